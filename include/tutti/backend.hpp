@@ -1,0 +1,146 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <tutti/deadline.hpp>
+#include <tutti/log.hpp>
+#include <tutti/memory.hpp>
+#include <tutti/reduce_op.hpp>
+#include <tutti/rows.hpp>
+#include <tutti/store.hpp>
+#include <tutti/tensor.hpp>
+#include <tutti/work.hpp>
+
+// The service provider interface: what a new backend writes. docs/adding-a-backend.md walks
+// through one.
+
+namespace [[gnu::visibility("default")]] tutti {
+
+enum class Operation : std::uint8_t {
+  all_reduce,
+  broadcast,
+  reduce,
+  all_gather,
+  reduce_scatter,
+  all_to_all,
+  gather,
+  scatter,
+  scan,
+  exclusive_scan,
+  barrier,
+  send,
+  recv
+};
+inline constexpr int operation_count = 13;
+
+std::string_view name_of(Operation operation) noexcept;
+constexpr bool is_point_to_point(Operation o) noexcept {
+  return o >= Operation::send;
+}
+
+/// One operation, checked. `in` and `out` may be the same memory (in place); broadcast has the
+/// same array in both. Arrays that mean nothing on this rank are empty.
+struct Op {
+  Operation kind = Operation::barrier;
+  ConstTensorView in{};
+  TensorView out{};
+  Rows rows{};       ///< all_gather, reduce_scatter, gather, scatter; recv rows of all_to_all.
+  Rows send_rows{};  ///< all_to_all.
+  ReduceOp reduce{};
+  int root = -1;
+  int peer = -1;
+  int tag = 0;
+  std::uint64_t seq = 0;          ///< send, recv: its number for this ordered pair and tag.
+  std::uint64_t fingerprint = 0;  ///< send, recv: equal on both sides or the program is wrong.
+};
+
+/// What a launch carries beside its operations.
+struct Call {
+  /// Its number in the group, without gaps. A launch of point-to-point alone has none.
+  std::uint64_t seq = 0;
+  std::uint64_t fingerprint = 0;  ///< Equal on all ranks or the program is wrong.
+  Stream stream{};
+  Deadline deadline{};                 ///< May be not set:
+  std::chrono::nanoseconds timeout{};  ///< then this long from when the call starts to wait.
+  bool blocking = false;     ///< A host backend runs inline and returns a finished Work.
+  bool order_fixed = false;  ///< CallOptions::order_fixed.
+  std::string_view name{};   ///< Borrowed until launch() returns.
+
+  Deadline limit() const noexcept { return deadline.is_set() ? deadline : Deadline::after(timeout); }
+};
+
+/// The members of a sub-group, on one of them.
+struct SplitInit {
+  std::span<const int> ranks;    ///< Members, by parent rank, in the new order.
+  int rank = 0;                  ///< This rank's place in it.
+  std::string name{};            ///< The sub-group's name, unique under the store.
+  std::shared_ptr<Store> store;  ///< Keys already prefixed by the name.
+};
+
+/// A transport of one group on one rank. ProcessGroup has checked the arguments and numbered the
+/// calls; launch() may be called from several threads, collectives take effect in order of seq.
+class Backend {
+ public:
+  virtual ~Backend();
+  virtual bool supports(Operation operation, DType dtype, ReduceOp::Kind reduce) const noexcept = 0;
+  /// The memory it likes best; arrays on memory().device() are always accepted.
+  virtual Memory& memory() noexcept = 0;
+  /// One element is an ordinary call; several are a coalesced call or a batch of point-to-point.
+  /// Does not keep `ops`, nor what their Rows point to.
+  virtual Work launch(std::span<const Op> ops, const Call& call) = 0;
+  /// This rank refused the call that has this number: nothing will be launched for it. Peers
+  /// that wait for it get an error with this text where the backend can tell them. Never blocks.
+  virtual void refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept = 0;
+  /// A sub-group over the same connections, or null: then one is made from the store.
+  virtual std::unique_ptr<Backend> split(const SplitInit& init);
+  /// Ends every pending call on this rank with an error, and peers' where it can. From any thread.
+  virtual void abort(std::string_view why) noexcept = 0;
+  /// The first cause once the group is broken.
+  virtual std::optional<Error> failure() const = 0;
+};
+
+struct BackendInit {
+  std::shared_ptr<Store> store;  ///< Never null; keys already prefixed by the group's name.
+  int rank = 0;
+  int size = 1;
+  std::string name{};      ///< The group's.
+  std::string args{};      ///< What follows ':' in GroupOptions::backend.
+  Device device{};
+  Memory* memory = nullptr;  ///< The embedder's own, or null.
+  std::chrono::nanoseconds timeout{};
+  Logger logger{};  ///< Never empty.
+};
+
+/// One row of the table that backends/meson.build generates.
+struct BackendEntry {
+  std::string_view name;
+  std::string_view summary;  ///< One line for `tutti info`.
+  bool (*serves)(Device device) noexcept;
+  /// Why it cannot run on this machine, or empty when it can.
+  std::string (*unavailable)();
+  std::unique_ptr<Backend> (*make)(const BackendInit& init);
+};
+
+/// The backends in this build, in the order in which "auto" tries them.
+std::span<const BackendEntry> backends() noexcept;
+
+/// What "auto" (or "name", "name:args") means for a device, and the reason in words.
+struct BackendChoice {
+  const BackendEntry* entry = nullptr;  ///< Never null.
+  std::string args{};
+  std::string because{};
+};
+/// @throws Error invalid_argument for an unknown name, unsupported for a known one that is not
+///         built, cannot run here or does not serve the device.
+BackendChoice choose_backend(std::string_view backend, Device device);
+
+/// Every backend this library knows of, built or not.
+std::span<const std::string_view> known_backends() noexcept;
+
+}  // namespace tutti

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <string_view>
+
+#include <tutti/deadline.hpp>
+#include <tutti/device.hpp>
+#include <tutti/reduce_op.hpp>
+
+namespace [[gnu::visibility("default")]] tutti {
+
+/// What one call may say beyond its arrays. A value type; borrows `name` until the call returns.
+struct CallOptions {
+  Stream stream{};      ///< The stream that produced the inputs and will use the outputs.
+  Deadline deadline{};  ///< Not set: the group's timeout.
+  bool order_fixed = false;  ///< Reduce as a left fold over ranks 0..W-1, rounded once: the same
+                             ///< bits for every backend, algorithm and message size.
+  IntegerAvg integer_avg = IntegerAvg::refuse;
+  std::string_view name{};  ///< Compared between ranks and shown in errors and traces.
+};
+
+}  // namespace tutti

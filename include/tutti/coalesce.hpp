@@ -1,0 +1,40 @@
+#pragma once
+
+#include <initializer_list>
+#include <memory>
+
+#include <tutti/process_group.hpp>
+
+namespace [[gnu::visibility("default")]] tutti {
+
+/// Collects async calls of one thread on one or several groups and sends them as one call per
+/// group:
+///
+///     Coalesce together({&world, &tensor_parallel});
+///     (void)world.all_reduce_async(a);
+///     (void)tensor_parallel.all_gather_async(b, c);
+///     together.launch().wait();
+///
+/// Calls of other threads on these groups are not collected. A Work returned in between waits for
+/// the launch; waiting for it earlier is an Error. Blocking verbs are refused while collecting.
+/// CallOptions of the first call of each group hold for its whole launch.
+///
+/// Ending without launch() sends nothing and breaks the groups that had calls: their next call
+/// throws. Nothing communicates in the destructor.
+class Coalesce {
+ public:
+  explicit Coalesce(std::initializer_list<ProcessGroup*> groups);
+  explicit Coalesce(ProcessGroup& group) : Coalesce({&group}) {}
+  Coalesce(const Coalesce&) = delete;
+  Coalesce& operator=(const Coalesce&) = delete;
+  ~Coalesce();
+
+  /// Sends what was collected. Once.
+  Work launch();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <chrono>
+
+namespace [[gnu::visibility("default")]] tutti {
+
+/// A moment after which a call gives up. A value type; `{.deadline = 5s}` counts from now.
+///
+/// A default-made Deadline is "not set": the group's timeout applies, counted from the moment the
+/// call starts to wait. Waiting for ever has to be written: Deadline::none().
+class Deadline {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  constexpr Deadline() noexcept = default;
+
+  /// From now. Huge durations saturate to none(); zero and below have expired already.
+  template <typename Rep, typename Period>
+  Deadline(std::chrono::duration<Rep, Period> from_now)
+      : Deadline(after(saturate(from_now))) {}
+
+  static constexpr Deadline none() noexcept { return Deadline(Clock::time_point::max()); }
+  static constexpr Deadline at(Clock::time_point when) noexcept { return Deadline(when); }
+  static Deadline after(std::chrono::nanoseconds from_now) noexcept {
+    const auto now = Clock::now();
+    return from_now >= Clock::time_point::max() - now ? none() : Deadline(now + from_now);
+  }
+
+  constexpr bool is_set() const noexcept { return when_ != Clock::time_point::min(); }
+  constexpr bool is_none() const noexcept { return when_ == Clock::time_point::max(); }
+  bool expired() const noexcept { return is_set() && !is_none() && Clock::now() >= when_; }
+
+  /// Time left, never negative; nanoseconds::max() when there is no limit.
+  std::chrono::nanoseconds remaining() const noexcept {
+    if (!is_set() || is_none()) return std::chrono::nanoseconds::max();
+    const auto now = Clock::now();
+    return now >= when_ ? std::chrono::nanoseconds(0) : when_ - now;
+  }
+  /// Clock::time_point::max() when there is no limit.
+  constexpr Clock::time_point time() const noexcept {
+    return is_set() ? when_ : Clock::time_point::max();
+  }
+
+  /// Any duration as nanoseconds, clamped to what they can hold.
+  template <typename Rep, typename Period>
+  static constexpr std::chrono::nanoseconds saturate(std::chrono::duration<Rep, Period> d) {
+    using Wide = std::chrono::duration<long double, std::nano>;
+    const auto ns = std::chrono::duration_cast<Wide>(d).count();
+    if (ns >= 9.2e18L) return std::chrono::nanoseconds::max();
+    if (!(ns > 0)) return std::chrono::nanoseconds(0);
+    return std::chrono::nanoseconds(static_cast<std::chrono::nanoseconds::rep>(ns));
+  }
+
+ private:
+  constexpr explicit Deadline(Clock::time_point when) noexcept : when_(when) {}
+  Clock::time_point when_ = Clock::time_point::min();  // min(): not set.
+};
+
+}  // namespace tutti

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <type_traits>
+
+#include <tutti/half.hpp>
+
+namespace [[gnu::visibility("default")]] tutti {
+
+/// Element types. `boolean` is one byte, 0 or 1. The f8 types are OCP 8-bit floats:
+/// f8e4m3 has no infinity (its largest value is 448), f8e5m2 has one.
+enum class DType : std::uint8_t {
+  u8,
+  i8,
+  i32,
+  u32,
+  i64,
+  u64,
+  boolean,
+  f16,
+  bf16,
+  f32,
+  f64,
+  f8e4m3,
+  f8e5m2
+};
+
+inline constexpr int dtype_count = 13;
+
+/// Bytes per element.
+constexpr std::size_t size_of(DType t) noexcept {
+  switch (t) {
+    case DType::u8:
+    case DType::i8:
+    case DType::boolean:
+    case DType::f8e4m3:
+    case DType::f8e5m2:
+      return 1;
+    case DType::f16:
+    case DType::bf16:
+      return 2;
+    case DType::i32:
+    case DType::u32:
+    case DType::f32:
+      return 4;
+    case DType::i64:
+    case DType::u64:
+    case DType::f64:
+      return 8;
+  }
+  return 0;
+}
+
+constexpr bool is_float(DType t) noexcept {
+  return t >= DType::f16;
+}
+constexpr bool is_integer(DType t) noexcept {
+  return t < DType::boolean;
+}
+
+/// "f32", "boolean", ...: what the tool and the error texts print.
+std::string_view name_of(DType t) noexcept;
+
+/// The reverse of name_of(); also takes "bool". Null for an unknown name.
+std::optional<DType> parse_dtype(std::string_view name) noexcept;
+
+/// The C++ types that have a dtype: integers of 1, 4 and 8 bytes, bool, float, double and the
+/// types of half.hpp. `char` and 2-byte integers have none.
+template <typename T>
+consteval std::optional<DType> find_dtype() {
+  if constexpr (std::same_as<T, bool>) return DType::boolean;
+  if constexpr (std::same_as<T, Float16>) return DType::f16;
+  if constexpr (std::same_as<T, BFloat16>) return DType::bf16;
+  if constexpr (std::same_as<T, Float8E4M3>) return DType::f8e4m3;
+  if constexpr (std::same_as<T, Float8E5M2>) return DType::f8e5m2;
+  if constexpr (std::same_as<T, float>) return DType::f32;
+  if constexpr (std::same_as<T, double>) return DType::f64;
+  if constexpr (std::same_as<T, std::byte>) return DType::u8;
+  if constexpr (std::integral<T> && !std::same_as<T, bool> && !std::same_as<T, char>) {
+    if constexpr (sizeof(T) == 1) return std::signed_integral<T> ? DType::i8 : DType::u8;
+    if constexpr (sizeof(T) == 4) return std::signed_integral<T> ? DType::i32 : DType::u32;
+    if constexpr (sizeof(T) == 8) return std::signed_integral<T> ? DType::i64 : DType::u64;
+  }
+  return std::nullopt;
+}
+
+template <typename T>
+concept Element = find_dtype<std::remove_cv_t<T>>().has_value();
+
+template <Element T>
+inline constexpr DType dtype_of = *find_dtype<std::remove_cv_t<T>>();
+
+}  // namespace tutti

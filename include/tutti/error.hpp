@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace [[gnu::visibility("default")]] tutti {
+
+/// What the caller can do about an error: the reaction, not the source.
+enum class Errc : std::uint8_t {
+  invalid_argument,    ///< Fix the call. Nothing was sent.
+  count_overflow,      ///< The sizes do not fit in 63 bits. Fix the call. Nothing was sent.
+  mismatch,            ///< Ranks disagree about a call. Fix the program.
+  unsupported,         ///< This backend or build cannot do it. Choose another one.
+  not_initialized,     ///< There is no group yet. Call init() or ProcessGroup::create().
+  timeout,             ///< A deadline passed. Rebuild the group, or allow more time.
+  peer_lost,           ///< A rank left or its connection broke. Rebuild the group.
+  aborted,             ///< The group failed earlier or was aborted. Rebuild the group.
+  resource_exhausted,  ///< Memory, descriptors or a bound of the library ran out.
+  forked,              ///< The group was made before fork(). Make a new one in the child.
+  backend,             ///< NCCL, CUDA, Gloo or the OS failed; see what().
+};
+
+/// "invalid_argument", ...
+std::string_view name_of(Errc code) noexcept;
+
+/// The one exception type that the library throws on purpose. A value type; copying never throws.
+class Error : public std::runtime_error {
+ public:
+  /// Where it happened. Empty and negative fields are unknown.
+  struct Where {
+    std::string group{};      ///< Name of the group, "world/0.1".
+    std::string operation{};  ///< "all_reduce".
+    std::int64_t seq = -1;    ///< The call's number in its group.
+    int rank = -1;            ///< The rank on which it began.
+  };
+
+  Error(Errc code, const std::string& message);
+  /// The text becomes "all_reduce #17 on group 'world': <message>".
+  Error(Errc code, const std::string& message, Where where);
+
+  Errc code() const noexcept { return code_; }
+  const Where& where() const noexcept { return *where_; }
+  /// The message without code and place.
+  const std::string& message() const noexcept { return *message_; }
+
+ private:
+  Errc code_;
+  std::shared_ptr<const Where> where_;
+  std::shared_ptr<const std::string> message_;
+};
+
+/// Throws Error. The message gives the values, and both sides of a comparison.
+[[noreturn]] void fail(Errc code, const std::string& message);
+
+}  // namespace tutti

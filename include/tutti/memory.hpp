@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstddef>
+
+#include <tutti/device.hpp>
+
+namespace [[gnu::visibility("default")]] tutti {
+
+/// Where arrays live: host, pinned, CUDA, or the embedder's own allocator. One object per device
+/// and allocator; it outlives its Tensors. Called from any thread.
+class Memory {
+ public:
+  virtual ~Memory();
+  virtual Device device() const noexcept = 0;
+  /// At least `bytes` bytes, aligned to 64; never null, also for 0 bytes. Usable in order on
+  /// `stream`. @throws Error resource_exhausted.
+  virtual void* allocate(std::size_t bytes, Stream stream) = 0;
+  /// `bytes` is what allocate() was asked for. Work queued on `stream` before may still use it.
+  virtual void release(void* data, std::size_t bytes, Stream stream) noexcept = 0;
+  /// In order on `stream`; either side may be host memory. Ranges do not overlap.
+  virtual void copy(void* to, const void* from, std::size_t bytes, Stream stream) = 0;
+};
+
+/// malloc'ed memory, 64-byte aligned. Lives for ever.
+Memory& host_memory() noexcept;
+
+}  // namespace tutti

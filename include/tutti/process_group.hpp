@@ -1,0 +1,144 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <tutti/backend.hpp>
+#include <tutti/call_options.hpp>
+#include <tutti/trace.hpp>
+
+namespace [[gnu::visibility("default")]] tutti {
+
+struct GroupOptions {
+  std::string backend = "auto";  ///< A name from backends(), "name:args", or "auto".
+  std::shared_ptr<Store> store{};  ///< Needed for more than one rank.
+  int rank = 0;
+  int size = 1;
+  Device device{};
+  std::chrono::nanoseconds timeout = std::chrono::minutes(5);  ///< Of calls without a deadline.
+  std::string name = "world";     ///< Prefix of its keys in the store; shown in errors.
+  std::optional<bool> checked{};  ///< Compare every call first; empty: TUTTI_CHECK=1 decides.
+  Memory* memory = nullptr;       ///< Used instead of the backend's own; outlives the group.
+  Logger logger{};                ///< Empty: default_logger().
+  /// Wraps the backend of this group and of every sub-group (tracing, fault injection).
+  std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> decorate{};
+};
+
+/// N ranks that issue the same collectives in the same order. A resource type, move-only; pending
+/// Works keep what they need alive. A group may be used from several threads: its calls are
+/// serialised in an order that must be equal on all ranks, so threads of one rank need an order
+/// of their own. Point-to-point never queues behind a collective. Different groups are
+/// independent on host memory.
+///
+/// Every verb has two forms. `verb(...)` on host memory returns when the buffers are the caller's
+/// again; on a device it is ordered on CallOptions::stream and does not block the host.
+/// `verb_async(...)` returns a Work. Arguments are checked before a byte leaves (Error
+/// invalid_argument, count_overflow, unsupported); a call refused on one rank is an error on the
+/// ranks that made it, and the group stays usable. timeout, peer_lost, aborted and backend errors
+/// break the group.
+///
+/// Rows: R_r is the row count of rank r; without `rows` it is the same on all ranks.
+class ProcessGroup {
+ public:
+  /// Blocks until all ranks are there. @throws Error.
+  static ProcessGroup create(const GroupOptions& options);
+  /// Over a backend of the caller's own; options.backend, device and memory are not used.
+  static ProcessGroup create(const GroupOptions& options, std::unique_ptr<Backend> backend);
+
+  ProcessGroup(ProcessGroup&&) noexcept;
+  ProcessGroup& operator=(ProcessGroup&&) noexcept;
+  ~ProcessGroup();  ///< Communicates nothing.
+
+  int rank() const noexcept;
+  int size() const noexcept;
+  const std::string& name() const noexcept;
+  const std::string& backend() const noexcept;  ///< The name in the table.
+  Memory& memory() noexcept;
+  bool supports(Operation operation, DType dtype, ReduceOp op = ReduceOp::sum) const;
+
+  /// out [...] = op over ranks of in [...]; the one-array form works in place.
+  void all_reduce(TensorView data, ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
+  void all_reduce(ConstTensorView in, TensorView out, ReduceOp op = ReduceOp::sum,
+                  const CallOptions& options = {});
+  /// data [...] of `root` on every rank.
+  void broadcast(TensorView data, int root, const CallOptions& options = {});
+  /// out [...] on `root` = op over ranks of in [...]; elsewhere out is not used.
+  void reduce(ConstTensorView in, TensorView out, int root, ReduceOp op = ReduceOp::sum,
+              const CallOptions& options = {});
+  /// out [sum R_r, ...] = the ranks' in [R_r, ...] in rank order. `in` may be its own place in out.
+  void all_gather(ConstTensorView in, TensorView out, Rows rows = {},
+                  const CallOptions& options = {});
+  /// out [R_rank, ...] = this rank's rows of op over ranks of in [sum R_r, ...].
+  void reduce_scatter(ConstTensorView in, TensorView out, Rows rows = {},
+                      ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
+  /// in [sum send_rows, ...]: block j goes to rank j. out [sum recv_rows, ...]: block i is from i.
+  void all_to_all(ConstTensorView in, TensorView out, Rows send_rows = {}, Rows recv_rows = {},
+                  const CallOptions& options = {});
+  /// all_gather whose out is used on `root` only.
+  void gather(ConstTensorView in, TensorView out, int root, Rows rows = {},
+              const CallOptions& options = {});
+  /// out [R_rank, ...] = this rank's rows of root's in [sum R_r, ...]; elsewhere in is not used.
+  void scatter(ConstTensorView in, TensorView out, int root, Rows rows = {},
+               const CallOptions& options = {});
+  /// out = op over ranks 0..rank of in.
+  void scan(ConstTensorView in, TensorView out, ReduceOp op = ReduceOp::sum,
+            const CallOptions& options = {});
+  /// out = op over ranks 0..rank-1 of in; the operation's identity on rank 0.
+  void exclusive_scan(ConstTensorView in, TensorView out, ReduceOp op = ReduceOp::sum,
+                      const CallOptions& options = {});
+  /// Returns when every rank has entered.
+  void barrier(const CallOptions& options = {});
+  /// May wait until the peer receives. Matched by (sender, receiver, tag) in order.
+  void send(ConstTensorView data, int peer, int tag = 0, const CallOptions& options = {});
+  void recv(TensorView data, int peer, int tag = 0, const CallOptions& options = {});
+
+  Work all_reduce_async(TensorView data, ReduceOp op = ReduceOp::sum,
+                        const CallOptions& options = {});
+  Work all_reduce_async(ConstTensorView in, TensorView out, ReduceOp op = ReduceOp::sum,
+                        const CallOptions& options = {});
+  Work broadcast_async(TensorView data, int root, const CallOptions& options = {});
+  Work reduce_async(ConstTensorView in, TensorView out, int root, ReduceOp op = ReduceOp::sum,
+                    const CallOptions& options = {});
+  Work all_gather_async(ConstTensorView in, TensorView out, Rows rows = {},
+                        const CallOptions& options = {});
+  Work reduce_scatter_async(ConstTensorView in, TensorView out, Rows rows = {},
+                            ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
+  Work all_to_all_async(ConstTensorView in, TensorView out, Rows send_rows = {},
+                        Rows recv_rows = {}, const CallOptions& options = {});
+  Work gather_async(ConstTensorView in, TensorView out, int root, Rows rows = {},
+                    const CallOptions& options = {});
+  Work scatter_async(ConstTensorView in, TensorView out, int root, Rows rows = {},
+                     const CallOptions& options = {});
+  Work scan_async(ConstTensorView in, TensorView out, ReduceOp op = ReduceOp::sum,
+                  const CallOptions& options = {});
+  Work exclusive_scan_async(ConstTensorView in, TensorView out, ReduceOp op = ReduceOp::sum,
+                            const CallOptions& options = {});
+  Work barrier_async(const CallOptions& options = {});
+  Work send_async(ConstTensorView data, int peer, int tag = 0, const CallOptions& options = {});
+  Work recv_async(TensorView data, int peer, int tag = 0, const CallOptions& options = {});
+
+  /// Collective. Ranks with equal `color` form a group, ordered by `key`, then by rank; a negative
+  /// colour gets none. On the wire: 16 bytes per rank.
+  std::optional<ProcessGroup> split(int color, int key = 0);
+  /// Collective over this group, with the same list everywhere; non-members get nothing.
+  std::optional<ProcessGroup> subset(std::span<const int> ranks);
+
+  /// Ends every pending call with Errc::aborted, on peers too where the backend can tell them.
+  void abort(std::string_view why) noexcept;
+  /// The last calls of this rank. From any thread, also while calls are pending.
+  Trace trace() const;
+
+  class Core;  ///< Internal.
+
+ private:
+  friend class Coalesce;
+  explicit ProcessGroup(std::shared_ptr<Core> core) noexcept;
+  std::shared_ptr<Core> core_;
+};
+
+}  // namespace tutti

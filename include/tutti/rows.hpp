@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <vector>
+
+namespace [[gnu::visibility("default")]] tutti {
+
+/// How many rows each rank has in a gather-like call: the same number everywhere, or a list with
+/// one entry per rank. Borrows the list until the call returns (async calls copy it).
+///
+/// Default-made it means "equal on all ranks", and the call takes the number from its arrays.
+class Rows {
+ public:
+  constexpr Rows() noexcept = default;
+  constexpr Rows(std::int64_t each) noexcept : each_(each) {}
+  constexpr Rows(std::span<const std::int64_t> per_rank) noexcept
+      : per_rank_(per_rank), listed_(true) {}
+  Rows(const std::vector<std::int64_t>& per_rank) noexcept
+      : Rows(std::span<const std::int64_t>(per_rank)) {}
+  constexpr Rows(std::initializer_list<std::int64_t> per_rank) noexcept
+      : Rows(std::span(per_rank.begin(), per_rank.size())) {}
+
+  constexpr bool listed() const noexcept { return listed_; }
+  constexpr bool given() const noexcept { return listed_ || each_ >= 0; }
+  constexpr std::span<const std::int64_t> list() const noexcept { return per_rank_; }
+
+  constexpr std::int64_t operator[](int rank) const noexcept {
+    return listed_ ? per_rank_[static_cast<std::size_t>(rank)] : each_;
+  }
+  /// Rows of the ranks before `rank`; offset(size) is the total. The call has checked that it fits.
+  constexpr std::int64_t offset(int rank) const noexcept {
+    if (!listed_) return each_ * rank;
+    std::int64_t sum = 0;
+    for (int r = 0; r < rank; ++r) sum += (*this)[r];
+    return sum;
+  }
+
+ private:
+  std::span<const std::int64_t> per_rank_{};
+  std::int64_t each_ = -1;  // -1: not given.
+  bool listed_ = false;
+};
+
+}  // namespace tutti

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+
+namespace [[gnu::visibility("default")]] tutti {
+
+/// Up to 8 dimensions, stored inline; row-major and contiguous by definition. A value type.
+/// A row is everything behind the first dimension; a 0-dimensional shape is one row.
+class Shape {
+ public:
+  static constexpr std::size_t max_dims = 8;
+
+  Shape() noexcept = default;  ///< 0-dimensional: one element.
+  /// @throws Error invalid_argument for a negative or a ninth dimension, count_overflow when the
+  ///         product of the non-zero dimensions does not fit in 63 bits.
+  Shape(std::initializer_list<std::int64_t> dims) : Shape(std::span(dims.begin(), dims.size())) {}
+  explicit Shape(std::span<const std::int64_t> dims);
+
+  std::size_t ndim() const noexcept { return ndim_; }
+  std::span<const std::int64_t> dims() const noexcept { return {dims_.data(), ndim_}; }
+  std::int64_t numel() const noexcept { return rows() * row_numel_; }
+  std::int64_t rows() const noexcept { return ndim_ == 0 ? 1 : dims_[0]; }
+  std::int64_t row_numel() const noexcept { return row_numel_; }  ///< Elements per row.
+  /// The dimensions behind the first.
+  std::span<const std::int64_t> row_dims() const noexcept {
+    return ndim_ == 0 ? std::span<const std::int64_t>() : dims().subspan(1);
+  }
+  Shape with_rows(std::int64_t rows) const;  ///< Same row shape, other dim 0.
+
+  /// Unused dimensions are 0, so comparing all of them is exact.
+  friend bool operator==(const Shape&, const Shape&) = default;
+
+ private:
+  std::array<std::int64_t, max_dims> dims_{};
+  std::int64_t row_numel_ = 1;
+  std::size_t ndim_ = 0;
+};
+
+/// "[2, 3]".
+std::string to_string(const Shape& shape);
+
+}  // namespace tutti

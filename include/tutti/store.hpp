@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/deadline.hpp>
+
+namespace [[gnu::visibility("default")]] tutti {
+
+using Bytes = std::vector<std::byte>;
+
+/// Where ranks find each other: a small key-value table that all of them see. Called from any
+/// thread. A key has 1 to 1024 bytes, a value at most 8 MiB; beyond: Error invalid_argument.
+class Store {
+ public:
+  static constexpr std::size_t max_key_bytes = 1024;
+  static constexpr std::size_t max_value_bytes = std::size_t{8} << 20;
+
+  virtual ~Store();
+  /// Replaces what was there.
+  virtual void set(std::string_view key, std::span<const std::byte> value) = 0;
+  /// Empty when there is no such key. Never blocks for another rank.
+  virtual std::optional<Bytes> try_get(std::string_view key) = 0;
+  /// Blocks until the key exists. @throws Error timeout, naming the key.
+  virtual Bytes get(std::string_view key, Deadline deadline) = 0;
+  /// Adds atomically and returns the new value; a missing key counts as 0. The value is kept as
+  /// decimal text. @throws Error invalid_argument if the key holds something else.
+  virtual std::int64_t add(std::string_view key, std::int64_t delta) = 0;
+  /// Sets `desired` if the value equals `expected`, or if `expected` is empty and there is no such
+  /// key. Returns what the key holds afterwards (empty: still nothing).
+  virtual Bytes compare_set(std::string_view key, std::span<const std::byte> expected,
+                            std::span<const std::byte> desired) = 0;
+  /// True if there was such a key.
+  virtual bool erase(std::string_view key) = 0;
+
+  /// Text, for convenience.
+  void set(std::string_view key, std::string_view value);
+  std::string get_text(std::string_view key, Deadline deadline);
+};
+
+/// For ranks that are threads of one process.
+std::shared_ptr<Store> make_memory_store();
+
+/// Files in `directory`, which must exist and be shared by all ranks; rename() and flock() must
+/// work there. Use a fresh directory for every run: the store never empties it.
+std::shared_ptr<Store> make_file_store(const std::string& directory);
+
+/// The part of `base` whose keys begin with `prefix`.
+std::shared_ptr<Store> make_prefix_store(std::shared_ptr<Store> base, std::string prefix);
+
+}  // namespace tutti

@@ -1,0 +1,138 @@
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <memory>
+#include <ranges>
+#include <span>
+#include <type_traits>
+
+#include <tutti/device.hpp>
+#include <tutti/dtype.hpp>
+#include <tutti/memory.hpp>
+#include <tutti/shape.hpp>
+
+namespace [[gnu::visibility("default")]] tutti {
+
+namespace detail {
+/// A contiguous range of elements that outlives the call: an lvalue, or a borrowed range (a span).
+template <typename R>
+concept ElementRange =
+    std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
+    Element<std::ranges::range_value_t<R>> &&
+    (std::is_lvalue_reference_v<R> || std::ranges::borrowed_range<std::remove_cvref_t<R>>);
+
+template <typename R>
+concept WritableRange =
+    ElementRange<R> &&
+    !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>;
+
+/// @throws Error invalid_argument unless `count` elements are what `shape` holds.
+void check_view(std::size_t count, const Shape& shape);
+}  // namespace detail
+
+/// A borrowed, contiguous, mutable array. Never owns; cheap to copy.
+struct TensorView {
+  void* data = nullptr;
+  DType dtype = DType::f32;
+  Shape shape{0};
+  Device device{};
+
+  TensorView() = default;
+  TensorView(void* d, DType t, const Shape& s, Device where = {})
+      : data(d), dtype(t), shape(s), device(where) {}
+  /// A vector, array or span of an element type, as one dimension in host memory.
+  template <detail::WritableRange R>
+  TensorView(R&& range)
+      : data(std::ranges::data(range)),
+        dtype(dtype_of<std::ranges::range_value_t<R>>),
+        shape{static_cast<std::int64_t>(std::ranges::size(range))} {}
+
+  std::size_t bytes() const noexcept {
+    return static_cast<std::size_t>(shape.numel()) * size_of(dtype);
+  }
+  std::size_t row_bytes() const noexcept {
+    return static_cast<std::size_t>(shape.row_numel()) * size_of(dtype);
+  }
+};
+
+/// The read-only twin of TensorView.
+struct ConstTensorView {
+  const void* data = nullptr;
+  DType dtype = DType::f32;
+  Shape shape{0};
+  Device device{};
+
+  ConstTensorView() = default;
+  ConstTensorView(const void* d, DType t, const Shape& s, Device where = {})
+      : data(d), dtype(t), shape(s), device(where) {}
+  ConstTensorView(const TensorView& v)
+      : data(v.data), dtype(v.dtype), shape(v.shape), device(v.device) {}
+  template <detail::ElementRange R>
+  ConstTensorView(R&& range)
+      : data(std::ranges::data(range)),
+        dtype(dtype_of<std::ranges::range_value_t<R>>),
+        shape{static_cast<std::int64_t>(std::ranges::size(range))} {}
+
+  std::size_t bytes() const noexcept {
+    return static_cast<std::size_t>(shape.numel()) * size_of(dtype);
+  }
+  std::size_t row_bytes() const noexcept {
+    return static_cast<std::size_t>(shape.row_numel()) * size_of(dtype);
+  }
+};
+
+/// `values` seen as an array of that shape. @throws Error invalid_argument if the counts differ.
+template <Element T>
+TensorView view(std::span<T> values, const Shape& shape) {
+  detail::check_view(values.size(), shape);
+  return {values.data(), dtype_of<T>, shape};
+}
+template <Element T>
+ConstTensorView view(std::span<const T> values, const Shape& shape) {
+  detail::check_view(values.size(), shape);
+  return {values.data(), dtype_of<T>, shape};
+}
+template <detail::ElementRange R>
+auto view(R&& values, const Shape& shape) {
+  return view(std::span(values), shape);
+}
+
+/// An owning array. Move-only: copying device memory must be written out. A temporary does not
+/// convert to a view, so that no call can outlive its buffer.
+class Tensor {
+ public:
+  Tensor() noexcept = default;
+  /// Not initialised. @throws Error resource_exhausted, count_overflow.
+  Tensor(Memory& memory, const Shape& shape, DType dtype, Stream stream = {});
+
+  TensorView view() & noexcept { return {buffer_.get(), dtype_, shape_, device_}; }
+  ConstTensorView view() const& noexcept { return {buffer_.get(), dtype_, shape_, device_}; }
+  void view() && = delete;
+  operator TensorView() & noexcept { return view(); }
+  operator ConstTensorView() & noexcept { return view(); }
+  operator ConstTensorView() const& noexcept { return view(); }
+  operator TensorView() && = delete;
+  operator ConstTensorView() && = delete;
+
+  void* data() noexcept { return buffer_.get(); }
+  const void* data() const noexcept { return buffer_.get(); }
+  DType dtype() const noexcept { return dtype_; }
+  const Shape& shape() const noexcept { return shape_; }
+  Device device() const noexcept { return device_; }
+  std::size_t bytes() const noexcept { return view().bytes(); }
+
+ private:
+  struct Release {
+    Memory* memory;
+    std::size_t bytes;
+    Stream stream;
+    void operator()(void* data) const noexcept { memory->release(data, bytes, stream); }
+  };
+  std::unique_ptr<void, Release> buffer_{nullptr, Release{nullptr, 0, {}}};
+  Shape shape_{0};
+  DType dtype_ = DType::f32;
+  Device device_{};
+};
+
+}  // namespace tutti

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include <tutti/dtype.hpp>
+#include <tutti/reduce_op.hpp>
+
+// Reductions over host memory, for every dtype. Arrays need no alignment. `n` counts elements.
+// Integers wrap; min and max propagate NaN and order -0 below +0; booleans are read as
+// "not zero" and written as 0 or 1. The accumulation type is float for f32 and the half types, double for f64,
+// the type itself for integers. Results do not depend on the instruction set.
+
+namespace tutti::internal {
+
+/// out[i] = op(a[i], b[i]), rounded to the dtype; out may be a or b. The signature is Gloo's.
+using ReduceFn = void (*)(void* out, const void* a, const void* b, std::size_t n);
+
+/// Null when there is no such pair: avg and premul_sum, and bitwise operations of floats.
+ReduceFn reduce_fn(DType dtype, ReduceOp::Kind kind) noexcept;
+
+/// Whether fold() takes the pair. avg: numbers (integers truncate toward zero); premul_sum:
+/// floats; band, bor, bxor: integers and booleans; the others: everything.
+bool can_reduce(DType dtype, ReduceOp::Kind kind) noexcept;
+
+/// out[i] = ((in0 op in1) op in2) ..., a left fold in the accumulation type, rounded once.
+/// avg divides the sum by the number of inputs; premul_sum first multiplies input k by scales[k]
+/// (rounded to the accumulation type; no fused multiply-add). `scales` is empty for other kinds.
+/// out may be one of the inputs, element for element. With one input it is a copy (premul_sum:
+/// scaled; booleans: normalised).
+void fold(DType dtype, ReduceOp::Kind kind, void* out, std::span<const void* const> inputs,
+          std::span<const double> scales, std::size_t n) noexcept;
+
+/// Fills with e, where op(e, x) == x: 0, 1, all ones, and for min the largest value (+inf; 448 in
+/// f8e4m3), for max the smallest. avg has none: 0.
+void fill_identity(DType dtype, ReduceOp::Kind kind, void* out, std::size_t n) noexcept;
+
+/// What it runs on here: "scalar", "AVX3", ...
+const char* kernel_target() noexcept;
+
+}  // namespace tutti::internal
+
+/// The reference that the vector kernels are tested against, and what runs without Highway.
+namespace tutti::internal::scalar {
+
+ReduceFn reduce_fn(DType dtype, ReduceOp::Kind kind) noexcept;
+void fold(DType dtype, ReduceOp::Kind kind, void* out, std::span<const void* const> inputs,
+          std::span<const double> scales, std::size_t n) noexcept;
+
+}  // namespace tutti::internal::scalar
