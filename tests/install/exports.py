@@ -1,0 +1,34 @@
+"""The shared library exports namespace tutti alone, and nothing of tutti::internal."""
+import re
+import subprocess
+import sys
+
+# What may stand before a name in the demangled symbol.
+KIND = r"(vtable|typeinfo|typeinfo name|VTT|guard variable|(non-virtual|virtual|covariant return) thunk)"
+OURS = re.compile(rf"({KIND} (for|to) )?tutti::(?!internal::)")
+
+
+def exported(library):
+    listed = subprocess.run(["nm", "--dynamic", "--defined-only", "--demangle", "--format=posix", library],
+                            capture_output=True, text=True, check=True).stdout
+    # "name kind value size", where the name may hold spaces.
+    return [re.sub(r" [A-Za-z]( [0-9a-f]+){1,2}$", "", line) for line in listed.splitlines()]
+
+
+def main(library, soname):
+    symbols = exported(library)
+    strangers = [symbol for symbol in symbols if not OURS.match(symbol)]
+    dynamic = subprocess.run(["readelf", "--dynamic", library], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"\(SONAME\).*\[(.+)\]", dynamic)
+    for symbol in strangers:
+        print(f"exported, but not of namespace tutti: {symbol}")
+    if not symbols:
+        print("exports nothing")
+    if not found or found[1] != soname:
+        print(f"SONAME is {found and found[1]}, expected {soname}")
+    print(f"{len(symbols)} symbols exported")
+    return 0 if symbols and not strangers and found and found[1] == soname else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,30 @@
+"""What a header looks like: once, short, and without macros where users see it."""
+import re
+
+import tree
+
+LONGEST = 160
+
+
+def check(root):
+    found = []
+    for path in tree.files(root, ".hpp", ".hpp.in"):
+        name = str(path.relative_to(root))
+        text = path.read_text()
+        if not text.startswith("#pragma once\n"):
+            found.append(f"{name}:1: does not start with '#pragma once'")
+        if not name.startswith("include/"):
+            continue
+        length = len(text.splitlines())
+        if length > LONGEST:
+            found.append(f"{name}: {length} lines; a public header has at most {LONGEST}: split the idea")
+        for number, line in tree.lines(path):
+            if re.match(r"\s*#\s*(define|undef)\b", line):
+                found.append(f"{name}:{number}: a public header shows no macro: {line.strip()}")
+            if re.match(r"\s*using\s+namespace\b", line):
+                found.append(f"{name}:{number}: a public header opens no namespace: {line.strip()}")
+    return found
+
+
+if __name__ == "__main__":
+    tree.run(check)

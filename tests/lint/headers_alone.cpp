@@ -1,0 +1,13 @@
+#include <cstdio>
+
+#include <tutti/version.hpp>
+
+// A mixed installation, headers of one version and the library of another, shows here.
+int main() {
+  const auto library = tutti::library_version();
+  if (library == tutti::header_version) return 0;
+  std::printf("headers %d.%d.%d, library %d.%d.%d\n", tutti::header_version.major,
+              tutti::header_version.minor, tutti::header_version.patch, library.major,
+              library.minor, library.patch);
+  return 1;
+}

@@ -1,0 +1,93 @@
+"""Each lint finds what it is there for, and nothing in a tree without fault."""
+import pathlib
+import tempfile
+import unittest
+
+import environment
+import formatting
+import headers
+import layers
+import shell
+import versions
+import words
+
+GOOD = {
+    ".clang-format": "BasedOnStyle: Google\nIncludeBlocks: Preserve\n",
+    "meson.build": "project('tutti', 'cpp',\n  version : '1.2.3')\n",
+    "CHANGELOG.md": "# Changes\n\n## 1.2.3\n\n## 1.2.2\n",
+    "include/tutti/work.hpp": "#pragma once\n\n#include <memory>\n\n#include <tutti/error.hpp>\n",
+    "include/tutti/error.hpp": "#pragma once\n",
+    "include/tutti/backend.hpp": "#pragma once\n\n#include <tutti/work.hpp>\n",
+    "lib/work.cpp": '#include <fmt/format.h>\n\n#include <tutti/work.hpp>\n\n#include "internal/fail.hpp"\n',
+    "lib/log.cpp": 'const char* level() { return std::getenv("TUTTI_LOG"); }\n',
+    "backends/one/one.cpp": '#include "one/one.hpp"\n\n#include "internal/fail.hpp"\n',
+    "backends/two/two.cpp": "#include <gloo/context.h>\n",
+    "tests/conformance/verbs_test.cpp": "#include <tutti/work.hpp>\n",
+    "tools/start": "#!/usr/bin/env bash\necho \"$1\"\n",
+    "docs/environment.md": "| Variable | Meaning |\n|---|---|\n| `TUTTI_LOG` | How much is logged |\n",
+}
+
+# Lint, file, its text, and what the message must say.
+BAD = [
+    (layers, "include/tutti/work.hpp", '#pragma once\n#include "internal/fail.hpp"\n', "included as <tutti/...>"),
+    (layers, "include/tutti/work.hpp", "#pragma once\n#include <fmt/format.h>\n", "only the standard library"),
+    (layers, "include/tutti/work.hpp", "#pragma once\n#include <mpi.h>\n", "only the standard library"),
+    (layers, "include/tutti/work.hpp", "#pragma once\n#include <tutti/backend.hpp>\n", "layer above"),
+    (layers, "include/tutti/work.hpp", "#pragma once\n#include <tutti/adapters/dlpack.hpp>\n", "adapter"),
+    (layers, "include/tutti/new.hpp", "#pragma once\n#include <memory>\n", "no layer"),
+    (layers, "lib/work.cpp", "#include <tutti/backend.hpp>\n", "layer above"),
+    (layers, "lib/store.cpp", "#  include <gloo/context.h>\n", "names no backend"),
+    (layers, "lib/store.cpp", '#include "two/two.hpp"\n', "names no backend"),
+    (layers, "lib/internal/kernels.hpp", "#pragma once\n#include <cuda_runtime.h>\n", "names no backend"),
+    (layers, "backends/two/two.cpp", '#include "one/one.hpp"\n', "no other backend"),
+    (layers, "backends/two/two.cpp", '#include "../one/one.hpp"\n', "no other backend"),
+    (layers, "tests/conformance/verbs_test.cpp", '#include "internal/fail.hpp"\n', "public API only"),
+    (layers, "docs/examples/one.cpp", '#include "internal/fail.hpp"\n', "public API only"),
+    (layers, "tools/main.cpp", '#include "internal/fail.hpp"\n', "public API only"),
+    (headers, "include/tutti/work.hpp", "#include <memory>\n", "pragma once"),
+    (headers, "lib/internal/fail.hpp", "int fail();\n", "pragma once"),
+    (headers, "include/tutti/work.hpp", "#pragma once\n# define TUTTI_API\n", "no macro"),
+    (headers, "include/tutti/work.hpp", "#pragma once\nusing namespace std;\n", "opens no namespace"),
+    (headers, "include/tutti/work.hpp", "#pragma once\n" + "int x();\n" * 160, "161 lines"),
+    (words, "lib/work.cpp", "// TO" "DO: later\n", "finish it"),
+    (words, "docs/use.md", "Go to /ro" "ot/tutti.\n", "one machine"),
+    (words, "docs/use.md", "cd /wo" "rk/main && make\n", "one machine"),
+    (words, "docs/use.md", "ninja -C /tmp/bu" "ild-1\n", "one machine"),
+    (versions, "CHANGELOG.md", "# Changes\n\n## 1.2.2\n", "is 1.2.2, meson.build says 1.2.3"),
+    (versions, "CHANGELOG.md", "# Changes\n", "no heading"),
+    (environment, "lib/init.cpp", 'auto r = read("TUTTI_NEW");\n', "TUTTI_NEW is not in the table"),
+    (environment, "lib/init.cpp", 'auto r = getenv("HOME");\n', "HOME is not in the table"),
+    (environment, "tools/start", "#!/bin/sh\necho ${TUTTI_MORE:-1}\n", "TUTTI_MORE is not in the table"),
+    (environment, "lib/log.cpp", "int x;\n", "TUTTI_LOG is in the table, but nothing reads it"),
+    (formatting, "lib/work.cpp", "int   x;\n", "run clang-format-14 -i lib/work.cpp"),
+    (shell, "tools/start", "#!/usr/bin/env bash\nrm $1\n", "tools/start:2"),
+]
+
+
+class SelfTest(unittest.TestCase):
+    def check(self, lint, changes):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder).resolve()
+            for name, text in {**GOOD, **changes}.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_text(text)
+            try:
+                return lint.check(root)
+            except SystemExit:
+                self.skipTest(f"{lint.__name__} has not its program")
+
+    def test_finds_nothing_in_a_tree_without_fault(self):
+        for lint in (environment, formatting, headers, layers, shell, versions, words):
+            with self.subTest(lint=lint.__name__):
+                self.assertEqual(self.check(lint, {}), [])
+
+    def test_finds_each_fault_once(self):
+        for lint, name, text, says in BAD:
+            with self.subTest(lint=lint.__name__, file=name, says=says):
+                problems = self.check(lint, {name: text})
+                self.assertEqual(len(problems), 1, problems)
+                self.assertIn(says, problems[0])
+
+
+if __name__ == "__main__":
+    unittest.main()

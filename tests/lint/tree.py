@@ -1,0 +1,43 @@
+"""What the lints share: which files the project has, and how problems are reported."""
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+CXX = (".cpp", ".hpp", ".cpp.in", ".hpp.in")
+
+
+def files(root, *endings):
+    """The project's files, sorted: what git tracks, or everything in a copy without git."""
+    listed = None
+    if (root / ".git").exists() and shutil.which("git"):
+        listed = subprocess.run(["git", "-C", str(root), "ls-files", "-z"], capture_output=True, check=False)
+    if listed and listed.returncode == 0:
+        found = [root / name for name in listed.stdout.decode().split("\0") if name]
+    else:
+        found = [p for p in root.rglob("*")
+                 if not re.match(r"build|\.git$|\.cache$", p.relative_to(root).parts[0]) and "__pycache__" not in p.parts]
+    return sorted(p for p in found
+                  if p.is_file() and not p.is_symlink() and (not endings or p.name.endswith(endings)))
+
+
+def lines(path):
+    """Numbered lines; bytes that are not UTF-8 do not stop a lint."""
+    return enumerate(path.read_text(errors="replace").splitlines(), 1)
+
+
+def program(*names):
+    """The first of the programs that is installed; without any the lint is skipped, which Meson reports."""
+    for name in names:
+        if path := shutil.which(name):
+            return path
+    print(f"skipped: {names[0]} is not installed")
+    sys.exit(77)
+
+
+def run(check):
+    """Runs a lint as a program over the tree that its argument names."""
+    problems = check(pathlib.Path(sys.argv[1]).resolve())
+    print("\n".join(problems) or "clean")
+    sys.exit(1 if problems else 0)

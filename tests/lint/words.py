@@ -1,0 +1,23 @@
+"""Words that do not belong into a finished tree: promises, and paths of one machine."""
+import re
+
+import tree
+
+# Written so that this file does not contain what it looks for.
+PROMISE = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]) + r")\b")
+PATH = re.compile(r"(?<![\w.$}~/-])/((work|root|farm)(?![\w-])|home/\w+|tmp/build)")
+
+
+def check(root):
+    found = []
+    for path in tree.files(root):
+        for number, line in tree.lines(path):
+            if match := PROMISE.search(line):
+                found.append(f"{path.relative_to(root)}:{number}: '{match[0]}': finish it or open an issue")
+            if match := PATH.search(line):
+                found.append(f"{path.relative_to(root)}:{number}: '{match[0]}' is a path of one machine")
+    return found
+
+
+if __name__ == "__main__":
+    tree.run(check)

@@ -1,0 +1,54 @@
+"""Counts what `meson test` runs left behind and ends with one line, "N passed, M failed".
+
+Each argument is the --logbase of a run: BASE.json has a line per program, BASE.junit.xml the cases of those that
+report cases. A run without results counts as a failure, so that a build that broke does not pass.
+"""
+import collections
+import json
+import pathlib
+import re
+import sys
+import xml.etree.ElementTree
+
+def outcome(case):
+    if case.find("failure") is not None or case.find("error") is not None:
+        return "failed"
+    return "skipped" if case.find("skipped") is not None or case.get("status") == "notrun" else "passed"
+
+
+def count(base):
+    """The outcomes of one run. A program that failed counts at least once, whatever its cases say."""
+    log, report = pathlib.Path(base + ".json"), pathlib.Path(base + ".junit.xml")
+    programs = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    suites = xml.etree.ElementTree.parse(report).getroot().findall("testsuite") if report.exists() else []
+    total = collections.Counter()
+    for name, result in ((program["name"], program["result"]) for program in programs):
+        # The report calls the suites of the program "project:suite / name" "project.project:suite / name[.more]".
+        mine = re.compile(rf"[^.]+\.{re.escape(name)}(\.|$)")
+        cases = collections.Counter(outcome(case) for suite in suites if mine.match(suite.get("name"))
+                                    for case in suite.iter("testcase"))
+        if result == "SKIP":
+            cases = {"skipped": 1}
+            print(f"skipped: {name}")
+        elif result in ("OK", "EXPECTEDFAIL"):
+            cases = cases or {"passed": 1}
+        else:
+            cases["failed"] = max(cases["failed"], 1)
+            print(f"failed: {name} ({result.lower()})")
+        total.update(cases)
+    if not total["passed"] + total["failed"]:
+        print(f"failed: no test ran, see {base}.txt")
+        total["failed"] += 1
+    return total
+
+
+def main(bases):
+    total = collections.Counter()
+    for base in bases:
+        total += count(base)
+    print(f"{total['passed']} passed, {total['failed']} failed")
+    return 0 if total["passed"] and not total["failed"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

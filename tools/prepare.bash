@@ -1,0 +1,65 @@
+# What quickstart and check share: packages, configuration, build. To be sourced.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build=${BUILD_DIR:-build}
+[[ $build == /* ]] || build=$root/$build
+may_install=yes
+packages_changed=no
+
+build_packages=(g++ meson ninja-build pkg-config libfmt-dev libhwy-dev libcli11-dev nlohmann-json3-dev)
+
+say() { printf '\n==> %s\n' "$*"; }
+die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+# install_packages NAME...: says which of these and of the packages for building are missing, and installs them.
+install_packages() {
+  [[ $may_install == yes ]] || return 0
+  set -- "${build_packages[@]}" "$@"
+  local program installed package missing=() become_root=()
+  for program in apt-get dpkg-query; do
+    command -v "$program" >/dev/null ||
+      die "there is no $program: packages can be installed on Debian and its relatives only. Install what these Debian" \
+          "packages hold, then run this with --no-install: $*"
+  done
+  installed=$'\n'$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' "$@" 2>/dev/null || true)$'\n'
+  for package; do
+    [[ $installed == *$'\n'"$package installed"$'\n'* ]] || missing+=("$package")
+  done
+  ((${#missing[@]})) || return 0
+
+  say "Missing packages, installed now: ${missing[*]}"
+  if ((EUID)); then
+    command -v sudo >/dev/null ||
+      die "to install packages, be root or install sudo. As root: apt-get install --no-install-recommends ${missing[*]}"
+    become_root=(sudo)
+  fi
+  local install=(apt-get install -qq --no-install-recommends)
+  local install_as_root=("${become_root[@]}" env DEBIAN_FRONTEND=noninteractive "${install[@]}" -y "${missing[@]}")
+  # A list of packages that is absent or out of date is renewed, a good one is left alone.
+  if ! "${install[@]}" --simulate "${missing[@]}" >/dev/null 2>&1 || ! "${install_as_root[@]}"; then
+    "${become_root[@]}" apt-get update -qq
+    "${install_as_root[@]}" || die "apt-get could not install: ${missing[*]}"
+  fi
+  packages_changed=yes
+}
+
+# configure FOLDER OPTION...: does nothing when the folder was configured with these options, or with more behind
+# them, and no package is new.
+configure() {
+  local folder=$1 again=()
+  shift
+  if [[ -f $folder/build.ninja ]]; then
+    [[ $packages_changed == no && $(cat "$folder/configured-with" 2>/dev/null) == "$*"* ]] && return
+    again=(--reconfigure)
+  fi
+  say "Configuring $folder: $*"
+  meson setup "${again[@]}" "$folder" "$root" "$@" && printf '%s\n' "$*" >"$folder/configured-with"
+}
+
+# compile FOLDER [TARGET...]: with $JOBS compilers at a time, by default as many as there are processors.
+compile() {
+  local folder=$1
+  shift
+  say "Building $folder"
+  ninja -C "$folder" ${JOBS:+-j "$JOBS"} "$@"
+}
