@@ -68,11 +68,13 @@ struct Call {
   Stream stream{};
   Deadline deadline{};                 ///< May be not set:
   std::chrono::nanoseconds timeout{};  ///< then this long from when the call starts to wait.
-  bool blocking = false;     ///< A host backend runs inline and returns a finished Work.
-  bool order_fixed = false;  ///< CallOptions::order_fixed.
-  std::string_view name{};   ///< Borrowed until launch() returns.
+  bool blocking = false;               ///< A host backend runs inline and returns a finished Work.
+  bool order_fixed = false;            ///< CallOptions::order_fixed.
+  std::string_view name{};             ///< Borrowed until launch() returns.
 
-  Deadline limit() const noexcept { return deadline.is_set() ? deadline : Deadline::after(timeout); }
+  Deadline limit() const noexcept {
+    return deadline.is_set() ? deadline : Deadline::after(timeout);
+  }
 };
 
 /// The members of a sub-group, on one of them.
@@ -109,8 +111,8 @@ struct BackendInit {
   std::shared_ptr<Store> store;  ///< Never null; keys already prefixed by the group's name.
   int rank = 0;
   int size = 1;
-  std::string name{};      ///< The group's.
-  std::string args{};      ///< What follows ':' in GroupOptions::backend.
+  std::string name{};  ///< The group's.
+  std::string args{};  ///< What follows ':' in GroupOptions::backend.
   Device device{};
   Memory* memory = nullptr;  ///< The embedder's own, or null.
   std::chrono::nanoseconds timeout{};

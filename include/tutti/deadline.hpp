@@ -16,8 +16,7 @@ class Deadline {
 
   /// From now. Huge durations saturate to none(); zero and below have expired already.
   template <typename Rep, typename Period>
-  Deadline(std::chrono::duration<Rep, Period> from_now)
-      : Deadline(after(saturate(from_now))) {}
+  Deadline(std::chrono::duration<Rep, Period> from_now) : Deadline(after(saturate(from_now))) {}
 
   static constexpr Deadline none() noexcept { return Deadline(Clock::time_point::max()); }
   static constexpr Deadline at(Clock::time_point when) noexcept { return Deadline(when); }

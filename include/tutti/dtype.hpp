@@ -89,7 +89,8 @@ consteval std::optional<DType> find_dtype() {
 }
 
 template <typename T>
-concept Element = find_dtype<std::remove_cv_t<T>>().has_value();
+concept Element = find_dtype<std::remove_cv_t<T>>()
+.has_value();
 
 template <Element T>
 inline constexpr DType dtype_of = *find_dtype<std::remove_cv_t<T>>();

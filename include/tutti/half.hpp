@@ -24,8 +24,8 @@ constexpr float decode_small(std::uint32_t bits) noexcept {
   if (exp == exp_mask && (has_infinity || man == man_mask))
     return std::bit_cast<float>(sign | 0x7f800000U | (man << (23 - man_bits)));
   if (exp == 0) {  // Subnormal: man * 2^(1 - bias - man_bits), exact in float.
-    const float unit = std::bit_cast<float>(static_cast<std::uint32_t>(127 + 1 - bias - man_bits)
-                                            << 23);
+    const float unit =
+        std::bit_cast<float>(static_cast<std::uint32_t>(127 + 1 - bias - man_bits) << 23);
     const float magnitude = static_cast<float>(man) * unit;
     return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(magnitude));
   }
@@ -58,8 +58,7 @@ constexpr std::uint32_t encode_small(float value) noexcept {
   const std::uint32_t up = rest > half || (rest == half && (kept & 1U) != 0) ? 1 : 0;
   // A carry out of the mantissa moves into the exponent, which is what rounding means.
   const std::uint32_t rounded =
-      target < 1 ? kept + up
-                 : kept + up + (static_cast<std::uint32_t>(target - 1) << man_bits);
+      target < 1 ? kept + up : kept + up + (static_cast<std::uint32_t>(target - 1) << man_bits);
   return sign | (rounded > (has_infinity ? infinity - 1 : nan - 1) ? overflow : rounded);
 }
 

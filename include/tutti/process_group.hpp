@@ -15,7 +15,7 @@
 namespace [[gnu::visibility("default")]] tutti {
 
 struct GroupOptions {
-  std::string backend = "auto";  ///< A name from backends(), "name:args", or "auto".
+  std::string backend = "auto";    ///< A name from backends(), "name:args", or "auto".
   std::shared_ptr<Store> store{};  ///< Needed for more than one rank.
   int rank = 0;
   int size = 1;

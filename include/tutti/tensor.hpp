@@ -17,15 +17,13 @@ namespace [[gnu::visibility("default")]] tutti {
 namespace detail {
 /// A contiguous range of elements that outlives the call: an lvalue, or a borrowed range (a span).
 template <typename R>
-concept ElementRange =
-    std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
+concept ElementRange = std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
     Element<std::ranges::range_value_t<R>> &&
     (std::is_lvalue_reference_v<R> || std::ranges::borrowed_range<std::remove_cvref_t<R>>);
 
 template <typename R>
 concept WritableRange =
-    ElementRange<R> &&
-    !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>;
+    ElementRange<R> && !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>;
 
 /// @throws Error invalid_argument unless `count` elements are what `shape` holds.
 void check_view(std::size_t count, const Shape& shape);

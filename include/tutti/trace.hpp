@@ -17,13 +17,13 @@ struct TraceEntry {
   Operation operation = Operation::barrier;
   DType dtype = DType::u8;
   ReduceOp::Kind reduce = ReduceOp::Kind::sum;
-  std::int64_t bytes = 0;    ///< Of `in`, or of `out` where a rank has no input.
-  int peer = -1;             ///< Root or peer; -1 where there is none.
-  std::uint32_t ops = 1;     ///< More than one: a coalesced call, described by its first.
+  std::int64_t bytes = 0;  ///< Of `in`, or of `out` where a rank has no input.
+  int peer = -1;           ///< Root or peer; -1 where there is none.
+  std::uint32_t ops = 1;   ///< More than one: a coalesced call, described by its first.
   State state = State::running;
-  bool async = false;        ///< An async call stays `running` until its Work is collected.
+  bool async = false;  ///< An async call stays `running` until its Work is collected.
   std::chrono::steady_clock::time_point started{};  ///< To about 4 ms.
-  std::string name{};        ///< The first 16 bytes of CallOptions::name.
+  std::string name{};                               ///< The first 16 bytes of CallOptions::name.
 };
 
 /// The last calls of a group, oldest first; at most 64 collectives and 64 of point-to-point.

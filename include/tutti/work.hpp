@@ -1,10 +1,12 @@
 #pragma once
 
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 
 #include <tutti/deadline.hpp>
 #include <tutti/device.hpp>
@@ -37,16 +39,19 @@ class [[nodiscard]] Work {
     virtual std::shared_ptr<State> then(std::function<void()> next) = 0;
   };
 
-  /// Who is told about errors that nobody collected: the group.
+  /// Who is told how a call ended: the group.
   class Owner {
    public:
     virtual ~Owner();
+    /// The call with this token was waited for.
+    virtual void collected(std::uint64_t token, bool failed) noexcept = 0;
     virtual void uncollected(const Error& error) noexcept = 0;
     virtual void abort(std::string_view why) noexcept = 0;
   };
 
   Work() noexcept = default;
-  explicit Work(std::shared_ptr<State> state, std::shared_ptr<Owner> owner = {}) noexcept;
+  explicit Work(std::shared_ptr<State> state, std::shared_ptr<Owner> owner = {},
+                std::uint64_t token = 0) noexcept;
   Work(Work&& other) noexcept = default;
   Work& operator=(Work&& other) noexcept;
   Work(const Work&) = delete;
@@ -80,6 +85,7 @@ class [[nodiscard]] Work {
 
   std::shared_ptr<State> state_;
   std::shared_ptr<Owner> owner_;
+  std::uint64_t token_ = 0;
   int unwinding_ = 0;  // std::uncaught_exceptions() when it was made.
 };
 

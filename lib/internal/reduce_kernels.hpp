@@ -8,8 +8,8 @@
 
 // Reductions over host memory, for every dtype. Arrays need no alignment. `n` counts elements.
 // Integers wrap; min and max propagate NaN and order -0 below +0; booleans are read as
-// "not zero" and written as 0 or 1. The accumulation type is float for f32 and the half types, double for f64,
-// the type itself for integers. Results do not depend on the instruction set.
+// "not zero" and written as 0 or 1. The accumulation type is float for f32 and the half types,
+// double for f64, the type itself for integers. Results do not depend on the instruction set.
 
 namespace tutti::internal {
 

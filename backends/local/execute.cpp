@@ -1,0 +1,203 @@
+#include "execute.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "internal/reduce_kernels.hpp"
+
+// Every reduction is the left fold over ranks 0..W-1 in the accumulation type, rounded once.
+// Element-wise operations are cut into one slice per rank: rank r reads slice r of all inputs and
+// writes slice r of all outputs, so no two ranks touch the same element and nothing is copied
+// twice, also in place.
+
+namespace tutti::backend::local {
+namespace {
+
+constexpr std::size_t block_bytes = std::size_t{32} << 10;  // Stays in the first-level cache.
+
+const std::byte* at(const ConstTensorView& v, std::int64_t row) {
+  return static_cast<const std::byte*>(v.data) + static_cast<std::size_t>(row) * v.row_bytes();
+}
+std::byte* at(const TensorView& v, std::int64_t row) {
+  return static_cast<std::byte*>(v.data) + static_cast<std::size_t>(row) * v.row_bytes();
+}
+
+void copy_bytes(void* to, const void* from, std::size_t bytes) {
+  if (bytes != 0 && to != from) std::memcpy(to, from, bytes);
+}
+
+/// Lists with one entry per rank, without allocating for groups of up to 64.
+template <typename T>
+class PerRank {
+ public:
+  explicit PerRank(int size) {
+    if (static_cast<std::size_t>(size) > inline_.size())
+      heap_.resize(static_cast<std::size_t>(size));
+    data_ =
+        heap_.empty() ? std::span(inline_).first(static_cast<std::size_t>(size)) : std::span(heap_);
+  }
+  T& operator[](int rank) { return data_[static_cast<std::size_t>(rank)]; }
+  std::span<const T> first(int n) const { return data_.first(static_cast<std::size_t>(n)); }
+
+ private:
+  std::array<T, 64> inline_{};
+  std::vector<T> heap_;
+  std::span<T> data_;
+};
+
+/// All ranks' inputs from one place on, for fold().
+class Inputs {
+ public:
+  Inputs(const Round& round, std::size_t k, int size)
+      : round_(round), k_(k), size_(size), data_(size), scales_(size) {
+    scaled_ = op(0).reduce.kind == ReduceOp::Kind::premul_sum;
+    for (int r = 0; r < size && scaled_; ++r) scales_[r] = op(r).reduce.scale;
+  }
+  const Op& op(int rank) const { return round_.collective(rank, k_); }
+
+  /// out[0, n) = fold of the first `ranks` inputs from byte `offset` on.
+  void fold(void* out, std::size_t offset, std::size_t n, int ranks) {
+    for (int r = 0; r < ranks; ++r)
+      data_[r] = static_cast<const std::byte*>(op(r).in.data) + offset;
+    internal::fold(op(0).in.dtype, op(0).reduce.kind, out, data_.first(ranks),
+                   scaled_ ? scales_.first(ranks) : std::span<const double>(), n);
+  }
+  void fold(void* out, std::size_t offset, std::size_t n) { fold(out, offset, n, size_); }
+
+ private:
+  const Round& round_;
+  std::size_t k_;
+  int size_;
+  bool scaled_ = false;
+  PerRank<const void*> data_;
+  PerRank<double> scales_;
+};
+
+struct Slice {
+  std::size_t begin;
+  std::size_t end;
+};
+
+/// Elements of rank r when n are shared out; cut at cache lines, so that ranks do not share one.
+Slice slice_of(std::size_t n, std::size_t element, int rank, int size) {
+  const std::size_t line = 64 / element;
+  const std::size_t lines = (n + line - 1) / line;
+  const auto w = static_cast<std::size_t>(size);
+  const auto r = static_cast<std::size_t>(rank);
+  const auto cut = [&](std::size_t i) {
+    return std::min(n, (lines / w * i + std::min(i, lines % w)) * line);
+  };
+  return {cut(r), cut(r + 1)};
+}
+
+/// fn(first element, count) for every block of this rank's slice.
+template <typename Fn>
+void for_blocks(const ConstTensorView& v, int rank, int size, const Fn& fn) {
+  const auto element = size_of(v.dtype);
+  const auto [begin, end] =
+      slice_of(static_cast<std::size_t>(v.shape.numel()), element, rank, size);
+  const auto step = block_bytes / element;
+  for (auto i = begin; i < end; i += step) fn(i * element, std::min(step, end - i));
+}
+
+void all_reduce(Inputs& in, int rank, int size) {
+  const auto& first = in.op(0);
+  for_blocks(first.in, rank, size, [&](std::size_t offset, std::size_t n) {
+    auto* out = static_cast<std::byte*>(first.out.data) + offset;
+    in.fold(out, offset, n);
+    for (int r = 1; r < size; ++r)
+      copy_bytes(static_cast<std::byte*>(in.op(r).out.data) + offset, out,
+                 n * size_of(first.in.dtype));
+  });
+}
+
+void reduce(Inputs& in, int rank, int size) {
+  const auto& root = in.op(in.op(0).root);
+  for_blocks(root.in, rank, size, [&](std::size_t offset, std::size_t n) {
+    in.fold(static_cast<std::byte*>(root.out.data) + offset, offset, n);
+  });
+}
+
+/// From the last rank to the first: in place, what a rank's output overwrites is an input only of
+/// ranks that are done.
+void scan(Inputs& in, int rank, int size, bool exclusive) {
+  const auto dtype = in.op(0).in.dtype;
+  for_blocks(in.op(0).in, rank, size, [&](std::size_t offset, std::size_t n) {
+    for (int r = size - 1; r >= 0; --r) {
+      auto* out = static_cast<std::byte*>(in.op(r).out.data) + offset;
+      const int ranks = exclusive ? r : r + 1;
+      if (ranks == 0)
+        internal::fill_identity(dtype, in.op(0).reduce.kind, out, n);
+      else
+        in.fold(out, offset, n, ranks);
+    }
+  });
+}
+
+void reduce_scatter(Inputs& in, int rank) {
+  const auto& mine = in.op(rank);
+  const auto skip = static_cast<std::size_t>(mine.rows.offset(rank)) * mine.in.row_bytes();
+  in.fold(mine.out.data, skip, static_cast<std::size_t>(mine.out.shape.numel()));
+}
+
+void gather(const Inputs& in, const Op& mine, int size) {
+  std::int64_t row = 0;
+  for (int r = 0; r < size; ++r) {
+    const auto& from = in.op(r).in;
+    copy_bytes(at(mine.out, row), from.data, from.bytes());
+    row += mine.rows[r];
+  }
+}
+
+void all_to_all(const Inputs& in, const Op& mine, int rank, int size) {
+  std::int64_t row = 0;
+  for (int r = 0; r < size; ++r) {
+    const auto& theirs = in.op(r);
+    const auto bytes = static_cast<std::size_t>(mine.rows[r]) * mine.out.row_bytes();
+    if (bytes != 0)
+      copy_bytes(at(mine.out, row), at(theirs.in, theirs.send_rows.offset(rank)), bytes);
+    row += mine.rows[r];
+  }
+}
+
+}  // namespace
+
+void execute(const Round& round, std::size_t k, int rank, int size) noexcept {
+  Inputs in(round, k, size);
+  const auto& mine = in.op(rank);
+  switch (mine.kind) {
+    case Operation::all_reduce:
+      return all_reduce(in, rank, size);
+    case Operation::reduce:
+      return reduce(in, rank, size);
+    case Operation::scan:
+      return scan(in, rank, size, false);
+    case Operation::exclusive_scan:
+      return scan(in, rank, size, true);
+    case Operation::reduce_scatter:
+      return reduce_scatter(in, rank);
+    case Operation::broadcast:
+      return copy_bytes(mine.out.data, in.op(mine.root).in.data, mine.out.bytes());
+    case Operation::all_gather:
+      return gather(in, mine, size);
+    case Operation::gather:
+      if (rank == mine.root) gather(in, mine, size);
+      return;
+    case Operation::scatter: {
+      const auto& root = in.op(mine.root);
+      if (mine.out.bytes() != 0)
+        copy_bytes(mine.out.data, at(root.in, mine.rows.offset(rank)), mine.out.bytes());
+      return;
+    }
+    case Operation::all_to_all:
+      return all_to_all(in, mine, rank, size);
+    case Operation::barrier:
+    case Operation::send:
+    case Operation::recv:
+      return;  // A barrier is the meeting itself.
+  }
+}
+
+}  // namespace tutti::backend::local

@@ -1,0 +1,11 @@
+#pragma once
+
+#include "hub.hpp"
+
+namespace tutti::backend::local {
+
+/// This rank's share of operation `k` of a running round: it reads the other ranks' arrays and
+/// writes whole results or its slice of them. All ranks' shares together are the operation.
+void execute(const Round& round, std::size_t k, int rank, int size) noexcept;
+
+}  // namespace tutti::backend::local

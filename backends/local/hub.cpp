@@ -1,0 +1,366 @@
+#include "hub.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "internal/broken.hpp"
+#include "internal/fail.hpp"
+#include "internal/record.hpp"
+
+namespace tutti::backend::local {
+namespace {
+
+void pause() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+const Op& Round::collective(int rank, std::size_t k) const {
+  for (const auto& op : slots[static_cast<std::size_t>(rank)].ops)
+    if (!is_point_to_point(op.kind) && k-- == 0) return op;
+  fail(Errc::backend, "local: no such operation in the round");
+}
+
+std::size_t Round::collectives() const {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      slots[0].ops, [](const Op& op) { return !is_point_to_point(op.kind); }));
+}
+
+Hub::Hub(std::string group, int size)
+    : group_(std::move(group)),
+      size_(size),
+      spins_(size <= static_cast<int>(std::thread::hardware_concurrency()) ? 2000 : 0),
+      joined_(static_cast<std::size_t>(size)),
+      gone_(static_cast<std::size_t>(size)),
+      last_(static_cast<std::size_t>(size), -1) {}
+
+void Hub::join(int rank, Deadline limit) {
+  std::unique_lock lock(mutex_);
+  if (joined_[static_cast<std::size_t>(rank)])
+    internal::failf(Errc::invalid_argument,
+                    "group '{}': rank {} is taken already; every rank joins once", group_, rank);
+  joined_[static_cast<std::size_t>(rank)] = true;
+  ++members_;
+  moved_.notify_all();
+  const auto complete = [&] { return members_ == size_ || cause_.has_value(); };
+  if (limit.is_none())
+    moved_.wait(lock, complete);
+  else
+    moved_.wait_until(lock, limit.time(), complete);
+  if (cause_) throw Error(*cause_);
+  if (members_ == size_) return;
+  std::vector<int> absent;
+  for (int r = 0; r < size_; ++r)
+    if (!joined_[static_cast<std::size_t>(r)]) absent.push_back(r);
+  cause_ = Error(Errc::timeout, fmt::format("group '{}': {} of {} ranks came; missing: {}", group_,
+                                            members_, size_, internal::list_ranks(absent)));
+  moved_.notify_all();
+  throw Error(*cause_);
+}
+
+Round& Hub::find(std::uint64_t seq) {
+  for (auto& round : rounds_)
+    if (round.seq == seq) return round;
+  if (spare_.empty()) {
+    spare_.emplace_back();
+    spare_.back().slots.resize(static_cast<std::size_t>(size_));
+  }
+  rounds_.splice(rounds_.end(), spare_, spare_.begin());
+  auto& round = rounds_.back();
+  round.seq = seq;
+  std::ranges::fill(round.slots, Round::Slot{});
+  round.arrived = round.left = 0;
+  round.error.reset();
+  round.finished.store(0, std::memory_order_relaxed);
+  round.state.store(Round::State::open, std::memory_order_relaxed);
+  return round;
+}
+
+void Hub::depart(Round& round) noexcept {
+  if (++round.left < size_) return;
+  const auto it = std::ranges::find_if(rounds_, [&](const Round& r) { return &r == &round; });
+  spare_.splice(spare_.begin(), rounds_, it);
+}
+
+std::optional<Error> Hub::compare(const Round& round) {
+  const auto& first = round.slots[0];
+  const bool equal = std::ranges::all_of(round.slots, [&](const Round::Slot& slot) {
+    return slot.call->fingerprint == first.call->fingerprint;
+  });
+  if (!equal) {
+    std::vector<internal::Record> records;
+    for (const auto& slot : round.slots)
+      records.push_back(internal::Record::of(slot.ops, *slot.call));
+    return internal::compare(group_, first.ops, *first.call, records);
+  }
+  // The counts of an all_to_all are in no fingerprint: each is known to two ranks.
+  for (std::size_t k = 0; k < round.collectives(); ++k) {
+    if (round.collective(0, k).kind != Operation::all_to_all) continue;
+    for (int from = 0; from < size_; ++from)
+      for (int to = 0; to < size_; ++to) {
+        const auto sent = round.collective(from, k).send_rows[to];
+        const auto expected = round.collective(to, k).rows[from];
+        if (sent != expected)
+          return internal::call_error(
+              Errc::mismatch, group_, first.ops, *first.call, -1,
+              fmt::format("rank {} sends {} rows to rank {}, which expects {}: send_rows[{}] there "
+                          "and recv_rows[{}] here must be equal",
+                          from, sent, to, expected, to, from));
+      }
+  }
+  return std::nullopt;
+}
+
+Error Hub::missing(Errc code, const Round& round, std::span<const Op> ops, const Call& call,
+                   const char* what) const {
+  std::vector<int> entered;
+  std::string absent;
+  int origin = -1;
+  for (int r = 0; r < size_; ++r) {
+    if (round.slots[static_cast<std::size_t>(r)].call != nullptr) {
+      entered.push_back(r);
+      continue;
+    }
+    const bool gone = gone_[static_cast<std::size_t>(r)];
+    if (origin < 0 || (gone && code == Errc::peer_lost)) origin = r;
+    const auto last = last_[static_cast<std::size_t>(r)];
+    absent += fmt::format("{}{} ({})", absent.empty() ? "" : ", ", r,
+                          gone       ? "has left the group"
+                          : last < 0 ? "no collective yet"
+                                     : fmt::format("last seen in #{}", last));
+  }
+  return internal::call_error(
+      code, group_, ops, call, origin,
+      fmt::format("{}; entered: {}; missing: {}; called: {}", what, internal::list_ranks(entered),
+                  absent, internal::describe(ops, call)));
+}
+
+/// Waits until the round is no longer open, at most for the call's deadline.
+bool Hub::wait_open(Round& round, std::unique_lock<std::mutex>& lock, const Call& call) {
+  const auto over = [&] {
+    if (round.state.load(std::memory_order_relaxed) != Round::State::open || cause_) return true;
+    for (int r = 0; r < size_; ++r)  // Someone who will not come.
+      if (gone_[static_cast<std::size_t>(r)] &&
+          round.slots[static_cast<std::size_t>(r)].call == nullptr)
+        return true;
+    return false;
+  };
+  if (over()) return true;
+  lock.unlock();
+  for (int i = 0; i < spins_; ++i) {
+    if (round.state.load(std::memory_order_acquire) != Round::State::open) break;
+    pause();
+  }
+  lock.lock();
+  if (over()) return true;
+  const auto limit = call.limit();  // The clock is read here and not before.
+  if (limit.is_none()) {
+    moved_.wait(lock, over);
+    return true;
+  }
+  return moved_.wait_until(lock, limit.time(), over);
+}
+
+Round& Hub::enter(int rank, std::span<const Op> ops, const Call& call) {
+  std::unique_lock lock(mutex_);
+  if (cause_) throw internal::broken(*cause_);
+  auto& round = find(call.seq);
+  round.slots[static_cast<std::size_t>(rank)] = {ops, &call};
+  last_[static_cast<std::size_t>(rank)] = static_cast<std::int64_t>(call.seq);
+  if (++round.arrived == size_ && round.state.load() == Round::State::open) {
+    round.error = compare(round);
+    round.state.store(round.error ? Round::State::failed : Round::State::running,
+                      std::memory_order_release);
+    moved_.notify_all();
+  }
+  const bool in_time = wait_open(round, lock, call);
+  if (round.state.load() == Round::State::running) return round;
+  if (round.state.load() == Round::State::failed) {
+    const Error error = *round.error;
+    depart(round);
+    throw Error(error);
+  }
+  if (!cause_)
+    cause_ = in_time ? missing(Errc::peer_lost, round, ops, call, "a rank will not come")
+                     : missing(Errc::timeout, round, ops, call, "the deadline passed");
+  const Error error = *cause_;
+  round.slots[static_cast<std::size_t>(rank)] = {};  // Our operations go out of scope.
+  lock.unlock();
+  break_with(error);  // Ends the posts too.
+  throw Error(error);
+}
+
+void Hub::finish_step(Round& round, int step) noexcept {
+  const int all = size_ * (step + 1);
+  if (round.finished.fetch_add(1, std::memory_order_acq_rel) + 1 >= all) {
+    const std::lock_guard lock(mutex_);
+    moved_.notify_all();
+    return;
+  }
+  const auto over = [&] { return round.finished.load(std::memory_order_acquire) >= all; };
+  for (int i = 0; i < spins_; ++i) {
+    if (over()) return;
+    pause();
+  }
+  std::unique_lock lock(mutex_);
+  moved_.wait(lock, over);
+}
+
+void Hub::leave_round(Round& round) noexcept {
+  const std::lock_guard lock(mutex_);
+  depart(round);
+}
+
+void Hub::refuse_round(int rank, std::span<const Op> ops, const Call& call,
+                       const Error& why) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (cause_) return;
+  auto& round = find(call.seq);
+  if (round.state.load() == Round::State::open) {
+    round.error = internal::refused_error(
+        group_, ops, call, rank,
+        fmt::format("{} #{}: {}", internal::operation_of(ops), call.seq, why.message()));
+    round.state.store(Round::State::failed, std::memory_order_release);
+  }
+  ++round.arrived;
+  last_[static_cast<std::size_t>(rank)] = static_cast<std::int64_t>(call.seq);
+  depart(round);
+  moved_.notify_all();
+}
+
+void Hub::complete(Post& a, Post& b) noexcept {
+  Post& send = a.op.kind == Operation::send ? a : b;
+  Post& recv = a.op.kind == Operation::send ? b : a;
+  std::exception_ptr error;
+  const auto fail_with = [&](Post& side, int origin, const std::string& text) {
+    Call call;
+    if (side.state != nullptr)
+      side.state->finish(std::make_exception_ptr(
+          internal::call_error(Errc::mismatch, group_, {&side.op, 1}, call, origin, text)));
+  };
+  if (send.state == nullptr || recv.state == nullptr) {
+    const Post& refuser = send.state == nullptr ? send : recv;
+    const auto text = fmt::format("rank {} refused {}", refuser.rank, refuser.text);
+    fail_with(send, refuser.rank, text);
+    fail_with(recv, refuser.rank, text);
+    return;
+  }
+  if (send.op.fingerprint != recv.op.fingerprint) {
+    const auto text = fmt::format(
+        "rank {}: {}; rank {}: {}; both sides need the same dtype, count "
+        "and name",
+        send.rank, send.text.empty() ? internal::describe(send.op) : send.text, recv.rank,
+        recv.text.empty() ? internal::describe(recv.op) : recv.text);
+    fail_with(send, -1, text);
+    fail_with(recv, -1, text);
+    return;
+  }
+  if (const auto bytes = send.op.in.bytes(); bytes != 0 && recv.op.out.data != send.op.in.data)
+    std::memmove(recv.op.out.data, send.op.in.data, bytes);  // A rank may send to itself.
+  send.state->finish(nullptr);
+  recv.state->finish(nullptr);
+}
+
+void Hub::post(Post post) noexcept {
+  const bool sending = post.op.kind == Operation::send;
+  const Pair pair{sending ? post.rank : post.op.peer, sending ? post.op.peer : post.rank,
+                  post.op.tag};
+  std::optional<Post> other;
+  std::optional<Error> error;
+  {
+    const std::lock_guard lock(mutex_);
+    if (cause_) {
+      error = internal::broken(*cause_);
+    } else {
+      auto& box = boxes_[pair];
+      auto& theirs = sending ? box.recvs : box.sends;
+      if (!theirs.empty()) {
+        other = std::move(theirs.front());
+        theirs.erase(theirs.begin());
+      } else if (gone_[static_cast<std::size_t>(post.op.peer)]) {
+        error = Error(Errc::peer_lost, fmt::format("rank {} has left the group", post.op.peer),
+                      {.rank = post.op.peer});
+      } else {
+        (sending ? box.sends : box.recvs).push_back(std::move(post));
+        return;
+      }
+    }
+  }
+  if (error) {
+    if (error->code() == Errc::peer_lost) break_with(*error);
+    if (post.state != nullptr) post.state->finish(std::make_exception_ptr(*error));
+    return;
+  }
+  complete(post, *other);
+}
+
+bool Hub::withdraw(const internal::HostState& state) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (auto& [pair, box] : boxes_)
+    for (auto* queue : {&box.sends, &box.recvs}) {
+      const auto it = std::ranges::find_if(
+          *queue, [&](const Post& post) { return post.state.get() == &state; });
+      if (it == queue->end()) continue;
+      queue->erase(it);
+      return true;
+    }
+  return false;
+}
+
+void Hub::leave(int rank) noexcept {
+  std::vector<Post> orphans;
+  {
+    const std::lock_guard lock(mutex_);
+    gone_[static_cast<std::size_t>(rank)] = true;
+    for (auto& [pair, box] : boxes_) {
+      const auto& [from, to, tag] = pair;
+      if (from != rank && to != rank) continue;
+      for (auto* queue : {&box.sends, &box.recvs}) {
+        for (auto& post : *queue) orphans.push_back(std::move(post));
+        queue->clear();
+      }
+    }
+    moved_.notify_all();
+  }
+  // Somebody may still wait for what this rank has not sent or received.
+  bool broken = false;
+  for (auto& post : orphans)
+    if (post.state != nullptr && post.rank != rank) broken = true;
+  const Error error(Errc::peer_lost, fmt::format("rank {} has left the group", rank),
+                    {.rank = rank});
+  if (broken) break_with(error);
+  for (auto& post : orphans)
+    if (post.state != nullptr) post.state->finish(std::make_exception_ptr(error));
+}
+
+void Hub::break_with(const Error& cause) noexcept {
+  std::vector<Post> pending;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!cause_) cause_ = cause;
+    moved_.notify_all();
+    for (auto& [pair, box] : boxes_)
+      for (auto* queue : {&box.sends, &box.recvs}) {
+        for (auto& post : *queue) pending.push_back(std::move(post));
+        queue->clear();
+      }
+  }
+  for (auto& post : pending)
+    if (post.state != nullptr) post.state->finish(std::make_exception_ptr(cause));
+}
+
+std::optional<Error> Hub::cause() const {
+  const std::lock_guard lock(mutex_);
+  return cause_;
+}
+
+}  // namespace tutti::backend::local

@@ -1,0 +1,113 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <tutti/backend.hpp>
+
+#include "internal/host_state.hpp"
+
+namespace tutti::backend::local {
+
+/// One collective launch: where the ranks that make it show each other their operations.
+struct Round {
+  enum class State : std::uint8_t { open, running, failed };
+
+  struct Slot {
+    std::span<const Op> ops{};
+    const Call* call = nullptr;  // Null until the rank is here.
+  };
+
+  std::uint64_t seq = 0;
+  std::vector<Slot> slots;  // By rank.
+  int arrived = 0;          // Ranks that came or refused.
+  int left = 0;
+  std::atomic<State> state{State::open};
+  std::optional<Error> error;    // Why it failed, the same for everybody.
+  std::atomic<int> finished{0};  // Steps that ranks have ended, over all operations.
+
+  /// Operation number `k` of the collectives of a rank; point-to-point among them is not counted.
+  const Op& collective(int rank, std::size_t k) const;
+  std::size_t collectives() const;
+};
+
+/// Where the ranks of one group meet. All functions from any rank's threads.
+class Hub {
+ public:
+  Hub(std::string group, int size);
+
+  int size() const noexcept { return size_; }
+  const std::string& group() const noexcept { return group_; }
+
+  /// @throws Error invalid_argument when the rank is taken, timeout when others are missing.
+  void join(int rank, Deadline limit);
+  /// The rank's group object is gone: calls that need it fail.
+  void leave(int rank) noexcept;
+
+  /// Shows this rank's operations and waits for the others'. @throws Error: the round's, or the
+  /// cause that broke the hub. On return the round is running: all ranks are in it.
+  Round& enter(int rank, std::span<const Op> ops, const Call& call);
+  /// Ends step `step` of the round and waits until all ranks have: its peers are running, none
+  /// of them waits for anything else, so this has no deadline.
+  void finish_step(Round& round, int step) noexcept;
+  void leave_round(Round& round) noexcept;
+  void refuse_round(int rank, std::span<const Op> ops, const Call& call, const Error& why) noexcept;
+
+  /// A send or receive that waits for its other half.
+  struct Post {
+    Op op;
+    int rank = 0;
+    std::string text;                            // For the error when the two sides differ.
+    std::shared_ptr<internal::HostState> state;  // Null: the rank refused the call.
+  };
+  /// Matches it or keeps it; whoever comes second copies and finishes both.
+  void post(Post post) noexcept;
+  /// Takes a post back, if it has not been matched. True when it was there.
+  bool withdraw(const internal::HostState& state) noexcept;
+
+  /// The first cause counts. Ends every open round and post.
+  void break_with(const Error& cause) noexcept;
+  std::optional<Error> cause() const;
+
+ private:
+  using Pair = std::tuple<int, int, int>;  // Sender, receiver, tag.
+
+  Round& find(std::uint64_t seq);                    // Under the lock.
+  void depart(Round& round) noexcept;                // Under the lock.
+  std::optional<Error> compare(const Round& round);  // Under the lock.
+  bool wait_open(Round& round, std::unique_lock<std::mutex>& lock, const Call& call);
+  Error missing(Errc code, const Round& round, std::span<const Op> ops, const Call& call,
+                const char* what) const;
+  void complete(Post& a, Post& b) noexcept;
+
+  const std::string group_;
+  const int size_;
+  const int spins_;  // Looks at a flag before sleeping; none when ranks outnumber the cores.
+
+  mutable std::mutex mutex_;
+  std::condition_variable moved_;
+  std::optional<Error> cause_;
+  std::vector<bool> joined_;
+  std::vector<bool> gone_;
+  std::vector<std::int64_t> last_;  // The newest round a rank has entered, for error texts.
+  int members_ = 0;
+  std::list<Round> rounds_;
+  std::list<Round> spare_;  // Used again: a steady state allocates nothing.
+  struct Box {
+    std::vector<Post> sends;  // Oldest first; rarely more than one.
+    std::vector<Post> recvs;
+  };
+  std::map<Pair, Box> boxes_;
+};
+
+}  // namespace tutti::backend::local

@@ -1,0 +1,211 @@
+// Ranks are threads of one process. The executable specification: every other backend must agree
+// with this one (tests/conformance).
+
+#include <unistd.h>
+
+#include <cstring>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <tutti/backend.hpp>
+
+#include "execute.hpp"
+#include "hub.hpp"
+#include "internal/fail.hpp"
+#include "internal/host_backend.hpp"
+#include "internal/record.hpp"
+#include "internal/reduce_kernels.hpp"
+
+namespace tutti::backend::local {
+namespace {
+
+/// What rank 0 writes into the store: where the hub is, and that this process is the right one.
+struct Invitation {
+  std::uint64_t process = 0;
+  std::uint64_t token = 0;
+  std::shared_ptr<Hub>* hub = nullptr;
+};
+
+std::uint64_t process_token() {
+  static const std::uint64_t token = [] {
+    std::random_device random;
+    return std::uint64_t{random()} << 32 | random();
+  }();
+  return token;
+}
+
+std::shared_ptr<Hub> find_hub(const BackendInit& init, Deadline limit) {
+  if (init.size == 1) return std::make_shared<Hub>(init.name, 1);
+  // The name may be used again once the group before is complete: every W arrivals are one.
+  const auto arrival = init.store->add("local/arrivals", 1);
+  const auto key = fmt::format("local/hub/{}", (arrival - 1) / init.size);
+  Invitation invitation;
+  if (init.rank == 0) {
+    // Deleted by the last rank to come; when one never comes it stays, so that a late reader
+    // does not find freed memory.
+    invitation = {static_cast<std::uint64_t>(::getpid()), process_token(),
+                  new std::shared_ptr<Hub>(std::make_shared<Hub>(init.name, init.size))};
+    init.store->set(key, std::as_bytes(std::span(&invitation, 1)));
+  } else {
+    Bytes bytes;
+    try {
+      bytes = init.store->get(key, limit);
+    } catch (const Error& error) {
+      if (error.code() != Errc::timeout) throw;
+      internal::failf(Errc::timeout, "group '{}': rank 0 of {} has not come before the deadline",
+                      init.name, init.size);
+    }
+    if (bytes.size() != sizeof invitation)
+      internal::failf(Errc::backend, "local: the store holds {} bytes under '{}'; expected {}",
+                      bytes.size(), key, sizeof invitation);
+    std::memcpy(&invitation, bytes.data(), sizeof invitation);
+  }
+  if (invitation.process != static_cast<std::uint64_t>(::getpid()) ||
+      invitation.token != process_token())
+    internal::failf(
+        Errc::unsupported,
+        "local: its ranks are threads of one process, but rank 0 is process {} and rank "
+        "{} is process {}; choose a backend for processes",
+        invitation.process, init.rank, ::getpid());
+  auto hub = *invitation.hub;
+  if (init.store->add(key + "/read", 1) == init.size) {
+    init.store->erase(key);
+    init.store->erase(key + "/read");
+    delete invitation.hub;
+  }
+  return hub;
+}
+
+/// A send or receive. Nobody watches a clock for it, so whoever waits or asks ends it in time.
+class Pending final : public internal::HostState {
+ public:
+  Pending(std::shared_ptr<internal::CallQueue> queue, std::shared_ptr<Hub> hub, const Op& op,
+          Deadline limit)
+      : HostState(std::move(queue)), hub_(std::move(hub)), op_(op), limit_(limit) {}
+
+  bool done() const noexcept override {
+    if (!HostState::done() && limit_.expired()) const_cast<Pending*>(this)->expire();
+    return HostState::done();
+  }
+  bool wait_until(Deadline deadline) override {
+    if (HostState::wait_until(deadline.time() < limit_.time() ? deadline : limit_)) return true;
+    if (!limit_.expired()) return false;
+    expire();
+    return HostState::wait_until(Deadline::none());  // If it was matched, the copy is under way.
+  }
+
+ private:
+  void expire() noexcept {
+    if (!hub_->withdraw(*this)) return;
+    const auto late =
+        internal::call_error(Errc::timeout, hub_->group(), {&op_, 1}, {}, op_.peer,
+                             fmt::format("the deadline passed; rank {} has not made its side of {}",
+                                         op_.peer, internal::describe(op_)));
+    hub_->break_with(late);
+    finish(std::make_exception_ptr(late));
+  }
+
+  std::shared_ptr<Hub> hub_;
+  Op op_;
+  Deadline limit_;
+};
+
+class LocalBackend final : public internal::HostBackend {
+ public:
+  explicit LocalBackend(const BackendInit& init)
+      : HostBackend(init.name, init.rank),
+        memory_(init.memory == nullptr ? &host_memory() : init.memory) {
+    const auto limit = Deadline::after(init.timeout);
+    hub_ = find_hub(init, limit);
+    hub_->join(init.rank, limit);
+  }
+  ~LocalBackend() override {
+    hub_->leave(rank());
+    stop();
+  }
+
+  bool supports(Operation operation, DType dtype, ReduceOp::Kind kind) const noexcept override {
+    switch (operation) {
+      case Operation::all_reduce:
+      case Operation::reduce:
+      case Operation::reduce_scatter:
+        return internal::can_reduce(dtype, kind);
+      case Operation::scan:
+      case Operation::exclusive_scan:
+        return internal::can_reduce(dtype, kind) && kind != ReduceOp::Kind::avg;
+      default:
+        return true;
+    }
+  }
+  Memory& memory() noexcept override { return *memory_; }
+
+  void abort(std::string_view why) noexcept override {
+    const Error cause(Errc::aborted, fmt::format("rank {} aborted the group: {}", rank(), why),
+                      {.rank = rank()});
+    hub_->break_with(cause);
+    fail_queued(hub_->cause().value_or(cause));
+  }
+  std::optional<Error> failure() const override { return hub_->cause(); }
+
+ protected:
+  void run(std::span<const Op> ops, const Call& call) override {
+    auto& round = hub_->enter(rank(), ops, call);
+    const auto count = static_cast<int>(round.collectives());
+    for (int k = 0; k < count; ++k) {
+      execute(round, static_cast<std::size_t>(k), rank(), hub_->size());
+      hub_->finish_step(round, k);
+    }
+    hub_->leave_round(round);
+  }
+
+  std::shared_ptr<Work::State> post(std::span<const Op> ops, const Call& call) override {
+    const auto limit = call.limit();
+    std::vector<Work> states;
+    std::shared_ptr<Work::State> only;
+    for (const auto& op : ops) {
+      if (!is_point_to_point(op.kind)) continue;
+      auto state = make_state<Pending>(hub_, op, limit);
+      if (only != nullptr && states.empty()) states.emplace_back(only);
+      if (only != nullptr) states.emplace_back(state);
+      only = state;
+      hub_->post({.op = op, .rank = rank(), .text = {}, .state = std::move(state)});
+    }
+    return states.empty() ? only : std::move(Work::all(states)).release();
+  }
+
+  void publish(std::span<const Op> ops, const Call& call, const Error& why) noexcept override {
+    bool collective = false;
+    for (const auto& op : ops) {
+      if (is_point_to_point(op.kind))
+        hub_->post({.op = op,
+                    .rank = rank(),
+                    .text = fmt::format("{} #{}: {}", name_of(op.kind), op.seq, why.message()),
+                    .state = nullptr});
+      else
+        collective = true;
+    }
+    if (collective) hub_->refuse_round(rank(), ops, call, why);
+  }
+
+ private:
+  Memory* memory_;
+  std::shared_ptr<Hub> hub_;
+};
+
+}  // namespace
+
+extern const BackendEntry entry;
+const BackendEntry entry{
+    .name = "local",
+    .summary = "ranks are threads of one process; the executable specification",
+    .serves = [](Device device) noexcept { return device.type == DeviceType::cpu; },
+    .unavailable = [] { return std::string(); },
+    .make = [](const BackendInit& init) -> std::unique_ptr<Backend> {
+      return std::make_unique<LocalBackend>(init);
+    },
+};
+
+}  // namespace tutti::backend::local

@@ -1,0 +1,279 @@
+#include "internal/checked.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "internal/broken.hpp"
+#include "internal/fail.hpp"
+#include "internal/host_backend.hpp"
+#include "internal/record.hpp"
+
+// Every rank writes a Record of its call under check/<number>/<rank> and reads the others'. On
+// host memory this happens where the call takes effect (inline, or on this decorator's worker, so
+// that async calls do not block and groups stay independent); on a device in the caller's thread,
+// without touching a stream. A difference is found before the inner backend has seen the call, so
+// the group stays usable. Point-to-point compares the two sides of a pair only.
+
+namespace tutti::internal {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// How long an abort or a failure of the inner backend may stay unnoticed while waiting.
+constexpr auto look_up = 20ms;
+
+class Checked final : public HostBackend {
+ public:
+  Checked(std::unique_ptr<Backend> inner, std::shared_ptr<Store> store, const std::string& group,
+          int rank, int size)
+      : HostBackend(group, rank),
+        inner_(std::move(inner)),
+        store_(make_prefix_store(std::move(store), "check/")),
+        size_(size),
+        on_host_(inner_->memory().device().type == DeviceType::cpu) {}
+  ~Checked() override { stop(); }
+
+  bool supports(Operation o, DType d, ReduceOp::Kind k) const noexcept override {
+    return inner_->supports(o, d, k);
+  }
+  Memory& memory() noexcept override { return inner_->memory(); }
+  std::unique_ptr<Backend> split(const SplitInit& init) override {
+    auto part = inner_->split(init);
+    if (part == nullptr) return nullptr;
+    return make_checked(std::move(part), init.store, init.name, init.rank,
+                        static_cast<int>(init.ranks.size()));
+  }
+
+  Work launch(std::span<const Op> ops, const Call& call) override {
+    if (on_host_) return HostBackend::launch(ops, call);
+    compare_all(ops, call);
+    return inner_->launch(ops, call);
+  }
+
+  void abort(std::string_view why) noexcept override {
+    give_up(Error(Errc::aborted, fmt::format("rank {} aborted the group: {}", rank(), why),
+                  {.rank = rank()}));
+  }
+  std::optional<Error> failure() const override { return inner_->failure(); }
+
+ protected:
+  void run(std::span<const Op> ops, const Call& call) override {
+    std::vector<Op> collectives;
+    for (const auto& op : ops)
+      if (!is_point_to_point(op.kind)) collectives.push_back(op);
+    compare_all(collectives, call);
+    Call now = call;
+    now.blocking = true;
+    Work work = inner_->launch(collectives, now);
+    work.wait();
+  }
+
+  std::shared_ptr<Work::State> post(std::span<const Op> ops, const Call& call) override {
+    std::vector<Op> pairs;
+    for (const auto& op : ops)
+      if (is_point_to_point(op.kind)) pairs.push_back(op);
+    for (const auto& op : pairs) publish_pair(op, Record::of({&op, 1}, paired(op, call)));
+    Call now = call;
+    now.blocking = false;
+    now.deadline = call.limit();
+    Work work = inner_->launch(pairs, now);
+    if (work.state() == nullptr) return nullptr;
+    return std::make_shared<Watch>(*this, std::move(work).release(), std::move(pairs), now);
+  }
+
+  void publish(std::span<const Op> ops, const Call& call, const Error& why) noexcept override {
+    try {
+      bool collective = false;
+      for (const auto& op : ops) {
+        if (is_point_to_point(op.kind))
+          publish_pair(op, Record::refusal({&op, 1}, paired(op, call), why));
+        else
+          collective = true;
+      }
+      if (collective) put(key(call.seq, rank()), Record::refusal(ops, call, why));
+    } catch (...) {  // Without the store the peers wait for their deadline.
+    }
+    inner_->refuse(ops, call, why);
+  }
+
+ private:
+  /// The Work of a pair: looks at what the peer said while it waits.
+  class Watch final : public Work::State {
+   public:
+    Watch(Checked& group, std::shared_ptr<Work::State> inner, std::vector<Op> pairs, Call call)
+        : group_(group), inner_(std::move(inner)), pairs_(std::move(pairs)), call_(call) {
+      call_.name = {};
+    }
+    bool done() const noexcept override { return inner_->done(); }
+    bool wait_until(Deadline deadline) override {
+      for (;;) {
+        const auto slice = Deadline::after(std::min<std::chrono::nanoseconds>(
+            look_up, deadline.is_set() ? deadline.remaining() : look_up));
+        if (inner_->wait_until(slice)) return true;
+        if (const auto error = group_.compare_pairs(pairs_, call_)) {
+          difference_ = std::make_exception_ptr(*error);
+          group_.inner_->abort(error->what());  // Ends the transport's use of the buffers.
+          inner_->wait_until(Deadline::none());
+          return true;
+        }
+        if (deadline.is_set() && deadline.expired()) return false;
+      }
+    }
+    std::exception_ptr error() const noexcept override {
+      return difference_ != nullptr ? difference_ : inner_->error();
+    }
+    void order(Stream stream) override { inner_->order(stream); }
+    std::shared_ptr<Work::State> then(std::function<void()> next) override {
+      return inner_->then(std::move(next));
+    }
+
+   private:
+    Checked& group_;  // The Work's owner keeps it.
+    std::shared_ptr<Work::State> inner_;
+    std::vector<Op> pairs_;
+    Call call_;
+    std::exception_ptr difference_;
+  };
+
+  static std::string key(std::uint64_t seq, int rank) { return fmt::format("{}/{}", seq, rank); }
+  static Call paired(const Op& op, const Call& call) {
+    Call one = call;
+    one.seq = op.seq;
+    one.fingerprint = op.fingerprint;
+    return one;
+  }
+  std::string pair_key(const Op& op, bool mine) const {
+    const bool sending = op.kind == Operation::send;
+    return fmt::format("pair/{}.{}.{}.{}/{}", sending ? rank() : op.peer,
+                       sending ? op.peer : rank(), op.tag, op.seq, sending == mine ? "s" : "r");
+  }
+
+  void put(const std::string& at, const Record& record) {
+    store_->set(at, std::as_bytes(std::span(&record, 1)));
+  }
+  void publish_pair(const Op& op, const Record& record) { put(pair_key(op, true), record); }
+
+  static Record parse(const Bytes& bytes) {
+    Record record;
+    if (bytes.size() != sizeof record)
+      failf(Errc::mismatch, "checked mode: a peer's record has {} bytes, ours {}: mixed versions",
+            bytes.size(), sizeof record);
+    std::memcpy(&record, bytes.data(), sizeof record);
+    return record;
+  }
+
+  std::optional<Error> compare_pairs(std::span<const Op> pairs, const Call& call) {
+    for (const auto& op : pairs) {
+      const auto bytes = store_->try_get(pair_key(op, false));
+      if (!bytes) continue;
+      const Call one = paired(op, call);
+      const bool sending = op.kind == Operation::send;
+      const Record own = Record::of({&op, 1}, one);
+      const Record theirs = parse(*bytes);
+      if (theirs.refused != 0) return refused_error(group(), {&op, 1}, one, op.peer, theirs.view());
+      if (own.fingerprint != theirs.fingerprint)
+        return call_error(
+            Errc::mismatch, group(), {&op, 1}, one, -1,
+            fmt::format("rank {}: {}; rank {}: {}; both sides need the same dtype, "
+                        "count and name",
+                        sending ? rank() : op.peer, sending ? own.view() : theirs.view(),
+                        sending ? op.peer : rank(), sending ? theirs.view() : own.view()));
+    }
+    return std::nullopt;
+  }
+
+  Record await(std::uint64_t seq, int peer, std::span<const Op> ops, const Call& call,
+               Deadline limit) {
+    for (;;) {
+      const auto slice =
+          Deadline::after(std::min<std::chrono::nanoseconds>(look_up, limit.remaining()));
+      try {
+        return parse(store_->get(key(seq, peer), slice));
+      } catch (const Error& error) {
+        if (error.code() != Errc::timeout) throw;
+      }
+      if (const auto cause = first_cause()) throw Error(*cause);
+      if (const auto cause = inner_->failure()) throw Error(*cause);
+      if (limit.expired())
+        throw call_error(Errc::timeout, group(), ops, call, peer,
+                         fmt::format("rank {} has not made its call before the deadline; this rank "
+                                     "called {}",
+                                     peer, describe(ops, call)));
+    }
+  }
+
+  /// @throws Error: mismatch on all ranks alike, with the inner backend told to skip the number.
+  void compare_all(std::span<const Op> ops, const Call& call) {
+    if (ops.empty() || is_point_to_point(ops[0].kind)) return;
+    if (const auto cause = inner_->failure()) throw broken(*cause);
+    std::vector<Record> records(static_cast<std::size_t>(size_));
+    records[static_cast<std::size_t>(rank())] = Record::of(ops, call);
+    put(key(call.seq, rank()), records[static_cast<std::size_t>(rank())]);
+    const auto limit = call.limit();
+    try {
+      for (int r = 0; r < size_; ++r)
+        if (r != rank())
+          records[static_cast<std::size_t>(r)] = await(call.seq, r, ops, call, limit);
+    } catch (const Error& error) {
+      give_up(error);
+      throw;
+    }
+    forget(call.seq, records);
+    if (const auto error = compare(group(), ops, call, records)) {
+      inner_->refuse(ops, call, *error);
+      throw Error(*error);
+    }
+  }
+
+  /// Everybody's record of `seq` is here, so everybody has read mine of the calls before it; except
+  /// a rank that refused `seq`, which it may have done while an earlier call of it was waiting.
+  void forget(std::uint64_t seq, std::span<const Record> records) {
+    for (const auto& record : records)
+      if (record.refused != 0) return;
+    for (; forgotten_ < seq; ++forgotten_) store_->erase(key(forgotten_, rank()));
+  }
+
+  /// Breaks the group on all ranks, with the same cause: the first one that reached the store.
+  void give_up(const Error& error) noexcept {
+    try {
+      const auto text = fmt::format("{} {} {}", static_cast<int>(error.code()), error.where().rank,
+                                    error.message());
+      (void)store_->compare_set("cause", {}, std::as_bytes(std::span(text)));
+    } catch (...) {  // The peers then learn it from the inner backend or by their deadlines.
+    }
+    fail_queued(error);
+    inner_->abort(error.message());
+  }
+  std::optional<Error> first_cause() {
+    const auto bytes = store_->try_get("cause");
+    if (!bytes) return std::nullopt;
+    const std::string text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
+    int code = 0;
+    int origin = -1;
+    int read = 0;
+    if (std::sscanf(text.c_str(), "%d %d %n", &code, &origin, &read) != 2)
+      return Error(Errc::aborted, text);
+    return Error(static_cast<Errc>(code), text.substr(static_cast<std::size_t>(read)),
+                 {.rank = origin});
+  }
+
+  std::unique_ptr<Backend> inner_;
+  std::shared_ptr<Store> store_;
+  int size_;
+  bool on_host_;
+  std::uint64_t forgotten_ = 0;  // Records of mine below this number are erased.
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_checked(std::unique_ptr<Backend> inner, std::shared_ptr<Store> store,
+                                      const std::string& group, int rank, int size) {
+  return std::make_unique<Checked>(std::move(inner), std::move(store), group, rank, size);
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,182 @@
+#include <tutti/coalesce.hpp>
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "internal/core.hpp"
+#include "internal/fail.hpp"
+
+namespace tutti {
+namespace {
+
+/// The state of a Work that was made while collecting: nothing before the launch, then the
+/// launch's own. Shared by all calls of one group.
+class Collected final : public Work::State {
+ public:
+  void launched(std::shared_ptr<Work::State> state) {
+    const std::lock_guard lock(mutex_);
+    state_ = std::move(state);
+    launched_ = true;
+  }
+  void abandoned() {
+    const std::lock_guard lock(mutex_);
+    abandoned_ = true;
+  }
+
+  bool done() const noexcept override {
+    const std::lock_guard lock(mutex_);
+    return abandoned_ || (launched_ && (state_ == nullptr || state_->done()));
+  }
+  bool wait_until(Deadline deadline) override {
+    const auto state = get();
+    return state == nullptr || state->wait_until(deadline);
+  }
+  std::exception_ptr error() const noexcept override {
+    const std::lock_guard lock(mutex_);
+    if (!launched_)
+      return std::make_exception_ptr(Error(
+          Errc::invalid_argument, abandoned_ ? "the Coalesce of this call ended without launch()"
+                                             : "the Coalesce of this call has not been launched; "
+                                               "call launch() before waiting"));
+    return state_ == nullptr ? nullptr : state_->error();
+  }
+  void order(Stream stream) override {
+    if (const auto state = get()) state->order(stream);
+  }
+  std::shared_ptr<State> then(std::function<void()>) override {
+    fail(Errc::unsupported, "then() on a call inside a Coalesce; use it on the Work of launch()");
+  }
+
+ private:
+  std::shared_ptr<State> get() const {
+    const std::lock_guard lock(mutex_);
+    return state_;
+  }
+  mutable std::mutex mutex_;
+  std::shared_ptr<State> state_;
+  bool launched_ = false;
+  bool abandoned_ = false;
+};
+
+/// The calls on one group.
+class Batch final : public internal::Collector {
+ public:
+  explicit Batch(std::shared_ptr<ProcessGroup::Core> core) : core_(std::move(core)) {}
+
+  bool collects_here() const noexcept override { return std::this_thread::get_id() == thread_; }
+
+  Work collect(const Op& op, const CallOptions& options) override {
+    if (!options_) {
+      options_ = options;
+      name_ = options.name;
+      options_->name = name_;
+    }
+    ops_.push_back(op);
+    keep(ops_.back().rows);
+    keep(ops_.back().send_rows);
+    return Work(state_);
+  }
+
+  bool open() {
+    internal::Collector* none = nullptr;
+    return core_->collector.compare_exchange_strong(none, this);
+  }
+  void close() { core_->collector.store(nullptr); }
+
+  Work launch() {
+    if (ops_.empty()) return {};
+    Work work = core_->launch(ops_, *options_, false);
+    state_->launched(work.state());
+    launched_ = true;
+    return work;
+  }
+
+  void abandon() noexcept {
+    if (launched_) return;
+    state_->abandoned();
+    if (ops_.empty()) return;
+    core_->break_with(
+        Error(
+            Errc::invalid_argument,
+            fmt::format("a Coalesce of {} calls on group '{}' ended without launch(); nothing was "
+                        "sent",
+                        ops_.size(), core_->options().name)),
+        true);
+  }
+
+ private:
+  void keep(Rows& rows) {
+    if (!rows.listed()) return;
+    rows_.emplace_back(rows.list().begin(), rows.list().end());  // A deque: addresses stay.
+    rows = Rows(std::span<const std::int64_t>(rows_.back()));
+  }
+
+  std::shared_ptr<ProcessGroup::Core> core_;
+  std::thread::id thread_ = std::this_thread::get_id();
+  std::vector<Op> ops_;
+  std::deque<std::vector<std::int64_t>> rows_;
+  std::optional<CallOptions> options_;
+  std::string name_;
+  bool launched_ = false;
+  std::shared_ptr<Collected> state_ = std::make_shared<Collected>();
+};
+
+}  // namespace
+
+struct Coalesce::Impl {
+  std::deque<Batch> batches;  // Not moved: the groups point to them.
+  bool launched = false;
+};
+
+Coalesce::Coalesce(std::initializer_list<ProcessGroup*> groups) : impl_(std::make_unique<Impl>()) {
+  const auto undo = [&](std::size_t opened) {
+    for (std::size_t i = 0; i < opened; ++i) impl_->batches[i].close();
+  };
+  std::size_t opened = 0;
+  for (auto* group : groups) {
+    if (group == nullptr) {
+      undo(opened);
+      fail(Errc::not_initialized, "Coalesce: a group is null");
+    }
+    impl_->batches.emplace_back(group->core_);
+    if (!impl_->batches.back().open()) {
+      undo(opened);
+      internal::failf(Errc::invalid_argument,
+                      "Coalesce: group '{}' is collecting already; launch the other one first",
+                      group->name());
+    }
+    ++opened;
+  }
+}
+
+Coalesce::~Coalesce() {
+  if (impl_->launched) return;
+  for (auto& batch : impl_->batches) {
+    batch.close();
+    batch.abandon();
+  }
+}
+
+Work Coalesce::launch() {
+  if (std::exchange(impl_->launched, true))
+    fail(Errc::invalid_argument, "Coalesce: launch() was called already");
+  for (auto& batch : impl_->batches) batch.close();
+  std::vector<Work> works;
+  for (auto& batch : impl_->batches) {
+    try {
+      works.push_back(batch.launch());
+    } catch (...) {
+      // The groups behind this one would miss a call that their peers made.
+      for (auto& rest : impl_->batches) rest.abandon();
+      throw;
+    }
+  }
+  return Work::all(works);
+}
+
+}  // namespace tutti

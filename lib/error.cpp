@@ -1,0 +1,61 @@
+#include <tutti/error.hpp>
+
+#include <fmt/format.h>
+
+namespace tutti {
+
+std::string_view name_of(Errc code) noexcept {
+  switch (code) {
+    case Errc::invalid_argument:
+      return "invalid_argument";
+    case Errc::count_overflow:
+      return "count_overflow";
+    case Errc::mismatch:
+      return "mismatch";
+    case Errc::unsupported:
+      return "unsupported";
+    case Errc::not_initialized:
+      return "not_initialized";
+    case Errc::timeout:
+      return "timeout";
+    case Errc::peer_lost:
+      return "peer_lost";
+    case Errc::aborted:
+      return "aborted";
+    case Errc::resource_exhausted:
+      return "resource_exhausted";
+    case Errc::forked:
+      return "forked";
+    case Errc::backend:
+      return "backend";
+  }
+  return "unknown";
+}
+
+namespace {
+
+std::string text(Errc code, const std::string& message, const Error::Where& where) {
+  std::string place;
+  if (!where.operation.empty()) place += where.operation;
+  if (where.seq >= 0) place += fmt::format(" #{}", where.seq);
+  if (!where.group.empty())
+    place += fmt::format("{}group '{}'", place.empty() ? "" : " on ", where.group);
+  return place.empty() ? fmt::format("{}: {}", name_of(code), message)
+                       : fmt::format("{}: {}: {}", name_of(code), place, message);
+}
+
+}  // namespace
+
+Error::Error(Errc code, const std::string& message) : Error(code, message, Where{}) {}
+
+Error::Error(Errc code, const std::string& message, Where where)
+    : std::runtime_error(text(code, message, where)),
+      code_(code),
+      where_(std::make_shared<const Where>(std::move(where))),
+      message_(std::make_shared<const std::string>(message)) {}
+
+void fail(Errc code, const std::string& message) {
+  throw Error(code, message);
+}
+
+}  // namespace tutti

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <tutti/error.hpp>
+
+namespace tutti::internal {
+
+/// What a call on a group that broke earlier throws: the code says so, the text has the cause.
+inline Error broken(const Error& cause) {
+  if (cause.message().starts_with("the group is broken")) return cause;
+  return {Errc::aborted,
+          fmt::format("the group is broken, make a new one; first cause: {}", cause.what()),
+          {.rank = cause.where().rank}};
+}
+
+}  // namespace tutti::internal

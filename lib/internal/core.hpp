@@ -1,0 +1,127 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <tutti/process_group.hpp>
+
+#include "internal/fork_guard.hpp"
+#include "internal/trace_ring.hpp"
+#include "internal/validate.hpp"
+
+namespace tutti {
+
+namespace internal {
+
+/// What a Coalesce collects on one group.
+class Collector {
+ public:
+  virtual ~Collector() = default;
+  virtual bool collects_here() const noexcept = 0;  ///< Whether the calling thread is its own.
+  virtual Work collect(const Op& op, const CallOptions& options) = 0;
+};
+
+}  // namespace internal
+
+/// The part of a group that pending Works share with it.
+class [[gnu::visibility("hidden")]] ProcessGroup::Core final
+    : public Work::Owner,
+      public std::enable_shared_from_this<Core> {
+ public:
+  Core(const GroupOptions& options, std::string backend_name, std::unique_ptr<Backend> backend,
+       const BackendEntry* entry);
+  ~Core() override;
+
+  /// One call, from its arguments to its Work.
+  Work issue(Op op, const CallOptions& options, bool blocking);
+  /// The same, ordered on the call's stream without blocking the host there.
+  void run(const Op& op, const CallOptions& options) {
+    Work work = issue(op, options, true);
+    if (work.state() != nullptr) std::move(work).release()->order(options.stream);
+  }
+  /// Several as one, checked already.
+  Work launch(std::span<Op> ops, const CallOptions& options, bool blocking);
+
+  std::optional<ProcessGroup> split(int color, int key);
+  std::optional<ProcessGroup> subset(std::span<const int> ranks);
+
+  void collected(std::uint64_t token, bool failed) noexcept override;
+  void uncollected(const Error& error) noexcept override;
+  void abort(std::string_view why) noexcept override;
+  /// From now on every call throws; the next one throws the cause itself.
+  void break_with(const Error& cause, bool report) noexcept;
+  /// @throws Error forked, aborted.
+  void check_usable() const {
+    if (fork_guard_.forked() || broken_.load(std::memory_order_relaxed)) [[unlikely]]
+      throw_unusable();
+  }
+
+  const GroupOptions& options() const noexcept {
+    return options_;
+  }
+  const std::string& backend_name() const noexcept {
+    return backend_name_;
+  }
+  Backend& backend() noexcept {
+    return *backend_;
+  }
+  Memory& memory() noexcept {
+    return *memory_;
+  }
+  Trace trace() const;
+
+  std::atomic<internal::Collector*> collector{nullptr};
+
+ private:
+  [[noreturn]] void throw_unusable() const;
+  void check(Op & op, const CallOptions& options) const;
+  Call number(std::span<Op> ops, const CallOptions& options, bool blocking);
+  static void sign(std::span<Op> ops, Call & call) noexcept;
+  Work send(std::span<const Op> ops, const Call& call);
+  Work lower(Op op, const CallOptions& options, bool blocking);
+  Error with_place(const Error& error, std::span<const Op> ops, const Call& call) const;
+  /// Which trace a launch goes to, and its place in it.
+  std::pair<internal::TraceRing*, std::uint64_t> trace_place(std::span<const Op> ops,
+                                                             const Call& call) noexcept;
+  static std::uint64_t traced_seq(std::span<const Op> ops, const Call& call) noexcept;
+
+  std::vector<std::array<std::int64_t, 2>> exchange(std::array<std::int64_t, 2> mine,
+                                                    std::string_view what);
+  ProcessGroup make_part(std::span<const int> ranks, int rank, const std::string& part);
+
+  GroupOptions options_;
+  std::string backend_name_;
+  const BackendEntry* entry_;  // Null: the backend is the caller's own.
+  internal::ForkGuard fork_guard_;
+  internal::Bounds bounds_;
+  Memory* memory_ = nullptr;
+
+  std::atomic<std::uint64_t> next_seq_{0};
+  std::atomic<std::uint64_t> next_pair_{0};  // Counts entries of the second trace.
+  internal::TraceRing collectives_;
+  internal::TraceRing pairs_;
+
+  std::mutex pairs_mutex_;
+  // (sending?, peer, tag): how many.
+  std::map<std::tuple<bool, int, int>, std::uint64_t> pair_seq_;
+
+  std::atomic<bool> broken_{false};
+  mutable std::mutex cause_mutex_;
+  mutable std::optional<Error> cause_;
+  mutable bool report_cause_ = false;
+  std::uint64_t splits_ = 0;
+  Tensor barrier_byte_{};
+
+  std::unique_ptr<Backend> backend_;  // Last: ends first.
+};
+
+}  // namespace tutti

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <exception>
+
+#include <tutti/error.hpp>
+
+namespace tutti::internal {
+
+/// Any exception as an Error; one that is none becomes Errc::backend with its text.
+inline Error to_error(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::exception& error) {
+    return {Errc::backend, error.what()};
+  } catch (...) {
+    return {Errc::backend, "an exception that is no std::exception"};
+  }
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <memory_resource>
+#include <mutex>
+#include <vector>
+
+#include <tutti/work.hpp>
+
+#include "internal/call_queue.hpp"
+
+namespace tutti::internal {
+
+/// Memory of one size after another, kept and used again: a steady stream of calls allocates
+/// nothing.
+using Pool = std::pmr::synchronized_pool_resource;
+
+/// An allocator that keeps its pool alive, so that a state may outlive its group.
+template <typename T>
+struct PoolAllocator {
+  using value_type = T;
+  std::shared_ptr<Pool> pool;
+
+  explicit PoolAllocator(std::shared_ptr<Pool> p) noexcept : pool(std::move(p)) {}
+  template <typename U>
+  PoolAllocator(const PoolAllocator<U>& other) noexcept : pool(other.pool) {}
+  T* allocate(std::size_t n) { return static_cast<T*>(pool->allocate(n * sizeof(T), alignof(T))); }
+  void deallocate(T* data, std::size_t n) noexcept {
+    pool->deallocate(data, n * sizeof(T), alignof(T));
+  }
+  template <typename U>
+  bool operator==(const PoolAllocator<U>& other) const noexcept {
+    return pool == other.pool;
+  }
+};
+
+/// A call on host memory, finished by whoever completes it.
+class HostState : public Work::State {
+ public:
+  explicit HostState(std::shared_ptr<CallQueue> queue) noexcept : queue_(std::move(queue)) {}
+
+  bool done() const noexcept override { return done_.load(std::memory_order_acquire); }
+  bool wait_until(Deadline deadline) override;
+  std::exception_ptr error() const noexcept override;
+  void order(Stream) override { wait_until(Deadline::none()); }
+  std::shared_ptr<Work::State> then(std::function<void()> next) override;
+
+  /// Null: it went well. The first call counts; later ones are ignored.
+  void finish(std::exception_ptr error) noexcept;
+
+ private:
+  class Continuation;
+
+  std::atomic<bool> done_{false};
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::exception_ptr error_;
+  std::vector<std::shared_ptr<Continuation>> next_;
+  std::shared_ptr<CallQueue> queue_;
+};
+
+}  // namespace tutti::internal

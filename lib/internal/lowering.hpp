@@ -1,0 +1,23 @@
+#pragma once
+
+#include <vector>
+
+#include <tutti/backend.hpp>
+
+#include "internal/validate.hpp"
+
+namespace tutti::internal {
+
+/// What the front makes of other operations where a backend has nothing better: gather, scatter
+/// and all_to_all of sends and receives, barrier of an all_reduce.
+constexpr bool can_lower(Operation o) noexcept {
+  return o == Operation::gather || o == Operation::scatter || o == Operation::all_to_all ||
+         o == Operation::barrier;
+}
+
+/// The batch for a checked operation. This rank's own block is copied now, in order of `stream`;
+/// empty blocks are left out on both sides.
+std::vector<Op> to_point_to_point(const Op& op, const Bounds& bounds, Memory& memory,
+                                  Stream stream);
+
+}  // namespace tutti::internal

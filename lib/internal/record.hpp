@@ -1,0 +1,51 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <tutti/backend.hpp>
+
+namespace tutti::internal {
+
+/// "all_reduce sum f32 [4]", "send f32 [2, 3] to 1 tag 0"; of several the first ones.
+std::string describe(std::span<const Op> ops, const Call& call);
+std::string describe(const Op& op);
+
+/// The name of the launch: of its first operation.
+std::string_view operation_of(std::span<const Op> ops) noexcept;
+
+/// An error with the place of this call in it. `rank` is where it began.
+Error call_error(Errc code, std::string_view group, std::span<const Op> ops, const Call& call,
+                 int rank, const std::string& message);
+
+/// What one rank says about a call before the data moves, in a fixed size.
+struct Record {
+  static constexpr std::uint32_t version = 1;
+  std::uint32_t format = version;
+  std::uint32_t refused = 0;  ///< The text is then why, otherwise it describes the call.
+  std::uint64_t seq = 0;
+  std::uint64_t fingerprint = 0;
+  std::array<char, 232> text{};
+
+  static Record of(std::span<const Op> ops, const Call& call);
+  static Record refusal(std::span<const Op> ops, const Call& call, const Error& why);
+  std::string_view view() const noexcept;
+};
+
+/// Compares what all ranks said, by rank. Empty when they agree; else the error that every rank
+/// throws, the same text everywhere.
+std::optional<Error> compare(std::string_view group, std::span<const Op> ops, const Call& call,
+                             std::span<const Record> records);
+
+/// The error of peers whose call one rank refused.
+Error refused_error(std::string_view group, std::span<const Op> ops, const Call& call, int rank,
+                    std::string_view why);
+
+/// "0", "0 2 3".
+std::string list_ranks(std::span<const int> ranks);
+
+}  // namespace tutti::internal

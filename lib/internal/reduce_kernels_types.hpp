@@ -1,0 +1,110 @@
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include <tutti/dtype.hpp>
+#include <tutti/half.hpp>
+#include <tutti/reduce_op.hpp>
+
+// From the values DType and Kind to types and constants.
+
+namespace tutti::internal {
+
+/// A stored boolean: any byte may come from a peer, and only 0 and 1 are values of bool.
+struct Boolean {
+  std::uint8_t byte = 0;
+};
+
+/// Calls f(T{}) with T the storage type of `dtype`.
+template <typename F>
+constexpr decltype(auto) visit_type(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::u8:
+      return f(std::uint8_t{});
+    case DType::i8:
+      return f(std::int8_t{});
+    case DType::i32:
+      return f(std::int32_t{});
+    case DType::u32:
+      return f(std::uint32_t{});
+    case DType::i64:
+      return f(std::int64_t{});
+    case DType::u64:
+      return f(std::uint64_t{});
+    case DType::boolean:
+      return f(Boolean{});
+    case DType::f16:
+      return f(Float16{});
+    case DType::bf16:
+      return f(BFloat16{});
+    case DType::f32:
+      return f(float{});
+    case DType::f64:
+      return f(double{});
+    case DType::f8e4m3:
+      return f(Float8E4M3{});
+    case DType::f8e5m2:
+      return f(Float8E5M2{});
+  }
+  __builtin_unreachable();
+}
+
+/// Calls f(constant) with constant() == kind.
+template <typename F>
+constexpr decltype(auto) visit_kind(ReduceOp::Kind kind, F&& f) {
+  using enum ReduceOp::Kind;
+  switch (kind) {
+    case sum:
+      return f(std::integral_constant<ReduceOp::Kind, sum>{});
+    case avg:
+      return f(std::integral_constant<ReduceOp::Kind, avg>{});
+    case product:
+      return f(std::integral_constant<ReduceOp::Kind, product>{});
+    case min:
+      return f(std::integral_constant<ReduceOp::Kind, min>{});
+    case max:
+      return f(std::integral_constant<ReduceOp::Kind, max>{});
+    case band:
+      return f(std::integral_constant<ReduceOp::Kind, band>{});
+    case bor:
+      return f(std::integral_constant<ReduceOp::Kind, bor>{});
+    case bxor:
+      return f(std::integral_constant<ReduceOp::Kind, bxor>{});
+    case premul_sum:
+      return f(std::integral_constant<ReduceOp::Kind, premul_sum>{});
+  }
+  __builtin_unreachable();
+}
+
+template <typename T>
+concept BooleanStorage = std::same_as<T, Boolean>;
+
+/// What fold() takes; see can_reduce().
+template <typename T, ReduceOp::Kind kind>
+inline constexpr bool foldable = [] {
+  using enum ReduceOp::Kind;
+  constexpr bool integer = std::integral<T>;
+  constexpr bool boolean = BooleanStorage<T>;
+  switch (kind) {
+    case avg:
+      return !boolean;
+    case premul_sum:
+      return !boolean && !integer;
+    case band:
+    case bor:
+    case bxor:
+      return boolean || integer;
+    default:
+      return true;
+  }
+}();
+
+/// What reduce_fn() has: the kinds that are one operation of two elements.
+template <typename T, ReduceOp::Kind kind>
+inline constexpr bool reducible =
+    foldable<T, kind>&& kind != ReduceOp::Kind::avg&& kind != ReduceOp::Kind::premul_sum;
+
+}  // namespace tutti::internal

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <tutti/backend.hpp>
+#include <tutti/call_options.hpp>
+
+namespace tutti::internal {
+
+/// What the arguments of a call are checked against.
+struct Bounds {
+  int rank = 0;
+  int size = 1;
+  Device device{};  ///< Where arrays have to be.
+};
+
+/// Checks one operation and fills in what the caller left out: rows become given, arrays that mean
+/// nothing on this rank become empty. @throws Error invalid_argument, count_overflow.
+void validate(Op& op, const Bounds& bounds, const CallOptions& options);
+
+}  // namespace tutti::internal

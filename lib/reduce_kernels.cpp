@@ -1,0 +1,125 @@
+#include "internal/reduce_kernels.hpp"
+
+#include <cassert>
+#include <concepts>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "internal/reduce_kernels_targets.hpp"
+#include "internal/reduce_kernels_types.hpp"
+
+#ifdef TUTTI_HIGHWAY
+#include "internal/reduce_kernels_simd.hpp"
+#endif
+
+namespace tutti::internal {
+namespace {
+
+using Kind = ReduceOp::Kind;
+
+#ifdef TUTTI_HIGHWAY
+constexpr std::size_t index(auto enumerator) noexcept {
+  return static_cast<std::size_t>(enumerator);
+}
+#endif
+
+/// The largest value there is, infinite where the type has an infinity; with sign -1 the smallest.
+template <typename T>
+T extreme(int sign) noexcept {
+  if constexpr (std::integral<T>) {
+    return sign > 0 ? std::numeric_limits<T>::max() : std::numeric_limits<T>::min();
+  } else if constexpr (std::same_as<T, Float8E4M3>) {
+    return T{static_cast<float>(sign) * 448};
+  } else if constexpr (std::same_as<T, double>) {
+    return sign * std::numeric_limits<double>::infinity();
+  } else {
+    return T{static_cast<float>(sign) * std::numeric_limits<float>::infinity()};
+  }
+}
+
+template <typename T, Kind kind>
+T identity() noexcept {
+  using enum ReduceOp::Kind;
+  if constexpr (BooleanStorage<T>)
+    return {kind == product || kind == min || kind == band};
+  else if constexpr (kind == product)
+    return T{1};
+  else if constexpr (kind == min)
+    return extreme<T>(1);
+  else if constexpr (kind == max)
+    return extreme<T>(-1);
+  else if constexpr (kind == band && std::integral<T>)
+    return static_cast<T>(-1);
+  else
+    return T{};
+}
+
+template <typename T>
+void fill(void* out, T value, std::size_t n) noexcept {
+  auto* to = static_cast<std::byte*>(out);
+  for (std::size_t i = 0; i < n; ++i) std::memcpy(to + i * sizeof(T), &value, sizeof(T));
+}
+
+}  // namespace
+
+ReduceFn reduce_fn(DType dtype, Kind kind) noexcept {
+#ifdef TUTTI_HIGHWAY
+  if (const auto fn = simd::kernels().reduce[index(dtype)][index(kind)]) return fn;
+#endif
+  return scalar::reduce_fn(dtype, kind);
+}
+
+bool can_reduce(DType dtype, Kind kind) noexcept {
+  return visit_type(dtype, [&]<typename T>(T) {
+    return visit_kind(kind, [](auto k) { return foldable<T, k()>; });
+  });
+}
+
+void fold(DType dtype, Kind kind, void* out, std::span<const void* const> inputs,
+          std::span<const double> scales, std::size_t n) noexcept {
+  if (n == 0) return;  // The pointers may be null then.
+  assert(can_reduce(dtype, kind) && !inputs.empty());
+  assert(scales.size() == (kind == Kind::premul_sum ? inputs.size() : 0));
+  if (inputs.size() == 1 && kind != Kind::premul_sum && dtype != DType::boolean) {
+    if (out != inputs[0]) std::memcpy(out, inputs[0], n * size_of(dtype));
+    return;
+  }
+#ifdef TUTTI_HIGHWAY
+  const auto& kernels = simd::kernels();
+  if (inputs.size() == 2) {
+    if (const auto fn = kernels.reduce[index(dtype)][index(kind)])
+      return fn(out, inputs[0], inputs[1], n);
+  }
+  if (const auto fn = kernels.fold[index(dtype)][index(kind)]) return fn(out, inputs, scales, n);
+#endif
+  scalar::fold(dtype, kind, out, inputs, scales, n);
+}
+
+void fill_identity(DType dtype, Kind kind, void* out, std::size_t n) noexcept {
+  visit_type(dtype, [&]<typename T>(T) {
+    visit_kind(kind, [&](auto k) { fill(out, identity<T, k()>(), n); });
+  });
+}
+
+#ifdef TUTTI_HIGHWAY
+const char* kernel_target() noexcept {
+  return simd::target();
+}
+std::vector<std::string_view> kernel_targets() {
+  return simd::targets();
+}
+void choose_kernel_target(std::string_view name) {
+  simd::choose_target(name);
+}
+#else
+const char* kernel_target() noexcept {
+  return "scalar";
+}
+std::vector<std::string_view> kernel_targets() {
+  return {"scalar"};
+}
+void choose_kernel_target(std::string_view) {}
+#endif
+
+}  // namespace tutti::internal

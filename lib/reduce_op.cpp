@@ -1,0 +1,26 @@
+#include <tutti/reduce_op.hpp>
+
+#include <array>
+
+namespace tutti {
+namespace {
+
+constexpr std::array<std::string_view, reduce_op_count> names{
+    "sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"};
+
+}  // namespace
+
+std::string_view name_of(ReduceOp::Kind kind) noexcept {
+  const auto index = static_cast<std::size_t>(kind);
+  return index < names.size() ? names[index] : "unknown reduce op";
+}
+
+std::optional<ReduceOp::Kind> parse_reduce_op(std::string_view name) noexcept {
+  if (name == "prod") return ReduceOp::Kind::product;
+  if (name == "mean") return ReduceOp::Kind::avg;
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (names[i] == name) return static_cast<ReduceOp::Kind>(i);
+  return std::nullopt;
+}
+
+}  // namespace tutti
