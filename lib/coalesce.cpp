@@ -66,7 +66,7 @@ class Collected final : public Work::State {
 /// The calls on one group.
 class Batch final : public internal::Collector {
  public:
-  explicit Batch(std::shared_ptr<ProcessGroup::Core> core) : core_(std::move(core)) {}
+  explicit Batch(std::shared_ptr<internal::Core> core) : core_(std::move(core)) {}
 
   bool collects_here() const noexcept override { return std::this_thread::get_id() == thread_; }
 
@@ -116,7 +116,7 @@ class Batch final : public internal::Collector {
     rows = Rows(std::span<const std::int64_t>(rows_.back()));
   }
 
-  std::shared_ptr<ProcessGroup::Core> core_;
+  std::shared_ptr<internal::Core> core_;
   std::thread::id thread_ = std::this_thread::get_id();
   std::vector<Op> ops_;
   std::deque<std::vector<std::int64_t>> rows_;

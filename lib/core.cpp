@@ -17,7 +17,7 @@
 #include "internal/lowering.hpp"
 #include "internal/record.hpp"
 
-namespace tutti {
+namespace tutti::internal {
 namespace {
 
 DType dtype_of_op(const Op& op) noexcept {
@@ -30,41 +30,37 @@ bool wants_checks(const GroupOptions& o) {
   const std::string_view value = text == nullptr ? "" : text;
   if (value == "1") return true;
   if (value.empty() || value == "0") return false;
-  internal::failf(Errc::invalid_argument, "TUTTI_CHECK is '{}'; it must be 0 or 1", value);
+  failf(Errc::invalid_argument, "TUTTI_CHECK is '{}'; it must be 0 or 1", value);
 }
 
 GroupOptions prepared(const GroupOptions& options) {
   GroupOptions o = options;
   if (o.size < 1)
-    internal::failf(Errc::invalid_argument, "group '{}': size is {}; it must be >= 1", o.name,
-                    o.size);
+    failf(Errc::invalid_argument, "group '{}': size is {}; it must be >= 1", o.name, o.size);
   if (o.rank < 0 || o.rank >= o.size)
-    internal::failf(Errc::invalid_argument,
-                    "group '{}': rank is {}; a group of {} has ranks 0 to {}", o.name, o.rank,
-                    o.size, o.size - 1);
+    failf(Errc::invalid_argument, "group '{}': rank is {}; a group of {} has ranks 0 to {}", o.name,
+          o.rank, o.size, o.size - 1);
   if (o.name.empty() || o.name.size() > 200)
-    internal::failf(Errc::invalid_argument, "the group's name has {} bytes; allowed are 1 to 200",
-                    o.name.size());
+    failf(Errc::invalid_argument, "the group's name has {} bytes; allowed are 1 to 200",
+          o.name.size());
   if (o.timeout <= std::chrono::nanoseconds(0))
-    internal::failf(Errc::invalid_argument, "group '{}': timeout is {} ns; it must be positive",
-                    o.name, o.timeout.count());
+    failf(Errc::invalid_argument, "group '{}': timeout is {} ns; it must be positive", o.name,
+          o.timeout.count());
   if (o.store == nullptr && o.size > 1)
-    internal::failf(Errc::invalid_argument,
-                    "group '{}': {} ranks need a store to find each other; set GroupOptions::store",
-                    o.name, o.size);
+    failf(Errc::invalid_argument,
+          "group '{}': {} ranks need a store to find each other; set GroupOptions::store", o.name,
+          o.size);
   o.store = make_prefix_store(o.store == nullptr ? make_memory_store() : o.store, o.name + '/');
   if (!o.logger) o.logger = default_logger();
   return o;
 }
 
 std::unique_ptr<Backend> wrap(std::unique_ptr<Backend> backend, const GroupOptions& o) {
-  if (backend == nullptr)
-    internal::failf(Errc::invalid_argument, "group '{}': the backend is null", o.name);
+  if (backend == nullptr) failf(Errc::invalid_argument, "group '{}': the backend is null", o.name);
   if (o.decorate) backend = o.decorate(std::move(backend));
   if (backend == nullptr)
-    internal::failf(Errc::invalid_argument, "group '{}': decorate() returned null", o.name);
-  if (wants_checks(o))
-    backend = internal::make_checked(std::move(backend), o.store, o.name, o.rank, o.size);
+    failf(Errc::invalid_argument, "group '{}': decorate() returned null", o.name);
+  if (wants_checks(o)) backend = make_checked(std::move(backend), o.store, o.name, o.rank, o.size);
   return backend;
 }
 
@@ -84,7 +80,7 @@ std::unique_ptr<Backend> make_backend(const BackendEntry& entry, const std::stri
 
 }  // namespace
 
-ProcessGroup ProcessGroup::create(const GroupOptions& options) {
+ProcessGroup Core::create(const GroupOptions& options) {
   auto o = prepared(options);
   const auto choice = choose_backend(o.backend, o.device);
   auto backend = make_backend(*choice.entry, choice.args, o);
@@ -94,13 +90,13 @@ ProcessGroup ProcessGroup::create(const GroupOptions& options) {
       std::make_shared<Core>(o, std::string(choice.entry->name), std::move(backend), choice.entry));
 }
 
-ProcessGroup ProcessGroup::create(const GroupOptions& options, std::unique_ptr<Backend> backend) {
+ProcessGroup Core::create(const GroupOptions& options, std::unique_ptr<Backend> backend) {
   const auto o = prepared(options);
   return ProcessGroup(std::make_shared<Core>(o, "custom", wrap(std::move(backend), o), nullptr));
 }
 
-ProcessGroup::Core::Core(const GroupOptions& options, std::string backend_name,
-                         std::unique_ptr<Backend> backend, const BackendEntry* entry)
+Core::Core(const GroupOptions& options, std::string backend_name, std::unique_ptr<Backend> backend,
+           const BackendEntry* entry)
     : options_(options),
       backend_name_(std::move(backend_name)),
       entry_(entry),
@@ -108,22 +104,21 @@ ProcessGroup::Core::Core(const GroupOptions& options, std::string backend_name,
       memory_(options.memory == nullptr ? &backend->memory() : options.memory),
       backend_(std::move(backend)) {}
 
-ProcessGroup::Core::~Core() {
+Core::~Core() {
   // Its threads do not exist in a forked child, so it cannot be taken apart there.
   if (fork_guard_.forked()) (void)backend_.release();
 }
 
-void ProcessGroup::Core::throw_unusable() const {
+void Core::throw_unusable() const {
   if (fork_guard_.forked())
-    internal::failf(Errc::forked,
-                    "group '{}' was made before fork(); make a new one in the child process",
-                    options_.name);
+    failf(Errc::forked, "group '{}' was made before fork(); make a new one in the child process",
+          options_.name);
   const std::lock_guard lock(cause_mutex_);
   if (std::exchange(report_cause_, false)) throw Error(*cause_);
-  throw internal::broken(*cause_);
+  throw broken(*cause_);
 }
 
-void ProcessGroup::Core::break_with(const Error& cause, bool report) noexcept {
+void Core::break_with(const Error& cause, bool report) noexcept {
   {
     const std::lock_guard lock(cause_mutex_);
     if (!cause_) {
@@ -136,21 +131,21 @@ void ProcessGroup::Core::break_with(const Error& cause, bool report) noexcept {
   options_.logger(LogLevel::warning, fmt::format("group '{}': {}", options_.name, cause.what()));
 }
 
-void ProcessGroup::Core::collected(std::uint64_t token, bool failed) noexcept {
+void Core::collected(std::uint64_t token, bool failed) noexcept {
   const auto state = failed ? TraceEntry::State::failed : TraceEntry::State::done;
   ((token & 1) != 0 ? pairs_ : collectives_).end(token >> 1, state);
 }
 
-void ProcessGroup::Core::uncollected(const Error& error) noexcept {
+void Core::uncollected(const Error& error) noexcept {
   break_with(error, true);
 }
 
-void ProcessGroup::Core::abort(std::string_view why) noexcept {
+void Core::abort(std::string_view why) noexcept {
   if (fork_guard_.forked()) return;
   backend_->abort(why);
 }
 
-Trace ProcessGroup::Core::trace() const {
+Trace Core::trace() const {
   Trace out;
   collectives_.read(out);
   pairs_.read(out);
@@ -158,38 +153,37 @@ Trace ProcessGroup::Core::trace() const {
   return out;
 }
 
-void ProcessGroup::Core::check(Op& op, const CallOptions& options) const {
-  internal::validate(op, bounds_, options);
-  if (!backend_->supports(op.kind, dtype_of_op(op), op.reduce.kind)) [[unlikely]]
-    internal::failf(Errc::unsupported, "backend '{}' has no {}; choose another one", backend_name_,
-                    internal::describe(op));
+void Core::check(Op& op, const CallOptions& options, bool supported) const {
+  validate(op, bounds_, options);
+  if (!supported) [[unlikely]]
+    failf(Errc::unsupported, "backend '{}' has no {}; choose another one", backend_name_,
+          describe(op));
 }
 
-Work ProcessGroup::Core::issue(Op op, const CallOptions& options, bool blocking) {
+Work Core::issue(Op& op, const CallOptions& options, bool blocking) {
   check_usable();
   if (is_point_to_point(op.kind) && (op.peer < 0 || op.peer >= bounds_.size || op.tag < 0))
       [[unlikely]]
-    internal::failf(Errc::invalid_argument,
-                    "{}: peer is {} and tag is {}; this group has ranks 0 to {}, tags are >= 0",
-                    name_of(op.kind), op.peer, op.tag, bounds_.size - 1);
+    failf(Errc::invalid_argument,
+          "{}: peer is {} and tag is {}; this group has ranks 0 to {}, tags are >= 0",
+          name_of(op.kind), op.peer, op.tag, bounds_.size - 1);
+  const bool supported = backend_->supports(op.kind, dtype_of_op(op), op.reduce.kind);
   if (auto* open = collector.load(std::memory_order_acquire);
       open != nullptr && open->collects_here()) [[unlikely]] {
     if (blocking)
-      internal::failf(
-          Errc::invalid_argument,
-          "{}: group '{}' collects calls for a Coalesce; use {}_async, or launch() first",
-          name_of(op.kind), options_.name, name_of(op.kind));
-    check(op, options);
+      failf(Errc::invalid_argument,
+            "{}: group '{}' collects calls for a Coalesce; use {}_async, or launch() first",
+            name_of(op.kind), options_.name, name_of(op.kind));
+    check(op, options, supported);
     return open->collect(op, options);
   }
-  if (!backend_->supports(op.kind, dtype_of_op(op), op.reduce.kind) && internal::can_lower(op.kind))
-      [[unlikely]]
+  if (!supported && can_lower(op.kind)) [[unlikely]]
     return lower(op, options, blocking);
 
   const std::span<Op> ops(&op, 1);
   Call call = number(ops, options, blocking);
   try {
-    check(op, options);
+    check(op, options, supported);
   } catch (const Error& error) {
     const auto [ring, index] = trace_place(ops, call);
     ring->begin(index, traced_seq(ops, call), op, 1, !blocking, call.name);
@@ -201,14 +195,14 @@ Work ProcessGroup::Core::issue(Op op, const CallOptions& options, bool blocking)
   return send(ops, call);
 }
 
-Work ProcessGroup::Core::launch(std::span<Op> ops, const CallOptions& options, bool blocking) {
+Work Core::launch(std::span<Op> ops, const CallOptions& options, bool blocking) {
   check_usable();
   Call call = number(ops, options, blocking);
   sign(ops, call);
   return send(ops, call);
 }
 
-Call ProcessGroup::Core::number(std::span<Op> ops, const CallOptions& options, bool blocking) {
+Call Core::number(std::span<Op> ops, const CallOptions& options, bool blocking) {
   Call call{.stream = options.stream,
             .deadline = options.deadline,
             .timeout = options_.timeout,
@@ -228,37 +222,37 @@ Call ProcessGroup::Core::number(std::span<Op> ops, const CallOptions& options, b
   return call;
 }
 
-void ProcessGroup::Core::sign(std::span<Op> ops, Call& call) noexcept {
-  const auto finish = [&](internal::Hash& hash) {
+void Core::sign(std::span<Op> ops, Call& call) noexcept {
+  const auto finish = [&](Hash& hash) {
     if (call.order_fixed) hash.add(1);
     if (!call.name.empty()) hash.add(call.name);
     return hash.value();
   };
-  internal::Hash all;
+  Hash all;
   for (auto& op : ops) {
     if (!is_point_to_point(op.kind)) {
       add(all, op);
       continue;
     }
-    internal::Hash own;
+    Hash own;
     add(own, op);
     op.fingerprint = finish(own);
   }
   call.fingerprint = finish(all);
 }
 
-std::pair<internal::TraceRing*, std::uint64_t> ProcessGroup::Core::trace_place(
-    std::span<const Op> ops, const Call& call) noexcept {
+std::pair<TraceRing*, std::uint64_t> Core::trace_place(std::span<const Op> ops,
+                                                       const Call& call) noexcept {
   for (const auto& op : ops)
     if (!is_point_to_point(op.kind)) return {&collectives_, call.seq};
   return {&pairs_, next_pair_.fetch_add(1, std::memory_order_relaxed)};
 }
 
-std::uint64_t ProcessGroup::Core::traced_seq(std::span<const Op> ops, const Call& call) noexcept {
+std::uint64_t Core::traced_seq(std::span<const Op> ops, const Call& call) noexcept {
   return is_point_to_point(ops[0].kind) ? ops[0].seq : call.seq;
 }
 
-Work ProcessGroup::Core::send(std::span<const Op> ops, const Call& call) {
+Work Core::send(std::span<const Op> ops, const Call& call) {
   const auto [ring, index] = trace_place(ops, call);
   ring->begin(index, traced_seq(ops, call), ops[0], ops.size(), !call.blocking, call.name);
   try {
@@ -278,40 +272,40 @@ Work ProcessGroup::Core::send(std::span<const Op> ops, const Call& call) {
   }
 }
 
-Error ProcessGroup::Core::with_place(const Error& error, std::span<const Op> ops,
-                                     const Call& call) const {
+Error Core::with_place(const Error& error, std::span<const Op> ops, const Call& call) const {
   if (!error.where().operation.empty()) return error;
   const int rank = error.where().rank >= 0 ? error.where().rank : bounds_.rank;
-  return internal::call_error(error.code(), options_.name, ops, call, rank, error.message());
+  return call_error(error.code(), options_.name, ops, call, rank, error.message());
 }
 
-Work ProcessGroup::Core::lower(Op op, const CallOptions& options, bool blocking) {
-  internal::validate(op, bounds_, options);
+Work Core::lower(Op& op, const CallOptions& options, bool blocking) {
+  validate(op, bounds_, options);
   if (op.kind == Operation::barrier) {
     {
       // One byte for all barriers: they are in order, and what is in it does not matter.
       const std::lock_guard lock(pairs_mutex_);
       if (barrier_byte_.data() == nullptr) barrier_byte_ = Tensor(*memory_, {1}, DType::u8);
     }
-    return issue({.kind = Operation::all_reduce,
+    Op all_reduce{.kind = Operation::all_reduce,
                   .in = barrier_byte_,
                   .out = barrier_byte_,
-                  .reduce = ReduceOp::bor},
-                 options, blocking);
+                  .reduce = ReduceOp::bor};
+    return issue(all_reduce, options, blocking);
   }
-  auto batch = internal::to_point_to_point(op, bounds_, *memory_, options.stream);
+  auto batch = to_point_to_point(op, bounds_, *memory_, options.stream);
   return batch.empty() ? Work{} : launch(batch, options, blocking);
 }
 
 // Sub-groups.
 
-std::vector<std::array<std::int64_t, 2>> ProcessGroup::Core::exchange(
-    std::array<std::int64_t, 2> mine, std::string_view what) {
+std::vector<std::array<std::int64_t, 2>> Core::exchange(std::array<std::int64_t, 2> mine,
+                                                        std::string_view what) {
   std::vector<std::array<std::int64_t, 2>> all(static_cast<std::size_t>(bounds_.size));
   if (bounds_.device.type == DeviceType::cpu) {
     const ConstTensorView in(mine.data(), DType::i64, {2});
     const TensorView out(all.data(), DType::i64, {2 * std::int64_t{bounds_.size}});
-    run({.kind = Operation::all_gather, .in = in, .out = out}, {.name = what});
+    Op gather{.kind = Operation::all_gather, .in = in, .out = out};
+    run(gather, {.name = what});
     return all;
   }
   // A device would have to be synchronised with; the store is on the host anyway.
@@ -323,15 +317,14 @@ std::vector<std::array<std::int64_t, 2>> ProcessGroup::Core::exchange(
     const auto bytes = options_.store->get(key(r), limit);
     auto& theirs = all[static_cast<std::size_t>(r)];
     if (bytes.size() != sizeof theirs)
-      internal::failf(Errc::backend, "store key '{}' has {} bytes; expected {}", key(r),
-                      bytes.size(), sizeof theirs);
+      failf(Errc::backend, "store key '{}' has {} bytes; expected {}", key(r), bytes.size(),
+            sizeof theirs);
     std::memcpy(theirs.data(), bytes.data(), sizeof theirs);
   }
   return all;
 }
 
-ProcessGroup ProcessGroup::Core::make_part(std::span<const int> ranks, int rank,
-                                           const std::string& part) {
+ProcessGroup Core::make_part(std::span<const int> ranks, int rank, const std::string& part) {
   GroupOptions o = options_;
   o.name = options_.name + '/' + part;
   o.rank = rank;
@@ -339,14 +332,14 @@ ProcessGroup ProcessGroup::Core::make_part(std::span<const int> ranks, int rank,
   o.store = make_prefix_store(options_.store, part + '/');
   auto backend = backend_->split({.ranks = ranks, .rank = rank, .name = o.name, .store = o.store});
   if (backend == nullptr && entry_ == nullptr)
-    internal::failf(Errc::unsupported,
-                    "group '{}': its backend is the caller's own and has no split", options_.name);
+    failf(Errc::unsupported, "group '{}': its backend is the caller's own and has no split",
+          options_.name);
   if (backend == nullptr)
     backend = make_backend(*entry_, choose_backend(o.backend, o.device).args, o);
   return ProcessGroup(std::make_shared<Core>(o, backend_name_, std::move(backend), entry_));
 }
 
-std::optional<ProcessGroup> ProcessGroup::Core::split(int color, int key) {
+std::optional<ProcessGroup> Core::split(int color, int key) {
   const auto all = exchange({color, key}, "split");
   const auto number = splits_++;
   if (color < 0) return std::nullopt;
@@ -358,21 +351,20 @@ std::optional<ProcessGroup> ProcessGroup::Core::split(int color, int key) {
   return make_part(ranks, static_cast<int>(me), fmt::format("{}.{}", number, color));
 }
 
-std::optional<ProcessGroup> ProcessGroup::Core::subset(std::span<const int> ranks) {
+std::optional<ProcessGroup> Core::subset(std::span<const int> ranks) {
   // Checked on every rank alike, so a bad list is refused everywhere before anything is sent.
   std::vector<bool> seen(static_cast<std::size_t>(bounds_.size));
-  internal::Hash hash;
+  Hash hash;
   for (const int r : ranks) {
     if (r < 0 || r >= bounds_.size || seen[static_cast<std::size_t>(r)])
-      internal::failf(Errc::invalid_argument,
-                      "subset [{}] of group '{}': {} is {}; ranks are 0 to {}, each at most once",
-                      fmt::join(ranks, ", "), options_.name, r,
-                      r < 0 || r >= bounds_.size ? "no rank" : "there twice", bounds_.size - 1);
+      failf(Errc::invalid_argument,
+            "subset [{}] of group '{}': {} is {}; ranks are 0 to {}, each at most once",
+            fmt::join(ranks, ", "), options_.name, r,
+            r < 0 || r >= bounds_.size ? "no rank" : "there twice", bounds_.size - 1);
     seen[static_cast<std::size_t>(r)] = true;
     hash.add(static_cast<std::uint64_t>(r));
   }
-  if (ranks.empty())
-    internal::failf(Errc::invalid_argument, "subset of group '{}' is empty", options_.name);
+  if (ranks.empty()) failf(Errc::invalid_argument, "subset of group '{}' is empty", options_.name);
   const auto mine = static_cast<std::int64_t>(hash.value());
   const auto all = exchange({mine, std::ssize(ranks)}, "subset");
   const auto number = splits_++;
@@ -389,4 +381,4 @@ std::optional<ProcessGroup> ProcessGroup::Core::subset(std::span<const int> rank
   return make_part(ranks, static_cast<int>(me - ranks.begin()), fmt::format("{}.s", number));
 }
 
-}  // namespace tutti
+}  // namespace tutti::internal

@@ -15,7 +15,15 @@ Op element_wise(Operation kind, const ConstTensorView& in, const TensorView& out
 
 }  // namespace
 
-ProcessGroup::ProcessGroup(std::shared_ptr<Core> core) noexcept : core_(std::move(core)) {}
+ProcessGroup ProcessGroup::create(const GroupOptions& options) {
+  return internal::Core::create(options);
+}
+ProcessGroup ProcessGroup::create(const GroupOptions& options, std::unique_ptr<Backend> backend) {
+  return internal::Core::create(options, std::move(backend));
+}
+
+ProcessGroup::ProcessGroup(std::shared_ptr<internal::Core> core) noexcept
+    : core_(std::move(core)) {}
 ProcessGroup::ProcessGroup(ProcessGroup&&) noexcept = default;
 ProcessGroup& ProcessGroup::operator=(ProcessGroup&&) noexcept = default;
 ProcessGroup::~ProcessGroup() = default;
@@ -41,12 +49,14 @@ bool ProcessGroup::supports(Operation operation, DType dtype, ReduceOp op) const
 }
 
 // Two forms of every verb from one description. Macros stay in this file.
-#define TUTTI_VERB(name, params, ...)                 \
-  void ProcessGroup::name params {                    \
-    core_->run(__VA_ARGS__, options);                 \
-  }                                                   \
-  Work ProcessGroup::name##_async params {            \
-    return core_->issue(__VA_ARGS__, options, false); \
+#define TUTTI_VERB(name, params, ...)         \
+  void ProcessGroup::name params {            \
+    Op op_ = __VA_ARGS__;                     \
+    core_->run(op_, options);                 \
+  }                                           \
+  Work ProcessGroup::name##_async params {    \
+    Op op_ = __VA_ARGS__;                     \
+    return core_->issue(op_, options, false); \
   }
 #define TUTTI_ARGS(...) (__VA_ARGS__, const CallOptions& options)
 

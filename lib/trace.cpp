@@ -1,7 +1,5 @@
 #include <tutti/trace.hpp>
 
-#include <time.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -15,52 +13,9 @@ namespace internal {
 namespace {
 
 constexpr auto relaxed = std::memory_order_relaxed;
-constexpr auto release = std::memory_order_release;
 constexpr auto acquire = std::memory_order_acquire;
 
-/// A fifth of the price of the precise clock, exact to a timer tick.
-std::int64_t coarse_now() noexcept {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
-}
-
-constexpr std::uint64_t version_of(std::uint64_t index, TraceEntry::State state) noexcept {
-  return (index + 1) << 2 | static_cast<std::uint64_t>(state);
-}
-
 }  // namespace
-
-void TraceRing::begin(std::uint64_t index, std::uint64_t seq, const Op& first, std::size_t ops,
-                      bool async, std::string_view name) noexcept {
-  auto& slot = slots_[index % length];
-  slot.version.store(0, relaxed);  // The release stores below keep it before them.
-  const bool has_in = first.in.data != nullptr || first.out.data == nullptr;
-  const auto dtype = has_in ? first.in.dtype : first.out.dtype;
-  slot.seq.store(seq, release);
-  slot.what.store(static_cast<std::uint64_t>(first.kind) | static_cast<std::uint64_t>(dtype) << 8 |
-                      static_cast<std::uint64_t>(first.reduce.kind) << 16 |
-                      static_cast<std::uint64_t>(async) << 24 |
-                      static_cast<std::uint64_t>(ops) << 32,
-                  release);
-  slot.bytes.store(static_cast<std::int64_t>(has_in ? first.in.bytes() : first.out.bytes()),
-                   release);
-  slot.started.store(coarse_now(), release);
-  slot.peer.store(first.root >= 0 ? first.root : first.peer, release);
-  std::array<std::uint64_t, 2> words{};
-  if (!name.empty()) std::memcpy(words.data(), name.data(), std::min(name.size(), sizeof words));
-  slot.name[0].store(words[0], release);
-  slot.name[1].store(words[1], release);
-  slot.version.store(version_of(index, TraceEntry::State::running), release);
-}
-
-void TraceRing::end(std::uint64_t index, TraceEntry::State state) noexcept {
-  auto& version = slots_[index % length].version;
-  auto mine = version_of(index, TraceEntry::State::running);
-  // Only if 64 later calls have not taken the slot.
-  version.compare_exchange_strong(mine, version_of(index, state), std::memory_order_release,
-                                  relaxed);
-}
 
 void TraceRing::read(std::vector<TraceEntry>& out) const {
   struct Found {

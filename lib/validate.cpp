@@ -15,24 +15,34 @@ namespace {
 
 constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
 
-template <typename View>
-void check_array(const char* what, const View& v, const Bounds& b) {
-  if (static_cast<int>(v.dtype) >= dtype_count) [[unlikely]]
+/// Which of the conditions of check_array() does not hold.
+[[gnu::cold, gnu::noinline]] void refuse_array(const char* what, const ConstTensorView& v,
+                                               const Bounds& b) {
+  if (static_cast<int>(v.dtype) >= dtype_count)
     failf(Errc::invalid_argument, "{}: dtype {} is unknown; there are {}", what,
           static_cast<int>(v.dtype), dtype_count);
   const auto size = static_cast<std::int64_t>(size_of(v.dtype));
   const auto numel = v.shape.numel();
-  if (numel > most / size) [[unlikely]]
+  if (numel > most / size)
     failf(Errc::count_overflow, "{} {}: {} elements x {} bytes exceed 2^63 - 1", what,
           to_string(v.shape), numel, size);
   if (numel == 0) return;
-  if (v.data == nullptr) [[unlikely]]
+  if (v.data == nullptr)
     failf(Errc::invalid_argument, "{} is null, but {} {} has {} bytes; pass the array's address",
           what, name_of(v.dtype), to_string(v.shape), numel * size);
-  if (!(v.device == b.device)) [[unlikely]]
-    failf(Errc::invalid_argument,
-          "{} is on {}, but this group works on {}; move the array or make a group for its device",
-          what, to_string(v.device), to_string(b.device));
+  if (v.device == b.device) return;
+  failf(Errc::invalid_argument,
+        "{} is on {}, but this group works on {}; move the array or make a group for its device",
+        what, to_string(v.device), to_string(b.device));
+}
+
+template <typename View>
+[[gnu::always_inline]] inline void check_array(const char* what, const View& v, const Bounds& b) {
+  // No element type has more than 8 bytes.
+  if (static_cast<int>(v.dtype) < dtype_count && v.shape.numel() <= most / 8 && v.data != nullptr &&
+      v.device == b.device) [[likely]]
+    return;
+  refuse_array(what, v, b);
 }
 
 void check_dtypes(const Op& op) {

@@ -28,10 +28,6 @@ Work& Work::operator=(Work&& other) noexcept {
   return *this;
 }
 
-Work::~Work() {
-  settle();
-}
-
 void Work::settle() noexcept {
   if (state_ == nullptr) return;
   if (owner_ != nullptr && !state_->done() && std::uncaught_exceptions() > unwinding_)

@@ -12,6 +12,10 @@
 #include <tutti/call_options.hpp>
 #include <tutti/trace.hpp>
 
+namespace tutti::internal {
+class Core;
+}
+
 namespace [[gnu::visibility("default")]] tutti {
 
 struct GroupOptions {
@@ -133,12 +137,11 @@ class ProcessGroup {
   /// The last calls of this rank. From any thread, also while calls are pending.
   Trace trace() const;
 
-  class Core;  ///< Internal.
-
  private:
   friend class Coalesce;
-  explicit ProcessGroup(std::shared_ptr<Core> core) noexcept;
-  std::shared_ptr<Core> core_;
+  friend class internal::Core;
+  explicit ProcessGroup(std::shared_ptr<internal::Core> core) noexcept;
+  std::shared_ptr<internal::Core> core_;
 };
 
 }  // namespace tutti

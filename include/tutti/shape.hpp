@@ -20,6 +20,14 @@ class Shape {
   ///         product of the non-zero dimensions does not fit in 63 bits.
   Shape(std::initializer_list<std::int64_t> dims) : Shape(std::span(dims.begin(), dims.size())) {}
   explicit Shape(std::span<const std::int64_t> dims);
+  /// One dimension, [n]: what a range of elements becomes, on the path of every call.
+  static Shape vector(std::int64_t n) {
+    if (n < 0) return Shape({n});  // Throws.
+    Shape shape;
+    shape.dims_[0] = n;
+    shape.ndim_ = 1;
+    return shape;
+  }
 
   std::size_t ndim() const noexcept { return ndim_; }
   std::span<const std::int64_t> dims() const noexcept { return {dims_.data(), ndim_}; }

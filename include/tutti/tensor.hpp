@@ -33,7 +33,7 @@ void check_view(std::size_t count, const Shape& shape);
 struct TensorView {
   void* data = nullptr;
   DType dtype = DType::f32;
-  Shape shape{0};
+  Shape shape = Shape::vector(0);
   Device device{};
 
   TensorView() = default;
@@ -44,7 +44,7 @@ struct TensorView {
   TensorView(R&& range)
       : data(std::ranges::data(range)),
         dtype(dtype_of<std::ranges::range_value_t<R>>),
-        shape{static_cast<std::int64_t>(std::ranges::size(range))} {}
+        shape(Shape::vector(static_cast<std::int64_t>(std::ranges::size(range)))) {}
 
   std::size_t bytes() const noexcept {
     return static_cast<std::size_t>(shape.numel()) * size_of(dtype);
@@ -58,7 +58,7 @@ struct TensorView {
 struct ConstTensorView {
   const void* data = nullptr;
   DType dtype = DType::f32;
-  Shape shape{0};
+  Shape shape = Shape::vector(0);
   Device device{};
 
   ConstTensorView() = default;
@@ -70,7 +70,7 @@ struct ConstTensorView {
   ConstTensorView(R&& range)
       : data(std::ranges::data(range)),
         dtype(dtype_of<std::ranges::range_value_t<R>>),
-        shape{static_cast<std::int64_t>(std::ranges::size(range))} {}
+        shape(Shape::vector(static_cast<std::int64_t>(std::ranges::size(range)))) {}
 
   std::size_t bytes() const noexcept {
     return static_cast<std::size_t>(shape.numel()) * size_of(dtype);
@@ -128,7 +128,7 @@ class Tensor {
     void operator()(void* data) const noexcept { memory->release(data, bytes, stream); }
   };
   std::unique_ptr<void, Release> buffer_{nullptr, Release{nullptr, 0, {}}};
-  Shape shape_{0};
+  Shape shape_ = Shape::vector(0);
   DType dtype_ = DType::f32;
   Device device_{};
 };

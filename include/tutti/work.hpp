@@ -56,7 +56,9 @@ class [[nodiscard]] Work {
   Work& operator=(Work&& other) noexcept;
   Work(const Work&) = delete;
   Work& operator=(const Work&) = delete;
-  ~Work();
+  ~Work() {
+    if (state_ != nullptr) settle();
+  }
 
   /// Blocks the host until the call has ended, by its deadline at the latest, and throws what
   /// went wrong. Afterwards the buffers are the caller's again.

@@ -18,9 +18,7 @@
 #include "internal/trace_ring.hpp"
 #include "internal/validate.hpp"
 
-namespace tutti {
-
-namespace internal {
+namespace tutti::internal {
 
 /// What a Coalesce collects on one group.
 class Collector {
@@ -30,23 +28,24 @@ class Collector {
   virtual Work collect(const Op& op, const CallOptions& options) = 0;
 };
 
-}  // namespace internal
-
 /// The part of a group that pending Works share with it.
-class [[gnu::visibility("hidden")]] ProcessGroup::Core final
-    : public Work::Owner,
-      public std::enable_shared_from_this<Core> {
+class Core final : public Work::Owner, public std::enable_shared_from_this<Core> {
  public:
+  /// Checks the options and makes the backend.
+  static ProcessGroup create(const GroupOptions& options);
+  static ProcessGroup create(const GroupOptions& options, std::unique_ptr<Backend> backend);
+
   Core(const GroupOptions& options, std::string backend_name, std::unique_ptr<Backend> backend,
        const BackendEntry* entry);
   ~Core() override;
 
   /// One call, from its arguments to its Work.
-  Work issue(Op op, const CallOptions& options, bool blocking);
+  Work issue(Op& op, const CallOptions& options, bool blocking);
   /// The same, ordered on the call's stream without blocking the host there.
-  void run(const Op& op, const CallOptions& options) {
+  void run(Op& op, const CallOptions& options) {
     Work work = issue(op, options, true);
-    if (work.state() != nullptr) std::move(work).release()->order(options.stream);
+    if (work.state() != nullptr) [[unlikely]]
+      std::move(work).release()->order(options.stream);
   }
   /// Several as one, checked already.
   Work launch(std::span<Op> ops, const CallOptions& options, bool blocking);
@@ -65,33 +64,25 @@ class [[gnu::visibility("hidden")]] ProcessGroup::Core final
       throw_unusable();
   }
 
-  const GroupOptions& options() const noexcept {
-    return options_;
-  }
-  const std::string& backend_name() const noexcept {
-    return backend_name_;
-  }
-  Backend& backend() noexcept {
-    return *backend_;
-  }
-  Memory& memory() noexcept {
-    return *memory_;
-  }
+  const GroupOptions& options() const noexcept { return options_; }
+  const std::string& backend_name() const noexcept { return backend_name_; }
+  Backend& backend() noexcept { return *backend_; }
+  Memory& memory() noexcept { return *memory_; }
   Trace trace() const;
 
-  std::atomic<internal::Collector*> collector{nullptr};
+  std::atomic<Collector*> collector{nullptr};
 
  private:
   [[noreturn]] void throw_unusable() const;
-  void check(Op & op, const CallOptions& options) const;
+  void check(Op& op, const CallOptions& options, bool supported) const;
   Call number(std::span<Op> ops, const CallOptions& options, bool blocking);
-  static void sign(std::span<Op> ops, Call & call) noexcept;
+  static void sign(std::span<Op> ops, Call& call) noexcept;
   Work send(std::span<const Op> ops, const Call& call);
-  Work lower(Op op, const CallOptions& options, bool blocking);
+  Work lower(Op& op, const CallOptions& options, bool blocking);
   Error with_place(const Error& error, std::span<const Op> ops, const Call& call) const;
   /// Which trace a launch goes to, and its place in it.
-  std::pair<internal::TraceRing*, std::uint64_t> trace_place(std::span<const Op> ops,
-                                                             const Call& call) noexcept;
+  std::pair<TraceRing*, std::uint64_t> trace_place(std::span<const Op> ops,
+                                                   const Call& call) noexcept;
   static std::uint64_t traced_seq(std::span<const Op> ops, const Call& call) noexcept;
 
   std::vector<std::array<std::int64_t, 2>> exchange(std::array<std::int64_t, 2> mine,
@@ -101,14 +92,14 @@ class [[gnu::visibility("hidden")]] ProcessGroup::Core final
   GroupOptions options_;
   std::string backend_name_;
   const BackendEntry* entry_;  // Null: the backend is the caller's own.
-  internal::ForkGuard fork_guard_;
-  internal::Bounds bounds_;
+  ForkGuard fork_guard_;
+  Bounds bounds_;
   Memory* memory_ = nullptr;
 
   std::atomic<std::uint64_t> next_seq_{0};
   std::atomic<std::uint64_t> next_pair_{0};  // Counts entries of the second trace.
-  internal::TraceRing collectives_;
-  internal::TraceRing pairs_;
+  TraceRing collectives_;
+  TraceRing pairs_;
 
   std::mutex pairs_mutex_;
   // (sending?, peer, tag): how many.
@@ -124,4 +115,4 @@ class [[gnu::visibility("hidden")]] ProcessGroup::Core final
   std::unique_ptr<Backend> backend_;  // Last: ends first.
 };
 
-}  // namespace tutti
+}  // namespace tutti::internal
