@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace tutti::tool {
+
+/// A file that appears whole or not at all: written beside its place, then renamed over it.
+/// Move-only.
+class AtomicFile {
+ public:
+  /// Checks now that the place can be written, not after minutes of measuring.
+  /// @throws Failure usage, naming the file.
+  explicit AtomicFile(std::string path);
+  AtomicFile(AtomicFile&& other) noexcept;
+  AtomicFile& operator=(AtomicFile&&) = delete;
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  ~AtomicFile();  ///< Without commit() nothing is left.
+
+  /// @throws Failure internal, naming the file.
+  void commit(std::string_view text);
+
+ private:
+  std::string path_;
+  std::string temporary_;
+  int file_ = -1;  // -1: committed or moved from.
+};
+
+}  // namespace tutti::tool

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <string>
+
+namespace tutti::tool {
+
+/// What `git describe` said when this was built, or "unknown".
+std::string git_version();
+/// "g++ 12.2.0".
+std::string compiler();
+/// "release".
+std::string build_type();
+
+}  // namespace tutti::tool

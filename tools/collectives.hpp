@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include <tutti/process_group.hpp>
+
+#include "pattern.hpp"
+
+namespace tutti::tool {
+
+/// One rank's side of a call: `count` elements is the size S of the sweep.
+struct Cell {
+  std::int64_t count = 0;
+  int ranks = 1;
+  int rank = 0;
+  int root = 0;
+
+  std::int64_t block() const noexcept { return count / ranks; }
+  bool is_root() const noexcept { return rank == root; }
+};
+
+/// The arrays of a cell, in elements; 0 where this rank has none. In place both lie in one buffer,
+/// at these offsets.
+struct Extent {
+  std::int64_t in = 0;
+  std::int64_t out = 0;
+  std::int64_t in_at = 0;
+  std::int64_t out_at = 0;
+};
+
+/// A part of the result: out[at, at + count) comes from `source`.
+struct Piece {
+  std::int64_t at = 0;
+  std::int64_t count = 0;
+  Pattern::Source source{};
+};
+
+struct Arrays {
+  ConstTensorView in{};
+  TensorView out{};
+};
+
+/// One row per operation: everything the tool knows about it.
+struct Collective {
+  std::string_view name;
+  Operation operation;
+  bool reduces;
+  bool rooted;
+  bool out_of_place;
+  bool in_place;
+  bool divides;  ///< S is cut into one block per rank.
+  std::string_view size_is;
+  std::string_view factor_text;
+  /// Bus bandwidth over algorithm bandwidth: docs/benchmarking.md derives it.
+  double (*factor)(double n);
+  Extent (*extent)(const Cell& cell);
+  std::vector<Piece> (*result)(const Cell& cell);
+  void (*call)(ProcessGroup& group, const Arrays& arrays, ReduceOp op, int root,
+               const CallOptions& options);
+
+  bool moves_data() const noexcept { return operation != Operation::barrier; }
+};
+
+std::span<const Collective> collectives() noexcept;
+/// Null for an unknown name.
+const Collective* find_collective(std::string_view name) noexcept;
+
+/// Whether a dtype has the operation at all, on any backend.
+bool can_reduce(DType dtype, ReduceOp::Kind op) noexcept;
+
+}  // namespace tutti::tool

@@ -1,0 +1,127 @@
+#include "hang_report.hpp"
+
+#include <algorithm>
+#include <exception>
+
+#include <fmt/format.h>
+
+#include "duration.hpp"
+#include "text.hpp"
+
+namespace tutti::tool {
+namespace {
+
+bool is_call(const TraceEntry& entry) {
+  return !is_point_to_point(entry.operation);
+}
+
+bool entered(const Outcome& outcome, std::int64_t seq) {
+  return std::any_of(outcome.trace.begin(), outcome.trace.end(), [seq](const TraceEntry& entry) {
+    return is_call(entry) && static_cast<std::int64_t>(entry.seq) >= seq;
+  });
+}
+
+/// "3 (host, pid 4411) last seen 61.2 s ago in all_reduce #204".
+std::string last_seen(const Outcome& outcome, const World& world,
+                      std::chrono::steady_clock::time_point now) {
+  std::string text = fmt::format("{}", outcome.rank);
+  for (const RankInfo& rank : world.ranks)
+    if (rank.rank == outcome.rank) text += fmt::format(" ({}, pid {})", rank.host, rank.pid);
+  const auto last = std::find_if(outcome.trace.rbegin(), outcome.trace.rend(), is_call);
+  if (last == outcome.trace.rend()) return text + " made no call";
+  const double age = std::max(seconds(now - last->started), 0.0);
+  return text +
+         fmt::format(" last seen {:.1f} s ago in {} #{}", age, name_of(last->operation), last->seq);
+}
+
+std::string place(const Outcome& outcome, const Error& error) {
+  std::string text;
+  const Position& at = outcome.position;
+  if (at.bytes >= 0) {
+    text = fmt::format("measuring {}", at.key.coll);
+    if (at.bytes > 0) text += fmt::format(", size {}", format_bytes(at.bytes));
+    text += at.iteration >= 0 ? fmt::format(", iteration {}", at.iteration)
+                              : std::string(", warm-up or check");
+  }
+  if (!error.where().group.empty())
+    text += fmt::format("{}group {}", text.empty() ? "" : ", ", error.where().group);
+  return text.empty() ? text : fmt::format(" ({})", text);
+}
+
+}  // namespace
+
+std::optional<Error> library_error(const Outcome& outcome) {
+  if (!outcome.error) return std::nullopt;
+  try {
+    std::rethrow_exception(outcome.error);
+  } catch (const Error& error) {
+    return error;
+  } catch (...) {
+    return std::nullopt;
+  }
+}
+
+std::string error_text(const Outcome& outcome) {
+  if (!outcome.error) return "";
+  try {
+    std::rethrow_exception(outcome.error);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "unknown exception";
+  }
+}
+
+const Outcome* first_cause(const std::vector<Outcome>& outcomes) {
+  const Outcome* first = nullptr;
+  const auto is_echo = [](const Outcome& outcome) {
+    const auto error = library_error(outcome);
+    return error && (error->code() == Errc::aborted || error->code() == Errc::peer_lost);
+  };
+  for (const Outcome& outcome : outcomes) {
+    if (!outcome.error) continue;
+    const auto order = [&](const Outcome& o) { return std::pair(is_echo(o), o.ended); };
+    if (first == nullptr || order(outcome) < order(*first)) first = &outcome;
+  }
+  return first;
+}
+
+std::string hang_report(const std::vector<Outcome>& outcomes, const World& world,
+                        std::chrono::nanoseconds timeout) {
+  const Outcome* cause = first_cause(outcomes);
+  const std::optional<Error> error = cause == nullptr ? std::nullopt : library_error(*cause);
+  if (!error) return {};
+  const Error::Where& where = error->where();
+  const std::string operation = where.operation.empty() ? "making the group" : where.operation;
+
+  std::string text =
+      error->code() == Errc::timeout
+          ? fmt::format("error: {} timed out after {}{}\n", operation, format_duration(timeout),
+                        place(*cause, *error))
+          : fmt::format("error: the ranks disagree about {}{}\n", operation, place(*cause, *error));
+  std::string missing_ranks;
+  if (where.seq >= 0) {
+    std::string in;
+    std::vector<std::string> missing;
+    for (const Outcome& outcome : outcomes) {
+      if (entered(outcome, where.seq)) {
+        in += fmt::format(" {}", outcome.rank);
+      } else {
+        missing.push_back(last_seen(outcome, world, cause->ended));
+        missing_ranks += fmt::format("{}{}", missing_ranks.empty() ? "" : ", ", outcome.rank);
+      }
+    }
+    if (!in.empty()) text += fmt::format("  entered : {}\n", in.substr(1));
+    for (std::size_t i = 0; i < missing.size(); ++i)
+      text += fmt::format("  {}{}\n", i == 0 ? "missing : " : "            ", missing[i]);
+  }
+  text += fmt::format("  cause   : rank {}: {}\n", cause->rank, error->what());
+  if (error->code() == Errc::timeout && !missing_ranks.empty())
+    text += fmt::format(
+        "  hint    : rank {} did not make the call in time; if it was only slow, use a larger "
+        "--timeout\n",
+        missing_ranks);
+  return text;
+}
+
+}  // namespace tutti::tool

@@ -1,0 +1,99 @@
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+
+#include <tutti/version.hpp>
+
+#include "bench.hpp"
+#include "bench_command.hpp"
+#include "exit_code.hpp"
+#include "info.hpp"
+#include "schema.hpp"
+#include "text.hpp"
+
+namespace {
+
+using tutti::tool::Exit;
+using tutti::tool::Failure;
+using tutti::tool::refuse;
+
+constexpr std::string_view present = "bench, info, schema";
+constexpr std::array<std::string_view, 9> later{"run",  "compare", "check", "report",     "pairs",
+                                                "topo", "doctor",  "loss",  "completions"};
+
+/// CLI11 would call an unknown subcommand an unexpected argument.
+void check_subcommand(const std::vector<std::string>& argv) {
+  if (argv.size() < 2) refuse("no subcommand; there are: {} (see tutti --help)", present);
+  const std::string& name = argv[1];
+  if (name.starts_with('-') || name == "bench" || name == "info" || name == "schema") return;
+  if (std::find(later.begin(), later.end(), name) != later.end())
+    refuse("subcommand '{}' is not in this release; there are: {}", name, present);
+  refuse("unknown subcommand '{}'; there are: {}", name, present);
+}
+
+Exit print(std::string_view text) {
+  fmt::print("{}", text);
+  if (std::fflush(stdout) != 0) throw Failure(Exit::internal, "cannot write the output to stdout");
+  return Exit::ok;
+}
+
+Exit run(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv, argv + argc);
+  check_subcommand(arguments);
+
+  CLI::App app("Collective operations: measure the wire, see what is built.", "tutti");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", fmt::format("tutti {}", tutti::library_version_string()));
+
+  CLI::App* bench = app.add_subcommand("bench", "measure collectives; every result is checked");
+  tutti::tool::BenchCommand command;
+  command.define(*bench);
+
+  CLI::App* info = app.add_subcommand("info", "versions, backends, and what auto would pick");
+  std::string info_format = "text";
+  info->add_option("-f,--format", info_format, "text or json")->type_name("FORMAT");
+
+  app.add_subcommand("schema", "the JSON Schema of what bench -f json prints");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {  // --help, --version
+    app.exit(success);
+    return Exit::ok;
+  } catch (const CLI::ParseError& error) {
+    const std::string name = arguments[1].starts_with('-') ? "" : " " + arguments[1];
+    refuse("{} (see tutti{} --help)", error.what(), name);
+  }
+
+  if (app.got_subcommand("schema")) return print(tutti::tool::schema());
+  if (app.got_subcommand("info")) {
+    const bool json = tutti::tool::parse_choice("--format", info_format, {"text", "json"}) == 1;
+    return print(json ? tutti::tool::info_json() : tutti::tool::info_text());
+  }
+  if (command.help_sizes()) return print(tutti::tool::sizes_help());
+  return run_bench(command.parse(arguments), stdout, stderr);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Exit code = Exit::internal;
+  try {
+    code = run(argc, argv);
+  } catch (const Failure& failure) {
+    fmt::print(stderr, "error: {}\n", failure.what());
+    code = failure.code();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "error: internal: {}\n", error.what());
+  }
+  return static_cast<int>(code);
+}

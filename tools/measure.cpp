@@ -1,0 +1,315 @@
+#include "measure.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+#include <set>
+#include <span>
+
+#include <nlohmann/json.hpp>
+
+namespace tutti::tool {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::json;
+
+constexpr std::int64_t most_warmup_calls = 50;
+constexpr std::size_t median_window = 5;
+constexpr std::int64_t fewest_samples = 10;
+constexpr std::int64_t most_samples = 1'000'000;  // Of a row: 8 MB on every rank.
+
+/// What one rank found wrong in a row.
+struct Verdict {
+  std::int64_t wrong = 0;
+  std::optional<FirstWrong> first{};
+
+  void add(const Mismatches& found, int rank, const char* array) {
+    if (wrong == 0 && found.first)
+      first = FirstWrong{rank, array, found.first->index, found.first->expected, found.first->got};
+    wrong += found.count;
+  }
+};
+
+std::string to_text(const Verdict& verdict) {
+  Json json{{"wrong", verdict.wrong}};
+  if (verdict.first)
+    json["first"] = {{"rank", verdict.first->rank},
+                     {"array", verdict.first->array},
+                     {"index", verdict.first->index},
+                     {"expected", verdict.first->expected},
+                     {"got", verdict.first->got}};
+  return json.dump();
+}
+
+Verdict verdict_from(const std::string& text) {
+  const Json json = Json::parse(text);
+  Verdict verdict{json.at("wrong").get<std::int64_t>(), {}};
+  if (json.contains("first")) {
+    const Json& first = json.at("first");
+    verdict.first =
+        FirstWrong{first.at("rank").get<int>(), first.at("array").get<std::string>(),
+                   first.at("index").get<std::int64_t>(), first.at("expected").get<std::string>(),
+                   first.at("got").get<std::string>()};
+  }
+  return verdict;
+}
+
+/// The calls of one row on one rank.
+class Calls {
+ public:
+  Calls(ProcessGroup& group, const Block& block, const Cell& cell, std::vector<Buffers> sets,
+        const Timing& timing, Position& position)
+      : group_(group),
+        collective_(*block.collective),
+        cell_(cell),
+        sets_(std::move(sets)),
+        timing_(timing),
+        position_(position),
+        pattern_(block.dtype, block.op, cell.ranks, timing.seed),
+        pieces_(collective_.result(cell)),
+        width_(size_of(block.dtype)) {
+    op_ = block.op == ReduceOp::Kind::premul_sum ? ReduceOp::premul(Pattern::scale_of(cell.rank))
+                                                 : ReduceOp{block.op.value_or(ReduceOp::Kind::sum)};
+    options_.integer_avg = IntegerAvg::truncate;
+    for (const Buffers& set : sets_) prepare(set);
+  }
+
+  /// One call on fresh data, outside of the timing.
+  void check_once() {
+    group_.barrier();
+    call(sets_.front());
+    inspect(sets_.front());
+  }
+
+  /// `ns` gets the duration of every call.
+  void run(std::span<std::int64_t> ns, bool counted) {
+    const bool each_checked = timing_.check == Check::all && collective_.moves_data();
+    const bool latency = timing_.mode == Mode::latency;
+    group_.barrier();
+    auto before = Clock::now();
+    for (std::int64_t& sample : ns) {
+      const Buffers& set = sets_[next_set_];
+      next_set_ = next_set_ + 1 == sets_.size() ? 0 : next_set_ + 1;
+      if (counted) ++position_.iteration;
+      if (each_checked) prepare(set);
+      if (latency || each_checked) {
+        group_.barrier();
+        before = Clock::now();
+      }
+      call(set);
+      const auto after = Clock::now();
+      sample = std::chrono::nanoseconds(after - before).count();
+      before = after;
+      if (each_checked) inspect(set);
+    }
+  }
+
+  const Verdict& verdict() const noexcept { return verdict_; }
+
+ private:
+  void prepare(const Buffers& set) const {
+    set.in.paint_guards();
+    set.out.paint_guards();
+    set.out.poison();
+    const ConstTensorView& in = set.arrays.in;
+    // The bytes are ours; the view is const for the call.
+    if (in.data != nullptr)
+      pattern_.fill(const_cast<void*>(in.data), in.shape.numel(), cell_.rank, 0);
+  }
+
+  void call(const Buffers& set) { collective_.call(group_, set.arrays, op_, cell_.root, options_); }
+
+  void inspect(const Buffers& set) {
+    const auto* out = static_cast<const std::byte*>(set.arrays.out.data);
+    for (const Piece& piece : pieces_)
+      verdict_.add(pattern_.check(out + static_cast<std::size_t>(piece.at) * width_, piece.count,
+                                  piece.source),
+                   cell_.rank, "out");
+    verdict_.add(set.out.damage(width_), cell_.rank, "out");
+    verdict_.add(set.in.damage(width_), cell_.rank, "in");
+    const ConstTensorView& in = set.arrays.in;
+    const bool has_own_input = in.data != nullptr && (!set.shared || pieces_.empty());
+    if (has_own_input)
+      verdict_.add(pattern_.check_filled(in.data, in.shape.numel(), cell_.rank, 0), cell_.rank,
+                   "in");
+  }
+
+  ProcessGroup& group_;
+  const Collective& collective_;
+  Cell cell_;
+  std::vector<Buffers> sets_;
+  const Timing& timing_;
+  Position& position_;
+  Pattern pattern_;
+  std::vector<Piece> pieces_;
+  std::size_t width_;
+  ReduceOp op_{};
+  CallOptions options_{};
+  std::size_t next_set_ = 0;
+  Verdict verdict_{};
+};
+
+/// Calls until the last five medians, each over five calls, agree within 5 %. Rank 0 decides.
+std::int64_t warm_up(ProcessGroup& group, Calls& calls, const Timing& timing) {
+  std::array<std::int64_t, most_warmup_calls> ns{};
+  if (timing.warmup) {
+    for (std::int64_t left = *timing.warmup; left > 0;) {
+      const auto n = std::min<std::int64_t>(left, most_warmup_calls);
+      calls.run(std::span(ns).first(static_cast<std::size_t>(n)), false);
+      left -= n;
+    }
+    return *timing.warmup;
+  }
+  std::vector<double> times;
+  std::vector<double> medians;
+  for (std::size_t done = 0; done < ns.size();) {
+    calls.run(std::span(ns).subspan(done, 1), false);
+    times.push_back(static_cast<double>(ns[done++]));
+    if (times.size() >= median_window)
+      medians.push_back(median(std::span(times).last(median_window)));
+    if (medians.size() >= median_window && agree(group, settled(medians) ? 1 : 0) != 0) break;
+  }
+  return std::ssize(times);
+}
+
+/// The durations of the counted calls. They come in rounds, each at most ten times as long as all
+/// before it, so that a wrong guess about a call's duration costs little.
+std::vector<std::int64_t> sample(ProcessGroup& group, Calls& calls, const Timing& timing) {
+  std::vector<std::int64_t> ns;
+  const auto more = [&](std::int64_t n) {
+    const std::size_t done = ns.size();
+    // Filled, not only reserved: the loop must not meet fresh pages.
+    ns.resize(done + static_cast<std::size_t>(n));
+    calls.run(std::span(ns).subspan(done), true);
+  };
+  if (timing.iters) {
+    more(*timing.iters);
+    return ns;
+  }
+  more(fewest_samples);
+  while (true) {
+    const auto done = std::ssize(ns);
+    const auto spent = static_cast<double>(std::accumulate(ns.begin(), ns.end(), std::int64_t{0}));
+    const double left = static_cast<double>(timing.min_time.count()) - spent;
+    std::int64_t next = 0;
+    if (left > 0 && done < most_samples) {
+      const double mean = std::max(spent / static_cast<double>(done), 1.0);
+      next = static_cast<std::int64_t>(
+          std::min(std::ceil(left / mean), 10.0 * static_cast<double>(done)));
+      next = std::clamp<std::int64_t>(next, 1, most_samples - done);
+    }
+    next = agree(group, next);
+    if (next == 0) return ns;
+    more(next);
+  }
+}
+
+/// Combines the ranks' times of every iteration; the result is rank 0's.
+std::vector<double> combine(ProcessGroup& group, const std::vector<double>& own, RankAgg agg) {
+  if (agg == RankAgg::rank0) return own;
+  const ReduceOp op = agg == RankAgg::max    ? ReduceOp::max
+                      : agg == RankAgg::mean ? ReduceOp::avg
+                                             : ReduceOp::min;
+  std::vector<double> combined(own.size());
+  group.reduce(own, combined, 0, op);
+  return combined;
+}
+
+void set_flags(Row& row, const std::vector<double>& samples, const std::vector<double>& sorted) {
+  // Below this p99 is the maximum.
+  if (samples.size() < 100) row.flags.push_back(Flag::few_samples);
+  const Outliers outliers = find_outliers(samples, sorted);
+  // One in a hundred: the least that moves p99. Of many thousands a few always meet the scheduler.
+  if (static_cast<double>(outliers.count) > 0.01 * static_cast<double>(samples.size()))
+    row.flags.push_back(Flag::noisy);
+  if (outliers.first) row.flags.push_back(Flag::slow_first);
+}
+
+/// How many sets of buffers --cold rotates over; the same on every rank.
+std::size_t copies_for(const Block& block, const Cell& cell, const Timing& timing, bool& capped) {
+  capped = false;
+  if (timing.cold_bytes == 0 || !block.collective->moves_data()) return 1;
+  Cell largest = cell;
+  largest.rank = std::max(cell.root, 0);
+  const std::size_t each =
+      std::max<std::size_t>(Workspace::footprint(block.collective->extent(largest), block.dtype,
+                                                 block.place == Place::in),
+                            4096);
+  const std::size_t wanted = timing.cold_bytes / each + 2;
+  const std::size_t possible = std::max<std::size_t>(timing.cold_limit_bytes / each, 1);
+  capped = possible < wanted;
+  return std::min(wanted, possible);
+}
+
+}  // namespace
+
+std::int64_t agree(ProcessGroup& group, std::int64_t rank0_decision) {
+  std::array<std::int64_t, 1> decision{rank0_decision};
+  group.broadcast(decision, 0);
+  return decision[0];
+}
+
+Row measure(ProcessGroup& group, Control& control, Workspace& workspace, const Block& block,
+            std::int64_t bytes, const Timing& timing, Position& position) {
+  const Cell cell = block.cell(group.size(), group.rank(), bytes);
+  position = {block.key(), bytes, -1};
+  bool capped = false;
+  const std::size_t copies = copies_for(block, cell, timing, capped);
+  Calls calls(group, block, cell,
+              workspace.lay_out(block.collective->extent(cell), block.dtype,
+                                block.place == Place::in, copies),
+              timing, position);
+
+  const bool checked = timing.check != Check::none && block.collective->moves_data();
+  if (checked) calls.check_once();
+  const std::int64_t warmup_calls = warm_up(group, calls, timing);
+  const std::vector<std::int64_t> ns = sample(group, calls, timing);
+
+  std::vector<double> own_us;
+  own_us.reserve(ns.size());
+  for (const std::int64_t n : ns) own_us.push_back(static_cast<double>(n) * 1e-3);
+  const std::array<double, 1> own_mean{summarize(own_us).mean};
+  std::vector<double> means(static_cast<std::size_t>(group.size()));
+  group.gather(own_mean, means, 0);
+  std::vector<double> samples = combine(group, own_us, timing.rank_agg);
+  const std::vector<std::string> verdicts = control.collect(to_text(calls.verdict()));
+  position = {};
+
+  Row row;
+  if (group.rank() != 0) return row;
+  row.key = block.key();
+  row.bytes = bytes;
+  row.count = block.collective->moves_data() ? cell.count : 0;
+  row.ranks = group.size();
+  row.warmup_calls = warmup_calls;
+  row.time_us = summarize(samples);
+  std::vector<double> sorted = samples;
+  std::sort(sorted.begin(), sorted.end());
+  std::set<double> wanted(timing.percentiles.begin(), timing.percentiles.end());
+  wanted.insert({50, 90, 99});
+  for (const double p : wanted) row.percentiles_us[p] = percentile(sorted, p);
+  row.rank_mean_us = means;
+  row.slowest_rank = static_cast<int>(std::max_element(means.begin(), means.end()) - means.begin());
+  if (block.collective->moves_data()) {
+    const double mean_us =
+        std::accumulate(means.begin(), means.end(), 0.0) / static_cast<double>(means.size());
+    row.algbw = mean_us > 0 ? static_cast<double>(bytes) / mean_us * 1e-3 : 0;
+    if (group.size() > 1) row.busbw = *row.algbw * block.collective->factor(group.size());
+  }
+  if (checked) {
+    row.wrong = 0;
+    for (const std::string& text : verdicts) {
+      const Verdict verdict = verdict_from(text);
+      if (*row.wrong == 0) row.first_wrong = verdict.first;
+      *row.wrong += verdict.wrong;
+    }
+  }
+  set_flags(row, samples, sorted);
+  if (capped) row.flags.push_back(Flag::capped_mem);
+  if (timing.keep_samples) row.samples_us = std::move(samples);
+  return row;
+}
+
+}  // namespace tutti::tool

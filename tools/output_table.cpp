@@ -1,0 +1,224 @@
+#include "output_table.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <tutti/version.hpp>
+
+#include "text.hpp"
+
+namespace tutti::tool {
+namespace {
+
+constexpr std::size_t width = 80;
+
+char mark(Flag flag) {
+  switch (flag) {
+    case Flag::few_samples:
+      return '!';
+    case Flag::noisy:
+      return '~';
+    case Flag::slow_first:
+      return '^';
+    case Flag::capped_mem:
+      break;
+  }
+  return '*';
+}
+
+/// At most seven columns.
+std::string bandwidth(const std::optional<double>& gbps) {
+  if (!gbps) return "n/a";
+  if (*gbps < 0.1) return fmt::format("{:.5f}", *gbps);
+  if (*gbps < 100) return fmt::format("{:.3f}", *gbps);
+  return fmt::format("{:.1f}", *gbps);
+}
+
+/// Ranks of one process are one item: "0-3 ci-17 pid 812 threads cpu 0-1".
+std::vector<std::string> places(const World& world) {
+  std::vector<std::string> items;
+  for (std::size_t i = 0; i < world.ranks.size();) {
+    const RankInfo& first = world.ranks[i];
+    std::vector<int> ranks;
+    for (; i < world.ranks.size() && world.ranks[i].host == first.host &&
+           world.ranks[i].pid == first.pid;
+         ++i)
+      ranks.push_back(world.ranks[i].rank);
+    items.push_back(fmt::format("{} {} pid {}{} cpu {}", format_ranges(ranks), first.host,
+                                first.pid, ranks.size() > 1 ? " threads" : "", first.cpuset));
+  }
+  return items;
+}
+
+/// Items joined by " | ", in lines of at most 80 columns.
+std::string wrapped(const std::vector<std::string>& items) {
+  std::string text;
+  std::size_t column = 0;
+  for (const std::string& item : items) {
+    const bool fits = column != 0 && column + 3 + item.size() <= width;
+    if (!fits && column != 0) {
+      text += '\n';
+      column = 0;
+    }
+    const std::string_view before = fits ? " | " : "  ";
+    text += before;
+    text += item;
+    column += before.size() + item.size();
+  }
+  text += '\n';
+  return text;
+}
+
+/// 1, 2 or 5 times a power of ten, and at least `seconds`.
+double round_up_nicely(double seconds) {
+  const double power = std::pow(10, std::floor(std::log10(seconds)));
+  for (const double step : {1.0, 2.0, 5.0})
+    if (step * power >= seconds) return step * power;
+  return 10 * power;
+}
+
+/// The rank that is slowest against the median rank, over all rows, and by how much.
+std::pair<int, double> slowest_rank(const std::vector<Row>& rows) {
+  std::vector<double> slowness(rows.front().rank_mean_us.size());
+  for (const Row& row : rows) {
+    const double middle = median(row.rank_mean_us);
+    for (std::size_t r = 0; r < slowness.size(); ++r)
+      slowness[r] +=
+          (middle > 0 ? row.rank_mean_us[r] / middle : 1) / static_cast<double>(rows.size());
+  }
+  const auto most = std::max_element(slowness.begin(), slowness.end());
+  return {static_cast<int>(most - slowness.begin()), *most - 1};
+}
+
+}  // namespace
+
+std::string title(const Key& key) {
+  std::string text = key.coll;
+  if (key.dtype) text += fmt::format("  {}", tutti::name_of(*key.dtype));
+  if (key.op) text += fmt::format(" {}", tutti::name_of(*key.op));
+  if (key.place) text += *key.place == Place::out ? "  out-of-place" : "  in-place";
+  if (key.root) text += fmt::format("  root {}", *key.root);
+  return text;
+}
+
+std::string describe_wrong(const Row& row) {
+  const std::int64_t wrong = row.wrong.value_or(0);
+  std::string text = fmt::format("{} wrong element{}", wrong, wrong == 1 ? "" : "s");
+  if (row.first_wrong)
+    text += fmt::format(", first: rank {} {}[{}] expected {} got {}", row.first_wrong->rank,
+                        row.first_wrong->array, row.first_wrong->index, row.first_wrong->expected,
+                        row.first_wrong->got);
+  return text;
+}
+
+Table::Table(std::FILE* out, TableOptions options) : out_(out), options_(std::move(options)) {}
+
+void Table::begin(const Record& record, const Key& first) {
+  const World& world = record.world;
+  fmt::print(out_, "tutti bench {}  {}{} rank{} / {} host{}  {}\n", library_version_string(),
+             options_.single_block ? title(first) + "  " : "", world.size,
+             world.size == 1 ? "" : "s", world.hosts, world.hosts == 1 ? "" : "s",
+             record.backend.name);
+  fmt::print(out_, "{}", wrapped(places(world)));
+  if (world.size == 1)
+    fmt::print(out_, "  note: one rank: no link is crossed, so busbw is n/a\n");
+  else if (world.hosts == 1)
+    fmt::print(out_,
+               "  note: all ranks share {} CPU{}; numbers measure this machine, not a network\n",
+               world.cpus, world.cpus == 1 ? "" : "s");
+  for (const std::string& note : record.notes) fmt::print(out_, "  note: {}\n", note);
+  fmt::print(out_, "  bandwidth from the mean time over ranks, in GB/s; 1 GB/s = 1e9 B/s\n");
+}
+
+void Table::begin_block(const Key& key) {
+  if (!options_.single_block) fmt::print(out_, "\n{}\n", title(key));
+  fmt::print(out_, "{:>10}", "size");
+  for (const double p : options_.percentiles)
+    fmt::print(out_, "{:>11}", fmt::format("p{:g} µs", p));
+  fmt::print(out_, "{:>11}{:>8}{:>8}{:>5}{:>7}\n", "max µs", "algbw", "busbw", "chk", "iters");
+}
+
+void Table::row(const Row& row) {
+  if (options_.sort_rows)
+    waiting_.push_back(row);
+  else
+    print_row(row);
+}
+
+void Table::print_row(const Row& row) {
+  fmt::print(out_, "{:>10}", row.algbw ? format_bytes(row.bytes) : "-");
+  for (const double p : options_.percentiles)
+    fmt::print(out_, "{:>11}", format_us(row.percentiles_us.at(p)));
+  const char* check = !row.wrong ? "-" : *row.wrong == 0 ? "ok" : "BAD";
+  fmt::print(out_, "{:>11}{:>8}{:>8}{:>5}{:>7}", format_us(row.time_us.max), bandwidth(row.algbw),
+             bandwidth(row.busbw), check, row.time_us.n);
+  if (!row.flags.empty()) fmt::print(out_, " ");
+  for (const Flag flag : row.flags) fmt::print(out_, "{}", mark(flag));
+  fmt::print(out_, "\n");
+  if (row.wrong.value_or(0) != 0) fmt::print(out_, "          {}\n", describe_wrong(row));
+  std::fflush(out_);
+}
+
+void Table::end_block(const KeyedFit* fit) {
+  std::sort(waiting_.begin(), waiting_.end(),
+            [](const Row& a, const Row& b) { return a.bytes < b.bytes; });
+  for (const Row& row : waiting_) print_row(row);
+  waiting_.clear();
+  if (fit == nullptr) return;
+  fmt::print(out_, "  fit  t = {} µs + S/{:.3g} GB/s   half-bandwidth size {}   (R² {:.3f})\n",
+             format_us(fit->fit.alpha_us), fit->fit.beta_gbps,
+             format_bytes(std::llround(fit->fit.n_half_bytes)), fit->fit.r2);
+}
+
+void Table::print_legend(const Record& record) {
+  std::int64_t fewest = 0;
+  double slowest_us = 0;
+  bool few = false, noisy = false, slow_first = false, capped = false;
+  for (const Row& row : record.rows) {
+    if (row.has(Flag::few_samples)) {
+      fewest = few ? std::min(fewest, row.time_us.n) : row.time_us.n;
+      slowest_us = std::max(slowest_us, row.time_us.mean);
+      few = true;
+    }
+    noisy = noisy || row.has(Flag::noisy);
+    slow_first = slow_first || row.has(Flag::slow_first);
+    capped = capped || row.has(Flag::capped_mem);
+  }
+  if (few) {
+    const std::string advice =
+        options_.fixed_iterations
+            ? std::string("--iters 100")
+            : fmt::format("--min-time {:g}s", round_up_nicely(slowest_us * 1e-6 * 100));
+    fmt::print(out_, "  !  {} sample{}: p99 is the maximum; use {} for a real p99\n", fewest,
+               fewest == 1 ? "" : "s", advice);
+  }
+  if (noisy)
+    fmt::print(out_, "  ~  noisy: over 1% of the samples lie 14.8 MADs or more from the median\n");
+  if (slow_first) fmt::print(out_, "  ^  slow first iteration: use more --warmup\n");
+  if (capped) fmt::print(out_, "  *  --cold had too little memory to leave the cache\n");
+}
+
+void Table::end(const Record& record) {
+  if (!options_.single_block) fmt::print(out_, "\n");
+  print_legend(record);
+  if (record.rows.empty()) return;
+  std::string text;
+  if (record.world.size > 1) {
+    const auto [rank, excess] = slowest_rank(record.rows);
+    text = fmt::format("slowest rank: {} ({:+.0f}% vs median rank)      ", rank, excess * 100);
+  }
+  std::int64_t wrong = 0;
+  bool checked = false;
+  for (const Row& row : record.rows) {
+    wrong += row.wrong.value_or(0);
+    checked = checked || row.wrong.has_value();
+  }
+  text += checked ? fmt::format("{} wrong element{}", wrong, wrong == 1 ? "" : "s")
+                  : std::string("not checked");
+  fmt::print(out_, "  {}      {:.1f} s\n", text, record.duration_s);
+}
+
+}  // namespace tutti::tool

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "plan.hpp"
+#include "record.hpp"
+
+namespace tutti::tool {
+
+struct TableOptions {
+  std::vector<double> percentiles{50, 99};  ///< The columns.
+  bool single_block = true;                 ///< Then the title names it.
+  bool sort_rows = false;                   ///< Measured in random order: print when complete.
+  bool fixed_iterations = false;
+};
+
+/// Prints a run while it is measured: begin, then for each block its rows, then end.
+class Table {
+ public:
+  Table(std::FILE* out, TableOptions options);
+
+  /// `record` has the world, the backend and the notes so far.
+  void begin(const Record& record, const Key& first);
+  void begin_block(const Key& key);
+  void row(const Row& row);
+  void end_block(const KeyedFit* fit);
+  void end(const Record& record);
+
+ private:
+  void print_row(const Row& row);
+  void print_legend(const Record& record);
+
+  std::FILE* out_;
+  TableOptions options_;
+  std::vector<Row> waiting_{};
+};
+
+/// "all_reduce  f32 sum  out-of-place  root 0".
+std::string title(const Key& key);
+
+/// What a reader has to know about wrong data, in one line.
+std::string describe_wrong(const Row& row);
+
+}  // namespace tutti::tool

@@ -1,0 +1,218 @@
+#include "plan.hpp"
+
+#include <algorithm>
+#include <map>
+#include <random>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "exit_code.hpp"
+#include "text.hpp"
+#include "workspace.hpp"
+
+namespace tutti::tool {
+namespace {
+
+/// The sweep without --sizes: latency, bandwidth and what lies between, in a few seconds.
+constexpr std::string_view default_sizes = "8:16M:x8";
+
+/// Bytes that S must be a multiple of.
+std::int64_t granularity(const Block& block, int ranks) {
+  const auto width = static_cast<std::int64_t>(size_of(block.dtype));
+  return block.collective->divides ? width * ranks : width;
+}
+
+std::int64_t explicit_bytes(const Size& size, const Block& block, int ranks) {
+  const std::int64_t bytes = bytes_of(size, block.dtype);
+  const std::int64_t unit = granularity(block, ranks);
+  if (bytes % unit == 0) return bytes;
+  const std::int64_t below = bytes / unit * unit;
+  const std::string near = below == 0
+                               ? fmt::format("the next is {}", unit)
+                               : fmt::format("the nearest are {} and {}", below, below + unit);
+  const bool ranged = size.token.find(':') != std::string::npos;
+  refuse("size '{}'{}: {} of {} on {} ranks needs a multiple of {} bytes; {}", size.token,
+         ranged ? fmt::format(" ({} bytes)", bytes) : std::string(), block.collective->name,
+         name_of(block.dtype), ranks, unit, near);
+}
+
+std::vector<std::int64_t> block_sizes(const Request& request, const Block& block, int ranks) {
+  if (!block.collective->moves_data()) return {0};
+  std::vector<std::int64_t> sizes;
+  if (request.sizes.empty()) {
+    const std::int64_t unit = granularity(block, ranks);
+    for (const Size& size : parse_sizes(default_sizes))
+      sizes.push_back((bytes_of(size, block.dtype) + unit - 1) / unit * unit);
+  } else {
+    for (const Size& size : request.sizes) sizes.push_back(explicit_bytes(size, block, ranks));
+  }
+  std::sort(sizes.begin(), sizes.end());
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+  if (request.order == Order::random)
+    std::shuffle(sizes.begin(), sizes.end(), std::mt19937_64(request.seed));
+  return sizes;
+}
+
+bool is_scan(const Collective& collective) {
+  return collective.operation == Operation::scan ||
+         collective.operation == Operation::exclusive_scan;
+}
+
+/// Empty, or why there is no such call. Refused unless an "all" led to it.
+std::string missing(const Request& request, const Collective& collective, DType dtype,
+                    ReduceOp::Kind op) {
+  std::string why;
+  bool asked = false;
+  if (!can_reduce(dtype, op)) {
+    why = fmt::format("{} of {} does not exist", tutti::name_of(op), tutti::name_of(dtype));
+    asked = !request.dtypes.all && !request.ops.all;
+  } else if (is_scan(collective) && op == ReduceOp::Kind::avg) {
+    why = fmt::format("avg has no meaning in {}", collective.name);
+    asked = !request.collectives.all && !request.ops.all;
+  }
+  if (asked) refuse("--op {}: {}", tutti::name_of(op), why);
+  return why;
+}
+
+/// Options that none of the collectives uses are a misunderstanding.
+void check_options_have_use(const Request& request) {
+  const auto any = [&](auto use) {
+    return std::any_of(request.collectives.values.begin(), request.collectives.values.end(), use);
+  };
+  if (request.ops.given && !any([](const Collective* c) { return c->reduces; }))
+    refuse("--op: none of the chosen collectives reduces; leave it out");
+  if ((request.root || request.all_roots) && !any([](const Collective* c) { return c->rooted; }))
+    refuse("--root: none of the chosen collectives has a root; leave it out");
+  const bool moves = any([](const Collective* c) { return c->moves_data(); });
+  if (request.dtypes.given && !moves) refuse("--dtype: barrier moves no data; leave it out");
+  if (!request.sizes.empty() && !moves) refuse("--sizes: barrier moves no data; leave it out");
+  if (request.places.given && !moves) refuse("--place: barrier moves no data; leave it out");
+}
+
+std::vector<std::optional<Place>> block_places(const Request& request,
+                                               const Collective& collective) {
+  if (!collective.moves_data()) return {std::nullopt};
+  std::vector<std::optional<Place>> places;
+  for (const Place place : request.places.values) {
+    // broadcast has one array: it is measured in place whatever the default says.
+    const bool exists = place == Place::in ? collective.in_place : collective.out_of_place;
+    if (exists) places.push_back(place);
+  }
+  if (places.empty() && !collective.out_of_place && !request.places.given)
+    places.push_back(Place::in);
+  return places;
+}
+
+/// What does not exist and was asked for only through "all": one note in total.
+class LeftOut {
+ public:
+  void add(const std::string& why) { ++times_[why]; }
+  std::vector<std::string> notes() const {
+    if (times_.empty()) return {};
+    std::int64_t total = 0;
+    std::vector<std::string_view> reasons;
+    for (const auto& [why, times] : times_) {
+      total += times;
+      reasons.push_back(why);
+    }
+    return {fmt::format("left out {} combination{}: {}", total, total == 1 ? "" : "s",
+                        fmt::join(reasons, ", "))};
+  }
+
+ private:
+  std::map<std::string, std::int64_t> times_;
+};
+
+}  // namespace
+
+Key Block::key() const {
+  Key key;
+  key.coll = collective->name;
+  if (collective->moves_data()) key.dtype = dtype;
+  key.op = op;
+  key.place = place;
+  key.root = root;
+  return key;
+}
+
+Cell Block::cell(int ranks, int rank, std::int64_t size_bytes) const noexcept {
+  return {size_bytes / static_cast<std::int64_t>(size_of(dtype)), ranks, rank, root.value_or(-1)};
+}
+
+std::int64_t Plan::rows() const noexcept {
+  std::int64_t rows = 0;
+  for (const Block& block : blocks) rows += std::ssize(block.bytes);
+  return rows;
+}
+
+Plan make_plan(const Request& request, int ranks) {
+  check_options_have_use(request);
+  if (request.root && *request.root >= ranks)
+    refuse("--root {}: there are ranks 0 to {}", *request.root, ranks - 1);
+  std::vector<int> roots{request.root.value_or(0)};
+  if (request.all_roots) {
+    roots.clear();
+    for (int r = 0; r < ranks; ++r) roots.push_back(r);
+  }
+
+  Plan plan;
+  LeftOut left_out;
+  for (const Collective* collective : request.collectives.values) {
+    std::vector<DType> dtypes{DType::f32};
+    if (collective->moves_data()) dtypes = request.dtypes.values;
+    const auto places = block_places(request, *collective);
+    if (places.empty()) {
+      const std::string why = fmt::format("{} has no {} form", collective->name,
+                                          collective->in_place ? "out-of-place" : "in-place");
+      if (!request.collectives.all) refuse("--place: {}; leave the option out", why);
+      left_out.add(why);
+      continue;
+    }
+    for (const DType dtype : dtypes) {
+      std::vector<std::optional<ReduceOp::Kind>> ops{std::nullopt};
+      if (collective->reduces) ops.assign(request.ops.values.begin(), request.ops.values.end());
+      for (const auto& op : ops) {
+        if (op) {
+          const std::string why = missing(request, *collective, dtype, *op);
+          if (!why.empty()) {
+            left_out.add(why);
+            continue;
+          }
+        }
+        for (const int root : roots) {
+          for (const auto& place : places) {
+            Block block{collective, dtype, op, std::nullopt, place, {}};
+            if (collective->rooted) block.root = root;
+            block.bytes = block_sizes(request, block, ranks);
+            plan.blocks.push_back(std::move(block));
+          }
+          if (!collective->rooted) break;
+        }
+      }
+    }
+  }
+  plan.notes = left_out.notes();
+  if (plan.blocks.empty())
+    refuse("nothing to measure{}{}", plan.notes.empty() ? "" : ": ",
+           plan.notes.empty() ? "" : plan.notes.front());
+  return plan;
+}
+
+void check_memory(const Plan& plan, int ranks, int local_ranks, std::int64_t free_bytes) {
+  for (const Block& block : plan.blocks) {
+    for (const std::int64_t bytes : block.bytes) {
+      const Cell cell = block.cell(ranks, block.root.value_or(0), bytes);
+      const double need =
+          static_cast<double>(Workspace::footprint(block.collective->extent(cell), block.dtype,
+                                                   block.place == Place::in)) *
+          local_ranks;
+      if (need <= static_cast<double>(free_bytes)) continue;
+      refuse("size {}: {} needs {:.1f} GiB for {} ranks, {:.1f} GiB are free; use smaller sizes",
+             format_bytes(bytes), block.collective->name, need / (1 << 30), local_ranks,
+             static_cast<double>(free_bytes) / (1 << 30));
+    }
+  }
+}
+
+}  // namespace tutti::tool

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <tutti/dtype.hpp>
+#include <tutti/reduce_op.hpp>
+
+#include "collectives.hpp"
+#include "record.hpp"
+#include "sizes.hpp"
+
+namespace tutti::tool {
+
+enum class Order : std::uint8_t { size, random };
+
+/// The values of an option.
+template <typename T>
+struct Choice {
+  std::vector<T> values{};
+  bool all = false;    ///< "all" was asked for: what does not exist is left out with a note.
+  bool given = false;  ///< The option was on the command line.
+};
+
+/// What the user asked for.
+
+struct Request {
+  Choice<const Collective*> collectives{};
+  Choice<DType> dtypes{};
+  Choice<ReduceOp::Kind> ops{};
+  Choice<Place> places{};
+  std::vector<Size> sizes{};  ///< Empty: the default sweep.
+  std::optional<int> root{};  ///< Empty: 0.
+  bool all_roots = false;
+  Order order = Order::size;
+  std::uint64_t seed = 0;
+};
+
+/// One sweep: sizes of the same call.
+struct Block {
+  const Collective* collective = nullptr;
+  DType dtype = DType::f32;
+  std::optional<ReduceOp::Kind> op{};
+  std::optional<int> root{};
+  std::optional<Place> place{};
+  std::vector<std::int64_t> bytes{};  ///< In the order in which they are measured.
+
+  Key key() const;
+  Cell cell(int ranks, int rank, std::int64_t size_bytes) const noexcept;
+};
+
+struct Plan {
+  std::vector<Block> blocks{};
+  std::vector<std::string> notes{};  ///< What was left out.
+  std::int64_t rows() const noexcept;
+};
+
+/// The same on every rank.
+/// @throws Failure usage, for what cannot be measured on so many ranks.
+Plan make_plan(const Request& request, int ranks);
+
+/// @throws Failure usage when the largest case needs more than `free_bytes` for `local_ranks`.
+void check_memory(const Plan& plan, int ranks, int local_ranks, std::int64_t free_bytes);
+
+}  // namespace tutti::tool

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tutti::tool {
+
+/// The items of a comma-separated list. An empty item is refused, naming `option`.
+std::vector<std::string_view> split_list(std::string_view option, std::string_view text);
+
+/// A whole number within [low, high]; anything else is refused, naming `option`.
+std::int64_t parse_integer(std::string_view option, std::string_view text, std::int64_t low,
+                           std::int64_t high);
+
+/// One of `choices`, as its index; anything else is refused, listing them.
+std::size_t parse_choice(std::string_view option, std::string_view text,
+                         const std::vector<std::string_view>& choices);
+
+/// "8 B", "1 KiB", "1.5 MiB". Units of 1024; a value that is not a whole number of its unit shows
+/// a decimal.
+std::string format_bytes(std::int64_t bytes);
+
+/// Microseconds with about three significant digits: "0.412", "41.20", "5710.1".
+std::string format_us(double us);
+
+/// "0:21", "1:02:03".
+std::string format_clock(double seconds);
+
+/// Ascending numbers as ranges: "0-3,7".
+std::string format_ranges(const std::vector<int>& numbers);
+
+}  // namespace tutti::tool
