@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstdint>
+#include <ostream>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tutti/process_group.hpp>
+
+#include "support/array.hpp"
+#include "support/errors.hpp"
+#include "support/inputs.hpp"
+#include "support/ranks.hpp"
+#include "support/reference.hpp"
+#include "support/worlds.hpp"
+
+// The cells of the matrix: what each case of the suite is a case of.
+
+namespace tutti::test {
+
+/// World x dtype: for calls that move data.
+struct MoveCell {
+  World world;
+  DType dtype = DType::u8;
+};
+std::string to_string(const MoveCell& cell);
+std::ostream& operator<<(std::ostream& out, const MoveCell& cell);
+std::vector<MoveCell> move_cells();
+std::vector<MoveCell> move_cells_of_several();  ///< With at least two ranks.
+
+/// World x dtype x reduce op, where the pair has a meaning.
+struct ReduceCell {
+  World world;
+  DType dtype = DType::u8;
+  ReduceOp::Kind kind = ReduceOp::Kind::sum;
+};
+std::string to_string(const ReduceCell& cell);
+std::ostream& operator<<(std::ostream& out, const ReduceCell& cell);
+std::vector<ReduceCell> reduce_cells();
+std::vector<ReduceCell> scan_cells();  ///< Without avg, which scans do not take.
+
+/// Elements per array: one, odd, large enough for vectors, slices and remainders.
+std::vector<std::int64_t> counts();
+
+/// How a reduction is asked for, so that its bits are known.
+struct Variant {
+  Fill fill = Fill::exact;
+  bool order_fixed = false;
+};
+std::string to_string(const Variant& variant);
+std::vector<Variant> variants(const std::string& backend);
+
+/// The options of a reduction of a variant; averages of integers truncate.
+CallOptions options_of(const Variant& variant);
+
+/// Rows of each rank.
+using Layout = std::vector<std::int64_t>;
+std::string to_string(const Layout& layout);
+/// Equal, uneven, with empty ranks, with one rank that has them all.
+std::vector<Layout> layouts(int size);
+bool is_equal(const Layout& layout);
+std::int64_t total(const Layout& layout);
+std::int64_t offset(const Layout& layout, int rank);  ///< Rows of the ranks before `rank`.
+
+/// Every way to write a layout in a call: as a list, and where it is equal as a number or not at
+/// all.
+std::vector<Rows> spellings(const Layout& layout);
+
+/// An array for each rank with the rows of its layout.
+std::vector<Array> make_parts(DType dtype, const Layout& layout, const Shape& row_shape,
+                              std::uint64_t salt = 0);
+
+/// `rows` rows of this shape: [rows, ...].
+Shape rows_of(std::int64_t rows, const Shape& row_shape);
+
+/// Calls that only work on a usable group.
+void expect_usable(ProcessGroup& group);
+
+inline std::size_t index(int rank) {
+  return static_cast<std::size_t>(rank);
+}
+
+}  // namespace tutti::test

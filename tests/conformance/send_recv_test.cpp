@@ -1,0 +1,192 @@
+#include <algorithm>
+
+#include "conformance/cells.hpp"
+
+namespace tutti::test {
+namespace {
+
+class SendRecvData : public testing::TestWithParam<MoveCell> {};
+INSTANTIATE_TEST_SUITE_P(Matrix, SendRecvData, testing::ValuesIn(move_cells_of_several()),
+                         CaseName());
+
+TEST_P(SendRecvData, ReachesEveryOtherRankUnchanged) {
+  const auto& [world, dtype] = GetParam();
+  for (const std::int64_t count : counts()) {
+    const auto inputs =
+        make_inputs(dtype, {count}, world.size, Fill::bits, ReduceOp::Kind::sum, 13);
+    on_ranks(world, [&](ProcessGroup& group) {
+      const int rank = group.rank();
+      const Buffer in(group, inputs[index(rank)]);
+      // One sender at a time, blocking.
+      for (int from = 0; from < world.size; ++from)
+        for (int to = 0; to < world.size; ++to) {
+          if (from == to) continue;
+          if (rank == from) group.send(in, to);
+          if (rank != to) continue;
+          const Buffer out(group, dtype, {count});
+          group.recv(out, from);
+          EXPECT_TRUE(same_bits(out.read(), inputs[index(from)]))
+              << "count " << count << " from " << from;
+        }
+      EXPECT_TRUE(same_bits(in.read(), inputs[index(rank)])) << "the input was changed";
+    });
+  }
+}
+
+class SendRecv : public testing::TestWithParam<World> {
+ protected:
+  const World& world() const { return GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(Worlds, SendRecv, testing::ValuesIn(worlds_of_several()), CaseName());
+
+Array number(int value) {
+  return array_of<std::int32_t>({value, -value});
+}
+
+TEST_P(SendRecv, ARingOfCrossedAsyncCallsDoesNotDeadlock) {
+  on_ranks(world(), [](ProcessGroup& group) {
+    const int size = group.size();
+    const int next = (group.rank() + 1) % size;
+    const int previous = (group.rank() + size - 1) % size;
+    // Everybody sends first.
+    const Buffer in(group, number(group.rank()));
+    const Buffer out(group, DType::i32, {2});
+    Work sent = group.send_async(in, next);
+    Work received = group.recv_async(out, previous);
+    sent.wait();
+    received.wait();
+    EXPECT_TRUE(same(out.read(), number(previous)));
+    // Everybody receives first.
+    const Buffer again(group, DType::i32, {2});
+    received = group.recv_async(again, next);
+    group.send_async(in, previous).wait();
+    received.wait();
+    EXPECT_TRUE(same(again.read(), number(next)));
+  });
+}
+
+TEST_P(SendRecv, MessagesOfOneTagArriveInTheOrderInWhichTheyWereSent) {
+  on_ranks(world(), [](ProcessGroup& group) {
+    const int size = group.size();
+    const int next = (group.rank() + 1) % size;
+    const int previous = (group.rank() + size - 1) % size;
+    constexpr int messages = 20;
+    std::vector<Buffer> in;
+    std::vector<Buffer> out;
+    std::vector<Work> works;
+    for (int i = 0; i < messages; ++i) {
+      in.emplace_back(group, number(100 * group.rank() + i));
+      out.emplace_back(group, DType::i32, Shape{2});
+    }
+    for (const Buffer& data : in) works.push_back(group.send_async(data, next, 3));
+    for (const Buffer& data : out) works.push_back(group.recv_async(data, previous, 3));
+    for (auto work = works.rbegin(); work != works.rend(); ++work) work->wait();
+    for (int i = 0; i < messages; ++i)
+      EXPECT_TRUE(same(out[index(i)].read(), number(100 * previous + i))) << "message " << i;
+  });
+}
+
+TEST_P(SendRecv, ATagIsAChannelOfItsOwn) {
+  on_ranks(world(), [](ProcessGroup& group) {
+    const int size = group.size();
+    const int next = (group.rank() + 1) % size;
+    const int previous = (group.rank() + size - 1) % size;
+    const std::vector<int> tags{0, 1, 2, 1000, 0x7fffffff};
+    std::vector<Buffer> in;
+    std::vector<Work> works;
+    for (const int tag : tags) {
+      in.emplace_back(group, number(tag));
+      works.push_back(group.send_async(in.back(), next, tag));
+    }
+    // Received in the opposite order.
+    for (auto tag = tags.rbegin(); tag != tags.rend(); ++tag) {
+      const Buffer out(group, DType::i32, {2});
+      group.recv(out, previous, *tag);
+      EXPECT_TRUE(same(out.read(), number(*tag))) << "tag " << *tag;
+    }
+    for (Work& work : works) work.wait();
+  });
+}
+
+TEST_P(SendRecv, BothDirectionsOfAPairAreApart) {
+  on_ranks(world(), [](ProcessGroup& group) {
+    const int peer = group.rank() ^ 1;
+    if (peer >= group.size()) return;
+    const Buffer in(group, number(group.rank()));
+    const Buffer out(group, DType::i32, {2});
+    Work sent = group.send_async(in, peer, 7);
+    group.recv(out, peer, 7);
+    sent.wait();
+    EXPECT_TRUE(same(out.read(), number(peer)));
+  });
+}
+
+// A rank is its own peer like any other; a blocking send to itself would wait for ever.
+TEST_P(SendRecv, ARankMaySendToItselfAsynchronously) {
+  on_ranks(world(), [](ProcessGroup& group) {
+    const Buffer in(group, number(group.rank()));
+    const Buffer out(group, DType::i32, {2});
+    Work sent = group.send_async(in, group.rank(), 2);
+    group.recv(out, group.rank(), 2);
+    sent.wait();
+    EXPECT_TRUE(same(out.read(), number(group.rank())));
+    const Buffer again(group, DType::i32, {2});
+    Work received = group.recv_async(again, group.rank(), 2);
+    group.send(in, group.rank(), 2);
+    received.wait();
+    EXPECT_TRUE(same(again.read(), number(group.rank())));
+  });
+}
+
+TEST_P(SendRecv, ShapesMayDifferWhereTheCountIsEqual) {
+  on_ranks(world(), [](ProcessGroup& group) {
+    const Array six = make_input(DType::i32, {6}, 0, 1, Fill::bits);
+    if (group.rank() == 0) {
+      const Buffer in(group, six);
+      group.send(in, 1);
+    } else if (group.rank() == 1) {
+      const Buffer out(group, DType::i32, {2, 3});
+      group.recv(out, 0);
+      EXPECT_TRUE(same_bits(out.read().reshaped({6}), six));
+    }
+  });
+}
+
+TEST_P(SendRecv, DoesNotQueueBehindAPendingCollective) {
+  on_ranks(world(), [](ProcessGroup& group) {
+    if (group.rank() == 1) {
+      // Enters the collective only when it has heard from rank 0, whose call is pending by then.
+      const Buffer out(group, DType::i32, {2});
+      group.recv(out, 0, 4);
+      EXPECT_TRUE(same(out.read(), number(42)));
+      group.barrier();
+      return;
+    }
+    Work pending = group.barrier_async();
+    if (group.rank() == 0) {
+      const Buffer in(group, number(42));
+      group.send(in, 1, 4);
+    }
+    pending.wait();
+  });
+}
+
+TEST_P(SendRecv, CollectivesAndPointToPointDoNotShareNumbers) {
+  on_ranks(world(), [](ProcessGroup& group) {
+    // Only two of the ranks make these calls; the others count on with the collectives alone.
+    for (int i = 0; i < 3; ++i) {
+      if (group.rank() == 0) {
+        const Buffer in(group, number(i));
+        group.send(in, 1);
+      } else if (group.rank() == 1) {
+        const Buffer out(group, DType::i32, {2});
+        group.recv(out, 0);
+        EXPECT_TRUE(same(out.read(), number(i)));
+      }
+      expect_usable(group);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test

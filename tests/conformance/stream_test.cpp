@@ -1,0 +1,291 @@
+#include <algorithm>
+#include <functional>
+#include <thread>
+
+#include "conformance/cells.hpp"
+#include "support/fake_backend.hpp"
+#include "support/fake_device.hpp"
+#include "support/sanitizers.hpp"
+
+// The rules of streams, on a device that exists only here: it is asynchronous, slow on request,
+// and whatever is read too early or freed too early is poison. Each rule is checked once with a
+// backend that keeps it and once with one that does not, which the check has to notice.
+
+namespace tutti::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// How long a slow kernel takes. A host that waits for one is easily told from one that does not.
+constexpr auto slow = 100ms;
+
+constexpr std::int64_t count = 1000;
+
+/// What a rank of these tests has.
+struct Place {
+  ProcessGroup& group;
+  FakeDevice& device;
+  FakeStream& compute;  ///< Where the inputs come from.
+  FakeStream& other;
+
+  TensorView make() const {
+    return {device.allocate(count * sizeof(float), {}), DType::f32, {count}, device.device()};
+  }
+};
+
+/// Runs `body` on `world.size` ranks whose arrays are on a fake device.
+void on_fake_ranks(const World& world, FakeFlaws flaws, const std::function<void(Place)>& body) {
+  const auto store = make_memory_store();
+  on_threads(world.size, [&](int rank) {
+    GroupOptions options = group_options(world, rank, store);
+    options.name = "fake";
+    FakeDevice device(rank);
+    FakeStream compute;
+    FakeStream other;
+    ProcessGroup group = ProcessGroup::create(
+        options, std::make_unique<FakeBackend>(device,
+                                               BackendInit{.store = make_prefix_store(store, "in/"),
+                                                           .rank = rank,
+                                                           .size = world.size,
+                                                           .name = "fake",
+                                                           .timeout = options.timeout,
+                                                           .logger = options.logger},
+                                               flaws));
+    try {
+      body({group, device, compute, other});
+    } catch (...) {
+      group.abort("a rank left the test");
+      throw;
+    }
+    compute.synchronize();
+    other.synchronize();
+  });
+}
+
+/// Whether every element of `data` is `want`, read in order on `stream`.
+bool holds(const Place& at, const TensorView& data, float want, FakeStream& stream) {
+  std::vector<float> host(count);
+  at.device.copy(host.data(), data.data, data.bytes(), stream.handle());
+  return std::ranges::all_of(host, [&](float value) { return value == want; });
+}
+
+float sum_of(const Place& at) {
+  return static_cast<float>(at.group.size() * (at.group.size() + 1) / 2);
+}
+
+/// One rule: true when it holds on this rank.
+using Rule = std::function<bool(const Place& at)>;
+
+void expect_rule(const World& world, const Rule& rule) {
+  on_fake_ranks(world, {}, [&](const Place& at) { EXPECT_TRUE(rule(at)); });
+}
+
+/// The negative control: at least one rank has to notice the flaw.
+void expect_noticed(const World& world, FakeFlaws flaws, const Rule& rule) {
+  if (thread_sanitizer) GTEST_SKIP() << "the control is a data race on purpose";
+  PerRank<char> held(world.size);
+  on_fake_ranks(world, flaws, [&](const Place& at) { held[at.group.rank()] = rule(at); });
+  EXPECT_TRUE(std::ranges::any_of(held.all(), [](char h) { return h == 0; }))
+      << "the check does not notice a backend that breaks the rule";
+}
+
+bool sees_inputs_of_a_slow_kernel(const Place& at) {
+  const TensorView in = at.make();
+  const TensorView out = at.make();
+  at.device.fill(in, static_cast<float>(at.group.rank() + 1), slow, at.compute.handle());
+  at.group.all_reduce(in, out, ReduceOp::sum, {.stream = at.compute.handle()});
+  return holds(at, out, sum_of(at), at.compute);
+}
+
+bool does_not_block_the_host(const Place& at) {
+  const TensorView data = at.make();
+  at.device.fill(data, static_cast<float>(at.group.rank() + 1), slow, at.compute.handle());
+  at.group.barrier();  // Everybody is here: what follows does not wait for a rank.
+  const auto start = Clock::now();
+  at.group.all_reduce(data, ReduceOp::sum, {.stream = at.compute.handle()});
+  const bool returned = Clock::now() - start < slow / 2;
+  return holds(at, data, sum_of(at), at.compute) && returned;
+}
+
+bool lets_another_stream_read_the_result(const Place& at) {
+  const TensorView in = at.make();
+  const TensorView out = at.make();
+  const TensorView copy = at.make();
+  at.device.fill(in, static_cast<float>(at.group.rank() + 1), slow, at.compute.handle());
+  Work work = at.group.all_reduce_async(in, out, ReduceOp::sum, {.stream = at.compute.handle()});
+  work.order(at.other.handle());
+  at.device.copy_kernel(copy, out, {}, at.other.handle());
+  const bool right = holds(at, copy, sum_of(at), at.other);
+  work.wait();
+  return right;
+}
+
+// Rank 0 is slow, so the inputs of the others are in use long after their verb has returned.
+bool lets_buffers_be_freed_in_stream_order(const Place& at) {
+  const TensorView in = at.make();
+  const TensorView out = at.make();
+  at.device.fill(in, static_cast<float>(at.group.rank() + 1), at.group.rank() == 0 ? slow : 0ms,
+                 at.compute.handle());
+  Work work = at.group.all_reduce_async(in, out, ReduceOp::sum, {.stream = at.compute.handle()});
+  work.order(at.other.handle());
+  at.device.release(in.data, in.bytes(), at.other.handle());
+  work.wait();
+  return holds(at, out, sum_of(at), at.compute);
+}
+
+class Streams : public testing::TestWithParam<World> {
+ protected:
+  const World& world() const { return GetParam(); }
+};
+
+// `local` carries the bytes of the fake device, so it stands for all backends.
+std::vector<World> fake_worlds() {
+  std::vector<World> all = worlds_of_several();
+  std::erase_if(all, [](const World& world) { return world.backend != "local"; });
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(Worlds, Streams, testing::ValuesIn(fake_worlds()), CaseName());
+
+TEST_P(Streams, InputsOfASlowKernelAreSeen) {
+  expect_rule(world(), sees_inputs_of_a_slow_kernel);
+}
+
+TEST_P(Streams, ABackendThatIgnoresTheStreamOfTheCallIsNoticed) {
+  expect_noticed(world(), {.ignores_call_stream = true}, sees_inputs_of_a_slow_kernel);
+}
+
+TEST_P(Streams, ASynchronousVerbDoesNotBlockTheHost) {
+  expect_rule(world(), does_not_block_the_host);
+}
+
+TEST_P(Streams, ABackendThatBlocksTheHostIsNoticed) {
+  expect_noticed(world(), {.blocks_the_host = true}, does_not_block_the_host);
+}
+
+TEST_P(Streams, OrderLetsAnotherStreamReadTheResult) {
+  expect_rule(world(), lets_another_stream_read_the_result);
+}
+
+TEST_P(Streams, ABackendWhoseOrderDoesNothingIsNoticedByAReader) {
+  expect_noticed(world(), {.order_does_nothing = true}, lets_another_stream_read_the_result);
+}
+
+TEST_P(Streams, OrderLetsBuffersBeFreedInStreamOrder) {
+  expect_rule(world(), lets_buffers_be_freed_in_stream_order);
+}
+
+TEST_P(Streams, ABackendWhoseOrderDoesNothingIsNoticedWhenBuffersAreFreed) {
+  expect_noticed(world(), {.order_does_nothing = true}, lets_buffers_be_freed_in_stream_order);
+}
+
+TEST_P(Streams, SynchronousVerbsFollowEachOtherOnOneStream) {
+  expect_rule(world(), [](const Place& at) {
+    const TensorView data = at.make();
+    const Stream stream = at.compute.handle();
+    at.device.fill(data, 1, slow, stream);
+    at.group.all_reduce(data, ReduceOp::sum, {.stream = stream});
+    at.group.all_reduce(data, ReduceOp::sum, {.stream = stream});
+    at.group.broadcast(data, at.group.size() - 1, {.stream = stream});
+    return holds(at, data, static_cast<float>(at.group.size() * at.group.size()), at.compute);
+  });
+}
+
+TEST_P(Streams, TheDefaultStreamIsAStream) {
+  expect_rule(world(), [](const Place& at) {
+    const TensorView data = at.make();
+    at.device.fill(data, 1, slow, {});
+    at.group.all_reduce(data);
+    return holds(at, data, static_cast<float>(at.group.size()), at.device.stream({}));
+  });
+}
+
+TEST_P(Streams, WaitBlocksTheHostUntilTheResultIsThere) {
+  expect_rule(world(), [](const Place& at) {
+    const TensorView data = at.make();
+    at.device.fill(data, 1, slow, at.compute.handle());
+    Work work = at.group.all_reduce_async(data, ReduceOp::sum, {.stream = at.compute.handle()});
+    const bool pending = !work.wait_for(slow / 10) && !work.done();
+    work.wait();
+    return pending && holds(at, data, static_cast<float>(at.group.size()), at.other);
+  });
+}
+
+TEST_P(Streams, WaitEndsByTheDeadlineOfTheCall) {
+  Meeting failed(world().size);
+  on_fake_ranks(world(), {}, [&](const Place& at) {
+    if (at.group.rank() == 0) {
+      const TensorView data = at.make();
+      at.device.fill(data, 1, {}, at.compute.handle());
+      const auto start = Clock::now();
+      expect_error({Errc::timeout, Errc::peer_lost}, {}, [&] {
+        Work work = at.group.all_reduce_async(data, ReduceOp::sum,
+                                              {.stream = at.compute.handle(), .deadline = 200ms});
+        work.wait();
+      });
+      EXPECT_LT(Clock::now() - start, 2s);
+      expect_error(Errc::aborted, {}, [&] {
+        at.group.all_reduce(data, ReduceOp::sum, {.stream = at.compute.handle()});
+      });
+    }
+    failed.wait();
+  });
+}
+
+// A hook after a reduction, as mixed precision has it: it runs on the communication stream, behind
+// its call and before the next.
+TEST_P(Streams, ThenRunsInOrderOfTheCommunicationStream) {
+  on_fake_ranks(world(), {}, [](const Place& at) {
+    const TensorView data = at.make();
+    at.device.fill(data, 1, slow, at.compute.handle());
+    const CallOptions options{.stream = at.compute.handle()};
+    auto* values = static_cast<float*>(data.data);
+    const auto host = std::this_thread::get_id();
+    auto hook = host;
+    Work first = at.group.all_reduce_async(data, ReduceOp::sum, options).then([&] {
+      hook = std::this_thread::get_id();
+      for (std::int64_t i = 0; i < count; ++i) values[i] *= 2;
+    });
+    Work second = at.group.all_reduce_async(data, ReduceOp::sum, options);
+    second.wait();
+    EXPECT_TRUE(first.done());
+    first.wait();
+    EXPECT_NE(hook, host);
+    const int size = at.group.size();
+    EXPECT_TRUE(holds(at, data, static_cast<float>(2 * size * size), at.other));
+  });
+}
+
+TEST_P(Streams, ArraysOnTheHostAreRefused) {
+  on_fake_ranks(world(), {}, [](const Place& at) {
+    std::vector<float> host(4);
+    expect_error(Errc::invalid_argument, {"cpu"}, [&] { at.group.all_reduce(host); });
+  });
+}
+
+TEST_P(Streams, SubGroupsFollowTheRulesToo) {
+  expect_rule(world(), [](const Place& at) {
+    auto part = at.group.split(0, -at.group.rank());
+    if (!part) return false;
+    return sees_inputs_of_a_slow_kernel({*part, at.device, at.compute, at.other});
+  });
+}
+
+TEST_P(Streams, MessagesFollowTheRulesToo) {
+  expect_rule(world(), [](const Place& at) {
+    const TensorView data = at.make();
+    const CallOptions options{.stream = at.compute.handle()};
+    const int last = at.group.size() - 1;
+    if (at.group.rank() == 0) {
+      at.device.fill(data, 7, slow, at.compute.handle());
+      at.group.send(data, last, 1, options);
+    } else if (at.group.rank() == last) {
+      at.group.recv(data, 0, 1, options);
+    } else {
+      return true;
+    }
+    return holds(at, data, 7, at.compute);
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test

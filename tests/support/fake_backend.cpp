@@ -1,0 +1,151 @@
+#include "support/fake_backend.hpp"
+
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tutti::test {
+
+namespace {
+
+/// Everything that the caller of launch() lent, to be used after it has returned.
+class OwnedCall {
+ public:
+  OwnedCall(std::span<const Op> ops, const Call& call)
+      : ops_(ops.begin(), ops.end()), call_(call), name_(call.name) {
+    lists_.reserve(2 * ops_.size());
+    for (Op& op : ops_) {
+      keep(op.rows);
+      keep(op.send_rows);
+      op.in.device = {};  // The inner backend takes it for host memory, which it is.
+      op.out.device = {};
+    }
+    call_.name = name_;
+    call_.deadline = call.limit();
+    call_.stream = {};
+    call_.blocking = true;
+  }
+  OwnedCall(const OwnedCall&) = delete;
+  OwnedCall& operator=(const OwnedCall&) = delete;
+
+  std::span<const Op> ops() const { return ops_; }
+  const Call& call() const { return call_; }
+
+ private:
+  void keep(Rows& rows) {
+    if (!rows.listed()) return;
+    lists_.emplace_back(rows.list().begin(), rows.list().end());
+    rows = Rows(lists_.back());
+  }
+
+  std::vector<Op> ops_;
+  std::vector<std::vector<std::int64_t>> lists_;
+  Call call_;
+  std::string name_;
+};
+
+/// How a call ended. What a kernel owns: a kernel that owned its stream would join itself.
+struct Result {
+  FakeEvent ended;
+  std::exception_ptr error;  ///< Not touched once `ended` is set.
+
+  /// On the communication stream.
+  void run(const std::function<void()>& work) {
+    try {
+      work();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    ended.set();
+  }
+};
+
+}  // namespace
+
+class FakeBackend::State final : public Work::State {
+ public:
+  State(FakeDevice& device, std::shared_ptr<FakeStream> communication, FakeFlaws flaws)
+      : device_(device), communication_(std::move(communication)), flaws_(flaws) {}
+
+  bool done() const noexcept override { return result_->ended.done(); }
+  bool wait_until(Deadline deadline) override { return result_->ended.wait_until(deadline); }
+  std::exception_ptr error() const noexcept override { return done() ? result_->error : nullptr; }
+  void order(Stream stream) override {
+    if (flaws_.order_does_nothing) return;
+    device_.stream(stream).push([result = result_] { result->ended.wait_until(Deadline::none()); });
+  }
+  std::shared_ptr<Work::State> then(std::function<void()> next) override {
+    auto after = std::make_shared<State>(device_, communication_, flaws_);
+    after->queue([first = result_, next = std::move(next)] {
+      first->ended.wait_until(Deadline::none());
+      if (first->error != nullptr) std::rethrow_exception(first->error);
+      next();
+    });
+    return after;
+  }
+
+  /// Ends when `work` has run on the communication stream.
+  void queue(std::function<void()> work) {
+    communication_->push([result = result_, work = std::move(work)] { result->run(work); });
+  }
+
+ private:
+  FakeDevice& device_;
+  std::shared_ptr<FakeStream> communication_;
+  FakeFlaws flaws_;
+  std::shared_ptr<Result> result_ = std::make_shared<Result>();
+};
+
+FakeBackend::FakeBackend(FakeDevice& device, const BackendInit& init, FakeFlaws flaws)
+    : device_(device),
+      init_(init),
+      inner_(choose_backend("local", {}).entry->make(init)),
+      flaws_(flaws),
+      communication_(std::make_shared<FakeStream>()) {}
+
+FakeBackend::~FakeBackend() {
+  communication_->synchronize();  // Its kernels use the inner backend.
+}
+
+bool FakeBackend::supports(Operation operation, DType dtype, ReduceOp::Kind reduce) const noexcept {
+  return inner_->supports(operation, dtype, reduce);
+}
+
+Work FakeBackend::launch(std::span<const Op> ops, const Call& call) {
+  // A verb that does not block cannot throw what went wrong with it: the next one does.
+  if (const auto cause = inner_->failure())
+    throw Error(Errc::aborted, std::string("the group failed earlier: ") + cause->what());
+  if (!flaws_.ignores_call_stream) communication_->wait(device_.stream(call.stream).record());
+  auto state = std::make_shared<State>(device_, communication_, flaws_);
+  state->queue([this, owned = std::make_shared<const OwnedCall>(ops, call)] {
+    inner_->launch(owned->ops(), owned->call()).wait();
+  });
+  if (flaws_.blocks_the_host) state->wait_until(Deadline::none());
+  return Work(std::move(state));
+}
+
+void FakeBackend::refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept {
+  inner_->refuse(ops, call, why);
+}
+
+std::unique_ptr<Backend> FakeBackend::split(const SplitInit& init) {
+  BackendInit part = init_;
+  part.store = init.store;
+  part.rank = init.rank;
+  part.size = static_cast<int>(init.ranks.size());
+  part.name = init.name;
+  return std::make_unique<FakeBackend>(device_, part, flaws_);
+}
+
+void FakeBackend::abort(std::string_view why) noexcept {
+  inner_->abort(why);
+}
+
+std::optional<Error> FakeBackend::failure() const {
+  return inner_->failure();
+}
+
+}  // namespace tutti::test

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <memory>
+
+#include <tutti/backend.hpp>
+
+#include "support/fake_device.hpp"
+
+namespace tutti::test {
+
+/// Ways in which the fake backend can break the rules of streams, to show that tests notice.
+struct FakeFlaws {
+  bool ignores_call_stream = false;  ///< Reads the inputs without waiting for who makes them.
+  bool order_does_nothing = false;   ///< Nobody waits for the outputs.
+  bool blocks_the_host = false;      ///< launch() returns when the call has ended.
+};
+
+/// Arrays on a FakeDevice: calls run on a communication stream of this backend, in order behind
+/// Call::stream; the bytes travel over `local`, which sees the device's memory as the host memory
+/// that it is.
+class FakeBackend final : public Backend {
+ public:
+  /// Blocks until all ranks are there.
+  FakeBackend(FakeDevice& device, const BackendInit& init, FakeFlaws flaws = {});
+  ~FakeBackend() override;
+
+  bool supports(Operation operation, DType dtype, ReduceOp::Kind reduce) const noexcept override;
+  Memory& memory() noexcept override { return device_; }
+  Work launch(std::span<const Op> ops, const Call& call) override;
+  void refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept override;
+  std::unique_ptr<Backend> split(const SplitInit& init) override;
+  void abort(std::string_view why) noexcept override;
+  std::optional<Error> failure() const override;
+
+ private:
+  class State;
+
+  FakeDevice& device_;
+  BackendInit init_;
+  std::unique_ptr<Backend> inner_;
+  FakeFlaws flaws_;
+  std::shared_ptr<FakeStream> communication_;
+};
+
+}  // namespace tutti::test

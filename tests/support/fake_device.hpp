@@ -1,0 +1,95 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <tutti/deadline.hpp>
+#include <tutti/memory.hpp>
+#include <tutti/tensor.hpp>
+
+// An asynchronous device that exists only in tests. A stream is a thread that runs kernels in the
+// order in which they were queued, slowly. What is read too early or freed too early is poison.
+
+namespace tutti::test {
+
+/// A place in a stream. Done when everything queued before it has run.
+class FakeEvent {
+ public:
+  void set();
+  bool done() const;
+  /// True when done.
+  bool wait_until(Deadline deadline) const;
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  bool done_ = false;
+};
+
+class FakeStream {
+ public:
+  FakeStream();
+  ~FakeStream();  ///< Runs what is queued.
+  FakeStream(const FakeStream&) = delete;
+  FakeStream& operator=(const FakeStream&) = delete;
+
+  Stream handle() noexcept { return {this}; }
+  void push(std::function<void()> kernel);
+  std::shared_ptr<FakeEvent> record();
+  /// What is queued from now on runs after the event.
+  void wait(std::shared_ptr<FakeEvent> event);
+  /// Blocks the host until everything queued has run.
+  void synchronize();
+
+ private:
+  void loop();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> queue_;
+  bool stop_ = false;
+  std::thread thread_;  // Last: it uses the others.
+};
+
+/// One device of one rank: its memory and its default stream.
+class FakeDevice final : public Memory {
+ public:
+  static constexpr std::byte fresh{0xCD};  ///< What allocated memory holds.
+  static constexpr std::byte freed{0xDD};  ///< What released memory holds.
+
+  explicit FakeDevice(int index) noexcept : index_(index) {}
+  ~FakeDevice() override;
+
+  Device device() const noexcept override { return {DeviceType::extension, index_}; }
+  void* allocate(std::size_t bytes, Stream stream) override;
+  /// Poisons in order on `stream`. The memory itself stays until the device ends, so that whoever
+  /// uses it too late reads poison.
+  void release(void* data, std::size_t bytes, Stream stream) noexcept override;
+  /// In order on `stream`; blocks the host, so that host memory may be on either side.
+  void copy(void* to, const void* from, std::size_t bytes, Stream stream) override;
+
+  /// The stream of a handle; the default stream for null.
+  FakeStream& stream(Stream stream) noexcept;
+
+  /// A kernel that writes `value` to every float of `out` after `takes`.
+  void fill(const TensorView& out, float value, std::chrono::nanoseconds takes, Stream stream);
+  /// A kernel that copies floats after `takes`, within the device.
+  void copy_kernel(const TensorView& out, const ConstTensorView& in, std::chrono::nanoseconds takes,
+                   Stream stream);
+
+ private:
+  int index_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<std::byte[]>> blocks_;
+  FakeStream default_stream_;  // Last: its kernels use the memory.
+};
+
+}  // namespace tutti::test

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "support/forward_backend.hpp"
+
+namespace tutti::test {
+
+/// What goes wrong in a FaultBackend, and when: launches count from 0.
+struct Faults {
+  std::chrono::nanoseconds delay{};  ///< Before every launch.
+  std::optional<int> fail_at{};      ///< This launch throws `error` and reaches nobody.
+  Error error{Errc::backend, "injected fault"};
+  std::optional<int> drop_at{};     ///< This launch is lost, and nobody is told.
+  std::optional<int> corrupt_at{};  ///< The first byte of this launch's output is flipped.
+};
+
+/// A backend in which things go wrong on purpose.
+class FaultBackend final : public ForwardBackend {
+ public:
+  FaultBackend(std::unique_ptr<Backend> inner, Faults faults)
+      : ForwardBackend(std::move(inner)), faults_(std::move(faults)) {}
+
+  Work launch(std::span<const Op> ops, const Call& call) override {
+    const int now = launches_.fetch_add(1);
+    std::this_thread::sleep_for(faults_.delay);
+    if (faults_.fail_at == now) throw Error(faults_.error);
+    if (faults_.drop_at == now) return {};
+    Work work = inner().launch(ops, call);
+    if (faults_.corrupt_at == now) {
+      work.wait();
+      for (const Op& op : ops)
+        if (op.out.bytes() != 0) *static_cast<std::byte*>(op.out.data) ^= std::byte{0xff};
+    }
+    return work;
+  }
+
+ private:
+  Faults faults_;
+  std::atomic<int> launches_{0};
+};
+
+}  // namespace tutti::test

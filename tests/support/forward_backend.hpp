@@ -1,0 +1,39 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include <tutti/backend.hpp>
+
+namespace tutti::test {
+
+/// A decorator that changes nothing: what the others derive from.
+class ForwardBackend : public Backend {
+ public:
+  explicit ForwardBackend(std::unique_ptr<Backend> inner) noexcept : inner_(std::move(inner)) {}
+
+  bool supports(Operation operation, DType dtype, ReduceOp::Kind reduce) const noexcept override {
+    return inner_->supports(operation, dtype, reduce);
+  }
+  Memory& memory() noexcept override { return inner_->memory(); }
+  Work launch(std::span<const Op> ops, const Call& call) override {
+    return inner_->launch(ops, call);
+  }
+  void refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept override {
+    inner_->refuse(ops, call, why);
+  }
+  std::unique_ptr<Backend> split(const SplitInit& init) override { return inner_->split(init); }
+  void abort(std::string_view why) noexcept override { inner_->abort(why); }
+  std::optional<Error> failure() const override { return inner_->failure(); }
+
+ protected:
+  Backend& inner() const noexcept { return *inner_; }
+
+ private:
+  std::unique_ptr<Backend> inner_;
+};
+
+}  // namespace tutti::test

@@ -1,0 +1,206 @@
+#include "support/mutants.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/forward_backend.hpp"
+
+namespace tutti::test {
+
+namespace {
+
+using Kind = ReduceOp::Kind;
+
+std::byte* bytes_of(const TensorView& view) {
+  return static_cast<std::byte*>(view.data);
+}
+
+/// Launches other operations than it was asked for.
+class Rewriter final : public ForwardBackend {
+ public:
+  using Rewrite = std::function<void(Op& op)>;
+  Rewriter(std::unique_ptr<Backend> inner, Rewrite rewrite)
+      : ForwardBackend(std::move(inner)), rewrite_(std::move(rewrite)) {}
+
+  Work launch(std::span<const Op> ops, const Call& call) override {
+    std::vector<Op> changed(ops.begin(), ops.end());
+    for (Op& op : changed) rewrite_(op);
+    return inner().launch(changed, call);
+  }
+
+ private:
+  Rewrite rewrite_;
+};
+
+/// Spoils what blocking calls gave. Async ones end when it does not look.
+class Spoiler final : public ForwardBackend {
+ public:
+  using Spoil = std::function<void(const Op& op)>;
+  Spoiler(std::unique_ptr<Backend> inner, Spoil spoil)
+      : ForwardBackend(std::move(inner)), spoil_(std::move(spoil)) {}
+
+  Work launch(std::span<const Op> ops, const Call& call) override {
+    Work work = inner().launch(ops, call);
+    if (work.state() == nullptr)
+      for (const Op& op : ops) spoil_(op);
+    return work;
+  }
+
+ private:
+  Spoil spoil_;
+};
+
+/// Keeps what was in the last element of `out`, as a loop that ends one too early does.
+class DropsLastElement final : public ForwardBackend {
+ public:
+  using ForwardBackend::ForwardBackend;
+
+  Work launch(std::span<const Op> ops, const Call& call) override {
+    const TensorView out = ops[0].out;
+    const bool drops = call.blocking && out.bytes() != 0;
+    std::vector<std::byte> last(size_of(out.dtype));
+    const std::size_t at = drops ? out.bytes() - last.size() : 0;
+    if (drops) std::memcpy(last.data(), bytes_of(out) + at, last.size());
+    Work work = inner().launch(ops, call);
+    if (drops) std::memcpy(bytes_of(out) + at, last.data(), last.size());
+    return work;
+  }
+};
+
+/// Blocking collectives return at once; what they give comes too late for the caller to see.
+class ReturnsEarly final : public ForwardBackend {
+ public:
+  using ForwardBackend::ForwardBackend;
+
+  Work launch(std::span<const Op> ops, const Call& call) override {
+    late_ = {};
+    if (ops.size() != 1 || !call.blocking || is_point_to_point(ops[0].kind))
+      return inner().launch(ops, call);
+    Op op = ops[0];
+    // The caller's arrays may be gone by then.
+    const auto* in = static_cast<const std::byte*>(op.in.data);
+    in_.assign(in, in + op.in.bytes());
+    out_.assign(op.out.bytes(), std::byte{0});
+    op.in.data = in_.data();
+    op.out.data = in == bytes_of(op.out) ? in_.data() : out_.data();
+    Call later = call;
+    later.blocking = false;
+    late_ = inner().launch({&op, 1}, later);
+    return {};
+  }
+
+ private:
+  std::vector<std::byte> in_;
+  std::vector<std::byte> out_;
+  Work late_;
+};
+
+/// Says that calls which failed went well.
+class SwallowsErrors final : public ForwardBackend {
+ public:
+  using ForwardBackend::ForwardBackend;
+
+  Work launch(std::span<const Op> ops, const Call& call) override {
+    try {
+      return inner().launch(ops, call);
+    } catch (const Error&) {
+      return {};
+    }
+  }
+};
+
+Decorate rewrite(Rewriter::Rewrite f) {
+  return [f = std::move(f)](std::unique_ptr<Backend> inner) {
+    return std::make_unique<Rewriter>(std::move(inner), f);
+  };
+}
+
+Decorate spoil(Spoiler::Spoil f) {
+  return [f = std::move(f)](std::unique_ptr<Backend> inner) {
+    return std::make_unique<Spoiler>(std::move(inner), f);
+  };
+}
+
+template <typename Mutant>
+Decorate wrap() {
+  return [](std::unique_ptr<Backend> inner) { return std::make_unique<Mutant>(std::move(inner)); };
+}
+
+void change_kind(Op& op, Kind from, Kind to) {
+  if (op.reduce.kind == from) op.reduce = {to, 1};
+}
+
+void lose_nan(const Op& op) {
+  if (op.out.dtype != DType::f32) return;
+  if (op.reduce.kind != Kind::min && op.reduce.kind != Kind::max) return;
+  auto* values = static_cast<float*>(op.out.data);
+  for (std::int64_t i = 0; i < op.out.shape.numel(); ++i)
+    if (std::isnan(values[i])) values[i] = 0;
+}
+
+void swap_first_and_last_block(const Op& op, int size) {
+  const bool gathers = op.kind == Operation::all_gather || op.kind == Operation::all_to_all ||
+                       op.kind == Operation::gather;
+  if (!gathers || op.out.bytes() == 0 || op.rows[0] != op.rows[size - 1]) return;
+  const std::size_t block = static_cast<std::size_t>(op.rows[0]) * op.out.row_bytes();
+  std::swap_ranges(bytes_of(op.out), bytes_of(op.out) + block,
+                   bytes_of(op.out) + op.out.bytes() - block);
+}
+
+std::map<std::string, Decorate> mutants(int rank, int size) {
+  const bool last = rank == size - 1;
+  static const std::vector<std::byte> zeros(std::size_t{1} << 20);
+  return {
+      {"wrong_root", rewrite([size](Op& op) {
+         if (op.kind == Operation::broadcast) op.root = (op.root + 1) % size;
+       })},
+      {"sum_instead_of_max", rewrite([](Op& op) { change_kind(op, Kind::max, Kind::sum); })},
+      {"avg_does_not_divide", rewrite([](Op& op) { change_kind(op, Kind::avg, Kind::sum); })},
+      {"ignores_scale", rewrite([](Op& op) { op.reduce.scale = 1; })},
+      {"exclusive_scan_includes_itself", rewrite([](Op& op) {
+         if (op.kind == Operation::exclusive_scan) op.kind = Operation::scan;
+       })},
+      {"skips_last_rank", rewrite([last](Op& op) {
+         if (op.kind == Operation::all_reduce && last && op.in.bytes() <= zeros.size())
+           op.in.data = zeros.data();
+       })},
+      {"does_nothing", rewrite([](Op& op) {
+         if (op.kind == Operation::all_reduce) op = Op{};  // A barrier keeps the order.
+       })},
+      {"shifts_output", rewrite([](Op& op) {
+         if (op.kind == Operation::all_gather && op.out.bytes() != 0)
+           op.out.data = bytes_of(op.out) + size_of(op.out.dtype);
+       })},
+      {"ignores_tag", rewrite([](Op& op) { op.tag = 0; })},
+      {"corrupts_a_byte_on_last_rank", spoil([last](const Op& op) {
+         if (last && op.out.bytes() != 0) bytes_of(op.out)[op.out.bytes() / 2] ^= std::byte{1};
+       })},
+      {"loses_nan", spoil(lose_nan)},
+      {"swaps_blocks", spoil([size](const Op& op) { swap_first_and_last_block(op, size); })},
+      {"drops_last_element", wrap<DropsLastElement>()},
+      {"returns_early", wrap<ReturnsEarly>()},
+      {"swallows_errors", wrap<SwallowsErrors>()},
+      {"none", wrap<ForwardBackend>()},
+  };
+}
+
+}  // namespace
+
+Decorate mutant_of_this_process(int rank, int size) {
+  const char* name = std::getenv("TUTTI_TEST_MUTANT");
+  if (name == nullptr || *name == '\0') return {};
+  const auto all = mutants(rank, size);
+  const auto found = all.find(name);
+  if (found == all.end()) throw std::invalid_argument(std::string("no such mutant: ") + name);
+  return found->second;
+}
+
+}  // namespace tutti::test

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include <tutti/backend.hpp>
+
+// Deliberately broken backends. The conformance suite has to fail over each of them; otherwise it
+// would not notice the same fault in a real one. tests/conformance/run_mutant.py runs it so, with
+// the mutant's name in TUTTI_TEST_MUTANT.
+
+namespace tutti::test {
+
+using Decorate = std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)>;
+
+/// The mutant that TUTTI_TEST_MUTANT names, for GroupOptions::decorate of one rank; empty when
+/// there is none. Throws for an unknown name.
+Decorate mutant_of_this_process(int rank, int size);
+
+}  // namespace tutti::test

@@ -1,0 +1,243 @@
+#include "support/ranks.hpp"
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <map>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+#include <tuple>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "support/failure_watch.hpp"
+#include "support/mutants.hpp"
+
+namespace tutti::test {
+
+namespace {
+
+// A call that its deadline does not end would hang the suite for ever.
+constexpr auto hang_limit = 100s;
+
+class Thread {
+ public:
+  Thread() : thread_([this] { loop(); }) {}
+  ~Thread() {
+    give(nullptr);
+    thread_.join();
+  }
+
+  void give(const std::function<void()>* job) {
+    const std::scoped_lock lock(mutex_);
+    job_ = job;
+    has_job_ = true;
+    changed_.notify_all();
+  }
+  bool wait_until(std::chrono::steady_clock::time_point when) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_until(lock, when, [this] { return !has_job_; });
+  }
+
+ private:
+  void loop() {
+    while (true) {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return has_job_; });
+      if (job_ == nullptr) return;
+      lock.unlock();
+      (*job_)();
+      lock.lock();
+      has_job_ = false;
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  const std::function<void()>* job_ = nullptr;
+  bool has_job_ = false;
+  std::thread thread_;
+};
+
+// What went wrong on the ranks of one run, in the order in which it did.
+class Failures {
+ public:
+  void add(int rank, const std::string& text) {
+    const std::scoped_lock lock(mutex_);
+    texts_.push_back(fmt::format("rank {}: {}", rank, text));
+  }
+  bool any() const { return !texts_.empty(); }
+  void report() const {
+    if (texts_.empty()) return;
+    std::string all = texts_.front();
+    for (std::size_t i = 1; i < texts_.size(); ++i) all += "\n  then " + texts_[i];
+    ADD_FAILURE() << all;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> texts_;
+};
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    return fmt::format("{}: {}", name_of(e.code()), e.what());
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "something that is no exception";
+  }
+}
+
+// Runs `body` on one rank; true when it went well.
+bool attempt(int rank, int size, Failures& failures, const std::function<void()>& body) {
+  const testing::ScopedTrace trace(__FILE__, __LINE__, fmt::format("rank {} of {}", rank, size));
+  const FailureWatch watch;
+  try {
+    body();
+  } catch (...) {
+    failures.add(rank, text_of(std::current_exception()));
+    return false;
+  }
+  return !watch.fatal();
+}
+
+void start_and_join(int size, const std::function<void(int rank)>& body) {
+  static std::vector<std::unique_ptr<Thread>> threads;
+  while (threads.size() < static_cast<std::size_t>(size))
+    threads.push_back(std::make_unique<Thread>());
+  std::vector<std::function<void()>> jobs;
+  for (int rank = 0; rank < size; ++rank) jobs.emplace_back([&body, rank] { body(rank); });
+  for (std::size_t i = 0; i < jobs.size(); ++i) threads[i]->give(&jobs[i]);
+  const auto until = std::chrono::steady_clock::now() + hang_limit;
+  bool hung = false;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    if (threads[i]->wait_until(until)) continue;
+    std::cerr << "rank " << i << " of " << size << " hangs\n";
+    hung = true;
+  }
+  if (hung) std::abort();  // Its thread still uses what this function would give back.
+}
+
+using Groups = std::vector<std::optional<ProcessGroup>>;
+using WorldKey = std::tuple<std::string, int, bool>;
+
+std::map<WorldKey, Groups>& shared_groups() {
+  static std::map<WorldKey, Groups> groups;
+  return groups;
+}
+
+void make_group(std::optional<ProcessGroup>& group, const GroupOptions& options) {
+  group.emplace(ProcessGroup::create(options));
+}
+
+// True when every rank left `body` without an exception or a fatal failure.
+bool run(const World& world, Groups& groups, const std::function<void(ProcessGroup&)>& body,
+         const std::function<void(int rank)>& make = {}) {
+  Failures failures;
+  std::atomic<bool> well = true;
+  start_and_join(world.size, [&](int rank) {
+    auto& group = groups[static_cast<std::size_t>(rank)];
+    const bool good = attempt(rank, world.size, failures, [&] {
+      if (make) make(rank);
+      body(*group);
+    });
+    if (good) return;
+    well = false;
+    if (group) group->abort(fmt::format("rank {} left the test", rank));
+  });
+  failures.report();
+  return well;
+}
+
+}  // namespace
+
+void on_threads(int size, const std::function<void(int rank)>& body) {
+  Failures failures;
+  start_and_join(size, [&](int rank) { attempt(rank, size, failures, [&] { body(rank); }); });
+  failures.report();
+}
+
+GroupOptions group_options(const World& world, int rank, std::shared_ptr<Store> store) {
+  GroupOptions options;
+  options.backend = world.backend;
+  options.store = std::move(store);
+  options.rank = rank;
+  options.size = world.size;
+  options.timeout = group_timeout;
+  options.checked = world.checked;
+  options.logger = [](LogLevel, std::string_view) {};  // Broken groups are expected here.
+  options.decorate = mutant_of_this_process(rank, world.size);
+  return options;
+}
+
+void on_ranks(const World& world, const std::function<void(ProcessGroup&)>& body) {
+  const WorldKey key{world.backend, world.size, world.checked};
+  Groups& groups = shared_groups()[key];
+  bool well = false;
+  if (groups.empty()) {
+    groups.resize(static_cast<std::size_t>(world.size));
+    const auto store = make_memory_store();
+    well = run(world, groups, body, [&](int rank) {
+      GroupOptions options = group_options(world, rank, store);
+      options.name = to_string(world);
+      make_group(groups[static_cast<std::size_t>(rank)], options);
+    });
+  } else {
+    well = run(world, groups, body);
+  }
+  if (!well) shared_groups().erase(key);
+}
+
+void on_fresh_ranks(const World& world, const std::function<void(ProcessGroup&)>& body,
+                    const Fresh& fresh) {
+  Groups groups(static_cast<std::size_t>(world.size));
+  const auto store = fresh.store ? fresh.store : make_memory_store();
+  run(world, groups, body, [&](int rank) {
+    GroupOptions options = group_options(world, rank, store);
+    options.timeout = fresh.timeout;
+    options.name = fresh.name;
+    if (fresh.adjust) fresh.adjust(options);
+    make_group(groups[static_cast<std::size_t>(rank)], options);
+  });
+}
+
+void drop_shared_groups() {
+  shared_groups().clear();
+}
+
+struct Meeting::Impl {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int size = 0;
+  int here = 0;
+  std::uint64_t round = 0;
+};
+
+Meeting::Meeting(int size) : impl_(std::make_unique<Impl>()) {
+  impl_->size = size;
+}
+
+Meeting::~Meeting() = default;
+
+void Meeting::wait() {
+  std::unique_lock lock(impl_->mutex);
+  const std::uint64_t round = impl_->round;
+  if (++impl_->here == impl_->size) {
+    impl_->here = 0;
+    ++impl_->round;
+    impl_->changed.notify_all();
+    return;
+  }
+  if (!impl_->changed.wait_for(lock, 2 * group_timeout, [&] { return impl_->round != round; }))
+    throw std::runtime_error("a rank did not come to the meeting");
+}
+
+}  // namespace tutti::test

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <tutti/process_group.hpp>
+
+#include "support/worlds.hpp"
+
+// Ranks are threads of this process. The threads are made once, and the groups once per World:
+// a test that leaves its group usable shares it with the next one.
+//
+// A rank that throws or fails an ASSERT aborts its group, so that the others do not wait for it;
+// the test then fails with the text of every rank, the first one first.
+
+namespace tutti::test {
+
+using namespace std::chrono_literals;
+
+/// How long a call of a test may take before it counts as hung.
+inline constexpr std::chrono::nanoseconds group_timeout = 15s;
+
+/// Runs `body(rank)` on `size` threads at the same time and waits for all.
+void on_threads(int size, const std::function<void(int rank)>& body);
+
+/// Runs `body` on every rank of the World's shared group. Make a fresh one to break it.
+void on_ranks(const World& world, const std::function<void(ProcessGroup& group)>& body);
+
+/// What a fresh group differs in.
+struct Fresh {
+  std::chrono::nanoseconds timeout = group_timeout;
+  std::shared_ptr<Store> store{};  ///< Null: a new one in memory.
+  std::string name = "fresh";
+  std::function<void(GroupOptions& options)> adjust{};  ///< The last word, on each rank.
+};
+
+/// Runs `body` on every rank of a new group. The groups live until every rank has left `body`.
+void on_fresh_ranks(const World& world, const std::function<void(ProcessGroup& group)>& body,
+                    const Fresh& fresh = {});
+
+/// The options of one rank of a World; the mutant of this process, if any, is in `decorate`.
+GroupOptions group_options(const World& world, int rank, std::shared_ptr<Store> store);
+
+/// Ends the shared groups. Their next use makes new ones.
+void drop_shared_groups();
+
+/// Ranks meet here without the help of a group. For one run of `size` ranks.
+class Meeting {
+ public:
+  explicit Meeting(int size);
+  ~Meeting();
+  Meeting(const Meeting&) = delete;
+  Meeting& operator=(const Meeting&) = delete;
+  /// Blocks until all are here. May be used again. Throws when somebody does not come.
+  void wait();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// What every rank leaves for the others to look at after the run.
+template <typename T>
+class PerRank {
+ public:
+  explicit PerRank(int size) : values_(static_cast<std::size_t>(size)) {}
+  T& operator[](int rank) { return values_[static_cast<std::size_t>(rank)]; }
+  const std::vector<T>& all() const { return values_; }
+
+ private:
+  std::vector<T> values_;
+};
+
+}  // namespace tutti::test

@@ -1,0 +1,47 @@
+#include "support/worlds.hpp"
+
+#include <cstdlib>
+#include <string_view>
+
+#include <tutti/backend.hpp>
+
+namespace tutti::test {
+
+std::string to_string(const World& world) {
+  return world.backend + (world.checked ? "_checked_w" : "_normal_w") + std::to_string(world.size);
+}
+
+std::ostream& operator<<(std::ostream& out, const World& world) {
+  return out << to_string(world);
+}
+
+std::vector<World> worlds(std::initializer_list<int> sizes) {
+  std::vector<World> all;
+  for (const BackendEntry& entry : backends()) {
+    if (!entry.unavailable().empty()) continue;
+    for (const bool checked : {false, true})
+      for (const int size : sizes) all.push_back({std::string(entry.name), size, checked});
+  }
+  return all;
+}
+
+std::vector<World> worlds_of_several() {
+  return worlds({2, 3, 4});
+}
+
+std::vector<World> worlds_that_compare() {
+  std::vector<World> all = worlds_of_several();
+  std::erase_if(all, [](const World& world) { return world.backend != "local" && !world.checked; });
+  return all;
+}
+
+bool reduced() {
+  const char* value = std::getenv("TUTTI_TEST_REDUCED");
+  return value != nullptr && std::string_view(value) != "0" && *value != '\0';
+}
+
+bool always_order_fixed(const std::string& backend) {
+  return backend == "local" || backend == "shm";
+}
+
+}  // namespace tutti::test

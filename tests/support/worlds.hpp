@@ -1,0 +1,45 @@
+#pragma once
+
+#include <initializer_list>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace tutti::test {
+
+/// Where a case runs: a backend of the table, a world size and a mode.
+struct World {
+  std::string backend;
+  int size = 1;
+  bool checked = false;
+};
+
+/// "local_normal_w3": the tail of a case's name, for --gtest_filter.
+std::string to_string(const World& world);
+std::ostream& operator<<(std::ostream& out, const World& world);
+
+/// Every backend of the table that can run here, in both modes, at each size.
+std::vector<World> worlds(std::initializer_list<int> sizes = {1, 2, 3, 4});
+/// The same with at least two ranks.
+std::vector<World> worlds_of_several();
+/// The worlds in which a difference between ranks is found before the data moves: `local` always,
+/// the others in checked mode.
+std::vector<World> worlds_that_compare();
+
+/// Whether TUTTI_TEST_REDUCED is set: fewer dtypes and sizes, for runs under a sanitizer.
+bool reduced();
+
+/// The backends that reduce as a left fold, rounded once, also when nobody asks for it.
+bool always_order_fixed(const std::string& backend);
+
+/// INSTANTIATE_TEST_SUITE_P's name of a case: its parameter in words.
+struct CaseName {
+  template <typename Param>
+  std::string operator()(const testing::TestParamInfo<Param>& info) const {
+    return to_string(info.param);
+  }
+};
+
+}  // namespace tutti::test
