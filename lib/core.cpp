@@ -20,10 +20,6 @@
 namespace tutti::internal {
 namespace {
 
-DType dtype_of_op(const Op& op) noexcept {
-  return op.kind == Operation::recv || op.kind == Operation::scatter ? op.out.dtype : op.in.dtype;
-}
-
 bool wants_checks(const GroupOptions& o) {
   if (o.checked) return *o.checked;
   const char* text = std::getenv("TUTTI_CHECK");
@@ -182,17 +178,27 @@ Work Core::issue(Op& op, const CallOptions& options, bool blocking) {
 
   const std::span<Op> ops(&op, 1);
   Call call = number(ops, options, blocking);
+  check_numbered(ops, options, call, supported);
+  sign(ops, call);
+  return send(ops, call);
+}
+
+void Core::run_slowly(Op& op, const CallOptions& options) {
+  Work work = issue(op, options, true);
+  if (work.state() != nullptr) std::move(work).release()->order(options.stream);
+}
+
+void Core::check_numbered(std::span<Op> ops, const CallOptions& options, const Call& call,
+                          bool supported) {
   try {
-    check(op, options, supported);
+    check(ops[0], options, supported);
   } catch (const Error& error) {
     const auto [ring, index] = trace_place(ops, call);
-    ring->begin(index, traced_seq(ops, call), op, 1, !blocking, call.name);
+    ring->begin(index, traced_seq(ops, call), ops[0], 1, !call.blocking, call.name);
     ring->end(index, TraceEntry::State::refused);
     backend_->refuse(ops, call, error);
     throw with_place(error, ops, call);
   }
-  sign(ops, call);
-  return send(ops, call);
 }
 
 Work Core::launch(std::span<Op> ops, const CallOptions& options, bool blocking) {
@@ -203,12 +209,7 @@ Work Core::launch(std::span<Op> ops, const CallOptions& options, bool blocking) 
 }
 
 Call Core::number(std::span<Op> ops, const CallOptions& options, bool blocking) {
-  Call call{.stream = options.stream,
-            .deadline = options.deadline,
-            .timeout = options_.timeout,
-            .blocking = blocking,
-            .order_fixed = options.order_fixed,
-            .name = options.name};
+  Call call = make_call(options, blocking);
   bool numbered = false;
   for (auto& op : ops) {
     if (is_point_to_point(op.kind)) {
@@ -223,11 +224,6 @@ Call Core::number(std::span<Op> ops, const CallOptions& options, bool blocking) 
 }
 
 void Core::sign(std::span<Op> ops, Call& call) noexcept {
-  const auto finish = [&](Hash& hash) {
-    if (call.order_fixed) hash.add(1);
-    if (!call.name.empty()) hash.add(call.name);
-    return hash.value();
-  };
   Hash all;
   for (auto& op : ops) {
     if (!is_point_to_point(op.kind)) {
@@ -236,9 +232,9 @@ void Core::sign(std::span<Op> ops, Call& call) noexcept {
     }
     Hash own;
     add(own, op);
-    op.fingerprint = finish(own);
+    op.fingerprint = finish_hash(own, call);
   }
-  call.fingerprint = finish(all);
+  call.fingerprint = finish_hash(all, call);
 }
 
 std::pair<TraceRing*, std::uint64_t> Core::trace_place(std::span<const Op> ops,
@@ -263,13 +259,14 @@ Work Core::send(std::span<const Op> ops, const Call& call) {
     }
     const auto token = index << 1 | (ring == &pairs_ ? 1U : 0U);
     return Work(std::move(work).release(), shared_from_this(), token);
-  } catch (const Error& error) {
+  } catch (...) {
     ring->end(index, TraceEntry::State::failed);
-    throw with_place(error, ops, call);
-  } catch (const std::exception& error) {
-    ring->end(index, TraceEntry::State::failed);
-    throw with_place(Error(Errc::backend, error.what()), ops, call);
+    throw_with_place(ops, call);
   }
+}
+
+void Core::throw_with_place(std::span<const Op> ops, const Call& call) const {
+  throw with_place(to_error(std::current_exception()), ops, call);
 }
 
 Error Core::with_place(const Error& error, std::span<const Op> ops, const Call& call) const {

@@ -29,24 +29,24 @@ void TraceRing::read(std::vector<TraceEntry>& out) const {
     TraceEntry e;
     e.seq = slot.seq.load(acquire);
     const auto what = slot.what.load(acquire);
-    e.operation = static_cast<Operation>(what & 0xff);
-    e.dtype = static_cast<DType>(what >> 8 & 0xff);
-    e.reduce = static_cast<ReduceOp::Kind>(what >> 16 & 0xff);
-    e.async = (what >> 24 & 1) != 0;
-    e.ops = static_cast<std::uint32_t>(what >> 32);
+    e.operation = static_cast<Operation>(what & 0xf);
+    e.dtype = static_cast<DType>(what >> 4 & 0xf);
+    e.reduce = static_cast<ReduceOp::Kind>(what >> 8 & 0xf);
+    e.async = (what >> 12 & 1) != 0;
+    e.ops = static_cast<std::uint32_t>(what >> 16 & 0xffff);
+    e.peer = static_cast<std::int32_t>(static_cast<std::uint32_t>(what >> 32));
     e.bytes = slot.bytes.load(acquire);
     e.started =
         std::chrono::steady_clock::time_point(std::chrono::nanoseconds(slot.started.load(acquire)));
-    e.peer = slot.peer.load(acquire);
     std::array<char, 16> name{};
     const std::array words{slot.name[0].load(acquire), slot.name[1].load(acquire)};
     std::memcpy(name.data(), words.data(), name.size());
     e.name.assign(name.data(), ::strnlen(name.data(), name.size()));
-    e.state = static_cast<TraceEntry::State>(version & 3);
-    // Written again meanwhile: the newer call will be in the next snapshot. A state that moved on
-    // is no reason to drop it.
-    if (slot.version.load(relaxed) >> 2 == version >> 2)
-      found.push_back({version >> 2, std::move(e)});
+    const auto ended = slot.ended.load(acquire);
+    e.state = ended >> 2 == version ? static_cast<TraceEntry::State>(ended & 3)
+                                    : TraceEntry::State::running;
+    // Written again meanwhile: the newer call will be in the next snapshot.
+    if (slot.version.load(relaxed) == version) found.push_back({version, std::move(e)});
   }
   std::ranges::sort(found, {}, &Found::index);
   for (auto& f : found) out.push_back(std::move(f.entry));

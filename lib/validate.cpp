@@ -37,12 +37,9 @@ constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
 }
 
 template <typename View>
-[[gnu::always_inline]] inline void check_array(const char* what, const View& v, const Bounds& b) {
-  // No element type has more than 8 bytes.
-  if (static_cast<int>(v.dtype) < dtype_count && v.shape.numel() <= most / 8 && v.data != nullptr &&
-      v.device == b.device) [[likely]]
-    return;
-  refuse_array(what, v, b);
+void check_array(const char* what, const View& v, const Bounds& b) {
+  if (!is_plain_array(v, b)) [[unlikely]]
+    refuse_array(what, v, b);
 }
 
 void check_dtypes(const Op& op) {

@@ -40,8 +40,12 @@ class Shape {
   }
   Shape with_rows(std::int64_t rows) const;  ///< Same row shape, other dim 0.
 
-  /// Unused dimensions are 0, so comparing all of them is exact.
-  friend bool operator==(const Shape&, const Shape&) = default;
+  friend bool operator==(const Shape& a, const Shape& b) noexcept {
+    if (a.ndim_ != b.ndim_) return false;
+    for (std::size_t i = 0; i < a.ndim_; ++i)
+      if (a.dims_[i] != b.dims_[i]) return false;
+    return true;
+  }
 
  private:
   std::array<std::int64_t, max_dims> dims_{};

@@ -14,6 +14,7 @@
 
 #include <tutti/process_group.hpp>
 
+#include "internal/fingerprint.hpp"
 #include "internal/fork_guard.hpp"
 #include "internal/trace_ring.hpp"
 #include "internal/validate.hpp"
@@ -41,12 +42,9 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
 
   /// One call, from its arguments to its Work.
   Work issue(Op& op, const CallOptions& options, bool blocking);
-  /// The same, ordered on the call's stream without blocking the host there.
-  void run(Op& op, const CallOptions& options) {
-    Work work = issue(op, options, true);
-    if (work.state() != nullptr) [[unlikely]]
-      std::move(work).release()->order(options.stream);
-  }
+  /// The same, ordered on the call's stream without blocking the host there. Inline, so that each
+  /// verb has a path of its own.
+  [[gnu::always_inline]] void run(Op& op, const CallOptions& options);
   /// Several as one, checked already.
   Work launch(std::span<Op> ops, const CallOptions& options, bool blocking);
 
@@ -75,10 +73,23 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
  private:
   [[noreturn]] void throw_unusable() const;
   void check(Op& op, const CallOptions& options, bool supported) const;
+  /// check(), and on an error the refusal.
+  void check_numbered(std::span<Op> ops, const CallOptions& options, const Call& call,
+                      bool supported);
+  void run_slowly(Op& op, const CallOptions& options);
+  Call make_call(const CallOptions& options, bool blocking) const noexcept {
+    return {.stream = options.stream,
+            .deadline = options.deadline,
+            .timeout = options_.timeout,
+            .blocking = blocking,
+            .order_fixed = options.order_fixed,
+            .name = options.name};
+  }
   Call number(std::span<Op> ops, const CallOptions& options, bool blocking);
   static void sign(std::span<Op> ops, Call& call) noexcept;
   Work send(std::span<const Op> ops, const Call& call);
   Work lower(Op& op, const CallOptions& options, bool blocking);
+  [[noreturn]] void throw_with_place(std::span<const Op> ops, const Call& call) const;
   Error with_place(const Error& error, std::span<const Op> ops, const Call& call) const;
   /// Which trace a launch goes to, and its place in it.
   std::pair<TraceRing*, std::uint64_t> trace_place(std::span<const Op> ops,
@@ -114,5 +125,41 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
 
   std::unique_ptr<Backend> backend_;  // Last: ends first.
 };
+
+/// What the fingerprints of all operations of a launch have in common.
+inline std::uint64_t finish_hash(Hash& hash, const Call& call) noexcept {
+  if (call.order_fixed) hash.add(1);
+  if (!call.name.empty()) hash.add(call.name);
+  return hash.value();
+}
+
+constexpr DType dtype_of_op(const Op& op) noexcept {
+  return op.kind == Operation::recv || op.kind == Operation::scatter ? op.out.dtype : op.in.dtype;
+}
+
+inline void Core::run(Op& op, const CallOptions& options) {
+  const bool unusable = fork_guard_.forked() || broken_.load(std::memory_order_relaxed);
+  if (unusable || collector.load(std::memory_order_acquire) != nullptr ||
+      is_point_to_point(op.kind) || !backend_->supports(op.kind, dtype_of_op(op), op.reduce.kind))
+      [[unlikely]]
+    return run_slowly(op, options);
+  Call call = make_call(options, true);
+  call.seq = next_seq_.fetch_add(1, std::memory_order_relaxed);
+  const std::span<Op> ops(&op, 1);
+  if (!accept_plain(op, bounds_)) check_numbered(ops, options, call, true);
+  Hash hash;
+  add(hash, op);
+  call.fingerprint = finish_hash(hash, call);
+  collectives_.begin(call.seq, call.seq, op, 1, false, call.name);
+  try {
+    Work work = backend_->launch(ops, call);
+    if (work.state() != nullptr) [[unlikely]]
+      std::move(work).release()->order(options.stream);
+  } catch (...) {
+    collectives_.end(call.seq, TraceEntry::State::failed);
+    throw_with_place(ops, call);
+  }
+  collectives_.end(call.seq, TraceEntry::State::done);
+}
 
 }  // namespace tutti::internal

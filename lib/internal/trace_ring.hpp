@@ -36,48 +36,48 @@ class TraceRing {
     const bool has_in = first.in.data != nullptr || first.out.data == nullptr;
     const auto dtype = has_in ? first.in.dtype : first.out.dtype;
     slot.seq.store(seq, release);
-    slot.what.store(
-        static_cast<std::uint64_t>(first.kind) | static_cast<std::uint64_t>(dtype) << 8 |
-            static_cast<std::uint64_t>(first.reduce.kind) << 16 |
-            static_cast<std::uint64_t>(async) << 24 | static_cast<std::uint64_t>(ops) << 32,
-        release);
+    slot.what.store(static_cast<std::uint64_t>(first.kind) |
+                        static_cast<std::uint64_t>(dtype) << 4 |
+                        static_cast<std::uint64_t>(first.reduce.kind) << 8 |
+                        static_cast<std::uint64_t>(async) << 12 |
+                        static_cast<std::uint64_t>(std::min<std::size_t>(ops, 0xffff)) << 16 |
+                        static_cast<std::uint64_t>(
+                            static_cast<std::uint32_t>(first.root >= 0 ? first.root : first.peer))
+                            << 32,
+                    release);
     slot.bytes.store(static_cast<std::int64_t>(has_in ? first.in.bytes() : first.out.bytes()),
                      release);
     slot.started.store(coarse_now(), release);
-    slot.peer.store(first.root >= 0 ? first.root : first.peer, release);
     std::array<std::uint64_t, 2> words{};
     if (!name.empty()) [[unlikely]]
       std::memcpy(words.data(), name.data(), std::min(name.size(), sizeof words));
     slot.name[0].store(words[0], release);
     slot.name[1].store(words[1], release);
-    slot.version.store(version_of(index, TraceEntry::State::running), release);
+    slot.version.store(index + 1, release);
   }
 
+  /// A plain store: another locked instruction would cost more than all of begin(). When 64 later
+  /// calls have taken the slot meanwhile, its version no longer matches and this says nothing.
   void end(std::uint64_t index, TraceEntry::State state) noexcept {
-    auto& version = slots_[index % length].version;
-    auto mine = version_of(index, TraceEntry::State::running);
-    // Only if 64 later calls have not taken the slot.
-    version.compare_exchange_strong(mine, version_of(index, state), std::memory_order_release,
-                                    std::memory_order_relaxed);
+    slots_[index % length].ended.store(ended_of(index, state), std::memory_order_release);
   }
 
   /// Appends what is there, oldest first.
   void read(std::vector<TraceEntry>& out) const;
 
  private:
-  static constexpr std::uint64_t version_of(std::uint64_t index,
-                                            TraceEntry::State state) noexcept {
+  static constexpr std::uint64_t ended_of(std::uint64_t index, TraceEntry::State state) noexcept {
     return (index + 1) << 2 | static_cast<std::uint64_t>(state);
   }
 
-  // A slot is a sequence lock: `version` is (index + 1) * 4 + state, and 0 while it is written.
+  // A slot is a sequence lock: `version` is index + 1, and 0 while it is written.
   struct alignas(64) Slot {
     std::atomic<std::uint64_t> version{0};
+    std::atomic<std::uint64_t> ended{0};  // Says how this version ended, once it has.
     std::atomic<std::uint64_t> seq{0};
-    std::atomic<std::uint64_t> what{0};  // Operation, dtype, reduce op, async, number of ops.
+    std::atomic<std::uint64_t> what{0};  // Operation, dtype, reduce op, async, ops, peer.
     std::atomic<std::int64_t> bytes{0};
     std::atomic<std::int64_t> started{0};  // Nanoseconds of the steady clock.
-    std::atomic<std::int32_t> peer{-1};
     std::array<std::atomic<std::uint64_t>, 2> name{};
   };
   std::array<Slot, length> slots_;
