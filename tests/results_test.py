@@ -1,0 +1,56 @@
+"""results.py counts cases where a program reports them, and never less than one failure where something broke."""
+import contextlib
+import io
+import json
+import pathlib
+import tempfile
+import unittest
+
+import results
+
+CASES = """
+  <testsuite name="tutti.tutti:unit / numbers.Sum">
+    <testcase name="Adds" status="run"/>
+    <testcase name="Wraps" status="run">{fault}</testcase>
+    <testcase name="Later" status="notrun"/>
+  </testsuite>
+  <testsuite name="tutti.tutti:unit / numbers.Product"><testcase name="Multiplies" status="run"/></testsuite>
+  <testsuite name="tutti.tutti:unit / numbers of others"><testcase name="Adds" status="run"/></testsuite>"""
+
+
+class ResultsTest(unittest.TestCase):
+    def count(self, programs, cases=""):
+        with tempfile.TemporaryDirectory() as folder:
+            base = pathlib.Path(folder, "check")
+            if programs is not None:
+                log = [json.dumps({"name": name, "result": result}) for name, result in programs]
+                base.with_suffix(".json").write_text("\n".join(log))
+                base.with_suffix(".junit.xml").write_text(f"<testsuites>{cases}</testsuites>")
+            said = io.StringIO()
+            with contextlib.redirect_stdout(said):
+                status = results.main([str(base)])
+        return said.getvalue().splitlines()[-1], status
+
+    def test_counts_the_cases_of_a_program(self):
+        self.assertEqual(self.count([("tutti:unit / numbers", "OK")], CASES.format(fault="")),
+                         ("3 passed, 0 failed", 0))
+
+    def test_counts_a_program_without_cases_once(self):
+        self.assertEqual(self.count([("tutti:lint / words", "OK"), ("tutti:lint / shell", "SKIP")]),
+                         ("1 passed, 0 failed", 0))
+
+    def test_counts_failed_cases(self):
+        self.assertEqual(self.count([("tutti:unit / numbers", "FAIL")], CASES.format(fault="<failure/>")),
+                         ("2 passed, 1 failed", 1))
+
+    def test_counts_a_program_that_broke_after_good_cases_as_a_failure(self):
+        self.assertEqual(self.count([("tutti:unit / numbers", "TIMEOUT")], CASES.format(fault="")),
+                         ("3 passed, 1 failed", 1))
+
+    def test_counts_a_run_without_results_as_a_failure(self):
+        self.assertEqual(self.count(None), ("0 passed, 1 failed", 1))
+        self.assertEqual(self.count([("tutti:lint / shell", "SKIP")]), ("0 passed, 1 failed", 1))
+
+
+if __name__ == "__main__":
+    unittest.main()
