@@ -108,24 +108,25 @@ A divide(A sum, std::size_t count) noexcept {
 // What is held between the inputs: a few KiB, so that it stays in the first-level cache.
 constexpr std::size_t block = 512;
 
+/// An element of input k, ready to be added.
+template <typename T, Kind kind>
+Acc<T> term(std::span<const void* const> inputs, std::span<const double> scales, std::size_t k,
+            std::size_t offset) noexcept {
+  const Acc<T> value = load<T>(static_cast<const std::byte*>(inputs[k]) + offset);
+  if constexpr (kind == Kind::premul_sum) return value * static_cast<Acc<T>>(scales[k]);
+  return value;
+}
+
 /// Folds n <= block elements that begin at `offset` bytes. Reads all inputs before it writes.
 template <typename T, Kind kind>
 void fold_block(std::byte* out, std::span<const void* const> inputs, std::span<const double> scales,
                 std::size_t offset, std::size_t n) noexcept {
   Acc<T> acc[block];
-  for (std::size_t k = 0; k < inputs.size(); ++k) {
-    const auto* in = static_cast<const std::byte*>(inputs[k]) + offset;
-    const auto term = [&](std::size_t i) {
-      const Acc<T> value = load<T>(in + i * sizeof(T));
-      if constexpr (kind == Kind::premul_sum) return value * static_cast<Acc<T>>(scales[k]);
-      return value;
-    };
-    if (k == 0) {
-      for (std::size_t i = 0; i < n; ++i) acc[i] = term(i);
-    } else {
-      for (std::size_t i = 0; i < n; ++i) acc[i] = apply<kind>(acc[i], term(i));
-    }
-  }
+  for (std::size_t i = 0; i < n; ++i)
+    acc[i] = term<T, kind>(inputs, scales, 0, offset + i * sizeof(T));
+  for (std::size_t k = 1; k < inputs.size(); ++k)
+    for (std::size_t i = 0; i < n; ++i)
+      acc[i] = apply<kind>(acc[i], term<T, kind>(inputs, scales, k, offset + i * sizeof(T)));
   for (std::size_t i = 0; i < n; ++i) {
     if constexpr (kind == Kind::avg) acc[i] = divide(acc[i], inputs.size());
     store<T>(out + i * sizeof(T), acc[i]);
