@@ -163,7 +163,7 @@ Work Core::issue(Op& op, const CallOptions& options, bool blocking) {
     failf(Errc::invalid_argument,
           "{}: peer is {} and tag is {}; this group has ranks 0 to {}, tags are >= 0",
           name_of(op.kind), op.peer, op.tag, bounds_.size - 1);
-  const bool supported = backend_->supports(op.kind, dtype_of_op(op), op.reduce.kind);
+  const bool supported = backend_->supports(op.kind, dtype_of_op(op.kind, op), op.reduce.kind);
   if (auto* open = collector.load(std::memory_order_acquire);
       open != nullptr && open->collects_here()) [[unlikely]] {
     if (blocking)
@@ -194,7 +194,7 @@ void Core::check_numbered(std::span<Op> ops, const CallOptions& options, const C
     check(ops[0], options, supported);
   } catch (const Error& error) {
     const auto [ring, index] = trace_place(ops, call);
-    ring->begin(index, traced_seq(ops, call), ops[0], 1, !call.blocking, call.name);
+    ring->begin(index, traced_seq(ops, call), ops[0].kind, ops[0], 1, !call.blocking, call.name);
     ring->end(index, TraceEntry::State::refused);
     backend_->refuse(ops, call, error);
     throw with_place(error, ops, call);
@@ -250,7 +250,7 @@ std::uint64_t Core::traced_seq(std::span<const Op> ops, const Call& call) noexce
 
 Work Core::send(std::span<const Op> ops, const Call& call) {
   const auto [ring, index] = trace_place(ops, call);
-  ring->begin(index, traced_seq(ops, call), ops[0], ops.size(), !call.blocking, call.name);
+  ring->begin(index, traced_seq(ops, call), ops[0].kind, ops[0], ops.size(), !call.blocking, call.name);
   try {
     Work work = backend_->launch(ops, call);
     if (work.state() == nullptr) {
@@ -302,7 +302,7 @@ std::vector<std::array<std::int64_t, 2>> Core::exchange(std::array<std::int64_t,
     const ConstTensorView in(mine.data(), DType::i64, {2});
     const TensorView out(all.data(), DType::i64, {2 * std::int64_t{bounds_.size}});
     Op gather{.kind = Operation::all_gather, .in = in, .out = out};
-    run(gather, {.name = what});
+    run<Operation::all_gather>(gather, {.name = what});
     return all;
   }
   // A device would have to be synchronised with; the store is on the host anyway.

@@ -9,8 +9,15 @@
 namespace tutti {
 namespace {
 
-Op element_wise(Operation kind, const ConstTensorView& in, const TensorView& out, ReduceOp op) {
-  return {.kind = kind, .in = in, .out = out, .reduce = op};
+/// Written out: where an aggregate with many empty members is initialised in place, GCC 12 clears
+/// it with `rep stos`, which takes longer to start than all the rest of the front.
+Op make(Operation kind, const ConstTensorView& in, const TensorView& out, ReduceOp reduce = {},
+        Rows rows = {}, int root = -1) {
+  return {.kind = kind, .in = in, .out = out, .rows = rows, .reduce = reduce, .root = root};
+}
+
+Op make_pair(Operation kind, const ConstTensorView& in, const TensorView& out, int peer, int tag) {
+  return {.kind = kind, .in = in, .out = out, .peer = peer, .tag = tag};
 }
 
 }  // namespace
@@ -52,7 +59,7 @@ bool ProcessGroup::supports(Operation operation, DType dtype, ReduceOp op) const
 #define TUTTI_VERB(name, params, ...)         \
   void ProcessGroup::name params {            \
     Op op_ = __VA_ARGS__;                     \
-    core_->run(op_, options);                 \
+    core_->run<Operation::name>(op_, options); \
   }                                           \
   Work ProcessGroup::name##_async params {    \
     Op op_ = __VA_ARGS__;                     \
@@ -61,37 +68,34 @@ bool ProcessGroup::supports(Operation operation, DType dtype, ReduceOp op) const
 #define TUTTI_ARGS(...) (__VA_ARGS__, const CallOptions& options)
 
 TUTTI_VERB(all_reduce, TUTTI_ARGS(TensorView data, ReduceOp op),
-           element_wise(Operation::all_reduce, data, data, op))
+           make(Operation::all_reduce, data, data, op))
 TUTTI_VERB(all_reduce, TUTTI_ARGS(ConstTensorView in, TensorView out, ReduceOp op),
-           element_wise(Operation::all_reduce, in, out, op))
+           make(Operation::all_reduce, in, out, op))
 TUTTI_VERB(scan, TUTTI_ARGS(ConstTensorView in, TensorView out, ReduceOp op),
-           element_wise(Operation::scan, in, out, op))
+           make(Operation::scan, in, out, op))
 TUTTI_VERB(exclusive_scan, TUTTI_ARGS(ConstTensorView in, TensorView out, ReduceOp op),
-           element_wise(Operation::exclusive_scan, in, out, op))
+           make(Operation::exclusive_scan, in, out, op))
 TUTTI_VERB(broadcast, TUTTI_ARGS(TensorView data, int root),
-           Op{.kind = Operation::broadcast, .in = data, .out = data, .root = root})
+           make(Operation::broadcast, data, data, {}, {}, root))
 TUTTI_VERB(reduce, TUTTI_ARGS(ConstTensorView in, TensorView out, int root, ReduceOp op),
-           Op{.kind = Operation::reduce, .in = in, .out = out, .reduce = op, .root = root})
+           make(Operation::reduce, in, out, op, {}, root))
 TUTTI_VERB(all_gather, TUTTI_ARGS(ConstTensorView in, TensorView out, Rows rows),
-           Op{.kind = Operation::all_gather, .in = in, .out = out, .rows = rows})
+           make(Operation::all_gather, in, out, {}, rows))
 TUTTI_VERB(reduce_scatter, TUTTI_ARGS(ConstTensorView in, TensorView out, Rows rows, ReduceOp op),
-           Op{.kind = Operation::reduce_scatter, .in = in, .out = out, .rows = rows, .reduce = op})
+           make(Operation::reduce_scatter, in, out, op, rows))
 TUTTI_VERB(all_to_all,
            TUTTI_ARGS(ConstTensorView in, TensorView out, Rows send_rows, Rows recv_rows),
-           Op{.kind = Operation::all_to_all,
-              .in = in,
-              .out = out,
-              .rows = recv_rows,
-              .send_rows = send_rows})
+           make(Operation::all_to_all, in, out, {}, recv_rows);
+           op_.send_rows = send_rows)
 TUTTI_VERB(gather, TUTTI_ARGS(ConstTensorView in, TensorView out, int root, Rows rows),
-           Op{.kind = Operation::gather, .in = in, .out = out, .rows = rows, .root = root})
+           make(Operation::gather, in, out, {}, rows, root))
 TUTTI_VERB(scatter, TUTTI_ARGS(ConstTensorView in, TensorView out, int root, Rows rows),
-           Op{.kind = Operation::scatter, .in = in, .out = out, .rows = rows, .root = root})
-TUTTI_VERB(barrier, (const CallOptions& options), Op{.kind = Operation::barrier})
+           make(Operation::scatter, in, out, {}, rows, root))
+TUTTI_VERB(barrier, (const CallOptions& options), make(Operation::barrier, {}, {}))
 TUTTI_VERB(send, TUTTI_ARGS(ConstTensorView data, int peer, int tag),
-           Op{.kind = Operation::send, .in = data, .peer = peer, .tag = tag})
+           make_pair(Operation::send, data, {}, peer, tag))
 TUTTI_VERB(recv, TUTTI_ARGS(TensorView data, int peer, int tag),
-           Op{.kind = Operation::recv, .out = data, .peer = peer, .tag = tag})
+           make_pair(Operation::recv, {}, data, peer, tag))
 
 #undef TUTTI_ARGS
 #undef TUTTI_VERB

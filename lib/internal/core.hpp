@@ -44,6 +44,7 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
   Work issue(Op& op, const CallOptions& options, bool blocking);
   /// The same, ordered on the call's stream without blocking the host there. Inline, so that each
   /// verb has a path of its own.
+  template <Operation kind>
   [[gnu::always_inline]] void run(Op& op, const CallOptions& options);
   /// Several as one, checked already.
   Work launch(std::span<Op> ops, const CallOptions& options, bool blocking);
@@ -133,24 +134,25 @@ inline std::uint64_t finish_hash(Hash& hash, const Call& call) noexcept {
   return hash.value();
 }
 
-constexpr DType dtype_of_op(const Op& op) noexcept {
-  return op.kind == Operation::recv || op.kind == Operation::scatter ? op.out.dtype : op.in.dtype;
+constexpr DType dtype_of_op(Operation kind, const Op& op) noexcept {
+  return kind == Operation::recv || kind == Operation::scatter ? op.out.dtype : op.in.dtype;
 }
 
+template <Operation kind>
 inline void Core::run(Op& op, const CallOptions& options) {
   const bool unusable = fork_guard_.forked() || broken_.load(std::memory_order_relaxed);
   if (unusable || collector.load(std::memory_order_acquire) != nullptr ||
-      is_point_to_point(op.kind) || !backend_->supports(op.kind, dtype_of_op(op), op.reduce.kind))
+      is_point_to_point(kind) || !backend_->supports(kind, dtype_of_op(kind, op), op.reduce.kind))
       [[unlikely]]
     return run_slowly(op, options);
   Call call = make_call(options, true);
   call.seq = next_seq_.fetch_add(1, std::memory_order_relaxed);
   const std::span<Op> ops(&op, 1);
-  if (!accept_plain(op, bounds_)) check_numbered(ops, options, call, true);
+  if (!accept_plain(kind, op, bounds_)) check_numbered(ops, options, call, true);
   Hash hash;
-  add(hash, op);
+  add(hash, kind, op);
   call.fingerprint = finish_hash(hash, call);
-  collectives_.begin(call.seq, call.seq, op, 1, false, call.name);
+  collectives_.begin(call.seq, call.seq, kind, op, 1, false, call.name);
   try {
     Work work = backend_->launch(ops, call);
     if (work.state() != nullptr) [[unlikely]]

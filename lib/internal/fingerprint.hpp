@@ -52,30 +52,34 @@ constexpr bool is_reduction(Operation o) noexcept {
 }
 
 /// Adds what must be equal on all ranks (for send and recv: on both sides), and nothing else:
-/// neither the scale of premul_sum nor, for all_to_all, any count.
-inline void add(Hash& hash, const Op& op) noexcept {
-  const auto kind = op.kind == Operation::recv ? Operation::send : op.kind;
-  const auto& shape = op.kind == Operation::scatter || op.kind == Operation::reduce_scatter ||
-                              op.kind == Operation::recv
-                          ? op.out.shape
-                          : op.in.shape;
-  const auto dtype =
-      op.kind == Operation::recv || op.kind == Operation::scatter ? op.out.dtype : op.in.dtype;
-  const auto reduce = is_reduction(op.kind) ? op.reduce.kind : ReduceOp::Kind::sum;
-  const bool by_rows = op.rows.given();
-  const bool p2p = is_point_to_point(op.kind);
+/// neither the scale of premul_sum nor, for all_to_all, any count. `kind` is op.kind, a constant
+/// where this is inlined.
+[[gnu::always_inline]] inline void add(Hash& hash, Operation kind, const Op& op) noexcept {
+  const bool p2p = is_point_to_point(kind);
+  const bool by_out = kind == Operation::scatter || kind == Operation::reduce_scatter ||
+                      kind == Operation::recv;
+  const auto& shape = by_out ? op.out.shape : op.in.shape;
+  const auto dtype = by_out ? op.out.dtype : op.in.dtype;
+  const auto reduce = is_reduction(kind) ? op.reduce.kind : ReduceOp::Kind::sum;
+  const bool by_rows = kind == Operation::all_gather || kind == Operation::gather ||
+                       kind == Operation::reduce_scatter || kind == Operation::scatter ||
+                       kind == Operation::all_to_all;
   const auto dims = by_rows || p2p ? 0 : shape.ndim();
-  hash.add(static_cast<std::uint64_t>(kind) | static_cast<std::uint64_t>(reduce) << 8 |
-           static_cast<std::uint64_t>(dtype) << 16 | static_cast<std::uint64_t>(dims) << 24 |
+  hash.add(static_cast<std::uint64_t>(kind == Operation::recv ? Operation::send : kind) |
+           static_cast<std::uint64_t>(reduce) << 8 | static_cast<std::uint64_t>(dtype) << 16 |
+           static_cast<std::uint64_t>(dims) << 24 |
            static_cast<std::uint64_t>(static_cast<std::uint32_t>(p2p ? 0 : op.root)) << 32);
   if (p2p) {
     hash.add(static_cast<std::uint64_t>(shape.numel()));
   } else if (by_rows) {
     hash.add(shape.row_dims());
-    if (op.kind != Operation::all_to_all) hash.add(op.rows);
-  } else if (op.kind != Operation::barrier) {
+    if (kind != Operation::all_to_all) hash.add(op.rows);
+  } else if (kind != Operation::barrier) {
     hash.add(shape.dims());
   }
+}
+inline void add(Hash& hash, const Op& op) noexcept {
+  add(hash, op.kind, op);
 }
 
 }  // namespace tutti::internal

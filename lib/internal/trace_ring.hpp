@@ -28,15 +28,16 @@ class TraceRing {
   static constexpr std::size_t length = 64;
 
   /// `index` counts without gaps.
-  void begin(std::uint64_t index, std::uint64_t seq, const Op& first, std::size_t ops, bool async,
-             std::string_view name) noexcept {
+  [[gnu::always_inline]] void begin(std::uint64_t index, std::uint64_t seq, Operation kind,
+                                    const Op& first, std::size_t ops, bool async,
+                                    std::string_view name) noexcept {
     constexpr auto release = std::memory_order_release;
     auto& slot = slots_[index % length];
     slot.version.store(0, std::memory_order_relaxed);  // The release stores keep it before them.
     const bool has_in = first.in.data != nullptr || first.out.data == nullptr;
     const auto dtype = has_in ? first.in.dtype : first.out.dtype;
     slot.seq.store(seq, release);
-    slot.what.store(static_cast<std::uint64_t>(first.kind) |
+    slot.what.store(static_cast<std::uint64_t>(kind) |
                         static_cast<std::uint64_t>(dtype) << 4 |
                         static_cast<std::uint64_t>(first.reduce.kind) << 8 |
                         static_cast<std::uint64_t>(async) << 12 |
@@ -45,14 +46,19 @@ class TraceRing {
                             static_cast<std::uint32_t>(first.root >= 0 ? first.root : first.peer))
                             << 32,
                     release);
-    slot.bytes.store(static_cast<std::int64_t>(has_in ? first.in.bytes() : first.out.bytes()),
+    slot.bytes.store(kind == Operation::barrier ? 0
+                                                : static_cast<std::int64_t>(
+                                                      has_in ? first.in.bytes() : first.out.bytes()),
                      release);
     slot.started.store(coarse_now(), release);
-    std::array<std::uint64_t, 2> words{};
-    if (!name.empty()) [[unlikely]]
+    if (name.empty()) [[likely]] {
+      slot.name[0].store(0, release);
+    } else {
+      std::array<std::uint64_t, 2> words{};
       std::memcpy(words.data(), name.data(), std::min(name.size(), sizeof words));
-    slot.name[0].store(words[0], release);
-    slot.name[1].store(words[1], release);
+      slot.name[0].store(words[0], release);
+      slot.name[1].store(words[1], release);
+    }
     slot.version.store(index + 1, release);
   }
 

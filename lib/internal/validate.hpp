@@ -28,7 +28,9 @@ constexpr bool is_plain_array(const View& v, const Bounds& b) noexcept {
 
 /// A short cut on the path of every call: true only for operations that validate() would accept
 /// unchanged, apart from rows that it would fill in. False says nothing.
-constexpr bool accept_plain(Op& op, const Bounds& b) noexcept {
+/// `kind` is op.kind, a constant where this is inlined.
+[[gnu::always_inline]] constexpr bool accept_plain(Operation kind, Op& op,
+                                                   const Bounds& b) noexcept {
   const auto plain_reduce = [&] {  // The kinds that every dtype has.
     using Kind = ReduceOp::Kind;
     return op.reduce.kind == Kind::sum || op.reduce.kind == Kind::min ||
@@ -37,7 +39,7 @@ constexpr bool accept_plain(Op& op, const Bounds& b) noexcept {
   const auto in_place = [&] {
     return op.in.data == op.out.data && op.in.dtype == op.out.dtype && op.in.shape == op.out.shape;
   };
-  switch (op.kind) {
+  switch (kind) {
     case Operation::barrier:
       return true;
     case Operation::all_reduce:
