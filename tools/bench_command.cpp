@@ -234,6 +234,7 @@ BenchOptions BenchCommand::parse(const std::vector<std::string>& argv) const {
   timing.keep_samples = parse_choice("--samples", samples_, {"none", "all"}) == 1;
   options.cold = cold_;
   options.max_total = parse_duration("--max-total", max_total_);
+  if (options.max_total.count() == 0) refuse("--max-total '{}': must be above 0", max_total_);
 
   for (const std::string_view later : {"ndjson", "csv", "md"})
     if (format_ == later) refuse("--format {} is not in this release; use table or json", later);

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <charconv>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -14,10 +15,10 @@ namespace {
 
 struct Unit {
   std::string_view name;
-  double seconds;
+  double nanoseconds;
 };
 constexpr std::array<Unit, 6> units{
-    {{"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {"m", 60}, {"h", 3600}}};
+    {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"m", 60e9}, {"h", 3600e9}}};
 
 }  // namespace
 
@@ -29,7 +30,8 @@ std::chrono::nanoseconds parse_duration(std::string_view option, std::string_vie
   if (problem == std::errc() && number >= 0)
     for (const Unit& unit : units)
       if (unit.name == suffix)
-        return Deadline::saturate(std::chrono::duration<double>(number * unit.seconds));
+        return Deadline::saturate(
+            std::chrono::duration<double, std::nano>(std::round(number * unit.nanoseconds)));
   refuse("{} '{}': expected a duration such as 0.5s, 20ms or 10m (units ns us ms s m h)", option,
          text);
 }

@@ -11,27 +11,30 @@
 namespace tutti::tool {
 namespace {
 
-bool is_call(const TraceEntry& entry) {
-  return !is_point_to_point(entry.operation);
+using Moment = std::chrono::steady_clock::time_point;
+
+/// A collective that a rank had begun when the cause came up. What it began later, when the group
+/// was broken already, does not count.
+bool begun(const TraceEntry& entry, Moment cause) {
+  return !is_point_to_point(entry.operation) && entry.started <= cause;
 }
 
-bool entered(const Outcome& outcome, std::int64_t seq) {
-  return std::any_of(outcome.trace.begin(), outcome.trace.end(), [seq](const TraceEntry& entry) {
-    return is_call(entry) && static_cast<std::int64_t>(entry.seq) >= seq;
+bool entered(const Outcome& outcome, std::int64_t seq, Moment cause) {
+  return std::any_of(outcome.trace.begin(), outcome.trace.end(), [&](const TraceEntry& entry) {
+    return begun(entry, cause) && static_cast<std::int64_t>(entry.seq) >= seq;
   });
 }
 
 /// "3 (host, pid 4411) last seen 61.2 s ago in all_reduce #204".
-std::string last_seen(const Outcome& outcome, const World& world,
-                      std::chrono::steady_clock::time_point now) {
+std::string last_seen(const Outcome& outcome, const World& world, Moment cause) {
   std::string text = fmt::format("{}", outcome.rank);
   for (const RankInfo& rank : world.ranks)
     if (rank.rank == outcome.rank) text += fmt::format(" ({}, pid {})", rank.host, rank.pid);
-  const auto last = std::find_if(outcome.trace.rbegin(), outcome.trace.rend(), is_call);
+  const auto last = std::find_if(outcome.trace.rbegin(), outcome.trace.rend(),
+                                 [&](const TraceEntry& entry) { return begun(entry, cause); });
   if (last == outcome.trace.rend()) return text + " made no call";
-  const double age = std::max(seconds(now - last->started), 0.0);
-  return text +
-         fmt::format(" last seen {:.1f} s ago in {} #{}", age, name_of(last->operation), last->seq);
+  return text + fmt::format(" last seen {:.1f} s ago in {} #{}", seconds(cause - last->started),
+                            name_of(last->operation), last->seq);
 }
 
 std::string place(const Outcome& outcome, const Error& error) {
@@ -104,7 +107,7 @@ std::string hang_report(const std::vector<Outcome>& outcomes, const World& world
     std::string in;
     std::vector<std::string> missing;
     for (const Outcome& outcome : outcomes) {
-      if (entered(outcome, where.seq)) {
+      if (entered(outcome, where.seq, cause->ended)) {
         in += fmt::format(" {}", outcome.rank);
       } else {
         missing.push_back(last_seen(outcome, world, cause->ended));
@@ -116,11 +119,11 @@ std::string hang_report(const std::vector<Outcome>& outcomes, const World& world
       text += fmt::format("  {}{}\n", i == 0 ? "missing : " : "            ", missing[i]);
   }
   text += fmt::format("  cause   : rank {}: {}\n", cause->rank, error->what());
-  if (error->code() == Errc::timeout && !missing_ranks.empty())
-    text += fmt::format(
-        "  hint    : rank {} did not make the call in time; if it was only slow, use a larger "
-        "--timeout\n",
-        missing_ranks);
+  if (error->code() == Errc::timeout)
+    text += fmt::format("  hint    : {}; if it was only slow, use a larger --timeout\n",
+                        missing_ranks.empty()
+                            ? std::string("a rank is stuck inside of the call")
+                            : fmt::format("rank {} did not make the call in time", missing_ranks));
   return text;
 }
 

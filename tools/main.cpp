@@ -30,11 +30,13 @@ constexpr std::string_view present = "bench, info, schema";
 constexpr std::array<std::string_view, 9> later{"run",  "compare", "check", "report",     "pairs",
                                                 "topo", "doctor",  "loss",  "completions"};
 
-/// CLI11 would call an unknown subcommand an unexpected argument.
+/// CLI11's own words for an unknown subcommand do not say which there are.
 void check_subcommand(const std::vector<std::string>& argv) {
   if (argv.size() < 2) refuse("no subcommand; there are: {} (see tutti --help)", present);
   const std::string& name = argv[1];
-  if (name.starts_with('-') || name == "bench" || name == "info" || name == "schema") return;
+  for (const char* known : {"bench", "info", "schema", "-h", "--help", "--version"})
+    if (name == known) return;
+  if (name.starts_with('-')) refuse("unknown option '{}' (see tutti --help)", name);
   if (std::find(later.begin(), later.end(), name) != later.end())
     refuse("subcommand '{}' is not in this release; there are: {}", name, present);
   refuse("unknown subcommand '{}'; there are: {}", name, present);

@@ -72,6 +72,30 @@ std::string wrapped(const std::vector<std::string>& items) {
   return text;
 }
 
+/// Words in lines of at most 80 columns, all but the first indented further.
+std::string paragraph(std::string_view words) {
+  std::string text;
+  std::size_t column = 0;
+  while (!words.empty()) {
+    const std::size_t space = words.find(' ');
+    const std::string_view word = words.substr(0, space);
+    words.remove_prefix(space == std::string_view::npos ? words.size() : space + 1);
+    std::string_view before = " ";
+    if (column == 0) before = "  ";
+    if (column + 1 + word.size() > width) {
+      before = "\n        ";
+      column = before.size() - 1;
+    } else {
+      column += before.size();
+    }
+    text += before;
+    text += word;
+    column += word.size();
+  }
+  text += '\n';
+  return text;
+}
+
 /// 1, 2 or 5 times a power of ten, and at least `seconds`.
 double round_up_nicely(double seconds) {
   const double power = std::pow(10, std::floor(std::log10(seconds)));
@@ -129,7 +153,7 @@ void Table::begin(const Record& record, const Key& first) {
     fmt::print(out_,
                "  note: all ranks share {} CPU{}; numbers measure this machine, not a network\n",
                world.cpus, world.cpus == 1 ? "" : "s");
-  for (const std::string& note : record.notes) fmt::print(out_, "  note: {}\n", note);
+  for (const std::string& note : record.notes) fmt::print(out_, "{}", paragraph("note: " + note));
   fmt::print(out_, "  bandwidth from the mean time over ranks, in GB/s; 1 GB/s = 1e9 B/s\n");
 }
 

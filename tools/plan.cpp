@@ -59,19 +59,24 @@ bool is_scan(const Collective& collective) {
          collective.operation == Operation::exclusive_scan;
 }
 
-/// Empty, or why there is no such call. Refused unless an "all" led to it.
-std::string missing(const Request& request, const Collective& collective, DType dtype,
-                    ReduceOp::Kind op) {
-  std::string why;
+/// Why there is no such call, or empty. Refused unless an "all" led to it.
+std::string_view missing(const Request& request, const Collective& collective, DType dtype,
+                         ReduceOp::Kind op) {
+  std::string_view why;
   bool asked = false;
   if (!can_reduce(dtype, op)) {
-    why = fmt::format("{} of {} does not exist", tutti::name_of(op), tutti::name_of(dtype));
+    why = op == ReduceOp::Kind::avg          ? "avg of booleans"
+          : op == ReduceOp::Kind::premul_sum ? "premul_sum of integers and booleans"
+                                             : "bitwise operations of floats";
     asked = !request.dtypes.all && !request.ops.all;
   } else if (is_scan(collective) && op == ReduceOp::Kind::avg) {
-    why = fmt::format("avg has no meaning in {}", collective.name);
+    why = "avg in scans";
     asked = !request.collectives.all && !request.ops.all;
   }
-  if (asked) refuse("--op {}: {}", tutti::name_of(op), why);
+  if (asked)
+    refuse(
+        "--op {}: {} of {} is not possible, there are no {}; leave it out or use another --dtype",
+        tutti::name_of(op), collective.name, tutti::name_of(dtype), why);
   return why;
 }
 
@@ -174,9 +179,9 @@ Plan make_plan(const Request& request, int ranks) {
       if (collective->reduces) ops.assign(request.ops.values.begin(), request.ops.values.end());
       for (const auto& op : ops) {
         if (op) {
-          const std::string why = missing(request, *collective, dtype, *op);
+          const std::string_view why = missing(request, *collective, dtype, *op);
           if (!why.empty()) {
-            left_out.add(why);
+            left_out.add(std::string(why));
             continue;
           }
         }
@@ -203,14 +208,17 @@ void check_memory(const Plan& plan, int ranks, int local_ranks, std::int64_t fre
   for (const Block& block : plan.blocks) {
     for (const std::int64_t bytes : block.bytes) {
       const Cell cell = block.cell(ranks, block.root.value_or(0), bytes);
-      const double need =
-          static_cast<double>(Workspace::footprint(block.collective->extent(cell), block.dtype,
-                                                   block.place == Place::in)) *
-          local_ranks;
-      if (need <= static_cast<double>(free_bytes)) continue;
-      refuse("size {}: {} needs {:.1f} GiB for {} ranks, {:.1f} GiB are free; use smaller sizes",
-             format_bytes(bytes), block.collective->name, need / (1 << 30), local_ranks,
-             static_cast<double>(free_bytes) / (1 << 30));
+      // A size beyond all memory could overflow the footprint.
+      const bool fits =
+          bytes <= free_bytes && Workspace::footprint(block.collective->extent(cell), block.dtype,
+                                                      block.place == Place::in) <=
+                                     static_cast<std::size_t>(free_bytes / local_ranks);
+      if (!fits)
+        refuse(
+            "size {}: the arrays of {} for {} rank{} do not fit into the {} that are free; use "
+            "smaller sizes",
+            format_bytes(bytes), block.collective->name, local_ranks, local_ranks == 1 ? "" : "s",
+            format_bytes(free_bytes));
     }
   }
 }

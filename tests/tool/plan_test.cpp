@@ -1,0 +1,159 @@
+#include "plan.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "exit_code.hpp"
+
+namespace tutti::tool {
+namespace {
+
+using Kind = ReduceOp::Kind;
+
+Request request_for(const std::vector<const char*>& names) {
+  Request request;
+  for (const char* name : names) request.collectives.values.push_back(find_collective(name));
+  request.dtypes.values = {DType::f32};
+  request.ops.values = {Kind::sum};
+  request.places.values = {Place::out};
+  return request;
+}
+
+std::string refusal(const Request& request, int ranks) {
+  try {
+    make_plan(request, ranks);
+  } catch (const Failure& failure) {
+    EXPECT_EQ(failure.code(), Exit::usage);
+    return failure.what();
+  }
+  return "";
+}
+
+TEST(Plan, AnExplicitSizeThatDoesNotDivideIsRefusedWithItsNeighbours) {
+  Request request = request_for({"all_gather"});
+  request.sizes = parse_sizes("1K");
+  const std::string line = refusal(request, 3);
+  for (const char* part : {"'1K'", "all_gather", "f32", "3 ranks", "12 bytes", "1020", "1032"})
+    EXPECT_NE(line.find(part), std::string::npos) << part << ": " << line;
+  request.sizes = parse_sizes("1032");
+  EXPECT_EQ(make_plan(request, 3).blocks.front().bytes, std::vector<std::int64_t>{1032});
+}
+
+TEST(Plan, OnlyACollectiveThatCutsItsArrayNeedsAMultipleOfTheRanks) {
+  Request request = request_for({"all_reduce"});
+  request.sizes = parse_sizes("8");
+  EXPECT_EQ(refusal(request, 3), "");
+  request.sizes = parse_sizes("9");
+  EXPECT_NE(refusal(request, 3).find("'9'"), std::string::npos);
+}
+
+TEST(Plan, ASizeOutOfARangeIsNamedWithItsRange) {
+  Request request = request_for({"scatter"});
+  request.sizes = parse_sizes("24:100:+1");
+  const std::string line = refusal(request, 2);
+  EXPECT_NE(line.find("'24:100:+1'"), std::string::npos) << line;
+  EXPECT_NE(line.find("25 bytes"), std::string::npos) << line;
+}
+
+TEST(Plan, TheDefaultSweepFitsEveryNumberOfRanks) {
+  for (const int ranks : {1, 2, 3, 7, 64}) {
+    Request request = request_for({"all_to_all"});
+    request.dtypes.values = {DType::f64};
+    const std::vector<std::int64_t> bytes = make_plan(request, ranks).blocks.front().bytes;
+    ASSERT_GE(bytes.size(), 5U);
+    for (const std::int64_t size : bytes) EXPECT_EQ(size % (8 * ranks), 0) << ranks;
+    EXPECT_TRUE(std::is_sorted(bytes.begin(), bytes.end()));
+  }
+}
+
+TEST(Plan, BitwiseOperationsOfFloatsAreRefusedWhenAskedForAndLeftOutOfAll) {
+  Request request = request_for({"all_reduce"});
+  request.ops = {{Kind::band}, false, true};
+  EXPECT_NE(refusal(request, 2).find("band"), std::string::npos);
+  EXPECT_NE(refusal(request, 2).find("f32"), std::string::npos);
+
+  request.dtypes = {{DType::f32, DType::i32}, true, true};
+  const Plan plan = make_plan(request, 2);
+  ASSERT_EQ(plan.blocks.size(), 1U);
+  EXPECT_EQ(plan.blocks.front().dtype, DType::i32);
+  ASSERT_EQ(plan.notes.size(), 1U);
+  EXPECT_NE(plan.notes.front().find("left out 1 combination"), std::string::npos);
+}
+
+TEST(Plan, BroadcastIsAlwaysInPlaceAndAllToAllNever) {
+  Request request = request_for({"broadcast"});
+  EXPECT_EQ(make_plan(request, 2).blocks.front().place, Place::in);
+  request.places = {{Place::out}, false, true};
+  EXPECT_NE(refusal(request, 2).find("broadcast"), std::string::npos);
+
+  request = request_for({"all_to_all"});
+  request.places = {{Place::in}, false, true};
+  EXPECT_NE(refusal(request, 2).find("all_to_all"), std::string::npos);
+  request.collectives.all = true;
+  request.collectives.values.push_back(find_collective("scan"));
+  const Plan plan = make_plan(request, 2);
+  ASSERT_EQ(plan.blocks.size(), 1U);
+  EXPECT_EQ(plan.blocks.front().collective->name, "scan");
+}
+
+TEST(Plan, AllRootsIsOneBlockPerRootOfTheRootedOnes) {
+  Request request = request_for({"broadcast", "all_reduce"});
+  request.all_roots = true;
+  const Plan plan = make_plan(request, 3);
+  ASSERT_EQ(plan.blocks.size(), 4U);
+  EXPECT_EQ(plan.blocks[2].root, 2);
+  EXPECT_FALSE(plan.blocks[3].root);
+}
+
+TEST(Plan, AnOptionWithoutUseIsRefused) {
+  Request request = request_for({"broadcast"});
+  request.ops.given = true;
+  EXPECT_NE(refusal(request, 2).find("--op"), std::string::npos);
+  request = request_for({"all_reduce"});
+  request.root = 0;
+  EXPECT_NE(refusal(request, 2).find("--root"), std::string::npos);
+  request = request_for({"barrier"});
+  request.sizes = parse_sizes("8");
+  EXPECT_NE(refusal(request, 2).find("--sizes"), std::string::npos);
+  request = request_for({"reduce"});
+  request.root = 2;
+  EXPECT_NE(refusal(request, 2).find("--root 2"), std::string::npos);
+}
+
+TEST(Plan, RandomOrderHasTheSameSizesAndDependsOnTheSeed) {
+  Request request = request_for({"all_reduce"});
+  request.sizes = parse_sizes("8:8M");
+  const auto by_size = make_plan(request, 2).blocks.front().bytes;
+  request.order = Order::random;
+  const auto first = make_plan(request, 2).blocks.front().bytes;
+  request.seed = 1;
+  const auto second = make_plan(request, 2).blocks.front().bytes;
+  EXPECT_NE(first, by_size);
+  EXPECT_NE(first, second);
+  EXPECT_TRUE(std::is_permutation(first.begin(), first.end(), by_size.begin(), by_size.end()));
+}
+
+TEST(Plan, MoreMemoryThanFreeIsRefusedBeforeItIsTaken) {
+  Request request = request_for({"all_reduce"});
+  request.sizes = parse_sizes("1G");
+  const Plan plan = make_plan(request, 2);
+  EXPECT_NO_THROW(check_memory(plan, 2, 2, (std::int64_t{4} << 30) + 4096));
+  EXPECT_THROW(check_memory(plan, 2, 2, std::int64_t{4} << 30), Failure);
+}
+
+/// The bus bandwidth factors, as docs/benchmarking.md derives them.
+TEST(Plan, FactorsAreThoseOfNcclTests) {
+  const auto factor = [](const char* name, double n) { return find_collective(name)->factor(n); };
+  EXPECT_DOUBLE_EQ(factor("all_reduce", 4), 1.5);
+  for (const char* name : {"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
+    EXPECT_DOUBLE_EQ(factor(name, 4), 0.75) << name;
+  for (const char* name : {"broadcast", "reduce", "scan", "exclusive_scan", "send_recv"})
+    EXPECT_DOUBLE_EQ(factor(name, 4), 1) << name;
+}
+
+}  // namespace
+}  // namespace tutti::tool

@@ -1,0 +1,333 @@
+"""Runs the program as a user types it: program_test.py PATH_OF_TUTTI [unittest arguments]."""
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+try:
+    import jsonschema
+except ImportError:
+    jsonschema = None
+
+TUTTI = ""
+LAUNCHER_VARIABLES = re.compile(r"^(TUTTI_|RANK$|WORLD_SIZE$|LOCAL_|GROUP_RANK$|MASTER_)")
+FLOATS = {"f16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2"}
+COLLECTIVES = {"all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter",
+               "scan", "exclusive_scan", "send_recv", "barrier"}
+QUICK = ["--min-time", "1ms", "--warmup", "1", "-f", "json"]
+
+
+def tutti(*arguments, **variables):
+    """Runs it outside of any launcher; `variables` join the environment."""
+    environment = {name: value for name, value in os.environ.items() if not LAUNCHER_VARIABLES.match(name)}
+    return subprocess.run([TUTTI, *map(str, arguments)], env={**environment, **variables}, text=True,
+                          capture_output=True, timeout=120)
+
+
+class Program(unittest.TestCase):
+    def runs(self, *arguments, **variables):
+        """The output of a run that must go well."""
+        done = tutti(*arguments, **variables)
+        self.assertEqual(done.returncode, 0, f"{' '.join(map(str, arguments))}\n{done.stderr}")
+        return done.stdout
+
+    def measures(self, *arguments, **variables):
+        return json.loads(self.runs("bench", *arguments, **variables))
+
+    def refuses(self, code, arguments, *words, **variables):
+        """It ends with `code` and one line on stderr that has all of `words`; nothing on stdout."""
+        done = tutti(*arguments, **variables)
+        with self.subTest(arguments=arguments):
+            self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+            self.assertEqual(done.stdout, "")
+            self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+            for word in words:
+                self.assertIn(word, done.stderr)
+
+
+class Bench(Program):
+    def check_rows(self, run, ranks):
+        """Nothing is wrong anywhere, and `wrong` is unknown only for barrier."""
+        for row in run["results"]:
+            if row["coll"] == "barrier":
+                self.assertIsNone(row["wrong"])
+                self.assertIsNone(row["busbw"])
+            else:
+                self.assertEqual(row["wrong"], 0, row)
+                self.assertIsNone(row["first_wrong"])
+                self.assertGreater(row["algbw"], 0)
+                if ranks > 1:
+                    self.assertGreater(row["busbw"], 0)
+                else:
+                    self.assertIsNone(row["busbw"])
+            self.assertEqual(row["ranks"], ranks)
+            self.assertEqual(len(row["time_us_rank_mean"]), ranks)
+            time = row["time_us"]
+            self.assertGreaterEqual(time["n"], 10)
+            ascending = [time[name] for name in ("min", "p50", "p90", "p99", "max")]
+            self.assertEqual(ascending, sorted(ascending))
+
+    def test_all_collectives_are_right_on_any_number_of_ranks(self):
+        for ranks in (1, 2, 3, 4):
+            with self.subTest(ranks=ranks):
+                run = self.measures("all", "-n", ranks, "--backend", "local", "-s", "12e,1200e,120000e", *QUICK)
+                self.assertEqual({row["coll"] for row in run["results"]}, COLLECTIVES)
+                self.assertEqual(len(run["results"]), 3 * (len(COLLECTIVES) - 1) + 1)
+                self.assertEqual(run["status"], "ok")
+                self.assertEqual(run["world"]["size"], ranks)
+                self.check_rows(run, ranks)
+
+    def test_all_dtypes_ops_places_and_roots_are_right(self):
+        for ranks in (2, 3):
+            run = self.measures("all", "-n", ranks, "--backend", "local", "-d", "all", "-o", "all", "--place", "both",
+                                "--root", "all", "-s", "12e,120e", "--iters", 10, "--warmup", 0, "--check", "all",
+                                "-f", "json")
+            self.check_rows(run, ranks)
+            combinations = {(row["dtype"], row["op"]) for row in run["results"] if row["coll"] == "all_reduce"}
+            self.assertEqual(len({dtype for dtype, _ in combinations}), 13)
+            self.assertEqual({op for dtype, op in combinations if dtype == "f32"},
+                             {"sum", "avg", "product", "min", "max", "premul_sum"})
+            self.assertEqual({op for dtype, op in combinations if dtype == "u8"},
+                             {"sum", "avg", "product", "min", "max", "band", "bor", "bxor"})
+            self.assertTrue(any(note.startswith("left out ") for note in run["notes"]))
+            roots = {row["root"] for row in run["results"] if row["coll"] == "reduce"}
+            self.assertEqual(roots, set(range(ranks)))
+            places = {(row["coll"], row["place"]) for row in run["results"]}
+            self.assertIn(("all_gather", "in"), places)
+            self.assertNotIn(("all_to_all", "in"), places)
+            self.assertNotIn(("broadcast", "out"), places)
+
+    def test_the_json_follows_the_schema(self):
+        schema = json.loads(self.runs("schema"))
+        self.assertEqual(schema["$id"], "tutti/bench-run-1")
+        runs = [self.measures("all", "-n", 2, "--backend", "local", "-s", "24,2400,240000", *QUICK),
+                self.measures("all", "-n", 1, "-s", "24", *QUICK, "--samples", "all", "--percentiles", "5,99.9"),
+                self.measures("reduce", "-n", 2, "-s", "24", *QUICK, "--check", "none", "--iters", 3)]
+        if jsonschema is None:
+            self.skipTest("the Python module jsonschema is not here: the output was not validated")
+        jsonschema.Draft202012Validator.check_schema(schema)
+        validator = jsonschema.Draft202012Validator(schema)
+        for run in runs:
+            validator.validate(run)
+        # The validator finds faults: what it accepts means something.
+        for change in ({"schema_version": 2}, {"status": "fine"}, {"surprise": 1}):
+            self.assertFalse(validator.is_valid({**runs[0], **change}), change)
+        del runs[0]["results"][0]["wrong"]
+        self.assertFalse(validator.is_valid(runs[0]))
+
+    def test_the_record_says_what_was_measured_where(self):
+        run = self.measures("all_gather,reduce", "-n", 3, "-s", "1200", "-d", "i64", "--seed", 9, *QUICK,
+                            OMP_NUM_THREADS="7", SECRET_TOKEN="hidden")
+        self.assertEqual(run["config"]["units"], "GB=1e9,time=us")
+        self.assertEqual(run["config"]["seed"], 9)
+        self.assertEqual(run["config"]["min_time_s"], 0.001)
+        self.assertEqual(run["config"]["warmup"], 1)
+        self.assertEqual(run["config"]["iters"], "auto")
+        self.assertEqual(run["env"], {"OMP_NUM_THREADS": "7"})
+        self.assertNotIn("hidden", json.dumps(run))
+        self.assertEqual(run["argv"][1:3], ["bench", "all_gather,reduce"])
+        self.assertEqual([rank["rank"] for rank in run["world"]["ranks"]], [0, 1, 2])
+        self.assertEqual({rank["device"] for rank in run["world"]["ranks"]}, {"cpu"})
+        self.assertIs(run["world"]["threads"], True)
+        self.assertIs(run["world"]["oversubscribed"], 3 > run["world"]["cpus"])
+        self.assertEqual(run["backend"]["name"], "local")
+        self.assertTrue(run["backend"]["chosen_because"])
+        row = run["results"][0]
+        self.assertEqual((row["coll"], row["dtype"], row["op"], row["place"], row["root"], row["bytes"], row["count"],
+                          row["algo"]), ("all_gather", "i64", None, "out", None, 1200, 150, "native"))
+        self.assertAlmostEqual(row["busbw"] / row["algbw"], 2 / 3)
+        allowed = self.measures("-n", 1, "-s", 8, *QUICK, "--env-allow", "SECRET_*", SECRET_TOKEN="shown")
+        self.assertEqual(allowed["env"]["SECRET_TOKEN"], "shown")
+
+    def test_samples_are_the_iterations_that_the_statistics_are_of(self):
+        row = self.measures("-n", 2, "-s", "1K", "--iters", 50, "--samples", "all", "-f", "json")["results"][0]
+        self.assertEqual(len(row["samples_us"]), 50)
+        self.assertEqual(row["time_us"]["n"], 50)
+        self.assertEqual(max(row["samples_us"]), row["time_us"]["max"])
+        self.assertEqual(sorted(row["samples_us"])[24], row["time_us"]["p50"])
+        self.assertEqual(row["flags"][0], "few_samples")
+
+    def test_a_sweep_has_a_fit(self):
+        run = self.measures("-n", 2, "-s", "1K,64K,4M,16M", *QUICK)
+        self.assertEqual([fit["coll"] for fit in run["fit"]], ["all_reduce"])
+        self.assertGreater(run["fit"][0]["beta_GBps"], 0)
+        self.assertEqual(self.measures("-n", 2, "-s", "1K,64K", *QUICK)["fit"], [])
+
+    def test_the_other_ways_of_measuring_are_right_too(self):
+        for options in (["--mode", "latency"], ["--cold"], ["--order", "random"], ["--check", "all"],
+                        ["--rank-agg", "mean"], ["--rank-agg", "min"], ["--rank-agg", "rank0"]):
+            with self.subTest(options=options):
+                run = self.measures("all", "-n", 2, "-s", "8:64K:x64", *options, *QUICK)
+                self.check_rows(run, 2)
+
+    def test_checked_mode_can_be_measured(self):
+        run = self.measures("all", "-n", 2, "-s", "24", "--iters", 10, "--warmup", 0, "-f", "json", TUTTI_CHECK="1")
+        self.check_rows(run, 2)
+        self.assertEqual(run["env"], {"TUTTI_CHECK": "1"})
+
+    def test_files_are_written_whole_and_replaced(self):
+        with tempfile.TemporaryDirectory() as folder:
+            first, second = pathlib.Path(folder, "a.json"), pathlib.Path(folder, "b.json")
+            first.write_text("old")
+            text = self.runs("bench", "-n", 2, "-s", "1K", "--min-time", "1ms", "--out", first, "--out", second)
+            self.assertIn("0 wrong elements", text)
+            self.assertEqual(json.loads(first.read_text())["status"], "ok")
+            self.assertEqual(first.read_text(), second.read_text())
+            self.assertEqual(sorted(os.listdir(folder)), ["a.json", "b.json"])
+            tutti("bench", "-n", 2, "-s", "1K", "--backend", "gloo", "--out", pathlib.Path(folder, "c.json"))
+            self.refuses(64, ["bench", "-n", 2, "--out", pathlib.Path(folder, "none", "r.json")], "none/r.json")
+            self.refuses(64, ["bench", "-n", 2, "--out", pathlib.Path(folder, "r.csv")], "r.csv", ".json")
+            self.assertEqual(sorted(os.listdir(folder)), ["a.json", "b.json"])
+
+    def test_a_full_disk_is_an_error(self):
+        if not os.path.exists("/dev/full"):
+            self.skipTest("no /dev/full here")
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([TUTTI, "bench", "-n", "1", "-s", "8", "--min-time", "1ms"], stdout=full,
+                                  stderr=subprocess.PIPE, text=True, timeout=60)
+        self.assertEqual(done.returncode, 70, done.stderr)
+        self.assertTrue(done.stderr.startswith("error: "), done.stderr)
+
+    def test_the_default_run_is_short_and_a_table(self):
+        text = self.runs("bench", "-n", 2, "--backend", "local", "--min-time", "10ms")
+        self.assertRegex(text, r"^tutti bench \S+  all_reduce  f32 sum  out-of-place  2 ranks / 1 host  local\n")
+        self.assertRegex(text, r"\n +size +p50 µs +p99 µs +max µs +algbw +busbw +chk +iters\n")
+        self.assertRegex(text, r"\n +8 B +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +ok +\d+")
+        self.assertRegex(text, r"slowest rank: \d \([+-]\d+% vs median rank\) +0 wrong elements +[\d.]+ s\n$")
+        for line in text.splitlines():
+            self.assertLessEqual(len(line), 80, line)
+        text = self.runs("bench", "-n", 2, "-s", "1K", "--min-time", "1ms", "--percentiles", "10,75,99.9")
+        self.assertRegex(text, r"p10 µs +p75 µs +p99.9 µs +max µs")
+
+    def test_quiet_and_verbose(self):
+        self.assertEqual(tutti("bench", "-n", 2, "-s", "1K", "--min-time", "1ms", "-q").stderr, "")
+        self.assertRegex(tutti("bench", "-n", 2, "-s", "1K", "--iters", 3, "--warmup", 2, "-v").stderr,
+                         r"1 KiB: 2 warm-up calls, 3 iterations")
+
+
+class Refusals(Program):
+    def test_bench_says_what_is_wrong_with_an_option(self):
+        two = ["bench", "-n", "2"]
+        for arguments, words in (
+                (["bench", "-n", "0"], ["-n '0'", "from 1 to"]),
+                (["bench", "-n", "100000"], ["-n '100000'", "from 1 to"]),
+                (["bench", "-n", "-3"], ["-3"]),
+                (["bench", "-n", "two"], ["-n 'two'"]),
+                ([*two, "--backend", "gluu"], ["gluu", "local"]),
+                ([*two, "-s", "10Q"], ["'10Q'", "unknown suffix 'Q'"]),
+                ([*two, "-s", "1M:1K"], ["'1M:1K'", "above"]),
+                ([*two, "-s", "7"], ["'7'", "multiple of 4"]),
+                (["bench", "all", "-n", "3", "-s", "1K"], ["'1K'", "3 ranks", "multiple of 12"]),
+                ([*two, "-s", "9999999T"], ["'9999999T'", "63 bits"]),
+                ([*two, "-s", "9223372036854775800"], ["8192.0 PiB", "free"]),
+                ([*two, "-s", "4096T"], ["4 PiB", "free"]),
+                ([*two, "-d", "float33"], ["'float33'", "bf16"]),
+                ([*two, "-o", "xor"], ["'xor'", "bxor"]),
+                ([*two, "-o", "band"], ["band", "f32"]),
+                ([*two, "-d", "boolean", "-o", "avg"], ["avg", "boolean"]),
+                ([*two, "scan", "-o", "avg"], ["avg", "scan"]),
+                ([*two, "all_gathr"], ["'all_gathr'", "all_gather"]),
+                ([*two, "broadcast", "--root", "2"], ["--root 2", "0 to 1"]),
+                ([*two, "broadcast", "--root", "x"], ["--root 'x'"]),
+                ([*two, "--root", "0"], ["--root", "has a root"]),
+                ([*two, "all_to_all", "--place", "in"], ["all_to_all", "in-place"]),
+                ([*two, "--place", "inside"], ["'inside'", "both"]),
+                ([*two, "--mode", "fast"], ["'fast'", "latency"]),
+                ([*two, "--min-time", "5"], ["--min-time '5'", "0.5s"]),
+                ([*two, "--timeout", "0s"], ["--timeout"]),
+                ([*two, "--iters", "0"], ["--iters '0'"]),
+                ([*two, "--warmup", "some"], ["--warmup 'some'"]),
+                ([*two, "--percentiles", "101"], ["'101'"]),
+                ([*two, "--check", "last"], ["'last'", "first"]),
+                ([*two, "--seed", "-1"], ["--seed"]),
+                ([*two, "-f", "yaml"], ["'yaml'", "json"]),
+                ([*two, "--samples", "all"], ["--samples"]),
+                ([*two, "-q", "-v"], ["-q"]),
+                ([*two, "--frobnicate"], ["--frobnicate"]),
+                ([*two, "--sizes"], ["--sizes"])):
+            self.refuses(64, arguments, "error: ", *words)
+
+    def test_what_comes_later_is_refused_by_name(self):
+        for option in ("--threads-per-proc", "--devices", "--nnodes", "--node-rank", "--rendezvous", "--expect-ranks",
+                       "--iface", "--store", "--counts", "--algo", "--groups", "--peak"):
+            self.refuses(64, ["bench", "-n", "2", option, "1"], option, "not in this release")
+        self.refuses(64, ["bench", "-n", "2", "--host-overhead"], "--host-overhead", "not in this release")
+        for form in ("ndjson", "csv", "md"):
+            self.refuses(64, ["bench", "-n", "2", "-f", form], form, "not in this release")
+        for name in ("run", "compare", "check", "report", "pairs", "topo", "doctor", "loss", "completions"):
+            self.refuses(64, [name], f"'{name}'", "not in this release", "bench, info, schema")
+
+    def test_subcommands(self):
+        self.refuses(64, ["bensh"], "'bensh'", "bench, info, schema")
+        self.refuses(64, [], "bench, info, schema")
+        self.refuses(64, ["--frobnicate"], "--frobnicate")
+        self.refuses(64, ["info", "-f", "xml"], "'xml'")
+        self.refuses(64, ["info", "more"], "more")
+
+    def test_a_known_backend_that_is_not_built_is_unavailable_or_skipped(self):
+        built = {backend["name"] for backend in json.loads(self.runs("info", "-f", "json"))["backends"]
+                 if backend["built"]}
+        missing = next(name for name in ("hier", "shm", "nccl", "gloo") if name not in built)
+        self.refuses(69, ["bench", "-n", "2", "--backend", missing], missing, "local")
+        self.refuses(77, ["bench", "-n", "2", "--backend", missing, "--skip-unavailable"], "skipped: ", missing)
+        self.refuses(64, ["bench", "-n", "2", "--backend", "gluu", "--skip-unavailable"], "gluu")
+
+    def test_without_n_the_ranks_are_the_launchers(self):
+        self.refuses(64, ["bench"], "-n N")
+        one = self.measures("-s", "1K", *QUICK, RANK="0", WORLD_SIZE="1")
+        self.assertEqual(one["world"]["size"], 1)
+        self.assertIs(one["world"]["threads"], False)
+        self.refuses(69, ["bench"], "TUTTI_STORE", RANK="0", WORLD_SIZE="2")
+        self.refuses(69, ["bench"], "WORLD_SIZE", RANK="0")
+        self.refuses(69, ["bench", "-n", "2"], "torchrun", "16 processes", RANK="3", WORLD_SIZE="16")
+
+    def test_local_over_processes_is_unavailable_on_every_rank(self):
+        with tempfile.TemporaryDirectory() as folder:
+            environment = {**os.environ, "WORLD_SIZE": "2", "TUTTI_STORE": f"file://{folder}"}
+            ranks = [subprocess.Popen([TUTTI, "bench", "--backend", "local", "-s", "8", "--timeout", "5s"],
+                                      env={**environment, "RANK": str(rank)}, text=True, stdout=subprocess.PIPE,
+                                      stderr=subprocess.PIPE) for rank in range(2)]
+            results = [(*rank.communicate(timeout=60), rank.returncode) for rank in ranks]
+        # Rank 1 sees that rank 0 is another process; rank 0 then waits for nobody.
+        self.assertEqual(results[1][2], 69, results[1])
+        self.assertIn("threads of one process", results[1][1])
+        self.assertIn(results[0][2], (69, 124), results[0])
+
+
+class Others(Program):
+    def test_info_lists_every_backend_and_what_auto_picks(self):
+        info = json.loads(self.runs("info", "-f", "json"))
+        names = [backend["name"] for backend in info["backends"]]
+        self.assertIn("local", names)
+        self.assertIn("gloo", names)
+        local = info["backends"][names.index("local")]
+        self.assertEqual((local["built"], local["available"], local["serves"]), (True, True, ["cpu"]))
+        self.assertEqual(info["auto"][0]["device"], "cpu")
+        self.assertTrue(info["auto"][0]["because"])
+        self.assertTrue(info["library"]["matches"])
+        text = self.runs("info")
+        self.assertRegex(text, r"\n  local +available +cpu: \S")
+        self.assertRegex(text, r"\nauto\n  cpu +\w+: \S")
+        self.assertIn(info["tool"]["version"], text)
+
+    def test_help_and_version(self):
+        self.assertRegex(self.runs("--version"), r"^tutti \d+\.\d+\.\d+\n$")
+        self.assertIn("bench", self.runs("--help"))
+        text = self.runs("bench", "--help")
+        for option in ("--sizes", "--dtype", "--min-time", "--check", "--out", "--help-sizes"):
+            self.assertIn(option, text)
+        self.assertNotIn("--nnodes", text)
+        text = self.runs("bench", "--help-sizes")
+        for collective in COLLECTIVES:
+            self.assertRegex(text, rf"\n  {collective} +\S+ +\w")
+        self.assertRegex(text, r"all_reduce +2\(n-1\)/n ")
+        self.assertRegex(text, r"scan +1 ")
+
+
+if __name__ == "__main__":
+    TUTTI = os.path.abspath(sys.argv.pop(1))
+    unittest.main(verbosity=2)
