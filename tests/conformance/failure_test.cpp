@@ -23,9 +23,10 @@ void expect_within(Clock::time_point start, std::chrono::nanoseconds limit) {
       << "took " << std::chrono::duration_cast<std::chrono::milliseconds>(took).count() << " ms";
 }
 
-/// Whether the text says "rank 2", or "ranks 1 2".
+/// Whether the text says "rank 2", "ranks 1 2" or "missing: 2".
 bool names_rank(const std::string& text, int rank) {
-  return std::regex_search(text, std::regex("ranks? ([0-9]+,? )*" + std::to_string(rank) + "\\b"));
+  return std::regex_search(
+      text, std::regex("(ranks?|missing:) ([0-9]+,? )*" + std::to_string(rank) + "\\b"));
 }
 
 /// A rank of the group that has to get an error now, and nothing but errors afterwards.

@@ -134,24 +134,31 @@ std::map<WorldKey, Groups>& shared_groups() {
   return groups;
 }
 
-void make_group(std::optional<ProcessGroup>& group, const GroupOptions& options) {
-  group.emplace(ProcessGroup::create(options));
+// Makes the group of every rank, and only then lets anybody use it. True when that went well.
+bool make_groups(const World& world, Groups& groups, const std::shared_ptr<Store>& store,
+                 const std::function<void(GroupOptions&)>& adjust) {
+  Failures failures;
+  groups.resize(static_cast<std::size_t>(world.size));
+  start_and_join(world.size, [&](int rank) {
+    attempt(rank, world.size, failures, [&] {
+      GroupOptions options = group_options(world, rank, store);
+      adjust(options);
+      groups[static_cast<std::size_t>(rank)].emplace(ProcessGroup::create(options));
+    });
+  });
+  failures.report();
+  return !failures.any();
 }
 
 // True when every rank left `body` without an exception or a fatal failure.
-bool run(const World& world, Groups& groups, const std::function<void(ProcessGroup&)>& body,
-         const std::function<void(int rank)>& make = {}) {
+bool run(const World& world, Groups& groups, const std::function<void(ProcessGroup&)>& body) {
   Failures failures;
   std::atomic<bool> well = true;
   start_and_join(world.size, [&](int rank) {
-    auto& group = groups[static_cast<std::size_t>(rank)];
-    const bool good = attempt(rank, world.size, failures, [&] {
-      if (make) make(rank);
-      body(*group);
-    });
-    if (good) return;
+    ProcessGroup& group = *groups[static_cast<std::size_t>(rank)];
+    if (attempt(rank, world.size, failures, [&] { body(group); })) return;
     well = false;
-    if (group) group->abort(fmt::format("rank {} left the test", rank));
+    group.abort(fmt::format("rank {} left the test", rank));
   });
   failures.report();
   return well;
@@ -181,32 +188,21 @@ GroupOptions group_options(const World& world, int rank, std::shared_ptr<Store> 
 void on_ranks(const World& world, const std::function<void(ProcessGroup&)>& body) {
   const WorldKey key{world.backend, world.size, world.checked};
   Groups& groups = shared_groups()[key];
-  bool well = false;
-  if (groups.empty()) {
-    groups.resize(static_cast<std::size_t>(world.size));
-    const auto store = make_memory_store();
-    well = run(world, groups, body, [&](int rank) {
-      GroupOptions options = group_options(world, rank, store);
-      options.name = to_string(world);
-      make_group(groups[static_cast<std::size_t>(rank)], options);
-    });
-  } else {
-    well = run(world, groups, body);
-  }
-  if (!well) shared_groups().erase(key);
+  const auto name = [&](GroupOptions& options) { options.name = to_string(world); };
+  const bool made = !groups.empty() || make_groups(world, groups, make_memory_store(), name);
+  if (!made || !run(world, groups, body)) shared_groups().erase(key);
 }
 
 void on_fresh_ranks(const World& world, const std::function<void(ProcessGroup&)>& body,
                     const Fresh& fresh) {
-  Groups groups(static_cast<std::size_t>(world.size));
+  Groups groups;
   const auto store = fresh.store ? fresh.store : make_memory_store();
-  run(world, groups, body, [&](int rank) {
-    GroupOptions options = group_options(world, rank, store);
+  const bool made = make_groups(world, groups, store, [&](GroupOptions& options) {
     options.timeout = fresh.timeout;
     options.name = fresh.name;
     if (fresh.adjust) fresh.adjust(options);
-    make_group(groups[static_cast<std::size_t>(rank)], options);
   });
+  if (made) run(world, groups, body);
 }
 
 void drop_shared_groups() {
