@@ -36,9 +36,9 @@ install_packages() {
   local install=(apt-get install -qq --no-install-recommends)
   local install_as_root=("${become_root[@]}" env DEBIAN_FRONTEND=noninteractive "${install[@]}" -y "${missing[@]}")
   # A list of packages that is absent or out of date is renewed, a good one is left alone.
-  if ! "${install[@]}" --simulate "${missing[@]}" >/dev/null 2>&1 || ! "${install_as_root[@]}"; then
+  if ! "${install[@]}" --simulate "${missing[@]}" >/dev/null 2>&1 || ! "${install_as_root[@]}" >/dev/null; then
     "${become_root[@]}" apt-get update -qq
-    "${install_as_root[@]}" || die "apt-get could not install: ${missing[*]}"
+    "${install_as_root[@]}" >/dev/null || die "apt-get could not install: ${missing[*]}"
   fi
   packages_changed=yes
 }
