@@ -117,14 +117,15 @@ void Core::throw_unusable() const {
 void Core::break_with(const Error& cause, bool report) noexcept {
   {
     const std::lock_guard lock(cause_mutex_);
-    if (!cause_) {
-      cause_ = cause;
-      report_cause_ = report;
-    }
+    if (cause_) return;
+    cause_ = cause;
+    report_cause_ = report;
     broken_ = true;
   }
   backend_->abort(cause.what());
-  options_.logger(LogLevel::warning, fmt::format("group '{}': {}", options_.name, cause.what()));
+  // What a caller has not been thrown has to be seen somewhere.
+  options_.logger(report ? LogLevel::warning : LogLevel::info,
+                  fmt::format("group '{}': {}", options_.name, cause.what()));
 }
 
 void Core::collected(std::uint64_t token, bool failed) noexcept {
@@ -163,7 +164,7 @@ Work Core::issue(Op& op, const CallOptions& options, bool blocking) {
     failf(Errc::invalid_argument,
           "{}: peer is {} and tag is {}; this group has ranks 0 to {}, tags are >= 0",
           name_of(op.kind), op.peer, op.tag, bounds_.size - 1);
-  const bool supported = backend_->supports(op.kind, dtype_of_op(op.kind, op), op.reduce.kind);
+  const bool supported = supports(op.kind, dtype_of_op(op.kind, op), op.reduce.kind);
   if (auto* open = collector.load(std::memory_order_acquire);
       open != nullptr && open->collects_here()) [[unlikely]] {
     if (blocking)
@@ -250,7 +251,8 @@ std::uint64_t Core::traced_seq(std::span<const Op> ops, const Call& call) noexce
 
 Work Core::send(std::span<const Op> ops, const Call& call) {
   const auto [ring, index] = trace_place(ops, call);
-  ring->begin(index, traced_seq(ops, call), ops[0].kind, ops[0], ops.size(), !call.blocking, call.name);
+  ring->begin(index, traced_seq(ops, call), ops[0].kind, ops[0], ops.size(), !call.blocking,
+              call.name);
   try {
     Work work = backend_->launch(ops, call);
     if (work.state() == nullptr) {
@@ -265,8 +267,20 @@ Work Core::send(std::span<const Op> ops, const Call& call) {
   }
 }
 
-void Core::throw_with_place(std::span<const Op> ops, const Call& call) const {
-  throw with_place(to_error(std::current_exception()), ops, call);
+namespace {
+
+/// Errors found before the data moved leave the group as it was.
+bool breaks_group(Errc code) noexcept {
+  return code != Errc::invalid_argument && code != Errc::count_overflow &&
+         code != Errc::unsupported && code != Errc::mismatch;
+}
+
+}  // namespace
+
+void Core::throw_with_place(std::span<const Op> ops, const Call& call) {
+  const Error error = with_place(to_error(std::current_exception()), ops, call);
+  if (breaks_group(error.code())) break_with(error, false);
+  throw Error(error);
 }
 
 Error Core::with_place(const Error& error, std::span<const Op> ops, const Call& call) const {

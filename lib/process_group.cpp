@@ -52,49 +52,55 @@ Memory& ProcessGroup::memory() noexcept {
 }
 
 bool ProcessGroup::supports(Operation operation, DType dtype, ReduceOp op) const {
-  return core_->backend().supports(operation, dtype, op.kind);
+  return core_->supports(operation, dtype, op.kind);
 }
 
 // Two forms of every verb from one description. Macros stay in this file.
-#define TUTTI_VERB(name, params, ...)         \
-  void ProcessGroup::name params {            \
-    Op op_ = __VA_ARGS__;                     \
+#define TUTTI_VERB(name, params, ...)          \
+  void ProcessGroup::name params {             \
+    Op op_ = __VA_ARGS__;                      \
     core_->run<Operation::name>(op_, options); \
-  }                                           \
-  Work ProcessGroup::name##_async params {    \
-    Op op_ = __VA_ARGS__;                     \
-    return core_->issue(op_, options, false); \
+  }                                            \
+  Work ProcessGroup::name##_async params {     \
+    Op op_ = __VA_ARGS__;                      \
+    return core_->issue(op_, options, false);  \
   }
 #define TUTTI_ARGS(...) (__VA_ARGS__, const CallOptions& options)
 
-TUTTI_VERB(all_reduce, TUTTI_ARGS(TensorView data, ReduceOp op),
+TUTTI_VERB(all_reduce, TUTTI_ARGS(const TensorView& data, ReduceOp op),
            make(Operation::all_reduce, data, data, op))
-TUTTI_VERB(all_reduce, TUTTI_ARGS(ConstTensorView in, TensorView out, ReduceOp op),
+TUTTI_VERB(all_reduce, TUTTI_ARGS(const ConstTensorView& in, const TensorView& out, ReduceOp op),
            make(Operation::all_reduce, in, out, op))
-TUTTI_VERB(scan, TUTTI_ARGS(ConstTensorView in, TensorView out, ReduceOp op),
+TUTTI_VERB(scan, TUTTI_ARGS(const ConstTensorView& in, const TensorView& out, ReduceOp op),
            make(Operation::scan, in, out, op))
-TUTTI_VERB(exclusive_scan, TUTTI_ARGS(ConstTensorView in, TensorView out, ReduceOp op),
+TUTTI_VERB(exclusive_scan,
+           TUTTI_ARGS(const ConstTensorView& in, const TensorView& out, ReduceOp op),
            make(Operation::exclusive_scan, in, out, op))
-TUTTI_VERB(broadcast, TUTTI_ARGS(TensorView data, int root),
+TUTTI_VERB(broadcast, TUTTI_ARGS(const TensorView& data, int root),
            make(Operation::broadcast, data, data, {}, {}, root))
-TUTTI_VERB(reduce, TUTTI_ARGS(ConstTensorView in, TensorView out, int root, ReduceOp op),
+TUTTI_VERB(reduce,
+           TUTTI_ARGS(const ConstTensorView& in, const TensorView& out, int root, ReduceOp op),
            make(Operation::reduce, in, out, op, {}, root))
-TUTTI_VERB(all_gather, TUTTI_ARGS(ConstTensorView in, TensorView out, Rows rows),
+TUTTI_VERB(all_gather, TUTTI_ARGS(const ConstTensorView& in, const TensorView& out, Rows rows),
            make(Operation::all_gather, in, out, {}, rows))
-TUTTI_VERB(reduce_scatter, TUTTI_ARGS(ConstTensorView in, TensorView out, Rows rows, ReduceOp op),
+TUTTI_VERB(reduce_scatter,
+           TUTTI_ARGS(const ConstTensorView& in, const TensorView& out, Rows rows, ReduceOp op),
            make(Operation::reduce_scatter, in, out, op, rows))
 TUTTI_VERB(all_to_all,
-           TUTTI_ARGS(ConstTensorView in, TensorView out, Rows send_rows, Rows recv_rows),
+           TUTTI_ARGS(const ConstTensorView& in, const TensorView& out, Rows send_rows,
+                      Rows recv_rows),
            make(Operation::all_to_all, in, out, {}, recv_rows);
            op_.send_rows = send_rows)
-TUTTI_VERB(gather, TUTTI_ARGS(ConstTensorView in, TensorView out, int root, Rows rows),
+TUTTI_VERB(gather,
+           TUTTI_ARGS(const ConstTensorView& in, const TensorView& out, int root, Rows rows),
            make(Operation::gather, in, out, {}, rows, root))
-TUTTI_VERB(scatter, TUTTI_ARGS(ConstTensorView in, TensorView out, int root, Rows rows),
+TUTTI_VERB(scatter,
+           TUTTI_ARGS(const ConstTensorView& in, const TensorView& out, int root, Rows rows),
            make(Operation::scatter, in, out, {}, rows, root))
 TUTTI_VERB(barrier, (const CallOptions& options), make(Operation::barrier, {}, {}))
-TUTTI_VERB(send, TUTTI_ARGS(ConstTensorView data, int peer, int tag),
+TUTTI_VERB(send, TUTTI_ARGS(const ConstTensorView& data, int peer, int tag),
            make_pair(Operation::send, data, {}, peer, tag))
-TUTTI_VERB(recv, TUTTI_ARGS(TensorView data, int peer, int tag),
+TUTTI_VERB(recv, TUTTI_ARGS(const TensorView& data, int peer, int tag),
            make_pair(Operation::recv, {}, data, peer, tag))
 
 #undef TUTTI_ARGS

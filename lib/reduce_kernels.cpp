@@ -2,9 +2,12 @@
 
 #include <cassert>
 #include <concepts>
+#include <cstddef>
 #include <cstring>
 #include <limits>
-#include <type_traits>
+#include <span>
+#include <string_view>
+#include <vector>
 
 #include "internal/reduce_kernels_targets.hpp"
 #include "internal/reduce_kernels_types.hpp"

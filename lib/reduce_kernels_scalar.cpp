@@ -1,3 +1,5 @@
+#include "internal/reduce_kernels.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <concepts>
@@ -7,7 +9,6 @@
 #include <span>
 #include <type_traits>
 
-#include "internal/reduce_kernels.hpp"
 #include "internal/reduce_kernels_types.hpp"
 
 namespace tutti::internal::scalar {

@@ -1,9 +1,12 @@
 #include "internal/reduce_kernels_simd.hpp"
 
-#include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
+#include <string_view>
 #include <type_traits>
+#include <vector>
 
 // This file is compiled once per instruction set: Highway includes it again for each. SSSE3 is left
 // out: a processor that has no more is from before 2011, and the scalar kernels will do.
@@ -53,7 +56,7 @@ struct Bool : Plain<std::uint8_t> {
 };
 
 /// The small floats of half.hpp, by the algorithm of detail::decode_small and encode_small. With
-/// integers, because Highway's own conversions round differently from one target to another.
+/// integers, because Highway 1.0's own conversions truncate on some targets.
 template <typename T, int exp_bits, int man_bits, bool has_infinity>
 struct Small {
   using Stored = decltype(T::bits);
@@ -149,7 +152,7 @@ struct Brain {
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)
 
-/// float16 where the processor converts it, rounding to nearest even. It keeps payloads of NaNs.
+/// float16 where the processor converts it, to nearest even. It would keep the payloads of NaNs.
 struct Half {
   using Stored = hwy::float16_t;
   using Tag = hn::ScalableTag<float>;
@@ -290,8 +293,8 @@ HWY_NOINLINE void fold_rest(void* out, Inputs inputs, Scales scales, std::size_t
 constexpr std::size_t arrays_per_pass = 16;
 
 /// Folds inputs [first, first + arrays_per_pass) of `n` elements, a whole number of vectors, from
-/// i on. `acc` carries them from pass to pass. An element of out, which may be one of the inputs,
-/// is written after it was read from all of them.
+/// i on. `acc` carries the results from pass to pass. A vector is written to out, which may be one
+/// of the inputs, after it was read from all of them.
 template <class E, class Op, Form form>
 void fold_pass(void* out, hn::TFromD<typename E::Tag>* acc, Inputs inputs, Scales scales,
                std::size_t first, std::size_t i, std::size_t n) {

@@ -1,6 +1,7 @@
 #include <tutti/shape.hpp>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include <fmt/format.h>
@@ -23,7 +24,7 @@ std::int64_t times(std::int64_t a, std::int64_t b, std::span<const std::int64_t>
 
 }  // namespace
 
-Shape::Shape(std::span<const std::int64_t> dims) : ndim_(dims.size()) {
+Shape::Shape(std::span<const std::int64_t> dims) : Shape() {
   if (dims.size() > max_dims)
     internal::failf(Errc::invalid_argument,
                     "shape [{}] has {} dimensions; at most {} are supported", fmt::join(dims, ", "),
@@ -36,13 +37,15 @@ Shape::Shape(std::span<const std::int64_t> dims) : ndim_(dims.size()) {
     if (dims[i] != 0) product = times(product, dims[i], dims);
     if (i > 0) row_numel_ *= dims[i];  // Not more than product, which leaves out zeros.
   }
-  std::ranges::copy(dims, dims_.begin());
+  std::ranges::copy(dims, dims_);
+  ndim_ = dims.size();
 }
 
 Shape Shape::with_rows(std::int64_t rows) const {
-  std::array<std::int64_t, max_dims> dims = dims_;
-  dims[0] = rows;
-  return Shape(std::span<const std::int64_t>(dims.data(), std::max<std::size_t>(ndim_, 1)));
+  std::array<std::int64_t, max_dims> changed{};
+  std::ranges::copy(dims(), changed.begin());
+  changed[0] = rows;
+  return Shape(std::span<const std::int64_t>(changed.data(), std::max<std::size_t>(ndim_, 1)));
 }
 
 std::string to_string(const Shape& shape) {

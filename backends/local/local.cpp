@@ -171,7 +171,10 @@ class LocalBackend final : public internal::HostBackend {
       if (only != nullptr && states.empty()) states.emplace_back(only);
       if (only != nullptr) states.emplace_back(state);
       only = state;
-      hub_->post({.op = op, .rank = rank(), .text = {}, .state = std::move(state)});
+      hub_->post({.op = op,
+                  .rank = rank(),
+                  .text = call.name.empty() ? "" : internal::describe({&op, 1}, call),
+                  .state = std::move(state)});
     }
     return states.empty() ? only : std::move(Work::all(states)).release();
   }

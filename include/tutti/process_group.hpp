@@ -66,65 +66,67 @@ class ProcessGroup {
   bool supports(Operation operation, DType dtype, ReduceOp op = ReduceOp::sum) const;
 
   /// out [...] = op over ranks of in [...]; the one-array form works in place.
-  void all_reduce(TensorView data, ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
-  void all_reduce(ConstTensorView in, TensorView out, ReduceOp op = ReduceOp::sum,
+  void all_reduce(const TensorView& data, ReduceOp op = ReduceOp::sum,
+                  const CallOptions& options = {});
+  void all_reduce(const ConstTensorView& in, const TensorView& out, ReduceOp op = ReduceOp::sum,
                   const CallOptions& options = {});
   /// data [...] of `root` on every rank.
-  void broadcast(TensorView data, int root, const CallOptions& options = {});
+  void broadcast(const TensorView& data, int root, const CallOptions& options = {});
   /// out [...] on `root` = op over ranks of in [...]; elsewhere out is not used.
-  void reduce(ConstTensorView in, TensorView out, int root, ReduceOp op = ReduceOp::sum,
-              const CallOptions& options = {});
+  void reduce(const ConstTensorView& in, const TensorView& out, int root,
+              ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
   /// out [sum R_r, ...] = the ranks' in [R_r, ...] in rank order. `in` may be its own place in out.
-  void all_gather(ConstTensorView in, TensorView out, Rows rows = {},
+  void all_gather(const ConstTensorView& in, const TensorView& out, Rows rows = {},
                   const CallOptions& options = {});
   /// out [R_rank, ...] = this rank's rows of op over ranks of in [sum R_r, ...].
-  void reduce_scatter(ConstTensorView in, TensorView out, Rows rows = {},
+  void reduce_scatter(const ConstTensorView& in, const TensorView& out, Rows rows = {},
                       ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
   /// in [sum send_rows, ...]: block j goes to rank j. out [sum recv_rows, ...]: block i is from i.
-  void all_to_all(ConstTensorView in, TensorView out, Rows send_rows = {}, Rows recv_rows = {},
-                  const CallOptions& options = {});
+  void all_to_all(const ConstTensorView& in, const TensorView& out, Rows send_rows = {},
+                  Rows recv_rows = {}, const CallOptions& options = {});
   /// all_gather whose out is used on `root` only.
-  void gather(ConstTensorView in, TensorView out, int root, Rows rows = {},
+  void gather(const ConstTensorView& in, const TensorView& out, int root, Rows rows = {},
               const CallOptions& options = {});
   /// out [R_rank, ...] = this rank's rows of root's in [sum R_r, ...]; elsewhere in is not used.
-  void scatter(ConstTensorView in, TensorView out, int root, Rows rows = {},
+  void scatter(const ConstTensorView& in, const TensorView& out, int root, Rows rows = {},
                const CallOptions& options = {});
   /// out = op over ranks 0..rank of in.
-  void scan(ConstTensorView in, TensorView out, ReduceOp op = ReduceOp::sum,
+  void scan(const ConstTensorView& in, const TensorView& out, ReduceOp op = ReduceOp::sum,
             const CallOptions& options = {});
   /// out = op over ranks 0..rank-1 of in; the operation's identity on rank 0.
-  void exclusive_scan(ConstTensorView in, TensorView out, ReduceOp op = ReduceOp::sum,
+  void exclusive_scan(const ConstTensorView& in, const TensorView& out, ReduceOp op = ReduceOp::sum,
                       const CallOptions& options = {});
   /// Returns when every rank has entered.
   void barrier(const CallOptions& options = {});
   /// May wait until the peer receives. Matched by (sender, receiver, tag) in order.
-  void send(ConstTensorView data, int peer, int tag = 0, const CallOptions& options = {});
-  void recv(TensorView data, int peer, int tag = 0, const CallOptions& options = {});
+  void send(const ConstTensorView& data, int peer, int tag = 0, const CallOptions& options = {});
+  void recv(const TensorView& data, int peer, int tag = 0, const CallOptions& options = {});
 
-  Work all_reduce_async(TensorView data, ReduceOp op = ReduceOp::sum,
+  Work all_reduce_async(const TensorView& data, ReduceOp op = ReduceOp::sum,
                         const CallOptions& options = {});
-  Work all_reduce_async(ConstTensorView in, TensorView out, ReduceOp op = ReduceOp::sum,
+  Work all_reduce_async(const ConstTensorView& in, const TensorView& out,
+                        ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
+  Work broadcast_async(const TensorView& data, int root, const CallOptions& options = {});
+  Work reduce_async(const ConstTensorView& in, const TensorView& out, int root,
+                    ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
+  Work all_gather_async(const ConstTensorView& in, const TensorView& out, Rows rows = {},
                         const CallOptions& options = {});
-  Work broadcast_async(TensorView data, int root, const CallOptions& options = {});
-  Work reduce_async(ConstTensorView in, TensorView out, int root, ReduceOp op = ReduceOp::sum,
-                    const CallOptions& options = {});
-  Work all_gather_async(ConstTensorView in, TensorView out, Rows rows = {},
-                        const CallOptions& options = {});
-  Work reduce_scatter_async(ConstTensorView in, TensorView out, Rows rows = {},
+  Work reduce_scatter_async(const ConstTensorView& in, const TensorView& out, Rows rows = {},
                             ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
-  Work all_to_all_async(ConstTensorView in, TensorView out, Rows send_rows = {},
+  Work all_to_all_async(const ConstTensorView& in, const TensorView& out, Rows send_rows = {},
                         Rows recv_rows = {}, const CallOptions& options = {});
-  Work gather_async(ConstTensorView in, TensorView out, int root, Rows rows = {},
+  Work gather_async(const ConstTensorView& in, const TensorView& out, int root, Rows rows = {},
                     const CallOptions& options = {});
-  Work scatter_async(ConstTensorView in, TensorView out, int root, Rows rows = {},
+  Work scatter_async(const ConstTensorView& in, const TensorView& out, int root, Rows rows = {},
                      const CallOptions& options = {});
-  Work scan_async(ConstTensorView in, TensorView out, ReduceOp op = ReduceOp::sum,
+  Work scan_async(const ConstTensorView& in, const TensorView& out, ReduceOp op = ReduceOp::sum,
                   const CallOptions& options = {});
-  Work exclusive_scan_async(ConstTensorView in, TensorView out, ReduceOp op = ReduceOp::sum,
-                            const CallOptions& options = {});
+  Work exclusive_scan_async(const ConstTensorView& in, const TensorView& out,
+                            ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
   Work barrier_async(const CallOptions& options = {});
-  Work send_async(ConstTensorView data, int peer, int tag = 0, const CallOptions& options = {});
-  Work recv_async(TensorView data, int peer, int tag = 0, const CallOptions& options = {});
+  Work send_async(const ConstTensorView& data, int peer, int tag = 0,
+                  const CallOptions& options = {});
+  Work recv_async(const TensorView& data, int peer, int tag = 0, const CallOptions& options = {});
 
   /// Collective. Ranks with equal `color` form a group, ordered by `key`, then by rank; a negative
   /// colour gets none. On the wire: 16 bytes per rank.

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -15,22 +14,21 @@ class Shape {
  public:
   static constexpr std::size_t max_dims = 8;
 
-  Shape() noexcept = default;  ///< 0-dimensional: one element.
+  Shape() noexcept { dims_[0] = dims_[1] = 0; }  ///< 0-dimensional: one element.
+  Shape(const Shape& other) noexcept { assign(other); }
+  Shape& operator=(const Shape& other) noexcept {
+    assign(other);
+    return *this;
+  }
   /// @throws Error invalid_argument for a negative or a ninth dimension, count_overflow when the
   ///         product of the non-zero dimensions does not fit in 63 bits.
   Shape(std::initializer_list<std::int64_t> dims) : Shape(std::span(dims.begin(), dims.size())) {}
   explicit Shape(std::span<const std::int64_t> dims);
   /// One dimension, [n]: what a range of elements becomes, on the path of every call.
-  static Shape vector(std::int64_t n) {
-    if (n < 0) return Shape({n});  // Throws.
-    Shape shape;
-    shape.dims_[0] = n;
-    shape.ndim_ = 1;
-    return shape;
-  }
+  static Shape vector(std::int64_t n) { return n < 0 ? Shape({n}) : Shape(Vector{n}); }
 
   std::size_t ndim() const noexcept { return ndim_; }
-  std::span<const std::int64_t> dims() const noexcept { return {dims_.data(), ndim_}; }
+  std::span<const std::int64_t> dims() const noexcept { return {dims_, ndim_}; }
   std::int64_t numel() const noexcept { return rows() * row_numel_; }
   std::int64_t rows() const noexcept { return ndim_ == 0 ? 1 : dims_[0]; }
   std::int64_t row_numel() const noexcept { return row_numel_; }  ///< Elements per row.
@@ -48,9 +46,27 @@ class Shape {
   }
 
  private:
-  std::array<std::int64_t, max_dims> dims_{};
+  struct Vector {
+    std::int64_t n;
+  };
+  explicit Shape(Vector v) noexcept : ndim_(1) {
+    dims_[0] = v.n;
+    dims_[1] = 0;
+  }
+
+  // Views are copied several times on the path of every call, so only what is in use is copied:
+  // the first two dimensions, and the others where there are more.
+  void assign(const Shape& other) noexcept {
+    dims_[0] = other.dims_[0];
+    dims_[1] = other.dims_[1];
+    row_numel_ = other.row_numel_;
+    ndim_ = other.ndim_;
+    for (std::size_t i = 2; i < other.ndim_; ++i) dims_[i] = other.dims_[i];
+  }
+
   std::int64_t row_numel_ = 1;
   std::size_t ndim_ = 0;
+  std::int64_t dims_[max_dims];  // Not initialised beyond ndim_, except the first two.
 };
 
 /// "[2, 3]".

@@ -63,9 +63,14 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
       throw_unusable();
   }
 
+  /// False also for values outside of the enumerations, which no backend gets to see.
+  bool supports(Operation kind, DType dtype, ReduceOp::Kind reduce) const noexcept {
+    return static_cast<int>(dtype) < dtype_count && static_cast<int>(reduce) < reduce_op_count &&
+           backend_->supports(kind, dtype, reduce);
+  }
+
   const GroupOptions& options() const noexcept { return options_; }
   const std::string& backend_name() const noexcept { return backend_name_; }
-  Backend& backend() noexcept { return *backend_; }
   Memory& memory() noexcept { return *memory_; }
   Trace trace() const;
 
@@ -90,7 +95,7 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
   static void sign(std::span<Op> ops, Call& call) noexcept;
   Work send(std::span<const Op> ops, const Call& call);
   Work lower(Op& op, const CallOptions& options, bool blocking);
-  [[noreturn]] void throw_with_place(std::span<const Op> ops, const Call& call) const;
+  [[noreturn]] void throw_with_place(std::span<const Op> ops, const Call& call);
   Error with_place(const Error& error, std::span<const Op> ops, const Call& call) const;
   /// Which trace a launch goes to, and its place in it.
   std::pair<TraceRing*, std::uint64_t> trace_place(std::span<const Op> ops,
@@ -141,9 +146,8 @@ constexpr DType dtype_of_op(Operation kind, const Op& op) noexcept {
 template <Operation kind>
 inline void Core::run(Op& op, const CallOptions& options) {
   const bool unusable = fork_guard_.forked() || broken_.load(std::memory_order_relaxed);
-  if (unusable || collector.load(std::memory_order_acquire) != nullptr ||
-      is_point_to_point(kind) || !backend_->supports(kind, dtype_of_op(kind, op), op.reduce.kind))
-      [[unlikely]]
+  if (unusable || collector.load(std::memory_order_acquire) != nullptr || is_point_to_point(kind) ||
+      !supports(kind, dtype_of_op(kind, op), op.reduce.kind)) [[unlikely]]
     return run_slowly(op, options);
   Call call = make_call(options, true);
   call.seq = next_seq_.fetch_add(1, std::memory_order_relaxed);

@@ -56,8 +56,8 @@ constexpr bool is_reduction(Operation o) noexcept {
 /// where this is inlined.
 [[gnu::always_inline]] inline void add(Hash& hash, Operation kind, const Op& op) noexcept {
   const bool p2p = is_point_to_point(kind);
-  const bool by_out = kind == Operation::scatter || kind == Operation::reduce_scatter ||
-                      kind == Operation::recv;
+  const bool by_out =
+      kind == Operation::scatter || kind == Operation::reduce_scatter || kind == Operation::recv;
   const auto& shape = by_out ? op.out.shape : op.in.shape;
   const auto dtype = by_out ? op.out.dtype : op.in.dtype;
   const auto reduce = is_reduction(kind) ? op.reduce.kind : ReduceOp::Kind::sum;

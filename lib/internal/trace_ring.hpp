@@ -37,8 +37,7 @@ class TraceRing {
     const bool has_in = first.in.data != nullptr || first.out.data == nullptr;
     const auto dtype = has_in ? first.in.dtype : first.out.dtype;
     slot.seq.store(seq, release);
-    slot.what.store(static_cast<std::uint64_t>(kind) |
-                        static_cast<std::uint64_t>(dtype) << 4 |
+    slot.what.store(static_cast<std::uint64_t>(kind) | static_cast<std::uint64_t>(dtype) << 4 |
                         static_cast<std::uint64_t>(first.reduce.kind) << 8 |
                         static_cast<std::uint64_t>(async) << 12 |
                         static_cast<std::uint64_t>(std::min<std::size_t>(ops, 0xffff)) << 16 |
@@ -46,9 +45,9 @@ class TraceRing {
                             static_cast<std::uint32_t>(first.root >= 0 ? first.root : first.peer))
                             << 32,
                     release);
-    slot.bytes.store(kind == Operation::barrier ? 0
-                                                : static_cast<std::int64_t>(
-                                                      has_in ? first.in.bytes() : first.out.bytes()),
+    slot.bytes.store(kind == Operation::barrier
+                         ? 0
+                         : static_cast<std::int64_t>(has_in ? first.in.bytes() : first.out.bytes()),
                      release);
     slot.started.store(coarse_now(), release);
     if (name.empty()) [[likely]] {

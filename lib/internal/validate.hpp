@@ -49,10 +49,11 @@ constexpr bool is_plain_array(const View& v, const Bounds& b) noexcept {
     case Operation::all_gather: {
       // Vectors with equal rows, apart in memory.
       const auto n = op.in.shape.rows();
+      std::int64_t total = 0;
       const bool vectors = op.in.shape.ndim() == 1 && op.out.shape.ndim() == 1;
       if (!vectors || op.rows.given() || op.in.dtype != op.out.dtype || !is_plain_array(op.in, b) ||
-          !is_plain_array(op.out, b) || n > INT64_MAX / 8 / b.size ||
-          op.out.shape.rows() != n * b.size)
+          !is_plain_array(op.out, b) || __builtin_mul_overflow(n, std::int64_t{b.size}, &total) ||
+          op.out.shape.rows() != total)
         return false;
       const auto* in = static_cast<const std::byte*>(op.in.data);
       const auto* out = static_cast<const std::byte*>(op.out.data);
