@@ -1,4 +1,5 @@
 // GB/s of memory traffic: every byte read and every byte written counts. memcpy is the yardstick.
+// A row's name: operation, dtype, number of inputs, instruction set, bytes per array.
 
 #include <benchmark/benchmark.h>
 
@@ -21,10 +22,12 @@ using Kind = tutti::ReduceOp::Kind;
 using Fold = void (*)(DType, Kind, void*, std::span<const void* const>, std::span<const double>,
                       std::size_t) noexcept;
 
-constexpr std::int64_t sizes[] = {std::int64_t{64} << 10, std::int64_t{16} << 20};
+// In the second-level cache, and in memory.
+constexpr std::int64_t small = std::int64_t{64} << 10;
+constexpr std::int64_t large = std::int64_t{16} << 20;
 
-/// `count` arrays of `bytes`. The values are zeros: no kernel's speed depends on them. No two
-/// arrays begin at the same offset into a page, which would slow down any kernel.
+/// Of zeros: no kernel's speed depends on the values. No two begin at the same offset into a page,
+/// which would slow down any kernel.
 struct Arrays {
   Arrays(std::size_t count, std::size_t bytes) : storage(count * (bytes + 320)) {
     for (std::size_t i = 0; i < count; ++i) each.push_back(storage.data() + i * (bytes + 320));
@@ -47,57 +50,60 @@ void copy(benchmark::State& state) {
   set_traffic(state, 2);
 }
 
-/// out = in0 op in1 op ..., out being in0 where `in_place`.
-void fold(benchmark::State& state, Fold kernel, DType dtype, Kind kind, std::size_t inputs,
-          bool in_place) {
+struct Case {
+  Kind kind = Kind::sum;
+  DType dtype = DType::f32;
+  std::size_t inputs = 2;
+  bool in_place = false;
+
+  std::string name() const {
+    return std::string(name_of(kind)) + "/" + std::string(name_of(dtype)) + "/" +
+           std::to_string(inputs) + (in_place ? "/in_place/" : "/");
+  }
+};
+
+void fold(benchmark::State& state, Fold kernel, const Case& c) {
   const auto bytes = static_cast<std::size_t>(state.range(0));
-  const Arrays arrays(inputs + 1, bytes);
+  const Arrays arrays(c.inputs + 1, bytes);
   const std::vector<const void*> in(arrays.each.begin() + 1, arrays.each.end());
-  void* out = in_place ? arrays.each[1] : arrays.each[0];
-  const std::vector<double> scales(kind == Kind::premul_sum ? inputs : 0, 0.5);
+  void* out = arrays.each[c.in_place ? 1 : 0];
+  const std::vector<double> scales(c.kind == Kind::premul_sum ? c.inputs : 0, 0.5);
   for (auto _ : state) {
-    kernel(dtype, kind, out, in, scales, bytes / tutti::size_of(dtype));
+    kernel(c.dtype, c.kind, out, in, scales, bytes / tutti::size_of(c.dtype));
     benchmark::ClobberMemory();
   }
-  set_traffic(state, static_cast<std::int64_t>(inputs) + 1);
+  set_traffic(state, static_cast<std::int64_t>(c.inputs) + 1);
 }
 
-void add(const std::string& name, Fold kernel, DType dtype, Kind kind, std::size_t inputs,
-         bool in_place) {
-  auto* made =
-      benchmark::RegisterBenchmark(name.c_str(), fold, kernel, dtype, kind, inputs, in_place);
-  for (const std::int64_t size : sizes) made->Arg(size);
+void add_best(const Case& c) {
+  const std::string name = c.name() + tutti::internal::kernel_target();
+  auto* made = benchmark::RegisterBenchmark(name.c_str(), fold, tutti::internal::fold, c);
+  made->Arg(small)->Arg(c.inputs <= 8 ? large : large / 8);
+}
+
+void add_scalar(const Case& c) {
+  const std::string name = c.name() + "scalar";
+  benchmark::RegisterBenchmark(name.c_str(), fold, tutti::internal::scalar::fold, c)
+      ->Arg(small)
+      ->Arg(large);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
-  const std::string target = tutti::internal::kernel_target();
-  const Fold best = tutti::internal::fold;
-  const Fold scalar = tutti::internal::scalar::fold;
-  benchmark::AddCustomContext("target", target);
-
-  auto* plain_copy = benchmark::RegisterBenchmark("memcpy", copy);
-  for (const std::int64_t size : sizes) plain_copy->Arg(size);
-
+  benchmark::RegisterBenchmark("memcpy", copy)->Arg(small)->Arg(large);
   for (int i = 0; i < tutti::dtype_count; ++i) {
     const auto dtype = static_cast<DType>(i);
-    const std::string name = "sum/" + std::string(name_of(dtype));
-    add(name + "/2/" + target, best, dtype, Kind::sum, 2, false);
-    add(name + "/2/" + target + "/in_place", best, dtype, Kind::sum, 2, true);
-    add(name + "/2/scalar", scalar, dtype, Kind::sum, 2, false);
+    add_best({.dtype = dtype});
+    add_best({.dtype = dtype, .in_place = true});
+    add_scalar({.dtype = dtype});
   }
   for (const DType dtype : {DType::f32, DType::bf16})
-    for (const std::size_t inputs :
-         {std::size_t{3}, std::size_t{4}, std::size_t{8}, std::size_t{16}, std::size_t{32}})
-      add("sum/" + std::string(name_of(dtype)) + "/" + std::to_string(inputs) + "/" + target, best,
-          dtype, Kind::sum, inputs, false);
+    for (std::size_t inputs = 3; inputs <= 48; inputs *= 2)
+      add_best({.dtype = dtype, .inputs = inputs});
   for (const Kind kind : {Kind::min, Kind::avg, Kind::premul_sum})
-    for (const DType dtype : {DType::f32, DType::f16})
-      add(std::string(name_of(kind)) + "/" + std::string(name_of(dtype)) + "/2/" + target, best,
-          dtype, kind, 2, false);
-
+    for (const DType dtype : {DType::f32, DType::f16}) add_best({.kind = kind, .dtype = dtype});
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
   return 0;

@@ -23,15 +23,6 @@
 
 #include "internal/reduce_kernels_targets.hpp"
 
-namespace tutti {
-
-// How GoogleTest prints the parameters of a failed test.
-void PrintTo(DType dtype, std::ostream* os) {
-  *os << name_of(dtype);
-}
-
-}  // namespace tutti
-
 namespace tutti::internal {
 namespace {
 
@@ -179,10 +170,11 @@ double slow_float(DType dtype, Kind kind, std::span<const double> values,
 /// The value modulo 2^bits, in the range of the type.
 template <typename T>
 T slow_integer(Kind kind, std::span<const T> values) {
-  std::uint64_t wrapped = static_cast<std::uint64_t>(values[0]);
+  using Bits = std::make_unsigned_t<T>;
+  std::uint64_t wrapped = static_cast<Bits>(values[0]);
   T acc = values[0];
   for (const T value : values.subspan(1)) {
-    const auto term = static_cast<std::uint64_t>(value);
+    const std::uint64_t term = static_cast<Bits>(value);
     switch (kind) {
       case Kind::min:
         acc = std::min(acc, value);
