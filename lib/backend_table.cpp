@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -37,7 +38,14 @@ std::span<const BackendEntry> backends() noexcept {
 }
 
 std::span<const std::string_view> known_backends() noexcept {
-  static constexpr std::array<std::string_view, 5> names{"local", "gloo", "nccl", "shm", "hier"};
+  static const std::vector<std::string_view> names = [] {
+    std::vector<std::string_view> all;
+    for (const auto& entry : backends()) all.push_back(entry.name);
+    // Those that other builds, or later versions, have.
+    for (const std::string_view name : {"gloo", "nccl", "shm", "hier"})
+      if (std::ranges::find(all, name) == all.end()) all.push_back(name);
+    return all;
+  }();
   return names;
 }
 

@@ -83,7 +83,7 @@ void CallQueue::submit(std::shared_ptr<Job> job) {
 }
 
 void CallQueue::fail(const Error& why) noexcept {
-  std::deque<Numbered> dropped;
+  std::vector<Numbered> dropped;
   {
     const std::lock_guard lock(mutex_);
     if (!error_) error_ = why;
@@ -116,12 +116,12 @@ void CallQueue::work() {
     std::shared_ptr<Job> job;
     if (!soon_.empty()) {
       job = std::move(soon_.front());
-      soon_.pop_front();
+      soon_.erase(soon_.begin());
     } else if (stop_) {
       return;
     } else {
       job = std::move(numbered_.front().job);
-      numbered_.pop_front();
+      numbered_.erase(numbered_.begin());
     }
     lock.unlock();
     job->run();

@@ -36,7 +36,13 @@ class Checked final : public HostBackend {
         store_(make_prefix_store(std::move(store), "check/")),
         size_(size),
         on_host_(inner_->memory().device().type == DeviceType::cpu) {}
-  ~Checked() override { stop(); }
+  ~Checked() override {
+    try {
+      store_->set(gone_key(rank()), "");  // A peer may be waiting for a record of this rank.
+    } catch (...) {                       // Then it waits for its deadline.
+    }
+    stop();
+  }
 
   bool supports(Operation o, DType d, ReduceOp::Kind k) const noexcept override {
     return inner_->supports(o, d, k);
@@ -140,6 +146,7 @@ class Checked final : public HostBackend {
     std::exception_ptr difference_;
   };
 
+  static std::string gone_key(int rank) { return fmt::format("gone/{}", rank); }
   static std::string key(std::uint64_t seq, int rank) { return fmt::format("{}/{}", seq, rank); }
   static Call paired(const Op& op, const Call& call) {
     Call one = call;
@@ -199,6 +206,13 @@ class Checked final : public HostBackend {
       }
       if (const auto cause = first_cause()) throw Error(*cause);
       if (const auto cause = inner_->failure()) throw Error(*cause);
+      // Looked at before the record, so that one written just before leaving is not missed.
+      const bool gone = store_->try_get(gone_key(peer)).has_value();
+      if (const auto bytes = store_->try_get(key(seq, peer))) return parse(*bytes);
+      if (gone)
+        throw call_error(Errc::peer_lost, group(), ops, call, peer,
+                         fmt::format("rank {} has left the group; this rank called {}", peer,
+                                     describe(ops, call)));
       if (limit.expired())
         throw call_error(Errc::timeout, group(), ops, call, peer,
                          fmt::format("rank {} has not made its call before the deadline; this rank "
@@ -240,14 +254,16 @@ class Checked final : public HostBackend {
 
   /// Breaks the group on all ranks, with the same cause: the first one that reached the store.
   void give_up(const Error& error) noexcept {
+    Error cause = error;
     try {
       const auto text = fmt::format("{} {} {}", static_cast<int>(error.code()), error.where().rank,
                                     error.message());
       (void)store_->compare_set("cause", {}, std::as_bytes(std::span(text)));
+      cause = first_cause().value_or(error);
     } catch (...) {  // The peers then learn it from the inner backend or by their deadlines.
     }
-    fail_queued(error);
-    inner_->abort(error.message());
+    fail_queued(cause);
+    inner_->abort(cause.message());
   }
   std::optional<Error> first_cause() {
     const auto bytes = store_->try_get("cause");

@@ -105,13 +105,17 @@ Core::~Core() {
   if (fork_guard_.forked()) (void)backend_.release();
 }
 
-void Core::throw_unusable() const {
+void Core::throw_unusable(std::string_view operation) const {
+  const auto place = [&](int rank) {
+    return Error::Where{.group = options_.name, .operation = std::string(operation), .rank = rank};
+  };
   if (fork_guard_.forked())
-    failf(Errc::forked, "group '{}' was made before fork(); make a new one in the child process",
-          options_.name);
+    throw Error(Errc::forked, "the group was made before fork(); make a new one in the child",
+                place(bounds_.rank));
   const std::lock_guard lock(cause_mutex_);
   if (std::exchange(report_cause_, false)) throw Error(*cause_);
-  throw broken(*cause_);
+  const Error error = broken(*cause_);
+  throw Error(error.code(), error.message(), place(error.where().rank));
 }
 
 void Core::break_with(const Error& cause, bool report) noexcept {
@@ -158,7 +162,7 @@ void Core::check(Op& op, const CallOptions& options, bool supported) const {
 }
 
 Work Core::issue(Op& op, const CallOptions& options, bool blocking) {
-  check_usable();
+  check_usable(name_of(op.kind));
   if (is_point_to_point(op.kind) && (op.peer < 0 || op.peer >= bounds_.size || op.tag < 0))
       [[unlikely]]
     failf(Errc::invalid_argument,
@@ -203,7 +207,7 @@ void Core::check_numbered(std::span<Op> ops, const CallOptions& options, const C
 }
 
 Work Core::launch(std::span<Op> ops, const CallOptions& options, bool blocking) {
-  check_usable();
+  check_usable(operation_of(ops));
   Call call = number(ops, options, blocking);
   sign(ops, call);
   return send(ops, call);
@@ -290,7 +294,19 @@ Error Core::with_place(const Error& error, std::span<const Op> ops, const Call& 
 }
 
 Work Core::lower(Op& op, const CallOptions& options, bool blocking) {
-  validate(op, bounds_, options);
+  try {
+    validate(op, bounds_, options);
+  } catch (const Error& error) {
+    auto pairs = refused_pairs(op, bounds_);
+    const Call call = number(pairs, options, blocking);
+    if (!pairs.empty()) backend_->refuse(pairs, call, error);
+    const auto index = next_pair_.fetch_add(1, std::memory_order_relaxed);
+    pairs_.begin(index, index, op.kind, op, 1, !blocking, call.name);
+    pairs_.end(index, TraceEntry::State::refused);
+    throw Error(
+        error.code(), error.message(),
+        {.group = options_.name, .operation = std::string(name_of(op.kind)), .rank = bounds_.rank});
+  }
   if (op.kind == Operation::barrier) {
     {
       // One byte for all barriers: they are in order, and what is in it does not matter.
@@ -320,7 +336,7 @@ std::vector<std::array<std::int64_t, 2>> Core::exchange(std::array<std::int64_t,
     return all;
   }
   // A device would have to be synchronised with; the store is on the host anyway.
-  check_usable();
+  check_usable(what);
   const auto key = [&](int rank) { return fmt::format("{}/{}/{}", what, splits_, rank); };
   const auto limit = Deadline::after(options_.timeout);
   options_.store->set(key(bounds_.rank), std::as_bytes(std::span(mine)));

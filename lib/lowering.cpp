@@ -24,12 +24,10 @@ TensorView block(const TensorView& whole, const Rows& rows, int rank) {
 std::vector<Op> to_point_to_point(const Op& op, const Bounds& b, Memory& memory, Stream stream) {
   std::vector<Op> batch;
   const auto send = [&](const ConstTensorView& v, int peer) {
-    if (v.bytes() != 0)
-      batch.push_back({.kind = Operation::send, .in = v, .peer = peer, .tag = reserved_tag});
+    batch.push_back({.kind = Operation::send, .in = v, .peer = peer, .tag = reserved_tag});
   };
   const auto recv = [&](const TensorView& v, int peer) {
-    if (v.bytes() != 0)
-      batch.push_back({.kind = Operation::recv, .out = v, .peer = peer, .tag = reserved_tag});
+    batch.push_back({.kind = Operation::recv, .out = v, .peer = peer, .tag = reserved_tag});
   };
   const auto copy = [&](const TensorView& to, const ConstTensorView& from) {
     if (from.bytes() != 0 && to.data != from.data)
@@ -66,6 +64,25 @@ std::vector<Op> to_point_to_point(const Op& op, const Bounds& b, Memory& memory,
       break;
     default:
       failf(Errc::unsupported, "{} cannot be made of point-to-point", name_of(op.kind));
+  }
+  return batch;
+}
+
+std::vector<Op> refused_pairs(const Op& op, const Bounds& b) {
+  std::vector<Op> batch;
+  const auto add = [&](Operation kind, int peer) {
+    if (peer != b.rank) batch.push_back({.kind = kind, .peer = peer, .tag = reserved_tag});
+  };
+  const bool everybody = op.kind == Operation::all_to_all || op.root == b.rank;
+  const bool sends =
+      op.kind == Operation::all_to_all || (op.kind == Operation::gather) != everybody;
+  const bool receives =
+      op.kind == Operation::all_to_all || (op.kind == Operation::scatter) != everybody;
+  if (op.kind != Operation::all_to_all && (op.root < 0 || op.root >= b.size)) return batch;
+  for (int r = 0; r < b.size; ++r) {
+    if (!everybody && r != op.root) continue;
+    if (sends) add(Operation::send, r);
+    if (receives) add(Operation::recv, r);
   }
   return batch;
 }

@@ -29,7 +29,8 @@ struct GroupOptions {
   std::optional<bool> checked{};  ///< Compare every call first; empty: TUTTI_CHECK=1 decides.
   Memory* memory = nullptr;       ///< Used instead of the backend's own; outlives the group.
   Logger logger{};                ///< Empty: default_logger().
-  /// Wraps the backend of this group and of every sub-group (tracing, fault injection).
+  /// Wraps the backend of this group, and of sub-groups unless its own split() makes them
+  /// (tracing, fault injection).
   std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> decorate{};
 };
 

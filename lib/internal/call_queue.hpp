@@ -3,7 +3,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -76,8 +75,9 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   std::condition_variable moved_;
   std::optional<Error> error_;
   std::set<std::uint64_t> skipped_;
-  std::deque<Numbered> numbered_;  // By number: threads may submit in another order.
-  std::deque<std::shared_ptr<Job>> soon_;
+  // Short, so the front is erased; vectors keep their memory and a steady state allocates nothing.
+  std::vector<Numbered> numbered_;  // By number: threads may submit in another order.
+  std::vector<std::shared_ptr<Job>> soon_;
   bool stop_ = false;
   bool running_ = false;  // The worker waits with the others and counts in attention_.
   std::thread worker_;

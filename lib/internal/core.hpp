@@ -58,9 +58,9 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
   /// From now on every call throws; the next one throws the cause itself.
   void break_with(const Error& cause, bool report) noexcept;
   /// @throws Error forked, aborted.
-  void check_usable() const {
+  void check_usable(std::string_view operation) const {
     if (fork_guard_.forked() || broken_.load(std::memory_order_relaxed)) [[unlikely]]
-      throw_unusable();
+      throw_unusable(operation);
   }
 
   /// False also for values outside of the enumerations, which no backend gets to see.
@@ -77,7 +77,7 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
   std::atomic<Collector*> collector{nullptr};
 
  private:
-  [[noreturn]] void throw_unusable() const;
+  [[noreturn]] void throw_unusable(std::string_view operation) const;
   void check(Op& op, const CallOptions& options, bool supported) const;
   /// check(), and on an error the refusal.
   void check_numbered(std::span<Op> ops, const CallOptions& options, const Call& call,

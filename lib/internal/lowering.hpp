@@ -15,9 +15,12 @@ constexpr bool can_lower(Operation o) noexcept {
          o == Operation::barrier;
 }
 
-/// The batch for a checked operation. This rank's own block is copied now, in order of `stream`;
-/// empty blocks are left out on both sides.
+/// The batch for a checked operation. This rank's own block is copied now, in order of `stream`.
+/// Empty blocks are in it too, so that the numbers of a pair do not depend on the rows.
 std::vector<Op> to_point_to_point(const Op& op, const Bounds& bounds, Memory& memory,
                                   Stream stream);
+
+/// The same pairs without their arrays, for an operation that was refused.
+std::vector<Op> refused_pairs(const Op& op, const Bounds& bounds);
 
 }  // namespace tutti::internal
