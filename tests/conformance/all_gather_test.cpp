@@ -9,7 +9,8 @@ class AllGather : public testing::TestWithParam<MoveCell> {};
 INSTANTIATE_TEST_SUITE_P(Matrix, AllGather, testing::ValuesIn(move_cells()), CaseName());
 
 TEST_P(AllGather, KeepsRankOrder) {
-  const auto& [world, dtype] = GetParam();
+  const World& world = GetParam().world;
+  const DType dtype = GetParam().dtype;
   for (const Shape& row_shape : row_shapes) {
     for (const Layout& layout : layouts(world.size)) {
       const auto parts = make_parts(dtype, layout, row_shape);
@@ -36,7 +37,8 @@ TEST_P(AllGather, KeepsRankOrder) {
 }
 
 TEST_P(AllGather, GivesTheSameAsynchronously) {
-  const auto& [world, dtype] = GetParam();
+  const World& world = GetParam().world;
+  const DType dtype = GetParam().dtype;
   for (const Layout& layout : layouts(world.size)) {
     const auto parts = make_parts(dtype, layout, {5}, 1);
     const Array want = concat(parts);
@@ -57,7 +59,8 @@ TEST_P(AllGather, GivesTheSameAsynchronously) {
 
 // A 0-dimensional array is one row.
 TEST_P(AllGather, GathersScalars) {
-  const auto& [world, dtype] = GetParam();
+  const World& world = GetParam().world;
+  const DType dtype = GetParam().dtype;
   const auto parts = make_inputs(dtype, {}, world.size, Fill::bits, ReduceOp::Kind::sum, 9);
   const Array want = concat(parts);
   on_ranks(world, [&](ProcessGroup& group) {

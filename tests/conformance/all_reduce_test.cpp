@@ -8,7 +8,9 @@ INSTANTIATE_TEST_SUITE_P(Matrix, AllReduce, testing::ValuesIn(reduce_cells()), C
 
 // Both forms, each against the left fold.
 TEST_P(AllReduce, GivesTheFoldOverRanksOnEveryRank) {
-  const auto& [world, dtype, kind] = GetParam();
+  const World& world = GetParam().world;
+  const DType dtype = GetParam().dtype;
+  const ReduceOp::Kind kind = GetParam().kind;
   for (const Variant& variant : variants(world.backend)) {
     for (const std::int64_t count : counts()) {
       const auto inputs = make_inputs(dtype, {count}, world.size, variant.fill, kind);
@@ -35,7 +37,9 @@ TEST_P(AllReduce, GivesTheFoldOverRanksOnEveryRank) {
 }
 
 TEST_P(AllReduce, GivesTheSameAsynchronously) {
-  const auto& [world, dtype, kind] = GetParam();
+  const World& world = GetParam().world;
+  const DType dtype = GetParam().dtype;
+  const ReduceOp::Kind kind = GetParam().kind;
   constexpr std::int64_t count = 257;
   const Variant variant{Fill::rough, true};
   const auto inputs = make_inputs(dtype, {count}, world.size, variant.fill, kind, 1);

@@ -32,7 +32,8 @@ class AllToAll : public testing::TestWithParam<MoveCell> {};
 INSTANTIATE_TEST_SUITE_P(Matrix, AllToAll, testing::ValuesIn(move_cells()), CaseName());
 
 TEST_P(AllToAll, SendsBlockJOfRankIToRankJ) {
-  const auto& [world, dtype] = GetParam();
+  const World& world = GetParam().world;
+  const DType dtype = GetParam().dtype;
   const int size = world.size;
   for (const Shape& row_shape : {Shape{}, Shape{7}, Shape{2, 65}}) {
     for (const Matrix& send : matrices(size)) {

@@ -64,29 +64,6 @@ TEST_P(Async, TheDestructorOfAWorkWaits) {
   });
 }
 
-TEST_P(Async, WaitForOnlyObserves) {
-  const int size = world().size;
-  if (size == 1) GTEST_SKIP() << "nobody to wait for";
-  Meeting looked(size);
-  on_ranks(world(), [&](ProcessGroup& group) {
-    const Buffer data(group, number(1));
-    if (group.rank() == size - 1) {
-      looked.wait();
-      group.all_reduce(data);
-    } else {
-      Work work = group.all_reduce_async(data);
-      EXPECT_FALSE(work.wait_for(1ms));
-      EXPECT_FALSE(work.error().has_value());
-      looked.wait();
-      EXPECT_TRUE(work.wait_for(group_timeout));
-      EXPECT_TRUE(work.done());
-      work.wait();
-      work.wait();  // Again: it is finished.
-    }
-    EXPECT_TRUE(same(data.read(), number(size)));
-  });
-}
-
 TEST_P(Async, ADefaultMadeWorkIsFinished) {
   Work work;
   EXPECT_TRUE(work.done());
@@ -192,6 +169,28 @@ TEST_P(Async, PendingWorksKeepTheirGroupAlive) {
 class AsyncOfSeveral : public Async {};
 INSTANTIATE_TEST_SUITE_P(Worlds, AsyncOfSeveral, testing::ValuesIn(worlds_of_several()),
                          CaseName());
+
+TEST_P(AsyncOfSeveral, WaitForOnlyObserves) {
+  const int size = world().size;
+  Meeting looked(size);
+  on_ranks(world(), [&](ProcessGroup& group) {
+    const Buffer data(group, number(1));
+    if (group.rank() == size - 1) {
+      looked.wait();
+      group.all_reduce(data);
+    } else {
+      Work work = group.all_reduce_async(data);
+      EXPECT_FALSE(work.wait_for(1ms));
+      EXPECT_FALSE(work.error().has_value());
+      looked.wait();
+      EXPECT_TRUE(work.wait_for(group_timeout));
+      EXPECT_TRUE(work.done());
+      work.wait();
+      work.wait();  // Again: it is finished.
+    }
+    EXPECT_TRUE(same(data.read(), number(size)));
+  });
+}
 
 TEST_P(AsyncOfSeveral, GroupsInOppositeOrderDoNotDeadlock) {
   on_ranks(world(), [](ProcessGroup& group) {

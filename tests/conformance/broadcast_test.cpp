@@ -7,7 +7,8 @@ class Broadcast : public testing::TestWithParam<MoveCell> {};
 INSTANTIATE_TEST_SUITE_P(Matrix, Broadcast, testing::ValuesIn(move_cells()), CaseName());
 
 TEST_P(Broadcast, GivesEveryRankWhatTheRootHas) {
-  const auto& [world, dtype] = GetParam();
+  const World& world = GetParam().world;
+  const DType dtype = GetParam().dtype;
   for (const std::int64_t count : counts()) {
     const auto inputs = make_inputs(dtype, {count}, world.size, Fill::bits, ReduceOp::Kind::sum, 8);
     on_ranks(world, [&](ProcessGroup& group) {

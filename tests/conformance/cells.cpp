@@ -104,8 +104,7 @@ std::vector<Layout> layouts(int size) {
   std::vector<Layout> all{equal, uneven, some_empty, only_first, only_last};
   // With few ranks some of these are the same.
   std::ranges::sort(all);
-  const auto same = std::ranges::unique(all);
-  all.erase(same.begin(), same.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
   return all;
 }
 

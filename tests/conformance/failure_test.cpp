@@ -23,10 +23,11 @@ void expect_within(Clock::time_point start, std::chrono::nanoseconds limit) {
       << "took " << std::chrono::duration_cast<std::chrono::milliseconds>(took).count() << " ms";
 }
 
-/// Whether the text says "rank 2", "ranks 1 2" or "missing: 2".
+/// Whether the text says "rank 2", "ranks 1 2" or "missing: 1 (never seen), 2 (has left)".
 bool names_rank(const std::string& text, int rank) {
-  return std::regex_search(
-      text, std::regex("(ranks?|missing:) ([0-9]+,? )*" + std::to_string(rank) + "\\b"));
+  const std::string number = std::to_string(rank) + "\\b";
+  return std::regex_search(text, std::regex("ranks? ([0-9]+,? )*" + number)) ||
+         std::regex_search(text, std::regex("missing: ([0-9]+( \\([^)]*\\))?,? )*" + number));
 }
 
 /// A rank of the group that has to get an error now, and nothing but errors afterwards.

@@ -9,7 +9,8 @@ class Gather : public testing::TestWithParam<MoveCell> {};
 INSTANTIATE_TEST_SUITE_P(Matrix, Gather, testing::ValuesIn(move_cells()), CaseName());
 
 TEST_P(Gather, KeepsRankOrderOnTheRootAlone) {
-  const auto& [world, dtype] = GetParam();
+  const World& world = GetParam().world;
+  const DType dtype = GetParam().dtype;
   for (const Shape& row_shape : row_shapes) {
     for (const Layout& layout : layouts(world.size)) {
       const auto parts = make_parts(dtype, layout, row_shape, 2);
@@ -54,7 +55,8 @@ class Scatter : public testing::TestWithParam<MoveCell> {};
 INSTANTIATE_TEST_SUITE_P(Matrix, Scatter, testing::ValuesIn(move_cells()), CaseName());
 
 TEST_P(Scatter, GivesEachRankItsRowsOfTheRoot) {
-  const auto& [world, dtype] = GetParam();
+  const World& world = GetParam().world;
+  const DType dtype = GetParam().dtype;
   for (const Shape& row_shape : row_shapes) {
     for (const Layout& layout : layouts(world.size)) {
       // A different one on every rank, so that a wrong root is seen.

@@ -7,7 +7,9 @@ class ReduceScatter : public testing::TestWithParam<ReduceCell> {};
 INSTANTIATE_TEST_SUITE_P(Matrix, ReduceScatter, testing::ValuesIn(reduce_cells()), CaseName());
 
 TEST_P(ReduceScatter, GivesEachRankItsRowsOfTheFold) {
-  const auto& [world, dtype, kind] = GetParam();
+  const World& world = GetParam().world;
+  const DType dtype = GetParam().dtype;
+  const ReduceOp::Kind kind = GetParam().kind;
   const Shape row_shape{13};
   for (const Variant& variant : variants(world.backend)) {
     for (const Layout& layout : layouts(world.size)) {
@@ -40,7 +42,9 @@ TEST_P(ReduceScatter, GivesEachRankItsRowsOfTheFold) {
 }
 
 TEST_P(ReduceScatter, GivesTheSameAsynchronously) {
-  const auto& [world, dtype, kind] = GetParam();
+  const World& world = GetParam().world;
+  const DType dtype = GetParam().dtype;
+  const ReduceOp::Kind kind = GetParam().kind;
   const Variant variant{Fill::rough, true};
   Layout layout(index(world.size), 3);
   layout.back() = 0;

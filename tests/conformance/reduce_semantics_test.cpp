@@ -92,11 +92,14 @@ TEST_P(ReduceSemantics, OrderFixedHalvesAccumulateInFloatAndRoundOnce) {
   expect_all_reduce(inputs, ReduceOp::sum, floats(DType::f16, {sum}), {.order_fixed = true});
 }
 
+// Two summands have one order.
+class ReduceSemanticsOfThree : public ReduceSemantics {};
+INSTANTIATE_TEST_SUITE_P(Worlds, ReduceSemanticsOfThree, testing::ValuesIn(worlds({3, 4})),
+                         CaseName());
+
 // 2^24 + 1 - 2^24 is 0 from left to right and 1 otherwise.
-TEST_P(ReduceSemantics, OrderFixedIsALeftFoldOverRanks) {
-  const int size = world().size;
-  if (size < 3) GTEST_SKIP() << "two summands have one order";
-  std::vector<Array> inputs(index(size), floats(DType::f32, {0, 0}));
+TEST_P(ReduceSemanticsOfThree, OrderFixedIsALeftFoldOverRanks) {
+  std::vector<Array> inputs(index(world().size), floats(DType::f32, {0, 0}));
   inputs[0] = floats(DType::f32, {0x1p24F, 1});
   inputs[1] = floats(DType::f32, {1, 0x1p24F});
   inputs[2] = floats(DType::f32, {-0x1p24F, -0x1p24F});
@@ -236,9 +239,18 @@ TEST_P(ReduceSemantics, EveryRankGetsTheSameBits) {
     }
 }
 
-TEST_P(ReduceSemantics, ABackendThatIsTheSpecificationSupportsAllThatHasAMeaning) {
-  if (world().backend != "local") GTEST_SKIP() << "others may support less";
-  on_ranks(world(), [](ProcessGroup& group) {
+std::vector<World> local_worlds() {
+  std::vector<World> all = worlds_of_several();
+  std::erase_if(all, [](const World& world) { return world.backend != "local"; });
+  return all;
+}
+
+class Specification : public testing::TestWithParam<World> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, Specification, testing::ValuesIn(local_worlds()), CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Specification);
+
+TEST_P(Specification, SupportsEverythingThatHasAMeaning) {
+  on_ranks(GetParam(), [](ProcessGroup& group) {
     for (int o = 0; o < operation_count; ++o)
       for (const DType dtype : all_dtypes)
         for (const Kind kind : kinds_of(dtype)) {

@@ -7,7 +7,9 @@ class Reduce : public testing::TestWithParam<ReduceCell> {};
 INSTANTIATE_TEST_SUITE_P(Matrix, Reduce, testing::ValuesIn(reduce_cells()), CaseName());
 
 TEST_P(Reduce, GivesTheFoldOverRanksOnTheRootAlone) {
-  const auto& [world, dtype, kind] = GetParam();
+  const World& world = GetParam().world;
+  const DType dtype = GetParam().dtype;
+  const ReduceOp::Kind kind = GetParam().kind;
   for (const Variant& variant : variants(world.backend)) {
     for (const std::int64_t count : {std::int64_t{3}, counts().back()}) {
       const auto inputs = make_inputs(dtype, {count}, world.size, variant.fill, kind, 2);
@@ -39,7 +41,9 @@ TEST_P(Reduce, GivesTheFoldOverRanksOnTheRootAlone) {
 }
 
 TEST_P(Reduce, GivesTheSameAsynchronously) {
-  const auto& [world, dtype, kind] = GetParam();
+  const World& world = GetParam().world;
+  const DType dtype = GetParam().dtype;
+  const ReduceOp::Kind kind = GetParam().kind;
   const Variant variant{Fill::rough, true};
   const int root = world.size - 1;
   const auto inputs = make_inputs(dtype, {33}, world.size, variant.fill, kind, 3);

@@ -7,7 +7,9 @@ class Scan : public testing::TestWithParam<ReduceCell> {};
 INSTANTIATE_TEST_SUITE_P(Matrix, Scan, testing::ValuesIn(scan_cells()), CaseName());
 
 TEST_P(Scan, FoldsTheRanksUpToItsOwn) {
-  const auto& [world, dtype, kind] = GetParam();
+  const World& world = GetParam().world;
+  const DType dtype = GetParam().dtype;
+  const ReduceOp::Kind kind = GetParam().kind;
   for (const Variant& variant : variants(world.backend)) {
     for (const std::int64_t count : counts()) {
       const auto inputs = make_inputs(dtype, {count}, world.size, variant.fill, kind, 6);
@@ -38,7 +40,9 @@ TEST_P(Scan, FoldsTheRanksUpToItsOwn) {
 }
 
 TEST_P(Scan, ExclusiveFoldsTheRanksBeforeItsOwn) {
-  const auto& [world, dtype, kind] = GetParam();
+  const World& world = GetParam().world;
+  const DType dtype = GetParam().dtype;
+  const ReduceOp::Kind kind = GetParam().kind;
   for (const Variant& variant : variants(world.backend)) {
     for (const std::int64_t count : counts()) {
       const auto inputs = make_inputs(dtype, {count}, world.size, variant.fill, kind, 7);

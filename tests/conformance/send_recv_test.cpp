@@ -10,7 +10,8 @@ INSTANTIATE_TEST_SUITE_P(Matrix, SendRecvData, testing::ValuesIn(move_cells_of_s
                          CaseName());
 
 TEST_P(SendRecvData, ReachesEveryOtherRankUnchanged) {
-  const auto& [world, dtype] = GetParam();
+  const World& world = GetParam().world;
+  const DType dtype = GetParam().dtype;
   for (const std::int64_t count : counts()) {
     const auto inputs =
         make_inputs(dtype, {count}, world.size, Fill::bits, ReduceOp::Kind::sum, 13);

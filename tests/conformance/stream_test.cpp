@@ -126,6 +126,7 @@ bool lets_buffers_be_freed_in_stream_order(const Place& at) {
   const TensorView out = at.make();
   at.device.fill(in, static_cast<float>(at.group.rank() + 1), at.group.rank() == 0 ? slow : 0ms,
                  at.compute.handle());
+  if (at.group.rank() != 0) at.compute.synchronize();
   Work work = at.group.all_reduce_async(in, out, ReduceOp::sum, {.stream = at.compute.handle()});
   work.order(at.other.handle());
   at.device.release(in.data, in.bytes(), at.other.handle());

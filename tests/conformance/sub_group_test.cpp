@@ -12,6 +12,10 @@ class SubGroups : public testing::TestWithParam<World> {
 };
 INSTANTIATE_TEST_SUITE_P(Worlds, SubGroups, testing::ValuesIn(worlds()), CaseName());
 
+class SubGroupsOfSeveral : public SubGroups {};
+INSTANTIATE_TEST_SUITE_P(Worlds, SubGroupsOfSeveral, testing::ValuesIn(worlds_of_several()),
+                         CaseName());
+
 /// Gathers `mine` over `group`: who is in it, in its order.
 std::vector<std::int32_t> members(ProcessGroup& group, int mine) {
   const Buffer in(group, array_of<std::int32_t>({mine}));
@@ -112,8 +116,7 @@ TEST_P(SubGroups, ABadSubsetIsRefusedOnEveryRank) {
   });
 }
 
-TEST_P(SubGroups, DifferentSubsetListsAreAMismatch) {
-  if (world().size == 1) GTEST_SKIP() << "one rank agrees with itself";
+TEST_P(SubGroupsOfSeveral, DifferentSubsetListsAreAMismatch) {
   on_ranks(world(), [](ProcessGroup& group) {
     const std::vector<int> mine = group.rank() == 0 ? std::vector{0} : std::vector{0, 1};
     expect_error(Errc::mismatch, {}, [&] { (void)group.subset(mine); });
@@ -206,9 +209,11 @@ TEST_P(SubGroups, ABrokenSubGroupDoesNotBreakItsParent) {
   });
 }
 
-TEST_P(SubGroups, AMismatchInOneIsNamedThere) {
-  if (world().size < 2) GTEST_SKIP() << "one rank agrees with itself";
-  if (world().backend != "local" && !world().checked) GTEST_SKIP() << "not compared";
+class SubGroupsCompared : public SubGroups {};
+INSTANTIATE_TEST_SUITE_P(Worlds, SubGroupsCompared, testing::ValuesIn(worlds_that_compare()),
+                         CaseName());
+
+TEST_P(SubGroupsCompared, AMismatchInOneIsNamedThere) {
   on_ranks(world(), [](ProcessGroup& group) {
     auto part = group.split(0);
     ASSERT_TRUE(part.has_value());

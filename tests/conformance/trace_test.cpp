@@ -28,6 +28,10 @@ class Traces : public testing::TestWithParam<World> {
 };
 INSTANTIATE_TEST_SUITE_P(Worlds, Traces, testing::ValuesIn(worlds()), CaseName());
 
+class TracesOfSeveral : public Traces {};
+INSTANTIATE_TEST_SUITE_P(Worlds, TracesOfSeveral, testing::ValuesIn(worlds_of_several()),
+                         CaseName());
+
 TEST_P(Traces, RemembersWhatWasCalled) {
   on_fresh_ranks(world(), [](ProcessGroup& group) {
     EXPECT_TRUE(group.trace().empty());
@@ -79,9 +83,8 @@ TEST_P(Traces, KeepsTheLastSixtyFourOldestFirst) {
   });
 }
 
-TEST_P(Traces, PointToPointHasItsOwnSixtyFour) {
+TEST_P(TracesOfSeveral, PointToPointHasItsOwnSixtyFour) {
   on_fresh_ranks(world(), [](ProcessGroup& group) {
-    if (group.size() == 1) return;
     const int peer = group.rank() ^ 1;
     if (peer < group.size()) {
       const Buffer data(group, DType::u8, {3});
@@ -111,8 +114,7 @@ TEST_P(Traces, PointToPointHasItsOwnSixtyFour) {
   });
 }
 
-TEST_P(Traces, ShowsWhatIsPendingToOtherThreads) {
-  if (world().size == 1) GTEST_SKIP() << "nothing stays pending";
+TEST_P(TracesOfSeveral, ShowsWhatIsPendingToOtherThreads) {
   Meeting looked(world().size);
   on_fresh_ranks(world(), [&](ProcessGroup& group) {
     if (group.rank() == 0) {
