@@ -27,7 +27,7 @@ install_packages() {
   done
   ((${#missing[@]})) || return 0
 
-  say "Missing packages, installed now: ${missing[*]}"
+  say "Missing packages, to be installed: ${missing[*]}"
   if ((EUID)); then
     command -v sudo >/dev/null ||
       die "to install packages, be root or install sudo. As root: apt-get install --no-install-recommends ${missing[*]}"
