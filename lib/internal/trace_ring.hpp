@@ -37,8 +37,9 @@ class TraceRing {
     const bool has_in = first.in.data != nullptr || first.out.data == nullptr;
     const auto dtype = has_in ? first.in.dtype : first.out.dtype;
     slot.seq.store(seq, release);
-    slot.what.store(static_cast<std::uint64_t>(kind) | static_cast<std::uint64_t>(dtype) << 4 |
-                        static_cast<std::uint64_t>(first.reduce.kind) << 8 |
+    slot.what.store(static_cast<std::uint64_t>(kind) |
+                        (static_cast<std::uint64_t>(dtype) & 0xf) << 4 |
+                        (static_cast<std::uint64_t>(first.reduce.kind) & 0xf) << 8 |
                         static_cast<std::uint64_t>(async) << 12 |
                         static_cast<std::uint64_t>(std::min<std::size_t>(ops, 0xffff)) << 16 |
                         static_cast<std::uint64_t>(
@@ -61,10 +62,13 @@ class TraceRing {
     slot.version.store(index + 1, release);
   }
 
-  /// A plain store: another locked instruction would cost more than all of begin(). When 64 later
-  /// calls have taken the slot meanwhile, its version no longer matches and this says nothing.
+  /// Plain accesses: another locked instruction would cost more than all of begin(). When later
+  /// calls have taken the slot, nothing is said; should they take it between these two accesses,
+  /// the word says how an older version ended, and the newer entry reads as running.
   void end(std::uint64_t index, TraceEntry::State state) noexcept {
-    slots_[index % length].ended.store(ended_of(index, state), std::memory_order_release);
+    auto& slot = slots_[index % length];
+    if (slot.version.load(std::memory_order_relaxed) == index + 1)
+      slot.ended.store(ended_of(index, state), std::memory_order_release);
   }
 
   /// Appends what is there, oldest first.
