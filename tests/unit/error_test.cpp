@@ -1,0 +1,81 @@
+#include <tutti/error.hpp>
+
+#include <set>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include <gtest/gtest.h>
+
+#include "support/errors.hpp"
+
+namespace tutti {
+namespace {
+
+static_assert(std::is_nothrow_copy_constructible_v<Error>);
+static_assert(std::is_nothrow_copy_assignable_v<Error>);
+static_assert(std::is_base_of_v<std::runtime_error, Error>);
+
+TEST(Error, EveryCodeHasAName) {
+  std::set<std::string_view> names;
+  for (int code = 0; code <= static_cast<int>(Errc::backend); ++code) {
+    const auto name = name_of(static_cast<Errc>(code));
+    EXPECT_NE(name, "unknown") << code;
+    names.insert(name);
+  }
+  EXPECT_EQ(names.size(), 11U) << "two codes share a name";
+  EXPECT_EQ(name_of(Errc::count_overflow), "count_overflow");
+  EXPECT_EQ(name_of(static_cast<Errc>(200)), "unknown");
+}
+
+TEST(Error, TextBeginsWithTheCode) {
+  const Error error(Errc::timeout, "too late");
+  EXPECT_STREQ(error.what(), "timeout: too late");
+  EXPECT_EQ(error.message(), "too late");
+  EXPECT_EQ(error.code(), Errc::timeout);
+}
+
+TEST(Error, TextHasThePlaceWhereItIsKnown) {
+  const auto text = [](const Error::Where& where) {
+    return std::string(Error(Errc::mismatch, "they differ", where).what());
+  };
+  EXPECT_EQ(text({.group = "world", .operation = "all_reduce", .seq = 17, .rank = 2}),
+            "mismatch: all_reduce #17 on group 'world': they differ");
+  EXPECT_EQ(text({.operation = "send", .seq = 0}), "mismatch: send #0: they differ");
+  EXPECT_EQ(text({.operation = "send"}), "mismatch: send: they differ");
+  EXPECT_EQ(text({.group = "a"}), "mismatch: group 'a': they differ");
+  EXPECT_EQ(text({.rank = 3}), "mismatch: they differ");
+}
+
+TEST(Error, WhereIsUnknownUnlessGiven) {
+  const Error error(Errc::backend, "x");
+  EXPECT_EQ(error.where().group, "");
+  EXPECT_EQ(error.where().operation, "");
+  EXPECT_EQ(error.where().seq, -1);
+  EXPECT_EQ(error.where().rank, -1);
+  const Error placed(Errc::backend, "x", {.group = "g", .seq = 3, .rank = 1});
+  EXPECT_EQ(placed.where().group, "g");
+  EXPECT_EQ(placed.where().seq, 3);
+  EXPECT_EQ(placed.where().rank, 1);
+}
+
+TEST(Error, CopiesSayTheSameAfterTheOriginalIsGone) {
+  Error copy(Errc::backend, "");
+  {
+    const Error original(Errc::peer_lost, std::string(200, 'x'), {.group = "g", .rank = 1});
+    copy = original;
+  }
+  EXPECT_EQ(copy.code(), Errc::peer_lost);
+  EXPECT_EQ(copy.message(), std::string(200, 'x'));
+  EXPECT_EQ(copy.where().group, "g");
+  EXPECT_EQ(copy.what(), "peer_lost: group 'g': " + std::string(200, 'x'));
+}
+
+TEST(Error, FailThrowsIt) {
+  const Error error =
+      test::expect_error(Errc::unsupported, {"no way"}, [] { fail(Errc::unsupported, "no way"); });
+  EXPECT_EQ(error.message(), "no way");
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,54 @@
+#include <tutti/reduce_op.hpp>
+
+#include <set>
+#include <string_view>
+
+#include <gtest/gtest.h>
+
+namespace tutti {
+namespace {
+
+using Kind = ReduceOp::Kind;
+
+TEST(ReduceOp, EveryNameIsParsedBack) {
+  std::set<std::string_view> names;
+  for (int i = 0; i < reduce_op_count; ++i) {
+    const auto kind = static_cast<Kind>(i);
+    names.insert(name_of(kind));
+    EXPECT_EQ(parse_reduce_op(name_of(kind)), kind) << name_of(kind);
+  }
+  EXPECT_EQ(names.size(), std::size_t{reduce_op_count}) << "two kinds share a name";
+}
+
+TEST(ReduceOp, ProdAndMeanAreOtherNames) {
+  EXPECT_EQ(parse_reduce_op("prod"), Kind::product);
+  EXPECT_EQ(parse_reduce_op("mean"), Kind::avg);
+}
+
+TEST(ReduceOp, OtherNamesAreUnknown) {
+  for (const auto* name : {"", "Sum", "sum ", "premul", "unknown reduce op"})
+    EXPECT_EQ(parse_reduce_op(name), std::nullopt) << "'" << name << "'";
+  EXPECT_EQ(name_of(static_cast<Kind>(reduce_op_count)), "unknown reduce op");
+}
+
+TEST(ReduceOp, OnlyPremulHasAScale) {
+  EXPECT_EQ(ReduceOp::premul(0.25).scale, 0.25);
+  EXPECT_EQ(ReduceOp::premul(0.25).kind, Kind::premul_sum);
+  for (const ReduceOp& op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::product, ReduceOp::min,
+                             ReduceOp::max, ReduceOp::band, ReduceOp::bor, ReduceOp::bxor})
+    EXPECT_EQ(op.scale, 1) << name_of(op.kind);
+}
+
+TEST(ReduceOp, ConstantsHaveTheirOwnKind) {
+  EXPECT_EQ(ReduceOp::sum.kind, Kind::sum);
+  EXPECT_EQ(ReduceOp::avg.kind, Kind::avg);
+  EXPECT_EQ(ReduceOp::product.kind, Kind::product);
+  EXPECT_EQ(ReduceOp::min.kind, Kind::min);
+  EXPECT_EQ(ReduceOp::max.kind, Kind::max);
+  EXPECT_EQ(ReduceOp::band.kind, Kind::band);
+  EXPECT_EQ(ReduceOp::bor.kind, Kind::bor);
+  EXPECT_EQ(ReduceOp::bxor.kind, Kind::bxor);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,242 @@
+#include <tutti/tensor.hpp>
+
+#include <array>
+#include <concepts>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "support/errors.hpp"
+
+namespace tutti {
+namespace {
+
+using test::expect_error;
+
+/// Writes down what it is asked for.
+class RecordingMemory final : public Memory {
+ public:
+  struct Request {
+    void* data;
+    std::size_t bytes;
+    Stream stream;
+    bool operator==(const Request&) const = default;
+  };
+
+  Device device() const noexcept override { return {DeviceType::extension, 5}; }
+  void* allocate(std::size_t bytes, Stream stream) override {
+    if (exhausted) fail(Errc::resource_exhausted, "the memory is full");
+    void* data = host_memory().allocate(bytes, stream);
+    allocated.push_back({data, bytes, stream});
+    return data;
+  }
+  void release(void* data, std::size_t bytes, Stream stream) noexcept override {
+    released.push_back({data, bytes, stream});
+    host_memory().release(data, bytes, stream);
+  }
+  void copy(void* to, const void* from, std::size_t bytes, Stream stream) override {
+    host_memory().copy(to, from, bytes, stream);
+  }
+
+  bool exhausted = false;
+  std::vector<Request> allocated;
+  std::vector<Request> released;
+};
+
+// Views.
+
+static_assert(std::convertible_to<std::vector<float>&, TensorView>);
+static_assert(std::convertible_to<std::array<float, 3>&, TensorView>);
+static_assert(std::convertible_to<std::span<float>, TensorView>, "a span outlives itself");
+static_assert(!std::convertible_to<std::vector<float>, TensorView>, "a temporary does not");
+static_assert(!std::convertible_to<std::vector<float>, ConstTensorView>);
+static_assert(!std::convertible_to<const std::vector<float>&, TensorView>);
+static_assert(!std::convertible_to<std::span<const float>, TensorView>);
+static_assert(std::convertible_to<const std::vector<float>&, ConstTensorView>);
+static_assert(std::convertible_to<std::span<const float>, ConstTensorView>);
+static_assert(std::convertible_to<TensorView, ConstTensorView>);
+static_assert(!std::convertible_to<ConstTensorView, TensorView>);
+static_assert(!std::convertible_to<std::vector<bool>&, TensorView>, "it has no bytes");
+static_assert(!std::convertible_to<std::vector<std::string>&, TensorView>);
+
+TEST(TensorView, OfARangeIsItsMemoryInOneDimension) {
+  std::vector<double> values(7);
+  const TensorView view = values;
+  EXPECT_EQ(view.data, values.data());
+  EXPECT_EQ(view.dtype, DType::f64);
+  EXPECT_EQ(view.shape, Shape{7});
+  EXPECT_EQ(view.device, Device{});
+  EXPECT_EQ(view.bytes(), 56U);
+  EXPECT_EQ(view.row_bytes(), 8U);
+
+  const std::array<std::int32_t, 2> constant{1, 2};
+  const ConstTensorView read = constant;
+  EXPECT_EQ(read.data, constant.data());
+  EXPECT_EQ(read.dtype, DType::i32);
+  EXPECT_EQ(read.shape, Shape{2});
+}
+
+TEST(TensorView, DefaultMadeHasNoElements) {
+  EXPECT_EQ(TensorView().data, nullptr);
+  EXPECT_EQ(TensorView().bytes(), 0U);
+  EXPECT_EQ(ConstTensorView().bytes(), 0U);
+}
+
+TEST(TensorView, ConstTwinIsTheSameArray) {
+  std::vector<float> values(6);
+  const TensorView view(values.data(), DType::f32, {2, 3}, {DeviceType::cuda, 1});
+  const ConstTensorView twin = view;
+  EXPECT_EQ(twin.data, view.data);
+  EXPECT_EQ(twin.dtype, view.dtype);
+  EXPECT_EQ(twin.shape, view.shape);
+  EXPECT_EQ(twin.device, view.device);
+  EXPECT_EQ(twin.bytes(), 24U);
+  EXPECT_EQ(twin.row_bytes(), 12U);
+}
+
+TEST(TensorView, BytesAreCountedIn64Bits) {
+  const TensorView view(nullptr, DType::f64, {3, std::int64_t{1} << 31});
+  EXPECT_EQ(view.bytes(), std::size_t{3} << 34);
+  EXPECT_EQ(view.row_bytes(), std::size_t{1} << 34);
+}
+
+TEST(View, GivesARangeAShape) {
+  std::vector<float> values(6);
+  const TensorView a = view(values, {2, 3});
+  EXPECT_EQ(a.data, values.data());
+  EXPECT_EQ(a.shape, (Shape{2, 3}));
+  EXPECT_EQ(view(std::span<float>(values), {3, 2}).shape, (Shape{3, 2}));
+
+  const std::vector<float>& constant = values;
+  static_assert(std::same_as<decltype(view(constant, Shape())), ConstTensorView>);
+  EXPECT_EQ(view(constant, {6, 1}).shape, (Shape{6, 1}));
+
+  std::vector<float> one(1);
+  EXPECT_EQ(view(one, {}).shape.ndim(), 0U);
+  std::vector<float> none;
+  EXPECT_EQ(view(none, {0, 5}).bytes(), 0U);
+}
+
+TEST(View, OfAnotherCountIsRefusedWithBothNumbers) {
+  std::vector<float> values(6);
+  expect_error(Errc::invalid_argument, {"6", "[2, 4]", "8"}, [&] { (void)view(values, {2, 4}); });
+  expect_error(Errc::invalid_argument, {"6", "[5]"}, [&] { (void)view(values, {5}); });
+  expect_error(Errc::invalid_argument, {"6", "[]", "1"}, [&] { (void)view(values, {}); });
+  const auto& constant = values;
+  expect_error(Errc::invalid_argument, {"6", "7"}, [&] { (void)view(constant, {7}); });
+}
+
+// The owner.
+
+static_assert(!std::copy_constructible<Tensor> && !std::is_copy_assignable_v<Tensor>);
+static_assert(std::is_nothrow_move_constructible_v<Tensor>);
+static_assert(std::is_nothrow_move_assignable_v<Tensor>);
+static_assert(std::convertible_to<Tensor&, TensorView>);
+static_assert(std::convertible_to<const Tensor&, ConstTensorView>);
+static_assert(!std::convertible_to<const Tensor&, TensorView>);
+static_assert(!std::convertible_to<Tensor, TensorView>, "the array would be gone");
+static_assert(!std::convertible_to<Tensor, ConstTensorView>);
+
+TEST(Tensor, TakesExactlyItsBytesOnItsStreamAndGivesThemBack) {
+  RecordingMemory memory;
+  int queue = 0;
+  const Stream stream{&queue};
+  {
+    Tensor tensor(memory, {3, 5}, DType::f32, stream);
+    ASSERT_EQ(memory.allocated.size(), 1U);
+    EXPECT_EQ(memory.allocated[0].bytes, 60U);
+    EXPECT_EQ(memory.allocated[0].stream, stream);
+    EXPECT_EQ(tensor.data(), memory.allocated[0].data);
+    EXPECT_EQ(tensor.bytes(), 60U);
+    EXPECT_EQ(tensor.device(), memory.device());
+    EXPECT_EQ(tensor.shape(), (Shape{3, 5}));
+    EXPECT_EQ(tensor.dtype(), DType::f32);
+    EXPECT_TRUE(memory.released.empty());
+  }
+  EXPECT_EQ(memory.released, memory.allocated);
+}
+
+TEST(Tensor, ViewsAreItsArray) {
+  RecordingMemory memory;
+  Tensor tensor(memory, {2, 2}, DType::i64);
+  const TensorView writable = tensor;
+  EXPECT_EQ(writable.data, tensor.data());
+  EXPECT_EQ(writable.dtype, DType::i64);
+  EXPECT_EQ(writable.shape, (Shape{2, 2}));
+  EXPECT_EQ(writable.device, memory.device());
+  const Tensor& constant = tensor;
+  const ConstTensorView readable = constant;
+  EXPECT_EQ(readable.data, tensor.data());
+  EXPECT_EQ(readable.shape, (Shape{2, 2}));
+}
+
+TEST(Tensor, WithoutElementsStillHasAnAddress) {
+  RecordingMemory memory;
+  {
+    const Tensor tensor(memory, {0, 4}, DType::f64);
+    EXPECT_NE(tensor.data(), nullptr);
+    EXPECT_EQ(tensor.bytes(), 0U);
+    EXPECT_EQ(memory.allocated.at(0).bytes, 0U);
+  }
+  EXPECT_EQ(memory.released, memory.allocated);
+}
+
+TEST(Tensor, MovesWithoutAskingTheMemory) {
+  RecordingMemory memory;
+  {
+    Tensor first(memory, {4}, DType::u8);
+    void* data = first.data();
+    Tensor second = std::move(first);
+    EXPECT_EQ(second.data(), data);
+    EXPECT_EQ(first.data(),
+              nullptr);  // NOLINT(bugprone-use-after-move): what is left is the point.
+    EXPECT_EQ(memory.allocated.size(), 1U);
+    EXPECT_TRUE(memory.released.empty());
+  }
+  EXPECT_EQ(memory.released, memory.allocated);
+}
+
+TEST(Tensor, MoveAssignmentGivesBackTheOldArrayToItsOwnMemory) {
+  RecordingMemory one;
+  RecordingMemory other;
+  {
+    Tensor target(one, {4}, DType::u8);
+    target = Tensor(other, {9}, DType::u8);
+    EXPECT_EQ(one.released, one.allocated);
+    EXPECT_TRUE(other.released.empty());
+    EXPECT_EQ(target.bytes(), 9U);
+    EXPECT_EQ(target.data(), other.allocated.at(0).data);
+  }
+  EXPECT_EQ(one.released.size(), 1U);
+  EXPECT_EQ(other.released, other.allocated);
+}
+
+TEST(Tensor, DefaultMadeOwnsNothing) {
+  const Tensor tensor;
+  EXPECT_EQ(tensor.data(), nullptr);
+  EXPECT_EQ(tensor.bytes(), 0U);
+}
+
+TEST(Tensor, BytesThatOverflowAreRefusedWithBothNumbersBeforeTheMemoryIsAsked) {
+  RecordingMemory memory;
+  constexpr std::int64_t count = std::numeric_limits<std::int64_t>::max() / 8 + 1;
+  expect_error(Errc::count_overflow, {std::to_string(count), "8 bytes"},
+               [&] { (void)Tensor(memory, {count}, DType::f64); });
+  EXPECT_TRUE(memory.allocated.empty());
+  EXPECT_TRUE(memory.released.empty());
+}
+
+TEST(Tensor, AMemoryThatIsFullIsPassedOnAndGetsNothingBack) {
+  RecordingMemory memory;
+  memory.exhausted = true;
+  expect_error(Errc::resource_exhausted, {"full"}, [&] { (void)Tensor(memory, {4}, DType::f32); });
+  EXPECT_TRUE(memory.released.empty());
+}
+
+}  // namespace
+}  // namespace tutti

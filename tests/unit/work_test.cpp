@@ -1,0 +1,541 @@
+#include <tutti/work.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "support/errors.hpp"
+
+namespace tutti {
+namespace {
+
+using namespace std::chrono_literals;
+using test::expect_error;
+
+static_assert(!std::is_copy_constructible_v<Work> && !std::is_copy_assignable_v<Work>);
+static_assert(std::is_nothrow_move_constructible_v<Work>);
+static_assert(std::is_nothrow_move_assignable_v<Work>);
+
+/// A call that ends when the test says so.
+class HandState final : public Work::State {
+ public:
+  bool done() const noexcept override {
+    const std::lock_guard lock(mutex_);
+    return done_;
+  }
+  bool wait_until(Deadline deadline) override {
+    std::unique_lock lock(mutex_);
+    ++waiting_;
+    changed_.notify_all();
+    const auto ended = [this] { return done_; };
+    bool in_time = true;
+    if (deadline.time() == Deadline::Clock::time_point::max())
+      changed_.wait(lock, ended);
+    else
+      in_time = changed_.wait_until(lock, deadline.time(), ended);
+    --waiting_;
+    return in_time;
+  }
+  std::exception_ptr error() const noexcept override {
+    const std::lock_guard lock(mutex_);
+    return done_ ? error_ : nullptr;
+  }
+  void order(Stream stream) override { ordered.push_back(stream); }
+  std::shared_ptr<State> then(std::function<void()> next) override {
+    auto after = std::make_shared<HandState>();
+    const std::lock_guard lock(mutex_);
+    next_.emplace_back(std::move(next), after);
+    return after;
+  }
+
+  void finish(const std::exception_ptr& error = nullptr) {
+    std::vector<std::pair<std::function<void()>, std::shared_ptr<HandState>>> next;
+    {
+      const std::lock_guard lock(mutex_);
+      if (done_) return;
+      done_ = true;
+      error_ = error;
+      next.swap(next_);
+      changed_.notify_all();
+    }
+    for (auto& [run, after] : next) {
+      std::exception_ptr thrown = error;
+      if (!thrown) try {
+          run();
+        } catch (...) {
+          thrown = std::current_exception();
+        }
+      after->finish(thrown);
+    }
+  }
+  void fail_with(Errc code, const std::string& message) {
+    finish(std::make_exception_ptr(Error(code, message)));
+  }
+  void await_waiter() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return waiting_ > 0; });
+  }
+
+  std::vector<Stream> ordered;
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  int waiting_ = 0;
+  bool done_ = false;
+  std::exception_ptr error_;
+  std::vector<std::pair<std::function<void()>, std::shared_ptr<HandState>>> next_;
+};
+
+/// The group, writing down what it is told.
+class HandOwner final : public Work::Owner {
+ public:
+  void collected(std::uint64_t token, bool failed) noexcept override {
+    events.push_back("collected " + std::to_string(token) + (failed ? " failed" : " well"));
+  }
+  void uncollected(const Error& error) noexcept override {
+    events.push_back("uncollected " + error.message());
+  }
+  void abort(std::string_view why) noexcept override {
+    events.push_back("abort");
+    reason = why;
+    if (on_abort) on_abort();
+  }
+
+  std::vector<std::string> events;
+  std::string reason;
+  std::function<void()> on_abort;
+};
+
+using Events = std::vector<std::string>;
+
+class WorkTest : public testing::Test {
+ protected:
+  Work make(std::uint64_t token = 7) { return Work(state, owner, token); }
+
+  const std::shared_ptr<HandState> state = std::make_shared<HandState>();
+  const std::shared_ptr<HandOwner> owner = std::make_shared<HandOwner>();
+};
+
+/// Finishes `state` from another thread once somebody waits for it.
+std::thread finish_when_waited_for(const std::shared_ptr<HandState>& state,
+                                   std::atomic<bool>& finished) {
+  return std::thread([&finished, state] {
+    state->await_waiter();
+    std::this_thread::sleep_for(5ms);
+    finished = true;
+    state->finish();
+  });
+}
+
+TEST_F(WorkTest, DefaultMadeIsFinished) {
+  Work work;
+  EXPECT_TRUE(work.done());
+  EXPECT_TRUE(work.wait_for(0s));
+  EXPECT_FALSE(work.error().has_value());
+  work.wait();
+  work.order({});
+  EXPECT_EQ(work.state(), nullptr);
+}
+
+TEST_F(WorkTest, WaitBlocksUntilTheEndAndTellsTheOwnerOnce) {
+  Work work = make();
+  EXPECT_FALSE(work.done());
+  std::atomic<bool> finished = false;
+  std::thread other = finish_when_waited_for(state, finished);
+  work.wait();
+  EXPECT_TRUE(finished);
+  other.join();
+  EXPECT_TRUE(work.done());
+  work.wait();
+  EXPECT_EQ(owner->events, Events{"collected 7 well"});
+}
+
+TEST_F(WorkTest, WaitThrowsWhatWentWrongOnce) {
+  {
+    Work work = make();
+    state->fail_with(Errc::peer_lost, "rank 2 is gone");
+    expect_error(Errc::peer_lost, {"rank 2 is gone"}, [&] { work.wait(); });
+    work.wait();  // It has been collected.
+  }
+  EXPECT_EQ(owner->events, Events{"collected 7 failed"}) << "the destructor has nothing to report";
+}
+
+TEST_F(WorkTest, WaitThrowsOtherExceptionsAsTheyAre) {
+  Work work = make();
+  state->finish(std::make_exception_ptr(std::runtime_error("from a hook")));
+  EXPECT_THROW(work.wait(), std::runtime_error);
+}
+
+TEST_F(WorkTest, WaitForOnlyObserves) {
+  {
+    Work work = make();
+    const auto before = Deadline::Clock::now();
+    EXPECT_FALSE(work.wait_for(20ms));
+    EXPECT_GE(Deadline::Clock::now() - before, 20ms);
+    EXPECT_FALSE(work.done());
+    EXPECT_TRUE(owner->events.empty());
+    state->fail_with(Errc::timeout, "late");
+    EXPECT_TRUE(work.wait_for(0s));
+    EXPECT_TRUE(owner->events.empty()) << "looking is not collecting";
+  }
+  EXPECT_EQ(owner->events, (Events{"collected 7 failed", "uncollected late"}));
+}
+
+TEST_F(WorkTest, ErrorIsEmptyWhileItRunsAndWhenItWentWell) {
+  Work work = make();
+  EXPECT_FALSE(work.error().has_value());
+  state->finish();
+  EXPECT_FALSE(work.error().has_value());
+}
+
+TEST_F(WorkTest, ErrorCollectsAndWaitMayStillThrowIt) {
+  {
+    Work work = make();
+    state->fail_with(Errc::mismatch, "they differ");
+    const auto error = work.error();
+    ASSERT_TRUE(error.has_value());
+    EXPECT_EQ(error->code(), Errc::mismatch);
+    EXPECT_EQ(error->message(), "they differ");
+    expect_error(Errc::mismatch, {"they differ"}, [&] { work.wait(); });
+  }
+  EXPECT_EQ(owner->events, Events{"collected 7 failed"});
+}
+
+TEST_F(WorkTest, ErrorMakesAnErrorOfAnyException) {
+  Work work = make();
+  state->finish(std::make_exception_ptr(std::runtime_error("from a hook")));
+  const auto error = work.error();
+  ASSERT_TRUE(error.has_value());
+  EXPECT_EQ(error->code(), Errc::backend);
+  EXPECT_EQ(error->message(), "from a hook");
+  const auto strange_state = std::make_shared<HandState>();
+  Work strange(strange_state);
+  strange_state->finish(std::make_exception_ptr(42));
+  EXPECT_EQ(strange.error()->code(), Errc::backend);
+}
+
+TEST_F(WorkTest, DestructorJoins) {
+  std::atomic<bool> finished = false;
+  std::thread other;
+  {
+    const Work work = make();
+    other = finish_when_waited_for(state, finished);
+  }
+  EXPECT_TRUE(finished);
+  other.join();
+  EXPECT_EQ(owner->events, Events{"collected 7 well"});
+}
+
+TEST_F(WorkTest, DestructorReportsAnErrorThatNobodyCollectedOnce) {
+  {
+    const Work work = make();
+    state->fail_with(Errc::peer_lost, "rank 2 is gone");
+  }
+  EXPECT_EQ(owner->events, (Events{"collected 7 failed", "uncollected rank 2 is gone"}));
+}
+
+TEST_F(WorkTest, DestructorAbortsFirstWhileAnExceptionUnwindsTheStack) {
+  owner->on_abort = [this] { state->fail_with(Errc::aborted, "aborted"); };
+  try {
+    const Work work = make();
+    throw std::runtime_error("something else");
+  } catch (const std::runtime_error&) {
+  }
+  EXPECT_EQ(owner->events, (Events{"abort", "collected 7 failed", "uncollected aborted"}));
+  EXPECT_NE(owner->reason.find("unwound"), std::string::npos) << owner->reason;
+}
+
+TEST_F(WorkTest, DestructorDoesNotAbortWhatHasEndedAlready) {
+  try {
+    const Work work = make();
+    state->finish();
+    throw std::runtime_error("something else");
+  } catch (const std::runtime_error&) {
+  }
+  EXPECT_EQ(owner->events, Events{"collected 7 well"});
+}
+
+// A Work that is made and used up inside a handler is not being unwound.
+TEST_F(WorkTest, AWorkMadeWhileUnwindingIsWaitedForLikeOthers) {
+  struct Cleanup {
+    std::function<void()> run;
+    ~Cleanup() { run(); }
+  };
+  try {
+    const Cleanup cleanup{[this] {
+      const Work work = make();
+      state->finish();
+    }};
+    throw std::runtime_error("something else");
+  } catch (const std::runtime_error&) {
+  }
+  EXPECT_EQ(owner->events, Events{"collected 7 well"});
+}
+
+TEST_F(WorkTest, MoveLeavesAFinishedWorkBehind) {
+  Work first = make();
+  Work second = std::move(first);
+  EXPECT_TRUE(first.done());  // NOLINT(bugprone-use-after-move): what is left is the point.
+  first.wait();
+  EXPECT_FALSE(second.done());
+  EXPECT_TRUE(owner->events.empty());
+  state->finish();
+  second.wait();
+  EXPECT_EQ(owner->events, Events{"collected 7 well"});
+}
+
+TEST_F(WorkTest, MoveAssignmentSettlesTheOldCallFirst) {
+  const auto next = std::make_shared<HandState>();
+  Work work = make();
+  state->fail_with(Errc::timeout, "the old one");
+  work = Work(next, owner, 8);
+  EXPECT_EQ(owner->events, (Events{"collected 7 failed", "uncollected the old one"}));
+  EXPECT_FALSE(work.done());
+  next->finish();
+  work.wait();
+  EXPECT_EQ(owner->events.back(), "collected 8 well");
+}
+
+TEST_F(WorkTest, MoveAssignmentToItselfChangesNothing) {
+  Work work = make();
+  Work& same = work;
+  work = std::move(same);
+  EXPECT_FALSE(work.done());
+  state->finish();
+  work.wait();
+  EXPECT_EQ(owner->events, Events{"collected 7 well"});
+}
+
+TEST_F(WorkTest, OrderPassesTheStreamOn) {
+  int queue = 0;
+  Work work = make();
+  work.order({&queue});
+  EXPECT_EQ(state->ordered, std::vector<Stream>{Stream{&queue}});
+  state->finish();
+}
+
+TEST_F(WorkTest, ReleaseTakesTheStateWithoutWaitingOrReporting) {
+  std::shared_ptr<Work::State> taken;
+  {
+    Work work = make();
+    taken = std::move(work).release();
+  }
+  EXPECT_EQ(taken, state);
+  EXPECT_TRUE(owner->events.empty());
+}
+
+TEST_F(WorkTest, NeedsNoOwner) {
+  const auto failing = std::make_shared<HandState>();
+  {
+    const Work work(failing);
+    failing->fail_with(Errc::timeout, "late");
+  }
+  Work work(state);
+  state->fail_with(Errc::timeout, "late");
+  EXPECT_EQ(work.error()->code(), Errc::timeout);
+}
+
+// then
+
+TEST_F(WorkTest, ThenRunsAfterTheCallAndIsDoneAfterItsFunction) {
+  bool ran = false;
+  Work after = make().then([&] { ran = true; });
+  EXPECT_FALSE(ran);
+  EXPECT_FALSE(after.done());
+  state->finish();
+  EXPECT_TRUE(ran);
+  after.wait();
+  EXPECT_EQ(owner->events, Events{"collected 7 well"}) << "the call is collected with it";
+}
+
+TEST_F(WorkTest, ThenOfAFinishedWorkRunsNow) {
+  bool ran = false;
+  const Work after = Work().then([&] { ran = true; });
+  EXPECT_TRUE(ran);
+  EXPECT_TRUE(after.done());
+}
+
+TEST_F(WorkTest, ThenIsSkippedByAnErrorWhichPassesOn) {
+  bool ran = false;
+  Work after = make().then([&] { ran = true; });
+  state->fail_with(Errc::peer_lost, "gone");
+  expect_error(Errc::peer_lost, {"gone"}, [&] { after.wait(); });
+  EXPECT_FALSE(ran);
+}
+
+TEST_F(WorkTest, ThenCarriesWhatItsFunctionThrewToTheOwner) {
+  {
+    const Work after = make().then([] { fail(Errc::backend, "the hook failed"); });
+    state->finish();
+  }
+  EXPECT_EQ(owner->events, (Events{"collected 7 failed", "uncollected the hook failed"}));
+}
+
+// all
+
+class WorkAll : public testing::Test {
+ protected:
+  WorkAll() {
+    for (std::uint64_t i = 0; i < 3; ++i) {
+      states.push_back(std::make_shared<HandState>());
+      owners.push_back(std::make_shared<HandOwner>());
+      works.emplace_back(states[i], owners[i], i);
+    }
+  }
+  ~WorkAll() override {
+    for (const auto& state : states) state->finish();  // The Works wait for them.
+  }
+  std::vector<std::shared_ptr<HandState>> states;
+  std::vector<std::shared_ptr<HandOwner>> owners;
+  std::vector<Work> works;
+};
+
+TEST_F(WorkAll, OfNothingIsFinished) {
+  EXPECT_TRUE(Work::all({}).done());
+  std::vector<Work> finished(3);
+  EXPECT_TRUE(Work::all(finished).done());
+}
+
+TEST_F(WorkAll, EndsWithTheLast) {
+  Work all = Work::all(works);
+  for (const auto& work : works) EXPECT_TRUE(work.done()) << "taken over";
+  states[2]->finish();
+  states[0]->finish();
+  EXPECT_FALSE(all.done());
+  EXPECT_FALSE(all.wait_for(1ms));
+  states[1]->finish();
+  EXPECT_TRUE(all.done());
+  all.wait();
+  for (std::size_t i = 0; i < 3; ++i)
+    EXPECT_EQ(owners[i]->events, Events{"collected " + std::to_string(i) + " well"});
+}
+
+TEST_F(WorkAll, ThrowsTheFirstErrorInTheirOrderAfterAllHaveEnded) {
+  Work all = Work::all(works);
+  states[2]->fail_with(Errc::timeout, "of two");
+  EXPECT_FALSE(all.error().has_value()) << "one still runs";
+  EXPECT_TRUE(owners[2]->events.empty());
+  states[1]->fail_with(Errc::peer_lost, "of one");
+  states[0]->finish();
+  expect_error(Errc::peer_lost, {"of one"}, [&] { all.wait(); });
+  EXPECT_EQ(owners[0]->events, Events{"collected 0 well"});
+  EXPECT_EQ(owners[1]->events, Events{"collected 1 failed"});
+  EXPECT_EQ(owners[2]->events, Events{"collected 2 failed"});
+}
+
+TEST_F(WorkAll, AnErrorNobodyCollectedReachesTheGroupsThatFailedAndNoOthers) {
+  {
+    const Work all = Work::all(works);
+    states[0]->finish();
+    states[1]->fail_with(Errc::peer_lost, "of one");
+    states[2]->finish();
+  }
+  EXPECT_EQ(owners[0]->events, Events{"collected 0 well"});
+  EXPECT_EQ(owners[1]->events, (Events{"collected 1 failed", "uncollected of one"}));
+  EXPECT_EQ(owners[2]->events, Events{"collected 2 well"});
+}
+
+TEST_F(WorkAll, IsAbortedOnlyWhereItStillRuns) {
+  for (std::size_t i = 0; i < 3; ++i)
+    owners[i]->on_abort = [this, i] { states[i]->fail_with(Errc::aborted, "aborted"); };
+  try {
+    const Work all = Work::all(works);
+    states[1]->finish();
+    throw std::runtime_error("something else");
+  } catch (const std::runtime_error&) {
+  }
+  EXPECT_EQ(owners[0]->events.at(0), "abort");
+  EXPECT_EQ(owners[1]->events, Events{"collected 1 well"});
+  EXPECT_EQ(owners[2]->events.at(0), "abort");
+}
+
+TEST_F(WorkAll, ThenRunsOnceAfterTheLast) {
+  int ran = 0;
+  Work after = Work::all(works).then([&] { ++ran; });
+  states[1]->finish();
+  states[2]->finish();
+  EXPECT_EQ(ran, 0);
+  EXPECT_FALSE(after.done());
+  states[0]->finish();
+  EXPECT_EQ(ran, 1);
+  after.wait();
+  for (std::size_t i = 0; i < 3; ++i)
+    EXPECT_EQ(owners[i]->events, Events{"collected " + std::to_string(i) + " well"});
+}
+
+TEST_F(WorkAll, ThenRunsOnceWhenAllEndAtTheSameTime) {
+  for (int round = 0; round < 200; ++round) {
+    std::vector<std::shared_ptr<HandState>> parts;
+    std::vector<Work> calls;
+    for (int i = 0; i < 3; ++i) {
+      parts.push_back(std::make_shared<HandState>());
+      calls.emplace_back(parts.back());
+    }
+    std::atomic<int> ran = 0;
+    Work after = Work::all(calls).then([&] { ++ran; });
+    std::vector<std::thread> threads;
+    for (const auto& part : parts) threads.emplace_back([part] { part->finish(); });
+    after.wait();
+    EXPECT_EQ(ran, 1);
+    for (auto& thread : threads) thread.join();
+  }
+}
+
+TEST_F(WorkAll, ThenDoesNotRunWhenOneFails) {
+  int ran = 0;
+  Work after = Work::all(works).then([&] { ++ran; });
+  states[0]->finish();
+  states[1]->fail_with(Errc::timeout, "of one");
+  states[2]->finish();
+  expect_error(Errc::timeout, {"of one"}, [&] { after.wait(); });
+  EXPECT_EQ(ran, 0);
+}
+
+TEST_F(WorkAll, ThenThatThrowsIsReportedToAGroup) {
+  {
+    const Work after = Work::all(works).then([] { fail(Errc::backend, "the hook failed"); });
+    for (const auto& state : states) state->finish();
+  }
+  int told = 0;
+  for (const auto& owner : owners)
+    for (const auto& event : owner->events) told += event == "uncollected the hook failed" ? 1 : 0;
+  EXPECT_EQ(told, 1);
+}
+
+TEST_F(WorkAll, OrderReachesEveryPart) {
+  int queue = 0;
+  Work all = Work::all(works);
+  all.order({&queue});
+  for (const auto& state : states) {
+    EXPECT_EQ(state->ordered, std::vector<Stream>{Stream{&queue}});
+    state->finish();
+  }
+}
+
+TEST_F(WorkAll, MayBeNested) {
+  std::vector<Work> outer;
+  outer.push_back(Work::all(std::span(works).first(2)));
+  outer.push_back(std::move(works[2]));
+  Work all = Work::all(outer);
+  states[0]->finish();
+  states[2]->finish();
+  EXPECT_FALSE(all.done());
+  states[1]->fail_with(Errc::timeout, "of one");
+  expect_error(Errc::timeout, {"of one"}, [&] { all.wait(); });
+  EXPECT_EQ(owners[1]->events, Events{"collected 1 failed"});
+}
+
+}  // namespace
+}  // namespace tutti
