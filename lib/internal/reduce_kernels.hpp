@@ -26,8 +26,8 @@ bool can_reduce(DType dtype, ReduceOp::Kind kind) noexcept;
 /// out[i] = ((in0 op in1) op in2) ..., a left fold in the accumulation type, rounded once.
 /// avg divides the sum by the number of inputs; premul_sum first multiplies input k by scales[k]
 /// (rounded to the accumulation type; no fused multiply-add). `scales` is empty for other kinds.
-/// out may be one of the inputs, element for element. With one input it is a copy (premul_sum:
-/// scaled; booleans: normalised).
+/// There is at least one input. out may be one of the inputs, element for element. With one input
+/// it is a copy (premul_sum: scaled; booleans: normalised).
 void fold(DType dtype, ReduceOp::Kind kind, void* out, std::span<const void* const> inputs,
           std::span<const double> scales, std::size_t n) noexcept;
 
