@@ -1,0 +1,13 @@
+#pragma once
+
+#include <cstdint>
+
+/// Counts what any thread and any library of this program takes from malloc, operator new or mmap
+/// between start() and stop(). allocations.cpp defines these functions in the program, where the
+/// dynamic linker finds them before those of the C library.
+namespace allocations {
+
+void start() noexcept;
+std::int64_t stop() noexcept;
+
+}  // namespace allocations

@@ -1,0 +1,59 @@
+"""Documents show what programs really print.
+
+usage: check_output.py [--write] DOCUMENT PROGRAM...
+
+Under each line "<!-- output: NAME ARGUMENT... -->" of DOCUMENT there is a fenced block. It has to be what the PROGRAM
+of this name prints with these arguments; on stderr it prints nothing. Each PROGRAM is shown. --write puts the output
+there."""
+import difflib
+import pathlib
+import re
+import subprocess
+import sys
+
+BLOCK = re.compile(r"^<!-- output: (?P<command>[^\n]+) -->\n+```\w*\n(?P<text>.*?)^```$", re.M | re.S)
+
+
+def run(command, programs):
+    """What the command prints, or the reason why that does not count."""
+    name, *arguments = command.split()
+    if name not in programs:
+        return None, f"it is not one of the programs {' '.join(programs)}"
+    try:
+        done = subprocess.run([programs[name], *arguments], capture_output=True, text=True, check=False, timeout=60)
+    except subprocess.TimeoutExpired:
+        return None, "it does not end within a minute"
+    if done.returncode != 0:
+        return None, f"status {done.returncode}: {done.stderr}"
+    if done.stderr:
+        return None, f"it prints on stderr: {done.stderr}"
+    return done.stdout, None
+
+
+def check(document, paths):
+    """Every problem, and the document's text as it should be."""
+    programs = {pathlib.Path(path).name: path for path in paths}
+    text = document.read_text()
+    problems, right, end, shown = [], "", 0, set()
+    for block in BLOCK.finditer(text):
+        shown.add(block["command"].split()[0])
+        printed, why = run(block["command"], programs)
+        if why:
+            problems.append(f"{document}: {block['command']}: {why}")
+            continue
+        problems += difflib.unified_diff(block["text"].splitlines(), printed.splitlines(), str(document),
+                                         block["command"], lineterm="")
+        right += text[end:block.start("text")] + printed
+        end = block.end("text")
+    problems += [f"{document}: shows no output of {name}" for name in programs if name not in shown]
+    return problems, right + text[end:]
+
+
+if __name__ == "__main__":
+    arguments = [a for a in sys.argv[1:] if a != "--write"]
+    page = pathlib.Path(arguments[0])
+    found, corrected = check(page, arguments[1:])
+    if "--write" in sys.argv:
+        page.write_text(corrected)
+    print("\n".join(found) or "equal")
+    sys.exit(1 if found else 0)
