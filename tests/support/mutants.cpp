@@ -89,8 +89,9 @@ class ReturnsEarly final : public ForwardBackend {
     const auto* in = static_cast<const std::byte*>(op.in.data);
     in_.assign(in, in + op.in.bytes());
     out_.assign(op.out.bytes(), std::byte{0});
+    const bool in_place = in == bytes_of(op.out) && in_.size() == out_.size();
     op.in.data = in_.data();
-    op.out.data = in == bytes_of(op.out) ? in_.data() : out_.data();
+    op.out.data = in_place ? in_.data() : out_.data();
     Call later = call;
     later.blocking = false;
     late_ = inner().launch({&op, 1}, later);

@@ -21,9 +21,6 @@ namespace tutti::test {
 
 namespace {
 
-// A call that its deadline does not end would hang the suite for ever.
-constexpr auto hang_limit = 100s;
-
 class Thread {
  public:
   Thread() : thread_([this] { loop(); }) {}
@@ -109,14 +106,15 @@ bool attempt(int rank, int size, Failures& failures, const std::function<void()>
   return !watch.fatal();
 }
 
-void start_and_join(int size, const std::function<void(int rank)>& body) {
+void start_and_join(int size, std::chrono::nanoseconds limit,
+                    const std::function<void(int rank)>& body) {
   static std::vector<std::unique_ptr<Thread>> threads;
   while (threads.size() < static_cast<std::size_t>(size))
     threads.push_back(std::make_unique<Thread>());
   std::vector<std::function<void()>> jobs;
   for (int rank = 0; rank < size; ++rank) jobs.emplace_back([&body, rank] { body(rank); });
   for (std::size_t i = 0; i < jobs.size(); ++i) threads[i]->give(&jobs[i]);
-  const auto until = std::chrono::steady_clock::now() + hang_limit;
+  const auto until = std::chrono::steady_clock::now() + limit;
   bool hung = false;
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     if (threads[i]->wait_until(until)) continue;
@@ -139,7 +137,7 @@ bool make_groups(const World& world, Groups& groups, const std::shared_ptr<Store
                  const std::function<void(GroupOptions&)>& adjust) {
   Failures failures;
   groups.resize(static_cast<std::size_t>(world.size));
-  start_and_join(world.size, [&](int rank) {
+  start_and_join(world.size, run_timeout, [&](int rank) {
     attempt(rank, world.size, failures, [&] {
       GroupOptions options = group_options(world, rank, store);
       adjust(options);
@@ -151,10 +149,11 @@ bool make_groups(const World& world, Groups& groups, const std::shared_ptr<Store
 }
 
 // True when every rank left `body` without an exception or a fatal failure.
-bool run(const World& world, Groups& groups, const std::function<void(ProcessGroup&)>& body) {
+bool run(const World& world, Groups& groups, std::chrono::nanoseconds limit,
+         const std::function<void(ProcessGroup&)>& body) {
   Failures failures;
   std::atomic<bool> well = true;
-  start_and_join(world.size, [&](int rank) {
+  start_and_join(world.size, limit, [&](int rank) {
     ProcessGroup& group = *groups[static_cast<std::size_t>(rank)];
     if (attempt(rank, world.size, failures, [&] { body(group); })) return;
     well = false;
@@ -168,7 +167,8 @@ bool run(const World& world, Groups& groups, const std::function<void(ProcessGro
 
 void on_threads(int size, const std::function<void(int rank)>& body) {
   Failures failures;
-  start_and_join(size, [&](int rank) { attempt(rank, size, failures, [&] { body(rank); }); });
+  start_and_join(size, run_timeout,
+                 [&](int rank) { attempt(rank, size, failures, [&] { body(rank); }); });
   failures.report();
 }
 
@@ -190,7 +190,7 @@ void on_ranks(const World& world, const std::function<void(ProcessGroup&)>& body
   Groups& groups = shared_groups()[key];
   const auto name = [&](GroupOptions& options) { options.name = to_string(world); };
   const bool made = !groups.empty() || make_groups(world, groups, make_memory_store(), name);
-  if (!made || !run(world, groups, body)) shared_groups().erase(key);
+  if (!made || !run(world, groups, run_timeout, body)) shared_groups().erase(key);
 }
 
 void on_fresh_ranks(const World& world, const std::function<void(ProcessGroup&)>& body,
@@ -202,7 +202,7 @@ void on_fresh_ranks(const World& world, const std::function<void(ProcessGroup&)>
     options.name = fresh.name;
     if (fresh.adjust) fresh.adjust(options);
   });
-  if (made) run(world, groups, body);
+  if (made) run(world, groups, fresh.run, body);
 }
 
 void drop_shared_groups() {

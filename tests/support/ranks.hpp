@@ -23,6 +23,8 @@ using namespace std::chrono_literals;
 
 /// How long a call of a test may take before it counts as hung.
 inline constexpr std::chrono::nanoseconds group_timeout = 15s;
+/// How long a run may take before the program gives up: some call has no end.
+inline constexpr std::chrono::nanoseconds run_timeout = 100s;
 
 /// Runs `body(rank)` on `size` threads at the same time and waits for all.
 void on_threads(int size, const std::function<void(int rank)>& body);
@@ -35,6 +37,7 @@ struct Fresh {
   std::chrono::nanoseconds timeout = group_timeout;
   std::shared_ptr<Store> store{};  ///< Null: a new one in memory.
   std::string name = "fresh";
+  std::chrono::nanoseconds run = run_timeout;           ///< More for runs over much memory.
   std::function<void(GroupOptions& options)> adjust{};  ///< The last word, on each rank.
 };
 
