@@ -64,7 +64,8 @@ constexpr bool is_reduction(Operation o) noexcept {
   const bool by_rows = kind == Operation::all_gather || kind == Operation::gather ||
                        kind == Operation::reduce_scatter || kind == Operation::scatter ||
                        kind == Operation::all_to_all;
-  const auto dims = by_rows || p2p ? 0 : shape.ndim();
+  // The number of dimensions that follow, so that none is taken for a count or a name.
+  const auto dims = p2p ? 0 : by_rows ? shape.row_dims().size() : shape.ndim();
   hash.add(static_cast<std::uint64_t>(kind == Operation::recv ? Operation::send : kind) |
            static_cast<std::uint64_t>(reduce) << 8 | static_cast<std::uint64_t>(dtype) << 16 |
            static_cast<std::uint64_t>(dims) << 24 |

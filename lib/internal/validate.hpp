@@ -37,7 +37,8 @@ constexpr bool is_plain_array(const View& v, const Bounds& b) noexcept {
            op.reduce.kind == Kind::max || op.reduce.kind == Kind::product;
   };
   const auto in_place = [&] {
-    return op.in.data == op.out.data && op.in.dtype == op.out.dtype && op.in.shape == op.out.shape;
+    return op.in.data == op.out.data && op.in.dtype == op.out.dtype &&
+           op.in.shape == op.out.shape && op.in.device == op.out.device;
   };
   switch (kind) {
     case Operation::barrier:
