@@ -1,0 +1,181 @@
+#include <atomic>
+
+#include "conformance/cells.hpp"
+#include "support/forward_backend.hpp"
+
+// A backend that has only what every transport has: the front makes gather, scatter, all_to_all
+// and barrier of that, and their results, errors and order stay the same.
+
+namespace tutti::test {
+namespace {
+
+class WithoutComposites final : public ForwardBackend {
+ public:
+  using ForwardBackend::ForwardBackend;
+
+  bool supports(Operation operation, DType dtype, ReduceOp::Kind reduce) const noexcept override {
+    switch (operation) {
+      case Operation::gather:
+      case Operation::scatter:
+      case Operation::all_to_all:
+      case Operation::barrier:
+        return false;
+      case Operation::all_reduce:
+        return dtype != DType::f64 && ForwardBackend::supports(operation, dtype, reduce);
+      default:
+        return ForwardBackend::supports(operation, dtype, reduce);
+    }
+  }
+};
+
+class Lowering : public testing::TestWithParam<World> {
+ protected:
+  void on_plain_ranks(const std::function<void(ProcessGroup&)>& body) const {
+    on_fresh_ranks(
+        GetParam(), body, {.adjust = [](GroupOptions& options) {
+          options.decorate = [](std::unique_ptr<Backend> inner) -> std::unique_ptr<Backend> {
+            return std::make_unique<WithoutComposites>(std::move(inner));
+          };
+        }});
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Worlds, Lowering, testing::ValuesIn(worlds()), CaseName());
+
+TEST_P(Lowering, GatherKeepsRankOrder) {
+  on_plain_ranks([](ProcessGroup& group) {
+    for (const Layout& layout : layouts(group.size())) {
+      const auto parts = make_parts(DType::i32, layout, {3});
+      const Array want = concat(parts);
+      for (int root = 0; root < group.size(); ++root) {
+        SCOPED_TRACE("rows " + to_string(layout) + ", root " + std::to_string(root));
+        const Buffer in(group, parts[index(group.rank())]);
+        const Buffer out(group, DType::i32, want.shape());
+        const Buffer later(group, DType::i32, want.shape());
+        group.gather(in, out, root, layout);
+        group.gather_async(in, later, root, layout).wait();
+        if (group.rank() != root) continue;
+        EXPECT_TRUE(same(out.read(), want));
+        EXPECT_TRUE(same(later.read(), want)) << "asynchronously";
+      }
+    }
+  });
+}
+
+TEST_P(Lowering, ScatterGivesEachRankItsRows) {
+  on_plain_ranks([](ProcessGroup& group) {
+    for (const Layout& layout : layouts(group.size())) {
+      const auto parts = make_parts(DType::i32, layout, {3}, 1);
+      for (int root = 0; root < group.size(); ++root) {
+        SCOPED_TRACE("rows " + to_string(layout) + ", root " + std::to_string(root));
+        const Array& want = parts[index(group.rank())];
+        const Buffer in(group, concat(parts));
+        const Buffer out(group, DType::i32, want.shape());
+        group.scatter(group.rank() == root ? in.view() : TensorView(), out, root, layout);
+        EXPECT_TRUE(same(out.read(), want));
+        // In place on the root.
+        const int rank = group.rank();
+        const Buffer part(group, DType::i32, want.shape());
+        group.scatter(
+            in, rank == root ? in.rows(offset(layout, rank), layout[index(rank)]) : part.view(),
+            root, layout);
+        if (rank != root) {
+          EXPECT_TRUE(same(part.read(), want)) << "in place";
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Lowering, AllToAllExchangesTheBlocks) {
+  on_plain_ranks([](ProcessGroup& group) {
+    const int size = group.size();
+    const int rank = group.rank();
+    // Rank i sends i + j rows to rank j: none from 0 to itself.
+    Layout rows;
+    for (int peer = 0; peer < size; ++peer) rows.push_back(rank + peer);
+    std::vector<Array> sent;
+    std::vector<Array> received;
+    for (int peer = 0; peer < size; ++peer) {
+      const auto block = [&](int from, int to) {
+        return make_input(DType::i32, {from + to, 2}, size * from + to, 1, Fill::bits);
+      };
+      sent.push_back(block(rank, peer));
+      received.push_back(block(peer, rank));
+    }
+    const Buffer in(group, concat(sent));
+    const Buffer out(group, DType::i32, {total(rows), 2});
+    group.all_to_all(in, out, rows, rows);
+    EXPECT_TRUE(same(out.read(), concat(received)));
+  });
+}
+
+TEST_P(Lowering, NobodyLeavesABarrierBeforeAllHaveEntered) {
+  std::atomic<int> entered = 0;
+  on_plain_ranks([&](ProcessGroup& group) {
+    for (int round = 1; round <= 10; ++round) {
+      entered.fetch_add(1);
+      group.barrier();
+      EXPECT_GE(entered.load(), round * group.size());
+    }
+  });
+}
+
+// The calls of a group take effect in the order in which they were made, whatever they are made of.
+TEST_P(Lowering, AGatherSeesWhatThePendingCallBeforeItGives) {
+  Meeting issued(GetParam().size);
+  on_plain_ranks([&](ProcessGroup& group) {
+    const int size = group.size();
+    const Buffer data(group, array_of<std::int32_t>({1}));
+    const Buffer all(group, DType::i32, {size});
+    // The others have issued both calls before rank 0 lets the first one begin.
+    if (group.rank() == 0) issued.wait();
+    Work first = group.all_reduce_async(data);
+    Work second = group.gather_async(data, all, 0);
+    if (group.rank() != 0) issued.wait();
+    second.wait();
+    first.wait();
+    if (group.rank() == 0) {
+      EXPECT_TRUE(
+          same(all.read(), concat(std::vector(index(size), array_of<std::int32_t>({size})))));
+    }
+  });
+}
+
+TEST_P(Lowering, WhatCannotBeMadeOfAnythingElseIsUnsupported) {
+  on_plain_ranks([](ProcessGroup& group) {
+    const Buffer data(group, DType::f64, {4});
+    EXPECT_FALSE(group.supports(Operation::all_reduce, DType::f64));
+    expect_error(Errc::unsupported, {"all_reduce", "f64", group.backend()},
+                 [&] { group.all_reduce(data); });
+    expect_usable(group);
+  });
+}
+
+class LoweringCompared : public Lowering {};
+INSTANTIATE_TEST_SUITE_P(Worlds, LoweringCompared, testing::ValuesIn(worlds_that_compare()),
+                         CaseName());
+
+TEST_P(LoweringCompared, ARefusedCallIsToldToThePeers) {
+  on_plain_ranks([](ProcessGroup& group) {
+    const int size = group.size();
+    const Buffer in(group, array_of<std::int32_t>({group.rank(), 5}));
+    const Buffer out(group, DType::i32, {2 * size});
+    // Who waits for rank 1 learns it; the other ranks are not concerned.
+    const auto expect_refusal = [&](const std::function<void()>& call) {
+      if (group.rank() == 1)
+        expect_error(Errc::invalid_argument, {"null"}, call);
+      else if (group.rank() == 0)
+        expect_error(Errc::mismatch, {"rank 1", "refused", "null"}, call);
+      else
+        call();
+    };
+    const TensorView null(nullptr, DType::i32, {2}, group.memory().device());
+    const TensorView part = group.rank() == 1 ? null : in.view();
+    expect_refusal([&] { group.gather(part, out, 0); });
+    expect_refusal([&] { group.scatter(out, part, 0); });
+    expect_usable(group);
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test
