@@ -64,20 +64,6 @@ TEST_P(Async, TheDestructorOfAWorkWaits) {
   });
 }
 
-TEST_P(Async, ADefaultMadeWorkIsFinished) {
-  Work work;
-  EXPECT_TRUE(work.done());
-  EXPECT_TRUE(work.wait_for(0s));
-  EXPECT_FALSE(work.error().has_value());
-  work.order({});
-  work.wait();
-  bool ran = false;
-  std::move(work).then([&] { ran = true; }).wait();
-  EXPECT_TRUE(ran);
-  std::vector<Work> none(3);
-  EXPECT_TRUE(Work::all(none).done());
-}
-
 TEST_P(Async, OrderOnHostMemoryWaits) {
   on_ranks(world(), [](ProcessGroup& group) {
     const Buffer data(group, number(1));

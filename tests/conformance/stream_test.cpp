@@ -80,13 +80,17 @@ void expect_rule(const World& world, const Rule& rule) {
   on_fake_ranks(world, {}, [&](const Place& at) { EXPECT_TRUE(rule(at)); });
 }
 
-/// The negative control: at least one rank has to notice the flaw.
+/// The negative control: at least one rank has to notice the flaw. On a busy machine the host may
+/// be later than a slow kernel now and then, and then there is nothing to notice.
 void expect_noticed(const World& world, FakeFlaws flaws, const Rule& rule) {
   if (thread_sanitizer) GTEST_SKIP() << "the control is a data race on purpose";
-  PerRank<char> held(world.size);
-  on_fake_ranks(world, flaws, [&](const Place& at) { held[at.group.rank()] = rule(at); });
-  EXPECT_TRUE(std::ranges::any_of(held.all(), [](char h) { return h == 0; }))
-      << "the check does not notice a backend that breaks the rule";
+  bool noticed = false;
+  for (int attempt = 0; attempt < 5 && !noticed; ++attempt) {
+    PerRank<char> held(world.size);
+    on_fake_ranks(world, flaws, [&](const Place& at) { held[at.group.rank()] = rule(at); });
+    noticed = std::ranges::any_of(held.all(), [](char h) { return h == 0; });
+  }
+  EXPECT_TRUE(noticed) << "the check does not notice a backend that breaks the rule";
 }
 
 bool sees_inputs_of_a_slow_kernel(const Place& at) {
@@ -97,14 +101,20 @@ bool sees_inputs_of_a_slow_kernel(const Place& at) {
   return holds(at, out, sum_of(at), at.compute);
 }
 
+// A host that blocks is never quick; one that does not may be held up by something else.
 bool does_not_block_the_host(const Place& at) {
-  const TensorView data = at.make();
-  at.device.fill(data, static_cast<float>(at.group.rank() + 1), slow, at.compute.handle());
-  at.group.barrier();  // Everybody is here: what follows does not wait for a rank.
-  const auto start = Clock::now();
-  at.group.all_reduce(data, ReduceOp::sum, {.stream = at.compute.handle()});
-  const bool returned = Clock::now() - start < slow / 2;
-  return holds(at, data, sum_of(at), at.compute) && returned;
+  bool right = true;
+  bool quick = false;
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    const TensorView data = at.make();
+    at.device.fill(data, static_cast<float>(at.group.rank() + 1), slow, at.compute.handle());
+    at.group.barrier();  // Everybody is here: what follows does not wait for a rank.
+    const auto start = Clock::now();
+    at.group.all_reduce(data, ReduceOp::sum, {.stream = at.compute.handle()});
+    quick = quick || Clock::now() - start < slow / 2;
+    right = holds(at, data, sum_of(at), at.compute) && right;
+  }
+  return right && quick;
 }
 
 bool lets_another_stream_read_the_result(const Place& at) {
