@@ -298,6 +298,7 @@ Exit bench(const BenchOptions& options, std::FILE* out, std::FILE* err) {
   check_memory(plan, size, local_ranks, host.free_bytes);
 
   BenchOptions run = options;
+  run.timing.timeout = options.timeout;
   if (options.cold) {
     // Twice the cache, of which at most a quarter of the free memory for all ranks together.
     run.timing.cold_bytes = 2 * static_cast<std::size_t>(host.last_level_cache_bytes);

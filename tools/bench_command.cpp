@@ -254,16 +254,19 @@ BenchOptions BenchCommand::parse(const std::vector<std::string>& argv) const {
 
 std::string sizes_help() {
   std::string text(size_syntax);
-  text +=
-      "\nA size is the total buffer S of nccl-tests, so that columns compare. n is the number of\n"
-      "ranks; busbw = algbw x factor, algbw = S / time (derived in docs/benchmarking.md).\n\n";
+  text += R"(
+A size is the total buffer S of nccl-tests, so that columns compare. n is the
+number of ranks, algbw = S / time, busbw = algbw x factor.
+
+)";
   text += fmt::format("  {:<16}{:<10}{}\n", "collective", "factor", "S is");
   for (const Collective& collective : collectives())
     text += fmt::format("  {:<16}{:<10}{}\n", collective.name, collective.factor_text,
                         collective.size_is);
-  text +=
-      "\nS must be a multiple of the size of the dtype, and where it is cut into blocks (S/n) of n "
-      "times\nthat.\n";
+  text += R"(
+S must be a multiple of the size of the dtype; of n times that, where it is cut
+into blocks (S/n). docs/benchmarking.md derives the factors.
+)";
   return text;
 }
 

@@ -56,6 +56,12 @@ Verdict verdict_from(const std::string& text) {
   return verdict;
 }
 
+/// How long a rank may need to fill and to check its arrays, with a wide margin.
+std::chrono::nanoseconds preparation(const Cell& cell, std::size_t copies) {
+  const double values = static_cast<double>(cell.count) * cell.ranks * static_cast<double>(copies);
+  return Deadline::saturate(std::chrono::duration<double, std::nano>(100 * values));
+}
+
 /// The calls of one row on one rank.
 class Calls {
  public:
@@ -73,12 +79,14 @@ class Calls {
     op_ = block.op == ReduceOp::Kind::premul_sum ? ReduceOp::premul(Pattern::scale_of(cell.rank))
                                                  : ReduceOp{block.op.value_or(ReduceOp::Kind::sum)};
     options_.integer_avg = IntegerAvg::truncate;
+    patience_ = Deadline::saturate(std::chrono::duration<double, std::nano>(timing.timeout) +
+                                   preparation(cell, sets_.size()));
     for (const Buffers& set : sets_) prepare(set);
   }
 
   /// One call on fresh data, outside of the timing.
   void check_once() {
-    group_.barrier();
+    meet();
     call(sets_.front());
     inspect(sets_.front());
   }
@@ -87,28 +95,33 @@ class Calls {
   void run(std::span<std::int64_t> ns, bool counted) {
     const bool each_checked = timing_.check == Check::all && collective_.moves_data();
     const bool latency = timing_.mode == Mode::latency;
-    group_.barrier();
+    meet();
     auto before = Clock::now();
     for (std::int64_t& sample : ns) {
       const Buffers& set = sets_[next_set_];
       next_set_ = next_set_ + 1 == sets_.size() ? 0 : next_set_ + 1;
       if (counted) ++position_.iteration;
-      if (each_checked) prepare(set);
-      if (latency || each_checked) {
-        group_.barrier();
-        before = Clock::now();
+      if (each_checked) {
+        prepare(set);
+        meet();
       }
+      if (latency) group_.barrier();
+      if (latency || each_checked) before = Clock::now();
       call(set);
       const auto after = Clock::now();
       sample = std::chrono::nanoseconds(after - before).count();
       before = after;
       if (each_checked) inspect(set);
     }
+    if (each_checked) meet();
   }
 
   const Verdict& verdict() const noexcept { return verdict_; }
 
  private:
+  /// A barrier that allows for ranks which fill or check more than this one.
+  void meet() { group_.barrier({.deadline = Deadline::after(patience_)}); }
+
   void prepare(const Buffers& set) const {
     set.in.paint_guards();
     set.out.paint_guards();
@@ -147,6 +160,7 @@ class Calls {
   std::size_t width_;
   ReduceOp op_{};
   CallOptions options_{};
+  std::chrono::nanoseconds patience_{};
   std::size_t next_set_ = 0;
   Verdict verdict_{};
 };

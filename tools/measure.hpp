@@ -26,6 +26,7 @@ struct Timing {
   RankAgg rank_agg = RankAgg::max;
   Check check = Check::first;
   std::uint64_t seed = 0;
+  std::chrono::nanoseconds timeout = std::chrono::seconds(60);  ///< The group's.
   std::vector<double> percentiles{50, 90, 99};
   bool keep_samples = false;
   std::size_t cold_bytes = 0;        ///< Rotate over buffers of at least so many bytes; 0: do not.
