@@ -7,6 +7,15 @@
 #include "internal/fail.hpp"
 
 namespace tutti::internal {
+namespace {
+
+thread_local const CallQueue* continuation_of = nullptr;
+
+}  // namespace
+
+bool CallQueue::in_continuation() const noexcept {
+  return continuation_of == this;
+}
 
 void CallQueue::enter_slow(const Call& call) {
   const auto limit = call.limit();
@@ -114,7 +123,8 @@ void CallQueue::work() {
     const auto ready = [&] { return !numbered_.empty() && numbered_.front().seq == turn_.load(); };
     moved_.wait(lock, [&] { return stop_ || !soon_.empty() || ready(); });
     std::shared_ptr<Job> job;
-    if (!soon_.empty()) {
+    const bool continuation = !soon_.empty();
+    if (continuation) {
       job = std::move(soon_.front());
       soon_.erase(soon_.begin());
     } else if (stop_) {
@@ -124,8 +134,10 @@ void CallQueue::work() {
       numbered_.erase(numbered_.begin());
     }
     lock.unlock();
+    continuation_of = continuation ? this : nullptr;
     job->run();
     job.reset();
+    continuation_of = nullptr;
     lock.lock();
   }
 }

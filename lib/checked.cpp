@@ -75,6 +75,7 @@ class Checked final : public HostBackend {
     compare_all(collectives, call);
     Call now = call;
     now.blocking = true;
+    now.in_order = false;
     Work work = inner_->launch(collectives, now);
     work.wait();
   }
@@ -87,6 +88,8 @@ class Checked final : public HostBackend {
     Call now = call;
     now.blocking = false;
     now.deadline = call.limit();
+    // In a launch with collectives it is theirs to take the number.
+    now.in_order = call.in_order && pairs.size() == ops.size();
     Work work = inner_->launch(pairs, now);
     if (work.state() == nullptr) return nullptr;
     return std::make_shared<Watch>(*this, std::move(work).release(), std::move(pairs), now);

@@ -48,15 +48,26 @@ std::optional<ClusterInfo> VariablesEnvironment::detect() const {
     if (!rank || !size)
       internal::failf(Errc::invalid_argument, "{} is set, but {} is not; a launcher sets both",
                       rank ? names.rank : names.size, rank ? names.size : names.rank);
-    if (*rank >= *size)
-      internal::failf(Errc::invalid_argument, "{} is {}, but {} is {}; the rank must be smaller",
-                      names.rank, *rank, names.size, *size);
+    const auto local_rank = read_number(names.local_rank);
+    const auto local_size = read_number(names.local_size);
+    const auto check_rank = [](const char* rank_name, int r, const char* size_name, int n) {
+      if (r >= n)
+        internal::failf(Errc::invalid_argument, "{} is {}, but {} is {}; the rank must be smaller",
+                        rank_name, r, size_name, n);
+    };
+    check_rank(names.rank, *rank, names.size, *size);
+    if (local_rank && local_size)
+      check_rank(names.local_rank, *local_rank, names.local_size, *local_size);
+    if (local_size && *local_size > *size)
+      internal::failf(Errc::invalid_argument,
+                      "{} is {}, but {} is {}; a host has no more ranks than there are",
+                      names.local_size, *local_size, names.size, *size);
     const char* store = std::getenv("TUTTI_STORE");
     return ClusterInfo{.launcher = names.launcher,
                        .rank = *rank,
                        .size = *size,
-                       .local_rank = read_number(names.local_rank).value_or(-1),
-                       .local_size = read_number(names.local_size).value_or(-1),
+                       .local_rank = local_rank.value_or(-1),
+                       .local_size = local_size.value_or(-1),
                        .node = read_number(names.node).value_or(-1),
                        .store = store == nullptr ? "" : store};
   }

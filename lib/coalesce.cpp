@@ -70,15 +70,19 @@ class Batch final : public internal::Collector {
 
   bool collects_here() const noexcept override { return std::this_thread::get_id() == thread_; }
 
-  Work collect(const Op& op, const CallOptions& options) override {
+  Work collect(std::span<const Op> ops, const CallOptions& options, bool in_order) override {
     if (!options_) {
       options_ = options;
       name_ = options.name;
       options_->name = name_;
     }
-    ops_.push_back(op);
-    keep(ops_.back().rows);
-    keep(ops_.back().send_rows);
+    in_order_ = in_order_ || in_order;
+    for (const auto& op : ops) {
+      ops_.push_back(op);
+      keep(ops_.back().rows);
+      keep(ops_.back().send_rows);
+    }
+    ++calls_;
     return Work(state_);
   }
 
@@ -89,8 +93,11 @@ class Batch final : public internal::Collector {
   void close() { core_->collector.store(nullptr); }
 
   Work launch() {
-    if (ops_.empty()) return {};
-    Work work = core_->launch(ops_, *options_, false);
+    if (ops_.empty()) {
+      state_->launched(nullptr);
+      return {};
+    }
+    Work work = core_->launch(ops_, *options_, in_order_);
     state_->launched(work.state());
     launched_ = true;
     return work;
@@ -122,6 +129,8 @@ class Batch final : public internal::Collector {
   std::deque<std::vector<std::int64_t>> rows_;
   std::optional<CallOptions> options_;
   std::string name_;
+  bool in_order_ = false;
+  std::size_t calls_ = 0;
   bool launched_ = false;
   std::shared_ptr<Collected> state_ = std::make_shared<Collected>();
 };

@@ -175,17 +175,19 @@ Work Core::issue(Op& op, const CallOptions& options, bool blocking) {
       failf(Errc::invalid_argument,
             "{}: group '{}' collects calls for a Coalesce; use {}_async, or launch() first",
             name_of(op.kind), options_.name, name_of(op.kind));
-    check(op, options, supported);
-    return open->collect(op, options);
+    const bool lowered = !supported && can_lower(op.kind) && op.kind != Operation::barrier;
+    check(op, options, supported || lowered);
+    return lowered ? open->collect(to_point_to_point(op, bounds_), options, true)
+                   : open->collect({&op, 1}, options, false);
   }
   if (!supported && can_lower(op.kind)) [[unlikely]]
     return lower(op, options, blocking);
 
   const std::span<Op> ops(&op, 1);
-  Call call = number(ops, options, blocking);
-  check_numbered(ops, options, call, supported);
+  Call call = number(ops, options, blocking, false);
+  check_numbered(op, options, call, supported);
   sign(ops, call);
-  return send(ops, call);
+  return send(ops, call, op);
 }
 
 void Core::run_slowly(Op& op, const CallOptions& options) {
@@ -193,38 +195,42 @@ void Core::run_slowly(Op& op, const CallOptions& options) {
   if (work.state() != nullptr) std::move(work).release()->order(options.stream);
 }
 
-void Core::check_numbered(std::span<Op> ops, const CallOptions& options, const Call& call,
-                          bool supported) {
+void Core::check_numbered(Op& op, const CallOptions& options, const Call& call, bool supported) {
   try {
-    check(ops[0], options, supported);
+    check(op, options, supported);
   } catch (const Error& error) {
-    const auto [ring, index] = trace_place(ops, call);
-    ring->begin(index, traced_seq(ops, call), ops[0].kind, ops[0], 1, !call.blocking, call.name);
-    ring->end(index, TraceEntry::State::refused);
-    backend_->refuse(ops, call, error);
-    throw with_place(error, ops, call);
+    refuse({&op, 1}, call, error, op);
   }
 }
 
-Work Core::launch(std::span<Op> ops, const CallOptions& options, bool blocking) {
-  check_usable(operation_of(ops));
-  Call call = number(ops, options, blocking);
-  sign(ops, call);
-  return send(ops, call);
+void Core::refuse(std::span<const Op> ops, const Call& call, const Error& why, const Op& shown) {
+  const auto [ring, index] = trace_place(shown, call);
+  ring->begin(index, traced_seq(shown, call), shown.kind, shown, 1, !call.blocking, call.name);
+  ring->end(index, TraceEntry::State::refused);
+  backend_->refuse(ops, call, why);
+  throw with_place(why, {&shown, 1}, call);
 }
 
-Call Core::number(std::span<Op> ops, const CallOptions& options, bool blocking) {
+Work Core::launch(std::span<Op> ops, const CallOptions& options, bool in_order) {
+  check_usable(operation_of(ops));
+  Call call = number(ops, options, false, in_order);
+  sign(ops, call);
+  return send(ops, call, ops[0]);
+}
+
+Call Core::number(std::span<Op> ops, const CallOptions& options, bool blocking, bool in_order) {
   Call call = make_call(options, blocking);
-  bool numbered = false;
+  call.in_order = in_order;
+  bool collective = in_order;
   for (auto& op : ops) {
     if (is_point_to_point(op.kind)) {
       const std::lock_guard lock(pairs_mutex_);
       op.seq = pair_seq_[{op.kind == Operation::send, op.peer, op.tag}]++;
-    } else if (!numbered) {
-      call.seq = next_seq_.fetch_add(1, std::memory_order_relaxed);
-      numbered = true;
+    } else {
+      collective = true;
     }
   }
+  if (collective) call.seq = next_seq_.fetch_add(1, std::memory_order_relaxed);
   return call;
 }
 
@@ -242,21 +248,19 @@ void Core::sign(std::span<Op> ops, Call& call) noexcept {
   call.fingerprint = finish_hash(all, call);
 }
 
-std::pair<TraceRing*, std::uint64_t> Core::trace_place(std::span<const Op> ops,
-                                                       const Call& call) noexcept {
-  for (const auto& op : ops)
-    if (!is_point_to_point(op.kind)) return {&collectives_, call.seq};
+std::pair<TraceRing*, std::uint64_t> Core::trace_place(const Op& shown, const Call& call) noexcept {
+  if (!is_point_to_point(shown.kind)) return {&collectives_, call.seq};
   return {&pairs_, next_pair_.fetch_add(1, std::memory_order_relaxed)};
 }
 
-std::uint64_t Core::traced_seq(std::span<const Op> ops, const Call& call) noexcept {
-  return is_point_to_point(ops[0].kind) ? ops[0].seq : call.seq;
+std::uint64_t Core::traced_seq(const Op& shown, const Call& call) noexcept {
+  return is_point_to_point(shown.kind) ? shown.seq : call.seq;
 }
 
-Work Core::send(std::span<const Op> ops, const Call& call) {
-  const auto [ring, index] = trace_place(ops, call);
-  ring->begin(index, traced_seq(ops, call), ops[0].kind, ops[0], ops.size(), !call.blocking,
-              call.name);
+Work Core::send(std::span<const Op> ops, const Call& call, const Op& shown) {
+  const auto [ring, index] = trace_place(shown, call);
+  ring->begin(index, traced_seq(shown, call), shown.kind, shown,
+              ops.size() > 1 && &shown == ops.data() ? ops.size() : 1, !call.blocking, call.name);
   try {
     Work work = backend_->launch(ops, call);
     if (work.state() == nullptr) {
@@ -267,19 +271,9 @@ Work Core::send(std::span<const Op> ops, const Call& call) {
     return Work(std::move(work).release(), shared_from_this(), token);
   } catch (...) {
     ring->end(index, TraceEntry::State::failed);
-    throw_with_place(ops, call);
+    throw_with_place({&shown, 1}, call);
   }
 }
-
-namespace {
-
-/// Errors found before the data moved leave the group as it was.
-bool breaks_group(Errc code) noexcept {
-  return code != Errc::invalid_argument && code != Errc::count_overflow &&
-         code != Errc::unsupported && code != Errc::mismatch;
-}
-
-}  // namespace
 
 void Core::throw_with_place(std::span<const Op> ops, const Call& call) {
   const Error error = with_place(to_error(std::current_exception()), ops, call);
@@ -294,33 +288,30 @@ Error Core::with_place(const Error& error, std::span<const Op> ops, const Call& 
 }
 
 Work Core::lower(Op& op, const CallOptions& options, bool blocking) {
-  try {
-    validate(op, bounds_, options);
-  } catch (const Error& error) {
-    auto pairs = refused_pairs(op, bounds_);
-    const Call call = number(pairs, options, blocking);
-    if (!pairs.empty()) backend_->refuse(pairs, call, error);
-    const auto index = next_pair_.fetch_add(1, std::memory_order_relaxed);
-    pairs_.begin(index, index, op.kind, op, 1, !blocking, call.name);
-    pairs_.end(index, TraceEntry::State::refused);
-    throw Error(
-        error.code(), error.message(),
-        {.group = options_.name, .operation = std::string(name_of(op.kind)), .rank = bounds_.rank});
-  }
   if (op.kind == Operation::barrier) {
     {
       // One byte for all barriers: they are in order, and what is in it does not matter.
       const std::lock_guard lock(pairs_mutex_);
       if (barrier_byte_.data() == nullptr) barrier_byte_ = Tensor(*memory_, {1}, DType::u8);
     }
-    Op all_reduce{.kind = Operation::all_reduce,
-                  .in = barrier_byte_,
-                  .out = barrier_byte_,
-                  .reduce = ReduceOp::bor};
-    return issue(all_reduce, options, blocking);
+    op.in = barrier_byte_;
+    op.out = barrier_byte_;
+    op.reduce = ReduceOp::bor;
+    op.kind = Operation::all_reduce;
+    return issue(op, options, blocking);
   }
-  auto batch = to_point_to_point(op, bounds_, *memory_, options.stream);
-  return batch.empty() ? Work{} : launch(batch, options, blocking);
+  try {
+    validate(op, bounds_, options);
+  } catch (const Error& error) {
+    // The peers wait in their sends and receives, so these are what is refused.
+    auto pairs = refused_pairs(op, bounds_);
+    const Call call = number(pairs, options, blocking, true);
+    refuse(pairs, call, error, op);
+  }
+  auto pairs = to_point_to_point(op, bounds_);
+  Call call = number(pairs, options, blocking, true);
+  sign(pairs, call);
+  return send(pairs, call, op);
 }
 
 // Sub-groups.

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "internal/broken.hpp"
 #include "internal/record.hpp"
 
 namespace tutti::internal {
@@ -58,6 +59,7 @@ class HostBackend::Task final : public HostState, public CallQueue::Job {
       backend_.run_in_turn(ops_, call_);
     } catch (const Error& error) {
       thrown = std::make_exception_ptr(backend_.with_place(error, ops_, call_));
+      if (breaks_group(error.code())) backend_.abort(error.message());
     } catch (...) {
       thrown = std::current_exception();
     }
@@ -107,10 +109,29 @@ void HostBackend::run_in_turn(std::span<const Op> ops, const Call& call) {
     std::uint64_t seq;
     ~Leave() { queue.leave(seq); }
   } const leave{*queue_, call.seq};
-  run(ops, call);
+  if (!call.in_order) return run(ops, call);
+  const auto posted = post(ops, call);
+  try {
+    if (has_collective(ops)) run(ops, call);
+  } catch (...) {
+    if (posted != nullptr) posted->wait_until(Deadline::none());
+    throw;
+  }
+  if (posted != nullptr) wait_and_throw(*posted);
 }
 
 Work HostBackend::launch(std::span<const Op> ops, const Call& call) {
+  if (call.blocking && queue_->in_continuation()) {
+    const Error why(Errc::invalid_argument,
+                    "a blocking verb inside then() would wait for itself; use its async form");
+    refuse(ops, call, why);
+    throw Error(why);
+  }
+  if (call.in_order && !call.blocking) return submit(ops, call, nullptr);
+  if (call.in_order) {
+    run_in_turn(ops, call);
+    return {};
+  }
   if (ops.size() == 1 && call.blocking && !is_point_to_point(ops[0].kind)) {
     run_in_turn(ops, call);
     return {};
@@ -150,7 +171,7 @@ Work HostBackend::submit(std::span<const Op> ops, const Call& call,
 
 void HostBackend::refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept {
   publish(ops, call, why);
-  if (has_collective(ops)) queue_->skip(call.seq);
+  if (call.in_order || has_collective(ops)) queue_->skip(call.seq);
 }
 
 }  // namespace tutti::internal

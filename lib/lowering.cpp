@@ -21,7 +21,7 @@ TensorView block(const TensorView& whole, const Rows& rows, int rank) {
 
 }  // namespace
 
-std::vector<Op> to_point_to_point(const Op& op, const Bounds& b, Memory& memory, Stream stream) {
+std::vector<Op> to_point_to_point(const Op& op, const Bounds& b) {
   std::vector<Op> batch;
   const auto send = [&](const ConstTensorView& v, int peer) {
     batch.push_back({.kind = Operation::send, .in = v, .peer = peer, .tag = reserved_tag});
@@ -29,9 +29,9 @@ std::vector<Op> to_point_to_point(const Op& op, const Bounds& b, Memory& memory,
   const auto recv = [&](const TensorView& v, int peer) {
     batch.push_back({.kind = Operation::recv, .out = v, .peer = peer, .tag = reserved_tag});
   };
-  const auto copy = [&](const TensorView& to, const ConstTensorView& from) {
-    if (from.bytes() != 0 && to.data != from.data)
-      memory.copy(to.data, from.data, from.bytes(), stream);
+  const auto own = [&](const TensorView& to, const ConstTensorView& from) {
+    send(from, b.rank);
+    recv(to, b.rank);
   };
   const bool at_root = op.root == b.rank;
   switch (op.kind) {
@@ -40,7 +40,7 @@ std::vector<Op> to_point_to_point(const Op& op, const Bounds& b, Memory& memory,
         send(op.in, op.root);
         break;
       }
-      copy(block(op.out, op.rows, b.rank), op.in);
+      own(block(op.out, op.rows, b.rank), op.in);
       for (int r = 0; r < b.size; ++r)
         if (r != b.rank) recv(block(op.out, op.rows, r), r);
       break;
@@ -49,12 +49,12 @@ std::vector<Op> to_point_to_point(const Op& op, const Bounds& b, Memory& memory,
         recv(op.out, op.root);
         break;
       }
-      copy(op.out, block(op.in, op.rows, b.rank));
+      own(op.out, block(op.in, op.rows, b.rank));
       for (int r = 0; r < b.size; ++r)
         if (r != b.rank) send(block(op.in, op.rows, r), r);
       break;
     case Operation::all_to_all:
-      copy(block(op.out, op.rows, b.rank), block(op.in, op.send_rows, b.rank));
+      own(block(op.out, op.rows, b.rank), block(op.in, op.send_rows, b.rank));
       for (int step = 1; step < b.size; ++step) {  // Spread: nobody is everybody's first peer.
         const int to = (b.rank + step) % b.size;
         const int from = (b.rank + b.size - step) % b.size;

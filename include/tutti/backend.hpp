@@ -62,15 +62,18 @@ struct Op {
 
 /// What a launch carries beside its operations.
 struct Call {
-  /// Its number in the group, without gaps. A launch of point-to-point alone has none.
+  /// Its number in the group, without gaps. A launch of point-to-point alone has one only when
+  /// it is `in_order`.
   std::uint64_t seq = 0;
   std::uint64_t fingerprint = 0;  ///< Equal on all ranks or the program is wrong.
   Stream stream{};
   Deadline deadline{};                 ///< May be not set:
   std::chrono::nanoseconds timeout{};  ///< then this long from when the call starts to wait.
-  bool blocking = false;               ///< A host backend runs inline and returns a finished Work.
-  bool order_fixed = false;            ///< CallOptions::order_fixed.
-  std::string_view name{};             ///< Borrowed until launch() returns.
+  /// A batch of point-to-point that takes effect in the order of seq, like a collective.
+  bool in_order = false;
+  bool blocking = false;     ///< A host backend runs inline and returns a finished Work.
+  bool order_fixed = false;  ///< CallOptions::order_fixed.
+  std::string_view name{};   ///< Borrowed until launch() returns.
 
   Deadline limit() const noexcept {
     return deadline.is_set() ? deadline : Deadline::after(timeout);

@@ -11,7 +11,8 @@ namespace [[gnu::visibility("default")]] tutti {
 /// What one call may say beyond its arrays. A value type; borrows `name` until the call returns.
 struct CallOptions {
   Stream stream{};           ///< The stream that produced the inputs and will use the outputs.
-  Deadline deadline{};       ///< Not set: the group's timeout.
+  Deadline deadline{};       ///< A moment, not a span: write `5s` anew for each call. Not set: the
+                             ///< group's timeout.
   bool order_fixed = false;  ///< Reduce as a left fold over ranks 0..W-1, rounded once: the same
                              ///< bits for every backend, algorithm and message size.
   IntegerAvg integer_avg = IntegerAvg::refuse;

@@ -43,8 +43,8 @@ struct GroupOptions {
 /// Every verb has two forms. `verb(...)` on host memory returns when the buffers are the caller's
 /// again; on a device it is ordered on CallOptions::stream and does not block the host.
 /// `verb_async(...)` returns a Work. Arguments are checked before a byte leaves (Error
-/// invalid_argument, count_overflow, unsupported); a call refused on one rank is an error on the
-/// ranks that made it, and the group stays usable. timeout, peer_lost, aborted and backend errors
+/// invalid_argument, count_overflow, unsupported); a call refused on one rank is an error on all
+/// ranks, and the group stays usable. timeout, peer_lost, aborted and backend errors
 /// break the group.
 ///
 /// Rows: R_r is the row count of rank r; without `rows` it is the same on all ranks.
@@ -52,7 +52,8 @@ class ProcessGroup {
  public:
   /// Blocks until all ranks are there. @throws Error.
   static ProcessGroup create(const GroupOptions& options);
-  /// Over a backend of the caller's own; options.backend, device and memory are not used.
+  /// Over a backend of the caller's own, made for options.rank of options.size; options.backend,
+  /// device and memory are not used.
   static ProcessGroup create(const GroupOptions& options, std::unique_ptr<Backend> backend);
 
   ProcessGroup(ProcessGroup&&) noexcept;

@@ -72,7 +72,8 @@ class [[nodiscard]] Work {
   /// it. Does not block the host on a device; on host memory it waits.
   void order(Stream stream);
   /// Runs `next` after the call, on the group's worker; for a finished Work it runs now. The new
-  /// Work ends after `next` and carries what it threw. An error skips it.
+  /// Work ends after `next` and carries what it threw. An error skips it. `next` may make async
+  /// calls on the group; a blocking one would wait for itself and is refused.
   Work then(std::function<void()> next) &&;
   /// One Work for all of them; the first error in their order is the one it throws.
   static Work all(std::span<Work> works);

@@ -6,6 +6,12 @@
 
 namespace tutti::internal {
 
+/// Errors found before the data moved leave the group as it was; the others break it.
+constexpr bool breaks_group(Errc code) noexcept {
+  return code != Errc::invalid_argument && code != Errc::count_overflow &&
+         code != Errc::unsupported && code != Errc::mismatch;
+}
+
 /// What a call on a group that broke earlier throws: the code says so, the text has the cause.
 inline Error broken(const Error& cause) {
   if (cause.message().starts_with("the group is broken")) return cause;

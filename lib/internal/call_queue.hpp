@@ -48,6 +48,8 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
 
   /// Runs `job` on the worker in the place of its number; the job calls leave().
   void submit(std::uint64_t seq, std::shared_ptr<Job> job);
+  /// Whether this thread runs a continuation of this queue: a blocking call would wait for itself.
+  bool in_continuation() const noexcept;
   /// Runs `job` on the worker soon.
   void submit(std::shared_ptr<Job> job);
 

@@ -26,7 +26,8 @@ class Collector {
  public:
   virtual ~Collector() = default;
   virtual bool collects_here() const noexcept = 0;  ///< Whether the calling thread is its own.
-  virtual Work collect(const Op& op, const CallOptions& options) = 0;
+  /// in_order: they have to take effect after the calls before them.
+  virtual Work collect(std::span<const Op> ops, const CallOptions& options, bool in_order) = 0;
 };
 
 /// The part of a group that pending Works share with it.
@@ -46,8 +47,8 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
   /// verb has a path of its own.
   template <Operation kind>
   [[gnu::always_inline]] void run(Op& op, const CallOptions& options);
-  /// Several as one, checked already.
-  Work launch(std::span<Op> ops, const CallOptions& options, bool blocking);
+  /// Several as one, checked already; async.
+  Work launch(std::span<Op> ops, const CallOptions& options, bool in_order);
 
   std::optional<ProcessGroup> split(int color, int key);
   std::optional<ProcessGroup> subset(std::span<const int> ranks);
@@ -80,8 +81,10 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
   [[noreturn]] void throw_unusable(std::string_view operation) const;
   void check(Op& op, const CallOptions& options, bool supported) const;
   /// check(), and on an error the refusal.
-  void check_numbered(std::span<Op> ops, const CallOptions& options, const Call& call,
-                      bool supported);
+  void check_numbered(Op& op, const CallOptions& options, const Call& call, bool supported);
+  /// Tells the backend that `ops` will not come, and throws. `shown` is what the caller asked for.
+  [[noreturn]] void refuse(std::span<const Op> ops, const Call& call, const Error& why,
+                           const Op& shown);
   void run_slowly(Op& op, const CallOptions& options);
   Call make_call(const CallOptions& options, bool blocking) const noexcept {
     return {.stream = options.stream,
@@ -91,16 +94,15 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
             .order_fixed = options.order_fixed,
             .name = options.name};
   }
-  Call number(std::span<Op> ops, const CallOptions& options, bool blocking);
+  Call number(std::span<Op> ops, const CallOptions& options, bool blocking, bool in_order);
   static void sign(std::span<Op> ops, Call& call) noexcept;
-  Work send(std::span<const Op> ops, const Call& call);
+  Work send(std::span<const Op> ops, const Call& call, const Op& shown);
   Work lower(Op& op, const CallOptions& options, bool blocking);
   [[noreturn]] void throw_with_place(std::span<const Op> ops, const Call& call);
   Error with_place(const Error& error, std::span<const Op> ops, const Call& call) const;
   /// Which trace a launch goes to, and its place in it.
-  std::pair<TraceRing*, std::uint64_t> trace_place(std::span<const Op> ops,
-                                                   const Call& call) noexcept;
-  static std::uint64_t traced_seq(std::span<const Op> ops, const Call& call) noexcept;
+  std::pair<TraceRing*, std::uint64_t> trace_place(const Op& shown, const Call& call) noexcept;
+  static std::uint64_t traced_seq(const Op& shown, const Call& call) noexcept;
 
   std::vector<std::array<std::int64_t, 2>> exchange(std::array<std::int64_t, 2> mine,
                                                     std::string_view what);
@@ -152,7 +154,7 @@ inline void Core::run(Op& op, const CallOptions& options) {
   Call call = make_call(options, true);
   call.seq = next_seq_.fetch_add(1, std::memory_order_relaxed);
   const std::span<Op> ops(&op, 1);
-  if (!accept_plain(kind, op, bounds_)) check_numbered(ops, options, call, true);
+  if (!accept_plain(kind, op, bounds_)) check_numbered(op, options, call, true);
   Hash hash;
   add(hash, kind, op);
   call.fingerprint = finish_hash(hash, call);

@@ -15,10 +15,10 @@ constexpr bool can_lower(Operation o) noexcept {
          o == Operation::barrier;
 }
 
-/// The batch for a checked operation. This rank's own block is copied now, in order of `stream`.
-/// Empty blocks are in it too, so that the numbers of a pair do not depend on the rows.
-std::vector<Op> to_point_to_point(const Op& op, const Bounds& bounds, Memory& memory,
-                                  Stream stream);
+/// The batch for a checked operation, to be launched in_order. Empty blocks are in it too, so that
+/// the numbers of a pair do not depend on the rows; so is this rank's own block, as a message to
+/// itself.
+std::vector<Op> to_point_to_point(const Op& op, const Bounds& bounds);
 
 /// The same pairs without their arrays, for an operation that was refused.
 std::vector<Op> refused_pairs(const Op& op, const Bounds& bounds);
