@@ -207,6 +207,9 @@ const BackendEntry entry{
     .serves = [](Device device) noexcept { return device.type == DeviceType::cpu; },
     .unavailable = [] { return std::string(); },
     .make = [](const BackendInit& init) -> std::unique_ptr<Backend> {
+      if (!init.args.empty())
+        internal::failf(Errc::invalid_argument,
+                        "backend 'local' takes no arguments, but was given '{}'", init.args);
       return std::make_unique<LocalBackend>(init);
     },
 };
