@@ -1,6 +1,7 @@
 #include "internal/call_queue.hpp"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "internal/broken.hpp"
@@ -59,7 +60,11 @@ void CallQueue::skip(std::uint64_t seq) noexcept {
 void CallQueue::start_worker() {
   if (running_) return;
   // The thread holds the queue: it may end after whoever owned it.
-  worker_ = std::thread([self = shared_from_this()] { self->work(); });
+  try {
+    worker_ = std::thread([self = shared_from_this()] { self->work(); });
+  } catch (const std::system_error& error) {
+    failf(Errc::resource_exhausted, "cannot start the group's worker thread: {}", error.what());
+  }
   running_ = true;
   ++attention_;
 }
@@ -78,15 +83,18 @@ void CallQueue::submit(std::uint64_t seq, std::shared_ptr<Job> job) {
 }
 
 void CallQueue::submit(std::shared_ptr<Job> job) {
-  {
+  Error why(Errc::aborted, "the group has been destroyed");
+  try {
     const std::lock_guard lock(mutex_);
     if (!stop_) {
       start_worker();
       soon_.push_back(std::move(job));
     }
+  } catch (const Error& error) {
+    why = error;
   }
   if (job != nullptr)
-    job->drop(Error(Errc::aborted, "the group has been destroyed"));
+    job->drop(why);
   else
     moved_.notify_all();
 }

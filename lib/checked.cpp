@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "internal/broken.hpp"
+#include "internal/current_error.hpp"
 #include "internal/fail.hpp"
 #include "internal/host_backend.hpp"
 #include "internal/record.hpp"
@@ -123,10 +124,15 @@ class Checked final : public HostBackend {
       for (;;) {
         const auto slice = Deadline::after(std::min<std::chrono::nanoseconds>(
             look_up, deadline.is_set() ? deadline.remaining() : look_up));
-        if (inner_->wait_until(slice)) return true;
-        if (const auto error = group_.compare_pairs(pairs_, call_)) {
-          difference_ = std::make_exception_ptr(*error);
-          group_.inner_->abort(error->what());  // Ends the transport's use of the buffers.
+        if (inner_->wait_until(slice)) {
+          forget();
+          return true;
+        }
+        try {
+          if (const auto error = group_.compare_pairs(pairs_, call_)) throw Error(*error);
+        } catch (...) {  // A difference, or the store failed.
+          difference_ = std::current_exception();
+          group_.inner_->abort(to_error(difference_).what());  // Ends the use of the buffers.
           inner_->wait_until(Deadline::none());
           return true;
         }
@@ -137,16 +143,30 @@ class Checked final : public HostBackend {
       return difference_ != nullptr ? difference_ : inner_->error();
     }
     void order(Stream stream) override { inner_->order(stream); }
+    /// While only a continuation waits, nobody compares: a difference that the transport cannot see
+    /// then ends by the deadline.
     std::shared_ptr<Work::State> then(std::function<void()> next) override {
       return inner_->then(std::move(next));
     }
 
    private:
+    /// What was received needs no record any more; a sender takes a missing one for "nothing said".
+    void forget() noexcept {
+      if (std::exchange(forgotten_, true) || inner_->error() != nullptr) return;
+      try {
+        for (const auto& op : pairs_)
+          if (op.kind == Operation::recv)
+            for (const bool mine : {true, false}) group_.store_->erase(group_.pair_key(op, mine));
+      } catch (...) {  // They stay.
+      }
+    }
+
     Checked& group_;  // The Work's owner keeps it.
     std::shared_ptr<Work::State> inner_;
     std::vector<Op> pairs_;
     Call call_;
     std::exception_ptr difference_;
+    bool forgotten_ = false;
   };
 
   static std::string gone_key(int rank) { return fmt::format("gone/{}", rank); }

@@ -68,8 +68,6 @@ class Batch final : public internal::Collector {
  public:
   explicit Batch(std::shared_ptr<internal::Core> core) : core_(std::move(core)) {}
 
-  bool collects_here() const noexcept override { return std::this_thread::get_id() == thread_; }
-
   Work collect(std::span<const Op> ops, const CallOptions& options, bool in_order) override {
     if (!options_) {
       options_ = options;
@@ -88,9 +86,14 @@ class Batch final : public internal::Collector {
 
   bool open() {
     internal::Collector* none = nullptr;
-    return core_->collector.compare_exchange_strong(none, this);
+    if (!core_->collector.compare_exchange_strong(none, this)) return false;
+    core_->collecting_on = std::this_thread::get_id();
+    return true;
   }
-  void close() { core_->collector.store(nullptr); }
+  void close() {
+    core_->collecting_on = std::thread::id();
+    core_->collector = nullptr;
+  }
 
   Work launch() {
     if (ops_.empty()) {
@@ -124,7 +127,6 @@ class Batch final : public internal::Collector {
   }
 
   std::shared_ptr<internal::Core> core_;
-  std::thread::id thread_ = std::this_thread::get_id();
   std::vector<Op> ops_;
   std::deque<std::vector<std::int64_t>> rows_;
   std::optional<CallOptions> options_;

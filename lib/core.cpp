@@ -121,7 +121,7 @@ void Core::throw_unusable(std::string_view operation) const {
 void Core::break_with(const Error& cause, bool report) noexcept {
   {
     const std::lock_guard lock(cause_mutex_);
-    if (cause_) return;
+    if (cause_ || fork_guard_.forked()) return;  // The child has no threads to be told.
     cause_ = cause;
     report_cause_ = report;
     broken_ = true;
@@ -169,8 +169,8 @@ Work Core::issue(Op& op, const CallOptions& options, bool blocking) {
           "{}: peer is {} and tag is {}; this group has ranks 0 to {}, tags are >= 0",
           name_of(op.kind), op.peer, op.tag, bounds_.size - 1);
   const bool supported = supports(op.kind, dtype_of_op(op.kind, op), op.reduce.kind);
-  if (auto* open = collector.load(std::memory_order_acquire);
-      open != nullptr && open->collects_here()) [[unlikely]] {
+  if (collecting_on.load(std::memory_order_relaxed) == std::this_thread::get_id()) [[unlikely]] {
+    auto* open = collector.load(std::memory_order_relaxed);  // Written by this thread.
     if (blocking)
       failf(Errc::invalid_argument,
             "{}: group '{}' collects calls for a Coalesce; use {}_async, or launch() first",

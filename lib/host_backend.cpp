@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "internal/broken.hpp"
+#include "internal/current_error.hpp"
 #include "internal/record.hpp"
 
 namespace tutti::internal {
@@ -137,8 +138,14 @@ Work HostBackend::launch(std::span<const Op> ops, const Call& call) {
     return {};
   }
   std::shared_ptr<Work::State> posted;
-  if (std::ranges::any_of(ops, [](const Op& op) { return is_point_to_point(op.kind); }))
-    posted = post(ops, call);
+  if (std::ranges::any_of(ops, [](const Op& op) { return is_point_to_point(op.kind); })) {
+    try {
+      posted = post(ops, call);
+    } catch (...) {
+      if (has_collective(ops)) refuse(ops, call, to_error(std::current_exception()));
+      throw;
+    }
+  }
   try {
     if (!has_collective(ops)) {
       if (!call.blocking) return Work(std::move(posted));
@@ -166,6 +173,9 @@ Work HostBackend::submit(std::span<const Op> ops, const Call& call,
     const Error why(Errc::resource_exhausted, "no memory to queue the call");
     refuse(ops, call, why);
     throw Error(why);
+  } catch (const Error& error) {
+    if (error.code() == Errc::resource_exhausted) refuse(ops, call, error);
+    throw;
   }
 }
 

@@ -27,7 +27,7 @@ class HostState::Continuation final : public HostState, public CallQueue::Job {
 };
 
 bool HostState::wait_until(Deadline deadline) {
-  if (done()) return true;
+  if (done() || forked()) return true;
   std::unique_lock lock(mutex_);
   const auto ended = [&] { return done_.load(std::memory_order_relaxed); };
   if (deadline.time() == Deadline::Clock::time_point::max()) {
@@ -38,7 +38,10 @@ bool HostState::wait_until(Deadline deadline) {
 }
 
 std::exception_ptr HostState::error() const noexcept {
-  if (!done()) return nullptr;
+  if (!done())
+    return forked() ? std::make_exception_ptr(Error(
+                          Errc::forked, "the call was made before fork(); it cannot end here"))
+                    : nullptr;
   const std::lock_guard lock(mutex_);
   return error_;
 }

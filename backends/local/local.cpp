@@ -87,7 +87,7 @@ class Pending final : public internal::HostState {
       : HostState(std::move(queue)), hub_(std::move(hub)), op_(op), limit_(limit) {}
 
   bool done() const noexcept override {
-    if (!HostState::done() && limit_.expired()) const_cast<Pending*>(this)->expire();
+    if (!HostState::done() && !forked() && limit_.expired()) const_cast<Pending*>(this)->expire();
     return HostState::done();
   }
   bool wait_until(Deadline deadline) override {

@@ -13,6 +13,8 @@
 
 #include <tutti/backend.hpp>
 
+#include "internal/fork_guard.hpp"
+
 namespace tutti::internal {
 
 /// The order of one group's collectives on one rank: a call takes effect when every smaller
@@ -55,6 +57,8 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
 
   /// Wakes everybody who waits for a turn with this error, and drops all numbered jobs.
   void fail(const Error& why) noexcept;
+  /// In a forked child there is no worker, and nothing that is pending will ever end.
+  bool forked() const noexcept { return fork_guard_.forked(); }
   /// Drops what is left and ends the worker.
   void stop() noexcept;
 
@@ -68,6 +72,7 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   void start_worker();  // Under the lock.
   void work();
 
+  ForkGuard fork_guard_;
   std::atomic<std::uint64_t> turn_{0};
   /// Waiters plus skipped numbers: whether leave() has to look further.
   std::atomic<std::uint64_t> attention_{0};

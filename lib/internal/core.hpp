@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -25,7 +26,6 @@ namespace tutti::internal {
 class Collector {
  public:
   virtual ~Collector() = default;
-  virtual bool collects_here() const noexcept = 0;  ///< Whether the calling thread is its own.
   /// in_order: they have to take effect after the calls before them.
   virtual Work collect(std::span<const Op> ops, const CallOptions& options, bool in_order) = 0;
 };
@@ -75,7 +75,9 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
   Memory& memory() noexcept { return *memory_; }
   Trace trace() const;
 
+  /// The Coalesce that collects, and its thread; no other thread may follow the pointer.
   std::atomic<Collector*> collector{nullptr};
+  std::atomic<std::thread::id> collecting_on{};
 
  private:
   [[noreturn]] void throw_unusable(std::string_view operation) const;
@@ -148,8 +150,9 @@ constexpr DType dtype_of_op(Operation kind, const Op& op) noexcept {
 template <Operation kind>
 inline void Core::run(Op& op, const CallOptions& options) {
   const bool unusable = fork_guard_.forked() || broken_.load(std::memory_order_relaxed);
-  if (unusable || collector.load(std::memory_order_acquire) != nullptr || is_point_to_point(kind) ||
-      !supports(kind, dtype_of_op(kind, op), op.reduce.kind)) [[unlikely]]
+  if (unusable || collecting_on.load(std::memory_order_relaxed) != std::thread::id() ||
+      is_point_to_point(kind) || !supports(kind, dtype_of_op(kind, op), op.reduce.kind))
+      [[unlikely]]
     return run_slowly(op, options);
   Call call = make_call(options, true);
   call.seq = next_seq_.fetch_add(1, std::memory_order_relaxed);

@@ -14,9 +14,23 @@
 
 namespace tutti::internal {
 
-/// Memory of one size after another, kept and used again: a steady stream of calls allocates
-/// nothing.
-using Pool = std::pmr::synchronized_pool_resource;
+/// Memory that is kept and used again: a steady stream of calls allocates nothing. (The standard
+/// synchronized_pool_resource takes one of a process's 1024 thread keys, which is one per group.)
+class Pool final : public std::pmr::memory_resource {
+ private:
+  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
+    const std::lock_guard lock(mutex_);
+    return pool_.allocate(bytes, alignment);
+  }
+  void do_deallocate(void* data, std::size_t bytes, std::size_t alignment) override {
+    const std::lock_guard lock(mutex_);
+    pool_.deallocate(data, bytes, alignment);
+  }
+  bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
+
+  std::mutex mutex_;
+  std::pmr::unsynchronized_pool_resource pool_;
+};
 
 /// An allocator that keeps its pool alive, so that a state may outlive its group.
 template <typename T>
@@ -48,6 +62,7 @@ class HostState : public Work::State {
   void order(Stream) override { wait_until(Deadline::none()); }
   std::shared_ptr<Work::State> then(std::function<void()> next) override;
 
+  bool forked() const noexcept { return queue_->forked(); }
   /// Null: it went well. The first call counts; later ones are ignored.
   void finish(std::exception_ptr error) noexcept;
 
