@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "internal/broken.hpp"
+#include "internal/current_error.hpp"
 #include "internal/fail.hpp"
 
 namespace tutti::internal {
@@ -83,20 +84,20 @@ void CallQueue::submit(std::uint64_t seq, std::shared_ptr<Job> job) {
 }
 
 void CallQueue::submit(std::shared_ptr<Job> job) {
-  Error why(Errc::aborted, "the group has been destroyed");
+  std::exception_ptr failed;
   try {
     const std::lock_guard lock(mutex_);
     if (!stop_) {
       start_worker();
       soon_.push_back(std::move(job));
     }
-  } catch (const Error& error) {
-    why = error;
+  } catch (...) {
+    failed = std::current_exception();
   }
-  if (job != nullptr)
-    job->drop(why);
-  else
+  if (job == nullptr)
     moved_.notify_all();
+  else
+    job->drop(failed ? to_error(failed) : Error(Errc::aborted, "the group has been destroyed"));
 }
 
 void CallQueue::fail(const Error& why) noexcept {

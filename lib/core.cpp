@@ -168,14 +168,18 @@ Work Core::issue(Op& op, const CallOptions& options, bool blocking) {
     failf(Errc::invalid_argument,
           "{}: peer is {} and tag is {}; this group has ranks 0 to {}, tags are >= 0",
           name_of(op.kind), op.peer, op.tag, bounds_.size - 1);
-  const bool supported = supports(op.kind, dtype_of_op(op.kind, op), op.reduce.kind);
+  bool supported = supports(op.kind, dtype_of_op(op.kind, op), op.reduce.kind);
+  if (!supported && op.kind == Operation::barrier) [[unlikely]] {
+    lower_barrier(op);
+    supported = supports(op.kind, op.in.dtype, op.reduce.kind);
+  }
   if (collecting_on.load(std::memory_order_relaxed) == std::this_thread::get_id()) [[unlikely]] {
     auto* open = collector.load(std::memory_order_relaxed);  // Written by this thread.
     if (blocking)
       failf(Errc::invalid_argument,
             "{}: group '{}' collects calls for a Coalesce; use {}_async, or launch() first",
             name_of(op.kind), options_.name, name_of(op.kind));
-    const bool lowered = !supported && can_lower(op.kind) && op.kind != Operation::barrier;
+    const bool lowered = !supported && can_lower(op.kind);
     check(op, options, supported || lowered);
     return lowered ? open->collect(to_point_to_point(op, bounds_), options, true)
                    : open->collect({&op, 1}, options, false);
@@ -287,19 +291,19 @@ Error Core::with_place(const Error& error, std::span<const Op> ops, const Call& 
   return call_error(error.code(), options_.name, ops, call, rank, error.message());
 }
 
-Work Core::lower(Op& op, const CallOptions& options, bool blocking) {
-  if (op.kind == Operation::barrier) {
-    {
-      // One byte for all barriers: they are in order, and what is in it does not matter.
-      const std::lock_guard lock(pairs_mutex_);
-      if (barrier_byte_.data() == nullptr) barrier_byte_ = Tensor(*memory_, {1}, DType::u8);
-    }
-    op.in = barrier_byte_;
-    op.out = barrier_byte_;
-    op.reduce = ReduceOp::bor;
-    op.kind = Operation::all_reduce;
-    return issue(op, options, blocking);
+void Core::lower_barrier(Op& op) {
+  {
+    // One byte for all barriers: they are in order, and what is in it does not matter.
+    const std::lock_guard lock(pairs_mutex_);
+    if (barrier_byte_.data() == nullptr) barrier_byte_ = Tensor(*memory_, {1}, DType::u8);
   }
+  op = {.kind = Operation::all_reduce,
+        .in = barrier_byte_,
+        .out = barrier_byte_,
+        .reduce = ReduceOp::bor};
+}
+
+Work Core::lower(Op& op, const CallOptions& options, bool blocking) {
   try {
     validate(op, bounds_, options);
   } catch (const Error& error) {

@@ -100,6 +100,7 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
   static void sign(std::span<Op> ops, Call& call) noexcept;
   Work send(std::span<const Op> ops, const Call& call, const Op& shown);
   Work lower(Op& op, const CallOptions& options, bool blocking);
+  void lower_barrier(Op& op);
   [[noreturn]] void throw_with_place(std::span<const Op> ops, const Call& call);
   Error with_place(const Error& error, std::span<const Op> ops, const Call& call) const;
   /// Which trace a launch goes to, and its place in it.

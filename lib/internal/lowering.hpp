@@ -8,11 +8,10 @@
 
 namespace tutti::internal {
 
-/// What the front makes of other operations where a backend has nothing better: gather, scatter
-/// and all_to_all of sends and receives, barrier of an all_reduce.
+/// What the front makes of sends and receives where a backend has nothing better. (A barrier it
+/// makes of an all_reduce.)
 constexpr bool can_lower(Operation o) noexcept {
-  return o == Operation::gather || o == Operation::scatter || o == Operation::all_to_all ||
-         o == Operation::barrier;
+  return o == Operation::gather || o == Operation::scatter || o == Operation::all_to_all;
 }
 
 /// The batch for a checked operation, to be launched in_order. Empty blocks are in it too, so that
