@@ -1,5 +1,7 @@
 #include "internal/call_queue.hpp"
 
+#include <sys/resource.h>
+
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -7,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -14,6 +17,7 @@
 #include <gtest/gtest.h>
 
 #include "support/errors.hpp"
+#include "unit/processes.hpp"
 
 namespace tutti::internal {
 namespace {
@@ -352,6 +356,32 @@ TEST_F(CallQueueTest, TheLastReferenceMayDieOnTheWorker) {
     ASSERT_FALSE(until.expired()) << "the queue is never given back";
   }
 }
+
+// A sanitizer needs address space of its own at any time.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST_F(CallQueueTest, AWorkerThatCannotStartIsAnErrorOfItsJobs) {
+  const auto end = test::in_child([&]() -> std::string {
+    const rlimit nothing_more{1, 1};
+    if (::setrlimit(RLIMIT_AS, &nothing_more) != 0) return "setrlimit";
+    try {  // Stacks of threads that have ended are used again.
+      for (;;) std::thread([] { std::this_thread::sleep_for(1h); }).detach();
+    } catch (const std::system_error&) {
+    }
+    const auto continuation = std::make_shared<FunctionJob>();
+    queue->submit(continuation);
+    const auto dropped = continuation->await_drop();
+    std::string said(dropped ? name_of(dropped->code()) : "ran");
+    try {
+      queue->submit(0, std::make_shared<FunctionJob>());
+    } catch (const Error& error) {
+      said += ' ' + std::string(name_of(error.code()));
+    }
+    return said;
+  });
+  EXPECT_TRUE(end.ended);
+  EXPECT_EQ(end.said, "resource_exhausted resource_exhausted");
+}
+#endif
 
 TEST_F(CallQueueTest, StopTwiceIsStopOnce) {
   submit(0)->await_run();

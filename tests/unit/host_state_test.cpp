@@ -1,5 +1,6 @@
 #include "internal/host_state.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <exception>
@@ -184,6 +185,33 @@ TEST_F(HostStateTest, MayBeDestroyedAsSoonAsItsWaiterReturns) {
     own.reset();
     other.join();
   }
+}
+
+// A pool that takes a thread key ends after 1024 of them, and every group of every rank has one.
+TEST(HostStatePool, ThereMayBeThousands) {
+  std::vector<std::unique_ptr<Pool>> pools;
+  for (int i = 0; i < 3000; ++i) {
+    pools.push_back(std::make_unique<Pool>());
+    void* data = pools.back()->allocate(100);
+    pools.back()->deallocate(data, 100);
+  }
+}
+
+TEST(HostStatePool, IsSharedByThreads) {
+  Pool pool;
+  std::vector<std::thread> threads;
+  std::atomic<int> mixed = 0;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&pool, &mixed, t] {
+      for (int i = 0; i < 2000; ++i) {
+        auto* data = static_cast<unsigned char*>(pool.allocate(64));
+        std::fill_n(data, 64, static_cast<unsigned char>(t));
+        if (!std::all_of(data, data + 64, [t](unsigned char c) { return c == t; })) ++mixed;
+        pool.deallocate(data, 64);
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(mixed, 0);
 }
 
 TEST(HostStatePool, AStateMayOutliveItsPoolsOwner) {

@@ -1,6 +1,5 @@
 #include <tutti/log.hpp>
 
-#include <cstdlib>
 #include <optional>
 #include <string>
 #include <thread>
@@ -8,29 +7,12 @@
 
 #include <gtest/gtest.h>
 
+#include "unit/scoped_variables.hpp"
+
 namespace tutti {
 namespace {
 
-/// Sets TUTTI_LOG for one test and puts back what was there.
-class LogVariable {
- public:
-  explicit LogVariable(const char* value) {
-    if (const char* old = std::getenv("TUTTI_LOG")) old_ = old;
-    set(value);
-  }
-  ~LogVariable() { set(old_ ? old_->c_str() : nullptr); }
-  LogVariable(const LogVariable&) = delete;
-  LogVariable& operator=(const LogVariable&) = delete;
-
- private:
-  static void set(const char* value) {
-    if (value == nullptr)
-      ::unsetenv("TUTTI_LOG");
-    else
-      ::setenv("TUTTI_LOG", value, 1);
-  }
-  std::optional<std::string> old_;
-};
+using test::ScopedVariables;
 
 /// What a message of each level writes to stderr.
 std::string log_all(const Logger& logger) {
@@ -43,7 +25,7 @@ std::string log_all(const Logger& logger) {
 }
 
 std::string log_all_with(const char* value) {
-  const LogVariable variable(value);
+  const ScopedVariables variable{{"TUTTI_LOG", value}};
   return log_all(default_logger());
 }
 
@@ -69,22 +51,22 @@ TEST(DefaultLogger, WritesWarningsWhenNothingElseIsSaid) {
 TEST(DefaultLogger, ReadsTheVariableWhenItIsMade) {
   std::optional<Logger> logger;
   {
-    const LogVariable variable("error");
+    const ScopedVariables variable{{"TUTTI_LOG", "error"}};
     logger = default_logger();
   }
-  const LogVariable variable("debug");
+  const ScopedVariables variable{{"TUTTI_LOG", "debug"}};
   EXPECT_EQ(log_all(*logger), std::string(error_line));
 }
 
 TEST(DefaultLogger, NothingIsWrittenForTheLevelOff) {
-  const LogVariable variable("debug");
+  const ScopedVariables variable{{"TUTTI_LOG", "debug"}};
   testing::internal::CaptureStderr();
   default_logger()(LogLevel::off, "never");
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
 TEST(DefaultLogger, LinesOfSeveralThreadsDoNotMix) {
-  const LogVariable variable("error");
+  const ScopedVariables variable{{"TUTTI_LOG", "error"}};
   const auto logger = default_logger();
   testing::internal::CaptureStderr();
   std::vector<std::thread> threads;

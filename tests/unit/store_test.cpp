@@ -1,9 +1,5 @@
 #include <tutti/store.hpp>
 
-#include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -11,7 +7,6 @@
 #include <functional>
 #include <limits>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,30 +15,17 @@
 
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
+#include "unit/processes.hpp"
+#include "unit/temporary_directory.hpp"
 
 namespace tutti {
 namespace {
 
 using namespace std::chrono_literals;
 using test::expect_error;
+using test::TemporaryDirectory;
 
 constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
-
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    std::string pattern = std::filesystem::temp_directory_path() / "tutti-store-XXXXXX";
-    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp");
-    path_ = pattern;
-  }
-  ~TemporaryDirectory() { std::filesystem::remove_all(path_); }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 Bytes bytes(std::string_view text) {
   const auto span = std::as_bytes(std::span(text));
@@ -415,55 +397,31 @@ TEST(FileStore, ALostDirectoryIsAnErrorThatNamesIt) {
   expect_error(Errc::backend, {inside}, [&] { store->add("key", 1); });
 }
 
-/// Runs `body` in `count` child processes and returns how many of them ended well.
-int in_processes(int count, const std::function<bool(int child)>& body) {
-  std::vector<pid_t> children;
-  for (int i = 0; i < count; ++i) {
-    const pid_t child = ::fork();
-    if (child == 0) {
-      bool good = false;
-      try {
-        good = body(i);
-      } catch (...) {  // Its message would be of another process; the exit code says enough.
-      }
-      ::_exit(good ? 0 : 1);
-    }
-    if (child > 0) children.push_back(child);
-  }
-  int good = 0;
-  for (const pid_t child : children) {
-    int status = 0;
-    if (::waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0)
-      ++good;
-  }
-  return good;
-}
-
 TEST(FileStore, ProcessesLoseNoAdd) {
   const TemporaryDirectory directory;
-  const int good = in_processes(4, [&](int) {
+  const auto ends = test::in_children(4, [&](int) {
     const auto store = make_file_store(directory.path());
     for (int i = 0; i < 200; ++i) store->add("counter", 1);
-    return true;
+    return "added";
   });
-  EXPECT_EQ(good, 4);
+  for (const auto& end : ends) EXPECT_EQ(end.said, "added");
   EXPECT_EQ(make_file_store(directory.path())->add("counter", 0), 800);
 }
 
 TEST(FileStore, OneProcessWinsACompareSetAndTheOthersWaitForIt) {
   const TemporaryDirectory directory;
-  const int good = in_processes(4, [&](int child) {
+  const auto ends = test::in_children(4, [&](int child) {
     const auto store = make_file_store(directory.path());
     const auto me = std::to_string(child);
     if (text(store->compare_set("leader", {}, bytes(me))) == me) {
       store->add("winners", 1);
       std::this_thread::sleep_for(20ms);
       store->set("hello", "from " + me);
-      return true;
     }
-    return store->get_text("hello", 20s) == "from " + store->get_text("leader", 0s);
+    return store->get_text("hello", 20s);
   });
-  EXPECT_EQ(good, 4);
+  const auto leader = make_file_store(directory.path())->get_text("leader", 0s);
+  for (const auto& end : ends) EXPECT_EQ(end.said, "from " + leader);
   EXPECT_EQ(make_file_store(directory.path())->add("winners", 0), 1);
 }
 

@@ -1,0 +1,234 @@
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+#include <new>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tutti/coalesce.hpp>
+#include <tutti/process_group.hpp>
+
+#include "support/ranks.hpp"
+
+// What a steady stream of calls allocates: nothing. The library shares the operators below with
+// this program, so that its allocations are counted too.
+
+namespace {
+
+std::atomic<bool> counting = false;
+std::atomic<std::uint64_t> allocations = 0;
+
+void* allocate(std::size_t bytes, std::size_t alignment) {
+  if (counting.load(std::memory_order_relaxed)) ++allocations;
+  if (bytes == 0) bytes = 1;
+  void* data = alignment <= alignof(std::max_align_t)
+                   ? std::malloc(bytes)
+                   : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  if (data == nullptr) throw std::bad_alloc();
+  return data;
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  return allocate(bytes, 1);
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return allocate(bytes, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* data) noexcept {
+  std::free(data);
+}
+void operator delete(void* data, std::size_t) noexcept {
+  std::free(data);
+}
+void operator delete(void* data, std::align_val_t) noexcept {
+  std::free(data);
+}
+void operator delete(void* data, std::size_t, std::align_val_t) noexcept {
+  std::free(data);
+}
+
+namespace tutti::test {
+namespace {
+
+constexpr int ranks = 2;
+constexpr int warm_up = 300;
+constexpr int counted = 300;
+
+/// Memory of the group, counting what it is asked for.
+class CountingMemory final : public Memory {
+ public:
+  Device device() const noexcept override { return {}; }
+  void* allocate(std::size_t bytes, Stream stream) override {
+    if (counting) ++allocations;
+    return host_memory().allocate(bytes, stream);
+  }
+  void release(void* data, std::size_t bytes, Stream stream) noexcept override {
+    host_memory().release(data, bytes, stream);
+  }
+  void copy(void* to, const void* from, std::size_t bytes, Stream stream) override {
+    host_memory().copy(to, from, bytes, stream);
+  }
+};
+
+/// One rank's arrays and what it does with them again and again.
+struct Arrays {
+  std::vector<float> small = std::vector<float>(6);
+  std::vector<float> large = std::vector<float>(6 * ranks);
+  std::vector<float> other = std::vector<float>(6 * ranks);
+  std::vector<std::int64_t> rows{4, 8};
+  std::array<Work, 8> works;
+};
+using Call = std::function<void(ProcessGroup&, Arrays&)>;
+
+/// Allocations of all ranks in `counted` calls each, after a warm-up.
+std::uint64_t count(const Call& call) {
+  CountingMemory memory;
+  Meeting meeting(ranks);
+  std::atomic<std::uint64_t> result = 0;
+  on_fresh_ranks({"local", ranks, false},
+                 [&](ProcessGroup& group) {
+                   Arrays arrays;
+                   for (int i = 0; i < warm_up; ++i) call(group, arrays);
+                   meeting.wait();
+                   if (group.rank() == 0) {
+                     allocations = 0;
+                     counting = true;
+                   }
+                   meeting.wait();
+                   for (int i = 0; i < counted; ++i) call(group, arrays);
+                   meeting.wait();
+                   if (group.rank() == 0) {
+                     counting = false;
+                     result = allocations.load();
+                   }
+                   meeting.wait();
+                 },
+                 {.adjust = [&](GroupOptions& options) { options.memory = &memory; }});
+  return result;
+}
+
+struct Case {
+  std::string name;
+  Call call;
+};
+std::ostream& operator<<(std::ostream& out, const Case& c) {
+  return out << c.name;
+}
+
+std::vector<Case> cases() {
+  using G = ProcessGroup;
+  using A = Arrays;
+  const auto part = [](A& a, int rank) {
+    return TensorView(a.large.data(), DType::f32, {a.rows[static_cast<std::size_t>(rank)]});
+  };
+  return {
+      {"all_reduce", [](G& g, A& a) { g.all_reduce(a.small); }},
+      {"all_reduce_out", [](G& g, A& a) { g.all_reduce(a.large, a.other, ReduceOp::avg); }},
+      {"all_reduce_premul", [](G& g, A& a) { g.all_reduce(a.small, ReduceOp::premul(0.5)); }},
+      {"all_reduce_named",
+       [](G& g, A& a) {
+         g.all_reduce(a.small, ReduceOp::sum,
+                      {.name = "a name that does not fit into the string itself"});
+       }},
+      {"all_reduce_deadline",
+       [](G& g, A& a) { g.all_reduce(a.small, ReduceOp::sum, {.deadline = 10s}); }},
+      {"broadcast", [](G& g, A& a) { g.broadcast(a.small, 1); }},
+      {"reduce", [](G& g, A& a) { g.reduce(a.large, a.other, 0); }},
+      {"all_gather", [](G& g, A& a) { g.all_gather(a.small, a.large); }},
+      {"all_gather_uneven",
+       [part](G& g, A& a) { g.all_gather(part(a, g.rank()), a.other, a.rows); }},
+      {"reduce_scatter", [](G& g, A& a) { g.reduce_scatter(a.large, a.small); }},
+      {"all_to_all", [](G& g, A& a) { g.all_to_all(a.large, a.other); }},
+      {"gather", [](G& g, A& a) { g.gather(a.small, a.large, 0); }},
+      {"scatter", [](G& g, A& a) { g.scatter(a.large, a.small, 1); }},
+      {"scan", [](G& g, A& a) { g.scan(a.large, a.other); }},
+      {"exclusive_scan", [](G& g, A& a) { g.exclusive_scan(a.large, a.other); }},
+      {"barrier", [](G& g, A&) { g.barrier(); }},
+      {"send_recv",
+       [](G& g, A& a) {
+         if (g.rank() == 0)
+           g.send(a.small, 1);
+         else
+           g.recv(a.small, 0);
+       }},
+      {"all_reduce_async", [](G& g, A& a) { g.all_reduce_async(a.small).wait(); }},
+      {"all_gather_async_uneven",
+       [part](G& g, A& a) { g.all_gather_async(part(a, g.rank()), a.other, a.rows).wait(); }},
+      {"all_reduce_async_named",
+       [](G& g, A& a) {
+         g.all_reduce_async(a.small, ReduceOp::sum,
+                            {.name = "a name that does not fit into the string itself"})
+             .wait();
+       }},
+      {"barrier_async", [](G& g, A&) { g.barrier_async().wait(); }},
+      {"eight_in_flight",
+       [](G& g, A& a) {
+         for (auto& work : a.works) work = g.all_reduce_async(a.small);
+         for (auto& work : a.works) work.wait();
+       }},
+      {"async_and_inline",
+       [](G& g, A& a) {
+         Work work = g.all_reduce_async(a.small);
+         g.broadcast(a.other, 0);
+         work.wait();
+       }},
+      {"send_recv_async",
+       [](G& g, A& a) {
+         Work send = g.send_async(a.small, 1 - g.rank());
+         Work recv = g.recv_async(std::span(a.other).first(a.small.size()), 1 - g.rank());
+         send.wait();
+         recv.wait();
+       }},
+      {"trace_of_a_call_that_is_named",
+       [](G& g, A& a) { g.broadcast(a.small, 0, {.name = "0123456789abcdef0123456789"}); }},
+  };
+}
+
+class Allocation : public testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Calls, Allocation, testing::ValuesIn(cases()),
+                         [](const auto& c) { return c.param.name; });
+
+TEST_P(Allocation, OfASteadyStreamOfCallsIsNone) {
+  EXPECT_EQ(count(GetParam().call), 0U) << "in " << counted << " calls of each of " << ranks;
+}
+
+// The counter itself must be able to fail.
+TEST(AllocationCounter, SeesTheLibrarysOwnAllocations) {
+  allocations = 0;
+  counting = true;
+  const auto group = ProcessGroup::create({.backend = "local", .checked = false});
+  counting = false;
+  EXPECT_GT(allocations, 0U);
+}
+
+// These are free to allocate; the numbers are for who wants to change that.
+TEST(AllocationCounter, ReportsWhatOtherCallsNeed) {
+  const auto report = [](const char* what, const Call& call) {
+    const auto n = count(call);
+    std::cout << what << ": " << static_cast<double>(n) / (counted * ranks) << " per call\n";
+  };
+  report("then()",
+         [](ProcessGroup& g, Arrays& a) { g.all_reduce_async(a.small).then([] {}).wait(); });
+  report("Work::all of two", [](ProcessGroup& g, Arrays& a) {
+    a.works[0] = g.all_reduce_async(a.small);
+    a.works[1] = g.barrier_async();
+    Work::all(std::span(a.works).first(2)).wait();
+  });
+  report("Coalesce of two", [](ProcessGroup& g, Arrays& a) {
+    Coalesce together(g);
+    (void)g.all_reduce_async(a.small);
+    (void)g.broadcast_async(a.other, 0);
+    together.launch().wait();
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,357 @@
+#include <tutti/coalesce.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "support/errors.hpp"
+#include "support/forward_backend.hpp"
+
+// What one Coalesce does to its groups, seen from below: groups of one rank, whose launches are
+// written down. What several ranks see of it is in the conformance suite.
+
+namespace tutti::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// One launch that reached a backend.
+struct Launch {
+  std::string group;
+  std::vector<Operation> operations;
+  std::vector<std::vector<std::int64_t>> rows;
+  std::string name;
+  bool blocking = false;
+  bool order_fixed = false;
+};
+
+class Launches {
+ public:
+  void add(Launch launch) {
+    const std::lock_guard lock(mutex_);
+    all_.push_back(std::move(launch));
+  }
+  std::vector<Launch> get() const {
+    const std::lock_guard lock(mutex_);
+    return all_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<Launch> all_;
+};
+
+class Recorder final : public ForwardBackend {
+ public:
+  Recorder(std::unique_ptr<Backend> inner, std::string group, Launches& launches, const bool& fails)
+      : ForwardBackend(std::move(inner)),
+        group_(std::move(group)),
+        launches_(launches),
+        fails_(fails) {}
+  Work launch(std::span<const Op> ops, const Call& call) override {
+    Launch seen{.group = group_,
+                .operations = {},
+                .rows = {},
+                .name = std::string(call.name),
+                .blocking = call.blocking,
+                .order_fixed = call.order_fixed};
+    for (const Op& op : ops) {
+      seen.operations.push_back(op.kind);
+      seen.rows.emplace_back(op.rows.list().begin(), op.rows.list().end());
+    }
+    launches_.add(std::move(seen));
+    if (fails_) fail(Errc::backend, "injected");
+    return inner().launch(ops, call);
+  }
+
+ private:
+  std::string group_;
+  Launches& launches_;
+  const bool& fails_;
+};
+
+class CoalesceTest : public testing::Test {
+ protected:
+  ProcessGroup make(const std::string& name, const bool& fails = never) {
+    return ProcessGroup::create({.backend = "local",
+                                 .name = name,
+                                 .checked = false,
+                                 .logger = [](LogLevel, std::string_view) {},
+                                 .decorate =
+                                     [this, name, &fails](std::unique_ptr<Backend> inner) {
+                                       return std::make_unique<Recorder>(std::move(inner), name,
+                                                                         launches, fails);
+                                     }});
+  }
+  static constexpr bool never = false;
+  Launches launches;
+  std::vector<float> data = std::vector<float>(4);
+  std::vector<float> out = std::vector<float>(4);
+};
+
+TEST_F(CoalesceTest, SendsEverythingAsOneLaunchInTheOrderOfTheCalls) {
+  auto group = make("a");
+  Coalesce together(group);
+  (void)group.broadcast_async(data, 0);
+  (void)group.barrier_async();
+  (void)group.all_reduce_async(data);
+  EXPECT_TRUE(launches.get().empty());
+  together.launch().wait();
+  const auto all = launches.get();
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_EQ(all[0].operations,
+            (std::vector{Operation::broadcast, Operation::barrier, Operation::all_reduce}));
+  EXPECT_FALSE(all[0].blocking);
+}
+
+TEST_F(CoalesceTest, EachGroupGetsOneLaunchInTheOrderOfTheList) {
+  auto a = make("a");
+  auto b = make("b");
+  auto c = make("c");
+  Coalesce together({&b, &a, &c});
+  (void)a.barrier_async();
+  (void)b.barrier_async();
+  (void)a.all_reduce_async(data);
+  together.launch().wait();
+  const auto all = launches.get();
+  ASSERT_EQ(all.size(), 2U) << "nothing was called on c";
+  EXPECT_EQ(all[0].group, "b");
+  EXPECT_EQ(all[1].group, "a");
+  EXPECT_EQ(all[1].operations, (std::vector{Operation::barrier, Operation::all_reduce}));
+}
+
+TEST_F(CoalesceTest, AfterwardsTheGroupsCollectNoMore) {
+  auto group = make("a");
+  {
+    Coalesce together(group);
+    together.launch().wait();
+    group.barrier();
+  }
+  { const Coalesce unused(group); }
+  group.barrier();
+  EXPECT_EQ(launches.get().size(), 2U);
+}
+
+TEST_F(CoalesceTest, OptionsOfTheFirstCallOfAGroupHoldForItsLaunch) {
+  auto group = make("a");
+  Coalesce together(group);
+  {
+    const std::string name = "a name that does not fit into the string itself";
+    (void)group.all_reduce_async(data, ReduceOp::sum, {.order_fixed = true, .name = name});
+  }
+  (void)group.all_reduce_async(data, ReduceOp::sum, {.name = "second"});
+  together.launch().wait();
+  EXPECT_EQ(launches.get().at(0).name, "a name that does not fit into the string itself");
+  EXPECT_TRUE(launches.get().at(0).order_fixed);
+}
+
+TEST_F(CoalesceTest, CopiesTheRowsOfEveryCall) {
+  auto group = make("a");
+  Coalesce together(group);
+  for (int i = 0; i < 10; ++i) {
+    std::vector<std::int64_t> rows{4};
+    (void)group.all_gather_async(data, out, rows);
+    rows[0] = -1;
+  }
+  together.launch().wait();
+  const auto all = launches.get();
+  ASSERT_EQ(all.at(0).rows.size(), 10U);
+  for (const auto& rows : all[0].rows) EXPECT_EQ(rows, std::vector<std::int64_t>{4});
+}
+
+TEST_F(CoalesceTest, LaunchIsOnce) {
+  auto group = make("a");
+  Coalesce together(group);
+  (void)group.barrier_async();
+  together.launch().wait();
+  expect_error(Errc::invalid_argument, {"launch()", "already"}, [&] { (void)together.launch(); });
+  EXPECT_EQ(launches.get().size(), 1U);
+  group.barrier();
+}
+
+TEST_F(CoalesceTest, AGroupCollectsForOneAtATime) {
+  auto a = make("first");
+  auto b = make("second");
+  Coalesce outer(a);
+  expect_error(Errc::invalid_argument, {"first", "already"}, [&] { const Coalesce inner(a); });
+  expect_error(Errc::invalid_argument, {"first"}, [&] { const Coalesce inner({&b, &a}); });
+  b.barrier();  // It has been let go of again.
+  expect_error(Errc::invalid_argument, {"second"}, [&] { const Coalesce twice({&b, &b}); });
+  b.barrier();
+  (void)a.barrier_async();
+  outer.launch().wait();
+  Coalesce next(a);
+  next.launch().wait();
+}
+
+TEST_F(CoalesceTest, ANullGroupIsRefusedAndTheOthersAreLetGoOf) {
+  auto group = make("a");
+  expect_error(Errc::not_initialized, {"null"}, [&] { const Coalesce bad({&group, nullptr}); });
+  group.barrier();
+}
+
+TEST_F(CoalesceTest, BlockingVerbsAreRefusedWithoutTakingANumber) {
+  auto group = make("a");
+  Coalesce together(group);
+  expect_error(Errc::invalid_argument, {"barrier", "'a'", "barrier_async"},
+               [&] { group.barrier(); });
+  expect_error(Errc::invalid_argument, {"send", "send_async"}, [&] { group.send(data, 0); });
+  together.launch().wait();
+  group.barrier();
+  EXPECT_EQ(group.trace().at(0).seq, 0U);
+}
+
+TEST_F(CoalesceTest, ABadCallIsRefusedAndTheOthersGoOn) {
+  auto group = make("a");
+  Coalesce together(group);
+  (void)group.barrier_async();
+  expect_error(Errc::invalid_argument, {"root is 1"},
+               [&] { (void)group.broadcast_async(data, 1); });
+  (void)group.all_reduce_async(data);
+  together.launch().wait();
+  EXPECT_EQ(launches.get().at(0).operations,
+            (std::vector{Operation::barrier, Operation::all_reduce}));
+}
+
+TEST_F(CoalesceTest, AWorkOfOneCallFollowsTheLaunch) {
+  auto group = make("a");
+  Coalesce together(group);
+  Work one = group.all_reduce_async(data);
+  EXPECT_FALSE(one.done());
+  EXPECT_FALSE(one.error().has_value());
+  Work whole = together.launch();
+  one.wait();
+  whole.wait();
+  EXPECT_TRUE(one.done());
+}
+
+TEST_F(CoalesceTest, WaitingBeforeTheLaunchIsAnErrorThatSaysSo) {
+  auto group = make("a");
+  Coalesce together(group);
+  Work one = group.all_reduce_async(data);
+  expect_error(Errc::invalid_argument, {"launch()"}, [&] { one.wait(); });
+  Work two = group.all_reduce_async(data);
+  expect_error(Errc::unsupported, {"launch()"}, [&] { (void)std::move(two).then([] {}); });
+  together.launch().wait();
+  EXPECT_EQ(launches.get().at(0).operations.size(), 2U);
+}
+
+TEST_F(CoalesceTest, EndingWithoutLaunchSendsNothingAndTheNextCallThrowsIt) {
+  auto group = make("a");
+  Work one;
+  {
+    const Coalesce forgotten(group);
+    one = group.all_reduce_async(data);
+    (void)group.barrier_async();
+  }
+  EXPECT_TRUE(one.done());
+  expect_error(Errc::invalid_argument, {"without launch()"}, [&] { one.wait(); });
+  EXPECT_TRUE(launches.get().empty());
+  expect_error(Errc::invalid_argument, {"2 calls", "'a'", "launch()"}, [&] { group.barrier(); });
+  expect_error(Errc::aborted, {"broken", "launch()"}, [&] { group.barrier(); });
+}
+
+TEST_F(CoalesceTest, AGroupWithoutCallsIsNotBroken) {
+  auto a = make("a");
+  auto b = make("b");
+  {
+    const Coalesce forgotten({&a, &b});
+    (void)a.barrier_async();
+  }
+  b.barrier();
+  EXPECT_THROW(a.barrier(), Error);
+}
+
+// Its peers made all the calls: they have to learn that this rank did not.
+TEST_F(CoalesceTest, AFailedLaunchBreaksTheGroupsBehindIt) {
+  const bool always = true;
+  auto a = make("a");
+  auto b = make("b", always);
+  auto c = make("c");
+  Coalesce together({&a, &b, &c});
+  (void)a.barrier_async();
+  (void)b.barrier_async();
+  (void)c.barrier_async();
+  expect_error(Errc::backend, {"injected"}, [&] { (void)together.launch(); });
+  EXPECT_THROW(b.barrier(), Error);
+  EXPECT_THROW(c.barrier(), Error);
+  for (const auto& launch : launches.get()) EXPECT_NE(launch.group, "c");
+}
+
+TEST_F(CoalesceTest, MayOutliveItsGroup) {
+  std::optional<ProcessGroup> group = make("a");
+  Coalesce together(*group);
+  (void)group->all_reduce_async(data);
+  group.reset();
+  together.launch().wait();
+  EXPECT_EQ(launches.get().size(), 1U);
+}
+
+TEST_F(CoalesceTest, AMovedGroupGoesOnCollecting) {
+  auto first = make("a");
+  Coalesce together(first);
+  ProcessGroup second = std::move(first);
+  (void)second.barrier_async();
+  EXPECT_TRUE(launches.get().empty());
+  together.launch().wait();
+  EXPECT_EQ(launches.get().size(), 1U);
+}
+
+TEST_F(CoalesceTest, CallsOfAnotherThreadAreSentAtOnce) {
+  auto group = make("a");
+  Coalesce together(group);
+  (void)group.barrier_async();
+  std::thread([&] { group.all_reduce(data); }).join();
+  EXPECT_EQ(launches.get().at(0).operations, std::vector{Operation::all_reduce});
+  together.launch().wait();
+  EXPECT_EQ(launches.get().at(1).operations, std::vector{Operation::barrier});
+}
+
+// The other thread looks at a group whose Coalesce may be ending: with a sanitizer this shows
+// whether it touches what is gone.
+TEST_F(CoalesceTest, OtherThreadsMayCallWhileOneComesAndGoes) {
+  auto group = make("a");
+  std::atomic<bool> stop = false;
+  std::thread other([&] {
+    std::vector<float> own(4);
+    while (!stop) group.all_reduce(own);
+  });
+  for (int i = 0; i < 2000; ++i) {
+    Coalesce together(group);
+    (void)group.barrier_async();
+    together.launch().wait();
+  }
+  stop = true;
+  other.join();
+}
+
+TEST_F(CoalesceTest, TwoThreadsCollectOnTheirOwnGroups) {
+  auto a = make("a");
+  auto b = make("b");
+  const auto work = [](ProcessGroup& group) {
+    std::vector<float> own(4);
+    for (int i = 0; i < 200; ++i) {
+      Coalesce together(group);
+      (void)group.barrier_async();
+      (void)group.all_reduce_async(own);
+      together.launch().wait();
+    }
+  };
+  std::thread one([&] { work(a); });
+  std::thread other([&] { work(b); });
+  one.join();
+  other.join();
+  for (const auto& launch : launches.get()) EXPECT_EQ(launch.operations.size(), 2U);
+  EXPECT_EQ(launches.get().size(), 400U);
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,225 @@
+#include <tutti/init.hpp>
+
+#include <unistd.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "support/errors.hpp"
+#include "support/ranks.hpp"
+#include "unit/processes.hpp"
+#include "unit/scoped_variables.hpp"
+#include "unit/temporary_directory.hpp"
+
+namespace tutti::test {
+namespace {
+
+/// A launcher that says what the test wants.
+class FakeEnvironment final : public ClusterEnvironment {
+ public:
+  explicit FakeEnvironment(std::optional<ClusterInfo> info) : info_(std::move(info)) {}
+  std::optional<ClusterInfo> detect() const override {
+    ++asked;
+    return info_;
+  }
+  mutable int asked = 0;
+
+ private:
+  std::optional<ClusterInfo> info_;
+};
+
+std::shared_ptr<const FakeEnvironment> told(std::optional<ClusterInfo> info) {
+  return std::make_shared<const FakeEnvironment>(std::move(info));
+}
+
+GroupOptions on_local(const std::string& name = "world") {
+  return {.backend = "local", .timeout = 15s, .name = name, .checked = false};
+}
+
+/// No launcher's variables, whoever started this process.
+class Init : public testing::Test {
+ protected:
+  ScopedVariables nothing{{"TUTTI_RANK", nullptr},
+                          {"TUTTI_SIZE", nullptr},
+                          {"TUTTI_STORE", nullptr},
+                          {"RANK", nullptr},
+                          {"WORLD_SIZE", nullptr}};
+};
+
+TEST_F(Init, WithoutALauncherThereIsNoGroup) {
+  expect_error(Errc::not_initialized, {"TUTTI_RANK", "TUTTI_SIZE"}, [] { (void)init(); });
+  expect_error(Errc::not_initialized, {}, [] { (void)init({.environment = told(std::nullopt)}); });
+}
+
+TEST_F(Init, TakesThePlaceThatTheEnvironmentTells) {
+  const TemporaryDirectory directory;
+  on_threads(3, [&](int rank) {
+    const auto environment = told(ClusterInfo{
+        .launcher = "fake", .rank = rank, .size = 3, .store = "file://" + directory.path()});
+    auto group = init({.group = on_local(), .environment = environment});
+    EXPECT_EQ(group.rank(), rank);
+    EXPECT_EQ(group.size(), 3);
+    EXPECT_EQ(group.backend(), "local");
+    std::vector<std::int32_t> sum{rank};
+    group.all_reduce(sum);
+    EXPECT_EQ(sum[0], 3);
+  });
+}
+
+TEST_F(Init, ReadsTheVariablesWhenNoEnvironmentIsGiven) {
+  const ScopedVariables set{{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "1"}};
+  auto group = init({.group = on_local("named")});
+  EXPECT_EQ(group.size(), 1);
+  EXPECT_EQ(group.name(), "named");
+  group.barrier();
+}
+
+TEST_F(Init, WhatTheCallerSetsWins) {
+  const auto environment = told(ClusterInfo{.rank = 5, .size = 9});
+  auto group = init({.rank = 0, .size = 1, .group = on_local(), .environment = environment});
+  EXPECT_EQ(group.rank(), 0);
+  EXPECT_EQ(group.size(), 1);
+  EXPECT_EQ(environment->asked, 0) << "there was nothing to ask";
+}
+
+TEST_F(Init, RankAndSizeOfTheGroupOptionsAreNotUsed) {
+  GroupOptions options = on_local();
+  options.rank = 7;
+  options.size = 8;
+  auto group = init({.rank = 0, .size = 1, .group = options});
+  EXPECT_EQ(group.size(), 1);
+}
+
+TEST_F(Init, RankAndSizeGoTogether) {
+  expect_error(Errc::invalid_argument, {"rank is set", "size is not"},
+               [] { (void)init({.rank = 0}); });
+  expect_error(Errc::invalid_argument, {"size is set", "rank is not"},
+               [] { (void)init({.size = 2}); });
+}
+
+TEST_F(Init, ARankOutsideOfItsSizeIsRefused) {
+  expect_error(Errc::invalid_argument, {"rank is 2", "0 to 1"}, [] {
+    GroupOptions options = on_local();
+    options.store = make_memory_store();
+    (void)init({.rank = 2, .size = 2, .group = options});
+  });
+  expect_error(Errc::invalid_argument, {"size is 0"},
+               [] { (void)init({.rank = 0, .size = 0, .group = on_local()}); });
+}
+
+TEST_F(Init, SeveralRanksNeedAStore) {
+  const std::vector<std::string> texts{"2 ranks", "store", "TUTTI_STORE"};
+  expect_error(Errc::invalid_argument, texts,
+               [] { (void)init({.rank = 0, .size = 2, .group = on_local()}); });
+  expect_error(Errc::invalid_argument, texts, [] {
+    (void)init({.group = on_local(), .environment = told(ClusterInfo{.rank = 0, .size = 2})});
+  });
+}
+
+TEST_F(Init, TheCallersStoreWins) {
+  const auto store = make_memory_store();
+  on_threads(2, [&](int rank) {
+    GroupOptions options = on_local();
+    options.store = store;
+    auto group = init(
+        {.group = options,
+         .environment = told(ClusterInfo{.rank = rank, .size = 2, .store = "nowhere://at/all"})});
+    group.barrier();
+  });
+}
+
+TEST_F(Init, TheStoreOfTheEnvironmentServesARankThatTheCallerSet) {
+  const TemporaryDirectory directory;
+  on_threads(2, [&](int rank) {
+    auto group =
+        init({.rank = rank,
+              .size = 2,
+              .group = on_local(),
+              .environment =
+                  told(ClusterInfo{.rank = 0, .size = 1, .store = "file://" + directory.path()})});
+    EXPECT_EQ(group.rank(), rank);
+    group.barrier();
+  });
+}
+
+TEST_F(Init, ASecondCallMakesASecondIndependentGroup) {
+  const TemporaryDirectory directory;
+  on_threads(2, [&](int rank) {
+    const auto environment =
+        told(ClusterInfo{.rank = rank, .size = 2, .store = "file://" + directory.path()});
+    auto first = init({.group = on_local("first"), .environment = environment});
+    auto second = init({.group = on_local("second"), .environment = environment});
+    first.barrier();
+    second.barrier();
+    // Both ranks leave the first barrier behind before one of them breaks that group.
+    if (rank == 0) first.abort("not needed any more");
+    std::vector<std::int32_t> sum{1};
+    second.all_reduce(sum);
+    EXPECT_EQ(sum[0], 2);
+  });
+}
+
+TEST_F(Init, LeavesTheEnvironmentAsItWas) {
+  const auto variables = [] {
+    std::vector<std::string> all;
+    for (char** entry = ::environ; *entry != nullptr; ++entry) all.emplace_back(*entry);
+    return all;
+  };
+  const ScopedVariables set{{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "1"}};
+  const auto before = variables();
+  auto group = init({.group = on_local()});
+  group.barrier();
+  EXPECT_EQ(variables(), before);
+}
+
+// Real processes find each other by the variables and the files, and learn that `local` is of
+// threads alone.
+TEST_F(Init, LocalTellsProcessesToChooseAnotherBackend) {
+  const TemporaryDirectory directory;
+  const auto address = "file://" + directory.path();
+  const auto ends = in_children(2, [&](int rank) {
+    const auto text = std::to_string(rank);
+    const ScopedVariables set{
+        {"TUTTI_RANK", text.c_str()}, {"TUTTI_SIZE", "2"}, {"TUTTI_STORE", address.c_str()}};
+    try {
+      GroupOptions options = on_local();
+      options.timeout = rank == 0 ? 1s : 10s;
+      (void)init({.group = options});
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("a group across processes");
+  });
+  EXPECT_TRUE(ends[0].said.starts_with("timeout: ")) << ends[0].said;
+  EXPECT_NE(ends[0].said.find("missing: 1"), std::string::npos) << ends[0].said;
+  EXPECT_TRUE(ends[1].said.starts_with("unsupported: ")) << ends[1].said;
+  EXPECT_NE(ends[1].said.find("processes"), std::string::npos) << ends[1].said;
+}
+
+TEST(OpenStore, OpensAFileStore) {
+  const TemporaryDirectory directory;
+  open_store("file://" + directory.path())->set("key", "value");
+  EXPECT_EQ(make_file_store(directory.path())->get_text("key", 0s), "value");
+}
+
+TEST(OpenStore, RefusesWhatItDoesNotKnowByItsAddress) {
+  for (const auto* address : {"tcp://host:29500", "FILE:///tmp", "/tmp", "file:/tmp", "", "mem"})
+    expect_error(Errc::unsupported, {std::string("'") + address + "'", "file:///"},
+                 [&] { (void)open_store(address); });
+}
+
+TEST(OpenStore, RefusesADirectoryThatIsNotThere) {
+  const TemporaryDirectory directory;
+  expect_error(Errc::invalid_argument, {directory.path() + "/missing"},
+               [&] { (void)open_store("file://" + directory.path() + "/missing"); });
+  expect_error(Errc::invalid_argument, {}, [] { (void)open_store("file://"); });
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,87 @@
+#include "processes.hpp"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <exception>
+#include <stdexcept>
+
+namespace tutti::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto limit = std::chrono::seconds(30);
+
+struct Child {
+  pid_t process = -1;
+  int said = -1;  // The reading end of a pipe.
+};
+
+Child start(int number, const std::function<std::string(int)>& body) {
+  std::array<int, 2> ends{};
+  if (::pipe(ends.data()) != 0) throw std::runtime_error("pipe");
+  const pid_t process = ::fork();
+  if (process < 0) throw std::runtime_error("fork");
+  if (process > 0) {
+    ::close(ends[1]);
+    return {process, ends[0]};
+  }
+  std::string text;
+  try {
+    text = body(number);
+  } catch (const std::exception& error) {
+    text = std::string("threw ") + error.what();
+  }
+  const char* from = text.data();
+  for (auto left = text.size(); left > 0;) {
+    const auto n = ::write(ends[1], from, left);
+    if (n <= 0) ::_exit(2);
+    from += n;
+    left -= static_cast<std::size_t>(n);
+  }
+  ::_exit(0);
+}
+
+ChildEnd finish(const Child& child, Clock::time_point until) {
+  ChildEnd end;
+  for (;;) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count();
+    pollfd ready{child.said, POLLIN, 0};
+    if (left <= 0 || ::poll(&ready, 1, static_cast<int>(left)) <= 0) break;
+    std::array<char, 4096> part;
+    const auto n = ::read(child.said, part.data(), part.size());
+    if (n <= 0) {  // The child has closed its end.
+      end.ended = true;
+      break;
+    }
+    end.said.append(part.data(), static_cast<std::size_t>(n));
+  }
+  ::close(child.said);
+  if (!end.ended) ::kill(child.process, SIGKILL);
+  int status = 0;
+  ::waitpid(child.process, &status, 0);
+  end.ended = end.ended && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  return end;
+}
+
+}  // namespace
+
+std::vector<ChildEnd> in_children(int count, const std::function<std::string(int)>& body) {
+  std::vector<Child> children;
+  for (int i = 0; i < count; ++i) children.push_back(start(i, body));
+  const auto until = Clock::now() + limit;
+  std::vector<ChildEnd> ends;
+  for (const Child& child : children) ends.push_back(finish(child, until));
+  return ends;
+}
+
+ChildEnd in_child(const std::function<std::string()>& body) {
+  return in_children(1, [&](int) { return body(); }).front();
+}
+
+}  // namespace tutti::test

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace tutti::test {
+
+/// What a child process left behind.
+struct ChildEnd {
+  std::string said;    ///< What `body` returned, or "threw <what>".
+  bool ended = false;  ///< By itself and in time; otherwise it was killed.
+};
+
+/// Forks `count` children that run body(0), body(1), ... at the same time and end without
+/// destroying what they inherited; waits for all, 30 seconds at the most.
+std::vector<ChildEnd> in_children(int count, const std::function<std::string(int child)>& body);
+
+/// One child.
+ChildEnd in_child(const std::function<std::string()>& body);
+
+}  // namespace tutti::test
