@@ -123,9 +123,10 @@ std::int64_t checked_total(const char* what, const Rows& rows, int size) {
   for (int r = 0; r < size; ++r) {
     if (rows[r] < 0) [[unlikely]]
       failf(Errc::invalid_argument, "{}[{}] is {}; it must be >= 0", what, r, rows[r]);
-    if (__builtin_add_overflow(total, rows[r], &total)) [[unlikely]]
-      failf(Errc::count_overflow, "{}: {} + {} rows exceed 2^63 - 1", what, total - rows[r],
-            rows[r]);
+    std::int64_t sum = 0;
+    if (__builtin_add_overflow(total, rows[r], &sum)) [[unlikely]]
+      failf(Errc::count_overflow, "{}: {} + {} rows exceed 2^63 - 1", what, total, rows[r]);
+    total = sum;
   }
   return total;
 }
