@@ -106,6 +106,20 @@ TEST_P(Async, ThenMayIssueTheNextCall) {
   });
 }
 
+// On host memory it would wait for the thread that it runs on.
+TEST_P(Async, ABlockingCallInsideThenIsRefused) {
+  on_ranks(world(), [](ProcessGroup& group) {
+    if (group.memory().device().type != DeviceType::cpu) return;
+    const Buffer data(group, number(1));
+    const Buffer other(group, number(1));
+    Work work = group.all_reduce_async(data).then(
+        [&] { expect_error(Errc::invalid_argument, {"then"}, [&] { group.all_reduce(other); }); });
+    work.wait();
+    EXPECT_TRUE(same(other.read(), number(1)));
+    expect_usable(group);
+  });
+}
+
 TEST_P(Async, ThenCarriesWhatItsFunctionThrew) {
   on_ranks(world(), [](ProcessGroup& group) {
     const Buffer data(group, number(1));
