@@ -119,11 +119,13 @@ std::string hang_report(const std::vector<Outcome>& outcomes, const World& world
       text += fmt::format("  {}{}\n", i == 0 ? "missing : " : "            ", missing[i]);
   }
   text += fmt::format("  cause   : rank {}: {}\n", cause->rank, error->what());
-  if (error->code() == Errc::timeout)
-    text += fmt::format("  hint    : {}; if it was only slow, use a larger --timeout\n",
-                        missing_ranks.empty()
-                            ? std::string("a rank is stuck inside of the call")
-                            : fmt::format("rank {} did not make the call in time", missing_ranks));
+  if (error->code() == Errc::timeout) {
+    std::string reason = "A rank is stuck inside of the call.";
+    if (where.seq < 0) reason = "Not every rank came: was each of them started?";
+    if (!missing_ranks.empty())
+      reason = fmt::format("Rank {} did not make the call in time.", missing_ranks);
+    text += fmt::format("  hint    : {} If it was only slow, use a larger --timeout\n", reason);
+  }
   return text;
 }
 

@@ -257,7 +257,7 @@ TEST(Bench, ARankThatNeverEntersIsMissingInTheHangReport) {
   const Result r = run(options);
   EXPECT_EQ(r.code, Exit::timeout);
   for (const char* part : {"timed out after 0.2 s", "entered : 0\n", "missing : 1 (", ", pid ",
-                           "s ago in all_reduce #", "rank 1 did not make the call in time"})
+                           "s ago in all_reduce #", "Rank 1 did not make the call in time"})
     EXPECT_TRUE(contains(r.err, part)) << part << "\n" << r.err;
 }
 
