@@ -2,7 +2,7 @@
 
 #include "internal/fail.hpp"
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 
 std::shared_ptr<Store> open_store(std::string_view address) {
   constexpr std::string_view file = "file://";

@@ -6,7 +6,7 @@
 
 #include "internal/fail.hpp"
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 
 Memory::~Memory() = default;
 

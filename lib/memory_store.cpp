@@ -7,7 +7,7 @@
 
 #include "internal/store_checks.hpp"
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
 class MemoryStore final : public Store {

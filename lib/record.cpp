@@ -9,7 +9,7 @@
 
 #include "internal/fingerprint.hpp"
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 
 std::string_view name_of(Operation operation) noexcept {
   constexpr std::array<std::string_view, operation_count> names{
@@ -20,7 +20,9 @@ std::string_view name_of(Operation operation) noexcept {
   return index < names.size() ? names[index] : "unknown operation";
 }
 
-namespace internal {
+}  // namespace tutti
+
+namespace tutti::internal {
 namespace {
 
 std::string describe_rows(const Rows& rows) {
@@ -148,5 +150,4 @@ std::optional<Error> compare(std::string_view group, std::span<const Op> ops, co
   return call_error(Errc::mismatch, group, ops, call, tie ? -1 : odd->ranks.front(), text);
 }
 
-}  // namespace internal
-}  // namespace tutti
+}  // namespace tutti::internal

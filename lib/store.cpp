@@ -6,7 +6,7 @@
 #include "internal/fail.hpp"
 #include "internal/store_checks.hpp"
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 
 Store::~Store() = default;
 
@@ -18,7 +18,9 @@ std::string Store::get_text(std::string_view key, Deadline deadline) {
   return internal::to_text(get(key, deadline));
 }
 
-namespace internal {
+}  // namespace tutti
+
+namespace tutti::internal {
 
 void check_key(std::string_view key) {
   if (key.empty()) fail(Errc::invalid_argument, "store: the key is empty");
@@ -61,7 +63,9 @@ void missing(std::string_view key) {
   failf(Errc::timeout, "store: key '{}' did not appear before the deadline", key);
 }
 
-}  // namespace internal
+}  // namespace tutti::internal
+
+namespace [[gnu::visibility("default")]] tutti {
 
 namespace {
 

@@ -8,8 +8,7 @@
 #include "internal/fingerprint.hpp"
 #include "internal/trace_ring.hpp"
 
-namespace tutti {
-namespace internal {
+namespace tutti::internal {
 namespace {
 
 constexpr auto relaxed = std::memory_order_relaxed;
@@ -52,7 +51,9 @@ void TraceRing::read(std::vector<TraceEntry>& out) const {
   for (auto& f : found) out.push_back(std::move(f.entry));
 }
 
-}  // namespace internal
+}  // namespace tutti::internal
+
+namespace [[gnu::visibility("default")]] tutti {
 
 std::string to_string(const TraceEntry& e) {
   std::string text = fmt::format("{} #{}", name_of(e.operation), e.seq);

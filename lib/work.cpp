@@ -74,9 +74,31 @@ void Work::order(Stream stream) {
   if (state_ != nullptr) state_->order(stream);
 }
 
+namespace {
+
+/// What a finished call became when its continuation threw.
+class Failed final : public Work::State, public std::enable_shared_from_this<Failed> {
+ public:
+  explicit Failed(std::exception_ptr thrown) noexcept : thrown_(std::move(thrown)) {}
+  bool done() const noexcept override { return true; }
+  bool wait_until(Deadline) override { return true; }
+  std::exception_ptr error() const noexcept override { return thrown_; }
+  void order(Stream) override {}
+  std::shared_ptr<State> then(std::function<void()>) override { return shared_from_this(); }
+
+ private:
+  std::exception_ptr thrown_;
+};
+
+}  // namespace
+
 Work Work::then(std::function<void()> next) && {
   if (state_ == nullptr) {
-    next();
+    try {
+      next();
+    } catch (...) {
+      return Work(std::make_shared<Failed>(std::current_exception()));
+    }
     return {};
   }
   auto after = state_->then(std::move(next));

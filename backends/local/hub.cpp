@@ -41,7 +41,10 @@ Hub::Hub(std::string group, int size)
       spins_(size <= static_cast<int>(std::thread::hardware_concurrency()) ? 2000 : 0),
       joined_(static_cast<std::size_t>(size)),
       gone_(static_cast<std::size_t>(size)),
-      last_(static_cast<std::size_t>(size), -1) {}
+      last_(static_cast<std::size_t>(size), -1) {
+  // A rank can be one round ahead of the others; made now, they are not made in a steady state.
+  for (int i = 0; i < 2; ++i) spare_.emplace_back().slots.resize(static_cast<std::size_t>(size));
+}
 
 void Hub::join(int rank, Deadline limit) {
   std::unique_lock lock(mutex_);

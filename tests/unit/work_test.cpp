@@ -367,6 +367,17 @@ TEST_F(WorkTest, ThenOfAFinishedWorkRunsNow) {
   EXPECT_TRUE(after.done());
 }
 
+TEST_F(WorkTest, ThenOfAFinishedWorkCarriesWhatItsFunctionThrew) {
+  bool ran = false;
+  Work after =
+      Work().then([] { throw std::runtime_error("from a hook"); }).then([&] { ran = true; });
+  EXPECT_TRUE(after.done());
+  after.order({});
+  EXPECT_EQ(after.error()->message(), "from a hook");
+  EXPECT_THROW(after.wait(), std::runtime_error);
+  EXPECT_FALSE(ran);
+}
+
 TEST_F(WorkTest, ThenIsSkippedByAnErrorWhichPassesOn) {
   bool ran = false;
   Work after = make().then([&] { ran = true; });
