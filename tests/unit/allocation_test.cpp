@@ -36,22 +36,23 @@ void* allocate(std::size_t bytes, std::size_t alignment) {
 
 }  // namespace
 
-void* operator new(std::size_t bytes) {
+// Not inlined: GCC would see malloc() and free() on the two sides and call them mismatched.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
   return allocate(bytes, 1);
 }
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return allocate(bytes, static_cast<std::size_t>(alignment));
 }
-void operator delete(void* data) noexcept {
+[[gnu::noinline]] void operator delete(void* data) noexcept {
   std::free(data);
 }
-void operator delete(void* data, std::size_t) noexcept {
+[[gnu::noinline]] void operator delete(void* data, std::size_t) noexcept {
   std::free(data);
 }
-void operator delete(void* data, std::align_val_t) noexcept {
+[[gnu::noinline]] void operator delete(void* data, std::align_val_t) noexcept {
   std::free(data);
 }
-void operator delete(void* data, std::size_t, std::align_val_t) noexcept {
+[[gnu::noinline]] void operator delete(void* data, std::size_t, std::align_val_t) noexcept {
   std::free(data);
 }
 

@@ -27,7 +27,7 @@ class VariablesEnvironmentTest : public testing::Test {
                           {"LOCAL_RANK", nullptr},
                           {"LOCAL_WORLD_SIZE", nullptr},
                           {"GROUP_RANK", nullptr}};
-  const VariablesEnvironment environment;
+  const VariablesEnvironment environment{};
 };
 
 TEST_F(VariablesEnvironmentTest, WithoutVariablesThereIsNoLauncher) {
