@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <random>
 #include <utility>
 #include <vector>
@@ -22,11 +24,37 @@
 namespace tutti::backend::local {
 namespace {
 
-/// What rank 0 writes into the store: where the hub is, and that this process is the right one.
+/// The hubs of this process that ranks may still look for. An address in the store would be
+/// simpler, but could outlive its hub when a rank never comes.
+class Hubs {
+ public:
+  static Hubs& of_process() {
+    static Hubs& hubs = *new Hubs;  // Never destroyed: groups may outlive static objects.
+    return hubs;
+  }
+  std::uint64_t add(const std::shared_ptr<Hub>& hub) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(hubs_, [](const auto& entry) { return entry.second.expired(); });
+    hubs_.emplace(++last_, hub);
+    return last_;
+  }
+  std::shared_ptr<Hub> find(std::uint64_t id) {
+    const std::lock_guard lock(mutex_);
+    const auto it = hubs_.find(id);
+    return it == hubs_.end() ? nullptr : it->second.lock();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::uint64_t, std::weak_ptr<Hub>> hubs_;
+  std::uint64_t last_ = 0;
+};
+
+/// What rank 0 writes into the store: which hub, and that this process is the right one.
 struct Invitation {
   std::uint64_t process = 0;
   std::uint64_t token = 0;
-  std::shared_ptr<Hub>* hub = nullptr;
+  std::uint64_t hub = 0;
 };
 
 std::uint64_t process_token() {
@@ -42,12 +70,11 @@ std::shared_ptr<Hub> find_hub(const BackendInit& init, Deadline limit) {
   // The name may be used again once the group before is complete: every W arrivals are one.
   const auto arrival = init.store->add("local/arrivals", 1);
   const auto key = fmt::format("local/hub/{}", (arrival - 1) / init.size);
-  Invitation invitation;
+  std::shared_ptr<Hub> hub;
   if (init.rank == 0) {
-    // Deleted by the last rank to come; when one never comes it stays, so that a late reader
-    // does not find freed memory.
-    invitation = {static_cast<std::uint64_t>(::getpid()), process_token(),
-                  new std::shared_ptr<Hub>(std::make_shared<Hub>(init.name, init.size))};
+    hub = std::make_shared<Hub>(init.name, init.size);
+    const Invitation invitation{static_cast<std::uint64_t>(::getpid()), process_token(),
+                                Hubs::of_process().add(hub)};
     init.store->set(key, std::as_bytes(std::span(&invitation, 1)));
   } else {
     Bytes bytes;
@@ -58,23 +85,26 @@ std::shared_ptr<Hub> find_hub(const BackendInit& init, Deadline limit) {
       internal::failf(Errc::timeout, "group '{}': rank 0 of {} has not come before the deadline",
                       init.name, init.size);
     }
+    Invitation invitation;
     if (bytes.size() != sizeof invitation)
       internal::failf(Errc::backend, "local: the store holds {} bytes under '{}'; expected {}",
                       bytes.size(), key, sizeof invitation);
     std::memcpy(&invitation, bytes.data(), sizeof invitation);
+    if (invitation.process != static_cast<std::uint64_t>(::getpid()) ||
+        invitation.token != process_token())
+      internal::failf(
+          Errc::unsupported,
+          "local: its ranks are threads of one process, but rank 0 is process {} and rank "
+          "{} is process {}; choose a backend for processes",
+          invitation.process, init.rank, ::getpid());
+    hub = Hubs::of_process().find(invitation.hub);
+    if (hub == nullptr)
+      internal::failf(Errc::timeout, "group '{}': rank 0 of {} did not wait for this rank",
+                      init.name, init.size);
   }
-  if (invitation.process != static_cast<std::uint64_t>(::getpid()) ||
-      invitation.token != process_token())
-    internal::failf(
-        Errc::unsupported,
-        "local: its ranks are threads of one process, but rank 0 is process {} and rank "
-        "{} is process {}; choose a backend for processes",
-        invitation.process, init.rank, ::getpid());
-  auto hub = *invitation.hub;
   if (init.store->add(key + "/read", 1) == init.size) {
     init.store->erase(key);
     init.store->erase(key + "/read");
-    delete invitation.hub;
   }
   return hub;
 }
