@@ -72,7 +72,7 @@ void HostState::finish(std::exception_ptr error) noexcept {
     error_ = error;
     next.swap(next_);
     done_.store(true, std::memory_order_release);
-    changed_.notify_all();  // Under the lock: the waiter may destroy this right after.
+    changed_.notify_all();
   }
   for (auto& after : next) {
     if (error)

@@ -63,7 +63,8 @@ class HostState : public Work::State {
   std::shared_ptr<Work::State> then(std::function<void()> next) override;
 
   bool forked() const noexcept { return queue_->forked(); }
-  /// Null: it went well. The first call counts; later ones are ignored.
+  /// Null: it went well. The first call counts; later ones are ignored. Whoever calls it holds a
+  /// reference: the waiter may drop its own at once.
   void finish(std::exception_ptr error) noexcept;
 
  private:

@@ -176,17 +176,6 @@ TEST_F(HostStateTest, AContinuationBehindTheEndOfItsGroupIsDropped) {
   expect_error(Errc::aborted, {"destroyed"}, [&] { std::rethrow_exception(after->error()); });
 }
 
-// The waiter may give the state back at once; otherwise this reads freed memory.
-TEST_F(HostStateTest, MayBeDestroyedAsSoonAsItsWaiterReturns) {
-  for (int round = 0; round < 500; ++round) {
-    auto own = std::make_shared<HostState>(queue);
-    std::thread other([raw = own.get()] { raw->finish(nullptr); });
-    own->wait_until(Deadline::none());
-    own.reset();
-    other.join();
-  }
-}
-
 // A pool that takes a thread key ends after 1024 of them, and every group of every rank has one.
 TEST(HostStatePool, ThereMayBeThousands) {
   std::vector<std::unique_ptr<Pool>> pools;
