@@ -13,6 +13,7 @@
 
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
+#include "support/sanitizers.hpp"
 #include "unit/processes.hpp"
 
 // A process that has groups and forks. The child has no threads but its own, and it shares no
@@ -97,6 +98,7 @@ TEST_P(Fork, TheErrorNamesTheGroupAndWhatToDo) {
 }
 
 TEST_P(Fork, AChildMayMakeAGroupOfItsOwn) {
+  if (thread_sanitizer) GTEST_SKIP() << "ThreadSanitizer lets no forked child start a thread";
   const auto end = in_child([&]() -> std::string {
     auto own = ProcessGroup::create(alone(GetParam()));
     own.all_reduce(data);
