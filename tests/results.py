@@ -1,14 +1,17 @@
 """Counts what `meson test` runs left behind and ends with one line, "N passed, M failed".
 
 Each argument is the --logbase of a run: BASE.json has a line per program, BASE.junit.xml the cases of those that
-report cases. A run without results counts as a failure, so that a build that broke does not pass.
+report cases; Meson calls them BASE-NAME after the test setup or the wrapper, where there is one. A run without
+results counts as a failure, so that a build that broke does not pass.
 """
 import collections
+import glob
 import json
 import pathlib
 import re
 import sys
 import xml.etree.ElementTree
+
 
 def outcome(case):
     if case.find("failure") is not None or case.find("error") is not None:
@@ -18,9 +21,9 @@ def outcome(case):
 
 def count(base):
     """The outcomes of one run. A program that failed counts at least once, whatever its cases say."""
-    log, report = pathlib.Path(base + ".json"), pathlib.Path(base + ".junit.xml")
-    programs = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-    suites = xml.etree.ElementTree.parse(report).getroot().findall("testsuite") if report.exists() else []
+    logs, reports = (glob.glob(glob.escape(base) + "*" + ending) for ending in (".json", ".junit.xml"))
+    programs = [json.loads(line) for log in logs for line in pathlib.Path(log).read_text().splitlines()]
+    suites = [suite for report in reports for suite in xml.etree.ElementTree.parse(report).iter("testsuite")]
     total = collections.Counter()
     for name, result in ((program["name"], program["result"]) for program in programs):
         # The report calls the suites of the program "project:suite / name" "project.project:suite / name[.more]".

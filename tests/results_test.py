@@ -19,13 +19,13 @@ CASES = """
 
 
 class ResultsTest(unittest.TestCase):
-    def count(self, programs, cases=""):
+    def count(self, programs, cases="", suffix=""):
         with tempfile.TemporaryDirectory() as folder:
             base = pathlib.Path(folder, "check")
             if programs is not None:
                 log = [json.dumps({"name": name, "result": result}) for name, result in programs]
-                base.with_suffix(".json").write_text("\n".join(log))
-                base.with_suffix(".junit.xml").write_text(f"<testsuites>{cases}</testsuites>")
+                pathlib.Path(f"{base}{suffix}.json").write_text("\n".join(log))
+                pathlib.Path(f"{base}{suffix}.junit.xml").write_text(f"<testsuites>{cases}</testsuites>")
             said = io.StringIO()
             with contextlib.redirect_stdout(said):
                 status = results.main([str(base)])
@@ -33,6 +33,10 @@ class ResultsTest(unittest.TestCase):
 
     def test_counts_the_cases_of_a_program(self):
         self.assertEqual(self.count([("tutti:unit / numbers", "OK")], CASES.format(fault="")),
+                         ("3 passed, 0 failed", 0))
+
+    def test_finds_the_logs_of_a_run_with_a_setup_or_a_wrapper(self):
+        self.assertEqual(self.count([("tutti:unit / numbers", "OK")], CASES.format(fault=""), "-quick"),
                          ("3 passed, 0 failed", 0))
 
     def test_counts_a_program_without_cases_once(self):
