@@ -4,12 +4,6 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-std::shared_ptr<Store> open_store(std::string_view address) {
-  constexpr std::string_view file = "file://";
-  if (address.starts_with(file)) return make_file_store(std::string(address.substr(file.size())));
-  internal::failf(Errc::unsupported, "store '{}': this version knows file:///directory", address);
-}
-
 ProcessGroup init(const InitOptions& options) {
   if (options.rank.has_value() != options.size.has_value())
     internal::failf(Errc::invalid_argument, "init: {} is set, but {} is not; they go together",

@@ -90,6 +90,7 @@ class PrefixStore final : public Store {
     return base_->compare_set(full(key), expected, desired);
   }
   bool erase(std::string_view key) override { return base_->erase(full(key)); }
+  std::string local_address() const override { return base_->local_address(); }
 
  private:
   std::string full(std::string_view key) const {

@@ -2,10 +2,10 @@
 
 #include <memory>
 #include <optional>
-#include <string_view>
 
 #include <tutti/cluster.hpp>
 #include <tutti/process_group.hpp>
+#include <tutti/store.hpp>
 
 namespace [[gnu::visibility("default")]] tutti {
 
@@ -21,8 +21,5 @@ struct InitOptions {
 /// which needs another GroupOptions::name under the same store. Writes no environment variable.
 /// @throws Error not_initialized when neither the caller nor the environment tells rank and size.
 ProcessGroup init(const InitOptions& options = {});
-
-/// A store from its address: "file:///directory". @throws Error unsupported for another scheme.
-std::shared_ptr<Store> open_store(std::string_view address);
 
 }  // namespace tutti

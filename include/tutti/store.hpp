@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -38,6 +39,9 @@ class Store {
                             std::span<const std::byte> desired) = 0;
   /// True if there was such a key.
   virtual bool erase(std::string_view key) = 0;
+  /// The address of this machine on the way to the store: numeric, without a port. Empty when
+  /// there is no network in between.
+  virtual std::string local_address() const { return {}; }
 
   /// Text, for convenience.
   void set(std::string_view key, std::string_view value);
@@ -53,5 +57,11 @@ std::shared_ptr<Store> make_file_store(const std::string& directory);
 
 /// The part of `base` whose keys begin with `prefix`.
 std::shared_ptr<Store> make_prefix_store(std::shared_ptr<Store> base, std::string prefix);
+
+/// A store from its address: "file:///directory", or "memory://name": one store per name in this
+/// process, for as long as somebody holds it.
+/// @throws Error invalid_argument for bad syntax, unsupported for another scheme.
+std::shared_ptr<Store> open_store(std::string_view address,
+                                  std::chrono::nanoseconds timeout = std::chrono::seconds(60));
 
 }  // namespace tutti

@@ -202,24 +202,5 @@ TEST_F(Init, LocalTellsProcessesToChooseAnotherBackend) {
   EXPECT_NE(ends[1].said.find("processes"), std::string::npos) << ends[1].said;
 }
 
-TEST(OpenStore, OpensAFileStore) {
-  const TemporaryDirectory directory;
-  open_store("file://" + directory.path())->set("key", "value");
-  EXPECT_EQ(make_file_store(directory.path())->get_text("key", 0s), "value");
-}
-
-TEST(OpenStore, RefusesWhatItDoesNotKnowByItsAddress) {
-  for (const auto* address : {"tcp://host:29500", "FILE:///tmp", "/tmp", "file:/tmp", "", "mem"})
-    expect_error(Errc::unsupported, {std::string("'") + address + "'", "file:///"},
-                 [&] { (void)open_store(address); });
-}
-
-TEST(OpenStore, RefusesADirectoryThatIsNotThere) {
-  const TemporaryDirectory directory;
-  expect_error(Errc::invalid_argument, {directory.path() + "/missing"},
-               [&] { (void)open_store("file://" + directory.path() + "/missing"); });
-  expect_error(Errc::invalid_argument, {}, [] { (void)open_store("file://"); });
-}
-
 }  // namespace
 }  // namespace tutti::test

@@ -1,0 +1,52 @@
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include <tutti/store.hpp>
+
+#include "support/errors.hpp"
+#include "unit/temporary_directory.hpp"
+
+namespace tutti::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(OpenStore, OpensAFileStore) {
+  const TemporaryDirectory directory;
+  open_store("file://" + directory.path())->set("key", "value");
+  EXPECT_EQ(make_file_store(directory.path())->get_text("key", 0s), "value");
+}
+
+TEST(OpenStore, RefusesADirectoryThatIsNotThere) {
+  const TemporaryDirectory directory;
+  expect_error(Errc::invalid_argument, {directory.path() + "/missing"},
+               [&] { (void)open_store("file://" + directory.path() + "/missing"); });
+}
+
+TEST(OpenStore, OpensOneMemoryStorePerName) {
+  const auto one = open_store("memory://one");
+  one->set("key", "of one");
+  EXPECT_EQ(open_store("memory://one")->get_text("key", 0s), "of one");
+  EXPECT_EQ(open_store("memory://other")->try_get("key"), std::nullopt);
+}
+
+TEST(OpenStore, ForgetsAMemoryStoreThatNobodyHolds) {
+  open_store("memory://forgotten")->set("key", "value");
+  EXPECT_EQ(open_store("memory://forgotten")->try_get("key"), std::nullopt);
+}
+
+TEST(OpenStore, RefusesWhatIsNoAddress) {
+  for (const auto* address : {"/tmp", "file:/tmp", "", "mem", "file://", "file://tmp", "memory://"})
+    expect_error(Errc::invalid_argument, {std::string("'") + address + "'", "file:///"},
+                 [&] { (void)open_store(address); });
+}
+
+TEST(OpenStore, RefusesASchemeThatItDoesNotKnow) {
+  for (const auto* address : {"FILE:///tmp", "http://host:80", "://"})
+    expect_error(Errc::unsupported, {std::string("'") + address + "'", "file:///"},
+                 [&] { (void)open_store(address); });
+}
+
+}  // namespace
+}  // namespace tutti::test
