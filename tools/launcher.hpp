@@ -1,0 +1,50 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tutti::tool {
+
+/// What to start, and how.
+struct LaunchOptions {
+  std::vector<std::string>
+      command{};  ///< Program and arguments; the program is found as by a shell.
+  int ranks = 1;  ///< On this node; another one may have another number.
+  int nodes = 1;
+  int node = 0;              ///< This one's number. Node 0 hosts the store.
+  std::string rendezvous{};  ///< "host:port" where the store of node 0 listens; several nodes only.
+  std::chrono::nanoseconds join_timeout = std::chrono::minutes(5);  ///< For all nodes to be there.
+  /// Set in every rank beside what the launch sets.
+  std::vector<std::pair<std::string, std::string>> variables{};
+
+  enum class Output : std::uint8_t {
+    prefixed,  ///< Each line gets "[rank] " in front.
+    inherited  ///< The ranks write to what this process writes to.
+  };
+  Output output = Output::prefixed;
+
+  /// How long the others may go on after a rank has failed, before they are ended.
+  std::chrono::nanoseconds grace{};
+  /// The ranks agree on how they end and say themselves what failed: the result is the largest of
+  /// their statuses, and only a rank that a signal ended gets a line.
+  bool ranks_report = false;
+};
+
+/// Starts the ranks, hosts their store, passes on their output and the signals this process gets,
+/// and returns when no process of them is left. When one fails the others are ended: SIGTERM, half
+/// a second later SIGKILL; on the other nodes too. Call it from the main thread of a process that
+/// has no other children.
+///
+/// A rank's variables: TUTTI_RANK, TUTTI_SIZE, TUTTI_LOCAL_RANK, TUTTI_LOCAL_SIZE, TUTTI_NODE,
+/// TUTTI_STORE, and those that torchrun sets.
+///
+/// @return the exit status: 0 when every rank ended with 0, else that of the rank which failed
+///         first; 128 + N for signal N.
+/// @throws Failure unavailable when processes cannot be started or the nodes do not meet; code 127
+///         and 126 as a shell's when the program is not found or cannot be run.
+int launch(const LaunchOptions& options);
+
+}  // namespace tutti::tool
