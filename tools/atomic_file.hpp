@@ -18,6 +18,8 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
   ~AtomicFile();  ///< Without commit() nothing is left.
 
+  const std::string& path() const noexcept { return path_; }
+
   /// @throws Failure internal, naming the file.
   void commit(std::string_view text);
 

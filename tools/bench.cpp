@@ -17,7 +17,7 @@
 #include "duration.hpp"
 #include "hang_report.hpp"
 #include "host.hpp"
-#include "output_json.hpp"
+#include "output.hpp"
 #include "output_table.hpp"
 #include "progress.hpp"
 #include "text.hpp"
@@ -330,10 +330,9 @@ Exit bench(const BenchOptions& options, std::FILE* out, std::FILE* err) {
   if (recorder) recorder->end();
   const Exit code = judge(outcomes, options, record, err);
   if (writes) {
-    const bool wants_json = options.format == Format::json || !files.empty();
-    const std::string json = wants_json ? to_json(record, options) : std::string();
-    if (options.format == Format::json) fmt::print(out, "{}", json);
-    for (AtomicFile& file : files) file.commit(json);
+    fmt::print(out, "{}", render(options.format, record, options));
+    for (AtomicFile& file : files)
+      file.commit(render(format_of(file.path()).value(), record, options));
     if (std::fflush(out) != 0) throw Failure(Exit::internal, "cannot write the output to stdout");
   }
   return code;

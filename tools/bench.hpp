@@ -13,7 +13,7 @@
 
 namespace tutti::tool {
 
-enum class Format : std::uint8_t { table, json };
+enum class Format : std::uint8_t { table, json, ndjson, csv, markdown };
 
 struct BenchOptions {
   Request request{};
@@ -26,7 +26,7 @@ struct BenchOptions {
   std::optional<int> ranks{};  ///< Empty: the launcher's.
   bool skip_unavailable = false;
   Format format = Format::table;
-  std::vector<std::string> files{};      ///< JSON.
+  std::vector<std::string> files{};      ///< Their endings say the formats.
   std::vector<std::string> env_allow{};  ///< Beside the usual ones.
   bool quiet = false;
   bool verbose = false;

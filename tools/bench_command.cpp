@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "duration.hpp"
+#include "output.hpp"
 #include "sizes.hpp"
 #include "text.hpp"
 
@@ -161,8 +162,10 @@ void BenchCommand::define(CLI::App& app) {
   text("--check", check_, "first, all or none of the calls (first)", "WHICH", "Check");
   text("--seed", seed_, "of the data and of --order random (0)", "S", "Check");
 
-  text("-f,--format", format_, "of stdout: table or json", "FORMAT", "Output");
-  app.add_option("--out", files_, "also write FILE.json; may be repeated")
+  text("-f,--format", format_, "of stdout: table, json, ndjson, csv or md", "FORMAT", "Output");
+  app.add_option("--out", files_,
+                 "also write this, by its ending: .json .ndjson .csv .md; may be\n"
+                 "repeated")
       ->type_name("FILE")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
@@ -236,16 +239,17 @@ BenchOptions BenchCommand::parse(const std::vector<std::string>& argv) const {
   options.max_total = parse_duration("--max-total", max_total_);
   if (options.max_total.count() == 0) refuse("--max-total '{}': must be above 0", max_total_);
 
-  for (const std::string_view later : {"ndjson", "csv", "md"})
-    if (format_ == later) refuse("--format {} is not in this release; use table or json", later);
-  options.format =
-      parse_choice("--format", format_, {"table", "json"}) == 0 ? Format::table : Format::json;
-  for (const std::string& file : files_)
-    if (!file.ends_with(".json"))
-      refuse("--out {}: this release writes files that end in .json", file);
+  options.format = static_cast<Format>(
+      parse_choice("--format", format_, {"table", "json", "ndjson", "csv", "md"}));
+  bool keeps_samples = options.format != Format::table && options.format != Format::markdown;
+  for (const std::string& file : files_) {
+    const std::optional<Format> format = format_of(file);
+    if (!format) refuse("--out {}: its name must end in .json, .ndjson, .csv or .md", file);
+    keeps_samples = keeps_samples || *format != Format::markdown;
+  }
   options.files = files_;
-  if (timing.keep_samples && options.format != Format::json && options.files.empty())
-    refuse("--samples all: the table has no place for them; add -f json or --out FILE.json");
+  if (timing.keep_samples && !keeps_samples)
+    refuse("--samples all: a table has no place for them; add -f json or --out FILE.json");
   options.env_allow = env_allow_;
   options.quiet = quiet_;
   options.verbose = verbose_;

@@ -4,7 +4,6 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <tutti/version.hpp>
 
@@ -14,8 +13,6 @@
 
 namespace tutti::tool {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 /// The optional's value as text, or null.
 template <typename T>
@@ -135,7 +132,7 @@ Json row_json(const Row& row, bool with_samples) {
 
 }  // namespace
 
-std::string to_json(const Record& record, const BenchOptions& options) {
+Json to_json(const Record& record, const BenchOptions& options) {
   Json json;
   json["schema_version"] = 1;
   json["tool"] = {{"name", "tutti"},
@@ -151,6 +148,7 @@ std::string to_json(const Record& record, const BenchOptions& options) {
   json["backend"] = {{"name", record.backend.name},
                      {"version", record.backend.version},
                      {"chosen_because", record.backend.chosen_because}};
+  if (!record.backend.transport.empty()) json["backend"]["transport"] = record.backend.transport;
   json["world"] = world_json(record.world);
   json["config"] = config_json(options);
   json["notes"] = record.notes;
@@ -167,8 +165,12 @@ std::string to_json(const Record& record, const BenchOptions& options) {
     entry["r2"] = fit.fit.r2;
     json["fit"].push_back(std::move(entry));
   }
+  return json;
+}
+
+std::string dump(const Json& json, int indent) {
   // Arguments and host names may hold any bytes.
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace tutti::tool

@@ -2,12 +2,19 @@
 
 #include <string>
 
+#include <nlohmann/json.hpp>
+
 #include "bench.hpp"
 #include "record.hpp"
 
 namespace tutti::tool {
 
-/// A run as the JSON of schema(), ending with a newline.
-std::string to_json(const Record& record, const BenchOptions& options);
+using Json = nlohmann::ordered_json;
+
+/// A run as schema() describes it.
+Json to_json(const Record& record, const BenchOptions& options);
+
+/// As text; numbers are printed so that reading them gives the same bits. -1: on one line.
+std::string dump(const Json& json, int indent);
 
 }  // namespace tutti::tool

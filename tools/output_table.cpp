@@ -29,14 +29,6 @@ char mark(Flag flag) {
   return '*';
 }
 
-/// At most seven columns.
-std::string bandwidth(const std::optional<double>& gbps) {
-  if (!gbps) return "n/a";
-  if (*gbps < 0.1) return fmt::format("{:.5f}", *gbps);
-  if (*gbps < 100) return fmt::format("{:.3f}", *gbps);
-  return fmt::format("{:.1f}", *gbps);
-}
-
 /// Ranks of one process are one item: "0-3 ci-17 pid 812 threads cpu 0-1".
 std::vector<std::string> places(const World& world) {
   std::vector<std::string> items;
@@ -128,6 +120,23 @@ std::string title(const Key& key) {
   return text;
 }
 
+std::string describe_world(const Record& record) {
+  const World& world = record.world;
+  return fmt::format("{} rank{} / {} host{}  {}{}{}", world.size, world.size == 1 ? "" : "s",
+                     world.hosts, world.hosts == 1 ? "" : "s", record.backend.name,
+                     record.backend.transport.empty() ? "" : " ", record.backend.transport);
+}
+
+std::string describe_fit(const Fit& fit) {
+  return fmt::format("fit  t = {} µs + S/{:.3g} GB/s   half-bandwidth size {}   (R² {:.3f})",
+                     format_us(fit.alpha_us), fit.beta_gbps,
+                     format_bytes(std::llround(fit.n_half_bytes)), fit.r2);
+}
+
+std::string_view check_word(const Row& row) {
+  return !row.wrong ? "-" : *row.wrong == 0 ? "ok" : "BAD";
+}
+
 std::string describe_wrong(const Row& row) {
   const std::int64_t wrong = row.wrong.value_or(0);
   std::string text = fmt::format("{} wrong element{}", wrong, wrong == 1 ? "" : "s");
@@ -142,10 +151,8 @@ Table::Table(std::FILE* out, TableOptions options) : out_(out), options_(std::mo
 
 void Table::begin(const Record& record, const Key& first) {
   const World& world = record.world;
-  fmt::print(out_, "tutti bench {}  {}{} rank{} / {} host{}  {}\n", library_version_string(),
-             options_.single_block ? title(first) + "  " : "", world.size,
-             world.size == 1 ? "" : "s", world.hosts, world.hosts == 1 ? "" : "s",
-             record.backend.name);
+  fmt::print(out_, "tutti bench {}  {}{}\n", library_version_string(),
+             options_.single_block ? title(first) + "  " : "", describe_world(record));
   fmt::print(out_, "{}", wrapped(places(world)));
   if (world.size == 1)
     fmt::print(out_, "  note: one rank: no link is crossed, so busbw is n/a\n");
@@ -176,9 +183,8 @@ void Table::print_row(const Row& row) {
   fmt::print(out_, "{:>10}", row.algbw ? format_bytes(row.bytes) : "-");
   for (const double p : options_.percentiles)
     fmt::print(out_, "{:>11}", format_us(row.percentiles_us.at(p)));
-  const char* check = !row.wrong ? "-" : *row.wrong == 0 ? "ok" : "BAD";
-  fmt::print(out_, "{:>11}{:>8}{:>8}{:>5}{:>7}", format_us(row.time_us.max), bandwidth(row.algbw),
-             bandwidth(row.busbw), check, row.time_us.n);
+  fmt::print(out_, "{:>11}{:>8}{:>8}{:>5}{:>7}", format_us(row.time_us.max), format_gbps(row.algbw),
+             format_gbps(row.busbw), check_word(row), row.time_us.n);
   if (!row.flags.empty()) fmt::print(out_, " ");
   for (const Flag flag : row.flags) fmt::print(out_, "{}", mark(flag));
   fmt::print(out_, "\n");
@@ -192,9 +198,7 @@ void Table::end_block(const KeyedFit* fit) {
   for (const Row& row : waiting_) print_row(row);
   waiting_.clear();
   if (fit == nullptr) return;
-  fmt::print(out_, "  fit  t = {} µs + S/{:.3g} GB/s   half-bandwidth size {}   (R² {:.3f})\n",
-             format_us(fit->fit.alpha_us), fit->fit.beta_gbps,
-             format_bytes(std::llround(fit->fit.n_half_bytes)), fit->fit.r2);
+  fmt::print(out_, "  {}\n", describe_fit(fit->fit));
 }
 
 void Table::print_legend(const Record& record) {

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "plan.hpp"
@@ -39,6 +40,14 @@ class Table {
 
 /// "all_reduce  f32 sum  out-of-place  root 0".
 std::string title(const Key& key);
+
+/// "4 ranks / 1 host  gloo tcp/lo".
+std::string describe_world(const Record& record);
+
+/// "ok", "BAD", or "-" when not checked.
+std::string_view check_word(const Row& row);
+
+std::string describe_fit(const Fit& fit);
 
 /// What a reader has to know about wrong data, in one line.
 std::string describe_wrong(const Row& row);

@@ -26,6 +26,8 @@ std::string_view name_of(Status status) noexcept {
       return "wrong_data";
     case Status::timeout:
       return "timeout";
+    case Status::interrupted:
+      return "interrupted";
     case Status::error:
       break;
   }

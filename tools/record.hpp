@@ -90,9 +90,10 @@ struct BackendInfo {
   std::string name{};
   std::string version{};
   std::string chosen_because{};
+  std::string transport{};  ///< "tcp/eth0"; empty when the ranks share memory.
 };
 
-enum class Status : std::uint8_t { ok, wrong_data, timeout, error };
+enum class Status : std::uint8_t { ok, wrong_data, timeout, interrupted, error };
 std::string_view name_of(Status status) noexcept;
 
 struct Record {

@@ -60,6 +60,13 @@ std::string format_us(double us) {
   return fmt::format("{:.1f}", us);
 }
 
+std::string format_gbps(const std::optional<double>& gbps) {
+  if (!gbps) return "n/a";
+  if (*gbps < 0.1) return fmt::format("{:.5f}", *gbps);
+  if (*gbps < 100) return fmt::format("{:.3f}", *gbps);
+  return fmt::format("{:.1f}", *gbps);
+}
+
 std::string format_clock(double seconds) {
   const auto whole = static_cast<std::int64_t>(std::lround(seconds));
   if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,9 @@ std::string format_bytes(std::int64_t bytes);
 
 /// Microseconds with about three significant digits: "0.412", "41.20", "5710.1".
 std::string format_us(double us);
+
+/// In at most seven columns: "0.00012", "1.234", "250.1"; "n/a" for nothing.
+std::string format_gbps(const std::optional<double>& gbps);
 
 /// "0:21", "1:02:03".
 std::string format_clock(double seconds);

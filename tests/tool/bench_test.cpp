@@ -117,6 +117,13 @@ Result run(const BenchOptions& options) {
   return {code, text.empty() ? Json() : Json::parse(text), err.text()};
 }
 
+std::string output_of(const BenchOptions& options) {
+  Captured out;
+  Captured err;
+  (void)run_bench(options, out.file(), err.file());
+  return out.text();
+}
+
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
@@ -151,6 +158,21 @@ TEST(Bench, OneWrongElementOnOneRankIsCountedAndNamed) {
   EXPECT_EQ(first.at("array"), "out");
   EXPECT_NE(first.at("expected"), first.at("got"));
   EXPECT_TRUE(contains(r.err, "1 wrong element, first: rank 1 out[5] expected ")) << r.err;
+}
+
+TEST(Bench, WrongDataHasTheColumnsOfAHealthyRow) {
+  BenchOptions options = two_ranks(1, [](auto ops, const Call& call, const auto& real) {
+    Work work = real(ops, call);
+    out_bytes(ops)[0] ^= std::byte{1};
+    return work;
+  });
+  options.format = Format::csv;
+  const std::string wrong = output_of(options);
+  options.decorate = {};
+  const std::string right = output_of(options);
+  EXPECT_EQ(wrong.substr(0, wrong.find('\n')), right.substr(0, right.find('\n')));
+  EXPECT_TRUE(contains(wrong, ",1,1,out,0,")) << wrong;  // wrong, and where the first is.
+  EXPECT_TRUE(contains(right, ",0,,,,,,")) << right;
 }
 
 TEST(Bench, CheckAllCountsEveryCall) {

@@ -1,4 +1,6 @@
 """Runs the program as a user types it: program_test.py PATH_OF_TUTTI [unittest arguments]."""
+import csv
+import io
 import json
 import os
 import pathlib
@@ -180,7 +182,7 @@ class Bench(Program):
             self.assertEqual(sorted(os.listdir(folder)), ["a.json", "b.json"])
             tutti("bench", "-n", 2, "-s", "1K", "--backend", "gloo", "--out", pathlib.Path(folder, "c.json"))
             self.refuses(64, ["bench", "-n", 2, "--out", pathlib.Path(folder, "none", "r.json")], "none/r.json")
-            self.refuses(64, ["bench", "-n", 2, "--out", pathlib.Path(folder, "r.csv")], "r.csv", ".json")
+            self.refuses(64, ["bench", "-n", 2, "--out", pathlib.Path(folder, "r.html")], "r.html", ".csv")
             self.assertEqual(sorted(os.listdir(folder)), ["a.json", "b.json"])
 
     def test_a_full_disk_is_an_error(self):
@@ -207,6 +209,87 @@ class Bench(Program):
         self.assertEqual(tutti("bench", "-n", 2, "-s", "1K", "--min-time", "1ms", "-q").stderr, "")
         self.assertRegex(tutti("bench", "-n", 2, "-s", "1K", "--iters", 3, "--warmup", 2, "-v").stderr,
                          r"1 KiB: 2 warm-up calls, 3 iterations")
+
+
+def at(run, row, column):
+    """What a column of the flat formats names: a path in the row, or else in the run."""
+    value = row if column.split(".")[0] in row else run
+    for step in column.split(".", 1):
+        value = None if value is None else value.get(step)
+    return value
+
+
+class Outputs(Program):
+    """One measurement in every format: the same rows, the same values."""
+
+    @classmethod
+    def setUpClass(cls):
+        with tempfile.TemporaryDirectory() as folder:
+            files = {ending: pathlib.Path(folder, f"r.{ending}") for ending in ("json", "ndjson", "csv", "md")}
+            outs = [argument for file in files.values() for argument in ("--out", file)]
+            done = tutti("bench", "all", "-n", 2, "--backend", "local", "-s", "48,4800,480000", "-d", "f32,i64",
+                         "--order", "random", "--samples", "all", "--iters", 3, "--warmup", 0, "--percentiles",
+                         "5,99.9", *outs)
+            if done.returncode != 0:
+                raise AssertionError(done.stderr)
+            cls.texts = {ending: file.read_text() for ending, file in files.items()}
+        cls.whole = json.loads(cls.texts["json"])
+
+    def columns(self):
+        """Every value of a row has a column."""
+        names = ["started", "status", "tool.version", "tool.git", "backend.name", "backend.transport", "world.hosts",
+                 "config.mode", "config.rank_agg"]
+        for key, value in self.whole["results"][0].items():
+            inner = ["rank", "array", "index", "expected", "got"] if key == "first_wrong" else value
+            names += [f"{key}.{name}" for name in inner] if isinstance(value, dict) or key == "first_wrong" else [key]
+        return names
+
+    def test_ndjson_has_the_rows_of_the_json(self):
+        lines = [json.loads(line) for line in self.texts["ndjson"].splitlines()]
+        self.assertEqual(len(lines), len(self.whole["results"]))
+        for line, row in zip(lines, self.whole["results"]):
+            self.assertEqual(list(line), self.columns())
+            for column, value in line.items():
+                self.assertEqual(value, at(self.whole, row, column), column)
+
+    def test_csv_has_the_rows_of_the_json(self):
+        lines = list(csv.DictReader(io.StringIO(self.texts["csv"]), strict=True))
+        self.assertEqual(len(lines), len(self.whole["results"]))
+
+        def text(value):
+            if isinstance(value, list):
+                return " ".join(map(text, value))
+            return "" if value is None else value if isinstance(value, str) else json.dumps(value)
+
+        def bits(field):
+            return [float(item) if re.fullmatch(r"-?\d+(\.\d+)?(e[-+]\d+)?", item) else item for item in field.split()]
+
+        for line, row in zip(lines, self.whole["results"]):
+            self.assertEqual(list(line), self.columns())
+            for column, field in line.items():
+                self.assertEqual(bits(field), bits(text(at(self.whole, row, column))), column)
+
+    def test_markdown_has_a_table_for_every_sweep_in_order_of_size(self):
+        text = self.texts["md"]
+        self.assertRegex(text, r"^# tutti bench \S+: 2 ranks / 1 host  local\n")
+        tables = [block.splitlines() for block in text.split("\n\n") if block.startswith("| size")]
+        sweeps = {(row["coll"], row["dtype"], row["op"], row["place"], row["root"]) for row in self.whole["results"]}
+        self.assertEqual(len(tables), len(sweeps))
+        self.assertEqual(text.count("\n## "), len(sweeps))
+        self.assertIn("\n## all_reduce  i64 sum  out-of-place\n", text)
+        for table in tables:
+            self.assertEqual({line.count("|") for line in table}, {10})
+            self.assertEqual(table[0], "| size | p5 µs | p99.9 µs | max µs | algbw GB/s | busbw GB/s | check | "
+                                       "iterations | flags |")
+        three = [table for table in tables if len(table) > 3]
+        self.assertEqual(len(three), len(sweeps) - 1)  # All but barrier.
+        for table in three:
+            self.assertEqual([line.split(" | ")[0] for line in table[2:]], ["| 48 B", "| 4.7 KiB", "| 468.8 KiB"])
+
+    def test_stdout_has_what_a_file_has(self):
+        small = ["-n", 2, "-s", "8", "--iters", 2, "--warmup", 0]
+        for form, start in (("ndjson", '{"started":'), ("csv", "started,status,"), ("md", "# tutti bench ")):
+            self.assertTrue(self.runs("bench", *small, "-f", form).startswith(start), form)
 
 
 class Refusals(Program):
@@ -246,6 +329,7 @@ class Refusals(Program):
                 ([*two, "--seed", "-1"], ["--seed"]),
                 ([*two, "-f", "yaml"], ["'yaml'", "json"]),
                 ([*two, "--samples", "all"], ["--samples"]),
+                ([*two, "--samples", "all", "-f", "md"], ["--samples"]),
                 ([*two, "-q", "-v"], ["-q"]),
                 ([*two, "--frobnicate"], ["--frobnicate"]),
                 ([*two, "--sizes"], ["--sizes"])):
@@ -256,8 +340,6 @@ class Refusals(Program):
                        "--iface", "--store", "--counts", "--algo", "--groups", "--peak"):
             self.refuses(64, ["bench", "-n", "2", option, "1"], option, "not in this release")
         self.refuses(64, ["bench", "-n", "2", "--host-overhead"], "--host-overhead", "not in this release")
-        for form in ("ndjson", "csv", "md"):
-            self.refuses(64, ["bench", "-n", "2", "-f", form], form, "not in this release")
         for name in ("run", "compare", "check", "report", "pairs", "topo", "doctor", "loss", "completions"):
             self.refuses(64, [name], f"'{name}'", "not in this release", "bench, info, schema")
 
