@@ -1,3 +1,4 @@
+#include <charconv>
 #include <map>
 #include <mutex>
 #include <string>
@@ -20,16 +21,37 @@ std::shared_ptr<Store> memory_store_named(const std::string& name) {
   return store;
 }
 
+constexpr std::string_view known = "tcp://host:port, file:///directory and memory://name";
+
+std::shared_ptr<Store> open_tcp(std::string_view address, std::string_view place,
+                                std::chrono::nanoseconds timeout) {
+  const auto colon = place.rfind(':');
+  auto host = place.substr(0, colon);
+  const auto digits = colon == std::string_view::npos ? "" : place.substr(colon + 1);
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (bracketed) host = host.substr(1, host.size() - 2);
+  int port = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+  const bool plain = bracketed || host.find_first_of(":[]/") == std::string_view::npos;
+  if (host.empty() || !plain || error != std::errc() || end != digits.data() + digits.size() ||
+      port < 1 || port > 65535)
+    internal::failf(Errc::invalid_argument,
+                    "store '{}': a name or an IPv4 address and a port is needed, as in "
+                    "tcp://host:29500, or an IPv6 address in brackets, tcp://[::1]:29500",
+                    address);
+  return make_tcp_store(std::string(host), port, timeout);
+}
+
 }  // namespace
 
-std::shared_ptr<Store> open_store(std::string_view address, std::chrono::nanoseconds) {
-  constexpr std::string_view known = "file:///directory and memory://name";
+std::shared_ptr<Store> open_store(std::string_view address, std::chrono::nanoseconds timeout) {
   const auto colon = address.find("://");
   if (colon == std::string_view::npos)
     internal::failf(Errc::invalid_argument, "store '{}' is no address: this version knows {}",
                     address, known);
   const auto scheme = address.substr(0, colon);
   const std::string rest(address.substr(colon + 3));
+  if (scheme == "tcp") return open_tcp(address, rest, timeout);
   if (scheme == "file") {
     if (!rest.starts_with('/'))
       internal::failf(Errc::invalid_argument,

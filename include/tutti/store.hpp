@@ -55,11 +55,20 @@ std::shared_ptr<Store> make_memory_store();
 /// work there. Use a fresh directory for every run: the store never empties it.
 std::shared_ptr<Store> make_file_store(const std::string& directory);
 
+/// Connects to a StoreServer; tries again with growing pauses until `timeout`, which is also how
+/// long a call without a deadline waits for its answer. host: a name, an IPv4 or an IPv6 address.
+/// One connection, which any number of threads use at a time.
+/// @throws Error timeout, invalid_argument when something else answers at that port. Calls throw
+/// peer_lost when the server is gone, and resource_exhausted when it is full.
+std::shared_ptr<Store> make_tcp_store(const std::string& host, int port,
+                                      std::chrono::nanoseconds timeout);
+
 /// The part of `base` whose keys begin with `prefix`.
 std::shared_ptr<Store> make_prefix_store(std::shared_ptr<Store> base, std::string prefix);
 
-/// A store from its address: "file:///directory", or "memory://name": one store per name in this
-/// process, for as long as somebody holds it.
+/// A store from its address: "tcp://host:port" with an IPv6 address in brackets,
+/// "file:///directory", or "memory://name": one store per name in this process, for as long as
+/// somebody holds it.
 /// @throws Error invalid_argument for bad syntax, unsupported for another scheme.
 std::shared_ptr<Store> open_store(std::string_view address,
                                   std::chrono::nanoseconds timeout = std::chrono::seconds(60));

@@ -18,6 +18,7 @@
 #include <tutti/rows.hpp>
 #include <tutti/shape.hpp>
 #include <tutti/store.hpp>
+#include <tutti/store_server.hpp>
 #include <tutti/tensor.hpp>
 #include <tutti/trace.hpp>
 #include <tutti/version.hpp>

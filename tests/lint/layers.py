@@ -5,8 +5,8 @@ import tree
 
 # The public headers from the bottom up; one includes its own layer and those below it.
 LAYERS = [
-    "call_options cluster deadline device dtype error half log memory reduce_op rows shape store tensor "
-    "version work",
+    "call_options cluster deadline device dtype error half log memory reduce_op rows shape store store_server "
+    "tensor version work",
     "backend",
     "process_group trace",
     "coalesce init",

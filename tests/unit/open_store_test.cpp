@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <tutti/store.hpp>
+#include <tutti/store_server.hpp>
 
 #include "support/errors.hpp"
 #include "unit/temporary_directory.hpp"
@@ -36,10 +37,27 @@ TEST(OpenStore, ForgetsAMemoryStoreThatNobodyHolds) {
   EXPECT_EQ(open_store("memory://forgotten")->try_get("key"), std::nullopt);
 }
 
+TEST(OpenStore, OpensAStoreOverTcpByNameAndByBothKindsOfAddress) {
+  StoreServer server;  // Every interface.
+  const auto port = std::to_string(server.port());
+  open_store("tcp://127.0.0.1:" + port, 5s)->set("key", "value");
+  for (const auto* host : {"127.0.0.1", "localhost", "[::1]"})
+    EXPECT_EQ(open_store("tcp://" + std::string(host) + ":" + port, 5s)->get_text("key", 1s),
+              "value")
+        << host;
+}
+
 TEST(OpenStore, RefusesWhatIsNoAddress) {
   for (const auto* address : {"/tmp", "file:/tmp", "", "mem", "file://", "file://tmp", "memory://"})
     expect_error(Errc::invalid_argument, {std::string("'") + address + "'", "file:///"},
                  [&] { (void)open_store(address); });
+  for (const auto* address :
+       {"tcp://", "tcp://host", "tcp://host:", "tcp://:29500", "tcp://host:0", "tcp://host:65536",
+        "tcp://host:-1", "tcp://host:80x", "tcp://host: 80", "tcp://::1:29500", "tcp://[::1]",
+        "tcp://[]:29500", "tcp://[::1:29500", "tcp://host:29500/", "tcp://a:b:29500",
+        "tcp://host:99999999999"})
+    expect_error(Errc::invalid_argument, {std::string("'") + address + "'", "tcp://host:29500"},
+                 [&] { (void)open_store(address, 100ms); });
 }
 
 TEST(OpenStore, RefusesASchemeThatItDoesNotKnow) {

@@ -13,6 +13,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tutti/store_server.hpp>
+
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
 #include "unit/processes.hpp"
@@ -50,6 +52,11 @@ std::function<std::shared_ptr<Store>()> in_files() {
     return make_file_store(directory->path());
   };
 }
+std::function<std::shared_ptr<Store>()> over_tcp() {
+  return [server = std::make_shared<StoreServer>(StoreServerOptions{.host = "127.0.0.1"})] {
+    return make_tcp_store("127.0.0.1", server->port(), 20s);
+  };
+}
 const std::string prefix = "group/0.1/";
 std::vector<Kind> kinds() {
   const auto prefixed = [](auto base) {
@@ -57,8 +64,10 @@ std::vector<Kind> kinds() {
   };
   return {{"memory", 0, in_memory},
           {"file", 0, in_files},
+          {"tcp", 0, over_tcp},
           {"prefix_of_memory", prefix.size(), prefixed(in_memory)},
-          {"prefix_of_file", prefix.size(), prefixed(in_files)}};
+          {"prefix_of_file", prefix.size(), prefixed(in_files)},
+          {"prefix_of_tcp", prefix.size(), prefixed(over_tcp)}};
 }
 std::ostream& operator<<(std::ostream& out, const Kind& kind) {
   return out << kind.name;
@@ -284,6 +293,21 @@ TEST_P(AnyStore, OddKeysAreKeysOfTheirOwn) {
     ASSERT_EQ(store->get_text(keys[i + 1], 0s), std::to_string(i + 1))
         << "'" << keys[i + 1] << "' after '" << keys[i] << "' was erased";
   }
+}
+
+// They share one object, not only one table: who waits in it delays nobody.
+TEST_P(AnyStore, ThreadsOfOneStoreDoNotWaitForEachOther) {
+  test::on_threads(8, [&](int rank) {
+    const auto mine = "of " + std::to_string(rank);
+    const auto next = "of " + std::to_string(rank + 1);
+    if (rank < 7) {  // The last one starts the chain.
+      EXPECT_EQ(store->get_text(next, 20s), next);
+    }
+    for (int i = 0; i < 20; ++i) store->add("counter", 1);
+    store->set(mine, mine);
+  });
+  EXPECT_EQ(store->get_text("of 0", 0s), "of 0");
+  EXPECT_EQ(store->add("counter", 0), 160);
 }
 
 TEST_P(AnyStore, EightThreadsLoseNoAdd) {
