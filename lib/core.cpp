@@ -196,7 +196,13 @@ Work Core::issue(Op& op, const CallOptions& options, bool blocking) {
 
 void Core::run_slowly(Op& op, const CallOptions& options) {
   Work work = issue(op, options, true);
-  if (work.state() != nullptr) std::move(work).release()->order(options.stream);
+  if (work.state() != nullptr) follow(std::move(work), options.stream);
+}
+
+void Core::follow(Work work, Stream stream) {
+  work.order(stream);  // On host memory it waits.
+  if (work.done()) return work.wait();
+  (void)std::move(work).release();
 }
 
 void Core::check_numbered(Op& op, const CallOptions& options, const Call& call, bool supported) {
@@ -320,6 +326,10 @@ Work Core::lower(Op& op, const CallOptions& options, bool blocking) {
 
 // Sub-groups.
 
+std::string Core::exchange_key(std::string_view what, int rank) const {
+  return fmt::format("{}/{}/{}", what, splits_, rank);
+}
+
 std::vector<std::array<std::int64_t, 2>> Core::exchange(std::array<std::int64_t, 2> mine,
                                                         std::string_view what) {
   std::vector<std::array<std::int64_t, 2>> all(static_cast<std::size_t>(bounds_.size));
@@ -332,18 +342,35 @@ std::vector<std::array<std::int64_t, 2>> Core::exchange(std::array<std::int64_t,
   }
   // A device would have to be synchronised with; the store is on the host anyway.
   check_usable(what);
-  const auto key = [&](int rank) { return fmt::format("{}/{}/{}", what, splits_, rank); };
   const auto limit = Deadline::after(options_.timeout);
-  options_.store->set(key(bounds_.rank), std::as_bytes(std::span(mine)));
+  options_.store->set(exchange_key(what, bounds_.rank), std::as_bytes(std::span(mine)));
   for (int r = 0; r < bounds_.size; ++r) {
-    const auto bytes = options_.store->get(key(r), limit);
+    const auto bytes = options_.store->get(exchange_key(what, r), limit);
     auto& theirs = all[static_cast<std::size_t>(r)];
-    if (bytes.size() != sizeof theirs)
-      failf(Errc::backend, "store key '{}' has {} bytes; expected {}", key(r), bytes.size(),
-            sizeof theirs);
-    std::memcpy(theirs.data(), bytes.data(), sizeof theirs);
+    if (bytes.size() == sizeof theirs) {
+      std::memcpy(theirs.data(), bytes.data(), sizeof theirs);
+      continue;
+    }
+    ++splits_;  // Like the others: the next exchange has keys of its own.
+    const std::string_view why(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    throw Error(Errc::mismatch, fmt::format("rank {} {}", r, why),
+                {.group = options_.name, .operation = std::string(what), .rank = r});
   }
   return all;
+}
+
+void Core::refuse_exchange(std::string_view what, const Error& why) {
+  check_usable(what);
+  if (bounds_.device.type != DeviceType::cpu) {
+    options_.store->set(exchange_key(what, bounds_.rank),
+                        std::string_view(fmt::format("refused {}: {}", what, why.message())));
+    ++splits_;
+    throw Error(why);
+  }
+  if (collecting_on.load() == std::this_thread::get_id()) throw Error(why);  // Nobody waits.
+  Op gather{.kind = Operation::all_gather};
+  const std::span<Op> ops(&gather, 1);
+  refuse(ops, number(ops, {.name = what}, true, false), why, gather);
 }
 
 ProcessGroup Core::make_part(std::span<const int> ranks, int rank, const std::string& part) {
@@ -373,10 +400,9 @@ std::optional<ProcessGroup> Core::split(int color, int key) {
   return make_part(ranks, static_cast<int>(me), fmt::format("{}.{}", number, color));
 }
 
-std::optional<ProcessGroup> Core::subset(std::span<const int> ranks) {
-  // Checked on every rank alike, so a bad list is refused everywhere before anything is sent.
+void Core::check_subset(std::span<const int> ranks) const {
+  if (ranks.empty()) failf(Errc::invalid_argument, "subset of group '{}' is empty", options_.name);
   std::vector<bool> seen(static_cast<std::size_t>(bounds_.size));
-  Hash hash;
   for (const int r : ranks) {
     if (r < 0 || r >= bounds_.size || seen[static_cast<std::size_t>(r)])
       failf(Errc::invalid_argument,
@@ -384,9 +410,17 @@ std::optional<ProcessGroup> Core::subset(std::span<const int> ranks) {
             fmt::join(ranks, ", "), options_.name, r,
             r < 0 || r >= bounds_.size ? "no rank" : "there twice", bounds_.size - 1);
     seen[static_cast<std::size_t>(r)] = true;
-    hash.add(static_cast<std::uint64_t>(r));
   }
-  if (ranks.empty()) failf(Errc::invalid_argument, "subset of group '{}' is empty", options_.name);
+}
+
+std::optional<ProcessGroup> Core::subset(std::span<const int> ranks) {
+  Hash hash;
+  try {
+    check_subset(ranks);
+  } catch (const Error& error) {
+    refuse_exchange("subset", error);
+  }
+  for (const int r : ranks) hash.add(static_cast<std::uint64_t>(r));
   const auto mine = static_cast<std::int64_t>(hash.value());
   const auto all = exchange({mine, std::ssize(ranks)}, "subset");
   const auto number = splits_++;

@@ -161,7 +161,14 @@ class FileStore final : public Store {
 
   void write(std::string_view key, std::span<const std::byte> value) const {
     const auto path = directory_ / file_of(key);
-    if (path.parent_path() != directory_) fs::create_directories(path.parent_path());
+    if (path.parent_path() != directory_) {
+      std::error_code error;
+      fs::create_directories(path.parent_path(), error);
+      if (error) {
+        errno = error.value();
+        os_error("create", path.parent_path());
+      }
+    }
     // Under the lock there is one writer, so one name for the unfinished file is enough.
     const auto unfinished = directory_ / ".unfinished";
     {

@@ -58,11 +58,10 @@ class HostBackend::Task final : public HostState, public CallQueue::Job {
     std::exception_ptr thrown;
     try {
       backend_.run_in_turn(ops_, call_);
-    } catch (const Error& error) {
+    } catch (...) {
+      const Error error = to_error(std::current_exception());
       thrown = std::make_exception_ptr(backend_.with_place(error, ops_, call_));
       if (breaks_group(error.code())) backend_.abort(error.message());
-    } catch (...) {
-      thrown = std::current_exception();
     }
     if (posted_ != nullptr) {
       posted_->wait_until(Deadline::none());

@@ -88,6 +88,8 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
   [[noreturn]] void refuse(std::span<const Op> ops, const Call& call, const Error& why,
                            const Op& shown);
   void run_slowly(Op& op, const CallOptions& options);
+  /// What a blocking verb does with a Work: its error is thrown where it is known by now.
+  static void follow(Work work, Stream stream);
   Call make_call(const CallOptions& options, bool blocking) const noexcept {
     return {.stream = options.stream,
             .deadline = options.deadline,
@@ -107,8 +109,12 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
   std::pair<TraceRing*, std::uint64_t> trace_place(const Op& shown, const Call& call) noexcept;
   static std::uint64_t traced_seq(const Op& shown, const Call& call) noexcept;
 
+  std::string exchange_key(std::string_view what, int rank) const;
+  void check_subset(std::span<const int> ranks) const;
   std::vector<std::array<std::int64_t, 2>> exchange(std::array<std::int64_t, 2> mine,
                                                     std::string_view what);
+  /// exchange() without this rank, which refused what it is for; tells the others, and throws.
+  [[noreturn]] void refuse_exchange(std::string_view what, const Error& why);
   ProcessGroup make_part(std::span<const int> ranks, int rank, const std::string& part);
 
   GroupOptions options_;
@@ -166,7 +172,7 @@ inline void Core::run(Op& op, const CallOptions& options) {
   try {
     Work work = backend_->launch(ops, call);
     if (work.state() != nullptr) [[unlikely]]
-      std::move(work).release()->order(options.stream);
+      follow(std::move(work), options.stream);
   } catch (...) {
     collectives_.end(call.seq, TraceEntry::State::failed);
     throw_with_place(ops, call);

@@ -1,17 +1,21 @@
 #pragma once
 
 #include <exception>
+#include <new>
 
 #include <tutti/error.hpp>
 
 namespace tutti::internal {
 
-/// Any exception as an Error; one that is none becomes Errc::backend with its text.
+/// Any exception as an Error; one that is none becomes Errc::backend with its text, or
+/// Errc::resource_exhausted where memory ran out.
 inline Error to_error(const std::exception_ptr& thrown) {
   try {
     std::rethrow_exception(thrown);
   } catch (const Error& error) {
     return error;
+  } catch (const std::bad_alloc&) {
+    return {Errc::resource_exhausted, "out of memory"};
   } catch (const std::exception& error) {
     return {Errc::backend, error.what()};
   } catch (...) {

@@ -281,6 +281,20 @@ TEST_P(Streams, SubGroupsFollowTheRulesToo) {
   });
 }
 
+TEST_P(Streams, ABadSubsetOfOneRankIsToldToTheOthers) {
+  on_fake_ranks(world(), {}, [](const Place& at) {
+    const int last = at.group.size() - 1;
+    const bool bad = at.group.rank() == last;
+    for (const int wrong : {-7, -8}) {
+      const std::vector<int> list{bad ? wrong : 0};
+      expect_error(bad ? Errc::invalid_argument : Errc::mismatch, {"subset", std::to_string(wrong)},
+                   [&] { (void)at.group.subset(list); });
+    }
+    auto part = at.group.subset(std::vector{last});
+    EXPECT_EQ(part.has_value(), bad);
+  });
+}
+
 TEST_P(Streams, MessagesFollowTheRulesToo) {
   expect_rule(world(), [](const Place& at) {
     const TensorView data = at.make();

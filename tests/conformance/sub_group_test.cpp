@@ -213,6 +213,25 @@ class SubGroupsCompared : public SubGroups {};
 INSTANTIATE_TEST_SUITE_P(Worlds, SubGroupsCompared, testing::ValuesIn(worlds_that_compare()),
                          CaseName());
 
+TEST_P(SubGroupsCompared, ABadSubsetOfOneRankIsToldToTheOthers) {
+  on_ranks(world(), [](ProcessGroup& group) {
+    const int last = group.size() - 1;
+    for (const int wrong : {group.size(), -1}) {
+      const std::vector<int> list{group.rank() == last ? wrong : 0};
+      if (group.rank() == last)
+        expect_error(Errc::invalid_argument, {"subset", std::to_string(wrong)},
+                     [&] { (void)group.subset(list); });
+      else
+        expect_error(Errc::mismatch,
+                     {"rank " + std::to_string(last), "refused", "subset", std::to_string(wrong)},
+                     [&] { (void)group.subset(list); });
+      expect_usable(group);
+    }
+    auto part = group.subset(std::vector{last});
+    EXPECT_EQ(part.has_value(), group.rank() == last);
+  });
+}
+
 TEST_P(SubGroupsCompared, AMismatchInOneIsNamedThere) {
   on_ranks(world(), [](ProcessGroup& group) {
     auto part = group.split(0);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -419,6 +420,16 @@ TEST(FileStore, ALostDirectoryIsAnErrorThatNamesIt) {
   std::filesystem::remove_all(inside);
   expect_error(Errc::backend, {inside}, [&] { store->set("key", "value"); });
   expect_error(Errc::backend, {inside}, [&] { store->add("key", 1); });
+}
+
+TEST(FileStore, AFileInTheWayOfALongKeyIsAnErrorThatNamesIt) {
+  const TemporaryDirectory directory;
+  const std::string key(300, 'k');
+  const auto way = directory.path() + "/" + key.substr(0, 200) + "+";
+  std::ofstream(way) << "in the way";
+  const auto store = make_file_store(directory.path());
+  expect_error(Errc::backend, {way}, [&] { store->set(key, "value"); });
+  store->set("short", "value");
 }
 
 TEST(FileStore, ProcessesLoseNoAdd) {
