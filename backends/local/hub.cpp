@@ -1,6 +1,7 @@
 #include "hub.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -22,6 +23,11 @@ void pause() noexcept {
 #endif
 }
 
+constexpr int spins = 1000;  // A pause is about 50 ns.
+constexpr int yields = 50;
+constexpr int waits_without_yields = 1000;  // After a long one.
+constexpr std::chrono::milliseconds long_yield(1);
+
 }  // namespace
 
 const Op& Round::collective(int rank, std::size_t k) const {
@@ -38,7 +44,7 @@ std::size_t Round::collectives() const {
 Hub::Hub(std::string group, int size)
     : group_(std::move(group)),
       size_(size),
-      spins_(size <= static_cast<int>(std::thread::hardware_concurrency()) ? 2000 : 0),
+      spins_(size <= static_cast<int>(std::thread::hardware_concurrency()) ? spins : 0),
       joined_(static_cast<std::size_t>(size)),
       gone_(static_cast<std::size_t>(size)),
       last_(static_cast<std::size_t>(size), -1) {
@@ -81,15 +87,19 @@ Round& Hub::find(std::uint64_t seq) {
   auto& round = rounds_.back();
   round.seq = seq;
   std::ranges::fill(round.slots, Round::Slot{});
-  round.arrived = round.left = 0;
+  round.arrived = 0;
   round.error.reset();
   round.finished.store(0, std::memory_order_relaxed);
+  round.left.store(0, std::memory_order_relaxed);
   round.state.store(Round::State::open, std::memory_order_relaxed);
   return round;
 }
 
 void Hub::depart(Round& round) noexcept {
-  if (++round.left < size_) return;
+  if (round.left.fetch_add(1) + 1 == size_) recycle(round);
+}
+
+void Hub::recycle(Round& round) noexcept {
   const auto it = std::ranges::find_if(rounds_, [&](const Round& r) { return &r == &round; });
   spare_.splice(spare_.begin(), rounds_, it);
 }
@@ -147,6 +157,45 @@ Error Hub::missing(Errc code, const Round& round, std::span<const Op> ops, const
                   absent, internal::describe(ops, call)));
 }
 
+/// Keeps the core for a bounded time. False: what is waited for needs longer.
+template <typename Over>
+bool Hub::spin(const Over& over) const noexcept {
+  for (int i = 0; i < spins_; ++i) {
+    if (over()) return true;
+    pause();
+  }
+  return false;
+}
+
+/// Looks for a bounded time. False: sleep now. Where ranks outnumber the cores, each gives its core
+/// to another, which costs less than a sleep; unless another program takes it for a time slice.
+/// Then the next waits sleep.
+template <typename Over>
+bool Hub::look(const Over& over) noexcept {
+  if (spins_ != 0) return spin(over);
+  if (unyielding_.load(std::memory_order_relaxed) > 0) {
+    unyielding_.fetch_sub(1, std::memory_order_relaxed);
+    return over();
+  }
+  const auto begin = Deadline::Clock::now();
+  bool seen = over();
+  for (int i = 0; i < yields && !seen; ++i) {
+    std::this_thread::yield();
+    seen = over();
+  }
+  if (Deadline::Clock::now() - begin > long_yield)
+    unyielding_.store(waits_without_yields, std::memory_order_relaxed);
+  return seen;
+}
+
+/// The lock is held for less time than it takes to sleep and be woken.
+std::unique_lock<std::mutex> Hub::acquire() const {
+  std::unique_lock lock(mutex_, std::defer_lock);
+  spin([&] { return lock.try_lock(); });
+  if (!lock.owns_lock()) lock.lock();
+  return lock;
+}
+
 /// Waits until the round is no longer open, at most for the call's deadline.
 bool Hub::wait_open(Round& round, std::unique_lock<std::mutex>& lock, const Call& call) {
   const auto over = [&] {
@@ -158,36 +207,39 @@ bool Hub::wait_open(Round& round, std::unique_lock<std::mutex>& lock, const Call
     return false;
   };
   if (over()) return true;
-  lock.unlock();
-  for (int i = 0; i < spins_; ++i) {
-    if (round.state.load(std::memory_order_acquire) != Round::State::open) break;
-    pause();
-  }
-  lock.lock();
-  if (over()) return true;
   const auto limit = call.limit();  // The clock is read here and not before.
-  if (limit.is_none()) {
+  bool in_time = true;
+  ++sleepers_;
+  if (limit.is_none())
     moved_.wait(lock, over);
-    return true;
-  }
-  return moved_.wait_until(lock, limit.time(), over);
+  else
+    in_time = moved_.wait_until(lock, limit.time(), over);
+  --sleepers_;
+  return in_time;
 }
 
 Round& Hub::enter(int rank, std::span<const Op> ops, const Call& call) {
-  std::unique_lock lock(mutex_);
+  auto lock = acquire();
   if (cause_) throw internal::broken(*cause_);
   auto& round = find(call.seq);
   round.slots[static_cast<std::size_t>(rank)] = {ops, &call};
   last_[static_cast<std::size_t>(rank)] = static_cast<std::int64_t>(call.seq);
+  bool wake = false;
   if (++round.arrived == size_ && round.state.load() == Round::State::open) {
     round.error = compare(round);
     round.state.store(round.error ? Round::State::failed : Round::State::running,
                       std::memory_order_release);
-    moved_.notify_all();
+    wake = sleepers_.load() != 0;
   }
+  lock.unlock();
+  if (wake) moved_.notify_all();
+  const auto state = [&] { return round.state.load(std::memory_order_acquire); };
+  look([&] { return state() != Round::State::open; });
+  if (state() == Round::State::running) return round;
+  lock.lock();
   const bool in_time = wait_open(round, lock, call);
-  if (round.state.load() == Round::State::running) return round;
-  if (round.state.load() == Round::State::failed) {
+  if (state() == Round::State::running) return round;
+  if (state() == Round::State::failed) {
     const Error error = *round.error;
     depart(round);
     throw Error(error);
@@ -204,23 +256,25 @@ Round& Hub::enter(int rank, std::span<const Op> ops, const Call& call) {
 
 void Hub::finish_step(Round& round, int step) noexcept {
   const int all = size_ * (step + 1);
-  if (round.finished.fetch_add(1, std::memory_order_acq_rel) + 1 >= all) {
-    const std::lock_guard lock(mutex_);
+  // In one order with sleepers_ below: either this rank sees the sleeper, or the sleeper this step.
+  if (round.finished.fetch_add(1) + 1 >= all) {
+    if (sleepers_.load() == 0) return;
+    { const std::lock_guard lock(mutex_); }  // Who counted itself is asleep by now.
     moved_.notify_all();
     return;
   }
-  const auto over = [&] { return round.finished.load(std::memory_order_acquire) >= all; };
-  for (int i = 0; i < spins_; ++i) {
-    if (over()) return;
-    pause();
-  }
+  const auto over = [&] { return round.finished.load() >= all; };
+  if (look(over)) return;
   std::unique_lock lock(mutex_);
+  ++sleepers_;
   moved_.wait(lock, over);
+  --sleepers_;
 }
 
 void Hub::leave_round(Round& round) noexcept {
-  const std::lock_guard lock(mutex_);
-  depart(round);
+  if (round.left.fetch_add(1) + 1 < size_) return;
+  const auto lock = acquire();
+  recycle(round);
 }
 
 void Hub::refuse_round(int rank, std::span<const Op> ops, const Call& call,

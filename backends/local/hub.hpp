@@ -29,12 +29,13 @@ struct Round {
   };
 
   std::uint64_t seq = 0;
-  std::vector<Slot> slots;  // By rank.
-  int arrived = 0;          // Ranks that came or refused.
-  int left = 0;
-  std::atomic<State> state{State::open};
-  std::optional<Error> error;    // Why it failed, the same for everybody.
-  std::atomic<int> finished{0};  // Steps that ranks have ended, over all operations.
+  std::vector<Slot> slots;     // By rank.
+  int arrived = 0;             // Ranks that came or refused.
+  std::optional<Error> error;  // Why it failed, the same for everybody.
+  // Ranks look at these while others write what is above.
+  alignas(64) std::atomic<State> state{State::open};
+  alignas(64) std::atomic<int> finished{0};  // Steps that ranks have ended, over all operations.
+  std::atomic<int> left{0};
 
   /// Operation number `k` of the collectives of a rank; point-to-point among them is not counted.
   const Op& collective(int rank, std::size_t k) const;
@@ -82,20 +83,28 @@ class Hub {
  private:
   using Pair = std::tuple<int, int, int>;  // Sender, receiver, tag.
 
+  std::unique_lock<std::mutex> acquire() const;
   Round& find(std::uint64_t seq);                    // Under the lock.
   void depart(Round& round) noexcept;                // Under the lock.
+  void recycle(Round& round) noexcept;               // Under the lock.
   std::optional<Error> compare(const Round& round);  // Under the lock.
   bool wait_open(Round& round, std::unique_lock<std::mutex>& lock, const Call& call);
+  template <typename Over>
+  bool spin(const Over& over) const noexcept;
+  template <typename Over>
+  bool look(const Over& over) noexcept;
   Error missing(Errc code, const Round& round, std::span<const Op> ops, const Call& call,
                 const char* what) const;
   void complete(Post& a, Post& b) noexcept;
 
   const std::string group_;
   const int size_;
-  const int spins_;  // Looks at a flag before sleeping; none when ranks outnumber the cores.
+  const int spins_;  // Looks at a flag that keep the core; none when ranks outnumber the cores.
+  std::atomic<int> unyielding_{0};  // So many waits to come do not yield.
 
   mutable std::mutex mutex_;
   std::condition_variable moved_;
+  std::atomic<int> sleepers_{0};  // Ranks that wait for a round on moved_; changed under the lock.
   std::optional<Error> cause_;
   std::vector<bool> joined_;
   std::vector<bool> gone_;
