@@ -83,21 +83,16 @@ void CallQueue::submit(std::uint64_t seq, std::shared_ptr<Job> job) {
   moved_.notify_all();
 }
 
-void CallQueue::submit(std::shared_ptr<Job> job) {
-  std::exception_ptr failed;
+void CallQueue::submit(const std::shared_ptr<Job>& job) {
   try {
     const std::lock_guard lock(mutex_);
-    if (!stop_) {
-      start_worker();
-      soon_.push_back(std::move(job));
-    }
+    if (stop_) tutti::fail(Errc::aborted, "the group has been destroyed");
+    start_worker();
+    soon_.push_back(job);
   } catch (...) {
-    failed = std::current_exception();
+    return job->drop(to_error(std::current_exception()));
   }
-  if (job == nullptr)
-    moved_.notify_all();
-  else
-    job->drop(failed ? to_error(failed) : Error(Errc::aborted, "the group has been destroyed"));
+  moved_.notify_all();
 }
 
 void CallQueue::fail(const Error& why) noexcept {

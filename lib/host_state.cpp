@@ -64,7 +64,7 @@ std::shared_ptr<Work::State> HostState::then(std::function<void()> next) {
   return after;
 }
 
-void HostState::finish(std::exception_ptr error) noexcept {
+void HostState::finish(const std::exception_ptr& error) noexcept {
   std::vector<std::shared_ptr<Continuation>> next;
   {
     const std::lock_guard lock(mutex_);
@@ -74,11 +74,11 @@ void HostState::finish(std::exception_ptr error) noexcept {
     done_.store(true, std::memory_order_release);
     changed_.notify_all();
   }
-  for (auto& after : next) {
+  for (const auto& after : next) {
     if (error)
       after->finish(error);
     else
-      queue_->submit(std::move(after));
+      queue_->submit(after);
   }
 }
 

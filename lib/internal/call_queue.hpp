@@ -53,7 +53,7 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   /// Whether this thread runs a continuation of this queue: a blocking call would wait for itself.
   bool in_continuation() const noexcept;
   /// Runs `job` on the worker soon.
-  void submit(std::shared_ptr<Job> job);
+  void submit(const std::shared_ptr<Job>& job);
 
   /// Wakes everybody who waits for a turn with this error, and drops all numbered jobs.
   void fail(const Error& why) noexcept;

@@ -65,7 +65,7 @@ class HostState : public Work::State {
   bool forked() const noexcept { return queue_->forked(); }
   /// Null: it went well. The first call counts; later ones are ignored. Whoever calls it holds a
   /// reference: the waiter may drop its own at once.
-  void finish(std::exception_ptr error) noexcept;
+  void finish(const std::exception_ptr& error) noexcept;
 
  private:
   class Continuation;

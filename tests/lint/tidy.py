@@ -10,5 +10,7 @@ command = [tree.program("run-clang-tidy-14"), "-quiet", "-p", build, rf"^{root}/
 done = subprocess.run(command, capture_output=True, text=True, check=False)
 plain = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)  # It always colours.
 found = sorted({line for line in plain.splitlines() if ": error: " in line or ": warning: " in line})
+if done.returncode and not found:  # It failed in another way, for example without the folder of a build.
+    found = plain.splitlines()[-20:] + done.stderr.splitlines()[-20:]
 print("\n".join(found) or "clean")
 sys.exit(1 if found or done.returncode else 0)
