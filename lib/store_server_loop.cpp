@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/uio.h>
@@ -231,6 +232,9 @@ void StoreServerLoop::accept_all(int listener, Clock::time_point now) {
     const int error = errno;
     if (error == EAGAIN || error == EWOULDBLOCK) return;
     if (no_descriptor(error)) {
+      // The kernel looks for a descriptor first, and for somebody who is waiting only then.
+      pollfd waiting{listener, POLLIN, 0};
+      if (::poll(&waiting, 1, 0) <= 0) return;
       if (!drop_oldest_stranger()) {
         refuse(listener);
         if (!listening_) return;

@@ -48,7 +48,8 @@ class Backoff {
 /// Why an attempt failed that may be repeated.
 struct Problem {
   std::string text;
-  bool full = false;
+  bool full = false;    ///< The server has no room.
+  bool in_time = true;  ///< Not because the time was up.
 };
 
 /// False when the time is up.
@@ -90,7 +91,8 @@ class Attempt {
     tune(socket_);
     if (::connect(socket_.fd(), address.get(), address.size) != 0 && errno != EINPROGRESS)
       throw Problem{system_text(errno)};
-    if (!wait_for(socket_, POLLOUT, deadline_)) throw Problem{"no answer to connecting"};
+    if (!wait_for(socket_, POLLOUT, deadline_))
+      throw Problem{"no answer to connecting", false, false};
     int error = 0;
     socklen_t size = sizeof(error);
     if (::getsockopt(socket_.fd(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
@@ -124,7 +126,8 @@ class Attempt {
     std::size_t got = 0;
     while (got < bytes.size()) {
       if (!wait_for(socket_, POLLIN, deadline_))
-        throw Problem{"connected, but it did not answer the greeting; is it a store of tutti?"};
+        throw Problem{"connected, but it did not answer the greeting; is it a store of tutti?",
+                      false, false};
       const auto n = ::recv(socket_.fd(), bytes.data() + got, bytes.size() - got, 0);
       if (n == 0) throw Problem{"connected, but the other side closed the connection"};
       if (n < 0) {
@@ -155,24 +158,25 @@ Descriptor connect_to_store(const std::string& host, int port, std::chrono::nano
   Deadline full_until;
   Problem problem;
   for (int attempts = 1;; ++attempts) {
-    problem = {};
-    const auto addresses = resolve(host, port, false, problem.text);
+    std::string unknown;
+    const auto addresses = resolve(host, port, false, unknown);
+    if (addresses.empty()) problem = {.text = unknown};
     for (const auto& address : addresses) {
       const auto until = std::min(deadline.time(), Clock::now() + attempt_limit);
       try {
         return Attempt(name, address, Deadline::at(until)).greet();
       } catch (const Problem& why) {
-        problem = why;
+        // An attempt that was cut short by the end says less than the one before.
+        if (why.in_time || problem.text.empty()) problem = why;
       }
     }
-    if (problem.full && !full_until.is_set()) full_until = full_limit;
-    if (!problem.full) full_until = {};
-    if (deadline.expired() || full_until.expired())
-      failf(problem.full ? Errc::resource_exhausted : Errc::timeout,
-            "store {}: cannot join within {:.3g} s ({} attempts): {}", name,
-            std::chrono::duration<double>(full_until.expired() ? full_limit : timeout).count(),
-            attempts, problem.text);
+    full_until = !problem.full ? Deadline() : full_until.is_set() ? full_until : full_limit;
     std::this_thread::sleep_for(std::min(backoff.next(), deadline.remaining()));
+    if (!deadline.expired() && !full_until.expired()) continue;
+    failf(problem.full ? Errc::resource_exhausted : Errc::timeout,
+          "store {}: cannot join within {:.3g} s ({} attempts): {}", name,
+          std::chrono::duration<double>(full_until.expired() ? full_limit : timeout).count(),
+          attempts, problem.text);
   }
 }
 
