@@ -53,6 +53,7 @@ BAD = [
     (words, "docs/use.md", "Go to /ro" "ot/tutti.\n", "one machine"),
     (words, "docs/use.md", "cd /wo" "rk/main && make\n", "one machine"),
     (words, "docs/use.md", "ninja -C /tmp/bu" "ild-1\n", "one machine"),
+    (words, "docs/use.md", "It printed @N" "@.\n", "filled in"),
     (versions, "CHANGELOG.md", "# Changes\n\n## 1.2.2\n", "is 1.2.2, meson.build says 1.2.3"),
     (versions, "CHANGELOG.md", "# Changes\n", "no heading"),
     (environment, "lib/init.cpp", 'auto r = read("TUTTI_NEW");\n', "TUTTI_NEW is not in the table"),

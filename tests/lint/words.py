@@ -1,4 +1,4 @@
-"""Words that do not belong into a finished tree: promises, and paths of one machine."""
+"""Words that do not belong into a finished tree: promises, paths of one machine, and in documents places to be filled in."""
 import re
 
 import tree
@@ -6,12 +6,15 @@ import tree
 # Written so that this file does not contain what it looks for.
 PROMISE = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]) + r")\b")
 PATH = re.compile(r"(?<![\w.$}~/-])/((work|root|farm)(?![\w-])|home/\w+|tmp/build)")
+PLACE = re.compile(r"@\w+@")
 
 
 def check(root):
     found = []
     for path in tree.files(root):
         for number, line in tree.lines(path):
+            if path.suffix == ".md" and (match := PLACE.search(line)):
+                found.append(f"{path.relative_to(root)}:{number}: '{match[0]}' has not been filled in")
             if match := PROMISE.search(line):
                 found.append(f"{path.relative_to(root)}:{number}: '{match[0]}': finish it or open an issue")
             if match := PATH.search(line):
