@@ -1,8 +1,86 @@
 #include <tutti/init.hpp>
 
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <charconv>
+#include <exception>
+#include <string>
+#include <utility>
+
+#include <tutti/store_server.hpp>
+
+#include "internal/cluster.hpp"
 #include "internal/fail.hpp"
 
 namespace [[gnu::visibility("default")]] tutti {
+namespace {
+
+constexpr std::string_view tcp = "tcp://";
+constexpr auto leave_timeout = std::chrono::seconds(10);
+/// While an exception unwinds there is nobody to be polite to for long.
+constexpr auto unwinding_leave_timeout = std::chrono::seconds(1);
+
+/// A store's server and this process's own connection to it.
+struct HostedStore {
+  std::unique_ptr<StoreServer> server{};
+  std::shared_ptr<Store> client{};
+  int unwinding = std::uncaught_exceptions();
+
+  HostedStore() = default;
+  HostedStore(const HostedStore&) = delete;
+  HostedStore& operator=(const HostedStore&) = delete;
+  ~HostedStore() {
+    client.reset();
+    if (server == nullptr) return;
+    const bool unwinds = std::uncaught_exceptions() > unwinding;
+    server->wait_until_left(unwinds ? unwinding_leave_timeout : leave_timeout);
+  }
+};
+
+/// What to listen on so that everybody reaches `host`: a number is meant as it is. A name may mean
+/// another address here than elsewhere (Debian gives a host's own name 127.0.1.1).
+std::string listen_address(const std::string& host) {
+  in6_addr number{};
+  const bool numeric = ::inet_pton(AF_INET, host.c_str(), &number) == 1 ||
+                       ::inet_pton(AF_INET6, host.c_str(), &number) == 1;
+  return numeric || host == "localhost" ? host : "";
+}
+
+std::shared_ptr<Store> host_store(const std::string& address, std::chrono::nanoseconds timeout) {
+  const auto place = std::string_view(address).substr(tcp.size());
+  const auto colon = std::min(place.rfind(':'), place.size());
+  std::string host(place.substr(0, colon));
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  int port = 0;
+  (void)std::from_chars(place.data() + colon + (colon < place.size() ? 1 : 0),
+                        place.data() + place.size(), port);
+  if (host.empty() || port < 1 || port > 65535) return open_store(address, timeout);  // It says.
+  auto hosted = std::make_shared<HostedStore>();
+  try {
+    hosted->server = std::make_unique<StoreServer>(
+        StoreServerOptions{.host = listen_address(host), .port = port});
+  } catch (const Error& error) {
+    internal::failf(error.code(),
+                    "rank 0 cannot host the store at {}: {}; TUTTI_STORE_PORT sets another port",
+                    address, error.message());
+  }
+  hosted->client = open_store(address, timeout);
+  return {hosted, hosted->client.get()};
+}
+
+}  // namespace
+
+std::shared_ptr<Store> open_store(const ClusterInfo& info, std::chrono::nanoseconds timeout) {
+  if (info.store.empty())
+    internal::failf(Errc::invalid_argument,
+                    "{} ranks need a store to find each other, and {} tells no address; set "
+                    "TUTTI_STORE, or MASTER_ADDR and MASTER_PORT (the host of rank 0)",
+                    info.size, info.launcher.empty() ? "no launcher" : info.launcher);
+  const bool hosts = info.hosts_store && info.rank == 0 && info.store.starts_with(tcp);
+  auto store = hosts ? host_store(info.store, timeout) : open_store(info.store, timeout);
+  return info.run.empty() ? store : make_prefix_store(std::move(store), info.run);
+}
 
 ProcessGroup init(const InitOptions& options) {
   if (options.rank.has_value() != options.size.has_value())
@@ -26,12 +104,13 @@ ProcessGroup init(const InitOptions& options) {
   }
   if (group.store == nullptr && group.size > 1) {
     if (!told) told = environment.detect();
-    if (!told || told->store.empty())
-      internal::failf(Errc::invalid_argument,
-                      "init: {} ranks need a store to find each other; set GroupOptions::store or "
-                      "TUTTI_STORE=file:///directory",
-                      group.size);
-    group.store = open_store(told->store);
+    if (!told) {
+      told = ClusterInfo{};
+      if (options.environment == nullptr) internal::read_store(*told);
+    }
+    told->rank = group.rank;
+    told->size = group.size;
+    group.store = open_store(*told, group.timeout);
   }
   return ProcessGroup::create(group);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 
@@ -21,5 +22,13 @@ struct InitOptions {
 /// which needs another GroupOptions::name under the same store. Writes no environment variable.
 /// @throws Error not_initialized when neither the caller nor the environment tells rank and size.
 ProcessGroup init(const InitOptions& options = {});
+
+/// Where the ranks of `info` meet, with keys of its run alone. Rank 0 hosts the store when it has
+/// to (ClusterInfo::hosts_store); the last holder of what it got then waits, 10 seconds at most,
+/// until the other ranks have left.
+/// @throws Error invalid_argument when no address was told, timeout when nobody answers, backend
+///         when rank 0's port is taken or another program answers.
+std::shared_ptr<Store> open_store(const ClusterInfo& info,
+                                  std::chrono::nanoseconds timeout = std::chrono::minutes(5));
 
 }  // namespace tutti
