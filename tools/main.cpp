@@ -17,6 +17,8 @@
 #include "bench_command.hpp"
 #include "exit_code.hpp"
 #include "info.hpp"
+#include "launcher.hpp"
+#include "run_command.hpp"
 #include "schema.hpp"
 #include "text.hpp"
 
@@ -26,15 +28,15 @@ using tutti::tool::Exit;
 using tutti::tool::Failure;
 using tutti::tool::refuse;
 
-constexpr std::string_view present = "bench, info, schema";
-constexpr std::array<std::string_view, 9> later{"run",  "compare", "check", "report",     "pairs",
-                                                "topo", "doctor",  "loss",  "completions"};
+constexpr std::string_view present = "run, bench, info, schema";
+constexpr std::array<std::string_view, 8> later{"compare", "check",  "report", "pairs",
+                                                "topo",    "doctor", "loss",   "completions"};
 
 /// CLI11's own words for an unknown subcommand do not say which there are.
 void check_subcommand(const std::vector<std::string>& argv) {
   if (argv.size() < 2) refuse("no subcommand; there are: {} (see tutti --help)", present);
   const std::string& name = argv[1];
-  for (const char* known : {"bench", "info", "schema", "-h", "--help", "--version"})
+  for (const char* known : {"run", "bench", "info", "schema", "-h", "--help", "--version"})
     if (name == known) return;
   if (name.starts_with('-')) refuse("unknown option '{}' (see tutti --help)", name);
   if (std::find(later.begin(), later.end(), name) != later.end())
@@ -56,6 +58,10 @@ Exit run(int argc, char** argv) {
   app.require_subcommand(1);
   app.set_version_flag("--version", fmt::format("tutti {}", tutti::library_version_string()));
 
+  CLI::App* ranks = app.add_subcommand("run", "start N ranks of a program");
+  tutti::tool::RunCommand run_command;
+  run_command.define(*ranks);
+
   CLI::App* bench = app.add_subcommand("bench", "measure collectives; every result is checked");
   tutti::tool::BenchCommand command;
   command.define(*bench);
@@ -66,8 +72,11 @@ Exit run(int argc, char** argv) {
 
   app.add_subcommand("schema", "the JSON Schema of what bench -f json prints");
 
+  const bool runs = arguments[1] == "run";
   try {
-    app.parse(argc, argv);
+    // What follows the program to run is its own.
+    app.parse(runs ? static_cast<int>(tutti::tool::RunCommand::own_arguments(arguments)) : argc,
+              argv);
   } catch (const CLI::Success& success) {  // --help, --version
     app.exit(success);
     return Exit::ok;
@@ -76,6 +85,7 @@ Exit run(int argc, char** argv) {
     refuse("{} (see tutti{} --help)", error.what(), name);
   }
 
+  if (runs) return static_cast<Exit>(launch(run_command.parse(arguments)));
   if (app.got_subcommand("schema")) return print(tutti::tool::schema());
   if (app.got_subcommand("info")) {
     const bool json = tutti::tool::parse_choice("--format", info_format, {"text", "json"}) == 1;
