@@ -62,9 +62,8 @@ Reply StoreRequests::answer(Client client, const Request& request, Clock::time_p
       return value_or_nothing(request.id,
                               table_.compare_set(request.key, request.expected, request.value));
     case Verb::erase:
-      return {.id = request.id,
-              .outcome = table_.erase(request.key) ? Outcome::value : Outcome::nothing,
-              .value = std::make_shared<const Bytes>()};
+      return value_or_nothing(
+          request.id, table_.erase(request.key) ? std::make_shared<const Bytes>() : nullptr);
   }
   failf(Errc::invalid_argument, "store: unknown request");
 }
