@@ -164,4 +164,14 @@ void fold(DType dtype, Kind kind, void* out, std::span<const void* const> inputs
   });
 }
 
+void divide(DType dtype, void* data, std::size_t n, std::size_t by) noexcept {
+  visit_type(dtype, [&]<typename T>(T) {
+    if constexpr (foldable<T, Kind::avg>) {
+      auto* at = static_cast<std::byte*>(data);
+      for (std::size_t i = 0; i < n * sizeof(T); i += sizeof(T))
+        store<T>(at + i, divide(load<T>(at + i), by));
+    }
+  });
+}
+
 }  // namespace tutti::internal::scalar

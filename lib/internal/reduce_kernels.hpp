@@ -31,6 +31,10 @@ bool can_reduce(DType dtype, ReduceOp::Kind kind) noexcept;
 void fold(DType dtype, ReduceOp::Kind kind, void* out, std::span<const void* const> inputs,
           std::span<const double> scales, std::size_t n) noexcept;
 
+/// data[i] /= by, as avg does it: in the accumulation type, integers truncate toward zero. No
+/// booleans.
+void divide(DType dtype, void* data, std::size_t n, std::size_t by) noexcept;
+
 /// Fills with e, where op(e, x) == x: 0, 1, all ones, and for min the largest value (+inf; 448 in
 /// f8e4m3), for max the smallest. avg has none: 0.
 void fill_identity(DType dtype, ReduceOp::Kind kind, void* out, std::size_t n) noexcept;
@@ -46,5 +50,6 @@ namespace tutti::internal::scalar {
 ReduceFn reduce_fn(DType dtype, ReduceOp::Kind kind) noexcept;
 void fold(DType dtype, ReduceOp::Kind kind, void* out, std::span<const void* const> inputs,
           std::span<const double> scales, std::size_t n) noexcept;
+void divide(DType dtype, void* data, std::size_t n, std::size_t by) noexcept;
 
 }  // namespace tutti::internal::scalar

@@ -44,4 +44,8 @@ bool always_order_fixed(const std::string& backend) {
   return backend == "local" || backend == "shm";
 }
 
+bool shares_fate(const std::string& backend) {
+  return backend == "gloo";
+}
+
 }  // namespace tutti::test

@@ -34,6 +34,9 @@ bool reduced();
 /// The backends that reduce as a left fold, rounded once, also when nobody asks for it.
 bool always_order_fixed(const std::string& backend);
 
+/// The backends whose sub-groups use the connections of their parent, so that they break together.
+bool shares_fate(const std::string& backend);
+
 /// INSTANTIATE_TEST_SUITE_P's name of a case: its parameter in words.
 struct CaseName {
   template <typename Param>

@@ -1,0 +1,146 @@
+#include "failure.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <string_view>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "internal/record.hpp"
+#include "internal/store_checks.hpp"
+
+namespace tutti::backend::gloo {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// How long the first rank waits for the others to say where they are.
+constexpr auto roll_call = 100ms;
+/// How long the others wait for its verdict.
+constexpr auto patience = 1s;
+
+std::string encode(const Error& e) {
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", static_cast<int>(e.code()), e.where().rank,
+                     e.where().seq, e.where().group, e.where().operation, e.message());
+}
+
+Error decode(std::string_view text) {
+  const auto line = [&] {
+    const auto end = std::min(text.find('\n'), text.size());
+    const auto part = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    return part;
+  };
+  const auto number = [&] {
+    std::int64_t value = -1;
+    const auto part = line();
+    std::from_chars(part.data(), part.data() + part.size(), value);
+    return value;
+  };
+  const auto code = static_cast<Errc>(number());
+  Error::Where where;
+  where.rank = static_cast<int>(number());
+  where.seq = number();
+  where.group = line();
+  where.operation = line();
+  return {code, std::string(text), where};
+}
+
+Error with_message(const Error& error, int rank, const std::string& message) {
+  auto where = error.where();
+  where.rank = rank;
+  return {error.code(), message, where};
+}
+
+}  // namespace
+
+Agreement::Agreement(std::shared_ptr<Store> store, int rank)
+    : store_(std::move(store)), rank_(rank) {}
+
+bool Agreement::announce(const Report& report) const noexcept {
+  if (!report.call.empty()) tell(report.call);
+  try {
+    const auto mine = fmt::format("{}", rank_);
+    return internal::to_text(store_->compare_set("failing", {}, internal::to_bytes(mine))) == mine;
+  } catch (...) {
+    return true;  // Without the store every rank speaks for itself.
+  }
+}
+
+Error Agreement::settle(const Report& report, bool first) const noexcept {
+  try {
+    if (!first) return decode(store_->get_text("cause", Deadline::after(patience)));
+    const Error cause = find_cause(report);
+    store_->set("cause", encode(cause));
+    return cause;
+  } catch (...) {  // The store has gone too, or the first rank died before it spoke.
+    return report.cause;
+  }
+}
+
+void Agreement::tell(const std::string& where) const noexcept {
+  try {
+    store_->set(fmt::format("in/{}", rank_), where);
+  } catch (...) {  // It is only for error texts.
+  }
+}
+
+void Agreement::leave() const noexcept {
+  try {
+    store_->set(fmt::format("left/{}", rank_), "");
+  } catch (...) {  // Then peers say that the connection ended.
+  }
+}
+
+Error Agreement::find_cause(const Report& report) const {
+  if (report.lost >= 0) {
+    const bool left = store_->try_get(fmt::format("left/{}", report.lost)).has_value();
+    const int rank = report.cause.where().rank;
+    return with_message(
+        report.cause, rank,
+        left ? fmt::format("rank {} has left the group", rank)
+             : fmt::format("the connection to rank {} ended: its process has died, or its host "
+                           "cannot be reached",
+                           rank));
+  }
+  return report.ranks.empty() ? report.cause : call_the_roll(report);
+}
+
+Error Agreement::call_the_roll(const Report& report) const {
+  const auto end = Deadline::after(roll_call);
+  std::vector<int> entered;
+  std::vector<int> missing;
+  std::string absent;
+  do {
+    entered.clear();
+    missing.clear();
+    absent.clear();
+    for (std::size_t i = 0; i < report.ranks.size(); ++i) {
+      const int rank = static_cast<int>(i);
+      const auto call = store_->try_get(fmt::format("in/{}", report.ranks[i]));
+      if (call && internal::to_text(*call) == report.call) {
+        entered.push_back(rank);
+        continue;
+      }
+      missing.push_back(rank);
+      const bool left = store_->try_get(fmt::format("left/{}", report.ranks[i])).has_value();
+      absent += fmt::format("{}{}{}", absent.empty() ? "" : ", ", rank,
+                            call   ? fmt::format(" ({})", internal::to_text(*call))
+                            : left ? " (has left the group)"
+                                   : "");
+    }
+    if (!missing.empty()) std::this_thread::sleep_for(2ms);
+  } while (!missing.empty() && !end.expired());
+  if (missing.empty())
+    return with_message(report.cause, report.cause.where().rank,
+                        fmt::format("{}; all ranks have entered, so the data is slower than the "
+                                    "deadline allows, or a rank has stopped",
+                                    report.cause.message()));
+  return with_message(report.cause, missing.front(),
+                      fmt::format("{}; entered: {}; missing: {}", report.cause.message(),
+                                  internal::list_ranks(entered), absent));
+}
+
+}  // namespace tutti::backend::gloo

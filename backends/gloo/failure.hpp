@@ -1,0 +1,43 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <tutti/error.hpp>
+#include <tutti/store.hpp>
+
+namespace tutti::backend::gloo {
+
+/// What a rank knows when its mesh fails.
+struct Report {
+  Error cause;               ///< What counts if nobody else was first.
+  std::string call{};        ///< The collective this rank is in; empty: none.
+  std::vector<int> ranks{};  ///< Ask who else is in it: the mesh ranks of the group, by group rank.
+  int lost = -1;             ///< The mesh rank whose connection ended.
+};
+
+/// How the ranks of a mesh agree, through the store, on what broke it. The rank that comes first
+/// says what it was; the others say which call they were in, and read it.
+class Agreement {
+ public:
+  Agreement(std::shared_ptr<Store> store, int rank);
+  /// Says that this rank has failed. Before its connections end, so that peers know to look here.
+  /// True when it is the first.
+  bool announce(const Report& report) const noexcept;
+  /// What counts. Blocks about a second at the most. Without the store it is the rank's own cause.
+  Error settle(const Report& report, bool first) const noexcept;
+  /// Where this rank is, for a peer that calls the roll.
+  void tell(const std::string& where) const noexcept;
+  /// This rank is about to leave on purpose.
+  void leave() const noexcept;
+
+ private:
+  Error find_cause(const Report& report) const;
+  Error call_the_roll(const Report& report) const;
+
+  std::shared_ptr<Store> store_;
+  int rank_;
+};
+
+}  // namespace tutti::backend::gloo

@@ -1,0 +1,200 @@
+// Host memory between processes, over TCP. Gloo's transport carries the messages; the collectives
+// are this backend's own (docs/design/0003-gloo-and-launching.md).
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <tutti/backend.hpp>
+
+#include "algorithms.hpp"
+#include "call_wire.hpp"
+#include "group.hpp"
+#include "internal/broken.hpp"
+#include "internal/fail.hpp"
+#include "internal/host_backend.hpp"
+#include "internal/record.hpp"
+#include "internal/reduce_kernels.hpp"
+#include "pairs.hpp"
+#include "self.hpp"
+#include "sigpipe.hpp"
+
+namespace tutti::backend::gloo {
+namespace {
+
+class GlooBackend final : public internal::HostBackend {
+ public:
+  GlooBackend(std::shared_ptr<const Group> group, Memory& memory)
+      : HostBackend(group->name, group->rank),
+        memory_(memory),
+        group_(std::move(group)),
+        box_(std::make_shared<SelfBox>()),
+        watchers_(std::make_shared<Watchers>()),
+        listener_(mesh().listen([this](const Error& cause) {
+          fail_queued(cause);
+          box_->fail(cause);
+        })) {}
+
+  ~GlooBackend() override {
+    mesh().forget(listener_);
+    const Error gone(Errc::aborted, "the group has been destroyed");
+    bool pending = false;
+    for (const auto& weak : pairs())
+      if (const auto pair = weak.lock()) pending = pair->cancel() || pending;
+    box_->fail(gone);
+    // What was posted can not be taken back from the transport, so other groups cannot go on.
+    if (pending && !alone_on_mesh())
+      mesh().fail({.cause = Error(Errc::aborted,
+                                  fmt::format("rank {} destroyed the group while a send or "
+                                              "receive was under way",
+                                              rank()),
+                                  {.group = group(), .rank = rank()})});
+    stop();
+  }
+
+  bool supports(Operation operation, DType dtype, ReduceOp::Kind kind) const noexcept override {
+    switch (operation) {
+      case Operation::all_reduce:
+      case Operation::reduce:
+      case Operation::reduce_scatter:
+        return internal::can_reduce(dtype, kind);
+      case Operation::scan:
+      case Operation::exclusive_scan:
+        return internal::can_reduce(dtype, kind) && kind != ReduceOp::Kind::avg;
+      default:
+        return true;
+    }
+  }
+  Memory& memory() noexcept override { return memory_; }
+
+  std::unique_ptr<Backend> split(const SplitInit& init) override {
+    auto part = std::make_shared<Group>();
+    part->name = init.name;
+    part->rank = init.rank;
+    if (init.ranks.size() == 1) {
+      part->mesh = std::make_shared<Mesh>(MeshInit{});
+      part->ranks = {0};
+    } else {
+      part->mesh = group_->mesh;
+      for (const int r : init.ranks) part->ranks.push_back(group_->mesh_rank(r));
+    }
+    return std::make_unique<GlooBackend>(std::move(part), memory_);
+  }
+
+  void abort(std::string_view why) noexcept override {
+    mesh().fail(
+        {.cause = Error(Errc::aborted, fmt::format("rank {} aborted the group: {}", rank(), why),
+                        {.group = group(), .rank = rank()})});
+  }
+  std::optional<Error> failure() const override { return group_->mesh->failure(); }
+
+ protected:
+  void run(std::span<const Op> ops, const Call& call) override {
+    const BlockSigpipe quiet;
+    const CallWire::Place place{mesh(), group_->ranks, rank(), scratch_, pool()};
+    try {
+      for (std::size_t i = 0; i < ops.size(); ++i) {
+        if (is_point_to_point(ops[i].kind)) continue;
+        CallWire wire(place, group_->slot(call, i), ops[i].kind == Operation::all_to_all,
+                      call.limit());
+        run_collective(wire, ops[i],
+                       choose(ops[i].kind, table_bytes(ops[i]), group_->size(), call.order_fixed));
+      }
+    } catch (const Trouble& trouble) {
+      throw Error(group_->failed(trouble, ops, call));
+    }
+  }
+
+  std::shared_ptr<Work::State> post(std::span<const Op> ops, const Call& call) override {
+    const BlockSigpipe quiet;
+    const auto limit = call.limit();
+    std::vector<Work> states;
+    std::shared_ptr<Work::State> only;
+    for (const auto& op : ops) {
+      if (!is_point_to_point(op.kind)) continue;
+      auto state = post_one(op, limit);
+      if (only != nullptr && states.empty()) states.emplace_back(only);
+      if (only != nullptr) states.emplace_back(state);
+      only = std::move(state);
+    }
+    return states.empty() ? only : std::move(Work::all(states)).release();
+  }
+
+  void publish(std::span<const Op> ops, const Call& call, const Error& why) noexcept override {
+    // Nobody is disturbed; a peer whose deadline passes finds this.
+    mesh().agreement().tell(fmt::format("refused {} #{} on group '{}': {}",
+                                        internal::operation_of(ops), call.seq, group(),
+                                        why.message()));
+  }
+
+ private:
+  Mesh& mesh() const noexcept { return *group_->mesh; }
+  bool alone_on_mesh() const noexcept { return group_->mesh.use_count() == 1; }
+
+  std::shared_ptr<Work::State> post_one(const Op& op, Deadline limit) {
+    if (op.peer == rank()) {
+      auto state = make_state<SelfState>(group_, box_, op, limit);
+      box_->post(state);
+      return state;
+    }
+    auto state = make_state<PairState>(group_, watchers_, op, limit);
+    {
+      const std::lock_guard lock(pairs_mutex_);
+      if (pairs_.size() == pairs_.capacity())
+        std::erase_if(pairs_, [](const auto& pair) { return pair.expired(); });
+      pairs_.push_back(state);
+    }
+    state->post();
+    return state;
+  }
+  std::vector<std::weak_ptr<PairState>> pairs() {
+    const std::lock_guard lock(pairs_mutex_);
+    return pairs_;
+  }
+
+  Memory& memory_;
+  std::shared_ptr<const Group> group_;
+  Scratch scratch_;
+  std::shared_ptr<SelfBox> box_;
+  std::mutex pairs_mutex_;
+  std::vector<std::weak_ptr<PairState>> pairs_;  // Those under way, and some that are not.
+  std::shared_ptr<Watchers> watchers_;
+  Mesh::Listeners::iterator listener_;
+};
+
+std::unique_ptr<Backend> make(const BackendInit& init) {
+  std::string interface = init.args;
+  if (const char* text = std::getenv("TUTTI_IFNAME"); interface.empty() && text != nullptr)
+    interface = text;
+  auto group = std::make_shared<Group>();
+  group->mesh = std::make_shared<Mesh>(MeshInit{.store = init.store,
+                                                .group = init.name,
+                                                .rank = init.rank,
+                                                .size = init.size,
+                                                .interface = interface,
+                                                .limit = Deadline::after(init.timeout),
+                                                .logger = init.logger});
+  group->name = init.name;
+  group->rank = init.rank;
+  group->ranks.resize(static_cast<std::size_t>(init.size));
+  std::iota(group->ranks.begin(), group->ranks.end(), 0);
+  return std::make_unique<GlooBackend>(std::move(group),
+                                       init.memory == nullptr ? host_memory() : *init.memory);
+}
+
+}  // namespace
+
+extern const BackendEntry entry;
+const BackendEntry entry{
+    .name = "gloo",
+    .summary = "host memory over TCP, any number of machines; gloo:eth0 names the interface",
+    .serves = [](Device device) noexcept { return device.type == DeviceType::cpu; },
+    .unavailable = [] { return std::string(); },
+    .make = make,
+};
+
+}  // namespace tutti::backend::gloo

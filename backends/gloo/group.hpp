@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "mesh.hpp"
+
+namespace tutti::backend::gloo {
+
+/// A group's place on a mesh. Shared by the backend and by Works that outlive it.
+struct Group {
+  std::shared_ptr<Mesh> mesh;
+  std::string name;
+  int rank = 0;
+  std::vector<int> ranks;  ///< Mesh ranks, by group rank.
+
+  int size() const noexcept { return static_cast<int>(ranks.size()); }
+  int mesh_rank(int group_rank) const noexcept {
+    return ranks[static_cast<std::size_t>(group_rank)];
+  }
+  /// Where a call's messages meet: equal on all ranks, different for every call of every group.
+  std::uint64_t slot(const Call& call, std::size_t index) const noexcept;
+  /// Of a send and its receive.
+  std::uint64_t pair_slot(const Op& op) const noexcept;
+
+  /// What a call throws that ended in trouble. Fails the mesh.
+  Error failed(const Trouble& trouble, std::span<const Op> ops, const Call& call) const noexcept;
+};
+
+}  // namespace tutti::backend::gloo

@@ -1,0 +1,103 @@
+#include "interface.hpp"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "internal/fail.hpp"
+
+namespace tutti::backend::gloo {
+namespace {
+
+std::vector<std::string_view> split(std::string_view text) {
+  std::vector<std::string_view> parts;
+  while (!text.empty()) {
+    const auto comma = text.find(',');
+    if (comma != 0) parts.push_back(text.substr(0, comma));
+    if (comma == std::string_view::npos) break;
+    text.remove_prefix(comma + 1);
+  }
+  return parts;
+}
+
+std::string list(const std::vector<Interface>& all) {
+  std::string text;
+  for (const auto& i : all)
+    text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", i.name, i.address);
+  return text.empty() ? "none" : text;
+}
+
+}  // namespace
+
+std::vector<Interface> interfaces() {
+  ifaddrs* first = nullptr;
+  if (::getifaddrs(&first) != 0)
+    internal::failf(Errc::backend, "gloo: cannot list the network interfaces");
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(first, ::freeifaddrs);
+  std::vector<Interface> found;
+  for (const int family : {AF_INET, AF_INET6})
+    for (const auto* i = first; i != nullptr; i = i->ifa_next) {
+      if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != family) continue;
+      if ((i->ifa_flags & IFF_UP) == 0U) continue;
+      std::array<char, NI_MAXHOST> text{};
+      const auto length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+      if (::getnameinfo(i->ifa_addr, static_cast<socklen_t>(length), text.data(), text.size(),
+                        nullptr, 0, NI_NUMERICHOST) != 0)
+        continue;
+      found.push_back({i->ifa_name, text.data(), (i->ifa_flags & IFF_LOOPBACK) != 0U});
+    }
+  // An address that is good on one link only is the last choice.
+  std::ranges::stable_partition(
+      found, [](const Interface& i) { return i.address.find('%') == std::string::npos; });
+  return found;
+}
+
+Interface choose_interface(const std::vector<Interface>& all, std::string_view wanted,
+                           std::string_view route) {
+  const auto first_of = [&](const auto& fits) -> const Interface* {
+    const auto it = std::ranges::find_if(all, fits);
+    return it == all.end() ? nullptr : &*it;
+  };
+  if (wanted.empty()) {
+    const Interface* found = nullptr;
+    if (!route.empty()) found = first_of([&](const Interface& i) { return i.address == route; });
+    if (found == nullptr) found = first_of([](const Interface& i) { return !i.loopback; });
+    if (found == nullptr) found = first_of([](const Interface&) { return true; });
+    if (found != nullptr) return *found;
+    internal::failf(Errc::unsupported, "gloo: this machine has no network interface that is up");
+  }
+  const bool excludes = wanted.front() == '^';
+  const bool exact = wanted.front() == '=';
+  const auto names = split(excludes || exact ? wanted.substr(1) : wanted);
+  const auto* found = first_of([&](const Interface& i) {
+    const bool named = std::ranges::any_of(names, [&](std::string_view name) {
+      return exact ? i.name == name : i.name.starts_with(name);
+    });
+    return named != excludes;
+  });
+  if (found != nullptr) return *found;
+  internal::failf(Errc::invalid_argument,
+                  "gloo: no interface fits '{}'; there are {}. 'eth' means names that begin with "
+                  "it, '=eth0' this name, '^lo' all others",
+                  wanted, list(all));
+}
+
+std::string host_identity() {
+  std::string boot = "?";
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  std::array<char, 64> space{};
+  const auto n = ::readlink("/proc/self/ns/net", space.data(), space.size() - 1);
+  return fmt::format("{} {}", boot, n > 0 ? space.data() : "?");
+}
+
+}  // namespace tutti::backend::gloo

@@ -1,0 +1,116 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "failure.hpp"
+#include "rendezvous.hpp"
+
+namespace gloo::transport {
+class UnboundBuffer;
+}  // namespace gloo::transport
+
+namespace tutti::backend::gloo {
+
+/// Why a message did not get through. The call then fails the mesh.
+struct Trouble : std::exception {
+  enum class Kind : std::uint8_t {
+    late,    ///< The deadline passed while it waited for the peer.
+    lost,    ///< The connection to the peer ended.
+    failed,  ///< The mesh has failed, or is about to.
+  };
+  Trouble(Kind k, int p) : kind(k), peer(p) {}
+  const char* what() const noexcept override { return "a message did not get through"; }
+  Kind kind;
+  int peer;  ///< Mesh rank.
+};
+
+/// The connections between all ranks of a group, shared by the groups that are split from it. It
+/// is up, or it has failed for good. All functions from any thread.
+class Mesh {
+ public:
+  /// One rank alone has no connections, and needs nothing but `size`.
+  explicit Mesh(const MeshInit& init);
+  /// Leaves: what was sent arrives, then the connections end.
+  ~Mesh();
+  Mesh(const Mesh&) = delete;
+  Mesh& operator=(const Mesh&) = delete;
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+  const Interface& interface() const noexcept { return interface_; }
+  const Agreement& agreement() const noexcept { return agreement_; }
+
+  /// Fails the mesh, unless it has failed already; tells the peers; returns what counts on all
+  /// ranks. Blocks a second at the most.
+  Error fail(const Report& report) noexcept;
+  /// For a call that ended as `failed`: whoever fails the mesh is about to.
+  Error await_failure(const Report& report) noexcept;
+  std::optional<Error> failure() const;
+
+  /// Told of the failure, once, on any thread.
+  using Listener = std::function<void(const Error& cause)>;
+  using Listeners = std::list<Listener>;
+  Listeners::iterator listen(Listener listener);
+  void forget(Listeners::iterator listener);
+
+  /// A block of memory on its way to or from one peer. When it is destroyed, the transport does
+  /// not touch the memory any more; if it was not waited for, the mesh has to fail.
+  class Message {
+   public:
+    /// @throws Trouble
+    Message(Mesh& mesh, int peer, void* data, std::size_t bytes);
+    ~Message();
+    Message(const Message&) = delete;
+    Message& operator=(const Message&) = delete;
+
+    void send(std::uint64_t slot);
+    void recv(std::uint64_t slot);
+    /// @throws Trouble
+    void wait(Deadline limit);
+    /// Ends a wait(), now or later, as `failed`. From any thread.
+    void cancel() noexcept;
+
+   private:
+    friend class Mesh;
+    void post(std::uint64_t slot);
+    Trouble closed(const std::exception& why) const;
+
+    Mesh& mesh_;
+    int peer_;
+    bool sends_ = false;
+    std::unique_ptr<::gloo::transport::UnboundBuffer> buffer_;
+    Message* before_ = nullptr;  // In the mesh's list.
+    Message* after_ = nullptr;
+  };
+
+ private:
+  enum class State : std::uint8_t { up, failing, failed };
+
+  int rank_;
+  int size_;
+  Interface interface_;
+  Agreement agreement_;
+  std::shared_ptr<::gloo::transport::Device> device_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable settled_;
+  State state_ = State::up;
+  std::shared_ptr<::gloo::transport::Context> context_;
+  Sockets sockets_;
+  Message* messages_ = nullptr;
+  std::optional<Error> cause_;
+  std::recursive_mutex listeners_mutex_;  // Held while they run; one may forget itself.
+  Listeners listeners_;
+  std::thread reaper_;
+};
+
+}  // namespace tutti::backend::gloo

@@ -1,0 +1,156 @@
+#include "pairs.hpp"
+
+#include <cstring>
+#include <utility>
+
+#include "internal/record.hpp"
+
+namespace tutti::backend::gloo {
+
+Watchers::~Watchers() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  for (auto& thread : threads_) {
+    if (thread.get_id() == std::this_thread::get_id())
+      thread.detach();  // The last reference died in a continuation.
+    else
+      thread.join();
+  }
+}
+
+void Watchers::run(std::function<void()> wait) {
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(wait));
+    if (idle_ < queue_.size()) threads_.emplace_back([this] { work(); });
+  }
+  changed_.notify_one();
+}
+
+void Watchers::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    ++idle_;
+    changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+    --idle_;
+    if (queue_.empty()) return;
+    auto wait = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();
+    wait();
+    wait = nullptr;
+    lock.lock();
+  }
+}
+
+PairState::PairState(std::shared_ptr<internal::CallQueue> queue, std::shared_ptr<const Group> group,
+                     std::weak_ptr<Watchers> watchers, const Op& op, Deadline limit)
+    : HostState(std::move(queue)),
+      group_(std::move(group)),
+      watchers_(std::move(watchers)),
+      op_(op),
+      limit_(limit) {}
+
+void PairState::post() noexcept {
+  const bool sends = op_.kind == Operation::send;
+  auto bytes = sends ? op_.in.bytes() : op_.out.bytes();
+  auto* data = sends ? const_cast<void*>(op_.in.data) : op_.out.data;
+  if (bytes == 0) {  // It is compared and waited for like any other.
+    data = &token_;
+    bytes = 1;
+  }
+  try {
+    message_ =
+        std::make_unique<Mesh::Message>(*group_->mesh, group_->mesh_rank(op_.peer), data, bytes);
+    const auto slot = group_->pair_slot(op_);
+    sends ? message_->send(slot) : message_->recv(slot);
+  } catch (const Trouble& trouble) {
+    message_.reset();
+    end(std::make_exception_ptr(group_->failed(trouble, {&op_, 1}, {})));
+  } catch (...) {
+    message_.reset();
+    end(std::current_exception());
+  }
+}
+
+void PairState::end(std::exception_ptr error) noexcept {
+  claimed_ = true;
+  finish(std::move(error));
+}
+
+void PairState::wait_here() noexcept {
+  std::exception_ptr error;
+  try {
+    message_->wait(limit_);
+  } catch (const Trouble& trouble) {
+    {
+      const std::lock_guard lock(message_mutex_);
+      message_.reset();
+    }
+    error = std::make_exception_ptr(gone_ ? Error(Errc::aborted, "the group has been destroyed")
+                                          : group_->failed(trouble, {&op_, 1}, {}));
+  } catch (...) {
+    error = std::current_exception();
+  }
+  {
+    const std::lock_guard lock(message_mutex_);
+    message_.reset();
+  }
+  finish(error);
+}
+
+void PairState::hand_over() {
+  if (forked() || claimed_.exchange(true)) return;
+  if (const auto watchers = watchers_.lock()) {
+    try {
+      watchers->run([self = shared_from_this()] { self->wait_here(); });
+      return;
+    } catch (...) {  // No thread: whoever waits next does it.
+    }
+  }
+  claimed_ = false;
+}
+
+bool PairState::done() const noexcept {
+  if (!HostState::done()) const_cast<PairState*>(this)->hand_over();
+  return HostState::done();
+}
+
+bool PairState::wait_until(Deadline deadline) {
+  if (HostState::done() || forked()) return true;
+  if (deadline.time() < limit_.time()) {
+    hand_over();
+  } else if (!claimed_.exchange(true)) {
+    wait_here();
+    return true;
+  } else {
+    deadline = Deadline::none();  // It ends by limit_; whoever waits for it sees to that.
+  }
+  return HostState::wait_until(deadline);
+}
+
+std::shared_ptr<Work::State> PairState::then(std::function<void()> next) {
+  hand_over();
+  return HostState::then(std::move(next));
+}
+
+bool PairState::cancel() noexcept {
+  if (HostState::done()) return false;
+  gone_ = true;
+  if (!claimed_.exchange(true)) {
+    {
+      const std::lock_guard lock(message_mutex_);
+      message_.reset();
+    }
+    finish(std::make_exception_ptr(Error(Errc::aborted, "the group has been destroyed")));
+    return true;
+  }
+  const std::lock_guard lock(message_mutex_);
+  if (message_ != nullptr) message_->cancel();
+  return true;
+}
+
+}  // namespace tutti::backend::gloo

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "group.hpp"
+#include "internal/host_state.hpp"
+
+namespace tutti::backend::gloo {
+
+/// Threads for messages that nobody waits for but somebody asks about (done(), then()): Gloo can
+/// only be waited for. As many as there are such messages at a time; usually none.
+class Watchers {
+ public:
+  ~Watchers();
+  void run(std::function<void()> wait);
+
+ private:
+  void work();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::list<std::function<void()>> queue_;
+  std::vector<std::thread> threads_;
+  std::size_t idle_ = 0;
+  bool stop_ = false;
+};
+
+/// A send or receive that has been posted.
+class PairState : public internal::HostState, public std::enable_shared_from_this<PairState> {
+ public:
+  PairState(std::shared_ptr<internal::CallQueue> queue, std::shared_ptr<const Group> group,
+            std::weak_ptr<Watchers> watchers, const Op& op, Deadline limit);
+
+  /// To or from another rank. What goes wrong is in error().
+  void post() noexcept;
+
+  bool done() const noexcept override;
+  bool wait_until(Deadline deadline) override;
+  std::shared_ptr<Work::State> then(std::function<void()> next) override;
+  /// The group goes away. True if this had not ended.
+  bool cancel() noexcept;
+
+  const Op& op() const noexcept { return op_; }
+
+ private:
+  void wait_here() noexcept;
+  void hand_over();
+  void end(std::exception_ptr error) noexcept;
+
+  std::shared_ptr<const Group> group_;
+  std::weak_ptr<Watchers> watchers_;
+  Op op_;
+  Deadline limit_;
+  std::byte token_{};  // What a message without bytes carries.
+  std::mutex message_mutex_;
+  std::unique_ptr<Mesh::Message> message_;
+  std::atomic<bool> claimed_{false};  // Somebody waits for the message.
+  std::atomic<bool> gone_{false};     // The group does not exist any more.
+};
+
+}  // namespace tutti::backend::gloo

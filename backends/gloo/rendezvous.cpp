@@ -1,0 +1,239 @@
+#include "rendezvous.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gloo/transport/context.h>
+#include <gloo/transport/device.h>
+#include <gloo/transport/pair.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include "internal/fail.hpp"
+#include "internal/record.hpp"
+#include "internal/store_checks.hpp"
+#include "sigpipe.hpp"
+
+namespace tutti::backend::gloo {
+namespace {
+
+using namespace std::chrono_literals;
+namespace transport = ::gloo::transport;
+
+constexpr int attempts = 5;
+
+/// What a rank writes into the store for the others.
+struct Card {
+  std::string host;       ///< host_identity()
+  std::string interface;  ///< Its name and address, for error texts.
+  bool loopback = false;
+  std::vector<std::vector<char>> addresses;  ///< Where each rank is to connect; empty for itself.
+};
+
+void put(std::string& out, std::string_view text) {
+  out += fmt::format("{}:", text.size());
+  out += text;
+}
+
+std::string take(std::string_view& in) {
+  const auto colon = in.find(':');
+  std::size_t size = 0;
+  for (const char c : in.substr(0, colon)) size = size * 10 + static_cast<std::size_t>(c - '0');
+  if (colon == std::string_view::npos || size > in.size() - colon - 1)
+    internal::failf(Errc::backend, "gloo: what a rank wrote into the store is cut off");
+  std::string text(in.substr(colon + 1, size));
+  in.remove_prefix(colon + 1 + size);
+  return text;
+}
+
+std::string encode(const Card& card) {
+  std::string out;
+  put(out, card.host);
+  put(out, card.interface);
+  put(out, card.loopback ? "1" : "0");
+  for (const auto& address : card.addresses) put(out, {address.data(), address.size()});
+  return out;
+}
+
+Card decode(std::string_view in, int size) {
+  Card card;
+  card.host = take(in);
+  card.interface = take(in);
+  card.loopback = take(in) == "1";
+  for (int r = 0; r < size; ++r) {
+    const auto address = take(in);
+    card.addresses.emplace_back(address.begin(), address.end());
+  }
+  return card;
+}
+
+/// Gloo's timeouts are milliseconds; 0 means 10, and huge ones overflow to "now".
+std::chrono::milliseconds clamp(std::chrono::nanoseconds time, std::chrono::milliseconds most) {
+  return std::clamp(
+      std::chrono::ceil<std::chrono::milliseconds>(std::min<std::chrono::nanoseconds>(time, most)),
+      1ms, most);
+}
+
+std::vector<Card> exchange_cards(const MeshInit& init, Store& store, const std::string& prefix,
+                                 const Card& mine) {
+  store.set(fmt::format("{}{}", prefix, init.rank), encode(mine));
+  std::vector<Card> cards;
+  for (int r = 0; r < init.size; ++r) {
+    try {
+      cards.push_back(
+          decode(store.get_text(fmt::format("{}{}", prefix, r), init.limit), init.size));
+    } catch (const Error& error) {
+      if (error.code() != Errc::timeout) throw;
+      std::vector<int> missing;
+      for (int other = 0; other < init.size; ++other)
+        if (!store.try_get(fmt::format("{}{}", prefix, other))) missing.push_back(other);
+      throw Error(Errc::timeout,
+                  fmt::format("group '{}': {} of {} ranks came before the deadline; missing: {}",
+                              init.group, init.size - std::ssize(missing), init.size,
+                              internal::list_ranks(missing)),
+                  {.rank = missing.empty() ? r : missing.front()});
+    }
+  }
+  return cards;
+}
+
+void check_reachable(const MeshInit& init, const std::vector<Card>& cards) {
+  for (int r = 0; r < init.size; ++r)
+    for (int other = 0; other < init.size; ++other) {
+      const auto& a = cards[static_cast<std::size_t>(r)];
+      const auto& b = cards[static_cast<std::size_t>(other)];
+      if (a.loopback && a.host != b.host)
+        internal::failf(
+            Errc::unsupported,
+            "group '{}': rank {} would use {}, which rank {} on another host cannot reach; name "
+            "the interface in TUTTI_IFNAME, or give a store address that other hosts can reach",
+            init.group, r, a.interface, other);
+    }
+}
+
+/// Both ends say who they are: a connection may have been taken by a stranger.
+void greet(transport::Context& context, const MeshInit& init, const std::string& prefix) {
+  struct Greeting {
+    std::uint64_t magic = 0x69747475742f676cU;  // "lg/tutti"
+    std::int32_t from = -1;
+    std::int32_t to = -1;
+  };
+  constexpr std::uint64_t slot = 0;  // Calls have hashes for slots.
+  const auto size = static_cast<std::size_t>(init.size);
+  std::vector<Greeting> out(size);
+  std::vector<Greeting> in(size);
+  std::vector<std::unique_ptr<transport::UnboundBuffer>> buffers;
+  const auto me = static_cast<std::size_t>(init.rank);
+  for (std::size_t r = 0; r < size; ++r) {
+    if (r == me) continue;
+    out[r].from = init.rank;
+    out[r].to = static_cast<std::int32_t>(r);
+    buffers.push_back(context.createUnboundBuffer(&in[r], sizeof in[r]));
+    buffers.back()->recv(static_cast<int>(r), slot);
+    buffers.push_back(context.createUnboundBuffer(&out[r], sizeof out[r]));
+    buffers.back()->send(static_cast<int>(r), slot);
+  }
+  const auto limit = Deadline::after(clamp(init.limit.remaining(), 5s));
+  for (std::size_t i = 0; i < buffers.size(); i += 2) {
+    buffers[i]->waitRecv(nullptr, clamp(limit.remaining(), 5s));
+    buffers[i + 1]->waitSend(nullptr, clamp(limit.remaining(), 5s));
+  }
+  for (std::size_t r = 0; r < size; ++r)
+    if (r != me &&
+        (in[r].magic != out[r].magic || in[r].from != out[r].to || in[r].to != out[r].from))
+      internal::failf(Errc::backend, "gloo: {}: who answered is not rank {}", prefix, r);
+}
+
+class Attempt {
+ public:
+  Attempt(const MeshInit& init, const Connections& connections, int number)
+      : init_(init), made_(connections), prefix_(fmt::format("attempt/{}/", number)) {}
+
+  /// Throws when this rank cannot connect, and the call with it when nobody could.
+  void meet() {
+    made_.context = made_.device->createContext(init_.rank, init_.size);
+    made_.context->setTimeout(clamp(init_.limit.remaining() / 5, 2s));  // Connecting takes 5 of it.
+    Card card{host_identity(),
+              fmt::format("{} ({})", made_.interface.name, made_.interface.address),
+              made_.interface.loopback,
+              {}};
+    for (int r = 0; r < init_.size; ++r)
+      card.addresses.push_back(r == init_.rank ? std::vector<char>()
+                                               : made_.context->createPair(r)->address().bytes());
+    cards_ = exchange_cards(init_, *made_.store, prefix_, card);
+    check_reachable(init_, cards_);
+  }
+
+  void connect() {
+    std::vector<sockaddr_storage> own;
+    for (int r = 0; r < init_.size; ++r) {
+      if (r == init_.rank) continue;
+      auto& pair = made_.context->getPair(r);
+      pair->connect(
+          cards_[static_cast<std::size_t>(r)].addresses[static_cast<std::size_t>(init_.rank)]);
+      const auto bytes = pair->address().bytes();
+      std::memcpy(&own.emplace_back(), bytes.data(), std::min(bytes.size(), sizeof own.back()));
+    }
+    greet(*made_.context, init_, prefix_);
+    made_.sockets = Sockets::find(own);
+  }
+
+  /// Whether all ranks are connected; the last one that reports says so.
+  bool agree(bool connected) {
+    auto& store = *made_.store;
+    if (!connected) store.add(prefix_ + "failed", 1);
+    if (store.add(prefix_ + "done", 1) == init_.size)
+      store.set(prefix_ + "verdict", store.try_get(prefix_ + "failed") ? "again" : "up");
+    return store.get_text(prefix_ + "verdict", init_.limit) == "up";
+  }
+
+  Connections take() { return std::move(made_); }
+
+ private:
+  const MeshInit& init_;
+  Connections made_;
+  std::string prefix_;
+  std::vector<Card> cards_;
+};
+
+}  // namespace
+
+Connections rendezvous(const MeshInit& init) {
+  const BlockSigpipe quiet;  // Gloo's thread inherits this.
+  Connections made;
+  // The name may be used again once the group before is complete: every W arrivals are one.
+  const auto arrival = init.store->add("gloo/arrivals", 1);
+  made.store = make_prefix_store(init.store, fmt::format("gloo/{}/", (arrival - 1) / init.size));
+  made.interface = choose_interface(interfaces(), init.interface, init.store->local_address());
+  ::gloo::transport::tcp::attr attr;
+  attr.hostname = made.interface.address;
+  try {
+    made.device = ::gloo::transport::tcp::CreateDevice(attr);
+  } catch (const std::exception& error) {
+    internal::failf(Errc::backend, "gloo: cannot use {} ({}): {}", made.interface.name,
+                    made.interface.address, error.what());
+  }
+  std::string last;
+  for (int number = 0; number < attempts; ++number) {
+    Attempt attempt(init, made, number);
+    attempt.meet();
+    bool connected = true;
+    try {
+      attempt.connect();
+    } catch (const std::exception& error) {
+      connected = false;
+      last = error.what();
+      init.logger(LogLevel::warning, fmt::format("group '{}': rank {} could not connect: {}",
+                                                 init.group, init.rank, last));
+    }
+    if (attempt.agree(connected)) return attempt.take();
+  }
+  internal::failf(Errc::backend, "group '{}': {} attempts to connect failed; the last time: {}",
+                  init.group, attempts, last.empty() ? "on another rank" : last);
+}
+
+}  // namespace tutti::backend::gloo
