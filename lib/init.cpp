@@ -3,15 +3,18 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <exception>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include <tutti/store_server.hpp>
 
 #include "internal/cluster.hpp"
 #include "internal/fail.hpp"
+#include "internal/tcp_socket.hpp"
 
 namespace [[gnu::visibility("default")]] tutti {
 namespace {
@@ -20,6 +23,8 @@ constexpr std::string_view tcp = "tcp://";
 constexpr auto leave_timeout = std::chrono::seconds(10);
 /// While an exception unwinds there is nobody to be polite to for long.
 constexpr auto unwinding_leave_timeout = std::chrono::seconds(1);
+/// Before a port that is taken is tried again.
+constexpr auto hold_pause = std::chrono::milliseconds(100);
 
 /// A store's server and this process's own connection to it.
 struct HostedStore {
@@ -47,23 +52,41 @@ std::string listen_address(const std::string& host) {
   return numeric || host == "localhost" ? host : "";
 }
 
+/// The port is not free, but nobody listens: a connection that is closing, or of another program
+/// to somewhere else, was given its number. It will be free.
+bool only_held(const Error& error, const std::string& host, int port) {
+  if (error.message().find(internal::system_text(EADDRINUSE)) == std::string::npos) return false;
+  std::string problem;
+  for (const auto& address : internal::resolve(host, port, false, problem)) {
+    const internal::Descriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (::connect(socket.fd(), address.get(), address.size) == 0) return false;
+  }
+  return true;
+}
+
 std::shared_ptr<Store> host_store(const std::string& address, std::chrono::nanoseconds timeout) {
   const auto place = std::string_view(address).substr(tcp.size());
   const auto colon = std::min(place.rfind(':'), place.size());
   std::string host(place.substr(0, colon));
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  const auto digits = place.substr(std::min(colon + 1, place.size()));
   int port = 0;
-  (void)std::from_chars(place.data() + colon + (colon < place.size() ? 1 : 0),
-                        place.data() + place.size(), port);
+  (void)std::from_chars(digits.data(), digits.data() + digits.size(), port);
   if (host.empty() || port < 1 || port > 65535) return open_store(address, timeout);  // It says.
   auto hosted = std::make_shared<HostedStore>();
-  try {
-    hosted->server = std::make_unique<StoreServer>(
-        StoreServerOptions{.host = listen_address(host), .port = port});
-  } catch (const Error& error) {
-    internal::failf(error.code(),
-                    "rank 0 cannot host the store at {}: {}; TUTTI_STORE_PORT sets another port",
-                    address, error.message());
+  const auto deadline = Deadline::after(timeout);
+  while (hosted->server == nullptr) {
+    try {
+      hosted->server = std::make_unique<StoreServer>(
+          StoreServerOptions{.host = listen_address(host), .port = port});
+    } catch (const Error& error) {
+      if (!only_held(error, host, port) || deadline.expired())
+        internal::failf(error.code(),
+                        "rank 0 cannot host the store at {}: {}; TUTTI_STORE_PORT sets another "
+                        "port",
+                        address, error.message());
+      std::this_thread::sleep_for(hold_pause);
+    }
   }
   hosted->client = open_store(address, timeout);
   return {hosted, hosted->client.get()};
