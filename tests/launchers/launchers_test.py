@@ -1,0 +1,201 @@
+"""One program, unchanged, under every launcher: launchers_test.py PATH_OF_TUTTI PROGRAM [unittest arguments].
+
+What is not installed or not permitted here is skipped with a message.
+"""
+import os
+import random
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import unittest
+
+TUTTI = PROGRAM = ""
+LAUNCHER_VARIABLES = re.compile(r"^(TUTTI_|RANK$|WORLD_SIZE$|LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|OMPI_|PMIX?_|MPI_|"
+                                r"PALS_|SLURM_)")
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not LAUNCHER_VARIABLES.match(name)}
+TIMEOUT = 60
+
+
+def free_port(first=1024, last=65000, at_once=1):
+    """The first of some neighbouring ports that nobody has."""
+    while True:
+        port = random.randint(first, last)
+        try:
+            for number in range(port, port + at_once):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", number))
+            return port
+        except OSError:
+            continue
+
+
+def installed(*names, says=""):
+    """The first of the programs that is here and says in its version that it is the one."""
+    for name in names:
+        path = shutil.which(name)
+        if path and says in subprocess.run([path, "--version"], capture_output=True, text=True).stdout:
+            return path
+    raise unittest.SkipTest(f"{names[0]} is not installed")
+
+
+def start(arguments, **variables):
+    return subprocess.Popen(arguments, env={**ENVIRONMENT, **variables}, text=True, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE)
+
+
+def finish(process):
+    """(status, what it wrote to stdout, to stderr)."""
+    try:
+        output, errors = process.communicate(timeout=TIMEOUT)
+    finally:
+        process.kill()
+    return process.returncode, output, errors
+
+
+class Launchers(unittest.TestCase):
+    def assert_all_well(self, ranks, ends):
+        for status, _, errors in ends:
+            self.assertEqual(status, 0, errors)
+        said = sorted(re.findall(r"rank \d+ of \d+: ok", "".join(output for _, output, _ in ends)))
+        self.assertEqual(said, [f"rank {rank} of {ranks}: ok" for rank in range(ranks)])
+
+    def test_tutti_run(self):
+        self.assert_all_well(4, [finish(start([TUTTI, "run", "-n", "4", PROGRAM]))])
+
+    def test_open_mpi(self):
+        mpirun = installed("mpirun.openmpi", "mpirun", says="Open MPI")
+        root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        command = [mpirun, "--oversubscribe", "-x", "MASTER_ADDR", "-x", "MASTER_PORT", "-n", "3", PROGRAM]
+        port = str(free_port(at_once=2))
+        self.assert_all_well(3, [finish(start(command, MASTER_ADDR="127.0.0.1", MASTER_PORT=port, **root))])
+        # Without an address: one line from every rank says what to set.
+        status, _, errors = finish(start([mpirun, "--oversubscribe", "-n", "2", PROGRAM], **root))
+        self.assertNotEqual(status, 0)
+        self.assertRegex(errors, r"error: .*2 ranks .* Open MPI tells no address.* TUTTI_STORE.* MASTER_ADDR")
+
+    def test_open_mpi_with_a_store_that_rank_0_hosts(self):
+        mpirun = installed("mpirun.openmpi", "mpirun", says="Open MPI")
+        store = f"tcp://127.0.0.1:{free_port()}"
+        self.assert_all_well(2, [finish(start([mpirun, "--oversubscribe", "-x", f"TUTTI_STORE={store}", "-n", "2", PROGRAM],
+                                              OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1"))])
+
+    def test_mpich(self):
+        mpirun = installed("mpirun.mpich", "mpiexec.hydra", "mpirun", says="HYDRA")
+        port = str(free_port(at_once=2))
+        self.assert_all_well(3, [finish(start([mpirun, "-n", "3", PROGRAM], MASTER_ADDR="127.0.0.1", MASTER_PORT=port))])
+        status, _, errors = finish(start([mpirun, "-n", "2", PROGRAM]))
+        self.assertNotEqual(status, 0)
+        self.assertRegex(errors, r"error: .*2 ranks .* PMI tells no address")
+
+    def test_torchrun_and_its_restart(self):
+        torchrun = shutil.which("torchrun")
+        if not torchrun:
+            self.skipTest("torchrun is not installed")
+        # Its agent's store lives on over the restart, and so does the name that the first attempt used.
+        script = 'if [ "$TORCHELASTIC_RESTART_COUNT$RANK" = 01 ]; then exit 3; fi; exec "$0"'
+        self.assert_all_well(2, [finish(start([torchrun, "--standalone", "--nproc-per-node", "2", "--max-restarts", "1",
+                                               "--no-python", "sh", "-c", script, PROGRAM]))])
+
+    def test_slurms_variables(self):
+        job = free_port(20000, 29999) - 20000 + 1230000
+        slurm = {"SLURM_NTASKS": "3", "SLURM_JOB_ID": str(job), "SLURM_STEP_ID": "0", "SLURM_NNODES": "1",
+                 "SLURM_JOB_NODELIST": "localhost,unused[3-4]"}
+        ranks = [start([PROGRAM], SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank), SLURM_NODEID="0", **slurm)
+                 for rank in range(3)]
+        self.assert_all_well(3, [finish(rank) for rank in ranks])
+
+    def test_by_hand(self):
+        store = f"tcp://127.0.0.1:{free_port()}"
+        # Rank 0 comes last: the others wait for the store that it hosts.
+        ranks = [start([PROGRAM], TUTTI_RANK=str(rank), TUTTI_SIZE="3", TUTTI_STORE=store) for rank in (2, 1, 0)]
+        self.assert_all_well(3, [finish(rank) for rank in ranks])
+
+    def test_another_launcher_around_it(self):
+        # srun starts a launcher per node, which starts ranks.
+        outer = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "nowhere"}
+        self.assert_all_well(2, [finish(start([TUTTI, "run", "-n", "2", PROGRAM], **outer))])
+
+    def test_a_rank_left_over_in_the_environment_is_refused(self):
+        status, _, errors = finish(start([PROGRAM], RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
+                                         SLURM_PROCID="1", SLURM_NTASKS="2"))
+        self.assertEqual(status, 1)
+        self.assertRegex(errors, r"error: .*RANK is 0 .*SLURM_PROCID is 1 ")
+
+    def test_a_program_that_answers_in_the_stores_place_is_named(self):
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            port = other.getsockname()[1]
+
+            def answer():
+                try:
+                    while True:
+                        client, _ = other.accept()
+                        client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                        client.close()
+                except OSError:
+                    pass
+
+            threading.Thread(target=answer, daemon=True).start()
+            launcher = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "TUTTI_STORE_PORT": str(port)}
+            for rank, words in (("0", "rank 0 cannot host"), ("1", "does not speak tutti's store protocol")):
+                status, _, errors = finish(start([PROGRAM], RANK=rank, **launcher))
+                self.assertEqual(status, 1)
+                self.assertIn(words, errors)
+                self.assertIn(f"127.0.0.1:{port}", errors)
+            other.shutdown(socket.SHUT_RDWR)
+
+
+class Namespaces(unittest.TestCase):
+    """Two hosts: network namespaces with a cable between them."""
+    assert_all_well = Launchers.assert_all_well
+
+    def setUp(self):
+        self.names = [f"tutti{os.getpid()}{end}" for end in "ab"]
+        self.addCleanup(self.remove)
+        commands = [["netns", "add", name] for name in self.names]
+        commands.append(["link", "add", "wire0", "netns", self.names[0], "type", "veth",
+                         "peer", "name", "wire0", "netns", self.names[1]])
+        for number, name in enumerate(self.names):
+            commands += [["-n", name, "address", "add", f"10.213.77.{number + 1}/24", "dev", "wire0"],
+                         ["-n", name, "link", "set", "wire0", "up"], ["-n", name, "link", "set", "lo", "up"]]
+        if not shutil.which("ip"):
+            self.skipTest("ip is not installed")
+        for command in commands:
+            done = subprocess.run(["ip", *command], capture_output=True, text=True)
+            if done.returncode:
+                self.skipTest(f"no network namespaces here: ip {' '.join(command)}: {done.stderr.strip()}")
+
+    def remove(self):
+        for name in self.names:
+            if shutil.which("ip"):
+                subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+
+    def on(self, node, *command, **variables):
+        return start(["ip", "netns", "exec", self.names[node], *command], **variables)
+
+    def run_on(self, node, ranks, *command):
+        return self.on(node, TUTTI, "run", "-n", str(ranks), "--nnodes", "2", "--node-rank", str(node),
+                       "--rendezvous", "10.213.77.1:29400", *command)
+
+    def test_tutti_run_on_two_nodes(self):
+        self.assert_all_well(5, [finish(launch) for launch in (self.run_on(1, 3, PROGRAM), self.run_on(0, 2, PROGRAM))])
+
+    def test_a_failure_on_one_node_ends_the_other(self):
+        script = 'if [ "$RANK" = 2 ]; then exit 19; fi; exec sleep 1000'
+        launches = [self.run_on(node, 2, "sh", "-c", script) for node in (0, 1)]
+        for status, _, errors in [finish(launch) for launch in launches]:
+            self.assertEqual(status, 19, errors)
+            self.assertIn("rank 2 on node 1 ", errors)
+
+    def test_ranks_that_slurm_would_start_on_two_nodes(self):
+        slurm = {"SLURM_NTASKS": "2", "SLURM_JOB_ID": "42", "SLURM_JOB_NODELIST": "10.213.77.1,10.213.77.2"}
+        ranks = [self.on(rank, PROGRAM, SLURM_PROCID=str(rank), SLURM_LOCALID="0", SLURM_NODEID=str(rank), **slurm)
+                 for rank in (0, 1)]
+        self.assert_all_well(2, [finish(rank) for rank in ranks])
+
+
+if __name__ == "__main__":
+    TUTTI, PROGRAM = (os.path.abspath(sys.argv.pop(1)) for _ in range(2))
+    unittest.main(verbosity=2)
