@@ -1,8 +1,5 @@
 #include "internal/store_server_loop.hpp"
 
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/uio.h>
@@ -26,7 +23,7 @@ using namespace std::chrono_literals;
 // What epoll tells: the wake-up, a listener, or a client.
 constexpr std::uint64_t wake_token = 0;
 constexpr std::uint64_t first_listener = 1;
-constexpr std::uint64_t first_client = 64;
+constexpr std::uint64_t first_client = first_listener + StoreListener::most;
 
 constexpr std::size_t read_bytes = 256 * 1024;
 constexpr int accepts_per_turn = 64;
@@ -34,16 +31,6 @@ constexpr int accepts_per_turn = 64;
 constexpr std::size_t max_unsent = std::size_t{1} << 20;
 /// What a reply costs beside its bytes, roughly.
 constexpr std::size_t piece_bytes = 128;
-
-bool no_descriptor(int error) {
-  return error == EMFILE || error == ENFILE;
-}
-
-[[noreturn]] void fail_to_start(const char* what, int error) {
-  failf(no_descriptor(error) || error == ENOMEM || error == ENOBUFS ? Errc::resource_exhausted
-                                                                    : Errc::backend,
-        "store server: cannot {}: {}", what, system_text(error));
-}
 
 bool add_to_epoll(const Descriptor& epoll, int fd, std::uint64_t token, std::uint32_t events) {
   epoll_event event{};
@@ -69,7 +56,7 @@ StoreServerLoop::StoreServerLoop(const StoreServerOptions& options)
     : options_(options),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      spare_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
+      listener_(options.host, options.port),
       last_id_(first_client),
       requests_({.keys = options.max_keys, .bytes = options.max_total_bytes},
                 [this](Id id, const Reply& reply) { queue(id, reply); }),
@@ -77,85 +64,22 @@ StoreServerLoop::StoreServerLoop(const StoreServerOptions& options)
   if (!options_.logger) options_.logger = default_logger();
   options_.handshake_timeout =
       std::clamp<std::chrono::nanoseconds>(options_.handshake_timeout, 1ms, 24h);
-  if (options_.port < 0 || options_.port > 65535)
-    failf(Errc::invalid_argument, "store server: port is {}; it is 0 for a free one, up to 65535",
-          options_.port);
   if (options_.max_clients < 1)
     failf(Errc::invalid_argument, "store server: max_clients is {}; at least 1 is needed",
           options_.max_clients);
-  if (!epoll_ || !wake_ || !spare_) fail_to_start("make its descriptors", errno);
-  listen_on(options_);
-  if (!add_to_epoll(epoll_, wake_.fd(), wake_token, EPOLLIN)) fail_to_start("use epoll", errno);
-  for (std::size_t i = 0; i < listeners_.size(); ++i)
-    if (!add_to_epoll(epoll_, listeners_[i].fd(), first_listener + i, EPOLLIN))
-      fail_to_start("use epoll", errno);
+  if (!epoll_ || !wake_ || !add_to_epoll(epoll_, wake_.fd(), wake_token, EPOLLIN))
+    failf(Errc::resource_exhausted, "store server: cannot make its descriptors: {}",
+          system_text(errno));
+  listener_.watch(epoll_, first_listener);
 }
 
 StoreServerLoop::~StoreServerLoop() {
-  for (auto& listener : listeners_) listener.shut_down();
   for (auto& [id, connection] : connections_) connection->socket.shut_down();
-}
-
-bool StoreServerLoop::listen_at(const SocketAddress& address, int& port, int& error) {
-  Descriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  const auto set = [&](int level, int option, int value) {
-    return ::setsockopt(socket.fd(), level, option, &value, sizeof(value)) == 0;
-  };
-  auto at = address;
-  // Both families have the port at the same place.
-  reinterpret_cast<sockaddr_in*>(at.get())->sin_port = htons(static_cast<std::uint16_t>(port));
-  // A host that was named gets its own family only; every interface is IPv6 and IPv4.
-  const int only_6 = options_.host.empty() ? 0 : 1;
-  if (!socket || !set(SOL_SOCKET, SO_REUSEADDR, 1) ||
-      (address.family() == AF_INET6 && !set(IPPROTO_IPV6, IPV6_V6ONLY, only_6)) ||
-      ::bind(socket.fd(), at.get(), at.size) != 0 || ::listen(socket.fd(), SOMAXCONN) != 0) {
-    error = errno;
-    return false;
-  }
-  port = port_of(local_end(socket));
-  listeners_.push_back(std::move(socket));
-  return true;
-}
-
-void StoreServerLoop::listen_on(const StoreServerOptions& options) {
-  int port = options.port;
-  int error = 0;
-  std::vector<SocketAddress> addresses;
-  if (options.host.empty()) {
-    SocketAddress any;
-    auto* v6 = reinterpret_cast<sockaddr_in6*>(any.get());
-    v6->sin6_family = AF_INET6;
-    v6->sin6_addr = in6addr_any;
-    any.size = sizeof(*v6);
-    if (!listen_at(any, port, error) && error != EADDRINUSE) {  // A machine without IPv6.
-      SocketAddress any_4;
-      auto* v4 = reinterpret_cast<sockaddr_in*>(any_4.get());
-      v4->sin_family = AF_INET;
-      v4->sin_addr.s_addr = htonl(INADDR_ANY);
-      any_4.size = sizeof(*v4);
-      (void)listen_at(any_4, port, error);
-    }
-  } else {
-    std::string problem;
-    addresses = resolve(options.host, port, true, problem);
-    if (addresses.empty())
-      failf(Errc::invalid_argument, "store server: host '{}': {}", options.host, problem);
-    for (const auto& address : addresses)
-      if (listeners_.size() < first_client - first_listener) (void)listen_at(address, port, error);
-  }
-  const auto where = endpoint_text(options.host.empty() ? "*" : options.host, options.port);
-  if (listeners_.empty())
-    failf(no_descriptor(error)     ? Errc::resource_exhausted
-          : error == EADDRNOTAVAIL ? Errc::invalid_argument
-                                   : Errc::backend,
-          "store server: cannot listen on {}: {}", where, system_text(error));
-  port_ = port;
-  name_ = endpoint_text(options.host.empty() ? "*" : options.host, port);
 }
 
 void StoreServerLoop::log(LogLevel level, const std::string& text) const noexcept {
   try {
-    options_.logger(level, fmt::format("store server {}: {}", name_, text));
+    options_.logger(level, fmt::format("store server {}: {}", listener_.name(), text));
   } catch (...) {  // A logger must not throw; the clients are not to suffer from one that does.
   }
 }
@@ -179,9 +103,8 @@ void StoreServerLoop::run() noexcept {
 }
 
 int StoreServerLoop::timeout(Clock::time_point now) const {
-  auto next = requests_.next_expiry();
+  auto next = std::min(requests_.next_expiry(), listener_.resumes_at());
   if (!limits_.empty()) next = std::min(next, limits_.begin()->first);
-  if (!listening_) next = std::min(next, listen_again_at_);
   if (next == Clock::time_point::max()) return -1;
   if (next <= now) return 0;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - now).count();
@@ -216,34 +139,33 @@ void StoreServerLoop::turn() {
   settle_touched();
   close_late(now);
   // After those who are here: who has just introduced himself is no stranger any more.
-  if (!listening_ && now >= listen_again_at_) listen_again(true);
-  for (const auto listener : knocking) accept_all(listeners_[listener].fd(), now);
+  listener_.resume(now);
+  for (const auto socket : knocking) accept_all(socket, now);
 }
 
 // --- New clients
 
-void StoreServerLoop::accept_all(int listener, Clock::time_point now) {
+void StoreServerLoop::accept_all(std::size_t socket, Clock::time_point now) {
   for (int i = 0; i < accepts_per_turn; ++i) {
-    Descriptor socket(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (socket) {
-      take_in(std::move(socket), now);
-      continue;
+    Descriptor client;
+    switch (listener_.accept(socket, client)) {
+      case StoreListener::Knock::nobody:
+        return;
+      case StoreListener::Knock::came:
+        take_in(std::move(client), now);
+        break;
+      case StoreListener::Knock::gone:
+        break;
+      case StoreListener::Knock::full:
+        if (drop_oldest_stranger()) break;
+        const auto text = fmt::format(
+            "no descriptor is left in the process of the store, which has {} clients; raise its "
+            "limit (ulimit -n)",
+            connections_.size());
+        listener_.refuse(socket, refusal(Errc::resource_exhausted, text));
+        warn(now, text);
+        if (listener_.resumes_at() != Clock::time_point::max()) return;
     }
-    const int error = errno;
-    if (error == EAGAIN || error == EWOULDBLOCK) return;
-    if (no_descriptor(error)) {
-      // The kernel looks for a descriptor first, and for somebody who is waiting only then.
-      pollfd waiting{listener, POLLIN, 0};
-      if (::poll(&waiting, 1, 0) <= 0) return;
-      if (!drop_oldest_stranger()) {
-        refuse(listener);
-        if (!listening_) return;
-      }
-    } else if (error == ENOMEM || error == ENOBUFS) {
-      listen_again(false);
-      return;
-    }
-    // Else this one has gone already; the next may have not.
   }
 }
 
@@ -251,14 +173,10 @@ void StoreServerLoop::take_in(Descriptor socket, Clock::time_point now) {
   if (connections_.size() >= static_cast<std::size_t>(options_.max_clients) &&
       !drop_oldest_stranger()) {
     const auto text = fmt::format("it has {} clients, which is its limit", options_.max_clients);
-    const auto bytes = refusal(Errc::resource_exhausted, text);
-    (void)::send(socket.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const auto words = refusal(Errc::resource_exhausted, text);
+    (void)::send(socket.fd(), words.data(), words.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     socket.shut_down();
-    if (now - last_warning_ >= 1s) {
-      last_warning_ = now;
-      log(LogLevel::warning, "a client was refused: " + text);
-    }
-    return;
+    return warn(now, text);
   }
   tune(socket);
   const auto id = ++last_id_;
@@ -267,6 +185,13 @@ void StoreServerLoop::take_in(Descriptor socket, Clock::time_point now) {
   if (!add_to_epoll(epoll_, connection->socket.fd(), id, EPOLLIN)) return;
   connections_.emplace(id, std::move(connection));
   limits_.emplace(now + options_.handshake_timeout, id);
+}
+
+/// A thousand clients that are refused are one line a second.
+void StoreServerLoop::warn(Clock::time_point now, const std::string& text) {
+  if (now - last_warning_ < 1s) return;
+  last_warning_ = now;
+  log(LogLevel::warning, "a client was refused: " + text);
 }
 
 /// Somebody who connected and said nothing must not take the place of a rank.
@@ -281,41 +206,6 @@ bool StoreServerLoop::drop_oldest_stranger() {
     return true;
   }
   return false;
-}
-
-/// There is no descriptor for the next client. It is told so, by way of the spare one.
-void StoreServerLoop::refuse(int listener) {
-  spare_.reset();
-  Descriptor socket(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (socket) {
-    const auto text = fmt::format(
-        "no descriptor is left in the process of the store, which has {} clients; raise its limit "
-        "(ulimit -n)",
-        connections_.size());
-    const auto bytes = refusal(Errc::resource_exhausted, text);
-    (void)::send(socket.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    const auto now = Clock::now();
-    if (now - last_warning_ >= 1s) {
-      last_warning_ = now;
-      log(LogLevel::warning, "a client was refused: " + text);
-    }
-    socket.shut_down();
-  }
-  spare_ = Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  // Somebody else took it in between. Waiting is better than asking again and again.
-  if (!spare_) listen_again(false);
-}
-
-void StoreServerLoop::listen_again(bool enabled) {
-  if (enabled && !spare_) spare_ = Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  listening_ = enabled && spare_;
-  if (!listening_) listen_again_at_ = Clock::now() + 100ms;
-  for (std::size_t i = 0; i < listeners_.size(); ++i) {
-    epoll_event event{};
-    event.events = listening_ ? std::uint32_t{EPOLLIN} : 0U;
-    event.data.u64 = first_listener + i;
-    (void)::epoll_ctl(epoll_.fd(), EPOLL_CTL_MOD, listeners_[i].fd(), &event);
-  }
 }
 
 // --- What clients say

@@ -13,6 +13,7 @@
 
 #include <tutti/store_server.hpp>
 
+#include "internal/store_listener.hpp"
 #include "internal/store_protocol.hpp"
 #include "internal/store_requests.hpp"
 #include "internal/tcp_socket.hpp"
@@ -33,7 +34,7 @@ class StoreServerLoop {
   void run() noexcept;
   // From any thread.
   void stop() noexcept;
-  int port() const noexcept { return port_; }
+  int port() const noexcept { return listener_.port(); }
   int clients() const;
   bool wait_until_left(Deadline deadline);
 
@@ -64,16 +65,13 @@ class StoreServerLoop {
     std::uint32_t events = 0;
   };
 
-  void listen_on(const StoreServerOptions& options);
-  bool listen_at(const SocketAddress& address, int& port, int& error);
   void turn();
   int timeout(Clock::time_point now) const;
 
-  void accept_all(int listener, Clock::time_point now);
+  void accept_all(std::size_t socket, Clock::time_point now);
   void take_in(Descriptor socket, Clock::time_point now);
   bool drop_oldest_stranger();
-  void refuse(int listener);
-  void listen_again(bool enabled);
+  void warn(Clock::time_point now, const std::string& text);
 
   void receive(Connection& connection);
   void greet(Connection& connection, std::span<const std::byte>& bytes);
@@ -94,12 +92,9 @@ class StoreServerLoop {
   void log(LogLevel level, const std::string& text) const noexcept;
 
   StoreServerOptions options_;
-  std::string name_;
-  std::vector<Descriptor> listeners_;
   Descriptor epoll_;
   Descriptor wake_;
-  Descriptor spare_;  // Given up for a moment to refuse a client when descriptors have run out.
-  int port_ = 0;
+  StoreListener listener_;
   std::atomic<bool> stop_{false};
 
   Id last_id_ = 0;
@@ -111,8 +106,6 @@ class StoreServerLoop {
   StoreRequests requests_;
   std::size_t input_bytes_ = 0;  // Of unfinished frames, all clients together.
   Bytes scratch_;
-  bool listening_ = true;
-  Clock::time_point listen_again_at_{};
   Clock::time_point last_warning_{};
 
   mutable std::mutex mutex_;
