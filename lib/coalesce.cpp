@@ -67,6 +67,9 @@ class Collected final : public Work::State {
 class Batch final : public internal::Collector {
  public:
   explicit Batch(std::shared_ptr<internal::Core> core) : core_(std::move(core)) {}
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+  ~Batch() override { close(); }
 
   Work collect(std::span<const Op> ops, const CallOptions& options, bool in_order) override {
     if (!options_) {
@@ -88,9 +91,11 @@ class Batch final : public internal::Collector {
     internal::Collector* none = nullptr;
     if (!core_->collector.compare_exchange_strong(none, this)) return false;
     core_->collecting_on = std::this_thread::get_id();
+    open_ = true;
     return true;
   }
-  void close() {
+  void close() noexcept {
+    if (!std::exchange(open_, false)) return;
     core_->collecting_on = std::thread::id();
     core_->collector = nullptr;
   }
@@ -127,6 +132,7 @@ class Batch final : public internal::Collector {
   }
 
   std::shared_ptr<internal::Core> core_;
+  bool open_ = false;
   std::vector<Op> ops_;
   std::deque<std::vector<std::int64_t>> rows_;
   std::optional<CallOptions> options_;
@@ -145,23 +151,12 @@ struct Coalesce::Impl {
 };
 
 Coalesce::Coalesce(std::initializer_list<ProcessGroup*> groups) : impl_(std::make_unique<Impl>()) {
-  const auto undo = [&](std::size_t opened) {
-    for (std::size_t i = 0; i < opened; ++i) impl_->batches[i].close();
-  };
-  std::size_t opened = 0;
   for (auto* group : groups) {
-    if (group == nullptr) {
-      undo(opened);
-      fail(Errc::not_initialized, "Coalesce: a group is null");
-    }
-    impl_->batches.emplace_back(group->core_);
-    if (!impl_->batches.back().open()) {
-      undo(opened);
+    if (group == nullptr) fail(Errc::not_initialized, "Coalesce: a group is null");
+    if (!impl_->batches.emplace_back(group->core_).open())
       internal::failf(Errc::invalid_argument,
                       "Coalesce: group '{}' is collecting already; launch the other one first",
                       group->name());
-    }
-    ++opened;
   }
 }
 
