@@ -9,7 +9,7 @@ namespace tutti::tool {
 /// Move-only.
 class AtomicFile {
  public:
-  /// Checks now that the place can be written, not after minutes of measuring.
+  /// Checks that the place can be written.
   /// @throws Failure usage, naming the file.
   explicit AtomicFile(std::string path);
   AtomicFile(AtomicFile&& other) noexcept;
@@ -17,8 +17,6 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
   ~AtomicFile();  ///< Without commit() nothing is left.
-
-  const std::string& path() const noexcept { return path_; }
 
   /// @throws Failure internal, naming the file.
   void commit(std::string_view text);

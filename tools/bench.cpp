@@ -1,6 +1,11 @@
 #include "bench.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <set>
 #include <utility>
@@ -9,18 +14,21 @@
 #include <nlohmann/json.hpp>
 
 #include <tutti/backend.hpp>
-#include <tutti/cluster.hpp>
-#include <tutti/init.hpp>
 #include <tutti/version.hpp>
 
 #include "atomic_file.hpp"
 #include "duration.hpp"
+#include "ending.hpp"
 #include "hang_report.hpp"
 #include "host.hpp"
+#include "launcher.hpp"
 #include "output.hpp"
 #include "output_table.hpp"
 #include "progress.hpp"
+#include "rank_source.hpp"
+#include "signals.hpp"
 #include "text.hpp"
+#include "transport.hpp"
 
 namespace tutti::tool {
 namespace {
@@ -28,13 +36,27 @@ namespace {
 using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-/// How the ranks come to be.
-struct Launch {
-  GroupOptions group{};
-  bool threads = false;  ///< `group.size` of them in this process; else this process is one.
-};
+/// What rank 0 decides before each row.
+enum Decision : std::int64_t { go_on, out_of_time, interrupted };
 
-BackendChoice choose(const std::string& backend) {
+/// What "auto" means for ranks that are processes: not threads of one.
+std::optional<BackendChoice> choose_for_processes(std::string_view args) {
+  for (const BackendEntry& entry : backends())
+    if (entry.name != "local" && entry.serves(Device{}) && entry.unavailable().empty())
+      return BackendChoice{
+          &entry, std::string(args),
+          fmt::format("it is the first that serves {} between processes", to_string(Device{}))};
+  return std::nullopt;
+}
+
+BackendChoice choose(const BenchOptions& options) {
+  const std::string_view backend = options.backend;
+  const std::size_t colon = backend.find(':');
+  const bool processes = !options.ranks || options.nodes > 1;
+  if (processes && backend.substr(0, colon) == "auto")
+    if (const auto choice = choose_for_processes(
+            colon == std::string_view::npos ? std::string_view() : backend.substr(colon + 1)))
+      return *choice;
   try {
     return choose_backend(backend, Device{});
   } catch (const Error& error) {
@@ -42,44 +64,6 @@ BackendChoice choose(const std::string& backend) {
     throw Failure(typo ? Exit::usage : Exit::unavailable,
                   fmt::format("--backend {}: {}", backend, error.message()));
   }
-}
-
-Launch plan_launch(const BenchOptions& options) {
-  Launch launch;
-  launch.group.backend = options.backend;
-  launch.group.timeout = options.timeout;
-  std::optional<ClusterInfo> info;
-  try {
-    info = VariablesEnvironment().detect();
-  } catch (const Error& error) {
-    throw Failure(Exit::unavailable, error.message());
-  }
-  if (options.ranks) {
-    if (info && info->size > 1)
-      throw Failure(Exit::unavailable,
-                    fmt::format("launcher {} started {} processes, and -n {} would start {} ranks "
-                                "in each of them; leave out -n or unset the launcher variables",
-                                info->launcher, info->size, *options.ranks, *options.ranks));
-    launch.group.size = *options.ranks;
-    launch.threads = true;
-    return launch;
-  }
-  if (!info)
-    refuse("no launcher found (RANK and WORLD_SIZE are not set); pass -n N for N ranks here");
-  launch.group.rank = info->rank;
-  launch.group.size = info->size;
-  try {
-    if (!info->store.empty()) launch.group.store = open_store(info->store);
-  } catch (const Error& error) {
-    throw Failure(Exit::unavailable, error.message());
-  }
-  if (!launch.group.store && info->size > 1)
-    throw Failure(
-        Exit::unavailable,
-        fmt::format("launcher {} started {} processes, but they have no store to meet in; "
-                    "set TUTTI_STORE=file:///directory",
-                    info->launcher, info->size));
-  return launch;
 }
 
 /// Every rank tells rank 0 where it is.
@@ -193,7 +177,7 @@ bool supported(const ProcessGroup& group, const Block& block) {
 
 /// The whole run, on one rank. `recorder` is null on the others.
 void run_plan(Rank& rank, const Plan& plan, const BenchOptions& options, bool threads,
-              Recorder* recorder) {
+              const Interrupt& interrupt, Recorder* recorder) {
   ProcessGroup& group = rank.group;
   const auto start = Clock::now();
   Control control(rank.store, group.rank(), group.size(), options.timeout);
@@ -215,13 +199,18 @@ void run_plan(Rank& rank, const Plan& plan, const BenchOptions& options, bool th
     }
     if (recorder != nullptr) recorder->begin_block(block);
     for (const std::int64_t bytes : block.bytes) {
-      const bool out_of_time = Clock::now() - start >= options.max_total;
-      if (agree(group, out_of_time ? 1 : 0) != 0) {
-        if (recorder != nullptr) {
-          recorder->end_block(block);
-          recorder->note(fmt::format("--max-total {} is over: {} of {} rows were not measured",
-                                     format_duration(options.max_total), left, plan.rows()));
-        }
+      const std::int64_t decision =
+          agree(group, interrupt.asked()                           ? interrupted
+                       : Clock::now() - start >= options.max_total ? out_of_time
+                                                                   : go_on);
+      if (decision != go_on) {
+        if (recorder == nullptr) return;
+        recorder->end_block(block);
+        const std::string why =
+            decision == interrupted
+                ? std::string("interrupted")
+                : fmt::format("--max-total {} is over", format_duration(options.max_total));
+        recorder->note(fmt::format("{}: {} of {} rows were not measured", why, left, plan.rows()));
         return;
       }
       if (recorder != nullptr) recorder->before_row(block, bytes);
@@ -263,11 +252,17 @@ Exit exit_code_of(const Outcome& outcome) {
   return Exit::internal;
 }
 
+/// Whether the run failed only because it was told to end.
+bool ended_on_request(const Outcome& cause) {
+  const std::optional<Error> error = library_error(cause);
+  return error && (error->code() == Errc::aborted || error->code() == Errc::peer_lost);
+}
+
 /// Prints what went wrong and sets the record's status.
-Exit judge(const std::vector<Outcome>& outcomes, const BenchOptions& options, Record& record,
-           std::FILE* err) {
+Exit judge(const std::vector<Outcome>& outcomes, const BenchOptions& options, bool asked_to_end,
+           Record& record, std::FILE* err) {
   const Outcome* cause = first_cause(outcomes);
-  if (cause != nullptr) {
+  if (cause != nullptr && !(asked_to_end && ended_on_request(*cause))) {
     const Exit code = exit_code_of(*cause);
     record.error = error_text(*cause);
     record.status = code == Exit::timeout ? Status::timeout : Status::error;
@@ -276,7 +271,7 @@ Exit judge(const std::vector<Outcome>& outcomes, const BenchOptions& options, Re
     else if (code == Exit::unavailable && options.skip_unavailable)
       fmt::print(err, "skipped: {}\n", record.error);
     else
-      fmt::print(err, "error: {}\n", record.error);
+      fmt::print(err, "error: {}\n{}", record.error, silent_ranks(outcomes, record.world));
     return code == Exit::unavailable && options.skip_unavailable ? Exit::skipped : code;
   }
   for (const Row& row : record.rows) {
@@ -285,57 +280,164 @@ Exit judge(const std::vector<Outcome>& outcomes, const BenchOptions& options, Re
                describe_wrong(row));
     record.status = Status::wrong_data;
   }
+  if (asked_to_end) {
+    record.status = Status::interrupted;
+    return Exit::interrupted;
+  }
   return record.status == Status::wrong_data ? Exit::wrong_data : Exit::ok;
 }
 
+/// What Ctrl-C and SIGTERM do to the ranks of this process.
+class OnSignal {
+ public:
+  OnSignal(Interrupt& interrupt, std::FILE* err) : interrupt_(interrupt), err_(err) {}
+
+  void operator()(int signal) {
+    // A terminal and a launcher may both send the same Ctrl-C.
+    const auto now = Clock::now();
+    const bool again = interrupt_.asked();
+    if (again && signal == SIGINT && now - last_ < std::chrono::milliseconds(300)) return;
+    last_ = now;
+    bool going_on = false;
+    if (signal == SIGINT && !again) {
+      going_on = interrupt_.ask();
+      if (going_on && err_ != nullptr)
+        fmt::print(err_, "interrupted: this size is the last one; once more ends it now\n");
+    } else if (!aborted_) {
+      aborted_ = true;
+      going_on = interrupt_.abort(signal == SIGINT ? "interrupted" : "ended by SIGTERM");
+    }
+    // Nothing was measured, or it does not end.
+    if (!going_on) _exit(static_cast<int>(Exit::interrupted));
+  }
+
+ private:
+  Interrupt& interrupt_;
+  std::FILE* err_;  // Null: silent.
+  Clock::time_point last_{};
+  bool aborted_ = false;
+};
+
+/// Prints and writes everything. Rank 0 only.
+Exit conclude(const std::vector<Outcome>& outcomes, const BenchOptions& options, bool asked_to_end,
+              Record& record, std::FILE* out, std::FILE* err) {
+  const Exit code = judge(outcomes, options, asked_to_end, record, err);
+  fmt::print(out, "{}", render(options.format, record, options));
+  for (const std::string& path : options.files)
+    AtomicFile(path).commit(render(format_of(path).value(), record, options));
+  if (std::fflush(out) != 0) throw Failure(Exit::internal, "cannot write the output to stdout");
+  return code;
+}
+
+/// The same program again as the ranks, which find themselves under the launcher.
+Exit start_ranks(const BenchOptions& options) {
+  LaunchOptions ranks;
+  ranks.command = options.argv;
+  ranks.command.front() = std::filesystem::read_symlink("/proc/self/exe");
+  ranks.ranks = *options.ranks;
+  ranks.nodes = options.nodes;
+  ranks.node = options.node;
+  ranks.rendezvous = options.rendezvous;
+  ranks.join_timeout = options.timeout;
+  ranks.output = LaunchOptions::Output::inherited;
+  ranks.ranks_report = true;
+  // Enough for rank 0 to miss a rank, to say so and to write what was measured.
+  ranks.grace = options.patience + std::chrono::seconds(1);
+  return static_cast<Exit>(launch(ranks));
+}
+
+/// How long rank 0 waits for the others to tell how they ended. Whoever sends SIGTERM soon sends
+/// SIGKILL.
+std::chrono::nanoseconds patience(const Outcome& own, const BenchOptions& options,
+                                  const Interrupt& interrupt) {
+  if (!own.error) return options.timeout;
+  return interrupt.asked() ? std::chrono::milliseconds(200) : options.patience;
+}
+
+/// One rank that is a process: all ranks end with the verdict of rank 0.
+Exit run_member(const RankSource& source, const Outcome& own, const BenchOptions& options,
+                const Interrupt& interrupt,
+                const std::function<Exit(const std::vector<Outcome>&)>& conclude_run) {
+  if (source.group.size == 1) return conclude_run({own});
+  const auto store = make_prefix_store(source.group.store, "tool/");
+  if (source.group.rank != 0) {
+    // Rank 0 may be in the last call until its deadline, and then writes the files.
+    try {
+      return report_ending(*store, own, options.timeout + std::chrono::seconds(10));
+    } catch (const Error& error) {
+      if (!own.error) throw;
+      throw Failure(exit_code_of(own), fmt::format("rank {}: {} (and from rank 0: {})", own.rank,
+                                                   error_text(own), error.what()));
+    }
+  }
+  const std::vector<Outcome> outcomes =
+      collect_endings(*store, own, source.group.size, patience(own, options, interrupt));
+  try {
+    const Exit code = conclude_run(outcomes);
+    announce(*store, code);
+    return code;
+  } catch (const Failure& failure) {
+    announce(*store, failure.code());
+    throw;
+  }
+}
+
 Exit bench(const BenchOptions& options, std::FILE* out, std::FILE* err) {
-  const BackendChoice backend = choose(options.backend);
-  const Launch launch = plan_launch(options);
-  const int size = launch.group.size;
+  const BackendChoice backend = choose(options);
+  const RankSource source = find_ranks(options, backend);
+  const int size = source.group.size;
+  const bool threads = source.kind == RankSource::Kind::threads;
+  const bool writes = source.group.rank == 0;
   const Plan plan = make_plan(options.request, size);
   const Host host = this_host();
-  const int local_ranks = launch.threads ? size : 1;
-  check_memory(plan, size, local_ranks, host.free_bytes);
+  check_memory(plan, size, source.local_size, host.free_bytes);
+  // Now, not after minutes of measuring.
+  if (writes)
+    for (const std::string& path : options.files) AtomicFile{path};
+  if (source.kind == RankSource::Kind::launches) return start_ranks(options);
 
   BenchOptions run = options;
   run.timing.timeout = options.timeout;
   if (options.cold) {
     // Twice the cache, of which at most a quarter of the free memory for all ranks together.
     run.timing.cold_bytes = 2 * static_cast<std::size_t>(host.last_level_cache_bytes);
-    run.timing.cold_limit_bytes = static_cast<std::size_t>(host.free_bytes / 4 / local_ranks);
+    run.timing.cold_limit_bytes = static_cast<std::size_t>(host.free_bytes / 4 / source.local_size);
   }
+
+  Interrupt own_interrupt;
+  Interrupt& interrupt = options.interrupt == nullptr ? own_interrupt : *options.interrupt;
+  std::optional<Signals> signals;  // Before any other thread.
+  if (options.handles_signals)
+    signals.emplace(OnSignal(interrupt, writes && !options.quiet ? err : nullptr));
 
   Record record;
   record.started = std::chrono::system_clock::now();
   record.argv = options.argv;
   record.backend = {std::string(backend.entry->name), std::string(library_version_string()),
-                    backend.because};
+                    backend.because, transport_of(backend, source.group)};
   record.notes = plan.notes;
   const auto start = Clock::now();
-  const bool writes = launch.group.rank == 0;
-  std::vector<AtomicFile> files;
-  if (writes)
-    for (const std::string& path : options.files) files.emplace_back(path);
 
   std::optional<Recorder> recorder;
   if (writes) recorder.emplace(run, plan, record, out, err);
   const RankBody body = [&](Rank& rank) {
-    run_plan(rank, plan, run, launch.threads, rank.group.rank() == 0 ? &*recorder : nullptr);
+    // Of several threads one is enough: an abort reaches the others.
+    std::optional<Interrupt::Scope> scope;
+    if (!threads || rank.group.rank() == 0) scope.emplace(interrupt, rank.group);
+    run_plan(rank, plan, run, threads, interrupt, rank.group.rank() == 0 ? &*recorder : nullptr);
   };
-  const std::vector<Outcome> outcomes =
-      launch.threads ? run_threads(size, launch.group, options.decorate, body)
-                     : std::vector<Outcome>{run_rank(launch.group, body)};
-
-  record.duration_s = seconds(Clock::now() - start);
-  if (recorder) recorder->end();
-  const Exit code = judge(outcomes, options, record, err);
-  if (writes) {
-    fmt::print(out, "{}", render(options.format, record, options));
-    for (AtomicFile& file : files)
-      file.commit(render(format_of(file.path()).value(), record, options));
-    if (std::fflush(out) != 0) throw Failure(Exit::internal, "cannot write the output to stdout");
-  }
-  return code;
+  const auto conclude_run = [&](const std::vector<Outcome>& outcomes) {
+    record.duration_s = seconds(Clock::now() - start);
+    recorder->end();
+    return conclude(outcomes, options, interrupt.asked(), record, out, err);
+  };
+  if (threads) return conclude_run(run_threads(size, source.group, options.decorate, body));
+  GroupOptions group = source.group;
+  if (options.decorate)
+    group.decorate = [&](std::unique_ptr<Backend> inner) {
+      return options.decorate(group.rank, std::move(inner));
+    };
+  return run_member(source, run_rank(group, body), options, interrupt, conclude_run);
 }
 
 }  // namespace

@@ -2,11 +2,15 @@
 
 #include <chrono>
 #include <cstdio>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include <tutti/cluster.hpp>
+
 #include "exit_code.hpp"
+#include "interrupt.hpp"
 #include "launch.hpp"
 #include "measure.hpp"
 #include "plan.hpp"
@@ -23,7 +27,12 @@ struct BenchOptions {
   std::chrono::nanoseconds max_total = std::chrono::minutes(10);
   std::chrono::nanoseconds timeout = std::chrono::seconds(60);
   std::string backend = "auto";
-  std::optional<int> ranks{};  ///< Empty: the launcher's.
+  std::optional<int> ranks{};  ///< On this node. Empty: the launcher's.
+  int nodes = 1;
+  int node = 0;
+  std::string rendezvous{};           ///< "host:port" of node 0's store; several nodes only.
+  std::optional<int> expect_ranks{};  ///< Of all nodes; another number is refused.
+  std::string store{};                ///< Instead of the launcher's.
   bool skip_unavailable = false;
   Format format = Format::table;
   std::vector<std::string> files{};      ///< Their endings say the formats.
@@ -31,7 +40,13 @@ struct BenchOptions {
   bool quiet = false;
   bool verbose = false;
   std::vector<std::string> argv{};
-  Decorate decorate{};  ///< For tests.
+  bool handles_signals = false;  ///< SIGINT and SIGTERM end the run early.
+  /// How long rank 0 waits for word from the others once its own run has failed.
+  std::chrono::nanoseconds patience = std::chrono::seconds(2);
+  // For tests.
+  Decorate decorate{};
+  Interrupt* interrupt = nullptr;
+  std::shared_ptr<const ClusterEnvironment> environment{};  ///< Null: VariablesEnvironment.
 };
 
 /// Measures; the output goes to `out`, talk and errors to `err`.

@@ -18,9 +18,8 @@ namespace {
 constexpr std::int64_t most_ranks = 4096;
 
 /// Specified, but not in this release: refused by name rather than ignored.
-constexpr std::array<std::string_view, 14> later_options{
-    "--threads-per-proc", "--devices",       "--nnodes", "--node-rank", "--rendezvous",
-    "--expect-ranks",     "--iface",         "--store",  "--counts",    "--algo",
+constexpr std::array<std::string_view, 8> later_options{
+    "--threads-per-proc", "--devices",       "--counts", "--algo",
     "--groups",           "--host-overhead", "--peak",   "--svg"};
 
 /// Every value in order of its number.
@@ -136,6 +135,14 @@ void BenchCommand::define(CLI::App& app) {
     app.add_option(name, value, help)->type_name(type)->group(group);
   };
   text("-n,--ranks", ranks_, "start so many ranks here; without it the launcher's", "N", "Launch");
+  text("--nnodes", nodes_, "with -n ranks each (1)", "K", "Launch");
+  text("--node-rank", node_, "this node's number (0)", "R", "Launch");
+  text("--rendezvous", rendezvous_, "where node 0 listens, for several nodes", "HOST:PORT",
+       "Launch");
+  text("--expect-ranks", expect_ranks_, "refuse to measure another number of ranks", "N", "Launch");
+  text("--store", store_, "where the launcher's ranks meet, instead of TUTTI_STORE", "URL",
+       "Launch");
+  text("--iface", iface_, "network interface, as the backend writes it", "NAME", "Launch");
   text("--backend", backend_, "auto, or a name from 'tutti info' (auto)", "NAME", "Launch");
   text("--timeout", timeout_, "a call that takes longer ends the run (60s)", "TIME", "Launch");
   app.add_flag("--skip-unavailable", skip_unavailable_,
@@ -198,6 +205,21 @@ BenchOptions BenchCommand::parse(const std::vector<std::string>& argv) const {
   options.timeout = parse_duration("--timeout", timeout_);
   if (options.timeout.count() == 0) refuse("--timeout '{}': must be above 0", timeout_);
   if (!ranks_.empty()) options.ranks = static_cast<int>(parse_integer("-n", ranks_, 1, most_ranks));
+  options.nodes = static_cast<int>(parse_integer("--nnodes", nodes_, 1, most_ranks));
+  options.node = static_cast<int>(parse_integer("--node-rank", node_, 0, options.nodes - 1));
+  if (options.nodes > 1 && rendezvous_.empty())
+    refuse("--nnodes {} needs --rendezvous HOST:PORT, where node 0 listens", nodes_);
+  options.rendezvous = rendezvous_;
+  if (!expect_ranks_.empty())
+    options.expect_ranks =
+        static_cast<int>(parse_integer("--expect-ranks", expect_ranks_, 1, most_ranks));
+  options.store = store_;
+  if (!iface_.empty()) {
+    if (backend_.find(':') != std::string::npos)
+      refuse("--iface {}: --backend {} has an argument already", iface_, backend_);
+    options.backend += ":" + iface_;
+  }
+  options.handles_signals = true;
 
   Request& request = options.request;
   request.collectives = parse_collectives(collectives_);

@@ -23,6 +23,12 @@ class BenchCommand {
  private:
   std::vector<std::string> collectives_{};
   std::string ranks_{};
+  std::string nodes_ = "1";
+  std::string node_ = "0";
+  std::string rendezvous_{};
+  std::string expect_ranks_{};
+  std::string store_{};
+  std::string iface_{};
   std::string backend_ = "auto";
   std::string timeout_ = "60s";
   bool skip_unavailable_ = false;

@@ -25,11 +25,18 @@ bool entered(const Outcome& outcome, std::int64_t seq, Moment cause) {
   });
 }
 
+/// "3 (host, pid 4411)".
+std::string where_is(int rank, const World& world) {
+  std::string text = fmt::format("{}", rank);
+  for (const RankInfo& info : world.ranks)
+    if (info.rank == rank) text += fmt::format(" ({}, pid {})", info.host, info.pid);
+  return text;
+}
+
 /// "3 (host, pid 4411) last seen 61.2 s ago in all_reduce #204".
 std::string last_seen(const Outcome& outcome, const World& world, Moment cause) {
-  std::string text = fmt::format("{}", outcome.rank);
-  for (const RankInfo& rank : world.ranks)
-    if (rank.rank == outcome.rank) text += fmt::format(" ({}, pid {})", rank.host, rank.pid);
+  std::string text = where_is(outcome.rank, world);
+  if (outcome.silent) return text + " sent no word: killed, stopped or stuck";
   const auto last = std::find_if(outcome.trace.rbegin(), outcome.trace.rend(),
                                  [&](const TraceEntry& entry) { return begun(entry, cause); });
   if (last == outcome.trace.rend()) return text + " made no call";
@@ -77,16 +84,27 @@ std::string error_text(const Outcome& outcome) {
 
 const Outcome* first_cause(const std::vector<Outcome>& outcomes) {
   const Outcome* first = nullptr;
-  const auto is_echo = [](const Outcome& outcome) {
+  // Who lost a peer knows more than who was only told that the group is broken.
+  const auto echo = [](const Outcome& outcome) {
     const auto error = library_error(outcome);
-    return error && (error->code() == Errc::aborted || error->code() == Errc::peer_lost);
+    if (error && error->code() == Errc::aborted) return 2;
+    return error && error->code() == Errc::peer_lost ? 1 : 0;
   };
   for (const Outcome& outcome : outcomes) {
     if (!outcome.error) continue;
-    const auto order = [&](const Outcome& o) { return std::pair(is_echo(o), o.ended); };
+    const auto order = [&](const Outcome& o) { return std::pair(echo(o), o.ended); };
     if (first == nullptr || order(outcome) < order(*first)) first = &outcome;
   }
   return first;
+}
+
+std::string silent_ranks(const std::vector<Outcome>& outcomes, const World& world) {
+  std::string text;
+  for (const Outcome& outcome : outcomes)
+    if (outcome.silent)
+      text += fmt::format("  {}{}\n", text.empty() ? "missing : " : "          ",
+                          last_seen(outcome, world, {}));
+  return text;
 }
 
 std::string hang_report(const std::vector<Outcome>& outcomes, const World& world,

@@ -26,4 +26,7 @@ std::string error_text(const Outcome& outcome);
 std::string hang_report(const std::vector<Outcome>& outcomes, const World& world,
                         std::chrono::nanoseconds timeout);
 
+/// Lines about the ranks from which no word came; nothing when all spoke.
+std::string silent_ranks(const std::vector<Outcome>& outcomes, const World& world);
+
 }  // namespace tutti::tool

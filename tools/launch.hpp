@@ -27,6 +27,7 @@ struct Outcome {
   std::chrono::steady_clock::time_point ended{};
   Trace trace{};  ///< Its last calls, when it failed.
   Position position{};
+  bool silent = false;  ///< Another process, from which no word came.
 };
 
 /// Wraps the backend of one rank; for tests. Empty: nothing.

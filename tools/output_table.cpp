@@ -170,6 +170,7 @@ void Table::begin_block(const Key& key) {
   for (const double p : options_.percentiles)
     fmt::print(out_, "{:>11}", fmt::format("p{:g} µs", p));
   fmt::print(out_, "{:>11}{:>8}{:>8}{:>5}{:>7}\n", "max µs", "algbw", "busbw", "chk", "iters");
+  std::fflush(out_);
 }
 
 void Table::row(const Row& row) {

@@ -437,6 +437,154 @@ TEST(Bench, ColdRotatesOverSeveralBuffers) {
   EXPECT_EQ(seen->size(), 11U);  // One of warm-up, ten counted; the first check used the first.
 }
 
+/// Ranks as a launcher starts them, but in threads: each has only its environment and the store.
+class Told final : public ClusterEnvironment {
+ public:
+  Told(int rank, int size, std::string store) : info_{"test", rank, size, -1, -1, -1, store} {}
+  std::optional<ClusterInfo> detect() const override { return info_; }
+
+ private:
+  ClusterInfo info_;
+};
+
+struct Member {
+  Exit code = Exit::ok;
+  std::string out{};
+  std::string err{};
+};
+std::vector<Member> run_members(const BenchOptions& options, int size) {
+  static std::atomic<int> runs = 0;
+  const std::string address = "memory://bench-" + std::to_string(runs++);
+  const auto store = open_store(address);  // Lives while anybody may ask for it.
+  std::vector<Member> members(static_cast<std::size_t>(size));
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < size; ++rank)
+    threads.emplace_back([&, rank, &member = members[static_cast<std::size_t>(rank)]] {
+      BenchOptions own = options;
+      own.ranks.reset();
+      own.environment = std::make_shared<Told>(rank, size, address);
+      Captured out;
+      Captured err;
+      member.code = run_bench(own, out.file(), err.file());
+      member.out = out.text();
+      member.err = err.text();
+    });
+  threads.clear();
+  return members;
+}
+
+TEST(Members, OnlyRankZeroPrintsAndAllEndWithItsCode) {
+  BenchOptions options = two_ranks(1, [](auto ops, const Call& call, const auto& real) {
+    Work work = real(ops, call);
+    if (call.seq > 5) out_bytes(ops)[0] ^= std::byte{1};
+    return work;
+  });
+  options.timing.check = Check::all;
+  const std::vector<Member> members = run_members(options, 3);
+  for (const Member& member : members) EXPECT_EQ(member.code, Exit::wrong_data) << member.err;
+  const Json json = Json::parse(members[0].out);
+  EXPECT_EQ(json.at("world").at("size"), 3);
+  EXPECT_EQ(json.at("world").at("threads"), false);
+  EXPECT_EQ(json.at("results").at(0).at("first_wrong").at("rank"), 1);
+  EXPECT_TRUE(contains(members[0].err, "rank 1 out[0]")) << members[0].err;
+  for (const int other : {1, 2}) {
+    EXPECT_EQ(members[static_cast<std::size_t>(other)].out, "");
+    EXPECT_EQ(members[static_cast<std::size_t>(other)].err, "");
+  }
+}
+
+TEST(Members, AHangReportHasTheTracesOfAllProcesses) {
+  BenchOptions options = two_ranks(0, {});
+  options.timeout = 200ms;
+  options.decorate = [](int rank, std::unique_ptr<Backend> inner) {
+    if (rank != 1) return inner;
+    return std::unique_ptr<Backend>(std::make_unique<Changed>(
+        std::move(inner), [calls = std::make_shared<int>(0)](std::span<const Op> ops,
+                                                             const Call& call, const auto& real) {
+          Work work = real(ops, call);
+          if (ops.front().kind == Operation::all_reduce && ++*calls == 4)
+            std::this_thread::sleep_for(500ms);
+          return work;
+        }));
+  };
+  const std::vector<Member> members = run_members(options, 3);
+  for (const Member& member : members) EXPECT_EQ(member.code, Exit::timeout) << member.err;
+  EXPECT_EQ(Json::parse(members[0].out).at("status"), "timeout");
+  for (const char* part : {"timed out after 0.2 s", "size 1 KiB", "entered : 0 2\n",
+                           "missing : 1 (", ", pid ", "s ago in all_reduce #"})
+    EXPECT_TRUE(contains(members[0].err, part)) << part << "\n" << members[0].err;
+  EXPECT_EQ(members[1].err, "");
+}
+
+TEST(Members, AnErrorOfAnotherProcessIsToldByRankZero) {
+  const std::vector<Member> members = run_members(
+      two_ranks(
+          2,
+          [calls = std::make_shared<int>(0)](auto ops, const Call& call, const auto& real) -> Work {
+            if (++*calls == 5) throw std::runtime_error("the disk is full of eels");
+            return real(ops, call);
+          }),
+      3);
+  for (const Member& member : members) EXPECT_EQ(member.code, Exit::internal);
+  EXPECT_TRUE(contains(members[0].err, "eels")) << members[0].err;
+}
+
+TEST(Members, ARankThatSendsNoWordIsNamed) {
+  BenchOptions options = two_ranks(0, {});
+  options.timeout = 200ms;
+  options.patience = 50ms;
+  options.ranks.reset();
+  options.environment = std::make_shared<Told>(0, 2, "memory://silent");
+  const auto store = open_store("memory://silent");
+  const std::jthread vanishing([store] {
+    const ProcessGroup group =
+        ProcessGroup::create({.backend = "local", .store = store, .rank = 1, .size = 2});
+    // What it says first, and then never anything.
+    store->set("tool/0/1", R"({"host":"far","pid":4411,"cpuset":"0","model":"","cpus":1,)"
+                           R"("device":"cpu"})");
+    (void)store->get("end of the test", 10s);
+  });
+  Captured out;
+  Captured err;
+  EXPECT_EQ(run_bench(options, out.file(), err.file()), Exit::timeout);
+  store->set("end of the test", "now");
+  for (const char* part : {"entered : 0\n", "missing : 1 (far, pid 4411) sent no word", "killed"})
+    EXPECT_TRUE(contains(err.text(), part)) << part << "\n" << err.text();
+}
+
+TEST(Bench, AnInterruptFinishesTheSizeAndNoMore) {
+  Interrupt interrupt;
+  BenchOptions options = two_ranks(
+      1, [&, calls = std::make_shared<int>(0)](auto ops, const Call& call, const auto& real) {
+        if (++*calls == 15) interrupt.ask();  // In the second size.
+        return real(ops, call);
+      });
+  options.request.sizes = parse_sizes("8,16,32");
+  options.interrupt = &interrupt;
+  const Result r = run(options);
+  EXPECT_EQ(r.code, Exit::interrupted);
+  EXPECT_EQ(r.json.at("status"), "interrupted");
+  ASSERT_EQ(r.json.at("results").size(), 2U);
+  EXPECT_EQ(r.json.at("results").at(1).at("time_us").at("n"), 10);
+  EXPECT_TRUE(contains(r.json.at("notes").dump(), "interrupted: 1 of 3 rows")) << r.json;
+}
+
+TEST(Bench, AnAbortOnRequestKeepsWhatWasComplete) {
+  Interrupt interrupt;
+  BenchOptions options = two_ranks(
+      1, [&, calls = std::make_shared<int>(0)](auto ops, const Call& call, const auto& real) {
+        if (++*calls == 15) interrupt.abort("enough");
+        return real(ops, call);
+      });
+  options.request.sizes = parse_sizes("8,16,32");
+  options.interrupt = &interrupt;
+  const Result r = run(options);
+  EXPECT_EQ(r.code, Exit::interrupted);
+  EXPECT_EQ(r.json.at("status"), "interrupted");
+  EXPECT_EQ(r.json.at("results").size(), 1U);
+  EXPECT_FALSE(interrupt.abort("there is no group any more"));
+}
+
 TEST(Bench, OneRankHasNoBusBandwidth) {
   BenchOptions options = two_ranks(0, {});
   options.ranks = 1;

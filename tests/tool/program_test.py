@@ -5,9 +5,12 @@ import json
 import os
 import pathlib
 import re
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 try:
@@ -16,7 +19,7 @@ except ImportError:
     jsonschema = None
 
 TUTTI = ""
-LAUNCHER_VARIABLES = re.compile(r"^(TUTTI_|RANK$|WORLD_SIZE$|LOCAL_|GROUP_RANK$|MASTER_)")
+LAUNCHER_VARIABLES = re.compile(r"^(TUTTI_|RANK$|WORLD_SIZE$|LOCAL_|GROUP_|MASTER_|OMPI_|PMI_|PALS_|SLURM_)")
 FLOATS = {"f16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2"}
 COLLECTIVES = {"all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter",
                "scan", "exclusive_scan", "send_recv", "barrier"}
@@ -292,6 +295,151 @@ class Outputs(Program):
             self.assertTrue(self.runs("bench", *small, "-f", form).startswith(start), form)
 
 
+class Signals(Program):
+    """Ctrl-C and SIGTERM; rank 0's outputs are complete all the same."""
+
+    def interrupted(self, signals, arguments, after, backend="local"):
+        """Runs it, sends the signals when stdout or stderr has a line with `after`, gives the record and stderr."""
+        with tempfile.TemporaryDirectory() as folder:
+            files = [pathlib.Path(folder, name) for name in ("r.json", "r.csv")]
+            outs = [argument for file in files for argument in ("--out", str(file))]
+            environment = {name: value for name, value in os.environ.items() if not LAUNCHER_VARIABLES.match(name)}
+            with subprocess.Popen([TUTTI, "bench", "-n", "2", "--backend", backend, *arguments, *outs], text=True,
+                                  env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+                for line in process.stdout:
+                    if after in line:
+                        break
+                for signal_number in signals:
+                    process.send_signal(signal_number)
+                out, err = process.communicate(timeout=60)
+                self.assertEqual(process.returncode, 130, err)
+            run = json.loads(files[0].read_text())
+            self.assertEqual(run["status"], "interrupted")
+            rows = list(csv.DictReader(io.StringIO(files[1].read_text())))
+            self.assertEqual([row["status"] for row in rows], ["interrupted"] * len(run["results"]))
+            self.assertEqual(sorted(os.listdir(folder)), ["r.csv", "r.json"])
+            return run, out, err
+
+    def test_ctrl_c_finishes_the_size_and_writes_everything(self):
+        # Twice at once, as from a terminal and from a launcher: still one Ctrl-C.
+        run, out, err = self.interrupted([signal.SIGINT, signal.SIGINT],
+                                         ["-s", "8,16,32,64,128,256", "--min-time", "100ms"], " 8 B ")
+        sizes = [row["bytes"] for row in run["results"]]
+        self.assertIn(len(sizes), range(1, 5), sizes)
+        self.assertRegex(out.splitlines()[len(sizes) - 2], rf"^ +{sizes[-1]} B ")
+        self.assertIn(f"interrupted: {6 - len(sizes)} of 6 rows were not measured", run["notes"])
+        self.assertIn("0 wrong elements", out)
+        self.assertIn("interrupted: this size is the last one", err)
+
+    def test_sigterm_ends_the_size_too(self):
+        start = time.monotonic()
+        run, _, _ = self.interrupted([signal.SIGTERM], ["-s", "8,16", "--iters", "1000000"], " p50 ")
+        self.assertLess(time.monotonic() - start, 20)
+        self.assertEqual(run["results"], [])
+
+    def test_ctrl_c_while_the_ranks_meet_ends_it_at_once(self):
+        with tempfile.TemporaryDirectory() as folder:
+            environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "TUTTI_STORE": f"file://{folder}"}
+            with subprocess.Popen([TUTTI, "bench", "--backend", "local", "--out", folder + "/r.json"], env=environment,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+                while not [name for name in os.listdir(folder) if "r.json" not in name]:
+                    self.assertIsNone(process.poll())  # It has not come to the store yet.
+                process.send_signal(signal.SIGINT)
+                process.communicate(timeout=20)
+            self.assertEqual(process.returncode, 130)
+            self.assertFalse([name for name in os.listdir(folder) if "r.json" in name])
+
+
+class Processes(Program):
+    """Ranks that are processes."""
+
+    @classmethod
+    def setUpClass(cls):
+        backends = json.loads(tutti("info", "-f", "json").stdout)["backends"]
+        if not any(backend["name"] == "gloo" and backend["available"] for backend in backends):
+            raise unittest.SkipTest("the backend gloo is not in this build")
+
+    check_rows = Bench.check_rows
+    interrupted = Signals.interrupted
+    two = ("-n", 2, "--backend", "gloo")
+
+    def test_all_collectives_are_right(self):
+        for ranks in (2, 3):
+            run = self.measures("all", "-n", ranks, "--backend", "gloo", "-s", "12e,12000e", *QUICK)
+            self.assertEqual({row["coll"] for row in run["results"]}, COLLECTIVES)
+            self.check_rows(run, ranks)
+            self.assertEqual(len({rank["pid"] for rank in run["world"]["ranks"]}), ranks)
+            self.assertIs(run["world"]["threads"], False)
+            self.assertEqual(run["backend"]["name"], "gloo")
+            self.assertEqual(run["backend"]["transport"], "tcp/lo")
+            self.assertEqual(run["env"], {})
+            if jsonschema is not None:
+                jsonschema.Draft202012Validator(json.loads(self.runs("schema"))).validate(run)
+
+    def test_rank_0_alone_prints_and_says_what_is_used(self):
+        done = tutti("bench", *self.two, "-s", "1K", "--iters", 3, "-q", "--expect-ranks", 2)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertRegex(done.stdout, r"^tutti bench \S+  all_reduce .* 2 ranks / 1 host  gloo tcp/lo\n")
+        self.assertEqual(done.stdout.count("tutti bench"), 1)
+        self.assertRegex(done.stdout, r"\n  0 \S+ pid \d+ cpu \S+ \| 1 \S+ pid \d+ cpu")
+        self.refuses(64, ["bench", *self.two, "-s", "7"], "'7'")
+        self.refuses(64, ["bench", *self.two, "--out", "/nowhere/r.json"], "/nowhere/r.json")
+
+    def test_a_launcher_s_ranks_measure_together(self):
+        for arguments in (["--backend", "gloo"], [], ["-n", "2", "--backend", "gloo"]):
+            out = self.runs("run", "-n", 2, "--", TUTTI, "bench", *arguments, "-s", "1K", "--iters", 3)
+            self.assertIn("2 ranks / 1 host  gloo", out)
+            self.assertEqual({line[:4] for line in out.splitlines()}, {"[0] "})
+
+    def test_two_nodes_measure_together(self):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        common = ["bench", "-n", "1", "--backend", "gloo", "--nnodes", "2", "--rendezvous", f"127.0.0.1:{port}",
+                  "-s", "1K", "--iters", "3", "-f", "json", "--timeout", "10s"]
+        nodes = [subprocess.Popen([TUTTI, *common, "--node-rank", str(node)], text=True, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE) for node in range(2)]
+        results = [(*node.communicate(timeout=60), node.returncode) for node in nodes]
+        self.assertEqual([code for _, _, code in results], [0, 0], results)
+        self.assertEqual(json.loads(results[0][0])["world"]["size"], 2)
+        self.assertEqual(results[1][0], "")
+
+    def test_ctrl_c_finishes_the_size_on_all_ranks(self):
+        run, out, err = self.interrupted([signal.SIGINT], ["-s", "8,16,32,64,128,256", "--min-time", "100ms"], " 8 B ",
+                                         backend="gloo")
+        self.assertIn(len(run["results"]), range(1, 5))
+        self.assertEqual(err.count("interrupted: this size is the last one"), 1)
+        self.assertIn("0 wrong elements", out)
+
+    def with_trouble(self, signal_number, *arguments):
+        """Sends the signal to rank 1 while it measures; gives status, record, stderr."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "r.json")
+            with subprocess.Popen([TUTTI, "bench", *map(str, self.two), "-s", "8,16", "--iters", "1000000", *arguments,
+                                   "--out", str(file)], text=True, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE) as process:
+                head = ""
+                for line in process.stdout:
+                    head += line
+                    if " p50 " in line:
+                        break
+                os.kill(int(re.search(r"\b1 \S+ pid (\d+) ", head).group(1)), signal_number)
+                _, err = process.communicate(timeout=60)
+            return process.returncode, json.loads(file.read_text()), err
+
+    def test_a_rank_that_is_killed_is_named_and_the_record_is_written(self):
+        code, run, err = self.with_trouble(signal.SIGKILL)
+        self.assertEqual(code, 128 + signal.SIGKILL, err)
+        self.assertRegex(err, r"rank 1 \(pid \d+\) was ended by signal 9")
+        self.assertIn(run["status"], ("error", "interrupted"))
+
+    def test_a_rank_that_is_stopped_is_missing_in_the_hang_report(self):
+        code, run, err = self.with_trouble(signal.SIGSTOP, "--timeout", "1s")
+        self.assertEqual(code, 124, err)
+        self.assertEqual(run["status"], "timeout")
+        self.assertRegex(err, r"error: \w+ timed out after 1 s \(measuring all_reduce, size 8 B")
+        self.assertRegex(err, r"\n  missing : 1 \(\S+, pid \d+\) sent no word: killed, stopped or stuck\n")
+
+
 class Refusals(Program):
     def test_bench_says_what_is_wrong_with_an_option(self):
         two = ["bench", "-n", "2"]
@@ -331,13 +479,20 @@ class Refusals(Program):
                 ([*two, "--samples", "all"], ["--samples"]),
                 ([*two, "--samples", "all", "-f", "md"], ["--samples"]),
                 ([*two, "-q", "-v"], ["-q"]),
+                ([*two, "--nnodes", "2"], ["--nnodes 2", "--rendezvous"]),
+                ([*two, "--nnodes", "2", "--node-rank", "2"], ["--node-rank '2'", "0 to 1"]),
+                (["bench", "--nnodes", "2", "--rendezvous", "h:1"], ["--nnodes", "-n"]),
+                ([*two, "--backend", "local", "--nnodes", "2", "--rendezvous", "h:1"], ["--nnodes 2", "local"]),
+                ([*two, "--backend", "local", "--iface", "eth0"], ["local", "'eth0'"]),
+                ([*two, "--backend", "local:x", "--iface", "eth0"], ["--iface eth0", "local:x"]),
+                ([*two, "--store", "memory://x"], ["--store memory://x", "-n"]),
+                ([*two, "--expect-ranks", "0"], ["--expect-ranks '0'"]),
                 ([*two, "--frobnicate"], ["--frobnicate"]),
                 ([*two, "--sizes"], ["--sizes"])):
             self.refuses(64, arguments, "error: ", *words)
 
     def test_what_comes_later_is_refused_by_name(self):
-        for option in ("--threads-per-proc", "--devices", "--nnodes", "--node-rank", "--rendezvous", "--expect-ranks",
-                       "--iface", "--store", "--counts", "--algo", "--groups", "--peak"):
+        for option in ("--threads-per-proc", "--devices", "--counts", "--algo", "--groups", "--peak"):
             self.refuses(64, ["bench", "-n", "2", option, "1"], option, "not in this release")
         self.refuses(64, ["bench", "-n", "2", "--host-overhead"], "--host-overhead", "not in this release")
         for name in ("compare", "check", "report", "pairs", "topo", "doctor", "loss", "completions"):
@@ -363,9 +518,20 @@ class Refusals(Program):
         one = self.measures("-s", "1K", *QUICK, RANK="0", WORLD_SIZE="1")
         self.assertEqual(one["world"]["size"], 1)
         self.assertIs(one["world"]["threads"], False)
-        self.refuses(69, ["bench"], "TUTTI_STORE", RANK="0", WORLD_SIZE="2")
+        self.refuses(69, ["bench"], "TUTTI_STORE", "--store", "2 processes", RANK="0", WORLD_SIZE="2")
         self.refuses(69, ["bench"], "WORLD_SIZE", RANK="0")
-        self.refuses(69, ["bench", "-n", "2"], "torchrun", "16 processes", RANK="3", WORLD_SIZE="16")
+        self.refuses(64, ["bench", "--store", "nowhere"], "'nowhere'", RANK="0", WORLD_SIZE="2")
+        self.refuses(69, ["bench", "-n", "2", "--expect-ranks", "4"], "--expect-ranks 4", "has 2 ranks")
+        self.measures("-n", 2, "-s", "1K", "--expect-ranks", 2, "--backend", "local", *QUICK)
+
+    def test_a_program_that_runs_alone_in_each_of_many_processes_is_refused(self):
+        self.refuses(69, ["bench", "-n", "2"], "launcher started 16 processes (WORLD_SIZE=16)", "has 2 ranks",
+                     RANK="3", WORLD_SIZE="16")
+        self.refuses(69, ["bench", "-n", "1"], "launcher started 16 processes (OMPI_COMM_WORLD_SIZE=16)", "has 1 rank.",
+                     OMPI_COMM_WORLD_RANK="3", OMPI_COMM_WORLD_SIZE="16")
+        self.refuses(69, ["bench", "-n", "1"], "(PMI_SIZE=4)", PMI_RANK="3", PMI_SIZE="4")
+        # A job's script is one process of however many tasks.
+        self.measures("-n", 2, "-s", "1K", "--backend", "local", *QUICK, SLURM_JOB_ID="7")
 
     def test_local_over_processes_is_unavailable_on_every_rank(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -373,14 +539,14 @@ class Refusals(Program):
             sanitizer = os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
             environment = {**os.environ, "WORLD_SIZE": "2", "TUTTI_STORE": f"file://{folder}",
                            "ASAN_OPTIONS": sanitizer}
-            ranks = [subprocess.Popen([TUTTI, "bench", "--backend", "local", "-s", "8", "--timeout", "3s"],
+            ranks = [subprocess.Popen([TUTTI, "bench", "--backend", "local", "-s", "8", "--timeout", "1s"],
                                       env={**environment, "RANK": str(rank)}, text=True, stdout=subprocess.PIPE,
                                       stderr=subprocess.PIPE) for rank in range(2)]
             results = [(*rank.communicate(timeout=60), rank.returncode) for rank in ranks]
-        # Rank 1 sees that rank 0 is another process; rank 0 then waits for nobody.
-        self.assertEqual(results[1][2], 69, results[1])
-        self.assertIn("threads of one process", results[1][1])
-        self.assertIn(results[0][2], (69, 124), results[0])
+        # Rank 1 sees that rank 0 is another process; rank 0 waits for nobody, and then tells why.
+        self.assertEqual([code for _, _, code in results], [69, 69], results)
+        self.assertIn("threads of one process", results[0][1])
+        self.assertEqual(results[1][1], "")
 
 
 class Others(Program):
@@ -405,7 +571,7 @@ class Others(Program):
         text = self.runs("bench", "--help")
         for option in ("--sizes", "--dtype", "--min-time", "--check", "--out", "--help-sizes"):
             self.assertIn(option, text)
-        self.assertNotIn("--nnodes", text)
+        self.assertNotIn("--groups", text)
         text = self.runs("bench", "--help-sizes")
         for collective in COLLECTIVES:
             self.assertRegex(text, rf"\n  {collective} +\S+ +\w")
