@@ -183,7 +183,7 @@ class Bench(Program):
             self.assertEqual(json.loads(first.read_text())["status"], "ok")
             self.assertEqual(first.read_text(), second.read_text())
             self.assertEqual(sorted(os.listdir(folder)), ["a.json", "b.json"])
-            tutti("bench", "-n", 2, "-s", "1K", "--backend", "gloo", "--out", pathlib.Path(folder, "c.json"))
+            tutti("bench", "-n", 2, "-s", "1K", "--backend", "nccl", "--out", pathlib.Path(folder, "c.json"))
             self.refuses(64, ["bench", "-n", 2, "--out", pathlib.Path(folder, "none", "r.json")], "none/r.json")
             self.refuses(64, ["bench", "-n", 2, "--out", pathlib.Path(folder, "r.html")], "r.html", ".csv")
             self.assertEqual(sorted(os.listdir(folder)), ["a.json", "b.json"])
