@@ -85,7 +85,11 @@ class Checked final : public HostBackend {
     std::vector<Op> pairs;
     for (const auto& op : ops)
       if (is_point_to_point(op.kind)) pairs.push_back(op);
-    for (const auto& op : pairs) publish_pair(op, Record::of({&op, 1}, paired(op, call)));
+    std::vector<Record> records;
+    for (const auto& op : pairs) {
+      records.push_back(Record::of({&op, 1}, paired(op, call)));
+      publish_pair(op, records.back());
+    }
     Call now = call;
     now.blocking = false;
     now.deadline = call.limit();
@@ -93,7 +97,8 @@ class Checked final : public HostBackend {
     now.in_order = call.in_order && pairs.size() == ops.size();
     Work work = inner_->launch(pairs, now);
     if (work.state() == nullptr) return nullptr;
-    return std::make_shared<Watch>(*this, std::move(work).release(), std::move(pairs), now);
+    return std::make_shared<Watch>(*this, std::move(work).release(), std::move(pairs),
+                                   std::move(records), now);
   }
 
   void publish(std::span<const Op> ops, const Call& call, const Error& why) noexcept override {
@@ -115,8 +120,13 @@ class Checked final : public HostBackend {
   /// The Work of a pair: looks at what the peer said while it waits.
   class Watch final : public Work::State {
    public:
-    Watch(Checked& group, std::shared_ptr<Work::State> inner, std::vector<Op> pairs, Call call)
-        : group_(group), inner_(std::move(inner)), pairs_(std::move(pairs)), call_(call) {
+    Watch(Checked& group, std::shared_ptr<Work::State> inner, std::vector<Op> pairs,
+          std::vector<Record> records, Call call)
+        : group_(group),
+          inner_(std::move(inner)),
+          pairs_(std::move(pairs)),
+          records_(std::move(records)),
+          call_(call) {
       call_.name = {};
     }
     bool done() const noexcept override { return inner_->done(); }
@@ -129,10 +139,13 @@ class Checked final : public HostBackend {
           return true;
         }
         try {
-          if (const auto error = group_.compare_pairs(pairs_, call_)) throw Error(*error);
+          if (const auto error = group_.compare_pairs(pairs_, records_, call_)) throw Error(*error);
         } catch (...) {  // A difference, or the store failed.
           difference_ = std::current_exception();
-          group_.inner_->abort(to_error(difference_).what());  // Ends the use of the buffers.
+          const Error error = to_error(difference_);
+          // Either ends the use of the buffers.
+          if (breaks_group(error.code()) || !inner_->withdraw(error))
+            group_.inner_->abort(error.what());
           inner_->wait_until(Deadline::none());
           return true;
         }
@@ -164,6 +177,7 @@ class Checked final : public HostBackend {
     Checked& group_;  // The Work's owner keeps it.
     std::shared_ptr<Work::State> inner_;
     std::vector<Op> pairs_;
+    std::vector<Record> records_;  // Of each: what this rank has said.
     Call call_;
     std::exception_ptr difference_;
     bool forgotten_ = false;
@@ -190,20 +204,23 @@ class Checked final : public HostBackend {
 
   static Record parse(const Bytes& bytes) {
     Record record;
-    if (bytes.size() != sizeof record)
-      failf(Errc::mismatch, "checked mode: a peer's record has {} bytes, ours {}: mixed versions",
+    if (bytes.size() < sizeof record)
+      failf(Errc::mismatch,
+            "checked mode: a peer's record has {} bytes, ours {} or more: mixed versions",
             bytes.size(), sizeof record);
     std::memcpy(&record, bytes.data(), sizeof record);
     return record;
   }
 
-  std::optional<Error> compare_pairs(std::span<const Op> pairs, const Call& call) {
-    for (const auto& op : pairs) {
+  std::optional<Error> compare_pairs(std::span<const Op> pairs, std::span<const Record> said,
+                                     const Call& call) {
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+      const auto& op = pairs[i];
+      const auto& own = said[i];
       const auto bytes = store_->try_get(pair_key(op, false));
       if (!bytes) continue;
       const Call one = paired(op, call);
       const bool sending = op.kind == Operation::send;
-      const Record own = Record::of({&op, 1}, one);
       const Record theirs = parse(*bytes);
       if (theirs.refused != 0) return refused_error(group(), {&op, 1}, one, op.peer, theirs.view());
       if (own.fingerprint != theirs.fingerprint)
@@ -217,13 +234,13 @@ class Checked final : public HostBackend {
     return std::nullopt;
   }
 
-  Record await(std::uint64_t seq, int peer, std::span<const Op> ops, const Call& call,
-               Deadline limit) {
+  Bytes await(std::uint64_t seq, int peer, std::span<const Op> ops, const Call& call,
+              Deadline limit) {
     for (;;) {
       const auto slice =
           Deadline::after(std::min<std::chrono::nanoseconds>(look_up, limit.remaining()));
       try {
-        return parse(store_->get(key(seq, peer), slice));
+        return store_->get(key(seq, peer), slice);
       } catch (const Error& error) {
         if (error.code() != Errc::timeout) throw;
       }
@@ -231,7 +248,7 @@ class Checked final : public HostBackend {
       if (const auto cause = inner_->failure()) throw Error(*cause);
       // Looked at before the record, so that one written just before leaving is not missed.
       const bool gone = store_->try_get(gone_key(peer)).has_value();
-      if (const auto bytes = store_->try_get(key(seq, peer))) return parse(*bytes);
+      if (auto bytes = store_->try_get(key(seq, peer))) return *std::move(bytes);
       if (gone)
         throw call_error(Errc::peer_lost, group(), ops, call, peer,
                          fmt::format("rank {} has left the group; this rank called {}", peer,
@@ -248,23 +265,70 @@ class Checked final : public HostBackend {
   void compare_all(std::span<const Op> ops, const Call& call) {
     if (ops.empty() || is_point_to_point(ops[0].kind)) return;
     if (const auto cause = inner_->failure()) throw broken(*cause);
-    std::vector<Record> records(static_cast<std::size_t>(size_));
-    records[static_cast<std::size_t>(rank())] = Record::of(ops, call);
-    put(key(call.seq, rank()), records[static_cast<std::size_t>(rank())]);
+    std::vector<Bytes> said(static_cast<std::size_t>(size_));
+    auto& mine = said[static_cast<std::size_t>(rank())];
+    mine = encode(ops, call);
+    store_->set(key(call.seq, rank()), mine);
     const auto limit = call.limit();
     try {
       for (int r = 0; r < size_; ++r)
-        if (r != rank())
-          records[static_cast<std::size_t>(r)] = await(call.seq, r, ops, call, limit);
+        if (r != rank()) said[static_cast<std::size_t>(r)] = await(call.seq, r, ops, call, limit);
     } catch (const Error& error) {
       give_up(error);
       throw;
     }
+    std::vector<Record> records;
+    for (const auto& bytes : said) records.push_back(parse(bytes));
     forget(call.seq, records);
-    if (const auto error = compare(group(), ops, call, records)) {
+    auto error = compare(group(), ops, call, records);
+    if (!error) error = compare_counts(ops, call, said);
+    if (error) {
       inner_->refuse(ops, call, *error);
       throw Error(*error);
     }
+  }
+
+  /// A record, and behind it for every all_to_all the rows this rank sends and those it expects.
+  Bytes encode(std::span<const Op> ops, const Call& call) const {
+    Bytes bytes;
+    const auto add = [&](const void* data, std::size_t n) {
+      const auto* from = static_cast<const std::byte*>(data);
+      bytes.insert(bytes.end(), from, from + n);
+    };
+    const Record record = Record::of(ops, call);
+    add(&record, sizeof record);
+    for (const auto& op : ops)
+      if (op.kind == Operation::all_to_all)
+        for (const auto* rows : {&op.send_rows, &op.rows})
+          for (int r = 0; r < size_; ++r) {
+            const std::int64_t n = (*rows)[r];
+            add(&n, sizeof n);
+          }
+    return bytes;
+  }
+
+  /// The records agree, so all ranks have sent lists of the same lengths.
+  std::optional<Error> compare_counts(std::span<const Op> ops, const Call& call,
+                                      std::span<const Bytes> said) {
+    std::size_t list = 0;
+    for (const auto& op : ops) {
+      if (op.kind != Operation::all_to_all) continue;
+      const auto count = [&](int rank, std::size_t which, int peer) {
+        const auto& bytes = said[static_cast<std::size_t>(rank)];
+        const auto at = sizeof(Record) + ((list + which) * static_cast<std::size_t>(size_) +
+                                          static_cast<std::size_t>(peer)) *
+                                             sizeof(std::int64_t);
+        std::int64_t n = 0;
+        if (at + sizeof n <= bytes.size()) std::memcpy(&n, bytes.data() + at, sizeof n);
+        return n;
+      };
+      auto error = compare_rows(
+          group(), ops, call, size_, [&](int from, int to) { return count(from, 0, to); },
+          [&](int from, int to) { return count(to, 1, from); });
+      if (error) return error;
+      list += 2;
+    }
+    return std::nullopt;
   }
 
   /// Everybody's record of `seq` is here, so everybody has read mine of the calls before it; except

@@ -109,6 +109,15 @@ std::string list_ranks(std::span<const int> ranks) {
   return fmt::format("{}", fmt::join(ranks, " "));
 }
 
+Error rows_error(std::string_view group, std::span<const Op> ops, const Call& call, int from,
+                 int to, std::int64_t sent, std::int64_t expected) {
+  return call_error(
+      Errc::mismatch, group, ops, call, -1,
+      fmt::format("rank {} sends {} rows to rank {}, which expects {}: send_rows[{}] there "
+                  "and recv_rows[{}] here must be equal",
+                  from, sent, to, expected, to, from));
+}
+
 Error refused_error(std::string_view group, std::span<const Op> ops, const Call& call, int rank,
                     std::string_view why) {
   return call_error(Errc::mismatch, group, ops, call, rank,

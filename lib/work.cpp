@@ -9,6 +9,9 @@
 namespace tutti {
 
 Work::State::~State() = default;
+bool Work::State::withdraw(const Error&) noexcept {
+  return false;
+}
 Work::Owner::~Owner() = default;
 
 Work::Work(std::shared_ptr<State> state, std::shared_ptr<Owner> owner, std::uint64_t token) noexcept

@@ -83,22 +83,22 @@ void PairState::end(std::exception_ptr error) noexcept {
 
 void PairState::wait_here() noexcept {
   std::exception_ptr error;
+  std::optional<Trouble> trouble;
   try {
     message_->wait(limit_);
-  } catch (const Trouble& trouble) {
-    {
-      const std::lock_guard lock(message_mutex_);
-      message_.reset();
-    }
-    error = std::make_exception_ptr(gone_ ? Error(Errc::aborted, "the group has been destroyed")
-                                          : group_->failed(trouble, {&op_, 1}, {}));
+  } catch (const Trouble& t) {
+    trouble = t;
   } catch (...) {
     error = std::current_exception();
   }
+  std::optional<Error> instead;
   {
     const std::lock_guard lock(message_mutex_);
     message_.reset();
+    instead = instead_;
   }
+  if (trouble)
+    error = std::make_exception_ptr(instead ? *instead : group_->failed(*trouble, {&op_, 1}, {}));
   finish(error);
 }
 
@@ -137,19 +137,27 @@ std::shared_ptr<Work::State> PairState::then(std::function<void()> next) {
   return HostState::then(std::move(next));
 }
 
+void PairState::stop_waiting(const Error& why) noexcept {
+  const bool mine = !claimed_.exchange(true);
+  {
+    const std::lock_guard lock(message_mutex_);
+    if (mine) message_.reset();
+    if (message_ != nullptr) {
+      instead_ = why;
+      message_->cancel();
+    }
+  }
+  if (mine) finish(std::make_exception_ptr(why));
+}
+
+bool PairState::withdraw(const Error& why) noexcept {
+  if (!HostState::done()) stop_waiting(why);
+  return true;
+}
+
 bool PairState::cancel() noexcept {
   if (HostState::done()) return false;
-  gone_ = true;
-  if (!claimed_.exchange(true)) {
-    {
-      const std::lock_guard lock(message_mutex_);
-      message_.reset();
-    }
-    finish(std::make_exception_ptr(Error(Errc::aborted, "the group has been destroyed")));
-    return true;
-  }
-  const std::lock_guard lock(message_mutex_);
-  if (message_ != nullptr) message_->cancel();
+  stop_waiting(Error(Errc::aborted, "the group has been destroyed"));
   return true;
 }
 

@@ -6,6 +6,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -44,6 +45,9 @@ class PairState : public internal::HostState, public std::enable_shared_from_thi
   bool done() const noexcept override;
   bool wait_until(Deadline deadline) override;
   std::shared_ptr<Work::State> then(std::function<void()> next) override;
+  /// The slot depends on what both sides say, so a message that only one of them made is never
+  /// matched and may be forgotten.
+  bool withdraw(const Error& why) noexcept override;
   /// The group goes away. True if this had not ended.
   bool cancel() noexcept;
 
@@ -53,6 +57,7 @@ class PairState : public internal::HostState, public std::enable_shared_from_thi
   void wait_here() noexcept;
   void hand_over();
   void end(std::exception_ptr error) noexcept;
+  void stop_waiting(const Error& why) noexcept;
 
   std::shared_ptr<const Group> group_;
   std::weak_ptr<Watchers> watchers_;
@@ -62,7 +67,7 @@ class PairState : public internal::HostState, public std::enable_shared_from_thi
   std::mutex message_mutex_;
   std::unique_ptr<Mesh::Message> message_;
   std::atomic<bool> claimed_{false};  // Somebody waits for the message.
-  std::atomic<bool> gone_{false};     // The group does not exist any more.
+  std::optional<Error> instead_;      // Why it was cancelled; under message_mutex_.
 };
 
 }  // namespace tutti::backend::gloo

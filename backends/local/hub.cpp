@@ -115,20 +115,13 @@ std::optional<Error> Hub::compare(const Round& round) {
       records.push_back(internal::Record::of(slot.ops, *slot.call));
     return internal::compare(group_, first.ops, *first.call, records);
   }
-  // The counts of an all_to_all are in no fingerprint: each is known to two ranks.
   for (std::size_t k = 0; k < round.collectives(); ++k) {
     if (round.collective(0, k).kind != Operation::all_to_all) continue;
-    for (int from = 0; from < size_; ++from)
-      for (int to = 0; to < size_; ++to) {
-        const auto sent = round.collective(from, k).send_rows[to];
-        const auto expected = round.collective(to, k).rows[from];
-        if (sent != expected)
-          return internal::call_error(
-              Errc::mismatch, group_, first.ops, *first.call, -1,
-              fmt::format("rank {} sends {} rows to rank {}, which expects {}: send_rows[{}] there "
-                          "and recv_rows[{}] here must be equal",
-                          from, sent, to, expected, to, from));
-      }
+    auto error = internal::compare_rows(
+        group_, first.ops, *first.call, size_,
+        [&](int from, int to) { return round.collective(from, k).send_rows[to]; },
+        [&](int from, int to) { return round.collective(to, k).rows[from]; });
+    if (error) return error;
   }
   return std::nullopt;
 }

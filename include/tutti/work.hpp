@@ -37,6 +37,9 @@ class [[nodiscard]] Work {
     /// memory it runs on the group's worker, on a device it is called in order of the
     /// communication stream, to queue more on it.
     virtual std::shared_ptr<State> then(std::function<void()> next) = 0;
+    /// Ends one send or receive with this error, because its peer has made another call and will
+    /// never make this one. False where the transport cannot: then the group has to be aborted.
+    virtual bool withdraw(const Error& why) noexcept;
   };
 
   /// Who is told how a call ended: the group.

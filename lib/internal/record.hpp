@@ -41,6 +41,22 @@ struct Record {
 std::optional<Error> compare(std::string_view group, std::span<const Op> ops, const Call& call,
                              std::span<const Record> records);
 
+/// The error of all ranks when rank `from` sends `sent` rows to rank `to`, which expects others.
+Error rows_error(std::string_view group, std::span<const Op> ops, const Call& call, int from,
+                 int to, std::int64_t sent, std::int64_t expected);
+
+/// Compares the counts of an all_to_all, which are in no fingerprint: each is known to two ranks.
+/// sent(from, to): what `from` sends; expected(from, to): what `to` expects.
+template <typename Sent, typename Expected>
+std::optional<Error> compare_rows(std::string_view group, std::span<const Op> ops, const Call& call,
+                                  int size, const Sent& sent, const Expected& expected) {
+  for (int from = 0; from < size; ++from)
+    for (int to = 0; to < size; ++to)
+      if (sent(from, to) != expected(from, to))
+        return rows_error(group, ops, call, from, to, sent(from, to), expected(from, to));
+  return std::nullopt;
+}
+
 /// The error of peers whose call one rank refused.
 Error refused_error(std::string_view group, std::span<const Op> ops, const Call& call, int rank,
                     std::string_view why);

@@ -156,7 +156,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, LoweringCompared, testing::ValuesIn(worlds_that
                          CaseName());
 
 TEST_P(LoweringCompared, ARefusedCallIsToldToThePeers) {
-  on_plain_ranks([](ProcessGroup& group) {
+  on_plain_ranks([&](ProcessGroup& group) {
     const int size = group.size();
     const Buffer in(group, array_of<std::int32_t>({group.rank(), 5}));
     const Buffer out(group, DType::i32, {2 * size});
@@ -172,6 +172,8 @@ TEST_P(LoweringCompared, ARefusedCallIsToldToThePeers) {
     const TensorView null(nullptr, DType::i32, {2}, group.memory().device());
     const TensorView part = group.rank() == 1 ? null : in.view();
     expect_refusal([&] { group.gather(part, out, 0); });
+    // A batch of messages is over or it is not: where the transport has it, the group breaks.
+    if (shares_fate(GetParam().backend)) return;
     expect_refusal([&] { group.scatter(out, part, 0); });
     expect_usable(group);
   });
