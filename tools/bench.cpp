@@ -75,8 +75,11 @@ World meet(Rank& rank, Control& control, bool threads) {
   World world;
   world.size = rank.group.size();
   world.threads = threads;
-  world.cpus = host.cpus;
-  std::map<std::string, int> ranks_of_host;
+  struct Shared {
+    int ranks = 0;
+    std::set<int> cpus{};  // A launcher may have bound each rank to some of its own.
+  };
+  std::map<std::string, Shared> hosts;
   int number = 0;
   for (const std::string& text :
        control.collect(mine.dump(-1, ' ', false, Json::error_handler_t::replace))) {
@@ -87,10 +90,16 @@ World meet(Rank& rank, Control& control, bool threads) {
                         json.at("device").get<std::string>(),
                         json.at("cpuset").get<std::string>(),
                         json.at("model").get<std::string>()};
-    if (++ranks_of_host[info.host] > json.at("cpus").get<int>()) world.oversubscribed = true;
+    Shared& shared = hosts[info.host];
+    ++shared.ranks;
+    shared.cpus.merge(json.at("cpus").get<std::set<int>>());
     world.ranks.push_back(info);
   }
-  world.hosts = std::max(1, static_cast<int>(ranks_of_host.size()));
+  if (hosts.empty()) return world;  // Only rank 0 knows.
+  world.hosts = static_cast<int>(hosts.size());
+  world.cpus = static_cast<int>(hosts[host.name].cpus.size());
+  for (const auto& [name, shared] : hosts)
+    world.oversubscribed = world.oversubscribed || shared.ranks > std::ssize(shared.cpus);
   return world;
 }
 

@@ -7,7 +7,6 @@
 #include <array>
 #include <fstream>
 #include <string_view>
-#include <vector>
 
 #include "text.hpp"
 
@@ -48,6 +47,7 @@ std::vector<int> allowed_cpus() {
   if (sched_getaffinity(0, sizeof set, &set) == 0)
     for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
       if (CPU_ISSET(static_cast<std::size_t>(cpu), &set)) cpus.push_back(cpu);
+  if (cpus.empty()) cpus.push_back(0);
   return cpus;
 }
 
@@ -58,9 +58,8 @@ Host this_host() {
   std::array<char, 256> name{};
   if (gethostname(name.data(), name.size() - 1) == 0) host.name = name.data();
   host.pid = getpid();
-  const std::vector<int> cpus = allowed_cpus();
-  host.cpus = std::max(1, static_cast<int>(cpus.size()));
-  host.cpuset = format_ranges(cpus);
+  host.cpus = allowed_cpus();
+  host.cpuset = format_ranges(host.cpus);
   host.model = field("/proc/cpuinfo", "model name");
   host.last_level_cache_bytes = last_level_cache();
   host.free_bytes = free_memory();

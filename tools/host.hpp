@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace tutti::tool {
 
@@ -9,7 +10,7 @@ namespace tutti::tool {
 struct Host {
   std::string name{};
   int pid = 0;
-  int cpus = 1;                             ///< That this process may use.
+  std::vector<int> cpus{};                  ///< Numbers of those that this process may use.
   std::string cpuset{};                     ///< The same as ranges: "0-3".
   std::string model{};                      ///< Of the CPU; empty when unknown.
   std::int64_t last_level_cache_bytes = 0;  ///< 32 MiB when unknown.

@@ -83,8 +83,8 @@ std::string info_text() {
   if (!(header_version == library_version()))
     text += "          the tool and the library come from different versions\n";
   text += fmt::format("build     {}, {}\n", build_type(), compiler());
-  text += fmt::format("host      {}, {} CPU{} ({}){}{}\n", host.name, host.cpus,
-                      host.cpus == 1 ? "" : "s", host.cpuset, host.model.empty() ? "" : ", ",
+  text += fmt::format("host      {}, {} CPU{} ({}){}{}\n", host.name, host.cpus.size(),
+                      host.cpus.size() == 1 ? "" : "s", host.cpuset, host.model.empty() ? "" : ", ",
                       host.model);
   text += "backends\n";
   for (const BackendState& state : backend_states()) {
@@ -116,7 +116,7 @@ std::string info_json() {
   json["library"] = {{"version", library_version_string()},
                      {"matches", header_version == library_version()}};
   json["host"] = {{"name", host.name},
-                  {"cpus", host.cpus},
+                  {"cpus", host.cpus.size()},
                   {"cpuset", host.cpuset},
                   {"model", host.model},
                   {"last_level_cache_bytes", host.last_level_cache_bytes}};

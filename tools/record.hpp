@@ -82,7 +82,7 @@ struct World {
   int hosts = 1;
   bool threads = false;  ///< The ranks are threads of one process.
   bool oversubscribed = false;
-  int cpus = 1;  ///< Of rank 0's host.
+  int cpus = 1;  ///< That the ranks of rank 0's host may use.
   std::vector<RankInfo> ranks{};
 };
 

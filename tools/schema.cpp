@@ -53,8 +53,8 @@ std::string_view schema() {
         "size": {"type": "integer", "minimum": 1},
         "hosts": {"type": "integer", "minimum": 1},
         "threads": {"type": "boolean", "description": "the ranks are threads of one process"},
-        "cpus": {"type": "integer", "minimum": 1, "description": "that the process of rank 0 may use"},
-        "oversubscribed": {"type": "boolean", "description": "more ranks on a host than CPUs"},
+        "cpus": {"type": "integer", "minimum": 1, "description": "that the ranks of rank 0's host may use"},
+        "oversubscribed": {"type": "boolean", "description": "more ranks on a host than CPUs that they may use"},
         "ranks": {
           "type": "array",
           "items": {

@@ -540,7 +540,7 @@ TEST(Members, ARankThatSendsNoWordIsNamed) {
     const ProcessGroup group =
         ProcessGroup::create({.backend = "local", .store = store, .rank = 1, .size = 2});
     // What it says first, and then never anything.
-    store->set("tool/0/1", R"({"host":"far","pid":4411,"cpuset":"0","model":"","cpus":1,)"
+    store->set("tool/0/1", R"({"host":"far","pid":4411,"cpuset":"0","model":"","cpus":[0],)"
                            R"("device":"cpu"})");
     (void)store->get("end of the test", 10s);
   });

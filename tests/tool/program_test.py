@@ -391,6 +391,19 @@ class Processes(Program):
             self.assertIn("2 ranks / 1 host  gloo", out)
             self.assertEqual({line[:4] for line in out.splitlines()}, {"[0] "})
 
+    def test_ranks_that_are_bound_to_cpus_of_their_own_do_not_share_them(self):
+        if len(os.sched_getaffinity(0)) < 2:
+            self.skipTest("there is one CPU")
+        bound = ("import os, sys; cpus = sorted(os.sched_getaffinity(0)); "
+                 "os.sched_setaffinity(0, {cpus[int(os.environ['LOCAL_RANK'])]}); os.execv(sys.argv[1], sys.argv[1:])")
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "r.json")
+            self.runs("run", "-n", 2, "--", sys.executable, "-c", bound, TUTTI, "bench", "-s", "1K", "--iters", 3, "-q",
+                      "--out", file)
+            world = json.loads(file.read_text())["world"]
+        self.assertEqual((world["cpus"], world["oversubscribed"]), (2, False))
+        self.assertEqual(len({rank["cpuset"] for rank in world["ranks"]}), 2)
+
     def test_two_nodes_measure_together(self):
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
