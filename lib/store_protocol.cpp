@@ -107,7 +107,8 @@ void FrameReader::feed(std::span<const std::byte> bytes) {
   const auto skipped = std::min(skip_, bytes.size());
   skip_ -= skipped;
   bytes = bytes.subspan(skipped);
-  constexpr std::size_t keep = 256 * 1024;  // A large frame's memory is not kept after it.
+  constexpr std::size_t keep = std::size_t{256}
+                               << 10;  // A large frame's memory is not kept after it.
   if (from_ == buffer_.size() && buffer_.capacity() > keep)
     buffer_ = Bytes();
   else

@@ -25,7 +25,7 @@ constexpr std::uint64_t wake_token = 0;
 constexpr std::uint64_t first_listener = 1;
 constexpr std::uint64_t first_client = first_listener + StoreListener::most;
 
-constexpr std::size_t read_bytes = 256 * 1024;
+constexpr std::size_t read_bytes = std::size_t{256} << 10;
 constexpr int accepts_per_turn = 64;
 /// A client with more than this unsent is not read from, until it has read itself.
 constexpr std::size_t max_unsent = std::size_t{1} << 20;

@@ -34,7 +34,7 @@ int wait_for(int fd, int events, Clock::time_point limit) {
 }  // namespace
 
 TcpStoreConnection::TcpStoreConnection(Descriptor socket, std::string name)
-    : socket_(std::move(socket)), name_(std::move(name)), scratch_(64 * 1024) {}
+    : socket_(std::move(socket)), name_(std::move(name)), scratch_(std::size_t{64} << 10) {}
 
 TcpStoreConnection::~TcpStoreConnection() {
   // A forked child lets go of its copy; the connection is its parent's.

@@ -48,7 +48,8 @@ struct Frame {
 inline constexpr std::size_t frame_header_bytes = 16;
 inline constexpr std::size_t max_reply_bytes = Store::max_value_bytes;
 /// A key and two values, with room to tell apart what is a little too long from garbage.
-inline constexpr std::size_t max_request_bytes = 2 * Store::max_value_bytes + 64 * 1024;
+inline constexpr std::size_t max_request_bytes =
+    2 * Store::max_value_bytes + (std::size_t{64} << 10);
 
 std::array<std::byte, frame_header_bytes> encode_frame_header(const Frame& frame,
                                                               std::size_t body_bytes);

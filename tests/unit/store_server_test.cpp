@@ -382,7 +382,7 @@ TEST(StoreServer, RefusesClientsBeyondItsLimitByAMessage) {
   auto one = join(server);
   const auto other = join(server);
   expect_error(Errc::resource_exhausted, {std::to_string(server.port()), "2 clients"},
-               [&] { (void)join(server, 50ms); });
+               [&] { (void)join(server, 400ms); });
   one.reset();
   join(server)->set("key", "value");
 }

@@ -128,7 +128,7 @@ TEST(TcpStore, AnEchoIsNoStore) {
     peer.send(peer.read(internal::greeting_bytes));
     stay_until_closed(peer);
   });
-  expect_error(Errc::timeout, {"connected to itself"}, [&] { (void)join(server.port(), 50ms); });
+  expect_error(Errc::timeout, {"connected to itself"}, [&] { (void)join(server.port(), 300ms); });
 }
 
 TEST(TcpStore, AnotherVersionIsUnsupportedAndNamesBoth) {
