@@ -58,22 +58,23 @@ std::string built() {
 }
 
 /// Why this one cannot be used, or empty.
-std::string obstacle(const BackendEntry& entry, Device device) {
+std::string obstacle(const BackendEntry& entry, Device device, bool one_process) {
   if (auto why = entry.unavailable(); !why.empty()) return why;
   if (!entry.serves(device)) return fmt::format("it does not serve {}", to_string(device));
+  if (entry.one_process && !one_process) return "its ranks are threads of one process";
   return {};
 }
 
 }  // namespace
 
-BackendChoice choose_backend(std::string_view backend, Device device) {
+BackendChoice choose_backend(std::string_view backend, Device device, bool one_process) {
   const auto colon = backend.find(':');
   const auto name = backend.substr(0, colon);
   const std::string args(colon == std::string_view::npos ? "" : backend.substr(colon + 1));
   if (name == "auto") {
     std::string tried;
     for (const auto& entry : backends()) {
-      const auto why = obstacle(entry, device);
+      const auto why = obstacle(entry, device, one_process);
       if (why.empty())
         return {&entry, args,
                 fmt::format("it is the first that serves {}{}", to_string(device),
@@ -84,7 +85,7 @@ BackendChoice choose_backend(std::string_view backend, Device device) {
   }
   for (const auto& entry : backends()) {
     if (entry.name != name) continue;
-    if (const auto why = obstacle(entry, device); !why.empty())
+    if (const auto why = obstacle(entry, device, true); !why.empty())
       internal::failf(Errc::unsupported, "backend '{}' cannot be used: {}", name, why);
     return {&entry, args, "it was asked for by name"};
   }

@@ -78,7 +78,7 @@ std::unique_ptr<Backend> make_backend(const BackendEntry& entry, const std::stri
 
 ProcessGroup Core::create(const GroupOptions& options) {
   auto o = prepared(options);
-  const auto choice = choose_backend(o.backend, o.device);
+  const auto choice = choose_backend(o.backend, o.device, o.store->in_process());
   auto backend = make_backend(*choice.entry, choice.args, o);
   o.logger(LogLevel::info, fmt::format("group '{}': rank {} of {} on {}, because {}", o.name,
                                        o.rank, o.size, choice.entry->name, choice.because));
@@ -384,7 +384,8 @@ ProcessGroup Core::make_part(std::span<const int> ranks, int rank, const std::st
     failf(Errc::unsupported, "group '{}': its backend is the caller's own and has no split",
           options_.name);
   if (backend == nullptr)
-    backend = make_backend(*entry_, choose_backend(o.backend, o.device).args, o);
+    backend =
+        make_backend(*entry_, choose_backend(o.backend, o.device, o.store->in_process()).args, o);
   return ProcessGroup(std::make_shared<Core>(o, backend_name_, std::move(backend), entry_));
 }
 

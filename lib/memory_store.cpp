@@ -56,6 +56,7 @@ class MemoryStore final : public Store {
     const std::lock_guard lock(mutex_);
     return table_.erase(key);
   }
+  bool in_process() const override { return true; }
 
  private:
   std::mutex mutex_;

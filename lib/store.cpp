@@ -91,6 +91,7 @@ class PrefixStore final : public Store {
   }
   bool erase(std::string_view key) override { return base_->erase(full(key)); }
   std::string local_address() const override { return base_->local_address(); }
+  bool in_process() const override { return base_->in_process(); }
 
  private:
   std::string full(std::string_view key) const {

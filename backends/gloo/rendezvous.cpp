@@ -208,7 +208,9 @@ Connections rendezvous(const MeshInit& init) {
   // The name may be used again once the group before is complete: every W arrivals are one.
   const auto arrival = init.store->add("gloo/arrivals", 1);
   made.store = make_prefix_store(init.store, fmt::format("gloo/{}/", (arrival - 1) / init.size));
-  made.interface = choose_interface(interfaces(), init.interface, init.store->local_address());
+  made.interface =
+      choose_interface(interfaces(), init.interface,
+                       init.store->in_process() ? "127.0.0.1" : init.store->local_address());
   ::gloo::transport::tcp::attr attr;
   attr.hostname = made.interface.address;
   try {

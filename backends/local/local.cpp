@@ -242,6 +242,7 @@ const BackendEntry entry{
                         "backend 'local' takes no arguments, but was given '{}'", init.args);
       return std::make_unique<LocalBackend>(init);
     },
+    .one_process = true,
 };
 
 }  // namespace tutti::backend::local

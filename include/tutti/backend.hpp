@@ -130,12 +130,14 @@ struct BackendEntry {
   /// Why it cannot run on this machine, or empty when it can.
   std::string (*unavailable)();
   std::unique_ptr<Backend> (*make)(const BackendInit& init);
+  bool one_process = false;  ///< Its ranks are threads of one process.
 };
 
 /// The backends in this build, in the order in which "auto" tries them.
 std::span<const BackendEntry> backends() noexcept;
 
-/// What "auto" (or "name", "name:args") means for a device, and the reason in words.
+/// What "auto" (or "name", "name:args") means for a device, and the reason in words. `one_process`:
+/// all ranks are threads of this process, as Store::in_process() tells.
 struct BackendChoice {
   const BackendEntry* entry = nullptr;  ///< Never null.
   std::string args{};
@@ -143,7 +145,7 @@ struct BackendChoice {
 };
 /// @throws Error invalid_argument for an unknown name, unsupported for a known one that is not
 ///         built, cannot run here or does not serve the device.
-BackendChoice choose_backend(std::string_view backend, Device device);
+BackendChoice choose_backend(std::string_view backend, Device device, bool one_process = true);
 
 /// Every backend this library knows of, built or not.
 std::span<const std::string_view> known_backends() noexcept;

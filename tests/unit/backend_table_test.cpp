@@ -61,6 +61,22 @@ TEST(ChooseBackend, AutoTakesTheFirstThatServesTheDeviceAndSaysWhy) {
   EXPECT_EQ(choice.args, "");
 }
 
+TEST(ChooseBackend, AutoTakesNoBackendForThreadsWhenRanksAreProcesses) {
+  for (const auto& entry : backends()) EXPECT_EQ(entry.one_process, entry.name == "local");
+  const auto others = std::ranges::count_if(
+      backends(), [](const auto& entry) { return !entry.one_process && entry.serves({}); });
+  if (others == 0) {
+    expect_error(Errc::unsupported, {"local", "threads of one process"},
+                 [] { (void)choose_backend("auto", {}, false); });
+    return;
+  }
+  const auto choice = choose_backend("auto", {}, false);
+  EXPECT_FALSE(choice.entry->one_process);
+  EXPECT_NE(choice.because.find("not local: its ranks are threads"), std::string::npos)
+      << choice.because;
+  EXPECT_EQ(choose_backend("local", {}, false).entry->name, "local") << "asked for by name";
+}
+
 TEST(ChooseBackend, ANameIsTakenAsItIs) {
   const auto choice = choose_backend("local", {});
   EXPECT_EQ(choice.entry->name, "local");
