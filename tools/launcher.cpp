@@ -17,6 +17,7 @@
 
 #include "exit_code.hpp"
 #include "launcher_child.hpp"
+#include "launcher_keeper.hpp"
 #include "launcher_meeting.hpp"
 #include "launcher_output.hpp"
 #include "text.hpp"
@@ -91,7 +92,8 @@ class Launch {
   Sink& err() { return err_ ? *err_ : *out_; }
 
   const LaunchOptions& options_;
-  ParentScope parent_{};  // First: the threads of the others get its signal mask.
+  Keeper keeper_{};       // Before this process adopts orphans: it would adopt this one.
+  ParentScope parent_{};  // Before the next: the threads of the others get its signal mask.
   Meeting meeting_;
   std::unique_ptr<Sink> out_{};
   std::unique_ptr<Sink> err_{};  // Null: *out_ takes both.
@@ -138,7 +140,7 @@ std::vector<std::string> Launch::environment(const Seats& seats, int local_rank)
     if (text.starts_with("TORCHELASTIC_")) continue;
     if (!mine.contains(std::string(text.substr(0, text.find('='))))) all.emplace_back(text);
   }
-  for (const auto& [name, value] : mine) all.push_back(name + "=" + value);
+  for (const auto& [name, value] : mine) all.push_back(fmt::format("{}={}", name, value));
   return all;
 }
 
@@ -152,6 +154,7 @@ void Launch::start(const Seats& seats) {
     no_child_ = false;
     Child started = start_child(child, parent_);
     const int rank = seats.first_rank + local;
+    keeper_.watch(started.pid);
     ranks_.push_back({rank, started.pid});
     ++running_;
     if (!child.own_output) continue;
@@ -295,8 +298,11 @@ void Launch::reap() {
     --running_;
     ended.push_back(&*rank);
   }
-  for (RankProcess& rank : ranks_)
-    if (rank.status && !rank.group_gone) rank.group_gone = ::kill(-rank.pid, 0) != 0;
+  for (RankProcess& rank : ranks_) {
+    if (!rank.status || rank.group_gone || ::kill(-rank.pid, 0) == 0) continue;
+    rank.group_gone = true;
+    keeper_.forget(rank.pid);
+  }
   judge(ended);
 }
 

@@ -42,6 +42,12 @@ def processes_with(word):
     return found
 
 
+def ranks_with(word):
+    """Without the processes of the launcher itself."""
+    return [pid for pid in processes_with(word)
+            if not pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().startswith(TUTTI.encode())]
+
+
 def eventually(condition, seconds=SOON):
     """Waits until the condition holds; its last value."""
     until = time.monotonic() + seconds
@@ -277,7 +283,7 @@ class Failures(Run):
 class Signals(Run):
     def listening(self, ranks, body, *options):
         """A launch whose ranks have installed their traps."""
-        script = body + f"; touch {self.folder.name}/$RANK; while :; do sleep 0.01; done # {self.word}"
+        script = body + f"\ntouch {self.folder.name}/$RANK; while :; do sleep 0.01; done # {self.word}"
         process = self.start("-n", ranks, *options, "sh", "-c", script, self.word)
         self.assertTrue(eventually(lambda: all(pathlib.Path(self.folder.name, str(rank)).exists()
                                                for rank in range(ranks))))
@@ -322,9 +328,27 @@ class Signals(Run):
         self.assertGreater(time.monotonic() - started, 0.9)  # Twice at once is once.
         self.assert_nothing_left()
 
-    def test_when_the_launcher_is_killed_the_ranks_end(self):
-        process = self.listening(3, "trap '' TERM HUP")
-        self.assertEqual(len(processes_with(self.word)), 4)
+    def test_stopping_it_stops_the_ranks_until_it_goes_on(self):
+        def states(pids):
+            return {pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] for pid in pids}
+
+        process = self.listening(2, "trap 'exit 0' USR1")
+        all_of_it = [process.pid, *ranks_with(self.word)]
+        self.assertEqual(len(all_of_it), 3)
+        process.send_signal(signal.SIGTSTP)
+        self.assertTrue(eventually(lambda: states(all_of_it) == {"T"}))
+        process.send_signal(signal.SIGCONT)
+        self.assertTrue(eventually(lambda: "T" not in states(all_of_it)))
+        process.send_signal(signal.SIGUSR1)
+        self.assertEqual(process.wait(SOON), 0)
+
+    def test_when_the_launcher_is_killed_the_ranks_and_what_they_started_end(self):
+        # A rank is often a script around the program.
+        below = f"trap \"\" TERM HUP; touch {self.folder.name}/below$RANK; while :; do sleep 0.01; done"
+        process = self.listening(3, f"trap '' TERM HUP; sh -c '{below}' {self.word} &")
+        self.assertTrue(eventually(lambda: all(pathlib.Path(self.folder.name, f"below{rank}").exists()
+                                               for rank in range(3))))
+        self.assertEqual(len(ranks_with(self.word)), 6)
         process.kill()
         process.wait(SOON)
         self.assertTrue(eventually(lambda: not processes_with(self.word)))
