@@ -44,9 +44,9 @@ Bytes refusal(Errc code, std::string_view text) {
   const auto head = encode_greeting(
       server_magic, {.kind = static_cast<std::uint16_t>(1 + static_cast<unsigned>(code)),
                      .bytes = static_cast<std::uint32_t>(text.size())});
-  Bytes all(head.begin(), head.end());
   const auto body = std::as_bytes(std::span(text));
-  all.insert(all.end(), body.begin(), body.end());
+  Bytes all(head.size() + body.size());
+  std::ranges::copy(body, std::ranges::copy(head, all.begin()).out);
   return all;
 }
 

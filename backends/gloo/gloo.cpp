@@ -166,16 +166,30 @@ class GlooBackend final : public internal::HostBackend {
   Mesh::Listeners::iterator listener_;
 };
 
+std::string wanted_interface(const std::string& args) {
+  const char* text = std::getenv("TUTTI_IFNAME");
+  return args.empty() && text != nullptr ? text : args;
+}
+
+std::string details() {
+  std::string text;
+  try {
+    const auto chosen = choose_interface(interfaces(), wanted_interface(""), "");
+    text = fmt::format("interface {} ({}), or the one that reaches the store\n", chosen.name,
+                       chosen.address);
+  } catch (const Error& error) {
+    text = fmt::format("{}\n", error.message());
+  }
+  return text + describe_table();
+}
+
 std::unique_ptr<Backend> make(const BackendInit& init) {
-  std::string interface = init.args;
-  if (const char* text = std::getenv("TUTTI_IFNAME"); interface.empty() && text != nullptr)
-    interface = text;
   auto group = std::make_shared<Group>();
   group->mesh = std::make_shared<Mesh>(MeshInit{.store = init.store,
                                                 .group = init.name,
                                                 .rank = init.rank,
                                                 .size = init.size,
-                                                .interface = interface,
+                                                .interface = wanted_interface(init.args),
                                                 .limit = Deadline::after(init.timeout),
                                                 .logger = init.logger});
   group->name = init.name;
@@ -195,6 +209,7 @@ const BackendEntry entry{
     .serves = [](Device device) noexcept { return device.type == DeviceType::cpu; },
     .unavailable = [] { return std::string(); },
     .make = make,
+    .details = details,
 };
 
 }  // namespace tutti::backend::gloo

@@ -51,8 +51,8 @@ constexpr Row table[] = {
     {Operation::barrier, Order::any, any_size, any_bytes, Algorithm::dissemination},
 };
 
-std::string limit(std::int64_t value, std::int64_t any, std::string_view unit) {
-  return value == any ? "any" : fmt::format("<= {} {}", value, unit);
+std::string limit(std::int64_t value, std::int64_t any) {
+  return value == any ? "any" : fmt::format("<= {}", value);
 }
 
 }  // namespace
@@ -102,12 +102,12 @@ std::int64_t table_bytes(const Op& op) noexcept {
 }
 
 std::string describe_table() {
-  std::string text;
+  auto text =
+      fmt::format("{:<16}{:<13}{:<8}{:<12}{}\n", "operation", "", "ranks", "bytes", "algorithm");
   for (const auto& row : table)
-    text +=
-        fmt::format("{:<14} {:<11} ranks {:<6} {:<16} {}\n", tutti::name_of(row.operation),
-                    row.order == Order::fixed ? "order_fixed" : "", limit(row.size, any_size, ""),
-                    limit(row.bytes, any_bytes, "bytes"), name_of(row.algorithm));
+    text += fmt::format("{:<16}{:<13}{:<8}{:<12}{}\n", tutti::name_of(row.operation),
+                        row.order == Order::fixed ? "order_fixed" : "", limit(row.size, any_size),
+                        limit(row.bytes, any_bytes), name_of(row.algorithm));
   return text;
 }
 

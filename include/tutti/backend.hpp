@@ -130,7 +130,8 @@ struct BackendEntry {
   /// Why it cannot run on this machine, or empty when it can.
   std::string (*unavailable)();
   std::unique_ptr<Backend> (*make)(const BackendInit& init);
-  bool one_process = false;  ///< Its ranks are threads of one process.
+  bool one_process = false;            ///< Its ranks are threads of one process.
+  std::string (*details)() = nullptr;  ///< More for `tutti info`, in lines: what it would do here.
 };
 
 /// The backends in this build, in the order in which "auto" tries them.
