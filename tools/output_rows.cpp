@@ -22,9 +22,10 @@ constexpr std::array<std::string_view, 5> first_wrong{"rank", "array", "index", 
 
 void add(Json& flat, const std::string& name, const Json& value) {
   if (value.is_object()) {
-    for (const auto& [key, inner] : value.items()) add(flat, name + "." + key, inner);
+    for (const auto& [key, inner] : value.items())
+      add(flat, fmt::format("{}.{}", name, key), inner);
   } else if (name == "first_wrong") {
-    for (const std::string_view key : first_wrong) flat[name + "." + std::string(key)] = nullptr;
+    for (const std::string_view key : first_wrong) flat[fmt::format("{}.{}", name, key)] = nullptr;
   } else {
     flat[name] = value;
   }
@@ -72,7 +73,7 @@ std::string field(const Json& value) {
 
 std::string to_ndjson(const Json& run) {
   std::string text;
-  for (const Json& row : flat_rows(run)) text += dump(row, -1) + "\n";
+  for (const Json& row : flat_rows(run)) text += fmt::format("{}\n", dump(row, -1));
   return text;
 }
 
