@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace tutti::bench {
+
+struct CompareOptions {
+  int ranks = 2;
+  int rounds = 21;
+  int calls = 50;  ///< Per round; fewer from 1 MiB up.
+  std::vector<std::size_t> sizes = {8,        64,        1 << 10,  4 << 10,  16 << 10,
+                                    64 << 10, 256 << 10, 1U << 20, 16U << 20};
+  std::vector<std::string> operations = {"all_reduce", "all_gather", "all_gather_rows",
+                                         "broadcast",  "reduce",     "barrier"};
+};
+/// The library beside Gloo's own calls, interleaved. Returns the exit status.
+int compare(const CompareOptions& options);
+
+struct DelayedAcksOptions {
+  int calls = 20;  ///< Of every size.
+};
+/// A sequence of calls on which Gloo's own calls wait for delayed acknowledgements, made with
+/// both. Returns the exit status: 1 when the library waits too.
+int delayed_acks(const DelayedAcksOptions& options);
+
+}  // namespace tutti::bench

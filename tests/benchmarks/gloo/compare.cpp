@@ -1,0 +1,188 @@
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "commands.hpp"
+#include "ranks.hpp"
+
+namespace tutti::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// One way to do an operation, and what it took.
+struct Variant {
+  std::string name;
+  std::function<void(int call)> run;
+  std::vector<double> rounds{};  ///< Seconds per call: the slowest rank's mean over a round.
+  int calls = 0;
+  int slow = 0;  ///< Calls above a millisecond on this rank.
+};
+
+double percentile(std::vector<double> values, double share) {
+  std::ranges::sort(values);
+  return values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1))];
+}
+
+/// The arrays of one rank and the two transports.
+class Contest {
+ public:
+  Contest(Ranks& ranks, const CompareOptions& options)
+      : ranks_(ranks),
+        options_(options),
+        bare_(ranks.connect_bare()),
+        group_(ranks.connect_tutti()) {
+    const auto largest = *std::ranges::max_element(options.sizes);
+    // A rank beyond the first puts in a little more than its share where it cannot be shared out.
+    const auto count = largest / sizeof(float) + static_cast<std::size_t>(ranks.size());
+    in_.assign(count, 1.0F);
+    out_.assign(count, 0.0F);
+  }
+
+  void run(const std::string& operation) {
+    if (operation == "barrier") return report(operation, 0, contest(operation, 0));
+    for (const auto bytes : options_.sizes) report(operation, bytes, contest(operation, bytes));
+  }
+
+ private:
+  std::vector<Variant> variants(const std::string& operation, std::size_t bytes) {
+    const auto w = static_cast<std::size_t>(ranks_.size());
+    const auto me = static_cast<std::size_t>(ranks_.rank());
+    const auto count = std::max<std::size_t>(bytes / sizeof(float), 1);
+    const auto in = std::span(in_).first(count);
+    const auto out = std::span(out_).first(count);
+    const auto size = ranks_.size();
+    std::vector<Variant> all;
+    const auto add = [&](std::string name, std::function<void(int)> run) {
+      all.push_back({std::move(name), std::move(run)});
+    };
+    if (operation == "all_reduce") {
+      using Algorithm = Bare::Algorithm;
+      add("tutti", [=, this](int) { group_.all_reduce(out); });
+      for (const auto& [name, algorithm] :
+           {std::pair{"gloo", Algorithm::UNSPECIFIED}, std::pair{"gloo ring", Algorithm::RING},
+            std::pair{"gloo bcube", Algorithm::BCUBE}})
+        add(name, [=, this](int) { bare_->all_reduce(out, algorithm); });
+    } else if (operation == "all_gather") {
+      const auto each = std::max<std::size_t>(count / w, 1);
+      const auto mine = std::span(in_).first(each);
+      const auto whole = std::span(out_).first(each * w);
+      add("tutti", [=, this](int) { group_.all_gather(mine, whole); });
+      add("gloo", [=, this](int) { bare_->all_gather(mine, whole); });
+    } else if (operation == "all_gather_rows") {  // Rank r has r + 1 shares.
+      const auto each = std::max<std::size_t>(count / (w * (w + 1) / 2), 1);
+      std::vector<std::int64_t> rows;
+      std::vector<std::size_t> counts;
+      for (std::size_t r = 0; r < w; ++r) counts.push_back((r + 1) * each);
+      rows.assign(counts.begin(), counts.end());
+      in_.resize(std::max(in_.size(), counts.back()));
+      out_.resize(std::max(out_.size(), each * w * (w + 1) / 2));
+      const auto mine = std::span(in_).first(counts[me]);
+      const auto whole = std::span(out_).first(each * w * (w + 1) / 2);
+      add("tutti", [=, this](int) { group_.all_gather(mine, whole, std::span(rows)); });
+      add("gloo", [=, this](int) { bare_->all_gather_rows(mine, whole, counts); });
+    } else if (operation == "broadcast") {
+      add("tutti", [=, this](int call) { group_.broadcast(out, call % size); });
+      add("gloo", [=, this](int call) { bare_->broadcast(out, call % size); });
+    } else if (operation == "reduce") {
+      add("tutti", [=, this](int call) { group_.reduce(in, out, call % size); });
+      add("gloo", [=, this](int call) { bare_->reduce(in, out, call % size); });
+    } else if (operation == "barrier") {
+      add("tutti", [this](int) { group_.barrier(); });
+      add("gloo", [this](int) { bare_->barrier(); });
+    } else {
+      throw std::invalid_argument("unknown operation " + operation);
+    }
+    return all;
+  }
+
+  std::vector<Variant> contest(const std::string& operation, std::size_t bytes) {
+    auto all = variants(operation, bytes);
+    const int calls = bytes >= 16U << 20  ? std::max(options_.calls / 10, 1)
+                      : bytes >= 1U << 20 ? std::max(options_.calls / 2, 1)
+                                          : options_.calls;
+    const auto n = all.size();
+    for (int round = -1; round < options_.rounds; ++round)
+      for (std::size_t i = 0; i < n; ++i) {
+        // Who comes first changes, so that nobody always follows the same one.
+        auto& variant = all[(i + static_cast<std::size_t>(round + 1)) % n];
+        // A sum would grow from call to call without end.
+        std::ranges::fill(std::span(out_).first(std::min<std::size_t>(out_.size(), 1 << 12)), 0.0F);
+        variant.run(0);
+        ranks_.meet();
+        const auto start = Clock::now();
+        auto before = start;
+        int slow = 0;
+        for (int call = 0; call < calls; ++call) {
+          variant.run(call);
+          const auto now = Clock::now();
+          slow += now - before > std::chrono::milliseconds(1) ? 1 : 0;
+          before = now;
+        }
+        const auto each = ranks_.largest(seconds_since(start) / calls);
+        if (round < 0) continue;
+        variant.rounds.push_back(each);
+        variant.calls += calls;
+        variant.slow += slow;
+      }
+    return all;
+  }
+
+  void report(const std::string& operation, std::size_t bytes, const std::vector<Variant>& all) {
+    if (ranks_.rank() != 0) return;
+    auto best = std::numeric_limits<double>::infinity();
+    for (const auto& v : all)
+      if (v.name != "tutti") best = std::min(best, percentile(v.rounds, 0.2));
+    for (const auto& v : all) {
+      const auto p20 = percentile(v.rounds, 0.2);
+      fmt::print("{:<16} {:>9} {:<11} {:>10.1f} {:>10.1f} {:>8.1f} {:>8.2f}  ", operation, bytes,
+                 v.name, p20 * 1e6, percentile(v.rounds, 0.5) * 1e6, 100.0 * v.slow / v.calls,
+                 p20 / best);
+      if (v.name != "tutti") {
+        fmt::print("\n");
+        continue;
+      }
+      const auto allowed = best + std::max(0.05 * best, 2e-6);
+      fmt::print("{}", p20 <= allowed ? "meets" : "misses");
+      if (operation == "all_reduce")
+        fmt::print(", {:.2f}x gloo's own choice", percentile(all[1].rounds, 0.2) / p20);
+      fmt::print("\n");
+    }
+    std::fflush(stdout);
+  }
+
+  Ranks& ranks_;
+  const CompareOptions& options_;
+  std::unique_ptr<Bare> bare_;
+  ProcessGroup group_;
+  std::vector<float> in_;
+  std::vector<float> out_;
+};
+
+}  // namespace
+
+int compare(const CompareOptions& options) {
+  fmt::print("{} ranks, {} rounds of {} calls, microseconds per call\n", options.ranks,
+             options.rounds, options.calls);
+  fmt::print("{:<16} {:>9} {:<11} {:>10} {:>10} {:>8} {:>8}\n", "operation", "bytes", "", "p20",
+             "median", "% > 1ms", "to best");
+  return run_ranks(options.ranks, [&](Ranks& ranks) {
+    Contest contest(ranks, options);
+    for (const auto& operation : options.operations) contest.run(operation);
+    ranks.meet();
+  });
+}
+
+}  // namespace tutti::bench
