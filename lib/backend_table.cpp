@@ -23,6 +23,10 @@ namespace [[gnu::visibility("default")]] tutti {
 
 Backend::~Backend() = default;
 
+std::string Backend::transport() const {
+  return {};
+}
+
 std::unique_ptr<Backend> Backend::split(const SplitInit&) {
   return nullptr;
 }

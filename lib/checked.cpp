@@ -67,6 +67,7 @@ class Checked final : public HostBackend {
                   {.rank = rank()}));
   }
   std::optional<Error> failure() const override { return inner_->failure(); }
+  std::string transport() const override { return inner_->transport(); }
 
  protected:
   void run(std::span<const Op> ops, const Call& call) override {

@@ -44,6 +44,9 @@ int ProcessGroup::size() const noexcept {
 const std::string& ProcessGroup::name() const noexcept {
   return core_->options().name;
 }
+std::string ProcessGroup::transport() const {
+  return core_->transport();
+}
 const std::string& ProcessGroup::backend() const noexcept {
   return core_->backend_name();
 }

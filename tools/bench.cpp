@@ -28,7 +28,6 @@
 #include "rank_source.hpp"
 #include "signals.hpp"
 #include "text.hpp"
-#include "transport.hpp"
 
 namespace tutti::tool {
 namespace {
@@ -39,30 +38,23 @@ using Clock = std::chrono::steady_clock;
 /// What rank 0 decides before each row.
 enum Decision : std::int64_t { go_on, out_of_time, interrupted };
 
-/// What "auto" means for ranks that are processes: not threads of one.
-std::optional<BackendChoice> choose_for_processes(std::string_view args) {
-  for (const BackendEntry& entry : backends())
-    if (entry.name != "local" && entry.serves(Device{}) && entry.unavailable().empty())
-      return BackendChoice{
-          &entry, std::string(args),
-          fmt::format("it is the first that serves {} between processes", to_string(Device{}))};
-  return std::nullopt;
-}
-
 BackendChoice choose(const BenchOptions& options) {
-  const std::string_view backend = options.backend;
-  const std::size_t colon = backend.find(':');
-  const bool processes = !options.ranks || options.nodes > 1;
-  if (processes && backend.substr(0, colon) == "auto")
-    if (const auto choice = choose_for_processes(
-            colon == std::string_view::npos ? std::string_view() : backend.substr(colon + 1)))
-      return *choice;
+  const auto ask = [&](bool one_process) {
+    return choose_backend(options.backend, Device{}, one_process);
+  };
   try {
-    return choose_backend(backend, Device{});
+    try {
+      return ask(false);
+    } catch (const Error& error) {
+      // A build without a backend between processes measures threads.
+      const bool only_threads = options.ranks && options.nodes == 1;
+      if (error.code() != Errc::unsupported || !only_threads) throw;
+      return ask(true);
+    }
   } catch (const Error& error) {
     const bool typo = error.code() == Errc::invalid_argument;
     throw Failure(typo ? Exit::usage : Exit::unavailable,
-                  fmt::format("--backend {}: {}", backend, error.message()));
+                  fmt::format("--backend {}: {}", options.backend, error.message()));
   }
 }
 
@@ -422,8 +414,8 @@ Exit bench(const BenchOptions& options, std::FILE* out, std::FILE* err) {
   Record record;
   record.started = std::chrono::system_clock::now();
   record.argv = options.argv;
-  record.backend = {std::string(backend.entry->name), std::string(library_version_string()),
-                    backend.because, transport_of(backend, source.group)};
+  record.backend = {
+      std::string(backend.entry->name), std::string(library_version_string()), backend.because, {}};
   record.notes = plan.notes;
   const auto start = Clock::now();
 
@@ -433,6 +425,7 @@ Exit bench(const BenchOptions& options, std::FILE* out, std::FILE* err) {
     // Of several threads one is enough: an abort reaches the others.
     std::optional<Interrupt::Scope> scope;
     if (!threads || rank.group.rank() == 0) scope.emplace(interrupt, rank.group);
+    if (rank.group.rank() == 0) record.backend.transport = rank.group.transport();
     run_plan(rank, plan, run, threads, interrupt, rank.group.rank() == 0 ? &*recorder : nullptr);
   };
   const auto conclude_run = [&](const std::vector<Outcome>& outcomes) {

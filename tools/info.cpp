@@ -47,25 +47,28 @@ std::vector<BackendState> backend_states() {
   return states;
 }
 
-/// What "auto" means for a device.
+/// What "auto" means for a device and for ranks that are processes, or threads of one.
 struct Auto {
   std::string device;
+  std::string ranks;
   std::string name{};  ///< Empty: nothing serves it.
   std::string because{};
 };
 std::vector<Auto> auto_choices() {
   std::vector<Auto> choices;
-  for (const Device device : {cpu, cuda}) {
-    Auto choice{device.type == DeviceType::cpu ? "cpu" : "cuda", {}, {}};
-    try {
-      const BackendChoice found = choose_backend("auto", device);
-      choice.name = found.entry->name;
-      choice.because = found.because;
-    } catch (const Error& error) {
-      choice.because = error.message();
+  for (const Device device : {cpu, cuda})
+    for (const bool threads : {false, true}) {
+      Auto choice{device.type == DeviceType::cpu ? "cpu" : "cuda",
+                  threads ? "threads" : "processes"};
+      try {
+        const BackendChoice found = choose_backend("auto", device, threads);
+        choice.name = found.entry->name;
+        choice.because = found.because;
+      } catch (const Error& error) {
+        choice.because = error.message();
+      }
+      choices.push_back(std::move(choice));
     }
-    choices.push_back(std::move(choice));
-  }
   return choices;
 }
 
@@ -100,8 +103,17 @@ std::string info_text() {
   }
   text += "auto\n";
   for (const Auto& choice : auto_choices())
-    text += fmt::format("  {:<8}{}: {}\n", choice.device,
+    text += fmt::format("  {:<6}{:<11}{}: {}\n", choice.device, choice.ranks,
                         choice.name.empty() ? "nothing" : choice.name, choice.because);
+  for (const BackendState& state : backend_states()) {
+    if (state.entry == nullptr || state.entry->details == nullptr) continue;
+    text += fmt::format("{}\n", state.name);
+    const std::string details = state.entry->details();
+    for (std::size_t at = 0, end = 0; at < details.size(); at = end + 1) {
+      end = std::min(details.find('\n', at), details.size());
+      text += fmt::format("  {}\n", std::string_view(details).substr(at, end - at));
+    }
+  }
   return text;
 }
 
@@ -138,6 +150,7 @@ std::string info_json() {
   json["auto"] = Json::array();
   for (const Auto& choice : auto_choices())
     json["auto"].push_back({{"device", choice.device},
+                            {"ranks", choice.ranks},
                             {"backend", choice.name.empty() ? Json(nullptr) : Json(choice.name)},
                             {"because", choice.because}});
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -91,6 +91,9 @@ class GlooBackend final : public internal::HostBackend {
                         {.group = group(), .rank = rank()})});
   }
   std::optional<Error> failure() const override { return group_->mesh->failure(); }
+  std::string transport() const override {
+    return group_->size() == 1 ? "" : "tcp/" + mesh().interface().name;
+  }
 
  protected:
   void run(std::span<const Op> ops, const Call& call) override {

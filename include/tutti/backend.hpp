@@ -108,6 +108,8 @@ class Backend {
   virtual void abort(std::string_view why) noexcept = 0;
   /// The first cause once the group is broken.
   virtual std::optional<Error> failure() const = 0;
+  /// What carries the bytes, in words: "tcp/eth0". Empty when there is nothing to say.
+  virtual std::string transport() const;
 };
 
 struct BackendInit {

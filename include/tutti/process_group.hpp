@@ -64,6 +64,7 @@ class ProcessGroup {
   int size() const noexcept;
   const std::string& name() const noexcept;
   const std::string& backend() const noexcept;  ///< The name in the table.
+  std::string transport() const;                ///< What carries the bytes: "tcp/eth0".
   Memory& memory() noexcept;
   bool supports(Operation operation, DType dtype, ReduceOp op = ReduceOp::sum) const;
 

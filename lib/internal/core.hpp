@@ -71,6 +71,7 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
   }
 
   const GroupOptions& options() const noexcept { return options_; }
+  std::string transport() const { return backend_->transport(); }
   const std::string& backend_name() const noexcept { return backend_name_; }
   Memory& memory() noexcept { return *memory_; }
   Trace trace() const;

@@ -28,6 +28,7 @@ class ForwardBackend : public Backend {
   std::unique_ptr<Backend> split(const SplitInit& init) override { return inner_->split(init); }
   void abort(std::string_view why) noexcept override { inner_->abort(why); }
   std::optional<Error> failure() const override { return inner_->failure(); }
+  std::string transport() const override { return inner_->transport(); }
 
  protected:
   Backend& inner() const noexcept { return *inner_; }

@@ -575,7 +575,7 @@ class Others(Program):
         self.assertTrue(info["library"]["matches"])
         text = self.runs("info")
         self.assertRegex(text, r"\n  local +available +cpu: \S")
-        self.assertRegex(text, r"\nauto\n  cpu +\w+: \S")
+        self.assertRegex(text, r"\nauto\n  cpu +processes +\w+: \S.*\n  cpu +threads +local: \S")
         self.assertIn(info["tool"]["version"], text)
 
     def test_help_and_version(self):
