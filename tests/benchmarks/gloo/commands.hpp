@@ -25,4 +25,15 @@ struct DelayedAcksOptions {
 /// both. Returns the exit status: 1 when the library waits too.
 int delayed_acks(const DelayedAcksOptions& options);
 
+struct RaggedOptions {
+  int rank = 0;
+  int ranks = 8;
+  std::string store{};       ///< For open_store().
+  std::string interface {};  ///< What follows "gloo:".
+  std::size_t bytes = std::size_t{32} << 20;
+  int repeats = 3;
+};
+/// One rank; ragged_network starts all. Returns the exit status: 1 when a layout misses its target.
+int ragged(const RaggedOptions& options);
+
 }  // namespace tutti::bench

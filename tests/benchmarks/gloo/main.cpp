@@ -24,9 +24,20 @@ int main(int argc, char** argv) {
   auto* delayed = app.add_subcommand("delayed-acks", "a sequence of calls that stalls bare Gloo");
   delayed->add_option("--calls", acks.calls, "of every size")->check(CLI::PositiveNumber);
 
+  tutti::bench::RaggedOptions ragged;
+  auto* rank = app.add_subcommand("ragged", "one rank on a slow network: ragged_network starts it");
+  rank->add_option("--rank", ragged.rank)->required();
+  rank->add_option("-n,--ranks", ragged.ranks)->check(CLI::Range(2, 64));
+  rank->add_option("--store", ragged.store)->required();
+  rank->add_option("--interface", ragged.interface)->required();
+  rank->add_option("--bytes", ragged.bytes, "of all ranks");
+  rank->add_option("--repeats", ragged.repeats)->check(CLI::PositiveNumber);
+
   CLI11_PARSE(app, argc, argv);
   try {
-    return *times ? tutti::bench::compare(compare) : tutti::bench::delayed_acks(acks);
+    if (*times) return tutti::bench::compare(compare);
+    if (*rank) return tutti::bench::ragged(ragged);
+    return tutti::bench::delayed_acks(acks);
   } catch (const std::exception& error) {
     std::cerr << "gloo_bench: " << error.what() << '\n';
     return 1;

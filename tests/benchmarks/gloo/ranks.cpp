@@ -1,6 +1,6 @@
 #include "ranks.hpp"
 
-#include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -11,9 +11,9 @@
 #include <cstdio>
 #include <filesystem>
 #include <new>
+#include <set>
 #include <stdexcept>
 #include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 
@@ -23,15 +23,7 @@ Ranks::Ranks(Shared& shared, int rank, int size, std::string directory)
     : shared_(shared), rank_(rank), size_(size), directory_(std::move(directory)) {}
 
 void Ranks::meet() {
-  const auto next = ++phase_;
-  if (shared_.arrived.fetch_add(1) + 1 == static_cast<unsigned>(size_)) {
-    shared_.arrived = 0;
-    shared_.phase = next;
-  }
-  while (shared_.phase.load() != next) {
-    if (shared_.failed) throw std::runtime_error("another rank has failed");
-    sched_yield();
-  }
+  pthread_barrier_wait(&shared_.barrier);
 }
 
 double Ranks::largest(double mine) {
@@ -60,6 +52,24 @@ ProcessGroup Ranks::connect_tutti() {
                                .timeout = std::chrono::minutes(1)});
 }
 
+namespace {
+
+int run_rank(Ranks::Shared& shared, int rank, int size, const std::string& directory,
+             const std::function<void(Ranks&)>& body) {
+  int status = 0;
+  try {
+    Ranks ranks(shared, rank, size, directory);
+    body(ranks);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "gloo_bench: rank %d: %s\n", rank, error.what());
+    status = 1;
+  }
+  std::fflush(stdout);
+  return status;
+}
+
+}  // namespace
+
 int run_ranks(int size, const std::function<void(Ranks&)>& body) {
   auto directory = (std::filesystem::temp_directory_path() / "gloo_bench.XXXXXX").string();
   if (mkdtemp(directory.data()) == nullptr) throw std::runtime_error("no temporary directory");
@@ -68,32 +78,31 @@ int run_ranks(int size, const std::function<void(Ranks&)>& body) {
   if (page == MAP_FAILED) throw std::bad_alloc();
   auto& shared = *new (page) Ranks::Shared;
 
+  pthread_barrierattr_t attributes;
+  pthread_barrierattr_init(&attributes);
+  pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+  pthread_barrier_init(&shared.barrier, &attributes, static_cast<unsigned>(size));
+  pthread_barrierattr_destroy(&attributes);
+
   std::fflush(stdout);
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < size; ++rank) {
+  std::set<pid_t> children;
+  int failed = 0;
+  const auto one_failed = [&] {
+    if (failed++ != 0) return;
+    for (const auto child : children) kill(child, SIGKILL);
+  };
+  for (int rank = 0; rank < size && failed == 0; ++rank) {
     const auto child = fork();
-    if (child > 0) children.push_back(child);
-    if (child < 0) shared.failed = true;
-    if (child != 0) continue;
-    int status = 0;
-    try {
-      Ranks ranks(shared, rank, size, directory);
-      body(ranks);
-    } catch (const std::exception& error) {
-      shared.failed = true;
-      std::fprintf(stderr, "gloo_bench: rank %d: %s\n", rank, error.what());
-      status = 1;
-    }
-    std::fflush(stdout);
-    _exit(status);
+    if (child == 0) _exit(run_rank(shared, rank, size, directory, body));
+    if (child > 0)
+      children.insert(child);
+    else
+      one_failed();
   }
-  int failed = size - static_cast<int>(children.size());
-  for (const auto child : children) {
+  while (!children.empty()) {
     int status = 0;
-    if (waitpid(child, &status, 0) != child || status != 0) {
-      shared.failed = true;
-      ++failed;
-    }
+    const auto child = waitpid(-1, &status, 0);
+    if (children.erase(child) != 0 && status != 0) one_failed();
   }
   munmap(page, sizeof(Ranks::Shared));
   std::filesystem::remove_all(directory);

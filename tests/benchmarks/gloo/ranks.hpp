@@ -1,6 +1,7 @@
 #pragma once
 
-#include <atomic>
+#include <pthread.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -18,9 +19,7 @@ class Ranks {
   static constexpr int max_size = 16;
   /// On a page that all processes see.
   struct Shared {
-    std::atomic<unsigned> arrived{0};
-    std::atomic<unsigned> phase{0};
-    std::atomic<bool> failed{false};
+    pthread_barrier_t barrier;
     double values[max_size] = {};
   };
 
@@ -29,7 +28,8 @@ class Ranks {
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
 
-  /// Returns when all processes have come. Uses neither transport. @throws when one has failed.
+  /// Returns when all processes have come. Uses neither transport. Sleeps: a thread that has been
+  /// yielding in a loop is the last to run again on a busy machine.
   void meet();
   /// The largest of what the processes bring.
   double largest(double mine);
@@ -43,11 +43,11 @@ class Ranks {
   int rank_;
   int size_;
   std::string directory_;
-  unsigned phase_ = 0;
   int connected_ = 0;
 };
 
-/// Forks `size` processes, each runs `body`. Returns the number of those that failed.
+/// Forks `size` processes, each runs `body`. When one fails the others are killed. Returns the
+/// number of those that did not end well.
 int run_ranks(int size, const std::function<void(Ranks&)>& body);
 
 }  // namespace tutti::bench
