@@ -17,7 +17,7 @@ namespace {
 using namespace std::chrono_literals;
 
 /// How long the first rank waits for the others to say where they are.
-constexpr auto roll_call = 100ms;
+constexpr auto roll_call = 60ms;
 /// How long the others wait for its verdict.
 constexpr auto patience = 1s;
 
@@ -63,7 +63,10 @@ bool Agreement::announce(const Report& report) const noexcept {
   if (!report.call.empty()) tell(report.call);
   try {
     const auto mine = fmt::format("{}", rank_);
-    return internal::to_text(store_->compare_set("failing", {}, internal::to_bytes(mine))) == mine;
+    const auto first = store_->compare_set("failing", {}, internal::to_bytes(mine));
+    if (internal::to_text(first) != mine) return false;
+    if (!report.ranks.empty()) store_->set("late", "");
+    return true;
   } catch (...) {
     return true;  // Without the store every rank speaks for itself.
   }
@@ -91,6 +94,15 @@ void Agreement::leave() const noexcept {
   try {
     store_->set(fmt::format("left/{}", rank_), "");
   } catch (...) {  // Then peers say that the connection ended.
+  }
+}
+
+Ending Agreement::why_ended(int rank) const noexcept {
+  try {
+    if (store_->try_get(fmt::format("left/{}", rank))) return Ending::left;
+    return store_->try_get("late") ? Ending::late : Ending::failed;
+  } catch (...) {
+    return Ending::left;
   }
 }
 

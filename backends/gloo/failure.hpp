@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +18,13 @@ struct Report {
   int lost = -1;             ///< The mesh rank whose connection ended.
 };
 
+/// Why a connection was ended by its peer.
+enum class Ending : std::uint8_t {
+  left,    ///< On purpose, after its last call.
+  late,    ///< A call reached its deadline somewhere, and the ranks are asked where they are.
+  failed,  ///< Aborted, or died.
+};
+
 /// How the ranks of a mesh agree, through the store, on what broke it. The rank that comes first
 /// says what it was; the others say which call they were in, and read it.
 class Agreement {
@@ -31,6 +39,8 @@ class Agreement {
   void tell(const std::string& where) const noexcept;
   /// This rank is about to leave on purpose.
   void leave() const noexcept;
+  /// Why the connection to this mesh rank ended; `left` also when there is no store to ask.
+  Ending why_ended(int rank) const noexcept;
 
  private:
   Error find_cause(const Report& report) const;

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include <fmt/format.h>
 #include <gloo/transport/context.h>
 #include <gloo/transport/device.h>
 #include <gloo/transport/unbound_buffer.h>
@@ -24,20 +25,59 @@ Mesh::Mesh(const MeshInit& init)
   agreement_ = Agreement(std::move(made.store), init.rank);
   device_ = std::move(made.device);
   context_ = std::move(made.context);
-  sockets_ = std::move(made.sockets);
+  sockets_ = std::make_shared<const Sockets>(std::move(made.sockets));
+  const std::lock_guard lock(mutex_);  // Its thread may fail the mesh before this has returned.
+  hangups_ = std::make_unique<Hangups>(sockets_, [this](std::size_t i) { return ended(i); });
 }
 
 Mesh::~Mesh() {
+  if (hangups_ != nullptr) hangups_->join();
   if (reaper_.joinable()) reaper_.join();
   if (context_ == nullptr) return;
   agreement_.leave();
-  sockets_.drain();
+  sockets_->drain();
+}
+
+bool Mesh::ended(std::size_t connection) noexcept {
+  const int peer = static_cast<int>(connection) + (static_cast<int>(connection) < rank_ ? 0 : 1);
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != State::up) return true;
+    if (messages_ == nullptr) return false;
+  }
+  const auto why = left_.contains(peer) ? Ending::left : agreement_.why_ended(peer);
+  if (why == Ending::left) left_.insert(peer);
+  if (why != Ending::late && !waits_in_vain(connection, peer)) return false;
+  fail({.cause = Error(Errc::peer_lost, fmt::format("the connection to rank {} ended", peer),
+                       {.rank = peer}),
+        .lost = peer});
+  return true;
+}
+
+/// What could still arrive has time to: of a rank that left, all that it sent, which Gloo may not
+/// have read yet; when a rank failed, what the others send to one another for a call that it has
+/// not failed.
+bool Mesh::waits_in_vain(std::size_t connection, int peer) noexcept {
+  const bool left = left_.contains(peer);
+  const std::lock_guard lock(mutex_);
+  if (sockets_ == nullptr) return false;
+  const auto now = std::chrono::steady_clock::now();
+  const auto patience = left && sockets_->has_unread(connection) ? 1000ms : 50ms;
+  for (auto* m = messages_; m != nullptr; m = m->after_) {
+    if (left && m->peer_ != peer) continue;
+    if (!m->doubted_) m->doubted_ = now;
+    if (now - *m->doubted_ > patience) return true;
+  }
+  return false;
 }
 
 Error Mesh::fail(const Report& report) noexcept {
   {
     std::unique_lock lock(mutex_);
     if (state_ != State::up) {
+      lock.unlock();
+      if (!report.call.empty()) agreement_.tell(report.call);  // Whoever was first may ask.
+      lock.lock();
       settled_.wait(lock, [&] { return state_ == State::failed; });
       return *cause_;
     }
@@ -46,7 +86,7 @@ Error Mesh::fail(const Report& report) noexcept {
   const bool first = agreement_.announce(report);
   {
     const std::lock_guard lock(mutex_);
-    sockets_.shut_down();
+    if (sockets_ != nullptr) sockets_->shut_down();
     for (auto* m = messages_; m != nullptr; m = m->after_) m->cancel();
     try {
       // Destroying a pair takes a turn of Gloo's I/O loop, and that thread spins until then.
@@ -56,6 +96,8 @@ Error Mesh::fail(const Report& report) noexcept {
       });
     } catch (...) {  // No thread to be had: it went with the lambda, here.
     }
+    sockets_.reset();
+    if (hangups_ != nullptr) hangups_->stop();
   }
   const Error cause = agreement_.settle(report, first);
   {
@@ -73,6 +115,7 @@ Error Mesh::fail(const Report& report) noexcept {
 }
 
 Error Mesh::await_failure(const Report& report) noexcept {
+  if (!report.call.empty()) agreement_.tell(report.call);
   {
     std::unique_lock lock(mutex_);
     settled_.wait_for(lock, 2s, [&] { return state_ == State::failed; });

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -9,9 +10,11 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "failure.hpp"
+#include "hangups.hpp"
 #include "rendezvous.hpp"
 
 namespace gloo::transport {
@@ -87,6 +90,8 @@ class Mesh {
     Mesh& mesh_;
     int peer_;
     bool sends_ = false;
+    /// When the mesh began to doubt that it ends by itself.
+    std::optional<std::chrono::steady_clock::time_point> doubted_;
     std::unique_ptr<::gloo::transport::UnboundBuffer> buffer_;
     Message* before_ = nullptr;  // In the mesh's list.
     Message* after_ = nullptr;
@@ -94,6 +99,10 @@ class Mesh {
 
  private:
   enum class State : std::uint8_t { up, failing, failed };
+
+  /// A connection was ended by its peer. False: nobody has to know yet.
+  bool ended(std::size_t connection) noexcept;
+  bool waits_in_vain(std::size_t connection, int peer) noexcept;
 
   int rank_;
   int size_;
@@ -105,12 +114,14 @@ class Mesh {
   std::condition_variable settled_;
   State state_ = State::up;
   std::shared_ptr<::gloo::transport::Context> context_;
-  Sockets sockets_;
+  std::shared_ptr<const Sockets> sockets_;
   Message* messages_ = nullptr;
   std::optional<Error> cause_;
   std::recursive_mutex listeners_mutex_;  // Held while they run; one may forget itself.
   Listeners listeners_;
   std::thread reaper_;
+  std::set<int> left_;  // Who has said so, of those whose connections ended. For hangups_ alone.
+  std::unique_ptr<Hangups> hangups_;
 };
 
 }  // namespace tutti::backend::gloo

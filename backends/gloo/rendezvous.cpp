@@ -4,6 +4,8 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <random>
+#include <string>
 #include <vector>
 
 #include <fmt/format.h>
@@ -115,14 +117,30 @@ void check_reachable(const MeshInit& init, const std::vector<Card>& cards) {
     }
 }
 
+/// A pair's own, in the bytes that Gloo makes of it.
+sockaddr_storage address_of(const transport::Pair& pair) {
+  const auto bytes = pair.address().bytes();
+  sockaddr_storage address{};
+  std::memcpy(&address, bytes.data(), std::min(bytes.size(), sizeof address));
+  return address;
+}
+
+/// What only those know who see the store.
+std::uint64_t shared_word(Store& store, const std::string& prefix) {
+  std::random_device random;
+  const auto mine = fmt::format("{:08x}{:08x}", random(), random());
+  const auto first = store.compare_set(prefix + "word", {}, internal::to_bytes(mine));
+  return std::stoull(internal::to_text(first), nullptr, 16);
+}
+
 /// Both ends say who they are: a connection may have been taken by a stranger.
-void greet(transport::Context& context, const MeshInit& init, const std::string& prefix) {
+void greet(transport::Context& context, const MeshInit& init, const std::string& prefix,
+           std::uint64_t word) {
   struct Greeting {
     std::uint64_t magic = 0x69747475742f676cU;  // "lg/tutti"
     std::int32_t from = -1;
     std::int32_t to = -1;
   };
-  constexpr std::uint64_t slot = 0;  // Calls have hashes for slots.
   const auto size = static_cast<std::size_t>(init.size);
   std::vector<Greeting> out(size);
   std::vector<Greeting> in(size);
@@ -133,11 +151,12 @@ void greet(transport::Context& context, const MeshInit& init, const std::string&
     out[r].from = init.rank;
     out[r].to = static_cast<std::int32_t>(r);
     buffers.push_back(context.createUnboundBuffer(&in[r], sizeof in[r]));
-    buffers.back()->recv(static_cast<int>(r), slot);
+    buffers.back()->recv(static_cast<int>(r), word);
     buffers.push_back(context.createUnboundBuffer(&out[r], sizeof out[r]));
-    buffers.back()->send(static_cast<int>(r), slot);
+    buffers.back()->send(static_cast<int>(r), word);
   }
-  const auto limit = Deadline::after(clamp(init.limit.remaining(), 5s));
+  // A round trip; a stranger says nothing, and there has to be time for another attempt.
+  const auto limit = Deadline::after(clamp(init.limit.remaining() / attempts, 2s));
   for (std::size_t i = 0; i < buffers.size(); i += 2) {
     buffers[i]->waitRecv(nullptr, clamp(limit.remaining(), 5s));
     buffers[i + 1]->waitSend(nullptr, clamp(limit.remaining(), 5s));
@@ -151,19 +170,29 @@ void greet(transport::Context& context, const MeshInit& init, const std::string&
 class Attempt {
  public:
   Attempt(const MeshInit& init, const Connections& connections, int number)
-      : init_(init), made_(connections), prefix_(fmt::format("attempt/{}/", number)) {}
+      : init_(init),
+        made_{connections.store, connections.interface, connections.device, {}, {}},
+        prefix_(fmt::format("attempt/{}/", number)) {}
 
   /// Throws when this rank cannot connect, and the call with it when nobody could.
   void meet() {
     made_.context = made_.device->createContext(init_.rank, init_.size);
-    made_.context->setTimeout(clamp(init_.limit.remaining() / 5, 2s));  // Connecting takes 5 of it.
+    // Connecting takes 5 of it, and there has to be time for another attempt.
+    made_.context->setTimeout(clamp(init_.limit.remaining() / 5 / attempts, 2s));
     Card card{host_identity(),
               fmt::format("{} ({})", made_.interface.name, made_.interface.address),
               made_.interface.loopback,
               {}};
-    for (int r = 0; r < init_.size; ++r)
-      card.addresses.push_back(r == init_.rank ? std::vector<char>()
-                                               : made_.context->createPair(r)->address().bytes());
+    std::vector<sockaddr_storage> own;
+    for (int r = 0; r < init_.size; ++r) {
+      card.addresses.emplace_back();
+      if (r == init_.rank) continue;
+      const auto& pair = *made_.context->createPair(r);
+      card.addresses.back() = pair.address().bytes();
+      own.push_back(address_of(pair));
+    }
+    word_ = shared_word(*made_.store, prefix_);
+    admit_only(word_, own);
     cards_ = exchange_cards(init_, *made_.store, prefix_, card);
     check_reachable(init_, cards_);
   }
@@ -175,11 +204,11 @@ class Attempt {
       auto& pair = made_.context->getPair(r);
       pair->connect(
           cards_[static_cast<std::size_t>(r)].addresses[static_cast<std::size_t>(init_.rank)]);
-      const auto bytes = pair->address().bytes();
-      std::memcpy(&own.emplace_back(), bytes.data(), std::min(bytes.size(), sizeof own.back()));
+      own.push_back(address_of(*pair));
     }
-    greet(*made_.context, init_, prefix_);
+    greet(*made_.context, init_, prefix_, word_);
     made_.sockets = Sockets::find(own);
+    made_.sockets.admit_all();
   }
 
   /// Whether all ranks are connected; the last one that reports says so.
@@ -197,6 +226,7 @@ class Attempt {
   const MeshInit& init_;
   Connections made_;
   std::string prefix_;
+  std::uint64_t word_ = 0;
   std::vector<Card> cards_;
 };
 

@@ -1,12 +1,15 @@
 #include "sockets.hpp"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <linux/filter.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -36,7 +39,7 @@ void close_on_exec(int descriptor) {
   if (flags >= 0) ::fcntl(descriptor, F_SETFD, flags | FD_CLOEXEC);
 }
 
-std::vector<int> descriptors() {
+std::vector<int> descriptors_of_process() {
   std::vector<int> all;
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", ignored))
@@ -61,30 +64,86 @@ bool watches(int descriptor, const std::vector<int>& watched) {
 
 }  // namespace
 
+void admit_only(std::uint64_t word, std::span<const sockaddr_storage> listeners) noexcept {
+  constexpr std::uint32_t fields = 7;  // Of a frame's header; the word's place is Gloo's affair.
+  constexpr std::uint32_t drop = 0;
+  constexpr std::uint32_t pass = 0xffffffff;
+  std::array<std::uint32_t, 2> halves{};
+  std::memcpy(halves.data(), &word, sizeof word);
+  const auto step = [](int code, std::uint32_t k, int yes = 0, int no = 0) {
+    return sock_filter{static_cast<std::uint16_t>(code), static_cast<std::uint8_t>(yes),
+                       static_cast<std::uint8_t>(no), k};
+  };
+  // A packet begins with its TCP header here, whose 13th byte has its length in words of 4 bytes.
+  std::vector<sock_filter> program{
+      step(BPF_LD | BPF_B | BPF_ABS, 12),       step(BPF_ALU | BPF_RSH | BPF_K, 2),
+      step(BPF_ALU | BPF_AND | BPF_K, 0x3c),    step(BPF_MISC | BPF_TAX, 0),
+      step(BPF_LD | BPF_W | BPF_LEN, 0),        step(BPF_ALU | BPF_SUB | BPF_X, 0),
+      step(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 1), step(BPF_RET | BPF_K, pass)};
+  for (std::uint32_t field = 0; field < fields; ++field) {
+    program.push_back(step(BPF_LD | BPF_W | BPF_IND, field * 8));
+    program.push_back(step(BPF_JMP | BPF_JEQ | BPF_K, ntohl(halves[0]), 0, 3));
+    program.push_back(step(BPF_LD | BPF_W | BPF_IND, field * 8 + 4));
+    program.push_back(step(BPF_JMP | BPF_JEQ | BPF_K, ntohl(halves[1]), 0, 1));
+    program.push_back(step(BPF_RET | BPF_K, pass));
+  }
+  program.push_back(step(BPF_RET | BPF_K, drop));
+  const sock_fprog filter{static_cast<std::uint16_t>(program.size()), program.data()};
+  for (const int descriptor : descriptors_of_process()) {
+    sockaddr_storage own{};
+    socklen_t length = sizeof own;
+    if (::getsockname(descriptor, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
+        std::ranges::any_of(listeners,
+                            [&](const sockaddr_storage& a) { return same_address(own, a); }))
+      ::setsockopt(descriptor, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter);
+  }
+}
+
+void Sockets::admit_all() const noexcept {
+  const int none = 0;
+  for (const int descriptor : descriptors_)
+    if (descriptor >= 0) ::setsockopt(descriptor, SOL_SOCKET, SO_DETACH_FILTER, &none, sizeof none);
+}
+
 Sockets Sockets::find(std::span<const sockaddr_storage> addresses) {
   Sockets found;
-  const auto all = descriptors();
+  found.descriptors_.resize(addresses.size(), -1);
+  std::vector<int> originals;
+  const auto all = descriptors_of_process();
   for (const int descriptor : all) {
     sockaddr_storage own{};
     sockaddr_storage peer{};
     socklen_t length = sizeof own;
     if (::getsockname(descriptor, reinterpret_cast<sockaddr*>(&own), &length) != 0) continue;
-    length = sizeof peer;
-    const bool connected =
-        ::getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &length) == 0;
-    const bool mine = std::ranges::any_of(
-        addresses, [&](const sockaddr_storage& address) { return same_address(own, address); });
-    if (!mine) continue;
+    const auto address = std::ranges::find_if(
+        addresses, [&](const sockaddr_storage& a) { return same_address(own, a); });
+    if (address == addresses.end()) continue;
     close_on_exec(descriptor);
-    if (connected) found.descriptors_.push_back(descriptor);
+    length = sizeof peer;
+    if (::getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
+    originals.push_back(descriptor);
+    found.descriptors_[static_cast<std::size_t>(address - addresses.begin())] = descriptor;
   }
   for (const int descriptor : all)
-    if (watches(descriptor, found.descriptors_)) close_on_exec(descriptor);
+    if (watches(descriptor, originals)) close_on_exec(descriptor);
+  // Not above: a duplicate may get the number of one that is still to be looked at.
+  for (int& descriptor : found.descriptors_)
+    if (descriptor >= 0) descriptor = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
   return found;
+}
+
+Sockets::~Sockets() {
+  for (const int descriptor : descriptors_)
+    if (descriptor >= 0) ::close(descriptor);
 }
 
 void Sockets::shut_down() const noexcept {
   for (const int descriptor : descriptors_) ::shutdown(descriptor, SHUT_RDWR);
+}
+
+bool Sockets::has_unread(std::size_t i) const noexcept {
+  int bytes = 0;
+  return ::ioctl(descriptors_[i], SIOCINQ, &bytes) == 0 && bytes > 0;
 }
 
 void Sockets::drain() const noexcept {

@@ -2,26 +2,45 @@
 
 #include <sys/socket.h>
 
+#include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace tutti::backend::gloo {
 
+/// Anybody may connect to the listeners of a mesh while its ranks meet, and some frames of a
+/// stranger end Gloo's process (transport/tcp/pair.cc). From now on the kernel drops every segment
+/// for them with data that has no `word` among its first fields, also for what they accept.
+void admit_only(std::uint64_t word, std::span<const sockaddr_storage> listeners) noexcept;
+
 /// The sockets behind a mesh. Gloo does not show them, so they are found among the descriptors of
-/// this process by the addresses that its pairs have. They stay Gloo's: closed by it alone.
+/// this process by the addresses that its pairs have. Gloo closes its own when it likes, and then
+/// the number may be somebody else's: what is held here are duplicates.
 class Sockets {
  public:
   Sockets() = default;
-  /// `addresses`: each pair's own, after it has connected. Also keeps them, and the epoll
-  /// descriptor that watches them, out of programs that this process starts.
+  /// `addresses`: each pair's own, after it has connected. Also keeps Gloo's descriptors, and the
+  /// epoll that watches them, out of programs that this process starts.
   static Sockets find(std::span<const sockaddr_storage> addresses);
+  Sockets(Sockets&& other) noexcept : descriptors_(std::exchange(other.descriptors_, {})) {}
+  Sockets& operator=(Sockets&& other) noexcept {
+    std::swap(descriptors_, other.descriptors_);
+    return *this;
+  }
+  ~Sockets();
 
-  /// Ends the connections in both directions; peers notice at once. The descriptors stay open.
+  /// Undoes admit_only().
+  void admit_all() const noexcept;
+  /// Ends the connections in both directions; peers notice at once.
   void shut_down() const noexcept;
   /// Blocks until the peers' machines have everything that was sent: a socket that is closed with
   /// unread input loses what it has not yet sent. Gives up after a second without progress.
   void drain() const noexcept;
-  std::size_t count() const noexcept { return descriptors_.size(); }
+  /// Whether the transport has still something to read from connection `i`.
+  bool has_unread(std::size_t i) const noexcept;
+  /// In the order of the addresses; -1: it was not found.
+  std::span<const int> descriptors() const noexcept { return descriptors_; }
 
  private:
   std::vector<int> descriptors_;

@@ -1,0 +1,69 @@
+#include "hangups.hpp"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "internal/fail.hpp"
+
+namespace tutti::backend::gloo {
+namespace {
+
+/// How often a connection that has ended is asked about again.
+constexpr int again_ms = 20;
+
+void watch(const Sockets& sockets, int stop, const std::function<bool(std::size_t)>& ended) {
+  std::vector<pollfd> events{{stop, POLLIN, 0}};
+  for (const int descriptor : sockets.descriptors()) events.push_back({descriptor, POLLRDHUP, 0});
+  std::vector<std::size_t> open_ends;
+  for (;;) {
+    const int n = ::poll(events.data(), events.size(), open_ends.empty() ? -1 : again_ms);
+    if ((n < 0 && errno != EINTR) || events[0].revents != 0) return;
+    for (std::size_t i = 1; n > 0 && i < events.size(); ++i) {
+      if (events[i].fd < 0 || events[i].revents == 0) continue;
+      events[i].fd = -1;
+      open_ends.push_back(i - 1);
+    }
+    std::erase_if(open_ends, ended);
+  }
+}
+
+}  // namespace
+
+Hangups::Hangups(std::shared_ptr<const Sockets> sockets, std::function<bool(std::size_t)> ended)
+    : stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (stop_ < 0)
+    internal::failf(Errc::resource_exhausted, "gloo: no descriptor: {}", std::strerror(errno));
+  try {
+    thread_ = std::thread([sockets = std::move(sockets), stop = stop_, ended = std::move(ended)] {
+      watch(*sockets, stop, ended);
+    });
+  } catch (const std::system_error& error) {
+    ::close(stop_);
+    internal::failf(Errc::resource_exhausted, "gloo: no thread: {}", error.what());
+  }
+}
+
+Hangups::~Hangups() {
+  join();
+  ::close(stop_);
+}
+
+void Hangups::join() noexcept {
+  stop();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Hangups::stop() noexcept {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto n = ::write(stop_, &one, sizeof one);
+}
+
+}  // namespace tutti::backend::gloo

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "sockets.hpp"
+
+namespace tutti::backend::gloo {
+
+/// A thread that notices when connections end. Gloo tells only those who wait for a message of
+/// that peer; the others would wait for ranks that wait themselves.
+class Hangups {
+ public:
+  /// `ended(i)`: connection i was ended by the other side. It is asked again, every now and then,
+  /// until it returns true.
+  Hangups(std::shared_ptr<const Sockets> sockets, std::function<bool(std::size_t)> ended);
+  ~Hangups();
+  Hangups(const Hangups&) = delete;
+  Hangups& operator=(const Hangups&) = delete;
+
+  /// The thread ends soon, and lets go of the sockets. From any thread, also from ended().
+  void stop() noexcept;
+  /// Stops and blocks until ended() will not be called any more. Not from ended().
+  void join() noexcept;
+
+ private:
+  int stop_;  // An eventfd.
+  std::thread thread_;
+};
+
+}  // namespace tutti::backend::gloo
