@@ -57,8 +57,9 @@ std::vector<Interface> interfaces() {
       found.push_back({i->ifa_name, text.data(), (i->ifa_flags & IFF_LOOPBACK) != 0U});
     }
   // An address that is good on one link only is the last choice.
-  std::ranges::stable_partition(
-      found, [](const Interface& i) { return i.address.find('%') == std::string::npos; });
+  std::stable_partition(found.begin(), found.end(), [](const Interface& i) {
+    return i.address.find('%') == std::string::npos;
+  });
   return found;
 }
 
