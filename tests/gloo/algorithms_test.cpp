@@ -47,7 +47,7 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << "w" << c.size << "_" << c.elements << "_" << c.layout;
 }
 
-constexpr std::size_t message = backend::gloo::max_message / sizeof(std::int32_t);
+constexpr std::size_t message = backend::gloo::segment / sizeof(std::int32_t);
 
 std::vector<Case> cases() {
   std::vector<Case> all;

@@ -14,7 +14,6 @@ namespace tutti::test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto limit = std::chrono::seconds(30);
 
 struct Child {
   pid_t process = -1;
@@ -71,7 +70,8 @@ ChildEnd finish(const Child& child, Clock::time_point until) {
 
 }  // namespace
 
-std::vector<ChildEnd> in_children(int count, const std::function<std::string(int)>& body) {
+std::vector<ChildEnd> in_children(int count, const std::function<std::string(int)>& body,
+                                  std::chrono::seconds limit) {
   std::vector<Child> children;
   for (int i = 0; i < count; ++i) children.push_back(start(i, body));
   const auto until = Clock::now() + limit;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -13,8 +14,9 @@ struct ChildEnd {
 };
 
 /// Forks `count` children that run body(0), body(1), ... at the same time and end without
-/// destroying what they inherited; waits for all, 30 seconds at the most.
-std::vector<ChildEnd> in_children(int count, const std::function<std::string(int child)>& body);
+/// destroying what they inherited; waits for all, `limit` at the most.
+std::vector<ChildEnd> in_children(int count, const std::function<std::string(int child)>& body,
+                                  std::chrono::seconds limit = std::chrono::seconds(30));
 
 /// One child.
 ChildEnd in_child(const std::function<std::string()>& body);

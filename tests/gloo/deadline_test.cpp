@@ -1,0 +1,327 @@
+// When calls end that cannot go on: by the deadline of the whole operation, whatever the peer does,
+// and without a byte in the caller's memory afterwards. Ranks are processes.
+
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <iostream>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "rank_processes.hpp"
+#include "support/worlds.hpp"
+
+namespace tutti::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::duration<double, std::milli>;
+
+constexpr std::int64_t MiB = std::int64_t{1} << 20;
+
+/// A sanitizer slows everything down.
+double times() {
+  return reduced() ? 4 : 1;
+}
+
+std::vector<double> numbers(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<double> all;
+  for (double number = 0; in >> number;) all.push_back(number);
+  return all;
+}
+
+/// How late the calls of all survivors ended, in milliseconds.
+void expect_on_time(std::string_view what, const std::vector<std::string>& said) {
+  std::vector<double> late;
+  for (const auto& text : said)
+    for (const double number : numbers(text)) late.push_back(number);
+  ASSERT_FALSE(late.empty());
+  std::ranges::sort(late);
+  const double median = late[late.size() / 2];
+  std::cout << fmt::format(
+      "{}: {} calls ended {:.1f} ms after their deadline (median), {:.1f} ms at the most\n", what,
+      late.size(), median, late.back());
+  EXPECT_LT(median, 100 * times());
+  EXPECT_LT(late.back(), 500 * times());
+}
+
+enum class Peer : std::uint8_t { silent, stopped };
+
+struct Case {
+  Peer peer = Peer::silent;
+  std::int64_t bytes = 8;
+  int runs = 20;
+  int watched = 2;  ///< In so many runs the memory is watched for 200 ms.
+  std::chrono::nanoseconds deadline = 100ms;
+};
+
+constexpr std::uint8_t poison = 0xA5;
+
+bool all_poison(const std::vector<std::uint8_t>& data) {
+  return std::ranges::all_of(data, [](std::uint8_t byte) { return byte == poison; });
+}
+
+/// Calls until one fails, which has to be soon; how late that one was, in milliseconds.
+double late_of_first_failure(ProcessGroup& group, std::vector<std::uint8_t>& data,
+                             std::chrono::nanoseconds deadline) {
+  for (int i = 0; i < 10000; ++i) {
+    std::ranges::fill(data, std::uint8_t{1});
+    const auto start = Clock::now();
+    try {
+      group.all_reduce(data, ReduceOp::sum, {.deadline = deadline});
+    } catch (const Error& error) {
+      const auto late = Milliseconds(Clock::now() - start - deadline).count();
+      std::ranges::fill(data, poison);
+      EXPECT_TRUE(error.code() == Errc::timeout || error.code() == Errc::peer_lost ||
+                  error.code() == Errc::aborted)
+          << error.what();
+      return late;
+    }
+    EXPECT_EQ(data.front(), group.size());
+    EXPECT_EQ(data.back(), group.size());
+  }
+  ADD_FAILURE() << "no call failed";
+  return 0;
+}
+
+/// The last rank is the peer; the others survive it, `runs` times in one process.
+void expect_survivors_in_time(std::string_view name, const Case& c) {
+  const auto said = on_processes({.size = 3, .limit = 240s}, [&](RankProcess& rank) {
+    rank.use_tcp();
+    std::vector<std::uint8_t> data(static_cast<std::size_t>(c.bytes));
+    std::string late;
+    for (int run = 0; run < c.runs; ++run) {
+      auto group = rank.make_group(fmt::format("run{}", run));
+      group.barrier();  // The new group works.
+      rank.meet();
+      if (rank.last()) {
+        if (c.peer == Peer::stopped) {
+          // Somewhere in a call, a different place each time.
+          std::thread stop([run] {
+            std::this_thread::sleep_for(1ms * (run * 7 % 20));
+            ::raise(SIGSTOP);
+          });
+          (void)late_of_first_failure(group, data, 5s);
+          stop.join();
+        }
+        rank.meet();
+      } else {
+        late += fmt::format("{:.2f} ", late_of_first_failure(group, data, c.deadline));
+        if (rank.rank() == 0 && c.peer == Peer::stopped) {
+          wait_until_stopped(rank.process(2));
+          ::kill(rank.process(2), SIGCONT);
+        }
+        if (run < c.watched) std::this_thread::sleep_for(200ms);
+        EXPECT_TRUE(all_poison(data)) << "written to after the error, in run " << run;
+        rank.meet();
+      }
+    }
+    return late;
+  });
+  expect_on_time(name, said);
+}
+
+TEST(GlooDeadline, ASilentPeerCostsNoMoreThanTheDeadline) {
+  expect_survivors_in_time("silent peer, 8 B",
+                           {.peer = Peer::silent, .bytes = 8, .runs = 6, .watched = 1});
+}
+
+TEST(GlooDeadline, AStoppedPeerCostsNoMoreThanTheDeadline) {
+  expect_survivors_in_time("stopped peer, 8 B",
+                           {.peer = Peer::stopped, .bytes = 8, .runs = 6, .watched = 1});
+}
+
+TEST(GlooDeadline, ASilentPeerOfALargeCallCostsNoMoreThanTheDeadline) {
+  expect_survivors_in_time("silent peer, 16 MiB",
+                           {.peer = Peer::silent, .bytes = 16 * MiB, .runs = 3, .watched = 1});
+}
+
+TEST(GlooDeadline, AStoppedPeerOfALargeCallCostsNoMoreThanTheDeadline) {
+  expect_survivors_in_time(
+      "stopped peer, 16 MiB",
+      {.peer = Peer::stopped, .bytes = 16 * MiB, .runs = 3, .watched = 1, .deadline = 250ms});
+}
+
+TEST(SlowGlooDeadline, ASilentOrStoppedPeerCostsNoMoreThanTheDeadline) {
+  expect_survivors_in_time("silent peer, 8 B", {.peer = Peer::silent, .bytes = 8});
+  expect_survivors_in_time("stopped peer, 8 B", {.peer = Peer::stopped, .bytes = 8});
+}
+
+TEST(SlowGlooDeadline, ASilentPeerOfAVeryLargeCallCostsNoMoreThanTheDeadline) {
+  expect_survivors_in_time("silent peer, 256 MiB", {.peer = Peer::silent, .bytes = 256 * MiB});
+}
+
+TEST(SlowGlooDeadline, AStoppedPeerOfAVeryLargeCallCostsNoMoreThanTheDeadline) {
+  expect_survivors_in_time("stopped peer, 256 MiB",
+                           {.peer = Peer::stopped, .bytes = 256 * MiB, .deadline = 500ms});
+}
+
+/// Each in its own process: one that was killed does not come back.
+void expect_survivors_of_a_kill(std::int64_t bytes, int runs) {
+  std::vector<double> after;
+  constexpr auto deadline = 2s;
+  for (int run = 0; run < runs; ++run) {
+    const auto said = on_processes({.size = 3, .dies = 2}, [&](RankProcess& rank) {
+      rank.use_tcp();
+      struct sigaction pipe {};
+      ::sigaction(SIGPIPE, nullptr, &pipe);
+      EXPECT_EQ(pipe.sa_handler, SIG_DFL);  // So that it would end the process.
+      auto group = rank.make_group("mortal");
+      std::vector<std::uint8_t> data(static_cast<std::size_t>(bytes));
+      group.barrier();
+      if (rank.last()) {
+        std::thread killer([&] {
+          std::this_thread::sleep_for(1ms * (run * 7 % 30));
+          rank.store().set("killed", std::to_string(Clock::now().time_since_epoch().count()));
+          ::raise(SIGKILL);
+        });
+        (void)late_of_first_failure(group, data, deadline);
+        killer.join();
+        return std::string();
+      }
+      EXPECT_LT(late_of_first_failure(group, data, deadline), 500 * times());
+      const Clock::time_point ended = Clock::now();
+      const auto killed = Clock::time_point(
+          Clock::duration(std::stoll(rank.store().get_text("killed", Deadline::after(5s)))));
+      EXPECT_TRUE(all_poison(data));
+      // The survivors go on without it.
+      rank.meet(2);
+      auto options = rank.options("survivors");
+      options.size = 2;
+      auto survivors = ProcessGroup::create(options);
+      survivors.barrier();
+      return fmt::format("{:.2f} ", Milliseconds(ended - killed).count());
+    });
+    for (const auto& text : said)
+      for (const double number : numbers(text)) after.push_back(number);
+  }
+  std::ranges::sort(after);
+  ASSERT_FALSE(after.empty());
+  std::cout << fmt::format(
+      "killed peer, {} B: {} calls ended {:.1f} ms after the kill (median), {:.1f} ms at the "
+      "most\n",
+      bytes, after.size(), after[after.size() / 2], after.back());
+}
+
+TEST(GlooDeadline, AKilledPeerEndsTheCallsOfAllSurvivors) {
+  expect_survivors_of_a_kill(8, 3);
+  expect_survivors_of_a_kill(16 * MiB, 3);
+}
+
+TEST(SlowGlooDeadline, AKilledPeerEndsTheVeryLargeCallsOfAllSurvivors) {
+  expect_survivors_of_a_kill(8, 20);
+  expect_survivors_of_a_kill(256 * MiB, 20);
+}
+
+TEST(GlooDeadline, AnAbortEndsThePendingCallsOfAllRanksAtOnce) {
+  for (const std::int64_t bytes : {std::int64_t{8}, 16 * MiB})
+    on_processes({.size = 3}, [&](RankProcess& rank) {
+      rank.use_tcp();
+      auto group = rank.make_group("aborted");
+      std::vector<std::uint8_t> data(static_cast<std::size_t>(bytes));
+      group.barrier();
+      std::optional<std::thread> button;
+      if (rank.rank() == 1)
+        button.emplace([&] {
+          std::this_thread::sleep_for(20ms);
+          rank.store().set("aborted", std::to_string(Clock::now().time_since_epoch().count()));
+          group.abort("the button");
+        });
+      try {
+        // Rank 2 comes to none of the collectives.
+        if (rank.last())
+          group.recv(data, 0, 1);
+        else
+          group.all_reduce(data);
+        ADD_FAILURE() << "nothing was thrown";
+      } catch (const Error& error) {
+        const Clock::time_point ended = Clock::now();
+        const auto pressed = Clock::time_point(
+            Clock::duration(std::stoll(rank.store().get_text("aborted", Deadline::after(5s)))));
+        EXPECT_EQ(error.code(), Errc::aborted) << error.what();
+        EXPECT_NE(std::string(error.what()).find("the button"), std::string::npos) << error.what();
+        EXPECT_LT(Milliseconds(ended - pressed).count(), 200 * times());
+      }
+      if (button) button->join();
+      rank.meet();
+      return std::string();
+    });
+}
+
+// --- A link of 1 Mbit/s ---
+
+bool command(const std::string& line) {
+  return std::system((line + " 2>/dev/null").c_str()) == 0;  // NOLINT(cert-env33-c)
+}
+
+/// Two ranks in network namespaces of their own, which end with them, joined by a slow link.
+bool enter_slow_link(RankProcess& rank) {
+  const bool own = ::unshare(CLONE_NEWNET) == 0;
+  rank.store().set(fmt::format("own/{}", rank.rank()), own ? "1" : "");
+  rank.meet();
+  for (int r = 0; r < 2; ++r)
+    if (rank.store().get_text(fmt::format("own/{}", r), Deadline::after(5s)).empty()) return false;
+  bool made = true;
+  if (rank.rank() == 0)
+    made =
+        command(fmt::format("ip link add eth0 type veth peer name eth0 netns {}", rank.process(1)));
+  rank.meet();
+  made = made && command("ip link set lo up") &&
+         command(fmt::format("ip addr add 10.99.0.{}/24 dev eth0", rank.rank() + 1)) &&
+         command("tc qdisc add dev eth0 root tbf rate 1mbit burst 16kb latency 100ms") &&
+         command("ip link set eth0 up");
+  if (made) rank.store().add("made", 1);
+  rank.meet();
+  return rank.store().add("made", 0) == 2;
+}
+
+void expect_on_time_over_a_slow_link(bool store_too, int runs) {
+  const auto said = on_processes({.size = 2, .limit = 240s}, [&](RankProcess& rank) -> std::string {
+    if (!enter_slow_link(rank)) return "no link";
+    if (store_too) rank.use_tcp("10.99.0.1");
+    std::vector<std::uint8_t> small(8);
+    std::vector<std::uint8_t> data(16 * MiB);
+    std::string late;
+    for (int run = 0; run < runs; ++run) {
+      auto group = rank.make_group(fmt::format("run{}", run));
+      for (int i = 0; i < 3; ++i) {
+        std::ranges::fill(small, std::uint8_t{1});
+        group.all_reduce(small, ReduceOp::sum, {.deadline = 5s});
+        EXPECT_EQ(small, std::vector<std::uint8_t>(8, 2));
+      }
+      late += fmt::format("{:.2f} ", late_of_first_failure(group, data, 300ms));
+      if (run < 2) std::this_thread::sleep_for(200ms);
+      EXPECT_TRUE(all_poison(data)) << "written to after the error, in run " << run;
+      rank.meet();
+    }
+    return late;
+  });
+  if (said[0] == "no link") GTEST_SKIP() << "network namespaces or tc are not permitted here";
+  expect_on_time(store_too ? "link of 1 Mbit/s, the store behind it" : "link of 1 Mbit/s", said);
+}
+
+TEST(GlooDeadline, ALinkOfOneMegabitCostsNoMoreThanTheDeadline) {
+  expect_on_time_over_a_slow_link(false, 2);
+}
+
+TEST(SlowGlooDeadline, ASlowLinkCostsNoMoreThanTheDeadline) {
+  expect_on_time_over_a_slow_link(false, 20);
+}
+
+TEST(SlowGlooDeadline, ASlowLinkToTheStoreCostsNoMoreThanTheDeadline) {
+  expect_on_time_over_a_slow_link(true, 20);
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,209 @@
+// What groups over gloo hold, and give back. Ranks are processes.
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <optional>
+#include <set>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "rank_processes.hpp"
+#include "support/worlds.hpp"
+
+namespace tutti::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::duration<double, std::milli>;
+
+void expect_usable(ProcessGroup& group) {
+  std::vector<std::int32_t> data(3, group.rank() + 1);
+  group.all_reduce(data);
+  EXPECT_EQ(data, std::vector<std::int32_t>(3, group.size() * (group.size() + 1) / 2));
+}
+
+/// The time in which this thread had a CPU: waiting for peers does not count.
+double own_milliseconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) / 1e6;
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+TEST(GlooResources, SubGroupsUseTheConnectionsOfTheirParent) {
+  on_processes({.size = 3}, [](RankProcess& rank) {
+    auto group = rank.make_group("parent");
+    expect_usable(group);
+    std::vector<ProcessGroup> parts;
+    parts.reserve(64);
+    std::vector<double> own;
+    std::vector<double> wall;
+    const auto before = holdings();
+    for (int i = 0; i < 64; ++i) {
+      group.barrier();
+      const auto start = Clock::now();
+      const auto own_start = own_milliseconds();
+      parts.push_back(std::move(*group.split(i % 3 == 2 ? rank.rank() % 2 : 0, -rank.rank())));
+      own.push_back(own_milliseconds() - own_start);
+      wall.push_back(Milliseconds(Clock::now() - start).count());
+    }
+    for (auto& part : parts) expect_usable(part);
+    const auto after = holdings();
+    EXPECT_EQ(after.descriptors, before.descriptors);
+    EXPECT_EQ(after.threads, before.threads);
+    EXPECT_LT(median(own), reduced() ? 5 : 1);
+    if (rank.rank() == 0)
+      std::cout << fmt::format(
+          "a split takes {:.3f} ms of its own (median), {:.3f} ms with what it waits for; 64 "
+          "sub-groups took {} KiB\n",
+          median(own), median(wall),
+          static_cast<std::int64_t>(after.resident_kib) -
+              static_cast<std::int64_t>(before.resident_kib));
+    return std::string();
+  });
+}
+
+/// Runs `cycle` until memory has settled, then `cycles` times: nothing may grow.
+void expect_no_growth(RankProcess& rank, int cycles, const std::function<void(int)>& cycle) {
+  constexpr int warm_up = 10;
+  for (int i = 0; i < warm_up; ++i) cycle(i);
+  const auto before = holdings();
+  for (int i = 0; i < cycles; ++i) cycle(warm_up + i);
+  const auto after = holdings();
+  EXPECT_EQ(after.descriptors, before.descriptors);
+  EXPECT_EQ(after.threads, before.threads);
+  const auto grown = static_cast<std::int64_t>(after.resident_kib) -
+                     static_cast<std::int64_t>(before.resident_kib);
+  // A thread's stack or a buffer of the transport is more per cycle; some noise is the allocator's.
+  if (!reduced()) {
+    EXPECT_LT(grown, 512 + 4 * cycles);
+  }
+  if (rank.rank() == 0)
+    std::cout << fmt::format("{} cycles: {} descriptors, {} threads, {} KiB more\n", cycles,
+                             after.descriptors, after.threads, grown);
+}
+
+void expect_no_growth_by_groups(int cycles) {
+  on_processes({.size = 3, .limit = 120s}, [&](RankProcess& rank) {
+    expect_no_growth(rank, cycles, [&](int i) {
+      auto group = rank.make_group(fmt::format("cycle{}", i));
+      expect_usable(group);
+      group.barrier_async().wait();
+      auto part = group.split(0);
+      expect_usable(*part);
+    });
+    return std::string();
+  });
+}
+
+TEST(GlooResources, GroupsGiveEverythingBack) {
+  expect_no_growth_by_groups(15);
+}
+
+TEST(SlowGlooResources, GroupsGiveEverythingBack) {
+  expect_no_growth_by_groups(200);
+}
+
+/// In turn: a deadline, an abort, a peer that leaves with a message under way.
+void expect_no_growth_by_failures(int cycles) {
+  on_processes({.size = 2, .limit = 120s}, [&](RankProcess& rank) {
+    std::vector<float> data(64 << 10);
+    expect_no_growth(rank, cycles, [&](int i) {
+      std::optional<ProcessGroup> group = rank.make_group(fmt::format("cycle{}", i));
+      expect_usable(*group);
+      rank.meet();
+      const bool acts = rank.rank() == i % 2;
+      if (i % 3 == 1 && acts) group->abort("a cycle");
+      if (i % 3 == 2 && acts) group.reset();
+      if (group && !(i % 3 == 0 && acts)) {
+        EXPECT_THROW(group->all_reduce(data, ReduceOp::sum, {.deadline = i % 3 == 0 ? 20ms : 10s}),
+                     Error);
+      }
+      rank.meet();
+    });
+    return std::string();
+  });
+}
+
+TEST(GlooResources, FailedGroupsGiveEverythingBack) {
+  expect_no_growth_by_failures(12);
+}
+
+TEST(SlowGlooResources, FailedGroupsGiveEverythingBack) {
+  expect_no_growth_by_failures(100);
+}
+
+/// The descriptors that a program has which this process starts.
+std::set<int> descriptors_of_a_program() {
+  std::set<int> found;
+  FILE* program = ::popen("ls /proc/self/fd", "re");  // NOLINT(cert-env33-c)
+  if (program == nullptr) return found;
+  for (int descriptor = 0; std::fscanf(program, "%d", &descriptor) == 1;) found.insert(descriptor);
+  ::pclose(program);
+  return found;
+}
+
+TEST(GlooResources, NoDescriptorOfAGroupReachesAProgramThatItStarts) {
+  on_processes({.size = 3}, [](RankProcess& rank) {
+    const auto before = descriptors_of_a_program();
+    EXPECT_GE(before.size(), 3U);
+    auto group = rank.make_group("private");
+    expect_usable(group);
+    group.barrier_async().wait();
+    EXPECT_EQ(descriptors_of_a_program(), before);
+    rank.meet();
+    return std::string();
+  });
+}
+
+/// The peer ends while the other one sends, in one of the ways in which it may.
+TEST(GlooResources, APeersDeathDoesNotEndTheSender) {
+  for (const bool killed : {false, true})
+    for (int i = 0; i < 3; ++i)
+      on_processes({.size = 2, .dies = killed ? 1 : -1}, [&](RankProcess& rank) {
+        struct sigaction pipe {};
+        ::sigaction(SIGPIPE, nullptr, &pipe);
+        EXPECT_EQ(pipe.sa_handler, SIG_DFL);
+        sigset_t blocked;
+        ::pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
+        EXPECT_EQ(sigismember(&blocked, SIGPIPE), 0);
+        std::optional<ProcessGroup> group = rank.make_group("mortal");
+        std::vector<float> data(256 << 10);
+        if (rank.last()) {
+          for (int k = 0; k < i; ++k) group->recv(data, 0);
+          if (killed) ::raise(SIGKILL);
+          return std::string();
+        }
+        bool lost = false;
+        for (int k = 0; k < 1000 && !lost; ++k) {
+          try {
+            std::vector<Work> works;
+            for (int m = 0; m < 4; ++m) works.push_back(group->send_async(data, 1));
+            auto all = Work::all(works);
+            all.wait();
+          } catch (const Error&) {
+            lost = true;
+          }
+        }
+        EXPECT_TRUE(lost);
+        EXPECT_THROW(group->barrier(), Error);
+        group.reset();
+        ::pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
+        EXPECT_EQ(sigismember(&blocked, SIGPIPE), 0) << "the mask is not as it was";
+        return std::string();
+      });
+}
+
+}  // namespace
+}  // namespace tutti::test
