@@ -132,7 +132,7 @@ class Reducer {
 std::size_t message_for(int size, std::size_t slots) {
   constexpr std::size_t budget = std::size_t{16} << 20;
   const auto each = budget / (slots * index(size));
-  return std::clamp<std::size_t>(std::bit_floor(each), std::size_t{16} << 10, max_message);
+  return std::clamp<std::size_t>(std::bit_floor(each), std::size_t{16} << 10, segment);
 }
 
 // Data that only moves.
@@ -203,12 +203,12 @@ void all_to_all_direct(Wire& wire, const Op& op) {
 void all_gather_ring(Wire& wire, Arena& arena, const Blocks& blocks, Bytes data) {
   const int size = wire.size();
   const auto messages = arena.take<std::size_t>(index(size));
-  for (int r = 0; r < size; ++r) messages[index(r)] = messages_of(blocks.bytes(r), max_message);
+  for (int r = 0; r < size; ++r) messages[index(r)] = messages_of(blocks.bytes(r), segment);
   const Ring ring(wire.rank(), messages, 0);
   const auto part = [&](const Ring::Item& item) {
-    const auto from = item.message * max_message;
+    const auto from = item.message * segment;
     return std::span(data + blocks.offset(item.block) + from,
-                     std::min(max_message, blocks.bytes(item.block) - from));
+                     std::min(segment, blocks.bytes(item.block) - from));
   };
   const int next = (wire.rank() + 1) % size;
   const int prev = (wire.rank() + size - 1) % size;
@@ -263,10 +263,12 @@ void broadcast_chain(Wire& wire, const Op& op) {
   const int place = (wire.rank() + size - op.root) % size;
   auto* data = static_cast<Bytes>(op.out.data);
   if (place == 0) copy_bytes(data, op.in.data, op.out.bytes());
+  // With two ranks nobody forwards.
+  const auto message = size == 2 ? message_of(op.out.bytes()) : segment;
   chain(
       wire, place == 0 ? -1 : (wire.rank() + size - 1) % size,
-      place == size - 1 ? -1 : (wire.rank() + 1) % size, op.out.bytes(), max_message, 16,
-      [&](std::size_t k) { return data + k * max_message; }, [](std::size_t) {});
+      place == size - 1 ? -1 : (wire.rank() + 1) % size, op.out.bytes(), message, 16,
+      [&](std::size_t k) { return data + k * message; }, [](std::size_t) {});
 }
 
 void barrier(Wire& wire) {
@@ -293,7 +295,7 @@ struct DirectFold {
   std::size_t bytes = 0;  ///< 0: this rank folds nothing.
 };
 
-constexpr std::size_t fold_slots = 2;
+constexpr std::size_t fold_slots = 4;
 
 std::size_t fold_memory(int size, std::size_t bytes) {
   const auto message = message_for(size, fold_slots);
@@ -454,7 +456,7 @@ void reduce_scatter(Wire& wire, const Op& op, Algorithm algorithm) {
   const int size = wire.size();
   const Reducer reducer(op, size);
   if (algorithm == Algorithm::ring) {
-    Arena arena(wire, Blocks::memory(size) + reduce_ring_memory(size) + max_message);
+    Arena arena(wire, Blocks::memory(size) + reduce_ring_memory(size) + segment);
     const Blocks blocks(arena, op.rows, size, op.in.row_bytes());
     return reduce_scatter_ring(wire, arena, reducer, blocks, op.in.data, op.out.data);
   }
@@ -469,7 +471,7 @@ void all_reduce_in_slices(Wire& wire, const Op& op, Algorithm algorithm) {
   const int me = wire.rank();
   const int size = wire.size();
   const Reducer reducer(op, size);
-  Arena arena(wire, Blocks::memory(size) + ring_memory(size) + max_message +
+  Arena arena(wire, Blocks::memory(size) + ring_memory(size) + segment +
                         std::max(reduce_ring_memory(size),
                                  fold_memory(size, op.in.bytes() / index(size) + 128) +
                                      index(size) * sizeof(Flow)));
@@ -479,7 +481,11 @@ void all_reduce_in_slices(Wire& wire, const Op& op, Algorithm algorithm) {
     reduce_scatter_ring(wire, arena, reducer, blocks, op.in.data, out + blocks.offset(me));
   else
     reduce_scatter_direct(wire, arena, reducer, blocks, op.in.data, out + blocks.offset(me));
-  all_gather_ring(wire, arena, blocks, out);
+  if (size > 2) return all_gather_ring(wire, arena, blocks, out);
+  const int peer = 1 - me;  // Nobody forwards.
+  const Flow send{peer, out + blocks.offset(me), blocks.bytes(me)};
+  const Flow recv{peer, out + blocks.offset(peer), blocks.bytes(peer)};
+  exchange(wire, {&send, 1}, {&recv, 1});
 }
 
 void reduce_in_slices(Wire& wire, const Op& op) {
@@ -517,19 +523,17 @@ void reduce_chain(Wire& wire, const Op& op) {
   const bool last = place == size - 1;
   const Reducer reducer(op, size);
   const auto bytes = op.in.bytes();
-  Arena arena(wire, (2 * slots + 1) * max_message);
-  auto* const room = arena.take(slots * max_message).data();
-  auto* const sum = arena.take(slots * max_message).data();
-  auto* const prepared = arena.take(max_message).data();
+  Arena arena(wire, (2 * slots + 1) * segment);
+  auto* const room = arena.take(slots * segment).data();
+  auto* const sum = arena.take(slots * segment).data();
+  auto* const prepared = arena.take(segment).data();
   auto* out = static_cast<Bytes>(op.out.data);
-  const auto slot = [&](Bytes base, std::size_t k) { return base + k % slots * max_message; };
-  const auto size_of_piece = [&](std::size_t k) {
-    return std::min(max_message, bytes - k * max_message);
-  };
+  const auto slot = [&](Bytes base, std::size_t k) { return base + k % slots * segment; };
+  const auto size_of_piece = [&](std::size_t k) { return std::min(segment, bytes - k * segment); };
 
   // What goes on is not what came, so the two have memory of their own.
   std::size_t posted = 0;
-  const auto count = messages_of(bytes, max_message);
+  const auto count = messages_of(bytes, segment);
   const int prev = first ? -1 : (wire.rank() + size - 1) % size;
   const int next = last ? -1 : (wire.rank() + 1) % size;
   const auto post_up_to = [&](std::size_t end) {
@@ -539,7 +543,7 @@ void reduce_chain(Wire& wire, const Op& op) {
   post_up_to(slots);
   for (std::size_t k = 0; k < count; ++k) {
     const auto n = size_of_piece(k);
-    const auto* own = writable(op.in.data) + k * max_message;
+    const auto* own = writable(op.in.data) + k * segment;
     auto* const total = slot(sum, k);
     if (!first) wire.wait_recv();
     if (next >= 0) wire.wait_sends(slots - 1);
@@ -553,12 +557,12 @@ void reduce_chain(Wire& wire, const Op& op) {
     }
     if (exclusive) {
       if (first)
-        reducer.identity(out + k * max_message, n);
+        reducer.identity(out + k * segment, n);
       else
-        copy_bytes(out + k * max_message, slot(room, k), n);
+        copy_bytes(out + k * segment, slot(room, k), n);
     } else if (scan || last) {
-      copy_bytes(out + k * max_message, total, n);
-      if (!scan) reducer.finish(out + k * max_message, n);
+      copy_bytes(out + k * segment, total, n);
+      if (!scan) reducer.finish(out + k * segment, n);
     }
     if (next >= 0) wire.send(next, total, n);
     post_up_to(k + 1 + slots);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <span>
 
@@ -36,24 +37,32 @@ constexpr Piece piece(const Flow& flow, std::size_t k, std::size_t message) {
           std::min(message, flow.bytes - from)};
 }
 
+/// Messages of a block that nobody forwards: a few, so that both ends work at the same time, and no
+/// more, because each has its price.
+constexpr std::size_t message_of(std::size_t bytes) {
+  return std::clamp(std::bit_ceil(bytes / 4), segment, max_message);
+}
+
 /// All flows at once, `ahead` messages of each. Calls ready(k) when message k of every flow that
-/// has one is here or has been sent, in the order of k.
+/// has one is here or has been sent, in the order of k. `message`: of every flow; 0: each has the
+/// size that suits it.
 template <typename Ready>
 void exchange(Wire& wire, std::span<const Flow> sends, std::span<const Flow> recvs,
               std::size_t message, std::size_t ahead, Ready&& ready) {
+  const auto of = [&](const Flow& flow) { return message != 0 ? message : message_of(flow.bytes); };
   std::size_t rounds = 0;
-  for (const auto& flow : sends) rounds = std::max(rounds, messages_of(flow.bytes, message));
-  for (const auto& flow : recvs) rounds = std::max(rounds, messages_of(flow.bytes, message));
-  const auto has = [&](const Flow& flow, std::size_t k) { return k * message < flow.bytes; };
+  for (const auto& flow : sends) rounds = std::max(rounds, messages_of(flow.bytes, of(flow)));
+  for (const auto& flow : recvs) rounds = std::max(rounds, messages_of(flow.bytes, of(flow)));
+  const auto has = [&](const Flow& flow, std::size_t k) { return k * of(flow) < flow.bytes; };
   const auto post = [&](std::size_t k) {
     for (const auto& flow : recvs)
       if (has(flow, k)) {
-        const auto p = piece(flow, k, message);
+        const auto p = piece(flow, k, of(flow));
         wire.recv(flow.peer, p.data, p.bytes);
       }
     for (const auto& flow : sends)
       if (has(flow, k)) {
-        const auto p = piece(flow, k, message);
+        const auto p = piece(flow, k, of(flow));
         wire.send(flow.peer, p.data, p.bytes);
       }
   };
@@ -79,7 +88,7 @@ void exchange(Wire& wire, std::span<const Flow> sends, std::span<const Flow> rec
 }
 
 inline void exchange(Wire& wire, std::span<const Flow> sends, std::span<const Flow> recvs) {
-  exchange(wire, sends, recvs, max_message, 8, [](std::size_t) {});
+  exchange(wire, sends, recvs, 0, 4, [](std::size_t) {});
 }
 
 /// A long row of messages past this rank: received from `prev` (-1: it begins here), made ready,

@@ -25,8 +25,10 @@ class Wire {
   virtual std::byte* scratch(std::size_t bytes) = 0;
 };
 
-/// Large enough that a message's fixed cost does not count, small enough to be forwarded while
-/// the rest is still coming.
-inline constexpr std::size_t max_message = std::size_t{256} << 10;
+/// Large enough that a message's fixed cost does not count at all.
+inline constexpr std::size_t max_message = std::size_t{4} << 20;
+/// Large enough that it counts little, small enough to be forwarded, or reduced, while the rest is
+/// still coming.
+inline constexpr std::size_t segment = std::size_t{256} << 10;
 
 }  // namespace tutti::backend::gloo
