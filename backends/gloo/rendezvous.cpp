@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -125,6 +126,16 @@ sockaddr_storage address_of(const transport::Pair& pair) {
   return address;
 }
 
+/// Whether pairs have a listener of their own, as in 2022. Later they share the device's, and say
+/// which pair they mean by a number behind the address.
+bool listens_alone(const transport::Pair& pair) {
+  const auto bytes = pair.address().bytes();
+  ssize_t number = -1;
+  if (bytes.size() >= sizeof(sockaddr_storage) + sizeof number)
+    std::memcpy(&number, bytes.data() + sizeof(sockaddr_storage), sizeof number);
+  return number == -1;
+}
+
 /// What only those know who see the store.
 std::uint64_t shared_word(Store& store, const std::string& prefix) {
   std::random_device random;
@@ -133,13 +144,16 @@ std::uint64_t shared_word(Store& store, const std::string& prefix) {
   return std::stoull(internal::to_text(first), nullptr, 16);
 }
 
-/// Both ends say who they are: a connection may have been taken by a stranger.
-void greet(transport::Context& context, const MeshInit& init, const std::string& prefix,
-           std::uint64_t word) {
+/// Both ends say who they are: a connection may have been taken by a stranger. `own`: this rank's
+/// ends of the connections to the other ranks. Returns the other ends.
+std::vector<sockaddr_storage> greet(transport::Context& context, const MeshInit& init,
+                                    const std::string& prefix, std::uint64_t word,
+                                    std::span<const sockaddr_storage> own) {
   struct Greeting {
     std::uint64_t magic = 0x69747475742f676cU;  // "lg/tutti"
     std::int32_t from = -1;
     std::int32_t to = -1;
+    sockaddr_storage end{};
   };
   const auto size = static_cast<std::size_t>(init.size);
   std::vector<Greeting> out(size);
@@ -150,6 +164,7 @@ void greet(transport::Context& context, const MeshInit& init, const std::string&
     if (r == me) continue;
     out[r].from = init.rank;
     out[r].to = static_cast<std::int32_t>(r);
+    out[r].end = own[r < me ? r : r - 1];
     buffers.push_back(context.createUnboundBuffer(&in[r], sizeof in[r]));
     buffers.back()->recv(static_cast<int>(r), word);
     buffers.push_back(context.createUnboundBuffer(&out[r], sizeof out[r]));
@@ -165,6 +180,10 @@ void greet(transport::Context& context, const MeshInit& init, const std::string&
     if (r != me &&
         (in[r].magic != out[r].magic || in[r].from != out[r].to || in[r].to != out[r].from))
       internal::failf(Errc::backend, "gloo: {}: who answered is not rank {}", prefix, r);
+  std::vector<sockaddr_storage> ends;
+  for (std::size_t r = 0; r < size; ++r)
+    if (r != me) ends.push_back(in[r].end);
+  return ends;
 }
 
 class Attempt {
@@ -189,7 +208,7 @@ class Attempt {
       if (r == init_.rank) continue;
       const auto& pair = *made_.context->createPair(r);
       card.addresses.back() = pair.address().bytes();
-      own.push_back(address_of(pair));
+      if (listens_alone(pair)) own.push_back(address_of(pair));
     }
     word_ = shared_word(*made_.store, prefix_);
     admit_only(word_, own);
@@ -206,8 +225,8 @@ class Attempt {
           cards_[static_cast<std::size_t>(r)].addresses[static_cast<std::size_t>(init_.rank)]);
       own.push_back(address_of(*pair));
     }
-    greet(*made_.context, init_, prefix_, word_);
-    made_.sockets = Sockets::find(own);
+    const auto theirs = greet(*made_.context, init_, prefix_, word_, own);
+    made_.sockets = Sockets::find(own, theirs);
     made_.sockets.admit_all();
   }
 

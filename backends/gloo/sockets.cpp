@@ -105,9 +105,10 @@ void Sockets::admit_all() const noexcept {
     if (descriptor >= 0) ::setsockopt(descriptor, SOL_SOCKET, SO_DETACH_FILTER, &none, sizeof none);
 }
 
-Sockets Sockets::find(std::span<const sockaddr_storage> addresses) {
+Sockets Sockets::find(std::span<const sockaddr_storage> own_ends,
+                      std::span<const sockaddr_storage> their_ends) {
   Sockets found;
-  found.descriptors_.resize(addresses.size(), -1);
+  found.descriptors_.resize(own_ends.size(), -1);
   std::vector<int> originals;
   const auto all = descriptors_of_process();
   for (const int descriptor : all) {
@@ -115,14 +116,18 @@ Sockets Sockets::find(std::span<const sockaddr_storage> addresses) {
     sockaddr_storage peer{};
     socklen_t length = sizeof own;
     if (::getsockname(descriptor, reinterpret_cast<sockaddr*>(&own), &length) != 0) continue;
-    const auto address = std::ranges::find_if(
-        addresses, [&](const sockaddr_storage& a) { return same_address(own, a); });
-    if (address == addresses.end()) continue;
+    if (std::ranges::none_of(own_ends,
+                             [&](const sockaddr_storage& a) { return same_address(own, a); }))
+      continue;
     close_on_exec(descriptor);
     length = sizeof peer;
     if (::getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
-    originals.push_back(descriptor);
-    found.descriptors_[static_cast<std::size_t>(address - addresses.begin())] = descriptor;
+    // Connections to one listener have this end in common.
+    for (std::size_t i = 0; i < own_ends.size(); ++i)
+      if (same_address(own, own_ends[i]) && same_address(peer, their_ends[i])) {
+        originals.push_back(descriptor);
+        found.descriptors_[i] = descriptor;
+      }
   }
   for (const int descriptor : all)
     if (watches(descriptor, originals)) close_on_exec(descriptor);

@@ -20,9 +20,10 @@ void admit_only(std::uint64_t word, std::span<const sockaddr_storage> listeners)
 class Sockets {
  public:
   Sockets() = default;
-  /// `addresses`: each pair's own, after it has connected. Also keeps Gloo's descriptors, and the
-  /// epoll that watches them, out of programs that this process starts.
-  static Sockets find(std::span<const sockaddr_storage> addresses);
+  /// The two ends of each connection. Also keeps Gloo's descriptors, and the epoll that watches
+  /// them, out of programs that this process starts.
+  static Sockets find(std::span<const sockaddr_storage> own_ends,
+                      std::span<const sockaddr_storage> their_ends);
   Sockets(Sockets&& other) noexcept : descriptors_(std::exchange(other.descriptors_, {})) {}
   Sockets& operator=(Sockets&& other) noexcept {
     std::swap(descriptors_, other.descriptors_);
@@ -39,7 +40,7 @@ class Sockets {
   void drain() const noexcept;
   /// Whether the transport has still something to read from connection `i`.
   bool has_unread(std::size_t i) const noexcept;
-  /// In the order of the addresses; -1: it was not found.
+  /// In the order of the ends; -1: it was not found.
   std::span<const int> descriptors() const noexcept { return descriptors_; }
 
  private:
