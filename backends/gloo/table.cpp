@@ -21,7 +21,7 @@ struct Row {
   Algorithm algorithm;
 };
 
-// The first row that fits counts. Measured: docs/gloo.md.
+// The first row that fits counts. Measured: docs/gloo-benchmarks.md.
 constexpr Row table[] = {
     {Operation::all_reduce, Order::any, 2, 1024 * KiB, Algorithm::direct},
     {Operation::all_reduce, Order::any, 4, 16 * KiB, Algorithm::direct},
