@@ -76,7 +76,7 @@ class GlooBackend final : public internal::HostBackend {
     part->name = init.name;
     part->rank = init.rank;
     if (init.ranks.size() == 1) {
-      part->mesh = std::make_shared<Mesh>(MeshInit{});
+      part->mesh = Mesh::make(MeshInit{});
       part->ranks = {0};
     } else {
       part->mesh = group_->mesh;
@@ -188,13 +188,13 @@ std::string details() {
 
 std::unique_ptr<Backend> make(const BackendInit& init) {
   auto group = std::make_shared<Group>();
-  group->mesh = std::make_shared<Mesh>(MeshInit{.store = init.store,
-                                                .group = init.name,
-                                                .rank = init.rank,
-                                                .size = init.size,
-                                                .interface = wanted_interface(init.args),
-                                                .limit = Deadline::after(init.timeout),
-                                                .logger = init.logger});
+  group->mesh = Mesh::make(MeshInit{.store = init.store,
+                                    .group = init.name,
+                                    .rank = init.rank,
+                                    .size = init.size,
+                                    .interface = wanted_interface(init.args),
+                                    .limit = Deadline::after(init.timeout),
+                                    .logger = init.logger});
   group->name = init.name;
   group->rank = init.rank;
   group->ranks.resize(static_cast<std::size_t>(init.size));

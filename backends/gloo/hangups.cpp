@@ -37,33 +37,52 @@ void watch(const Sockets& sockets, int stop, const std::function<bool(std::size_
 
 }  // namespace
 
+class Hangups::Event {
+ public:
+  Event() : descriptor_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (descriptor_ < 0)
+      internal::failf(Errc::resource_exhausted, "gloo: no descriptor: {}", std::strerror(errno));
+  }
+  ~Event() { ::close(descriptor_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  int descriptor() const noexcept { return descriptor_; }
+  void set() const noexcept {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto n = ::write(descriptor_, &one, sizeof one);
+  }
+
+ private:
+  int descriptor_;
+};
+
 Hangups::Hangups(std::shared_ptr<const Sockets> sockets, std::function<bool(std::size_t)> ended)
-    : stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (stop_ < 0)
-    internal::failf(Errc::resource_exhausted, "gloo: no descriptor: {}", std::strerror(errno));
+    : stop_(std::make_shared<Event>()) {
   try {
     thread_ = std::thread([sockets = std::move(sockets), stop = stop_, ended = std::move(ended)] {
-      watch(*sockets, stop, ended);
+      watch(*sockets, stop->descriptor(), ended);
     });
   } catch (const std::system_error& error) {
-    ::close(stop_);
     internal::failf(Errc::resource_exhausted, "gloo: no thread: {}", error.what());
   }
 }
 
 Hangups::~Hangups() {
   join();
-  ::close(stop_);
 }
 
 void Hangups::join() noexcept {
   stop();
-  if (thread_.joinable()) thread_.join();
+  if (!thread_.joinable()) return;
+  if (thread_.get_id() == std::this_thread::get_id())
+    thread_.detach();  // The last reference to the mesh died in ended().
+  else
+    thread_.join();
 }
 
 void Hangups::stop() noexcept {
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto n = ::write(stop_, &one, sizeof one);
+  stop_->set();
 }
 
 }  // namespace tutti::backend::gloo

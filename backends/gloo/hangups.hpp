@@ -21,11 +21,12 @@ class Hangups {
 
   /// The thread ends soon, and lets go of the sockets. From any thread, also from ended().
   void stop() noexcept;
-  /// Stops and blocks until ended() will not be called any more. Not from ended().
+  /// Stops and blocks until the thread has ended, unless it is the one that asks.
   void join() noexcept;
 
  private:
-  int stop_;  // An eventfd.
+  class Event;
+  std::shared_ptr<Event> stop_;  // The thread's too: it may end later.
   std::thread thread_;
 };
 

@@ -26,8 +26,20 @@ Mesh::Mesh(const MeshInit& init)
   device_ = std::move(made.device);
   context_ = std::move(made.context);
   sockets_ = std::make_shared<const Sockets>(std::move(made.sockets));
+}
+
+std::shared_ptr<Mesh> Mesh::make(const MeshInit& init) {
+  auto mesh = std::make_shared<Mesh>(init);
+  if (mesh->sockets_ != nullptr) mesh->watch(mesh);
+  return mesh;
+}
+
+void Mesh::watch(std::weak_ptr<Mesh> self) {
   const std::lock_guard lock(mutex_);  // Its thread may fail the mesh before this has returned.
-  hangups_ = std::make_unique<Hangups>(sockets_, [this](std::size_t i) { return ended(i); });
+  hangups_ = std::make_unique<Hangups>(sockets_, [self = std::move(self)](std::size_t i) {
+    const auto mesh = self.lock();  // Whoever is told of a failure may destroy the group.
+    return mesh == nullptr || mesh->ended(i);
+  });
 }
 
 Mesh::~Mesh() {

@@ -41,7 +41,8 @@ struct Trouble : std::exception {
 class Mesh {
  public:
   /// One rank alone has no connections, and needs nothing but `size`.
-  explicit Mesh(const MeshInit& init);
+  static std::shared_ptr<Mesh> make(const MeshInit& init);
+  explicit Mesh(const MeshInit& init);  ///< For make().
   /// Leaves: what was sent arrives, then the connections end.
   ~Mesh();
   Mesh(const Mesh&) = delete;
@@ -100,6 +101,7 @@ class Mesh {
  private:
   enum class State : std::uint8_t { up, failing, failed };
 
+  void watch(std::weak_ptr<Mesh> self);
   /// A connection was ended by its peer. False: nobody has to know yet.
   bool ended(std::size_t connection) noexcept;
   bool waits_in_vain(std::size_t connection, int peer) noexcept;
