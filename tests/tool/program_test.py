@@ -125,7 +125,7 @@ class Bench(Program):
         self.assertFalse(validator.is_valid(runs[0]))
 
     def test_the_record_says_what_was_measured_where(self):
-        run = self.measures("all_gather,reduce", "-n", 3, "-s", "1200", "-d", "i64", "--seed", 9, *QUICK,
+        run = self.measures("all_gather,reduce", "-n", 3, "-s", "1200", "-d", "i64", "--seed", 9, "--backend", "local", *QUICK,
                             OMP_NUM_THREADS="7", SECRET_TOKEN="hidden")
         self.assertEqual(run["config"]["units"], "GB=1e9,time=us")
         self.assertEqual(run["config"]["seed"], 9)
