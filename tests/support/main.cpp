@@ -33,14 +33,15 @@ bool FailureWatch::fatal() const noexcept {
 // into. A rank reads what it caught, then the worker lets go of it last: no race, but reported.
 // The same with Gloo: the last member of its unbound buffer waits, by an atomic count in libgloo,
 // until the I/O thread has let go of the buffer; only then are the others destroyed, and only then
-// may the caller's memory be (Pair::read writes to it; that nothing is written after an error is
-// tested with poison in tests/gloo).
+// may the caller's memory be (Pair::read writes to it and Pair::write reads it; that nothing is
+// written after an error is tested with poison in tests/gloo).
 extern "C" const char* __tsan_default_suppressions();  // NOLINT(bugprone-reserved-identifier)
 const char* __tsan_default_suppressions() {            // NOLINT(bugprone-reserved-identifier)
   return "race:std::__exception_ptr::exception_ptr::_M_release\n"
          "race:std::logic_error::~logic_error\n"
          "race:std::runtime_error::~runtime_error\n"
          "race:gloo::transport::tcp::Pair::read\n"
+         "race:gloo::transport::tcp::Pair::write\n"
          "race:gloo::transport::tcp::UnboundBuffer::handleRecvCompletion\n"
          "race:gloo::transport::tcp::UnboundBuffer::handleSendCompletion\n"
          "race:gloo::transport::tcp::UnboundBuffer::signalException\n";
