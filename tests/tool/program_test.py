@@ -326,7 +326,8 @@ class Signals(Program):
                                          ["-s", "8,16,32,64,128,256", "--min-time", "100ms"], " 8 B ")
         sizes = [row["bytes"] for row in run["results"]]
         self.assertIn(len(sizes), range(1, 5), sizes)
-        self.assertRegex(out.splitlines()[len(sizes) - 2], rf"^ +{sizes[-1]} B ")
+        if len(sizes) > 1:  # The line of the first size has been read.
+            self.assertRegex(out.splitlines()[len(sizes) - 2], rf"^ +{sizes[-1]} B ")
         self.assertIn(f"interrupted: {6 - len(sizes)} of 6 rows were not measured", run["notes"])
         self.assertIn("0 wrong elements", out)
         self.assertIn("interrupted: this size is the last one", err)
