@@ -42,10 +42,27 @@ def processes_with(word):
     return found
 
 
+def arguments_of(pid):
+    """b"" for one that has ended."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def parent_of(pid):
+    try:
+        return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    except OSError:
+        return 0
+
+
 def ranks_with(word):
-    """Without the processes of the launcher itself."""
-    return [pid for pid in processes_with(word)
-            if not pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().startswith(TUTTI.encode())]
+    """Without the processes of the launcher itself, and without what a shell has forked and not yet made another program:
+    a copy of the shell, for a moment."""
+    found = {pid: arguments_of(pid) for pid in processes_with(word)}
+    return [pid for pid, arguments in found.items()
+            if arguments and not arguments.startswith(TUTTI.encode()) and arguments != arguments_of(parent_of(pid))]
 
 
 def eventually(condition, seconds=SOON):
