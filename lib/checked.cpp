@@ -245,8 +245,10 @@ class Checked final : public HostBackend {
       } catch (const Error& error) {
         if (error.code() != Errc::timeout) throw;
       }
+      // Looked at first: a rank that gives up says why before it aborts the inner backend.
+      const auto failure = inner_->failure();
       if (const auto cause = first_cause()) throw Error(*cause);
-      if (const auto cause = inner_->failure()) throw Error(*cause);
+      if (failure) throw Error(*failure);
       // Looked at before the record, so that one written just before leaving is not missed.
       const bool gone = store_->try_get(gone_key(peer)).has_value();
       if (auto bytes = store_->try_get(key(seq, peer))) return *std::move(bytes);

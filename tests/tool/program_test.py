@@ -594,5 +594,8 @@ class Others(Program):
 
 
 if __name__ == "__main__":
+    # Whoever runs this in the background may ignore it; then so would everything it starts.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     TUTTI = os.path.abspath(sys.argv.pop(1))
     unittest.main(verbosity=2)

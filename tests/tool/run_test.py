@@ -520,5 +520,9 @@ class Refusals(Run):
 
 
 if __name__ == "__main__":
+    # Whoever runs this in the background may ignore some; then so would everything it starts.
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+        if signal.getsignal(ignored) == signal.SIG_IGN:
+            signal.signal(ignored, signal.SIG_DFL)
     TUTTI = os.path.abspath(sys.argv.pop(1))
     unittest.main(verbosity=2)

@@ -40,7 +40,9 @@ class WatchedStore final : public Store {
   }
   std::optional<Bytes> try_get(std::string_view key) override {
     check();
-    return base_->try_get(key);
+    auto value = base_->try_get(key);
+    if (looked) looked(key, value.has_value());
+    return value;
   }
   Bytes get(std::string_view key, Deadline deadline) override {
     check();
@@ -75,6 +77,7 @@ class WatchedStore final : public Store {
         keys_, [&](const std::string& key) { return key.find(part) != std::string::npos; });
   }
   std::atomic<bool> fails{false};
+  std::function<void(std::string_view key, bool found)> looked{};  ///< After every try_get().
 
  private:
   void check() const {
@@ -416,6 +419,30 @@ TEST(CheckedMode, ARankThatDoesNotComeIsNamedOnAllThatWait) {
     }
     done.wait();  // Leaving would be another reason.
   });
+}
+
+// Rank 0 gives up between two looks of rank 1: at what was said, and at the transport.
+TEST(CheckedMode, TheFirstCauseCountsWhateverIsSeenFirst) {
+  const auto store = std::make_shared<WatchedStore>();
+  std::atomic<std::thread::id> waiting;
+  std::atomic<bool> gave_up = false;
+  store->looked = [&](std::string_view key, bool found) {
+    if (!key.ends_with("cause") || found || std::this_thread::get_id() != waiting) return;
+    while (!gave_up) std::this_thread::sleep_for(1ms);
+  };
+  Meeting done(3);
+  on_fresh_ranks(checked_world(3),
+                 [&](ProcessGroup& group) {
+                   if (group.rank() == 1) waiting = std::this_thread::get_id();
+                   if (group.rank() != 2) {
+                     const auto limit = group.rank() == 0 ? 100ms : 10s;
+                     expect_error(Errc::timeout, {"rank 2"},
+                                  [&] { group.barrier({.deadline = limit}); });
+                     gave_up = true;
+                   }
+                   done.wait();
+                 },
+                 {.store = store});
 }
 
 TEST(CheckedMode, ARankThatLeavesIsNamed) {
