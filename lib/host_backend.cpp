@@ -9,6 +9,7 @@
 #include "internal/broken.hpp"
 #include "internal/current_error.hpp"
 #include "internal/record.hpp"
+#include "internal/reduce_kernels.hpp"
 
 namespace tutti::internal {
 namespace {
@@ -118,6 +119,20 @@ void HostBackend::run_in_turn(std::span<const Op> ops, const Call& call) {
     throw;
   }
   if (posted != nullptr) wait_and_throw(*posted);
+}
+
+bool HostBackend::supports(Operation operation, DType dtype, ReduceOp::Kind kind) const noexcept {
+  switch (operation) {
+    case Operation::all_reduce:
+    case Operation::reduce:
+    case Operation::reduce_scatter:
+      return can_reduce(dtype, kind);
+    case Operation::scan:
+    case Operation::exclusive_scan:
+      return can_reduce(dtype, kind) && kind != ReduceOp::Kind::avg;
+    default:
+      return true;
+  }
 }
 
 Work HostBackend::launch(std::span<const Op> ops, const Call& call) {

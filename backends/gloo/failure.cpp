@@ -18,8 +18,12 @@ using namespace std::chrono_literals;
 
 /// How long the first rank waits for the others to say where they are.
 constexpr auto roll_call = 60ms;
+/// The same, when it took the first rank that long to reach the store.
+constexpr auto shortest_roll_call = 10ms;
 /// How long the others wait for its verdict.
 constexpr auto patience = 1s;
+/// What the first rank says beside its number when the roll is called.
+constexpr std::string_view late = "late";
 
 std::string encode(const Error& e) {
   return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", static_cast<int>(e.code()), e.where().rank,
@@ -60,16 +64,15 @@ Agreement::Agreement(std::shared_ptr<Store> store, int rank)
     : store_(std::move(store)), rank_(rank) {}
 
 bool Agreement::announce(const Report& report) const noexcept {
-  if (!report.call.empty()) tell(report.call);
   try {
-    const auto mine = fmt::format("{}", rank_);
+    const auto mine = fmt::format("{}\n{}", rank_, report.ranks.empty() ? "" : late);
     const auto first = store_->compare_set("failing", {}, internal::to_bytes(mine));
-    if (internal::to_text(first) != mine) return false;
-    if (!report.ranks.empty()) store_->set("late", "");
-    return true;
+    if (internal::to_text(first) == mine) return true;
   } catch (...) {
     return true;  // Without the store every rank speaks for itself.
   }
+  if (!report.call.empty()) tell(report.call);
+  return false;
 }
 
 Error Agreement::settle(const Report& report, bool first) const noexcept {
@@ -100,7 +103,8 @@ void Agreement::leave() const noexcept {
 Ending Agreement::why_ended(int rank) const noexcept {
   try {
     if (store_->try_get(fmt::format("left/{}", rank))) return Ending::left;
-    return store_->try_get("late") ? Ending::late : Ending::failed;
+    const auto failing = store_->try_get("failing");
+    return failing && internal::to_text(*failing).ends_with(late) ? Ending::late : Ending::failed;
   } catch (...) {
     return Ending::left;
   }
@@ -121,35 +125,45 @@ Error Agreement::find_cause(const Report& report) const {
 }
 
 Error Agreement::call_the_roll(const Report& report) const {
-  const auto end = Deadline::after(roll_call);
-  std::vector<int> entered;
+  const auto end = Deadline::at(
+      std::max(report.since + roll_call, std::chrono::steady_clock::now() + shortest_roll_call));
+  // Each question takes a round trip, on what may be a link that is full.
+  std::vector<std::optional<std::string>> calls(report.ranks.size());
   std::vector<int> missing;
-  std::string absent;
-  do {
-    entered.clear();
-    missing.clear();
-    absent.clear();
-    for (std::size_t i = 0; i < report.ranks.size(); ++i) {
-      const int rank = static_cast<int>(i);
-      const auto call = store_->try_get(fmt::format("in/{}", report.ranks[i]));
-      if (call && internal::to_text(*call) == report.call) {
-        entered.push_back(rank);
-        continue;
-      }
-      missing.push_back(rank);
-      const bool left = store_->try_get(fmt::format("left/{}", report.ranks[i])).has_value();
-      absent += fmt::format("{}{}{}", absent.empty() ? "" : ", ", rank,
-                            call   ? fmt::format(" ({})", internal::to_text(*call))
-                            : left ? " (has left the group)"
-                                   : "");
-    }
-    if (!missing.empty()) std::this_thread::sleep_for(2ms);
-  } while (!missing.empty() && !end.expired());
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    if (report.ranks[i] == rank_)
+      calls[i] = report.call;
+    else
+      missing.push_back(static_cast<int>(i));
+  }
+  while (true) {
+    std::erase_if(missing, [&](int rank) {
+      const auto i = static_cast<std::size_t>(rank);
+      if (const auto call = store_->try_get(fmt::format("in/{}", report.ranks[i])))
+        calls[i] = internal::to_text(*call);
+      return calls[i] == report.call;
+    });
+    if (missing.empty() || end.expired()) break;
+    std::this_thread::sleep_for(2ms);
+  }
   if (missing.empty())
     return with_message(report.cause, report.cause.where().rank,
                         fmt::format("{}; all ranks have entered, so the data is slower than the "
                                     "deadline allows, or a rank has stopped",
                                     report.cause.message()));
+  std::vector<int> entered;
+  for (std::size_t i = 0; i < calls.size(); ++i)
+    if (calls[i] == report.call) entered.push_back(static_cast<int>(i));
+  std::string absent;
+  for (const int rank : missing) {
+    const auto& call = calls[static_cast<std::size_t>(rank)];
+    const int mesh_rank = report.ranks[static_cast<std::size_t>(rank)];
+    absent +=
+        fmt::format("{}{}{}", absent.empty() ? "" : ", ", rank,
+                    call ? fmt::format(" ({})", *call)
+                    : store_->try_get(fmt::format("left/{}", mesh_rank)) ? " (has left the group)"
+                                                                         : "");
+  }
   return with_message(report.cause, missing.front(),
                       fmt::format("{}; entered: {}; missing: {}", report.cause.message(),
                                   internal::list_ranks(entered), absent));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -16,6 +17,7 @@ struct Report {
   std::string call{};        ///< The collective this rank is in; empty: none.
   std::vector<int> ranks{};  ///< Ask who else is in it: the mesh ranks of the group, by group rank.
   int lost = -1;             ///< The mesh rank whose connection ended.
+  std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
 };
 
 /// Why a connection was ended by its peer.

@@ -18,7 +18,6 @@
 #include "internal/fail.hpp"
 #include "internal/host_backend.hpp"
 #include "internal/record.hpp"
-#include "internal/reduce_kernels.hpp"
 #include "pairs.hpp"
 #include "self.hpp"
 #include "sigpipe.hpp"
@@ -56,19 +55,6 @@ class GlooBackend final : public internal::HostBackend {
     stop();
   }
 
-  bool supports(Operation operation, DType dtype, ReduceOp::Kind kind) const noexcept override {
-    switch (operation) {
-      case Operation::all_reduce:
-      case Operation::reduce:
-      case Operation::reduce_scatter:
-        return internal::can_reduce(dtype, kind);
-      case Operation::scan:
-      case Operation::exclusive_scan:
-        return internal::can_reduce(dtype, kind) && kind != ReduceOp::Kind::avg;
-      default:
-        return true;
-    }
-  }
   Memory& memory() noexcept override { return memory_; }
 
   std::unique_ptr<Backend> split(const SplitInit& init) override {

@@ -336,6 +336,9 @@ void Hub::post(Post post) noexcept {
       if (!theirs.empty()) {
         other = std::move(theirs.front());
         theirs.erase(theirs.begin());
+        // Tags may be used once each.
+        if (box.sends.empty() && box.recvs.empty() && boxes_.size() > kept_boxes)
+          boxes_.erase(pair);
       } else if (gone_[static_cast<std::size_t>(post.op.peer)]) {
         error = Error(Errc::peer_lost, fmt::format("rank {} has left the group", post.op.peer),
                       {.rank = post.op.peer});

@@ -116,6 +116,8 @@ class Hub {
     std::vector<Post> sends;  // Oldest first; rarely more than one.
     std::vector<Post> recvs;
   };
+  static constexpr std::size_t kept_boxes =
+      256;  // Empty ones, for a steady state without allocation.
   std::map<Pair, Box> boxes_;
 };
 

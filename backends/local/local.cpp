@@ -19,7 +19,6 @@
 #include "internal/fail.hpp"
 #include "internal/host_backend.hpp"
 #include "internal/record.hpp"
-#include "internal/reduce_kernels.hpp"
 
 namespace tutti::backend::local {
 namespace {
@@ -157,19 +156,6 @@ class LocalBackend final : public internal::HostBackend {
     stop();
   }
 
-  bool supports(Operation operation, DType dtype, ReduceOp::Kind kind) const noexcept override {
-    switch (operation) {
-      case Operation::all_reduce:
-      case Operation::reduce:
-      case Operation::reduce_scatter:
-        return internal::can_reduce(dtype, kind);
-      case Operation::scan:
-      case Operation::exclusive_scan:
-        return internal::can_reduce(dtype, kind) && kind != ReduceOp::Kind::avg;
-      default:
-        return true;
-    }
-  }
   Memory& memory() noexcept override { return *memory_; }
 
   void abort(std::string_view why) noexcept override {

@@ -22,6 +22,8 @@ class HostBackend : public Backend {
   HostBackend(std::string group, int rank);
   ~HostBackend() override;
 
+  /// What the kernels can reduce.
+  bool supports(Operation operation, DType dtype, ReduceOp::Kind kind) const noexcept override;
   Work launch(std::span<const Op> ops, const Call& call) override;
   void refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept final;
 
