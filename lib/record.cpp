@@ -13,9 +13,9 @@ namespace [[gnu::visibility("default")]] tutti {
 
 std::string_view name_of(Operation operation) noexcept {
   constexpr std::array<std::string_view, operation_count> names{
-      "all_reduce", "broadcast", "reduce",  "all_gather", "reduce_scatter",
-      "all_to_all", "gather",    "scatter", "scan",       "exclusive_scan",
-      "barrier",    "send",      "recv"};
+      "all_reduce",     "broadcast",  "reduce", "all_gather", "all_gather_bounded",
+      "reduce_scatter", "all_to_all", "gather", "scatter",    "scan",
+      "exclusive_scan", "barrier",    "send",   "recv"};
   const auto index = static_cast<std::size_t>(operation);
   return index < names.size() ? names[index] : "unknown operation";
 }

@@ -223,6 +223,21 @@ void validate(Op& op, const Bounds& b, const CallOptions& o) {
         op.out = {};
       return;
     }
+    case Operation::all_gather_bounded:
+      check_array("in", op.in, b);
+      check_array("out", op.out, b);
+      check_row_shape(op);
+      if (op.out.shape.rows() % b.size != 0) [[unlikely]]
+        failf(Errc::invalid_argument, "out is {}, which has {} rows for {} ranks",
+              to_string(op.out.shape), op.out.shape.rows(), b.size);
+      op.rows = Rows(op.out.shape.rows() / b.size);
+      if (op.in.shape.rows() > op.rows[b.rank]) [[unlikely]]
+        failf(Errc::invalid_argument,
+              "in is {}, which has {} rows; out {} has room for {} of each rank",
+              to_string(op.in.shape), op.in.shape.rows(), to_string(op.out.shape), op.rows[b.rank]);
+      check_overlap(op.in.data, op.in.bytes(), op.out.data, op.out.bytes(),
+                    block_offset(op.rows, b.rank, op.out.row_bytes()), own_block);
+      return;
     case Operation::reduce_scatter:
     case Operation::scatter: {
       const bool has_in = op.kind == Operation::reduce_scatter || at_root;

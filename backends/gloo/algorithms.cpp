@@ -161,6 +161,27 @@ void gather_direct(Wire& wire, const Op& op, bool everybody) {
   exchange(wire, sends.first(to), recvs.first(from));
 }
 
+/// Every message carries what its sender has for it, which may be nothing.
+void all_gather_bounded(Wire& wire, const Op& op) {
+  const int me = wire.rank();
+  const int size = wire.size();
+  const auto bound = op.out.bytes() / index(size);
+  auto* out = static_cast<Bytes>(op.out.data);
+  const auto* in = writable(op.in.data);
+  copy_bytes(out + index(me) * bound, in, op.in.bytes());
+  for (std::size_t from = 0; from < bound; from += max_message) {
+    const auto most = std::min(max_message, bound - from);
+    const auto mine = std::min(most, op.in.bytes() - std::min(from, op.in.bytes()));
+    for (int i = 1; i < size; ++i) {
+      const int prev = (me + size - i) % size;
+      wire.recv(prev, out + index(prev) * bound + from, most);
+    }
+    for (int i = 1; i < size; ++i) wire.send((me + i) % size, mine == 0 ? in : in + from, mine);
+    for (int i = 1; i < size; ++i) wire.wait_recv();
+    wire.wait_sends();
+  }
+}
+
 void scatter_direct(Wire& wire, const Op& op) {
   const int me = wire.rank();
   const int size = wire.size();
@@ -654,6 +675,8 @@ void run_collective(Wire& wire, const Op& op, Algorithm algorithm) {
     case Operation::all_gather:
       return algorithm == Algorithm::ring ? all_gather_ring(wire, op)
                                           : gather_direct(wire, op, true);
+    case Operation::all_gather_bounded:
+      return all_gather_bounded(wire, op);
     case Operation::gather:
       return gather_direct(wire, op, false);
     case Operation::scatter:

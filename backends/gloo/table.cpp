@@ -34,6 +34,7 @@ constexpr Row table[] = {
     {Operation::all_gather, Order::any, any_size, 256 * KiB, Algorithm::direct},
     {Operation::all_gather, Order::any, 2, any_bytes, Algorithm::direct},
     {Operation::all_gather, Order::any, any_size, any_bytes, Algorithm::ring},
+    {Operation::all_gather_bounded, Order::any, any_size, any_bytes, Algorithm::direct},
     {Operation::reduce_scatter, Order::any, any_size, 256 * KiB, Algorithm::direct},
     {Operation::reduce_scatter, Order::fixed, any_size, any_bytes, Algorithm::direct},
     {Operation::reduce_scatter, Order::any, 2, any_bytes, Algorithm::direct},

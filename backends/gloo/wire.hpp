@@ -13,9 +13,9 @@ class Wire {
   virtual int rank() const noexcept = 0;
   virtual int size() const noexcept = 0;
 
-  /// Begins to send 1 to max_message bytes, which must not change until wait_sends().
+  /// Begins to send 0 to max_message bytes, which must not change until wait_sends().
   virtual void send(int to, const void* data, std::size_t bytes) = 0;
-  /// Begins to receive a message of exactly this size.
+  /// Begins to receive a message of at most this size. Nobody tells how long it was.
   virtual void recv(int from, void* data, std::size_t bytes) = 0;
   /// Waits for the oldest receive that was not yet waited for.
   virtual void wait_recv() = 0;

@@ -181,6 +181,7 @@ void execute(const Round& round, std::size_t k, int rank, int size) noexcept {
     case Operation::broadcast:
       return copy_bytes(mine.out.data, in.op(mine.root).in.data, mine.out.bytes());
     case Operation::all_gather:
+    case Operation::all_gather_bounded:
       return gather(in, mine, size);
     case Operation::gather:
       if (rank == mine.root) gather(in, mine, size);

@@ -27,6 +27,7 @@ enum class Operation : std::uint8_t {
   broadcast,
   reduce,
   all_gather,
+  all_gather_bounded,
   reduce_scatter,
   all_to_all,
   gather,
@@ -37,7 +38,7 @@ enum class Operation : std::uint8_t {
   send,
   recv
 };
-inline constexpr int operation_count = 13;
+inline constexpr int operation_count = 14;
 
 std::string_view name_of(Operation operation) noexcept;
 constexpr bool is_point_to_point(Operation o) noexcept {
@@ -50,7 +51,9 @@ struct Op {
   Operation kind = Operation::barrier;
   ConstTensorView in{};
   TensorView out{};
-  Rows rows{};       ///< all_gather, reduce_scatter, gather, scatter; recv rows of all_to_all.
+  /// all_gather, reduce_scatter, gather, scatter; recv rows of all_to_all. all_gather_bounded: the
+  /// most that a rank may have; what it has is in `in`, and only its own rank knows it.
+  Rows rows{};
   Rows send_rows{};  ///< all_to_all.
   ReduceOp reduce{};
   int root = -1;

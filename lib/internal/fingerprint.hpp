@@ -61,9 +61,9 @@ constexpr bool is_reduction(Operation o) noexcept {
   const auto& shape = by_out ? op.out.shape : op.in.shape;
   const auto dtype = by_out ? op.out.dtype : op.in.dtype;
   const auto reduce = is_reduction(kind) ? op.reduce.kind : ReduceOp::Kind::sum;
-  const bool by_rows = kind == Operation::all_gather || kind == Operation::gather ||
-                       kind == Operation::reduce_scatter || kind == Operation::scatter ||
-                       kind == Operation::all_to_all;
+  const bool by_rows = kind == Operation::all_gather || kind == Operation::all_gather_bounded ||
+                       kind == Operation::gather || kind == Operation::reduce_scatter ||
+                       kind == Operation::scatter || kind == Operation::all_to_all;
   // The number of dimensions that follow, so that none is taken for a count or a name.
   const auto dims = p2p ? 0 : by_rows ? shape.row_dims().size() : shape.ndim();
   hash.add(static_cast<std::uint64_t>(kind == Operation::recv ? Operation::send : kind) |

@@ -68,6 +68,10 @@ void issue(ProcessGroup& group, const Spec& spec, bool async) {
       if (!async) return group.all_gather(part, whole, layout, options);
       work = group.all_gather_async(part, whole, layout, options);
       break;
+    case Operation::all_gather_bounded:
+      if (!async) return group.all_gather_bounded(part, whole, options);
+      work = group.all_gather_bounded_async(part, whole, options);
+      break;
     case Operation::reduce_scatter:
       if (!async) return group.reduce_scatter(whole, part, layout, spec.reduce, options);
       work = group.reduce_scatter_async(whole, part, layout, spec.reduce, options);

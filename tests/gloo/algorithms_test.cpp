@@ -235,6 +235,26 @@ TEST_P(Ragged, AllGatherConcatenatesInRankOrder) {
   }
 }
 
+TEST_P(Ragged, ABoundedGatherSendsWhatThereIs) {
+  const auto rows = rows_of(GetParam());
+  const auto bound = std::ranges::max(rows) + 5;
+  wires.bounded = true;
+  wires.run([&](Wire& wire) {
+    const auto in = numbers(wire.rank(), static_cast<std::size_t>(rows[index(wire.rank())]));
+    Numbers out(static_cast<std::size_t>(bound * size()), -1);
+    auto op = op_of(Operation::all_gather_bounded, in, out);
+    op.rows = Rows(bound);
+    run_collective(wire, op, Algorithm::direct);
+    for (int r = 0; r < size(); ++r)
+      for (std::size_t i = 0; i < static_cast<std::size_t>(bound); ++i)
+        if (out[index(r) * static_cast<std::size_t>(bound) + i] !=
+            (i < static_cast<std::size_t>(rows[index(r)]) ? value(r, i) : -1))
+          throw std::runtime_error("wrong element");
+  });
+  for (int r = 0; r < size(); ++r)
+    EXPECT_EQ(wires.sent[index(r)], static_cast<std::size_t>((size() - 1) * rows[index(r)]) * 4);
+}
+
 TEST_P(Ragged, ReduceScatterSumsEachBlockOnItsRank) {
   const auto rows = rows_of(GetParam());
   const auto all = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});

@@ -62,6 +62,10 @@ bool issue(ProcessGroup& group, const Spec& s) {
         group.all_gather(part, whole_out, {}, options);
         EXPECT_TRUE(same(whole_out.read(), concat(parts)));
         break;
+      case Operation::all_gather_bounded:
+        group.all_gather_bounded(part, whole_out, options);
+        EXPECT_TRUE(same(whole_out.read(), concat(parts)));
+        break;
       case Operation::reduce_scatter:
         group.reduce_scatter(whole_in, out, {}, s.reduce, options);
         EXPECT_TRUE(
@@ -124,7 +128,8 @@ bool has_root(Operation o) {
 }
 bool waits_for_everybody(Operation o) {
   return o == Operation::all_reduce || o == Operation::all_gather ||
-         o == Operation::reduce_scatter || o == Operation::all_to_all || o == Operation::barrier;
+         o == Operation::all_gather_bounded || o == Operation::reduce_scatter ||
+         o == Operation::all_to_all || o == Operation::barrier;
 }
 
 void expect_no_wrong_success(const Spec& zero, const Spec& others) {

@@ -47,6 +47,7 @@ Op call_of(Operation kind, const Shape& row = {3}, DType dtype = DType::f32, Row
   Op op{.kind = kind, .reduce = reduce};
   switch (kind) {
     case Operation::all_gather:
+    case Operation::all_gather_bounded:
     case Operation::gather:
       op.in = first(part, dtype);
       op.out = second(whole, dtype);

@@ -88,6 +88,7 @@ Op correct(Operation kind, DType dtype = DType::f32) {
     case Operation::reduce:
       return rooted(make(kind, first({4}, dtype), second({4}, dtype)), 1);
     case Operation::all_gather:
+    case Operation::all_gather_bounded:
       return make(kind, first({2, 3}, dtype), second({6, 3}, dtype));
     case Operation::gather:
       return rooted(make(kind, first({2, 3}, dtype), second({6, 3}, dtype)), 1);
@@ -368,6 +369,17 @@ TEST(Validate, TheReduceOpOfOtherOperationsIsNotLookedAt) {
   for (const Operation kind : {Operation::broadcast, Operation::all_gather, Operation::all_to_all,
                                Operation::gather, Operation::scatter, Operation::barrier})
     accept(reducing(correct(kind), ReduceOp::bxor));
+}
+
+TEST(Validate, ABoundedGatherHasRoomForTheRowsOfThisRank) {
+  Op op = make(Operation::all_gather_bounded, first({2, 3}), second({15, 3}));
+  validate(op, bounds, {});
+  EXPECT_EQ(op.rows[0], 5);
+  accept(make(Operation::all_gather_bounded, first({0, 3}), second({0, 3})));
+  refuse({"in is [2, 3]", "out [3, 3] has room for 1"},
+         make(Operation::all_gather_bounded, first({2, 3}), second({3, 3})));
+  refuse({"7 rows", "3 ranks"}, make(Operation::all_gather_bounded, first({2, 3}), second({7, 3})));
+  refuse({"[2, 3]", "[6, 4]"}, make(Operation::all_gather_bounded, first({2, 3}), second({6, 4})));
 }
 
 // Rows.
