@@ -6,10 +6,12 @@ import tree
 # The public headers from the bottom up; one includes its own layer and those below it.
 LAYERS = [
     "call_options cluster deadline device dtype error half log memory reduce_op rows shape store store_server "
-    "tensor version work",
+    "tensor value version work",
     "backend",
     "process_group trace",
-    "coalesce init",
+    "coalesce init row_layout",
+    "gather",
+    "autograd sync",
     "tutti",
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names.split()}

@@ -1,0 +1,113 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/process_group.hpp>
+#include <tutti/row_layout.hpp>
+#include <tutti/tensor.hpp>
+
+// Gathers of arrays whose sizes differ between ranks. Collective: all ranks of the group call the
+// same function. What the ranks disagree about (dtype, number of dimensions, row shape, the
+// function itself) is an Error mismatch on every rank, naming both sides; the group stays usable. A
+// call that one rank cannot make is an error on all. docs/gathering.md.
+
+namespace [[gnu::visibility("default")]] tutti {
+
+/// How the rows travel. All give the same bytes; what they cost is in docs/gathering.md.
+enum class GatherAlgo : std::uint8_t {
+  automatic,   ///< By the table that `tutti bench all_gather --algo list` prints.
+  native,      ///< The backend's own all_gather of uneven rows.
+  direct,      ///< Every rank sends its rows to every other one.
+  ring,        ///< Segments of 256 KiB around a ring.
+  padded,      ///< As much as the largest rank has, from everybody.
+  broadcasts,  ///< One broadcast per rank that has rows.
+};
+inline constexpr int gather_algo_count = 6;
+std::string_view name_of(GatherAlgo algo) noexcept;
+std::optional<GatherAlgo> parse_gather_algo(std::string_view name) noexcept;
+
+struct GatherOptions {
+  /// What exchange_rows() would say, when the caller knows it; null costs that exchange. With it
+  /// only ProcessGroup's own comparisons are made (all of them in checked mode).
+  const RowLayout* layout = nullptr;
+  GatherAlgo algo = GatherAlgo::automatic;
+  Memory* memory = nullptr;  ///< Of results; null: the group's. Outlives them.
+  CallOptions call{};
+};
+
+/// What automatic means for this many bytes per row.
+GatherAlgo choose_gather_algo(const ProcessGroup& group, const RowLayout& layout,
+                              std::size_t row_bytes);
+/// The table, in lines.
+std::string describe_gather_table();
+
+struct GatheredRows {
+  Tensor data;  ///< [sum n_r, ...], rank order. No trace of padding is left.
+  RowLayout layout;
+};
+
+/// Concatenates every rank's rows.
+///
+/// @param local  [n_r, ...]: n_r may differ between ranks and may be 0; the other dimensions and
+///               the dtype must not. A 0-dimensional array is one row.
+/// On the wire: without a layout one message of 256 bytes from each rank to each other one, with
+/// the rows in it when they are 64 KiB or less everywhere; otherwise, and with a layout, about
+/// max over r of (total - own rows of r) per rank.
+/// @throws Error invalid_argument when the layout contradicts local.
+GatheredRows all_gather_rows(ProcessGroup& group, const ConstTensorView& local,
+                             const GatherOptions& options = {});
+
+struct GatheredArrays {
+  std::vector<Tensor> data;  ///< [sum n_r, ...] of each array.
+  RowLayout layout;
+};
+/// Several arrays with the same rows: one exchange for all, and one message while they are small.
+GatheredArrays all_gather_rows(ProcessGroup& group, std::span<const ConstTensorView> locals,
+                               const GatherOptions& options = {});
+
+/// The same into `out` [sum n_r, ...]. `local` may be its own place in out.
+void all_gather_rows(ProcessGroup& group, const ConstTensorView& local, const TensorView& out,
+                     const RowLayout& layout, const GatherOptions& options = {});
+
+struct PaddedRows {
+  Tensor data;  ///< [W, max n, ...]: row j of rank r at [r, j]; `fill` behind its last one.
+  RowLayout layout;
+};
+/// `fill` must have a value in the dtype: 0.5 has none in an integer. The fill does not travel.
+PaddedRows all_gather_padded(ProcessGroup& group, const ConstTensorView& local, double fill,
+                             const GatherOptions& options = {});
+
+/// As all_gather_rows, with data on `root` only ([0] elsewhere) and the layout everywhere.
+GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int root,
+                         const GatherOptions& options = {});
+
+/// The reverse: rank r gets rows [offset(r), offset(r + 1)) of root's `whole`.
+///
+/// @param whole   [sum n_r, ...] on root; not used elsewhere, where {} will do.
+/// @param layout  root's; elsewhere null. Root sends it, with dtype and row shape: one broadcast.
+/// @return [n_rank, ...].
+Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout* layout,
+                    int root, const GatherOptions& options = {});
+
+/// The transpose of all_gather_rows: this rank's rows [n_rank, ...] of op over ranks of
+/// `whole` [sum n_r, ...]. The layout is the same everywhere. On the wire: total - own rows.
+Tensor reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
+                           const RowLayout& layout, ReduceOp op = ReduceOp::sum,
+                           const GatherOptions& options = {});
+
+/// One array from each rank, in group order; every dimension may differ, their number and the
+/// dtype may not. 0-dimensional and empty arrays are allowed. options.layout is not used.
+std::vector<Tensor> gather_all_tensors(ProcessGroup& group, const ConstTensorView& local,
+                                       const GatherOptions& options = {});
+
+/// One string of bytes from each rank, of any length. options.layout and memory are not used.
+std::vector<std::string> all_gather_bytes(ProcessGroup& group, std::string_view local,
+                                          const GatherOptions& options = {});
+
+}  // namespace tutti

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <tutti/process_group.hpp>
+
+namespace [[gnu::visibility("default")]] tutti {
+
+/// How many rows each rank holds, the same on every rank. A value type.
+class RowLayout {
+ public:
+  RowLayout() = default;  ///< Of no ranks.
+  /// @throws Error invalid_argument for a negative count, count_overflow when the rows together
+  ///         do not fit in 63 bits.
+  explicit RowLayout(std::span<const std::int64_t> counts);
+  explicit RowLayout(const std::vector<std::int64_t>& counts)
+      : RowLayout(std::span<const std::int64_t>(counts)) {}
+  static RowLayout equal(int ranks, std::int64_t rows_of_each);
+
+  int ranks() const noexcept { return static_cast<int>(counts_.size()); }
+  std::span<const std::int64_t> counts() const noexcept { return counts_; }
+  std::int64_t operator[](int rank) const noexcept {
+    return counts_[static_cast<std::size_t>(rank)];
+  }
+  /// Where rank's rows begin in the gathered array; offset(ranks()) is the total.
+  std::int64_t offset(int rank) const noexcept { return offsets_[static_cast<std::size_t>(rank)]; }
+  std::int64_t total() const noexcept { return offsets_.back(); }
+  std::int64_t max() const noexcept { return max_; }
+  bool is_equal() const noexcept { return max_ * ranks() == total(); }  ///< All have as many.
+
+  /// For the verbs of ProcessGroup.
+  operator Rows() const& noexcept { return Rows(counts()); }
+  operator Rows() && = delete;
+  friend bool operator==(const RowLayout& a, const RowLayout& b) noexcept {
+    return a.counts_ == b.counts_;
+  }
+
+ private:
+  std::vector<std::int64_t> counts_;
+  std::vector<std::int64_t> offsets_{0};
+  std::int64_t max_ = 0;
+};
+
+/// "{3, 0, 5}", shortened beyond eight ranks.
+std::string to_string(const RowLayout& layout);
+
+/// Asks every rank for its number of rows. On the wire: 8 bytes to each peer. A negative number is
+/// an Error invalid_argument on every rank, and the group stays usable.
+RowLayout exchange_rows(ProcessGroup& group, std::int64_t rows, const CallOptions& options = {});
+
+}  // namespace tutti

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/gather.hpp>
+
+namespace tutti::internal {
+
+/// What this rank brings to a gather whose sizes only it knows.
+struct Offer {
+  std::string_view caller{};                  ///< The public function, equal on all ranks.
+  std::span<const ConstTensorView> arrays{};  ///< At most Announcement::max_arrays.
+  bool any_shape = false;                     ///< Not only the first dimension may differ.
+  int root = -1;
+  std::size_t small = std::size_t{64} << 10;  ///< Up to so many bytes come along.
+  std::optional<Error> refused{};             ///< What is wrong with this rank's call, if anything.
+};
+
+/// One message from every rank to every other one: a header, the shape of each array, and the
+/// arrays themselves while they are small. After it all ranks know the same, so they refuse alike.
+///
+/// In bytes: 64, 72 per array, then the arrays or the text of a refusal.
+class Announcement {
+ public:
+  static constexpr std::size_t max_arrays = 32;
+
+  /// Collective. @throws Error: mismatch, or what is wrong with this rank's own call.
+  Announcement(ProcessGroup& group, const Offer& offer, const CallOptions& options);
+
+  const Shape& shape(int rank, std::size_t array) const {
+    return ranks_[static_cast<std::size_t>(rank)].shapes[array];
+  }
+  /// How many rows the first array has on each rank.
+  RowLayout layout() const;
+  /// Whether the arrays of all ranks have come along.
+  bool complete() const noexcept { return complete_; }
+  const std::byte* data(int rank, std::size_t array) const {
+    return ranks_[static_cast<std::size_t>(rank)].data[array];
+  }
+
+ private:
+  struct Rank {
+    std::vector<Shape> shapes;
+    std::vector<const std::byte*> data;
+  };
+
+  std::unique_ptr<std::byte[]> messages_;
+  std::vector<Rank> ranks_;
+  bool complete_ = true;
+};
+
+/// What an array has to be before its shape is told to anybody; empty when it is that.
+std::optional<Error> unfit(const ConstTensorView& array, const Device& device);
+
+/// An Error of this function on this group.
+Error gather_error(Errc code, ProcessGroup& group, std::string_view caller, int rank,
+                   const std::string& message);
+
+}  // namespace tutti::internal

@@ -1,0 +1,12 @@
+#include <tutti/value.hpp>
+
+namespace [[gnu::visibility("default")]] tutti {
+
+Tensor Value::take(Memory& memory) && {
+  if (!is_input_) return std::move(own_);
+  Tensor copy(memory, shape(), dtype());
+  if (bytes() != 0) memory.copy(copy.data(), data(), bytes(), {});
+  return copy;
+}
+
+}  // namespace tutti
