@@ -23,7 +23,8 @@ struct Row {
 
 // The first row that fits counts. Measured: docs/gloo-benchmarks.md.
 constexpr Row table[] = {
-    {Operation::all_reduce, Order::any, 2, 1024 * KiB, Algorithm::direct},
+    {Operation::all_reduce, Order::any, 2, 384 * KiB, Algorithm::direct},
+    {Operation::all_reduce, Order::any, 2, any_bytes, Algorithm::slices},
     {Operation::all_reduce, Order::any, 4, 16 * KiB, Algorithm::direct},
     {Operation::all_reduce, Order::fixed, any_size, any_bytes, Algorithm::slices},
     {Operation::all_reduce, Order::any, any_size, 128 * KiB, Algorithm::doubling},

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "conformance/cells.hpp"
 
 namespace tutti::test {
@@ -8,10 +10,10 @@ INSTANTIATE_TEST_SUITE_P(Matrix, AllGatherBounded, testing::ValuesIn(move_cells(
 
 /// What every rank has afterwards: the rows of each at its place, poison behind them.
 void put_blocks(Array& out, const std::vector<Array>& parts, std::int64_t bound) {
-  const auto row = out.shape().numel() == 0 ? 0 : out.bytes().size() / index(out.shape().rows());
-  for (std::size_t r = 0; r < parts.size(); ++r)
-    std::ranges::copy(parts[r].bytes(),
-                      out.bytes().begin() + static_cast<std::ptrdiff_t>(r * index(bound) * row));
+  if (out.numel() == 0) return;
+  const auto row = static_cast<std::int64_t>(out.bytes().size()) / out.shape().rows();
+  for (int r = 0; r < static_cast<int>(parts.size()); ++r)
+    std::ranges::copy(parts[index(r)].bytes(), out.bytes().begin() + r * bound * row);
 }
 
 TEST_P(AllGatherBounded, WritesTheRowsOfEachRankAndNothingElse) {
@@ -69,15 +71,16 @@ TEST_P(AllGatherBoundedWorlds, BlocksMayBeLarge) {
   const World& world = GetParam();
   constexpr std::int64_t bound = (9 << 20) + 3;
   on_ranks(world, [&](ProcessGroup& group) {
-    std::vector<std::uint8_t> in(index(group.rank() * (bound / group.size())),
+    std::vector<std::uint8_t> in(static_cast<std::size_t>(group.rank() * (bound / group.size())),
                                  static_cast<std::uint8_t>(group.rank()));
-    std::vector<std::uint8_t> out(index(bound * group.size()), 255);
+    std::vector<std::uint8_t> out(static_cast<std::size_t>(bound * group.size()), 255);
     group.all_gather_bounded(in, out);
     for (int r = 0; r < group.size(); ++r) {
-      const auto block = std::span(out).subspan(index(r * bound), index(bound));
-      const auto rows = index(r * (bound / group.size()));
-      EXPECT_EQ(std::ranges::count(block, r), static_cast<std::ptrdiff_t>(rows));
-      EXPECT_EQ(std::ranges::count(block, 255), static_cast<std::ptrdiff_t>(index(bound) - rows));
+      const auto block = std::span(out).subspan(static_cast<std::size_t>(r * bound),
+                                                static_cast<std::size_t>(bound));
+      const auto rows = r * (bound / group.size());
+      EXPECT_EQ(std::ranges::count(block, r), rows);
+      EXPECT_EQ(std::ranges::count(block, 255), bound - rows);
     }
   });
 }

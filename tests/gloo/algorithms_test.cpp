@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <algorithm>
 #include <numeric>
 #include <string>
 
@@ -339,6 +340,7 @@ TEST_P(OtherSizes, RingsDoNotWaitForThemselves) {
 
 TEST_P(OtherSizes, ABarrierIsLeftWhenAllHaveEntered) {
   MemoryWires wires(GetParam());
+  wires.bounded = true;
   std::atomic<int> entered{0};
   wires.run([&](Wire& wire) {
     ++entered;

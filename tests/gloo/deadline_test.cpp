@@ -42,7 +42,8 @@ std::vector<double> numbers(const std::string& text) {
 }
 
 /// How late the calls of all survivors ended, in milliseconds.
-void expect_on_time(std::string_view what, const std::vector<std::string>& said) {
+void expect_on_time(std::string_view what, const std::vector<std::string>& said,
+                    double limit = 100) {
   std::vector<double> late;
   for (const auto& text : said)
     for (const double number : numbers(text)) late.push_back(number);
@@ -52,7 +53,7 @@ void expect_on_time(std::string_view what, const std::vector<std::string>& said)
   std::cout << fmt::format(
       "{}: {} calls ended {:.1f} ms after their deadline (median), {:.1f} ms at the most\n", what,
       late.size(), median, late.back());
-  EXPECT_LT(median, 100 * times());
+  EXPECT_LT(median, limit * times());
   EXPECT_LT(late.back(), 500 * times());
 }
 
@@ -308,7 +309,11 @@ void expect_on_time_over_a_slow_link(bool store_too, int runs) {
     return late;
   });
   if (said[0] == "no link") GTEST_SKIP() << "network namespaces or tc are not permitted here";
-  expect_on_time(store_too ? "link of 1 Mbit/s, the store behind it" : "link of 1 Mbit/s", said);
+  // A question to a store behind the full link and its answer take 200 ms.
+  if (store_too)
+    expect_on_time("link of 1 Mbit/s, the store behind it", said, 300);
+  else
+    expect_on_time("link of 1 Mbit/s", said);
 }
 
 TEST(GlooDeadline, ALinkOfOneMegabitCostsNoMoreThanTheDeadline) {

@@ -137,7 +137,7 @@ class MemoryWires {
   bool broken_ = false;
 
  public:
-  bool bounded = false;           ///< Messages may be shorter than what was posted for them.
+  bool bounded = false;  ///< Messages may be empty, or shorter than what was posted for them.
   std::vector<std::size_t> sent;  ///< Bytes, by rank.
 };
 
