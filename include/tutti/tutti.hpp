@@ -1,6 +1,10 @@
 #pragma once
 
 // Everything except the adapters.
+#include <tutti/autograd.hpp>
+#include <tutti/autograd_messages.hpp>
+#include <tutti/autograd_reduce.hpp>
+#include <tutti/autograd_root.hpp>
 #include <tutti/backend.hpp>
 #include <tutti/call_options.hpp>
 #include <tutti/cluster.hpp>

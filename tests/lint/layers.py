@@ -11,7 +11,7 @@ LAYERS = [
     "process_group trace",
     "coalesce init row_layout",
     "gather",
-    "autograd sync",
+    "autograd autograd_messages autograd_reduce autograd_root sync",
     "tutti",
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names.split()}

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <tutti/dtype.hpp>
+
+// The local part of gradients: element by element over host memory, for f16, bf16, f32 and f64.
+// Half types are computed in float. Arrays need no alignment. `n` counts elements.
+
+namespace tutti::internal {
+
+/// data[i] *= by.
+void scale(DType dtype, void* data, std::size_t n, double by) noexcept;
+
+/// out[i] = a[i] * b[i]; out may be a or b.
+void multiply(DType dtype, void* out, const void* a, const void* b, std::size_t n) noexcept;
+
+/// marks[i] = 1 where `in` holds the extreme of all ranks, else 0. Zeros are equal whatever their
+/// sign, and so are NaNs.
+void mark_ties(DType dtype, const void* in, const void* extreme, std::int32_t* marks,
+               std::size_t n) noexcept;
+
+/// weights[i] = 1 / ties[i] where `in` holds the extreme, else 0.
+void share_ties(DType dtype, const void* in, const void* extreme, const std::int32_t* ties,
+                void* weights, std::size_t n) noexcept;
+
+/// What all ranks have, [ranks, n], and which of them is asked about.
+struct Factors {
+  const void* all = nullptr;
+  std::size_t ranks = 0;
+  std::size_t rank = 0;
+  std::size_t n = 0;
+};
+
+/// out[i] = the product of the factors of all ranks but this one, in their order.
+void product_of_others(DType dtype, const Factors& factors, void* out) noexcept;
+
+/// out[i] = the derivative by this rank's factor of sum over r of u_r * product_of_others_r, where
+/// u [ranks, n] are the gradients of all ranks.
+void product_of_others_gradient(DType dtype, const Factors& factors, const void* u,
+                                void* out) noexcept;
+
+}  // namespace tutti::internal

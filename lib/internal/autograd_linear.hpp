@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstddef>
+
+#include <tutti/process_group.hpp>
+#include <tutti/value.hpp>
+
+namespace tutti::internal {
+
+inline std::size_t count_of(const Tensor& tensor) {
+  return static_cast<std::size_t>(tensor.shape().numel());
+}
+
+/// What the vjp of a linear reduction does to a gradient that has only been moved or summed: avg
+/// divides it by the number of ranks, premul_sum multiplies it by this rank's scale.
+void scale_gradient(ReduceOp op, int ranks, Tensor& grad);
+
+/// A linear reduction in a group of one rank, and its vjp: the input itself, unless it is to be
+/// scaled. No call.
+Value reduce_alone(ProcessGroup& group, const ConstTensorView& in, ReduceOp op, Memory& memory,
+                   Stream stream);
+
+}  // namespace tutti::internal
