@@ -63,3 +63,5 @@ BENCHMARK(soft_rank)
 
 }  // namespace
 }  // namespace tutti::internal::losses
+
+BENCHMARK_MAIN();
