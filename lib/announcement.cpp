@@ -17,7 +17,8 @@ struct Header {
   static constexpr std::uint32_t version = 0x74757401;
   std::uint32_t format = version;
   std::uint32_t refused = 0;  ///< The bytes behind the header are then why.
-  std::uint64_t arrays = 0;
+  std::uint32_t arrays = 0;
+  std::uint32_t any_shape = 0;
   std::int64_t root = -1;
   std::uint64_t bytes = 0;  ///< Of the arrays, in this message.
   std::array<char, 32> caller{};
@@ -54,13 +55,13 @@ class Writer {
 };
 
 /// What has to be equal, in words: "all_gather_rows of f32 [*, 3]".
-std::string describe(const Header& header, std::span<const Described> arrays, bool any_shape) {
+std::string describe(const Header& header, std::span<const Described> arrays) {
   std::string text(header.caller.data(), ::strnlen(header.caller.data(), header.caller.size()));
   if (header.root >= 0) text += fmt::format(" to root {}", header.root);
   for (std::size_t i = 0; i < arrays.size(); ++i) {
     const auto& a = arrays[i];
     text += fmt::format("{} {} ", i == 0 ? " of" : ",", name_of(static_cast<DType>(a.dtype)));
-    if (any_shape) {
+    if (header.any_shape != 0) {
       text += fmt::format("with {} dimensions", a.ndim);
       continue;
     }
@@ -127,8 +128,9 @@ Announcement::Announcement(ProcessGroup& group, const Offer& offer, const CallOp
     if (!refused) refused = unfit(array, device);
 
   const bool along = group.supports(Operation::all_gather_bounded, DType::u8);
+  // The same for every function, so that ranks that call different ones can say so.
   const std::size_t room = sizeof(Header) + std::max(max_arrays * sizeof(Described), text_room) +
-                           (along ? offer.small : 0);
+                           (along ? Offer::most : 0);
   messages_ = std::make_unique_for_overwrite<std::byte[]>(ranks * room);
 
   Header header{.root = offer.root};
@@ -146,7 +148,8 @@ Announcement::Announcement(ProcessGroup& group, const Offer& offer, const CallOp
     // Everything or nothing: a rank that sends more in the second round sends all of it there.
     header.bytes = along && bytes <= offer.small ? bytes : 0;
     if (bytes != 0 && header.bytes == 0) header.bytes = ~std::uint64_t{0};
-    header.arrays = offer.arrays.size();
+    header.arrays = static_cast<std::uint32_t>(offer.arrays.size());
+    header.any_shape = offer.any_shape ? 1 : 0;
     writer.add(&header, sizeof header);
     for (const auto& array : offer.arrays) {
       Described described{static_cast<std::uint32_t>(array.dtype),
@@ -173,6 +176,8 @@ Announcement::Announcement(ProcessGroup& group, const Offer& offer, const CallOp
     }
   }
 
+  if (refused)
+    throw gather_error(refused->code(), group, offer.caller, group.rank(), refused->message());
   std::vector<std::string> said(ranks);
   bool agree = true;
   for (std::size_t r = 0; r < ranks; ++r) {
@@ -183,8 +188,6 @@ Announcement::Announcement(ProcessGroup& group, const Offer& offer, const CallOp
                          fmt::format("rank {} speaks another version: {:#x}, here {:#x}", r,
                                      its.format, Header::version));
     if (its.refused == 0) continue;
-    if (static_cast<int>(r) == group.rank())
-      throw gather_error(refused->code(), group, offer.caller, group.rank(), refused->message());
     throw gather_error(
         Errc::mismatch, group, offer.caller, static_cast<int>(r),
         fmt::format("rank {} refused {}: {}", r, its.caller.data(), text_of(message, its)));
@@ -198,7 +201,7 @@ Announcement::Announcement(ProcessGroup& group, const Offer& offer, const CallOp
       array = load<Described>(at);
       at += sizeof array;
     }
-    said[r] = describe(its, arrays, offer.any_shape);
+    said[r] = describe(its, arrays);
     agree = agree && said[r] == said[0];
     auto& rank = ranks_.emplace_back();
     const bool here = its.bytes != ~std::uint64_t{0};

@@ -26,20 +26,29 @@ Memory& memory_of(ProcessGroup& group, const GatherOptions& options) {
   return options.memory != nullptr ? *options.memory : group.memory();
 }
 
-/// Collective. A rank that has no memory for its result says so to those that wait for its rows.
-template <typename Make>
-auto make_or_refuse(ProcessGroup& group, const ConstTensorView& local, const RowLayout& layout,
-                    const GatherOptions& options, const Make& make) {
+/// Collective. A rank that cannot make what its call needs issues the call without: it is refused,
+/// so those that wait for this rank hear of it.
+template <typename Make, typename Call>
+void make_or_refuse(const Make& make, const Call& call) {
   try {
-    return make();
+    make();
   } catch (const Error& error) {
     try {
-      group.all_gather(local, {nullptr, local.dtype, local.shape.with_rows(layout.total())}, layout,
-                       options.call);
+      call();
     } catch (const Error&) {  // The refusal; what happened is the other one.
     }
     throw Error(error);
   }
+}
+
+/// The same for an all_gather of local rows.
+template <typename Make>
+void make_or_refuse(ProcessGroup& group, const ConstTensorView& local, const RowLayout& layout,
+                    const GatherOptions& options, const Make& make) {
+  make_or_refuse(make, [&] {
+    group.all_gather(local, {nullptr, local.dtype, local.shape.with_rows(layout.total())}, layout,
+                     options.call);
+  });
 }
 
 /// A 0-dimensional array is one row: [1].
@@ -77,11 +86,14 @@ GatheredArrays gather_arrays(ProcessGroup& group, std::span<const ConstTensorVie
                                options.call.stream);
   };
   if (options.layout != nullptr) {
-    if (refused)
-      throw internal::gather_error(refused->code(), group, caller, group.rank(),
-                                   refused->message());
     result.layout = *options.layout;
-    make_or_refuse(group, locals[0], result.layout, options, allocate);
+    const auto first = locals.empty() ? ConstTensorView() : locals[0];
+    make_or_refuse(group, first, result.layout, options, [&] {
+      if (refused)
+        throw internal::gather_error(refused->code(), group, caller, group.rank(),
+                                     refused->message());
+      allocate();
+    });
   } else {
     const Announcement said(group, {.caller = caller, .arrays = locals, .refused = refused},
                             options.call);
@@ -221,15 +233,15 @@ PaddedRows all_gather_padded(ProcessGroup& group, const ConstTensorView& array, 
                  options.call);
     result.layout = said->layout();
   } else {
-    if (refused)
-      throw internal::gather_error(refused->code(), group, caller, group.rank(),
-                                   refused->message());
     result.layout = *options.layout;
   }
   const auto& layout = result.layout;
   const auto stream = options.call.stream;
   Tensor rows;
   const auto allocate = [&] {
+    if (refused)
+      throw internal::gather_error(refused->code(), group, caller, group.rank(),
+                                   refused->message());
     result.data =
         Tensor(memory_of(group, options), with_ranks(layout.ranks(), layout.max(), local.shape),
                local.dtype, stream);
@@ -292,7 +304,9 @@ GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& array, int 
     if (at_root) place(group, *said, 0, result.data, result.layout, options.call.stream);
     return result;
   }
-  allocate();
+  make_or_refuse(allocate, [&] {
+    group.gather({nullptr, local.dtype, local.shape}, {}, root, result.layout, options.call);
+  });
   group.gather(local, result.data, root, result.layout, options.call);
   return result;
 }
@@ -346,17 +360,28 @@ Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const Row
   const RowLayout rows(std::span<const std::int64_t>(message).subspan(words));
   const Shape shape(
       std::span<const std::int64_t>(said.dims).first(static_cast<std::size_t>(said.ndim)));
-  Tensor out(memory_of(group, options), shape.with_rows(rows[group.rank()]),
-             static_cast<DType>(said.dtype), options.call.stream);
-  group.scatter(at_root ? whole : ConstTensorView(), out, root, rows, options.call);
+  const auto mine = shape.with_rows(rows[group.rank()]);
+  const auto dtype = static_cast<DType>(said.dtype);
+  const auto in = at_root ? whole : ConstTensorView();
+  Tensor out;
+  make_or_refuse([&] { out = Tensor(memory_of(group, options), mine, dtype, options.call.stream); },
+                 [&] {
+                   group.scatter(in, {nullptr, dtype, mine}, root, rows, options.call);
+                 });
+  group.scatter(in, out, root, rows, options.call);
   return out;
 }
 
 Tensor reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
                            const RowLayout& layout, ReduceOp op, const GatherOptions& options) {
   const auto mine = group.rank() < layout.ranks() ? layout[group.rank()] : 0;
-  Tensor out(memory_of(group, options), whole.shape.with_rows(mine), whole.dtype,
-             options.call.stream);
+  const auto shape = whole.shape.with_rows(mine);
+  Tensor out;
+  make_or_refuse(
+      [&] { out = Tensor(memory_of(group, options), shape, whole.dtype, options.call.stream); },
+      [&] {
+        group.reduce_scatter(whole, {nullptr, whole.dtype, shape}, layout, op, options.call);
+      });
   group.reduce_scatter(whole, out, layout, op, options.call);
   return out;
 }

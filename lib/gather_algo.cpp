@@ -10,6 +10,7 @@
 #include <tutti/coalesce.hpp>
 
 #include "internal/fail.hpp"
+#include "internal/validate.hpp"
 
 namespace [[gnu::visibility("default")]] tutti {
 namespace {
@@ -188,6 +189,17 @@ void broadcasts(const Plan& plan) {
   Work::all(works).wait();
 }
 
+bool fits(ProcessGroup& group, const ConstTensorView& local, const TensorView& out,
+          const RowLayout& layout, const CallOptions& options) {
+  Op op{.kind = Operation::all_gather, .in = local, .out = out, .rows = layout};
+  try {
+    validate(op, {group.rank(), group.size(), group.memory().device()}, options);
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 TensorView rows_of(const TensorView& whole, std::int64_t first, std::int64_t count) {
@@ -208,9 +220,9 @@ void copy_rows(ProcessGroup& group, void* to, const void* from, std::size_t byte
 void gather_rows_by(GatherAlgo algo, ProcessGroup& group, const ConstTensorView& local,
                     const TensorView& out, const RowLayout& layout, const CallOptions& options) {
   if (algo == GatherAlgo::automatic) algo = choose_gather_algo(group, layout, out.row_bytes());
-  // One rank has nobody to send to; and what native checks (shapes, dtypes, overlap) is checked
-  // for all of them there.
-  if (algo == GatherAlgo::native || group.size() == 1 || out.shape.numel() == 0)
+  // What native would refuse (shapes, dtypes, overlap) it also refuses for the others.
+  if (algo == GatherAlgo::native || group.size() == 1 || out.shape.numel() == 0 ||
+      !fits(group, local, out, layout, options))
     return group.all_gather(local, out, layout, options);
   const Plan plan{group, local, out, layout, options};
   switch (algo) {

@@ -30,6 +30,10 @@ RowLayout RowLayout::equal(int ranks, std::int64_t rows_of_each) {
       std::vector<std::int64_t>(static_cast<std::size_t>(std::max(ranks, 0)), rows_of_each));
 }
 
+bool RowLayout::is_equal() const noexcept {
+  return std::ranges::all_of(counts_, [this](std::int64_t rows) { return rows == max_; });
+}
+
 std::string to_string(const RowLayout& layout) {
   constexpr std::size_t shown = 8;
   const auto counts = layout.counts();

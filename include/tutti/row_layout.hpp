@@ -29,7 +29,7 @@ class RowLayout {
   std::int64_t offset(int rank) const noexcept { return offsets_[static_cast<std::size_t>(rank)]; }
   std::int64_t total() const noexcept { return offsets_.back(); }
   std::int64_t max() const noexcept { return max_; }
-  bool is_equal() const noexcept { return max_ * ranks() == total(); }  ///< All have as many.
+  bool is_equal() const noexcept;  ///< All have as many.
 
   /// For the verbs of ProcessGroup.
   operator Rows() const& noexcept { return Rows(counts()); }

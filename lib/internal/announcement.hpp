@@ -14,12 +14,13 @@ namespace tutti::internal {
 
 /// What this rank brings to a gather whose sizes only it knows.
 struct Offer {
+  static constexpr std::size_t most = std::size_t{64} << 10;
   std::string_view caller{};                  ///< The public function, equal on all ranks.
   std::span<const ConstTensorView> arrays{};  ///< At most Announcement::max_arrays.
   bool any_shape = false;                     ///< Not only the first dimension may differ.
   int root = -1;
-  std::size_t small = std::size_t{64} << 10;  ///< Up to so many bytes come along.
-  std::optional<Error> refused{};             ///< What is wrong with this rank's call, if anything.
+  std::size_t small = most;        ///< Up to so many bytes come along; not above most.
+  std::optional<Error> refused{};  ///< What is wrong with this rank's call, if anything.
 };
 
 /// One message from every rank to every other one: a header, the shape of each array, and the

@@ -4,7 +4,8 @@
 
 namespace tutti::internal {
 
-/// local [n_r, ...] of every rank to out [sum n_r, ...], the way that `algo` says.
+/// local [n_r, ...] of every rank to out [sum n_r, ...], the way that `algo` says. Arguments are
+/// checked as all_gather checks them.
 void gather_rows_by(GatherAlgo algo, ProcessGroup& group, const ConstTensorView& local,
                     const TensorView& out, const RowLayout& layout, const CallOptions& options);
 
