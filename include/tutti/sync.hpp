@@ -1,9 +1,13 @@
 #pragma once
 
+#include <concepts>
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <tutti/gather.hpp>
@@ -15,40 +19,63 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// A reduction by enumerator or by name: "sum", "mean", "avg", "max", "min", "prod", "product" in
-/// any case. @throws Error invalid_argument for another name, with those that there are.
-struct SyncOp {
-  ReduceOp op = ReduceOp::sum;
+/// A reduction by enumerator, or by name in any case: "sum", "mean", "avg", "max", "min", "prod",
+/// "product". Nothing at all, also a null pointer, is the sum. A name is looked up by the call that
+/// needs it, so that one that does not exist is an error on every rank. A value type.
+class SyncOp {
+ public:
   SyncOp() noexcept = default;
-  SyncOp(ReduceOp reduce) noexcept : op(reduce) {}
-  SyncOp(std::string_view name);
-  SyncOp(const char* name) : SyncOp(std::string_view(name)) {}
+  SyncOp(ReduceOp op) noexcept : op_(op) {}
+  SyncOp(std::string_view name) : name_(name) {}
+  SyncOp(const std::string& name) : name_(name) {}
+  SyncOp(const char* name);
+  /// @throws Error invalid_argument for another name, with those that there are.
+  ReduceOp reduce() const;
+
+ private:
+  ReduceOp op_ = ReduceOp::sum;
+  std::optional<std::string> name_;
 };
 
 struct SyncOptions {
-  /// Lightning before 2.2: "mean" returns a new array (floats; integers become f32) and leaves the
-  /// sum in the input.
+  /// Lightning before 2.2: "mean" of an array returns a new one (floats; integers become f32) and
+  /// leaves the sum in the input. Host memory only.
   bool legacy_out_of_place = false;
-  CallOptions call{};
+  CallOptions call{};  ///< integer_avg is not used.
 };
 
-/// Reduces over the ranks in place. "mean" of integers truncates toward zero. A group of one rank
-/// leaves everything as it is. Returns the array that holds the result: `data` itself, except
-/// for legacy_out_of_place.
+/// Reduces over the ranks in place. "mean" of integers truncates toward zero: the sum, which wraps,
+/// divided by W. A group of one rank leaves everything as it is, without a call; only
+/// ReduceOp::premul scales. Returns the array that holds the result: `data` itself, except for
+/// legacy_out_of_place.
 Value sync_ddp(const TensorView& data, ProcessGroup& group, const SyncOp& op = {},
                const SyncOptions& options = {});
 double sync_ddp(double value, ProcessGroup& group, const SyncOp& op = {},
                 const SyncOptions& options = {});
 std::int64_t sync_ddp(std::int64_t value, ProcessGroup& group, const SyncOp& op = {},
                       const SyncOptions& options = {});
+template <std::signed_integral T>
+std::int64_t sync_ddp(T value, ProcessGroup& group, const SyncOp& op = {},
+                      const SyncOptions& options = {}) {
+  return sync_ddp(std::int64_t{value}, group, op, options);
+}
 
 /// Null means that there is no group: everything is left as it is, and `op` is not looked at.
-Value sync_ddp_if_available(const TensorView& data, ProcessGroup* group,
-                            std::string_view op = "sum", const SyncOptions& options = {});
-double sync_ddp_if_available(double value, ProcessGroup* group, std::string_view op = "sum",
+Value sync_ddp_if_available(const TensorView& data, ProcessGroup* group, const SyncOp& op = {},
+                            const SyncOptions& options = {});
+double sync_ddp_if_available(double value, ProcessGroup* group, const SyncOp& op = {},
                              const SyncOptions& options = {});
+std::int64_t sync_ddp_if_available(std::int64_t value, ProcessGroup* group, const SyncOp& op = {},
+                                   const SyncOptions& options = {});
+template <std::signed_integral T>
+std::int64_t sync_ddp_if_available(T value, ProcessGroup* group, const SyncOp& op = {},
+                                   const SyncOptions& options = {}) {
+  return sync_ddp_if_available(std::int64_t{value}, group, op, options);
+}
 
-/// Arrays of equal shape [...] of all ranks: [W, ...], also for W = 1. Null: the input, [...].
+/// Arrays [...] of all ranks: [W, ...]. For W = 1 that is a view of the input, and null gives the
+/// input itself, [...]. The shapes are compared, as all_gather_rows() does it; with
+/// options.layout, which is RowLayout::equal(W, 1), they are known to be equal.
 Value all_gather_ddp_if_available(const ConstTensorView& data, ProcessGroup* group,
                                   const GatherOptions& options = {});
 
@@ -62,25 +89,35 @@ struct NamedLoss {
   double sum = 0;
   double count = 0;
 };
-/// The global mean of each, in the order given, in one all_reduce. The names have to be the same
-/// on every rank in the same order: otherwise Error mismatch on all, naming them.
+/// The global mean of each, in the order given; no rows: NaN. The same bits on every rank. The
+/// names have to be the same everywhere in the same order: otherwise Error mismatch on every rank,
+/// naming them, and the group stays usable. On the wire: names and numbers from each rank to each
+/// other one, in one round up to 64 KiB.
 std::vector<double> reduce_losses(std::span<const NamedLoss> losses, ProcessGroup& group,
                                   const CallOptions& options = {});
 
 /// The loss of a training step with gradient accumulation: add() every micro-batch, reduce() once
-/// per step. The result is the mean over all rows of all micro-batches of all ranks. A value type.
+/// per step. The result is the mean over all rows of all micro-batches of all ranks, however many
+/// of them each rank had. A value type.
 class LossAccumulator {
  public:
-  /// `mean` over `rows` rows of this micro-batch; rows may be 0.
+  /// `mean` over `rows` rows of this micro-batch. With 0 rows it is not read: it may be NaN.
+  /// @throws Error invalid_argument for a negative number of rows.
   void add(std::string_view name, double mean, std::int64_t rows);
-  /// Reduces and clears. A rank without micro-batches adds nothing, but has to have the same names:
-  /// expect() them.
+  /// A rank that may have no micro-batch of this loss says its name once; it stays.
   void expect(std::string_view name);
+  /// reduce_losses() in the order of their names, which is the same on every rank; then all is 0
+  /// rows again. After an error nothing has changed.
   std::vector<std::pair<std::string, double>> reduce(ProcessGroup& group,
                                                      const CallOptions& options = {});
 
  private:
-  std::vector<NamedLoss> losses_;
+  struct Sum {
+    double sum = 0;
+    double rows = 0;
+    bool expected = false;
+  };
+  std::map<std::string, Sum, std::less<>> sums_;
 };
 
 }  // namespace tutti

@@ -25,6 +25,7 @@
 #include <tutti/shape.hpp>
 #include <tutti/store.hpp>
 #include <tutti/store_server.hpp>
+#include <tutti/sync.hpp>
 #include <tutti/tensor.hpp>
 #include <tutti/trace.hpp>
 #include <tutti/value.hpp>
