@@ -1,0 +1,143 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include <tutti/adapters/dlpack_types.hpp>
+#include <tutti/tensor.hpp>
+#include <tutti/value.hpp>
+
+// Arrays of other frameworks as views, and arrays of this library for them. Nothing is copied
+// except where it says so. What has no view here is an Error invalid_argument that says why: more
+// than 8 dimensions, strides of an array that is not contiguous, lanes, other dtypes and devices.
+
+namespace tutti::dlpack {
+
+namespace detail {
+/// That of the array, when it is contiguous; dimensions of size 1 may have any stride.
+inline Shape shape_of(const DLTensor& array) {
+  const auto ndim = static_cast<std::size_t>(array.ndim);
+  if (array.ndim < 0 || ndim > Shape::max_dims || (ndim != 0 && array.shape == nullptr))
+    fail(Errc::invalid_argument, "dlpack: " + std::to_string(array.ndim) + " dimensions" +
+                                     (array.shape == nullptr ? " and no shape" : "") +
+                                     "; an array has 0 to " + std::to_string(Shape::max_dims));
+  const Shape shape(std::span<const std::int64_t>(array.shape, ndim));
+  if (array.strides == nullptr || shape.numel() == 0) return shape;
+  std::int64_t expected = 1;
+  for (std::size_t i = ndim; i-- > 0; expected *= array.shape[i])
+    if (array.shape[i] != 1 && array.strides[i] != expected)
+      fail(Errc::invalid_argument,
+           "dlpack: dimension " + std::to_string(i) + " of " + to_string(shape) + " has stride " +
+               std::to_string(array.strides[i]) + ", in a contiguous array it is " +
+               std::to_string(expected) + ": make it contiguous first");
+  return shape;
+}
+
+template <Managed M>
+void check_version(const M& managed) {
+  if constexpr (requires { managed.version.major; })
+    if (managed.version.major != 1)
+      fail(Errc::invalid_argument, "dlpack: an array of ABI version " +
+                                       std::to_string(managed.version.major) +
+                                       "; this adapter knows 1");
+}
+}  // namespace detail
+
+inline TensorView view(DLTensor& array) {
+  const DType dtype = from_dlpack(array.dtype);
+  const Shape shape = detail::shape_of(array);
+  const Device device = from_dlpack(array.device);
+  if (shape.numel() == 0) return {nullptr, dtype, shape, device};
+  const auto address = reinterpret_cast<std::uintptr_t>(array.data) + array.byte_offset;
+  if (array.data == nullptr || address % size_of(dtype) != 0)
+    fail(Errc::invalid_argument, "dlpack: " + std::string(name_of(dtype)) + " " + to_string(shape) +
+                                     (array.data == nullptr ? " without data" : " is misaligned"));
+  return {static_cast<std::byte*>(array.data) + array.byte_offset, dtype, shape, device};
+}
+inline ConstTensorView view(const DLTensor& array) {
+  DLTensor same = array;
+  return view(same);
+}
+/// Of an array with an owner. What is marked read-only has no mutable view: std::as_const it.
+template <Managed M>
+TensorView view(M& managed) {
+  detail::check_version(managed);
+  if constexpr (requires { managed.flags; })
+    if ((managed.flags & 1) != 0)  // DLPACK_FLAG_BITMASK_READ_ONLY
+      fail(Errc::invalid_argument, "dlpack: the array is read-only");
+  return view(managed.dl_tensor);
+}
+template <Managed M>
+ConstTensorView view(const M& managed) {
+  detail::check_version(managed);
+  return view(managed.dl_tensor);
+}
+
+/// A DLTensor over the caller's memory, which has to outlive it. Not copied: it points to its own
+/// shape. DLTensor knows no const; who is given a ConstTensorView's must not write.
+class Borrowed {
+ public:
+  explicit Borrowed(const ConstTensorView& array) {
+    std::int64_t stride = 1;
+    for (std::size_t i = array.shape.ndim(); i-- > 0; stride *= shape_[i]) {
+      shape_[i] = array.shape.dims()[i];
+      strides_[i] = stride;
+    }
+    tensor_.data = array.shape.numel() == 0 ? nullptr : const_cast<void*>(array.data);
+    tensor_.device = to_dlpack(array.device);
+    tensor_.ndim = static_cast<int>(array.shape.ndim());
+    tensor_.dtype = to_dlpack(array.dtype);
+    tensor_.shape = shape_.data();
+    tensor_.strides = strides_.data();
+  }
+  Borrowed(const Borrowed&) = delete;
+  Borrowed& operator=(const Borrowed&) = delete;
+
+  DLTensor& tensor() & noexcept { return tensor_; }
+
+ private:
+  std::array<std::int64_t, Shape::max_dims> shape_{}, strides_{};
+  DLTensor tensor_{};
+};
+
+struct Delete {
+  template <Managed M>
+  void operator()(M* managed) const noexcept {
+    if (managed->deleter != nullptr) managed->deleter(managed);
+  }
+};
+/// Calls the array's deleter. Holds what was received, until nobody uses its views any more; and
+/// what is to be given away, with release().
+template <Managed M = DLManagedTensor>
+using Owned = std::unique_ptr<M, Delete>;
+
+/// Gives an array of ours away. Its deleter may run on any thread; the Memory has to live that
+/// long. own<DLManagedTensorVersioned>(...) makes the newer kind.
+template <Managed M = DLManagedTensor>
+Owned<M> own(Tensor&& array) {
+  struct Holder {
+    explicit Holder(Tensor&& given) : array(std::move(given)), borrowed(array.view()) {}
+    Tensor array;
+    Borrowed borrowed;
+    M managed{};
+  };
+  auto* const holder = new Holder(std::move(array));
+  M& managed = holder->managed;
+  managed.dl_tensor = holder->borrowed.tensor();
+  managed.manager_ctx = holder;
+  managed.deleter = [](M* self) { delete static_cast<Holder*>(self->manager_ctx); };
+  if constexpr (requires { managed.version.major; }) managed.version = {1, 0};
+  return Owned<M>(&managed);
+}
+/// A Value that is the caller's input is copied to `memory`.
+template <Managed M = DLManagedTensor>
+Owned<M> own(Value&& value, Memory& memory = host_memory()) {
+  return own<M>(std::move(value).take(memory));
+}
+
+}  // namespace tutti::dlpack

@@ -1,0 +1,259 @@
+#include "torch_calls.hpp"
+
+#include <numeric>
+#include <utility>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
+
+#include <tutti/adapters/torch.hpp>
+
+namespace tutti::test {
+namespace {
+
+constexpr int columns = 3;
+
+int root_of(int ranks) {
+  return ranks - 1;
+}
+
+// Uneven, one of them empty.
+RowLayout uneven(int ranks) {
+  std::vector<std::int64_t> rows{2, 0, 3, 1};
+  rows.resize(static_cast<std::size_t>(ranks));
+  return RowLayout(rows);
+}
+at::Tensor rows_of(const at::Tensor& whole, const RowLayout& layout, int rank) {
+  return whole.narrow(0, layout.offset(rank), layout[rank]);
+}
+
+// What rank `from` has for every rank.
+std::vector<std::int64_t> sent_by(int from, int ranks) {
+  std::vector<std::int64_t> rows;
+  for (int to = 0; to < ranks; ++to) rows.push_back((from + 2 * to + 1) % 3);
+  return rows;
+}
+std::vector<std::int64_t> received_by(int to, int ranks) {
+  std::vector<std::int64_t> rows;
+  for (int from = 0; from < ranks; ++from)
+    rows.push_back(sent_by(from, ranks)[static_cast<std::size_t>(to)]);
+  return rows;
+}
+
+std::vector<std::int64_t> same_sizes(int, int) {
+  return {2, columns};
+}
+std::vector<std::int64_t> uneven_sizes(int rank, int ranks) {
+  return {uneven(ranks)[rank], columns};
+}
+std::vector<std::int64_t> whole_sizes(int, int ranks) {
+  return {uneven(ranks).total(), columns};
+}
+
+int ranks_of(const Tensors& in) {
+  return static_cast<int>(in.size());
+}
+Tensors everywhere(const at::Tensor& out, int ranks) {
+  return Tensors(static_cast<std::size_t>(ranks), out);
+}
+Tensors at_root(const at::Tensor& out, int ranks) {
+  Tensors all = everywhere(at::empty({0}, out.options()), ranks);
+  all[static_cast<std::size_t>(root_of(ranks))] = out;
+  return all;
+}
+Tensors each_its_rows(const at::Tensor& whole, int ranks) {
+  Tensors all;
+  for (int rank = 0; rank < ranks; ++rank) all.push_back(rows_of(whole, uneven(ranks), rank));
+  return all;
+}
+
+at::Tensor sum_of(const Tensors& in) {
+  return at::stack(in).sum(0);
+}
+// Rank r's input times r + 1.
+at::Tensor weighted_sum_of(const Tensors& in) {
+  Tensors scaled;
+  for (const at::Tensor& x : in) scaled.push_back(x * static_cast<double>(scaled.size() + 1));
+  return sum_of(scaled);
+}
+ReduceOp weighted(const ProcessGroup& group) {
+  return ReduceOp::premul(group.rank() + 1);
+}
+
+void add_all_reduces(std::vector<TorchCall>& calls) {
+  const auto add = [&](const std::string& name, ReduceOp op,
+                       const std::function<at::Tensor(const at::Tensor& stacked)>& combine) {
+    calls.push_back({"all_reduce_" + name, 1, same_sizes,
+                     [op](ProcessGroup& group, const at::Tensor& in) {
+                       return libtorch::all_reduce(group, in, op);
+                     },
+                     [combine](const Tensors& in) {
+                       return everywhere(combine(at::stack(in)), ranks_of(in));
+                     }});
+  };
+  add("sum", ReduceOp::sum, [](const at::Tensor& x) { return x.sum(0); });
+  add("avg", ReduceOp::avg, [](const at::Tensor& x) { return x.mean(0); });
+  // Both share the gradient equally between ties.
+  add("min", ReduceOp::min, [](const at::Tensor& x) { return x.amin(0); });
+  add("max", ReduceOp::max, [](const at::Tensor& x) { return x.amax(0); });
+  add("product", ReduceOp::product, [](const at::Tensor& x) { return x.prod(0); });
+  calls.push_back(
+      {"all_reduce_premul_sum", 1, same_sizes,
+       [](ProcessGroup& group, const at::Tensor& in) {
+         return libtorch::all_reduce(group, in, weighted(group));
+       },
+       [](const Tensors& in) { return everywhere(weighted_sum_of(in), ranks_of(in)); }});
+  calls.push_back({"product_of_others", 1, same_sizes,
+                   [](ProcessGroup& group, const at::Tensor& in) {
+                     return libtorch::product_of_others(group, in);
+                   },
+                   [](const Tensors& in) {
+                     Tensors all;
+                     for (std::size_t rank = 0; rank < in.size(); ++rank) {
+                       at::Tensor product = in[0] * 0 + 1;
+                       for (std::size_t other = 0; other < in.size(); ++other)
+                         if (other != rank) product = product * in[other];
+                       all.push_back(product);
+                     }
+                     return all;
+                   }});
+}
+
+void add_gathers(std::vector<TorchCall>& calls) {
+  calls.push_back({"all_gather_rows", 1, uneven_sizes,
+                   [](ProcessGroup& group, const at::Tensor& in) {
+                     return libtorch::all_gather_rows(group, in, libtorch::GatherGrad::sum);
+                   },
+                   [](const Tensors& in) { return everywhere(at::cat(in), ranks_of(in)); }});
+  calls.push_back({"all_gather_rows_of_scalars", 2,
+                   [](int, int) { return std::vector<std::int64_t>{}; },
+                   [](ProcessGroup& group, const at::Tensor& in) {
+                     return libtorch::all_gather_rows(group, in, libtorch::GatherGrad::sum);
+                   },
+                   [](const Tensors& in) { return everywhere(at::stack(in), ranks_of(in)); }});
+  const auto add_scatter = [&](const std::string& name, auto op_of, auto combine) {
+    calls.push_back(
+        {"reduce_scatter_rows_" + name, 1, whole_sizes,
+         [op_of](ProcessGroup& group, const at::Tensor& in) {
+           return libtorch::reduce_scatter_rows(group, in, uneven(group.size()), op_of(group));
+         },
+         [combine](const Tensors& in) { return each_its_rows(combine(in), ranks_of(in)); }});
+  };
+  add_scatter(
+      "sum", [](const ProcessGroup&) { return ReduceOp::sum; }, sum_of);
+  add_scatter(
+      "avg", [](const ProcessGroup&) { return ReduceOp::avg; },
+      [](const Tensors& in) { return at::stack(in).mean(0); });
+  add_scatter("premul_sum", weighted, weighted_sum_of);
+}
+
+void add_rooted(std::vector<TorchCall>& calls) {
+  const auto add_reduce = [&](const std::string& name, auto op_of, auto combine) {
+    calls.push_back({"reduce_" + name, 1, same_sizes,
+                     [op_of](ProcessGroup& group, const at::Tensor& in) {
+                       return libtorch::reduce(group, in, root_of(group.size()), op_of(group));
+                     },
+                     [combine](const Tensors& in) { return at_root(combine(in), ranks_of(in)); }});
+  };
+  add_reduce(
+      "sum", [](const ProcessGroup&) { return ReduceOp::sum; }, sum_of);
+  add_reduce(
+      "avg", [](const ProcessGroup&) { return ReduceOp::avg; },
+      [](const Tensors& in) { return at::stack(in).mean(0); });
+  add_reduce("premul_sum", weighted, weighted_sum_of);
+  calls.push_back({"broadcast", 1, same_sizes,
+                   [](ProcessGroup& group, const at::Tensor& in) {
+                     return libtorch::broadcast(group, in, root_of(group.size()));
+                   },
+                   [](const Tensors& in) { return everywhere(in.back(), ranks_of(in)); }});
+  calls.push_back({"gather_rows", 1, uneven_sizes,
+                   [](ProcessGroup& group, const at::Tensor& in) {
+                     return libtorch::gather_rows(group, in, root_of(group.size()));
+                   },
+                   [](const Tensors& in) { return at_root(at::cat(in), ranks_of(in)); }});
+  calls.push_back(
+      {"scatter_rows", 1,
+       [](int rank, int ranks) {
+         return rank == root_of(ranks) ? whole_sizes(rank, ranks) : std::vector<std::int64_t>{0};
+       },
+       [](ProcessGroup& group, const at::Tensor& in) {
+         const RowLayout layout = uneven(group.size());
+         const int root = root_of(group.size());
+         return libtorch::scatter_rows(group, in, group.rank() == root ? &layout : nullptr, root);
+       },
+       [](const Tensors& in) { return each_its_rows(in.back(), ranks_of(in)); }});
+}
+
+void add_exchanges(std::vector<TorchCall>& calls) {
+  calls.push_back(
+      {"all_to_all_rows", 1,
+       [](int rank, int ranks) {
+         return std::vector<std::int64_t>{RowLayout(sent_by(rank, ranks)).total(), columns};
+       },
+       [](ProcessGroup& group, const at::Tensor& in) {
+         return libtorch::all_to_all_rows(group, in, sent_by(group.rank(), group.size()),
+                                          received_by(group.rank(), group.size()));
+       },
+       [](const Tensors& in) {
+         const int ranks = ranks_of(in);
+         Tensors all;
+         for (int to = 0; to < ranks; ++to) {
+           Tensors blocks;
+           for (int from = 0; from < ranks; ++from)
+             blocks.push_back(
+                 rows_of(in[static_cast<std::size_t>(from)], RowLayout(sent_by(from, ranks)), to));
+           all.push_back(at::cat(blocks));
+         }
+         return all;
+       }});
+  calls.push_back({"permute", 1, same_sizes,
+                   [](ProcessGroup& group, const at::Tensor& in) {
+                     std::vector<int> to;
+                     for (int rank = 0; rank < group.size(); ++rank)
+                       to.push_back((rank + 1) % group.size());
+                     return libtorch::permute(group, in, to);
+                   },
+                   [](const Tensors& in) {
+                     Tensors all(in.size());
+                     for (std::size_t rank = 0; rank < in.size(); ++rank)
+                       all[(rank + 1) % in.size()] = in[rank];
+                     return all;
+                   }});
+  // Rank 0 sends to the last one; the others have nothing to do with it.
+  calls.push_back({"send_and_recv", 2, same_sizes,
+                   [](ProcessGroup& group, const at::Tensor& in) {
+                     const int last = group.size() - 1;
+                     if (group.rank() == 0) return libtorch::send(group, in, last, 7);
+                     if (group.rank() == last)
+                       return libtorch::recv(group, in.sizes(), in.scalar_type(), 0, 7, in);
+                     return in * 1;
+                   },
+                   [](const Tensors& in) {
+                     Tensors all = in;
+                     all.front() = at::empty({0}, in[0].options());
+                     all.back() = in.front();
+                     return all;
+                   }});
+}
+
+}  // namespace
+
+std::vector<TorchCall> torch_calls() {
+  std::vector<TorchCall> calls;
+  add_all_reduces(calls);
+  add_gathers(calls);
+  add_rooted(calls);
+  add_exchanges(calls);
+  return calls;
+}
+
+at::Tensor pattern(at::IntArrayRef sizes, int seed) {
+  std::int64_t count = 1;
+  for (const std::int64_t size : sizes) count *= size;
+  return ((at::arange(count, at::kDouble) * 5 + 3 * seed).remainder(7) - 3).div(4).view(sizes);
+}
+
+}  // namespace tutti::test
