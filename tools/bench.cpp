@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <set>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -127,7 +128,7 @@ class Recorder {
   void begin_block(const Block& block) {
     first_of_block_ = record_.rows.size();
     progress_.clear();
-    if (table_) table_->begin_block(block.key());
+    if (table_) table_->begin_block(block.key(), block.algos.size() > 1);
   }
   void before_row(const Block& block, std::int64_t bytes) {
     progress_.before_row(block.key(), bytes);
@@ -141,16 +142,21 @@ class Recorder {
     progress_.after_row(row);
     record_.rows.push_back(std::move(row));
   }
-  void end_block(const Block& block) {
-    std::vector<Point> points;
-    for (std::size_t i = first_of_block_; i < record_.rows.size(); ++i) {
-      const Row& row = record_.rows[i];
-      points.push_back({static_cast<double>(row.bytes), row.percentiles_us.at(50)});
+  void end_block() {
+    const std::span<const Row> rows = std::span(record_.rows).subspan(first_of_block_);
+    std::vector<KeyedFit> fits;
+    for (auto row = rows.begin(); row != rows.end(); ++row) {
+      const auto same = [&](const Row& other) { return other.key == row->key; };
+      if (std::any_of(rows.begin(), row, same)) continue;
+      std::vector<Point> points;
+      for (auto other = row; other != rows.end(); ++other)
+        if (same(*other))
+          points.push_back({static_cast<double>(other->bytes), other->percentiles_us.at(50)});
+      if (const auto fit = fit_line(points)) fits.push_back({row->key, *fit});
     }
-    const auto fit = fit_line(points);
-    if (fit) record_.fits.push_back({block.key(), *fit});
     progress_.clear();
-    if (table_) table_->end_block(fit ? &record_.fits.back() : nullptr);
+    if (table_) table_->end_block(fits);
+    record_.fits.insert(record_.fits.end(), fits.begin(), fits.end());
   }
   void end() {
     progress_.clear();
@@ -169,11 +175,41 @@ class Recorder {
 };
 
 /// Whether the backend has what the block needs: the same answer on every rank.
-bool supported(const ProcessGroup& group, const Block& block) {
-  const ReduceOp op{block.op.value_or(ReduceOp::Kind::sum)};
-  const Operation operation = block.collective->operation;
-  if (!group.supports(operation, block.dtype, op)) return false;
-  return operation != Operation::send || group.supports(Operation::recv, block.dtype, op);
+bool supported(const ProcessGroup& group, const Block& block, GatherAlgo algo) {
+  const auto has = [&](Operation operation) {
+    return group.supports(operation, block.dtype, ReduceOp{block.op.value_or(ReduceOp::Kind::sum)});
+  };
+  const bool in_pairs = algo == GatherAlgo::direct || algo == GatherAlgo::ring ||
+                        block.collective->operation == Operation::send;
+  if (in_pairs && !(has(Operation::send) && has(Operation::recv))) return false;
+  if (algo == GatherAlgo::broadcasts && !has(Operation::broadcast)) return false;
+  return has(block.collective->operation);
+}
+
+/// The plan as far as the backend can follow it. What it lacks is an error when it was asked for,
+/// and a note when only an "all" led to it.
+Plan supported_part(const ProcessGroup& group, const Plan& plan, const Request& request,
+                    Recorder* recorder) {
+  const bool asked = !request.collectives.all && !request.dtypes.all && !request.ops.all;
+  Plan part;
+  for (Block block : plan.blocks) {
+    std::vector<GatherAlgo> algos = block.algos;
+    if (algos.empty()) algos.push_back(GatherAlgo::native);
+    std::erase_if(algos, [&](GatherAlgo algo) {
+      if (supported(group, block, algo)) return false;
+      Block lacking = block;
+      if (!block.algos.empty()) lacking.algos = {algo};
+      const std::string what =
+          fmt::format("backend {} does not support {}", group.backend(), title(lacking.key()));
+      if (asked && !request.algos.all) throw Failure(Exit::unavailable, what);
+      if (recorder != nullptr) recorder->note(what + "; left out");
+      return true;
+    });
+    if (algos.empty()) continue;
+    if (!block.algos.empty()) block.algos = std::move(algos);
+    part.blocks.push_back(std::move(block));
+  }
+  return part;
 }
 
 /// The whole run, on one rank. `recorder` is null on the others.
@@ -185,19 +221,17 @@ void run_plan(Rank& rank, const Plan& plan, const BenchOptions& options, bool th
   World world = meet(rank, control, threads);
   if (recorder != nullptr) recorder->begin(std::move(world));
 
-  const bool asked =
-      !options.request.collectives.all && !options.request.dtypes.all && !options.request.ops.all;
+  const std::int64_t own_plan = plan.fingerprint(group.size());
+  if (agree(group, own_plan) != own_plan)
+    throw Failure(Exit::usage,
+                  fmt::format("rank {} was told to measure something else than rank 0: give every "
+                              "rank the same options and files",
+                              group.rank()));
+  const Plan part = supported_part(group, plan, options.request, recorder);
+
   Workspace workspace(group.memory());
-  std::int64_t left = plan.rows();
-  for (const Block& block : plan.blocks) {
-    if (!supported(group, block)) {
-      const std::string what =
-          fmt::format("backend {} does not support {}", group.backend(), title(block.key()));
-      if (asked) throw Failure(Exit::unavailable, what);
-      if (recorder != nullptr) recorder->note(what + "; left out");
-      left -= std::ssize(block.bytes);
-      continue;
-    }
+  std::int64_t left = part.rows();
+  for (const Block& block : part.blocks) {
     if (recorder != nullptr) recorder->begin_block(block);
     for (const std::int64_t bytes : block.bytes) {
       const std::int64_t decision =
@@ -206,7 +240,7 @@ void run_plan(Rank& rank, const Plan& plan, const BenchOptions& options, bool th
                                                                    : go_on);
       if (decision != go_on) {
         if (recorder == nullptr) return;
-        recorder->end_block(block);
+        recorder->end_block();
         const std::string why =
             decision == interrupted
                 ? std::string("interrupted")
@@ -215,11 +249,13 @@ void run_plan(Rank& rank, const Plan& plan, const BenchOptions& options, bool th
         return;
       }
       if (recorder != nullptr) recorder->before_row(block, bytes);
-      Row row = measure(group, control, workspace, block, bytes, options.timing, rank.position);
-      if (recorder != nullptr) recorder->row(std::move(row));
-      --left;
+      std::vector<Row> rows =
+          measure(group, control, workspace, block, bytes, options.timing, rank.position);
+      left -= std::ssize(rows);
+      if (recorder == nullptr) continue;
+      for (Row& row : rows) recorder->row(std::move(row));
     }
-    if (recorder != nullptr) recorder->end_block(block);
+    if (recorder != nullptr) recorder->end_block();
   }
   // Nobody leaves while another still waits for it.
   group.barrier();

@@ -18,9 +18,8 @@ namespace {
 constexpr std::int64_t most_ranks = 4096;
 
 /// Specified, but not in this release: refused by name rather than ignored.
-constexpr std::array<std::string_view, 8> later_options{
-    "--threads-per-proc", "--devices",       "--counts", "--algo",
-    "--groups",           "--host-overhead", "--peak",   "--svg"};
+constexpr std::array<std::string_view, 6> later_options{
+    "--threads-per-proc", "--devices", "--groups", "--host-overhead", "--peak", "--svg"};
 
 /// Every value in order of its number.
 template <typename T>
@@ -124,6 +123,35 @@ Choice<Place> parse_places(std::string_view text) {
   }
 }
 
+Choice<Counts> parse_counts(std::string_view text) {
+  if (text.empty()) return {{Counts()}, false, false};
+  Choice<Counts> choice{{}, false, true};
+  for (const std::string_view item : split_list("--counts", text)) {
+    const Counts counts = Counts::parse(item);
+    if (std::find(choice.values.begin(), choice.values.end(), counts) == choice.values.end())
+      choice.values.push_back(counts);
+  }
+  return choice;
+}
+
+/// "all" is all but auto, which is one of them.
+Choice<GatherAlgo> parse_algos(std::string_view text) {
+  if (text.empty()) return {{GatherAlgo::automatic}, false, false};
+  Choice<GatherAlgo> choice{{}, text == "all", true};
+  for (int i = 1; choice.all && i < gather_algo_count; ++i)
+    choice.values.push_back(static_cast<GatherAlgo>(i));
+  if (choice.all) return choice;
+  for (const std::string_view item : split_list("--algo", text)) {
+    const std::optional<GatherAlgo> algo = parse_gather_algo(item);
+    if (!algo)
+      refuse("--algo '{}': expected auto, native, direct, ring, padded, broadcasts, all, or list",
+             item);
+    if (std::find(choice.values.begin(), choice.values.end(), *algo) == choice.values.end())
+      choice.values.push_back(*algo);
+  }
+  return choice;
+}
+
 }  // namespace
 
 void BenchCommand::define(CLI::App& app) {
@@ -154,6 +182,10 @@ void BenchCommand::define(CLI::App& app) {
   text("-o,--op", ops_, "such as sum,max, or all (sum)", "LIST", "Work");
   text("--root", root_, "a rank, or all (0)", "R", "Work");
   text("--place", place_, "out, in or both (out)", "WHERE", "Work");
+  text("--counts", counts_, "blocks: even, last-short, ..., see --help-sizes (even)", "LIST",
+       "Work");
+  text("--algo", algo_, "auto, native, direct, ring, padded, broadcasts, all; or list", "LIST",
+       "Work");
 
   text("--mode", mode_, "throughput, or latency: a barrier before each call", "MODE", "Timing");
   text("--min-time", min_time_, "measure each size at least so long (0.5s)", "TIME", "Timing");
@@ -232,6 +264,8 @@ BenchOptions BenchCommand::parse(const std::vector<std::string>& argv) const {
     request.ops = parse_list<ReduceOp::Kind>(
         "--op", ops_, first_values<ReduceOp::Kind>(reduce_op_count), parse_reduce_op);
   request.places = parse_places(place_);
+  request.counts = parse_counts(counts_);
+  request.algos = parse_algos(algo_);
   if (!sizes_.empty()) request.sizes = parse_sizes(sizes_);
   request.all_roots = root_ == "all";
   if (!root_.empty() && !request.all_roots)
@@ -291,7 +325,19 @@ number of ranks, algbw = S / time, busbw = algbw x factor.
                         collective.size_is);
   text += R"(
 S must be a multiple of the size of the dtype; of n times that, where it is cut
-into blocks (S/n). docs/benchmarking.md derives the factors.
+into blocks (S/n) that are all alike. docs/benchmarking.md derives the factors.
+
+)";
+  text += counts_syntax;
+  text += R"(
+With uneven blocks b_r the factors are
+
+)";
+  for (const Collective& collective : collectives())
+    if (collective.divides)
+      text += fmt::format("  {:<16}{}\n", collective.name, collective.uneven_factor_text);
+  text += R"(
+and all_to_all sends block r of every rank's S to rank r.
 )";
   return text;
 }

@@ -1,20 +1,36 @@
 #include "collectives.hpp"
 
+#include <algorithm>
 #include <array>
 
+#include <fmt/format.h>
+
 #include <tutti/work.hpp>
+
+#include "exit_code.hpp"
 
 namespace tutti::tool {
 namespace {
 
-double whole(double) {
+double whole(const Cell&) {
   return 1;
 }
-double all_but_own(double n) {
-  return (n - 1) / n;
+/// all_reduce: S does not come in blocks.
+double twice_all_but_own(const Cell& c) {
+  return 2.0 * (c.ranks - 1) / c.ranks;
 }
-double twice_all_but_own(double n) {
-  return 2 * (n - 1) / n;
+double share(std::int64_t part, const Cell& c) {
+  return static_cast<double>(part) / static_cast<double>(c.count);
+}
+double all_but_least(const Cell& c) {
+  return share(c.count - std::ranges::min(c.blocks.counts()), c);
+}
+double all_but_root(const Cell& c) {
+  return share(c.count - c.blocks[c.root], c);
+}
+/// Rank r sends everything but block r, and gets block r from everybody else.
+double exchanged(const Cell& c) {
+  return std::max(all_but_least(c), share(c.blocks.max(), c) * (c.ranks - 1));
 }
 
 /// The reduction of everybody's elements from `first` on.
@@ -25,14 +41,47 @@ Pattern::Source one_rank(int rank, std::int64_t first = 0) {
   return {rank, rank + 1, first};
 }
 
-std::vector<Piece> blocks_in_rank_order(const Cell& c, std::int64_t first = 0) {
+std::vector<Piece> blocks_in_rank_order(const Cell& c) {
   std::vector<Piece> pieces;
   for (int r = 0; r < c.ranks; ++r)
-    pieces.push_back({r * c.block(), c.block(), one_rank(r, first)});
+    pieces.push_back({c.blocks.offset(r), c.blocks[r], one_rank(r)});
   return pieces;
 }
 
-constexpr std::array<Collective, 12> table{{
+constexpr std::string_view least_text = "(S - min b)/S";
+
+/// Gives a call the array that was prepared for its result.
+class PreparedMemory final : public Memory {
+ public:
+  PreparedMemory(const TensorView& array, Memory& copies) : array_(array), copies_(copies) {}
+  Device device() const noexcept override { return array_.device; }
+  void* allocate(std::size_t bytes, Stream) override {
+    if (bytes != array_.bytes())
+      throw Failure(Exit::wrong_data,
+                    fmt::format("a result of {} bytes, expected {}", bytes, array_.bytes()));
+    return array_.data;
+  }
+  void release(void*, std::size_t, Stream) noexcept override {}
+  void copy(void* to, const void* from, std::size_t bytes, Stream stream) override {
+    copies_.copy(to, from, bytes, stream);
+  }
+
+ private:
+  TensorView array_;
+  Memory& copies_;
+};
+
+void gather_unknown_rows(ProcessGroup& group, const Arrays& arrays, const How& how) {
+  PreparedMemory memory(arrays.out, group.memory());
+  const GatheredRows all =
+      all_gather_rows(group, arrays.in, {.algo = how.algo, .memory = &memory, .call = how.options});
+  if (all.layout != how.cell.blocks)
+    throw Failure(Exit::wrong_data,
+                  fmt::format("all_gather_rows says that the ranks have {} rows, expected {}",
+                              to_string(all.layout), to_string(how.cell.blocks)));
+}
+
+constexpr std::array<Collective, 13> table{{
     {.name = "all_reduce",
      .operation = Operation::all_reduce,
      .reduces = true,
@@ -40,8 +89,10 @@ constexpr std::array<Collective, 12> table{{
      .out_of_place = true,
      .in_place = true,
      .divides = false,
+     .has_algos = false,
      .size_is = "the array of each rank",
      .factor_text = "2(n-1)/n",
+     .uneven_factor_text = "",
      .factor = twice_all_but_own,
      .extent =
          [](const Cell& c) {
@@ -51,8 +102,8 @@ constexpr std::array<Collective, 12> table{{
          [](const Cell& c) {
            return std::vector<Piece>{{0, c.count, all_ranks(c)}};
          },
-     .call = [](ProcessGroup& g, const Arrays& a, ReduceOp op, int,
-                const CallOptions& o) { g.all_reduce(a.in, a.out, op, o); }},
+     .call = [](ProcessGroup& g, const Arrays& a,
+                const How& h) { g.all_reduce(a.in, a.out, h.op, h.options); }},
     {.name = "broadcast",
      .operation = Operation::broadcast,
      .reduces = false,
@@ -60,8 +111,10 @@ constexpr std::array<Collective, 12> table{{
      .out_of_place = false,
      .in_place = true,
      .divides = false,
+     .has_algos = false,
      .size_is = "the array of each rank",
      .factor_text = "1",
+     .uneven_factor_text = "",
      .factor = whole,
      .extent =
          [](const Cell& c) {
@@ -71,8 +124,8 @@ constexpr std::array<Collective, 12> table{{
          [](const Cell& c) {
            return std::vector<Piece>{{0, c.count, one_rank(c.root)}};
          },
-     .call = [](ProcessGroup& g, const Arrays& a, ReduceOp, int root,
-                const CallOptions& o) { g.broadcast(a.out, root, o); }},
+     .call = [](ProcessGroup& g, const Arrays& a,
+                const How& h) { g.broadcast(a.out, h.cell.root, h.options); }},
     {.name = "reduce",
      .operation = Operation::reduce,
      .reduces = true,
@@ -80,8 +133,10 @@ constexpr std::array<Collective, 12> table{{
      .out_of_place = true,
      .in_place = true,
      .divides = false,
+     .has_algos = false,
      .size_is = "the array of each rank",
      .factor_text = "1",
+     .uneven_factor_text = "",
      .factor = whole,
      .extent =
          [](const Cell& c) {
@@ -92,8 +147,8 @@ constexpr std::array<Collective, 12> table{{
            return c.is_root() ? std::vector<Piece>{{0, c.count, all_ranks(c)}}
                               : std::vector<Piece>();
          },
-     .call = [](ProcessGroup& g, const Arrays& a, ReduceOp op, int root,
-                const CallOptions& o) { g.reduce(a.in, a.out, root, op, o); }},
+     .call = [](ProcessGroup& g, const Arrays& a,
+                const How& h) { g.reduce(a.in, a.out, h.cell.root, h.op, h.options); }},
     {.name = "all_gather",
      .operation = Operation::all_gather,
      .reduces = false,
@@ -101,16 +156,41 @@ constexpr std::array<Collective, 12> table{{
      .out_of_place = true,
      .in_place = true,
      .divides = true,
+     .has_algos = true,
      .size_is = "the gathered array; each rank gives S/n",
      .factor_text = "(n-1)/n",
-     .factor = all_but_own,
+     .uneven_factor_text = least_text,
+     .factor = all_but_least,
      .extent =
          [](const Cell& c) {
-           return Extent{c.block(), c.count, c.rank * c.block(), 0};
+           return Extent{c.block(), c.count, c.at(), 0};
          },
      .result = [](const Cell& c) { return blocks_in_rank_order(c); },
-     .call = [](ProcessGroup& g, const Arrays& a, ReduceOp, int,
-                const CallOptions& o) { g.all_gather(a.in, a.out, {}, o); }},
+     .call =
+         [](ProcessGroup& g, const Arrays& a, const How& h) {
+           if (h.algo == GatherAlgo::native)
+             g.all_gather(a.in, a.out, h.cell.rows(), h.options);
+           else
+             all_gather_rows(g, a.in, a.out, h.cell.blocks, {.algo = h.algo, .call = h.options});
+         }},
+    {.name = "all_gather_rows",
+     .operation = Operation::all_gather,
+     .reduces = false,
+     .rooted = false,
+     .out_of_place = true,
+     .in_place = false,
+     .divides = true,
+     .has_algos = true,
+     .size_is = "as all_gather; no rank knows the others' S/n before",
+     .factor_text = "(n-1)/n",
+     .uneven_factor_text = least_text,
+     .factor = all_but_least,
+     .extent =
+         [](const Cell& c) {
+           return Extent{c.block(), c.count};
+         },
+     .result = [](const Cell& c) { return blocks_in_rank_order(c); },
+     .call = gather_unknown_rows},
     {.name = "reduce_scatter",
      .operation = Operation::reduce_scatter,
      .reduces = true,
@@ -118,19 +198,21 @@ constexpr std::array<Collective, 12> table{{
      .out_of_place = true,
      .in_place = true,
      .divides = true,
+     .has_algos = false,
      .size_is = "the array of each rank; each gets S/n of the result",
      .factor_text = "(n-1)/n",
-     .factor = all_but_own,
+     .uneven_factor_text = least_text,
+     .factor = all_but_least,
      .extent =
          [](const Cell& c) {
-           return Extent{c.count, c.block(), 0, c.rank * c.block()};
+           return Extent{c.count, c.block(), 0, c.at()};
          },
      .result =
          [](const Cell& c) {
-           return std::vector<Piece>{{0, c.block(), all_ranks(c, c.rank * c.block())}};
+           return std::vector<Piece>{{0, c.block(), all_ranks(c, c.at())}};
          },
-     .call = [](ProcessGroup& g, const Arrays& a, ReduceOp op, int,
-                const CallOptions& o) { g.reduce_scatter(a.in, a.out, {}, op, o); }},
+     .call = [](ProcessGroup& g, const Arrays& a,
+                const How& h) { g.reduce_scatter(a.in, a.out, h.cell.rows(), h.op, h.options); }},
     {.name = "all_to_all",
      .operation = Operation::all_to_all,
      .reduces = false,
@@ -138,16 +220,28 @@ constexpr std::array<Collective, 12> table{{
      .out_of_place = true,
      .in_place = false,
      .divides = true,
+     .has_algos = false,
      .size_is = "the array of each rank; S/n goes to each",
      .factor_text = "(n-1)/n",
-     .factor = all_but_own,
+     .uneven_factor_text = "max of (S - b_r)/S, (n-1)b_r/S",
+     .factor = exchanged,
      .extent =
          [](const Cell& c) {
-           return Extent{c.count, c.count};
+           return Extent{c.count, c.block() * c.ranks};
          },
-     .result = [](const Cell& c) { return blocks_in_rank_order(c, c.rank * c.block()); },
-     .call = [](ProcessGroup& g, const Arrays& a, ReduceOp, int,
-                const CallOptions& o) { g.all_to_all(a.in, a.out, {}, {}, o); }},
+     .result =
+         [](const Cell& c) {
+           std::vector<Piece> pieces;
+           for (int r = 0; r < c.ranks; ++r)
+             pieces.push_back({r * c.block(), c.block(), one_rank(r, c.at())});
+           return pieces;
+         },
+     .call =
+         [](ProcessGroup& g, const Arrays& a, const How& h) {
+           // Everybody sends block r to rank r, so what comes to this rank is alike.
+           g.all_to_all(a.in, a.out, h.cell.rows(), h.cell.uneven ? Rows(h.cell.block()) : Rows(),
+                        h.options);
+         }},
     {.name = "gather",
      .operation = Operation::gather,
      .reduces = false,
@@ -155,18 +249,19 @@ constexpr std::array<Collective, 12> table{{
      .out_of_place = true,
      .in_place = true,
      .divides = true,
+     .has_algos = false,
      .size_is = "the gathered array of the root; each rank gives S/n",
      .factor_text = "(n-1)/n",
-     .factor = all_but_own,
+     .uneven_factor_text = "(S - b_root)/S",
+     .factor = all_but_root,
      .extent =
          [](const Cell& c) {
-           return c.is_root() ? Extent{c.block(), c.count, c.rank * c.block(), 0}
-                              : Extent{c.block(), 0};
+           return c.is_root() ? Extent{c.block(), c.count, c.at(), 0} : Extent{c.block(), 0};
          },
      .result =
          [](const Cell& c) { return c.is_root() ? blocks_in_rank_order(c) : std::vector<Piece>(); },
-     .call = [](ProcessGroup& g, const Arrays& a, ReduceOp, int root,
-                const CallOptions& o) { g.gather(a.in, a.out, root, {}, o); }},
+     .call = [](ProcessGroup& g, const Arrays& a,
+                const How& h) { g.gather(a.in, a.out, h.cell.root, h.cell.rows(), h.options); }},
     {.name = "scatter",
      .operation = Operation::scatter,
      .reduces = false,
@@ -174,20 +269,21 @@ constexpr std::array<Collective, 12> table{{
      .out_of_place = true,
      .in_place = true,
      .divides = true,
+     .has_algos = false,
      .size_is = "the array of the root; each rank gets S/n",
      .factor_text = "(n-1)/n",
-     .factor = all_but_own,
+     .uneven_factor_text = "(S - b_root)/S",
+     .factor = all_but_root,
      .extent =
          [](const Cell& c) {
-           return c.is_root() ? Extent{c.count, c.block(), 0, c.rank * c.block()}
-                              : Extent{0, c.block()};
+           return c.is_root() ? Extent{c.count, c.block(), 0, c.at()} : Extent{0, c.block()};
          },
      .result =
          [](const Cell& c) {
-           return std::vector<Piece>{{0, c.block(), one_rank(c.root, c.rank * c.block())}};
+           return std::vector<Piece>{{0, c.block(), one_rank(c.root, c.at())}};
          },
-     .call = [](ProcessGroup& g, const Arrays& a, ReduceOp, int root,
-                const CallOptions& o) { g.scatter(a.in, a.out, root, {}, o); }},
+     .call = [](ProcessGroup& g, const Arrays& a,
+                const How& h) { g.scatter(a.in, a.out, h.cell.root, h.cell.rows(), h.options); }},
     {.name = "scan",
      .operation = Operation::scan,
      .reduces = true,
@@ -195,8 +291,10 @@ constexpr std::array<Collective, 12> table{{
      .out_of_place = true,
      .in_place = true,
      .divides = false,
+     .has_algos = false,
      .size_is = "the array of each rank",
      .factor_text = "1",
+     .uneven_factor_text = "",
      .factor = whole,
      .extent =
          [](const Cell& c) {
@@ -206,8 +304,8 @@ constexpr std::array<Collective, 12> table{{
          [](const Cell& c) {
            return std::vector<Piece>{{0, c.count, {0, c.rank + 1, 0}}};
          },
-     .call = [](ProcessGroup& g, const Arrays& a, ReduceOp op, int,
-                const CallOptions& o) { g.scan(a.in, a.out, op, o); }},
+     .call = [](ProcessGroup& g, const Arrays& a,
+                const How& h) { g.scan(a.in, a.out, h.op, h.options); }},
     {.name = "exclusive_scan",
      .operation = Operation::exclusive_scan,
      .reduces = true,
@@ -215,8 +313,10 @@ constexpr std::array<Collective, 12> table{{
      .out_of_place = true,
      .in_place = true,
      .divides = false,
+     .has_algos = false,
      .size_is = "the array of each rank",
      .factor_text = "1",
+     .uneven_factor_text = "",
      .factor = whole,
      .extent =
          [](const Cell& c) {
@@ -226,8 +326,8 @@ constexpr std::array<Collective, 12> table{{
          [](const Cell& c) {
            return std::vector<Piece>{{0, c.count, {0, c.rank, 0}}};
          },
-     .call = [](ProcessGroup& g, const Arrays& a, ReduceOp op, int,
-                const CallOptions& o) { g.exclusive_scan(a.in, a.out, op, o); }},
+     .call = [](ProcessGroup& g, const Arrays& a,
+                const How& h) { g.exclusive_scan(a.in, a.out, h.op, h.options); }},
     {.name = "send_recv",
      .operation = Operation::send,
      .reduces = false,
@@ -235,8 +335,10 @@ constexpr std::array<Collective, 12> table{{
      .out_of_place = true,
      .in_place = false,
      .divides = false,
-     .size_is = "what each rank sends to the next and gets from the one before",
+     .has_algos = false,
+     .size_is = "sent to the next rank, received from the one before",
      .factor_text = "1",
+     .uneven_factor_text = "",
      .factor = whole,
      .extent =
          [](const Cell& c) {
@@ -247,10 +349,10 @@ constexpr std::array<Collective, 12> table{{
            return std::vector<Piece>{{0, c.count, one_rank((c.rank + c.ranks - 1) % c.ranks)}};
          },
      .call =
-         [](ProcessGroup& g, const Arrays& a, ReduceOp, int, const CallOptions& o) {
+         [](ProcessGroup& g, const Arrays& a, const How& h) {
            const int n = g.size();
-           Work receiving = g.recv_async(a.out, (g.rank() + n - 1) % n, 0, o);
-           Work sending = g.send_async(a.in, (g.rank() + 1) % n, 0, o);
+           Work receiving = g.recv_async(a.out, (g.rank() + n - 1) % n, 0, h.options);
+           Work sending = g.send_async(a.in, (g.rank() + 1) % n, 0, h.options);
            sending.wait();
            receiving.wait();
          }},
@@ -261,13 +363,14 @@ constexpr std::array<Collective, 12> table{{
      .out_of_place = false,
      .in_place = false,
      .divides = false,
+     .has_algos = false,
      .size_is = "no data; one row",
      .factor_text = "-",
+     .uneven_factor_text = "",
      .factor = whole,
      .extent = [](const Cell&) { return Extent{}; },
      .result = [](const Cell&) { return std::vector<Piece>(); },
-     .call = [](ProcessGroup& g, const Arrays&, ReduceOp, int,
-                const CallOptions& o) { g.barrier(o); }},
+     .call = [](ProcessGroup& g, const Arrays&, const How& h) { g.barrier(h.options); }},
 }};
 
 }  // namespace

@@ -5,7 +5,9 @@
 #include <string_view>
 #include <vector>
 
+#include <tutti/gather.hpp>
 #include <tutti/process_group.hpp>
+#include <tutti/row_layout.hpp>
 
 #include "pattern.hpp"
 
@@ -17,8 +19,13 @@ struct Cell {
   int ranks = 1;
   int rank = 0;
   int root = 0;
+  RowLayout blocks{};   ///< How S is cut; of no ranks where it is not.
+  bool uneven = false;  ///< The ranks' blocks are told to the call.
 
-  std::int64_t block() const noexcept { return count / ranks; }
+  std::int64_t block() const noexcept { return blocks[rank]; }
+  std::int64_t at() const noexcept { return blocks.offset(rank); }
+  Rows rows() const& noexcept { return uneven ? Rows(blocks) : Rows(); }
+  Rows rows() && = delete;
   bool is_root() const noexcept { return rank == root; }
 };
 
@@ -43,6 +50,14 @@ struct Arrays {
   TensorView out{};
 };
 
+/// How a call is made.
+struct How {
+  const Cell& cell;
+  ReduceOp op{};
+  GatherAlgo algo = GatherAlgo::native;
+  CallOptions options{};
+};
+
 /// One row per operation: everything the tool knows about it.
 struct Collective {
   std::string_view name;
@@ -51,15 +66,17 @@ struct Collective {
   bool rooted;
   bool out_of_place;
   bool in_place;
-  bool divides;  ///< S is cut into one block per rank.
+  bool divides;    ///< S is cut into one block per rank.
+  bool has_algos;  ///< GatherAlgo says how the rows travel.
   std::string_view size_is;
   std::string_view factor_text;
-  /// Bus bandwidth over algorithm bandwidth: docs/benchmarking.md derives it.
-  double (*factor)(double n);
+  std::string_view uneven_factor_text;  ///< With --counts; empty where S is not cut.
+  /// Bus bandwidth over algorithm bandwidth: docs/benchmarking.md derives it. 0 when no byte has
+  /// to cross a link.
+  double (*factor)(const Cell& cell);
   Extent (*extent)(const Cell& cell);
   std::vector<Piece> (*result)(const Cell& cell);
-  void (*call)(ProcessGroup& group, const Arrays& arrays, ReduceOp op, int root,
-               const CallOptions& options);
+  void (*call)(ProcessGroup& group, const Arrays& arrays, const How& how);
 
   bool moves_data() const noexcept { return operation != Operation::barrier; }
 };

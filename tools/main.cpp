@@ -11,6 +11,7 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include <tutti/gather.hpp>
 #include <tutti/version.hpp>
 
 #include "bench.hpp"
@@ -92,6 +93,7 @@ Exit run(int argc, char** argv) {
     return print(json ? tutti::tool::info_json() : tutti::tool::info_text());
   }
   if (command.help_sizes()) return print(tutti::tool::sizes_help());
+  if (command.list_algos()) return print(tutti::describe_gather_table());
   return run_bench(command.parse(arguments), stdout, stderr);
 }
 

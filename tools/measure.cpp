@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <deque>
 #include <numeric>
 #include <set>
 #include <span>
@@ -19,6 +20,9 @@ constexpr std::int64_t most_warmup_calls = 50;
 constexpr std::size_t median_window = 5;
 constexpr std::int64_t fewest_samples = 10;
 constexpr std::int64_t most_samples = 1'000'000;  // Of a row: 8 MB on every rank.
+/// In how many turns each of several algorithms is measured: what disturbs the machine for a
+/// while disturbs them all.
+constexpr std::int64_t turns_of_several = 8;
 
 /// What one rank found wrong in a row.
 struct Verdict {
@@ -65,27 +69,36 @@ std::chrono::nanoseconds preparation(const Cell& cell, std::size_t copies) {
 /// The calls of one row on one rank.
 class Calls {
  public:
-  Calls(ProcessGroup& group, const Block& block, const Cell& cell, std::vector<Buffers> sets,
-        const Timing& timing, Position& position)
+  Calls(ProcessGroup& group, const Block& block, const Cell& cell, const Key& key, GatherAlgo algo,
+        std::span<const Buffers> sets, const Timing& timing, Position& position)
       : group_(group),
         collective_(*block.collective),
         cell_(cell),
-        sets_(std::move(sets)),
+        key_(key),
+        how_{cell_,
+             block.op == ReduceOp::Kind::premul_sum
+                 ? ReduceOp::premul(Pattern::scale_of(cell.rank))
+                 : ReduceOp{block.op.value_or(ReduceOp::Kind::sum)},
+             algo,
+             {.integer_avg = IntegerAvg::truncate}},
+        sets_(sets),
         timing_(timing),
         position_(position),
         pattern_(block.dtype, block.op, cell.ranks, timing.seed),
         pieces_(collective_.result(cell)),
-        width_(size_of(block.dtype)) {
-    op_ = block.op == ReduceOp::Kind::premul_sum ? ReduceOp::premul(Pattern::scale_of(cell.rank))
-                                                 : ReduceOp{block.op.value_or(ReduceOp::Kind::sum)};
-    options_.integer_avg = IntegerAvg::truncate;
-    patience_ = Deadline::saturate(std::chrono::duration<double, std::nano>(timing.timeout) +
-                                   preparation(cell, sets_.size()));
+        width_(size_of(block.dtype)),
+        patience_(Deadline::saturate(std::chrono::duration<double, std::nano>(timing.timeout) +
+                                     preparation(cell, sets_.size()))) {
     for (const Buffers& set : sets_) prepare(set);
   }
+  Calls(const Calls&) = delete;
+  Calls& operator=(const Calls&) = delete;
+  const Key& key() const noexcept { return key_; }
+  GatherAlgo algo() const noexcept { return how_.algo; }
 
   /// One call on fresh data, outside of the timing.
   void check_once() {
+    position_.key = key_;
     meet();
     call(sets_.front());
     inspect(sets_.front());
@@ -95,12 +108,14 @@ class Calls {
   void run(std::span<std::int64_t> ns, bool counted) {
     const bool each_checked = timing_.check == Check::all && collective_.moves_data();
     const bool latency = timing_.mode == Mode::latency;
+    position_.key = key_;
+    position_.iteration = -1;
     meet();
     auto before = Clock::now();
     for (std::int64_t& sample : ns) {
       const Buffers& set = sets_[next_set_];
       next_set_ = next_set_ + 1 == sets_.size() ? 0 : next_set_ + 1;
-      if (counted) ++position_.iteration;
+      if (counted) position_.iteration = counted_++;
       if (each_checked) {
         prepare(set);
         meet();
@@ -132,7 +147,7 @@ class Calls {
       pattern_.fill(const_cast<void*>(in.data), in.shape.numel(), cell_.rank, 0);
   }
 
-  void call(const Buffers& set) { collective_.call(group_, set.arrays, op_, cell_.root, options_); }
+  void call(const Buffers& set) { collective_.call(group_, set.arrays, how_); }
 
   void inspect(const Buffers& set) {
     const auto* out = static_cast<const std::byte*>(set.arrays.out.data);
@@ -152,16 +167,17 @@ class Calls {
   ProcessGroup& group_;
   const Collective& collective_;
   Cell cell_;
-  std::vector<Buffers> sets_;
+  Key key_;
+  How how_;
+  std::span<const Buffers> sets_;
   const Timing& timing_;
   Position& position_;
   Pattern pattern_;
   std::vector<Piece> pieces_;
   std::size_t width_;
-  ReduceOp op_{};
-  CallOptions options_{};
-  std::chrono::nanoseconds patience_{};
+  std::chrono::nanoseconds patience_;
   std::size_t next_set_ = 0;
+  std::int64_t counted_ = 0;
   Verdict verdict_{};
 };
 
@@ -188,37 +204,62 @@ std::int64_t warm_up(ProcessGroup& group, Calls& calls, const Timing& timing) {
   return std::ssize(times);
 }
 
-/// The durations of the counted calls. They come in rounds, each at most ten times as long as all
-/// before it, so that a wrong guess about a call's duration costs little.
-std::vector<std::int64_t> sample(ProcessGroup& group, Calls& calls, const Timing& timing) {
-  std::vector<std::int64_t> ns;
-  const auto more = [&](std::int64_t n) {
-    const std::size_t done = ns.size();
+/// The durations of the counted calls of one row, taken in turns with those of other rows.
+class Samples {
+ public:
+  Samples(ProcessGroup& group, Calls& calls, const Timing& timing, std::int64_t turns)
+      : group_(group), calls_(calls), timing_(timing), turns_(turns) {}
+
+  /// The next turn: its share of the iterations, or of the time.
+  void take() {
+    const std::int64_t turn = ++taken_;
+    if (timing_.iters)
+      more(*timing_.iters * turn / turns_ - std::ssize(ns_));
+    else
+      spend(static_cast<double>(timing_.min_time.count()) * static_cast<double>(turn) /
+            static_cast<double>(turns_));
+  }
+  const std::vector<std::int64_t>& ns() const noexcept { return ns_; }
+
+ private:
+  void more(std::int64_t n) {
+    const std::size_t done = ns_.size();
     // Filled, not only reserved: the loop must not meet fresh pages.
-    ns.resize(done + static_cast<std::size_t>(n));
-    calls.run(std::span(ns).subspan(done), true);
-  };
-  if (timing.iters) {
-    more(*timing.iters);
-    return ns;
+    ns_.resize(done + static_cast<std::size_t>(n));
+    const auto fresh = std::span(ns_).subspan(done);
+    if (n != 0) calls_.run(fresh, true);
+    spent_ += std::accumulate(fresh.begin(), fresh.end(), std::int64_t{0});
   }
-  more(fewest_samples);
-  while (true) {
-    const auto done = std::ssize(ns);
-    const auto spent = static_cast<double>(std::accumulate(ns.begin(), ns.end(), std::int64_t{0}));
-    const double left = static_cast<double>(timing.min_time.count()) - spent;
-    std::int64_t next = 0;
-    if (left > 0 && done < most_samples) {
-      const double mean = std::max(spent / static_cast<double>(done), 1.0);
-      next = static_cast<std::int64_t>(
-          std::min(std::ceil(left / mean), 10.0 * static_cast<double>(done)));
-      next = std::clamp<std::int64_t>(next, 1, most_samples - done);
+
+  /// Calls until `target_ns` is spent in all. They come in rounds, each at most ten times as long
+  /// as all before it, so that a wrong guess about a call's duration costs little.
+  void spend(double target_ns) {
+    if (ns_.empty()) more(fewest_samples);
+    while (true) {
+      const auto done = std::ssize(ns_);
+      const auto spent = static_cast<double>(spent_);
+      const double left = target_ns - spent;
+      std::int64_t next = 0;
+      if (left > 0 && done < most_samples) {
+        const double mean = std::max(spent / static_cast<double>(done), 1.0);
+        next = static_cast<std::int64_t>(
+            std::min(std::ceil(left / mean), 10.0 * static_cast<double>(done)));
+        next = std::clamp<std::int64_t>(next, 1, most_samples - done);
+      }
+      next = agree(group_, next);
+      if (next == 0) return;
+      more(next);
     }
-    next = agree(group, next);
-    if (next == 0) return ns;
-    more(next);
   }
-}
+
+  ProcessGroup& group_;
+  Calls& calls_;
+  const Timing& timing_;
+  std::int64_t turns_;
+  std::int64_t taken_ = 0;
+  std::int64_t spent_ = 0;
+  std::vector<std::int64_t> ns_{};
+};
 
 /// Combines the ranks' times of every iteration; the result is rank 0's.
 std::vector<double> combine(ProcessGroup& group, const std::vector<double>& own, RankAgg agg) {
@@ -242,19 +283,69 @@ void set_flags(Row& row, const std::vector<double>& samples, const std::vector<d
 }
 
 /// How many sets of buffers --cold rotates over; the same on every rank.
-std::size_t copies_for(const Block& block, const Cell& cell, const Timing& timing, bool& capped) {
+std::size_t copies_for(const Block& block, int ranks, std::int64_t bytes, const Timing& timing,
+                       bool& capped) {
   capped = false;
   if (timing.cold_bytes == 0 || !block.collective->moves_data()) return 1;
-  Cell largest = cell;
-  largest.rank = std::max(cell.root, 0);
-  const std::size_t each =
-      std::max<std::size_t>(Workspace::footprint(block.collective->extent(largest), block.dtype,
-                                                 block.place == Place::in),
-                            4096);
+  const std::size_t each = std::max<std::size_t>(block.footprint(ranks, bytes), 4096);
   const std::size_t wanted = timing.cold_bytes / each + 2;
   const std::size_t possible = std::max<std::size_t>(timing.cold_limit_bytes / each, 1);
   capped = possible < wanted;
   return std::min(wanted, possible);
+}
+
+/// What was counted, combined over the ranks. Collective; the row is rank 0's.
+Row conclude(ProcessGroup& group, Control& control, const Block& block, const Cell& cell,
+             const Calls& calls, const std::vector<std::int64_t>& ns, const Timing& timing) {
+  std::vector<double> own_us;
+  own_us.reserve(ns.size());
+  for (const std::int64_t n : ns) own_us.push_back(static_cast<double>(n) * 1e-3);
+  const std::array<double, 1> own_mean{summarize(own_us).mean};
+  std::vector<double> means(static_cast<std::size_t>(group.size()));
+  group.gather(own_mean, means, 0);
+  std::vector<double> samples = combine(group, own_us, timing.rank_agg);
+  const std::vector<std::string> verdicts = control.collect(to_text(calls.verdict()));
+
+  Row row;
+  if (group.rank() != 0) return row;
+  const bool moves = block.collective->moves_data();
+  row.key = calls.key();
+  row.bytes = cell.count * static_cast<std::int64_t>(size_of(block.dtype));
+  row.count = cell.count;
+  row.ranks = group.size();
+  if (cell.uneven) row.counts.assign(cell.blocks.counts().begin(), cell.blocks.counts().end());
+  row.algo = calls.algo();
+  row.time_us = summarize(samples);
+  std::vector<double> sorted = samples;
+  std::sort(sorted.begin(), sorted.end());
+  std::set<double> wanted(timing.percentiles.begin(), timing.percentiles.end());
+  wanted.insert({50, 90, 99});
+  for (const double p : wanted) row.percentiles_us[p] = percentile(sorted, p);
+  row.rank_mean_us = means;
+  row.slowest_rank = static_cast<int>(std::max_element(means.begin(), means.end()) - means.begin());
+  if (moves) {
+    const double mean_us =
+        std::accumulate(means.begin(), means.end(), 0.0) / static_cast<double>(means.size());
+    row.algbw = mean_us > 0 ? static_cast<double>(row.bytes) / mean_us * 1e-3 : 0;
+    const double factor = group.size() > 1 ? block.collective->factor(cell) : 0;
+    if (factor > 0) row.busbw = *row.algbw * factor;
+  }
+  if (moves && timing.check != Check::none) {
+    row.wrong = 0;
+    for (const std::string& text : verdicts) {
+      const Verdict verdict = verdict_from(text);
+      if (*row.wrong == 0) row.first_wrong = verdict.first;
+      *row.wrong += verdict.wrong;
+    }
+  }
+  set_flags(row, samples, sorted);
+  if (timing.keep_samples) row.samples_us = std::move(samples);
+  return row;
+}
+
+GatherAlgo resolve(GatherAlgo asked, const ProcessGroup& group, const Cell& cell, DType dtype) {
+  if (asked != GatherAlgo::automatic) return asked;
+  return choose_gather_algo(group, cell.blocks, size_of(dtype));
 }
 
 }  // namespace
@@ -265,65 +356,48 @@ std::int64_t agree(ProcessGroup& group, std::int64_t rank0_decision) {
   return decision[0];
 }
 
-Row measure(ProcessGroup& group, Control& control, Workspace& workspace, const Block& block,
-            std::int64_t bytes, const Timing& timing, Position& position) {
+std::vector<Row> measure(ProcessGroup& group, Control& control, Workspace& workspace,
+                         const Block& block, std::int64_t bytes, const Timing& timing,
+                         Position& position) {
   const Cell cell = block.cell(group.size(), group.rank(), bytes);
   position = {block.key(), bytes, -1};
   bool capped = false;
-  const std::size_t copies = copies_for(block, cell, timing, capped);
-  Calls calls(group, block, cell,
-              workspace.lay_out(block.collective->extent(cell), block.dtype,
-                                block.place == Place::in, copies),
-              timing, position);
-
+  const std::size_t copies = copies_for(block, group.size(), bytes, timing, capped);
+  const std::vector<Buffers> sets = workspace.lay_out(block.collective->extent(cell), block.dtype,
+                                                      block.place == Place::in, copies);
   const bool checked = timing.check != Check::none && block.collective->moves_data();
-  if (checked) calls.check_once();
-  const std::int64_t warmup_calls = warm_up(group, calls, timing);
-  const std::vector<std::int64_t> ns = sample(group, calls, timing);
 
-  std::vector<double> own_us;
-  own_us.reserve(ns.size());
-  for (const std::int64_t n : ns) own_us.push_back(static_cast<double>(n) * 1e-3);
-  const std::array<double, 1> own_mean{summarize(own_us).mean};
-  std::vector<double> means(static_cast<std::size_t>(group.size()));
-  group.gather(own_mean, means, 0);
-  std::vector<double> samples = combine(group, own_us, timing.rank_agg);
-  const std::vector<std::string> verdicts = control.collect(to_text(calls.verdict()));
+  std::vector<Key> keys{block.key()};
+  if (block.algos.size() > 1) keys.assign(block.algos.size(), block.key());
+  const auto n = std::ssize(keys);
+  std::deque<Calls> calls;  // They stay where they are.
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (!block.algos.empty()) keys[i].algo = block.algos[i];
+    const GatherAlgo algo =
+        resolve(keys[i].algo.value_or(GatherAlgo::native), group, cell, block.dtype);
+    // They share the arrays: prepared by each, and checked before the next one is prepared.
+    calls.emplace_back(group, block, cell, keys[i], algo, sets, timing, position);
+    if (checked) calls.back().check_once();
+  }
+  std::vector<std::int64_t> warmup_calls;
+  for (Calls& each : calls) warmup_calls.push_back(warm_up(group, each, timing));
+
+  const std::int64_t turns = n == 1 ? 1 : turns_of_several;
+  std::vector<Samples> samples;
+  for (Calls& each : calls) samples.emplace_back(group, each, timing, turns);
+  for (std::int64_t turn = 0; turn < turns; ++turn)
+    for (std::int64_t i = 0; i < n; ++i)  // Nobody always follows the same one.
+      samples[static_cast<std::size_t>((turn + i) % n)].take();
+
+  std::vector<Row> rows;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    Row row = conclude(group, control, block, cell, calls[i], samples[i].ns(), timing);
+    row.warmup_calls = warmup_calls[i];
+    if (capped) row.flags.push_back(Flag::capped_mem);
+    rows.push_back(std::move(row));
+  }
   position = {};
-
-  Row row;
-  if (group.rank() != 0) return row;
-  row.key = block.key();
-  row.bytes = bytes;
-  row.count = block.collective->moves_data() ? cell.count : 0;
-  row.ranks = group.size();
-  row.warmup_calls = warmup_calls;
-  row.time_us = summarize(samples);
-  std::vector<double> sorted = samples;
-  std::sort(sorted.begin(), sorted.end());
-  std::set<double> wanted(timing.percentiles.begin(), timing.percentiles.end());
-  wanted.insert({50, 90, 99});
-  for (const double p : wanted) row.percentiles_us[p] = percentile(sorted, p);
-  row.rank_mean_us = means;
-  row.slowest_rank = static_cast<int>(std::max_element(means.begin(), means.end()) - means.begin());
-  if (block.collective->moves_data()) {
-    const double mean_us =
-        std::accumulate(means.begin(), means.end(), 0.0) / static_cast<double>(means.size());
-    row.algbw = mean_us > 0 ? static_cast<double>(bytes) / mean_us * 1e-3 : 0;
-    if (group.size() > 1) row.busbw = *row.algbw * block.collective->factor(group.size());
-  }
-  if (checked) {
-    row.wrong = 0;
-    for (const std::string& text : verdicts) {
-      const Verdict verdict = verdict_from(text);
-      if (*row.wrong == 0) row.first_wrong = verdict.first;
-      *row.wrong += verdict.wrong;
-    }
-  }
-  set_flags(row, samples, sorted);
-  if (capped) row.flags.push_back(Flag::capped_mem);
-  if (timing.keep_samples) row.samples_us = std::move(samples);
-  return row;
+  return rows;
 }
 
 }  // namespace tutti::tool

@@ -43,8 +43,10 @@ struct Position {
 /// Tells all ranks what rank 0 decided.
 std::int64_t agree(ProcessGroup& group, std::int64_t rank0_decision);
 
-/// Measures one size of a block, on every rank at once. The row is filled in on rank 0.
-Row measure(ProcessGroup& group, Control& control, Workspace& workspace, const Block& block,
-            std::int64_t bytes, const Timing& timing, Position& position);
+/// Measures one size of a block, on every rank at once: a row for each algorithm, all of them
+/// before the turns of any has ended. The rows are filled in on rank 0.
+std::vector<Row> measure(ProcessGroup& group, Control& control, Workspace& workspace,
+                         const Block& block, std::int64_t bytes, const Timing& timing,
+                         Position& position);
 
 }  // namespace tutti::tool

@@ -59,6 +59,7 @@ void add_key(Json& json, const Key& key) {
   json["op"] = name_or_null(key.op);
   json["place"] = name_or_null(key.place);
   json["root"] = or_null(key.root);
+  json["layout"] = key.counts.empty() ? Json(nullptr) : Json(key.counts);
 }
 
 Json world_json(const World& world) {
@@ -80,6 +81,11 @@ Json world_json(const World& world) {
 
 Json config_json(const BenchOptions& options) {
   const Timing& timing = options.timing;
+  const Request& request = options.request;
+  Json counts = Json::array();
+  for (const Counts& each : request.counts.values) counts.push_back(each.name());
+  Json algos = Json::array();
+  for (const GatherAlgo algo : request.algos.values) algos.push_back(option_name(algo));
   return {{"units", "GB=1e9,time=us"},
           {"mode", name_of_mode(timing.mode)},
           {"min_time_s", seconds(timing.min_time)},
@@ -87,7 +93,9 @@ Json config_json(const BenchOptions& options) {
           {"warmup", or_auto(timing.warmup)},
           {"max_total_s", seconds(options.max_total)},
           {"timeout_s", seconds(options.timeout)},
-          {"order", options.request.order == Order::size ? "size" : "random"},
+          {"counts", std::move(counts)},
+          {"algos", std::move(algos)},
+          {"order", request.order == Order::size ? "size" : "random"},
           {"cold", options.cold},
           {"rank_agg", name_of_agg(timing.rank_agg)},
           {"percentiles", timing.percentiles},
@@ -104,7 +112,8 @@ Json row_json(const Row& row, bool with_samples) {
 
   Json json;
   add_key(json, row.key);
-  json["algo"] = "native";
+  json["counts"] = row.counts.empty() ? Json(nullptr) : Json(row.counts);
+  json["algo"] = tutti::name_of(row.algo);
   json["bytes"] = row.bytes;
   json["count"] = row.count;
   json["ranks"] = row.ranks;
@@ -159,6 +168,7 @@ Json to_json(const Record& record, const BenchOptions& options) {
   for (const KeyedFit& fit : record.fits) {
     Json entry;
     add_key(entry, fit.key);
+    entry["algo"] = fit.key.algo ? Json(option_name(*fit.key.algo)) : Json(nullptr);
     entry["alpha_us"] = fit.fit.alpha_us;
     entry["beta_GBps"] = fit.fit.beta_gbps;
     entry["n_half_bytes"] = fit.fit.n_half_bytes;

@@ -1,6 +1,7 @@
 #include "output_markdown.hpp"
 
 #include <algorithm>
+#include <span>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -17,8 +18,9 @@ std::string line(const std::vector<std::string>& cells) {
   return fmt::format("| {} |\n", fmt::join(cells, " | "));
 }
 
-std::string header(const std::vector<double>& percentiles) {
+std::string header(const std::vector<double>& percentiles, bool several_algos) {
   std::vector<std::string> names{"size"};
+  if (several_algos) names.emplace_back("algorithm");
   for (const double p : percentiles) names.push_back(fmt::format("p{:g} µs", p));
   for (const char* name : {"max µs", "algbw GB/s", "busbw GB/s", "check", "iterations", "flags"})
     names.emplace_back(name);
@@ -27,8 +29,9 @@ std::string header(const std::vector<double>& percentiles) {
   return line(names) + line(rules);
 }
 
-std::string cells(const Row& row, const std::vector<double>& percentiles) {
+std::string cells(const Row& row, const std::vector<double>& percentiles, bool several_algos) {
   std::vector<std::string> cells{row.algbw ? format_bytes(row.bytes) : "-"};
+  if (several_algos) cells.emplace_back(tutti::name_of(row.algo));
   for (const double p : percentiles) cells.push_back(format_us(row.percentiles_us.at(p)));
   cells.push_back(format_us(row.time_us.max));
   cells.push_back(format_gbps(row.algbw));
@@ -54,13 +57,25 @@ std::string to_markdown(const Record& record, const std::vector<double>& percent
 
   std::vector<Row> rows = record.rows;
   for (auto first = rows.begin(); first != rows.end();) {
+    const Key sweep = first->key.sweep();
     const auto last =
-        std::find_if(first, rows.end(), [&](const Row& row) { return row.key != first->key; });
-    std::sort(first, last, [](const Row& a, const Row& b) { return a.bytes < b.bytes; });
-    text += fmt::format("\n## {}\n\n{}", title(first->key), header(percentiles));
-    for (auto row = first; row != last; ++row) text += cells(*row, percentiles);
+        std::find_if(first, rows.end(), [&](const Row& row) { return row.key.sweep() != sweep; });
+    const bool several =
+        std::any_of(first, last, [&](const Row& r) { return r.key != first->key; });
+    // Stable: the algorithms of a size keep their order.
+    std::stable_sort(first, last, [](const Row& a, const Row& b) { return a.bytes < b.bytes; });
+    text += fmt::format("\n## {}\n\n{}", title(several ? sweep : first->key),
+                        header(percentiles, several));
+    for (auto row = first; row != last; ++row) text += cells(*row, percentiles, several);
+    if (several)
+      text += fmt::format("\nfastest: {}\n", describe_fastest(std::span(first, last)));
+    else if (first->key.algo == GatherAlgo::automatic)
+      text += fmt::format("\nalgo {} (auto)\n", describe_choice(std::span(first, last)));
     for (const KeyedFit& fit : record.fits)
-      if (fit.key == first->key) text += fmt::format("\n{}\n", describe_fit(fit.fit));
+      if (fit.key.sweep() == sweep)
+        text +=
+            fmt::format("\n{}{}\n", several ? fmt::format("{}: ", option_name(*fit.key.algo)) : "",
+                        describe_fit(fit.fit));
     first = last;
   }
   return text;

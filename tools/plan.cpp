@@ -1,6 +1,8 @@
 #include "plan.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <limits>
 #include <map>
 #include <random>
 
@@ -8,6 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "exit_code.hpp"
+#include "output_table.hpp"
 #include "text.hpp"
 #include "workspace.hpp"
 
@@ -20,7 +23,7 @@ constexpr std::string_view default_sizes = "8:16M:x8";
 /// Bytes that S must be a multiple of.
 std::int64_t granularity(const Block& block, int ranks) {
   const auto width = static_cast<std::int64_t>(size_of(block.dtype));
-  return block.collective->divides ? width * ranks : width;
+  return block.counts && block.counts->is_even() ? width * ranks : width;
 }
 
 std::int64_t explicit_bytes(const Size& size, const Block& block, int ranks) {
@@ -93,6 +96,10 @@ void check_options_have_use(const Request& request) {
   if (request.dtypes.given && !moves) refuse("--dtype: barrier moves no data; leave it out");
   if (!request.sizes.empty() && !moves) refuse("--sizes: barrier moves no data; leave it out");
   if (request.places.given && !moves) refuse("--place: barrier moves no data; leave it out");
+  if (request.counts.given && !any([](const Collective* c) { return c->divides; }))
+    refuse("--counts: none of the chosen collectives cuts S into blocks; leave it out");
+  if (request.algos.given && !any([](const Collective* c) { return c->has_algos; }))
+    refuse("--algo: only all_gather and all_gather_rows have algorithms; leave it out");
 }
 
 std::vector<std::optional<Place>> block_places(const Request& request,
@@ -108,6 +115,25 @@ std::vector<std::optional<Place>> block_places(const Request& request,
     places.push_back(Place::in);
   return places;
 }
+
+std::vector<std::optional<Counts>> block_counts(const Request& request,
+                                                const Collective& collective) {
+  if (!collective.divides) return {std::nullopt};
+  return {request.counts.values.begin(), request.counts.values.end()};
+}
+
+/// FNV-1a (Fowler, Noll, Vo): draft-eastlake-fnv.
+class Hash {
+ public:
+  void add(std::string_view text) {
+    for (const char c : text) value_ = (value_ ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
+  }
+  void add(std::int64_t number) { add(fmt::format(" {}", number)); }
+  std::int64_t value() const { return std::bit_cast<std::int64_t>(value_); }
+
+ private:
+  std::uint64_t value_ = 0xcbf29ce484222325U;
+};
 
 /// What does not exist and was asked for only through "all": one note in total.
 class LeftOut {
@@ -138,17 +164,51 @@ Key Block::key() const {
   key.op = op;
   key.place = place;
   key.root = root;
+  if (counts) key.counts = counts->name();
+  if (algos.size() == 1) key.algo = algos.front();
   return key;
 }
 
-Cell Block::cell(int ranks, int rank, std::int64_t size_bytes) const noexcept {
-  return {size_bytes / static_cast<std::int64_t>(size_of(dtype)), ranks, rank, root.value_or(-1)};
+std::int64_t Block::rows() const noexcept {
+  return std::ssize(bytes) * std::max<std::int64_t>(1, std::ssize(algos));
+}
+
+Cell Block::cell(int ranks, int rank, std::int64_t size_bytes) const {
+  Cell cell{size_bytes / static_cast<std::int64_t>(size_of(dtype)), ranks, rank, root.value_or(-1)};
+  if (counts) {
+    cell.blocks = counts->cut(cell.count, ranks);
+    cell.uneven = !counts->is_even();
+  }
+  return cell;
+}
+
+std::size_t Block::footprint(int ranks, std::int64_t size_bytes) const {
+  Cell each = cell(ranks, 0, size_bytes);
+  std::size_t most = 0;
+  for (; each.rank < ranks; ++each.rank)
+    most =
+        std::max(most, Workspace::footprint(collective->extent(each), dtype, place == Place::in));
+  return most;
 }
 
 std::int64_t Plan::rows() const noexcept {
   std::int64_t rows = 0;
-  for (const Block& block : blocks) rows += std::ssize(block.bytes);
+  for (const Block& block : blocks) rows += block.rows();
   return rows;
+}
+
+std::int64_t Plan::fingerprint(int ranks) const {
+  Hash hash;
+  for (const Block& block : blocks) {
+    hash.add(title(block.key()));
+    for (const GatherAlgo algo : block.algos) hash.add(static_cast<std::int64_t>(algo));
+    for (const std::int64_t size : block.bytes) {
+      hash.add(size);
+      const Cell cell = block.cell(ranks, 0, size);
+      for (const std::int64_t count : cell.blocks.counts()) hash.add(count);
+    }
+  }
+  return hash.value();
 }
 
 Plan make_plan(const Request& request, int ranks) {
@@ -187,10 +247,14 @@ Plan make_plan(const Request& request, int ranks) {
         }
         for (const int root : roots) {
           for (const auto& place : places) {
-            Block block{collective, dtype, op, std::nullopt, place, {}};
-            if (collective->rooted) block.root = root;
-            block.bytes = block_sizes(request, block, ranks);
-            plan.blocks.push_back(std::move(block));
+            for (const auto& counts : block_counts(request, *collective)) {
+              Block block{collective, dtype, op, std::nullopt, place, counts, {}, {}};
+              if (collective->rooted) block.root = root;
+              if (collective->has_algos) block.algos = request.algos.values;
+              block.bytes = block_sizes(request, block, ranks);
+              if (counts) (void)counts->cut(1, ranks);  // Refused now or never.
+              plan.blocks.push_back(std::move(block));
+            }
           }
           if (!collective->rooted) break;
         }
@@ -204,15 +268,26 @@ Plan make_plan(const Request& request, int ranks) {
   return plan;
 }
 
+namespace {
+
+/// What GatherAlgo::padded takes for itself on each rank.
+std::size_t padding(const Block& block, int ranks, std::int64_t size_bytes) {
+  if (std::find(block.algos.begin(), block.algos.end(), GatherAlgo::padded) == block.algos.end())
+    return 0;
+  const std::int64_t most = block.cell(ranks, 0, size_bytes).blocks.max();
+  return static_cast<std::size_t>(most * (ranks + 1)) * size_of(block.dtype);
+}
+
+}  // namespace
+
 void check_memory(const Plan& plan, int ranks, int local_ranks, std::int64_t free_bytes) {
   for (const Block& block : plan.blocks) {
     for (const std::int64_t bytes : block.bytes) {
-      const Cell cell = block.cell(ranks, block.root.value_or(0), bytes);
-      // A size beyond all memory could overflow the footprint.
-      const bool fits =
-          bytes <= free_bytes && Workspace::footprint(block.collective->extent(cell), block.dtype,
-                                                      block.place == Place::in) <=
-                                     static_cast<std::size_t>(free_bytes / local_ranks);
+      // A size beyond all memory could overflow the footprint; all_to_all may bring S from each.
+      const bool fits = bytes <= free_bytes &&
+                        bytes <= std::numeric_limits<std::int64_t>::max() / (8 * ranks) &&
+                        block.footprint(ranks, bytes) + padding(block, ranks, bytes) <=
+                            static_cast<std::size_t>(free_bytes / local_ranks);
       if (!fits)
         refuse(
             "size {}: the arrays of {} for {} rank{} do not fit into the {} that are free; use "

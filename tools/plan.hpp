@@ -10,6 +10,7 @@
 #include <tutti/reduce_op.hpp>
 
 #include "collectives.hpp"
+#include "counts.hpp"
 #include "record.hpp"
 #include "sizes.hpp"
 
@@ -26,12 +27,13 @@ struct Choice {
 };
 
 /// What the user asked for.
-
 struct Request {
   Choice<const Collective*> collectives{};
   Choice<DType> dtypes{};
   Choice<ReduceOp::Kind> ops{};
   Choice<Place> places{};
+  Choice<Counts> counts{{Counts()}, false, false};
+  Choice<GatherAlgo> algos{{GatherAlgo::automatic}, false, false};
   std::vector<Size> sizes{};  ///< Empty: the default sweep.
   std::optional<int> root{};  ///< Empty: 0.
   bool all_roots = false;
@@ -39,23 +41,33 @@ struct Request {
   std::uint64_t seed = 0;
 };
 
-/// One sweep: sizes of the same call.
+/// One sweep: sizes of the same call, each with all algorithms in turns.
 struct Block {
   const Collective* collective = nullptr;
   DType dtype = DType::f32;
   std::optional<ReduceOp::Kind> op{};
   std::optional<int> root{};
   std::optional<Place> place{};
+  std::optional<Counts> counts{};     ///< Empty where S is not cut.
+  std::vector<GatherAlgo> algos{};    ///< Empty where there is one way only.
   std::vector<std::int64_t> bytes{};  ///< In the order in which they are measured.
 
+  /// Of its rows; with several algorithms they have those in addition.
   Key key() const;
-  Cell cell(int ranks, int rank, std::int64_t size_bytes) const noexcept;
+  std::int64_t rows() const noexcept;
+  /// @throws Failure usage when so many ranks cannot be laid out as `counts` says.
+  Cell cell(int ranks, int rank, std::int64_t size_bytes) const;
+  /// The most that a rank needs for the arrays of this size.
+  std::size_t footprint(int ranks, std::int64_t size_bytes) const;
 };
 
 struct Plan {
   std::vector<Block> blocks{};
   std::vector<std::string> notes{};  ///< What was left out.
   std::int64_t rows() const noexcept;
+  /// Of everything that has to be the same on every rank: options, or a file that --counts names,
+  /// may differ between hosts.
+  std::int64_t fingerprint(int ranks) const;
 };
 
 /// The same on every rank.

@@ -92,11 +92,12 @@ std::vector<Buffers> Workspace::lay_out(const Extent& extent, DType dtype, bool 
       return buffer.data() + (in_place ? static_cast<std::size_t>(at) * width : 0);
     };
     const Device device = memory_->device();
-    if (extent.in != 0)
-      set.arrays.in = ConstTensorView(place(in_place ? set.out : set.in, extent.in_at), dtype,
-                                      Shape{extent.in}, device);
-    if (extent.out != 0)
-      set.arrays.out = TensorView(place(set.out, extent.out_at), dtype, Shape{extent.out}, device);
+    // An empty array has a dtype all the same: with uneven blocks it takes part.
+    set.arrays.in =
+        ConstTensorView(extent.in == 0 ? nullptr : place(in_place ? set.out : set.in, extent.in_at),
+                        dtype, Shape{extent.in}, device);
+    set.arrays.out = TensorView(extent.out == 0 ? nullptr : place(set.out, extent.out_at), dtype,
+                                Shape{extent.out}, device);
     slot += stride;
   }
   return sets;

@@ -437,6 +437,125 @@ TEST(Bench, ColdRotatesOverSeveralBuffers) {
   EXPECT_EQ(seen->size(), 11U);  // One of warm-up, ten counted; the first check used the first.
 }
 
+/// all_gather of 1 KiB with uneven blocks; whatever rank 1 does goes through `change`.
+BenchOptions uneven(const char* name, std::vector<GatherAlgo> algos,
+                    const Changed::Change& change) {
+  BenchOptions options = two_ranks(1, {});
+  options.ranks = 3;
+  options.request.collectives.values = {find_collective(name)};
+  options.request.counts = {{Counts::parse("linear")}, false, true};
+  options.request.algos = {std::move(algos), false, true};
+  options.decorate = [change](int rank, std::unique_ptr<Backend> inner) {
+    if (rank != 1) return inner;
+    return std::unique_ptr<Backend>(std::make_unique<Changed>(std::move(inner), change));
+  };
+  return options;
+}
+
+Work unchanged(std::span<const Op> ops, const Call& call, const Changed::Real& real) {
+  return real(ops, call);
+}
+
+const std::vector<GatherAlgo> all_algos{GatherAlgo::native, GatherAlgo::direct, GatherAlgo::ring,
+                                        GatherAlgo::padded, GatherAlgo::broadcasts};
+
+TEST(Bench, EveryAlgorithmHasARowOfItsOwnForEachSize) {
+  BenchOptions options = uneven("all_gather", all_algos, unchanged);
+  options.request.sizes = parse_sizes("1K,64K");
+  const Result r = run(options);
+  EXPECT_EQ(r.code, Exit::ok) << r.err;
+  ASSERT_EQ(r.json.at("results").size(), 10U);
+  for (std::size_t i = 0; i < 10; ++i) {
+    const Json& row = r.json.at("results").at(i);
+    EXPECT_EQ(row.at("algo"), std::string(name_of(all_algos[i % 5])));
+    EXPECT_EQ(row.at("bytes"), i < 5 ? 1024 : 65536);
+    EXPECT_EQ(row.at("wrong"), 0);
+    EXPECT_EQ(row.at("time_us").at("n"), 10);
+    EXPECT_EQ(row.at("layout"), "linear");
+  }
+  EXPECT_EQ(r.row().at("counts"), Json({42, 86, 128}));
+}
+
+/// What one algorithm left in the arrays does not pass for the work of the next one.
+TEST(Bench, AnAlgorithmThatWritesNothingIsWrongAfterOneThatIsRight) {
+  const Result r = run(uneven("all_gather", {GatherAlgo::direct, GatherAlgo::native},
+                              [](auto ops, const Call& call, const auto& real) {
+                                if (ops.front().kind != Operation::all_gather)
+                                  return real(ops, call);
+                                std::vector<std::byte> before(ops.front().out.bytes());
+                                std::memcpy(before.data(), out_bytes(ops), before.size());
+                                Work work = real(ops, call);
+                                std::memcpy(out_bytes(ops), before.data(), before.size());
+                                return work;
+                              }));
+  EXPECT_EQ(r.code, Exit::wrong_data);
+  ASSERT_EQ(r.json.at("results").size(), 2U);
+  EXPECT_EQ(r.json.at("results").at(0).at("wrong"), 0);
+  EXPECT_EQ(r.json.at("results").at(1).at("wrong"), 256);
+  EXPECT_EQ(r.json.at("results").at(1).at("first_wrong").at("rank"), 1);
+}
+
+TEST(Bench, AWrongByteInAnotherRanksBlockIsSeen) {
+  for (const char* name : {"all_gather", "all_gather_rows"}) {
+    BenchOptions options =
+        uneven(name, {GatherAlgo::native}, [](auto ops, const Call& call, const auto& real) {
+          Work work = real(ops, call);
+          if (ops.front().kind == Operation::all_gather) out_bytes(ops)[0] ^= std::byte{1};
+          return work;
+        });
+    options.request.sizes = parse_sizes("1M");  // More than comes along with an announcement.
+    const Result r = run(options);
+    EXPECT_EQ(r.code, Exit::wrong_data) << name << r.err;
+    EXPECT_EQ(r.row().at("wrong"), 1) << name;
+    EXPECT_EQ(r.row().at("first_wrong").at("index"), 0) << name;
+  }
+}
+
+TEST(Bench, AutoSaysWhatItChose) {
+  BenchOptions options = uneven("all_gather", {GatherAlgo::automatic}, unchanged);
+  const Result r = run(options);
+  EXPECT_EQ(r.row().at("algo"), "native");
+  EXPECT_EQ(r.json.at("config").at("algos").at(0), "auto");
+  options.format = Format::table;
+  EXPECT_TRUE(contains(output_of(options), "\n  algo native (auto)\n")) << output_of(options);
+}
+
+TEST(Bench, AnAlgorithmThatTheBackendCannotCarryIsUnavailableOrLeftOutOfAll) {
+  class NoPairs final : public Backend {
+   public:
+    explicit NoPairs(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
+    bool supports(Operation o, DType d, ReduceOp::Kind k) const noexcept override {
+      return !is_point_to_point(o) && inner_->supports(o, d, k);
+    }
+    Memory& memory() noexcept override { return inner_->memory(); }
+    Work launch(std::span<const Op> ops, const Call& call) override {
+      return inner_->launch(ops, call);
+    }
+    void refuse(std::span<const Op> ops, const Call& c, const Error& why) noexcept override {
+      inner_->refuse(ops, c, why);
+    }
+    void abort(std::string_view why) noexcept override { inner_->abort(why); }
+    std::optional<Error> failure() const override { return inner_->failure(); }
+
+   private:
+    std::unique_ptr<Backend> inner_;
+  };
+  BenchOptions options = uneven("all_gather", {GatherAlgo::ring}, unchanged);
+  options.decorate = [](int, std::unique_ptr<Backend> inner) {
+    return std::unique_ptr<Backend>(std::make_unique<NoPairs>(std::move(inner)));
+  };
+  Result r = run(options);
+  EXPECT_EQ(r.code, Exit::unavailable);
+  EXPECT_TRUE(contains(r.err, "does not support all_gather")) << r.err;
+  EXPECT_TRUE(contains(r.err, "algo ring")) << r.err;
+
+  options.request.algos = {all_algos, true, true};
+  r = run(options);
+  EXPECT_EQ(r.code, Exit::ok);
+  EXPECT_EQ(r.json.at("results").size(), 3U);
+  EXPECT_TRUE(contains(r.json.at("notes").dump(), "algo direct")) << r.json.at("notes");
+}
+
 /// Ranks as a launcher starts them, but in threads: each has only its environment and the store.
 class Told final : public ClusterEnvironment {
  public:
@@ -452,7 +571,9 @@ struct Member {
   std::string out{};
   std::string err{};
 };
-std::vector<Member> run_members(const BenchOptions& options, int size) {
+std::vector<Member> run_members(
+    const BenchOptions& options, int size,
+    const std::function<void(int rank, BenchOptions& own)>& alter = {}) {
   static std::atomic<int> runs = 0;
   const std::string address = "memory://bench-" + std::to_string(runs++);
   const auto store = open_store(address);  // Lives while anybody may ask for it.
@@ -463,6 +584,7 @@ std::vector<Member> run_members(const BenchOptions& options, int size) {
       BenchOptions own = options;
       own.ranks.reset();
       own.environment = std::make_shared<Told>(rank, size, address);
+      if (alter) alter(rank, own);
       Captured out;
       Captured err;
       member.code = run_bench(own, out.file(), err.file());
@@ -527,6 +649,16 @@ TEST(Members, AnErrorOfAnotherProcessIsToldByRankZero) {
       3);
   for (const Member& member : members) EXPECT_EQ(member.code, Exit::internal);
   EXPECT_TRUE(contains(members[0].err, "eels")) << members[0].err;
+}
+
+TEST(Members, ARankThatWasToldToMeasureSomethingElseEndsTheRunBeforeTheData) {
+  const std::vector<Member> members =
+      run_members(two_ranks(0, {}), 3, [](int rank, BenchOptions& own) {
+        if (rank == 2) own.request.sizes = parse_sizes("2K");
+      });
+  for (const Member& member : members) EXPECT_EQ(member.code, Exit::usage) << member.err;
+  EXPECT_TRUE(contains(members[0].err, "rank 2 was told to measure something else"))
+      << members[0].err;
 }
 
 TEST(Members, ARankThatSendsNoWordIsNamed) {
@@ -623,6 +755,26 @@ TEST(Bench, TheTableStaysWithin80ColumnsAndSaysItsUnits) {
        {"1 GB/s = 1e9 B/s", "2 ranks / 1 host", "p50 µs", "all_reduce  f32 avg  out-of-place",
         "1020 B", "left out", "0 wrong elements", "slowest rank"})
     EXPECT_TRUE(contains(text, part)) << part << "\n" << text;
+}
+
+TEST(Bench, TheTableOfSeveralAlgorithmsStaysWithin80ColumnsAndNamesTheFastest) {
+  BenchOptions options = uneven("all_gather_rows", all_algos, unchanged);
+  options.format = Format::table;
+  options.request.counts = {{Counts::parse("last-short"), Counts::parse("zipf:1.5")}, false, true};
+  options.request.sizes = parse_sizes("8,1020,1M");
+  const std::string several = output_of(options);
+  options.request.counts.values.pop_back();
+  for (const std::string& text : {several, output_of(options)}) {
+    for (std::size_t at = 0; at < text.size();) {
+      const std::size_t end = text.find('\n', at);
+      const std::string line = text.substr(at, end - at);
+      EXPECT_LE(columns(line), 80U) << line;
+      at = end + 1;
+    }
+    for (const char* part : {"counts last-short", "algo     p50 µs", " broadcasts ",
+                             "  fastest: 8 B ", "0 wrong elements"})
+      EXPECT_TRUE(contains(text, part)) << part << "\n" << text;
+  }
 }
 
 }  // namespace

@@ -145,14 +145,127 @@ TEST(Plan, MoreMemoryThanFreeIsRefusedBeforeItIsTaken) {
   EXPECT_THROW(check_memory(plan, 2, 2, std::int64_t{4} << 30), Failure);
 }
 
+TEST(Plan, UnevenBlocksNeedOnlyAMultipleOfTheDtype) {
+  Request request = request_for({"all_gather"});
+  request.sizes = parse_sizes("1K");
+  request.counts = {{Counts::parse("linear")}, false, true};
+  EXPECT_EQ(make_plan(request, 3).blocks.front().bytes, std::vector<std::int64_t>{1024});
+  request.sizes = parse_sizes("1021");
+  EXPECT_NE(refusal(request, 3).find("multiple of 4 bytes"), std::string::npos);
+}
+
+TEST(Plan, EachLayoutIsASweepAndOnlyOfWhatIsCutIntoBlocks) {
+  Request request = request_for({"all_gather", "all_reduce"});
+  request.counts = {{Counts::parse("even"), Counts::parse("one-only")}, false, true};
+  const Plan plan = make_plan(request, 4);
+  ASSERT_EQ(plan.blocks.size(), 3U);
+  EXPECT_EQ(plan.blocks[0].key().counts, "even");
+  EXPECT_EQ(plan.blocks[1].key().counts, "one-only");
+  EXPECT_EQ(plan.blocks[2].key().counts, "");
+  EXPECT_FALSE(plan.blocks[0].cell(4, 0, 64).uneven);
+  const Cell cell = plan.blocks[1].cell(4, 2, 64);
+  EXPECT_TRUE(cell.uneven);
+  EXPECT_EQ(cell.block(), 16);
+  EXPECT_EQ(cell.at(), 0);
+}
+
+TEST(Plan, AllAlgorithmsAreRowsOfOneSweepWhereThereAreAny) {
+  Request request = request_for({"all_gather", "reduce_scatter"});
+  request.algos = {{GatherAlgo::native, GatherAlgo::ring}, false, true};
+  request.sizes = parse_sizes("32,64");
+  const Plan plan = make_plan(request, 4);
+  ASSERT_EQ(plan.blocks.size(), 2U);
+  EXPECT_EQ(plan.blocks[0].rows(), 4);
+  EXPECT_EQ(plan.blocks[1].rows(), 2);
+  EXPECT_EQ(plan.rows(), 6);
+  EXPECT_FALSE(plan.blocks[0].key().algo);
+  EXPECT_FALSE(plan.blocks[1].key().algo);
+}
+
+TEST(Plan, CountsAndAlgoWithoutUseAreRefused) {
+  Request request = request_for({"all_reduce", "barrier"});
+  request.counts = {{Counts::parse("linear")}, false, true};
+  EXPECT_NE(refusal(request, 2).find("--counts"), std::string::npos);
+  request = request_for({"all_reduce", "reduce_scatter"});
+  request.algos = {{GatherAlgo::ring}, false, true};
+  EXPECT_NE(refusal(request, 2).find("--algo"), std::string::npos);
+}
+
+TEST(Plan, ALayoutThatSoManyRanksCannotHaveIsRefusedBeforeTheyStart) {
+  Request request = request_for({"scatter"});
+  request.counts = {{Counts::parse("one-empty")}, false, true};
+  EXPECT_NE(refusal(request, 1).find("one-empty"), std::string::npos);
+  EXPECT_EQ(refusal(request, 2), "");
+}
+
+TEST(Plan, TheFingerprintTellsLayoutsSizesAndOptionsApart) {
+  const auto print = [](const char* counts, const char* sizes, DType dtype) {
+    Request request = request_for({"all_gather"});
+    request.counts = {{Counts::parse(counts)}, false, true};
+    request.sizes = parse_sizes(sizes);
+    request.dtypes.values = {dtype};
+    return make_plan(request, 3).fingerprint(3);
+  };
+  const std::int64_t one = print("linear", "48", DType::f32);
+  EXPECT_EQ(one, print("linear", "48", DType::f32));
+  EXPECT_NE(one, print("mild", "48", DType::f32));
+  EXPECT_NE(one, print("linear", "96", DType::f32));
+  EXPECT_NE(one, print("linear", "48", DType::i32));
+}
+
+/// The array of the rank that gets everybody's block decides.
+TEST(Plan, MemoryIsThatOfTheRankThatNeedsMost) {
+  Request request = request_for({"all_to_all"});
+  request.sizes = parse_sizes("1M");
+  request.counts = {{Counts::parse("one-only")}, false, true};
+  const Plan plan = make_plan(request, 4);  // Rank 2: 1 MiB out, 4 MiB in.
+  EXPECT_NO_THROW(check_memory(plan, 4, 1, (std::int64_t{5} << 20) + 4096));
+  EXPECT_THROW(check_memory(plan, 4, 1, std::int64_t{5} << 20), Failure);
+}
+
+TEST(Plan, WhatPaddingTakesIsCounted) {
+  Request request = request_for({"all_gather"});
+  request.sizes = parse_sizes("1M");
+  request.counts = {{Counts::parse("one-only")}, false, true};
+  EXPECT_NO_THROW(check_memory(make_plan(request, 4), 4, 1, std::int64_t{3} << 20));
+  request.algos = {{GatherAlgo::padded}, false, true};
+  EXPECT_THROW(check_memory(make_plan(request, 4), 4, 1, std::int64_t{6} << 20), Failure);
+  EXPECT_NO_THROW(check_memory(make_plan(request, 4), 4, 1, std::int64_t{8} << 20));
+}
+
+double factor(const char* name, const char* counts, int ranks, int root = 0) {
+  const Collective* collective = find_collective(name);
+  Block block;
+  block.collective = collective;
+  block.root = root;
+  if (collective->divides) block.counts = Counts::parse(counts);
+  return collective->factor(block.cell(ranks, 0, 4800));
+}
+
 /// The bus bandwidth factors, as docs/benchmarking.md derives them.
 TEST(Plan, FactorsAreThoseOfNcclTests) {
-  const auto factor = [](const char* name, double n) { return find_collective(name)->factor(n); };
-  EXPECT_DOUBLE_EQ(factor("all_reduce", 4), 1.5);
-  for (const char* name : {"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
-    EXPECT_DOUBLE_EQ(factor(name, 4), 0.75) << name;
+  EXPECT_DOUBLE_EQ(factor("all_reduce", "even", 4), 1.5);
+  for (const char* name :
+       {"all_gather", "all_gather_rows", "reduce_scatter", "all_to_all", "gather", "scatter"})
+    EXPECT_DOUBLE_EQ(factor(name, "even", 4), 0.75) << name;
   for (const char* name : {"broadcast", "reduce", "scan", "exclusive_scan", "send_recv"})
-    EXPECT_DOUBLE_EQ(factor(name, 4), 1) << name;
+    EXPECT_DOUBLE_EQ(factor(name, "even", 4), 1) << name;
+}
+
+TEST(Plan, FactorsOfUnevenBlocksAreTheShareThatMustCrossTheBusiestLink) {
+  for (const char* name : {"all_gather", "all_gather_rows", "reduce_scatter"}) {
+    EXPECT_DOUBLE_EQ(factor(name, "linear", 4), 0.9) << name;  // Rank 0 has a tenth.
+    EXPECT_DOUBLE_EQ(factor(name, "one-empty", 4), 1) << name;
+    EXPECT_DOUBLE_EQ(factor(name, "one-only", 4), 1) << name;
+  }
+  for (const char* name : {"gather", "scatter"}) {
+    EXPECT_DOUBLE_EQ(factor(name, "linear", 4, 0), 0.9) << name;
+    EXPECT_DOUBLE_EQ(factor(name, "linear", 4, 3), 0.6) << name;
+    EXPECT_DOUBLE_EQ(factor(name, "one-only", 4, 2), 0) << name;  // It has everything already.
+  }
+  EXPECT_DOUBLE_EQ(factor("all_to_all", "linear", 4), 1.2);   // 3 x 0.4 S come to rank 3.
+  EXPECT_DOUBLE_EQ(factor("all_to_all", "one-only", 4), 3);   // Everybody's S to rank 2.
+  EXPECT_DOUBLE_EQ(factor("all_to_all", "one-empty", 4), 1);  // All of S leaves rank 2.
 }
 
 }  // namespace

@@ -21,8 +21,11 @@ except ImportError:
 TUTTI = ""
 LAUNCHER_VARIABLES = re.compile(r"^(TUTTI_|RANK$|WORLD_SIZE$|LOCAL_|GROUP_|MASTER_|OMPI_|PMI_|PALS_|SLURM_)")
 FLOATS = {"f16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2"}
-COLLECTIVES = {"all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter",
+COLLECTIVES = {"all_reduce", "broadcast", "reduce", "all_gather", "all_gather_rows", "reduce_scatter", "all_to_all", "gather", "scatter",
                "scan", "exclusive_scan", "send_recv", "barrier"}
+DIVIDED = {"all_gather", "all_gather_rows", "reduce_scatter", "all_to_all", "gather", "scatter"}
+LAYOUTS = ["even", "last-short", "one-empty", "mild", "linear", "zipf:1.2", "one-only"]
+ALGORITHMS = ["native", "direct", "ring", "padded", "broadcasts"]
 QUICK = ["--min-time", "1ms", "--warmup", "1", "-f", "json"]
 
 
@@ -214,6 +217,131 @@ class Bench(Program):
                          r"1 KiB: 2 warm-up calls, 3 iterations")
 
 
+def factor(row):
+    """Bus bandwidth over algorithm bandwidth, from the counts alone."""
+    counts, size = row["counts"], row["count"]
+    if row["coll"] in ("gather", "scatter"):
+        return (size - counts[row["root"]]) / size
+    least = (size - min(counts)) / size
+    return max(least, (len(counts) - 1) * max(counts) / size) if row["coll"] == "all_to_all" else least
+
+
+class Uneven(Program):
+    """--counts and --algo."""
+
+    def check_uneven(self, run, ranks):
+        self.assertEqual(run["status"], "ok")
+        for row in run["results"]:
+            self.assertEqual(row["wrong"], 0, row)
+            if row["layout"] == "even":
+                self.assertIsNone(row["counts"])
+                continue
+            self.assertEqual(len(row["counts"]), ranks)
+            self.assertEqual(sum(row["counts"]), row["count"])
+            expected = factor(row) if ranks > 1 else 0
+            if expected == 0:
+                self.assertIsNone(row["busbw"], row)
+            else:
+                self.assertAlmostEqual(row["busbw"] / row["algbw"], expected, msg=row)
+
+    def test_every_layout_of_everything_that_is_cut_is_right(self):
+        for ranks in (2, 3, 4):
+            run = self.measures(",".join(sorted(DIVIDED)), "-n", ranks, "--backend", "local", "-s", "48,4800,240000",
+                                "--counts", ",".join(LAYOUTS), "--place", "out", "--root", "all", "--check", "all",
+                                "--iters", 2, "--warmup", 0, "-f", "json")
+            self.check_uneven(run, ranks)
+            self.assertEqual({(row["coll"], row["layout"]) for row in run["results"]},
+                             {(coll, layout) for coll in DIVIDED for layout in LAYOUTS})
+
+    def test_uneven_blocks_are_right_for_all_dtypes_and_ops_in_place_and_out_of_place(self):
+        run = self.measures("all_gather,reduce_scatter,gather,scatter", "-n", 3, "--backend", "local", "-s", "1e,240",
+                            "-d", "all", "-o", "all", "--counts", "one-empty,zipf:1", "--place", "both", "--check",
+                            "all", "--iters", 2, "--warmup", 0, "-f", "json")
+        self.check_uneven(run, 3)
+        self.assertEqual({row["place"] for row in run["results"]}, {"in", "out"})
+        self.assertEqual(len({row["dtype"] for row in run["results"]}), 13)
+
+    def test_every_algorithm_is_right_for_every_layout(self):
+        for ranks in (1, 2, 3, 4):
+            layouts = [layout for layout in LAYOUTS if ranks > 1 or layout != "one-empty"]
+            run = self.measures("all_gather,all_gather_rows", "-n", ranks, "--backend", "local", "-s", "48,1200000",
+                                "--counts", ",".join(layouts), "--algo", "all", "--check", "all", "--iters", 3,
+                                "--warmup", 0, "-f", "json")
+            self.check_uneven(run, ranks)
+            self.assertEqual(len(run["results"]), 2 * len(layouts) * 2 * len(ALGORITHMS))
+            # In turns: all of one size before the next.
+            self.assertEqual([row["algo"] for row in run["results"][:10]], 2 * ALGORITHMS)
+            self.assertEqual([row["bytes"] for row in run["results"][:10]], 5 * [48] + 5 * [1200000])
+
+    def test_all_can_be_measured_unevenly_and_in_checked_mode(self):
+        run = self.measures("all", "-n", 3, "--backend", "local", "-s", "48", "--counts", "linear", "--algo", "all",
+                            "--iters", 2, "--warmup", 0, "-f", "json", TUTTI_CHECK="1")
+        self.assertEqual({row["coll"] for row in run["results"]}, COLLECTIVES)
+        for row in run["results"]:
+            self.assertEqual(row["layout"], "linear" if row["coll"] in DIVIDED else None)
+            self.assertEqual(row["counts"], [2, 4, 6] if row["coll"] in DIVIDED else None)
+            self.assertIn(row["wrong"], (0, None))
+        self.assertEqual([row["algo"] for row in run["results"] if row["coll"] == "all_gather"], ALGORITHMS)
+        self.assertEqual({row["algo"] for row in run["results"] if row["coll"] not in ("all_gather", "all_gather_rows")},
+                         {"native"})
+        self.assertEqual((run["config"]["counts"], run["config"]["algos"]), (["linear"], ALGORITHMS))
+
+    def test_a_file_says_the_counts(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "counts")
+            file.write_text("5 0\n7\n")
+            both = self.measures("all_gather", "-n", 3, "--backend", "local", "-s", "12e,120e", "--counts",
+                                 f"file:{file}", "-f", "json", "--iters", 3)
+            self.check_uneven(both, 3)
+            self.assertEqual([row["counts"] for row in both["results"]], [[5, 0, 7], [50, 0, 70]])
+            self.assertEqual(both["results"][0]["layout"], f"file:{file}")
+            self.refuses(64, ["bench", "all_gather", "-n", 2, "--counts", f"file:{file}"], "3 numbers for 2 ranks")
+            file.write_text("5 x 7")
+            self.refuses(64, ["bench", "all_gather", "-n", 3, "--counts", f"file:{file}"], "'x'", str(file))
+
+    def test_the_table_of_algorithms_is_printed_without_ranks(self):
+        text = self.runs("bench", "--algo", "list")
+        self.assertRegex(text, r"^backend +algorithm +because\n")
+        self.assertRegex(text, rf"\ngloo +({'|'.join(ALGORITHMS)}) +\S")
+        self.assertEqual(self.runs("bench", "all_gather", "--counts", "linear", "--algo", "list"), text)
+
+    def test_every_format_has_counts_and_algorithm(self):
+        with tempfile.TemporaryDirectory() as folder:
+            files = {ending: pathlib.Path(folder, f"r.{ending}") for ending in ("json", "ndjson", "csv", "md")}
+            table = self.runs("bench", "all_gather,barrier", "-n", 3, "--backend", "local", "-s", "48,4800,48000",
+                              "--counts", "linear", "--algo", "ring,native", "--iters", 3, "--warmup", 0,
+                              *[argument for file in files.values() for argument in ("--out", file)])
+            texts = {ending: file.read_text() for ending, file in files.items()}
+        run = json.loads(texts["json"])
+        rows = list(csv.DictReader(io.StringIO(texts["csv"]), strict=True))
+        self.assertEqual([row["counts"] for row in rows],
+                         2 * ["2 4 6"] + 2 * ["200 400 600"] + 2 * ["2000 4000 6000"] + [""])
+        self.assertEqual([row["algo"] for row in rows], 3 * ["ring", "native"] + ["native"])
+        self.assertEqual([row["layout"] for row in rows], 6 * ["linear"] + [""])
+        lines = [json.loads(line) for line in texts["ndjson"].splitlines()]
+        self.assertEqual([(line["counts"], line["algo"]) for line in lines],
+                         [(row["counts"], row["algo"]) for row in run["results"]])
+        self.assertIn("\n## all_gather  f32  out-of-place  counts linear\n\n| size | algorithm | p50", texts["md"])
+        self.assertRegex(texts["md"], r"\nfastest: 48 B (ring|native)")
+        self.assertRegex(table, r"\n +48 B +ring +[\d.]+")
+        self.assertEqual({fit["algo"] for fit in run["fit"]} - {"ring", "native"}, set())
+        if jsonschema is not None:
+            validator = jsonschema.Draft202012Validator(json.loads(self.runs("schema")))
+            validator.validate(run)
+            for change in ({"algo": "telepathy"}, {"counts": "2 4 6"}, {"layout": 3}):
+                self.assertFalse(validator.is_valid({**run, "results": [{**run["results"][0], **change}]}), change)
+
+    def test_sizes_help_says_what_the_layouts_and_factors_are(self):
+        text = self.runs("bench", "--help-sizes")
+        for layout in (*LAYOUTS, "file:PATH"):
+            self.assertRegex(text, rf"\n  {layout.replace('1.2', 'A')} +\S")
+        for coll in DIVIDED:
+            self.assertRegex(text, rf"\n  {coll} +\(n-1\)/n")
+            self.assertRegex(text, rf"\n  {coll} +.*\(S - (min b|b_root|b_r)\)/S")
+        for line in text.splitlines():
+            self.assertLessEqual(len(line), 80, line)
+
+
 def at(run, row, column):
     """What a column of the flat formats names: a path in the row, or else in the run."""
     value = row if column.split(".")[0] in row else run
@@ -377,6 +505,16 @@ class Processes(Program):
             if jsonschema is not None:
                 jsonschema.Draft202012Validator(json.loads(self.runs("schema"))).validate(run)
 
+    def test_uneven_blocks_are_right_by_every_algorithm(self):
+        for ranks in (2, 3):
+            run = self.measures("all", "-n", ranks, "--backend", "gloo", "-s", "12e,300000e", "--counts",
+                                "linear,one-only", "--algo", "all", "--iters", 2, "--warmup", 0, "-f", "json")
+            self.assertEqual({row["coll"] for row in run["results"]}, COLLECTIVES)
+            for row in run["results"]:
+                self.assertIn(row["wrong"], (0, None), row)
+                if row["coll"] in DIVIDED:
+                    self.assertEqual(sum(row["counts"]), row["count"])
+
     def test_rank_0_alone_prints_and_says_what_is_used(self):
         done = tutti("bench", *self.two, "-s", "1K", "--iters", 3, "-q", "--expect-ranks", 2)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
@@ -481,6 +619,15 @@ class Refusals(Program):
                 ([*two, "--root", "0"], ["--root", "has a root"]),
                 ([*two, "all_to_all", "--place", "in"], ["all_to_all", "in-place"]),
                 ([*two, "--place", "inside"], ["'inside'", "both"]),
+                ([*two, "all_gather", "--counts", "skewed"], ["'skewed'", "last-short", "zipf:A", "file:PATH"]),
+                ([*two, "all_gather", "--counts", "even,zipf"], ["'zipf:'", "zipf:A"]),
+                ([*two, "all_gather", "--counts", "file:/nowhere/f"], ["/nowhere/f", "cannot be read"]),
+                ([*two, "--counts", "linear"], ["--counts", "into blocks"]),
+                (["bench", "-n", "1", "scatter", "--counts", "one-empty"], ["one-empty", "two ranks"]),
+                ([*two, "all_gather", "--counts", "linear", "-s", "7"], ["'7'", "multiple of 4"]),
+                ([*two, "all_gather", "--algo", "fast"], ["'fast'", "broadcasts", "list"]),
+                ([*two, "all_gather", "--algo", "ring,list"], ["'list'"]),
+                ([*two, "reduce_scatter", "--algo", "ring"], ["--algo", "all_gather"]),
                 ([*two, "--mode", "fast"], ["'fast'", "latency"]),
                 ([*two, "--min-time", "5"], ["--min-time '5'", "0.5s"]),
                 ([*two, "--timeout", "0s"], ["--timeout"]),
@@ -506,7 +653,7 @@ class Refusals(Program):
             self.refuses(64, arguments, "error: ", *words)
 
     def test_what_comes_later_is_refused_by_name(self):
-        for option in ("--threads-per-proc", "--devices", "--counts", "--algo", "--groups", "--peak"):
+        for option in ("--threads-per-proc", "--devices", "--groups", "--peak"):
             self.refuses(64, ["bench", "-n", "2", option, "1"], option, "not in this release")
         self.refuses(64, ["bench", "-n", "2", "--host-overhead"], "--host-overhead", "not in this release")
         for name in ("compare", "check", "report", "pairs", "topo", "doctor", "loss", "completions"):

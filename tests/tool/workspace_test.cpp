@@ -61,6 +61,7 @@ TEST(Workspace, MissingArraysStayEmpty) {
   const Buffers set = workspace.lay_out({0, 0}, DType::f32, false, 1).front();
   EXPECT_EQ(set.arrays.in.data, nullptr);
   EXPECT_EQ(set.arrays.out.data, nullptr);
+  EXPECT_EQ(workspace.lay_out({0, 4}, DType::i64, false, 1).front().arrays.in.dtype, DType::i64);
   set.in.paint_guards();
   set.out.poison();
   EXPECT_EQ(set.out.damage(4).count, 0);
