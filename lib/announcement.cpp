@@ -19,7 +19,8 @@ struct Header {
   std::uint32_t refused = 0;  ///< The bytes behind the header are then why.
   std::uint32_t arrays = 0;
   std::uint32_t any_shape = 0;
-  std::int64_t root = -1;
+  std::int32_t root = -1;
+  std::uint32_t words = 0;  ///< Bytes of text behind the header: Offer::agree.
   std::uint64_t bytes = 0;  ///< Of the arrays, in this message.
   std::array<char, 32> caller{};
 };
@@ -31,6 +32,7 @@ struct Described {
 static_assert(sizeof(Header) == 64 && sizeof(Described) == 72);
 
 constexpr std::size_t text_room = 1024;
+constexpr std::size_t agree_room = 512;
 
 template <typename T>
 T load(const std::byte* from) {
@@ -129,7 +131,8 @@ Announcement::Announcement(ProcessGroup& group, const Offer& offer, const CallOp
 
   const bool along = group.supports(Operation::all_gather_bounded, DType::u8);
   // The same for every function, so that ranks that call different ones can say so.
-  const std::size_t room = sizeof(Header) + std::max(max_arrays * sizeof(Described), text_room) +
+  const std::size_t room = sizeof(Header) + agree_room +
+                           std::max(max_arrays * sizeof(Described), text_room) +
                            (along ? Offer::most : 0);
   messages_ = std::make_unique_for_overwrite<std::byte[]>(ranks * room);
 
@@ -150,7 +153,10 @@ Announcement::Announcement(ProcessGroup& group, const Offer& offer, const CallOp
     if (bytes != 0 && header.bytes == 0) header.bytes = ~std::uint64_t{0};
     header.arrays = static_cast<std::uint32_t>(offer.arrays.size());
     header.any_shape = offer.any_shape ? 1 : 0;
+    const auto words = offer.agree.substr(0, agree_room);
+    header.words = static_cast<std::uint32_t>(words.size());
     writer.add(&header, sizeof header);
+    writer.add(words.data(), words.size());
     for (const auto& array : offer.arrays) {
       Described described{static_cast<std::uint32_t>(array.dtype),
                           static_cast<std::uint32_t>(array.shape.ndim())};
@@ -196,12 +202,16 @@ Announcement::Announcement(ProcessGroup& group, const Offer& offer, const CallOp
     const auto* at = messages_.get() + r * room;
     const auto its = load<Header>(at);
     at += sizeof its;
+    const std::string_view words(reinterpret_cast<const char*>(at),
+                                 std::min<std::size_t>(its.words, agree_room));
+    at += words.size();
     std::vector<Described> arrays(std::min<std::size_t>(its.arrays, max_arrays));
     for (auto& array : arrays) {
       array = load<Described>(at);
       at += sizeof array;
     }
     said[r] = describe(its, arrays);
+    if (!words.empty()) said[r] += fmt::format(" with {}", words);
     agree = agree && said[r] == said[0];
     auto& rank = ranks_.emplace_back();
     const bool here = its.bytes != ~std::uint64_t{0};

@@ -13,6 +13,7 @@
 #include "internal/announcement.hpp"
 #include "internal/fail.hpp"
 #include "internal/gather_algo.hpp"
+#include "internal/gather_arrays.hpp"
 
 namespace tutti {
 namespace {
@@ -64,52 +65,6 @@ void place(ProcessGroup& group, const Announcement& said, std::size_t array, con
     const auto to = rows_of(out, layout.offset(r), layout[r]);
     copy_rows(group, to.data, said.data(r, array), to.bytes(), stream);
   }
-}
-
-GatheredArrays gather_arrays(ProcessGroup& group, std::span<const ConstTensorView> arrays,
-                             std::string_view caller, const GatherOptions& options) {
-  std::vector<ConstTensorView> locals;
-  for (const auto& array : arrays) locals.push_back(as_rows(array));
-  std::optional<Error> refused;
-  for (const auto& local : locals)
-    if (local.shape.rows() != locals[0].shape.rows())
-      refused = Error(Errc::invalid_argument,
-                      fmt::format("arrays that share a layout have {} and {} rows",
-                                  locals[0].shape.rows(), local.shape.rows()));
-  if (locals.empty()) refused = Error(Errc::invalid_argument, "there are no arrays");
-
-  GatheredArrays result;
-  const auto allocate = [&] {
-    for (const auto& local : locals)
-      result.data.emplace_back(memory_of(group, options),
-                               local.shape.with_rows(result.layout.total()), local.dtype,
-                               options.call.stream);
-  };
-  if (options.layout != nullptr) {
-    result.layout = *options.layout;
-    const auto first = locals.empty() ? ConstTensorView() : locals[0];
-    make_or_refuse(group, first, result.layout, options, [&] {
-      if (refused)
-        throw internal::gather_error(refused->code(), group, caller, group.rank(),
-                                     refused->message());
-      allocate();
-    });
-  } else {
-    const Announcement said(group, {.caller = caller, .arrays = locals, .refused = refused},
-                            options.call);
-    result.layout = said.layout();
-    if (said.complete()) {
-      allocate();
-      for (std::size_t i = 0; i < locals.size(); ++i)
-        place(group, said, i, result.data[i], result.layout, options.call.stream);
-      return result;
-    }
-    make_or_refuse(group, locals[0], result.layout, options, allocate);
-  }
-  for (std::size_t i = 0; i < locals.size(); ++i)
-    internal::gather_rows_by(options.algo, group, locals[i], result.data[i], result.layout,
-                             options.call);
-  return result;
 }
 
 template <typename T>
@@ -191,19 +146,70 @@ Shape with_ranks(int ranks, std::int64_t rows, const Shape& shape) {
 }
 
 }  // namespace
+
+GatheredArrays internal::gather_arrays(ProcessGroup& group, const Offer& offer,
+                                       const GatherOptions& options) {
+  const auto caller = offer.caller;
+  std::vector<ConstTensorView> locals;
+  for (const auto& array : offer.arrays) locals.push_back(as_rows(array));
+  auto refused = offer.refused;
+  for (const auto& local : locals)
+    if (!refused && local.shape.rows() != locals[0].shape.rows())
+      refused = Error(Errc::invalid_argument,
+                      fmt::format("arrays that share a layout have {} and {} rows",
+                                  locals[0].shape.rows(), local.shape.rows()));
+  if (locals.empty()) refused = Error(Errc::invalid_argument, "there are no arrays");
+
+  GatheredArrays result;
+  const auto allocate = [&] {
+    for (const auto& local : locals)
+      result.data.emplace_back(memory_of(group, options),
+                               local.shape.with_rows(result.layout.total()), local.dtype,
+                               options.call.stream);
+  };
+  if (options.layout != nullptr) {
+    result.layout = *options.layout;
+    const auto first = locals.empty() ? ConstTensorView() : locals[0];
+    make_or_refuse(group, first, result.layout, options, [&] {
+      if (refused)
+        throw internal::gather_error(refused->code(), group, caller, group.rank(),
+                                     refused->message());
+      allocate();
+    });
+  } else {
+    auto mine = offer;
+    mine.arrays = locals;
+    mine.refused = refused;
+    const Announcement said(group, mine, options.call);
+    result.layout = said.layout();
+    if (said.complete()) {
+      allocate();
+      for (std::size_t i = 0; i < locals.size(); ++i)
+        place(group, said, i, result.data[i], result.layout, options.call.stream);
+      return result;
+    }
+    make_or_refuse(group, locals[0], result.layout, options, allocate);
+  }
+  for (std::size_t i = 0; i < locals.size(); ++i)
+    internal::gather_rows_by(options.algo, group, locals[i], result.data[i], result.layout,
+                             options.call);
+  return result;
+}
+
 }  // namespace tutti
 
 namespace [[gnu::visibility("default")]] tutti {
 
 GatheredRows all_gather_rows(ProcessGroup& group, const ConstTensorView& local,
                              const GatherOptions& options) {
-  auto all = gather_arrays(group, {&local, 1}, "all_gather_rows", options);
+  auto all =
+      internal::gather_arrays(group, {.caller = "all_gather_rows", .arrays = {&local, 1}}, options);
   return {std::move(all.data[0]), std::move(all.layout)};
 }
 
 GatheredArrays all_gather_rows(ProcessGroup& group, std::span<const ConstTensorView> locals,
                                const GatherOptions& options) {
-  return gather_arrays(group, locals, "all_gather_rows", options);
+  return internal::gather_arrays(group, {.caller = "all_gather_rows", .arrays = locals}, options);
 }
 
 void all_gather_rows(ProcessGroup& group, const ConstTensorView& local, const TensorView& out,
@@ -430,7 +436,8 @@ std::vector<std::string> all_gather_bytes(ProcessGroup& group, std::string_view 
   GatherOptions mine = options;
   mine.layout = nullptr;
   mine.memory = nullptr;
-  const auto all = gather_arrays(group, {&bytes, 1}, "all_gather_bytes", mine);
+  const auto all =
+      internal::gather_arrays(group, {.caller = "all_gather_bytes", .arrays = {&bytes, 1}}, mine);
   std::vector<std::string> result;
   const auto* from = static_cast<const char*>(all.data[0].data());
   for (int r = 0; r < group.size(); ++r)

@@ -21,12 +21,14 @@ struct Offer {
   int root = -1;
   std::size_t small = most;        ///< Up to so many bytes come along; not above most.
   std::optional<Error> refused{};  ///< What is wrong with this rank's call, if anything.
+  /// More that has to be equal on all ranks, in words: options. The first 512 bytes count.
+  std::string_view agree{};
 };
 
 /// One message from every rank to every other one: a header, the shape of each array, and the
 /// arrays themselves while they are small. After it all ranks know the same, so they refuse alike.
 ///
-/// In bytes: 64, 72 per array, then the arrays or the text of a refusal.
+/// In bytes: 64, the words to agree on, 72 per array, then the arrays or the text of a refusal.
 class Announcement {
  public:
   static constexpr std::size_t max_arrays = 32;

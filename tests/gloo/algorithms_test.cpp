@@ -2,9 +2,9 @@
 // group, cut into messages or not, gives what the slow way gives, and sends as many bytes as
 // docs/gloo.md says.
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <algorithm>
 #include <numeric>
 #include <string>
 

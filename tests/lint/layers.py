@@ -12,12 +12,14 @@ LAYERS = [
     "coalesce init row_layout",
     "gather",
     "autograd autograd_messages autograd_reduce autograd_root sync",
+    "losses/loss losses/smooth_ap",
     "tutti",
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names.split()}
 
 INCLUDE = re.compile(r'\s*#\s*include\s*([<"])([^>"]+)[>"]')
 BACKEND_LIBRARY = re.compile(r"(gloo|nccl|rccl|cuda|mpi|ucc|ucp)(_|/|\.h|$)")
+BELOW_THE_LOSSES = ("tutti/backend.hpp", "tutti/store.hpp", "tutti/work.hpp")
 PUBLIC_API_ONLY = ("tools/", "docs/", "tests/conformance/", "tests/support/", "tests/tool/",
                    "tests/install/", "tests/compile_fail/", "backends/hier/")
 
@@ -38,7 +40,9 @@ def header_problem(name, target):
 
 def problem(path, quote, target, backends):
     """What is wrong with `path` including `target`, or None."""
-    stem = path.split("/")[-1].split(".")[0]
+    stem = re.sub(r"^(include/tutti|lib)/|\.[^/]*$", "", path)
+    if "losses/" in path and not path.startswith("tests/") and target in BELOW_THE_LOSSES:
+        return "the loss layer sees a group, not what is below it"
     if path.startswith("include/tutti/adapters/"):
         return "adapters do not see internals" if target.startswith("internal/") else None
     if path.startswith("include/tutti/"):

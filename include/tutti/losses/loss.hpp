@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <tutti/tensor.hpp>
+
+// What the losses have in common. A loss sees the rows of all ranks: its value is that of one
+// process with the concatenated batch, on every rank, whatever the split; ranks may be without
+// rows. A call gives the loss and the gradient of the caller's own rows. Collective: every rank
+// calls, in the same order. docs/losses.md.
+
+namespace tutti {
+namespace [[gnu::visibility("default")]] losses {
+
+/// Over the classes (ranking losses) or the rows (focal losses) that count.
+enum class Reduction : std::uint8_t {
+  mean,
+  sum,
+  none,  ///< LossResult::each; its gradient is that of the sum, whose columns or rows are apart.
+};
+
+/// By what the gradient is multiplied, so that the reducer behind it makes the gradient of the
+/// global loss of it.
+enum class GradScale : std::uint8_t {
+  for_mean_reducer,  ///< W: it averages over ranks, as data-parallel trainers do.
+  for_sum_reducer,   ///< 1: it adds.
+  none,              ///< 1: the gradient itself.
+};
+
+/// Targets that count nowhere: padding.
+inline constexpr std::int64_t default_ignore_index = -100;
+
+struct LossResult {
+  double loss = 0;  ///< The same on every rank. Without anything that counts: 0, with gradient 0.
+  Tensor grad;      ///< d loss / d logits of this rank's rows: [N_r, C], in the logits' dtype.
+  /// Ranking losses: the loss of each class, [C]; NaN where a class is not valid.
+  std::vector<double> each;
+  std::vector<std::uint8_t> valid;  ///< [C]: 1 where it is.
+};
+
+/// The rows of this rank.
+struct RankingBatch {
+  ConstTensorView logits;   ///< [N_r, C]: f32, f64, f16, bf16. Finite.
+  ConstTensorView targets;  ///< i64 [N_r] or [N_r, 1]. One class: 0 or not; otherwise 0 to C - 1.
+};
+
+}  // namespace losses
+}  // namespace tutti

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+
+#include <tutti/losses/loss.hpp>
+#include <tutti/process_group.hpp>
+
+namespace tutti {
+namespace [[gnu::visibility("default")]] losses {
+
+struct SmoothApOptions {
+  std::int64_t classes = 1;   ///< C; one is binary, more are one-vs-rest.
+  double temperature = 0.01;  ///< Score units: how far apart two rows are told apart.
+  Reduction reduction = Reduction::mean;
+  GradScale scale = GradScale::for_mean_reducer;
+  std::int64_t ignore_index = default_ignore_index;
+};
+
+/// Smooth average precision: 1 - mean over positives k of B_k / A_k, with the soft ranks
+///
+///     A_k = 1 + sum over j != k of σ((s_j - s_k) / t)      B_k the same over positives j
+///
+/// over the rows of all ranks, for each class, in double. Brown, Xie, Kalogeiton, Zisserman:
+/// "Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval", ECCV 2020, equation 7.
+/// A class without positives, or of nothing else, is not valid.
+///
+/// Ranks share the anchors; time is about linear in the rows (docs/losses.md), memory O(M C).
+/// On the wire, per rank: its rows (logits, targets) to all, then 24 bytes for each of its share of
+/// the positives.
+///
+/// Null group: this process alone. The class is a value; nothing is kept between calls.
+class SmoothAp {
+ public:
+  using Options = SmoothApOptions;
+  /// @throws Error invalid_argument for an option out of range.
+  explicit SmoothAp(const Options& options = {});
+  const Options& options() const noexcept { return options_; }
+
+  /// @throws Error on every rank: invalid_argument where it began and mismatch elsewhere for
+  /// shapes,
+  ///         targets outside of the classes and logits that are not finite; mismatch when ranks
+  ///         have different options.
+  LossResult operator()(ProcessGroup* group, const RankingBatch& batch,
+                        const CallOptions& call = {}) const;
+
+ private:
+  Options options_;
+};
+
+}  // namespace losses
+}  // namespace tutti

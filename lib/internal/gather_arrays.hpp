@@ -1,0 +1,12 @@
+#pragma once
+
+#include <tutti/gather.hpp>
+
+#include "internal/announcement.hpp"
+
+namespace tutti::internal {
+
+/// all_gather_rows of the offer's arrays, which share a layout. A 0-dimensional array is one row.
+GatheredArrays gather_arrays(ProcessGroup& group, const Offer& offer, const GatherOptions& options);
+
+}  // namespace tutti::internal

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/losses/loss.hpp>
+#include <tutti/process_group.hpp>
+
+// The loss layer's view of the other ranks. Nothing else in it communicates.
+
+namespace tutti::internal::losses {
+
+using tutti::losses::GradScale;
+using tutti::losses::RankingBatch;
+using tutti::losses::Reduction;
+
+struct BatchRules {
+  std::string_view loss{};  ///< The name of the loss, for errors.
+  std::string options{};    ///< What all ranks must have alike, in words.
+  std::int64_t classes = 1;
+  std::int64_t ignore_index = 0;
+};
+
+/// The rows of all ranks that count, in the order of the ranks; the same on every rank.
+class GlobalBatch {
+ public:
+  /// Collective. @throws Error: this rank's own mistake, or mismatch for that of another.
+  GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
+              const CallOptions& call);
+
+  int rank() const noexcept { return group_ == nullptr ? 0 : group_->rank(); }
+  int ranks() const noexcept { return group_ == nullptr ? 1 : group_->size(); }
+  std::size_t rows() const noexcept { return targets_.size(); }
+  /// Of one class, by row.
+  std::span<const double> scores(std::int64_t class_index) const noexcept {
+    return std::span(scores_).subspan(static_cast<std::size_t>(class_index) * rows(), rows());
+  }
+  std::span<const std::int64_t> targets() const noexcept { return targets_; }
+  /// 1 where a row is positive for the class.
+  std::vector<std::uint8_t> positives(std::int64_t class_index) const;
+
+  /// This rank's rows that count: [first_own, first_own + own_rows.size()), and which rows of the
+  /// batch they are.
+  std::size_t first_own() const noexcept { return first_own_; }
+  std::span<const std::uint32_t> own_rows() const noexcept { return own_rows_; }
+
+  /// Every rank's share, one behind the other: mine is `counts[rank()]` items of `width` numbers.
+  std::vector<double> gather_shares(std::span<const double> mine, std::size_t width,
+                                    std::span<const std::int64_t> counts) const;
+
+  /// The gradient [N_r, C] in the logits' dtype: columns by class, by own_rows(); others are 0.
+  Tensor gradient(std::span<const double> columns) const;
+  double scale_of(GradScale scale) const noexcept {
+    return scale == GradScale::for_mean_reducer ? static_cast<double>(ranks()) : 1.0;
+  }
+
+ private:
+  ProcessGroup* group_;
+  CallOptions call_;
+  Shape shape_;
+  DType dtype_;
+  std::int64_t classes_;
+  std::vector<double> scores_;  // [C, M]
+  std::vector<std::int64_t> targets_;
+  std::size_t first_own_ = 0;
+  std::vector<std::uint32_t> own_rows_;
+};
+
+}  // namespace tutti::internal::losses

@@ -1,0 +1,130 @@
+#include <tutti/losses/smooth_ap.hpp>
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "internal/fail.hpp"
+#include "internal/losses/global_batch.hpp"
+#include "internal/losses/soft_rank.hpp"
+
+namespace tutti {
+namespace [[gnu::visibility("default")]] losses {
+namespace {
+
+using internal::losses::GlobalBatch;
+using internal::losses::SoftRank;
+
+/// Of one anchor, for the gradient: a = B / A^2, b = 1 / A, and what its own score adds, b E - a D.
+/// B / A is a / b.
+struct Weights {
+  double a = 0, b = 0, own = 0;
+};
+constexpr std::size_t width = sizeof(Weights) / sizeof(double);
+
+/// Part of `rank` in class c. Who has an anchor more than others changes with the class.
+std::pair<std::size_t, std::size_t> share(const SoftRank& ranks, std::int64_t c, int rank,
+                                          int size) {
+  return ranks.share(static_cast<int>((rank + c) % size), size);
+}
+
+}  // namespace
+
+SmoothAp::SmoothAp(const Options& options) : options_(options) {
+  if (options.classes <= 0)
+    internal::failf(Errc::invalid_argument,
+                    "smooth_ap: classes is {}; there has to be one at least", options.classes);
+  if (!(options.temperature > 0) || !std::isfinite(options.temperature))
+    internal::failf(Errc::invalid_argument, "smooth_ap: temperature is {}; it must be above 0",
+                    options.temperature);
+}
+
+LossResult SmoothAp::operator()(ProcessGroup* group, const RankingBatch& batch,
+                                const CallOptions& call) const {
+  const GlobalBatch pool(
+      group, batch,
+      {.loss = "smooth_ap",
+       .options = fmt::format("classes {}, temperature {}, reduction {}, ignore_index {}",
+                              options_.classes, options_.temperature,
+                              static_cast<int>(options_.reduction), options_.ignore_index),
+       .classes = options_.classes,
+       .ignore_index = options_.ignore_index},
+      call);
+  const int size = pool.ranks();
+  const auto classes = static_cast<std::size_t>(options_.classes);
+  constexpr double invalid = std::numeric_limits<double>::quiet_NaN();
+
+  // This rank's part of the anchors of every class, for everybody.
+  std::vector<SoftRank> ranks;
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(size));
+  std::vector<Weights> mine;
+  LossResult result;
+  result.each.assign(classes, invalid);
+  result.valid.assign(classes, 0);
+  for (std::size_t c = 0; c < classes; ++c) {
+    const auto index = static_cast<std::int64_t>(c);
+    const auto& soft =
+        ranks.emplace_back(pool.scores(index), pool.positives(index), options_.temperature);
+    result.valid[c] = soft.anchors() != 0 && soft.anchors() != soft.rows() ? 1 : 0;
+    if (result.valid[c] == 0) continue;
+    for (int r = 0; r < size; ++r) {
+      const auto [first, last] = share(soft, index, r, size);
+      counts[static_cast<std::size_t>(r)] += static_cast<std::int64_t>(last - first);
+    }
+    const auto [first, last] = share(soft, index, pool.rank(), size);
+    std::vector<SoftRank::Sums> sums(last - first);
+    ranks[c].sums(first, sums);
+    for (const auto& s : sums) {
+      const double b = 1 / s.a;
+      const double a = s.b * b * b;
+      mine.push_back({a, b, b * s.e - a * s.d});
+    }
+  }
+  const auto everybody = pool.gather_shares(
+      {reinterpret_cast<const double*>(mine.data()), mine.size() * width}, width, counts);
+
+  // Now every rank knows all anchors, and completes the gradient of its own rows.
+  std::vector<std::size_t> next(static_cast<std::size_t>(size));  // Of each rank's part.
+  for (std::size_t r = 1; r < next.size(); ++r)
+    next[r] = next[r - 1] + static_cast<std::size_t>(counts[r - 1]);
+  const auto valid = std::accumulate(result.valid.begin(), result.valid.end(), 0.0);
+  const double weight = options_.reduction == Reduction::mean && valid > 0 ? 1 / valid : 1;
+  const auto own = pool.own_rows().size();
+  std::vector<double> columns(classes * own);
+  std::vector<std::uint32_t> rows(own);
+  std::iota(rows.begin(), rows.end(), static_cast<std::uint32_t>(pool.first_own()));
+  std::vector<SoftRank::Slopes> slopes(own);
+  for (std::size_t c = 0; c < classes; ++c) {
+    if (result.valid[c] == 0) continue;
+    auto& soft = ranks[c];
+    const auto anchors = soft.anchors();
+    std::vector<double> a(anchors);
+    std::vector<double> b(anchors);
+    std::vector<double> own_part(soft.rows());
+    double precision = 0;
+    for (int r = 0; r < size; ++r) {
+      const auto [first, last] = share(soft, static_cast<std::int64_t>(c), r, size);
+      for (auto k = first; k < last; ++k) {
+        const auto* from = &everybody[next[static_cast<std::size_t>(r)]++ * width];
+        a[k] = from[0];
+        b[k] = from[1];
+        own_part[soft.row(k)] = from[2];
+      }
+    }
+    for (std::size_t k = 0; k < anchors; ++k) precision += a[k] / b[k];
+    result.each[c] = 1 - precision / static_cast<double>(anchors);
+    result.loss += weight * result.each[c];
+    soft.slopes(a, b, rows, slopes);
+    const double scale = weight * pool.scale_of(options_.scale) /
+                         (static_cast<double>(anchors) * options_.temperature);
+    for (std::size_t i = 0; i < own; ++i)
+      columns[c * own + i] = scale * (slopes[i].a - slopes[i].b + own_part[rows[i]]);
+  }
+  result.grad = pool.gradient(columns);
+  return result;
+}
+
+}  // namespace losses
+}  // namespace tutti
