@@ -1,0 +1,88 @@
+// Metrics of an epoch over ranks that saw different numbers of rows.
+
+#include <cstdint>
+#include <cstdio>
+#include <thread>
+#include <vector>
+
+#include <tutti/sync.hpp>
+#include <tutti/tutti.hpp>
+
+namespace {
+
+struct Batch {
+  double loss;  // The mean over its rows.
+  std::int64_t rows;
+};
+
+/// What each rank sees: the data set has 10 rows, so the last batches are short, and rank 2 is
+/// ready before the others.
+std::vector<Batch> batches_of(int rank) {
+  if (rank == 0) return {{1.0, 3}, {2.0, 2}};
+  if (rank == 1) return {{3.0, 3}, {6.0, 1}};
+  return {{0.5, 1}};
+}
+
+void train(tutti::ProcessGroup& group) {
+  const bool first = group.rank() == 0;  // All ranks get the same; one prints it.
+  double sum = 0;
+  std::int64_t rows = 0;
+  for (const Batch& batch : batches_of(group.rank())) {
+    sum += batch.loss * static_cast<double>(batch.rows);
+    rows += batch.rows;
+  }
+  const double own_mean = sum / static_cast<double>(rows);
+
+  // The mean of the ranks' means counts a row of a rank with few of them more than the others.
+  const double of_means = tutti::sync_ddp(own_mean, group, "mean");
+  const double right = tutti::global_mean(sum, static_cast<double>(rows), group);
+  if (first) std::printf("mean of means %.3f, mean over all rows %.3f\n", of_means, right);
+
+  // Reductions by name, as in PyTorch Lightning. Integers are truncated toward zero.
+  std::vector<std::int64_t> correct{group.rank() == 0 ? 4 : 1, rows};
+  (void)tutti::sync_ddp(correct, group, "sum");
+  const auto worst = tutti::sync_ddp(own_mean, group, "max");
+  if (first)
+    std::printf("correct %lld of %lld, the worst rank's mean %.3f\n",
+                static_cast<long long>(correct[0]), static_cast<long long>(correct[1]), worst);
+
+  // Several losses in one round, each over its own rows.
+  const std::vector<tutti::NamedLoss> losses{
+      {"class", sum, static_cast<double>(rows)},
+      {"mask", group.rank() == 1 ? 3.0 : 0.0, group.rank() == 1 ? 2.0 : 0.0}};
+  const std::vector<double> means = tutti::reduce_losses(losses, group);
+  if (first) std::printf("class %.3f, mask %.3f\n", means[0], means[1]);
+
+  // With gradient accumulation: the step's loss is over all rows of all its batches.
+  tutti::LossAccumulator step;
+  step.expect("loss");  // Rank 2 may have no batch left, but it has the name.
+  for (const Batch& batch : batches_of(group.rank())) step.add("loss", batch.loss, batch.rows);
+  for (const auto& [name, mean] : step.reduce(group))
+    if (first) std::printf("%s of the step %.3f\n", name.c_str(), mean);
+
+  // Names that differ are an error on every rank, with both sides.
+  const std::vector<tutti::NamedLoss> other{{group.rank() == 2 ? "box" : "class", 1, 1}};
+  try {
+    (void)tutti::reduce_losses(other, group);
+  } catch (const tutti::Error& error) {
+    if (first) std::printf("\n%s\n", error.what());
+  }
+}
+
+}  // namespace
+
+int main() {
+  constexpr int size = 3;
+  const auto store = tutti::make_memory_store();
+  {
+    std::vector<std::jthread> ranks;
+    for (int rank = 0; rank < size; ++rank)
+      ranks.emplace_back([=] {
+        auto group = tutti::ProcessGroup::create(
+            {.backend = "local", .store = store, .rank = rank, .size = size});
+        train(group);
+      });
+  }
+  // The same code without a group: the value as it is.
+  std::printf("\nalone: %.3f\n", tutti::sync_ddp_if_available(1.5, nullptr, "mean"));
+}
