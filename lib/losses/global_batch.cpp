@@ -8,40 +8,14 @@
 
 #include <fmt/format.h>
 
-#include <tutti/half.hpp>
 #include <tutti/row_layout.hpp>
 
 #include "internal/fail.hpp"
 #include "internal/gather_arrays.hpp"
+#include "internal/losses/elements.hpp"
 
 namespace tutti::internal::losses {
 namespace {
-
-/// Calls use(T{}) with the type of a dtype of logits.
-template <typename Use>
-void with_type(DType dtype, const Use& use) {
-  switch (dtype) {
-    case DType::f32:
-      return use(float{});
-    case DType::f64:
-      return use(double{});
-    case DType::f16:
-      return use(Float16{});
-    case DType::bf16:
-      return use(BFloat16{});
-    default:
-      failf(Errc::invalid_argument, "logits are {}; they may be f32, f64, f16 and bf16",
-            name_of(dtype));
-  }
-}
-
-template <typename T>
-double to_double(T value) {
-  if constexpr (std::is_floating_point_v<T>)
-    return value;
-  else
-    return static_cast<float>(value);
-}
 
 /// [N] and [N, 1] are rows of one class.
 Shape matrix_shape(const Shape& shape) {
@@ -63,22 +37,8 @@ void check(const RankingBatch& batch, const BatchRules& rules) {
       targets.shape.ndim() > 2 || targets.shape.ndim() == 0)
     failf(Errc::invalid_argument, "targets are {}, logits {}; targets must be [{}]",
           to_string(targets.shape), to_string(logits.shape), shape.rows());
-  for (const auto* array : {&logits, &targets}) {
-    if (array->shape.numel() != 0 && array->data == nullptr)
-      failf(Errc::invalid_argument, "{} are null", array == &logits ? "logits" : "targets");
-    if (array->shape.numel() != 0 && array->device.type != DeviceType::cpu)
-      failf(Errc::unsupported, "{} are on {}; losses work on host memory",
-            array == &logits ? "logits" : "targets", to_string(array->device));
-  }
-  with_type(logits.dtype, [&]<typename T>(T) {
-    const std::span values(static_cast<const T*>(logits.data),
-                           static_cast<std::size_t>(logits.shape.numel()));
-    for (std::size_t i = 0; i < values.size(); ++i)
-      if (!std::isfinite(to_double(values[i])))
-        failf(Errc::invalid_argument, "logits[{}, {}] is {}; logits must be finite",
-              i / static_cast<std::size_t>(rules.classes),
-              i % static_cast<std::size_t>(rules.classes), to_double(values[i]));
-  });
+  check_elements("logits", logits);
+  check_elements("targets", targets);
   const std::span classes(static_cast<const std::int64_t*>(targets.data),
                           static_cast<std::size_t>(shape.rows()));
   for (std::size_t i = 0; i < classes.size(); ++i)
@@ -90,6 +50,53 @@ void check(const RankingBatch& batch, const BatchRules& rules) {
 }
 
 }  // namespace
+
+void check_elements(std::string_view what, const ConstTensorView& array) {
+  if (array.shape.numel() == 0) return;
+  if (array.data == nullptr) failf(Errc::invalid_argument, "{} are null", what);
+  if (array.device.type != DeviceType::cpu)
+    failf(Errc::unsupported, "{} are on {}; losses work on host memory", what,
+          to_string(array.device));
+  if (!is_float(array.dtype)) return;
+  const auto values = to_doubles(array);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (std::isfinite(values[i])) continue;
+    // By its place in the array.
+    std::string place;
+    auto left = static_cast<std::int64_t>(i);
+    for (std::size_t d = array.shape.ndim(); d-- > 0; left /= array.shape.dims()[d])
+      place = fmt::format("{}{}{}", left % array.shape.dims()[d], place.empty() ? "" : ", ", place);
+    failf(Errc::invalid_argument, "{}[{}] is {}; {} must be finite", what, place, values[i], what);
+  }
+}
+
+std::vector<double> to_doubles(const ConstTensorView& array) {
+  std::vector<double> all(static_cast<std::size_t>(array.shape.numel()));
+  with_type(array.dtype, [&]<typename T>(T) {
+    const auto* from = static_cast<const T*>(array.data);
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = to_double(from[i]);
+  });
+  return all;
+}
+
+std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
+                                    std::string_view options, const std::optional<Error>& refused,
+                                    std::span<const double> mine, const CallOptions& call) {
+  if (group == nullptr || group->size() == 1) {
+    if (refused) throw Error(refused->code(), refused->message(), {.operation = std::string(loss)});
+    return {mine.begin(), mine.end()};
+  }
+  const auto width = std::ssize(mine);
+  const ConstTensorView row(mine.data(), DType::f64, {1, width});
+  const auto gathered = gather_arrays(
+      *group, {.caller = loss, .arrays = {&row, 1}, .refused = refused, .agree = options},
+      {.call = call});
+  std::vector<double> sums(mine.size());
+  const auto* all = static_cast<const double*>(gathered.data[0].data());
+  for (int r = 0; r < group->size(); ++r)
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += *all++;
+  return sums;
+}
 
 GlobalBatch::GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
                          const CallOptions& call)
@@ -170,13 +177,8 @@ Tensor GlobalBatch::gradient(std::span<const double> columns) const {
   with_type(dtype_, [&]<typename T>(T) {
     auto* out = static_cast<T*>(grad.data());
     for (std::size_t c = 0; c < width; ++c)
-      for (std::size_t i = 0; i < own_rows_.size(); ++i) {
-        const double value = columns[c * own_rows_.size() + i];
-        if constexpr (std::is_floating_point_v<T>)
-          out[own_rows_[i] * width + c] = static_cast<T>(value);
-        else
-          out[own_rows_[i] * width + c] = T(static_cast<float>(value));
-      }
+      for (std::size_t i = 0; i < own_rows_.size(); ++i)
+        out[own_rows_[i] * width + c] = from_double<T>(columns[c * own_rows_.size() + i]);
   });
   return grad;
 }

@@ -36,6 +36,9 @@ SmoothAp::SmoothAp(const Options& options) : options_(options) {
   if (options.classes <= 0)
     internal::failf(Errc::invalid_argument,
                     "smooth_ap: classes is {}; there has to be one at least", options.classes);
+  if (options.reduction == Reduction::mean_positive)
+    internal::failf(Errc::invalid_argument,
+                    "smooth_ap: mean_positive is a reduction of focal losses");
   if (!(options.temperature > 0) || !std::isfinite(options.temperature))
     internal::failf(Errc::invalid_argument, "smooth_ap: temperature is {}; it must be above 0",
                     options.temperature);

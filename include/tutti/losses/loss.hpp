@@ -13,11 +13,12 @@
 namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
 
-/// Over the classes (ranking losses) or the rows (focal losses) that count.
+/// Over what counts: classes (ranking losses), rows (SoftmaxFocal) or elements (SigmoidFocal).
 enum class Reduction : std::uint8_t {
   mean,
   sum,
   none,  ///< LossResult::each; its gradient is that of the sum, whose columns or rows are apart.
+  mean_positive,  ///< Focal losses: the sum over all, divided by the number of positive ones.
 };
 
 /// By what the gradient is multiplied, so that the reducer behind it makes the gradient of the
@@ -33,10 +34,11 @@ inline constexpr std::int64_t default_ignore_index = -100;
 
 struct LossResult {
   double loss = 0;  ///< The same on every rank. Without anything that counts: 0, with gradient 0.
-  Tensor grad;      ///< d loss / d logits of this rank's rows: [N_r, C], in the logits' dtype.
-  /// Ranking losses: the loss of each class, [C]; NaN where a class is not valid.
+  Tensor grad;      ///< d loss / d logits of this rank's rows, in their shape and dtype.
+  /// Ranking losses: the loss of each class, [C]; NaN where a class is not valid. Focal losses with
+  /// Reduction::none: of each row or element of this rank.
   std::vector<double> each;
-  std::vector<std::uint8_t> valid;  ///< [C]: 1 where it is.
+  std::vector<std::uint8_t> valid;  ///< Ranking losses: [C], 1 where a class is.
 };
 
 /// The rows of this rank.

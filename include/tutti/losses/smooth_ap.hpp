@@ -9,9 +9,9 @@ namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
 
 struct SmoothApOptions {
-  std::int64_t classes = 1;   ///< C; one is binary, more are one-vs-rest.
-  double temperature = 0.01;  ///< Score units: how far apart two rows are told apart.
-  Reduction reduction = Reduction::mean;
+  std::int64_t classes = 1;               ///< C; one is binary, more are one-vs-rest.
+  double temperature = 0.01;              ///< Score units: how far apart two rows are told apart.
+  Reduction reduction = Reduction::mean;  ///< Not mean_positive.
   GradScale scale = GradScale::for_mean_reducer;
   std::int64_t ignore_index = default_ignore_index;
 };

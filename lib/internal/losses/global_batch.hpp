@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,6 +17,17 @@ namespace tutti::internal::losses {
 using tutti::losses::GradScale;
 using tutti::losses::RankingBatch;
 using tutti::losses::Reduction;
+
+/// Collective: the sums over ranks of a few numbers, in the order of the ranks. `refused`: what is
+/// wrong with this rank's call, if anything; then it is an error on every rank.
+/// @throws Error also when the options, in words, are not those of the others.
+std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
+                                    std::string_view options, const std::optional<Error>& refused,
+                                    std::span<const double> mine, const CallOptions& call);
+
+inline double scale_of(GradScale scale, const ProcessGroup* group) noexcept {
+  return scale == GradScale::for_mean_reducer && group != nullptr ? group->size() : 1.0;
+}
 
 struct BatchRules {
   std::string_view loss{};  ///< The name of the loss, for errors.
@@ -53,9 +65,7 @@ class GlobalBatch {
 
   /// The gradient [N_r, C] in the logits' dtype: columns by class, by own_rows(); others are 0.
   Tensor gradient(std::span<const double> columns) const;
-  double scale_of(GradScale scale) const noexcept {
-    return scale == GradScale::for_mean_reducer ? static_cast<double>(ranks()) : 1.0;
-  }
+  double scale_of(GradScale scale) const noexcept { return losses::scale_of(scale, group_); }
 
  private:
   ProcessGroup* group_;

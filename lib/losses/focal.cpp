@@ -1,0 +1,203 @@
+#include <tutti/losses/focal.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "internal/losses/elements.hpp"
+#include "internal/losses/global_batch.hpp"
+
+namespace tutti {
+namespace losses {
+namespace {
+
+using internal::failf;
+
+/// Of this rank: the loss and the gradient of each element, before any reduction.
+struct Parts {
+  std::vector<double> each;
+  std::vector<double> grad;
+  double counted = 0;
+  double positive = 0;
+};
+
+void check_gamma(std::string_view loss, double gamma) {
+  if (!(gamma >= 0) || !std::isfinite(gamma))
+    failf(Errc::invalid_argument, "{}: gamma is {}; it must be 0 or more", loss, gamma);
+}
+
+/// Collective: adds up what all ranks have and scales this rank's gradient.
+template <typename Make>
+LossResult reduce(ProcessGroup* group, std::string_view loss, const std::string& options,
+                  Reduction reduction, GradScale scale, const ConstTensorView& logits,
+                  const CallOptions& call, const Make& make) {
+  Parts parts;
+  std::optional<Error> refused;
+  try {
+    parts = make();
+  } catch (const Error& error) {
+    refused = error;
+  }
+  const double mine[] = {std::accumulate(parts.each.begin(), parts.each.end(), 0.0), parts.counted,
+                         parts.positive};
+  const auto sums = internal::losses::sums_over_ranks(group, loss, options, refused, mine, call);
+  const double divisor = reduction == Reduction::mean            ? std::max(1.0, sums[1])
+                         : reduction == Reduction::mean_positive ? std::max(1.0, sums[2])
+                                                                 : 1.0;
+  LossResult result;
+  result.loss = sums[0] / divisor;
+  result.grad = Tensor(host_memory(), logits.shape, logits.dtype);
+  const double factor = internal::losses::scale_of(scale, group) / divisor;
+  internal::losses::with_type(logits.dtype, [&]<typename T>(T) {
+    auto* out = static_cast<T*>(result.grad.data());
+    for (const double g : parts.grad) *out++ = internal::losses::from_double<T>(factor * g);
+  });
+  if (reduction == Reduction::none) result.each = std::move(parts.each);
+  return result;
+}
+
+/// log(1 + e^z).
+double softplus(double z) {
+  return std::max(z, 0.0) + std::log1p(std::exp(-std::abs(z)));
+}
+
+/// q^(gamma - 1) q_small, where q_small is of the order of q: 0 for q = 0, whatever gamma is.
+double focus(double q, double gamma, double q_small) {
+  return q > 0 ? std::pow(q, gamma) * (q_small / q) : 0;
+}
+
+}  // namespace
+
+SigmoidFocal::SigmoidFocal(const Options& options) : options_(options) {
+  check_gamma("sigmoid_focal", options.gamma);
+  if (options.alpha != -1 && !(options.alpha >= 0 && options.alpha <= 1))
+    failf(Errc::invalid_argument, "sigmoid_focal: alpha is {}; it must be 0 to 1, or -1",
+          options.alpha);
+}
+
+LossResult SigmoidFocal::operator()(ProcessGroup* group, const ConstTensorView& logits,
+                                    const ConstTensorView& targets, const CallOptions& call) const {
+  const auto& o = options_;
+  const auto words = fmt::format("alpha {}, gamma {}, reduction {}", o.alpha, o.gamma,
+                                 static_cast<int>(o.reduction));
+  return reduce(group, "sigmoid_focal", words, o.reduction, o.scale, logits, call, [&] {
+    internal::losses::with_type(logits.dtype, [](auto) {});
+    if (targets.dtype != logits.dtype || !(targets.shape == logits.shape))
+      failf(Errc::invalid_argument, "targets are {} {}, logits {} {}; they must be alike",
+            name_of(targets.dtype), to_string(targets.shape), name_of(logits.dtype),
+            to_string(logits.shape));
+    internal::losses::check_elements("logits", logits);
+    internal::losses::check_elements("targets", targets);
+    const auto z = internal::losses::to_doubles(logits);
+    const auto y = internal::losses::to_doubles(targets);
+    Parts parts;
+    parts.counted = static_cast<double>(z.size());
+    for (std::size_t i = 0; i < z.size(); ++i) {
+      if (y[i] < 0 || y[i] > 1)
+        failf(Errc::invalid_argument, "target {} is {}; targets are 0 to 1", i, y[i]);
+      parts.positive += y[i] > 0 ? 1 : 0;
+      const double e = std::exp(-std::abs(z[i]));
+      const double large = 1 / (1 + e);  // Of p and 1 - p, without cancellation.
+      const double small = e * large;
+      const double p = z[i] > 0 ? large : small;
+      const double not_p = z[i] > 0 ? small : large;
+      const double q = p * (1 - y[i]) + not_p * y[i];  // 1 - p_t
+      const double ce = softplus(z[i]) - z[i] * y[i];
+      const double weight = o.alpha < 0 ? 1 : o.alpha * y[i] + (1 - o.alpha) * (1 - y[i]);
+      const double power = std::pow(q, o.gamma);
+      parts.each.push_back(weight * power * ce);
+      parts.grad.push_back(weight * (power * (p * (1 - y[i]) - not_p * y[i]) -
+                                     o.gamma * focus(q, o.gamma, p * not_p) * ce * (2 * y[i] - 1)));
+    }
+    return parts;
+  });
+}
+
+SoftmaxFocal::SoftmaxFocal(const Options& options) : options_(options) {
+  check_gamma("softmax_focal", options.gamma);
+  if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1))
+    failf(Errc::invalid_argument, "softmax_focal: label_smoothing is {}; it must be 0 to 1",
+          options.label_smoothing);
+  for (std::size_t c = 0; c < options.alpha.size(); ++c)
+    if (!(options.alpha[c] >= 0) || !std::isfinite(options.alpha[c]))
+      failf(Errc::invalid_argument, "softmax_focal: alpha[{}] is {}; it must be 0 or more", c,
+            options.alpha[c]);
+}
+
+LossResult SoftmaxFocal::operator()(ProcessGroup* group, const ConstTensorView& logits,
+                                    const ConstTensorView& targets, const CallOptions& call) const {
+  const auto& o = options_;
+  const auto words = fmt::format(
+      "alpha {}, gamma {}, label_smoothing {}, background {}, ignore_index {}, "
+      "reduction {}",
+      o.alpha, o.gamma, o.label_smoothing, o.background, o.ignore_index,
+      static_cast<int>(o.reduction));
+  return reduce(group, "softmax_focal", words, o.reduction, o.scale, logits, call, [&] {
+    internal::losses::with_type(logits.dtype, [](auto) {});
+    const auto dims = logits.shape.dims();
+    std::vector<std::int64_t> rest(dims.begin(), dims.end());
+    if (rest.size() >= 2) rest.erase(rest.begin() + 1);
+    if (dims.size() < 2 || dims[1] == 0 || targets.dtype != DType::i64 ||
+        !(targets.shape == Shape(std::span<const std::int64_t>(rest))))
+      failf(Errc::invalid_argument,
+            "logits are {}, targets {} {}; they must be [N, C, *] and i64 [N, *]",
+            to_string(logits.shape), name_of(targets.dtype), to_string(targets.shape));
+    const auto classes = static_cast<std::size_t>(dims[1]);
+    if (!o.alpha.empty() && o.alpha.size() != classes)
+      failf(Errc::invalid_argument, "alpha has {} weights, logits have {} classes", o.alpha.size(),
+            classes);
+    internal::losses::check_elements("logits", logits);
+    internal::losses::check_elements("targets", targets);
+    const auto z = internal::losses::to_doubles(logits);
+    const auto* y = static_cast<const std::int64_t*>(targets.data);
+    const auto rows = static_cast<std::size_t>(targets.shape.numel());
+    // Behind the classes: the same place of consecutive classes is `stride` apart.
+    const auto stride = z.empty() ? 1 : z.size() / (static_cast<std::size_t>(dims[0]) * classes);
+    Parts parts{.each = std::vector<double>(rows), .grad = std::vector<double>(z.size())};
+    std::vector<double> p(classes);
+    for (std::size_t i = 0; i < rows; ++i) {
+      if (y[i] == o.ignore_index) continue;
+      if (y[i] < 0 || y[i] >= dims[1])
+        failf(Errc::invalid_argument,
+              "target {} is {}; there are classes 0 to {}, and {} to ignore", i, y[i], classes - 1,
+              o.ignore_index);
+      parts.counted += 1;
+      parts.positive += y[i] != o.background ? 1 : 0;
+      const auto first = i / stride * classes * stride + i % stride;
+      const auto at = [&](std::size_t c) { return first + c * stride; };
+      const auto own = static_cast<std::size_t>(y[i]);
+      double most = z[at(0)];
+      for (std::size_t c = 1; c < classes; ++c) most = std::max(most, z[at(c)]);
+      double sum = 0;
+      for (std::size_t c = 0; c < classes; ++c) sum += p[c] = std::exp(z[at(c)] - most);
+      const double log_sum = most + std::log(sum);
+      double q = 0;  // 1 - p_y, as what the others have: p_y may be 1 but for rounding.
+      double log_p = 0;
+      for (std::size_t c = 0; c < classes; ++c) {
+        p[c] /= sum;
+        if (c != own) q += p[c];
+        log_p += z[at(c)] - log_sum;
+      }
+      const double e = o.label_smoothing;
+      const double share = e / static_cast<double>(classes);
+      const double ce = -(1 - e) * (z[at(own)] - log_sum) - share * log_p;
+      const double weight = o.alpha.empty() ? 1 : o.alpha[own];
+      const double power = std::pow(q, o.gamma);
+      parts.each[i] = weight * power * ce;
+      for (std::size_t c = 0; c < classes; ++c) {
+        const double slope = p[c] - (c == own ? 1 - e : 0) - share;
+        const double rise = c == own ? focus(q, o.gamma, q) : -focus(q, o.gamma, p[c]);
+        parts.grad[at(c)] = weight * (power * slope - o.gamma * p[own] * rise * ce);
+      }
+    }
+    return parts;
+  });
+}
+
+}  // namespace losses
+}  // namespace tutti
