@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include <tutti/autograd.hpp>
+
+#include "conformance/cells.hpp"
+
+// Gradients against central differences, with all ranks taking part. Everything is in double.
+
+namespace tutti::test {
+
+using Numbers = std::vector<double>;
+
+/// What is in an f64 array.
+Numbers numbers(const ConstTensorView& array);
+
+/// Between -1 and 1, the same for the same arguments, different on each rank.
+Numbers random_numbers(std::int64_t count, int rank, std::uint64_t salt);
+
+double dot(const Numbers& a, const Numbers& b);
+
+/// This rank's value of a collective map of what the ranks have.
+using Map = std::function<Numbers(ProcessGroup& group, const Numbers& x)>;
+
+/// Collective. `gradient` has to be the derivative by this rank's x of
+/// J = sum over ranks s of <c_s, map(x)_s>, the c_s being constants. Compared along random
+/// directions of all ranks' x together; when that fails, element by element to say where.
+void expect_gradient(ProcessGroup& group, const Map& map, const Numbers& x, const Numbers& c,
+                     const Numbers& gradient);
+
+/// Collective. The vjp is the gradient of its forward at this x of this shape:
+/// forward(group, array) gives .out and .context, vjp(group, context, grad_out) an array.
+template <typename Forward, typename Vjp>
+void expect_adjoint_at(ProcessGroup& group, const Numbers& x, const Shape& shape,
+                       const Forward& forward, const Vjp& vjp) {
+  const auto at = forward(group, view(x, shape));
+  const Numbers c = random_numbers(at.out.shape().numel(), group.rank(), 77);
+  const Value gradient = vjp(group, at.context, view(c, at.out.shape()));
+  EXPECT_EQ(gradient.shape(), shape);
+  const Map map = [&](ProcessGroup& g, const Numbers& moved) {
+    return numbers(forward(g, view(moved, shape)).out);
+  };
+  expect_gradient(group, map, x, c, numbers(gradient));
+}
+
+template <typename Forward, typename Vjp>
+void expect_adjoint(ProcessGroup& group, const Shape& shape, const Forward& forward,
+                    const Vjp& vjp) {
+  expect_adjoint_at(group, random_numbers(shape.numel(), group.rank(), 5), shape, forward, vjp);
+}
+
+/// A linear map as expect_adjoint() wants a forward: the vjp of something, for example.
+struct Linear {
+  Value out;
+  int context = 0;
+};
+
+/// Runs `body` on the group of the World and on sub-groups whose ranks are not the World's: all of
+/// them in reverse, and every other one.
+void on_group_and_parts(const World& world, const std::function<void(ProcessGroup& group)>& body);
+
+/// Every rank has another number of rows; some have none.
+std::vector<Layout> uneven_layouts(int size);
+
+/// The rows of this rank in a layout, two numbers in each.
+inline Shape own_rows(const ProcessGroup& group, const Layout& layout) {
+  return {layout[index(group.rank())], 2};
+}
+
+/// {3}: what ranks have in calls whose arrays are of equal shape.
+inline const Shape equal_shape{3};
+
+}  // namespace tutti::test
