@@ -60,7 +60,7 @@ inline Device from_torch(const c10::Device& device) {
   const int index = std::max(0, static_cast<int>(device.index()));  // -1: not said.
   if (device.is_cpu()) return {};
   if (device.is_cuda()) return {DeviceType::cuda, index};
-  if (device.is_privateuseone()) return {DeviceType::extension, index};
+  if (device.type() == c10::DeviceType::PrivateUse1) return {DeviceType::extension, index};
   fail(Errc::invalid_argument, "torch: device " + device.str() + " has no views");
 }
 
