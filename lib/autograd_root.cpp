@@ -197,12 +197,12 @@ Value scatter_rows_vjp(ProcessGroup& group, const RootContext& context,
     check.gradient(grad_out, context.shape, context.dtype);
     return Value(grad_out);
   }
-  try {
-    check.gradient(grad_out, context.out_shape, context.dtype);
-  } catch (const Error& error) {  // What it says reaches all ranks, and is thrown.
-    const internal::Announcement refusal(
-        group, {.caller = "gather_rows", .root = context.root, .refused = error}, options.call);
-  }
+  make_or_tell([&] { check.gradient(grad_out, context.out_shape, context.dtype); },
+               [&](const Error& error) {
+                 const internal::Announcement refusal(
+                     group, {.caller = "gather_rows", .root = context.root, .refused = error},
+                     options.call);
+               });
   auto exchanged = options;
   exchanged.layout = nullptr;
   return tutti::gather_rows(group, grad_out, context.root, exchanged).data;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <initializer_list>
 #include <string>
 #include <string_view>
@@ -38,14 +39,18 @@ inline Memory& memory_of(ProcessGroup& group, const GatherOptions& options) {
 }
 
 /// make(), which checks what only this rank has and makes its results. When that fails, the others
-/// would wait: refuse() makes the call with an array that the group refuses, which tells them.
+/// would wait: refuse() makes the call with an array that the group refuses, which tells them; or
+/// refuse(error) does.
 template <typename Make, typename Refuse>
 void make_or_tell(const Make& make, const Refuse& refuse) {
   try {
     make();
   } catch (const Error& error) {
     try {
-      refuse();
+      if constexpr (std::invocable<Refuse, const Error&>)
+        refuse(error);
+      else
+        refuse();
     } catch (const Error&) {  // The refusal; what happened is the other one.
     }
     throw Error(error);

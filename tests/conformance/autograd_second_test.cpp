@@ -74,19 +74,17 @@ TEST_P(AutogradSecond, TheVjpOfALinearReductionHasTheForwardAsVjp) {
           [&](ProcessGroup& g, const ConstTensorView& v) {
             return autograd::reduce(g, v, root, op).out;
           });
-      for (const Layout& layout : uneven_layouts(group.size())) {
-        const RowLayout rows(layout);
-        const Numbers whole = random_numbers(rows.total(), group.rank(), 33);
-        const auto part = autograd::reduce_scatter_rows(group, whole, rows, op);
-        expect_transposed(
-            group, part.out.shape(),
-            [&](ProcessGroup& g, const ConstTensorView& c) {
-              return autograd::reduce_scatter_rows_vjp(g, part.context, c);
-            },
-            [&](ProcessGroup& g, const ConstTensorView& v) {
-              return autograd::reduce_scatter_rows(g, v, rows, op).out;
-            });
-      }
+      const RowLayout rows(uneven_layouts(group.size()).back());
+      const Numbers whole = random_numbers(rows.total(), group.rank(), 33);
+      const auto part = autograd::reduce_scatter_rows(group, whole, rows, op);
+      expect_transposed(
+          group, part.out.shape(),
+          [&](ProcessGroup& g, const ConstTensorView& c) {
+            return autograd::reduce_scatter_rows_vjp(g, part.context, c);
+          },
+          [&](ProcessGroup& g, const ConstTensorView& v) {
+            return autograd::reduce_scatter_rows(g, v, rows, op).out;
+          });
     }
   });
 }
