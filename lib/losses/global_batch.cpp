@@ -49,7 +49,46 @@ void check(const RankingBatch& batch, const BatchRules& rules) {
             rules.classes - 1, rules.ignore_index);
 }
 
+/// The kept rows of logits [N, C] by class: [C, kept].
+std::vector<double> columns_of(const ConstTensorView& logits, std::size_t classes,
+                               std::span<const std::uint32_t> kept) {
+  std::vector<double> columns(classes * kept.size());
+  with_type(logits.dtype, [&]<typename T>(T) {
+    const auto* from = static_cast<const T*>(logits.data);
+    for (std::size_t c = 0; c < classes; ++c)
+      for (std::size_t i = 0; i < kept.size(); ++i)
+        columns[c * kept.size() + i] = to_double(from[kept[i] * classes + c]);
+  });
+  return columns;
+}
+
+/// Columns [C, rows] as an array of `shape`; rows that are not among them are 0.
+Tensor gradient_of(const Shape& shape, DType dtype, std::span<const std::uint32_t> rows,
+                   std::span<const double> columns) {
+  Tensor grad(host_memory(), shape, dtype);
+  if (grad.bytes() != 0) std::memset(grad.data(), 0, grad.bytes());
+  if (rows.empty()) return grad;
+  const auto classes = columns.size() / rows.size();
+  with_type(dtype, [&]<typename T>(T) {
+    auto* out = static_cast<T*>(grad.data());
+    for (std::size_t c = 0; c < classes; ++c)
+      for (std::size_t i = 0; i < rows.size(); ++i)
+        out[rows[i] * classes + c] = from_double<T>(columns[c * rows.size() + i]);
+  });
+  return grad;
+}
+
 }  // namespace
+
+void check_ranking_options(std::string_view loss, std::int64_t classes, double temperature,
+                           Reduction reduction) {
+  if (classes <= 0)
+    failf(Errc::invalid_argument, "{}: classes is {}; there has to be one at least", loss, classes);
+  if (!(temperature > 0) || !std::isfinite(temperature))
+    failf(Errc::invalid_argument, "{}: temperature is {}; it must be above 0", loss, temperature);
+  if (reduction == Reduction::mean_positive)
+    failf(Errc::invalid_argument, "{}: mean_positive is a reduction of focal losses", loss);
+}
 
 void check_elements(std::string_view what, const ConstTensorView& array) {
   if (array.shape.numel() == 0) return;
@@ -132,23 +171,16 @@ GlobalBatch::GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const B
   const auto total = static_cast<std::size_t>(layout.total());
   const auto first = static_cast<std::size_t>(layout.offset(rank()));
   const std::span targets(static_cast<const std::int64_t*>(arrays[1].data), total);
-  std::vector<std::size_t> kept;
+  std::vector<std::uint32_t> kept;
   for (std::size_t i = 0; i < total; ++i) {
     if (targets[i] == rules.ignore_index) continue;
     if (i < first) ++first_own_;
     if (i >= first && i < first + static_cast<std::size_t>(rows))
       own_rows_.push_back(static_cast<std::uint32_t>(i - first));
-    kept.push_back(i);
+    kept.push_back(static_cast<std::uint32_t>(i));
     targets_.push_back(targets[i]);
   }
-  const auto columns = static_cast<std::size_t>(classes_);
-  scores_.resize(columns * kept.size());
-  with_type(dtype_, [&]<typename T>(T) {
-    const auto* logits = static_cast<const T*>(arrays[0].data);
-    for (std::size_t c = 0; c < columns; ++c)
-      for (std::size_t i = 0; i < kept.size(); ++i)
-        scores_[c * kept.size() + i] = to_double(logits[kept[i] * columns + c]);
-  });
+  scores_ = columns_of(arrays[0], static_cast<std::size_t>(classes_), kept);
 }
 
 std::vector<std::uint8_t> GlobalBatch::positives(std::int64_t class_index) const {
@@ -171,16 +203,49 @@ std::vector<double> GlobalBatch::gather_shares(std::span<const double> mine, std
 }
 
 Tensor GlobalBatch::gradient(std::span<const double> columns) const {
-  Tensor grad(host_memory(), shape_, dtype_);
-  if (grad.bytes() != 0) std::memset(grad.data(), 0, grad.bytes());
-  const auto width = static_cast<std::size_t>(classes_);
-  with_type(dtype_, [&]<typename T>(T) {
-    auto* out = static_cast<T*>(grad.data());
-    for (std::size_t c = 0; c < width; ++c)
-      for (std::size_t i = 0; i < own_rows_.size(); ++i)
-        out[own_rows_[i] * width + c] = from_double<T>(columns[c * own_rows_.size() + i]);
-  });
-  return grad;
+  return gradient_of(shape_, dtype_, own_rows_, columns);
+}
+
+LocalBatch::LocalBatch(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
+                       const CallOptions& call)
+    : group_(group),
+      call_(call),
+      shape_(batch.logits.shape),
+      dtype_(batch.logits.dtype),
+      classes_(rules.classes) {
+  call_.name = {};  // It is only lent.
+  const auto classes = static_cast<std::size_t>(classes_);
+  std::vector<double> counts(1 + classes);
+  std::optional<Error> refused;
+  try {
+    check(batch, rules);
+    const auto* targets = static_cast<const std::int64_t*>(batch.targets.data);
+    for (std::int64_t i = 0; i < shape_.rows(); ++i)
+      if (targets[i] != rules.ignore_index) {
+        own_rows_.push_back(static_cast<std::uint32_t>(i));
+        targets_.push_back(targets[i]);
+      }
+    scores_ = columns_of(batch.logits, classes, own_rows_);
+    counts[0] = static_cast<double>(rows());  // Exact: below 2^53.
+    for (std::size_t c = 0; c < classes; ++c)
+      for (std::size_t i = 0; i < rows(); ++i) counts[1 + c] += is_positive(i, c) ? 1 : 0;
+  } catch (const Error& error) {
+    refused = error;
+  }
+  for (const double sum : sums_over_ranks(group, rules.loss, rules.options, refused, counts, call))
+    totals_.push_back(static_cast<std::int64_t>(sum));
+}
+
+void LocalBatch::add_up(std::span<std::int64_t> counts) const {
+  if (group_ != nullptr && group_->size() > 1) group_->all_reduce(counts, ReduceOp::sum, call_);
+}
+
+void LocalBatch::add_up(std::span<double> sums) const {
+  if (group_ != nullptr && group_->size() > 1) group_->all_reduce(sums, ReduceOp::sum, call_);
+}
+
+Tensor LocalBatch::gradient(std::span<const double> columns) const {
+  return gradient_of(shape_, dtype_, own_rows_, columns);
 }
 
 }  // namespace tutti::internal::losses

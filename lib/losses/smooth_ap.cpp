@@ -1,12 +1,10 @@
 #include <tutti/losses/smooth_ap.hpp>
 
-#include <cmath>
 #include <limits>
 #include <numeric>
 
 #include <fmt/format.h>
 
-#include "internal/fail.hpp"
 #include "internal/losses/global_batch.hpp"
 #include "internal/losses/soft_rank.hpp"
 
@@ -33,15 +31,8 @@ std::pair<std::size_t, std::size_t> share(const SoftRank& ranks, std::int64_t c,
 }  // namespace
 
 SmoothAp::SmoothAp(const Options& options) : options_(options) {
-  if (options.classes <= 0)
-    internal::failf(Errc::invalid_argument,
-                    "smooth_ap: classes is {}; there has to be one at least", options.classes);
-  if (options.reduction == Reduction::mean_positive)
-    internal::failf(Errc::invalid_argument,
-                    "smooth_ap: mean_positive is a reduction of focal losses");
-  if (!(options.temperature > 0) || !std::isfinite(options.temperature))
-    internal::failf(Errc::invalid_argument, "smooth_ap: temperature is {}; it must be above 0",
-                    options.temperature);
+  internal::losses::check_ranking_options("smooth_ap", options.classes, options.temperature,
+                                          options.reduction);
 }
 
 LossResult SmoothAp::operator()(ProcessGroup* group, const RankingBatch& batch,

@@ -29,6 +29,10 @@ inline double scale_of(GradScale scale, const ProcessGroup* group) noexcept {
   return scale == GradScale::for_mean_reducer && group != nullptr ? group->size() : 1.0;
 }
 
+/// @throws Error invalid_argument: classes, temperature, a reduction that is for focal losses.
+void check_ranking_options(std::string_view loss, std::int64_t classes, double temperature,
+                           Reduction reduction);
+
 struct BatchRules {
   std::string_view loss{};  ///< The name of the loss, for errors.
   std::string options{};    ///< What all ranks must have alike, in words.
@@ -77,6 +81,46 @@ class GlobalBatch {
   std::vector<std::int64_t> targets_;
   std::size_t first_own_ = 0;
   std::vector<std::uint32_t> own_rows_;
+};
+
+/// The rows of this rank that count, for losses that need only sums over the others; and how many
+/// there are on all ranks together.
+class LocalBatch {
+ public:
+  /// Collective, as GlobalBatch.
+  LocalBatch(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
+             const CallOptions& call);
+
+  std::size_t rows() const noexcept { return targets_.size(); }
+  std::int64_t total() const noexcept { return totals_[0]; }
+  std::int64_t total_positive(std::size_t class_index) const noexcept {
+    return totals_[1 + class_index];
+  }
+  std::span<const double> scores(std::size_t class_index) const noexcept {
+    return std::span(scores_).subspan(class_index * rows(), rows());
+  }
+  bool is_positive(std::size_t row, std::size_t class_index) const noexcept {
+    return classes_ == 1 ? targets_[row] != 0
+                         : targets_[row] == static_cast<std::int64_t>(class_index);
+  }
+  bool in_float() const noexcept { return dtype_ != DType::f64; }  ///< Scores are floats or less.
+
+  /// Collective: sums over the ranks, in place.
+  void add_up(std::span<std::int64_t> counts) const;
+  void add_up(std::span<double> sums) const;
+  /// As GlobalBatch's.
+  Tensor gradient(std::span<const double> columns) const;
+
+ private:
+  ProcessGroup* group_;
+  CallOptions call_;
+  Shape shape_;
+  DType dtype_;
+  std::int64_t classes_;
+  std::vector<double> scores_;  // [C, n]
+  std::vector<std::int64_t> targets_;
+  std::vector<std::uint32_t> own_rows_;
+  std::vector<std::int64_t> totals_;  // Rows, and positives of each class.
 };
 
 }  // namespace tutti::internal::losses

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+
+#include <tutti/losses/loss.hpp>
+#include <tutti/process_group.hpp>
+
+namespace tutti {
+namespace [[gnu::visibility("default")]] losses {
+
+/// Between the two order statistics next to a quantile, as torch.quantile has it. nearest takes the
+/// even one of two that are as near.
+enum class Interpolation : std::uint8_t { linear, lower, higher, nearest, midpoint };
+
+struct RecallAtQuantileOptions {
+  std::int64_t classes = 1;  ///< C; one is binary, more are one-vs-rest.
+  double quantile = 0.005;   ///< Which part of the rows may be flagged: 0 to 1, both excluded.
+  double temperature = 0.01;
+  Interpolation interpolation = Interpolation::higher;
+  Reduction reduction = Reduction::mean;  ///< Not mean_positive.
+  GradScale scale = GradScale::for_mean_reducer;
+  std::int64_t ignore_index = default_ignore_index;
+};
+
+/// How many positives are missed when the highest-scored part of all rows is flagged:
+///
+///     θ = the (1 - quantile) quantile of the scores of all rows, a constant for the gradient
+///     loss = 1 - mean over positives i of σ((s_i - θ) / temperature)
+///
+/// A class without positives is not valid. θ is exact, found without gathering the scores: their
+/// bits are counted byte by byte, from the highest (radix select). Its place in the order is the
+/// one of torch.quantile (2.15), for any number of rows and for half types too.
+///
+/// On the wire: a message of a few numbers to agree, then all_reduces of 2 KiB per class and order
+/// statistic, 4 of them (f64: 8), and one of 2 numbers per class; independent of the rows.
+class RecallAtQuantile {
+ public:
+  using Options = RecallAtQuantileOptions;
+  /// @throws Error invalid_argument for an option out of range.
+  explicit RecallAtQuantile(const Options& options = {});
+  const Options& options() const noexcept { return options_; }
+
+  /// @throws Error on every rank, as SmoothAp does.
+  LossResult operator()(ProcessGroup* group, const RankingBatch& batch,
+                        const CallOptions& call = {}) const;
+
+ private:
+  Options options_;
+};
+
+}  // namespace losses
+}  // namespace tutti

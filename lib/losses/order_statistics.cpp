@@ -1,0 +1,88 @@
+#include "internal/losses/order_statistics.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+namespace tutti::internal::losses {
+namespace {
+
+/// A number in the order of the scores: the sign turned, and of negative ones all other bits too.
+std::uint64_t key_of(double score, int bytes) {
+  if (bytes == 4) {
+    const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(score));
+    return (bits >> 31) != 0 ? static_cast<std::uint32_t>(~bits) : bits | 0x80000000U;
+  }
+  const auto bits = std::bit_cast<std::uint64_t>(score);
+  return (bits >> 63) != 0 ? ~bits : bits | std::uint64_t{1} << 63;
+}
+
+double score_of(std::uint64_t key, int bytes) {
+  if (bytes == 4) {
+    const auto bits = static_cast<std::uint32_t>(key);
+    return std::bit_cast<float>((bits >> 31) != 0 ? bits & 0x7fffffffU
+                                                  : static_cast<std::uint32_t>(~bits));
+  }
+  return std::bit_cast<double>((key >> 63) != 0 ? key & ~(std::uint64_t{1} << 63) : ~key);
+}
+
+/// What is known of one order statistic.
+struct Search {
+  std::size_t list;
+  std::uint64_t prefix = 0;  ///< Its highest bytes.
+  std::int64_t place = 0;    ///< Its place among the keys that begin so.
+};
+
+constexpr std::size_t bins = 256;
+
+}  // namespace
+
+std::vector<std::vector<double>> order_statistics(std::span<const Select> lists, int bytes,
+                                                  const AddUp& add_up) {
+  std::vector<std::vector<std::uint64_t>> keys(lists.size());
+  std::vector<Search> searches;
+  for (std::size_t i = 0; i < lists.size(); ++i) {
+    for (const auto place : lists[i].places) searches.push_back({i, 0, place});
+    if (lists[i].places.empty()) continue;
+    for (const double score : lists[i].scores) keys[i].push_back(key_of(score, bytes));
+    std::sort(keys[i].begin(), keys[i].end());
+  }
+  std::vector<std::int64_t> counts(searches.size() * bins);
+  for (int left = bytes - 1; left >= 0 && !searches.empty(); --left) {
+    const int shift = 8 * left;
+    std::ranges::fill(counts, 0);
+    for (std::size_t s = 0; s < searches.size(); ++s) {
+      const auto& sorted = keys[searches[s].list];
+      auto from =
+          std::lower_bound(sorted.begin(), sorted.end(), searches[s].prefix << (shift + 7) << 1);
+      for (std::size_t bin = 0; bin < bins; ++bin) {
+        const auto last =
+            ((searches[s].prefix << 8 | bin) << shift) | ((std::uint64_t{1} << shift) - 1);
+        const auto to = std::upper_bound(from, sorted.end(), last);
+        counts[s * bins + bin] = to - from;
+        from = to;
+      }
+    }
+    add_up(counts);
+    for (std::size_t s = 0; s < searches.size(); ++s) {
+      auto& search = searches[s];
+      std::size_t bin = 0;
+      for (; bin + 1 < bins && search.place >= counts[s * bins + bin]; ++bin)
+        search.place -= counts[s * bins + bin];
+      search.prefix = search.prefix << 8 | bin;
+    }
+  }
+  std::vector<std::vector<double>> found(lists.size());
+  for (const auto& search : searches) found[search.list].push_back(score_of(search.prefix, bytes));
+  return found;
+}
+
+QuantilePlace quantile_place(double q, std::int64_t n, bool in_float) {
+  const double place =
+      (in_float ? static_cast<double>(static_cast<float>(q)) : q) * static_cast<double>(n - 1);
+  const auto low = std::clamp<std::int64_t>(static_cast<std::int64_t>(std::floor(place)), 0, n - 1);
+  const auto high = std::clamp<std::int64_t>(static_cast<std::int64_t>(std::ceil(place)), 0, n - 1);
+  return {low, high, place - std::floor(place)};
+}
+
+}  // namespace tutti::internal::losses

@@ -1,0 +1,120 @@
+#include <tutti/losses/recall_at_quantile.hpp>
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "internal/fail.hpp"
+#include "internal/losses/global_batch.hpp"
+#include "internal/losses/order_statistics.hpp"
+
+namespace tutti {
+namespace losses {
+namespace {
+
+using internal::failf;
+
+/// Between two order statistics, `weight` of the way.
+double interpolate(Interpolation how, double low, double high, double weight) {
+  switch (how) {
+    case Interpolation::lower:
+      return low;
+    case Interpolation::higher:
+      return high;
+    case Interpolation::midpoint:
+      return low + (high - low) / 2;
+    case Interpolation::linear:
+      return low + (high - low) * weight;
+    case Interpolation::nearest:
+      break;
+  }
+  return weight < 0.5 ? low : high;  // Halves were settled before.
+}
+
+/// Which of the two places `nearest` means, as a weight of 0 or 1.
+double nearest_weight(const internal::losses::QuantilePlace& place) {
+  if (place.weight != 0.5) return place.weight < 0.5 ? 0 : 1;
+  return place.low % 2 == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+RecallAtQuantile::RecallAtQuantile(const Options& options) : options_(options) {
+  constexpr std::string_view loss = "recall_at_quantile";
+  internal::losses::check_ranking_options(loss, options.classes, options.temperature,
+                                          options.reduction);
+  if (!(options.quantile > 0 && options.quantile < 1))
+    failf(Errc::invalid_argument, "{}: quantile is {}; it must be between 0 and 1", loss,
+          options.quantile);
+}
+
+LossResult RecallAtQuantile::operator()(ProcessGroup* group, const RankingBatch& batch,
+                                        const CallOptions& call) const {
+  const auto& o = options_;
+  const internal::losses::LocalBatch own(
+      group, batch,
+      {.loss = "recall_at_quantile",
+       .options =
+           fmt::format("classes {}, quantile {}, temperature {}, interpolation {}, reduction {}, "
+                       "ignore_index {}",
+                       o.classes, o.quantile, o.temperature, static_cast<int>(o.interpolation),
+                       static_cast<int>(o.reduction), o.ignore_index),
+       .classes = o.classes,
+       .ignore_index = o.ignore_index},
+      call);
+  const auto classes = static_cast<std::size_t>(o.classes);
+  LossResult result;
+  result.each.assign(classes, std::numeric_limits<double>::quiet_NaN());
+  result.valid.assign(classes, 0);
+
+  // All rows have a score in every class, so one place is that of all.
+  std::vector<internal::losses::Select> lists(classes);
+  internal::losses::QuantilePlace place;
+  if (own.total() > 0)
+    place = internal::losses::quantile_place(1 - o.quantile, own.total(), own.in_float());
+  for (std::size_t c = 0; c < classes; ++c) {
+    if (own.total_positive(c) == 0) continue;
+    result.valid[c] = 1;
+    lists[c] = {own.scores(c), {place.low}};
+    if (place.high != place.low) lists[c].places.push_back(place.high);
+  }
+  const auto found = internal::losses::order_statistics(
+      lists, own.in_float() ? 4 : 8, [&](std::span<std::int64_t> counts) { own.add_up(counts); });
+
+  const double weight =
+      o.interpolation == Interpolation::nearest ? nearest_weight(place) : place.weight;
+  std::vector<double> recalled(classes);
+  std::vector<double> columns(classes * own.rows());
+  for (std::size_t c = 0; c < classes; ++c) {
+    if (result.valid[c] == 0) continue;
+    const double threshold =
+        interpolate(o.interpolation, found[c].front(), found[c].back(), weight);
+    const auto scores = own.scores(c);
+    for (std::size_t i = 0; i < scores.size(); ++i) {
+      if (!own.is_positive(i, c)) continue;
+      const double x = (scores[i] - threshold) / o.temperature;
+      const double e = std::exp(-std::abs(x));
+      const double large = 1 / (1 + e);
+      recalled[c] += x > 0 ? large : e * large;
+      columns[c * own.rows() + i] =
+          -e * large * large / (static_cast<double>(own.total_positive(c)) * o.temperature);
+    }
+  }
+  own.add_up(recalled);
+  const auto valid = std::accumulate(result.valid.begin(), result.valid.end(), 0.0);
+  const double share = o.reduction == Reduction::mean && valid > 0 ? 1 / valid : 1;
+  for (std::size_t c = 0; c < classes; ++c) {
+    if (result.valid[c] == 0) continue;
+    result.each[c] = 1 - recalled[c] / static_cast<double>(own.total_positive(c));
+    result.loss += share * result.each[c];
+  }
+  const double scale = share * internal::losses::scale_of(o.scale, group);
+  for (double& value : columns) value *= scale;
+  result.grad = own.gradient(columns);
+  return result;
+}
+
+}  // namespace losses
+}  // namespace tutti
