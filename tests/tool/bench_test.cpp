@@ -75,6 +75,29 @@ class Changed final : public Backend {
   Change change_;
 };
 
+/// A backend that has not all operations of another one.
+class Lacking final : public Backend {
+ public:
+  Lacking(std::unique_ptr<Backend> inner, std::function<bool(Operation)> lacks)
+      : inner_(std::move(inner)), lacks_(std::move(lacks)) {}
+  bool supports(Operation o, DType d, ReduceOp::Kind k) const noexcept override {
+    return !lacks_(o) && inner_->supports(o, d, k);
+  }
+  Memory& memory() noexcept override { return inner_->memory(); }
+  Work launch(std::span<const Op> ops, const Call& call) override {
+    return inner_->launch(ops, call);
+  }
+  void refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept override {
+    inner_->refuse(ops, call, why);
+  }
+  void abort(std::string_view why) noexcept override { inner_->abort(why); }
+  std::optional<Error> failure() const override { return inner_->failure(); }
+
+ private:
+  std::unique_ptr<Backend> inner_;
+  std::function<bool(Operation)> lacks_;
+};
+
 /// Two ranks, 1 KiB of f32, ten iterations; the calls of `bad_rank` that are all_reduce go
 /// through `change`. The tool's own calls are never all_reduce.
 BenchOptions two_ranks(int bad_rank, const Changed::Change& change) {
@@ -315,28 +338,10 @@ TEST(Bench, AnotherExceptionOfOneRankEndsAllRanksAtOnce) {
 }
 
 TEST(Bench, AnOperationThatTheBackendLacksIsUnavailableWhenAskedForAndLeftOutOfAll) {
-  class Lacking final : public Backend {
-   public:
-    explicit Lacking(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
-    bool supports(Operation o, DType d, ReduceOp::Kind k) const noexcept override {
-      return o != Operation::all_reduce && inner_->supports(o, d, k);
-    }
-    Memory& memory() noexcept override { return inner_->memory(); }
-    Work launch(std::span<const Op> ops, const Call& call) override {
-      return inner_->launch(ops, call);
-    }
-    void refuse(std::span<const Op> ops, const Call& c, const Error& why) noexcept override {
-      inner_->refuse(ops, c, why);
-    }
-    void abort(std::string_view why) noexcept override { inner_->abort(why); }
-    std::optional<Error> failure() const override { return inner_->failure(); }
-
-   private:
-    std::unique_ptr<Backend> inner_;
-  };
   BenchOptions options = two_ranks(0, {});
   options.decorate = [](int, std::unique_ptr<Backend> inner) {
-    return std::unique_ptr<Backend>(std::make_unique<Lacking>(std::move(inner)));
+    return std::unique_ptr<Backend>(std::make_unique<Lacking>(
+        std::move(inner), [](Operation o) { return o == Operation::all_reduce; }));
   };
   Result r = run(options);
   EXPECT_EQ(r.code, Exit::unavailable);
@@ -521,28 +526,9 @@ TEST(Bench, AutoSaysWhatItChose) {
 }
 
 TEST(Bench, AnAlgorithmThatTheBackendCannotCarryIsUnavailableOrLeftOutOfAll) {
-  class NoPairs final : public Backend {
-   public:
-    explicit NoPairs(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
-    bool supports(Operation o, DType d, ReduceOp::Kind k) const noexcept override {
-      return !is_point_to_point(o) && inner_->supports(o, d, k);
-    }
-    Memory& memory() noexcept override { return inner_->memory(); }
-    Work launch(std::span<const Op> ops, const Call& call) override {
-      return inner_->launch(ops, call);
-    }
-    void refuse(std::span<const Op> ops, const Call& c, const Error& why) noexcept override {
-      inner_->refuse(ops, c, why);
-    }
-    void abort(std::string_view why) noexcept override { inner_->abort(why); }
-    std::optional<Error> failure() const override { return inner_->failure(); }
-
-   private:
-    std::unique_ptr<Backend> inner_;
-  };
   BenchOptions options = uneven("all_gather", {GatherAlgo::ring}, unchanged);
   options.decorate = [](int, std::unique_ptr<Backend> inner) {
-    return std::unique_ptr<Backend>(std::make_unique<NoPairs>(std::move(inner)));
+    return std::unique_ptr<Backend>(std::make_unique<Lacking>(std::move(inner), is_point_to_point));
   };
   Result r = run(options);
   EXPECT_EQ(r.code, Exit::unavailable);
