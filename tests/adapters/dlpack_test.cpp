@@ -19,6 +19,8 @@ namespace {
 
 using test::expect_error;
 
+static_assert(!std::is_copy_constructible_v<dlpack::Borrowed>);  // It points into itself.
+
 // What another framework would hand over. Strides are left out unless they are set.
 struct Foreign {
   std::vector<std::int64_t> shape{2, 3};

@@ -28,6 +28,20 @@ void expect_refused(const at::Tensor& x, const std::vector<std::string>& texts) 
   expect_error(Errc::invalid_argument, texts, [&] { libtorch::mutable_view(x); });
 }
 
+// A view of a temporary would outlive its memory.
+template <typename T>
+concept Viewable = requires(T&& x) {
+  libtorch::view(std::forward<T>(x));
+};
+template <typename T>
+concept MutablyViewable = requires(T&& x) {
+  libtorch::mutable_view(std::forward<T>(x));
+};
+static_assert(Viewable<const at::Tensor&> && !Viewable<at::Tensor>);
+static_assert(MutablyViewable<const at::Tensor&> && !MutablyViewable<at::Tensor>);
+static_assert(std::is_convertible_v<const libtorch::Contiguous&, ConstTensorView>);
+static_assert(!std::is_convertible_v<libtorch::Contiguous, ConstTensorView>);
+
 // Counts the blocks of torch's own allocator that are out. Without `override`: what is const and
 // what is pure changed between versions of torch.
 struct CountedAllocator final : c10::Allocator {
