@@ -1,0 +1,94 @@
+"""Records what the package imbalanced-losses (0.5.1, with torch) computes for one process:
+record_reference.py > reference.txt
+
+A line per case: loss, dtype, options as key=value, then N, C, logits, targets, the loss of each class (or row, or element;
+empty when there is one number), the loss, the gradient of the loss or of the sum of `each`.
+"""
+import random
+
+import torch
+from imbalanced_losses import RecallAtQuantileLoss, SigmoidFocalLoss, SmoothAPLoss, SoftmaxFocalLoss
+
+random.seed(20)
+torch.manual_seed(20)
+DTYPES = {"f32": torch.float32, "f64": torch.float64}
+
+
+def numbers(values, dtype):
+    return " ".join(f"{value:.{9 if dtype == 'f32' else 17}g}" for value in values)
+
+
+def record(loss, dtype, options, logits, targets, module):
+    logits = logits.detach().clone().to(DTYPES[dtype]).requires_grad_()
+    value = module(logits, targets)
+    each = value.detach().flatten().tolist() if value.ndim else []
+    total = value[~value.isnan()].sum() if value.ndim else value
+    if total.requires_grad:
+        total.backward()
+    grad = logits.grad if logits.grad is not None else torch.zeros_like(logits)
+    words = " ".join(f"{name}={value}" for name, value in options.items())
+    print(f"{loss} {dtype} {words};{logits.shape[0]} {logits.shape[1]};{numbers(logits.flatten().tolist(), dtype)};"
+          f"{' '.join(f'{t:g}' for t in targets.flatten().tolist())};{numbers(each, dtype)};{numbers([total.item()], dtype)};"
+          f"{numbers(grad.flatten().tolist(), dtype)}")
+
+
+def scores(rows, classes):
+    """Some of them tied."""
+    values = torch.randn(rows, classes, dtype=torch.float64)
+    return values if random.random() < 0.5 else (values * 2).round() / 2
+
+
+def labels(rows, classes):
+    if classes == 1:
+        targets = torch.randint(0, 2, (rows,))
+    else:
+        # Sometimes a class is never there.
+        targets = torch.randint(0, classes if random.random() < 0.5 else classes - 1, (rows,))
+    return torch.where(torch.rand(rows) < 0.15, torch.tensor(-100), targets)
+
+
+def ranking():
+    for dtype in DTYPES:
+        for classes in (1, 3):
+            for rows in (2, 5, 9):
+                for reduction in ("mean", "sum", "none"):
+                    for temperature in (0.01, 0.3):
+                        logits, targets = scores(rows, classes), labels(rows, classes)
+                        if (targets == -100).all():
+                            continue  # "none" of an empty pool is one of its defects.
+                        options = {"temperature": temperature, "reduction": reduction}
+                        record("smooth_ap", dtype, options, logits, targets,
+                               SmoothAPLoss(classes, queue_size=0, temperature=temperature, reduction=reduction))
+                        how = random.choice(("linear", "lower", "higher", "nearest", "midpoint"))
+                        quantile = random.choice((0.005, 0.1, 0.25, 0.5, 0.9))
+                        record("recall_at_quantile", dtype, {**options, "quantile": quantile, "interpolation": how},
+                               logits, targets,
+                               RecallAtQuantileLoss(classes, quantile=quantile, queue_size=0, temperature=temperature,
+                                                    reduction=reduction, quantile_interpolation=how))
+
+
+def focal():
+    for dtype in DTYPES:
+        for reduction in ("mean", "sum", "none"):
+            for gamma in (0.0, 1.0, 2.0, 3.5):
+                for alpha in (0.25, 0.9, -1):
+                    logits = 3 * scores(4, 2)
+                    targets = torch.randint(0, 2, (4, 2)).to(DTYPES[dtype])
+                    record("sigmoid_focal", dtype, {"alpha": alpha, "gamma": gamma, "reduction": reduction}, logits,
+                           targets, SigmoidFocalLoss(alpha=alpha, gamma=gamma, reduction=reduction))
+        for reduction in ("mean", "mean_positive", "sum", "none"):
+            for gamma in (0.0, 1.0, 2.0):
+                for smoothing in (0.0, 0.2):
+                    alpha = random.choice((None, [0.5, 1.0, 2.0]))
+                    background = random.choice((0, 2))
+                    options = {"gamma": gamma, "smoothing": smoothing, "background": background, "reduction": reduction}
+                    if alpha:
+                        options["alpha"] = ",".join(f"{a:g}" for a in alpha)
+                    record("softmax_focal", dtype, options, 3 * scores(5, 3), labels(5, 3),
+                           SoftmaxFocalLoss(alpha=alpha, gamma=gamma, label_smoothing=smoothing, reduction=reduction,
+                                            background_class=background))
+
+
+if __name__ == "__main__":
+    ranking()
+    focal()
