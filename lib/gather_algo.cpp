@@ -139,11 +139,16 @@ void ring(const Plan& plan) {
     for (; posted < std::min(in.size(), here + ahead); ++posted)
       coming.push_back(plan.group.recv_async(in[posted], prev, gather_tag, plan.options));
   };
+  // A send may wait until the next rank receives, and that one for this rank: so nobody waits for a
+  // send before everything has come, and how far sends run ahead of what came is limited instead.
+  const auto may_send = [&] {
+    return here == in.size() ? out.size() : std::min({out.size(), own + here, here + 2 * ahead});
+  };
   post();
   while (sent < out.size() || here < in.size()) {
-    for (; sent < std::min(out.size(), own + here); ++sent) {
+    for (; sent < may_send(); ++sent) {
       going.push_back(plan.group.send_async(out[sent], next, gather_tag, plan.options));
-      if (going.size() > 2 * ahead) {
+      while (going.size() > 2 * ahead && (here == in.size() || going.front().done())) {
         going.front().wait();
         going.pop_front();
       }

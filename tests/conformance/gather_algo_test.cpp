@@ -62,6 +62,31 @@ std::vector<Rowed> rowed_layouts(int size) {
   return all;
 }
 
+// Many segments of the ring: whoever waits for a send before it receives, waits for ever.
+TEST_P(GatherAlgosOfSeveral, LargeBlocksArriveByEveryAlgorithm) {
+  constexpr std::int64_t large = 9 << 20;
+  for (const bool one_only : {false, true}) {
+    std::vector<std::int64_t> counts(index(size()), one_only ? 0 : large);
+    counts.back() = large + 3;
+    const RowLayout rows(counts);
+    on_ranks(world(), [&](ProcessGroup& group) {
+      const std::vector<std::uint8_t> mine(static_cast<std::size_t>(rows[group.rank()]),
+                                           static_cast<std::uint8_t>(group.rank() + 1));
+      for (const GatherAlgo algo : all_gather_algos) {
+        SCOPED_TRACE(name_of(algo));
+        std::vector<std::uint8_t> all(static_cast<std::size_t>(rows.total()));
+        all_gather_rows(group, mine, all, rows, {.algo = algo});
+        for (int r = 0; r < group.size(); ++r)
+          EXPECT_EQ(
+              std::ranges::count(std::span(all).subspan(static_cast<std::size_t>(rows.offset(r)),
+                                                        static_cast<std::size_t>(rows[r])),
+                                 r + 1),
+              rows[r]);
+      }
+    });
+  }
+}
+
 TEST_P(GatherAlgos, EveryAlgorithmGivesTheSameBytes) {
   for (const Rowed& rowed : rowed_layouts(size())) {
     const auto parts = make_parts(DType::u8, rowed.layout, rowed.row_shape);

@@ -369,7 +369,7 @@ TEST(Bench, IterationsGoOnUntilTheMinimumTimeIsReached) {
   double total_us = 0;
   for (const Json& sample : row.at("samples_us")) total_us += sample.get<double>();
   EXPECT_GE(total_us, 50e3);
-  EXPECT_LT(total_us, 1000e3);
+  EXPECT_LT(total_us, 10e6);  // A machine that does other things is slow to notice.
   EXPECT_GE(row.at("time_us").at("n"), 10);
   EXPECT_GE(row.at("warmup_calls"), 9);
   EXPECT_LE(row.at("warmup_calls"), 50);
