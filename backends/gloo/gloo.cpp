@@ -1,6 +1,8 @@
 // Host memory between processes, over TCP. Gloo's transport carries the messages; the collectives
 // are this backend's own (docs/design/0003-gloo-and-launching.md).
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <numeric>
@@ -8,6 +10,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <gloo/transport/tcp/device.h>
 
 #include <tutti/backend.hpp>
 
@@ -189,6 +192,24 @@ std::unique_ptr<Backend> make(const BackendInit& init) {
                                        init.memory == nullptr ? host_memory() : *init.memory);
 }
 
+// Another library may show a Gloo of another version to the dynamic linker, and calls would go
+// there: libtorch_cpu.so does (docs/adapters.md).
+std::string foreign_gloo() {
+  using Create =
+      std::shared_ptr<::gloo::transport::Device> (*)(const ::gloo::transport::tcp::attr&);
+  const Create create = &::gloo::transport::tcp::CreateDevice;
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<const void*>(create), &info) == 0 || info.dli_fname == nullptr)
+    return {};
+  const std::string_view path = info.dli_fname;
+  const auto file = path.substr(path.rfind('/') + 1);
+  if (!file.starts_with("libtorch")) return {};
+  return fmt::format(
+      "its functions are those of {}, which has another version of Gloo: link libgloo "
+      "before it, or start with LD_PRELOAD=libgloo.so.0",
+      path);
+}
+
 }  // namespace
 
 extern const BackendEntry entry;
@@ -196,7 +217,7 @@ const BackendEntry entry{
     .name = "gloo",
     .summary = "host memory over TCP, any number of machines; gloo:eth0 names the interface",
     .serves = [](Device device) noexcept { return device.type == DeviceType::cpu; },
-    .unavailable = [] { return std::string(); },
+    .unavailable = foreign_gloo,
     .make = make,
     .details = details,
 };
