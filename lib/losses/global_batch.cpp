@@ -39,6 +39,14 @@ void check(const RankingBatch& batch, const BatchRules& rules) {
           to_string(targets.shape), to_string(logits.shape), shape.rows());
   check_elements("logits", logits);
   check_elements("targets", targets);
+  const auto& iid = batch.iid;
+  if (iid.data != nullptr || iid.shape.numel() != 0) {
+    if ((iid.dtype != DType::boolean && iid.dtype != DType::u8) ||
+        iid.shape.numel() != shape.rows() || iid.shape.rows() != shape.rows())
+      failf(Errc::invalid_argument, "iid is {} {}, logits {}; it must be boolean or u8 [{}]",
+            name_of(iid.dtype), to_string(iid.shape), to_string(logits.shape), shape.rows());
+    check_elements("iid", iid);
+  }
   const std::span classes(static_cast<const std::int64_t*>(targets.data),
                           static_cast<std::size_t>(shape.rows()));
   for (std::size_t i = 0; i < classes.size(); ++i)
@@ -215,20 +223,26 @@ LocalBatch::LocalBatch(ProcessGroup* group, const RankingBatch& batch, const Bat
       classes_(rules.classes) {
   call_.name = {};  // It is only lent.
   const auto classes = static_cast<std::size_t>(classes_);
-  std::vector<double> counts(1 + classes);
+  std::vector<double> counts(2 + 2 * classes);
   std::optional<Error> refused;
   try {
     check(batch, rules);
+    const auto* iid = static_cast<const std::uint8_t*>(batch.iid.data);
     const auto* targets = static_cast<const std::int64_t*>(batch.targets.data);
     for (std::int64_t i = 0; i < shape_.rows(); ++i)
       if (targets[i] != rules.ignore_index) {
         own_rows_.push_back(static_cast<std::uint32_t>(i));
         targets_.push_back(targets[i]);
+        if (iid != nullptr) iid_.push_back(iid[i]);
       }
     scores_ = columns_of(batch.logits, classes, own_rows_);
     counts[0] = static_cast<double>(rows());  // Exact: below 2^53.
     for (std::size_t c = 0; c < classes; ++c)
-      for (std::size_t i = 0; i < rows(); ++i) counts[1 + c] += is_positive(i, c) ? 1 : 0;
+      for (std::size_t i = 0; i < rows(); ++i) {
+        counts[1 + c] += is_positive(i, c) ? 1 : 0;
+        counts[2 + classes + c] += is_positive(i, c) && is_iid(i) ? 1 : 0;
+      }
+    for (std::size_t i = 0; i < rows(); ++i) counts[1 + classes] += is_iid(i) ? 1 : 0;
   } catch (const Error& error) {
     refused = error;
   }
@@ -242,6 +256,18 @@ void LocalBatch::add_up(std::span<std::int64_t> counts) const {
 
 void LocalBatch::add_up(std::span<double> sums) const {
   if (group_ != nullptr && group_->size() > 1) group_->all_reduce(sums, ReduceOp::sum, call_);
+}
+
+std::pair<std::vector<double>, std::size_t> LocalBatch::gather(std::span<const double> mine,
+                                                               std::size_t width) const {
+  if (group_ == nullptr || group_->size() == 1) return {{mine.begin(), mine.end()}, 0};
+  const ConstTensorView rows(
+      mine.data(), DType::f64,
+      {static_cast<std::int64_t>(mine.size() / width), static_cast<std::int64_t>(width)});
+  const auto all = all_gather_rows(*group_, rows, {.call = call_});
+  const auto* from = static_cast<const double*>(all.data.data());
+  return {{from, from + all.data.shape().numel()},
+          static_cast<std::size_t>(all.layout.offset(group_->rank()))};
 }
 
 Tensor LocalBatch::gradient(std::span<const double> columns) const {

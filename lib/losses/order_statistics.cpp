@@ -35,6 +35,41 @@ struct Search {
 
 constexpr std::size_t bins = 256;
 
+using tutti::losses::Interpolation;
+
+/// Between two order statistics, in the type of the scores and in torch.lerp's two ways: where a
+/// score is the threshold, the last bit decides.
+template <typename T>
+double lerp(double low, double high, double weight) {
+  const T a = static_cast<T>(low);
+  const T b = static_cast<T>(high);
+  const T w = static_cast<T>(weight);
+  return w < T{0.5} ? a + w * (b - a) : b - (b - a) * (T{1} - w);
+}
+
+double interpolate(Interpolation how, double low, double high, double weight, bool in_float) {
+  switch (how) {
+    case Interpolation::lower:
+      return low;
+    case Interpolation::higher:
+      return high;
+    case Interpolation::nearest:
+      return weight == 0 ? low : high;
+    case Interpolation::midpoint:
+      weight = 0.5;
+      break;
+    case Interpolation::linear:
+      break;
+  }
+  return in_float ? lerp<float>(low, high, weight) : lerp<double>(low, high, weight);
+}
+
+/// Which of the two places `nearest` means, as a weight of 0 or 1.
+double nearest_weight(const QuantilePlace& place) {
+  if (place.weight != 0.5) return place.weight < 0.5 ? 0 : 1;
+  return place.low % 2 == 0 ? 0 : 1;
+}
+
 }  // namespace
 
 std::vector<std::vector<double>> order_statistics(std::span<const Select> lists, int bytes,
@@ -83,6 +118,29 @@ QuantilePlace quantile_place(double q, std::int64_t n, bool in_float) {
   const auto low = std::clamp<std::int64_t>(static_cast<std::int64_t>(std::floor(place)), 0, n - 1);
   const auto high = std::clamp<std::int64_t>(static_cast<std::int64_t>(std::ceil(place)), 0, n - 1);
   return {low, high, place - std::floor(place)};
+}
+
+std::vector<std::vector<double>> quantiles_of(std::span<const Quantiles> lists, Interpolation how,
+                                              bool in_float, const AddUp& add_up) {
+  std::vector<Select> wanted;
+  for (const auto& list : lists) {
+    auto& select = wanted.emplace_back();
+    select.scores = list.scores;
+    for (const double q : list.q) {
+      const auto place = quantile_place(q, list.total, in_float);
+      select.places.push_back(place.low);
+      select.places.push_back(place.high);
+    }
+  }
+  const auto found = order_statistics(wanted, in_float ? 4 : 8, add_up);
+  std::vector<std::vector<double>> values(lists.size());
+  for (std::size_t i = 0; i < lists.size(); ++i)
+    for (std::size_t k = 0; k < lists[i].q.size(); ++k) {
+      const auto place = quantile_place(lists[i].q[k], lists[i].total, in_float);
+      const double weight = how == Interpolation::nearest ? nearest_weight(place) : place.weight;
+      values[i].push_back(interpolate(how, found[i][2 * k], found[i][2 * k + 1], weight, in_float));
+    }
+  return values;
 }
 
 }  // namespace tutti::internal::losses

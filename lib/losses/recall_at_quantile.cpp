@@ -16,29 +16,6 @@ namespace {
 
 using internal::failf;
 
-/// Between two order statistics, `weight` of the way.
-double interpolate(Interpolation how, double low, double high, double weight) {
-  switch (how) {
-    case Interpolation::lower:
-      return low;
-    case Interpolation::higher:
-      return high;
-    case Interpolation::midpoint:
-      return low + (high - low) / 2;
-    case Interpolation::linear:
-      return low + (high - low) * weight;
-    case Interpolation::nearest:
-      break;
-  }
-  return weight < 0.5 ? low : high;  // Halves were settled before.
-}
-
-/// Which of the two places `nearest` means, as a weight of 0 or 1.
-double nearest_weight(const internal::losses::QuantilePlace& place) {
-  if (place.weight != 0.5) return place.weight < 0.5 ? 0 : 1;
-  return place.low % 2 == 0 ? 0 : 1;
-}
-
 }  // namespace
 
 RecallAtQuantile::RecallAtQuantile(const Options& options) : options_(options) {
@@ -69,28 +46,21 @@ LossResult RecallAtQuantile::operator()(ProcessGroup* group, const RankingBatch&
   result.each.assign(classes, std::numeric_limits<double>::quiet_NaN());
   result.valid.assign(classes, 0);
 
-  // All rows have a score in every class, so one place is that of all.
-  std::vector<internal::losses::Select> lists(classes);
-  internal::losses::QuantilePlace place;
-  if (own.total() > 0)
-    place = internal::losses::quantile_place(1 - o.quantile, own.total(), own.in_float());
+  std::vector<internal::losses::Quantiles> lists(classes);
   for (std::size_t c = 0; c < classes; ++c) {
     if (own.total_positive(c) == 0) continue;
     result.valid[c] = 1;
-    lists[c] = {own.scores(c), {place.low}};
-    if (place.high != place.low) lists[c].places.push_back(place.high);
+    lists[c] = {own.scores(c), own.total(), {1 - o.quantile}};
   }
-  const auto found = internal::losses::order_statistics(
-      lists, own.in_float() ? 4 : 8, [&](std::span<std::int64_t> counts) { own.add_up(counts); });
+  const auto found =
+      internal::losses::quantiles_of(lists, o.interpolation, own.in_float(),
+                                     [&](std::span<std::int64_t> counts) { own.add_up(counts); });
 
-  const double weight =
-      o.interpolation == Interpolation::nearest ? nearest_weight(place) : place.weight;
   std::vector<double> recalled(classes);
   std::vector<double> columns(classes * own.rows());
   for (std::size_t c = 0; c < classes; ++c) {
     if (result.valid[c] == 0) continue;
-    const double threshold =
-        interpolate(o.interpolation, found[c].front(), found[c].back(), weight);
+    const double threshold = found[c][0];
     const auto scores = own.scores(c);
     for (std::size_t i = 0; i < scores.size(); ++i) {
       if (!own.is_positive(i, c)) continue;

@@ -2,12 +2,13 @@
 record_reference.py > reference.txt
 
 A line per case: loss, dtype, options as key=value, then N, C, logits, targets, the loss of each class (or row, or element;
-empty when there is one number), the loss, the gradient of the loss or of the sum of `each`.
+empty when there is one number), the loss, the gradient of the loss or of the sum of `each`, and which rows are iid.
 """
 import random
 
 import torch
-from imbalanced_losses import RecallAtQuantileLoss, SigmoidFocalLoss, SmoothAPLoss, SoftmaxFocalLoss
+from imbalanced_losses import (PAUCAtBudgetLoss, RecallAtQuantileLoss, SigmoidFocalLoss, SmoothAPLoss,
+                               SoftmaxFocalLoss)
 
 random.seed(20)
 torch.manual_seed(20)
@@ -18,9 +19,9 @@ def numbers(values, dtype):
     return " ".join(f"{value:.{9 if dtype == 'f32' else 17}g}" for value in values)
 
 
-def record(loss, dtype, options, logits, targets, module):
+def record(loss, dtype, options, logits, targets, module, iid=None):
     logits = logits.detach().clone().to(DTYPES[dtype]).requires_grad_()
-    value = module(logits, targets)
+    value = module(logits, targets) if iid is None else module(logits, targets, iid)
     each = value.detach().flatten().tolist() if value.ndim else []
     total = value[~value.isnan()].sum() if value.ndim else value
     if total.requires_grad:
@@ -29,7 +30,7 @@ def record(loss, dtype, options, logits, targets, module):
     words = " ".join(f"{name}={value}" for name, value in options.items())
     print(f"{loss} {dtype} {words};{logits.shape[0]} {logits.shape[1]};{numbers(logits.flatten().tolist(), dtype)};"
           f"{' '.join(f'{t:g}' for t in targets.flatten().tolist())};{numbers(each, dtype)};{numbers([total.item()], dtype)};"
-          f"{numbers(grad.flatten().tolist(), dtype)}")
+          f"{numbers(grad.flatten().tolist(), dtype)};{'' if iid is None else ' '.join(f'{i:d}' for i in iid.tolist())}")
 
 
 def scores(rows, classes):
@@ -67,6 +68,26 @@ def ranking():
                                                     reduction=reduction, quantile_interpolation=how))
 
 
+def p_auc():
+    for dtype in DTYPES:
+        for classes in (1, 3):
+            for surrogate in ("trapezoid", "pairwise"):
+                for scale in ("iqr", "band"):
+                    for basis in ("fpr", "population"):
+                        for alpha, beta in ((0.0, 0.005), (0.1, 0.6), (0.0, 1.0)):
+                            logits, targets = scores(12, classes), labels(12, classes)
+                            iid = torch.rand(12) < 0.8 if random.random() < 0.5 else None
+                            how = random.choice(("linear", "lower", "higher", "nearest", "midpoint"))
+                            knots = random.choice((2, 3, 6))
+                            reduction = random.choice(("mean", "sum", "none"))
+                            options = {"alpha": alpha, "beta": beta, "surrogate": surrogate, "scale": scale, "basis": basis,
+                                       "knots": knots, "temperature": 0.1, "interpolation": how, "reduction": reduction}
+                            record("p_auc_at_budget", dtype, options, logits, targets,
+                                   PAUCAtBudgetLoss(classes, alpha=alpha, beta=beta, surrogate=surrogate, n_knots=knots,
+                                                    tau_scale=scale, budget_basis=basis, queue_size=0, reduction=reduction,
+                                                    quantile_interpolation=how), iid)
+
+
 def focal():
     for dtype in DTYPES:
         for reduction in ("mean", "sum", "none"):
@@ -92,3 +113,4 @@ def focal():
 if __name__ == "__main__":
     ranking()
     focal()
+    p_auc()

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <tutti/losses/focal.hpp>
+#include <tutti/losses/p_auc_at_budget.hpp>
 #include <tutti/losses/recall_at_quantile.hpp>
 #include <tutti/losses/smooth_ap.hpp>
 
@@ -30,7 +31,7 @@ struct Case {
   std::map<std::string, std::string> options;
   std::int64_t rows = 0;
   std::int64_t classes = 0;
-  std::vector<double> logits, targets, each, total, grad;
+  std::vector<double> logits, targets, each, total, grad, iid;
 
   double number(const std::string& name) const { return std::stod(options.at(name)); }
 };
@@ -49,7 +50,7 @@ std::vector<Case> read_cases() {
     Case c;
     c.line = line.substr(0, line.find(';'));
     std::istringstream in(line);
-    std::string fields[7];
+    std::string fields[8];
     for (auto& field : fields) std::getline(in, field, ';');
     std::istringstream words(fields[0]);
     std::string dtype;
@@ -65,6 +66,7 @@ std::vector<Case> read_cases() {
     c.each = numbers(fields[4]);
     c.total = numbers(fields[5]);
     c.grad = numbers(fields[6]);
+    c.iid = numbers(fields[7]);
     cases.push_back(c);
   }
   return cases;
@@ -103,6 +105,24 @@ LossResult compute(const Case& c) {
                                      .temperature = c.number("temperature"),
                                      .interpolation = interpolation_of(c),
                                      .reduction = reduction_of(c)})(nullptr, {logits, classes});
+  if (c.loss == "p_auc_at_budget") {
+    using Options = losses::PAucAtBudgetOptions;
+    const bool pairwise = c.options.at("surrogate") == "pairwise";
+    const losses::PAucAtBudget loss(
+        {.classes = c.classes,
+         .alpha = c.number("alpha"),
+         .beta = c.number("beta"),
+         .surrogate = pairwise ? Options::Surrogate::pairwise : Options::Surrogate::trapezoid,
+         .knots = static_cast<int>(c.number("knots")),
+         .tau_scale = c.options.at("scale") == "iqr" ? Options::Scale::iqr : Options::Scale::band,
+         .basis = c.options.at("basis") == "fpr" ? Options::Basis::fpr : Options::Basis::population,
+         .temperature = c.number("temperature"),
+         .interpolation = interpolation_of(c),
+         .reduction = reduction_of(c)});
+    const std::vector<std::uint8_t> iid(c.iid.begin(), c.iid.end());
+    if (iid.empty()) return loss(nullptr, {logits, classes});
+    return loss(nullptr, {logits, classes, iid});
+  }
   if (c.loss == "sigmoid_focal") {
     const std::vector<T> yes(c.targets.begin(), c.targets.end());
     return losses::SigmoidFocal(

@@ -29,6 +29,10 @@ enum class GradScale : std::uint8_t {
   none,              ///< 1: the gradient itself.
 };
 
+/// Between the two order statistics next to a quantile, as torch.quantile has it. nearest takes the
+/// even one of two that are as near.
+enum class Interpolation : std::uint8_t { linear, lower, higher, nearest, midpoint };
+
 /// Targets that count nowhere: padding.
 inline constexpr std::int64_t default_ignore_index = -100;
 
@@ -45,6 +49,8 @@ struct LossResult {
 struct RankingBatch {
   ConstTensorView logits;   ///< [N_r, C]: f32, f64, f16, bf16. Finite.
   ConstTensorView targets;  ///< i64 [N_r] or [N_r, 1]. One class: 0 or not; otherwise 0 to C - 1.
+  /// PAucAtBudget: which rows were drawn independently, boolean or u8 [N_r]; empty: all.
+  ConstTensorView iid{nullptr, DType::boolean, Shape::vector(0)};
 };
 
 }  // namespace losses

@@ -8,10 +8,6 @@
 namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
 
-/// Between the two order statistics next to a quantile, as torch.quantile has it. nearest takes the
-/// even one of two that are as near.
-enum class Interpolation : std::uint8_t { linear, lower, higher, nearest, midpoint };
-
 struct RecallAtQuantileOptions {
   std::int64_t classes = 1;  ///< C; one is binary, more are one-vs-rest.
   double quantile = 0.005;   ///< Which part of the rows may be flagged: 0 to 1, both excluded.

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <tutti/losses/loss.hpp>
@@ -103,11 +104,22 @@ class LocalBatch {
     return classes_ == 1 ? targets_[row] != 0
                          : targets_[row] == static_cast<std::int64_t>(class_index);
   }
+  bool is_iid(std::size_t row) const noexcept { return iid_.empty() || iid_[row] != 0; }
+  /// Rows of all ranks that are iid, and those of them that are positive for a class.
+  std::int64_t total_iid() const noexcept {
+    return totals_[1 + static_cast<std::size_t>(classes_)];
+  }
+  std::int64_t total_iid_positive(std::size_t class_index) const noexcept {
+    return totals_[2 + static_cast<std::size_t>(classes_) + class_index];
+  }
   bool in_float() const noexcept { return dtype_ != DType::f64; }  ///< Scores are floats or less.
 
   /// Collective: sums over the ranks, in place.
   void add_up(std::span<std::int64_t> counts) const;
   void add_up(std::span<double> sums) const;
+  /// Collective: every rank's numbers [n, width] behind one another, and where this rank's begin.
+  std::pair<std::vector<double>, std::size_t> gather(std::span<const double> mine,
+                                                     std::size_t width) const;
   /// As GlobalBatch's.
   Tensor gradient(std::span<const double> columns) const;
 
@@ -120,7 +132,8 @@ class LocalBatch {
   std::vector<double> scores_;  // [C, n]
   std::vector<std::int64_t> targets_;
   std::vector<std::uint32_t> own_rows_;
-  std::vector<std::int64_t> totals_;  // Rows, and positives of each class.
+  std::vector<std::uint8_t> iid_;     // Empty: all are.
+  std::vector<std::int64_t> totals_;  // Rows, positives of each class; the same of iid rows.
 };
 
 }  // namespace tutti::internal::losses

@@ -5,6 +5,8 @@
 #include <span>
 #include <vector>
 
+#include <tutti/losses/loss.hpp>
+
 namespace tutti::internal::losses {
 
 /// Which order statistics of one list that lies on all ranks.
@@ -29,5 +31,16 @@ struct QuantilePlace {
 };
 /// As torch.quantile (2.15) computes it: q rounded to a float when in_float, the product in double.
 QuantilePlace quantile_place(double q, std::int64_t n, bool in_float);
+
+/// Quantiles of lists that lie on all ranks.
+struct Quantiles {
+  std::span<const double> scores{};  ///< This rank's part.
+  std::int64_t total = 0;            ///< Of the whole list, above 0 where there are any q.
+  std::vector<double> q{};
+};
+/// One value for each q of each list, the same on every rank.
+std::vector<std::vector<double>> quantiles_of(std::span<const Quantiles> lists,
+                                              tutti::losses::Interpolation how, bool in_float,
+                                              const AddUp& add_up);
 
 }  // namespace tutti::internal::losses

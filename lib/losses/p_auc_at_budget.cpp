@@ -1,0 +1,233 @@
+#include <tutti/losses/p_auc_at_budget.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "internal/fail.hpp"
+#include "internal/losses/global_batch.hpp"
+#include "internal/losses/order_statistics.hpp"
+#include "internal/losses/soft_rank_kernels.hpp"
+
+namespace tutti {
+namespace losses {
+namespace {
+
+using internal::failf;
+using internal::losses::LocalBatch;
+using Options = PAucAtBudgetOptions;
+
+/// Below, all reference scores are one.
+constexpr double least_scale = 1e-12;
+
+/// σ(x) and σ'(x).
+struct Logistic {
+  double value, slope;
+  explicit Logistic(double x) {
+    const double e = std::exp(-std::abs(x));
+    const double large = 1 / (1 + e);
+    value = x > 0 ? large : e * large;
+    slope = e * large * large;
+  }
+};
+
+/// False positive rates from alpha to beta, as torch.linspace has them in the dtype of the scores.
+template <typename T>
+std::vector<double> complements_of_knots(const Options& o) {
+  std::vector<double> q;
+  const T from = static_cast<T>(o.alpha);
+  const T to = static_cast<T>(o.beta);
+  const T step = (to - from) / static_cast<T>(o.knots - 1);
+  for (int k = 0; k < o.knots; ++k) {
+    const T f = k < o.knots / 2 ? from + step * static_cast<T>(k)
+                                : to - step * static_cast<T>(o.knots - 1 - k);
+    q.push_back(static_cast<double>(T{1} - f));
+  }
+  return q;
+}
+
+/// What all ranks know of one class.
+struct Band {
+  double t_alpha = 0, t_beta = 0, tau = 0;
+  std::vector<double> knots;
+  std::vector<double> scores;    ///< Pairwise: of all ranks' negatives in the band.
+  std::vector<double> slopes;    ///< Of each of them, by this rank's positives; then by all.
+  std::vector<std::size_t> own;  ///< This rank's rows in the band, and where they are in scores.
+  std::size_t first_own = 0;
+};
+
+}  // namespace
+
+PAucAtBudget::PAucAtBudget(const Options& options) : options_(options) {
+  constexpr std::string_view loss = "p_auc_at_budget";
+  internal::losses::check_ranking_options(loss, options.classes, options.temperature,
+                                          options.reduction);
+  if (!(options.alpha >= 0 && options.alpha < options.beta && options.beta <= 1))
+    failf(Errc::invalid_argument, "{}: alpha is {} and beta {}; 0 <= alpha < beta <= 1 must hold",
+          loss, options.alpha, options.beta);
+  if (options.knots < 2)
+    failf(Errc::invalid_argument, "{}: knots is {}; there have to be two at least", loss,
+          options.knots);
+}
+
+PAucResult PAucAtBudget::operator()(ProcessGroup* group, const RankingBatch& batch,
+                                    const CallOptions& call) const {
+  const auto& o = options_;
+  const bool pairwise = o.surrogate == Options::Surrogate::pairwise;
+  const bool iqr = o.tau_scale == Options::Scale::iqr;
+  const LocalBatch own(
+      group, batch,
+      {.loss = "p_auc_at_budget",
+       .options = fmt::format(
+           "classes {}, alpha {}, beta {}, surrogate {}, knots {}, tau_scale {}, "
+           "basis {}, temperature {}, interpolation {}, reduction {}, "
+           "ignore_index {}",
+           o.classes, o.alpha, o.beta, static_cast<int>(o.surrogate), o.knots,
+           static_cast<int>(o.tau_scale), static_cast<int>(o.basis), o.temperature,
+           static_cast<int>(o.interpolation), static_cast<int>(o.reduction), o.ignore_index),
+       .classes = o.classes,
+       .ignore_index = o.ignore_index},
+      call);
+  const auto classes = static_cast<std::size_t>(o.classes);
+  constexpr double none = std::numeric_limits<double>::quiet_NaN();
+  PAucResult result;
+  result.each.assign(classes, none);
+  result.valid.assign(classes, 0);
+  result.diagnostics.assign(classes, {none, none, none, 0, none});
+
+  // The thresholds: the only thing that needs an order of all rows.
+  std::vector<std::vector<double>> reference(classes);
+  std::vector<internal::losses::Quantiles> lists(classes);
+  for (std::size_t c = 0; c < classes; ++c) {
+    const auto negatives = own.total_iid() - own.total_iid_positive(c);
+    if (own.total_positive(c) == 0 || negatives == 0) continue;
+    result.valid[c] = 1;
+    const bool all = o.basis == Options::Basis::population;
+    for (std::size_t i = 0; i < own.rows(); ++i)
+      if (own.is_iid(i) && (all || !own.is_positive(i, c)))
+        reference[c].push_back(own.scores(c)[i]);
+    lists[c] = {reference[c], all ? own.total_iid() : negatives, {1 - o.alpha, 1 - o.beta}};
+    if (iqr) lists[c].q.insert(lists[c].q.end(), {0.75, 0.25});
+    if (pairwise) continue;
+    const auto knots =
+        own.in_float() ? complements_of_knots<float>(o) : complements_of_knots<double>(o);
+    lists[c].q.insert(lists[c].q.end(), knots.begin(), knots.end());
+  }
+  const auto found =
+      internal::losses::quantiles_of(lists, o.interpolation, own.in_float(),
+                                     [&](std::span<std::int64_t> counts) { own.add_up(counts); });
+  std::vector<Band> bands(classes);
+  for (std::size_t c = 0; c < classes; ++c) {
+    if (result.valid[c] == 0) continue;
+    const auto& t = found[c];
+    auto& band = bands[c];
+    band.t_alpha = t[0];
+    band.t_beta = t[1];
+    const double scale = iqr ? t[2] - t[3] : t[0] - t[1];
+    if (!(scale > least_scale)) {
+      result.valid[c] = 0;
+      continue;
+    }
+    band.tau = o.temperature * scale;
+    band.knots.assign(t.begin() + (iqr ? 4 : 2), t.end());
+  }
+
+  // The negatives of the band: (class, score) of every rank.
+  if (pairwise) {
+    std::vector<double> mine;
+    for (std::size_t c = 0; c < classes; ++c)
+      for (std::size_t i = 0; result.valid[c] != 0 && i < own.rows(); ++i) {
+        const double s = own.scores(c)[i];
+        if (own.is_positive(i, c) || s < bands[c].t_beta || s > bands[c].t_alpha) continue;
+        bands[c].own.push_back(i);
+        mine.insert(mine.end(), {static_cast<double>(c), s});
+      }
+    const auto [everybody, begin] = own.gather(mine, 2);
+    for (std::size_t k = 0; k < everybody.size() / 2; ++k) {
+      auto& band = bands[static_cast<std::size_t>(everybody[2 * k])];
+      if (k < begin) ++band.first_own;
+      band.scores.push_back(everybody[2 * k + 1]);
+    }
+    for (std::size_t c = 0; c < classes; ++c)
+      if (bands[c].scores.empty()) result.valid[c] = 0;
+  }
+
+  // What this rank's positives contribute: sum, sum of squares; and the band's independent rows.
+  const auto& kernels = internal::losses::soft_rank_kernels();
+  std::vector<double> sums(3 * classes);
+  std::vector<double> columns(classes * own.rows());
+  for (std::size_t c = 0; c < classes; ++c) {
+    if (result.valid[c] == 0) continue;
+    auto& band = bands[c];
+    const auto scores = own.scores(c);
+    const auto positives = static_cast<double>(own.total_positive(c));
+    const double scale = 1 / band.tau;
+    std::vector<double> own_positives;
+    for (std::size_t i = 0; i < own.rows(); ++i) {
+      if (!own.is_positive(i, c)) {
+        if (own.is_iid(i) && scores[i] >= band.t_beta && scores[i] <= band.t_alpha)
+          sums[3 * c + 2] += 1;
+        continue;
+      }
+      double value = 0;
+      double slope = 0;
+      if (pairwise) {
+        own_positives.push_back(scores[i]);
+        double both[2] = {};
+        kernels.pairs(band.scores.data(), band.scores.size(), scores[i], scale, both);
+        const auto count = static_cast<double>(band.scores.size());
+        value = (count - both[0]) / count;  // σ(x) = 1 - σ(-x).
+        slope = both[1] / count;
+      } else {
+        for (std::size_t k = 0; k < band.knots.size(); ++k) {
+          const Logistic l((scores[i] - band.knots[k]) * scale);
+          const double weight = k == 0 || k + 1 == band.knots.size() ? 0.5 : 1.0;
+          value += weight * l.value / (o.knots - 1);
+          slope += weight * l.slope / (o.knots - 1);
+        }
+      }
+      sums[3 * c] += value;
+      sums[3 * c + 1] += value * value;
+      columns[c * own.rows() + i] = -slope * scale / positives;
+    }
+    band.slopes.resize(band.scores.size());
+    for (std::size_t j = 0; j < band.scores.size(); ++j) {
+      double both[2] = {};
+      kernels.pairs(own_positives.data(), own_positives.size(), band.scores[j], scale, both);
+      band.slopes[j] = both[1] * scale / (positives * static_cast<double>(band.scores.size()));
+    }
+  }
+  for (const auto& band : bands) sums.insert(sums.end(), band.slopes.begin(), band.slopes.end());
+  own.add_up(sums);
+
+  const auto valid = std::accumulate(result.valid.begin(), result.valid.end(), 0.0);
+  const double share = o.reduction == Reduction::mean && valid > 0 ? 1 / valid : 1;
+  std::size_t slopes = 3 * classes;
+  for (std::size_t c = 0; c < classes; ++c) {
+    const auto& band = bands[c];
+    if (result.valid[c] == 0) {
+      slopes += band.slopes.size();
+      continue;
+    }
+    for (std::size_t j = 0; j < band.own.size(); ++j)
+      columns[c * own.rows() + band.own[j]] = sums[slopes + band.first_own + j];
+    slopes += band.slopes.size();
+    const auto positives = static_cast<double>(own.total_positive(c));
+    const double area = sums[3 * c] / positives;
+    result.each[c] = 1 - area;
+    result.loss += share * result.each[c];
+    result.diagnostics[c] = {band.t_alpha, band.t_beta, band.tau,
+                             static_cast<std::int64_t>(sums[3 * c + 2]),
+                             std::max(0.0, sums[3 * c + 1] / positives - area * area)};
+  }
+  const double scale = share * internal::losses::scale_of(o.scale, group);
+  for (double& value : columns) value *= scale;
+  result.grad = own.gradient(columns);
+  return result;
+}
+
+}  // namespace losses
+}  // namespace tutti
