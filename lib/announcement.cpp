@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "internal/fail.hpp"
+#include "internal/fingerprint.hpp"
 #include "internal/record.hpp"
 
 namespace tutti::internal {
@@ -153,7 +154,12 @@ Announcement::Announcement(ProcessGroup& group, const Offer& offer, const CallOp
     if (bytes != 0 && header.bytes == 0) header.bytes = ~std::uint64_t{0};
     header.arrays = static_cast<std::uint32_t>(offer.arrays.size());
     header.any_shape = offer.any_shape ? 1 : 0;
-    const auto words = offer.agree.substr(0, agree_room);
+    std::string words(offer.agree);
+    if (words.size() > agree_room) {  // What does not fit is compared all the same.
+      Hash hash;
+      hash.add(offer.agree);
+      words = fmt::format("{}... (hash {:016x})", words.substr(0, agree_room - 32), hash.value());
+    }
     header.words = static_cast<std::uint32_t>(words.size());
     writer.add(&header, sizeof header);
     writer.add(words.data(), words.size());

@@ -7,6 +7,8 @@
 #include "internal/autograd_linear.hpp"
 #include "internal/fail.hpp"
 #include "internal/gather_algo.hpp"
+#include "internal/gather_arrays.hpp"
+#include "internal/refuse.hpp"
 
 // How each vjp follows from its forward: docs/gradients.md.
 
@@ -14,9 +16,8 @@ namespace tutti::autograd {
 namespace {
 
 using internal::AutogradCheck;
-using internal::make_or_tell;
+using internal::make_or_refuse;
 using internal::memory_of;
-using internal::no_array;
 
 ProcessGroup& existing(ProcessGroup* group, std::string_view function) {
   if (group == nullptr)
@@ -35,16 +36,21 @@ namespace [[gnu::visibility("default")]] autograd {
 AllGathered all_gather_rows(ProcessGroup& group, const ConstTensorView& local, GatherGrad grad,
                             const GatherOptions& options) {
   const AutogradCheck check(group, "all_gather_rows");
-  check.dtype(local.dtype);
   AllGatherContext context{.grad = grad, .shape = local.shape, .dtype = local.dtype};
   if (group.size() == 1) {
+    check.dtype(local.dtype);
     context.layout = RowLayout::equal(1, local.shape.rows());
     check.layout(local, options.layout != nullptr ? *options.layout : context.layout);
-    return {Value(local), std::move(context)};
+    return {Value(internal::as_rows(local)), std::move(context)};
   }
-  auto all = tutti::all_gather_rows(group, local, options);
+  auto all =
+      internal::gather_arrays(group,
+                              {.caller = "autograd::all_gather_rows",
+                               .arrays = {&local, 1},
+                               .refused = internal::problem_of([&] { check.dtype(local.dtype); })},
+                              options);
   context.layout = std::move(all.layout);
-  return {std::move(all.data), std::move(context)};
+  return {std::move(all.data[0]), std::move(context)};
 }
 
 Value all_gather_rows_vjp(ProcessGroup& group, const AllGatherContext& context,
@@ -53,8 +59,8 @@ Value all_gather_rows_vjp(ProcessGroup& group, const AllGatherContext& context,
   const auto& layout = context.layout;
   const auto stream = options.call.stream;
   if (group.size() == 1) {
-    check.gradient(grad_out, context.shape, context.dtype);
-    return Value(grad_out);
+    check.gradient(grad_out, context.shape.with_rows(layout.total()), context.dtype);
+    return Value(ConstTensorView(grad_out.data, context.dtype, context.shape, grad_out.device));
   }
   Tensor out;
   const auto make = [&] {
@@ -69,10 +75,7 @@ Value all_gather_rows_vjp(ProcessGroup& group, const AllGatherContext& context,
     return out;
   }
   const auto op = context.grad == GatherGrad::mean ? ReduceOp::avg : ReduceOp::sum;
-  make_or_tell(make, [&] {
-    group.reduce_scatter(grad_out, no_array(context.shape, context.dtype), layout, op,
-                         options.call);
-  });
+  make_or_refuse(group, {.kind = Operation::reduce_scatter, .reduce = op}, options.call, make);
   group.reduce_scatter(grad_out, out, layout, op, options.call);
   return out;
 }
@@ -96,22 +99,25 @@ ReduceScattered reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& 
                                     const RowLayout& layout, ReduceOp op,
                                     const GatherOptions& options) {
   const AutogradCheck check(group, "reduce_scatter_rows");
-  check.dtype(whole.dtype);
-  check.linear(op);
+  const auto checks = [&] {
+    check.dtype(whole.dtype);
+    check.linear(op);
+  };
   ReduceScatterContext context{layout, op, whole.shape, whole.dtype};
   const auto stream = options.call.stream;
   if (group.size() == 1) {
+    checks();
     check.layout(whole, layout);
     return {internal::reduce_alone(group, whole, op, memory_of(group, options), stream),
             std::move(context)};
   }
   // A layout that contradicts the group or `whole` is refused by the call.
   const auto rows = group.rank() < layout.ranks() ? layout[group.rank()] : 0;
-  const auto shape = whole.shape.with_rows(rows);
   Tensor out;
-  make_or_tell(
-      [&] { out = Tensor(memory_of(group, options), shape, whole.dtype, stream); },
-      [&] { group.reduce_scatter(whole, no_array(shape, whole.dtype), layout, op, options.call); });
+  make_or_refuse(group, {.kind = Operation::reduce_scatter, .reduce = op}, options.call, [&] {
+    checks();
+    out = Tensor(memory_of(group, options), whole.shape.with_rows(rows), whole.dtype, stream);
+  });
   group.reduce_scatter(whole, out, layout, op, options.call);
   return {std::move(out), std::move(context)};
 }
@@ -126,14 +132,10 @@ Value reduce_scatter_rows_vjp(ProcessGroup& group, const ReduceScatterContext& c
     return internal::reduce_alone(group, grad_out, context.op, memory_of(group, options), stream);
   }
   Tensor out;
-  make_or_tell(
-      [&] {
-        check.gradient(grad_out, context.shape.with_rows(layout[group.rank()]), context.dtype);
-        out = Tensor(memory_of(group, options), context.shape, context.dtype, stream);
-      },
-      [&] {
-        group.all_gather(grad_out, no_array(context.shape, context.dtype), layout, options.call);
-      });
+  make_or_refuse(group, {.kind = Operation::all_gather}, options.call, [&] {
+    check.gradient(grad_out, context.shape.with_rows(layout[group.rank()]), context.dtype);
+    out = Tensor(memory_of(group, options), context.shape, context.dtype, stream);
+  });
   tutti::all_gather_rows(group, grad_out, out, layout, options);
   internal::scale_gradient(context.op, group.size(), out);
   return out;
@@ -143,25 +145,22 @@ Exchanged all_to_all_rows(ProcessGroup& group, const ConstTensorView& in,
                           std::span<const std::int64_t> send_rows,
                           std::span<const std::int64_t> recv_rows, const GatherOptions& options) {
   const AutogradCheck check(group, "all_to_all_rows");
-  check.dtype(in.dtype);
   AllToAllContext context{{send_rows.begin(), send_rows.end()},
                           {recv_rows.begin(), recv_rows.end()},
                           in.shape,
                           in.dtype};
   if (group.size() == 1) {
+    check.dtype(in.dtype);
     check.layout(in, RowLayout(send_rows));
     check.layout(in, RowLayout(recv_rows));
     return {Value(in), std::move(context)};
   }
   Tensor out;
-  make_or_tell(
-      [&] {
-        out = Tensor(memory_of(group, options), in.shape.with_rows(RowLayout(recv_rows).total()),
-                     in.dtype, options.call.stream);
-      },
-      [&] {
-        group.all_to_all(in, no_array(in.shape, in.dtype), send_rows, recv_rows, options.call);
-      });
+  make_or_refuse(group, {.kind = Operation::all_to_all}, options.call, [&] {
+    check.dtype(in.dtype);
+    out = Tensor(memory_of(group, options), in.shape.with_rows(RowLayout(recv_rows).total()),
+                 in.dtype, options.call.stream);
+  });
   group.all_to_all(in, out, send_rows, recv_rows, options.call);
   return {std::move(out), std::move(context)};
 }
@@ -174,16 +173,11 @@ Value all_to_all_rows_vjp(ProcessGroup& group, const AllToAllContext& context,
     return Value(grad_out);
   }
   Tensor out;
-  make_or_tell(
-      [&] {
-        check.gradient(grad_out, context.shape.with_rows(RowLayout(context.recv_rows).total()),
-                       context.dtype);
-        out = Tensor(memory_of(group, options), context.shape, context.dtype, options.call.stream);
-      },
-      [&] {
-        group.all_to_all(grad_out, no_array(context.shape, context.dtype), context.recv_rows,
-                         context.send_rows, options.call);
-      });
+  make_or_refuse(group, {.kind = Operation::all_to_all}, options.call, [&] {
+    check.gradient(grad_out, context.shape.with_rows(RowLayout(context.recv_rows).total()),
+                   context.dtype);
+    out = Tensor(memory_of(group, options), context.shape, context.dtype, options.call.stream);
+  });
   group.all_to_all(grad_out, out, context.recv_rows, context.send_rows, options.call);
   return out;
 }

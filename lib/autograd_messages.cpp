@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -10,22 +11,28 @@
 
 #include "internal/autograd_call.hpp"
 #include "internal/gather_algo.hpp"
+#include "internal/refuse.hpp"
 
 namespace tutti::autograd {
 namespace {
 
 using internal::AutogradCheck;
+using internal::make_or_refuse;
 using internal::make_or_tell;
-using internal::no_array;
+using internal::refuse_call;
 
 /// Of the messages of permute(); callers have the others.
 constexpr int permute_tag = INT32_MAX - 2;
 
 /// What `peer` sends, of this shape and dtype.
-Tensor receive(ProcessGroup& group, const PairContext& from, const CallOptions& options) {
+Tensor receive(ProcessGroup& group, std::string_view function, const PairContext& from,
+               const CallOptions& options) {
   Tensor out;
-  make_or_tell([&] { out = Tensor(group.memory(), from.shape, from.dtype, options.stream); },
-               [&] { group.recv(no_array(from.shape, from.dtype), from.peer, from.tag, options); });
+  make_or_refuse(group, {.kind = Operation::recv, .peer = from.peer, .tag = from.tag}, options,
+                 [&] {
+                   AutogradCheck(group, function).dtype(from.dtype);
+                   out = Tensor(group.memory(), from.shape, from.dtype, options.stream);
+                 });
   group.recv(out, from.peer, from.tag, options);
   return out;
 }
@@ -57,14 +64,22 @@ Tensor permuted(ProcessGroup& group, const AutogradCheck& check, const ConstTens
   Tensor out;
   make_or_tell(
       [&] {
+        check.dtype(context.dtype);
         check.gradient(array, context.shape, context.dtype);
         out = Tensor(group.memory(), context.shape, context.dtype, options.stream);
       },
       [&] {
         if (to == group.rank()) return;
-        const auto none = no_array(context.shape, context.dtype);
-        make_or_tell([&] { group.send(none, to, permute_tag, options); },
-                     [&] { group.recv(none, from, permute_tag, options); });
+        const Error why(Errc::invalid_argument, "see that rank's error");
+        make_or_tell(
+            [&] {
+              refuse_call(group, {.kind = Operation::send, .peer = to, .tag = permute_tag}, why,
+                          options);
+            },
+            [&] {
+              refuse_call(group, {.kind = Operation::recv, .peer = from, .tag = permute_tag}, why,
+                          options);
+            });
       });
   if (to == group.rank()) {
     internal::copy_rows(group, out.data(), array.data, array.bytes(), options.stream);
@@ -84,39 +99,37 @@ namespace [[gnu::visibility("default")]] autograd {
 
 PairContext send(ProcessGroup& group, const ConstTensorView& in, int peer, int tag,
                  const CallOptions& options) {
-  AutogradCheck(group, "send").dtype(in.dtype);
+  make_or_refuse(group, {.kind = Operation::send, .peer = peer, .tag = tag}, options,
+                 [&] { AutogradCheck(group, "send").dtype(in.dtype); });
   group.send(in, peer, tag, options);
   return {peer, tag, in.shape, in.dtype};
 }
 
 Value send_vjp(ProcessGroup& group, const PairContext& context, const CallOptions& options) {
-  return receive(group, context, options);
+  return receive(group, "send_vjp", context, options);
 }
 
 Received recv(ProcessGroup& group, const Shape& shape, DType dtype, int peer, int tag,
               const CallOptions& options) {
-  AutogradCheck(group, "recv").dtype(dtype);
   const PairContext context{peer, tag, shape, dtype};
-  return {receive(group, context, options), context};
+  return {receive(group, "recv", context, options), context};
 }
 
 void recv_vjp(ProcessGroup& group, const PairContext& context, const ConstTensorView& grad_out,
               const CallOptions& options) {
-  make_or_tell(
-      [&] { AutogradCheck(group, "recv_vjp").gradient(grad_out, context.shape, context.dtype); },
-      [&] {
-        group.send(no_array(context.shape, context.dtype), context.peer, context.tag, options);
-      });
+  make_or_refuse(
+      group, {.kind = Operation::send, .peer = context.peer, .tag = context.tag}, options,
+      [&] { AutogradCheck(group, "recv_vjp").gradient(grad_out, context.shape, context.dtype); });
   group.send(grad_out, context.peer, context.tag, options);
 }
 
 Permuted permute(ProcessGroup& group, const ConstTensorView& in, std::span<const int> to,
                  const CallOptions& options) {
   const AutogradCheck check(group, "permute");
-  check.dtype(in.dtype);
   check_permutation(check, to, group.size());
   PermuteContext context{{to.begin(), to.end()}, in.shape, in.dtype};
   if (group.size() == 1) {
+    check.dtype(in.dtype);
     check.array(in);
     return {Value(in), std::move(context)};
   }

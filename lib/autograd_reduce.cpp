@@ -7,30 +7,29 @@
 #include "internal/autograd_kernels.hpp"
 #include "internal/autograd_linear.hpp"
 #include "internal/reduce_kernels.hpp"
+#include "internal/refuse.hpp"
 
 namespace tutti::autograd {
 namespace {
 
 using internal::AutogradCheck;
 using internal::count_of;
-using internal::make_or_tell;
-using internal::no_array;
+using internal::make_or_refuse;
 using Kind = ReduceOp::Kind;
 
-/// What every rank has, [W, elements]: `array`, which is of this shape and dtype.
+/// What every rank has, [W, elements]: `array`, which is of this shape and dtype. `make` checks and
+/// makes what else this rank needs.
+template <typename Make>
 Tensor gather_all(ProcessGroup& group, const AutogradCheck& check, const ConstTensorView& array,
-                  const Shape& shape, DType dtype, const CallOptions& options) {
+                  const Shape& shape, DType dtype, const CallOptions& options, const Make& make) {
   const auto n = shape.numel();
   Tensor all;
   const ConstTensorView flat(array.data, array.dtype, {1, array.shape.numel()}, array.device);
-  make_or_tell(
-      [&] {
-        check.gradient(array, shape, dtype);
-        all = Tensor(group.memory(), {group.size(), n}, dtype, options.stream);
-      },
-      [&] {
-        group.all_gather(flat, no_array({group.size(), n}, dtype), 1, options);
-      });
+  make_or_refuse(group, {.kind = Operation::all_gather}, options, [&] {
+    make();
+    check.gradient(array, shape, dtype);
+    all = Tensor(group.memory(), {group.size(), n}, dtype, options.stream);
+  });
   group.all_gather(flat, all, 1, options);
   return all;
 }
@@ -44,10 +43,15 @@ internal::Factors factors_of(const ProcessGroup& group, const Tensor& all) {
 /// The product of all ranks, and of all others: from one gather, so that zeros need no division.
 AllReduced all_reduce_product(ProcessGroup& group, const AutogradCheck& check,
                               const ConstTensorView& in, const CallOptions& options) {
-  const auto all = gather_all(group, check, in, in.shape, in.dtype, options);
+  Tensor out;
+  Tensor weights;
+  const auto all = gather_all(group, check, in, in.shape, in.dtype, options, [&] {
+    check.dtype(in.dtype);
+    check.host();
+    out = Tensor(group.memory(), in.shape, in.dtype, options.stream);
+    weights = Tensor(group.memory(), in.shape, in.dtype, options.stream);
+  });
   const auto factors = factors_of(group, all);
-  Tensor out(group.memory(), in.shape, in.dtype, options.stream);
-  Tensor weights(group.memory(), in.shape, in.dtype, options.stream);
   std::vector<const void*> rows;
   for (std::size_t r = 0; r < factors.ranks; ++r)
     rows.push_back(static_cast<const std::byte*>(all.data()) + r * factors.n * size_of(in.dtype));
@@ -56,19 +60,19 @@ AllReduced all_reduce_product(ProcessGroup& group, const AutogradCheck& check,
   return {std::move(out), {ReduceOp::product, std::move(weights), in.shape, in.dtype}};
 }
 
-AllReduced all_reduce_extreme(ProcessGroup& group, const ConstTensorView& in, ReduceOp op,
-                              const CallOptions& options) {
+AllReduced all_reduce_extreme(ProcessGroup& group, const AutogradCheck& check,
+                              const ConstTensorView& in, ReduceOp op, const CallOptions& options) {
   auto& memory = group.memory();
   Tensor out;
   Tensor ties;
   Tensor weights;
-  make_or_tell(
-      [&] {
-        out = Tensor(memory, in.shape, in.dtype, options.stream);
-        ties = Tensor(memory, in.shape, DType::i32, options.stream);
-        weights = Tensor(memory, in.shape, in.dtype, options.stream);
-      },
-      [&] { group.all_reduce(in, no_array(in.shape, in.dtype), op, options); });
+  make_or_refuse(group, {.kind = Operation::all_reduce, .reduce = op}, options, [&] {
+    check.dtype(in.dtype);
+    check.host();
+    out = Tensor(memory, in.shape, in.dtype, options.stream);
+    ties = Tensor(memory, in.shape, DType::i32, options.stream);
+    weights = Tensor(memory, in.shape, in.dtype, options.stream);
+  });
   group.all_reduce(in, out, op, options);
   auto* counts = static_cast<std::int32_t*>(ties.data());
   internal::mark_ties(in.dtype, in.data, out.data(), counts, count_of(out));
@@ -78,15 +82,16 @@ AllReduced all_reduce_extreme(ProcessGroup& group, const ConstTensorView& in, Re
 }
 
 /// all_reduce of an array of this shape and dtype.
+template <typename Make>
 Tensor reduced(ProcessGroup& group, const AutogradCheck& check, const ConstTensorView& array,
-               const Shape& shape, DType dtype, ReduceOp op, const CallOptions& options) {
+               const Shape& shape, DType dtype, ReduceOp op, const CallOptions& options,
+               const Make& make) {
   Tensor out;
-  make_or_tell(
-      [&] {
-        check.gradient(array, shape, dtype);
-        out = Tensor(group.memory(), shape, dtype, options.stream);
-      },
-      [&] { group.all_reduce(array, no_array(shape, dtype), op, options); });
+  make_or_refuse(group, {.kind = Operation::all_reduce, .reduce = op}, options, [&] {
+    make();
+    check.gradient(array, shape, dtype);
+    out = Tensor(group.memory(), shape, dtype, options.stream);
+  });
   group.all_reduce(array, out, op, options);
   return out;
 }
@@ -101,17 +106,21 @@ AllReduced all_reduce(ProcessGroup& group, const ConstTensorView& in, ReduceOp o
                       const CallOptions& options) {
   using enum ReduceOp::Kind;
   const AutogradCheck check(group, "all_reduce");
-  check.dtype(in.dtype);
-  check.op(op, {sum, avg, premul_sum, min, max, product});
-  if (op.kind != sum && op.kind != avg) check.host();
+  const auto checks = [&] {
+    check.dtype(in.dtype);
+    check.op(op, {sum, avg, premul_sum, min, max, product});
+    if (op.kind != sum && op.kind != avg) check.host();
+  };
   if (group.size() == 1) {
+    checks();
     check.array(in);
     return {internal::reduce_alone(group, in, op, group.memory(), options.stream),
             {op, {}, in.shape, in.dtype}};
   }
   if (op.kind == product) return all_reduce_product(group, check, in, options);
-  if (op.kind == min || op.kind == max) return all_reduce_extreme(group, in, op, options);
-  return {reduced(group, check, in, in.shape, in.dtype, op, options), {op, {}, in.shape, in.dtype}};
+  if (op.kind == min || op.kind == max) return all_reduce_extreme(group, check, in, op, options);
+  return {reduced(group, check, in, in.shape, in.dtype, op, options, checks),
+          {op, {}, in.shape, in.dtype}};
 }
 
 Value all_reduce_vjp(ProcessGroup& group, const AllReduceContext& context,
@@ -123,7 +132,7 @@ Value all_reduce_vjp(ProcessGroup& group, const AllReduceContext& context,
     return internal::reduce_alone(group, grad_out, op, group.memory(), options.stream);
   }
   auto grad = reduced(group, check, grad_out, context.shape, context.dtype,
-                      op.kind == Kind::avg ? ReduceOp::avg : ReduceOp::sum, options);
+                      op.kind == Kind::avg ? ReduceOp::avg : ReduceOp::sum, options, [] {});
   if (op.kind == Kind::premul_sum) internal::scale_gradient(op, group.size(), grad);
   if (context.weights.data() != nullptr)
     internal::multiply(grad.dtype(), grad.data(), grad.data(), context.weights.data(),
@@ -134,17 +143,23 @@ Value all_reduce_vjp(ProcessGroup& group, const AllReduceContext& context,
 ProductOfOthers product_of_others(ProcessGroup& group, const ConstTensorView& in,
                                   const CallOptions& options) {
   const AutogradCheck check(group, "product_of_others");
-  check.dtype(in.dtype);
-  check.host();
+  const auto checks = [&] {
+    check.dtype(in.dtype);
+    check.host();
+  };
   ProductContext context{{}, in.shape, in.dtype};
   if (group.size() == 1) {
+    checks();
     check.array(in);
     Tensor ones(group.memory(), in.shape, in.dtype, options.stream);
     internal::fill_identity(in.dtype, Kind::product, ones.data(), count_of(ones));
     return {std::move(ones), std::move(context)};
   }
-  context.all = gather_all(group, check, in, in.shape, in.dtype, options);
-  Tensor out(group.memory(), in.shape, in.dtype, options.stream);
+  Tensor out;
+  context.all = gather_all(group, check, in, in.shape, in.dtype, options, [&] {
+    checks();
+    out = Tensor(group.memory(), in.shape, in.dtype, options.stream);
+  });
   internal::product_of_others(in.dtype, factors_of(group, context.all), out.data());
   return {std::move(out), std::move(context)};
 }
@@ -158,8 +173,10 @@ Value product_of_others_vjp(ProcessGroup& group, const ProductContext& context,
     internal::fill_identity(context.dtype, Kind::sum, zeros.data(), count_of(zeros));
     return zeros;
   }
-  const auto grads = gather_all(group, check, grad_out, context.shape, context.dtype, options);
-  Tensor out(group.memory(), context.shape, context.dtype, options.stream);
+  Tensor out;
+  const auto grads = gather_all(group, check, grad_out, context.shape, context.dtype, options, [&] {
+    out = Tensor(group.memory(), context.shape, context.dtype, options.stream);
+  });
   internal::product_of_others_gradient(context.dtype, factors_of(group, context.all), grads.data(),
                                        out.data());
   return out;

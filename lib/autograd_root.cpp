@@ -8,14 +8,15 @@
 #include "internal/autograd_call.hpp"
 #include "internal/autograd_linear.hpp"
 #include "internal/gather_algo.hpp"
+#include "internal/refuse.hpp"
 
 namespace tutti::autograd {
 namespace {
 
 using internal::AutogradCheck;
+using internal::make_or_refuse;
 using internal::make_or_tell;
 using internal::memory_of;
-using internal::no_array;
 
 /// Of the ranks that have no part in something.
 Shape nothing() {
@@ -23,16 +24,17 @@ Shape nothing() {
 }
 
 /// A copy of root's array, which is of this shape and dtype, on every rank.
+template <typename Make>
 Tensor spread(ProcessGroup& group, const AutogradCheck& check, const ConstTensorView& array,
-              const Shape& shape, DType dtype, int root, const CallOptions& options) {
+              const Shape& shape, DType dtype, int root, const CallOptions& options,
+              const Make& make) {
   const bool at_root = group.rank() == root;
   Tensor out;
-  make_or_tell(
-      [&] {
-        if (at_root) check.gradient(array, shape, dtype);
-        out = Tensor(group.memory(), shape, dtype, options.stream);
-      },
-      [&] { group.broadcast(no_array(shape, dtype), root, options); });
+  make_or_refuse(group, {.kind = Operation::broadcast, .root = root}, options, [&] {
+    make();
+    if (at_root) check.gradient(array, shape, dtype);
+    out = Tensor(group.memory(), shape, dtype, options.stream);
+  });
   if (at_root) internal::copy_rows(group, out.data(), array.data, array.bytes(), options.stream);
   group.broadcast(out, root, options);
   return out;
@@ -56,22 +58,24 @@ namespace [[gnu::visibility("default")]] autograd {
 Rooted reduce(ProcessGroup& group, const ConstTensorView& in, int root, ReduceOp op,
               const CallOptions& options) {
   const AutogradCheck check(group, "reduce");
-  check.dtype(in.dtype);
-  check.linear(op);
+  const auto checks = [&] {
+    check.dtype(in.dtype);
+    check.linear(op);
+  };
   const bool at_root = group.rank() == root;
   RootContext context{op, root, in.shape, in.dtype, {}, at_root ? in.shape : nothing()};
   if (group.size() == 1) {
+    checks();
     check.root(root);
     check.array(in);
     return {internal::reduce_alone(group, in, op, group.memory(), options.stream),
             std::move(context)};
   }
   Tensor out;
-  make_or_tell([&] { out = Tensor(group.memory(), context.out_shape, in.dtype, options.stream); },
-               [&] {
-                 group.reduce(no_array(in.shape, in.dtype), no_array(in.shape, in.dtype), root, op,
-                              options);
-               });
+  make_or_refuse(group, {.kind = Operation::reduce, .reduce = op, .root = root}, options, [&] {
+    checks();
+    out = Tensor(group.memory(), context.out_shape, in.dtype, options.stream);
+  });
   group.reduce(in, out, root, op, options);
   return {std::move(out), std::move(context)};
 }
@@ -83,7 +87,8 @@ Value reduce_vjp(ProcessGroup& group, const RootContext& context, const ConstTen
     check.gradient(grad_out, context.shape, context.dtype);
     return internal::reduce_alone(group, grad_out, context.op, group.memory(), options.stream);
   }
-  auto grad = spread(group, check, grad_out, context.shape, context.dtype, context.root, options);
+  auto grad =
+      spread(group, check, grad_out, context.shape, context.dtype, context.root, options, [] {});
   internal::scale_gradient(context.op, group.size(), grad);
   return grad;
 }
@@ -91,14 +96,16 @@ Value reduce_vjp(ProcessGroup& group, const RootContext& context, const ConstTen
 Rooted broadcast(ProcessGroup& group, const ConstTensorView& in, int root,
                  const CallOptions& options) {
   const AutogradCheck check(group, "broadcast");
-  check.dtype(in.dtype);
   RootContext context{ReduceOp::sum, root, in.shape, in.dtype, {}, in.shape};
   if (group.size() == 1) {
+    check.dtype(in.dtype);
     check.root(root);
     check.array(in);
     return {Value(in), std::move(context)};
   }
-  return {spread(group, check, in, in.shape, in.dtype, root, options), std::move(context)};
+  return {
+      spread(group, check, in, in.shape, in.dtype, root, options, [&] { check.dtype(in.dtype); }),
+      std::move(context)};
 }
 
 Value broadcast_vjp(ProcessGroup& group, const RootContext& context,
@@ -111,15 +118,10 @@ Value broadcast_vjp(ProcessGroup& group, const RootContext& context,
     return Value(grad_out);
   }
   Tensor out;
-  make_or_tell(
-      [&] {
-        check.gradient(grad_out, shape, context.dtype);
-        out = Tensor(group.memory(), shape, context.dtype, options.stream);
-      },
-      [&] {
-        const auto none = no_array(shape, context.dtype);
-        group.reduce(none, none, root, ReduceOp::sum, options);
-      });
+  make_or_refuse(group, {.kind = Operation::reduce, .root = root}, options, [&] {
+    check.gradient(grad_out, shape, context.dtype);
+    out = Tensor(group.memory(), shape, context.dtype, options.stream);
+  });
   group.reduce(grad_out, out, root, ReduceOp::sum, options);
   if (group.rank() != root) fill_with_zeros(group, out, options.stream);
   return out;
@@ -128,13 +130,20 @@ Value broadcast_vjp(ProcessGroup& group, const RootContext& context,
 Rooted gather_rows(ProcessGroup& group, const ConstTensorView& local, int root,
                    const GatherOptions& options) {
   const AutogradCheck check(group, "gather_rows");
-  check.dtype(local.dtype);
-  RootContext context{ReduceOp::sum, root, local.shape, local.dtype, {}, local.shape};
+  RootContext context{ReduceOp::sum, root, local.shape,
+                      local.dtype,   {},   internal::as_rows(local).shape};
   if (group.size() == 1) {
+    check.dtype(local.dtype);
     check.root(root);
     context.layout = RowLayout::equal(1, local.shape.rows());
     check.layout(local, options.layout != nullptr ? *options.layout : context.layout);
-    return {Value(local), std::move(context)};
+    return {Value(internal::as_rows(local)), std::move(context)};
+  }
+  if (const auto refused = internal::problem_of([&] { check.dtype(local.dtype); })) {
+    if (options.layout == nullptr)
+      internal::Announcement(group, {.caller = "gather_rows", .root = root, .refused = refused},
+                             options.call);
+    internal::refuse_call(group, {.kind = Operation::gather, .root = root}, *refused, options.call);
   }
   auto rows = tutti::gather_rows(group, local, root, options);
   context.layout = std::move(rows.layout);
@@ -148,20 +157,15 @@ Value gather_rows_vjp(ProcessGroup& group, const RootContext& context,
   const auto& layout = context.layout;
   const auto root = context.root;
   if (group.size() == 1) {
-    check.gradient(grad_out, context.shape, context.dtype);
-    return Value(grad_out);
+    check.gradient(grad_out, context.out_shape, context.dtype);
+    return Value(ConstTensorView(grad_out.data, context.dtype, context.shape, grad_out.device));
   }
   const bool at_root = group.rank() == root;
   Tensor out;
-  make_or_tell(
-      [&] {
-        if (at_root) check.gradient(grad_out, context.out_shape, context.dtype);
-        out = Tensor(memory_of(group, options), context.shape, context.dtype, options.call.stream);
-      },
-      [&] {
-        group.scatter(no_array(context.out_shape, context.dtype),
-                      no_array(context.shape, context.dtype), root, layout, options.call);
-      });
+  make_or_refuse(group, {.kind = Operation::scatter, .root = root}, options.call, [&] {
+    if (at_root) check.gradient(grad_out, context.out_shape, context.dtype);
+    out = Tensor(memory_of(group, options), context.shape, context.dtype, options.call.stream);
+  });
   group.scatter(at_root ? grad_out : ConstTensorView(), out, root, layout, options.call);
   return out;
 }

@@ -16,6 +16,7 @@
 #include "internal/fingerprint.hpp"
 #include "internal/lowering.hpp"
 #include "internal/record.hpp"
+#include "internal/refuse.hpp"
 
 namespace tutti::internal {
 namespace {
@@ -192,6 +193,25 @@ Work Core::issue(Op& op, const CallOptions& options, bool blocking) {
   check_numbered(op, options, call, supported);
   sign(ops, call);
   return send(ops, call, op);
+}
+
+void Core::refuse(ProcessGroup& group, Op op, const Error& why, const CallOptions& options) {
+  auto& core = *group.core_;
+  core.check_usable(name_of(op.kind));
+  if (is_point_to_point(op.kind) && (op.peer < 0 || op.peer >= core.bounds_.size || op.tag < 0))
+    throw Error(why);  // There is nobody to be told.
+  // The peers' calls are what they are whatever is wrong here, so their kind says how they travel.
+  if (can_lower(op.kind) && !core.supports(op.kind, DType::u8, ReduceOp::Kind::sum)) {
+    auto pairs = refused_pairs(op, core.bounds_);
+    const Call call = core.number(pairs, options, true, true);
+    core.refuse(pairs, call, why, op);
+  }
+  const Call call = core.number({&op, 1}, options, true, false);
+  core.refuse({&op, 1}, call, why, op);
+}
+
+void refuse_call(ProcessGroup& group, const Op& op, const Error& why, const CallOptions& options) {
+  Core::refuse(group, op, why, options);
 }
 
 void Core::run_slowly(Op& op, const CallOptions& options) {

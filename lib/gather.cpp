@@ -14,48 +14,20 @@
 #include "internal/fail.hpp"
 #include "internal/gather_algo.hpp"
 #include "internal/gather_arrays.hpp"
+#include "internal/refuse.hpp"
 
 namespace tutti {
 namespace {
 
 using internal::Announcement;
+using internal::as_rows;
 using internal::copy_rows;
+using internal::make_or_refuse;
 using internal::Offer;
 using internal::rows_of;
 
 Memory& memory_of(ProcessGroup& group, const GatherOptions& options) {
   return options.memory != nullptr ? *options.memory : group.memory();
-}
-
-/// Collective. A rank that cannot make what its call needs issues the call without: it is refused,
-/// so those that wait for this rank hear of it.
-template <typename Make, typename Call>
-void make_or_refuse(const Make& make, const Call& call) {
-  try {
-    make();
-  } catch (const Error& error) {
-    try {
-      call();
-    } catch (const Error&) {  // The refusal; what happened is the other one.
-    }
-    throw Error(error);
-  }
-}
-
-/// The same for an all_gather of local rows.
-template <typename Make>
-void make_or_refuse(ProcessGroup& group, const ConstTensorView& local, const RowLayout& layout,
-                    const GatherOptions& options, const Make& make) {
-  make_or_refuse(make, [&] {
-    group.all_gather(local, {nullptr, local.dtype, local.shape.with_rows(layout.total())}, layout,
-                     options.call);
-  });
-}
-
-/// A 0-dimensional array is one row: [1].
-ConstTensorView as_rows(const ConstTensorView& array) {
-  if (array.shape.ndim() != 0) return array;
-  return {array.data, array.dtype, {1}, array.device};
 }
 
 /// What all ranks have of one array, from their messages.
@@ -169,8 +141,7 @@ GatheredArrays internal::gather_arrays(ProcessGroup& group, const Offer& offer,
   };
   if (options.layout != nullptr) {
     result.layout = *options.layout;
-    const auto first = locals.empty() ? ConstTensorView() : locals[0];
-    make_or_refuse(group, first, result.layout, options, [&] {
+    make_or_refuse(group, {.kind = Operation::all_gather}, options.call, [&] {
       if (refused)
         throw internal::gather_error(refused->code(), group, caller, group.rank(),
                                      refused->message());
@@ -180,6 +151,10 @@ GatheredArrays internal::gather_arrays(ProcessGroup& group, const Offer& offer,
     auto mine = offer;
     mine.arrays = locals;
     mine.refused = refused;
+    std::string agree(offer.agree);
+    if (options.algo != GatherAlgo::automatic)
+      agree += fmt::format("{}algorithm {}", agree.empty() ? "" : ", ", name_of(options.algo));
+    mine.agree = agree;
     const Announcement said(group, mine, options.call);
     result.layout = said.layout();
     if (said.complete()) {
@@ -188,7 +163,7 @@ GatheredArrays internal::gather_arrays(ProcessGroup& group, const Offer& offer,
         place(group, said, i, result.data[i], result.layout, options.call.stream);
       return result;
     }
-    make_or_refuse(group, locals[0], result.layout, options, allocate);
+    make_or_refuse(group, {.kind = Operation::all_gather}, options.call, allocate);
   }
   for (std::size_t i = 0; i < locals.size(); ++i)
     internal::gather_rows_by(options.algo, group, locals[i], result.data[i], result.layout,
@@ -257,7 +232,7 @@ PaddedRows all_gather_padded(ProcessGroup& group, const ConstTensorView& array, 
   if (said && said->complete())
     allocate();
   else
-    make_or_refuse(group, local, layout, options, allocate);
+    make_or_refuse(group, {.kind = Operation::all_gather}, options.call, allocate);
   if (rows.data() != nullptr)
     internal::gather_rows_by(options.algo, group, local, rows, layout, options.call);
 
@@ -310,9 +285,7 @@ GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& array, int 
     if (at_root) place(group, *said, 0, result.data, result.layout, options.call.stream);
     return result;
   }
-  make_or_refuse(allocate, [&] {
-    group.gather({nullptr, local.dtype, local.shape}, {}, root, result.layout, options.call);
-  });
+  make_or_refuse(group, {.kind = Operation::gather, .root = root}, options.call, allocate);
   group.gather(local, result.data, root, result.layout, options.call);
   return result;
 }
@@ -370,10 +343,9 @@ Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const Row
   const auto dtype = static_cast<DType>(said.dtype);
   const auto in = at_root ? whole : ConstTensorView();
   Tensor out;
-  make_or_refuse([&] { out = Tensor(memory_of(group, options), mine, dtype, options.call.stream); },
-                 [&] {
-                   group.scatter(in, {nullptr, dtype, mine}, root, rows, options.call);
-                 });
+  make_or_refuse(group, {.kind = Operation::scatter, .root = root}, options.call, [&] {
+    out = Tensor(memory_of(group, options), mine, dtype, options.call.stream);
+  });
   group.scatter(in, out, root, rows, options.call);
   return out;
 }
@@ -381,13 +353,11 @@ Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const Row
 Tensor reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
                            const RowLayout& layout, ReduceOp op, const GatherOptions& options) {
   const auto mine = group.rank() < layout.ranks() ? layout[group.rank()] : 0;
-  const auto shape = whole.shape.with_rows(mine);
   Tensor out;
-  make_or_refuse(
-      [&] { out = Tensor(memory_of(group, options), shape, whole.dtype, options.call.stream); },
-      [&] {
-        group.reduce_scatter(whole, {nullptr, whole.dtype, shape}, layout, op, options.call);
-      });
+  make_or_refuse(group, {.kind = Operation::reduce_scatter, .reduce = op}, options.call, [&] {
+    out = Tensor(memory_of(group, options), whole.shape.with_rows(mine), whole.dtype,
+                 options.call.stream);
+  });
   group.reduce_scatter(whole, out, layout, op, options.call);
   return out;
 }
@@ -417,7 +387,7 @@ std::vector<Tensor> gather_all_tensors(ProcessGroup& group, const ConstTensorVie
   const RowLayout layout(counts);
   const ConstTensorView flat(local.data, local.dtype, {local.shape.numel()}, local.device);
   Tensor all;
-  make_or_refuse(group, flat, layout, options, [&] {
+  make_or_refuse(group, {.kind = Operation::all_gather}, options.call, [&] {
     allocate();
     all = Tensor(group.memory(), {layout.total()}, local.dtype, stream);
   });

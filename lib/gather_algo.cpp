@@ -10,6 +10,7 @@
 #include <tutti/coalesce.hpp>
 
 #include "internal/fail.hpp"
+#include "internal/refuse.hpp"
 #include "internal/validate.hpp"
 
 namespace [[gnu::visibility("default")]] tutti {
@@ -167,14 +168,22 @@ void padded(const Plan& plan) {
   const int size = plan.group.size();
   auto& memory = plan.group.memory();
   const auto stream = plan.options.stream;
-  Tensor mine(memory, plan.local.shape.with_rows(most), plan.local.dtype, stream);
+  Tensor mine;
+  Tensor all;
+  make_or_refuse(plan.group, {.kind = Operation::all_gather}, plan.options, [&] {
+    mine = Tensor(memory, plan.local.shape.with_rows(most), plan.local.dtype, stream);
+    std::int64_t rows = 0;
+    if (__builtin_mul_overflow(most, std::int64_t{size}, &rows))
+      failf(Errc::count_overflow, "{} rows of the largest rank x {} ranks exceed 2^63 - 1", most,
+            size);
+    all = Tensor(memory, plan.local.shape.with_rows(rows), plan.local.dtype, stream);
+  });
   // Nothing of the caller's travels but its rows.
   const auto bytes = plan.local.bytes();
   const std::vector<std::byte> zeros(mine.bytes() - bytes);
   copy_rows(plan.group, mine.data(), plan.local.data, bytes, stream);
   copy_rows(plan.group, static_cast<std::byte*>(mine.data()) + bytes, zeros.data(), zeros.size(),
             stream);
-  Tensor all(memory, plan.local.shape.with_rows(most * size), plan.local.dtype, stream);
   plan.group.all_gather(mine, all, most, plan.options);
   for (int r = 0; r < size; ++r) {
     const auto to = plan.block(r);
@@ -216,6 +225,11 @@ ConstTensorView rows_of(const ConstTensorView& whole, std::int64_t first, std::i
   return {static_cast<const std::byte*>(whole.data) +
               static_cast<std::size_t>(first) * whole.row_bytes(),
           whole.dtype, whole.shape.with_rows(count), whole.device};
+}
+
+ConstTensorView as_rows(const ConstTensorView& array) {
+  if (array.shape.ndim() != 0) return array;
+  return {array.data, array.dtype, {1}, array.device};
 }
 
 void copy_rows(ProcessGroup& group, void* to, const void* from, std::size_t bytes, Stream stream) {

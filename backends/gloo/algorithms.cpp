@@ -388,14 +388,15 @@ void all_reduce_pair(Wire& wire, const Op& op) {
   const int peer = 1 - me;
   const Reducer reducer(op, 2);
   const auto half = (op.in.bytes() + 1) / 2 + 64;
-  Arena arena(wire, Blocks::memory(2) + pair_memory(half));
+  Arena arena(wire, Blocks::memory(2) + pair_memory(half) + 2 * sizeof(double) + 64);
   const Blocks blocks(arena, op.in.bytes(), 2);
   const auto message = pair_message(blocks.bytes(0));
   auto* const slots = arena.take(fold_slots * std::min(message, half)).data();
-  double scales[2] = {reducer.scale(), reducer.scale()};
+  const auto scales = arena.take<double>(2);  // Not on the stack: a message outlives an error here.
+  scales[0] = scales[1] = reducer.scale();
   if (reducer.scaled()) {
-    wire.recv(peer, &scales[peer], sizeof(double));
-    wire.send(peer, &scales[me], sizeof(double));
+    wire.recv(peer, writable(&scales[index(peer)]), sizeof(double));
+    wire.send(peer, &scales[index(me)], sizeof(double));
     wire.wait_recv();
     wire.wait_sends();
   }
@@ -425,7 +426,7 @@ void all_reduce_pair(Wire& wire, const Op& op) {
       const void* theirs = slot(k);
       const void* mine = static_cast<const std::byte*>(op.in.data) + at;
       const void* const inputs[] = {me == 0 ? mine : theirs, me == 0 ? theirs : mine};
-      reducer.fold(out + at, inputs, {scales, reducer.scaled() ? 2U : 0U}, n);
+      reducer.fold(out + at, inputs, scales, n);
       wire.send(peer, out + at, n);
     }
     if (const auto [to, bytes] = piece_of(peer, k); bytes != 0) wire.recv(peer, out + to, bytes);

@@ -15,7 +15,8 @@
 // Gathers of arrays whose sizes differ between ranks. Collective: all ranks of the group call the
 // same function. What the ranks disagree about (dtype, number of dimensions, row shape, the
 // function itself) is an Error mismatch on every rank, naming both sides; the group stays usable. A
-// call that one rank cannot make is an error on all. docs/gathering.md.
+// call that one rank cannot make is an error on all; but where the rows came along with their
+// sizes, a rank without memory for its result is alone with that. docs/gathering.md.
 
 namespace [[gnu::visibility("default")]] tutti {
 
@@ -36,6 +37,8 @@ struct GatherOptions {
   /// What exchange_rows() would say, when the caller knows it; null costs that exchange. With it
   /// only ProcessGroup's own comparisons are made (all of them in checked mode).
   const RowLayout* layout = nullptr;
+  /// The same on every rank. With direct and ring, what one rank is refused the others learn by
+  /// their deadline.
   GatherAlgo algo = GatherAlgo::automatic;
   Memory* memory = nullptr;  ///< Of results; null: the group's. Outlives them.
   CallOptions call{};
@@ -56,9 +59,9 @@ struct GatheredRows {
 ///
 /// @param local  [n_r, ...]: n_r may differ between ranks and may be 0; the other dimensions and
 ///               the dtype must not. A 0-dimensional array is one row.
-/// On the wire: without a layout one message of 256 bytes from each rank to each other one, with
-/// the rows in it when they are 64 KiB or less everywhere; otherwise, and with a layout, about
-/// max over r of (total - own rows of r) per rank.
+/// On the wire: without a layout one message of 136 bytes (72 more per further array) from each
+/// rank to each other one, with the rows in it when they are 64 KiB or less everywhere; otherwise,
+/// and with a layout, about max over r of (total - own rows of r) per rank.
 /// @throws Error invalid_argument when the layout contradicts local.
 GatheredRows all_gather_rows(ProcessGroup& group, const ConstTensorView& local,
                              const GatherOptions& options = {});

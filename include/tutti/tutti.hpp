@@ -17,6 +17,11 @@
 #include <tutti/half.hpp>
 #include <tutti/init.hpp>
 #include <tutti/log.hpp>
+#include <tutti/losses/focal.hpp>
+#include <tutti/losses/loss.hpp>
+#include <tutti/losses/p_auc_at_budget.hpp>
+#include <tutti/losses/recall_at_quantile.hpp>
+#include <tutti/losses/smooth_ap.hpp>
 #include <tutti/memory.hpp>
 #include <tutti/process_group.hpp>
 #include <tutti/reduce_op.hpp>

@@ -21,7 +21,7 @@ struct Offer {
   int root = -1;
   std::size_t small = most;        ///< Up to so many bytes come along; not above most.
   std::optional<Error> refused{};  ///< What is wrong with this rank's call, if anything.
-  /// More that has to be equal on all ranks, in words: options. The first 512 bytes count.
+  /// More that has to be equal on all ranks, in words: options.
   std::string_view agree{};
 };
 

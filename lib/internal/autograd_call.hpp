@@ -57,9 +57,4 @@ void make_or_tell(const Make& make, const Refuse& refuse) {
   }
 }
 
-/// An array that every call refuses, unless it has no elements.
-inline TensorView no_array(const Shape& shape, DType dtype) {
-  return {nullptr, dtype, shape};
-}
-
 }  // namespace tutti::internal

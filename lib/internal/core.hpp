@@ -50,6 +50,10 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
   /// Several as one, checked already; async.
   Work launch(std::span<Op> ops, const CallOptions& options, bool in_order);
 
+  /// refuse_call() of refuse.hpp.
+  [[noreturn]] static void refuse(ProcessGroup& group, Op op, const Error& why,
+                                  const CallOptions& options);
+
   std::optional<ProcessGroup> split(int color, int key);
   std::optional<ProcessGroup> subset(std::span<const int> ranks);
 

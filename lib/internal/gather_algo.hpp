@@ -13,6 +13,9 @@ void gather_rows_by(GatherAlgo algo, ProcessGroup& group, const ConstTensorView&
 TensorView rows_of(const TensorView& whole, std::int64_t first, std::int64_t count);
 ConstTensorView rows_of(const ConstTensorView& whole, std::int64_t first, std::int64_t count);
 
+/// A 0-dimensional array is one row: [1].
+ConstTensorView as_rows(const ConstTensorView& array);
+
 /// In the group's memory; nothing happens for the same place, or no bytes.
 void copy_rows(ProcessGroup& group, void* to, const void* from, std::size_t bytes, Stream stream);
 

@@ -83,8 +83,9 @@ SigmoidFocal::SigmoidFocal(const Options& options) : options_(options) {
 LossResult SigmoidFocal::operator()(ProcessGroup* group, const ConstTensorView& logits,
                                     const ConstTensorView& targets, const CallOptions& call) const {
   const auto& o = options_;
-  const auto words = fmt::format("alpha {}, gamma {}, reduction {}", o.alpha, o.gamma,
-                                 static_cast<int>(o.reduction));
+  const auto words =
+      fmt::format("alpha {}, gamma {}, reduction {}, scale {}, logits {}", o.alpha, o.gamma,
+                  static_cast<int>(o.reduction), static_cast<int>(o.scale), name_of(logits.dtype));
   return reduce(group, "sigmoid_focal", words, o.reduction, o.scale, logits, call, [&] {
     internal::losses::with_type(logits.dtype, [](auto) {});
     if (targets.dtype != logits.dtype || !(targets.shape == logits.shape))
@@ -133,10 +134,11 @@ LossResult SoftmaxFocal::operator()(ProcessGroup* group, const ConstTensorView& 
                                     const ConstTensorView& targets, const CallOptions& call) const {
   const auto& o = options_;
   const auto words = fmt::format(
-      "alpha {}, gamma {}, label_smoothing {}, background {}, ignore_index {}, "
-      "reduction {}",
-      o.alpha, o.gamma, o.label_smoothing, o.background, o.ignore_index,
-      static_cast<int>(o.reduction));
+      "gamma {}, label_smoothing {}, background {}, ignore_index {}, reduction {}, scale {}, "
+      "logits {} [*, {}], alpha {}",
+      o.gamma, o.label_smoothing, o.background, o.ignore_index, static_cast<int>(o.reduction),
+      static_cast<int>(o.scale), name_of(logits.dtype), fmt::join(logits.shape.row_dims(), ", "),
+      o.alpha);
   return reduce(group, "softmax_focal", words, o.reduction, o.scale, logits, call, [&] {
     internal::losses::with_type(logits.dtype, [](auto) {});
     const auto dims = logits.shape.dims();

@@ -1,5 +1,6 @@
 #include "internal/losses/global_batch.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -17,6 +18,9 @@
 namespace tutti::internal::losses {
 namespace {
 
+/// Rows are numbered in 32 bits.
+constexpr std::int64_t most_rows = UINT32_MAX;
+
 /// [N] and [N, 1] are rows of one class.
 Shape matrix_shape(const Shape& shape) {
   return shape.ndim() == 1 ? Shape{shape.rows(), 1} : shape;
@@ -27,6 +31,8 @@ void check(const RankingBatch& batch, const BatchRules& rules) {
   const auto& logits = batch.logits;
   const auto shape = matrix_shape(logits.shape);
   with_type(logits.dtype, [](auto) {});
+  if (shape.rows() > most_rows)
+    failf(Errc::count_overflow, "{} rows; there may be {}", shape.rows(), most_rows);
   if (shape.ndim() != 2 || shape.dims()[1] != rules.classes)
     failf(Errc::invalid_argument, "logits are {}; they must be [N, {}]", to_string(logits.shape),
           rules.classes);
@@ -176,6 +182,9 @@ GlobalBatch::GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const B
     layout = gathered.layout;
   }
 
+  if (layout.total() > most_rows)
+    failf(Errc::count_overflow, "{}: {} rows; there may be {}", rules.loss, layout.total(),
+          most_rows);
   const auto total = static_cast<std::size_t>(layout.total());
   const auto first = static_cast<std::size_t>(layout.offset(rank()));
   const std::span targets(static_cast<const std::int64_t*>(arrays[1].data), total);
@@ -246,7 +255,9 @@ LocalBatch::LocalBatch(ProcessGroup* group, const RankingBatch& batch, const Bat
   } catch (const Error& error) {
     refused = error;
   }
-  for (const double sum : sums_over_ranks(group, rules.loss, rules.options, refused, counts, call))
+  if (refused) std::ranges::fill(counts, 0);
+  const auto options = fmt::format("{}, logits {}", rules.options, name_of(dtype_));
+  for (const double sum : sums_over_ranks(group, rules.loss, options, refused, counts, call))
     totals_.push_back(static_cast<std::int64_t>(sum));
 }
 

@@ -78,19 +78,19 @@ PAucResult PAucAtBudget::operator()(ProcessGroup* group, const RankingBatch& bat
   const auto& o = options_;
   const bool pairwise = o.surrogate == Options::Surrogate::pairwise;
   const bool iqr = o.tau_scale == Options::Scale::iqr;
-  const LocalBatch own(
-      group, batch,
-      {.loss = "p_auc_at_budget",
-       .options = fmt::format(
-           "classes {}, alpha {}, beta {}, surrogate {}, knots {}, tau_scale {}, "
-           "basis {}, temperature {}, interpolation {}, reduction {}, "
-           "ignore_index {}",
-           o.classes, o.alpha, o.beta, static_cast<int>(o.surrogate), o.knots,
-           static_cast<int>(o.tau_scale), static_cast<int>(o.basis), o.temperature,
-           static_cast<int>(o.interpolation), static_cast<int>(o.reduction), o.ignore_index),
-       .classes = o.classes,
-       .ignore_index = o.ignore_index},
-      call);
+  const LocalBatch own(group, batch,
+                       {.loss = "p_auc_at_budget",
+                        .options = fmt::format(
+                            "classes {}, alpha {}, beta {}, surrogate {}, knots {}, tau_scale {}, "
+                            "basis {}, temperature {}, interpolation {}, reduction {}, "
+                            "scale {}, ignore_index {}",
+                            o.classes, o.alpha, o.beta, static_cast<int>(o.surrogate), o.knots,
+                            static_cast<int>(o.tau_scale), static_cast<int>(o.basis), o.temperature,
+                            static_cast<int>(o.interpolation), static_cast<int>(o.reduction),
+                            static_cast<int>(o.scale), o.ignore_index),
+                        .classes = o.classes,
+                        .ignore_index = o.ignore_index},
+                       call);
   const auto classes = static_cast<std::size_t>(o.classes);
   constexpr double none = std::numeric_limits<double>::quiet_NaN();
   PAucResult result;

@@ -35,9 +35,9 @@ LossResult RecallAtQuantile::operator()(ProcessGroup* group, const RankingBatch&
       {.loss = "recall_at_quantile",
        .options =
            fmt::format("classes {}, quantile {}, temperature {}, interpolation {}, reduction {}, "
-                       "ignore_index {}",
+                       "scale {}, ignore_index {}",
                        o.classes, o.quantile, o.temperature, static_cast<int>(o.interpolation),
-                       static_cast<int>(o.reduction), o.ignore_index),
+                       static_cast<int>(o.reduction), static_cast<int>(o.scale), o.ignore_index),
        .classes = o.classes,
        .ignore_index = o.ignore_index},
       call);

@@ -40,9 +40,10 @@ LossResult SmoothAp::operator()(ProcessGroup* group, const RankingBatch& batch,
   const GlobalBatch pool(
       group, batch,
       {.loss = "smooth_ap",
-       .options = fmt::format("classes {}, temperature {}, reduction {}, ignore_index {}",
-                              options_.classes, options_.temperature,
-                              static_cast<int>(options_.reduction), options_.ignore_index),
+       .options =
+           fmt::format("classes {}, temperature {}, reduction {}, scale {}, ignore_index {}",
+                       options_.classes, options_.temperature, static_cast<int>(options_.reduction),
+                       static_cast<int>(options_.scale), options_.ignore_index),
        .classes = options_.classes,
        .ignore_index = options_.ignore_index},
       call);

@@ -160,9 +160,6 @@ void SoftRank::choose() {
     if (automatic) engine_ = Engine::pairs;
     return;
   }
-  // So many cells that their numbers are no integers any more have nothing in them.
-  const bool countable = (sorted_.back() - sorted_.front()) / (width * temperature_) < 4e15;
-  if (!countable) engine_ = Engine::windows;
   if (engine_ == Engine::windows) return;
   make_cells();
   if (!automatic) return;
@@ -191,8 +188,7 @@ std::pair<std::size_t, std::size_t> SoftRank::share(int rank, int ranks) const n
 }
 
 double SoftRank::place(double score, const Cell& cell) const noexcept {
-  const double at = (score - sorted_.front()) / (width * temperature_);
-  return std::clamp(2 * (at - static_cast<double>(cell.index)) - 1, -1.0, 1.0);
+  return 2 * (score - cell.begin) / (width * temperature_) - 1;
 }
 
 void SoftRank::places(std::span<const double> scores, const Cell& cell) {
@@ -201,15 +197,25 @@ void SoftRank::places(std::span<const double> scores, const Cell& cell) {
 }
 
 void SoftRank::make_cells() {
+  const double step = width * temperature_;
+  const auto far =
+      std::min<std::int64_t>(furthest, static_cast<std::int64_t>(std::ceil(reach_ / step)) + 1);
+  // Behind a gap that nothing reaches across the cells begin anew: a place far from where they
+  // began would lose its last digits, and there may be an outlier of -1e9.
+  double origin = 0;
+  std::int64_t base = 0;
   for (std::size_t i = 0; i < sorted_.size(); ++i) {
-    const auto index = static_cast<std::int64_t>(
-        std::floor((sorted_[i] - sorted_.front()) / (width * temperature_)));
+    const double score = sorted_[i];
+    if (i == 0 || score - sorted_[i - 1] > static_cast<double>(far + 2) * step) {
+      origin = score;
+      base = cells_.empty() ? 0 : cells_.back().index + far + 2;
+    }
+    const double number = std::floor((score - origin) / step);
+    const auto index = base + static_cast<std::int64_t>(number);
     if (cells_.empty() || cells_.back().index != index)
-      cells_.push_back({.index = index, .first = i});
+      cells_.push_back({.index = index, .begin = origin + number * step, .first = i});
     cells_.back().last = i + 1;
   }
-  const auto far = std::min<std::int64_t>(
-      furthest, static_cast<std::int64_t>(std::ceil(reach_ / (width * temperature_))) + 1);
   const auto& kernels = soft_rank_kernels();
   moments_.assign(cells_.size() * 2 * terms, 0);
   std::size_t anchor = 0;

@@ -90,7 +90,7 @@ TEST_P(AllGatherBoundedWorlds, MoreRowsThanThereIsRoomForAreRefusedByName) {
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     std::vector<float> in(3);
     std::vector<float> out(index(2 * group.size()));
-    expect_error({Errc::invalid_argument}, {"in is [3], which has 3 rows; out"},
+    expect_error(Errc::invalid_argument, {"in is [3], which has 3 rows; out"},
                  [&] { group.all_gather_bounded(in, out); });
     group.all_gather_bounded(std::span(in).first(2), out);
   });

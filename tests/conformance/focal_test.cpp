@@ -131,6 +131,21 @@ TEST_P(FocalOfRanks, AMistakeOfOneRankIsAnErrorOnAll) {
       expect_error(Errc::mismatch, {"gamma 2", "gamma 3"}, [&] {
         softmax_of(SoftmaxFocal({.gamma = last ? 3.0 : 2.0}), &group, rows, 0, 4);
       });
+    if (group.size() > 1) {  // Also what changes only a part of the result: shapes, dtypes, scales.
+      const std::vector<float> narrow(last ? 8 : 12);
+      const std::vector<std::int64_t> classes(4);
+      expect_error(Errc::mismatch, {"[*, 2]", "[*, 3]"}, [&] {
+        SoftmaxFocal()(&group, view(std::span(narrow), {4, last ? 2 : 3}), classes);
+      });
+      const std::vector<double> wide(4);
+      const auto logits = last ? ConstTensorView(wide) : view(std::span(narrow).first(4), {4});
+      expect_error(Errc::mismatch, {"logits f32", "logits f64"},
+                   [&] { SigmoidFocal()(&group, logits, logits); });
+      expect_error(Errc::mismatch, {"scale 0", "scale 2"}, [&] {
+        sigmoid_of(SigmoidFocal({.scale = last ? GradScale::none : GradScale::for_mean_reducer}),
+                   &group, rows, 0, 4);
+      });
+    }
     softmax_of(SoftmaxFocal(), &group, rows, 0, 4);
   });
 }

@@ -147,9 +147,9 @@ TEST(PAucAlone, TheGradientOfPositivesIsThatOfFiniteDifferences) {
 }
 
 TEST(PAucAlone, OptionsOutOfRangeAreRefused) {
-  for (const auto& [alpha, beta] : {std::pair{0.5, 0.5}, {0.6, 0.5}, {-0.1, 0.5}, {0.0, 1.5}})
+  for (const auto& band : {std::pair{0.5, 0.5}, {0.6, 0.5}, {-0.1, 0.5}, {0.0, 1.5}})
     expect_error(Errc::invalid_argument, {"alpha is", "beta"},
-                 [&] { PAucAtBudget({.alpha = alpha, .beta = beta}); });
+                 [&] { PAucAtBudget({.alpha = band.first, .beta = band.second}); });
   expect_error(Errc::invalid_argument, {"knots is 1"}, [] { PAucAtBudget({.knots = 1}); });
   expect_error(Errc::invalid_argument, {"temperature"}, [] { PAucAtBudget({.temperature = -1}); });
 }

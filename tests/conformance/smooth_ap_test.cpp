@@ -29,8 +29,8 @@ struct Rows {
   struct Batch {
     std::vector<T> logits;
     std::vector<std::int64_t> targets;
-    RankingBatch view(std::int64_t classes) const {
-      return {{logits.data(), dtype_of<T>, {std::ssize(targets), classes}}, targets};
+    RankingBatch view(std::int64_t columns) const {
+      return {{logits.data(), dtype_of<T>, {std::ssize(targets), columns}}, targets};
     }
   };
   template <typename T>

@@ -166,6 +166,16 @@ TEST(SoftRank, DenormalAndHugeScoresAreRight) {
   expect_exact(pool, 0.01);
 }
 
+// Masked rows have -1e9, and must not cost the others their digits.
+TEST(SoftRank, OutliersAtAnyDistanceChangeNothing) {
+  for (const double outlier : {-65504.0, -1e9, -1e12, -7e13, 1e14, -1e30}) {
+    Pool pool = normal(2000, 500);
+    pool.scores[17] = outlier;
+    pool.scores[18] = outlier / 3;
+    expect_exact(pool, 0.01);
+  }
+}
+
 TEST(SoftRank, NoAnchorsAreNoWork) {
   SoftRank ranks(std::vector<double>(100, 1.0), std::vector<std::uint8_t>(100, 0), 0.1);
   EXPECT_EQ(ranks.anchors(), 0U);

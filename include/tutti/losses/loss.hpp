@@ -38,7 +38,9 @@ inline constexpr std::int64_t default_ignore_index = -100;
 
 struct LossResult {
   double loss = 0;  ///< The same on every rank. Without anything that counts: 0, with gradient 0.
-  Tensor grad;      ///< d loss / d logits of this rank's rows, in their shape and dtype.
+  /// d loss / d logits of this rank's rows, in their shape and dtype, multiplied as GradScale says:
+  /// by default W times the gradient, for a reducer that divides by W.
+  Tensor grad;
   /// Ranking losses: the loss of each class, [C]; NaN where a class is not valid. Focal losses with
   /// Reduction::none: of each row or element of this rank.
   std::vector<double> each;

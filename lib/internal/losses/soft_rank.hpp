@@ -62,6 +62,7 @@ class SoftRank {
  private:
   struct Cell {
     std::int64_t index = 0;
+    double begin = 0;                               // Its lower end.
     std::size_t first = 0, last = 0;                // Of sorted_.
     std::size_t first_anchor = 0, last_anchor = 0;  // Of anchors_.
     std::size_t near_first = 0, near_last = 0;      // Cells within reach.
