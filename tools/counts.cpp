@@ -49,7 +49,8 @@ double parse_exponent(std::string_view text) {
 /// Whole numbers between commas, spaces or line ends.
 std::vector<std::int64_t> read_numbers(const std::string& path) {
   std::ifstream file(path);
-  if (!file) refuse("--counts file:{}: cannot be read", path);
+  if (!file || (file.peek(), file.bad()))  // A folder opens, and cannot be read.
+    refuse("--counts file:{}: cannot be read", path);
   constexpr std::string_view separators = ", \t\r\n";
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   std::vector<std::int64_t> numbers;
