@@ -20,7 +20,8 @@ void expect_refused(const std::string& function, const std::vector<std::string>&
 }
 
 TEST_P(AutogradRefusal, DtypesWithoutAGradientAreRefusedAtTheForward) {
-  on_ranks(GetParam(), [](ProcessGroup& group) {
+  // Fresh: a refused send waits for its receiver, to tell it.
+  on_fresh_ranks(GetParam(), [](ProcessGroup& group) {
     const auto layout = RowLayout::equal(group.size(), 1);
     const std::vector<std::int64_t> rows(index(group.size()), 1);
     std::vector<int> to;
