@@ -3,6 +3,9 @@
 Each argument is the --logbase of a run: BASE.json has a line per program, BASE.junit.xml the cases of those that
 report cases; Meson calls them BASE-NAME after the test setup or the wrapper, where there is one. A run without
 results counts as a failure, so that a build that broke does not pass.
+
+Programs that failed may have been run again, alone: logs named `again` beside BASE's. What passed there counts as passed, and
+is named. `--failed BASE` prints which those are.
 """
 import collections
 import glob
@@ -19,13 +22,23 @@ def outcome(case):
     return "skipped" if case.find("skipped") is not None or case.get("status") == "notrun" else "passed"
 
 
+def programs_of(base):
+    """[(name, result)] of one run."""
+    lines = [line for log in glob.glob(glob.escape(base) + "*.json") for line in pathlib.Path(log).read_text().splitlines()]
+    return [(program["name"], program["result"]) for program in map(json.loads, lines)]
+
+
+def failed(base):
+    return [name for name, result in programs_of(base) if result not in ("OK", "EXPECTEDFAIL", "SKIP")]
+
+
 def count(base):
     """The outcomes of one run. A program that failed counts at least once, whatever its cases say."""
-    logs, reports = (glob.glob(glob.escape(base) + "*" + ending) for ending in (".json", ".junit.xml"))
-    programs = [json.loads(line) for log in logs for line in pathlib.Path(log).read_text().splitlines()]
+    again = dict(programs_of(str(pathlib.Path(base).with_name("again"))))
+    reports = glob.glob(glob.escape(base) + "*.junit.xml")
     suites = [suite for report in reports for suite in xml.etree.ElementTree.parse(report).iter("testsuite")]
     total = collections.Counter()
-    for name, result in ((program["name"], program["result"]) for program in programs):
+    for name, result in programs_of(base):
         # The report calls the suites of the program "project:suite / name" "project.project:suite / name[.more]".
         mine = re.compile(rf"[^.]+\.{re.escape(name)}(\.|$)")
         cases = collections.Counter(outcome(case) for suite in suites if mine.match(suite.get("name"))
@@ -35,6 +48,9 @@ def count(base):
             print(f"skipped: {name}")
         elif result in ("OK", "EXPECTEDFAIL"):
             cases = cases or {"passed": 1}
+        elif again.get(name) == "OK":
+            cases = collections.Counter({"passed": max(cases["passed"] + cases["failed"], 1), "skipped": cases["skipped"]})
+            print(f"passed when run again, alone: {name} ({result.lower()} beside others)")
         else:
             cases["failed"] = max(cases["failed"], 1)
             print(f"failed: {name} ({result.lower()})")
@@ -54,4 +70,7 @@ def main(bases):
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--failed"]:
+        print("\n".join(failed(sys.argv[2])))
+        sys.exit()
     sys.exit(main(sys.argv[1:]))

@@ -19,13 +19,16 @@ CASES = """
 
 
 class ResultsTest(unittest.TestCase):
-    def count(self, programs, cases="", suffix=""):
+    def count(self, programs, cases="", suffix="", again=()):
         with tempfile.TemporaryDirectory() as folder:
             base = pathlib.Path(folder, "check")
             if programs is not None:
                 log = [json.dumps({"name": name, "result": result}) for name, result in programs]
                 pathlib.Path(f"{base}{suffix}.json").write_text("\n".join(log))
                 pathlib.Path(f"{base}{suffix}.junit.xml").write_text(f"<testsuites>{cases}</testsuites>")
+            if again:
+                log = [json.dumps({"name": name, "result": result}) for name, result in again]
+                pathlib.Path(folder, "again.json").write_text("\n".join(log))
             said = io.StringIO()
             with contextlib.redirect_stdout(said):
                 status = results.main([str(base)])
@@ -50,6 +53,13 @@ class ResultsTest(unittest.TestCase):
     def test_counts_a_program_that_broke_after_good_cases_as_a_failure(self):
         self.assertEqual(self.count([("tutti:unit / numbers", "TIMEOUT")], CASES.format(fault="")),
                          ("3 passed, 1 failed", 1))
+
+    def test_counts_what_passed_when_run_again(self):
+        programs = [("tutti:unit / numbers", "FAIL"), ("tutti:lint / words", "FAIL")]
+        cases = CASES.format(fault="<failure/>")
+        self.assertEqual(self.count(programs, cases, again=[("tutti:unit / numbers", "OK")]), ("3 passed, 1 failed", 1))
+        self.assertEqual(self.count(programs, cases, again=[(name, "OK") for name, _ in programs]), ("4 passed, 0 failed", 0))
+        self.assertEqual(self.count(programs[:1], cases, again=[("tutti:unit / numbers", "FAIL")]), ("2 passed, 1 failed", 1))
 
     def test_counts_a_run_without_results_as_a_failure(self):
         self.assertEqual(self.count(None), ("0 passed, 1 failed", 1))
