@@ -51,6 +51,7 @@ def arguments_of(pid):
 
 
 def parent_of(pid):
+    """0 for one that has ended."""
     try:
         return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
     except OSError:
@@ -60,9 +61,12 @@ def parent_of(pid):
 def ranks_with(word):
     """Without the processes of the launcher itself, and without what a shell has forked and not yet made another program:
     a copy of the shell, for a moment."""
-    found = {pid: arguments_of(pid) for pid in processes_with(word)}
-    return [pid for pid, arguments in found.items()
-            if arguments and not arguments.startswith(TUTTI.encode()) and arguments != arguments_of(parent_of(pid))]
+    found = []
+    for pid in processes_with(word):
+        arguments, parent = arguments_of(pid), parent_of(pid)
+        if parent != 0 and arguments and not arguments.startswith(TUTTI.encode()) and arguments != arguments_of(parent):
+            found.append(pid)
+    return found
 
 
 def eventually(condition, seconds=SOON):
