@@ -160,6 +160,7 @@ TEST_P(SmoothApOfRanks, IsThatOfOneProcessForAnySplit) {
   for (const std::int64_t classes : {1, 4})
     for (const std::int64_t count : {5, 101, 700}) {
       SCOPED_TRACE(count);
+      if (reduced() && count > 200) continue;
       const Rows rows = make_rows(count, classes);
       expect_one_process<double>(GetParam(), rows, {.classes = classes}, 1e-12);
       expect_one_process<double>(GetParam(), rows,
@@ -174,7 +175,8 @@ TEST_P(SmoothApOfRanks, IsThatOfOneProcessForAnySplit) {
 
 // More than what comes along with the announcement, and enough for the engine of cells.
 TEST_P(SmoothApOfRanks, IsThatOfOneProcessForManyRows) {
-  expect_one_process<double>(GetParam(), make_rows(9000, 1), {.temperature = 0.05}, 1e-12);
+  expect_one_process<double>(GetParam(), make_rows(reduced() ? 2000 : 9000, 1),
+                             {.temperature = 0.05}, 1e-12);
 }
 
 TEST_P(SmoothApOfRanks, ClassesThatAreNotValidCountNowhere) {
