@@ -64,7 +64,7 @@ std::vector<Rowed> rowed_layouts(int size) {
 
 // Many segments of the ring: whoever waits for a send before it receives, waits for ever.
 TEST_P(GatherAlgosOfSeveral, LargeBlocksArriveByEveryAlgorithm) {
-  constexpr std::int64_t large = 9 << 20;
+  const std::int64_t large = reduced() ? 600 << 10 : 9 << 20;  // A sanitizer looks at each byte.
   for (const bool one_only : {false, true}) {
     std::vector<std::int64_t> counts(index(size()), one_only ? 0 : large);
     counts.back() = large + 3;
