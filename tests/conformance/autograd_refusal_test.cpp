@@ -52,32 +52,6 @@ TEST_P(AutogradRefusal, DtypesWithoutAGradientAreRefusedAtTheForward) {
   });
 }
 
-// A refused call takes its number, as every other one: the next calls of all ranks meet.
-TEST_P(AutogradRefusal, ARefusalOnOneRankDoesNotShiftTheCallsBehindIt) {
-  on_ranks(GetParam(), [](ProcessGroup& group) {
-    const bool last = group.rank() == group.size() - 1;
-    const std::vector<std::int32_t> wrong(4);
-    const std::vector<float> right(4, 1);
-    const auto local = last ? ConstTensorView(wrong) : ConstTensorView(right);
-    // Peers learn of it where calls are compared; over gloo in normal mode by their deadline, which
-    // would break the group.
-    if (group.backend() == "gloo" && !GetParam().checked) return;
-    for (const auto& call : std::vector<std::function<void()>>{
-             [&] { autograd::all_reduce(group, local); },
-             [&] { autograd::all_reduce(group, local, ReduceOp::max); },
-             [&] { autograd::all_reduce(group, local, ReduceOp::product); },
-             [&] { autograd::all_gather_rows(group, local, GatherGrad::sum); },
-             [&] { autograd::reduce(group, local, 0); },
-             [&] { autograd::broadcast(group, local, 0); },
-             [&] { autograd::gather_rows(group, local, 0); }}) {
-      expect_error(last ? Errc::invalid_argument : Errc::mismatch, {"has no gradient"}, call);
-      std::vector<int> sum{group.rank() + 1};
-      group.all_reduce(sum);
-      EXPECT_EQ(sum[0], group.size() * (group.size() + 1) / 2);
-    }
-  });
-}
-
 // Only root knows what it scatters: the others hear of its refusal.
 TEST_P(AutogradRefusal, AScatterWithoutAGradientIsRefusedByItsRoot) {
   on_ranks(GetParam(), [](ProcessGroup& group) {
@@ -245,6 +219,29 @@ TEST_P(AutogradRefusal, AGradientOfAnotherShapeOrDtypeIsRefusedByEveryVjp) {
 class AutogradRefusalOfOne : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, AutogradRefusalOfOne, testing::ValuesIn(worlds_that_compare()),
                          CaseName());
+
+// A refused call takes its number, as every other one: the next calls of all ranks meet.
+TEST_P(AutogradRefusalOfOne, DoesNotShiftTheCallsBehindIt) {
+  on_ranks(GetParam(), [](ProcessGroup& group) {
+    const bool last = group.rank() == group.size() - 1;
+    const std::vector<std::int32_t> wrong(4);
+    const std::vector<float> right(4, 1);
+    const auto local = last ? ConstTensorView(wrong) : ConstTensorView(right);
+    for (const auto& call : std::vector<std::function<void()>>{
+             [&] { autograd::all_reduce(group, local); },
+             [&] { autograd::all_reduce(group, local, ReduceOp::max); },
+             [&] { autograd::all_reduce(group, local, ReduceOp::product); },
+             [&] { autograd::all_gather_rows(group, local, GatherGrad::sum); },
+             [&] { autograd::reduce(group, local, 0); },
+             [&] { autograd::broadcast(group, local, 0); },
+             [&] { autograd::gather_rows(group, local, 0); }}) {
+      expect_error(last ? Errc::invalid_argument : Errc::mismatch, {"has no gradient"}, call);
+      std::vector<int> sum{group.rank() + 1};
+      group.all_reduce(sum);
+      EXPECT_EQ(sum[0], group.size() * (group.size() + 1) / 2);
+    }
+  });
+}
 
 TEST_P(AutogradRefusalOfOne, IsToldToTheOthers) {
   on_ranks(GetParam(), [](ProcessGroup& group) {
