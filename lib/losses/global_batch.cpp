@@ -76,22 +76,6 @@ std::vector<double> columns_of(const ConstTensorView& logits, std::size_t classe
   return columns;
 }
 
-/// Columns [C, rows] as an array of `shape`; rows that are not among them are 0.
-Tensor gradient_of(const Shape& shape, DType dtype, std::span<const std::uint32_t> rows,
-                   std::span<const double> columns) {
-  Tensor grad(host_memory(), shape, dtype);
-  if (grad.bytes() != 0) std::memset(grad.data(), 0, grad.bytes());
-  if (rows.empty()) return grad;
-  const auto classes = columns.size() / rows.size();
-  with_type(dtype, [&]<typename T>(T) {
-    auto* out = static_cast<T*>(grad.data());
-    for (std::size_t c = 0; c < classes; ++c)
-      for (std::size_t i = 0; i < rows.size(); ++i)
-        out[rows[i] * classes + c] = from_double<T>(columns[c * rows.size() + i]);
-  });
-  return grad;
-}
-
 }  // namespace
 
 void check_ranking_options(std::string_view loss, std::int64_t classes, double temperature,
@@ -104,32 +88,9 @@ void check_ranking_options(std::string_view loss, std::int64_t classes, double t
     failf(Errc::invalid_argument, "{}: mean_positive is a reduction of focal losses", loss);
 }
 
-void check_elements(std::string_view what, const ConstTensorView& array) {
-  if (array.shape.numel() == 0) return;
-  if (array.data == nullptr) failf(Errc::invalid_argument, "{} are null", what);
-  if (array.device.type != DeviceType::cpu)
-    failf(Errc::unsupported, "{} are on {}; losses work on host memory", what,
-          to_string(array.device));
-  if (!is_float(array.dtype)) return;
-  const auto values = to_doubles(array);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (std::isfinite(values[i])) continue;
-    // By its place in the array.
-    std::string place;
-    auto left = static_cast<std::int64_t>(i);
-    for (std::size_t d = array.shape.ndim(); d-- > 0; left /= array.shape.dims()[d])
-      place = fmt::format("{}{}{}", left % array.shape.dims()[d], place.empty() ? "" : ", ", place);
-    failf(Errc::invalid_argument, "{}[{}] is {}; {} must be finite", what, place, values[i], what);
-  }
-}
-
-std::vector<double> to_doubles(const ConstTensorView& array) {
-  std::vector<double> all(static_cast<std::size_t>(array.shape.numel()));
-  with_type(array.dtype, [&]<typename T>(T) {
-    const auto* from = static_cast<const T*>(array.data);
-    for (std::size_t i = 0; i < all.size(); ++i) all[i] = to_double(from[i]);
-  });
-  return all;
+double class_weight(Reduction reduction, std::span<const std::uint8_t> valid) noexcept {
+  const auto count = std::ranges::count(valid, std::uint8_t{1});
+  return reduction == Reduction::mean && count > 0 ? 1 / static_cast<double>(count) : 1;
 }
 
 std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
@@ -151,14 +112,32 @@ std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
   return sums;
 }
 
-GlobalBatch::GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
+RankingRows::RankingRows(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
                          const CallOptions& call)
     : group_(group),
       call_(call),
       shape_(batch.logits.shape),
       dtype_(batch.logits.dtype),
       classes_(rules.classes) {
-  call_.name = {};  // It is only lent.
+  call_.name = {};
+}
+
+Tensor RankingRows::gradient(std::span<const double> columns) const {
+  Tensor grad(host_memory(), shape_, dtype_);
+  if (grad.bytes() != 0) std::memset(grad.data(), 0, grad.bytes());
+  const auto classes = static_cast<std::size_t>(classes_);
+  with_type(dtype_, [&]<typename T>(T) {
+    auto* out = static_cast<T*>(grad.data());
+    for (std::size_t c = 0; c < classes; ++c)
+      for (std::size_t i = 0; i < own_rows_.size(); ++i)
+        out[own_rows_[i] * classes + c] = from_double<T>(columns[c * own_rows_.size() + i]);
+  });
+  return grad;
+}
+
+GlobalBatch::GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
+                         const CallOptions& call)
+    : RankingRows(group, batch, rules, call) {
   std::optional<Error> refused;
   try {
     check(batch, rules);
@@ -200,10 +179,9 @@ GlobalBatch::GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const B
   scores_ = columns_of(arrays[0], static_cast<std::size_t>(classes_), kept);
 }
 
-std::vector<std::uint8_t> GlobalBatch::positives(std::int64_t class_index) const {
+std::vector<std::uint8_t> GlobalBatch::positives(std::size_t class_index) const {
   std::vector<std::uint8_t> positive(rows());
-  for (std::size_t i = 0; i < rows(); ++i)
-    positive[i] = classes_ == 1 ? targets_[i] != 0 : targets_[i] == class_index;
+  for (std::size_t i = 0; i < rows(); ++i) positive[i] = is_positive(i, class_index) ? 1 : 0;
   return positive;
 }
 
@@ -219,18 +197,9 @@ std::vector<double> GlobalBatch::gather_shares(std::span<const double> mine, std
   return all;
 }
 
-Tensor GlobalBatch::gradient(std::span<const double> columns) const {
-  return gradient_of(shape_, dtype_, own_rows_, columns);
-}
-
 LocalBatch::LocalBatch(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
                        const CallOptions& call)
-    : group_(group),
-      call_(call),
-      shape_(batch.logits.shape),
-      dtype_(batch.logits.dtype),
-      classes_(rules.classes) {
-  call_.name = {};  // It is only lent.
+    : RankingRows(group, batch, rules, call) {
   const auto classes = static_cast<std::size_t>(classes_);
   std::vector<double> counts(2 + 2 * classes);
   std::optional<Error> refused;
@@ -262,27 +231,23 @@ LocalBatch::LocalBatch(ProcessGroup* group, const RankingBatch& batch, const Bat
 }
 
 void LocalBatch::add_up(std::span<std::int64_t> counts) const {
-  if (group_ != nullptr && group_->size() > 1) group_->all_reduce(counts, ReduceOp::sum, call_);
+  if (ranks() > 1) group_->all_reduce(counts, ReduceOp::sum, call_);
 }
 
 void LocalBatch::add_up(std::span<double> sums) const {
-  if (group_ != nullptr && group_->size() > 1) group_->all_reduce(sums, ReduceOp::sum, call_);
+  if (ranks() > 1) group_->all_reduce(sums, ReduceOp::sum, call_);
 }
 
 std::pair<std::vector<double>, std::size_t> LocalBatch::gather(std::span<const double> mine,
                                                                std::size_t width) const {
-  if (group_ == nullptr || group_->size() == 1) return {{mine.begin(), mine.end()}, 0};
+  if (ranks() == 1) return {{mine.begin(), mine.end()}, 0};
   const ConstTensorView rows(
       mine.data(), DType::f64,
       {static_cast<std::int64_t>(mine.size() / width), static_cast<std::int64_t>(width)});
   const auto all = all_gather_rows(*group_, rows, {.call = call_});
   const auto* from = static_cast<const double*>(all.data.data());
   return {{from, from + all.data.shape().numel()},
-          static_cast<std::size_t>(all.layout.offset(group_->rank()))};
-}
-
-Tensor LocalBatch::gradient(std::span<const double> columns) const {
-  return gradient_of(shape_, dtype_, own_rows_, columns);
+          static_cast<std::size_t>(all.layout.offset(rank()))};
 }
 
 }  // namespace tutti::internal::losses

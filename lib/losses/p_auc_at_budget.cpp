@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include <fmt/format.h>
 
@@ -203,8 +202,7 @@ PAucResult PAucAtBudget::operator()(ProcessGroup* group, const RankingBatch& bat
   for (const auto& band : bands) sums.insert(sums.end(), band.slopes.begin(), band.slopes.end());
   own.add_up(sums);
 
-  const auto valid = std::accumulate(result.valid.begin(), result.valid.end(), 0.0);
-  const double share = o.reduction == Reduction::mean && valid > 0 ? 1 / valid : 1;
+  const double share = internal::losses::class_weight(o.reduction, result.valid);
   std::size_t slopes = 3 * classes;
   for (std::size_t c = 0; c < classes; ++c) {
     const auto& band = bands[c];
@@ -223,7 +221,7 @@ PAucResult PAucAtBudget::operator()(ProcessGroup* group, const RankingBatch& bat
                              static_cast<std::int64_t>(sums[3 * c + 2]),
                              std::max(0.0, sums[3 * c + 1] / positives - area * area)};
   }
-  const double scale = share * internal::losses::scale_of(o.scale, group);
+  const double scale = share * own.scale_of(o.scale);
   for (double& value : columns) value *= scale;
   result.grad = own.gradient(columns);
   return result;

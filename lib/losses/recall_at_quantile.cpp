@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include <fmt/format.h>
 
@@ -73,14 +72,13 @@ LossResult RecallAtQuantile::operator()(ProcessGroup* group, const RankingBatch&
     }
   }
   own.add_up(recalled);
-  const auto valid = std::accumulate(result.valid.begin(), result.valid.end(), 0.0);
-  const double share = o.reduction == Reduction::mean && valid > 0 ? 1 / valid : 1;
+  const double share = internal::losses::class_weight(o.reduction, result.valid);
   for (std::size_t c = 0; c < classes; ++c) {
     if (result.valid[c] == 0) continue;
     result.each[c] = 1 - recalled[c] / static_cast<double>(own.total_positive(c));
     result.loss += share * result.each[c];
   }
-  const double scale = share * internal::losses::scale_of(o.scale, group);
+  const double scale = share * own.scale_of(o.scale);
   for (double& value : columns) value *= scale;
   result.grad = own.gradient(columns);
   return result;

@@ -60,8 +60,7 @@ LossResult SmoothAp::operator()(ProcessGroup* group, const RankingBatch& batch,
   result.valid.assign(classes, 0);
   for (std::size_t c = 0; c < classes; ++c) {
     const auto index = static_cast<std::int64_t>(c);
-    const auto& soft =
-        ranks.emplace_back(pool.scores(index), pool.positives(index), options_.temperature);
+    const auto& soft = ranks.emplace_back(pool.scores(c), pool.positives(c), options_.temperature);
     result.valid[c] = soft.anchors() != 0 && soft.anchors() != soft.rows() ? 1 : 0;
     if (result.valid[c] == 0) continue;
     for (int r = 0; r < size; ++r) {
@@ -84,8 +83,7 @@ LossResult SmoothAp::operator()(ProcessGroup* group, const RankingBatch& batch,
   std::vector<std::size_t> next(static_cast<std::size_t>(size));  // Of each rank's part.
   for (std::size_t r = 1; r < next.size(); ++r)
     next[r] = next[r - 1] + static_cast<std::size_t>(counts[r - 1]);
-  const auto valid = std::accumulate(result.valid.begin(), result.valid.end(), 0.0);
-  const double weight = options_.reduction == Reduction::mean && valid > 0 ? 1 / valid : 1;
+  const double weight = internal::losses::class_weight(options_.reduction, result.valid);
   const auto own = pool.own_rows().size();
   std::vector<double> columns(classes * own);
   std::vector<std::uint32_t> rows(own);
