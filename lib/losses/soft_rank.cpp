@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
+#include <limits>
 #include <numbers>
-#include <numeric>
 
 #include "internal/losses/soft_rank_kernels.hpp"
 
@@ -14,6 +15,7 @@ namespace {
 constexpr double width = 2;  ///< Of a cell, in temperatures.
 /// What rows out of reach add together is below this.
 constexpr double neglected = 1e-14;
+constexpr double everywhere = std::numeric_limits<double>::infinity();
 /// Pools of fewer pairs are not worth sorting.
 constexpr double few_pairs = 1 << 16;
 
@@ -191,9 +193,10 @@ double SoftRank::place(double score, const Cell& cell) const noexcept {
   return 2 * (score - cell.begin) / (width * temperature_) - 1;
 }
 
-void SoftRank::places(std::span<const double> scores, const Cell& cell) {
-  places_.resize(scores.size());
-  for (std::size_t i = 0; i < scores.size(); ++i) places_[i] = place(scores[i], cell);
+void SoftRank::places(std::span<const double> scores, const Cell& cell,
+                      std::vector<double>& out) const {
+  out.resize(scores.size());
+  for (std::size_t i = 0; i < scores.size(); ++i) out[i] = place(scores[i], cell);
 }
 
 void SoftRank::make_cells() {
@@ -218,6 +221,7 @@ void SoftRank::make_cells() {
   }
   const auto& kernels = soft_rank_kernels();
   moments_.assign(cells_.size() * 2 * terms, 0);
+  std::vector<double> at;
   std::size_t anchor = 0;
   std::size_t near_first = 0;
   std::size_t near_last = 0;
@@ -231,22 +235,30 @@ void SoftRank::make_cells() {
     cell.near_first = near_first;
     cell.near_last = near_last;
     auto* moments = &moments_[c * 2 * terms];
-    places(std::span(sorted_).subspan(cell.first, cell.last - cell.first), cell);
-    kernels.moments(places_.data(), nullptr, places_.size(), moments);
+    places(std::span(sorted_).subspan(cell.first, cell.last - cell.first), cell, at);
+    kernels.moments(at.data(), nullptr, at.size(), moments);
     places(std::span(anchors_).subspan(cell.first_anchor, cell.last_anchor - cell.first_anchor),
-           cell);
-    kernels.moments(places_.data(), nullptr, places_.size(), moments + terms);
+           cell, at);
+    kernels.moments(at.data(), nullptr, at.size(), moments + terms);
   }
 }
 
-void SoftRank::sums(std::size_t first, std::span<Sums> out) {
-  if (out.empty()) return;
-  if (engine_ == Engine::cells) return sums_by_cells(first, out);
-  const auto everywhere = std::numeric_limits<double>::infinity();
-  sums_by_windows(first, out, engine_ == Engine::windows ? reach_ : everywhere);
+std::uint64_t SoftRank::evaluations() const noexcept {
+  return std::atomic_ref(evaluations_).load(std::memory_order_relaxed);
 }
 
-void SoftRank::sums_by_windows(std::size_t first, std::span<Sums> out, double reach) {
+void SoftRank::sums(std::size_t first, std::span<Sums> out) const {
+  if (out.empty()) return;
+  const auto done =
+      engine_ == Engine::cells
+          ? sums_by_cells(first, out)
+          : sums_by_windows(first, out, engine_ == Engine::windows ? reach_ : everywhere);
+  std::atomic_ref(evaluations_).fetch_add(done, std::memory_order_relaxed);
+}
+
+std::uint64_t SoftRank::sums_by_windows(std::size_t first, std::span<Sums> out,
+                                        double reach) const {
+  std::uint64_t evaluations = 0;
   const auto& kernels = soft_rank_kernels();
   const double scale = 1 / temperature_;
   for (std::size_t k = 0; k < out.size(); ++k) {
@@ -261,16 +273,18 @@ void SoftRank::sums_by_windows(std::size_t first, std::span<Sums> out, double re
                     scale, sums);
       value = 1 + static_cast<double>(all.end() - high) + (sums[0] - 0.5);
       slope = sums[1] - 0.25;
-      evaluations_ += static_cast<std::uint64_t>(high - low);
+      evaluations += static_cast<std::uint64_t>(high - low);
     };
     within(sorted_, out[k].a, out[k].d);
     within(anchors_, out[k].b, out[k].e);
   }
+  return evaluations;
 }
 
-void SoftRank::sums_by_cells(std::size_t first, std::span<Sums> out) {
+std::uint64_t SoftRank::sums_by_cells(std::size_t first, std::span<Sums> out) const {
   const auto& kernels = soft_rank_kernels();
   const auto last = first + out.size();
+  std::vector<double> at;
   std::vector<double> values;
   for (const auto& cell : cells_) {
     const auto from = std::max(cell.first_anchor, first);
@@ -286,41 +300,42 @@ void SoftRank::sums_by_cells(std::size_t first, std::span<Sums> out) {
       kernels.translate(act.value.data(), moments + terms, series[1].data());
       kernels.translate(act.slope.data(), moments + terms, series[3].data());
     }
-    places(std::span(anchors_).subspan(from, to - from), cell);
+    places(std::span(anchors_).subspan(from, to - from), cell, at);
     const auto above = static_cast<double>(sorted_.size() - cell.last);
     const auto anchors_above = static_cast<double>(anchors_.size() - cell.last_anchor);
     values.resize(4 * (to - from));
     for (std::size_t i = 0; i < 4; ++i)
-      kernels.evaluate(places_.data(), to - from, series[i].data(), &values[i * (to - from)]);
+      kernels.evaluate(at.data(), to - from, series[i].data(), &values[i * (to - from)]);
     for (std::size_t k = 0; k < to - from; ++k) {
       const auto value = [&](std::size_t i) { return values[i * (to - from) + k]; };
-      const double self = own_value()(places_[k]);
-      const double self_slope = own_slope()(places_[k]);
+      const double self = own_value()(at[k]);
+      const double self_slope = own_slope()(at[k]);
       out[from - first + k] = {1 + above + (value(0) - self), 1 + anchors_above + (value(1) - self),
                                value(2) - self_slope, value(3) - self_slope};
     }
-    evaluations_ += 4 * (to - from);
   }
+  return 4 * out.size();
 }
 
 void SoftRank::slopes(std::span<const double> a, std::span<const double> b,
-                      std::span<const std::uint32_t> rows, std::span<Slopes> out) {
+                      std::span<const std::uint32_t> rows, std::span<Slopes> out) const {
   // Where in `out` a sorted row is wanted; a sweep over the pool then finds them in order.
   constexpr auto nowhere = ~std::uint32_t{0};
   std::vector<std::uint32_t> wanted(sorted_.size(), nowhere);
   for (std::size_t i = 0; i < rows.size(); ++i) wanted[rows[i]] = static_cast<std::uint32_t>(i);
   std::vector<std::uint32_t> slot(sorted_.size());
   for (std::size_t i = 0; i < slot.size(); ++i) slot[i] = wanted[order_[i]];
-  const auto everywhere = std::numeric_limits<double>::infinity();
-  if (engine_ == Engine::cells)
-    slopes_by_cells(a, b, slot, out);
-  else
-    slopes_by_windows(a, b, slot, out, engine_ == Engine::windows ? reach_ : everywhere);
+  const auto done =
+      engine_ == Engine::cells
+          ? slopes_by_cells(a, b, slot, out)
+          : slopes_by_windows(a, b, slot, out, engine_ == Engine::windows ? reach_ : everywhere);
+  std::atomic_ref(evaluations_).fetch_add(done, std::memory_order_relaxed);
 }
 
-void SoftRank::slopes_by_windows(std::span<const double> a, std::span<const double> b,
-                                 std::span<const std::uint32_t> slot, std::span<Slopes> out,
-                                 double reach) {
+std::uint64_t SoftRank::slopes_by_windows(std::span<const double> a, std::span<const double> b,
+                                          std::span<const std::uint32_t> slot,
+                                          std::span<Slopes> out, double reach) const {
+  std::uint64_t evaluations = 0;
   const auto& kernels = soft_rank_kernels();
   const double scale = 1 / temperature_;
   std::size_t own = 0;  // The next anchor at or behind i.
@@ -336,27 +351,31 @@ void SoftRank::slopes_by_windows(std::span<const double> a, std::span<const doub
     auto& result = out[slot[i]];
     result = {};
     result.a = kernels.slopes(anchors_.data() + first, a.data() + first, count, at, scale);
-    evaluations_ += count;
+    evaluations += count;
     if (!positive) continue;
     result.b = kernels.slopes(anchors_.data() + first, b.data() + first, count, at, scale) -
                0.25 * b[self];
     result.a -= 0.25 * a[self];
-    evaluations_ += count;
+    evaluations += count;
   }
+  return evaluations;
 }
 
-void SoftRank::slopes_by_cells(std::span<const double> a, std::span<const double> b,
-                               std::span<const std::uint32_t> slot, std::span<Slopes> out) {
+std::uint64_t SoftRank::slopes_by_cells(std::span<const double> a, std::span<const double> b,
+                                        std::span<const std::uint32_t> slot,
+                                        std::span<Slopes> out) const {
   const auto& kernels = soft_rank_kernels();
+  std::vector<double> at;
   std::vector<double> weighted(cells_.size() * 2 * terms);
   for (std::size_t c = 0; c < cells_.size(); ++c) {
     const auto& cell = cells_[c];
     const auto count = cell.last_anchor - cell.first_anchor;
-    places(std::span(anchors_).subspan(cell.first_anchor, count), cell);
-    kernels.moments(places_.data(), a.data() + cell.first_anchor, count, &weighted[c * 2 * terms]);
-    kernels.moments(places_.data(), b.data() + cell.first_anchor, count,
+    places(std::span(anchors_).subspan(cell.first_anchor, count), cell, at);
+    kernels.moments(at.data(), a.data() + cell.first_anchor, count, &weighted[c * 2 * terms]);
+    kernels.moments(at.data(), b.data() + cell.first_anchor, count,
                     &weighted[c * 2 * terms + terms]);
   }
+  std::uint64_t evaluations = 0;
   std::vector<std::size_t> targets;
   std::vector<double> scores;
   std::vector<double> values;
@@ -376,23 +395,23 @@ void SoftRank::slopes_by_cells(std::span<const double> a, std::span<const double
       for (std::size_t i = 0; i < 2; ++i)
         kernels.translate(act.slope.data(), &weighted[(c * 2 + i) * terms], series[i].data());
     }
-    places(scores, cell);
+    places(scores, cell, at);
     values.resize(2 * targets.size());
     for (std::size_t i = 0; i < 2; ++i)
-      kernels.evaluate(places_.data(), targets.size(), series[i].data(),
-                       &values[i * targets.size()]);
-    evaluations_ += 2 * targets.size();
+      kernels.evaluate(at.data(), targets.size(), series[i].data(), &values[i * targets.size()]);
+    evaluations += 2 * targets.size();
     auto own = cell.first_anchor;
     for (std::size_t t = 0; t < targets.size(); ++t) {
       auto& result = out[slot[targets[t]]];
       result = {values[t], 0};
       while (own < cell.last_anchor && anchor_at_[own] < targets[t]) ++own;
       if (own == cell.last_anchor || anchor_at_[own] != targets[t]) continue;
-      const double self = own_slope()(places_[t]);
+      const double self = own_slope()(at[t]);
       result.a -= self * a[own];
       result.b = values[targets.size() + t] - self * b[own];
     }
   }
+  return evaluations;
 }
 
 }  // namespace tutti::internal::losses

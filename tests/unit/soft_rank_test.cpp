@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "internal/losses/parallel.hpp"
 #include "internal/losses/soft_rank_kernels.hpp"
 
 namespace tutti::internal::losses {
@@ -231,6 +232,58 @@ TEST(SoftRank, APartHasTheSameBitsAsTheWhole) {
         }
       }
       EXPECT_EQ(next, whole.anchors());
+    }
+  }
+}
+
+/// Sums and slopes of all anchors and rows, in two sweeps of so many threads.
+struct Everything {
+  std::vector<SoftRank::Sums> sums;
+  std::vector<SoftRank::Slopes> slopes;
+};
+Everything by_threads(const SoftRank& ranks, int threads) {
+  Everything all;
+  all.sums.resize(ranks.anchors());
+  in_parallel(threads, all.sums.size(), [&](std::size_t first, std::size_t last) {
+    ranks.sums(first, std::span(all.sums).subspan(first, last - first));
+  });
+  std::vector<double> a;
+  std::vector<double> b;
+  for (const auto& sums : all.sums) {
+    a.push_back(sums.b / (sums.a * sums.a));
+    b.push_back(1 / sums.a);
+  }
+  std::vector<std::uint32_t> rows(ranks.rows());
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<std::uint32_t>(i);
+  all.slopes.resize(rows.size());
+  in_parallel(threads, rows.size(), [&](std::size_t first, std::size_t last) {
+    ranks.slopes(a, b, std::span(rows).subspan(first, last - first),
+                 std::span(all.slopes).subspan(first, last - first));
+  });
+  return all;
+}
+
+TEST(SoftRank, ThreadsOnOneObjectGiveTheSameBitsAndTheSameCount) {
+  Pool pool = normal(4000, 900);
+  for (std::size_t i = 0; i < 500; ++i) pool.scores[i] = std::round(pool.scores[i] * 8) / 8;
+  for (const auto engine : {Engine::pairs, Engine::windows, Engine::cells}) {
+    const SoftRank one(pool.scores, pool.positive, 0.02, engine);
+    const auto want = by_threads(one, 1);
+    EXPECT_GT(one.evaluations(), 0U);
+    for (const int threads : {2, 3, 5}) {
+      const SoftRank many(pool.scores, pool.positive, 0.02, engine);
+      const auto got = by_threads(many, threads);
+      EXPECT_EQ(many.evaluations(), one.evaluations());
+      for (std::size_t k = 0; k < want.sums.size(); ++k) {
+        EXPECT_EQ(got.sums[k].a, want.sums[k].a);
+        EXPECT_EQ(got.sums[k].b, want.sums[k].b);
+        EXPECT_EQ(got.sums[k].d, want.sums[k].d);
+        EXPECT_EQ(got.sums[k].e, want.sums[k].e);
+      }
+      for (std::size_t i = 0; i < want.slopes.size(); ++i) {
+        EXPECT_EQ(got.slopes[i].a, want.slopes[i].a);
+        EXPECT_EQ(got.slopes[i].b, want.slopes[i].b);
+      }
     }
   }
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -14,6 +15,7 @@ namespace tutti::internal::losses {
 ///
 /// and the transposed sums that their gradients need. In double, in memory proportional to the
 /// pool. Every number depends on the pool alone, not on who asks for which part of it.
+/// Several threads may call const members at the same time.
 ///
 /// Three ways, held against each other by the tests:
 ///   pairs    every anchor with every row.
@@ -46,7 +48,7 @@ class SoftRank {
     double a = 1, b = 1, d = 0, e = 0;
   };
   /// Of anchors [first, first + out.size()).
-  void sums(std::size_t first, std::span<Sums> out);
+  void sums(std::size_t first, std::span<Sums> out) const;
 
   struct Slopes {
     double a = 0, b = 0;
@@ -54,10 +56,10 @@ class SoftRank {
   /// out[i] = sums over anchors k that are not rows[i] of a_k σ'((s_rows[i] - s_k) / t), and of b_k
   /// (0 for rows that are not positive). a, b: one number per anchor.
   void slopes(std::span<const double> a, std::span<const double> b,
-              std::span<const std::uint32_t> rows, std::span<Slopes> out);
+              std::span<const std::uint32_t> rows, std::span<Slopes> out) const;
 
   /// Evaluations of σ or σ' of a pair, or of a series at a row, by sums() and slopes() so far.
-  std::uint64_t evaluations() const noexcept { return evaluations_; }
+  std::uint64_t evaluations() const noexcept;
 
  private:
   struct Cell {
@@ -71,13 +73,14 @@ class SoftRank {
   void choose();
   std::size_t windows() const;
   double place(double score, const Cell& cell) const noexcept;
-  void places(std::span<const double> scores, const Cell& cell);
-  void sums_by_cells(std::size_t first, std::span<Sums> out);
-  void sums_by_windows(std::size_t first, std::span<Sums> out, double reach);
-  void slopes_by_cells(std::span<const double> a, std::span<const double> b,
-                       std::span<const std::uint32_t> slot, std::span<Slopes> out);
-  void slopes_by_windows(std::span<const double> a, std::span<const double> b,
-                         std::span<const std::uint32_t> slot, std::span<Slopes> out, double reach);
+  void places(std::span<const double> scores, const Cell& cell, std::vector<double>& out) const;
+  std::uint64_t sums_by_cells(std::size_t first, std::span<Sums> out) const;
+  std::uint64_t sums_by_windows(std::size_t first, std::span<Sums> out, double reach) const;
+  std::uint64_t slopes_by_cells(std::span<const double> a, std::span<const double> b,
+                                std::span<const std::uint32_t> slot, std::span<Slopes> out) const;
+  std::uint64_t slopes_by_windows(std::span<const double> a, std::span<const double> b,
+                                  std::span<const std::uint32_t> slot, std::span<Slopes> out,
+                                  double reach) const;
 
   double temperature_;
   Engine engine_;
@@ -88,8 +91,8 @@ class SoftRank {
   std::vector<std::uint32_t> anchor_at_;  // Where in sorted_ each is.
   std::vector<Cell> cells_;
   std::vector<double> moments_;  // Per cell: of all rows, then of the anchors.
-  std::vector<double> places_;
-  std::uint64_t evaluations_ = 0;
+  alignas(std::atomic_ref<std::uint64_t>::required_alignment) mutable std::uint64_t evaluations_ =
+      0;
 };
 
 }  // namespace tutti::internal::losses

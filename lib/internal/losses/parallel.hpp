@@ -1,0 +1,42 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <exception>
+#include <thread>
+#include <vector>
+
+namespace tutti::internal::losses {
+
+/// Cuts [0, count) into `threads` contiguous parts, none longer than another by more than one, and
+/// calls f(first, last) for each that is not empty: the first on this thread, every other on one
+/// of its own. Returns when all have; of what they threw, the first part's is thrown.
+template <typename F>
+void in_parallel(int threads, std::size_t count, const F& f) {
+  const auto parts = std::min(count, static_cast<std::size_t>(std::max(threads, 1)));
+  if (parts <= 1) {
+    if (count != 0) f(std::size_t{0}, count);
+    return;
+  }
+  std::vector<std::exception_ptr> errors(parts);
+  const auto run = [&](std::size_t part) noexcept {
+    const auto begin = [&](std::size_t p) {
+      return count / parts * p + std::min(p, count % parts);
+    };
+    try {
+      f(begin(part), begin(part + 1));
+    } catch (...) {
+      errors[part] = std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> others;  // Joined on the way out, also if there are too many.
+    others.reserve(parts - 1);
+    for (std::size_t part = 1; part < parts; ++part) others.emplace_back(run, part);
+    run(0);
+  }
+  for (const auto& error : errors)
+    if (error) std::rethrow_exception(error);
+}
+
+}  // namespace tutti::internal::losses
