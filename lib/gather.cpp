@@ -163,6 +163,7 @@ GatheredArrays internal::gather_arrays(ProcessGroup& group, const Offer& offer,
         place(group, said, i, result.data[i], result.layout, options.call.stream);
       return result;
     }
+    if (offer.only_small) return result;
     make_or_refuse(group, {.kind = Operation::all_gather}, options.call, allocate);
   }
   for (std::size_t i = 0; i < locals.size(); ++i)

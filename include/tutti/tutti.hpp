@@ -20,6 +20,7 @@
 #include <tutti/losses/focal.hpp>
 #include <tutti/losses/loss.hpp>
 #include <tutti/losses/p_auc_at_budget.hpp>
+#include <tutti/losses/ranking_loss.hpp>
 #include <tutti/losses/recall_at_quantile.hpp>
 #include <tutti/losses/smooth_ap.hpp>
 #include <tutti/memory.hpp>

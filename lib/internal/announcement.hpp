@@ -19,7 +19,8 @@ struct Offer {
   std::span<const ConstTensorView> arrays{};  ///< At most Announcement::max_arrays.
   bool any_shape = false;                     ///< Not only the first dimension may differ.
   int root = -1;
-  std::size_t small = most;        ///< Up to so many bytes come along; not above most.
+  std::size_t small = most;  ///< Up to so many bytes come along; not above most.
+  bool only_small = false;   ///< gather_arrays: rows that do not come along stay where they are.
   std::optional<Error> refused{};  ///< What is wrong with this rank's call, if anything.
   /// More that has to be equal on all ranks, in words: options.
   std::string_view agree{};

@@ -7,6 +7,7 @@
 namespace tutti::internal {
 
 /// all_gather_rows of the offer's arrays, which share a layout. A 0-dimensional array is one row.
+/// No data is in the result when the offer is of small arrays only, and they are not.
 GatheredArrays gather_arrays(ProcessGroup& group, const Offer& offer, const GatherOptions& options);
 
 }  // namespace tutti::internal

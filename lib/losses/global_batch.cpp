@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -14,6 +15,8 @@
 #include "internal/fail.hpp"
 #include "internal/gather_arrays.hpp"
 #include "internal/losses/elements.hpp"
+#include "internal/losses/subsample.hpp"
+#include "internal/refuse.hpp"
 
 namespace tutti::internal::losses {
 namespace {
@@ -56,37 +59,31 @@ void check(const RankingBatch& batch, const BatchRules& rules) {
   const std::span classes(static_cast<const std::int64_t*>(targets.data),
                           static_cast<std::size_t>(shape.rows()));
   for (std::size_t i = 0; i < classes.size(); ++i)
-    if (rules.classes > 1 && classes[i] != rules.ignore_index &&
+    if (rules.classes > 1 && !rules.any_target && classes[i] != rules.ignore_index &&
         (classes[i] < 0 || classes[i] >= rules.classes))
       failf(Errc::invalid_argument,
             "targets[{}] is {}; there are classes 0 to {}, and {} to ignore", i, classes[i],
             rules.classes - 1, rules.ignore_index);
 }
 
-/// The kept rows of logits [N, C] by class: [C, kept].
+/// Some rows of logits [N, C] by class: [C, rows].
 std::vector<double> columns_of(const ConstTensorView& logits, std::size_t classes,
-                               std::span<const std::uint32_t> kept) {
-  std::vector<double> columns(classes * kept.size());
+                               std::span<const std::uint32_t> rows) {
+  std::vector<double> columns(classes * rows.size());
   with_type(logits.dtype, [&]<typename T>(T) {
     const auto* from = static_cast<const T*>(logits.data);
     for (std::size_t c = 0; c < classes; ++c)
-      for (std::size_t i = 0; i < kept.size(); ++i)
-        columns[c * kept.size() + i] = to_double(from[kept[i] * classes + c]);
+      for (std::size_t i = 0; i < rows.size(); ++i)
+        columns[c * rows.size() + i] = to_double(from[rows[i] * classes + c]);
   });
   return columns;
 }
 
-}  // namespace
+/// Up to so many bytes the rows of each rank go to all others, also where sums over ranks would do:
+/// one exchange instead of half a dozen.
+constexpr std::size_t few_bytes = 4096;
 
-void check_ranking_options(std::string_view loss, std::int64_t classes, double temperature,
-                           Reduction reduction) {
-  if (classes <= 0)
-    failf(Errc::invalid_argument, "{}: classes is {}; there has to be one at least", loss, classes);
-  if (!(temperature > 0) || !std::isfinite(temperature))
-    failf(Errc::invalid_argument, "{}: temperature is {}; it must be above 0", loss, temperature);
-  if (reduction == Reduction::mean_positive)
-    failf(Errc::invalid_argument, "{}: mean_positive is a reduction of focal losses", loss);
-}
+}  // namespace
 
 double class_weight(Reduction reduction, std::span<const std::uint8_t> valid) noexcept {
   const auto count = std::ranges::count(valid, std::uint8_t{1});
@@ -112,77 +109,353 @@ std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
   return sums;
 }
 
-RankingRows::RankingRows(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
-                         const CallOptions& call)
+RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, const RowQueue& queue,
+                            std::int64_t classes, const CallOptions& call) {
+  const auto& own = queue.own();
+  if (group == nullptr || group->size() == 1) {
+    queue.check_world(0, 1);
+    return own;
+  }
+  const auto refused = problem_of([&] { queue.check_world(group->rank(), group->size()); });
+  const auto rows = std::ssize(own.targets);
+  const ConstTensorView arrays[] = {
+      {own.scores.data(), DType::f64, {rows, classes}}, own.targets, own.iid};
+  const auto state = "classes " + std::to_string(classes) + queue.state();
+  const auto gathered =
+      gather_arrays(*group, {.caller = loss, .arrays = arrays, .refused = refused, .agree = state},
+                    {.call = call});
+  const auto* scores = static_cast<const double*>(gathered.data[0].data());
+  const auto* targets = static_cast<const std::int64_t*>(gathered.data[1].data());
+  const auto* iid = static_cast<const std::uint8_t*>(gathered.data[2].data());
+  RowQueue::Rows all;
+  std::vector<std::int64_t> next(static_cast<std::size_t>(group->size()));
+  for (std::size_t r = 0; r < next.size(); ++r)
+    next[r] = gathered.layout.offset(static_cast<int>(r));
+  for (const auto& segment : queue.segments()) {
+    auto& first = next[static_cast<std::size_t>(segment.rank)];
+    const auto last = first + segment.count;
+    all.scores.insert(all.scores.end(), scores + first * classes, scores + last * classes);
+    all.targets.insert(all.targets.end(), targets + first, targets + last);
+    all.iid.insert(all.iid.end(), iid + first, iid + last);
+    first = last;
+  }
+  return all;
+}
+
+/// Rows as they were given or gathered, the ignored ones among them.
+struct GlobalBatch::Source {
+  /// Of one rank: rows of this call from `live` on, its part of the queue from `queued` on.
+  struct Block {
+    int rank = 0;
+    std::size_t live = 0, queued = 0;
+  };
+  ConstTensorView logits{nullptr, DType::f64, Shape::vector(0)};  // [rows, C]
+  ConstTensorView targets{nullptr, DType::i64, Shape::vector(0)};
+  ConstTensorView iid{nullptr, DType::u8, Shape::vector(0)};  // Null: all are.
+  std::vector<Block> blocks{};
+
+  std::size_t rows() const { return static_cast<std::size_t>(logits.shape.rows()); }
+  std::int64_t target(std::size_t row) const {
+    return static_cast<const std::int64_t*>(targets.data)[row];
+  }
+  bool is_iid(std::size_t row) const {
+    return iid.data == nullptr || static_cast<const std::uint8_t*>(iid.data)[row] != 0;
+  }
+  void set(std::span<const ConstTensorView> arrays) {
+    logits = arrays[0];
+    targets = arrays[1];
+    if (arrays.size() > 2) iid = arrays[2];
+  }
+  /// Points to copies of these rows with the queue's behind them.
+  void join(const RowQueue::Rows& queued, std::int64_t classes) {
+    const auto rows = logits.shape.rows();
+    const auto total = rows + std::ssize(queued.targets);
+    logit_copy_.resize(static_cast<std::size_t>(total * classes) * size_of(logits.dtype));
+    if (logits.bytes() != 0) std::memcpy(logit_copy_.data(), logits.data, logits.bytes());
+    with_type(logits.dtype, [&]<typename T>(T) {
+      auto* to = logit_copy_.data() + logits.bytes();
+      for (const double score : queued.scores) {
+        const T value = from_double<T>(score);
+        std::memcpy(to, &value, sizeof value);
+        to += sizeof value;
+      }
+    });
+    const auto* of_targets = static_cast<const std::int64_t*>(targets.data);
+    target_copy_.assign(of_targets, of_targets + rows);
+    target_copy_.insert(target_copy_.end(), queued.targets.begin(), queued.targets.end());
+    for (std::int64_t i = 0; i < rows; ++i)
+      iid_copy_.push_back(is_iid(static_cast<std::size_t>(i)) ? 1 : 0);
+    iid_copy_.insert(iid_copy_.end(), queued.iid.begin(), queued.iid.end());
+    logits = {logit_copy_.data(), logits.dtype, {total, classes}};
+    targets = target_copy_;
+    iid = iid_copy_;
+  }
+  GatheredArrays gathered{};
+
+ private:
+  std::vector<std::byte> logit_copy_;
+  std::vector<std::int64_t> target_copy_;
+  std::vector<std::uint8_t> iid_copy_;
+};
+
+GlobalBatch::GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
+                         RowQueue& queue, const CallOptions& call)
     : group_(group),
+      queue_(queue),
       call_(call),
       shape_(batch.logits.shape),
       dtype_(batch.logits.dtype),
-      classes_(rules.classes) {
+      classes_(rules.classes),
+      training_(batch.training),
+      counts_(static_cast<std::size_t>(classes_ == 1 ? 2 : classes_ + 1)),
+      enqueued_(static_cast<std::size_t>(ranks())) {
+  const auto source = collect(batch, rules);
   call_.name = {};
-}
-
-Tensor RankingRows::gradient(std::span<const double> columns) const {
-  Tensor grad(host_memory(), shape_, dtype_);
-  if (grad.bytes() != 0) std::memset(grad.data(), 0, grad.bytes());
-  const auto classes = static_cast<std::size_t>(classes_);
-  with_type(dtype_, [&]<typename T>(T) {
-    auto* out = static_cast<T*>(grad.data());
-    for (std::size_t c = 0; c < classes; ++c)
-      for (std::size_t i = 0; i < own_rows_.size(); ++i)
-        out[own_rows_[i] * classes + c] = from_double<T>(columns[c * own_rows_.size() + i]);
-  });
-  return grad;
-}
-
-GlobalBatch::GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
-                         const CallOptions& call)
-    : RankingRows(group, batch, rules, call) {
-  std::optional<Error> refused;
-  try {
-    check(batch, rules);
-  } catch (const Error& error) {
-    refused = error;
+  auto chosen = choose(source, rules);
+  count(source, chosen, true);
+  const auto most = queue_.options().max_rows;
+  if (most > 0 && total().rows > most) {
+    draw(source, chosen);
+    count(source, chosen, false);
   }
-  if (refused && ranks() == 1)
-    throw Error(refused->code(), refused->message(), {.operation = std::string(rules.loss)});
+  take(source, chosen);
+  remember(batch, rules);
+}
+
+/// Collective: everybody's rows, if they are needed or few.
+GlobalBatch::Source GlobalBatch::collect(const RankingBatch& batch, const BatchRules& rules) {
+  Source source;
   const auto rows = shape_.rows();
-  std::array<ConstTensorView, 2> arrays{
-      ConstTensorView(batch.logits.data, dtype_, matrix_shape(shape_)),
-      ConstTensorView(batch.targets.data, DType::i64, {rows})};
-  GatheredArrays gathered;
-  RowLayout layout = RowLayout::equal(1, rows);
-  if (ranks() > 1) {
-    gathered = gather_arrays(
-        *group_,
-        {.caller = rules.loss, .arrays = arrays, .refused = refused, .agree = rules.options},
-        {.call = call});
-    for (std::size_t i = 0; i < arrays.size(); ++i) arrays[i] = gathered.data[i];
-    layout = gathered.layout;
+  // What is not right is told to the others, but not sent.
+  std::vector<ConstTensorView> arrays{{batch.logits.data, dtype_, matrix_shape(shape_)},
+                                      {batch.targets.data, DType::i64, {rows}}};
+  if (rules.uses_iid) arrays.emplace_back(batch.iid.data, DType::u8, Shape{rows});
+  const auto refused = problem_of([&] {
+    check(batch, rules);
+    queue_.check_world(rank(), ranks());
+    source.set(arrays);
+    // Another rank may say of some rows that they are not independent.
+    if (queue_.own().size() != 0 || (rules.uses_iid && batch.iid.data == nullptr))
+      source.join(queue_.own(), classes_);
+    arrays = {source.logits, source.targets};
+    if (rules.uses_iid) arrays.push_back(source.iid);
+  });
+  if (ranks() == 1) {
+    if (refused)
+      throw Error(refused->code(), refused->message(), {.operation = std::string(rules.loss)});
+    source.blocks = {{.rank = 0, .live = 0, .queued = static_cast<std::size_t>(rows)}};
+    return source;
   }
-
+  const auto options =
+      fmt::format("{}, {}, logits {}{}", rules.options, training_ ? "training" : "evaluation",
+                  name_of(dtype_), queue_.state());
+  source.gathered = gather_arrays(*group_,
+                                  {.caller = rules.loss,
+                                   .arrays = arrays,
+                                   .small = rules.needs_all ? Offer::most : few_bytes,
+                                   .only_small = !rules.needs_all,
+                                   .refused = refused,
+                                   .agree = options},
+                                  {.call = call_});
+  has_all_ = !source.gathered.data.empty();
+  const auto& layout = source.gathered.layout;
+  if (has_all_) {
+    std::vector<ConstTensorView> everything(source.gathered.data.begin(),
+                                            source.gathered.data.end());
+    source.set(everything);
+  }
   if (layout.total() > most_rows)
     failf(Errc::count_overflow, "{}: {} rows; there may be {}", rules.loss, layout.total(),
           most_rows);
-  const auto total = static_cast<std::size_t>(layout.total());
-  const auto first = static_cast<std::size_t>(layout.offset(rank()));
-  const std::span targets(static_cast<const std::int64_t*>(arrays[1].data), total);
-  std::vector<std::uint32_t> kept;
-  for (std::size_t i = 0; i < total; ++i) {
-    if (targets[i] == rules.ignore_index) continue;
-    if (i < first) ++first_own_;
-    if (i >= first && i < first + static_cast<std::size_t>(rows))
-      own_rows_.push_back(static_cast<std::uint32_t>(i - first));
-    kept.push_back(static_cast<std::uint32_t>(i));
-    targets_.push_back(targets[i]);
+  for (int r = 0; r < ranks(); ++r) {
+    if (!has_all_ && r != rank()) continue;
+    const auto first = has_all_ ? layout.offset(r) : 0;
+    source.blocks.push_back({r, static_cast<std::size_t>(first),
+                             static_cast<std::size_t>(first + layout[r] - queue_.size_of(r))});
   }
-  scores_ = columns_of(arrays[0], static_cast<std::size_t>(classes_), kept);
+  return source;
+}
+
+std::size_t GlobalBatch::kind_of(std::int64_t target) const noexcept {
+  if (classes_ == 1) return target != 0 ? 1 : 0;
+  return static_cast<std::size_t>(target < 0 || target >= classes_ ? classes_ : target);
+}
+
+GlobalBatch::Chosen GlobalBatch::choose(const Source& source, const BatchRules& rules) {
+  Chosen chosen;
+  const auto& options = queue_.options();
+  const auto add = [&](std::size_t row, std::int64_t number) {
+    chosen.rows.push_back(static_cast<std::uint32_t>(row));
+    if (options.max_rows > 0) chosen.numbers.push_back(number);
+  };
+  auto number = queue_.next();
+  for (const auto& block : source.blocks) {
+    const auto before = number;
+    for (std::size_t i = block.live; i < block.queued; ++i) {
+      const bool counts = source.target(i) != rules.ignore_index;
+      if (counts) add(i, number);
+      if (counts || options.reference_compat) ++number;
+    }
+    enqueued_[static_cast<std::size_t>(block.rank)] = number - before;
+  }
+  live_ = chosen.rows.size();
+  std::vector<std::size_t> next(static_cast<std::size_t>(ranks()), source.rows());
+  for (const auto& block : source.blocks) next[static_cast<std::size_t>(block.rank)] = block.queued;
+  for (const auto& segment : queue_.segments()) {
+    auto& row = next[static_cast<std::size_t>(segment.rank)];
+    if (row == source.rows()) continue;  // Another rank has it.
+    for (std::int64_t i = 0; i < segment.count; ++i, ++row)
+      if (source.target(row) != rules.ignore_index) add(row, segment.first + i);
+  }
+  return chosen;
+}
+
+/// Collective unless every rank has all.
+void GlobalBatch::count(const Source& source, const Chosen& chosen, bool and_enqueued) {
+  std::ranges::fill(counts_, Count{});
+  for (std::size_t i = 0; i < chosen.rows.size(); ++i) {
+    auto& of_kind = counts_[kind_of(source.target(chosen.rows[i]))];
+    ++of_kind.rows;
+    of_kind.iid += source.is_iid(chosen.rows[i]) ? 1 : 0;
+    of_kind.live += i < live_ ? 1 : 0;
+  }
+  if (has_all_) return;
+  std::vector<std::int64_t> sums;
+  for (const auto& of_kind : counts_)
+    sums.insert(sums.end(), {of_kind.rows, of_kind.iid, of_kind.live});
+  // With what each rank alone knows: how many rows it brings to the queue.
+  if (and_enqueued) sums.insert(sums.end(), enqueued_.begin(), enqueued_.end());
+  add_up(sums);
+  for (std::size_t i = 0; i < counts_.size(); ++i)
+    counts_[i] = {sums[3 * i], sums[3 * i + 1], sums[3 * i + 2]};
+  if (and_enqueued) std::copy(sums.end() - ranks(), sums.end(), enqueued_.begin());
+}
+
+/// Collective unless every rank has all.
+void GlobalBatch::draw(const Source& source, Chosen& chosen) {
+  if (!has_all_)  // Rows of ranks before this one come first.
+    for (std::size_t i = 0; i < live_; ++i)
+      chosen.numbers[i] +=
+          std::accumulate(enqueued_.begin(), enqueued_.begin() + rank(), std::int64_t{0});
+  std::vector<std::uint32_t> kinds;
+  for (const auto row : chosen.rows)
+    kinds.push_back(static_cast<std::uint32_t>(kind_of(source.target(row))));
+  std::vector<std::int64_t> totals;
+  for (const auto& of_kind : counts_) totals.push_back(of_kind.rows);
+  const auto& options = queue_.options();
+  const auto drawn =
+      subsample({chosen.numbers, kinds, totals}, options.max_rows, options.seed, queue_.calls(),
+                [this](std::span<std::int64_t> counts) { add_up(counts); });
+  std::size_t kept = 0;
+  std::size_t live = 0;
+  for (std::size_t i = 0; i < drawn.size(); ++i) {
+    if (drawn[i] == 0) continue;
+    live += i < live_ ? 1 : 0;
+    chosen.rows[kept++] = chosen.rows[i];
+  }
+  chosen.rows.resize(kept);
+  live_ = live;
+}
+
+void GlobalBatch::take(const Source& source, const Chosen& chosen) {
+  scores_ = columns_of(source.logits, static_cast<std::size_t>(classes_), chosen.rows);
+  const auto& own =
+      *std::ranges::find(source.blocks, rank(), [](const auto& block) { return block.rank; });
+  for (std::size_t i = 0; i < chosen.rows.size(); ++i) {
+    const auto row = chosen.rows[i];
+    targets_.push_back(source.target(row));
+    iid_.push_back(source.is_iid(row) ? 1 : 0);
+    if (i >= live_) continue;
+    if (row < own.live)
+      ++first_own_;
+    else if (row < own.queued)
+      own_rows_.push_back(static_cast<std::uint32_t>(row - own.live));
+  }
+}
+
+/// What this rank will bring to the queue.
+void GlobalBatch::remember(const RankingBatch& batch, const BatchRules& rules) {
+  const auto& options = queue_.options();
+  if (!training_ || options.queue == 0) return;
+  const auto* targets = static_cast<const std::int64_t*>(batch.targets.data);
+  const auto* iid = static_cast<const std::uint8_t*>(batch.iid.data);
+  std::vector<std::uint32_t> rows;
+  for (std::int64_t i = shape_.rows(); i-- > 0 && std::ssize(rows) < options.queue;)
+    if (targets[i] != rules.ignore_index || options.reference_compat)
+      rows.push_back(static_cast<std::uint32_t>(i));
+  std::ranges::reverse(rows);
+  with_type(dtype_, [&]<typename T>(T) {
+    const auto* logits = static_cast<const T*>(batch.logits.data);
+    for (const auto row : rows)
+      for (std::int64_t c = 0; c < classes_; ++c) {
+        const double score = to_double(logits[row * classes_ + c]);
+        fresh_.scores.push_back(
+            options.reference_compat ? static_cast<double>(static_cast<float>(score)) : score);
+      }
+  });
+  for (const auto row : rows) {
+    fresh_.targets.push_back(targets[row]);
+    fresh_.iid.push_back(!rules.uses_iid || iid == nullptr || iid[row] != 0 ? 1 : 0);
+  }
+  queue_.reserve(rows.size(), ranks());
+}
+
+void GlobalBatch::keep() noexcept {
+  if (!training_ || (queue_.options().reference_compat && total().rows == 0)) return;
+  queue_.enqueue(rank(), enqueued_, fresh_);
+}
+
+GlobalBatch::Count GlobalBatch::total() const noexcept {
+  Count sum;
+  for (const auto& of_kind : counts_) {
+    sum.rows += of_kind.rows;
+    sum.iid += of_kind.iid;
+    sum.live += of_kind.live;
+  }
+  return sum;
 }
 
 std::vector<std::uint8_t> GlobalBatch::positives(std::size_t class_index) const {
   std::vector<std::uint8_t> positive(rows());
   for (std::size_t i = 0; i < rows(); ++i) positive[i] = is_positive(i, class_index) ? 1 : 0;
   return positive;
+}
+
+Tensor GlobalBatch::gradient(std::span<const double> columns) const {
+  Tensor grad(host_memory(), shape_, dtype_);
+  if (grad.bytes() != 0) std::memset(grad.data(), 0, grad.bytes());
+  const auto classes = static_cast<std::size_t>(classes_);
+  with_type(dtype_, [&]<typename T>(T) {
+    auto* out = static_cast<T*>(grad.data());
+    for (std::size_t c = 0; c < classes; ++c)
+      for (std::size_t i = 0; i < own(); ++i)
+        out[own_rows_[i] * classes + c] = from_double<T>(columns[c * own() + i]);
+  });
+  return grad;
+}
+
+double GlobalBatch::scale_of(GradScale scale) const noexcept {
+  return queue_.options().reference_compat ? 1.0 : losses::scale_of(scale, group_);
+}
+
+void GlobalBatch::add_up(std::span<std::int64_t> counts) const {
+  if (!has_all_) group_->all_reduce(counts, ReduceOp::sum, call_);
+}
+
+void GlobalBatch::add_up(std::span<double> sums) const {
+  if (!has_all_) group_->all_reduce(sums, ReduceOp::sum, call_);
+}
+
+std::pair<std::vector<double>, std::size_t> GlobalBatch::gather(std::vector<double> mine,
+                                                                std::size_t width) const {
+  if (has_all_) return {std::move(mine), 0};
+  const ConstTensorView rows(
+      mine.data(), DType::f64,
+      {static_cast<std::int64_t>(mine.size() / width), static_cast<std::int64_t>(width)});
+  const auto all = all_gather_rows(*group_, rows, {.call = call_});
+  const auto* from = static_cast<const double*>(all.data.data());
+  return {{from, from + all.data.shape().numel()},
+          static_cast<std::size_t>(all.layout.offset(rank()))};
 }
 
 std::vector<double> GlobalBatch::gather_shares(std::span<const double> mine, std::size_t width,
@@ -195,59 +468,6 @@ std::vector<double> GlobalBatch::gather_shares(std::span<const double> mine, std
   const TensorView out(all.data(), DType::f64, {layout.total(), columns});
   group_->all_gather(in, out, layout, call_);
   return all;
-}
-
-LocalBatch::LocalBatch(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
-                       const CallOptions& call)
-    : RankingRows(group, batch, rules, call) {
-  const auto classes = static_cast<std::size_t>(classes_);
-  std::vector<double> counts(2 + 2 * classes);
-  std::optional<Error> refused;
-  try {
-    check(batch, rules);
-    const auto* iid = static_cast<const std::uint8_t*>(batch.iid.data);
-    const auto* targets = static_cast<const std::int64_t*>(batch.targets.data);
-    for (std::int64_t i = 0; i < shape_.rows(); ++i)
-      if (targets[i] != rules.ignore_index) {
-        own_rows_.push_back(static_cast<std::uint32_t>(i));
-        targets_.push_back(targets[i]);
-        if (iid != nullptr) iid_.push_back(iid[i]);
-      }
-    scores_ = columns_of(batch.logits, classes, own_rows_);
-    counts[0] = static_cast<double>(rows());  // Exact: below 2^53.
-    for (std::size_t c = 0; c < classes; ++c)
-      for (std::size_t i = 0; i < rows(); ++i) {
-        counts[1 + c] += is_positive(i, c) ? 1 : 0;
-        counts[2 + classes + c] += is_positive(i, c) && is_iid(i) ? 1 : 0;
-      }
-    for (std::size_t i = 0; i < rows(); ++i) counts[1 + classes] += is_iid(i) ? 1 : 0;
-  } catch (const Error& error) {
-    refused = error;
-  }
-  if (refused) std::ranges::fill(counts, 0);
-  const auto options = fmt::format("{}, logits {}", rules.options, name_of(dtype_));
-  for (const double sum : sums_over_ranks(group, rules.loss, options, refused, counts, call))
-    totals_.push_back(static_cast<std::int64_t>(sum));
-}
-
-void LocalBatch::add_up(std::span<std::int64_t> counts) const {
-  if (ranks() > 1) group_->all_reduce(counts, ReduceOp::sum, call_);
-}
-
-void LocalBatch::add_up(std::span<double> sums) const {
-  if (ranks() > 1) group_->all_reduce(sums, ReduceOp::sum, call_);
-}
-
-std::pair<std::vector<double>, std::size_t> LocalBatch::gather(std::span<const double> mine,
-                                                               std::size_t width) const {
-  if (ranks() == 1) return {{mine.begin(), mine.end()}, 0};
-  const ConstTensorView rows(
-      mine.data(), DType::f64,
-      {static_cast<std::int64_t>(mine.size() / width), static_cast<std::int64_t>(width)});
-  const auto all = all_gather_rows(*group_, rows, {.call = call_});
-  const auto* from = static_cast<const double*>(all.data.data());
-  return {{from, from + all.data.shape().numel()},
-          static_cast<std::size_t>(all.layout.offset(rank()))};
 }
 
 }  // namespace tutti::internal::losses

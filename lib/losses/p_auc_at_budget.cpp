@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "internal/fail.hpp"
+#include "internal/losses/elements.hpp"
 #include "internal/losses/global_batch.hpp"
 #include "internal/losses/order_statistics.hpp"
 #include "internal/losses/soft_rank_kernels.hpp"
@@ -16,22 +18,12 @@ namespace losses {
 namespace {
 
 using internal::failf;
-using internal::losses::LocalBatch;
+using internal::losses::GlobalBatch;
+using internal::losses::Logistic;
 using Options = PAucAtBudgetOptions;
 
 /// Below, all reference scores are one.
 constexpr double least_scale = 1e-12;
-
-/// σ(x) and σ'(x).
-struct Logistic {
-  double value, slope;
-  explicit Logistic(double x) {
-    const double e = std::exp(-std::abs(x));
-    const double large = 1 / (1 + e);
-    value = x > 0 ? large : e * large;
-    slope = e * large * large;
-  }
-};
 
 /// False positive rates from alpha to beta, as torch.linspace has them in the dtype of the scores.
 template <typename T>
@@ -60,36 +52,54 @@ struct Band {
 
 }  // namespace
 
-PAucAtBudget::PAucAtBudget(const Options& options) : options_(options) {
-  constexpr std::string_view loss = "p_auc_at_budget";
-  internal::losses::check_ranking_options(loss, options.classes, options.temperature,
-                                          options.reduction);
+PAucAtBudget::PAucAtBudget(const Options& options)
+    : RankingLoss("p_auc_at_budget", options.classes, options.temperature, options.reduction,
+                  options.pool),
+      options_(options) {
   if (!(options.alpha >= 0 && options.alpha < options.beta && options.beta <= 1))
     failf(Errc::invalid_argument, "{}: alpha is {} and beta {}; 0 <= alpha < beta <= 1 must hold",
-          loss, options.alpha, options.beta);
+          name(), options.alpha, options.beta);
   if (options.knots < 2)
-    failf(Errc::invalid_argument, "{}: knots is {}; there have to be two at least", loss,
+    failf(Errc::invalid_argument, "{}: knots is {}; there have to be two at least", name(),
           options.knots);
 }
 
 PAucResult PAucAtBudget::operator()(ProcessGroup* group, const RankingBatch& batch,
-                                    const CallOptions& call) const {
+                                    const CallOptions& call) {
+  return compute_all(group_of(group), batch, call);
+}
+
+LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
+                                 const CallOptions& call) {
+  return compute_all(group, batch, call);
+}
+
+PAucResult PAucAtBudget::compute_all(ProcessGroup* group, const RankingBatch& batch,
+                                     const CallOptions& call) {
   const auto& o = options_;
+  const double temperature = this->temperature();
   const bool pairwise = o.surrogate == Options::Surrogate::pairwise;
   const bool iqr = o.tau_scale == Options::Scale::iqr;
-  const LocalBatch own(group, batch,
-                       {.loss = "p_auc_at_budget",
-                        .options = fmt::format(
-                            "classes {}, alpha {}, beta {}, surrogate {}, knots {}, tau_scale {}, "
-                            "basis {}, temperature {}, interpolation {}, reduction {}, "
-                            "scale {}, ignore_index {}",
-                            o.classes, o.alpha, o.beta, static_cast<int>(o.surrogate), o.knots,
-                            static_cast<int>(o.tau_scale), static_cast<int>(o.basis), o.temperature,
-                            static_cast<int>(o.interpolation), static_cast<int>(o.reduction),
-                            static_cast<int>(o.scale), o.ignore_index),
-                        .classes = o.classes,
-                        .ignore_index = o.ignore_index},
-                       call);
+  const bool live = o.positives == Options::Positives::live;
+  GlobalBatch pool(
+      group, batch,
+      {.loss = name(),
+       .options = fmt::format(
+           "classes {}, alpha {}, beta {}, surrogate {}, knots {}, tau_scale {}, basis {}, "
+           "temperature {}, positives {}, interpolation {}, reduction {}, scale {}, "
+           "ignore_index {}",
+           o.classes, o.alpha, o.beta, static_cast<int>(o.surrogate), o.knots,
+           static_cast<int>(o.tau_scale), static_cast<int>(o.basis), temperature,
+           static_cast<int>(o.positives), static_cast<int>(o.interpolation),
+           static_cast<int>(o.reduction), static_cast<int>(o.scale), o.ignore_index),
+       .classes = o.classes,
+       .ignore_index = o.ignore_index,
+       .uses_iid = true,
+       .any_target = o.pool.reference_compat},
+      queue(), call);
+  const auto all_positives = [&](std::size_t c) {
+    return live ? pool.total_positive(c).live : pool.total_positive(c).rows;
+  };
   const auto classes = static_cast<std::size_t>(o.classes);
   constexpr double none = std::numeric_limits<double>::quiet_NaN();
   PAucResult result;
@@ -101,23 +111,23 @@ PAucResult PAucAtBudget::operator()(ProcessGroup* group, const RankingBatch& bat
   std::vector<std::vector<double>> reference(classes);
   std::vector<internal::losses::Quantiles> lists(classes);
   for (std::size_t c = 0; c < classes; ++c) {
-    const auto negatives = own.total_iid() - own.total_iid_positive(c);
-    if (own.total_positive(c) == 0 || negatives == 0) continue;
+    const auto negatives = pool.total().iid - pool.total_positive(c).iid;
+    if (all_positives(c) == 0 || negatives == 0) continue;
     result.valid[c] = 1;
     const bool all = o.basis == Options::Basis::population;
-    for (std::size_t i = 0; i < own.rows(); ++i)
-      if (own.is_iid(i) && (all || !own.is_positive(i, c)))
-        reference[c].push_back(own.scores(c)[i]);
-    lists[c] = {reference[c], all ? own.total_iid() : negatives, {1 - o.alpha, 1 - o.beta}};
+    for (std::size_t i = 0; i < pool.rows(); ++i)
+      if (pool.is_iid(i) && (all || !pool.is_positive(i, c)))
+        reference[c].push_back(pool.scores(c)[i]);
+    lists[c] = {reference[c], all ? pool.total().iid : negatives, {1 - o.alpha, 1 - o.beta}};
     if (iqr) lists[c].q.insert(lists[c].q.end(), {0.75, 0.25});
     if (pairwise) continue;
     const auto knots =
-        own.in_float() ? complements_of_knots<float>(o) : complements_of_knots<double>(o);
+        pool.in_float() ? complements_of_knots<float>(o) : complements_of_knots<double>(o);
     lists[c].q.insert(lists[c].q.end(), knots.begin(), knots.end());
   }
   const auto found =
-      internal::losses::quantiles_of(lists, o.interpolation, own.in_float(),
-                                     [&](std::span<std::int64_t> counts) { own.add_up(counts); });
+      internal::losses::quantiles_of(lists, o.interpolation, pool.in_float(),
+                                     [&](std::span<std::int64_t> counts) { pool.add_up(counts); });
   std::vector<Band> bands(classes);
   for (std::size_t c = 0; c < classes; ++c) {
     if (result.valid[c] == 0) continue;
@@ -130,7 +140,7 @@ PAucResult PAucAtBudget::operator()(ProcessGroup* group, const RankingBatch& bat
       result.valid[c] = 0;
       continue;
     }
-    band.tau = o.temperature * scale;
+    band.tau = temperature * scale;
     band.knots.assign(t.begin() + (iqr ? 4 : 2), t.end());
   }
 
@@ -138,13 +148,13 @@ PAucResult PAucAtBudget::operator()(ProcessGroup* group, const RankingBatch& bat
   if (pairwise) {
     std::vector<double> mine;
     for (std::size_t c = 0; c < classes; ++c)
-      for (std::size_t i = 0; result.valid[c] != 0 && i < own.rows(); ++i) {
-        const double s = own.scores(c)[i];
-        if (own.is_positive(i, c) || s < bands[c].t_beta || s > bands[c].t_alpha) continue;
+      for (std::size_t i = 0; result.valid[c] != 0 && i < pool.rows(); ++i) {
+        const double s = pool.scores(c)[i];
+        if (pool.is_positive(i, c) || s < bands[c].t_beta || s > bands[c].t_alpha) continue;
         bands[c].own.push_back(i);
         mine.insert(mine.end(), {static_cast<double>(c), s});
       }
-    const auto [everybody, begin] = own.gather(mine, 2);
+    const auto [everybody, begin] = pool.gather(std::move(mine), 2);
     for (std::size_t k = 0; k < everybody.size() / 2; ++k) {
       auto& band = bands[static_cast<std::size_t>(everybody[2 * k])];
       if (k < begin) ++band.first_own;
@@ -157,20 +167,24 @@ PAucResult PAucAtBudget::operator()(ProcessGroup* group, const RankingBatch& bat
   // What this rank's positives contribute: sum, sum of squares; and the band's independent rows.
   const auto& kernels = internal::losses::soft_rank_kernels();
   std::vector<double> sums(3 * classes);
-  std::vector<double> columns(classes * own.rows());
+  std::vector<double> columns(classes * pool.own());
+  const auto column = [&](std::size_t c, std::size_t row) -> double& {
+    return columns[c * pool.own() + row - pool.first_own()];
+  };
   for (std::size_t c = 0; c < classes; ++c) {
     if (result.valid[c] == 0) continue;
     auto& band = bands[c];
-    const auto scores = own.scores(c);
-    const auto positives = static_cast<double>(own.total_positive(c));
+    const auto scores = pool.scores(c);
+    const auto positives = static_cast<double>(all_positives(c));
     const double scale = 1 / band.tau;
     std::vector<double> own_positives;
-    for (std::size_t i = 0; i < own.rows(); ++i) {
-      if (!own.is_positive(i, c)) {
-        if (own.is_iid(i) && scores[i] >= band.t_beta && scores[i] <= band.t_alpha)
+    for (std::size_t i = 0; i < pool.rows(); ++i) {
+      if (!pool.is_positive(i, c)) {
+        if (pool.is_iid(i) && scores[i] >= band.t_beta && scores[i] <= band.t_alpha)
           sums[3 * c + 2] += 1;
         continue;
       }
+      if (live && !pool.is_live(i)) continue;
       double value = 0;
       double slope = 0;
       if (pairwise) {
@@ -190,17 +204,19 @@ PAucResult PAucAtBudget::operator()(ProcessGroup* group, const RankingBatch& bat
       }
       sums[3 * c] += value;
       sums[3 * c + 1] += value * value;
-      columns[c * own.rows() + i] = -slope * scale / positives;
+      result.evaluations += pairwise ? band.scores.size() : band.knots.size();
+      if (pool.is_own(i)) column(c, i) = -slope * scale / positives;
     }
     band.slopes.resize(band.scores.size());
     for (std::size_t j = 0; j < band.scores.size(); ++j) {
       double both[2] = {};
       kernels.pairs(own_positives.data(), own_positives.size(), band.scores[j], scale, both);
+      result.evaluations += own_positives.size();
       band.slopes[j] = both[1] * scale / (positives * static_cast<double>(band.scores.size()));
     }
   }
   for (const auto& band : bands) sums.insert(sums.end(), band.slopes.begin(), band.slopes.end());
-  own.add_up(sums);
+  pool.add_up(sums);
 
   const double share = internal::losses::class_weight(o.reduction, result.valid);
   std::size_t slopes = 3 * classes;
@@ -211,9 +227,9 @@ PAucResult PAucAtBudget::operator()(ProcessGroup* group, const RankingBatch& bat
       continue;
     }
     for (std::size_t j = 0; j < band.own.size(); ++j)
-      columns[c * own.rows() + band.own[j]] = sums[slopes + band.first_own + j];
+      if (pool.is_own(band.own[j])) column(c, band.own[j]) = sums[slopes + band.first_own + j];
     slopes += band.slopes.size();
-    const auto positives = static_cast<double>(own.total_positive(c));
+    const auto positives = static_cast<double>(all_positives(c));
     const double area = sums[3 * c] / positives;
     result.each[c] = 1 - area;
     result.loss += share * result.each[c];
@@ -221,9 +237,10 @@ PAucResult PAucAtBudget::operator()(ProcessGroup* group, const RankingBatch& bat
                              static_cast<std::int64_t>(sums[3 * c + 2]),
                              std::max(0.0, sums[3 * c + 1] / positives - area * area)};
   }
-  const double scale = share * own.scale_of(o.scale);
+  const double scale = share * pool.scale_of(o.scale);
   for (double& value : columns) value *= scale;
-  result.grad = own.gradient(columns);
+  result.grad = pool.gradient(columns);
+  pool.keep();
   return result;
 }
 

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "internal/fail.hpp"
 #include "internal/losses/global_batch.hpp"
 #include "internal/losses/soft_rank.hpp"
 
@@ -30,23 +31,29 @@ std::pair<std::size_t, std::size_t> share(const SoftRank& ranks, std::int64_t c,
 
 }  // namespace
 
-SmoothAp::SmoothAp(const Options& options) : options_(options) {
-  internal::losses::check_ranking_options("smooth_ap", options.classes, options.temperature,
-                                          options.reduction);
+SmoothAp::SmoothAp(const Options& options)
+    : RankingLoss("smooth_ap", options.classes, options.temperature, options.reduction,
+                  options.pool),
+      options_(options) {
+  if (options.threads < 1)
+    internal::failf(Errc::invalid_argument, "smooth_ap: threads is {}; it must be 1 or more",
+                    options.threads);
 }
 
-LossResult SmoothAp::operator()(ProcessGroup* group, const RankingBatch& batch,
-                                const CallOptions& call) const {
-  const GlobalBatch pool(
+LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
+                             const CallOptions& call) {
+  const double temperature = this->temperature();
+  GlobalBatch pool(
       group, batch,
-      {.loss = "smooth_ap",
-       .options =
-           fmt::format("classes {}, temperature {}, reduction {}, scale {}, ignore_index {}",
-                       options_.classes, options_.temperature, static_cast<int>(options_.reduction),
-                       static_cast<int>(options_.scale), options_.ignore_index),
+      {.loss = name(),
+       .options = fmt::format("classes {}, temperature {}, reduction {}, scale {}, ignore_index {}",
+                              options_.classes, temperature, static_cast<int>(options_.reduction),
+                              static_cast<int>(options_.scale), options_.ignore_index),
        .classes = options_.classes,
-       .ignore_index = options_.ignore_index},
-      call);
+       .ignore_index = options_.ignore_index,
+       .needs_all = true,
+       .any_target = options_.pool.reference_compat},
+      queue(), call);
   const int size = pool.ranks();
   const auto classes = static_cast<std::size_t>(options_.classes);
   constexpr double invalid = std::numeric_limits<double>::quiet_NaN();
@@ -60,7 +67,7 @@ LossResult SmoothAp::operator()(ProcessGroup* group, const RankingBatch& batch,
   result.valid.assign(classes, 0);
   for (std::size_t c = 0; c < classes; ++c) {
     const auto index = static_cast<std::int64_t>(c);
-    const auto& soft = ranks.emplace_back(pool.scores(c), pool.positives(c), options_.temperature);
+    const auto& soft = ranks.emplace_back(pool.scores(c), pool.positives(c), temperature);
     result.valid[c] = soft.anchors() != 0 && soft.anchors() != soft.rows() ? 1 : 0;
     if (result.valid[c] == 0) continue;
     for (int r = 0; r < size; ++r) {
@@ -84,7 +91,7 @@ LossResult SmoothAp::operator()(ProcessGroup* group, const RankingBatch& batch,
   for (std::size_t r = 1; r < next.size(); ++r)
     next[r] = next[r - 1] + static_cast<std::size_t>(counts[r - 1]);
   const double weight = internal::losses::class_weight(options_.reduction, result.valid);
-  const auto own = pool.own_rows().size();
+  const auto own = pool.own();
   std::vector<double> columns(classes * own);
   std::vector<std::uint32_t> rows(own);
   std::iota(rows.begin(), rows.end(), static_cast<std::uint32_t>(pool.first_own()));
@@ -110,12 +117,14 @@ LossResult SmoothAp::operator()(ProcessGroup* group, const RankingBatch& batch,
     result.each[c] = 1 - precision / static_cast<double>(anchors);
     result.loss += weight * result.each[c];
     soft.slopes(a, b, rows, slopes);
-    const double scale = weight * pool.scale_of(options_.scale) /
-                         (static_cast<double>(anchors) * options_.temperature);
+    const double scale =
+        weight * pool.scale_of(options_.scale) / (static_cast<double>(anchors) * temperature);
     for (std::size_t i = 0; i < own; ++i)
       columns[c * own + i] = scale * (slopes[i].a - slopes[i].b + own_part[rows[i]]);
   }
   result.grad = pool.gradient(columns);
+  for (const auto& soft : ranks) result.evaluations += soft.evaluations();
+  pool.keep();
   return result;
 }
 

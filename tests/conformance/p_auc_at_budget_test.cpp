@@ -111,7 +111,7 @@ TEST_P(PAucOfRanks, AMistakeOfOneRankIsAnErrorOnAll) {
     const bool last = group.rank() == group.size() - 1;
     const auto logits = view(std::span(rows.logits), {12, 3});
     const auto iid = std::span(rows.iid).first(last ? 11 : 12);
-    const PAucAtBudget loss({.classes = 3, .beta = 0.5});
+    PAucAtBudget loss({.classes = 3, .beta = 0.5});
     expect_error(last ? Errc::invalid_argument : Errc::mismatch,
                  {"p_auc_at_budget", "iid is u8 [11]"}, [&] {
                    loss(&group, {logits, rows.targets, iid});

@@ -47,14 +47,15 @@ Rows make_rows(std::int64_t count, std::int64_t classes, unsigned seed = 1) {
 }
 
 template <typename T>
-LossResult loss_of(const RecallAtQuantile& loss, ProcessGroup* group, const Rows& rows,
+LossResult loss_of(const RecallAtQuantile::Options& options, ProcessGroup* group, const Rows& rows,
                    std::int64_t first, std::int64_t n) {
   std::vector<T> logits;
   for (std::int64_t i = first * rows.classes; i < (first + n) * rows.classes; ++i)
     logits.push_back(static_cast<T>(rows.logits[static_cast<std::size_t>(i)]));
   const auto targets =
       std::span(rows.targets).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n));
-  return loss(group, {view(std::span<const T>(logits), {n, rows.classes}), targets});
+  return RecallAtQuantile(options)(group,
+                                   {view(std::span<const T>(logits), {n, rows.classes}), targets});
 }
 
 /// By the definition: all scores sorted.
@@ -88,15 +89,14 @@ INSTANTIATE_TEST_SUITE_P(Worlds, RecallOfRanks, testing::ValuesIn(worlds()), Cas
 template <typename T>
 void expect_one_process(const World& world, const Rows& rows,
                         const RecallAtQuantile::Options& options, double tolerance) {
-  const RecallAtQuantile loss(options);
-  const auto want = loss_of<T>(loss, nullptr, rows, 0, rows.count());
+  const auto want = loss_of<T>(options, nullptr, rows, 0, rows.count());
   for (Layout split : layouts(world.size)) {
     split.back() += rows.count() - total(split);
     if (split.back() < 0) continue;
     on_ranks(world, [&](ProcessGroup& group) {
       SCOPED_TRACE("rows " + to_string(split));
       const auto first = offset(split, group.rank());
-      const auto got = loss_of<T>(loss, &group, rows, first, split[index(group.rank())]);
+      const auto got = loss_of<T>(options, &group, rows, first, split[index(group.rank())]);
       EXPECT_NEAR(got.loss, want.loss, tolerance);
       EXPECT_EQ(got.valid, want.valid);
       const auto* part = static_cast<const T*>(got.grad.data());
@@ -127,13 +127,12 @@ TEST_P(RecallOfRanks, AMistakeOfOneRankIsAnErrorOnAll) {
     if (last) mine.targets[2] = 7;
     expect_error(last ? Errc::invalid_argument : Errc::mismatch,
                  {"recall_at_quantile", "targets[2] is 7"},
-                 [&] { loss_of<double>(RecallAtQuantile({.classes = 3}), &group, mine, 0, 12); });
+                 [&] { loss_of<double>({.classes = 3}, &group, mine, 0, 12); });
     if (group.size() > 1)
       expect_error(Errc::mismatch, {"quantile 0.25", "quantile 0.5"}, [&] {
-        loss_of<double>(RecallAtQuantile({.classes = 3, .quantile = last ? 0.25 : 0.5}), &group,
-                        rows, 0, 12);
+        loss_of<double>({.classes = 3, .quantile = last ? 0.25 : 0.5}, &group, rows, 0, 12);
       });
-    loss_of<double>(RecallAtQuantile({.classes = 3}), &group, rows, 0, 12);
+    loss_of<double>({.classes = 3}, &group, rows, 0, 12);
   });
 }
 
@@ -148,7 +147,7 @@ TEST(RecallAlone, IsWhatItsDefinitionSaysAndSoIsItsGradient) {
                                                 .interpolation = interpolation,
                                                 .reduction = Reduction::sum,
                                                 .scale = losses::GradScale::none};
-        const auto got = loss_of<double>(RecallAtQuantile(options), nullptr, rows, 0, rows.count());
+        const auto got = loss_of<double>(options, nullptr, rows, 0, rows.count());
         double sum = 0;
         for (std::int64_t c = 0; c < classes; ++c) {
           const double threshold = threshold_of(rows, c, options);

@@ -123,9 +123,8 @@ INSTANTIATE_TEST_SUITE_P(Worlds, SmoothApOfRanks, testing::ValuesIn(worlds()), C
 template <typename T>
 void expect_one_process(const World& world, const Rows& rows, const SmoothAp::Options& options,
                         double tolerance) {
-  const SmoothAp loss(options);
   const auto whole = rows.part<T>(0, rows.count());
-  const LossResult want = loss(nullptr, whole.view(rows.classes));
+  const LossResult want = SmoothAp(options)(nullptr, whole.view(rows.classes));
   const auto gradient = values<T>(want.grad);
   double largest = 0;
   for (const auto g : gradient) largest = std::max(largest, std::abs(static_cast<double>(g)));
@@ -134,7 +133,7 @@ void expect_one_process(const World& world, const Rows& rows, const SmoothAp::Op
       SCOPED_TRACE("rows " + to_string(split));
       const auto first = offset(split, group.rank());
       const auto mine = rows.part<T>(first, split[index(group.rank())]);
-      const auto got = loss(&group, mine.view(rows.classes));
+      const auto got = SmoothAp(options)(&group, mine.view(rows.classes));
       EXPECT_NEAR(got.loss, want.loss, tolerance * std::abs(want.loss));
       ASSERT_EQ(got.valid, want.valid);
       for (std::size_t c = 0; c < got.each.size(); ++c) {
@@ -182,10 +181,9 @@ TEST_P(SmoothApOfRanks, IsThatOfOneProcessForManyRows) {
 TEST_P(SmoothApOfRanks, ClassesThatAreNotValidCountNowhere) {
   Rows rows = make_rows(40, 3);
   for (auto& target : rows.targets) target = target < 0 ? target : 1;
-  const SmoothAp loss({.classes = 3});
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     const auto mine = rows.part<double>(0, group.rank() == 0 ? rows.count() : 0);
-    const auto got = loss(&group, mine.view(3));
+    const auto got = SmoothAp({.classes = 3})(&group, mine.view(3));
     EXPECT_EQ(got.loss, 0);
     EXPECT_EQ(got.valid, (std::vector<std::uint8_t>{0, 0, 0}));
     for (const double g : values<double>(got.grad)) EXPECT_EQ(g, 0);
@@ -250,7 +248,7 @@ TEST(SmoothApAlone, IsWhatItsDefinitionSays) {
 
 TEST(SmoothApAlone, TheGradientIsThatOfFiniteDifferences) {
   Rows rows = make_rows(60, 3);
-  const SmoothAp loss({.classes = 3, .temperature = 0.3});
+  SmoothAp loss({.classes = 3, .temperature = 0.3});
   const auto at = [&] { return loss(nullptr, rows.part<double>(0, rows.count()).view(3)); };
   const auto gradient = values<double>(at().grad);
   constexpr double step = 1e-5;  // The error is step^2 / temperature^2, and 1e-16 / step.

@@ -108,7 +108,7 @@ LossResult compute(const Case& c) {
   if (c.loss == "p_auc_at_budget") {
     using Options = losses::PAucAtBudgetOptions;
     const bool pairwise = c.options.at("surrogate") == "pairwise";
-    const losses::PAucAtBudget loss(
+    losses::PAucAtBudget loss(
         {.classes = c.classes,
          .alpha = c.number("alpha"),
          .beta = c.number("beta"),

@@ -8,7 +8,7 @@
 // What the losses have in common. A loss sees the rows of all ranks: its value is that of one
 // process with the concatenated batch, on every rank, whatever the split; ranks may be without
 // rows. A call gives the loss and the gradient of the caller's own rows. Collective: every rank
-// calls, in the same order. docs/losses.md.
+// calls, in the same order; a null group is this process alone. docs/losses.md.
 
 namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
@@ -45,14 +45,9 @@ struct LossResult {
   /// Reduction::none: of each row or element of this rank.
   std::vector<double> each;
   std::vector<std::uint8_t> valid;  ///< Ranking losses: [C], 1 where a class is.
-};
-
-/// The rows of this rank.
-struct RankingBatch {
-  ConstTensorView logits;   ///< [N_r, C]: f32, f64, f16, bf16. Finite.
-  ConstTensorView targets;  ///< i64 [N_r] or [N_r, 1]. One class: 0 or not; otherwise 0 to C - 1.
-  /// PAucAtBudget: which rows were drawn independently, boolean or u8 [N_r]; empty: all.
-  ConstTensorView iid{nullptr, DType::boolean, Shape::vector(0)};
+  /// What this rank computed: values of σ and σ' of pairs of rows, or of series that stand for
+  /// them. Ranking losses share it.
+  std::uint64_t evaluations = 0;
 };
 
 }  // namespace losses

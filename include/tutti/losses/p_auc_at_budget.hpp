@@ -3,8 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <tutti/losses/loss.hpp>
-#include <tutti/process_group.hpp>
+#include <tutti/losses/ranking_loss.hpp>
 
 namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
@@ -13,6 +12,7 @@ struct PAucAtBudgetOptions {
   enum class Surrogate : std::uint8_t { trapezoid, pairwise };
   enum class Scale : std::uint8_t { iqr, band };
   enum class Basis : std::uint8_t { fpr, population };
+  enum class Positives : std::uint8_t { pool, live };
 
   std::int64_t classes = 1;  ///< C; one is binary, more are one-vs-rest.
   double alpha = 0;          ///< The band of false positive rates: 0 <= alpha < beta <= 1.
@@ -22,10 +22,12 @@ struct PAucAtBudgetOptions {
   Scale tau_scale = Scale::iqr;
   Basis basis = Basis::fpr;  ///< Thresholds from the independent negatives, or from all such rows.
   double temperature = 0.1;  ///< Times the scale: no unit.
+  Positives positives = Positives::pool;  ///< live: without those of the queue.
   Interpolation interpolation = Interpolation::higher;
   Reduction reduction = Reduction::mean;  ///< Not mean_positive.
   GradScale scale = GradScale::for_mean_reducer;
   std::int64_t ignore_index = default_ignore_index;
+  PoolOptions pool{};
 };
 
 /// Of one class; NaN and 0 where it is not valid.
@@ -59,18 +61,21 @@ struct PAucResult : LossResult {
 ///
 /// On the wire: as RecallAtQuantile with 4 to K + 4 order statistics per class, then one
 /// all_reduce; pairwise also gathers the band's scores and adds up a number for each.
-class PAucAtBudget {
+class PAucAtBudget final : public RankingLoss {
  public:
   using Options = PAucAtBudgetOptions;
   /// @throws Error invalid_argument for an option out of range.
   explicit PAucAtBudget(const Options& options = {});
   const Options& options() const noexcept { return options_; }
 
-  /// @throws Error on every rank, as SmoothAp does.
   PAucResult operator()(ProcessGroup* group, const RankingBatch& batch,
-                        const CallOptions& call = {}) const;
+                        const CallOptions& call = {});
 
  private:
+  LossResult compute(ProcessGroup* group, const RankingBatch& batch,
+                     const CallOptions& call) override;
+  PAucResult compute_all(ProcessGroup* group, const RankingBatch& batch, const CallOptions& call);
+
   Options options_;
 };
 

@@ -2,8 +2,7 @@
 
 #include <cstdint>
 
-#include <tutti/losses/loss.hpp>
-#include <tutti/process_group.hpp>
+#include <tutti/losses/ranking_loss.hpp>
 
 namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
@@ -16,6 +15,7 @@ struct RecallAtQuantileOptions {
   Reduction reduction = Reduction::mean;  ///< Not mean_positive.
   GradScale scale = GradScale::for_mean_reducer;
   std::int64_t ignore_index = default_ignore_index;
+  PoolOptions pool{};
 };
 
 /// How many positives are missed when the highest-scored part of all rows is flagged:
@@ -29,18 +29,17 @@ struct RecallAtQuantileOptions {
 ///
 /// On the wire: a message of a few numbers to agree, then all_reduces of 2 KiB per class and order
 /// statistic, 4 of them (f64: 8), and one of 2 numbers per class; independent of the rows.
-class RecallAtQuantile {
+class RecallAtQuantile final : public RankingLoss {
  public:
   using Options = RecallAtQuantileOptions;
   /// @throws Error invalid_argument for an option out of range.
   explicit RecallAtQuantile(const Options& options = {});
   const Options& options() const noexcept { return options_; }
 
-  /// @throws Error on every rank, as SmoothAp does.
-  LossResult operator()(ProcessGroup* group, const RankingBatch& batch,
-                        const CallOptions& call = {}) const;
-
  private:
+  LossResult compute(ProcessGroup* group, const RankingBatch& batch,
+                     const CallOptions& call) override;
+
   Options options_;
 };
 

@@ -2,8 +2,7 @@
 
 #include <cstdint>
 
-#include <tutti/losses/loss.hpp>
-#include <tutti/process_group.hpp>
+#include <tutti/losses/ranking_loss.hpp>
 
 namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
@@ -14,6 +13,8 @@ struct SmoothApOptions {
   Reduction reduction = Reduction::mean;  ///< Not mean_positive.
   GradScale scale = GradScale::for_mean_reducer;
   std::int64_t ignore_index = default_ignore_index;
+  PoolOptions pool{};
+  int threads = 1;  ///< At work on a call of this rank; no number depends on it.
 };
 
 /// Smooth average precision: 1 - mean over positives k of B_k / A_k, with the soft ranks
@@ -27,23 +28,17 @@ struct SmoothApOptions {
 /// Ranks share the anchors; time is about linear in the rows (docs/losses.md), memory O(M C).
 /// On the wire, per rank: its rows (logits, targets) to all, then 24 bytes for each of its share of
 /// the positives.
-///
-/// Null group: this process alone. The class is a value; nothing is kept between calls.
-class SmoothAp {
+class SmoothAp final : public RankingLoss {
  public:
   using Options = SmoothApOptions;
   /// @throws Error invalid_argument for an option out of range.
   explicit SmoothAp(const Options& options = {});
   const Options& options() const noexcept { return options_; }
 
-  /// @throws Error on every rank: invalid_argument where it began and mismatch elsewhere for
-  /// shapes,
-  ///         targets outside of the classes and logits that are not finite; mismatch when ranks
-  ///         have different options.
-  LossResult operator()(ProcessGroup* group, const RankingBatch& batch,
-                        const CallOptions& call = {}) const;
-
  private:
+  LossResult compute(ProcessGroup* group, const RankingBatch& batch,
+                     const CallOptions& call) override;
+
   Options options_;
 };
 

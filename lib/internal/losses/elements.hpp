@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -14,6 +15,17 @@
 // The dtypes of logits, seen as double.
 
 namespace tutti::internal::losses {
+
+/// σ(x) and σ'(x).
+struct Logistic {
+  double value, slope;
+  explicit Logistic(double x) {
+    const double e = std::exp(-std::abs(x));
+    const double large = 1 / (1 + e);
+    value = x > 0 ? large : e * large;
+    slope = e * large * large;
+  }
+};
 
 /// Calls use(T{}) with the type of a dtype of logits.
 template <typename Use>

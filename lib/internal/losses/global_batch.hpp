@@ -8,8 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/losses/loss.hpp>
-#include <tutti/process_group.hpp>
+#include <tutti/losses/ranking_loss.hpp>
+
+#include "internal/losses/row_queue.hpp"
 
 // The loss layer's view of the other ranks. Nothing else in it communicates.
 
@@ -26,30 +27,43 @@ std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
                                     std::string_view options, const std::optional<Error>& refused,
                                     std::span<const double> mine, const CallOptions& call);
 
+/// Collective: the queue's rows of every rank, in the order of their numbers.
+RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, const RowQueue& queue,
+                            std::int64_t classes, const CallOptions& call);
+
 inline double scale_of(GradScale scale, const ProcessGroup* group) noexcept {
   return scale == GradScale::for_mean_reducer && group != nullptr ? group->size() : 1.0;
 }
-
-/// @throws Error invalid_argument: classes, temperature, a reduction that is for focal losses.
-void check_ranking_options(std::string_view loss, std::int64_t classes, double temperature,
-                           Reduction reduction);
 
 struct BatchRules {
   std::string_view loss{};  ///< The name of the loss, for errors.
   std::string options{};    ///< What all ranks must have alike, in words.
   std::int64_t classes = 1;
   std::int64_t ignore_index = 0;
+  bool needs_all = false;   ///< Every rank needs the rows of all.
+  bool uses_iid = false;    ///< Otherwise all rows are.
+  bool any_target = false;  ///< Targets outside of the classes are rows of none.
 };
 
 /// By what the loss of each valid class counts.
 double class_weight(Reduction reduction, std::span<const std::uint8_t> valid) noexcept;
 
-/// What the two batches below share: rows that count, by class, and the way back to this rank's
-/// logits.
-class RankingRows {
+/// The pool of one call: rows that are not ignored, of this call and behind them of the queue, and
+/// what of them was drawn if there are too many.
+///
+/// Either every rank has all of it, the same rows in the same order, because the loss needs that or
+/// it is small; or every rank has its own rows, and sums over the ranks say the rest. Losses add up
+/// over rows() and the ranks, and need not know which it is.
+class GlobalBatch {
  public:
+  /// Collective. @throws Error: this rank's own mistake, or mismatch for that of another.
+  GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
+              RowQueue& queue, const CallOptions& call);
+
   int rank() const noexcept { return group_ == nullptr ? 0 : group_->rank(); }
   int ranks() const noexcept { return group_ == nullptr ? 1 : group_->size(); }
+  bool in_float() const noexcept { return dtype_ != DType::f64; }  ///< Scores are floats or less.
+
   std::size_t rows() const noexcept { return targets_.size(); }
   /// Of one class, by row.
   std::span<const double> scores(std::size_t class_index) const noexcept {
@@ -59,78 +73,75 @@ class RankingRows {
     return classes_ == 1 ? targets_[row] != 0
                          : targets_[row] == static_cast<std::int64_t>(class_index);
   }
-  /// Which rows of this rank's batch count.
-  std::span<const std::uint32_t> own_rows() const noexcept { return own_rows_; }
-  /// The gradient [N_r, C] in the logits' dtype: columns by class, by own_rows(); others are 0.
-  Tensor gradient(std::span<const double> columns) const;
-  double scale_of(GradScale scale) const noexcept { return losses::scale_of(scale, group_); }
+  bool is_iid(std::size_t row) const noexcept { return iid_[row] != 0; }
+  bool is_live(std::size_t row) const noexcept { return row < live_; }  ///< Not of the queue.
+  /// 1 where a row is positive for the class.
+  std::vector<std::uint8_t> positives(std::size_t class_index) const;
 
- protected:
-  RankingRows(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
-              const CallOptions& call);
+  /// Rows [first_own, first_own + own) are those of this rank in this call.
+  std::size_t first_own() const noexcept { return first_own_; }
+  std::size_t own() const noexcept { return own_rows_.size(); }
+  bool is_own(std::size_t row) const noexcept { return row - first_own_ < own(); }
+  /// The gradient [N_r, C] in the logits' dtype, of columns [C, own()]; other rows get 0.
+  Tensor gradient(std::span<const double> columns) const;
+  double scale_of(GradScale scale) const noexcept;
+
+  /// Rows of all ranks: all of them, those that are iid, those of this call.
+  struct Count {
+    std::int64_t rows = 0, iid = 0, live = 0;
+  };
+  Count total() const noexcept;
+  Count total_positive(std::size_t class_index) const noexcept {
+    return counts_[classes_ == 1 ? 1 : class_index];
+  }
+
+  /// Collective unless every rank has all: sums over the ranks, in place.
+  void add_up(std::span<std::int64_t> counts) const;
+  void add_up(std::span<double> sums) const;
+  /// Collective unless every rank has all: every rank's numbers [n, width] behind one another, and
+  /// at which of them this rank's begin.
+  std::pair<std::vector<double>, std::size_t> gather(std::vector<double> mine,
+                                                     std::size_t width) const;
+  /// Collective: every rank's share, one behind the other: mine is `counts[rank()]` items of
+  /// `width` numbers.
+  std::vector<double> gather_shares(std::span<const double> mine, std::size_t width,
+                                    std::span<const std::int64_t> counts) const;
+
+  /// The call has succeeded: the queue takes its rows.
+  void keep() noexcept;
+
+ private:
+  /// Rows that are not ignored, those of this call first.
+  struct Chosen {
+    std::vector<std::uint32_t> rows;    // Where they are in the source.
+    std::vector<std::int64_t> numbers;  // As the queue numbers them.
+  };
+  struct Source;
+  Source collect(const RankingBatch& batch, const BatchRules& rules);
+  Chosen choose(const Source& source, const BatchRules& rules);
+  void count(const Source& source, const Chosen& chosen, bool and_enqueued);
+  void draw(const Source& source, Chosen& chosen);
+  void take(const Source& source, const Chosen& chosen);
+  void remember(const RankingBatch& batch, const BatchRules& rules);
+  std::size_t kind_of(std::int64_t target) const noexcept;
 
   ProcessGroup* group_;
+  RowQueue& queue_;
   CallOptions call_;  // Without the name, which is only lent.
   Shape shape_;
   DType dtype_;
   std::int64_t classes_;
+  bool training_;
+  bool has_all_ = true;
   std::vector<double> scores_;  // [C, rows]
   std::vector<std::int64_t> targets_;
-  std::vector<std::uint32_t> own_rows_;
-};
-
-/// The rows of all ranks that count, in the order of the ranks; the same on every rank.
-class GlobalBatch : public RankingRows {
- public:
-  /// Collective. @throws Error: this rank's own mistake, or mismatch for that of another.
-  GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
-              const CallOptions& call);
-
-  /// 1 where a row is positive for the class.
-  std::vector<std::uint8_t> positives(std::size_t class_index) const;
-  /// This rank's rows are [first_own, first_own + own_rows().size()).
-  std::size_t first_own() const noexcept { return first_own_; }
-
-  /// Every rank's share, one behind the other: mine is `counts[rank()]` items of `width` numbers.
-  std::vector<double> gather_shares(std::span<const double> mine, std::size_t width,
-                                    std::span<const std::int64_t> counts) const;
-
- private:
+  std::vector<std::uint8_t> iid_;
+  std::size_t live_ = 0;
   std::size_t first_own_ = 0;
-};
-
-/// The rows of this rank that count, for losses that need only sums over the others; and how many
-/// there are on all ranks together.
-class LocalBatch : public RankingRows {
- public:
-  /// Collective, as GlobalBatch.
-  LocalBatch(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
-             const CallOptions& call);
-
-  std::int64_t total() const noexcept { return totals_[0]; }
-  std::int64_t total_positive(std::size_t class_index) const noexcept {
-    return totals_[1 + class_index];
-  }
-  bool is_iid(std::size_t row) const noexcept { return iid_.empty() || iid_[row] != 0; }
-  /// Rows of all ranks that are iid, and those of them that are positive for a class.
-  std::int64_t total_iid() const noexcept {
-    return totals_[1 + static_cast<std::size_t>(classes_)];
-  }
-  std::int64_t total_iid_positive(std::size_t class_index) const noexcept {
-    return totals_[2 + static_cast<std::size_t>(classes_) + class_index];
-  }
-  bool in_float() const noexcept { return dtype_ != DType::f64; }  ///< Scores are floats or less.
-
-  /// Collective: sums over the ranks, in place.
-  void add_up(std::span<std::int64_t> counts) const;
-  void add_up(std::span<double> sums) const;
-  /// Collective: every rank's numbers [n, width] behind one another, and where this rank's begin.
-  std::pair<std::vector<double>, std::size_t> gather(std::span<const double> mine,
-                                                     std::size_t width) const;
-
- private:
-  std::vector<std::uint8_t> iid_;     // Empty: all are.
-  std::vector<std::int64_t> totals_;  // Rows, positives of each class; the same of iid rows.
+  std::vector<std::uint32_t> own_rows_;  // Which rows of the batch they are.
+  std::vector<Count> counts_;            // Of all ranks, by kind_of().
+  std::vector<std::int64_t> enqueued_;   // Rows that every rank brings to the queue.
+  RowQueue::Rows fresh_;                 // Those of this rank; the last ones.
 };
 
 }  // namespace tutti::internal::losses

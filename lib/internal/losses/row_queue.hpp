@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/losses/ranking_loss.hpp>
+
+namespace tutti::internal::losses {
+
+/// What a ranking loss remembers between calls: the last rows of all ranks. Of these a rank keeps
+/// its own, and which others have the rest.
+///
+/// Rows are numbered in the order in which they came, over all ranks and calls, so that a row has
+/// the same number for any split.
+class RowQueue {
+ public:
+  struct Rows {
+    std::vector<double> scores{};  ///< [n, C]
+    std::vector<std::int64_t> targets{};
+    std::vector<std::uint8_t> iid{};
+    std::size_t size() const noexcept { return targets.size(); }
+  };
+  /// Rows that came from one rank in one call.
+  struct Segment {
+    std::int64_t first = 0;
+    std::int64_t count = 0;
+    int rank = 0;
+  };
+
+  RowQueue(std::int64_t classes, const tutti::losses::PoolOptions& options) noexcept
+      : classes_(classes), options_(options) {}
+
+  const tutti::losses::PoolOptions& options() const noexcept { return options_; }
+  std::int64_t calls() const noexcept { return calls_; }  ///< In training.
+  std::int64_t next() const noexcept { return next_; }    ///< The number of the next row.
+  std::int64_t size() const noexcept;                     ///< Of all ranks.
+  std::int64_t size_of(int rank) const noexcept;
+  std::span<const Segment> segments() const noexcept { return segments_; }
+  const Rows& own() const noexcept { return own_; }  ///< In the order of their numbers.
+
+  /// In words, what has to be the same on all ranks; empty when nothing depends on it.
+  std::string state() const;
+  /// @throws Error invalid_argument when rows are kept as another rank, or as one of other ranks.
+  void check_world(int rank, int ranks) const;
+
+  /// Makes room, so that enqueue() cannot fail.
+  void reserve(std::size_t rows, int ranks);
+  /// A call has ended: rank r brought counts[r] rows. mine: the last ones of this rank, at least as
+  /// many as will be kept.
+  void enqueue(int rank, std::span<const std::int64_t> counts, const Rows& mine) noexcept;
+  void reset() noexcept;
+
+  /// `all`: the rows of every rank, in the order of their numbers.
+  std::string save(const Rows& all, double temperature) const;
+  /// What `state` holds, as one of `ranks` ranks; returns the temperature.
+  /// @throws Error invalid_argument, without any change.
+  double load(std::string_view state, int rank, int ranks);
+
+ private:
+  std::int64_t classes_;
+  tutti::losses::PoolOptions options_;
+  std::int64_t calls_ = 0;
+  std::int64_t next_ = 0;
+  std::uint64_t loaded_ = 0;  // The digest of what was loaded.
+  int rank_ = 0;              // Who enqueued, of how many.
+  int ranks_ = 1;
+  std::vector<Segment> segments_;
+  Rows own_;
+};
+
+}  // namespace tutti::internal::losses

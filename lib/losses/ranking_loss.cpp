@@ -1,0 +1,83 @@
+#include <tutti/losses/ranking_loss.hpp>
+
+#include <cmath>
+
+#include "internal/fail.hpp"
+#include "internal/losses/global_batch.hpp"
+#include "internal/losses/row_queue.hpp"
+
+namespace tutti {
+namespace [[gnu::visibility("default")]] losses {
+namespace {
+
+using internal::failf;
+using internal::losses::RowQueue;
+
+void check_temperature(std::string_view loss, double temperature) {
+  if (!(temperature > 0) || !std::isfinite(temperature))
+    failf(Errc::invalid_argument, "{}: temperature is {}; it must be above 0", loss, temperature);
+}
+
+/// A queue is host memory that a call must be able to get.
+void check_pool(std::string_view loss, const PoolOptions& pool) {
+  if (pool.queue < 0 || pool.queue > UINT32_MAX)
+    failf(Errc::invalid_argument, "{}: queue is {}; it must be 0 to {} rows", loss, pool.queue,
+          UINT32_MAX);
+  if (pool.max_rows < 0)
+    failf(Errc::invalid_argument, "{}: max_rows is {}; it must be 0 (all) or more", loss,
+          pool.max_rows);
+}
+
+}  // namespace
+
+RankingLoss::RankingLoss(std::string_view name, std::int64_t classes, double temperature,
+                         Reduction reduction, const PoolOptions& pool)
+    : name_(name), classes_(classes), temperature_(temperature) {
+  if (classes <= 0)
+    failf(Errc::invalid_argument, "{}: classes is {}; there has to be one at least", name, classes);
+  check_temperature(name, temperature);
+  if (reduction == Reduction::mean_positive)
+    failf(Errc::invalid_argument, "{}: mean_positive is a reduction of focal losses", name);
+  check_pool(name, pool);
+  queue_ = std::make_unique<RowQueue>(classes, pool);
+}
+
+RankingLoss::RankingLoss(RankingLoss&&) noexcept = default;
+RankingLoss& RankingLoss::operator=(RankingLoss&&) noexcept = default;
+RankingLoss::~RankingLoss() = default;
+
+LossResult RankingLoss::operator()(ProcessGroup* group, const RankingBatch& batch,
+                                   const CallOptions& call) {
+  return compute(group_of(group), batch, call);
+}
+
+ProcessGroup* RankingLoss::group_of(ProcessGroup* group) const noexcept {
+  return queue_->options().gather ? group : nullptr;
+}
+
+void RankingLoss::set_temperature(double temperature) {
+  check_temperature(name_, temperature);
+  temperature_ = temperature;
+}
+
+std::int64_t RankingLoss::queued() const noexcept {
+  return queue_->size();
+}
+
+void RankingLoss::reset_queue() noexcept {
+  queue_->reset();
+}
+
+std::string RankingLoss::save(ProcessGroup* group, const CallOptions& call) const {
+  const auto all = internal::losses::gather_queue(group_of(group), name_, *queue_, classes_, call);
+  return queue_->save(all, temperature_);
+}
+
+void RankingLoss::load(ProcessGroup* group, std::string_view state) {
+  group = group_of(group);
+  temperature_ = queue_->load(state, group == nullptr ? 0 : group->rank(),
+                              group == nullptr ? 1 : group->size());
+}
+
+}  // namespace losses
+}  // namespace tutti
