@@ -1,29 +1,20 @@
 #include "internal/losses/order_statistics.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
+#include <functional>
+
+#include "internal/losses/radix_sort.hpp"
 
 namespace tutti::internal::losses {
 namespace {
 
-/// A number in the order of the scores: the sign turned, and of negative ones all other bits too.
 std::uint64_t key_of(double score, int bytes) {
-  if (bytes == 4) {
-    const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(score));
-    return (bits >> 31) != 0 ? static_cast<std::uint32_t>(~bits) : bits | 0x80000000U;
-  }
-  const auto bits = std::bit_cast<std::uint64_t>(score);
-  return (bits >> 63) != 0 ? ~bits : bits | std::uint64_t{1} << 63;
+  return bytes == 4 ? ordered_key(static_cast<float>(score)) : ordered_key(score);
 }
-
-double score_of(std::uint64_t key, int bytes) {
-  if (bytes == 4) {
-    const auto bits = static_cast<std::uint32_t>(key);
-    return std::bit_cast<float>((bits >> 31) != 0 ? bits & 0x7fffffffU
-                                                  : static_cast<std::uint32_t>(~bits));
-  }
-  return std::bit_cast<double>((key >> 63) != 0 ? key & ~(std::uint64_t{1} << 63) : ~key);
+double score_with(std::uint64_t key, int bytes) {
+  return bytes == 4 ? static_cast<double>(score_of(static_cast<std::uint32_t>(key)))
+                    : score_of(key);
 }
 
 /// What is known of one order statistic.
@@ -79,8 +70,9 @@ std::vector<std::vector<double>> order_statistics(std::span<const Select> lists,
   for (std::size_t i = 0; i < lists.size(); ++i) {
     for (const auto place : lists[i].places) searches.push_back({i, 0, place});
     if (lists[i].places.empty()) continue;
+    keys[i].reserve(lists[i].scores.size());
     for (const double score : lists[i].scores) keys[i].push_back(key_of(score, bytes));
-    std::sort(keys[i].begin(), keys[i].end());
+    radix_sort(keys[i], std::identity());
   }
   std::vector<std::int64_t> counts(searches.size() * bins);
   for (int left = bytes - 1; left >= 0 && !searches.empty(); --left) {
@@ -108,7 +100,8 @@ std::vector<std::vector<double>> order_statistics(std::span<const Select> lists,
     }
   }
   std::vector<std::vector<double>> found(lists.size());
-  for (const auto& search : searches) found[search.list].push_back(score_of(search.prefix, bytes));
+  for (const auto& search : searches)
+    found[search.list].push_back(score_with(search.prefix, bytes));
   return found;
 }
 

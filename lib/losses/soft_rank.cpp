@@ -7,6 +7,7 @@
 #include <limits>
 #include <numbers>
 
+#include "internal/losses/radix_sort.hpp"
 #include "internal/losses/soft_rank_kernels.hpp"
 
 namespace tutti::internal::losses {
@@ -115,28 +116,42 @@ const Self& own_slope() {
 
 }  // namespace
 
-SoftRank::SoftRank(std::span<const double> scores, std::span<const std::uint8_t> positive,
-                   double temperature, Engine engine)
-    : temperature_(temperature), engine_(engine), sorted_(scores.size()), order_(scores.size()) {
+template <typename Score>
+void SoftRank::sort_as(std::span<const double> scores) {
   struct Item {
-    double score;
+    decltype(ordered_key(Score{})) key;
     std::uint32_t row;
   };
   std::vector<Item> items(scores.size());
-  for (std::size_t i = 0; i < items.size(); ++i)
-    items[i] = {scores[i], static_cast<std::uint32_t>(i)};
-  std::sort(items.begin(), items.end(), [](const Item& x, const Item& y) {
-    return x.score != y.score ? x.score < y.score : x.row < y.row;
-  });
+  for (std::size_t i = 0; i < items.size(); ++i)  // -0 + 0 is 0: they are the same score.
+    items[i] = {ordered_key(static_cast<Score>(scores[i]) + Score{0}),
+                static_cast<std::uint32_t>(i)};
+  radix_sort(items, [](const Item& item) { return item.key; });
   for (std::size_t i = 0; i < items.size(); ++i) {
-    sorted_[i] = items[i].score;
+    sorted_[i] = static_cast<double>(score_of(items[i].key));
     order_[i] = items[i].row;
-    if (positive[items[i].row] == 0) continue;
-    anchors_.push_back(items[i].score);
+  }
+}
+
+SoftRank::SoftRank(std::span<const double> scores, std::span<const std::uint8_t> positive,
+                   double temperature, Engine engine)
+    : temperature_(temperature), engine_(engine), sorted_(scores.size()), order_(scores.size()) {
+  const bool floats = std::ranges::all_of(
+      scores, [](double score) { return static_cast<double>(static_cast<float>(score)) == score; });
+  if (floats)
+    sort_as<float>(scores);  // Half the bytes to sort by.
+  else
+    sort_as<double>(scores);
+  const auto count = positive.size() - static_cast<std::size_t>(std::ranges::count(positive, 0));
+  anchors_.reserve(count);
+  anchor_at_.reserve(count);
+  for (std::size_t i = 0; i < sorted_.size(); ++i) {
+    if (positive[order_[i]] == 0) continue;
+    anchors_.push_back(sorted_[i]);
     anchor_at_.push_back(static_cast<std::uint32_t>(i));
   }
   reach_ = temperature *
-           std::log(static_cast<double>(std::max<std::size_t>(items.size(), 1)) / neglected);
+           std::log(static_cast<double>(std::max<std::size_t>(sorted_.size(), 1)) / neglected);
   choose();
 }
 

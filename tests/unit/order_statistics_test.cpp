@@ -9,6 +9,8 @@
 
 #include <gtest/gtest.h>
 
+#include "internal/losses/radix_sort.hpp"
+
 namespace tutti::internal::losses {
 namespace {
 
@@ -44,17 +46,62 @@ std::vector<double> of_ranks(const std::vector<std::vector<double>>& parts,
   return found;
 }
 
+template <typename Score>
+void expect_ordered_keys() {
+  using Limits = std::numeric_limits<Score>;
+  const std::vector<Score> ascending{Limits::lowest(),      Score{-1},     -Limits::min(),
+                                     -Limits::denorm_min(), Score{-0.0},   Score{0},
+                                     Limits::denorm_min(),  Limits::min(), Score{1},
+                                     Limits::max()};
+  for (std::size_t i = 0; i < ascending.size(); ++i) {
+    const auto back = score_of(ordered_key(ascending[i]));
+    EXPECT_EQ(back, ascending[i]);
+    EXPECT_EQ(std::signbit(back), std::signbit(ascending[i]));
+    if (i > 0) {
+      EXPECT_LT(ordered_key(ascending[i - 1]), ordered_key(ascending[i]));
+    }
+  }
+}
+
+TEST(OrderedKey, HasTheOrderOfTheScoresAndGivesThemBack) {
+  expect_ordered_keys<float>();
+  expect_ordered_keys<double>();
+}
+
+TEST(RadixSort, SortsAndKeepsTheOrderOfEqualKeys) {
+  std::mt19937_64 random(5);
+  struct Item {
+    std::uint64_t key;
+    std::size_t index;
+  };
+  for (const std::size_t count : {0U, 1U, 2U, 300U, 5000U})
+    for (const std::uint64_t mask : {std::uint64_t{0}, std::uint64_t{0xff},
+                                     std::uint64_t{0x3f000000000000f0}, ~std::uint64_t{0}}) {
+      std::vector<Item> items(count);
+      for (std::size_t i = 0; i < count; ++i) items[i] = {random() & mask, i};
+      auto want = items;
+      std::ranges::stable_sort(want, {}, &Item::key);
+      radix_sort(items, [](const Item& item) { return item.key; });
+      for (std::size_t i = 0; i < count; ++i) {
+        ASSERT_EQ(items[i].key, want[i].key) << count << " items, mask " << mask;
+        ASSERT_EQ(items[i].index, want[i].index) << count << " items, mask " << mask;
+      }
+    }
+}
+
 TEST(OrderStatistics, AreThoseOfTheSortedList) {
   std::mt19937_64 random(3);
   std::normal_distribution<float> normal;
   for (const int bytes : {4, 8})
-    for (const std::size_t count : {1U, 2U, 7U, 1000U}) {
+    for (const std::size_t count : {1U, 2U, 7U, 1000U, 100'000U}) {
       std::vector<std::vector<double>> parts(3);
       std::vector<double> all;
       for (std::size_t i = 0; i < count; ++i) {
         // Ties, both signs, tiny and huge.
         double score = i % 3 == 0 ? std::round(normal(random) * 4) / 4 : normal(random);
         if (i % 17 == 3) score = std::numeric_limits<float>::denorm_min();
+        if (i % 17 == 4) score = -3 * static_cast<double>(std::numeric_limits<float>::denorm_min());
+        if (i % 23 == 6) score = i % 2 == 0 ? 0.0 : -0.0;
         if (i % 19 == 5) score = -static_cast<double>(std::numeric_limits<float>::max());
         if (bytes == 8 && i % 3 == 1) score *= 1 + 1e-12;
         all.push_back(score);
@@ -70,6 +117,18 @@ TEST(OrderStatistics, AreThoseOfTheSortedList) {
       for (std::size_t i = 0; i < places.size(); ++i)
         EXPECT_EQ(found[i], all[static_cast<std::size_t>(places[i])]) << places[i];
     }
+}
+
+TEST(OrderStatistics, MinusZeroIsBelowZeroAndTiesAreOneScore) {
+  for (const int bytes : {4, 8}) {
+    const auto found =
+        of_ranks({{0.0, -0.0, 3.0}, {-0.0, 0.0, 3.0, 3.0}}, {0, 1, 2, 3, 4, 5, 6}, bytes);
+    for (const std::size_t i : {0U, 1U, 2U, 3U}) {
+      EXPECT_EQ(found[i], 0);
+      EXPECT_EQ(std::signbit(found[i]), i < 2) << i;
+    }
+    for (const std::size_t i : {4U, 5U, 6U}) EXPECT_EQ(found[i], 3);
+  }
 }
 
 TEST(OrderStatistics, NoPlacesAreNoRounds) {

@@ -149,6 +149,39 @@ TEST(SoftRank, TiesAreHalfARank) {
   EXPECT_NEAR(sums[0].a, 1 + 499 * 0.5, 1e-9);
 }
 
+TEST(SoftRank, MinusZeroIsATieOfZero) {
+  Pool pool;
+  for (std::size_t i = 0; i < 300; ++i) {
+    pool.scores.push_back(i % 2 == 0 ? -0.0 : 0.0);
+    pool.positive.push_back(i % 3 == 0 ? 1 : 0);
+  }
+  for (const double other : {0.5, 0.1}) {  // A float, and not.
+    pool.scores[7] = other;
+    const SoftRank ranks(pool.scores, pool.positive, 0.01);
+    for (std::size_t k = 0; k < ranks.anchors(); ++k) EXPECT_EQ(ranks.row(k), 3 * k);
+    expect_exact(pool, 0.01);
+  }
+}
+
+// Floats are sorted by fewer bytes than doubles.
+TEST(SoftRank, AnchorsAreInTheOrderOfScoresAndThenOfRows) {
+  Pool pool = normal(2000, 700);
+  pool.scores[0] = 1e300;  // Beyond floats.
+  pool.scores[1] = 1e-310;
+  for (std::size_t i = 2; i < 600; ++i) pool.scores[i] = std::round(pool.scores[i] * 16) / 16;
+  for (const bool floats : {false, true}) {
+    if (floats)
+      for (auto& score : pool.scores) score = std::clamp<float>(static_cast<float>(score), -9, 9);
+    const SoftRank ranks(pool.scores, pool.positive, 0.01);
+    std::vector<std::uint32_t> want;
+    for (std::uint32_t i = 0; i < pool.scores.size(); ++i)
+      if (pool.positive[i] != 0) want.push_back(i);
+    std::ranges::stable_sort(want, {}, [&](std::uint32_t row) { return pool.scores[row]; });
+    ASSERT_EQ(ranks.anchors(), want.size());
+    for (std::size_t k = 0; k < want.size(); ++k) EXPECT_EQ(ranks.row(k), want[k]);
+  }
+}
+
 // Cells are two temperatures wide, and windows 32 to 46.
 TEST(SoftRank, ClustersAtTheEdgeOfACellOrAWindowAreRight) {
   for (const double distance : {1.0, 2.0, 4.0, 32.0, 36.0, 38.68, 46.0, 64.0})

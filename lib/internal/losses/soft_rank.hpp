@@ -62,6 +62,8 @@ class SoftRank {
   std::uint64_t evaluations() const noexcept;
 
  private:
+  template <typename Score>
+  void sort_as(std::span<const double> scores);
   struct Cell {
     std::int64_t index = 0;
     double begin = 0;                               // Its lower end.

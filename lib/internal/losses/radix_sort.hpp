@@ -1,0 +1,59 @@
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+// Sorting scores in linear time, by the bytes of their bits.
+
+namespace tutti::internal::losses {
+
+/// A number in the order of the scores: the sign turned, and of negative ones all other bits too.
+/// -0 comes right before 0.
+inline std::uint32_t ordered_key(float score) noexcept {
+  const auto bits = std::bit_cast<std::uint32_t>(score);
+  return bits ^ ((bits >> 31) != 0 ? ~std::uint32_t{0} : std::uint32_t{1} << 31);
+}
+inline std::uint64_t ordered_key(double score) noexcept {
+  const auto bits = std::bit_cast<std::uint64_t>(score);
+  return bits ^ ((bits >> 63) != 0 ? ~std::uint64_t{0} : std::uint64_t{1} << 63);
+}
+/// And back.
+inline float score_of(std::uint32_t key) noexcept {
+  return std::bit_cast<float>(key ^
+                              ((key >> 31) == 0 ? ~std::uint32_t{0} : std::uint32_t{1} << 31));
+}
+inline double score_of(std::uint64_t key) noexcept {
+  return std::bit_cast<double>(key ^
+                               ((key >> 63) == 0 ? ~std::uint64_t{0} : std::uint64_t{1} << 63));
+}
+
+/// Sorts by key_of(item), an unsigned integer; equal keys keep their order. A sweep per byte, from
+/// the lowest, and none for a byte that all keys share.
+template <typename Item, typename KeyOf>
+void radix_sort(std::vector<Item>& items, const KeyOf& key_of) {
+  using Key = decltype(key_of(items.front()));
+  const auto byte = [&](const Item& item, std::size_t b) {
+    return static_cast<std::size_t>(key_of(item) >> (8 * b) & 0xff);
+  };
+  std::array<std::array<std::size_t, 256>, sizeof(Key)> counts{};
+  for (const auto& item : items)
+    for (std::size_t b = 0; b < sizeof(Key); ++b) ++counts[b][byte(item, b)];
+  std::vector<Item> sorted(items.size());
+  for (std::size_t b = 0; b < sizeof(Key) && !items.empty(); ++b) {
+    auto& count = counts[b];
+    if (count[byte(items.front(), b)] == items.size()) continue;
+    std::size_t next = 0;
+    for (auto& n : count) {
+      const auto here = next;
+      next += n;
+      n = here;
+    }
+    for (const auto& item : items) sorted[count[byte(item, b)]++] = item;
+    items.swap(sorted);
+  }
+}
+
+}  // namespace tutti::internal::losses
