@@ -17,6 +17,7 @@
 #include <tutti/half.hpp>
 #include <tutti/init.hpp>
 #include <tutti/log.hpp>
+#include <tutti/losses/cross_entropy.hpp>
 #include <tutti/losses/focal.hpp>
 #include <tutti/losses/loss.hpp>
 #include <tutti/losses/p_auc_at_budget.hpp>

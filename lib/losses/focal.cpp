@@ -2,68 +2,25 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
-#include <optional>
-#include <utility>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "internal/losses/elements.hpp"
-#include "internal/losses/global_batch.hpp"
+#include "internal/losses/summed_loss.hpp"
 
 namespace tutti {
 namespace losses {
 namespace {
 
 using internal::failf;
-
-/// Of this rank: the loss and the gradient of each element, before any reduction.
-struct Parts {
-  std::vector<double> each;
-  std::vector<double> grad;
-  double counted = 0;
-  double positive = 0;
-};
+using internal::losses::sum_loss;
+using internal::losses::SummedParts;
 
 void check_gamma(std::string_view loss, double gamma) {
   if (!(gamma >= 0) || !std::isfinite(gamma))
     failf(Errc::invalid_argument, "{}: gamma is {}; it must be 0 or more", loss, gamma);
-}
-
-/// Collective: adds up what all ranks have and scales this rank's gradient.
-template <typename Make>
-LossResult reduce(ProcessGroup* group, std::string_view loss, const std::string& options,
-                  Reduction reduction, GradScale scale, const ConstTensorView& logits,
-                  const CallOptions& call, const Make& make) {
-  Parts parts;
-  std::optional<Error> refused;
-  try {
-    parts = make();
-  } catch (const Error& error) {
-    refused = error;
-  }
-  const double mine[] = {std::accumulate(parts.each.begin(), parts.each.end(), 0.0), parts.counted,
-                         parts.positive};
-  const auto sums = internal::losses::sums_over_ranks(group, loss, options, refused, mine, call);
-  const double divisor = reduction == Reduction::mean            ? std::max(1.0, sums[1])
-                         : reduction == Reduction::mean_positive ? std::max(1.0, sums[2])
-                                                                 : 1.0;
-  LossResult result;
-  result.loss = sums[0] / divisor;
-  result.grad = Tensor(host_memory(), logits.shape, logits.dtype);
-  const double factor = internal::losses::scale_of(scale, group) / divisor;
-  internal::losses::with_type(logits.dtype, [&]<typename T>(T) {
-    auto* out = static_cast<T*>(result.grad.data());
-    for (const double g : parts.grad) *out++ = internal::losses::from_double<T>(factor * g);
-  });
-  if (reduction == Reduction::none) result.each = std::move(parts.each);
-  return result;
-}
-
-/// log(1 + e^z).
-double softplus(double z) {
-  return std::max(z, 0.0) + std::log1p(std::exp(-std::abs(z)));
 }
 
 /// q^(gamma - 1) q_small, where q_small is of the order of q: 0 for q = 0, whatever gamma is.
@@ -86,7 +43,7 @@ LossResult SigmoidFocal::operator()(ProcessGroup* group, const ConstTensorView& 
   const auto words =
       fmt::format("alpha {}, gamma {}, reduction {}, scale {}, logits {}", o.alpha, o.gamma,
                   static_cast<int>(o.reduction), static_cast<int>(o.scale), name_of(logits.dtype));
-  return reduce(group, "sigmoid_focal", words, o.reduction, o.scale, logits, call, [&] {
+  return sum_loss(group, {"sigmoid_focal", words, o.reduction, o.scale}, logits, call, [&] {
     internal::losses::with_type(logits.dtype, [](auto) {});
     if (targets.dtype != logits.dtype || !(targets.shape == logits.shape))
       failf(Errc::invalid_argument, "targets are {} {}, logits {} {}; they must be alike",
@@ -96,19 +53,15 @@ LossResult SigmoidFocal::operator()(ProcessGroup* group, const ConstTensorView& 
     internal::losses::check_elements("targets", targets);
     const auto z = internal::losses::to_doubles(logits);
     const auto y = internal::losses::to_doubles(targets);
-    Parts parts;
-    parts.counted = static_cast<double>(z.size());
+    SummedParts parts;
+    parts.mean_by = static_cast<double>(z.size());
     for (std::size_t i = 0; i < z.size(); ++i) {
       if (y[i] < 0 || y[i] > 1)
         failf(Errc::invalid_argument, "target {} is {}; targets are 0 to 1", i, y[i]);
       parts.positive += y[i] > 0 ? 1 : 0;
-      const double e = std::exp(-std::abs(z[i]));
-      const double large = 1 / (1 + e);  // Of p and 1 - p, without cancellation.
-      const double small = e * large;
-      const double p = z[i] > 0 ? large : small;
-      const double not_p = z[i] > 0 ? small : large;
+      const auto [p, not_p] = internal::losses::yes_or_no(z[i]);
       const double q = p * (1 - y[i]) + not_p * y[i];  // 1 - p_t
-      const double ce = softplus(z[i]) - z[i] * y[i];
+      const double ce = internal::losses::softplus(z[i]) - z[i] * y[i];
       const double weight = o.alpha < 0 ? 1 : o.alpha * y[i] + (1 - o.alpha) * (1 - y[i]);
       const double power = std::pow(q, o.gamma);
       parts.each.push_back(weight * power * ce);
@@ -139,7 +92,7 @@ LossResult SoftmaxFocal::operator()(ProcessGroup* group, const ConstTensorView& 
       o.gamma, o.label_smoothing, o.background, o.ignore_index, static_cast<int>(o.reduction),
       static_cast<int>(o.scale), name_of(logits.dtype), fmt::join(logits.shape.row_dims(), ", "),
       o.alpha);
-  return reduce(group, "softmax_focal", words, o.reduction, o.scale, logits, call, [&] {
+  return sum_loss(group, {"softmax_focal", words, o.reduction, o.scale}, logits, call, [&] {
     internal::losses::with_type(logits.dtype, [](auto) {});
     const auto dims = logits.shape.dims();
     std::vector<std::int64_t> rest(dims.begin(), dims.end());
@@ -160,7 +113,7 @@ LossResult SoftmaxFocal::operator()(ProcessGroup* group, const ConstTensorView& 
     const auto rows = static_cast<std::size_t>(targets.shape.numel());
     // Behind the classes: the same place of consecutive classes is `stride` apart.
     const auto stride = z.empty() ? 1 : z.size() / (static_cast<std::size_t>(dims[0]) * classes);
-    Parts parts{.each = std::vector<double>(rows), .grad = std::vector<double>(z.size())};
+    SummedParts parts{.each = std::vector<double>(rows), .grad = std::vector<double>(z.size())};
     std::vector<double> p(classes);
     for (std::size_t i = 0; i < rows; ++i) {
       if (y[i] == o.ignore_index) continue;
@@ -168,7 +121,7 @@ LossResult SoftmaxFocal::operator()(ProcessGroup* group, const ConstTensorView& 
         failf(Errc::invalid_argument,
               "target {} is {}; there are classes 0 to {}, and {} to ignore", i, y[i], classes - 1,
               o.ignore_index);
-      parts.counted += 1;
+      parts.mean_by += 1;
       parts.positive += y[i] != o.background ? 1 : 0;
       const auto first = i / stride * classes * stride + i % stride;
       const auto at = [&](std::size_t c) { return first + c * stride; };

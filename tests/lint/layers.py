@@ -12,7 +12,8 @@ LAYERS = [
     "coalesce init row_layout",
     "gather",
     "autograd autograd_messages autograd_reduce autograd_root sync",
-    "losses/focal losses/loss losses/p_auc_at_budget losses/ranking_loss losses/recall_at_quantile losses/smooth_ap",
+    "losses/cross_entropy losses/focal losses/loss losses/p_auc_at_budget losses/ranking_loss losses/recall_at_quantile "
+    "losses/smooth_ap",
     "tutti",
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names.split()}

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/losses/loss.hpp>
+#include <tutti/process_group.hpp>
+
+// Losses whose rows or elements know nothing of each other: sums, of which each rank has its part.
+
+namespace tutti::internal::losses {
+
+/// log(1 + e^z).
+inline double softplus(double z) {
+  return std::max(z, 0.0) + std::log1p(std::exp(-std::abs(z)));
+}
+
+/// σ(z) and 1 - σ(z), neither by subtraction.
+struct YesNo {
+  double yes, no;
+};
+inline YesNo yes_or_no(double z) {
+  const double e = std::exp(-std::abs(z));
+  const double large = 1 / (1 + e);
+  const double small = e * large;
+  return z > 0 ? YesNo{large, small} : YesNo{small, large};
+}
+
+/// Of this rank: the loss and the gradient of each element, before any reduction.
+struct SummedParts {
+  std::vector<double> each;
+  std::vector<double> grad;
+  double mean_by = 0;   ///< What Reduction::mean divides by, once it is added up; not below 0.
+  double positive = 0;  ///< How many mean_positive counts.
+};
+
+struct SummedLoss {
+  std::string_view name{};
+  std::string options{};  ///< What all ranks must have alike, in words.
+  tutti::losses::Reduction reduction{};
+  tutti::losses::GradScale scale{};
+};
+
+/// Collective: adds up what all ranks have and scales this rank's gradient. What `parts` throws is
+/// an error on every rank. Where there is nothing to divide by, loss and gradient are 0.
+tutti::losses::LossResult sum_loss(ProcessGroup* group, const SummedLoss& loss,
+                                   const ConstTensorView& logits, const CallOptions& call,
+                                   const std::function<SummedParts()>& parts);
+
+}  // namespace tutti::internal::losses

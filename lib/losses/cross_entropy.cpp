@@ -1,0 +1,150 @@
+#include <tutti/losses/cross_entropy.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <span>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "internal/losses/elements.hpp"
+#include "internal/losses/summed_loss.hpp"
+
+namespace tutti {
+namespace losses {
+namespace {
+
+using internal::failf;
+using internal::losses::sum_loss;
+using internal::losses::SummedParts;
+using Options = CrossEntropyOptions;
+
+void check_weight(std::string_view what, double weight) {
+  if (!(weight >= 0) || !std::isfinite(weight))
+    failf(Errc::invalid_argument, "cross_entropy: {} is {}; it must be 0 or more", what, weight);
+}
+
+/// What is wrong with this rank's rows. @return its targets.
+std::span<const std::int64_t> check(const RankingBatch& batch, const Options& o) {
+  const auto& logits = batch.logits;
+  const auto& targets = batch.targets;
+  internal::losses::with_type(logits.dtype, [](auto) {});
+  const bool vector = o.classes == 1 && logits.shape.ndim() == 1;
+  if (!vector && (logits.shape.ndim() != 2 || logits.shape.dims()[1] != o.classes))
+    failf(Errc::invalid_argument, "logits are {}; they must be [N, {}]", to_string(logits.shape),
+          o.classes);
+  if (targets.dtype != DType::i64 || targets.shape.ndim() < 1 || targets.shape.ndim() > 2 ||
+      targets.shape.row_numel() != 1 || targets.shape.rows() != logits.shape.rows())
+    failf(Errc::invalid_argument, "targets are {} {}, logits {}; targets must be i64 [{}]",
+          name_of(targets.dtype), to_string(targets.shape), to_string(logits.shape),
+          logits.shape.rows());
+  internal::losses::check_elements("logits", logits);
+  internal::losses::check_elements("targets", targets);
+  const std::span all(static_cast<const std::int64_t*>(targets.data),
+                      static_cast<std::size_t>(targets.shape.rows()));
+  const std::int64_t last = std::max<std::int64_t>(o.classes - 1, 1);
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (all[i] != o.ignore_index && (all[i] < 0 || all[i] > last))
+      failf(Errc::invalid_argument, "targets[{}] is {}; targets are 0 to {}, or {} to ignore", i,
+            all[i], last, o.ignore_index);
+  return all;
+}
+
+/// One class: `z` [N].
+SummedParts binary(std::span<const double> z, std::span<const std::int64_t> targets,
+                   const Options& o) {
+  SummedParts parts{.each = std::vector<double>(z.size()), .grad = std::vector<double>(z.size())};
+  for (std::size_t i = 0; i < z.size(); ++i) {
+    if (targets[i] == o.ignore_index) continue;
+    parts.mean_by += 1;
+    const auto [p, not_p] = internal::losses::yes_or_no(z[i]);
+    const double share = o.label_smoothing / 2;
+    const double yes = o.pos_weight * (targets[i] != 0 ? 1 - share : share);
+    const double no = targets[i] != 0 ? share : 1 - share;
+    parts.each[i] = yes * internal::losses::softplus(-z[i]) + no * internal::losses::softplus(z[i]);
+    parts.grad[i] = no * p - yes * not_p;
+  }
+  return parts;
+}
+
+/// Several classes: `z` [N, C].
+SummedParts multi_class(std::span<const double> z, std::span<const std::int64_t> targets,
+                        const Options& o) {
+  const auto classes = static_cast<std::size_t>(o.classes);
+  const auto weight = o.weight.empty() ? std::vector<double>(classes, 1) : o.weight;
+  const double share = o.label_smoothing / static_cast<double>(classes);
+  const double all_weights = std::accumulate(weight.begin(), weight.end(), 0.0);
+  SummedParts parts{.each = std::vector<double>(targets.size()),
+                    .grad = std::vector<double>(z.size())};
+  std::vector<double> p(classes);
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    if (targets[i] == o.ignore_index) continue;
+    const auto row = z.subspan(i * classes, classes);
+    const auto own = static_cast<std::size_t>(targets[i]);
+    const double most = *std::ranges::max_element(row);
+    double sum = 0;
+    for (std::size_t c = 0; c < classes; ++c) sum += p[c] = std::exp(row[c] - most);
+    const double log_sum = most + std::log(sum);
+    double others = 0;  // 1 - p_y, as what the others have: p_y may be 1 but for rounding.
+    for (std::size_t c = 0; c < classes; ++c) {
+      p[c] /= sum;
+      if (c != own) others += p[c];
+    }
+    const double hard = (1 - o.label_smoothing) * weight[own];
+    parts.mean_by += weight[own];
+    parts.each[i] = hard * (log_sum - row[own]);
+    for (std::size_t c = 0; c < classes; ++c) {
+      parts.each[i] += share * weight[c] * (log_sum - row[c]);
+      parts.grad[i * classes + c] =
+          hard * (c == own ? -others : p[c]) + share * (all_weights * p[c] - weight[c]);
+    }
+  }
+  return parts;
+}
+
+}  // namespace
+
+CrossEntropy::CrossEntropy(const Options& options) : options_(options) {
+  const auto& o = options;
+  if (o.classes <= 0)
+    failf(Errc::invalid_argument, "cross_entropy: classes is {}; there has to be one at least",
+          o.classes);
+  if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1))
+    failf(Errc::invalid_argument, "cross_entropy: label_smoothing is {}; it must be 0 to 1",
+          o.label_smoothing);
+  if (o.reduction == Reduction::mean_positive)
+    failf(Errc::invalid_argument, "cross_entropy: mean_positive is a reduction of focal losses");
+  check_weight("pos_weight", o.pos_weight);
+  if (o.classes > 1 && o.pos_weight != 1)
+    failf(Errc::invalid_argument,
+          "cross_entropy: pos_weight is {} for {} classes; it is for one, weight for several",
+          o.pos_weight, o.classes);
+  if (o.weight.empty()) return;
+  if (o.classes == 1)
+    failf(Errc::invalid_argument,
+          "cross_entropy: weight is for several classes; pos_weight is for one");
+  if (std::ssize(o.weight) != o.classes)
+    failf(Errc::invalid_argument, "cross_entropy: there are {} weights for {} classes",
+          o.weight.size(), o.classes);
+  for (std::size_t c = 0; c < o.weight.size(); ++c)
+    check_weight(fmt::format("weight[{}]", c), o.weight[c]);
+}
+
+LossResult CrossEntropy::operator()(ProcessGroup* group, const RankingBatch& batch,
+                                    const CallOptions& call) const {
+  const auto& o = options_;
+  const auto words = fmt::format(
+      "classes {}, label_smoothing {}, pos_weight {}, ignore_index {}, reduction {}, scale {}, "
+      "logits {}, weight {}",
+      o.classes, o.label_smoothing, o.pos_weight, o.ignore_index, static_cast<int>(o.reduction),
+      static_cast<int>(o.scale), name_of(batch.logits.dtype), o.weight);
+  return sum_loss(group, {"cross_entropy", words, o.reduction, o.scale}, batch.logits, call, [&] {
+    const auto targets = check(batch, o);
+    const auto z = internal::losses::to_doubles(batch.logits);
+    return o.classes == 1 ? binary(z, targets, o) : multi_class(z, targets, o);
+  });
+}
+
+}  // namespace losses
+}  // namespace tutti
