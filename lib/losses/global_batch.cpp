@@ -284,6 +284,7 @@ std::size_t GlobalBatch::kind_of(std::int64_t target) const noexcept {
 GlobalBatch::Chosen GlobalBatch::choose(const Source& source, const BatchRules& rules) {
   Chosen chosen;
   const auto& options = queue_.options();
+  chosen.rows.reserve(source.rows());
   const auto add = [&](std::size_t row, std::int64_t number) {
     chosen.rows.push_back(static_cast<std::uint32_t>(row));
     if (options.max_rows > 0) chosen.numbers.push_back(number);
@@ -361,6 +362,8 @@ void GlobalBatch::take(const Source& source, const Chosen& chosen) {
   scores_ = columns_of(source.logits, static_cast<std::size_t>(classes_), chosen.rows);
   const auto& own =
       *std::ranges::find(source.blocks, rank(), [](const auto& block) { return block.rank; });
+  targets_.reserve(chosen.rows.size());
+  iid_.reserve(chosen.rows.size());
   for (std::size_t i = 0; i < chosen.rows.size(); ++i) {
     const auto row = chosen.rows[i];
     targets_.push_back(source.target(row));

@@ -115,24 +115,36 @@ QuantilePlace quantile_place(double q, std::int64_t n, bool in_float) {
 
 std::vector<std::vector<double>> quantiles_of(std::span<const Quantiles> lists, Interpolation how,
                                               bool in_float, const AddUp& add_up) {
+  // Every place is looked for once: the thresholds of a class often are the same ones.
   std::vector<Select> wanted;
-  for (const auto& list : lists) {
-    auto& select = wanted.emplace_back();
-    select.scores = list.scores;
-    for (const double q : list.q) {
-      const auto place = quantile_place(q, list.total, in_float);
-      select.places.push_back(place.low);
-      select.places.push_back(place.high);
+  struct Between {
+    std::size_t low, high;  // Where in the list's places they are.
+    double weight;
+  };
+  std::vector<std::vector<Between>> all(lists.size());
+  for (std::size_t i = 0; i < lists.size(); ++i) {
+    auto& places = wanted.emplace_back(Select{.scores = lists[i].scores}).places;
+    const auto index_of = [&places](std::int64_t place) {
+      const auto found = std::ranges::find(places, place);
+      if (found != places.end()) return static_cast<std::size_t>(found - places.begin());
+      places.push_back(place);
+      return places.size() - 1;
+    };
+    for (const double q : lists[i].q) {
+      auto place = quantile_place(q, lists[i].total, in_float);
+      if (how == Interpolation::nearest) place.weight = nearest_weight(place);
+      if (how == Interpolation::lower || place.weight == 0) place.high = place.low;
+      if (how == Interpolation::higher || place.weight == 1) place.low = place.high;
+      const auto low = index_of(place.low);
+      all[i].push_back({low, index_of(place.high), place.weight});
     }
   }
   const auto found = order_statistics(wanted, in_float ? 4 : 8, add_up);
   std::vector<std::vector<double>> values(lists.size());
   for (std::size_t i = 0; i < lists.size(); ++i)
-    for (std::size_t k = 0; k < lists[i].q.size(); ++k) {
-      const auto place = quantile_place(lists[i].q[k], lists[i].total, in_float);
-      const double weight = how == Interpolation::nearest ? nearest_weight(place) : place.weight;
-      values[i].push_back(interpolate(how, found[i][2 * k], found[i][2 * k + 1], weight, in_float));
-    }
+    for (const auto& between : all[i])
+      values[i].push_back(interpolate(how, found[i][between.low], found[i][between.high],
+                                      between.weight, in_float));
   return values;
 }
 

@@ -7,6 +7,7 @@
 
 #include "internal/fail.hpp"
 #include "internal/losses/global_batch.hpp"
+#include "internal/losses/parallel.hpp"
 #include "internal/losses/soft_rank.hpp"
 
 namespace tutti {
@@ -14,6 +15,7 @@ namespace [[gnu::visibility("default")]] losses {
 namespace {
 
 using internal::losses::GlobalBatch;
+using internal::losses::in_parallel;
 using internal::losses::SoftRank;
 
 /// Of one anchor, for the gradient: a = B / A^2, b = 1 / A, and what its own score adds, b E - a D.
@@ -76,7 +78,9 @@ LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
     }
     const auto [first, last] = share(soft, index, pool.rank(), size);
     std::vector<SoftRank::Sums> sums(last - first);
-    ranks[c].sums(first, sums);
+    in_parallel(options_.threads, sums.size(), [&, begin = first](std::size_t i, std::size_t j) {
+      soft.sums(begin + i, std::span(sums).subspan(i, j - i));
+    });
     for (const auto& s : sums) {
       const double b = 1 / s.a;
       const double a = s.b * b * b;
@@ -98,7 +102,7 @@ LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
   std::vector<SoftRank::Slopes> slopes(own);
   for (std::size_t c = 0; c < classes; ++c) {
     if (result.valid[c] == 0) continue;
-    auto& soft = ranks[c];
+    const auto& soft = ranks[c];
     const auto anchors = soft.anchors();
     std::vector<double> a(anchors);
     std::vector<double> b(anchors);
@@ -116,7 +120,9 @@ LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
     for (std::size_t k = 0; k < anchors; ++k) precision += a[k] / b[k];
     result.each[c] = 1 - precision / static_cast<double>(anchors);
     result.loss += weight * result.each[c];
-    soft.slopes(a, b, rows, slopes);
+    in_parallel(options_.threads, own, [&](std::size_t i, std::size_t j) {
+      soft.slopes(a, b, std::span(rows).subspan(i, j - i), std::span(slopes).subspan(i, j - i));
+    });
     const double scale =
         weight * pool.scale_of(options_.scale) / (static_cast<double>(anchors) * temperature);
     for (std::size_t i = 0; i < own; ++i)

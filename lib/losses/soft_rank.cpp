@@ -155,17 +155,18 @@ SoftRank::SoftRank(std::span<const double> scores, std::span<const std::uint8_t>
   choose();
 }
 
-/// Rows in the windows of all anchors.
-std::size_t SoftRank::windows() const {
-  std::size_t sum = 0;
+/// Fills work_; returns how many rows are in the windows of all anchors.
+std::uint64_t SoftRank::measure_windows() {
+  work_.reserve(anchors_.size() + 1);
+  work_.push_back(0);
   std::size_t first = 0;
   std::size_t last = 0;
   for (const double anchor : anchors_) {
     while (sorted_[first] < anchor - reach_) ++first;
     while (last < sorted_.size() && sorted_[last] <= anchor + reach_) ++last;
-    sum += last - first;
+    work_.push_back(work_.back() + (last - first));
   }
-  return sum;
+  return work_.back();
 }
 
 void SoftRank::choose() {
@@ -177,7 +178,10 @@ void SoftRank::choose() {
     if (automatic) engine_ = Engine::pairs;
     return;
   }
-  if (engine_ == Engine::windows) return;
+  if (engine_ == Engine::windows) {
+    measure_windows();
+    return;
+  }
   make_cells();
   if (!automatic) return;
   // Measured on x86-64 with AVX2: a matrix costs as much as 12 pairs, a row of a series as 2.
@@ -187,11 +191,13 @@ void SoftRank::choose() {
                         static_cast<double>(cell.near_last - cell.near_first) +
                     2.0 * static_cast<double>(cell.near_last - cell.near_first);
   const double by_cells = 12 * translations + 2 * (4 * m + 6 * p);
-  const double by_windows = 2 * static_cast<double>(windows()) * (1 + p / m);
+  const double by_windows = 2 * static_cast<double>(measure_windows()) * (1 + p / m);
   engine_ = by_cells < by_windows ? Engine::cells : Engine::windows;
   if (engine_ == Engine::windows) {
     cells_ = {};
     moments_ = {};
+  } else {
+    work_ = {};
   }
 }
 
@@ -199,7 +205,9 @@ std::pair<std::size_t, std::size_t> SoftRank::share(int rank, int ranks) const n
   const auto w = static_cast<std::size_t>(ranks);
   const auto r = static_cast<std::size_t>(rank);
   const auto begin = [&](std::size_t part) {
-    return anchors_.size() / w * part + std::min(part, anchors_.size() % w);
+    if (work_.empty()) return anchors_.size() / w * part + std::min(part, anchors_.size() % w);
+    const auto before = work_.back() / w * part + std::min<std::uint64_t>(part, work_.back() % w);
+    return static_cast<std::size_t>(std::ranges::lower_bound(work_, before) - work_.begin());
   };
   return {begin(r), begin(r + 1)};
 }

@@ -263,6 +263,18 @@ TEST(SmoothApAlone, TheGradientIsThatOfFiniteDifferences) {
   }
 }
 
+TEST(SmoothApAlone, NoNumberDependsOnTheThreads) {
+  const Rows rows = make_rows(reduced() ? 1000 : 9000, 3);
+  const auto batch = rows.part<double>(0, rows.count());
+  const auto want = SmoothAp({.classes = 3})(nullptr, batch.view(3));
+  for (const int threads : {2, 3, 7}) {
+    const auto got = SmoothAp({.classes = 3, .threads = threads})(nullptr, batch.view(3));
+    EXPECT_EQ(got.loss, want.loss);
+    EXPECT_EQ(values<double>(got.grad), values<double>(want.grad));
+    EXPECT_EQ(got.evaluations, want.evaluations);
+  }
+}
+
 TEST(SmoothApAlone, HalfTypesAndVectorsAreTaken) {
   const std::vector<float> logits{0.5F, 0.25F, -1, 2};
   const std::vector<std::int64_t> targets{1, 0, 1, 0};
@@ -280,6 +292,10 @@ TEST(SmoothApAlone, OptionsOutOfRangeAreRefused) {
   expect_error(Errc::invalid_argument, {"classes is 0"}, [] { SmoothAp({.classes = 0}); });
   for (const double bad : {0.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity()})
     expect_error(Errc::invalid_argument, {"temperature"}, [&] { SmoothAp({.temperature = bad}); });
+  expect_error(Errc::invalid_argument, {"threads is 0"}, [] { SmoothAp({.threads = 0}); });
+  expect_error(Errc::invalid_argument, {"queue is -1"}, [] { SmoothAp({.pool = {.queue = -1}}); });
+  expect_error(Errc::invalid_argument, {"max_rows is -1"},
+               [] { SmoothAp({.pool = {.max_rows = -1}}); });
   const std::vector<std::int32_t> targets{1};
   const std::vector<float> logits{1};
   expect_error(Errc::invalid_argument, {"targets are i32", "i64"}, [&] {

@@ -73,7 +73,7 @@ class SoftRank {
   };
   void make_cells();
   void choose();
-  std::size_t windows() const;
+  std::uint64_t measure_windows();
   double place(double score, const Cell& cell) const noexcept;
   void places(std::span<const double> scores, const Cell& cell, std::vector<double>& out) const;
   std::uint64_t sums_by_cells(std::size_t first, std::span<Sums> out) const;
@@ -91,6 +91,7 @@ class SoftRank {
   std::vector<std::uint32_t> order_;      // Row of each.
   std::vector<double> anchors_;           // Positive scores, ascending.
   std::vector<std::uint32_t> anchor_at_;  // Where in sorted_ each is.
+  std::vector<std::uint64_t> work_;       // Windows: rows in those of the anchors before.
   std::vector<Cell> cells_;
   std::vector<double> moments_;  // Per cell: of all rows, then of the anchors.
   alignas(std::atomic_ref<std::uint64_t>::required_alignment) mutable std::uint64_t evaluations_ =
