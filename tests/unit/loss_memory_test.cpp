@@ -1,0 +1,105 @@
+#include <sys/resource.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <new>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tutti/losses/p_auc_at_budget.hpp>
+#include <tutti/losses/smooth_ap.hpp>
+
+// A loss needs memory for the rows, not for pairs of them: each runs in a process that cannot get
+// more address space than so much.
+
+namespace tutti::test {
+namespace {
+
+using losses::PAucAtBudget;
+using losses::SmoothAp;
+
+constexpr std::size_t megabyte = std::size_t{1} << 20;
+
+/// From now on this process gets `bytes` more.
+void limit_memory(std::size_t bytes) {
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlim_t limit = pages * 4096 + bytes;
+  const rlimit both{limit, limit};
+  if (pages == 0 || setrlimit(RLIMIT_AS, &both) != 0) std::exit(3);
+}
+
+struct Rows {
+  std::vector<float> logits;
+  std::vector<std::int64_t> targets;
+
+  Rows(std::int64_t count, std::int64_t classes, std::int64_t positives) {
+    std::mt19937_64 random(5);
+    std::normal_distribution<float> score;
+    for (std::int64_t i = 0; i < count * classes; ++i) logits.push_back(score(random));
+    for (std::int64_t i = 0; i < count; ++i)
+      targets.push_back(classes > 1 ? i % classes : (i < positives ? 1 : 0));
+  }
+  losses::RankingBatch batch(std::int64_t classes) const {
+    return {{logits.data(), DType::f32, {std::ssize(targets), classes}}, targets};
+  }
+};
+
+/// The child's end: 0 when `loss` had enough with so much.
+template <typename Loss>
+void run(Loss loss, const losses::RankingBatch& batch, std::size_t bytes) {
+  limit_memory(bytes);
+  try {
+    std::exit(loss(nullptr, batch).loss > 0 ? 0 : 1);
+  } catch (const std::bad_alloc&) {
+  } catch (const Error&) {
+  }
+  std::exit(2);
+}
+
+class LossMemory : public testing::Test {
+  void SetUp() override {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    GTEST_SKIP() << "sanitizers need address space of their own";
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+    GTEST_SKIP() << "sanitizers need address space of their own";
+#endif
+#endif
+  }
+};
+
+using testing::ExitedWithCode;
+
+TEST_F(LossMemory, AMillionRowsNeedLessThan200Megabytes) {
+  const Rows rows(1'000'000, 1, 50'000);
+  EXPECT_EXIT(run(SmoothAp(), rows.batch(1), 200 * megabyte), ExitedWithCode(0), "");
+}
+
+// All pairs would be 1.3 GB.
+TEST_F(LossMemory, ThePairLoopKeepsNoPairs) {
+  const Rows rows(40'000, 1, 4'000);
+  EXPECT_EXIT(run(SmoothAp(), rows.batch(1), 24 * megabyte), ExitedWithCode(0), "");
+  const PAucAtBudget::Options pairs{.beta = 0.5,
+                                    .surrogate = PAucAtBudget::Options::Surrogate::pairwise};
+  EXPECT_EXIT(run(PAucAtBudget(pairs), rows.batch(1), 24 * megabyte), ExitedWithCode(0), "");
+}
+
+TEST_F(LossMemory, GrowsWithRowsTimesClasses) {
+  const Rows rows(50'000, 16, 0);
+  // 50,000 x 16 rows of classes: 160 bytes each.
+  EXPECT_EXIT(run(SmoothAp({.classes = 16}), rows.batch(16), 128 * megabyte), ExitedWithCode(0),
+              "");
+}
+
+// The limit is one: without it the tests above could not fail.
+TEST_F(LossMemory, TooLittleIsAnError) {
+  const Rows rows(1'000'000, 1, 50'000);
+  EXPECT_EXIT(run(SmoothAp(), rows.batch(1), 16 * megabyte), ExitedWithCode(2), "");
+}
+
+}  // namespace
+}  // namespace tutti::test
