@@ -65,10 +65,11 @@ std::int64_t RowQueue::size_of(int rank) const noexcept {
 }
 
 std::string RowQueue::state() const {
-  if (options_.queue == 0 && options_.max_rows == 0) return {};
-  return fmt::format(", queue {}, max_rows {}, seed {}, after {} calls and {} rows, {} queued{}",
-                     options_.queue, options_.max_rows, options_.seed, calls_, next_, size(),
-                     loaded_ == 0 ? "" : fmt::format(", loaded {:016x}", loaded_));
+  const std::string compat = options_.reference_compat ? ", reference_compat" : "";
+  if (options_.queue == 0 && options_.max_rows == 0) return compat;
+  return fmt::format("{}, queue {}, max_rows {}, seed {}, after {} calls and {} rows, {} queued{}",
+                     compat, options_.queue, options_.max_rows, options_.seed, calls_, next_,
+                     size(), loaded_ == 0 ? "" : fmt::format(", loaded {:016x}", loaded_));
 }
 
 void RowQueue::check_world(int rank, int ranks) const {
