@@ -10,8 +10,6 @@
 
 #include <fmt/format.h>
 
-#include <tutti/row_layout.hpp>
-
 #include "internal/fail.hpp"
 #include "internal/gather_arrays.hpp"
 #include "internal/losses/elements.hpp"
@@ -360,19 +358,21 @@ void GlobalBatch::draw(const Source& source, Chosen& chosen) {
 
 void GlobalBatch::take(const Source& source, const Chosen& chosen) {
   scores_ = columns_of(source.logits, static_cast<std::size_t>(classes_), chosen.rows);
-  const auto& own =
-      *std::ranges::find(source.blocks, rank(), [](const auto& block) { return block.rank; });
   targets_.reserve(chosen.rows.size());
   iid_.reserve(chosen.rows.size());
+  own_of_ranks_.assign(static_cast<std::size_t>(ranks()), 0);
+  auto block = source.blocks.begin();
   for (std::size_t i = 0; i < chosen.rows.size(); ++i) {
     const auto row = chosen.rows[i];
     targets_.push_back(source.target(row));
     iid_.push_back(source.is_iid(row) ? 1 : 0);
     if (i >= live_) continue;
-    if (row < own.live)
+    while (row >= block->queued) ++block;  // Rows of this call come by rank.
+    ++own_of_ranks_[static_cast<std::size_t>(block->rank)];
+    if (block->rank < rank())
       ++first_own_;
-    else if (row < own.queued)
-      own_rows_.push_back(static_cast<std::uint32_t>(row - own.live));
+    else if (block->rank == rank())
+      own_rows_.push_back(static_cast<std::uint32_t>(row - block->live));
   }
 }
 
@@ -424,15 +424,15 @@ std::vector<std::uint8_t> GlobalBatch::positives(std::size_t class_index) const 
   return positive;
 }
 
-Tensor GlobalBatch::gradient(std::span<const double> columns) const {
+Tensor GlobalBatch::gradient(std::span<const double> numbers) const {
   Tensor grad(host_memory(), shape_, dtype_);
   if (grad.bytes() != 0) std::memset(grad.data(), 0, grad.bytes());
   const auto classes = static_cast<std::size_t>(classes_);
   with_type(dtype_, [&]<typename T>(T) {
     auto* out = static_cast<T*>(grad.data());
-    for (std::size_t c = 0; c < classes; ++c)
-      for (std::size_t i = 0; i < own(); ++i)
-        out[own_rows_[i] * classes + c] = from_double<T>(columns[c * own() + i]);
+    for (std::size_t i = 0; i < own(); ++i)
+      for (std::size_t c = 0; c < classes; ++c)
+        out[own_rows_[i] * classes + c] = from_double<T>(numbers[i * classes + c]);
   });
   return grad;
 }
@@ -471,6 +471,28 @@ std::vector<double> GlobalBatch::gather_shares(std::span<const double> mine, std
   const TensorView out(all.data(), DType::f64, {layout.total(), columns});
   group_->all_gather(in, out, layout, call_);
   return all;
+}
+
+std::vector<double> GlobalBatch::return_to_owners(std::span<const double> mine, std::size_t width,
+                                                  const RowLayout& parts) const {
+  const RowLayout owners(own_of_ranks_);
+  // What is in part `r` of the one and part `q` of the other.
+  const auto common = [](const RowLayout& a, int r, const RowLayout& b, int q) {
+    return std::max<std::int64_t>(
+        0, std::min(a.offset(r) + a[r], b.offset(q) + b[q]) - std::max(a.offset(r), b.offset(q)));
+  };
+  std::vector<std::int64_t> send;
+  std::vector<std::int64_t> receive;
+  for (int r = 0; r < ranks(); ++r) {
+    send.push_back(common(parts, rank(), owners, r));
+    receive.push_back(common(parts, r, owners, rank()));
+  }
+  std::vector<double> own(this->own() * width);
+  const auto columns = static_cast<std::int64_t>(width);
+  group_->all_to_all(ConstTensorView(mine.data(), DType::f64, {parts[rank()], columns}),
+                     TensorView(own.data(), DType::f64, {owners[rank()], columns}), send, receive,
+                     call_);
+  return own;
 }
 
 }  // namespace tutti::internal::losses

@@ -167,9 +167,9 @@ PAucResult PAucAtBudget::compute_all(ProcessGroup* group, const RankingBatch& ba
   // What this rank's positives contribute: sum, sum of squares; and the band's independent rows.
   const auto& kernels = internal::losses::soft_rank_kernels();
   std::vector<double> sums(3 * classes);
-  std::vector<double> columns(classes * pool.own());
-  const auto column = [&](std::size_t c, std::size_t row) -> double& {
-    return columns[c * pool.own() + row - pool.first_own()];
+  std::vector<double> grad(pool.own() * classes);
+  const auto grad_of = [&](std::size_t row, std::size_t c) -> double& {
+    return grad[(row - pool.first_own()) * classes + c];
   };
   for (std::size_t c = 0; c < classes; ++c) {
     if (result.valid[c] == 0) continue;
@@ -205,7 +205,7 @@ PAucResult PAucAtBudget::compute_all(ProcessGroup* group, const RankingBatch& ba
       sums[3 * c] += value;
       sums[3 * c + 1] += value * value;
       result.evaluations += pairwise ? band.scores.size() : band.knots.size();
-      if (pool.is_own(i)) column(c, i) = -slope * scale / positives;
+      if (pool.is_own(i)) grad_of(i, c) = -slope * scale / positives;
     }
     band.slopes.resize(band.scores.size());
     for (std::size_t j = 0; j < band.scores.size(); ++j) {
@@ -227,7 +227,7 @@ PAucResult PAucAtBudget::compute_all(ProcessGroup* group, const RankingBatch& ba
       continue;
     }
     for (std::size_t j = 0; j < band.own.size(); ++j)
-      if (pool.is_own(band.own[j])) column(c, band.own[j]) = sums[slopes + band.first_own + j];
+      if (pool.is_own(band.own[j])) grad_of(band.own[j], c) = sums[slopes + band.first_own + j];
     slopes += band.slopes.size();
     const auto positives = static_cast<double>(all_positives(c));
     const double area = sums[3 * c] / positives;
@@ -238,8 +238,8 @@ PAucResult PAucAtBudget::compute_all(ProcessGroup* group, const RankingBatch& ba
                              std::max(0.0, sums[3 * c + 1] / positives - area * area)};
   }
   const double scale = share * pool.scale_of(o.scale);
-  for (double& value : columns) value *= scale;
-  result.grad = pool.gradient(columns);
+  for (double& value : grad) value *= scale;
+  result.grad = pool.gradient(grad);
   pool.keep();
   return result;
 }

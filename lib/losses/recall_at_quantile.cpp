@@ -58,7 +58,7 @@ LossResult RecallAtQuantile::compute(ProcessGroup* group, const RankingBatch& ba
                                      [&](std::span<std::int64_t> counts) { pool.add_up(counts); });
 
   std::vector<double> recalled(classes);
-  std::vector<double> columns(classes * pool.own());
+  std::vector<double> grad(pool.own() * classes);
   for (std::size_t c = 0; c < classes; ++c) {
     if (result.valid[c] == 0) continue;
     const double threshold = found[c][0];
@@ -70,7 +70,7 @@ LossResult RecallAtQuantile::compute(ProcessGroup* group, const RankingBatch& ba
       ++result.evaluations;
       recalled[c] += l.value;
       if (pool.is_own(i))
-        columns[c * pool.own() + i - pool.first_own()] = -l.slope / (positives * temperature);
+        grad[(i - pool.first_own()) * classes + c] = -l.slope / (positives * temperature);
     }
   }
   pool.add_up(recalled);
@@ -81,8 +81,8 @@ LossResult RecallAtQuantile::compute(ProcessGroup* group, const RankingBatch& ba
     result.loss += share * result.each[c];
   }
   const double scale = share * pool.scale_of(o.scale);
-  for (double& value : columns) value *= scale;
-  result.grad = pool.gradient(columns);
+  for (double& value : grad) value *= scale;
+  result.grad = pool.gradient(grad);
   pool.keep();
   return result;
 }

@@ -31,6 +31,16 @@ std::pair<std::size_t, std::size_t> share(const SoftRank& ranks, std::int64_t c,
   return ranks.share(static_cast<int>((rank + c) % size), size);
 }
 
+/// Below, another exchange takes longer than the rows.
+constexpr std::int64_t few_rows = 1000;
+
+RowLayout equal_parts(std::int64_t rows, int ranks) {
+  std::vector<std::int64_t> counts;
+  for (std::int64_t r = 0; r < ranks; ++r)
+    counts.push_back(rows * (r + 1) / ranks - rows * r / ranks);
+  return RowLayout(counts);
+}
+
 }  // namespace
 
 SmoothAp::SmoothAp(const Options& options)
@@ -95,11 +105,19 @@ LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
   for (std::size_t r = 1; r < next.size(); ++r)
     next[r] = next[r - 1] + static_cast<std::size_t>(counts[r - 1]);
   const double weight = internal::losses::class_weight(options_.reduction, result.valid);
-  const auto own = pool.own();
-  std::vector<double> columns(classes * own);
-  std::vector<std::uint32_t> rows(own);
-  std::iota(rows.begin(), rows.end(), static_cast<std::uint32_t>(pool.first_own()));
-  std::vector<SoftRank::Slopes> slopes(own);
+  // Those are the work, so that where they lie too unevenly the ranks take equal parts of all rows,
+  // and send what they find to whose they are.
+  const RowLayout owners(pool.own_of_ranks());
+  const bool uneven = size > 1 && owners.max() > owners.total() / size + owners.total() / 20 &&
+                      owners.total() > few_rows;
+  const auto parts = uneven ? equal_parts(owners.total(), size) : owners;
+  const auto first_row =
+      uneven ? static_cast<std::size_t>(parts.offset(pool.rank())) : pool.first_own();
+  const auto rows = static_cast<std::size_t>(parts[pool.rank()]);
+  std::vector<double> grad(rows * classes);
+  std::vector<std::uint32_t> numbers(rows);
+  std::iota(numbers.begin(), numbers.end(), static_cast<std::uint32_t>(first_row));
+  std::vector<SoftRank::Slopes> slopes(rows);
   for (std::size_t c = 0; c < classes; ++c) {
     if (result.valid[c] == 0) continue;
     const auto& soft = ranks[c];
@@ -120,15 +138,16 @@ LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
     for (std::size_t k = 0; k < anchors; ++k) precision += a[k] / b[k];
     result.each[c] = 1 - precision / static_cast<double>(anchors);
     result.loss += weight * result.each[c];
-    in_parallel(options_.threads, own, [&](std::size_t i, std::size_t j) {
-      soft.slopes(a, b, std::span(rows).subspan(i, j - i), std::span(slopes).subspan(i, j - i));
+    in_parallel(options_.threads, rows, [&](std::size_t i, std::size_t j) {
+      soft.slopes(a, b, std::span(numbers).subspan(i, j - i), std::span(slopes).subspan(i, j - i));
     });
     const double scale =
         weight * pool.scale_of(options_.scale) / (static_cast<double>(anchors) * temperature);
-    for (std::size_t i = 0; i < own; ++i)
-      columns[c * own + i] = scale * (slopes[i].a - slopes[i].b + own_part[rows[i]]);
+    for (std::size_t i = 0; i < rows; ++i)
+      grad[i * classes + c] = scale * (slopes[i].a - slopes[i].b + own_part[numbers[i]]);
   }
-  result.grad = pool.gradient(columns);
+  if (uneven) grad = pool.return_to_owners(grad, classes, parts);
+  result.grad = pool.gradient(grad);
   for (const auto& soft : ranks) result.evaluations += soft.evaluations();
   pool.keep();
   return result;

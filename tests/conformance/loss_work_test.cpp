@@ -85,6 +85,23 @@ TEST_P(WorkOfLosses, IsAShareOfWhatOneProcessDoes) {
     expect_a_share_each<PAucAtBudget>(GetParam(), {.beta = 0.2, .surrogate = surrogate}, large);
 }
 
+// Where the rows lie too unevenly, the ranks take equal parts of the gradient of Smooth-AP too.
+TEST_P(WorkOfLosses, OfSmoothApIsAShareForAnySplit) {
+  const World& world = GetParam();
+  const Rows rows(1056 * world.size);
+  for (const double temperature : {0.01, 0.5}) {
+    const auto alone = SmoothAp({.temperature = temperature})(nullptr, rows.part(0, 1)).evaluations;
+    on_ranks(world, [&](ProcessGroup& group) {
+      const bool all = group.rank() == group.size() / 2;
+      const auto got = SmoothAp({.temperature = temperature})(
+                           &group, all ? rows.part(0, 1) : rows.part(0, 1 << 20))
+                           .evaluations;
+      const auto ranks = static_cast<std::uint64_t>(group.size());
+      EXPECT_LE(static_cast<double>(got), 1.05 * static_cast<double>((alone + ranks - 1) / ranks));
+    });
+  }
+}
+
 template <typename Loss>
 Sent sent_by(Loss loss, ProcessGroup& group, const RankingBatch& batch) {
   const auto before = group.trace().size();

@@ -25,9 +25,9 @@ struct SmoothApOptions {
 /// "Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval", ECCV 2020, equation 7.
 /// A class without positives, or of nothing else, is not valid.
 ///
-/// Ranks share the anchors; time is about linear in the rows (docs/losses.md), memory O(M C).
+/// Ranks share the work; time is about linear in the rows (docs/losses.md), memory O(M C).
 /// On the wire, per rank: its rows (logits, targets) to all, then 24 bytes for each of its share of
-/// the positives.
+/// the positives; where rows lie unevenly, 8 C bytes for each row that another rank worked on.
 class SmoothAp final : public RankingLoss {
  public:
   using Options = SmoothApOptions;

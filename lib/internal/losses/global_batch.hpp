@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <tutti/losses/ranking_loss.hpp>
+#include <tutti/row_layout.hpp>
 
 #include "internal/losses/row_queue.hpp"
 
@@ -82,8 +83,8 @@ class GlobalBatch {
   std::size_t first_own() const noexcept { return first_own_; }
   std::size_t own() const noexcept { return own_rows_.size(); }
   bool is_own(std::size_t row) const noexcept { return row - first_own_ < own(); }
-  /// The gradient [N_r, C] in the logits' dtype, of columns [C, own()]; other rows get 0.
-  Tensor gradient(std::span<const double> columns) const;
+  /// The gradient [N_r, C] in the logits' dtype, of numbers [own(), C]; other rows get 0.
+  Tensor gradient(std::span<const double> numbers) const;
   double scale_of(GradScale scale) const noexcept;
 
   /// Rows of all ranks: all of them, those that are iid, those of this call.
@@ -106,6 +107,13 @@ class GlobalBatch {
   /// `width` numbers.
   std::vector<double> gather_shares(std::span<const double> mine, std::size_t width,
                                     std::span<const std::int64_t> counts) const;
+
+  /// Rows of this call on each rank, when every rank has all; they are rows() [0, their sum).
+  std::span<const std::int64_t> own_of_ranks() const noexcept { return own_of_ranks_; }
+  /// Collective: the ranks have computed `width` numbers for each of those rows, rank r for part r
+  /// of RowLayout `parts`; every rank gets the numbers of its own rows.
+  std::vector<double> return_to_owners(std::span<const double> mine, std::size_t width,
+                                       const RowLayout& parts) const;
 
   /// The call has succeeded: the queue takes its rows.
   void keep() noexcept;
@@ -139,9 +147,10 @@ class GlobalBatch {
   std::size_t live_ = 0;
   std::size_t first_own_ = 0;
   std::vector<std::uint32_t> own_rows_;  // Which rows of the batch they are.
-  std::vector<Count> counts_;            // Of all ranks, by kind_of().
-  std::vector<std::int64_t> enqueued_;   // Rows that every rank brings to the queue.
-  RowQueue::Rows fresh_;                 // Those of this rank; the last ones.
+  std::vector<std::int64_t> own_of_ranks_;
+  std::vector<Count> counts_;           // Of all ranks, by kind_of().
+  std::vector<std::int64_t> enqueued_;  // Rows that every rank brings to the queue.
+  RowQueue::Rows fresh_;                // Those of this rank; the last ones.
 };
 
 }  // namespace tutti::internal::losses
