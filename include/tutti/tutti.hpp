@@ -24,6 +24,7 @@
 #include <tutti/losses/ranking_loss.hpp>
 #include <tutti/losses/recall_at_quantile.hpp>
 #include <tutti/losses/smooth_ap.hpp>
+#include <tutti/losses/warm_up.hpp>
 #include <tutti/memory.hpp>
 #include <tutti/process_group.hpp>
 #include <tutti/reduce_op.hpp>

@@ -1,9 +1,8 @@
 #include <tutti/losses/cross_entropy.hpp>
 
 #include <cmath>
-#include <random>
 
-#include "conformance/cells.hpp"
+#include "conformance/loss_rows.hpp"
 
 namespace tutti::test {
 namespace {
@@ -11,48 +10,7 @@ namespace {
 using losses::CrossEntropy;
 using losses::GradScale;
 using losses::LossResult;
-using losses::RankingBatch;
 using losses::Reduction;
-
-struct Rows {
-  std::int64_t classes = 1;
-  std::vector<double> logits;
-  std::vector<std::int64_t> targets;
-
-  std::int64_t count() const { return std::ssize(targets); }
-};
-
-/// Every fifth row is ignored.
-Rows make_rows(std::int64_t count, std::int64_t classes) {
-  std::mt19937_64 random(static_cast<unsigned>(count));
-  std::normal_distribution<double> score(0, 3);
-  Rows rows{classes, {}, {}};
-  for (std::int64_t i = 0; i < count; ++i) {
-    for (std::int64_t c = 0; c < classes; ++c) rows.logits.push_back(score(random));
-    const auto some = static_cast<std::int64_t>(random() % 1000);
-    rows.targets.push_back(i % 5 == 4     ? losses::default_ignore_index
-                           : classes == 1 ? some % 3 / 2
-                                          : some % classes);
-  }
-  return rows;
-}
-
-/// Of rows [first, first + n) in a dtype.
-template <typename T>
-LossResult loss_of(const CrossEntropy& loss, ProcessGroup* group, const Rows& rows,
-                   std::int64_t first, std::int64_t n) {
-  const std::vector<T> logits(rows.logits.begin() + first * rows.classes,
-                              rows.logits.begin() + (first + n) * rows.classes);
-  const auto targets =
-      std::span(rows.targets).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n));
-  return loss(group, {view(std::span(logits), {n, rows.classes}), targets});
-}
-
-template <typename T = double>
-std::vector<double> values(const Tensor& tensor) {
-  const auto* data = static_cast<const T*>(tensor.data());
-  return {data, data + tensor.shape().numel()};
-}
 
 class CrossEntropyOfRanks : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, CrossEntropyOfRanks, testing::ValuesIn(worlds()), CaseName());
@@ -60,27 +18,21 @@ INSTANTIATE_TEST_SUITE_P(Worlds, CrossEntropyOfRanks, testing::ValuesIn(worlds()
 template <typename T>
 void expect_one_process(const World& world, const CrossEntropy::Options& options,
                         double tolerance) {
-  const Rows rows = make_rows(41, options.classes);
+  const LossRows rows = make_loss_rows(41, options.classes);
   const CrossEntropy loss(options);
-  const LossResult want = loss_of<T>(loss, nullptr, rows, 0, rows.count());
-  const auto gradient = values<T>(want.grad);
+  const LossResult want = loss(nullptr, rows.all<T>().view());
+  const auto gradient = values_of<T>(want.grad);
   ASSERT_GT(want.loss, 0.1);
-  std::vector<Layout> splits;
-  for (Layout split : layouts(world.size)) {
-    split.back() += rows.count() - total(split);  // The same rows, however they are split.
-    if (split.back() >= 0) splits.push_back(split);
-  }
-  ASSERT_FALSE(splits.empty());
   on_ranks(world, [&](ProcessGroup& group) {
-    for (const Layout& split : splits) {
+    for (const Layout& split : splits_of(rows.count(), world.size)) {
       SCOPED_TRACE("rows " + to_string(split));
       const auto first = offset(split, group.rank());
       const auto n = split[index(group.rank())];
-      const auto got = loss_of<T>(loss, &group, rows, first, n);
+      const auto got = loss(&group, rows.part<T>(first, n).view());
       EXPECT_NEAR(got.loss, want.loss, tolerance * want.loss);
       EXPECT_EQ(got.grad.shape(), (Shape{n, rows.classes}));
       const double scale = options.scale == GradScale::for_mean_reducer ? group.size() : 1;
-      const auto part = values<T>(got.grad);
+      const auto part = values_of<T>(got.grad);
       for (std::size_t i = 0; i < part.size(); ++i)
         ASSERT_NEAR(part[i], scale * gradient[static_cast<std::size_t>(first * rows.classes) + i],
                     tolerance * scale);
@@ -119,7 +71,7 @@ TEST_P(CrossEntropyOfRanks, ARankWithoutRowsThatCountTakesPart) {
         CrossEntropy({.classes = 2})(&group, {view(std::span(logits), {2, 2}), targets});
     EXPECT_NEAR(got.loss, std::log1p(std::exp(-1)), 1e-15);
     if (!first) {
-      EXPECT_EQ(values(got.grad), (std::vector<double>{0, 0, 0, 0}));
+      EXPECT_EQ(values_of(got.grad), (std::vector<double>{0, 0, 0, 0}));
     }
   });
 }
@@ -133,7 +85,7 @@ TEST_P(CrossEntropyOfRanks, NothingToDivideByIsZero) {
     const std::vector<std::int64_t> nothing;
     const auto expect_zero = [](const LossResult& got) {
       EXPECT_EQ(got.loss, 0);
-      for (const double g : values<float>(got.grad)) EXPECT_EQ(g, 0);
+      for (const double g : values_of<float>(got.grad)) EXPECT_EQ(g, 0);
     };
     const auto all = view(std::span(logits), {2, 2});
     for (const auto reduction : {Reduction::mean, Reduction::sum, Reduction::none})
@@ -151,26 +103,25 @@ TEST_P(CrossEntropyOfRanks, AMistakeOfOneRankIsAnErrorOnAll) {
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     const bool last = group.rank() == group.size() - 1;
     const auto expect_mistake = [&](std::int64_t classes, const std::string& text,
-                                    const std::function<void(Rows&)>& make) {
-      Rows rows = make_rows(4, classes);
+                                    const std::function<void(LossRows&)>& make) {
+      LossRows rows = make_loss_rows(4, classes);
       if (last) make(rows);
       expect_error(last ? Errc::invalid_argument : Errc::mismatch, {"cross_entropy", text}, [&] {
         CrossEntropy({.classes = classes})(
             &group, {{rows.logits.data(), DType::f64, {4, classes}}, rows.targets});
       });
     };
-    expect_mistake(3, "targets[2] is 3", [](Rows& r) { r.targets[2] = 3; });
-    expect_mistake(3, "targets[0] is -1", [](Rows& r) { r.targets[0] = -1; });
-    expect_mistake(1, "targets[3] is 2", [](Rows& r) { r.targets[3] = 2; });
-    expect_mistake(1, "targets are i64 [3]", [](Rows& r) { r.targets.pop_back(); });
-    expect_mistake(3, "logits[1, 2] is inf", [](Rows& r) { r.logits[5] = HUGE_VAL; });
+    expect_mistake(3, "targets[2] is 3", [](LossRows& r) { r.targets[2] = 3; });
+    expect_mistake(3, "targets[0] is -1", [](LossRows& r) { r.targets[0] = -1; });
+    expect_mistake(1, "targets[3] is 2", [](LossRows& r) { r.targets[3] = 2; });
+    expect_mistake(1, "targets are i64 [3]", [](LossRows& r) { r.targets.pop_back(); });
+    expect_mistake(3, "logits[1, 2] is inf", [](LossRows& r) { r.logits[5] = HUGE_VAL; });
 
-    const Rows rows = make_rows(4, 3);
+    const LossRows rows = make_loss_rows(4, 3);
     if (group.size() > 1) {
       const auto expect_mismatch = [&](const std::string& one, const std::string& other,
                                        const CrossEntropy& loss) {
-        expect_error(Errc::mismatch, {one, other},
-                     [&] { loss_of<double>(loss, &group, rows, 0, 4); });
+        expect_error(Errc::mismatch, {one, other}, [&] { loss(&group, rows.all().view()); });
       };
       expect_mismatch("weight [1, 2, 3]", "weight [1, 2, 4]",
                       CrossEntropy({.classes = 3, .weight = {1, 2, last ? 4.0 : 3.0}}));
@@ -178,10 +129,10 @@ TEST_P(CrossEntropyOfRanks, AMistakeOfOneRankIsAnErrorOnAll) {
                       CrossEntropy({.classes = 3, .label_smoothing = last ? 0.5 : 0}));
       expect_error(Errc::mismatch, {"logits f32", "logits f64"}, [&] {
         const CrossEntropy loss({.classes = 3});
-        last ? loss_of<float>(loss, &group, rows, 0, 4) : loss_of<double>(loss, &group, rows, 0, 4);
+        last ? loss(&group, rows.all<float>().view()) : loss(&group, rows.all().view());
       });
     }
-    loss_of<double>(CrossEntropy({.classes = 3}), &group, rows, 0, 4);
+    CrossEntropy({.classes = 3})(&group, rows.all().view());
   });
 }
 
@@ -195,10 +146,10 @@ TEST(CrossEntropyAlone, TheGradientIsThatOfFiniteDifferences) {
       const CrossEntropy::Options one{
           .pos_weight = 3, .label_smoothing = smoothing, .reduction = reduction};
       for (const auto& options : {several, one}) {
-        Rows rows = make_rows(12, options.classes);
+        LossRows rows = make_loss_rows(12, options.classes);
         const CrossEntropy loss(options);
-        const auto at = [&] { return loss_of<double>(loss, nullptr, rows, 0, rows.count()); };
-        const auto gradient = values(at().grad);
+        const auto at = [&] { return loss(nullptr, rows.all().view()); };
+        const auto gradient = values_of(at().grad);
         constexpr double step = 1e-5;  // The error is step^2, and 1e-16 / step of the value.
         for (std::size_t i = 0; i < rows.logits.size(); ++i) {
           const double value = rows.logits[i];
@@ -228,8 +179,8 @@ TEST(CrossEntropyAlone, TwoClassesAreOneClassWithTheirDifference) {
   EXPECT_NEAR(got.loss, want.loss, 1e-12 * want.loss);
   for (std::size_t i = 0; i < one.size(); ++i) {
     EXPECT_NEAR(got.each[i], want.each[i], 1e-12 * want.each[i]);
-    EXPECT_NEAR(values(got.grad)[2 * i + 1], values(want.grad)[i], 1e-12);
-    EXPECT_NEAR(values(got.grad)[2 * i], -values(want.grad)[i], 1e-12);
+    EXPECT_NEAR(values_of(got.grad)[2 * i + 1], values_of(want.grad)[i], 1e-12);
+    EXPECT_NEAR(values_of(got.grad)[2 * i], -values_of(want.grad)[i], 1e-12);
   }
 }
 
@@ -239,8 +190,8 @@ TEST(CrossEntropyAlone, WhatIsRightForSureKeepsItsSmallGradient) {
   const std::vector<std::int64_t> targets{0, 0};
   const auto got = CrossEntropy({.classes = 2, .reduction = Reduction::sum})(
       nullptr, {view(std::span(logits), {2, 2}), targets});
-  EXPECT_DOUBLE_EQ(values(got.grad)[0], -std::exp(-40));
-  EXPECT_EQ(values(got.grad)[2], 0);
+  EXPECT_DOUBLE_EQ(values_of(got.grad)[0], -std::exp(-40));
+  EXPECT_EQ(values_of(got.grad)[2], 0);
   EXPECT_TRUE(std::isfinite(got.loss));
 }
 

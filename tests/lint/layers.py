@@ -13,7 +13,7 @@ LAYERS = [
     "gather",
     "autograd autograd_messages autograd_reduce autograd_root sync",
     "losses/cross_entropy losses/focal losses/loss losses/p_auc_at_budget losses/ranking_loss losses/recall_at_quantile "
-    "losses/smooth_ap",
+    "losses/smooth_ap losses/warm_up",
     "tutti",
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names.split()}

@@ -1,0 +1,241 @@
+#include <tutti/losses/warm_up.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "internal/fail.hpp"
+#include "internal/fingerprint.hpp"
+#include "internal/losses/elements.hpp"
+#include "internal/losses/global_batch.hpp"
+
+namespace tutti {
+namespace losses {
+namespace {
+
+using internal::failf;
+
+void check_not_negative(std::string_view what, std::int64_t value) {
+  if (value < 0)
+    failf(Errc::invalid_argument, "warm_up: {} is {}; it must be 0 or more", what, value);
+}
+
+void check(const WarmUpOptions& o) {
+  if (o.warmup_steps && o.warmup_epochs != 0)
+    failf(Errc::invalid_argument,
+          "warm_up: warmup_epochs is {} and warmup_steps {}; phases are counted in one of them",
+          o.warmup_epochs, *o.warmup_steps);
+  if (o.blend_steps && o.blend_epochs != 0)
+    failf(Errc::invalid_argument,
+          "warm_up: blend_epochs is {} and blend_steps {}; phases are counted in one of them",
+          o.blend_epochs, *o.blend_steps);
+  if (o.blend_steps && !o.warmup_steps)
+    failf(Errc::invalid_argument,
+          "warm_up: blend_steps is {} without warmup_steps; blend_epochs goes with warmup_epochs",
+          *o.blend_steps);
+  if (o.warmup_steps && o.blend_epochs != 0)
+    failf(Errc::invalid_argument,
+          "warm_up: warmup_steps is {} and blend_epochs {}; blend_steps goes with warmup_steps",
+          *o.warmup_steps, o.blend_epochs);
+  check_not_negative("warmup_epochs", o.warmup_epochs);
+  check_not_negative("warmup_steps", o.warmup_steps.value_or(0));
+  check_not_negative("blend_epochs", o.blend_epochs);
+  check_not_negative("blend_steps", o.blend_steps.value_or(0));
+  if (!(o.final_main_weight > 0 && o.final_main_weight <= 1))
+    failf(Errc::invalid_argument, "warm_up: final_main_weight is {}; it must be above 0, at most 1",
+          o.final_main_weight);
+  for (const auto& [what, value] :
+       {std::pair{"temp_start", o.temp_start}, {"temp_end", o.temp_end}})
+    if (!(value > 0) || !std::isfinite(value))
+      failf(Errc::invalid_argument, "warm_up: {} is {}; it must be above 0", what, value);
+  if (o.temp_decay_steps <= 0)
+    failf(Errc::invalid_argument, "warm_up: temp_decay_steps is {}; it must be above 0",
+          o.temp_decay_steps);
+}
+
+/// The first loss is anybody's.
+void check_gradient(const Tensor& grad, const ConstTensorView& logits) {
+  if (grad.dtype() != logits.dtype || !(grad.shape() == logits.shape) ||
+      grad.device().type != DeviceType::cpu)
+    failf(Errc::invalid_argument,
+          "warm_up: the gradient of the first loss is {} {} on {}, the logits are {} {}",
+          name_of(grad.dtype()), to_string(grad.shape()), to_string(grad.device()),
+          name_of(logits.dtype), to_string(logits.shape));
+}
+
+/// to = weight * to + (1 - weight) * other, which are alike.
+void mix(Tensor& to, double weight, const Tensor& other) {
+  internal::losses::with_type(to.dtype(), [&]<typename T>(T) {
+    using internal::losses::to_double;
+    auto* out = static_cast<T*>(to.data());
+    const auto* in = static_cast<const T*>(other.data());
+    for (std::int64_t i = 0; i < to.shape().numel(); ++i)
+      out[i] = internal::losses::from_double<T>(weight * to_double(out[i]) +
+                                                (1 - weight) * to_double(in[i]));
+  });
+}
+
+/// Collective: refused on every rank unless all are at the same place of the schedule.
+void agree(ProcessGroup* group, const std::string& place, const CallOptions& call) {
+  (void)internal::losses::sums_over_ranks(group, "warm_up", place, {}, {}, call);
+}
+
+/// In front of a saved schedule; a host with another byte order reads another number.
+constexpr std::uint64_t magic = 0x3130575554545554;  // "TUTTUW01"
+
+/// Saved, with what the main loss saved behind it.
+struct Saved {
+  std::uint64_t magic = 0;
+  std::int64_t counts_steps = 0;
+  std::int64_t epoch = 0;
+  std::int64_t step = 0;
+  std::int64_t to_main = 0;
+  std::int64_t switch_step = 0;
+  std::int64_t stepped = 0;
+  std::uint64_t digest = 0;  // Of everything, with this as 0.
+};
+
+std::string_view bytes_of(const Saved& saved) {
+  return {reinterpret_cast<const char*>(&saved), sizeof saved};
+}
+
+std::uint64_t digest_of(Saved saved, std::string_view main) {
+  saved.digest = 0;
+  internal::Hash hash;
+  hash.add(bytes_of(saved));
+  hash.add(main);
+  return hash.value();
+}
+
+}  // namespace
+
+WarmUp::WarmUp(Loss warm_up, std::unique_ptr<RankingLoss> main, const Options& options)
+    : warm_up_(std::move(warm_up)), main_(std::move(main)), options_(options) {
+  check(options_);
+  if (!warm_up_ || main_ == nullptr)
+    failf(Errc::invalid_argument, "warm_up: the {} loss is null", warm_up_ ? "main" : "first");
+  if (!options_.logger) options_.logger = default_logger();
+  if (in_warm_up()) return;
+  schedule_.to_main = Switch::done;
+  main_->set_temperature(options_.temp_start);
+}
+
+std::int64_t WarmUp::past_warm_up() const noexcept {
+  return counts_steps() ? schedule_.step - *options_.warmup_steps
+                        : schedule_.epoch - options_.warmup_epochs;
+}
+
+std::int64_t WarmUp::blend_length() const noexcept {
+  return counts_steps() ? options_.blend_steps.value_or(0) : options_.blend_epochs;
+}
+
+bool WarmUp::in_warm_up() const noexcept {
+  return past_warm_up() < 0;
+}
+
+bool WarmUp::in_blend() const noexcept {
+  return !in_warm_up() && past_warm_up() < blend_length();
+}
+
+double WarmUp::main_weight() const noexcept {
+  if (in_warm_up()) return 0;
+  if (!in_blend()) return options_.final_main_weight;
+  return (static_cast<double>(past_warm_up()) + 1) / (static_cast<double>(blend_length()) + 1) *
+         options_.final_main_weight;
+}
+
+void WarmUp::start_epoch(std::int64_t epoch) {
+  check_not_negative("the epoch", epoch);
+  schedule_.epoch = epoch;
+  if (in_warm_up()) return;
+  if (!counts_steps() && schedule_.to_main == Switch::not_yet)
+    schedule_.to_main = Switch::at_next_step;
+  if (options_.reset_queue_each_epoch) main_->reset_queue();
+}
+
+void WarmUp::start_step(std::int64_t step) {
+  check_not_negative("the step", step);
+  schedule_.stepped = true;
+  schedule_.step = step;
+  if (in_warm_up()) return;
+  if (counts_steps() && schedule_.to_main == Switch::not_yet)
+    schedule_.to_main = Switch::at_next_step;
+  const auto& o = options_;
+  if (schedule_.to_main == Switch::at_next_step) {
+    schedule_.to_main = Switch::done;
+    schedule_.switch_step = step;
+    main_->set_temperature(o.temp_start);
+    main_->reset_queue();
+  } else if (schedule_.to_main == Switch::done) {
+    const double part = std::min(1.0, static_cast<double>(step - schedule_.switch_step) /
+                                          static_cast<double>(o.temp_decay_steps));
+    main_->set_temperature(o.temp_start * std::exp(part * std::log(o.temp_end / o.temp_start)));
+  }
+}
+
+LossResult WarmUp::operator()(ProcessGroup* group, const RankingBatch& batch,
+                              const CallOptions& call) {
+  const double weight = main_weight();
+  if (in_warm_up()) return warm_up_(group, batch, call);
+  if (!schedule_.stepped && !std::exchange(warned_, true))
+    options_.logger(LogLevel::warning,
+                    fmt::format("warm_up: the main loss is in use and start_step() was never "
+                                "called, so its temperature stays {}; call it in every step, also "
+                                "where phases are counted in epochs",
+                                temperature()));
+  if (weight >= 1) return (*main_)(group, batch, call);
+  // In the other phases one loss is asked, and ranks that ask another one are noticed there.
+  agree(group, fmt::format("main weight {}", weight), call);
+  const LossResult first = warm_up_(group, batch, call);
+  check_gradient(first.grad, batch.logits);
+  LossResult result = (*main_)(group, batch, call);
+  result.loss = weight * result.loss + (1 - weight) * first.loss;
+  result.evaluations += first.evaluations;
+  mix(result.grad, weight, first.grad);
+  return result;
+}
+
+std::string WarmUp::save(ProcessGroup* group, const CallOptions& call) const {
+  Saved saved{.magic = magic,
+              .counts_steps = counts_steps() ? 1 : 0,
+              .epoch = schedule_.epoch,
+              .step = schedule_.step,
+              .to_main = static_cast<std::int64_t>(schedule_.to_main),
+              .switch_step = schedule_.switch_step,
+              .stepped = schedule_.stepped ? 1 : 0};
+  agree(group,
+        fmt::format("epoch {}, step {}, switch {} at step {}", saved.epoch, saved.step,
+                    saved.to_main, saved.switch_step),
+        call);
+  const auto main = main_->save(group, call);
+  saved.digest = digest_of(saved, main);
+  return std::string(bytes_of(saved)) + main;
+}
+
+void WarmUp::load(ProcessGroup* group, std::string_view state) {
+  Saved saved;
+  if (state.size() >= sizeof saved) std::memcpy(&saved, state.data(), sizeof saved);
+  if (saved.magic != magic)
+    failf(Errc::invalid_argument, "warm_up: {} bytes that are no saved state of it", state.size());
+  const auto main = state.substr(sizeof saved);
+  const auto last = static_cast<std::int64_t>(Switch::done);
+  if (saved.epoch < 0 || saved.step < 0 || saved.to_main < 0 || saved.to_main > last ||
+      saved.switch_step < 0 || saved.digest != digest_of(saved, main))
+    failf(Errc::invalid_argument, "warm_up: the saved state is damaged ({} bytes)", state.size());
+  const auto unit = [](bool steps) { return steps ? "steps" : "epochs"; };
+  if (counts_steps() != (saved.counts_steps != 0))
+    failf(Errc::invalid_argument, "warm_up: the saved schedule counts {}, this one {}",
+          unit(saved.counts_steps != 0), unit(counts_steps()));
+  main_->load(group, main);
+  schedule_ = {.epoch = saved.epoch,
+               .step = saved.step,
+               .to_main = static_cast<Switch>(saved.to_main),
+               .switch_step = saved.switch_step,
+               .stepped = saved.stepped != 0};
+}
+
+}  // namespace losses
+}  // namespace tutti
