@@ -88,11 +88,15 @@ double class_weight(Reduction reduction, std::span<const std::uint8_t> valid) no
   return reduction == Reduction::mean && count > 0 ? 1 / static_cast<double>(count) : 1;
 }
 
+void throw_named(std::string_view loss, const std::optional<Error>& refused) {
+  if (refused) throw Error(refused->code(), refused->message(), {.operation = std::string(loss)});
+}
+
 std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
                                     std::string_view options, const std::optional<Error>& refused,
                                     std::span<const double> mine, const CallOptions& call) {
   if (group == nullptr || group->size() == 1) {
-    if (refused) throw Error(refused->code(), refused->message(), {.operation = std::string(loss)});
+    throw_named(loss, refused);
     return {mine.begin(), mine.end()};
   }
   const auto width = std::ssize(mine);
@@ -107,18 +111,20 @@ std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
   return sums;
 }
 
-RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, const RowQueue& queue,
-                            std::int64_t classes, const CallOptions& call) {
+RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, std::string_view options,
+                            const RowQueue& queue, std::int64_t classes, const CallOptions& call) {
   const auto& own = queue.own();
-  if (group == nullptr || group->size() == 1) {
-    queue.check_world(0, 1);
+  const bool alone = group == nullptr || group->size() == 1;
+  const auto refused =
+      problem_of([&] { queue.check_world(alone ? 0 : group->rank(), alone ? 1 : group->size()); });
+  if (alone) {
+    throw_named(loss, refused);
     return own;
   }
-  const auto refused = problem_of([&] { queue.check_world(group->rank(), group->size()); });
   const auto rows = std::ssize(own.targets);
   const ConstTensorView arrays[] = {
       {own.scores.data(), DType::f64, {rows, classes}}, own.targets, own.iid};
-  const auto state = "classes " + std::to_string(classes) + queue.state();
+  const auto state = fmt::format("classes {}, {}{}", classes, options, queue.state());
   const auto gathered =
       gather_arrays(*group, {.caller = loss, .arrays = arrays, .refused = refused, .agree = state},
                     {.call = call});
@@ -162,7 +168,11 @@ struct GlobalBatch::Source {
   void set(std::span<const ConstTensorView> arrays) {
     logits = arrays[0];
     targets = arrays[1];
+<<<<<<< HEAD
     iid = arrays.size() > 2 ? arrays[2] : ConstTensorView(nullptr, DType::u8, Shape::vector(0));
+=======
+    iid = arrays.size() > 2 ? arrays[2] : ConstTensorView{nullptr, DType::u8, Shape::vector(0)};
+>>>>>>> a4aac1b (wip)
   }
   /// Points to copies of these rows with the queue's behind them.
   void join(const RowQueue::Rows& queued, std::int64_t classes) {
@@ -174,6 +184,11 @@ struct GlobalBatch::Source {
       auto* to = logit_copy_.data() + logits.bytes();
       for (const double score : queued.scores) {
         const T value = from_double<T>(score);
+        if (!std::isfinite(to_double(value)))
+          failf(Errc::invalid_argument,
+                "a queued score is {}, the logits are {}: call reset_queue() before logits of a "
+                "smaller range",
+                score, name_of(logits.dtype));
         std::memcpy(to, &value, sizeof value);
         to += sizeof value;
       }
@@ -239,8 +254,7 @@ GlobalBatch::Source GlobalBatch::collect(const RankingBatch& batch, const BatchR
     if (rules.uses_iid) arrays.push_back(source.iid);
   });
   if (ranks() == 1) {
-    if (refused)
-      throw Error(refused->code(), refused->message(), {.operation = std::string(rules.loss)});
+    throw_named(rules.loss, refused);
     source.blocks = {{.rank = 0, .live = 0, .queued = static_cast<std::size_t>(rows)}};
     return source;
   }

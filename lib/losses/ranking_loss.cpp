@@ -2,9 +2,12 @@
 
 #include <cmath>
 
+#include <fmt/format.h>
+
 #include "internal/fail.hpp"
 #include "internal/losses/global_batch.hpp"
 #include "internal/losses/row_queue.hpp"
+#include "internal/refuse.hpp"
 
 namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
@@ -69,14 +72,17 @@ void RankingLoss::reset_queue() noexcept {
 }
 
 std::string RankingLoss::save(ProcessGroup* group, const CallOptions& call) const {
-  const auto all = internal::losses::gather_queue(group_of(group), name_, *queue_, classes_, call);
+  const auto all = internal::losses::gather_queue(
+      group_of(group), name_, fmt::format("temperature {}", temperature_), *queue_, classes_, call);
   return queue_->save(all, temperature_);
 }
 
 void RankingLoss::load(ProcessGroup* group, std::string_view state) {
   group = group_of(group);
-  temperature_ = queue_->load(state, group == nullptr ? 0 : group->rank(),
-                              group == nullptr ? 1 : group->size());
+  const int rank = group == nullptr ? 0 : group->rank();
+  const int ranks = group == nullptr ? 1 : group->size();
+  internal::losses::throw_named(
+      name_, internal::problem_of([&] { temperature_ = queue_->load(state, rank, ranks); }));
 }
 
 }  // namespace losses

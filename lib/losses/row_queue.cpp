@@ -1,7 +1,7 @@
 #include "internal/losses/row_queue.hpp"
 
 #include <algorithm>
-#include <bit>
+#include <cmath>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -65,11 +65,15 @@ std::int64_t RowQueue::size_of(int rank) const noexcept {
 }
 
 std::string RowQueue::state() const {
-  const std::string compat = options_.reference_compat ? ", reference_compat" : "";
-  if (options_.queue == 0 && options_.max_rows == 0) return compat;
-  return fmt::format("{}, queue {}, max_rows {}, seed {}, after {} calls and {} rows, {} queued{}",
-                     compat, options_.queue, options_.max_rows, options_.seed, calls_, next_,
-                     size(), loaded_ == 0 ? "" : fmt::format(", loaded {:016x}", loaded_));
+  std::string words;
+  if (options_.reference_compat) words += ", reference_compat";
+  if (options_.queue != 0)
+    words +=
+        fmt::format(", queue {} of {} rows (history {:016x})", options_.queue, size(), history_);
+  if (options_.max_rows != 0)
+    words += fmt::format(", max_rows {} with seed {} after {} calls", options_.max_rows,
+                         options_.seed, calls_);
+  return words;
 }
 
 void RowQueue::check_world(int rank, int ranks) const {
@@ -89,13 +93,19 @@ void RowQueue::reserve(std::size_t rows, int ranks) {
 }
 
 void RowQueue::enqueue(int rank, std::span<const std::int64_t> counts, const Rows& mine) noexcept {
-  ++calls_;
+  if (options_.max_rows != 0) ++calls_;
+  if (options_.queue == 0) return;
+  const auto before = next_;
   for (int r = 0; r < static_cast<int>(counts.size()); ++r) {
     const auto count = counts[static_cast<std::size_t>(r)];
-    if (options_.queue != 0 && count != 0) segments_.push_back({next_, count, r});
+    if (count != 0) segments_.push_back({next_, count, r});
     next_ += count;
   }
-  if (options_.queue == 0) return;
+  if (next_ == before) return;
+  Hash hash;
+  hash.add(history_);
+  hash.add(counts);
+  history_ = hash.value();
   rank_ = rank;
   ranks_ = static_cast<int>(counts.size());
   // Own rows in front of the last `queue` ones fall out: those of the queue, then new ones.
@@ -124,6 +134,8 @@ void RowQueue::enqueue(int rank, std::span<const std::int64_t> counts, const Row
 }
 
 void RowQueue::reset() noexcept {
+  next_ = 0;
+  history_ = 0;
   segments_.clear();
   own_.scores.clear();
   own_.targets.clear();
@@ -168,7 +180,8 @@ double RowQueue::load(std::string_view state, int rank, int ranks) {
   if (header.rows < 0 || header.rows > std::max<std::int64_t>(header.queue, 0) ||
       body / bytes_per_row(classes_) != static_cast<std::size_t>(header.rows) ||
       body % bytes_per_row(classes_) != 0 || header.next < header.rows || header.calls < 0 ||
-      !(header.temperature > 0) || header.digest != digest_of(std::string(state)))
+      !(header.temperature > 0) || !std::isfinite(header.temperature) ||
+      header.digest != digest_of(std::string(state)))
     failf(Errc::invalid_argument, "the saved state of a ranking loss is damaged ({} bytes)",
           state.size());
 
@@ -176,7 +189,7 @@ double RowQueue::load(std::string_view state, int rank, int ranks) {
   RowQueue made(classes_, options_);
   made.calls_ = header.calls;
   made.next_ = header.next;
-  made.loaded_ = header.digest;
+  made.history_ = header.digest;
   made.rank_ = rank;
   made.ranks_ = ranks;
   for (int r = 0; r < ranks; ++r) {

@@ -66,7 +66,7 @@ class RankingLoss {
   void set_temperature(double temperature);
 
   std::int64_t queued() const noexcept;  ///< Rows in the queue, all ranks together.
-  void reset_queue() noexcept;
+  void reset_queue() noexcept;           ///< Forgets the rows of all calls so far. On every rank.
 
   /// Collective: the queue of all ranks, the calls so far and the temperature; the same bytes on
   /// every rank, so that one may write them for all.

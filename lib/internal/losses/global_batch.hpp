@@ -28,9 +28,13 @@ std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
                                     std::string_view options, const std::optional<Error>& refused,
                                     std::span<const double> mine, const CallOptions& call);
 
+/// Throws it, if anything, with the loss as the place.
+void throw_named(std::string_view loss, const std::optional<Error>& refused);
+
 /// Collective: the queue's rows of every rank, in the order of their numbers.
-RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, const RowQueue& queue,
-                            std::int64_t classes, const CallOptions& call);
+/// @throws Error also when the options, in words, or the queues are not those of the others.
+RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, std::string_view options,
+                            const RowQueue& queue, std::int64_t classes, const CallOptions& call);
 
 inline double scale_of(GradScale scale, const ProcessGroup* group) noexcept {
   return scale == GradScale::for_mean_reducer && group != nullptr ? group->size() : 1.0;

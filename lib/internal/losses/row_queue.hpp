@@ -34,8 +34,8 @@ class RowQueue {
       : classes_(classes), options_(options) {}
 
   const tutti::losses::PoolOptions& options() const noexcept { return options_; }
-  std::int64_t calls() const noexcept { return calls_; }  ///< In training.
-  std::int64_t next() const noexcept { return next_; }    ///< The number of the next row.
+  std::int64_t calls() const noexcept { return calls_; }  ///< In training, where rows are sampled.
+  std::int64_t next() const noexcept { return next_; }    ///< The next row's number; no queue: 0.
   std::int64_t size() const noexcept;                     ///< Of all ranks.
   std::int64_t size_of(int rank) const noexcept;
   std::span<const Segment> segments() const noexcept { return segments_; }
@@ -51,7 +51,7 @@ class RowQueue {
   /// A call has ended: rank r brought counts[r] rows. mine: the last ones of this rank, at least as
   /// many as will be kept.
   void enqueue(int rank, std::span<const std::int64_t> counts, const Rows& mine) noexcept;
-  void reset() noexcept;
+  void reset() noexcept;  ///< Calls go on, so that samples differ.
 
   /// `all`: the rows of every rank, in the order of their numbers.
   std::string save(const Rows& all, double temperature) const;
@@ -64,8 +64,8 @@ class RowQueue {
   tutti::losses::PoolOptions options_;
   std::int64_t calls_ = 0;
   std::int64_t next_ = 0;
-  std::uint64_t loaded_ = 0;  // The digest of what was loaded.
-  int rank_ = 0;              // Who enqueued, of how many.
+  std::uint64_t history_ = 0;  // Of what was loaded, and how many rows came from whom since.
+  int rank_ = 0;               // Who enqueued, of how many.
   int ranks_ = 1;
   std::vector<Segment> segments_;
   Rows own_;
