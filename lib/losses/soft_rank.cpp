@@ -4,8 +4,10 @@
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <numbers>
+#include <utility>
 
 #include "internal/losses/radix_sort.hpp"
 #include "internal/losses/soft_rank_kernels.hpp"
@@ -20,31 +22,51 @@ constexpr double everywhere = std::numeric_limits<double>::infinity();
 /// Pools of fewer pairs are not worth sorting.
 constexpr double few_pairs = 1 << 16;
 
+using Series = std::array<double, terms>;
 using Matrix = std::array<double, terms * terms>;  // [source term][target term].
+
+/// Where a series is fitted: the zeros of T_terms.
+const Series& nodes() {
+  static const auto all = [] {
+    Series made{};
+    for (std::size_t i = 0; i < terms; ++i)
+      made[i] = std::cos(std::numbers::pi * (static_cast<double>(i) + 0.5) / terms);
+    return made;
+  }();
+  return all;
+}
+
+/// The Chebyshev series with these values at the nodes.
+Series series_through(const Series& values) {
+  Series series{};
+  for (std::size_t n = 0; n < terms; ++n)
+    for (std::size_t i = 0; i < terms; ++i)
+      series[n] += std::cos(static_cast<double>(n) * std::acos(nodes()[i])) * values[i] *
+                   (n == 0 ? 1.0 : 2.0) / terms;
+  return series;
+}
+
+template <typename F>
+Series series_of(const F& f) {
+  Series values{};
+  for (std::size_t i = 0; i < terms; ++i) values[i] = f(nodes()[i]);
+  return series_through(values);
+}
 
 /// The Chebyshev series of f(u, v) on the square [-1, 1]^2, u the target's place and v the
 /// source's.
 template <typename F>
-Matrix series_of(const F& f) {
-  std::array<double, terms> node{};
-  std::array<std::array<double, terms>, terms> t{};  // t[n][i] = T_n(node[i])
-  for (std::size_t i = 0; i < terms; ++i) {
-    const double angle = std::numbers::pi * (static_cast<double>(i) + 0.5) / terms;
-    node[i] = std::cos(angle);
-    for (std::size_t n = 0; n < terms; ++n) t[n][i] = std::cos(static_cast<double>(n) * angle);
-  }
-  std::array<std::array<double, terms>, terms> half{};  // [m][j]: a series in u at node j of v.
+Matrix matrix_of(const F& f) {
+  std::array<Series, terms> at_node{};  // [j]: a series in u, at node j of v.
   for (std::size_t j = 0; j < terms; ++j)
-    for (std::size_t i = 0; i < terms; ++i) {
-      const double value = f(node[i], node[j]);
-      for (std::size_t m = 0; m < terms; ++m)
-        half[m][j] += t[m][i] * value * (m == 0 ? 1.0 : 2.0) / terms;
-    }
+    at_node[j] = series_of([&](double u) { return f(u, nodes()[j]); });
   Matrix matrix{};
-  for (std::size_t n = 0; n < terms; ++n)
-    for (std::size_t m = 0; m < terms; ++m)
-      for (std::size_t j = 0; j < terms; ++j)
-        matrix[n * terms + m] += t[n][j] * half[m][j] * (n == 0 ? 1.0 : 2.0) / terms;
+  for (std::size_t m = 0; m < terms; ++m) {
+    Series values{};
+    for (std::size_t j = 0; j < terms; ++j) values[j] = at_node[j][m];
+    const auto series = series_through(values);
+    for (std::size_t n = 0; n < terms; ++n) matrix[n * terms + m] = series[n];
+  }
   return matrix;
 }
 
@@ -55,62 +77,97 @@ struct Action {
   Matrix slope;  ///< σ'.
 };
 
-/// The matrix's own idea of how a row acts on itself, as a series in its place: T_m T_n is
-/// (T_(m+n) + T_|m-n|) / 2. What is taken out again has to be what was put in, because next to an
-/// isolated row nothing else is left.
-class Self {
- public:
-  explicit Self(const Matrix& matrix) {
-    for (std::size_t n = 0; n < terms; ++n)
-      for (std::size_t m = 0; m < terms; ++m) {
-        series_[n + m] += matrix[n * terms + m] / 2;
-        series_[n > m ? n - m : m - n] += matrix[n * terms + m] / 2;
-      }
-  }
-  double operator()(double at) const {
-    double b1 = 0;
-    double b2 = 0;
-    for (std::size_t n = series_.size() - 1; n > 0; --n) {
-      const double b0 = series_[n] + 2 * at * b1 - b2;
-      b2 = b1;
-      b1 = b0;
-    }
-    return series_[0] + at * b1 - b2;
-  }
-
- private:
-  std::array<double, 2 * terms - 1> series_{};
-};
-
-/// Beyond: e^-64 is nothing beside 1 for any number of rows that fits in memory.
-constexpr std::int64_t furthest = 32;
+/// Cells at this distance or less act by a matrix of their own.
+constexpr std::int64_t near = 3;
 
 const Action& action(std::int64_t distance) {
   static const auto all = [] {
     std::vector<Action> made;
-    for (std::int64_t d = -furthest; d <= furthest; ++d) {
+    for (std::int64_t d = -near; d <= near; ++d) {
       const auto x = [d](double u, double v) {
         return width * (static_cast<double>(d) + (v - u) / 2);
       };
-      made.push_back({series_of([&](double u, double v) {
+      made.push_back({matrix_of([&](double u, double v) {
                         return d > 0 ? -1 / (1 + std::exp(x(u, v))) : 1 / (1 + std::exp(-x(u, v)));
                       }),
-                      series_of([&](double u, double v) {
+                      matrix_of([&](double u, double v) {
                         const double e = std::exp(-std::abs(x(u, v)));
                         return e / ((1 + e) * (1 + e));
                       })});
     }
     return made;
   }();
-  return all[static_cast<std::size_t>(distance + furthest)];
+  return all[static_cast<std::size_t>(distance + near)];
 }
 
+/// Further cells are three empty cells or more away, and there σ(-x) is the sum over i >= 1 of
+/// -(-1)^i e^(-ix): eight terms are worth e^-54. A term is a product of the source's part, the
+/// distance's and the target's, so that all cells on one side act together: as sums of
+/// exponentials, first the eight of the cells below, then those of the cells above.
+constexpr std::size_t exponentials = terms / 2;
+
+struct Far {
+  Matrix gather;  ///< From the moments of a cell to its sums of exponentials.
+  Matrix value;   ///< From sums of exponentials to a series.
+  Matrix slope;
+};
+
+const Far& far_field() {
+  static const Far made = [] {
+    Far all{};
+    for (std::size_t k = 0; k < terms; ++k) {
+      const bool below = k < exponentials;
+      const auto i = static_cast<double>(below ? k + 1 : k + 1 - exponentials);
+      const double rate = (below ? width : -width) / 2 * i;
+      const double sign = k % 2 == 0 ? 1 : -1;
+      const auto source = series_of([&](double v) { return std::exp(rate * v); });
+      const auto target = series_of([&](double u) { return std::exp(-rate * u); });
+      for (std::size_t n = 0; n < terms; ++n) {
+        all.gather[n * terms + k] = source[n];
+        all.value[k * terms + n] = (below ? sign : -sign) * target[n];
+        all.slope[k * terms + n] = sign * i * target[n];
+      }
+    }
+    return all;
+  }();
+  return made;
+}
+
+/// e^-64 is nothing beside 1 for any number of rows that fits in memory.
+constexpr std::int64_t furthest = 32;
+
+/// What is left of each exponential `distance` cells further.
+const std::array<double, exponentials>& decay(std::int64_t distance) {
+  static const auto all = [] {
+    std::array<std::array<double, exponentials>, furthest + 2> made{};  // The last ones are 0.
+    for (std::size_t d = 0; d + 1 < made.size(); ++d)
+      for (std::size_t i = 0; i < exponentials; ++i)
+        made[d][i] = std::exp(-width * static_cast<double>(d) * static_cast<double>(i + 1));
+    return made;
+  }();
+  return all[static_cast<std::size_t>(std::min(distance, furthest + 1))];
+}
+
+/// The matrix's own idea of how a row acts on itself, as a series in its place: T_m T_n is
+/// (T_(m+n) + T_|m-n|) / 2. What is taken out again has to be what was put in, because next to an
+/// isolated row nothing else is left.
+using Self = std::array<double, 2 * terms - 1>;
+
+Self self_of(const Matrix& matrix) {
+  Self series{};
+  for (std::size_t n = 0; n < terms; ++n)
+    for (std::size_t m = 0; m < terms; ++m) {
+      series[n + m] += matrix[n * terms + m] / 2;
+      series[n > m ? n - m : m - n] += matrix[n * terms + m] / 2;
+    }
+  return series;
+}
 const Self& own_value() {
-  static const Self self(action(0).value);
+  static const Self self = self_of(action(0).value);
   return self;
 }
 const Self& own_slope() {
-  static const Self self(action(0).slope);
+  static const Self self = self_of(action(0).slope);
   return self;
 }
 
@@ -133,6 +190,28 @@ void SoftRank::sort_as(std::span<const double> scores) {
   }
 }
 
+/// Where in a list of rows a row is, so that a sweep over the sorted pool finds them in order. Of
+/// rows that are not in it: behind its end. A run of rows needs no table.
+class SoftRank::Wanted {
+ public:
+  Wanted(std::span<const std::uint32_t> rows, std::size_t pool) {
+    if (rows.empty()) return;
+    first_ = rows.front();
+    std::size_t run = 1;
+    while (run < rows.size() && rows[run] == first_ + run) ++run;
+    if (run == rows.size()) return;
+    table_.assign(pool, ~std::uint32_t{0});
+    for (std::size_t i = 0; i < rows.size(); ++i) table_[rows[i]] = static_cast<std::uint32_t>(i);
+  }
+  std::uint32_t operator()(std::uint32_t row) const noexcept {
+    return table_.empty() ? row - first_ : table_[row];  // Below first_ the difference is huge.
+  }
+
+ private:
+  std::uint32_t first_ = 0;
+  std::vector<std::uint32_t> table_;
+};
+
 SoftRank::SoftRank(std::span<const double> scores, std::span<const std::uint8_t> positive,
                    double temperature, Engine engine)
     : temperature_(temperature), engine_(engine), sorted_(scores.size()), order_(scores.size()) {
@@ -143,30 +222,44 @@ SoftRank::SoftRank(std::span<const double> scores, std::span<const std::uint8_t>
   else
     sort_as<double>(scores);
   const auto count = positive.size() - static_cast<std::size_t>(std::ranges::count(positive, 0));
-  anchors_.reserve(count);
-  anchor_at_.reserve(count);
+  anchor_at_.resize(count + 1);  // Room for a row behind the last anchor: no branch to foresee.
+  std::size_t next = 0;
   for (std::size_t i = 0; i < sorted_.size(); ++i) {
-    if (positive[order_[i]] == 0) continue;
-    anchors_.push_back(sorted_[i]);
-    anchor_at_.push_back(static_cast<std::uint32_t>(i));
+    anchor_at_[next] = static_cast<std::uint32_t>(i);
+    next += static_cast<std::size_t>(positive[order_[i]] != 0);
   }
+  anchor_at_.resize(count);
+  anchors_.resize(count);
+  for (std::size_t k = 0; k < count; ++k) anchors_[k] = sorted_[anchor_at_[k]];
   reach_ = temperature *
            std::log(static_cast<double>(std::max<std::size_t>(sorted_.size(), 1)) / neglected);
   choose();
 }
 
+<<<<<<< Updated upstream
 /// Fills work_; returns how many rows are in the windows of all anchors.
 std::uint64_t SoftRank::measure_windows() {
   work_.reserve(anchors_.size() + 1);
   work_.push_back(0);
+=======
+/// Whether the windows of all anchors have more rows than this.
+bool SoftRank::windows_exceed(double most) const {
+>>>>>>> Stashed changes
   std::size_t first = 0;
   std::size_t last = 0;
   for (const double anchor : anchors_) {
     while (sorted_[first] < anchor - reach_) ++first;
     while (last < sorted_.size() && sorted_[last] <= anchor + reach_) ++last;
+<<<<<<< Updated upstream
     work_.push_back(work_.back() + (last - first));
   }
   return work_.back();
+=======
+    most -= static_cast<double>(last - first);
+    if (most < 0) return true;
+  }
+  return false;
+>>>>>>> Stashed changes
 }
 
 void SoftRank::choose() {
@@ -183,6 +276,7 @@ void SoftRank::choose() {
     return;
   }
   make_cells();
+<<<<<<< Updated upstream
   if (!automatic) return;
   // Measured on x86-64 with AVX2: a matrix costs as much as 12 pairs, a row of a series as 2.
   double translations = 0;
@@ -198,7 +292,23 @@ void SoftRank::choose() {
     moments_ = {};
   } else {
     work_ = {};
+=======
+  if (automatic) {
+    // Measured on x86-64 with AVX-512: a matrix costs as much as 8 pairs, a row of a series as 2,
+    // and what else a cell needs as four matrices of each kind.
+    double matrices = 0;
+    for (const auto& cell : cells_)
+      matrices += (cell.first_anchor != cell.last_anchor ? 6.0 : 1.0) *
+                  static_cast<double>(cell.near_last - cell.near_first + 4);
+    const double by_cells = 8 * matrices + 2 * (4 * m + 6 * p);
+    const double per_row = 2 * (1 + p / m);
+    engine_ = windows_exceed(by_cells / per_row) ? Engine::cells : Engine::windows;
+>>>>>>> Stashed changes
   }
+  if (engine_ == Engine::cells)
+    make_moments();
+  else
+    cells_ = {};
 }
 
 std::pair<std::size_t, std::size_t> SoftRank::share(int rank, int ranks) const noexcept {
@@ -213,7 +323,7 @@ std::pair<std::size_t, std::size_t> SoftRank::share(int rank, int ranks) const n
 }
 
 double SoftRank::place(double score, const Cell& cell) const noexcept {
-  return 2 * (score - cell.begin) / (width * temperature_) - 1;
+  return (score - cell.begin) * (2 / (width * temperature_)) - 1;
 }
 
 void SoftRank::places(std::span<const double> scores, const Cell& cell,
@@ -224,39 +334,47 @@ void SoftRank::places(std::span<const double> scores, const Cell& cell,
 
 void SoftRank::make_cells() {
   const double step = width * temperature_;
-  const auto far =
-      std::min<std::int64_t>(furthest, static_cast<std::int64_t>(std::ceil(reach_ / step)) + 1);
+  const double gap = reach_ + 3 * step;
   // Behind a gap that nothing reaches across the cells begin anew: a place far from where they
   // began would lose its last digits, and there may be an outlier of -1e9.
   double origin = 0;
+  double end = -everywhere;  // Of the last cell.
   std::int64_t base = 0;
   for (std::size_t i = 0; i < sorted_.size(); ++i) {
     const double score = sorted_[i];
-    if (i == 0 || score - sorted_[i - 1] > static_cast<double>(far + 2) * step) {
+    if (score < end) continue;
+    if (i == 0 || score - sorted_[i - 1] > gap) {
       origin = score;
-      base = cells_.empty() ? 0 : cells_.back().index + far + 2;
+      base = cells_.empty() ? 0 : cells_.back().index + furthest + 1;
     }
     const double number = std::floor((score - origin) / step);
     const auto index = base + static_cast<std::int64_t>(number);
-    if (cells_.empty() || cells_.back().index != index)
-      cells_.push_back({.index = index, .begin = origin + number * step, .first = i});
-    cells_.back().last = i + 1;
+    if (!cells_.empty() && cells_.back().index == index) continue;
+    if (!cells_.empty()) cells_.back().last = i;
+    cells_.push_back({.index = index, .begin = origin + number * step, .first = i});
+    end = origin + (number + 1) * step;
   }
-  const auto& kernels = soft_rank_kernels();
-  moments_.assign(cells_.size() * 2 * terms, 0);
-  std::vector<double> at;
+  cells_.back().last = sorted_.size();
   std::size_t anchor = 0;
   std::size_t near_first = 0;
   std::size_t near_last = 0;
-  for (std::size_t c = 0; c < cells_.size(); ++c) {
-    auto& cell = cells_[c];
+  for (auto& cell : cells_) {
     cell.first_anchor = anchor;
     while (anchor < anchors_.size() && anchor_at_[anchor] < cell.last) ++anchor;
     cell.last_anchor = anchor;
-    while (cells_[near_first].index < cell.index - far) ++near_first;
-    while (near_last < cells_.size() && cells_[near_last].index <= cell.index + far) ++near_last;
+    while (cells_[near_first].index < cell.index - near) ++near_first;
+    while (near_last < cells_.size() && cells_[near_last].index <= cell.index + near) ++near_last;
     cell.near_first = near_first;
     cell.near_last = near_last;
+  }
+}
+
+void SoftRank::make_moments() {
+  const auto& kernels = soft_rank_kernels();
+  moments_.assign(cells_.size() * 2 * terms, 0);
+  std::vector<double> at;
+  for (std::size_t c = 0; c < cells_.size(); ++c) {
+    const auto& cell = cells_[c];
     auto* moments = &moments_[c * 2 * terms];
     places(std::span(sorted_).subspan(cell.first, cell.last - cell.first), cell, at);
     kernels.moments(at.data(), nullptr, at.size(), moments);
@@ -264,6 +382,38 @@ void SoftRank::make_cells() {
            cell, at);
     kernels.moments(at.data(), nullptr, at.size(), moments + terms);
   }
+  far_ = far_sums(moments_);
+}
+
+std::vector<double> SoftRank::far_sums(const std::vector<double>& moments) const {
+  const auto& kernels = soft_rank_kernels();
+  std::vector<double> own(moments.size());
+  for (std::size_t i = 0; i < own.size(); i += terms)
+    kernels.translate(far_field().gather.data(), &moments[i], &own[i]);
+  std::vector<double> sums(moments.size());
+  for (const bool upwards : {true, false}) {
+    const std::size_t side = upwards ? 0 : exponentials;
+    std::array<std::array<double, exponentials>, 2> carried{};  // Of both kinds of moments.
+    std::size_t next = 0;  // The cells before this one, as the sweep goes, are carried.
+    for (std::size_t i = 0; i < cells_.size(); ++i) {
+      const auto at = [&](std::size_t j) { return upwards ? j : cells_.size() - 1 - j; };
+      const auto distance = [&](std::size_t j) {
+        return std::abs(cells_[at(i)].index - cells_[at(j)].index);
+      };
+      const auto& left = decay(i == 0 ? 0 : distance(i - 1));
+      for (auto& kind : carried)
+        for (std::size_t k = 0; k < exponentials; ++k) kind[k] *= left[k];
+      for (; distance(next) > near; ++next) {
+        const auto& part = decay(distance(next));
+        for (std::size_t kind = 0; kind < 2; ++kind)
+          for (std::size_t k = 0; k < exponentials; ++k)
+            carried[kind][k] += part[k] * own[(at(next) * 2 + kind) * terms + side + k];
+      }
+      for (std::size_t kind = 0; kind < 2; ++kind)
+        std::ranges::copy(carried[kind], &sums[(at(i) * 2 + kind) * terms + side]);
+    }
+  }
+  return sums;
 }
 
 std::uint64_t SoftRank::evaluations() const noexcept {
@@ -309,45 +459,56 @@ std::uint64_t SoftRank::sums_by_cells(std::size_t first, std::span<Sums> out) co
   const auto last = first + out.size();
   std::vector<double> at;
   std::vector<double> values;
-  for (const auto& cell : cells_) {
+  for (std::size_t target = 0; target < cells_.size(); ++target) {
+    const auto& cell = cells_[target];
     const auto from = std::max(cell.first_anchor, first);
     const auto to = std::min(cell.last_anchor, last);
     if (from >= to) continue;
-    std::array<std::array<double, terms>, 4> series{};
+    Series value{};  // Of all rows.
+    Series slope{};
+    Series anchors_value{};
+    Series anchors_slope{};
+    const auto act = [&](const Matrix& by_value, const Matrix& by_slope, const double* sources,
+                         bool anchors) {
+      kernels.translate(by_value.data(), sources, value.data());
+      kernels.translate(by_slope.data(), sources, slope.data());
+      if (!anchors) return;
+      kernels.translate(by_value.data(), sources + terms, anchors_value.data());
+      kernels.translate(by_slope.data(), sources + terms, anchors_slope.data());
+    };
     for (auto c = cell.near_first; c < cell.near_last; ++c) {
-      const auto& act = action(cells_[c].index - cell.index);
-      const auto* moments = &moments_[c * 2 * terms];
-      kernels.translate(act.value.data(), moments, series[0].data());
-      kernels.translate(act.slope.data(), moments, series[2].data());
-      if (cells_[c].first_anchor == cells_[c].last_anchor) continue;
-      kernels.translate(act.value.data(), moments + terms, series[1].data());
-      kernels.translate(act.slope.data(), moments + terms, series[3].data());
+      const auto& matrices = action(cells_[c].index - cell.index);
+      act(matrices.value, matrices.slope, &moments_[c * 2 * terms],
+          cells_[c].first_anchor != cells_[c].last_anchor);
     }
-    places(std::span(anchors_).subspan(from, to - from), cell, at);
+    act(far_field().value, far_field().slope, &far_[target * 2 * terms], true);
+
+    const auto count = to - from;
+    places(std::span(anchors_).subspan(from, count), cell, at);
+    values.resize(6 * count);
+    double* next = values.data();
+    const auto evaluate = [&](std::span<const double> series) {
+      kernels.evaluate(at.data(), count, series.data(), series.size(), next);
+      return std::exchange(next, next + count);
+    };
+    const double* a = evaluate(value);
+    const double* b = evaluate(anchors_value);
+    const double* d = evaluate(slope);
+    const double* e = evaluate(anchors_slope);
+    const double* self = evaluate(own_value());
+    const double* self_slope = evaluate(own_slope());
     const auto above = static_cast<double>(sorted_.size() - cell.last);
     const auto anchors_above = static_cast<double>(anchors_.size() - cell.last_anchor);
-    values.resize(4 * (to - from));
-    for (std::size_t i = 0; i < 4; ++i)
-      kernels.evaluate(at.data(), to - from, series[i].data(), &values[i * (to - from)]);
-    for (std::size_t k = 0; k < to - from; ++k) {
-      const auto value = [&](std::size_t i) { return values[i * (to - from) + k]; };
-      const double self = own_value()(at[k]);
-      const double self_slope = own_slope()(at[k]);
-      out[from - first + k] = {1 + above + (value(0) - self), 1 + anchors_above + (value(1) - self),
-                               value(2) - self_slope, value(3) - self_slope};
-    }
+    for (std::size_t k = 0; k < count; ++k)
+      out[from - first + k] = {1 + above + (a[k] - self[k]), 1 + anchors_above + (b[k] - self[k]),
+                               d[k] - self_slope[k], e[k] - self_slope[k]};
   }
   return 4 * out.size();
 }
 
 void SoftRank::slopes(std::span<const double> a, std::span<const double> b,
                       std::span<const std::uint32_t> rows, std::span<Slopes> out) const {
-  // Where in `out` a sorted row is wanted; a sweep over the pool then finds them in order.
-  constexpr auto nowhere = ~std::uint32_t{0};
-  std::vector<std::uint32_t> wanted(sorted_.size(), nowhere);
-  for (std::size_t i = 0; i < rows.size(); ++i) wanted[rows[i]] = static_cast<std::uint32_t>(i);
-  std::vector<std::uint32_t> slot(sorted_.size());
-  for (std::size_t i = 0; i < slot.size(); ++i) slot[i] = wanted[order_[i]];
+  const Wanted slot(rows, sorted_.size());
   const auto done =
       engine_ == Engine::cells
           ? slopes_by_cells(a, b, slot, out)
@@ -356,8 +517,8 @@ void SoftRank::slopes(std::span<const double> a, std::span<const double> b,
 }
 
 std::uint64_t SoftRank::slopes_by_windows(std::span<const double> a, std::span<const double> b,
-                                          std::span<const std::uint32_t> slot,
-                                          std::span<Slopes> out, double reach) const {
+                                          const Wanted& slot, std::span<Slopes> out,
+                                          double reach) const {
   std::uint64_t evaluations = 0;
   const auto& kernels = soft_rank_kernels();
   const double scale = 1 / temperature_;
@@ -365,13 +526,14 @@ std::uint64_t SoftRank::slopes_by_windows(std::span<const double> a, std::span<c
   for (std::size_t i = 0; i < sorted_.size(); ++i) {
     const bool positive = own < anchors_.size() && anchor_at_[own] == i;
     const std::size_t self = positive ? own++ : 0;
-    if (slot[i] >= out.size()) continue;
+    const auto wanted = slot(order_[i]);
+    if (wanted >= out.size()) continue;
     const double at = sorted_[i];
     const auto low = std::lower_bound(anchors_.begin(), anchors_.end(), at - reach);
     const auto high = std::upper_bound(low, anchors_.end(), at + reach);
     const auto first = static_cast<std::size_t>(low - anchors_.begin());
     const auto count = static_cast<std::size_t>(high - low);
-    auto& result = out[slot[i]];
+    auto& result = out[wanted];
     result = {};
     result.a = kernels.slopes(anchors_.data() + first, a.data() + first, count, at, scale);
     evaluations += count;
@@ -385,8 +547,7 @@ std::uint64_t SoftRank::slopes_by_windows(std::span<const double> a, std::span<c
 }
 
 std::uint64_t SoftRank::slopes_by_cells(std::span<const double> a, std::span<const double> b,
-                                        std::span<const std::uint32_t> slot,
-                                        std::span<Slopes> out) const {
+                                        const Wanted& slot, std::span<Slopes> out) const {
   const auto& kernels = soft_rank_kernels();
   std::vector<double> at;
   std::vector<double> weighted(cells_.size() * 2 * terms);
@@ -398,40 +559,64 @@ std::uint64_t SoftRank::slopes_by_cells(std::span<const double> a, std::span<con
     kernels.moments(at.data(), b.data() + cell.first_anchor, count,
                     &weighted[c * 2 * terms + terms]);
   }
-  std::uint64_t evaluations = 0;
-  std::vector<std::size_t> targets;
-  std::vector<double> scores;
+  const auto far = far_sums(weighted);
+  struct Own {
+    std::size_t anchor;
+    std::uint32_t wanted;
+  };
+  std::vector<Own> own;  // The targets that are anchors themselves.
+  std::vector<double> own_at;
+  std::vector<std::uint32_t> targets;
+  std::vector<std::size_t> target_at;
   std::vector<double> values;
-  for (const auto& cell : cells_) {
-    targets.clear();
-    scores.clear();
-    for (auto i = cell.first; i < cell.last; ++i)
-      if (slot[i] < out.size()) {
-        targets.push_back(i);
-        scores.push_back(sorted_[i]);
-      }
-    if (targets.empty()) continue;
-    std::array<std::array<double, terms>, 2> series{};
-    for (auto c = cell.near_first; c < cell.near_last; ++c) {
-      if (cells_[c].first_anchor == cells_[c].last_anchor) continue;
-      const auto& act = action(cells_[c].index - cell.index);
-      for (std::size_t i = 0; i < 2; ++i)
-        kernels.translate(act.slope.data(), &weighted[(c * 2 + i) * terms], series[i].data());
+  std::uint64_t evaluations = 0;
+  for (std::size_t target = 0; target < cells_.size(); ++target) {
+    const auto& cell = cells_[target];
+    // No branch that nobody can foresee: half of the rows may be another's.
+    targets.resize(cell.last - cell.first + 1);
+    target_at.resize(targets.size());
+    std::size_t count = 0;
+    for (auto i = cell.first; i < cell.last; ++i) {
+      targets[count] = slot(order_[i]);
+      target_at[count] = i;
+      count += static_cast<std::size_t>(targets[count] < out.size());
     }
-    places(scores, cell, at);
-    values.resize(2 * targets.size());
-    for (std::size_t i = 0; i < 2; ++i)
-      kernels.evaluate(at.data(), targets.size(), series[i].data(), &values[i * targets.size()]);
-    evaluations += 2 * targets.size();
-    auto own = cell.first_anchor;
-    for (std::size_t t = 0; t < targets.size(); ++t) {
-      auto& result = out[slot[targets[t]]];
-      result = {values[t], 0};
-      while (own < cell.last_anchor && anchor_at_[own] < targets[t]) ++own;
-      if (own == cell.last_anchor || anchor_at_[own] != targets[t]) continue;
-      const double self = own_slope()(at[t]);
-      result.a -= self * a[own];
-      result.b = values[targets.size() + t] - self * b[own];
+    if (count == 0) continue;
+    targets.resize(count);
+    at.resize(count);
+    for (std::size_t t = 0; t < count; ++t) at[t] = place(sorted_[target_at[t]], cell);
+    own.clear();
+    own_at.clear();
+    for (auto k = cell.first_anchor; k < cell.last_anchor; ++k) {
+      const auto wanted = slot(row(k));
+      if (wanted >= out.size()) continue;
+      own.push_back({k, wanted});
+      own_at.push_back(place(anchors_[k], cell));
+    }
+    Series by_a{};
+    Series by_b{};
+    const auto act = [&](const Matrix& matrix, const double* sources) {
+      kernels.translate(matrix.data(), sources, by_a.data());
+      if (!own.empty()) kernels.translate(matrix.data(), sources + terms, by_b.data());
+    };
+    for (auto c = cell.near_first; c < cell.near_last; ++c)
+      if (cells_[c].first_anchor != cells_[c].last_anchor)
+        act(action(cells_[c].index - cell.index).slope, &weighted[c * 2 * terms]);
+    act(far_field().slope, &far[target * 2 * terms]);
+
+    values.resize(targets.size());
+    kernels.evaluate(at.data(), at.size(), by_a.data(), terms, values.data());
+    for (std::size_t t = 0; t < targets.size(); ++t) out[targets[t]] = {values[t], 0};
+    evaluations += targets.size() + own.size();
+    if (own.empty()) continue;
+    values.resize(2 * own.size());
+    double* self = &values[own.size()];
+    kernels.evaluate(own_at.data(), own.size(), by_b.data(), terms, values.data());
+    kernels.evaluate(own_at.data(), own.size(), own_slope().data(), own_slope().size(), self);
+    for (std::size_t k = 0; k < own.size(); ++k) {
+      auto& result = out[own[k].wanted];
+      result.a -= self[k] * a[own[k].anchor];
+      result.b = values[k] - self[k] * b[own[k].anchor];
     }
   }
   return evaluations;

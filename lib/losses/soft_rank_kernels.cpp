@@ -28,11 +28,12 @@ void translate(const double* matrix, const double* in, double* out) {
     for (std::size_t m = 0; m < terms; ++m) out[m] += matrix[n * terms + m] * in[n];
 }
 
-void evaluate(const double* x, std::size_t count, const double* series, double* out) {
+void evaluate(const double* x, std::size_t count, const double* series, std::size_t size,
+              double* out) {
   for (std::size_t i = 0; i < count; ++i) {  // Clenshaw's recurrence.
     double b1 = 0;
     double b2 = 0;
-    for (std::size_t n = terms - 1; n > 0; --n) {
+    for (std::size_t n = size - 1; n > 0; --n) {
       const double b0 = series[n] + 2 * x[i] * b1 - b2;
       b2 = b1;
       b1 = b0;

@@ -87,13 +87,14 @@ void translate(const double* matrix, const double* in, double* out) {
   }
 }
 
-void evaluate(const double* x, std::size_t count, const double* series, double* out) {
+void evaluate(const double* x, std::size_t count, const double* series, std::size_t size,
+              double* out) {
   const Tag d;
   for_vectors(x, count, 0.0, [&](V at, std::size_t n, std::size_t i) HWY_ATTR {
     const auto twice = hn::Add(at, at);
     auto b1 = hn::Zero(d);
     auto b2 = hn::Zero(d);
-    for (std::size_t k = terms - 1; k > 0; --k) {
+    for (std::size_t k = size - 1; k > 0; --k) {
       const auto b0 = hn::MulAdd(twice, b1, hn::Sub(hn::Set(d, series[k]), b2));
       b2 = b1;
       b1 = b0;

@@ -20,9 +20,10 @@ namespace tutti::internal::losses {
 /// Three ways, held against each other by the tests:
 ///   pairs    every anchor with every row.
 ///   windows  sorted; rows that are further than 32 to 46 temperatures away count as 0 or 1.
-///   cells    sorted into cells of two temperatures. A cell is its Chebyshev moments; how far they
-///            act on another cell depends on the distance of the two alone. Linear in the pool at
-///            any temperature.
+///   cells    sorted into cells of two temperatures. A cell is its Chebyshev moments. How they act
+///   on
+///            a near cell depends on the distance of the two alone; all far cells of one side act
+///            together, as eight sums of exponentials. Linear in the pool at any temperature.
 ///
 /// The method of cells is the fast multipole idea in one dimension with the kernel σ: Greengard and
 /// Rokhlin, "A fast algorithm for particle simulations", 1987; by interpolation: Fong and Darve,
@@ -54,7 +55,7 @@ class SoftRank {
     double a = 0, b = 0;
   };
   /// out[i] = sums over anchors k that are not rows[i] of a_k σ'((s_rows[i] - s_k) / t), and of b_k
-  /// (0 for rows that are not positive). a, b: one number per anchor.
+  /// (0 for rows that are not positive). a, b: one number per anchor. Rows in a run are cheaper.
   void slopes(std::span<const double> a, std::span<const double> b,
               std::span<const std::uint32_t> rows, std::span<Slopes> out) const;
 
@@ -69,20 +70,26 @@ class SoftRank {
     double begin = 0;                               // Its lower end.
     std::size_t first = 0, last = 0;                // Of sorted_.
     std::size_t first_anchor = 0, last_anchor = 0;  // Of anchors_.
-    std::size_t near_first = 0, near_last = 0;      // Cells within reach.
+    std::size_t near_first = 0, near_last = 0;      // Cells that act one by one.
   };
+  class Wanted;
   void make_cells();
+  void make_moments();
+  std::vector<double> far_sums(const std::vector<double>& moments) const;
   void choose();
+<<<<<<< Updated upstream
   std::uint64_t measure_windows();
+=======
+  bool windows_exceed(double most) const;
+>>>>>>> Stashed changes
   double place(double score, const Cell& cell) const noexcept;
   void places(std::span<const double> scores, const Cell& cell, std::vector<double>& out) const;
   std::uint64_t sums_by_cells(std::size_t first, std::span<Sums> out) const;
   std::uint64_t sums_by_windows(std::size_t first, std::span<Sums> out, double reach) const;
   std::uint64_t slopes_by_cells(std::span<const double> a, std::span<const double> b,
-                                std::span<const std::uint32_t> slot, std::span<Slopes> out) const;
+                                const Wanted& slot, std::span<Slopes> out) const;
   std::uint64_t slopes_by_windows(std::span<const double> a, std::span<const double> b,
-                                  std::span<const std::uint32_t> slot, std::span<Slopes> out,
-                                  double reach) const;
+                                  const Wanted& slot, std::span<Slopes> out, double reach) const;
 
   double temperature_;
   Engine engine_;
@@ -94,6 +101,7 @@ class SoftRank {
   std::vector<std::uint64_t> work_;       // Windows: rows in those of the anchors before.
   std::vector<Cell> cells_;
   std::vector<double> moments_;  // Per cell: of all rows, then of the anchors.
+  std::vector<double> far_;      // The same of the cells that are not near.
   alignas(std::atomic_ref<std::uint64_t>::required_alignment) mutable std::uint64_t evaluations_ =
       0;
 };

@@ -19,8 +19,9 @@ struct SoftRankKernels {
   void (*moments)(const double* x, const double* weights, std::size_t count, double* moments);
   /// out[m] += sum over n of matrix[n * terms + m] in[n].
   void (*translate)(const double* matrix, const double* in, double* out);
-  /// out[i] = sum over n of series[n] T_n(x[i]).
-  void (*evaluate)(const double* x, std::size_t count, const double* series, double* out);
+  /// out[i] = sum over n < size of series[n] T_n(x[i]).
+  void (*evaluate)(const double* x, std::size_t count, const double* series, std::size_t size,
+                   double* out);
   /// sums[0] += sum over j of σ((s[j] - at) * scale), sums[1] += the same of σ'.
   void (*pairs)(const double* s, std::size_t count, double at, double scale, double* sums);
   /// The sum over j of weights[j] σ'((s[j] - at) * scale).
