@@ -168,11 +168,7 @@ struct GlobalBatch::Source {
   void set(std::span<const ConstTensorView> arrays) {
     logits = arrays[0];
     targets = arrays[1];
-<<<<<<< HEAD
     iid = arrays.size() > 2 ? arrays[2] : ConstTensorView(nullptr, DType::u8, Shape::vector(0));
-=======
-    iid = arrays.size() > 2 ? arrays[2] : ConstTensorView{nullptr, DType::u8, Shape::vector(0)};
->>>>>>> a4aac1b (wip)
   }
   /// Points to copies of these rows with the queue's behind them.
   void join(const RowQueue::Rows& queued, std::int64_t classes) {
