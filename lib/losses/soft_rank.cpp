@@ -236,30 +236,21 @@ SoftRank::SoftRank(std::span<const double> scores, std::span<const std::uint8_t>
   choose();
 }
 
-<<<<<<< Updated upstream
-/// Fills work_; returns how many rows are in the windows of all anchors.
-std::uint64_t SoftRank::measure_windows() {
+/// Fills work_, unless the windows of all anchors have more rows than this.
+bool SoftRank::windows_within(double most) {
   work_.reserve(anchors_.size() + 1);
   work_.push_back(0);
-=======
-/// Whether the windows of all anchors have more rows than this.
-bool SoftRank::windows_exceed(double most) const {
->>>>>>> Stashed changes
   std::size_t first = 0;
   std::size_t last = 0;
   for (const double anchor : anchors_) {
     while (sorted_[first] < anchor - reach_) ++first;
     while (last < sorted_.size() && sorted_[last] <= anchor + reach_) ++last;
-<<<<<<< Updated upstream
     work_.push_back(work_.back() + (last - first));
+    if (static_cast<double>(work_.back()) <= most) continue;
+    work_ = {};
+    return false;
   }
-  return work_.back();
-=======
-    most -= static_cast<double>(last - first);
-    if (most < 0) return true;
-  }
-  return false;
->>>>>>> Stashed changes
+  return true;
 }
 
 void SoftRank::choose() {
@@ -272,27 +263,10 @@ void SoftRank::choose() {
     return;
   }
   if (engine_ == Engine::windows) {
-    measure_windows();
+    windows_within(everywhere);
     return;
   }
   make_cells();
-<<<<<<< Updated upstream
-  if (!automatic) return;
-  // Measured on x86-64 with AVX2: a matrix costs as much as 12 pairs, a row of a series as 2.
-  double translations = 0;
-  for (const auto& cell : cells_)
-    translations += (cell.first_anchor != cell.last_anchor ? 4.0 : 0.0) *
-                        static_cast<double>(cell.near_last - cell.near_first) +
-                    2.0 * static_cast<double>(cell.near_last - cell.near_first);
-  const double by_cells = 12 * translations + 2 * (4 * m + 6 * p);
-  const double by_windows = 2 * static_cast<double>(measure_windows()) * (1 + p / m);
-  engine_ = by_cells < by_windows ? Engine::cells : Engine::windows;
-  if (engine_ == Engine::windows) {
-    cells_ = {};
-    moments_ = {};
-  } else {
-    work_ = {};
-=======
   if (automatic) {
     // Measured on x86-64 with AVX-512: a matrix costs as much as 8 pairs, a row of a series as 2,
     // and what else a cell needs as four matrices of each kind.
@@ -302,8 +276,7 @@ void SoftRank::choose() {
                   static_cast<double>(cell.near_last - cell.near_first + 4);
     const double by_cells = 8 * matrices + 2 * (4 * m + 6 * p);
     const double per_row = 2 * (1 + p / m);
-    engine_ = windows_exceed(by_cells / per_row) ? Engine::cells : Engine::windows;
->>>>>>> Stashed changes
+    engine_ = windows_within(by_cells / per_row) ? Engine::windows : Engine::cells;
   }
   if (engine_ == Engine::cells)
     make_moments();

@@ -77,11 +77,7 @@ class SoftRank {
   void make_moments();
   std::vector<double> far_sums(const std::vector<double>& moments) const;
   void choose();
-<<<<<<< Updated upstream
-  std::uint64_t measure_windows();
-=======
-  bool windows_exceed(double most) const;
->>>>>>> Stashed changes
+  bool windows_within(double most);
   double place(double score, const Cell& cell) const noexcept;
   void places(std::span<const double> scores, const Cell& cell, std::vector<double>& out) const;
   std::uint64_t sums_by_cells(std::size_t first, std::span<Sums> out) const;
