@@ -19,6 +19,9 @@
 #include "exit_code.hpp"
 #include "info.hpp"
 #include "launcher.hpp"
+#include "loss.hpp"
+#include "loss_command.hpp"
+#include "loss_schema.hpp"
 #include "run_command.hpp"
 #include "schema.hpp"
 #include "text.hpp"
@@ -29,15 +32,15 @@ using tutti::tool::Exit;
 using tutti::tool::Failure;
 using tutti::tool::refuse;
 
-constexpr std::string_view present = "run, bench, info, schema";
-constexpr std::array<std::string_view, 8> later{"compare", "check",  "report", "pairs",
-                                                "topo",    "doctor", "loss",   "completions"};
+constexpr std::string_view present = "run, bench, loss, info, schema";
+constexpr std::array<std::string_view, 7> later{"compare", "check",  "report",     "pairs",
+                                                "topo",    "doctor", "completions"};
 
 /// CLI11's own words for an unknown subcommand do not say which there are.
 void check_subcommand(const std::vector<std::string>& argv) {
   if (argv.size() < 2) refuse("no subcommand; there are: {} (see tutti --help)", present);
   const std::string& name = argv[1];
-  for (const char* known : {"run", "bench", "info", "schema", "-h", "--help", "--version"})
+  for (const char* known : {"run", "bench", "loss", "info", "schema", "-h", "--help", "--version"})
     if (name == known) return;
   if (name.starts_with('-')) refuse("unknown option '{}' (see tutti --help)", name);
   if (std::find(later.begin(), later.end(), name) != later.end())
@@ -67,11 +70,17 @@ Exit run(int argc, char** argv) {
   tutti::tool::BenchCommand command;
   command.define(*bench);
 
+  CLI::App* loss = app.add_subcommand("loss", "check and time losses of the rows of all ranks");
+  tutti::tool::LossCommand loss_command;
+  loss_command.define(*loss);
+
   CLI::App* info = app.add_subcommand("info", "versions, backends, and what auto would pick");
   std::string info_format = "text";
   info->add_option("-f,--format", info_format, "text or json")->type_name("FORMAT");
 
-  app.add_subcommand("schema", "the JSON Schema of what bench -f json prints");
+  CLI::App* schema = app.add_subcommand("schema", "the JSON Schema of what bench and loss print");
+  std::string schema_of = "bench";
+  schema->add_option("command", schema_of, "bench or loss (bench)")->type_name("COMMAND");
 
   const bool runs = arguments[1] == "run";
   try {
@@ -87,11 +96,15 @@ Exit run(int argc, char** argv) {
   }
 
   if (runs) return static_cast<Exit>(launch(run_command.parse(arguments)));
-  if (app.got_subcommand("schema")) return print(tutti::tool::schema());
+  if (app.got_subcommand(schema)) {
+    const bool of_loss = tutti::tool::parse_choice("schema", schema_of, {"bench", "loss"}) == 1;
+    return of_loss ? print(tutti::tool::loss_schema()) : print(tutti::tool::schema());
+  }
   if (app.got_subcommand("info")) {
     const bool json = tutti::tool::parse_choice("--format", info_format, {"text", "json"}) == 1;
     return print(json ? tutti::tool::info_json() : tutti::tool::info_text());
   }
+  if (app.got_subcommand(loss)) return run_loss(loss_command.parse(arguments), stdout, stderr);
   if (command.help_sizes()) return print(tutti::tool::sizes_help());
   if (command.list_algos()) return print(tutti::describe_gather_table());
   return run_bench(command.parse(arguments), stdout, stderr);
