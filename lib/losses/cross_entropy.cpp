@@ -10,6 +10,7 @@
 
 #include "internal/losses/elements.hpp"
 #include "internal/losses/summed_loss.hpp"
+#include "internal/losses/words.hpp"
 
 namespace tutti {
 namespace losses {
@@ -18,6 +19,7 @@ namespace {
 using internal::failf;
 using internal::losses::sum_loss;
 using internal::losses::SummedParts;
+using internal::losses::word;
 using Options = CrossEntropyOptions;
 
 void check_weight(std::string_view what, double weight) {
@@ -137,8 +139,8 @@ LossResult CrossEntropy::operator()(ProcessGroup* group, const RankingBatch& bat
   const auto words = fmt::format(
       "classes {}, label_smoothing {}, pos_weight {}, ignore_index {}, reduction {}, scale {}, "
       "logits {}, weight {}",
-      o.classes, o.label_smoothing, o.pos_weight, o.ignore_index, static_cast<int>(o.reduction),
-      static_cast<int>(o.scale), name_of(batch.logits.dtype), o.weight);
+      o.classes, o.label_smoothing, o.pos_weight, o.ignore_index, word(o.reduction), word(o.scale),
+      name_of(batch.logits.dtype), o.weight);
   return sum_loss(group, {"cross_entropy", words, o.reduction, o.scale}, batch.logits, call, [&] {
     const auto targets = check(batch, o);
     const auto z = internal::losses::to_doubles(batch.logits);

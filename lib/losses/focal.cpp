@@ -9,6 +9,7 @@
 
 #include "internal/losses/elements.hpp"
 #include "internal/losses/summed_loss.hpp"
+#include "internal/losses/words.hpp"
 
 namespace tutti {
 namespace losses {
@@ -17,6 +18,7 @@ namespace {
 using internal::failf;
 using internal::losses::sum_loss;
 using internal::losses::SummedParts;
+using internal::losses::word;
 
 void check_gamma(std::string_view loss, double gamma) {
   if (!(gamma >= 0) || !std::isfinite(gamma))
@@ -40,9 +42,8 @@ SigmoidFocal::SigmoidFocal(const Options& options) : options_(options) {
 LossResult SigmoidFocal::operator()(ProcessGroup* group, const ConstTensorView& logits,
                                     const ConstTensorView& targets, const CallOptions& call) const {
   const auto& o = options_;
-  const auto words =
-      fmt::format("alpha {}, gamma {}, reduction {}, scale {}, logits {}", o.alpha, o.gamma,
-                  static_cast<int>(o.reduction), static_cast<int>(o.scale), name_of(logits.dtype));
+  const auto words = fmt::format("alpha {}, gamma {}, reduction {}, scale {}, logits {}", o.alpha,
+                                 o.gamma, word(o.reduction), word(o.scale), name_of(logits.dtype));
   return sum_loss(group, {"sigmoid_focal", words, o.reduction, o.scale}, logits, call, [&] {
     internal::losses::with_type(logits.dtype, [](auto) {});
     if (targets.dtype != logits.dtype || !(targets.shape == logits.shape))
@@ -89,9 +90,8 @@ LossResult SoftmaxFocal::operator()(ProcessGroup* group, const ConstTensorView& 
   const auto words = fmt::format(
       "gamma {}, label_smoothing {}, background {}, ignore_index {}, reduction {}, scale {}, "
       "logits {} [*, {}], alpha {}",
-      o.gamma, o.label_smoothing, o.background, o.ignore_index, static_cast<int>(o.reduction),
-      static_cast<int>(o.scale), name_of(logits.dtype), fmt::join(logits.shape.row_dims(), ", "),
-      o.alpha);
+      o.gamma, o.label_smoothing, o.background, o.ignore_index, word(o.reduction), word(o.scale),
+      name_of(logits.dtype), fmt::join(logits.shape.row_dims(), ", "), o.alpha);
   return sum_loss(group, {"softmax_focal", words, o.reduction, o.scale}, logits, call, [&] {
     internal::losses::with_type(logits.dtype, [](auto) {});
     const auto dims = logits.shape.dims();

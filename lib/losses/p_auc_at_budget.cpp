@@ -12,6 +12,7 @@
 #include "internal/losses/global_batch.hpp"
 #include "internal/losses/order_statistics.hpp"
 #include "internal/losses/soft_rank_kernels.hpp"
+#include "internal/losses/words.hpp"
 
 namespace tutti {
 namespace losses {
@@ -20,6 +21,7 @@ namespace {
 using internal::failf;
 using internal::losses::GlobalBatch;
 using internal::losses::Logistic;
+using internal::losses::word;
 using Options = PAucAtBudgetOptions;
 
 /// Below, all reference scores are one.
@@ -88,10 +90,9 @@ PAucResult PAucAtBudget::compute_all(ProcessGroup* group, const RankingBatch& ba
            "classes {}, alpha {}, beta {}, surrogate {}, knots {}, tau_scale {}, basis {}, "
            "temperature {}, positives {}, interpolation {}, reduction {}, scale {}, "
            "ignore_index {}",
-           o.classes, o.alpha, o.beta, static_cast<int>(o.surrogate), o.knots,
-           static_cast<int>(o.tau_scale), static_cast<int>(o.basis), temperature,
-           static_cast<int>(o.positives), static_cast<int>(o.interpolation),
-           static_cast<int>(o.reduction), static_cast<int>(o.scale), o.ignore_index),
+           o.classes, o.alpha, o.beta, word(o.surrogate), o.knots, word(o.tau_scale), word(o.basis),
+           temperature, word(o.positives), word(o.interpolation), word(o.reduction), word(o.scale),
+           o.ignore_index),
        .classes = o.classes,
        .ignore_index = o.ignore_index,
        .uses_iid = true,

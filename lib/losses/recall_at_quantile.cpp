@@ -8,6 +8,7 @@
 #include "internal/losses/elements.hpp"
 #include "internal/losses/global_batch.hpp"
 #include "internal/losses/order_statistics.hpp"
+#include "internal/losses/words.hpp"
 
 namespace tutti {
 namespace losses {
@@ -15,6 +16,7 @@ namespace {
 
 using internal::failf;
 using internal::losses::Logistic;
+using internal::losses::word;
 
 }  // namespace
 
@@ -37,8 +39,8 @@ LossResult RecallAtQuantile::compute(ProcessGroup* group, const RankingBatch& ba
        .options =
            fmt::format("classes {}, quantile {}, temperature {}, interpolation {}, reduction {}, "
                        "scale {}, ignore_index {}",
-                       o.classes, o.quantile, temperature, static_cast<int>(o.interpolation),
-                       static_cast<int>(o.reduction), static_cast<int>(o.scale), o.ignore_index),
+                       o.classes, o.quantile, temperature, word(o.interpolation), word(o.reduction),
+                       word(o.scale), o.ignore_index),
        .classes = o.classes,
        .ignore_index = o.ignore_index},
       queue(), call);

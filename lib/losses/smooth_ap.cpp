@@ -9,6 +9,7 @@
 #include "internal/losses/global_batch.hpp"
 #include "internal/losses/parallel.hpp"
 #include "internal/losses/soft_rank.hpp"
+#include "internal/losses/words.hpp"
 
 namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
@@ -17,6 +18,7 @@ namespace {
 using internal::losses::GlobalBatch;
 using internal::losses::in_parallel;
 using internal::losses::SoftRank;
+using internal::losses::word;
 
 /// Of one anchor, for the gradient: a = B / A^2, b = 1 / A, and what its own score adds, b E - a D.
 /// B / A is a / b.
@@ -59,8 +61,8 @@ LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
       group, batch,
       {.loss = name(),
        .options = fmt::format("classes {}, temperature {}, reduction {}, scale {}, ignore_index {}",
-                              options_.classes, temperature, static_cast<int>(options_.reduction),
-                              static_cast<int>(options_.scale), options_.ignore_index),
+                              options_.classes, temperature, word(options_.reduction),
+                              word(options_.scale), options_.ignore_index),
        .classes = options_.classes,
        .ignore_index = options_.ignore_index,
        .needs_all = true,

@@ -141,7 +141,7 @@ TEST_P(FocalOfRanks, AMistakeOfOneRankIsAnErrorOnAll) {
       const auto logits = last ? ConstTensorView(wide) : view(std::span(narrow).first(4), {4});
       expect_error(Errc::mismatch, {"logits f32", "logits f64"},
                    [&] { SigmoidFocal()(&group, logits, logits); });
-      expect_error(Errc::mismatch, {"scale 0", "scale 2"}, [&] {
+      expect_error(Errc::mismatch, {"scale for_mean_reducer", "scale none"}, [&] {
         sigmoid_of(SigmoidFocal({.scale = last ? GradScale::none : GradScale::for_mean_reducer}),
                    &group, rows, 0, 4);
       });

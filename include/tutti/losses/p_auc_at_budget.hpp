@@ -59,8 +59,8 @@ struct PAucResult : LossResult {
 /// positives or independent negatives, with a scale of 1e-12 or less, or (pairwise) with nothing in
 /// the band is not valid.
 ///
-/// On the wire: as RecallAtQuantile with 4 to K + 4 order statistics per class, then one
-/// all_reduce; pairwise also gathers the band's scores and adds up a number for each.
+/// On the wire: as RecallAtQuantile with the order statistics of 4 to K + 4 thresholds per class,
+/// then one all_reduce; pairwise also gathers the band's scores and adds up a number for each.
 class PAucAtBudget final : public RankingLoss {
  public:
   using Options = PAucAtBudgetOptions;
