@@ -115,7 +115,7 @@ LossRow make_row(LossKind kind, const OneProcess& alone, double loss,
   row.time_us_one_process = loss_time(alone.cost.samples_us);
   row.evaluations_one_process = alone.cost.evaluations;
   row.peak_extra_bytes_one_process = alone.cost.peak_extra_bytes;
-  row.pairs = alone.pairs;
+  if (row.valid_classes != 0) row.pairs = alone.pairs;
   double gradient_squares = 0;
   double worst_difference = -1;
   std::vector<double> slowest_us;

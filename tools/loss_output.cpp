@@ -157,9 +157,9 @@ std::string loss_json(const LossRecord& record) {
 }
 
 std::string loss_table(const LossRecord& record) {
+  if (record.rows.empty()) return {};  // It ended before there was anything to show.
   std::string text = head(record);
   for (const std::string& note : record.run.notes) text += fmt::format("  note: {}\n", note);
-  if (record.rows.empty()) return text;
   text += numbers(record) + costs(record);
   const auto bad =
       std::ranges::count_if(record.rows, [](const LossRow& row) { return row.wrong != 0; });

@@ -225,7 +225,7 @@ class Loss(Program):
 
     def test_a_loss_without_a_valid_class_is_a_note(self):
         run = self.record("-n", 2, "-l", "smooth_ap", "--rows", 1)
-        self.assertEqual(run["results"][0]["valid_classes"], 0)
+        self.assertEqual((run["results"][0]["valid_classes"], run["results"][0]["pair_loop"]), (0, None))
         self.assertEqual(run["notes"],
                          ["smooth_ap: no class is valid in the last call, so there is nothing to compare"])
 
@@ -298,7 +298,7 @@ class Processes(Program):
         done = tutti("run", "-n", 2, "--", "sh", "-c", f"exec '{TUTTI}' loss --rows 10$RANK")
         self.assertEqual(done.returncode, 64, done.stderr)
         self.assertEqual(done.stderr.count("[0] error: rank 1 was told to compute something else than rank 0"), 1, done.stderr)
-        self.assertEqual((done.stdout.count("tutti loss"), done.stderr.count("[1] ")), (1, 0), done.stderr)
+        self.assertEqual((done.stdout, done.stderr.count("[1] ")), ("", 0), done.stderr)
 
 
 if __name__ == "__main__":
