@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include <tutti/losses/ranking_loss.hpp>
+
+#include "conformance/cells.hpp"
+
+// Calls of the ranking losses one after the other, and what one process would make of them.
+
+namespace tutti::test {
+
+/// Rows as a ranking loss takes them.
+struct PoolRows {
+  std::int64_t classes = 1;
+  std::vector<double> logits{};
+  std::vector<std::int64_t> targets{};
+  std::vector<std::uint8_t> iid{};
+
+  std::int64_t count() const { return std::ssize(targets); }
+  PoolRows part(std::int64_t first, std::int64_t n) const;
+  void append(const PoolRows& more);
+};
+
+/// Some scores are tied, some rows ignored, some not independent; of several classes the last has
+/// no positive. Scores are floats.
+PoolRows make_pool_rows(std::int64_t count, std::int64_t classes, std::uint64_t seed);
+
+/// A loss with everything but its pool chosen.
+struct RankingKind {
+  std::string name;
+  std::function<std::unique_ptr<losses::RankingLoss>(std::int64_t classes,
+                                                     const losses::PoolOptions& pool)>
+      make;
+};
+RankingKind smooth_ap_kind(double temperature = 0.05);
+RankingKind recall_kind();
+RankingKind trapezoid_kind();
+RankingKind pairwise_kind();
+RankingKind live_kind();  ///< pAUC of the positives of the call.
+std::vector<RankingKind> ranking_kinds();
+
+/// One call: so many rows of all ranks together.
+struct PoolCall {
+  std::int64_t rows = 0;
+  bool training = true;
+  bool ignored = false;  ///< All of them.
+};
+
+struct PoolSequence {
+  std::int64_t classes = 1;
+  std::vector<PoolCall> calls;
+  bool in_float = false;
+  bool large = false;  ///< More rows than travel with the first message.
+
+  PoolRows rows(std::size_t call) const;
+};
+/// None, all ignored, more than a queue of `queue` rows, one, evaluation.
+PoolSequence pool_sequence(std::int64_t classes, std::int64_t queue, bool large);
+
+/// What a call gave, with the gradient of its rows in double.
+struct PoolOutcome {
+  double loss = 0;
+  std::vector<double> each{};
+  std::vector<std::uint8_t> valid{};
+  std::vector<double> grad{};
+  std::int64_t queued = 0;
+};
+
+/// Calls `loss` with these rows as f64 or f32.
+PoolOutcome call_pool(losses::RankingLoss& loss, ProcessGroup* group, const PoolRows& rows,
+                      bool in_float = false, bool training = true);
+
+/// What one process gives for every call, by its own queue.
+std::vector<PoolOutcome> alone(const PoolSequence& sequence, const RankingKind& kind,
+                               const losses::PoolOptions& pool);
+/// The same in the slow way: a list of rows, appended to a batch for a loss without a queue.
+std::vector<PoolOutcome> by_list_of_rows(const PoolSequence& sequence, const RankingKind& kind,
+                                         std::int64_t queue);
+
+/// How the rows of the call lie on the ranks: another way for every call.
+Layout pool_split(std::int64_t rows, int ranks, std::size_t call);
+
+/// What this rank got for its part: loss and gradient are those of one process. GradScale is
+/// for_mean_reducer.
+void expect_part(const PoolOutcome& got, const PoolOutcome& want, const ProcessGroup& group,
+                 const Layout& split, const PoolSequence& sequence);
+
+/// Calls [first, last) of the sequence on this rank.
+void expect_calls(losses::RankingLoss& loss, ProcessGroup& group, const PoolSequence& sequence,
+                  std::span<const PoolOutcome> want, std::size_t first, std::size_t last);
+
+}  // namespace tutti::test
