@@ -127,6 +127,9 @@ TEST_P(CrossEntropyOfRanks, AMistakeOfOneRankIsAnErrorOnAll) {
                       CrossEntropy({.classes = 3, .weight = {1, 2, last ? 4.0 : 3.0}}));
       expect_mismatch("label_smoothing 0,", "label_smoothing 0.5,",
                       CrossEntropy({.classes = 3, .label_smoothing = last ? 0.5 : 0}));
+      expect_error(Errc::mismatch, {"pos_weight 2,", "pos_weight 2.5,"}, [&] {
+        CrossEntropy({.pos_weight = last ? 2.5 : 2})(&group, make_loss_rows(4, 1).all().view());
+      });
       expect_error(Errc::mismatch, {"logits f32", "logits f64"}, [&] {
         const CrossEntropy loss({.classes = 3});
         last ? loss(&group, rows.all<float>().view()) : loss(&group, rows.all().view());

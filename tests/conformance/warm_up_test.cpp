@@ -228,17 +228,22 @@ TEST(WarmUpAlone, ValueAndGradientAreTheSameMix) {
 }
 
 TEST(WarmUpAlone, ALossWithoutWeightIsNotAsked) {
+  constexpr std::uint64_t most = 1'000'000;  // Of both, by far.
   int asked = 0;
   WarmUp loss(
       [&](ProcessGroup* group, const RankingBatch& batch, const CallOptions& call) {
         ++asked;
-        return CrossEntropy({.classes = classes})(group, batch, call);
+        auto result = CrossEntropy({.classes = classes})(group, batch, call);
+        result.evaluations = most;
+        return result;
       },
       std::make_unique<SmoothAp>(
           losses::SmoothApOptions{.classes = classes, .pool = {.queue = 100}}),
       three_phases(true));
   for (std::int64_t step = 0; step < steps; ++step) {
-    train(loss, nullptr, step);
+    const auto got = train(loss, nullptr, step);
+    EXPECT_EQ(got.evaluations >= most, step < 4) << "what it computed counts";
+    EXPECT_EQ(got.evaluations > most, step >= 2 && step < 4);
     EXPECT_EQ(asked, std::min<std::int64_t>(step + 1, 4));
     // The eleven rows of a step that are not ignored, from the blend on.
     EXPECT_EQ(loss.main().queued(), 11 * std::max<std::int64_t>(step - 1, 0));
