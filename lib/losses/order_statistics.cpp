@@ -65,7 +65,7 @@ double nearest_weight(const QuantilePlace& place) {
 
 std::vector<std::vector<double>> order_statistics(std::span<const Select> lists, int bytes,
                                                   const AddUp& add_up) {
-  std::vector<std::vector<std::uint64_t>> keys(lists.size());
+  std::vector<Raw<std::uint64_t>> keys(lists.size());
   std::vector<Search> searches;
   for (std::size_t i = 0; i < lists.size(); ++i) {
     for (const auto place : lists[i].places) searches.push_back({i, 0, place});

@@ -9,7 +9,6 @@
 #include <numbers>
 #include <utility>
 
-#include "internal/losses/radix_sort.hpp"
 #include "internal/losses/soft_rank_kernels.hpp"
 
 namespace tutti::internal::losses {
@@ -173,21 +172,41 @@ const Self& own_slope() {
 
 }  // namespace
 
+/// Fills sorted_, order_ and the anchors. False, and nothing done, if not every score is a Score.
 template <typename Score>
-void SoftRank::sort_as(std::span<const double> scores) {
+bool SoftRank::sort_as(std::span<const double> scores, std::span<const std::uint8_t> positive) {
   struct Item {
     decltype(ordered_key(Score{})) key;
-    std::uint32_t row;
+    std::uint32_t row;  // The highest bit: positive. It travels along, to be read in order.
   };
-  std::vector<Item> items(scores.size());
-  for (std::size_t i = 0; i < items.size(); ++i)  // -0 + 0 is 0: they are the same score.
-    items[i] = {ordered_key(static_cast<Score>(scores[i]) + Score{0}),
-                static_cast<std::uint32_t>(i)};
+  constexpr std::uint32_t highest = std::uint32_t{1} << 31;
+  Raw<Item> items(scores.size());
+  bool rounded = false;
+  std::size_t anchors = 0;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const auto score = static_cast<Score>(scores[i]);
+    rounded |= static_cast<double>(score) != scores[i];
+    const std::uint32_t is_positive = positive[i] != 0 ? 1 : 0;
+    anchors += is_positive;
+    // -0 + 0 is 0: they are the same score.
+    items[i] = {ordered_key(score + Score{0}), static_cast<std::uint32_t>(i) | is_positive << 31};
+  }
+  if (rounded) return false;
   radix_sort(items, [](const Item& item) { return item.key; });
+  sorted_.resize(items.size());
+  order_.resize(items.size());
+  anchor_at_.resize(anchors + 1);  // Room for a row behind the last anchor: no branch to foresee.
+  std::size_t next = 0;
   for (std::size_t i = 0; i < items.size(); ++i) {
     sorted_[i] = static_cast<double>(score_of(items[i].key));
-    order_[i] = items[i].row;
+    order_[i] = items[i].row & ~highest;
+    anchor_at_[next] = static_cast<std::uint32_t>(i);
+    next += items[i].row >> 31;
   }
+  anchor_at_.pop_back();
+  anchors_.resize(anchors);
+  for (std::size_t k = 0; k < anchors; ++k) anchors_[k] = sorted_[anchor_at_[k]];
+  return true;
 }
 
 /// Where in a list of rows a row is, so that a sweep over the sorted pool finds them in order. Of
@@ -214,23 +233,9 @@ class SoftRank::Wanted {
 
 SoftRank::SoftRank(std::span<const double> scores, std::span<const std::uint8_t> positive,
                    double temperature, Engine engine)
-    : temperature_(temperature), engine_(engine), sorted_(scores.size()), order_(scores.size()) {
-  const bool floats = std::ranges::all_of(
-      scores, [](double score) { return static_cast<double>(static_cast<float>(score)) == score; });
-  if (floats)
-    sort_as<float>(scores);  // Half the bytes to sort by.
-  else
-    sort_as<double>(scores);
-  const auto count = positive.size() - static_cast<std::size_t>(std::ranges::count(positive, 0));
-  anchor_at_.resize(count + 1);  // Room for a row behind the last anchor: no branch to foresee.
-  std::size_t next = 0;
-  for (std::size_t i = 0; i < sorted_.size(); ++i) {
-    anchor_at_[next] = static_cast<std::uint32_t>(i);
-    next += static_cast<std::size_t>(positive[order_[i]] != 0);
-  }
-  anchor_at_.resize(count);
-  anchors_.resize(count);
-  for (std::size_t k = 0; k < count; ++k) anchors_[k] = sorted_[anchor_at_[k]];
+    : temperature_(temperature), engine_(engine) {
+  // Floats have half the bytes.
+  if (!sort_as<float>(scores, positive)) sort_as<double>(scores, positive);
   reach_ = temperature *
            std::log(static_cast<double>(std::max<std::size_t>(sorted_.size(), 1)) / neglected);
   choose();
@@ -411,11 +416,11 @@ std::uint64_t SoftRank::sums_by_windows(std::size_t first, std::span<Sums> out,
     const double at = anchors_[first + k];
     // A row or anchor counts as 1 above the window and as 0 below; the anchor itself, which is σ(0)
     // and σ'(0), does not count.
-    const auto within = [&](const std::vector<double>& all, double& value, double& slope) {
+    const auto within = [&](std::span<const double> all, double& value, double& slope) {
       const auto low = std::lower_bound(all.begin(), all.end(), at - reach);
       const auto high = std::upper_bound(low, all.end(), at + reach);
       double sums[2] = {};
-      kernels.pairs(&*all.begin() + (low - all.begin()), static_cast<std::size_t>(high - low), at,
+      kernels.pairs(all.data() + (low - all.begin()), static_cast<std::size_t>(high - low), at,
                     scale, sums);
       value = 1 + static_cast<double>(all.end() - high) + (sums[0] - 0.5);
       slope = sums[1] - 0.25;

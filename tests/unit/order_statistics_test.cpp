@@ -77,7 +77,7 @@ TEST(RadixSort, SortsAndKeepsTheOrderOfEqualKeys) {
   for (const std::size_t count : {0U, 1U, 2U, 300U, 5000U})
     for (const std::uint64_t mask : {std::uint64_t{0}, std::uint64_t{0xff},
                                      std::uint64_t{0x3f000000000000f0}, ~std::uint64_t{0}}) {
-      std::vector<Item> items(count);
+      Raw<Item> items(count);
       for (std::size_t i = 0; i < count; ++i) items[i] = {random() & mask, i};
       auto want = items;
       std::ranges::stable_sort(want, {}, &Item::key);

@@ -4,6 +4,9 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <new>
+#include <utility>
 #include <vector>
 
 // Sorting scores in linear time, by the bytes of their bits.
@@ -11,29 +14,45 @@
 namespace tutti::internal::losses {
 
 /// A number in the order of the scores: the sign turned, and of negative ones all other bits too.
-/// -0 comes right before 0.
+/// -0 comes right before 0. (The sign is no branch: nobody can foresee it.)
 inline std::uint32_t ordered_key(float score) noexcept {
   const auto bits = std::bit_cast<std::uint32_t>(score);
-  return bits ^ ((bits >> 31) != 0 ? ~std::uint32_t{0} : std::uint32_t{1} << 31);
+  return bits ^ (-(bits >> 31) | std::uint32_t{1} << 31);
 }
 inline std::uint64_t ordered_key(double score) noexcept {
   const auto bits = std::bit_cast<std::uint64_t>(score);
-  return bits ^ ((bits >> 63) != 0 ? ~std::uint64_t{0} : std::uint64_t{1} << 63);
+  return bits ^ (-(bits >> 63) | std::uint64_t{1} << 63);
 }
 /// And back.
 inline float score_of(std::uint32_t key) noexcept {
-  return std::bit_cast<float>(key ^
-                              ((key >> 31) == 0 ? ~std::uint32_t{0} : std::uint32_t{1} << 31));
+  return std::bit_cast<float>(key ^ (((key >> 31) - 1) | std::uint32_t{1} << 31));
 }
 inline double score_of(std::uint64_t key) noexcept {
-  return std::bit_cast<double>(key ^
-                               ((key >> 63) == 0 ? ~std::uint64_t{0} : std::uint64_t{1} << 63));
+  return std::bit_cast<double>(key ^ (((key >> 63) - 1) | std::uint64_t{1} << 63));
 }
+
+template <typename T>
+struct Unset : std::allocator<T> {
+  template <typename U>
+  struct rebind {
+    using other = Unset<U>;
+  };
+  template <typename U, typename... Args>
+  void construct(U* at, Args&&... args) {
+    if constexpr (sizeof...(Args) == 0)
+      ::new (static_cast<void*>(at)) U;
+    else
+      ::new (static_cast<void*>(at)) U(std::forward<Args>(args)...);
+  }
+};
+/// A vector whose new elements have no value: for large ones that are written right away.
+template <typename T>
+using Raw = std::vector<T, Unset<T>>;
 
 /// Sorts by key_of(item), an unsigned integer; equal keys keep their order. A sweep per byte, from
 /// the lowest, and none for a byte that all keys share.
 template <typename Item, typename KeyOf>
-void radix_sort(std::vector<Item>& items, const KeyOf& key_of) {
+void radix_sort(Raw<Item>& items, const KeyOf& key_of) {
   using Key = decltype(key_of(items.front()));
   const auto byte = [&](const Item& item, std::size_t b) {
     return static_cast<std::size_t>(key_of(item) >> (8 * b) & 0xff);
@@ -41,7 +60,7 @@ void radix_sort(std::vector<Item>& items, const KeyOf& key_of) {
   std::array<std::array<std::size_t, 256>, sizeof(Key)> counts{};
   for (const auto& item : items)
     for (std::size_t b = 0; b < sizeof(Key); ++b) ++counts[b][byte(item, b)];
-  std::vector<Item> sorted(items.size());
+  Raw<Item> sorted(items.size());
   for (std::size_t b = 0; b < sizeof(Key) && !items.empty(); ++b) {
     auto& count = counts[b];
     if (count[byte(items.front(), b)] == items.size()) continue;

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "internal/losses/radix_sort.hpp"
+
 namespace tutti::internal::losses {
 
 /// Soft ranks of the positive rows ("anchors") of one pool of scores s, at temperature t:
@@ -32,7 +34,7 @@ class SoftRank {
  public:
   enum class Engine : std::uint8_t { automatic, pairs, windows, cells };
 
-  /// Finite scores, at most 2^32 - 1 of them; temperature > 0.
+  /// Finite scores, at most 2^31 of them; temperature > 0.
   SoftRank(std::span<const double> scores, std::span<const std::uint8_t> positive,
            double temperature, Engine engine = Engine::automatic);
 
@@ -64,7 +66,7 @@ class SoftRank {
 
  private:
   template <typename Score>
-  void sort_as(std::span<const double> scores);
+  bool sort_as(std::span<const double> scores, std::span<const std::uint8_t> positive);
   struct Cell {
     std::int64_t index = 0;
     double begin = 0;                               // Its lower end.
@@ -90,8 +92,8 @@ class SoftRank {
   double temperature_;
   Engine engine_;
   double reach_ = 0;                      // In score units: further rows count as 0 or 1.
-  std::vector<double> sorted_;            // All scores, ascending.
-  std::vector<std::uint32_t> order_;      // Row of each.
+  Raw<double> sorted_;                    // All scores, ascending.
+  Raw<std::uint32_t> order_;              // Row of each.
   std::vector<double> anchors_;           // Positive scores, ascending.
   std::vector<std::uint32_t> anchor_at_;  // Where in sorted_ each is.
   std::vector<std::uint64_t> work_;       // Windows: rows in those of the anchors before.
