@@ -9,14 +9,6 @@
 namespace tutti::internal::losses {
 namespace {
 
-std::uint64_t key_of(double score, int bytes) {
-  return bytes == 4 ? ordered_key(static_cast<float>(score)) : ordered_key(score);
-}
-double score_with(std::uint64_t key, int bytes) {
-  return bytes == 4 ? static_cast<double>(score_of(static_cast<std::uint32_t>(key)))
-                    : score_of(key);
-}
-
 /// What is known of one order statistic.
 struct Search {
   std::size_t list;
@@ -61,30 +53,30 @@ double nearest_weight(const QuantilePlace& place) {
   return place.low % 2 == 0 ? 0 : 1;
 }
 
-}  // namespace
-
-std::vector<std::vector<double>> order_statistics(std::span<const Select> lists, int bytes,
-                                                  const AddUp& add_up) {
-  std::vector<Raw<std::uint64_t>> keys(lists.size());
+template <typename Score>
+std::vector<std::vector<double>> statistics_of(std::span<const Select> lists, const AddUp& add_up) {
+  using Key = decltype(ordered_key(Score{}));
+  std::vector<Raw<Key>> keys(lists.size());
   std::vector<Search> searches;
   for (std::size_t i = 0; i < lists.size(); ++i) {
     for (const auto place : lists[i].places) searches.push_back({i, 0, place});
     if (lists[i].places.empty()) continue;
-    keys[i].reserve(lists[i].scores.size());
-    for (const double score : lists[i].scores) keys[i].push_back(key_of(score, bytes));
+    keys[i].resize(lists[i].scores.size());
+    std::ranges::transform(lists[i].scores, keys[i].begin(),
+                           [](double score) { return ordered_key(static_cast<Score>(score)); });
     radix_sort(keys[i], std::identity());
   }
   std::vector<std::int64_t> counts(searches.size() * bins);
-  for (int left = bytes - 1; left >= 0 && !searches.empty(); --left) {
+  for (int left = sizeof(Key) - 1; left >= 0 && !searches.empty(); --left) {
     const int shift = 8 * left;
     std::ranges::fill(counts, 0);
     for (std::size_t s = 0; s < searches.size(); ++s) {
       const auto& sorted = keys[searches[s].list];
-      auto from =
-          std::lower_bound(sorted.begin(), sorted.end(), searches[s].prefix << (shift + 7) << 1);
+      auto from = std::lower_bound(sorted.begin(), sorted.end(),
+                                   static_cast<Key>(searches[s].prefix << (shift + 7) << 1));
       for (std::size_t bin = 0; bin < bins; ++bin) {
-        const auto last =
-            ((searches[s].prefix << 8 | bin) << shift) | ((std::uint64_t{1} << shift) - 1);
+        const auto last = static_cast<Key>(((searches[s].prefix << 8 | bin) << shift) |
+                                           ((std::uint64_t{1} << shift) - 1));
         const auto to = std::upper_bound(from, sorted.end(), last);
         counts[s * bins + bin] = to - from;
         from = to;
@@ -101,8 +93,15 @@ std::vector<std::vector<double>> order_statistics(std::span<const Select> lists,
   }
   std::vector<std::vector<double>> found(lists.size());
   for (const auto& search : searches)
-    found[search.list].push_back(score_with(search.prefix, bytes));
+    found[search.list].push_back(score_of(static_cast<Key>(search.prefix)));
   return found;
+}
+
+}  // namespace
+
+std::vector<std::vector<double>> order_statistics(std::span<const Select> lists, int bytes,
+                                                  const AddUp& add_up) {
+  return bytes == 4 ? statistics_of<float>(lists, add_up) : statistics_of<double>(lists, add_up);
 }
 
 QuantilePlace quantile_place(double q, std::int64_t n, bool in_float) {
