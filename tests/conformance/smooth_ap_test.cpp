@@ -4,7 +4,7 @@
 #include <limits>
 #include <random>
 
-#include "conformance/cells.hpp"
+#include "conformance/loss_rows.hpp"
 
 // A loss over the rows of all ranks is that of one process with all rows: for any split of them.
 
@@ -13,36 +13,10 @@ namespace {
 
 using losses::GradScale;
 using losses::LossResult;
-using losses::RankingBatch;
 using losses::Reduction;
 using losses::SmoothAp;
 
-/// Rows of one process.
-struct Rows {
-  std::int64_t classes = 1;
-  std::vector<double> logits;
-  std::vector<std::int64_t> targets;
-
-  std::int64_t count() const { return std::ssize(targets); }
-  /// Rows [first, first + n) as a batch, in double or float.
-  template <typename T>
-  struct Batch {
-    std::vector<T> logits;
-    std::vector<std::int64_t> targets;
-    RankingBatch view(std::int64_t columns) const {
-      return {{logits.data(), dtype_of<T>, {std::ssize(targets), columns}}, targets};
-    }
-  };
-  template <typename T>
-  Batch<T> part(std::int64_t first, std::int64_t n) const {
-    Batch<T> batch;
-    for (std::int64_t i = first * classes; i < (first + n) * classes; ++i)
-      batch.logits.push_back(static_cast<T>(logits[static_cast<std::size_t>(i)]));
-    for (std::int64_t i = first; i < first + n; ++i)
-      batch.targets.push_back(targets[static_cast<std::size_t>(i)]);
-    return batch;
-  }
-};
+using Rows = LossRows;
 
 /// Every fifth row is ignored; in several classes the last one has no positive.
 Rows make_rows(std::int64_t count, std::int64_t classes, unsigned seed = 1) {
@@ -124,7 +98,7 @@ template <typename T>
 void expect_one_process(const World& world, const Rows& rows, const SmoothAp::Options& options,
                         double tolerance) {
   const auto whole = rows.part<T>(0, rows.count());
-  const LossResult want = SmoothAp(options)(nullptr, whole.view(rows.classes));
+  const LossResult want = SmoothAp(options)(nullptr, whole.view());
   const auto gradient = values<T>(want.grad);
   double largest = 0;
   for (const auto g : gradient) largest = std::max(largest, std::abs(static_cast<double>(g)));
@@ -133,7 +107,7 @@ void expect_one_process(const World& world, const Rows& rows, const SmoothAp::Op
       SCOPED_TRACE("rows " + to_string(split));
       const auto first = offset(split, group.rank());
       const auto mine = rows.part<T>(first, split[index(group.rank())]);
-      const auto got = SmoothAp(options)(&group, mine.view(rows.classes));
+      const auto got = SmoothAp(options)(&group, mine.view());
       EXPECT_NEAR(got.loss, want.loss, tolerance * std::abs(want.loss));
       ASSERT_EQ(got.valid, want.valid);
       for (std::size_t c = 0; c < got.each.size(); ++c) {
@@ -143,7 +117,7 @@ void expect_one_process(const World& world, const Rows& rows, const SmoothAp::Op
           EXPECT_NEAR(got.each[c], want.each[c], tolerance);
       }
       const auto part = values<T>(got.grad);
-      ASSERT_EQ(got.grad.shape(), mine.view(rows.classes).logits.shape);
+      ASSERT_EQ(got.grad.shape(), mine.view().logits.shape);
       const double scale =
           options.scale == GradScale::for_mean_reducer ? static_cast<double>(group.size()) : 1.0;
       for (std::size_t i = 0; i < part.size(); ++i)
@@ -183,7 +157,7 @@ TEST_P(SmoothApOfRanks, ClassesThatAreNotValidCountNowhere) {
   for (auto& target : rows.targets) target = target < 0 ? target : 1;
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     const auto mine = rows.part<double>(0, group.rank() == 0 ? rows.count() : 0);
-    const auto got = SmoothAp({.classes = 3})(&group, mine.view(3));
+    const auto got = SmoothAp({.classes = 3})(&group, mine.view());
     EXPECT_EQ(got.loss, 0);
     EXPECT_EQ(got.valid, (std::vector<std::uint8_t>{0, 0, 0}));
     for (const double g : values<double>(got.grad)) EXPECT_EQ(g, 0);
@@ -218,10 +192,10 @@ TEST_P(SmoothApOfRanks, AMistakeOfOneRankIsAnErrorOnAll) {
     if (group.size() > 1) {
       const auto mine = rows.part<double>(0, 12);
       expect_error(Errc::mismatch, {"temperature 0.02", "temperature 0.01"}, [&] {
-        SmoothAp({.classes = 3, .temperature = last ? 0.02 : 0.01})(&group, mine.view(3));
+        SmoothAp({.classes = 3, .temperature = last ? 0.02 : 0.01})(&group, mine.view());
       });
     }
-    (void)SmoothAp({.classes = 3})(&group, rows.part<double>(0, 12).view(3));
+    (void)SmoothAp({.classes = 3})(&group, rows.part<double>(0, 12).view());
   });
 }
 
@@ -231,7 +205,7 @@ TEST(SmoothApAlone, IsWhatItsDefinitionSays) {
       const Rows rows = make_rows(150, classes);
       const auto batch = rows.part<double>(0, rows.count());
       const auto got =
-          SmoothAp({.classes = classes, .temperature = temperature})(nullptr, batch.view(classes));
+          SmoothAp({.classes = classes, .temperature = temperature})(nullptr, batch.view());
       double sum = 0;
       double valid = 0;
       for (std::int64_t c = 0; c < classes; ++c) {
@@ -249,7 +223,7 @@ TEST(SmoothApAlone, IsWhatItsDefinitionSays) {
 TEST(SmoothApAlone, TheGradientIsThatOfFiniteDifferences) {
   Rows rows = make_rows(60, 3);
   SmoothAp loss({.classes = 3, .temperature = 0.3});
-  const auto at = [&] { return loss(nullptr, rows.part<double>(0, rows.count()).view(3)); };
+  const auto at = [&] { return loss(nullptr, rows.part<double>(0, rows.count()).view()); };
   const auto gradient = values<double>(at().grad);
   constexpr double step = 1e-5;  // The error is step^2 / temperature^2, and 1e-16 / step.
   for (std::size_t i = 0; i < rows.logits.size(); ++i) {
@@ -266,9 +240,9 @@ TEST(SmoothApAlone, TheGradientIsThatOfFiniteDifferences) {
 TEST(SmoothApAlone, NoNumberDependsOnTheThreads) {
   const Rows rows = make_rows(reduced() ? 1000 : 9000, 3);
   const auto batch = rows.part<double>(0, rows.count());
-  const auto want = SmoothAp({.classes = 3})(nullptr, batch.view(3));
+  const auto want = SmoothAp({.classes = 3})(nullptr, batch.view());
   for (const int threads : {2, 3, 7}) {
-    const auto got = SmoothAp({.classes = 3, .threads = threads})(nullptr, batch.view(3));
+    const auto got = SmoothAp({.classes = 3, .threads = threads})(nullptr, batch.view());
     EXPECT_EQ(got.loss, want.loss);
     EXPECT_EQ(values<double>(got.grad), values<double>(want.grad));
     EXPECT_EQ(got.evaluations, want.evaluations);

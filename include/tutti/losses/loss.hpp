@@ -13,7 +13,8 @@
 namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
 
-/// Over what counts: classes (ranking losses), rows (SoftmaxFocal) or elements (SigmoidFocal).
+/// Over what counts: classes (ranking losses), rows (SoftmaxFocal, CrossEntropy) or elements
+/// (SigmoidFocal).
 enum class Reduction : std::uint8_t {
   mean,
   sum,
@@ -41,8 +42,8 @@ struct LossResult {
   /// d loss / d logits of this rank's rows, in their shape and dtype, multiplied as GradScale says:
   /// by default W times the gradient, for a reducer that divides by W.
   Tensor grad;
-  /// Ranking losses: the loss of each class, [C]; NaN where a class is not valid. Focal losses with
-  /// Reduction::none: of each row or element of this rank.
+  /// Ranking losses: the loss of each class, [C]; NaN where a class is not valid. Focal losses and
+  /// CrossEntropy with Reduction::none: of each row or element of this rank.
   std::vector<double> each;
   std::vector<std::uint8_t> valid;  ///< Ranking losses: [C], 1 where a class is.
   /// What this rank computed: values of σ and σ' of pairs of rows, or of series that stand for

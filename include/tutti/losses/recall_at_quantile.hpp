@@ -28,8 +28,8 @@ struct RecallAtQuantileOptions {
 /// one of torch.quantile (2.15), for any number of rows and for half types too.
 ///
 /// On the wire: while rows are 4 KiB or less on every rank, these, in one message to all. Otherwise
-/// a message to agree, then all_reduces of a few numbers and of 2 KiB per class and order statistic,
-/// 4 of them (f64: 8); independent of the rows.
+/// a message to agree, then all_reduces of a few numbers and of 2 KiB per class and order
+/// statistic, 4 of them (f64: 8); independent of the rows.
 class RecallAtQuantile final : public RankingLoss {
  public:
   using Options = RecallAtQuantileOptions;

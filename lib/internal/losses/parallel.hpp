@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <exception>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -32,7 +33,11 @@ void in_parallel(int threads, std::size_t count, const F& f) {
   {
     std::vector<std::jthread> others;  // Joined on the way out, also if there are too many.
     others.reserve(parts - 1);
-    for (std::size_t part = 1; part < parts; ++part) others.emplace_back(run, part);
+    for (std::size_t part = 1; part < parts; ++part) try {
+        others.emplace_back(run, part);
+      } catch (const std::system_error&) {
+        run(part);  // No more threads: peers wait for this rank.
+      }
     run(0);
   }
   for (const auto& error : errors)
