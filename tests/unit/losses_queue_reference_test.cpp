@@ -64,13 +64,6 @@ std::unique_ptr<RankingLoss> make(const Sequence& s, const PoolOptions& pool) {
   return std::make_unique<losses::PAucAtBudget>(options);
 }
 
-template <typename To>
-std::vector<To> as(const std::vector<double>& values) {
-  std::vector<To> all;
-  for (const double value : values) all.push_back(static_cast<To>(value));
-  return all;
-}
-
 template <typename T>
 void expect_sequence(const Sequence& s, const PoolOptions& pool) {
   const auto loss = make(s, pool);

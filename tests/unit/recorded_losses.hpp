@@ -6,6 +6,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -17,6 +18,13 @@
 // Options of losses as they are recorded, and what has to come out.
 
 namespace tutti::test {
+
+template <typename To>
+std::vector<To> as(const std::vector<double>& values) {
+  std::vector<To> all;
+  for (const double value : values) all.push_back(static_cast<To>(value));
+  return all;
+}
 
 inline losses::Reduction reduction_of(const Recorded& c) {
   using losses::Reduction;
