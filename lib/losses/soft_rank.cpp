@@ -511,15 +511,13 @@ std::uint64_t SoftRank::slopes_by_windows(std::span<const double> a, std::span<c
     const auto high = std::upper_bound(low, anchors_.end(), at + reach);
     const auto first = static_cast<std::size_t>(low - anchors_.begin());
     const auto count = static_cast<std::size_t>(high - low);
-    auto& result = out[wanted];
-    result = {};
-    result.a = kernels.slopes(anchors_.data() + first, a.data() + first, count, at, scale);
+    double sums[2] = {};
+    kernels.slopes(anchors_.data() + first, a.data() + first, positive ? b.data() + first : nullptr,
+                   count, at, scale, sums);
     evaluations += count;
-    if (!positive) continue;
-    result.b = kernels.slopes(anchors_.data() + first, b.data() + first, count, at, scale) -
-               0.25 * b[self];
-    result.a -= 0.25 * a[self];
-    evaluations += count;
+    // An anchor itself, which is σ'(0), does not count.
+    out[wanted] =
+        positive ? Slopes{sums[0] - 0.25 * a[self], sums[1] - 0.25 * b[self]} : Slopes{sums[0], 0};
   }
   return evaluations;
 }
@@ -585,7 +583,7 @@ std::uint64_t SoftRank::slopes_by_cells(std::span<const double> a, std::span<con
     values.resize(targets.size());
     kernels.evaluate(at.data(), at.size(), by_a.data(), terms, values.data());
     for (std::size_t t = 0; t < targets.size(); ++t) out[targets[t]] = {values[t], 0};
-    evaluations += targets.size() + own.size();
+    evaluations += targets.size();
     if (own.empty()) continue;
     values.resize(2 * own.size());
     double* self = &values[own.size()];

@@ -57,14 +57,19 @@ void pairs(const double* s, std::size_t count, double at, double scale, double* 
   sums[1] += slope;
 }
 
-double slopes(const double* s, const double* weights, std::size_t count, double at, double scale) {
-  double sum = 0;
+void slopes(const double* s, const double* a, const double* b, std::size_t count, double at,
+            double scale, double* sums) {
+  double by_a = 0;
+  double by_b = 0;
   for (std::size_t j = 0; j < count; ++j) {
     const double e = std::exp(-std::abs((s[j] - at) * scale));
     const double large = 1 / (1 + e);
-    sum += weights[j] * large * large * e;
+    const double slope = large * large * e;
+    by_a += a[j] * slope;
+    if (b != nullptr) by_b += b[j] * slope;
   }
-  return sum;
+  sums[0] += by_a;
+  sums[1] += by_b;
 }
 
 }  // namespace

@@ -129,17 +129,22 @@ void pairs(const double* s, std::size_t count, double at, double scale, double* 
   sums[1] += hn::GetLane(hn::SumOfLanes(d, slope));
 }
 
-double slopes(const double* s, const double* weights, std::size_t count, double at, double scale) {
+void slopes(const double* s, const double* a, const double* b, std::size_t count, double at,
+            double scale, double* sums) {
   const Tag d;
   const auto one = hn::Set(d, 1.0);
-  auto sum = hn::Zero(d);
+  auto by_a = hn::Zero(d);
+  auto by_b = hn::Zero(d);
   for_vectors(s, count, at, [&](V score, std::size_t n, std::size_t i) HWY_ATTR {
     const auto x = hn::Mul(hn::Sub(score, hn::Set(d, at)), hn::Set(d, scale));
     const auto e = hn::Exp(d, hn::Neg(hn::Abs(x)));
     const auto large = hn::Div(one, hn::Add(one, e));
-    sum = hn::MulAdd(weights_at(weights, i, n), hn::Mul(hn::Mul(large, large), e), sum);
+    const auto slope = hn::Mul(hn::Mul(large, large), e);
+    by_a = hn::MulAdd(weights_at(a, i, n), slope, by_a);
+    if (b != nullptr) by_b = hn::MulAdd(weights_at(b, i, n), slope, by_b);
   });
-  return hn::GetLane(hn::SumOfLanes(d, sum));
+  sums[0] += hn::GetLane(hn::SumOfLanes(d, by_a));
+  sums[1] += hn::GetLane(hn::SumOfLanes(d, by_b));
 }
 
 }  // namespace

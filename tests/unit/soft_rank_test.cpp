@@ -369,6 +369,26 @@ TEST(SoftRank, ThreadsOnOneObjectGiveTheSameBitsAndTheSameCount) {
   }
 }
 
+// A rank may have all of the positives.
+TEST(SoftRank, SlopesOfPositiveRowsAreNoMoreWorkThanThoseOfOthers) {
+  const Pool pool = normal(2000, 500);
+  std::vector<std::uint32_t> of_kind[2];
+  for (std::uint32_t i = 0; i < 2000; ++i) of_kind[pool.positive[i]].push_back(i);
+  of_kind[0].resize(500);
+  for (const auto engine : {Engine::pairs, Engine::cells}) {
+    std::uint64_t evaluations[2] = {};
+    for (const std::size_t kind : {0U, 1U}) {
+      const SoftRank ranks(pool.scores, pool.positive, 0.1, engine);
+      const std::vector<double> weights(ranks.anchors(), 1);
+      std::vector<SoftRank::Slopes> out(500);
+      ranks.slopes(weights, weights, of_kind[kind], out);
+      evaluations[kind] = ranks.evaluations();
+    }
+    EXPECT_GT(evaluations[0], 0U);
+    EXPECT_EQ(evaluations[0], evaluations[1]);
+  }
+}
+
 TEST(SoftRank, ManyRowsTakeCellsAndFewTakePairs) {
   const Pool large = normal(20'000, 4000);
   EXPECT_EQ(SoftRank(large.scores, large.positive, 0.1).engine(), Engine::cells);
@@ -412,8 +432,15 @@ TEST(SoftRank, VectorKernelsAgreeWithThePlainOnes) {
         plain.pairs(x.data(), count, 0.25, scale, expected);
         EXPECT_NEAR(sums[0], expected[0], 1e-13 * expected[0]);
         EXPECT_NEAR(sums[1], expected[1], 1e-13 * expected[1]);
-        EXPECT_NEAR(kernels->slopes(x.data(), w.data(), count, 0.25, scale),
-                    plain.slopes(x.data(), w.data(), count, 0.25, scale), 1e-13);
+        double by[2] = {3, 4};
+        double expected_by[2] = {3, 4};
+        kernels->slopes(x.data(), w.data(), x.data(), count, 0.25, scale, by);
+        plain.slopes(x.data(), w.data(), x.data(), count, 0.25, scale, expected_by);
+        for (const std::size_t i : {0U, 1U}) EXPECT_NEAR(by[i], expected_by[i], 1e-13);
+        double without[2] = {3, 4};
+        kernels->slopes(x.data(), w.data(), nullptr, count, 0.25, scale, without);
+        EXPECT_EQ(without[0], by[0]);
+        EXPECT_EQ(without[1], 4);
       }
     }
     std::vector<double> got(w.begin(), w.begin() + terms);

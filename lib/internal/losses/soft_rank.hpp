@@ -61,7 +61,8 @@ class SoftRank {
   void slopes(std::span<const double> a, std::span<const double> b,
               std::span<const std::uint32_t> rows, std::span<Slopes> out) const;
 
-  /// Evaluations of σ or σ' of a pair, or of a series at a row, by sums() and slopes() so far.
+  /// Evaluations of σ and σ' of a pair, or of a series at a row, by sums() and slopes() so far.
+  /// Slopes of a positive row are not more than those of another.
   std::uint64_t evaluations() const noexcept;
 
  private:

@@ -24,9 +24,10 @@ struct SoftRankKernels {
                    double* out);
   /// sums[0] += sum over j of σ((s[j] - at) * scale), sums[1] += the same of σ'.
   void (*pairs)(const double* s, std::size_t count, double at, double scale, double* sums);
-  /// The sum over j of weights[j] σ'((s[j] - at) * scale).
-  double (*slopes)(const double* s, const double* weights, std::size_t count, double at,
-                   double scale);
+  /// sums[0] += sum over j of a[j] σ'((s[j] - at) * scale), sums[1] += the same of b
+  /// unless that is null.
+  void (*slopes)(const double* s, const double* a, const double* b, std::size_t count, double at,
+                 double scale, double* sums);
 };
 
 /// The best for this machine.
