@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -28,6 +29,9 @@ namespace {
 
 using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
+
+/// The other ranks wait for one that computes what all of them compute together later.
+constexpr std::chrono::hours longest_alone{1};
 
 /// Without -n the ranks are a launcher's; then "auto" is a backend between processes.
 bool under_launcher(const LossOptions& options) {
@@ -196,8 +200,7 @@ void run_losses(Rank& rank, const LossOptions& options, bool threads, Shared& sh
   ProcessGroup& group = rank.group;
   const bool first = group.rank() == 0;
   Control control(rank.store, group.rank(), group.size(), options.timeout);
-  // Rank 0 may compute alone for as long as it takes.
-  const auto wait_for_rank_0 = [&group] { group.barrier({.deadline = Deadline::none()}); };
+  const auto wait_for_rank_0 = [&group] { group.barrier({.deadline = longest_alone}); };
 
   World world = meet(rank, control, loss_config(record).dump(), threads);
   if (first) record.run.world = std::move(world);
