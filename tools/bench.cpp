@@ -7,12 +7,10 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <set>
 #include <span>
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <tutti/backend.hpp>
 #include <tutti/version.hpp>
@@ -23,6 +21,7 @@
 #include "hang_report.hpp"
 #include "host.hpp"
 #include "launcher.hpp"
+#include "meet.hpp"
 #include "output.hpp"
 #include "output_table.hpp"
 #include "progress.hpp"
@@ -33,7 +32,6 @@
 namespace tutti::tool {
 namespace {
 
-using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 /// What rank 0 decides before each row.
@@ -57,43 +55,6 @@ BackendChoice choose(const BenchOptions& options) {
     throw Failure(typo ? Exit::usage : Exit::unavailable,
                   fmt::format("--backend {}: {}", options.backend, error.message()));
   }
-}
-
-/// Every rank tells rank 0 where it is.
-World meet(Rank& rank, Control& control, bool threads) {
-  const Host host = this_host();
-  const Json mine{{"host", host.name},     {"pid", host.pid},
-                  {"cpuset", host.cpuset}, {"model", host.model},
-                  {"cpus", host.cpus},     {"device", to_string(rank.group.memory().device())}};
-  World world;
-  world.size = rank.group.size();
-  world.threads = threads;
-  struct Shared {
-    int ranks = 0;
-    std::set<int> cpus{};  // A launcher may have bound each rank to some of its own.
-  };
-  std::map<std::string, Shared> hosts;
-  int number = 0;
-  for (const std::string& text :
-       control.collect(mine.dump(-1, ' ', false, Json::error_handler_t::replace))) {
-    const Json json = Json::parse(text);
-    const RankInfo info{number++,
-                        json.at("host").get<std::string>(),
-                        json.at("pid").get<int>(),
-                        json.at("device").get<std::string>(),
-                        json.at("cpuset").get<std::string>(),
-                        json.at("model").get<std::string>()};
-    Shared& shared = hosts[info.host];
-    ++shared.ranks;
-    shared.cpus.merge(json.at("cpus").get<std::set<int>>());
-    world.ranks.push_back(info);
-  }
-  if (hosts.empty()) return world;  // Only rank 0 knows.
-  world.hosts = static_cast<int>(hosts.size());
-  world.cpus = static_cast<int>(hosts[host.name].cpus.size());
-  for (const auto& [name, shared] : hosts)
-    world.oversubscribed = world.oversubscribed || shared.ranks > std::ssize(shared.cpus);
-  return world;
 }
 
 /// What rank 0 keeps and shows while the run goes on.
@@ -261,34 +222,6 @@ void run_plan(Rank& rank, const Plan& plan, const BenchOptions& options, bool th
   group.barrier();
 }
 
-Exit exit_code_of(const Outcome& outcome) {
-  if (!outcome.error) return Exit::ok;
-  try {
-    std::rethrow_exception(outcome.error);
-  } catch (const Failure& failure) {
-    return failure.code();
-  } catch (const Error& error) {
-    switch (error.code()) {
-      case Errc::timeout:
-      case Errc::mismatch:
-        return Exit::timeout;
-      case Errc::unsupported:
-      case Errc::resource_exhausted:
-        return Exit::unavailable;
-      case Errc::invalid_argument:
-      case Errc::count_overflow:
-      case Errc::not_initialized:
-      case Errc::peer_lost:
-      case Errc::aborted:
-      case Errc::forked:
-      case Errc::backend:
-        return Exit::internal;
-    }
-  } catch (...) {
-  }
-  return Exit::internal;
-}
-
 /// Whether the run failed only because it was told to end.
 bool ended_on_request(const Outcome& cause) {
   const std::optional<Error> error = library_error(cause);
@@ -391,34 +324,6 @@ std::chrono::nanoseconds patience(const Outcome& own, const BenchOptions& option
   return interrupt.asked() ? std::chrono::milliseconds(200) : options.patience;
 }
 
-/// One rank that is a process: all ranks end with the verdict of rank 0.
-Exit run_member(const RankSource& source, const Outcome& own, const BenchOptions& options,
-                const Interrupt& interrupt,
-                const std::function<Exit(const std::vector<Outcome>&)>& conclude_run) {
-  if (source.group.size == 1) return conclude_run({own});
-  const auto store = make_prefix_store(source.group.store, "tool/");
-  if (source.group.rank != 0) {
-    // Rank 0 may be in the last call until its deadline, and then writes the files.
-    try {
-      return report_ending(*store, own, options.timeout + std::chrono::seconds(10));
-    } catch (const Error& error) {
-      if (!own.error) throw;
-      throw Failure(exit_code_of(own), fmt::format("rank {}: {} (and from rank 0: {})", own.rank,
-                                                   error_text(own), error.what()));
-    }
-  }
-  const std::vector<Outcome> outcomes =
-      collect_endings(*store, own, source.group.size, patience(own, options, interrupt));
-  try {
-    const Exit code = conclude_run(outcomes);
-    announce(*store, code);
-    return code;
-  } catch (const Failure& failure) {
-    announce(*store, failure.code());
-    throw;
-  }
-}
-
 Exit bench(const BenchOptions& options, std::FILE* out, std::FILE* err) {
   const BackendChoice backend = choose(options);
   const RankSource source = find_ranks(options, backend);
@@ -475,7 +380,10 @@ Exit bench(const BenchOptions& options, std::FILE* out, std::FILE* err) {
     group.decorate = [&](std::unique_ptr<Backend> inner) {
       return options.decorate(group.rank, std::move(inner));
     };
-  return run_member(source, run_rank(group, body), options, interrupt, conclude_run);
+  const Outcome own = run_rank(group, body);
+  // Rank 0 may be in the last call until its deadline, and then writes the files.
+  return end_together(source, own, patience(own, options, interrupt),
+                      options.timeout + std::chrono::seconds(10), conclude_run);
 }
 
 }  // namespace

@@ -131,4 +131,57 @@ void announce(Store& store, Exit verdict) {
   store.set(verdict_key, fmt::format("{}", static_cast<int>(verdict)));
 }
 
+Exit exit_code_of(const Outcome& outcome) {
+  if (!outcome.error) return Exit::ok;
+  try {
+    std::rethrow_exception(outcome.error);
+  } catch (const Failure& failure) {
+    return failure.code();
+  } catch (const Error& error) {
+    switch (error.code()) {
+      case Errc::timeout:
+      case Errc::mismatch:
+        return Exit::timeout;
+      case Errc::unsupported:
+      case Errc::resource_exhausted:
+        return Exit::unavailable;
+      case Errc::invalid_argument:
+      case Errc::count_overflow:
+      case Errc::not_initialized:
+      case Errc::peer_lost:
+      case Errc::aborted:
+      case Errc::forked:
+      case Errc::backend:
+        return Exit::internal;
+    }
+  } catch (...) {
+  }
+  return Exit::internal;
+}
+
+Exit end_together(const RankSource& source, const Outcome& own, std::chrono::nanoseconds patience,
+                  std::chrono::nanoseconds longest,
+                  const std::function<Exit(const std::vector<Outcome>&)>& conclude) {
+  if (source.group.size == 1) return conclude({own});
+  const auto store = make_prefix_store(source.group.store, "tool/");
+  if (source.group.rank != 0) {
+    try {
+      return report_ending(*store, own, longest);
+    } catch (const Error& error) {
+      if (!own.error) throw;
+      throw Failure(exit_code_of(own), fmt::format("rank {}: {} (and from rank 0: {})", own.rank,
+                                                   error_text(own), error.what()));
+    }
+  }
+  const std::vector<Outcome> outcomes = collect_endings(*store, own, source.group.size, patience);
+  try {
+    const Exit code = conclude(outcomes);
+    announce(*store, code);
+    return code;
+  } catch (const Failure& failure) {
+    announce(*store, failure.code());
+    throw;
+  }
+}
+
 }  // namespace tutti::tool

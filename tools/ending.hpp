@@ -1,12 +1,14 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <vector>
 
 #include <tutti/store.hpp>
 
 #include "exit_code.hpp"
 #include "launch.hpp"
+#include "rank_source.hpp"
 
 // How ranks that are processes end together: each tells rank 0 how it went, rank 0 judges and
 // prints, and all leave with its verdict. Through the store, which works when the group does not.
@@ -24,5 +26,14 @@ std::vector<Outcome> collect_endings(Store& store, const Outcome& own, int size,
 
 /// On rank 0, last: everything is printed and written.
 void announce(Store& store, Exit verdict);
+
+/// What a rank that ended so makes the command's.
+Exit exit_code_of(const Outcome& outcome);
+
+/// A rank that is a process: all end with what rank 0 concludes from the outcomes of all.
+/// `patience`: how long rank 0 waits for the others, `longest`: they for it.
+Exit end_together(const RankSource& source, const Outcome& own, std::chrono::nanoseconds patience,
+                  std::chrono::nanoseconds longest,
+                  const std::function<Exit(const std::vector<Outcome>&)>& conclude);
 
 }  // namespace tutti::tool

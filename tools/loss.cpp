@@ -4,8 +4,6 @@
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <map>
-#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -21,6 +19,7 @@
 #include "host.hpp"
 #include "loss_output.hpp"
 #include "loss_record.hpp"
+#include "meet.hpp"
 #include "rank_source.hpp"
 #include "text.hpp"
 
@@ -150,45 +149,6 @@ LossRow make_row(LossKind kind, const OneProcess& alone, double loss,
   return row;
 }
 
-/// Every rank tells rank 0 where it is and what it is about to do.
-/// @throws Failure usage on rank 0 when that is not the same everywhere.
-World meet(Rank& rank, Control& control, const std::string& plan, bool threads) {
-  const Host host = this_host();
-  const Json mine{{"host", host.name},   {"pid", host.pid},
-                  {"cpus", host.cpus},   {"cpuset", host.cpuset},
-                  {"model", host.model}, {"device", to_string(rank.group.memory().device())},
-                  {"plan", plan}};
-  World world;
-  world.size = rank.group.size();
-  world.threads = threads;
-  std::map<std::string, std::pair<int, std::set<int>>> hosts;  // Ranks, and the CPUs of all.
-  for (const std::string& text :
-       control.collect(mine.dump(-1, ' ', false, Json::error_handler_t::replace))) {
-    const Json json = Json::parse(text);
-    const RankInfo info{static_cast<int>(world.ranks.size()),
-                        json.at("host"),
-                        json.at("pid"),
-                        json.at("device"),
-                        json.at("cpuset"),
-                        json.at("model")};
-    if (json.at("plan") != plan)
-      throw Failure(Exit::usage,
-                    fmt::format("rank {} was told to compute something else than rank 0: give "
-                                "every rank the same options",
-                                info.rank));
-    auto& [ranks, cpus] = hosts[info.host];
-    ++ranks;
-    cpus.merge(json.at("cpus").get<std::set<int>>());
-    world.ranks.push_back(info);
-  }
-  if (hosts.empty()) return world;  // Only rank 0 knows.
-  world.hosts = static_cast<int>(hosts.size());
-  world.cpus = static_cast<int>(hosts[host.name].second.size());
-  for (const auto& [name, shared] : hosts)
-    world.oversubscribed = world.oversubscribed || shared.first > std::ssize(shared.second);
-  return world;
-}
-
 /// The ranks of this process compare with the same numbers of one process.
 struct Shared {
   std::vector<OneProcess> alone{};
@@ -202,7 +162,7 @@ void run_losses(Rank& rank, const LossOptions& options, bool threads, Shared& sh
   Control control(rank.store, group.rank(), group.size(), options.timeout);
   const auto wait_for_rank_0 = [&group] { group.barrier({.deadline = longest_alone}); };
 
-  World world = meet(rank, control, loss_config(record).dump(), threads);
+  World world = meet(rank, control, threads, loss_config(record).dump());
   if (first) record.run.world = std::move(world);
   for (std::size_t i = 0; i < options.kinds.size(); ++i) {
     const LossKind kind = options.kinds[i];
@@ -220,29 +180,6 @@ void run_losses(Rank& rank, const LossOptions& options, bool threads, Shared& sh
     const std::vector<std::string> of_ranks = control.collect(to_text(found));
     if (first) record.rows.push_back(make_row(kind, alone, found.loss, of_ranks));
     if (first || !threads) alone = {};
-  }
-}
-
-Exit exit_code_of(const Outcome& outcome) {
-  if (const std::optional<Error> error = library_error(outcome)) {
-    switch (error->code()) {
-      case Errc::timeout:
-      case Errc::mismatch:
-        return Exit::timeout;
-      case Errc::unsupported:
-      case Errc::resource_exhausted:
-        return Exit::unavailable;
-      default:
-        return Exit::internal;
-    }
-  }
-  try {
-    if (outcome.error) std::rethrow_exception(outcome.error);
-    return Exit::ok;
-  } catch (const Failure& failure) {
-    return failure.code();
-  } catch (...) {
-    return Exit::internal;
   }
 }
 
@@ -273,25 +210,6 @@ Exit judge(const std::vector<Outcome>& outcomes, LossRecord& record, std::FILE* 
     run.status = Status::wrong_data;
   }
   return run.status == Status::wrong_data ? Exit::wrong_data : Exit::ok;
-}
-
-/// One rank that is a process: all ranks end with the verdict of rank 0.
-Exit end_member(const RankSource& source, const Outcome& own, const LossOptions& options,
-                const std::function<Exit(const std::vector<Outcome>&)>& conclude) {
-  if (source.group.size == 1) return conclude({own});
-  const auto store = make_prefix_store(source.group.store, "tool/");
-  if (source.group.rank != 0)
-    return report_ending(*store, own, options.timeout + std::chrono::seconds(10));
-  const std::chrono::nanoseconds patience = own.error ? std::chrono::seconds(2) : options.timeout;
-  const std::vector<Outcome> outcomes = collect_endings(*store, own, source.group.size, patience);
-  try {
-    const Exit code = conclude(outcomes);
-    announce(*store, code);
-    return code;
-  } catch (const Failure& failure) {
-    announce(*store, failure.code());
-    throw;
-  }
 }
 
 }  // namespace
@@ -334,7 +252,9 @@ Exit run_loss(const LossOptions& options, std::FILE* out, std::FILE* err) {
   };
   if (threads)
     return conclude(run_threads(source.group.size, source.group, options.decorate, body));
-  return end_member(source, run_rank(source.group, body), options, conclude);
+  const Outcome own = run_rank(source.group, body);
+  const std::chrono::nanoseconds patience = own.error ? std::chrono::seconds(2) : options.timeout;
+  return end_together(source, own, patience, options.timeout + std::chrono::seconds(10), conclude);
 }
 
 }  // namespace tutti::tool

@@ -47,7 +47,7 @@ struct LossResult {
   std::vector<double> each;
   std::vector<std::uint8_t> valid;  ///< Ranking losses: [C], 1 where a class is.
   /// What this rank computed: values of σ and σ' of pairs of rows, or of series that stand for
-  /// them. Ranking losses share it.
+  /// them. Ranking losses share it between the ranks, but for a few rows.
   std::uint64_t evaluations = 0;
 };
 
