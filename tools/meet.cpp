@@ -37,7 +37,7 @@ World meet(Rank& rank, Control& control, bool threads, std::string_view plan) {
                         json.at("device").get<std::string>(),
                         json.at("cpuset").get<std::string>(),
                         json.at("model").get<std::string>()};
-    if (json.at("plan").get<std::string>() != plan)
+    if (json.value("plan", std::string()) != plan)
       throw Failure(Exit::usage,
                     fmt::format("rank {} was told to compute something else than rank 0: give "
                                 "every rank the same options",
