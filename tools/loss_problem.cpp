@@ -123,7 +123,7 @@ RowLayout split_rows(Split split, std::int64_t rows, int ranks) {
   }
   const std::int64_t all = std::accumulate(parts.begin(), parts.end(), std::int64_t{0});
   std::vector<std::int64_t> counts;
-  for (const std::int64_t part : parts) counts.push_back(rows / all * part);
+  for (const std::int64_t part : parts) counts.push_back(rows * part / all);
   std::int64_t left = rows - std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
   for (std::size_t r = 0; left > 0; r = (r + 1) % parts.size()) {
     if (parts[r] == 0) continue;

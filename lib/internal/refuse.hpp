@@ -1,5 +1,6 @@
 #pragma once
 
+#include <new>
 #include <optional>
 
 #include <tutti/process_group.hpp>
@@ -31,6 +32,8 @@ std::optional<Error> problem_of(const Check& check) {
     check();
   } catch (const Error& error) {
     return error;
+  } catch (const std::bad_alloc&) {
+    return Error(Errc::resource_exhausted, "this rank has no memory for the call");
   }
   return std::nullopt;
 }

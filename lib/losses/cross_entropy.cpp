@@ -97,7 +97,7 @@ SummedParts multi_class(std::span<const double> z, std::span<const std::int64_t>
     parts.mean_by += weight[own];
     parts.each[i] = hard * (log_sum - row[own]);
     for (std::size_t c = 0; c < classes; ++c) {
-      parts.each[i] += share * weight[c] * (log_sum - row[c]);
+      if (share > 0) parts.each[i] += share * weight[c] * (log_sum - row[c]);
       parts.grad[i * classes + c] =
           hard * (c == own ? -others : p[c]) + share * (all_weights * p[c] - weight[c]);
     }

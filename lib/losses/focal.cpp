@@ -62,7 +62,8 @@ LossResult SigmoidFocal::operator()(ProcessGroup* group, const ConstTensorView& 
       parts.positive += y[i] > 0 ? 1 : 0;
       const auto [p, not_p] = internal::losses::yes_or_no(z[i]);
       const double q = p * (1 - y[i]) + not_p * y[i];  // 1 - p_t
-      const double ce = internal::losses::softplus(z[i]) - z[i] * y[i];
+      const double ce =
+          y[i] * internal::losses::softplus(-z[i]) + (1 - y[i]) * internal::losses::softplus(z[i]);
       const double weight = o.alpha < 0 ? 1 : o.alpha * y[i] + (1 - o.alpha) * (1 - y[i]);
       const double power = std::pow(q, o.gamma);
       parts.each.push_back(weight * power * ce);
@@ -140,7 +141,7 @@ LossResult SoftmaxFocal::operator()(ProcessGroup* group, const ConstTensorView& 
       }
       const double e = o.label_smoothing;
       const double share = e / static_cast<double>(classes);
-      const double ce = -(1 - e) * (z[at(own)] - log_sum) - share * log_p;
+      const double ce = -(1 - e) * (z[at(own)] - log_sum) - (share > 0 ? share * log_p : 0);
       const double weight = o.alpha.empty() ? 1 : o.alpha[own];
       const double power = std::pow(q, o.gamma);
       parts.each[i] = weight * power * ce;

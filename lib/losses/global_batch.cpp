@@ -19,8 +19,8 @@
 namespace tutti::internal::losses {
 namespace {
 
-/// Rows are numbered in 32 bits.
-constexpr std::int64_t most_rows = UINT32_MAX;
+/// Rows are numbered in 31 bits.
+constexpr std::int64_t most_rows = INT32_MAX;
 
 /// [N] and [N, 1] are rows of one class.
 Shape matrix_shape(const Shape& shape) {
@@ -28,7 +28,7 @@ Shape matrix_shape(const Shape& shape) {
 }
 
 /// What is wrong with this rank's rows, before anybody sees them.
-void check(const RankingBatch& batch, const BatchRules& rules) {
+void check(const RankingBatch& batch, const BatchRules& rules, bool compat) {
   const auto& logits = batch.logits;
   const auto shape = matrix_shape(logits.shape);
   with_type(logits.dtype, [](auto) {});
@@ -57,11 +57,22 @@ void check(const RankingBatch& batch, const BatchRules& rules) {
   const std::span classes(static_cast<const std::int64_t*>(targets.data),
                           static_cast<std::size_t>(shape.rows()));
   for (std::size_t i = 0; i < classes.size(); ++i)
+    if (rules.classes == 1 && !compat && classes[i] != rules.ignore_index &&
+        (classes[i] < 0 || classes[i] > 1))
+      failf(Errc::invalid_argument,
+            "targets[{}] is {}; of one class they are 0 or 1, and {} to ignore", i, classes[i],
+            rules.ignore_index);
+  for (std::size_t i = 0; i < classes.size(); ++i)
     if (rules.classes > 1 && !rules.any_target && classes[i] != rules.ignore_index &&
         (classes[i] < 0 || classes[i] >= rules.classes))
       failf(Errc::invalid_argument,
             "targets[{}] is {}; there are classes 0 to {}, and {} to ignore", i, classes[i],
             rules.classes - 1, rules.ignore_index);
+}
+
+void check_rows(std::string_view loss, std::int64_t rows) {
+  if (rows > most_rows)
+    failf(Errc::count_overflow, "{}: {} rows; there may be {}", loss, rows, most_rows);
 }
 
 /// Some rows of logits [N, C] by class: [C, rows].
@@ -240,7 +251,7 @@ GlobalBatch::Source GlobalBatch::collect(const RankingBatch& batch, const BatchR
                                       {batch.targets.data, DType::i64, {rows}}};
   if (rules.uses_iid) arrays.emplace_back(batch.iid.data, DType::u8, Shape{rows});
   const auto refused = problem_of([&] {
-    check(batch, rules);
+    check(batch, rules, queue_.options().reference_compat);
     queue_.check_world(rank(), ranks());
     source.set(arrays);
     // Another rank may say of some rows that they are not independent.
@@ -251,6 +262,7 @@ GlobalBatch::Source GlobalBatch::collect(const RankingBatch& batch, const BatchR
   });
   if (ranks() == 1) {
     throw_named(rules.loss, refused);
+    check_rows(rules.loss, source.logits.shape.rows());
     source.blocks = {{.rank = 0, .live = 0, .queued = static_cast<std::size_t>(rows)}};
     return source;
   }
@@ -272,9 +284,7 @@ GlobalBatch::Source GlobalBatch::collect(const RankingBatch& batch, const BatchR
                                             source.gathered.data.end());
     source.set(everything);
   }
-  if (layout.total() > most_rows)
-    failf(Errc::count_overflow, "{}: {} rows; there may be {}", rules.loss, layout.total(),
-          most_rows);
+  check_rows(rules.loss, layout.total());
   for (int r = 0; r < ranks(); ++r) {
     if (!has_all_ && r != rank()) continue;
     const auto first = has_all_ ? layout.offset(r) : 0;

@@ -17,8 +17,10 @@ using internal::failf;
 using internal::losses::RowQueue;
 
 void check_temperature(std::string_view loss, double temperature) {
-  if (!(temperature > 0) || !std::isfinite(temperature))
-    failf(Errc::invalid_argument, "{}: temperature is {}; it must be above 0", loss, temperature);
+  // With room for what is divided by it, and for its multiples.
+  if (!(temperature >= 1e-300 && temperature <= 1e300))
+    failf(Errc::invalid_argument, "{}: temperature is {}; it must be above 0, 1e-300 to 1e300",
+          loss, temperature);
 }
 
 /// A queue is host memory that a call must be able to get.
@@ -29,6 +31,11 @@ void check_pool(std::string_view loss, const PoolOptions& pool) {
   if (pool.max_rows < 0)
     failf(Errc::invalid_argument, "{}: max_rows is {}; it must be 0 (all) or more", loss,
           pool.max_rows);
+}
+
+bool is_name(std::string_view text) {
+  return text.size() < 64 &&
+         text.find_first_not_of("abcdefghijklmnopqrstuvwxyz_") == std::string_view::npos;
 }
 
 }  // namespace
@@ -63,6 +70,10 @@ void RankingLoss::set_temperature(double temperature) {
   temperature_ = temperature;
 }
 
+bool RankingLoss::gathers() const noexcept {
+  return queue_->options().gather;
+}
+
 std::int64_t RankingLoss::queued() const noexcept {
   return queue_->size();
 }
@@ -74,7 +85,7 @@ void RankingLoss::reset_queue() noexcept {
 std::string RankingLoss::save(ProcessGroup* group, const CallOptions& call) const {
   const auto all = internal::losses::gather_queue(
       group_of(group), name_, fmt::format("temperature {}", temperature_), *queue_, classes_, call);
-  return queue_->save(all, temperature_);
+  return std::string(name_) + '\n' + queue_->save(all, temperature_);
 }
 
 void RankingLoss::load(ProcessGroup* group, std::string_view state) {
@@ -82,7 +93,16 @@ void RankingLoss::load(ProcessGroup* group, std::string_view state) {
   const int rank = group == nullptr ? 0 : group->rank();
   const int ranks = group == nullptr ? 1 : group->size();
   internal::losses::throw_named(
-      name_, internal::problem_of([&] { temperature_ = queue_->load(state, rank, ranks); }));
+      name_, internal::problem_of([&] {
+        // A queue of another loss would fit, but its temperature is in another unit.
+        const auto name = state.substr(0, state.find('\n'));
+        if (name.size() < state.size() && is_name(name)) {
+          if (name != name_)
+            failf(Errc::invalid_argument, "the saved state is of {}, this loss is {}", name, name_);
+          state.remove_prefix(name.size() + 1);
+        }
+        temperature_ = queue_->load(state, rank, ranks);
+      }));
 }
 
 }  // namespace losses

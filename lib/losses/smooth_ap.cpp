@@ -110,8 +110,8 @@ LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
   // Those are the work, so that where they lie too unevenly the ranks take equal parts of all rows,
   // and send what they find to whose they are.
   const RowLayout owners(pool.own_of_ranks());
-  const bool uneven = size > 1 && owners.max() > owners.total() / size + owners.total() / 20 &&
-                      owners.total() > few_rows;
+  const auto fair = (owners.total() + size - 1) / size;
+  const bool uneven = size > 1 && owners.total() > few_rows && owners.max() > fair + fair / 20;
   const auto parts = uneven ? equal_parts(owners.total(), size) : owners;
   const auto first_row =
       uneven ? static_cast<std::size_t>(parts.offset(pool.rank())) : pool.first_own();

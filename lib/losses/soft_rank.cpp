@@ -301,7 +301,9 @@ std::pair<std::size_t, std::size_t> SoftRank::share(int rank, int ranks) const n
 }
 
 double SoftRank::place(double score, const Cell& cell) const noexcept {
-  return (score - cell.begin) * (2 / (width * temperature_)) - 1;
+  // Both differences are of numbers near each other: what is in the cell is exact, also where
+  // scores are far from 0.
+  return (score - cell.origin - cell.begin) * (2 / (width * temperature_)) - 1;
 }
 
 void SoftRank::places(std::span<const double> scores, const Cell& cell,
@@ -316,11 +318,11 @@ void SoftRank::make_cells() {
   // Behind a gap that nothing reaches across the cells begin anew: a place far from where they
   // began would lose its last digits, and there may be an outlier of -1e9.
   double origin = 0;
-  double end = -everywhere;  // Of the last cell.
+  double end = -everywhere;  // Of the last cell, above its origin.
   std::int64_t base = 0;
   for (std::size_t i = 0; i < sorted_.size(); ++i) {
     const double score = sorted_[i];
-    if (score < end) continue;
+    if (score - origin < end) continue;
     if (i == 0 || score - sorted_[i - 1] > gap) {
       origin = score;
       base = cells_.empty() ? 0 : cells_.back().index + furthest + 1;
@@ -329,8 +331,8 @@ void SoftRank::make_cells() {
     const auto index = base + static_cast<std::int64_t>(number);
     if (!cells_.empty() && cells_.back().index == index) continue;
     if (!cells_.empty()) cells_.back().last = i;
-    cells_.push_back({.index = index, .begin = origin + number * step, .first = i});
-    end = origin + (number + 1) * step;
+    cells_.push_back({.index = index, .origin = origin, .begin = number * step, .first = i});
+    end = (number + 1) * step;
   }
   cells_.back().last = sorted_.size();
   std::size_t anchor = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -11,6 +12,7 @@
 #include "internal/fingerprint.hpp"
 #include "internal/losses/elements.hpp"
 #include "internal/losses/global_batch.hpp"
+#include "internal/refuse.hpp"
 
 namespace tutti {
 namespace losses {
@@ -79,8 +81,9 @@ void mix(Tensor& to, double weight, const Tensor& other) {
 }
 
 /// Collective: refused on every rank unless all are at the same place of the schedule.
-void agree(ProcessGroup* group, const std::string& place, const CallOptions& call) {
-  (void)internal::losses::sums_over_ranks(group, "warm_up", place, {}, {}, call);
+void agree(ProcessGroup* group, const std::string& place, const CallOptions& call,
+           const std::optional<Error>& refused = {}) {
+  (void)internal::losses::sums_over_ranks(group, "warm_up", place, refused, {}, call);
 }
 
 /// In front of a saved schedule; a host with another byte order reads another number.
@@ -170,27 +173,31 @@ void WarmUp::start_step(std::int64_t step) {
     main_->set_temperature(o.temp_start);
     main_->reset_queue();
   } else if (schedule_.to_main == Switch::done) {
-    const double part = std::min(1.0, static_cast<double>(step - schedule_.switch_step) /
-                                          static_cast<double>(o.temp_decay_steps));
+    const double part = std::clamp(
+        static_cast<double>(step - schedule_.switch_step) / static_cast<double>(o.temp_decay_steps),
+        0.0, 1.0);
     main_->set_temperature(o.temp_start * std::exp(part * std::log(o.temp_end / o.temp_start)));
   }
 }
 
 LossResult WarmUp::operator()(ProcessGroup* group, const RankingBatch& batch,
                               const CallOptions& call) {
+  if (!main_->gathers()) group = nullptr;  // The first loss sees the same rows.
   const double weight = main_weight();
+  if (!schedule_.stepped && (counts_steps() || !in_warm_up()) && !std::exchange(warned_, true))
+    options_.logger(
+        LogLevel::warning,
+        fmt::format("warm_up: start_step() was never called, so {}; call it in every step, also "
+                    "where phases are counted in epochs",
+                    in_warm_up() ? std::string("the warm-up does not end")
+                                 : fmt::format("the temperature stays {}", temperature())));
   if (in_warm_up()) return warm_up_(group, batch, call);
-  if (!schedule_.stepped && !std::exchange(warned_, true))
-    options_.logger(LogLevel::warning,
-                    fmt::format("warm_up: the main loss is in use and start_step() was never "
-                                "called, so its temperature stays {}; call it in every step, also "
-                                "where phases are counted in epochs",
-                                temperature()));
   if (weight >= 1) return (*main_)(group, batch, call);
   // In the other phases one loss is asked, and ranks that ask another one are noticed there.
   agree(group, fmt::format("main weight {}", weight), call);
   const LossResult first = warm_up_(group, batch, call);
-  check_gradient(first.grad, batch.logits);
+  agree(group, "the first loss's gradient", call,
+        internal::problem_of([&] { check_gradient(first.grad, batch.logits); }));
   LossResult result = (*main_)(group, batch, call);
   result.loss = weight * result.loss + (1 - weight) * first.loss;
   result.evaluations += first.evaluations;

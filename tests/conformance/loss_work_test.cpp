@@ -85,6 +85,26 @@ TEST_P(WorkOfLosses, IsAShareOfWhatOneProcessDoes) {
     expect_a_share_each<PAucAtBudget>(GetParam(), {.beta = 0.2, .surrogate = surrogate}, large);
 }
 
+// More than 5 % beyond a share, which is less than 5 % of all rows.
+TEST_P(WorkOfLosses, OfSmoothApIsAShareForSlightlyUnevenRows) {
+  const World& world = GetParam();
+  const Rows rows(1000 * world.size);
+  const auto alone = SmoothAp()(nullptr, rows.part(0, 1)).evaluations;
+  on_ranks(world, [&](ProcessGroup& group) {
+    // The first has 1196, 1072 where there are two, the others share the rest.
+    const auto ranks = static_cast<std::size_t>(group.size());
+    const std::size_t most = ranks == 1 ? 1000 : ranks == 2 ? 1072 : 1196;
+    const std::size_t others = ranks == 1 ? 0 : (1000 * ranks - most) / (ranks - 1);
+    const std::size_t begin = group.rank() == 0 ? 0 : most + (index(group.rank()) - 1) * others;
+    const auto end =
+        index(group.rank()) + 1 == ranks ? 1000 * ranks : most + index(group.rank()) * others;
+    const auto got = SmoothAp()(&group, {std::span(rows.logits).subspan(begin, end - begin),
+                                         std::span(rows.targets).subspan(begin, end - begin)})
+                         .evaluations;
+    EXPECT_LE(static_cast<double>(got), 1.05 * static_cast<double>((alone + ranks - 1) / ranks));
+  });
+}
+
 // Where the rows lie too unevenly, the ranks take equal parts of the gradient of Smooth-AP too.
 TEST_P(WorkOfLosses, OfSmoothApIsAShareForAnySplit) {
   const World& world = GetParam();

@@ -3,6 +3,8 @@
 #include <limits>
 #include <set>
 
+#include <tutti/losses/smooth_ap.hpp>
+
 #include "conformance/pool_calls.hpp"
 #include "support/fault_backend.hpp"
 
@@ -282,6 +284,9 @@ TEST_P(PoolRefusals, WhatIsNoSavedStateIsRefusedAndChangesNothing) {
                             wider->save(&group), longer->save(&group)})
       expect_error(Errc::invalid_argument, {"recall_at_quantile"},
                    [&] { loss->load(&group, bad); });
+    expect_error(Errc::invalid_argument, {"of smooth_ap", "this loss is recall_at_quantile"}, [&] {
+      loss->load(&group, losses::SmoothAp({.pool = {.queue = 20}}).save(&group));
+    });
     EXPECT_EQ(loss->save(&group), state);
     expect_calls(*loss, group, sequence, want, 3, sequence.calls.size());
   });

@@ -4,6 +4,8 @@
 #include <limits>
 #include <random>
 
+#include <fmt/format.h>
+
 #include "conformance/loss_rows.hpp"
 
 // A loss over the rows of all ranks is that of one process with all rows: for any split of them.
@@ -275,6 +277,14 @@ TEST(SmoothApAlone, OptionsOutOfRangeAreRefused) {
   expect_error(Errc::invalid_argument, {"targets are i32", "i64"}, [&] {
     SmoothAp()(nullptr, {logits, targets});
   });
+  for (const std::int64_t bad : {-1, 2}) {
+    const std::vector<std::int64_t> wrong{1, bad};
+    const std::vector<float> two{1, 2};
+    expect_error(Errc::invalid_argument, {fmt::format("targets[1] is {}", bad), "0 or 1"}, [&] {
+      SmoothAp()(nullptr, {two, wrong});
+    });
+    (void)SmoothAp({.pool = {.reference_compat = true}})(nullptr, {two, wrong});
+  }
   expect_error(Errc::invalid_argument, {"logits are i32"}, [&] {
     SmoothAp()(nullptr, {targets, targets});
   });

@@ -1,6 +1,7 @@
 #include <tutti/losses/warm_up.hpp>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include <tutti/losses/cross_entropy.hpp>
@@ -288,6 +289,44 @@ TEST(WarmUpAlone, HalfTypesAreMixedInDouble) {
                 std::abs(at(got.grad, i)) / 2048);
 }
 
+TEST_P(WarmUpOfRanks, AFirstLossOfAnotherShapeOnOneRankIsAnErrorOnAll) {
+  const auto rows = make_loss_rows(8, 1).all();
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    const bool last = group.rank() == group.size() - 1;
+    WarmUp loss(
+        [&](ProcessGroup*, const RankingBatch& batch, const CallOptions&) {
+          LossResult result;
+          result.grad = Tensor(host_memory(), last ? Shape{0} : batch.logits.shape, DType::f64);
+          return result;
+        },
+        std::make_unique<SmoothAp>(losses::SmoothApOptions{}), {.final_main_weight = 0.5});
+    loss.start_step(0);
+    expect_error(last ? Errc::invalid_argument : Errc::mismatch, {"gradient of the first loss"},
+                 [&] { loss(&group, rows.view()); });
+    group.barrier();
+  });
+}
+
+// Every rank has all rows already: so does the first loss.
+TEST_P(WarmUpOfRanks, WithGatheredRowsIsThatOfOneProcess) {
+  const auto rows = make_loss_rows(12, 1).all();
+  const auto make_one = [] {
+    return WarmUp(CrossEntropy({.reduction = losses::Reduction::sum}),
+                  std::make_unique<SmoothAp>(losses::SmoothApOptions{.pool = {.gather = false}}),
+                  {.final_main_weight = 0.25});
+  };
+  WarmUp alone = make_one();
+  alone.start_step(0);
+  const auto want = alone(nullptr, rows.view());
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    WarmUp loss = make_one();
+    loss.start_step(0);
+    const auto got = loss(&group, rows.view());
+    EXPECT_EQ(got.loss, want.loss);
+    EXPECT_EQ(std::memcmp(got.grad.data(), want.grad.data(), want.grad.bytes()), 0);
+  });
+}
+
 TEST(WarmUpAlone, GradientsOfOtherShapesAreNotMixed) {
   WarmUp loss(
       [](ProcessGroup*, const RankingBatch&, const CallOptions&) {
@@ -330,6 +369,18 @@ TEST(WarmUpAlone, WarnsOnceWhenNobodyCountsSteps) {
   resumed.load(nullptr, counted.save(nullptr));
   resumed(nullptr, rows.view());
   EXPECT_EQ(said.size(), 1U) << "somebody counted before it was saved";
+}
+
+TEST(WarmUpAlone, WarnsInAWarmUpOfStepsThatNobodyCounts) {
+  std::vector<std::string> said;
+  auto options = three_phases(true);
+  options.logger = [&](LogLevel, std::string_view text) { said.emplace_back(text); };
+  const auto rows = make_loss_rows(4, classes).all();
+  WarmUp loss = make(options);
+  loss(nullptr, rows.view());
+  loss(nullptr, rows.view());
+  ASSERT_EQ(said.size(), 1U);
+  EXPECT_NE(said[0].find("the warm-up does not end"), std::string::npos);
 }
 
 TEST(WarmUpAlone, WhatWasNotSavedIsRefusedAndChangesNothing) {

@@ -258,6 +258,16 @@ TEST(SoftRank, OutliersAtAnyDistanceChangeNothing) {
   }
 }
 
+// Scores are doubles with 20 bits to spare, so that the shifts are exact.
+TEST(SoftRank, ScoresFarFromZeroAreAsGood) {
+  for (const double temperature : {1e-4, 0.01})
+    for (const double shift : {1024.0, 0x1p20, 0x1p30}) {
+      Pool pool = normal(2000, 500);
+      for (auto& score : pool.scores) score = std::round(score * 0x1p20) * 0x1p-20 + shift;
+      expect_exact(pool, temperature);
+    }
+}
+
 TEST(SoftRank, NoAnchorsAreNoWork) {
   SoftRank ranks(std::vector<double>(100, 1.0), std::vector<std::uint8_t>(100, 0), 0.1);
   EXPECT_EQ(ranks.anchors(), 0U);

@@ -19,7 +19,7 @@ namespace [[gnu::visibility("default")]] losses {
 /// The rows of this rank.
 struct RankingBatch {
   ConstTensorView logits;   ///< [N_r, C]: f32, f64, f16, bf16. Finite.
-  ConstTensorView targets;  ///< i64 [N_r] or [N_r, 1]. One class: 0 or not; otherwise 0 to C - 1.
+  ConstTensorView targets;  ///< i64 [N_r] or [N_r, 1]. One class: 0 or 1; otherwise 0 to C - 1.
   /// PAucAtBudget: which rows were drawn independently, boolean or u8 [N_r]; empty: all.
   ConstTensorView iid{nullptr, DType::boolean, Shape::vector(0)};
   /// false: evaluation. Rows of the queue count, and the loss keeps nothing of the call.
@@ -32,7 +32,7 @@ struct PoolOptions {
   /// together that were not ignored. Each rank keeps its own of them. 0: none.
   std::int64_t queue = 0;
   /// A larger pool is sampled, the same rows on every rank and for any split: for each class that
-  /// occurs max(1, max_rows / (2 classes)) of its rows, then any. 0: all rows count.
+  /// occurs max(1, max_rows / (2 n)) of its rows, n being how many do, then any. 0: all rows count.
   std::int64_t max_rows = 0;
   std::uint64_t seed = 0;  ///< Of the samples; they differ from call to call in training.
   /// false: the batch is that of all ranks already (autograd::all_gather_with_grad), so that every
@@ -40,7 +40,8 @@ struct PoolOptions {
   bool gather = true;
   /// What imbalanced-losses 0.5.1 does otherwise, for comparisons: for_mean_reducer multiplies by
   /// 1, ignored rows take places in the queue, which keeps floats, and (SmoothAp, PAucAtBudget)
-  /// targets outside of the classes are negatives of all.
+  /// targets outside of the classes are negatives of all,
+  /// and of one class everything but 0 is positive.
   bool reference_compat = false;
 };
 
@@ -55,9 +56,9 @@ class RankingLoss {
   RankingLoss& operator=(RankingLoss&&) noexcept;
   virtual ~RankingLoss();
 
-  /// @throws Error on every rank: invalid_argument where it began and mismatch elsewhere for
-  ///         shapes, targets outside of the classes and logits that are not finite; mismatch when
-  ///         ranks have different options.
+  /// @throws Error on every rank, where it began invalid_argument (unsupported for a device,
+  ///         count_overflow for 2^31 rows) and mismatch elsewhere: shapes, targets outside of the
+  ///         classes, logits that are not finite; and mismatch when ranks have different options.
   LossResult operator()(ProcessGroup* group, const RankingBatch& batch,
                         const CallOptions& call = {});
 
@@ -65,6 +66,7 @@ class RankingLoss {
   double temperature() const noexcept { return temperature_; }
   void set_temperature(double temperature);
 
+  bool gathers() const noexcept;         ///< PoolOptions::gather.
   std::int64_t queued() const noexcept;  ///< Rows in the queue, all ranks together.
   void reset_queue() noexcept;           ///< Forgets the rows of all calls so far. On every rank.
 

@@ -45,7 +45,7 @@ struct WarmUpOptions {
 ///                       result = loss(group, {logits, targets});
 ///
 /// Every rank gives the same epochs and steps: other phases, weights or temperatures than those of
-/// the others are an Error mismatch. Where both are asked, one exchange of a few words more than
+/// the others are an Error mismatch. Where both are asked, two exchanges of a few words more than
 /// theirs. The schedule is that of LossWarmupWrapper of imbalanced-losses 0.5.1. One call at a
 /// time; otherwise thread rules are those of the group. Moved, not copied.
 class WarmUp {
@@ -64,7 +64,8 @@ class WarmUp {
   void start_step(std::int64_t step);
 
   /// Batches of evaluation get the same mix. A result of the main phase has each, valid of the main
-  /// loss. Warns once when the main phase runs without any start_step(): the temperature stays.
+  /// loss. Warns once when there was no start_step() and the phases count steps, or the main phase
+  /// runs: the temperature stays.
   LossResult operator()(ProcessGroup* group, const RankingBatch& batch,
                         const CallOptions& call = {});
 

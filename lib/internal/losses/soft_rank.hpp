@@ -21,7 +21,7 @@ namespace tutti::internal::losses {
 ///
 /// Three ways, held against each other by the tests:
 ///   pairs    every anchor with every row.
-///   windows  sorted; rows that are further than 32 to 46 temperatures away count as 0 or 1.
+///   windows  sorted; rows that are further than 32 to 54 temperatures away count as 0 or 1.
 ///   cells    sorted into cells of two temperatures. A cell is its Chebyshev moments. How they act
 ///   on
 ///            a near cell depends on the distance of the two alone; all far cells of one side act
@@ -70,7 +70,8 @@ class SoftRank {
   bool sort_as(std::span<const double> scores, std::span<const std::uint8_t> positive);
   struct Cell {
     std::int64_t index = 0;
-    double begin = 0;                               // Its lower end.
+    double origin = 0;                              // A score.
+    double begin = 0;                               // Its lower end, above the origin.
     std::size_t first = 0, last = 0;                // Of sorted_.
     std::size_t first_anchor = 0, last_anchor = 0;  // Of anchors_.
     std::size_t near_first = 0, near_last = 0;      // Cells that act one by one.
