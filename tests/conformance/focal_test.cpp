@@ -5,7 +5,7 @@
 #include <limits>
 #include <random>
 
-#include "conformance/cells.hpp"
+#include "conformance/loss_rows.hpp"
 
 namespace tutti::test {
 namespace {
@@ -200,16 +200,11 @@ void expect_derivative(Rows rows, double want, const std::function<LossResult(co
   const auto got = loss(rows);
   EXPECT_NEAR(got.loss, want, 1e-12 * std::abs(want));
   constexpr double step = 1e-5;
-  for (std::size_t i = 0; i < rows.logits.size(); ++i) {
-    const double value = rows.logits[i];
-    rows.logits[i] = value + step;
-    const double above = loss(rows).loss;
-    rows.logits[i] = value - step;
-    const double below = loss(rows).loss;
-    rows.logits[i] = value;
-    ASSERT_NEAR(values(got.grad)[i], (above - below) / (2 * step), 1e-8 * (1 + std::abs(want)))
+  for (std::size_t i = 0; i < rows.logits.size(); ++i)
+    ASSERT_NEAR(values(got.grad)[i],
+                central_difference(rows.logits[i], step, [&] { return loss(rows).loss; }),
+                1e-8 * (1 + std::abs(want)))
         << i;
-  }
 }
 
 TEST(FocalAlone, IsWhatItsDefinitionSaysAndSoIsItsGradient) {
