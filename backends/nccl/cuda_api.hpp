@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+
+// The functions of the CUDA runtime as a table, for the reasons of nccl_api.hpp.
+
+namespace tutti::backend::nccl {
+
+/// field, function, parameters; all return cudaError_t. The types are written out because
+/// cuda_runtime.h, which nccl.h includes, overloads some of the names.
+#define TUTTI_CUDA_FUNCTIONS(X)                                                                   \
+  X(get_device_count, cudaGetDeviceCount, (int* count))                                           \
+  X(get_device, cudaGetDevice, (int* device))                                                     \
+  X(set_device, cudaSetDevice, (int device))                                                      \
+  X(malloc_async, cudaMallocAsync, (void** data, std::size_t bytes, cudaStream_t stream))         \
+  X(free_async, cudaFreeAsync, (void* data, cudaStream_t stream))                                 \
+  X(memcpy_async, cudaMemcpyAsync,                                                                \
+    (void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream))    \
+  X(memset_async, cudaMemsetAsync,                                                                \
+    (void* data, int value, std::size_t bytes, cudaStream_t stream))                              \
+  X(pointer_get_attributes, cudaPointerGetAttributes,                                             \
+    (cudaPointerAttributes * attributes, const void* data))                                       \
+  X(stream_create_with_flags, cudaStreamCreateWithFlags,                                          \
+    (cudaStream_t * stream, unsigned int flags))                                                  \
+  X(stream_destroy, cudaStreamDestroy, (cudaStream_t stream))                                     \
+  X(stream_synchronize, cudaStreamSynchronize, (cudaStream_t stream))                             \
+  X(stream_wait_event, cudaStreamWaitEvent,                                                       \
+    (cudaStream_t stream, cudaEvent_t event, unsigned int flags))                                 \
+  X(stream_is_capturing, cudaStreamIsCapturing,                                                   \
+    (cudaStream_t stream, cudaStreamCaptureStatus * status))                                      \
+  X(event_create_with_flags, cudaEventCreateWithFlags, (cudaEvent_t * event, unsigned int flags)) \
+  X(event_record, cudaEventRecord, (cudaEvent_t event, cudaStream_t stream))                      \
+  X(event_query, cudaEventQuery, (cudaEvent_t event))                                             \
+  X(event_destroy, cudaEventDestroy, (cudaEvent_t event))                                         \
+  X(get_last_error, cudaGetLastError, ())                                                         \
+  X(runtime_get_version, cudaRuntimeGetVersion, (int* version))                                   \
+  X(driver_get_version, cudaDriverGetVersion, (int* version))
+
+/// A value type. No entry is null.
+struct CudaApi {
+#define TUTTI_FIELD(field, function, parameters) cudaError_t(*field) parameters = nullptr;
+  TUTTI_CUDA_FUNCTIONS(TUTTI_FIELD)
+#undef TUTTI_FIELD
+  const char* (*get_error_name)(cudaError_t error) = nullptr;
+  const char* (*get_error_string)(cudaError_t error) = nullptr;
+};
+
+/// The library's, found at the first call and kept for ever.
+/// @throws Error unsupported: which library was looked for, why it did not do, what to install.
+const CudaApi& cuda_api();
+
+}  // namespace tutti::backend::nccl

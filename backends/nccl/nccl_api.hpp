@@ -1,0 +1,49 @@
+#pragma once
+
+#include <nccl.h>
+
+#include <string>
+
+// NCCL's functions as a table: the library is looked for when the program runs, not when it is
+// linked or loaded, and a test brings a table of its own.
+
+namespace tutti::backend::nccl {
+
+/// field, function. Everything the backend calls; all of it is in NCCL 2.18.
+#define TUTTI_NCCL_FUNCTIONS(X)                          \
+  X(get_version, ncclGetVersion)                         \
+  X(get_unique_id, ncclGetUniqueId)                      \
+  X(comm_init_rank_config, ncclCommInitRankConfig)       \
+  X(comm_get_async_error, ncclCommGetAsyncError)         \
+  X(comm_abort, ncclCommAbort)                           \
+  X(comm_finalize, ncclCommFinalize)                     \
+  X(comm_destroy, ncclCommDestroy)                       \
+  X(group_start, ncclGroupStart)                         \
+  X(group_end, ncclGroupEnd)                             \
+  X(all_reduce, ncclAllReduce)                           \
+  X(reduce, ncclReduce)                                  \
+  X(broadcast, ncclBroadcast)                            \
+  X(all_gather, ncclAllGather)                           \
+  X(reduce_scatter, ncclReduceScatter)                   \
+  X(send, ncclSend)                                      \
+  X(recv, ncclRecv)                                      \
+  X(red_op_create_pre_mul_sum, ncclRedOpCreatePreMulSum) \
+  X(red_op_destroy, ncclRedOpDestroy)                    \
+  X(get_error_string, ncclGetErrorString)                \
+  X(get_last_error, ncclGetLastError)
+
+/// A value type. No entry is null.
+struct NcclApi {
+#define TUTTI_FIELD(field, function) decltype(&::function) field = nullptr;
+  TUTTI_NCCL_FUNCTIONS(TUTTI_FIELD)
+#undef TUTTI_FIELD
+};
+
+/// The library's, found at the first call and kept for ever.
+/// @throws Error unsupported: which library was looked for, why it did not do, what to install.
+const NcclApi& nccl_api();
+
+/// "2.28.9" of 22809.
+std::string version_text(int code);
+
+}  // namespace tutti::backend::nccl
