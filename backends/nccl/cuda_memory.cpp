@@ -1,0 +1,72 @@
+#include "cuda_memory.hpp"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "device.hpp"
+#include "errors.hpp"
+
+namespace tutti::backend::nccl {
+namespace {
+
+class CudaMemory final : public Memory {
+ public:
+  CudaMemory(const CudaApi& cuda, int index) : cuda_(cuda), index_(index) {}
+
+  Device device() const noexcept override { return {DeviceType::cuda, index_}; }
+
+  void* allocate(std::size_t bytes, Stream stream) override {
+    const DeviceScope scope(cuda_, index_);
+    void* data = nullptr;
+    const auto code = cuda_.malloc_async(&data, std::max<std::size_t>(bytes, 1), to_cuda(stream));
+    if (code == cudaSuccess) return data;
+    const Error error = cuda_error(cuda_, code, "cudaMallocAsync");
+    throw Error(error.code(),
+                fmt::format("{} bytes on cuda:{}: {}", bytes, index_, error.message()));
+  }
+
+  void release(void* data, std::size_t, Stream stream) noexcept override {
+    if (data == nullptr) return;
+    try {
+      const DeviceScope scope(cuda_, index_);
+      check(cuda_, cuda_.free_async(data, to_cuda(stream)), "cudaFreeAsync");
+    } catch (...) {  // The context is lost, and the memory with it.
+    }
+  }
+
+  void copy(void* to, const void* from, std::size_t bytes, Stream stream) override {
+    if (bytes == 0) return;
+    const DeviceScope scope(cuda_, index_);
+    check(cuda_, cuda_.memcpy_async(to, from, bytes, cudaMemcpyDefault, to_cuda(stream)),
+          "cudaMemcpyAsync");
+    // Host memory is the caller's again when this returns: nobody orders it on a stream.
+    if (on_host(to) || on_host(from))
+      check(cuda_, cuda_.stream_synchronize(to_cuda(stream)), "cudaStreamSynchronize");
+  }
+
+ private:
+  bool on_host(const void* data) const {
+    cudaPointerAttributes attributes{};
+    check(cuda_, cuda_.pointer_get_attributes(&attributes, data), "cudaPointerGetAttributes");
+    return attributes.type != cudaMemoryTypeDevice;
+  }
+
+  const CudaApi& cuda_;
+  int index_;
+};
+
+}  // namespace
+
+Memory& cuda_memory(const CudaApi& cuda, int device) {
+  static std::mutex guard;
+  static auto& all = *new std::map<std::pair<const CudaApi*, int>, CudaMemory>;
+  const std::lock_guard lock(guard);
+  return all.try_emplace({&cuda, device}, cuda, device).first->second;
+}
+
+}  // namespace tutti::backend::nccl

@@ -1,0 +1,108 @@
+#include "device.hpp"
+
+#include <map>
+#include <utility>
+
+#include "errors.hpp"
+#include "internal/fail.hpp"
+
+namespace tutti::backend::nccl {
+namespace {
+
+/// One per device, for as long as the process runs.
+std::timed_mutex& launch_mutex(int device) {
+  static std::mutex guard;
+  static auto& all = *new std::map<int, std::timed_mutex>;
+  const std::lock_guard lock(guard);
+  return all[device];
+}
+
+}  // namespace
+
+Gpu::Gpu(const Apis& apis, int index)
+    : apis_(apis), index_(index), launching_(launch_mutex(index)) {
+  int count = 0;
+  check(cuda(), cuda().get_device_count(&count), "cudaGetDeviceCount");
+  if (index < 0 || index >= count)
+    internal::failf(Errc::unsupported, "there is no cuda:{}: this process sees {} device{}", index,
+                    count, count == 1 ? "" : "s");
+}
+
+Gpu::~Gpu() {
+  for (const auto event : idle_) (void)cuda().event_destroy(event);
+}
+
+std::unique_lock<std::timed_mutex> Gpu::lock(Deadline limit) const {
+  std::unique_lock lock(launching_, std::defer_lock);
+  if (limit.time() == Deadline::Clock::time_point::max())
+    lock.lock();
+  else if (!lock.try_lock() && !lock.try_lock_until(limit.time()))
+    internal::failf(Errc::timeout,
+                    "the deadline passed while another call was being queued on cuda:{}", index_);
+  return lock;
+}
+
+Gpu::Event Gpu::event() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!idle_.empty()) {
+      const auto event = idle_.back();
+      idle_.pop_back();
+      return {shared_from_this(), event};
+    }
+  }
+  const DeviceScope scope(cuda(), index_);
+  cudaEvent_t event = nullptr;
+  check(cuda(), cuda().event_create_with_flags(&event, cudaEventDisableTiming),
+        "cudaEventCreateWithFlags");
+  return {shared_from_this(), event};
+}
+
+Gpu::Event::Event(std::shared_ptr<Gpu> gpu, cudaEvent_t event) noexcept
+    : gpu_(std::move(gpu)), event_(event) {}
+
+Gpu::Event::~Event() {
+  if (gpu_ == nullptr) return;
+  try {
+    const std::lock_guard lock(gpu_->mutex_);
+    gpu_->idle_.push_back(event_);
+  } catch (...) {  // No memory to keep it.
+    (void)gpu_->cuda().event_destroy(event_);
+  }
+}
+
+void Gpu::Event::record(cudaStream_t stream) {
+  check(gpu_->cuda(), gpu_->cuda().event_record(event_, stream), "cudaEventRecord");
+}
+
+void Gpu::Event::hold(cudaStream_t stream) const {
+  check(gpu_->cuda(), gpu_->cuda().stream_wait_event(stream, event_, 0), "cudaStreamWaitEvent");
+}
+
+bool Gpu::Event::done() const {
+  const auto state = gpu_->cuda().event_query(event_);
+  if (state == cudaErrorNotReady) return false;
+  check(gpu_->cuda(), state, "cudaEventQuery");
+  return true;
+}
+
+DeviceScope::DeviceScope(const CudaApi& cuda, int device) : cuda_(cuda), device_(device) {
+  check(cuda, cuda.get_device(&before_), "cudaGetDevice");
+  if (before_ != device) check(cuda, cuda.set_device(device), "cudaSetDevice");
+}
+
+DeviceScope::~DeviceScope() {
+  if (before_ != device_) (void)cuda_.set_device(before_);
+}
+
+CudaStream::CudaStream(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {
+  const DeviceScope scope(gpu_->cuda(), gpu_->index());
+  check(gpu_->cuda(), gpu_->cuda().stream_create_with_flags(&stream_, cudaStreamNonBlocking),
+        "cudaStreamCreateWithFlags");
+}
+
+CudaStream::~CudaStream() {
+  (void)gpu_->cuda().stream_destroy(stream_);
+}
+
+}  // namespace tutti::backend::nccl

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include <tutti/deadline.hpp>
+#include <tutti/device.hpp>
+
+#include "nccl.hpp"
+
+namespace tutti::backend::nccl {
+
+inline cudaStream_t to_cuda(Stream stream) noexcept {
+  return static_cast<cudaStream_t>(stream.handle);
+}
+
+/// The device of one group, and what is taken from it again and again. Called from any thread.
+class Gpu : public std::enable_shared_from_this<Gpu> {
+ public:
+  /// @throws Error unsupported unless there is such a device.
+  Gpu(const Apis& apis, int index);
+  ~Gpu();
+  Gpu(const Gpu&) = delete;
+  Gpu& operator=(const Gpu&) = delete;
+
+  /// A place in a stream, from a pool. Move-only; goes back when it ends.
+  class Event {
+   public:
+    Event(Event&& other) noexcept = default;
+    Event& operator=(Event&& other) = delete;
+    ~Event();
+
+    void record(cudaStream_t stream);
+    /// What is queued on `stream` from now on comes after it.
+    void hold(cudaStream_t stream) const;
+    /// True when everything before it has run. @throws Error.
+    bool done() const;
+
+   private:
+    friend class Gpu;
+    Event(std::shared_ptr<Gpu> gpu, cudaEvent_t event) noexcept;
+    std::shared_ptr<Gpu> gpu_;
+    cudaEvent_t event_;
+  };
+  Event event();
+
+  /// Held while a call is queued: no two groups interleave on a device.
+  /// @throws Error timeout.
+  std::unique_lock<std::timed_mutex> lock(Deadline limit) const;
+
+  const NcclApi& nccl() const noexcept { return *apis_.nccl; }
+  const CudaApi& cuda() const noexcept { return *apis_.cuda; }
+  const Apis& apis() const noexcept { return apis_; }
+  int index() const noexcept { return index_; }
+
+ private:
+  Apis apis_;
+  int index_;
+  std::timed_mutex& launching_;
+  std::mutex mutex_;
+  std::vector<cudaEvent_t> idle_;
+};
+
+/// Makes a device the thread's current one, and then the one before it again.
+class DeviceScope {
+ public:
+  DeviceScope(const CudaApi& cuda, int device);
+  ~DeviceScope();
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  const CudaApi& cuda_;
+  int before_ = 0;
+  int device_;
+};
+
+/// A stream that does not wait for the default one.
+class CudaStream {
+ public:
+  explicit CudaStream(std::shared_ptr<Gpu> gpu);
+  ~CudaStream();
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+
+  cudaStream_t get() const noexcept { return stream_; }
+  Stream handle() const noexcept { return {stream_}; }
+
+ private:
+  std::shared_ptr<Gpu> gpu_;
+  cudaStream_t stream_ = nullptr;
+};
+
+}  // namespace tutti::backend::nccl

@@ -1,0 +1,32 @@
+#include "library.hpp"
+
+#include <dlfcn.h>
+
+#include <fmt/format.h>
+
+#include "internal/fail.hpp"
+
+namespace tutti::backend::nccl {
+
+Library::Library(std::initializer_list<const char*> names, std::string_view install)
+    : install_(install) {
+  std::string tried;
+  for (const char* name : names) {
+    handle_ = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    name_ = name;
+    if (handle_ != nullptr) return;
+    const char* why = ::dlerror();
+    tried += fmt::format("{}{}", tried.empty() ? "" : "; ", why == nullptr ? name : why);
+  }
+  internal::failf(Errc::unsupported, "{} cannot be loaded ({}); {}", *names.begin(), tried,
+                  install_);
+}
+
+void* Library::symbol(const char* name) const {
+  void* found = ::dlsym(handle_, name);
+  if (found == nullptr)
+    internal::failf(Errc::unsupported, "{} has no {}: it is too old; {}", name_, name, install_);
+  return found;
+}
+
+}  // namespace tutti::backend::nccl

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+namespace tutti::backend::nccl {
+
+/// A shared library that is opened when it is needed and never closed: its threads may run for as
+/// long as the process does.
+class Library {
+ public:
+  /// Opens the first of `names` that is there.
+  /// @throws Error unsupported, with `install`, what to do about it.
+  Library(std::initializer_list<const char*> names, std::string_view install);
+  /// @throws Error unsupported naming the symbol.
+  void* symbol(const char* name) const;
+  template <typename Function>
+  void load(Function*& function, const char* name) const {
+    function = reinterpret_cast<Function*>(symbol(name));
+  }
+
+ private:
+  void* handle_ = nullptr;
+  std::string name_;
+  std::string install_;
+};
+
+}  // namespace tutti::backend::nccl
