@@ -1,0 +1,55 @@
+#include "support/nccl_double.hpp"
+
+#include "support/nccl_double_machine.hpp"
+
+namespace tutti::test::nccl_double {
+
+backend::nccl::Apis apis() {
+  static const auto cuda = [] {
+    backend::nccl::CudaApi table;
+    fill_cuda_table(table);
+    return table;
+  }();
+  static const auto nccl = [] {
+    backend::nccl::NcclApi table;
+    fill_nccl_table(table);
+    return table;
+  }();
+  return {&nccl, &cuda};
+}
+
+std::vector<std::string> take_violations() {
+  const Lock lock(machine().mutex);
+  return machine().take_violations();
+}
+
+void check_nothing_is_left() {
+  const Lock lock(machine().mutex);
+  check_communicators(machine());
+  machine().check_streams_and_memory();
+}
+
+void set_faults(int device, const Faults& faults) {
+  const Lock lock(machine().mutex);
+  machine().devices[Machine::index(device)].faults = faults;
+  machine().changed.notify_all();
+}
+
+void clear_faults() {
+  const Lock lock(machine().mutex);
+  for (Device& device : machine().devices) device.faults = {};
+  machine().messages_side_by_side = false;
+  machine().changed.notify_all();
+}
+
+void set_messages_side_by_side(bool side_by_side) {
+  const Lock lock(machine().mutex);
+  machine().messages_side_by_side = side_by_side;
+}
+
+int calls(const std::string& function) {
+  const Lock lock(machine().mutex);
+  return machine().calls[function];
+}
+
+}  // namespace tutti::test::nccl_double

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "nccl/nccl.hpp"
+
+// A double of NCCL and of the CUDA runtime, in host memory, for machines without a GPU. It checks
+// what their documentation asks of a caller (below) and is nothing else: that a test passes over
+// it says how the backend uses NCCL, not what NCCL does with it.
+//
+// Devices      Eight. A rank is a thread; each has the current device, the last error and the open
+//              group of its own.
+// Streams      Work runs when somebody waits or looks, never inside the call that queued it.
+//              Accesses to device memory that no stream order, event or wait of the host puts in
+//              order are reported, whether or not they went wrong (a vector clock per stream).
+// Memory       The host has no access to it: a read is a SIGSEGV. New and freed memory is poison.
+//              What is outside a block, freed or of another device is reported.
+// NCCL         Communicators are ncclInProgress for some polls, and until all ranks are there;
+//              work on a stream, or another call, before that is reported. Counts, types,
+//              reductions and roots have to match by order. A device runs one kernel at a time, in
+//              the order of the launches, so that an order that differs between devices is a
+//              deadlock, which is reported (messages can be let off). Reductions round at every
+//              hop, begin at rank 1, lose a NaN in min and max and multiply by 1/n for ncclAvg: all
+//              of it is permitted.
+// Lifetimes    A call after ncclCommDestroy or ncclCommAbort, a group left open, a rank that does
+//              not abort with the others, and what is left at the end are reported.
+
+namespace tutti::test::nccl_double {
+
+inline constexpr int device_count = 8;
+
+/// The tables, for make_nccl(). They work for ever, from any thread.
+backend::nccl::Apis apis();
+
+/// Which rules were broken since the last call, in words, one for each time.
+std::vector<std::string> take_violations();
+
+/// Reports what is left: communicators, streams, events, memory, open groups. For when no group is
+/// alive. It is forgotten then, so that the next test begins anew.
+void check_nothing_is_left();
+
+/// What goes wrong on purpose on one device.
+struct Faults {
+  bool init_hangs = false;         ///< A new communicator never gets ready.
+  bool stays_in_progress = false;  ///< Operations are never enqueued.
+  bool finalize_hangs = false;
+  bool abort_hangs = false;                ///< ncclCommAbort() returns when this is taken back.
+  ncclResult_t async_error = ncclSuccess;  ///< What its communicators report; they stand still.
+  std::string fails{};                     ///< The next call of this function, "ncclAllReduce",
+  ncclResult_t with = ncclInternalError;   ///< fails so.
+  cudaError_t sticky = cudaSuccess;        ///< What every CUDA call on the device returns.
+};
+void set_faults(int device, const Faults& faults);
+/// For all devices at once.
+void clear_faults();
+
+/// Kernels that only send and receive run beside those of other communicators. NCCL does not
+/// promise it: in an order that differs between devices they may hang, as others do.
+void set_messages_side_by_side(bool side_by_side);
+
+/// A kernel of the program: every float of `data` is `value` when it has run, which takes `takes`.
+void fill(cudaStream_t stream, float* data, std::size_t count, float value,
+          std::chrono::nanoseconds takes = {});
+/// The same, as a kernel that copies.
+void copy(cudaStream_t stream, float* to, const float* from, std::size_t count,
+          std::chrono::nanoseconds takes = {});
+/// Makes cudaStreamIsCapturing() say so.
+void set_capturing(cudaStream_t stream, bool capturing);
+
+/// How many calls of a function there were so far: "ncclAllReduce".
+int calls(const std::string& function);
+
+}  // namespace tutti::test::nccl_double

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "support/nccl_double_machine.hpp"
+
+// The communicators of the double.
+
+namespace tutti::test::nccl_double {
+
+enum class Function { all_reduce, reduce, broadcast, all_gather, reduce_scatter, send, recv };
+inline bool is_pair(Function function) {
+  return function >= Function::send;
+}
+
+/// One call, from when it was made until its data have moved.
+struct Operation {
+  Function function = Function::all_reduce;
+  const void* in = nullptr;
+  void* out = nullptr;
+  std::size_t count = 0;
+  ncclDataType_t type = ncclFloat32;
+  Reduction how{};
+  int root = -1;  ///< Or the peer of a pair.
+  Comm* comm = nullptr;
+  cudaStream_t stream = nullptr;
+  std::uint64_t index = 0;  ///< Among the collectives of its communicator.
+  std::weak_ptr<Kernel> kernel{};
+  bool wrong = false;  ///< It does not match: it moves nothing.
+  bool done = false;
+};
+
+/// The ranks that share a communicator.
+struct Clique {
+  int size = 0;
+  std::string id;
+  bool connected = false;  ///< Every rank has come to its first operation.
+  std::vector<Comm*> members;
+  std::map<std::uint64_t, std::vector<std::shared_ptr<Operation>>> collectives;  ///< By index.
+  using Pair = std::pair<int, int>;                                              ///< From, to.
+  std::map<Pair, std::deque<std::shared_ptr<Operation>>> sends;
+  std::map<Pair, std::deque<std::shared_ptr<Operation>>> receives;
+};
+
+/// A group of calls on its way to the streams.
+struct Launch {
+  struct Part {
+    Comm* comm;
+    std::vector<std::shared_ptr<Operation>> operations;
+  };
+  std::vector<Part> parts;  ///< In the order of their first calls.
+  int polls_left = 0;
+};
+
+struct Comm {
+  enum class Life { alive, finalized, destroyed, aborted };
+
+  std::shared_ptr<Clique> clique;
+  int rank = 0;
+  int device = 0;
+  bool blocking = true;
+  Life life = Life::alive;
+  ncclResult_t state = ncclInProgress;
+  bool ready = false;              ///< Made; never taken back.
+  int polls_left = 0;              ///< Until it is ready, with all ranks there.
+  bool has_launched = false;       ///< It has come to its first operation.
+  std::shared_ptr<Launch> launch;  ///< Under way.
+  std::uint64_t collectives = 0;
+  std::map<int, std::pair<ncclDataType_t, std::array<std::byte, 8>>> reductions;
+
+  bool usable() const { return life == Life::alive || life == Life::finalized; }
+};
+
+}  // namespace tutti::test::nccl_double

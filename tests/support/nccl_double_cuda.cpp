@@ -1,0 +1,355 @@
+// The CUDA runtime of the double.
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "support/nccl_double_machine.hpp"
+
+namespace tutti::test::nccl_double {
+
+namespace {
+
+/// One call: the lock, the count, and what every call returns on a broken device.
+class Call {
+ public:
+  explicit Call(const char* called)
+      : name(called), thread(this_thread()), here(machine()), lock(here.mutex) {
+    ++here.calls[called];
+  }
+
+  cudaError_t give(cudaError_t error) const {
+    if (error != cudaSuccess) thread.last_error = error;
+    return error;
+  }
+  /// What the device's error is, or success.
+  cudaError_t broken(int device) const {
+    return here.devices[Machine::index(device)].faults.sticky;
+  }
+  Stream* stream(cudaStream_t handle) const { return here.stream(handle, thread.device, name); }
+
+  const char* name;
+  ThreadState& thread;
+  Machine& here;
+  Lock lock;
+};
+
+cudaError_t get_device_count(int* count) {
+  const Call call("cudaGetDeviceCount");
+  *count = device_count;
+  return cudaSuccess;
+}
+
+cudaError_t get_device(int* device) {
+  const Call call("cudaGetDevice");
+  *device = call.thread.device;
+  return cudaSuccess;
+}
+
+cudaError_t set_device(int device) {
+  const Call call("cudaSetDevice");
+  if (device < 0 || device >= device_count) return call.give(cudaErrorInvalidDevice);
+  call.thread.device = device;
+  return call.give(call.broken(device));
+}
+
+cudaError_t malloc_async(void** data, std::size_t bytes, cudaStream_t handle) {
+  const Call call("cudaMallocAsync");
+  *data = nullptr;
+  Stream* stream = call.stream(handle);
+  if (stream == nullptr) return call.give(cudaErrorInvalidResourceHandle);
+  if (const auto error = call.broken(stream->device)) return call.give(error);
+  if (bytes == 0) return cudaSuccess;
+  *data = call.here.memory.allocate(stream->device, bytes);
+  if (*data == nullptr) return call.give(cudaErrorMemoryAllocation);
+  // Whoever uses it has to come after this in the stream.
+  const Touch touch{*data, bytes, true};
+  call.here.push(*stream, {}, {&touch, 1}, "cudaMallocAsync");
+  return cudaSuccess;
+}
+
+cudaError_t free_async(void* data, cudaStream_t handle) {
+  const Call call("cudaFreeAsync");
+  Stream* stream = call.stream(handle);
+  if (stream == nullptr) return call.give(cudaErrorInvalidResourceHandle);
+  if (data == nullptr) return cudaSuccess;
+  Block* block = call.here.memory.find(data);
+  if (block == nullptr || block->base != reinterpret_cast<std::uintptr_t>(data) || block->freed) {
+    call.here.violate(fmt::format("cudaFreeAsync of {}", block != nullptr && block->freed
+                                                             ? "memory that is freed already"
+                                                             : "what is not a block"));
+    return call.give(cudaErrorInvalidValue);
+  }
+  const Touch touch{data, block->bytes, true};
+  call.here.push(*stream,
+                 {.run =
+                      [memory = &call.here.memory, base = block->base, data] {
+                        Block& gone = memory->blocks().at(base);
+                        std::memset(memory->bytes(data), DeviceMemory::freed, gone.bytes);
+                        memory->retire(gone);
+                      }},
+                 {&touch, 1}, "cudaFreeAsync");
+  block->freed = true;
+  return call.give(call.broken(stream->device));
+}
+
+cudaError_t memcpy_async(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                         cudaStream_t handle) {
+  const Call call("cudaMemcpyAsync");
+  Stream* stream = call.stream(handle);
+  if (stream == nullptr) return call.give(cudaErrorInvalidResourceHandle);
+  if (const auto error = call.broken(stream->device)) return call.give(error);
+  if (bytes == 0) return cudaSuccess;
+  DeviceMemory& memory = call.here.memory;
+  const bool to_device = memory.is_device_address(to);
+  const bool from_device = memory.is_device_address(from);
+  const auto meant = from_device ? (to_device ? cudaMemcpyDeviceToDevice : cudaMemcpyDeviceToHost)
+                                 : (to_device ? cudaMemcpyHostToDevice : cudaMemcpyHostToHost);
+  if (kind != cudaMemcpyDefault && kind != meant) {
+    call.here.violate(fmt::format("cudaMemcpyAsync of kind {}, but the addresses are of kind {}",
+                                  static_cast<int>(kind), static_cast<int>(meant)));
+    return call.give(cudaErrorInvalidValue);
+  }
+  std::vector<Touch> touches;
+  if (to_device) touches.push_back({to, bytes, true});
+  if (from_device) touches.push_back({from, bytes, false});
+  call.here.push(*stream,
+                 {.run =
+                      [&memory, to, from, bytes, to_device, from_device] {
+                        std::memmove(to_device ? memory.bytes(to) : to,
+                                     from_device ? memory.bytes(from) : from, bytes);
+                      }},
+                 touches, "cudaMemcpyAsync");
+  return cudaSuccess;
+}
+
+cudaError_t memset_async(void* data, int value, std::size_t bytes, cudaStream_t handle) {
+  const Call call("cudaMemsetAsync");
+  Stream* stream = call.stream(handle);
+  if (stream == nullptr) return call.give(cudaErrorInvalidResourceHandle);
+  if (const auto error = call.broken(stream->device)) return call.give(error);
+  if (bytes == 0) return cudaSuccess;
+  const Touch touch{data, bytes, true};
+  DeviceMemory& memory = call.here.memory;
+  if (!memory.is_device_address(data)) return call.give(cudaErrorInvalidValue);
+  call.here.push(
+      *stream,
+      {.run = [&memory, data, value, bytes] { std::memset(memory.bytes(data), value, bytes); }},
+      {&touch, 1}, "cudaMemsetAsync");
+  return cudaSuccess;
+}
+
+cudaError_t pointer_get_attributes(cudaPointerAttributes* attributes, const void* data) {
+  const Call call("cudaPointerGetAttributes");
+  *attributes = {};
+  const Block* block = call.here.memory.find(data);
+  if (block == nullptr || block->freed) {
+    attributes->type = cudaMemoryTypeUnregistered;
+    attributes->device = cudaInvalidDeviceId;
+    attributes->hostPointer = const_cast<void*>(data);
+    return cudaSuccess;
+  }
+  attributes->type = cudaMemoryTypeDevice;
+  attributes->device = block->device;
+  attributes->devicePointer = const_cast<void*>(data);
+  return cudaSuccess;
+}
+
+cudaError_t stream_create_with_flags(cudaStream_t* handle, unsigned int flags) {
+  const Call call("cudaStreamCreateWithFlags");
+  *handle = nullptr;
+  if (const auto error = call.broken(call.thread.device)) return call.give(error);
+  if (flags != cudaStreamDefault && flags != cudaStreamNonBlocking)
+    return call.give(cudaErrorInvalidValue);
+  *handle = reinterpret_cast<cudaStream_t>(
+      call.here.make_stream(call.thread.device, flags == cudaStreamDefault));
+  return cudaSuccess;
+}
+
+cudaError_t stream_destroy(cudaStream_t handle) {
+  const Call call("cudaStreamDestroy");
+  if (handle == nullptr) return call.give(cudaErrorInvalidResourceHandle);
+  Stream* stream = call.stream(handle);
+  if (stream == nullptr) return call.give(cudaErrorInvalidResourceHandle);
+  if (stream->enqueuing != 0)
+    call.here.violate(call.here.name_of(*stream) +
+                      " is destroyed while NCCL is still putting calls on it");
+  call.here.end_stream(*stream);
+  return call.give(call.broken(stream->device));
+}
+
+cudaError_t stream_synchronize(cudaStream_t handle) {
+  Call call("cudaStreamSynchronize");
+  Stream* stream = call.stream(handle);
+  if (stream == nullptr) return call.give(cudaErrorInvalidResourceHandle);
+  const int device = stream->device;
+  const auto moment = call.here.record(*stream);
+  const bool ended = call.here.wait(
+      call.lock, [&] { return moment->reached || call.broken(device) != cudaSuccess; },
+      "cudaStreamSynchronize of " + call.here.name_of(*stream));
+  if (const auto error = call.broken(device)) return call.give(error);
+  if (!ended) return call.give(cudaErrorUnknown);
+  call.here.observe(device, *moment);
+  return cudaSuccess;
+}
+
+cudaError_t stream_wait_event(cudaStream_t stream_handle, cudaEvent_t event_handle, unsigned int) {
+  const Call call("cudaStreamWaitEvent");
+  Stream* stream = call.stream(stream_handle);
+  const Event* event = call.here.event(event_handle, call.name);
+  if (stream == nullptr || event == nullptr) return call.give(cudaErrorInvalidResourceHandle);
+  if (const auto error = call.broken(stream->device)) return call.give(error);
+  if (event->last != nullptr)
+    call.here.push(*stream, {.waits = event->last}, {}, "cudaStreamWaitEvent");
+  return cudaSuccess;
+}
+
+cudaError_t stream_is_capturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
+  const Call call("cudaStreamIsCapturing");
+  const Stream* stream = call.stream(handle);
+  if (stream == nullptr) return call.give(cudaErrorInvalidResourceHandle);
+  *status = stream->capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+
+cudaError_t event_create_with_flags(cudaEvent_t* handle, unsigned int) {
+  const Call call("cudaEventCreateWithFlags");
+  *handle = nullptr;
+  if (const auto error = call.broken(call.thread.device)) return call.give(error);
+  *handle = reinterpret_cast<cudaEvent_t>(call.here.make_event(call.thread.device));
+  return cudaSuccess;
+}
+
+cudaError_t event_record(cudaEvent_t event_handle, cudaStream_t stream_handle) {
+  const Call call("cudaEventRecord");
+  Event* event = call.here.event(event_handle, call.name);
+  Stream* stream = call.stream(stream_handle);
+  if (stream == nullptr || event == nullptr) return call.give(cudaErrorInvalidResourceHandle);
+  if (const auto error = call.broken(stream->device)) return call.give(error);
+  if (event->device != stream->device) {
+    call.here.violate(fmt::format("cudaEventRecord of an event of device {} on {}", event->device,
+                                  call.here.name_of(*stream)));
+    return call.give(cudaErrorInvalidResourceHandle);
+  }
+  event->last = call.here.record(*stream);
+  return cudaSuccess;
+}
+
+cudaError_t event_query(cudaEvent_t handle) {
+  const Call call("cudaEventQuery");
+  const Event* event = call.here.event(handle, call.name);
+  if (event == nullptr) return call.give(cudaErrorInvalidResourceHandle);
+  if (const auto error = call.broken(event->device)) return call.give(error);
+  if (event->last == nullptr) return cudaSuccess;
+  call.here.progress();
+  if (!event->last->reached) return call.give(cudaErrorNotReady);
+  call.here.observe(event->device, *event->last);
+  return cudaSuccess;
+}
+
+cudaError_t event_destroy(cudaEvent_t handle) {
+  const Call call("cudaEventDestroy");
+  Event* event = call.here.event(handle, call.name);
+  if (event == nullptr) return call.give(cudaErrorInvalidResourceHandle);
+  event->alive = false;
+  return cudaSuccess;
+}
+
+cudaError_t get_last_error() {
+  const Call call("cudaGetLastError");
+  const auto error = std::exchange(call.thread.last_error, cudaSuccess);
+  const auto sticky = call.broken(call.thread.device);
+  return sticky != cudaSuccess ? sticky : error;
+}
+
+cudaError_t runtime_get_version(int* version) {
+  *version = 13000;
+  return cudaSuccess;
+}
+
+const char* get_error_name(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return "cudaSuccess";
+    case cudaErrorInvalidValue:
+      return "cudaErrorInvalidValue";
+    case cudaErrorMemoryAllocation:
+      return "cudaErrorMemoryAllocation";
+    case cudaErrorInvalidDevice:
+      return "cudaErrorInvalidDevice";
+    case cudaErrorInvalidResourceHandle:
+      return "cudaErrorInvalidResourceHandle";
+    case cudaErrorNotReady:
+      return "cudaErrorNotReady";
+    case cudaErrorIllegalAddress:
+      return "cudaErrorIllegalAddress";
+    default:
+      return "another CUDA error of the double";
+  }
+}
+
+}  // namespace
+
+void fill_cuda_table(backend::nccl::CudaApi& table) {
+  table.get_device_count = get_device_count;
+  table.get_device = get_device;
+  table.set_device = set_device;
+  table.malloc_async = malloc_async;
+  table.free_async = free_async;
+  table.memcpy_async = memcpy_async;
+  table.memset_async = memset_async;
+  table.pointer_get_attributes = pointer_get_attributes;
+  table.stream_create_with_flags = stream_create_with_flags;
+  table.stream_destroy = stream_destroy;
+  table.stream_synchronize = stream_synchronize;
+  table.stream_wait_event = stream_wait_event;
+  table.stream_is_capturing = stream_is_capturing;
+  table.event_create_with_flags = event_create_with_flags;
+  table.event_record = event_record;
+  table.event_query = event_query;
+  table.event_destroy = event_destroy;
+  table.get_last_error = get_last_error;
+  table.runtime_get_version = runtime_get_version;
+  table.driver_get_version = runtime_get_version;
+  table.get_error_name = get_error_name;
+  table.get_error_string = get_error_name;
+}
+
+void fill(cudaStream_t handle, float* data, std::size_t count, float value,
+          std::chrono::nanoseconds takes) {
+  const Call call("a kernel");
+  Stream* stream = call.stream(handle);
+  if (stream == nullptr) return;
+  const Touch touch{data, count * sizeof(float), true};
+  call.here.push(*stream,
+                 {.run =
+                      [memory = &call.here.memory, data, count, value] {
+                        std::vector<float> values(count, value);
+                        std::memcpy(memory->bytes(data), values.data(), count * sizeof(float));
+                      },
+                  .takes = takes},
+                 {&touch, 1}, "a kernel that fills");
+}
+
+void copy(cudaStream_t handle, float* to, const float* from, std::size_t count,
+          std::chrono::nanoseconds takes) {
+  const Call call("a kernel");
+  Stream* stream = call.stream(handle);
+  if (stream == nullptr) return;
+  const std::size_t bytes = count * sizeof(float);
+  const std::array<Touch, 2> touches{Touch{to, bytes, true}, Touch{from, bytes, false}};
+  call.here.push(*stream,
+                 {.run = [memory = &call.here.memory, to, from,
+                          bytes] { std::memcpy(memory->bytes(to), memory->bytes(from), bytes); },
+                  .takes = takes},
+                 touches, "a kernel that copies");
+}
+
+void set_capturing(cudaStream_t handle, bool capturing) {
+  const Call call("set_capturing");
+  if (Stream* stream = call.stream(handle)) stream->capturing = capturing;
+}
+
+}  // namespace tutti::test::nccl_double

@@ -1,0 +1,95 @@
+#include "support/nccl_double_memory.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+namespace tutti::test::nccl_double {
+
+namespace {
+
+constexpr std::size_t arena_bytes = std::size_t{4} << 30;
+constexpr std::size_t page = 4096;
+/// So many freed bytes wait before their addresses are used again.
+constexpr std::size_t quarantine_bytes = std::size_t{32} << 20;
+
+std::byte* reserve(int protection) {
+  void* data =
+      mmap(nullptr, arena_bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED) throw std::runtime_error("no address space for the double's devices");
+  return static_cast<std::byte*>(data);
+}
+
+/// A page without a block is between any two blocks.
+std::size_t room_for(std::size_t bytes) {
+  return (bytes + page - 1) / page * page + page;
+}
+
+}  // namespace
+
+void LaneClock::set(int lane, std::uint64_t epoch) {
+  const auto i = static_cast<std::size_t>(lane);
+  if (i >= epochs_.size()) epochs_.resize(i + 1);
+  epochs_[i] = epoch;
+}
+
+void LaneClock::merge(const LaneClock& other) {
+  if (other.epochs_.size() > epochs_.size()) epochs_.resize(other.epochs_.size());
+  for (std::size_t i = 0; i < other.epochs_.size(); ++i)
+    epochs_[i] = std::max(epochs_[i], other.epochs_[i]);
+}
+
+DeviceMemory::DeviceMemory()
+    : addresses_(reserve(PROT_NONE)), storage_(reserve(PROT_READ | PROT_WRITE)) {}
+
+DeviceMemory::~DeviceMemory() {
+  munmap(addresses_, arena_bytes);
+  munmap(storage_, arena_bytes);
+}
+
+void* DeviceMemory::allocate(int device, std::size_t bytes) {
+  const std::size_t room = room_for(bytes);
+  std::uintptr_t base = 0;
+  if (auto& waiting = retired_[room]; !waiting.empty() && retired_bytes_ > quarantine_bytes) {
+    base = waiting.front();
+    waiting.pop_front();
+    retired_bytes_ -= room;
+    blocks_.erase(base);
+  } else {
+    if (room > arena_bytes - used_) return nullptr;
+    base = reinterpret_cast<std::uintptr_t>(addresses_ + used_);
+    used_ += room;
+  }
+  blocks_[base] = {.base = base, .bytes = bytes, .device = device, .freed = false, .accesses = {}};
+  void* data = reinterpret_cast<void*>(base);  // NOLINT(performance-no-int-to-ptr)
+  std::memset(this->bytes(data), fresh, bytes);
+  return data;
+}
+
+void DeviceMemory::retire(const Block& block) {
+  retired_[room_for(block.bytes)].push_back(block.base);
+  retired_bytes_ += room_for(block.bytes);
+}
+
+Block* DeviceMemory::find(const void* data) noexcept {
+  if (!is_device_address(data)) return nullptr;
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  auto next = blocks_.upper_bound(address);
+  if (next == blocks_.begin()) return nullptr;
+  Block& block = std::prev(next)->second;
+  return address < block.base + std::max<std::size_t>(block.bytes, 1) ? &block : nullptr;
+}
+
+bool DeviceMemory::is_device_address(const void* data) const noexcept {
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  const auto first = reinterpret_cast<std::uintptr_t>(addresses_);
+  return address >= first && address - first < arena_bytes;
+}
+
+std::byte* DeviceMemory::bytes(const void* data) const noexcept {
+  return storage_ + (static_cast<const std::byte*>(data) - addresses_);
+}
+
+}  // namespace tutti::test::nccl_double

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+// The memory of the devices of the double: addresses that the host cannot read, and who used them
+// when.
+
+namespace tutti::test::nccl_double {
+
+/// How far each lane (stream) is, as somebody knows it. A value.
+class LaneClock {
+ public:
+  std::uint64_t at(int lane) const noexcept {
+    const auto i = static_cast<std::size_t>(lane);
+    return i < epochs_.size() ? epochs_[i] : 0;
+  }
+  void set(int lane, std::uint64_t epoch);
+  void merge(const LaneClock& other);
+
+ private:
+  std::vector<std::uint64_t> epochs_;
+};
+
+/// A read or a write of `bytes` bytes from `data` on.
+struct Touch {
+  const void* data = nullptr;
+  std::size_t bytes = 0;
+  bool write = false;
+};
+
+/// What did it, where and when.
+struct Access {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  bool write = false;
+  int lane = 0;
+  std::uint64_t epoch = 0;
+  std::string what;
+};
+
+struct Block {
+  std::uintptr_t base = 0;
+  std::size_t bytes = 0;
+  int device = 0;
+  bool freed = false;
+  std::vector<Access> accesses;
+};
+
+class DeviceMemory {
+ public:
+  static constexpr int fresh = 0xCD;  ///< What new memory holds.
+  static constexpr int freed = 0xDD;  ///< What freed memory holds.
+
+  DeviceMemory();
+  ~DeviceMemory();
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+  /// Null when there is no room.
+  void* allocate(int device, std::size_t bytes);
+  /// The addresses of a freed block may be given out again, not at once.
+  void retire(const Block& block);
+
+  /// The block in which `data` lies, also a freed one; null for host memory.
+  Block* find(const void* data) noexcept;
+  bool is_device_address(const void* data) const noexcept;
+  /// Where the bytes of a device address are.
+  std::byte* bytes(const void* data) const noexcept;
+
+  std::map<std::uintptr_t, Block>& blocks() noexcept { return blocks_; }
+
+ private:
+  std::byte* addresses_ = nullptr;  // Nobody can read or write here.
+  std::byte* storage_ = nullptr;
+  std::size_t used_ = 0;
+  std::map<std::uintptr_t, Block> blocks_;
+  std::map<std::size_t, std::deque<std::uintptr_t>> retired_;  // By room; the oldest first.
+  std::size_t retired_bytes_ = 0;
+};
+
+}  // namespace tutti::test::nccl_double
