@@ -1,0 +1,92 @@
+#include "channel.hpp"
+
+#include <cstring>
+#include <utility>
+
+#include "internal/fail.hpp"
+
+namespace tutti::backend::nccl {
+namespace {
+
+constexpr int sender = 0;
+constexpr int receiver = 1;
+
+}  // namespace
+
+Channel::Channel(std::shared_ptr<Gpu> gpu, Store& store, std::string key, bool sends,
+                 Memory& memory)
+    : gpu_(std::move(gpu)),
+      store_(store),
+      key_(std::move(key)),
+      sends_(sends),
+      memory_(memory),
+      communicator_(std::make_shared<Communicator>(gpu_)),
+      stream_(gpu_) {}
+
+Channel::~Channel() {
+  if (token_ != nullptr) memory_.release(token_, 1, stream_.handle());
+}
+
+void Channel::post(Message message) {
+  const std::lock_guard lock(mutex_);
+  waiting_.push_back(std::move(message));
+}
+
+void Channel::advance() {
+  const std::lock_guard lock(mutex_);
+  if (waiting_.empty()) return;
+  const DeviceScope scope(gpu_->cuda(), gpu_->index());
+  if (step_ != Step::open && !connect()) return;
+  while (!waiting_.empty() && send_front()) {
+  }
+}
+
+bool Channel::connect() {
+  if (step_ == Step::idle) {
+    ncclUniqueId id;
+    if (sends_) {
+      check(gpu_->nccl(), gpu_->nccl().get_unique_id(&id), "ncclGetUniqueId");
+      store_.set(key_, std::as_bytes(std::span(&id, 1)));
+    } else {
+      const auto bytes = store_.try_get(key_);
+      if (!bytes) return false;
+      if (bytes->size() != sizeof id)
+        internal::failf(Errc::mismatch, "the sender's NCCL id has {} bytes, ours {}", bytes->size(),
+                        sizeof id);
+      std::memcpy(&id, bytes->data(), sizeof id);
+      (void)store_.erase(key_);
+    }
+    communicator_->begin(id, sends_ ? sender : receiver, 2);
+    step_ = Step::connecting;
+  }
+  if (!communicator_->ready()) return false;
+  step_ = Step::open;
+  return true;
+}
+
+/// True when the front has been queued and is gone.
+bool Channel::send_front() {
+  auto& message = waiting_.front();
+  if (!std::exchange(under_way_, true)) {
+    message.input.hold(stream_.get());
+    if (message.bytes == 0 && token_ == nullptr) token_ = memory_.allocate(1, stream_.handle());
+    void* data = message.bytes == 0 ? token_ : message.data;
+    const auto bytes = message.bytes == 0 ? 1 : message.bytes;
+    const auto& nccl = gpu_->nccl();
+    communicator_->use([&](ncclComm_t comm) {
+      if (sends_)
+        check(nccl, nccl.send(data, bytes, ncclUint8, receiver, comm, stream_.get()), "ncclSend");
+      else
+        check(nccl, nccl.recv(data, bytes, ncclUint8, sender, comm, stream_.get()), "ncclRecv");
+    });
+  }
+  if (!communicator_->ready()) return false;
+  under_way_ = false;
+  auto event = gpu_->event();
+  event.record(stream_.get());
+  message.state->queued(std::move(event));
+  waiting_.pop_front();
+  return true;
+}
+
+}  // namespace tutti::backend::nccl

@@ -1,0 +1,120 @@
+#include "communicator.hpp"
+
+#include <algorithm>
+#include <condition_variable>
+#include <thread>
+#include <utility>
+
+#include "internal/fail.hpp"
+
+namespace tutti::backend::nccl {
+
+Communicator::~Communicator() = default;
+
+void Communicator::require() const {
+  if (comm_ == nullptr) tutti::fail(Errc::aborted, "the communicator has ended");
+}
+
+void Communicator::begin(const ncclUniqueId& id, int rank, int size) {
+  const std::lock_guard lock(mutex_);
+  if (aborted_) tutti::fail(Errc::aborted, "the communicator has ended");
+  const DeviceScope scope(gpu_->cuda(), gpu_->index());
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  check(gpu_->nccl(), gpu_->nccl().comm_init_rank_config(&comm_, size, id, rank, &config),
+        "ncclCommInitRankConfig");
+}
+
+bool Communicator::ready() {
+  const std::lock_guard lock(mutex_);
+  return ready_now();
+}
+
+void Communicator::look() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (lock.owns_lock()) (void)ready_now();
+}
+
+bool Communicator::ready_now() {
+  require();
+  ncclResult_t state = ncclSuccess;
+  check(gpu_->nccl(), gpu_->nccl().comm_get_async_error(comm_, &state), "ncclCommGetAsyncError");
+  check(gpu_->nccl(), state, "a call under way in NCCL");
+  return state == ncclSuccess;
+}
+
+void Communicator::await(Deadline limit, const std::function<void()>& look) {
+  Pause pause;
+  while (!ready()) {
+    look();
+    if (limit.expired()) tutti::fail(Errc::timeout, "the deadline passed inside NCCL");
+    pause();
+  }
+}
+
+void Communicator::abort() noexcept {
+  const std::lock_guard lock(mutex_);
+  aborted_ = true;
+  if (const auto comm = std::exchange(comm_, nullptr)) (void)gpu_->nccl().comm_abort(comm);
+}
+
+void Communicator::begin_end() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (comm_ == nullptr) return;
+  const auto state = gpu_->nccl().comm_finalize(comm_);
+  if (state == ncclSuccess || state == ncclInProgress) return;
+  (void)gpu_->nccl().comm_abort(std::exchange(comm_, nullptr));
+}
+
+bool Communicator::ended() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (comm_ == nullptr) return true;
+  ncclResult_t state = ncclSuccess;
+  if (gpu_->nccl().comm_get_async_error(comm_, &state) != ncclSuccess) return false;
+  if (state == ncclSuccess) (void)gpu_->nccl().comm_destroy(std::exchange(comm_, nullptr));
+  return state == ncclSuccess;
+}
+
+bool abort_all(const Communicators& all, std::chrono::nanoseconds bound) noexcept {
+  struct Count {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::size_t left;
+  };
+  try {
+    const auto count = std::make_shared<Count>();
+    count->left = all.size();
+    for (const auto& communicator : all)
+      std::thread([count, communicator] {
+        communicator->abort();
+        const std::lock_guard lock(count->mutex);
+        --count->left;
+        count->changed.notify_all();
+      }).detach();
+    std::unique_lock lock(count->mutex);
+    return count->changed.wait_for(lock, bound, [&] { return count->left == 0; });
+  } catch (...) {  // No thread or no memory for one: then here, however long it takes.
+    for (const auto& communicator : all) communicator->abort();
+    return true;
+  }
+}
+
+void end_all(const Communicators& all, std::chrono::nanoseconds bound) noexcept {
+  for (const auto& communicator : all) communicator->begin_end();
+  const auto limit = Deadline::after(bound);
+  Communicators left = all;
+  for (Pause pause; !limit.expired(); pause()) {
+    std::erase_if(left, [](const auto& communicator) { return communicator->ended(); });
+    if (left.empty()) return;
+  }
+  (void)abort_all(left, bound);
+}
+
+void Pause::operator()() {
+  constexpr int quick = 64;
+  if (++turns_ < quick) return std::this_thread::yield();
+  const auto longer = std::min(10 * (turns_ - quick + 1), 200);
+  std::this_thread::sleep_for(std::chrono::microseconds(longer));
+}
+
+}  // namespace tutti::backend::nccl

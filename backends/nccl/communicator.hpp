@@ -1,0 +1,98 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+
+#include <tutti/deadline.hpp>
+
+#include "device.hpp"
+#include "errors.hpp"
+
+namespace tutti::backend::nccl {
+
+/// Between ncclGroupStart and ncclGroupEnd. NCCL's group belongs to the thread: one that stays open
+/// swallows every later call, so it is closed however the scope is left.
+class GroupScope {
+ public:
+  explicit GroupScope(const NcclApi& nccl) : nccl_(nccl) {
+    check(nccl_, nccl_.group_start(), "ncclGroupStart");
+  }
+  ~GroupScope() {
+    if (open_) (void)nccl_.group_end();
+  }
+  GroupScope(const GroupScope&) = delete;
+  GroupScope& operator=(const GroupScope&) = delete;
+  void end() {
+    open_ = false;
+    check(nccl_, nccl_.group_end(), "ncclGroupEnd");
+  }
+
+ private:
+  const NcclApi& nccl_;
+  bool open_ = true;
+};
+
+/// One ncclComm_t that does not block. Called from any thread, one call into NCCL at a time.
+class Communicator {
+ public:
+  explicit Communicator(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {}
+  ~Communicator();  ///< Leaves a communicator that was neither aborted nor ended as it is.
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  /// Begins to connect; await() says when all ranks are there.
+  void begin(const ncclUniqueId& id, int rank, int size);
+  /// Whether nothing is under way inside NCCL. @throws Error what went wrong there.
+  bool ready();
+  /// The errors of ready(), unless another thread is inside NCCL just now. Never blocks.
+  void look();
+  /// Blocks until ready(); calls `look`, which may throw, now and then.
+  /// @throws Error timeout.
+  void await(Deadline limit, const std::function<void()>& look);
+
+  /// call(ncclComm_t), alone. @throws Error aborted when there is no communicator any more.
+  template <typename Call>
+  void use(const Call& call) {
+    const std::lock_guard lock(mutex_);
+    require();
+    call(comm_);
+  }
+
+  /// Ends whatever is under way. May take as long as NCCL likes.
+  void abort() noexcept;
+  /// The polite end, when nothing is under way: begins, and then until it is true.
+  void begin_end() noexcept;
+  bool ended() noexcept;
+
+ private:
+  void require() const;
+  bool ready_now();
+
+  std::shared_ptr<Gpu> gpu_;
+  std::mutex mutex_;
+  ncclComm_t comm_ = nullptr;
+  bool aborted_ = false;
+};
+
+using Communicators = std::vector<std::shared_ptr<Communicator>>;
+
+/// Aborts all of them, each on a thread of its own because ncclCommAbort may hang. True when all
+/// had ended in time.
+bool abort_all(const Communicators& all, std::chrono::nanoseconds bound) noexcept;
+
+/// Ends all of them politely, and by abort_all() those that take longer than `bound`.
+void end_all(const Communicators& all, std::chrono::nanoseconds bound) noexcept;
+
+/// Pauses that grow, for loops that ask again and again.
+class Pause {
+ public:
+  void operator()();
+
+ private:
+  int turns_ = 0;
+};
+
+}  // namespace tutti::backend::nccl

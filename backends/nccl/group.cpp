@@ -1,0 +1,493 @@
+#include "group.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "cuda_memory.hpp"
+#include "internal/broken.hpp"
+#include "internal/current_error.hpp"
+#include "internal/fail.hpp"
+#include "internal/record.hpp"
+
+namespace tutti::backend::nccl {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// How long ncclCommAbort may take before its callers hear that it has not returned.
+constexpr auto abort_bound = 10s;
+/// How long the polite end of a communicator may take before it is aborted.
+constexpr auto end_bound = 1s;
+/// The first look into the store after a call began; later ones come more rarely.
+constexpr auto first_look = 20ms;
+constexpr auto rarest_look = 1s;
+/// How long a message of a rank that has left may still be on its way.
+constexpr auto last_message = 200ms;
+
+std::chrono::nanoseconds between_looks(std::chrono::nanoseconds age) {
+  return std::clamp<std::chrono::nanoseconds>(age / 4, first_look, rarest_look);
+}
+
+bool has_collective(std::span<const Op> ops) {
+  return std::ranges::any_of(ops, [](const Op& op) { return !is_point_to_point(op.kind); });
+}
+
+/// A call's turn among the collectives of its group.
+class Turn {
+ public:
+  Turn(internal::CallQueue& order, const Call& call) : order_(order), seq_(call.seq) {
+    order.enter(call);
+  }
+  ~Turn() { order_.leave(seq_); }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  internal::CallQueue& order_;
+  std::uint64_t seq_;
+};
+
+}  // namespace
+
+std::shared_ptr<Group> Group::make(const BackendInit& init, const Apis& apis) {
+  auto group = std::make_shared<Group>(init, apis);
+  try {
+    group->thread_ = std::thread([group] { group->work(); });
+  } catch (const std::system_error& error) {
+    (void)abort_all({group->communicator_}, abort_bound);
+    internal::failf(Errc::resource_exhausted, "cannot start the group's thread: {}", error.what());
+  }
+  return group;
+}
+
+Group::Group(const BackendInit& init, const Apis& apis)
+    : init_(init),
+      gpu_(std::make_shared<Gpu>(apis, init.device.index)),
+      memory_(init.memory == nullptr ? cuda_memory(*apis.cuda, init.device.index) : *init.memory),
+      stream_(gpu_),
+      agreement_(init.store, init.rank, init.size),
+      communicator_(std::make_shared<Communicator>(gpu_)),
+      order_(std::make_shared<internal::CallQueue>()),
+      self_(gpu_) {
+  init_.args.clear();
+  try {
+    connect(Deadline::after(init.timeout));
+    token_ = static_cast<float*>(memory_.allocate(sizeof(float), stream_.handle()));
+  } catch (const Error& error) {
+    const Error cause = agreement_.settle(error);
+    (void)abort_all({communicator_}, abort_bound);
+    throw Error(cause);
+  }
+}
+
+void Group::connect(Deadline limit) {
+  agreement_.meet(limit);
+  ncclUniqueId id;
+  const DeviceScope scope(gpu_->cuda(), gpu_->index());
+  if (init_.rank == 0) {
+    check(gpu_->nccl(), gpu_->nccl().get_unique_id(&id), "ncclGetUniqueId");
+    agreement_.store().set("id", std::as_bytes(std::span(&id, 1)));
+  } else {
+    const auto bytes = agreement_.store().get("id", limit);
+    if (bytes.size() != sizeof id)
+      internal::failf(Errc::mismatch, "the NCCL id of rank 0 has {} bytes, ours {}", bytes.size(),
+                      sizeof id);
+    std::memcpy(&id, bytes.data(), sizeof id);
+  }
+  communicator_->begin(id, init_.rank, init_.size);
+  auto next = Clock::now() + first_look;
+  communicator_->await(limit, [&] {
+    if (Clock::now() < next) return;
+    next = Clock::now() + first_look;
+    if (const auto cause = agreement_.look("making the group")) throw Error(*cause);
+  });
+}
+
+Group::~Group() {
+  if (token_ != nullptr) memory_.release(token_, sizeof(float), stream_.handle());
+}
+
+// Calls.
+
+Work Group::launch(std::span<const Op> ops, const Call& call) {
+  if (broken_) throw internal::broken(*failure());
+  const bool collective = has_collective(ops);
+  const bool numbered = collective || call.in_order;
+  const Deadline limit = call.limit();
+  std::vector<Work> works;
+  try {
+    refuse_capture(call);
+    for (const auto& op : ops)
+      if (call.order_fixed && !is_left_fold(op, init_.size))
+        internal::failf(Errc::unsupported,
+                        "NCCL has no fixed order for {} {} of {} ranks; leave order_fixed out",
+                        name_of(op.reduce.kind), name_of(op.in.dtype), init_.size);
+    if (!call.in_order)
+      for (const auto& op : ops)
+        if (is_point_to_point(op.kind)) works.emplace_back(post(op, call, limit));
+  } catch (...) {
+    if (numbered) order_->skip(call.seq);
+    throw;
+  }
+  std::shared_ptr<EventState> state;
+  if (numbered) {
+    std::optional<Turn> turn;
+    try {
+      turn.emplace(*order_, call);
+    } catch (const Error& error) {
+      // The order is lost for good.
+      if (error.code() == Errc::timeout)
+        fail(
+            internal::call_error(error.code(), init_.name, ops, call, init_.rank, error.message()));
+      throw;
+    }
+    if (call.in_order)
+      for (const auto& op : ops)
+        if (is_point_to_point(op.kind)) works.emplace_back(post(op, call, limit));
+    if (collective) state = run(ops, call, limit);
+  }
+  if (state != nullptr) {
+    if (call.blocking && ops.size() == 1 && ops[0].kind == Operation::barrier) {
+      state->wait_until(Deadline::none());  // The thread ends it by the deadline.
+      if (const auto error = state->error()) std::rethrow_exception(error);
+      return {};
+    }
+    works.emplace_back(std::move(state));
+  }
+  return works.size() == 1 ? std::move(works.front()) : Work::all(works);
+}
+
+void Group::refuse_capture(const Call& call) const {
+  auto status = cudaStreamCaptureStatusNone;
+  check(gpu_->cuda(), gpu_->cuda().stream_is_capturing(to_cuda(call.stream), &status),
+        "cudaStreamIsCapturing");
+  if (status != cudaStreamCaptureStatusNone)
+    tutti::fail(Errc::unsupported,
+                "the call's stream is being captured into a CUDA graph, which this backend cannot "
+                "do; call it outside of the capture");
+}
+
+std::shared_ptr<EventState> Group::make_state(std::span<const Op> ops, const Call& call,
+                                              Deadline limit) {
+  return std::make_shared<EventState>(order_, gpu_, ops, call, limit);
+}
+
+std::shared_ptr<EventState> Group::run(std::span<const Op> ops, const Call& call, Deadline limit) {
+  std::vector<Op> collectives;
+  for (const auto& op : ops)
+    if (!is_point_to_point(op.kind)) collectives.push_back(op);
+  const auto state = make_state(collectives, call, limit);
+  try {
+    {
+      const std::lock_guard lock(mutex_);
+      next_ = std::max(next_, call.seq + 1);
+    }
+    queue(collectives, call, *state);
+  } catch (...) {
+    const Error error = internal::to_error(std::current_exception());
+    if (error.code() == Errc::timeout)
+      fail_late(collectives[0], call, state->since());
+    else
+      fail(internal::call_error(error.code(), init_.name, collectives, call, init_.rank,
+                                error.message()));
+    throw why_ended(collectives[0], call);
+  }
+  watch(state);
+  return state;
+}
+
+void Group::queue(std::span<const Op> ops, const Call& call, EventState& state) {
+  const DeviceScope scope(gpu_->cuda(), gpu_->index());
+  const auto launching = gpu_->lock(state.limit());
+  {
+    auto inputs = gpu_->event();
+    inputs.record(to_cuda(call.stream));
+    inputs.hold(stream_.get());
+  }
+  const Place place{*gpu_, stream_.get(), memory_, init_.rank, init_.size, token_};
+  std::vector<Lowering> lowered;
+  lowered.reserve(ops.size());
+  for (const auto& op : ops) lowered.emplace_back(place, op);
+  communicator_->use([&](ncclComm_t comm) {
+    for (auto& op : lowered) op.before(comm);
+    GroupScope group(gpu_->nccl());
+    for (auto& op : lowered) op.inside(comm);
+    group.end();
+  });
+  communicator_->await(state.limit(), [this] {
+    if (broken_) throw internal::broken(*failure());
+  });
+  communicator_->use([&](ncclComm_t comm) {
+    for (auto& op : lowered) op.after(comm);
+  });
+  auto behind = gpu_->event();
+  behind.record(stream_.get());
+  state.queued(std::move(behind));
+}
+
+std::shared_ptr<EventState> Group::post(const Op& op, const Call& call, Deadline limit) {
+  const auto state = make_state({&op, 1}, call, limit);
+  try {
+    const bool sends = op.kind == Operation::send;
+    Message message{state, gpu_->event(), sends ? const_cast<void*>(op.in.data) : op.out.data,
+                    sends ? op.in.bytes() : op.out.bytes()};
+    {
+      const DeviceScope scope(gpu_->cuda(), gpu_->index());
+      message.input.record(to_cuda(call.stream));
+    }
+    if (op.peer == init_.rank) {
+      self_.post(std::move(message));
+    } else {
+      const auto to = channel(op);
+      to->post(std::move(message));
+      to->advance();
+    }
+  } catch (...) {
+    const Error error = internal::to_error(std::current_exception());
+    fail(internal::call_error(error.code(), init_.name, {&op, 1}, call, init_.rank,
+                              error.message()));
+    throw why_ended(op, call);
+  }
+  watch(state);
+  return state;
+}
+
+std::shared_ptr<Channel> Group::channel(const Op& op) {
+  const bool sends = op.kind == Operation::send;
+  const std::lock_guard lock(mutex_);
+  if (failure_) throw internal::broken(*failure_);
+  auto& found = channels_[{sends, op.peer, op.tag}];
+  if (found == nullptr)
+    found = std::make_shared<Channel>(gpu_, agreement_.store(),
+                                      fmt::format("id/{}.{}.{}", sends ? init_.rank : op.peer,
+                                                  sends ? op.peer : init_.rank, op.tag),
+                                      sends, memory_);
+  return found;
+}
+
+void Group::refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept {
+  try {
+    agreement_.tell(fmt::format("refused {}: {}", describe(ops[0], call), why.message()));
+  } catch (...) {  // It is only for error texts.
+  }
+  if (call.in_order || has_collective(ops)) order_->skip(call.seq);
+}
+
+void Group::watch(const std::shared_ptr<EventState>& state) {
+  std::unique_lock lock(mutex_);
+  if (ended_) {
+    lock.unlock();
+    return state->finish(std::make_exception_ptr(error_of(state->op(), state->call())));
+  }
+  if (failure_) state->doom();
+  pending_.push_back(state);
+  if (pending_.size() == 1) changed_.notify_all();
+}
+
+// Failures.
+
+std::optional<Error> Group::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+std::string Group::describe(const Op& op, const Call& call) const {
+  return fmt::format("{} #{} on group '{}'", name_of(op.kind),
+                     is_point_to_point(op.kind) ? op.seq : call.seq, init_.name);
+}
+
+void Group::abort(std::string_view why) noexcept {
+  fail(Error(Errc::aborted, fmt::format("rank {} aborted the group: {}", init_.rank, why),
+             {.group = init_.name, .rank = init_.rank}));
+}
+
+void Group::fail(const Error& mine) noexcept {
+  if (broken_) return;
+  const bool placed = mine.where().rank >= 0;
+  break_with(agreement_.settle(
+      placed ? mine
+             : Error(mine.code(), mine.message(), {.group = init_.name, .rank = init_.rank})));
+}
+
+void Group::fail_late(const Op& op, const Call& call, Clock::time_point since) noexcept {
+  if (broken_) return;
+  const bool pair = is_point_to_point(op.kind);
+  const auto text = pair ? fmt::format("the deadline passed; rank {} has not made its side of {}",
+                                       op.peer, internal::describe({&op, 1}, call))
+                         : std::string("the deadline passed");
+  const Error mine = internal::call_error(Errc::timeout, init_.name, {&op, 1}, call,
+                                          pair ? op.peer : init_.rank, text);
+  if (pair || init_.size == 1) return fail(mine);
+  // Long enough for the others to look into the store once.
+  const auto patience = between_looks(Clock::now() - since) + 3 * first_look;
+  break_with(agreement_.call_the_roll(mine, describe(op, call), patience));
+}
+
+void Group::break_with(const Error& cause) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = cause;
+    broken_ = true;
+  }
+  changed_.notify_all();
+  order_->fail(cause.code() == Errc::aborted ? cause : internal::broken(cause));
+}
+
+Error Group::error_of(const Op& op, const Call& call) const noexcept {
+  std::string late;
+  Error cause(Errc::aborted, "");
+  {
+    const std::lock_guard lock(mutex_);
+    cause = *failure_;
+    late = late_;
+  }
+  const auto mine = internal::call_error(cause.code(), init_.name, {&op, 1}, call, -1, "");
+  const auto& where = cause.where();
+  const bool own = where.group == mine.where().group && where.seq == mine.where().seq &&
+                   where.operation == mine.where().operation;
+  const Error said = own || cause.code() == Errc::aborted ? cause : internal::broken(cause);
+  return late.empty() ? said : Error(said.code(), said.message() + late, said.where());
+}
+
+Error Group::why_ended(const Op& op, const Call& call) const noexcept {
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return ended_; });
+  }
+  return error_of(op, call);
+}
+
+// The thread.
+
+std::vector<std::shared_ptr<Channel>> Group::channels() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<Channel>> all;
+  for (const auto& [key, channel] : channels_) all.push_back(channel);
+  return all;
+}
+
+Communicators Group::communicators() const {
+  Communicators all{communicator_};
+  for (const auto& channel : channels()) all.push_back(channel->communicator());
+  return all;
+}
+
+void Group::work() {
+  auto active = Clock::now();
+  std::size_t before = 0;
+  for (;;) {
+    States states;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return stop_ || !pending_.empty() || (failure_ && !ended_); });
+      if (stop_ && (pending_.empty() || ended_) && (!failure_ || ended_)) return;
+      states = pending_;
+    }
+    if (broken_) {
+      end_everything(states);
+      continue;
+    }
+    if (before == 0) next_look_ = Clock::now() + first_look;
+    try {
+      tick(states);
+    } catch (...) {
+      fail(internal::to_error(std::current_exception()));
+      continue;
+    }
+    std::unique_lock lock(mutex_);
+    std::erase_if(pending_, [](const auto& state) { return state->HostState::done(); });
+    const auto now = Clock::now();
+    if (pending_.size() != before) active = now;
+    before = pending_.size();
+    states.clear();
+    // What has just begun ends soon, what has not ended for long does not.
+    const auto pause = std::clamp<std::chrono::nanoseconds>((now - active) / 8, 50us, 5ms);
+    changed_.wait_for(lock, pause, [this] { return failure_.has_value(); });
+  }
+}
+
+void Group::tick(const States& states) {
+  for (const auto& channel : channels()) channel->advance();
+  for (const auto& state : states) {
+    if (!state->poll()) continue;
+    const auto error = state->error();
+    if (error && internal::breaks_group(internal::to_error(error).code()))
+      std::rethrow_exception(error);
+  }
+  communicator_->look();
+  const auto now = Clock::now();
+  for (const auto& state : states) {
+    if (state->limit().time() > now || state->poll()) continue;
+    return fail_late(state->op(), state->call(), state->since());
+  }
+  if (now >= next_look_) look_around(states, now);
+}
+
+void Group::look_around(const States& states, Clock::time_point now) {
+  const auto pending = std::ranges::find_if(states, [](const auto& s) { return !s->poll(); });
+  if (pending == states.end()) return;
+  const EventState& oldest = **pending;
+  next_look_ = now + between_looks(now - oldest.since());
+  const auto collective = std::ranges::find_if(
+      states, [](const auto& s) { return !s->is_message() && !s->HostState::done(); });
+  if (const auto cause = agreement_.look(
+          collective == states.end() ? std::string()
+                                     : describe((*collective)->op(), (*collective)->call())))
+    return break_with(*cause);
+  for (const auto& [rank, ended] : agreement_.departed()) {
+    const auto since = gone_since_.try_emplace(rank, now).first->second;
+    for (const auto& state : states) {
+      const bool needs = state->is_message()
+                             ? state->op().peer == rank && now - since > last_message
+                             : state->call().seq >= ended;
+      if (!needs || state->poll()) continue;
+      return fail(internal::call_error(Errc::peer_lost, init_.name, {&state->op(), 1},
+                                       state->call(), rank,
+                                       fmt::format("rank {} has left the group", rank)));
+    }
+  }
+}
+
+void Group::end_everything(const States& states) noexcept {
+  for (const auto& state : states)
+    if (!state->poll()) state->doom();
+  const bool in_time = abort_all(communicators(), abort_bound);
+  States left;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!in_time)
+      late_ = fmt::format(
+          "; ncclCommAbort has not returned within {} s, so the device may still write to the "
+          "arrays of this call: end the process",
+          abort_bound.count());
+    left.swap(pending_);
+    ended_ = true;
+  }
+  changed_.notify_all();
+  for (const auto& state : left)
+    state->finish(std::make_exception_ptr(error_of(state->op(), state->call())));
+}
+
+void Group::leave() noexcept {
+  const bool on_thread = std::this_thread::get_id() == thread_.get_id();
+  {
+    std::unique_lock lock(mutex_);
+    if (std::exchange(left_, true)) return;
+    stop_ = true;
+    changed_.notify_all();
+  }
+  if (on_thread)
+    thread_.detach();  // The last reference died in a continuation; the thread ends by itself.
+  else if (thread_.joinable())
+    thread_.join();
+  order_->stop();
+  if (broken_) return;
+  agreement_.leave(next_);
+  end_all(communicators(), end_bound);
+}
+
+}  // namespace tutti::backend::nccl

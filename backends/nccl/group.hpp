@@ -1,0 +1,104 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "channel.hpp"
+#include "communicator.hpp"
+#include "failure.hpp"
+#include "internal/call_queue.hpp"
+#include "ops.hpp"
+#include "self.hpp"
+#include "work.hpp"
+
+namespace tutti::backend::nccl {
+
+/// A group on one rank: its communicator, its calls, and the thread that watches them. Called from
+/// any thread.
+class Group : public std::enable_shared_from_this<Group> {
+ public:
+  /// Blocks until all ranks are there. @throws Error.
+  static std::shared_ptr<Group> make(const BackendInit& init, const Apis& apis);
+  Group(const BackendInit& init, const Apis& apis);  ///< For make().
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  Work launch(std::span<const Op> ops, const Call& call);
+  void refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept;
+  void abort(std::string_view why) noexcept;
+  std::optional<Error> failure() const;
+  /// Ends what is under way, by its deadlines; then the threads and the communicators. Once.
+  void leave() noexcept;
+
+  Memory& memory() const noexcept { return memory_; }
+  const Apis& apis() const noexcept { return gpu_->apis(); }
+  const BackendInit& init() const noexcept { return init_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using States = std::vector<std::shared_ptr<EventState>>;
+
+  void connect(Deadline limit);
+  void refuse_capture(const Call& call) const;
+  std::shared_ptr<EventState> make_state(std::span<const Op> ops, const Call& call, Deadline limit);
+  std::shared_ptr<EventState> post(const Op& op, const Call& call, Deadline limit);
+  std::shared_ptr<Channel> channel(const Op& op);
+  std::shared_ptr<EventState> run(std::span<const Op> ops, const Call& call, Deadline limit);
+  void queue(std::span<const Op> ops, const Call& call, EventState& state);
+  void watch(const std::shared_ptr<EventState>& state);
+
+  /// The group breaks, because of this or of what a peer said first.
+  void fail(const Error& mine) noexcept;
+  void break_with(const Error& cause) noexcept;
+  /// A call of this rank reached its deadline.
+  void fail_late(const Op& op, const Call& call, Clock::time_point since) noexcept;
+  /// What a call throws once the group is broken. Waits until nothing touches its arrays any more.
+  Error why_ended(const Op& op, const Call& call) const noexcept;
+  Error error_of(const Op& op, const Call& call) const noexcept;
+  std::string describe(const Op& op, const Call& call) const;
+
+  void work();  // The thread.
+  void tick(const States& states);
+  void look_around(const States& states, Clock::time_point now);
+  void end_everything(const States& states) noexcept;
+  Communicators communicators() const;
+  std::vector<std::shared_ptr<Channel>> channels() const;
+
+  BackendInit init_;
+  std::shared_ptr<Gpu> gpu_;
+  Memory& memory_;
+  CudaStream stream_;
+  float* token_ = nullptr;
+  Agreement agreement_;
+  std::shared_ptr<Communicator> communicator_;
+  std::shared_ptr<internal::CallQueue> order_;
+  SelfBox self_;
+
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  States pending_;
+  std::map<std::tuple<bool, int, int>, std::shared_ptr<Channel>> channels_;
+  std::optional<Error> failure_;
+  std::string late_;        // After an abort that did not end: what the errors say about it.
+  std::uint64_t next_ = 0;  // The number behind the last collective of this rank.
+  bool ended_ = false;      // Broken, and nothing is under way any more.
+  bool stop_ = false;
+  bool left_ = false;
+  std::atomic<bool> broken_{false};
+
+  Clock::time_point next_look_{};  // These belong to the thread.
+  std::map<int, Clock::time_point> gone_since_;
+  std::thread thread_;
+};
+
+}  // namespace tutti::backend::nccl

@@ -1,0 +1,121 @@
+// Arrays on CUDA devices, one device per rank (docs/design/0006-nccl.md).
+
+#include "nccl.hpp"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "group.hpp"
+#include "internal/fail.hpp"
+
+namespace tutti::backend::nccl {
+namespace {
+
+class NcclBackend final : public Backend {
+ public:
+  explicit NcclBackend(std::shared_ptr<Group> group) : group_(std::move(group)) {}
+  ~NcclBackend() override { group_->leave(); }
+
+  bool supports(Operation operation, DType dtype, ReduceOp::Kind reduce) const noexcept override {
+    switch (operation) {
+      case Operation::all_reduce:
+      case Operation::reduce:
+      case Operation::reduce_scatter:
+        return can_reduce(dtype, reduce);
+      case Operation::scan:
+      case Operation::exclusive_scan:
+      case Operation::all_gather_bounded:
+        return false;
+      default:
+        return true;
+    }
+  }
+  Memory& memory() noexcept override { return group_->memory(); }
+  Work launch(std::span<const Op> ops, const Call& call) override {
+    return group_->launch(ops, call);
+  }
+  void refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept override {
+    group_->refuse(ops, call, why);
+  }
+  std::unique_ptr<Backend> split(const SplitInit& init) override {
+    BackendInit part = group_->init();
+    part.store = init.store;
+    part.rank = init.rank;
+    part.size = static_cast<int>(init.ranks.size());
+    part.name = init.name;
+    return make_nccl(part, group_->apis());
+  }
+  void abort(std::string_view why) noexcept override { group_->abort(why); }
+  std::optional<Error> failure() const override { return group_->failure(); }
+  std::string transport() const override {
+    int version = 0;
+    return group_->apis().nccl->get_version(&version) == ncclSuccess
+               ? "nccl/" + version_text(version)
+               : "nccl";
+  }
+
+ private:
+  std::shared_ptr<Group> group_;
+};
+
+/// "13.0" of 13000.
+std::string cuda_version_text(int code) {
+  return fmt::format("{}.{}", code / 1000, code % 1000 / 10);
+}
+
+std::string unavailable() {
+  try {
+    (void)nccl_api();
+    const auto& cuda = cuda_api();
+    int count = 0;
+    check(cuda, cuda.get_device_count(&count), "cudaGetDeviceCount");
+    return count == 0 ? "CUDA sees no device" : "";
+  } catch (const Error& error) {
+    return error.message();
+  }
+}
+
+std::string details() {
+  try {
+    int nccl = 0;
+    int runtime = 0;
+    int driver = 0;
+    int count = 0;
+    const auto& cuda = cuda_api();
+    check(nccl_api(), nccl_api().get_version(&nccl), "ncclGetVersion");
+    check(cuda, cuda.runtime_get_version(&runtime), "cudaRuntimeGetVersion");
+    check(cuda, cuda.driver_get_version(&driver), "cudaDriverGetVersion");
+    check(cuda, cuda.get_device_count(&count), "cudaGetDeviceCount");
+    return fmt::format("NCCL {}, CUDA runtime {}, driver for CUDA {}, {} device{}\n",
+                       version_text(nccl), cuda_version_text(runtime), cuda_version_text(driver),
+                       count, count == 1 ? "" : "s");
+  } catch (const Error& error) {
+    return fmt::format("{}\n", error.message());
+  }
+}
+
+std::unique_ptr<Backend> make(const BackendInit& init) {
+  if (!init.args.empty())
+    internal::failf(Errc::invalid_argument, "backend 'nccl' takes no arguments, but was given '{}'",
+                    init.args);
+  return make_nccl(init, {&nccl_api(), &cuda_api()});
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_nccl(const BackendInit& init, Apis apis) {
+  return std::make_unique<NcclBackend>(Group::make(init, apis));
+}
+
+extern const BackendEntry entry;
+const BackendEntry entry{
+    .name = "nccl",
+    .summary = "CUDA devices, one per rank, over NCCL 2.18 or newer",
+    .serves = [](Device device) noexcept { return device.type == DeviceType::cuda; },
+    .unavailable = unavailable,
+    .make = make,
+    .details = details,
+};
+
+}  // namespace tutti::backend::nccl

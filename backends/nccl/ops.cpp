@@ -1,0 +1,387 @@
+#include "ops.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include <tutti/half.hpp>
+
+#include "errors.hpp"
+
+namespace tutti::backend::nccl {
+namespace {
+
+/// Arrays that only move travel as bytes, whatever they hold.
+constexpr auto as_bytes = ncclUint8;
+
+/// Slots begin at multiples of this: NCCL is several times slower where they do not.
+constexpr std::size_t alignment = 16;
+
+ncclDataType_t type_of(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::i8:
+      return ncclInt8;
+    case DType::i32:
+      return ncclInt32;
+    case DType::u32:
+      return ncclUint32;
+    case DType::i64:
+      return ncclInt64;
+    case DType::u64:
+      return ncclUint64;
+    case DType::f16:
+      return ncclFloat16;
+    case DType::bf16:
+      return ncclBfloat16;
+    case DType::f32:
+      return ncclFloat32;
+    case DType::f64:
+      return ncclFloat64;
+    case DType::u8:
+    case DType::boolean:
+    case DType::f8e4m3:
+    case DType::f8e5m2:
+      break;
+  }
+  return ncclUint8;
+}
+
+ncclRedOp_t builtin(ReduceOp::Kind kind) noexcept {
+  switch (kind) {
+    case ReduceOp::Kind::avg:
+      return ncclAvg;
+    case ReduceOp::Kind::product:
+      return ncclProd;
+    case ReduceOp::Kind::min:
+      return ncclMin;
+    case ReduceOp::Kind::max:
+      return ncclMax;
+    default:
+      return ncclSum;
+  }
+}
+
+/// The rows in which an operation counts its blocks.
+std::size_t row_bytes_of(const Op& op) noexcept {
+  switch (op.kind) {
+    case Operation::all_gather:
+    case Operation::gather:
+    case Operation::all_to_all:
+    case Operation::reduce_scatter:
+      return op.in.row_bytes();
+    case Operation::scatter:
+      return op.out.row_bytes();
+    default:
+      return 0;
+  }
+}
+
+std::size_t count_of(std::size_t bytes, DType dtype) noexcept {
+  return bytes / size_of(dtype);
+}
+
+template <typename T>
+std::size_t put(std::byte* to, T value) noexcept {
+  std::memcpy(to, &value, sizeof value);
+  return sizeof value;
+}
+
+}  // namespace
+
+GatherWay choose_gather(const Rows& rows, int size, std::size_t row_bytes) noexcept {
+  if (!rows.listed()) return GatherWay::equal;
+  std::size_t total = 0;
+  std::size_t most = 0;
+  std::size_t least = SIZE_MAX;
+  int with_rows = 0;
+  for (const auto n : rows.list()) {
+    const auto bytes = static_cast<std::size_t>(n) * row_bytes;
+    total += bytes;
+    most = std::max(most, bytes);
+    least = std::min(least, bytes);
+    with_rows += bytes != 0 ? 1 : 0;
+  }
+  if (most == least) return GatherWay::equal;
+  if (with_rows == 1) return GatherWay::broadcasts;
+  const auto ranks = static_cast<std::size_t>(size);
+  const auto slot = (most + alignment - 1) / alignment * alignment;
+  const bool small = total <= 64U << 10 || slot <= (1U << 20) / ranks;
+  const bool even = most <= total / ranks / 4 * 5;
+  return small || even ? GatherWay::padded : GatherWay::broadcasts;
+}
+
+bool can_reduce(DType dtype, ReduceOp::Kind kind) noexcept {
+  const bool number = is_integer(dtype) || dtype == DType::f16 || dtype == DType::bf16 ||
+                      dtype == DType::f32 || dtype == DType::f64;
+  if (!number) return false;
+  switch (kind) {
+    case ReduceOp::Kind::sum:
+    case ReduceOp::Kind::product:
+      return true;
+    case ReduceOp::Kind::avg:  // What NCCL does with integers differs between versions.
+    case ReduceOp::Kind::premul_sum:
+      return is_float(dtype);
+    case ReduceOp::Kind::min:  // Of floats NCCL takes the number where the other one is NaN.
+    case ReduceOp::Kind::max:
+      return is_integer(dtype);
+    case ReduceOp::Kind::band:
+    case ReduceOp::Kind::bor:
+    case ReduceOp::Kind::bxor:
+      return false;
+  }
+  return false;
+}
+
+bool is_left_fold(const Op& op, int size) noexcept {
+  const bool reduces = op.kind == Operation::all_reduce || op.kind == Operation::reduce ||
+                       op.kind == Operation::reduce_scatter;
+  if (!reduces || size == 1 || is_integer(op.in.dtype)) return true;
+  // Two ranks have one order, and a result that is rounded once.
+  return size == 2 &&
+         (op.reduce.kind == ReduceOp::Kind::sum || op.reduce.kind == ReduceOp::Kind::product);
+}
+
+Lowering::Lowering(const Place& place, const Op& op)
+    : place_(place), op_(op), row_bytes_(row_bytes_of(op)) {
+  if (op.kind == Operation::all_gather)
+    way_ = choose_gather(op.rows, place.size, row_bytes_);
+  else if (op.kind == Operation::reduce_scatter && op.rows.listed())
+    way_ = std::ranges::all_of(op.rows.list(), [&](auto n) { return n == op.rows[0]; })
+               ? GatherWay::equal
+               : GatherWay::broadcasts;
+}
+
+Lowering::Lowering(Lowering&& other) noexcept
+    : place_(other.place_),
+      op_(other.op_),
+      way_(other.way_),
+      row_bytes_(other.row_bytes_),
+      scratch_(std::exchange(other.scratch_, nullptr)),
+      reduce_(other.reduce_),
+      made_op_(std::exchange(other.made_op_, false)) {}
+
+Lowering::~Lowering() {
+  if (scratch_ != nullptr)
+    place_.memory.release(scratch_, slot() * static_cast<std::size_t>(place_.size),
+                          {place_.stream});
+}
+
+const std::byte* Lowering::in(std::int64_t row) const noexcept {
+  const auto* data = static_cast<const std::byte*>(op_.in.data);
+  return row == 0 ? data : data + bytes_of(row);
+}
+
+std::byte* Lowering::out(std::int64_t row) const noexcept {
+  auto* data = static_cast<std::byte*>(op_.out.data);
+  return row == 0 ? data : data + bytes_of(row);
+}
+
+std::size_t Lowering::slot() const noexcept {
+  const auto most = bytes_of(std::ranges::max(op_.rows.list()));
+  return (most + alignment - 1) / alignment * alignment;
+}
+
+void Lowering::copy(void* to, const void* from, std::size_t bytes) {
+  if (bytes == 0 || to == from) return;
+  check(place_.gpu.cuda(),
+        place_.gpu.cuda().memcpy_async(to, from, bytes, cudaMemcpyDeviceToDevice, place_.stream),
+        "cudaMemcpyAsync");
+}
+
+void Lowering::copy_own_block() {
+  const auto rows = op_.kind == Operation::all_to_all ? op_.send_rows : op_.rows;
+  const bool whole_in = op_.kind != Operation::gather;
+  const bool whole_out = op_.kind != Operation::scatter;
+  copy(out(whole_out ? op_.rows.offset(place_.rank) : 0),
+       in(whole_in ? rows.offset(place_.rank) : 0), bytes_of(rows[place_.rank]));
+}
+
+void Lowering::make_op(ncclComm_t comm) {
+  reduce_ = builtin(op_.reduce.kind);
+  if (op_.reduce.kind != ReduceOp::Kind::premul_sum) return;
+  std::byte scale[sizeof(double)] = {};
+  switch (op_.in.dtype) {
+    case DType::f16:
+      put(scale, Float16(static_cast<float>(op_.reduce.scale)));
+      break;
+    case DType::bf16:
+      put(scale, BFloat16(static_cast<float>(op_.reduce.scale)));
+      break;
+    case DType::f32:
+      put(scale, static_cast<float>(op_.reduce.scale));
+      break;
+    default:
+      put(scale, op_.reduce.scale);
+  }
+  check(place_.gpu.nccl(),
+        place_.gpu.nccl().red_op_create_pre_mul_sum(&reduce_, scale, type_of(op_.in.dtype),
+                                                    ncclScalarHostImmediate, comm),
+        "ncclRedOpCreatePreMulSum");
+  made_op_ = true;
+}
+
+void Lowering::before(ncclComm_t comm) {
+  switch (op_.kind) {
+    case Operation::all_reduce:
+    case Operation::reduce:
+    case Operation::reduce_scatter:
+      return make_op(comm);
+    case Operation::all_gather:
+      if (way_ != GatherWay::padded) return;
+      scratch_ = static_cast<std::byte*>(
+          place_.memory.allocate(slot() * static_cast<std::size_t>(place_.size), {place_.stream}));
+      return copy(scratch_ + slot() * static_cast<std::size_t>(place_.rank), in(0),
+                  bytes_of(op_.rows[place_.rank]));
+    case Operation::gather:
+    case Operation::scatter:
+      if (op_.root == place_.rank) copy_own_block();
+      return;
+    case Operation::all_to_all:
+      return copy_own_block();
+    default:
+      return;
+  }
+}
+
+void Lowering::send(const void* data, std::size_t bytes, int peer, ncclComm_t comm) {
+  if (bytes == 0 || peer == place_.rank) return;
+  check(place_.gpu.nccl(), place_.gpu.nccl().send(data, bytes, as_bytes, peer, comm, place_.stream),
+        "ncclSend");
+}
+
+void Lowering::recv(void* data, std::size_t bytes, int peer, ncclComm_t comm) {
+  if (bytes == 0 || peer == place_.rank) return;
+  check(place_.gpu.nccl(), place_.gpu.nccl().recv(data, bytes, as_bytes, peer, comm, place_.stream),
+        "ncclRecv");
+}
+
+void Lowering::gather(ncclComm_t comm) {
+  const auto& nccl = place_.gpu.nccl();
+  const auto bytes = bytes_of(op_.rows[place_.rank]);
+  switch (way_) {
+    case GatherWay::equal:
+      if (bytes != 0)
+        check(nccl,
+              nccl.all_gather(op_.in.data, op_.out.data, bytes, as_bytes, comm, place_.stream),
+              "ncclAllGather");
+      return;
+    case GatherWay::padded:
+      return check(nccl,
+                   nccl.all_gather(scratch_ + slot() * static_cast<std::size_t>(place_.rank),
+                                   scratch_, slot(), as_bytes, comm, place_.stream),
+                   "ncclAllGather");
+    case GatherWay::broadcasts:
+      std::int64_t row = 0;
+      for (int r = 0; r < place_.size; ++r) {
+        const auto block = bytes_of(op_.rows[r]);
+        const void* from = r == place_.rank ? op_.in.data : out(row);
+        if (block != 0)
+          check(nccl, nccl.broadcast(from, out(row), block, as_bytes, r, comm, place_.stream),
+                "ncclBroadcast");
+        row += op_.rows[r];
+      }
+  }
+}
+
+void Lowering::reduce_scatter(ncclComm_t comm) {
+  const auto& nccl = place_.gpu.nccl();
+  const auto type = type_of(op_.in.dtype);
+  if (way_ == GatherWay::equal) {
+    const auto count = count_of(bytes_of(op_.rows[place_.rank]), op_.in.dtype);
+    if (count != 0)
+      check(
+          nccl,
+          nccl.reduce_scatter(op_.in.data, op_.out.data, count, type, reduce_, comm, place_.stream),
+          "ncclReduceScatter");
+    return;
+  }
+  std::int64_t row = 0;
+  for (int r = 0; r < place_.size; ++r) {
+    const auto count = count_of(bytes_of(op_.rows[r]), op_.in.dtype);
+    if (count != 0)
+      check(nccl,
+            nccl.reduce(in(row), r == place_.rank ? op_.out.data : nullptr, count, type, reduce_, r,
+                        comm, place_.stream),
+            "ncclReduce");
+    row += op_.rows[r];
+  }
+}
+
+void Lowering::all_to_all(ncclComm_t comm) {
+  std::int64_t to = 0;
+  std::int64_t from = 0;
+  for (int r = 0; r < place_.size; ++r) {
+    send(in(to), bytes_of(op_.send_rows[r]), r, comm);
+    recv(out(from), bytes_of(op_.rows[r]), r, comm);
+    to += op_.send_rows[r];
+    from += op_.rows[r];
+  }
+}
+
+void Lowering::inside(ncclComm_t comm) {
+  const auto& nccl = place_.gpu.nccl();
+  const auto stream = place_.stream;
+  const auto count = count_of(op_.in.bytes(), op_.in.dtype);
+  switch (op_.kind) {
+    case Operation::all_reduce:
+      if (count == 0) return;
+      return check(nccl,
+                   nccl.all_reduce(op_.in.data, op_.out.data, count, type_of(op_.in.dtype), reduce_,
+                                   comm, stream),
+                   "ncclAllReduce");
+    case Operation::reduce:
+      if (count == 0) return;
+      return check(nccl,
+                   nccl.reduce(op_.in.data, op_.out.data, count, type_of(op_.in.dtype), reduce_,
+                               op_.root, comm, stream),
+                   "ncclReduce");
+    case Operation::broadcast:
+      if (count == 0) return;
+      return check(nccl,
+                   nccl.broadcast(op_.in.data, op_.out.data, op_.in.bytes(), as_bytes, op_.root,
+                                  comm, stream),
+                   "ncclBroadcast");
+    case Operation::barrier:
+      return check(
+          nccl, nccl.all_reduce(place_.token, place_.token, 1, ncclFloat32, ncclSum, comm, stream),
+          "ncclAllReduce");
+    case Operation::all_gather:
+      return gather(comm);
+    case Operation::reduce_scatter:
+      return reduce_scatter(comm);
+    case Operation::all_to_all:
+      return all_to_all(comm);
+    case Operation::gather: {
+      if (op_.root != place_.rank)
+        return send(op_.in.data, bytes_of(op_.rows[place_.rank]), op_.root, comm);
+      std::int64_t row = 0;
+      for (int r = 0; r < place_.size; row += op_.rows[r++])
+        recv(out(row), bytes_of(op_.rows[r]), r, comm);
+      return;
+    }
+    case Operation::scatter: {
+      if (op_.root != place_.rank)
+        return recv(op_.out.data, bytes_of(op_.rows[place_.rank]), op_.root, comm);
+      std::int64_t row = 0;
+      for (int r = 0; r < place_.size; row += op_.rows[r++])
+        send(in(row), bytes_of(op_.rows[r]), r, comm);
+      return;
+    }
+    default:
+      tutti::fail(Errc::unsupported, "the backend nccl has no such operation");
+  }
+}
+
+void Lowering::after(ncclComm_t comm) {
+  if (std::exchange(made_op_, false))
+    check(place_.gpu.nccl(), place_.gpu.nccl().red_op_destroy(reduce_, comm), "ncclRedOpDestroy");
+  if (way_ != GatherWay::padded) return;
+  std::int64_t row = 0;
+  for (int r = 0; r < place_.size; ++r) {
+    copy(out(row), scratch_ + slot() * static_cast<std::size_t>(r), bytes_of(op_.rows[r]));
+    row += op_.rows[r];
+  }
+}
+
+}  // namespace tutti::backend::nccl

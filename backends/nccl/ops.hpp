@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <tutti/backend.hpp>
+
+#include "device.hpp"
+
+namespace tutti::backend::nccl {
+
+/// How the rows of an all_gather travel. Decided from what is equal on all ranks.
+enum class GatherWay : std::uint8_t {
+  equal,      ///< ncclAllGather.
+  padded,     ///< ncclAllGather of slots that are as large as the largest, and copies.
+  broadcasts  ///< A broadcast per rank that has rows.
+};
+GatherWay choose_gather(const Rows& rows, int size, std::size_t row_bytes) noexcept;
+
+/// Whether NCCL combines these as ReduceOp promises.
+bool can_reduce(DType dtype, ReduceOp::Kind kind) noexcept;
+/// Whether what NCCL computes is the left fold, whatever order it has.
+bool is_left_fold(const Op& op, int size) noexcept;
+
+/// Where an operation runs.
+struct Place {
+  Gpu& gpu;
+  cudaStream_t stream;
+  Memory& memory;
+  int rank;
+  int size;
+  float* token;  ///< One element in device memory, for a barrier.
+};
+
+/// One collective as NCCL calls. In this order: before(), inside() within a group together with
+/// other operations, after() when the group has ended.
+class Lowering {
+ public:
+  Lowering(const Place& place, const Op& op);
+  ~Lowering();
+  Lowering(Lowering&& other) noexcept;
+  Lowering& operator=(Lowering&&) = delete;
+
+  void before(ncclComm_t comm);
+  void inside(ncclComm_t comm);
+  void after(ncclComm_t comm);
+
+ private:
+  const std::byte* in(std::int64_t row) const noexcept;
+  std::byte* out(std::int64_t row) const noexcept;
+  std::size_t bytes_of(std::int64_t rows) const noexcept {
+    return static_cast<std::size_t>(rows) * row_bytes_;
+  }
+  std::size_t slot() const noexcept;
+  void copy(void* to, const void* from, std::size_t bytes);
+  void copy_own_block();
+  void send(const void* data, std::size_t bytes, int peer, ncclComm_t comm);
+  void recv(void* data, std::size_t bytes, int peer, ncclComm_t comm);
+  void make_op(ncclComm_t comm);
+  void gather(ncclComm_t comm);
+  void reduce_scatter(ncclComm_t comm);
+  void all_to_all(ncclComm_t comm);
+
+  Place place_;
+  Op op_;
+  GatherWay way_ = GatherWay::equal;
+  std::size_t row_bytes_ = 0;
+  std::byte* scratch_ = nullptr;
+  ncclRedOp_t reduce_ = ncclSum;
+  bool made_op_ = false;
+};
+
+}  // namespace tutti::backend::nccl

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <chrono>
+#include <mutex>
+#include <optional>
+#include <span>
+
+#include "device.hpp"
+#include "internal/host_state.hpp"
+
+namespace tutti::backend::nccl {
+
+/// A call in flight: an event behind it on the stream that it runs on. Whoever asks finds out that
+/// it has ended; the group's thread asks, too, so that then() and deadlines need nobody else.
+class EventState final : public internal::HostState {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  EventState(std::shared_ptr<internal::CallQueue> queue, std::shared_ptr<Gpu> gpu,
+             std::span<const Op> ops, const Call& call, Deadline limit);
+
+  bool done() const noexcept override;
+  bool wait_until(Deadline deadline) override;
+  /// Blocks the host only until the call has been queued, which a message may have to wait for.
+  void order(Stream stream) override;
+
+  /// The call has been queued, and this is the place behind it.
+  void queued(Gpu::Event event);
+  /// Asks the event. True when the call has ended; an error of the device ends it too.
+  bool poll() noexcept;
+  /// What the event says from now on means nothing: the communicator is about to be aborted.
+  void doom() noexcept;
+
+  /// Of several operations the first; without its rows.
+  const Op& op() const noexcept { return op_; }
+  const Call& call() const noexcept { return call_; }  ///< Without its name.
+  bool is_message() const noexcept { return is_point_to_point(op_.kind); }
+  Deadline limit() const noexcept { return limit_; }
+  Clock::time_point since() const noexcept { return since_; }
+
+ private:
+  std::shared_ptr<Gpu> gpu_;
+  Op op_;
+  Call call_;
+  Deadline limit_;
+  Clock::time_point since_ = Clock::now();
+  std::mutex mutex_;
+  std::optional<Gpu::Event> event_;
+  bool doomed_ = false;
+};
+
+}  // namespace tutti::backend::nccl
