@@ -81,7 +81,10 @@ void Gpu::Event::hold(cudaStream_t stream) const {
 
 bool Gpu::Event::done() const {
   const auto state = gpu_->cuda().event_query(event_);
-  if (state == cudaErrorNotReady) return false;
+  if (state == cudaErrorNotReady) {
+    (void)gpu_->cuda().get_last_error();  // It is no error to be found by others.
+    return false;
+  }
   check(gpu_->cuda(), state, "cudaEventQuery");
   return true;
 }

@@ -32,7 +32,7 @@ const NcclApi& nccl_api() {
 }
 
 std::string version_text(int code) {
-  // Up to 2.8 the minor version had two digits, since then three zeros more.
+  // NCCL_VERSION() counts otherwise up to 2.8.
   const int unit = code < 10000 ? 1000 : 10000;
   return fmt::format("{}.{}.{}", code / unit, code % unit / 100, code % 100);
 }
