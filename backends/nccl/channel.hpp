@@ -35,6 +35,7 @@ class Channel {
   void post(Message message);
   /// Does what can be done without blocking. @throws Error what went wrong with the channel.
   void advance();
+  cudaStream_t stream() const noexcept { return stream_.get(); }
   const std::shared_ptr<Communicator>& communicator() const noexcept { return communicator_; }
 
  private:

@@ -75,8 +75,13 @@ Group::Group(const BackendInit& init, const Apis& apis)
       self_(gpu_) {
   init_.args.clear();
   try {
-    connect(Deadline::after(init.timeout));
+    const auto limit = Deadline::after(init.timeout);
+    connect(limit);
     token_ = static_cast<float*>(memory_.allocate(sizeof(float), stream_.handle()));
+    check(gpu_->cuda(), gpu_->cuda().memset_async(token_, 0, sizeof(float), stream_.get()),
+          "cudaMemsetAsync");
+    warm_up(limit);
+    connected_ = true;
   } catch (const Error& error) {
     const Error cause = agreement_.settle(error);
     (void)abort_all({communicator_}, abort_bound);
@@ -99,12 +104,34 @@ void Group::connect(Deadline limit) {
     std::memcpy(&id, bytes.data(), sizeof id);
   }
   communicator_->begin(id, init_.rank, init_.size);
+  await(limit);
+}
+
+void Group::await(Deadline limit) {
   auto next = Clock::now() + first_look;
   communicator_->await(limit, [&] {
-    if (Clock::now() < next) return;
+    if (broken_) throw internal::broken(*failure());
+    if (connected_ || Clock::now() < next) return;
     next = Clock::now() + first_look;
     if (const auto cause = agreement_.look("making the group")) throw Error(*cause);
   });
+}
+
+/// NCCL connects the ranks at their first call, and keeps the caller until all of them have made
+/// it: better here than in the first async call.
+void Group::warm_up(Deadline limit) {
+  const Op op{.kind = Operation::barrier};
+  const Call call{.stream = stream_.handle(), .deadline = limit};
+  const auto state = make_state({&op, 1}, call, limit);
+  queue({&op, 1}, call, *state);
+  while (!state->wait_until(Deadline::after(first_look))) {
+    if (const auto cause = agreement_.look("making the group")) throw Error(*cause);
+    communicator_->look();
+    if (limit.expired())
+      tutti::fail(Errc::timeout,
+                  "the deadline passed before the first call between the ranks ended");
+  }
+  if (const auto error = state->error()) std::rethrow_exception(error);
 }
 
 Group::~Group() {
@@ -218,9 +245,7 @@ void Group::queue(std::span<const Op> ops, const Call& call, EventState& state) 
     for (auto& op : lowered) op.inside(comm);
     group.end();
   });
-  communicator_->await(state.limit(), [this] {
-    if (broken_) throw internal::broken(*failure());
-  });
+  await(state.limit());
   communicator_->use([&](ncclComm_t comm) {
     for (auto& op : lowered) op.after(comm);
   });
@@ -452,16 +477,35 @@ void Group::look_around(const States& states, Clock::time_point now) {
   }
 }
 
+/// Whether the streams of the group have nothing left to do before this moment.
+bool Group::stand_still(Deadline limit) const noexcept {
+  try {
+    const DeviceScope scope(gpu_->cuda(), gpu_->index());
+    std::vector<cudaStream_t> streams{stream_.get(), self_.stream()};
+    for (const auto& channel : channels()) streams.push_back(channel->stream());
+    for (const auto stream : streams) {
+      auto end = gpu_->event();
+      end.record(stream);
+      for (Pause pause; !end.done(); pause())
+        if (limit.expired()) return false;
+    }
+  } catch (...) {  // The device is lost, and with it all that it was doing.
+  }
+  return true;
+}
+
 void Group::end_everything(const States& states) noexcept {
   for (const auto& state : states)
     if (!state->poll()) state->doom();
-  const bool in_time = abort_all(communicators(), abort_bound);
+  const auto limit = Deadline::after(abort_bound);
+  const bool in_time = abort_all(communicators(), abort_bound) && stand_still(limit);
   States left;
   {
     const std::lock_guard lock(mutex_);
     if (!in_time)
       late_ = fmt::format(
-          "; ncclCommAbort has not returned within {} s, so the device may still write to the "
+          "; what NCCL had queued has not ended within {} s of the abort, so the device may still "
+          "write to the "
           "arrays of this call: end the process",
           abort_bound.count());
     left.swap(pending_);

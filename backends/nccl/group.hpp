@@ -49,6 +49,9 @@ class Group : public std::enable_shared_from_this<Group> {
   using States = std::vector<std::shared_ptr<EventState>>;
 
   void connect(Deadline limit);
+  void warm_up(Deadline limit);
+  /// Until NCCL has queued what it was given. Before there is a thread it looks out for the others.
+  void await(Deadline limit);
   void refuse_capture(const Call& call) const;
   std::shared_ptr<EventState> make_state(std::span<const Op> ops, const Call& call, Deadline limit);
   std::shared_ptr<EventState> post(const Op& op, const Call& call, Deadline limit);
@@ -71,6 +74,7 @@ class Group : public std::enable_shared_from_this<Group> {
   void tick(const States& states);
   void look_around(const States& states, Clock::time_point now);
   void end_everything(const States& states) noexcept;
+  bool stand_still(Deadline limit) const noexcept;
   Communicators communicators() const;
   std::vector<std::shared_ptr<Channel>> channels() const;
 
@@ -92,6 +96,7 @@ class Group : public std::enable_shared_from_this<Group> {
   std::string late_;        // After an abort that did not end: what the errors say about it.
   std::uint64_t next_ = 0;  // The number behind the last collective of this rank.
   bool ended_ = false;      // Broken, and nothing is under way any more.
+  bool connected_ = false;  // Set before there is a thread.
   bool stop_ = false;
   bool left_ = false;
   std::atomic<bool> broken_{false};

@@ -14,6 +14,7 @@ class SelfBox {
  public:
   explicit SelfBox(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)), stream_(gpu_) {}
   void post(Message message);
+  cudaStream_t stream() const noexcept { return stream_.get(); }
 
  private:
   void copy(Message& send, Message& recv);
