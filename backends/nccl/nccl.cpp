@@ -69,7 +69,15 @@ std::string unavailable() {
     (void)nccl_api();
     const auto& cuda = cuda_api();
     int count = 0;
-    check(cuda, cuda.get_device_count(&count), "cudaGetDeviceCount");
+    int runtime = 0;
+    check(cuda, cuda.runtime_get_version(&runtime), "cudaRuntimeGetVersion");
+    const auto answer = cuda.get_device_count(&count);
+    if (answer == cudaErrorInsufficientDriver || answer == cudaErrorNoDevice)
+      return fmt::format(
+          "CUDA sees no device; libcuda.so.1 of an NVIDIA driver for CUDA {} or newer is needed: "
+          "{}",
+          cuda_version_text(runtime), cuda_error(cuda, answer, "cudaGetDeviceCount").message());
+    check(cuda, answer, "cudaGetDeviceCount");
     return count == 0 ? "CUDA sees no device" : "";
   } catch (const Error& error) {
     return error.message();
