@@ -53,9 +53,14 @@ void Communicator::await(Deadline limit, const std::function<void()>& look) {
 }
 
 void Communicator::abort() noexcept {
-  const std::lock_guard lock(mutex_);
-  aborted_ = true;
-  if (const auto comm = std::exchange(comm_, nullptr)) (void)gpu_->nccl().comm_abort(comm);
+  ncclComm_t comm = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    aborted_ = true;
+    comm = std::exchange(comm_, nullptr);
+  }
+  // Without the lock: it may hang, and whoever waits for the lock has a deadline.
+  if (comm != nullptr) (void)gpu_->nccl().comm_abort(comm);
 }
 
 void Communicator::begin_end() noexcept {

@@ -77,13 +77,15 @@ Group::Group(const BackendInit& init, const Apis& apis)
   try {
     const auto limit = Deadline::after(init.timeout);
     connect(limit);
-    token_ = static_cast<float*>(memory_.allocate(sizeof(float), stream_.handle()));
-    check(gpu_->cuda(), gpu_->cuda().memset_async(token_, 0, sizeof(float), stream_.get()),
+    token_ = Tensor(memory_, {1}, DType::f32, stream_.handle());
+    check(gpu_->cuda(), gpu_->cuda().memset_async(token_.data(), 0, sizeof(float), stream_.get()),
           "cudaMemsetAsync");
     warm_up(limit);
     connected_ = true;
   } catch (const Error& error) {
-    const Error cause = agreement_.settle(error);
+    const int rank = error.where().rank >= 0 ? error.where().rank : init_.rank;
+    const Error cause = agreement_.settle(
+        Error(error.code(), error.message(), {.group = init_.name, .rank = rank}));
     (void)abort_all({communicator_}, abort_bound);
     throw Error(cause);
   }
@@ -132,10 +134,6 @@ void Group::warm_up(Deadline limit) {
                   "the deadline passed before the first call between the ranks ended");
   }
   if (const auto error = state->error()) std::rethrow_exception(error);
-}
-
-Group::~Group() {
-  if (token_ != nullptr) memory_.release(token_, sizeof(float), stream_.handle());
 }
 
 // Calls.
@@ -235,7 +233,7 @@ void Group::queue(std::span<const Op> ops, const Call& call, EventState& state) 
     inputs.record(to_cuda(call.stream));
     inputs.hold(stream_.get());
   }
-  const Place place{*gpu_, stream_.get(), memory_, init_.rank, init_.size, token_};
+  const Place place{*gpu_, stream_.get(), memory_, init_.rank, init_.size, token_.data()};
   std::vector<Lowering> lowered;
   lowered.reserve(ops.size());
   for (const auto& op : ops) lowered.emplace_back(place, op);

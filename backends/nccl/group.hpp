@@ -29,7 +29,6 @@ class Group : public std::enable_shared_from_this<Group> {
   /// Blocks until all ranks are there. @throws Error.
   static std::shared_ptr<Group> make(const BackendInit& init, const Apis& apis);
   Group(const BackendInit& init, const Apis& apis);  ///< For make().
-  ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
@@ -82,7 +81,7 @@ class Group : public std::enable_shared_from_this<Group> {
   std::shared_ptr<Gpu> gpu_;
   Memory& memory_;
   CudaStream stream_;
-  float* token_ = nullptr;
+  Tensor token_{};  // Of one element, for barriers.
   Agreement agreement_;
   std::shared_ptr<Communicator> communicator_;
   std::shared_ptr<internal::CallQueue> order_;

@@ -29,7 +29,7 @@ struct Place {
   Memory& memory;
   int rank;
   int size;
-  float* token;  ///< One element in device memory, for a barrier.
+  void* token;  ///< One element in device memory, for a barrier.
 };
 
 /// One collective as NCCL calls. In this order: before(), inside() within a group together with
