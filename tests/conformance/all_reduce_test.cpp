@@ -41,7 +41,7 @@ TEST_P(AllReduce, GivesTheSameAsynchronously) {
   const DType dtype = GetParam().dtype;
   const ReduceOp::Kind kind = GetParam().kind;
   constexpr std::int64_t count = 257;
-  const Variant variant{Fill::rough, true};
+  const Variant variant = can_fix_order(world.backend) ? Variant{Fill::rough, true} : Variant{};
   const auto inputs = make_inputs(dtype, {count}, world.size, variant.fill, kind, 1);
   const auto scales = make_scales(world.size, variant.fill);
   const Array want = reduce_in_order(kind, inputs, scales);

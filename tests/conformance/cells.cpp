@@ -52,7 +52,8 @@ std::vector<ReduceCell> reduce_cells() {
   std::vector<ReduceCell> cells;
   for (const MoveCell& cell : move_cells())
     for (const ReduceOp::Kind kind : kinds_of(cell.dtype))
-      cells.push_back({cell.world, cell.dtype, kind});
+      if (reduces(cell.world.backend, cell.dtype, kind))
+        cells.push_back({cell.world, cell.dtype, kind});
   return cells;
 }
 
@@ -73,7 +74,8 @@ std::string to_string(const Variant& variant) {
 }
 
 std::vector<Variant> variants(const std::string& backend) {
-  std::vector<Variant> all{{Fill::exact, false}, {Fill::rough, true}};
+  std::vector<Variant> all{{Fill::exact, false}};
+  if (can_fix_order(backend)) all.push_back({Fill::rough, true});
   if (always_order_fixed(backend)) all.push_back({Fill::rough, false});
   return all;
 }

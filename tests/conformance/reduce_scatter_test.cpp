@@ -45,7 +45,7 @@ TEST_P(ReduceScatter, GivesTheSameAsynchronously) {
   const World& world = GetParam().world;
   const DType dtype = GetParam().dtype;
   const ReduceOp::Kind kind = GetParam().kind;
-  const Variant variant{Fill::rough, true};
+  const Variant variant = can_fix_order(world.backend) ? Variant{Fill::rough, true} : Variant{};
   Layout layout(index(world.size), 3);
   layout.back() = 0;
   layout.front() = 4;

@@ -74,6 +74,7 @@ struct Comm {
   bool has_launched = false;       ///< It has come to its first operation.
   std::shared_ptr<Launch> launch;  ///< Under way.
   std::uint64_t collectives = 0;
+  LaneClock clock;  ///< After its last kernel.
   std::map<int, std::pair<ncclDataType_t, std::array<std::byte, 8>>> reductions;
 
   bool usable() const { return life == Life::alive || life == Life::finalized; }

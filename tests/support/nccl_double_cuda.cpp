@@ -191,7 +191,7 @@ cudaError_t stream_synchronize(cudaStream_t handle) {
       "cudaStreamSynchronize of " + call.here.name_of(*stream));
   if (const auto error = call.broken(device)) return call.give(error);
   if (!ended) return call.give(cudaErrorUnknown);
-  call.here.observe(device, *moment);
+  call.here.observe(device, moment->clock);
   return cudaSuccess;
 }
 
@@ -245,7 +245,7 @@ cudaError_t event_query(cudaEvent_t handle) {
   if (event->last == nullptr) return cudaSuccess;
   call.here.progress();
   if (!event->last->reached) return call.give(cudaErrorNotReady);
-  call.here.observe(event->device, *event->last);
+  call.here.observe(event->device, event->last->clock);
   return cudaSuccess;
 }
 

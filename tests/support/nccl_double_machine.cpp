@@ -157,8 +157,9 @@ std::shared_ptr<Moment> Machine::record(Stream& stream) {
   return moment;
 }
 
-void Machine::push_kernel(const std::shared_ptr<Kernel>& kernel, std::span<Stream* const> streams,
-                          std::span<const std::pair<Stream*, Touch>> touches) {
+LaneClock Machine::push_kernel(const std::shared_ptr<Kernel>& kernel,
+                               std::span<Stream* const> streams,
+                               std::span<const std::pair<Stream*, Touch>> touches) {
   kernel->streams = streams.size();
   LaneClock all;
   for (Stream* stream : streams) {
@@ -174,6 +175,7 @@ void Machine::push_kernel(const std::shared_ptr<Kernel>& kernel, std::span<Strea
     busy_.insert(stream);
   }
   changed.notify_all();
+  return all;
 }
 
 void Machine::check(const Touch& touch, const Stream& stream, const LaneClock& clock,

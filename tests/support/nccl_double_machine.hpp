@@ -131,13 +131,11 @@ class Machine {
   /// Queues `task`, after the legacy stream's and the host's rules, and checks what it touches.
   void push(Stream& stream, Task task, std::span<const Touch> touches, const std::string& what);
   std::shared_ptr<Moment> record(Stream& stream);
-  /// One kernel in several streams: each waits for the others.
-  void push_kernel(const std::shared_ptr<Kernel>& kernel, std::span<Stream* const> streams,
-                   std::span<const std::pair<Stream*, Touch>> touches);
-  /// The host has seen that everything up to `moment` has ended.
-  void observe(int device, const Moment& moment) {
-    devices[index(device)].host.merge(moment.clock);
-  }
+  /// One kernel in several streams: each waits for the others. Returns where they are then.
+  LaneClock push_kernel(const std::shared_ptr<Kernel>& kernel, std::span<Stream* const> streams,
+                        std::span<const std::pair<Stream*, Touch>> touches);
+  /// The host has seen that everything up to `clock` has ended.
+  void observe(int device, const LaneClock& clock) { devices[index(device)].host.merge(clock); }
 
   /// Runs what can run.
   void progress();

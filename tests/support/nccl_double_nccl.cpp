@@ -230,7 +230,7 @@ void issue(const Call& call, Launch& launch) {
       kernel->what =
           fmt::format("a group of {} that begins with {}", kernel->operations.size(), kernel->what);
     call.here.devices[Machine::index(comm.device)].engine.push_back(kernel);
-    call.here.push_kernel(kernel, streams, touches);
+    comm.clock = call.here.push_kernel(kernel, streams, touches);
   }
 }
 
@@ -594,6 +594,7 @@ void drop_work(Machine& here, Comm& comm) {
   }
   for (const auto& kernel : here.devices[Machine::index(comm.device)].engine)
     if (kernel->comm == &comm) kernel->done = true;
+  here.observe(comm.device, comm.clock);  // Its kernels have ended, one way or the other.
   Clique& clique = *comm.clique;
   for (auto& [number, all] : clique.collectives) all[Machine::index(comm.rank)] = nullptr;
   const auto mine = [&](const auto& operation) { return operation->comm == &comm; };

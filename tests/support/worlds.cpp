@@ -44,6 +44,27 @@ bool always_order_fixed(const std::string& backend) {
   return backend == "local" || backend == "shm";
 }
 
+namespace {
+
+bool is_nccl(const std::string& backend) {
+  return backend == "nccl" || backend == "nccl_double";
+}
+
+}  // namespace
+
+bool can_fix_order(const std::string& backend) {
+  return !is_nccl(backend);
+}
+
+bool reduces(const std::string& backend, DType dtype, ReduceOp::Kind kind) {
+  using Kind = ReduceOp::Kind;
+  if (!is_nccl(backend)) return true;
+  if (dtype == DType::boolean || (is_float(dtype) && size_of(dtype) == 1)) return false;
+  if (kind == Kind::min || kind == Kind::max) return is_integer(dtype);
+  if (kind == Kind::avg || kind == Kind::premul_sum) return is_float(dtype);
+  return kind == Kind::sum || kind == Kind::product;
+}
+
 bool shares_fate(const std::string& backend) {
   return backend == "gloo";
 }

@@ -7,6 +7,9 @@
 
 #include <gtest/gtest.h>
 
+#include <tutti/dtype.hpp>
+#include <tutti/reduce_op.hpp>
+
 namespace tutti::test {
 
 /// Where a case runs: a backend of the table, a world size and a mode.
@@ -33,6 +36,13 @@ bool reduced();
 
 /// The backends that reduce as a left fold, rounded once, also when nobody asks for it.
 bool always_order_fixed(const std::string& backend);
+
+/// Whether a backend takes CallOptions::order_fixed for whatever it reduces.
+bool can_fix_order(const std::string& backend);
+
+/// Whether it reduces such elements. NCCL cannot always keep ReduceOp's promises (docs/nccl.md);
+/// the others do whatever has a meaning.
+bool reduces(const std::string& backend, DType dtype, ReduceOp::Kind kind);
 
 /// The backends whose sub-groups use the connections of their parent, so that they break together.
 bool shares_fate(const std::string& backend);

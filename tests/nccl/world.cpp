@@ -1,0 +1,66 @@
+#include <memory>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "support/nccl_double.hpp"
+
+// The backend table of a conformance suite with one entry: the backend nccl over the double of its
+// libraries, rank r on device r. A rule of theirs that a case breaks is a failure of that case.
+
+namespace tutti::backend::nccl_double {
+
+namespace {
+
+namespace test_double = tutti::test::nccl_double;
+
+std::unique_ptr<Backend> make(const BackendInit& init) {
+  BackendInit on_device = init;
+  on_device.device = {DeviceType::cuda, init.rank};
+  return nccl::make_nccl(on_device, test_double::apis());
+}
+
+class Rules final : public testing::EmptyTestEventListener {
+ public:
+  static void report(const char* when) {
+    for (const std::string& violation : test_double::take_violations())
+      ADD_FAILURE() << when << violation;
+  }
+
+ private:
+  void OnTestEnd(const testing::TestInfo&) override { report(""); }
+};
+
+/// Its TearDown() comes after that of the shared groups, which end first.
+class Leftovers final : public testing::Environment {
+  void SetUp() override { test_double::set_messages_side_by_side(true); }
+  void TearDown() override {
+    test_double::check_nothing_is_left();
+    Rules::report("at the end: ");
+  }
+};
+
+// Before main(): environments are torn down in the reverse order of their making.
+[[maybe_unused]] const bool installed = [] {
+  testing::AddGlobalTestEnvironment(new Leftovers);
+  auto& listeners = testing::UnitTest::GetInstance()->listeners();
+  // A listener that adds failures has to come before the one that prints them.
+  auto* printer = listeners.Release(listeners.default_result_printer());
+  listeners.Append(new Rules);
+  listeners.Append(printer);
+  return true;
+}();
+
+}  // namespace
+
+extern const BackendEntry entry;
+const BackendEntry entry{
+    .name = "nccl_double",
+    .summary = "the backend nccl over a double of NCCL and CUDA",
+    .serves = [](Device) noexcept { return true; },
+    .unavailable = [] { return std::string(); },
+    .make = make,
+    .one_process = true,
+};
+
+}  // namespace tutti::backend::nccl_double
