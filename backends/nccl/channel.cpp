@@ -34,7 +34,10 @@ void Channel::post(Message message) {
 
 void Channel::advance() {
   const std::lock_guard lock(mutex_);
-  if (waiting_.empty()) return;
+  if (waiting_.empty()) {  // But messages may be under way on the device.
+    if (step_ == Step::open) communicator_->look();
+    return;
+  }
   const DeviceScope scope(gpu_->cuda(), gpu_->index());
   if (step_ != Step::open && !connect()) return;
   while (!waiting_.empty() && send_front()) {

@@ -421,14 +421,17 @@ void Group::work() {
       fail(internal::to_error(std::current_exception()));
       continue;
     }
-    std::unique_lock lock(mutex_);
-    std::erase_if(pending_, [](const auto& state) { return state->HostState::done(); });
     const auto now = Clock::now();
-    if (pending_.size() != before) active = now;
-    before = pending_.size();
-    states.clear();
+    {
+      const std::lock_guard lock(mutex_);
+      std::erase_if(pending_, [](const auto& state) { return state->HostState::done(); });
+      if (pending_.size() != before) active = now;
+      before = pending_.size();
+    }
+    states.clear();  // Without the lock: what ended may own groups.
     // What has just begun ends soon, what has not ended for long does not.
     const auto pause = std::clamp<std::chrono::nanoseconds>((now - active) / 8, 50us, 5ms);
+    std::unique_lock lock(mutex_);
     changed_.wait_for(lock, pause, [this] { return failure_.has_value(); });
   }
 }
