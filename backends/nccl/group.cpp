@@ -499,15 +499,17 @@ void Group::end_everything(const States& states) noexcept {
   for (const auto& state : states)
     if (!state->poll()) state->doom();
   const auto limit = Deadline::after(abort_bound);
-  const bool in_time = abort_all(communicators(), abort_bound) && stand_still(limit);
+  const bool aborted = abort_all(communicators(), abort_bound);
+  const bool in_time = aborted && stand_still(limit);
   States left;
   {
     const std::lock_guard lock(mutex_);
     if (!in_time)
       late_ = fmt::format(
-          "; what NCCL had queued has not ended within {} s of the abort, so the device may still "
-          "write to the "
-          "arrays of this call: end the process",
+          "; {} within {} s, so the device may still write to the arrays of this "
+          "call: end the process",
+          aborted ? "the streams of the group do not stand still after the abort"
+                  : "ncclCommAbort has not returned",
           abort_bound.count());
     left.swap(pending_);
     ended_ = true;
