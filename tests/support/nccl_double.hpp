@@ -58,8 +58,9 @@ void set_faults(int device, const Faults& faults);
 /// For all devices at once.
 void clear_faults();
 
-/// Kernels that only send and receive run beside those of other communicators. NCCL does not
-/// promise it: in an order that differs between devices they may hang, as others do.
+/// Kernels that only send and receive run beside those of other communicators, and may be made
+/// while those are ncclInProgress. NCCL does not promise either: in an order that differs between
+/// devices they may hang, as others do.
 void set_messages_side_by_side(bool side_by_side);
 
 /// A kernel of the program: every float of `data` is `value` when it has run, which takes `takes`.

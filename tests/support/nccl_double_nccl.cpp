@@ -275,6 +275,13 @@ void advance(const Call& call, Comm& comm) {
   }
 }
 
+bool only_messages(const Launch& launch) {
+  return std::ranges::all_of(launch.parts, [](const Launch::Part& part) {
+    return std::ranges::all_of(part.operations,
+                               [](const auto& one) { return is_pair(one->function); });
+  });
+}
+
 bool overlaps_within_group(const std::vector<std::shared_ptr<Operation>>& operations) {
   for (std::size_t i = 0; i < operations.size(); ++i)
     for (std::size_t k = 0; k < i; ++k)
@@ -340,11 +347,14 @@ ncclResult_t add(const Call& call, ncclComm_t handle, Operation wanted) {
                                                "ncclCommGetAsyncError first");
   if (faults_of(call, *comm).async_error != ncclSuccess)
     return call.fail(faults_of(call, *comm).async_error, "the communicator has failed");
-  for (const Comm* other : library().launching[comm->device])
-    if (other != comm)
+  for (const Comm* other : library().launching[comm->device]) {
+    const bool let_off = call.here.messages_side_by_side &&
+                         (is_pair(wanted.function) || only_messages(*other->launch));
+    if (other != comm && !let_off)
       call.wrong(ncclInvalidUsage, text_of(*comm) + " is used while the calls of " +
                                        text_of(*other) +
                                        " on the same device are still ncclInProgress");
+  }
   auto& owner = library().in_group[comm->device];
   if (owner != std::thread::id{} && owner != std::this_thread::get_id())
     call.wrong(ncclInvalidUsage,
