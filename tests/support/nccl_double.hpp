@@ -40,7 +40,8 @@ backend::nccl::Apis apis();
 std::vector<std::string> take_violations();
 
 /// Reports what is left: communicators, streams, events, memory, open groups. For when no group is
-/// alive. It is forgotten then, so that the next test begins anew.
+/// alive. Threads that a backend has let go get a moment to end. What is left is forgotten then, so
+/// that the next test begins anew.
 void check_nothing_is_left();
 
 /// What goes wrong on purpose on one device.

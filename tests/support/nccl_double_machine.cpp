@@ -337,6 +337,17 @@ void Machine::report_deadlock() {
     }
 }
 
+bool Machine::has_streams_or_memory() const {
+  return std::ranges::any_of(
+             streams_, [](const auto& one) { return one.second->alive && !one.second->legacy; }) ||
+         std::ranges::any_of(events_, [](const auto& one) { return one.second->alive; }) ||
+         std::ranges::any_of(memory.blocks(), [](const auto& one) { return !one.second.freed; });
+}
+
+bool something_is_left(const Machine& machine) {
+  return machine.has_streams_or_memory() || has_communicators();
+}
+
 void Machine::check_streams_and_memory() {
   progress();
   int streams = 0;

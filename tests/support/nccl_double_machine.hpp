@@ -143,6 +143,7 @@ class Machine {
   bool wait(Lock& lock, const std::function<bool()>& done, const std::string& what);
 
   void check_streams_and_memory();
+  bool has_streams_or_memory() const;
   /// The kernels of its device that have to end before it begins.
   std::vector<Kernel*> before(const Kernel& kernel) const;
 
@@ -176,6 +177,9 @@ int device_of(const Kernel& kernel);
 bool step_operations(Machine& machine, Kernel& kernel);
 std::vector<Kernel*> waits_for(const Kernel& kernel);
 void check_communicators(Machine& machine);
+/// A communicator, stream, event or block.
+bool something_is_left(const Machine& machine);
+bool has_communicators();
 void fill_cuda_table(backend::nccl::CudaApi& table);
 void fill_nccl_table(backend::nccl::NcclApi& table);
 

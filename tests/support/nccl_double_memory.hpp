@@ -73,6 +73,7 @@ class DeviceMemory {
   std::byte* bytes(const void* data) const noexcept;
 
   std::map<std::uintptr_t, Block>& blocks() noexcept { return blocks_; }
+  const std::map<std::uintptr_t, Block>& blocks() const noexcept { return blocks_; }
 
  private:
   std::byte* addresses_ = nullptr;  // Nobody can read or write here.

@@ -752,6 +752,10 @@ std::optional<ncclResult_t> planned_failure(Machine& machine, int device,
   return faults.with;
 }
 
+bool has_communicators() {
+  return std::ranges::any_of(library().comms, [](const auto& one) { return one.second->usable(); });
+}
+
 void check_communicators(Machine& machine) {
   std::set<Clique*> seen;
   for (auto& [key, comm] : library().comms) {

@@ -2,12 +2,13 @@
 // caller is least likely to expect. Elements round at every hop, the chain of ranks begins at 1, a
 // NaN loses against a number, and the average of floats is a sum of products.
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <stdexcept>
 #include <utility>
 
-#include "internal/reduce_kernels.hpp"
 #include "support/dtypes.hpp"
 #include "support/nccl_double_machine.hpp"
 
@@ -68,16 +69,42 @@ void multiply(Bytes& values, const std::array<std::byte, 8>& scalar) {
   }
 }
 
+/// Integers wrap, which unsigned ones may.
 template <typename T>
-void take_smaller_or_larger(Bytes& into, const Bytes& other, bool smaller) {
+T combined(ncclRedOp_t op, T a, T b) {
+  if constexpr (is_float_type<T>) {
+    const auto x = Wide<T>(a);
+    const auto y = Wide<T>(b);
+    if (op == ncclMin) return T(std::fmin(x, y));
+    if (op == ncclMax) return T(std::fmax(x, y));
+    return T(op == ncclProd ? x * y : x + y);
+  } else {
+    const auto x = static_cast<std::uint64_t>(a);
+    const auto y = static_cast<std::uint64_t>(b);
+    if (op == ncclMin) return std::min(a, b);
+    if (op == ncclMax) return std::max(a, b);
+    return static_cast<T>(op == ncclProd ? x * y : x + y);
+  }
+}
+
+template <typename T>
+void combine(ncclRedOp_t op, Bytes& into, const Bytes& other) {
   for (std::size_t i = 0; i < into.size() / sizeof(T); ++i) {
     T a;
     T b;
     load(a, into, i);
     load(b, other, i);
-    const auto x = Wide<T>(a);
-    const auto y = Wide<T>(b);
-    store(T(smaller ? std::fmin(x, y) : std::fmax(x, y)), into, i);
+    store(combined(op, a, b), into, i);
+  }
+}
+
+/// Of integers: toward zero.
+template <typename T>
+void divide(Bytes& values, std::size_t by) {
+  for (std::size_t i = 0; i < values.size() / sizeof(T); ++i) {
+    T x;
+    load(x, values, i);
+    store(static_cast<T>(x / static_cast<T>(by)), values, i);
   }
 }
 
@@ -97,11 +124,10 @@ std::size_t size_of(ncclDataType_t type) {
 
 void reduce(ncclDataType_t type, std::span<const Bytes> inputs, std::span<const Reduction> how,
             Bytes& out) {
-  const DType dtype = dtype_of(type);
   const std::size_t n = inputs.size();
   const ncclRedOp_t op = how[0].op;
   const bool average = op == ncclAvg;
-  with_dtype(dtype, [&]<typename T>() {
+  with_dtype(dtype_of(type), [&]<typename T>() {
     const auto contribution = [&](std::size_t rank) {
       Bytes values = inputs[rank];
       if constexpr (is_float_type<T>) {
@@ -111,24 +137,10 @@ void reduce(ncclDataType_t type, std::span<const Bytes> inputs, std::span<const 
       return values;
     };
     out = contribution(1 % n);
-    for (std::size_t k = 2; k <= n; ++k) {
-      if (n == 1) break;
-      const Bytes next = contribution(k % n);
-      if constexpr (is_float_type<T>) {
-        if (op == ncclMin || op == ncclMax) {
-          take_smaller_or_larger<T>(out, next, op == ncclMin);
-          continue;
-        }
-      }
-      const auto kind = op == ncclProd  ? ReduceOp::Kind::product
-                        : op == ncclMin ? ReduceOp::Kind::min
-                        : op == ncclMax ? ReduceOp::Kind::max
-                                        : ReduceOp::Kind::sum;
-      internal::reduce_fn(dtype, kind)(out.data(), out.data(), next.data(),
-                                       out.size() / tutti::size_of(dtype));
+    for (std::size_t k = 2; k <= n && n > 1; ++k) combine<T>(op, out, contribution(k % n));
+    if constexpr (!is_float_type<T>) {
+      if (average) divide<T>(out, n);
     }
-    if (average && !is_float_type<T>)
-      internal::divide(dtype, out.data(), out.size() / tutti::size_of(dtype), n);
   });
 }
 
