@@ -8,8 +8,8 @@
 
 #include <tutti/deadline.hpp>
 
-#include "device.hpp"
 #include "errors.hpp"
+#include "gpu.hpp"
 
 namespace tutti::backend::nccl {
 

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "cuda_memory.hpp"
+#include "cuda/memory.hpp"
 #include "internal/broken.hpp"
 #include "internal/current_error.hpp"
 #include "internal/fail.hpp"
@@ -67,7 +67,8 @@ std::shared_ptr<Group> Group::make(const BackendInit& init, const Apis& apis) {
 Group::Group(const BackendInit& init, const Apis& apis)
     : init_(init),
       gpu_(std::make_shared<Gpu>(apis, init.device.index)),
-      memory_(init.memory == nullptr ? cuda_memory(*apis.cuda, init.device.index) : *init.memory),
+      memory_(init.memory == nullptr ? cuda::cuda_memory(*apis.cuda, init.device.index)
+                                     : *init.memory),
       stream_(gpu_),
       agreement_(init.store, init.rank, init.size),
       communicator_(std::make_shared<Communicator>(gpu_)),

@@ -40,7 +40,7 @@ class Group : public std::enable_shared_from_this<Group> {
   void leave() noexcept;
 
   Memory& memory() const noexcept { return memory_; }
-  const Apis& apis() const noexcept { return gpu_->apis(); }
+  Apis apis() const noexcept { return gpu_->apis(); }
   const BackendInit& init() const noexcept { return init_; }
 
  private:

@@ -67,7 +67,7 @@ std::string cuda_version_text(int code) {
 std::string unavailable() {
   try {
     (void)nccl_api();
-    const auto& cuda = cuda_api();
+    const auto& cuda = cuda::cuda_api();
     int count = 0;
     int runtime = 0;
     check(cuda, cuda.runtime_get_version(&runtime), "cudaRuntimeGetVersion");
@@ -76,7 +76,8 @@ std::string unavailable() {
       return fmt::format(
           "CUDA sees no device; libcuda.so.1 of an NVIDIA driver for CUDA {} or newer is needed: "
           "{}",
-          cuda_version_text(runtime), cuda_error(cuda, answer, "cudaGetDeviceCount").message());
+          cuda_version_text(runtime),
+          cuda::cuda_error(cuda, answer, "cudaGetDeviceCount").message());
     check(cuda, answer, "cudaGetDeviceCount");
     return count == 0 ? "CUDA sees no device" : "";
   } catch (const Error& error) {
@@ -90,7 +91,7 @@ std::string details() {
     int runtime = 0;
     int driver = 0;
     int count = 0;
-    const auto& cuda = cuda_api();
+    const auto& cuda = cuda::cuda_api();
     check(nccl_api(), nccl_api().get_version(&nccl), "ncclGetVersion");
     check(cuda, cuda.runtime_get_version(&runtime), "cudaRuntimeGetVersion");
     check(cuda, cuda.driver_get_version(&driver), "cudaDriverGetVersion");
@@ -107,7 +108,7 @@ std::unique_ptr<Backend> make(const BackendInit& init) {
   if (!init.args.empty())
     internal::failf(Errc::invalid_argument, "backend 'nccl' takes no arguments, but was given '{}'",
                     init.args);
-  return make_nccl(init, {&nccl_api(), &cuda_api()});
+  return make_nccl(init, {&nccl_api(), &cuda::cuda_api()});
 }
 
 }  // namespace

@@ -4,10 +4,12 @@
 
 #include <tutti/backend.hpp>
 
-#include "cuda_api.hpp"
+#include "cuda/api.hpp"
 #include "nccl_api.hpp"
 
 namespace tutti::backend::nccl {
+
+using cuda::CudaApi;
 
 /// The libraries that a group talks to. Both outlive it, and every Work and Memory of it.
 struct Apis {

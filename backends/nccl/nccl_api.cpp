@@ -2,16 +2,17 @@
 
 #include <fmt/format.h>
 
+#include "cuda/library.hpp"
 #include "internal/fail.hpp"
-#include "library.hpp"
 
 namespace tutti::backend::nccl {
 namespace {
 
 NcclApi load() {
-  const Library library({"libnccl.so.2"},
-                        "install NCCL 2.18 or newer (Debian: libnccl2; Python: nvidia-nccl-cu13) "
-                        "and put its folder into LD_LIBRARY_PATH");
+  const cuda::Library library(
+      {"libnccl.so.2"},
+      "install NCCL 2.18 or newer (Debian: libnccl2; Python: nvidia-nccl-cu13) "
+      "and put its folder into LD_LIBRARY_PATH");
   NcclApi api;
 #define TUTTI_LOAD(field, function) library.load(api.field, #function);
   TUTTI_NCCL_FUNCTIONS(TUTTI_LOAD)

@@ -5,7 +5,7 @@
 
 #include <tutti/backend.hpp>
 
-#include "device.hpp"
+#include "gpu.hpp"
 
 namespace tutti::backend::nccl {
 

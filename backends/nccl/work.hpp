@@ -5,7 +5,7 @@
 #include <optional>
 #include <span>
 
-#include "device.hpp"
+#include "gpu.hpp"
 #include "internal/host_state.hpp"
 
 namespace tutti::backend::nccl {

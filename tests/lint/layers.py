@@ -61,8 +61,8 @@ def problem(path, quote, target, backends):
             return header_problem(stem, target)
     if path.startswith("backends/"):
         own = path.split("/")[1]
-        if quote == '"' and (target.startswith("../") or target.split("/")[0] in backends - {own}):
-            return "a backend includes no other backend"
+        if quote == '"' and (target.startswith("../") or target.split("/")[0] in backends - {own, "cuda"}):
+            return "a backend includes no other backend, only the room they share: cuda/"
     return None
 
 

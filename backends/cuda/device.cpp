@@ -6,7 +6,7 @@
 #include "errors.hpp"
 #include "internal/fail.hpp"
 
-namespace tutti::backend::nccl {
+namespace tutti::backend::cuda {
 namespace {
 
 /// One per device, for as long as the process runs.
@@ -19,10 +19,10 @@ std::timed_mutex& launch_mutex(int device) {
 
 }  // namespace
 
-Gpu::Gpu(const Apis& apis, int index)
-    : apis_(apis), index_(index), launching_(launch_mutex(index)) {
+Gpu::Gpu(const CudaApi& cuda, int index)
+    : cuda_(cuda), index_(index), launching_(launch_mutex(index)) {
   int count = 0;
-  check(cuda(), cuda().get_device_count(&count), "cudaGetDeviceCount");
+  check(cuda, cuda.get_device_count(&count), "cudaGetDeviceCount");
   if (index < 0 || index >= count)
     internal::failf(Errc::unsupported, "there is no cuda:{}: this process sees {} device{}", index,
                     count, count == 1 ? "" : "s");
@@ -108,4 +108,4 @@ CudaStream::~CudaStream() {
   (void)gpu_->cuda().stream_destroy(stream_);
 }
 
-}  // namespace tutti::backend::nccl
+}  // namespace tutti::backend::cuda

@@ -2,12 +2,12 @@
 
 #include <tutti/memory.hpp>
 
-#include "cuda_api.hpp"
+#include "api.hpp"
 
-namespace tutti::backend::nccl {
+namespace tutti::backend::cuda {
 
 /// The memory of a device, allocated and freed in the order of streams. Lives for ever, like
 /// host_memory(): Tensors may outlive their group.
 Memory& cuda_memory(const CudaApi& cuda, int device);
 
-}  // namespace tutti::backend::nccl
+}  // namespace tutti::backend::cuda

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace tutti::backend::nccl {
+namespace tutti::backend::cuda {
 
 /// A shared library that is opened when it is needed and never closed: its threads may run for as
 /// long as the process does.
@@ -26,4 +26,4 @@ class Library {
   std::string install_;
 };
 
-}  // namespace tutti::backend::nccl
+}  // namespace tutti::backend::cuda

@@ -1,4 +1,4 @@
-#include "cuda_memory.hpp"
+#include "memory.hpp"
 
 #include <algorithm>
 #include <map>
@@ -11,7 +11,7 @@
 #include "device.hpp"
 #include "errors.hpp"
 
-namespace tutti::backend::nccl {
+namespace tutti::backend::cuda {
 namespace {
 
 class CudaMemory final : public Memory {
@@ -69,4 +69,4 @@ Memory& cuda_memory(const CudaApi& cuda, int device) {
   return all.try_emplace({&cuda, device}, cuda, device).first->second;
 }
 
-}  // namespace tutti::backend::nccl
+}  // namespace tutti::backend::cuda

@@ -1,10 +1,10 @@
-#include "cuda_api.hpp"
+#include "api.hpp"
 
 #include <type_traits>
 
 #include "library.hpp"
 
-namespace tutti::backend::nccl {
+namespace tutti::backend::cuda {
 namespace {
 
 // That the types of the table are those of the header: the cast chooses among overloads.
@@ -35,4 +35,4 @@ const CudaApi& cuda_api() {
   return api;
 }
 
-}  // namespace tutti::backend::nccl
+}  // namespace tutti::backend::cuda

@@ -6,7 +6,7 @@
 
 #include "internal/fail.hpp"
 
-namespace tutti::backend::nccl {
+namespace tutti::backend::cuda {
 
 Library::Library(std::initializer_list<const char*> names, std::string_view install)
     : install_(install) {
@@ -29,4 +29,4 @@ void* Library::symbol(const char* name) const {
   return found;
 }
 
-}  // namespace tutti::backend::nccl
+}  // namespace tutti::backend::cuda

@@ -6,7 +6,7 @@
 
 // The functions of the CUDA runtime as a table, for the reasons of nccl_api.hpp.
 
-namespace tutti::backend::nccl {
+namespace tutti::backend::cuda {
 
 /// field, function, parameters; all return cudaError_t. The types are written out because
 /// cuda_runtime.h, which nccl.h includes, overloads some of the names.
@@ -51,4 +51,4 @@ struct CudaApi {
 /// @throws Error unsupported: which library was looked for, why it did not do, what to install.
 const CudaApi& cuda_api();
 
-}  // namespace tutti::backend::nccl
+}  // namespace tutti::backend::cuda

@@ -7,9 +7,9 @@
 #include <tutti/deadline.hpp>
 #include <tutti/device.hpp>
 
-#include "nccl.hpp"
+#include "api.hpp"
 
-namespace tutti::backend::nccl {
+namespace tutti::backend::cuda {
 
 inline cudaStream_t to_cuda(Stream stream) noexcept {
   return static_cast<cudaStream_t>(stream.handle);
@@ -19,8 +19,8 @@ inline cudaStream_t to_cuda(Stream stream) noexcept {
 class Gpu : public std::enable_shared_from_this<Gpu> {
  public:
   /// @throws Error unsupported unless there is such a device.
-  Gpu(const Apis& apis, int index);
-  ~Gpu();
+  Gpu(const CudaApi& cuda, int index);
+  virtual ~Gpu();
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
 
@@ -49,13 +49,11 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
   /// @throws Error timeout.
   std::unique_lock<std::timed_mutex> lock(Deadline limit) const;
 
-  const NcclApi& nccl() const noexcept { return *apis_.nccl; }
-  const CudaApi& cuda() const noexcept { return *apis_.cuda; }
-  const Apis& apis() const noexcept { return apis_; }
+  const CudaApi& cuda() const noexcept { return cuda_; }
   int index() const noexcept { return index_; }
 
  private:
-  Apis apis_;
+  const CudaApi& cuda_;
   int index_;
   std::timed_mutex& launching_;
   std::mutex mutex_;
@@ -92,4 +90,4 @@ class CudaStream {
   cudaStream_t stream_ = nullptr;
 };
 
-}  // namespace tutti::backend::nccl
+}  // namespace tutti::backend::cuda

@@ -1,0 +1,42 @@
+#include "errors.hpp"
+
+#include <fmt/format.h>
+
+namespace tutti::backend::cuda {
+namespace {
+
+/// Whether every later call in this process fails, too: the context of the device is lost.
+bool is_sticky(cudaError_t code) {
+  switch (code) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorUnknown:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+Error cuda_error(const CudaApi& cuda, cudaError_t code, const char* call) {
+  // Otherwise the next one who asks for the thread's last error finds ours.
+  (void)cuda.get_last_error();
+  const auto errc = code == cudaErrorMemoryAllocation ? Errc::resource_exhausted : Errc::backend;
+  return {errc, fmt::format("{} failed: {} ({}){}", call, cuda.get_error_name(code),
+                            cuda.get_error_string(code),
+                            is_sticky(code) ? "; the device can not be used by this process any "
+                                              "more: restart it"
+                                            : "")};
+}
+
+}  // namespace tutti::backend::cuda
