@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 
 #include "conformance/cells.hpp"
 
@@ -75,12 +76,12 @@ TEST_P(AllGatherBoundedWorlds, BlocksMayBeLarge) {
                                  static_cast<std::uint8_t>(group.rank()));
     std::vector<std::uint8_t> out(static_cast<std::size_t>(bound * group.size()), 255);
     group.all_gather_bounded(in, out);
-    for (int r = 0; r < group.size(); ++r) {
-      const auto block = std::span(out).subspan(static_cast<std::size_t>(r * bound),
-                                                static_cast<std::size_t>(bound));
-      const auto rows = r * (bound / group.size());
-      EXPECT_EQ(std::ranges::count(block, r), rows);
-      EXPECT_EQ(std::ranges::count(block, 255), bound - rows);
+    for (int r = 0; r < group.size(); ++r) {  // As a whole: a sanitizer looks at each access.
+      const auto rows = static_cast<std::size_t>(r * (bound / group.size()));
+      std::vector<std::uint8_t> want(static_cast<std::size_t>(bound), 255);
+      std::fill_n(want.begin(), rows, static_cast<std::uint8_t>(r));
+      EXPECT_EQ(std::memcmp(&out[static_cast<std::size_t>(r * bound)], want.data(), want.size()), 0)
+          << "the rows of rank " << r;
     }
   });
 }
