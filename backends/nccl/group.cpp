@@ -238,13 +238,17 @@ void Group::queue(std::span<const Op> ops, const Call& call, EventState& state) 
   std::vector<Lowering> lowered;
   lowered.reserve(ops.size());
   for (const auto& op : ops) lowered.emplace_back(place, op);
-  communicator_->use([&](ncclComm_t comm) {
-    for (auto& op : lowered) op.before(comm);
-    GroupScope group(gpu_->nccl());
-    for (auto& op : lowered) op.inside(comm);
-    group.end();
-  });
-  await(state.limit());
+  int groups = 1;
+  for (const auto& op : lowered) groups = std::max(groups, op.groups());
+  for (int group = 0; group < groups; ++group) {
+    communicator_->use([&](ncclComm_t comm) {
+      for (auto& op : lowered) op.before(group, comm);
+      GroupScope together(gpu_->nccl());
+      for (auto& op : lowered) op.inside(group, comm);
+      together.end();
+    });
+    await(state.limit());
+  }
   communicator_->use([&](ncclComm_t comm) {
     for (auto& op : lowered) op.after(comm);
   });

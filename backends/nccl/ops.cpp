@@ -15,9 +15,6 @@ namespace {
 /// Arrays that only move travel as bytes, whatever they hold.
 constexpr auto as_bytes = ncclUint8;
 
-/// Slots begin at multiples of this: NCCL is several times slower where they do not.
-constexpr std::size_t alignment = 16;
-
 ncclDataType_t type_of(DType dtype) noexcept {
   switch (dtype) {
     case DType::i8:
@@ -105,7 +102,7 @@ GatherWay choose_gather(const Rows& rows, int size, std::size_t row_bytes) noexc
   if (most == least) return GatherWay::equal;
   if (with_rows == 1) return GatherWay::broadcasts;
   const auto ranks = static_cast<std::size_t>(size);
-  const auto slot = (most + alignment - 1) / alignment * alignment;
+  const auto slot = aligned(most);
   const bool small = total <= 64U << 10 || slot <= (1U << 20) / ranks;
   const bool even = most <= total / ranks / 4 * 5;
   return small || even ? GatherWay::padded : GatherWay::broadcasts;
@@ -152,21 +149,6 @@ Lowering::Lowering(const Place& place, const Op& op)
                : GatherWay::broadcasts;
 }
 
-Lowering::Lowering(Lowering&& other) noexcept
-    : place_(other.place_),
-      op_(other.op_),
-      way_(other.way_),
-      row_bytes_(other.row_bytes_),
-      scratch_(std::exchange(other.scratch_, nullptr)),
-      reduce_(other.reduce_),
-      made_op_(std::exchange(other.made_op_, false)) {}
-
-Lowering::~Lowering() {
-  if (scratch_ != nullptr)
-    place_.memory.release(scratch_, slot() * static_cast<std::size_t>(place_.size),
-                          {place_.stream});
-}
-
 const std::byte* Lowering::in(std::int64_t row) const noexcept {
   const auto* data = static_cast<const std::byte*>(op_.in.data);
   return row == 0 ? data : data + bytes_of(row);
@@ -178,23 +160,15 @@ std::byte* Lowering::out(std::int64_t row) const noexcept {
 }
 
 std::size_t Lowering::slot() const noexcept {
-  const auto most = bytes_of(std::ranges::max(op_.rows.list()));
-  return (most + alignment - 1) / alignment * alignment;
-}
-
-void Lowering::copy(void* to, const void* from, std::size_t bytes) {
-  if (bytes == 0 || to == from) return;
-  check(place_.gpu.cuda(),
-        place_.gpu.cuda().memcpy_async(to, from, bytes, cudaMemcpyDeviceToDevice, place_.stream),
-        "cudaMemcpyAsync");
+  return aligned(bytes_of(std::ranges::max(op_.rows.list())));
 }
 
 void Lowering::copy_own_block() {
   const auto rows = op_.kind == Operation::all_to_all ? op_.send_rows : op_.rows;
   const bool whole_in = op_.kind != Operation::gather;
   const bool whole_out = op_.kind != Operation::scatter;
-  copy(out(whole_out ? op_.rows.offset(place_.rank) : 0),
-       in(whole_in ? rows.offset(place_.rank) : 0), bytes_of(rows[place_.rank]));
+  place_.copy(out(whole_out ? op_.rows.offset(place_.rank) : 0),
+              in(whole_in ? rows.offset(place_.rank) : 0), bytes_of(rows[place_.rank]));
 }
 
 void Lowering::make_op(ncclComm_t comm) {
@@ -221,7 +195,8 @@ void Lowering::make_op(ncclComm_t comm) {
   made_op_ = true;
 }
 
-void Lowering::before(ncclComm_t comm) {
+void Lowering::before(int group, ncclComm_t comm) {
+  if (group != 0) return;
   switch (op_.kind) {
     case Operation::all_reduce:
     case Operation::reduce:
@@ -229,10 +204,9 @@ void Lowering::before(ncclComm_t comm) {
       return make_op(comm);
     case Operation::all_gather:
       if (way_ != GatherWay::padded) return;
-      scratch_ = static_cast<std::byte*>(
-          place_.memory.allocate(slot() * static_cast<std::size_t>(place_.size), {place_.stream}));
-      return copy(scratch_ + slot() * static_cast<std::size_t>(place_.rank), in(0),
-                  bytes_of(op_.rows[place_.rank]));
+      scratch_ = Scratch(place_, slot() * static_cast<std::size_t>(place_.size));
+      return place_.copy(scratch_.data() + slot() * static_cast<std::size_t>(place_.rank), in(0),
+                         bytes_of(op_.rows[place_.rank]));
     case Operation::gather:
     case Operation::scatter:
       if (op_.root == place_.rank) copy_own_block();
@@ -242,18 +216,6 @@ void Lowering::before(ncclComm_t comm) {
     default:
       return;
   }
-}
-
-void Lowering::send(const void* data, std::size_t bytes, int peer, ncclComm_t comm) {
-  if (bytes == 0 || peer == place_.rank) return;
-  check(place_.gpu.nccl(), place_.gpu.nccl().send(data, bytes, as_bytes, peer, comm, place_.stream),
-        "ncclSend");
-}
-
-void Lowering::recv(void* data, std::size_t bytes, int peer, ncclComm_t comm) {
-  if (bytes == 0 || peer == place_.rank) return;
-  check(place_.gpu.nccl(), place_.gpu.nccl().recv(data, bytes, as_bytes, peer, comm, place_.stream),
-        "ncclRecv");
 }
 
 void Lowering::gather(ncclComm_t comm) {
@@ -268,8 +230,8 @@ void Lowering::gather(ncclComm_t comm) {
       return;
     case GatherWay::padded:
       return check(nccl,
-                   nccl.all_gather(scratch_ + slot() * static_cast<std::size_t>(place_.rank),
-                                   scratch_, slot(), as_bytes, comm, place_.stream),
+                   nccl.all_gather(scratch_.data() + slot() * static_cast<std::size_t>(place_.rank),
+                                   scratch_.data(), slot(), as_bytes, comm, place_.stream),
                    "ncclAllGather");
     case GatherWay::broadcasts:
       std::int64_t row = 0;
@@ -312,14 +274,15 @@ void Lowering::all_to_all(ncclComm_t comm) {
   std::int64_t to = 0;
   std::int64_t from = 0;
   for (int r = 0; r < place_.size; ++r) {
-    send(in(to), bytes_of(op_.send_rows[r]), r, comm);
-    recv(out(from), bytes_of(op_.rows[r]), r, comm);
+    place_.send(in(to), bytes_of(op_.send_rows[r]), r, comm);
+    place_.recv(out(from), bytes_of(op_.rows[r]), r, comm);
     to += op_.send_rows[r];
     from += op_.rows[r];
   }
 }
 
-void Lowering::inside(ncclComm_t comm) {
+void Lowering::inside(int group, ncclComm_t comm) {
+  if (group != 0) return;
   const auto& nccl = place_.gpu.nccl();
   const auto stream = place_.stream;
   const auto count = count_of(op_.in.bytes(), op_.in.dtype);
@@ -354,18 +317,18 @@ void Lowering::inside(ncclComm_t comm) {
       return all_to_all(comm);
     case Operation::gather: {
       if (op_.root != place_.rank)
-        return send(op_.in.data, bytes_of(op_.rows[place_.rank]), op_.root, comm);
+        return place_.send(op_.in.data, bytes_of(op_.rows[place_.rank]), op_.root, comm);
       std::int64_t row = 0;
       for (int r = 0; r < place_.size; row += op_.rows[r++])
-        recv(out(row), bytes_of(op_.rows[r]), r, comm);
+        place_.recv(out(row), bytes_of(op_.rows[r]), r, comm);
       return;
     }
     case Operation::scatter: {
       if (op_.root != place_.rank)
-        return recv(op_.out.data, bytes_of(op_.rows[place_.rank]), op_.root, comm);
+        return place_.recv(op_.out.data, bytes_of(op_.rows[place_.rank]), op_.root, comm);
       std::int64_t row = 0;
       for (int r = 0; r < place_.size; row += op_.rows[r++])
-        send(in(row), bytes_of(op_.rows[r]), r, comm);
+        place_.send(in(row), bytes_of(op_.rows[r]), r, comm);
       return;
     }
     default:
@@ -379,7 +342,8 @@ void Lowering::after(ncclComm_t comm) {
   if (way_ != GatherWay::padded) return;
   std::int64_t row = 0;
   for (int r = 0; r < place_.size; ++r) {
-    copy(out(row), scratch_ + slot() * static_cast<std::size_t>(r), bytes_of(op_.rows[r]));
+    place_.copy(out(row), scratch_.data() + slot() * static_cast<std::size_t>(r),
+                bytes_of(op_.rows[r]));
     row += op_.rows[r];
   }
 }

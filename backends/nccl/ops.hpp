@@ -5,7 +5,7 @@
 
 #include <tutti/backend.hpp>
 
-#include "gpu.hpp"
+#include "place.hpp"
 
 namespace tutti::backend::nccl {
 
@@ -22,27 +22,16 @@ bool can_reduce(DType dtype, ReduceOp::Kind kind) noexcept;
 /// Whether what NCCL computes is the left fold, whatever order it has.
 bool is_left_fold(const Op& op, int size) noexcept;
 
-/// Where an operation runs.
-struct Place {
-  Gpu& gpu;
-  cudaStream_t stream;
-  Memory& memory;
-  int rank;
-  int size;
-  void* token;  ///< One element in device memory, for a barrier.
-};
-
-/// One collective as NCCL calls. In this order: before(), inside() within a group together with
-/// other operations, after() when the group has ended.
+/// One collective as NCCL calls, in one or more groups, which it shares with the other operations
+/// of its call: for each of them before(), outside of the group, and then inside(); after() when
+/// the last one has been queued. All ranks count the same groups.
 class Lowering {
  public:
   Lowering(const Place& place, const Op& op);
-  ~Lowering();
-  Lowering(Lowering&& other) noexcept;
-  Lowering& operator=(Lowering&&) = delete;
 
-  void before(ncclComm_t comm);
-  void inside(ncclComm_t comm);
+  int groups() const noexcept { return 1; }
+  void before(int group, ncclComm_t comm);
+  void inside(int group, ncclComm_t comm);
   void after(ncclComm_t comm);
 
  private:
@@ -52,10 +41,7 @@ class Lowering {
     return static_cast<std::size_t>(rows) * row_bytes_;
   }
   std::size_t slot() const noexcept;
-  void copy(void* to, const void* from, std::size_t bytes);
   void copy_own_block();
-  void send(const void* data, std::size_t bytes, int peer, ncclComm_t comm);
-  void recv(void* data, std::size_t bytes, int peer, ncclComm_t comm);
   void make_op(ncclComm_t comm);
   void gather(ncclComm_t comm);
   void reduce_scatter(ncclComm_t comm);
@@ -65,7 +51,7 @@ class Lowering {
   Op op_;
   GatherWay way_ = GatherWay::equal;
   std::size_t row_bytes_ = 0;
-  std::byte* scratch_ = nullptr;
+  Scratch scratch_;
   ncclRedOp_t reduce_ = ncclSum;
   bool made_op_ = false;
 };
