@@ -1,4 +1,5 @@
 """`tutti run` as a user types it: run_test.py PATH_OF_TUTTI [unittest arguments]."""
+import contextlib
 import os
 import pathlib
 import re
@@ -67,6 +68,15 @@ def ranks_with(word):
         if parent != 0 and arguments and not arguments.startswith(TUTTI.encode()) and arguments != arguments_of(parent):
             found.append(pid)
     return found
+
+
+def descriptors(pid):
+    """What a process has open, in words; what it closes meanwhile is left out."""
+    names = []
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            names.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    return names
 
 
 def eventually(condition, seconds=SOON):
@@ -485,8 +495,7 @@ class Nodes(Run):
         launch = self.start("-n", 1, "--nnodes", 2, "--node-rank", 0, "--rendezvous", f"127.0.0.1:{free_port()}",
                             "true", self.word)
         # Signals wait for it from before the first descriptor of its own that is no pipe.
-        self.assertTrue(eventually(lambda: any("signalfd" in os.readlink(f"/proc/{launch.pid}/fd/{fd}")
-                                               for fd in os.listdir(f"/proc/{launch.pid}/fd"))))
+        self.assertTrue(eventually(lambda: any("signalfd" in name for name in descriptors(launch.pid))))
         launch.send_signal(signal.SIGINT)
         self.assertEqual(launch.wait(SOON), 130)
 
