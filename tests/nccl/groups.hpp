@@ -7,7 +7,7 @@
 
 #include <tutti/process_group.hpp>
 
-#include "nccl/place.hpp"
+#include "nccl/double_place.hpp"
 #include "support/errors.hpp"
 
 // Groups of the backend nccl over the double.
