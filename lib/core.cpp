@@ -63,6 +63,9 @@ std::unique_ptr<Backend> wrap(std::unique_ptr<Backend> backend, const GroupOptio
 
 std::unique_ptr<Backend> make_backend(const BackendEntry& entry, const std::string& args,
                                       const GroupOptions& o) {
+  if (o.adopt && !entry.adopts)
+    failf(Errc::unsupported, "group '{}': backend '{}' cannot adopt a communicator", o.name,
+          entry.name);
   return wrap(entry.make({.store = o.store,
                           .rank = o.rank,
                           .size = o.size,
@@ -71,7 +74,8 @@ std::unique_ptr<Backend> make_backend(const BackendEntry& entry, const std::stri
                           .device = o.device,
                           .memory = o.memory,
                           .timeout = o.timeout,
-                          .logger = o.logger}),
+                          .logger = o.logger,
+                          .adopt = o.adopt}),
               o);
 }
 
@@ -89,6 +93,9 @@ ProcessGroup Core::create(const GroupOptions& options) {
 
 ProcessGroup Core::create(const GroupOptions& options, std::unique_ptr<Backend> backend) {
   const auto o = prepared(options);
+  if (o.adopt)
+    failf(Errc::invalid_argument, "group '{}': a backend of the caller's own adopts nothing",
+          o.name);
   return ProcessGroup(std::make_shared<Core>(o, "custom", wrap(std::move(backend), o), nullptr));
 }
 
@@ -396,6 +403,7 @@ void Core::refuse_exchange(std::string_view what, const Error& why) {
 ProcessGroup Core::make_part(std::span<const int> ranks, int rank, const std::string& part) {
   GroupOptions o = options_;
   o.name = options_.name + '/' + part;
+  o.adopt.reset();
   o.rank = rank;
   o.size = static_cast<int>(ranks.size());
   o.store = make_prefix_store(options_.store, part + '/');

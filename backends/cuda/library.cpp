@@ -22,8 +22,12 @@ Library::Library(std::initializer_list<const char*> names, std::string_view inst
                   install_);
 }
 
+void* Library::find(const char* name) const noexcept {
+  return ::dlsym(handle_, name);
+}
+
 void* Library::symbol(const char* name) const {
-  void* found = ::dlsym(handle_, name);
+  void* found = find(name);
   if (found == nullptr)
     internal::failf(Errc::unsupported, "{} has no {}: it is too old; {}", name_, name, install_);
   return found;

@@ -15,9 +15,16 @@ class Library {
   Library(std::initializer_list<const char*> names, std::string_view install);
   /// @throws Error unsupported naming the symbol.
   void* symbol(const char* name) const;
+  /// Null when there is none.
+  void* find(const char* name) const noexcept;
   template <typename Function>
   void load(Function*& function, const char* name) const {
     function = reinterpret_cast<Function*>(symbol(name));
+  }
+  /// Null where the library has no such symbol.
+  template <typename Function>
+  void load_if_there(Function*& function, const char* name) const {
+    function = reinterpret_cast<Function*>(find(name));
   }
 
  private:

@@ -25,6 +25,14 @@ void Communicator::begin(const ncclUniqueId& id, int rank, int size) {
         "ncclCommInitRankConfig");
 }
 
+void Communicator::adopt(const AdoptedCommunicator& adopted) {
+  const std::lock_guard lock(mutex_);
+  if (aborted_) tutti::fail(Errc::aborted, "the communicator has ended");
+  comm_ = static_cast<ncclComm_t>(adopted.communicator);
+  adopted_ = true;
+  aborting_ = adopted.aborting;
+}
+
 bool Communicator::ready() {
   const std::lock_guard lock(mutex_);
   return ready_now();
@@ -59,12 +67,15 @@ void Communicator::abort() noexcept {
     aborted_ = true;
     comm = std::exchange(comm_, nullptr);
   }
+  if (comm == nullptr) return;
+  if (aborting_) aborting_();
   // Without the lock: it may hang, and whoever waits for the lock has a deadline.
-  if (comm != nullptr) (void)gpu_->nccl().comm_abort(comm);
+  (void)gpu_->nccl().comm_abort(comm);
 }
 
 void Communicator::begin_end() noexcept {
   const std::lock_guard lock(mutex_);
+  if (adopted_) comm_ = nullptr;  // Its owner ends it.
   if (comm_ == nullptr) return;
   const auto state = gpu_->nccl().comm_finalize(comm_);
   if (state == ncclSuccess || state == ncclInProgress) return;

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <span>
 
+#include <tutti/backend.hpp>
 #include <tutti/deadline.hpp>
 
 #include "errors.hpp"
@@ -45,6 +46,8 @@ class Communicator {
 
   /// Begins to connect; await() says when all ranks are there.
   void begin(const ncclUniqueId& id, int rank, int size);
+  /// Uses one that exists and leaves it alive at the end. An abort calls `aborting` first.
+  void adopt(const AdoptedCommunicator& adopted);
   /// Whether nothing is under way inside NCCL. @throws Error what went wrong there.
   bool ready();
   /// The errors of ready(), unless another thread is inside NCCL just now. Never blocks.
@@ -75,6 +78,8 @@ class Communicator {
   std::mutex mutex_;
   ncclComm_t comm_ = nullptr;
   bool aborted_ = false;
+  bool adopted_ = false;
+  std::function<void()> aborting_;
 };
 
 using Communicators = std::vector<std::shared_ptr<Communicator>>;

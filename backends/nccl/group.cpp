@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "adopt.hpp"
 #include "cuda/memory.hpp"
 #include "internal/broken.hpp"
 #include "internal/current_error.hpp"
@@ -93,9 +94,15 @@ Group::Group(const BackendInit& init, const Apis& apis)
 }
 
 void Group::connect(Deadline limit) {
+  const DeviceScope scope(gpu_->cuda(), gpu_->index());
+  if (init_.adopt) {
+    // Before the ranks meet: what one of them refuses, nobody has used.
+    check_adopted(*gpu_, init_, limit, [this] { look_before_it_is_made(); });
+    agreement_.meet(limit);
+    return communicator_->adopt(*init_.adopt);
+  }
   agreement_.meet(limit);
   ncclUniqueId id;
-  const DeviceScope scope(gpu_->cuda(), gpu_->index());
   if (init_.rank == 0) {
     check(gpu_->nccl(), gpu_->nccl().get_unique_id(&id), "ncclGetUniqueId");
     agreement_.store().set("id", std::as_bytes(std::span(&id, 1)));
@@ -110,13 +117,16 @@ void Group::connect(Deadline limit) {
   await(limit);
 }
 
+void Group::look_before_it_is_made() {
+  if (Clock::now() < next_look_) return;
+  next_look_ = Clock::now() + first_look;
+  if (const auto cause = agreement_.look("making the group")) throw Error(*cause);
+}
+
 void Group::await(Deadline limit) {
-  auto next = Clock::now() + first_look;
   communicator_->await(limit, [&] {
     if (broken_) throw internal::broken(*failure());
-    if (connected_ || Clock::now() < next) return;
-    next = Clock::now() + first_look;
-    if (const auto cause = agreement_.look("making the group")) throw Error(*cause);
+    if (!connected_) look_before_it_is_made();
   });
 }
 
@@ -538,6 +548,8 @@ void Group::leave() noexcept {
     thread_.join();
   order_->stop();
   if (broken_) return;
+  // Nothing was under way here, so nobody has looked; but what is given back has to be alive.
+  if (init_.adopt && agreement_.look("")) return (void)abort_all(communicators(), abort_bound);
   agreement_.leave(next_);
   end_all(communicators(), end_bound);
 }

@@ -49,6 +49,8 @@ class Group : public std::enable_shared_from_this<Group> {
 
   void connect(Deadline limit);
   void warm_up(Deadline limit);
+  /// Now and then while the group is being made. @throws Error what went wrong elsewhere.
+  void look_before_it_is_made();
   /// Until NCCL has queued what it was given. Before there is a thread it looks out for the others.
   void await(Deadline limit);
   void refuse_capture(const Call& call) const;
@@ -100,7 +102,7 @@ class Group : public std::enable_shared_from_this<Group> {
   bool left_ = false;
   std::atomic<bool> broken_{false};
 
-  Clock::time_point next_look_{};  // These belong to the thread.
+  Clock::time_point next_look_{};  // These belong to the thread, once there is one.
   std::map<int, Clock::time_point> gone_since_;
   std::thread thread_;
 };

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "features.hpp"
 #include "group.hpp"
 #include "internal/fail.hpp"
 
@@ -44,6 +45,7 @@ class NcclBackend final : public Backend {
     part.rank = init.rank;
     part.size = static_cast<int>(init.ranks.size());
     part.name = init.name;
+    part.adopt.reset();
     return make_nccl(part, group_->apis());
   }
   void abort(std::string_view why) noexcept override { group_->abort(why); }
@@ -87,18 +89,18 @@ std::string unavailable() {
 
 std::string details() {
   try {
-    int nccl = 0;
     int runtime = 0;
     int driver = 0;
     int count = 0;
     const auto& cuda = cuda::cuda_api();
-    check(nccl_api(), nccl_api().get_version(&nccl), "ncclGetVersion");
+    const auto features = Features::of(nccl_api());
     check(cuda, cuda.runtime_get_version(&runtime), "cudaRuntimeGetVersion");
     check(cuda, cuda.driver_get_version(&driver), "cudaDriverGetVersion");
     check(cuda, cuda.get_device_count(&count), "cudaGetDeviceCount");
-    return fmt::format("NCCL {}, CUDA runtime {}, driver for CUDA {}, {} device{}\n",
-                       version_text(nccl), cuda_version_text(runtime), cuda_version_text(driver),
-                       count, count == 1 ? "" : "s");
+    return fmt::format("NCCL {}, CUDA runtime {}, driver for CUDA {}, {} device{}\n{}\n",
+                       version_text(features.version), cuda_version_text(runtime),
+                       cuda_version_text(driver), count, count == 1 ? "" : "s",
+                       to_string(features));
   } catch (const Error& error) {
     return fmt::format("{}\n", error.message());
   }
@@ -125,6 +127,7 @@ const BackendEntry entry{
     .unavailable = unavailable,
     .make = make,
     .details = details,
+    .adopts = true,
 };
 
 }  // namespace tutti::backend::nccl

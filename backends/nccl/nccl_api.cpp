@@ -17,6 +17,9 @@ NcclApi load() {
 #define TUTTI_LOAD(field, function) library.load(api.field, #function);
   TUTTI_NCCL_FUNCTIONS(TUTTI_LOAD)
 #undef TUTTI_LOAD
+#define TUTTI_LOAD(field, function, parameters) library.load_if_there(api.field, #function);
+  TUTTI_NCCL_OPTIONAL_FUNCTIONS(TUTTI_LOAD)
+#undef TUTTI_LOAD
   int version = 0;
   if (api.get_version(&version) != ncclSuccess || version < NCCL_VERSION(2, 18, 0))
     internal::failf(Errc::unsupported,

@@ -2,6 +2,7 @@
 
 #include <nccl.h>
 
+#include <cstddef>
 #include <string>
 
 // NCCL's functions as a table: the library is looked for when the program runs, not when it is
@@ -9,7 +10,7 @@
 
 namespace tutti::backend::nccl {
 
-/// field, function. Everything the backend calls; all of it is in NCCL 2.18.
+/// field, function. What the backend cannot do without; all of it is in NCCL 2.18.
 #define TUTTI_NCCL_FUNCTIONS(X)                          \
   X(get_version, ncclGetVersion)                         \
   X(get_unique_id, ncclGetUniqueId)                      \
@@ -18,6 +19,9 @@ namespace tutti::backend::nccl {
   X(comm_abort, ncclCommAbort)                           \
   X(comm_finalize, ncclCommFinalize)                     \
   X(comm_destroy, ncclCommDestroy)                       \
+  X(comm_count, ncclCommCount)                           \
+  X(comm_user_rank, ncclCommUserRank)                    \
+  X(comm_cu_device, ncclCommCuDevice)                    \
   X(group_start, ncclGroupStart)                         \
   X(group_end, ncclGroupEnd)                             \
   X(all_reduce, ncclAllReduce)                           \
@@ -32,10 +36,26 @@ namespace tutti::backend::nccl {
   X(get_error_string, ncclGetErrorString)                \
   X(get_last_error, ncclGetLastError)
 
-/// A value type. No entry is null.
+/// field, function, parameters; all return ncclResult_t. What came later: features.hpp says what of
+/// it may be called. The types are written out because nccl.h may be older than the library; a
+/// window is a pointer to a structure whose name has changed.
+#define TUTTI_NCCL_OPTIONAL_FUNCTIONS(X)                                        \
+  X(mem_alloc, ncclMemAlloc, (void** data, std::size_t bytes))                  \
+  X(mem_free, ncclMemFree, (void* data))                                        \
+  X(comm_register, ncclCommRegister,                                            \
+    (const ncclComm_t comm, void* data, std::size_t bytes, void** handle))      \
+  X(comm_deregister, ncclCommDeregister, (const ncclComm_t comm, void* handle)) \
+  X(comm_window_register, ncclCommWindowRegister,                               \
+    (ncclComm_t comm, void* data, std::size_t bytes, void** window, int flags)) \
+  X(comm_window_deregister, ncclCommWindowDeregister, (ncclComm_t comm, void* window))
+
+/// A value type. Only optional functions may be null.
 struct NcclApi {
 #define TUTTI_FIELD(field, function) decltype(&::function) field = nullptr;
   TUTTI_NCCL_FUNCTIONS(TUTTI_FIELD)
+#undef TUTTI_FIELD
+#define TUTTI_FIELD(field, function, parameters) ncclResult_t(*field) parameters = nullptr;
+  TUTTI_NCCL_OPTIONAL_FUNCTIONS(TUTTI_FIELD)
 #undef TUTTI_FIELD
 };
 

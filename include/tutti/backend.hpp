@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -11,57 +12,14 @@
 #include <tutti/deadline.hpp>
 #include <tutti/log.hpp>
 #include <tutti/memory.hpp>
-#include <tutti/reduce_op.hpp>
-#include <tutti/rows.hpp>
+#include <tutti/operation.hpp>
 #include <tutti/store.hpp>
-#include <tutti/tensor.hpp>
 #include <tutti/work.hpp>
 
 // The service provider interface: what a new backend writes. docs/adding-a-backend.md walks
 // through one.
 
 namespace [[gnu::visibility("default")]] tutti {
-
-enum class Operation : std::uint8_t {
-  all_reduce,
-  broadcast,
-  reduce,
-  all_gather,
-  all_gather_bounded,
-  reduce_scatter,
-  all_to_all,
-  gather,
-  scatter,
-  scan,
-  exclusive_scan,
-  barrier,
-  send,
-  recv
-};
-inline constexpr int operation_count = 14;
-
-std::string_view name_of(Operation operation) noexcept;
-constexpr bool is_point_to_point(Operation o) noexcept {
-  return o >= Operation::send;
-}
-
-/// One operation, checked. `in` and `out` may be the same memory (in place); broadcast has the
-/// same array in both. Arrays that mean nothing on this rank are empty.
-struct Op {
-  Operation kind = Operation::barrier;
-  ConstTensorView in{};
-  TensorView out{};
-  /// all_gather, reduce_scatter, gather, scatter; recv rows of all_to_all. all_gather_bounded: the
-  /// most that a rank may have; what it has is in `in`, and only its own rank knows it.
-  Rows rows{};
-  Rows send_rows{};  ///< all_to_all.
-  ReduceOp reduce{};
-  int root = -1;
-  int peer = -1;
-  int tag = 0;
-  std::uint64_t seq = 0;          ///< send, recv: its number for this ordered pair and tag.
-  std::uint64_t fingerprint = 0;  ///< send, recv: equal on both sides or the program is wrong.
-};
 
 /// What a launch carries beside its operations.
 struct Call {
@@ -115,6 +73,13 @@ class Backend {
   virtual std::string transport() const;
 };
 
+/// A communicator of the backend's library that the caller has made: for "nccl" an ncclComm_t.
+struct AdoptedCommunicator {
+  void* communicator = nullptr;
+  /// Called once when the group is about to abort it, from any thread: from then on it is gone.
+  std::function<void()> aborting{};
+};
+
 struct BackendInit {
   std::shared_ptr<Store> store;  ///< Never null; keys already prefixed by the group's name.
   int rank = 0;
@@ -124,7 +89,8 @@ struct BackendInit {
   Device device{};
   Memory* memory = nullptr;  ///< The embedder's own, or null.
   std::chrono::nanoseconds timeout{};
-  Logger logger{};  ///< Never empty.
+  Logger logger{};                             ///< Never empty.
+  std::optional<AdoptedCommunicator> adopt{};  ///< GroupOptions::adopt.
 };
 
 /// One row of the table that backends/meson.build generates.
@@ -137,6 +103,7 @@ struct BackendEntry {
   std::unique_ptr<Backend> (*make)(const BackendInit& init);
   bool one_process = false;            ///< Its ranks are threads of one process.
   std::string (*details)() = nullptr;  ///< More for `tutti info`, in lines: what it would do here.
+  bool adopts = false;                 ///< make() knows BackendInit::adopt.
 };
 
 /// The backends in this build, in the order in which "auto" tries them.

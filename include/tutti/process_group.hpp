@@ -1,7 +1,5 @@
 #pragma once
 
-#include <chrono>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -10,6 +8,7 @@
 
 #include <tutti/backend.hpp>
 #include <tutti/call_options.hpp>
+#include <tutti/group_options.hpp>
 #include <tutti/trace.hpp>
 
 namespace tutti::internal {
@@ -17,22 +16,6 @@ class Core;
 }
 
 namespace [[gnu::visibility("default")]] tutti {
-
-struct GroupOptions {
-  std::string backend = "auto";    ///< A name from backends(), "name:args", or "auto".
-  std::shared_ptr<Store> store{};  ///< Needed for more than one rank.
-  int rank = 0;
-  int size = 1;
-  Device device{};
-  std::chrono::nanoseconds timeout = std::chrono::minutes(5);  ///< Of calls without a deadline.
-  std::string name = "world";     ///< Prefix of its keys in the store; shown in errors.
-  std::optional<bool> checked{};  ///< Compare every call first; empty: TUTTI_CHECK=1 decides.
-  Memory* memory = nullptr;       ///< Used instead of the backend's own; outlives the group.
-  Logger logger{};                ///< Empty: default_logger().
-  /// Wraps the backend of this group, and of sub-groups unless its own split() makes them
-  /// (tracing, fault injection).
-  std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> decorate{};
-};
 
 /// N ranks that issue the same collectives in the same order. A resource type, move-only; pending
 /// Works keep what they need alive. A group may be used from several threads: its calls are

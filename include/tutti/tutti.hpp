@@ -14,6 +14,7 @@
 #include <tutti/dtype.hpp>
 #include <tutti/error.hpp>
 #include <tutti/gather.hpp>
+#include <tutti/group_options.hpp>
 #include <tutti/half.hpp>
 #include <tutti/init.hpp>
 #include <tutti/log.hpp>
@@ -26,6 +27,7 @@
 #include <tutti/losses/smooth_ap.hpp>
 #include <tutti/losses/warm_up.hpp>
 #include <tutti/memory.hpp>
+#include <tutti/operation.hpp>
 #include <tutti/process_group.hpp>
 #include <tutti/reduce_op.hpp>
 #include <tutti/row_layout.hpp>

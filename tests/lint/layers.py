@@ -5,10 +5,10 @@ import tree
 
 # The public headers from the bottom up; one includes its own layer and those below it.
 LAYERS = [
-    "call_options cluster deadline device dtype error half log memory reduce_op rows shape store store_server "
+    "call_options cluster deadline device dtype error half log memory operation reduce_op rows shape store store_server "
     "tensor value version work",
     "backend",
-    "process_group trace",
+    "group_options process_group trace",
     "coalesce init row_layout",
     "gather",
     "autograd autograd_messages autograd_reduce autograd_root sync",

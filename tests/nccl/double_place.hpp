@@ -24,9 +24,12 @@ class Place {
  public:
   static constexpr std::size_t count = 100;
 
-  Place(int my_rank, int ranks, const ncclUniqueId& id) : rank(my_rank), size(ranks) {
+  /// Without a communicator.
+  Place(int my_rank, int ranks) : rank(my_rank), size(ranks) {
     EXPECT_EQ(cuda().set_device(rank), cudaSuccess);
     EXPECT_EQ(cuda().stream_create_with_flags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  }
+  Place(int my_rank, int ranks, const ncclUniqueId& id) : Place(my_rank, ranks) {
     comm = make_comm(id);
     if (comm != nullptr) settle(comm);
   }

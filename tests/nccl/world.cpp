@@ -61,6 +61,7 @@ const BackendEntry entry{
     .unavailable = [] { return std::string(); },
     .make = make,
     .one_process = true,
+    .adopts = true,
 };
 
 }  // namespace tutti::backend::nccl_double

@@ -572,6 +572,25 @@ ncclResult_t comm_init_rank_config(ncclComm_t* handle, int size, ncclUniqueId id
   return ncclSuccess;
 }
 
+/// What a communicator says about itself, once it is ready.
+ncclResult_t tell(const Call& call, ncclComm_t handle, int* value, int Comm::*what) {
+  const Comm* comm = call.comm(handle);
+  if (comm == nullptr) return ncclInvalidArgument;
+  if (comm->state == ncclInProgress)
+    return call.wrong(ncclInvalidArgument, text_of(*comm) + " is still ncclInProgress");
+  *value = what == nullptr ? comm->clique->size : comm->*what;
+  return ncclSuccess;
+}
+ncclResult_t comm_count(const ncclComm_t comm, int* count) {
+  return tell(Call("ncclCommCount"), comm, count, nullptr);
+}
+ncclResult_t comm_user_rank(const ncclComm_t comm, int* rank) {
+  return tell(Call("ncclCommUserRank"), comm, rank, &Comm::rank);
+}
+ncclResult_t comm_cu_device(const ncclComm_t comm, int* device) {
+  return tell(Call("ncclCommCuDevice"), comm, device, &Comm::device);
+}
+
 ncclResult_t comm_get_async_error(ncclComm_t handle, ncclResult_t* state) {
   const Call call("ncclCommGetAsyncError");
   Comm* comm = call.comm(handle);
@@ -789,6 +808,9 @@ void fill_nccl_table(backend::nccl::NcclApi& table) {
   table.get_version = get_version;
   table.get_unique_id = get_unique_id;
   table.comm_init_rank_config = comm_init_rank_config;
+  table.comm_count = comm_count;
+  table.comm_user_rank = comm_user_rank;
+  table.comm_cu_device = comm_cu_device;
   table.comm_get_async_error = comm_get_async_error;
   table.comm_abort = comm_abort;
   table.comm_finalize = comm_finalize;

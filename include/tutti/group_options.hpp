@@ -1,0 +1,33 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <tutti/backend.hpp>
+
+namespace [[gnu::visibility("default")]] tutti {
+
+struct GroupOptions {
+  std::string backend = "auto";    ///< A name from backends(), "name:args", or "auto".
+  std::shared_ptr<Store> store{};  ///< Needed for more than one rank.
+  int rank = 0;
+  int size = 1;
+  Device device{};
+  std::chrono::nanoseconds timeout = std::chrono::minutes(5);  ///< Of calls without a deadline.
+  std::string name = "world";     ///< Prefix of its keys in the store; shown in errors.
+  std::optional<bool> checked{};  ///< Compare every call first; empty: TUTTI_CHECK=1 decides.
+  Memory* memory = nullptr;       ///< Used instead of the backend's own; outlives the group.
+  Logger logger{};                ///< Empty: default_logger().
+  /// Wraps the backend of this group, and of sub-groups unless its own split() makes them
+  /// (tracing, fault injection).
+  std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> decorate{};
+  /// Used instead of a communicator of the group's own, by backends that can ("nccl"): of the same
+  /// rank, size and device, on all ranks or on none. Nobody else uses it while the group and its
+  /// Works live; then it is the caller's again, unless the group had to abort it.
+  std::optional<AdoptedCommunicator> adopt{};
+};
+
+}  // namespace tutti

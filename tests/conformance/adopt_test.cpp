@@ -1,0 +1,27 @@
+#include <gtest/gtest.h>
+
+#include "conformance/cells.hpp"
+
+namespace tutti::test {
+namespace {
+
+class Adoption : public testing::TestWithParam<World> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, Adoption, testing::ValuesIn(worlds({1})), CaseName());
+
+// What a backend that can makes of a real one is in its own tests.
+TEST_P(Adoption, WhatIsNoCommunicatorIsRefusedByName) {
+  for (const BackendEntry& entry : backends()) {
+    if (entry.name != GetParam().backend) continue;
+    GroupOptions options = group_options(GetParam(), 0, make_memory_store());
+    options.adopt = AdoptedCommunicator{};
+    if (entry.adopts)
+      expect_error(Errc::invalid_argument, {"to be adopted is null"},
+                   [&] { ProcessGroup::create(options); });
+    else
+      expect_error(Errc::unsupported, {"'" + GetParam().backend + "' cannot adopt"},
+                   [&] { ProcessGroup::create(options); });
+  }
+}
+
+}  // namespace
+}  // namespace tutti::test
