@@ -248,20 +248,27 @@ void Group::queue(std::span<const Op> ops, const Call& call, EventState& state) 
   std::vector<Lowering> lowered;
   lowered.reserve(ops.size());
   for (const auto& op : ops) lowered.emplace_back(place, op);
-  int groups = 1;
-  for (const auto& op : lowered) groups = std::max(groups, op.groups());
-  for (int group = 0; group < groups; ++group) {
+  try {
+    int groups = 1;
+    for (const auto& op : lowered) groups = std::max(groups, op.groups());
+    for (int group = 0; group < groups; ++group) {
+      communicator_->use([&](ncclComm_t comm) {
+        for (auto& op : lowered) op.before(group, comm);
+        GroupScope together(gpu_->nccl());
+        for (auto& op : lowered) op.inside(group, comm);
+        together.end();
+      });
+      await(state.limit());
+    }
     communicator_->use([&](ncclComm_t comm) {
-      for (auto& op : lowered) op.before(group, comm);
-      GroupScope together(gpu_->nccl());
-      for (auto& op : lowered) op.inside(group, comm);
-      together.end();
+      for (auto& op : lowered) op.after(comm);
     });
-    await(state.limit());
+  } catch (...) {
+    // NCCL may still be queuing them: what they use stays until the abort.
+    const std::lock_guard lock(mutex_);
+    abandoned_.push_back(std::move(lowered));
+    throw;
   }
-  communicator_->use([&](ncclComm_t comm) {
-    for (auto& op : lowered) op.after(comm);
-  });
   auto behind = gpu_->event();
   behind.record(stream_.get());
   state.queued(std::move(behind));
@@ -517,8 +524,10 @@ void Group::end_everything(const States& states) noexcept {
   const bool aborted = abort_all(communicators(), abort_bound);
   const bool in_time = aborted && stand_still(limit);
   States left;
+  std::vector<std::vector<Lowering>> abandoned;
   {
     const std::lock_guard lock(mutex_);
+    if (in_time) abandoned.swap(abandoned_);
     if (!in_time)
       late_ = fmt::format(
           "; {} within {} s, so the device may still write to the arrays of this "

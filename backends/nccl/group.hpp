@@ -93,6 +93,7 @@ class Group : public std::enable_shared_from_this<Group> {
   mutable std::condition_variable changed_;
   States pending_;
   std::map<std::tuple<bool, int, int>, std::shared_ptr<Channel>> channels_;
+  std::vector<std::vector<Lowering>> abandoned_;  // Calls that failed while they were queued.
   std::optional<Error> failure_;
   std::string late_;        // After an abort that did not end: what the errors say about it.
   std::uint64_t next_ = 0;  // The number behind the last collective of this rank.
