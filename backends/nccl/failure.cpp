@@ -83,6 +83,20 @@ void Agreement::meet(Deadline limit) const {
   }
 }
 
+Bytes Agreement::await(std::string_view key, Deadline limit, const std::string& call) const {
+  for (std::chrono::nanoseconds patience = 20ms;;
+       patience = std::min<std::chrono::nanoseconds>(2 * patience, 1s)) {
+    const auto turn = Deadline::after(patience);
+    const bool last = limit.time() <= turn.time();
+    try {
+      return store_->get(key, last ? limit : turn);
+    } catch (const Error& error) {
+      if (last || error.code() != Errc::timeout) throw;
+    }
+    if (const auto cause = look(call)) throw Error(*cause);
+  }
+}
+
 Error Agreement::settle(const Error& mine) const noexcept {
   try {
     const auto text = to_bytes(encode(mine));

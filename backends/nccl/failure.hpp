@@ -24,6 +24,10 @@ class Agreement {
   /// @throws Error timeout naming the missing ranks, and what broke the group meanwhile.
   void meet(Deadline limit) const;
 
+  /// Blocks until a peer has set a key. `call`: as for look().
+  /// @throws Error timeout, and what broke the group meanwhile.
+  Bytes await(std::string_view key, Deadline limit, const std::string& call) const;
+
   /// What counts, given that `mine` has happened here. Without the store it is `mine`.
   Error settle(const Error& mine) const noexcept;
   /// The same for a collective that reached its deadline: asks the others, for as long as

@@ -107,7 +107,7 @@ void Group::connect(Deadline limit) {
     check(gpu_->nccl(), gpu_->nccl().get_unique_id(&id), "ncclGetUniqueId");
     agreement_.store().set("id", std::as_bytes(std::span(&id, 1)));
   } else {
-    const auto bytes = agreement_.store().get("id", limit);
+    const auto bytes = agreement_.await("id", limit, "making the group");
     if (bytes.size() != sizeof id)
       internal::failf(Errc::mismatch, "the NCCL id of rank 0 has {} bytes, ours {}", bytes.size(),
                       sizeof id);
