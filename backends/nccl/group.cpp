@@ -13,6 +13,7 @@
 #include "internal/current_error.hpp"
 #include "internal/fail.hpp"
 #include "internal/record.hpp"
+#include "messages.hpp"
 
 namespace tutti::backend::nccl {
 namespace {
@@ -151,10 +152,13 @@ void Group::warm_up(Deadline limit) {
 
 Work Group::launch(std::span<const Op> ops, const Call& call) {
   if (broken_) throw internal::broken(*failure());
-  const bool collective = has_collective(ops);
-  const bool numbered = collective || call.in_order;
+  const bool numbered = has_collective(ops) || call.in_order;
   const Deadline limit = call.limit();
   std::vector<Work> works;
+  const auto post_all = [&] {
+    for (const auto& op : ops)
+      if (is_message(op, call)) works.emplace_back(post(op, call, limit));
+  };
   try {
     refuse_capture(call);
     for (const auto& op : ops)
@@ -162,9 +166,7 @@ Work Group::launch(std::span<const Op> ops, const Call& call) {
         internal::failf(Errc::unsupported,
                         "NCCL has no fixed order for {} {} of {} ranks; leave order_fixed out",
                         name_of(op.reduce.kind), name_of(op.in.dtype), init_.size);
-    if (!call.in_order)
-      for (const auto& op : ops)
-        if (is_point_to_point(op.kind)) works.emplace_back(post(op, call, limit));
+    if (!call.in_order) post_all();
   } catch (...) {
     if (numbered) order_->skip(call.seq);
     throw;
@@ -181,10 +183,11 @@ Work Group::launch(std::span<const Op> ops, const Call& call) {
             internal::call_error(error.code(), init_.name, ops, call, init_.rank, error.message()));
       throw;
     }
-    if (call.in_order)
-      for (const auto& op : ops)
-        if (is_point_to_point(op.kind)) works.emplace_back(post(op, call, limit));
-    if (collective) state = run(ops, call, limit);
+    if (call.in_order) post_all();
+    std::vector<Op> together;
+    for (const auto& op : ops)
+      if (!is_message(op, call)) together.push_back(op);
+    if (!together.empty()) state = run(together, call, limit);
   }
   if (state != nullptr) {
     if (call.blocking && ops.size() == 1 && ops[0].kind == Operation::barrier) {
@@ -213,24 +216,20 @@ std::shared_ptr<EventState> Group::make_state(std::span<const Op> ops, const Cal
 }
 
 std::shared_ptr<EventState> Group::run(std::span<const Op> ops, const Call& call, Deadline limit) {
-  std::vector<Op> collectives;
-  for (const auto& op : ops)
-    if (!is_point_to_point(op.kind)) collectives.push_back(op);
-  const auto state = make_state(collectives, call, limit);
+  const auto state = make_state(ops, call, limit);
   try {
     {
       const std::lock_guard lock(mutex_);
       next_ = std::max(next_, call.seq + 1);
     }
-    queue(collectives, call, *state);
+    queue(ops, call, *state);
   } catch (...) {
     const Error error = internal::to_error(std::current_exception());
     if (error.code() == Errc::timeout)
-      fail_late(collectives[0], call, state->since());
+      fail_late(ops[0], call, state->since());
     else
-      fail(internal::call_error(error.code(), init_.name, collectives, call, init_.rank,
-                                error.message()));
-    throw why_ended(collectives[0], call);
+      fail(internal::call_error(error.code(), init_.name, ops, call, init_.rank, error.message()));
+    throw why_ended(ops[0], call);
   }
   watch(state);
   return state;
@@ -247,15 +246,22 @@ void Group::queue(std::span<const Op> ops, const Call& call, EventState& state) 
   const Place place{*gpu_, stream_.get(), memory_, init_.rank, init_.size, token_.data()};
   std::vector<Lowering> lowered;
   lowered.reserve(ops.size());
-  for (const auto& op : ops) lowered.emplace_back(place, op);
+  Messages messages(place);
+  for (const auto& op : ops)
+    if (is_point_to_point(op.kind))
+      messages.add(op);
+    else
+      lowered.emplace_back(place, op);
   try {
     int groups = 1;
     for (const auto& op : lowered) groups = std::max(groups, op.groups());
     for (int group = 0; group < groups; ++group) {
       communicator_->use([&](ncclComm_t comm) {
         for (auto& op : lowered) op.before(group, comm);
+        if (group == 0) messages.copy_own();
         GroupScope together(gpu_->nccl());
         for (auto& op : lowered) op.inside(group, comm);
+        if (group == 0) messages.inside(comm);
         together.end();
       });
       await(state.limit());
@@ -341,6 +347,9 @@ std::optional<Error> Group::failure() const {
 }
 
 std::string Group::describe(const Op& op, const Call& call) const {
+  // A root receives what the others send; in a roll call all of them are in one call.
+  if (is_point_to_point(op.kind) && !is_message(op, call))
+    return fmt::format("the messages of call #{} on group '{}'", call.seq, init_.name);
   return fmt::format("{} #{} on group '{}'", name_of(op.kind),
                      is_point_to_point(op.kind) ? op.seq : call.seq, init_.name);
 }
@@ -360,7 +369,7 @@ void Group::fail(const Error& mine) noexcept {
 
 void Group::fail_late(const Op& op, const Call& call, Clock::time_point since) noexcept {
   if (broken_) return;
-  const bool pair = is_point_to_point(op.kind);
+  const bool pair = is_message(op, call);
   const auto text = pair ? fmt::format("the deadline passed; rank {} has not made its side of {}",
                                        op.peer, internal::describe({&op, 1}, call))
                          : std::string("the deadline passed");

@@ -10,6 +10,12 @@
 
 namespace tutti::backend::nccl {
 
+/// One that matches its counterpart by itself. What the front makes of a gather or the like is part
+/// of a call of all ranks instead; its tag is not one of a caller's.
+inline bool is_message(const Op& op, const Call& call) noexcept {
+  return is_point_to_point(op.kind) && !(call.in_order && op.tag < 0);
+}
+
 /// A call in flight: an event behind it on the stream that it runs on. Whoever asks finds out that
 /// it has ended; the group's thread asks, too, so that then() and deadlines need nobody else.
 class EventState final : public internal::HostState {
@@ -34,7 +40,7 @@ class EventState final : public internal::HostState {
   /// Of several operations the first; without its rows.
   const Op& op() const noexcept { return op_; }
   const Call& call() const noexcept { return call_; }  ///< Without its name.
-  bool is_message() const noexcept { return is_point_to_point(op_.kind); }
+  bool is_message() const noexcept { return nccl::is_message(op_, call_); }
   Deadline limit() const noexcept { return limit_; }
   Clock::time_point since() const noexcept { return since_; }
 
