@@ -9,6 +9,7 @@
 
 #include "internal/fail.hpp"
 #include "internal/fingerprint.hpp"
+#include "internal/host_call.hpp"
 #include "internal/record.hpp"
 
 namespace tutti::internal {
@@ -119,10 +120,6 @@ std::optional<Error> unfit(const ConstTensorView& array, const Device& device) {
 Announcement::Announcement(ProcessGroup& group, const Offer& offer, const CallOptions& options) {
   const auto ranks = static_cast<std::size_t>(group.size());
   const auto device = group.memory().device();
-  if (device.type != DeviceType::cpu)
-    throw gather_error(
-        Errc::unsupported, group, offer.caller, group.rank(),
-        fmt::format("row counts are not exchanged on {}; pass the layout", to_string(device)));
   auto refused = offer.refused;
   if (!refused && offer.arrays.size() > max_arrays)
     refused = Error(Errc::invalid_argument, fmt::format("{} arrays at once; there may be {}",
@@ -130,7 +127,9 @@ Announcement::Announcement(ProcessGroup& group, const Offer& offer, const CallOp
   for (const auto& array : offer.arrays)
     if (!refused) refused = unfit(array, device);
 
-  const bool along = group.supports(Operation::all_gather_bounded, DType::u8);
+  // The host does not look into arrays on a device, and there a second round costs less than W
+  // messages of full length.
+  const bool along = on_host(group) && group.supports(Operation::all_gather_bounded, DType::u8);
   // The same for every function, so that ranks that call different ones can say so.
   const std::size_t room = sizeof(Header) + agree_room +
                            std::max(max_arrays * sizeof(Described), text_room) +
@@ -179,12 +178,13 @@ Announcement::Announcement(ProcessGroup& group, const Offer& offer, const CallOp
   };
   if (ranks > 1) {
     const auto all = as_bytes(messages_.get(), ranks * room);
-    if (along)
-      group.all_gather_bounded(as_bytes(own, static_cast<std::size_t>(writer.size())), all,
-                               options);
-    else {
-      std::memset(own + writer.size(), 0, room - static_cast<std::size_t>(writer.size()));
-      group.all_gather(as_bytes(own, room), all, {}, options);
+    const auto said = static_cast<std::size_t>(writer.size());
+    if (along) {
+      group.all_gather_bounded(as_bytes(own, said), all, options);
+    } else {
+      std::memset(own + said, 0, room - said);
+      host_call(group, {.kind = Operation::all_gather, .in = as_bytes(own, room), .out = all},
+                options);
     }
   }
 

@@ -131,11 +131,18 @@ Value reduce_scatter_rows_vjp(ProcessGroup& group, const ReduceScatterContext& c
     check.gradient(grad_out, context.shape, context.dtype);
     return internal::reduce_alone(group, grad_out, context.op, memory_of(group, options), stream);
   }
+  const bool averages = internal::averages_on_device(group, context.op);
   Tensor out;
-  make_or_refuse(group, {.kind = Operation::all_gather}, options.call, [&] {
-    check.gradient(grad_out, context.shape.with_rows(layout[group.rank()]), context.dtype);
-    out = Tensor(memory_of(group, options), context.shape, context.dtype, stream);
-  });
+  make_or_refuse(
+      group, {.kind = averages ? Operation::all_reduce : Operation::all_gather}, options.call, [&] {
+        check.gradient(grad_out, context.shape.with_rows(layout[group.rank()]), context.dtype);
+        out = Tensor(memory_of(group, options), context.shape, context.dtype, stream);
+      });
+  if (averages) {
+    const auto at = static_cast<std::size_t>(layout.offset(group.rank())) * grad_out.row_bytes();
+    internal::average_parts(group, out, at, grad_out, options.call);
+    return out;
+  }
   tutti::all_gather_rows(group, grad_out, out, layout, options);
   internal::scale_gradient(context.op, group.size(), out);
   return out;

@@ -38,14 +38,15 @@ void AutogradCheck::op(ReduceOp op, std::initializer_list<ReduceOp::Kind> among)
 void AutogradCheck::linear(ReduceOp op) const {
   using enum ReduceOp::Kind;
   this->op(op, {sum, avg, premul_sum});
-  if (op.kind != sum) host();  // The vjp scales.
+  if (op.kind == premul_sum) host();  // The vjp scales.
 }
 
 void AutogradCheck::host() const {
   const auto device = group_.memory().device();
   if (device.type == DeviceType::cpu) return;
   refuse(Errc::unsupported,
-         fmt::format("this gradient is computed in host memory, but the group works on {}; use sum",
+         fmt::format("this gradient is computed in host memory, but the group works on {}; use sum "
+                     "or avg",
                      to_string(device)));
 }
 

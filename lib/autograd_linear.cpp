@@ -1,7 +1,12 @@
 #include "internal/autograd_linear.hpp"
 
+#include <algorithm>
+#include <array>
+#include <cstring>
+
 #include "internal/autograd_kernels.hpp"
 #include "internal/gather_algo.hpp"
+#include "internal/host_call.hpp"
 #include "internal/reduce_kernels.hpp"
 
 namespace tutti::internal {
@@ -12,6 +17,35 @@ void scale_gradient(ReduceOp op, int ranks, Tensor& grad) {
   if (op.kind == Kind::avg)
     divide(grad.dtype(), grad.data(), count_of(grad), static_cast<std::size_t>(ranks));
   if (op.kind == Kind::premul_sum) scale(grad.dtype(), grad.data(), count_of(grad), op.scale);
+}
+
+bool averages_on_device(ProcessGroup& group, ReduceOp op) {
+  return op.kind == Kind::avg && !on_host(group);
+}
+
+void average_parts(ProcessGroup& group, Tensor& out, std::size_t at, const ConstTensorView& part,
+                   const CallOptions& options) {
+  fill_with_zeros(group, out, options.stream);
+  copy_rows(group, static_cast<std::byte*>(out.data()) + at, part.data, part.bytes(),
+            options.stream);
+  group.all_reduce(out, ReduceOp::avg, options);
+}
+
+void fill_with_zeros(ProcessGroup& group, Tensor& out, Stream stream) {
+  if (on_host(group)) {
+    std::memset(out.data(), 0, out.bytes());
+    return;
+  }
+  // A few from the host, and then twice as many each time.
+  static constexpr std::array<std::byte, 4096> zeros{};
+  auto* const to = static_cast<std::byte*>(out.data());
+  auto done = std::min(out.bytes(), zeros.size());
+  copy_rows(group, to, zeros.data(), done, stream);
+  while (done < out.bytes()) {
+    const auto more = std::min(done, out.bytes() - done);
+    copy_rows(group, to + done, to, more, stream);
+    done += more;
+  }
 }
 
 Value reduce_alone(ProcessGroup& group, const ConstTensorView& in, ReduceOp op, Memory& memory,

@@ -1,8 +1,6 @@
 #include <tutti/autograd_root.hpp>
 
-#include <cstring>
 #include <utility>
-#include <vector>
 
 #include "internal/announcement.hpp"
 #include "internal/autograd_call.hpp"
@@ -38,15 +36,6 @@ Tensor spread(ProcessGroup& group, const AutogradCheck& check, const ConstTensor
   if (at_root) internal::copy_rows(group, out.data(), array.data, array.bytes(), options.stream);
   group.broadcast(out, root, options);
   return out;
-}
-
-void fill_with_zeros(ProcessGroup& group, Tensor& out, Stream stream) {
-  if (out.device().type == DeviceType::cpu) {
-    std::memset(out.data(), 0, out.bytes());
-    return;
-  }
-  const std::vector<std::byte> zeros(out.bytes());
-  internal::copy_rows(group, out.data(), zeros.data(), zeros.size(), stream);
 }
 
 }  // namespace
@@ -87,6 +76,16 @@ Value reduce_vjp(ProcessGroup& group, const RootContext& context, const ConstTen
     check.gradient(grad_out, context.shape, context.dtype);
     return internal::reduce_alone(group, grad_out, context.op, group.memory(), options.stream);
   }
+  if (internal::averages_on_device(group, context.op)) {
+    const bool at_root = group.rank() == context.root;
+    Tensor grad;
+    make_or_refuse(group, {.kind = Operation::all_reduce, .reduce = context.op}, options, [&] {
+      if (at_root) check.gradient(grad_out, context.shape, context.dtype);
+      grad = Tensor(group.memory(), context.shape, context.dtype, options.stream);
+    });
+    internal::average_parts(group, grad, 0, at_root ? grad_out : ConstTensorView(), options);
+    return grad;
+  }
   auto grad =
       spread(group, check, grad_out, context.shape, context.dtype, context.root, options, [] {});
   internal::scale_gradient(context.op, group.size(), grad);
@@ -123,7 +122,7 @@ Value broadcast_vjp(ProcessGroup& group, const RootContext& context,
     out = Tensor(group.memory(), shape, context.dtype, options.stream);
   });
   group.reduce(grad_out, out, root, ReduceOp::sum, options);
-  if (group.rank() != root) fill_with_zeros(group, out, options.stream);
+  if (group.rank() != root) internal::fill_with_zeros(group, out, options.stream);
   return out;
 }
 

@@ -217,6 +217,10 @@ void Core::refuse(ProcessGroup& group, Op op, const Error& why, const CallOption
   core.refuse({&op, 1}, call, why, op);
 }
 
+void Core::call(ProcessGroup& group, Op& op, const CallOptions& options) {
+  group.core_->issue(op, options, true).wait();
+}
+
 void refuse_call(ProcessGroup& group, const Op& op, const Error& why, const CallOptions& options) {
   Core::refuse(group, op, why, options);
 }

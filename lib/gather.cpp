@@ -14,6 +14,7 @@
 #include "internal/fail.hpp"
 #include "internal/gather_algo.hpp"
 #include "internal/gather_arrays.hpp"
+#include "internal/host_call.hpp"
 #include "internal/refuse.hpp"
 
 namespace tutti {
@@ -108,6 +109,24 @@ std::vector<std::byte> element_of(DType dtype, double value) {
       break;
   }
   return bytes;
+}
+
+/// Writes the element behind the rows of every rank that has fewer than the largest.
+void fill_behind(ProcessGroup& group, PaddedRows& padded, std::span<const std::byte> element,
+                 Stream stream) {
+  if (padded.data.bytes() == 0) return;
+  const auto& layout = padded.layout;
+  const auto slot = padded.data.bytes() / static_cast<std::size_t>(layout.ranks());
+  const auto row_bytes = slot / static_cast<std::size_t>(layout.max());
+  std::vector<std::byte> padding;
+  auto* to = static_cast<std::byte*>(padded.data.data());
+  for (const auto rows : layout.counts()) {
+    const auto bytes = static_cast<std::size_t>(rows) * row_bytes;
+    const auto left = slot - bytes;
+    while (padding.size() < left) padding.insert(padding.end(), element.begin(), element.end());
+    copy_rows(group, to + bytes, padding.data(), left, stream);
+    to += slot;
+  }
 }
 
 Shape with_ranks(int ranks, std::int64_t rows, const Shape& shape) {
@@ -234,22 +253,19 @@ PaddedRows all_gather_padded(ProcessGroup& group, const ConstTensorView& array, 
     allocate();
   else
     make_or_refuse(group, {.kind = Operation::all_gather}, options.call, allocate);
+  // Before the rows: on a device the host waits for what it copies there.
+  fill_behind(group, result, element, stream);
   if (rows.data() != nullptr)
     internal::gather_rows_by(options.algo, group, local, rows, layout, options.call);
 
-  std::vector<std::byte> padding;
   auto* to = static_cast<std::byte*>(result.data.data());
   const auto row_bytes = local.row_bytes();
   for (int r = 0; r < group.size(); ++r) {
-    const auto bytes = static_cast<std::size_t>(layout[r]) * row_bytes;
     const auto* from = rows.data() != nullptr
                            ? rows_of(std::as_const(rows).view(), layout.offset(r), layout[r]).data
                            : said->data(r, 0);
-    copy_rows(group, to, from, bytes, stream);
-    const auto left = static_cast<std::size_t>(layout.max()) * row_bytes - bytes;
-    while (padding.size() < left) padding.insert(padding.end(), element.begin(), element.end());
-    copy_rows(group, to + bytes, padding.data(), left, stream);
-    to += bytes + left;
+    copy_rows(group, to, from, static_cast<std::size_t>(layout[r]) * row_bytes, stream);
+    to += static_cast<std::size_t>(layout.max()) * row_bytes;
   }
   return result;
 }
@@ -325,11 +341,9 @@ Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const Row
     std::memcpy(message.data(), &said, sizeof said);
     if (!refused) std::ranges::copy(layout->counts(), message.begin() + words);
   }
-  if (device.type != DeviceType::cpu)
-    throw internal::gather_error(
-        Errc::unsupported, group, caller, group.rank(),
-        fmt::format("row counts are not exchanged on {}", to_string(device)));
-  group.broadcast(message, root, options.call);
+  internal::host_call(group,
+                      {.kind = Operation::broadcast, .in = message, .out = message, .root = root},
+                      options.call);
   Said said;
   std::memcpy(static_cast<void*>(&said), message.data(), sizeof said);
   if (refused)
@@ -404,15 +418,33 @@ std::vector<Tensor> gather_all_tensors(ProcessGroup& group, const ConstTensorVie
 std::vector<std::string> all_gather_bytes(ProcessGroup& group, std::string_view local,
                                           const GatherOptions& options) {
   const ConstTensorView bytes(local.data(), DType::u8, {static_cast<std::int64_t>(local.size())});
+  constexpr std::string_view caller = "all_gather_bytes";
+  std::vector<std::string> result;
+  const auto split = [&](const char* all, const RowLayout& layout) {
+    for (int r = 0; r < group.size(); ++r)
+      result.emplace_back(all + layout.offset(r), static_cast<std::size_t>(layout[r]));
+  };
+  if (!internal::on_host(group)) {
+    // Told as an array of the group's device, where an announcement looks at the shape alone.
+    const ConstTensorView told(bytes.data, bytes.dtype, bytes.shape, group.memory().device());
+    const auto layout =
+        Announcement(group, {.caller = caller, .arrays = {&told, 1}}, options.call).layout();
+    std::vector<char> all(static_cast<std::size_t>(layout.total()));
+    const TensorView whole(all.data(), DType::u8, {layout.total()});
+    const auto own = rows_of(whole, layout.offset(group.rank()), layout[group.rank()]);
+    if (!local.empty()) std::memcpy(own.data, local.data(), local.size());
+    if (!all.empty())
+      internal::host_call(group,
+                          {.kind = Operation::all_gather, .in = own, .out = whole, .rows = layout},
+                          options.call);
+    split(all.data(), layout);
+    return result;
+  }
   GatherOptions mine = options;
   mine.layout = nullptr;
   mine.memory = nullptr;
-  const auto all =
-      internal::gather_arrays(group, {.caller = "all_gather_bytes", .arrays = {&bytes, 1}}, mine);
-  std::vector<std::string> result;
-  const auto* from = static_cast<const char*>(all.data[0].data());
-  for (int r = 0; r < group.size(); ++r)
-    result.emplace_back(from + all.layout.offset(r), static_cast<std::size_t>(all.layout[r]));
+  const auto all = internal::gather_arrays(group, {.caller = caller, .arrays = {&bytes, 1}}, mine);
+  split(static_cast<const char*>(all.data[0].data()), all.layout);
   return result;
 }
 

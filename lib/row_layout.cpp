@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "internal/fail.hpp"
+#include "internal/host_call.hpp"
 
 namespace [[gnu::visibility("default")]] tutti {
 
@@ -44,8 +45,9 @@ std::string to_string(const RowLayout& layout) {
 RowLayout exchange_rows(ProcessGroup& group, std::int64_t rows, const CallOptions& options) {
   std::vector<std::int64_t> counts(static_cast<std::size_t>(group.size()), rows);
   if (group.size() > 1) {
-    const std::int64_t mine = rows;
-    group.all_gather(std::span(&mine, 1), counts, 1, options);
+    const auto own = std::span(counts).subspan(static_cast<std::size_t>(group.rank()), 1);
+    internal::host_call(group, {.kind = Operation::all_gather, .in = own, .out = counts, .rows = 1},
+                        options);
   }
   return RowLayout(counts);
 }

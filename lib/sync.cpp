@@ -9,7 +9,10 @@
 #include <fmt/ranges.h>
 
 #include "internal/announcement.hpp"
+#include "internal/autograd_kernels.hpp"
 #include "internal/fail.hpp"
+#include "internal/gather_algo.hpp"
+#include "internal/host_call.hpp"
 #include "internal/reduce_kernels.hpp"
 #include "internal/reduce_kernels_types.hpp"
 
@@ -40,6 +43,36 @@ ReduceOp resolve(ProcessGroup& group, const TensorView& data, const SyncOp& op,
   }
 }
 
+/// A group of one rank has nothing to reduce, unless it scales.
+bool needs_call(const ProcessGroup& group, ReduceOp op) {
+  return group.size() > 1 || op.kind == ReduceOp::Kind::premul_sum;
+}
+
+/// all_reduce of numbers in host memory. What the group's device cannot combine is gathered, and
+/// combined here.
+void reduce_on_host(ProcessGroup& group, const TensorView& data, ReduceOp op,
+                    const CallOptions& options) {
+  if (internal::on_host(group) || !internal::can_reduce(data.dtype, op.kind) ||
+      (group.supports(Operation::all_reduce, data.dtype, op) && !options.order_fixed))
+    return internal::host_call(
+        group, {.kind = Operation::all_reduce, .in = data, .out = data, .reduce = op}, options);
+  const auto ranks = static_cast<std::size_t>(group.size());
+  const auto n = data.shape.numel();
+  std::vector<std::byte> all(ranks * data.bytes());
+  const TensorView whole(all.data(), data.dtype, {n * group.size()});
+  const auto own = internal::rows_of(whole, n * group.rank(), n);
+  std::memcpy(own.data, data.data, data.bytes());
+  if (op.kind == ReduceOp::Kind::premul_sum) {
+    internal::scale(data.dtype, own.data, static_cast<std::size_t>(n), op.scale);
+    op = ReduceOp::sum;
+  }
+  internal::host_call(group, {.kind = Operation::all_gather, .in = own, .out = whole, .rows = n},
+                      options);
+  std::vector<const void*> parts;
+  for (std::size_t r = 0; r < ranks; ++r) parts.push_back(all.data() + r * data.bytes());
+  internal::fold(data.dtype, op.kind, data.data, parts, {}, static_cast<std::size_t>(n));
+}
+
 /// sum / by in a new array. Integers become f32 first, as in PyTorch.
 Tensor divided(Memory& memory, const ConstTensorView& sum, int by) {
   Tensor mean(memory, sum.shape, is_float(sum.dtype) ? sum.dtype : DType::f32);
@@ -61,10 +94,14 @@ Tensor divided(Memory& memory, const ConstTensorView& sum, int by) {
   return mean;
 }
 
-/// A number as an array of one.
+/// A number as an array of one, wherever the group works.
 template <typename T>
 T sync_number(T value, ProcessGroup& group, const SyncOp& op, const SyncOptions& options) {
-  sync_ddp(std::span(&value, 1), group, op, {.call = options.call});
+  auto call = options.call;
+  call.integer_avg = IntegerAvg::truncate;
+  const TensorView data(std::span(&value, 1));
+  const auto reduce = resolve(group, data, op, call);
+  if (needs_call(group, reduce)) reduce_on_host(group, data, reduce, call);
   return value;
 }
 
@@ -153,8 +190,7 @@ Value sync_ddp(const TensorView& data, ProcessGroup& group, const SyncOp& op,
         Errc::unsupported, group, "sync_ddp", group.rank(),
         fmt::format("legacy_out_of_place divides in host memory, but this group works on {}",
                     to_string(group.memory().device())));
-  if (group.size() > 1 || reduce.kind == ReduceOp::Kind::premul_sum)
-    group.all_reduce(data, apart ? ReduceOp::sum : reduce, call);
+  if (needs_call(group, reduce)) group.all_reduce(data, apart ? ReduceOp::sum : reduce, call);
   if (!apart) return Value(data);
   return divided(group.memory(), data, group.size());
 }
@@ -206,7 +242,10 @@ Value all_gather_ddp_if_available(const ConstTensorView& data, ProcessGroup* gro
 
 double global_mean(double sum, double count, ProcessGroup& group, const CallOptions& options) {
   std::array both{sum, count};
-  if (group.size() > 1) group.all_reduce(both, ReduceOp::sum, options);
+  if (group.size() > 1) {
+    const TensorView data(both);
+    internal::host_call(group, {.kind = Operation::all_reduce, .in = data, .out = data}, options);
+  }
   return mean_of(both[0], both[1]);
 }
 

@@ -53,6 +53,8 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
   /// refuse_call() of refuse.hpp.
   [[noreturn]] static void refuse(ProcessGroup& group, Op op, const Error& why,
                                   const CallOptions& options);
+  /// A blocking call for which the host waits, also on a device.
+  static void call(ProcessGroup& group, Op& op, const CallOptions& options);
 
   std::optional<ProcessGroup> split(int color, int key);
   std::optional<ProcessGroup> subset(std::span<const int> ranks);

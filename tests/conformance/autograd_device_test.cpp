@@ -68,11 +68,10 @@ TEST_P(AutogradDevice, WhatIsComputedElementByElementIsRefused) {
     };
     for (const ReduceOp op : {ReduceOp::min, ReduceOp::max, ReduceOp::product, ReduceOp::premul(2)})
       expect_unsupported("all_reduce", [&] { autograd::all_reduce(group, x, op); });
-    for (const ReduceOp op : {ReduceOp::avg, ReduceOp::premul(2)}) {
-      expect_unsupported("reduce", [&] { autograd::reduce(group, x, 0, op); });
-      expect_unsupported("reduce_scatter_rows",
-                         [&] { autograd::reduce_scatter_rows(group, x, layout, op); });
-    }
+    const auto scaled = ReduceOp::premul(2);
+    expect_unsupported("reduce", [&] { autograd::reduce(group, x, 0, scaled); });
+    expect_unsupported("reduce_scatter_rows",
+                       [&] { autograd::reduce_scatter_rows(group, x, layout, scaled); });
     expect_unsupported("product_of_others", [&] { autograd::product_of_others(group, x); });
     for (const auto& entry : group.trace()) EXPECT_EQ(entry.state, TraceEntry::State::refused);
   });
@@ -97,6 +96,12 @@ TEST_P(AutogradDevice, WhatMovesAndSumsWorks) {
     EXPECT_EQ(at.read(part.out), std::vector<float>{sum});
     EXPECT_EQ(at.read(autograd::reduce_scatter_rows_vjp(group, part.context, part.out)),
               std::vector<float>(size, sum));
+    const auto mean = autograd::reduce_scatter_rows(group, c, layout, ReduceOp::avg);
+    EXPECT_EQ(at.read(mean.out), std::vector<float>{1});
+    EXPECT_EQ(at.read(autograd::reduce_scatter_rows_vjp(group, mean.context, part.out)), ones);
+    const auto rooted = autograd::reduce(group, c, 0, ReduceOp::avg);
+    EXPECT_EQ(at.read(autograd::reduce_vjp(group, rooted.context, c)),
+              std::vector<float>(size, 1 / sum));
     const auto reduced = autograd::all_reduce(group, c, ReduceOp::avg);
     EXPECT_EQ(at.read(autograd::all_reduce_vjp(group, reduced.context, c)), ones);
     const auto spread = autograd::broadcast(group, x, group.size() - 1);

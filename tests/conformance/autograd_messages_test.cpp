@@ -54,12 +54,13 @@ TEST_P(AutogradMessages, TheAdjointOfAPermutationIsItsInverse) {
     std::vector<int> to;
     for (int r = 0; r < group.size(); ++r) to.push_back(r);
     do {  // Every permutation, those with fixed points and longer cycles included.
-      const Numbers x{group.rank() + 0.5};
+      const Numbers mine{group.rank() + 0.5};
+      const Buffer x = put(group, mine);
       const auto at = autograd::permute(group, x, to);
       const auto from = std::ranges::find(to, group.rank()) - to.begin();
-      EXPECT_EQ(numbers(at.out), Numbers{static_cast<double>(from) + 0.5});
+      EXPECT_EQ(numbers(group, at.out), Numbers{static_cast<double>(from) + 0.5});
       const Value back = autograd::permute_vjp(group, at.context, at.out);
-      EXPECT_EQ(numbers(back), x);
+      EXPECT_EQ(numbers(group, back), mine);
     } while (std::next_permutation(to.begin(), to.end()));
     std::rotate(to.begin(), to.begin() + 1, to.end());
     expect_adjoint(

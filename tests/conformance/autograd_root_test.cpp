@@ -23,7 +23,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, AutogradRoot, testing::ValuesIn(worlds()), Case
 
 TEST_P(AutogradRoot, TheAdjointOfAReduceIsABroadcastOfRootsGradientScaled) {
   on_roots([](ProcessGroup& group, int root) {
-    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::premul(0.5 + group.rank())}) {
+    for (const ReduceOp op : linear_ops(group)) {
       SCOPED_TRACE(name_of(op.kind));
       expect_adjoint(
           group, equal_shape,

@@ -31,10 +31,10 @@ TEST_P(AutogradSecond, TheVjpOfAGatherIsAReduceScatterWithTheVjpOfOne) {
   on_groups([](ProcessGroup& group) {
     for (const Layout& layout : uneven_layouts(group.size())) {
       const Shape shape = own_rows(group, layout);
-      const Numbers x = random_numbers(shape.numel(), group.rank(), 31);
+      const Buffer x = put(group, random_numbers(shape.numel(), group.rank(), 31), shape);
       for (const auto& [grad, op] : {std::pair(GatherGrad::sum, ReduceOp::sum),
                                      std::pair(GatherGrad::mean, ReduceOp::avg)}) {
-        const auto first = autograd::all_gather_rows(group, view(x, shape), grad);
+        const auto first = autograd::all_gather_rows(group, x, grad);
         const autograd::ReduceScatterContext second{first.context.layout, op, first.out.shape(),
                                                     DType::f64};
         expect_transposed(
@@ -53,8 +53,8 @@ TEST_P(AutogradSecond, TheVjpOfAGatherIsAReduceScatterWithTheVjpOfOne) {
 TEST_P(AutogradSecond, TheVjpOfALinearReductionHasTheForwardAsVjp) {
   on_groups([](ProcessGroup& group) {
     const int root = group.size() - 1;
-    const Numbers x = random_numbers(3, group.rank(), 32);
-    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::premul(0.5 + group.rank())}) {
+    const Buffer x = put(group, random_numbers(3, group.rank(), 32));
+    for (const ReduceOp op : linear_ops(group)) {
       SCOPED_TRACE(name_of(op.kind));
       const auto all = autograd::all_reduce(group, x, op);
       expect_transposed(
@@ -75,7 +75,7 @@ TEST_P(AutogradSecond, TheVjpOfALinearReductionHasTheForwardAsVjp) {
             return autograd::reduce(g, v, root, op).out;
           });
       const RowLayout rows(uneven_layouts(group.size()).back());
-      const Numbers whole = random_numbers(rows.total(), group.rank(), 33);
+      const Buffer whole = put(group, random_numbers(rows.total(), group.rank(), 33));
       const auto part = autograd::reduce_scatter_rows(group, whole, rows, op);
       expect_transposed(
           group, part.out.shape(),
@@ -92,7 +92,7 @@ TEST_P(AutogradSecond, TheVjpOfALinearReductionHasTheForwardAsVjp) {
 TEST_P(AutogradSecond, TheVjpOfWhatMovesArraysHasTheForwardAsVjp) {
   on_groups([](ProcessGroup& group) {
     const int root = group.size() - 1;
-    const Numbers x = random_numbers(3, group.rank(), 34);
+    const Buffer x = put(group, random_numbers(3, group.rank(), 34));
     const auto spread = autograd::broadcast(group, x, root);
     expect_transposed(
         group, equal_shape,
@@ -124,15 +124,16 @@ TEST_P(AutogradSecond, TheVjpOfWhatMovesArraysHasTheForwardAsVjp) {
 }
 
 /// The two halves of what both a forward's input and its gradient are moved in.
-std::pair<Numbers, Numbers> halves(const ConstTensorView& both) {
-  const Numbers all = numbers(both);
+std::pair<Numbers, Numbers> halves(ProcessGroup& group, const ConstTensorView& both) {
+  const Numbers all = numbers(group, both);
   const auto middle = all.begin() + std::ssize(all) / 2;
   return {{all.begin(), middle}, {middle, all.end()}};
 }
-Value joined(const Numbers& first, const Numbers& second) {
-  Tensor all(host_memory(), {std::ssize(first) + std::ssize(second)}, DType::f64);
-  auto* to = static_cast<double*>(all.data());
-  std::ranges::copy(second, std::ranges::copy(first, to).out);
+Value joined(ProcessGroup& group, const Numbers& first, const Numbers& second) {
+  Tensor all(group.memory(), {std::ssize(first) + std::ssize(second)}, DType::f64);
+  Numbers both = first;
+  both.insert(both.end(), second.begin(), second.end());
+  group.memory().copy(all.data(), both.data(), all.bytes(), {});
   return all;
 }
 Numbers times(const Numbers& a, const Numbers& b) {
@@ -143,9 +144,11 @@ Numbers times(const Numbers& a, const Numbers& b) {
 
 /// x and c -> all_reduce_vjp at x of c.
 Value vjp_of_both(ProcessGroup& group, const ConstTensorView& both, ReduceOp op) {
-  const auto [x, c] = halves(both);
-  const auto at = autograd::all_reduce(group, x, op);
-  return autograd::all_reduce_vjp(group, at.context, c).take();  // c ends here.
+  const auto [x, c] = halves(group, both);
+  const Buffer in = put(group, x);
+  const Buffer by_out = put(group, c);
+  const auto at = autograd::all_reduce(group, in, op);
+  return autograd::all_reduce_vjp(group, at.context, by_out).take(group.memory());  // It ends here.
 }
 
 TEST_P(AutogradSecond, TheWeightsOfAMaximumDoNotMove) {
@@ -156,13 +159,16 @@ TEST_P(AutogradSecond, TheWeightsOfAMaximumDoNotMove) {
     };
     expect_adjoint_at(
         group, both, {6}, forward, [&](ProcessGroup& g, int, const ConstTensorView& v) {
-          const auto [x, c] = halves(view(both, {6}));
+          const Buffer x = put(g, {both.begin(), both.begin() + 3});
+          const Buffer c = put(g, {both.begin() + 3, both.end()});
           const auto at = autograd::all_reduce(g, x, ReduceOp::max);
-          const Numbers weights =
-              g.size() == 1 ? Numbers(3, 1.0) : numbers(std::as_const(at.context.weights).view());
+          const Numbers weights = g.size() == 1
+                                      ? Numbers(3, 1.0)
+                                      : numbers(g, std::as_const(at.context.weights).view());
           const auto sum = autograd::all_reduce(g, c);  // For its context.
-          const Numbers by_sum = times(weights, numbers(v));
-          return joined(Numbers(3, 0.0), numbers(autograd::all_reduce_vjp(g, sum.context, by_sum)));
+          const Buffer by_sum = put(g, times(weights, numbers(g, v)));
+          return joined(g, Numbers(3, 0.0),
+                        numbers(g, autograd::all_reduce_vjp(g, sum.context, by_sum)));
         });
   });
 }
@@ -178,13 +184,15 @@ TEST_P(AutogradSecond, TheWeightsOfAProductMoveWithTheOtherFactors) {
     // all_reduce_vjp is others * sum, made of two forwards of the header.
     expect_adjoint_at(
         group, both, {6}, forward, [&](ProcessGroup& g, int, const ConstTensorView& v) {
-          const auto [x, c] = halves(view(both, {6}));
+          const Buffer x = put(g, {both.begin(), both.begin() + 3});
+          const Buffer c = put(g, {both.begin() + 3, both.end()});
           const auto others = autograd::product_of_others(g, x);
           const auto sum = autograd::all_reduce(g, c);
-          const Numbers by_others = times(numbers(sum.out), numbers(v));
-          const Numbers by_sum = times(numbers(others.out), numbers(v));
-          return joined(numbers(autograd::product_of_others_vjp(g, others.context, by_others)),
-                        numbers(autograd::all_reduce_vjp(g, sum.context, by_sum)));
+          const Buffer by_others = put(g, times(numbers(g, sum.out), numbers(g, v)));
+          const Buffer by_sum = put(g, times(numbers(g, others.out), numbers(g, v)));
+          return joined(g,
+                        numbers(g, autograd::product_of_others_vjp(g, others.context, by_others)),
+                        numbers(g, autograd::all_reduce_vjp(g, sum.context, by_sum)));
         });
   });
 }

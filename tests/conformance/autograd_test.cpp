@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "conformance/gradient_check.hpp"
+#include "conformance/observed.hpp"
 
 // Differentiable collectives of rows, from all ranks to all ranks.
 
@@ -42,10 +43,12 @@ TEST_P(AutogradRows, MeanIsTheSumDividedByTheRanksAndLocalSliceTheOwnRows) {
   on_layouts([](ProcessGroup& group, const Layout& layout) {
     const Shape shape = own_rows(group, layout);
     const Numbers x = random_numbers(shape.numel(), group.rank(), 1);
-    const auto gradient = [&](GatherGrad grad, const Numbers& c) {
-      const auto at = autograd::all_gather_rows(group, view(x, shape), grad);
+    const auto gradient = [&](GatherGrad grad, const Numbers& by_out) {
+      const Buffer in = put(group, x, shape);
+      const auto at = autograd::all_gather_rows(group, in, grad);
       EXPECT_EQ(at.out.shape(), Shape({total(layout), 2}));
-      return numbers(autograd::all_gather_rows_vjp(group, at.context, view(c, at.out.shape())));
+      const Buffer c = put(group, by_out, at.out.shape());
+      return numbers(group, autograd::all_gather_rows_vjp(group, at.context, c));
     };
     const Numbers c = random_numbers(2 * total(layout), group.rank(), 2);
     const Numbers sum = gradient(GatherGrad::sum, c);
@@ -62,12 +65,12 @@ TEST_P(AutogradRows, MeanIsTheSumDividedByTheRanksAndLocalSliceTheOwnRows) {
 // The contract of AllGatherGrad in PyTorch Lightning.
 TEST_P(AutogradRows, WhatEachRankMultipliesByItsNumberHasTheSumOfTheNumbersAsGradient) {
   on_group_and_parts(GetParam(), [](ProcessGroup& group) {
-    const Numbers x(6, 1.0);
-    const auto at = autograd::all_gather_rows(group, view(x, {3, 2}), GatherGrad::sum);
-    const Numbers c(static_cast<std::size_t>(at.out.shape().numel()), group.rank());
-    const Value gradient =
-        autograd::all_gather_rows_vjp(group, at.context, view(c, at.out.shape()));
-    EXPECT_EQ(numbers(gradient), Numbers(6, group.size() * (group.size() - 1) / 2.0));
+    const Buffer x = put(group, Numbers(6, 1.0), {3, 2});
+    const auto at = autograd::all_gather_rows(group, x, GatherGrad::sum);
+    const Numbers by_out(static_cast<std::size_t>(at.out.shape().numel()), group.rank());
+    const Buffer c = put(group, by_out, at.out.shape());
+    const Value gradient = autograd::all_gather_rows_vjp(group, at.context, c);
+    EXPECT_EQ(numbers(group, gradient), Numbers(6, group.size() * (group.size() - 1) / 2.0));
   });
 }
 
@@ -75,20 +78,19 @@ TEST_P(AutogradRows, AKnownLayoutAndEveryAlgorithmGiveTheSameGradients) {
   on_layouts([](ProcessGroup& group, const Layout& rows) {
     const RowLayout layout(rows);
     const Shape shape = own_rows(group, rows);
-    const Numbers x = random_numbers(shape.numel(), group.rank(), 3);
-    const Numbers c = random_numbers(2 * layout.total(), group.rank(), 4);
-    const auto plain = autograd::all_gather_rows(group, view(x, shape), GatherGrad::sum);
+    const Buffer x = put(group, random_numbers(shape.numel(), group.rank(), 3), shape);
+    const auto plain = autograd::all_gather_rows(group, x, GatherGrad::sum);
+    const Numbers want = numbers(group, plain.out);
     for (int algo = 0; algo < gather_algo_count; ++algo) {
       SCOPED_TRACE(name_of(static_cast<GatherAlgo>(algo)));
       const GatherOptions options{.layout = &layout, .algo = static_cast<GatherAlgo>(algo)};
-      const auto at = autograd::all_gather_rows(group, view(x, shape), GatherGrad::sum, options);
+      const auto at = autograd::all_gather_rows(group, x, GatherGrad::sum, options);
       EXPECT_EQ(at.context.layout, layout);
-      EXPECT_EQ(numbers(at.out), numbers(plain.out));
+      EXPECT_EQ(numbers(group, at.out), want);
       const autograd::ReduceScatterContext scattered{layout, ReduceOp::sum, at.out.shape(),
                                                      DType::f64};
-      EXPECT_EQ(
-          numbers(autograd::reduce_scatter_rows_vjp(group, scattered, view(x, shape), options)),
-          numbers(plain.out));
+      EXPECT_EQ(numbers(group, autograd::reduce_scatter_rows_vjp(group, scattered, x, options)),
+                want);
     }
   });
 }
@@ -108,17 +110,17 @@ TEST_P(AutogradRows, AZeroDimensionalArrayIsOneRowAndItsGradientHasNoDimension) 
 
 TEST_P(AutogradRows, GatherWithGradIsTheGatherAndGatherWithoutKnowsEveryDtype) {
   on_group_and_parts(GetParam(), [](ProcessGroup& group) {
-    const Numbers x = random_numbers(4, group.rank(), 6);
-    const auto with = autograd::all_gather_with_grad(&group, view(x, {2, 2}), GatherGrad::mean);
+    const Buffer x = put(group, random_numbers(4, group.rank(), 6), {2, 2});
+    const auto with = autograd::all_gather_with_grad(&group, x, GatherGrad::mean);
     EXPECT_EQ(with.context.grad, GatherGrad::mean);
     EXPECT_EQ(with.context.layout, RowLayout::equal(group.size(), 2));
-    const Value without = autograd::all_gather_no_grad(&group, view(x, {2, 2}));
-    EXPECT_EQ(numbers(with.out), numbers(without));
-    const std::vector<std::int32_t> mine{group.rank()};
+    const Value without = autograd::all_gather_no_grad(&group, x);
+    EXPECT_EQ(numbers(group, with.out), numbers(group, without));
+    const Buffer mine(group, array_of<std::int32_t>({group.rank()}));
     const Value ranks = autograd::all_gather_no_grad(&group, mine);
     ASSERT_EQ(ranks.shape(), Shape({group.size()}));
-    for (int r = 0; r < group.size(); ++r)
-      EXPECT_EQ(static_cast<const std::int32_t*>(ranks.data())[r], r);
+    const Array got = content_of(group, ranks);
+    for (int r = 0; r < group.size(); ++r) EXPECT_EQ(got.get<std::int32_t>(r), r);
   });
 }
 
@@ -135,8 +137,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, AutogradScaled, testing::ValuesIn(worlds()), Ca
 
 TEST_P(AutogradScaled, TheAdjointOfAReduceScatterGathersAndScales) {
   on_group_and_parts(GetParam(), [](ProcessGroup& group) {
-    // The scale of premul_sum is each rank's own.
-    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::premul(0.5 + group.rank())}) {
+    for (const ReduceOp op : linear_ops(group)) {
       for (const Layout& layout : uneven_layouts(group.size())) {
         SCOPED_TRACE(std::string(name_of(op.kind)) + ", rows " + to_string(layout));
         const RowLayout rows(layout);

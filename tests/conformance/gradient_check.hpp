@@ -15,8 +15,14 @@ namespace tutti::test {
 
 using Numbers = std::vector<double>;
 
-/// What is in an f64 array.
-Numbers numbers(const ConstTensorView& array);
+/// What is in an f64 array of the group's device.
+Numbers numbers(ProcessGroup& group, const ConstTensorView& array);
+
+/// Numbers as an f64 array of this shape in the group's memory.
+Buffer put(ProcessGroup& group, const Numbers& values, const Shape& shape);
+inline Buffer put(ProcessGroup& group, const Numbers& values) {
+  return put(group, values, Shape::vector(std::ssize(values)));
+}
 
 /// Between -1 and 1, the same for the same arguments, different on each rank.
 Numbers random_numbers(std::int64_t count, int rank, std::uint64_t salt);
@@ -37,14 +43,17 @@ void expect_gradient(ProcessGroup& group, const Map& map, const Numbers& x, cons
 template <typename Forward, typename Vjp>
 void expect_adjoint_at(ProcessGroup& group, const Numbers& x, const Shape& shape,
                        const Forward& forward, const Vjp& vjp) {
-  const auto at = forward(group, view(x, shape));
+  const Buffer in = put(group, x, shape);
+  const auto at = forward(group, in);
   const Numbers c = random_numbers(at.out.shape().numel(), group.rank(), 77);
-  const Value gradient = vjp(group, at.context, view(c, at.out.shape()));
+  const Buffer by_out = put(group, c, at.out.shape());
+  const Value gradient = vjp(group, at.context, by_out);
   EXPECT_EQ(gradient.shape(), shape);
   const Map map = [&](ProcessGroup& g, const Numbers& moved) {
-    return numbers(forward(g, view(moved, shape)).out);
+    const Buffer there = put(g, moved, shape);
+    return numbers(g, forward(g, there).out);
   };
-  expect_gradient(group, map, x, c, numbers(gradient));
+  expect_gradient(group, map, x, c, numbers(group, gradient));
 }
 
 template <typename Forward, typename Vjp>
@@ -62,6 +71,10 @@ struct Linear {
 /// Runs `body` on the group of the World and on sub-groups whose ranks are not the World's: all of
 /// them in reverse, and every other one.
 void on_group_and_parts(const World& world, const std::function<void(ProcessGroup& group)>& body);
+
+/// The linear reductions whose gradients can be computed where the group works: on a device nothing
+/// scales. The scale of premul_sum is each rank's own.
+std::vector<ReduceOp> linear_ops(ProcessGroup& group);
 
 /// Every rank has another number of rows; some have none.
 std::vector<Layout> uneven_layouts(int size);

@@ -60,19 +60,19 @@ Numbers gradient_of_ranks(ProcessGroup& group, const RowLayout& layout, Loss los
   const int rank = group.rank();
   const Matrix x = rows_of(whole_batch(), layout.offset(rank), layout[rank]);
   const Matrix own = model.forward(x);
-  const auto gathered =
-      autograd::all_gather_rows(group, view(own.data, {own.rows, own.columns}), grad);
+  const Buffer local = put(group, own.data, {own.rows, own.columns});
+  const auto gathered = autograd::all_gather_rows(group, local, grad);
   EXPECT_EQ(gathered.context.layout, layout);
   Matrix z(layout.total(), own.columns);
-  z.data = numbers(gathered.out);
+  z.data = numbers(group, gathered.out);
   const Matrix by_z = pair_loss_gradient(z, weights_of(loss, layout, rank));
-  const Value by_own =
-      autograd::all_gather_rows_vjp(group, gathered.context, view(by_z.data, {z.rows, z.columns}));
+  const Buffer by_out = put(group, by_z.data, {z.rows, z.columns});
+  const Value by_own = autograd::all_gather_rows_vjp(group, gathered.context, by_out);
   Matrix by_rows(own.rows, own.columns);
-  by_rows.data = numbers(by_own);
-  Numbers gradient = model.backward(x, by_rows);
+  by_rows.data = numbers(group, by_own);
+  const Buffer gradient = put(group, model.backward(x, by_rows));
   group.all_reduce(gradient, reducer);
-  return gradient;
+  return numbers(group, gradient.view());
 }
 
 double largest(const Numbers& values) {

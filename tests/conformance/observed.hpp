@@ -18,6 +18,12 @@ inline Array content_of(ProcessGroup& group, const ConstTensorView& view) {
   return content;
 }
 
+/// Whether small rows travel along with their sizes. On a device they come in a second round, if
+/// there are any.
+inline bool comes_along(ProcessGroup& group) {
+  return group.memory().device().type == DeviceType::cpu;
+}
+
 /// How many collectives this rank has issued on the group.
 inline std::uint64_t calls_of(const ProcessGroup& group) {
   std::uint64_t calls = 0;

@@ -202,7 +202,10 @@ void on_fresh_ranks(const World& world, const std::function<void(ProcessGroup&)>
     options.name = fresh.name;
     if (fresh.adjust) fresh.adjust(options);
   });
-  if (made) run(world, groups, fresh.run, body);
+  if (!made) return;
+  run(world, groups, fresh.run, body);
+  // Side by side: ending a group may wait for the others to do the same.
+  on_threads(world.size, [&](int rank) { groups[static_cast<std::size_t>(rank)].reset(); });
 }
 
 void drop_shared_groups() {

@@ -8,22 +8,25 @@
 
 namespace tutti::test {
 
-/// Host memory that knows what it gave out. For one thread at a time.
+/// Memory, the host's unless another one is named, that knows what it gave out. For one thread at a
+/// time.
 class RecordingMemory final : public Memory {
  public:
   using Place = std::pair<void*, std::size_t>;
 
-  Device device() const noexcept override { return {}; }
+  explicit RecordingMemory(Memory& inner = host_memory()) noexcept : inner_(inner) {}
+
+  Device device() const noexcept override { return inner_.device(); }
   void* allocate(std::size_t bytes, Stream stream) override {
     ++allocations_;
-    return live_.emplace_back(host_memory().allocate(bytes, stream), bytes).first;
+    return live_.emplace_back(inner_.allocate(bytes, stream), bytes).first;
   }
   void release(void* data, std::size_t bytes, Stream stream) noexcept override {
     std::erase(live_, Place(data, bytes));
-    host_memory().release(data, bytes, stream);
+    inner_.release(data, bytes, stream);
   }
   void copy(void* to, const void* from, std::size_t bytes, Stream stream) override {
-    host_memory().copy(to, from, bytes, stream);
+    inner_.copy(to, from, bytes, stream);
   }
 
   /// What has not come back yet, in the order in which it was asked for.
@@ -31,6 +34,7 @@ class RecordingMemory final : public Memory {
   int allocations() const { return allocations_; }
 
  private:
+  Memory& inner_;
   std::vector<Place> live_;
   int allocations_ = 0;
 };
