@@ -24,6 +24,7 @@
 #include "meet.hpp"
 #include "output.hpp"
 #include "output_table.hpp"
+#include "own_calls.hpp"
 #include "progress.hpp"
 #include "rank_source.hpp"
 #include "signals.hpp"
@@ -37,9 +38,9 @@ using Clock = std::chrono::steady_clock;
 /// What rank 0 decides before each row.
 enum Decision : std::int64_t { go_on, out_of_time, interrupted };
 
-BackendChoice choose(const BenchOptions& options) {
+BackendChoice choose(const BenchOptions& options, const DeviceRequest& device) {
   const auto ask = [&](bool one_process) {
-    return choose_backend(options.backend, Device{}, one_process);
+    return choose_backend(options.backend, {device.type, device.index.value_or(0)}, one_process);
   };
   try {
     try {
@@ -52,8 +53,12 @@ BackendChoice choose(const BenchOptions& options) {
     }
   } catch (const Error& error) {
     const bool typo = error.code() == Errc::invalid_argument;
-    throw Failure(typo ? Exit::usage : Exit::unavailable,
-                  fmt::format("--backend {}: {}", options.backend, error.message()));
+    throw Failure(
+        typo ? Exit::usage : Exit::unavailable,
+        fmt::format("--backend {}{}: {}", options.backend,
+                    device.type == DeviceType::cpu ? std::string()
+                                                   : fmt::format(" --device {}", to_string(device)),
+                    error.message()));
   }
 }
 
@@ -324,15 +329,20 @@ std::chrono::nanoseconds patience(const Outcome& own, const BenchOptions& option
   return interrupt.asked() ? std::chrono::milliseconds(200) : options.patience;
 }
 
-Exit bench(const BenchOptions& options, std::FILE* out, std::FILE* err) {
-  const BackendChoice backend = choose(options);
+Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
+  BenchOptions options = asked;
+  if (!options.device) options.device = usual_device(options.backend);
+  const bool on_cpu = options.device->type == DeviceType::cpu;
+  if (options.cold && !on_cpu)
+    refuse("--cold leaves the cache of the CPU; on a device it is not in this release");
+  const BackendChoice backend = choose(options, *options.device);
   const RankSource source = find_ranks(options, backend);
   const int size = source.group.size;
   const bool threads = source.kind == RankSource::Kind::threads;
   const bool writes = source.group.rank == 0;
   const Plan plan = make_plan(options.request, size);
   const Host host = this_host();
-  check_memory(plan, size, source.local_size, host.free_bytes);
+  if (on_cpu) check_memory(plan, size, source.local_size, host.free_bytes);
   // Now, not after minutes of measuring.
   if (writes)
     for (const std::string& path : options.files) AtomicFile{path};
@@ -374,7 +384,8 @@ Exit bench(const BenchOptions& options, std::FILE* out, std::FILE* err) {
     recorder->end();
     return conclude(outcomes, options, interrupt.asked(), record, out, err);
   };
-  if (threads) return conclude_run(run_threads(size, source.group, options.decorate, body));
+  if (threads)
+    return conclude_run(run_threads(size, source.group, options.decorate, body, source.placement));
   GroupOptions group = source.group;
   if (options.decorate)
     group.decorate = [&](std::unique_ptr<Backend> inner) {

@@ -9,6 +9,7 @@
 
 #include <tutti/cluster.hpp>
 
+#include "device.hpp"
 #include "exit_code.hpp"
 #include "interrupt.hpp"
 #include "launch.hpp"
@@ -27,7 +28,9 @@ struct BenchOptions {
   std::chrono::nanoseconds max_total = std::chrono::minutes(10);
   std::chrono::nanoseconds timeout = std::chrono::seconds(60);
   std::string backend = "auto";
-  std::optional<int> ranks{};  ///< On this node. Empty: the launcher's.
+  std::optional<DeviceRequest> device{};  ///< Empty: usual_device(backend).
+  std::optional<int> ranks{};             ///< On this node. Empty: the launcher's.
+  bool threads = false;                   ///< These are threads of this process.
   int nodes = 1;
   int node = 0;
   std::string rendezvous{};           ///< "host:port" of node 0's store; several nodes only.

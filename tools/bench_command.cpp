@@ -18,8 +18,8 @@ namespace {
 constexpr std::int64_t most_ranks = 4096;
 
 /// Specified, but not in this release: refused by name rather than ignored.
-constexpr std::array<std::string_view, 6> later_options{
-    "--threads-per-proc", "--devices", "--groups", "--host-overhead", "--peak", "--svg"};
+constexpr std::array<std::string_view, 5> later_options{"--devices", "--groups", "--host-overhead",
+                                                        "--peak", "--svg"};
 
 /// Every value in order of its number.
 template <typename T>
@@ -172,6 +172,10 @@ void BenchCommand::define(CLI::App& app) {
        "Launch");
   text("--iface", iface_, "network interface, as the backend writes it", "NAME", "Launch");
   text("--backend", backend_, "auto, or a name from 'tutti info' (auto)", "NAME", "Launch");
+  text("--device", device_, "cpu, cuda (the ranks take turns) or cuda:N; nccl: cuda (cpu)",
+       "DEVICE", "Launch");
+  text("--threads-per-proc", threads_, "1: ranks are processes; or N: threads of this one", "T",
+       "Launch");
   text("--timeout", timeout_, "a call that takes longer ends the run (60s)", "TIME", "Launch");
   app.add_flag("--skip-unavailable", skip_unavailable_,
                "exit 77 instead of 69 when the backend cannot be had")
@@ -242,6 +246,13 @@ BenchOptions BenchCommand::parse(const std::vector<std::string>& argv) const {
   if (options.nodes > 1 && rendezvous_.empty())
     refuse("--nnodes {} needs --rendezvous HOST:PORT, where node 0 listens", nodes_);
   options.rendezvous = rendezvous_;
+  if (!device_.empty()) options.device = parse_device(device_);
+  if (!threads_.empty()) {
+    const auto threads = parse_integer("--threads-per-proc", threads_, 1, most_ranks);
+    options.threads = options.ranks && threads == *options.ranks && threads > 1;
+    if (threads != 1 && !options.threads)
+      refuse("--threads-per-proc {}: in this release 1, or all ranks of -n", threads_);
+  }
   if (!expect_ranks_.empty())
     options.expect_ranks =
         static_cast<int>(parse_integer("--expect-ranks", expect_ranks_, 1, most_ranks));

@@ -32,6 +32,8 @@ class BenchCommand {
   std::string store_{};
   std::string iface_{};
   std::string backend_ = "auto";
+  std::string device_{};
+  std::string threads_{};
   std::string timeout_ = "60s";
   bool skip_unavailable_ = false;
   std::string sizes_{};

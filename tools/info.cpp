@@ -141,6 +141,9 @@ std::string info_json() {
                                    : state.unavailable.empty() ? Json(nullptr)
                                                                : Json(state.unavailable);
     entry["summary"] = built ? Json(state.entry->summary) : Json(nullptr);
+    entry["devices"] = built && state.entry->device_count != nullptr
+                           ? Json(state.entry->device_count())
+                           : Json(nullptr);
     entry["serves"] = Json::array();
     for (const Device device : {cpu, cuda})
       if (built && state.entry->serves(device))

@@ -47,7 +47,7 @@ Outcome run_rank(const GroupOptions& options, const RankBody& body) {
 }
 
 std::vector<Outcome> run_threads(int size, const GroupOptions& options, const Decorate& decorate,
-                                 const RankBody& body) {
+                                 const RankBody& body, const Placement& where) {
   const auto store = make_memory_store();
   std::vector<Outcome> outcomes(static_cast<std::size_t>(size));
   std::promise<bool> all_started;
@@ -62,6 +62,7 @@ std::vector<Outcome> run_threads(int size, const GroupOptions& options, const De
         own.store = store;
         own.rank = rank;
         own.size = size;
+        own.device = where.of(rank);
         if (decorate)
           own.decorate = [rank, &decorate](std::unique_ptr<Backend> backend) {
             return decorate(rank, std::move(backend));

@@ -8,6 +8,7 @@
 
 #include <tutti/process_group.hpp>
 
+#include "device.hpp"
 #include "measure.hpp"
 
 namespace tutti::tool {
@@ -33,11 +34,12 @@ struct Outcome {
 /// Wraps the backend of one rank; for tests. Empty: nothing.
 using Decorate = std::function<std::unique_ptr<Backend>(int rank, std::unique_ptr<Backend>)>;
 
-/// Runs `size` ranks as threads of this process over a store in memory, and waits for all of
-/// them. A rank that throws aborts its group, so that the others end too.
+/// Runs `size` ranks as threads of this process over a store in memory, each on its device of
+/// `where`, and waits for all of them. A rank that throws aborts its group, so that the others end
+/// too.
 /// @throws Failure unavailable when so many threads cannot be started.
 std::vector<Outcome> run_threads(int size, const GroupOptions& options, const Decorate& decorate,
-                                 const RankBody& body);
+                                 const RankBody& body, const Placement& where = {});
 
 /// Runs the one rank that this process is; `options` has its rank and size, and for several the
 /// store.

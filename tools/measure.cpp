@@ -10,6 +10,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "own_calls.hpp"
+#include "staging.hpp"
+
 namespace tutti::tool {
 namespace {
 
@@ -23,6 +26,10 @@ constexpr std::int64_t most_samples = 1'000'000;  // Of a row: 8 MB on every ran
 /// In how many turns each of several algorithms is measured: what disturbs the machine for a
 /// while disturbs them all.
 constexpr std::int64_t turns_of_several = 8;
+/// On a device the host waits behind each burst of calls: long enough for that wait to be lost in
+/// it, and short enough for the device's queue.
+constexpr double burst_ns = 2e6;
+constexpr std::int64_t longest_burst = 200;
 
 /// What one rank found wrong in a row.
 struct Verdict {
@@ -104,7 +111,12 @@ class Calls {
     inspect(sets_.front());
   }
 
-  /// `ns` gets the duration of every call.
+  bool on_device() const { return !on_host(group_.memory()); }
+  /// How many calls a sample is the mean of. Only on a device more than one.
+  std::int64_t burst() const noexcept { return burst_; }
+  void set_burst(std::int64_t calls) noexcept { burst_ = calls; }
+
+  /// `ns` gets the duration of a call: of every one, or the mean of a burst.
   void run(std::span<std::int64_t> ns, bool counted) {
     const bool each_checked = timing_.check == Check::all && collective_.moves_data();
     const bool latency = timing_.mode == Mode::latency;
@@ -114,7 +126,6 @@ class Calls {
     auto before = Clock::now();
     for (std::int64_t& sample : ns) {
       const Buffers& set = sets_[next_set_];
-      next_set_ = next_set_ + 1 == sets_.size() ? 0 : next_set_ + 1;
       if (counted) position_.iteration = counted_++;
       if (each_checked) {
         prepare(set);
@@ -122,9 +133,13 @@ class Calls {
       }
       if (latency) group_.barrier();
       if (latency || each_checked) before = Clock::now();
-      call(set);
+      for (std::int64_t i = 0; i < burst_; ++i) {
+        call(sets_[next_set_]);
+        next_set_ = next_set_ + 1 == sets_.size() ? 0 : next_set_ + 1;
+      }
+      if (on_device()) wait_for_device();
       const auto after = Clock::now();
-      sample = std::chrono::nanoseconds(after - before).count();
+      sample = std::chrono::nanoseconds(after - before).count() / burst_;
       before = after;
       if (each_checked) inspect(set);
     }
@@ -142,26 +157,61 @@ class Calls {
     set.out.paint_guards();
     set.out.poison();
     const ConstTensorView& in = set.arrays.in;
+    if (in.data == nullptr) return;
     // The bytes are ours; the view is const for the call.
-    if (in.data != nullptr)
-      pattern_.fill(const_cast<void*>(in.data), in.shape.numel(), cell_.rank, 0);
+    write(group_.memory(), const_cast<void*>(in.data), in.bytes(),
+          [&](std::byte* piece, std::size_t at, std::size_t bytes) {
+            pattern_.fill(piece, elements(bytes), cell_.rank, elements(at));
+          });
   }
 
   void call(const Buffers& set) { collective_.call(group_, set.arrays, how_); }
 
+  /// The verbs are in order on the default stream, and so is the copy of a byte, in which the host
+  /// waits. Work::wait() looks only now and then, which is not good enough for a clock.
+  void wait_for_device() {
+    if (mark_.data() == nullptr) mark_ = Tensor(group_.memory(), Shape{1}, DType::u8);
+    std::byte here{};
+    group_.memory().copy(&here, mark_.data(), 1, {});
+  }
+
+  std::int64_t elements(std::size_t bytes) const noexcept {
+    return static_cast<std::int64_t>(bytes / width_);
+  }
+
+  /// compare(bytes, first, count) is what is wrong with a part of `array`: `count` elements from
+  /// `first` on.
+  template <typename Compare>
+  void examine(const void* array, std::int64_t count, const char* name, const Compare& compare) {
+    Mismatches found;
+    read(group_.memory(), array, static_cast<std::size_t>(count) * width_,
+         [&](const std::byte* piece, std::size_t at, std::size_t bytes) {
+           Mismatches here = compare(piece, elements(at), elements(bytes));
+           if (here.first) here.first->index += elements(at);
+           if (found.count == 0) found.first = here.first;
+           found.count += here.count;
+         });
+    verdict_.add(found, cell_.rank, name);
+  }
+
   void inspect(const Buffers& set) {
     const auto* out = static_cast<const std::byte*>(set.arrays.out.data);
     for (const Piece& piece : pieces_)
-      verdict_.add(pattern_.check(out + static_cast<std::size_t>(piece.at) * width_, piece.count,
-                                  piece.source),
-                   cell_.rank, "out");
+      examine(out + static_cast<std::size_t>(piece.at) * width_, piece.count, "out",
+              [&](const std::byte* bytes, std::int64_t first, std::int64_t count) {
+                Pattern::Source source = piece.source;
+                source.first += first;
+                return pattern_.check(bytes, count, source);
+              });
     verdict_.add(set.out.damage(width_), cell_.rank, "out");
     verdict_.add(set.in.damage(width_), cell_.rank, "in");
     const ConstTensorView& in = set.arrays.in;
     const bool has_own_input = in.data != nullptr && (!set.shared || pieces_.empty());
     if (has_own_input)
-      verdict_.add(pattern_.check_filled(in.data, in.shape.numel(), cell_.rank, 0), cell_.rank,
-                   "in");
+      examine(in.data, in.shape.numel(), "in",
+              [&](const std::byte* bytes, std::int64_t first, std::int64_t count) {
+                return pattern_.check_filled(bytes, count, cell_.rank, first);
+              });
   }
 
   ProcessGroup& group_;
@@ -178,6 +228,8 @@ class Calls {
   std::chrono::nanoseconds patience_;
   std::size_t next_set_ = 0;
   std::int64_t counted_ = 0;
+  std::int64_t burst_ = 1;
+  Tensor mark_{};
   Verdict verdict_{};
 };
 
@@ -204,6 +256,15 @@ std::int64_t warm_up(ProcessGroup& group, Calls& calls, const Timing& timing) {
   return std::ssize(times);
 }
 
+/// How many calls a sample is to be the mean of. Rank 0 decides, after a look at three of them.
+std::int64_t choose_burst(ProcessGroup& group, Calls& calls, const Timing& timing) {
+  if (!calls.on_device() || timing.mode == Mode::latency || timing.check == Check::all) return 1;
+  std::array<std::int64_t, 3> ns{};
+  calls.run(ns, false);
+  const auto one = static_cast<double>(std::max<std::int64_t>(std::ranges::min(ns), 1));
+  return agree(group, std::clamp<std::int64_t>(std::llround(burst_ns / one), 1, longest_burst));
+}
+
 /// The durations of the counted calls of one row, taken in turns with those of other rows.
 class Samples {
  public:
@@ -228,7 +289,7 @@ class Samples {
     ns_.resize(done + static_cast<std::size_t>(n));
     const auto fresh = std::span(ns_).subspan(done);
     if (n != 0) calls_.run(fresh, true);
-    spent_ += std::accumulate(fresh.begin(), fresh.end(), std::int64_t{0});
+    spent_ += calls_.burst() * std::accumulate(fresh.begin(), fresh.end(), std::int64_t{0});
   }
 
   /// Calls until `target_ns` is spent in all. They come in rounds, each at most ten times as long
@@ -262,14 +323,20 @@ class Samples {
 };
 
 /// Combines the ranks' times of every iteration; the result is rank 0's.
-std::vector<double> combine(ProcessGroup& group, const std::vector<double>& own, RankAgg agg) {
-  if (agg == RankAgg::rank0) return own;
-  const ReduceOp op = agg == RankAgg::max    ? ReduceOp::max
-                      : agg == RankAgg::mean ? ReduceOp::avg
-                                             : ReduceOp::min;
-  std::vector<double> combined(own.size());
-  group.reduce(own, combined, 0, op);
-  return combined;
+std::vector<double> combine(ProcessGroup& group, std::span<const std::int64_t> own_ns,
+                            RankAgg agg) {
+  std::vector<std::int64_t> ns(own_ns.begin(), own_ns.end());
+  // Whole numbers: not every backend has the maximum of floats.
+  if (agg != RankAgg::rank0)
+    ns = reduce(group, own_ns,
+                agg == RankAgg::max    ? ReduceOp::max
+                : agg == RankAgg::mean ? ReduceOp::sum
+                                       : ReduceOp::min);
+  const double unit = agg == RankAgg::mean ? 1e-3 / group.size() : 1e-3;
+  std::vector<double> us;
+  us.reserve(ns.size());
+  for (const std::int64_t n : ns) us.push_back(static_cast<double>(n) * unit);
+  return us;
 }
 
 void set_flags(Row& row, const std::vector<double>& samples, const std::vector<double>& sorted) {
@@ -300,10 +367,8 @@ Row conclude(ProcessGroup& group, Control& control, const Block& block, const Ce
   std::vector<double> own_us;
   own_us.reserve(ns.size());
   for (const std::int64_t n : ns) own_us.push_back(static_cast<double>(n) * 1e-3);
-  const std::array<double, 1> own_mean{summarize(own_us).mean};
-  std::vector<double> means(static_cast<std::size_t>(group.size()));
-  group.gather(own_mean, means, 0);
-  std::vector<double> samples = combine(group, own_us, timing.rank_agg);
+  std::vector<double> means = gather(group, summarize(own_us).mean);
+  std::vector<double> samples = combine(group, ns, timing.rank_agg);
   const std::vector<std::string> verdicts = control.collect(to_text(calls.verdict()));
 
   Row row;
@@ -321,8 +386,8 @@ Row conclude(ProcessGroup& group, Control& control, const Block& block, const Ce
   std::set<double> wanted(timing.percentiles.begin(), timing.percentiles.end());
   wanted.insert({50, 90, 99});
   for (const double p : wanted) row.percentiles_us[p] = percentile(sorted, p);
-  row.rank_mean_us = means;
   row.slowest_rank = static_cast<int>(std::max_element(means.begin(), means.end()) - means.begin());
+  row.calls_per_sample = calls.burst();
   if (moves) {
     const double mean_us =
         std::accumulate(means.begin(), means.end(), 0.0) / static_cast<double>(means.size());
@@ -338,6 +403,7 @@ Row conclude(ProcessGroup& group, Control& control, const Block& block, const Ce
       *row.wrong += verdict.wrong;
     }
   }
+  row.rank_mean_us = std::move(means);
   set_flags(row, samples, sorted);
   if (timing.keep_samples) row.samples_us = std::move(samples);
   return row;
@@ -349,12 +415,6 @@ GatherAlgo resolve(GatherAlgo asked, const ProcessGroup& group, const Cell& cell
 }
 
 }  // namespace
-
-std::int64_t agree(ProcessGroup& group, std::int64_t rank0_decision) {
-  std::array<std::int64_t, 1> decision{rank0_decision};
-  group.broadcast(decision, 0);
-  return decision[0];
-}
 
 std::vector<Row> measure(ProcessGroup& group, Control& control, Workspace& workspace,
                          const Block& block, std::int64_t bytes, const Timing& timing,
@@ -380,7 +440,10 @@ std::vector<Row> measure(ProcessGroup& group, Control& control, Workspace& works
     if (checked) calls.back().check_once();
   }
   std::vector<std::int64_t> warmup_calls;
-  for (Calls& each : calls) warmup_calls.push_back(warm_up(group, each, timing));
+  for (Calls& each : calls) {
+    warmup_calls.push_back(warm_up(group, each, timing));
+    each.set_burst(choose_burst(group, each, timing));
+  }
 
   const std::int64_t turns = n == 1 ? 1 : turns_of_several;
   std::vector<Samples> samples;

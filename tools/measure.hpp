@@ -40,9 +40,6 @@ struct Position {
   std::int64_t iteration = -1;  ///< -1: warming up or checking.
 };
 
-/// Tells all ranks what rank 0 decided.
-std::int64_t agree(ProcessGroup& group, std::int64_t rank0_decision);
-
 /// Measures one size of a block, on every rank at once: a row for each algorithm, all of them
 /// before the turns of any has ended. The rows are filled in on rank 0.
 std::vector<Row> measure(ProcessGroup& group, Control& control, Workspace& workspace,

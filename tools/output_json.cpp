@@ -132,6 +132,7 @@ Json row_json(const Row& row, bool with_samples) {
                            {"expected", row.first_wrong->expected},
                            {"got", row.first_wrong->got}};
   json["warmup_calls"] = row.warmup_calls;
+  json["calls_per_sample"] = row.calls_per_sample;
   Json flags = Json::array();
   for (const Flag flag : row.flags) flags.push_back(name_of(flag));
   json["flags"] = std::move(flags);

@@ -30,18 +30,27 @@ char mark(Flag flag) {
   return '*';
 }
 
-/// Ranks of one process are one item: "0-3 ci-17 pid 812 threads cpu 0-1".
+bool on_cpu(const RankInfo& rank) {
+  return rank.device == "cpu";
+}
+
+/// Ranks of one process are one item: "0-3 ci-17 pid 812 threads cpu 0-1", or of devices
+/// "0-1 ci-17 pid 812 threads cuda:0 cuda:1".
 std::vector<std::string> places(const World& world) {
   std::vector<std::string> items;
   for (std::size_t i = 0; i < world.ranks.size();) {
     const RankInfo& first = world.ranks[i];
     std::vector<int> ranks;
+    std::string devices;
     for (; i < world.ranks.size() && world.ranks[i].host == first.host &&
            world.ranks[i].pid == first.pid;
-         ++i)
+         ++i) {
       ranks.push_back(world.ranks[i].rank);
-    items.push_back(fmt::format("{} {} pid {}{} cpu {}", format_ranges(ranks), first.host,
-                                first.pid, ranks.size() > 1 ? " threads" : "", first.cpuset));
+      devices += " " + world.ranks[i].device;
+    }
+    if (on_cpu(first)) devices = " cpu " + first.cpuset;
+    items.push_back(fmt::format("{} {} pid {}{}{}", format_ranges(ranks), first.host, first.pid,
+                                ranks.size() > 1 ? " threads" : "", devices));
   }
   return items;
 }
@@ -193,12 +202,16 @@ void Table::begin(const Record& record, const Key& first) {
   fmt::print(out_, "tutti bench {}  {}{}\n", library_version_string(), name,
              describe_world(record));
   fmt::print(out_, "{}", wrapped(places(world)));
+  const bool on_host = std::ranges::all_of(world.ranks, on_cpu);
   if (world.size == 1)
     fmt::print(out_, "  note: one rank: no link is crossed, so busbw is n/a\n");
-  else if (world.hosts == 1)
+  else if (world.hosts == 1 && on_host)
     fmt::print(out_,
                "  note: all ranks share {} CPU{}; numbers measure this machine, not a network\n",
                world.cpus, world.cpus == 1 ? "" : "s");
+  if (!on_host)
+    fmt::print(out_,
+               "  note: arrays on devices: a sample is the mean of calls queued back to back\n");
   for (const std::string& note : record.notes) fmt::print(out_, "{}", paragraph("note: " + note));
   fmt::print(out_, "  bandwidth from the mean time over ranks, in GB/s; 1 GB/s = 1e9 B/s\n");
 }

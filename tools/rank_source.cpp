@@ -76,6 +76,7 @@ void join(const ClusterInfo& info, const BenchOptions& options, RankSource& sour
   source.kind = RankSource::Kind::member;
   source.group.rank = info.rank;
   source.group.size = info.size;
+  source.group.device = source.placement.of(info.local_rank >= 0 ? info.local_rank : info.rank);
   source.local_size = std::max(info.local_size, 1);
   if (info.size == 1) {
     refuse_alone(1, "Pass --store or unset the launcher variables.");
@@ -97,16 +98,18 @@ void join(const ClusterInfo& info, const BenchOptions& options, RankSource& sour
 }  // namespace
 
 RankSource find_ranks(const BenchOptions& options, const BackendChoice& backend) {
-  const bool threads = backend.entry->name == "local";
-  if (threads && !backend.args.empty())
+  const bool threads = backend.entry->one_process || options.threads;
+  if (backend.entry->name == "local" && !backend.args.empty())
     refuse("backend local has no network interface or other argument, but was given '{}'",
            backend.args);
   RankSource source;
+  source.placement = Placement(options.device.value_or(DeviceRequest{}), *backend.entry);
   source.group.backend = backend.entry->name;
   if (!backend.args.empty()) source.group.backend += ":" + backend.args;
   source.group.timeout = options.timeout;
   const std::optional<ClusterInfo> info = detect(options);
   if (!options.ranks) {
+    if (options.threads) refuse("--threads-per-proc needs -n, the number of ranks here");
     if (options.nodes > 1) refuse("--nnodes needs -n, the number of ranks on this node");
     if (!info)
       refuse("no launcher found (RANK and WORLD_SIZE are not set); pass -n N for N ranks here");
@@ -118,7 +121,8 @@ RankSource find_ranks(const BenchOptions& options, const BackendChoice& backend)
     if (!options.store.empty())
       refuse("--store {}: ranks that -n starts meet in a store of their own", options.store);
     if (threads && options.nodes > 1)
-      refuse("--nnodes {}: the ranks of backend local are threads of one process", options.nodes);
+      refuse("--nnodes {}: the ranks are threads of one process ({})", options.nodes,
+             options.threads ? "--threads-per-proc" : "backend local");
     source.local_size = *options.ranks;
     source.group.size = *options.ranks * options.nodes;
     source.kind =

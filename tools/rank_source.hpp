@@ -6,6 +6,7 @@
 #include <tutti/process_group.hpp>
 
 #include "bench.hpp"
+#include "device.hpp"
 
 namespace tutti::tool {
 
@@ -18,7 +19,8 @@ struct RankSource {
   };
   Kind kind = Kind::threads;
   GroupOptions group{};
-  int local_size = 1;  ///< Ranks on this host, as far as is known.
+  Placement placement{};  ///< Of threads; a member has its device in `group`.
+  int local_size = 1;     ///< Ranks on this host, as far as is known.
 };
 
 /// @throws Failure usage, or unavailable when the launcher started something else than was asked

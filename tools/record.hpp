@@ -70,6 +70,7 @@ struct Row {
   std::vector<double> samples_us{};  ///< Kept with --samples all.
   std::vector<Flag> flags{};
   std::int64_t warmup_calls = 0;
+  std::int64_t calls_per_sample = 1;  ///< Queued back to back; on a device alone more than one.
 
   bool has(Flag flag) const noexcept;
 };

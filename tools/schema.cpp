@@ -151,6 +151,7 @@ std::string_view schema() {
           },
           "samples_us": {"type": "array", "items": {"type": "number"}, "description": "with --samples all"},
           "warmup_calls": {"type": "integer", "minimum": 0},
+          "calls_per_sample": {"type": "integer", "minimum": 1, "description": "queued back to back, and a sample is their mean; above 1 on devices alone"},
           "flags": {"type": "array", "items": {"enum": ["few_samples", "noisy", "slow_first", "capped_mem"]}}
         }
       }

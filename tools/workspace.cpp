@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "staging.hpp"
+
 namespace tutti::tool {
 namespace {
 
@@ -35,31 +37,39 @@ Sizes buffer_bytes(const Extent& extent, DType dtype, bool in_place) {
 
 }  // namespace
 
-Guarded::Guarded(std::byte* slot, std::size_t bytes) noexcept : slot_(slot), bytes_(bytes) {}
+Guarded::Guarded(std::byte* slot, std::size_t bytes, Memory& memory) noexcept
+    : slot_(slot), bytes_(bytes), memory_(&memory) {}
 
-void Guarded::paint_guards() const noexcept {
+void Guarded::paint_guards() const {
   if (slot_ == nullptr) return;
-  std::memset(slot_, static_cast<int>(guard), guard_bytes);
-  std::memset(data() + bytes_, static_cast<int>(guard), guard_bytes);
+  const auto paint = [](std::byte* piece, std::size_t, std::size_t n) {
+    std::memset(piece, static_cast<int>(guard), n);
+  };
+  write(*memory_, slot_, guard_bytes, paint);
+  write(*memory_, data() + bytes_, guard_bytes, paint);
 }
 
-void Guarded::poison() const noexcept {
-  if (slot_ != nullptr) std::memset(data(), 0xff, bytes_);
+void Guarded::poison() const {
+  if (slot_ == nullptr) return;
+  write(*memory_, data(), bytes_,
+        [](std::byte* piece, std::size_t, std::size_t n) { std::memset(piece, 0xff, n); });
 }
 
 Mismatches Guarded::damage(std::size_t width) const {
   Mismatches found;
   if (slot_ == nullptr) return found;
-  const auto look = [&](const std::byte* from, std::int64_t first) {
-    for (std::size_t i = 0; i < guard_bytes; ++i) {
-      if (from[i] == guard) continue;
-      if (found.count++ != 0) continue;
-      const std::int64_t offset = first + static_cast<std::int64_t>(i);
-      const auto size = static_cast<std::int64_t>(width);
-      const std::int64_t index = offset < 0 ? -((-offset + size - 1) / size) : offset / size;
-      found.first = {index, fmt::format("guard byte {:#04x}", static_cast<int>(guard)),
-                     fmt::format("byte {:#04x}", static_cast<int>(from[i]))};
-    }
+  const auto look = [&](const std::byte* at, std::int64_t first) {
+    read(*memory_, at, guard_bytes, [&](const std::byte* piece, std::size_t from, std::size_t n) {
+      for (std::size_t i = 0; i < n; ++i) {
+        if (piece[i] == guard) continue;
+        if (found.count++ != 0) continue;
+        const std::int64_t offset = first + static_cast<std::int64_t>(from + i);
+        const auto size = static_cast<std::int64_t>(width);
+        const std::int64_t index = offset < 0 ? -((-offset + size - 1) / size) : offset / size;
+        found.first = {index, fmt::format("guard byte {:#04x}", static_cast<int>(guard)),
+                       fmt::format("byte {:#04x}", static_cast<int>(piece[i]))};
+      }
+    });
   };
   // What lies behind the array first: an overrun is the usual damage.
   look(data() + bytes_, static_cast<std::int64_t>(bytes_));
@@ -86,8 +96,8 @@ std::vector<Buffers> Workspace::lay_out(const Extent& extent, DType dtype, bool 
   const std::size_t width = size_of(dtype);
   for (Buffers& set : sets) {
     set.shared = in_place;
-    if (sizes.in != 0) set.in = Guarded(slot, sizes.in);
-    if (sizes.out != 0) set.out = Guarded(slot + slot_bytes(sizes.in), sizes.out);
+    if (sizes.in != 0) set.in = Guarded(slot, sizes.in, *memory_);
+    if (sizes.out != 0) set.out = Guarded(slot + slot_bytes(sizes.in), sizes.out, *memory_);
     const auto place = [&](const Guarded& buffer, std::int64_t at) {
       return buffer.data() + (in_place ? static_cast<std::size_t>(at) * width : 0);
     };

@@ -18,20 +18,21 @@ class Guarded {
   static constexpr std::size_t guard_bytes = 256;  // On each side; keeps 64-byte alignment.
 
   Guarded() = default;
-  /// `slot` has bytes + 2 * guard_bytes bytes.
-  Guarded(std::byte* slot, std::size_t bytes) noexcept;
+  /// `slot` has bytes + 2 * guard_bytes bytes of `memory`.
+  Guarded(std::byte* slot, std::size_t bytes, Memory& memory) noexcept;
 
   std::byte* data() const noexcept { return slot_ + guard_bytes; }
   std::size_t bytes() const noexcept { return bytes_; }
-  void paint_guards() const noexcept;
+  void paint_guards() const;
   /// A value that no correct result holds for long: NaN in every float, -1 or the largest integer.
-  void poison() const noexcept;
+  void poison() const;
   /// Counts the guard bytes that changed; the index is in elements of `width` bytes.
   Mismatches damage(std::size_t width) const;
 
  private:
   std::byte* slot_ = nullptr;
   std::size_t bytes_ = 0;
+  Memory* memory_ = nullptr;
 };
 
 /// The arrays of one call. In place `in` and `out` share one guarded buffer.

@@ -104,6 +104,7 @@ struct BackendEntry {
   bool one_process = false;            ///< Its ranks are threads of one process.
   std::string (*details)() = nullptr;  ///< More for `tutti info`, in lines: what it would do here.
   bool adopts = false;                 ///< make() knows BackendInit::adopt.
+  int (*device_count)() = nullptr;     ///< How many devices beside the host's it finds here.
 };
 
 /// The backends in this build, in the order in which "auto" tries them.

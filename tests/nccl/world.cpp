@@ -6,7 +6,8 @@
 #include "support/nccl_double.hpp"
 
 // The backend table of a conformance suite with one entry: the backend nccl over the double of its
-// libraries, rank r on device r. A rule of theirs that a case breaks is a failure of that case.
+// libraries, rank r on device r unless another one is named. A rule of theirs that a case breaks is
+// a failure of that case.
 
 namespace tutti::backend::nccl_double {
 
@@ -16,7 +17,7 @@ namespace test_double = tutti::test::nccl_double;
 
 std::unique_ptr<Backend> make(const BackendInit& init) {
   BackendInit on_device = init;
-  on_device.device = {DeviceType::cuda, init.rank};
+  if (init.device.type == DeviceType::cpu) on_device.device = {DeviceType::cuda, init.rank};
   return nccl::make_nccl(on_device, test_double::apis());
 }
 
@@ -62,6 +63,7 @@ const BackendEntry entry{
     .make = make,
     .one_process = true,
     .adopts = true,
+    .device_count = [] { return test_double::device_count; },
 };
 
 }  // namespace tutti::backend::nccl_double

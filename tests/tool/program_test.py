@@ -653,7 +653,7 @@ class Refusals(Program):
             self.refuses(64, arguments, "error: ", *words)
 
     def test_what_comes_later_is_refused_by_name(self):
-        for option in ("--threads-per-proc", "--devices", "--groups", "--peak"):
+        for option in ("--devices", "--groups", "--peak"):
             self.refuses(64, ["bench", "-n", "2", option, "1"], option, "not in this release")
         self.refuses(64, ["bench", "-n", "2", "--host-overhead"], "--host-overhead", "not in this release")
         for name in ("compare", "check", "report", "pairs", "topo", "doctor", "completions"):
@@ -665,6 +665,39 @@ class Refusals(Program):
         self.refuses(64, ["--frobnicate"], "--frobnicate")
         self.refuses(64, ["info", "-f", "xml"], "'xml'")
         self.refuses(64, ["info", "more"], "more")
+
+    def test_devices(self):
+        self.refuses(64, ["bench", "-n", "2", "--device", "gpu"], "--device 'gpu'", "cpu, cuda or cuda:N")
+        self.refuses(64, ["bench", "-n", "2", "--device", "cuda:x"], "--device cuda:N 'x'")
+        self.refuses(69, ["bench", "-n", "2", "--backend", "local", "--device", "cuda"], "--backend local --device cuda",
+                     "does not serve cuda:0")
+
+    def test_a_machine_without_a_gpu_says_what_is_missing(self):
+        info = json.loads(self.runs("info", "-f", "json"))
+        nccl = next(entry for entry in info["backends"] if entry["name"] == "nccl")
+        if not nccl["built"]:
+            self.skipTest("this build has no backend nccl")
+        if nccl["available"]:
+            self.skipTest("this machine has a GPU")
+        why = nccl["unavailable_because"]
+        library = "libnccl.so.2" if "libnccl" in why else "libcudart.so" if "libcudart" in why else "CUDA sees no device"
+        self.assertIn(library, why)
+        if library != "CUDA sees no device":
+            self.assertIn("; install ", why)
+        for options in (["--backend", "nccl"], ["--backend", "nccl", "--device", "cuda"], ["--device", "cuda"],
+                        ["--backend", "nccl", "--threads-per-proc", "2"]):
+            self.refuses(69, ["bench", "-n", "2", *options], why)
+            self.refuses(77, ["bench", "-n", "2", *options, "--skip-unavailable"], "skipped: ", why)
+        self.refuses(69, ["bench", "-n", "2", "--backend", "nccl", "--device", "cpu"], why)
+
+    def test_ranks_may_be_threads_of_this_process_over_any_backend(self):
+        info = json.loads(self.runs("info", "-f", "json"))
+        backend = "gloo" if any(e["name"] == "gloo" and e["available"] for e in info["backends"]) else "local"
+        run = self.measures("-n", 2, "--threads-per-proc", 2, "--backend", backend, "-s", 64, *QUICK)
+        self.assertTrue(run["world"]["threads"])
+        self.assertEqual(len({rank["pid"] for rank in run["world"]["ranks"]}), 1)
+        self.refuses(64, ["bench", "-n", "4", "--threads-per-proc", "2"], "--threads-per-proc 2", "all ranks of -n")
+        self.refuses(64, ["bench", "--threads-per-proc", "1x", "-n", "2"], "--threads-per-proc")
 
     def test_a_known_backend_that_is_not_built_is_unavailable_or_skipped(self):
         built = {backend["name"] for backend in json.loads(self.runs("info", "-f", "json"))["backends"]
