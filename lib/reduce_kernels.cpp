@@ -1,14 +1,13 @@
 #include "internal/reduce_kernels.hpp"
 
 #include <cassert>
-#include <concepts>
 #include <cstddef>
 #include <cstring>
-#include <limits>
 #include <span>
 #include <string_view>
 #include <vector>
 
+#include "internal/reduce_arithmetic.hpp"
 #include "internal/reduce_kernels_targets.hpp"
 #include "internal/reduce_kernels_types.hpp"
 
@@ -26,37 +25,6 @@ constexpr std::size_t index(auto enumerator) noexcept {
   return static_cast<std::size_t>(enumerator);
 }
 #endif
-
-/// The largest value there is, infinite where the type has an infinity; with sign -1 the smallest.
-template <typename T>
-T extreme(int sign) noexcept {
-  if constexpr (std::integral<T>) {
-    return sign > 0 ? std::numeric_limits<T>::max() : std::numeric_limits<T>::min();
-  } else if constexpr (std::same_as<T, Float8E4M3>) {
-    return T{static_cast<float>(sign) * 448};
-  } else if constexpr (std::same_as<T, double>) {
-    return sign * std::numeric_limits<double>::infinity();
-  } else {
-    return T{static_cast<float>(sign) * std::numeric_limits<float>::infinity()};
-  }
-}
-
-template <typename T, Kind kind>
-T identity() noexcept {
-  using enum ReduceOp::Kind;
-  if constexpr (BooleanStorage<T>)
-    return {kind == product || kind == min || kind == band};
-  else if constexpr (kind == product)
-    return T{1};
-  else if constexpr (kind == min)
-    return extreme<T>(1);
-  else if constexpr (kind == max)
-    return extreme<T>(-1);
-  else if constexpr (kind == band && std::integral<T>)
-    return static_cast<T>(-1);
-  else
-    return T{};
-}
 
 template <typename T>
 void fill(void* out, T value, std::size_t n) noexcept {

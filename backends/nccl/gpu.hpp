@@ -12,13 +12,13 @@ using cuda::to_cuda;
 /// A device together with the NCCL that is used on it.
 class Gpu final : public cuda::Gpu {
  public:
-  Gpu(const Apis& apis, int index) : cuda::Gpu(*apis.cuda, index), nccl_(*apis.nccl) {}
+  Gpu(const Apis& apis, int index) : cuda::Gpu(*apis.cuda, index), apis_(apis) {}
 
-  const NcclApi& nccl() const noexcept { return nccl_; }
-  Apis apis() const noexcept { return {&nccl_, &cuda()}; }
+  const NcclApi& nccl() const noexcept { return *apis_.nccl; }
+  const Apis& apis() const noexcept { return apis_; }
 
  private:
-  const NcclApi& nccl_;
+  Apis apis_;
 };
 
 }  // namespace tutti::backend::nccl

@@ -13,6 +13,7 @@
 #include "internal/current_error.hpp"
 #include "internal/fail.hpp"
 #include "internal/record.hpp"
+#include "internal/reduce_kernels.hpp"
 #include "messages.hpp"
 
 namespace tutti::backend::nccl {
@@ -83,6 +84,7 @@ Group::Group(const BackendInit& init, const Apis& apis)
     token_ = Tensor(memory_, {1}, DType::f32, stream_.handle());
     check(gpu_->cuda(), gpu_->cuda().memset_async(token_.data(), 0, sizeof(float), stream_.get()),
           "cudaMemsetAsync");
+    load_kernels();
     warm_up(limit);
     connected_ = true;
   } catch (const Error& error) {
@@ -148,6 +150,34 @@ void Group::warm_up(Deadline limit) {
   if (const auto error = state->error()) std::rethrow_exception(error);
 }
 
+void Group::load_kernels() {
+  try {
+    kernels_ = &cuda::fold_kernels(gpu_->apis().driver, gpu_->apis().fold_image);
+    const DeviceScope scope(gpu_->cuda(), gpu_->index());
+    kernels_->load(stream_.get());
+  } catch (const Error& error) {  // Most operations do without them.
+    kernels_ = nullptr;
+    no_kernels_ = error.message();
+  }
+}
+
+bool Group::supports(Operation operation, DType dtype, ReduceOp::Kind reduce) const noexcept {
+  switch (operation) {
+    case Operation::all_reduce:
+    case Operation::reduce:
+    case Operation::reduce_scatter:
+      return can_reduce(dtype, reduce) ||
+             (kernels_ != nullptr && internal::can_reduce(dtype, reduce));
+    case Operation::scan:
+    case Operation::exclusive_scan:
+      return kernels_ != nullptr && internal::can_reduce(dtype, reduce);
+    case Operation::all_gather_bounded:
+      return false;
+    default:
+      return true;
+  }
+}
+
 // Calls.
 
 Work Group::launch(std::span<const Op> ops, const Call& call) {
@@ -162,10 +192,12 @@ Work Group::launch(std::span<const Op> ops, const Call& call) {
   try {
     refuse_capture(call);
     for (const auto& op : ops)
-      if (call.order_fixed && !is_left_fold(op, init_.size))
+      if (kernels_ == nullptr && needs_kernels(op, init_.size, call.order_fixed))
         internal::failf(Errc::unsupported,
-                        "NCCL has no fixed order for {} {} of {} ranks; leave order_fixed out",
-                        name_of(op.reduce.kind), name_of(op.in.dtype), init_.size);
+                        "{} {} of {} in the order of {} ranks is done by kernels of the library's "
+                        "own, and there are none: {}",
+                        name_of(op.kind), name_of(op.reduce.kind), name_of(op.in.dtype), init_.size,
+                        no_kernels_);
     if (!call.in_order) post_all();
   } catch (...) {
     if (numbered) order_->skip(call.seq);
@@ -243,7 +275,7 @@ void Group::queue(std::span<const Op> ops, const Call& call, EventState& state) 
     inputs.record(to_cuda(call.stream));
     inputs.hold(stream_.get());
   }
-  const Place place{*gpu_, stream_.get(), memory_, init_.rank, init_.size, token_.data()};
+  const Place place{*gpu_, stream_.get(), memory_, init_.rank, init_.size, token_.data(), kernels_};
   std::vector<Lowering> lowered;
   lowered.reserve(ops.size());
   Messages messages(place);
@@ -251,7 +283,7 @@ void Group::queue(std::span<const Op> ops, const Call& call, EventState& state) 
     if (is_point_to_point(op.kind))
       messages.add(op);
     else
-      lowered.emplace_back(place, op);
+      lowered.emplace_back(place, op, call.order_fixed);
   try {
     int groups = 1;
     for (const auto& op : lowered) groups = std::max(groups, op.groups());

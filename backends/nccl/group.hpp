@@ -39,6 +39,7 @@ class Group : public std::enable_shared_from_this<Group> {
   /// Ends what is under way, by its deadlines; then the threads and the communicators. Once.
   void leave() noexcept;
 
+  bool supports(Operation operation, DType dtype, ReduceOp::Kind reduce) const noexcept;
   Memory& memory() const noexcept { return memory_; }
   Apis apis() const noexcept { return gpu_->apis(); }
   const BackendInit& init() const noexcept { return init_; }
@@ -51,6 +52,7 @@ class Group : public std::enable_shared_from_this<Group> {
   void warm_up(Deadline limit);
   /// Now and then while the group is being made. @throws Error what went wrong elsewhere.
   void look_before_it_is_made();
+  void load_kernels();
   /// Until NCCL has queued what it was given. Before there is a thread it looks out for the others.
   void await(Deadline limit);
   void refuse_capture(const Call& call) const;
@@ -84,6 +86,8 @@ class Group : public std::enable_shared_from_this<Group> {
   Memory& memory_;
   CudaStream stream_;
   Tensor token_{};  // Of one element, for barriers.
+  const cuda::FoldKernels* kernels_ = nullptr;
+  std::string no_kernels_;  // Why.
   Agreement agreement_;
   std::shared_ptr<Communicator> communicator_;
   std::shared_ptr<internal::CallQueue> order_;

@@ -19,18 +19,7 @@ class NcclBackend final : public Backend {
   ~NcclBackend() override { group_->leave(); }
 
   bool supports(Operation operation, DType dtype, ReduceOp::Kind reduce) const noexcept override {
-    switch (operation) {
-      case Operation::all_reduce:
-      case Operation::reduce:
-      case Operation::reduce_scatter:
-        return can_reduce(dtype, reduce);
-      case Operation::scan:
-      case Operation::exclusive_scan:
-      case Operation::all_gather_bounded:
-        return false;
-      default:
-        return true;
-    }
+    return group_->supports(operation, dtype, reduce);
   }
   Memory& memory() noexcept override { return group_->memory(); }
   Work launch(std::span<const Op> ops, const Call& call) override {
@@ -120,7 +109,9 @@ std::unique_ptr<Backend> make(const BackendInit& init) {
   if (!init.args.empty())
     internal::failf(Errc::invalid_argument, "backend 'nccl' takes no arguments, but was given '{}'",
                     init.args);
-  return make_nccl(init, {&nccl_api(), &cuda::cuda_api()});
+  const auto image = cuda::fold_image();
+  return make_nccl(
+      init, {&nccl_api(), &cuda::cuda_api(), image.empty() ? nullptr : &cuda::driver_api(), image});
 }
 
 }  // namespace

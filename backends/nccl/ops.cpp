@@ -133,15 +133,32 @@ bool can_reduce(DType dtype, ReduceOp::Kind kind) noexcept {
 bool is_left_fold(const Op& op, int size) noexcept {
   const bool reduces = op.kind == Operation::all_reduce || op.kind == Operation::reduce ||
                        op.kind == Operation::reduce_scatter;
-  if (!reduces || size == 1 || is_integer(op.in.dtype)) return true;
-  // Two ranks have one order, and a result that is rounded once.
-  return size == 2 &&
-         (op.reduce.kind == ReduceOp::Kind::sum || op.reduce.kind == ReduceOp::Kind::product);
+  if (!reduces || is_integer(op.in.dtype)) return true;
+  // NCCL rounds the factors, and all but the last result; two ranks have one order.
+  return (size == 1 && op.reduce.kind != ReduceOp::Kind::premul_sum) ||
+         (size == 2 &&
+          (op.reduce.kind == ReduceOp::Kind::sum || op.reduce.kind == ReduceOp::Kind::product));
 }
 
-Lowering::Lowering(const Place& place, const Op& op)
+bool needs_kernels(const Op& op, int size, bool order_fixed) noexcept {
+  switch (op.kind) {
+    case Operation::scan:
+    case Operation::exclusive_scan:
+      return true;
+    case Operation::all_reduce:
+    case Operation::reduce:
+    case Operation::reduce_scatter:
+      return !can_reduce(op.in.dtype, op.reduce.kind) || (order_fixed && !is_left_fold(op, size));
+    default:
+      return false;
+  }
+}
+
+Lowering::Lowering(const Place& place, const Op& op, bool order_fixed)
     : place_(place), op_(op), row_bytes_(row_bytes_of(op)) {
-  if (op.kind == Operation::all_gather)
+  if (needs_kernels(op, place.size, order_fixed))
+    folding_.emplace(place, op);
+  else if (op.kind == Operation::all_gather)
     way_ = choose_gather(op.rows, place.size, row_bytes_);
   else if (op.kind == Operation::reduce_scatter && op.rows.listed())
     way_ = std::ranges::all_of(op.rows.list(), [&](auto n) { return n == op.rows[0]; })
@@ -196,6 +213,7 @@ void Lowering::make_op(ncclComm_t comm) {
 }
 
 void Lowering::before(int group, ncclComm_t comm) {
+  if (folding_ && group < groups()) return folding_->before(group);
   if (group != 0) return;
   switch (op_.kind) {
     case Operation::all_reduce:
@@ -282,6 +300,7 @@ void Lowering::all_to_all(ncclComm_t comm) {
 }
 
 void Lowering::inside(int group, ncclComm_t comm) {
+  if (folding_ && group < groups()) return folding_->inside(group, comm);
   if (group != 0) return;
   const auto& nccl = place_.gpu.nccl();
   const auto stream = place_.stream;
@@ -337,6 +356,7 @@ void Lowering::inside(int group, ncclComm_t comm) {
 }
 
 void Lowering::after(ncclComm_t comm) {
+  if (folding_) return folding_->after();
   if (std::exchange(made_op_, false))
     check(place_.gpu.nccl(), place_.gpu.nccl().red_op_destroy(reduce_, comm), "ncclRedOpDestroy");
   if (way_ != GatherWay::padded) return;

@@ -2,9 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include <tutti/backend.hpp>
 
+#include "folding.hpp"
 #include "place.hpp"
 
 namespace tutti::backend::nccl {
@@ -21,15 +23,17 @@ GatherWay choose_gather(const Rows& rows, int size, std::size_t row_bytes) noexc
 bool can_reduce(DType dtype, ReduceOp::Kind kind) noexcept;
 /// Whether what NCCL computes is the left fold, whatever order it has.
 bool is_left_fold(const Op& op, int size) noexcept;
+/// Whether an operation needs kernels of our own to do what is promised.
+bool needs_kernels(const Op& op, int size, bool order_fixed) noexcept;
 
 /// One collective as NCCL calls, in one or more groups, which it shares with the other operations
 /// of its call: for each of them before(), outside of the group, and then inside(); after() when
 /// the last one has been queued. All ranks count the same groups.
 class Lowering {
  public:
-  Lowering(const Place& place, const Op& op);
+  Lowering(const Place& place, const Op& op, bool order_fixed);
 
-  int groups() const noexcept { return 1; }
+  int groups() const noexcept { return folding_ ? folding_->groups() : 1; }
   void before(int group, ncclComm_t comm);
   void inside(int group, ncclComm_t comm);
   void after(ncclComm_t comm);
@@ -49,6 +53,7 @@ class Lowering {
 
   Place place_;
   Op op_;
+  std::optional<Folding> folding_;  // Then nothing else here is used.
   GatherWay way_ = GatherWay::equal;
   std::size_t row_bytes_ = 0;
   Scratch scratch_;

@@ -4,6 +4,7 @@
 
 #include <tutti/memory.hpp>
 
+#include "cuda/fold_kernels.hpp"
 #include "gpu.hpp"
 
 namespace tutti::backend::nccl {
@@ -22,7 +23,8 @@ struct Place {
   Memory& memory;
   int rank;
   int size;
-  void* token;  ///< One element in device memory, for a barrier.
+  void* token;                       ///< One element in device memory, for a barrier.
+  const cuda::FoldKernels* kernels;  ///< Null where there are none.
 
   /// Nothing where there are no bytes, or both are the same.
   void copy(void* to, const void* from, std::size_t bytes) const;

@@ -12,7 +12,10 @@ namespace {
 struct Mutated {
   backend::nccl::NcclApi nccl = *nccl_double::apis().nccl;
   backend::nccl::CudaApi cuda = *nccl_double::apis().cuda;
-  GroupSetup setup() const { return {.timeout = 1s, .apis = {&nccl, &cuda}}; }
+  backend::nccl::DriverApi driver = *nccl_double::apis().driver;
+  GroupSetup setup() const {
+    return {.timeout = 1s, .apis = {&nccl, &cuda, &driver, nccl_double::apis().fold_image}};
+  }
 };
 
 class Mutants : public Double {

@@ -17,7 +17,12 @@ backend::nccl::Apis apis() {
     fill_nccl_table(table);
     return table;
   }();
-  return {&nccl, &cuda};
+  static const auto driver = [] {
+    backend::nccl::DriverApi table;
+    fill_driver_table(table);
+    return table;
+  }();
+  return {&nccl, &cuda, &driver, kernel_image()};
 }
 
 std::vector<std::string> take_violations() {

@@ -182,6 +182,9 @@ bool something_is_left(const Machine& machine);
 bool has_communicators();
 void fill_cuda_table(backend::nccl::CudaApi& table);
 void fill_nccl_table(backend::nccl::NcclApi& table);
+void fill_driver_table(backend::nccl::DriverApi& table);
+/// The only image that the driver takes.
+std::span<const std::byte> kernel_image();
 
 /// The fault of this device for this function, once; nothing otherwise.
 std::optional<ncclResult_t> planned_failure(Machine& machine, int device,

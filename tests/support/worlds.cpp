@@ -46,19 +46,20 @@ bool always_order_fixed(const std::string& backend) {
 
 namespace {
 
-bool is_nccl(const std::string& backend) {
-  return backend == "nccl" || backend == "nccl_double";
+/// The backend nccl without kernels of its own; over the double it always has some.
+bool is_bare_nccl(const std::string& backend) {
+  return !TUTTI_KERNELS && backend == "nccl";
 }
 
 }  // namespace
 
 bool can_fix_order(const std::string& backend) {
-  return !is_nccl(backend);
+  return !is_bare_nccl(backend);
 }
 
 bool reduces(const std::string& backend, DType dtype, ReduceOp::Kind kind) {
   using Kind = ReduceOp::Kind;
-  if (!is_nccl(backend)) return true;
+  if (!is_bare_nccl(backend)) return true;
   if (dtype == DType::boolean || (is_float(dtype) && size_of(dtype) == 1)) return false;
   if (kind == Kind::min || kind == Kind::max) return is_integer(dtype);
   if (kind == Kind::avg || kind == Kind::premul_sum) return is_float(dtype);

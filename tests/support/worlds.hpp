@@ -40,8 +40,8 @@ bool always_order_fixed(const std::string& backend);
 /// Whether a backend takes CallOptions::order_fixed for whatever it reduces.
 bool can_fix_order(const std::string& backend);
 
-/// Whether it reduces such elements. NCCL cannot always keep ReduceOp's promises (docs/nccl.md);
-/// the others do whatever has a meaning.
+/// Whether it reduces such elements. NCCL cannot always keep ReduceOp's promises, where nvcc has
+/// not made kernels for it (docs/nccl.md); the others do whatever has a meaning.
 bool reduces(const std::string& backend, DType dtype, ReduceOp::Kind kind);
 
 /// The backends whose sub-groups use the connections of their parent, so that they break together.

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+
+#include <tutti/backend.hpp>
+
+#include "cuda/fold_kernels.hpp"
+#include "place.hpp"
+
+namespace tutti::backend::nccl {
+
+/// A reduction or scan that NCCL cannot do as ReduceOp promises: every rank gets its slice of all
+/// ranks' elements, folds it in rank order by a kernel of our own, and gives it to those who need
+/// it. The steps of Lowering.
+class Folding {
+ public:
+  /// Place::kernels is not null.
+  Folding(const Place& place, const Op& op);
+
+  int groups() const noexcept { return op_.kind == Operation::reduce_scatter ? 1 : 2; }
+  void before(int group);
+  void inside(int group, ncclComm_t comm);
+  void after();
+
+ private:
+  /// Of bytes; the elements that a rank folds.
+  struct Slice {
+    std::size_t begin;
+    std::size_t bytes;
+  };
+  Slice slice(int rank) const noexcept;
+  bool scaled() const noexcept { return op_.reduce.kind == ReduceOp::Kind::premul_sum; }
+  bool scans() const noexcept {
+    return op_.kind == Operation::scan || op_.kind == Operation::exclusive_scan;
+  }
+  std::byte* slot(int rank) const noexcept {
+    return scratch_.data() + static_cast<std::size_t>(rank) * slot_bytes_;
+  }
+  double* scale(int rank) const noexcept {
+    return reinterpret_cast<double*>(slot(place_.size)) + rank;
+  }
+  const std::byte* in() const noexcept { return static_cast<const std::byte*>(op_.in.data); }
+  std::byte* out() const noexcept { return static_cast<std::byte*>(op_.out.data); }
+  /// Whether the slots are the whole result, without padding.
+  bool is_whole() const noexcept {
+    return slot_bytes_ * static_cast<std::size_t>(place_.size) == op_.in.bytes();
+  }
+  void fold();
+
+  Place place_;
+  Op op_;
+  Slice mine_;
+  std::size_t slot_bytes_;
+  Scratch scratch_;  // A slot for each rank, then a scale for each where they have one.
+};
+
+}  // namespace tutti::backend::nccl
