@@ -9,10 +9,9 @@
 namespace tutti::backend::cuda {
 namespace {
 
-/// One per device, for as long as the process runs.
-std::timed_mutex& launch_mutex(int device) {
+Launching& launching_on(int device) {
   static std::mutex guard;
-  static auto& all = *new std::map<int, std::timed_mutex>;
+  static auto& all = *new std::map<int, Launching>;
   const std::lock_guard lock(guard);
   return all[device];
 }
@@ -20,7 +19,7 @@ std::timed_mutex& launch_mutex(int device) {
 }  // namespace
 
 Gpu::Gpu(const CudaApi& cuda, int index)
-    : cuda_(cuda), index_(index), launching_(launch_mutex(index)) {
+    : cuda_(cuda), index_(index), launching_(launching_on(index)) {
   int count = 0;
   check(cuda, cuda.get_device_count(&count), "cudaGetDeviceCount");
   if (index < 0 || index >= count)
@@ -32,14 +31,27 @@ Gpu::~Gpu() {
   for (const auto event : idle_) (void)cuda().event_destroy(event);
 }
 
-std::unique_lock<std::timed_mutex> Gpu::lock(Deadline limit) const {
-  std::unique_lock lock(launching_, std::defer_lock);
-  if (limit.time() == Deadline::Clock::time_point::max())
-    lock.lock();
-  else if (!lock.try_lock() && !lock.try_lock_until(limit.time()))
+Gpu::Turn Gpu::turn(Deadline limit) const {
+  std::unique_lock lock(launching_.mutex);
+  const auto free = [this] { return !launching_.under_way; };
+  if (limit.is_none())
+    launching_.ended.wait(lock, free);
+  else if (!launching_.ended.wait_until(lock, limit.time(), free))
     internal::failf(Errc::timeout,
                     "the deadline passed while another call was being queued on cuda:{}", index_);
-  return lock;
+  launching_.under_way = true;
+  return Turn(launching_);
+}
+
+Gpu::Turn::Turn(Turn&& other) noexcept : launching_(std::exchange(other.launching_, nullptr)) {}
+
+Gpu::Turn::~Turn() {
+  if (launching_ == nullptr) return;
+  {
+    const std::lock_guard lock(launching_->mutex);
+    launching_->under_way = false;
+  }
+  launching_->ended.notify_one();
 }
 
 Gpu::Event Gpu::event() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -14,6 +15,13 @@ namespace tutti::backend::cuda {
 inline cudaStream_t to_cuda(Stream stream) noexcept {
   return static_cast<cudaStream_t>(stream.handle);
 }
+
+/// Whether somebody queues a call on a device. One per device, for as long as the process runs.
+struct Launching {
+  std::mutex mutex;
+  std::condition_variable ended;
+  bool under_way = false;
+};
 
 /// The device of one group, and what is taken from it again and again. Called from any thread.
 class Gpu : public std::enable_shared_from_this<Gpu> {
@@ -45,9 +53,21 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
   };
   Event event();
 
-  /// Held while a call is queued: no two groups interleave on a device.
+  /// Had while a call is queued: no two groups interleave on a device. Move-only; may be begun on
+  /// one thread and ended on another.
+  class Turn {
+   public:
+    Turn(Turn&& other) noexcept;
+    Turn& operator=(Turn&& other) = delete;
+    ~Turn();
+
+   private:
+    friend class Gpu;
+    explicit Turn(Launching& launching) noexcept : launching_(&launching) {}
+    Launching* launching_;
+  };
   /// @throws Error timeout.
-  std::unique_lock<std::timed_mutex> lock(Deadline limit) const;
+  Turn turn(Deadline limit) const;
 
   const CudaApi& cuda() const noexcept { return cuda_; }
   int index() const noexcept { return index_; }
@@ -55,7 +75,7 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
  private:
   const CudaApi& cuda_;
   int index_;
-  std::timed_mutex& launching_;
+  Launching& launching_;
   std::mutex mutex_;
   std::vector<cudaEvent_t> idle_;
 };

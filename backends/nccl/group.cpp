@@ -28,6 +28,8 @@ constexpr auto end_bound = 1s;
 /// The first look into the store after a call began; later ones come more rarely.
 constexpr auto first_look = 20ms;
 constexpr auto rarest_look = 1s;
+/// How long a call waits for NCCL to queue it before the group's thread goes on with that.
+constexpr auto hand_over = 2ms;
 /// How long a message of a rank that has left may still be on its way.
 constexpr auto last_message = 200ms;
 
@@ -127,10 +129,7 @@ void Group::look_before_it_is_made() {
 }
 
 void Group::await(Deadline limit) {
-  communicator_->await(limit, [&] {
-    if (broken_) throw internal::broken(*failure());
-    if (!connected_) look_before_it_is_made();
-  });
+  communicator_->await(limit, [&] { look_before_it_is_made(); });
 }
 
 /// NCCL connects the ranks at their first call, and keeps the caller until all of them have made
@@ -139,9 +138,10 @@ void Group::warm_up(Deadline limit) {
   const Op op{.kind = Operation::barrier};
   const Call call{.stream = stream_.handle(), .deadline = limit};
   const auto state = make_state({&op, 1}, call, limit);
-  queue({&op, 1}, call, *state);
-  while (!state->wait_until(Deadline::after(first_look))) {
-    if (const auto cause = agreement_.look("making the group")) throw Error(*cause);
+  queue({&op, 1}, state);
+  await_launch(limit);
+  for (Pause pause; !state->poll(); pause()) {
+    look_before_it_is_made();
     communicator_->look();
     if (limit.expired())
       tutti::fail(Errc::timeout,
@@ -254,7 +254,7 @@ std::shared_ptr<EventState> Group::run(std::span<const Op> ops, const Call& call
       const std::lock_guard lock(mutex_);
       next_ = std::max(next_, call.seq + 1);
     }
-    queue(ops, call, *state);
+    queue(ops, state);
   } catch (...) {
     const Error error = internal::to_error(std::current_exception());
     if (error.code() == Errc::timeout)
@@ -267,49 +267,35 @@ std::shared_ptr<EventState> Group::run(std::span<const Op> ops, const Call& call
   return state;
 }
 
-void Group::queue(std::span<const Op> ops, const Call& call, EventState& state) {
-  const DeviceScope scope(gpu_->cuda(), gpu_->index());
-  const auto launching = gpu_->lock(state.limit());
+void Group::queue(std::span<const Op> ops, const std::shared_ptr<EventState>& state) {
+  await_launch(state->limit());  // The call before it.
+  auto turn = gpu_->turn(state->limit());
   {
-    auto inputs = gpu_->event();
-    inputs.record(to_cuda(call.stream));
-    inputs.hold(stream_.get());
+    const Place place{*gpu_,      stream_.get(), memory_, init_.rank,
+                      init_.size, token_.data(), kernels_};
+    const std::lock_guard lock(launch_mutex_);
+    launch_.emplace(place, communicator_, ops, state, std::move(turn));
   }
-  const Place place{*gpu_, stream_.get(), memory_, init_.rank, init_.size, token_.data(), kernels_};
-  std::vector<Lowering> lowered;
-  lowered.reserve(ops.size());
-  Messages messages(place);
-  for (const auto& op : ops)
-    if (is_point_to_point(op.kind))
-      messages.add(op);
-    else
-      lowered.emplace_back(place, op, call.order_fixed);
-  try {
-    int groups = 1;
-    for (const auto& op : lowered) groups = std::max(groups, op.groups());
-    for (int group = 0; group < groups; ++group) {
-      communicator_->use([&](ncclComm_t comm) {
-        for (auto& op : lowered) op.before(group, comm);
-        if (group == 0) messages.copy_own();
-        GroupScope together(gpu_->nccl());
-        for (auto& op : lowered) op.inside(group, comm);
-        if (group == 0) messages.inside(comm);
-        together.end();
-      });
-      await(state.limit());
-    }
-    communicator_->use([&](ncclComm_t comm) {
-      for (auto& op : lowered) op.after(comm);
-    });
-  } catch (...) {
-    // NCCL may still be queuing them: what they use stays until the abort.
-    const std::lock_guard lock(mutex_);
-    abandoned_.push_back(std::move(lowered));
-    throw;
+  // Where NCCL waits for the other ranks, the thread goes on: this one may have to serve them.
+  const auto enough = Clock::now() + hand_over;
+  for (Pause pause; !advance_launch(); pause()) {
+    if (Clock::now() > enough) return;
+    if (broken_) throw internal::broken(*failure());
   }
-  auto behind = gpu_->event();
-  behind.record(stream_.get());
-  state.queued(std::move(behind));
+}
+
+bool Group::advance_launch() {
+  const std::lock_guard lock(launch_mutex_);
+  if (launch_ && launch_->advance()) launch_.reset();
+  return !launch_;
+}
+
+void Group::await_launch(Deadline limit) {
+  for (Pause pause; !advance_launch(); pause()) {
+    if (broken_) throw internal::broken(*failure());
+    if (!connected_) look_before_it_is_made();
+    if (limit.expired()) tutti::fail(Errc::timeout, "the deadline passed inside NCCL");
+  }
 }
 
 std::shared_ptr<EventState> Group::post(const Op& op, const Call& call, Deadline limit) {
@@ -500,6 +486,9 @@ void Group::work() {
 }
 
 void Group::tick(const States& states) {
+  // A caller that is inside it goes on by itself.
+  if (std::unique_lock lock(launch_mutex_, std::try_to_lock); lock && launch_ && launch_->advance())
+    launch_.reset();
   for (const auto& channel : channels()) channel->advance();
   for (const auto& state : states) {
     if (!state->poll()) continue;
@@ -564,11 +553,15 @@ void Group::end_everything(const States& states) noexcept {
   const auto limit = Deadline::after(abort_bound);
   const bool aborted = abort_all(communicators(), abort_bound);
   const bool in_time = aborted && stand_still(limit);
+  {
+    // NCCL may have been queuing it: what it uses stays while anything moves.
+    const std::lock_guard lock(launch_mutex_);
+    if (launch_) launch_->give_up();
+    if (in_time) launch_.reset();
+  }
   States left;
-  std::vector<std::vector<Lowering>> abandoned;
   {
     const std::lock_guard lock(mutex_);
-    if (in_time) abandoned.swap(abandoned_);
     if (!in_time)
       late_ = fmt::format(
           "; {} within {} s, so the device may still write to the arrays of this "

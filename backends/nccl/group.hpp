@@ -16,7 +16,7 @@
 #include "communicator.hpp"
 #include "failure.hpp"
 #include "internal/call_queue.hpp"
-#include "ops.hpp"
+#include "launch.hpp"
 #include "self.hpp"
 #include "work.hpp"
 
@@ -53,14 +53,18 @@ class Group : public std::enable_shared_from_this<Group> {
   /// Now and then while the group is being made. @throws Error what went wrong elsewhere.
   void look_before_it_is_made();
   void load_kernels();
-  /// Until NCCL has queued what it was given. Before there is a thread it looks out for the others.
+  /// Until the communicator is made.
   void await(Deadline limit);
   void refuse_capture(const Call& call) const;
   std::shared_ptr<EventState> make_state(std::span<const Op> ops, const Call& call, Deadline limit);
   std::shared_ptr<EventState> post(const Op& op, const Call& call, Deadline limit);
   std::shared_ptr<Channel> channel(const Op& op);
   std::shared_ptr<EventState> run(std::span<const Op> ops, const Call& call, Deadline limit);
-  void queue(std::span<const Op> ops, const Call& call, EventState& state);
+  /// Gives the call to NCCL. It may not be on the stream yet when this returns.
+  void queue(std::span<const Op> ops, const std::shared_ptr<EventState>& state);
+  /// What can be done for the call that NCCL has been given last. True when it has been queued.
+  bool advance_launch();
+  void await_launch(Deadline limit);
   void watch(const std::shared_ptr<EventState>& state);
 
   /// The group breaks, because of this or of what a peer said first.
@@ -93,11 +97,13 @@ class Group : public std::enable_shared_from_this<Group> {
   std::shared_ptr<internal::CallQueue> order_;
   SelfBox self_;
 
+  std::mutex launch_mutex_;  // Before mutex_.
+  std::optional<Launch> launch_;
+
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   States pending_;
   std::map<std::tuple<bool, int, int>, std::shared_ptr<Channel>> channels_;
-  std::vector<std::vector<Lowering>> abandoned_;  // Calls that failed while they were queued.
   std::optional<Error> failure_;
   std::string late_;        // After an abort that did not end: what the errors say about it.
   std::uint64_t next_ = 0;  // The number behind the last collective of this rank.

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <tutti/backend.hpp>
 #include <tutti/call_options.hpp>
@@ -38,6 +39,10 @@ class ProcessGroup {
   /// Over a backend of the caller's own, made for options.rank of options.size; options.backend,
   /// device and memory are not used.
   static ProcessGroup create(const GroupOptions& options, std::unique_ptr<Backend> backend);
+
+  /// Several ranks of one process: makes their groups side by side, on threads that end here, and
+  /// returns them in this order. @throws Error that is no timeout, if there is one; no group then.
+  static std::vector<ProcessGroup> create_all(std::span<const GroupOptions> options);
 
   ProcessGroup(ProcessGroup&&) noexcept;
   ProcessGroup& operator=(ProcessGroup&&) noexcept;

@@ -53,12 +53,18 @@ void clear_faults() {
   const Lock lock(machine().mutex);
   for (Device& device : machine().devices) device.faults = {};
   machine().messages_side_by_side = false;
+  machine().connects_each_function = false;
   machine().changed.notify_all();
 }
 
 void set_messages_side_by_side(bool side_by_side) {
   const Lock lock(machine().mutex);
   machine().messages_side_by_side = side_by_side;
+}
+
+void set_connects_each_function(bool each) {
+  const Lock lock(machine().mutex);
+  machine().connects_each_function = each;
 }
 
 int calls(const std::string& function) {

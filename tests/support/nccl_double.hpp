@@ -64,6 +64,10 @@ void clear_faults();
 /// devices they may hang, as others do.
 void set_messages_side_by_side(bool side_by_side);
 
+/// Ranks connect for each collective function at its first call (NCCL_RUNTIME_CONNECT), which is
+/// ncclInProgress until all of them have made it; not for all functions at the first call of any.
+void set_connects_each_function(bool each);
+
 /// A kernel of the program: every float of `data` is `value` when it has run, which takes `takes`.
 void fill(cudaStream_t stream, float* data, std::size_t count, float value,
           std::chrono::nanoseconds takes = {});

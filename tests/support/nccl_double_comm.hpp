@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -42,7 +43,7 @@ struct Operation {
 struct Clique {
   int size = 0;
   std::string id;
-  bool connected = false;  ///< Every rank has come to its first operation.
+  std::set<Function> connected;  ///< For what the ranks are.
   std::vector<Comm*> members;
   std::map<std::uint64_t, std::vector<std::shared_ptr<Operation>>> collectives;  ///< By index.
   using Pair = std::pair<int, int>;                                              ///< From, to.
@@ -71,7 +72,7 @@ struct Comm {
   ncclResult_t state = ncclInProgress;
   bool ready = false;              ///< Made; never taken back.
   int polls_left = 0;              ///< Until it is ready, with all ranks there.
-  bool has_launched = false;       ///< It has come to its first operation.
+  std::set<Function> begun;        ///< What it has come to.
   std::shared_ptr<Launch> launch;  ///< Under way.
   std::uint64_t collectives = 0;
   LaneClock clock;  ///< After its last kernel.

@@ -114,6 +114,7 @@ class Machine {
   std::set<ThreadState*> threads;
   std::map<std::string, int> calls;
   bool messages_side_by_side = false;
+  bool connects_each_function = false;
 
   // Everything below needs the lock.
 

@@ -234,15 +234,20 @@ void issue(const Call& call, Launch& launch) {
   }
 }
 
-/// The first operation connects the ranks: it is enqueued when all of them have come to theirs.
-bool connected(const Launch& launch) {
-  return std::ranges::all_of(launch.parts, [](const Launch::Part& part) {
-    Clique& clique = *part.comm->clique;
-    clique.connected =
-        clique.connected || std::ranges::all_of(clique.members, [](const Comm* other) {
-          return other->usable() && other->has_launched;
-        });
-    return clique.connected;
+/// Ranks connect when all have come to the first operation, or to the first of the same function.
+bool connected(const Call& call, const Launch& launch) {
+  return std::ranges::all_of(launch.parts, [&](const Launch::Part& part) {
+    return std::ranges::all_of(part.operations, [&](const auto& operation) {
+      const auto function = operation->function;
+      const bool each = call.here.connects_each_function && !is_pair(function);
+      auto& connected = part.comm->clique->connected;
+      if (connected.contains(function) || (!each && !connected.empty())) return true;
+      const bool all = std::ranges::all_of(part.comm->clique->members, [&](const Comm* other) {
+        return other->usable() && (each ? other->begun.contains(function) : !other->begun.empty());
+      });
+      if (all) connected.insert(function);
+      return all;
+    });
   });
 }
 
@@ -262,7 +267,7 @@ void advance(const Call& call, Comm& comm) {
     comm.state = ncclSuccess;
   } else if (comm.launch != nullptr) {
     const auto launch = comm.launch;
-    if (connected(*launch) && !stuck(call, *launch) && launch->polls_left-- <= 0)
+    if (connected(call, *launch) && !stuck(call, *launch) && launch->polls_left-- <= 0)
       issue(call, *launch);
   } else if (comm.life == Comm::Life::finalized) {
     const auto& engine = call.here.devices[Machine::index(comm.device)].engine;
@@ -320,13 +325,13 @@ ncclResult_t launch_group(const Call& call) {
     for (Stream* stream : streams_of(call, part)) ++stream->enqueuing;
     part.comm->launch = launch;
     library().launching[part.comm->device].insert(part.comm);
-    part.comm->has_launched = true;
+    for (const auto& operation : part.operations) part.comm->begun.insert(operation->function);
     part.comm->state = ncclInProgress;
   }
   call.here.changed.notify_all();
   if (!launch->parts[0].comm->blocking) return ncclInProgress;
   if (!call.here.wait(
-          call.lock, [&] { return connected(*launch) && !stuck(call, *launch); }, call.name))
+          call.lock, [&] { return connected(call, *launch) && !stuck(call, *launch); }, call.name))
     return call.fail(ncclInternalError, "the other ranks did not come");
   issue(call, *launch);
   return ncclSuccess;

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "communicator.hpp"
+#include "messages.hpp"
+#include "ops.hpp"
+#include "work.hpp"
+
+namespace tutti::backend::nccl {
+
+/// A call on its way to the stream of its group. NCCL queues each of its groups in its own time,
+/// and may wait for the other ranks meanwhile. One thread at a time.
+class Launch {
+ public:
+  /// What is on Call::stream comes before it. `turn` lasts until all of it has been queued.
+  Launch(const Place& place, std::shared_ptr<Communicator> communicator, std::span<const Op> ops,
+         std::shared_ptr<EventState> state, Gpu::Turn turn);
+  Launch(const Launch&) = delete;
+  Launch& operator=(const Launch&) = delete;
+
+  /// Does what can be done without waiting; the state then has its event. True when all of it has
+  /// been queued. @throws Error.
+  bool advance();
+  /// It will not go on, but what it uses stays.
+  void give_up() noexcept { turn_.reset(); }
+
+ private:
+  void begin_group();
+
+  Place place_;
+  std::shared_ptr<Communicator> communicator_;
+  std::shared_ptr<EventState> state_;
+  std::optional<Gpu::Turn> turn_;
+  std::vector<std::int64_t> rows_;  // The lists of the operations, whose owner may go away.
+  std::vector<Lowering> lowered_;
+  Messages messages_;
+  int groups_ = 1;
+  int begun_ = 0;
+};
+
+}  // namespace tutti::backend::nccl

@@ -1,0 +1,54 @@
+#include <gtest/gtest.h>
+
+#include "conformance/cells.hpp"
+
+namespace tutti::test {
+namespace {
+
+class RanksOfOneProcess : public testing::TestWithParam<World> {
+ protected:
+  std::vector<GroupOptions> options() const {
+    const auto store = make_memory_store();
+    std::vector<GroupOptions> all;
+    for (int rank = 0; rank < GetParam().size; ++rank)
+      all.push_back(group_options(GetParam(), rank, store));
+    return all;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Worlds, RanksOfOneProcess, testing::ValuesIn(worlds_of_several()),
+                         CaseName());
+
+TEST_P(RanksOfOneProcess, AreMadeTogetherInTheOrderOfTheirOptions) {
+  auto all = options();
+  std::swap(all.front(), all.back());
+  auto groups = ProcessGroup::create_all(all);
+  ASSERT_EQ(groups.size(), all.size());
+  for (std::size_t i = 0; i < all.size(); ++i) EXPECT_EQ(groups[i].rank(), all[i].rank);
+  on_threads(GetParam().size, [&](int i) {
+    ProcessGroup group = std::move(groups[static_cast<std::size_t>(i)]);
+    group.barrier();
+  });
+}
+
+TEST_P(RanksOfOneProcess, AreNotMadeWhenOneOfThemCannotBe) {
+  auto all = options();
+  for (auto& one : all) one.timeout = std::chrono::milliseconds(200);
+  all.back().rank = GetParam().size;
+  const std::string text = "rank is " + std::to_string(GetParam().size);
+  bool named = false;
+  try {
+    (void)ProcessGroup::create_all(all);
+    ADD_FAILURE() << "groups without their last rank";
+  } catch (const Error& error) {
+    named =
+        error.code() == Errc::invalid_argument && error.message().find(text) != std::string::npos;
+    EXPECT_TRUE(named) << error.what();
+  }
+}
+
+TEST(RanksOfNoProcess, AreNone) {
+  EXPECT_TRUE(ProcessGroup::create_all({}).empty());
+}
+
+}  // namespace
+}  // namespace tutti::test
