@@ -64,6 +64,7 @@ class Mutants : public Double {
     at.group.all_gather(mine, all, {1, 2}, options);
     Work work = at.group.all_reduce_async(in, out, ReduceOp::sum, options);
     work.wait();
+    at.group.all_reduce(in, out, ReduceOp::max, options);
     at.group.barrier();
     for (const TensorView& array : {in, out, all}) at.free(array);
     cuda().stream_synchronize(at.compute);
@@ -143,6 +144,67 @@ TEST_F(Mutants, WorkOnTheWrongStream) {
   };
   use(mutated);
   expect_reported({"race: ncclAllReduce"});
+}
+
+TEST_F(Mutants, AKernelOnTheWrongStream) {
+  Mutated mutated;
+  mutated.driver.launch_kernel = [](CUfunction kernel, unsigned int grid_x, unsigned int grid_y,
+                                    unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+                                    unsigned int block_z, unsigned int shared, CUstream,
+                                    void** parameters, void** extra) {
+    return apis().driver->launch_kernel(kernel, grid_x, grid_y, grid_z, block_x, block_y, block_z,
+                                        shared, nullptr, parameters, extra);
+  };
+  use(mutated);
+  expect_reported({"race: the kernel tutti_fold"});
+}
+
+/// What is wrong in a folded reduction over a mutated NCCL. No rule of NCCL's is broken, so the
+/// result has to show it.
+class WrongData : public Mutants {
+ protected:
+  static int wrong_ranks(const Mutated& mutated) {
+    std::atomic<int> wrong = 0;
+    const auto store = make_memory_store();
+    on_threads(size, [&](int rank) {
+      cuda().set_device(rank);
+      ProcessGroup group = make_group(rank, size, store, mutated.setup());
+      const Member at{group, rank, nullptr, nullptr};
+      std::vector<float> values(Member::count);
+      for (std::size_t i = 0; i < values.size(); ++i)
+        values[i] = static_cast<float>(i) * (rank == 0 ? 1.0F : -1.0F);
+      const TensorView data = at.make();
+      group.memory().copy(data.data, values.data(), data.bytes(), {});
+      group.all_reduce(data, ReduceOp::max);
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+      wrong += at.read(data, nullptr) == values ? 0 : 1;
+      at.free(data);
+    });
+    return wrong;
+  }
+};
+
+TEST_F(WrongData, IsNotThereWithoutAMutation) {
+  static const Mutated none;
+  EXPECT_EQ(wrong_ranks(none), 0);
+}
+
+TEST_F(WrongData, AMissingSecondGroup) {
+  static Mutated mutated;
+  mutated.nccl.all_gather = [](const void*, void*, std::size_t, ncclDataType_t, ncclComm_t,
+                               cudaStream_t) { return ncclSuccess; };
+  EXPECT_EQ(wrong_ranks(mutated), size);
+}
+
+TEST_F(WrongData, AWrongSlice) {
+  static Mutated mutated;
+  mutated.nccl.send = [](const void* data, std::size_t bytes, ncclDataType_t type, int peer,
+                         ncclComm_t comm, cudaStream_t stream) {
+    // What rank 0 sends begins too early.
+    const auto* at = static_cast<const std::byte*>(data);
+    return nccl().send(peer == 1 ? at - 16 : at, bytes, type, peer, comm, stream);
+  };
+  EXPECT_EQ(wrong_ranks(mutated), size);
 }
 
 TEST_F(Mutants, AMissingWaitForTheInputs) {
