@@ -18,7 +18,7 @@ std::ostream& operator<<(std::ostream& out, const World& world) {
 std::vector<World> worlds(std::initializer_list<int> sizes) {
   std::vector<World> all;
   for (const BackendEntry& entry : backends()) {
-    if (!entry.unavailable().empty()) continue;
+    if (!entry.unavailable().empty() || !entry.serves({})) continue;  // The suite names no device.
     for (const bool checked : {false, true})
       for (const int size : sizes) all.push_back({std::string(entry.name), size, checked});
   }
@@ -48,7 +48,7 @@ namespace {
 
 /// The backend nccl without kernels of its own; over the double it always has some.
 bool is_bare_nccl(const std::string& backend) {
-  return !TUTTI_KERNELS && backend == "nccl";
+  return !TUTTI_KERNELS && (backend == "nccl" || backend == "nccl_gpu");
 }
 
 }  // namespace
@@ -67,7 +67,7 @@ bool reduces(const std::string& backend, DType dtype, ReduceOp::Kind kind) {
 }
 
 bool shares_fate(const std::string& backend) {
-  return backend == "gloo";
+  return backend == "gloo" || backend == "gloo_gpu";
 }
 
 }  // namespace tutti::test

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "cuda/library.hpp"
+
+// The functions of the CUDA runtime that these programs use beside those of the backends.
+
+namespace tutti::gpu {
+
+/// field, function, parameters.
+#define TUTTI_GPU_FUNCTIONS(X)                                                               \
+  X(event_synchronize, cudaEventSynchronize, (cudaEvent_t event))                            \
+  X(event_elapsed_time, cudaEventElapsedTime, (float* ms, cudaEvent_t from, cudaEvent_t to)) \
+  X(stream_begin_capture, cudaStreamBeginCapture,                                            \
+    (cudaStream_t stream, cudaStreamCaptureMode mode))                                       \
+  X(stream_end_capture, cudaStreamEndCapture, (cudaStream_t stream, cudaGraph_t * graph))    \
+  X(graph_instantiate, cudaGraphInstantiateWithFlags,                                        \
+    (cudaGraphExec_t * made, cudaGraph_t graph, unsigned long long flags))                   \
+  X(graph_launch, cudaGraphLaunch, (cudaGraphExec_t graph, cudaStream_t stream))             \
+  X(graph_exec_destroy, cudaGraphExecDestroy, (cudaGraphExec_t graph))                       \
+  X(graph_destroy, cudaGraphDestroy, (cudaGraph_t graph))
+
+struct CudaFunctions {
+#define TUTTI_FIELD(field, function, parameters) cudaError_t(*field) parameters = nullptr;
+  TUTTI_GPU_FUNCTIONS(TUTTI_FIELD)
+#undef TUTTI_FIELD
+};
+
+/// @throws Error unsupported, as cuda_api() does.
+inline CudaFunctions load_cuda_functions() {
+  const backend::cuda::Library library({"libcudart.so.13", "libcudart.so.12"},
+                                       "install the CUDA runtime");
+  CudaFunctions functions;
+#define TUTTI_LOAD(field, function, parameters) library.load(functions.field, #function);
+  TUTTI_GPU_FUNCTIONS(TUTTI_LOAD)
+#undef TUTTI_LOAD
+  return functions;
+}
+
+}  // namespace tutti::gpu

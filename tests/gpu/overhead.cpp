@@ -1,0 +1,350 @@
+#include "overhead.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <span>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include <tutti/process_group.hpp>
+
+#include "cuda/device.hpp"
+#include "cuda/errors.hpp"
+#include "nccl/errors.hpp"
+
+namespace tutti::gpu {
+namespace {
+
+using backend::cuda::check;
+using backend::nccl::check;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t piece_bytes = std::size_t{16} << 20;
+
+/// Small whole numbers: sums of them are exact in f32, whatever the order.
+float value(int rank, std::size_t i) {
+  return static_cast<float>(i % 61) + static_cast<float>(rank);
+}
+
+bool is_divided(std::string_view operation) {
+  return operation == "all_gather" || operation == "reduce_scatter";
+}
+
+/// One operation and size on one rank, in elements.
+struct Call {
+  std::string_view operation;
+  std::size_t count;  ///< S.
+  std::size_t block;  ///< S / n.
+};
+
+/// A communicator and its calls, as a program without this library has them.
+class Bare {
+ public:
+  Bare(const OverheadPlace& place, cudaStream_t stream) : nccl_(*place.apis.nccl), stream_(stream) {
+    ncclUniqueId id;
+    if (place.rank == 0) {
+      check(nccl_, nccl_.get_unique_id(&id), "ncclGetUniqueId");
+      place.store->set("bare/id", std::as_bytes(std::span(&id, 1)));
+    } else {
+      const auto bytes = place.store->get("bare/id", Deadline::after(std::chrono::minutes(1)));
+      std::memcpy(&id, bytes.data(), sizeof id);
+    }
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;  // As ours.
+    check(nccl_, nccl_.comm_init_rank_config(&comm_, place.size, id, place.rank, &config),
+          "ncclCommInitRankConfig");
+    settle(ncclInProgress);
+  }
+  ~Bare() {
+    if (std::uncaught_exceptions() != 0) {  // The others may not be there any more.
+      (void)nccl_.comm_abort(comm_);
+      return;
+    }
+    (void)nccl_.comm_finalize(comm_);
+    ncclResult_t state = ncclInProgress;
+    while (nccl_.comm_get_async_error(comm_, &state) == ncclSuccess && state == ncclInProgress)
+      std::this_thread::yield();
+    (void)nccl_.comm_destroy(comm_);
+  }
+  Bare(const Bare&) = delete;
+  Bare& operator=(const Bare&) = delete;
+
+  void operator()(const Call& call, const float* in, float* out) {
+    if (call.operation == "all_reduce")
+      settle(nccl_.all_reduce(in, out, call.count, ncclFloat32, ncclSum, comm_, stream_));
+    else if (call.operation == "all_gather")
+      settle(nccl_.all_gather(in, out, call.block, ncclFloat32, comm_, stream_));
+    else if (call.operation == "reduce_scatter")
+      settle(nccl_.reduce_scatter(in, out, call.block, ncclFloat32, ncclSum, comm_, stream_));
+    else
+      settle(nccl_.broadcast(out, out, call.count, ncclFloat32, 0, comm_, stream_));
+  }
+
+ private:
+  /// A communicator that does not block may need to be asked.
+  void settle(ncclResult_t result) {
+    while (result == ncclInProgress)
+      check(nccl_, nccl_.comm_get_async_error(comm_, &result), "ncclCommGetAsyncError");
+    check(nccl_, result, "a call of the bare loop");
+  }
+
+  const backend::nccl::NcclApi& nccl_;
+  cudaStream_t stream_;
+  ncclComm_t comm_ = nullptr;
+};
+
+class Ours {
+ public:
+  Ours(ProcessGroup& group, cudaStream_t stream) : group_(group), options_{.stream = {stream}} {}
+
+  void operator()(const Call& call, const float* in, float* out) {
+    const auto whole = static_cast<std::int64_t>(call.count);
+    const auto block = static_cast<std::int64_t>(call.block);
+    if (call.operation == "all_reduce")
+      group_.all_reduce(input(in, whole), output(out, whole), ReduceOp::sum, options_);
+    else if (call.operation == "all_gather")
+      group_.all_gather(input(in, block), output(out, whole), {}, options_);
+    else if (call.operation == "reduce_scatter")
+      group_.reduce_scatter(input(in, whole), output(out, block), {}, ReduceOp::sum, options_);
+    else
+      group_.broadcast(output(out, whole), 0, options_);
+  }
+
+ private:
+  ConstTensorView input(const float* data, std::int64_t n) const {
+    return {data, DType::f32, Shape{n}, group_.memory().device()};
+  }
+  TensorView output(float* data, std::int64_t n) const {
+    return {data, DType::f32, Shape{n}, group_.memory().device()};
+  }
+
+  ProcessGroup& group_;
+  CallOptions options_;
+};
+
+/// An event that measures.
+class Mark {
+ public:
+  explicit Mark(const backend::cuda::CudaApi& cuda) : cuda_(cuda) {
+    check(cuda, cuda.event_create_with_flags(&event_, cudaEventDefault),
+          "cudaEventCreateWithFlags");
+  }
+  ~Mark() { (void)cuda_.event_destroy(event_); }
+  Mark(const Mark&) = delete;
+  Mark& operator=(const Mark&) = delete;
+  void record(cudaStream_t stream) {
+    check(cuda_, cuda_.event_record(event_, stream), "cudaEventRecord");
+  }
+  cudaEvent_t get() const noexcept { return event_; }
+
+ private:
+  const backend::cuda::CudaApi& cuda_;
+  cudaEvent_t event_ = nullptr;
+};
+
+class Comparison {
+ public:
+  Comparison(const OverheadPlace& place, const OverheadOptions& options, ProcessGroup& group,
+             cudaStream_t stream)
+      : place_(place),
+        options_(options),
+        group_(group),
+        stream_(stream),
+        bare_(place, stream),
+        ours_(group, stream),
+        from_(*place.apis.cuda),
+        to_(*place.apis.cuda) {
+    std::size_t most = 0;
+    for (const std::size_t bytes : options.sizes)
+      most = std::max(most, call_of("all_gather", bytes).count);
+    const Shape shape{static_cast<std::int64_t>(most)};
+    in_ = Tensor(group.memory(), shape, DType::f32, {stream});
+    out_ = Tensor(group.memory(), shape, DType::f32, {stream});
+    store(in(), most);
+  }
+
+  OverheadRow row(std::string_view operation, std::size_t bytes) {
+    const Call call = call_of(operation, bytes);
+    OverheadRow row{.operation = std::string(operation), .bytes = call.count * sizeof(float)};
+    row.calls = static_cast<int>(
+        std::clamp<std::size_t>((std::size_t{64} << 20) / row.bytes, 8,
+                                static_cast<std::size_t>(std::max(options_.most_calls, 8))));
+    row.calls = std::min(row.calls, options_.most_calls);
+    row.wrong += wrong_after(bare_, call);
+    row.wrong += wrong_after(ours_, call);
+    Times bare;
+    Times ours;
+    block(bare_, call, row.calls);  // To warm up.
+    block(ours_, call, row.calls);
+    for (int round = 0; round < options_.rounds; ++round) {
+      // Nobody always comes second.
+      if (round % 2 == 0) bare.add(block(bare_, call, row.calls));
+      ours.add(block(ours_, call, row.calls));
+      if (round % 2 != 0) bare.add(block(bare_, call, row.calls));
+    }
+    row.bare_us = median(bare.device);
+    row.ours_us = median(ours.device);
+    row.bare_host_us = median(bare.host);
+    row.ours_host_us = median(ours.host);
+    return row;
+  }
+
+ private:
+  struct Block {
+    double device;
+    double host;
+  };
+  struct Times {
+    std::vector<double> device{};
+    std::vector<double> host{};
+    void add(const Block& block) {
+      device.push_back(block.device);
+      host.push_back(block.host);
+    }
+  };
+
+  const float* in() const { return static_cast<const float*>(in_.data()); }
+  float* out() { return static_cast<float*>(out_.data()); }
+
+  Call call_of(std::string_view operation, std::size_t bytes) const {
+    const auto n = static_cast<std::size_t>(place_.size);
+    const std::size_t unit = is_divided(operation) ? n : 1;
+    const std::size_t least = (bytes + sizeof(float) - 1) / sizeof(float);
+    const std::size_t count = std::max<std::size_t>((least + unit - 1) / unit, 1) * unit;
+    return {operation, count, count / n};
+  }
+
+  template <typename How>
+  Block block(How& how, const Call& call, int calls) {
+    from_.record(stream_);
+    const auto start = Clock::now();
+    for (int i = 0; i < calls; ++i) how(call, in(), out());
+    const std::chrono::duration<double, std::micro> host = Clock::now() - start;
+    to_.record(stream_);
+    return {place_.elapsed_us(from_.get(), to_.get()) / calls, host.count() / calls};
+  }
+
+  /// data[i] = this rank's value of i.
+  void store(const float* data, std::size_t count) {
+    std::vector<float> piece(std::min(count, piece_bytes / sizeof(float)));
+    for (std::size_t at = 0; at < count; at += piece.size()) {
+      const std::size_t n = std::min(piece.size(), count - at);
+      for (std::size_t i = 0; i < n; ++i) piece[i] = value(place_.rank, at + i);
+      group_.memory().copy(const_cast<float*>(data) + at, piece.data(), n * sizeof(float),
+                           {stream_});
+    }
+  }
+
+  float expected(const Call& call, std::size_t i) const {
+    const auto me = static_cast<std::size_t>(place_.rank);
+    if (call.operation == "broadcast") return value(0, i);
+    if (call.operation == "all_gather")
+      return value(static_cast<int>(i / call.block), i % call.block);
+    const std::size_t at = call.operation == "reduce_scatter" ? me * call.block + i : i;
+    float sum = 0;
+    for (int rank = 0; rank < place_.size; ++rank) sum += value(rank, at);
+    return sum;
+  }
+
+  /// One call into an array of NaN; how many elements are not what they should be.
+  template <typename How>
+  std::size_t wrong_after(How& how, const Call& call) {
+    const auto& cuda = *place_.apis.cuda;
+    check(cuda, cuda.memset_async(out(), 0xff, call.count * sizeof(float), stream_),
+          "cudaMemsetAsync");
+    if (call.operation == "broadcast" && place_.rank == 0) store(out(), call.count);
+    how(call, in(), out());
+    const std::size_t count = call.operation == "reduce_scatter" ? call.block : call.count;
+    std::vector<float> piece(std::min(count, piece_bytes / sizeof(float)));
+    std::size_t wrong = 0;
+    for (std::size_t at = 0; at < count; at += piece.size()) {
+      const std::size_t n = std::min(piece.size(), count - at);
+      group_.memory().copy(piece.data(), out() + at, n * sizeof(float), {stream_});
+      for (std::size_t i = 0; i < n; ++i)
+        if (!(piece[i] == expected(call, at + i))) ++wrong;
+    }
+    return wrong;
+  }
+
+  const OverheadPlace& place_;
+  const OverheadOptions& options_;
+  ProcessGroup& group_;
+  cudaStream_t stream_;
+  Bare bare_;
+  Ours ours_;
+  Mark from_;
+  Mark to_;
+  Tensor in_{};
+  Tensor out_{};
+};
+
+std::string size_text(std::size_t bytes) {
+  const char* units[] = {"B", "KiB", "MiB", "GiB"};
+  std::size_t unit = 0;
+  while (unit < 3 && bytes % 1024 == 0) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return fmt::format("{} {}", bytes, units[unit]);
+}
+
+}  // namespace
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 != 0 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+bool passes(const OverheadRow& row) noexcept {
+  const double difference = row.ours_us - row.bare_us;
+  return row.wrong == 0 && (difference <= 1 || difference <= 0.02 * row.bare_us);
+}
+
+std::vector<OverheadRow> measure_overhead(const OverheadPlace& place,
+                                          const OverheadOptions& options) {
+  const backend::cuda::DeviceScope scope(*place.apis.cuda, place.device);
+  GroupOptions group_options;
+  group_options.store = place.store;
+  group_options.rank = place.rank;
+  group_options.size = place.size;
+  group_options.name = "overhead";
+  group_options.checked = false;
+  BackendInit init;
+  init.store = make_prefix_store(place.store, "ours/");
+  init.rank = place.rank;
+  init.size = place.size;
+  init.name = group_options.name;
+  init.device = {DeviceType::cuda, place.device};
+  init.timeout = std::chrono::minutes(1);
+  init.logger = default_logger();
+  auto group = ProcessGroup::create(group_options, backend::nccl::make_nccl(init, place.apis));
+  const backend::cuda::CudaStream stream(
+      std::make_shared<backend::cuda::Gpu>(*place.apis.cuda, place.device));
+  Comparison comparison(place, options, group, stream.get());
+  std::vector<OverheadRow> rows;
+  for (const std::string& operation : options.operations)
+    for (const std::size_t bytes : options.sizes) rows.push_back(comparison.row(operation, bytes));
+  group.barrier();  // Nobody takes its communicators away while another one uses them.
+  return rows;
+}
+
+std::string to_markdown(const std::vector<OverheadRow>& rows) {
+  std::string text =
+      "| operation | size | bare µs | ours µs | difference | ratio | host: bare | ours | |\n"
+      "|---|---:|---:|---:|---:|---:|---:|---:|---|\n";
+  for (const OverheadRow& row : rows)
+    text += fmt::format("| {} | {} | {:.2f} | {:.2f} | {:+.2f} | {:.3f} | {:.2f} | {:.2f} | {} |\n",
+                        row.operation, size_text(row.bytes), row.bare_us, row.ours_us,
+                        row.ours_us - row.bare_us, row.ours_us / row.bare_us, row.bare_host_us,
+                        row.ours_host_us,
+                        row.wrong != 0 ? fmt::format("WRONG: {} elements", row.wrong)
+                        : passes(row)  ? "ok"
+                                       : "SLOW");
+  return text;
+}
+
+}  // namespace tutti::gpu

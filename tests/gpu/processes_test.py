@@ -1,0 +1,52 @@
+"""The conformance suite with ranks that are processes, over gloo: processes_test.py PROGRAM."""
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM = ""
+LAUNCHER_VARIABLES = re.compile(r"^(TUTTI_|RANK$|WORLD_SIZE$|LOCAL_|GROUP_|MASTER_|OMPI_|PMI_|PALS_|SLURM_)")
+
+
+def ranks(size, cases):
+    """Status and output of each rank."""
+    environment = {name: value for name, value in os.environ.items() if not LAUNCHER_VARIABLES.match(name)}
+    with tempfile.TemporaryDirectory() as folder:
+        started = []
+        for rank in range(size):
+            own = dict(environment, TUTTI_RANK=str(rank), TUTTI_SIZE=str(size), TUTTI_STORE=f"file://{folder}")
+            started.append(subprocess.Popen([PROGRAM, f"--gtest_filter={cases}"], env=own, text=True,
+                                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+        ends = []
+        for process in started:
+            out = process.communicate(timeout=100)[0]
+            ends.append((process.returncode, out))
+        return ends
+
+
+class Processes(unittest.TestCase):
+    def test_each_rank_runs_every_case(self):
+        cases = "Matrix/All*.*/gloo_normal_w2_f32*:Matrix/SendRecvData.*/gloo_checked_w2_i8:Worlds/SendRecv.*/gloo_normal_w2"
+        counts = set()
+        for status, out in ranks(2, cases):
+            self.assertEqual(status, 0, out)
+            counts.add(re.search(r"\[  PASSED  \] (\d+) tests", out)[1])
+        self.assertEqual(len(counts), 1)
+        self.assertGreater(int(counts.pop()), 10)
+
+    def test_a_case_that_needs_threads_fails_by_name(self):
+        for status, out in ranks(2, "Worlds/Streams.InputsOfASlowKernelAreSeen/*_w2"):
+            self.assertNotEqual(status, 0)
+            self.assertIn("ranks have to be threads", out)
+
+    def test_a_case_of_another_size_fails_by_name(self):
+        for status, out in ranks(2, "Matrix/Broadcast.*/gloo_normal_w3_f32"):
+            self.assertNotEqual(status, 0)
+            self.assertIn("a case of 3 ranks, and there are 2", out)
+
+
+if __name__ == "__main__":
+    PROGRAM = sys.argv[1]
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:], "-v"])

@@ -1,0 +1,131 @@
+"""The script `run` on a machine that need not have a GPU: run_test.py PATH_OF_RUN. What it makes of the programs' output is tried with
+programs that only say something."""
+import os
+import pathlib
+import re
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+
+RUN = ""
+ABOUT = "echo nccl=2.28.9; echo cuda=13.0; echo driver_cuda=13.0; echo devices=1; echo nccl_code=22809; echo gloo=no"
+PASSED = "echo '[  PASSED  ] 12 tests.'"
+NOTHING = "echo '[  PASSED  ] 0 tests.'"
+FAST = "[ $TUTTI_RANK != 0 ] || echo '| all_reduce | 8 B | 10.00 | 10.50 | +0.50 | 1.050 | 5.00 | 6.50 | ok |'"
+SLOW = FAST.replace("10.50 | +0.50 | 1.050", "12.00 | +2.00 | 1.200").replace("| ok |", "| SLOW |") + "; exit 1"
+
+
+def run(*arguments, path=None):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TUTTI_")}
+    if path is not None:
+        environment["PATH"] = path
+    return subprocess.run([RUN, *map(str, arguments)], text=True, capture_output=True, timeout=100, env=environment)
+
+
+class Script(unittest.TestCase):
+    def with_programs(self, *arguments, **programs):
+        """The run over programs of shell; the table."""
+        bodies = {"about": ABOUT, "conformance": PASSED, "conformance_processes": PASSED, "graph": "echo ok", "overhead": FAST,
+                  **programs}
+        with tempfile.TemporaryDirectory() as folder:
+            at = pathlib.Path(folder, "tests/gpu")
+            at.mkdir(parents=True)
+            (at / "cases").write_text("matrix='AllReduce Gather' worlds='SendRecv' process_worlds='SendRecv' left_out='*Some*'\n")
+            for name, body in bodies.items():
+                program = at / f"gpu_{name}"
+                program.write_text(f"#!/bin/sh\n{body}\n")
+                program.chmod(program.stat().st_mode | stat.S_IXUSR)
+            done = run("--no-build", "--build", folder, "--out", pathlib.Path(folder, "table.md"), *arguments)
+            table = pathlib.Path(folder, "table.md")
+            self.assertEqual(table.read_text() if table.exists() else done.stdout, done.stdout)
+            return done
+
+    def result(self, done, name):
+        """The result and the detail of a row."""
+        found = re.search(rf"^\| {re.escape(name)} \| (.*?) \| (.*?) ?\|$", done.stdout, re.MULTILINE)
+        self.assertIsNotNone(found, f"{name}\n{done.stdout}{done.stderr}")
+        return found[1], found[2].strip()
+
+    def test_help_and_options(self):
+        done = run("--help")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        for option in ("--full", "--out", "--build", "--no-build", "--nccl", "--cuda"):
+            self.assertIn(option, done.stdout)
+        for arguments, word in ((["--frobnicate"], "--frobnicate"), (["--out"], "--out needs a value")):
+            done = run(*arguments)
+            self.assertEqual(done.returncode, 64)
+            self.assertIn(word, done.stderr)
+
+    @unittest.skipIf(list(pathlib.Path("/dev").glob("nvidia[0-9]*")) or pathlib.Path("/dev/dxg").exists(), "this machine has a GPU")
+    def test_without_a_gpu_nothing_is_built(self):
+        done = run()
+        self.assertEqual((done.returncode, done.stdout), (77, "no GPU: there is no /dev/nvidia0 here\n"))
+
+    def test_a_machine_whose_libraries_see_no_gpu_is_skipped(self):
+        done = self.with_programs(about="echo 'no GPU: CUDA sees no device'; exit 77")
+        self.assertEqual((done.returncode, done.stdout), (77, "no GPU: CUDA sees no device\n"))
+
+    def test_one_table_says_what_passed_and_what_was_not_run(self):
+        done = self.with_programs()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("CUDA 13.0 (driver for 13.0), NCCL 2.28.9", done.stdout.splitlines()[0])
+        self.assertEqual(self.result(done, "conformance of nccl, 1 rank"), ("ok", "12 cases"))
+        self.assertEqual(self.result(done, "2 ranks on one device, NCCL_MULTI_RANK_GPU_ENABLE=1"), ("not run", "NCCL 2.28.9: it takes 2.30"))
+        self.assertEqual(self.result(done, "2 ranks on one device, a distinct NCCL_HOSTID each")[0], "ok")
+        self.assertEqual(self.result(done, "conformance of nccl, 2 ranks on one device")[0], "ok")
+        self.assertEqual(self.result(done, "conformance of nccl, a device for each rank")[0], "not run")
+        self.assertEqual(self.result(done, "CUDA graph, 1 rank")[0], "ok")
+        self.assertIn("**bare NCCL, 1 rank**, 0 of 1 rows beyond", done.stdout)
+        self.assertIn("| all_reduce | 8 B |", done.stdout)
+
+    def test_a_piece_that_is_missing_is_not_built_and_never_ok(self):
+        done = self.with_programs(conformance=f"case $* in *gloo_gpu*) {NOTHING};; *) {PASSED};; esac",
+                                  graph="echo 'not built: calls on a capturing stream'; exit 3")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.result(done, "conformance of gloo with arrays on a device, 2 ranks")[0], "not built")
+        self.assertEqual(self.result(done, "CUDA graph, 1 rank"), ("not built", "not built: calls on a capturing stream"))
+
+    def test_a_failed_case_is_named_and_fails_the_run(self):
+        failed = "echo '[  PASSED  ] 3 tests.'; echo '[  FAILED  ] Matrix/Gather.Rows/nccl_gpu_normal_w1, where x'; exit 1"
+        done = self.with_programs(conformance=failed)
+        self.assertEqual(done.returncode, 1)
+        result, detail = self.result(done, "conformance of nccl, 1 rank")
+        self.assertEqual(result, "FAILED")
+        self.assertIn("Matrix/Gather.Rows/nccl_gpu_normal_w1", detail)
+
+    def test_one_rank_of_several_that_fails_is_enough(self):
+        done = self.with_programs(conformance_processes=f"{PASSED}; case $* in *Matrix/Gather*) [ $TUTTI_RANK = 0 ];; esac")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(self.result(done, "conformance of nccl, 2 ranks on one device")[0], "FAILED")
+
+    def test_a_device_that_takes_one_rank_alone_is_a_failure_that_is_said(self):
+        done = self.with_programs(conformance_processes="echo 'Duplicate GPU detected'; exit 1")
+        self.assertEqual(done.returncode, 1)
+        result, detail = self.result(done, "2 ranks on one device, a distinct NCCL_HOSTID each")
+        self.assertEqual(result, "FAILED")
+        self.assertIn("Duplicate GPU detected", detail)
+
+    def test_the_second_way_to_share_a_device_is_tried_when_the_first_fails(self):
+        newer = ABOUT.replace("22809", "23001").replace("2.28.9", "2.30.1")
+        done = self.with_programs(about=newer, conformance_processes=f"[ -z \"$NCCL_MULTI_RANK_GPU_ENABLE\" ] || exit 1; {PASSED}")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.result(done, "2 ranks on one device, NCCL_MULTI_RANK_GPU_ENABLE=1")[0], "FAILED")
+        self.assertEqual(self.result(done, "2 ranks on one device, a distinct NCCL_HOSTID each")[0], "ok")
+
+    def test_each_rank_on_one_device_has_its_own_host_id(self):
+        own = f"[ \"$NCCL_HOSTID\" = tutti-$TUTTI_RANK ] && [ \"$NCCL_SOCKET_IFNAME\" = lo ] || exit 1; {PASSED}"
+        done = self.with_programs(conformance_processes=own)
+        self.assertEqual(done.returncode, 0, done.stdout)
+
+    def test_a_call_that_is_too_slow_fails_and_its_row_is_shown(self):
+        done = self.with_programs(overhead=SLOW)
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(self.result(done, "bare NCCL, 1 rank")[0], "FAILED")
+        self.assertIn("**bare NCCL, 1 rank**, 1 of 1 rows beyond", done.stdout)
+
+
+if __name__ == "__main__":
+    RUN = sys.argv[1]
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:], "-v"])
