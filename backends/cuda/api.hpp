@@ -16,6 +16,8 @@ namespace tutti::backend::cuda {
   X(set_device, cudaSetDevice, (int device))                                                      \
   X(malloc_async, cudaMallocAsync, (void** data, std::size_t bytes, cudaStream_t stream))         \
   X(free_async, cudaFreeAsync, (void* data, cudaStream_t stream))                                 \
+  X(host_alloc, cudaHostAlloc, (void** data, std::size_t bytes, unsigned int flags))              \
+  X(free_host, cudaFreeHost, (void* data))                                                        \
   X(memcpy_async, cudaMemcpyAsync,                                                                \
     (void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream))    \
   X(memset_async, cudaMemsetAsync,                                                                \

@@ -78,7 +78,8 @@ Group::Group(const BackendInit& init, const Apis& apis)
       agreement_(init.store, init.rank, init.size),
       communicator_(std::make_shared<Communicator>(gpu_)),
       order_(std::make_shared<internal::CallQueue>()),
-      self_(gpu_) {
+      self_(gpu_),
+      counting_(gpu_, init.size) {
   init_.args.clear();
   try {
     const auto limit = Deadline::after(init.timeout);
@@ -171,8 +172,6 @@ bool Group::supports(Operation operation, DType dtype, ReduceOp::Kind reduce) co
     case Operation::scan:
     case Operation::exclusive_scan:
       return kernels_ != nullptr && internal::can_reduce(dtype, reduce);
-    case Operation::all_gather_bounded:
-      return false;
     default:
       return true;
   }
@@ -264,7 +263,20 @@ std::shared_ptr<EventState> Group::run(std::span<const Op> ops, const Call& call
     throw why_ended(ops[0], call);
   }
   watch(state);
+  const auto counts = [](const Op& op) { return op.kind == Operation::all_gather_bounded; };
+  if (call.blocking && std::ranges::any_of(ops, counts)) count_rows();
   return state;
+}
+
+/// Blocks until the rows of every all_gather_bounded so far have been counted: by the deadlines of
+/// these, which the thread sees to.
+void Group::count_rows() noexcept {
+  try {
+    for (Pause pause; !broken_; pause())
+      if (advance_launch() && counting_.spread(init_.name, init_.rank)) return;
+  } catch (...) {
+    fail(internal::to_error(std::current_exception()));
+  }
 }
 
 void Group::queue(std::span<const Op> ops, const std::shared_ptr<EventState>& state) {
@@ -274,7 +286,7 @@ void Group::queue(std::span<const Op> ops, const std::shared_ptr<EventState>& st
     const Place place{*gpu_,      stream_.get(), memory_, init_.rank,
                       init_.size, token_.data(), kernels_};
     const std::lock_guard lock(launch_mutex_);
-    launch_.emplace(place, communicator_, ops, state, std::move(turn));
+    launch_.emplace(place, communicator_, ops, state, std::move(turn), counting_);
   }
   // Where NCCL waits for the other ranks, the thread goes on: this one may have to serve them.
   const auto enough = Clock::now() + hand_over;
@@ -490,6 +502,7 @@ void Group::tick(const States& states) {
   if (std::unique_lock lock(launch_mutex_, std::try_to_lock); lock && launch_ && launch_->advance())
     launch_.reset();
   for (const auto& channel : channels()) channel->advance();
+  counting_.spread(init_.name, init_.rank);
   for (const auto& state : states) {
     if (!state->poll()) continue;
     const auto error = state->error();
@@ -534,7 +547,7 @@ void Group::look_around(const States& states, Clock::time_point now) {
 bool Group::stand_still(Deadline limit) const noexcept {
   try {
     const DeviceScope scope(gpu_->cuda(), gpu_->index());
-    std::vector<cudaStream_t> streams{stream_.get(), self_.stream()};
+    std::vector<cudaStream_t> streams{stream_.get(), self_.stream(), counting_.stream()};
     for (const auto& channel : channels()) streams.push_back(channel->stream());
     for (const auto stream : streams) {
       auto end = gpu_->event();
@@ -557,7 +570,10 @@ void Group::end_everything(const States& states) noexcept {
     // NCCL may have been queuing it: what it uses stays while anything moves.
     const std::lock_guard lock(launch_mutex_);
     if (launch_) launch_->give_up();
-    if (in_time) launch_.reset();
+    if (in_time) {
+      launch_.reset();
+      counting_.forget();
+    }
   }
   States left;
   {

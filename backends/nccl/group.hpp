@@ -12,6 +12,7 @@
 #include <tuple>
 #include <vector>
 
+#include "bounded.hpp"
 #include "channel.hpp"
 #include "communicator.hpp"
 #include "failure.hpp"
@@ -65,6 +66,7 @@ class Group : public std::enable_shared_from_this<Group> {
   /// What can be done for the call that NCCL has been given last. True when it has been queued.
   bool advance_launch();
   void await_launch(Deadline limit);
+  void count_rows() noexcept;
   void watch(const std::shared_ptr<EventState>& state);
 
   /// The group breaks, because of this or of what a peer said first.
@@ -96,6 +98,7 @@ class Group : public std::enable_shared_from_this<Group> {
   std::shared_ptr<Communicator> communicator_;
   std::shared_ptr<internal::CallQueue> order_;
   SelfBox self_;
+  Counting counting_;
 
   std::mutex launch_mutex_;  // Before mutex_.
   std::optional<Launch> launch_;

@@ -6,11 +6,13 @@
 namespace tutti::backend::nccl {
 
 Launch::Launch(const Place& place, std::shared_ptr<Communicator> communicator,
-               std::span<const Op> ops, std::shared_ptr<EventState> state, Gpu::Turn turn)
+               std::span<const Op> ops, std::shared_ptr<EventState> state, Gpu::Turn turn,
+               Counting& counting)
     : place_(place),
       communicator_(std::move(communicator)),
       state_(std::move(state)),
       turn_(std::move(turn)),
+      counting_(counting),
       messages_(place) {
   std::size_t listed = 0;
   for (const auto& op : ops) listed += op.rows.list().size() + op.send_rows.list().size();
@@ -25,6 +27,10 @@ Launch::Launch(const Place& place, std::shared_ptr<Communicator> communicator,
   for (Op op : ops) {
     if (is_point_to_point(op.kind)) {
       messages_.add(op);
+      continue;
+    }
+    if (op.kind == Operation::all_gather_bounded) {
+      bounded_.emplace_back(place_, op, counting.room());
       continue;
     }
     keep(op.rows);
@@ -42,10 +48,16 @@ void Launch::begin_group() {
   const int group = begun_++;
   communicator_->use([&](ncclComm_t comm) {
     for (auto& op : lowered_) op.before(group, comm);
-    if (group == 0) messages_.copy_own();
+    if (group == 0) {
+      messages_.copy_own();
+      for (auto& op : bounded_) op.before();
+    }
     GroupScope together(place_.gpu.nccl());
     for (auto& op : lowered_) op.inside(group, comm);
-    if (group == 0) messages_.inside(comm);
+    if (group == 0) {
+      messages_.inside(comm);
+      for (const auto& op : bounded_) op.inside(comm);
+    }
     together.end();
   });
 }
@@ -60,10 +72,14 @@ bool Launch::advance() {
   }
   communicator_->use([&](ncclComm_t comm) {
     for (auto& op : lowered_) op.after(comm);
+    for (const auto& op : bounded_) op.after();
   });
   auto behind = place_.gpu.event();
   behind.record(place_.stream);
-  state_->queued(std::move(behind));
+  if (bounded_.empty())
+    state_->queued(std::move(behind));
+  else
+    counting_.add(state_, std::move(behind), std::move(bounded_));
   return true;
 }
 

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "bounded.hpp"
 #include "communicator.hpp"
 #include "messages.hpp"
 #include "ops.hpp"
@@ -18,7 +19,7 @@ class Launch {
  public:
   /// What is on Call::stream comes before it. `turn` lasts until all of it has been queued.
   Launch(const Place& place, std::shared_ptr<Communicator> communicator, std::span<const Op> ops,
-         std::shared_ptr<EventState> state, Gpu::Turn turn);
+         std::shared_ptr<EventState> state, Gpu::Turn turn, Counting& counting);
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
 
@@ -37,6 +38,8 @@ class Launch {
   std::optional<Gpu::Turn> turn_;
   std::vector<std::int64_t> rows_;  // The lists of the operations, whose owner may go away.
   std::vector<Lowering> lowered_;
+  std::vector<Bounded> bounded_;
+  Counting& counting_;
   Messages messages_;
   int groups_ = 1;
   int begun_ = 0;

@@ -43,6 +43,8 @@ class Scratch {
   Scratch& operator=(Scratch&& other) noexcept;
 
   std::byte* data() const noexcept { return data_; }
+  /// It is released in the order of this stream, which is behind its own.
+  void last_used_on(cudaStream_t stream) noexcept { stream_ = stream; }
 
  private:
   Memory* memory_ = nullptr;

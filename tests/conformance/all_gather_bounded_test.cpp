@@ -70,30 +70,31 @@ INSTANTIATE_TEST_SUITE_P(Worlds, AllGatherBoundedWorlds, testing::ValuesIn(world
 // Longer than any message of a transport.
 TEST_P(AllGatherBoundedWorlds, BlocksMayBeLarge) {
   const World& world = GetParam();
-  const std::int64_t bound = ((reduced() ? 4 : 9) << 20) + 3;
+  const bool small = reduced() || world.backend == "nccl_double";
+  const std::int64_t bound = ((small ? 4 : 9) << 20) + 3;
+  std::vector<Array> parts;
+  for (int r = 0; r < world.size; ++r) {
+    parts.emplace_back(DType::u8, Shape{r * (bound / world.size)});
+    std::ranges::fill(parts.back().bytes(), static_cast<std::byte>(r));
+  }
   on_ranks(world, [&](ProcessGroup& group) {
-    std::vector<std::uint8_t> in(static_cast<std::size_t>(group.rank() * (bound / group.size())),
-                                 static_cast<std::uint8_t>(group.rank()));
-    std::vector<std::uint8_t> out(static_cast<std::size_t>(bound * group.size()), 255);
+    const Buffer in(group, parts[index(group.rank())]);
+    const Buffer out(group, DType::u8, {bound * group.size()});
+    Array want = out.read();
+    put_blocks(want, parts, bound);
     group.all_gather_bounded(in, out);
-    for (int r = 0; r < group.size(); ++r) {  // As a whole: a sanitizer looks at each access.
-      const auto rows = static_cast<std::size_t>(r * (bound / group.size()));
-      std::vector<std::uint8_t> want(static_cast<std::size_t>(bound), 255);
-      std::fill_n(want.begin(), rows, static_cast<std::uint8_t>(r));
-      EXPECT_EQ(std::memcmp(&out[static_cast<std::size_t>(r * bound)], want.data(), want.size()), 0)
-          << "the rows of rank " << r;
-    }
+    EXPECT_TRUE(same_bits(out.read(), want));
   });
 }
 
 // What was refused leaves no trace: the next call has the same numbers everywhere.
 TEST_P(AllGatherBoundedWorlds, MoreRowsThanThereIsRoomForAreRefusedByName) {
   on_ranks(GetParam(), [&](ProcessGroup& group) {
-    std::vector<float> in(3);
-    std::vector<float> out(index(2 * group.size()));
+    const Buffer in(group, Array(DType::f32, {3}));
+    const Buffer out(group, DType::f32, {2 * group.size()});
     expect_error(Errc::invalid_argument, {"in is [3], which has 3 rows; out"},
                  [&] { group.all_gather_bounded(in, out); });
-    group.all_gather_bounded(std::span(in).first(2), out);
+    group.all_gather_bounded(in.rows(0, 2), out);
   });
 }
 

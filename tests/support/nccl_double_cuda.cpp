@@ -1,6 +1,7 @@
 // The CUDA runtime of the double.
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -93,6 +94,27 @@ cudaError_t free_async(void* data, cudaStream_t handle) {
                  {&touch, 1}, "cudaFreeAsync");
   block->freed = true;
   return call.give(call.broken(stream->device));
+}
+
+// Memory for which copies do not wait on the host. Freeing it waits for the device.
+cudaError_t host_alloc(void** data, std::size_t bytes, unsigned int flags) {
+  const Call call("cudaHostAlloc");
+  if (const auto error = call.broken(call.thread.device)) return call.give(error);
+  if (flags != cudaHostAllocDefault) return call.give(cudaErrorInvalidValue);
+  *data = std::malloc(std::max<std::size_t>(bytes, 1));
+  std::memset(*data, DeviceMemory::fresh, bytes);
+  call.here.pinned.insert(*data);
+  return cudaSuccess;
+}
+
+cudaError_t free_host(void* data) {
+  const Call call("cudaFreeHost");
+  if (call.here.pinned.erase(data) == 0) {
+    call.here.violate("cudaFreeHost of what is no page-locked memory");
+    return call.give(cudaErrorInvalidValue);
+  }
+  std::free(data);
+  return cudaSuccess;
 }
 
 cudaError_t memcpy_async(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
@@ -298,6 +320,8 @@ void fill_cuda_table(backend::nccl::CudaApi& table) {
   table.set_device = set_device;
   table.malloc_async = malloc_async;
   table.free_async = free_async;
+  table.host_alloc = host_alloc;
+  table.free_host = free_host;
   table.memcpy_async = memcpy_async;
   table.memset_async = memset_async;
   table.pointer_get_attributes = pointer_get_attributes;

@@ -341,7 +341,8 @@ bool Machine::has_streams_or_memory() const {
   return std::ranges::any_of(
              streams_, [](const auto& one) { return one.second->alive && !one.second->legacy; }) ||
          std::ranges::any_of(events_, [](const auto& one) { return one.second->alive; }) ||
-         std::ranges::any_of(memory.blocks(), [](const auto& one) { return !one.second.freed; });
+         std::ranges::any_of(memory.blocks(), [](const auto& one) { return !one.second.freed; }) ||
+         !pinned.empty();
 }
 
 bool something_is_left(const Machine& machine) {
@@ -369,6 +370,9 @@ void Machine::check_streams_and_memory() {
   }
   if (streams != 0) violate(fmt::format("{} streams were never destroyed", streams));
   if (events != 0) violate(fmt::format("{} events were never destroyed", events));
+  if (!pinned.empty())
+    violate(fmt::format("{} blocks of page-locked memory were never freed", pinned.size()));
+  pinned.clear();
   if (blocks != 0) violate(fmt::format("{} blocks of {} bytes were never freed", blocks, bytes));
   for (ThreadState* thread : threads) {
     if (thread->group_depth != 0)

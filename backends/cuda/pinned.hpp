@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstddef>
+
+#include "api.hpp"
+
+namespace tutti::backend::cuda {
+
+/// Page-locked host memory: a copy between it and a device does not wait on the host. Making and
+/// freeing it may wait for the device, so keep it. Move-only.
+class Pinned {
+ public:
+  Pinned(const CudaApi& cuda, std::size_t bytes);
+  ~Pinned();
+  Pinned(Pinned&& other) noexcept;
+  Pinned& operator=(Pinned&& other) noexcept;
+
+  void* data() const noexcept { return data_; }
+
+ private:
+  const CudaApi* cuda_;
+  void* data_ = nullptr;
+};
+
+}  // namespace tutti::backend::cuda

@@ -1,0 +1,121 @@
+#include "bounded.hpp"
+
+#include <algorithm>
+
+#include "errors.hpp"
+#include "internal/fail.hpp"
+#include "internal/record.hpp"
+
+namespace tutti::backend::nccl {
+
+Bounded::Bounded(const Place& place, const Op& op, cuda::Pinned counts)
+    : place_(place),
+      op_(op),
+      most_(op.rows[place.rank]),
+      row_bytes_(op.out.row_bytes()),
+      slot_(aligned(static_cast<std::size_t>(most_) * row_bytes_)),
+      counts_(std::move(counts)) {
+  op_.rows = {};
+}
+
+std::byte* Bounded::slots() const noexcept {
+  return scratch_.data() + aligned(all_counts().size_bytes());
+}
+
+void Bounded::move(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) const {
+  check(place_.gpu.cuda(), place_.gpu.cuda().memcpy_async(to, from, bytes, kind, place_.stream),
+        "cudaMemcpyAsync");
+}
+
+void Bounded::before() {
+  if (slot_ == 0) return;
+  const auto me = static_cast<std::size_t>(place_.rank);
+  const auto ranks = static_cast<std::size_t>(place_.size);
+  scratch_ = Scratch(place_, aligned(all_counts().size_bytes()) + ranks * slot_);
+  *own_count() = op_.in.shape.rows();
+  std::ranges::fill(all_counts(), std::int64_t{-1});
+  move(reinterpret_cast<std::int64_t*>(scratch_.data()) + me, own_count(), sizeof(std::int64_t),
+       cudaMemcpyHostToDevice);
+  place_.copy(slots() + me * slot_, op_.in.data, op_.in.bytes());
+}
+
+void Bounded::inside(ncclComm_t comm) const {
+  if (slot_ == 0) return;
+  const auto& nccl = place_.gpu.nccl();
+  const auto gather = [&](std::byte* all, std::size_t bytes) {
+    check(nccl,
+          nccl.all_gather(all + static_cast<std::size_t>(place_.rank) * bytes, all, bytes,
+                          ncclUint8, comm, place_.stream),
+          "ncclAllGather");
+  };
+  gather(scratch_.data(), sizeof(std::int64_t));
+  gather(slots(), slot_);
+}
+
+void Bounded::after() const {
+  if (slot_ != 0)
+    move(all_counts().data(), scratch_.data(), all_counts().size_bytes(), cudaMemcpyDeviceToHost);
+}
+
+void Bounded::spread(cudaStream_t stream) {
+  if (slot_ == 0) return;
+  const auto counts = all_counts();
+  for (std::size_t r = 0; r < counts.size(); ++r)
+    if (counts[r] < 0 || counts[r] > most_)
+      internal::failf(Errc::mismatch, "rank {} has {} rows; here there is room for {} of each rank",
+                      r, counts[r], most_);
+  scratch_.last_used_on(stream);
+  place_.stream = stream;
+  for (std::size_t r = 0; r < counts.size(); ++r) {
+    auto* const to =
+        static_cast<std::byte*>(op_.out.data) + r * static_cast<std::size_t>(most_) * row_bytes_;
+    const bool in_place = to == op_.in.data;
+    if (!in_place)
+      place_.copy(to, slots() + r * slot_, static_cast<std::size_t>(counts[r]) * row_bytes_);
+  }
+}
+
+cuda::Pinned Counting::room() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!idle_.empty()) {
+      auto found = std::move(idle_.back());
+      idle_.pop_back();
+      return found;
+    }
+  }
+  return {gpu_->cuda(), Bounded::counts_bytes(size_)};
+}
+
+void Counting::add(std::shared_ptr<EventState> state, Gpu::Event here, std::vector<Bounded> ops) {
+  const std::lock_guard lock(mutex_);
+  waiting_.push_back({std::move(state), std::move(here), std::move(ops)});
+}
+
+bool Counting::spread(const std::string& group, int rank) {
+  const std::lock_guard lock(mutex_);
+  while (!waiting_.empty() && waiting_.front().here.done()) {
+    auto& next = waiting_.front();
+    const DeviceScope scope(gpu_->cuda(), gpu_->index());
+    next.here.hold(copies_.get());
+    try {
+      for (auto& op : next.ops) op.spread(copies_.get());
+    } catch (const Error& error) {
+      throw internal::call_error(error.code(), group, {&next.state->op(), 1}, next.state->call(),
+                                 rank, error.message());
+    }
+    auto behind = gpu_->event();
+    behind.record(copies_.get());
+    next.state->queued(std::move(behind));
+    for (auto& op : next.ops) idle_.push_back(std::move(op).take_counts());
+    waiting_.pop_front();
+  }
+  return waiting_.empty();
+}
+
+void Counting::forget() noexcept {
+  const std::lock_guard lock(mutex_);
+  waiting_.clear();
+}
+
+}  // namespace tutti::backend::nccl
