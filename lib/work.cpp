@@ -47,7 +47,10 @@ void Work::settle() noexcept {
 
 void Work::wait() {
   if (state_ == nullptr) return;
-  state_->wait_until(Deadline::none());
+  if (!state_->wait_until(Deadline::none()))
+    fail(Errc::unsupported,
+         "the call was captured into a graph and runs when that is launched, so there is nothing "
+         "to wait for on the host; use Work::order(stream)");
   // Taken out first: what is thrown has been collected.
   const auto state = std::exchange(state_, nullptr);
   const auto owner = std::exchange(owner_, nullptr);

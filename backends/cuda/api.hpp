@@ -32,6 +32,8 @@ namespace tutti::backend::cuda {
     (cudaStream_t stream, cudaEvent_t event, unsigned int flags))                                 \
   X(stream_is_capturing, cudaStreamIsCapturing,                                                   \
     (cudaStream_t stream, cudaStreamCaptureStatus * status))                                      \
+  X(thread_exchange_stream_capture_mode, cudaThreadExchangeStreamCaptureMode,                     \
+    (cudaStreamCaptureMode * mode))                                                               \
   X(event_create_with_flags, cudaEventCreateWithFlags, (cudaEvent_t * event, unsigned int flags)) \
   X(event_record, cudaEventRecord, (cudaEvent_t event, cudaStream_t stream))                      \
   X(event_query, cudaEventQuery, (cudaEvent_t event))                                             \

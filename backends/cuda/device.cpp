@@ -110,6 +110,15 @@ DeviceScope::~DeviceScope() {
   if (before_ != device_) (void)cuda_.set_device(before_);
 }
 
+bool is_capturing(const CudaApi& cuda, cudaStream_t stream) {
+  auto status = cudaStreamCaptureStatusNone;
+  check(cuda, cuda.stream_is_capturing(stream, &status), "cudaStreamIsCapturing");
+  if (status == cudaStreamCaptureStatusInvalidated)
+    tutti::fail(Errc::invalid_argument,
+                "the capture of the call's stream into a CUDA graph has failed before");
+  return status == cudaStreamCaptureStatusActive;
+}
+
 CudaStream::CudaStream(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {
   const DeviceScope scope(gpu_->cuda(), gpu_->index());
   check(gpu_->cuda(), gpu_->cuda().stream_create_with_flags(&stream_, cudaStreamNonBlocking),

@@ -94,6 +94,26 @@ class DeviceScope {
   int device_;
 };
 
+/// Lets the thread ask about events, make streams and the like while others capture into a graph in
+/// a mode that would prohibit it. For what touches nothing that is captured.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const CudaApi& cuda) noexcept : cuda_(cuda) { swap(); }
+  ~RelaxedCapture() { swap(); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  /// It fails only for a mode that there is not.
+  void swap() noexcept { (void)cuda_.thread_exchange_stream_capture_mode(&mode_); }
+
+  const CudaApi& cuda_;
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+/// Whether what is put on the stream goes into a graph. @throws Error when that has failed already.
+bool is_capturing(const CudaApi& cuda, cudaStream_t stream);
+
 /// A stream that does not wait for the default one.
 class CudaStream {
  public:

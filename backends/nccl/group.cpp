@@ -182,6 +182,7 @@ bool Group::supports(Operation operation, DType dtype, ReduceOp::Kind reduce) co
 Work Group::launch(std::span<const Op> ops, const Call& call) {
   if (broken_) throw internal::broken(*failure());
   const bool numbered = has_collective(ops) || call.in_order;
+  bool captured = false;
   const Deadline limit = call.limit();
   std::vector<Work> works;
   const auto post_all = [&] {
@@ -189,7 +190,8 @@ Work Group::launch(std::span<const Op> ops, const Call& call) {
       if (is_message(op, call)) works.emplace_back(post(op, call, limit));
   };
   try {
-    refuse_capture(call);
+    captured = cuda::is_capturing(gpu_->cuda(), to_cuda(call.stream));
+    if (captured) refuse_capture(ops, call);
     for (const auto& op : ops)
       if (kernels_ == nullptr && needs_kernels(op, init_.size, call.order_fixed))
         internal::failf(Errc::unsupported,
@@ -218,7 +220,7 @@ Work Group::launch(std::span<const Op> ops, const Call& call) {
     std::vector<Op> together;
     for (const auto& op : ops)
       if (!is_message(op, call)) together.push_back(op);
-    if (!together.empty()) state = run(together, call, limit);
+    if (!together.empty()) state = run(together, call, limit, captured);
   }
   if (state != nullptr) {
     if (call.blocking && ops.size() == 1 && ops[0].kind == Operation::barrier) {
@@ -231,14 +233,24 @@ Work Group::launch(std::span<const Op> ops, const Call& call) {
   return works.size() == 1 ? std::move(works.front()) : Work::all(works);
 }
 
-void Group::refuse_capture(const Call& call) const {
-  auto status = cudaStreamCaptureStatusNone;
-  check(gpu_->cuda(), gpu_->cuda().stream_is_capturing(to_cuda(call.stream), &status),
-        "cudaStreamIsCapturing");
-  if (status != cudaStreamCaptureStatusNone)
-    tutti::fail(Errc::unsupported,
-                "the call's stream is being captured into a CUDA graph, which this backend cannot "
-                "do; call it outside of the capture");
+/// What the host takes part in has no place in a graph.
+void Group::refuse_capture(std::span<const Op> ops, const Call& call) const {
+  for (const auto& op : ops)
+    // The host has a part in these.
+    if (op.kind == Operation::barrier || op.kind == Operation::all_gather_bounded ||
+        is_message(op, call))
+      internal::failf(Errc::unsupported,
+                      "a {} cannot be captured into a CUDA graph; call it outside of the capture",
+                      name_of(op.kind));
+}
+
+/// For calls that are captured on `from`. Not the stream of other calls: they would be captured,
+/// too, until the capture ends.
+cudaStream_t Group::capture_stream(cudaStream_t from) {
+  const std::lock_guard lock(mutex_);
+  auto& found = capture_streams_[from];
+  if (found == nullptr) found = std::make_unique<CudaStream>(gpu_);
+  return found->get();
 }
 
 std::shared_ptr<EventState> Group::make_state(std::span<const Op> ops, const Call& call,
@@ -246,8 +258,10 @@ std::shared_ptr<EventState> Group::make_state(std::span<const Op> ops, const Cal
   return std::make_shared<EventState>(order_, gpu_, ops, call, limit);
 }
 
-std::shared_ptr<EventState> Group::run(std::span<const Op> ops, const Call& call, Deadline limit) {
+std::shared_ptr<EventState> Group::run(std::span<const Op> ops, const Call& call, Deadline limit,
+                                       bool captured) {
   const auto state = make_state(ops, call, limit);
+  if (captured) state->capture();
   try {
     {
       const std::lock_guard lock(mutex_);
@@ -261,6 +275,10 @@ std::shared_ptr<EventState> Group::run(std::span<const Op> ops, const Call& call
     else
       fail(internal::call_error(error.code(), init_.name, ops, call, init_.rank, error.message()));
     throw why_ended(ops[0], call);
+  }
+  if (captured) {
+    watch_graphs();
+    return state;
   }
   watch(state);
   const auto counts = [](const Op& op) { return op.kind == Operation::all_gather_bounded; };
@@ -280,14 +298,18 @@ void Group::count_rows() noexcept {
 }
 
 void Group::queue(std::span<const Op> ops, const std::shared_ptr<EventState>& state) {
+  const bool captured = state->is_captured();
+  std::optional<cuda::RelaxedCapture> relaxed;
+  if (captured) relaxed.emplace(gpu_->cuda());
   await_launch(state->limit());  // The call before it.
   auto turn = gpu_->turn(state->limit());
   {
-    const Place place{*gpu_,      stream_.get(), memory_, init_.rank,
-                      init_.size, token_.data(), kernels_};
+    const auto stream = captured ? capture_stream(to_cuda(state->call().stream)) : stream_.get();
+    const Place place{*gpu_, stream, memory_, init_.rank, init_.size, token_.data(), kernels_};
     const std::lock_guard lock(launch_mutex_);
     launch_.emplace(place, communicator_, ops, state, std::move(turn), counting_);
   }
+  if (captured) return await_launch(state->limit());  // The capture may end when this returns.
   // Where NCCL waits for the other ranks, the thread goes on: this one may have to serve them.
   const auto enough = Clock::now() + hand_over;
   for (Pause pause; !advance_launch(); pause()) {
@@ -367,6 +389,12 @@ void Group::watch(const std::shared_ptr<EventState>& state) {
   if (failure_) state->doom();
   pending_.push_back(state);
   if (pending_.size() == 1) changed_.notify_all();
+}
+
+/// Nobody sees a graph run. What NCCL or a peer says is looked for from now on, call or not.
+void Group::watch_graphs() {
+  const std::lock_guard lock(mutex_);
+  if (!std::exchange(has_graphs_, true)) changed_.notify_all();
 }
 
 // Failures.
@@ -461,13 +489,21 @@ Communicators Group::communicators() const {
 }
 
 void Group::work() {
+  // It asks events at any time, also while another thread captures. None of them is captured.
+  const cuda::RelaxedCapture relaxed(gpu_->cuda());
   auto active = Clock::now();
   std::size_t before = 0;
   for (;;) {
     States states;
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return stop_ || !pending_.empty() || (failure_ && !ended_); });
+      const auto awake = [&] { return stop_ || !pending_.empty() || (failure_ && !ended_); };
+      changed_.wait(lock, [&] { return awake() || has_graphs_; });
+      if (!changed_.wait_for(lock, awake() ? 0s : rarest_look, awake)) {
+        lock.unlock();
+        look_at_graphs();
+        continue;
+      }
       if (stop_ && (pending_.empty() || ended_) && (!failure_ || ended_)) return;
       states = pending_;
     }
@@ -494,6 +530,16 @@ void Group::work() {
     const auto pause = std::clamp<std::chrono::nanoseconds>((now - active) / 8, 50us, 5ms);
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, pause, [this] { return failure_.has_value(); });
+  }
+}
+
+void Group::look_at_graphs() noexcept {
+  if (broken_) return;
+  try {
+    communicator_->look();
+    if (const auto cause = agreement_.look("")) break_with(*cause);
+  } catch (...) {
+    fail(internal::to_error(std::current_exception()));
   }
 }
 

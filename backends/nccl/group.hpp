@@ -56,11 +56,13 @@ class Group : public std::enable_shared_from_this<Group> {
   void load_kernels();
   /// Until the communicator is made.
   void await(Deadline limit);
-  void refuse_capture(const Call& call) const;
+  void refuse_capture(std::span<const Op> ops, const Call& call) const;
+  cudaStream_t capture_stream(cudaStream_t from);
   std::shared_ptr<EventState> make_state(std::span<const Op> ops, const Call& call, Deadline limit);
   std::shared_ptr<EventState> post(const Op& op, const Call& call, Deadline limit);
   std::shared_ptr<Channel> channel(const Op& op);
-  std::shared_ptr<EventState> run(std::span<const Op> ops, const Call& call, Deadline limit);
+  std::shared_ptr<EventState> run(std::span<const Op> ops, const Call& call, Deadline limit,
+                                  bool captured);
   /// Gives the call to NCCL. It may not be on the stream yet when this returns.
   void queue(std::span<const Op> ops, const std::shared_ptr<EventState>& state);
   /// What can be done for the call that NCCL has been given last. True when it has been queued.
@@ -68,6 +70,7 @@ class Group : public std::enable_shared_from_this<Group> {
   void await_launch(Deadline limit);
   void count_rows() noexcept;
   void watch(const std::shared_ptr<EventState>& state);
+  void watch_graphs();
 
   /// The group breaks, because of this or of what a peer said first.
   void fail(const Error& mine) noexcept;
@@ -81,6 +84,7 @@ class Group : public std::enable_shared_from_this<Group> {
 
   void work();  // The thread.
   void tick(const States& states);
+  void look_at_graphs() noexcept;
   void look_around(const States& states, Clock::time_point now);
   void end_everything(const States& states) noexcept;
   bool stand_still(Deadline limit) const noexcept;
@@ -107,6 +111,8 @@ class Group : public std::enable_shared_from_this<Group> {
   mutable std::condition_variable changed_;
   States pending_;
   std::map<std::tuple<bool, int, int>, std::shared_ptr<Channel>> channels_;
+  std::map<cudaStream_t, std::unique_ptr<CudaStream>> capture_streams_;  // By where it begins.
+  bool has_graphs_ = false;
   std::optional<Error> failure_;
   std::string late_;        // After an abort that did not end: what the errors say about it.
   std::uint64_t next_ = 0;  // The number behind the last collective of this rank.

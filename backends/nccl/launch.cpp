@@ -74,6 +74,7 @@ bool Launch::advance() {
     for (auto& op : lowered_) op.after(comm);
     for (const auto& op : bounded_) op.after();
   });
+  lowered_.clear();  // What it frees on the stream belongs to the call, also in a graph.
   auto behind = place_.gpu.event();
   behind.record(place_.stream);
   if (bounded_.empty())

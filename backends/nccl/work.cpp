@@ -4,6 +4,7 @@
 
 #include "communicator.hpp"
 #include "internal/current_error.hpp"
+#include "internal/fail.hpp"
 
 namespace tutti::backend::nccl {
 
@@ -15,23 +16,47 @@ EventState::EventState(std::shared_ptr<internal::CallQueue> queue, std::shared_p
   call_.name = {};
 }
 
+namespace {
+
+[[noreturn]] void refuse_captured(const char* what) {
+  internal::failf(Errc::unsupported,
+                  "the call was captured into a CUDA graph and runs when that is launched; {}",
+                  what);
+}
+
+}  // namespace
+
 bool EventState::done() const noexcept {
+  if (captured_) return false;
   return HostState::done() || const_cast<EventState*>(this)->poll();
 }
 
 bool EventState::wait_until(Deadline deadline) {
+  if (captured_) return false;
   for (Pause pause; !done() && !forked(); pause())
     if (deadline.expired()) return false;
   return true;
 }
 
 void EventState::order(Stream stream) {
+  if (captured_) {
+    if (!cuda::is_capturing(gpu_->cuda(), to_cuda(stream)))
+      refuse_captured("only a stream of the same capture can be ordered behind it");
+    const std::lock_guard lock(mutex_);
+    const DeviceScope scope(gpu_->cuda(), gpu_->index());
+    return event_->hold(to_cuda(stream));
+  }
   for (Pause pause; !HostState::done() && !forked(); pause()) {
     const std::lock_guard lock(mutex_);
     if (!event_) continue;
     const DeviceScope scope(gpu_->cuda(), gpu_->index());
     return event_->hold(to_cuda(stream));
   }
+}
+
+std::shared_ptr<Work::State> EventState::then(std::function<void()> next) {
+  if (captured_) refuse_captured("Work::then() has no place in it");
+  return HostState::then(std::move(next));
 }
 
 void EventState::queued(Gpu::Event event) {
@@ -46,6 +71,7 @@ bool EventState::poll() noexcept {
     const std::lock_guard lock(mutex_);
     if (doomed_ || !event_) return false;
     try {
+      const cuda::RelaxedCapture relaxed(gpu_->cuda());
       if (!event_->done()) return false;
     } catch (...) {
       thrown = std::current_exception();

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -29,9 +32,13 @@ class EventState final : public internal::HostState {
   bool wait_until(Deadline deadline) override;
   /// Blocks the host only until the call has been queued, which a message may have to wait for.
   void order(Stream stream) override;
+  std::shared_ptr<Work::State> then(std::function<void()> next) override;
 
   /// The call has been queued, and this is the place behind it.
   void queued(Gpu::Event event);
+  /// The call goes into a graph: it never ends, but order() puts what is captured, too, behind it.
+  void capture() noexcept { captured_ = true; }
+  bool is_captured() const noexcept { return captured_; }
   /// Asks the event. True when the call has ended; an error of the device ends it too.
   bool poll() noexcept;
   /// What the event says from now on means nothing: the communicator is about to be aborted.
@@ -53,6 +60,7 @@ class EventState final : public internal::HostState {
   std::mutex mutex_;
   std::optional<Gpu::Event> event_;
   bool doomed_ = false;
+  std::atomic<bool> captured_{false};
 };
 
 }  // namespace tutti::backend::nccl

@@ -27,7 +27,8 @@ class [[nodiscard]] Work {
    public:
     virtual ~State();
     virtual bool done() const noexcept = 0;
-    /// Blocks the host. True when done; never throws what went wrong.
+    /// Blocks the host. True when done; never throws what went wrong. False before the deadline
+    /// only for a call that was captured into a graph: it is never done.
     virtual bool wait_until(Deadline deadline) = 0;
     /// What went wrong, once done; raised only when no transport can touch the buffers any more.
     virtual std::exception_ptr error() const noexcept = 0;
@@ -64,7 +65,8 @@ class [[nodiscard]] Work {
   }
 
   /// Blocks the host until the call has ended, by its deadline at the latest, and throws what
-  /// went wrong. Afterwards the buffers are the caller's again.
+  /// went wrong. Afterwards the buffers are the caller's again. A call that was captured into a
+  /// graph is refused: there is nothing to wait for on the host.
   void wait();
   /// Only observes: true when the call has ended. The call goes on if the deadline passes first.
   bool wait_for(Deadline deadline) const;

@@ -85,20 +85,6 @@ TEST_F(Streams, TheCallersDeviceStaysWhatItWas) {
   });
 }
 
-TEST_F(Streams, ACallOnACapturingStreamIsRefused) {
-  on_groups(2, [](const Member& at) {
-    const TensorView data = at.make();
-    at.fill(data, 1);
-    set_capturing(at.compute, true);
-    expect_error(Errc::unsupported, {"graph"},
-                 [&] { at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()}); });
-    set_capturing(at.compute, false);
-    at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
-    EXPECT_TRUE(at.holds(data, 2));
-    at.free(data);
-  });
-}
-
 TEST_F(Streams, RaggedRowsOfEverySizeArrive) {
   on_groups(3, [](const Member& at) {
     // Padded, and large enough for a broadcast per rank.

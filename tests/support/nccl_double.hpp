@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,6 +27,10 @@
 //              deadlock, which is reported (messages can be let off). Reductions round at every
 //              hop, begin at rank 1, lose a NaN in min and max and multiply by 1/n for ncclAvg: all
 //              of it is permitted.
+// Graphs       What is put on a stream that captures, or on one that waits for it, is kept and runs
+//              when the graph is launched, checked like everything else. Reported are streams that
+//              do not come back, events and streams that are asked or waited for meanwhile, what
+//              the mode of a thread prohibits, and dependencies across the edge of a capture.
 // Lifetimes    A call after ncclCommDestroy or ncclCommAbort, a group left open, a rank that does
 //              not abort with the others, and what is left at the end are reported.
 
@@ -74,8 +79,14 @@ void fill(cudaStream_t stream, float* data, std::size_t count, float value,
 /// The same, as a kernel that copies.
 void copy(cudaStream_t stream, float* to, const float* from, std::size_t count,
           std::chrono::nanoseconds takes = {});
-/// Makes cudaStreamIsCapturing() say so.
-void set_capturing(cudaStream_t stream, bool capturing);
+/// cudaStreamBeginCapture() and cudaStreamEndCapture(), which the backend does not call itself. A
+/// graph that breaks the rules is null. It frees what it has allocated when it is gone.
+struct Capture;
+using Graph = std::shared_ptr<Capture>;
+cudaError_t begin_capture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t end_capture(cudaStream_t stream, Graph* graph);
+/// cudaGraphLaunch().
+void launch(const Graph& graph, cudaStream_t stream);
 
 /// How many calls of a function there were so far: "ncclAllReduce".
 int calls(const std::string& function);

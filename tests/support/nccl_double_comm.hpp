@@ -35,7 +35,8 @@ struct Operation {
   cudaStream_t stream = nullptr;
   std::uint64_t index = 0;  ///< Among the collectives of its communicator.
   std::weak_ptr<Kernel> kernel{};
-  bool wrong = false;  ///< It does not match: it moves nothing.
+  bool replayed = false;  ///< By a graph.
+  bool wrong = false;     ///< It does not match: it moves nothing.
   bool done = false;
 };
 

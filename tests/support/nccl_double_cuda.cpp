@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "support/nccl_double_machine.hpp"
+#include "support/nccl_double_capture.hpp"
 
 namespace tutti::test::nccl_double {
 
@@ -67,6 +67,17 @@ cudaError_t malloc_async(void** data, std::size_t bytes, cudaStream_t handle) {
   if (*data == nullptr) return call.give(cudaErrorMemoryAllocation);
   // Whoever uses it has to come after this in the stream.
   const Touch touch{*data, bytes, true};
+  if (stream->capture != nullptr) {  // The address stays, the block comes and goes with a launch.
+    Block* block = call.here.memory.find(*data);
+    stream->capture->blocks.push_back(block->base);
+    keep(*stream,
+         {.task = {.run = [memory = &call.here.memory, at = *data,
+                           bytes] { std::memset(memory->bytes(at), DeviceMemory::fresh, bytes); }},
+          .touches = {touch},
+          .what = "cudaMallocAsync",
+          .before = [block] { block->freed = false; }});
+    return cudaSuccess;
+  }
   call.here.push(*stream, {}, {&touch, 1}, "cudaMallocAsync");
   return cudaSuccess;
 }
@@ -84,6 +95,19 @@ cudaError_t free_async(void* data, cudaStream_t handle) {
     return call.give(cudaErrorInvalidValue);
   }
   const Touch touch{data, block->bytes, true};
+  if (stream->capture != nullptr) {
+    if (std::ranges::find(stream->capture->blocks, block->base) == stream->capture->blocks.end())
+      call.here.violate("cudaFreeAsync in a graph of memory that is not allocated in it");
+    keep(*stream, {.task = {.run =
+                                [memory = &call.here.memory, data, bytes = block->bytes] {
+                                  std::memset(memory->bytes(data), DeviceMemory::freed, bytes);
+                                }},
+                   .touches = {touch},
+                   .what = "cudaFreeAsync",
+                   .after = [block] { block->freed = true; }});
+    block->freed = true;
+    return cudaSuccess;
+  }
   call.here.push(*stream,
                  {.run =
                       [memory = &call.here.memory, base = block->base, data] {
@@ -195,6 +219,11 @@ cudaError_t stream_destroy(cudaStream_t handle) {
   if (handle == nullptr) return call.give(cudaErrorInvalidResourceHandle);
   Stream* stream = call.stream(handle);
   if (stream == nullptr) return call.give(cudaErrorInvalidResourceHandle);
+  if (stream->capture != nullptr) {
+    call.here.violate(call.here.name_of(*stream) + " is destroyed while it captures");
+    invalidate(*stream);
+    return call.give(cudaErrorStreamCaptureUnsupported);
+  }
   if (stream->enqueuing != 0)
     call.here.violate(call.here.name_of(*stream) +
                       " is destroyed while NCCL is still putting calls on it");
@@ -207,6 +236,12 @@ cudaError_t stream_synchronize(cudaStream_t handle) {
   Stream* stream = call.stream(handle);
   if (stream == nullptr) return call.give(cudaErrorInvalidResourceHandle);
   const int device = stream->device;
+  if (stream->capture != nullptr) {
+    call.here.violate(call.here.name_of(*stream) + " is waited for while it captures");
+    invalidate(*stream);
+    return call.give(cudaErrorStreamCaptureUnsupported);
+  }
+  if (prohibited(call.here, call.name)) return call.give(cudaErrorStreamCaptureUnsupported);
   const auto moment = call.here.record(*stream);
   const bool ended = call.here.wait(
       call.lock, [&] { return moment->reached || call.broken(device) != cudaSuccess; },
@@ -217,14 +252,45 @@ cudaError_t stream_synchronize(cudaStream_t handle) {
   return cudaSuccess;
 }
 
+/// Before `stream` waits for `moment`: the edges of captures.
+cudaError_t enter_capture(const Call& call, Stream& stream, const Moment& moment) {
+  if (!moment.captured) {
+    if (stream.capture == nullptr) return cudaSuccess;
+    invalidate(stream);
+    call.here.violate(call.here.name_of(stream) +
+                      " captures and waits for what is not in its capture");
+    return cudaErrorStreamCaptureIsolation;
+  }
+  const auto capture = moment.capture.lock();
+  if (capture == nullptr || !capture->open) {
+    call.here.violate(call.here.name_of(stream) +
+                      " waits for an event of a capture that has ended");
+    return cudaErrorCapturedEvent;
+  }
+  if (stream.capture != nullptr && stream.capture != capture) {
+    invalidate(stream);
+    capture->invalid = true;
+    call.here.violate(call.here.name_of(stream) + " would merge two captures");
+    return cudaErrorStreamCaptureMerge;
+  }
+  if (stream.legacy) {
+    capture->invalid = true;
+    call.here.violate(call.here.name_of(stream) + " cannot capture");
+    return cudaErrorStreamCaptureImplicit;
+  }
+  if (stream.capture == nullptr) join(capture, stream);
+  return cudaSuccess;
+}
+
 cudaError_t stream_wait_event(cudaStream_t stream_handle, cudaEvent_t event_handle, unsigned int) {
   const Call call("cudaStreamWaitEvent");
   Stream* stream = call.stream(stream_handle);
   const Event* event = call.here.event(event_handle, call.name);
   if (stream == nullptr || event == nullptr) return call.give(cudaErrorInvalidResourceHandle);
   if (const auto error = call.broken(stream->device)) return call.give(error);
-  if (event->last != nullptr)
-    call.here.push(*stream, {.waits = event->last}, {}, "cudaStreamWaitEvent");
+  if (event->last == nullptr) return cudaSuccess;
+  if (const auto error = enter_capture(call, *stream, *event->last)) return call.give(error);
+  call.here.push(*stream, {.waits = event->last}, {}, "cudaStreamWaitEvent");
   return cudaSuccess;
 }
 
@@ -232,7 +298,20 @@ cudaError_t stream_is_capturing(cudaStream_t handle, cudaStreamCaptureStatus* st
   const Call call("cudaStreamIsCapturing");
   const Stream* stream = call.stream(handle);
   if (stream == nullptr) return call.give(cudaErrorInvalidResourceHandle);
-  *status = stream->capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  if (stream->legacy)
+    for (const auto& capture : call.here.captures)
+      for (const Stream* other : capture->streams)
+        if (other->blocking && other->device == stream->device)
+          return call.give(cudaErrorStreamCaptureImplicit);
+  *status = stream->capture == nullptr ? cudaStreamCaptureStatusNone
+            : stream->capture->invalid ? cudaStreamCaptureStatusInvalidated
+                                       : cudaStreamCaptureStatusActive;
+  return cudaSuccess;
+}
+
+cudaError_t thread_exchange_stream_capture_mode(cudaStreamCaptureMode* mode) {
+  const Call call("cudaThreadExchangeStreamCaptureMode");
+  std::swap(*mode, call.thread.mode);
   return cudaSuccess;
 }
 
@@ -265,6 +344,12 @@ cudaError_t event_query(cudaEvent_t handle) {
   if (event == nullptr) return call.give(cudaErrorInvalidResourceHandle);
   if (const auto error = call.broken(event->device)) return call.give(error);
   if (event->last == nullptr) return cudaSuccess;
+  if (event->last->captured) {
+    call.here.violate("cudaEventQuery of an event that was recorded in a capture");
+    if (const auto capture = event->last->capture.lock()) capture->invalid = true;
+    return call.give(cudaErrorCapturedEvent);
+  }
+  if (prohibited(call.here, call.name)) return call.give(cudaErrorStreamCaptureUnsupported);
   call.here.progress();
   if (!event->last->reached) return call.give(cudaErrorNotReady);
   call.here.observe(event->device, event->last->clock);
@@ -330,6 +415,7 @@ void fill_cuda_table(backend::nccl::CudaApi& table) {
   table.stream_synchronize = stream_synchronize;
   table.stream_wait_event = stream_wait_event;
   table.stream_is_capturing = stream_is_capturing;
+  table.thread_exchange_stream_capture_mode = thread_exchange_stream_capture_mode;
   table.event_create_with_flags = event_create_with_flags;
   table.event_record = event_record;
   table.event_query = event_query;
@@ -369,11 +455,6 @@ void copy(cudaStream_t handle, float* to, const float* from, std::size_t count,
                           bytes] { std::memcpy(memory->bytes(to), memory->bytes(from), bytes); },
                   .takes = takes},
                  touches, "a kernel that copies");
-}
-
-void set_capturing(cudaStream_t handle, bool capturing) {
-  const Call call("set_capturing");
-  if (Stream* stream = call.stream(handle)) stream->capturing = capturing;
 }
 
 }  // namespace tutti::test::nccl_double

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "support/nccl_double_capture.hpp"
+
 namespace tutti::test::nccl_double {
 
 namespace {
@@ -140,6 +142,11 @@ void Machine::push(Stream& stream, Task task, std::span<const Touch> touches,
   if (stream.enqueuing != 0)
     violate(fmt::format("{} on {} while NCCL is still putting calls on it (ncclInProgress)", what,
                         name_of(stream)));
+  if (stream.capture != nullptr)
+    return keep(stream, {.task = std::move(task),
+                         .touches = std::vector<Touch>(touches.begin(), touches.end()),
+                         .what = what});
+  check_implicit_capture(*this, stream, what);
   follow_legacy_rules(stream);
   stream.clock.merge(devices[index(stream.device)].host);
   if (task.waits != nullptr) stream.clock.merge(task.waits->clock);
@@ -351,6 +358,7 @@ bool something_is_left(const Machine& machine) {
 
 void Machine::check_streams_and_memory() {
   progress();
+  check_captures(*this);
   int streams = 0;
   int events = 0;
   std::size_t blocks = 0;

@@ -28,9 +28,13 @@ using Clock = std::chrono::steady_clock;
 using Lock = std::unique_lock<std::mutex>;
 
 /// What an event stands for since it was recorded last.
+struct Capture;
 struct Moment {
   bool reached = false;
   LaneClock clock;
+  bool captured = false;  ///< In a graph, where this is:
+  std::weak_ptr<Capture> capture{};
+  LaneClock known{};  ///< How far it is behind each stream of the capture.
 };
 
 struct Comm;
@@ -66,7 +70,8 @@ struct Stream {
   bool legacy = false;
   bool blocking = false;  ///< Waits for the legacy stream, and it for this one.
   bool alive = true;
-  bool capturing = false;
+  std::shared_ptr<Capture> capture{};  ///< What is put on it now goes into this graph,
+  int place = 0;                       ///< as its stream of this number.
   int lane = 0;
   int enqueuing = 0;  ///< Groups of NCCL calls that are not on it yet.
   LaneClock clock;
@@ -98,6 +103,7 @@ struct ThreadState {
   ~ThreadState();
   int device = 0;
   cudaError_t last_error = cudaSuccess;
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   int group_depth = 0;
   std::vector<GroupedCall> group;
 };
@@ -116,6 +122,7 @@ class Machine {
   std::map<std::string, int> calls;
   bool messages_side_by_side = false;
   bool connects_each_function = false;
+  std::vector<std::shared_ptr<Capture>> captures;  ///< Those that have not ended.
 
   // Everything below needs the lock.
 

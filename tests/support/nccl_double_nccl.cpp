@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "support/nccl_double_capture.hpp"
 #include "support/nccl_double_comm.hpp"
 
 namespace tutti::test::nccl_double {
@@ -156,19 +157,19 @@ bool is_in_place_or_apart(const Operation& operation) {
 
 bool matches(const Operation& a, const Operation& b) {
   return a.function == b.function && a.count == b.count && a.type == b.type &&
-         a.how.op == b.how.op && a.root == b.root;
+         a.how.op == b.how.op && a.root == b.root && a.replayed == b.replayed;
 }
 
 /// Puts an operation among those of its clique, and compares it with its partners.
-void enlist(const Call& call, const std::shared_ptr<Operation>& operation) {
+void enlist(Machine& here, const std::string& who, const std::shared_ptr<Operation>& operation) {
   Comm& comm = *operation->comm;
   Clique& clique = *comm.clique;
   const auto compare = [&](const std::shared_ptr<Operation>& other, bool equal) {
     if (equal) return;
     operation->wrong = true;
     other->wrong = true;
-    call.wrong(ncclInvalidUsage,
-               fmt::format("mismatch: {} meets {}", text_of(*operation), text_of(*other)));
+    here.violate(
+        fmt::format("{}: mismatch: {} meets {}", who, text_of(*operation), text_of(*other)));
   };
   if (!is_pair(operation->function)) {
     operation->index = comm.collectives++;
@@ -190,7 +191,8 @@ void enlist(const Call& call, const std::shared_ptr<Operation>& operation) {
   mine.push_back(operation);
   if (theirs.size() < mine.size()) return;
   const auto& other = theirs[mine.size() - 1];
-  compare(other, operation->count == other->count && operation->type == other->type);
+  compare(other, operation->count == other->count && operation->type == other->type &&
+                     operation->replayed == other->replayed);
 }
 
 std::vector<Stream*> streams_of(const Call& call, const Launch::Part& part) {
@@ -203,6 +205,29 @@ std::vector<Stream*> streams_of(const Call& call, const Launch::Part& part) {
   return streams;
 }
 
+/// Puts the kernel of some operations of one rank on its streams.
+void put(Machine& here, const std::string& who, Comm& comm,
+         std::vector<std::shared_ptr<Operation>> operations, std::span<Stream* const> streams) {
+  auto kernel = std::make_shared<Kernel>();
+  kernel->comm = &comm;
+  std::vector<std::pair<Stream*, Touch>> touches;
+  for (const auto& operation : operations) {
+    enlist(here, who, operation);
+    operation->kernel = kernel;
+    Stream* stream = here.stream(operation->stream, comm.device, who);
+    for (const Touch& touch : touches_of(*operation)) touches.emplace_back(stream, touch);
+  }
+  kernel->operations = std::move(operations);
+  kernel->messages = std::ranges::all_of(kernel->operations,
+                                         [](const auto& one) { return is_pair(one->function); });
+  kernel->what = text_of(*kernel->operations[0]);
+  if (kernel->operations.size() > 1)
+    kernel->what =
+        fmt::format("a group of {} that begins with {}", kernel->operations.size(), kernel->what);
+  here.devices[Machine::index(comm.device)].engine.push_back(kernel);
+  comm.clock = here.push_kernel(kernel, streams, touches);
+}
+
 /// Puts the kernels of a group on their streams.
 void issue(const Call& call, Launch& launch) {
   for (Launch::Part& part : launch.parts) {
@@ -213,24 +238,10 @@ void issue(const Call& call, Launch& launch) {
     library().launching[comm.device].erase(&comm);
     if (!comm.usable()) continue;
     comm.state = ncclSuccess;
-    auto kernel = std::make_shared<Kernel>();
-    kernel->comm = &comm;
-    std::vector<std::pair<Stream*, Touch>> touches;
-    for (const auto& operation : part.operations) {
-      enlist(call, operation);
-      operation->kernel = kernel;
-      Stream* stream = call.here.stream(operation->stream, comm.device, call.name);
-      for (const Touch& touch : touches_of(*operation)) touches.emplace_back(stream, touch);
-    }
-    kernel->operations = std::move(part.operations);
-    kernel->messages = std::ranges::all_of(kernel->operations,
-                                           [](const auto& one) { return is_pair(one->function); });
-    kernel->what = text_of(*kernel->operations[0]);
-    if (kernel->operations.size() > 1)
-      kernel->what =
-          fmt::format("a group of {} that begins with {}", kernel->operations.size(), kernel->what);
-    call.here.devices[Machine::index(comm.device)].engine.push_back(kernel);
-    comm.clock = call.here.push_kernel(kernel, streams, touches);
+    if (!streams.empty() && streams[0]->capture != nullptr)
+      keep(*streams[0], {.what = "a group of NCCL", .operations = std::move(part.operations)});
+    else
+      put(call.here, call.name, comm, std::move(part.operations), streams);
   }
 }
 
@@ -317,6 +328,13 @@ ncclResult_t launch_group(const Call& call) {
     if (part.comm->blocking != launch->parts[0].comm->blocking)
       return call.wrong(ncclInvalidArgument,
                         "blocking and non-blocking communicators in one group");
+    const auto streams = streams_of(call, part);
+    for (const Stream* stream : streams)
+      if (stream->capture != streams[0]->capture ||
+          (stream->capture != nullptr && stream != streams[0]))
+        return call.wrong(
+            ncclInvalidUsage,
+            "a group on streams of which not all are captured, or on several that are");
     if (overlaps_within_group(part.operations))
       call.wrong(ncclInvalidUsage, "two operations of one group use the same memory, which " +
                                        text_of(*part.operations[0]) + " is one of");
@@ -774,6 +792,21 @@ std::optional<ncclResult_t> planned_failure(Machine& machine, int device,
   if (faults.fails != function) return std::nullopt;
   faults.fails.clear();
   return faults.with;
+}
+
+void replay(Machine& machine, const std::vector<std::shared_ptr<Operation>>& operations,
+            Stream& stream) {
+  Comm& comm = *operations[0]->comm;
+  if (!comm.usable())
+    return machine.violate(text_of(comm) + " has ended, and a graph with its calls is launched");
+  std::vector<std::shared_ptr<Operation>> again;
+  for (const auto& operation : operations) {
+    again.push_back(std::make_shared<Operation>(*operation));
+    again.back()->replayed = true;
+    again.back()->stream = reinterpret_cast<cudaStream_t>(&stream);
+  }
+  Stream* on = &stream;
+  put(machine, "cudaGraphLaunch", comm, std::move(again), {&on, 1});
 }
 
 bool has_communicators() {
