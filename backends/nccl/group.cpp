@@ -236,7 +236,6 @@ Work Group::launch(std::span<const Op> ops, const Call& call) {
 /// What the host takes part in has no place in a graph.
 void Group::refuse_capture(std::span<const Op> ops, const Call& call) const {
   for (const auto& op : ops)
-    // The host has a part in these.
     if (op.kind == Operation::barrier || op.kind == Operation::all_gather_bounded ||
         is_message(op, call))
       internal::failf(Errc::unsupported,
