@@ -31,6 +31,18 @@ std::unique_ptr<Backend> Backend::split(const SplitInit&) {
   return nullptr;
 }
 
+RegistrationKind Backend::registrable(const TensorView&, Stream) const {
+  return RegistrationKind::none;
+}
+
+Registration Backend::register_memory(const TensorView&, RegistrationKind, Deadline) {
+  return {};
+}
+
+Memory& Backend::registrable_memory() noexcept {
+  return memory();
+}
+
 std::span<const BackendEntry> backends() noexcept {
   // The entries are constants of other files, initialised before main(); copied at the first call.
   static const std::array table{

@@ -68,6 +68,14 @@ class Checked final : public HostBackend {
   }
   std::optional<Error> failure() const override { return inner_->failure(); }
   std::string transport() const override { return inner_->transport(); }
+  RegistrationKind registrable(const TensorView& block, Stream stream) const override {
+    return inner_->registrable(block, stream);
+  }
+  Registration register_memory(const TensorView& block, RegistrationKind kind,
+                               Deadline limit) override {
+    return inner_->register_memory(block, kind, limit);
+  }
+  Memory& registrable_memory() noexcept override { return inner_->registrable_memory(); }
 
  protected:
   void run(std::span<const Op> ops, const Call& call) override {

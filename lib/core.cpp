@@ -470,4 +470,51 @@ std::optional<ProcessGroup> Core::subset(std::span<const int> ranks) {
   return make_part(ranks, static_cast<int>(me - ranks.begin()), fmt::format("{}.s", number));
 }
 
+void Core::check_block(const TensorView& block) const {
+  if (static_cast<int>(block.dtype) >= dtype_count)
+    failf(Errc::invalid_argument, "register_memory: {} is no dtype", static_cast<int>(block.dtype));
+  if (block.device != bounds_.device)
+    failf(Errc::invalid_argument, "register_memory: the block is on {}, group '{}' works on {}",
+          to_string(block.device), options_.name, to_string(bounds_.device));
+  if (block.data == nullptr || block.bytes() == 0)
+    failf(Errc::invalid_argument, "register_memory: the block is {} and has {} bytes",
+          block.data == nullptr ? "null" : "not null", block.bytes());
+}
+
+Registration Core::register_memory(const TensorView& block, Stream stream) {
+  constexpr std::string_view what = "register_memory";
+  check_usable(what);
+  if (collecting_on.load() == std::this_thread::get_id())
+    failf(Errc::invalid_argument,
+          "register_memory: group '{}' collects calls for a Coalesce; launch() first",
+          options_.name);
+  auto kind = RegistrationKind::none;
+  try {
+    check_block(block);
+    kind = backend_->registrable(block, stream);
+  } catch (const Error& error) {
+    refuse_exchange(what, error);
+  }
+  const auto all =
+      exchange({static_cast<std::int64_t>(block.bytes()), static_cast<std::int64_t>(kind)}, what);
+  ++splits_;  // Numbers exchanges.
+  for (int r = 0; r < bounds_.size; ++r) {
+    const auto& theirs = all[static_cast<std::size_t>(r)];
+    if (theirs[0] != all[0][0])
+      throw Error(Errc::mismatch,
+                  fmt::format("ranks 0 and {} register {} and {} bytes; all blocks have to be "
+                              "equally large",
+                              r, all[0][0], theirs[0]),
+                  {.group = options_.name, .operation = std::string(what), .rank = r});
+    kind = std::min(kind, static_cast<RegistrationKind>(theirs[1]));
+  }
+  if (kind == RegistrationKind::none) return {};
+  try {
+    return backend_->register_memory(block, kind, Deadline::after(options_.timeout));
+  } catch (const Error& error) {
+    if (breaks_group(error.code())) break_with(error, false);
+    throw;
+  }
+}
+
 }  // namespace tutti::internal

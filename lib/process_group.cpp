@@ -53,6 +53,9 @@ const std::string& ProcessGroup::backend() const noexcept {
 Memory& ProcessGroup::memory() noexcept {
   return core_->memory();
 }
+Memory& ProcessGroup::registrable_memory() noexcept {
+  return core_->registrable_memory();
+}
 
 bool ProcessGroup::supports(Operation operation, DType dtype, ReduceOp op) const {
   return core_->supports(operation, dtype, op.kind);
@@ -117,6 +120,10 @@ std::optional<ProcessGroup> ProcessGroup::split(int color, int key) {
 
 std::optional<ProcessGroup> ProcessGroup::subset(std::span<const int> ranks) {
   return core_->subset(ranks);
+}
+
+Registration ProcessGroup::register_memory(const TensorView& block, Stream stream) {
+  return core_->register_memory(block, stream);
 }
 
 void ProcessGroup::abort(std::string_view why) noexcept {

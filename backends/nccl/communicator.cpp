@@ -60,6 +60,11 @@ void Communicator::await(Deadline limit, const std::function<void()>& look) {
   }
 }
 
+void Communicator::keep(std::shared_ptr<void> what) {
+  const std::lock_guard lock(mutex_);
+  kept_.push_back(std::move(what));
+}
+
 void Communicator::abort() noexcept {
   ncclComm_t comm = nullptr;
   {

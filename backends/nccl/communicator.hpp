@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <vector>
 
 #include <tutti/backend.hpp>
 #include <tutti/deadline.hpp>
@@ -64,6 +65,8 @@ class Communicator {
     call(comm_);
   }
 
+  /// Keeps what NCCL may write to until the communicator has ended.
+  void keep(std::shared_ptr<void> what);
   /// Ends whatever is under way. May take as long as NCCL likes.
   void abort() noexcept;
   /// The polite end, when nothing is under way: begins, and then until it is true.
@@ -80,6 +83,7 @@ class Communicator {
   bool aborted_ = false;
   bool adopted_ = false;
   std::function<void()> aborting_;
+  std::vector<std::shared_ptr<void>> kept_;
 };
 
 using Communicators = std::vector<std::shared_ptr<Communicator>>;

@@ -654,6 +654,7 @@ void Group::leave() noexcept {
   if (broken_) return;
   // Nothing was under way here, so nobody has looked; but what is given back has to be alive.
   if (init_.adopt && agreement_.look("")) return (void)abort_all(communicators(), abort_bound);
+  end_registrations();
   agreement_.leave(next_);
   end_all(communicators(), end_bound);
 }

@@ -42,12 +42,28 @@ class Group : public std::enable_shared_from_this<Group> {
 
   bool supports(Operation operation, DType dtype, ReduceOp::Kind reduce) const noexcept;
   Memory& memory() const noexcept { return memory_; }
+  RegistrationKind registrable(const TensorView& block, Stream stream) const;
+  Registration register_memory(const TensorView& block, RegistrationKind kind, Deadline limit);
+  Memory& registrable_memory() const noexcept;
   Apis apis() const noexcept { return gpu_->apis(); }
   const BackendInit& init() const noexcept { return init_; }
 
  private:
   using Clock = std::chrono::steady_clock;
   using States = std::vector<std::shared_ptr<EventState>>;
+
+  /// Memory that NCCL knows, by its handle.
+  struct Registered {
+    RegistrationKind kind;
+    void* handle;
+    friend bool operator==(const Registered&, const Registered&) = default;
+  };
+  class Held;
+  void await_window(const TensorView& block, void** handle, const std::string& what,
+                    Deadline limit);
+  void end_registration(const Registered& entry) noexcept;
+  void end_registrations() noexcept;
+  void deregister(const Registered& entry) noexcept;
 
   void connect(Deadline limit);
   void warm_up(Deadline limit);
@@ -106,6 +122,9 @@ class Group : public std::enable_shared_from_this<Group> {
 
   std::mutex launch_mutex_;  // Before mutex_.
   std::optional<Launch> launch_;
+
+  std::mutex registered_mutex_;  // Before the two others.
+  std::vector<Registered> registered_;
 
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;

@@ -39,6 +39,14 @@ class NcclBackend final : public Backend {
   }
   void abort(std::string_view why) noexcept override { group_->abort(why); }
   std::optional<Error> failure() const override { return group_->failure(); }
+  RegistrationKind registrable(const TensorView& block, Stream stream) const override {
+    return group_->registrable(block, stream);
+  }
+  Registration register_memory(const TensorView& block, RegistrationKind kind,
+                               Deadline limit) override {
+    return group_->register_memory(block, kind, limit);
+  }
+  Memory& registrable_memory() noexcept override { return group_->registrable_memory(); }
   std::string transport() const override {
     int version = 0;
     return group_->apis().nccl->get_version(&version) == ncclSuccess

@@ -13,6 +13,7 @@
 #include <tutti/log.hpp>
 #include <tutti/memory.hpp>
 #include <tutti/operation.hpp>
+#include <tutti/registration.hpp>
 #include <tutti/store.hpp>
 #include <tutti/work.hpp>
 
@@ -71,6 +72,15 @@ class Backend {
   virtual std::optional<Error> failure() const = 0;
   /// What carries the bytes, in words: "tcp/eth0". Empty when there is nothing to say.
   virtual std::string transport() const;
+  /// How it could register this block, as far as this rank can tell; `none` by default. Never
+  /// blocks. @throws Error unsupported where it should but cannot.
+  virtual RegistrationKind registrable(const TensorView& block, Stream stream) const;
+  /// On all ranks at once, with equal byte counts and the kind that all of them could; not called
+  /// for `none`. May turn out to be less.
+  virtual Registration register_memory(const TensorView& block, RegistrationKind kind,
+                                       Deadline limit);
+  /// The memory whose blocks it registers best; memory() by default.
+  virtual Memory& registrable_memory() noexcept;
 };
 
 /// A communicator of the backend's library that the caller has made: for "nccl" an ncclComm_t.

@@ -54,6 +54,9 @@ class ProcessGroup {
   const std::string& backend() const noexcept;  ///< The name in the table.
   std::string transport() const;                ///< What carries the bytes: "tcp/eth0".
   Memory& memory() noexcept;
+  /// The memory that gains most by register_memory(): memory() where nothing does. On "nccl" it is
+  /// ncclMemAlloc's, which knows no streams: a release waits for its stream on the host.
+  Memory& registrable_memory() noexcept;
   bool supports(Operation operation, DType dtype, ReduceOp op = ReduceOp::sum) const;
 
   /// out [...] = op over ranks of in [...]; the one-array form works in place.
@@ -131,6 +134,14 @@ class ProcessGroup {
   std::optional<ProcessGroup> split(int color, int key = 0);
   /// Collective over this group, with the same list everywhere; non-members get nothing.
   std::optional<ProcessGroup> subset(std::span<const int> ranks);
+
+  /// Collective, with equal byte counts on all ranks: the transport gets to know this block of the
+  /// group's device, so that calls whose arrays lie in it are faster where it can do that; see
+  /// Registration::kind(). Slow; waits on the host for all ranks, by the group's timeout. Calls of
+  /// other threads do not overlap with it. A rank that refuses it is an error on all ranks, and the
+  /// group stays usable. On the wire: 16 bytes per rank, and what the transport exchanges.
+  /// @throws Error invalid_argument, mismatch; unsupported also while `stream` is captured.
+  Registration register_memory(const TensorView& block, Stream stream = {});
 
   /// Ends every pending call with Errc::aborted, on peers too where the backend can tell them.
   void abort(std::string_view why) noexcept;

@@ -30,6 +30,7 @@
 #include <tutti/operation.hpp>
 #include <tutti/process_group.hpp>
 #include <tutti/reduce_op.hpp>
+#include <tutti/registration.hpp>
 #include <tutti/row_layout.hpp>
 #include <tutti/rows.hpp>
 #include <tutti/shape.hpp>

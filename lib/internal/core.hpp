@@ -58,6 +58,8 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
 
   std::optional<ProcessGroup> split(int color, int key);
   std::optional<ProcessGroup> subset(std::span<const int> ranks);
+  Registration register_memory(const TensorView& block, Stream stream);
+  Memory& registrable_memory() noexcept { return backend_->registrable_memory(); }
 
   void collected(std::uint64_t token, bool failed) noexcept override;
   void uncollected(const Error& error) noexcept override;
@@ -118,6 +120,7 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
 
   std::string exchange_key(std::string_view what, int rank) const;
   void check_subset(std::span<const int> ranks) const;
+  void check_block(const TensorView& block) const;
   std::vector<std::array<std::int64_t, 2>> exchange(std::array<std::int64_t, 2> mine,
                                                     std::string_view what);
   /// exchange() without this rank, which refused what it is for; tells the others, and throws.

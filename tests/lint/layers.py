@@ -5,7 +5,7 @@ import tree
 
 # The public headers from the bottom up; one includes its own layer and those below it.
 LAYERS = [
-    "call_options cluster deadline device dtype error half log memory operation reduce_op rows shape store store_server "
+    "call_options cluster deadline device dtype error half log memory operation reduce_op registration rows shape store store_server "
     "tensor value version work",
     "backend",
     "group_options process_group trace",

@@ -29,6 +29,14 @@ class ForwardBackend : public Backend {
   void abort(std::string_view why) noexcept override { inner_->abort(why); }
   std::optional<Error> failure() const override { return inner_->failure(); }
   std::string transport() const override { return inner_->transport(); }
+  RegistrationKind registrable(const TensorView& block, Stream stream) const override {
+    return inner_->registrable(block, stream);
+  }
+  Registration register_memory(const TensorView& block, RegistrationKind kind,
+                               Deadline limit) override {
+    return inner_->register_memory(block, kind, limit);
+  }
+  Memory& registrable_memory() noexcept override { return inner_->registrable_memory(); }
 
  protected:
   Backend& inner() const noexcept { return *inner_; }

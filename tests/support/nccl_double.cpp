@@ -54,6 +54,8 @@ void clear_faults() {
   for (Device& device : machine().devices) device.faults = {};
   machine().messages_side_by_side = false;
   machine().connects_each_function = false;
+  machine().has_windows = true;
+  machine().registers_buffers = true;
   machine().changed.notify_all();
 }
 
@@ -65,6 +67,12 @@ void set_messages_side_by_side(bool side_by_side) {
 void set_connects_each_function(bool each) {
   const Lock lock(machine().mutex);
   machine().connects_each_function = each;
+}
+
+void set_registers(bool windows, bool buffers) {
+  const Lock lock(machine().mutex);
+  machine().has_windows = windows;
+  machine().registers_buffers = buffers;
 }
 
 int calls(const std::string& function) {

@@ -31,6 +31,9 @@
 //              when the graph is launched, checked like everything else. Reported are streams that
 //              do not come back, events and streams that are asked or waited for meanwhile, what
 //              the mode of a thread prohibits, and dependencies across the edge of a capture.
+// Registration Windows are collective and ncclInProgress until all ranks are there. Memory that is
+//              freed while a communicator knows it, and a communicator that is destroyed with such
+//              memory, are reported.
 // Lifetimes    A call after ncclCommDestroy or ncclCommAbort, a group left open, a rank that does
 //              not abort with the others, and what is left at the end are reported.
 
@@ -72,6 +75,10 @@ void set_messages_side_by_side(bool side_by_side);
 /// Ranks connect for each collective function at its first call (NCCL_RUNTIME_CONNECT), which is
 /// ncclInProgress until all of them have made it; not for all functions at the first call of any.
 void set_connects_each_function(bool each);
+
+/// Whether the platform has symmetric windows, and NCCL's settings allow registered buffers; where
+/// not, registering succeeds with a null handle.
+void set_registers(bool windows, bool buffers);
 
 /// A kernel of the program: every float of `data` is `value` when it has run, which takes `takes`.
 void fill(cudaStream_t stream, float* data, std::size_t count, float value,

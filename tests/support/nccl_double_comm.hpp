@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -40,6 +41,20 @@ struct Operation {
   bool done = false;
 };
 
+/// Memory that a communicator knows.
+struct RegisteredMemory {
+  const std::byte* data = nullptr;
+  std::size_t bytes = 0;
+  bool window = false;
+};
+
+/// A call of ncclCommWindowRegister that waits for the other ranks.
+struct WindowCall {
+  RegisteredMemory memory;
+  int flags = 0;
+  void** out = nullptr;
+};
+
 /// The ranks that share a communicator.
 struct Clique {
   int size = 0;
@@ -47,7 +62,9 @@ struct Clique {
   std::set<Function> connected;  ///< For what the ranks are.
   std::vector<Comm*> members;
   std::map<std::uint64_t, std::vector<std::shared_ptr<Operation>>> collectives;  ///< By index.
-  using Pair = std::pair<int, int>;                                              ///< From, to.
+  /// By number and rank.
+  std::map<std::uint64_t, std::map<int, WindowCall>> windows;
+  using Pair = std::pair<int, int>;  ///< From, to.
   std::map<Pair, std::deque<std::shared_ptr<Operation>>> sends;
   std::map<Pair, std::deque<std::shared_ptr<Operation>>> receives;
 };
@@ -78,6 +95,10 @@ struct Comm {
   std::uint64_t collectives = 0;
   LaneClock clock;  ///< After its last kernel.
   std::map<int, std::pair<ncclDataType_t, std::array<std::byte, 8>>> reductions;
+
+  std::map<void*, RegisteredMemory> registered;  ///< By handle.
+  std::optional<WindowCall> window;              ///< Under way, until all ranks are there.
+  std::uint64_t windows = 0;                     ///< Calls so far.
 
   bool usable() const { return life == Life::alive || life == Life::finalized; }
 };

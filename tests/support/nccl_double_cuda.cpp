@@ -94,6 +94,8 @@ cudaError_t free_async(void* data, cudaStream_t handle) {
                                                              : "what is not a block"));
     return call.give(cudaErrorInvalidValue);
   }
+  if (block->of_nccl) call.here.violate("cudaFreeAsync of memory of ncclMemAlloc");
+  check_not_registered(call.here, *block, "cudaFreeAsync");
   const Touch touch{data, block->bytes, true};
   if (stream->capture != nullptr) {
     if (std::ranges::find(stream->capture->blocks, block->base) == stream->capture->blocks.end())

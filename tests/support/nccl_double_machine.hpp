@@ -123,6 +123,8 @@ class Machine {
   bool messages_side_by_side = false;
   bool connects_each_function = false;
   std::vector<std::shared_ptr<Capture>> captures;  ///< Those that have not ended.
+  bool has_windows = true;
+  bool registers_buffers = true;
 
   // Everything below needs the lock.
 
@@ -194,6 +196,9 @@ void fill_nccl_table(backend::nccl::NcclApi& table);
 void fill_driver_table(backend::nccl::DriverApi& table);
 /// The only image that the driver takes.
 std::span<const std::byte> kernel_image();
+
+/// A block that is freed must not be known to a communicator.
+void check_not_registered(Machine& machine, const Block& block, const std::string& who);
 
 /// The fault of this device for this function, once; nothing otherwise.
 std::optional<ncclResult_t> planned_failure(Machine& machine, int device,

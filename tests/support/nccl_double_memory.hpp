@@ -49,6 +49,7 @@ struct Block {
   int device = 0;
   bool freed = false;
   std::vector<Access> accesses;
+  bool of_nccl = false;  ///< From ncclMemAlloc.
 };
 
 class DeviceMemory {

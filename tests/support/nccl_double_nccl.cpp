@@ -25,6 +25,7 @@ struct Library {
   std::set<std::string> texts;  ///< Of ncclGetLastError; they live for ever.
   const char* last_text = "";
   int next_id = 0;
+  std::uintptr_t next_handle = 0x1000;
   int next_reduction = ncclNumOps;
   std::map<int, std::thread::id> in_group;   ///< By device: whose open group has calls on it.
   std::map<int, std::set<Comm*>> launching;  ///< By device: those with calls under way.
@@ -106,6 +107,12 @@ bool all_there(const Clique& clique) {
   return std::ranges::all_of(clique.members, [](const Comm* comm) {
     return comm != nullptr && (comm->usable() || comm->ready);
   });
+}
+
+void* remember(Comm& comm, const RegisteredMemory& memory) {
+  auto* handle = reinterpret_cast<void*>(++library().next_handle);  // NOLINT
+  comm.registered[handle] = memory;
+  return handle;
 }
 
 // Operations.
@@ -268,6 +275,22 @@ bool stuck(const Call& call, const Launch& launch) {
   });
 }
 
+/// Ends a window's registration once all ranks have come to it.
+void advance_window(const Call& call, Comm& comm) {
+  const auto& all = comm.clique->windows.at(comm.windows - 1);
+  if (all.size() != Machine::index(comm.clique->size)) return;
+  const WindowCall mine = *std::exchange(comm.window, std::nullopt);
+  comm.state = ncclSuccess;
+  for (const auto& [rank, theirs] : all) {
+    if (theirs.memory.bytes == mine.memory.bytes && theirs.flags == mine.flags) continue;
+    comm.state = ncclInvalidArgument;
+    return call.here.violate(
+        fmt::format("ncclCommWindowRegister: {} bytes on {}, {} on rank {}, or other flags",
+                    mine.memory.bytes, text_of(comm), theirs.memory.bytes, rank));
+  }
+  *mine.out = remember(comm, mine.memory);
+}
+
 /// Looks whether a communicator has got further.
 void advance(const Call& call, Comm& comm) {
   if (comm.state != ncclInProgress) return;
@@ -280,6 +303,9 @@ void advance(const Call& call, Comm& comm) {
     const auto launch = comm.launch;
     if (connected(call, *launch) && !stuck(call, *launch) && launch->polls_left-- <= 0)
       issue(call, *launch);
+  } else if (comm.window) {
+    if (!faults_of(call, comm).stays_in_progress && comm.polls_left-- <= 0)
+      advance_window(call, comm);
   } else if (comm.life == Comm::Life::finalized) {
     const auto& engine = call.here.devices[Machine::index(comm.device)].engine;
     const bool quiet = std::ranges::none_of(
@@ -671,6 +697,7 @@ ncclResult_t comm_abort(ncclComm_t handle) {
     call.wrong(ncclInvalidUsage, "another thread is within a group of " + text_of(*comm));
   if (call.thread.group_depth != 0) call.wrong(ncclInvalidUsage, "within an open group");
   comm->life = Comm::Life::aborted;
+  comm->window.reset();
   drop_work(call.here, *comm);
   call.here.progress();
   call.here.wait(
@@ -756,6 +783,139 @@ ncclResult_t red_op_destroy(ncclRedOp_t op, ncclComm_t handle) {
   return ncclSuccess;
 }
 
+// Memory.
+
+ncclResult_t mem_alloc(void** data, std::size_t bytes) {
+  const Call call("ncclMemAlloc");
+  const int device = call.thread.device;
+  *data = nullptr;
+  if (const auto result = planned(call, device)) return call.fail(*result, "planned");
+  if (bytes == 0) return call.wrong(ncclInvalidArgument, "0 bytes");
+  // Whole pages, however much is asked for: a window has to begin at one.
+  constexpr std::size_t page = 4096;
+  void* block = call.here.memory.allocate(device, bytes + page);
+  if (block == nullptr) return call.fail(ncclUnhandledCudaError, "out of memory");
+  call.here.memory.find(block)->of_nccl = true;
+  const auto address = reinterpret_cast<std::uintptr_t>(block);
+  *data = static_cast<std::byte*>(block) + (page - address % page) % page;
+  return ncclSuccess;
+}
+
+ncclResult_t mem_free(void* data) {
+  const Call call("ncclMemFree");
+  Block* block = call.here.memory.find(data);
+  if (block == nullptr || !block->of_nccl || block->freed)
+    return call.wrong(ncclInvalidArgument, "this is no memory of ncclMemAlloc");
+  call.here.progress();
+  const Device& device = call.here.devices[Machine::index(block->device)];
+  for (const Access& access : block->accesses)
+    if (device.host.at(access.lane) < access.epoch) {
+      call.here.violate(fmt::format("ncclMemFree of what {} uses, and the host has not seen it end",
+                                    access.what));
+      break;
+    }
+  check_not_registered(call.here, *block, call.name);
+  std::memset(call.here.memory.bytes(reinterpret_cast<void*>(block->base)),  // NOLINT
+              DeviceMemory::freed, block->bytes);
+  block->freed = true;
+  call.here.memory.retire(*block);
+  return ncclSuccess;
+}
+
+/// The communicator, if this memory may be registered with it now.
+Comm* registering(const Call& call, ncclComm_t handle, const void* data, std::size_t bytes,
+                  ncclResult_t& result) {
+  result = ncclInvalidArgument;
+  Comm* comm = call.comm(handle);
+  if (comm == nullptr) return nullptr;
+  const auto wrong = [&](const std::string& why) {
+    call.wrong(result, text_of(*comm) + why);
+    return nullptr;
+  };
+  if (comm->state == ncclInProgress) return wrong(" is still ncclInProgress");
+  if (comm->life == Comm::Life::finalized) return wrong(" was finalized before");
+  const Block* block = call.here.memory.find(data);
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  if (block == nullptr || block->freed || block->device != comm->device || bytes == 0 ||
+      address + bytes > block->base + block->bytes)
+    return wrong(" gets memory that is none of its device");
+  if (const auto planned_result = planned(call, comm->device)) {
+    result = call.fail(*planned_result, "planned");
+    return nullptr;
+  }
+  return comm;
+}
+
+ncclResult_t comm_register(ncclComm_t handle, void* data, std::size_t bytes, void** registered) {
+  const Call call("ncclCommRegister");
+  *registered = nullptr;
+  ncclResult_t result = ncclSuccess;
+  Comm* comm = registering(call, handle, data, bytes, result);
+  if (comm == nullptr) return result;
+  if (call.here.registers_buffers)
+    *registered = remember(*comm, {static_cast<const std::byte*>(data), bytes, false});
+  return ncclSuccess;
+}
+
+ncclResult_t comm_window_register(ncclComm_t handle, void* data, std::size_t bytes, void** window,
+                                  int flags) {
+  Call call("ncclCommWindowRegister");
+  *window = nullptr;
+  ncclResult_t result = ncclSuccess;
+  Comm* comm = registering(call, handle, data, bytes, result);
+  if (comm == nullptr) return result;
+  if (!call.here.has_windows) return ncclSuccess;
+  if (!call.here.memory.find(data)->of_nccl)
+    return call.wrong(ncclUnhandledCudaError, "a window of memory that is not ncclMemAlloc's");
+  if (reinterpret_cast<std::uintptr_t>(data) % 4096 != 0)
+    return call.wrong(ncclInvalidArgument, "a window that does not begin at a page");
+  const WindowCall mine{{static_cast<const std::byte*>(data), bytes, true}, flags, window};
+  comm->clique->windows[comm->windows++][comm->rank] = mine;
+  comm->window = mine;
+  comm->state = ncclInProgress;
+  comm->polls_left = polls;
+  call.here.changed.notify_all();
+  if (!comm->blocking) return ncclInProgress;
+  call.here.wait(
+      call.lock,
+      [&] {
+        advance(call, *comm);
+        return comm->state != ncclInProgress;
+      },
+      call.name);
+  return comm->state;
+}
+
+/// Ends a registration of this kind; its kernels must not use it any more.
+ncclResult_t deregister(const Call& call, ncclComm_t handle, void* registered, bool window) {
+  Comm* comm = call.comm(handle);
+  if (comm == nullptr) return ncclInvalidArgument;
+  if (registered == nullptr) return ncclSuccess;
+  if (const auto result = planned(call, comm->device)) return call.fail(*result, "planned");
+  if (comm->state == ncclInProgress)
+    return call.wrong(ncclInvalidArgument, text_of(*comm) + " is still ncclInProgress");
+  const auto found = comm->registered.find(registered);
+  if (found == comm->registered.end() || found->second.window != window)
+    return call.wrong(ncclInvalidUsage, "this is no such handle of " + text_of(*comm));
+  call.here.progress();
+  const RegisteredMemory& memory = found->second;
+  for (const auto& kernel : call.here.devices[Machine::index(comm->device)].engine) {
+    if (kernel->comm != comm || kernel->done) continue;
+    for (const auto& operation : kernel->operations)
+      for (const Touch& touch : touches_of(*operation))
+        if (overlap(touch, {memory.data, memory.bytes, true}))
+          call.here.violate(fmt::format("{}: {} uses the memory", call.name, kernel->what));
+  }
+  comm->registered.erase(found);
+  return ncclSuccess;
+}
+ncclResult_t comm_deregister(ncclComm_t comm, void* handle) {
+  return deregister(Call("ncclCommDeregister"), comm, handle, false);
+}
+ncclResult_t comm_window_deregister(ncclComm_t comm, void* window) {
+  return deregister(Call("ncclCommWindowDeregister"), comm, window, true);
+}
+
 const char* get_error_string(ncclResult_t result) {
   switch (result) {
     case ncclSuccess:
@@ -809,6 +969,18 @@ void replay(Machine& machine, const std::vector<std::shared_ptr<Operation>>& ope
   put(machine, "cudaGraphLaunch", comm, std::move(again), {&on, 1});
 }
 
+void check_not_registered(Machine& machine, const Block& block, const std::string& who) {
+  for (const auto& [key, comm] : library().comms) {
+    if (!comm->usable()) continue;
+    for (const auto& [handle, memory] : comm->registered) {
+      const auto begin = reinterpret_cast<std::uintptr_t>(memory.data);
+      if (begin < block.base + block.bytes && block.base < begin + memory.bytes)
+        machine.violate(
+            fmt::format("{} of memory that is registered with {}", who, text_of(*comm)));
+    }
+  }
+}
+
 bool has_communicators() {
   return std::ranges::any_of(library().comms, [](const auto& one) { return one.second->usable(); });
 }
@@ -821,6 +993,8 @@ void check_communicators(Machine& machine) {
       machine.violate(text_of(*comm) + " was neither destroyed nor aborted");
     else if (!comm->reductions.empty() && comm->life == Comm::Life::destroyed)
       machine.violate(text_of(*comm) + " was destroyed with reductions that were not");
+    if (!comm->registered.empty() && comm->life == Comm::Life::destroyed)
+      machine.violate(text_of(*comm) + " was destroyed with memory registered");
   }
   for (const Clique* clique : seen) {
     const Comm* aborted = nullptr;
@@ -838,7 +1012,10 @@ void check_communicators(Machine& machine) {
       comm->life = Comm::Life::aborted;
       drop_work(machine, *comm);
     }
-  for (auto& [key, comm] : library().comms) comm->reductions.clear();
+  for (auto& [key, comm] : library().comms) {
+    comm->reductions.clear();
+    comm->registered.clear();
+  }
   machine.progress();
 }
 
@@ -864,6 +1041,12 @@ void fill_nccl_table(backend::nccl::NcclApi& table) {
   table.recv = recv;
   table.red_op_create_pre_mul_sum = red_op_create_pre_mul_sum;
   table.red_op_destroy = red_op_destroy;
+  table.mem_alloc = mem_alloc;
+  table.mem_free = mem_free;
+  table.comm_register = comm_register;
+  table.comm_deregister = comm_deregister;
+  table.comm_window_register = comm_window_register;
+  table.comm_window_deregister = comm_window_deregister;
   table.get_error_string = get_error_string;
   table.get_last_error = get_last_error;
 }

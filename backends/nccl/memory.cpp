@@ -1,0 +1,77 @@
+#include "memory.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "cuda/errors.hpp"
+#include "cuda/memory.hpp"
+#include "errors.hpp"
+#include "gpu.hpp"
+
+namespace tutti::backend::nccl {
+
+NcclMemory::NcclMemory(const Apis& apis, int index) : apis_(apis), index_(index) {}
+
+Device NcclMemory::device() const noexcept {
+  return {DeviceType::cuda, index_};
+}
+
+void* NcclMemory::allocate(std::size_t bytes, Stream) {
+  const DeviceScope scope(*apis_.cuda, index_);
+  void* data = nullptr;
+  const auto room = std::max<std::size_t>(bytes, 1);
+  const auto code = apis_.nccl->mem_alloc(&data, room);
+  if (code != ncclSuccess) {
+    (void)apis_.cuda->get_last_error();  // It is not to be found by others.
+    throw Error(Errc::resource_exhausted,
+                fmt::format("ncclMemAlloc of {} bytes on cuda:{}: {}", bytes, index_,
+                            apis_.nccl->get_error_string(code)));
+  }
+  const std::lock_guard lock(mutex_);
+  blocks_[static_cast<const std::byte*>(data)] = room;
+  return data;
+}
+
+void NcclMemory::release(void* data, std::size_t, Stream stream) noexcept {
+  if (data == nullptr) return;
+  try {
+    const DeviceScope scope(*apis_.cuda, index_);
+    cuda::check(*apis_.cuda, apis_.cuda->stream_synchronize(to_cuda(stream)),
+                "cudaStreamSynchronize");
+    {
+      const std::lock_guard lock(mutex_);
+      blocks_.erase(static_cast<const std::byte*>(data));
+    }
+    check(*apis_.nccl, apis_.nccl->mem_free(data), "ncclMemFree");
+  } catch (...) {  // The context is lost, and the memory with it.
+  }
+}
+
+void NcclMemory::copy(void* to, const void* from, std::size_t bytes, Stream stream) {
+  cuda::cuda_memory(*apis_.cuda, index_).copy(to, from, bytes, stream);
+}
+
+bool NcclMemory::can_be_a_window(const void* data, std::size_t bytes) const noexcept {
+  constexpr std::uintptr_t alignment = 4096;  // NCCL_WIN_REQUIRED_ALIGNMENT
+  if (reinterpret_cast<std::uintptr_t>(data) % alignment != 0) return false;
+  const auto* begin = static_cast<const std::byte*>(data);
+  const std::lock_guard lock(mutex_);
+  const auto next = blocks_.upper_bound(begin);
+  if (next == blocks_.begin()) return false;
+  const auto& [base, room] = *std::prev(next);
+  const auto offset = static_cast<std::size_t>(begin - base);
+  return offset < room && bytes <= room - offset;
+}
+
+NcclMemory& nccl_memory(const Apis& apis, int device) {
+  static std::mutex guard;
+  static auto& all = *new std::map<std::pair<const NcclApi*, int>, NcclMemory>;
+  const std::lock_guard lock(guard);
+  return all.try_emplace({apis.nccl, device}, apis, device).first->second;
+}
+
+}  // namespace tutti::backend::nccl

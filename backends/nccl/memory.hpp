@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <mutex>
+
+#include <tutti/memory.hpp>
+
+#include "nccl.hpp"
+
+namespace tutti::backend::nccl {
+
+/// Memory of ncclMemAlloc, which windows need. It knows no streams: a release waits for its own on
+/// the host.
+class NcclMemory final : public Memory {
+ public:
+  NcclMemory(const Apis& apis, int index);
+
+  Device device() const noexcept override;
+  void* allocate(std::size_t bytes, Stream stream) override;
+  void release(void* data, std::size_t bytes, Stream stream) noexcept override;
+  void copy(void* to, const void* from, std::size_t bytes, Stream stream) override;
+
+  /// Whether a window may be made of this: it lies within one block, and begins where NCCL wants.
+  bool can_be_a_window(const void* data, std::size_t bytes) const noexcept;
+
+ private:
+  Apis apis_;
+  int index_;
+  mutable std::mutex mutex_;
+  std::map<const std::byte*, std::size_t> blocks_;
+};
+
+/// That of a device. Lives for ever: Tensors may outlive their group.
+NcclMemory& nccl_memory(const Apis& apis, int device);
+
+}  // namespace tutti::backend::nccl
