@@ -73,11 +73,25 @@ std::string built() {
   return text;
 }
 
+bool stages(const BackendEntry& entry, Device device) {
+  return entry.stages != nullptr && entry.stages(device);
+}
+
 /// Why this one cannot be used, or empty.
-std::string obstacle(const BackendEntry& entry, Device device, bool one_process) {
+std::string obstacle(const BackendEntry& entry, Device device, bool one_process, bool by_name) {
   if (auto why = entry.unavailable(); !why.empty()) return why;
+  if (by_name && stages(entry, device)) return {};
   if (!entry.serves(device)) return fmt::format("it does not serve {}", to_string(device));
   if (entry.one_process && !one_process) return "its ranks are threads of one process";
+  return {};
+}
+
+/// What "auto" leaves to the user.
+std::string staging(Device device) {
+  for (const auto& entry : backends())
+    if (stages(entry, device) && entry.unavailable().empty())
+      return fmt::format("; backend = \"{}\" stages arrays through host memory, which is slow",
+                         entry.name);
   return {};
 }
 
@@ -90,18 +104,19 @@ BackendChoice choose_backend(std::string_view backend, Device device, bool one_p
   if (name == "auto") {
     std::string tried;
     for (const auto& entry : backends()) {
-      const auto why = obstacle(entry, device, one_process);
+      const auto why = obstacle(entry, device, one_process, false);
       if (why.empty())
         return {&entry, args,
                 fmt::format("it is the first that serves {}{}", to_string(device),
                             tried.empty() ? "" : "; not " + tried)};
       tried += fmt::format("{}{}: {}", tried.empty() ? "" : ", ", entry.name, why);
     }
-    internal::failf(Errc::unsupported, "no backend serves {} here ({})", to_string(device), tried);
+    internal::failf(Errc::unsupported, "no backend serves {} here ({}){}", to_string(device), tried,
+                    staging(device));
   }
   for (const auto& entry : backends()) {
     if (entry.name != name) continue;
-    if (const auto why = obstacle(entry, device, true); !why.empty())
+    if (const auto why = obstacle(entry, device, true, true); !why.empty())
       internal::failf(Errc::unsupported, "backend '{}' cannot be used: {}", name, why);
     return {&entry, args, "it was asked for by name"};
   }

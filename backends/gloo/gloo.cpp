@@ -21,6 +21,7 @@
 #include "internal/fail.hpp"
 #include "internal/host_backend.hpp"
 #include "internal/record.hpp"
+#include "on_cuda.hpp"
 #include "pairs.hpp"
 #include "self.hpp"
 #include "sigpipe.hpp"
@@ -176,6 +177,7 @@ std::string details() {
 }
 
 std::unique_ptr<Backend> make(const BackendInit& init) {
+  if (init.device.type != DeviceType::cpu) return make_on_cuda(init, make);
   auto group = std::make_shared<Group>();
   group->mesh = Mesh::make(MeshInit{.store = init.store,
                                     .group = init.name,
@@ -220,6 +222,7 @@ const BackendEntry entry{
     .unavailable = foreign_gloo,
     .make = make,
     .details = details,
+    .stages = stages,
 };
 
 }  // namespace tutti::backend::gloo

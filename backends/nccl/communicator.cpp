@@ -132,11 +132,4 @@ void end_all(const Communicators& all, std::chrono::nanoseconds bound) noexcept 
   (void)abort_all(left, bound);
 }
 
-void Pause::operator()() {
-  constexpr int quick = 64;
-  if (++turns_ < quick) return std::this_thread::yield();
-  const auto longer = std::min(10 * (turns_ - quick + 1), 200);
-  std::this_thread::sleep_for(std::chrono::microseconds(longer));
-}
-
 }  // namespace tutti::backend::nccl

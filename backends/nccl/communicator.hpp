@@ -95,13 +95,4 @@ bool abort_all(const Communicators& all, std::chrono::nanoseconds bound) noexcep
 /// Ends all of them politely, and by abort_all() those that take longer than `bound`.
 void end_all(const Communicators& all, std::chrono::nanoseconds bound) noexcept;
 
-/// Pauses that grow, for loops that ask again and again.
-class Pause {
- public:
-  void operator()();
-
- private:
-  int turns_ = 0;
-};
-
 }  // namespace tutti::backend::nccl

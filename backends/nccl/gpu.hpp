@@ -1,12 +1,14 @@
 #pragma once
 
 #include "cuda/device.hpp"
+#include "cuda/pause.hpp"
 #include "nccl.hpp"
 
 namespace tutti::backend::nccl {
 
 using cuda::CudaStream;
 using cuda::DeviceScope;
+using cuda::Pause;
 using cuda::to_cuda;
 
 /// A device together with the NCCL that is used on it.

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "cuda/absent.hpp"
 #include "features.hpp"
 #include "group.hpp"
 #include "internal/fail.hpp"
@@ -58,27 +59,10 @@ class NcclBackend final : public Backend {
   std::shared_ptr<Group> group_;
 };
 
-/// "13.0" of 13000.
-std::string cuda_version_text(int code) {
-  return fmt::format("{}.{}", code / 1000, code % 1000 / 10);
-}
-
 std::string unavailable() {
   try {
     (void)nccl_api();
-    const auto& cuda = cuda::cuda_api();
-    int count = 0;
-    int runtime = 0;
-    check(cuda, cuda.runtime_get_version(&runtime), "cudaRuntimeGetVersion");
-    const auto answer = cuda.get_device_count(&count);
-    if (answer == cudaErrorInsufficientDriver || answer == cudaErrorNoDevice)
-      return fmt::format(
-          "CUDA sees no device; libcuda.so.1 of an NVIDIA driver for CUDA {} or newer is needed: "
-          "{}",
-          cuda_version_text(runtime),
-          cuda::cuda_error(cuda, answer, "cudaGetDeviceCount").message());
-    check(cuda, answer, "cudaGetDeviceCount");
-    return count == 0 ? "CUDA sees no device" : "";
+    return cuda::absent(cuda::cuda_api());
   } catch (const Error& error) {
     return error.message();
   }
@@ -95,8 +79,9 @@ std::string details() {
     check(cuda, cuda.driver_get_version(&driver), "cudaDriverGetVersion");
     check(cuda, cuda.get_device_count(&count), "cudaGetDeviceCount");
     return fmt::format("NCCL {}, CUDA runtime {}, driver for CUDA {}, {} device{}\n{}\n{}\n",
-                       version_text(features.version), cuda_version_text(runtime),
-                       cuda_version_text(driver), count, count == 1 ? "" : "s", to_string(features),
+                       version_text(features.version), cuda::version_text(runtime),
+                       cuda::version_text(driver), count, count == 1 ? "" : "s",
+                       to_string(features),
                        cuda::fold_image().empty() ? "built without nvcc: reduces what NCCL can"
                                                   : "reduces by kernels of its own what NCCL "
                                                     "cannot");

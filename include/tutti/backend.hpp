@@ -115,6 +115,9 @@ struct BackendEntry {
   std::string (*details)() = nullptr;  ///< More for `tutti info`, in lines: what it would do here.
   bool adopts = false;                 ///< make() knows BackendInit::adopt.
   int (*device_count)() = nullptr;     ///< How many devices beside the host's it finds here.
+  /// Whether it serves a device through host memory: that is slow, so only who asks for the backend
+  /// by name gets it. Null: no device.
+  bool (*stages)(Device device) noexcept = nullptr;
 };
 
 /// The backends in this build, in the order in which "auto" tries them.

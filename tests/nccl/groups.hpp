@@ -82,12 +82,14 @@ inline ProcessGroup make_group(int rank, int size, const std::shared_ptr<Store>&
   return ProcessGroup::create(options, make_backend(rank, size, store, setup, name));
 }
 
-/// Runs `body` on threads that are ranks of a new group.
-inline void on_groups(int size, const std::function<void(const Member& at)>& body,
-                      const GroupSetup& setup = {}) {
+/// Runs `body` on threads that are ranks of what `make` makes, with streams of `device(rank)`.
+inline void on_members(
+    int size, const std::function<int(int rank)>& device,
+    const std::function<ProcessGroup(int rank, const std::shared_ptr<Store>& store)>& make,
+    const std::function<void(const Member& at)>& body) {
   const auto store = make_memory_store();
   on_threads(size, [&](int rank) {
-    cuda().set_device(rank);
+    cuda().set_device(device(rank));
     cudaStream_t compute = nullptr;
     cudaStream_t other = nullptr;
     cuda().stream_create_with_flags(&compute, cudaStreamNonBlocking);
@@ -97,7 +99,7 @@ inline void on_groups(int size, const std::function<void(const Member& at)>& bod
       cuda().stream_destroy(other);
     };
     try {
-      ProcessGroup group = make_group(rank, size, store, setup);
+      ProcessGroup group = make(rank, store);
       try {
         body({group, rank, compute, other});
         cuda().stream_synchronize(compute);
@@ -112,6 +114,17 @@ inline void on_groups(int size, const std::function<void(const Member& at)>& bod
     }
     end();
   });
+}
+
+/// Runs `body` on threads that are ranks of a new group.
+inline void on_groups(int size, const std::function<void(const Member& at)>& body,
+                      const GroupSetup& setup = {}) {
+  on_members(
+      size, [](int rank) { return rank; },
+      [&](int rank, const std::shared_ptr<Store>& store) {
+        return make_group(rank, size, store, setup);
+      },
+      body);
 }
 
 }  // namespace tutti::test::nccl_double

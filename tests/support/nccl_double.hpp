@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -19,7 +20,9 @@
 //              Accesses to device memory that no stream order, event or wait of the host puts in
 //              order are reported, whether or not they went wrong (a vector clock per stream).
 // Memory       The host has no access to it: a read is a SIGSEGV. New and freed memory is poison.
-//              What is outside a block, freed or of another device is reported.
+//              What is outside a block, freed or of another device is reported. Pinned memory is
+//              the host's: what a copy will write is poison until it has run, and the host may
+//              change neither that nor the source of a copy meanwhile.
 // NCCL         Communicators are ncclInProgress for some polls, and until all ranks are there;
 //              work on a stream, or another call, before that is reported. Counts, types,
 //              reductions and roots have to match by order. A device runs one kernel at a time, in
@@ -62,6 +65,7 @@ struct Faults {
   std::string fails{};                     ///< The next call of this function, "ncclAllReduce",
   ncclResult_t with = ncclInternalError;   ///< fails so.
   cudaError_t sticky = cudaSuccess;        ///< What every CUDA call on the device returns.
+  std::size_t pinned_room = SIZE_MAX;      ///< So many pinned bytes there are in all.
 };
 void set_faults(int device, const Faults& faults);
 /// For all devices at once.
@@ -94,6 +98,9 @@ cudaError_t begin_capture(cudaStream_t stream, cudaStreamCaptureMode mode);
 cudaError_t end_capture(cudaStream_t stream, Graph* graph);
 /// cudaGraphLaunch().
 void launch(const Graph& graph, cudaStream_t stream);
+
+/// How much pinned memory there is now.
+std::size_t pinned_bytes();
 
 /// How many calls of a function there were so far: "ncclAllReduce".
 int calls(const std::string& function);

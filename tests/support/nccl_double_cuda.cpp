@@ -122,26 +122,72 @@ cudaError_t free_async(void* data, cudaStream_t handle) {
   return call.give(call.broken(stream->device));
 }
 
-// Memory for which copies do not wait on the host. Freeing it waits for the device.
 cudaError_t host_alloc(void** data, std::size_t bytes, unsigned int flags) {
   const Call call("cudaHostAlloc");
+  *data = nullptr;
   if (const auto error = call.broken(call.thread.device)) return call.give(error);
-  if (flags != cudaHostAllocDefault) return call.give(cudaErrorInvalidValue);
-  *data = std::malloc(std::max<std::size_t>(bytes, 1));
-  std::memset(*data, DeviceMemory::fresh, bytes);
-  call.here.pinned.insert(*data);
+  constexpr unsigned int known =
+      cudaHostAllocPortable | cudaHostAllocMapped | cudaHostAllocWriteCombined;
+  if ((flags & ~known) != 0) return call.give(cudaErrorInvalidValue);
+  if (bytes == 0) return cudaSuccess;
+  const std::size_t room = call.here.devices[Machine::index(call.thread.device)].faults.pinned_room;
+  if (bytes > room || call.here.pinned.bytes() > room - bytes)
+    return call.give(cudaErrorMemoryAllocation);
+  *data = call.here.pinned.allocate(bytes);
   return cudaSuccess;
 }
 
 cudaError_t free_host(void* data) {
   const Call call("cudaFreeHost");
-  if (call.here.pinned.erase(data) == 0) {
-    call.here.violate("cudaFreeHost of what is no page-locked memory");
+  if (data == nullptr) return cudaSuccess;
+  if (call.here.pinned.busy(data)) {
+    call.here.violate("cudaFreeHost of memory that a queued copy uses");
+    return cudaSuccess;
+  }
+  if (!call.here.pinned.release(data)) {
+    call.here.violate("cudaFreeHost of what is not a block");
     return call.give(cudaErrorInvalidValue);
   }
-  std::free(data);
-  return cudaSuccess;
+  return call.give(call.broken(call.thread.device));
 }
+
+/// What the host must not touch between a copy's call and its end.
+class PinnedCopy {
+ public:
+  PinnedCopy(Machine& here, void* to, const void* from, std::size_t bytes)
+      : here_(here), to_(to), from_(from), bytes_(bytes) {
+    if (here_.pinned.contains(to_, bytes_)) {
+      here_.pinned.begin(to_);
+      std::memset(to_, DeviceMemory::fresh, bytes_);  // Nobody can say what is there until then.
+      before_ = image(to_);
+    }
+    if (here_.pinned.contains(from_, bytes_)) {
+      here_.pinned.begin(from_);
+      source_ = image(from_);
+    }
+  }
+  /// When it runs.
+  void check() const {
+    if (!before_.empty()) here_.pinned.end(to_);
+    if (!source_.empty()) here_.pinned.end(from_);
+    if (!before_.empty() && before_ != image(to_))
+      here_.violate("race: the host writes to pinned memory before a copy has written to it");
+    if (!source_.empty() && source_ != image(from_))
+      here_.violate("race: the host changes pinned memory before a copy has read it");
+  }
+
+ private:
+  std::vector<std::byte> image(const void* data) const {
+    const auto* begin = static_cast<const std::byte*>(data);
+    return {begin, begin + bytes_};
+  }
+  Machine& here_;
+  void* to_;
+  const void* from_;
+  std::size_t bytes_;
+  std::vector<std::byte> before_;
+  std::vector<std::byte> source_;
+};
 
 cudaError_t memcpy_async(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
                          cudaStream_t handle) {
@@ -160,12 +206,14 @@ cudaError_t memcpy_async(void* to, const void* from, std::size_t bytes, cudaMemc
                                   static_cast<int>(kind), static_cast<int>(meant)));
     return call.give(cudaErrorInvalidValue);
   }
+  const PinnedCopy pinned(call.here, to, from, bytes);
   std::vector<Touch> touches;
   if (to_device) touches.push_back({to, bytes, true});
   if (from_device) touches.push_back({from, bytes, false});
   call.here.push(*stream,
                  {.run =
-                      [&memory, to, from, bytes, to_device, from_device] {
+                      [&memory, to, from, bytes, to_device, from_device, pinned] {
+                        pinned.check();
                         std::memmove(to_device ? memory.bytes(to) : to,
                                      from_device ? memory.bytes(from) : from, bytes);
                       }},
@@ -193,6 +241,13 @@ cudaError_t pointer_get_attributes(cudaPointerAttributes* attributes, const void
   const Call call("cudaPointerGetAttributes");
   *attributes = {};
   const Block* block = call.here.memory.find(data);
+  if (call.here.pinned.contains(data, 1)) {
+    attributes->type = cudaMemoryTypeHost;
+    attributes->device = call.thread.device;
+    attributes->devicePointer = const_cast<void*>(data);
+    attributes->hostPointer = const_cast<void*>(data);
+    return cudaSuccess;
+  }
   if (block == nullptr || block->freed) {
     attributes->type = cudaMemoryTypeUnregistered;
     attributes->device = cudaInvalidDeviceId;
@@ -457,6 +512,11 @@ void copy(cudaStream_t handle, float* to, const float* from, std::size_t count,
                           bytes] { std::memcpy(memory->bytes(to), memory->bytes(from), bytes); },
                   .takes = takes},
                  touches, "a kernel that copies");
+}
+
+std::size_t pinned_bytes() {
+  const Lock lock(machine().mutex);
+  return machine().pinned.bytes();
 }
 
 }  // namespace tutti::test::nccl_double

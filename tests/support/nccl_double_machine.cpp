@@ -347,9 +347,9 @@ void Machine::report_deadlock() {
 bool Machine::has_streams_or_memory() const {
   return std::ranges::any_of(
              streams_, [](const auto& one) { return one.second->alive && !one.second->legacy; }) ||
+         pinned.blocks() != 0 ||
          std::ranges::any_of(events_, [](const auto& one) { return one.second->alive; }) ||
-         std::ranges::any_of(memory.blocks(), [](const auto& one) { return !one.second.freed; }) ||
-         !pinned.empty();
+         std::ranges::any_of(memory.blocks(), [](const auto& one) { return !one.second.freed; });
 }
 
 bool something_is_left(const Machine& machine) {
@@ -376,11 +376,12 @@ void Machine::check_streams_and_memory() {
     block.freed = true;
     memory.retire(block);
   }
+  if (pinned.blocks() != 0)
+    violate(fmt::format("{} blocks of {} pinned bytes were never freed", pinned.blocks(),
+                        pinned.bytes()));
+  pinned.forget();
   if (streams != 0) violate(fmt::format("{} streams were never destroyed", streams));
   if (events != 0) violate(fmt::format("{} events were never destroyed", events));
-  if (!pinned.empty())
-    violate(fmt::format("{} blocks of page-locked memory were never freed", pinned.size()));
-  pinned.clear();
   if (blocks != 0) violate(fmt::format("{} blocks of {} bytes were never freed", blocks, bytes));
   for (ThreadState* thread : threads) {
     if (thread->group_depth != 0)

@@ -117,7 +117,7 @@ class Machine {
   std::condition_variable changed;
   std::array<Device, device_count> devices;
   DeviceMemory memory;
-  std::set<void*> pinned;  ///< Page-locked host memory.
+  PinnedMemory pinned;
   std::set<ThreadState*> threads;
   std::map<std::string, int> calls;
   bool messages_side_by_side = false;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
+#include <utility>
 
 namespace tutti::test::nccl_double {
 
@@ -90,6 +91,57 @@ bool DeviceMemory::is_device_address(const void* data) const noexcept {
 
 std::byte* DeviceMemory::bytes(const void* data) const noexcept {
   return storage_ + (static_cast<const std::byte*>(data) - addresses_);
+}
+
+void* PinnedMemory::allocate(std::size_t bytes) {
+  auto storage = std::make_unique<std::byte[]>(bytes + page);
+  const auto base = (reinterpret_cast<std::uintptr_t>(storage.get()) + page - 1) / page * page;
+  void* data = reinterpret_cast<void*>(base);  // NOLINT(performance-no-int-to-ptr)
+  std::memset(data, DeviceMemory::fresh, bytes);
+  blocks_[base] = {std::move(storage), bytes, 0};
+  bytes_ += bytes;
+  return data;
+}
+
+std::map<std::uintptr_t, PinnedMemory::Block>::iterator PinnedMemory::find(const void* data) {
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  auto next = blocks_.upper_bound(address);
+  if (next == blocks_.begin()) return blocks_.end();
+  const auto found = std::prev(next);
+  return address - found->first < found->second.bytes ? found : blocks_.end();
+}
+
+bool PinnedMemory::release(void* data) {
+  const auto found = blocks_.find(reinterpret_cast<std::uintptr_t>(data));
+  if (found == blocks_.end()) return false;
+  bytes_ -= found->second.bytes;
+  blocks_.erase(found);
+  return true;
+}
+
+bool PinnedMemory::contains(const void* data, std::size_t bytes) const {
+  const auto found = const_cast<PinnedMemory*>(this)->find(data);
+  return found != blocks_.end() &&
+         reinterpret_cast<std::uintptr_t>(data) - found->first + bytes <= found->second.bytes;
+}
+
+void PinnedMemory::begin(const void* data) {
+  ++find(data)->second.copies;
+}
+
+void PinnedMemory::end(const void* data) {
+  if (const auto found = find(data); found != blocks_.end()) --found->second.copies;
+}
+
+bool PinnedMemory::busy(const void* data) const {
+  const auto found = const_cast<PinnedMemory*>(this)->find(data);
+  return found != blocks_.end() && found->second.copies != 0;
+}
+
+void PinnedMemory::forget() {
+  for (auto& [base, block] : blocks_) forgotten_.push_back(std::move(block));
+  blocks_.clear();
+  bytes_ = 0;
 }
 
 }  // namespace tutti::test::nccl_double

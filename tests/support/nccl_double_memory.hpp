@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -83,6 +84,35 @@ class DeviceMemory {
   std::map<std::uintptr_t, Block> blocks_;
   std::map<std::size_t, std::deque<std::uintptr_t>> retired_;  // By room; the oldest first.
   std::size_t retired_bytes_ = 0;
+};
+
+/// Host memory that was got from CUDA.
+class PinnedMemory {
+ public:
+  void* allocate(std::size_t bytes);
+  /// False for what is no block.
+  bool release(void* data);
+  /// Whether `bytes` from `data` on lie in one block.
+  bool contains(const void* data, std::size_t bytes) const;
+  std::size_t bytes() const noexcept { return bytes_; }
+  std::size_t blocks() const noexcept { return blocks_.size(); }
+  /// Copies that are queued and use a block, counted by begin() and end().
+  void begin(const void* data);
+  void end(const void* data);
+  bool busy(const void* data) const;
+  /// There are no blocks any more; queued copies may still use them.
+  void forget();
+
+ private:
+  struct Block {
+    std::unique_ptr<std::byte[]> storage;  // Larger by an alignment than what is given out.
+    std::size_t bytes = 0;
+    int copies = 0;
+  };
+  std::map<std::uintptr_t, Block>::iterator find(const void* data);
+  std::map<std::uintptr_t, Block> blocks_;
+  std::vector<Block> forgotten_;
+  std::size_t bytes_ = 0;
 };
 
 }  // namespace tutti::test::nccl_double

@@ -67,7 +67,7 @@ bool reduces(const std::string& backend, DType dtype, ReduceOp::Kind kind) {
 }
 
 bool shares_fate(const std::string& backend) {
-  return backend == "gloo" || backend == "gloo_gpu";
+  return backend == "gloo" || backend == "gloo_gpu" || backend == "gloo_staged_double";
 }
 
 }  // namespace tutti::test

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+
+#include "api.hpp"
+
+namespace tutti::backend::cuda {
+
+/// Why no device can be used, and what to install; empty when there is one.
+std::string absent(const CudaApi& cuda);
+
+/// "13.0" of 13000.
+std::string version_text(int code);
+
+}  // namespace tutti::backend::cuda

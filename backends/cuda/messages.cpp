@@ -1,0 +1,132 @@
+#include "messages.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <system_error>
+#include <tuple>
+#include <utility>
+
+#include "internal/current_error.hpp"
+#include "internal/fail.hpp"
+
+namespace tutti::backend::cuda {
+
+using namespace std::chrono_literals;
+
+Message::Message(std::shared_ptr<internal::CallQueue> queue, Ready ready, const Op& op,
+                 const Call& call, Deadline limit)
+    : HostState(std::move(queue)),
+      ready_(std::move(ready)),
+      op_(op),
+      name_(call.name),
+      call_(call) {
+  call_.stream = {};
+  call_.deadline = limit;
+  call_.in_order = false;
+  call_.blocking = false;
+  call_.name = name_;
+}
+
+void Message::advance(Backend& host, const Place& place) {
+  if (step_ == Step::waits) {
+    if (!ready_->done()) {
+      if (call_.deadline.expired()) tutti::fail(Errc::timeout, late_text);
+      return;
+    }
+    stage_ = place.stage(op_);
+    step_ = Step::to_host;
+  }
+  if (step_ == Step::to_host) {
+    if (!stage_->ready()) return;
+    const Op op = stage_->on_host(op_);
+    carried_ = host.launch({&op, 1}, call_);
+    step_ = Step::carried;
+  }
+  if (step_ == Step::carried) {
+    if (!carried_.done()) return;
+    carried_.wait();  // Throws what went wrong.
+    stage_->bring_back(op_);
+    step_ = Step::back;
+  }
+  if (!stage_->ready()) return;
+  stage_.reset();  // Its memory is for the next call, which may come as soon as this one ends.
+  finish(nullptr);
+}
+
+Messages::Messages(Backend& host, const Place& place, Failed failed)
+    : host_(host), place_(place), failed_(std::move(failed)) {}
+
+void Messages::post(std::shared_ptr<Message> message) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!thread_.joinable()) {
+      try {
+        thread_ = std::thread([this] { work(); });
+      } catch (const std::system_error& error) {
+        internal::failf(Errc::resource_exhausted, "cannot start the thread for messages: {}",
+                        error.what());
+      }
+    }
+    posted_.push_back(std::move(message));
+  }
+  changed_.notify_all();
+}
+
+void Messages::stop() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Messages::work() {
+  using Clock = std::chrono::steady_clock;
+  auto active = Clock::now();
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      // What has just begun ends soon, what has not ended for long does not.
+      const auto pause =
+          std::clamp<std::chrono::nanoseconds>((Clock::now() - active) / 8, 10us, 2ms);
+      const auto woken = [this] { return stop_ || !posted_.empty(); };
+      if (pending_.empty())
+        changed_.wait(lock, woken);
+      else
+        changed_.wait_for(lock, pause, woken);
+      if (!posted_.empty()) active = Clock::now();
+      for (auto& message : posted_) pending_.push_back(std::move(message));
+      posted_.clear();
+      if (stop_) break;
+    }
+    if (attend()) active = Clock::now();
+  }
+  const Error gone(Errc::aborted, "the group has been destroyed");
+  for (const auto& message : pending_) message->finish(std::make_exception_ptr(gone));
+  pending_.clear();
+}
+
+bool Messages::attend() {
+  bool changed = false;
+  // Those of one peer and tag go to the host in their order, which is that of their numbers.
+  std::vector<std::tuple<bool, int, int>> behind;
+  for (const auto& message : pending_) {
+    const auto& op = message->op();
+    const auto key = std::tuple(op.kind == Operation::send, op.peer, op.tag);
+    const bool before = message->launched();
+    if (!before && std::ranges::find(behind, key) != behind.end()) continue;
+    try {
+      message->advance(host_, place_);
+    } catch (...) {
+      const Error why = internal::to_error(std::current_exception());
+      message->finish(std::make_exception_ptr(failed_(why, *message)));
+    }
+    if (!message->done() && !message->launched()) behind.push_back(key);
+    changed = changed || message->done() || message->launched() != before;
+  }
+  std::erase_if(pending_, [](const auto& message) { return message->done(); });
+  return changed;
+}
+
+}  // namespace tutti::backend::cuda

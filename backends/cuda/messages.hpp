@@ -1,0 +1,90 @@
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "internal/host_state.hpp"
+#include "stage.hpp"
+
+namespace tutti::backend::cuda {
+
+/// Where the copies of a group run, and for what.
+struct Place {
+  std::shared_ptr<Gpu> gpu;
+  std::shared_ptr<PinnedPool> pool;
+  std::shared_ptr<CudaStream> copies;
+  int rank = 0;
+
+  std::unique_ptr<Stage> stage(const Op& op) const {
+    return std::make_unique<Stage>(gpu, *pool, op, rank, copies);
+  }
+};
+
+/// The place of a call on its stream.
+using Ready = std::shared_ptr<Gpu::Event>;
+
+/// A send or receive that is staged: behind its stream, to the host, between the hosts, back.
+/// Whoever holds it waits for it; Messages takes it from one step to the next.
+class Message final : public internal::HostState {
+ public:
+  Message(std::shared_ptr<internal::CallQueue> queue, Ready ready, const Op& op, const Call& call,
+          Deadline limit);
+
+  const Op& op() const noexcept { return op_; }
+  const Call& call() const noexcept { return call_; }
+  /// Whether the host's backend has it.
+  bool launched() const noexcept { return step_ >= Step::carried; }
+  /// Goes on as far as it can without waiting, and ends with HostState::finish(). @throws Error,
+  /// then it has not ended.
+  void advance(Backend& host, const Place& place);
+
+ private:
+  enum class Step { waits, to_host, carried, back };
+
+  Ready ready_;
+  Op op_;
+  std::string name_;
+  Call call_;
+  Step step_ = Step::waits;
+  std::unique_ptr<Stage> stage_;
+  Work carried_;  // By the host's backend.
+};
+
+/// The messages of a group that are under way, and the thread that attends to them: they never wait
+/// for a collective, nor for messages of another peer or tag. From any thread.
+class Messages {
+ public:
+  /// How a message that failed here ends. From the thread, without a lock.
+  using Failed = std::function<Error(const Error& why, const Message& message)>;
+
+  Messages(Backend& host, const Place& place, Failed failed);
+  ~Messages() { stop(); }
+  Messages(const Messages&) = delete;
+  Messages& operator=(const Messages&) = delete;
+
+  void post(std::shared_ptr<Message> message);
+  /// Ends what is under way with an error, and the thread.
+  void stop() noexcept;
+
+ private:
+  void work();
+  /// True when something has changed.
+  bool attend();
+
+  Backend& host_;
+  const Place& place_;
+  Failed failed_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::shared_ptr<Message>> posted_;
+  bool stop_ = false;
+  std::vector<std::shared_ptr<Message>> pending_;  // The thread's, in the order of post().
+  std::thread thread_;
+};
+
+}  // namespace tutti::backend::cuda

@@ -1,0 +1,128 @@
+#include "pinned_pool.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "errors.hpp"
+#include "internal/fail.hpp"
+
+namespace tutti::backend::cuda {
+namespace {
+
+constexpr std::size_t page = 4096;
+
+/// Whether no copy uses it any more. After an error of the device nobody can tell.
+bool is_free(const std::optional<Gpu::Event>& busy) noexcept {
+  try {
+    return !busy || busy->done();
+  } catch (...) {
+    return false;
+  }
+}
+
+}  // namespace
+
+PinnedPool::Block::Block(std::shared_ptr<PinnedPool> pool, std::byte* data,
+                         std::size_t bytes) noexcept
+    : pool_(std::move(pool)), data_(data), bytes_(bytes) {}
+
+PinnedPool::Block::Block(Block&& other) noexcept
+    : pool_(std::move(other.pool_)),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(other.bytes_),
+      busy_(std::move(other.busy_)) {}
+
+PinnedPool::Block::~Block() {
+  if (data_ != nullptr) pool_->give({data_, bytes_, std::move(busy_)});
+}
+
+PinnedPool::PinnedPool(std::shared_ptr<Gpu> gpu, std::size_t bound)
+    : gpu_(std::move(gpu)), bound_(bound) {}
+
+PinnedPool::~PinnedPool() {
+  trim(0);  // What a copy still uses stays, with its page locks: the copy would write to another's.
+}
+
+PinnedPool::Block PinnedPool::take(std::size_t bytes) {
+  if (bytes == 0) return {};
+  if (const auto found = take_idle(bytes)) return {shared_from_this(), found->data, found->bytes};
+  if (bytes > std::numeric_limits<std::size_t>::max() - page)
+    internal::failf(Errc::resource_exhausted, "{} bytes of pinned host memory", bytes);
+  const std::size_t room = (bytes + page - 1) / page * page;
+  const auto& cuda = gpu_->cuda();
+  const DeviceScope scope(cuda, gpu_->index());
+  void* data = nullptr;
+  auto code = cuda.host_alloc(&data, room, cudaHostAllocDefault);
+  if (code == cudaErrorMemoryAllocation) {
+    (void)cuda.get_last_error();
+    trim(0);
+    code = cuda.host_alloc(&data, room, cudaHostAllocDefault);
+  }
+  if (code != cudaSuccess) {
+    const Error error = cuda_error(cuda, code, "cudaHostAlloc");
+    throw Error(error.code(), fmt::format("{} bytes of pinned host memory to stage arrays: {}",
+                                          room, error.message()));
+  }
+  return {shared_from_this(), static_cast<std::byte*>(data), room};
+}
+
+std::optional<PinnedPool::Idle> PinnedPool::take_idle(std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  auto best = idle_.end();
+  for (auto it = idle_.begin(); it != idle_.end(); ++it) {
+    const bool fits = it->bytes >= bytes && it->bytes / 2 <= std::max(bytes, page);
+    if (fits && (best == idle_.end() || it->bytes < best->bytes) && is_free(it->busy)) best = it;
+  }
+  if (best == idle_.end()) return std::nullopt;
+  std::optional<Idle> found(std::move(*best));
+  idle_bytes_ -= found->bytes;
+  idle_.erase(best);
+  return found;
+}
+
+void PinnedPool::trim(std::size_t keep) noexcept {
+  std::vector<std::byte*> gone;
+  try {
+    const std::lock_guard lock(mutex_);
+    gone.reserve(idle_.size());
+    std::erase_if(idle_, [&](const Idle& block) {
+      if (idle_bytes_ <= keep || !is_free(block.busy)) return false;
+      idle_bytes_ -= block.bytes;
+      gone.push_back(block.data);
+      return true;
+    });
+    const DeviceScope scope(gpu_->cuda(), gpu_->index());
+    for (auto* data : gone) (void)gpu_->cuda().free_host(data);
+  } catch (...) {  // The context is lost, and the memory with it.
+  }
+}
+
+void PinnedPool::give(Idle block) noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    idle_bytes_ += block.bytes;
+    idle_.push_back(std::move(block));
+  } catch (...) {  // No memory to keep it.
+    (void)gpu_->cuda().free_host(block.data);
+    return;
+  }
+  trim(bound_);
+}
+
+std::shared_ptr<PinnedPool> pinned_pool(const CudaApi& cuda, int device) {
+  static std::mutex guard;
+  static auto& all = *new std::map<std::pair<const CudaApi*, int>, std::weak_ptr<PinnedPool>>;
+  const std::lock_guard lock(guard);
+  auto& known = all[{&cuda, device}];
+  auto pool = known.lock();
+  if (pool == nullptr)
+    known = pool = std::make_shared<PinnedPool>(std::make_shared<Gpu>(cuda, device));
+  return pool;
+}
+
+}  // namespace tutti::backend::cuda

@@ -1,0 +1,82 @@
+#include "stage.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "errors.hpp"
+
+namespace tutti::backend::cuda {
+namespace {
+
+constexpr std::size_t line = 64;
+
+std::size_t rounded(std::size_t bytes) noexcept {
+  return (bytes + line - 1) / line * line;
+}
+
+/// In place, and broadcast's only array: one copy of it is enough.
+bool is_one_array(const Op& op) noexcept {
+  return op.in.data == op.out.data;
+}
+
+std::size_t room_for(const Op& op) noexcept {
+  const std::size_t in = rounded(op.in.bytes());
+  const std::size_t out = rounded(op.out.bytes());
+  return is_one_array(op) ? std::max(in, out) : in + out;
+}
+
+}  // namespace
+
+Stage::Stage(const std::shared_ptr<Gpu>& gpu, PinnedPool& pool, const Op& op, int rank,
+             std::shared_ptr<CudaStream> stream)
+    : gpu_(gpu),
+      stream_(std::move(stream)),
+      writes_(op.kind != Operation::broadcast || op.root != rank),
+      block_(pool.take(room_for(op))) {
+  in_ = block_.data();
+  out_ = is_one_array(op) || in_ == nullptr ? in_ : in_ + rounded(op.in.bytes());
+  const DeviceScope scope(gpu_->cuda(), gpu_->index());
+  // Behind the rows of each rank it leaves what is there, which is copied back with the rows.
+  const bool keeps = op.kind == Operation::all_gather_bounded;
+  if (keeps) copy(out_, op.out.data, op.out.bytes(), cudaMemcpyDeviceToHost);
+  const bool reads = op.kind != Operation::broadcast || op.root == rank;
+  if (reads && !(keeps && is_one_array(op)))
+    copy(in_, op.in.data, op.in.bytes(), cudaMemcpyDeviceToHost);
+  mark();
+}
+
+bool Stage::ready() {
+  if (!block_.busy() || !block_.busy()->done()) return !block_.busy();
+  block_.idle();
+  return true;
+}
+
+Op Stage::on_host(const Op& op) const noexcept {
+  Op host = op;
+  host.in.device = {};
+  host.out.device = {};
+  host.in.data = op.in.bytes() == 0 ? nullptr : in_;
+  host.out.data = op.out.bytes() == 0 ? nullptr : out_;
+  return host;
+}
+
+void Stage::bring_back(const Op& op) {
+  if (!writes_ || op.out.bytes() == 0) return;
+  const DeviceScope scope(gpu_->cuda(), gpu_->index());
+  copy(op.out.data, out_, op.out.bytes(), cudaMemcpyHostToDevice);
+  mark();
+}
+
+void Stage::copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) const {
+  if (bytes == 0) return;
+  check(gpu_->cuda(), gpu_->cuda().memcpy_async(to, from, bytes, kind, stream_->get()),
+        "cudaMemcpyAsync");
+}
+
+void Stage::mark() {
+  auto end = gpu_->event();
+  end.record(stream_->get());
+  block_.busy_until(std::move(end));
+}
+
+}  // namespace tutti::backend::cuda

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <memory>
+
+#include <tutti/backend.hpp>
+
+#include "pinned_pool.hpp"
+
+namespace tutti::backend::cuda {
+
+/// What a call says whose stream does not come to it in time.
+inline constexpr const char* late_text =
+    "the deadline passed before the work on the call's stream had ended, so that its arrays could "
+    "not be copied to the host";
+
+/// The arrays of one operation in pinned memory: what it reads is copied there, what it wrote is
+/// copied back. One thread at a time.
+class Stage {
+ public:
+  /// Queues the copies of what `op` reads; what writes it has ended. `stream` waits for nothing but
+  /// copies, so that no call is behind another one's stream. @throws Error.
+  Stage(const std::shared_ptr<Gpu>& gpu, PinnedPool& pool, const Op& op, int rank,
+        std::shared_ptr<CudaStream> stream);
+
+  /// True when what was queued last has run. @throws Error.
+  bool ready();
+  /// The operation on the arrays in pinned memory, from ready() on. With the rows of `op`, which is
+  /// the operation that this was made for.
+  Op on_host(const Op& op) const noexcept;
+  /// Queues the copy of what the operation wrote; ready() says when it has run. @throws Error.
+  void bring_back(const Op& op);
+
+ private:
+  void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) const;
+  void mark();
+
+  std::shared_ptr<Gpu> gpu_;
+  std::shared_ptr<CudaStream> stream_;
+  bool writes_;  ///< Whether this rank's `out` is a result.
+  PinnedPool::Block block_;
+  std::byte* in_ = nullptr;
+  std::byte* out_ = nullptr;
+};
+
+}  // namespace tutti::backend::cuda

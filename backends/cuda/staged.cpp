@@ -1,0 +1,246 @@
+#include "staged.hpp"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "errors.hpp"
+#include "internal/broken.hpp"
+#include "internal/current_error.hpp"
+#include "internal/fail.hpp"
+#include "internal/host_backend.hpp"
+#include "internal/record.hpp"
+#include "memory.hpp"
+#include "messages.hpp"
+#include "pause.hpp"
+#include "stage.hpp"
+
+namespace tutti::backend::cuda {
+namespace {
+
+bool has_collective(std::span<const Op> ops) {
+  return std::ranges::any_of(ops, [](const Op& op) { return !is_point_to_point(op.kind); });
+}
+
+/// The numbers of the calls, the worker and the form of the calls are those of a host backend. A
+/// call's place on its stream is taken at launch(), in the caller's thread; it is copied when that
+/// has been reached and it is its turn, because its input may be the output of the call before.
+class Staged final : public internal::HostBackend {
+ public:
+  Staged(std::unique_ptr<Backend> host, const BackendInit& init, const CudaApi& cuda)
+      : HostBackend(init.name, init.rank),
+        init_(init),
+        gpu_(std::make_shared<Gpu>(cuda, init.device.index)),
+        memory_(init.memory == nullptr ? cuda_memory(cuda, init.device.index) : *init.memory),
+        place_{gpu_, pinned_pool(cuda, init.device.index), std::make_shared<CudaStream>(gpu_),
+               init.rank},
+        host_(std::move(host)),
+        messages_(*host_, place_, [this](const Error& why, const Message& message) {
+          return failed(why, {&message.op(), 1}, message.call());
+        }) {
+    init_.args.clear();
+  }
+  ~Staged() override {
+    messages_.stop();
+    stop();
+  }
+
+  bool supports(Operation operation, DType dtype, ReduceOp::Kind kind) const noexcept override {
+    return host_->supports(operation, dtype, kind);
+  }
+  Memory& memory() noexcept override { return memory_; }
+
+  Work launch(std::span<const Op> ops, const Call& call) override {
+    if (const auto cause = failure()) throw internal::broken(*cause);
+    if (!has_collective(ops) && !call.in_order) return HostBackend::launch(ops, call);
+    Call now = call;
+    now.deadline = call.limit();  // What comes before its turn counts.
+    {
+      auto ready = take_place(ops, now);
+      const std::lock_guard lock(mutex_);
+      places_.emplace(call.seq, std::move(ready));
+    }
+    try {
+      return HostBackend::launch(ops, now);
+    } catch (...) {
+      (void)place_of(call.seq);
+      throw;
+    }
+  }
+
+  std::unique_ptr<Backend> split(const SplitInit& init) override {
+    auto host = host_->split(init);
+    if (host == nullptr) return nullptr;
+    BackendInit part = init_;
+    part.store = init.store;
+    part.rank = init.rank;
+    part.size = static_cast<int>(init.ranks.size());
+    part.name = init.name;
+    return make_staged(std::move(host), part, gpu_->cuda());
+  }
+
+  void abort(std::string_view why) noexcept override {
+    host_->abort(why);
+    if (const auto cause = failure()) fail_queued(*cause);
+  }
+  std::optional<Error> failure() const override {
+    {
+      const std::lock_guard lock(mutex_);
+      if (cause_) return cause_;
+    }
+    return host_->failure();
+  }
+  std::string transport() const override {
+    const auto inner = host_->transport();
+    return fmt::format("{}{}pinned host memory", inner, inner.empty() ? "" : ", staged in ");
+  }
+
+ protected:
+  void run(std::span<const Op> ops, const Call& call) override {
+    std::vector<Op> collectives;
+    for (const auto& op : ops)
+      if (!is_point_to_point(op.kind)) collectives.push_back(op);
+    carry(collectives, call, place_of(call.seq), false);
+  }
+
+  std::shared_ptr<Work::State> post(std::span<const Op> ops, const Call& call) override {
+    const bool with_collective = has_collective(ops);
+    if (call.in_order && !with_collective) {
+      carry(ops, call, place_of(call.seq), true);  // It is their turn.
+      return nullptr;
+    }
+    const auto ready = with_collective ? place_of(call.seq, false) : take_place(ops, call);
+    const auto limit = call.limit();
+    std::vector<Work> states;
+    for (const auto& op : ops) {
+      if (!is_point_to_point(op.kind)) continue;
+      auto message = make_state<Message>(ready, op, call, limit);
+      messages_.post(message);
+      states.emplace_back(std::move(message));
+    }
+    if (states.empty()) return nullptr;
+    return states.size() == 1 ? std::move(states.front()).release()
+                              : std::move(Work::all(states)).release();
+  }
+
+  void publish(std::span<const Op> ops, const Call& call, const Error& why) noexcept override {
+    host_->refuse(ops, call, why);
+  }
+
+ private:
+  /// A refusal takes the number of the call.
+  Ready take_place(std::span<const Op> ops, const Call& call) {
+    try {
+      const DeviceScope scope(gpu_->cuda(), gpu_->index());
+      refuse_capture(call);
+      auto ready = std::make_shared<Gpu::Event>(gpu_->event());
+      ready->record(to_cuda(call.stream));
+      return ready;
+    } catch (...) {
+      const Error why = internal::to_error(std::current_exception());
+      refuse(ops, call, why);
+      throw failed(why, ops, call);
+    }
+  }
+
+  Ready place_of(std::uint64_t seq, bool last = true) {
+    const std::lock_guard lock(mutex_);
+    const auto found = places_.find(seq);
+    if (found == places_.end()) return nullptr;
+    const auto ready = found->second;
+    if (last) places_.erase(found);
+    return ready;
+  }
+
+  void refuse_capture(const Call& call) const {
+    auto status = cudaStreamCaptureStatusNone;
+    check(gpu_->cuda(), gpu_->cuda().stream_is_capturing(to_cuda(call.stream), &status),
+          "cudaStreamIsCapturing");
+    if (status != cudaStreamCaptureStatusNone)
+      tutti::fail(Errc::unsupported,
+                  "the call's stream is being captured into a CUDA graph, which staging through "
+                  "host memory cannot be part of; call it outside of the capture");
+  }
+
+  /// To the host, between the hosts and back, on this thread, which is in its turn.
+  void carry(std::span<const Op> ops, const Call& call, const Ready& ready, bool in_order) {
+    Call now = call;
+    now.stream = {};
+    now.deadline = call.limit();
+    now.blocking = true;
+    now.in_order = in_order;
+    std::vector<std::unique_ptr<Stage>> stages;
+    std::vector<Op> on_host;
+    const auto here = [&](const auto& step) {
+      try {
+        step();
+      } catch (...) {  // All of it breaks the group, so that numbers do not matter any more.
+        throw failed(internal::to_error(std::current_exception()), ops, call);
+      }
+    };
+    here([&] {
+      await(*ready, now.deadline);
+      for (const auto& op : ops) stages.push_back(place_.stage(op));
+      end(stages);
+      for (std::size_t i = 0; i < ops.size(); ++i) on_host.push_back(stages[i]->on_host(ops[i]));
+    });
+    host_->launch(on_host, now).wait();
+    here([&] {
+      for (std::size_t i = 0; i < ops.size(); ++i) stages[i]->bring_back(ops[i]);
+      end(stages);
+    });
+  }
+
+  void await(const Gpu::Event& ready, Deadline limit) const {
+    for (Pause pause; !ready.done(); pause()) {
+      if (const auto cause = failure()) throw internal::broken(*cause);
+      if (limit.expired()) tutti::fail(Errc::timeout, late_text);
+    }
+  }
+  /// Until their copies have run; nothing else is on that stream.
+  static void end(const std::vector<std::unique_ptr<Stage>>& stages) {
+    for (const auto& staged : stages)
+      for (Pause pause; !staged->ready(); pause()) {
+      }
+  }
+
+  /// The error of a call, with its place. One that breaks the group is the first cause unless
+  /// there is another.
+  Error failed(const Error& why, std::span<const Op> ops, const Call& call) noexcept {
+    const Error error =
+        why.where().operation.empty()
+            ? internal::call_error(why.code(), group(), ops, call, rank(), why.message())
+            : why;
+    if (!internal::breaks_group(error.code()) || host_->failure()) return error;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!cause_) cause_ = error;
+    }
+    abort(error.message());
+    return error;
+  }
+
+  BackendInit init_;
+  std::shared_ptr<Gpu> gpu_;
+  Memory& memory_;
+  Place place_;
+  mutable std::mutex mutex_;
+  std::optional<Error> cause_;             // What began here, not at the host's backend.
+  std::map<std::uint64_t, Ready> places_;  // Of the calls that have not had their turn.
+  std::unique_ptr<Backend> host_;
+  Messages messages_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_staged(std::unique_ptr<Backend> host, const BackendInit& init,
+                                     const CudaApi& cuda) {
+  return std::make_unique<Staged>(std::move(host), init, cuda);
+}
+
+}  // namespace tutti::backend::cuda

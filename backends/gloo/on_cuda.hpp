@@ -1,0 +1,19 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include <tutti/backend.hpp>
+
+namespace tutti::backend::gloo {
+
+/// Whether arrays on CUDA devices can be staged: whether there was CUDA when this was built.
+bool stages(Device device) noexcept;
+
+/// A group on `init.device`, over one of host memory that `make` makes.
+/// @throws Error unsupported: which library is missing, what to install.
+std::unique_ptr<Backend> make_on_cuda(
+    const BackendInit& init,
+    const std::function<std::unique_ptr<Backend>(const BackendInit& on_host)>& make);
+
+}  // namespace tutti::backend::gloo

@@ -1,0 +1,18 @@
+#include "internal/fail.hpp"
+#include "on_cuda.hpp"
+
+namespace tutti::backend::gloo {
+
+bool stages(Device) noexcept {
+  return false;
+}
+
+std::unique_ptr<Backend> make_on_cuda(
+    const BackendInit& init,
+    const std::function<std::unique_ptr<Backend>(const BackendInit& on_host)>&) {
+  internal::failf(Errc::unsupported,
+                  "this build has no CUDA for {}: build it where cuda_runtime_api.h is found",
+                  to_string(init.device));
+}
+
+}  // namespace tutti::backend::gloo
