@@ -48,7 +48,7 @@ const BackendEntry entry{
     .serves = [](Device) noexcept { return true; },
 #ifdef HAVE_GLOO
     .unavailable = []() -> std::string {
-      if (!gloo::entry.serves({DeviceType::cuda, 0}))
+      if (gloo::entry.stages == nullptr || !gloo::entry.stages({DeviceType::cuda, 0}))
         return "gloo of this build has no CUDA arrays";
       if (std::string why = gloo::entry.unavailable(); !why.empty()) return why;
       return nccl::entry.device_count() == 0 ? "CUDA sees no device" : "";
