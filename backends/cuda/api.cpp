@@ -2,6 +2,9 @@
 
 #include <type_traits>
 
+#include <tutti/error.hpp>
+
+#include "driver_api.hpp"
 #include "library.hpp"
 
 namespace tutti::backend::cuda {
@@ -15,6 +18,19 @@ namespace {
 TUTTI_CUDA_FUNCTIONS(TUTTI_SAME)
 #undef TUTTI_SAME
 
+bool has_context(int device) {
+  try {
+    CUdevice found = 0;
+    unsigned int flags = 0;
+    int active = 1;
+    return driver_api().device_get(&found, device) != CUDA_SUCCESS ||
+           driver_api().device_primary_ctx_get_state(found, &flags, &active) != CUDA_SUCCESS ||
+           active != 0;
+  } catch (const Error&) {  // Without a driver there is none to be made.
+    return true;
+  }
+}
+
 CudaApi load() {
   const Library library({"libcudart.so.13", "libcudart.so.12"},
                         "install the CUDA runtime (Python: nvidia-cuda-runtime) and put its folder "
@@ -25,6 +41,7 @@ CudaApi load() {
 #undef TUTTI_LOAD
   library.load(api.get_error_name, "cudaGetErrorName");
   library.load(api.get_error_string, "cudaGetErrorString");
+  api.has_context = has_context;
   return api;
 }
 

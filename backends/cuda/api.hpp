@@ -49,6 +49,8 @@ struct CudaApi {
 #undef TUTTI_FIELD
   const char* (*get_error_name)(cudaError_t error) = nullptr;
   const char* (*get_error_string)(cudaError_t error) = nullptr;
+  /// Whether this process uses the device already; cudaSetDevice() would begin to.
+  bool (*has_context)(int device) = nullptr;
 };
 
 /// The library's, found at the first call and kept for ever.

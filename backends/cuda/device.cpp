@@ -101,18 +101,28 @@ bool Gpu::Event::done() const {
   return true;
 }
 
-DeviceScope::DeviceScope(const CudaApi& cuda, int device) : cuda_(cuda), device_(device) {
+DeviceScope::DeviceScope(const CudaApi& cuda, int device) : cuda_(cuda) {
   check(cuda, cuda.get_device(&before_), "cudaGetDevice");
-  if (before_ != device) check(cuda, cuda.set_device(device), "cudaSetDevice");
+  if (before_ == device) return;
+  back_ = cuda.has_context(before_);
+  check(cuda, cuda.set_device(device), "cudaSetDevice");
 }
 
 DeviceScope::~DeviceScope() {
-  if (before_ != device_) (void)cuda_.set_device(before_);
+  if (back_) (void)cuda_.set_device(before_);
 }
 
-bool is_capturing(const CudaApi& cuda, cudaStream_t stream) {
+bool is_capturing(const Gpu& gpu, cudaStream_t stream) {
+  const DeviceScope scope(gpu.cuda(), gpu.index());  // Each has a default stream.
   auto status = cudaStreamCaptureStatusNone;
-  check(cuda, cuda.stream_is_capturing(stream, &status), "cudaStreamIsCapturing");
+  const auto code = gpu.cuda().stream_is_capturing(stream, &status);
+  if (code == cudaErrorStreamCaptureImplicit) {
+    (void)gpu.cuda().get_last_error();
+    tutti::fail(Errc::unsupported,
+                "the default stream cannot be used while a stream that waits for it is captured "
+                "into a CUDA graph; call it outside of the capture or on another stream");
+  }
+  check(gpu.cuda(), code, "cudaStreamIsCapturing");
   if (status == cudaStreamCaptureStatusInvalidated)
     tutti::fail(Errc::invalid_argument,
                 "the capture of the call's stream into a CUDA graph has failed before");

@@ -80,7 +80,9 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
   std::vector<cudaEvent_t> idle_;
 };
 
-/// Makes a device the thread's current one, and then the one before it again.
+/// Makes a device the thread's current one, and then the one before it again: unless the process
+/// does not use that one, since going back would make a context there, with memory of its own. A
+/// thread of the library's own sets its device once (use_device()), and a scope costs it nothing.
 class DeviceScope {
  public:
   DeviceScope(const CudaApi& cuda, int device);
@@ -91,8 +93,11 @@ class DeviceScope {
  private:
   const CudaApi& cuda_;
   int before_ = 0;
-  int device_;
+  bool back_ = false;
 };
+inline void use_device(const CudaApi& cuda, int device) noexcept {
+  (void)cuda.set_device(device);  // What is wrong with it the next call says.
+}
 
 /// Lets the thread ask about events, make streams and the like while others capture into a graph in
 /// a mode that would prohibit it. For what touches nothing that is captured.
@@ -111,8 +116,9 @@ class RelaxedCapture {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-/// Whether what is put on the stream goes into a graph. @throws Error when that has failed already.
-bool is_capturing(const CudaApi& cuda, cudaStream_t stream);
+/// Whether what is put on the stream goes into a graph. @throws Error when that has failed already,
+/// or when nobody may ask: for the default stream, while another one is captured.
+bool is_capturing(const Gpu& gpu, cudaStream_t stream);
 
 /// A stream that does not wait for the default one.
 class CudaStream {

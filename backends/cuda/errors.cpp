@@ -7,6 +7,10 @@ namespace {
 
 /// Whether every later call in this process fails, too: the context of the device is lost.
 bool is_sticky(cudaError_t code) {
+  // Newer than some headers: cudaErrorContained, TensorMemoryLeak, MpsClientTerminated and
+  // ExternalDevice.
+  for (const int newer : {226, 721, 810, 911})
+    if (static_cast<int>(code) == newer) return true;
   switch (code) {
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchTimeout:

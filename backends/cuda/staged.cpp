@@ -158,10 +158,7 @@ class Staged final : public internal::HostBackend {
   }
 
   void refuse_capture(const Call& call) const {
-    auto status = cudaStreamCaptureStatusNone;
-    check(gpu_->cuda(), gpu_->cuda().stream_is_capturing(to_cuda(call.stream), &status),
-          "cudaStreamIsCapturing");
-    if (status != cudaStreamCaptureStatusNone)
+    if (is_capturing(*gpu_, to_cuda(call.stream)))
       tutti::fail(Errc::unsupported,
                   "the call's stream is being captured into a CUDA graph, which staging through "
                   "host memory cannot be part of; call it outside of the capture");

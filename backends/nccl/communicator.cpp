@@ -79,57 +79,82 @@ void Communicator::abort() noexcept {
   (void)gpu_->nccl().comm_abort(comm);
 }
 
-void Communicator::begin_end() noexcept {
+bool Communicator::begin_end() noexcept {
   const std::lock_guard lock(mutex_);
   if (adopted_) comm_ = nullptr;  // Its owner ends it.
-  if (comm_ == nullptr) return;
+  if (comm_ == nullptr) return true;
   const auto state = gpu_->nccl().comm_finalize(comm_);
-  if (state == ncclSuccess || state == ncclInProgress) return;
-  (void)gpu_->nccl().comm_abort(std::exchange(comm_, nullptr));
+  return state == ncclSuccess || state == ncclInProgress;
 }
 
 bool Communicator::ended() noexcept {
-  const std::lock_guard lock(mutex_);
-  if (comm_ == nullptr) return true;
-  ncclResult_t state = ncclSuccess;
-  if (gpu_->nccl().comm_get_async_error(comm_, &state) != ncclSuccess) return false;
-  if (state == ncclSuccess) (void)gpu_->nccl().comm_destroy(std::exchange(comm_, nullptr));
-  return state == ncclSuccess;
+  ncclComm_t comm = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (comm_ == nullptr) return true;
+    ncclResult_t state = ncclSuccess;
+    if (gpu_->nccl().comm_get_async_error(comm_, &state) != ncclSuccess || state != ncclSuccess)
+      return false;
+    comm = std::exchange(comm_, nullptr);
+  }
+  (void)gpu_->nccl().comm_destroy(comm);  // Without the lock, like an abort.
+  return true;
 }
 
-bool abort_all(const Communicators& all, std::chrono::nanoseconds bound) noexcept {
+void Communicator::use_device() const noexcept {
+  cuda::use_device(gpu_->cuda(), gpu_->index());
+}
+
+namespace {
+
+/// Runs `body` for each of them on a thread of its own, since what it does inside NCCL may hang. A
+/// thread that finds no end keeps what it needs. True when all have ended in time.
+bool on_threads(const Communicators& all, std::chrono::nanoseconds bound,
+                void (*body)(Communicator&, Deadline limit) noexcept) noexcept {
   struct Count {
     std::mutex mutex;
     std::condition_variable changed;
-    std::size_t left;
+    std::size_t left = 0;
   };
+  const auto limit = Deadline::after(bound);
+  std::shared_ptr<Count> count;
+  bool complete = true;
   try {
-    const auto count = std::make_shared<Count>();
-    count->left = all.size();
-    for (const auto& communicator : all)
-      std::thread([count, communicator] {
-        communicator->abort();
-        const std::lock_guard lock(count->mutex);
+    count = std::make_shared<Count>();
+    for (const auto& communicator : all) {
+      const std::lock_guard lock(count->mutex);
+      std::thread([count, communicator, body, limit] {
+        communicator->use_device();
+        body(*communicator, limit);
+        const std::lock_guard ending(count->mutex);
         --count->left;
         count->changed.notify_all();
       }).detach();
-    std::unique_lock lock(count->mutex);
-    return count->changed.wait_for(lock, bound, [&] { return count->left == 0; });
-  } catch (...) {  // No thread or no memory for one: then here, however long it takes.
-    for (const auto& communicator : all) communicator->abort();
-    return true;
+      ++count->left;
+    }
+  } catch (...) {  // No thread or no memory for one: the rest is left as it is, and said so.
+    complete = false;
   }
+  if (count == nullptr) return false;
+  std::unique_lock lock(count->mutex);
+  return count->changed.wait_until(lock, limit.time(), [&] { return count->left == 0; }) &&
+         complete;
+}
+
+}  // namespace
+
+bool abort_all(const Communicators& all, std::chrono::nanoseconds bound) noexcept {
+  return on_threads(all, bound, [](Communicator& one, Deadline) noexcept { one.abort(); });
 }
 
 void end_all(const Communicators& all, std::chrono::nanoseconds bound) noexcept {
-  for (const auto& communicator : all) communicator->begin_end();
-  const auto limit = Deadline::after(bound);
-  Communicators left = all;
-  for (Pause pause; !limit.expired(); pause()) {
-    std::erase_if(left, [](const auto& communicator) { return communicator->ended(); });
-    if (left.empty()) return;
-  }
-  (void)abort_all(left, bound);
+  // Side by side: each may wait for its peers.
+  (void)on_threads(all, 2 * bound, [](Communicator& one, Deadline limit) noexcept {
+    if (!one.begin_end()) return one.abort();
+    const auto polite = Deadline::after(limit.remaining() / 2);
+    for (Pause pause; !one.ended(); pause())
+      if (polite.expired()) return one.abort();
+  });
 }
 
 }  // namespace tutti::backend::nccl

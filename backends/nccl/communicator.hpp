@@ -69,9 +69,12 @@ class Communicator {
   void keep(std::shared_ptr<void> what);
   /// Ends whatever is under way. May take as long as NCCL likes.
   void abort() noexcept;
-  /// The polite end, when nothing is under way: begins, and then until it is true.
-  void begin_end() noexcept;
+  /// The polite end, when nothing is under way: begins unless NCCL refuses, and then until it is
+  /// true.
+  bool begin_end() noexcept;
   bool ended() noexcept;
+  /// For a thread of the library's own.
+  void use_device() const noexcept;
 
  private:
   void require() const;
@@ -92,7 +95,8 @@ using Communicators = std::vector<std::shared_ptr<Communicator>>;
 /// had ended in time.
 bool abort_all(const Communicators& all, std::chrono::nanoseconds bound) noexcept;
 
-/// Ends all of them politely, and by abort_all() those that take longer than `bound`.
+/// Ends all of them politely, on threads of their own, too; aborts those that take longer than
+/// `bound`, and returns after twice that.
 void end_all(const Communicators& all, std::chrono::nanoseconds bound) noexcept;
 
 }  // namespace tutti::backend::nccl

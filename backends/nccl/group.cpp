@@ -1,7 +1,9 @@
 #include "group.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -108,6 +110,11 @@ void Group::connect(Deadline limit) {
     return communicator_->adopt(*init_.adopt);
   }
   agreement_.meet(limit);
+  if (const char* blocking = std::getenv("NCCL_COMM_BLOCKING");
+      blocking != nullptr && blocking == std::string_view("1"))
+    init_.logger(LogLevel::warning,
+                 "NCCL_COMM_BLOCKING=1 makes NCCL ignore that this library asks for communicators "
+                 "that do not block: deadlines do not hold inside NCCL");
   ncclUniqueId id;
   if (init_.rank == 0) {
     check(gpu_->nccl(), gpu_->nccl().get_unique_id(&id), "ncclGetUniqueId");
@@ -119,6 +126,7 @@ void Group::connect(Deadline limit) {
                       sizeof id);
     std::memcpy(&id, bytes.data(), sizeof id);
   }
+  sole_.emplace(id, init_.device.index, init_.name);
   communicator_->begin(id, init_.rank, init_.size);
   await(limit);
 }
@@ -190,7 +198,7 @@ Work Group::launch(std::span<const Op> ops, const Call& call) {
       if (is_message(op, call)) works.emplace_back(post(op, call, limit));
   };
   try {
-    captured = cuda::is_capturing(gpu_->cuda(), to_cuda(call.stream));
+    captured = cuda::is_capturing(*gpu_, to_cuda(call.stream));
     if (captured) refuse_capture(ops, call);
     for (const auto& op : ops)
       if (kernels_ == nullptr && needs_kernels(op, init_.size, call.order_fixed))
@@ -488,6 +496,7 @@ Communicators Group::communicators() const {
 }
 
 void Group::work() {
+  cuda::use_device(gpu_->cuda(), gpu_->index());
   // It asks events at any time, also while another thread captures. None of them is captured.
   const cuda::RelaxedCapture relaxed(gpu_->cuda());
   auto active = Clock::now();

@@ -19,6 +19,7 @@
 #include "internal/call_queue.hpp"
 #include "launch.hpp"
 #include "self.hpp"
+#include "sole_rank.hpp"
 #include "work.hpp"
 
 namespace tutti::backend::nccl {
@@ -115,6 +116,7 @@ class Group : public std::enable_shared_from_this<Group> {
   const cuda::FoldKernels* kernels_ = nullptr;
   std::string no_kernels_;  // Why.
   Agreement agreement_;
+  std::optional<SoleRank> sole_;
   std::shared_ptr<Communicator> communicator_;
   std::shared_ptr<internal::CallQueue> order_;
   SelfBox self_;

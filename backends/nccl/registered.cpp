@@ -50,7 +50,7 @@ Memory& Group::registrable_memory() const noexcept {
 }
 
 RegistrationKind Group::registrable(const TensorView& block, Stream stream) const {
-  if (cuda::is_capturing(gpu_->cuda(), to_cuda(stream)))
+  if (cuda::is_capturing(*gpu_, to_cuda(stream)))
     tutti::fail(Errc::unsupported,
                 "memory cannot be registered while the stream is captured into a CUDA graph");
   const auto has = Features::of(gpu_->nccl());

@@ -40,7 +40,7 @@ bool EventState::wait_until(Deadline deadline) {
 
 void EventState::order(Stream stream) {
   if (captured_) {
-    if (!cuda::is_capturing(gpu_->cuda(), to_cuda(stream)))
+    if (!cuda::is_capturing(*gpu_, to_cuda(stream)))
       refuse_captured("only a stream of the same capture can be ordered behind it");
     const std::lock_guard lock(mutex_);
     const DeviceScope scope(gpu_->cuda(), gpu_->index());

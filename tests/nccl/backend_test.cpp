@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <set>
+#include <thread>
 
 #include "nccl/groups.hpp"
 
@@ -82,6 +84,56 @@ TEST_F(Streams, TheCallersDeviceStaysWhatItWas) {
     cuda().set_device(at.rank);
     EXPECT_TRUE(at.holds(data, 2));
     at.free(data);
+  });
+}
+
+// A context costs memory on its device, and cannot be had where another process has the device.
+TEST_F(Streams, NoOtherDeviceIsTouchedForAThreadThatChoseNone) {
+  const auto store = make_memory_store();
+  take_devices_in_use();
+  std::vector<std::thread> ranks;
+  for (const int rank : {0, 1})
+    ranks.emplace_back([&, rank] {
+      GroupOptions options;
+      options.store = store;
+      options.rank = rank;
+      options.size = 2;
+      options.logger = [](LogLevel, std::string_view) {};
+      ProcessGroup group = ProcessGroup::create(
+          options, backend::nccl::make_nccl({.store = make_prefix_store(store, "backend/"),
+                                             .rank = rank,
+                                             .size = 2,
+                                             .name = "n",
+                                             .args = {},
+                                             .device = {DeviceType::cuda, rank + 3},
+                                             .timeout = 10s,
+                                             .logger = options.logger},
+                                            apis()));
+      Tensor data(group.memory(), {4}, DType::f32);
+      group.memory().copy(data.data(), std::vector<float>(4, 1).data(), 16, {});
+      group.all_reduce(data);
+      group.barrier();
+    });
+  for (std::thread& rank : ranks) rank.join();
+  check_nothing_is_left();
+  EXPECT_EQ(take_devices_in_use(), (std::set<int>{3, 4}));
+}
+
+TEST_F(Streams, ASecondRankOfAGroupOnADeviceIsRefused) {
+  const auto store = make_memory_store();
+  on_threads(2, [&](int rank) {
+    expect_error({Errc::unsupported, Errc::aborted, Errc::backend},
+                 {"another rank of group 'n' uses cuda:2 in this process"}, [&] {
+                   (void)backend::nccl::make_nccl({.store = store,
+                                                   .rank = rank,
+                                                   .size = 2,
+                                                   .name = "n",
+                                                   .args = {},
+                                                   .device = {DeviceType::cuda, 2},
+                                                   .timeout = 10s,
+                                                   .logger = [](LogLevel, std::string_view) {}},
+                                                  apis());
+                 });
   });
 }
 

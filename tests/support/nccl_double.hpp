@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -98,6 +99,10 @@ cudaError_t begin_capture(cudaStream_t stream, cudaStreamCaptureMode mode);
 cudaError_t end_capture(cudaStream_t stream, Graph* graph);
 /// cudaGraphLaunch().
 void launch(const Graph& graph, cudaStream_t stream);
+
+/// The devices that have been made current since the last call of this, or that have got a stream:
+/// the process has a context there. Without one, cudaSetDevice() makes it.
+std::set<int> take_devices_in_use();
 
 /// How much pinned memory there is now.
 std::size_t pinned_bytes();

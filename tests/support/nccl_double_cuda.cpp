@@ -53,7 +53,13 @@ cudaError_t set_device(int device) {
   const Call call("cudaSetDevice");
   if (device < 0 || device >= device_count) return call.give(cudaErrorInvalidDevice);
   call.thread.device = device;
+  call.here.contexts.insert(device);
   return call.give(call.broken(device));
+}
+
+bool has_context(int device) {
+  const Call call("cuDevicePrimaryCtxGetState");
+  return call.here.contexts.contains(device);
 }
 
 cudaError_t malloc_async(void** data, std::size_t bytes, cudaStream_t handle) {
@@ -266,6 +272,7 @@ cudaError_t stream_create_with_flags(cudaStream_t* handle, unsigned int flags) {
   if (const auto error = call.broken(call.thread.device)) return call.give(error);
   if (flags != cudaStreamDefault && flags != cudaStreamNonBlocking)
     return call.give(cudaErrorInvalidValue);
+  call.here.contexts.insert(call.thread.device);
   *handle = reinterpret_cast<cudaStream_t>(
       call.here.make_stream(call.thread.device, flags == cudaStreamDefault));
   return cudaSuccess;
@@ -482,6 +489,7 @@ void fill_cuda_table(backend::nccl::CudaApi& table) {
   table.driver_get_version = runtime_get_version;
   table.get_error_name = get_error_name;
   table.get_error_string = get_error_name;
+  table.has_context = has_context;
 }
 
 void fill(cudaStream_t handle, float* data, std::size_t count, float value,
@@ -512,6 +520,11 @@ void copy(cudaStream_t handle, float* to, const float* from, std::size_t count,
                           bytes] { std::memcpy(memory->bytes(to), memory->bytes(from), bytes); },
                   .takes = takes},
                  touches, "a kernel that copies");
+}
+
+std::set<int> take_devices_in_use() {
+  const Lock lock(machine().mutex);
+  return std::exchange(machine().contexts, {});
 }
 
 std::size_t pinned_bytes() {

@@ -143,6 +143,17 @@ CUresult get_error_name(CUresult error, const char** name) {
   }
 }
 
+CUresult device_get(CUdevice* device, int ordinal) {
+  *device = ordinal;
+  return ordinal < 0 || ordinal >= device_count ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+}
+
+CUresult primary_context_state(CUdevice device, unsigned int* flags, int* active) {
+  *flags = 0;
+  *active = apis().cuda->has_context(device) ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 std::span<const std::byte> kernel_image() {
@@ -150,6 +161,8 @@ std::span<const std::byte> kernel_image() {
 }
 
 void fill_driver_table(backend::nccl::DriverApi& table) {
+  table.device_get = device_get;
+  table.device_primary_ctx_get_state = primary_context_state;
   table.library_load_data = library_load_data;
   table.library_get_kernel = library_get_kernel;
   table.launch_kernel = launch_kernel;

@@ -118,6 +118,7 @@ class Machine {
   std::array<Device, device_count> devices;
   DeviceMemory memory;
   PinnedMemory pinned;
+  std::set<int> contexts;  ///< The devices that the process uses.
   std::set<ThreadState*> threads;
   std::map<std::string, int> calls;
   bool messages_side_by_side = false;

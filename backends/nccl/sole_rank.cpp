@@ -1,0 +1,40 @@
+#include "sole_rank.hpp"
+
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "internal/fail.hpp"
+
+namespace tutti::backend::nccl {
+namespace {
+
+struct Places {
+  std::mutex mutex;
+  std::set<std::pair<std::string, int>> taken;
+};
+
+/// Of the process.
+Places& places() {
+  static auto& all = *new Places;
+  return all;
+}
+
+}  // namespace
+
+SoleRank::SoleRank(const ncclUniqueId& id, int device, const std::string& group)
+    : id_(id.internal, sizeof id.internal), device_(device) {
+  const std::lock_guard lock(places().mutex);
+  if (!places().taken.emplace(id_, device_).second)
+    internal::failf(Errc::unsupported,
+                    "another rank of group '{}' uses cuda:{} in this process; give each rank a "
+                    "device or a process of its own",
+                    group, device);
+}
+
+SoleRank::~SoleRank() {
+  const std::lock_guard lock(places().mutex);
+  places().taken.erase({id_, device_});
+}
+
+}  // namespace tutti::backend::nccl
