@@ -13,8 +13,10 @@ RUN = ""
 ABOUT = "echo nccl=2.28.9; echo cuda=13.0; echo driver_cuda=13.0; echo devices=1; echo nccl_code=22809; echo gloo=no"
 PASSED = "echo '[  PASSED  ] 12 tests.'"
 NOTHING = "echo '[  PASSED  ] 0 tests.'"
-FAST = "[ $TUTTI_RANK != 0 ] || echo '| all_reduce | 8 B | 10.00 | 10.50 | +0.50 | 1.050 | 5.00 | 6.50 | ok |'"
-SLOW = FAST.replace("10.50 | +0.50 | 1.050", "12.00 | +2.00 | 1.200").replace("| ok |", "| SLOW |") + "; exit 1"
+ROW = "[ $TUTTI_RANK != 0 ] || echo '| all_reduce | 8 B | {} | 6.50 | 5.00 | 4.00 | {} |'"
+FAST = ROW.format("10.50 | 10.00 | +0.50 | 1.050 | 9.75 | +0.75 | 1.077", "ok")
+SLOW = ROW.format("12.00 | 10.00 | +2.00 | 1.200 | 9.75 | +2.25 | 1.231", "SLOW")
+THREAD = ROW.format("10.50 | 10.00 | +0.50 | 1.050 | 8.00 | +2.50 | 1.312", "SLOW beside blocking")
 
 
 def run(*arguments, path=None):
@@ -77,7 +79,7 @@ class Script(unittest.TestCase):
         self.assertEqual(self.result(done, "conformance of nccl, 2 ranks on one device")[0], "ok")
         self.assertEqual(self.result(done, "conformance of nccl, a device for each rank")[0], "not run")
         self.assertEqual(self.result(done, "CUDA graph, 1 rank")[0], "ok")
-        self.assertIn("**bare NCCL, 1 rank**, 0 of 1 rows beyond", done.stdout)
+        self.assertIn("**bare NCCL, 1 rank**, 0 of 1 rows beyond 2 % and 1 µs of bare NCCL, 0 of them", done.stdout)
         self.assertIn("| all_reduce | 8 B |", done.stdout)
 
     def test_a_piece_that_is_missing_is_not_built_and_never_ok(self):
@@ -120,10 +122,15 @@ class Script(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout)
 
     def test_a_call_that_is_too_slow_fails_and_its_row_is_shown(self):
-        done = self.with_programs(overhead=SLOW)
-        self.assertEqual(done.returncode, 1)
-        self.assertEqual(self.result(done, "bare NCCL, 1 rank")[0], "FAILED")
-        self.assertIn("**bare NCCL, 1 rank**, 1 of 1 rows beyond", done.stdout)
+        for overhead, only, verdict in ((SLOW, 0, "SLOW"), (THREAD, 1, "SLOW beside blocking"), (f"{FAST}; {SLOW}; {THREAD}", 1, "SLOW")):
+            rows = overhead.count("echo")
+            with self.subTest(verdict=verdict, rows=rows):
+                done = self.with_programs(overhead=f"{overhead}; exit 1")
+                self.assertEqual(done.returncode, 1)
+                self.assertEqual(self.result(done, "bare NCCL, 1 rank")[0], "FAILED")
+                self.assertIn(f"**bare NCCL, 1 rank**, {min(rows, 2)} of {rows} rows beyond 2 % and 1 µs of bare NCCL, {only} of them only "
+                              "where its communicator blocks:", done.stdout)
+                self.assertIn(f"| 4.00 | {verdict} |", done.stdout)
 
 
 if __name__ == "__main__":
