@@ -8,6 +8,7 @@
 
 #include "internal/broken.hpp"
 #include "internal/current_error.hpp"
+#include "internal/kept_rows.hpp"
 #include "internal/record.hpp"
 #include "internal/reduce_kernels.hpp"
 
@@ -37,19 +38,8 @@ class HostBackend::Task final : public HostState, public CallQueue::Job {
         name_(call.name, &backend.pool()),
         call_(call),
         posted_(std::move(posted)) {
-    std::size_t listed = 0;
-    for (const auto& op : ops_) listed += op.rows.list().size() + op.send_rows.list().size();
-    rows_.reserve(listed);  // The spans below point into it: no growth from here on.
-    const auto keep = [this](Rows& rows) {
-      if (!rows.listed()) return;
-      const auto from = rows_.size();
-      rows_.insert(rows_.end(), rows.list().begin(), rows.list().end());
-      rows = Rows(std::span<const std::int64_t>(rows_).subspan(from));
-    };
-    for (auto& op : ops_) {
-      keep(op.rows);
-      keep(op.send_rows);
-    }
+    reserve_rows(ops_, rows_);
+    for (auto& op : ops_) keep_rows(op, rows_);
     call_.name = name_;
     call_.deadline = call.limit();  // It counts from now, not from its turn.
     call_.blocking = true;

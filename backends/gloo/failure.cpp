@@ -1,13 +1,13 @@
 #include "failure.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <string_view>
 #include <thread>
 
 #include <fmt/format.h>
 
+#include "internal/error_record.hpp"
 #include "internal/record.hpp"
 #include "internal/store_checks.hpp"
 
@@ -24,33 +24,6 @@ constexpr auto shortest_roll_call = 10ms;
 constexpr auto patience = 1s;
 /// What the first rank says beside its number when the roll is called.
 constexpr std::string_view late = "late";
-
-std::string encode(const Error& e) {
-  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", static_cast<int>(e.code()), e.where().rank,
-                     e.where().seq, e.where().group, e.where().operation, e.message());
-}
-
-Error decode(std::string_view text) {
-  const auto line = [&] {
-    const auto end = std::min(text.find('\n'), text.size());
-    const auto part = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    return part;
-  };
-  const auto number = [&] {
-    std::int64_t value = -1;
-    const auto part = line();
-    std::from_chars(part.data(), part.data() + part.size(), value);
-    return value;
-  };
-  const auto code = static_cast<Errc>(number());
-  Error::Where where;
-  where.rank = static_cast<int>(number());
-  where.seq = number();
-  where.group = line();
-  where.operation = line();
-  return {code, std::string(text), where};
-}
 
 Error with_message(const Error& error, int rank, const std::string& message) {
   auto where = error.where();
@@ -77,9 +50,9 @@ bool Agreement::announce(const Report& report) const noexcept {
 
 Error Agreement::settle(const Report& report, bool first) const noexcept {
   try {
-    if (!first) return decode(store_->get_text("cause", Deadline::after(patience)));
+    if (!first) return internal::decode_error(store_->get_text("cause", Deadline::after(patience)));
     const Error cause = find_cause(report);
-    store_->set("cause", encode(cause));
+    store_->set("cause", internal::encode_error(cause));
     return cause;
   } catch (...) {  // The store has gone too, or the first rank died before it spoke.
     return report.cause;

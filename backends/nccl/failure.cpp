@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "internal/error_record.hpp"
 #include "internal/fail.hpp"
 #include "internal/record.hpp"
 #include "internal/store_checks.hpp"
@@ -26,33 +27,6 @@ constexpr auto pause = 2ms;
 
 /// The key holds this while the roll is called, with the rank that calls it.
 constexpr std::string_view roll = "roll ";
-
-std::string encode(const Error& e) {
-  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", static_cast<int>(e.code()), e.where().rank,
-                     e.where().seq, e.where().group, e.where().operation, e.message());
-}
-
-Error decode(std::string_view text) {
-  const auto line = [&] {
-    const auto end = std::min(text.find('\n'), text.size());
-    const auto part = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    return part;
-  };
-  const auto number = [&] {
-    std::int64_t value = -1;
-    const auto part = line();
-    std::from_chars(part.data(), part.data() + part.size(), value);
-    return value;
-  };
-  const auto code = static_cast<Errc>(number());
-  Error::Where where;
-  where.rank = static_cast<int>(number());
-  where.seq = number();
-  where.group = line();
-  where.operation = line();
-  return {code, std::string(text), where};
-}
 
 std::string key(std::string_view what, int rank) {
   return fmt::format("{}/{}", what, rank);
@@ -99,11 +73,11 @@ Bytes Agreement::await(std::string_view key, Deadline limit, const std::string& 
 
 Error Agreement::settle(const Error& mine) const noexcept {
   try {
-    const auto text = to_bytes(encode(mine));
+    const auto text = to_bytes(internal::encode_error(mine));
     auto held = store_->compare_set("failure", {}, text);
     // Whoever calls the roll finds this instead of what it had in mind.
     if (to_text(held).starts_with(roll)) held = store_->compare_set("failure", held, text);
-    return decode(to_text(held));
+    return internal::decode_error(to_text(held));
   } catch (...) {
     return mine;
   }
@@ -116,8 +90,8 @@ Error Agreement::call_the_roll(const Error& mine, const std::string& call,
     auto held = to_text(store_->compare_set("failure", {}, to_bytes(own)));
     if (held == own) {
       const Error named = name_the_missing(mine, call, Deadline::after(patience));
-      return decode(
-          to_text(store_->compare_set("failure", to_bytes(own), to_bytes(encode(named)))));
+      return internal::decode_error(to_text(
+          store_->compare_set("failure", to_bytes(own), to_bytes(internal::encode_error(named)))));
     }
     tell(call);
     for (const auto end = Deadline::after(patience + verdict);
@@ -125,7 +99,7 @@ Error Agreement::call_the_roll(const Error& mine, const std::string& call,
       std::this_thread::sleep_for(pause);
       held = to_text(store_->try_get("failure").value_or(Bytes{}));
     }
-    return held.starts_with(roll) ? settle(mine) : decode(held);
+    return held.starts_with(roll) ? settle(mine) : internal::decode_error(held);
   } catch (...) {
     return mine;
   }
@@ -175,7 +149,7 @@ std::optional<Error> Agreement::look(const std::string& call) const noexcept {
     const auto held = store_->try_get("failure");
     if (!held) return std::nullopt;
     const auto text = to_text(*held);
-    if (!text.starts_with(roll)) return decode(text);
+    if (!text.starts_with(roll)) return internal::decode_error(text);
     tell(call);
   } catch (...) {  // Without the store every rank speaks for itself.
   }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "internal/kept_rows.hpp"
+
 namespace tutti::backend::nccl {
 
 Launch::Launch(const Place& place, std::shared_ptr<Communicator> communicator,
@@ -14,15 +16,7 @@ Launch::Launch(const Place& place, std::shared_ptr<Communicator> communicator,
       turn_(std::move(turn)),
       counting_(counting),
       messages_(place) {
-  std::size_t listed = 0;
-  for (const auto& op : ops) listed += op.rows.list().size() + op.send_rows.list().size();
-  rows_.reserve(listed);  // The spans below point into it: no growth from here on.
-  const auto keep = [this](Rows& rows) {
-    if (!rows.listed()) return;
-    const auto from = rows_.size();
-    rows_.insert(rows_.end(), rows.list().begin(), rows.list().end());
-    rows = Rows(std::span<const std::int64_t>(rows_).subspan(from));
-  };
+  internal::reserve_rows(ops, rows_);
   lowered_.reserve(ops.size());
   for (Op op : ops) {
     if (is_point_to_point(op.kind)) {
@@ -33,8 +27,7 @@ Launch::Launch(const Place& place, std::shared_ptr<Communicator> communicator,
       bounded_.emplace_back(place_, op, counting.room());
       continue;
     }
-    keep(op.rows);
-    keep(op.send_rows);
+    internal::keep_rows(op, rows_);
     lowered_.emplace_back(place_, op, state_->call().order_fixed);
     groups_ = std::max(groups_, lowered_.back().groups());
   }
