@@ -20,7 +20,7 @@ THREAD = ROW.format("10.50 | 10.00 | +0.50 | 1.050 | 8.00 | +2.50 | 1.312", "SLO
 
 
 def run(*arguments, path=None):
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TUTTI_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TUTTI_", "NCCL_"))}
     if path is not None:
         environment["PATH"] = path
     return subprocess.run([RUN, *map(str, arguments)], text=True, capture_output=True, timeout=100, env=environment)
@@ -42,7 +42,21 @@ class Script(unittest.TestCase):
             done = run("--no-build", "--build", folder, "--out", pathlib.Path(folder, "table.md"), *arguments)
             table = pathlib.Path(folder, "table.md")
             self.assertEqual(table.read_text() if table.exists() else done.stdout, done.stdout)
+            log = pathlib.Path(folder, "table.md.log")
+            done.log = log.read_text() if log.exists() else None
             return done
+
+    def build(self, *arguments, **tools):
+        """What --build-only asks of meson and ninja, with tools of shell."""
+        with tempfile.TemporaryDirectory() as folder:
+            said = pathlib.Path(folder, "said")
+            bodies = {"meson": f'echo "meson $*" >>{said}', "ninja": f'echo "ninja $*" >>{said}', "pkg-config": "", "c++": "", **tools}
+            for name, body in bodies.items():
+                tool = pathlib.Path(folder, name)
+                tool.write_text(f"#!/bin/sh\n{body}\n")
+                tool.chmod(0o755)
+            done = run("--build-only", "--build", pathlib.Path(folder, "b"), *arguments, path=f"{folder}:/usr/bin:/bin")
+            return done, said.read_text() if said.exists() else ""
 
     def result(self, done, name):
         """The result and the detail of a row."""
@@ -53,7 +67,7 @@ class Script(unittest.TestCase):
     def test_help_and_options(self):
         done = run("--help")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        for option in ("--full", "--out", "--build", "--no-build", "--nccl", "--cuda"):
+        for option in ("--full", "--out", "--build", "--build-only", "--no-build", "--nccl", "--cuda"):
             self.assertIn(option, done.stdout)
         for arguments, word in ((["--frobnicate"], "--frobnicate"), (["--out"], "--out needs a value")):
             done = run(*arguments)
@@ -65,6 +79,23 @@ class Script(unittest.TestCase):
         done = run()
         self.assertEqual((done.returncode, done.stdout), (77, "no GPU: there is no /dev/nvidia0 here\n"))
 
+    def test_the_programs_can_be_built_where_there_is_no_gpu_or_no_gloo(self):
+        done, said = self.build("--nccl", "/n", "--cuda", "/c")
+        self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
+        self.assertIn("-Dbackends=local,nccl,gloo ", said)
+        self.assertIn("-Dnccl=/n -Dcuda=/c", said)
+        self.assertRegex(said, r"ninja -C \S+/b tests/gpu/gpu_about .*tests/gpu/gpu_overhead")
+        done, said = self.build(**{"c++": "exit 1"})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("-Dbackends=local,nccl ", said)
+        done, said = self.build(**{"pkg-config": "[ $2 != gtest ]"})
+        self.assertEqual((done.returncode, said), (69, ""))
+        self.assertIn("missing: gtest", done.stderr)
+
+    def test_the_libraries_are_those_that_were_named_then_those_of_the_toolkit(self):
+        done = self.with_programs("--nccl", "/n", "--cuda", "/c", about='echo "$LD_LIBRARY_PATH"; exit 77')
+        self.assertRegex(done.stdout, r"^/n/lib:/c/lib64:/c/lib:(.*:)?/usr/local/cuda/lib64\n$")
+
     def test_a_machine_whose_libraries_see_no_gpu_is_skipped(self):
         done = self.with_programs(about="echo 'no GPU: CUDA sees no device'; exit 77")
         self.assertEqual((done.returncode, done.stdout), (77, "no GPU: CUDA sees no device\n"))
@@ -74,6 +105,7 @@ class Script(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("CUDA 13.0 (driver for 13.0), NCCL 2.28.9", done.stdout.splitlines()[0])
         self.assertEqual(self.result(done, "conformance of nccl, 1 rank"), ("ok", "12 cases"))
+        self.assertIsNone(done.log)
         self.assertEqual(self.result(done, "2 ranks on one device, NCCL_MULTI_RANK_GPU_ENABLE=1"), ("not run", "NCCL 2.28.9: it takes 2.30"))
         self.assertEqual(self.result(done, "2 ranks on one device, a distinct NCCL_HOSTID each")[0], "ok")
         self.assertEqual(self.result(done, "conformance of nccl, 2 ranks on one device")[0], "ok")
@@ -96,6 +128,8 @@ class Script(unittest.TestCase):
         result, detail = self.result(done, "conformance of nccl, 1 rank")
         self.assertEqual(result, "FAILED")
         self.assertIn("Matrix/Gather.Rows/nccl_gpu_normal_w1", detail)
+        self.assertIn("==> threads.nccl_gpu.1\n", done.log)
+        self.assertIn("[  FAILED  ] Matrix/Gather.Rows", done.log)
 
     def test_one_rank_of_several_that_fails_is_enough(self):
         done = self.with_programs(conformance_processes=f"{PASSED}; case $* in *Matrix/Gather*) [ $TUTTI_RANK = 0 ];; esac")
