@@ -28,6 +28,7 @@ Gpu::Gpu(const CudaApi& cuda, int index)
 }
 
 Gpu::~Gpu() {
+  const DeviceScope scope(cuda(), index_, std::nothrow);
   for (const auto event : idle_) (void)cuda().event_destroy(event);
 }
 
@@ -79,6 +80,7 @@ Gpu::Event::~Event() {
     const std::lock_guard lock(gpu_->mutex_);
     gpu_->idle_.push_back(event_);
   } catch (...) {  // No memory to keep it.
+    const DeviceScope scope(gpu_->cuda(), gpu_->index(), std::nothrow);
     (void)gpu_->cuda().event_destroy(event_);
   }
 }
@@ -92,6 +94,8 @@ void Gpu::Event::hold(cudaStream_t stream) const {
 }
 
 bool Gpu::Event::done() const {
+  const DeviceScope scope(gpu_->cuda(), gpu_->index());
+  const RelaxedCapture relaxed(gpu_->cuda());
   const auto state = gpu_->cuda().event_query(event_);
   if (state == cudaErrorNotReady) {
     (void)gpu_->cuda().get_last_error();  // It is no error to be found by others.
@@ -106,6 +110,12 @@ DeviceScope::DeviceScope(const CudaApi& cuda, int device) : cuda_(cuda) {
   if (before_ == device) return;
   back_ = cuda.has_context(before_);
   check(cuda, cuda.set_device(device), "cudaSetDevice");
+}
+
+DeviceScope::DeviceScope(const CudaApi& cuda, int device, std::nothrow_t) noexcept : cuda_(cuda) {
+  if (cuda.get_device(&before_) != cudaSuccess || before_ == device) return;
+  back_ = cuda.has_context(before_);
+  (void)cuda.set_device(device);
 }
 
 DeviceScope::~DeviceScope() {
@@ -136,6 +146,7 @@ CudaStream::CudaStream(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {
 }
 
 CudaStream::~CudaStream() {
+  const DeviceScope scope(gpu_->cuda(), gpu_->index(), std::nothrow);
   (void)gpu_->cuda().stream_destroy(stream_);
 }
 

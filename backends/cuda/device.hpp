@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <vector>
 
 #include <tutti/deadline.hpp>
@@ -42,7 +43,8 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
     void record(cudaStream_t stream);
     /// What is queued on `stream` from now on comes after it.
     void hold(cudaStream_t stream) const;
-    /// True when everything before it has run. @throws Error.
+    /// True when everything before it has run. Also while others capture into a graph, in whatever
+    /// mode. @throws Error.
     bool done() const;
 
    private:
@@ -83,9 +85,14 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
 /// Makes a device the thread's current one, and then the one before it again: unless the process
 /// does not use that one, since going back would make a context there, with memory of its own. A
 /// thread of the library's own sets its device once (use_device()), and a scope costs it nothing.
+///
+/// Around everything but the choice of a device: what asks or ends an event or a stream, too, makes
+/// a context on the thread's current device if there is none.
 class DeviceScope {
  public:
   DeviceScope(const CudaApi& cuda, int device);
+  /// For what ends something: whatever is wrong with the device.
+  DeviceScope(const CudaApi& cuda, int device, std::nothrow_t) noexcept;
   ~DeviceScope();
   DeviceScope(const DeviceScope&) = delete;
   DeviceScope& operator=(const DeviceScope&) = delete;
@@ -100,7 +107,7 @@ inline void use_device(const CudaApi& cuda, int device) noexcept {
 }
 
 /// Lets the thread ask about events, make streams and the like while others capture into a graph in
-/// a mode that would prohibit it. For what touches nothing that is captured.
+/// a mode that would prohibit it. For what touches nothing that is captured. In a DeviceScope.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(const CudaApi& cuda) noexcept : cuda_(cuda) { swap(); }

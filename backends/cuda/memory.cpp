@@ -1,6 +1,7 @@
 #include "memory.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -51,9 +52,13 @@ class CudaMemory final : public Memory {
 
  private:
   bool on_host(const void* data) const {
-    cudaPointerAttributes attributes{};
-    check(cuda_, cuda_.pointer_get_attributes(&attributes, data), "cudaPointerGetAttributes");
-    return attributes.type != cudaMemoryTypeDevice;
+    // CUDA 13 writes more than the headers of 12 have.
+    struct {
+      cudaPointerAttributes known{};
+      std::byte later[128]{};
+    } attributes;
+    check(cuda_, cuda_.pointer_get_attributes(&attributes.known, data), "cudaPointerGetAttributes");
+    return attributes.known.type != cudaMemoryTypeDevice;
   }
 
   const CudaApi& cuda_;

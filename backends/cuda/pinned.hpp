@@ -1,8 +1,9 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 
-#include "api.hpp"
+#include "device.hpp"
 
 namespace tutti::backend::cuda {
 
@@ -10,7 +11,7 @@ namespace tutti::backend::cuda {
 /// freeing it may wait for the device, so keep it. Move-only.
 class Pinned {
  public:
-  Pinned(const CudaApi& cuda, std::size_t bytes);
+  Pinned(std::shared_ptr<Gpu> gpu, std::size_t bytes);
   ~Pinned();
   Pinned(Pinned&& other) noexcept;
   Pinned& operator=(Pinned&& other) noexcept;
@@ -18,7 +19,7 @@ class Pinned {
   void* data() const noexcept { return data_; }
 
  private:
-  const CudaApi* cuda_;
+  std::shared_ptr<Gpu> gpu_;
   void* data_ = nullptr;
 };
 

@@ -56,6 +56,7 @@ PinnedPool::Block PinnedPool::take(std::size_t bytes) {
   const std::size_t room = (bytes + page - 1) / page * page;
   const auto& cuda = gpu_->cuda();
   const DeviceScope scope(cuda, gpu_->index());
+  const RelaxedCapture relaxed(cuda);
   void* data = nullptr;
   auto code = cuda.host_alloc(&data, room, cudaHostAllocDefault);
   if (code == cudaErrorMemoryAllocation) {
@@ -96,9 +97,10 @@ void PinnedPool::trim(std::size_t keep) noexcept {
       gone.push_back(block.data);
       return true;
     });
-    const DeviceScope scope(gpu_->cuda(), gpu_->index());
+    const DeviceScope scope(gpu_->cuda(), gpu_->index(), std::nothrow);
+    const RelaxedCapture relaxed(gpu_->cuda());
     for (auto* data : gone) (void)gpu_->cuda().free_host(data);
-  } catch (...) {  // The context is lost, and the memory with it.
+  } catch (...) {  // No memory to give it back; a later call does.
   }
 }
 
@@ -108,6 +110,7 @@ void PinnedPool::give(Idle block) noexcept {
     idle_bytes_ += block.bytes;
     idle_.push_back(std::move(block));
   } catch (...) {  // No memory to keep it.
+    const DeviceScope scope(gpu_->cuda(), gpu_->index(), std::nothrow);
     (void)gpu_->cuda().free_host(block.data);
     return;
   }

@@ -34,6 +34,8 @@ class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
     /// A copy from or to it may run until then: nobody gets it before.
     void busy_until(Gpu::Event end) { busy_.emplace(std::move(end)); }
     void idle() noexcept { busy_.reset(); }
+    /// A copy from or to it may run and nobody can say until when: nobody gets it any more.
+    void lose() noexcept { data_ = nullptr; }
     const std::optional<Gpu::Event>& busy() const noexcept { return busy_; }
 
    private:

@@ -27,6 +27,21 @@ std::size_t room_for(const Op& op) noexcept {
 
 }  // namespace
 
+template <typename Copies>
+void Stage::queue(const Copies& copies) {
+  const DeviceScope scope(gpu_->cuda(), gpu_->index());
+  auto end = gpu_->event();
+  copies_ = false;
+  try {
+    copies();
+    end.record(stream_->get());
+  } catch (...) {
+    if (copies_) block_.lose();
+    throw;
+  }
+  block_.busy_until(std::move(end));
+}
+
 Stage::Stage(const std::shared_ptr<Gpu>& gpu, PinnedPool& pool, const Op& op, int rank,
              std::shared_ptr<CudaStream> stream)
     : gpu_(gpu),
@@ -35,14 +50,14 @@ Stage::Stage(const std::shared_ptr<Gpu>& gpu, PinnedPool& pool, const Op& op, in
       block_(pool.take(room_for(op))) {
   in_ = block_.data();
   out_ = is_one_array(op) || in_ == nullptr ? in_ : in_ + rounded(op.in.bytes());
-  const DeviceScope scope(gpu_->cuda(), gpu_->index());
   // Behind the rows of each rank it leaves what is there, which is copied back with the rows.
   const bool keeps = op.kind == Operation::all_gather_bounded;
-  if (keeps) copy(out_, op.out.data, op.out.bytes(), cudaMemcpyDeviceToHost);
   const bool reads = op.kind != Operation::broadcast || op.root == rank;
-  if (reads && !(keeps && is_one_array(op)))
-    copy(in_, op.in.data, op.in.bytes(), cudaMemcpyDeviceToHost);
-  mark();
+  queue([&] {
+    if (keeps) copy(out_, op.out.data, op.out.bytes(), cudaMemcpyDeviceToHost);
+    if (reads && !(keeps && is_one_array(op)))
+      copy(in_, op.in.data, op.in.bytes(), cudaMemcpyDeviceToHost);
+  });
 }
 
 bool Stage::ready() {
@@ -62,21 +77,14 @@ Op Stage::on_host(const Op& op) const noexcept {
 
 void Stage::bring_back(const Op& op) {
   if (!writes_ || op.out.bytes() == 0) return;
-  const DeviceScope scope(gpu_->cuda(), gpu_->index());
-  copy(op.out.data, out_, op.out.bytes(), cudaMemcpyHostToDevice);
-  mark();
+  queue([&] { copy(op.out.data, out_, op.out.bytes(), cudaMemcpyHostToDevice); });
 }
 
-void Stage::copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) const {
+void Stage::copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
   if (bytes == 0) return;
   check(gpu_->cuda(), gpu_->cuda().memcpy_async(to, from, bytes, kind, stream_->get()),
         "cudaMemcpyAsync");
-}
-
-void Stage::mark() {
-  auto end = gpu_->event();
-  end.record(stream_->get());
-  block_.busy_until(std::move(end));
+  copies_ = true;
 }
 
 }  // namespace tutti::backend::cuda

@@ -31,12 +31,15 @@ class Stage {
   void bring_back(const Op& op);
 
  private:
-  void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) const;
-  void mark();
+  void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind);
+  /// `copies` queues some; marks their end.
+  template <typename Copies>
+  void queue(const Copies& copies);
 
   std::shared_ptr<Gpu> gpu_;
   std::shared_ptr<CudaStream> stream_;
-  bool writes_;  ///< Whether this rank's `out` is a result.
+  bool writes_;          ///< Whether this rank's `out` is a result.
+  bool copies_ = false;  ///< Whether something has been queued.
   PinnedPool::Block block_;
   std::byte* in_ = nullptr;
   std::byte* out_ = nullptr;

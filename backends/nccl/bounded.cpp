@@ -75,6 +75,11 @@ void Bounded::spread(cudaStream_t stream) {
   }
 }
 
+Counting::Counting(std::shared_ptr<Gpu> gpu, int size)
+    : gpu_(std::move(gpu)), size_(size), copies_(gpu_) {
+  idle_.emplace_back(gpu_, Bounded::counts_bytes(size));
+}
+
 cuda::Pinned Counting::room() {
   {
     const std::lock_guard lock(mutex_);
@@ -84,7 +89,7 @@ cuda::Pinned Counting::room() {
       return found;
     }
   }
-  return {gpu_->cuda(), Bounded::counts_bytes(size_)};
+  return {gpu_, Bounded::counts_bytes(size_)};
 }
 
 void Counting::add(std::shared_ptr<EventState> state, Gpu::Event here, std::vector<Bounded> ops) {

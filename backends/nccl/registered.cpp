@@ -72,10 +72,10 @@ Registration Group::register_memory(const TensorView& block, RegistrationKind ki
   const auto handle = std::make_shared<void*>(nullptr);
   const std::string what = fmt::format("register_memory of {} bytes", block.bytes());
   try {
+    const DeviceScope scope(gpu_->cuda(), gpu_->index());
     const cuda::RelaxedCapture relaxed(gpu_->cuda());  // Another thread may capture.
     await_launch(limit);
     const auto turn = gpu_->turn(limit);
-    const DeviceScope scope(gpu_->cuda(), gpu_->index());
     const auto& nccl = gpu_->nccl();
     if (kind == RegistrationKind::window) await_window(block, handle.get(), what, limit);
     if (*handle == nullptr) {  // Devices that cannot reach one another have no windows.
@@ -141,10 +141,10 @@ void Group::end_registrations() noexcept {
 
 void Group::deregister(const Registered& entry) noexcept {
   try {
+    const DeviceScope scope(gpu_->cuda(), gpu_->index());
     const cuda::RelaxedCapture relaxed(gpu_->cuda());
     const auto limit = Deadline::after(init_.timeout);
     await_launch(limit);
-    const DeviceScope scope(gpu_->cuda(), gpu_->index());
     auto under_way = gpu_->event();
     {
       const auto turn = gpu_->turn(limit);

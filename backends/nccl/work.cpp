@@ -71,7 +71,6 @@ bool EventState::poll() noexcept {
     const std::lock_guard lock(mutex_);
     if (doomed_ || !event_) return false;
     try {
-      const cuda::RelaxedCapture relaxed(gpu_->cuda());
       if (!event_->done()) return false;
     } catch (...) {
       thrown = std::current_exception();

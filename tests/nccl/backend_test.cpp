@@ -113,6 +113,9 @@ TEST_F(Streams, NoOtherDeviceIsTouchedForAThreadThatChoseNone) {
       group.memory().copy(data.data(), std::vector<float>(4, 1).data(), 16, {});
       group.all_reduce(data);
       group.barrier();
+      Work work = group.all_reduce_async(data);
+      std::thread([&] { work.wait(); }).join();
+      std::thread([gone = std::move(group)] {}).join();
     });
   for (std::thread& rank : ranks) rank.join();
   check_nothing_is_left();

@@ -111,6 +111,37 @@ TEST_F(Bounded, CoalescedWithOthersItEndsWithThem) {
   });
 }
 
+TEST_F(Bounded, TheRowsAreCountedWhileAStreamCapturesInGlobalMode) {
+  Meeting met(2);
+  on_groups(2, [&](const Member& at) {
+    const Gathering gathering(at, at.rank + 1);
+    met.wait();
+    EXPECT_EQ(begin_capture(at.other, cudaStreamCaptureModeGlobal), cudaSuccess);
+    at.group.all_gather_bounded(gathering.own(), gathering.out, {.stream = at.stream()});
+    gathering.start().wait();
+    met.wait();
+    Graph graph;
+    EXPECT_EQ(end_capture(at.other, &graph), cudaSuccess);
+    met.wait();
+    gathering.expect([](int r) { return r + 1; });
+    met.wait();
+  });
+}
+
+// CUDA may keep who asks for it until the device has nothing to do, and a collective of the device
+// may wait for this very call.
+TEST_F(Bounded, TheFirstCallAsksForNoPageLockedMemory) {
+  Meeting met(2);
+  on_groups(2, [&](const Member& at) {
+    const Gathering gathering(at, 2);
+    const int before = calls("cudaHostAlloc");
+    met.wait();
+    gathering.start().wait();
+    EXPECT_EQ(calls("cudaHostAlloc"), before);
+    gathering.expect([](int) { return 2; });
+  });
+}
+
 TEST_F(Bounded, TheStreamOfABlockingCallIsBehindTheRows) {
   on_groups(2, [](const Member& at) {
     const Gathering gathering(at, 2);

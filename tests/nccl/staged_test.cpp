@@ -2,6 +2,7 @@
 #include <thread>
 
 #include "cuda/pinned_pool.hpp"
+#include "cuda/stage.hpp"
 #include "cuda/staged.hpp"
 #include "nccl/groups.hpp"
 
@@ -24,7 +25,8 @@ class Staged : public Double {
  protected:
   struct Setup {
     std::chrono::nanoseconds timeout = 10s;
-    int devices = 1;  ///< Rank r is on device r % devices.
+    int devices = 1;  ///< Rank r is on device first + r % devices.
+    int first = 0;
     const CudaApi* api = &cuda();
   };
 
@@ -36,7 +38,7 @@ class Staged : public Double {
     init.rank = rank;
     init.size = size;
     init.name = "s";
-    init.device = {DeviceType::cuda, rank % setup.devices};
+    init.device = {DeviceType::cuda, setup.first + rank % setup.devices};
     init.timeout = setup.timeout;
     init.logger = quiet;
     auto host = backend::local::entry.make(init);
@@ -54,7 +56,7 @@ class Staged : public Double {
   static void on_staged(int size, const std::function<void(const Member& at)>& body,
                         const Setup& setup) {
     on_members(
-        size, [&](int rank) { return rank % setup.devices; },
+        size, [&](int rank) { return setup.first + rank % setup.devices; },
         [&](int rank, const std::shared_ptr<Store>& store) {
           return make(rank, size, store, setup);
         },
@@ -148,6 +150,49 @@ TEST_F(Staged, TheCallersDeviceStaysWhatItWas) {
     cuda().set_device(0);
     EXPECT_TRUE(at.holds(data, 2));
     at.free(data);
+  });
+}
+
+TEST_F(Staged, NoOtherDeviceIsTouchedForAThreadThatChoseNone) {
+  const auto store = make_memory_store();
+  take_devices_in_use();
+  on_threads(2, [&](int rank) {
+    Setup setup;
+    setup.first = 3;
+    ProcessGroup group = make(rank, 2, store, setup);
+    Tensor data(group.memory(), {4}, DType::f32);
+    Tensor letter(group.memory(), {4}, DType::f32);
+    group.memory().copy(letter.data(), std::vector<float>(4, 1).data(), 16, {});
+    Work work = group.all_reduce_async(letter, data);
+    Work message = rank == 0 ? group.send_async(letter, 1) : group.recv_async(letter, 0);
+    std::thread([&] { work.wait(); }).join();
+    message.wait();
+    std::thread([gone = std::move(group)] {}).join();
+  });
+  check_nothing_is_left();
+  EXPECT_EQ(take_devices_in_use(), (std::set<int>{3}));
+}
+
+TEST_F(Staged, ACaptureInGlobalModeIsNotDisturbed) {
+  Meeting met(2);
+  on_staged(2, [&](const Member& at) {
+    const TensorView data = at.make();
+    at.fill(data, 1, 5ms);
+    met.wait();
+    EXPECT_EQ(begin_capture(at.other, cudaStreamCaptureModeGlobal), cudaSuccess);
+    at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
+    at.group.all_reduce_async(data, ReduceOp::sum, {.stream = at.stream()}).wait();
+    if (at.rank == 0)
+      at.group.send(data, 1, 0, {.stream = at.stream()});
+    else
+      at.group.recv(data, 0, 0, {.stream = at.stream()});
+    met.wait();
+    Graph graph;
+    EXPECT_EQ(end_capture(at.other, &graph), cudaSuccess);
+    met.wait();
+    EXPECT_TRUE(at.holds(data, 4));
+    at.free(data);
+    met.wait();
   });
 }
 
@@ -317,6 +362,34 @@ TEST_F(Pinned, MemoryThatACopyUsesIsGivenToNobody) {
   const auto b = pool->take(4000);
   EXPECT_TRUE(a.data() == first || b.data() == first);
   cuda().stream_destroy(stream);
+}
+
+TEST_F(Pinned, MemoryOfACopyWhoseEndIsNotKnownIsGivenToNobody) {
+  static void* lost = nullptr;
+  CudaApi mutated = cuda();
+  mutated.host_alloc = [](void** data, std::size_t bytes, unsigned int flags) {
+    const auto code = cuda().host_alloc(data, bytes, flags);
+    if (lost == nullptr) lost = *data;
+    return code;
+  };
+  mutated.event_record = [](cudaEvent_t, cudaStream_t) { return cudaErrorUnknown; };
+  const auto gpu = std::make_shared<Gpu>(mutated, 0);
+  const auto stream = std::make_shared<backend::cuda::CudaStream>(gpu);
+  void* array = nullptr;
+  cuda().malloc_async(&array, 4000, stream->get());
+  fill(stream->get(), static_cast<float*>(array), 1000, 7, slow);
+  const TensorView view{array, DType::f32, {1000}, {DeviceType::cuda, 0}};
+  const Op op{.kind = Operation::all_reduce, .in = view, .out = view};
+  {
+    const auto pool = std::make_shared<PinnedPool>(gpu);
+    expect_error(Errc::backend, {"cudaEventRecord"},
+                 [&] { const backend::cuda::Stage stage(gpu, *pool, op, 0, stream); });
+    EXPECT_NE(pool->take(4000).data(), static_cast<std::byte*>(lost));
+  }
+  cuda().free_async(array, stream->get());
+  cuda().stream_synchronize(stream->get());
+  EXPECT_EQ(pinned_bytes(), 4096U);
+  cuda().free_host(lost);
 }
 
 TEST_F(Pinned, WhatIsIdleGoesBackBeforeMemoryRunsOut) {

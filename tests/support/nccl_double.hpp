@@ -100,8 +100,8 @@ cudaError_t end_capture(cudaStream_t stream, Graph* graph);
 /// cudaGraphLaunch().
 void launch(const Graph& graph, cudaStream_t stream);
 
-/// The devices that have been made current since the last call of this, or that have got a stream:
-/// the process has a context there. Without one, cudaSetDevice() makes it.
+/// The devices that have been made current since the last call of this, or that were when the
+/// runtime had something to do: the process has a context there.
 std::set<int> take_devices_in_use();
 
 /// How much pinned memory there is now.

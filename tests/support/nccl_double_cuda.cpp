@@ -13,12 +13,15 @@ namespace tutti::test::nccl_double {
 
 namespace {
 
-/// One call: the lock, the count, and what every call returns on a broken device.
+/// One call: the lock, the count, and what every call returns on a broken device. Whatever is not
+/// about errors, versions or the choice of a device makes a context on the thread's current one.
 class Call {
  public:
-  explicit Call(const char* called)
+  enum class Context { made, not_made };
+  explicit Call(const char* called, Context context = Context::made)
       : name(called), thread(this_thread()), here(machine()), lock(here.mutex) {
     ++here.calls[called];
+    if (context == Context::made) here.contexts.insert(thread.device);
   }
 
   cudaError_t give(cudaError_t error) const {
@@ -38,19 +41,19 @@ class Call {
 };
 
 cudaError_t get_device_count(int* count) {
-  const Call call("cudaGetDeviceCount");
+  const Call call("cudaGetDeviceCount", Call::Context::not_made);
   *count = device_count;
   return cudaSuccess;
 }
 
 cudaError_t get_device(int* device) {
-  const Call call("cudaGetDevice");
+  const Call call("cudaGetDevice", Call::Context::not_made);
   *device = call.thread.device;
   return cudaSuccess;
 }
 
 cudaError_t set_device(int device) {
-  const Call call("cudaSetDevice");
+  const Call call("cudaSetDevice", Call::Context::not_made);
   if (device < 0 || device >= device_count) return call.give(cudaErrorInvalidDevice);
   call.thread.device = device;
   call.here.contexts.insert(device);
@@ -58,7 +61,7 @@ cudaError_t set_device(int device) {
 }
 
 bool has_context(int device) {
-  const Call call("cuDevicePrimaryCtxGetState");
+  const Call call("cuDevicePrimaryCtxGetState", Call::Context::not_made);
   return call.here.contexts.contains(device);
 }
 
@@ -136,6 +139,7 @@ cudaError_t host_alloc(void** data, std::size_t bytes, unsigned int flags) {
       cudaHostAllocPortable | cudaHostAllocMapped | cudaHostAllocWriteCombined;
   if ((flags & ~known) != 0) return call.give(cudaErrorInvalidValue);
   if (bytes == 0) return cudaSuccess;
+  if (prohibited(call.here, call.name)) return call.give(cudaErrorStreamCaptureUnsupported);
   const std::size_t room = call.here.devices[Machine::index(call.thread.device)].faults.pinned_room;
   if (bytes > room || call.here.pinned.bytes() > room - bytes)
     return call.give(cudaErrorMemoryAllocation);
@@ -146,6 +150,7 @@ cudaError_t host_alloc(void** data, std::size_t bytes, unsigned int flags) {
 cudaError_t free_host(void* data) {
   const Call call("cudaFreeHost");
   if (data == nullptr) return cudaSuccess;
+  if (prohibited(call.here, call.name)) return call.give(cudaErrorStreamCaptureUnsupported);
   if (call.here.pinned.busy(data)) {
     call.here.violate("cudaFreeHost of memory that a queued copy uses");
     return cudaSuccess;
@@ -272,7 +277,6 @@ cudaError_t stream_create_with_flags(cudaStream_t* handle, unsigned int flags) {
   if (const auto error = call.broken(call.thread.device)) return call.give(error);
   if (flags != cudaStreamDefault && flags != cudaStreamNonBlocking)
     return call.give(cudaErrorInvalidValue);
-  call.here.contexts.insert(call.thread.device);
   *handle = reinterpret_cast<cudaStream_t>(
       call.here.make_stream(call.thread.device, flags == cudaStreamDefault));
   return cudaSuccess;
@@ -429,7 +433,7 @@ cudaError_t event_destroy(cudaEvent_t handle) {
 }
 
 cudaError_t get_last_error() {
-  const Call call("cudaGetLastError");
+  const Call call("cudaGetLastError", Call::Context::not_made);
   const auto error = std::exchange(call.thread.last_error, cudaSuccess);
   const auto sticky = call.broken(call.thread.device);
   return sticky != cudaSuccess ? sticky : error;
