@@ -122,17 +122,17 @@ DeviceScope::~DeviceScope() {
   if (back_) (void)cuda_.set_device(before_);
 }
 
-bool is_capturing(const Gpu& gpu, cudaStream_t stream) {
-  const DeviceScope scope(gpu.cuda(), gpu.index());  // Each has a default stream.
+bool is_capturing(const CudaApi& cuda, int device, cudaStream_t stream) {
+  const DeviceScope scope(cuda, device);  // Each has a default stream.
   auto status = cudaStreamCaptureStatusNone;
-  const auto code = gpu.cuda().stream_is_capturing(stream, &status);
+  const auto code = cuda.stream_is_capturing(stream, &status);
   if (code == cudaErrorStreamCaptureImplicit) {
-    (void)gpu.cuda().get_last_error();
+    (void)cuda.get_last_error();
     tutti::fail(Errc::unsupported,
                 "the default stream cannot be used while a stream that waits for it is captured "
                 "into a CUDA graph; call it outside of the capture or on another stream");
   }
-  check(gpu.cuda(), code, "cudaStreamIsCapturing");
+  check(cuda, code, "cudaStreamIsCapturing");
   if (status == cudaStreamCaptureStatusInvalidated)
     tutti::fail(Errc::invalid_argument,
                 "the capture of the call's stream into a CUDA graph has failed before");

@@ -125,7 +125,10 @@ class RelaxedCapture {
 
 /// Whether what is put on the stream goes into a graph. @throws Error when that has failed already,
 /// or when nobody may ask: for the default stream, while another one is captured.
-bool is_capturing(const Gpu& gpu, cudaStream_t stream);
+bool is_capturing(const CudaApi& cuda, int device, cudaStream_t stream);
+inline bool is_capturing(const Gpu& gpu, cudaStream_t stream) {
+  return is_capturing(gpu.cuda(), gpu.index(), stream);
+}
 
 /// A stream that does not wait for the default one.
 class CudaStream {

@@ -11,6 +11,7 @@
 
 #include "device.hpp"
 #include "errors.hpp"
+#include "internal/fail.hpp"
 
 namespace tutti::backend::cuda {
 namespace {
@@ -43,11 +44,16 @@ class CudaMemory final : public Memory {
   void copy(void* to, const void* from, std::size_t bytes, Stream stream) override {
     if (bytes == 0) return;
     const DeviceScope scope(cuda_, index_);
+    const bool for_host = on_host(to) || on_host(from);
+    if (for_host && is_capturing(cuda_, index_, to_cuda(stream)))
+      tutti::fail(
+          Errc::unsupported,
+          "the stream is being captured into a CUDA graph, and a copy from or to host memory "
+          "waits for its end; make it outside of the capture");
     check(cuda_, cuda_.memcpy_async(to, from, bytes, cudaMemcpyDefault, to_cuda(stream)),
           "cudaMemcpyAsync");
     // Host memory is the caller's again when this returns: nobody orders it on a stream.
-    if (on_host(to) || on_host(from))
-      check(cuda_, cuda_.stream_synchronize(to_cuda(stream)), "cudaStreamSynchronize");
+    if (for_host) check(cuda_, cuda_.stream_synchronize(to_cuda(stream)), "cudaStreamSynchronize");
   }
 
  private:

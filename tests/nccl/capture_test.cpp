@@ -1,4 +1,5 @@
 #include <tutti/coalesce.hpp>
+#include <tutti/gather.hpp>
 
 #include "nccl/groups.hpp"
 
@@ -182,6 +183,11 @@ TEST_F(Captured, WhatTheHostTakesPartInIsRefusedByName) {
     {
       const Graph graph = capture(at, [&] {
         expect_error(Errc::unsupported, {"barrier", "graph"}, [&] { at.group.barrier(options); });
+        float here = 0;
+        expect_error(Errc::unsupported, {"host memory", "graph"},
+                     [&] { at.group.memory().copy(&here, data.data, sizeof here, at.stream()); });
+        expect_error(Errc::unsupported, {"all_gather", "graph"},
+                     [&] { (void)all_gather_rows(at.group, data, {.call = options}); });
         expect_error(Errc::unsupported, {"send", "graph"},
                      [&] { at.group.send(data, (at.rank + 1) % size, 0, options); });
         kept = at.group.all_reduce_async(data, ReduceOp::sum, options);
