@@ -10,15 +10,17 @@ namespace tutti::test {
 
 namespace {
 
-std::vector<DType> matrix_dtypes() {
-  if (reduced()) return {DType::i8, DType::u64, DType::boolean, DType::bf16, DType::f32};
+/// Checked mode does with the elements what normal mode does.
+std::vector<DType> matrix_dtypes(const World& world) {
+  if (reduced() || (world.checked && !everything()))
+    return {DType::i8, DType::u64, DType::boolean, DType::bf16, DType::f32};
   return {all_dtypes.begin(), all_dtypes.end()};
 }
 
 std::vector<MoveCell> make_move_cells(const std::vector<World>& in) {
   std::vector<MoveCell> cells;
   for (const World& world : in)
-    for (const DType dtype : matrix_dtypes()) cells.push_back({world, dtype});
+    for (const DType dtype : matrix_dtypes(world)) cells.push_back({world, dtype});
   return cells;
 }
 

@@ -40,6 +40,11 @@ bool reduced() {
   return value != nullptr && std::string_view(value) != "0" && *value != '\0';
 }
 
+bool everything() {
+  const char* value = std::getenv("TUTTI_TEST_REDUCED");
+  return value != nullptr && std::string_view(value) == "0";
+}
+
 bool always_order_fixed(const std::string& backend) {
   return backend == "local" || backend == "shm";
 }

@@ -33,6 +33,8 @@ std::vector<World> worlds_that_compare();
 
 /// Whether TUTTI_TEST_REDUCED is set: fewer dtypes and sizes, for runs under a sanitizer.
 bool reduced();
+/// Whether it is "0": every dtype in checked mode too.
+bool everything();
 
 /// The backends that reduce as a left fold, rounded once, also when nobody asks for it.
 bool always_order_fixed(const std::string& backend);
