@@ -184,7 +184,7 @@ Announcement::Announcement(ProcessGroup& group, const Offer& offer, const CallOp
     } else {
       std::memset(own + said, 0, room - said);
       host_call(group, {.kind = Operation::all_gather, .in = as_bytes(own, room), .out = all},
-                options);
+                options, offer.caller);
     }
   }
 

@@ -43,6 +43,10 @@ Memory& Backend::registrable_memory() noexcept {
   return memory();
 }
 
+Memory& Backend::staging_memory() noexcept {
+  return host_memory();
+}
+
 std::span<const BackendEntry> backends() noexcept {
   // The entries are constants of other files, initialised before main(); copied at the first call.
   static const std::array table{

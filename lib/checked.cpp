@@ -76,6 +76,7 @@ class Checked final : public HostBackend {
     return inner_->register_memory(block, kind, limit);
   }
   Memory& registrable_memory() noexcept override { return inner_->registrable_memory(); }
+  Memory& staging_memory() noexcept override { return inner_->staging_memory(); }
 
  protected:
   void run(std::span<const Op> ops, const Call& call) override {

@@ -191,6 +191,40 @@ GatheredArrays internal::gather_arrays(ProcessGroup& group, const Offer& offer,
   return result;
 }
 
+GatheredArrays internal::gather_host_arrays(ProcessGroup& group, const Offer& offer,
+                                            const GatherOptions& options) {
+  if (on_host(group)) return gather_arrays(group, offer, options);
+  // Told as arrays of the group's device, where an announcement looks at the shapes alone.
+  std::vector<ConstTensorView> told(offer.arrays.begin(), offer.arrays.end());
+  for (auto& array : told) array.device = group.memory().device();
+  auto mine = offer;
+  mine.arrays = told;
+  const Announcement said(group, mine, options.call);
+  GatheredArrays result{.data = {}, .layout = said.layout()};
+  const auto bytes_of = [&](int rank) {
+    std::size_t bytes = 0;
+    for (std::size_t i = 0; i < told.size(); ++i)
+      bytes += static_cast<std::size_t>(said.shape(rank, i).numel()) * size_of(told[i].dtype);
+    return bytes;
+  };
+  for (int r = 0; offer.only_small && r < group.size(); ++r)
+    if (bytes_of(r) > offer.small) return result;
+  make_or_refuse(group, {.kind = Operation::all_gather}, options.call, [&] {
+    for (const auto& array : told)
+      result.data.emplace_back(staging_memory(group), array.shape.with_rows(result.layout.total()),
+                               array.dtype, options.call.stream);
+  });
+  for (std::size_t i = 0; i < told.size(); ++i)
+    if (result.data[i].bytes() != 0)
+      host_call(group,
+                {.kind = Operation::all_gather,
+                 .in = offer.arrays[i],
+                 .out = result.data[i],
+                 .rows = result.layout},
+                options.call, offer.caller);
+  return result;
+}
+
 }  // namespace tutti
 
 namespace [[gnu::visibility("default")]] tutti {
@@ -420,31 +454,14 @@ std::vector<std::string> all_gather_bytes(ProcessGroup& group, std::string_view 
   const ConstTensorView bytes(local.data(), DType::u8, {static_cast<std::int64_t>(local.size())});
   constexpr std::string_view caller = "all_gather_bytes";
   std::vector<std::string> result;
-  const auto split = [&](const char* all, const RowLayout& layout) {
-    for (int r = 0; r < group.size(); ++r)
-      result.emplace_back(all + layout.offset(r), static_cast<std::size_t>(layout[r]));
-  };
-  if (!internal::on_host(group)) {
-    // Told as an array of the group's device, where an announcement looks at the shape alone.
-    const ConstTensorView told(bytes.data, bytes.dtype, bytes.shape, group.memory().device());
-    const auto layout =
-        Announcement(group, {.caller = caller, .arrays = {&told, 1}}, options.call).layout();
-    std::vector<char> all(static_cast<std::size_t>(layout.total()));
-    const TensorView whole(all.data(), DType::u8, {layout.total()});
-    const auto own = rows_of(whole, layout.offset(group.rank()), layout[group.rank()]);
-    if (!local.empty()) std::memcpy(own.data, local.data(), local.size());
-    if (!all.empty())
-      internal::host_call(group,
-                          {.kind = Operation::all_gather, .in = own, .out = whole, .rows = layout},
-                          options.call);
-    split(all.data(), layout);
-    return result;
-  }
   GatherOptions mine = options;
   mine.layout = nullptr;
   mine.memory = nullptr;
-  const auto all = internal::gather_arrays(group, {.caller = caller, .arrays = {&bytes, 1}}, mine);
-  split(static_cast<const char*>(all.data[0].data()), all.layout);
+  const auto all =
+      internal::gather_host_arrays(group, {.caller = caller, .arrays = {&bytes, 1}}, mine);
+  const auto* data = static_cast<const char*>(all.data[0].data());
+  for (int r = 0; r < group.size(); ++r)
+    result.emplace_back(data + all.layout.offset(r), static_cast<std::size_t>(all.layout[r]));
   return result;
 }
 

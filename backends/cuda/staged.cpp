@@ -18,6 +18,7 @@
 #include "memory.hpp"
 #include "messages.hpp"
 #include "pause.hpp"
+#include "pinned_memory.hpp"
 #include "stage.hpp"
 
 namespace tutti::backend::cuda {
@@ -37,6 +38,7 @@ class Staged final : public internal::HostBackend {
         init_(init),
         gpu_(std::make_shared<Gpu>(cuda, init.device.index)),
         memory_(init.memory == nullptr ? cuda_memory(cuda, init.device.index) : *init.memory),
+        pinned_(gpu_),
         place_{gpu_, pinned_pool(cuda, init.device.index), std::make_shared<CudaStream>(gpu_),
                init.rank},
         host_(std::move(host)),
@@ -54,6 +56,7 @@ class Staged final : public internal::HostBackend {
     return host_->supports(operation, dtype, kind);
   }
   Memory& memory() noexcept override { return memory_; }
+  Memory& staging_memory() noexcept override { return pinned_; }
 
   Work launch(std::span<const Op> ops, const Call& call) override {
     if (const auto cause = failure()) throw internal::broken(*cause);
@@ -225,6 +228,7 @@ class Staged final : public internal::HostBackend {
   BackendInit init_;
   std::shared_ptr<Gpu> gpu_;
   Memory& memory_;
+  PinnedMemory pinned_;
   Place place_;
   mutable std::mutex mutex_;
   std::optional<Error> cause_;             // What began here, not at the host's backend.

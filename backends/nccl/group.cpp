@@ -76,6 +76,7 @@ Group::Group(const BackendInit& init, const Apis& apis)
       gpu_(std::make_shared<Gpu>(apis, init.device.index)),
       memory_(init.memory == nullptr ? cuda::cuda_memory(*apis.cuda, init.device.index)
                                      : *init.memory),
+      pinned_(gpu_),
       stream_(gpu_),
       agreement_(init.store, init.rank, init.size),
       communicator_(std::make_shared<Communicator>(gpu_)),

@@ -15,6 +15,7 @@
 #include "bounded.hpp"
 #include "channel.hpp"
 #include "communicator.hpp"
+#include "cuda/pinned_memory.hpp"
 #include "failure.hpp"
 #include "internal/call_queue.hpp"
 #include "launch.hpp"
@@ -46,6 +47,7 @@ class Group : public std::enable_shared_from_this<Group> {
   RegistrationKind registrable(const TensorView& block, Stream stream) const;
   Registration register_memory(const TensorView& block, RegistrationKind kind, Deadline limit);
   Memory& registrable_memory() const noexcept;
+  Memory& staging_memory() noexcept { return pinned_; }
   Apis apis() const noexcept { return gpu_->apis(); }
   const BackendInit& init() const noexcept { return init_; }
 
@@ -111,6 +113,7 @@ class Group : public std::enable_shared_from_this<Group> {
   BackendInit init_;
   std::shared_ptr<Gpu> gpu_;
   Memory& memory_;
+  cuda::PinnedMemory pinned_;
   CudaStream stream_;
   Tensor token_{};  // Of one element, for barriers.
   const cuda::FoldKernels* kernels_ = nullptr;

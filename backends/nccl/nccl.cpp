@@ -48,6 +48,7 @@ class NcclBackend final : public Backend {
     return group_->register_memory(block, kind, limit);
   }
   Memory& registrable_memory() noexcept override { return group_->registrable_memory(); }
+  Memory& staging_memory() noexcept override { return group_->staging_memory(); }
   std::string transport() const override {
     int version = 0;
     return group_->apis().nccl->get_version(&version) == ncclSuccess

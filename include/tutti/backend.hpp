@@ -81,6 +81,10 @@ class Backend {
                                        Deadline limit);
   /// The memory whose blocks it registers best; memory() by default.
   virtual Memory& registrable_memory() noexcept;
+  /// Host memory for copies from and to memory(), where they are fastest: pinned, if the device
+  /// knows that. Gone with the backend. Its allocate() refuses a stream that is being captured, on
+  /// which the host can wait for no copy. host_memory() by default.
+  virtual Memory& staging_memory() noexcept;
 };
 
 /// A communicator of the backend's library that the caller has made: for "nccl" an ncclComm_t.

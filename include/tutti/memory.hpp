@@ -17,7 +17,8 @@ class Memory {
   virtual void* allocate(std::size_t bytes, Stream stream) = 0;
   /// `bytes` is what allocate() was asked for. Work queued on `stream` before may still use it.
   virtual void release(void* data, std::size_t bytes, Stream stream) noexcept = 0;
-  /// In order on `stream`; either side may be host memory. Ranges do not overlap.
+  /// In order on `stream`; either side may be host memory, also pinned, which is the caller's again
+  /// when this returns: the host waits. Ranges do not overlap.
   virtual void copy(void* to, const void* from, std::size_t bytes, Stream stream) = 0;
 };
 

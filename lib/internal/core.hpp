@@ -55,6 +55,9 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
                                   const CallOptions& options);
   /// A blocking call for which the host waits, also on a device.
   static void call(ProcessGroup& group, Op& op, const CallOptions& options);
+  static Memory& staging_memory(ProcessGroup& group) noexcept {
+    return group.core_->backend_->staging_memory();
+  }
 
   std::optional<ProcessGroup> split(int color, int key);
   std::optional<ProcessGroup> subset(std::span<const int> ranks);

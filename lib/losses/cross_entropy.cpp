@@ -28,9 +28,8 @@ void check_weight(std::string_view what, double weight) {
 }
 
 /// What is wrong with this rank's rows. @return its targets.
-std::span<const std::int64_t> check(const RankingBatch& batch, const Options& o) {
-  const auto& logits = batch.logits;
-  const auto& targets = batch.targets;
+std::span<const std::int64_t> check(const ConstTensorView& logits, const ConstTensorView& targets,
+                                    const Options& o) {
   internal::losses::with_type(logits.dtype, [](auto) {});
   const bool vector = o.classes == 1 && logits.shape.ndim() == 1;
   if (!vector && (logits.shape.ndim() != 2 || logits.shape.dims()[1] != o.classes))
@@ -141,11 +140,13 @@ LossResult CrossEntropy::operator()(ProcessGroup* group, const RankingBatch& bat
       "logits {}, weight {}",
       o.classes, o.label_smoothing, o.pos_weight, o.ignore_index, word(o.reduction), word(o.scale),
       name_of(batch.logits.dtype), o.weight);
-  return sum_loss(group, {"cross_entropy", words, o.reduction, o.scale}, batch.logits, call, [&] {
-    const auto targets = check(batch, o);
-    const auto z = internal::losses::to_doubles(batch.logits);
-    return o.classes == 1 ? binary(z, targets, o) : multi_class(z, targets, o);
-  });
+  return sum_loss(group, {"cross_entropy", words, o.reduction, o.scale}, batch.logits,
+                  batch.targets, call,
+                  [&](const ConstTensorView& logits, const ConstTensorView& targets) {
+                    const auto y = check(logits, targets, o);
+                    const auto z = internal::losses::to_doubles(logits);
+                    return o.classes == 1 ? binary(z, y, o) : multi_class(z, y, o);
+                  });
 }
 
 }  // namespace losses

@@ -39,12 +39,12 @@ SigmoidFocal::SigmoidFocal(const Options& options) : options_(options) {
           options.alpha);
 }
 
-LossResult SigmoidFocal::operator()(ProcessGroup* group, const ConstTensorView& logits,
-                                    const ConstTensorView& targets, const CallOptions& call) const {
+LossResult SigmoidFocal::operator()(ProcessGroup* group, const ConstTensorView& given,
+                                    const ConstTensorView& wanted, const CallOptions& call) const {
   const auto& o = options_;
   const auto words = fmt::format("alpha {}, gamma {}, reduction {}, scale {}, logits {}", o.alpha,
-                                 o.gamma, word(o.reduction), word(o.scale), name_of(logits.dtype));
-  return sum_loss(group, {"sigmoid_focal", words, o.reduction, o.scale}, logits, call, [&] {
+                                 o.gamma, word(o.reduction), word(o.scale), name_of(given.dtype));
+  const auto make = [&](const ConstTensorView& logits, const ConstTensorView& targets) {
     internal::losses::with_type(logits.dtype, [](auto) {});
     if (targets.dtype != logits.dtype || !(targets.shape == logits.shape))
       failf(Errc::invalid_argument, "targets are {} {}, logits {} {}; they must be alike",
@@ -71,7 +71,8 @@ LossResult SigmoidFocal::operator()(ProcessGroup* group, const ConstTensorView& 
                                      o.gamma * focus(q, o.gamma, p * not_p) * ce * (2 * y[i] - 1)));
     }
     return parts;
-  });
+  };
+  return sum_loss(group, {"sigmoid_focal", words, o.reduction, o.scale}, given, wanted, call, make);
 }
 
 SoftmaxFocal::SoftmaxFocal(const Options& options) : options_(options) {
@@ -85,15 +86,15 @@ SoftmaxFocal::SoftmaxFocal(const Options& options) : options_(options) {
             options.alpha[c]);
 }
 
-LossResult SoftmaxFocal::operator()(ProcessGroup* group, const ConstTensorView& logits,
-                                    const ConstTensorView& targets, const CallOptions& call) const {
+LossResult SoftmaxFocal::operator()(ProcessGroup* group, const ConstTensorView& given,
+                                    const ConstTensorView& wanted, const CallOptions& call) const {
   const auto& o = options_;
   const auto words = fmt::format(
       "gamma {}, label_smoothing {}, background {}, ignore_index {}, reduction {}, scale {}, "
       "logits {} [*, {}], alpha {}",
       o.gamma, o.label_smoothing, o.background, o.ignore_index, word(o.reduction), word(o.scale),
-      name_of(logits.dtype), fmt::join(logits.shape.row_dims(), ", "), o.alpha);
-  return sum_loss(group, {"softmax_focal", words, o.reduction, o.scale}, logits, call, [&] {
+      name_of(given.dtype), fmt::join(given.shape.row_dims(), ", "), o.alpha);
+  const auto make = [&](const ConstTensorView& logits, const ConstTensorView& targets) {
     internal::losses::with_type(logits.dtype, [](auto) {});
     const auto dims = logits.shape.dims();
     std::vector<std::int64_t> rest(dims.begin(), dims.end());
@@ -152,7 +153,8 @@ LossResult SoftmaxFocal::operator()(ProcessGroup* group, const ConstTensorView& 
       }
     }
     return parts;
-  });
+  };
+  return sum_loss(group, {"softmax_focal", words, o.reduction, o.scale}, given, wanted, call, make);
 }
 
 }  // namespace losses

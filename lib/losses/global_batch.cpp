@@ -12,6 +12,7 @@
 
 #include "internal/fail.hpp"
 #include "internal/gather_arrays.hpp"
+#include "internal/host_call.hpp"
 #include "internal/losses/elements.hpp"
 #include "internal/losses/subsample.hpp"
 #include "internal/refuse.hpp"
@@ -112,7 +113,7 @@ std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
   }
   const auto width = std::ssize(mine);
   const ConstTensorView row(mine.data(), DType::f64, {1, width});
-  const auto gathered = gather_arrays(
+  const auto gathered = gather_host_arrays(
       *group, {.caller = loss, .arrays = {&row, 1}, .refused = refused, .agree = options},
       {.call = call});
   std::vector<double> sums(mine.size());
@@ -136,9 +137,9 @@ RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, std::str
   const ConstTensorView arrays[] = {
       {own.scores.data(), DType::f64, {rows, classes}}, own.targets, own.iid};
   const auto state = fmt::format("classes {}, {}{}", classes, options, queue.state());
-  const auto gathered =
-      gather_arrays(*group, {.caller = loss, .arrays = arrays, .refused = refused, .agree = state},
-                    {.call = call});
+  const auto gathered = gather_host_arrays(
+      *group, {.caller = loss, .arrays = arrays, .refused = refused, .agree = state},
+      {.call = call});
   const auto* scores = static_cast<const double*>(gathered.data[0].data());
   const auto* targets = static_cast<const std::int64_t*>(gathered.data[1].data());
   const auto* iid = static_cast<const std::uint8_t*>(gathered.data[2].data());
@@ -220,16 +221,18 @@ struct GlobalBatch::Source {
 
 GlobalBatch::GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
                          RowQueue& queue, const CallOptions& call)
-    : group_(group),
+    : group_(queue.options().gather ? group : nullptr),
       queue_(queue),
       call_(call),
+      staged_(group, call),
       shape_(batch.logits.shape),
       dtype_(batch.logits.dtype),
       classes_(rules.classes),
       training_(batch.training),
       counts_(static_cast<std::size_t>(classes_ == 1 ? 2 : classes_ + 1)),
       enqueued_(static_cast<std::size_t>(ranks())) {
-  const auto source = collect(batch, rules);
+  auto here = batch;
+  const auto source = collect(here, rules);
   call_.name = {};
   auto chosen = choose(source, rules);
   count(source, chosen, true);
@@ -239,20 +242,25 @@ GlobalBatch::GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const B
     count(source, chosen, false);
   }
   take(source, chosen);
-  remember(batch, rules);
+  remember(here, rules);
 }
 
-/// Collective: everybody's rows, if they are needed or few.
-GlobalBatch::Source GlobalBatch::collect(const RankingBatch& batch, const BatchRules& rules) {
+/// Collective: everybody's rows, if they are needed or few. The batch is on the host then.
+GlobalBatch::Source GlobalBatch::collect(RankingBatch& batch, const BatchRules& rules) {
   Source source;
   const auto rows = shape_.rows();
-  // What is not right is told to the others, but not sent.
-  std::vector<ConstTensorView> arrays{{batch.logits.data, dtype_, matrix_shape(shape_)},
-                                      {batch.targets.data, DType::i64, {rows}}};
-  if (rules.uses_iid) arrays.emplace_back(batch.iid.data, DType::u8, Shape{rows});
+  const auto arrays_of_batch = [&] {
+    std::vector<ConstTensorView> arrays{{batch.logits.data, dtype_, matrix_shape(shape_)},
+                                        {batch.targets.data, DType::i64, {rows}}};
+    if (rules.uses_iid) arrays.emplace_back(batch.iid.data, DType::u8, Shape{rows});
+    return arrays;
+  };
+  auto arrays = arrays_of_batch();  // What is not right is told to the others, but not sent.
   const auto refused = problem_of([&] {
+    batch = staged_.on_host(batch);
     check(batch, rules, queue_.options().reference_compat);
     queue_.check_world(rank(), ranks());
+    arrays = arrays_of_batch();
     source.set(arrays);
     // Another rank may say of some rows that they are not independent.
     if (queue_.own().size() != 0 || (rules.uses_iid && batch.iid.data == nullptr))
@@ -269,14 +277,14 @@ GlobalBatch::Source GlobalBatch::collect(const RankingBatch& batch, const BatchR
   const auto options =
       fmt::format("{}, {}, logits {}{}", rules.options, training_ ? "training" : "evaluation",
                   name_of(dtype_), queue_.state());
-  source.gathered = gather_arrays(*group_,
-                                  {.caller = rules.loss,
-                                   .arrays = arrays,
-                                   .small = rules.needs_all ? Offer::most : few_bytes,
-                                   .only_small = !rules.needs_all,
-                                   .refused = refused,
-                                   .agree = options},
-                                  {.call = call_});
+  source.gathered = gather_host_arrays(*group_,
+                                       {.caller = rules.loss,
+                                        .arrays = arrays,
+                                        .small = rules.needs_all ? Offer::most : few_bytes,
+                                        .only_small = !rules.needs_all,
+                                        .refused = refused,
+                                        .agree = options},
+                                       {.call = call_});
   has_all_ = !source.gathered.data.empty();
   const auto& layout = source.gathered.layout;
   if (has_all_) {
@@ -444,29 +452,33 @@ std::vector<std::uint8_t> GlobalBatch::positives(std::size_t class_index) const 
   return positive;
 }
 
-Tensor GlobalBatch::gradient(std::span<const double> numbers) const {
-  Tensor grad(host_memory(), shape_, dtype_);
-  if (grad.bytes() != 0) std::memset(grad.data(), 0, grad.bytes());
-  const auto classes = static_cast<std::size_t>(classes_);
-  with_type(dtype_, [&]<typename T>(T) {
-    auto* out = static_cast<T*>(grad.data());
-    for (std::size_t i = 0; i < own(); ++i)
-      for (std::size_t c = 0; c < classes; ++c)
-        out[own_rows_[i] * classes + c] = from_double<T>(numbers[i * classes + c]);
+Tensor GlobalBatch::gradient(std::span<const double> numbers) {
+  return staged_.gradient([&](void* grad) {
+    const auto classes = static_cast<std::size_t>(classes_);
+    with_type(dtype_, [&]<typename T>(T) {
+      auto* out = static_cast<T*>(grad);
+      std::fill_n(out, shape_.numel(), T{});
+      for (std::size_t i = 0; i < own(); ++i)
+        for (std::size_t c = 0; c < classes; ++c)
+          out[own_rows_[i] * classes + c] = from_double<T>(numbers[i * classes + c]);
+    });
   });
-  return grad;
 }
 
 double GlobalBatch::scale_of(GradScale scale) const noexcept {
   return queue_.options().reference_compat ? 1.0 : losses::scale_of(scale, group_);
 }
 
+void GlobalBatch::add_up_over_ranks(const TensorView& numbers) const {
+  host_call(*group_, {.kind = Operation::all_reduce, .in = numbers, .out = numbers}, call_);
+}
+
 void GlobalBatch::add_up(std::span<std::int64_t> counts) const {
-  if (!has_all_) group_->all_reduce(counts, ReduceOp::sum, call_);
+  if (!has_all_) add_up_over_ranks(counts);
 }
 
 void GlobalBatch::add_up(std::span<double> sums) const {
-  if (!has_all_) group_->all_reduce(sums, ReduceOp::sum, call_);
+  if (!has_all_) add_up_over_ranks(sums);
 }
 
 std::pair<std::vector<double>, std::size_t> GlobalBatch::gather(std::vector<double> mine,
@@ -475,9 +487,10 @@ std::pair<std::vector<double>, std::size_t> GlobalBatch::gather(std::vector<doub
   const ConstTensorView rows(
       mine.data(), DType::f64,
       {static_cast<std::int64_t>(mine.size() / width), static_cast<std::int64_t>(width)});
-  const auto all = all_gather_rows(*group_, rows, {.call = call_});
-  const auto* from = static_cast<const double*>(all.data.data());
-  return {{from, from + all.data.shape().numel()},
+  const auto all = gather_host_arrays(*group_, {.caller = "all_gather_rows", .arrays = {&rows, 1}},
+                                      {.call = call_});
+  const auto* from = static_cast<const double*>(all.data[0].data());
+  return {{from, from + all.data[0].shape().numel()},
           static_cast<std::size_t>(all.layout.offset(rank()))};
 }
 
@@ -489,7 +502,7 @@ std::vector<double> GlobalBatch::gather_shares(std::span<const double> mine, std
   std::vector<double> all(static_cast<std::size_t>(layout.total()) * width);
   const ConstTensorView in(mine.data(), DType::f64, {layout[rank()], columns});
   const TensorView out(all.data(), DType::f64, {layout.total(), columns});
-  group_->all_gather(in, out, layout, call_);
+  host_call(*group_, {.kind = Operation::all_gather, .in = in, .out = out, .rows = layout}, call_);
   return all;
 }
 
@@ -509,9 +522,13 @@ std::vector<double> GlobalBatch::return_to_owners(std::span<const double> mine, 
   }
   std::vector<double> own(this->own() * width);
   const auto columns = static_cast<std::int64_t>(width);
-  group_->all_to_all(ConstTensorView(mine.data(), DType::f64, {parts[rank()], columns}),
-                     TensorView(own.data(), DType::f64, {owners[rank()], columns}), send, receive,
-                     call_);
+  host_call(*group_,
+            {.kind = Operation::all_to_all,
+             .in = {mine.data(), DType::f64, {parts[rank()], columns}},
+             .out = {own.data(), DType::f64, {owners[rank()], columns}},
+             .rows = receive,
+             .send_rows = send},
+            call_);
   return own;
 }
 

@@ -68,7 +68,7 @@ PAucAtBudget::PAucAtBudget(const Options& options)
 
 PAucResult PAucAtBudget::operator()(ProcessGroup* group, const RankingBatch& batch,
                                     const CallOptions& call) {
-  return compute_all(group_of(group), batch, call);
+  return compute_all(group, batch, call);
 }
 
 LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,

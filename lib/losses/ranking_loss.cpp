@@ -58,7 +58,7 @@ RankingLoss::~RankingLoss() = default;
 
 LossResult RankingLoss::operator()(ProcessGroup* group, const RankingBatch& batch,
                                    const CallOptions& call) {
-  return compute(group_of(group), batch, call);
+  return compute(group, batch, call);
 }
 
 ProcessGroup* RankingLoss::group_of(ProcessGroup* group) const noexcept {

@@ -6,15 +6,20 @@
 
 #include "internal/losses/elements.hpp"
 #include "internal/losses/global_batch.hpp"
+#include "internal/losses/staged.hpp"
 #include "internal/refuse.hpp"
 
 namespace tutti::internal::losses {
 
 tutti::losses::LossResult sum_loss(ProcessGroup* group, const SummedLoss& loss,
-                                   const ConstTensorView& logits, const CallOptions& call,
-                                   const std::function<SummedParts()>& make) {
+                                   const ConstTensorView& logits, const ConstTensorView& targets,
+                                   const CallOptions& call, const MakeParts& make) {
   SummedParts parts;
-  const auto refused = problem_of([&] { parts = make(); });
+  Staged staged(group, call);
+  const auto refused = problem_of([&] {
+    const auto logits_here = staged.logits(logits);
+    parts = make(logits_here, staged.on_host("targets", targets));
+  });
   const double mine[] = {std::accumulate(parts.each.begin(), parts.each.end(), 0.0), parts.mean_by,
                          parts.positive};
   const auto sums = sums_over_ranks(group, loss.name, loss.options, refused, mine, call);
@@ -24,11 +29,12 @@ tutti::losses::LossResult sum_loss(ProcessGroup* group, const SummedLoss& loss,
                                                                       : 1.0;
   tutti::losses::LossResult result;
   result.loss = sums[0] / divisor;
-  result.grad = Tensor(host_memory(), logits.shape, logits.dtype);
   const double factor = scale_of(loss.scale, group) / divisor;
-  with_type(logits.dtype, [&]<typename T>(T) {
-    auto* out = static_cast<T*>(result.grad.data());
-    for (const double g : parts.grad) *out++ = from_double<T>(factor * g);
+  result.grad = staged.gradient([&](void* grad) {
+    with_type(logits.dtype, [&]<typename T>(T) {
+      auto* out = static_cast<T*>(grad);
+      for (const double g : parts.grad) *out++ = from_double<T>(factor * g);
+    });
   });
   if (loss.reduction == Reduction::none) result.each = std::move(parts.each);
   return result;

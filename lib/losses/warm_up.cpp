@@ -12,6 +12,7 @@
 #include "internal/fingerprint.hpp"
 #include "internal/losses/elements.hpp"
 #include "internal/losses/global_batch.hpp"
+#include "internal/losses/staged.hpp"
 #include "internal/refuse.hpp"
 
 namespace tutti {
@@ -180,9 +181,29 @@ void WarmUp::start_step(std::int64_t step) {
   }
 }
 
+/// Both losses get the same copy of what lies on a device.
 LossResult WarmUp::operator()(ProcessGroup* group, const RankingBatch& batch,
                               const CallOptions& call) {
-  if (!main_->gathers()) group = nullptr;  // The first loss sees the same rows.
+  internal::losses::Staged staged(group, call);
+  auto here = batch;
+  const auto refused = internal::problem_of([&] { here = staged.on_host(batch); });
+  if (!main_->gathers()) {
+    group = nullptr;  // The first loss sees the same rows.
+    internal::losses::throw_named("warm_up", refused);
+  }
+  // A loss refuses what cannot be staged, so that all ranks hear of it.
+  if (refused) return mixed(group, batch, call);
+  auto result = mixed(group, here, call);
+  const auto place = batch.logits.device;
+  if (place.type == DeviceType::cpu || result.grad.device() == place) return result;
+  check_gradient(result.grad, here.logits);
+  result.grad = staged.gradient([&](void* to) {
+    if (result.grad.bytes() != 0) std::memcpy(to, result.grad.data(), result.grad.bytes());
+  });
+  return result;
+}
+
+LossResult WarmUp::mixed(ProcessGroup* group, const RankingBatch& batch, const CallOptions& call) {
   const double weight = main_weight();
   if (!schedule_.stepped && (counts_steps() || !in_warm_up()) && !std::exchange(warned_, true))
     options_.logger(

@@ -37,6 +37,7 @@ class ForwardBackend : public Backend {
     return inner_->register_memory(block, kind, limit);
   }
   Memory& registrable_memory() noexcept override { return inner_->registrable_memory(); }
+  Memory& staging_memory() noexcept override { return inner_->staging_memory(); }
 
  protected:
   Backend& inner() const noexcept { return *inner_; }

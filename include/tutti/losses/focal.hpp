@@ -32,7 +32,8 @@ class SigmoidFocal {
   explicit SigmoidFocal(const Options& options = {});
   const Options& options() const noexcept { return options_; }
 
-  /// @param logits   any shape, f32, f64, f16 or bf16, finite; rows may differ between ranks.
+  /// @param logits   any shape, f32, f64, f16 or bf16, finite; rows may differ between ranks. On
+  ///                 the host or the group's device, like the targets.
   /// @param targets  the same shape and dtype, 0 to 1. Positive is what is above 0.
   /// @throws Error on every rank, as SmoothAp does.
   LossResult operator()(ProcessGroup* group, const ConstTensorView& logits,
@@ -62,7 +63,8 @@ class SoftmaxFocal {
   explicit SoftmaxFocal(const Options& options = {});
   const Options& options() const noexcept { return options_; }
 
-  /// @param logits   [N, C, *], f32, f64, f16 or bf16, finite.
+  /// @param logits   [N, C, *], f32, f64, f16 or bf16, finite. On the host or the group's device,
+  ///                 like the targets.
   /// @param targets  i64 [N, *]: 0 to C - 1, or ignore_index.
   LossResult operator()(ProcessGroup* group, const ConstTensorView& logits,
                         const ConstTensorView& targets, const CallOptions& call = {}) const;

@@ -9,6 +9,11 @@
 // process with the concatenated batch, on every rank, whatever the split; ranks may be without
 // rows. A call gives the loss and the gradient of the caller's own rows. Collective: every rank
 // calls, in the same order; a null group is this process alone. docs/losses.md.
+//
+// Arrays are on the host or on the group's device, on each rank as it likes. What is on the device
+// is copied to pinned host memory behind what CallOptions::stream has to do, and the gradient back;
+// the host waits, so a stream that is captured into a graph is refused (unsupported), and so are
+// arrays of another device, or of any without a group to copy them with.
 
 namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
@@ -39,8 +44,9 @@ inline constexpr std::int64_t default_ignore_index = -100;
 
 struct LossResult {
   double loss = 0;  ///< The same on every rank. Without anything that counts: 0, with gradient 0.
-  /// d loss / d logits of this rank's rows, in their shape and dtype, multiplied as GradScale says:
-  /// by default W times the gradient, for a reducer that divides by W.
+  /// d loss / d logits of this rank's rows, in their shape and dtype and on their device (then from
+  /// the group's memory, ordered on the call's stream), multiplied as GradScale says: by default W
+  /// times the gradient, for a reducer that divides by W.
   Tensor grad;
   /// Ranking losses: the loss of each class, [C]; NaN where a class is not valid. Focal losses and
   /// CrossEntropy with Reduction::none: of each row or element of this rank.

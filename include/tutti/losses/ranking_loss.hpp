@@ -16,7 +16,7 @@ class RowQueue;
 }
 namespace [[gnu::visibility("default")]] losses {
 
-/// The rows of this rank.
+/// The rows of this rank. Each array is on the host or on the group's device.
 struct RankingBatch {
   ConstTensorView logits;   ///< [N_r, C]: f32, f64, f16, bf16. Finite.
   ConstTensorView targets;  ///< i64 [N_r] or [N_r, 1]. One class: 0 or 1; otherwise 0 to C - 1.
@@ -36,7 +36,7 @@ struct PoolOptions {
   std::int64_t max_rows = 0;
   std::uint64_t seed = 0;  ///< Of the samples; they differ from call to call in training.
   /// false: the batch is that of all ranks already (autograd::all_gather_with_grad), so that every
-  /// rank computes what one process would; the group is not used.
+  /// rank computes what one process would; the group only copies what lies on its device.
   bool gather = true;
   /// What imbalanced-losses 0.5.1 does otherwise, for comparisons: for_mean_reducer multiplies by
   /// 1, ignored rows take places in the queue, which keeps floats, and (SmoothAp, PAucAtBudget)
@@ -56,9 +56,10 @@ class RankingLoss {
   RankingLoss& operator=(RankingLoss&&) noexcept;
   virtual ~RankingLoss();
 
-  /// @throws Error on every rank, where it began invalid_argument (unsupported for a device,
-  ///         count_overflow for 2^31 rows) and mismatch elsewhere: shapes, targets outside of the
-  ///         classes, logits that are not finite; and mismatch when ranks have different options.
+  /// @throws Error on every rank, where it began invalid_argument (unsupported for a device that
+  ///         is not the group's and for a captured stream, count_overflow for 2^31 rows) and
+  ///         mismatch elsewhere: shapes, targets outside of the classes, logits that are not
+  ///         finite; and mismatch when ranks have different options.
   LossResult operator()(ProcessGroup* group, const RankingBatch& batch,
                         const CallOptions& call = {});
 

@@ -51,7 +51,8 @@ struct WarmUpOptions {
 class WarmUp {
  public:
   using Options = WarmUpOptions;
-  /// Collective where it has a group: over the rows of all ranks, as CrossEntropy is.
+  /// Collective where it has a group: over the rows of all ranks, as CrossEntropy is. It gets its
+  /// arrays on the host, wherever the batch is, and gives its gradient there.
   using Loss = std::function<LossResult(ProcessGroup*, const RankingBatch&, const CallOptions&)>;
 
   /// @throws Error invalid_argument for an option out of range or that contradicts another, and
@@ -96,6 +97,7 @@ class WarmUp {
     bool stepped = false;          // start_step() was called.
   };
 
+  LossResult mixed(ProcessGroup* group, const RankingBatch& batch, const CallOptions& call);
   bool counts_steps() const noexcept { return options_.warmup_steps.has_value(); }
   std::int64_t past_warm_up() const noexcept;
   std::int64_t blend_length() const noexcept;

@@ -12,6 +12,7 @@
 #include <tutti/row_layout.hpp>
 
 #include "internal/losses/row_queue.hpp"
+#include "internal/losses/staged.hpp"
 
 // The loss layer's view of the other ranks. Nothing else in it communicates.
 
@@ -61,7 +62,8 @@ double class_weight(Reduction reduction, std::span<const std::uint8_t> valid) no
 /// over rows() and the ranks, and need not know which it is.
 class GlobalBatch {
  public:
-  /// Collective. @throws Error: this rank's own mistake, or mismatch for that of another.
+  /// Collective, unless the queue's options say that the caller has gathered.
+  /// @throws Error: this rank's own mistake, or mismatch for that of another.
   GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
               RowQueue& queue, const CallOptions& call);
 
@@ -88,7 +90,8 @@ class GlobalBatch {
   std::size_t own() const noexcept { return own_rows_.size(); }
   bool is_own(std::size_t row) const noexcept { return row - first_own_ < own(); }
   /// The gradient [N_r, C] in the logits' dtype, of numbers [own(), C]; other rows get 0.
-  Tensor gradient(std::span<const double> numbers) const;
+  /// Once, and nothing else afterwards but keep().
+  Tensor gradient(std::span<const double> numbers);
   double scale_of(GradScale scale) const noexcept;
 
   /// Rows of all ranks: all of them, those that are iid, those of this call.
@@ -129,17 +132,19 @@ class GlobalBatch {
     std::vector<std::int64_t> numbers;  // As the queue numbers them.
   };
   struct Source;
-  Source collect(const RankingBatch& batch, const BatchRules& rules);
+  Source collect(RankingBatch& batch, const BatchRules& rules);
   Chosen choose(const Source& source, const BatchRules& rules);
   void count(const Source& source, const Chosen& chosen, bool and_enqueued);
   void draw(const Source& source, Chosen& chosen);
   void take(const Source& source, const Chosen& chosen);
   void remember(const RankingBatch& batch, const BatchRules& rules);
   std::size_t kind_of(std::int64_t target) const noexcept;
+  void add_up_over_ranks(const TensorView& numbers) const;
 
-  ProcessGroup* group_;
+  ProcessGroup* group_;  // Null: this rank has all.
   RowQueue& queue_;
   CallOptions call_;  // Without the name, which is only lent.
+  Staged staged_;
   Shape shape_;
   DType dtype_;
   std::int64_t classes_;

@@ -45,10 +45,14 @@ struct SummedLoss {
   tutti::losses::GradScale scale{};
 };
 
+/// Given the arrays on the host.
+using MakeParts =
+    std::function<SummedParts(const ConstTensorView& logits, const ConstTensorView& targets)>;
+
 /// Collective: adds up what all ranks have and scales this rank's gradient. What `parts` throws is
 /// an error on every rank. Where there is nothing to divide by, loss and gradient are 0.
 tutti::losses::LossResult sum_loss(ProcessGroup* group, const SummedLoss& loss,
-                                   const ConstTensorView& logits, const CallOptions& call,
-                                   const std::function<SummedParts()>& parts);
+                                   const ConstTensorView& logits, const ConstTensorView& targets,
+                                   const CallOptions& call, const MakeParts& parts);
 
 }  // namespace tutti::internal::losses

@@ -1,0 +1,69 @@
+#include "internal/losses/staged.hpp"
+
+#include <utility>
+
+#include "internal/fail.hpp"
+#include "internal/host_call.hpp"
+
+namespace tutti::internal::losses {
+namespace {
+
+bool is_on_host(const ConstTensorView& array) {
+  return array.device.type == DeviceType::cpu;
+}
+
+/// Null, without elements or of no dtype: what is wrong with it the loss says.
+bool has_bytes(const ConstTensorView& array) {
+  return array.data != nullptr && static_cast<int>(array.dtype) < dtype_count && array.bytes() != 0;
+}
+
+}  // namespace
+
+ConstTensorView Staged::on_host(std::string_view what, const ConstTensorView& array) {
+  if (is_on_host(array)) return array;
+  const auto place = to_string(array.device);
+  if (group_ == nullptr)
+    failf(Errc::unsupported,
+          "{} are on {}, and without a group nothing can copy them; pass a group of {}, or copy "
+          "them to the host",
+          what, place, place);
+  auto& memory = group_->memory();
+  if (array.device != memory.device())
+    failf(Errc::unsupported,
+          "{} are on {}, but this group works on {}; they must be there or on the host", what,
+          place, to_string(memory.device()));
+  if (!has_bytes(array)) return {array.data, array.dtype, array.shape};
+  auto& copy = copies_.emplace_back(staging_memory(*group_), array.shape, array.dtype, stream_);
+  memory.copy(copy.data(), array.data, array.bytes(), stream_);
+  return copy;
+}
+
+ConstTensorView Staged::logits(const ConstTensorView& logits) {
+  if (group_ != nullptr) check_host_may_wait(*group_, stream_);
+  const auto host = on_host("logits", logits);
+  logits_ = logits;
+  if (!is_on_host(logits) && static_cast<int>(logits.dtype) < dtype_count)
+    gradient_ = Tensor(group_->memory(), logits.shape, logits.dtype, stream_);
+  return host;
+}
+
+tutti::losses::RankingBatch Staged::on_host(const tutti::losses::RankingBatch& batch) {
+  const auto logits = this->logits(batch.logits);
+  return {logits, on_host("targets", batch.targets), on_host("iid", batch.iid), batch.training};
+}
+
+Tensor Staged::gradient(const std::function<void(void* to)>& fill) {
+  if (is_on_host(logits_)) {
+    Tensor gradient(host_memory(), logits_.shape, logits_.dtype);
+    fill(gradient.data());
+    return gradient;
+  }
+  if (gradient_.bytes() != 0) {
+    auto& host = copies_.front();
+    fill(host.data());
+    group_->memory().copy(gradient_.data(), host.data(), host.bytes(), stream_);
+  }
+  return std::move(gradient_);
+}
+
+}  // namespace tutti::internal::losses
