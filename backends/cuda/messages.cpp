@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "internal/broken.hpp"
 #include "internal/current_error.hpp"
 #include "internal/fail.hpp"
 
@@ -30,6 +31,7 @@ Message::Message(std::shared_ptr<internal::CallQueue> queue, Ready ready, const 
 void Message::advance(Backend& host, const Place& place) {
   if (step_ == Step::waits) {
     if (!ready_->done()) {
+      if (const auto cause = host.failure()) throw internal::broken(*cause);
       if (call_.deadline.expired()) tutti::fail(Errc::timeout, late_text);
       return;
     }

@@ -292,16 +292,25 @@ TEST_F(Staged, WithoutPinnedMemoryACallFailsOnAllRanks) {
             {.devices = 2});
 }
 
-TEST_F(Staged, AbortEndsACallThatWaitsForItsStream) {
+TEST_F(Staged, AbortEndsCallsAndMessagesThatWaitForTheirStream) {
   Meeting met(2);
   on_staged(2, [&](const Member& at) {
     const TensorView data = at.make();
-    at.fill(data, 1, 300ms);
-    Work work = at.group.all_reduce_async(data, ReduceOp::sum, {.stream = at.stream()});
+    const TensorView letter = at.make();
+    at.fill(data, 1, 1s);
+    const CallOptions options{.stream = at.stream()};
+    Work work = at.group.all_reduce_async(data, ReduceOp::sum, options);
+    Work message = at.rank == 0 ? at.group.send_async(letter, 1, 0, options)
+                                : at.group.recv_async(letter, 0, 0, options);
     met.wait();
     if (at.rank == 1) at.group.abort("enough");
+    expect_error(Errc::aborted, {"enough"}, [&] { message.wait(); });
     expect_error(Errc::aborted, {"enough"}, [&] { work.wait(); });
+    auto end = std::make_shared<Gpu>(cuda(), 0)->event();
+    end.record(at.compute);
+    EXPECT_FALSE(end.done()) << "they waited for the stream";
     at.free(data);
+    at.free(letter);
   });
 }
 
