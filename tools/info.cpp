@@ -20,17 +20,26 @@ namespace {
 constexpr Device cpu{DeviceType::cpu, 0};
 constexpr Device cuda{DeviceType::cuda, 0};
 
+std::string_view word(Device device) {
+  return device.type == DeviceType::cpu ? "cpu" : "cuda";
+}
+
 struct BackendState {
   std::string_view name;
   const BackendEntry* entry = nullptr;  ///< Null: not built.
   std::string unavailable{};
 
+  bool serves(Device device) const { return entry != nullptr && entry->serves(device); }
+  bool stages(Device device) const {
+    return entry != nullptr && entry->stages != nullptr && entry->stages(device);
+  }
+
   std::string devices() const {
     std::string text;
     for (const Device device : {cpu, cuda})
-      if (entry != nullptr && entry->serves(device))
-        text += fmt::format("{}{}", text.empty() ? "" : " ",
-                            device.type == DeviceType::cpu ? "cpu" : "cuda");
+      if (serves(device) || stages(device))
+        text += fmt::format("{}{}{}", text.empty() ? "" : " ", word(device),
+                            serves(device) ? "" : " (staged)");
     return text;
   }
 };
@@ -58,8 +67,7 @@ std::vector<Auto> auto_choices() {
   std::vector<Auto> choices;
   for (const Device device : {cpu, cuda})
     for (const bool threads : {false, true}) {
-      Auto choice{device.type == DeviceType::cpu ? "cpu" : "cuda",
-                  threads ? "threads" : "processes"};
+      Auto choice{std::string(word(device)), threads ? "threads" : "processes"};
       try {
         const BackendChoice found = choose_backend("auto", device, threads);
         choice.name = found.entry->name;
@@ -145,9 +153,11 @@ std::string info_json() {
                            ? Json(state.entry->device_count())
                            : Json(nullptr);
     entry["serves"] = Json::array();
-    for (const Device device : {cpu, cuda})
-      if (built && state.entry->serves(device))
-        entry["serves"].push_back(device.type == DeviceType::cpu ? "cpu" : "cuda");
+    entry["stages"] = Json::array();
+    for (const Device device : {cpu, cuda}) {
+      if (state.serves(device)) entry["serves"].push_back(word(device));
+      if (state.stages(device)) entry["stages"].push_back(word(device));
+    }
     json["backends"].push_back(std::move(entry));
   }
   json["auto"] = Json::array();

@@ -122,6 +122,22 @@ TEST(ChooseBackend, ADeviceThatIsNotServedIsUnsupported) {
   expect_error(Errc::unsupported, texts, [&] { (void)choose_backend("auto", nobodys); });
 }
 
+// Slow, so nobody gets it without having asked for it.
+TEST(ChooseBackend, AutoLeavesABackendThatStagesToWhoeverNamesIt) {
+  const Device device{DeviceType::cuda, 0};
+  for (const auto& entry : backends()) {
+    if (entry.stages == nullptr || !entry.stages(device)) continue;
+    EXPECT_FALSE(entry.serves(device)) << entry.name;
+    EXPECT_EQ(choose_backend(entry.name, device).entry, &entry);
+    try {
+      EXPECT_NE(choose_backend("auto", device).entry, &entry);
+    } catch (const Error& e) {
+      const auto named = "backend = \"" + std::string(entry.name) + "\" stages";
+      EXPECT_NE(e.message().find(named), std::string::npos) << e.message();
+    }
+  }
+}
+
 TEST(ChooseBackend, LocalRefusesArgumentsThatItDoesNotHave) {
   expect_error(Errc::invalid_argument, {"local", "'nonsense'"},
                [] { (void)ProcessGroup::create({.backend = "local:nonsense", .checked = false}); });
