@@ -43,6 +43,12 @@ bool has_collective(std::span<const Op> ops) {
   return std::ranges::any_of(ops, [](const Op& op) { return !is_point_to_point(op.kind); });
 }
 
+/// A stream that somebody has made. The default streams wait for others, or are another one on each
+/// thread, and NCCL queues what it is given on a thread of its own.
+bool is_made(cudaStream_t stream) noexcept {
+  return stream != nullptr && stream != cudaStreamLegacy && stream != cudaStreamPerThread;
+}
+
 /// A call's turn among the collectives of its group.
 class Turn {
  public:
@@ -261,6 +267,35 @@ cudaStream_t Group::capture_stream(cudaStream_t from) {
   return found->get();
 }
 
+cudaStream_t Group::stream_of(std::span<const Op> ops, const Call& call) {
+  const auto theirs = to_cuda(call.stream);
+  // Its caller waits until the call has been queued, so the stream is there. Memory would have to
+  // be released on it also when NCCL has not come back from an abort, and the caller has gone.
+  const bool direct = call.blocking && is_made(theirs) && std::ranges::none_of(ops, [&](auto& op) {
+                        return needs_scratch(op, init_.size, call.order_fixed);
+                      });
+  const std::lock_guard lock(launch_mutex_);
+  if (!direct) {
+    catch_up();
+    return stream_.get();
+  }
+  // Also where the last call had a stream of this handle, which may have been another one.
+  if (elsewhere_ != nullptr) {
+    elsewhere_->hold(theirs);
+  } else {
+    const DeviceScope scope(gpu_->cuda(), gpu_->index());
+    auto last = gpu_->event();
+    last.record(stream_.get());
+    last.hold(theirs);
+  }
+  return theirs;
+}
+
+void Group::catch_up() {
+  if (elsewhere_ != nullptr) elsewhere_->hold(stream_.get());
+  elsewhere_.reset();
+}
+
 std::shared_ptr<EventState> Group::make_state(std::span<const Op> ops, const Call& call,
                                               Deadline limit) {
   return std::make_shared<EventState>(order_, gpu_, ops, call, limit);
@@ -312,10 +347,15 @@ void Group::queue(std::span<const Op> ops, const std::shared_ptr<EventState>& st
   await_launch(state->limit());  // The call before it.
   auto turn = gpu_->turn(state->limit());
   {
-    const auto stream = captured ? capture_stream(to_cuda(state->call().stream)) : stream_.get();
+    const auto& call = state->call();
+    const auto stream = captured ? capture_stream(to_cuda(call.stream)) : stream_of(ops, call);
     const Place place{*gpu_, stream, memory_, init_.rank, init_.size, token_.data(), kernels_};
     const std::lock_guard lock(launch_mutex_);
     launch_.emplace(place, communicator_, ops, state, std::move(turn), counting_);
+    if (!captured && stream != stream_.get()) {
+      state->run_on_its_stream();
+      elsewhere_ = state;
+    }
   }
   if (captured) return await_launch(state->limit());  // The capture may end when this returns.
   // Where NCCL waits for the other ranks, the thread goes on: this one may have to serve them.
@@ -599,11 +639,19 @@ void Group::look_around(const States& states, Clock::time_point now) {
 }
 
 /// Whether the streams of the group have nothing left to do before this moment.
-bool Group::stand_still(Deadline limit) const noexcept {
+bool Group::stand_still(Deadline limit) noexcept {
   try {
     const DeviceScope scope(gpu_->cuda(), gpu_->index());
     std::vector<cudaStream_t> streams{stream_.get(), self_.stream(), counting_.stream()};
     for (const auto& channel : channels()) streams.push_back(channel->stream());
+    {
+      const std::lock_guard lock(launch_mutex_);
+      // Of a call that has not been queued the caller still waits, so its stream is there.
+      if (launch_ && !launch_->is_captured())
+        streams.push_back(launch_->stream());
+      else
+        catch_up();
+    }
     for (const auto stream : streams) {
       auto end = gpu_->event();
       end.record(stream);

@@ -77,6 +77,10 @@ class Group : public std::enable_shared_from_this<Group> {
   void await(Deadline limit);
   void refuse_capture(std::span<const Op> ops, const Call& call) const;
   cudaStream_t capture_stream(cudaStream_t from);
+  /// Where a call runs that is not captured; behind all calls before it.
+  cudaStream_t stream_of(std::span<const Op> ops, const Call& call);
+  /// Puts the group's own stream behind the last call.
+  void catch_up();
   std::shared_ptr<EventState> make_state(std::span<const Op> ops, const Call& call, Deadline limit);
   std::shared_ptr<EventState> post(const Op& op, const Call& call, Deadline limit);
   std::shared_ptr<Channel> channel(const Op& op);
@@ -106,7 +110,7 @@ class Group : public std::enable_shared_from_this<Group> {
   void look_at_graphs() noexcept;
   void look_around(const States& states, Clock::time_point now);
   void end_everything(const States& states) noexcept;
-  bool stand_still(Deadline limit) const noexcept;
+  bool stand_still(Deadline limit) noexcept;
   Communicators communicators() const;
   std::vector<std::shared_ptr<Channel>> channels() const;
 
@@ -127,6 +131,7 @@ class Group : public std::enable_shared_from_this<Group> {
 
   std::mutex launch_mutex_;  // Before mutex_.
   std::optional<Launch> launch_;
+  std::shared_ptr<EventState> elsewhere_;  ///< The last call, unless it is on the group's stream.
 
   std::mutex registered_mutex_;  // Before the two others.
   std::vector<Registered> registered_;

@@ -31,6 +31,7 @@ Launch::Launch(const Place& place, std::shared_ptr<Communicator> communicator,
     lowered_.emplace_back(place_, op, state_->call().order_fixed);
     groups_ = std::max(groups_, lowered_.back().groups());
   }
+  if (place_.stream == to_cuda(state_->call().stream)) return;
   const DeviceScope scope(place_.gpu.cuda(), place_.gpu.index());
   auto inputs = place_.gpu.event();
   inputs.record(to_cuda(state_->call().stream));

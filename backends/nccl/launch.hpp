@@ -26,6 +26,8 @@ class Launch {
   /// Does what can be done without waiting; the state then has its event. True when all of it has
   /// been queued. @throws Error.
   bool advance();
+  cudaStream_t stream() const noexcept { return place_.stream; }
+  bool is_captured() const noexcept { return state_->is_captured(); }
   /// It will not go on, but what it uses stays.
   void give_up() noexcept { turn_.reset(); }
 

@@ -154,6 +154,12 @@ bool needs_kernels(const Op& op, int size, bool order_fixed) noexcept {
   }
 }
 
+bool needs_scratch(const Op& op, int size, bool order_fixed) noexcept {
+  return op.kind == Operation::all_gather_bounded || needs_kernels(op, size, order_fixed) ||
+         (op.kind == Operation::all_gather &&
+          choose_gather(op.rows, size, row_bytes_of(op)) == GatherWay::padded);
+}
+
 Lowering::Lowering(const Place& place, const Op& op, bool order_fixed)
     : place_(place), op_(op), row_bytes_(row_bytes_of(op)) {
   if (needs_kernels(op, place.size, order_fixed))

@@ -26,6 +26,9 @@ bool is_left_fold(const Op& op, int size) noexcept;
 /// Whether an operation needs kernels of our own to do what is promised.
 bool needs_kernels(const Op& op, int size, bool order_fixed) noexcept;
 
+/// Whether a call with this operation takes memory of its own, or ends later than its last kernel.
+bool needs_scratch(const Op& op, int size, bool order_fixed) noexcept;
+
 /// One collective as NCCL calls, in one or more groups, which it shares with the other operations
 /// of its call: for each of them before(), outside of the group, and then inside(); after() when
 /// the last one has been queued. All ranks count the same groups.

@@ -148,6 +148,8 @@ void Group::deregister(const Registered& entry) noexcept {
     auto under_way = gpu_->event();
     {
       const auto turn = gpu_->turn(limit);
+      const std::lock_guard lock(launch_mutex_);
+      catch_up();
       under_way.record(stream_.get());
     }
     // Without the turn: what these calls wait for may need it. A late one breaks the group.

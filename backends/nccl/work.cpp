@@ -49,9 +49,17 @@ void EventState::order(Stream stream) {
   for (Pause pause; !HostState::done() && !forked(); pause()) {
     const std::lock_guard lock(mutex_);
     if (!event_) continue;
+    if (on_its_stream_ && stream.handle == call_.stream.handle) return;
     const DeviceScope scope(gpu_->cuda(), gpu_->index());
     return event_->hold(to_cuda(stream));
   }
+}
+
+void EventState::hold(cudaStream_t stream) {
+  const std::lock_guard lock(mutex_);
+  if (!event_) return;
+  const DeviceScope scope(gpu_->cuda(), gpu_->index());
+  event_->hold(stream);
 }
 
 std::shared_ptr<Work::State> EventState::then(std::function<void()> next) {

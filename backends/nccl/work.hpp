@@ -36,6 +36,10 @@ class EventState final : public internal::HostState {
 
   /// The call has been queued, and this is the place behind it.
   void queued(Gpu::Event event);
+  /// The call runs on Call::stream itself, which order() need not put behind it.
+  void run_on_its_stream() noexcept { on_its_stream_ = true; }
+  /// What is queued on `stream` from now on comes after the call, once that has been queued.
+  void hold(cudaStream_t stream);
   /// The call goes into a graph: it never ends, but order() puts what is captured, too, behind it.
   void capture() noexcept { captured_ = true; }
   bool is_captured() const noexcept { return captured_; }
@@ -60,6 +64,7 @@ class EventState final : public internal::HostState {
   std::mutex mutex_;
   std::optional<Gpu::Event> event_;
   bool doomed_ = false;
+  bool on_its_stream_ = false;
   std::atomic<bool> captured_{false};
 };
 

@@ -61,6 +61,11 @@ const CudaApi& cuda() {
       *count = 1;
       return cudaSuccess;
     };
+    a.stream_create_with_flags = [](cudaStream_t* stream, unsigned int) {
+      static int made = 0;
+      *stream = reinterpret_cast<cudaStream_t>(&made);  // Not the default stream.
+      return cudaSuccess;
+    };
     a.malloc_async = [](void** data, std::size_t bytes, cudaStream_t) {
       *data = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
       return cudaSuccess;

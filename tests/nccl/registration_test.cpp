@@ -160,6 +160,16 @@ TEST_F(NcclRegistration, ItsEndWaitsForTheCallsUnderWay) {
   });
 }
 
+TEST_F(NcclRegistration, ItsEndWaitsForACallOnTheCallersStream) {
+  on_groups(2, [](const Member& at) {
+    const Block block(at, at.group.registrable_memory());
+    std::optional<Registration> registered = at.group.register_memory(block.view);
+    at.fill(block.view, 1, slow);
+    at.group.all_reduce(block.view, ReduceOp::sum, {.stream = at.stream()});
+    registered.reset();  // Of a kernel that still uses it the double would tell.
+  });
+}
+
 TEST_F(NcclRegistration, AGroupThatEndsForgetsItsBlocks) {
   const auto store = make_memory_store();
   const int before = calls("ncclCommWindowDeregister");
