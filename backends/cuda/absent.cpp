@@ -23,4 +23,14 @@ std::string absent(const CudaApi& cuda) {
   return count == 0 ? "CUDA sees no device" : "";
 }
 
+int count_devices() noexcept {
+  try {
+    int count = 0;
+    check(cuda_api(), cuda_api().get_device_count(&count), "cudaGetDeviceCount");
+    return count;
+  } catch (...) {
+    return 0;
+  }
+}
+
 }  // namespace tutti::backend::cuda

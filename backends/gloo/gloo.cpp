@@ -222,6 +222,7 @@ const BackendEntry entry{
     .unavailable = foreign_gloo,
     .make = make,
     .details = details,
+    .device_count = device_count,
     .stages = stages,
 };
 

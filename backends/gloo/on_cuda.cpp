@@ -12,6 +12,10 @@ bool stages(Device device) noexcept {
   return device.type == DeviceType::cuda;
 }
 
+int device_count() {
+  return cuda::count_devices();
+}
+
 std::unique_ptr<Backend> make_on_cuda(
     const BackendInit& init,
     const std::function<std::unique_ptr<Backend>(const BackendInit& on_host)>& make) {

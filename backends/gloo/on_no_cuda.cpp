@@ -7,6 +7,10 @@ bool stages(Device) noexcept {
   return false;
 }
 
+int device_count() {
+  return 0;
+}
+
 std::unique_ptr<Backend> make_on_cuda(
     const BackendInit& init,
     const std::function<std::unique_ptr<Backend>(const BackendInit& on_host)>&) {

@@ -91,16 +91,6 @@ std::string details() {
   }
 }
 
-int device_count() {
-  int count = 0;
-  try {
-    check(cuda::cuda_api(), cuda::cuda_api().get_device_count(&count), "cudaGetDeviceCount");
-  } catch (const Error&) {
-    return 0;
-  }
-  return count;
-}
-
 std::unique_ptr<Backend> make(const BackendInit& init) {
   if (!init.args.empty())
     internal::failf(Errc::invalid_argument, "backend 'nccl' takes no arguments, but was given '{}'",
@@ -125,7 +115,7 @@ const BackendEntry entry{
     .make = make,
     .details = details,
     .adopts = true,
-    .device_count = device_count,
+    .device_count = [] { return cuda::count_devices(); },
 };
 
 }  // namespace tutti::backend::nccl

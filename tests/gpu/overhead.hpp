@@ -58,10 +58,14 @@ struct OverheadPlace {
   backend::nccl::Apis apis{};
   std::function<double(cudaEvent_t from, cudaEvent_t to)> elapsed_us{};
 };
-std::vector<OverheadRow> measure_overhead(const OverheadPlace& place,
-                                          const OverheadOptions& options);
+/// `done` is told each row at once: a machine's time may end before the last one.
+std::vector<OverheadRow> measure_overhead(
+    const OverheadPlace& place, const OverheadOptions& options,
+    const std::function<void(const OverheadRow& row)>& done = {});
 
-/// A Markdown table. Behind each row is "ok", what it is slower than, or how much is wrong.
-std::string to_markdown(const std::vector<OverheadRow>& rows);
+/// The first lines of a Markdown table, and one row of it. Behind each row is "ok", what it is
+/// slower than, or how much is wrong.
+std::string markdown_head();
+std::string to_markdown(const OverheadRow& row);
 
 }  // namespace tutti::gpu

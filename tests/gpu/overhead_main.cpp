@@ -41,14 +41,18 @@ int run(bool full) {
                          "cudaEventElapsedTime");
     return static_cast<double>(ms) * 1e3;
   };
+  if (here.rank == 0) fmt::print("{}", gpu::markdown_head());
   const auto rows = gpu::measure_overhead({.rank = here.rank,
                                            .size = here.size,
                                            .device = here.device,
                                            .store = here.store,
                                            .apis = apis,
                                            .elapsed_us = elapsed_us},
-                                          options);
-  if (here.rank == 0) fmt::print("{}", gpu::to_markdown(rows));
+                                          options, [&](const gpu::OverheadRow& row) {
+                                            if (here.rank != 0) return;
+                                            fmt::print("{}", gpu::to_markdown(row));
+                                            std::fflush(stdout);
+                                          });
   // Wrong elements are each rank's own; the times are rank 0's.
   return std::ranges::all_of(rows,
                              [&](const gpu::OverheadRow& row) {
