@@ -261,8 +261,10 @@ void Group::refuse_capture(std::span<const Op> ops, const Call& call) const {
 /// For calls that are captured on `from`. Not the stream of other calls: they would be captured,
 /// too, until the capture ends.
 cudaStream_t Group::capture_stream(cudaStream_t from) {
+  // This handle is another stream on each thread.
+  const auto thread = from == cudaStreamPerThread ? std::this_thread::get_id() : std::thread::id();
   const std::lock_guard lock(mutex_);
-  auto& found = capture_streams_[from];
+  auto& found = capture_streams_[{from, thread}];
   if (found == nullptr) found = std::make_unique<CudaStream>(gpu_);
   return found->get();
 }
@@ -304,7 +306,10 @@ std::shared_ptr<EventState> Group::make_state(std::span<const Op> ops, const Cal
 std::shared_ptr<EventState> Group::run(std::span<const Op> ops, const Call& call, Deadline limit,
                                        bool captured) {
   const auto state = make_state(ops, call, limit);
-  if (captured) state->capture();
+  if (captured) {
+    state->capture();
+    watch_graphs();  // Also while NCCL keeps this call: a peer may abort that it waits for.
+  }
   try {
     {
       const std::lock_guard lock(mutex_);
@@ -319,10 +324,7 @@ std::shared_ptr<EventState> Group::run(std::span<const Op> ops, const Call& call
       fail(internal::call_error(error.code(), init_.name, ops, call, init_.rank, error.message()));
     throw why_ended(ops[0], call);
   }
-  if (captured) {
-    watch_graphs();
-    return state;
-  }
+  if (captured) return state;
   watch(state);
   const auto counts = [](const Op& op) { return op.kind == Operation::all_gather_bounded; };
   if (call.blocking && std::ranges::any_of(ops, counts)) count_rows();
@@ -378,6 +380,7 @@ void Group::await_launch(Deadline limit) {
     if (!connected_) look_before_it_is_made();
     if (limit.expired()) tutti::fail(Errc::timeout, "the deadline passed inside NCCL");
   }
+  if (broken_) throw internal::broken(*failure());  // It was taken away, not queued.
 }
 
 std::shared_ptr<EventState> Group::post(const Op& op, const Call& call, Deadline limit) {

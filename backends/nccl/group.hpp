@@ -140,7 +140,8 @@ class Group : public std::enable_shared_from_this<Group> {
   mutable std::condition_variable changed_;
   States pending_;
   std::map<std::tuple<bool, int, int>, std::shared_ptr<Channel>> channels_;
-  std::map<cudaStream_t, std::unique_ptr<CudaStream>> capture_streams_;  // By where it begins.
+  /// By where a capture begins.
+  std::map<std::pair<cudaStream_t, std::thread::id>, std::unique_ptr<CudaStream>> capture_streams_;
   bool has_graphs_ = false;
   std::optional<Error> failure_;
   std::string late_;        // After an abort that did not end: what the errors say about it.

@@ -40,6 +40,8 @@ void NcclMemory::release(void* data, std::size_t, Stream stream) noexcept {
   if (data == nullptr) return;
   try {
     const DeviceScope scope(*apis_.cuda, index_);
+    // Waiting would spoil the capture, and its graph may use the block: it stays.
+    if (cuda::is_capturing(*apis_.cuda, index_, to_cuda(stream))) return;
     cuda::check(*apis_.cuda, apis_.cuda->stream_synchronize(to_cuda(stream)),
                 "cudaStreamSynchronize");
     {

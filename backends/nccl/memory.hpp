@@ -11,7 +11,7 @@
 namespace tutti::backend::nccl {
 
 /// Memory of ncclMemAlloc, which windows need. It knows no streams: a release waits for its own on
-/// the host.
+/// the host. Released on a stream that is being captured it is kept for good.
 class NcclMemory final : public Memory {
  public:
   NcclMemory(const Apis& apis, int index);

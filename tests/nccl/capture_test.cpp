@@ -237,6 +237,35 @@ TEST_F(Captured, AnErrorWhileOnlyGraphsRunEndsTheGroupOnAllRanks) {
   });
 }
 
+// It is inside NCCL, which waits for a rank that will not come.
+TEST_F(Captured, APeersAbortEndsACallThatIsBeingCaptured) {
+  Meeting met(2);
+  on_groups(2, [&](const Member& at) {
+    const TensorView data = at.make();
+    at.fill(data, 1);
+    if (at.rank == 1) {
+      met.wait();
+      at.group.abort("it goes");
+    } else {
+      EXPECT_EQ(begin_capture(at.compute, mode), cudaSuccess);
+      set_faults(0, {.stays_in_progress = true});
+      met.wait();
+      const auto limit = Deadline::after(20s);
+      expect_error(Errc::aborted, {"it goes"}, [&] {
+        at.group.all_reduce(data, ReduceOp::sum,
+                            {.stream = at.stream(), .deadline = Deadline::after(60s)});
+      });
+      EXPECT_FALSE(limit.expired());
+      set_faults(0, {});
+      Graph graph;
+      (void)end_capture(at.compute, &graph);
+      (void)cuda().get_last_error();
+    }
+    met.wait();
+    at.free(data);
+  });
+}
+
 class CaptureMutants : public Double {
  protected:
   /// A capture with an all_reduce and rows that need scratch memory, and a launch of it.

@@ -1,7 +1,7 @@
-// What nearly every file of the suite includes, compiled once (cpp_pch). Each file includes what it
-// needs all the same.
 #pragma once
 
+// What nearly every file of the suite includes, compiled once (cpp_pch). Each file includes what it
+// needs all the same.
 #include <algorithm>
 #include <cmath>
 #include <string>
