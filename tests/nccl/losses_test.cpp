@@ -18,9 +18,6 @@ namespace tutti::backend {
 namespace gloo {
 extern const BackendEntry entry;
 }
-namespace local {
-extern const BackendEntry entry;
-}
 }  // namespace tutti::backend
 
 namespace tutti::test::nccl_double {
@@ -300,8 +297,7 @@ struct Place {
   std::function<void(int size, const std::function<void(const Member& at)>& body)> run;
 };
 
-ProcessGroup make_staged_over(const BackendEntry& host, int rank, int size,
-                              const std::shared_ptr<Store>& store) {
+ProcessGroup make_staged(int rank, int size, const std::shared_ptr<Store>& store) {
   const auto quiet = [](LogLevel, std::string_view) {};
   BackendInit init;
   init.store = make_prefix_store(store, "backend/");
@@ -310,7 +306,7 @@ ProcessGroup make_staged_over(const BackendEntry& host, int rank, int size,
   init.name = "s";
   init.timeout = 10s;
   init.logger = quiet;
-  auto inner = host.make(init);
+  auto inner = backend::gloo::entry.make(init);
   init.device = {DeviceType::cuda, rank % 2};
   GroupOptions options{.store = store, .rank = rank, .size = size, .timeout = 10s, .name = "s"};
   options.logger = quiet;
@@ -322,10 +318,7 @@ std::vector<Place> places() {
           {"gloo", [](int size, const auto& body) {
              on_members(
                  size, [](int rank) { return rank % 2; },
-                 [&](int rank, const auto& store) {
-                   return make_staged_over(backend::gloo::entry, rank, size, store);
-                 },
-                 body);
+                 [&](int rank, const auto& store) { return make_staged(rank, size, store); }, body);
            }}};
 }
 
@@ -513,6 +506,33 @@ TEST_F(Losses, CannotBeCapturedAndTheCaptureAndTheGroupGoOn) {
         }
       });
     }
+}
+
+// Nothing can be taken back from what the others have begun.
+TEST_F(Losses, OfARankThatCapturesEndWithItsTextOnTheOthersByTheirDeadline) {
+  Meeting met(2);
+  for (const auto& place : places())
+    place.run(2, [&](const Member& at) {
+      const Kind kind = kinds().front();
+      const auto rows = rows_of(kind, at.rank, 2, 0);
+      losses::SmoothAp loss({.classes = kind.classes});
+      const auto expect_ended = [&](Errc code, const Deadline& deadline) {
+        expect_error(code, {"CUDA graph"}, [&] {
+          (void)loss(&at.group, view_of(kind, rows), {.stream = at.stream(), .deadline = deadline});
+        });
+      };
+      if (at.rank == 0) {
+        EXPECT_EQ(begin_capture(at.compute, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+        expect_ended(Errc::unsupported, {});
+        Graph graph;
+        EXPECT_EQ(end_capture(at.compute, &graph), cudaSuccess);
+        met.wait();
+      } else {
+        met.wait();
+        expect_ended(Errc::timeout, Deadline::after(200ms));
+      }
+      met.wait();  // Whoever leaves is lost to the others.
+    });
 }
 
 TEST_F(Losses, StageInPinnedMemoryThatIsUsedAgain) {
