@@ -176,18 +176,25 @@ TEST_P(GatherAlgos, TheTableChoosesAnAlgorithmThatExists) {
 /// Writes down what this rank gives to the transport.
 class Listener final : public ForwardBackend {
  public:
-  Listener(std::unique_ptr<Backend> inner, std::vector<std::string>& sent)
-      : ForwardBackend(std::move(inner)), sent_(sent) {}
+  Listener(std::unique_ptr<Backend> inner, int rank, std::vector<std::string>& sent)
+      : ForwardBackend(std::move(inner)), rank_(rank), sent_(sent) {}
 
   Work launch(std::span<const Op> ops, const Call& call) override {
     for (const Op& op : ops)
-      if (op.in.bytes() != 0 && op.kind != Operation::recv)
+      if (op.in.bytes() != 0 && sends(op))
         memory().copy(sent_.emplace_back(op.in.bytes(), '\0').data(), op.in.data, op.in.bytes(),
                       call.stream);
     return ForwardBackend::launch(ops, call);
   }
 
  private:
+  /// What is received lies in `in`, too, and holds whatever was there before.
+  bool sends(const Op& op) const {
+    const bool of_root = op.kind == Operation::broadcast || op.kind == Operation::scatter;
+    return op.kind != Operation::recv && (!of_root || op.root == rank_);
+  }
+
+  int rank_;
   std::vector<std::string>& sent_;
 };
 
@@ -198,7 +205,7 @@ TEST_P(GatherAlgosOfSeveral, NothingTravelsButTheRows) {
   Fresh fresh;
   fresh.adjust = [&](GroupOptions& options) {
     options.decorate = [&sent, rank = options.rank](std::unique_ptr<Backend> inner) {
-      return std::make_unique<Listener>(std::move(inner), sent[rank]);
+      return std::make_unique<Listener>(std::move(inner), rank, sent[rank]);
     };
   };
   on_fresh_ranks(

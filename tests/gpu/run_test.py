@@ -20,7 +20,7 @@ THREAD = ROW.format("10.50 | 10.00 | +0.50 | 1.050 | 8.00 | +2.50 | 1.312", "SLO
 
 
 def run(*arguments, path=None):
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TUTTI_", "NCCL_"))}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TUTTI_", "NCCL_", "CXX"))}
     if path is not None:
         environment["PATH"] = path
     return subprocess.run([RUN, *map(str, arguments)], text=True, capture_output=True, timeout=100, env=environment)

@@ -1,5 +1,3 @@
-#pragma once
-
 // What nearly every file of the suite includes, compiled once (cpp_pch). Each file includes what it
 // needs all the same.
 #include <algorithm>
