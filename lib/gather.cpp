@@ -211,8 +211,8 @@ GatheredArrays internal::gather_host_arrays(ProcessGroup& group, const Offer& of
     if (bytes_of(r) > offer.small) return result;
   make_or_refuse(group, {.kind = Operation::all_gather}, options.call, [&] {
     for (const auto& array : told)
-      result.data.emplace_back(staging_memory(group), array.shape.with_rows(result.layout.total()),
-                               array.dtype, options.call.stream);
+      result.data.emplace_back(host_memory(), array.shape.with_rows(result.layout.total()),
+                               array.dtype);
   });
   for (std::size_t i = 0; i < told.size(); ++i)
     if (result.data[i].bytes() != 0)

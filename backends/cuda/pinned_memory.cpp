@@ -1,6 +1,5 @@
 #include "pinned_memory.hpp"
 
-#include <algorithm>
 #include <utility>
 
 #include "internal/fail.hpp"
@@ -15,7 +14,8 @@ void* PinnedMemory::allocate(std::size_t bytes, Stream stream) {
     tutti::fail(Errc::unsupported,
                 "the call's stream is being captured into a CUDA graph, but the host has to wait "
                 "for what it copies; call it outside of the capture");
-  auto block = pool_->take(std::max<std::size_t>(bytes, 1));
+  if (bytes == 0) return nullptr;  // It was a question, which must not wait for the device.
+  auto block = pool_->take(bytes);
   void* data = block.data();
   const std::lock_guard lock(mutex_);
   blocks_.emplace(data, std::move(block));

@@ -107,11 +107,12 @@ void PinnedPool::trim(std::size_t keep) noexcept {
 void PinnedPool::give(Idle block) noexcept {
   try {
     const std::lock_guard lock(mutex_);
-    idle_bytes_ += block.bytes;
     idle_.push_back(std::move(block));
+    idle_bytes_ += idle_.back().bytes;
   } catch (...) {  // No memory to keep it.
     const DeviceScope scope(gpu_->cuda(), gpu_->index(), std::nothrow);
-    (void)gpu_->cuda().free_host(block.data);
+    const RelaxedCapture relaxed(gpu_->cuda());
+    if (is_free(block.busy)) (void)gpu_->cuda().free_host(block.data);
     return;
   }
   trim(bound_);

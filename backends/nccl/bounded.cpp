@@ -76,8 +76,11 @@ void Bounded::spread(cudaStream_t stream) {
 }
 
 Counting::Counting(std::shared_ptr<Gpu> gpu, int size)
-    : gpu_(std::move(gpu)), size_(size), copies_(gpu_) {
-  idle_.emplace_back(gpu_, Bounded::counts_bytes(size));
+    : gpu_(std::move(gpu)), size_(size), copies_(gpu_) {}
+
+void Counting::reserve() {
+  const std::lock_guard lock(mutex_);
+  idle_.emplace_back(gpu_, Bounded::counts_bytes(size_));
 }
 
 cuda::Pinned Counting::room() {

@@ -58,9 +58,10 @@ class Bounded {
 /// The calls of a group with rows that the host has to count. Called from any thread.
 class Counting {
  public:
+  Counting(std::shared_ptr<Gpu> gpu, int size);
   /// Gets memory for one call: CUDA may make a later one wait for the device, where collectives
   /// wait for their peers.
-  Counting(std::shared_ptr<Gpu> gpu, int size);
+  void reserve();
 
   /// Where the numbers of one operation come: of those before it if possible.
   cuda::Pinned room();

@@ -97,6 +97,7 @@ Group::Group(const BackendInit& init, const Apis& apis)
     check(gpu_->cuda(), gpu_->cuda().memset_async(token_.data(), 0, sizeof(float), stream_.get()),
           "cudaMemsetAsync");
     load_kernels();
+    counting_.reserve();
     warm_up(limit);
     connected_ = true;
   } catch (const Error& error) {
@@ -344,8 +345,12 @@ void Group::count_rows() noexcept {
 
 void Group::queue(std::span<const Op> ops, const std::shared_ptr<EventState>& state) {
   const bool captured = state->is_captured();
+  std::optional<DeviceScope> scope;
   std::optional<cuda::RelaxedCapture> relaxed;
-  if (captured) relaxed.emplace(gpu_->cuda());
+  if (captured) {
+    scope.emplace(gpu_->cuda(), gpu_->index());
+    relaxed.emplace(gpu_->cuda());
+  }
   await_launch(state->limit());  // The call before it.
   auto turn = gpu_->turn(state->limit());
   {

@@ -49,7 +49,7 @@ void NcclMemory::release(void* data, std::size_t, Stream stream) noexcept {
       blocks_.erase(static_cast<const std::byte*>(data));
     }
     check(*apis_.nccl, apis_.nccl->mem_free(data), "ncclMemFree");
-  } catch (...) {  // The context is lost, and the memory with it.
+  } catch (...) {  // The context is lost, and the memory with it; or nobody may ask the stream.
   }
 }
 

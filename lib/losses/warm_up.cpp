@@ -191,8 +191,8 @@ LossResult WarmUp::operator()(ProcessGroup* group, const RankingBatch& batch,
     group = nullptr;  // The first loss sees the same rows.
     internal::losses::throw_named("warm_up", refused);
   }
-  // A loss refuses what cannot be staged, so that all ranks hear of it.
-  if (refused) return mixed(group, batch, call);
+  // The others hear of it at what their first loss begins with. The losses must not see the batch.
+  if (refused) agree(group, {}, call, refused);
   auto result = mixed(group, here, call);
   const auto place = batch.logits.device;
   if (place.type == DeviceType::cpu || result.grad.device() == place) return result;

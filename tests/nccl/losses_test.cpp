@@ -445,6 +445,40 @@ TEST_F(Losses, OfAnotherDeviceAreRefusedOnAllRanksAndTheGroupGoesOn) {
   }
 }
 
+// It may be anybody's function, for which memory of a device is no memory.
+TEST_F(Losses, OfAWarmUpNeverSeeADevice) {
+  for (const auto& place : places())
+    place.run(2, [](const Member& at) {
+      const Kind kind = warm_up_kind();
+      losses::WarmUpOptions schedule{.warmup_steps = 1, .blend_steps = 2};
+      schedule.logger = [](LogLevel, std::string_view) {};
+      int seen = 0;
+      const auto first = [&](ProcessGroup* group, const RankingBatch& batch,
+                             const CallOptions& call) {
+        ++seen;
+        EXPECT_EQ(batch.logits.device.type, DeviceType::cpu);
+        return losses::CrossEntropy({.classes = 3})(group, batch, call);
+      };
+      losses::WarmUp loss(first,
+                          std::make_unique<losses::SmoothAp>(
+                              losses::SmoothApOptions{.classes = 3, .temperature = 0.5}),
+                          schedule);
+      const CallOptions options{.stream = at.stream()};
+      const auto rows = rows_of(kind, at.rank, 2, 0);
+      for (std::int64_t step = 0; step < 2; ++step) {
+        loss.start_step(step);
+        OnDevice device(at);
+        const auto there = device.put(view_of(kind, rows));
+        auto elsewhere = there;
+        elsewhere.logits.device = {DeviceType::cuda, 6};
+        expect_error(at.rank == 1 ? Errc::unsupported : Errc::mismatch, {"cuda:6"},
+                     [&] { (void)loss(&at.group, at.rank == 1 ? elsewhere : there, options); });
+        (void)loss(&at.group, there, options);
+      }
+      EXPECT_EQ(seen, at.rank == 1 ? 2 : 3);  // In the blend the ranks agree before.
+    });
+}
+
 TEST_F(Losses, OfWrongNumbersOnADeviceAreRefusedOnAllRanks) {
   for (const auto& place : places())
     place.run(2, [&](const Member& at) {

@@ -57,9 +57,9 @@ class RankingLoss {
   virtual ~RankingLoss();
 
   /// @throws Error on every rank, where it began invalid_argument (unsupported for a device that
-  ///         is not the group's and for a captured stream, count_overflow for 2^31 rows) and
-  ///         mismatch elsewhere: shapes, targets outside of the classes, logits that are not
-  ///         finite; and mismatch when ranks have different options.
+  ///         is not the group's, count_overflow for 2^31 rows) and mismatch elsewhere: shapes,
+  ///         targets outside of the classes, logits that are not finite; and mismatch when ranks
+  ///         have different options. On this rank alone, unsupported, for a captured stream.
   LossResult operator()(ProcessGroup* group, const RankingBatch& batch,
                         const CallOptions& call = {});
 

@@ -14,7 +14,8 @@ namespace tutti::internal::losses {
 /// where the logits are. The host waits for every copy. Ranks need not have their arrays alike.
 ///
 /// What is refused here is told to the others by the loss, like anything that is wrong with its
-/// arguments; the room for the gradient is there before anything is told.
+/// arguments, but for a captured stream, on which nothing can be told; the room for the gradient is
+/// there before anything is told.
 class Staged {
  public:
   /// `group` may be null: then everything is on the host.
