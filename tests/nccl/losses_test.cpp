@@ -8,8 +8,7 @@
 #include <tutti/losses/smooth_ap.hpp>
 #include <tutti/losses/warm_up.hpp>
 
-#include "cuda/staged.hpp"
-#include "nccl/groups.hpp"
+#include "nccl/staged_groups.hpp"
 
 // Losses over groups on devices: given arrays of the host or of the device they give what they give
 // over a group of host memory, bit for bit, with the gradient where the logits are.
@@ -297,28 +296,15 @@ struct Place {
   std::function<void(int size, const std::function<void(const Member& at)>& body)> run;
 };
 
-ProcessGroup make_staged(int rank, int size, const std::shared_ptr<Store>& store) {
-  const auto quiet = [](LogLevel, std::string_view) {};
-  BackendInit init;
-  init.store = make_prefix_store(store, "backend/");
-  init.rank = rank;
-  init.size = size;
-  init.name = "s";
-  init.timeout = 10s;
-  init.logger = quiet;
-  auto inner = backend::gloo::entry.make(init);
-  init.device = {DeviceType::cuda, rank % 2};
-  GroupOptions options{.store = store, .rank = rank, .size = size, .timeout = 10s, .name = "s"};
-  options.logger = quiet;
-  return ProcessGroup::create(options, backend::cuda::make_staged(std::move(inner), init, cuda()));
-}
-
 std::vector<Place> places() {
   return {{"nccl", [](int size, const auto& body) { on_groups(size, body); }},
           {"gloo", [](int size, const auto& body) {
              on_members(
                  size, [](int rank) { return rank % 2; },
-                 [&](int rank, const auto& store) { return make_staged(rank, size, store); }, body);
+                 [&](int rank, const auto& store) {
+                   return make_staged_group(backend::gloo::entry, rank, size, rank % 2, store);
+                 },
+                 body);
            }}};
 }
 

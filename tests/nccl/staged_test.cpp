@@ -3,8 +3,7 @@
 
 #include "cuda/pinned_pool.hpp"
 #include "cuda/stage.hpp"
-#include "cuda/staged.hpp"
-#include "nccl/groups.hpp"
+#include "nccl/staged_groups.hpp"
 
 // Arrays on devices over a backend of host memory: over the double, which is no CUDA.
 
@@ -32,25 +31,8 @@ class Staged : public Double {
 
   static ProcessGroup make(int rank, int size, const std::shared_ptr<Store>& store,
                            const Setup& setup) {
-    const auto quiet = [](LogLevel, std::string_view) {};
-    BackendInit init;
-    init.store = make_prefix_store(store, "backend/");
-    init.rank = rank;
-    init.size = size;
-    init.name = "s";
-    init.device = {DeviceType::cuda, setup.first + rank % setup.devices};
-    init.timeout = setup.timeout;
-    init.logger = quiet;
-    auto host = backend::local::entry.make(init);
-    GroupOptions options;
-    options.store = store;
-    options.rank = rank;
-    options.size = size;
-    options.timeout = setup.timeout;
-    options.name = "s";
-    options.logger = quiet;
-    return ProcessGroup::create(options,
-                                backend::cuda::make_staged(std::move(host), init, *setup.api));
+    return make_staged_group(backend::local::entry, rank, size, setup.first + rank % setup.devices,
+                             store, setup.timeout, *setup.api);
   }
 
   static void on_staged(int size, const std::function<void(const Member& at)>& body,
