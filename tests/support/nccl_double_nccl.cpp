@@ -405,7 +405,8 @@ ncclResult_t add(const Call& call, ncclComm_t handle, Operation wanted) {
                                        " on the same device are still ncclInProgress");
   }
   auto& owner = library().in_group[comm->device];
-  if (owner != std::thread::id{} && owner != std::this_thread::get_id())
+  const bool beside = call.here.messages_side_by_side && is_pair(wanted.function);
+  if (owner != std::thread::id{} && owner != std::this_thread::get_id() && !beside)
     call.wrong(ncclInvalidUsage,
                text_of(*comm) + " is used while another thread has an open group on its device");
   const int size = comm->clique->size;
