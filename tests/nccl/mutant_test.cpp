@@ -62,6 +62,7 @@ class Mutants : public Double {
     at.group.all_reduce(in, out, ReduceOp::premul(2), options);
     const TensorView mine{in.data, DType::f32, {at.rank + 1}, in.device};
     at.group.all_gather(mine, all, {1, 2}, options);
+    at.fill(in, 1, 20ms);  // It still runs when the call is made, on a stream of the group.
     Work work = at.group.all_reduce_async(in, out, ReduceOp::sum, options);
     work.wait();
     at.group.all_reduce(in, out, ReduceOp::max, options);
