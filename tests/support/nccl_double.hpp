@@ -73,8 +73,8 @@ void set_faults(int device, const Faults& faults);
 void clear_faults();
 
 /// Kernels that only send and receive run beside those of other communicators, and may be made
-/// while those are ncclInProgress or another thread has a group of them open. NCCL does not promise either: in an order that differs between
-/// devices they may hang, as others do.
+/// while those are ncclInProgress or another thread has a group of them open. NCCL does not promise
+/// either: in an order that differs between devices they may hang, as others do.
 void set_messages_side_by_side(bool side_by_side);
 
 /// Ranks connect for each collective function at its first call (NCCL_RUNTIME_CONNECT), which is
