@@ -6,18 +6,24 @@
 
 namespace tutti::backend::cuda {
 
+cudaError_t allocate_pinned(const Gpu& gpu, std::size_t bytes, void** data) {
+  const DeviceScope scope(gpu.cuda(), gpu.index());
+  const RelaxedCapture relaxed(gpu.cuda());
+  return gpu.cuda().host_alloc(data, bytes, cudaHostAllocDefault);
+}
+
+void free_pinned(const Gpu& gpu, void* data) noexcept {
+  const DeviceScope scope(gpu.cuda(), gpu.index(), std::nothrow);
+  const RelaxedCapture relaxed(gpu.cuda());
+  (void)gpu.cuda().free_host(data);
+}
+
 Pinned::Pinned(std::shared_ptr<Gpu> gpu, std::size_t bytes) : gpu_(std::move(gpu)) {
-  const DeviceScope scope(gpu_->cuda(), gpu_->index());
-  const RelaxedCapture relaxed(gpu_->cuda());
-  check(gpu_->cuda(), gpu_->cuda().host_alloc(&data_, bytes, cudaHostAllocDefault),
-        "cudaHostAlloc");
+  check(gpu_->cuda(), allocate_pinned(*gpu_, bytes, &data_), "cudaHostAlloc");
 }
 
 Pinned::~Pinned() {
-  if (data_ == nullptr) return;
-  const DeviceScope scope(gpu_->cuda(), gpu_->index(), std::nothrow);
-  const RelaxedCapture relaxed(gpu_->cuda());
-  (void)gpu_->cuda().free_host(data_);
+  if (data_ != nullptr) free_pinned(*gpu_, data_);
 }
 
 Pinned::Pinned(Pinned&& other) noexcept

@@ -7,6 +7,10 @@
 
 namespace tutti::backend::cuda {
 
+/// Whatever the thread's device is, and while others capture into a graph.
+cudaError_t allocate_pinned(const Gpu& gpu, std::size_t bytes, void** data);
+void free_pinned(const Gpu& gpu, void* data) noexcept;
+
 /// Page-locked host memory: a copy between it and a device does not wait on the host. Making and
 /// freeing it may wait for the device, so keep it. Move-only.
 class Pinned {

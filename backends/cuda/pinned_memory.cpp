@@ -14,7 +14,7 @@ void* PinnedMemory::allocate(std::size_t bytes, Stream stream) {
     tutti::fail(Errc::unsupported,
                 "the call's stream is being captured into a CUDA graph, but the host has to wait "
                 "for what it copies; call it outside of the capture");
-  if (bytes == 0) return nullptr;  // It was a question, which must not wait for the device.
+  if (bytes == 0) return nullptr;  // It was a question.
   auto block = pool_->take(bytes);
   void* data = block.data();
   const std::lock_guard lock(mutex_);

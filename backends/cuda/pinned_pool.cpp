@@ -10,6 +10,7 @@
 
 #include "errors.hpp"
 #include "internal/fail.hpp"
+#include "pinned.hpp"
 
 namespace tutti::backend::cuda {
 namespace {
@@ -55,14 +56,12 @@ PinnedPool::Block PinnedPool::take(std::size_t bytes) {
     internal::failf(Errc::resource_exhausted, "{} bytes of pinned host memory", bytes);
   const std::size_t room = (bytes + page - 1) / page * page;
   const auto& cuda = gpu_->cuda();
-  const DeviceScope scope(cuda, gpu_->index());
-  const RelaxedCapture relaxed(cuda);
   void* data = nullptr;
-  auto code = cuda.host_alloc(&data, room, cudaHostAllocDefault);
+  auto code = allocate_pinned(*gpu_, room, &data);
   if (code == cudaErrorMemoryAllocation) {
     (void)cuda.get_last_error();
     trim(0);
-    code = cuda.host_alloc(&data, room, cudaHostAllocDefault);
+    code = allocate_pinned(*gpu_, room, &data);
   }
   if (code != cudaSuccess) {
     const Error error = cuda_error(cuda, code, "cudaHostAlloc");
@@ -97,9 +96,7 @@ void PinnedPool::trim(std::size_t keep) noexcept {
       gone.push_back(block.data);
       return true;
     });
-    const DeviceScope scope(gpu_->cuda(), gpu_->index(), std::nothrow);
-    const RelaxedCapture relaxed(gpu_->cuda());
-    for (auto* data : gone) (void)gpu_->cuda().free_host(data);
+    for (auto* data : gone) free_pinned(*gpu_, data);
   } catch (...) {  // No memory to give it back; a later call does.
   }
 }
@@ -110,9 +107,7 @@ void PinnedPool::give(Idle block) noexcept {
     idle_.push_back(std::move(block));
     idle_bytes_ += idle_.back().bytes;
   } catch (...) {  // No memory to keep it.
-    const DeviceScope scope(gpu_->cuda(), gpu_->index(), std::nothrow);
-    const RelaxedCapture relaxed(gpu_->cuda());
-    if (is_free(block.busy)) (void)gpu_->cuda().free_host(block.data);
+    if (is_free(block.busy)) free_pinned(*gpu_, block.data);
     return;
   }
   trim(bound_);

@@ -11,8 +11,8 @@
 namespace tutti::backend::nccl {
 
 /// Memory of ncclMemAlloc, which windows need. It knows no streams: a release waits for its own on
-/// the host. Released on a stream that is being captured, or on the default one while
-/// another is, it is kept for good.
+/// the host. Released on a stream that is being captured, or on the default one while another is,
+/// it is kept for good.
 class NcclMemory final : public Memory {
  public:
   NcclMemory(const Apis& apis, int index);

@@ -115,7 +115,7 @@ const BackendEntry entry{
     .make = make,
     .details = details,
     .adopts = true,
-    .device_count = [] { return cuda::count_devices(); },
+    .device_count = cuda::count_devices,
 };
 
 }  // namespace tutti::backend::nccl
