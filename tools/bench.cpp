@@ -12,7 +12,7 @@
 
 #include <fmt/format.h>
 
-#include <tutti/backend.hpp>
+#include <tutti/backend/backend.hpp>
 #include <tutti/version.hpp>
 
 #include "atomic_file.hpp"

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include <tutti/store.hpp>
+#include <tutti/store/store.hpp>
 
 namespace tutti::tool {
 

@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include <tutti/store.hpp>
+#include <tutti/store/store.hpp>
 
 #include "exit_code.hpp"
 #include "launch.hpp"

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <tutti/backend.hpp>
+#include <tutti/backend/backend.hpp>
 #include <tutti/version.hpp>
 
 #include "build.hpp"

@@ -7,8 +7,8 @@
 #include <string>
 #include <thread>
 
-#include <tutti/store.hpp>
-#include <tutti/store_server.hpp>
+#include <tutti/store/store.hpp>
+#include <tutti/store/store_server.hpp>
 
 #include "launcher.hpp"
 #include "launcher_child.hpp"

@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include <tutti/backend.hpp>
+#include <tutti/backend/backend.hpp>
 #include <tutti/process_group.hpp>
 
 #include "bench.hpp"

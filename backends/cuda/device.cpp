@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "errors.hpp"
-#include "internal/fail.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::cuda {
 namespace {

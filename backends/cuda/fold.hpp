@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "internal/reduce_arithmetic.hpp"
+#include "kernels/reduce_arithmetic.hpp"
 
 // The reductions of our own on a device, in C++ that nvcc compiles into kernels and every compiler
 // into functions of the host: what is tested there is what runs here.

@@ -8,7 +8,7 @@
 
 #include <tutti/error.hpp>
 
-#include "internal/fail.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::cuda {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "internal/fail.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::cuda {
 

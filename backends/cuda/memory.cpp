@@ -11,7 +11,7 @@
 
 #include "device.hpp"
 #include "errors.hpp"
-#include "internal/fail.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::cuda {
 namespace {

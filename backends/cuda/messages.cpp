@@ -6,9 +6,9 @@
 #include <tuple>
 #include <utility>
 
-#include "internal/broken.hpp"
-#include "internal/current_error.hpp"
-#include "internal/fail.hpp"
+#include "values/broken.hpp"
+#include "values/current_error.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::cuda {
 

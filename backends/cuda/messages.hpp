@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "internal/host_state.hpp"
+#include "group/host_state.hpp"
 #include "stage.hpp"
 
 namespace tutti::backend::cuda {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "internal/fail.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::cuda {
 

@@ -9,8 +9,8 @@
 #include <fmt/format.h>
 
 #include "errors.hpp"
-#include "internal/fail.hpp"
 #include "pinned.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::cuda {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include <tutti/backend.hpp>
+#include <tutti/backend/backend.hpp>
 
 #include "pinned_pool.hpp"
 

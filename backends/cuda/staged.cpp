@@ -10,16 +10,16 @@
 #include <fmt/format.h>
 
 #include "errors.hpp"
-#include "internal/broken.hpp"
-#include "internal/current_error.hpp"
-#include "internal/fail.hpp"
-#include "internal/host_backend.hpp"
-#include "internal/record.hpp"
+#include "group/host_backend.hpp"
+#include "group/record.hpp"
 #include "memory.hpp"
 #include "messages.hpp"
 #include "pause.hpp"
 #include "pinned_memory.hpp"
 #include "stage.hpp"
+#include "values/broken.hpp"
+#include "values/current_error.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::cuda {
 namespace {

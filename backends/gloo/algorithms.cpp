@@ -7,9 +7,9 @@
 #include <span>
 
 #include "exchange.hpp"
-#include "internal/fail.hpp"
-#include "internal/reduce_kernels.hpp"
+#include "kernels/reduce.hpp"
 #include "ring.hpp"
+#include "values/fail.hpp"
 
 // All ranks compute the same bits: either one rank reduces an element and the others get its
 // result, or all of them combine the same numbers in the same way.

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <tutti/backend.hpp>
+#include <tutti/backend/backend.hpp>
 
 #include "table.hpp"
 #include "wire.hpp"

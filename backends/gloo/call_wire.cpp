@@ -1,6 +1,6 @@
 #include "call_wire.hpp"
 
-#include "internal/fingerprint.hpp"
+#include "group/fingerprint.hpp"
 
 namespace tutti::backend::gloo {
 

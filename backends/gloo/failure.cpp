@@ -7,9 +7,9 @@
 
 #include <fmt/format.h>
 
-#include "internal/error_record.hpp"
-#include "internal/record.hpp"
-#include "internal/store_checks.hpp"
+#include "group/record.hpp"
+#include "store/checks.hpp"
+#include "values/error_record.hpp"
 
 namespace tutti::backend::gloo {
 namespace {

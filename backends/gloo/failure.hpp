@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <tutti/error.hpp>
-#include <tutti/store.hpp>
+#include <tutti/store/store.hpp>
 
 namespace tutti::backend::gloo {
 

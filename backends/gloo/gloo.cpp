@@ -12,19 +12,19 @@
 #include <fmt/format.h>
 #include <gloo/transport/tcp/device.h>
 
-#include <tutti/backend.hpp>
+#include <tutti/backend/backend.hpp>
 
 #include "algorithms.hpp"
 #include "call_wire.hpp"
 #include "group.hpp"
-#include "internal/broken.hpp"
-#include "internal/fail.hpp"
-#include "internal/host_backend.hpp"
-#include "internal/record.hpp"
+#include "group/host_backend.hpp"
+#include "group/record.hpp"
 #include "on_cuda.hpp"
 #include "pairs.hpp"
 #include "self.hpp"
 #include "sigpipe.hpp"
+#include "values/broken.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::gloo {
 namespace {

@@ -4,9 +4,9 @@
 
 #include <fmt/format.h>
 
-#include "internal/broken.hpp"
-#include "internal/fingerprint.hpp"
-#include "internal/record.hpp"
+#include "group/fingerprint.hpp"
+#include "group/record.hpp"
+#include "values/broken.hpp"
 
 namespace tutti::backend::gloo {
 

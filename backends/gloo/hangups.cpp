@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "internal/fail.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::gloo {
 namespace {

@@ -4,7 +4,7 @@
 #include "cuda/api.hpp"
 #include "cuda/device.hpp"
 #include "cuda/staged.hpp"
-#include "internal/fail.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::gloo {
 

@@ -3,7 +3,7 @@
 #include <functional>
 #include <memory>
 
-#include <tutti/backend.hpp>
+#include <tutti/backend/backend.hpp>
 
 namespace tutti::backend::gloo {
 

@@ -1,5 +1,5 @@
-#include "internal/fail.hpp"
 #include "on_cuda.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::gloo {
 

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <utility>
 
-#include "internal/record.hpp"
+#include "group/record.hpp"
 
 namespace tutti::backend::gloo {
 

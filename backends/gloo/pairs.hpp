@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "group.hpp"
-#include "internal/host_state.hpp"
+#include "group/host_state.hpp"
 
 namespace tutti::backend::gloo {
 

@@ -16,10 +16,10 @@
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
-#include "internal/fail.hpp"
-#include "internal/record.hpp"
-#include "internal/store_checks.hpp"
+#include "group/record.hpp"
 #include "sigpipe.hpp"
+#include "store/checks.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::gloo {
 namespace {

@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include <tutti/backend.hpp>
+#include <tutti/backend/backend.hpp>
 
 #include "interface.hpp"
 #include "sockets.hpp"

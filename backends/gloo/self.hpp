@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "group.hpp"
-#include "internal/host_state.hpp"
+#include "group/host_state.hpp"
 
 namespace tutti::backend::gloo {
 

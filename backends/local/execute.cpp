@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "internal/reduce_kernels.hpp"
+#include "kernels/reduce.hpp"
 
 // Every reduction is the left fold over ranks 0..W-1 in the accumulation type, rounded once.
 // Element-wise operations are cut into one slice per rank: rank r reads slice r of all inputs and

@@ -8,9 +8,9 @@
 
 #include <fmt/format.h>
 
-#include "internal/broken.hpp"
-#include "internal/fail.hpp"
-#include "internal/record.hpp"
+#include "group/record.hpp"
+#include "values/broken.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::local {
 namespace {

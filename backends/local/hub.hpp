@@ -13,9 +13,9 @@
 #include <tuple>
 #include <vector>
 
-#include <tutti/backend.hpp>
+#include <tutti/backend/backend.hpp>
 
-#include "internal/host_state.hpp"
+#include "group/host_state.hpp"
 
 namespace tutti::backend::local {
 

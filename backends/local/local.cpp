@@ -12,13 +12,13 @@
 
 #include <fmt/format.h>
 
-#include <tutti/backend.hpp>
+#include <tutti/backend/backend.hpp>
 
 #include "execute.hpp"
+#include "group/host_backend.hpp"
+#include "group/record.hpp"
 #include "hub.hpp"
-#include "internal/fail.hpp"
-#include "internal/host_backend.hpp"
-#include "internal/record.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::local {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "communicator.hpp"
 #include "errors.hpp"
-#include "internal/fail.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::nccl {
 

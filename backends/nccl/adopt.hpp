@@ -2,7 +2,7 @@
 
 #include <functional>
 
-#include <tutti/backend.hpp>
+#include <tutti/backend/backend.hpp>
 #include <tutti/deadline.hpp>
 
 #include "gpu.hpp"

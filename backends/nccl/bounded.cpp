@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "errors.hpp"
-#include "internal/fail.hpp"
-#include "internal/record.hpp"
+#include "group/record.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::nccl {
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include <tutti/backend.hpp>
+#include <tutti/backend/backend.hpp>
 
 #include "cuda/pinned.hpp"
 #include "place.hpp"

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <utility>
 
-#include "internal/fail.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::nccl {
 namespace {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include <tutti/store.hpp>
+#include <tutti/store/store.hpp>
 
 #include "communicator.hpp"
 #include "work.hpp"

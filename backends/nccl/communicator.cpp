@@ -5,7 +5,7 @@
 #include <thread>
 #include <utility>
 
-#include "internal/fail.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::nccl {
 

@@ -9,10 +9,10 @@
 
 #include <fmt/format.h>
 
-#include "internal/error_record.hpp"
-#include "internal/fail.hpp"
-#include "internal/record.hpp"
-#include "internal/store_checks.hpp"
+#include "group/record.hpp"
+#include "store/checks.hpp"
+#include "values/error_record.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::nccl {
 namespace {

@@ -8,7 +8,7 @@
 
 #include <tutti/deadline.hpp>
 #include <tutti/error.hpp>
-#include <tutti/store.hpp>
+#include <tutti/store/store.hpp>
 
 namespace tutti::backend::nccl {
 

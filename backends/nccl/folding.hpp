@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-#include <tutti/backend.hpp>
+#include <tutti/backend/backend.hpp>
 
 #include "cuda/fold_kernels.hpp"
 #include "place.hpp"

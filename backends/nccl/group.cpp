@@ -11,12 +11,12 @@
 
 #include "adopt.hpp"
 #include "cuda/memory.hpp"
-#include "internal/broken.hpp"
-#include "internal/current_error.hpp"
-#include "internal/fail.hpp"
-#include "internal/record.hpp"
-#include "internal/reduce_kernels.hpp"
+#include "group/record.hpp"
+#include "kernels/reduce.hpp"
 #include "messages.hpp"
+#include "values/broken.hpp"
+#include "values/current_error.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::nccl {
 namespace {

@@ -17,7 +17,7 @@
 #include "communicator.hpp"
 #include "cuda/pinned_memory.hpp"
 #include "failure.hpp"
-#include "internal/call_queue.hpp"
+#include "group/call_queue.hpp"
 #include "launch.hpp"
 #include "self.hpp"
 #include "sole_rank.hpp"

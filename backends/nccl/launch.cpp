@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "internal/kept_rows.hpp"
+#include "group/kept_rows.hpp"
 
 namespace tutti::backend::nccl {
 

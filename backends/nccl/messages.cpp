@@ -1,6 +1,6 @@
 #include "messages.hpp"
 
-#include "internal/fail.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::nccl {
 

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include <tutti/backend.hpp>
+#include <tutti/backend/backend.hpp>
 
 #include "place.hpp"
 

@@ -9,7 +9,7 @@
 #include "cuda/absent.hpp"
 #include "features.hpp"
 #include "group.hpp"
-#include "internal/fail.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::nccl {
 namespace {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <span>
 
-#include <tutti/backend.hpp>
+#include <tutti/backend/backend.hpp>
 
 #include "cuda/api.hpp"
 #include "cuda/driver_api.hpp"

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "cuda/library.hpp"
-#include "internal/fail.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::nccl {
 namespace {

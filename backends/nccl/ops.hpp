@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include <tutti/backend.hpp>
+#include <tutti/backend/backend.hpp>
 
 #include "folding.hpp"
 #include "place.hpp"

@@ -7,10 +7,10 @@
 
 #include "features.hpp"
 #include "group.hpp"
-#include "internal/broken.hpp"
-#include "internal/current_error.hpp"
-#include "internal/fail.hpp"
 #include "memory.hpp"
+#include "values/broken.hpp"
+#include "values/current_error.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::nccl {
 namespace {

@@ -4,7 +4,7 @@
 #include <set>
 #include <utility>
 
-#include "internal/fail.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::nccl {
 namespace {

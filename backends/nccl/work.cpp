@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "communicator.hpp"
-#include "internal/current_error.hpp"
-#include "internal/fail.hpp"
+#include "values/current_error.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::nccl {
 

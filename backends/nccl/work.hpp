@@ -9,7 +9,7 @@
 #include <span>
 
 #include "gpu.hpp"
-#include "internal/host_state.hpp"
+#include "group/host_state.hpp"
 
 namespace tutti::backend::nccl {
 

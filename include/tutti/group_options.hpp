@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include <tutti/backend.hpp>
+#include <tutti/backend/backend.hpp>
 
 namespace [[gnu::visibility("default")]] tutti {
 

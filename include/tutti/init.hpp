@@ -6,7 +6,7 @@
 
 #include <tutti/cluster.hpp>
 #include <tutti/process_group.hpp>
-#include <tutti/store.hpp>
+#include <tutti/store/store.hpp>
 
 namespace [[gnu::visibility("default")]] tutti {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include <tutti/backend.hpp>
+#include <tutti/backend/backend.hpp>
 #include <tutti/call_options.hpp>
 #include <tutti/group_options.hpp>
 #include <tutti/trace.hpp>

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <tutti/backend.hpp>
+#include <tutti/backend/backend.hpp>
 
 namespace [[gnu::visibility("default")]] tutti {
 

@@ -5,7 +5,7 @@
 #include <tutti/autograd_messages.hpp>
 #include <tutti/autograd_reduce.hpp>
 #include <tutti/autograd_root.hpp>
-#include <tutti/backend.hpp>
+#include <tutti/backend/backend.hpp>
 #include <tutti/call_options.hpp>
 #include <tutti/cluster.hpp>
 #include <tutti/coalesce.hpp>
@@ -34,8 +34,8 @@
 #include <tutti/row_layout.hpp>
 #include <tutti/rows.hpp>
 #include <tutti/shape.hpp>
-#include <tutti/store.hpp>
-#include <tutti/store_server.hpp>
+#include <tutti/store/store.hpp>
+#include <tutti/store/store_server.hpp>
 #include <tutti/sync.hpp>
 #include <tutti/tensor.hpp>
 #include <tutti/trace.hpp>

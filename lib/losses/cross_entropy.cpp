@@ -8,9 +8,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "internal/losses/elements.hpp"
-#include "internal/losses/summed_loss.hpp"
-#include "internal/losses/words.hpp"
+#include "losses/elements.hpp"
+#include "losses/summed_loss.hpp"
+#include "losses/words.hpp"
 
 namespace tutti {
 namespace losses {

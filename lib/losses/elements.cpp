@@ -1,4 +1,4 @@
-#include "internal/losses/elements.hpp"
+#include "losses/elements.hpp"
 
 #include <cmath>
 #include <string>

@@ -1,4 +1,4 @@
-#include "internal/losses/global_batch.hpp"
+#include "losses/global_batch.hpp"
 
 #include <algorithm>
 #include <array>
@@ -10,12 +10,12 @@
 
 #include <fmt/format.h>
 
-#include "internal/fail.hpp"
-#include "internal/gather_arrays.hpp"
-#include "internal/host_call.hpp"
-#include "internal/losses/elements.hpp"
-#include "internal/losses/subsample.hpp"
-#include "internal/refuse.hpp"
+#include "group/host_call.hpp"
+#include "group/refuse.hpp"
+#include "losses/elements.hpp"
+#include "losses/subsample.hpp"
+#include "rows/gather_arrays.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::internal::losses {
 namespace {

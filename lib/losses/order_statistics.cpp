@@ -1,10 +1,10 @@
-#include "internal/losses/order_statistics.hpp"
+#include "losses/order_statistics.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
 
-#include "internal/losses/radix_sort.hpp"
+#include "losses/radix_sort.hpp"
 
 namespace tutti::internal::losses {
 namespace {

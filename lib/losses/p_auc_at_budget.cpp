@@ -7,12 +7,12 @@
 
 #include <fmt/format.h>
 
-#include "internal/fail.hpp"
-#include "internal/losses/elements.hpp"
-#include "internal/losses/global_batch.hpp"
-#include "internal/losses/order_statistics.hpp"
-#include "internal/losses/soft_rank_kernels.hpp"
-#include "internal/losses/words.hpp"
+#include "losses/elements.hpp"
+#include "losses/global_batch.hpp"
+#include "losses/order_statistics.hpp"
+#include "losses/soft_rank_kernels.hpp"
+#include "losses/words.hpp"
+#include "values/fail.hpp"
 
 namespace tutti {
 namespace losses {

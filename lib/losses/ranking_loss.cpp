@@ -4,10 +4,10 @@
 
 #include <fmt/format.h>
 
-#include "internal/fail.hpp"
-#include "internal/losses/global_batch.hpp"
-#include "internal/losses/row_queue.hpp"
-#include "internal/refuse.hpp"
+#include "group/refuse.hpp"
+#include "losses/global_batch.hpp"
+#include "losses/row_queue.hpp"
+#include "values/fail.hpp"
 
 namespace tutti {
 namespace [[gnu::visibility("default")]] losses {

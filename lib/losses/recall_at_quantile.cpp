@@ -4,11 +4,11 @@
 
 #include <fmt/format.h>
 
-#include "internal/fail.hpp"
-#include "internal/losses/elements.hpp"
-#include "internal/losses/global_batch.hpp"
-#include "internal/losses/order_statistics.hpp"
-#include "internal/losses/words.hpp"
+#include "losses/elements.hpp"
+#include "losses/global_batch.hpp"
+#include "losses/order_statistics.hpp"
+#include "losses/words.hpp"
+#include "values/fail.hpp"
 
 namespace tutti {
 namespace losses {

@@ -1,4 +1,4 @@
-#include "internal/losses/row_queue.hpp"
+#include "losses/row_queue.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
-#include "internal/fail.hpp"
-#include "internal/fingerprint.hpp"
+#include "group/fingerprint.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::internal::losses {
 namespace {

@@ -5,11 +5,11 @@
 
 #include <fmt/format.h>
 
-#include "internal/fail.hpp"
-#include "internal/losses/global_batch.hpp"
-#include "internal/losses/parallel.hpp"
-#include "internal/losses/soft_rank.hpp"
-#include "internal/losses/words.hpp"
+#include "losses/global_batch.hpp"
+#include "losses/parallel.hpp"
+#include "losses/soft_rank.hpp"
+#include "losses/words.hpp"
+#include "values/fail.hpp"
 
 namespace tutti {
 namespace [[gnu::visibility("default")]] losses {

@@ -1,4 +1,4 @@
-#include "internal/losses/soft_rank.hpp"
+#include "losses/soft_rank.hpp"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 #include <numbers>
 #include <utility>
 
-#include "internal/losses/soft_rank_kernels.hpp"
+#include "losses/soft_rank_kernels.hpp"
 
 namespace tutti::internal::losses {
 namespace {

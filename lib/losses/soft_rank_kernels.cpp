@@ -1,9 +1,9 @@
-#include "internal/losses/soft_rank_kernels.hpp"
+#include "losses/soft_rank_kernels.hpp"
 
 #include <cmath>
 
 #ifdef TUTTI_HIGHWAY
-#include "internal/losses/soft_rank_kernels_simd.hpp"
+#include "losses/soft_rank_kernels_simd.hpp"
 #endif
 
 namespace tutti::internal::losses {

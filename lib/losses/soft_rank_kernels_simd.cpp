@@ -1,4 +1,4 @@
-#include "internal/losses/soft_rank_kernels_simd.hpp"
+#include "losses/soft_rank_kernels_simd.hpp"
 
 // This file is compiled once per instruction set: Highway includes it again for each. Sets without
 // a fast double division or fused multiply-add gain little over the scalar kernels.

@@ -1,9 +1,9 @@
-#include "internal/losses/staged.hpp"
+#include "losses/staged.hpp"
 
 #include <utility>
 
-#include "internal/fail.hpp"
-#include "internal/host_call.hpp"
+#include "group/host_call.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::internal::losses {
 namespace {

@@ -1,8 +1,8 @@
-#include "internal/losses/subsample.hpp"
+#include "losses/subsample.hpp"
 
 #include <algorithm>
 
-#include "internal/losses/philox.hpp"
+#include "losses/philox.hpp"
 
 namespace tutti::internal::losses {
 namespace {

@@ -1,13 +1,13 @@
-#include "internal/losses/summed_loss.hpp"
+#include "losses/summed_loss.hpp"
 
 #include <limits>
 #include <numeric>
 #include <utility>
 
-#include "internal/losses/elements.hpp"
-#include "internal/losses/global_batch.hpp"
-#include "internal/losses/staged.hpp"
-#include "internal/refuse.hpp"
+#include "group/refuse.hpp"
+#include "losses/elements.hpp"
+#include "losses/global_batch.hpp"
+#include "losses/staged.hpp"
 
 namespace tutti::internal::losses {
 

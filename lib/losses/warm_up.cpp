@@ -8,12 +8,12 @@
 
 #include <fmt/format.h>
 
-#include "internal/fail.hpp"
-#include "internal/fingerprint.hpp"
-#include "internal/losses/elements.hpp"
-#include "internal/losses/global_batch.hpp"
-#include "internal/losses/staged.hpp"
-#include "internal/refuse.hpp"
+#include "group/fingerprint.hpp"
+#include "group/refuse.hpp"
+#include "losses/elements.hpp"
+#include "losses/global_batch.hpp"
+#include "losses/staged.hpp"
+#include "values/fail.hpp"
 
 namespace tutti {
 namespace losses {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tutti/backend.hpp>
+#include <tutti/backend/backend.hpp>
 
 #include "support/errors.hpp"
 

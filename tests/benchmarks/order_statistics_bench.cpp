@@ -4,7 +4,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include "internal/losses/order_statistics.hpp"
+#include "losses/order_statistics.hpp"
 
 // Order statistics of one list in one process: rows, places, bytes of a key (4: floats).
 

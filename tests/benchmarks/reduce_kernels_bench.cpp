@@ -13,7 +13,7 @@
 #include <tutti/dtype.hpp>
 #include <tutti/reduce_op.hpp>
 
-#include "internal/reduce_kernels.hpp"
+#include "kernels/reduce.hpp"
 
 namespace {
 

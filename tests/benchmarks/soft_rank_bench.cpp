@@ -11,7 +11,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include "internal/losses/soft_rank.hpp"
+#include "losses/soft_rank.hpp"
 
 // One class of a Smooth-AP: rows, positives, temperature in ten-thousandths, engine.
 

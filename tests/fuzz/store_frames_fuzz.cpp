@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "internal/store_protocol.hpp"
-#include "internal/store_requests.hpp"
+#include "store/protocol.hpp"
+#include "store/requests.hpp"
 
 // A client may send any bytes, cut anywhere. Fed here: the greeting, the frame reader, the requests
 // and the table behind them, as the server does it, but without sockets. Whatever comes, every

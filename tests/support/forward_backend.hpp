@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include <tutti/backend.hpp>
+#include <tutti/backend/backend.hpp>
 
 namespace tutti::test {
 

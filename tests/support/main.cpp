@@ -34,8 +34,8 @@ bool FailureWatch::fatal() const noexcept {
 // The same with Gloo: the last member of its unbound buffer waits, by an atomic count in libgloo,
 // until the I/O thread has let go of the buffer; only then are the others destroyed, and only then
 // may the caller's memory be (Pair::read writes to it and Pair::write reads it; that nothing is
-// written after an error is tested with poison in tests/gloo). Where ThreadSanitizer has forgotten
-// what the I/O thread did, only the destructor is left in its report.
+// written after an error is tested with poison in tests/backends/gloo). Where ThreadSanitizer has
+// forgotten what the I/O thread did, only the destructor is left in its report.
 extern "C" const char* __tsan_default_suppressions();  // NOLINT(bugprone-reserved-identifier)
 const char* __tsan_default_suppressions() {            // NOLINT(bugprone-reserved-identifier)
   return "race:std::__exception_ptr::exception_ptr::_M_release\n"

@@ -3,7 +3,7 @@
 #include <functional>
 #include <memory>
 
-#include <tutti/backend.hpp>
+#include <tutti/backend/backend.hpp>
 
 // Deliberately broken backends. The conformance suite has to fail over each of them; otherwise it
 // would not notice the same fault in a real one. tests/conformance/run_mutant.py runs it so, with

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include <tutti/backend.hpp>
+#include <tutti/backend/backend.hpp>
 
 namespace tutti::test {
 

@@ -1,0 +1,149 @@
+#include "group/call_queue.hpp"
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include "values/broken.hpp"
+#include "values/current_error.hpp"
+#include "values/fail.hpp"
+
+namespace tutti::internal {
+namespace {
+
+thread_local const CallQueue* continuation_of = nullptr;
+
+}  // namespace
+
+bool CallQueue::in_continuation() const noexcept {
+  return continuation_of == this;
+}
+
+void CallQueue::enter_slow(const Call& call) {
+  const auto limit = call.limit();
+  std::unique_lock lock(mutex_);
+  if (error_) throw broken(*error_);
+  ++attention_;
+  const auto mine = [&] { return error_.has_value() || turn_.load() == call.seq; };
+  bool in_time = true;
+  if (limit.is_none())
+    moved_.wait(lock, mine);
+  else
+    in_time = moved_.wait_until(lock, limit.time(), mine);
+  --attention_;
+  if (error_) throw Error(*error_);
+  if (!in_time)
+    failf(Errc::timeout,
+          "call #{} reached its deadline behind call #{} of this rank, which has not ended",
+          call.seq, turn_.load());
+}
+
+void CallQueue::advance() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    while (skipped_.erase(turn_.load()) != 0) {
+      --attention_;
+      ++turn_;
+    }
+  }
+  moved_.notify_all();
+}
+
+void CallQueue::skip(std::uint64_t seq) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    skipped_.insert(seq);
+    ++attention_;
+  }
+  advance();
+}
+
+void CallQueue::start_worker() {
+  if (running_) return;
+  // The thread holds the queue: it may end after whoever owned it.
+  try {
+    worker_ = std::thread([self = shared_from_this()] { self->work(); });
+  } catch (const std::system_error& error) {
+    failf(Errc::resource_exhausted, "cannot start the group's worker thread: {}", error.what());
+  }
+  running_ = true;
+  ++attention_;
+}
+
+void CallQueue::submit(std::uint64_t seq, std::shared_ptr<Job> job) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (error_) throw broken(*error_);
+    if (stop_) tutti::fail(Errc::aborted, "the group has been destroyed");
+    start_worker();
+    const auto place = std::ranges::find_if(numbered_.rbegin(), numbered_.rend(),
+                                            [&](const auto& n) { return n.seq < seq; });
+    numbered_.insert(place.base(), {seq, std::move(job)});
+  }
+  moved_.notify_all();
+}
+
+void CallQueue::submit(const std::shared_ptr<Job>& job) {
+  try {
+    const std::lock_guard lock(mutex_);
+    if (stop_) tutti::fail(Errc::aborted, "the group has been destroyed");
+    start_worker();
+    soon_.push_back(job);
+  } catch (...) {
+    return job->drop(to_error(std::current_exception()));
+  }
+  moved_.notify_all();
+}
+
+void CallQueue::fail(const Error& why) noexcept {
+  std::vector<Numbered> dropped;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!error_) error_ = why;
+    broken_ = true;
+    dropped.swap(numbered_);
+  }
+  moved_.notify_all();
+  for (const auto& entry : dropped) entry.job->drop(why);
+}
+
+void CallQueue::stop() noexcept {
+  fail(Error(Errc::aborted, "the group has been destroyed"));
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  moved_.notify_all();
+  if (!worker_.joinable()) return;
+  if (worker_.get_id() == std::this_thread::get_id())
+    worker_.detach();  // The last reference died in a continuation.
+  else
+    worker_.join();
+}
+
+void CallQueue::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    const auto ready = [&] { return !numbered_.empty() && numbered_.front().seq == turn_.load(); };
+    moved_.wait(lock, [&] { return stop_ || !soon_.empty() || ready(); });
+    std::shared_ptr<Job> job;
+    const bool continuation = !soon_.empty();
+    if (continuation) {
+      job = std::move(soon_.front());
+      soon_.erase(soon_.begin());
+    } else if (stop_) {
+      return;
+    } else {
+      job = std::move(numbered_.front().job);
+      numbered_.erase(numbered_.begin());
+    }
+    lock.unlock();
+    continuation_of = continuation ? this : nullptr;
+    job->run();
+    job.reset();
+    continuation_of = nullptr;
+    lock.lock();
+  }
+}
+
+}  // namespace tutti::internal

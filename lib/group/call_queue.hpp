@@ -1,0 +1,93 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include <tutti/backend/backend.hpp>
+
+#include "values/fork_guard.hpp"
+
+namespace tutti::internal {
+
+/// The order of one group's collectives on one rank: a call takes effect when every smaller
+/// number has, on its caller's thread or on the group's worker. Continuations run on the worker
+/// in between. All functions from any thread.
+class CallQueue : public std::enable_shared_from_this<CallQueue> {
+ public:
+  /// Something for the worker. Kept alive by the queue until it ran.
+  class Job {
+   public:
+    virtual ~Job() = default;
+    virtual void run() noexcept = 0;
+    /// Will not run any more, because of this.
+    virtual void drop(const Error& why) noexcept = 0;
+  };
+
+  CallQueue() = default;
+  CallQueue(const CallQueue&) = delete;
+  CallQueue& operator=(const CallQueue&) = delete;
+
+  /// Blocks until every number below call.seq has ended. @throws Error timeout at the call's
+  /// deadline, and what fail() was given.
+  void enter(const Call& call) {
+    if (turn_.load(std::memory_order_acquire) != call.seq || broken_.load()) enter_slow(call);
+  }
+  /// Ends the number, also when its call failed.
+  void leave(std::uint64_t seq) noexcept {
+    turn_.store(seq + 1);
+    if (attention_.load() != 0) advance();
+  }
+  /// There will be no call with this number.
+  void skip(std::uint64_t seq) noexcept;
+
+  /// Runs `job` on the worker in the place of its number; the job calls leave().
+  void submit(std::uint64_t seq, std::shared_ptr<Job> job);
+  /// Whether this thread runs a continuation of this queue: a blocking call would wait for itself.
+  bool in_continuation() const noexcept;
+  /// Runs `job` on the worker soon.
+  void submit(const std::shared_ptr<Job>& job);
+
+  /// Wakes everybody who waits for a turn with this error, and drops all numbered jobs.
+  void fail(const Error& why) noexcept;
+  /// In a forked child there is no worker, and nothing that is pending will ever end.
+  bool forked() const noexcept { return fork_guard_.forked(); }
+  /// Drops what is left and ends the worker.
+  void stop() noexcept;
+
+ private:
+  struct Numbered {
+    std::uint64_t seq;
+    std::shared_ptr<Job> job;
+  };
+  void enter_slow(const Call& call);
+  void advance() noexcept;
+  void start_worker();  // Under the lock.
+  void work();
+
+  ForkGuard fork_guard_;
+  std::atomic<std::uint64_t> turn_{0};
+  /// Waiters plus skipped numbers: whether leave() has to look further.
+  std::atomic<std::uint64_t> attention_{0};
+  std::atomic<bool> broken_{false};
+
+  std::mutex mutex_;
+  std::condition_variable moved_;
+  std::optional<Error> error_;
+  std::set<std::uint64_t> skipped_;
+  // Short, so the front is erased; vectors keep their memory and a steady state allocates nothing.
+  std::vector<Numbered> numbered_;  // By number: threads may submit in another order.
+  std::vector<std::shared_ptr<Job>> soon_;
+  bool stop_ = false;
+  bool running_ = false;  // The worker waits with the others and counts in attention_.
+  std::thread worker_;
+};
+
+}  // namespace tutti::internal

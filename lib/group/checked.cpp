@@ -1,0 +1,394 @@
+#include "group/checked.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "group/host_backend.hpp"
+#include "group/record.hpp"
+#include "values/broken.hpp"
+#include "values/current_error.hpp"
+#include "values/fail.hpp"
+
+// Every rank writes a Record of its call under check/<number>/<rank> and reads the others'. On
+// host memory this happens where the call takes effect (inline, or on this decorator's worker, so
+// that async calls do not block and groups stay independent); on a device in the caller's thread,
+// without touching a stream. A difference is found before the inner backend has seen the call, so
+// the group stays usable. Point-to-point compares the two sides of a pair only.
+
+namespace tutti::internal {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// How long an abort or a failure of the inner backend may stay unnoticed while waiting.
+constexpr auto look_up = 20ms;
+
+class Checked final : public HostBackend {
+ public:
+  Checked(std::unique_ptr<Backend> inner, std::shared_ptr<Store> store, const std::string& group,
+          int rank, int size)
+      : HostBackend(group, rank),
+        inner_(std::move(inner)),
+        store_(make_prefix_store(std::move(store), "check/")),
+        size_(size),
+        on_host_(inner_->memory().device().type == DeviceType::cpu) {}
+  ~Checked() override {
+    try {
+      store_->set(gone_key(rank()), "");  // A peer may be waiting for a record of this rank.
+    } catch (...) {                       // Then it waits for its deadline.
+    }
+    stop();
+  }
+
+  bool supports(Operation o, DType d, ReduceOp::Kind k) const noexcept override {
+    return inner_->supports(o, d, k);
+  }
+  Memory& memory() noexcept override { return inner_->memory(); }
+  std::unique_ptr<Backend> split(const SplitInit& init) override {
+    auto part = inner_->split(init);
+    if (part == nullptr) return nullptr;
+    return make_checked(std::move(part), init.store, init.name, init.rank,
+                        static_cast<int>(init.ranks.size()));
+  }
+
+  Work launch(std::span<const Op> ops, const Call& call) override {
+    if (on_host_) return HostBackend::launch(ops, call);
+    compare_all(ops, call);
+    return inner_->launch(ops, call);
+  }
+
+  void abort(std::string_view why) noexcept override {
+    give_up(Error(Errc::aborted, fmt::format("rank {} aborted the group: {}", rank(), why),
+                  {.rank = rank()}));
+  }
+  std::optional<Error> failure() const override { return inner_->failure(); }
+  std::string transport() const override { return inner_->transport(); }
+  RegistrationKind registrable(const TensorView& block, Stream stream) const override {
+    return inner_->registrable(block, stream);
+  }
+  Registration register_memory(const TensorView& block, RegistrationKind kind,
+                               Deadline limit) override {
+    return inner_->register_memory(block, kind, limit);
+  }
+  Memory& registrable_memory() noexcept override { return inner_->registrable_memory(); }
+  Memory& staging_memory() noexcept override { return inner_->staging_memory(); }
+
+ protected:
+  void run(std::span<const Op> ops, const Call& call) override {
+    std::vector<Op> collectives;
+    for (const auto& op : ops)
+      if (!is_point_to_point(op.kind)) collectives.push_back(op);
+    compare_all(collectives, call);
+    Call now = call;
+    now.blocking = true;
+    now.in_order = false;
+    Work work = inner_->launch(collectives, now);
+    work.wait();
+  }
+
+  std::shared_ptr<Work::State> post(std::span<const Op> ops, const Call& call) override {
+    std::vector<Op> pairs;
+    for (const auto& op : ops)
+      if (is_point_to_point(op.kind)) pairs.push_back(op);
+    std::vector<Record> records;
+    for (const auto& op : pairs) {
+      records.push_back(Record::of({&op, 1}, paired(op, call)));
+      publish_pair(op, records.back());
+    }
+    Call now = call;
+    now.blocking = false;
+    now.deadline = call.limit();
+    // In a launch with collectives it is theirs to take the number.
+    now.in_order = call.in_order && pairs.size() == ops.size();
+    Work work = inner_->launch(pairs, now);
+    if (work.state() == nullptr) return nullptr;
+    return std::make_shared<Watch>(*this, std::move(work).release(), std::move(pairs),
+                                   std::move(records), now);
+  }
+
+  void publish(std::span<const Op> ops, const Call& call, const Error& why) noexcept override {
+    try {
+      bool collective = false;
+      for (const auto& op : ops) {
+        if (is_point_to_point(op.kind))
+          publish_pair(op, Record::refusal({&op, 1}, paired(op, call), why));
+        else
+          collective = true;
+      }
+      if (collective) put(key(call.seq, rank()), Record::refusal(ops, call, why));
+    } catch (...) {  // Without the store the peers wait for their deadline.
+    }
+    inner_->refuse(ops, call, why);
+  }
+
+ private:
+  /// The Work of a pair: looks at what the peer said while it waits.
+  class Watch final : public Work::State {
+   public:
+    Watch(Checked& group, std::shared_ptr<Work::State> inner, std::vector<Op> pairs,
+          std::vector<Record> records, Call call)
+        : group_(group),
+          inner_(std::move(inner)),
+          pairs_(std::move(pairs)),
+          records_(std::move(records)),
+          call_(call) {
+      call_.name = {};
+    }
+    bool done() const noexcept override { return inner_->done(); }
+    bool wait_until(Deadline deadline) override {
+      for (;;) {
+        const auto slice = Deadline::after(std::min<std::chrono::nanoseconds>(
+            look_up, deadline.is_set() ? deadline.remaining() : look_up));
+        if (inner_->wait_until(slice)) {
+          forget();
+          return true;
+        }
+        try {
+          if (const auto error = group_.compare_pairs(pairs_, records_, call_)) throw Error(*error);
+        } catch (...) {  // A difference, or the store failed.
+          difference_ = std::current_exception();
+          const Error error = to_error(difference_);
+          // Either ends the use of the buffers.
+          if (breaks_group(error.code()) || !inner_->withdraw(error))
+            group_.inner_->abort(error.what());
+          inner_->wait_until(Deadline::none());
+          return true;
+        }
+        if (deadline.is_set() && deadline.expired()) return false;
+      }
+    }
+    std::exception_ptr error() const noexcept override {
+      return difference_ != nullptr ? difference_ : inner_->error();
+    }
+    void order(Stream stream) override { inner_->order(stream); }
+    /// While only a continuation waits, nobody compares: a difference that the transport cannot see
+    /// then ends by the deadline.
+    std::shared_ptr<Work::State> then(std::function<void()> next) override {
+      return inner_->then(std::move(next));
+    }
+
+   private:
+    /// What was received needs no record any more; a sender takes a missing one for "nothing said".
+    void forget() noexcept {
+      if (std::exchange(forgotten_, true) || inner_->error() != nullptr) return;
+      try {
+        for (const auto& op : pairs_)
+          if (op.kind == Operation::recv)
+            for (const bool mine : {true, false}) group_.store_->erase(group_.pair_key(op, mine));
+      } catch (...) {  // They stay.
+      }
+    }
+
+    Checked& group_;  // The Work's owner keeps it.
+    std::shared_ptr<Work::State> inner_;
+    std::vector<Op> pairs_;
+    std::vector<Record> records_;  // Of each: what this rank has said.
+    Call call_;
+    std::exception_ptr difference_;
+    bool forgotten_ = false;
+  };
+
+  static std::string gone_key(int rank) { return fmt::format("gone/{}", rank); }
+  static std::string key(std::uint64_t seq, int rank) { return fmt::format("{}/{}", seq, rank); }
+  static Call paired(const Op& op, const Call& call) {
+    Call one = call;
+    one.seq = op.seq;
+    one.fingerprint = op.fingerprint;
+    return one;
+  }
+  std::string pair_key(const Op& op, bool mine) const {
+    const bool sending = op.kind == Operation::send;
+    return fmt::format("pair/{}.{}.{}.{}/{}", sending ? rank() : op.peer,
+                       sending ? op.peer : rank(), op.tag, op.seq, sending == mine ? "s" : "r");
+  }
+
+  void put(const std::string& at, const Record& record) {
+    store_->set(at, std::as_bytes(std::span(&record, 1)));
+  }
+  void publish_pair(const Op& op, const Record& record) { put(pair_key(op, true), record); }
+
+  static Record parse(const Bytes& bytes) {
+    Record record;
+    if (bytes.size() < sizeof record)
+      failf(Errc::mismatch,
+            "checked mode: a peer's record has {} bytes, ours {} or more: mixed versions",
+            bytes.size(), sizeof record);
+    std::memcpy(&record, bytes.data(), sizeof record);
+    return record;
+  }
+
+  std::optional<Error> compare_pairs(std::span<const Op> pairs, std::span<const Record> said,
+                                     const Call& call) {
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+      const auto& op = pairs[i];
+      const auto& own = said[i];
+      const auto bytes = store_->try_get(pair_key(op, false));
+      if (!bytes) continue;
+      const Call one = paired(op, call);
+      const bool sending = op.kind == Operation::send;
+      const Record theirs = parse(*bytes);
+      if (theirs.refused != 0) return refused_error(group(), {&op, 1}, one, op.peer, theirs.view());
+      if (own.fingerprint != theirs.fingerprint)
+        return call_error(
+            Errc::mismatch, group(), {&op, 1}, one, -1,
+            fmt::format("rank {}: {}; rank {}: {}; both sides need the same dtype, "
+                        "count and name",
+                        sending ? rank() : op.peer, sending ? own.view() : theirs.view(),
+                        sending ? op.peer : rank(), sending ? theirs.view() : own.view()));
+    }
+    return std::nullopt;
+  }
+
+  Bytes await(std::uint64_t seq, int peer, std::span<const Op> ops, const Call& call,
+              Deadline limit) {
+    for (;;) {
+      const auto slice =
+          Deadline::after(std::min<std::chrono::nanoseconds>(look_up, limit.remaining()));
+      try {
+        return store_->get(key(seq, peer), slice);
+      } catch (const Error& error) {
+        if (error.code() != Errc::timeout) throw;
+      }
+      // Looked at first: a rank that gives up says why before it aborts the inner backend.
+      const auto failure = inner_->failure();
+      if (const auto cause = first_cause()) throw Error(*cause);
+      if (failure) throw Error(*failure);
+      // Looked at before the record, so that one written just before leaving is not missed.
+      const bool gone = store_->try_get(gone_key(peer)).has_value();
+      if (auto bytes = store_->try_get(key(seq, peer))) return *std::move(bytes);
+      if (gone)
+        throw call_error(Errc::peer_lost, group(), ops, call, peer,
+                         fmt::format("rank {} has left the group; this rank called {}", peer,
+                                     describe(ops, call)));
+      if (limit.expired())
+        throw call_error(Errc::timeout, group(), ops, call, peer,
+                         fmt::format("rank {} has not made its call before the deadline; this rank "
+                                     "called {}",
+                                     peer, describe(ops, call)));
+    }
+  }
+
+  /// @throws Error: mismatch on all ranks alike, with the inner backend told to skip the number.
+  void compare_all(std::span<const Op> ops, const Call& call) {
+    if (ops.empty() || is_point_to_point(ops[0].kind)) return;
+    if (const auto cause = inner_->failure()) throw broken(*cause);
+    std::vector<Bytes> said(static_cast<std::size_t>(size_));
+    auto& mine = said[static_cast<std::size_t>(rank())];
+    mine = encode(ops, call);
+    store_->set(key(call.seq, rank()), mine);
+    const auto limit = call.limit();
+    try {
+      for (int r = 0; r < size_; ++r)
+        if (r != rank()) said[static_cast<std::size_t>(r)] = await(call.seq, r, ops, call, limit);
+    } catch (const Error& error) {
+      give_up(error);
+      throw;
+    }
+    std::vector<Record> records;
+    for (const auto& bytes : said) records.push_back(parse(bytes));
+    forget(call.seq, records);
+    auto error = compare(group(), ops, call, records);
+    if (!error) error = compare_counts(ops, call, said);
+    if (error) {
+      inner_->refuse(ops, call, *error);
+      throw Error(*error);
+    }
+  }
+
+  /// A record, and behind it for every all_to_all the rows this rank sends and those it expects.
+  Bytes encode(std::span<const Op> ops, const Call& call) const {
+    Bytes bytes;
+    const auto add = [&](const void* data, std::size_t n) {
+      const auto* from = static_cast<const std::byte*>(data);
+      bytes.insert(bytes.end(), from, from + n);
+    };
+    const Record record = Record::of(ops, call);
+    add(&record, sizeof record);
+    for (const auto& op : ops)
+      if (op.kind == Operation::all_to_all)
+        for (const auto* rows : {&op.send_rows, &op.rows})
+          for (int r = 0; r < size_; ++r) {
+            const std::int64_t n = (*rows)[r];
+            add(&n, sizeof n);
+          }
+    return bytes;
+  }
+
+  /// The records agree, so all ranks have sent lists of the same lengths.
+  std::optional<Error> compare_counts(std::span<const Op> ops, const Call& call,
+                                      std::span<const Bytes> said) {
+    std::size_t list = 0;
+    for (const auto& op : ops) {
+      if (op.kind != Operation::all_to_all) continue;
+      const auto count = [&](int rank, std::size_t which, int peer) {
+        const auto& bytes = said[static_cast<std::size_t>(rank)];
+        const auto at = sizeof(Record) + ((list + which) * static_cast<std::size_t>(size_) +
+                                          static_cast<std::size_t>(peer)) *
+                                             sizeof(std::int64_t);
+        std::int64_t n = 0;
+        if (at + sizeof n <= bytes.size()) std::memcpy(&n, bytes.data() + at, sizeof n);
+        return n;
+      };
+      auto error = compare_rows(
+          group(), ops, call, size_, [&](int from, int to) { return count(from, 0, to); },
+          [&](int from, int to) { return count(to, 1, from); });
+      if (error) return error;
+      list += 2;
+    }
+    return std::nullopt;
+  }
+
+  /// Everybody's record of `seq` is here, so everybody has read mine of the calls before it; except
+  /// a rank that refused `seq`, which it may have done while an earlier call of it was waiting.
+  void forget(std::uint64_t seq, std::span<const Record> records) {
+    for (const auto& record : records)
+      if (record.refused != 0) return;
+    for (; forgotten_ < seq; ++forgotten_) store_->erase(key(forgotten_, rank()));
+  }
+
+  /// Breaks the group on all ranks, with the same cause: the first one that reached the store.
+  void give_up(const Error& error) noexcept {
+    Error cause = error;
+    try {
+      const auto text = fmt::format("{} {} {}", static_cast<int>(error.code()), error.where().rank,
+                                    error.message());
+      (void)store_->compare_set("cause", {}, std::as_bytes(std::span(text)));
+      cause = first_cause().value_or(error);
+    } catch (...) {  // The peers then learn it from the inner backend or by their deadlines.
+    }
+    fail_queued(cause);
+    inner_->abort(cause.message());
+  }
+  std::optional<Error> first_cause() {
+    const auto bytes = store_->try_get("cause");
+    if (!bytes) return std::nullopt;
+    const std::string text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
+    int code = 0;
+    int origin = -1;
+    int read = 0;
+    if (std::sscanf(text.c_str(), "%d %d %n", &code, &origin, &read) != 2)
+      return Error(Errc::aborted, text);
+    return Error(static_cast<Errc>(code), text.substr(static_cast<std::size_t>(read)),
+                 {.rank = origin});
+  }
+
+  std::unique_ptr<Backend> inner_;
+  std::shared_ptr<Store> store_;
+  int size_;
+  bool on_host_;
+  std::uint64_t forgotten_ = 0;  // Records of mine below this number are erased.
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_checked(std::unique_ptr<Backend> inner, std::shared_ptr<Store> store,
+                                      const std::string& group, int rank, int size) {
+  return std::make_unique<Checked>(std::move(inner), std::move(store), group, rank, size);
+}
+
+}  // namespace tutti::internal

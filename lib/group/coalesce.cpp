@@ -1,0 +1,188 @@
+#include <tutti/coalesce.hpp>
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "group/core.hpp"
+#include "values/fail.hpp"
+
+namespace tutti {
+namespace {
+
+/// The state of a Work that was made while collecting: nothing before the launch, then the
+/// launch's own. Shared by all calls of one group.
+class Collected final : public Work::State {
+ public:
+  void launched(std::shared_ptr<Work::State> state) {
+    const std::lock_guard lock(mutex_);
+    state_ = std::move(state);
+    launched_ = true;
+  }
+  void abandoned() {
+    const std::lock_guard lock(mutex_);
+    abandoned_ = true;
+  }
+
+  bool done() const noexcept override {
+    const std::lock_guard lock(mutex_);
+    return abandoned_ || (launched_ && (state_ == nullptr || state_->done()));
+  }
+  bool wait_until(Deadline deadline) override {
+    const auto state = get();
+    return state == nullptr || state->wait_until(deadline);
+  }
+  std::exception_ptr error() const noexcept override {
+    const std::lock_guard lock(mutex_);
+    if (!launched_)
+      return std::make_exception_ptr(Error(
+          Errc::invalid_argument, abandoned_ ? "the Coalesce of this call ended without launch()"
+                                             : "the Coalesce of this call has not been launched; "
+                                               "call launch() before waiting"));
+    return state_ == nullptr ? nullptr : state_->error();
+  }
+  void order(Stream stream) override {
+    if (const auto state = get()) state->order(stream);
+  }
+  std::shared_ptr<State> then(std::function<void()>) override {
+    fail(Errc::unsupported, "then() on a call inside a Coalesce; use it on the Work of launch()");
+  }
+
+ private:
+  std::shared_ptr<State> get() const {
+    const std::lock_guard lock(mutex_);
+    return state_;
+  }
+  mutable std::mutex mutex_;
+  std::shared_ptr<State> state_;
+  bool launched_ = false;
+  bool abandoned_ = false;
+};
+
+/// The calls on one group.
+class Batch final : public internal::Collector {
+ public:
+  explicit Batch(std::shared_ptr<internal::Core> core) : core_(std::move(core)) {}
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+  ~Batch() override { close(); }
+
+  Work collect(std::span<const Op> ops, const CallOptions& options, bool in_order) override {
+    if (!options_) {
+      options_ = options;
+      name_ = options.name;
+      options_->name = name_;
+    }
+    in_order_ = in_order_ || in_order;
+    for (const auto& op : ops) {
+      ops_.push_back(op);
+      keep(ops_.back().rows);
+      keep(ops_.back().send_rows);
+    }
+    ++calls_;
+    return Work(state_);
+  }
+
+  bool open() {
+    internal::Collector* none = nullptr;
+    if (!core_->collector.compare_exchange_strong(none, this)) return false;
+    core_->collecting_on = std::this_thread::get_id();
+    open_ = true;
+    return true;
+  }
+  void close() noexcept {
+    if (!std::exchange(open_, false)) return;
+    core_->collecting_on = std::thread::id();
+    core_->collector = nullptr;
+  }
+
+  Work launch() {
+    if (ops_.empty()) {
+      state_->launched(nullptr);
+      return {};
+    }
+    Work work = core_->launch(ops_, *options_, in_order_);
+    state_->launched(work.state());
+    launched_ = true;
+    return work;
+  }
+
+  void abandon() noexcept {
+    if (launched_) return;
+    state_->abandoned();
+    if (ops_.empty()) return;
+    core_->break_with(
+        Error(
+            Errc::invalid_argument,
+            fmt::format("a Coalesce of {} calls on group '{}' ended without launch(); nothing was "
+                        "sent",
+                        ops_.size(), core_->options().name)),
+        true);
+  }
+
+ private:
+  void keep(Rows& rows) {
+    if (!rows.listed()) return;
+    rows_.emplace_back(rows.list().begin(), rows.list().end());  // A deque: addresses stay.
+    rows = Rows(std::span<const std::int64_t>(rows_.back()));
+  }
+
+  std::shared_ptr<internal::Core> core_;
+  bool open_ = false;
+  std::vector<Op> ops_;
+  std::deque<std::vector<std::int64_t>> rows_;
+  std::optional<CallOptions> options_;
+  std::string name_;
+  bool in_order_ = false;
+  std::size_t calls_ = 0;
+  bool launched_ = false;
+  std::shared_ptr<Collected> state_ = std::make_shared<Collected>();
+};
+
+}  // namespace
+
+struct Coalesce::Impl {
+  std::deque<Batch> batches;  // Not moved: the groups point to them.
+  bool launched = false;
+};
+
+Coalesce::Coalesce(std::initializer_list<ProcessGroup*> groups) : impl_(std::make_unique<Impl>()) {
+  for (auto* group : groups) {
+    if (group == nullptr) fail(Errc::not_initialized, "Coalesce: a group is null");
+    if (!impl_->batches.emplace_back(group->core_).open())
+      internal::failf(Errc::invalid_argument,
+                      "Coalesce: group '{}' is collecting already; launch the other one first",
+                      group->name());
+  }
+}
+
+Coalesce::~Coalesce() {
+  if (impl_->launched) return;
+  for (auto& batch : impl_->batches) {
+    batch.close();
+    batch.abandon();
+  }
+}
+
+Work Coalesce::launch() {
+  if (std::exchange(impl_->launched, true))
+    fail(Errc::invalid_argument, "Coalesce: launch() was called already");
+  for (auto& batch : impl_->batches) batch.close();
+  std::vector<Work> works;
+  for (auto& batch : impl_->batches) {
+    try {
+      works.push_back(batch.launch());
+    } catch (...) {
+      // The groups behind this one would miss a call that their peers made.
+      for (auto& rest : impl_->batches) rest.abandon();
+      throw;
+    }
+  }
+  return Work::all(works);
+}
+
+}  // namespace tutti

@@ -1,0 +1,520 @@
+#include "group/core.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "group/checked.hpp"
+#include "group/fingerprint.hpp"
+#include "group/lowering.hpp"
+#include "group/record.hpp"
+#include "group/refuse.hpp"
+#include "values/broken.hpp"
+#include "values/current_error.hpp"
+#include "values/fail.hpp"
+
+namespace tutti::internal {
+namespace {
+
+bool wants_checks(const GroupOptions& o) {
+  if (o.checked) return *o.checked;
+  const char* text = std::getenv("TUTTI_CHECK");
+  const std::string_view value = text == nullptr ? "" : text;
+  if (value == "1") return true;
+  if (value.empty() || value == "0") return false;
+  failf(Errc::invalid_argument, "TUTTI_CHECK is '{}'; it must be 0 or 1", value);
+}
+
+GroupOptions prepared(const GroupOptions& options) {
+  GroupOptions o = options;
+  if (o.size < 1)
+    failf(Errc::invalid_argument, "group '{}': size is {}; it must be >= 1", o.name, o.size);
+  if (o.rank < 0 || o.rank >= o.size)
+    failf(Errc::invalid_argument, "group '{}': rank is {}; a group of {} has ranks 0 to {}", o.name,
+          o.rank, o.size, o.size - 1);
+  if (o.name.empty() || o.name.size() > 200)
+    failf(Errc::invalid_argument, "the group's name has {} bytes; allowed are 1 to 200",
+          o.name.size());
+  if (o.timeout <= std::chrono::nanoseconds(0))
+    failf(Errc::invalid_argument, "group '{}': timeout is {} ns; it must be positive", o.name,
+          o.timeout.count());
+  if (o.store == nullptr && o.size > 1)
+    failf(Errc::invalid_argument,
+          "group '{}': {} ranks need a store to find each other; set GroupOptions::store", o.name,
+          o.size);
+  o.store = make_prefix_store(o.store == nullptr ? make_memory_store() : o.store, o.name + '/');
+  if (!o.logger) o.logger = default_logger();
+  return o;
+}
+
+std::unique_ptr<Backend> wrap(std::unique_ptr<Backend> backend, const GroupOptions& o) {
+  if (backend == nullptr) failf(Errc::invalid_argument, "group '{}': the backend is null", o.name);
+  if (o.decorate) backend = o.decorate(std::move(backend));
+  if (backend == nullptr)
+    failf(Errc::invalid_argument, "group '{}': decorate() returned null", o.name);
+  if (wants_checks(o)) backend = make_checked(std::move(backend), o.store, o.name, o.rank, o.size);
+  return backend;
+}
+
+std::unique_ptr<Backend> make_backend(const BackendEntry& entry, const std::string& args,
+                                      const GroupOptions& o) {
+  if (o.adopt && !entry.adopts)
+    failf(Errc::unsupported, "group '{}': backend '{}' cannot adopt a communicator", o.name,
+          entry.name);
+  return wrap(entry.make({.store = o.store,
+                          .rank = o.rank,
+                          .size = o.size,
+                          .name = o.name,
+                          .args = args,
+                          .device = o.device,
+                          .memory = o.memory,
+                          .timeout = o.timeout,
+                          .logger = o.logger,
+                          .adopt = o.adopt}),
+              o);
+}
+
+}  // namespace
+
+ProcessGroup Core::create(const GroupOptions& options) {
+  auto o = prepared(options);
+  const auto choice = choose_backend(o.backend, o.device, o.store->in_process());
+  auto backend = make_backend(*choice.entry, choice.args, o);
+  o.logger(LogLevel::info, fmt::format("group '{}': rank {} of {} on {}, because {}", o.name,
+                                       o.rank, o.size, choice.entry->name, choice.because));
+  return ProcessGroup(
+      std::make_shared<Core>(o, std::string(choice.entry->name), std::move(backend), choice.entry));
+}
+
+ProcessGroup Core::create(const GroupOptions& options, std::unique_ptr<Backend> backend) {
+  const auto o = prepared(options);
+  if (o.adopt)
+    failf(Errc::invalid_argument, "group '{}': a backend of the caller's own adopts nothing",
+          o.name);
+  return ProcessGroup(std::make_shared<Core>(o, "custom", wrap(std::move(backend), o), nullptr));
+}
+
+Core::Core(const GroupOptions& options, std::string backend_name, std::unique_ptr<Backend> backend,
+           const BackendEntry* entry)
+    : options_(options),
+      backend_name_(std::move(backend_name)),
+      entry_(entry),
+      bounds_{options.rank, options.size, backend->memory().device()},
+      memory_(options.memory == nullptr ? &backend->memory() : options.memory),
+      backend_(std::move(backend)) {}
+
+Core::~Core() {
+  // Its threads do not exist in a forked child, so it cannot be taken apart there.
+  if (fork_guard_.forked()) (void)backend_.release();
+}
+
+void Core::throw_unusable(std::string_view operation) const {
+  const auto place = [&](int rank) {
+    return Error::Where{.group = options_.name, .operation = std::string(operation), .rank = rank};
+  };
+  if (fork_guard_.forked())
+    throw Error(Errc::forked, "the group was made before fork(); make a new one in the child",
+                place(bounds_.rank));
+  const std::lock_guard lock(cause_mutex_);
+  if (std::exchange(report_cause_, false)) throw Error(*cause_);
+  const Error error = broken(*cause_);
+  throw Error(error.code(), error.message(), place(error.where().rank));
+}
+
+void Core::break_with(const Error& cause, bool report) noexcept {
+  {
+    const std::lock_guard lock(cause_mutex_);
+    if (cause_ || fork_guard_.forked()) return;  // The child has no threads to be told.
+    cause_ = cause;
+    report_cause_ = report;
+    broken_ = true;
+  }
+  backend_->abort(cause.what());
+  // What a caller has not been thrown has to be seen somewhere.
+  options_.logger(report ? LogLevel::warning : LogLevel::info,
+                  fmt::format("group '{}': {}", options_.name, cause.what()));
+}
+
+void Core::collected(std::uint64_t token, bool failed) noexcept {
+  const auto state = failed ? TraceEntry::State::failed : TraceEntry::State::done;
+  ((token & 1) != 0 ? pairs_ : collectives_).end(token >> 1, state);
+}
+
+void Core::uncollected(const Error& error) noexcept {
+  break_with(error, true);
+}
+
+void Core::abort(std::string_view why) noexcept {
+  if (fork_guard_.forked()) return;
+  backend_->abort(why);
+}
+
+Trace Core::trace() const {
+  Trace out;
+  collectives_.read(out);
+  pairs_.read(out);
+  std::ranges::stable_sort(out, {}, &TraceEntry::started);
+  return out;
+}
+
+void Core::check(Op& op, const CallOptions& options, bool supported) const {
+  validate(op, bounds_, options);
+  if (!supported) [[unlikely]]
+    failf(Errc::unsupported, "backend '{}' has no {}; choose another one", backend_name_,
+          describe(op));
+}
+
+Work Core::issue(Op& op, const CallOptions& options, bool blocking) {
+  check_usable(name_of(op.kind));
+  if (is_point_to_point(op.kind) && (op.peer < 0 || op.peer >= bounds_.size || op.tag < 0))
+      [[unlikely]]
+    failf(Errc::invalid_argument,
+          "{}: peer is {} and tag is {}; this group has ranks 0 to {}, tags are >= 0",
+          name_of(op.kind), op.peer, op.tag, bounds_.size - 1);
+  bool supported = supports(op.kind, dtype_of_op(op.kind, op), op.reduce.kind);
+  if (!supported && op.kind == Operation::barrier) [[unlikely]] {
+    lower_barrier(op);
+    supported = supports(op.kind, op.in.dtype, op.reduce.kind);
+  }
+  if (collecting_on.load(std::memory_order_relaxed) == std::this_thread::get_id()) [[unlikely]] {
+    auto* open = collector.load(std::memory_order_relaxed);  // Written by this thread.
+    if (blocking)
+      failf(Errc::invalid_argument,
+            "{}: group '{}' collects calls for a Coalesce; use {}_async, or launch() first",
+            name_of(op.kind), options_.name, name_of(op.kind));
+    const bool lowered = !supported && can_lower(op.kind);
+    check(op, options, supported || lowered);
+    return lowered ? open->collect(to_point_to_point(op, bounds_), options, true)
+                   : open->collect({&op, 1}, options, false);
+  }
+  if (!supported && can_lower(op.kind)) [[unlikely]]
+    return lower(op, options, blocking);
+
+  const std::span<Op> ops(&op, 1);
+  Call call = number(ops, options, blocking, false);
+  check_numbered(op, options, call, supported);
+  sign(ops, call);
+  return send(ops, call, op);
+}
+
+void Core::refuse(ProcessGroup& group, Op op, const Error& why, const CallOptions& options) {
+  auto& core = *group.core_;
+  core.check_usable(name_of(op.kind));
+  if (is_point_to_point(op.kind) && (op.peer < 0 || op.peer >= core.bounds_.size || op.tag < 0))
+    throw Error(why);  // There is nobody to be told.
+  // The peers' calls are what they are whatever is wrong here, so their kind says how they travel.
+  if (can_lower(op.kind) && !core.supports(op.kind, DType::u8, ReduceOp::Kind::sum)) {
+    auto pairs = refused_pairs(op, core.bounds_);
+    const Call call = core.number(pairs, options, true, true);
+    core.refuse(pairs, call, why, op);
+  }
+  const Call call = core.number({&op, 1}, options, true, false);
+  core.refuse({&op, 1}, call, why, op);
+}
+
+void Core::call(ProcessGroup& group, Op& op, const CallOptions& options) {
+  group.core_->issue(op, options, true).wait();
+}
+
+void refuse_call(ProcessGroup& group, const Op& op, const Error& why, const CallOptions& options) {
+  Core::refuse(group, op, why, options);
+}
+
+void Core::run_slowly(Op& op, const CallOptions& options) {
+  Work work = issue(op, options, true);
+  if (work.state() != nullptr) follow(std::move(work), options.stream);
+}
+
+void Core::follow(Work work, Stream stream) {
+  work.order(stream);  // On host memory it waits.
+  if (work.done()) return work.wait();
+  (void)std::move(work).release();
+}
+
+void Core::check_numbered(Op& op, const CallOptions& options, const Call& call, bool supported) {
+  try {
+    check(op, options, supported);
+  } catch (const Error& error) {
+    refuse({&op, 1}, call, error, op);
+  }
+}
+
+void Core::refuse(std::span<const Op> ops, const Call& call, const Error& why, const Op& shown) {
+  const auto [ring, index] = trace_place(shown, call);
+  ring->begin(index, traced_seq(shown, call), shown.kind, shown, 1, !call.blocking, call.name);
+  ring->end(index, TraceEntry::State::refused);
+  backend_->refuse(ops, call, why);
+  throw with_place(why, {&shown, 1}, call);
+}
+
+Work Core::launch(std::span<Op> ops, const CallOptions& options, bool in_order) {
+  check_usable(operation_of(ops));
+  Call call = number(ops, options, false, in_order);
+  sign(ops, call);
+  return send(ops, call, ops[0]);
+}
+
+Call Core::number(std::span<Op> ops, const CallOptions& options, bool blocking, bool in_order) {
+  Call call = make_call(options, blocking);
+  call.in_order = in_order;
+  bool collective = in_order;
+  for (auto& op : ops) {
+    if (is_point_to_point(op.kind)) {
+      const std::lock_guard lock(pairs_mutex_);
+      op.seq = pair_seq_[{op.kind == Operation::send, op.peer, op.tag}]++;
+    } else {
+      collective = true;
+    }
+  }
+  if (collective) call.seq = next_seq_.fetch_add(1, std::memory_order_relaxed);
+  return call;
+}
+
+void Core::sign(std::span<Op> ops, Call& call) noexcept {
+  Hash all;
+  for (auto& op : ops) {
+    if (!is_point_to_point(op.kind)) {
+      add(all, op);
+      continue;
+    }
+    Hash own;
+    add(own, op);
+    op.fingerprint = finish_hash(own, call);
+  }
+  call.fingerprint = finish_hash(all, call);
+}
+
+std::pair<TraceRing*, std::uint64_t> Core::trace_place(const Op& shown, const Call& call) noexcept {
+  if (!is_point_to_point(shown.kind)) return {&collectives_, call.seq};
+  return {&pairs_, next_pair_.fetch_add(1, std::memory_order_relaxed)};
+}
+
+std::uint64_t Core::traced_seq(const Op& shown, const Call& call) noexcept {
+  return is_point_to_point(shown.kind) ? shown.seq : call.seq;
+}
+
+Work Core::send(std::span<const Op> ops, const Call& call, const Op& shown) {
+  const auto [ring, index] = trace_place(shown, call);
+  ring->begin(index, traced_seq(shown, call), shown.kind, shown,
+              ops.size() > 1 && &shown == ops.data() ? ops.size() : 1, !call.blocking, call.name);
+  try {
+    Work work = backend_->launch(ops, call);
+    if (work.state() == nullptr) {
+      ring->end(index, TraceEntry::State::done);
+      return {};
+    }
+    const auto token = index << 1 | (ring == &pairs_ ? 1U : 0U);
+    return Work(std::move(work).release(), shared_from_this(), token);
+  } catch (...) {
+    ring->end(index, TraceEntry::State::failed);
+    throw_with_place({&shown, 1}, call);
+  }
+}
+
+void Core::throw_with_place(std::span<const Op> ops, const Call& call) {
+  const Error error = with_place(to_error(std::current_exception()), ops, call);
+  if (breaks_group(error.code())) break_with(error, false);
+  throw Error(error);
+}
+
+Error Core::with_place(const Error& error, std::span<const Op> ops, const Call& call) const {
+  if (!error.where().operation.empty()) return error;
+  const int rank = error.where().rank >= 0 ? error.where().rank : bounds_.rank;
+  return call_error(error.code(), options_.name, ops, call, rank, error.message());
+}
+
+void Core::lower_barrier(Op& op) {
+  {
+    // One byte for all barriers: they are in order, and what is in it does not matter.
+    const std::lock_guard lock(pairs_mutex_);
+    if (barrier_byte_.data() == nullptr) barrier_byte_ = Tensor(*memory_, {1}, DType::u8);
+  }
+  op = {.kind = Operation::all_reduce,
+        .in = barrier_byte_,
+        .out = barrier_byte_,
+        .reduce = ReduceOp::bor};
+}
+
+Work Core::lower(Op& op, const CallOptions& options, bool blocking) {
+  try {
+    validate(op, bounds_, options);
+  } catch (const Error& error) {
+    // The peers wait in their sends and receives, so these are what is refused.
+    auto pairs = refused_pairs(op, bounds_);
+    const Call call = number(pairs, options, blocking, true);
+    refuse(pairs, call, error, op);
+  }
+  auto pairs = to_point_to_point(op, bounds_);
+  Call call = number(pairs, options, blocking, true);
+  sign(pairs, call);
+  return send(pairs, call, op);
+}
+
+// Sub-groups.
+
+std::string Core::exchange_key(std::string_view what, int rank) const {
+  return fmt::format("{}/{}/{}", what, splits_, rank);
+}
+
+std::vector<std::array<std::int64_t, 2>> Core::exchange(std::array<std::int64_t, 2> mine,
+                                                        std::string_view what) {
+  std::vector<std::array<std::int64_t, 2>> all(static_cast<std::size_t>(bounds_.size));
+  if (bounds_.device.type == DeviceType::cpu) {
+    const ConstTensorView in(mine.data(), DType::i64, {2});
+    const TensorView out(all.data(), DType::i64, {2 * std::int64_t{bounds_.size}});
+    Op gather{.kind = Operation::all_gather, .in = in, .out = out};
+    run<Operation::all_gather>(gather, {.name = what});
+    return all;
+  }
+  // A device would have to be synchronised with; the store is on the host anyway.
+  check_usable(what);
+  const auto limit = Deadline::after(options_.timeout);
+  options_.store->set(exchange_key(what, bounds_.rank), std::as_bytes(std::span(mine)));
+  for (int r = 0; r < bounds_.size; ++r) {
+    const auto bytes = options_.store->get(exchange_key(what, r), limit);
+    auto& theirs = all[static_cast<std::size_t>(r)];
+    if (bytes.size() == sizeof theirs) {
+      std::memcpy(theirs.data(), bytes.data(), sizeof theirs);
+      continue;
+    }
+    ++splits_;  // Like the others: the next exchange has keys of its own.
+    const std::string_view why(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    throw Error(Errc::mismatch, fmt::format("rank {} {}", r, why),
+                {.group = options_.name, .operation = std::string(what), .rank = r});
+  }
+  return all;
+}
+
+void Core::refuse_exchange(std::string_view what, const Error& why) {
+  check_usable(what);
+  if (bounds_.device.type != DeviceType::cpu) {
+    options_.store->set(exchange_key(what, bounds_.rank),
+                        std::string_view(fmt::format("refused {}: {}", what, why.message())));
+    ++splits_;
+    throw Error(why);
+  }
+  if (collecting_on.load() == std::this_thread::get_id()) throw Error(why);  // Nobody waits.
+  Op gather{.kind = Operation::all_gather};
+  const std::span<Op> ops(&gather, 1);
+  refuse(ops, number(ops, {.name = what}, true, false), why, gather);
+}
+
+ProcessGroup Core::make_part(std::span<const int> ranks, int rank, const std::string& part) {
+  GroupOptions o = options_;
+  o.name = options_.name + '/' + part;
+  o.adopt.reset();
+  o.rank = rank;
+  o.size = static_cast<int>(ranks.size());
+  o.store = make_prefix_store(options_.store, part + '/');
+  auto backend = backend_->split({.ranks = ranks, .rank = rank, .name = o.name, .store = o.store});
+  if (backend == nullptr && entry_ == nullptr)
+    failf(Errc::unsupported, "group '{}': its backend is the caller's own and has no split",
+          options_.name);
+  if (backend == nullptr)
+    backend =
+        make_backend(*entry_, choose_backend(o.backend, o.device, o.store->in_process()).args, o);
+  return ProcessGroup(std::make_shared<Core>(o, backend_name_, std::move(backend), entry_));
+}
+
+std::optional<ProcessGroup> Core::split(int color, int key) {
+  const auto all = exchange({color, key}, "split");
+  const auto number = splits_++;
+  if (color < 0) return std::nullopt;
+  std::vector<int> ranks;
+  for (int r = 0; r < bounds_.size; ++r)
+    if (all[static_cast<std::size_t>(r)][0] == color) ranks.push_back(r);
+  std::ranges::stable_sort(ranks, {}, [&](int r) { return all[static_cast<std::size_t>(r)][1]; });
+  const auto me = std::ranges::find(ranks, bounds_.rank) - ranks.begin();
+  return make_part(ranks, static_cast<int>(me), fmt::format("{}.{}", number, color));
+}
+
+void Core::check_subset(std::span<const int> ranks) const {
+  if (ranks.empty()) failf(Errc::invalid_argument, "subset of group '{}' is empty", options_.name);
+  std::vector<bool> seen(static_cast<std::size_t>(bounds_.size));
+  for (const int r : ranks) {
+    if (r < 0 || r >= bounds_.size || seen[static_cast<std::size_t>(r)])
+      failf(Errc::invalid_argument,
+            "subset [{}] of group '{}': {} is {}; ranks are 0 to {}, each at most once",
+            fmt::join(ranks, ", "), options_.name, r,
+            r < 0 || r >= bounds_.size ? "no rank" : "there twice", bounds_.size - 1);
+    seen[static_cast<std::size_t>(r)] = true;
+  }
+}
+
+std::optional<ProcessGroup> Core::subset(std::span<const int> ranks) {
+  Hash hash;
+  try {
+    check_subset(ranks);
+  } catch (const Error& error) {
+    refuse_exchange("subset", error);
+  }
+  for (const int r : ranks) hash.add(static_cast<std::uint64_t>(r));
+  const auto mine = static_cast<std::int64_t>(hash.value());
+  const auto all = exchange({mine, std::ssize(ranks)}, "subset");
+  const auto number = splits_++;
+  for (int r = 0; r < bounds_.size; ++r)
+    if (all[static_cast<std::size_t>(r)] != all[0])
+      throw Error(
+          Errc::mismatch,
+          fmt::format("ranks 0 and {} passed different lists ({} and {} ranks, this rank: "
+                      "[{}]); every rank has to pass the same",
+                      r, all[0][1], all[static_cast<std::size_t>(r)][1], fmt::join(ranks, ", ")),
+          {.group = options_.name, .operation = "subset", .rank = r});
+  const auto me = std::ranges::find(ranks, bounds_.rank);
+  if (me == ranks.end()) return std::nullopt;
+  return make_part(ranks, static_cast<int>(me - ranks.begin()), fmt::format("{}.s", number));
+}
+
+void Core::check_block(const TensorView& block) const {
+  if (static_cast<int>(block.dtype) >= dtype_count)
+    failf(Errc::invalid_argument, "register_memory: {} is no dtype", static_cast<int>(block.dtype));
+  if (block.device != bounds_.device)
+    failf(Errc::invalid_argument, "register_memory: the block is on {}, group '{}' works on {}",
+          to_string(block.device), options_.name, to_string(bounds_.device));
+  if (block.data == nullptr || block.bytes() == 0)
+    failf(Errc::invalid_argument, "register_memory: the block is {} and has {} bytes",
+          block.data == nullptr ? "null" : "not null", block.bytes());
+}
+
+Registration Core::register_memory(const TensorView& block, Stream stream) {
+  constexpr std::string_view what = "register_memory";
+  check_usable(what);
+  if (collecting_on.load() == std::this_thread::get_id())
+    failf(Errc::invalid_argument,
+          "register_memory: group '{}' collects calls for a Coalesce; launch() first",
+          options_.name);
+  auto kind = RegistrationKind::none;
+  try {
+    check_block(block);
+    kind = backend_->registrable(block, stream);
+  } catch (const Error& error) {
+    refuse_exchange(what, error);
+  }
+  const auto all =
+      exchange({static_cast<std::int64_t>(block.bytes()), static_cast<std::int64_t>(kind)}, what);
+  ++splits_;  // Numbers exchanges.
+  for (int r = 0; r < bounds_.size; ++r) {
+    const auto& theirs = all[static_cast<std::size_t>(r)];
+    if (theirs[0] != all[0][0])
+      throw Error(Errc::mismatch,
+                  fmt::format("ranks 0 and {} register {} and {} bytes; all blocks have to be "
+                              "equally large",
+                              r, all[0][0], theirs[0]),
+                  {.group = options_.name, .operation = std::string(what), .rank = r});
+    kind = std::min(kind, static_cast<RegistrationKind>(theirs[1]));
+  }
+  if (kind == RegistrationKind::none) return {};
+  try {
+    return backend_->register_memory(block, kind, Deadline::after(options_.timeout));
+  } catch (const Error& error) {
+    if (breaks_group(error.code())) break_with(error, false);
+    throw;
+  }
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,196 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <tutti/process_group.hpp>
+
+#include "group/fingerprint.hpp"
+#include "group/trace_ring.hpp"
+#include "group/validate.hpp"
+#include "values/fork_guard.hpp"
+
+namespace tutti::internal {
+
+/// What a Coalesce collects on one group.
+class Collector {
+ public:
+  virtual ~Collector() = default;
+  /// in_order: they have to take effect after the calls before them.
+  virtual Work collect(std::span<const Op> ops, const CallOptions& options, bool in_order) = 0;
+};
+
+/// The part of a group that pending Works share with it.
+class Core final : public Work::Owner, public std::enable_shared_from_this<Core> {
+ public:
+  /// Checks the options and makes the backend.
+  static ProcessGroup create(const GroupOptions& options);
+  static ProcessGroup create(const GroupOptions& options, std::unique_ptr<Backend> backend);
+
+  Core(const GroupOptions& options, std::string backend_name, std::unique_ptr<Backend> backend,
+       const BackendEntry* entry);
+  ~Core() override;
+
+  /// One call, from its arguments to its Work.
+  Work issue(Op& op, const CallOptions& options, bool blocking);
+  /// The same, ordered on the call's stream without blocking the host there. Inline, so that each
+  /// verb has a path of its own.
+  template <Operation kind>
+  [[gnu::always_inline]] void run(Op& op, const CallOptions& options);
+  /// Several as one, checked already; async.
+  Work launch(std::span<Op> ops, const CallOptions& options, bool in_order);
+
+  /// refuse_call() of refuse.hpp.
+  [[noreturn]] static void refuse(ProcessGroup& group, Op op, const Error& why,
+                                  const CallOptions& options);
+  /// A blocking call for which the host waits, also on a device.
+  static void call(ProcessGroup& group, Op& op, const CallOptions& options);
+  static Memory& staging_memory(ProcessGroup& group) noexcept {
+    return group.core_->backend_->staging_memory();
+  }
+
+  std::optional<ProcessGroup> split(int color, int key);
+  std::optional<ProcessGroup> subset(std::span<const int> ranks);
+  Registration register_memory(const TensorView& block, Stream stream);
+  Memory& registrable_memory() noexcept { return backend_->registrable_memory(); }
+
+  void collected(std::uint64_t token, bool failed) noexcept override;
+  void uncollected(const Error& error) noexcept override;
+  void abort(std::string_view why) noexcept override;
+  /// From now on every call throws; the next one throws the cause itself.
+  void break_with(const Error& cause, bool report) noexcept;
+  /// @throws Error forked, aborted.
+  void check_usable(std::string_view operation) const {
+    if (fork_guard_.forked() || broken_.load(std::memory_order_relaxed)) [[unlikely]]
+      throw_unusable(operation);
+  }
+
+  /// False also for values outside of the enumerations, which no backend gets to see.
+  bool supports(Operation kind, DType dtype, ReduceOp::Kind reduce) const noexcept {
+    return static_cast<int>(dtype) < dtype_count && static_cast<int>(reduce) < reduce_op_count &&
+           backend_->supports(kind, dtype, reduce);
+  }
+
+  const GroupOptions& options() const noexcept { return options_; }
+  std::string transport() const { return backend_->transport(); }
+  const std::string& backend_name() const noexcept { return backend_name_; }
+  Memory& memory() noexcept { return *memory_; }
+  Trace trace() const;
+
+  /// The Coalesce that collects, and its thread; no other thread may follow the pointer.
+  std::atomic<Collector*> collector{nullptr};
+  std::atomic<std::thread::id> collecting_on{};
+
+ private:
+  [[noreturn]] void throw_unusable(std::string_view operation) const;
+  void check(Op& op, const CallOptions& options, bool supported) const;
+  /// check(), and on an error the refusal.
+  void check_numbered(Op& op, const CallOptions& options, const Call& call, bool supported);
+  /// Tells the backend that `ops` will not come, and throws. `shown` is what the caller asked for.
+  [[noreturn]] void refuse(std::span<const Op> ops, const Call& call, const Error& why,
+                           const Op& shown);
+  void run_slowly(Op& op, const CallOptions& options);
+  /// What a blocking verb does with a Work: its error is thrown where it is known by now.
+  static void follow(Work work, Stream stream);
+  Call make_call(const CallOptions& options, bool blocking) const noexcept {
+    return {.stream = options.stream,
+            .deadline = options.deadline,
+            .timeout = options_.timeout,
+            .blocking = blocking,
+            .order_fixed = options.order_fixed,
+            .name = options.name};
+  }
+  Call number(std::span<Op> ops, const CallOptions& options, bool blocking, bool in_order);
+  static void sign(std::span<Op> ops, Call& call) noexcept;
+  Work send(std::span<const Op> ops, const Call& call, const Op& shown);
+  Work lower(Op& op, const CallOptions& options, bool blocking);
+  void lower_barrier(Op& op);
+  [[noreturn]] void throw_with_place(std::span<const Op> ops, const Call& call);
+  Error with_place(const Error& error, std::span<const Op> ops, const Call& call) const;
+  /// Which trace a launch goes to, and its place in it.
+  std::pair<TraceRing*, std::uint64_t> trace_place(const Op& shown, const Call& call) noexcept;
+  static std::uint64_t traced_seq(const Op& shown, const Call& call) noexcept;
+
+  std::string exchange_key(std::string_view what, int rank) const;
+  void check_subset(std::span<const int> ranks) const;
+  void check_block(const TensorView& block) const;
+  std::vector<std::array<std::int64_t, 2>> exchange(std::array<std::int64_t, 2> mine,
+                                                    std::string_view what);
+  /// exchange() without this rank, which refused what it is for; tells the others, and throws.
+  [[noreturn]] void refuse_exchange(std::string_view what, const Error& why);
+  ProcessGroup make_part(std::span<const int> ranks, int rank, const std::string& part);
+
+  GroupOptions options_;
+  std::string backend_name_;
+  const BackendEntry* entry_;  // Null: the backend is the caller's own.
+  ForkGuard fork_guard_;
+  Bounds bounds_;
+  Memory* memory_ = nullptr;
+
+  std::atomic<std::uint64_t> next_seq_{0};
+  std::atomic<std::uint64_t> next_pair_{0};  // Counts entries of the second trace.
+  TraceRing collectives_;
+  TraceRing pairs_;
+
+  std::mutex pairs_mutex_;
+  // (sending?, peer, tag): how many.
+  std::map<std::tuple<bool, int, int>, std::uint64_t> pair_seq_;
+
+  std::atomic<bool> broken_{false};
+  mutable std::mutex cause_mutex_;
+  mutable std::optional<Error> cause_;
+  mutable bool report_cause_ = false;
+  std::uint64_t splits_ = 0;
+  Tensor barrier_byte_{};
+
+  std::unique_ptr<Backend> backend_;  // Last: ends first.
+};
+
+/// What the fingerprints of all operations of a launch have in common.
+inline std::uint64_t finish_hash(Hash& hash, const Call& call) noexcept {
+  if (call.order_fixed) hash.add(1);
+  if (!call.name.empty()) hash.add(call.name);
+  return hash.value();
+}
+
+constexpr DType dtype_of_op(Operation kind, const Op& op) noexcept {
+  return kind == Operation::recv || kind == Operation::scatter ? op.out.dtype : op.in.dtype;
+}
+
+template <Operation kind>
+inline void Core::run(Op& op, const CallOptions& options) {
+  const bool unusable = fork_guard_.forked() || broken_.load(std::memory_order_relaxed);
+  if (unusable || collecting_on.load(std::memory_order_relaxed) != std::thread::id() ||
+      is_point_to_point(kind) || !supports(kind, dtype_of_op(kind, op), op.reduce.kind))
+      [[unlikely]]
+    return run_slowly(op, options);
+  Call call = make_call(options, true);
+  call.seq = next_seq_.fetch_add(1, std::memory_order_relaxed);
+  const std::span<Op> ops(&op, 1);
+  if (!accept_plain(kind, op, bounds_)) check_numbered(op, options, call, true);
+  Hash hash;
+  add(hash, kind, op);
+  call.fingerprint = finish_hash(hash, call);
+  collectives_.begin(call.seq, call.seq, kind, op, 1, false, call.name);
+  try {
+    Work work = backend_->launch(ops, call);
+    if (work.state() != nullptr) [[unlikely]]
+      follow(std::move(work), options.stream);
+  } catch (...) {
+    collectives_.end(call.seq, TraceEntry::State::failed);
+    throw_with_place(ops, call);
+  }
+  collectives_.end(call.seq, TraceEntry::State::done);
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string_view>
+
+#include <tutti/backend/backend.hpp>
+
+namespace tutti::internal {
+
+/// One multiplication per 64-bit word: on the path of every call.
+class Hash {
+ public:
+  constexpr void add(std::uint64_t word) noexcept {
+    value_ = (value_ ^ word) * 0x9e3779b97f4a7c15U;
+    value_ ^= value_ >> 32;
+  }
+  void add(std::string_view text) noexcept {
+    add(text.size());
+    while (!text.empty()) {
+      std::uint64_t word = 0;
+      const auto n = text.size() < sizeof word ? text.size() : sizeof word;
+      std::memcpy(&word, text.data(), n);
+      add(word);
+      text.remove_prefix(n);
+    }
+  }
+  constexpr void add(std::span<const std::int64_t> words) noexcept {
+    for (const auto word : words) add(static_cast<std::uint64_t>(word));
+  }
+  /// A list of equal counts hashes like the count itself: ranks may mix the two forms.
+  constexpr void add(const Rows& rows) noexcept {
+    bool equal = true;
+    for (const auto n : rows.list()) equal = equal && n == rows[0];
+    if (!rows.listed() || (equal && !rows.list().empty())) {
+      add(static_cast<std::uint64_t>(rows[0]));
+    } else {
+      add(~std::uint64_t{0});
+      add(rows.list());
+    }
+  }
+  constexpr std::uint64_t value() const noexcept { return value_; }
+
+ private:
+  std::uint64_t value_ = 0x243f6a8885a308d3U;
+};
+
+constexpr bool is_reduction(Operation o) noexcept {
+  return o == Operation::all_reduce || o == Operation::reduce || o == Operation::reduce_scatter ||
+         o == Operation::scan || o == Operation::exclusive_scan;
+}
+
+/// Adds what must be equal on all ranks (for send and recv: on both sides), and nothing else:
+/// neither the scale of premul_sum nor, for all_to_all, any count. `kind` is op.kind, a constant
+/// where this is inlined.
+[[gnu::always_inline]] inline void add(Hash& hash, Operation kind, const Op& op) noexcept {
+  const bool p2p = is_point_to_point(kind);
+  const bool by_out =
+      kind == Operation::scatter || kind == Operation::reduce_scatter || kind == Operation::recv;
+  const auto& shape = by_out ? op.out.shape : op.in.shape;
+  const auto dtype = by_out ? op.out.dtype : op.in.dtype;
+  const auto reduce = is_reduction(kind) ? op.reduce.kind : ReduceOp::Kind::sum;
+  const bool by_rows = kind == Operation::all_gather || kind == Operation::all_gather_bounded ||
+                       kind == Operation::gather || kind == Operation::reduce_scatter ||
+                       kind == Operation::scatter || kind == Operation::all_to_all;
+  // The number of dimensions that follow, so that none is taken for a count or a name.
+  const auto dims = p2p ? 0 : by_rows ? shape.row_dims().size() : shape.ndim();
+  hash.add(static_cast<std::uint64_t>(kind == Operation::recv ? Operation::send : kind) |
+           static_cast<std::uint64_t>(reduce) << 8 | static_cast<std::uint64_t>(dtype) << 16 |
+           static_cast<std::uint64_t>(dims) << 24 |
+           static_cast<std::uint64_t>(static_cast<std::uint32_t>(p2p ? 0 : op.root)) << 32);
+  if (p2p) {
+    hash.add(static_cast<std::uint64_t>(shape.numel()));
+  } else if (by_rows) {
+    hash.add(shape.row_dims());
+    if (kind != Operation::all_to_all) hash.add(op.rows);
+  } else if (kind != Operation::barrier) {
+    hash.add(shape.dims());
+  }
+}
+inline void add(Hash& hash, const Op& op) noexcept {
+  add(hash, op.kind, op);
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,191 @@
+#include "group/host_backend.hpp"
+
+#include <algorithm>
+#include <memory_resource>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "group/kept_rows.hpp"
+#include "group/record.hpp"
+#include "kernels/reduce.hpp"
+#include "values/broken.hpp"
+#include "values/current_error.hpp"
+
+namespace tutti::internal {
+namespace {
+
+bool has_collective(std::span<const Op> ops) {
+  return std::ranges::any_of(ops, [](const Op& op) { return !is_point_to_point(op.kind); });
+}
+
+void wait_and_throw(Work::State& state) {
+  state.wait_until(Deadline::none());  // post() bounds it by the call's deadline.
+  if (const auto error = state.error()) std::rethrow_exception(error);
+}
+
+}  // namespace
+
+/// An async call: its own copy of everything the caller lent, and the state of its Work.
+class HostBackend::Task final : public HostState, public CallQueue::Job {
+ public:
+  Task(std::shared_ptr<CallQueue> queue, HostBackend& backend, std::span<const Op> ops,
+       const Call& call, std::shared_ptr<Work::State> posted)
+      : HostState(std::move(queue)),
+        backend_(backend),
+        ops_(ops.begin(), ops.end(), &backend.pool()),
+        rows_(&backend.pool()),
+        name_(call.name, &backend.pool()),
+        call_(call),
+        posted_(std::move(posted)) {
+    reserve_rows(ops_, rows_);
+    for (auto& op : ops_) keep_rows(op, rows_);
+    call_.name = name_;
+    call_.deadline = call.limit();  // It counts from now, not from its turn.
+    call_.blocking = true;
+  }
+
+  void run() noexcept override {
+    std::exception_ptr thrown;
+    try {
+      backend_.run_in_turn(ops_, call_);
+    } catch (...) {
+      const Error error = to_error(std::current_exception());
+      thrown = std::make_exception_ptr(backend_.with_place(error, ops_, call_));
+      if (breaks_group(error.code())) backend_.abort(error.message());
+    }
+    if (posted_ != nullptr) {
+      posted_->wait_until(Deadline::none());
+      if (!thrown) thrown = posted_->error();
+    }
+    finish(thrown);
+  }
+  void drop(const Error& why) noexcept override {
+    finish(std::make_exception_ptr(backend_.with_place(why, ops_, call_)));
+  }
+
+ private:
+  HostBackend& backend_;
+  std::pmr::vector<Op> ops_;
+  std::pmr::vector<std::int64_t> rows_;
+  std::pmr::string name_;
+  Call call_;
+  std::shared_ptr<Work::State> posted_;
+};
+
+HostBackend::HostBackend(std::string group, int rank)
+    : group_(std::move(group)),
+      rank_(rank),
+      pool_(std::make_shared<Pool>()),
+      queue_(std::make_shared<CallQueue>()) {}
+
+HostBackend::~HostBackend() {
+  stop();
+}
+
+Error HostBackend::with_place(const Error& error, std::span<const Op> ops, const Call& call) const {
+  if (!error.where().operation.empty()) return error;
+  return call_error(error.code(), group_, ops, call, error.where().rank, error.message());
+}
+
+void HostBackend::run_in_turn(std::span<const Op> ops, const Call& call) {
+  try {
+    queue_->enter(call);
+  } catch (const Error& error) {
+    if (error.code() == Errc::timeout) abort(error.what());  // The order is lost for good.
+    throw;
+  }
+  struct Leave {
+    CallQueue& queue;
+    std::uint64_t seq;
+    ~Leave() { queue.leave(seq); }
+  } const leave{*queue_, call.seq};
+  if (!call.in_order) return run(ops, call);
+  const auto posted = post(ops, call);
+  try {
+    if (has_collective(ops)) run(ops, call);
+  } catch (...) {
+    if (posted != nullptr) posted->wait_until(Deadline::none());
+    throw;
+  }
+  if (posted != nullptr) wait_and_throw(*posted);
+}
+
+bool HostBackend::supports(Operation operation, DType dtype, ReduceOp::Kind kind) const noexcept {
+  switch (operation) {
+    case Operation::all_reduce:
+    case Operation::reduce:
+    case Operation::reduce_scatter:
+      return can_reduce(dtype, kind);
+    case Operation::scan:
+    case Operation::exclusive_scan:
+      return can_reduce(dtype, kind) && kind != ReduceOp::Kind::avg;
+    default:
+      return true;
+  }
+}
+
+Work HostBackend::launch(std::span<const Op> ops, const Call& call) {
+  if (call.blocking && queue_->in_continuation()) {
+    const Error why(Errc::invalid_argument,
+                    "a blocking verb inside then() would wait for itself; use its async form");
+    refuse(ops, call, why);
+    throw Error(why);
+  }
+  if (call.in_order && !call.blocking) return submit(ops, call, nullptr);
+  if (call.in_order) {
+    run_in_turn(ops, call);
+    return {};
+  }
+  if (ops.size() == 1 && call.blocking && !is_point_to_point(ops[0].kind)) {
+    run_in_turn(ops, call);
+    return {};
+  }
+  std::shared_ptr<Work::State> posted;
+  if (std::ranges::any_of(ops, [](const Op& op) { return is_point_to_point(op.kind); })) {
+    try {
+      posted = post(ops, call);
+    } catch (...) {
+      if (has_collective(ops)) refuse(ops, call, to_error(std::current_exception()));
+      throw;
+    }
+  }
+  try {
+    if (!has_collective(ops)) {
+      if (!call.blocking) return Work(std::move(posted));
+    } else if (call.blocking) {
+      run_in_turn(ops, call);
+    } else {
+      return submit(ops, call, posted);
+    }
+  } catch (...) {
+    // The error must not reach the caller while a transport may still touch its buffers.
+    if (posted != nullptr) posted->wait_until(Deadline::none());
+    throw;
+  }
+  if (posted != nullptr) wait_and_throw(*posted);
+  return {};
+}
+
+Work HostBackend::submit(std::span<const Op> ops, const Call& call,
+                         const std::shared_ptr<Work::State>& posted) {
+  try {
+    auto task = make_state<Task>(*this, ops, call, posted);
+    queue_->submit(call.seq, task);
+    return Work(std::move(task));
+  } catch (const std::bad_alloc&) {
+    const Error why(Errc::resource_exhausted, "no memory to queue the call");
+    refuse(ops, call, why);
+    throw Error(why);
+  } catch (const Error& error) {
+    if (error.code() == Errc::resource_exhausted) refuse(ops, call, error);
+    throw;
+  }
+}
+
+void HostBackend::refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept {
+  publish(ops, call, why);
+  if (call.in_order || has_collective(ops)) queue_->skip(call.seq);
+}
+
+}  // namespace tutti::internal

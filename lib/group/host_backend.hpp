@@ -1,0 +1,66 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include <tutti/backend/backend.hpp>
+
+#include "group/call_queue.hpp"
+#include "group/host_state.hpp"
+
+namespace tutti::internal {
+
+/// What the backends of host memory share: blocking calls run inline on their caller's thread,
+/// async ones on a worker that starts with the first of them, both in the order of their numbers;
+/// point-to-point is posted at once.
+///
+/// A destructor of a derived class calls stop() first: the worker uses what it destroys.
+class HostBackend : public Backend {
+ public:
+  HostBackend(std::string group, int rank);
+  ~HostBackend() override;
+
+  /// What the kernels can reduce.
+  bool supports(Operation operation, DType dtype, ReduceOp::Kind kind) const noexcept override;
+  Work launch(std::span<const Op> ops, const Call& call) override;
+  void refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept final;
+
+ protected:
+  /// Runs the collectives among `ops`, in turn; skips send and recv. Blocks to call.limit() at
+  /// the most and throws Error.
+  virtual void run(std::span<const Op> ops, const Call& call) = 0;
+  /// Posts the sends and receives among `ops`; skips collectives. Never blocks for a peer. What it
+  /// returns is done when all of them are, by call.limit() at the latest.
+  virtual std::shared_ptr<Work::State> post(std::span<const Op> ops, const Call& call) = 0;
+  /// Tells the peers. Never blocks.
+  virtual void publish(std::span<const Op> ops, const Call& call, const Error& why) noexcept = 0;
+
+  /// Ends every call of this rank that waits for its turn.
+  void fail_queued(const Error& why) noexcept { queue_->fail(why); }
+  void stop() noexcept { queue_->stop(); }
+
+  /// A state from the pool.
+  template <typename T, typename... Args>
+  std::shared_ptr<T> make_state(Args&&... args) {
+    return std::allocate_shared<T>(PoolAllocator<T>(pool_), queue_, std::forward<Args>(args)...);
+  }
+  Pool& pool() noexcept { return *pool_; }
+  const std::string& group() const noexcept { return group_; }
+  int rank() const noexcept { return rank_; }
+
+ private:
+  class Task;
+  Error with_place(const Error& error, std::span<const Op> ops, const Call& call) const;
+  void run_in_turn(std::span<const Op> ops, const Call& call);
+  Work submit(std::span<const Op> ops, const Call& call,
+              const std::shared_ptr<Work::State>& posted);
+
+  std::string group_;
+  int rank_;
+  std::shared_ptr<Pool> pool_;
+  std::shared_ptr<CallQueue> queue_;
+};
+
+}  // namespace tutti::internal

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <memory_resource>
+#include <mutex>
+#include <vector>
+
+#include <tutti/work.hpp>
+
+#include "group/call_queue.hpp"
+
+namespace tutti::internal {
+
+/// Memory that is kept and used again: a steady stream of calls allocates nothing. (The standard
+/// synchronized_pool_resource takes one of a process's 1024 thread keys, which is one per group.)
+class Pool final : public std::pmr::memory_resource {
+ private:
+  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
+    const std::lock_guard lock(mutex_);
+    return pool_.allocate(bytes, alignment);
+  }
+  void do_deallocate(void* data, std::size_t bytes, std::size_t alignment) override {
+    const std::lock_guard lock(mutex_);
+    pool_.deallocate(data, bytes, alignment);
+  }
+  bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
+
+  std::mutex mutex_;
+  std::pmr::unsynchronized_pool_resource pool_;
+};
+
+/// An allocator that keeps its pool alive, so that a state may outlive its group.
+template <typename T>
+struct PoolAllocator {
+  using value_type = T;
+  std::shared_ptr<Pool> pool;
+
+  explicit PoolAllocator(std::shared_ptr<Pool> p) noexcept : pool(std::move(p)) {}
+  template <typename U>
+  PoolAllocator(const PoolAllocator<U>& other) noexcept : pool(other.pool) {}
+  T* allocate(std::size_t n) { return static_cast<T*>(pool->allocate(n * sizeof(T), alignof(T))); }
+  void deallocate(T* data, std::size_t n) noexcept {
+    pool->deallocate(data, n * sizeof(T), alignof(T));
+  }
+  template <typename U>
+  bool operator==(const PoolAllocator<U>& other) const noexcept {
+    return pool == other.pool;
+  }
+};
+
+/// A call on host memory, finished by whoever completes it.
+class HostState : public Work::State {
+ public:
+  explicit HostState(std::shared_ptr<CallQueue> queue) noexcept : queue_(std::move(queue)) {}
+
+  bool done() const noexcept override { return done_.load(std::memory_order_acquire); }
+  bool wait_until(Deadline deadline) override;
+  std::exception_ptr error() const noexcept override;
+  void order(Stream) override { wait_until(Deadline::none()); }
+  std::shared_ptr<Work::State> then(std::function<void()> next) override;
+
+  bool forked() const noexcept { return queue_->forked(); }
+  /// Null: it went well. The first call counts; later ones are ignored. Whoever calls it holds a
+  /// reference: the waiter may drop its own at once.
+  void finish(const std::exception_ptr& error) noexcept;
+
+ private:
+  class Continuation;
+
+  std::atomic<bool> done_{false};
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::exception_ptr error_;
+  std::vector<std::shared_ptr<Continuation>> next_;
+  std::shared_ptr<CallQueue> queue_;
+};
+
+}  // namespace tutti::internal

@@ -1,0 +1,137 @@
+#include <tutti/process_group.hpp>
+
+#include <utility>
+
+#include "group/core.hpp"
+
+// The verbs: each fills in an Op. Core does the rest.
+
+namespace tutti {
+namespace {
+
+/// Written out: where an aggregate with many empty members is initialised in place, GCC 12 clears
+/// it with `rep stos`, which takes longer to start than all the rest of the front.
+Op make(Operation kind, const ConstTensorView& in, const TensorView& out, ReduceOp reduce = {},
+        Rows rows = {}, int root = -1) {
+  return {.kind = kind, .in = in, .out = out, .rows = rows, .reduce = reduce, .root = root};
+}
+
+Op make_pair(Operation kind, const ConstTensorView& in, const TensorView& out, int peer, int tag) {
+  return {.kind = kind, .in = in, .out = out, .peer = peer, .tag = tag};
+}
+
+}  // namespace
+
+ProcessGroup ProcessGroup::create(const GroupOptions& options) {
+  return internal::Core::create(options);
+}
+ProcessGroup ProcessGroup::create(const GroupOptions& options, std::unique_ptr<Backend> backend) {
+  return internal::Core::create(options, std::move(backend));
+}
+
+ProcessGroup::ProcessGroup(std::shared_ptr<internal::Core> core) noexcept
+    : core_(std::move(core)) {}
+ProcessGroup::ProcessGroup(ProcessGroup&&) noexcept = default;
+ProcessGroup& ProcessGroup::operator=(ProcessGroup&&) noexcept = default;
+ProcessGroup::~ProcessGroup() = default;
+
+int ProcessGroup::rank() const noexcept {
+  return core_->options().rank;
+}
+int ProcessGroup::size() const noexcept {
+  return core_->options().size;
+}
+const std::string& ProcessGroup::name() const noexcept {
+  return core_->options().name;
+}
+std::string ProcessGroup::transport() const {
+  return core_->transport();
+}
+const std::string& ProcessGroup::backend() const noexcept {
+  return core_->backend_name();
+}
+Memory& ProcessGroup::memory() noexcept {
+  return core_->memory();
+}
+Memory& ProcessGroup::registrable_memory() noexcept {
+  return core_->registrable_memory();
+}
+
+bool ProcessGroup::supports(Operation operation, DType dtype, ReduceOp op) const {
+  return core_->supports(operation, dtype, op.kind);
+}
+
+// Two forms of every verb from one description. Macros stay in this file.
+#define TUTTI_VERB(name, params, ...)          \
+  void ProcessGroup::name params {             \
+    Op op_ = __VA_ARGS__;                      \
+    core_->run<Operation::name>(op_, options); \
+  }                                            \
+  Work ProcessGroup::name##_async params {     \
+    Op op_ = __VA_ARGS__;                      \
+    return core_->issue(op_, options, false);  \
+  }
+#define TUTTI_ARGS(...) (__VA_ARGS__, const CallOptions& options)
+
+TUTTI_VERB(all_reduce, TUTTI_ARGS(const TensorView& data, ReduceOp op),
+           make(Operation::all_reduce, data, data, op))
+TUTTI_VERB(all_reduce, TUTTI_ARGS(const ConstTensorView& in, const TensorView& out, ReduceOp op),
+           make(Operation::all_reduce, in, out, op))
+TUTTI_VERB(scan, TUTTI_ARGS(const ConstTensorView& in, const TensorView& out, ReduceOp op),
+           make(Operation::scan, in, out, op))
+TUTTI_VERB(exclusive_scan,
+           TUTTI_ARGS(const ConstTensorView& in, const TensorView& out, ReduceOp op),
+           make(Operation::exclusive_scan, in, out, op))
+TUTTI_VERB(broadcast, TUTTI_ARGS(const TensorView& data, int root),
+           make(Operation::broadcast, data, data, {}, {}, root))
+TUTTI_VERB(reduce,
+           TUTTI_ARGS(const ConstTensorView& in, const TensorView& out, int root, ReduceOp op),
+           make(Operation::reduce, in, out, op, {}, root))
+TUTTI_VERB(all_gather, TUTTI_ARGS(const ConstTensorView& in, const TensorView& out, Rows rows),
+           make(Operation::all_gather, in, out, {}, rows))
+TUTTI_VERB(all_gather_bounded, TUTTI_ARGS(const ConstTensorView& in, const TensorView& out),
+           make(Operation::all_gather_bounded, in, out))
+TUTTI_VERB(reduce_scatter,
+           TUTTI_ARGS(const ConstTensorView& in, const TensorView& out, Rows rows, ReduceOp op),
+           make(Operation::reduce_scatter, in, out, op, rows))
+TUTTI_VERB(all_to_all,
+           TUTTI_ARGS(const ConstTensorView& in, const TensorView& out, Rows send_rows,
+                      Rows recv_rows),
+           make(Operation::all_to_all, in, out, {}, recv_rows);
+           op_.send_rows = send_rows)
+TUTTI_VERB(gather,
+           TUTTI_ARGS(const ConstTensorView& in, const TensorView& out, int root, Rows rows),
+           make(Operation::gather, in, out, {}, rows, root))
+TUTTI_VERB(scatter,
+           TUTTI_ARGS(const ConstTensorView& in, const TensorView& out, int root, Rows rows),
+           make(Operation::scatter, in, out, {}, rows, root))
+TUTTI_VERB(barrier, (const CallOptions& options), make(Operation::barrier, {}, {}))
+TUTTI_VERB(send, TUTTI_ARGS(const ConstTensorView& data, int peer, int tag),
+           make_pair(Operation::send, data, {}, peer, tag))
+TUTTI_VERB(recv, TUTTI_ARGS(const TensorView& data, int peer, int tag),
+           make_pair(Operation::recv, {}, data, peer, tag))
+
+#undef TUTTI_ARGS
+#undef TUTTI_VERB
+
+std::optional<ProcessGroup> ProcessGroup::split(int color, int key) {
+  return core_->split(color, key);
+}
+
+std::optional<ProcessGroup> ProcessGroup::subset(std::span<const int> ranks) {
+  return core_->subset(ranks);
+}
+
+Registration ProcessGroup::register_memory(const TensorView& block, Stream stream) {
+  return core_->register_memory(block, stream);
+}
+
+void ProcessGroup::abort(std::string_view why) noexcept {
+  core_->abort(why);
+}
+
+Trace ProcessGroup::trace() const {
+  return core_->trace();
+}
+
+}  // namespace tutti

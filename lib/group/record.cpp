@@ -1,0 +1,162 @@
+#include "group/record.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "group/fingerprint.hpp"
+
+namespace [[gnu::visibility("default")]] tutti {
+
+std::string_view name_of(Operation operation) noexcept {
+  constexpr std::array<std::string_view, operation_count> names{
+      "all_reduce",     "broadcast",  "reduce", "all_gather", "all_gather_bounded",
+      "reduce_scatter", "all_to_all", "gather", "scatter",    "scan",
+      "exclusive_scan", "barrier",    "send",   "recv"};
+  const auto index = static_cast<std::size_t>(operation);
+  return index < names.size() ? names[index] : "unknown operation";
+}
+
+}  // namespace tutti
+
+namespace tutti::internal {
+namespace {
+
+std::string describe_rows(const Rows& rows) {
+  if (!rows.listed()) return fmt::format("rows {} each", rows[0]);
+  constexpr std::size_t shown = 8;
+  const auto list = rows.list();
+  return fmt::format("rows {{{}{}}}", fmt::join(list.first(std::min(shown, list.size())), ", "),
+                     list.size() > shown ? ", ..." : "");
+}
+
+}  // namespace
+
+std::string describe(const Op& op) {
+  std::string text(name_of(op.kind));
+  if (op.kind == Operation::barrier) return text;
+  if (is_reduction(op.kind)) text += fmt::format(" {}", name_of(op.reduce.kind));
+  const bool by_out = op.kind == Operation::recv || op.kind == Operation::scatter ||
+                      op.kind == Operation::reduce_scatter;
+  text += fmt::format(" {} {}", name_of(by_out ? op.out.dtype : op.in.dtype),
+                      to_string(by_out ? op.out.shape : op.in.shape));
+  if (op.rows.given() && op.kind != Operation::all_to_all) text += ' ' + describe_rows(op.rows);
+  if (op.root >= 0) text += fmt::format(" root {}", op.root);
+  if (is_point_to_point(op.kind))
+    text +=
+        fmt::format(" {} {} tag {}", op.kind == Operation::send ? "to" : "from", op.peer, op.tag);
+  return text;
+}
+
+std::string describe(std::span<const Op> ops, const Call& call) {
+  std::string text;
+  if (ops.size() == 1) {
+    text = describe(ops[0]);
+  } else {
+    text = fmt::format("{} coalesced: {}", ops.size(), describe(ops[0]));
+    if (ops.size() > 1) text += fmt::format("; {}", describe(ops[1]));
+    if (ops.size() > 2) text += "; ...";
+  }
+  if (call.order_fixed) text += " order_fixed";
+  if (!call.name.empty()) text += fmt::format(" name '{}'", call.name);
+  return text;
+}
+
+std::string_view operation_of(std::span<const Op> ops) noexcept {
+  return ops.empty() ? "coalesced call" : name_of(ops[0].kind);
+}
+
+Error call_error(Errc code, std::string_view group, std::span<const Op> ops, const Call& call,
+                 int rank, const std::string& message) {
+  const bool paired = ops.size() == 1 && is_point_to_point(ops[0].kind);
+  return {code,
+          message,
+          {.group = std::string(group),
+           .operation = std::string(operation_of(ops)),
+           .seq = static_cast<std::int64_t>(paired ? ops[0].seq : call.seq),
+           .rank = rank}};
+}
+
+namespace {
+
+Record make(const Call& call, bool refused, std::string_view text) {
+  Record record;
+  record.refused = refused ? 1 : 0;
+  record.seq = call.seq;
+  record.fingerprint = call.fingerprint;
+  std::memcpy(record.text.data(), text.data(), std::min(text.size(), record.text.size() - 1));
+  return record;
+}
+
+}  // namespace
+
+Record Record::of(std::span<const Op> ops, const Call& call) {
+  return make(call, false, describe(ops, call));
+}
+
+Record Record::refusal(std::span<const Op> ops, const Call& call, const Error& why) {
+  return make(call, true, fmt::format("{} #{}: {}", operation_of(ops), call.seq, why.message()));
+}
+
+std::string_view Record::view() const noexcept {
+  return {text.data(), ::strnlen(text.data(), text.size())};
+}
+
+std::string list_ranks(std::span<const int> ranks) {
+  return fmt::format("{}", fmt::join(ranks, " "));
+}
+
+Error rows_error(std::string_view group, std::span<const Op> ops, const Call& call, int from,
+                 int to, std::int64_t sent, std::int64_t expected) {
+  return call_error(
+      Errc::mismatch, group, ops, call, -1,
+      fmt::format("rank {} sends {} rows to rank {}, which expects {}: send_rows[{}] there "
+                  "and recv_rows[{}] here must be equal",
+                  from, sent, to, expected, to, from));
+}
+
+Error refused_error(std::string_view group, std::span<const Op> ops, const Call& call, int rank,
+                    std::string_view why) {
+  return call_error(Errc::mismatch, group, ops, call, rank,
+                    fmt::format("rank {} refused {}", rank, why));
+}
+
+std::optional<Error> compare(std::string_view group, std::span<const Op> ops, const Call& call,
+                             std::span<const Record> records) {
+  for (std::size_t r = 0; r < records.size(); ++r)
+    if (records[r].refused != 0)
+      return refused_error(group, ops, call, static_cast<int>(r), records[r].view());
+
+  struct Side {
+    const Record* record;
+    std::vector<int> ranks;
+  };
+  std::vector<Side> sides;
+  for (std::size_t r = 0; r < records.size(); ++r) {
+    const auto same = std::ranges::find_if(sides, [&](const Side& side) {
+      return side.record->fingerprint == records[r].fingerprint &&
+             side.record->seq == records[r].seq && side.record->format == records[r].format;
+    });
+    if (same == sides.end())
+      sides.push_back({&records[r], {static_cast<int>(r)}});
+    else
+      same->ranks.push_back(static_cast<int>(r));
+  }
+  if (sides.size() <= 1) return std::nullopt;
+  std::string text = "ranks made different calls: ";
+  for (const auto& side : sides)
+    text += fmt::format("{} {}: {} #{}; ", side.ranks.size() == 1 ? "rank" : "ranks",
+                        list_ranks(side.ranks), side.record->view(), side.record->seq);
+  text += "every rank has to make the same calls in the same order";
+  // Began on the smallest side, which is the likely culprit.
+  const auto odd =
+      std::ranges::min_element(sides, {}, [](const Side& side) { return side.ranks.size(); });
+  const bool tie = std::ranges::all_of(
+      sides, [&](const Side& side) { return side.ranks.size() == sides[0].ranks.size(); });
+  return call_error(Errc::mismatch, group, ops, call, tie ? -1 : odd->ranks.front(), text);
+}
+
+}  // namespace tutti::internal

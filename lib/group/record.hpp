@@ -1,0 +1,67 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <tutti/backend/backend.hpp>
+
+namespace tutti::internal {
+
+/// "all_reduce sum f32 [4]", "send f32 [2, 3] to 1 tag 0"; of several the first ones.
+std::string describe(std::span<const Op> ops, const Call& call);
+std::string describe(const Op& op);
+
+/// The name of the launch: of its first operation.
+std::string_view operation_of(std::span<const Op> ops) noexcept;
+
+/// An error with the place of this call in it. `rank` is where it began.
+Error call_error(Errc code, std::string_view group, std::span<const Op> ops, const Call& call,
+                 int rank, const std::string& message);
+
+/// What one rank says about a call before the data moves, in a fixed size.
+struct Record {
+  static constexpr std::uint32_t version = 1;
+  std::uint32_t format = version;
+  std::uint32_t refused = 0;  ///< The text is then why, otherwise it describes the call.
+  std::uint64_t seq = 0;
+  std::uint64_t fingerprint = 0;
+  std::array<char, 232> text{};
+
+  static Record of(std::span<const Op> ops, const Call& call);
+  static Record refusal(std::span<const Op> ops, const Call& call, const Error& why);
+  std::string_view view() const noexcept;
+};
+
+/// Compares what all ranks said, by rank. Empty when they agree; else the error that every rank
+/// throws, the same text everywhere.
+std::optional<Error> compare(std::string_view group, std::span<const Op> ops, const Call& call,
+                             std::span<const Record> records);
+
+/// The error of all ranks when rank `from` sends `sent` rows to rank `to`, which expects others.
+Error rows_error(std::string_view group, std::span<const Op> ops, const Call& call, int from,
+                 int to, std::int64_t sent, std::int64_t expected);
+
+/// Compares the counts of an all_to_all, which are in no fingerprint: each is known to two ranks.
+/// sent(from, to): what `from` sends; expected(from, to): what `to` expects.
+template <typename Sent, typename Expected>
+std::optional<Error> compare_rows(std::string_view group, std::span<const Op> ops, const Call& call,
+                                  int size, const Sent& sent, const Expected& expected) {
+  for (int from = 0; from < size; ++from)
+    for (int to = 0; to < size; ++to)
+      if (sent(from, to) != expected(from, to))
+        return rows_error(group, ops, call, from, to, sent(from, to), expected(from, to));
+  return std::nullopt;
+}
+
+/// The error of peers whose call one rank refused.
+Error refused_error(std::string_view group, std::span<const Op> ops, const Call& call, int rank,
+                    std::string_view why);
+
+/// "0", "0 2 3".
+std::string list_ranks(std::span<const int> ranks);
+
+}  // namespace tutti::internal

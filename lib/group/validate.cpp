@@ -1,0 +1,286 @@
+#include "group/validate.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "group/fingerprint.hpp"
+#include "values/fail.hpp"
+
+// The messages give what was seen, what was expected and what to change. The comparisons that a
+// correct call passes are few and inline; everything else is cold.
+
+namespace tutti::internal {
+namespace {
+
+constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+
+/// Which of the conditions of check_array() does not hold.
+[[gnu::cold, gnu::noinline]] void refuse_array(const char* what, const ConstTensorView& v,
+                                               const Bounds& b) {
+  if (static_cast<int>(v.dtype) >= dtype_count)
+    failf(Errc::invalid_argument, "{}: dtype {} is unknown; there are {}", what,
+          static_cast<int>(v.dtype), dtype_count);
+  const auto size = static_cast<std::int64_t>(size_of(v.dtype));
+  const auto numel = v.shape.numel();
+  if (numel > most / size)
+    failf(Errc::count_overflow, "{} {}: {} elements x {} bytes exceed 2^63 - 1", what,
+          to_string(v.shape), numel, size);
+  if (numel == 0) return;
+  if (v.data == nullptr)
+    failf(Errc::invalid_argument, "{} is null, but {} {} has {} bytes; pass the array's address",
+          what, name_of(v.dtype), to_string(v.shape), numel * size);
+  if (v.device == b.device) return;
+  failf(Errc::invalid_argument,
+        "{} is on {}, but this group works on {}; move the array or make a group for its device",
+        what, to_string(v.device), to_string(b.device));
+}
+
+template <typename View>
+void check_array(const char* what, const View& v, const Bounds& b) {
+  if (!is_plain_array(v, b)) [[unlikely]]
+    refuse_array(what, v, b);
+}
+
+void check_dtypes(const Op& op) {
+  if (op.in.dtype != op.out.dtype) [[unlikely]]
+    failf(Errc::invalid_argument, "in is {} and out is {}; they must be equal",
+          name_of(op.in.dtype), name_of(op.out.dtype));
+}
+
+void check_same_shape(const Op& op) {
+  check_dtypes(op);
+  if (op.in.shape.numel() != op.out.shape.numel() || !(op.in.shape == op.out.shape)) [[unlikely]]
+    failf(Errc::invalid_argument, "in is {} and out is {}; they must be equal",
+          to_string(op.in.shape), to_string(op.out.shape));
+}
+
+void check_row_shape(const Op& op) {
+  check_dtypes(op);
+  const auto a = op.in.shape.row_dims();
+  const auto b = op.out.shape.row_dims();
+  if (a.size() != b.size() || !std::equal(a.begin(), a.end(), b.begin())) [[unlikely]]
+    failf(Errc::invalid_argument,
+          "in is {} and out is {}; all dimensions behind the first must be equal",
+          to_string(op.in.shape), to_string(op.out.shape));
+}
+
+bool disjoint(const void* a, std::size_t a_bytes, const void* b, std::size_t b_bytes) {
+  const auto x = reinterpret_cast<std::uintptr_t>(a);
+  const auto y = reinterpret_cast<std::uintptr_t>(b);
+  return a_bytes == 0 || b_bytes == 0 || x >= y + b_bytes || y >= x + a_bytes;
+}
+
+/// Two arrays may be the same memory only where `part` begins `offset` bytes into `whole`.
+void check_overlap(const void* part, std::size_t part_bytes, const void* whole,
+                   std::size_t whole_bytes, std::size_t offset, const char* allowed) {
+  if (part == static_cast<const std::byte*>(whole) + offset ||
+      disjoint(part, part_bytes, whole, whole_bytes)) [[likely]]
+    return;
+  failf(Errc::invalid_argument, "in and out overlap; {}", allowed);
+}
+
+void check_root(const Op& op, const Bounds& b) {
+  if (op.root < 0 || op.root >= b.size) [[unlikely]]
+    failf(Errc::invalid_argument, "root is {}; this group has ranks 0 to {}", op.root, b.size - 1);
+}
+
+void check_reduce(const Op& op, DType dtype, const CallOptions& o) {
+  using Kind = ReduceOp::Kind;
+  const auto kind = op.reduce.kind;
+  if (static_cast<int>(kind) >= reduce_op_count) [[unlikely]]
+    failf(Errc::invalid_argument, "reduce op {} is unknown; there are {}", static_cast<int>(kind),
+          reduce_op_count);
+  if (kind == Kind::avg && !is_float(dtype)) [[unlikely]] {
+    if (dtype == DType::boolean)
+      failf(Errc::invalid_argument, "avg of boolean has no meaning; use sum, which is 'or'");
+    if (o.integer_avg != IntegerAvg::truncate)
+      failf(Errc::invalid_argument,
+            "avg of {} is not exact; use sum, or allow it with integer_avg = truncate",
+            name_of(dtype));
+  }
+  if (kind == Kind::premul_sum && !is_float(dtype)) [[unlikely]]
+    failf(Errc::invalid_argument, "premul_sum of {}: only floats can be scaled", name_of(dtype));
+  if (kind >= Kind::band && kind <= Kind::bxor && is_float(dtype)) [[unlikely]]
+    failf(Errc::invalid_argument, "{} of {}: floats have no bitwise operations", name_of(kind),
+          name_of(dtype));
+  const bool scan = op.kind == Operation::scan || op.kind == Operation::exclusive_scan;
+  if (scan && kind == Kind::avg) [[unlikely]]
+    failf(Errc::invalid_argument, "avg has no meaning in {}; use sum", name_of(op.kind));
+}
+
+/// The total, or an error with both numbers of the step that does not fit.
+std::int64_t checked_total(const char* what, const Rows& rows, int size) {
+  std::int64_t total = 0;
+  if (!rows.listed()) {
+    if (__builtin_mul_overflow(rows[0], static_cast<std::int64_t>(size), &total)) [[unlikely]]
+      failf(Errc::count_overflow, "{}: {} rows x {} ranks exceed 2^63 - 1", what, rows[0], size);
+    return total;
+  }
+  if (std::ssize(rows.list()) != size) [[unlikely]]
+    failf(Errc::invalid_argument, "{} has {} entries; this group has {} ranks", what,
+          rows.list().size(), size);
+  for (int r = 0; r < size; ++r) {
+    if (rows[r] < 0) [[unlikely]]
+      failf(Errc::invalid_argument, "{}[{}] is {}; it must be >= 0", what, r, rows[r]);
+    std::int64_t sum = 0;
+    if (__builtin_add_overflow(total, rows[r], &sum)) [[unlikely]]
+      failf(Errc::count_overflow, "{}: {} + {} rows exceed 2^63 - 1", what, total, rows[r]);
+    total = sum;
+  }
+  return total;
+}
+
+void check_given(const char* what, const Rows& rows) {
+  if (!rows.listed() && rows.given() && rows[0] < 0) [[unlikely]]
+    failf(Errc::invalid_argument, "{} is {}; it must be >= 0", what, rows[0]);
+}
+
+/// `part` is this rank's, `whole` has those of all ranks; null where a rank has none.
+void check_rows(Rows& rows, const Shape& part, const char* part_name, const Shape* whole,
+                const char* whole_name, const Bounds& b) {
+  check_given("rows", rows);
+  if (!rows.given()) rows = Rows(part.rows());
+  const auto total = checked_total("rows", rows, b.size);
+  if (part.rows() != rows[b.rank]) [[unlikely]]
+    failf(Errc::invalid_argument, "{} is {}, which has {} rows; rows says {} for rank {}",
+          part_name, to_string(part), part.rows(), rows[b.rank], b.rank);
+  if (whole != nullptr && whole->rows() != total) [[unlikely]]
+    failf(Errc::invalid_argument, "{} is {}, which has {} rows; the ranks have {} together",
+          whole_name, to_string(*whole), whole->rows(), total);
+}
+
+void check_exchange(const char* what, Rows& rows, const Shape& shape, const char* array,
+                    const Bounds& b) {
+  check_given(what, rows);
+  if (!rows.given()) {
+    if (shape.rows() % b.size != 0) [[unlikely]]
+      failf(Errc::invalid_argument, "{} is {}, which has {} rows for {} ranks; pass {}", array,
+            to_string(shape), shape.rows(), b.size, what);
+    rows = Rows(shape.rows() / b.size);
+  }
+  const auto total = checked_total(what, rows, b.size);
+  if (shape.rows() != total) [[unlikely]]
+    failf(Errc::invalid_argument, "{} is {}, which has {} rows; {} adds up to {}", array,
+          to_string(shape), shape.rows(), what, total);
+}
+
+std::size_t block_offset(const Rows& rows, int rank, std::size_t row_bytes) {
+  return static_cast<std::size_t>(rows.offset(rank)) * row_bytes;
+}
+
+constexpr const char* same_place = "in place they must begin at the same address";
+constexpr const char* own_block = "in place the part must be this rank's own block of the whole";
+
+void check_elementwise_overlap(const Op& op) {
+  check_overlap(op.out.data, op.out.bytes(), op.in.data, op.in.bytes(), 0, same_place);
+}
+
+}  // namespace
+
+void validate(Op& op, const Bounds& b, const CallOptions& o) {
+  const bool at_root = op.root == b.rank;
+  switch (op.kind) {
+    case Operation::all_reduce:
+    case Operation::scan:
+    case Operation::exclusive_scan:
+      check_array("in", op.in, b);
+      check_array("out", op.out, b);
+      check_same_shape(op);
+      check_elementwise_overlap(op);
+      check_reduce(op, op.in.dtype, o);
+      return;
+    case Operation::broadcast:
+      check_root(op, b);
+      check_array("data", op.in, b);
+      return;
+    case Operation::reduce:
+      check_root(op, b);
+      check_array("in", op.in, b);
+      check_reduce(op, op.in.dtype, o);
+      if (!at_root) {
+        op.out = {};
+        return;
+      }
+      check_array("out", op.out, b);
+      check_same_shape(op);
+      check_elementwise_overlap(op);
+      return;
+    case Operation::all_gather:
+    case Operation::gather: {
+      const bool has_out = op.kind == Operation::all_gather || at_root;
+      if (op.kind == Operation::gather) check_root(op, b);
+      check_array("in", op.in, b);
+      if (has_out) {
+        check_array("out", op.out, b);
+        check_row_shape(op);
+      }
+      check_rows(op.rows, op.in.shape, "in", has_out ? &op.out.shape : nullptr, "out", b);
+      if (has_out)
+        check_overlap(op.in.data, op.in.bytes(), op.out.data, op.out.bytes(),
+                      block_offset(op.rows, b.rank, op.out.row_bytes()), own_block);
+      else
+        op.out = {};
+      return;
+    }
+    case Operation::all_gather_bounded:
+      check_array("in", op.in, b);
+      check_array("out", op.out, b);
+      check_row_shape(op);
+      if (op.out.shape.rows() % b.size != 0) [[unlikely]]
+        failf(Errc::invalid_argument, "out is {}, which has {} rows for {} ranks",
+              to_string(op.out.shape), op.out.shape.rows(), b.size);
+      op.rows = Rows(op.out.shape.rows() / b.size);
+      if (op.in.shape.rows() > op.rows[b.rank]) [[unlikely]]
+        failf(Errc::invalid_argument,
+              "in is {}, which has {} rows; out {} has room for {} of each rank",
+              to_string(op.in.shape), op.in.shape.rows(), to_string(op.out.shape), op.rows[b.rank]);
+      check_overlap(op.in.data, op.in.bytes(), op.out.data, op.out.bytes(),
+                    block_offset(op.rows, b.rank, op.out.row_bytes()), own_block);
+      return;
+    case Operation::reduce_scatter:
+    case Operation::scatter: {
+      const bool has_in = op.kind == Operation::reduce_scatter || at_root;
+      if (op.kind == Operation::scatter) check_root(op, b);
+      check_array("out", op.out, b);
+      if (has_in) {
+        check_array("in", op.in, b);
+        check_row_shape(op);
+      }
+      check_rows(op.rows, op.out.shape, "out", has_in ? &op.in.shape : nullptr, "in", b);
+      if (has_in)
+        check_overlap(op.out.data, op.out.bytes(), op.in.data, op.in.bytes(),
+                      block_offset(op.rows, b.rank, op.in.row_bytes()), own_block);
+      else
+        op.in = {};
+      if (op.kind == Operation::reduce_scatter) check_reduce(op, op.out.dtype, o);
+      return;
+    }
+    case Operation::all_to_all:
+      check_array("in", op.in, b);
+      check_array("out", op.out, b);
+      check_row_shape(op);
+      check_exchange("send_rows", op.send_rows, op.in.shape, "in", b);
+      check_exchange("recv_rows", op.rows, op.out.shape, "out", b);
+      if (op.send_rows[b.rank] != op.rows[b.rank]) [[unlikely]]
+        failf(Errc::invalid_argument,
+              "this rank sends itself {} rows but expects {}; send_rows[{}] and recv_rows[{}] must "
+              "be equal",
+              op.send_rows[b.rank], op.rows[b.rank], b.rank, b.rank);
+      if (!disjoint(op.in.data, op.in.bytes(), op.out.data, op.out.bytes())) [[unlikely]]
+        failf(Errc::invalid_argument, "in and out overlap; all_to_all does not work in place");
+      return;
+    case Operation::barrier:
+      return;
+    case Operation::send:
+      check_array("data", op.in, b);
+      return;
+    case Operation::recv:
+      check_array("data", op.out, b);
+      return;
+  }
+  failf(Errc::invalid_argument, "operation {} is unknown; there are {}", static_cast<int>(op.kind),
+        operation_count);
+}
+
+}  // namespace tutti::internal

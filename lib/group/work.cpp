@@ -1,0 +1,192 @@
+#include <tutti/work.hpp>
+
+#include <atomic>
+#include <utility>
+#include <vector>
+
+#include "values/current_error.hpp"
+
+namespace tutti {
+
+Work::State::~State() = default;
+bool Work::State::withdraw(const Error&) noexcept {
+  return false;
+}
+Work::Owner::~Owner() = default;
+
+Work::Work(std::shared_ptr<State> state, std::shared_ptr<Owner> owner, std::uint64_t token) noexcept
+    : state_(std::move(state)),
+      owner_(std::move(owner)),
+      token_(token),
+      unwinding_(std::uncaught_exceptions()) {}
+
+Work& Work::operator=(Work&& other) noexcept {
+  if (this != &other) {
+    settle();
+    state_ = std::move(other.state_);
+    owner_ = std::move(other.owner_);
+    token_ = other.token_;
+    unwinding_ = other.unwinding_;
+  }
+  return *this;
+}
+
+void Work::settle() noexcept {
+  if (state_ == nullptr) return;
+  if (owner_ != nullptr && !state_->done() && std::uncaught_exceptions() > unwinding_)
+    owner_->abort("a Work was destroyed while an exception unwound the stack");
+  state_->wait_until(Deadline::none());  // The call ends by its own deadline.
+  if (owner_ != nullptr) {
+    const auto thrown = state_->error();
+    owner_->collected(token_, thrown != nullptr);
+    if (thrown != nullptr) owner_->uncollected(internal::to_error(thrown));
+  }
+  state_.reset();
+  owner_.reset();
+}
+
+void Work::wait() {
+  if (state_ == nullptr) return;
+  if (!state_->wait_until(Deadline::none()))
+    fail(Errc::unsupported,
+         "the call was captured into a graph and runs when that is launched, so there is nothing "
+         "to wait for on the host; use Work::order(stream)");
+  // Taken out first: what is thrown has been collected.
+  const auto state = std::exchange(state_, nullptr);
+  const auto owner = std::exchange(owner_, nullptr);
+  const auto thrown = state->error();
+  if (owner != nullptr) owner->collected(token_, thrown != nullptr);
+  if (thrown != nullptr) std::rethrow_exception(thrown);
+}
+
+bool Work::wait_for(Deadline deadline) const {
+  return state_ == nullptr || state_->wait_until(deadline);
+}
+
+bool Work::done() const noexcept {
+  return state_ == nullptr || state_->done();
+}
+
+std::optional<Error> Work::error() {
+  if (state_ == nullptr || !state_->done()) return std::nullopt;
+  const auto thrown = state_->error();
+  if (thrown == nullptr) return std::nullopt;
+  if (owner_ != nullptr) owner_->collected(token_, true);
+  owner_.reset();  // wait() may still throw it.
+  return internal::to_error(thrown);
+}
+
+void Work::order(Stream stream) {
+  if (state_ != nullptr) state_->order(stream);
+}
+
+namespace {
+
+/// What a finished call became when its continuation threw.
+class Failed final : public Work::State, public std::enable_shared_from_this<Failed> {
+ public:
+  explicit Failed(std::exception_ptr thrown) noexcept : thrown_(std::move(thrown)) {}
+  bool done() const noexcept override { return true; }
+  bool wait_until(Deadline) override { return true; }
+  std::exception_ptr error() const noexcept override { return thrown_; }
+  void order(Stream) override {}
+  std::shared_ptr<State> then(std::function<void()>) override { return shared_from_this(); }
+
+ private:
+  std::exception_ptr thrown_;
+};
+
+}  // namespace
+
+Work Work::then(std::function<void()> next) && {
+  if (state_ == nullptr) {
+    try {
+      next();
+    } catch (...) {
+      return Work(std::make_shared<Failed>(std::current_exception()));
+    }
+    return {};
+  }
+  auto after = state_->then(std::move(next));
+  state_.reset();
+  return Work(std::move(after), std::move(owner_), token_);
+}
+
+namespace {
+
+/// Done when all parts are; as an owner it passes an error to the group it came from.
+class All final : public Work::State, public Work::Owner {
+ public:
+  struct Part {
+    std::shared_ptr<Work::State> state;
+    std::shared_ptr<Work::Owner> owner;
+    std::uint64_t token = 0;
+  };
+  explicit All(std::vector<Part> parts) : parts_(std::move(parts)) {}
+
+  bool done() const noexcept override {
+    for (const auto& part : parts_)
+      if (!part.state->done()) return false;
+    return true;
+  }
+  bool wait_until(Deadline deadline) override {
+    bool all = true;
+    for (const auto& part : parts_) all = part.state->wait_until(deadline) && all;
+    return all;
+  }
+  std::exception_ptr error() const noexcept override {
+    for (const auto& part : parts_)
+      if (auto thrown = part.state->error()) return thrown;
+    return nullptr;
+  }
+  void order(Stream stream) override {
+    for (const auto& part : parts_) part.state->order(stream);
+  }
+  /// The part that ends last runs it. A part that fails never counts down, so nothing runs.
+  std::shared_ptr<Work::State> then(std::function<void()> next) override {
+    auto left = std::make_shared<std::atomic<std::size_t>>(parts_.size());
+    auto shared = std::make_shared<std::function<void()>>(std::move(next));
+    std::vector<Part> links;
+    for (const auto& part : parts_)
+      links.push_back({part.state->then([left, shared] {
+                         if (left->fetch_sub(1) == 1) (*shared)();
+                       }),
+                       part.owner, part.token});
+    return std::make_shared<All>(std::move(links));
+  }
+
+  void collected(std::uint64_t, bool) noexcept override {
+    for (const auto& part : parts_)
+      if (part.owner != nullptr) part.owner->collected(part.token, part.state->error() != nullptr);
+  }
+  void uncollected(const Error& error) noexcept override {
+    bool told = false;
+    for (const auto& part : parts_)
+      if (part.owner != nullptr && part.state->error() != nullptr) {
+        part.owner->uncollected(error);
+        told = true;
+      }
+    if (!told && parts_.front().owner != nullptr) parts_.front().owner->uncollected(error);
+  }
+  void abort(std::string_view why) noexcept override {
+    for (const auto& part : parts_)
+      if (part.owner != nullptr && !part.state->done()) part.owner->abort(why);
+  }
+
+ private:
+  std::vector<Part> parts_;  // Not empty.
+};
+
+}  // namespace
+
+Work Work::all(std::span<Work> works) {
+  std::vector<All::Part> parts;
+  for (auto& work : works)
+    if (work.state_ != nullptr)
+      parts.push_back({std::move(work.state_), std::move(work.owner_), work.token_});
+  if (parts.empty()) return {};
+  auto all = std::make_shared<All>(std::move(parts));
+  return Work(all, all);
+}
+
+}  // namespace tutti

@@ -1,0 +1,133 @@
+#pragma once
+
+#include <bit>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "kernels/reduce_types.hpp"
+
+// What the reductions compute, one element at a time. All of it is constexpr, so that device code
+// uses it too: nvcc gives constexpr functions to both sides.
+
+namespace tutti::internal {
+
+/// The type that elements stored as T are computed in.
+template <typename T>
+struct Accumulation {
+  using type = float;
+};
+template <typename T>
+requires std::is_arithmetic_v<T>
+struct Accumulation<T> {
+  using type = T;
+};
+template <>
+struct Accumulation<Boolean> {
+  using type = bool;
+};
+template <typename T>
+using Acc = typename Accumulation<T>::type;
+
+template <typename T>
+constexpr Acc<T> widen(T stored) noexcept {
+  if constexpr (BooleanStorage<T>) {
+    return stored.byte != 0;
+  } else {
+    return static_cast<Acc<T>>(stored);
+  }
+}
+
+template <typename T>
+constexpr T narrow(Acc<T> value) noexcept {
+  return T{value};
+}
+
+template <ReduceOp::Kind kind>
+constexpr bool apply(bool a, bool b) noexcept {
+  using enum ReduceOp::Kind;
+  if constexpr (kind == band || kind == min || kind == product) return a && b;
+  if constexpr (kind == bor || kind == max || kind == sum) return a || b;
+  if constexpr (kind == bxor) return a != b;
+}
+
+template <ReduceOp::Kind kind, std::integral T>
+constexpr T apply(T a, T b) noexcept {
+  using enum ReduceOp::Kind;
+  using Wrapping = std::make_unsigned_t<T>;  // Signed overflow is undefined.
+  const auto x = static_cast<Wrapping>(a);
+  const auto y = static_cast<Wrapping>(b);
+  if constexpr (kind == sum || kind == avg) return static_cast<T>(x + y);
+  if constexpr (kind == product) return static_cast<T>(x * y);
+  if constexpr (kind == min) return b < a ? b : a;
+  if constexpr (kind == max) return a < b ? b : a;
+  if constexpr (kind == band) return static_cast<T>(x & y);
+  if constexpr (kind == bor) return static_cast<T>(x | y);
+  if constexpr (kind == bxor) return static_cast<T>(x ^ y);
+}
+
+template <std::floating_point T>
+constexpr bool is_negative(T value) noexcept {
+  using Bits = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
+  return std::bit_cast<Bits>(value) < 0;
+}
+
+template <ReduceOp::Kind kind, std::floating_point T>
+constexpr T apply(T a, T b) noexcept {
+  using enum ReduceOp::Kind;
+  if constexpr (kind == product) return a * b;
+  if constexpr (kind == min || kind == max) {
+    if (a < b) return kind == min ? a : b;
+    if (b < a) return kind == min ? b : a;
+    if (a == b) return is_negative(a) == (kind == min) ? a : b;  // Only zeros differ here.
+  }
+  return a + b;  // Also what makes a quiet NaN of two numbers that do not compare.
+}
+
+/// The end of an avg.
+template <typename A>
+constexpr A divide(A sum, std::size_t count) noexcept {
+  if constexpr (std::signed_integral<A>) {
+    return static_cast<A>(sum / static_cast<std::int64_t>(count));
+  } else if constexpr (std::unsigned_integral<A>) {
+    return static_cast<A>(sum / count);
+  } else {
+    return sum / static_cast<A>(count);
+  }
+}
+
+/// The largest value there is, infinite where the type has an infinity; with sign -1 the smallest.
+template <typename T>
+constexpr T extreme(int sign) noexcept {
+  if constexpr (std::integral<T>) {
+    return sign > 0 ? std::numeric_limits<T>::max() : std::numeric_limits<T>::min();
+  } else if constexpr (std::same_as<T, Float8E4M3>) {
+    return T{static_cast<float>(sign) * 448};
+  } else if constexpr (std::same_as<T, double>) {
+    return sign * std::numeric_limits<double>::infinity();
+  } else {
+    return T{static_cast<float>(sign) * std::numeric_limits<float>::infinity()};
+  }
+}
+
+/// e, where op(e, x) == x; avg has none: 0.
+template <typename T, ReduceOp::Kind kind>
+constexpr T identity() noexcept {
+  using enum ReduceOp::Kind;
+  if constexpr (BooleanStorage<T>)
+    return {kind == product || kind == min || kind == band};
+  else if constexpr (kind == product)
+    return T{1};
+  else if constexpr (kind == min)
+    return extreme<T>(1);
+  else if constexpr (kind == max)
+    return extreme<T>(-1);
+  else if constexpr (kind == band && std::integral<T>)
+    return static_cast<T>(-1);
+  else
+    return T{};
+}
+
+}  // namespace tutti::internal

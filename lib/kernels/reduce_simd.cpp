@@ -1,0 +1,453 @@
+#include "kernels/reduce_simd.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+// This file is compiled once per instruction set: Highway includes it again for each. SSSE3 is left
+// out: a processor that has no more is from before 2011, and the scalar kernels will do.
+#define HWY_DISABLED_TARGETS HWY_SSSE3
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/reduce_simd.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace tutti::internal::simd::HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+
+// Vectors of one lane, or emulated ones: the plain scalar kernels are better.
+const Kernels* table() {
+  static constexpr Kernels none{.target = HWY_TARGET};
+  return &none;
+}
+
+#else
+
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using Kind = ReduceOp::Kind;
+
+// How elements are stored, and the vectors that they are computed in: load() reads a vector of
+// elements from any address, store() writes one.
+
+template <typename T>
+struct Plain {
+  using Stored = T;
+  using Tag = hn::ScalableTag<T>;
+  static auto load(Tag d, const std::byte* from) {
+    return hn::LoadU(d, reinterpret_cast<const T*>(from));
+  }
+  static void store(Tag d, hn::Vec<Tag> v, std::byte* to) {
+    hn::StoreU(v, d, reinterpret_cast<T*>(to));
+  }
+};
+
+struct Bool : Plain<std::uint8_t> {
+  static auto load(Tag d, const std::byte* from) {
+    return hn::Min(Plain::load(d, from), hn::Set(d, 1));
+  }
+};
+
+/// The small floats of half.hpp, by the algorithm of detail::decode_small and encode_small. With
+/// integers, because Highway 1.0's own conversions truncate on some targets.
+template <typename T, int exp_bits, int man_bits, bool has_infinity>
+struct Small {
+  using Stored = decltype(T::bits);
+  using Tag = hn::ScalableTag<float>;
+  using IntTag = hn::RebindToSigned<Tag>;
+  using StoredTag = hn::Rebind<Stored, Tag>;
+
+  static constexpr int shift = 23 - man_bits;  // From the mantissa of T to that of float.
+  static constexpr std::int32_t rebias = 127 - ((1 << (exp_bits - 1)) - 1);
+  static constexpr std::int32_t magnitude_mask = (1 << (exp_bits + man_bits)) - 1;
+  static constexpr std::int32_t infinity = ((1 << exp_bits) - 1) << man_bits;
+  static constexpr std::int32_t overflow = has_infinity ? infinity : magnitude_mask;
+  static constexpr std::int32_t nan =
+      has_infinity ? infinity | (1 << (man_bits - 1)) : magnitude_mask;
+
+  static auto load(Tag d, const std::byte* from) {
+    const IntTag di;
+    const auto stored = hn::LoadU(StoredTag(), reinterpret_cast<const Stored*>(from));
+    const auto bits = hn::PromoteTo(di, stored);
+    const auto magnitude = hn::And(bits, hn::Set(di, magnitude_mask));
+    const auto sign = hn::ShiftLeft<31 - exp_bits - man_bits>(hn::Sub(bits, magnitude));
+
+    const auto offset = hn::Set(di, rebias << 23);
+    const auto is_special = hn::Gt(magnitude, hn::Set(di, overflow - 1));
+    const auto special_offset = hn::IfThenElseZero(is_special, offset);
+    const auto normal = hn::Add(hn::Add(hn::ShiftLeft<shift>(magnitude), offset), special_offset);
+
+    // The next larger exponent gives the mantissa an implicit one, which the subtraction removes.
+    const auto one = hn::Set(di, 1 << 23);
+    const auto subnormal =
+        hn::Sub(hn::BitCast(d, hn::Add(normal, one)), hn::BitCast(d, hn::Add(offset, one)));
+    const auto is_subnormal = hn::Lt(magnitude, hn::Set(di, 1 << man_bits));
+    const auto value = hn::IfThenElse(is_subnormal, hn::BitCast(di, subnormal), normal);
+    return hn::BitCast(d, hn::Or(value, sign));
+  }
+
+  static void store(Tag d, hn::Vec<Tag> v, std::byte* to) {
+    const IntTag di;
+    const auto bits = hn::BitCast(di, v);
+    const auto magnitude = hn::And(bits, hn::Set(di, 0x7fffffff));
+    const auto sign =
+        hn::And(hn::ShiftRight<31 - exp_bits - man_bits>(bits), hn::Set(di, magnitude_mask + 1));
+
+    // Less than half a unit rounds down, more up, and half up if the kept part is odd.
+    const auto odd = hn::And(hn::ShiftRight<shift>(magnitude), hn::Set(di, 1));
+    const auto half = hn::Set(di, (1 << (shift - 1)) - 1 - (rebias << 23));
+    const auto normal = hn::ShiftRight<shift>(hn::Add(magnitude, hn::Add(half, odd)));
+
+    // Added to a float whose last bit is worth T's smallest subnormal, a number is rounded to it.
+    const auto unit = hn::Set(di, (rebias + 1 + shift) << 23);
+    const auto sum = hn::Add(hn::BitCast(d, magnitude), hn::BitCast(d, unit));
+    const auto subnormal = hn::Sub(hn::BitCast(di, sum), unit);
+    const auto is_subnormal = hn::Lt(magnitude, hn::Set(di, (rebias + 1) << 23));
+
+    const auto finite = hn::IfThenElse(is_subnormal, subnormal, normal);
+    const auto number = hn::Min(finite, hn::Set(di, overflow));
+    const auto is_nan = hn::Gt(magnitude, hn::Set(di, 0x7f800000));
+    const auto value = hn::Or(hn::IfThenElse(is_nan, hn::Set(di, nan), number), sign);
+    hn::StoreU(hn::DemoteTo(StoredTag(), value), StoredTag(), reinterpret_cast<Stored*>(to));
+  }
+};
+
+/// The sign of v and the mantissa of the canonical NaN.
+template <class D>
+auto quiet_nan(D d, hn::Vec<D> v) {
+  const hn::RebindToSigned<D> di;
+  return hn::CopySign(hn::BitCast(d, hn::Set(di, 0x7fc00000)), v);
+}
+
+/// bfloat16, the upper half of a float: rounding can carry into the exponent, and that is all.
+struct Brain {
+  using Stored = std::uint16_t;
+  using Tag = hn::ScalableTag<float>;
+  using IntTag = hn::RebindToSigned<Tag>;
+  using StoredTag = hn::Rebind<Stored, Tag>;
+
+  static auto load(Tag d, const std::byte* from) {
+    const auto stored = hn::LoadU(StoredTag(), reinterpret_cast<const Stored*>(from));
+    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(IntTag(), stored)));
+  }
+
+  static void store(Tag d, hn::Vec<Tag> v, std::byte* to) {
+    const hn::RebindToUnsigned<Tag> du;
+    const auto bits = hn::BitCast(du, v);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+    const auto number = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fff)));
+    const auto nan = hn::BitCast(du, quiet_nan(d, v));
+    const auto value = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(v)), nan, number);
+    const auto upper = hn::BitCast(IntTag(), hn::ShiftRight<16>(value));
+    hn::StoreU(hn::DemoteTo(StoredTag(), upper), StoredTag(), reinterpret_cast<Stored*>(to));
+  }
+};
+
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)
+
+/// float16 where the processor converts it, to nearest even. It would keep the payloads of NaNs.
+struct Half {
+  using Stored = hwy::float16_t;
+  using Tag = hn::ScalableTag<float>;
+  using StoredTag = hn::Rebind<Stored, Tag>;
+
+  static auto load(Tag d, const std::byte* from) {
+    return hn::PromoteTo(d, hn::LoadU(StoredTag(), reinterpret_cast<const Stored*>(from)));
+  }
+  static void store(Tag d, hn::Vec<Tag> v, std::byte* to) {
+    const auto canonical = hn::IfThenElse(hn::IsNaN(v), quiet_nan(d, v), v);
+    hn::StoreU(hn::DemoteTo(StoredTag(), canonical), StoredTag(), reinterpret_cast<Stored*>(to));
+  }
+};
+
+#else
+
+using Half = Small<Float16, 5, 10, true>;
+
+#endif
+
+struct Sum {
+  template <class V>
+  static V apply(V a, V b) {
+    return hn::Add(a, b);
+  }
+};
+
+struct Product {
+  template <class V>
+  static V apply(V a, V b) {
+    return hn::Mul(a, b);
+  }
+};
+
+struct And {
+  template <class V>
+  static V apply(V a, V b) {
+    return hn::And(a, b);
+  }
+};
+
+struct Or {
+  template <class V>
+  static V apply(V a, V b) {
+    return hn::Or(a, b);
+  }
+};
+
+struct Xor {
+  template <class V>
+  static V apply(V a, V b) {
+    return hn::Xor(a, b);
+  }
+};
+
+/// Of floats: `chosen` is the operand that the comparison chose, b if they do not compare.
+template <class V>
+V with_nan(V a, V chosen) {
+  return hn::IfThenElse(hn::IsNaN(a), a, chosen);
+}
+
+struct Min {
+  template <class V>
+  static V apply(V a, V b) {
+    if constexpr (hwy::IsFloat<hn::TFromV<V>>()) {
+      // Equal numbers have equal bits, but for zeros, where the sign bit decides.
+      const V chosen = hn::IfThenElse(hn::Lt(a, b), a, b);
+      return with_nan(a, hn::IfThenElse(hn::Eq(a, b), hn::Or(a, b), chosen));
+    } else {
+      return hn::Min(a, b);
+    }
+  }
+};
+
+struct Max {
+  template <class V>
+  static V apply(V a, V b) {
+    if constexpr (hwy::IsFloat<hn::TFromV<V>>()) {
+      const V chosen = hn::IfThenElse(hn::Gt(a, b), a, b);
+      return with_nan(a, hn::IfThenElse(hn::Eq(a, b), hn::And(a, b), chosen));
+    } else {
+      return hn::Max(a, b);
+    }
+  }
+};
+
+/// What happens around the operation.
+enum class Form { plain, scaled, averaged };
+
+using Inputs = std::span<const void* const>;
+using Scales = std::span<const double>;
+
+const std::byte* at(const void* array, std::size_t bytes) {
+  return static_cast<const std::byte*>(array) + bytes;
+}
+std::byte* at(void* array, std::size_t bytes) {
+  return static_cast<std::byte*>(array) + bytes;
+}
+
+/// A vector of input k, ready to be added.
+template <class E, Form form>
+auto term(typename E::Tag d, const std::byte* from, Scales scales, std::size_t k) {
+  if constexpr (form == Form::scaled) {
+    const auto scale = static_cast<hn::TFromD<typename E::Tag>>(scales[k]);
+    return hn::Mul(E::load(d, from), hn::Set(d, scale));
+  } else {
+    return E::load(d, from);
+  }
+}
+
+template <Form form, class D>
+auto finish(D d, hn::Vec<D> sum, Inputs inputs) {
+  if constexpr (form == Form::averaged) {
+    return hn::Div(sum, hn::Set(d, static_cast<hn::TFromD<D>>(inputs.size())));
+  } else {
+    return sum;
+  }
+}
+
+/// Folds less than a vector of elements, from i on, through copies that fill one.
+template <class E, class Op, Form form>
+HWY_NOINLINE void fold_rest(void* out, Inputs inputs, Scales scales, std::size_t i, std::size_t n) {
+  using Stored = typename E::Stored;
+  const typename E::Tag d;
+  HWY_ALIGN std::byte copy[hn::MaxLanes(d) * sizeof(Stored)] = {};
+  std::memcpy(copy, at(inputs[0], i * sizeof(Stored)), n * sizeof(Stored));
+  auto acc = term<E, form>(d, copy, scales, 0);
+  for (std::size_t k = 1; k < inputs.size(); ++k) {
+    std::memcpy(copy, at(inputs[k], i * sizeof(Stored)), n * sizeof(Stored));
+    acc = Op::apply(acc, term<E, form>(d, copy, scales, k));
+  }
+  E::store(d, finish<form>(d, acc, inputs), copy);
+  std::memcpy(at(out, i * sizeof(Stored)), copy, n * sizeof(Stored));
+}
+
+// Prefetchers follow only so many arrays at once. More are folded in passes over a block, whose
+// accumulators stay in the first-level cache.
+constexpr std::size_t arrays_per_pass = 16;
+
+/// Folds inputs [first, first + arrays_per_pass) of `n` elements, a whole number of vectors, from
+/// i on. `acc` carries the results from pass to pass. A vector is written to out, which may be one
+/// of the inputs, after it was read from all of them.
+template <class E, class Op, Form form>
+void fold_pass(void* out, hn::TFromD<typename E::Tag>* acc, Inputs inputs, Scales scales,
+               std::size_t first, std::size_t i, std::size_t n) {
+  const typename E::Tag d;
+  const std::size_t last = HWY_MIN(first + arrays_per_pass, inputs.size());
+  for (std::size_t j = 0; j < n; j += hn::Lanes(d)) {
+    const std::size_t offset = (i + j) * sizeof(typename E::Stored);
+    std::size_t k = first;
+    auto v = hn::Zero(d);
+    if (first == 0) {
+      v = term<E, form>(d, at(inputs[0], offset), scales, 0);
+      ++k;
+    } else {
+      v = hn::Load(d, acc + j);
+    }
+    for (; k < last; ++k) v = Op::apply(v, term<E, form>(d, at(inputs[k], offset), scales, k));
+    if (last == inputs.size()) {
+      E::store(d, finish<form>(d, v, inputs), at(out, offset));
+    } else {
+      hn::Store(v, d, acc + j);
+    }
+  }
+}
+
+template <class E, class Op, Form form>
+void fold(void* out, Inputs inputs, Scales scales, std::size_t n) noexcept {
+  const typename E::Tag d;
+  using Lane = hn::TFromD<typename E::Tag>;
+  // One page of each array.
+  constexpr std::size_t block = HWY_MAX(4096 / sizeof(typename E::Stored), hn::MaxLanes(d));
+  HWY_ALIGN Lane acc[block];
+  std::size_t i = 0;
+  while (n - i >= hn::Lanes(d)) {
+    const std::size_t size = HWY_MIN(block, n - i) / hn::Lanes(d) * hn::Lanes(d);
+    for (std::size_t first = 0; first < inputs.size(); first += arrays_per_pass)
+      fold_pass<E, Op, form>(out, acc, inputs, scales, first, i, size);
+    i += size;
+  }
+  if (i < n) fold_rest<E, Op, form>(out, inputs, scales, i, n - i);
+}
+
+template <class E, class Op>
+void reduce(void* out, const void* a, const void* b, std::size_t n) {
+  const typename E::Tag d;
+  std::size_t i = 0;
+  for (; n - i >= hn::Lanes(d); i += hn::Lanes(d)) {
+    const std::size_t offset = i * sizeof(typename E::Stored);
+    E::store(d, Op::apply(E::load(d, at(a, offset)), E::load(d, at(b, offset))), at(out, offset));
+  }
+  const void* const inputs[] = {a, b};
+  if (i < n) fold_rest<E, Op, Form::plain>(out, inputs, {}, i, n - i);
+}
+
+template <class E, class Op>
+constexpr void add(Kernels& kernels, DType dtype, Kind kind) {
+  const auto row = static_cast<std::size_t>(dtype);
+  const auto column = static_cast<std::size_t>(kind);
+  kernels.reduce[row][column] = &reduce<E, Op>;
+  kernels.fold[row][column] = &fold<E, Op, Form::plain>;
+}
+
+template <class E>
+constexpr void add_float(Kernels& kernels, DType dtype) {
+  add<E, Sum>(kernels, dtype, Kind::sum);
+  add<E, Product>(kernels, dtype, Kind::product);
+  add<E, Min>(kernels, dtype, Kind::min);
+  add<E, Max>(kernels, dtype, Kind::max);
+  auto& folds = kernels.fold[static_cast<std::size_t>(dtype)];
+  folds[static_cast<std::size_t>(Kind::avg)] = &fold<E, Sum, Form::averaged>;
+  folds[static_cast<std::size_t>(Kind::premul_sum)] = &fold<E, Sum, Form::scaled>;
+}
+
+// The product only of 32-bit integers: few targets multiply vectors of the others.
+template <typename T>
+constexpr void add_integer(Kernels& kernels, DType dtype) {
+  using Bits = Plain<std::make_unsigned_t<T>>;
+  add<Bits, Sum>(kernels, dtype, Kind::sum);
+  if constexpr (sizeof(T) == 4) add<Bits, Product>(kernels, dtype, Kind::product);
+  add<Plain<T>, Min>(kernels, dtype, Kind::min);
+  add<Plain<T>, Max>(kernels, dtype, Kind::max);
+  add<Bits, And>(kernels, dtype, Kind::band);
+  add<Bits, Or>(kernels, dtype, Kind::bor);
+  add<Bits, Xor>(kernels, dtype, Kind::bxor);
+}
+
+constexpr Kernels make_table() {
+  Kernels kernels;
+  kernels.target = HWY_TARGET;
+  add_integer<std::uint8_t>(kernels, DType::u8);
+  add_integer<std::int8_t>(kernels, DType::i8);
+  add_integer<std::int32_t>(kernels, DType::i32);
+  add_integer<std::uint32_t>(kernels, DType::u32);
+  add_integer<std::int64_t>(kernels, DType::i64);
+  add_integer<std::uint64_t>(kernels, DType::u64);
+  for (const Kind kind : {Kind::band, Kind::min, Kind::product})
+    add<Bool, And>(kernels, DType::boolean, kind);
+  for (const Kind kind : {Kind::bor, Kind::max, Kind::sum})
+    add<Bool, Or>(kernels, DType::boolean, kind);
+  add<Bool, Xor>(kernels, DType::boolean, Kind::bxor);
+  add_float<Plain<float>>(kernels, DType::f32);
+  add_float<Plain<double>>(kernels, DType::f64);
+  add_float<Half>(kernels, DType::f16);
+  add_float<Brain>(kernels, DType::bf16);
+  add_float<Small<Float8E4M3, 4, 3, false>>(kernels, DType::f8e4m3);
+  add_float<Small<Float8E5M2, 5, 2, true>>(kernels, DType::f8e5m2);
+  return kernels;
+}
+
+}  // namespace
+
+const Kernels* table() {
+  static constexpr Kernels kernels = make_table();
+  return &kernels;
+}
+
+#endif
+
+}  // namespace tutti::internal::simd::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tutti::internal::simd {
+
+HWY_EXPORT(table);
+
+const Kernels& kernels() noexcept {
+  return *HWY_DYNAMIC_DISPATCH(table)();
+}
+
+namespace {
+
+const char* name_of(std::int64_t target) noexcept {
+  return (target & (HWY_SCALAR | HWY_EMU128)) != 0 ? "scalar" : hwy::TargetName(target);
+}
+
+}  // namespace
+
+const char* target() noexcept {
+  return name_of(kernels().target);
+}
+
+std::vector<std::string_view> targets() {
+  std::vector<std::string_view> names;
+  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets())
+    names.emplace_back(name_of(target));
+  return names;
+}
+
+void choose_target(std::string_view name) {
+  hwy::SetSupportedTargetsForTest(0);
+  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets())
+    if (name == name_of(target)) hwy::SetSupportedTargetsForTest(target);
+}
+
+}  // namespace tutti::internal::simd
+#endif

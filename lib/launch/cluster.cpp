@@ -1,0 +1,233 @@
+#include <tutti/cluster.hpp>
+
+#include <charconv>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <string_view>
+
+#include "launch/cluster.hpp"
+#include "values/fail.hpp"
+
+namespace tutti {
+
+ClusterEnvironment::~ClusterEnvironment() = default;
+
+namespace {
+
+/// Where torch's launchers meet unless they are told otherwise.
+constexpr int default_master_port = 29500;
+/// Ports of Slurm's jobs: below those that the kernel gives to connections.
+constexpr int slurm_first_port = 20000;
+constexpr int slurm_ports = 10000;
+
+std::string_view read_text(const char* name) {
+  const char* text = name == nullptr ? nullptr : std::getenv(name);
+  return text == nullptr ? std::string_view() : std::string_view(text);
+}
+
+std::optional<int> read_number(const char* name) {
+  const std::string_view value = read_text(name);
+  if (value.empty()) return std::nullopt;
+  int number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error != std::errc() || end != value.data() + value.size() || number < 0)
+    internal::failf(Errc::invalid_argument, "{} is '{}'; it must be a number >= 0", name, value);
+  return number;
+}
+
+std::optional<int> read_port(const char* name) {
+  const auto port = read_number(name);
+  if (port && (*port < 1 || *port > 65535))
+    internal::failf(Errc::invalid_argument, "{} is {}; a port is from 1 to 65535", name, *port);
+  return port;
+}
+
+/// The names of one launcher; null where it tells nothing.
+struct Names {
+  const char* launcher;
+  const char* rank;
+  const char* size;
+  const char* local_rank;
+  const char* local_size;
+  const char* node;
+};
+
+// OMPI_COMM_WORLD_NODE_RANK is no number of a node but one more local rank.
+constexpr Names launchers[] = {
+    {"tutti", "TUTTI_RANK", "TUTTI_SIZE", "TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE", "TUTTI_NODE"},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"},
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE", nullptr},
+    {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", nullptr},
+    {"PALS", "PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", nullptr, nullptr},
+    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr, "SLURM_NODEID"},
+};
+constexpr const Names& own = launchers[0];
+constexpr const Names& torchrun = launchers[1];
+constexpr const Names& pmi = launchers[3];
+constexpr const Names& pals = launchers[4];
+constexpr const Names& slurm = launchers[5];
+
+/// The first launcher from `names` on that has set something; null: none.
+const Names* first_set(const Names* names) {
+  for (; names != std::end(launchers); ++names) {
+    const bool rank = !read_text(names->rank).empty();
+    const bool size = !read_text(names->size).empty();
+    // PALS gives the size of PMI, but its own rank.
+    if (names == &pmi && !rank && !read_text(pals.rank).empty()) continue;
+    if (names == &pals && !rank) continue;
+    if (rank || size) return names;
+  }
+  return nullptr;
+}
+
+void check_rank(const char* rank_name, int rank, const char* size_name, int size) {
+  if (rank >= size)
+    internal::failf(Errc::invalid_argument, "{} is {}, but {} is {}; the rank must be smaller",
+                    rank_name, rank, size_name, size);
+}
+
+void read_place(const Names& names, ClusterInfo& info) {
+  const auto rank = read_number(names.rank);
+  const auto size = read_number(names.size);
+  if (!rank || !size) {
+    const Names* other = first_set(&names + 1);
+    internal::failf(Errc::invalid_argument, "{} is set, but {} is not; a launcher sets both{}{}{}",
+                    rank ? names.rank : names.size, rank ? names.size : names.rank,
+                    other == nullptr ? "" : ", and those of another (",
+                    other == nullptr ? "" : other->launcher,
+                    other == nullptr ? "" : ") do not complete them");
+  }
+  check_rank(names.rank, *rank, names.size, *size);
+  const auto local_rank = read_number(names.local_rank);
+  const auto local_size = read_number(names.local_size);
+  if (local_rank && local_size)
+    check_rank(names.local_rank, *local_rank, names.local_size, *local_size);
+  if (local_size && *local_size > *size)
+    internal::failf(Errc::invalid_argument,
+                    "{} is {}, but {} is {}; a host has no more ranks than there are",
+                    names.local_size, *local_size, names.size, *size);
+  info.launcher = names.launcher;
+  info.rank = *rank;
+  info.size = *size;
+  info.local_rank = local_rank.value_or(-1);
+  info.local_size = local_size.value_or(-1);
+  info.node = read_number(names.node).value_or(-1);
+}
+
+/// A launcher inside another one wins, whatever ranks the outer one gave. A plain RANK may also be
+/// a leftover in a script that every process of the outer launcher got: as many ranks as that one
+/// has processes, but not in its order.
+void refuse_leftover(const ClusterInfo& info) {
+  if (info.launcher != torchrun.launcher || !read_text("TORCHELASTIC_RUN_ID").empty()) return;
+  const Names* outer = first_set(&torchrun + 1);
+  if (outer == nullptr || read_text(outer->rank).empty() || read_text(outer->size).empty()) return;
+  const auto rank = read_number(outer->rank);
+  const auto size = read_number(outer->size);
+  if (size == info.size && rank != info.rank)
+    internal::failf(Errc::invalid_argument,
+                    "{} is {} and {} is {}, but {} is {} and {} is {}; of {} and {} unset the pair "
+                    "that is not meant, or set {} and {}",
+                    torchrun.rank, info.rank, torchrun.size, info.size, outer->rank, *rank,
+                    outer->size, *size, torchrun.launcher, outer->launcher, own.rank, own.size);
+}
+
+[[noreturn]] void bad_list(std::string_view list) {
+  internal::failf(Errc::invalid_argument, "the list of nodes '{}' has no first host", list);
+}
+
+/// The first host of Slurm's lists: "n[03,07-12],gpu1" has n03.
+std::string first_host(std::string_view list) {
+  const auto end = list.find_first_of(",[");
+  std::string host(list.substr(0, end));
+  if (end == std::string_view::npos || list[end] == ',') {
+    if (host.empty()) bad_list(list);
+    return host;
+  }
+  // Brackets may come more than once: "rack[1-2]n[0-3]".
+  const auto close = list.find(']', end);
+  if (close == std::string_view::npos) bad_list(list);
+  const auto inside = list.substr(end + 1, close - end - 1);
+  const auto number = inside.substr(0, inside.find_first_of(",-"));
+  if (number.empty()) bad_list(list);
+  host += number;
+  const auto rest = list.substr(close + 1);
+  return rest.empty() || rest[0] == ',' ? host : host + first_host(rest);
+}
+
+std::string tcp_address(std::string_view host, int port) {
+  const bool v6 = host.find(':') != std::string_view::npos && !host.starts_with('[');
+  return fmt::format("tcp://{}{}{}:{}", v6 ? "[" : "", host, v6 ? "]" : "", port);
+}
+
+int store_port(int base) {
+  const int port = read_port("TUTTI_STORE_PORT").value_or(base);
+  if (port > 65535)
+    internal::failf(Errc::invalid_argument,
+                    "the store would be at MASTER_PORT + 1 = {}, which is no port; set "
+                    "TUTTI_STORE_PORT",
+                    port);
+  return port;
+}
+
+int slurm_port() {
+  const auto text = read_text("SLURM_JOB_ID");
+  std::uint64_t job = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), job);
+  if (error != std::errc() || end != text.data() + text.size())
+    internal::failf(Errc::invalid_argument, "SLURM_JOB_ID is '{}'; it must be a number >= 0", text);
+  return slurm_first_port + static_cast<int>(job % slurm_ports);
+}
+
+/// A launcher's store may outlive a restart, and two steps of a job may meet at one address.
+std::string read_run(const ClusterInfo& info) {
+  std::string run;
+  const auto add = [&run](const char* name) {
+    if (const auto text = read_text(name); !text.empty()) run += fmt::format("{}/", text);
+  };
+  if (info.launcher == torchrun.launcher) {
+    add("TORCHELASTIC_RUN_ID");
+    add("TORCHELASTIC_RESTART_COUNT");
+  } else if (info.launcher == slurm.launcher) {
+    add("SLURM_JOB_ID");
+    add("SLURM_STEP_ID");
+    add("SLURM_RESTART_COUNT");
+  }
+  return run;
+}
+
+}  // namespace
+
+void internal::read_store(ClusterInfo& info) {
+  const bool of_slurm = info.launcher == slurm.launcher;
+  if (const auto store = read_text("TUTTI_STORE"); !store.empty()) {
+    info.store = store;
+    info.hosts_store = read_text("TUTTI_STORE_HOSTED") != "1";
+  } else if (const auto host = read_text("MASTER_ADDR"); !host.empty()) {
+    const auto master_port = read_port("MASTER_PORT");
+    const int port = !master_port && of_slurm && !read_text("SLURM_JOB_ID").empty()
+                         ? slurm_port()
+                         : master_port.value_or(default_master_port) + 1;
+    info.store = tcp_address(host, store_port(port));
+  } else if (of_slurm) {
+    // The step's hosts: a job may have more, and rank 0 is on none of those.
+    auto nodes = read_text("SLURM_STEP_NODELIST");
+    if (nodes.empty()) nodes = read_text("SLURM_JOB_NODELIST");
+    if (!nodes.empty() && !read_text("SLURM_JOB_ID").empty())
+      info.store = tcp_address(first_host(nodes), store_port(slurm_port()));
+  }
+}
+
+std::optional<ClusterInfo> VariablesEnvironment::detect() const {
+  const Names* names = first_set(std::begin(launchers));
+  if (names == nullptr) return std::nullopt;
+  ClusterInfo info;
+  read_place(*names, info);
+  refuse_leftover(info);
+  internal::read_store(info);
+  info.run = read_run(info);
+  return info;
+}
+
+}  // namespace tutti

@@ -1,0 +1,141 @@
+#include <tutti/init.hpp>
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <exception>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include <tutti/store/store_server.hpp>
+
+#include "launch/cluster.hpp"
+#include "store/tcp_socket.hpp"
+#include "values/fail.hpp"
+
+namespace [[gnu::visibility("default")]] tutti {
+namespace {
+
+constexpr std::string_view tcp = "tcp://";
+constexpr auto leave_timeout = std::chrono::seconds(10);
+/// While an exception unwinds there is nobody to be polite to for long.
+constexpr auto unwinding_leave_timeout = std::chrono::seconds(1);
+/// Before a port that is taken is tried again.
+constexpr auto hold_pause = std::chrono::milliseconds(100);
+
+/// A store's server and this process's own connection to it.
+struct HostedStore {
+  std::unique_ptr<StoreServer> server{};
+  std::shared_ptr<Store> client{};
+  int unwinding = std::uncaught_exceptions();
+
+  HostedStore() = default;
+  HostedStore(const HostedStore&) = delete;
+  HostedStore& operator=(const HostedStore&) = delete;
+  ~HostedStore() {
+    client.reset();
+    if (server == nullptr) return;
+    const bool unwinds = std::uncaught_exceptions() > unwinding;
+    server->wait_until_left(unwinds ? unwinding_leave_timeout : leave_timeout);
+  }
+};
+
+/// What to listen on so that everybody reaches `host`: a number is meant as it is. A name may mean
+/// another address here than elsewhere (Debian gives a host's own name 127.0.1.1).
+std::string listen_address(const std::string& host) {
+  in6_addr number{};
+  const bool numeric = ::inet_pton(AF_INET, host.c_str(), &number) == 1 ||
+                       ::inet_pton(AF_INET6, host.c_str(), &number) == 1;
+  return numeric || host == "localhost" ? host : "";
+}
+
+/// The port is not free, but nobody listens: a connection that is closing, or of another program
+/// to somewhere else, was given its number. It will be free.
+bool only_held(const Error& error, const std::string& host, int port) {
+  if (error.message().find(internal::system_text(EADDRINUSE)) == std::string::npos) return false;
+  std::string problem;
+  for (const auto& address : internal::resolve(host, port, false, problem)) {
+    const internal::Descriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (::connect(socket.fd(), address.get(), address.size) == 0) return false;
+  }
+  return true;
+}
+
+std::shared_ptr<Store> host_store(const std::string& address, std::chrono::nanoseconds timeout) {
+  const auto place = std::string_view(address).substr(tcp.size());
+  const auto colon = std::min(place.rfind(':'), place.size());
+  std::string host(place.substr(0, colon));
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  const auto digits = place.substr(std::min(colon + 1, place.size()));
+  int port = 0;
+  (void)std::from_chars(digits.data(), digits.data() + digits.size(), port);
+  if (host.empty() || port < 1 || port > 65535) return open_store(address, timeout);  // It says.
+  auto hosted = std::make_shared<HostedStore>();
+  const auto deadline = Deadline::after(timeout);
+  while (hosted->server == nullptr) {
+    try {
+      hosted->server = std::make_unique<StoreServer>(
+          StoreServerOptions{.host = listen_address(host), .port = port});
+    } catch (const Error& error) {
+      if (!only_held(error, host, port) || deadline.expired())
+        internal::failf(error.code(),
+                        "rank 0 cannot host the store at {}: {}; TUTTI_STORE_PORT sets another "
+                        "port",
+                        address, error.message());
+      std::this_thread::sleep_for(hold_pause);
+    }
+  }
+  hosted->client = open_store(address, timeout);
+  return {hosted, hosted->client.get()};
+}
+
+}  // namespace
+
+std::shared_ptr<Store> open_store(const ClusterInfo& info, std::chrono::nanoseconds timeout) {
+  if (info.store.empty())
+    internal::failf(Errc::invalid_argument,
+                    "{} ranks need a store to find each other, and {} tells no address; set "
+                    "TUTTI_STORE, or MASTER_ADDR and MASTER_PORT (the host of rank 0)",
+                    info.size, info.launcher.empty() ? "no launcher" : info.launcher);
+  const bool hosts = info.hosts_store && info.rank == 0 && info.store.starts_with(tcp);
+  auto store = hosts ? host_store(info.store, timeout) : open_store(info.store, timeout);
+  return info.run.empty() ? store : make_prefix_store(std::move(store), info.run);
+}
+
+ProcessGroup init(const InitOptions& options) {
+  if (options.rank.has_value() != options.size.has_value())
+    internal::failf(Errc::invalid_argument, "init: {} is set, but {} is not; they go together",
+                    options.rank ? "rank" : "size", options.rank ? "size" : "rank");
+  const VariablesEnvironment variables;
+  const ClusterEnvironment& environment =
+      options.environment == nullptr ? variables : *options.environment;
+  GroupOptions group = options.group;
+  std::optional<ClusterInfo> told;
+  if (options.rank) {
+    group.rank = *options.rank;
+    group.size = *options.size;
+  } else {
+    told = environment.detect();
+    if (!told)
+      fail(Errc::not_initialized,
+           "init: no launcher found; set InitOptions::rank and size, or TUTTI_RANK and TUTTI_SIZE");
+    group.rank = told->rank;
+    group.size = told->size;
+  }
+  if (group.store == nullptr && group.size > 1) {
+    if (!told) told = environment.detect();
+    if (!told) {
+      told = ClusterInfo{};
+      if (options.environment == nullptr) internal::read_store(*told);
+    }
+    told->rank = group.rank;
+    told->size = group.size;
+    group.store = open_store(*told, group.timeout);
+  }
+  return ProcessGroup::create(group);
+}
+
+}  // namespace tutti

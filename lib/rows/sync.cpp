@@ -1,0 +1,305 @@
+#include <tutti/sync.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "group/host_call.hpp"
+#include "kernels/gradients.hpp"
+#include "kernels/reduce.hpp"
+#include "kernels/reduce_types.hpp"
+#include "rows/announcement.hpp"
+#include "rows/gather_algo.hpp"
+#include "values/fail.hpp"
+
+namespace tutti {
+namespace {
+
+constexpr std::array<std::string_view, 7> op_names{"sum", "mean", "avg",    "max",
+                                                   "min", "prod", "product"};
+
+/// The locale has no say in the names of operations.
+std::string lower_case(std::string text) {
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return text;
+}
+
+/// Collective: when this rank's name does not exist, its call is refused, so the peers hear of it.
+ReduceOp resolve(ProcessGroup& group, const TensorView& data, const SyncOp& op,
+                 const CallOptions& options) {
+  try {
+    return op.reduce();
+  } catch (const Error& error) {
+    try {
+      group.all_reduce(data, {static_cast<ReduceOp::Kind>(reduce_op_count)}, options);
+    } catch (const Error&) {  // The refusal; what is wrong is the other one.
+    }
+    throw internal::gather_error(error.code(), group, "sync_ddp", group.rank(), error.message());
+  }
+}
+
+/// A group of one rank has nothing to reduce, unless it scales.
+bool needs_call(const ProcessGroup& group, ReduceOp op) {
+  return group.size() > 1 || op.kind == ReduceOp::Kind::premul_sum;
+}
+
+/// all_reduce of numbers in host memory. What the group's device cannot combine is gathered, and
+/// combined here.
+void reduce_on_host(ProcessGroup& group, const TensorView& data, ReduceOp op,
+                    const CallOptions& options) {
+  if (internal::on_host(group) || !internal::can_reduce(data.dtype, op.kind) ||
+      (group.supports(Operation::all_reduce, data.dtype, op) && !options.order_fixed))
+    return internal::host_call(
+        group, {.kind = Operation::all_reduce, .in = data, .out = data, .reduce = op}, options);
+  const auto ranks = static_cast<std::size_t>(group.size());
+  const auto n = data.shape.numel();
+  std::vector<std::byte> all(ranks * data.bytes());
+  const TensorView whole(all.data(), data.dtype, {n * group.size()});
+  const auto own = internal::rows_of(whole, n * group.rank(), n);
+  std::memcpy(own.data, data.data, data.bytes());
+  if (op.kind == ReduceOp::Kind::premul_sum) {
+    internal::scale(data.dtype, own.data, static_cast<std::size_t>(n), op.scale);
+    op = ReduceOp::sum;
+  }
+  internal::host_call(group, {.kind = Operation::all_gather, .in = own, .out = whole, .rows = n},
+                      options);
+  std::vector<const void*> parts;
+  for (std::size_t r = 0; r < ranks; ++r) parts.push_back(all.data() + r * data.bytes());
+  internal::fold(data.dtype, op.kind, data.data, parts, {}, static_cast<std::size_t>(n));
+}
+
+/// sum / by in a new array. Integers become f32 first, as in PyTorch.
+Tensor divided(Memory& memory, const ConstTensorView& sum, int by) {
+  Tensor mean(memory, sum.shape, is_float(sum.dtype) ? sum.dtype : DType::f32);
+  const auto n = static_cast<std::size_t>(sum.shape.numel());
+  if (is_float(sum.dtype)) {
+    if (n != 0) std::memcpy(mean.data(), sum.data, sum.bytes());
+    internal::divide(sum.dtype, mean.data(), n, static_cast<std::size_t>(by));
+    return mean;
+  }
+  auto* to = static_cast<float*>(mean.data());
+  internal::visit_type(sum.dtype, [&]<typename T>(T value) {
+    if constexpr (std::is_integral_v<T>)
+      for (std::size_t i = 0; i < n; ++i) {
+        std::memcpy(&value, static_cast<const std::byte*>(sum.data) + i * sizeof value,
+                    sizeof value);
+        to[i] = static_cast<float>(value) / static_cast<float>(by);
+      }
+  });
+  return mean;
+}
+
+/// A number as an array of one, wherever the group works.
+template <typename T>
+T sync_number(T value, ProcessGroup& group, const SyncOp& op, const SyncOptions& options) {
+  auto call = options.call;
+  call.integer_avg = IntegerAvg::truncate;
+  const TensorView data(std::span(&value, 1));
+  const auto reduce = resolve(group, data, op, call);
+  if (needs_call(group, reduce)) reduce_on_host(group, data, reduce, call);
+  return value;
+}
+
+double mean_of(double sum, double count) {
+  return count == 0 ? std::numeric_limits<double>::quiet_NaN() : sum / count;
+}
+
+// What a rank says of its losses: of each the length of its name, the name, sum and count.
+
+template <typename T>
+void put(std::string& message, const T& value) {
+  message.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+template <typename T>
+T take(std::string_view& message) {
+  T value;
+  std::memcpy(&value, message.data(), sizeof value);
+  message.remove_prefix(sizeof value);
+  return value;
+}
+
+std::string encode(std::span<const NamedLoss> losses) {
+  std::string message;
+  for (const auto& loss : losses) {
+    put(message, loss.name.size());
+    message += loss.name;
+    put(message, loss.sum);
+    put(message, loss.count);
+  }
+  return message;
+}
+
+std::vector<NamedLoss> decode(std::string_view message) {
+  std::vector<NamedLoss> losses;
+  while (!message.empty()) {
+    auto& loss = losses.emplace_back();
+    const auto length = take<std::size_t>(message);
+    loss.name = message.substr(0, length);
+    message.remove_prefix(length);
+    loss.sum = take<double>(message);
+    loss.count = take<double>(message);
+  }
+  return losses;
+}
+
+/// "2 losses: 'a', 'b'".
+std::string describe(std::span<const NamedLoss> losses) {
+  std::string text = fmt::format("{} losses", losses.size());
+  std::string_view before = ": ";
+  for (const auto& loss : losses) {
+    text += fmt::format("{}'{}'", before, loss.name);
+    before = ", ";
+  }
+  return text;
+}
+
+}  // namespace
+}  // namespace tutti
+
+namespace [[gnu::visibility("default")]] tutti {
+
+SyncOp::SyncOp(const char* name) {
+  if (name != nullptr) name_ = name;
+}
+
+ReduceOp SyncOp::reduce() const {
+  if (!name_) return op_;
+  const auto name = lower_case(*name_);
+  if (std::ranges::find(op_names, name) == op_names.end())
+    internal::failf(Errc::invalid_argument, "reduce op '{}' is unknown; there are {}", *name_,
+                    fmt::join(op_names, ", "));
+  return {*parse_reduce_op(name)};
+}
+
+Value sync_ddp(const TensorView& data, ProcessGroup& group, const SyncOp& op,
+               const SyncOptions& options) {
+  auto call = options.call;
+  call.integer_avg = IntegerAvg::truncate;
+  const auto reduce = resolve(group, data, op, call);
+  // A mean of booleans is not for us to divide: all_reduce refuses it.
+  const bool apart = options.legacy_out_of_place && reduce.kind == ReduceOp::Kind::avg &&
+                     data.dtype != DType::boolean;
+  if (apart && group.memory().device().type != DeviceType::cpu)
+    throw internal::gather_error(
+        Errc::unsupported, group, "sync_ddp", group.rank(),
+        fmt::format("legacy_out_of_place divides in host memory, but this group works on {}",
+                    to_string(group.memory().device())));
+  if (needs_call(group, reduce)) group.all_reduce(data, apart ? ReduceOp::sum : reduce, call);
+  if (!apart) return Value(data);
+  return divided(group.memory(), data, group.size());
+}
+
+double sync_ddp(double value, ProcessGroup& group, const SyncOp& op, const SyncOptions& options) {
+  return sync_number(value, group, op, options);
+}
+
+std::int64_t sync_ddp(std::int64_t value, ProcessGroup& group, const SyncOp& op,
+                      const SyncOptions& options) {
+  return sync_number(value, group, op, options);
+}
+
+Value sync_ddp_if_available(const TensorView& data, ProcessGroup* group, const SyncOp& op,
+                            const SyncOptions& options) {
+  return group == nullptr ? Value(data) : sync_ddp(data, *group, op, options);
+}
+
+double sync_ddp_if_available(double value, ProcessGroup* group, const SyncOp& op,
+                             const SyncOptions& options) {
+  return group == nullptr ? value : sync_ddp(value, *group, op, options);
+}
+
+std::int64_t sync_ddp_if_available(std::int64_t value, ProcessGroup* group, const SyncOp& op,
+                                   const SyncOptions& options) {
+  return group == nullptr ? value : sync_ddp(value, *group, op, options);
+}
+
+Value all_gather_ddp_if_available(const ConstTensorView& data, ProcessGroup* group,
+                                  const GatherOptions& options) {
+  if (group == nullptr) return Value(data);
+  std::vector<std::int64_t> dims{1};
+  dims.insert(dims.end(), data.shape.dims().begin(), data.shape.dims().end());
+  if (dims.size() > Shape::max_dims && options.layout == nullptr)
+    // Throws, here and on the peers.
+    (void)internal::Announcement(
+        *group,
+        {.caller = "all_gather_ddp_if_available",
+         .arrays = {&data, 1},
+         .refused = Error(Errc::invalid_argument,
+                          fmt::format("the array has {} dimensions, the result would have {}",
+                                      data.shape.ndim(), dims.size()))},
+        options.call);
+  const ConstTensorView row(data.data, data.dtype, Shape(std::span<const std::int64_t>(dims)),
+                            data.device);
+  if (group->size() == 1) return Value(row);
+  return all_gather_rows(*group, row, options).data;
+}
+
+double global_mean(double sum, double count, ProcessGroup& group, const CallOptions& options) {
+  std::array both{sum, count};
+  if (group.size() > 1) {
+    const TensorView data(both);
+    internal::host_call(group, {.kind = Operation::all_reduce, .in = data, .out = data}, options);
+  }
+  return mean_of(both[0], both[1]);
+}
+
+// Not an all_reduce: ranks that have other losses would add up what does not belong together, or
+// wait for numbers that nobody sends. So few bytes go to every peer as fast, and then all ranks
+// know all names, and add in the same order.
+std::vector<double> reduce_losses(std::span<const NamedLoss> losses, ProcessGroup& group,
+                                  const CallOptions& options) {
+  std::vector<NamedLoss> sums(losses.begin(), losses.end());
+  if (group.size() > 1) {
+    const auto messages = all_gather_bytes(group, encode(losses), {.call = options});
+    sums = decode(messages[0]);
+    for (int r = 1; r < group.size(); ++r) {
+      const auto theirs = decode(messages[static_cast<std::size_t>(r)]);
+      if (!std::ranges::equal(sums, theirs, {}, &NamedLoss::name, &NamedLoss::name))
+        throw internal::gather_error(
+            Errc::mismatch, group, "reduce_losses", -1,
+            fmt::format("rank 0 has {}; rank {} has {}; every rank has to have the same",
+                        describe(sums), r, describe(theirs)));
+      for (std::size_t i = 0; i < sums.size(); ++i) {
+        sums[i].sum += theirs[i].sum;
+        sums[i].count += theirs[i].count;
+      }
+    }
+  }
+  std::vector<double> means;
+  for (const auto& loss : sums) means.push_back(mean_of(loss.sum, loss.count));
+  return means;
+}
+
+void LossAccumulator::add(std::string_view name, double mean, std::int64_t rows) {
+  if (rows < 0)
+    internal::failf(Errc::invalid_argument, "loss '{}' is over {} rows; there have to be 0 or more",
+                    name, rows);
+  auto& loss = sums_[std::string(name)];
+  if (rows == 0) return;
+  loss.sum += mean * static_cast<double>(rows);
+  loss.rows += static_cast<double>(rows);
+}
+
+void LossAccumulator::expect(std::string_view name) {
+  sums_[std::string(name)].expected = true;
+}
+
+std::vector<std::pair<std::string, double>> LossAccumulator::reduce(ProcessGroup& group,
+                                                                    const CallOptions& options) {
+  std::vector<NamedLoss> losses;
+  for (const auto& [name, loss] : sums_) losses.push_back({name, loss.sum, loss.rows});
+  const auto means = reduce_losses(losses, group, options);
+  std::vector<std::pair<std::string, double>> result;
+  for (std::size_t i = 0; i < losses.size(); ++i) result.emplace_back(losses[i].name, means[i]);
+  std::erase_if(sums_, [](const auto& entry) { return !entry.second.expected; });
+  for (auto& [name, loss] : sums_) loss = {.expected = true};
+  return result;
+}
+
+}  // namespace tutti

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <tutti/store/store.hpp>
+
+namespace tutti::internal {
+
+/// The keys and values of a store: what the calls of Store mean, without blocking and without
+/// locks. One thread at a time, values that were handed out included.
+class StoreTable {
+ public:
+  struct Limits {
+    std::size_t keys = std::numeric_limits<std::size_t>::max();
+    std::size_t bytes = std::numeric_limits<std::size_t>::max();  ///< Keys and values together.
+  };
+  /// A value may be held longer than its key; until then it counts as there. Null: no such key.
+  using Value = std::shared_ptr<const Bytes>;
+
+  StoreTable() : StoreTable(Limits{}) {}
+  explicit StoreTable(Limits limits) : limits_(limits) {}
+
+  // All throw as Store says, and Error resource_exhausted at the limits, changing nothing.
+  void set(std::string_view key, std::span<const std::byte> value);
+  Value find(std::string_view key) const;
+  std::int64_t add(std::string_view key, std::int64_t delta);
+  Value compare_set(std::string_view key, std::span<const std::byte> expected,
+                    std::span<const std::byte> desired);
+  bool erase(std::string_view key);
+
+  /// Counts bytes that somebody holds next to the table. `take` throws at the limit.
+  void take(std::string_view key, std::size_t bytes);
+  void give_back(std::size_t bytes) noexcept { *used_ -= bytes; }
+  std::size_t bytes() const noexcept { return *used_; }
+
+ private:
+  using Map = std::map<std::string, Value, std::less<>>;
+  void require(std::string_view key, std::size_t bytes, std::size_t freed) const;
+  void put(Map::iterator place, std::string_view key, std::span<const std::byte> value);
+
+  Limits limits_;
+  // Shared with the values, because a reply that nobody reads may outlive the table.
+  std::shared_ptr<std::size_t> used_ = std::make_shared<std::size_t>(0);
+  Map values_;
+};
+
+}  // namespace tutti::internal

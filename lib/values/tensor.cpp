@@ -1,0 +1,25 @@
+#include <tutti/tensor.hpp>
+
+#include <limits>
+
+#include "values/fail.hpp"
+
+namespace [[gnu::visibility("default")]] tutti {
+
+void detail::check_view(std::size_t count, const Shape& shape) {
+  if (static_cast<std::uint64_t>(count) != static_cast<std::uint64_t>(shape.numel()))
+    internal::failf(Errc::invalid_argument, "view: {} elements cannot be seen as {}, which has {}",
+                    count, to_string(shape), shape.numel());
+}
+
+Tensor::Tensor(Memory& memory, const Shape& shape, DType dtype, Stream stream)
+    : shape_(shape), dtype_(dtype), device_(memory.device()) {
+  const auto size = static_cast<std::int64_t>(size_of(dtype));
+  if (shape.numel() > std::numeric_limits<std::int64_t>::max() / size)
+    internal::failf(Errc::count_overflow, "tensor {} {}: {} elements x {} bytes exceed 2^63 - 1",
+                    name_of(dtype), to_string(shape), shape.numel(), size);
+  const std::size_t bytes = view().bytes();
+  buffer_ = {memory.allocate(bytes, stream), Release{&memory, bytes, stream}};
+}
+
+}  // namespace tutti

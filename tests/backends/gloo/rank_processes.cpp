@@ -1,0 +1,123 @@
+#include "rank_processes.hpp"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <stdexcept>
+#include <thread>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "support/processes.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace tutti::test {
+
+RankProcess::RankProcess(int rank, int size, const std::string& directory)
+    : rank_(rank), size_(size), files_(make_file_store(directory)), store_(files_) {
+  files_->set(fmt::format("process/{}", rank), std::to_string(::getpid()));
+}
+
+RankProcess::~RankProcess() {
+  store_.reset();
+  if (server_ != nullptr) server_->wait_until_left(Deadline::after(5s));
+}
+
+void RankProcess::use_tcp(const std::string& host) {
+  if (rank_ == 0) {
+    server_ = std::make_unique<StoreServer>();
+    files_->set("port", std::to_string(server_->port()));
+  }
+  const int port = std::stoi(files_->get_text("port", Deadline::after(20s)));
+  store_ = make_tcp_store(host, port, 20s);
+}
+
+GroupOptions RankProcess::options(const std::string& name) const {
+  GroupOptions options;
+  options.backend = "gloo";
+  options.store = make_prefix_store(store_, name + "/");
+  options.rank = rank_;
+  options.size = size_;
+  options.timeout = 20s;
+  options.name = name;
+  options.checked = false;
+  options.logger = [](LogLevel, std::string_view) {};  // Broken groups are expected here.
+  return options;
+}
+
+ProcessGroup RankProcess::make_group(const std::string& name) const {
+  return ProcessGroup::create(options(name));
+}
+
+void RankProcess::meet(int count) {
+  const int number = meetings_++;
+  if (store_->add(fmt::format("here/{}", number), 1) == (count == 0 ? size_ : count))
+    store_->set(fmt::format("met/{}", number), "");
+  (void)store_->get(fmt::format("met/{}", number), Deadline::after(20s));
+}
+
+pid_t RankProcess::process(int rank) {
+  return std::stoi(files_->get_text(fmt::format("process/{}", rank), Deadline::after(20s)));
+}
+
+std::vector<std::string> on_processes(const Processes& how,
+                                      const std::function<std::string(RankProcess&)>& body) {
+  const TemporaryDirectory directory;
+  std::cout.flush();
+  const auto ends = in_children(
+      how.size,
+      [&](int number) {
+        const testing::ScopedTrace trace(__FILE__, __LINE__,
+                                         fmt::format("rank {} of {}", number, how.size));
+        std::string said;
+        {
+          RankProcess rank(number, how.size, directory.path());
+          said = body(rank);
+        }
+        std::cout.flush();
+        if (testing::Test::HasFailure()) throw std::runtime_error("something it expected");
+        return said;
+      },
+      how.limit);
+  std::vector<std::string> said;
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    const bool dies = static_cast<int>(i) == how.dies;
+    EXPECT_TRUE(ends[i].ended || dies) << "rank " << i << " was killed or hung";
+    EXPECT_FALSE(ends[i].said.starts_with("threw ")) << "rank " << i << " " << ends[i].said;
+    said.push_back(ends[i].said);
+  }
+  return said;
+}
+
+Holdings holdings() {
+  Holdings now;
+  using Entries = std::filesystem::directory_iterator;
+  // The iterator's own descriptor is among them, always.
+  now.descriptors = static_cast<std::size_t>(std::distance(Entries("/proc/self/fd"), Entries()));
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    if (word == "Threads:") status >> now.threads;
+    if (word == "VmRSS:") status >> now.resident_kib;
+  }
+  return now;
+}
+
+void wait_until_stopped(pid_t process) {
+  const auto limit = Deadline::after(10s);
+  for (;;) {
+    std::ifstream stat(fmt::format("/proc/{}/stat", process));
+    std::string number;
+    std::string name;
+    std::string state;
+    stat >> number >> name >> state;
+    if (state == "T") return;
+    if (limit.expired()) throw std::runtime_error("the process does not stop: " + state);
+    std::this_thread::sleep_for(1ms);
+  }
+}
+
+}  // namespace tutti::test

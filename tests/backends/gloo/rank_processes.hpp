@@ -1,0 +1,77 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/process_group.hpp>
+#include <tutti/store/store_server.hpp>
+
+// Ranks that are processes, so that one can be stopped or killed, and has descriptors, threads and
+// memory of its own. Each checks its own results with EXPECT and ASSERT as any test does.
+
+namespace tutti::test {
+
+using namespace std::chrono_literals;
+
+/// What a rank of such a test has: its place, a store, and its own numbers.
+class RankProcess {
+ public:
+  RankProcess(int rank, int size, const std::string& directory);
+  ~RankProcess();
+  RankProcess(const RankProcess&) = delete;
+  RankProcess& operator=(const RankProcess&) = delete;
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+  bool last() const noexcept { return rank_ == size_ - 1; }
+  Store& store() noexcept { return *store_; }
+
+  /// From now on the store is a server in rank 0, at this address of it.
+  void use_tcp(const std::string& host = "127.0.0.1");
+
+  /// Options over gloo; the group's name is its own in the test.
+  GroupOptions options(const std::string& name) const;
+  ProcessGroup make_group(const std::string& name) const;
+
+  /// Blocks until `count` ranks are here (0: all). Not through a group.
+  void meet(int count = 0);
+  pid_t process(int rank);
+
+ private:
+  int rank_;
+  int size_;
+  std::shared_ptr<Store> files_;
+  std::shared_ptr<Store> store_;
+  std::unique_ptr<StoreServer> server_;
+  int meetings_ = 0;
+};
+
+struct Processes {
+  int size = 2;
+  int dies = -1;  ///< This rank does not end by itself.
+  std::chrono::seconds limit = 60s;
+};
+
+/// Forks a process for each rank and waits for all. What a rank throws, a failed EXPECT and an end
+/// by a signal are failures of the test. Returns what each rank said.
+std::vector<std::string> on_processes(const Processes& how,
+                                      const std::function<std::string(RankProcess& rank)>& body);
+
+/// What a process holds.
+struct Holdings {
+  std::size_t descriptors = 0;
+  std::size_t threads = 0;
+  std::size_t resident_kib = 0;
+};
+Holdings holdings();
+
+/// Blocks until the process is stopped by a signal.
+void wait_until_stopped(pid_t process);
+
+}  // namespace tutti::test

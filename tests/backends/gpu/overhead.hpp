@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/store/store.hpp>
+
+#include "nccl/nccl.hpp"
+
+// What the backend nccl costs over a loop that calls NCCL itself: the same calls, arrays and
+// stream. There are two such loops: over a communicator of the same settings, and over one that
+// blocks. NCCL starts a thread for each group of calls on the first kind, which a program that
+// takes the second does not pay.
+
+namespace tutti::gpu {
+
+struct OverheadOptions {
+  std::vector<std::string> operations{"all_reduce", "all_gather", "reduce_scatter", "broadcast"};
+  std::vector<std::size_t> sizes{};  ///< Bytes: S of `tutti bench --help-sizes`; rounded up.
+  int rounds = 21;                   ///< Blocks of each of the three, in turns.
+  int most_calls = 200;              ///< Of a block.
+};
+
+/// Medians over the blocks of one operation, size and loop; of a call, in microseconds.
+struct CallTime {
+  double device_us = 0;  ///< Between events.
+  double host_us = 0;    ///< Until the call has returned.
+};
+
+struct OverheadRow {
+  std::string operation{};
+  std::size_t bytes = 0;
+  int calls = 0;  ///< Of a block.
+  CallTime ours{};
+  CallTime bare{};        ///< A communicator that does not block, as ours.
+  CallTime blocking{};    ///< One that does.
+  std::size_t wrong = 0;  ///< Elements of this rank, of all three.
+};
+
+/// At most 2 % or 1 us per call on the device.
+bool within_limits(double ours_us, double bare_us) noexcept;
+/// That, beside both loops, and nothing wrong.
+bool passes(const OverheadRow& row) noexcept;
+double median(std::vector<double> values);
+
+/// One rank of several, which all call it. `elapsed_us(from, to)` waits for the event `to` and is
+/// the time between both.
+/// @throws Error.
+struct OverheadPlace {
+  int rank = 0;
+  int size = 1;
+  int device = 0;
+  std::shared_ptr<Store> store{};
+  backend::nccl::Apis apis{};
+  std::function<double(cudaEvent_t from, cudaEvent_t to)> elapsed_us{};
+};
+/// `done` is told each row at once: a machine's time may end before the last one.
+std::vector<OverheadRow> measure_overhead(
+    const OverheadPlace& place, const OverheadOptions& options,
+    const std::function<void(const OverheadRow& row)>& done = {});
+
+/// The first lines of a Markdown table, and one row of it. Behind each row is "ok", what it is
+/// slower than, or how much is wrong.
+std::string markdown_head();
+std::string to_markdown(const OverheadRow& row);
+
+}  // namespace tutti::gpu

@@ -1,0 +1,172 @@
+"""The script `run` on a machine that need not have a GPU: run_test.py PATH_OF_RUN. What it makes of the programs' output is tried with
+programs that only say something."""
+import os
+import pathlib
+import re
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+
+RUN = ""
+ABOUT = "echo nccl=2.28.9; echo cuda=13.0; echo driver_cuda=13.0; echo devices=1; echo nccl_code=22809; echo gloo=no"
+PASSED = "echo '[  PASSED  ] 12 tests.'"
+NOTHING = "echo '[  PASSED  ] 0 tests.'"
+ROW = "[ $TUTTI_RANK != 0 ] || echo '| all_reduce | 8 B | {} | 6.50 | 5.00 | 4.00 | {} |'"
+FAST = ROW.format("10.50 | 10.00 | +0.50 | 1.050 | 9.75 | +0.75 | 1.077", "ok")
+SLOW = ROW.format("12.00 | 10.00 | +2.00 | 1.200 | 9.75 | +2.25 | 1.231", "SLOW")
+THREAD = ROW.format("10.50 | 10.00 | +0.50 | 1.050 | 8.00 | +2.50 | 1.312", "SLOW beside blocking")
+
+
+def run(*arguments, path=None):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TUTTI_", "NCCL_", "CXX"))}
+    if path is not None:
+        environment["PATH"] = path
+    return subprocess.run([RUN, *map(str, arguments)], text=True, capture_output=True, timeout=100, env=environment)
+
+
+class Script(unittest.TestCase):
+    def with_programs(self, *arguments, **programs):
+        """The run over programs of shell; the table."""
+        bodies = {"about": ABOUT, "conformance": PASSED, "conformance_processes": PASSED, "graph": "echo ok", "overhead": FAST,
+                  **programs}
+        with tempfile.TemporaryDirectory() as folder:
+            at = pathlib.Path(folder, "tests/backends/gpu")
+            at.mkdir(parents=True)
+            (at / "cases").write_text("matrix='AllReduce Gather' worlds='SendRecv' process_worlds='SendRecv' left_out='*Some*'\n")
+            for name, body in bodies.items():
+                program = at / f"gpu_{name}"
+                program.write_text(f"#!/bin/sh\n{body}\n")
+                program.chmod(program.stat().st_mode | stat.S_IXUSR)
+            done = run("--no-build", "--build", folder, "--out", pathlib.Path(folder, "table.md"), *arguments)
+            table = pathlib.Path(folder, "table.md")
+            self.assertEqual(table.read_text() if table.exists() else done.stdout, done.stdout)
+            log = pathlib.Path(folder, "table.md.log")
+            done.log = log.read_text() if log.exists() else None
+            return done
+
+    def build(self, *arguments, **tools):
+        """What --build-only asks of meson and ninja, with tools of shell."""
+        with tempfile.TemporaryDirectory() as folder:
+            said = pathlib.Path(folder, "said")
+            bodies = {"meson": f'echo "meson $*" >>{said}', "ninja": f'echo "ninja $*" >>{said}', "pkg-config": "", "c++": "", **tools}
+            for name, body in bodies.items():
+                tool = pathlib.Path(folder, name)
+                tool.write_text(f"#!/bin/sh\n{body}\n")
+                tool.chmod(0o755)
+            done = run("--build-only", "--build", pathlib.Path(folder, "b"), *arguments, path=f"{folder}:/usr/bin:/bin")
+            return done, said.read_text() if said.exists() else ""
+
+    def result(self, done, name):
+        """The result and the detail of a row."""
+        found = re.search(rf"^\| {re.escape(name)} \| (.*?) \| (.*?) ?\|$", done.stdout, re.MULTILINE)
+        self.assertIsNotNone(found, f"{name}\n{done.stdout}{done.stderr}")
+        return found[1], found[2].strip()
+
+    def test_help_and_options(self):
+        done = run("--help")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        for option in ("--full", "--out", "--build", "--build-only", "--no-build", "--nccl", "--cuda"):
+            self.assertIn(option, done.stdout)
+        for arguments, word in ((["--frobnicate"], "--frobnicate"), (["--out"], "--out needs a value")):
+            done = run(*arguments)
+            self.assertEqual(done.returncode, 64)
+            self.assertIn(word, done.stderr)
+
+    @unittest.skipIf(list(pathlib.Path("/dev").glob("nvidia[0-9]*")) or pathlib.Path("/dev/dxg").exists(), "this machine has a GPU")
+    def test_without_a_gpu_nothing_is_built(self):
+        done = run()
+        self.assertEqual((done.returncode, done.stdout), (77, "no GPU: there is no /dev/nvidia0 here\n"))
+
+    def test_the_programs_can_be_built_where_there_is_no_gpu_or_no_gloo(self):
+        done, said = self.build("--nccl", "/n", "--cuda", "/c")
+        self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
+        self.assertIn("-Dbackends=local,nccl,gloo ", said)
+        self.assertIn("-Dnccl=/n -Dcuda=/c", said)
+        self.assertRegex(said, r"ninja -C \S+/b tests/backends/gpu/gpu_about .*tests/backends/gpu/gpu_overhead")
+        done, said = self.build(**{"c++": "exit 1"})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("-Dbackends=local,nccl ", said)
+        done, said = self.build(**{"pkg-config": "[ $2 != gtest ]"})
+        self.assertEqual((done.returncode, said), (69, ""))
+        self.assertIn("missing: gtest", done.stderr)
+
+    def test_the_libraries_are_those_that_were_named_then_those_of_the_toolkit(self):
+        done = self.with_programs("--nccl", "/n", "--cuda", "/c", about='echo "$LD_LIBRARY_PATH"; exit 77')
+        self.assertRegex(done.stdout, r"^/n/lib:/c/lib64:/c/lib:(.*:)?/usr/local/cuda/lib64\n$")
+
+    def test_a_machine_whose_libraries_see_no_gpu_is_skipped(self):
+        done = self.with_programs(about="echo 'no GPU: CUDA sees no device'; exit 77")
+        self.assertEqual((done.returncode, done.stdout), (77, "no GPU: CUDA sees no device\n"))
+
+    def test_one_table_says_what_passed_and_what_was_not_run(self):
+        done = self.with_programs()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("CUDA 13.0 (driver for 13.0), NCCL 2.28.9", done.stdout.splitlines()[0])
+        self.assertEqual(self.result(done, "conformance of nccl, 1 rank"), ("ok", "12 cases"))
+        self.assertIsNone(done.log)
+        self.assertEqual(self.result(done, "2 ranks on one device, NCCL_MULTI_RANK_GPU_ENABLE=1"), ("not run", "NCCL 2.28.9: it takes 2.30"))
+        self.assertEqual(self.result(done, "2 ranks on one device, a distinct NCCL_HOSTID each")[0], "ok")
+        self.assertEqual(self.result(done, "conformance of nccl, 2 ranks on one device")[0], "ok")
+        self.assertEqual(self.result(done, "conformance of nccl, a device for each rank")[0], "not run")
+        self.assertEqual(self.result(done, "CUDA graph, 1 rank")[0], "ok")
+        self.assertIn("**bare NCCL, 1 rank**, 0 of 1 rows beyond 2 % and 1 µs of bare NCCL, 0 of them", done.stdout)
+        self.assertIn("| all_reduce | 8 B |", done.stdout)
+
+    def test_a_piece_that_is_missing_is_not_built_and_never_ok(self):
+        done = self.with_programs(conformance=f"case $* in *gloo_gpu*) {NOTHING};; *) {PASSED};; esac",
+                                  graph="echo 'not built: calls on a capturing stream'; exit 3")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.result(done, "conformance of gloo with arrays on a device, 2 ranks")[0], "not built")
+        self.assertEqual(self.result(done, "CUDA graph, 1 rank"), ("not built", "not built: calls on a capturing stream"))
+
+    def test_a_failed_case_is_named_and_fails_the_run(self):
+        failed = "echo '[  PASSED  ] 3 tests.'; echo '[  FAILED  ] Matrix/Gather.Rows/nccl_gpu_normal_w1, where x'; exit 1"
+        done = self.with_programs(conformance=failed)
+        self.assertEqual(done.returncode, 1)
+        result, detail = self.result(done, "conformance of nccl, 1 rank")
+        self.assertEqual(result, "FAILED")
+        self.assertIn("Matrix/Gather.Rows/nccl_gpu_normal_w1", detail)
+        self.assertIn("==> threads.nccl_gpu.1\n", done.log)
+        self.assertIn("[  FAILED  ] Matrix/Gather.Rows", done.log)
+
+    def test_one_rank_of_several_that_fails_is_enough(self):
+        done = self.with_programs(conformance_processes=f"{PASSED}; case $* in *Matrix/Gather*) [ $TUTTI_RANK = 0 ];; esac")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(self.result(done, "conformance of nccl, 2 ranks on one device")[0], "FAILED")
+
+    def test_a_device_that_takes_one_rank_alone_is_a_failure_that_is_said(self):
+        done = self.with_programs(conformance_processes="echo 'Duplicate GPU detected'; exit 1")
+        self.assertEqual(done.returncode, 1)
+        result, detail = self.result(done, "2 ranks on one device, a distinct NCCL_HOSTID each")
+        self.assertEqual(result, "FAILED")
+        self.assertIn("Duplicate GPU detected", detail)
+
+    def test_the_second_way_to_share_a_device_is_tried_when_the_first_fails(self):
+        newer = ABOUT.replace("22809", "23001").replace("2.28.9", "2.30.1")
+        done = self.with_programs(about=newer, conformance_processes=f"[ -z \"$NCCL_MULTI_RANK_GPU_ENABLE\" ] || exit 1; {PASSED}")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.result(done, "2 ranks on one device, NCCL_MULTI_RANK_GPU_ENABLE=1")[0], "FAILED")
+        self.assertEqual(self.result(done, "2 ranks on one device, a distinct NCCL_HOSTID each")[0], "ok")
+
+    def test_each_rank_on_one_device_has_its_own_host_id(self):
+        own = f"[ \"$NCCL_HOSTID\" = tutti-$TUTTI_RANK ] && [ \"$NCCL_SOCKET_IFNAME\" = lo ] || exit 1; {PASSED}"
+        done = self.with_programs(conformance_processes=own)
+        self.assertEqual(done.returncode, 0, done.stdout)
+
+    def test_a_call_that_is_too_slow_fails_and_its_row_is_shown(self):
+        for overhead, only, verdict in ((SLOW, 0, "SLOW"), (THREAD, 1, "SLOW beside blocking"), (f"{FAST}; {SLOW}; {THREAD}", 1, "SLOW")):
+            rows = overhead.count("echo")
+            with self.subTest(verdict=verdict, rows=rows):
+                done = self.with_programs(overhead=f"{overhead}; exit 1")
+                self.assertEqual(done.returncode, 1)
+                self.assertEqual(self.result(done, "bare NCCL, 1 rank")[0], "FAILED")
+                self.assertIn(f"**bare NCCL, 1 rank**, {min(rows, 2)} of {rows} rows beyond 2 % and 1 µs of bare NCCL, {only} of them only "
+                              "where its communicator blocks:", done.stdout)
+                self.assertIn(f"| 4.00 | {verdict} |", done.stdout)
+
+
+if __name__ == "__main__":
+    RUN = sys.argv[1]
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:], "-v"])

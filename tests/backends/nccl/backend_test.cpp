@@ -1,0 +1,314 @@
+#include <algorithm>
+#include <set>
+#include <thread>
+
+#include "backends/nccl/groups.hpp"
+
+// What the backend nccl does when things go well on streams, and when NCCL or CUDA fail: over the
+// double, which is no NCCL.
+
+namespace tutti::test::nccl_double {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+/// How long a slow kernel takes: a host that waits for one is easily told from one that does not.
+constexpr auto slow = 100ms;
+
+class Streams : public Double {};
+
+TEST_F(Streams, InputsOfASlowKernelAreSeen) {
+  on_groups(3, [](const Member& at) {
+    const TensorView in = at.make();
+    const TensorView out = at.make();
+    at.fill(in, static_cast<float>(at.rank + 1), slow);
+    at.group.all_reduce(in, out, ReduceOp::sum, {.stream = at.stream()});
+    EXPECT_TRUE(at.holds(out, 6));
+    at.free(in);
+    at.free(out);
+  });
+}
+
+TEST_F(Streams, ASynchronousVerbDoesNotBlockTheHost) {
+  on_groups(2, [](const Member& at) {
+    const TensorView data = at.make();
+    bool quick = false;
+    for (int attempt = 0; attempt < 4; ++attempt) {  // The first one connects.
+      at.fill(data, 1, slow);
+      at.group.barrier();
+      const auto start = SteadyClock::now();
+      at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
+      quick = quick || (attempt > 0 && SteadyClock::now() - start < slow / 2);
+      EXPECT_TRUE(at.holds(data, 2));
+    }
+    EXPECT_TRUE(quick);
+    at.free(data);
+  });
+}
+
+TEST_F(Streams, OrderLetsAnotherStreamReadAndFree) {
+  on_groups(2, [](const Member& at) {
+    const TensorView in = at.make();
+    const TensorView out = at.make();
+    at.fill(in, 1, at.rank == 0 ? slow : 0ms);
+    Work work = at.group.all_reduce_async(in, out, ReduceOp::sum, {.stream = at.stream()});
+    work.order({at.other});
+    EXPECT_EQ(at.read(out, at.other), std::vector<float>(Member::count, 2));
+    at.group.memory().release(in.data, in.bytes(), {at.other});
+    at.group.memory().release(out.data, out.bytes(), {at.other});
+    work.wait();
+  });
+}
+
+TEST_F(Streams, TheDefaultStreamIsAStream) {
+  on_groups(2, [](const Member& at) {
+    void* block = at.group.memory().allocate(400, {});
+    const TensorView data{block, DType::f32, {100}, at.group.memory().device()};
+    fill(nullptr, static_cast<float*>(block), 100, 1, slow);
+    at.group.all_reduce(data);
+    EXPECT_EQ(at.read(data, nullptr), std::vector<float>(100, 2));
+    at.group.memory().release(block, 400, {});
+    cuda().stream_synchronize(nullptr);
+  });
+}
+
+TEST_F(Streams, TheCallersDeviceStaysWhatItWas) {
+  on_groups(2, [](const Member& at) {
+    const TensorView data = at.make();
+    at.fill(data, 1);
+    cuda().set_device(5);
+    at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
+    int device = -1;
+    cuda().get_device(&device);
+    EXPECT_EQ(device, 5);
+    cuda().set_device(at.rank);
+    EXPECT_TRUE(at.holds(data, 2));
+    at.free(data);
+  });
+}
+
+// A context costs memory on its device, and cannot be had where another process has the device.
+TEST_F(Streams, NoOtherDeviceIsTouchedForAThreadThatChoseNone) {
+  const auto store = make_memory_store();
+  take_devices_in_use();
+  std::vector<std::thread> ranks;
+  for (const int rank : {0, 1})
+    ranks.emplace_back([&, rank] {
+      GroupOptions options;
+      options.store = store;
+      options.rank = rank;
+      options.size = 2;
+      options.logger = [](LogLevel, std::string_view) {};
+      ProcessGroup group = ProcessGroup::create(
+          options, backend::nccl::make_nccl({.store = make_prefix_store(store, "backend/"),
+                                             .rank = rank,
+                                             .size = 2,
+                                             .name = "n",
+                                             .args = {},
+                                             .device = {DeviceType::cuda, rank + 3},
+                                             .timeout = 10s,
+                                             .logger = options.logger},
+                                            apis()));
+      Tensor data(group.memory(), {4}, DType::f32);
+      group.memory().copy(data.data(), std::vector<float>(4, 1).data(), 16, {});
+      group.all_reduce(data);
+      group.barrier();
+      Work work = group.all_reduce_async(data);
+      std::thread([&] { work.wait(); }).join();
+      std::thread([gone = std::move(group)] {}).join();
+    });
+  for (std::thread& rank : ranks) rank.join();
+  check_nothing_is_left();
+  EXPECT_EQ(take_devices_in_use(), (std::set<int>{3, 4}));
+}
+
+TEST_F(Streams, ASecondRankOfAGroupOnADeviceIsRefused) {
+  const auto store = make_memory_store();
+  on_threads(2, [&](int rank) {
+    expect_error({Errc::unsupported, Errc::aborted, Errc::backend},
+                 {"another rank of group 'n' uses cuda:2 in this process"}, [&] {
+                   (void)backend::nccl::make_nccl({.store = store,
+                                                   .rank = rank,
+                                                   .size = 2,
+                                                   .name = "n",
+                                                   .args = {},
+                                                   .device = {DeviceType::cuda, 2},
+                                                   .timeout = 10s,
+                                                   .logger = [](LogLevel, std::string_view) {}},
+                                                  apis());
+                 });
+  });
+}
+
+TEST_F(Streams, RaggedRowsOfEverySizeArrive) {
+  on_groups(3, [](const Member& at) {
+    // Padded, and large enough for a broadcast per rank.
+    for (const std::int64_t base : {1, 5, 200'000}) {
+      const std::vector<std::int64_t> rows{base, 0, 3 * base};
+      const std::int64_t total = 4 * base;
+      const TensorView in =
+          at.make(std::max<std::int64_t>(rows[static_cast<std::size_t>(at.rank)], 1));
+      const TensorView out = at.make(total);
+      at.fill(in, static_cast<float>(at.rank + 1));
+      const TensorView mine{
+          in.data, DType::f32, {rows[static_cast<std::size_t>(at.rank)]}, in.device};
+      at.group.all_gather(mine, out, rows, {.stream = at.stream()});
+      const auto got = at.read(out, at.compute);
+      EXPECT_TRUE(std::all_of(got.begin(), got.begin() + base, [](float x) { return x == 1; }));
+      EXPECT_TRUE(std::all_of(got.begin() + base, got.end(), [](float x) { return x == 3; }));
+      at.free(in);
+      at.free(out);
+    }
+  });
+}
+
+class Failing : public Double {
+ protected:
+  /// Every rank tries to make a group and has to fail within `limit`.
+  static void expect_no_group(std::chrono::nanoseconds timeout, std::chrono::nanoseconds limit,
+                              const std::vector<Errc>& codes) {
+    const auto store = make_memory_store();
+    on_threads(2, [&](int rank) {
+      cuda().set_device(rank);
+      const auto start = SteadyClock::now();
+      expect_error(codes, {}, [&] { (void)make_backend(rank, 2, store, {.timeout = timeout}); });
+      EXPECT_LT(SteadyClock::now() - start, limit);
+      cuda().get_last_error();
+    });
+  }
+
+  /// What every rank does that has a group in which rank 1 is `broken` by something.
+  static void expect_all_fail(const Faults& faults, const std::vector<Errc>& codes,
+                              std::chrono::nanoseconds limit) {
+    Meeting met(2);
+    on_groups(2,
+              [&](const Member& at) {
+                const TensorView data = at.make();
+                at.fill(data, 1);
+                at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
+                at.group.barrier();
+                met.wait();
+                if (at.rank == 1) set_faults(1, faults);
+                const auto start = SteadyClock::now();
+                expect_error(codes, {}, [&] {
+                  for (int i = 0; i < 2; ++i) {
+                    Work work =
+                        at.group.all_reduce_async(data, ReduceOp::sum, {.stream = at.stream()});
+                    work.wait();
+                  }
+                });
+                EXPECT_LT(SteadyClock::now() - start, limit);
+                // It says so from now on.
+                expect_error({Errc::aborted, Errc::backend, Errc::timeout, Errc::peer_lost}, {},
+                             [&] { at.group.barrier(); });
+                met.wait();
+                if (at.rank == 1) set_faults(1, {});
+                met.wait();
+                at.free(data);
+              },
+              {.timeout = 2s});
+  }
+};
+
+TEST_F(Failing, AnInitThatHangsEndsByTheDeadlineOnAllRanks) {
+  for (const int device : {0, 1}) set_faults(device, {.init_hangs = true});
+  expect_no_group(500ms, 5s, {Errc::timeout, Errc::aborted, Errc::backend, Errc::peer_lost});
+}
+
+TEST_F(Failing, AnInitThatFailsOnOneRankIsKnownToTheOther) {
+  set_faults(1, {.fails = "ncclCommInitRankConfig", .with = ncclSystemError});
+  expect_no_group(10s, 5s, {Errc::backend, Errc::aborted, Errc::peer_lost});
+}
+
+TEST_F(Failing, AUniqueIdThatFailsIsKnownToTheOther) {
+  set_faults(0, {.fails = "ncclGetUniqueId", .with = ncclSystemError});
+  expect_no_group(10s, 5s, {Errc::backend, Errc::aborted, Errc::peer_lost});
+}
+
+TEST_F(Failing, AnAsynchronousErrorOfOneRankEndsAll) {
+  expect_all_fail({.async_error = ncclRemoteError},
+                  {Errc::backend, Errc::peer_lost, Errc::aborted, Errc::timeout}, 5s);
+}
+
+TEST_F(Failing, OperationsThatStayInProgressEndByTheDeadline) {
+  expect_all_fail({.stays_in_progress = true},
+                  {Errc::timeout, Errc::peer_lost, Errc::aborted, Errc::backend}, 8s);
+}
+
+TEST_F(Failing, ACallThatNcclRefusesEndsTheGroup) {
+  expect_all_fail({.fails = "ncclAllReduce", .with = ncclInternalError},
+                  {Errc::backend, Errc::aborted, Errc::peer_lost, Errc::timeout}, 5s);
+}
+
+TEST_F(Failing, AGroupThatNcclCannotEndEndsTheGroup) {
+  expect_all_fail({.fails = "ncclGroupEnd", .with = ncclSystemError},
+                  {Errc::backend, Errc::aborted, Errc::peer_lost, Errc::timeout}, 5s);
+}
+
+TEST_F(Failing, ABrokenDeviceIsNamedAndEndsAll) {
+  expect_all_fail({.sticky = cudaErrorIllegalAddress},
+                  {Errc::backend, Errc::aborted, Errc::peer_lost, Errc::timeout}, 5s);
+}
+
+TEST_F(Failing, AbortEndsACallThatWaitsForTheOtherRank) {
+  Meeting met(2);
+  on_groups(2, [&](const Member& at) {
+    const TensorView data = at.make();
+    at.fill(data, 1);
+    at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
+    if (at.rank == 0) {
+      Work work = at.group.all_reduce_async(data, ReduceOp::sum, {.stream = at.stream()});
+      met.wait();
+      expect_error(Errc::aborted, {"enough"}, [&] { work.wait(); });
+    } else {
+      met.wait();
+      at.group.abort("enough");
+    }
+    met.wait();
+    at.free(data);
+  });
+}
+
+TEST_F(Failing, ARankThatLeavesIsPeerLostToTheOther) {
+  on_groups(2, [&](const Member& at) {
+    const TensorView data = at.make();
+    at.fill(data, 1);
+    at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
+    EXPECT_TRUE(at.holds(data, 2));
+    if (at.rank == 0)
+      expect_error(Errc::peer_lost, {}, [&] {
+        at.group.all_reduce_async(data, ReduceOp::sum, {.stream = at.stream()}).wait();
+      });
+    at.free(data);
+  });
+}
+
+// As long as the backend lets it hang, and then a text that says so.
+TEST_F(Failing, SlowAnAbortThatHangsIsBounded) {
+  Meeting met(2);
+  on_groups(
+      2,
+      [&](const Member& at) {
+        const TensorView data = at.make();
+        at.fill(data, 1);
+        at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
+        met.wait();
+        if (at.rank == 0) {
+          set_faults(0, {.abort_hangs = true});
+          const auto start = SteadyClock::now();
+          expect_error({Errc::timeout, Errc::aborted, Errc::peer_lost}, {"ncclCommAbort"}, [&] {
+            at.group
+                .all_reduce_async(data, ReduceOp::sum, {.stream = at.stream(), .deadline = 200ms})
+                .wait();
+          });
+          EXPECT_LT(SteadyClock::now() - start, 20s);
+          set_faults(0, {});
+        }
+        met.wait();
+        at.free(data);
+      },
+      {.timeout = 30s});
+}
+
+}  // namespace
+}  // namespace tutti::test::nccl_double

@@ -1,0 +1,379 @@
+#include <tutti/coalesce.hpp>
+#include <tutti/gather.hpp>
+
+#include "backends/nccl/groups.hpp"
+
+// Collectives that are captured into CUDA graphs, over the double: which streams they are put on,
+// and what is refused. Each rank captures, all of them meet, and each launches its graph.
+
+namespace tutti::test::nccl_double {
+namespace {
+
+constexpr int size = 3;
+constexpr int launches = 3;
+
+/// Several threads with a device each need this mode, says the manual of NCCL.
+constexpr auto mode = cudaStreamCaptureModeThreadLocal;
+
+/// Captures what `calls` does on the rank's stream.
+Graph capture(const Member& at, const std::function<void()>& calls) {
+  EXPECT_EQ(begin_capture(at.compute, mode), cudaSuccess);
+  calls();
+  Graph graph;
+  EXPECT_EQ(end_capture(at.compute, &graph), cudaSuccess);
+  return graph;
+}
+
+class Captured : public Double {
+ protected:
+  /// Captures once and launches three times with other inputs: input i of rank r is
+  /// `r + 1 + 10 * launch`, and `expected(launch)` is what `out` then holds, row by row.
+  static void replay(
+      std::int64_t rows_in, std::int64_t rows_out,
+      const std::function<void(const Member&, const TensorView& in, const TensorView& out)>& calls,
+      const std::function<float(int rank, int launch, std::int64_t row)>& expected) {
+    Meeting met(size);
+    on_groups(size, [&](const Member& at) {
+      const TensorView in = at.make(std::max<std::int64_t>(rows_in, 1) * size);
+      const TensorView out = at.make(rows_out * size);
+      {
+        const Graph graph = capture(at, [&] { calls(at, in, out); });
+        ASSERT_NE(graph, nullptr);
+        for (int n = 0; n < launches; ++n) {
+          at.fill(in, static_cast<float>(at.rank + 1 + 10 * n), 2ms);
+          launch(graph, at.compute);
+          const auto got = at.read(out, at.compute);
+          for (std::int64_t row = 0; row < rows_out; ++row)
+            EXPECT_EQ(got[static_cast<std::size_t>(row)], expected(at.rank, n, row))
+                << "rank " << at.rank << ", launch " << n << ", row " << row;
+        }
+        cuda().stream_synchronize(at.compute);
+      }
+      at.free(in);
+      at.free(out);
+      met.wait();
+    });
+  }
+
+  static TensorView rows(const TensorView& of, std::int64_t n, std::int64_t from = 0) {
+    return {static_cast<float*>(of.data) + from, DType::f32, {n}, of.device};
+  }
+  static float sum(int launch) { return static_cast<float>(1 + 2 + 3 + 3 * 10 * launch); }
+  static float of_rank(int rank, int launch) { return static_cast<float>(rank + 1 + 10 * launch); }
+};
+
+TEST_F(Captured, AnAllReduceSeesTheInputsOfEachLaunch) {
+  replay(
+      50, 50,
+      [](const Member& at, const TensorView& in, const TensorView& out) {
+        at.group.all_reduce(rows(in, 50), rows(out, 50), ReduceOp::sum, {.stream = at.stream()});
+      },
+      [](int, int n, std::int64_t) { return sum(n); });
+}
+
+TEST_F(Captured, ACoalescedCallIsOnePartOfTheGraph) {
+  replay(
+      8, 8,
+      [](const Member& at, const TensorView& in, const TensorView& out) {
+        Coalesce together(at.group);
+        const CallOptions options{.stream = at.stream()};
+        Work one = at.group.all_reduce_async(rows(in, 4), rows(out, 4), ReduceOp::sum, options);
+        Work two = at.group.all_reduce_async(rows(in, 4, 4), rows(out, 4, 4), ReduceOp::premul(2),
+                                             options);
+        Work all = together.launch();
+        all.order(at.stream());
+      },
+      [](int, int n, std::int64_t row) { return row < 4 ? sum(n) : 2 * sum(n); });
+}
+
+TEST_F(Captured, RaggedRowsUseScratchMemoryOfTheGraph) {
+  const std::vector<std::int64_t> counts{2, 0, 3};
+  replay(
+      3, 5,
+      [&](const Member& at, const TensorView& in, const TensorView& out) {
+        const auto mine = counts[static_cast<std::size_t>(at.rank)];
+        at.group.all_gather(rows(in, mine), rows(out, 5), counts, {.stream = at.stream()});
+      },
+      [](int, int n, std::int64_t row) { return of_rank(row < 2 ? 0 : 2, n); });
+}
+
+TEST_F(Captured, AReduceScatterAndACallBehindIt) {
+  replay(
+      6, 2,
+      [](const Member& at, const TensorView& in, const TensorView& out) {
+        const CallOptions options{.stream = at.stream()};
+        at.group.reduce_scatter(rows(in, 6), rows(out, 2), {}, ReduceOp::sum, options);
+        at.group.all_reduce(rows(out, 2), ReduceOp::sum, options);
+      },
+      [](int, int n, std::int64_t) { return 3 * sum(n); });
+}
+
+TEST_F(Captured, AnAsyncCallRunsBesideTheKernelsBehindIt) {
+  replay(
+      4, 8,
+      [](const Member& at, const TensorView& in, const TensorView& out) {
+        Work work = at.group.all_reduce_async(rows(in, 4), rows(out, 4), ReduceOp::sum,
+                                              {.stream = at.stream()});
+        at.fill(rows(out, 4, 4), 7, 1ms);
+        work.order(at.stream());
+      },
+      [](int, int n, std::int64_t row) { return row < 4 ? sum(n) : 7; });
+}
+
+TEST_F(Captured, CallsOutsideGoOnWhileAnotherStreamCaptures) {
+  Meeting met(size);
+  on_groups(size, [&](const Member& at) {
+    const TensorView data = at.make();
+    const TensorView other = at.make();
+    at.fill(data, 1);
+    at.fill(other, 1);
+    cuda().stream_synchronize(at.compute);
+    Work before = at.group.all_reduce_async(other, ReduceOp::sum, {.stream = {at.other}});
+    {
+      const Graph graph = capture(at, [&] {
+        at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
+        at.group.all_reduce(other, ReduceOp::sum, {.stream = {at.other}});
+        before.wait();  // It asks an event, which CUDA would prohibit here.
+        at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
+      });
+      ASSERT_NE(graph, nullptr);
+      EXPECT_EQ(at.read(other, at.other), std::vector<float>(Member::count, 9));
+      launch(graph, at.compute);
+      EXPECT_TRUE(at.holds(data, 9));
+    }
+    at.free(data);
+    cuda().stream_synchronize(at.compute);
+    at.group.memory().release(other.data, other.bytes(), {at.other});
+    met.wait();
+  });
+}
+
+TEST_F(Captured, TheGroupsThreadMayAskWhileOthersCaptureInGlobalMode) {
+  Meeting met(size);
+  on_groups(size, [&](const Member& at) {
+    const TensorView data = at.make();
+    const TensorView late = at.make();
+    at.fill(data, 1);
+    at.fill(late, 1, 30ms);  // Its call is under way during the capture.
+    Work before = at.group.all_reduce_async(late, ReduceOp::sum, {.stream = at.stream()});
+    met.wait();
+    EXPECT_EQ(begin_capture(at.other, cudaStreamCaptureModeGlobal), cudaSuccess);
+    at.group.all_reduce(data, ReduceOp::sum, {.stream = {at.other}});
+    before.wait();
+    met.wait();
+    Graph graph;
+    EXPECT_EQ(end_capture(at.other, &graph), cudaSuccess);
+    met.wait();  // All have ended theirs: what follows waits on the host.
+    launch(graph, at.compute);
+    EXPECT_TRUE(at.holds(data, size));
+    EXPECT_TRUE(at.holds(late, size));
+    at.free(data);
+    at.free(late);
+    met.wait();
+  });
+}
+
+TEST_F(Captured, WhatTheHostTakesPartInIsRefusedByName) {
+  Meeting met(size);
+  on_groups(size, [&](const Member& at) {
+    const TensorView data = at.make();
+    at.fill(data, 1);
+    const CallOptions options{.stream = at.stream()};
+    Work kept;
+    {
+      const Graph graph = capture(at, [&] {
+        expect_error(Errc::unsupported, {"barrier", "graph"}, [&] { at.group.barrier(options); });
+        float here = 0;
+        expect_error(Errc::unsupported, {"host memory", "graph"},
+                     [&] { at.group.memory().copy(&here, data.data, sizeof here, at.stream()); });
+        expect_error(Errc::unsupported, {"all_gather", "graph"},
+                     [&] { (void)all_gather_rows(at.group, data, {.call = options}); });
+        expect_error(Errc::unsupported, {"send", "graph"},
+                     [&] { at.group.send(data, (at.rank + 1) % size, 0, options); });
+        kept = at.group.all_reduce_async(data, ReduceOp::sum, options);
+        EXPECT_FALSE(kept.done());
+        EXPECT_FALSE(kept.wait_for(1s));
+        expect_error(Errc::unsupported, {"graph", "order"}, [&] { kept.wait(); });
+        expect_error(Errc::unsupported, {"graph", "same capture"}, [&] { kept.order({at.other}); });
+        kept.order(at.stream());
+        Work again = at.group.all_reduce_async(data, ReduceOp::sum, options);
+        again.order(at.stream());
+        expect_error(Errc::unsupported, {"graph"}, [&] { (void)std::move(again).then([] {}); });
+      });
+      ASSERT_NE(graph, nullptr);
+      expect_error(Errc::unsupported, {"graph", "same capture"}, [&] { kept.order(at.stream()); });
+      launch(graph, at.compute);
+      EXPECT_TRUE(at.holds(data, 9));
+    }
+    at.group.all_reduce(data, ReduceOp::sum, options);  // The group goes on.
+    EXPECT_TRUE(at.holds(data, 27));
+    at.free(data);
+    met.wait();
+  });
+}
+
+// No call is under way: nobody but the group's thread can see it.
+TEST_F(Captured, AnErrorWhileOnlyGraphsRunEndsTheGroupOnAllRanks) {
+  Meeting met(size);
+  const int aborted = calls("ncclCommAbort");
+  on_groups(size, [&](const Member& at) {
+    const TensorView data = at.make();
+    at.fill(data, 1);
+    {
+      const Graph graph =
+          capture(at, [&] { at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()}); });
+      launch(graph, at.compute);
+      EXPECT_TRUE(at.holds(data, size));
+      met.wait();
+      if (at.rank == 1) set_faults(1, {.async_error = ncclRemoteError});
+      const auto limit = Deadline::after(10s);
+      while (calls("ncclCommAbort") < aborted + size && !limit.expired()) std::this_thread::yield();
+      EXPECT_EQ(calls("ncclCommAbort"), aborted + size);
+      met.wait();
+      if (at.rank == 1) set_faults(1, {});
+      met.wait();
+    }
+    at.free(data);
+  });
+}
+
+// It is inside NCCL, which waits for a rank that will not come.
+TEST_F(Captured, APeersAbortEndsACallThatIsBeingCaptured) {
+  Meeting met(2);
+  on_groups(2, [&](const Member& at) {
+    const TensorView data = at.make();
+    at.fill(data, 1);
+    if (at.rank == 1) {
+      met.wait();
+      at.group.abort("it goes");
+    } else {
+      EXPECT_EQ(begin_capture(at.compute, mode), cudaSuccess);
+      set_faults(0, {.stays_in_progress = true});
+      met.wait();
+      const auto limit = Deadline::after(20s);
+      expect_error(Errc::aborted, {"it goes"}, [&] {
+        at.group.all_reduce(data, ReduceOp::sum,
+                            {.stream = at.stream(), .deadline = Deadline::after(60s)});
+      });
+      EXPECT_FALSE(limit.expired());
+      set_faults(0, {});
+      Graph graph;
+      (void)end_capture(at.compute, &graph);
+      (void)cuda().get_last_error();
+    }
+    met.wait();
+    at.free(data);
+  });
+}
+
+class CaptureMutants : public Double {
+ protected:
+  /// A capture with an all_reduce and rows that need scratch memory, and a launch of it.
+  static void use(const backend::nccl::CudaApi& mutated) {
+    static std::vector<std::unique_ptr<backend::nccl::CudaApi>> all;
+    all.push_back(std::make_unique<backend::nccl::CudaApi>(mutated));
+    Meeting met(2);
+    on_groups(2,
+              [&](const Member& at) {
+                const TensorView in = at.make();
+                const TensorView out = at.make();
+                at.fill(in, 1, 10ms);
+                Work before = at.group.all_reduce_async(in, ReduceOp::sum, {.stream = at.stream()});
+                Graph graph;
+                met.wait();
+                begin_capture(at.compute, cudaStreamCaptureModeThreadLocal);
+                try {
+                  at.fill(in, 1);
+                  before.wait();
+                  at.group.all_gather({in.data, DType::f32, {at.rank + 1}, in.device},
+                                      {out.data, DType::f32, {3}, in.device}, {1, 2},
+                                      {.stream = at.stream()});
+                  at.fill(in, 2);
+                } catch (const Error&) {  // NOLINT(bugprone-empty-catch): only the report counts.
+                }
+                end_capture(at.compute, &graph);
+                met.wait();
+                if (graph != nullptr) launch(graph, at.compute);
+                cuda().stream_synchronize(at.compute);
+                graph.reset();
+                at.free(in);
+                at.free(out);
+                at.group.abort("the test is over");
+                met.wait();
+                cuda().get_last_error();
+              },
+              {.timeout = 2s, .apis = {apis().nccl, all.back().get()}});
+    check_nothing_is_left();
+  }
+  static void expect_reported(const std::string& text) {
+    std::string all;
+    for (const std::string& violation : take_violations()) all += violation + "\n";
+    EXPECT_NE(all.find(text), std::string::npos) << "no '" << text << "' in:\n" << all;
+  }
+};
+
+TEST_F(CaptureMutants, NoneIsNotNoticed) {
+  use(cuda());
+  for (const std::string& violation : take_violations()) ADD_FAILURE() << violation;
+}
+
+TEST_F(CaptureMutants, AStreamThatDoesNotComeBack) {
+  auto mutated = cuda();
+  // The stream of the program waits for nothing.
+  mutated.stream_wait_event = [](cudaStream_t stream, cudaEvent_t event, unsigned int flags) {
+    cudaStreamCaptureStatus status{};
+    cuda().stream_is_capturing(stream, &status);
+    return status == cudaStreamCaptureStatusActive ? cudaSuccess
+                                                   : cuda().stream_wait_event(stream, event, flags);
+  };
+  use(mutated);
+  expect_reported("was not joined");
+}
+
+TEST_F(CaptureMutants, AStreamThatIsNotBroughtIntoTheCapture) {
+  auto mutated = cuda();
+  mutated.stream_wait_event = [](cudaStream_t stream, cudaEvent_t event, unsigned int flags) {
+    return cuda().stream_wait_event(stream, event, flags) == cudaErrorCapturedEvent ? cudaSuccess
+                                                                                    : cudaSuccess;
+  };
+  mutated.event_record = [](cudaEvent_t event, cudaStream_t stream) {
+    cudaStreamCaptureStatus status{};
+    cuda().stream_is_capturing(stream, &status);
+    return status == cudaStreamCaptureStatusActive ? cudaSuccess
+                                                   : cuda().event_record(event, stream);
+  };
+  use(mutated);
+  expect_reported("waits for what is not in its capture");
+}
+
+TEST_F(CaptureMutants, AnEventThatIsAskedInAModeThatProhibitsIt) {
+  auto mutated = cuda();
+  mutated.thread_exchange_stream_capture_mode = [](cudaStreamCaptureMode*) { return cudaSuccess; };
+  use(mutated);
+  expect_reported("in a mode that prohibits it");
+}
+
+TEST_F(CaptureMutants, ACaptureThatIsNotNoticed) {
+  auto mutated = cuda();
+  mutated.stream_is_capturing = [](cudaStream_t, cudaStreamCaptureStatus* status) {
+    *status = cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+  };
+  use(mutated);
+  expect_reported("an event that was recorded in a capture");
+}
+
+TEST_F(CaptureMutants, MemoryThatIsFreedInAnotherPlace) {
+  auto mutated = cuda();
+  mutated.free_async = [](void* data, cudaStream_t stream) {
+    cudaStreamCaptureStatus status{};
+    cuda().stream_is_capturing(stream, &status);
+    if (status != cudaStreamCaptureStatusActive) return cuda().free_async(data, stream);
+    return cudaSuccess;  // Never.
+  };
+  use(mutated);
+  expect_reported("never freed");
+}
+
+}  // namespace
+}  // namespace tutti::test::nccl_double

@@ -1,0 +1,72 @@
+#include <gtest/gtest.h>
+
+#include "backends/nccl/double_place.hpp"
+#include "nccl/features.hpp"
+
+// What may be called is what the version of the library that is there says, whatever nccl.h said
+// when the backend was built.
+
+namespace tutti::test::nccl_double {
+namespace {
+
+using backend::nccl::Features;
+using backend::nccl::NcclApi;
+
+template <int code>
+ncclResult_t version(int* value) {
+  *value = code;
+  return ncclSuccess;
+}
+
+/// Functions are not called here; they are there.
+NcclApi of_version(ncclResult_t (*get_version)(int*)) {
+  NcclApi table = *apis().nccl;
+  table.get_version = get_version;
+  table.mem_alloc = [](void**, std::size_t) { return ncclInternalError; };
+  table.mem_free = [](void*) { return ncclInternalError; };
+  table.comm_register = [](ncclComm_t, void*, std::size_t, void**) { return ncclInternalError; };
+  table.comm_deregister = [](ncclComm_t, void*) { return ncclInternalError; };
+  table.comm_window_register = [](ncclComm_t, void*, std::size_t, void**, int) {
+    return ncclInternalError;
+  };
+  table.comm_window_deregister = [](ncclComm_t, void*) { return ncclInternalError; };
+  return table;
+}
+
+class NcclFeatures : public Double {};
+
+TEST_F(NcclFeatures, AnOldLibraryHasNoneThoughTheSymbolsAreThere) {
+  const Features has = Features::of(of_version(version<NCCL_VERSION(2, 18, 5)>));
+  EXPECT_EQ(has.version, 21805);
+  EXPECT_FALSE(has.memory);
+  EXPECT_FALSE(has.registration);
+  EXPECT_FALSE(has.windows);
+}
+
+TEST_F(NcclFeatures, WindowsBeginWithTheirVersion) {
+  const Features before = Features::of(of_version(version<NCCL_VERSION(2, 26, 6)>));
+  EXPECT_TRUE(before.memory);
+  EXPECT_TRUE(before.registration);
+  EXPECT_FALSE(before.windows);
+  EXPECT_TRUE(Features::of(of_version(version<NCCL_VERSION(2, 27, 0)>)).windows);
+  EXPECT_TRUE(Features::of(of_version(version<NCCL_VERSION(2, 28, 9)>)).windows);
+}
+
+TEST_F(NcclFeatures, AMissingSymbolCountsMoreThanTheVersion) {
+  NcclApi table = of_version(version<NCCL_VERSION(2, 28, 9)>);
+  table.comm_window_deregister = nullptr;
+  table.mem_free = nullptr;
+  const Features has = Features::of(table);
+  EXPECT_FALSE(has.windows);
+  EXPECT_FALSE(has.memory);
+  EXPECT_TRUE(has.registration);
+}
+
+TEST_F(NcclFeatures, InfoNamesEachWithItsVersion) {
+  EXPECT_EQ(to_string(Features{.version = 21900, .memory = true, .registration = true}),
+            "memory of NCCL (2.19): yes; registered buffers (2.19): yes; symmetric windows (2.27): "
+            "no");
+}
+
+}  // namespace
+}  // namespace tutti::test::nccl_double

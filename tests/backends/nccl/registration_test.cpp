@@ -1,0 +1,286 @@
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <tutti/coalesce.hpp>
+
+#include "backends/nccl/groups.hpp"
+
+// Memory that NCCL is told of: what is told to it, when it is told that it is over, and what
+// becomes of it where something goes wrong.
+
+namespace tutti::test::nccl_double {
+namespace {
+
+constexpr auto slow = 100ms;
+
+template <int code>
+ncclResult_t version(int* value) {
+  *value = code;
+  return ncclSuccess;
+}
+
+/// The double as a library of another version.
+template <int code>
+backend::nccl::Apis apis_of() {
+  static const backend::nccl::NcclApi table = [] {
+    backend::nccl::NcclApi all = nccl();
+    all.get_version = version<code>;
+    return all;
+  }();
+  backend::nccl::Apis all = apis();
+  all.nccl = &table;
+  return all;
+}
+
+/// Floats of one of a group's two memories, released on the rank's stream.
+class Block {
+ public:
+  Block(const Member& at, Memory& memory)
+      : view(memory.allocate(sizeof(float) * Member::count, at.stream()), DType::f32,
+             Shape{Member::count}, memory.device()),
+        memory_(memory),
+        stream_(at.stream()) {}
+  ~Block() { memory_.release(view.data, view.bytes(), stream_); }
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+
+  TensorView view;
+
+ private:
+  Memory& memory_;
+  Stream stream_;
+};
+
+void expect_sum(const Member& at, const TensorView& data) {
+  at.fill(data, static_cast<float>(at.rank + 1));
+  at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
+  const int size = at.group.size();
+  EXPECT_TRUE(at.holds(data, static_cast<float>(size * (size + 1) / 2)));
+}
+
+RegistrationKind kind_of(const Member& at, Memory& memory) {
+  const Block block(at, memory);
+  const Registration registered = at.group.register_memory(block.view, at.stream());
+  expect_sum(at, block.view);
+  return registered.kind();
+}
+
+class NcclRegistration : public Double {};
+
+TEST_F(NcclRegistration, MemoryOfNcclBecomesAWindow) {
+  const int before = calls("ncclCommWindowDeregister");
+  on_groups(3, [](const Member& at) {
+    EXPECT_EQ(kind_of(at, at.group.registrable_memory()), RegistrationKind::window);
+  });
+  EXPECT_EQ(calls("ncclCommWindowDeregister"), before + 3);
+}
+
+TEST_F(NcclRegistration, OtherMemoryIsABufferAndNobodyAsksForAWindow) {
+  const int windows = calls("ncclCommWindowRegister");
+  const int before = calls("ncclCommDeregister");
+  on_groups(2, [](const Member& at) {
+    EXPECT_EQ(kind_of(at, at.group.memory()), RegistrationKind::buffer);
+  });
+  EXPECT_EQ(calls("ncclCommWindowRegister"), windows);
+  EXPECT_EQ(calls("ncclCommDeregister"), before + 2);
+}
+
+TEST_F(NcclRegistration, WhatIsNoWindowOnOneRankIsNoneOnAny) {
+  on_groups(2, [](const Member& at) {
+    Memory& memory = at.rank == 0 ? at.group.registrable_memory() : at.group.memory();
+    EXPECT_EQ(kind_of(at, memory), RegistrationKind::buffer);
+  });
+}
+
+TEST_F(NcclRegistration, APartThatBeginsWithinAPageIsABuffer) {
+  on_groups(2, [](const Member& at) {
+    const Block block(at, at.group.registrable_memory());
+    TensorView part = block.view;
+    part.data = static_cast<float*>(part.data) + 1;
+    part.shape = Shape{Member::count - 1};
+    EXPECT_EQ(at.group.register_memory(part).kind(), RegistrationKind::buffer);
+  });
+}
+
+TEST_F(NcclRegistration, WithoutWindowsOnThePlatformItIsABuffer) {
+  set_registers(false, true);
+  on_groups(2, [](const Member& at) {
+    EXPECT_EQ(kind_of(at, at.group.registrable_memory()), RegistrationKind::buffer);
+  });
+}
+
+TEST_F(NcclRegistration, WhatNcclDoesNotWantIsOfNoKind) {
+  set_registers(false, false);
+  const int before = calls("ncclCommDeregister");
+  on_groups(2, [](const Member& at) {
+    EXPECT_EQ(kind_of(at, at.group.registrable_memory()), RegistrationKind::none);
+  });
+  EXPECT_EQ(calls("ncclCommDeregister"), before);
+}
+
+TEST_F(NcclRegistration, AnOldLibraryIsNamed) {
+  on_groups(2,
+            [](const Member& at) {
+              EXPECT_EQ(&at.group.registrable_memory(), &at.group.memory());
+              const Block block(at, at.group.memory());
+              expect_error(Errc::unsupported, {"2.19", "2.18.5"},
+                           [&] { (void)at.group.register_memory(block.view); });
+              expect_sum(at, block.view);
+            },
+            {.apis = apis_of<NCCL_VERSION(2, 18, 5)>()});
+}
+
+TEST_F(NcclRegistration, BeforeWindowsThereAreBuffers) {
+  on_groups(2,
+            [](const Member& at) {
+              EXPECT_NE(&at.group.registrable_memory(), &at.group.memory());
+              EXPECT_EQ(kind_of(at, at.group.registrable_memory()), RegistrationKind::buffer);
+            },
+            {.apis = apis_of<NCCL_VERSION(2, 19, 3)>()});
+}
+
+TEST_F(NcclRegistration, WindowsAreThereFromTheirVersionOn) {
+  on_groups(2,
+            [](const Member& at) {
+              EXPECT_EQ(kind_of(at, at.group.registrable_memory()), RegistrationKind::window);
+            },
+            {.apis = apis_of<NCCL_VERSION(2, 27, 3)>()});
+}
+
+TEST_F(NcclRegistration, ItsEndWaitsForTheCallsUnderWay) {
+  on_groups(2, [](const Member& at) {
+    const Block block(at, at.group.registrable_memory());
+    std::optional<Registration> registered = at.group.register_memory(block.view);
+    at.fill(block.view, 1, slow);
+    Work work = at.group.all_reduce_async(block.view, ReduceOp::sum, {.stream = at.stream()});
+    registered.reset();
+    EXPECT_TRUE(work.done());
+    work.wait();
+  });
+}
+
+TEST_F(NcclRegistration, ItsEndWaitsForACallOnTheCallersStream) {
+  on_groups(2, [](const Member& at) {
+    const Block block(at, at.group.registrable_memory());
+    std::optional<Registration> registered = at.group.register_memory(block.view);
+    at.fill(block.view, 1, slow);
+    at.group.all_reduce(block.view, ReduceOp::sum, {.stream = at.stream()});
+    registered.reset();  // Of a kernel that still uses it the double would tell.
+  });
+}
+
+TEST_F(NcclRegistration, AGroupThatEndsForgetsItsBlocks) {
+  const auto store = make_memory_store();
+  const int before = calls("ncclCommWindowDeregister");
+  on_threads(2, [&](int rank) {
+    cuda().set_device(rank);
+    std::optional<ProcessGroup> group = make_group(rank, 2, store, {});
+    Memory& memory = group->registrable_memory();
+    void* data = memory.allocate(400, {});
+    Registration registered = group->register_memory({data, DType::f32, {100}, memory.device()});
+    group.reset();
+    memory.release(data, 400, {});  // Of memory still registered the double would tell.
+    EXPECT_EQ(registered.kind(), RegistrationKind::window);
+  });
+  EXPECT_EQ(calls("ncclCommWindowDeregister"), before + 2);
+}
+
+TEST_F(NcclRegistration, AssigningEndsTheOneBefore) {
+  on_groups(2, [](const Member& at) {
+    std::optional<Block> first(std::in_place, at, at.group.registrable_memory());
+    const Block second(at, at.group.registrable_memory());
+    Registration registered = at.group.register_memory(first->view);
+    registered = at.group.register_memory(second.view);
+    first.reset();
+    expect_sum(at, second.view);
+  });
+}
+
+TEST_F(NcclRegistration, ACapturingStreamIsRefusedOnAllRanks) {
+  on_groups(2, [](const Member& at) {
+    const Block block(at, at.group.registrable_memory());
+    Graph graph;
+    if (at.rank == 1) begin_capture(at.compute, cudaStreamCaptureModeThreadLocal);
+    if (at.rank == 1)
+      expect_error(Errc::unsupported, {"captured"},
+                   [&] { (void)at.group.register_memory(block.view, at.stream()); });
+    else
+      expect_error(Errc::mismatch, {"rank 1 refused register_memory", "captured"},
+                   [&] { (void)at.group.register_memory(block.view, at.stream()); });
+    if (at.rank == 1) end_capture(at.compute, &graph);
+    expect_sum(at, block.view);
+  });
+}
+
+TEST_F(NcclRegistration, AFailureOfOneRankIsHeardByAll) {
+  const int before = calls("ncclCommWindowDeregister");
+  on_groups(3, [](const Member& at) {
+    const Block block(at, at.group.registrable_memory());
+    const Block other(at, at.group.registrable_memory());
+    const Registration registered = at.group.register_memory(other.view);
+    at.group.barrier();
+    if (at.rank == 1) set_faults(1, {.fails = "ncclCommWindowRegister"});
+    expect_error({Errc::backend, Errc::aborted},
+                 {"ncclCommWindowRegister", "register_memory of 400"},
+                 [&] { (void)at.group.register_memory(block.view); });
+    expect_error(Errc::aborted, {"ncclCommWindowRegister"}, [&] { at.group.barrier(); });
+  });
+  EXPECT_EQ(calls("ncclCommWindowDeregister"), before);  // The abort has ended the communicator.
+}
+
+TEST_F(NcclRegistration, OneThatDoesNotEndEndsByTheDeadline) {
+  on_groups(2,
+            [](const Member& at) {
+              const Block block(at, at.group.registrable_memory());
+              at.group.barrier();
+              set_faults(at.rank, {.stays_in_progress = true});
+              expect_error({Errc::timeout, Errc::aborted},
+                           {"register_memory of 400 bytes", "deadline"},
+                           [&] { (void)at.group.register_memory(block.view); });
+            },
+            {.timeout = 2s});
+}
+
+// What the double says of a program that does it wrongly.
+
+TEST_F(NcclRegistration, MemoryThatIsFreedWhileRegisteredIsReported) {
+  on_places(1, [](const Place& at) {
+    void* data = nullptr;
+    void* handle = nullptr;
+    EXPECT_EQ(nccl().mem_alloc(&data, 400), ncclSuccess);
+    EXPECT_EQ(nccl().comm_register(at.comm, data, 400, &handle), ncclSuccess);
+    EXPECT_EQ(nccl().mem_free(data), ncclSuccess);
+  });
+  expect_violation({"registered with communicator"});
+}
+
+TEST_F(NcclRegistration, AHandleAfterTheAbortIsReported) {
+  on_places(1, [](Place& at) {
+    void* data = nullptr;
+    void* window = nullptr;
+    EXPECT_EQ(nccl().mem_alloc(&data, 400), ncclSuccess);
+    EXPECT_EQ(nccl().comm_window_register(at.comm, data, 400, &window, NCCL_WIN_COLL_SYMMETRIC),
+              ncclInProgress);
+    EXPECT_EQ(at.settle(), ncclSuccess);
+    EXPECT_NE(window, nullptr);
+    ncclComm_t gone = std::exchange(at.comm, nullptr);
+    nccl().comm_abort(gone);
+    EXPECT_EQ(nccl().comm_window_deregister(gone, window), ncclInvalidArgument);
+    EXPECT_EQ(nccl().mem_free(data), ncclSuccess);
+  });
+  expect_violation({"was aborted before"});
+}
+
+TEST_F(NcclRegistration, MemoryInUseIsNotFreed) {
+  on_places(1, [](const Place& at) {
+    void* data = nullptr;
+    EXPECT_EQ(nccl().mem_alloc(&data, 400), ncclSuccess);
+    fill(at.stream, static_cast<float*>(data), 100, 1, slow);
+    EXPECT_EQ(nccl().mem_free(data), ncclSuccess);
+  });
+  expect_violation({"the host has not seen it end"});
+}
+
+}  // namespace
+}  // namespace tutti::test::nccl_double

@@ -1,0 +1,476 @@
+#include <atomic>
+#include <thread>
+
+#include "backends/nccl/staged_groups.hpp"
+#include "cuda/pinned_pool.hpp"
+#include "cuda/stage.hpp"
+
+// Arrays on devices over a backend of host memory: over the double, which is no CUDA.
+
+namespace tutti::backend::local {
+extern const BackendEntry entry;
+}
+
+namespace tutti::test::nccl_double {
+namespace {
+
+using backend::cuda::CudaApi;
+using backend::cuda::Gpu;
+using backend::cuda::PinnedPool;
+
+constexpr auto slow = 100ms;
+
+class Staged : public Double {
+ protected:
+  struct Setup {
+    std::chrono::nanoseconds timeout = 10s;
+    int devices = 1;  ///< Rank r is on device first + r % devices.
+    int first = 0;
+    const CudaApi* api = &cuda();
+  };
+
+  static ProcessGroup make(int rank, int size, const std::shared_ptr<Store>& store,
+                           const Setup& setup) {
+    return make_staged_group(backend::local::entry, rank, size, setup.first + rank % setup.devices,
+                             store, setup.timeout, *setup.api);
+  }
+
+  static void on_staged(int size, const std::function<void(const Member& at)>& body,
+                        const Setup& setup) {
+    on_members(
+        size, [&](int rank) { return setup.first + rank % setup.devices; },
+        [&](int rank, const std::shared_ptr<Store>& store) {
+          return make(rank, size, store, setup);
+        },
+        body);
+  }
+  static void on_staged(int size, const std::function<void(const Member& at)>& body) {
+    on_staged(size, body, Setup());
+  }
+};
+
+TEST_F(Staged, RanksOfOneDeviceSeeInputsOfSlowKernels) {
+  on_staged(3, [](const Member& at) {
+    EXPECT_EQ(at.group.memory().device(), (Device{DeviceType::cuda, 0}));
+    const TensorView in = at.make();
+    const TensorView out = at.make();
+    at.fill(in, static_cast<float>(at.rank + 1), slow);
+    at.group.all_reduce(in, out, ReduceOp::sum, {.stream = at.stream()});
+    // It has ended on the host, so any stream may use it.
+    EXPECT_EQ(at.read(out, at.other), std::vector<float>(Member::count, 6));
+    at.fill(out, static_cast<float>(at.rank));
+    at.group.broadcast(out, 2, {.stream = at.stream()});
+    EXPECT_TRUE(at.holds(out, 2));
+    at.free(in);
+    at.free(out);
+  });
+}
+
+TEST_F(Staged, AnAsyncCallIsBehindWhatItsStreamHadToDoAndBeforeWhatIsOrderedBehindIt) {
+  on_staged(2, [](const Member& at) {
+    const TensorView in = at.make();
+    const TensorView out = at.make();
+    at.fill(in, 1, slow);
+    Work work = at.group.all_reduce_async(in, out, ReduceOp::sum, {.stream = at.stream()});
+    work.order({at.other});
+    fill(at.other, static_cast<float*>(in.data), Member::count, 100);
+    EXPECT_EQ(at.read(out, at.other), std::vector<float>(Member::count, 2));
+    work.wait();
+    at.group.memory().release(in.data, in.bytes(), {at.other});
+    at.free(out);
+  });
+}
+
+TEST_F(Staged, AnAsyncCallWaitsForNobody) {
+  Meeting met(2);
+  on_staged(2, [&](const Member& at) {
+    const TensorView data = at.make();
+    at.fill(data, 1);
+    if (at.rank == 1) met.wait();  // Rank 0 has made its call.
+    Work work = at.group.all_reduce_async(data, ReduceOp::sum, {.stream = at.stream()});
+    if (at.rank == 0) met.wait();
+    std::atomic<bool> ran = false;
+    std::move(work).then([&] { ran = true; }).wait();
+    EXPECT_TRUE(ran);
+    EXPECT_TRUE(at.holds(data, 2));
+    at.free(data);
+  });
+}
+
+TEST_F(Staged, MessagesOfAStreamAreNotBehindThoseOfAnother) {
+  on_staged(2, [](const Member& at) {
+    const TensorView late = at.make();
+    const TensorView early = at.make();
+    cuda().stream_synchronize(at.compute);
+    const int peer = 1 - at.rank;
+    at.fill(late, 1, slow);
+    fill(at.other, static_cast<float*>(early.data), Member::count, 2);
+    if (at.rank == 0) {
+      Work first = at.group.send_async(late, peer, 0, {.stream = at.stream()});
+      at.group.send(early, peer, 1, {.stream = {at.other}});
+      first.wait();
+    } else {
+      at.group.recv(early, peer, 1, {.stream = {at.other}});
+      EXPECT_EQ(at.read(early, at.other), std::vector<float>(Member::count, 2));
+      at.group.recv(late, peer, 0, {.stream = at.stream()});
+      EXPECT_TRUE(at.holds(late, 1));
+    }
+    at.free(late);
+    at.group.memory().release(early.data, early.bytes(), {at.other});
+  });
+}
+
+TEST_F(Staged, TheCallersDeviceStaysWhatItWas) {
+  on_staged(2, [](const Member& at) {
+    const TensorView data = at.make();
+    at.fill(data, 1);
+    cuda().set_device(5);
+    at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
+    int device = -1;
+    cuda().get_device(&device);
+    EXPECT_EQ(device, 5);
+    cuda().set_device(0);
+    EXPECT_TRUE(at.holds(data, 2));
+    at.free(data);
+  });
+}
+
+TEST_F(Staged, NoOtherDeviceIsTouchedForAThreadThatChoseNone) {
+  const auto store = make_memory_store();
+  take_devices_in_use();
+  on_threads(2, [&](int rank) {
+    Setup setup;
+    setup.first = 3;
+    ProcessGroup group = make(rank, 2, store, setup);
+    Tensor data(group.memory(), {4}, DType::f32);
+    Tensor letter(group.memory(), {4}, DType::f32);
+    group.memory().copy(letter.data(), std::vector<float>(4, 1).data(), 16, {});
+    Work work = group.all_reduce_async(letter, data);
+    Work message = rank == 0 ? group.send_async(letter, 1) : group.recv_async(letter, 0);
+    std::thread([&] { work.wait(); }).join();
+    message.wait();
+    std::thread([gone = std::move(group)] {}).join();
+  });
+  check_nothing_is_left();
+  EXPECT_EQ(take_devices_in_use(), (std::set<int>{3}));
+}
+
+TEST_F(Staged, ACaptureInGlobalModeIsNotDisturbed) {
+  Meeting met(2);
+  on_staged(2, [&](const Member& at) {
+    const TensorView data = at.make();
+    at.fill(data, 1, 5ms);
+    met.wait();
+    EXPECT_EQ(begin_capture(at.other, cudaStreamCaptureModeGlobal), cudaSuccess);
+    at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
+    at.group.all_reduce_async(data, ReduceOp::sum, {.stream = at.stream()}).wait();
+    if (at.rank == 0)
+      at.group.send(data, 1, 0, {.stream = at.stream()});
+    else
+      at.group.recv(data, 0, 0, {.stream = at.stream()});
+    met.wait();
+    Graph graph;
+    EXPECT_EQ(end_capture(at.other, &graph), cudaSuccess);
+    met.wait();
+    EXPECT_TRUE(at.holds(data, 4));
+    at.free(data);
+    met.wait();
+  });
+}
+
+TEST_F(Staged, ACallOnACapturingStreamIsRefusedAndTheGroupGoesOn) {
+  on_staged(2, [](const Member& at) {
+    const TensorView data = at.make();
+    at.fill(data, 1);
+    EXPECT_EQ(begin_capture(at.compute, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    expect_error(Errc::unsupported, {"graph"},
+                 [&] { at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()}); });
+    Graph graph;
+    EXPECT_EQ(end_capture(at.compute, &graph), cudaSuccess);
+    at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
+    EXPECT_TRUE(at.holds(data, 2));
+    at.free(data);
+  });
+}
+
+TEST_F(Staged, ADeadlineHoldsForTheStreamToo) {
+  on_staged(2, [](const Member& at) {
+    const TensorView data = at.make();
+    at.fill(data, 1, at.rank == 0 ? 300ms : 0ms);
+    const auto limit = Deadline::after(at.rank == 0 ? 50ms : 10s);
+    Work work =
+        at.group.all_reduce_async(data, ReduceOp::sum, {.stream = at.stream(), .deadline = limit});
+    if (at.rank == 0) {
+      const auto error =
+          expect_error(Errc::timeout, {"stream", "all_reduce"}, [&] { work.wait(); });
+      EXPECT_EQ(error.where().seq, 0);
+      EXPECT_EQ(error.where().group, "s");
+    } else {
+      expect_error(Errc::aborted, {"stream"}, [&] { work.wait(); });
+    }
+    expect_error(Errc::aborted, {"stream"}, [&] { at.group.barrier(); });
+    at.free(data);
+  });
+}
+
+TEST_F(Staged, AMessageHasADeadlineForTheStreamToo) {
+  on_staged(1, [](const Member& at) {
+    const TensorView data = at.make();
+    at.fill(data, 1, 300ms);
+    expect_error(Errc::timeout, {"stream", "send"}, [&] {
+      at.group.send_async(data, 0, 0, {.stream = at.stream(), .deadline = Deadline::after(50ms)})
+          .wait();
+    });
+    expect_error(Errc::aborted, {}, [&] { at.group.barrier(); });
+    at.free(data);
+  });
+}
+
+TEST_F(Staged, ABrokenDeviceIsNamedAndEndsAll) {
+  Meeting met(2);
+  on_staged(2,
+            [&](const Member& at) {
+              const TensorView data = at.make();
+              at.fill(data, 1);
+              at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
+              met.wait();
+              if (at.rank == 1) set_faults(1, {.sticky = cudaErrorIllegalAddress});
+              if (at.rank == 1)
+                expect_error(Errc::backend, {"IllegalAddress", "restart"}, [&] {
+                  at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
+                });
+              else
+                expect_error({Errc::aborted, Errc::backend, Errc::mismatch}, {}, [&] {
+                  at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
+                });
+              met.wait();
+              expect_error(Errc::aborted, {"IllegalAddress"}, [&] { at.group.barrier(); });
+              met.wait();
+              if (at.rank == 1) set_faults(1, {});
+              met.wait();
+              at.free(data);
+            },
+            {.devices = 2});
+}
+
+TEST_F(Staged, WithoutPinnedMemoryACallFailsOnAllRanks) {
+  Meeting met(2);
+  on_staged(2,
+            [&](const Member& at) {
+              const TensorView data = at.make(100'000);
+              at.fill(data, 1);
+              if (at.rank == 1) set_faults(1, {.pinned_room = 5000});
+              met.wait();
+              const auto call = [&] {
+                at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
+              };
+              if (at.rank == 1)
+                expect_error(Errc::resource_exhausted, {"pinned", "cudaHostAlloc"}, call);
+              else
+                expect_error({Errc::aborted, Errc::mismatch, Errc::resource_exhausted}, {}, call);
+              met.wait();
+              at.free(data);
+            },
+            {.devices = 2});
+}
+
+TEST_F(Staged, AbortEndsCallsAndMessagesThatWaitForTheirStream) {
+  Meeting met(2);
+  on_staged(2, [&](const Member& at) {
+    const TensorView data = at.make();
+    const TensorView letter = at.make();
+    at.fill(data, 1, reduced() ? 5s : 1s);
+    const CallOptions options{.stream = at.stream()};
+    Work work = at.group.all_reduce_async(data, ReduceOp::sum, options);
+    Work message = at.rank == 0 ? at.group.send_async(letter, 1, 0, options)
+                                : at.group.recv_async(letter, 0, 0, options);
+    met.wait();
+    if (at.rank == 1) at.group.abort("enough");
+    expect_error(Errc::aborted, {"enough"}, [&] { message.wait(); });
+    expect_error(Errc::aborted, {"enough"}, [&] { work.wait(); });
+    auto end = std::make_shared<Gpu>(cuda(), 0)->event();
+    end.record(at.compute);
+    EXPECT_FALSE(end.done()) << "they waited for the stream";
+    at.free(data);
+    at.free(letter);
+  });
+}
+
+class Pinned : public Double {};
+
+TEST_F(Pinned, MemoryIsUsedAgainAndKeptUpToTheBound) {
+  constexpr std::size_t kib = 1024;
+  const auto gpu = std::make_shared<Gpu>(cuda(), 0);
+  {
+    const auto pool = std::make_shared<PinnedPool>(gpu, 64 * kib);
+    { const auto one = pool->take(32 * kib); }
+    const int before = calls("cudaHostAlloc");
+    for (int i = 0; i < 3; ++i) {
+      const auto again = pool->take(30 * kib);
+      EXPECT_NE(again.data(), nullptr);
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(again.data()) % 64, 0U);
+    }
+    EXPECT_EQ(calls("cudaHostAlloc"), before) << "what came back was not used";
+    {
+      const auto a = pool->take(40 * kib);
+      const auto b = pool->take(40 * kib);
+      const auto c = pool->take(200 * kib);
+      EXPECT_NE(a.data(), b.data());
+      EXPECT_GE(pinned_bytes(), 280 * kib);
+    }
+    EXPECT_LE(pinned_bytes(), 64 * kib);
+    { const auto small = pool->take(1); }
+    EXPECT_LE(pinned_bytes(), 64 * kib);
+  }
+  EXPECT_EQ(pinned_bytes(), 0U);
+}
+
+TEST_F(Pinned, MemoryThatACopyUsesIsGivenToNobody) {
+  const auto gpu = std::make_shared<Gpu>(cuda(), 0);
+  const auto pool = std::make_shared<PinnedPool>(gpu);
+  cuda().set_device(0);
+  cudaStream_t stream = nullptr;
+  cuda().stream_create_with_flags(&stream, cudaStreamNonBlocking);
+  void* array = nullptr;
+  cuda().malloc_async(&array, 4000, stream);
+  fill(stream, static_cast<float*>(array), 1000, 7, slow);
+  const std::byte* first = nullptr;
+  {
+    auto block = pool->take(4000);
+    first = block.data();
+    cuda().memcpy_async(block.data(), array, 4000, cudaMemcpyDeviceToHost, stream);
+    auto end = gpu->event();
+    end.record(stream);
+    block.busy_until(std::move(end));
+  }
+  {
+    const auto other = pool->take(4000);
+    EXPECT_NE(other.data(), first);
+  }
+  cuda().free_async(array, stream);
+  cuda().stream_synchronize(stream);
+  const auto a = pool->take(4000);
+  const auto b = pool->take(4000);
+  EXPECT_TRUE(a.data() == first || b.data() == first);
+  cuda().stream_destroy(stream);
+}
+
+TEST_F(Pinned, MemoryOfACopyWhoseEndIsNotKnownIsGivenToNobody) {
+  static void* lost = nullptr;
+  CudaApi mutated = cuda();
+  mutated.host_alloc = [](void** data, std::size_t bytes, unsigned int flags) {
+    const auto code = cuda().host_alloc(data, bytes, flags);
+    if (lost == nullptr) lost = *data;
+    return code;
+  };
+  mutated.event_record = [](cudaEvent_t, cudaStream_t) { return cudaErrorUnknown; };
+  const auto gpu = std::make_shared<Gpu>(mutated, 0);
+  const auto stream = std::make_shared<backend::cuda::CudaStream>(gpu);
+  void* array = nullptr;
+  cuda().malloc_async(&array, 4000, stream->get());
+  fill(stream->get(), static_cast<float*>(array), 1000, 7, slow);
+  const TensorView view{array, DType::f32, {1000}, {DeviceType::cuda, 0}};
+  const Op op{.kind = Operation::all_reduce, .in = view, .out = view};
+  {
+    const auto pool = std::make_shared<PinnedPool>(gpu);
+    expect_error(Errc::backend, {"cudaEventRecord"},
+                 [&] { const backend::cuda::Stage stage(gpu, *pool, op, 0, stream); });
+    EXPECT_NE(pool->take(4000).data(), static_cast<std::byte*>(lost));
+  }
+  cuda().free_async(array, stream->get());
+  cuda().stream_synchronize(stream->get());
+  EXPECT_EQ(pinned_bytes(), 4096U);
+  cuda().free_host(lost);
+}
+
+TEST_F(Pinned, WhatIsIdleGoesBackBeforeMemoryRunsOut) {
+  const auto pool = std::make_shared<PinnedPool>(std::make_shared<Gpu>(cuda(), 0));
+  set_faults(0, {.pinned_room = 10 * 4096});
+  { const auto idle = pool->take(8 * 4096); }
+  { const auto large = pool->take(10 * 4096); }
+  expect_error(Errc::resource_exhausted, {"pinned"}, [&] { (void)pool->take(11 * 4096); });
+  EXPECT_EQ(cuda().get_last_error(), cudaSuccess);
+}
+
+/// Staging that misuses CUDA in one way: it gives wrong numbers, or the double says so.
+class StagedMutants : public Staged {
+ protected:
+  static constexpr int size = 2;
+
+  /// Whether the numbers were right.
+  static bool use(const CudaApi& mutated) {
+    // What has changed hands lives on: pools of memory know it by its address.
+    static std::vector<std::unique_ptr<CudaApi>> all;
+    all.push_back(std::make_unique<CudaApi>(mutated));
+    std::atomic<bool> right = true;
+    on_staged(size,
+              [&](const Member& at) {
+                const TensorView in = at.make();
+                const TensorView out = at.make();
+                void* later = at.group.memory().allocate(4, {});
+                fill(nullptr, static_cast<float*>(later), 1, 0, slow);
+                at.fill(in, 1, slow / 2);
+                at.fill(out, 0);
+                at.group.all_reduce(in, out, ReduceOp::sum, {.stream = at.stream()});
+                if (!at.holds(out, 2)) right = false;
+                at.free(in);
+                at.free(out);
+                at.group.memory().release(later, 4, {});
+                cuda().stream_synchronize(nullptr);
+              },
+              {.timeout = 5s, .devices = 1, .api = all.back().get()});
+    return right;
+  }
+  static std::string reports() {
+    std::string text;
+    for (const auto& violation : take_violations()) text += violation + "\n";
+    return text;
+  }
+};
+
+TEST_F(StagedMutants, NoneIsNotNoticed) {
+  EXPECT_TRUE(use(cuda()));
+  EXPECT_EQ(reports(), "");
+}
+
+TEST_F(StagedMutants, ACopyOnTheWrongStream) {
+  CudaApi mutated = cuda();
+  mutated.memcpy_async = [](void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+    // Those of Memory::copy() are the test's own.
+    return cuda().memcpy_async(to, from, bytes, kind, kind == cudaMemcpyDefault ? stream : nullptr);
+  };
+  EXPECT_FALSE(use(mutated));
+  (void)reports();
+}
+
+TEST_F(StagedMutants, AMissingWaitBeforeTheHostReads) {
+  CudaApi mutated = cuda();
+  mutated.event_query = [](cudaEvent_t) { return cudaSuccess; };
+  EXPECT_FALSE(use(mutated));
+  (void)reports();
+}
+
+TEST_F(StagedMutants, AnEventOnAnotherStream) {
+  CudaApi mutated = cuda();
+  mutated.event_record = [](cudaEvent_t event, cudaStream_t) {
+    cudaStream_t stray = nullptr;
+    cuda().stream_create_with_flags(&stray, cudaStreamNonBlocking);
+    const auto result = cuda().event_record(event, stray);
+    cuda().stream_destroy(stray);
+    return result;
+  };
+  (void)use(mutated);
+  EXPECT_NE(reports().find("race: cudaMemcpyAsync"), std::string::npos);
+}
+
+TEST_F(StagedMutants, PinnedMemoryThatIsNotFreed) {
+  CudaApi mutated = cuda();
+  mutated.free_host = [](void*) { return cudaSuccess; };
+  EXPECT_TRUE(use(mutated));
+  check_nothing_is_left();
+  EXPECT_NE(reports().find("pinned bytes were never freed"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tutti::test::nccl_double

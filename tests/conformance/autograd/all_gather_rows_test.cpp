@@ -1,0 +1,182 @@
+#include <tutti/autograd.hpp>
+
+#include <algorithm>
+
+#include "conformance/autograd/gradient_check.hpp"
+#include "conformance/observed.hpp"
+
+// Differentiable collectives of rows, from all ranks to all ranks.
+
+namespace tutti::test {
+namespace {
+
+using autograd::GatherGrad;
+
+class AutogradRows : public testing::TestWithParam<World> {
+ protected:
+  /// For each layout, on the group and its parts.
+  void on_layouts(const std::function<void(ProcessGroup& group, const Layout& layout)>& body) {
+    on_group_and_parts(GetParam(), [&](ProcessGroup& group) {
+      for (const Layout& layout : uneven_layouts(group.size())) {
+        SCOPED_TRACE("rows " + to_string(layout));
+        body(group, layout);
+      }
+    });
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Worlds, AutogradRows, testing::ValuesIn(worlds()), CaseName());
+
+TEST_P(AutogradRows, TheSumOfAGatherIsItsAdjoint) {
+  on_layouts([](ProcessGroup& group, const Layout& layout) {
+    expect_adjoint(
+        group, own_rows(group, layout),
+        [](ProcessGroup& g, const ConstTensorView& x) {
+          return autograd::all_gather_rows(g, x, GatherGrad::sum);
+        },
+        [](ProcessGroup& g, const autograd::AllGatherContext& context, const ConstTensorView& c) {
+          return autograd::all_gather_rows_vjp(g, context, c);
+        });
+  });
+}
+
+TEST_P(AutogradRows, MeanIsTheSumDividedByTheRanksAndLocalSliceTheOwnRows) {
+  on_layouts([](ProcessGroup& group, const Layout& layout) {
+    const Shape shape = own_rows(group, layout);
+    const Numbers x = random_numbers(shape.numel(), group.rank(), 1);
+    const auto gradient = [&](GatherGrad grad, const Numbers& by_out) {
+      const Buffer in = put(group, x, shape);
+      const auto at = autograd::all_gather_rows(group, in, grad);
+      EXPECT_EQ(at.out.shape(), Shape({total(layout), 2}));
+      const Buffer c = put(group, by_out, at.out.shape());
+      return numbers(group, autograd::all_gather_rows_vjp(group, at.context, c));
+    };
+    const Numbers c = random_numbers(2 * total(layout), group.rank(), 2);
+    const Numbers sum = gradient(GatherGrad::sum, c);
+    const Numbers mean = gradient(GatherGrad::mean, c);
+    const Numbers slice = gradient(GatherGrad::local_slice, c);
+    ASSERT_EQ(slice.size(), x.size());
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      EXPECT_DOUBLE_EQ(mean[i], sum[i] / group.size());
+      EXPECT_EQ(slice[i], c[static_cast<std::size_t>(2 * offset(layout, group.rank())) + i]);
+    }
+  });
+}
+
+// The contract of AllGatherGrad in PyTorch Lightning.
+TEST_P(AutogradRows, WhatEachRankMultipliesByItsNumberHasTheSumOfTheNumbersAsGradient) {
+  on_group_and_parts(GetParam(), [](ProcessGroup& group) {
+    const Buffer x = put(group, Numbers(6, 1.0), {3, 2});
+    const auto at = autograd::all_gather_rows(group, x, GatherGrad::sum);
+    const Numbers by_out(static_cast<std::size_t>(at.out.shape().numel()), group.rank());
+    const Buffer c = put(group, by_out, at.out.shape());
+    const Value gradient = autograd::all_gather_rows_vjp(group, at.context, c);
+    EXPECT_EQ(numbers(group, gradient), Numbers(6, group.size() * (group.size() - 1) / 2.0));
+  });
+}
+
+TEST_P(AutogradRows, AKnownLayoutAndEveryAlgorithmGiveTheSameGradients) {
+  on_layouts([](ProcessGroup& group, const Layout& rows) {
+    const RowLayout layout(rows);
+    const Shape shape = own_rows(group, rows);
+    const Buffer x = put(group, random_numbers(shape.numel(), group.rank(), 3), shape);
+    const auto plain = autograd::all_gather_rows(group, x, GatherGrad::sum);
+    const Numbers want = numbers(group, plain.out);
+    for (int algo = 0; algo < gather_algo_count; ++algo) {
+      SCOPED_TRACE(name_of(static_cast<GatherAlgo>(algo)));
+      const GatherOptions options{.layout = &layout, .algo = static_cast<GatherAlgo>(algo)};
+      const auto at = autograd::all_gather_rows(group, x, GatherGrad::sum, options);
+      EXPECT_EQ(at.context.layout, layout);
+      EXPECT_EQ(numbers(group, at.out), want);
+      const autograd::ReduceScatterContext scattered{layout, ReduceOp::sum, at.out.shape(),
+                                                     DType::f64};
+      EXPECT_EQ(numbers(group, autograd::reduce_scatter_rows_vjp(group, scattered, x, options)),
+                want);
+    }
+  });
+}
+
+TEST_P(AutogradRows, AZeroDimensionalArrayIsOneRowAndItsGradientHasNoDimension) {
+  on_group_and_parts(GetParam(), [](ProcessGroup& group) {
+    expect_adjoint(
+        group, Shape{},
+        [](ProcessGroup& g, const ConstTensorView& x) {
+          return autograd::all_gather_rows(g, x, GatherGrad::sum);
+        },
+        [](ProcessGroup& g, const autograd::AllGatherContext& context, const ConstTensorView& c) {
+          return autograd::all_gather_rows_vjp(g, context, c);
+        });
+  });
+}
+
+TEST_P(AutogradRows, GatherWithGradIsTheGatherAndGatherWithoutKnowsEveryDtype) {
+  on_group_and_parts(GetParam(), [](ProcessGroup& group) {
+    const Buffer x = put(group, random_numbers(4, group.rank(), 6), {2, 2});
+    const auto with = autograd::all_gather_with_grad(&group, x, GatherGrad::mean);
+    EXPECT_EQ(with.context.grad, GatherGrad::mean);
+    EXPECT_EQ(with.context.layout, RowLayout::equal(group.size(), 2));
+    const Value without = autograd::all_gather_no_grad(&group, x);
+    EXPECT_EQ(numbers(group, with.out), numbers(group, without));
+    const Buffer mine(group, array_of<std::int32_t>({group.rank()}));
+    const Value ranks = autograd::all_gather_no_grad(&group, mine);
+    ASSERT_EQ(ranks.shape(), Shape({group.size()}));
+    const Array got = content_of(group, ranks);
+    for (int r = 0; r < group.size(); ++r) EXPECT_EQ(got.get<std::int32_t>(r), r);
+  });
+}
+
+// What libraries disagree about has no default.
+template <typename... Args>
+constexpr bool gathers = requires(Args&&... args) {
+  autograd::all_gather_rows(std::forward<Args>(args)...);
+};
+static_assert(gathers<ProcessGroup&, ConstTensorView, GatherGrad>);
+static_assert(!gathers<ProcessGroup&, ConstTensorView>);
+
+class AutogradScaled : public testing::TestWithParam<World> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, AutogradScaled, testing::ValuesIn(worlds()), CaseName());
+
+TEST_P(AutogradScaled, TheAdjointOfAReduceScatterGathersAndScales) {
+  on_group_and_parts(GetParam(), [](ProcessGroup& group) {
+    for (const ReduceOp op : linear_ops(group)) {
+      for (const Layout& layout : uneven_layouts(group.size())) {
+        SCOPED_TRACE(std::string(name_of(op.kind)) + ", rows " + to_string(layout));
+        const RowLayout rows(layout);
+        const auto forward = [&](ProcessGroup& g, const ConstTensorView& x) {
+          return autograd::reduce_scatter_rows(g, x, rows, op);
+        };
+        expect_adjoint(group, {rows.total(), 2}, forward,
+                       [](ProcessGroup& g, const autograd::ReduceScatterContext& context,
+                          const ConstTensorView& c) {
+                         return autograd::reduce_scatter_rows_vjp(g, context, c);
+                       });
+      }
+    }
+  });
+}
+
+/// Row counts from each rank to each rank, some of them zero.
+std::int64_t rows_between(int from, int to) {
+  return (2 * from + 3 * to) % 4;
+}
+
+TEST_P(AutogradScaled, TheAdjointOfAnAllToAllSendsTheRowsBack) {
+  on_group_and_parts(GetParam(), [](ProcessGroup& group) {
+    std::vector<std::int64_t> send_rows;
+    std::vector<std::int64_t> recv_rows;
+    for (int r = 0; r < group.size(); ++r) {
+      send_rows.push_back(rows_between(group.rank(), r));
+      recv_rows.push_back(rows_between(r, group.rank()));
+    }
+    expect_adjoint(
+        group, {total(send_rows), 2},
+        [&](ProcessGroup& g, const ConstTensorView& x) {
+          return autograd::all_to_all_rows(g, x, send_rows, recv_rows);
+        },
+        [](ProcessGroup& g, const autograd::AllToAllContext& context, const ConstTensorView& c) {
+          return autograd::all_to_all_rows_vjp(g, context, c);
+        });
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test

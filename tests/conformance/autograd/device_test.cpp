@@ -1,0 +1,115 @@
+#include <tutti/autograd.hpp>
+
+#include "conformance/autograd/gradient_check.hpp"
+#include "support/fake_backend.hpp"
+#include "support/fake_device.hpp"
+
+// On a device that exists only here: what moves and sums arrays works, what would have to compute
+// with them in host memory is refused by name.
+
+namespace tutti::test {
+namespace {
+
+using autograd::GatherGrad;
+
+/// What a rank of these tests has.
+struct Place {
+  ProcessGroup& group;
+  FakeDevice& device;
+
+  ConstTensorView put(const std::vector<float>& values) const {
+    const TensorView view(device.allocate(values.size() * sizeof(float), {}), DType::f32,
+                          Shape::vector(std::ssize(values)), device.device());
+    device.copy(view.data, values.data(), view.bytes(), {});
+    return view;
+  }
+  std::vector<float> read(const Value& value) const {
+    std::vector<float> values(static_cast<std::size_t>(value.shape().numel()));
+    device.copy(values.data(), value.data(), value.bytes(), {});
+    return values;
+  }
+};
+
+void on_fake_ranks(const World& world, const std::function<void(const Place&)>& body) {
+  const auto store = make_memory_store();
+  on_threads(world.size, [&](int rank) {
+    GroupOptions options = group_options(world, rank, store);
+    options.name = "fake";
+    FakeDevice device(rank);
+    ProcessGroup group = ProcessGroup::create(
+        options, std::make_unique<FakeBackend>(device,
+                                               BackendInit{.store = make_prefix_store(store, "in/"),
+                                                           .rank = rank,
+                                                           .size = world.size,
+                                                           .name = "fake",
+                                                           .timeout = options.timeout,
+                                                           .logger = options.logger},
+                                               FakeFlaws{}));
+    try {
+      body({group, device});
+    } catch (...) {
+      group.abort("a rank left the test");
+      throw;
+    }
+  });
+}
+
+class AutogradDevice : public testing::TestWithParam<World> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, AutogradDevice, testing::ValuesIn(worlds({1, 2})), CaseName());
+
+TEST_P(AutogradDevice, WhatIsComputedElementByElementIsRefused) {
+  on_fake_ranks(GetParam(), [](const Place& at) {
+    auto& group = at.group;
+    const auto x = at.put(std::vector<float>(static_cast<std::size_t>(group.size())));
+    const auto layout = RowLayout::equal(group.size(), 1);
+    const auto expect_unsupported = [&](const std::string& function, const auto& call) {
+      expect_error(Errc::unsupported,
+                   {"autograd::" + function, "host memory", to_string(at.device.device())}, call);
+    };
+    for (const ReduceOp op : {ReduceOp::min, ReduceOp::max, ReduceOp::product, ReduceOp::premul(2)})
+      expect_unsupported("all_reduce", [&] { autograd::all_reduce(group, x, op); });
+    const auto scaled = ReduceOp::premul(2);
+    expect_unsupported("reduce", [&] { autograd::reduce(group, x, 0, scaled); });
+    expect_unsupported("reduce_scatter_rows",
+                       [&] { autograd::reduce_scatter_rows(group, x, layout, scaled); });
+    expect_unsupported("product_of_others", [&] { autograd::product_of_others(group, x); });
+    for (const auto& entry : group.trace()) EXPECT_EQ(entry.state, TraceEntry::State::refused);
+  });
+}
+
+TEST_P(AutogradDevice, WhatMovesAndSumsWorks) {
+  on_fake_ranks(GetParam(), [](const Place& at) {
+    auto& group = at.group;
+    const auto size = static_cast<std::size_t>(group.size());
+    const auto sum = static_cast<float>(size);
+    const std::vector<float> ones(size, 1);
+    const auto c = at.put(ones);
+    const auto x = at.put({static_cast<float>(group.rank())});
+    const auto layout = RowLayout::equal(group.size(), 1);
+    for (const auto grad : {GatherGrad::sum, GatherGrad::mean, GatherGrad::local_slice}) {
+      const auto all = autograd::all_gather_rows(group, x, grad, {.layout = &layout});
+      EXPECT_EQ(at.read(all.out).back(), sum - 1);
+      EXPECT_EQ(at.read(autograd::all_gather_rows_vjp(group, all.context, c)),
+                std::vector<float>{grad == GatherGrad::sum ? sum : 1});
+    }
+    const auto part = autograd::reduce_scatter_rows(group, c, layout);
+    EXPECT_EQ(at.read(part.out), std::vector<float>{sum});
+    EXPECT_EQ(at.read(autograd::reduce_scatter_rows_vjp(group, part.context, part.out)),
+              std::vector<float>(size, sum));
+    const auto mean = autograd::reduce_scatter_rows(group, c, layout, ReduceOp::avg);
+    EXPECT_EQ(at.read(mean.out), std::vector<float>{1});
+    EXPECT_EQ(at.read(autograd::reduce_scatter_rows_vjp(group, mean.context, part.out)), ones);
+    const auto rooted = autograd::reduce(group, c, 0, ReduceOp::avg);
+    EXPECT_EQ(at.read(autograd::reduce_vjp(group, rooted.context, c)),
+              std::vector<float>(size, 1 / sum));
+    const auto reduced = autograd::all_reduce(group, c, ReduceOp::avg);
+    EXPECT_EQ(at.read(autograd::all_reduce_vjp(group, reduced.context, c)), ones);
+    const auto spread = autograd::broadcast(group, x, group.size() - 1);
+    EXPECT_EQ(at.read(spread.out), std::vector<float>{sum - 1});
+    const auto back = at.read(autograd::broadcast_vjp(group, spread.context, spread.out));
+    EXPECT_EQ(back[0], group.rank() == group.size() - 1 ? sum * (sum - 1) : 0);
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test

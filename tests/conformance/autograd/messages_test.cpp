@@ -1,0 +1,76 @@
+#include <tutti/autograd_messages.hpp>
+
+#include <algorithm>
+
+#include "conformance/autograd/gradient_check.hpp"
+
+namespace tutti::test {
+namespace {
+
+class AutogradMessages : public testing::TestWithParam<World> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, AutogradMessages, testing::ValuesIn(worlds()), CaseName());
+
+/// Around a ring, one message at a time: what rank r - 1 has comes to rank r.
+struct Around {
+  Value out;
+  struct Both {
+    autograd::PairContext sent, received;
+  } context;
+};
+
+Around pass_on(ProcessGroup& group, const ConstTensorView& x) {
+  const int next = (group.rank() + 1) % group.size();
+  const int previous = (group.rank() + group.size() - 1) % group.size();
+  const auto receive = [&] { return autograd::recv(group, x.shape, x.dtype, previous, 3); };
+  if (group.rank() == 0) {
+    const auto sent = autograd::send(group, x, next, 3);
+    auto received = receive();
+    return {std::move(received.out), {sent, received.context}};
+  }
+  auto received = receive();
+  return {std::move(received.out), {autograd::send(group, x, next, 3), received.context}};
+}
+
+/// In the reverse order.
+Value pass_back(ProcessGroup& group, const Around::Both& context, const ConstTensorView& c) {
+  if (group.rank() == 0) {
+    autograd::recv_vjp(group, context.received, c);
+    return autograd::send_vjp(group, context.sent);
+  }
+  Value gradient = autograd::send_vjp(group, context.sent);
+  autograd::recv_vjp(group, context.received, c);
+  return gradient;
+}
+
+TEST_P(AutogradMessages, AGradientGoesBackTheWayTheMessageCame) {
+  on_group_and_parts(GetParam(), [](ProcessGroup& group) {
+    if (group.size() == 1) return;  // A blocking send to oneself waits for ever.
+    expect_adjoint(group, equal_shape, pass_on, pass_back);
+  });
+}
+
+TEST_P(AutogradMessages, TheAdjointOfAPermutationIsItsInverse) {
+  on_group_and_parts(GetParam(), [](ProcessGroup& group) {
+    std::vector<int> to;
+    for (int r = 0; r < group.size(); ++r) to.push_back(r);
+    do {  // Every permutation, those with fixed points and longer cycles included.
+      const Numbers mine{group.rank() + 0.5};
+      const Buffer x = put(group, mine);
+      const auto at = autograd::permute(group, x, to);
+      const auto from = std::ranges::find(to, group.rank()) - to.begin();
+      EXPECT_EQ(numbers(group, at.out), Numbers{static_cast<double>(from) + 0.5});
+      const Value back = autograd::permute_vjp(group, at.context, at.out);
+      EXPECT_EQ(numbers(group, back), mine);
+    } while (std::next_permutation(to.begin(), to.end()));
+    std::rotate(to.begin(), to.begin() + 1, to.end());
+    expect_adjoint(
+        group, equal_shape,
+        [&](ProcessGroup& g, const ConstTensorView& x) { return autograd::permute(g, x, to); },
+        [](ProcessGroup& g, const autograd::PermuteContext& context, const ConstTensorView& c) {
+          return autograd::permute_vjp(g, context, c);
+        });
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,305 @@
+#include <tutti/autograd.hpp>
+
+#include "conformance/autograd/gradient_check.hpp"
+
+// What has no gradient, or contradicts itself, is refused by name, and the group stays usable.
+
+namespace tutti::test {
+namespace {
+
+using autograd::GatherGrad;
+
+class AutogradRefusal : public testing::TestWithParam<World> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, AutogradRefusal, testing::ValuesIn(worlds()), CaseName());
+
+void expect_refused(const std::string& function, const std::vector<std::string>& texts,
+                    const std::function<void()>& call) {
+  auto all = texts;
+  all.push_back(function);
+  expect_error(Errc::invalid_argument, all, call);
+}
+
+TEST_P(AutogradRefusal, DtypesWithoutAGradientAreRefusedAtTheForward) {
+  // Fresh: a refused send waits for its receiver, to tell it.
+  on_fresh_ranks(GetParam(), [](ProcessGroup& group) {
+    const auto layout = RowLayout::equal(group.size(), 1);
+    const std::vector<std::int64_t> rows(index(group.size()), 1);
+    std::vector<int> to;
+    for (int r = 0; r < group.size(); ++r) to.push_back(r);
+    for (const DType dtype :
+         {DType::i32, DType::u8, DType::i64, DType::boolean, DType::f8e4m3, DType::f8e5m2}) {
+      const std::vector<std::byte> bytes(index(group.size()) * 8);
+      const ConstTensorView in(bytes.data(), dtype, {group.size()});
+      const std::vector<std::string> texts{std::string(name_of(dtype)), "has no gradient"};
+      expect_refused("all_gather_rows", texts,
+                     [&] { autograd::all_gather_rows(group, in, GatherGrad::sum); });
+      expect_refused("all_gather_rows", texts,
+                     [&] { autograd::all_gather_with_grad(&group, in, GatherGrad::sum); });
+      expect_refused("reduce_scatter_rows", texts,
+                     [&] { autograd::reduce_scatter_rows(group, in, layout); });
+      expect_refused("all_reduce", texts, [&] { autograd::all_reduce(group, in); });
+      expect_refused("product_of_others", texts, [&] { autograd::product_of_others(group, in); });
+      expect_refused("reduce", texts, [&] { autograd::reduce(group, in, 0); });
+      expect_refused("broadcast", texts, [&] { autograd::broadcast(group, in, 0); });
+      expect_refused("gather_rows", texts, [&] { autograd::gather_rows(group, in, 0); });
+      expect_refused("all_to_all_rows", texts,
+                     [&] { autograd::all_to_all_rows(group, in, rows, rows); });
+      expect_refused("permute", texts, [&] { autograd::permute(group, in, to); });
+      expect_refused("send", texts, [&] { autograd::send(group, in, 0); });
+      expect_refused("recv", texts, [&] { autograd::recv(group, in.shape, dtype, 0); });
+    }
+    expect_usable(group);
+  });
+}
+
+// Only root knows what it scatters: the others hear of its refusal.
+TEST_P(AutogradRefusal, AScatterWithoutAGradientIsRefusedByItsRoot) {
+  on_ranks(GetParam(), [](ProcessGroup& group) {
+    const auto layout = RowLayout::equal(group.size(), 1);
+    const std::vector<std::int32_t> whole(index(group.size()));
+    if (group.rank() == 0)
+      expect_refused("scatter_rows", {"i32", "has no gradient"},
+                     [&] { autograd::scatter_rows(group, whole, &layout, 0); });
+    else
+      expect_error(Errc::mismatch, {"rank 0", "refused", "scatter_rows"},
+                   [&] { autograd::scatter_rows(group, {}, nullptr, 0); });
+    expect_usable(group);
+  });
+}
+
+TEST_P(AutogradRefusal, OperationsWithoutAGradientAreRefusedAtTheForward) {
+  on_ranks(GetParam(), [](ProcessGroup& group) {
+    const Buffer x = put(group, Numbers(index(group.size())));
+    const auto layout = RowLayout::equal(group.size(), 1);
+    for (const ReduceOp op : {ReduceOp::band, ReduceOp::bor, ReduceOp::bxor})
+      expect_refused("all_reduce", {std::string(name_of(op.kind)), "no gradient", "product"},
+                     [&] { autograd::all_reduce(group, x, op); });
+    for (const ReduceOp op : {ReduceOp::band, ReduceOp::min, ReduceOp::max, ReduceOp::product}) {
+      const std::vector<std::string> texts{std::string(name_of(op.kind)), "no gradient",
+                                           "sum, avg, premul_sum"};
+      expect_refused("reduce_scatter_rows", texts,
+                     [&] { autograd::reduce_scatter_rows(group, x, layout, op); });
+      expect_refused("reduce", texts, [&] { autograd::reduce(group, x, 0, op); });
+    }
+    expect_usable(group);
+  });
+}
+
+TEST_P(AutogradRefusal, ContradictingLayoutsRootsAndPermutationsAreRefused) {
+  on_ranks(GetParam(), [](ProcessGroup& group) {
+    const int size = group.size();
+    const Buffer x = put(group, Numbers(index(size)));
+    const auto more = RowLayout::equal(size, size + 1);
+    const auto longer = RowLayout::equal(size + 1, size);
+    const auto expect_bad = [&](const auto& call) {
+      expect_error(Errc::invalid_argument, {}, call);
+    };
+    for (const RowLayout* layout : {&more, &longer}) {
+      const GatherOptions known{.layout = layout};
+      expect_bad([&] { autograd::all_gather_rows(group, x, GatherGrad::sum, known); });
+      expect_bad([&] { autograd::all_gather_no_grad(&group, x, known); });
+      expect_bad([&] { autograd::gather_rows(group, x, 0, known); });
+      expect_bad([&] { autograd::reduce_scatter_rows(group, x, *layout); });
+      const std::vector<std::int64_t> rows(layout->counts().begin(), layout->counts().end());
+      expect_bad([&] { autograd::all_to_all_rows(group, x, rows, rows); });
+    }
+    const std::vector<std::int64_t> negative(index(size), -1);
+    expect_bad([&] { autograd::all_to_all_rows(group, x, negative, negative); });
+    for (const int root : {-1, size}) {
+      expect_bad([&] { autograd::reduce(group, x, root); });
+      expect_bad([&] { autograd::broadcast(group, x, root); });
+      expect_bad([&] { autograd::gather_rows(group, x, root); });
+    }
+    std::vector<int> twice(index(size), 0);
+    if (size > 1) expect_refused("permute", {"{0, 0"}, [&] { autograd::permute(group, x, twice); });
+    twice.push_back(size);
+    expect_refused("permute", {"each of the ranks 0 to " + std::to_string(size - 1)},
+                   [&] { autograd::permute(group, x, twice); });
+    const ConstTensorView null(nullptr, DType::f64, {2});
+    expect_bad([&] { autograd::all_reduce(group, null); });
+    if (group.memory().device().type == DeviceType::cpu)
+      expect_bad([&] { autograd::all_reduce(group, null, ReduceOp::product); });
+    expect_bad([&] { autograd::reduce(group, null, 0); });
+    expect_usable(group);
+  });
+}
+
+TEST_P(AutogradRefusal, NoGroupIsNotInitialized) {
+  const Numbers x(2);
+  expect_error(Errc::not_initialized, {"all_gather_with_grad", "init()"},
+               [&] { autograd::all_gather_with_grad(nullptr, x, GatherGrad::sum); });
+  expect_error(Errc::not_initialized, {"all_gather_no_grad", "init()"},
+               [&] { autograd::all_gather_no_grad(nullptr, x); });
+}
+
+/// Calls every vjp with this gradient, instead of one of shape [W], or [1] where a rank has a part.
+using Vjp = std::function<Value(ProcessGroup& group, const ConstTensorView& whole,
+                                const ConstTensorView& part)>;
+
+struct NamedVjp {
+  std::string name;
+  Vjp call;
+};
+
+std::vector<NamedVjp> vjps(int size) {
+  const auto layout = RowLayout::equal(size, 1);
+  const Shape whole{size};
+  const Shape part{1};
+  constexpr auto f64 = DType::f64;
+  const std::vector<std::int64_t> rows(index(size), 1);
+  std::vector<int> to;
+  for (int r = 0; r < size; ++r) to.push_back((r + 1) % size);
+  const auto gather = [=](GatherGrad grad) {
+    return [=](ProcessGroup& g, const ConstTensorView& c, const ConstTensorView&) {
+      return autograd::all_gather_rows_vjp(g, {layout, grad, part, f64}, c);
+    };
+  };
+  return {
+      {"all_gather_rows_vjp", gather(GatherGrad::sum)},
+      {"reduce_scatter_rows_vjp",
+       [=](ProcessGroup& g, const ConstTensorView&, const ConstTensorView& c) {
+         return autograd::reduce_scatter_rows_vjp(g, {layout, ReduceOp::sum, whole, f64}, c);
+       }},
+      {"all_to_all_rows_vjp",
+       [=](ProcessGroup& g, const ConstTensorView& c, const ConstTensorView&) {
+         return autograd::all_to_all_rows_vjp(g, {rows, rows, whole, f64}, c);
+       }},
+      {"all_reduce_vjp",
+       [=](ProcessGroup& g, const ConstTensorView& c, const ConstTensorView&) {
+         return autograd::all_reduce_vjp(g, {ReduceOp::sum, {}, whole, f64}, c);
+       }},
+      {"reduce_vjp",
+       [=](ProcessGroup& g, const ConstTensorView& c, const ConstTensorView&) {
+         return autograd::reduce_vjp(g, {ReduceOp::sum, 0, whole, f64, {}, whole}, c);
+       }},
+      {"broadcast_vjp",
+       [=](ProcessGroup& g, const ConstTensorView& c, const ConstTensorView&) {
+         return autograd::broadcast_vjp(g, {ReduceOp::sum, 0, whole, f64, {}, whole}, c);
+       }},
+      {"gather_rows_vjp",
+       [=](ProcessGroup& g, const ConstTensorView& c, const ConstTensorView&) {
+         return autograd::gather_rows_vjp(g, {ReduceOp::sum, 0, part, f64, layout, whole}, c);
+       }},
+      {"scatter_rows_vjp",
+       [=](ProcessGroup& g, const ConstTensorView&, const ConstTensorView& c) {
+         return autograd::scatter_rows_vjp(g, {ReduceOp::sum, 0, whole, f64, layout, part}, c);
+       }},
+      {"product_of_others_vjp",
+       [=](ProcessGroup& g, const ConstTensorView& c, const ConstTensorView&) {
+         const Numbers x(index(size));
+         autograd::ProductContext context{Tensor(g.memory(), {size, size}, f64), whole, f64};
+         return autograd::product_of_others_vjp(g, context, c);
+       }},
+  };
+}
+
+/// In these only root's gradient is looked at.
+bool only_root(const NamedVjp& vjp) {
+  return vjp.name == "reduce_vjp" || vjp.name == "gather_rows_vjp";
+}
+
+TEST_P(AutogradRefusal, AGradientOfAnotherShapeOrDtypeIsRefusedByEveryVjp) {
+  on_ranks(GetParam(), [](ProcessGroup& group) {
+    const Buffer longer = put(group, Numbers(index(group.size()) + 1));
+    const Buffer others(group, DType::f32, {group.size()});
+    for (const NamedVjp& vjp : vjps(group.size())) {
+      if (only_root(vjp) && group.size() > 1) continue;  // Below.
+      expect_refused(vjp.name, {"gradient is f64 [", "was f64 ["},
+                     [&] { vjp.call(group, longer, longer); });
+      expect_refused(vjp.name, {"gradient is f32 [", "was f64 ["},
+                     [&] { vjp.call(group, others, others.rows(0, 1)); });
+    }
+    const autograd::AllGatherContext slice{RowLayout::equal(group.size(), 1),
+                                           GatherGrad::local_slice, Shape{1}, DType::f64};
+    expect_refused("all_gather_rows_vjp", {"gradient is"},
+                   [&] { autograd::all_gather_rows_vjp(group, slice, longer); });
+    expect_usable(group);
+  });
+}
+
+class AutogradRefusalOfOne : public testing::TestWithParam<World> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, AutogradRefusalOfOne, testing::ValuesIn(worlds_that_compare()),
+                         CaseName());
+
+// A refused call takes its number, as every other one: the next calls of all ranks meet.
+TEST_P(AutogradRefusalOfOne, DoesNotShiftTheCallsBehindIt) {
+  on_ranks(GetParam(), [](ProcessGroup& group) {
+    const bool last = group.rank() == group.size() - 1;
+    const Buffer local(group, Array(last ? DType::i32 : DType::f32, {4}));
+    const auto expect_told = [&](const std::function<void()>& call) {
+      expect_error(last ? Errc::invalid_argument : Errc::mismatch, {"has no gradient"}, call);
+      expect_usable(group);
+    };
+    for (const auto& call : std::vector<std::function<void()>>{
+             [&] { autograd::all_reduce(group, local); },
+             [&] { autograd::all_gather_rows(group, local, GatherGrad::sum); },
+             [&] { autograd::reduce(group, local, 0); },
+             [&] { autograd::broadcast(group, local, 0); },
+             [&] { autograd::gather_rows(group, local, 0); }})
+      expect_told(call);
+    if (group.memory().device().type != DeviceType::cpu) return;  // These are refused by all.
+    expect_told([&] { autograd::all_reduce(group, local, ReduceOp::max); });
+    expect_told([&] { autograd::all_reduce(group, local, ReduceOp::product); });
+  });
+}
+
+TEST_P(AutogradRefusalOfOne, IsToldToTheOthers) {
+  on_ranks(GetParam(), [](ProcessGroup& group) {
+    const Buffer right = put(group, Numbers(index(group.size())));
+    const Buffer wrong = put(group, Numbers(index(group.size()) + 1));
+    for (const NamedVjp& vjp : vjps(group.size())) {
+      SCOPED_TRACE(vjp.name);
+      if (group.rank() == 0)
+        expect_refused(vjp.name, {"gradient is"}, [&] { vjp.call(group, wrong, wrong); });
+      else
+        expect_error(Errc::mismatch, {"rank 0", "refused"},
+                     [&] { vjp.call(group, right, right.rows(0, 1)); });
+      expect_usable(group);
+    }
+  });
+}
+
+/// There is none left.
+class NoMemory final : public Memory {
+ public:
+  explicit NoMemory(Device device) noexcept : device_(device) {}
+  Device device() const noexcept override { return device_; }
+  void* allocate(std::size_t bytes, Stream) override {
+    throw Error(Errc::resource_exhausted, "no " + std::to_string(bytes) + " bytes");
+  }
+  void release(void*, std::size_t, Stream) noexcept override {}
+  void copy(void*, const void*, std::size_t, Stream) override {}
+
+ private:
+  Device device_;
+};
+
+TEST_P(AutogradRefusalOfOne, ARankWithoutMemoryForItsResultTellsTheOthers) {
+  on_ranks(GetParam(), [](ProcessGroup& group) {
+    NoMemory none(group.memory().device());
+    const auto layout = RowLayout::equal(group.size(), 1);
+    const Buffer x = put(group, Numbers(1));
+    const Buffer c = put(group, Numbers(index(group.size())));
+    const std::vector<std::int64_t> rows(index(group.size()), 1);
+    GatherOptions options{.layout = &layout};
+    if (group.rank() == 1) options.memory = &none;
+    const auto expect_told = [&](const auto& call) {
+      if (group.rank() == 1)
+        expect_error(Errc::resource_exhausted, {"no ", " bytes"}, call);
+      else
+        expect_error(Errc::mismatch, {"rank 1", "refused"}, call);
+      expect_usable(group);
+    };
+    const autograd::AllGatherContext gathered{layout, GatherGrad::sum, Shape{1}, DType::f64};
+    const autograd::ReduceScatterContext scattered{
+        layout, ReduceOp::sum, {group.size()}, DType::f64};
+    expect_told([&] { autograd::all_gather_rows(group, x, GatherGrad::sum, options); });
+    expect_told([&] { autograd::all_gather_rows_vjp(group, gathered, c, options); });
+    expect_told([&] { autograd::reduce_scatter_rows(group, c, layout, ReduceOp::sum, options); });
+    expect_told([&] { autograd::reduce_scatter_rows_vjp(group, scattered, x, options); });
+    expect_told([&] { autograd::all_to_all_rows(group, c, rows, rows, options); });
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test

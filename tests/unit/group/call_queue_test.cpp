@@ -1,0 +1,393 @@
+#include "group/call_queue.hpp"
+
+#include <sys/resource.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "support/errors.hpp"
+#include "support/processes.hpp"
+#include "support/sanitizers.hpp"
+
+namespace tutti::internal {
+namespace {
+
+using namespace std::chrono_literals;
+using test::expect_error;
+
+Call call(std::uint64_t seq, Deadline deadline = 20s) {
+  return {.seq = seq, .deadline = deadline};
+}
+
+/// A job that calls a function, and keeps the error with which it was dropped.
+class FunctionJob final : public CallQueue::Job {
+ public:
+  explicit FunctionJob(std::function<void()> run = {}) : run_(std::move(run)) {}
+  void run() noexcept override {
+    if (run_) run_();
+    const std::lock_guard lock(mutex_);
+    ran_ = true;
+    changed_.notify_all();
+  }
+  void drop(const Error& why) noexcept override {
+    const std::lock_guard lock(mutex_);
+    dropped_ = why;
+    changed_.notify_all();
+  }
+  bool await_run() {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, 20s, [this] { return ran_; });
+  }
+  std::optional<Error> await_drop() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, 20s, [this] { return dropped_.has_value(); });
+    return dropped_;
+  }
+  bool ran() const {
+    const std::lock_guard lock(mutex_);
+    return ran_;
+  }
+
+ private:
+  std::function<void()> run_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ran_ = false;
+  std::optional<Error> dropped_;
+};
+
+/// What happened in which order.
+class Order {
+ public:
+  void add(std::uint64_t seq) {
+    const std::lock_guard lock(mutex_);
+    order_.push_back(seq);
+  }
+  std::vector<std::uint64_t> get() const {
+    const std::lock_guard lock(mutex_);
+    return order_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::uint64_t> order_;
+};
+
+std::vector<std::uint64_t> count_to(std::uint64_t n) {
+  std::vector<std::uint64_t> numbers;
+  for (std::uint64_t i = 0; i < n; ++i) numbers.push_back(i);
+  return numbers;
+}
+
+class CallQueueTest : public testing::Test {
+ protected:
+  ~CallQueueTest() override { queue->stop(); }
+
+  void run_inline(std::uint64_t seq) {
+    queue->enter(call(seq));
+    order.add(seq);
+    queue->leave(seq);
+  }
+  std::shared_ptr<FunctionJob> submit(std::uint64_t seq) {
+    auto job = std::make_shared<FunctionJob>([this, seq] { run_inline(seq); });
+    queue->submit(seq, job);
+    return job;
+  }
+
+  const std::shared_ptr<CallQueue> queue = std::make_shared<CallQueue>();
+  Order order;
+};
+
+TEST_F(CallQueueTest, CallsOfOneThreadPassInTheirOrder) {
+  for (std::uint64_t i = 0; i < 100; ++i) run_inline(i);
+  EXPECT_EQ(order.get(), count_to(100));
+}
+
+TEST_F(CallQueueTest, ACallWaitsForEverySmallerNumber) {
+  std::vector<std::thread> threads;
+  for (const std::uint64_t seq : {3U, 1U, 2U})
+    threads.emplace_back([this, seq] { run_inline(seq); });
+  std::this_thread::sleep_for(20ms);
+  EXPECT_TRUE(order.get().empty()) << "number 0 has not ended";
+  run_inline(0);
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(order.get(), count_to(4));
+}
+
+TEST_F(CallQueueTest, OneCallAtATimeIsInItsTurn) {
+  std::atomic<int> inside = 0;
+  std::atomic<bool> alone = true;
+  std::vector<std::thread> threads;
+  for (std::uint64_t t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (std::uint64_t seq = t; seq < 200; seq += 4) {
+        queue->enter(call(seq));
+        if (++inside != 1) alone = false;
+        --inside;
+        queue->leave(seq);
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_TRUE(alone);
+}
+
+TEST_F(CallQueueTest, SkippedNumbersNeedNoCallWhateverTheirOrder) {
+  queue->skip(2);
+  queue->skip(1);
+  run_inline(0);
+  run_inline(3);
+  queue->skip(4);
+  queue->skip(6);
+  run_inline(5);
+  run_inline(7);
+  EXPECT_EQ(order.get(), (std::vector<std::uint64_t>{0, 3, 5, 7}));
+}
+
+TEST_F(CallQueueTest, ASkipWakesWhoWaitsBehindIt) {
+  std::thread waiting([this] { run_inline(2); });
+  std::this_thread::sleep_for(10ms);
+  queue->skip(1);
+  std::this_thread::sleep_for(10ms);
+  EXPECT_TRUE(order.get().empty()) << "number 0 has not ended";
+  queue->skip(0);
+  waiting.join();
+  EXPECT_EQ(order.get(), std::vector<std::uint64_t>{2});
+}
+
+TEST_F(CallQueueTest, TheWorkerRunsJobsByNumberWhateverTheOrderOfSubmission) {
+  std::vector<std::shared_ptr<FunctionJob>> jobs;
+  for (const std::uint64_t seq : {4U, 1U, 3U, 2U, 0U}) jobs.push_back(submit(seq));
+  for (const auto& job : jobs) ASSERT_TRUE(job->await_run());
+  EXPECT_EQ(order.get(), count_to(5));
+}
+
+TEST_F(CallQueueTest, JobsAndInlineCallsShareTheOrder) {
+  const auto job1 = submit(1);
+  const auto job3 = submit(3);
+  std::this_thread::sleep_for(5ms);
+  EXPECT_TRUE(order.get().empty());
+  run_inline(0);
+  run_inline(2);
+  run_inline(4);
+  ASSERT_TRUE(job3->await_run());
+  EXPECT_TRUE(job1->ran());
+  EXPECT_EQ(order.get(), count_to(5));
+}
+
+// Each thread decides for itself which of its calls are async; numbers come from one counter.
+TEST_F(CallQueueTest, FourThreadsOfMixedCallsKeepTheOrder) {
+  constexpr std::uint64_t calls = 4000;
+  std::atomic<std::uint64_t> next = 0;
+  std::mutex jobs_mutex;
+  std::vector<std::shared_ptr<FunctionJob>> jobs;
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (unsigned i = 0; i < calls / 4; ++i) {
+        const auto seq = next++;
+        if ((i * 7 + t) % 5 < 2) {
+          auto job = submit(seq);
+          const std::lock_guard lock(jobs_mutex);
+          jobs.push_back(std::move(job));
+        } else {
+          run_inline(seq);
+        }
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  for (const auto& job : jobs) ASSERT_TRUE(job->await_run());
+  EXPECT_EQ(order.get(), count_to(calls));
+}
+
+TEST_F(CallQueueTest, ThreadsThatAlsoSkipNeverLoseATurn) {
+  constexpr std::uint64_t calls = 4000;
+  std::atomic<std::uint64_t> next = 0;
+  std::atomic<std::uint64_t> skipped = 0;
+  std::mutex jobs_mutex;
+  std::vector<std::shared_ptr<FunctionJob>> jobs;
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (unsigned i = 0; i < calls / 4; ++i) {
+        const auto seq = next++;
+        if ((i + t) % 3 == 0) {
+          queue->skip(seq);
+          ++skipped;
+        } else if ((i + t) % 3 == 1) {
+          auto job = submit(seq);
+          const std::lock_guard lock(jobs_mutex);
+          jobs.push_back(std::move(job));
+        } else {
+          run_inline(seq);
+        }
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  for (const auto& job : jobs) ASSERT_TRUE(job->await_run());
+  const auto ran = order.get();
+  EXPECT_EQ(ran.size() + skipped, calls);
+  for (std::size_t i = 1; i < ran.size(); ++i) ASSERT_LT(ran[i - 1], ran[i]);
+}
+
+TEST_F(CallQueueTest, ADeadlineNamesTheCallAndWhatItWaitsFor) {
+  run_inline(0);
+  const auto before = Deadline::Clock::now();
+  expect_error(Errc::timeout, {"#3", "#1"}, [&] { queue->enter(call(3, 30ms)); });
+  const auto took = Deadline::Clock::now() - before;
+  EXPECT_GE(took, 30ms);
+  EXPECT_LT(took, 5s);
+}
+
+TEST_F(CallQueueTest, WithoutADeadlineTheTimeoutOfTheGroupCounts) {
+  const Call late{.seq = 1, .timeout = 20ms};
+  expect_error(Errc::timeout, {"#1"}, [&] { queue->enter(late); });
+}
+
+TEST_F(CallQueueTest, AnExpiredDeadlineDoesNotRefuseACallWhoseTurnItIs) {
+  queue->enter(call(0, -1s));
+  queue->leave(0);
+}
+
+TEST_F(CallQueueTest, FailWakesEveryWaiterWithItsError) {
+  std::vector<std::thread> threads;
+  std::atomic<int> woken = 0;
+  for (const std::uint64_t seq : {1U, 2U, 3U})
+    threads.emplace_back([&, seq] {
+      expect_error(Errc::peer_lost, {"rank 2 is gone"}, [&] { queue->enter(call(seq)); });
+      ++woken;
+    });
+  std::this_thread::sleep_for(10ms);
+  EXPECT_EQ(woken, 0);
+  queue->fail(Error(Errc::peer_lost, "rank 2 is gone"));
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(woken, 3);
+}
+
+TEST_F(CallQueueTest, FailDropsNumberedJobsWithItsError) {
+  const auto job = submit(1);
+  queue->fail(Error(Errc::peer_lost, "rank 2 is gone"));
+  const auto why = job->await_drop();
+  ASSERT_TRUE(why.has_value());
+  EXPECT_EQ(why->code(), Errc::peer_lost);
+  EXPECT_FALSE(job->ran());
+}
+
+TEST_F(CallQueueTest, AfterFailCallsAreAbortedWithTheFirstCause) {
+  queue->fail(Error(Errc::peer_lost, "the first"));
+  queue->fail(Error(Errc::timeout, "the second"));
+  const std::vector<std::string> texts{"broken", "the first"};
+  expect_error(Errc::aborted, texts, [&] { queue->enter(call(0)); });
+  expect_error(Errc::aborted, texts, [&] { queue->enter(call(5)); });
+  expect_error(Errc::aborted, texts, [&] { queue->submit(0, std::make_shared<FunctionJob>()); });
+}
+
+TEST_F(CallQueueTest, AfterFailContinuationsStillRun) {
+  queue->fail(Error(Errc::peer_lost, "gone"));
+  const auto job = std::make_shared<FunctionJob>();
+  queue->submit(job);
+  EXPECT_TRUE(job->await_run());
+}
+
+TEST_F(CallQueueTest, ContinuationsRunBetweenNumberedCalls) {
+  const auto numbered = submit(1);
+  const auto soon = std::make_shared<FunctionJob>([this] { order.add(99); });
+  queue->submit(soon);
+  ASSERT_TRUE(soon->await_run()) << "number 1 cannot run yet, this does not wait for it";
+  run_inline(0);
+  ASSERT_TRUE(numbered->await_run());
+  EXPECT_EQ(order.get(), (std::vector<std::uint64_t>{99, 0, 1}));
+}
+
+TEST_F(CallQueueTest, StopJoinsTheWorkerAndDropsWhatCameTooLate) {
+  const auto waiting = submit(1);
+  queue->stop();
+  EXPECT_EQ(waiting->await_drop()->code(), Errc::aborted);
+  const auto late = std::make_shared<FunctionJob>();
+  queue->submit(late);
+  EXPECT_EQ(late->await_drop()->code(), Errc::aborted);
+  EXPECT_FALSE(late->ran());
+  expect_error(Errc::aborted, {}, [&] { queue->submit(2, std::make_shared<FunctionJob>()); });
+  expect_error(Errc::aborted, {}, [&] { queue->enter(call(0)); });
+}
+
+TEST_F(CallQueueTest, StopWaitsForTheJobThatRuns) {
+  std::atomic<bool> started = false;
+  std::atomic<bool> ended = false;
+  const auto job = std::make_shared<FunctionJob>([&] {
+    started = true;
+    std::this_thread::sleep_for(30ms);
+    ended = true;
+  });
+  queue->submit(job);
+  while (!started) std::this_thread::yield();
+  queue->stop();
+  EXPECT_TRUE(ended);
+}
+
+TEST_F(CallQueueTest, StopMayComeFromAJobOfItsOwnWorker) {
+  const auto job = std::make_shared<FunctionJob>([this] { queue->stop(); });
+  queue->submit(job);
+  ASSERT_TRUE(job->await_run());
+  expect_error(Errc::aborted, {}, [&] { queue->submit(0, std::make_shared<FunctionJob>()); });
+}
+
+// The worker holds the queue until it has ended; otherwise this reads freed memory.
+TEST_F(CallQueueTest, TheLastReferenceMayDieOnTheWorker) {
+  for (int round = 0; round < 50; ++round) {
+    auto own = std::make_shared<CallQueue>();
+    std::weak_ptr<CallQueue> watch = own;
+    auto last = std::make_shared<FunctionJob>([held = own]() { held->stop(); });
+    own->submit(last);
+    own.reset();
+    ASSERT_TRUE(last->await_run());
+    const auto until = Deadline(20s);
+    last.reset();
+    while (!watch.expired() && !until.expired()) std::this_thread::yield();
+    ASSERT_FALSE(until.expired()) << "the queue is never given back";
+  }
+}
+
+TEST_F(CallQueueTest, AWorkerThatCannotStartIsAnErrorOfItsJobs) {
+  if (test::address_sanitizer || test::thread_sanitizer)
+    GTEST_SKIP() << "a sanitizer needs address space of its own at any time";
+  const auto end = test::in_child([&]() -> std::string {
+    const rlimit nothing_more{1, 1};
+    if (::setrlimit(RLIMIT_AS, &nothing_more) != 0) return "setrlimit";
+    try {  // Stacks of threads that have ended are used again.
+      for (;;) std::thread([] { std::this_thread::sleep_for(1h); }).detach();
+    } catch (const std::system_error&) {
+    }
+    const auto continuation = std::make_shared<FunctionJob>();
+    queue->submit(continuation);
+    const auto dropped = continuation->await_drop();
+    std::string said(dropped ? name_of(dropped->code()) : "ran");
+    try {
+      queue->submit(0, std::make_shared<FunctionJob>());
+    } catch (const Error& error) {
+      said += ' ' + std::string(name_of(error.code()));
+    }
+    return said;
+  });
+  EXPECT_TRUE(end.ended);
+  EXPECT_EQ(end.said, "resource_exhausted resource_exhausted");
+}
+
+TEST_F(CallQueueTest, StopTwiceIsStopOnce) {
+  submit(0)->await_run();
+  queue->stop();
+  queue->stop();
+}
+
+}  // namespace
+}  // namespace tutti::internal

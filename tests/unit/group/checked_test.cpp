@@ -1,0 +1,529 @@
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tutti/process_group.hpp>
+#include <tutti/store/store.hpp>
+
+#include "support/errors.hpp"
+#include "support/forward_backend.hpp"
+#include "support/ranks.hpp"
+#include "support/scoped_variables.hpp"
+
+// What checked mode does besides what every backend has to do: what it leaves in the store, and
+// what it finds on its own, over a transport that compares nothing.
+
+namespace tutti::test {
+namespace {
+
+/// A store that knows which keys are in it, and fails when it is told to.
+class WatchedStore final : public Store {
+ public:
+  using Store::set;
+  void set(std::string_view key, std::span<const std::byte> value) override {
+    check();
+    base_->set(key, value);
+    note(key, true);
+  }
+  std::optional<Bytes> try_get(std::string_view key) override {
+    check();
+    auto value = base_->try_get(key);
+    if (looked) looked(key, value.has_value());
+    return value;
+  }
+  Bytes get(std::string_view key, Deadline deadline) override {
+    check();
+    return base_->get(key, deadline);
+  }
+  std::int64_t add(std::string_view key, std::int64_t delta) override {
+    check();
+    const auto sum = base_->add(key, delta);
+    note(key, true);
+    return sum;
+  }
+  Bytes compare_set(std::string_view key, std::span<const std::byte> expected,
+                    std::span<const std::byte> desired) override {
+    check();
+    auto now = base_->compare_set(key, expected, desired);
+    note(key, true);
+    return now;
+  }
+  bool erase(std::string_view key) override {
+    check();
+    note(key, false);
+    return base_->erase(key);
+  }
+
+  std::size_t keys() const {
+    const std::lock_guard lock(mutex_);
+    return keys_.size();
+  }
+  bool has_key_with(std::string_view part) const {
+    const std::lock_guard lock(mutex_);
+    return std::ranges::any_of(
+        keys_, [&](const std::string& key) { return key.find(part) != std::string::npos; });
+  }
+  std::atomic<bool> fails{false};
+  std::function<void(std::string_view key, bool found)> looked{};  ///< After every try_get().
+
+ private:
+  void check() const {
+    if (fails) fail(Errc::backend, "the store is gone");
+  }
+  void note(std::string_view key, bool there) {
+    const std::lock_guard lock(mutex_);
+    if (there)
+      keys_.emplace(key);
+    else
+      keys_.erase(std::string(key));
+  }
+  std::shared_ptr<Store> base_ = make_memory_store();
+  mutable std::mutex mutex_;
+  std::set<std::string> keys_;
+};
+
+/// A transport whose messages never arrive: only checked mode can tell why.
+class Mute final : public ForwardBackend {
+ public:
+  using ForwardBackend::ForwardBackend;
+
+  Work launch(std::span<const Op> ops, const Call& call) override {
+    if (!is_point_to_point(ops[0].kind)) return inner().launch(ops, call);
+    auto state = std::make_shared<Never>(call.limit());
+    const std::lock_guard lock(mutex_);
+    states_.push_back(state);
+    return Work(state);
+  }
+  void refuse(std::span<const Op>, const Call&, const Error&) noexcept override {}
+  void abort(std::string_view why) noexcept override {
+    {
+      const std::lock_guard lock(mutex_);
+      for (const auto& state : states_) state->end();
+    }
+    inner().abort(why);
+  }
+
+ private:
+  class Never final : public Work::State {
+   public:
+    explicit Never(Deadline limit) : limit_(limit) {}
+    bool done() const noexcept override { return ended_ || limit_.expired(); }
+    bool wait_until(Deadline deadline) override {
+      while (!done()) {
+        if (deadline.is_set() && deadline.expired()) return false;
+        std::this_thread::sleep_for(1ms);
+      }
+      return true;
+    }
+    std::exception_ptr error() const noexcept override {
+      return std::make_exception_ptr(ended_ ? Error(Errc::aborted, "the transport was aborted")
+                                            : Error(Errc::timeout, "the transport heard nothing"));
+    }
+    void order(Stream) override { wait_until(Deadline::none()); }
+    std::shared_ptr<State> then(std::function<void()>) override { return nullptr; }
+    void end() { ended_ = true; }
+
+   private:
+    Deadline limit_;
+    std::atomic<bool> ended_{false};
+  };
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<Never>> states_;
+};
+
+World checked_world(int size) {
+  return {"local", size, true};
+}
+
+Fresh over_mute() {
+  return {.adjust = [](GroupOptions& options) {
+    options.decorate = [](std::unique_ptr<Backend> inner) {
+      return std::make_unique<Mute>(std::move(inner));
+    };
+  }};
+}
+
+double seconds_since(Deadline::Clock::time_point when) {
+  return std::chrono::duration<double>(Deadline::Clock::now() - when).count();
+}
+
+// When it is on.
+
+bool is_checked(const GroupOptions& options) {
+  const auto store = std::make_shared<WatchedStore>();
+  GroupOptions watched = options;
+  watched.backend = "local";
+  watched.store = store;
+  watched.logger = [](LogLevel, std::string_view) {};
+  ProcessGroup::create(watched).barrier();
+  return store->has_key_with("check/");
+}
+
+TEST(CheckedMode, IsOnWhenAskedForAndOffByDefault) {
+  const ScopedVariables unset{{"TUTTI_CHECK", nullptr}};
+  EXPECT_FALSE(is_checked({}));
+  EXPECT_TRUE(is_checked({.checked = true}));
+  EXPECT_FALSE(is_checked({.checked = false}));
+}
+
+TEST(CheckedMode, TheVariableDecidesUnlessTheCallerHas) {
+  const ScopedVariables set{{"TUTTI_CHECK", "1"}};
+  EXPECT_TRUE(is_checked({}));
+  EXPECT_FALSE(is_checked({.checked = false}));
+}
+
+TEST(CheckedMode, ZeroAndEmptyAreOff) {
+  for (const char* value : {"0", ""}) {
+    const ScopedVariables set{{"TUTTI_CHECK", value}};
+    EXPECT_FALSE(is_checked({}));
+  }
+}
+
+TEST(CheckedMode, AnotherValueIsRefused) {
+  for (const char* value : {"2", "yes", "on", " 1"}) {
+    const ScopedVariables set{{"TUTTI_CHECK", value}};
+    expect_error(Errc::invalid_argument, {"TUTTI_CHECK", std::string("'") + value + "'", "0 or 1"},
+                 [] { (void)is_checked({}); });
+    EXPECT_TRUE(is_checked({.checked = true})) << "the variable is not asked";
+  }
+}
+
+// What it leaves behind.
+
+/// How many keys more the store has after `calls` calls than after the first ten.
+std::int64_t growth(int size, int calls, const std::function<void(ProcessGroup&, int)>& call) {
+  const auto store = std::make_shared<WatchedStore>();
+  std::atomic<std::size_t> before = 0;
+  std::atomic<std::size_t> after = 0;
+  Meeting meeting(size);
+  on_fresh_ranks(checked_world(size),
+                 [&](ProcessGroup& group) {
+                   for (int i = 0; i < calls; ++i) {
+                     if (i == 10) {
+                       meeting.wait();
+                       if (group.rank() == 0) before = store->keys();
+                       meeting.wait();
+                     }
+                     call(group, i);
+                   }
+                   meeting.wait();
+                   if (group.rank() == 0) after = store->keys();
+                   meeting.wait();
+                 },
+                 {.store = store});
+  return static_cast<std::int64_t>(after) - static_cast<std::int64_t>(before);
+}
+
+TEST(CheckedMode, RecordsOfCollectivesAreErased) {
+  const auto grown = growth(3, 1000, [](ProcessGroup& group, int) { group.barrier(); });
+  EXPECT_LE(grown, 0) << "keys per rank and call stay in the store";
+}
+
+TEST(CheckedMode, RecordsOfAsyncCollectivesAreErased) {
+  const auto grown =
+      growth(2, 1000, [](ProcessGroup& group, int) { group.barrier_async().wait(); });
+  EXPECT_LE(grown, 0);
+}
+
+TEST(CheckedMode, RecordsOfPointToPointAreErased) {
+  std::vector<std::vector<float>> data(2, std::vector<float>(4));
+  const auto grown = growth(2, 1000, [&](ProcessGroup& group, int) {
+    auto& mine = data[static_cast<std::size_t>(group.rank())];
+    if (group.rank() == 0)
+      group.send(mine, 1);
+    else
+      group.recv(mine, 0);
+  });
+  EXPECT_LE(grown, 2) << "keys per message stay in the store";
+}
+
+TEST(CheckedMode, RecordsOfMismatchedCallsAreErasedToo) {
+  std::vector<std::vector<float>> data(2, std::vector<float>(4));
+  const auto grown = growth(2, 100, [&](ProcessGroup& group, int) {
+    auto& mine = data[static_cast<std::size_t>(group.rank())];
+    expect_error(Errc::mismatch, {"sum", "max"}, [&] {
+      group.all_reduce(mine, group.rank() == 0 ? ReduceOp::sum : ReduceOp::max);
+    });
+  });
+  EXPECT_LE(grown, 0);
+}
+
+// A refusal stays until its readers have passed it; that is at the next good call.
+TEST(CheckedMode, RecordsOfRefusedCallsAreErasedLater) {
+  std::vector<std::vector<float>> data(2, std::vector<float>(4));
+  const auto grown = growth(2, 100, [&](ProcessGroup& group, int i) {
+    auto& mine = data[static_cast<std::size_t>(group.rank())];
+    if (i % 2 == 0 && i != 10) {
+      const int bad_root = group.rank() == 0 ? 7 : 0;
+      EXPECT_THROW(group.broadcast(mine, bad_root), Error);
+    } else {
+      group.barrier();
+    }
+  });
+  EXPECT_LE(grown, 0);
+}
+
+// Point-to-point over a transport that says nothing.
+
+TEST(CheckedMode, APointToPointMismatchIsNamedOnBothSides) {
+  on_fresh_ranks(
+      checked_world(2),
+      [](ProcessGroup& group) {
+        std::vector<float> data(group.rank() == 0 ? 521 : 734);
+        const auto before = Deadline::Clock::now();
+        expect_error(Errc::mismatch,
+                     {"rank 0: send f32 [521] to 1", "rank 1: recv f32 [734] from 0"}, [&] {
+                       if (group.rank() == 0)
+                         group.send(data, 1, 3);
+                       else
+                         group.recv(data, 0, 3);
+                     });
+        EXPECT_LT(seconds_since(before), 2.0);
+      },
+      over_mute());
+}
+
+TEST(CheckedMode, AnAsyncPointToPointMismatchIsNamedOnBothSides) {
+  on_fresh_ranks(
+      checked_world(2),
+      [](ProcessGroup& group) {
+        std::vector<float> data(4);
+        std::vector<std::int32_t> other(4);
+        Work work = group.rank() == 0 ? group.send_async(data, 1) : group.recv_async(other, 0);
+        expect_error(Errc::mismatch, {"f32", "i32"}, [&] { work.wait(); });
+      },
+      over_mute());
+}
+
+TEST(CheckedMode, ARefusedSendIsToldToItsReceiver) {
+  on_fresh_ranks(
+      checked_world(2),
+      [](ProcessGroup& group) {
+        std::vector<float> data(4);
+        if (group.rank() == 0) {
+          TensorView nothing = data;
+          nothing.data = nullptr;
+          expect_error(Errc::invalid_argument, {"null"}, [&] { group.send(nothing, 1, 5); });
+        } else {
+          const auto before = Deadline::Clock::now();
+          const Error error = expect_error(Errc::mismatch, {"rank 0 refused", "null"},
+                                           [&] { group.recv(data, 0, 5); });
+          EXPECT_EQ(error.where().rank, 0);
+          EXPECT_LT(seconds_since(before), 2.0);
+        }
+      },
+      over_mute());
+}
+
+TEST(CheckedMode, AContinuationOfAMismatchIsSkippedAndNamesIt) {
+  on_fresh_ranks(checked_world(2), [](ProcessGroup& group) {
+    std::vector<float> data(group.rank() == 0 ? 3 : 4);
+    bool ran = false;
+    Work work =
+        (group.rank() == 0 ? group.send_async(data, 1) : group.recv_async(data, 0)).then([&] {
+          ran = true;
+        });
+    expect_error(Errc::mismatch, {"[3]", "[4]"}, [&] { work.wait(); });
+    EXPECT_FALSE(ran);
+  });
+}
+
+// Nobody waits where nobody has to.
+
+TEST(CheckedMode, AnAsyncCallDoesNotWaitForItsPeers) {
+  Meeting issued(2);
+  on_fresh_ranks(checked_world(2), [&](ProcessGroup& group) {
+    std::vector<float> data(4, 1.0F);
+    Work work;
+    if (group.rank() == 0) {
+      const auto before = Deadline::Clock::now();
+      work = group.all_reduce_async(data);
+      EXPECT_LT(seconds_since(before), 2.0);
+      EXPECT_FALSE(work.wait_for(5ms)) << "its peer has not come";
+    }
+    issued.wait();
+    if (group.rank() == 1) work = group.all_reduce_async(data);
+    work.wait();
+    EXPECT_EQ(data, std::vector<float>(4, 2.0F));
+  });
+}
+
+TEST(CheckedMode, TwoGroupsInOppositeOrderDoNotDeadlock) {
+  on_fresh_ranks(checked_world(2), [](ProcessGroup& group) {
+    auto other = group.split(0);
+    std::vector<float> a(4, 1.0F);
+    std::vector<float> b(4, 2.0F);
+    Work first;
+    Work second;
+    if (group.rank() == 0) {
+      first = group.all_reduce_async(a);
+      second = other->all_reduce_async(b);
+    } else {
+      second = other->all_reduce_async(b);
+      first = group.all_reduce_async(a);
+    }
+    first.wait();
+    second.wait();
+    EXPECT_EQ(a, std::vector<float>(4, 2.0F));
+    EXPECT_EQ(b, std::vector<float>(4, 4.0F));
+  });
+}
+
+// How waiting for a record ends.
+
+TEST(CheckedMode, AbortReachesARankThatWaitsForARecord) {
+  std::atomic<Deadline::Clock::rep> aborted = 0;
+  on_fresh_ranks(checked_world(3), [&](ProcessGroup& group) {
+    if (group.rank() == 2) {
+      std::this_thread::sleep_for(60ms);  // The others are waiting by now.
+      aborted = Deadline::Clock::now().time_since_epoch().count();
+      group.abort("enough");
+      return;
+    }
+    std::vector<float> data(4);
+    expect_error(Errc::aborted, {"enough", "rank 2"}, [&] {
+      if (group.rank() == 0)
+        group.all_reduce(data);
+      else
+        group.all_reduce_async(data).wait();
+    });
+    const Deadline::Clock::time_point when{Deadline::Clock::duration(aborted)};
+    EXPECT_NE(aborted, 0) << "ended before the abort";
+    EXPECT_LT(seconds_since(when), 0.2);
+  });
+}
+
+TEST(CheckedMode, ARankThatDoesNotComeIsNamedOnAllThatWait) {
+  Meeting done(3);
+  on_fresh_ranks(checked_world(3), [&](ProcessGroup& group) {
+    std::vector<float> data(4);
+    if (group.rank() != 1) {
+      const Error error = expect_error(Errc::timeout, {"all_reduce", "rank 1"}, [&] {
+        group.all_reduce(data, ReduceOp::sum, {.deadline = 100ms});
+      });
+      EXPECT_EQ(error.where().rank, 1);
+      expect_error(Errc::aborted, {"broken", "rank 1"}, [&] { group.barrier(); });
+    }
+    done.wait();  // Leaving would be another reason.
+  });
+}
+
+// Rank 0 gives up between two looks of rank 1: at what was said, and at the transport.
+TEST(CheckedMode, TheFirstCauseCountsWhateverIsSeenFirst) {
+  const auto store = std::make_shared<WatchedStore>();
+  std::atomic<std::thread::id> waiting;
+  std::atomic<bool> gave_up = false;
+  store->looked = [&](std::string_view key, bool found) {
+    if (!key.ends_with("cause") || found || std::this_thread::get_id() != waiting) return;
+    while (!gave_up) std::this_thread::sleep_for(1ms);
+  };
+  Meeting done(3);
+  on_fresh_ranks(checked_world(3),
+                 [&](ProcessGroup& group) {
+                   if (group.rank() == 1) waiting = std::this_thread::get_id();
+                   if (group.rank() != 2) {
+                     const auto limit = group.rank() == 0 ? 100ms : 10s;
+                     expect_error(Errc::timeout, {"rank 2"},
+                                  [&] { group.barrier({.deadline = limit}); });
+                     gave_up = true;
+                   }
+                   done.wait();
+                 },
+                 {.store = store});
+}
+
+TEST(CheckedMode, ARankThatLeavesIsNamed) {
+  std::atomic<bool> waiting = false;
+  const auto store = make_memory_store();
+  on_threads(2, [&](int rank) {
+    GroupOptions options = group_options(checked_world(2), rank, store);
+    std::optional<ProcessGroup> group = ProcessGroup::create(options);
+    if (rank == 1) {
+      while (!waiting) std::this_thread::yield();
+      std::this_thread::sleep_for(30ms);
+      group.reset();
+      return;
+    }
+    std::vector<float> data(4);
+    waiting = true;
+    const auto before = Deadline::Clock::now();
+    expect_error(Errc::peer_lost, {"rank 1"}, [&] { group->all_reduce(data); });
+    EXPECT_LT(seconds_since(before), 5.0);
+  });
+}
+
+// A store that goes away.
+
+TEST(CheckedMode, AStoreThatFailsIsAnErrorOfTheCall) {
+  const auto store = std::make_shared<WatchedStore>();
+  Meeting meeting(2);
+  on_fresh_ranks(checked_world(2),
+                 [&](ProcessGroup& group) {
+                   std::vector<float> data(4);
+                   group.all_reduce(data);
+                   meeting.wait();
+                   store->fails = true;
+                   expect_error({Errc::backend, Errc::aborted}, {"the store is gone"},
+                                [&] { group.all_reduce(data); });
+                   expect_error(Errc::aborted, {"broken"}, [&] { group.barrier(); });
+                   meeting.wait();
+                 },
+                 {.store = store});
+}
+
+TEST(CheckedMode, AStoreThatFailsWhileAMessageIsOnItsWayIsAnErrorOfItsWork) {
+  const auto store = std::make_shared<WatchedStore>();
+  Fresh fresh = over_mute();
+  fresh.store = store;
+  Meeting meeting(2);
+  on_fresh_ranks(
+      checked_world(2),
+      [&](ProcessGroup& group) {
+        std::vector<float> data(4);
+        Work work = group.rank() == 0 ? group.send_async(data, 1) : group.recv_async(data, 0);
+        EXPECT_FALSE(work.wait_for(50ms));
+        meeting.wait();
+        store->fails = true;
+        expect_error({Errc::backend, Errc::aborted}, {}, [&] { work.wait(); });
+        // And one that nobody waits for does not end the program.
+        meeting.wait();
+      },
+      fresh);
+}
+
+TEST(CheckedMode, AStoreThatFailsUnderAnAbandonedWorkDoesNotEndTheProgram) {
+  const auto store = std::make_shared<WatchedStore>();
+  Fresh fresh = over_mute();
+  fresh.store = store;
+  Meeting meeting(2);
+  on_fresh_ranks(
+      checked_world(2),
+      [&](ProcessGroup& group) {
+        std::vector<float> data(4);
+        {
+          const Work work = group.rank() == 0 ? group.send_async(data, 1, 0, {.deadline = 2s})
+                                              : group.recv_async(data, 0, 0, {.deadline = 2s});
+          meeting.wait();
+          store->fails = true;
+        }
+        EXPECT_THROW(group.barrier(), Error);
+        meeting.wait();
+      },
+      fresh);
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,761 @@
+#include "kernels/reduce.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <initializer_list>
+#include <random>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <tutti/dtype.hpp>
+#include <tutti/half.hpp>
+#include <tutti/reduce_op.hpp>
+
+#include "kernels/reduce_targets.hpp"
+
+namespace tutti::internal {
+namespace {
+
+using Kind = ReduceOp::Kind;
+using Bytes = std::vector<std::byte>;
+using Sizes = std::initializer_list<std::size_t>;
+
+constexpr Kind all_kinds[] = {Kind::sum,  Kind::avg, Kind::product, Kind::min,       Kind::max,
+                              Kind::band, Kind::bor, Kind::bxor,    Kind::premul_sum};
+constexpr DType all_dtypes[] = {DType::u8,  DType::i8,      DType::i32,   DType::u32,  DType::i64,
+                                DType::u64, DType::boolean, DType::f16,   DType::bf16, DType::f32,
+                                DType::f64, DType::f8e4m3,  DType::f8e5m2};
+
+// ---- Elements, one at a time and the slow way -------------------------------------------------
+
+/// The small floats by their definition: a sign, an exponent, a mantissa.
+struct SmallFormat {
+  int exp_bits;
+  int man_bits;
+  bool has_infinity;
+
+  int bias() const { return (1 << (exp_bits - 1)) - 1; }
+  unsigned sign_bit() const { return 1U << (exp_bits + man_bits); }
+  unsigned code_count() const { return 2 * sign_bit(); }
+
+  double decode(unsigned code) const {
+    const bool negative = (code & sign_bit()) != 0;
+    const int exp = static_cast<int>((code & (sign_bit() - 1)) >> man_bits);
+    const int man = static_cast<int>(code & ((1U << man_bits) - 1));
+    const int last_exp = (1 << exp_bits) - 1;
+    double value = 0;
+    if (exp == last_exp && has_infinity) {
+      value = man == 0 ? HUGE_VAL : std::nan("");
+    } else if (exp == last_exp && man == (1 << man_bits) - 1) {
+      value = std::nan("");
+    } else if (exp == 0) {
+      value = std::ldexp(man, 1 - bias() - man_bits);
+    } else {
+      value = std::ldexp((1 << man_bits) + man, exp - bias() - man_bits);
+    }
+    return negative ? -value : value;
+  }
+
+  /// The first code that is not finite.
+  unsigned overflow_code() const {
+    const unsigned last_exp = ((1U << exp_bits) - 1) << man_bits;
+    return has_infinity ? last_exp : last_exp + (1U << man_bits) - 1;
+  }
+
+  /// The nearest by comparing with both neighbours. What lies half a unit beyond the largest
+  /// finite value overflows; without an infinity that gives NaN.
+  unsigned encode(double value) const {
+    const unsigned sign = std::signbit(value) ? sign_bit() : 0;
+    if (std::isnan(value)) return has_infinity ? overflow_code() + (1U << (man_bits - 1)) : 127;
+    const double magnitude = std::abs(value);
+    unsigned low = 0;  // The last code whose value is not larger.
+    unsigned high = overflow_code();
+    const unsigned beyond = high;
+    while (high - low > 1) {
+      const unsigned middle = (low + high) / 2;
+      (decode(middle) <= magnitude ? low : high) = middle;
+    }
+    const double below = decode(low);
+    const double above = high == beyond ? 2 * below - decode(low - 1) : decode(high);
+    if (magnitude - below < above - magnitude) return sign | low;
+    if (magnitude - below > above - magnitude) return sign | high;
+    return sign | (low % 2 == 0 ? low : high);
+  }
+};
+
+SmallFormat format_of(DType dtype) {
+  switch (dtype) {
+    case DType::f16:
+      return {5, 10, true};
+    case DType::bf16:
+      return {8, 7, true};
+    case DType::f8e4m3:
+      return {4, 3, false};
+    default:
+      return {5, 2, true};
+  }
+}
+
+bool is_small(DType dtype) {
+  return is_float(dtype) && dtype != DType::f32 && dtype != DType::f64;
+}
+
+std::uint64_t bits_at(DType dtype, const std::byte* from) {
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, from, size_of(dtype));  // Little-endian hosts only, like the library's wire.
+  return bits;
+}
+
+double float_at(DType dtype, const std::byte* from) {
+  const std::uint64_t bits = bits_at(dtype, from);
+  if (dtype == DType::f64) return std::bit_cast<double>(bits);
+  if (dtype == DType::f32) return std::bit_cast<float>(static_cast<std::uint32_t>(bits));
+  return format_of(dtype).decode(static_cast<unsigned>(bits));
+}
+
+void put_float(DType dtype, double value, std::byte* to) {
+  std::uint64_t bits = 0;
+  if (dtype == DType::f64) {
+    bits = std::bit_cast<std::uint64_t>(value);
+  } else if (dtype == DType::f32) {
+    bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
+  } else {
+    bits = format_of(dtype).encode(value);
+  }
+  std::memcpy(to, &bits, size_of(dtype));
+}
+
+double slow_min(double a, double b) {
+  if (std::isnan(a) || std::isnan(b)) return std::nan("");
+  if (a == 0 && b == 0) return std::signbit(a) || std::signbit(b) ? -0.0 : 0.0;
+  return std::min(a, b);
+}
+
+/// What is exact in double, or rounded there, is rounded again to float: for +, -, * and / of
+/// floats that is the correctly rounded result, because 53 >= 2 * 24 + 2.
+double round_to_acc(DType dtype, double value) {
+  return dtype == DType::f64 ? value : static_cast<double>(static_cast<float>(value));
+}
+
+double slow_float(DType dtype, Kind kind, std::span<const double> values,
+                  std::span<const double> scales) {
+  double acc = 0;
+  for (std::size_t k = 0; k < values.size(); ++k) {
+    double term = values[k];
+    if (kind == Kind::premul_sum) term = round_to_acc(dtype, term * round_to_acc(dtype, scales[k]));
+    if (k == 0) {
+      acc = term;
+    } else if (kind == Kind::min) {
+      acc = slow_min(acc, term);
+    } else if (kind == Kind::max) {
+      acc = -slow_min(-acc, -term);
+    } else {
+      acc = round_to_acc(dtype, kind == Kind::product ? acc * term : acc + term);
+    }
+  }
+  if (kind == Kind::avg) acc = round_to_acc(dtype, acc / static_cast<double>(values.size()));
+  return acc;
+}
+
+/// The value modulo 2^bits, in the range of the type.
+template <typename T>
+T slow_integer(Kind kind, std::span<const T> values) {
+  using Bits = std::make_unsigned_t<T>;
+  std::uint64_t wrapped = static_cast<Bits>(values[0]);
+  T acc = values[0];
+  for (const T value : values.subspan(1)) {
+    const std::uint64_t term = static_cast<Bits>(value);
+    switch (kind) {
+      case Kind::min:
+        acc = std::min(acc, value);
+        continue;
+      case Kind::max:
+        acc = std::max(acc, value);
+        continue;
+      case Kind::product:
+        wrapped *= term;
+        break;
+      case Kind::band:
+        wrapped &= term;
+        break;
+      case Kind::bor:
+        wrapped |= term;
+        break;
+      case Kind::bxor:
+        wrapped ^= term;
+        break;
+      default:
+        wrapped += term;
+    }
+    acc = static_cast<T>(wrapped);
+  }
+  if (kind != Kind::avg) return acc;
+  if constexpr (std::is_signed_v<T>) {
+    return static_cast<T>(acc / static_cast<std::int64_t>(values.size()));
+  } else {
+    return static_cast<T>(acc / values.size());
+  }
+}
+
+template <typename T>
+void slow_integer_at(Kind kind, std::span<const std::byte* const> from, std::byte* to) {
+  std::vector<T> values(from.size());
+  for (std::size_t k = 0; k < from.size(); ++k) std::memcpy(&values[k], from[k], sizeof(T));
+  const T result = slow_integer<T>(kind, values);
+  std::memcpy(to, &result, sizeof(T));
+}
+
+void slow_boolean_at(Kind kind, std::span<const std::byte* const> from, std::byte* to) {
+  std::size_t set = 0;
+  for (const std::byte* byte : from) set += *byte != std::byte{0} ? 1 : 0;
+  const bool is_and = kind == Kind::band || kind == Kind::min || kind == Kind::product;
+  const bool result = is_and ? set == from.size() : kind == Kind::bxor ? set % 2 == 1 : set > 0;
+  *to = std::byte{result};
+}
+
+void slow_element(DType dtype, Kind kind, std::span<const std::byte* const> from,
+                  std::span<const double> scales, std::byte* to) {
+  switch (dtype) {
+    case DType::u8:
+      return slow_integer_at<std::uint8_t>(kind, from, to);
+    case DType::i8:
+      return slow_integer_at<std::int8_t>(kind, from, to);
+    case DType::i32:
+      return slow_integer_at<std::int32_t>(kind, from, to);
+    case DType::u32:
+      return slow_integer_at<std::uint32_t>(kind, from, to);
+    case DType::i64:
+      return slow_integer_at<std::int64_t>(kind, from, to);
+    case DType::u64:
+      return slow_integer_at<std::uint64_t>(kind, from, to);
+    case DType::boolean:
+      return slow_boolean_at(kind, from, to);
+    default:
+      break;
+  }
+  std::vector<double> values;
+  for (const std::byte* element : from) values.push_back(float_at(dtype, element));
+  put_float(dtype, slow_float(dtype, kind, values, scales), to);
+}
+
+Bytes slow_fold(DType dtype, Kind kind, std::span<const void* const> inputs,
+                std::span<const double> scales, std::size_t n) {
+  const std::size_t size = size_of(dtype);
+  Bytes out(n * size);
+  for (std::size_t i = 0; i < n; ++i) {
+    std::vector<const std::byte*> elements;
+    for (const void* input : inputs)
+      elements.push_back(static_cast<const std::byte*>(input) + i * size);
+    slow_element(dtype, kind, elements, scales, out.data() + i * size);
+  }
+  return out;
+}
+
+/// Every bit, but a NaN is a NaN.
+void expect_same(DType dtype, std::span<const std::byte> expected,
+                 std::span<const std::byte> actual) {
+  ASSERT_EQ(expected.size(), actual.size());
+  if (std::equal(expected.begin(), expected.end(), actual.begin())) return;
+  const std::size_t size = size_of(dtype);
+  for (std::size_t at = 0; at < expected.size(); at += size) {
+    const std::byte* e = &expected[at];
+    const std::byte* a = &actual[at];
+    if (is_float(dtype) && std::isnan(float_at(dtype, e)) && std::isnan(float_at(dtype, a)))
+      continue;
+    ASSERT_EQ(bits_at(dtype, e), bits_at(dtype, a)) << "element " << at / size;
+  }
+}
+
+// ---- Inputs -----------------------------------------------------------------------------------
+
+/// Any bit pattern, often a remarkable one. Every other float is a number between -1 and 1: so
+/// there are sums that are rounded and not drowned by a NaN.
+class Values {
+ public:
+  explicit Values(DType dtype) : dtype_(dtype) {
+    const std::size_t bits = 8 * size_of(dtype);
+    const std::uint64_t sign = std::uint64_t{1} << (bits - 1);
+    remarkable_ = {0, 1, 2, 3, sign, sign - 1, sign + 1, ~std::uint64_t{0}, ~std::uint64_t{0} - 1};
+    if (!is_float(dtype)) return;
+    for (const double value : {1.0, 0.1, 3.0, 448.0, 65504.0, 1e-45, 1e-40, 3e38, 5e-324, 1e308,
+                               HUGE_VAL, std::nan("")}) {
+      const std::uint64_t code = encode(value);
+      remarkable_.insert(remarkable_.end(), {code, code | sign, code + 1});
+    }
+    for (int i = 0; i < 500; ++i)
+      ordinary_.push_back(encode(std::ldexp(static_cast<double>(random_() >> 11), -52) - 1));
+  }
+
+  void fill(std::span<std::byte> to) {
+    const std::size_t size = size_of(dtype_);
+    for (std::size_t i = 0; i < to.size() / size; ++i) {
+      std::uint64_t bits = random_();
+      if (i % 2 == 0 && !ordinary_.empty()) {
+        bits = ordinary_[bits % ordinary_.size()];
+      } else if (bits % 2 == 0) {
+        bits = remarkable_[(bits >> 8) % remarkable_.size()];
+      }
+      std::memcpy(&to[i * size], &bits, size);
+    }
+  }
+
+ private:
+  std::uint64_t encode(double value) const {
+    std::uint64_t code = 0;
+    put_float(dtype_, value, reinterpret_cast<std::byte*>(&code));
+    return code;
+  }
+
+  DType dtype_;
+  std::mt19937_64 random_{42};
+  std::vector<std::uint64_t> remarkable_;
+  std::vector<std::uint64_t> ordinary_;
+};
+
+/// Arrays at odd addresses, each between guards.
+class Arrays {
+ public:
+  Arrays(DType dtype, std::size_t count, std::size_t n, std::size_t misalignment)
+      : size_(n * size_of(dtype)), misalignment_(misalignment), values_(dtype) {
+    for (std::size_t k = 0; k < count; ++k) {
+      storage_.emplace_back(guard + misalignment + size_ + guard, std::byte{0xa5});
+      values_.fill((*this)[k]);
+      pointers_.push_back((*this)[k].data());
+    }
+  }
+
+  std::span<std::byte> operator[](std::size_t k) {
+    return std::span(storage_[k]).subspan(guard + misalignment_, size_);
+  }
+  std::span<const void* const> pointers() const { return pointers_; }
+
+  bool guards_intact() const {
+    return std::all_of(storage_.begin(), storage_.end(), [this](const Bytes& bytes) {
+      const auto intact = [](std::byte b) { return b == std::byte{0xa5}; };
+      const auto begin = static_cast<std::ptrdiff_t>(guard + misalignment_);
+      return std::all_of(bytes.begin(), bytes.begin() + begin, intact) &&
+             std::all_of(bytes.end() - static_cast<std::ptrdiff_t>(guard), bytes.end(), intact);
+    });
+  }
+
+ private:
+  static constexpr std::size_t guard = 128;
+  std::size_t size_;
+  std::size_t misalignment_;
+  Values values_;
+  std::vector<Bytes> storage_;
+  std::vector<const void*> pointers_;
+};
+
+std::vector<double> scales_for(Kind kind, std::size_t inputs) {
+  constexpr double some[] = {0.1, -3, 1.0 / 3, 1e-3, 255.5, 1e-30, 7};
+  std::vector<double> scales;
+  for (std::size_t k = 0; kind == Kind::premul_sum && k < inputs; ++k)
+    scales.push_back(some[k % std::size(some)]);
+  return scales;
+}
+
+std::string describe(DType dtype, Kind kind, std::size_t inputs, std::size_t n) {
+  return std::string(name_of(dtype)) + " " + std::string(name_of(kind)) + ", " +
+         std::to_string(inputs) + " inputs of " + std::to_string(n);
+}
+
+template <typename F>
+void for_each_pair(F f) {
+  for (const DType dtype : all_dtypes)
+    for (const Kind kind : all_kinds)
+      if (can_reduce(dtype, kind)) f(dtype, kind);
+}
+
+/// fold() of a few values of one C++ type.
+template <typename T>
+T fold_of(Kind kind, std::vector<T> values, std::vector<double> scales = {}) {
+  std::vector<const void*> inputs;
+  for (const T& value : values) inputs.push_back(&value);
+  T out{};
+  fold(dtype_of<T>, kind, &out, inputs, scales, 1);
+  return out;
+}
+
+// ---- The scalar kernels against the slow way --------------------------------------------------
+
+TEST(ScalarKernels, FoldEqualsTheSlowComputation) {
+  for_each_pair([](DType dtype, Kind kind) {
+    for (const std::size_t inputs : Sizes{1, 2, 3, 5}) {
+      const std::size_t n = 1500;
+      SCOPED_TRACE(describe(dtype, kind, inputs, n));
+      Arrays arrays(dtype, inputs + 1, n, 0);
+      const auto in = arrays.pointers().subspan(1);
+      const auto scales = scales_for(kind, inputs);
+      scalar::fold(dtype, kind, arrays[0].data(), in, scales, n);
+      expect_same(dtype, slow_fold(dtype, kind, in, scales, n), arrays[0]);
+    }
+  });
+}
+
+TEST(ScalarKernels, ReduceFnEqualsTheSlowComputation) {
+  for_each_pair([](DType dtype, Kind kind) {
+    const ReduceFn fn = scalar::reduce_fn(dtype, kind);
+    if (fn == nullptr) return;
+    const std::size_t n = 1500;
+    SCOPED_TRACE(describe(dtype, kind, 2, n));
+    Arrays arrays(dtype, 3, n, 0);
+    fn(arrays[0].data(), arrays[1].data(), arrays[2].data(), n);
+    expect_same(dtype, slow_fold(dtype, kind, arrays.pointers().subspan(1), {}, n), arrays[0]);
+  });
+}
+
+TEST(Kernels, PairsAreThoseOfTheTable) {
+  for (const DType dtype : all_dtypes) {
+    for (const Kind kind : all_kinds) {
+      SCOPED_TRACE(describe(dtype, kind, 0, 0));
+      const bool bitwise = kind == Kind::band || kind == Kind::bor || kind == Kind::bxor;
+      const bool allowed = kind == Kind::avg          ? dtype != DType::boolean
+                           : kind == Kind::premul_sum ? is_float(dtype)
+                           : bitwise                  ? !is_float(dtype)
+                                                      : true;
+      const bool has_fn = allowed && kind != Kind::avg && kind != Kind::premul_sum;
+      EXPECT_EQ(can_reduce(dtype, kind), allowed);
+      EXPECT_EQ(reduce_fn(dtype, kind) != nullptr, has_fn);
+      EXPECT_EQ(scalar::reduce_fn(dtype, kind) != nullptr, has_fn);
+    }
+  }
+}
+
+TEST(Kernels, TheBestTargetIsTheDefault) {
+  EXPECT_EQ(kernel_target(), kernel_targets().front());
+}
+
+TEST(Kernels, NothingIsTouchedForZeroElements) {
+  for_each_pair([](DType dtype, Kind kind) {
+    const void* const nowhere[] = {nullptr, nullptr, nullptr};
+    fold(dtype, kind, nullptr, nowhere, scales_for(kind, 3), 0);
+    if (const ReduceFn fn = reduce_fn(dtype, kind)) fn(nullptr, nullptr, nullptr, 0);
+    fill_identity(dtype, kind, nullptr, 0);
+  });
+}
+
+TEST(Kernels, IdentityLeavesEveryElementAsItIs) {
+  for_each_pair([](DType dtype, Kind kind) {
+    const std::size_t n = 3000;
+    SCOPED_TRACE(describe(dtype, kind, 2, n));
+    Arrays arrays(dtype, 3, n, 1);
+    fill_identity(dtype, kind, arrays[1].data(), n);
+    EXPECT_TRUE(arrays.guards_intact());
+    if (kind == Kind::avg || kind == Kind::premul_sum) {
+      EXPECT_TRUE(std::all_of(arrays[1].begin(), arrays[1].end(),
+                              [](std::byte b) { return b == std::byte{0}; }));
+      return;
+    }
+    scalar::reduce_fn(dtype, kind)(arrays[0].data(), arrays[1].data(), arrays[2].data(), n);
+    for (std::size_t at = 0; at < n * size_of(dtype); at += size_of(dtype)) {
+      if (dtype == DType::boolean) {
+        ASSERT_EQ(arrays[0][at] != std::byte{0}, arrays[2][at] != std::byte{0});
+      } else if (is_float(dtype)) {
+        const double x = float_at(dtype, &arrays[2][at]);
+        const double y = float_at(dtype, &arrays[0][at]);
+        ASSERT_TRUE(x == y || (std::isnan(x) && std::isnan(y))) << x << " became " << y;
+      } else {
+        ASSERT_EQ(bits_at(dtype, &arrays[0][at]), bits_at(dtype, &arrays[2][at]));
+      }
+    }
+  });
+}
+
+// ---- Every instruction set that runs here -----------------------------------------------------
+
+class TargetKernels : public testing::TestWithParam<std::string_view> {
+ protected:
+  void SetUp() override {
+    choose_kernel_target(GetParam());
+    ASSERT_EQ(kernel_target(), GetParam());
+  }
+  void TearDown() override { choose_kernel_target(""); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Each, TargetKernels, testing::ValuesIn(kernel_targets()),
+                         [](const auto& target) { return std::string(target.param); });
+
+constexpr std::size_t counts[] = {0,  1,  2,  3,  7,  8,   15,   16,  17,
+                                  31, 33, 63, 64, 65, 127, 1000, 4099};
+
+TEST_P(TargetKernels, FoldEqualsTheScalarFold) {
+  std::size_t misalignment = 0;
+  for_each_pair([&](DType dtype, Kind kind) {
+    for (const std::size_t inputs : Sizes{1, 2, 3, 4, 5}) {
+      for (const std::size_t n : counts) {
+        SCOPED_TRACE(describe(dtype, kind, inputs, n));
+        misalignment = (misalignment + 1) % 16;
+        Arrays arrays(dtype, inputs + 1, n, misalignment);
+        const auto in = arrays.pointers().subspan(1);
+        const auto scales = scales_for(kind, inputs);
+        Bytes expected(n * size_of(dtype));
+        scalar::fold(dtype, kind, expected.data(), in, scales, n);
+        fold(dtype, kind, arrays[0].data(), in, scales, n);
+        expect_same(dtype, expected, arrays[0]);
+        EXPECT_TRUE(arrays.guards_intact());
+      }
+    }
+  });
+}
+
+TEST_P(TargetKernels, FoldOfManyInputsEqualsTheScalarFold) {
+  for_each_pair([](DType dtype, Kind kind) {
+    for (const std::size_t inputs : Sizes{16, 17, 33}) {
+      const std::size_t n = 4200;
+      SCOPED_TRACE(describe(dtype, kind, inputs, n));
+      Arrays arrays(dtype, inputs + 1, n, 1);
+      const auto in = arrays.pointers().subspan(1);
+      const auto scales = scales_for(kind, inputs);
+      Bytes expected(n * size_of(dtype));
+      scalar::fold(dtype, kind, expected.data(), in, scales, n);
+      fold(dtype, kind, arrays[0].data(), in, scales, n);
+      expect_same(dtype, expected, arrays[0]);
+    }
+  });
+}
+
+TEST_P(TargetKernels, FoldMayWriteOverAnyOfItsInputs) {
+  for_each_pair([](DType dtype, Kind kind) {
+    for (const std::size_t inputs : Sizes{1, 2, 3, 18}) {
+      for (std::size_t over = 0; over < inputs; over += inputs == 18 ? 17 : 1) {
+        for (const std::size_t n : Sizes{7, 64, 4099}) {
+          SCOPED_TRACE(describe(dtype, kind, inputs, n) + ", over " + std::to_string(over));
+          Arrays arrays(dtype, inputs, n, 3);
+          const auto scales = scales_for(kind, inputs);
+          Bytes expected(n * size_of(dtype));
+          scalar::fold(dtype, kind, expected.data(), arrays.pointers(), scales, n);
+          fold(dtype, kind, arrays[over].data(), arrays.pointers(), scales, n);
+          expect_same(dtype, expected, arrays[over]);
+          EXPECT_TRUE(arrays.guards_intact());
+        }
+      }
+    }
+  });
+}
+
+TEST_P(TargetKernels, ReduceFnEqualsTheScalarFnAlsoInPlace) {
+  std::size_t misalignment = 0;
+  for_each_pair([&](DType dtype, Kind kind) {
+    const ReduceFn fn = reduce_fn(dtype, kind);
+    if (fn == nullptr) return;
+    for (const std::size_t n : counts) {
+      SCOPED_TRACE(describe(dtype, kind, 2, n));
+      misalignment = (misalignment + 1) % 16;
+      for (const std::size_t over : Sizes{0, 1, 2}) {
+        Arrays arrays(dtype, 3, n, misalignment);
+        Bytes expected(n * size_of(dtype));
+        scalar::reduce_fn(dtype, kind)(expected.data(), arrays[1].data(), arrays[2].data(), n);
+        fn(arrays[over].data(), arrays[1].data(), arrays[2].data(), n);
+        expect_same(dtype, expected, arrays[over]);
+        EXPECT_TRUE(arrays.guards_intact());
+      }
+    }
+  });
+}
+
+/// All codes of a small float, as an array of it.
+Bytes all_codes(DType dtype) {
+  const std::size_t size = size_of(dtype);
+  const unsigned n = format_of(dtype).code_count();
+  Bytes codes(n * size);
+  for (unsigned code = 0; code < n; ++code) std::memcpy(&codes[code * size], &code, size);
+  return codes;
+}
+
+TEST_P(TargetKernels, EveryCodeSurvivesDecodingAndEncoding) {
+  for (const DType dtype : all_dtypes) {
+    if (!is_small(dtype)) continue;
+    SCOPED_TRACE(name_of(dtype));
+    const Bytes codes = all_codes(dtype);
+    Bytes out(codes.size());
+    const void* const in[] = {codes.data()};
+    const double one[] = {1};
+    fold(dtype, Kind::premul_sum, out.data(), in, one, codes.size() / size_of(dtype));
+    expect_same(dtype, codes, out);
+  }
+}
+
+TEST_P(TargetKernels, NanIsEncodedAsTheCanonicalQuietNan) {
+  for (const DType dtype : {DType::f16, DType::bf16, DType::f8e4m3, DType::f8e5m2}) {
+    SCOPED_TRACE(name_of(dtype));
+    const SmallFormat format = format_of(dtype);
+    const Bytes codes = all_codes(dtype);
+    Bytes out(codes.size());
+    const std::size_t size = size_of(dtype);
+    reduce_fn(dtype, Kind::max)(out.data(), codes.data(), codes.data(), codes.size() / size);
+    for (std::size_t at = 0; at < out.size(); at += size) {
+      if (!std::isnan(float_at(dtype, &codes[at]))) continue;
+      ASSERT_EQ(bits_at(dtype, &out[at]) & (format.sign_bit() - 1), format.encode(std::nan("")));
+    }
+  }
+}
+
+// The products have up to twice the bits of the factors and reach into overflow and underflow.
+TEST_P(TargetKernels, SmallFloatsAreRoundedToNearestEven) {
+  for (const DType dtype : all_dtypes) {
+    if (!is_small(dtype)) continue;
+    const SmallFormat format = format_of(dtype);
+    const Bytes codes = all_codes(dtype);
+    Bytes out(codes.size());
+    const void* const in[] = {codes.data()};
+    for (const double scale : {0.5, 1.5, 0.1, 1 + 0x1p-9, 1 + 0x1p-12, 3 * 0x1p-13, 0x1p-20,
+                               5 * 0x1p-22, 0x1p60, 0x1p-130}) {
+      SCOPED_TRACE(std::string(name_of(dtype)) + " times " + std::to_string(scale));
+      const double scales[] = {scale};
+      fold(dtype, Kind::premul_sum, out.data(), in, scales, codes.size() / size_of(dtype));
+      Bytes expected(codes.size());
+      for (unsigned code = 0; code < format.code_count(); ++code) {
+        const auto product = static_cast<float>(format.decode(code) *
+                                                static_cast<double>(static_cast<float>(scale)));
+        put_float(dtype, static_cast<double>(product), &expected[code * size_of(dtype)]);
+      }
+      expect_same(dtype, expected, out);
+    }
+  }
+}
+
+TEST_P(TargetKernels, SumsOfAllPairsOfByteFloatsAreCorrectlyRounded) {
+  for (const DType dtype : {DType::f8e4m3, DType::f8e5m2}) {
+    SCOPED_TRACE(name_of(dtype));
+    const SmallFormat format = format_of(dtype);
+    Bytes a(1 << 16), b(1 << 16), expected(1 << 16), out(1 << 16);
+    for (unsigned i = 0; i < 1 << 16; ++i) {
+      a[i] = static_cast<std::byte>(i & 255);
+      b[i] = static_cast<std::byte>(i >> 8);
+      expected[i] =
+          static_cast<std::byte>(format.encode(format.decode(i & 255) + format.decode(i >> 8)));
+    }
+    const void* const in[] = {a.data(), b.data()};
+    fold(dtype, Kind::sum, out.data(), in, {}, out.size());
+    expect_same(dtype, expected, out);
+  }
+}
+
+TEST_P(TargetKernels, HalfTypesAccumulateInFloatAndRoundOnce) {
+  // 2048 + 1 is a tie that a float16 rounds down; 256 + 1 the same in bfloat16.
+  const auto half = [](float x) { return Float16(x); };
+  EXPECT_EQ(static_cast<float>(fold_of<Float16>(Kind::sum, {half(2048), half(1), half(1)})), 2050);
+  EXPECT_EQ(
+      static_cast<float>(fold_of<Float16>(Kind::sum, {half(65504), half(65504), half(-65504)})),
+      65504);
+  const auto brain = [](float x) { return BFloat16(x); };
+  EXPECT_EQ(static_cast<float>(fold_of<BFloat16>(Kind::sum, {brain(256), brain(1), brain(1)})),
+            258);
+  EXPECT_EQ(static_cast<float>(fold_of<BFloat16>(Kind::avg, {brain(256), brain(1), brain(1)})), 86);
+}
+
+TEST_P(TargetKernels, PremulMultipliesThenAdds) {
+  // With one rounding instead of two the result would be 2^-60, or for floats 2^-30.
+  const double x = 1 + 0x1p-30;
+  EXPECT_EQ(fold_of<double>(Kind::premul_sum, {-1 - 0x1p-29, x}, {1, x}), 0);
+  std::vector<float> minus(64, -1 - 0x1p-14F), plus(64, 1 + 0x1p-15F), out(64, 7);
+  const void* const in[] = {minus.data(), plus.data()};
+  const double scales[] = {1, 1 + 0x1p-15};
+  fold(DType::f32, Kind::premul_sum, out.data(), in, scales, out.size());
+  EXPECT_EQ(out, std::vector<float>(64, 0));
+}
+
+TEST_P(TargetKernels, ScaleIsRoundedToTheAccumulationType) {
+  EXPECT_EQ(fold_of<float>(Kind::premul_sum, {3, 0}, {0.1, 1}), 3 * 0.1F);
+  EXPECT_EQ(fold_of<double>(Kind::premul_sum, {3, 0}, {0.1, 1}), 3 * 0.1);
+  EXPECT_EQ(fold_of<float>(Kind::premul_sum, {3}, {0.1}), 3 * 0.1F);
+}
+
+TEST_P(TargetKernels, AvgDividesInsteadOfMultiplyingByTheReciprocal) {
+  // 5 / 3 and 5 * (1 / 3) differ in the last bit, in both types.
+  ASSERT_NE(5.0F / 3, 5.0F * (1.0F / 3));
+  EXPECT_EQ(fold_of<float>(Kind::avg, {5, 0, 0}), 5.0F / 3);
+  ASSERT_NE(5.0 / 3, 5.0 * (1.0 / 3));
+  EXPECT_EQ(fold_of<double>(Kind::avg, {5, 0, 0}), 5.0 / 3);
+}
+
+TEST_P(TargetKernels, IntegerAvgWrapsThenTruncatesTowardZero) {
+  EXPECT_EQ(fold_of<std::int32_t>(Kind::avg, {-1, -2}), -1);
+  EXPECT_EQ(fold_of<std::int32_t>(Kind::avg, {1, 2}), 1);
+  EXPECT_EQ(fold_of<std::int8_t>(Kind::avg, {100, 100}), -28);
+  EXPECT_EQ(fold_of<std::uint64_t>(Kind::avg, {~std::uint64_t{0}, 0}), ~std::uint64_t{0} / 2);
+  // A count that the type cannot hold.
+  EXPECT_EQ(fold_of<std::int8_t>(Kind::avg, std::vector<std::int8_t>(200, 1)), 0);
+  EXPECT_EQ(fold_of<std::uint8_t>(Kind::avg, std::vector<std::uint8_t>(256, 1)), 0);
+}
+
+template <typename T>
+void expect_ieee_min_max() {
+  const T nan = static_cast<T>(std::nanf(""));
+  const T inf = static_cast<T>(HUGE_VALF);
+  for (const Kind kind : {Kind::min, Kind::max}) {
+    for (const T other : {static_cast<T>(1.0F), inf, nan}) {
+      EXPECT_TRUE(
+          std::isnan(static_cast<double>(static_cast<float>(fold_of<T>(kind, {nan, other})))));
+      EXPECT_TRUE(
+          std::isnan(static_cast<double>(static_cast<float>(fold_of<T>(kind, {other, nan})))));
+      EXPECT_TRUE(std::isnan(
+          static_cast<double>(static_cast<float>(fold_of<T>(kind, {other, nan, other})))));
+    }
+  }
+  const T plus = static_cast<T>(0.0F);
+  const T minus = static_cast<T>(-0.0F);
+  const auto negative = [](T x) { return std::signbit(static_cast<float>(x)); };
+  EXPECT_TRUE(negative(fold_of<T>(Kind::min, {plus, minus})));
+  EXPECT_TRUE(negative(fold_of<T>(Kind::min, {minus, plus})));
+  EXPECT_FALSE(negative(fold_of<T>(Kind::max, {plus, minus})));
+  EXPECT_FALSE(negative(fold_of<T>(Kind::max, {minus, plus})));
+  EXPECT_TRUE(negative(fold_of<T>(Kind::max, {minus, minus})));
+  EXPECT_FALSE(negative(fold_of<T>(Kind::min, {plus, plus})));
+}
+
+TEST_P(TargetKernels, MinAndMaxPropagateNanAndOrderZeros) {
+  expect_ieee_min_max<float>();
+  expect_ieee_min_max<double>();
+  expect_ieee_min_max<Float16>();
+  expect_ieee_min_max<BFloat16>();
+  expect_ieee_min_max<Float8E5M2>();
+}
+
+TEST_P(TargetKernels, BooleansAreReadAsNotZeroAndWrittenAsZeroOrOne) {
+  Bytes every(256), zeros(256), out(256);
+  for (unsigned i = 0; i < 256; ++i) every[i] = static_cast<std::byte>(i);
+  for (const Kind kind : {Kind::sum, Kind::max, Kind::bor, Kind::bxor}) {
+    SCOPED_TRACE(name_of(kind));
+    for (const std::size_t inputs : Sizes{1, 2}) {
+      const void* const in[] = {every.data(), zeros.data()};
+      fold(DType::boolean, kind, out.data(), std::span(in).first(inputs), {}, 256);
+      for (unsigned i = 0; i < 256; ++i) ASSERT_EQ(out[i], std::byte{i != 0}) << i;
+    }
+  }
+  // 1 and 2 share no bit, but both are true.
+  const std::byte one{1}, two{2};
+  const void* const in[] = {&one, &two};
+  for (const auto& [kind, expected] :
+       {std::pair{Kind::band, 1}, std::pair{Kind::product, 1}, std::pair{Kind::bxor, 0}}) {
+    std::byte result{9};
+    fold(DType::boolean, kind, &result, in, {}, 1);
+    EXPECT_EQ(result, std::byte(expected)) << name_of(kind);
+  }
+}
+
+TEST_P(TargetKernels, OneInputIsCopiedBitForBit) {
+  // A signalling NaN with a payload: only a copy keeps it.
+  const std::uint32_t bits = 0x7f812345;
+  std::uint32_t out = 0;
+  const void* const in[] = {&bits};
+  for (const Kind kind : {Kind::sum, Kind::avg, Kind::min}) {
+    out = 0;
+    fold(DType::f32, kind, &out, in, {}, 1);
+    EXPECT_EQ(out, bits) << name_of(kind);
+  }
+}
+
+}  // namespace
+}  // namespace tutti::internal

@@ -1,0 +1,332 @@
+#include <tutti/init.hpp>
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <functional>
+#include <future>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tutti/store/store_server.hpp>
+
+#include "support/errors.hpp"
+#include "support/processes.hpp"
+#include "support/ranks.hpp"
+#include "support/scoped_variables.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace tutti::test {
+namespace {
+
+/// A launcher that says what the test wants.
+class FakeEnvironment final : public ClusterEnvironment {
+ public:
+  explicit FakeEnvironment(std::optional<ClusterInfo> info) : info_(std::move(info)) {}
+  std::optional<ClusterInfo> detect() const override {
+    ++asked;
+    return info_;
+  }
+  mutable int asked = 0;
+
+ private:
+  std::optional<ClusterInfo> info_;
+};
+
+std::shared_ptr<const FakeEnvironment> told(std::optional<ClusterInfo> info) {
+  return std::make_shared<const FakeEnvironment>(std::move(info));
+}
+
+GroupOptions on_local(const std::string& name = "world") {
+  return {.backend = "local", .timeout = 15s, .name = name, .checked = false};
+}
+
+/// No launcher's variables, whoever started this process.
+class Init : public testing::Test {
+ protected:
+  Init() {
+    for (const char* name : {"TUTTI_RANK", "TUTTI_SIZE", "TUTTI_STORE", "TUTTI_STORE_HOSTED",
+                             "TUTTI_STORE_PORT", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+                             "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE",
+                             "PALS_RANKID", "SLURM_PROCID", "SLURM_NTASKS"})
+      nothing.set(name, nullptr);
+  }
+  ScopedVariables nothing{};
+};
+
+/// A port that was free a moment ago, "tcp://127.0.0.1:port".
+std::string free_address() {
+  return "tcp://127.0.0.1:" + std::to_string(StoreServer({.host = "127.0.0.1"}).port());
+}
+
+TEST_F(Init, WithoutALauncherThereIsNoGroup) {
+  expect_error(Errc::not_initialized, {"TUTTI_RANK", "TUTTI_SIZE"}, [] { (void)init(); });
+  expect_error(Errc::not_initialized, {}, [] { (void)init({.environment = told(std::nullopt)}); });
+}
+
+TEST_F(Init, TakesThePlaceThatTheEnvironmentTells) {
+  const TemporaryDirectory directory;
+  on_threads(3, [&](int rank) {
+    const auto environment = told(ClusterInfo{
+        .launcher = "fake", .rank = rank, .size = 3, .store = "file://" + directory.path()});
+    auto group = init({.group = on_local(), .environment = environment});
+    EXPECT_EQ(group.rank(), rank);
+    EXPECT_EQ(group.size(), 3);
+    EXPECT_EQ(group.backend(), "local");
+    std::vector<std::int32_t> sum{rank};
+    group.all_reduce(sum);
+    EXPECT_EQ(sum[0], 3);
+  });
+}
+
+TEST_F(Init, ReadsTheVariablesWhenNoEnvironmentIsGiven) {
+  const ScopedVariables set{{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "1"}};
+  auto group = init({.group = on_local("named")});
+  EXPECT_EQ(group.size(), 1);
+  EXPECT_EQ(group.name(), "named");
+  group.barrier();
+}
+
+TEST_F(Init, WhatTheCallerSetsWins) {
+  const auto environment = told(ClusterInfo{.rank = 5, .size = 9});
+  auto group = init({.rank = 0, .size = 1, .group = on_local(), .environment = environment});
+  EXPECT_EQ(group.rank(), 0);
+  EXPECT_EQ(group.size(), 1);
+  EXPECT_EQ(environment->asked, 0) << "there was nothing to ask";
+}
+
+TEST_F(Init, RankAndSizeOfTheGroupOptionsAreNotUsed) {
+  GroupOptions options = on_local();
+  options.rank = 7;
+  options.size = 8;
+  auto group = init({.rank = 0, .size = 1, .group = options});
+  EXPECT_EQ(group.size(), 1);
+}
+
+TEST_F(Init, RankAndSizeGoTogether) {
+  expect_error(Errc::invalid_argument, {"rank is set", "size is not"},
+               [] { (void)init({.rank = 0}); });
+  expect_error(Errc::invalid_argument, {"size is set", "rank is not"},
+               [] { (void)init({.size = 2}); });
+}
+
+TEST_F(Init, ARankOutsideOfItsSizeIsRefused) {
+  expect_error(Errc::invalid_argument, {"rank is 2", "0 to 1"}, [] {
+    GroupOptions options = on_local();
+    options.store = make_memory_store();
+    (void)init({.rank = 2, .size = 2, .group = options});
+  });
+  expect_error(Errc::invalid_argument, {"size is 0"},
+               [] { (void)init({.rank = 0, .size = 0, .group = on_local()}); });
+}
+
+TEST_F(Init, SeveralRanksNeedAStore) {
+  const std::vector<std::string> texts{"2 ranks", "store", "TUTTI_STORE"};
+  expect_error(Errc::invalid_argument, texts,
+               [] { (void)init({.rank = 0, .size = 2, .group = on_local()}); });
+  expect_error(Errc::invalid_argument, texts, [] {
+    (void)init({.group = on_local(), .environment = told(ClusterInfo{.rank = 0, .size = 2})});
+  });
+  const ScopedVariables set{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}};
+  expect_error(Errc::invalid_argument,
+               {"2 ranks", "Open MPI tells no address", "TUTTI_STORE", "MASTER_ADDR"},
+               [] { (void)init({.group = on_local()}); });
+}
+
+TEST_F(Init, TheStoreOfTheVariablesServesARankThatNoLauncherStarted) {
+  const TemporaryDirectory directory;
+  const auto address = "file://" + directory.path();
+  const ScopedVariables set{{"TUTTI_STORE", address.c_str()}};
+  on_threads(2, [&](int rank) {
+    auto group = init({.rank = rank, .size = 2, .group = on_local()});
+    group.barrier();
+  });
+}
+
+TEST_F(Init, RankZeroHostsTheStore) {
+  const auto address = free_address();
+  on_threads(3, [&](int rank) {
+    auto group =
+        init({.group = on_local(),
+              .environment = told(ClusterInfo{.rank = rank, .size = 3, .store = address})});
+    std::vector<std::int32_t> sum{rank};
+    group.all_reduce(sum);
+    EXPECT_EQ(sum[0], 3);
+  });
+}
+
+TEST_F(Init, TheCallersStoreWins) {
+  const auto store = make_memory_store();
+  on_threads(2, [&](int rank) {
+    GroupOptions options = on_local();
+    options.store = store;
+    auto group = init(
+        {.group = options,
+         .environment = told(ClusterInfo{.rank = rank, .size = 2, .store = "nowhere://at/all"})});
+    group.barrier();
+  });
+}
+
+TEST_F(Init, TheStoreOfTheEnvironmentServesARankThatTheCallerSet) {
+  const TemporaryDirectory directory;
+  on_threads(2, [&](int rank) {
+    auto group =
+        init({.rank = rank,
+              .size = 2,
+              .group = on_local(),
+              .environment =
+                  told(ClusterInfo{.rank = 0, .size = 1, .store = "file://" + directory.path()})});
+    EXPECT_EQ(group.rank(), rank);
+    group.barrier();
+  });
+}
+
+TEST_F(Init, ASecondCallMakesASecondIndependentGroup) {
+  const TemporaryDirectory directory;
+  on_threads(2, [&](int rank) {
+    const auto environment =
+        told(ClusterInfo{.rank = rank, .size = 2, .store = "file://" + directory.path()});
+    auto first = init({.group = on_local("first"), .environment = environment});
+    auto second = init({.group = on_local("second"), .environment = environment});
+    first.barrier();
+    second.barrier();
+    // Both ranks leave the first barrier behind before one of them breaks that group.
+    if (rank == 0) first.abort("not needed any more");
+    std::vector<std::int32_t> sum{1};
+    second.all_reduce(sum);
+    EXPECT_EQ(sum[0], 2);
+  });
+}
+
+TEST_F(Init, LeavesTheEnvironmentAsItWas) {
+  const auto variables = [] {
+    std::vector<std::string> all;
+    for (char** entry = ::environ; *entry != nullptr; ++entry) all.emplace_back(*entry);
+    return all;
+  };
+  const ScopedVariables set{{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "1"}};
+  const auto before = variables();
+  auto group = init({.group = on_local()});
+  group.barrier();
+  EXPECT_EQ(variables(), before);
+}
+
+// Real processes find each other by the variables and the files, and learn that `local` is of
+// threads alone.
+TEST_F(Init, LocalTellsProcessesToChooseAnotherBackend) {
+  const TemporaryDirectory directory;
+  const auto address = "file://" + directory.path();
+  const auto ends = in_children(2, [&](int rank) {
+    const auto text = std::to_string(rank);
+    const ScopedVariables set{
+        {"TUTTI_RANK", text.c_str()}, {"TUTTI_SIZE", "2"}, {"TUTTI_STORE", address.c_str()}};
+    try {
+      GroupOptions options = on_local();
+      options.timeout = rank == 0 ? 1s : 10s;
+      (void)init({.group = options});
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("a group across processes");
+  });
+  EXPECT_TRUE(ends[0].said.starts_with("timeout: ")) << ends[0].said;
+  EXPECT_NE(ends[0].said.find("missing: 1"), std::string::npos) << ends[0].said;
+  EXPECT_TRUE(ends[1].said.starts_with("unsupported: ")) << ends[1].said;
+  EXPECT_NE(ends[1].said.find("processes"), std::string::npos) << ends[1].said;
+}
+
+ClusterInfo place(int rank, const std::string& store) {
+  return {.rank = rank, .size = 2, .store = store};
+}
+
+TEST(OpenStoreOfALaunch, IsThereForTheOthersUntilTheyHaveLeft) {
+  const auto address = free_address();
+  auto hosted = open_store(place(0, address), 5s);
+  auto other = open_store(place(1, address), 5s);
+  auto left = std::async(std::launch::async, [&hosted] { hosted.reset(); });
+  EXPECT_EQ(left.wait_for(100ms), std::future_status::timeout) << "a rank still needs it";
+  other->set("key", "value");
+  EXPECT_EQ(other->get_text("key", 0s), "value");
+  other.reset();
+  EXPECT_EQ(left.wait_for(5s), std::future_status::ready);
+}
+
+TEST(OpenStoreOfALaunch, DoesNotWaitForOthersThatNeverCame) {
+  const auto before = std::chrono::steady_clock::now();
+  (void)open_store(place(0, free_address()), 5s);
+  EXPECT_LT(std::chrono::steady_clock::now() - before, 5s);
+}
+
+TEST(OpenStoreOfALaunch, WaitsNotForLongWhileAnExceptionUnwinds) {
+  const auto address = free_address();
+  std::shared_ptr<Store> other;
+  const auto before = std::chrono::steady_clock::now();
+  try {
+    const auto hosted = open_store(place(0, address), 5s);
+    other = open_store(place(1, address), 5s);
+    throw std::runtime_error("something else");
+  } catch (const std::runtime_error&) {
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - before, 5s);
+}
+
+TEST(OpenStoreOfALaunch, RefusesAPortWhereSomebodyListensByItsName) {
+  const StoreServer another({.host = "127.0.0.1"});
+  const auto address = "tcp://127.0.0.1:" + std::to_string(another.port());
+  expect_error(Errc::backend, {"rank 0 cannot host", address, "TUTTI_STORE_PORT"},
+               [&] { (void)open_store(place(0, address), 5s); });
+}
+
+// What a connection holds for a while, such as one of another program that is closing.
+TEST(OpenStoreOfALaunch, WaitsForAPortThatIsHeldWhileNobodyListens) {
+  const int holder = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in name{};
+  name.sin_family = AF_INET;
+  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof name;
+  ASSERT_EQ(::bind(holder, reinterpret_cast<const sockaddr*>(&name), size), 0);
+  ASSERT_EQ(::getsockname(holder, reinterpret_cast<sockaddr*>(&name), &size), 0);
+  const auto address = "tcp://127.0.0.1:" + std::to_string(ntohs(name.sin_port));
+  expect_error(Errc::backend, {"rank 0 cannot host", address},
+               [&] { (void)open_store(place(0, address), 200ms); });
+  auto hosting = std::async(std::launch::async, [&] { return open_store(place(0, address), 10s); });
+  EXPECT_EQ(hosting.wait_for(100ms), std::future_status::timeout);
+  ::close(holder);
+  EXPECT_NE(hosting.get(), nullptr);
+}
+
+TEST(OpenStoreOfALaunch, IsNotHostedWhenItRunsAlready) {
+  const StoreServer server({.host = "127.0.0.1"});
+  auto info = place(0, "tcp://127.0.0.1:" + std::to_string(server.port()));
+  info.hosts_store = false;
+  const auto store = open_store(info, 5s);
+  EXPECT_EQ(server.clients(), 1);
+  info.store = free_address();
+  expect_error(Errc::timeout, {info.store.substr(6)}, [&] { (void)open_store(info, 200ms); });
+}
+
+TEST(OpenStoreOfALaunch, KeepsTheKeysOfARunApart) {
+  const StoreServer server({.host = "127.0.0.1"});
+  auto info = place(1, "tcp://127.0.0.1:" + std::to_string(server.port()));
+  info.run = "job/0/";
+  open_store(info, 5s)->set("key", "old");
+  info.run = "job/1/";
+  EXPECT_FALSE(open_store(info, 5s)->try_get("key").has_value());
+  EXPECT_EQ(open_store(info.store, 5s)->get_text("job/0/key", 0s), "old");
+}
+
+TEST(OpenStoreOfALaunch, SaysWhatIsWrongWithAnAddress) {
+  for (const char* address : {"tcp://", "tcp://host", "tcp://host:", "tcp://host:0", "tcp://:1"})
+    expect_error(Errc::invalid_argument, {address},
+                 [&] { (void)open_store(place(0, address), 200ms); });
+}
+
+}  // namespace
+}  // namespace tutti::test

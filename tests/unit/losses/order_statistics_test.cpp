@@ -1,0 +1,158 @@
+#include "losses/order_statistics.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "losses/radix_sort.hpp"
+
+namespace tutti::internal::losses {
+namespace {
+
+/// The lists of several ranks, one thread: add_up() is given the sum by asking every rank in turn.
+/// What a rank does depends on the sums alone, so it is run once per round and rank.
+std::vector<double> of_ranks(const std::vector<std::vector<double>>& parts,
+                             const std::vector<std::int64_t>& places, int bytes) {
+  // All rounds of all ranks, in lock step: rank r waits in round k until all have given theirs.
+  std::vector<std::vector<std::int64_t>> sums;
+  std::vector<double> found;
+  for (std::size_t rounds = 0; rounds <= static_cast<std::size_t>(bytes); ++rounds) {
+    std::vector<std::int64_t> sum;
+    for (const auto& part : parts) {
+      struct Enough {};
+      std::size_t round = 0;
+      const Select list{part, places};
+      try {
+        found = order_statistics({&list, 1}, bytes, [&](std::span<std::int64_t> counts) {
+          if (round < sums.size()) {
+            std::ranges::copy(sums[round++], counts.begin());
+            return;
+          }
+          if (sum.empty()) sum.resize(counts.size());
+          for (std::size_t i = 0; i < counts.size(); ++i) sum[i] += counts[i];
+          throw Enough();
+        })[0];
+      } catch (const Enough&) {
+      }
+    }
+    if (sum.empty()) break;
+    sums.push_back(sum);
+  }
+  return found;
+}
+
+template <typename Score>
+void expect_ordered_keys() {
+  using Limits = std::numeric_limits<Score>;
+  const std::vector<Score> ascending{Limits::lowest(),      Score{-1},     -Limits::min(),
+                                     -Limits::denorm_min(), Score{-0.0},   Score{0},
+                                     Limits::denorm_min(),  Limits::min(), Score{1},
+                                     Limits::max()};
+  for (std::size_t i = 0; i < ascending.size(); ++i) {
+    const auto back = score_of(ordered_key(ascending[i]));
+    EXPECT_EQ(back, ascending[i]);
+    EXPECT_EQ(std::signbit(back), std::signbit(ascending[i]));
+    if (i > 0) {
+      EXPECT_LT(ordered_key(ascending[i - 1]), ordered_key(ascending[i]));
+    }
+  }
+}
+
+TEST(OrderedKey, HasTheOrderOfTheScoresAndGivesThemBack) {
+  expect_ordered_keys<float>();
+  expect_ordered_keys<double>();
+}
+
+TEST(RadixSort, SortsAndKeepsTheOrderOfEqualKeys) {
+  std::mt19937_64 random(5);
+  struct Item {
+    std::uint64_t key;
+    std::size_t index;
+  };
+  for (const std::size_t count : {0U, 1U, 2U, 300U, 5000U})
+    for (const std::uint64_t mask : {std::uint64_t{0}, std::uint64_t{0xff},
+                                     std::uint64_t{0x3f000000000000f0}, ~std::uint64_t{0}}) {
+      Raw<Item> items(count);
+      for (std::size_t i = 0; i < count; ++i) items[i] = {random() & mask, i};
+      auto want = items;
+      std::ranges::stable_sort(want, {}, &Item::key);
+      radix_sort(items, [](const Item& item) { return item.key; });
+      for (std::size_t i = 0; i < count; ++i) {
+        ASSERT_EQ(items[i].key, want[i].key) << count << " items, mask " << mask;
+        ASSERT_EQ(items[i].index, want[i].index) << count << " items, mask " << mask;
+      }
+    }
+}
+
+TEST(OrderStatistics, AreThoseOfTheSortedList) {
+  std::mt19937_64 random(3);
+  std::normal_distribution<float> normal;
+  for (const int bytes : {4, 8})
+    for (const std::size_t count : {1U, 2U, 7U, 1000U, 100'000U}) {
+      std::vector<std::vector<double>> parts(3);
+      std::vector<double> all;
+      for (std::size_t i = 0; i < count; ++i) {
+        // Ties, both signs, tiny and huge.
+        double score = i % 3 == 0 ? std::round(normal(random) * 4) / 4 : normal(random);
+        if (i % 17 == 3) score = std::numeric_limits<float>::denorm_min();
+        if (i % 17 == 4) score = -3 * static_cast<double>(std::numeric_limits<float>::denorm_min());
+        if (i % 23 == 6) score = i % 2 == 0 ? 0.0 : -0.0;
+        if (i % 19 == 5) score = -static_cast<double>(std::numeric_limits<float>::max());
+        if (bytes == 8 && i % 3 == 1) score *= 1 + 1e-12;
+        all.push_back(score);
+        parts[random() % 3 == 0 ? 0 : 2].push_back(score);  // One rank has nothing.
+      }
+      std::ranges::sort(all);
+      std::vector<std::int64_t> places;
+      for (std::size_t i = 0; i < count; i += 1 + count / 13)
+        places.push_back(static_cast<std::int64_t>(i));
+      places.push_back(static_cast<std::int64_t>(count) - 1);
+      const auto found = of_ranks(parts, places, bytes);
+      ASSERT_EQ(found.size(), places.size());
+      for (std::size_t i = 0; i < places.size(); ++i)
+        EXPECT_EQ(found[i], all[static_cast<std::size_t>(places[i])]) << places[i];
+    }
+}
+
+TEST(OrderStatistics, MinusZeroIsBelowZeroAndTiesAreOneScore) {
+  for (const int bytes : {4, 8}) {
+    const auto found =
+        of_ranks({{0.0, -0.0, 3.0}, {-0.0, 0.0, 3.0, 3.0}}, {0, 1, 2, 3, 4, 5, 6}, bytes);
+    for (const std::size_t i : {0U, 1U, 2U, 3U}) {
+      EXPECT_EQ(found[i], 0);
+      EXPECT_EQ(std::signbit(found[i]), i < 2) << i;
+    }
+    for (const std::size_t i : {4U, 5U, 6U}) EXPECT_EQ(found[i], 3);
+  }
+}
+
+TEST(OrderStatistics, NoPlacesAreNoRounds) {
+  const std::vector<double> scores{1, 2};
+  const Select none{scores};
+  const auto found = order_statistics({&none, 1}, 4, [](auto) { FAIL() << "asked"; });
+  EXPECT_TRUE(found[0].empty());
+}
+
+// torch 2.15: lower and higher of arange(n), in float32 and in float64.
+TEST(QuantilePlace, IsThatOfTorch) {
+  EXPECT_EQ(quantile_place(0.9, 11, true).low, 8);  // 0.9F is less than 0.9.
+  EXPECT_EQ(quantile_place(0.9, 11, true).high, 9);
+  EXPECT_EQ(quantile_place(0.9, 11, false).low, 9);
+  EXPECT_EQ(quantile_place(0.9, 11, false).high, 9);
+  EXPECT_EQ(quantile_place(0.999, 33'000, true).high, 32'967);
+  EXPECT_EQ(quantile_place(0.995, 131'800, true).low, 131'140);
+  EXPECT_EQ(quantile_place(0.5, 4, true).low, 1);
+  EXPECT_EQ(quantile_place(0.5, 4, true).high, 2);
+  EXPECT_EQ(quantile_place(0.5, 4, true).weight, 0.5);
+  EXPECT_EQ(quantile_place(0.999, 1, true).high, 0);
+  // Where torch refuses.
+  EXPECT_EQ(quantile_place(0.5, (std::int64_t{1} << 25) + 1, true).low, std::int64_t{1} << 24);
+}
+
+}  // namespace
+}  // namespace tutti::internal::losses

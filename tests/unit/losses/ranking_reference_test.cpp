@@ -1,0 +1,76 @@
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tutti/losses/focal.hpp>
+#include <tutti/losses/p_auc_at_budget.hpp>
+#include <tutti/losses/recall_at_quantile.hpp>
+#include <tutti/losses/smooth_ap.hpp>
+
+#include "unit/losses/recorded_losses.hpp"
+
+// Against what the package imbalanced-losses 0.5.1 computed for one process:
+// tests/data/losses/reference.txt, made by tests/data/losses/record_reference.py with torch 2.15.
+
+namespace tutti::test {
+namespace {
+
+using losses::LossResult;
+
+enum Field : std::size_t { size, logits, targets, each, total, gradient, iid };
+
+template <typename T>
+LossResult compute(const Recorded& c) {
+  const auto rows = as<std::int64_t>(c.numbers.at(size)).at(0);
+  const auto columns = as<std::int64_t>(c.numbers.at(size)).at(1);
+  const auto values = as<T>(c.numbers.at(logits));
+  const auto scores = view(std::span(values), {rows, columns});
+  const auto labels = as<std::int64_t>(c.numbers.at(targets));
+  if (c.words.starts_with("smooth_ap"))
+    return losses::SmoothAp(
+        {.classes = columns, .temperature = c.number("temperature"), .reduction = reduction_of(c)})(
+        nullptr, {scores, labels});
+  if (c.words.starts_with("recall_at_quantile"))
+    return losses::RecallAtQuantile({.classes = columns,
+                                     .quantile = c.number("quantile"),
+                                     .temperature = c.number("temperature"),
+                                     .interpolation = interpolation_of(c),
+                                     .reduction = reduction_of(c)})(nullptr, {scores, labels});
+  if (c.words.starts_with("p_auc_at_budget")) {
+    losses::PAucAtBudget loss(p_auc_options_of(c, columns));
+    if (c.numbers.size() <= iid) return loss(nullptr, {scores, labels});
+    const auto mask = as<std::uint8_t>(c.numbers[iid]);
+    return loss(nullptr, {scores, labels, mask});
+  }
+  if (c.words.starts_with("sigmoid_focal")) {
+    const auto yes = as<T>(c.numbers.at(targets));
+    return losses::SigmoidFocal(
+        {.alpha = c.number("alpha"), .gamma = c.number("gamma"), .reduction = reduction_of(c)})(
+        nullptr, scores, view(std::span(yes), {rows, columns}));
+  }
+  losses::SoftmaxFocalOptions options{.gamma = c.number("gamma"),
+                                      .label_smoothing = c.number("smoothing"),
+                                      .background = c.integer("background"),
+                                      .reduction = reduction_of(c)};
+  if (c.options.contains("alpha")) {
+    std::istringstream in(c.options.at("alpha"));
+    for (std::string word; std::getline(in, word, ',');) options.alpha.push_back(std::stod(word));
+  }
+  return losses::SoftmaxFocal(options)(nullptr, scores, labels);
+}
+
+TEST(LossesReference, OneProcessIsWhatThePackageSays) {
+  const auto cases = read_recorded(REFERENCE_FILE);
+  ASSERT_EQ(cases.size(), 360U);
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.words);
+    const bool is_float = c.words.find(" f32 ") != std::string::npos;
+    expect_recorded(is_float ? compute<float>(c) : compute<double>(c), is_float,
+                    c.numbers.at(total).at(0), c.numbers.at(each), c.numbers.at(gradient));
+  }
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,337 @@
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tutti/store/store.hpp>
+#include <tutti/store/store_server.hpp>
+
+#include "store/protocol.hpp"
+#include "support/errors.hpp"
+#include "support/processes.hpp"
+#include "support/ranks.hpp"
+#include "unit/store/tcp_peer.hpp"
+
+// The client: against a real server, and against ones that do what a server must not do.
+
+namespace tutti::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+StoreServerOptions on_loopback() {
+  return {.host = "127.0.0.1"};
+}
+std::shared_ptr<Store> join(int port, std::chrono::nanoseconds timeout = 10s) {
+  return make_tcp_store("127.0.0.1", port, timeout);
+}
+std::string place(int port) {
+  return "127.0.0.1:" + std::to_string(port);
+}
+
+void welcome(TcpPeer& peer) {
+  (void)peer.read(internal::greeting_bytes);
+  peer.send(internal::encode_greeting(internal::server_magic, {}));
+}
+
+/// The next request on this connection. Its number is all that the tests want of it.
+std::uint64_t read_request(TcpPeer& peer) {
+  const auto header = peer.read(internal::frame_header_bytes);
+  std::size_t body = 0;
+  for (std::size_t i = 4; i-- > 0;) body = body << 8 | std::to_integer<std::size_t>(header[i]);
+  (void)peer.read(body);
+  std::uint64_t id = 0;
+  for (std::size_t i = 8; i-- > 0;) id = id << 8 | std::to_integer<std::uint64_t>(header[8 + i]);
+  return id;
+}
+
+void reply(TcpPeer& peer, std::uint64_t id, internal::Outcome outcome, std::string_view body) {
+  const internal::Frame frame{.kind = static_cast<std::uint8_t>(outcome), .id = id};
+  peer.send(internal::encode_frame_header(frame, body.size()));
+  peer.send(body);
+}
+
+void stay_until_closed(TcpPeer& peer) {
+  (void)peer.closed_within(10s);
+}
+
+TEST(TcpStore, KnowsItsAddressOnTheWayToTheStore) {
+  StoreServer server;
+  const auto by_4 = make_tcp_store("127.0.0.1", server.port(), 5s);
+  EXPECT_EQ(by_4->local_address(), "127.0.0.1");
+  EXPECT_EQ(make_tcp_store("::1", server.port(), 5s)->local_address(), "::1");
+  EXPECT_EQ(make_prefix_store(by_4, "prefix/")->local_address(), "127.0.0.1");
+  EXPECT_EQ(make_memory_store()->local_address(), "");
+}
+
+TEST(TcpStore, RefusesAHostAndAPortThatCannotBe) {
+  expect_error(Errc::invalid_argument, {"host"}, [] { (void)make_tcp_store("", 29500, 1s); });
+  for (const int port : {-1, 0, 65536})
+    expect_error(Errc::invalid_argument, {std::to_string(port), "65535"},
+                 [&] { (void)make_tcp_store("127.0.0.1", port, 1s); });
+}
+
+TEST(TcpStore, NobodyListeningIsATimeoutThatSaysWhere) {
+  const int port = free_port();
+  const auto before = Clock::now();
+  expect_error(Errc::timeout, {place(port), "Connection refused", "attempts"},
+               [&] { (void)join(port, 150ms); });
+  const auto took = Clock::now() - before;
+  EXPECT_GE(took, 150ms);
+  EXPECT_LT(took, 5s);
+}
+
+TEST(TcpStore, AHostWithoutAnAddressIsATimeoutThatNamesIt) {
+  expect_error(Errc::timeout, {"no-such-host.invalid:29500"},
+               [] { (void)make_tcp_store("no-such-host.invalid", 29500, 50ms); });
+}
+
+TEST(TcpStore, TriesAgainUntilThereIsAServer) {
+  std::atomic<int> connections = 0;
+  const TcpScript server([&](TcpPeer& peer, int connection) {
+    ++connections;
+    if (connection < 3) return;  // As a proxy does that has nobody behind it yet.
+    welcome(peer);
+    reply(peer, read_request(peer), internal::Outcome::nothing, "");
+    stay_until_closed(peer);
+  });
+  join(server.port())->set("key", "value");
+  EXPECT_EQ(connections, 4);
+}
+
+TEST(TcpStore, SomethingElseThatAnswersIsNamedAtOnce) {
+  const TcpScript server([](TcpPeer& peer, int) {
+    peer.send("HTTP/1.1 400 Bad Request\r\n\r\n");
+    stay_until_closed(peer);
+  });
+  const auto before = Clock::now();
+  expect_error(Errc::invalid_argument,
+               {place(server.port()), "does not speak tutti's store protocol", "first bytes",
+                "48 54 54 50", "HTTP"},
+               [&] { (void)join(server.port(), 60s); });
+  EXPECT_LT(Clock::now() - before, 5s);
+}
+
+TEST(TcpStore, SomethingElseThatSaysNothingIsNamedAtTheTimeout) {
+  const TcpScript server([](TcpPeer& peer, int) { stay_until_closed(peer); });
+  expect_error(Errc::timeout, {place(server.port()), "did not answer the greeting", "tutti"},
+               [&] { (void)join(server.port(), 100ms); });
+}
+
+TEST(TcpStore, AnEchoIsNoStore) {
+  const TcpScript server([](TcpPeer& peer, int) {
+    peer.send(peer.read(internal::greeting_bytes));
+    stay_until_closed(peer);
+  });
+  expect_error(Errc::timeout, {"connected to itself"}, [&] { (void)join(server.port(), 300ms); });
+}
+
+TEST(TcpStore, AnotherVersionIsUnsupportedAndNamesBoth) {
+  const TcpScript server([](TcpPeer& peer, int) {
+    (void)peer.read(internal::greeting_bytes);
+    peer.send(internal::encode_greeting(internal::server_magic, {.version = 7}));
+    stay_until_closed(peer);
+  });
+  expect_error(Errc::unsupported, {"version 7", std::to_string(internal::store_version)},
+               [&] { (void)join(server.port(), 60s); });
+}
+
+TEST(TcpStore, AnAnswerAfterTheDeadlineIsNotTakenForTheNextOne) {
+  const TcpScript server([](TcpPeer& peer, int) {
+    welcome(peer);
+    const auto first = read_request(peer);
+    const auto second = read_request(peer);  // The client has given up the first one.
+    reply(peer, first, internal::Outcome::value, "late");
+    reply(peer, second, internal::Outcome::value, "second");
+    reply(peer, read_request(peer), internal::Outcome::value, "third");
+    stay_until_closed(peer);
+  });
+  const auto store = join(server.port());
+  const auto before = Clock::now();
+  expect_error(Errc::timeout, {"'the key'", "does not answer", place(server.port())},
+               [&] { (void)store->get("the key", 10ms); });
+  EXPECT_LT(Clock::now() - before, 3s);
+  EXPECT_EQ(store->get_text("key", 10s), "second");
+  EXPECT_EQ(store->get_text("key", 10s), "third");
+}
+
+TEST(TcpStore, RepliesInAnotherOrderReachTheirThreads) {
+  const TcpScript server([](TcpPeer& peer, int) {
+    welcome(peer);
+    std::vector<std::uint64_t> ids;
+    for (int i = 0; i < 4; ++i) ids.push_back(read_request(peer));
+    for (auto id = ids.rbegin(); id != ids.rend(); ++id)
+      reply(peer, *id, internal::Outcome::value, std::to_string(*id));
+    stay_until_closed(peer);
+  });
+  const auto store = join(server.port());
+  PerRank<std::string> got(4);
+  on_threads(4, [&](int rank) { got[rank] = store->get_text("key", 10s); });
+  auto all = got.all();
+  std::ranges::sort(all);
+  EXPECT_EQ(all, (std::vector<std::string>{"1", "2", "3", "4"}));
+}
+
+TEST(TcpStore, AServerThatDoesNotAnswerIsATimeoutOfEveryCall) {
+  const TcpScript server([](TcpPeer& peer, int) {
+    welcome(peer);
+    stay_until_closed(peer);
+  });
+  const auto store = join(server.port(), 100ms);
+  const auto silent = [&](const std::function<void()>& call, const std::string& verb) {
+    expect_error(Errc::timeout, {place(server.port()), verb + " 'key'"}, call);
+  };
+  silent([&] { store->set("key", "value"); }, "set");
+  silent([&] { (void)store->try_get("key"); }, "try_get");
+  silent([&] { store->add("key", 1); }, "add");
+  silent([&] { store->erase("key"); }, "erase");
+  // Far more than fits between the two: what was not sent when its caller left is not sent later.
+  const std::string large(Store::max_value_bytes, 'x');
+  for (int i = 0; i < 4; ++i) silent([&] { store->set("key", large); }, "set");
+}
+
+TEST(TcpStore, AServerThatLeavesIsPeerLostForEverybodyAndFromThenOn) {
+  std::optional<StoreServer> server(on_loopback());
+  const auto port = server->port();
+  const auto store = join(port);
+  std::atomic<int> waiting = 0;
+  std::thread leaves([&] {
+    while (waiting < 3) std::this_thread::yield();
+    server.reset();
+  });
+  on_threads(3, [&](int rank) {
+    ++waiting;
+    expect_error(Errc::peer_lost, {place(port)},
+                 [&] { (void)store->get("key/" + std::to_string(rank), 20s); });
+  });
+  leaves.join();
+  for (int i = 0; i < 3; ++i)  // And not a signal.
+    expect_error(Errc::peer_lost, {place(port)}, [&] { store->set("key", "value"); });
+}
+
+TEST(TcpStore, AnEndInTheMiddleOfAReplyIsPeerLost) {
+  const TcpScript server([](TcpPeer& peer, int connection) {
+    if (connection > 0) return;
+    welcome(peer);
+    const internal::Frame frame{.kind = static_cast<std::uint8_t>(internal::Outcome::value),
+                                .id = read_request(peer)};
+    peer.send(internal::encode_frame_header(frame, 100));
+    peer.send("only a part");
+  });
+  const auto store = join(server.port());
+  expect_error(Errc::peer_lost, {place(server.port())}, [&] { (void)store->get("key", 5s); });
+  expect_error(Errc::peer_lost, {place(server.port())}, [&] { (void)store->try_get("key"); });
+}
+
+TEST(TcpStore, RepliesThatMakeNoSenseBreakTheConnectionByName) {
+  const auto answer = [](const std::function<void(TcpPeer&, std::uint64_t)>& with,
+                         const std::vector<std::string>& texts) {
+    const TcpScript server([&](TcpPeer& peer, int) {
+      welcome(peer);
+      with(peer, read_request(peer));
+      stay_until_closed(peer);
+    });
+    const auto store = join(server.port());
+    auto all = texts;
+    all.push_back(place(server.port()));
+    expect_error(Errc::backend, all, [&] { (void)store->get("key", 5s); });
+    expect_error(Errc::backend, all, [&] { (void)store->get("key", 5s); });
+  };
+  using internal::Outcome;
+  answer([](TcpPeer& peer, std::uint64_t) { reply(peer, 77, Outcome::value, ""); }, {"77"});
+  answer([](TcpPeer& peer, std::uint64_t id) { reply(peer, id, Outcome{9}, ""); }, {"kind 9"});
+  answer(
+      [](TcpPeer& peer, std::uint64_t id) {
+        const internal::Frame frame{.kind = static_cast<std::uint8_t>(Outcome::value), .id = id};
+        peer.send(internal::encode_frame_header(frame, 0xffffffff));
+      },
+      {"4294967295", std::to_string(Store::max_value_bytes)});
+}
+
+TEST(TcpStore, AGetThatWaitsDelaysNoOtherThread) {
+  StoreServer server(on_loopback());
+  const auto store = join(server.port());
+  std::atomic<bool> waits = false;
+  std::thread waiting([&] {
+    waits = true;
+    EXPECT_EQ(store->get_text("late", 20s), "here");
+  });
+  while (!waits) std::this_thread::yield();
+  const auto before = Clock::now();
+  for (int i = 0; i < 100; ++i) store->add("counter", 1);
+  EXPECT_LT(Clock::now() - before, 5s);
+  store->set("late", "here");
+  waiting.join();
+  EXPECT_EQ(server.clients(), 1) << "one connection for all threads";
+}
+
+TEST(TcpStore, ThreadsThatTimeOutLeaveTheOthersInOrder) {
+  StoreServer server(on_loopback());
+  const auto store = join(server.port());
+  on_threads(6, [&](int rank) {
+    const auto mine = std::to_string(rank);
+    for (int i = 0; i < 30; ++i) {
+      if (rank % 2 == 0)
+        expect_error(Errc::timeout, {"'never/" + mine + "'"},
+                     [&] { (void)store->get("never/" + mine, std::chrono::microseconds(200)); });
+      store->set("key/" + mine, mine + "/" + std::to_string(i));
+      ASSERT_EQ(store->get_text("key/" + mine, 10s), mine + "/" + std::to_string(i));
+    }
+  });
+}
+
+TEST(TcpStore, LargeValuesOfSeveralThreadsCrossWithoutMixing) {
+  StoreServer server(on_loopback());
+  const auto store = join(server.port());
+  on_threads(4, [&](int rank) {
+    const auto key = "large/" + std::to_string(rank);
+    for (std::size_t size : {std::size_t{3} << 20, Store::max_value_bytes}) {
+      const std::string value(size, static_cast<char>('a' + rank));
+      store->set(key, value);
+      ASSERT_EQ(store->get_text(key, 20s), value);
+    }
+  });
+}
+
+TEST(TcpStore, AForkedChildIsRefusedAndTheParentGoesOn) {
+  StoreServer server(on_loopback());
+  auto store = join(server.port());
+  store->set("key", "of the parent");
+  const auto child = in_child([&]() -> std::string {
+    const auto error = expect_error(Errc::forked, {"fork", place(server.port())},
+                                    [&] { (void)store->get("key", 1s); });
+    store.reset();  // Closes the child's copy alone.
+    try {
+      (void)server.clients();
+      return "a server";
+    } catch (const Error& of_server) {
+      return std::string(name_of(error.code())) + " " + std::string(name_of(of_server.code()));
+    }
+  });
+  EXPECT_EQ(child.said, "forked forked");
+  EXPECT_EQ(store->get_text("key", 1s), "of the parent");
+  EXPECT_EQ(server.clients(), 1);
+}
+
+TEST(TcpStore, ChildrenOpenStoresOfTheirOwn) {
+  StoreServer server(on_loopback());
+  const auto ends = in_children(3, [&](int child) {
+    const auto mine = join(server.port());
+    mine->set("from/" + std::to_string(child), "child");
+    for (int i = 0; i < 3; ++i) (void)mine->get("from/" + std::to_string(i), 20s);
+    return std::to_string(mine->add("children", 1));
+  });
+  std::vector<std::string> said;
+  for (const auto& end : ends) said.push_back(end.said);
+  std::ranges::sort(said);
+  EXPECT_EQ(said, (std::vector<std::string>{"1", "2", "3"}));
+  EXPECT_TRUE(server.wait_until_left(5s));
+}
+
+}  // namespace
+}  // namespace tutti::test
