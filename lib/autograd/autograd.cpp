@@ -6,8 +6,8 @@
 #include "autograd/call.hpp"
 #include "autograd/linear.hpp"
 #include "group/refuse.hpp"
-#include "rows/gather_algo.hpp"
 #include "rows/gather_arrays.hpp"
+#include "rows/row_views.hpp"
 #include "values/fail.hpp"
 
 // How each vjp follows from its forward: docs/gradients.md.
@@ -143,7 +143,7 @@ Value reduce_scatter_rows_vjp(ProcessGroup& group, const ReduceScatterContext& c
     internal::average_parts(group, out, at, grad_out, options.call);
     return out;
   }
-  tutti::all_gather_rows(group, grad_out, out, layout, options);
+  tutti::all_gather_rows(group, grad_out, out, layout, options.call);
   internal::scale_gradient(context.op, group.size(), out);
   return out;
 }

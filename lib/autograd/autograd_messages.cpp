@@ -11,7 +11,7 @@
 
 #include "autograd/call.hpp"
 #include "group/refuse.hpp"
-#include "rows/gather_algo.hpp"
+#include "rows/row_views.hpp"
 
 namespace tutti::autograd {
 namespace {

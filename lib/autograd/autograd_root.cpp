@@ -6,7 +6,7 @@
 #include "autograd/linear.hpp"
 #include "group/refuse.hpp"
 #include "rows/announcement.hpp"
-#include "rows/gather_algo.hpp"
+#include "rows/row_views.hpp"
 
 namespace tutti::autograd {
 namespace {
@@ -179,15 +179,16 @@ Rooted scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const Row
     check.layout(whole, *layout);
     return {Value(whole), {ReduceOp::sum, root, whole.shape, whole.dtype, *layout, whole.shape}};
   }
+  const ResultOptions result{.memory = options.memory, .call = options.call};
   RootContext context{ReduceOp::sum, root, nothing()};
   if (group.rank() == root) {
     // Only root knows the dtype. Without a layout it is refused everywhere.
     make_or_tell([&] { check.dtype(whole.dtype); },
-                 [&] { (void)tutti::scatter_rows(group, whole, nullptr, root, options); });
+                 [&] { (void)tutti::scatter_rows(group, whole, nullptr, root, result); });
     context.shape = whole.shape;
     if (layout != nullptr) context.layout = *layout;
   }
-  auto out = tutti::scatter_rows(group, whole, layout, root, options);
+  auto out = tutti::scatter_rows(group, whole, layout, root, result);
   context.dtype = out.dtype();
   context.out_shape = out.shape();
   return {std::move(out), std::move(context)};

@@ -7,7 +7,7 @@
 #include "group/host_call.hpp"
 #include "kernels/gradients.hpp"
 #include "kernels/reduce.hpp"
-#include "rows/gather_algo.hpp"
+#include "rows/row_views.hpp"
 
 namespace tutti::internal {
 

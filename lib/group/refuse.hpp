@@ -3,15 +3,16 @@
 #include <new>
 #include <optional>
 
-#include <tutti/process_group.hpp>
+#include "group/call.hpp"
 
 namespace tutti::internal {
 
-/// What this rank says when it cannot make the call that the others make: the call takes its
-/// number, they are told why, and `why` is thrown. `op` needs its kind, and root, peer and tag
-/// where it has them.
-[[noreturn]] void refuse_call(ProcessGroup& group, const Op& op, const Error& why,
-                              const CallOptions& options);
+/// Refuses the call that the others make, with `why`, and throws it.
+[[noreturn]] inline void refuse_call(ProcessGroup& group, const Op& op, const Error& why,
+                                     const CallOptions& options) {
+  call(group, op, options, [&](Op&) { throw Error(why); });
+  throw Error(why);
+}
 
 /// make(), which checks what only this rank has and makes its results. When it fails, `op` is
 /// refused.

@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "group/host_call.hpp"
+#include "group/call.hpp"
 #include "group/refuse.hpp"
 #include "losses/elements.hpp"
 #include "losses/subsample.hpp"
@@ -114,8 +114,7 @@ std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
   const auto width = std::ssize(mine);
   const ConstTensorView row(mine.data(), DType::f64, {1, width});
   const auto gathered = gather_host_arrays(
-      *group, {.caller = loss, .arrays = {&row, 1}, .refused = refused, .agree = options},
-      {.call = call});
+      *group, {.caller = loss, .arrays = {&row, 1}, .refused = refused, .agree = options}, call);
   std::vector<double> sums(mine.size());
   const auto* all = static_cast<const double*>(gathered.data[0].data());
   for (int r = 0; r < group->size(); ++r)
@@ -138,8 +137,7 @@ RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, std::str
       {own.scores.data(), DType::f64, {rows, classes}}, own.targets, own.iid};
   const auto state = fmt::format("classes {}, {}{}", classes, options, queue.state());
   const auto gathered = gather_host_arrays(
-      *group, {.caller = loss, .arrays = arrays, .refused = refused, .agree = state},
-      {.call = call});
+      *group, {.caller = loss, .arrays = arrays, .refused = refused, .agree = state}, call);
   const auto* scores = static_cast<const double*>(gathered.data[0].data());
   const auto* targets = static_cast<const std::int64_t*>(gathered.data[1].data());
   const auto* iid = static_cast<const std::uint8_t*>(gathered.data[2].data());
@@ -284,7 +282,7 @@ GlobalBatch::Source GlobalBatch::collect(RankingBatch& batch, const BatchRules& 
                                         .only_small = !rules.needs_all,
                                         .refused = refused,
                                         .agree = options},
-                                       {.call = call_});
+                                       call_);
   has_all_ = !source.gathered.data.empty();
   const auto& layout = source.gathered.layout;
   if (has_all_) {
@@ -487,8 +485,8 @@ std::pair<std::vector<double>, std::size_t> GlobalBatch::gather(std::vector<doub
   const ConstTensorView rows(
       mine.data(), DType::f64,
       {static_cast<std::int64_t>(mine.size() / width), static_cast<std::int64_t>(width)});
-  const auto all = gather_host_arrays(*group_, {.caller = "all_gather_rows", .arrays = {&rows, 1}},
-                                      {.call = call_});
+  const auto all =
+      gather_host_arrays(*group_, {.caller = "all_gather_rows", .arrays = {&rows, 1}}, call_);
   const auto* from = static_cast<const double*>(all.data[0].data());
   return {{from, from + all.data[0].shape().numel()},
           static_cast<std::size_t>(all.layout.offset(rank()))};

@@ -7,14 +7,14 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <tutti/half.hpp>
 
-#include "group/host_call.hpp"
-#include "group/refuse.hpp"
+#include "group/call.hpp"
 #include "rows/announcement.hpp"
-#include "rows/gather_algo.hpp"
 #include "rows/gather_arrays.hpp"
+#include "rows/row_views.hpp"
 #include "values/fail.hpp"
 
 namespace tutti {
@@ -22,12 +22,13 @@ namespace {
 
 using internal::Announcement;
 using internal::as_rows;
+using internal::call;
 using internal::copy_rows;
-using internal::make_or_refuse;
 using internal::Offer;
 using internal::rows_of;
 
-Memory& memory_of(ProcessGroup& group, const GatherOptions& options) {
+template <typename Options>
+Memory& memory_of(ProcessGroup& group, const Options& options) {
   return options.memory != nullptr ? *options.memory : group.memory();
 }
 
@@ -111,22 +112,31 @@ std::vector<std::byte> element_of(DType dtype, double value) {
   return bytes;
 }
 
-/// Writes the element behind the rows of every rank that has fewer than the largest.
-void fill_behind(ProcessGroup& group, PaddedRows& padded, std::span<const std::byte> element,
-                 Stream stream) {
-  if (padded.data.bytes() == 0) return;
-  const auto& layout = padded.layout;
-  const auto slot = padded.data.bytes() / static_cast<std::size_t>(layout.ranks());
-  const auto row_bytes = slot / static_cast<std::size_t>(layout.max());
+/// Writes the element behind `rows` rows of one rank's block.
+void fill_behind(ProcessGroup& group, const TensorView& block, std::int64_t rows,
+                 std::span<const std::byte> element, Stream stream) {
+  const auto behind = rows_of(block, rows, block.shape.rows() - rows);
   std::vector<std::byte> padding;
-  auto* to = static_cast<std::byte*>(padded.data.data());
-  for (const auto rows : layout.counts()) {
-    const auto bytes = static_cast<std::size_t>(rows) * row_bytes;
-    const auto left = slot - bytes;
-    while (padding.size() < left) padding.insert(padding.end(), element.begin(), element.end());
-    copy_rows(group, to + bytes, padding.data(), left, stream);
-    to += slot;
-  }
+  padding.reserve(behind.bytes());
+  while (padding.size() < behind.bytes())
+    padding.insert(padding.end(), element.begin(), element.end());
+  copy_rows(group, behind.data, padding.data(), padding.size(), stream);
+}
+
+/// @throws Error unless `layout` is one of this group, with as many rows of this rank as `local`.
+void check_layout(const ProcessGroup& group, const ConstTensorView& local,
+                  const RowLayout& layout) {
+  if (layout.ranks() != group.size())
+    internal::failf(Errc::invalid_argument, "rows are of {} ranks; this group has {}",
+                    layout.ranks(), group.size());
+  if (layout[group.rank()] != local.shape.rows())
+    internal::failf(Errc::invalid_argument,
+                    "local is {}, which has {} rows; rows says {} for rank {}",
+                    to_string(local.shape), local.shape.rows(), layout[group.rank()], group.rank());
+  std::int64_t padded = 0;
+  if (__builtin_mul_overflow(layout.max(), std::int64_t{group.size()}, &padded))
+    internal::failf(Errc::count_overflow, "{} rows of the largest rank x {} ranks exceed 2^63 - 1",
+                    layout.max(), group.size());
 }
 
 Shape with_ranks(int ranks, std::int64_t rows, const Shape& shape) {
@@ -138,68 +148,66 @@ Shape with_ranks(int ranks, std::int64_t rows, const Shape& shape) {
 
 }  // namespace
 
-GatheredArrays internal::gather_arrays(ProcessGroup& group, const Offer& offer,
+GatheredArrays internal::gather_arrays(ProcessGroup& group, const Offer& unchecked,
                                        const GatherOptions& options) {
-  const auto caller = offer.caller;
+  auto offer = checked(unchecked);
   std::vector<ConstTensorView> locals;
   for (const auto& array : offer.arrays) locals.push_back(as_rows(array));
-  auto refused = offer.refused;
-  for (const auto& local : locals)
-    if (!refused && local.shape.rows() != locals[0].shape.rows())
-      refused = Error(Errc::invalid_argument,
-                      fmt::format("arrays that share a layout have {} and {} rows",
-                                  locals[0].shape.rows(), local.shape.rows()));
-  if (locals.empty()) refused = Error(Errc::invalid_argument, "there are no arrays");
+  offer.arrays = locals;
+  offer.check = [&](Offer& mine) {
+    if (mine.refused) throw Error(*mine.refused);
+    if (locals.empty()) failf(Errc::invalid_argument, "there are no arrays");
+    for (const auto& local : locals)
+      if (local.shape.rows() != locals[0].shape.rows())
+        failf(Errc::invalid_argument, "arrays that share a layout have {} and {} rows",
+              locals[0].shape.rows(), local.shape.rows());
+  };
+  offer = checked(std::move(offer));
 
   GatheredArrays result;
+  const auto stream = options.call.stream;
   const auto allocate = [&] {
     for (const auto& local : locals)
       result.data.emplace_back(memory_of(group, options),
-                               local.shape.with_rows(result.layout.total()), local.dtype,
-                               options.call.stream);
+                               local.shape.with_rows(result.layout.total()), local.dtype, stream);
   };
   if (options.layout != nullptr) {
     result.layout = *options.layout;
-    make_or_refuse(group, {.kind = Operation::all_gather}, options.call, [&] {
-      if (refused)
-        throw internal::gather_error(refused->code(), group, caller, group.rank(),
-                                     refused->message());
-      allocate();
-    });
   } else {
-    auto mine = offer;
-    mine.arrays = locals;
-    mine.refused = refused;
-    std::string agree(offer.agree);
-    if (options.algo != GatherAlgo::automatic)
-      agree += fmt::format("{}algorithm {}", agree.empty() ? "" : ", ", name_of(options.algo));
-    mine.agree = agree;
-    const Announcement said(group, mine, options.call);
+    const Announcement said(group, offer, options.call);
     result.layout = said.layout();
     if (said.complete()) {
       allocate();
       for (std::size_t i = 0; i < locals.size(); ++i)
-        place(group, said, i, result.data[i], result.layout, options.call.stream);
+        place(group, said, i, result.data[i], result.layout, stream);
       return result;
     }
     if (offer.only_small) return result;
-    make_or_refuse(group, {.kind = Operation::all_gather}, options.call, allocate);
   }
-  for (std::size_t i = 0; i < locals.size(); ++i)
-    internal::gather_rows_by(options.algo, group, locals[i], result.data[i], result.layout,
-                             options.call);
+  // The first call has the results of all, and says what is refused.
+  Op first{.kind = Operation::all_gather, .rows = result.layout};
+  if (!locals.empty()) first.in = locals[0];
+  const auto prepare = [&](Op& op) {
+    if (offer.refused) throw Error(*offer.refused);
+    allocate();
+    op.out = result.data[0];
+  };
+  call(group, first, options.call, prepare, offer.caller);
+  for (std::size_t i = 1; i < locals.size(); ++i)
+    group.all_gather(locals[i], result.data[i], result.layout, options.call);
   return result;
 }
 
-GatheredArrays internal::gather_host_arrays(ProcessGroup& group, const Offer& offer,
-                                            const GatherOptions& options) {
-  if (on_host(group)) return gather_arrays(group, offer, options);
+GatheredArrays internal::gather_host_arrays(ProcessGroup& group, const Offer& unchecked,
+                                            const CallOptions& options) {
+  if (on_host(group)) return gather_arrays(group, unchecked, {.call = options});
+  const auto offer = checked(unchecked);
   // Told as arrays of the group's device, where an announcement looks at the shapes alone.
   std::vector<ConstTensorView> told(offer.arrays.begin(), offer.arrays.end());
   for (auto& array : told) array.device = group.memory().device();
   auto mine = offer;
   mine.arrays = told;
-  const Announcement said(group, mine, options.call);
+  const Announcement said(group, mine, options);
   GatheredArrays result{.data = {}, .layout = said.layout()};
   const auto bytes_of = [&](int rank) {
     std::size_t bytes = 0;
@@ -209,19 +217,15 @@ GatheredArrays internal::gather_host_arrays(ProcessGroup& group, const Offer& of
   };
   for (int r = 0; offer.only_small && r < group.size(); ++r)
     if (bytes_of(r) > offer.small) return result;
-  make_or_refuse(group, {.kind = Operation::all_gather}, options.call, [&] {
-    for (const auto& array : told)
-      result.data.emplace_back(host_memory(), array.shape.with_rows(result.layout.total()),
-                               array.dtype);
-  });
-  for (std::size_t i = 0; i < told.size(); ++i)
-    if (result.data[i].bytes() != 0)
-      host_call(group,
-                {.kind = Operation::all_gather,
-                 .in = offer.arrays[i],
-                 .out = result.data[i],
-                 .rows = result.layout},
-                options.call, offer.caller);
+  for (std::size_t i = 0; i < told.size(); ++i) {
+    const auto prepare = [&](Op& op) {
+      const auto& array = told[i];
+      op.out = result.data.emplace_back(host_memory(), array.shape.with_rows(result.layout.total()),
+                                        array.dtype);
+    };
+    host_call(group, {.kind = Operation::all_gather, .in = offer.arrays[i], .rows = result.layout},
+              options, prepare, offer.caller);
+  }
   return result;
 }
 
@@ -242,65 +246,71 @@ GatheredArrays all_gather_rows(ProcessGroup& group, std::span<const ConstTensorV
 }
 
 void all_gather_rows(ProcessGroup& group, const ConstTensorView& local, const TensorView& out,
-                     const RowLayout& layout, const GatherOptions& options) {
-  internal::gather_rows_by(options.algo, group, as_rows(local), out, layout, options.call);
+                     const RowLayout& layout, const CallOptions& options) {
+  group.all_gather(as_rows(local), out, layout, options);
 }
 
 PaddedRows all_gather_padded(ProcessGroup& group, const ConstTensorView& array, double fill,
                              const GatherOptions& options) {
   constexpr std::string_view caller = "all_gather_padded";
   const auto local = as_rows(array);
-  std::optional<Error> refused;
   std::vector<std::byte> element;
-  try {
+  const auto check = [&](Offer&) {
     if (static_cast<int>(local.dtype) < dtype_count) element = element_of(local.dtype, fill);
     if (local.shape.ndim() == Shape::max_dims)
       internal::failf(Errc::invalid_argument,
                       "the array has {} dimensions, the result would have {}", Shape::max_dims,
                       Shape::max_dims + 1);
-  } catch (const Error& error) {
-    refused = error;
-  }
+  };
+  Offer offer{.caller = caller, .arrays = {&local, 1}, .check = check};
   std::optional<Announcement> said;
   PaddedRows result;
   if (options.layout == nullptr) {
-    said.emplace(group, Offer{.caller = caller, .arrays = {&local, 1}, .refused = refused},
-                 options.call);
+    said.emplace(group, offer, options.call);
     result.layout = said->layout();
   } else {
     result.layout = *options.layout;
   }
   const auto& layout = result.layout;
   const auto stream = options.call.stream;
-  Tensor rows;
-  const auto allocate = [&] {
-    if (refused)
-      throw internal::gather_error(refused->code(), group, caller, group.rank(),
-                                   refused->message());
-    result.data =
-        Tensor(memory_of(group, options), with_ranks(layout.ranks(), layout.max(), local.shape),
-               local.dtype, stream);
-    if (!said || !said->complete())
-      rows = Tensor(group.memory(), local.shape.with_rows(layout.total()), local.dtype, stream);
+  const auto most = layout.max();
+  const auto block_of = [&](int rank) {
+    const auto bytes = static_cast<std::size_t>(most) * local.row_bytes();
+    return TensorView(
+        static_cast<std::byte*>(result.data.data()) + static_cast<std::size_t>(rank) * bytes,
+        local.dtype, local.shape.with_rows(most), result.data.device());
   };
-  if (said && said->complete())
+  const auto put = [&](int rank, const void* rows) {
+    const auto block = block_of(rank);
+    // Before the rows: on a device the host waits for what it copies there.
+    fill_behind(group, block, layout[rank], element, stream);
+    copy_rows(group, block.data, rows, rows_of(block, 0, layout[rank]).bytes(), stream);
+  };
+  const auto allocate = [&] {
+    result.data = Tensor(memory_of(group, options), with_ranks(group.size(), most, local.shape),
+                         local.dtype, stream);
+  };
+  if (said && said->complete()) {
     allocate();
-  else
-    make_or_refuse(group, {.kind = Operation::all_gather}, options.call, allocate);
-  // Before the rows: on a device the host waits for what it copies there.
-  fill_behind(group, result, element, stream);
-  if (rows.data() != nullptr)
-    internal::gather_rows_by(options.algo, group, local, rows, layout, options.call);
-
-  auto* to = static_cast<std::byte*>(result.data.data());
-  const auto row_bytes = local.row_bytes();
-  for (int r = 0; r < group.size(); ++r) {
-    const auto* from = rows.data() != nullptr
-                           ? rows_of(std::as_const(rows).view(), layout.offset(r), layout[r]).data
-                           : said->data(r, 0);
-    copy_rows(group, to, from, static_cast<std::size_t>(layout[r]) * row_bytes, stream);
-    to += static_cast<std::size_t>(layout.max()) * row_bytes;
+    for (int r = 0; r < group.size(); ++r) put(r, said->data(r, 0));
+    return result;
   }
+  const auto prepare = [&](Op& op) {
+    if (!said) check(offer);
+    if (const auto unfit = internal::unfit(local, group.memory().device())) throw Error(*unfit);
+    check_layout(group, local, layout);
+    allocate();
+    put(group.rank(), local.data);
+    op.in = block_of(group.rank());
+    op.out = {result.data.data(), local.dtype, local.shape.with_rows(most * group.size()),
+              result.data.device()};
+  };
+  // Equal blocks travel, so the layouts are compared by name.
+  auto mine = options.call;
+  const auto name = fmt::format("{}{}{}", mine.name, mine.name.empty() ? "rows " : ", rows ",
+                                fmt::join(layout.counts(), " "));
+  if (options.layout != nullptr) mine.name = name;
+  call(group, {.kind = Operation::all_gather, .in = local}, mine, prepare, caller);
   return result;
 }
 
@@ -310,18 +320,18 @@ GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& array, int 
   GatheredRows result;
   std::optional<Announcement> said;
   if (options.layout == nullptr) {
-    std::optional<Error> refused;
-    if (root < 0 || root >= group.size())
-      refused =
-          Error(Errc::invalid_argument,
-                fmt::format("root is {}; this group has ranks 0 to {}", root, group.size() - 1));
+    const auto check = [&](Offer&) {
+      if (root < 0 || root >= group.size())
+        internal::failf(Errc::invalid_argument, "root is {}; this group has ranks 0 to {}", root,
+                        group.size() - 1);
+    };
     // Everybody gets what comes along, so it is little.
     said.emplace(group,
                  Offer{.caller = "gather_rows",
                        .arrays = {&local, 1},
                        .root = root,
                        .small = 4096,
-                       .refused = refused},
+                       .check = check},
                  options.call);
   }
   result.layout = said ? said->layout() : *options.layout;
@@ -336,13 +346,17 @@ GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& array, int 
     if (at_root) place(group, *said, 0, result.data, result.layout, options.call.stream);
     return result;
   }
-  make_or_refuse(group, {.kind = Operation::gather, .root = root}, options.call, allocate);
-  group.gather(local, result.data, root, result.layout, options.call);
+  const auto prepare = [&](Op& op) {
+    allocate();
+    op.out = result.data;
+  };
+  call(group, {.kind = Operation::gather, .in = local, .rows = result.layout, .root = root},
+       options.call, prepare, "gather_rows");
   return result;
 }
 
 Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout* layout,
-                    int root, const GatherOptions& options) {
+                    int root, const ResultOptions& options) {
   constexpr std::string_view caller = "scatter_rows";
   const bool at_root = group.rank() == root;
   // What root says: whether it refuses, the shape of a row and everybody's rows.
@@ -357,17 +371,16 @@ Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const Row
   std::optional<Error> refused;
   const auto device = group.memory().device();
   if (at_root) {
-    refused = internal::unfit(whole, device);
-    if (!refused && layout == nullptr)
-      refused = Error(Errc::invalid_argument, "root has to pass the layout");
-    if (!refused && layout->ranks() != group.size())
-      refused = Error(
-          Errc::invalid_argument,
-          fmt::format("the layout is of {} ranks, the group of {}", layout->ranks(), group.size()));
-    if (!refused && layout->total() != whole.shape.rows())
-      refused = Error(Errc::invalid_argument,
-                      fmt::format("whole is {}, which has {} rows; the layout has {}",
-                                  to_string(whole.shape), whole.shape.rows(), layout->total()));
+    refused = internal::refusal_of([&] {
+      if (const auto unfit = internal::unfit(whole, device)) throw Error(*unfit);
+      if (layout == nullptr) internal::failf(Errc::invalid_argument, "root has to pass the layout");
+      if (layout->ranks() != group.size())
+        internal::failf(Errc::invalid_argument, "the layout is of {} ranks, the group of {}",
+                        layout->ranks(), group.size());
+      if (layout->total() != whole.shape.rows())
+        internal::failf(Errc::invalid_argument, "whole is {}, which has {} rows; the layout has {}",
+                        to_string(whole.shape), whole.shape.rows(), layout->total());
+    });
     Said said{.refused = refused ? 1 : 0,
               .dtype = static_cast<std::int64_t>(whole.dtype),
               .ndim = static_cast<std::int64_t>(whole.shape.ndim())};
@@ -390,29 +403,36 @@ Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const Row
       std::span<const std::int64_t>(said.dims).first(static_cast<std::size_t>(said.ndim)));
   const auto mine = shape.with_rows(rows[group.rank()]);
   const auto dtype = static_cast<DType>(said.dtype);
-  const auto in = at_root ? whole : ConstTensorView();
   Tensor out;
-  make_or_refuse(group, {.kind = Operation::scatter, .root = root}, options.call, [&] {
+  const auto prepare = [&](Op& op) {
     out = Tensor(memory_of(group, options), mine, dtype, options.call.stream);
-  });
-  group.scatter(in, out, root, rows, options.call);
+    op.out = out;
+  };
+  call(group,
+       {.kind = Operation::scatter,
+        .in = at_root ? whole : ConstTensorView(),
+        .rows = rows,
+        .root = root},
+       options.call, prepare, caller);
   return out;
 }
 
 Tensor reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
-                           const RowLayout& layout, ReduceOp op, const GatherOptions& options) {
+                           const RowLayout& layout, ReduceOp op, const ResultOptions& options) {
   const auto mine = group.rank() < layout.ranks() ? layout[group.rank()] : 0;
   Tensor out;
-  make_or_refuse(group, {.kind = Operation::reduce_scatter, .reduce = op}, options.call, [&] {
+  const auto prepare = [&](Op& call) {
     out = Tensor(memory_of(group, options), whole.shape.with_rows(mine), whole.dtype,
                  options.call.stream);
-  });
-  group.reduce_scatter(whole, out, layout, op, options.call);
+    call.out = out;
+  };
+  call(group, {.kind = Operation::reduce_scatter, .in = whole, .rows = layout, .reduce = op},
+       options.call, prepare, "reduce_scatter_rows");
   return out;
 }
 
 std::vector<Tensor> gather_all_tensors(ProcessGroup& group, const ConstTensorView& local,
-                                       const GatherOptions& options) {
+                                       const ResultOptions& options) {
   const Announcement said(
       group, {.caller = "gather_all_tensors", .arrays = {&local, 1}, .any_shape = true},
       options.call);
@@ -436,11 +456,13 @@ std::vector<Tensor> gather_all_tensors(ProcessGroup& group, const ConstTensorVie
   const RowLayout layout(counts);
   const ConstTensorView flat(local.data, local.dtype, {local.shape.numel()}, local.device);
   Tensor all;
-  make_or_refuse(group, {.kind = Operation::all_gather}, options.call, [&] {
+  const auto prepare = [&](Op& op) {
     allocate();
     all = Tensor(group.memory(), {layout.total()}, local.dtype, stream);
-  });
-  internal::gather_rows_by(options.algo, group, flat, all, layout, options.call);
+    op.out = all;
+  };
+  call(group, {.kind = Operation::all_gather, .in = flat, .rows = layout}, options.call, prepare,
+       "gather_all_tensors");
   for (int r = 0; r < group.size(); ++r) {
     auto& to = result[static_cast<std::size_t>(r)];
     copy_rows(group, to.data(), rows_of(all.view(), layout.offset(r), layout[r]).data, to.bytes(),
@@ -450,15 +472,12 @@ std::vector<Tensor> gather_all_tensors(ProcessGroup& group, const ConstTensorVie
 }
 
 std::vector<std::string> all_gather_bytes(ProcessGroup& group, std::string_view local,
-                                          const GatherOptions& options) {
+                                          const CallOptions& options) {
   const ConstTensorView bytes(local.data(), DType::u8, {static_cast<std::int64_t>(local.size())});
   constexpr std::string_view caller = "all_gather_bytes";
   std::vector<std::string> result;
-  GatherOptions mine = options;
-  mine.layout = nullptr;
-  mine.memory = nullptr;
   const auto all =
-      internal::gather_host_arrays(group, {.caller = caller, .arrays = {&bytes, 1}}, mine);
+      internal::gather_host_arrays(group, {.caller = caller, .arrays = {&bytes, 1}}, options);
   const auto* data = static_cast<const char*>(all.data[0].data());
   for (int r = 0; r < group.size(); ++r)
     result.emplace_back(data + all.layout.offset(r), static_cast<std::size_t>(all.layout[r]));

@@ -10,9 +10,8 @@ namespace tutti::internal {
 /// No data is in the result when the offer is of small arrays only, and they are not.
 GatheredArrays gather_arrays(ProcessGroup& group, const Offer& offer, const GatherOptions& options);
 
-/// The same of arrays in host memory, whatever the group's device; so are the results. The options
-/// have no layout and no memory.
+/// The same of arrays in host memory, whatever the group's device; so are the results.
 GatheredArrays gather_host_arrays(ProcessGroup& group, const Offer& offer,
-                                  const GatherOptions& options);
+                                  const CallOptions& options);
 
 }  // namespace tutti::internal

@@ -80,7 +80,6 @@ inline GatherOptions here(GatherOptions options) {
 inline GatherOptions later(const GatherOptions& options, const RowLayout* layout) {
   GatherOptions kept;
   kept.layout = layout;
-  kept.algo = options.algo;
   kept.memory = options.memory;
   return kept;
 }
