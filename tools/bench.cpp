@@ -94,7 +94,7 @@ class Recorder {
   void begin_block(const Block& block) {
     first_of_block_ = record_.rows.size();
     progress_.clear();
-    if (table_) table_->begin_block(block.key(), block.algos.size() > 1);
+    if (table_) table_->begin_block(block.key());
   }
   void before_row(const Block& block, std::int64_t bytes) {
     progress_.before_row(block.key(), bytes);
@@ -110,19 +110,13 @@ class Recorder {
   }
   void end_block() {
     const std::span<const Row> rows = std::span(record_.rows).subspan(first_of_block_);
-    std::vector<KeyedFit> fits;
-    for (auto row = rows.begin(); row != rows.end(); ++row) {
-      const auto same = [&](const Row& other) { return other.key == row->key; };
-      if (std::any_of(rows.begin(), row, same)) continue;
-      std::vector<Point> points;
-      for (auto other = row; other != rows.end(); ++other)
-        if (same(*other))
-          points.push_back({static_cast<double>(other->bytes), other->percentiles_us.at(50)});
-      if (const auto fit = fit_line(points)) fits.push_back({row->key, *fit});
-    }
+    std::vector<Point> points;
+    for (const Row& row : rows)
+      points.push_back({static_cast<double>(row.bytes), row.percentiles_us.at(50)});
+    const std::optional<Fit> fit = fit_line(points);
     progress_.clear();
-    if (table_) table_->end_block(fits);
-    record_.fits.insert(record_.fits.end(), fits.begin(), fits.end());
+    if (table_) table_->end_block(fit);
+    if (fit) record_.fits.push_back({rows.front().key, *fit});
   }
   void end() {
     progress_.clear();
@@ -141,15 +135,12 @@ class Recorder {
 };
 
 /// Whether the backend has what the block needs: the same answer on every rank.
-bool supported(const ProcessGroup& group, const Block& block, GatherAlgo algo) {
+bool supported(const ProcessGroup& group, const Block& block) {
   const auto has = [&](Operation operation) {
     return group.supports(operation, block.dtype, ReduceOp{block.op.value_or(ReduceOp::Kind::sum)});
   };
-  const bool in_pairs = algo == GatherAlgo::direct || algo == GatherAlgo::ring ||
-                        block.collective->operation == Operation::send;
-  if (in_pairs && !(has(Operation::send) && has(Operation::recv))) return false;
-  if (algo == GatherAlgo::broadcasts && !has(Operation::broadcast)) return false;
-  return has(block.collective->operation);
+  const Operation operation = block.collective->operation;
+  return has(operation) && (operation != Operation::send || has(Operation::recv));
 }
 
 /// The plan as far as the backend can follow it. What it lacks is an error when it was asked for,
@@ -158,22 +149,15 @@ Plan supported_part(const ProcessGroup& group, const Plan& plan, const Request& 
                     Recorder* recorder) {
   const bool asked = !request.collectives.all && !request.dtypes.all && !request.ops.all;
   Plan part;
-  for (Block block : plan.blocks) {
-    std::vector<GatherAlgo> algos = block.algos;
-    if (algos.empty()) algos.push_back(GatherAlgo::native);
-    std::erase_if(algos, [&](GatherAlgo algo) {
-      if (supported(group, block, algo)) return false;
-      Block lacking = block;
-      if (!block.algos.empty()) lacking.algos = {algo};
-      const std::string what =
-          fmt::format("backend {} does not support {}", group.backend(), title(lacking.key()));
-      if (asked && !request.algos.all) throw Failure(Exit::unavailable, what);
-      if (recorder != nullptr) recorder->note(what + "; left out");
-      return true;
-    });
-    if (algos.empty()) continue;
-    if (!block.algos.empty()) block.algos = std::move(algos);
-    part.blocks.push_back(std::move(block));
+  for (const Block& block : plan.blocks) {
+    if (supported(group, block)) {
+      part.blocks.push_back(block);
+      continue;
+    }
+    const std::string what =
+        fmt::format("backend {} does not support {}", group.backend(), title(block.key()));
+    if (asked) throw Failure(Exit::unavailable, what);
+    if (recorder != nullptr) recorder->note(what + "; left out");
   }
   return part;
 }
@@ -215,11 +199,9 @@ void run_plan(Rank& rank, const Plan& plan, const BenchOptions& options, bool th
         return;
       }
       if (recorder != nullptr) recorder->before_row(block, bytes);
-      std::vector<Row> rows =
-          measure(group, control, workspace, block, bytes, options.timing, rank.position);
-      left -= std::ssize(rows);
-      if (recorder == nullptr) continue;
-      for (Row& row : rows) recorder->row(std::move(row));
+      Row row = measure(group, control, workspace, block, bytes, options.timing, rank.position);
+      --left;
+      if (recorder != nullptr) recorder->row(std::move(row));
     }
     if (recorder != nullptr) recorder->end_block();
   }

@@ -134,24 +134,6 @@ Choice<Counts> parse_counts(std::string_view text) {
   return choice;
 }
 
-/// "all" is all but auto, which is one of them.
-Choice<GatherAlgo> parse_algos(std::string_view text) {
-  if (text.empty()) return {{GatherAlgo::automatic}, false, false};
-  Choice<GatherAlgo> choice{{}, text == "all", true};
-  for (int i = 1; choice.all && i < gather_algo_count; ++i)
-    choice.values.push_back(static_cast<GatherAlgo>(i));
-  if (choice.all) return choice;
-  for (const std::string_view item : split_list("--algo", text)) {
-    const std::optional<GatherAlgo> algo = parse_gather_algo(item);
-    if (!algo)
-      refuse("--algo '{}': expected auto, native, direct, ring, padded, broadcasts, all, or list",
-             item);
-    if (std::find(choice.values.begin(), choice.values.end(), *algo) == choice.values.end())
-      choice.values.push_back(*algo);
-  }
-  return choice;
-}
-
 }  // namespace
 
 void BenchCommand::define(CLI::App& app) {
@@ -187,8 +169,6 @@ void BenchCommand::define(CLI::App& app) {
   text("--root", root_, "a rank, or all (0)", "R", "Work");
   text("--place", place_, "out, in or both (out)", "WHERE", "Work");
   text("--counts", counts_, "blocks: even, last-short, ..., see --help-sizes (even)", "LIST",
-       "Work");
-  text("--algo", algo_, "auto, native, direct, ring, padded, broadcasts, all; or list", "LIST",
        "Work");
 
   text("--mode", mode_, "throughput, or latency: a barrier before each call", "MODE", "Timing");
@@ -276,7 +256,6 @@ BenchOptions BenchCommand::parse(const std::vector<std::string>& argv) const {
         "--op", ops_, first_values<ReduceOp::Kind>(reduce_op_count), parse_reduce_op);
   request.places = parse_places(place_);
   request.counts = parse_counts(counts_);
-  request.algos = parse_algos(algo_);
   if (!sizes_.empty()) request.sizes = parse_sizes(sizes_);
   request.all_roots = root_ == "all";
   if (!root_.empty() && !request.all_roots)
@@ -330,9 +309,9 @@ A size is the total buffer S of nccl-tests, so that columns compare. n is the
 number of ranks, algbw = S / time, busbw = algbw x factor.
 
 )";
-  text += fmt::format("  {:<16}{:<10}{}\n", "collective", "factor", "S is");
+  text += fmt::format("  {:<18}{:<9}{}\n", "collective", "factor", "S is");
   for (const Collective& collective : collectives())
-    text += fmt::format("  {:<16}{:<10}{}\n", collective.name, collective.factor_text,
+    text += fmt::format("  {:<18}{:<9}{}\n", collective.name, collective.factor_text,
                         collective.size_is);
   text += R"(
 S must be a multiple of the size of the dtype; of n times that, where it is cut
@@ -345,8 +324,8 @@ With uneven blocks b_r the factors are
 
 )";
   for (const Collective& collective : collectives())
-    if (collective.divides)
-      text += fmt::format("  {:<16}{}\n", collective.name, collective.uneven_factor_text);
+    if (collective.divides())
+      text += fmt::format("  {:<18}{}\n", collective.name, collective.uneven_factor_text);
   text += R"(
 and all_to_all sends block r of every rank's S to rank r.
 )";

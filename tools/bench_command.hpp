@@ -19,8 +19,6 @@ class BenchCommand {
   BenchOptions parse(const std::vector<std::string>& argv) const;
 
   bool help_sizes() const noexcept { return help_sizes_; }
-  /// --algo list: print the table and measure nothing.
-  bool list_algos() const noexcept { return algo_ == "list"; }
 
  private:
   std::vector<std::string> collectives_{};
@@ -42,7 +40,6 @@ class BenchCommand {
   std::string root_{};
   std::string place_{};
   std::string counts_{};
-  std::string algo_{};
   std::string mode_ = "throughput";
   std::string min_time_ = "0.5s";
   std::string iters_ = "auto";

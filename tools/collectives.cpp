@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <tutti/gather.hpp>
 #include <tutti/work.hpp>
 
 #include "exit_code.hpp"
@@ -12,9 +13,6 @@
 namespace tutti::tool {
 namespace {
 
-double whole(const Cell&) {
-  return 1;
-}
 /// all_reduce: S does not come in blocks.
 double twice_all_but_own(const Cell& c) {
   return 2.0 * (c.ranks - 1) / c.ranks;
@@ -48,8 +46,6 @@ std::vector<Piece> blocks_in_rank_order(const Cell& c) {
   return pieces;
 }
 
-constexpr std::string_view least_text = "(S - min b)/S";
-
 /// Gives a call the array that was prepared for its result.
 class PreparedMemory final : public Memory {
  public:
@@ -71,33 +67,50 @@ class PreparedMemory final : public Memory {
   Memory& copies_;
 };
 
+void check_layout(std::string_view name, const RowLayout& found, const Cell& cell) {
+  if (found != cell.blocks)
+    throw Failure(Exit::wrong_data, fmt::format("{} says that the ranks have {} rows, expected {}",
+                                                name, to_string(found), to_string(cell.blocks)));
+}
+
 void gather_unknown_rows(ProcessGroup& group, const Arrays& arrays, const How& how) {
   PreparedMemory memory(arrays.out, group.memory());
   const GatheredRows all =
-      all_gather_rows(group, arrays.in, {.algo = how.algo, .memory = &memory, .call = how.options});
-  if (all.layout != how.cell.blocks)
-    throw Failure(Exit::wrong_data,
-                  fmt::format("all_gather_rows says that the ranks have {} rows, expected {}",
-                              to_string(all.layout), to_string(how.cell.blocks)));
+      all_gather_rows(group, arrays.in, {.memory = &memory, .call = how.options});
+  check_layout("all_gather_rows", all.layout, how.cell);
 }
 
-constexpr std::array<Collective, 13> table{{
+void gather_padded_rows(ProcessGroup& group, const Arrays& arrays, const How& how) {
+  PreparedMemory memory(arrays.out, group.memory());
+  const PaddedRows all =
+      all_gather_padded(group, arrays.in, 0, {.memory = &memory, .call = how.options});
+  check_layout("all_gather_padded", all.layout, how.cell);
+}
+
+/// The rows of every rank, and zeros behind them up to the longest.
+std::vector<Piece> padded_blocks(const Cell& c) {
+  const std::int64_t longest = c.blocks.max();
+  std::vector<Piece> pieces;
+  for (int r = 0; r < c.ranks; ++r) {
+    pieces.push_back({r * longest, c.blocks[r], one_rank(r)});
+    pieces.push_back({r * longest + c.blocks[r], longest - c.blocks[r], {}});
+  }
+  return pieces;
+}
+
+/// The factor of operations that cut S into blocks, in words.
+constexpr std::string_view all_but_own = "(n-1)/n";
+constexpr std::string_view least_text = "(S - min b)/S";
+constexpr std::string_view root_text = "(S - b_root)/S";
+
+// What is not the default of Collective.
+constexpr std::array<Collective, 14> table{{
     {.name = "all_reduce",
      .operation = Operation::all_reduce,
      .reduces = true,
-     .rooted = false,
-     .out_of_place = true,
      .in_place = true,
-     .divides = false,
-     .has_algos = false,
-     .size_is = "the array of each rank",
      .factor_text = "2(n-1)/n",
-     .uneven_factor_text = "",
      .factor = twice_all_but_own,
-     .extent =
-         [](const Cell& c) {
-           return Extent{c.count, c.count};
-         },
      .result =
          [](const Cell& c) {
            return std::vector<Piece>{{0, c.count, all_ranks(c)}};
@@ -106,16 +119,9 @@ constexpr std::array<Collective, 13> table{{
                 const How& h) { g.all_reduce(a.in, a.out, h.op, h.options); }},
     {.name = "broadcast",
      .operation = Operation::broadcast,
-     .reduces = false,
      .rooted = true,
      .out_of_place = false,
      .in_place = true,
-     .divides = false,
-     .has_algos = false,
-     .size_is = "the array of each rank",
-     .factor_text = "1",
-     .uneven_factor_text = "",
-     .factor = whole,
      .extent =
          [](const Cell& c) {
            return Extent{c.is_root() ? c.count : 0, c.count};
@@ -130,14 +136,7 @@ constexpr std::array<Collective, 13> table{{
      .operation = Operation::reduce,
      .reduces = true,
      .rooted = true,
-     .out_of_place = true,
      .in_place = true,
-     .divides = false,
-     .has_algos = false,
-     .size_is = "the array of each rank",
-     .factor_text = "1",
-     .uneven_factor_text = "",
-     .factor = whole,
      .extent =
          [](const Cell& c) {
            return Extent{c.count, c.is_root() ? c.count : 0};
@@ -151,56 +150,48 @@ constexpr std::array<Collective, 13> table{{
                 const How& h) { g.reduce(a.in, a.out, h.cell.root, h.op, h.options); }},
     {.name = "all_gather",
      .operation = Operation::all_gather,
-     .reduces = false,
-     .rooted = false,
-     .out_of_place = true,
      .in_place = true,
-     .divides = true,
-     .has_algos = true,
      .size_is = "the gathered array; each rank gives S/n",
-     .factor_text = "(n-1)/n",
+     .factor_text = all_but_own,
      .uneven_factor_text = least_text,
      .factor = all_but_least,
      .extent =
          [](const Cell& c) {
            return Extent{c.block(), c.count, c.at(), 0};
          },
-     .result = [](const Cell& c) { return blocks_in_rank_order(c); },
-     .call =
-         [](ProcessGroup& g, const Arrays& a, const How& h) {
-           if (h.algo == GatherAlgo::native)
-             g.all_gather(a.in, a.out, h.cell.rows(), h.options);
-           else
-             all_gather_rows(g, a.in, a.out, h.cell.blocks, {.algo = h.algo, .call = h.options});
-         }},
+     .result = blocks_in_rank_order,
+     .call = [](ProcessGroup& g, const Arrays& a,
+                const How& h) { g.all_gather(a.in, a.out, h.cell.rows(), h.options); }},
     {.name = "all_gather_rows",
      .operation = Operation::all_gather,
-     .reduces = false,
-     .rooted = false,
-     .out_of_place = true,
-     .in_place = false,
-     .divides = true,
-     .has_algos = true,
      .size_is = "as all_gather; no rank knows the others' S/n before",
-     .factor_text = "(n-1)/n",
+     .factor_text = all_but_own,
      .uneven_factor_text = least_text,
      .factor = all_but_least,
      .extent =
          [](const Cell& c) {
            return Extent{c.block(), c.count};
          },
-     .result = [](const Cell& c) { return blocks_in_rank_order(c); },
+     .result = blocks_in_rank_order,
      .call = gather_unknown_rows},
+    {.name = "all_gather_padded",
+     .operation = Operation::all_gather,
+     .size_is = "as all_gather_rows; each padded to the longest",
+     .factor_text = all_but_own,
+     .uneven_factor_text = least_text,
+     .factor = all_but_least,
+     .extent =
+         [](const Cell& c) {
+           return Extent{c.block(), c.blocks.max() * c.ranks};
+         },
+     .result = padded_blocks,
+     .call = gather_padded_rows},
     {.name = "reduce_scatter",
      .operation = Operation::reduce_scatter,
      .reduces = true,
-     .rooted = false,
-     .out_of_place = true,
      .in_place = true,
-     .divides = true,
-     .has_algos = false,
      .size_is = "the array of each rank; each gets S/n of the result",
-     .factor_text = "(n-1)/n",
+     .factor_text = all_but_own,
      .uneven_factor_text = least_text,
      .factor = all_but_least,
      .extent =
@@ -215,14 +206,8 @@ constexpr std::array<Collective, 13> table{{
                 const How& h) { g.reduce_scatter(a.in, a.out, h.cell.rows(), h.op, h.options); }},
     {.name = "all_to_all",
      .operation = Operation::all_to_all,
-     .reduces = false,
-     .rooted = false,
-     .out_of_place = true,
-     .in_place = false,
-     .divides = true,
-     .has_algos = false,
      .size_is = "the array of each rank; S/n goes to each",
-     .factor_text = "(n-1)/n",
+     .factor_text = all_but_own,
      .uneven_factor_text = "max of (S - b_r)/S, (n-1)b_r/S",
      .factor = exchanged,
      .extent =
@@ -244,15 +229,11 @@ constexpr std::array<Collective, 13> table{{
          }},
     {.name = "gather",
      .operation = Operation::gather,
-     .reduces = false,
      .rooted = true,
-     .out_of_place = true,
      .in_place = true,
-     .divides = true,
-     .has_algos = false,
      .size_is = "the gathered array of the root; each rank gives S/n",
-     .factor_text = "(n-1)/n",
-     .uneven_factor_text = "(S - b_root)/S",
+     .factor_text = all_but_own,
+     .uneven_factor_text = root_text,
      .factor = all_but_root,
      .extent =
          [](const Cell& c) {
@@ -264,15 +245,11 @@ constexpr std::array<Collective, 13> table{{
                 const How& h) { g.gather(a.in, a.out, h.cell.root, h.cell.rows(), h.options); }},
     {.name = "scatter",
      .operation = Operation::scatter,
-     .reduces = false,
      .rooted = true,
-     .out_of_place = true,
      .in_place = true,
-     .divides = true,
-     .has_algos = false,
      .size_is = "the array of the root; each rank gets S/n",
-     .factor_text = "(n-1)/n",
-     .uneven_factor_text = "(S - b_root)/S",
+     .factor_text = all_but_own,
+     .uneven_factor_text = root_text,
      .factor = all_but_root,
      .extent =
          [](const Cell& c) {
@@ -287,19 +264,7 @@ constexpr std::array<Collective, 13> table{{
     {.name = "scan",
      .operation = Operation::scan,
      .reduces = true,
-     .rooted = false,
-     .out_of_place = true,
      .in_place = true,
-     .divides = false,
-     .has_algos = false,
-     .size_is = "the array of each rank",
-     .factor_text = "1",
-     .uneven_factor_text = "",
-     .factor = whole,
-     .extent =
-         [](const Cell& c) {
-           return Extent{c.count, c.count};
-         },
      .result =
          [](const Cell& c) {
            return std::vector<Piece>{{0, c.count, {0, c.rank + 1, 0}}};
@@ -309,19 +274,7 @@ constexpr std::array<Collective, 13> table{{
     {.name = "exclusive_scan",
      .operation = Operation::exclusive_scan,
      .reduces = true,
-     .rooted = false,
-     .out_of_place = true,
      .in_place = true,
-     .divides = false,
-     .has_algos = false,
-     .size_is = "the array of each rank",
-     .factor_text = "1",
-     .uneven_factor_text = "",
-     .factor = whole,
-     .extent =
-         [](const Cell& c) {
-           return Extent{c.count, c.count};
-         },
      .result =
          [](const Cell& c) {
            return std::vector<Piece>{{0, c.count, {0, c.rank, 0}}};
@@ -330,20 +283,7 @@ constexpr std::array<Collective, 13> table{{
                 const How& h) { g.exclusive_scan(a.in, a.out, h.op, h.options); }},
     {.name = "send_recv",
      .operation = Operation::send,
-     .reduces = false,
-     .rooted = false,
-     .out_of_place = true,
-     .in_place = false,
-     .divides = false,
-     .has_algos = false,
      .size_is = "sent to the next rank, received from the one before",
-     .factor_text = "1",
-     .uneven_factor_text = "",
-     .factor = whole,
-     .extent =
-         [](const Cell& c) {
-           return Extent{c.count, c.count};
-         },
      .result =
          [](const Cell& c) {
            return std::vector<Piece>{{0, c.count, one_rank((c.rank + c.ranks - 1) % c.ranks)}};
@@ -358,22 +298,23 @@ constexpr std::array<Collective, 13> table{{
          }},
     {.name = "barrier",
      .operation = Operation::barrier,
-     .reduces = false,
-     .rooted = false,
      .out_of_place = false,
-     .in_place = false,
-     .divides = false,
-     .has_algos = false,
      .size_is = "no data; one row",
      .factor_text = "-",
-     .uneven_factor_text = "",
-     .factor = whole,
      .extent = [](const Cell&) { return Extent{}; },
      .result = [](const Cell&) { return std::vector<Piece>(); },
      .call = [](ProcessGroup& g, const Arrays&, const How& h) { g.barrier(h.options); }},
 }};
 
 }  // namespace
+
+Extent whole_arrays(const Cell& cell) {
+  return {cell.count, cell.count};
+}
+
+double crosses_once(const Cell&) {
+  return 1;
+}
 
 std::span<const Collective> collectives() noexcept {
   return table;

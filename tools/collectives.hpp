@@ -5,7 +5,6 @@
 #include <string_view>
 #include <vector>
 
-#include <tutti/gather.hpp>
 #include <tutti/process_group.hpp>
 #include <tutti/row_layout.hpp>
 
@@ -54,31 +53,35 @@ struct Arrays {
 struct How {
   const Cell& cell;
   ReduceOp op{};
-  GatherAlgo algo = GatherAlgo::native;
   CallOptions options{};
 };
+
+/// Every rank gives S and gets S.
+Extent whole_arrays(const Cell& cell);
+/// A factor of 1.
+double crosses_once(const Cell& cell);
 
 /// One row per operation: everything the tool knows about it.
 struct Collective {
   std::string_view name;
   Operation operation;
-  bool reduces;
-  bool rooted;
-  bool out_of_place;
-  bool in_place;
-  bool divides;    ///< S is cut into one block per rank.
-  bool has_algos;  ///< GatherAlgo says how the rows travel.
-  std::string_view size_is;
-  std::string_view factor_text;
-  std::string_view uneven_factor_text;  ///< With --counts; empty where S is not cut.
+  bool reduces = false;
+  bool rooted = false;
+  bool out_of_place = true;
+  bool in_place = false;
+  std::string_view size_is = "the array of each rank";
+  std::string_view factor_text = "1";
+  std::string_view uneven_factor_text{};  ///< With --counts; empty where S is not cut.
   /// Bus bandwidth over algorithm bandwidth: docs/benchmarking.md derives it. 0 when no byte has
   /// to cross a link.
-  double (*factor)(const Cell& cell);
-  Extent (*extent)(const Cell& cell);
+  double (*factor)(const Cell& cell) = crosses_once;
+  Extent (*extent)(const Cell& cell) = whole_arrays;
   std::vector<Piece> (*result)(const Cell& cell);
   void (*call)(ProcessGroup& group, const Arrays& arrays, const How& how);
 
   bool moves_data() const noexcept { return operation != Operation::barrier; }
+  /// S is cut into one block per rank.
+  bool divides() const noexcept { return !uneven_factor_text.empty(); }
 };
 
 std::span<const Collective> collectives() noexcept;

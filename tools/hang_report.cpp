@@ -49,7 +49,6 @@ std::string place(const Outcome& outcome, const Error& error) {
   const Position& at = outcome.position;
   if (at.bytes >= 0) {
     text = fmt::format("measuring {}", at.key.coll);
-    if (at.key.algo) text += fmt::format(", algo {}", option_name(*at.key.algo));
     if (at.bytes > 0) text += fmt::format(", size {}", format_bytes(at.bytes));
     text += at.iteration >= 0 ? fmt::format(", iteration {}", at.iteration)
                               : std::string(", warm-up or check");

@@ -11,7 +11,6 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
-#include <tutti/gather.hpp>
 #include <tutti/version.hpp>
 
 #include "bench.hpp"
@@ -106,7 +105,6 @@ Exit run(int argc, char** argv) {
   }
   if (app.got_subcommand(loss)) return run_loss(loss_command.parse(arguments), stdout, stderr);
   if (command.help_sizes()) return print(tutti::tool::sizes_help());
-  if (command.list_algos()) return print(tutti::describe_gather_table());
   return run_bench(command.parse(arguments), stdout, stderr);
 }
 

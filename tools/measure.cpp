@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <deque>
 #include <numeric>
 #include <set>
 #include <span>
@@ -23,9 +22,6 @@ constexpr std::int64_t most_warmup_calls = 50;
 constexpr std::size_t median_window = 5;
 constexpr std::int64_t fewest_samples = 10;
 constexpr std::int64_t most_samples = 1'000'000;  // Of a row: 8 MB on every rank.
-/// In how many turns each of several algorithms is measured: what disturbs the machine for a
-/// while disturbs them all.
-constexpr std::int64_t turns_of_several = 8;
 /// On a device the host waits behind each burst of calls: long enough for that wait to be lost in
 /// it, and short enough for the device's queue.
 constexpr double burst_ns = 2e6;
@@ -76,17 +72,15 @@ std::chrono::nanoseconds preparation(const Cell& cell, std::size_t copies) {
 /// The calls of one row on one rank.
 class Calls {
  public:
-  Calls(ProcessGroup& group, const Block& block, const Cell& cell, const Key& key, GatherAlgo algo,
-        std::span<const Buffers> sets, const Timing& timing, Position& position)
+  Calls(ProcessGroup& group, const Block& block, const Cell& cell, std::span<const Buffers> sets,
+        const Timing& timing, Position& position)
       : group_(group),
         collective_(*block.collective),
         cell_(cell),
-        key_(key),
         how_{cell_,
              block.op == ReduceOp::Kind::premul_sum
                  ? ReduceOp::premul(Pattern::scale_of(cell.rank))
                  : ReduceOp{block.op.value_or(ReduceOp::Kind::sum)},
-             algo,
              {.integer_avg = IntegerAvg::truncate}},
         sets_(sets),
         timing_(timing),
@@ -100,12 +94,9 @@ class Calls {
   }
   Calls(const Calls&) = delete;
   Calls& operator=(const Calls&) = delete;
-  const Key& key() const noexcept { return key_; }
-  GatherAlgo algo() const noexcept { return how_.algo; }
 
   /// One call on fresh data, outside of the timing.
   void check_once() {
-    position_.key = key_;
     meet();
     call(sets_.front());
     inspect(sets_.front());
@@ -120,7 +111,6 @@ class Calls {
   void run(std::span<std::int64_t> ns, bool counted) {
     const bool each_checked = timing_.check == Check::all && collective_.moves_data();
     const bool latency = timing_.mode == Mode::latency;
-    position_.key = key_;
     position_.iteration = -1;
     meet();
     auto before = Clock::now();
@@ -217,7 +207,6 @@ class Calls {
   ProcessGroup& group_;
   const Collective& collective_;
   Cell cell_;
-  Key key_;
   How how_;
   std::span<const Buffers> sets_;
   const Timing& timing_;
@@ -265,20 +254,14 @@ std::int64_t choose_burst(ProcessGroup& group, Calls& calls, const Timing& timin
   return agree(group, std::clamp<std::int64_t>(std::llround(burst_ns / one), 1, longest_burst));
 }
 
-/// The durations of the counted calls of one row, taken in turns with those of other rows.
+/// The durations of the counted calls of one row.
 class Samples {
  public:
-  Samples(ProcessGroup& group, Calls& calls, const Timing& timing, std::int64_t turns)
-      : group_(group), calls_(calls), timing_(timing), turns_(turns) {}
-
-  /// The next turn: its share of the iterations, or of the time.
-  void take() {
-    const std::int64_t turn = ++taken_;
-    if (timing_.iters)
-      more(*timing_.iters * turn / turns_ - std::ssize(ns_));
+  Samples(ProcessGroup& group, Calls& calls, const Timing& timing) : group_(group), calls_(calls) {
+    if (timing.iters)
+      more(*timing.iters);
     else
-      spend(static_cast<double>(timing_.min_time.count()) * static_cast<double>(turn) /
-            static_cast<double>(turns_));
+      spend(static_cast<double>(timing.min_time.count()));
   }
   const std::vector<std::int64_t>& ns() const noexcept { return ns_; }
 
@@ -288,14 +271,14 @@ class Samples {
     // Filled, not only reserved: the loop must not meet fresh pages.
     ns_.resize(done + static_cast<std::size_t>(n));
     const auto fresh = std::span(ns_).subspan(done);
-    if (n != 0) calls_.run(fresh, true);
+    calls_.run(fresh, true);
     spent_ += calls_.burst() * std::accumulate(fresh.begin(), fresh.end(), std::int64_t{0});
   }
 
   /// Calls until `target_ns` is spent in all. They come in rounds, each at most ten times as long
   /// as all before it, so that a wrong guess about a call's duration costs little.
   void spend(double target_ns) {
-    if (ns_.empty()) more(fewest_samples);
+    more(fewest_samples);
     while (true) {
       const auto done = std::ssize(ns_);
       const auto spent = static_cast<double>(spent_);
@@ -315,9 +298,6 @@ class Samples {
 
   ProcessGroup& group_;
   Calls& calls_;
-  const Timing& timing_;
-  std::int64_t turns_;
-  std::int64_t taken_ = 0;
   std::int64_t spent_ = 0;
   std::vector<std::int64_t> ns_{};
 };
@@ -374,12 +354,11 @@ Row conclude(ProcessGroup& group, Control& control, const Block& block, const Ce
   Row row;
   if (group.rank() != 0) return row;
   const bool moves = block.collective->moves_data();
-  row.key = calls.key();
+  row.key = block.key();
   row.bytes = cell.count * static_cast<std::int64_t>(size_of(block.dtype));
   row.count = cell.count;
   row.ranks = group.size();
   if (cell.uneven) row.counts.assign(cell.blocks.counts().begin(), cell.blocks.counts().end());
-  row.algo = calls.algo();
   row.time_us = summarize(samples);
   std::vector<double> sorted = samples;
   std::sort(sorted.begin(), sorted.end());
@@ -409,58 +388,26 @@ Row conclude(ProcessGroup& group, Control& control, const Block& block, const Ce
   return row;
 }
 
-GatherAlgo resolve(GatherAlgo asked, const ProcessGroup& group, const Cell& cell, DType dtype) {
-  if (asked != GatherAlgo::automatic) return asked;
-  return choose_gather_algo(group, cell.blocks, size_of(dtype));
-}
-
 }  // namespace
 
-std::vector<Row> measure(ProcessGroup& group, Control& control, Workspace& workspace,
-                         const Block& block, std::int64_t bytes, const Timing& timing,
-                         Position& position) {
+Row measure(ProcessGroup& group, Control& control, Workspace& workspace, const Block& block,
+            std::int64_t bytes, const Timing& timing, Position& position) {
   const Cell cell = block.cell(group.size(), group.rank(), bytes);
   position = {block.key(), bytes, -1};
   bool capped = false;
   const std::size_t copies = copies_for(block, group.size(), bytes, timing, capped);
   const std::vector<Buffers> sets = workspace.lay_out(block.collective->extent(cell), block.dtype,
                                                       block.place == Place::in, copies);
-  const bool checked = timing.check != Check::none && block.collective->moves_data();
-
-  std::vector<Key> keys{block.key()};
-  if (block.algos.size() > 1) keys.assign(block.algos.size(), block.key());
-  const auto n = std::ssize(keys);
-  std::deque<Calls> calls;  // They stay where they are.
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (!block.algos.empty()) keys[i].algo = block.algos[i];
-    const GatherAlgo algo =
-        resolve(keys[i].algo.value_or(GatherAlgo::native), group, cell, block.dtype);
-    // They share the arrays: prepared by each, and checked before the next one is prepared.
-    calls.emplace_back(group, block, cell, keys[i], algo, sets, timing, position);
-    if (checked) calls.back().check_once();
-  }
-  std::vector<std::int64_t> warmup_calls;
-  for (Calls& each : calls) {
-    warmup_calls.push_back(warm_up(group, each, timing));
-    each.set_burst(choose_burst(group, each, timing));
-  }
-
-  const std::int64_t turns = n == 1 ? 1 : turns_of_several;
-  std::vector<Samples> samples;
-  for (Calls& each : calls) samples.emplace_back(group, each, timing, turns);
-  for (std::int64_t turn = 0; turn < turns; ++turn)
-    for (std::int64_t i = 0; i < n; ++i)  // Nobody always follows the same one.
-      samples[static_cast<std::size_t>((turn + i) % n)].take();
-
-  std::vector<Row> rows;
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    Row row = conclude(group, control, block, cell, calls[i], samples[i].ns(), timing);
-    row.warmup_calls = warmup_calls[i];
-    if (capped) row.flags.push_back(Flag::capped_mem);
-    rows.push_back(std::move(row));
-  }
+  Calls calls(group, block, cell, sets, timing, position);
+  if (timing.check != Check::none && block.collective->moves_data()) calls.check_once();
+  const std::int64_t warmup_calls = warm_up(group, calls, timing);
+  calls.set_burst(choose_burst(group, calls, timing));
+  const Samples samples(group, calls, timing);
+  Row row = conclude(group, control, block, cell, calls, samples.ns(), timing);
+  row.warmup_calls = warmup_calls;
+  if (capped) row.flags.push_back(Flag::capped_mem);
   position = {};
-  return rows;
+  return row;
 }
 
 }  // namespace tutti::tool

@@ -40,10 +40,8 @@ struct Position {
   std::int64_t iteration = -1;  ///< -1: warming up or checking.
 };
 
-/// Measures one size of a block, on every rank at once: a row for each algorithm, all of them
-/// before the turns of any has ended. The rows are filled in on rank 0.
-std::vector<Row> measure(ProcessGroup& group, Control& control, Workspace& workspace,
-                         const Block& block, std::int64_t bytes, const Timing& timing,
-                         Position& position);
+/// Measures one size of a block, on every rank at once. The row is filled in on rank 0.
+Row measure(ProcessGroup& group, Control& control, Workspace& workspace, const Block& block,
+            std::int64_t bytes, const Timing& timing, Position& position);
 
 }  // namespace tutti::tool

@@ -84,8 +84,6 @@ Json config_json(const BenchOptions& options) {
   const Request& request = options.request;
   Json counts = Json::array();
   for (const Counts& each : request.counts.values) counts.push_back(each.name());
-  Json algos = Json::array();
-  for (const GatherAlgo algo : request.algos.values) algos.push_back(option_name(algo));
   return {{"units", "GB=1e9,time=us"},
           {"mode", name_of_mode(timing.mode)},
           {"min_time_s", seconds(timing.min_time)},
@@ -94,7 +92,6 @@ Json config_json(const BenchOptions& options) {
           {"max_total_s", seconds(options.max_total)},
           {"timeout_s", seconds(options.timeout)},
           {"counts", std::move(counts)},
-          {"algos", std::move(algos)},
           {"order", request.order == Order::size ? "size" : "random"},
           {"cold", options.cold},
           {"rank_agg", name_of_agg(timing.rank_agg)},
@@ -113,7 +110,6 @@ Json row_json(const Row& row, bool with_samples) {
   Json json;
   add_key(json, row.key);
   json["counts"] = row.counts.empty() ? Json(nullptr) : Json(row.counts);
-  json["algo"] = tutti::name_of(row.algo);
   json["bytes"] = row.bytes;
   json["count"] = row.count;
   json["ranks"] = row.ranks;
@@ -169,7 +165,6 @@ Json to_json(const Record& record, const BenchOptions& options) {
   for (const KeyedFit& fit : record.fits) {
     Json entry;
     add_key(entry, fit.key);
-    entry["algo"] = fit.key.algo ? Json(option_name(*fit.key.algo)) : Json(nullptr);
     entry["alpha_us"] = fit.fit.alpha_us;
     entry["beta_GBps"] = fit.fit.beta_gbps;
     entry["n_half_bytes"] = fit.fit.n_half_bytes;

@@ -1,7 +1,6 @@
 #include "output_markdown.hpp"
 
 #include <algorithm>
-#include <span>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -18,9 +17,8 @@ std::string line(const std::vector<std::string>& cells) {
   return fmt::format("| {} |\n", fmt::join(cells, " | "));
 }
 
-std::string header(const std::vector<double>& percentiles, bool several_algos) {
+std::string header(const std::vector<double>& percentiles) {
   std::vector<std::string> names{"size"};
-  if (several_algos) names.emplace_back("algorithm");
   for (const double p : percentiles) names.push_back(fmt::format("p{:g} µs", p));
   for (const char* name : {"max µs", "algbw GB/s", "busbw GB/s", "check", "iterations", "flags"})
     names.emplace_back(name);
@@ -29,9 +27,8 @@ std::string header(const std::vector<double>& percentiles, bool several_algos) {
   return line(names) + line(rules);
 }
 
-std::string cells(const Row& row, const std::vector<double>& percentiles, bool several_algos) {
+std::string cells(const Row& row, const std::vector<double>& percentiles) {
   std::vector<std::string> cells{row.algbw ? format_bytes(row.bytes) : "-"};
-  if (several_algos) cells.emplace_back(tutti::name_of(row.algo));
   for (const double p : percentiles) cells.push_back(format_us(row.percentiles_us.at(p)));
   cells.push_back(format_us(row.time_us.max));
   cells.push_back(format_gbps(row.algbw));
@@ -57,25 +54,14 @@ std::string to_markdown(const Record& record, const std::vector<double>& percent
 
   std::vector<Row> rows = record.rows;
   for (auto first = rows.begin(); first != rows.end();) {
-    const Key sweep = first->key.sweep();
+    const Key& key = first->key;
     const auto last =
-        std::find_if(first, rows.end(), [&](const Row& row) { return row.key.sweep() != sweep; });
-    const bool several =
-        std::any_of(first, last, [&](const Row& r) { return r.key != first->key; });
-    // Stable: the algorithms of a size keep their order.
-    std::stable_sort(first, last, [](const Row& a, const Row& b) { return a.bytes < b.bytes; });
-    text += fmt::format("\n## {}\n\n{}", title(several ? sweep : first->key),
-                        header(percentiles, several));
-    for (auto row = first; row != last; ++row) text += cells(*row, percentiles, several);
-    if (several)
-      text += fmt::format("\nfastest: {}\n", describe_fastest(std::span(first, last)));
-    else if (first->key.algo == GatherAlgo::automatic)
-      text += fmt::format("\nalgo {} (auto)\n", describe_choice(std::span(first, last)));
+        std::find_if(first, rows.end(), [&](const Row& row) { return row.key != key; });
+    std::sort(first, last, [](const Row& a, const Row& b) { return a.bytes < b.bytes; });
+    text += fmt::format("\n## {}\n\n{}", title(key), header(percentiles));
+    for (auto row = first; row != last; ++row) text += cells(*row, percentiles);
     for (const KeyedFit& fit : record.fits)
-      if (fit.key.sweep() == sweep)
-        text +=
-            fmt::format("\n{}{}\n", several ? fmt::format("{}: ", option_name(*fit.key.algo)) : "",
-                        describe_fit(fit.fit));
+      if (fit.key == key) text += fmt::format("\n{}\n", describe_fit(fit.fit));
     first = last;
   }
   return text;

@@ -128,8 +128,6 @@ std::string title(const Key& key) {
   if (key.place) text += *key.place == Place::out ? "  out-of-place" : "  in-place";
   if (key.root) text += fmt::format("  root {}", *key.root);
   if (!key.counts.empty() && key.counts != "even") text += fmt::format("  counts {}", key.counts);
-  if (key.algo && *key.algo != GatherAlgo::automatic)
-    text += fmt::format("  algo {}", tutti::name_of(*key.algo));
   return text;
 }
 
@@ -144,36 +142,6 @@ std::string describe_fit(const Fit& fit) {
   return fmt::format("fit  t = {} µs + S/{:.3g} GB/s   half-bandwidth size {}   (R² {:.3f})",
                      format_us(fit.alpha_us), fit.beta_gbps,
                      format_bytes(std::llround(fit.n_half_bytes)), fit.r2);
-}
-
-std::string describe_choice(std::span<const Row> rows) {
-  std::string text;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (i + 1 < rows.size() && rows[i + 1].algo == rows[i].algo) continue;
-    text += fmt::format("{}{}", text.empty() ? "" : ", ", tutti::name_of(rows[i].algo));
-    if (i + 1 < rows.size()) text += fmt::format(" (up to {})", format_bytes(rows[i].bytes));
-  }
-  return text;
-}
-
-std::string describe_fastest(std::span<const Row> rows) {
-  std::string text;
-  for (auto first = rows.begin(); first != rows.end();) {
-    const auto last =
-        std::find_if(first, rows.end(), [&](const Row& row) { return row.bytes != first->bytes; });
-    const auto fastest = std::min_element(first, last, [](const Row& a, const Row& b) {
-      return a.percentiles_us.at(50) < b.percentiles_us.at(50);
-    });
-    const auto native =
-        std::find_if(first, last, [](const Row& row) { return row.algo == GatherAlgo::native; });
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", format_bytes(first->bytes),
-                        tutti::name_of(fastest->algo));
-    if (native != last && native != fastest)
-      text += fmt::format(" (native x{:.2f})",
-                          native->percentiles_us.at(50) / fastest->percentiles_us.at(50));
-    first = last;
-  }
-  return text;
 }
 
 std::string_view check_word(const Row& row) {
@@ -216,16 +184,13 @@ void Table::begin(const Record& record, const Key& first) {
   fmt::print(out_, "  bandwidth from the mean time over ranks, in GB/s; 1 GB/s = 1e9 B/s\n");
 }
 
-void Table::begin_block(const Key& key, bool several_algos) {
-  several_algos_ = several_algos;
+void Table::begin_block(const Key& key) {
   rows_.clear();
   if (!options_.single_block) fmt::print(out_, "\n{}\n", title(key));
   fmt::print(out_, "{:>10}", "size");
-  if (several_algos_) fmt::print(out_, "{:>12}", "algo");
   for (const double p : options_.percentiles)
     fmt::print(out_, "{:>11}", fmt::format("p{:g} µs", p));
-  if (!several_algos_) fmt::print(out_, "{:>11}", "max µs");
-  fmt::print(out_, "{:>8}{:>8}{:>5}{:>7}\n", "algbw", "busbw", "chk", "iters");
+  fmt::print(out_, "{:>11}{:>8}{:>8}{:>5}{:>7}\n", "max µs", "algbw", "busbw", "chk", "iters");
   std::fflush(out_);
 }
 
@@ -236,12 +201,10 @@ void Table::row(const Row& row) {
 
 void Table::print_row(const Row& row) {
   fmt::print(out_, "{:>10}", row.algbw ? format_bytes(row.bytes) : "-");
-  if (several_algos_) fmt::print(out_, "{:>12}", tutti::name_of(row.algo));
   for (const double p : options_.percentiles)
     fmt::print(out_, "{:>11}", format_us(row.percentiles_us.at(p)));
-  if (!several_algos_) fmt::print(out_, "{:>11}", format_us(row.time_us.max));
-  fmt::print(out_, "{:>8}{:>8}{:>5}{:>7}", format_gbps(row.algbw), format_gbps(row.busbw),
-             check_word(row), row.time_us.n);
+  fmt::print(out_, "{:>11}{:>8}{:>8}{:>5}{:>7}", format_us(row.time_us.max), format_gbps(row.algbw),
+             format_gbps(row.busbw), check_word(row), row.time_us.n);
   if (!row.flags.empty()) fmt::print(out_, " ");
   for (const Flag flag : row.flags) fmt::print(out_, "{}", mark(flag));
   fmt::print(out_, "\n");
@@ -249,20 +212,12 @@ void Table::print_row(const Row& row) {
   std::fflush(out_);
 }
 
-void Table::end_block(const std::vector<KeyedFit>& fits) {
-  // Stable: the algorithms of a size keep their order.
-  std::stable_sort(rows_.begin(), rows_.end(),
-                   [](const Row& a, const Row& b) { return a.bytes < b.bytes; });
+void Table::end_block(const std::optional<Fit>& fit) {
+  std::sort(rows_.begin(), rows_.end(),
+            [](const Row& a, const Row& b) { return a.bytes < b.bytes; });
   if (options_.sort_rows)
     for (const Row& row : rows_) print_row(row);
-  if (rows_.empty()) return;
-  if (several_algos_) {  // Their fits are in the JSON.
-    fmt::print(out_, "{}", paragraph("fastest: " + describe_fastest(rows_)));
-    return;
-  }
-  if (rows_.front().key.algo == GatherAlgo::automatic)
-    fmt::print(out_, "  algo {} (auto)\n", describe_choice(rows_));
-  if (!fits.empty()) fmt::print(out_, "  {}\n", describe_fit(fits.front().fit));
+  if (fit) fmt::print(out_, "  {}\n", describe_fit(*fit));
 }
 
 void Table::print_legend(const Record& record) {

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstdio>
-#include <span>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,10 +25,9 @@ class Table {
 
   /// `record` has the world, the backend and the notes so far.
   void begin(const Record& record, const Key& first);
-  /// `several_algos`: the rows say which one is theirs.
-  void begin_block(const Key& key, bool several_algos);
+  void begin_block(const Key& key);
   void row(const Row& row);
-  void end_block(const std::vector<KeyedFit>& fits);
+  void end_block(const std::optional<Fit>& fit);
   void end(const Record& record);
 
  private:
@@ -37,7 +36,6 @@ class Table {
 
   std::FILE* out_;
   TableOptions options_;
-  bool several_algos_ = false;
   std::vector<Row> rows_{};  // Of this block.
 };
 
@@ -51,14 +49,6 @@ std::string describe_world(const Record& record);
 std::string_view check_word(const Row& row);
 
 std::string describe_fit(const Fit& fit);
-
-/// What auto chose for the sizes of a sweep: "native", or "direct (up to 64 KiB), ring". `rows` are
-/// in order of size.
-std::string describe_choice(std::span<const Row> rows);
-
-/// Of a sweep of several algorithms the fastest for each size, by the median, and how much longer
-/// the backend's own takes: "1 KiB direct (native x1.08), 1 MiB native".
-std::string describe_fastest(std::span<const Row> rows);
 
 /// What a reader has to know about wrong data, in one line.
 std::string describe_wrong(const Row& row);

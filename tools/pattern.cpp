@@ -247,7 +247,7 @@ std::int64_t Pattern::reduced(const Source& source, std::int64_t index) const no
 
 template <typename T>
 T Pattern::identity() const noexcept {
-  switch (*op_) {
+  switch (op_.value_or(Kind::sum)) {
     case Kind::sum:
     case Kind::avg:
     case Kind::premul_sum:

@@ -37,7 +37,7 @@ class Pattern {
   void fill(void* data, std::int64_t count, int rank, std::int64_t first) const;
 
   /// Element i is the reduction over ranks [rank_begin, rank_end) of their element first + i; over
-  /// no rank it is the identity of the operation.
+  /// no rank it is the identity of the operation, or 0 where data is only moved.
   struct Source {
     int rank_begin = 0;
     int rank_end = 0;

@@ -96,10 +96,8 @@ void check_options_have_use(const Request& request) {
   if (request.dtypes.given && !moves) refuse("--dtype: barrier moves no data; leave it out");
   if (!request.sizes.empty() && !moves) refuse("--sizes: barrier moves no data; leave it out");
   if (request.places.given && !moves) refuse("--place: barrier moves no data; leave it out");
-  if (request.counts.given && !any([](const Collective* c) { return c->divides; }))
+  if (request.counts.given && !any([](const Collective* c) { return c->divides(); }))
     refuse("--counts: none of the chosen collectives cuts S into blocks; leave it out");
-  if (request.algos.given && !any([](const Collective* c) { return c->has_algos; }))
-    refuse("--algo: only all_gather and all_gather_rows have algorithms; leave it out");
 }
 
 std::vector<std::optional<Place>> block_places(const Request& request,
@@ -118,7 +116,7 @@ std::vector<std::optional<Place>> block_places(const Request& request,
 
 std::vector<std::optional<Counts>> block_counts(const Request& request,
                                                 const Collective& collective) {
-  if (!collective.divides) return {std::nullopt};
+  if (!collective.divides()) return {std::nullopt};
   return {request.counts.values.begin(), request.counts.values.end()};
 }
 
@@ -165,12 +163,7 @@ Key Block::key() const {
   key.place = place;
   key.root = root;
   if (counts) key.counts = counts->name();
-  if (algos.size() == 1) key.algo = algos.front();
   return key;
-}
-
-std::int64_t Block::rows() const noexcept {
-  return std::ssize(bytes) * std::max<std::int64_t>(1, std::ssize(algos));
 }
 
 Cell Block::cell(int ranks, int rank, std::int64_t size_bytes) const {
@@ -193,7 +186,7 @@ std::size_t Block::footprint(int ranks, std::int64_t size_bytes) const {
 
 std::int64_t Plan::rows() const noexcept {
   std::int64_t rows = 0;
-  for (const Block& block : blocks) rows += block.rows();
+  for (const Block& block : blocks) rows += std::ssize(block.bytes);
   return rows;
 }
 
@@ -201,7 +194,6 @@ std::int64_t Plan::fingerprint(int ranks) const {
   Hash hash;
   for (const Block& block : blocks) {
     hash.add(title(block.key()));
-    for (const GatherAlgo algo : block.algos) hash.add(static_cast<std::int64_t>(algo));
     for (const std::int64_t size : block.bytes) {
       hash.add(size);
       const Cell cell = block.cell(ranks, 0, size);
@@ -248,9 +240,8 @@ Plan make_plan(const Request& request, int ranks) {
         for (const int root : roots) {
           for (const auto& place : places) {
             for (const auto& counts : block_counts(request, *collective)) {
-              Block block{collective, dtype, op, std::nullopt, place, counts, {}, {}};
+              Block block{collective, dtype, op, std::nullopt, place, counts, {}};
               if (collective->rooted) block.root = root;
-              if (collective->has_algos) block.algos = request.algos.values;
               block.bytes = block_sizes(request, block, ranks);
               if (counts) (void)counts->cut(1, ranks);  // Refused now or never.
               plan.blocks.push_back(std::move(block));
@@ -268,26 +259,13 @@ Plan make_plan(const Request& request, int ranks) {
   return plan;
 }
 
-namespace {
-
-/// What GatherAlgo::padded takes for itself on each rank.
-std::size_t padding(const Block& block, int ranks, std::int64_t size_bytes) {
-  if (std::find(block.algos.begin(), block.algos.end(), GatherAlgo::padded) == block.algos.end())
-    return 0;
-  const std::int64_t most = block.cell(ranks, 0, size_bytes).blocks.max();
-  return static_cast<std::size_t>(most * (ranks + 1)) * size_of(block.dtype);
-}
-
-}  // namespace
-
 void check_memory(const Plan& plan, int ranks, int local_ranks, std::int64_t free_bytes) {
   for (const Block& block : plan.blocks) {
     for (const std::int64_t bytes : block.bytes) {
       // A size beyond all memory could overflow the footprint; all_to_all may bring S from each.
-      const bool fits = bytes <= free_bytes &&
-                        bytes <= std::numeric_limits<std::int64_t>::max() / (8 * ranks) &&
-                        block.footprint(ranks, bytes) + padding(block, ranks, bytes) <=
-                            static_cast<std::size_t>(free_bytes / local_ranks);
+      const bool fits =
+          bytes <= free_bytes && bytes <= std::numeric_limits<std::int64_t>::max() / (8 * ranks) &&
+          block.footprint(ranks, bytes) <= static_cast<std::size_t>(free_bytes / local_ranks);
       if (!fits)
         refuse(
             "size {}: the arrays of {} for {} rank{} do not fit into the {} that are free; use "

@@ -33,7 +33,6 @@ struct Request {
   Choice<ReduceOp::Kind> ops{};
   Choice<Place> places{};
   Choice<Counts> counts{{Counts()}, false, false};
-  Choice<GatherAlgo> algos{{GatherAlgo::automatic}, false, false};
   std::vector<Size> sizes{};  ///< Empty: the default sweep.
   std::optional<int> root{};  ///< Empty: 0.
   bool all_roots = false;
@@ -41,7 +40,7 @@ struct Request {
   std::uint64_t seed = 0;
 };
 
-/// One sweep: sizes of the same call, each with all algorithms in turns.
+/// One sweep: sizes of the same call.
 struct Block {
   const Collective* collective = nullptr;
   DType dtype = DType::f32;
@@ -49,12 +48,9 @@ struct Block {
   std::optional<int> root{};
   std::optional<Place> place{};
   std::optional<Counts> counts{};     ///< Empty where S is not cut.
-  std::vector<GatherAlgo> algos{};    ///< Empty where there is one way only.
   std::vector<std::int64_t> bytes{};  ///< In the order in which they are measured.
 
-  /// Of its rows; with several algorithms they have those in addition.
-  Key key() const;
-  std::int64_t rows() const noexcept;
+  Key key() const;  ///< Of its rows.
   /// @throws Failure usage when so many ranks cannot be laid out as `counts` says.
   Cell cell(int ranks, int rank, std::int64_t size_bytes) const;
   /// The most that a rank needs for the arrays of this size.

@@ -4,10 +4,6 @@
 
 namespace tutti::tool {
 
-std::string_view option_name(GatherAlgo algo) noexcept {
-  return algo == GatherAlgo::automatic ? "auto" : tutti::name_of(algo);
-}
-
 std::string_view name_of(Flag flag) noexcept {
   switch (flag) {
     case Flag::few_samples:
@@ -36,12 +32,6 @@ std::string_view name_of(Status status) noexcept {
       break;
   }
   return "error";
-}
-
-Key Key::sweep() const {
-  Key key = *this;
-  key.algo.reset();
-  return key;
 }
 
 bool Row::has(Flag flag) const noexcept {

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include <tutti/dtype.hpp>
-#include <tutti/gather.hpp>
 #include <tutti/reduce_op.hpp>
 
 #include "statistics.hpp"
@@ -23,9 +22,6 @@ constexpr std::string_view name_of(Place place) noexcept {
   return place == Place::out ? "out" : "in";
 }
 
-/// As --algo has it: "auto" for automatic.
-std::string_view option_name(GatherAlgo algo) noexcept;
-
 enum class Flag : std::uint8_t { few_samples, noisy, slow_first, capped_mem };
 std::string_view name_of(Flag flag) noexcept;
 
@@ -37,10 +33,7 @@ struct Key {
   std::optional<Place> place{};        ///< Empty for barrier.
   std::optional<int> root{};           ///< Empty where there is none.
   std::string counts{};                ///< How S is cut; empty where it is not.
-  std::optional<GatherAlgo> algo{};    ///< As asked for; empty where there is one way only.
 
-  /// Without the algorithm: what a table shows together.
-  Key sweep() const;
   friend bool operator==(const Key&, const Key&) = default;
 };
 
@@ -57,8 +50,7 @@ struct Row {
   std::int64_t bytes = 0;
   std::int64_t count = 0;
   int ranks = 1;
-  std::vector<std::int64_t> counts{};    ///< Elements of each rank's block; empty when all alike.
-  GatherAlgo algo = GatherAlgo::native;  ///< The one that ran.
+  std::vector<std::int64_t> counts{};  ///< Elements of each rank's block; empty when all alike.
   Summary time_us{};
   std::map<double, double> percentiles_us{};  ///< 50, 90, 99 and those that were asked for.
   std::vector<double> rank_mean_us{};

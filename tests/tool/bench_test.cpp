@@ -375,13 +375,11 @@ TEST(Bench, ColdRotatesOverSeveralBuffers) {
 }
 
 /// all_gather of 1 KiB with uneven blocks; whatever rank 1 does goes through `change`.
-BenchOptions uneven(const char* name, std::vector<GatherAlgo> algos,
-                    const Changed::Change& change) {
+BenchOptions uneven(const char* name, const Changed::Change& change) {
   BenchOptions options = two_ranks(1, {});
   options.ranks = 3;
   options.request.collectives.values = {find_collective(name)};
   options.request.counts = {{Counts::parse("linear")}, false, true};
-  options.request.algos = {std::move(algos), false, true};
   options.decorate = [change](int rank, std::unique_ptr<Backend> inner) {
     if (rank != 1) return inner;
     return std::unique_ptr<Backend>(std::make_unique<Changed>(std::move(inner), change));
@@ -393,85 +391,29 @@ Work unchanged(std::span<const Op> ops, const Call& call, const Changed::Real& r
   return real(ops, call);
 }
 
-const std::vector<GatherAlgo> all_algos{GatherAlgo::native, GatherAlgo::direct, GatherAlgo::ring,
-                                        GatherAlgo::padded, GatherAlgo::broadcasts};
-
-TEST(Bench, EveryAlgorithmHasARowOfItsOwnForEachSize) {
-  BenchOptions options = uneven("all_gather", all_algos, unchanged);
-  options.request.sizes = parse_sizes("1K,64K");
+TEST(Bench, PaddedRowsAreCheckedWithTheirFill) {
+  BenchOptions options = uneven("all_gather_padded", unchanged);
+  options.request.sizes = parse_sizes("1K,1M");
   const Result r = run(options);
   EXPECT_EQ(r.code, Exit::ok) << r.err;
-  ASSERT_EQ(r.json.at("results").size(), 10U);
-  for (std::size_t i = 0; i < 10; ++i) {
-    const Json& row = r.json.at("results").at(i);
-    EXPECT_EQ(row.at("algo"), std::string(name_of(all_algos[i % 5])));
-    EXPECT_EQ(row.at("bytes"), i < 5 ? 1024 : 65536);
-    EXPECT_EQ(row.at("wrong"), 0);
-    EXPECT_EQ(row.at("time_us").at("n"), 10);
-    EXPECT_EQ(row.at("layout"), "linear");
-  }
+  ASSERT_EQ(r.json.at("results").size(), 2U);
+  EXPECT_EQ(r.row().at("wrong"), 0);
   EXPECT_EQ(r.row().at("counts"), Json({42, 86, 128}));
 }
 
-/// What one algorithm left in the arrays does not pass for the work of the next one.
-TEST(Bench, AnAlgorithmThatWritesNothingIsWrongAfterOneThatIsRight) {
-  const Result r = run(uneven("all_gather", {GatherAlgo::direct, GatherAlgo::native},
-                              [](auto ops, const Call& call, const auto& real) {
-                                if (ops.front().kind != Operation::all_gather)
-                                  return real(ops, call);
-                                std::vector<std::byte> before(ops.front().out.bytes());
-                                std::memcpy(before.data(), out_bytes(ops), before.size());
-                                Work work = real(ops, call);
-                                std::memcpy(out_bytes(ops), before.data(), before.size());
-                                return work;
-                              }));
-  EXPECT_EQ(r.code, Exit::wrong_data);
-  ASSERT_EQ(r.json.at("results").size(), 2U);
-  EXPECT_EQ(r.json.at("results").at(0).at("wrong"), 0);
-  EXPECT_EQ(r.json.at("results").at(1).at("wrong"), 256);
-  EXPECT_EQ(r.json.at("results").at(1).at("first_wrong").at("rank"), 1);
-}
-
 TEST(Bench, AWrongByteInAnotherRanksBlockIsSeen) {
-  for (const char* name : {"all_gather", "all_gather_rows"}) {
-    BenchOptions options =
-        uneven(name, {GatherAlgo::native}, [](auto ops, const Call& call, const auto& real) {
-          Work work = real(ops, call);
-          if (ops.front().kind == Operation::all_gather) out_bytes(ops)[0] ^= std::byte{1};
-          return work;
-        });
+  for (const char* name : {"all_gather", "all_gather_rows", "all_gather_padded"}) {
+    BenchOptions options = uneven(name, [](auto ops, const Call& call, const auto& real) {
+      Work work = real(ops, call);
+      if (ops.front().kind == Operation::all_gather) out_bytes(ops)[0] ^= std::byte{1};
+      return work;
+    });
     options.request.sizes = parse_sizes("1M");  // More than comes along with an announcement.
     const Result r = run(options);
     EXPECT_EQ(r.code, Exit::wrong_data) << name << r.err;
     EXPECT_EQ(r.row().at("wrong"), 1) << name;
     EXPECT_EQ(r.row().at("first_wrong").at("index"), 0) << name;
   }
-}
-
-TEST(Bench, AutoSaysWhatItChose) {
-  BenchOptions options = uneven("all_gather", {GatherAlgo::automatic}, unchanged);
-  const Result r = run(options);
-  EXPECT_EQ(r.row().at("algo"), "native");
-  EXPECT_EQ(r.json.at("config").at("algos").at(0), "auto");
-  options.format = Format::table;
-  EXPECT_TRUE(contains(output_of(options), "\n  algo native (auto)\n")) << output_of(options);
-}
-
-TEST(Bench, AnAlgorithmThatTheBackendCannotCarryIsUnavailableOrLeftOutOfAll) {
-  BenchOptions options = uneven("all_gather", {GatherAlgo::ring}, unchanged);
-  options.decorate = [](int, std::unique_ptr<Backend> inner) {
-    return std::unique_ptr<Backend>(std::make_unique<Lacking>(std::move(inner), is_point_to_point));
-  };
-  Result r = run(options);
-  EXPECT_EQ(r.code, Exit::unavailable);
-  EXPECT_TRUE(contains(r.err, "does not support all_gather")) << r.err;
-  EXPECT_TRUE(contains(r.err, "algo ring")) << r.err;
-
-  options.request.algos = {all_algos, true, true};
-  r = run(options);
-  EXPECT_EQ(r.code, Exit::ok);
-  EXPECT_EQ(r.json.at("results").size(), 3U);
-  EXPECT_TRUE(contains(r.json.at("notes").dump(), "algo direct")) << r.json.at("notes");
 }
 
 /// Ranks as a launcher starts them, but in threads: each has only its environment and the store.
@@ -675,8 +617,8 @@ TEST(Bench, TheTableStaysWithin80ColumnsAndSaysItsUnits) {
     EXPECT_TRUE(contains(text, part)) << part << "\n" << text;
 }
 
-TEST(Bench, TheTableOfSeveralAlgorithmsStaysWithin80ColumnsAndNamesTheFastest) {
-  BenchOptions options = uneven("all_gather_rows", all_algos, unchanged);
+TEST(Bench, TheTableOfUnevenRowsStaysWithin80Columns) {
+  BenchOptions options = uneven("all_gather_rows", unchanged);
   options.format = Format::table;
   options.request.counts = {{Counts::parse("last-short"), Counts::parse("zipf:1.5")}, false, true};
   options.request.sizes = parse_sizes("8,1020,1M");
@@ -689,8 +631,7 @@ TEST(Bench, TheTableOfSeveralAlgorithmsStaysWithin80ColumnsAndNamesTheFastest) {
       EXPECT_LE(columns(line), 80U) << line;
       at = end + 1;
     }
-    for (const char* part : {"counts last-short", "algo     p50 µs", " broadcasts ",
-                             "  fastest: 8 B ", "0 wrong elements"})
+    for (const char* part : {"counts last-short", "p50 µs", "0 wrong elements"})
       EXPECT_TRUE(contains(text, part)) << part << "\n" << text;
   }
 }

@@ -169,26 +169,10 @@ TEST(Plan, EachLayoutIsASweepAndOnlyOfWhatIsCutIntoBlocks) {
   EXPECT_EQ(cell.at(), 0);
 }
 
-TEST(Plan, AllAlgorithmsAreRowsOfOneSweepWhereThereAreAny) {
-  Request request = request_for({"all_gather", "reduce_scatter"});
-  request.algos = {{GatherAlgo::native, GatherAlgo::ring}, false, true};
-  request.sizes = parse_sizes("32,64");
-  const Plan plan = make_plan(request, 4);
-  ASSERT_EQ(plan.blocks.size(), 2U);
-  EXPECT_EQ(plan.blocks[0].rows(), 4);
-  EXPECT_EQ(plan.blocks[1].rows(), 2);
-  EXPECT_EQ(plan.rows(), 6);
-  EXPECT_FALSE(plan.blocks[0].key().algo);
-  EXPECT_FALSE(plan.blocks[1].key().algo);
-}
-
-TEST(Plan, CountsAndAlgoWithoutUseAreRefused) {
+TEST(Plan, CountsWithoutUseAreRefused) {
   Request request = request_for({"all_reduce", "barrier"});
   request.counts = {{Counts::parse("linear")}, false, true};
   EXPECT_NE(refusal(request, 2).find("--counts"), std::string::npos);
-  request = request_for({"all_reduce", "reduce_scatter"});
-  request.algos = {{GatherAlgo::ring}, false, true};
-  EXPECT_NE(refusal(request, 2).find("--algo"), std::string::npos);
 }
 
 TEST(Plan, ALayoutThatSoManyRanksCannotHaveIsRefusedBeforeTheyStart) {
@@ -224,13 +208,13 @@ TEST(Plan, MemoryIsThatOfTheRankThatNeedsMost) {
 }
 
 TEST(Plan, WhatPaddingTakesIsCounted) {
-  Request request = request_for({"all_gather"});
+  Request request = request_for({"all_gather_rows"});
   request.sizes = parse_sizes("1M");
   request.counts = {{Counts::parse("one-only")}, false, true};
   EXPECT_NO_THROW(check_memory(make_plan(request, 4), 4, 1, std::int64_t{3} << 20));
-  request.algos = {{GatherAlgo::padded}, false, true};
-  EXPECT_THROW(check_memory(make_plan(request, 4), 4, 1, std::int64_t{6} << 20), Failure);
-  EXPECT_NO_THROW(check_memory(make_plan(request, 4), 4, 1, std::int64_t{8} << 20));
+  request.collectives.values = {find_collective("all_gather_padded")};  // Rank 2 gives 1 MiB.
+  EXPECT_THROW(check_memory(make_plan(request, 4), 4, 1, std::int64_t{5} << 20), Failure);
+  EXPECT_NO_THROW(check_memory(make_plan(request, 4), 4, 1, std::int64_t{6} << 20));
 }
 
 double factor(const char* name, const char* counts, int ranks, int root = 0) {
@@ -238,22 +222,23 @@ double factor(const char* name, const char* counts, int ranks, int root = 0) {
   Block block;
   block.collective = collective;
   block.root = root;
-  if (collective->divides) block.counts = Counts::parse(counts);
+  if (collective->divides()) block.counts = Counts::parse(counts);
   return collective->factor(block.cell(ranks, 0, 4800));
 }
 
 /// The bus bandwidth factors, as docs/benchmarking.md derives them.
 TEST(Plan, FactorsAreThoseOfNcclTests) {
   EXPECT_DOUBLE_EQ(factor("all_reduce", "even", 4), 1.5);
-  for (const char* name :
-       {"all_gather", "all_gather_rows", "reduce_scatter", "all_to_all", "gather", "scatter"})
+  for (const char* name : {"all_gather", "all_gather_rows", "all_gather_padded", "reduce_scatter",
+                           "all_to_all", "gather", "scatter"})
     EXPECT_DOUBLE_EQ(factor(name, "even", 4), 0.75) << name;
   for (const char* name : {"broadcast", "reduce", "scan", "exclusive_scan", "send_recv"})
     EXPECT_DOUBLE_EQ(factor(name, "even", 4), 1) << name;
 }
 
 TEST(Plan, FactorsOfUnevenBlocksAreTheShareThatMustCrossTheBusiestLink) {
-  for (const char* name : {"all_gather", "all_gather_rows", "reduce_scatter"}) {
+  for (const char* name :
+       {"all_gather", "all_gather_rows", "all_gather_padded", "reduce_scatter"}) {
     EXPECT_DOUBLE_EQ(factor(name, "linear", 4), 0.9) << name;  // Rank 0 has a tenth.
     EXPECT_DOUBLE_EQ(factor(name, "one-empty", 4), 1) << name;
     EXPECT_DOUBLE_EQ(factor(name, "one-only", 4), 1) << name;

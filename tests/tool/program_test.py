@@ -21,11 +21,10 @@ except ImportError:
 TUTTI = ""
 LAUNCHER_VARIABLES = re.compile(r"^(TUTTI_|RANK$|WORLD_SIZE$|LOCAL_|GROUP_|MASTER_|OMPI_|PMI_|PALS_|SLURM_)")
 FLOATS = {"f16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2"}
-COLLECTIVES = {"all_reduce", "broadcast", "reduce", "all_gather", "all_gather_rows", "reduce_scatter", "all_to_all", "gather", "scatter",
-               "scan", "exclusive_scan", "send_recv", "barrier"}
-DIVIDED = {"all_gather", "all_gather_rows", "reduce_scatter", "all_to_all", "gather", "scatter"}
+COLLECTIVES = {"all_reduce", "broadcast", "reduce", "all_gather", "all_gather_rows", "all_gather_padded", "reduce_scatter", "all_to_all",
+               "gather", "scatter", "scan", "exclusive_scan", "send_recv", "barrier"}
+DIVIDED = {"all_gather", "all_gather_rows", "all_gather_padded", "reduce_scatter", "all_to_all", "gather", "scatter"}
 LAYOUTS = ["even", "last-short", "one-empty", "mild", "linear", "zipf:1.2", "one-only"]
-ALGORITHMS = ["native", "direct", "ring", "padded", "broadcasts"]
 QUICK = ["--min-time", "1ms", "--warmup", "1", "-f", "json"]
 
 
@@ -145,8 +144,8 @@ class Bench(Program):
         self.assertEqual(run["backend"]["name"], "local")
         self.assertTrue(run["backend"]["chosen_because"])
         row = run["results"][0]
-        self.assertEqual((row["coll"], row["dtype"], row["op"], row["place"], row["root"], row["bytes"], row["count"],
-                          row["algo"]), ("all_gather", "i64", None, "out", None, 1200, 150, "native"))
+        self.assertEqual((row["coll"], row["dtype"], row["op"], row["place"], row["root"], row["bytes"],
+                          row["count"]), ("all_gather", "i64", None, "out", None, 1200, 150))
         self.assertAlmostEqual(row["busbw"] / row["algbw"], 2 / 3)
         allowed = self.measures("-n", 1, "-s", 8, *QUICK, "--env-allow", "SECRET_*", SECRET_TOKEN="shown")
         self.assertEqual(allowed["env"]["SECRET_TOKEN"], "shown")
@@ -227,7 +226,7 @@ def factor(row):
 
 
 class Uneven(Program):
-    """--counts and --algo."""
+    """--counts."""
 
     def check_uneven(self, run, ranks):
         self.assertEqual(run["status"], "ok")
@@ -261,30 +260,25 @@ class Uneven(Program):
         self.assertEqual({row["place"] for row in run["results"]}, {"in", "out"})
         self.assertEqual(len({row["dtype"] for row in run["results"]}), 13)
 
-    def test_every_algorithm_is_right_for_every_layout(self):
+    def test_rows_of_unknown_counts_and_padded_rows_are_right_for_every_layout(self):
         for ranks in (1, 2, 3, 4):
             layouts = [layout for layout in LAYOUTS if ranks > 1 or layout != "one-empty"]
-            run = self.measures("all_gather,all_gather_rows", "-n", ranks, "--backend", "local", "-s", "48,1200000",
-                                "--counts", ",".join(layouts), "--algo", "all", "--check", "all", "--iters", 3,
-                                "--warmup", 0, "-f", "json")
+            run = self.measures("all_gather,all_gather_rows,all_gather_padded", "-n", ranks, "--backend", "local", "-s",
+                                "48,1200000", "--counts", ",".join(layouts), "--check", "all", "--iters", 3, "--warmup", 0,
+                                "-f", "json")
             self.check_uneven(run, ranks)
-            self.assertEqual(len(run["results"]), 2 * len(layouts) * 2 * len(ALGORITHMS))
-            # In turns: all of one size before the next.
-            self.assertEqual([row["algo"] for row in run["results"][:10]], 2 * ALGORITHMS)
-            self.assertEqual([row["bytes"] for row in run["results"][:10]], 5 * [48] + 5 * [1200000])
+            self.assertEqual(len(run["results"]), 3 * len(layouts) * 2)
+            self.assertEqual([row["bytes"] for row in run["results"][:4]], 2 * [48, 1200000])
 
     def test_all_can_be_measured_unevenly_and_in_checked_mode(self):
-        run = self.measures("all", "-n", 3, "--backend", "local", "-s", "48", "--counts", "linear", "--algo", "all",
-                            "--iters", 2, "--warmup", 0, "-f", "json", TUTTI_CHECK="1")
+        run = self.measures("all", "-n", 3, "--backend", "local", "-s", "48", "--counts", "linear", "--iters", 2,
+                            "--warmup", 0, "-f", "json", TUTTI_CHECK="1")
         self.assertEqual({row["coll"] for row in run["results"]}, COLLECTIVES)
         for row in run["results"]:
             self.assertEqual(row["layout"], "linear" if row["coll"] in DIVIDED else None)
             self.assertEqual(row["counts"], [2, 4, 6] if row["coll"] in DIVIDED else None)
             self.assertIn(row["wrong"], (0, None))
-        self.assertEqual([row["algo"] for row in run["results"] if row["coll"] == "all_gather"], ALGORITHMS)
-        self.assertEqual({row["algo"] for row in run["results"] if row["coll"] not in ("all_gather", "all_gather_rows")},
-                         {"native"})
-        self.assertEqual((run["config"]["counts"], run["config"]["algos"]), (["linear"], ALGORITHMS))
+        self.assertEqual(run["config"]["counts"], ["linear"])
 
     def test_a_file_says_the_counts(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -299,36 +293,26 @@ class Uneven(Program):
             file.write_text("5 x 7")
             self.refuses(64, ["bench", "all_gather", "-n", 3, "--counts", f"file:{file}"], "'x'", str(file))
 
-    def test_the_table_of_algorithms_is_printed_without_ranks(self):
-        text = self.runs("bench", "--algo", "list")
-        self.assertRegex(text, r"^backend +algorithm +because\n")
-        self.assertRegex(text, rf"\ngloo +({'|'.join(ALGORITHMS)}) +\S")
-        self.assertEqual(self.runs("bench", "all_gather", "--counts", "linear", "--algo", "list"), text)
-
-    def test_every_format_has_counts_and_algorithm(self):
+    def test_every_format_has_the_counts(self):
         with tempfile.TemporaryDirectory() as folder:
             files = {ending: pathlib.Path(folder, f"r.{ending}") for ending in ("json", "ndjson", "csv", "md")}
             table = self.runs("bench", "all_gather,barrier", "-n", 3, "--backend", "local", "-s", "48,4800,48000",
-                              "--counts", "linear", "--algo", "ring,native", "--iters", 3, "--warmup", 0,
+                              "--counts", "linear", "--iters", 3, "--warmup", 0,
                               *[argument for file in files.values() for argument in ("--out", file)])
             texts = {ending: file.read_text() for ending, file in files.items()}
         run = json.loads(texts["json"])
         rows = list(csv.DictReader(io.StringIO(texts["csv"]), strict=True))
         self.assertEqual([row["counts"] for row in rows],
-                         2 * ["2 4 6"] + 2 * ["200 400 600"] + 2 * ["2000 4000 6000"] + [""])
-        self.assertEqual([row["algo"] for row in rows], 3 * ["ring", "native"] + ["native"])
-        self.assertEqual([row["layout"] for row in rows], 6 * ["linear"] + [""])
+                         ["2 4 6", "200 400 600", "2000 4000 6000", ""])
+        self.assertEqual([row["layout"] for row in rows], 3 * ["linear"] + [""])
         lines = [json.loads(line) for line in texts["ndjson"].splitlines()]
-        self.assertEqual([(line["counts"], line["algo"]) for line in lines],
-                         [(row["counts"], row["algo"]) for row in run["results"]])
-        self.assertIn("\n## all_gather  f32  out-of-place  counts linear\n\n| size | algorithm | p50", texts["md"])
-        self.assertRegex(texts["md"], r"\nfastest: 48 B (ring|native)")
-        self.assertRegex(table, r"\n +48 B +ring +[\d.]+")
-        self.assertEqual({fit["algo"] for fit in run["fit"]} - {"ring", "native"}, set())
+        self.assertEqual([line["counts"] for line in lines], [row["counts"] for row in run["results"]])
+        self.assertIn("\n## all_gather  f32  out-of-place  counts linear\n\n| size | p50", texts["md"])
+        self.assertRegex(table, r"\n +48 B +[\d.]+")
         if jsonschema is not None:
             validator = jsonschema.Draft202012Validator(json.loads(self.runs("schema")))
             validator.validate(run)
-            for change in ({"algo": "telepathy"}, {"counts": "2 4 6"}, {"layout": 3}):
+            for change in ({"place": "between"}, {"counts": "2 4 6"}, {"layout": 3}):
                 self.assertFalse(validator.is_valid({**run, "results": [{**run["results"][0], **change}]}), change)
 
     def test_sizes_help_says_what_the_layouts_and_factors_are(self):
@@ -505,10 +489,10 @@ class Processes(Program):
             if jsonschema is not None:
                 jsonschema.Draft202012Validator(json.loads(self.runs("schema"))).validate(run)
 
-    def test_uneven_blocks_are_right_by_every_algorithm(self):
+    def test_uneven_blocks_are_right(self):
         for ranks in (2, 3):
             run = self.measures("all", "-n", ranks, "--backend", "gloo", "-s", "12e,300000e", "--counts",
-                                "linear,one-only", "--algo", "all", "--iters", 2, "--warmup", 0, "-f", "json")
+                                "linear,one-only", "--iters", 2, "--warmup", 0, "-f", "json")
             self.assertEqual({row["coll"] for row in run["results"]}, COLLECTIVES)
             for row in run["results"]:
                 self.assertIn(row["wrong"], (0, None), row)
@@ -625,9 +609,7 @@ class Refusals(Program):
                 ([*two, "--counts", "linear"], ["--counts", "into blocks"]),
                 (["bench", "-n", "1", "scatter", "--counts", "one-empty"], ["one-empty", "two ranks"]),
                 ([*two, "all_gather", "--counts", "linear", "-s", "7"], ["'7'", "multiple of 4"]),
-                ([*two, "all_gather", "--algo", "fast"], ["'fast'", "broadcasts", "list"]),
-                ([*two, "all_gather", "--algo", "ring,list"], ["'list'"]),
-                ([*two, "reduce_scatter", "--algo", "ring"], ["--algo", "all_gather"]),
+                ([*two, "all_gather", "--algo", "ring"], ["--algo"]),
                 ([*two, "--mode", "fast"], ["'fast'", "latency"]),
                 ([*two, "--min-time", "5"], ["--min-time '5'", "0.5s"]),
                 ([*two, "--timeout", "0s"], ["--timeout"]),
