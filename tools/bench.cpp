@@ -65,7 +65,7 @@ BackendChoice choose(const BenchOptions& options, const DeviceRequest& device) {
 /// What rank 0 keeps and shows while the run goes on.
 class Recorder {
  public:
-  Recorder(const BenchOptions& options, const Plan& plan, Record& record, std::FILE* out,
+  Recorder(const BenchOptions& options, const Plan& plan, BenchRecord& record, std::FILE* out,
            std::FILE* err)
       : options_(options),
         plan_(plan),
@@ -126,7 +126,7 @@ class Recorder {
  private:
   const BenchOptions& options_;
   const Plan& plan_;
-  Record& record_;
+  BenchRecord& record_;
   std::FILE* err_;
   Progress progress_;
   std::optional<Table> table_{};
@@ -217,7 +217,7 @@ bool ended_on_request(const Outcome& cause) {
 
 /// Prints what went wrong and sets the record's status.
 Exit judge(const std::vector<Outcome>& outcomes, const BenchOptions& options, bool asked_to_end,
-           Record& record, std::FILE* err) {
+           BenchRecord& record, std::FILE* err) {
   const Outcome* cause = first_cause(outcomes);
   if (cause != nullptr && !(asked_to_end && ended_on_request(*cause))) {
     const Exit code = exit_code_of(*cause);
@@ -277,7 +277,7 @@ class OnSignal {
 
 /// Prints and writes everything. Rank 0 only.
 Exit conclude(const std::vector<Outcome>& outcomes, const BenchOptions& options, bool asked_to_end,
-              Record& record, std::FILE* out, std::FILE* err) {
+              BenchRecord& record, std::FILE* out, std::FILE* err) {
   const Exit code = judge(outcomes, options, asked_to_end, record, err);
   fmt::print(out, "{}", render(options.format, record, options));
   for (const std::string& path : options.files)
@@ -344,7 +344,7 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
   if (options.handles_signals)
     signals.emplace(OnSignal(interrupt, writes && !options.quiet ? err : nullptr));
 
-  Record record;
+  BenchRecord record;
   record.started = std::chrono::system_clock::now();
   record.argv = options.argv;
   record.backend = {

@@ -65,7 +65,7 @@ std::string to_text(const Outcome& outcome) {
   Json json{{"ended", to_wall(outcome.ended)}};
   if (outcome.error) {
     json["error"] = json_of(outcome.error);
-    json["coll"] = outcome.position.key.coll;
+    json["what"] = outcome.position.what;
     json["bytes"] = outcome.position.bytes;
     json["iteration"] = outcome.position.iteration;
     Json trace = Json::array();
@@ -83,7 +83,7 @@ Outcome outcome_from(int rank, const std::string& text) {
   outcome.ended = from_wall(json.at("ended"));
   if (!json.contains("error")) return outcome;
   outcome.error = thrown_from(json.at("error"));
-  outcome.position.key.coll = json.at("coll");
+  outcome.position.what = json.at("what");
   outcome.position.bytes = json.at("bytes");
   outcome.position.iteration = json.at("iteration");
   for (const Json& item : json.at("trace")) {

@@ -48,7 +48,7 @@ std::string place(const Outcome& outcome, const Error& error) {
   std::string text;
   const Position& at = outcome.position;
   if (at.bytes >= 0) {
-    text = fmt::format("measuring {}", at.key.coll);
+    text = fmt::format("measuring {}", at.what);
     if (at.bytes > 0) text += fmt::format(", size {}", format_bytes(at.bytes));
     text += at.iteration >= 0 ? fmt::format(", iteration {}", at.iteration)
                               : std::string(", warm-up or check");

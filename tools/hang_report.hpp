@@ -7,7 +7,7 @@
 #include <tutti/error.hpp>
 
 #include "launch.hpp"
-#include "record.hpp"
+#include "run_record.hpp"
 
 namespace tutti::tool {
 

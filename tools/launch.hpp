@@ -1,17 +1,25 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <tutti/process_group.hpp>
 
 #include "device.hpp"
-#include "measure.hpp"
 
 namespace tutti::tool {
+
+/// Where a rank is, for the report of a hang. Written by that rank alone, read after it ended.
+struct Position {
+  std::string what{};           ///< "all_reduce".
+  std::int64_t bytes = -1;      ///< -1: not in a measurement.
+  std::int64_t iteration = -1;  ///< -1: warming up or checking.
+};
 
 /// What a rank's body gets.
 struct Rank {

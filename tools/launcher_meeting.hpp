@@ -10,7 +10,7 @@
 #include <tutti/store.hpp>
 #include <tutti/store_server.hpp>
 
-#include "launcher.hpp"
+#include "launch_options.hpp"
 #include "launcher_child.hpp"
 
 namespace tutti::tool {

@@ -52,13 +52,8 @@ BackendChoice choose(const LossOptions& options) {
   }
 }
 
-RankSource find_ranks(const LossOptions& options, const BackendChoice& backend) {
-  BenchOptions place;
-  place.ranks = options.ranks;
-  place.store = options.store;
-  place.timeout = options.timeout;
-  place.environment = options.environment;
-  RankSource source = find_ranks(place, backend);
+RankSource find_threads(const LossOptions& options, const BackendChoice& backend) {
+  RankSource source = find_ranks(options, backend);
   // One process is enough to compare numbers: -n makes threads of every backend.
   if (source.kind == RankSource::Kind::launches) source.kind = RankSource::Kind::threads;
   return source;
@@ -163,10 +158,10 @@ void run_losses(Rank& rank, const LossOptions& options, bool threads, Shared& sh
   const auto wait_for_rank_0 = [&group] { group.barrier({.deadline = longest_alone}); };
 
   World world = meet(rank, control, threads, loss_config(record).dump());
-  if (first) record.run.world = std::move(world);
+  if (first) record.world = std::move(world);
   for (std::size_t i = 0; i < options.kinds.size(); ++i) {
     const LossKind kind = options.kinds[i];
-    rank.position.key.coll = name_of(kind);
+    rank.position.what = name_of(kind);
     rank.position.bytes = 0;
     rank.position.iteration = -1;
     OneProcess& alone = shared.alone[i];
@@ -185,7 +180,7 @@ void run_losses(Rank& rank, const LossOptions& options, bool threads, Shared& sh
 
 /// Prints what went wrong and sets the record's status.
 Exit judge(const std::vector<Outcome>& outcomes, LossRecord& record, std::FILE* err) {
-  Record& run = record.run;
+  RunRecord& run = record;
   if (const Outcome* cause = first_cause(outcomes)) {
     const Exit code = exit_code_of(*cause);
     run.error = error_text(*cause);
@@ -216,7 +211,7 @@ Exit judge(const std::vector<Outcome>& outcomes, LossRecord& record, std::FILE* 
 
 Exit run_loss(const LossOptions& options, std::FILE* out, std::FILE* err) {
   const BackendChoice backend = choose(options);
-  const RankSource source = find_ranks(options, backend);
+  const RankSource source = find_threads(options, backend);
   const bool threads = source.kind == RankSource::Kind::threads;
   const std::int64_t free_bytes = this_host().free_bytes;
   if (threads)
@@ -225,10 +220,10 @@ Exit run_loss(const LossOptions& options, std::FILE* out, std::FILE* err) {
     check_memory(options.plan, 1, free_bytes / source.local_size);
 
   LossRecord record;
-  record.run.started = std::chrono::system_clock::now();
-  record.run.argv = options.argv;
-  record.run.notes = options.notes;
-  record.run.backend = {
+  record.started = std::chrono::system_clock::now();
+  record.argv = options.argv;
+  record.notes = options.notes;
+  record.backend = {
       std::string(backend.entry->name), std::string(library_version_string()), backend.because, {}};
   record.plan = options.plan;
   record.split = options.split;
@@ -240,11 +235,11 @@ Exit run_loss(const LossOptions& options, std::FILE* out, std::FILE* err) {
   Shared shared;
   shared.alone.resize(options.kinds.size());
   const RankBody body = [&](Rank& rank) {
-    if (rank.group.rank() == 0) record.run.backend.transport = rank.group.transport();
+    if (rank.group.rank() == 0) record.backend.transport = rank.group.transport();
     run_losses(rank, options, threads, shared, record);
   };
   const auto conclude = [&](const std::vector<Outcome>& outcomes) {
-    record.run.duration_s = seconds(Clock::now() - start);
+    record.duration_s = seconds(Clock::now() - start);
     const Exit code = judge(outcomes, record, err);
     fmt::print(out, "{}", options.json ? loss_json(record) : loss_table(record));
     if (std::fflush(out) != 0) throw Failure(Exit::internal, "cannot write the output to stdout");

@@ -72,7 +72,7 @@ std::string head(const LossRecord& record) {
   std::string text =
       fmt::format("tutti loss {}  {}  {}  {}  {}\n", library_version_string(),
                   plural(problem.rows, "row", "rows"), plural(problem.classes, "class", "classes"),
-                  name_of(problem.dtype), describe_world(record.run));
+                  name_of(problem.dtype), describe_world(record));
   text += fmt::format("  {:g}% positive, {:g}% ignored, seed {}, {} compared",
                       100 * problem.positive_rate, 100 * problem.ignore_rate, problem.seed,
                       plural(record.plan.calls, "call", "calls"));
@@ -97,7 +97,7 @@ std::string numbers(const LossRecord& record) {
 }
 
 std::string costs(const LossRecord& record) {
-  const std::string ranks = plural(record.run.world.size, "rank", "ranks");
+  const std::string ranks = plural(record.world.size, "rank", "ranks");
   std::string text = fmt::format("\n{:<20}{:>10}{:>10}{:>10}{:>11}{:>11}{:>8}\n", "", "ms", "ms",
                                  "most", "memory", "memory", "x over");
   text += fmt::format("{:<20}{:>10}{:>10}{:>10}{:>11}{:>11}{:>8}\n", "  loss", "1 process", ranks,
@@ -112,7 +112,7 @@ std::string costs(const LossRecord& record) {
                         bytes_or_dash(row.peak_extra_bytes), speedup(row));
   }
   if (estimated) text += "  ~  the loop of pairs was timed on a part of its anchors\n";
-  if (record.run.world.threads && record.run.world.size > 1)
+  if (record.world.threads && record.world.size > 1)
     text += "  the ranks are threads: their memory is that of all together\n";
   return text;
 }
@@ -148,7 +148,9 @@ Json loss_config(const LossRecord& record) {
 
 std::string loss_json(const LossRecord& record) {
   // What every run has: the rest is that of this command.
-  Json json = to_json(record.run, BenchOptions());
+  BenchRecord head;
+  static_cast<RunRecord&>(head) = record;
+  Json json = to_json(head, BenchOptions());
   json["config"] = loss_config(record);
   json["results"] = Json::array();
   for (const LossRow& row : record.rows) json["results"].push_back(row_json(row));
@@ -159,7 +161,7 @@ std::string loss_json(const LossRecord& record) {
 std::string loss_table(const LossRecord& record) {
   if (record.rows.empty()) return {};  // It ended before there was anything to show.
   std::string text = head(record);
-  for (const std::string& note : record.run.notes) text += fmt::format("  note: {}\n", note);
+  for (const std::string& note : record.notes) text += fmt::format("  note: {}\n", note);
   text += numbers(record) + costs(record);
   const auto bad =
       std::ranges::count_if(record.rows, [](const LossRow& row) { return row.wrong != 0; });
@@ -167,7 +169,7 @@ std::string loss_table(const LossRecord& record) {
       "  {} within {:g} of one process      {:.1f} s\n",
       bad == 0 ? "all"
                : fmt::format("{} of {}", std::ssize(record.rows) - bad, std::ssize(record.rows)),
-      record.plan.tolerance, record.run.duration_s);
+      record.plan.tolerance, record.duration_s);
   return text;
 }
 

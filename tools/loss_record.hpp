@@ -10,7 +10,8 @@
 
 #include "loss_compare.hpp"
 #include "loss_measure.hpp"
-#include "record.hpp"
+#include "run_record.hpp"
+#include "statistics.hpp"
 
 // What a run of `tutti loss` leaves: plain values, that the outputs print.
 
@@ -48,8 +49,7 @@ struct LossRow {
   std::optional<double> speedup() const;
 };
 
-struct LossRecord {
-  Record run{};  ///< Without rows and fits.
+struct LossRecord : RunRecord {
   LossPlan plan{};
   Split split = Split::uneven;
   RowLayout layout{};

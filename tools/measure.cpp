@@ -393,7 +393,7 @@ Row conclude(ProcessGroup& group, Control& control, const Block& block, const Ce
 Row measure(ProcessGroup& group, Control& control, Workspace& workspace, const Block& block,
             std::int64_t bytes, const Timing& timing, Position& position) {
   const Cell cell = block.cell(group.size(), group.rank(), bytes);
-  position = {block.key(), bytes, -1};
+  position = {std::string(block.collective->name), bytes, -1};
   bool capped = false;
   const std::size_t copies = copies_for(block, group.size(), bytes, timing, capped);
   const std::vector<Buffers> sets = workspace.lay_out(block.collective->extent(cell), block.dtype,

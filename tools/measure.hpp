@@ -8,6 +8,7 @@
 #include <tutti/process_group.hpp>
 
 #include "control.hpp"
+#include "launch.hpp"
 #include "plan.hpp"
 #include "record.hpp"
 #include "workspace.hpp"
@@ -31,13 +32,6 @@ struct Timing {
   bool keep_samples = false;
   std::size_t cold_bytes = 0;        ///< Rotate over buffers of at least so many bytes; 0: do not.
   std::size_t cold_limit_bytes = 0;  ///< But take no more than this.
-};
-
-/// Where a rank is, for the report of a hang. Written by that rank alone, read after it ended.
-struct Position {
-  Key key{};
-  std::int64_t bytes = -1;      ///< -1: not in a measurement.
-  std::int64_t iteration = -1;  ///< -1: warming up or checking.
 };
 
 /// Measures one size of a block, on every rank at once. The row is filled in on rank 0.

@@ -4,7 +4,7 @@
 
 #include "control.hpp"
 #include "launch.hpp"
-#include "record.hpp"
+#include "run_record.hpp"
 
 namespace tutti::tool {
 

@@ -15,7 +15,7 @@ std::optional<Format> format_of(std::string_view path) noexcept {
   return std::nullopt;
 }
 
-std::string render(Format format, const Record& record, const BenchOptions& options) {
+std::string render(Format format, const BenchRecord& record, const BenchOptions& options) {
   switch (format) {
     case Format::table:
       return {};

@@ -13,6 +13,6 @@ namespace tutti::tool {
 std::optional<Format> format_of(std::string_view path) noexcept;
 
 /// A whole run in one format; nothing for the table, which is printed while the run goes on.
-std::string render(Format format, const Record& record, const BenchOptions& options);
+std::string render(Format format, const BenchRecord& record, const BenchOptions& options);
 
 }  // namespace tutti::tool

@@ -138,7 +138,7 @@ Json row_json(const Row& row, bool with_samples) {
 
 }  // namespace
 
-Json to_json(const Record& record, const BenchOptions& options) {
+Json to_json(const BenchRecord& record, const BenchOptions& options) {
   Json json;
   json["schema_version"] = 1;
   json["tool"] = {{"name", "tutti"},

@@ -43,7 +43,7 @@ std::string cells(const Row& row, const std::vector<double>& percentiles) {
 
 }  // namespace
 
-std::string to_markdown(const Record& record, const std::vector<double>& percentiles) {
+std::string to_markdown(const BenchRecord& record, const std::vector<double>& percentiles) {
   std::string text =
       fmt::format("# tutti bench {}: {}\n", library_version_string(), describe_world(record));
   if (record.status != Status::ok) text += fmt::format("\n**{}**", name_of(record.status));

@@ -121,23 +121,6 @@ std::pair<int, double> slowest_rank(const std::vector<Row>& rows) {
 
 }  // namespace
 
-std::string title(const Key& key) {
-  std::string text = key.coll;
-  if (key.dtype) text += fmt::format("  {}", tutti::name_of(*key.dtype));
-  if (key.op) text += fmt::format(" {}", tutti::name_of(*key.op));
-  if (key.place) text += *key.place == Place::out ? "  out-of-place" : "  in-place";
-  if (key.root) text += fmt::format("  root {}", *key.root);
-  if (!key.counts.empty() && key.counts != "even") text += fmt::format("  counts {}", key.counts);
-  return text;
-}
-
-std::string describe_world(const Record& record) {
-  const World& world = record.world;
-  return fmt::format("{} rank{} / {} host{}  {}{}{}", world.size, world.size == 1 ? "" : "s",
-                     world.hosts, world.hosts == 1 ? "" : "s", record.backend.name,
-                     record.backend.transport.empty() ? "" : " ", record.backend.transport);
-}
-
 std::string describe_fit(const Fit& fit) {
   return fmt::format("fit  t = {} µs + S/{:.3g} GB/s   half-bandwidth size {}   (R² {:.3f})",
                      format_us(fit.alpha_us), fit.beta_gbps,
@@ -148,19 +131,9 @@ std::string_view check_word(const Row& row) {
   return !row.wrong ? "-" : *row.wrong == 0 ? "ok" : "BAD";
 }
 
-std::string describe_wrong(const Row& row) {
-  const std::int64_t wrong = row.wrong.value_or(0);
-  std::string text = fmt::format("{} wrong element{}", wrong, wrong == 1 ? "" : "s");
-  if (row.first_wrong)
-    text += fmt::format(", first: rank {} {}[{}] expected {} got {}", row.first_wrong->rank,
-                        row.first_wrong->array, row.first_wrong->index, row.first_wrong->expected,
-                        row.first_wrong->got);
-  return text;
-}
-
 Table::Table(std::FILE* out, TableOptions options) : out_(out), options_(std::move(options)) {}
 
-void Table::begin(const Record& record, const Key& first) {
+void Table::begin(const BenchRecord& record, const Key& first) {
   const World& world = record.world;
   std::string name;
   if (options_.single_block) {
@@ -220,7 +193,7 @@ void Table::end_block(const std::optional<Fit>& fit) {
   if (fit) fmt::print(out_, "  {}\n", describe_fit(*fit));
 }
 
-void Table::print_legend(const Record& record) {
+void Table::print_legend(const BenchRecord& record) {
   std::int64_t fewest = 0;
   double slowest_us = 0;
   bool few = false, noisy = false, slow_first = false, capped = false;
@@ -248,7 +221,7 @@ void Table::print_legend(const Record& record) {
   if (capped) fmt::print(out_, "  *  --cold had too little memory to leave the cache\n");
 }
 
-void Table::end(const Record& record) {
+void Table::end(const BenchRecord& record) {
   if (!options_.single_block) fmt::print(out_, "\n");
   print_legend(record);
   if (record.rows.empty()) return;

@@ -6,7 +6,6 @@
 #include <string_view>
 #include <vector>
 
-#include "plan.hpp"
 #include "record.hpp"
 
 namespace tutti::tool {
@@ -24,33 +23,24 @@ class Table {
   Table(std::FILE* out, TableOptions options);
 
   /// `record` has the world, the backend and the notes so far.
-  void begin(const Record& record, const Key& first);
+  void begin(const BenchRecord& record, const Key& first);
   void begin_block(const Key& key);
   void row(const Row& row);
   void end_block(const std::optional<Fit>& fit);
-  void end(const Record& record);
+  void end(const BenchRecord& record);
 
  private:
   void print_row(const Row& row);
-  void print_legend(const Record& record);
+  void print_legend(const BenchRecord& record);
 
   std::FILE* out_;
   TableOptions options_;
   std::vector<Row> rows_{};  // Of this block.
 };
 
-/// "all_reduce  f32 sum  out-of-place  root 0", "all_gather  f32  out-of-place  counts linear".
-std::string title(const Key& key);
-
-/// "4 ranks / 1 host  gloo tcp/lo".
-std::string describe_world(const Record& record);
-
 /// "ok", "BAD", or "-" when not checked.
 std::string_view check_word(const Row& row);
 
 std::string describe_fit(const Fit& fit);
-
-/// What a reader has to know about wrong data, in one line.
-std::string describe_wrong(const Row& row);
 
 }  // namespace tutti::tool

@@ -10,7 +10,6 @@
 #include <fmt/ranges.h>
 
 #include "exit_code.hpp"
-#include "output_table.hpp"
 #include "text.hpp"
 #include "workspace.hpp"
 

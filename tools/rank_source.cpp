@@ -55,7 +55,7 @@ void refuse_alone(int group, std::string_view remedy) {
                             launcher->size, launcher->because, count(group, "rank"), remedy));
 }
 
-std::optional<ClusterInfo> detect(const BenchOptions& options) {
+std::optional<ClusterInfo> detect(const RunOptions& options) {
   try {
     return options.environment ? options.environment->detect() : VariablesEnvironment().detect();
   } catch (const Error& error) {
@@ -63,7 +63,7 @@ std::optional<ClusterInfo> detect(const BenchOptions& options) {
   }
 }
 
-std::shared_ptr<Store> open(const ClusterInfo& info, const BenchOptions& options) {
+std::shared_ptr<Store> open(const ClusterInfo& info, const RunOptions& options) {
   try {
     return open_store(info, options.timeout);
   } catch (const Error& error) {
@@ -72,7 +72,7 @@ std::shared_ptr<Store> open(const ClusterInfo& info, const BenchOptions& options
   }
 }
 
-void join(const ClusterInfo& info, const BenchOptions& options, RankSource& source) {
+void join(const ClusterInfo& info, const RunOptions& options, RankSource& source) {
   source.kind = RankSource::Kind::member;
   source.group.rank = info.rank;
   source.group.size = info.size;
@@ -97,7 +97,7 @@ void join(const ClusterInfo& info, const BenchOptions& options, RankSource& sour
 
 }  // namespace
 
-RankSource find_ranks(const BenchOptions& options, const BackendChoice& backend) {
+RankSource find_ranks(const RunOptions& options, const BackendChoice& backend) {
   const bool threads = backend.entry->one_process || options.threads;
   if (backend.entry->name == "local" && !backend.args.empty())
     refuse("backend local has no network interface or other argument, but was given '{}'",

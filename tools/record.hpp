@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -11,9 +10,10 @@
 #include <tutti/dtype.hpp>
 #include <tutti/reduce_op.hpp>
 
+#include "run_record.hpp"
 #include "statistics.hpp"
 
-// What a run leaves: plain values, that the outputs print.
+// What a run of `tutti bench` leaves: plain values, that the outputs print.
 
 namespace tutti::tool {
 
@@ -72,45 +72,15 @@ struct KeyedFit {
   Fit fit{};
 };
 
-struct RankInfo {
-  int rank = 0;
-  std::string host{};
-  int pid = 0;
-  std::string device{};
-  std::string cpuset{};
-  std::string model{};
-};
-
-struct World {
-  int size = 1;
-  int hosts = 1;
-  bool threads = false;  ///< The ranks are threads of one process.
-  bool oversubscribed = false;
-  int cpus = 1;  ///< That the ranks of rank 0's host may use.
-  std::vector<RankInfo> ranks{};
-};
-
-struct BackendInfo {
-  std::string name{};
-  std::string version{};
-  std::string chosen_because{};
-  std::string transport{};  ///< "tcp/eth0"; empty when the ranks share memory.
-};
-
-enum class Status : std::uint8_t { ok, wrong_data, timeout, interrupted, error };
-std::string_view name_of(Status status) noexcept;
-
-struct Record {
-  Status status = Status::ok;
-  std::string error{};  ///< One line, for timeout and error.
-  std::chrono::system_clock::time_point started{};
-  double duration_s = 0;
-  std::vector<std::string> argv{};
-  BackendInfo backend{};
-  World world{};
+struct BenchRecord : RunRecord {
   std::vector<Row> rows{};
   std::vector<KeyedFit> fits{};
-  std::vector<std::string> notes{};
 };
+
+/// "all_reduce  f32 sum  out-of-place  root 0", "all_gather  f32  out-of-place  counts linear".
+std::string title(const Key& key);
+
+/// What a reader has to know about wrong data, in one line.
+std::string describe_wrong(const Row& row);
 
 }  // namespace tutti::tool
