@@ -13,17 +13,17 @@
 
 #include <tutti/version.hpp>
 
-#include "bench.hpp"
-#include "bench_command.hpp"
-#include "exit_code.hpp"
-#include "info.hpp"
-#include "launcher.hpp"
-#include "loss.hpp"
-#include "loss_command.hpp"
-#include "loss_schema.hpp"
-#include "run_command.hpp"
-#include "schema.hpp"
-#include "text.hpp"
+#include "bench/bench.hpp"
+#include "bench/command.hpp"
+#include "bench/schema.hpp"
+#include "common/exit_code.hpp"
+#include "common/text.hpp"
+#include "inspect/info.hpp"
+#include "loss/command.hpp"
+#include "loss/loss.hpp"
+#include "loss/schema.hpp"
+#include "run/command.hpp"
+#include "run/launcher.hpp"
 
 namespace {
 

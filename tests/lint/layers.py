@@ -21,8 +21,8 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names.spl
 INCLUDE = re.compile(r'\s*#\s*include\s*([<"])([^>"]+)[>"]')
 BACKEND_LIBRARY = re.compile(r"(gloo|nccl|rccl|cuda|mpi|ucc|ucp)(_|/|\.h|$)")
 BELOW_THE_LOSSES = ("tutti/backend.hpp", "tutti/store.hpp", "tutti/work.hpp")
-PUBLIC_API_ONLY = ("tools/", "docs/", "tests/conformance/", "tests/support/", "tests/tool/",
-                   "tests/install/", "tests/compile_fail/", "backends/hier/")
+PUBLIC_API_ONLY = ("tools/", "docs/", "tests/conformance/", "tests/support/", "tests/programs/tool/",
+                   "tests/programs/install/", "tests/programs/compile_fail/", "backends/hier/")
 
 
 def header_problem(name, target):
