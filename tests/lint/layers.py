@@ -22,9 +22,10 @@ SHARED_BY_BACKENDS = ("cuda",)
 TOOLS = [
     "common",
     "report",
+    "run",
     "bench",
     "loss",
-    "inspect run",
+    "inspect",
 ]
 
 # A public header belongs to the folder with a source of its name. Those without a source, or with another name:
