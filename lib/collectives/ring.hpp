@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "exchange.hpp"
+#include "collectives/exchange.hpp"
 
 // The segmented ring. Every block travels past all ranks but one; in hop h = 0 .. W-2 rank r sends
 // block (r - first - h) mod W to rank r + 1. Blocks are cut into messages; in step t rank r sends

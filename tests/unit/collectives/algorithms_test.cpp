@@ -10,8 +10,8 @@
 
 #include <gtest/gtest.h>
 
-#include "backends/gloo/memory_wire.hpp"
-#include "gloo/algorithms.hpp"
+#include "collectives/algorithms.hpp"
+#include "memory_wire.hpp"
 #include "support/worlds.hpp"
 
 namespace tutti::test {

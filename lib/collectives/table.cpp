@@ -1,4 +1,4 @@
-#include "table.hpp"
+#include "collectives/table.hpp"
 
 #include <limits>
 

@@ -2,8 +2,8 @@
 
 #include <tutti/backend/backend.hpp>
 
-#include "table.hpp"
-#include "wire.hpp"
+#include "collectives/table.hpp"
+#include "collectives/wire.hpp"
 
 namespace tutti::backend::gloo {
 

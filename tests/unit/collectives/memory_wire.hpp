@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "gloo/wire.hpp"
+#include "collectives/wire.hpp"
 
 namespace tutti::test {
 

@@ -1,4 +1,4 @@
-#include "algorithms.hpp"
+#include "collectives/algorithms.hpp"
 
 #include <algorithm>
 #include <array>
@@ -6,9 +6,9 @@
 #include <cstring>
 #include <span>
 
-#include "exchange.hpp"
+#include "collectives/exchange.hpp"
+#include "collectives/ring.hpp"
 #include "kernels/reduce.hpp"
-#include "ring.hpp"
 #include "values/fail.hpp"
 
 // All ranks compute the same bits: either one rank reduces an element and the others get its

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <span>
 
-#include "wire.hpp"
+#include "collectives/wire.hpp"
 
 // Moves blocks in messages. Everything here keeps a bounded number of messages posted, and posts
 // in the same order on both sides, so that it cannot wait for itself: by induction over the
