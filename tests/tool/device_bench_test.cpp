@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "support/nccl_double.hpp"
+#include "backends/nccl/double/double.hpp"
 #include "tool/bench_runs.hpp"
 
 // `tutti bench` with arrays on devices, over the double of NCCL and CUDA: what is measured here is

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "backends/nccl/double_place.hpp"
+#include "backends/nccl/double/bare_rank.hpp"
 #include "support/ranks.hpp"
 
 // The comparison with a bare loop, over the double of NCCL and CUDA: that both are counted and

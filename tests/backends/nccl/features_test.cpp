@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "backends/nccl/double_place.hpp"
+#include "backends/nccl/double/bare_rank.hpp"
 #include "nccl/features.hpp"
 
 // What may be called is what the version of the library that is there says, whatever nccl.h said

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "support/nccl_double.hpp"
+#include "backends/nccl/double/double.hpp"
 #include "support/ranks.hpp"
 
 // What tests that use the tables of the double by hand share.

@@ -4,7 +4,7 @@
 #include <thread>
 #include <utility>
 
-#include "backends/nccl/double_place.hpp"
+#include "backends/nccl/double/bare_rank.hpp"
 #include "support/sanitizers.hpp"
 
 // The double itself: calls that keep the rules give the right data and no report, and every rule
