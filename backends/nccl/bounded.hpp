@@ -10,7 +10,7 @@
 #include <tutti/backend/backend.hpp>
 
 #include "cuda/pinned.hpp"
-#include "place.hpp"
+#include "op_context.hpp"
 #include "work.hpp"
 
 namespace tutti::backend::nccl {

@@ -5,7 +5,7 @@
 #include <tutti/backend/backend.hpp>
 
 #include "cuda/fold_kernels.hpp"
-#include "place.hpp"
+#include "op_context.hpp"
 
 namespace tutti::backend::nccl {
 

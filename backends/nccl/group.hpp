@@ -16,10 +16,10 @@
 #include "channel.hpp"
 #include "communicator.hpp"
 #include "cuda/pinned_memory.hpp"
-#include "failure.hpp"
+#include "agreement.hpp"
 #include "group/call_queue.hpp"
 #include "launch.hpp"
-#include "self.hpp"
+#include "point_to_point.hpp"
 #include "sole_rank.hpp"
 #include "work.hpp"
 

@@ -4,7 +4,7 @@
 
 #include <tutti/backend/backend.hpp>
 
-#include "place.hpp"
+#include "op_context.hpp"
 
 namespace tutti::backend::nccl {
 

@@ -7,7 +7,7 @@
 #include <tutti/backend/backend.hpp>
 
 #include "folding.hpp"
-#include "place.hpp"
+#include "op_context.hpp"
 
 namespace tutti::backend::nccl {
 

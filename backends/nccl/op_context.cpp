@@ -1,4 +1,4 @@
-#include "place.hpp"
+#include "op_context.hpp"
 
 #include <utility>
 
