@@ -12,11 +12,11 @@
 #include <tuple>
 #include <vector>
 
+#include "agreement.hpp"
 #include "bounded.hpp"
 #include "channel.hpp"
 #include "communicator.hpp"
 #include "cuda/pinned_memory.hpp"
-#include "agreement.hpp"
 #include "group/call_queue.hpp"
 #include "launch.hpp"
 #include "point_to_point.hpp"

@@ -18,15 +18,16 @@ namespace tutti::backend::nccl {
 class Launch {
  public:
   /// What is on Call::stream comes before it. `turn` lasts until all of it has been queued.
-  Launch(const Place& place, std::shared_ptr<Communicator> communicator, std::span<const Op> ops,
-         std::shared_ptr<EventState> state, Gpu::Turn turn, Counting& counting);
+  Launch(const OpContext& context, std::shared_ptr<Communicator> communicator,
+         std::span<const Op> ops, std::shared_ptr<EventState> state, Gpu::Turn turn,
+         Counting& counting);
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
 
   /// Does what can be done without waiting; the state then has its event. True when all of it has
   /// been queued. @throws Error.
   bool advance();
-  cudaStream_t stream() const noexcept { return place_.stream; }
+  cudaStream_t stream() const noexcept { return context_.stream; }
   bool is_captured() const noexcept { return state_->is_captured(); }
   /// It will not go on, but what it uses stays.
   void give_up() noexcept { turn_.reset(); }
@@ -34,7 +35,7 @@ class Launch {
  private:
   void begin_group();
 
-  Place place_;
+  OpContext context_;
   std::shared_ptr<Communicator> communicator_;
   std::shared_ptr<EventState> state_;
   std::optional<Gpu::Turn> turn_;

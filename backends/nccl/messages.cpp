@@ -5,7 +5,7 @@
 namespace tutti::backend::nccl {
 
 void Messages::add(const Op& op) {
-  if (op.peer != place_.rank)
+  if (op.peer != context_.rank)
     others_.push_back(op);
   else if (op.kind == Operation::send)
     own_in_.push_back(op.in);
@@ -21,16 +21,16 @@ void Messages::copy_own() const {
     if (own_in_[i].bytes() != own_out_[i].bytes())
       internal::failf(Errc::mismatch, "this rank sends {} bytes to itself and receives {}",
                       own_in_[i].bytes(), own_out_[i].bytes());
-    place_.copy(own_out_[i].data, own_in_[i].data, own_in_[i].bytes());
+    context_.copy(own_out_[i].data, own_in_[i].data, own_in_[i].bytes());
   }
 }
 
 void Messages::inside(ncclComm_t comm) const {
   for (const auto& op : others_)
     if (op.kind == Operation::send)
-      place_.send(op.in.data, op.in.bytes(), op.peer, comm);
+      context_.send(op.in.data, op.in.bytes(), op.peer, comm);
     else
-      place_.recv(op.out.data, op.out.bytes(), op.peer, comm);
+      context_.recv(op.out.data, op.out.bytes(), op.peer, comm);
 }
 
 }  // namespace tutti::backend::nccl

@@ -13,7 +13,7 @@ namespace tutti::backend::nccl {
 /// ranks by their order in the group.
 class Messages {
  public:
-  explicit Messages(const Place& place) : place_(place) {}
+  explicit Messages(const OpContext& context) : context_(context) {}
 
   void add(const Op& op);
   /// What this rank sends to itself. Outside of the group. @throws Error.
@@ -21,7 +21,7 @@ class Messages {
   void inside(ncclComm_t comm) const;
 
  private:
-  Place place_;
+  OpContext context_;
   std::vector<Op> others_;
   std::vector<ConstTensorView> own_in_;
   std::vector<TensorView> own_out_;
