@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "errors.hpp"
 #include "group/record.hpp"
 #include "values/fail.hpp"
 

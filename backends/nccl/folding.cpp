@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "errors.hpp"
-
 namespace tutti::backend::nccl {
 
 Folding::Folding(const OpContext& context, const Op& op)

@@ -13,7 +13,6 @@
 #include "cuda/memory.hpp"
 #include "group/record.hpp"
 #include "kernels/reduce.hpp"
-#include "messages.hpp"
 #include "values/broken.hpp"
 #include "values/current_error.hpp"
 #include "values/fail.hpp"

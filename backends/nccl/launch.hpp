@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -7,11 +8,30 @@
 
 #include "bounded.hpp"
 #include "communicator.hpp"
-#include "messages.hpp"
+#include "op_context.hpp"
 #include "ops.hpp"
 #include "work.hpp"
 
 namespace tutti::backend::nccl {
+
+/// The messages that the front makes of one gather, scatter or all_to_all. All ranks make them in
+/// the same call, so they need no tag and no communicator of their own: NCCL matches those of two
+/// ranks by their order in the group.
+class Messages {
+ public:
+  explicit Messages(const OpContext& context) : context_(context) {}
+
+  void add(const Op& op);
+  /// What this rank sends to itself. Outside of the group. @throws Error.
+  void copy_own() const;
+  void inside(ncclComm_t comm) const;
+
+ private:
+  OpContext context_;
+  std::vector<Op> others_;
+  std::vector<ConstTensorView> own_in_;
+  std::vector<TensorView> own_out_;
+};
 
 /// A call on its way to the stream of its group. NCCL queues each of its groups in its own time,
 /// and may wait for the other ranks meanwhile. One thread at a time.

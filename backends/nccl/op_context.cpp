@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "errors.hpp"
-
 namespace tutti::backend::nccl {
 
 void OpContext::copy(void* to, const void* from, std::size_t bytes) const {

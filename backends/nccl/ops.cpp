@@ -7,8 +7,6 @@
 
 #include <tutti/half.hpp>
 
-#include "errors.hpp"
-
 namespace tutti::backend::nccl {
 namespace {
 

@@ -14,7 +14,7 @@
 
 #include "cuda/device.hpp"
 #include "cuda/errors.hpp"
-#include "nccl/errors.hpp"
+#include "nccl/nccl_api.hpp"
 
 namespace tutti::gpu {
 namespace {
