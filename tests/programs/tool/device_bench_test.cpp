@@ -5,8 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "backends/nccl/double/double.hpp"
 #include "bench_runs.hpp"
-#include "support/nccl_double.hpp"
 
 // `tutti bench` with arrays on devices, over the double of NCCL and CUDA: what is measured here is
 // the double, so nobody looks at the times.

@@ -17,7 +17,7 @@ constexpr std::size_t aligned(std::size_t bytes) noexcept {
 }
 
 /// Where an operation runs, and how bytes move there.
-struct Place {
+struct OpContext {
   Gpu& gpu;
   cudaStream_t stream;
   Memory& memory;
@@ -37,7 +37,7 @@ struct Place {
 class Scratch {
  public:
   Scratch() = default;
-  Scratch(const Place& place, std::size_t bytes);
+  Scratch(const OpContext& context, std::size_t bytes);
   ~Scratch();
   Scratch(Scratch&& other) noexcept;
   Scratch& operator=(Scratch&& other) noexcept;

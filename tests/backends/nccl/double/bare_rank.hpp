@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "support/nccl_double.hpp"
+#include "backends/nccl/double/double.hpp"
 #include "support/ranks.hpp"
 
 // What tests that use the tables of the double by hand share.
@@ -20,22 +20,22 @@ inline const backend::nccl::CudaApi& cuda() {
 }
 
 /// One rank that uses the libraries as it should: its device, a communicator and a stream.
-class Place {
+class BareRank {
  public:
   static constexpr std::size_t count = 100;
 
   /// Without a communicator.
-  Place(int my_rank, int ranks) : rank(my_rank), size(ranks) {
+  BareRank(int my_rank, int ranks) : rank(my_rank), size(ranks) {
     EXPECT_EQ(cuda().set_device(rank), cudaSuccess);
     EXPECT_EQ(cuda().stream_create_with_flags(&stream, cudaStreamNonBlocking), cudaSuccess);
   }
-  Place(int my_rank, int ranks, const ncclUniqueId& id) : Place(my_rank, ranks) {
+  BareRank(int my_rank, int ranks, const ncclUniqueId& id) : BareRank(my_rank, ranks) {
     comm = make_comm(id);
     if (comm != nullptr) settle(comm);
   }
-  Place(const Place&) = delete;
-  Place& operator=(const Place&) = delete;
-  ~Place() {
+  BareRank(const BareRank&) = delete;
+  BareRank& operator=(const BareRank&) = delete;
+  ~BareRank() {
     if (comm != nullptr) nccl().comm_abort(comm);
     for (float* data : blocks_) cuda().free_async(data, stream);
     cuda().stream_synchronize(stream);
@@ -109,12 +109,12 @@ class Double : public testing::Test {
     for (const std::string& violation : take_violations()) ADD_FAILURE() << violation;
   }
 
-  /// Runs `body` on threads that are ranks, each with a Place.
-  static void on_places(int size, const std::function<void(Place& at)>& body) {
+  /// Runs `body` on threads that are ranks, each with a BareRank.
+  static void on_bare_ranks(int size, const std::function<void(BareRank& at)>& body) {
     ncclUniqueId id;
     ASSERT_EQ(nccl().get_unique_id(&id), ncclSuccess);
     on_threads(size, [&](int rank) {
-      Place at(rank, size, id);
+      BareRank at(rank, size, id);
       body(at);
     });
   }

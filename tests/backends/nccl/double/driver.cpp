@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "backends/nccl/double/machine.hpp"
 #include "cuda/fold.hpp"
-#include "support/nccl_double_machine.hpp"
 
 namespace tutti::test::nccl_double {
 

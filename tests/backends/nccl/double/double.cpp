@@ -1,8 +1,8 @@
-#include "support/nccl_double.hpp"
+#include "backends/nccl/double/double.hpp"
 
 #include <thread>
 
-#include "support/nccl_double_machine.hpp"
+#include "backends/nccl/double/machine.hpp"
 
 namespace tutti::test::nccl_double {
 

@@ -1,4 +1,4 @@
-#include "failure.hpp"
+#include "agreement.hpp"
 
 #include <algorithm>
 #include <charconv>

@@ -4,7 +4,7 @@
 #include <thread>
 #include <utility>
 
-#include "backends/nccl/double_place.hpp"
+#include "backends/nccl/double/bare_rank.hpp"
 #include "support/sanitizers.hpp"
 
 // The double itself: calls that keep the rules give the right data and no report, and every rule
@@ -13,7 +13,7 @@
 namespace tutti::test::nccl_double {
 namespace {
 
-constexpr std::size_t count = Place::count;
+constexpr std::size_t count = BareRank::count;
 constexpr std::size_t bytes = count * sizeof(float);
 
 bool all_are(const std::vector<float>& values, float want) {
@@ -35,7 +35,7 @@ class Right : public Double {};
 
 TEST_F(Right, CollectivesGiveWhatTheyPromise) {
   constexpr int size = 3;
-  on_places(size, [](Place& at) {
+  on_bare_ranks(size, [](BareRank& at) {
     const auto mine = static_cast<float>(at.rank + 1);
     float* in = at.make(mine);
     float* out = at.make(0);
@@ -66,7 +66,7 @@ TEST_F(Right, CollectivesGiveWhatTheyPromise) {
 
 TEST_F(Right, AGroupIsOneKernelWhoseMessagesCross) {
   constexpr int size = 3;
-  on_places(size, [](Place& at) {
+  on_bare_ranks(size, [](BareRank& at) {
     float* in = at.make(static_cast<float>(at.rank));
     float* out = at.make(9);
     EXPECT_EQ(nccl().group_start(), ncclSuccess);
@@ -81,7 +81,7 @@ TEST_F(Right, AGroupIsOneKernelWhoseMessagesCross) {
 }
 
 TEST_F(Right, AReductionMayBeDestroyedWhenTheCallHasReturned) {
-  on_places(2, [](Place& at) {
+  on_bare_ranks(2, [](BareRank& at) {
     float* data = at.make(static_cast<float>(at.rank + 1));
     float scale = at.rank == 0 ? 0.5F : 2.0F;
     ncclRedOp_t op{};
@@ -98,7 +98,7 @@ TEST_F(Right, AReductionMayBeDestroyedWhenTheCallHasReturned) {
 }
 
 TEST_F(Right, FinalizeThenDestroyLeavesNothing) {
-  on_places(2, [](Place& at) {
+  on_bare_ranks(2, [](BareRank& at) {
     float* data = at.make(1);
     at.all_reduce(data, data);
     at.settle();
@@ -110,7 +110,7 @@ TEST_F(Right, FinalizeThenDestroyLeavesNothing) {
 }
 
 TEST_F(Right, NothingRunsInsideTheCallThatQueuesIt) {
-  on_places(1, [](Place& at) {
+  on_bare_ranks(1, [](BareRank& at) {
     float* data = at.make(3);
     std::vector<float> host(count, 7);
     cuda().memcpy_async(host.data(), data, bytes, cudaMemcpyDeviceToHost, at.stream);
@@ -121,7 +121,7 @@ TEST_F(Right, NothingRunsInsideTheCallThatQueuesIt) {
 }
 
 TEST_F(Right, AnEventPutsTwoStreamsInOrder) {
-  on_places(1, [](Place& at) {
+  on_bare_ranks(1, [](BareRank& at) {
     float* data = at.make(0);
     cudaStream_t other = nullptr;
     cudaEvent_t event = nullptr;
@@ -142,13 +142,13 @@ TEST_F(Right, AnEventPutsTwoStreamsInOrder) {
 
 // What the documentation permits and a caller may not have thought of.
 TEST_F(Right, ReductionsTakeTheirLiberties) {
-  on_places(2, [](Place& at) {
+  on_bare_ranks(2, [](BareRank& at) {
     float* data = at.make(at.rank == 0 ? 1.0F : std::numeric_limits<float>::quiet_NaN());
     nccl().all_reduce(data, data, count, ncclFloat32, ncclMax, at.comm, at.stream);
     at.settle();
     EXPECT_TRUE(all_are(at.read(data), 1)) << "a NaN won";
   });
-  on_places(3, [](Place& at) {
+  on_bare_ranks(3, [](BareRank& at) {
     const auto mine = static_cast<float>(at.rank + 1);
     float* data = at.make(mine);
     nccl().all_reduce(data, data, count, ncclFloat32, ncclAvg, at.comm, at.stream);
@@ -160,10 +160,10 @@ TEST_F(Right, ReductionsTakeTheirLiberties) {
 
 class Wrong : public Double {
  protected:
-  using Call = std::function<void(Place& at, float* data)>;
+  using Call = std::function<void(BareRank& at, float* data)>;
 
   /// Looks at the stream until it is empty or the double has had time to notice that it hangs.
-  static void wait_in_vain(const Place& at) {
+  static void wait_in_vain(const BareRank& at) {
     const auto limit = std::chrono::steady_clock::now() + 300ms;
     cudaEvent_t end = nullptr;
     cuda().event_create_with_flags(&end, cudaEventDisableTiming);
@@ -176,7 +176,7 @@ class Wrong : public Double {
 
   /// Every rank makes its call; what comes of it is dropped.
   static void each(int size, const Call& call) {
-    on_places(size, [&](Place& at) {
+    on_bare_ranks(size, [&](BareRank& at) {
       float* data = at.make(1, static_cast<std::size_t>(size) * count);
       call(at, data);
       at.settle();
@@ -186,14 +186,14 @@ class Wrong : public Double {
 };
 
 TEST_F(Wrong, CountsThatDiffer) {
-  each(2, [](Place& at, float* data) {
+  each(2, [](BareRank& at, float* data) {
     at.all_reduce(data, data, count - static_cast<std::size_t>(at.rank));
   });
   expect_violation({"mismatch: ncclAllReduce 0 of"});
 }
 
 TEST_F(Wrong, TypesThatDiffer) {
-  each(2, [](Place& at, float* data) {
+  each(2, [](BareRank& at, float* data) {
     nccl().all_reduce(data, data, count, at.rank == 0 ? ncclFloat32 : ncclInt32, ncclSum, at.comm,
                       at.stream);
   });
@@ -201,7 +201,7 @@ TEST_F(Wrong, TypesThatDiffer) {
 }
 
 TEST_F(Wrong, ReductionsThatDiffer) {
-  each(2, [](Place& at, float* data) {
+  each(2, [](BareRank& at, float* data) {
     nccl().all_reduce(data, data, count, ncclFloat32, at.rank == 0 ? ncclSum : ncclMax, at.comm,
                       at.stream);
   });
@@ -209,14 +209,14 @@ TEST_F(Wrong, ReductionsThatDiffer) {
 }
 
 TEST_F(Wrong, RootsThatDiffer) {
-  each(2, [](Place& at, float* data) {
+  each(2, [](BareRank& at, float* data) {
     nccl().broadcast(data, data, count, ncclFloat32, at.rank, at.comm, at.stream);
   });
   expect_violation({"mismatch"});
 }
 
 TEST_F(Wrong, FunctionsThatDiffer) {
-  each(2, [](Place& at, float* data) {
+  each(2, [](BareRank& at, float* data) {
     if (at.rank == 0) {
       nccl().reduce(data, data, count, ncclFloat32, ncclSum, 0, at.comm, at.stream);
     } else {
@@ -227,7 +227,7 @@ TEST_F(Wrong, FunctionsThatDiffer) {
 }
 
 TEST_F(Wrong, MessagesWhoseCountsDiffer) {
-  each(2, [](Place& at, float* data) {
+  each(2, [](BareRank& at, float* data) {
     if (at.rank == 0) {
       nccl().send(data, count, ncclFloat32, 1, at.comm, at.stream);
     } else {
@@ -239,7 +239,7 @@ TEST_F(Wrong, MessagesWhoseCountsDiffer) {
 
 // NCCL drops a collective without elements, so the others wait for the next one of that rank.
 TEST_F(Wrong, ACollectiveThatIsEmptyOnOneRankAlone) {
-  each(2, [](Place& at, float* data) {
+  each(2, [](BareRank& at, float* data) {
     if (at.rank == 0) {
       at.all_reduce(data, data, 0);
       nccl().broadcast(data, data, count, ncclFloat32, 0, at.comm, at.stream);
@@ -264,7 +264,7 @@ TEST_F(Wrong, TheEndOfNoGroup) {
 }
 
 TEST_F(Wrong, ACallAfterAbort) {
-  on_places(1, [](Place& at) {
+  on_bare_ranks(1, [](BareRank& at) {
     float* data = at.make(1);
     const ncclComm_t gone = std::exchange(at.comm, nullptr);
     nccl().comm_abort(gone);
@@ -280,7 +280,7 @@ TEST_F(Wrong, ACallAfterAbort) {
 }
 
 TEST_F(Wrong, ACallAfterDestroy) {
-  on_places(1, [](Place& at) {
+  on_bare_ranks(1, [](BareRank& at) {
     const ncclComm_t gone = std::exchange(at.comm, nullptr);
     nccl().comm_destroy(gone);
     nccl().comm_destroy(gone);
@@ -289,7 +289,7 @@ TEST_F(Wrong, ACallAfterDestroy) {
 }
 
 TEST_F(Wrong, DestroyWhileInProgress) {
-  on_places(1, [](Place& at) {
+  on_bare_ranks(1, [](BareRank& at) {
     nccl().comm_finalize(at.comm);
     EXPECT_EQ(nccl().comm_destroy(at.comm), ncclInvalidArgument);
     expect_violation({"still ncclInProgress"});
@@ -297,7 +297,7 @@ TEST_F(Wrong, DestroyWhileInProgress) {
 }
 
 TEST_F(Wrong, FinalizeTwiceAndACallAfterIt) {
-  on_places(1, [](Place& at) {
+  on_bare_ranks(1, [](BareRank& at) {
     float* data = at.make(1);
     nccl().comm_finalize(at.comm);
     nccl().comm_finalize(at.comm);
@@ -309,7 +309,7 @@ TEST_F(Wrong, FinalizeTwiceAndACallAfterIt) {
 }
 
 TEST_F(Wrong, OneRankThatDoesNotAbortWithTheOthers) {
-  on_places(2, [](Place& at) {
+  on_bare_ranks(2, [](BareRank& at) {
     if (at.rank == 1) at.comm = nullptr;
   });
   check_nothing_is_left();
@@ -317,7 +317,7 @@ TEST_F(Wrong, OneRankThatDoesNotAbortWithTheOthers) {
 }
 
 TEST_F(Wrong, ACallWhileInProgress) {
-  on_places(1, [](Place& at) {
+  on_bare_ranks(1, [](BareRank& at) {
     float* data = at.make(1);
     at.all_reduce(data, data);
     EXPECT_EQ(at.all_reduce(data, data), ncclInvalidArgument);
@@ -327,7 +327,7 @@ TEST_F(Wrong, ACallWhileInProgress) {
 }
 
 TEST_F(Wrong, WorkOnAStreamThatNcclIsStillEnqueuingOn) {
-  on_places(1, [](Place& at) {
+  on_bare_ranks(1, [](BareRank& at) {
     float* data = at.make(1);
     cudaEvent_t event = nullptr;
     cuda().event_create_with_flags(&event, cudaEventDisableTiming);
@@ -341,21 +341,21 @@ TEST_F(Wrong, WorkOnAStreamThatNcclIsStillEnqueuingOn) {
 
 TEST_F(Wrong, ASecondCommunicatorOfTheDeviceWhileTheFirstIsInProgress) {
   const auto id = new_id();
-  on_places(1, [&](Place& at) {
+  on_bare_ranks(1, [&](BareRank& at) {
     float* data = at.make(1);
     const ncclComm_t second = at.make_comm(id);
-    Place::settle(second);
+    BareRank::settle(second);
     at.all_reduce(data, data);
     nccl().all_reduce(data, data, count, ncclFloat32, ncclSum, second, at.stream);
     expect_violation({"are still ncclInProgress"});
     at.settle();
-    Place::settle(second);
+    BareRank::settle(second);
     nccl().comm_abort(second);
   });
 }
 
 TEST_F(Wrong, TwoThreadsWithCallsOfOneDevice) {
-  on_places(1, [](Place& at) {
+  on_bare_ranks(1, [](BareRank& at) {
     float* data = at.make(1);
     float* other = at.make(1);
     nccl().group_start();
@@ -373,7 +373,7 @@ TEST_F(Wrong, TwoThreadsWithCallsOfOneDevice) {
 }
 
 TEST_F(Wrong, AnAbortWhileAnotherThreadIsInAGroup) {
-  on_places(1, [](Place& at) {
+  on_bare_ranks(1, [](BareRank& at) {
     float* data = at.make(1);
     nccl().group_start();
     at.all_reduce(data, data);
@@ -387,18 +387,18 @@ TEST_F(Wrong, AnAbortWhileAnotherThreadIsInAGroup) {
 TEST_F(Wrong, AnOrderOfTwoCommunicatorsThatDiffersBetweenRanks) {
   const auto id = new_id();
   Meeting launched(2);
-  on_places(2, [&](Place& at) {
+  on_bare_ranks(2, [&](BareRank& at) {
     float* one = at.make(1);
     float* two = at.make(1);
     const ncclComm_t second = at.make_comm(id);
-    Place::settle(second);
+    BareRank::settle(second);
     cudaStream_t other = nullptr;
     cuda().stream_create_with_flags(&other, cudaStreamNonBlocking);
     // Connects them, in one order.
     at.all_reduce(one, one);
     at.settle();
     nccl().all_reduce(two, two, count, ncclFloat32, ncclSum, second, other);
-    Place::settle(second);
+    BareRank::settle(second);
     cuda().stream_synchronize(other);
     const auto first_call = [&] {
       at.all_reduce(one, one);
@@ -406,7 +406,7 @@ TEST_F(Wrong, AnOrderOfTwoCommunicatorsThatDiffersBetweenRanks) {
     };
     const auto second_call = [&] {
       nccl().all_reduce(two, two, count, ncclFloat32, ncclSum, second, other);
-      Place::settle(second);
+      BareRank::settle(second);
     };
     if (at.rank == 0) first_call();
     second_call();
@@ -422,7 +422,7 @@ TEST_F(Wrong, AnOrderOfTwoCommunicatorsThatDiffersBetweenRanks) {
 }
 
 TEST_F(Wrong, MessagesThatCrossWithoutAGroup) {
-  on_places(2, [](Place& at) {
+  on_bare_ranks(2, [](BareRank& at) {
     float* in = at.make(1);
     float* out = at.make(1);
     nccl().send(in, count, ncclFloat32, 1 - at.rank, at.comm, at.stream);
@@ -440,28 +440,28 @@ TEST_F(Wrong, MessagesOfTwoCommunicatorsThatCrossUnlessTheyRunSideBySide) {
     set_messages_side_by_side(side_by_side);
     const auto id = new_id();
     Meeting launched(2);
-    on_places(2, [&](Place& at) {
+    on_bare_ranks(2, [&](BareRank& at) {
       float* in = at.make(1);
       float* out = at.make(0);
       const ncclComm_t second = at.make_comm(id);
-      Place::settle(second);
+      BareRank::settle(second);
       cudaStream_t other = nullptr;
       cuda().stream_create_with_flags(&other, cudaStreamNonBlocking);
       // Connects them, in one order.
       float* one = at.make(0);
       for (const ncclComm_t comm : {at.comm, second}) {
         nccl().all_reduce(one, one, count, ncclFloat32, ncclSum, comm, at.stream);
-        Place::settle(comm);
+        BareRank::settle(comm);
       }
       const ncclComm_t from_zero = at.comm;
       const auto sends = [&](ncclComm_t comm) {
         nccl().send(in, count, ncclFloat32, 1 - at.rank, comm, other);
-        Place::settle(comm);
+        BareRank::settle(comm);
       };
       sends(at.rank == 0 ? from_zero : second);
       nccl().recv(out, count, ncclFloat32, 1 - at.rank, at.rank == 0 ? second : from_zero,
                   at.stream);
-      Place::settle(at.rank == 0 ? second : from_zero);
+      BareRank::settle(at.rank == 0 ? second : from_zero);
       wait_in_vain(at);
       if (side_by_side) {
         EXPECT_TRUE(all_are(at.read(out), 1));
@@ -477,7 +477,7 @@ TEST_F(Wrong, MessagesOfTwoCommunicatorsThatCrossUnlessTheyRunSideBySide) {
 }
 
 TEST_F(Wrong, AKernelThatDoesNotWaitForItsInput) {
-  on_places(1, [](Place& at) {
+  on_bare_ranks(1, [](BareRank& at) {
     float* data = at.make(0);
     cudaStream_t compute = nullptr;
     cuda().stream_create_with_flags(&compute, cudaStreamNonBlocking);
@@ -491,7 +491,7 @@ TEST_F(Wrong, AKernelThatDoesNotWaitForItsInput) {
 }
 
 TEST_F(Wrong, AReaderThatDoesNotWaitForTheKernel) {
-  on_places(1, [](Place& at) {
+  on_bare_ranks(1, [](BareRank& at) {
     float* data = at.make(0);
     float* seen = at.make(0);
     cudaStream_t other = nullptr;
@@ -506,7 +506,7 @@ TEST_F(Wrong, AReaderThatDoesNotWaitForTheKernel) {
 }
 
 TEST_F(Wrong, AFreeThatDoesNotWaitForTheKernel) {
-  on_places(1, [](Place& at) {
+  on_bare_ranks(1, [](BareRank& at) {
     float* data = at.make(0);
     cudaStream_t other = nullptr;
     cuda().stream_create_with_flags(&other, cudaStreamNonBlocking);
@@ -521,7 +521,7 @@ TEST_F(Wrong, AFreeThatDoesNotWaitForTheKernel) {
 }
 
 TEST_F(Wrong, UseOfFreedMemoryAndASecondFree) {
-  on_places(1, [](Place& at) {
+  on_bare_ranks(1, [](BareRank& at) {
     float* data = at.make(0);
     at.forget(data);
     cuda().free_async(data, at.stream);
@@ -535,7 +535,7 @@ TEST_F(Wrong, UseOfFreedMemoryAndASecondFree) {
 }
 
 TEST_F(Wrong, BytesOutsideABlock) {
-  on_places(1, [](Place& at) {
+  on_bare_ranks(1, [](BareRank& at) {
     float* data = at.make(0);
     cuda().memset_async(data, 0, bytes + 1, at.stream);
     expect_violation({"of a block of"});
@@ -546,7 +546,7 @@ TEST_F(Wrong, BytesOutsideABlock) {
 }
 
 TEST_F(Wrong, MemoryOfTheHostAndOfAnotherDevice) {
-  on_places(1, [](Place& at) {
+  on_bare_ranks(1, [](BareRank& at) {
     std::vector<float> host(count);
     EXPECT_EQ(at.all_reduce(host.data(), host.data()), ncclInvalidArgument);
     expect_violation({"not memory of its device"});
@@ -564,7 +564,7 @@ TEST_F(Wrong, MemoryOfTheHostAndOfAnotherDevice) {
 }
 
 TEST_F(Wrong, TheDefaultStreamOfAnotherDevice) {
-  on_places(1, [](Place& at) {
+  on_bare_ranks(1, [](BareRank& at) {
     float* data = at.make(0);
     cuda().set_device(1);
     cuda().memset_async(data, 0, bytes, nullptr);
@@ -575,7 +575,7 @@ TEST_F(Wrong, TheDefaultStreamOfAnotherDevice) {
 }
 
 TEST_F(Wrong, AnEventAndAStreamOfTwoDevices) {
-  on_places(1, [](Place& at) {
+  on_bare_ranks(1, [](BareRank& at) {
     cudaEvent_t event = nullptr;
     cuda().set_device(1);
     cuda().event_create_with_flags(&event, cudaEventDisableTiming);
@@ -589,7 +589,7 @@ TEST_F(Wrong, AnEventAndAStreamOfTwoDevices) {
 }
 
 TEST_F(Wrong, AStreamOfAnotherDeviceInACollective) {
-  on_places(1, [](Place& at) {
+  on_bare_ranks(1, [](BareRank& at) {
     float* data = at.make(0);
     cudaStream_t foreign = nullptr;
     cuda().set_device(1);
@@ -604,7 +604,7 @@ TEST_F(Wrong, AStreamOfAnotherDeviceInACollective) {
 }
 
 TEST_F(Wrong, InputAndOutputThatOverlap) {
-  on_places(2, [](Place& at) {
+  on_bare_ranks(2, [](BareRank& at) {
     float* data = at.make(0, 4 * count);
     at.all_reduce(data, data + 1);
     at.settle();
@@ -618,7 +618,7 @@ TEST_F(Wrong, InputAndOutputThatOverlap) {
 }
 
 TEST_F(Wrong, OneGroupThatUsesMemoryTwice) {
-  on_places(1, [](Place& at) {
+  on_bare_ranks(1, [](BareRank& at) {
     float* data = at.make(0);
     nccl().group_start();
     at.all_reduce(data, data);
@@ -631,7 +631,7 @@ TEST_F(Wrong, OneGroupThatUsesMemoryTwice) {
 
 TEST_F(Wrong, AReductionOfAnotherTypeOrCommunicatorOrTime) {
   const auto id = new_id();
-  on_places(1, [&](Place& at) {
+  on_bare_ranks(1, [&](BareRank& at) {
     float* data = at.make(0);
     float scale = 2;
     ncclRedOp_t op{};
@@ -642,7 +642,7 @@ TEST_F(Wrong, AReductionOfAnotherTypeOrCommunicatorOrTime) {
     EXPECT_EQ(use(at.comm), ncclInvalidArgument);
     expect_violation({"made for type"});
     const ncclComm_t second = at.make_comm(id);
-    Place::settle(second);
+    BareRank::settle(second);
     EXPECT_EQ(use(second), ncclInvalidArgument);
     expect_violation({"is not one of"});
     nccl().comm_abort(second);
@@ -654,7 +654,7 @@ TEST_F(Wrong, AReductionOfAnotherTypeOrCommunicatorOrTime) {
 
 TEST_F(Wrong, AnIdThatServesTwiceAndOneOfNobody) {
   const auto id = new_id();
-  on_places(1, [&](Place& at) {
+  on_bare_ranks(1, [&](BareRank& at) {
     const ncclComm_t second = at.make_comm(id);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclComm_t third = nullptr;
@@ -666,7 +666,7 @@ TEST_F(Wrong, AnIdThatServesTwiceAndOneOfNobody) {
     config.magic = 0;
     EXPECT_EQ(nccl().comm_init_rank_config(&third, 1, new_id(), 0, &config), ncclInvalidArgument);
     expect_violation({"NCCL_CONFIG_INITIALIZER"});
-    Place::settle(second);
+    BareRank::settle(second);
     nccl().comm_abort(second);
   });
 }
@@ -707,7 +707,7 @@ using WrongDeathTest = Wrong;
 // A device has memory of its own.
 TEST_F(WrongDeathTest, TheHostReadsMemoryOfADevice) {
   if (thread_sanitizer) GTEST_SKIP() << "a sanitizer's process does not fork well";
-  on_places(1, [](Place& at) {
+  on_bare_ranks(1, [](BareRank& at) {
     const volatile float* data = at.make(1);
     EXPECT_DEATH(
         {
@@ -731,7 +731,7 @@ TEST_F(Planned, AnInitHangsUntilItIsAborted) {
     ncclComm_t comm = nullptr;
     nccl().comm_init_rank_config(&comm, 2, id, rank, &config);
     if (rank == 0) {
-      EXPECT_EQ(Place::settle(comm), ncclSuccess);
+      EXPECT_EQ(BareRank::settle(comm), ncclSuccess);
     } else {
       ncclResult_t state{};
       for (int i = 0; i < 100; ++i) nccl().comm_get_async_error(comm, &state);
@@ -743,7 +743,7 @@ TEST_F(Planned, AnInitHangsUntilItIsAborted) {
 }
 
 TEST_F(Planned, AnAsynchronousErrorIsReportedAndTheKernelStands) {
-  on_places(2, [](Place& at) {
+  on_bare_ranks(2, [](BareRank& at) {
     float* data = at.make(1);
     if (at.rank == 0) set_faults(0, {.async_error = ncclRemoteError});
     if (at.rank == 0) {
@@ -755,7 +755,7 @@ TEST_F(Planned, AnAsynchronousErrorIsReportedAndTheKernelStands) {
 }
 
 TEST_F(Planned, OneCallFails) {
-  on_places(1, [](Place& at) {
+  on_bare_ranks(1, [](BareRank& at) {
     float* data = at.make(1);
     set_faults(0, {.fails = "ncclAllReduce", .with = ncclSystemError});
     EXPECT_EQ(at.all_reduce(data, data), ncclSystemError);
@@ -765,7 +765,7 @@ TEST_F(Planned, OneCallFails) {
 }
 
 TEST_F(Planned, OperationsStayInProgress) {
-  on_places(1, [](Place& at) {
+  on_bare_ranks(1, [](BareRank& at) {
     float* data = at.make(1);
     set_faults(0, {.stays_in_progress = true});
     at.all_reduce(data, data);
@@ -776,7 +776,7 @@ TEST_F(Planned, OperationsStayInProgress) {
 }
 
 TEST_F(Planned, AnAbortReturnsWhenTheFaultIsTakenBack) {
-  on_places(1, [](Place& at) {
+  on_bare_ranks(1, [](BareRank& at) {
     set_faults(0, {.abort_hangs = true});
     std::atomic<bool> returned = false;
     std::thread aborts([&] {
@@ -791,7 +791,7 @@ TEST_F(Planned, AnAbortReturnsWhenTheFaultIsTakenBack) {
 }
 
 TEST_F(Planned, ABrokenDeviceSaysSoInEveryCall) {
-  on_places(1, [](Place& at) {
+  on_bare_ranks(1, [](BareRank& at) {
     float* data = at.make(1);
     set_faults(0, {.sticky = cudaErrorIllegalAddress});
     EXPECT_EQ(cuda().stream_synchronize(at.stream), cudaErrorIllegalAddress);

@@ -1,4 +1,4 @@
-#include "support/nccl_double_capture.hpp"
+#include "backends/nccl/double/capture.hpp"
 
 #include <algorithm>
 #include <map>

@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "features.hpp"
 #include "group.hpp"
 #include "memory.hpp"
 #include "values/broken.hpp"

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "support/nccl_double_machine.hpp"
+#include "backends/nccl/double/machine.hpp"
 
 // The communicators of the double.
 

@@ -16,8 +16,8 @@
 #include <unordered_set>
 #include <vector>
 
-#include "support/nccl_double.hpp"
-#include "support/nccl_double_memory.hpp"
+#include "backends/nccl/double/double.hpp"
+#include "backends/nccl/double/memory.hpp"
 
 // The devices of the double: streams, events, memory, kernels. One mutex guards everything, and
 // whoever waits or looks runs what can run: there is no thread.
@@ -184,7 +184,7 @@ class Machine {
 /// Lives for ever: a backend's threads may look at it until the program ends.
 Machine& machine();
 
-// What the communicators add, in nccl_double_comm.cpp.
+// What the communicators add, in comm.cpp.
 int device_of(const Kernel& kernel);
 bool step_operations(Machine& machine, Kernel& kernel);
 std::vector<Kernel*> waits_for(const Kernel& kernel);
@@ -205,7 +205,7 @@ void check_not_registered(Machine& machine, const Block& block, const std::strin
 std::optional<ncclResult_t> planned_failure(Machine& machine, int device,
                                             const std::string& function);
 
-// nccl_double_reduce.cpp
+// reduce.cpp
 /// How the elements of one rank go into a reduction.
 struct Reduction {
   ncclRedOp_t op = ncclSum;  ///< ncclNumOps for a product with the scalar, then the sum.

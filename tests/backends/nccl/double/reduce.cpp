@@ -9,8 +9,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "backends/nccl/double/machine.hpp"
 #include "support/dtypes.hpp"
-#include "support/nccl_double_machine.hpp"
 
 namespace tutti::test::nccl_double {
 

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "support/nccl_double_machine.hpp"
+#include "backends/nccl/double/machine.hpp"
 
 // Capture into graphs: what is put on a stream that captures is kept and put on streams of a launch
 // later, as often as the graph is launched. Everything here needs the lock.
@@ -57,7 +57,7 @@ bool check_implicit_capture(Machine& machine, const Stream& stream, const std::s
 /// At the end of a test.
 void check_captures(Machine& machine);
 
-// nccl_double_nccl.cpp
+// nccl.cpp
 /// Captured operations once more, on the stream of a launch.
 void replay(Machine& machine, const std::vector<std::shared_ptr<Operation>>& operations,
             Stream& stream);

@@ -8,8 +8,8 @@
 
 #include <fmt/format.h>
 
-#include "support/nccl_double_capture.hpp"
-#include "support/nccl_double_comm.hpp"
+#include "backends/nccl/double/capture.hpp"
+#include "backends/nccl/double/comm.hpp"
 
 namespace tutti::test::nccl_double {
 

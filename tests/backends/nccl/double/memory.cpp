@@ -1,4 +1,4 @@
-#include "support/nccl_double_memory.hpp"
+#include "backends/nccl/double/memory.hpp"
 
 #include <sys/mman.h>
 

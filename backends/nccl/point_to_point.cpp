@@ -1,4 +1,4 @@
-#include "self.hpp"
+#include "point_to_point.hpp"
 
 #include <utility>
 

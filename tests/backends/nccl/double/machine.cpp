@@ -1,4 +1,4 @@
-#include "support/nccl_double_machine.hpp"
+#include "backends/nccl/double/machine.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "support/nccl_double_capture.hpp"
+#include "backends/nccl/double/capture.hpp"
 
 namespace tutti::test::nccl_double {
 

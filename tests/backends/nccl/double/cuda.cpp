@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "support/nccl_double_capture.hpp"
+#include "backends/nccl/double/capture.hpp"
 
 namespace tutti::test::nccl_double {
 

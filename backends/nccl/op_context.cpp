@@ -1,31 +1,29 @@
-#include "place.hpp"
+#include "op_context.hpp"
 
 #include <utility>
 
-#include "errors.hpp"
-
 namespace tutti::backend::nccl {
 
-void Place::copy(void* to, const void* from, std::size_t bytes) const {
+void OpContext::copy(void* to, const void* from, std::size_t bytes) const {
   if (bytes == 0 || to == from) return;
   check(gpu.cuda(), gpu.cuda().memcpy_async(to, from, bytes, cudaMemcpyDeviceToDevice, stream),
         "cudaMemcpyAsync");
 }
 
-void Place::send(const void* data, std::size_t bytes, int peer, ncclComm_t comm) const {
+void OpContext::send(const void* data, std::size_t bytes, int peer, ncclComm_t comm) const {
   if (bytes == 0 || peer == rank) return;
   check(gpu.nccl(), gpu.nccl().send(data, bytes, ncclUint8, peer, comm, stream), "ncclSend");
 }
 
-void Place::recv(void* data, std::size_t bytes, int peer, ncclComm_t comm) const {
+void OpContext::recv(void* data, std::size_t bytes, int peer, ncclComm_t comm) const {
   if (bytes == 0 || peer == rank) return;
   check(gpu.nccl(), gpu.nccl().recv(data, bytes, ncclUint8, peer, comm, stream), "ncclRecv");
 }
 
-Scratch::Scratch(const Place& place, std::size_t bytes)
-    : memory_(&place.memory),
-      stream_(place.stream),
-      data_(static_cast<std::byte*>(place.memory.allocate(bytes, {place.stream}))),
+Scratch::Scratch(const OpContext& context, std::size_t bytes)
+    : memory_(&context.memory),
+      stream_(context.stream),
+      data_(static_cast<std::byte*>(context.memory.allocate(bytes, {context.stream}))),
       bytes_(bytes) {}
 
 Scratch::~Scratch() {
