@@ -1,6 +1,7 @@
 #include "collectives/algorithms.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <limits>
 
@@ -37,39 +38,42 @@ struct Row {
 };
 
 // The first row that fits counts. Measured over TCP: docs/gloo-benchmarks.md.
-// clang-format off
-constexpr Row table[] = {
-    {Operation::all_reduce, Order::any, 2, 384 * KiB, Algorithm::direct, all_reduce_direct},
-    {Operation::all_reduce, Order::any, 2, any_bytes, Algorithm::slices, all_reduce_slices},
-    {Operation::all_reduce, Order::any, 4, 16 * KiB, Algorithm::direct, all_reduce_direct},
-    {Operation::all_reduce, Order::fixed, any_size, any_bytes, Algorithm::slices, all_reduce_slices},
-    {Operation::all_reduce, Order::any, any_size, 128 * KiB, Algorithm::recursive_doubling, all_reduce_recursive_doubling},
-    {Operation::all_reduce, Order::any, any_size, any_bytes, Algorithm::ring, all_reduce_ring},
-    {Operation::reduce, Order::any, any_size, 64 * KiB, Algorithm::direct, reduce_direct},
-    {Operation::reduce, Order::fixed, any_size, any_bytes, Algorithm::slices, reduce_slices},
-    {Operation::reduce, Order::any, any_size, any_bytes, Algorithm::chain, reduce_chain},
-    {Operation::all_gather, Order::any, any_size, 256 * KiB, Algorithm::direct, all_gather_direct},
-    {Operation::all_gather, Order::any, 2, any_bytes, Algorithm::direct, all_gather_direct},
-    {Operation::all_gather, Order::any, any_size, any_bytes, Algorithm::ring, all_gather_ring},
-    {Operation::all_gather_bounded, Order::any, any_size, any_bytes, Algorithm::direct, all_gather_bounded_direct},
-    {Operation::reduce_scatter, Order::any, any_size, 256 * KiB, Algorithm::direct, reduce_scatter_direct},
-    {Operation::reduce_scatter, Order::fixed, any_size, any_bytes, Algorithm::direct, reduce_scatter_direct},
-    {Operation::reduce_scatter, Order::any, 2, any_bytes, Algorithm::direct, reduce_scatter_direct},
-    {Operation::reduce_scatter, Order::any, any_size, any_bytes, Algorithm::ring, reduce_scatter_ring},
-    {Operation::broadcast, Order::any, any_size, 64 * KiB, Algorithm::binomial_tree, broadcast_binomial_tree},
-    {Operation::broadcast, Order::any, any_size, any_bytes, Algorithm::chain, broadcast_chain},
-    {Operation::gather, Order::any, any_size, any_bytes, Algorithm::direct, gather_direct},
-    {Operation::scatter, Order::any, any_size, any_bytes, Algorithm::direct, scatter_direct},
-    {Operation::all_to_all, Order::any, any_size, any_bytes, Algorithm::direct, all_to_all_direct},
-    {Operation::scan, Order::any, any_size, 16 * KiB, Algorithm::direct, scan_direct},
-    {Operation::scan, Order::fixed, any_size, any_bytes, Algorithm::direct, scan_direct},
-    {Operation::scan, Order::any, any_size, any_bytes, Algorithm::chain, reduce_chain},
-    {Operation::exclusive_scan, Order::any, any_size, 16 * KiB, Algorithm::direct, scan_direct},
-    {Operation::exclusive_scan, Order::fixed, any_size, any_bytes, Algorithm::direct, scan_direct},
-    {Operation::exclusive_scan, Order::any, any_size, any_bytes, Algorithm::chain, reduce_chain},
-    {Operation::barrier, Order::any, any_size, any_bytes, Algorithm::dissemination, barrier_dissemination},
-};
-// clang-format on
+constexpr auto table = [] {
+  using enum Operation;
+  using enum Order;
+  using enum Algorithm;
+  return std::to_array<Row>({
+      {all_reduce, any, 2, 384 * KiB, direct, all_reduce_direct},
+      {all_reduce, any, 2, any_bytes, slices, all_reduce_slices},
+      {all_reduce, any, 4, 16 * KiB, direct, all_reduce_direct},
+      {all_reduce, fixed, any_size, any_bytes, slices, all_reduce_slices},
+      {all_reduce, any, any_size, 128 * KiB, recursive_doubling, all_reduce_recursive_doubling},
+      {all_reduce, any, any_size, any_bytes, ring, all_reduce_ring},
+      {reduce, any, any_size, 64 * KiB, direct, reduce_direct},
+      {reduce, fixed, any_size, any_bytes, slices, reduce_slices},
+      {reduce, any, any_size, any_bytes, chain, reduce_chain},
+      {all_gather, any, any_size, 256 * KiB, direct, all_gather_direct},
+      {all_gather, any, 2, any_bytes, direct, all_gather_direct},
+      {all_gather, any, any_size, any_bytes, ring, all_gather_ring},
+      {all_gather_bounded, any, any_size, any_bytes, direct, all_gather_bounded_direct},
+      {reduce_scatter, any, any_size, 256 * KiB, direct, reduce_scatter_direct},
+      {reduce_scatter, fixed, any_size, any_bytes, direct, reduce_scatter_direct},
+      {reduce_scatter, any, 2, any_bytes, direct, reduce_scatter_direct},
+      {reduce_scatter, any, any_size, any_bytes, ring, reduce_scatter_ring},
+      {broadcast, any, any_size, 64 * KiB, binomial_tree, broadcast_binomial_tree},
+      {broadcast, any, any_size, any_bytes, chain, broadcast_chain},
+      {gather, any, any_size, any_bytes, direct, gather_direct},
+      {scatter, any, any_size, any_bytes, direct, scatter_direct},
+      {all_to_all, any, any_size, any_bytes, direct, all_to_all_direct},
+      {scan, any, any_size, 16 * KiB, direct, scan_direct},
+      {scan, fixed, any_size, any_bytes, direct, scan_direct},
+      {scan, any, any_size, any_bytes, chain, reduce_chain},
+      {exclusive_scan, any, any_size, 16 * KiB, direct, scan_direct},
+      {exclusive_scan, fixed, any_size, any_bytes, direct, scan_direct},
+      {exclusive_scan, any, any_size, any_bytes, chain, reduce_chain},
+      {barrier, any, any_size, any_bytes, dissemination, barrier_dissemination},
+  });
+}();
 
 /// The bytes that the table looks at, equal on all ranks: the whole array, all blocks together. 0
 /// for operations with one algorithm.
@@ -117,7 +121,7 @@ void run_row(Wire& wire, const Op& op, const Fits& fits) {
   if (wire.size() == 1) return run_alone(op);
   const auto* row =
       std::ranges::find_if(table, [&](const Row& r) { return r.operation == op.kind && fits(r); });
-  if (row == std::end(table))
+  if (row == table.end())
     internal::failf(Errc::backend, "no algorithm for {} among collectives",
                     tutti::name_of(op.kind));
   row->run(wire, op);
