@@ -8,8 +8,8 @@
 #include <tutti/autograd_reduce.hpp>
 #include <tutti/autograd_root.hpp>
 #include <tutti/gather.hpp>
+#include <tutti/maybe_owned.hpp>
 #include <tutti/process_group.hpp>
-#include <tutti/value.hpp>
 
 // Differentiable collectives. Every operation is a pair: the forward returns its value and a small
 // context, f_vjp(group, context, grad_out) the gradient of the input ("vector-Jacobian product").
@@ -48,20 +48,20 @@ struct AllGatherContext {
   DType dtype = DType::f32;
 };
 struct AllGathered {
-  Value out;  ///< [sum n_r, ...]
+  MaybeOwned out;  ///< [sum n_r, ...]
   AllGatherContext context;
 };
 AllGathered all_gather_rows(ProcessGroup& group, const ConstTensorView& local, GatherGrad grad,
                             const GatherOptions& options = {});
-Value all_gather_rows_vjp(ProcessGroup& group, const AllGatherContext& context,
-                          const ConstTensorView& grad_out, const GatherOptions& options = {});
+MaybeOwned all_gather_rows_vjp(ProcessGroup& group, const AllGatherContext& context,
+                               const ConstTensorView& grad_out, const GatherOptions& options = {});
 
 /// For code that may run without a group: null is Error not_initialized.
 AllGathered all_gather_with_grad(ProcessGroup* group, const ConstTensorView& local, GatherGrad grad,
                                  const GatherOptions& options = {});
 /// Every dtype.
-Value all_gather_no_grad(ProcessGroup* group, const ConstTensorView& local,
-                         const GatherOptions& options = {});
+MaybeOwned all_gather_no_grad(ProcessGroup* group, const ConstTensorView& local,
+                              const GatherOptions& options = {});
 
 /// sum, avg, premul_sum. The vjp gathers rows and scales them.
 struct ReduceScatterContext {
@@ -71,14 +71,15 @@ struct ReduceScatterContext {
   DType dtype = DType::f32;
 };
 struct ReduceScattered {
-  Value out;  ///< [n_rank, ...]
+  MaybeOwned out;  ///< [n_rank, ...]
   ReduceScatterContext context;
 };
 ReduceScattered reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
                                     const RowLayout& layout, ReduceOp op = ReduceOp::sum,
                                     const GatherOptions& options = {});
-Value reduce_scatter_rows_vjp(ProcessGroup& group, const ReduceScatterContext& context,
-                              const ConstTensorView& grad_out, const GatherOptions& options = {});
+MaybeOwned reduce_scatter_rows_vjp(ProcessGroup& group, const ReduceScatterContext& context,
+                                   const ConstTensorView& grad_out,
+                                   const GatherOptions& options = {});
 
 /// Block j of in [sum send_rows, ...] goes to rank j; out [sum recv_rows, ...].
 struct AllToAllContext {
@@ -87,15 +88,15 @@ struct AllToAllContext {
   DType dtype = DType::f32;
 };
 struct Exchanged {
-  Value out;
+  MaybeOwned out;
   AllToAllContext context;
 };
 Exchanged all_to_all_rows(ProcessGroup& group, const ConstTensorView& in,
                           std::span<const std::int64_t> send_rows,
                           std::span<const std::int64_t> recv_rows,
                           const GatherOptions& options = {});
-Value all_to_all_rows_vjp(ProcessGroup& group, const AllToAllContext& context,
-                          const ConstTensorView& grad_out, const GatherOptions& options = {});
+MaybeOwned all_to_all_rows_vjp(ProcessGroup& group, const AllToAllContext& context,
+                               const ConstTensorView& grad_out, const GatherOptions& options = {});
 
 }  // namespace autograd
 }  // namespace tutti

@@ -3,8 +3,8 @@
 #include <span>
 #include <vector>
 
+#include <tutti/maybe_owned.hpp>
 #include <tutti/process_group.hpp>
-#include <tutti/value.hpp>
 
 // Differentiable messages from one rank to another; autograd.hpp says what holds for all.
 
@@ -22,9 +22,10 @@ struct PairContext {
 };
 PairContext send(ProcessGroup& group, const ConstTensorView& in, int peer, int tag = 0,
                  const CallOptions& options = {});
-Value send_vjp(ProcessGroup& group, const PairContext& context, const CallOptions& options = {});
+MaybeOwned send_vjp(ProcessGroup& group, const PairContext& context,
+                    const CallOptions& options = {});
 struct Received {
-  Value out;
+  MaybeOwned out;
   PairContext context;
 };
 Received recv(ProcessGroup& group, const Shape& shape, DType dtype, int peer, int tag = 0,
@@ -40,13 +41,13 @@ struct PermuteContext {
   DType dtype = DType::f32;
 };
 struct Permuted {
-  Value out;
+  MaybeOwned out;
   PermuteContext context;
 };
 Permuted permute(ProcessGroup& group, const ConstTensorView& in, std::span<const int> to,
                  const CallOptions& options = {});
-Value permute_vjp(ProcessGroup& group, const PermuteContext& context,
-                  const ConstTensorView& grad_out, const CallOptions& options = {});
+MaybeOwned permute_vjp(ProcessGroup& group, const PermuteContext& context,
+                       const ConstTensorView& grad_out, const CallOptions& options = {});
 
 }  // namespace autograd
 }  // namespace tutti

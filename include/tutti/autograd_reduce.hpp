@@ -1,7 +1,7 @@
 #pragma once
 
+#include <tutti/maybe_owned.hpp>
 #include <tutti/process_group.hpp>
-#include <tutti/value.hpp>
 
 // The differentiable reduction to all ranks; autograd.hpp says what holds for all functions.
 
@@ -18,13 +18,13 @@ struct AllReduceContext {
   DType dtype = DType::f32;
 };
 struct AllReduced {
-  Value out;
+  MaybeOwned out;
   AllReduceContext context;
 };
 AllReduced all_reduce(ProcessGroup& group, const ConstTensorView& in, ReduceOp op = ReduceOp::sum,
                       const CallOptions& options = {});
-Value all_reduce_vjp(ProcessGroup& group, const AllReduceContext& context,
-                     const ConstTensorView& grad_out, const CallOptions& options = {});
+MaybeOwned all_reduce_vjp(ProcessGroup& group, const AllReduceContext& context,
+                          const ConstTensorView& grad_out, const CallOptions& options = {});
 
 /// Of each element, the product over all other ranks (1 in a group of one): the derivative of
 /// all_reduce(product), differentiable in turn. On the wire: an all_gather each way.
@@ -34,13 +34,13 @@ struct ProductContext {
   DType dtype = DType::f32;
 };
 struct ProductOfOthers {
-  Value out;
+  MaybeOwned out;
   ProductContext context;
 };
 ProductOfOthers product_of_others(ProcessGroup& group, const ConstTensorView& in,
                                   const CallOptions& options = {});
-Value product_of_others_vjp(ProcessGroup& group, const ProductContext& context,
-                            const ConstTensorView& grad_out, const CallOptions& options = {});
+MaybeOwned product_of_others_vjp(ProcessGroup& group, const ProductContext& context,
+                                 const ConstTensorView& grad_out, const CallOptions& options = {});
 
 }  // namespace autograd
 }  // namespace tutti

@@ -26,6 +26,7 @@
 #include <tutti/losses/recall_at_quantile.hpp>
 #include <tutti/losses/smooth_ap.hpp>
 #include <tutti/losses/warm_up.hpp>
+#include <tutti/maybe_owned.hpp>
 #include <tutti/memory.hpp>
 #include <tutti/operation.hpp>
 #include <tutti/process_group.hpp>
@@ -39,6 +40,5 @@
 #include <tutti/sync.hpp>
 #include <tutti/tensor.hpp>
 #include <tutti/trace.hpp>
-#include <tutti/value.hpp>
 #include <tutti/version.hpp>
 #include <tutti/work.hpp>

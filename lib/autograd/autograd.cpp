@@ -41,7 +41,7 @@ AllGathered all_gather_rows(ProcessGroup& group, const ConstTensorView& local, G
     check.dtype(local.dtype);
     context.layout = RowLayout::equal(1, local.shape.rows());
     check.layout(local, options.layout != nullptr ? *options.layout : context.layout);
-    return {Value(internal::as_rows(local)), std::move(context)};
+    return {MaybeOwned(internal::as_rows(local)), std::move(context)};
   }
   auto all =
       internal::gather_arrays(group,
@@ -53,14 +53,15 @@ AllGathered all_gather_rows(ProcessGroup& group, const ConstTensorView& local, G
   return {std::move(all.data[0]), std::move(context)};
 }
 
-Value all_gather_rows_vjp(ProcessGroup& group, const AllGatherContext& context,
-                          const ConstTensorView& grad_out, const GatherOptions& options) {
+MaybeOwned all_gather_rows_vjp(ProcessGroup& group, const AllGatherContext& context,
+                               const ConstTensorView& grad_out, const GatherOptions& options) {
   const AutogradCheck check(group, "all_gather_rows_vjp");
   const auto& layout = context.layout;
   const auto stream = options.call.stream;
   if (group.size() == 1) {
     check.gradient(grad_out, context.shape.with_rows(layout.total()), context.dtype);
-    return Value(ConstTensorView(grad_out.data, context.dtype, context.shape, grad_out.device));
+    return MaybeOwned(
+        ConstTensorView(grad_out.data, context.dtype, context.shape, grad_out.device));
   }
   Tensor out;
   const auto make = [&] {
@@ -85,14 +86,14 @@ AllGathered all_gather_with_grad(ProcessGroup* group, const ConstTensorView& loc
   return all_gather_rows(existing(group, "all_gather_with_grad"), local, grad, options);
 }
 
-Value all_gather_no_grad(ProcessGroup* maybe, const ConstTensorView& local,
-                         const GatherOptions& options) {
+MaybeOwned all_gather_no_grad(ProcessGroup* maybe, const ConstTensorView& local,
+                              const GatherOptions& options) {
   ProcessGroup& group = existing(maybe, "all_gather_no_grad");
   if (group.size() > 1) return tutti::all_gather_rows(group, local, options).data;
   const auto own = RowLayout::equal(1, local.shape.rows());
   AutogradCheck(group, "all_gather_no_grad")
       .layout(local, options.layout != nullptr ? *options.layout : own);
-  return Value(local);
+  return MaybeOwned(local);
 }
 
 ReduceScattered reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
@@ -122,8 +123,8 @@ ReduceScattered reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& 
   return {std::move(out), std::move(context)};
 }
 
-Value reduce_scatter_rows_vjp(ProcessGroup& group, const ReduceScatterContext& context,
-                              const ConstTensorView& grad_out, const GatherOptions& options) {
+MaybeOwned reduce_scatter_rows_vjp(ProcessGroup& group, const ReduceScatterContext& context,
+                                   const ConstTensorView& grad_out, const GatherOptions& options) {
   const AutogradCheck check(group, "reduce_scatter_rows_vjp");
   const auto& layout = context.layout;
   const auto stream = options.call.stream;
@@ -160,7 +161,7 @@ Exchanged all_to_all_rows(ProcessGroup& group, const ConstTensorView& in,
     check.dtype(in.dtype);
     check.layout(in, RowLayout(send_rows));
     check.layout(in, RowLayout(recv_rows));
-    return {Value(in), std::move(context)};
+    return {MaybeOwned(in), std::move(context)};
   }
   Tensor out;
   make_or_refuse(group, {.kind = Operation::all_to_all}, options.call, [&] {
@@ -172,12 +173,12 @@ Exchanged all_to_all_rows(ProcessGroup& group, const ConstTensorView& in,
   return {std::move(out), std::move(context)};
 }
 
-Value all_to_all_rows_vjp(ProcessGroup& group, const AllToAllContext& context,
-                          const ConstTensorView& grad_out, const GatherOptions& options) {
+MaybeOwned all_to_all_rows_vjp(ProcessGroup& group, const AllToAllContext& context,
+                               const ConstTensorView& grad_out, const GatherOptions& options) {
   const AutogradCheck check(group, "all_to_all_rows_vjp");
   if (group.size() == 1) {
     check.gradient(grad_out, context.shape, context.dtype);
-    return Value(grad_out);
+    return MaybeOwned(grad_out);
   }
   Tensor out;
   make_or_refuse(group, {.kind = Operation::all_to_all}, options.call, [&] {

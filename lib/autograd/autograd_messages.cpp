@@ -105,7 +105,7 @@ PairContext send(ProcessGroup& group, const ConstTensorView& in, int peer, int t
   return {peer, tag, in.shape, in.dtype};
 }
 
-Value send_vjp(ProcessGroup& group, const PairContext& context, const CallOptions& options) {
+MaybeOwned send_vjp(ProcessGroup& group, const PairContext& context, const CallOptions& options) {
   return receive(group, "send_vjp", context, options);
 }
 
@@ -131,18 +131,18 @@ Permuted permute(ProcessGroup& group, const ConstTensorView& in, std::span<const
   if (group.size() == 1) {
     check.dtype(in.dtype);
     check.array(in);
-    return {Value(in), std::move(context)};
+    return {MaybeOwned(in), std::move(context)};
   }
   auto out = permuted(group, check, in, context, options);
   return {std::move(out), std::move(context)};
 }
 
-Value permute_vjp(ProcessGroup& group, const PermuteContext& context,
-                  const ConstTensorView& grad_out, const CallOptions& options) {
+MaybeOwned permute_vjp(ProcessGroup& group, const PermuteContext& context,
+                       const ConstTensorView& grad_out, const CallOptions& options) {
   const AutogradCheck check(group, "permute_vjp");
   if (group.size() == 1) {
     check.gradient(grad_out, context.shape, context.dtype);
-    return Value(grad_out);
+    return MaybeOwned(grad_out);
   }
   return permuted(group, check, grad_out, {inverse_of(context.to), context.shape, context.dtype},
                   options);

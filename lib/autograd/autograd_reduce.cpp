@@ -123,8 +123,8 @@ AllReduced all_reduce(ProcessGroup& group, const ConstTensorView& in, ReduceOp o
           {op, {}, in.shape, in.dtype}};
 }
 
-Value all_reduce_vjp(ProcessGroup& group, const AllReduceContext& context,
-                     const ConstTensorView& grad_out, const CallOptions& options) {
+MaybeOwned all_reduce_vjp(ProcessGroup& group, const AllReduceContext& context,
+                          const ConstTensorView& grad_out, const CallOptions& options) {
   const AutogradCheck check(group, "all_reduce_vjp");
   const auto op = context.op;
   if (group.size() == 1) {
@@ -164,8 +164,8 @@ ProductOfOthers product_of_others(ProcessGroup& group, const ConstTensorView& in
   return {std::move(out), std::move(context)};
 }
 
-Value product_of_others_vjp(ProcessGroup& group, const ProductContext& context,
-                            const ConstTensorView& grad_out, const CallOptions& options) {
+MaybeOwned product_of_others_vjp(ProcessGroup& group, const ProductContext& context,
+                                 const ConstTensorView& grad_out, const CallOptions& options) {
   const AutogradCheck check(group, "product_of_others_vjp");
   if (group.size() == 1) {
     check.gradient(grad_out, context.shape, context.dtype);

@@ -69,8 +69,8 @@ Rooted reduce(ProcessGroup& group, const ConstTensorView& in, int root, ReduceOp
   return {std::move(out), std::move(context)};
 }
 
-Value reduce_vjp(ProcessGroup& group, const RootContext& context, const ConstTensorView& grad_out,
-                 const CallOptions& options) {
+MaybeOwned reduce_vjp(ProcessGroup& group, const RootContext& context,
+                      const ConstTensorView& grad_out, const CallOptions& options) {
   const AutogradCheck check(group, "reduce_vjp");
   if (group.size() == 1) {
     check.gradient(grad_out, context.shape, context.dtype);
@@ -100,21 +100,21 @@ Rooted broadcast(ProcessGroup& group, const ConstTensorView& in, int root,
     check.dtype(in.dtype);
     check.root(root);
     check.array(in);
-    return {Value(in), std::move(context)};
+    return {MaybeOwned(in), std::move(context)};
   }
   return {
       spread(group, check, in, in.shape, in.dtype, root, options, [&] { check.dtype(in.dtype); }),
       std::move(context)};
 }
 
-Value broadcast_vjp(ProcessGroup& group, const RootContext& context,
-                    const ConstTensorView& grad_out, const CallOptions& options) {
+MaybeOwned broadcast_vjp(ProcessGroup& group, const RootContext& context,
+                         const ConstTensorView& grad_out, const CallOptions& options) {
   const AutogradCheck check(group, "broadcast_vjp");
   const auto& shape = context.shape;
   const auto root = context.root;
   if (group.size() == 1) {
     check.gradient(grad_out, shape, context.dtype);
-    return Value(grad_out);
+    return MaybeOwned(grad_out);
   }
   Tensor out;
   make_or_refuse(group, {.kind = Operation::reduce, .root = root}, options, [&] {
@@ -136,7 +136,7 @@ Rooted gather_rows(ProcessGroup& group, const ConstTensorView& local, int root,
     check.root(root);
     context.layout = RowLayout::equal(1, local.shape.rows());
     check.layout(local, options.layout != nullptr ? *options.layout : context.layout);
-    return {Value(internal::as_rows(local)), std::move(context)};
+    return {MaybeOwned(internal::as_rows(local)), std::move(context)};
   }
   if (const auto refused = internal::problem_of([&] { check.dtype(local.dtype); })) {
     if (options.layout == nullptr)
@@ -150,14 +150,15 @@ Rooted gather_rows(ProcessGroup& group, const ConstTensorView& local, int root,
   return {std::move(rows.data), std::move(context)};
 }
 
-Value gather_rows_vjp(ProcessGroup& group, const RootContext& context,
-                      const ConstTensorView& grad_out, const GatherOptions& options) {
+MaybeOwned gather_rows_vjp(ProcessGroup& group, const RootContext& context,
+                           const ConstTensorView& grad_out, const GatherOptions& options) {
   const AutogradCheck check(group, "gather_rows_vjp");
   const auto& layout = context.layout;
   const auto root = context.root;
   if (group.size() == 1) {
     check.gradient(grad_out, context.out_shape, context.dtype);
-    return Value(ConstTensorView(grad_out.data, context.dtype, context.shape, grad_out.device));
+    return MaybeOwned(
+        ConstTensorView(grad_out.data, context.dtype, context.shape, grad_out.device));
   }
   const bool at_root = group.rank() == root;
   Tensor out;
@@ -177,7 +178,8 @@ Rooted scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const Row
     check.dtype(whole.dtype);
     if (layout == nullptr) check.refuse(Errc::invalid_argument, "root has to pass the layout");
     check.layout(whole, *layout);
-    return {Value(whole), {ReduceOp::sum, root, whole.shape, whole.dtype, *layout, whole.shape}};
+    return {MaybeOwned(whole),
+            {ReduceOp::sum, root, whole.shape, whole.dtype, *layout, whole.shape}};
   }
   RootContext context{ReduceOp::sum, root, nothing()};
   if (group.rank() == root) {
@@ -193,12 +195,12 @@ Rooted scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const Row
   return {std::move(out), std::move(context)};
 }
 
-Value scatter_rows_vjp(ProcessGroup& group, const RootContext& context,
-                       const ConstTensorView& grad_out, const GatherOptions& options) {
+MaybeOwned scatter_rows_vjp(ProcessGroup& group, const RootContext& context,
+                            const ConstTensorView& grad_out, const GatherOptions& options) {
   const AutogradCheck check(group, "scatter_rows_vjp");
   if (group.size() == 1) {
     check.gradient(grad_out, context.shape, context.dtype);
-    return Value(grad_out);
+    return MaybeOwned(grad_out);
   }
   make_or_tell([&] { check.gradient(grad_out, context.out_shape, context.dtype); },
                [&](const Error& error) {

@@ -48,9 +48,9 @@ void fill_with_zeros(ProcessGroup& group, Tensor& out, Stream stream) {
   }
 }
 
-Value reduce_alone(ProcessGroup& group, const ConstTensorView& in, ReduceOp op, Memory& memory,
-                   Stream stream) {
-  if (op.kind != Kind::premul_sum || op.scale == 1) return Value(in);
+MaybeOwned reduce_alone(ProcessGroup& group, const ConstTensorView& in, ReduceOp op, Memory& memory,
+                        Stream stream) {
+  if (op.kind != Kind::premul_sum || op.scale == 1) return MaybeOwned(in);
   Tensor out(memory, in.shape, in.dtype, stream);
   copy_rows(group, out.data(), in.data, in.bytes(), stream);
   scale_gradient(op, 1, out);

@@ -2,8 +2,8 @@
 
 #include <cstddef>
 
+#include <tutti/maybe_owned.hpp>
 #include <tutti/process_group.hpp>
-#include <tutti/value.hpp>
 
 namespace tutti::internal {
 
@@ -28,7 +28,7 @@ void fill_with_zeros(ProcessGroup& group, Tensor& out, Stream stream);
 
 /// A linear reduction in a group of one rank, and its vjp: the input itself, unless it is to be
 /// scaled. No call.
-Value reduce_alone(ProcessGroup& group, const ConstTensorView& in, ReduceOp op, Memory& memory,
-                   Stream stream);
+MaybeOwned reduce_alone(ProcessGroup& group, const ConstTensorView& in, ReduceOp op, Memory& memory,
+                        Stream stream);
 
 }  // namespace tutti::internal

@@ -88,12 +88,13 @@ Pair step(tutti::ProcessGroup& group, bool whole, GatherGrad convention) {
   if (whole) {
     const Gradients g = contrast(keys, 0, keys, 1 / n);
     const std::vector<double> by_gathered = plus(g.queries, g.keys);
-    const tutti::Value by_z =
+    const tutti::MaybeOwned by_z =
         tutti::autograd::all_gather_rows_vjp(group, gathered.context, by_gathered);
     gradient = by_weights(rows, values(by_z.view()));
   } else {
     const Gradients g = contrast(z, first, keys, group.size() / n);
-    const tutti::Value by_z = tutti::autograd::all_gather_rows_vjp(group, gathered.context, g.keys);
+    const tutti::MaybeOwned by_z =
+        tutti::autograd::all_gather_rows_vjp(group, gathered.context, g.keys);
     gradient = by_weights(rows, plus(g.queries, values(by_z.view())));
   }
   // What a data-parallel wrapper does: the mean over the ranks.

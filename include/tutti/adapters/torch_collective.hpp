@@ -66,7 +66,7 @@ inline at::IntArrayRef sizes_of(const Shape& shape) {
 }
 
 /// The value as a tensor; in a group of one rank `in` itself.
-inline at::Tensor result(Value&& value, const at::Tensor& in) {
+inline at::Tensor result(MaybeOwned&& value, const at::Tensor& in) {
   if (!value.is_input()) return to_torch(std::move(value));
   const auto sizes = sizes_of(value.shape());
   return in.sizes() == sizes ? in : in.view(sizes);

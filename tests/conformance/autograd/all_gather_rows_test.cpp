@@ -69,7 +69,7 @@ TEST_P(AutogradRows, WhatEachRankMultipliesByItsNumberHasTheSumOfTheNumbersAsGra
     const auto at = autograd::all_gather_rows(group, x, GatherGrad::sum);
     const Numbers by_out(static_cast<std::size_t>(at.out.shape().numel()), group.rank());
     const Buffer c = put(group, by_out, at.out.shape());
-    const Value gradient = autograd::all_gather_rows_vjp(group, at.context, c);
+    const MaybeOwned gradient = autograd::all_gather_rows_vjp(group, at.context, c);
     EXPECT_EQ(numbers(group, gradient), Numbers(6, group.size() * (group.size() - 1) / 2.0));
   });
 }
@@ -114,10 +114,10 @@ TEST_P(AutogradRows, GatherWithGradIsTheGatherAndGatherWithoutKnowsEveryDtype) {
     const auto with = autograd::all_gather_with_grad(&group, x, GatherGrad::mean);
     EXPECT_EQ(with.context.grad, GatherGrad::mean);
     EXPECT_EQ(with.context.layout, RowLayout::equal(group.size(), 2));
-    const Value without = autograd::all_gather_no_grad(&group, x);
+    const MaybeOwned without = autograd::all_gather_no_grad(&group, x);
     EXPECT_EQ(numbers(group, with.out), numbers(group, without));
     const Buffer mine(group, array_of<std::int32_t>({group.rank()}));
-    const Value ranks = autograd::all_gather_no_grad(&group, mine);
+    const MaybeOwned ranks = autograd::all_gather_no_grad(&group, mine);
     ASSERT_EQ(ranks.shape(), Shape({group.size()}));
     const Array got = content_of(group, ranks);
     for (int r = 0; r < group.size(); ++r) EXPECT_EQ(got.get<std::int32_t>(r), r);

@@ -25,7 +25,7 @@ TEST_P(AutogradAlone, EveryFunctionReturnsItsInputWithoutACall) {
       EXPECT_EQ(at.out.data(), in.data);
       EXPECT_EQ(at.out.shape(), in.shape);
       EXPECT_TRUE(at.out.is_input());
-      const Value gradient = vjp(at.context);
+      const MaybeOwned gradient = vjp(at.context);
       EXPECT_EQ(gradient.data(), grad.data);
       EXPECT_EQ(gradient.shape(), grad.shape);
     };

@@ -47,7 +47,7 @@ void expect_adjoint_at(ProcessGroup& group, const Numbers& x, const Shape& shape
   const auto at = forward(group, in);
   const Numbers c = random_numbers(at.out.shape().numel(), group.rank(), 77);
   const Buffer by_out = put(group, c, at.out.shape());
-  const Value gradient = vjp(group, at.context, by_out);
+  const MaybeOwned gradient = vjp(group, at.context, by_out);
   EXPECT_EQ(gradient.shape(), shape);
   const Map map = [&](ProcessGroup& g, const Numbers& moved) {
     const Buffer there = put(g, moved, shape);
@@ -64,7 +64,7 @@ void expect_adjoint(ProcessGroup& group, const Shape& shape, const Forward& forw
 
 /// A linear map as expect_adjoint() wants a forward: the vjp of something, for example.
 struct Linear {
-  Value out;
+  MaybeOwned out;
   int context = 0;
 };
 

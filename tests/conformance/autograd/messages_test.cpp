@@ -12,7 +12,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, AutogradMessages, testing::ValuesIn(worlds()), 
 
 /// Around a ring, one message at a time: what rank r - 1 has comes to rank r.
 struct Around {
-  Value out;
+  MaybeOwned out;
   struct Both {
     autograd::PairContext sent, received;
   } context;
@@ -32,12 +32,12 @@ Around pass_on(ProcessGroup& group, const ConstTensorView& x) {
 }
 
 /// In the reverse order.
-Value pass_back(ProcessGroup& group, const Around::Both& context, const ConstTensorView& c) {
+MaybeOwned pass_back(ProcessGroup& group, const Around::Both& context, const ConstTensorView& c) {
   if (group.rank() == 0) {
     autograd::recv_vjp(group, context.received, c);
     return autograd::send_vjp(group, context.sent);
   }
-  Value gradient = autograd::send_vjp(group, context.sent);
+  MaybeOwned gradient = autograd::send_vjp(group, context.sent);
   autograd::recv_vjp(group, context.received, c);
   return gradient;
 }
@@ -59,7 +59,7 @@ TEST_P(AutogradMessages, TheAdjointOfAPermutationIsItsInverse) {
       const auto at = autograd::permute(group, x, to);
       const auto from = std::ranges::find(to, group.rank()) - to.begin();
       EXPECT_EQ(numbers(group, at.out), Numbers{static_cast<double>(from) + 0.5});
-      const Value back = autograd::permute_vjp(group, at.context, at.out);
+      const MaybeOwned back = autograd::permute_vjp(group, at.context, at.out);
       EXPECT_EQ(numbers(group, back), mine);
     } while (std::next_permutation(to.begin(), to.end()));
     std::rotate(to.begin(), to.begin() + 1, to.end());

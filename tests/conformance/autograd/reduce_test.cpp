@@ -20,8 +20,8 @@ INSTANTIATE_TEST_SUITE_P(Worlds, AutogradReduce, testing::ValuesIn(worlds()), Ca
 autograd::AllReduced reduced(ProcessGroup& group, const ConstTensorView& x, ReduceOp op) {
   return autograd::all_reduce(group, x, op);
 }
-Value reduced_vjp(ProcessGroup& group, const autograd::AllReduceContext& context,
-                  const ConstTensorView& c) {
+MaybeOwned reduced_vjp(ProcessGroup& group, const autograd::AllReduceContext& context,
+                       const ConstTensorView& c) {
   return autograd::all_reduce_vjp(group, context, c);
 }
 
@@ -164,7 +164,7 @@ TEST_P(AutogradReduce, EveryFloatHasTheGradientsOfDouble) {
       const Buffer x(group, values);
       const Buffer c(group, by_out);
       const auto at = autograd::all_reduce(group, x, op);
-      const Value gradient = autograd::all_reduce_vjp(group, at.context, c);
+      const MaybeOwned gradient = autograd::all_reduce_vjp(group, at.context, c);
       EXPECT_EQ(gradient.dtype(), dtype_of<T>);
       const Array got = content_of(group, gradient);
       Numbers all;

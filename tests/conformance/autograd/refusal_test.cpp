@@ -133,8 +133,8 @@ TEST_P(AutogradRefusal, NoGroupIsNotInitialized) {
 }
 
 /// Calls every vjp with this gradient, instead of one of shape [W], or [1] where a rank has a part.
-using Vjp = std::function<Value(ProcessGroup& group, const ConstTensorView& whole,
-                                const ConstTensorView& part)>;
+using Vjp = std::function<MaybeOwned(ProcessGroup& group, const ConstTensorView& whole,
+                                     const ConstTensorView& part)>;
 
 struct NamedVjp {
   std::string name;

@@ -129,7 +129,7 @@ std::pair<Numbers, Numbers> halves(ProcessGroup& group, const ConstTensorView& b
   const auto middle = all.begin() + std::ssize(all) / 2;
   return {{all.begin(), middle}, {middle, all.end()}};
 }
-Value joined(ProcessGroup& group, const Numbers& first, const Numbers& second) {
+MaybeOwned joined(ProcessGroup& group, const Numbers& first, const Numbers& second) {
   Tensor all(group.memory(), {std::ssize(first) + std::ssize(second)}, DType::f64);
   Numbers both = first;
   both.insert(both.end(), second.begin(), second.end());
@@ -143,7 +143,7 @@ Numbers times(const Numbers& a, const Numbers& b) {
 }
 
 /// x and c -> all_reduce_vjp at x of c.
-Value vjp_of_both(ProcessGroup& group, const ConstTensorView& both, ReduceOp op) {
+MaybeOwned vjp_of_both(ProcessGroup& group, const ConstTensorView& both, ReduceOp op) {
   const auto [x, c] = halves(group, both);
   const Buffer in = put(group, x);
   const Buffer by_out = put(group, c);
