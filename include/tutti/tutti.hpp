@@ -2,9 +2,6 @@
 
 // Everything except the adapters.
 #include <tutti/autograd.hpp>
-#include <tutti/autograd_messages.hpp>
-#include <tutti/autograd_reduce.hpp>
-#include <tutti/autograd_root.hpp>
 #include <tutti/backend/backend.hpp>
 #include <tutti/call_options.hpp>
 #include <tutti/cluster.hpp>
