@@ -1,8 +1,6 @@
 #include "autograd/step.hpp"
 
 #include <algorithm>
-#include <memory>
-#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -89,25 +87,4 @@ Tensor Step::make(const Shape& shape, DType dtype) const {
   return {memory != nullptr ? *memory : group.memory(), shape, dtype, options.stream};
 }
 
-Differentiable Step::with_backward(std::string_view collective, const ConstTensorView& in,
-                                   MaybeOwned value, decltype(Transpose::run) run) const {
-  auto shared = std::make_shared<const Transpose>(Transpose{
-      function, collective, value.shape(), input_shape(in), value.dtype(), memory, std::move(run)});
-  return {std::move(value), autograd::Backward(std::move(shared))};
-}
-
 }  // namespace tutti::internal
-
-namespace tutti::autograd {
-
-Differentiable Backward::operator()(ProcessGroup& group, const ConstTensorView& gradient,
-                                    const CallOptions& options) const {
-  const auto& to = *transpose_;
-  return to.run({group, to.function, options, to.memory, &to}, gradient);
-}
-
-std::string_view Backward::collective() const noexcept {
-  return transpose_->collective;
-}
-
-}  // namespace tutti::autograd
