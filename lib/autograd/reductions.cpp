@@ -28,9 +28,7 @@ Differentiable sum_weighted(const Step& step, const ConstTensorView& in, ReduceO
   Tensor out;
   step.prepare({.kind = Operation::all_reduce, .reduce = op}, [&] {
     step.check_input(in);
-    step.check_op(op,
-                  {Kind::sum, Kind::avg, Kind::premul_sum, Kind::min, Kind::max, Kind::product});
-    step.check_linear(op);
+    step.check_all_reduce(op);
     out = step.make(in.shape, in.dtype);
   });
   if (weights != nullptr) {
@@ -84,25 +82,21 @@ Differentiable all_reduce_extreme(const Step& step, const ConstTensorView& in, R
                                 share(std::move(weights)));
 }
 
-/// The arrays [...] of all ranks, and room for results [...].
-struct Gathered {
-  Tensor all;  ///< [W, elements]
-  Tensor out, weights;
-};
-
-Gathered gather_factors(const Step& step, const ConstTensorView& in) {
-  Gathered made;
+/// The arrays [...] of all ranks, [W, elements]. Makes room for results [...], too.
+Tensor gather_factors(const Step& step, const ConstTensorView& in, Tensor& out,
+                      Tensor* weights = nullptr) {
+  Tensor all;
   ConstTensorView row;
   step.prepare({.kind = Operation::all_gather}, [&] {
     step.check_input(in);
     step.check_host();
     row = {in.data, in.dtype, {1, in.shape.numel()}, in.device};
-    made.all = step.make(row.shape.with_rows(step.group.size()), in.dtype);
-    made.out = step.make(in.shape, in.dtype);
-    made.weights = step.make(in.shape, in.dtype);
+    all = step.make(row.shape.with_rows(step.group.size()), in.dtype);
+    out = step.make(in.shape, in.dtype);
+    if (weights != nullptr) *weights = step.make(in.shape, in.dtype);
   });
-  step.group.all_gather(row, made.all, 1, step.options);
-  return made;
+  step.group.all_gather(row, all, 1, step.options);
+  return all;
 }
 
 internal::Factors factors_of(const Step& step, const Tensor& all) {
@@ -113,7 +107,9 @@ internal::Factors factors_of(const Step& step, const Tensor& all) {
 
 /// The product of all ranks, and of all others: from one gather, so that zeros need no division.
 Differentiable all_reduce_product(const Step& step, const ConstTensorView& in) {
-  auto [all, out, weights] = gather_factors(step, in);
+  Tensor out;
+  Tensor weights;
+  const auto all = gather_factors(step, in, out, &weights);
   const auto factors = factors_of(step, all);
   std::vector<const void*> rows;
   for (std::size_t r = 0; r < factors.ranks; ++r)
@@ -126,10 +122,11 @@ Differentiable all_reduce_product(const Step& step, const ConstTensorView& in) {
 
 /// The derivative of product_of_others where the ranks had `all`: its own transpose.
 Differentiable others_gradient(const Step& step, const ConstTensorView& in, const Saved& all) {
-  auto made = gather_factors(step, in);
-  internal::product_of_others_gradient(in.dtype, factors_of(step, *all), made.all.data(),
-                                       made.out.data());
-  return step.result<others_gradient>("product_of_others", in, std::move(made.out), all);
+  Tensor out;
+  const auto gradients = gather_factors(step, in, out);
+  internal::product_of_others_gradient(in.dtype, factors_of(step, *all), gradients.data(),
+                                       out.data());
+  return step.result<others_gradient>("product_of_others", in, std::move(out), all);
 }
 
 /// In a group of one rank: ones, whose derivative is zero.
@@ -159,10 +156,11 @@ Differentiable product_of_others(ProcessGroup& group, const ConstTensorView& in,
                                  const CallOptions& options) {
   const Step step{group, "product_of_others", options};
   if (group.size() == 1) return constant(step, in, Kind::product);
-  auto made = gather_factors(step, in);
-  internal::product_of_others(in.dtype, factors_of(step, made.all), made.out.data());
-  return step.result<others_gradient>("product_of_others", in, std::move(made.out),
-                                      share(std::move(made.all)));
+  Tensor out;
+  auto all = gather_factors(step, in, out);
+  internal::product_of_others(in.dtype, factors_of(step, all), out.data());
+  return step.result<others_gradient>("product_of_others", in, std::move(out),
+                                      share(std::move(all)));
 }
 
 }  // namespace tutti::autograd
