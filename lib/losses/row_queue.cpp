@@ -6,8 +6,9 @@
 
 #include <fmt/format.h>
 
-#include "group/fingerprint.hpp"
+#include "losses/elements.hpp"
 #include "values/fail.hpp"
+#include "values/hash.hpp"
 
 namespace tutti::internal::losses {
 namespace {
@@ -211,6 +212,41 @@ double RowQueue::load(std::string_view state, int rank, int ranks) {
   }
   *this = std::move(made);
   return header.temperature;
+}
+
+void PoolRows::set(std::span<const ConstTensorView> arrays) {
+  logits = arrays[0];
+  targets = arrays[1];
+  iid = arrays.size() > 2 ? arrays[2] : ConstTensorView(nullptr, DType::u8, Shape::vector(0));
+}
+
+void PoolRows::join(const RowQueue::Rows& queued, std::int64_t classes) {
+  const auto rows = logits.shape.rows();
+  const auto total = rows + std::ssize(queued.targets);
+  logit_copy_.resize(static_cast<std::size_t>(total * classes) * size_of(logits.dtype));
+  if (logits.bytes() != 0) std::memcpy(logit_copy_.data(), logits.data, logits.bytes());
+  with_type(logits.dtype, [&]<typename T>(T) {
+    auto* to = logit_copy_.data() + logits.bytes();
+    for (const double score : queued.scores) {
+      const T value = from_double<T>(score);
+      if (!std::isfinite(to_double(value)))
+        failf(Errc::invalid_argument,
+              "a queued score is {}, the logits are {}: call reset_queue() before logits of a "
+              "smaller range",
+              score, name_of(logits.dtype));
+      std::memcpy(to, &value, sizeof value);
+      to += sizeof value;
+    }
+  });
+  const auto* of_targets = static_cast<const std::int64_t*>(targets.data);
+  target_copy_.assign(of_targets, of_targets + rows);
+  target_copy_.insert(target_copy_.end(), queued.targets.begin(), queued.targets.end());
+  for (std::int64_t i = 0; i < rows; ++i)
+    iid_copy_.push_back(is_iid(static_cast<std::size_t>(i)) ? 1 : 0);
+  iid_copy_.insert(iid_copy_.end(), queued.iid.begin(), queued.iid.end());
+  logits = {logit_copy_.data(), logits.dtype, {total, classes}};
+  targets = target_copy_;
+  iid = iid_copy_;
 }
 
 }  // namespace tutti::internal::losses

@@ -71,4 +71,35 @@ class RowQueue {
   Rows own_;
 };
 
+/// Rows of a call and behind them those of the queue, the ignored ones among them. Views.
+class PoolRows {
+ public:
+  /// Of one rank: rows of this call from `live` on, its part of the queue from `queued` on.
+  struct Block {
+    int rank = 0;
+    std::size_t live = 0, queued = 0;
+  };
+  ConstTensorView logits{nullptr, DType::f64, Shape::vector(0)};  ///< [rows, C]
+  ConstTensorView targets{nullptr, DType::i64, Shape::vector(0)};
+  ConstTensorView iid{nullptr, DType::u8, Shape::vector(0)};  ///< Null: all are.
+  std::vector<Block> blocks{};
+
+  std::size_t rows() const { return static_cast<std::size_t>(logits.shape.rows()); }
+  std::int64_t target(std::size_t row) const {
+    return static_cast<const std::int64_t*>(targets.data)[row];
+  }
+  bool is_iid(std::size_t row) const {
+    return iid.data == nullptr || static_cast<const std::uint8_t*>(iid.data)[row] != 0;
+  }
+  /// Logits, targets and, if they are there, iid.
+  void set(std::span<const ConstTensorView> arrays);
+  /// Points to copies of these rows with the queue's behind them.
+  void join(const RowQueue::Rows& queued, std::int64_t classes);
+
+ private:
+  std::vector<std::byte> logit_copy_;
+  std::vector<std::int64_t> target_copy_;
+  std::vector<std::uint8_t> iid_copy_;
+};
+
 }  // namespace tutti::internal::losses

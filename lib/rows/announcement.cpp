@@ -8,9 +8,9 @@
 #include <fmt/format.h>
 
 #include "group/call.hpp"
-#include "group/fingerprint.hpp"
 #include "group/record.hpp"
 #include "values/fail.hpp"
+#include "values/hash.hpp"
 
 namespace tutti::internal {
 namespace {

@@ -229,6 +229,114 @@ GatheredArrays internal::gather_host_arrays(ProcessGroup& group, const Offer& un
   return result;
 }
 
+GatheredRows internal::gather_rows(ProcessGroup& group, const ConstTensorView& array, int root,
+                                   const GatherOptions& options, const CallerCheck& check) {
+  const auto local = as_rows(array);
+  GatheredRows result;
+  std::optional<Announcement> said;
+  if (options.layout == nullptr) {
+    const auto check_all = [&](Offer&) {
+      if (check) check();
+      if (root < 0 || root >= group.size())
+        internal::failf(Errc::invalid_argument, "root is {}; this group has ranks 0 to {}", root,
+                        group.size() - 1);
+    };
+    // Everybody gets what comes along, so it is little.
+    said.emplace(group,
+                 Offer{.caller = "gather_rows",
+                       .arrays = {&local, 1},
+                       .root = root,
+                       .small = 4096,
+                       .check = check_all},
+                 options.call);
+  }
+  result.layout = said ? said->layout() : *options.layout;
+  const bool at_root = group.rank() == root;
+  const auto allocate = [&] {
+    result.data = Tensor(memory_of(group, options),
+                         at_root ? local.shape.with_rows(result.layout.total()) : Shape{0},
+                         local.dtype, options.call.stream);
+  };
+  if (said && said->complete()) {
+    allocate();
+    if (at_root) place(group, *said, 0, result.data, result.layout, options.call.stream);
+    return result;
+  }
+  const auto prepare = [&](Op& op) {
+    if (!said && check) check();
+    allocate();
+    op.out = result.data;
+  };
+  call(group, {.kind = Operation::gather, .in = local, .rows = result.layout, .root = root},
+       options.call, prepare, "gather_rows");
+  return result;
+}
+
+Tensor internal::scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
+                              const RowLayout* layout, int root, const ResultOptions& options,
+                              const CallerCheck& check) {
+  constexpr std::string_view caller = "scatter_rows";
+  const bool at_root = group.rank() == root;
+  // What root says: whether it refuses, the shape of a row and everybody's rows.
+  struct Said {
+    std::int64_t refused = 0;
+    std::int64_t dtype = 0;
+    std::int64_t ndim = 0;
+    std::int64_t dims[Shape::max_dims] = {};
+  };
+  constexpr std::size_t words = sizeof(Said) / sizeof(std::int64_t);
+  std::vector<std::int64_t> message(words + static_cast<std::size_t>(group.size()));
+  std::optional<Error> refused;
+  const auto device = group.memory().device();
+  if (at_root) {
+    refused = internal::refusal_of([&] {
+      if (check) check();
+      if (const auto unfit = internal::unfit(whole, device)) throw Error(*unfit);
+      if (layout == nullptr) internal::failf(Errc::invalid_argument, "root has to pass the layout");
+      if (layout->ranks() != group.size())
+        internal::failf(Errc::invalid_argument, "the layout is of {} ranks, the group of {}",
+                        layout->ranks(), group.size());
+      if (layout->total() != whole.shape.rows())
+        internal::failf(Errc::invalid_argument, "whole is {}, which has {} rows; the layout has {}",
+                        to_string(whole.shape), whole.shape.rows(), layout->total());
+    });
+    Said said{.refused = refused ? 1 : 0,
+              .dtype = static_cast<std::int64_t>(whole.dtype),
+              .ndim = static_cast<std::int64_t>(whole.shape.ndim())};
+    std::ranges::copy(whole.shape.dims(), said.dims);
+    std::memcpy(message.data(), &said, sizeof said);
+    if (!refused) std::ranges::copy(layout->counts(), message.begin() + words);
+  }
+  internal::host_call(group,
+                      {.kind = Operation::broadcast, .in = message, .out = message, .root = root},
+                      options.call);
+  Said said;
+  std::memcpy(static_cast<void*>(&said), message.data(), sizeof said);
+  if (refused && !refused->where().operation.empty()) throw Error(*refused);
+  if (refused)
+    throw internal::gather_error(refused->code(), group, caller, group.rank(), refused->message());
+  if (said.refused != 0)
+    throw internal::gather_error(Errc::mismatch, group, caller, root,
+                                 fmt::format("rank {} refused {}: see its error", root, caller));
+  const RowLayout rows(std::span<const std::int64_t>(message).subspan(words));
+  const Shape shape(
+      std::span<const std::int64_t>(said.dims).first(static_cast<std::size_t>(said.ndim)));
+  const auto mine = shape.with_rows(rows[group.rank()]);
+  const auto dtype = static_cast<DType>(said.dtype);
+  Tensor out;
+  const auto prepare = [&](Op& op) {
+    out = Tensor(memory_of(group, options), mine, dtype, options.call.stream);
+    op.out = out;
+  };
+  call(group,
+       {.kind = Operation::scatter,
+        .in = at_root ? whole : ConstTensorView(),
+        .rows = rows,
+        .root = root},
+       options.call, prepare, caller);
+  return out;
+}
+
 }  // namespace tutti
 
 namespace [[gnu::visibility("default")]] tutti {
@@ -314,107 +422,14 @@ PaddedRows all_gather_padded(ProcessGroup& group, const ConstTensorView& array, 
   return result;
 }
 
-GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& array, int root,
+GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int root,
                          const GatherOptions& options) {
-  const auto local = as_rows(array);
-  GatheredRows result;
-  std::optional<Announcement> said;
-  if (options.layout == nullptr) {
-    const auto check = [&](Offer&) {
-      if (root < 0 || root >= group.size())
-        internal::failf(Errc::invalid_argument, "root is {}; this group has ranks 0 to {}", root,
-                        group.size() - 1);
-    };
-    // Everybody gets what comes along, so it is little.
-    said.emplace(group,
-                 Offer{.caller = "gather_rows",
-                       .arrays = {&local, 1},
-                       .root = root,
-                       .small = 4096,
-                       .check = check},
-                 options.call);
-  }
-  result.layout = said ? said->layout() : *options.layout;
-  const bool at_root = group.rank() == root;
-  const auto allocate = [&] {
-    result.data = Tensor(memory_of(group, options),
-                         at_root ? local.shape.with_rows(result.layout.total()) : Shape{0},
-                         local.dtype, options.call.stream);
-  };
-  if (said && said->complete()) {
-    allocate();
-    if (at_root) place(group, *said, 0, result.data, result.layout, options.call.stream);
-    return result;
-  }
-  const auto prepare = [&](Op& op) {
-    allocate();
-    op.out = result.data;
-  };
-  call(group, {.kind = Operation::gather, .in = local, .rows = result.layout, .root = root},
-       options.call, prepare, "gather_rows");
-  return result;
+  return internal::gather_rows(group, local, root, options, {});
 }
 
 Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout* layout,
                     int root, const ResultOptions& options) {
-  constexpr std::string_view caller = "scatter_rows";
-  const bool at_root = group.rank() == root;
-  // What root says: whether it refuses, the shape of a row and everybody's rows.
-  struct Said {
-    std::int64_t refused = 0;
-    std::int64_t dtype = 0;
-    std::int64_t ndim = 0;
-    std::int64_t dims[Shape::max_dims] = {};
-  };
-  constexpr std::size_t words = sizeof(Said) / sizeof(std::int64_t);
-  std::vector<std::int64_t> message(words + static_cast<std::size_t>(group.size()));
-  std::optional<Error> refused;
-  const auto device = group.memory().device();
-  if (at_root) {
-    refused = internal::refusal_of([&] {
-      if (const auto unfit = internal::unfit(whole, device)) throw Error(*unfit);
-      if (layout == nullptr) internal::failf(Errc::invalid_argument, "root has to pass the layout");
-      if (layout->ranks() != group.size())
-        internal::failf(Errc::invalid_argument, "the layout is of {} ranks, the group of {}",
-                        layout->ranks(), group.size());
-      if (layout->total() != whole.shape.rows())
-        internal::failf(Errc::invalid_argument, "whole is {}, which has {} rows; the layout has {}",
-                        to_string(whole.shape), whole.shape.rows(), layout->total());
-    });
-    Said said{.refused = refused ? 1 : 0,
-              .dtype = static_cast<std::int64_t>(whole.dtype),
-              .ndim = static_cast<std::int64_t>(whole.shape.ndim())};
-    std::ranges::copy(whole.shape.dims(), said.dims);
-    std::memcpy(message.data(), &said, sizeof said);
-    if (!refused) std::ranges::copy(layout->counts(), message.begin() + words);
-  }
-  internal::host_call(group,
-                      {.kind = Operation::broadcast, .in = message, .out = message, .root = root},
-                      options.call);
-  Said said;
-  std::memcpy(static_cast<void*>(&said), message.data(), sizeof said);
-  if (refused)
-    throw internal::gather_error(refused->code(), group, caller, group.rank(), refused->message());
-  if (said.refused != 0)
-    throw internal::gather_error(Errc::mismatch, group, caller, root,
-                                 fmt::format("rank {} refused {}: see its error", root, caller));
-  const RowLayout rows(std::span<const std::int64_t>(message).subspan(words));
-  const Shape shape(
-      std::span<const std::int64_t>(said.dims).first(static_cast<std::size_t>(said.ndim)));
-  const auto mine = shape.with_rows(rows[group.rank()]);
-  const auto dtype = static_cast<DType>(said.dtype);
-  Tensor out;
-  const auto prepare = [&](Op& op) {
-    out = Tensor(memory_of(group, options), mine, dtype, options.call.stream);
-    op.out = out;
-  };
-  call(group,
-       {.kind = Operation::scatter,
-        .in = at_root ? whole : ConstTensorView(),
-        .rows = rows,
-        .root = root},
-       options.call, prepare, caller);
-  return out;
+  return internal::scatter_rows(group, whole, layout, root, options, {});
 }
 
 Tensor reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,

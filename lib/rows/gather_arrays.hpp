@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+
 #include <tutti/gather.hpp>
 
 #include "rows/announcement.hpp"
@@ -13,5 +15,13 @@ GatheredArrays gather_arrays(ProcessGroup& group, const Offer& offer, const Gath
 /// The same of arrays in host memory, whatever the group's device; so are the results.
 GatheredArrays gather_host_arrays(ProcessGroup& group, const Offer& offer,
                                   const CallOptions& options);
+
+/// The public functions, with a check of the caller's on each rank, for scatter_rows on root. Its
+/// Error is one on every rank.
+using CallerCheck = std::function<void()>;
+GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int root,
+                         const GatherOptions& options, const CallerCheck& check);
+Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout* layout,
+                    int root, const ResultOptions& options, const CallerCheck& check);
 
 }  // namespace tutti::internal

@@ -176,8 +176,8 @@ ReduceOp SyncOp::reduce() const {
   return {*parse_reduce_op(name)};
 }
 
-Value sync_ddp(const TensorView& data, ProcessGroup& group, const SyncOp& op,
-               const SyncOptions& options) {
+MaybeOwned sync_ddp(const TensorView& data, ProcessGroup& group, const SyncOp& op,
+                    const SyncOptions& options) {
   bool apart = false;
   const auto prepare = [&](Op& call) {
     call.reduce = op.reduce();
@@ -193,7 +193,7 @@ Value sync_ddp(const TensorView& data, ProcessGroup& group, const SyncOp& op,
   };
   internal::call(group, {.kind = Operation::all_reduce, .in = data, .out = data}, call_of(options),
                  prepare, "sync_ddp");
-  if (!apart) return Value(data);
+  if (!apart) return MaybeOwned(data);
   return divided(group.memory(), data, group.size());
 }
 
@@ -206,9 +206,9 @@ std::int64_t sync_ddp(std::int64_t value, ProcessGroup& group, const SyncOp& op,
   return sync_number(value, group, op, options);
 }
 
-Value sync_ddp_if_available(const TensorView& data, ProcessGroup* group, const SyncOp& op,
-                            const SyncOptions& options) {
-  return group == nullptr ? Value(data) : sync_ddp(data, *group, op, options);
+MaybeOwned sync_ddp_if_available(const TensorView& data, ProcessGroup* group, const SyncOp& op,
+                                 const SyncOptions& options) {
+  return group == nullptr ? MaybeOwned(data) : sync_ddp(data, *group, op, options);
 }
 
 double sync_ddp_if_available(double value, ProcessGroup* group, const SyncOp& op,
@@ -221,9 +221,9 @@ std::int64_t sync_ddp_if_available(std::int64_t value, ProcessGroup* group, cons
   return group == nullptr ? value : sync_ddp(value, *group, op, options);
 }
 
-Value all_gather_ddp_if_available(const ConstTensorView& data, ProcessGroup* group,
-                                  const GatherOptions& options) {
-  if (group == nullptr) return Value(data);
+MaybeOwned all_gather_ddp_if_available(const ConstTensorView& data, ProcessGroup* group,
+                                       const GatherOptions& options) {
+  if (group == nullptr) return MaybeOwned(data);
   std::vector<std::int64_t> dims{1};
   dims.insert(dims.end(), data.shape.dims().begin(), data.shape.dims().end());
   constexpr std::string_view caller = "all_gather_ddp_if_available";
@@ -238,7 +238,7 @@ Value all_gather_ddp_if_available(const ConstTensorView& data, ProcessGroup* gro
   }
   const ConstTensorView row(data.data, data.dtype, Shape(std::span<const std::int64_t>(dims)),
                             data.device);
-  return Value(all_gather_rows(*group, row, options).data);
+  return MaybeOwned(all_gather_rows(*group, row, options).data);
 }
 
 double global_mean(double sum, double count, ProcessGroup& group, const CallOptions& options) {
