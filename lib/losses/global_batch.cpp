@@ -286,29 +286,9 @@ void GlobalBatch::take(const PoolRows& source, const Chosen& chosen) {
 
 /// What this rank will bring to the queue.
 void GlobalBatch::remember(const RankingBatch& batch, const BatchRules& rules) {
-  const auto& options = queue_.options();
-  if (!training_ || options.queue == 0) return;
-  const auto* targets = static_cast<const std::int64_t*>(batch.targets.data);
-  const auto* iid = static_cast<const std::uint8_t*>(batch.iid.data);
-  std::vector<std::uint32_t> rows;
-  for (std::int64_t i = shape_.rows(); i-- > 0 && std::ssize(rows) < options.queue;)
-    if (targets[i] != rules.ignore_index || options.reference_compat)
-      rows.push_back(static_cast<std::uint32_t>(i));
-  std::ranges::reverse(rows);
-  with_type(dtype_, [&]<typename T>(T) {
-    const auto* logits = static_cast<const T*>(batch.logits.data);
-    for (const auto row : rows)
-      for (std::int64_t c = 0; c < classes_; ++c) {
-        const double score = to_double(logits[row * classes_ + c]);
-        fresh_.scores.push_back(
-            options.reference_compat ? static_cast<double>(static_cast<float>(score)) : score);
-      }
-  });
-  for (const auto row : rows) {
-    fresh_.targets.push_back(targets[row]);
-    fresh_.iid.push_back(!rules.uses_iid || iid == nullptr || iid[row] != 0 ? 1 : 0);
-  }
-  queue_.reserve(rows.size(), ranks());
+  if (!training_ || queue_.options().queue == 0) return;
+  fresh_ = queue_.newest(batch, rules.ignore_index, rules.uses_iid);
+  queue_.reserve(fresh_.size(), ranks());
 }
 
 void GlobalBatch::keep() noexcept {

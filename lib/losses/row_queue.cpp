@@ -85,6 +85,32 @@ void RowQueue::check_world(int rank, int ranks) const {
         rank_, ranks_, rank, ranks);
 }
 
+RowQueue::Rows RowQueue::newest(const tutti::losses::RankingBatch& batch, std::int64_t ignore_index,
+                                bool uses_iid) const {
+  const auto* targets = static_cast<const std::int64_t*>(batch.targets.data);
+  const auto* iid = static_cast<const std::uint8_t*>(batch.iid.data);
+  std::vector<std::uint32_t> rows;
+  for (std::int64_t i = batch.logits.shape.rows(); i-- > 0 && std::ssize(rows) < options_.queue;)
+    if (targets[i] != ignore_index || options_.reference_compat)
+      rows.push_back(static_cast<std::uint32_t>(i));
+  std::ranges::reverse(rows);
+  Rows newest;
+  with_type(batch.logits.dtype, [&]<typename T>(T) {
+    const auto* logits = static_cast<const T*>(batch.logits.data);
+    for (const auto row : rows)
+      for (std::int64_t c = 0; c < classes_; ++c) {
+        const double score = to_double(logits[row * classes_ + c]);
+        newest.scores.push_back(
+            options_.reference_compat ? static_cast<double>(static_cast<float>(score)) : score);
+      }
+  });
+  for (const auto row : rows) {
+    newest.targets.push_back(targets[row]);
+    newest.iid.push_back(!uses_iid || iid == nullptr || iid[row] != 0 ? 1 : 0);
+  }
+  return newest;
+}
+
 void RowQueue::reserve(std::size_t rows, int ranks) {
   if (options_.queue == 0) return;
   own_.scores.reserve((own_.size() + rows) * static_cast<std::size_t>(classes_));

@@ -46,6 +46,9 @@ class RowQueue {
   /// @throws Error invalid_argument when rows are kept as another rank, or as one of other ranks.
   void check_world(int rank, int ranks) const;
 
+  /// The last rows of a batch in host memory that the queue may take. `iid` counts if `uses_iid`.
+  Rows newest(const tutti::losses::RankingBatch& batch, std::int64_t ignore_index,
+              bool uses_iid) const;
   /// Makes room, so that enqueue() cannot fail.
   void reserve(std::size_t rows, int ranks);
   /// A call has ended: rank r brought counts[r] rows. mine: the last ones of this rank, at least as

@@ -8,6 +8,12 @@
 
 namespace tutti::internal {
 
+/// Where the results are made.
+template <typename Options>
+Memory& memory_of(ProcessGroup& group, const Options& options) {
+  return options.memory != nullptr ? *options.memory : group.memory();
+}
+
 /// all_gather_rows of the offer's arrays, which share a layout. A 0-dimensional array is one row.
 /// No data is in the result when the offer is of small arrays only, and they are not.
 GatheredArrays gather_arrays(ProcessGroup& group, const Offer& offer, const GatherOptions& options);
