@@ -15,10 +15,6 @@
 namespace tutti::internal {
 namespace {
 
-bool has_collective(std::span<const Op> ops) {
-  return std::ranges::any_of(ops, [](const Op& op) { return !is_point_to_point(op.kind); });
-}
-
 void wait_and_throw(Work::State& state) {
   state.wait_until(Deadline::none());  // post() bounds it by the call's deadline.
   if (const auto error = state.error()) std::rethrow_exception(error);
