@@ -13,24 +13,6 @@
 #include "values/fail.hpp"
 
 namespace tutti::backend::nccl {
-namespace {
-
-/// A call's turn among the collectives of its group.
-class Turn {
- public:
-  Turn(internal::CallQueue& order, const Call& call) : order_(order), seq_(call.seq) {
-    order.enter(call);
-  }
-  ~Turn() { order_.leave(seq_); }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
-
- private:
-  internal::CallQueue& order_;
-  std::uint64_t seq_;
-};
-
-}  // namespace
 
 std::shared_ptr<Group> Group::make(const BackendInit& init, const Apis& apis) {
   auto group = std::make_shared<Group>(init, apis);
@@ -110,7 +92,7 @@ Work Group::launch(std::span<const Op> ops, const Call& call) {
   }
   std::shared_ptr<EventState> state;
   if (numbered) {
-    std::optional<Turn> turn;
+    std::optional<internal::CallQueue::Turn> turn;
     try {
       turn.emplace(*order_, call);
     } catch (const Error& error) {
