@@ -295,7 +295,7 @@ TEST(Bench, IterationsGoOnUntilTheMinimumTimeIsReached) {
   options.timing.iters.reset();
   options.timing.warmup.reset();
   options.timing.min_time = 50ms;
-  options.timing.keep_samples = true;
+  options.timing.samples = Samples::all;
   options.timing.rank_agg = RankAgg::rank0;  // The rank that decides.
   const Json row = run(options).row();
   double total_us = 0;
@@ -322,7 +322,7 @@ TEST(Bench, SlowCallsAreStillMeasuredTenTimes) {
 
 TEST(Bench, IterationTimeIsCombinedAsAskedAndBandwidthFromTheMean) {
   BenchOptions options = two_ranks(0, {});
-  options.timing.keep_samples = true;
+  options.timing.samples = Samples::all;
   for (const RankAgg agg : {RankAgg::max, RankAgg::mean, RankAgg::min}) {
     options.timing.rank_agg = agg;
     const Json row = run(options).row();
