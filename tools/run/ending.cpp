@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <tutti/deadline.hpp>
+#include <tutti/store.hpp>
 
 #include "common/message.hpp"
 #include "run/hang_report.hpp"
@@ -125,8 +126,8 @@ Outcome outcome_from(int rank, const std::string& text) {
   return outcome;
 }
 
-}  // namespace
-
+/// On the other ranks: sends `own` to rank 0, and gives rank 0's verdict.
+/// @throws Error timeout when rank 0 gives none within `patience`.
 Exit report_ending(Store& store, const Outcome& own, std::chrono::nanoseconds patience) {
   store.set(key_of(own.rank), to_text(own));
   const std::string text = store.get_text(verdict_key, Deadline::after(patience));
@@ -135,6 +136,8 @@ Exit report_ending(Store& store, const Outcome& own, std::chrono::nanoseconds pa
   return static_cast<Exit>(code);
 }
 
+/// On rank 0: its own outcome and the others' in rank order. One that sent nothing within
+/// `patience` is `silent`.
 std::vector<Outcome> collect_endings(Store& store, const Outcome& own, int size,
                                      std::chrono::nanoseconds patience) {
   std::vector<Outcome> outcomes{own};
@@ -160,6 +163,7 @@ void announce(Store& store, Exit verdict) {
   store.set(verdict_key, fmt::format("{}", static_cast<int>(verdict)));
 }
 
+/// The exit code of the command when a rank ended so.
 Exit exit_code_of(const Outcome& outcome) {
   if (!outcome.error) return Exit::ok;
   try {
@@ -187,6 +191,8 @@ Exit exit_code_of(const Outcome& outcome) {
   }
   return Exit::internal;
 }
+
+}  // namespace
 
 Exit report_failure(const std::vector<Outcome>& outcomes, const Outcome& cause,
                     std::chrono::nanoseconds timeout, bool skip_unavailable, RunRecord& record,

@@ -5,8 +5,6 @@
 #include <functional>
 #include <vector>
 
-#include <tutti/store.hpp>
-
 #include "common/exit_code.hpp"
 #include "report/record.hpp"
 #include "run/ranks.hpp"
@@ -16,21 +14,6 @@
 // prints, and all leave with its verdict. Through the store, which works when the group does not.
 
 namespace tutti::tool {
-
-/// On the other ranks: sends `own` to rank 0, and gives rank 0's verdict.
-/// @throws Error timeout when rank 0 gives none within `patience`.
-Exit report_ending(Store& store, const Outcome& own, std::chrono::nanoseconds patience);
-
-/// On rank 0: its own outcome and the others' in rank order. One that sent nothing within
-/// `patience` is `silent`.
-std::vector<Outcome> collect_endings(Store& store, const Outcome& own, int size,
-                                     std::chrono::nanoseconds patience);
-
-/// On rank 0, last: everything is printed and written.
-void announce(Store& store, Exit verdict);
-
-/// What a rank that ended so makes the command's.
-Exit exit_code_of(const Outcome& outcome);
 
 /// Prints what ended the ranks, and says so in the record.
 /// @param skip_unavailable  what cannot be had here is no error.
