@@ -102,6 +102,11 @@ Error gather_error(Errc code, ProcessGroup& group, std::string_view caller, int 
   return {code, message, {.group = group.name(), .operation = std::string(caller), .rank = rank}};
 }
 
+void throw_refusal(const Error& why, ProcessGroup& group, std::string_view caller) {
+  if (!why.where().operation.empty()) throw Error(why);
+  throw gather_error(why.code(), group, caller, group.rank(), why.message());
+}
+
 std::optional<Error> unfit(const ConstTensorView& array, const Device& device) {
   if (static_cast<int>(array.dtype) >= dtype_count)
     return Error(Errc::invalid_argument, fmt::format("dtype {} is unknown; there are {}",
@@ -195,8 +200,7 @@ Announcement::Announcement(ProcessGroup& group, const Offer& unchecked,
               options, {}, offer.caller);
   }
 
-  if (refused)
-    throw gather_error(refused->code(), group, offer.caller, group.rank(), refused->message());
+  if (refused) throw_refusal(*refused, group, offer.caller);
   std::vector<std::string> said(ranks);
   bool agree = true;
   for (std::size_t r = 0; r < ranks; ++r) {

@@ -69,6 +69,9 @@ class Announcement {
 /// What an array has to be before its shape is told to anybody; empty when it is that.
 std::optional<Error> unfit(const ConstTensorView& array, const Device& device);
 
+/// Throws this rank's refusal, with the caller as its place unless it has one.
+[[noreturn]] void throw_refusal(const Error& why, ProcessGroup& group, std::string_view caller);
+
 /// An Error of this function on this group.
 Error gather_error(Errc code, ProcessGroup& group, std::string_view caller, int rank,
                    const std::string& message);

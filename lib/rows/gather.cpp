@@ -198,9 +198,7 @@ Tensor internal::scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
                       options.call);
   Said said;
   std::memcpy(static_cast<void*>(&said), message.data(), sizeof said);
-  if (refused && !refused->where().operation.empty()) throw Error(*refused);
-  if (refused)
-    throw internal::gather_error(refused->code(), group, caller, group.rank(), refused->message());
+  if (refused) throw_refusal(*refused, group, caller);
   if (said.refused != 0)
     throw internal::gather_error(Errc::mismatch, group, caller, root,
                                  fmt::format("rank {} refused {}: see its error", root, caller));
