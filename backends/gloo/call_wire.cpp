@@ -14,12 +14,13 @@ std::uint64_t CallWire::slot_of(std::size_t bytes) const noexcept {
 
 void CallWire::send(int to, const void* data, std::size_t bytes) {
   // Gloo has one kind of buffer; it only reads what it sends.
-  auto& message = sends_.emplace_back(place_.mesh, mesh_rank(to), const_cast<void*>(data), bytes);
+  auto& message =
+      sends_.emplace_back(place_.mesh, mesh_rank(to), const_cast<void*>(data), bytes, place_.call);
   message.send(slot_of(bytes));
 }
 
 void CallWire::recv(int from, void* data, std::size_t bytes) {
-  auto& message = recvs_.emplace_back(place_.mesh, mesh_rank(from), data, bytes);
+  auto& message = recvs_.emplace_back(place_.mesh, mesh_rank(from), data, bytes, place_.call);
   message.recv(slot_of(bytes));
 }
 

@@ -35,6 +35,7 @@ class CallWire final : public Wire {
     Mesh& mesh;
     std::span<const int> ranks;  ///< Mesh ranks, by group rank.
     int rank = 0;
+    std::uint64_t call = 0;  ///< Group::call_id().
     Scratch& scratch;
     std::pmr::memory_resource& pool;
   };

@@ -21,13 +21,23 @@ struct Group {
   int mesh_rank(int group_rank) const noexcept {
     return ranks[static_cast<std::size_t>(group_rank)];
   }
+  /// A collective, whatever this rank thinks it is; and a send with its receive.
+  std::uint64_t call_id(const Call& call) const noexcept;
+  std::uint64_t pair_id(const Op& op) const noexcept;
   /// Where a call's messages meet: equal on all ranks, different for every call of every group.
   std::uint64_t slot(const Call& call, std::size_t index) const noexcept;
   /// Of a send and its receive.
   std::uint64_t pair_slot(const Op& op) const noexcept;
 
-  /// What a call throws that ended in trouble. Fails the mesh.
+  /// The error of a call that ended in trouble. Fails the mesh, unless a peer refused the call.
+  /// The call's messages still exist.
   Error failed(const Trouble& trouble, std::span<const Op> ops, const Call& call) const noexcept;
+
+ private:
+  Error refused(std::span<const Op> ops, const Call& call, bool pair) const noexcept;
+  /// Ends a refused collective together with the other ranks that are in it, so that no byte of it
+  /// comes later. False: not all ranks are in it within 2 s.
+  bool abandon(const Call& call) const noexcept;
 };
 
 }  // namespace tutti::backend::gloo

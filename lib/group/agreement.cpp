@@ -129,8 +129,7 @@ Error Agreement::collect_status(const Failure& failure) const {
     std::this_thread::sleep_for(pause);
   }
   std::vector<Presence> ranks(count, {.entered = true});
-  for (const auto i : missing)
-    ranks[i] = {.left = left(failure.ask[i]), .last = said[i].call};
+  for (const auto i : missing) ranks[i] = {.left = left(failure.ask[i]), .last = said[i].call};
   if (missing.empty()) {
     std::vector<Record> records;
     for (const auto& status : said) records.push_back(status.record);
@@ -138,7 +137,7 @@ Error Agreement::collect_status(const Failure& failure) const {
       return with_message(failure.cause, Errc::mismatch, differs->where().rank,
                           fmt::format("{}; {}", differs->message(), failure.cause.message()));
   }
-  return name_missing(failure.cause, ranks);
+  return name_missing(failure.cause, ranks, failure.status.record.view());
 }
 
 std::optional<Error> Agreement::cause(const Status& mine) noexcept {
@@ -235,7 +234,7 @@ const std::map<int, std::uint64_t>& Agreement::departed() noexcept {
   return departed_;
 }
 
-Error name_missing(const Error& cause, std::span<const Presence> ranks) {
+Error name_missing(const Error& cause, std::span<const Presence> ranks, std::string_view called) {
   std::vector<int> entered;
   std::string missing;
   int origin = -1;
@@ -260,7 +259,8 @@ Error name_missing(const Error& cause, std::span<const Presence> ranks) {
                                     cause.message()));
   return with_message(
       cause, cause.code(), origin,
-      fmt::format("{}; entered: {}; missing: {}", cause.message(), list_ranks(entered), missing));
+      fmt::format("{}; entered: {}; missing: {}{}{}", cause.message(), list_ranks(entered), missing,
+                  called.empty() ? "" : "; called: ", called));
 }
 
 }  // namespace tutti::internal

@@ -47,7 +47,8 @@ struct Refusal {
 ///
 /// Called from any thread, except where a function says "from one thread". Every function takes
 /// round trips to the store; only settle() and report() block for longer, and say for how long.
-/// Functions that are noexcept do without the store when it fails: each rank then speaks for itself.
+/// Functions that are noexcept do without the store when it fails: each rank then speaks for
+/// itself.
 class Agreement {
  public:
   /// `store`: of this group alone. All keys of this class begin with "agreement/".
@@ -106,7 +107,8 @@ struct Presence {
 
 /// `cause` with the ranks that have entered the call and those that are missing in its text, for
 /// all backends alike. It began on the first missing rank; for peer_lost on the first that left.
-Error name_missing(const Error& cause, std::span<const Presence> ranks);
+/// `called`: the call in words; may be empty.
+Error name_missing(const Error& cause, std::span<const Presence> ranks, std::string_view called);
 
 /// Blocks until a rank has set `key`, and calls look() after a while and again in growing pauses
 /// up to `pause`. @throws Error timeout at the limit, and what look() throws.
@@ -122,6 +124,7 @@ Bytes await_key(Store& store, std::string_view key, Deadline limit, std::chrono:
     } catch (const Error& error) {
       if (error.code() != Errc::timeout) throw;
       look();
+      if (auto bytes = store.try_get(key)) return *std::move(bytes);
       if (last) throw;
     }
   }
