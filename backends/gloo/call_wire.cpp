@@ -1,6 +1,6 @@
 #include "call_wire.hpp"
 
-#include "group/fingerprint.hpp"
+#include "values/hash.hpp"
 
 namespace tutti::backend::gloo {
 

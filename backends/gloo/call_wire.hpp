@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "collectives/wire.hpp"
 #include "mesh.hpp"
-#include "wire.hpp"
 
 namespace tutti::backend::gloo {
 

@@ -16,8 +16,8 @@
 
 #include <tutti/backend/backend.hpp>
 
-#include "algorithms.hpp"
 #include "call_wire.hpp"
+#include "collectives/algorithms.hpp"
 #include "group.hpp"
 #include "group/host_backend.hpp"
 #include "group/record.hpp"

@@ -7,9 +7,9 @@
 
 #include <fmt/format.h>
 
-#include "group/fingerprint.hpp"
 #include "group/record.hpp"
 #include "values/broken.hpp"
+#include "values/hash.hpp"
 
 namespace tutti::backend::gloo {
 

@@ -1,7 +1,6 @@
 #include "adopt.hpp"
 
 #include "communicator.hpp"
-#include "errors.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::backend::nccl {

@@ -10,7 +10,6 @@
 #include <tutti/backend/backend.hpp>
 #include <tutti/deadline.hpp>
 
-#include "errors.hpp"
 #include "gpu.hpp"
 
 namespace tutti::backend::nccl {

@@ -13,7 +13,6 @@
 #include "cuda/memory.hpp"
 #include "group/record.hpp"
 #include "kernels/reduce.hpp"
-#include "messages.hpp"
 #include "values/broken.hpp"
 #include "values/current_error.hpp"
 #include "values/fail.hpp"
@@ -356,9 +355,10 @@ void Group::queue(std::span<const Op> ops, const std::shared_ptr<EventState>& st
   {
     const auto& call = state->call();
     const auto stream = captured ? capture_stream(to_cuda(call.stream)) : stream_of(ops, call);
-    const Place place{*gpu_, stream, memory_, init_.rank, init_.size, token_.data(), kernels_};
+    const OpContext context{*gpu_,      stream,        memory_, init_.rank,
+                            init_.size, token_.data(), kernels_};
     const std::lock_guard lock(launch_mutex_);
-    launch_.emplace(place, communicator_, ops, state, std::move(turn), counting_);
+    launch_.emplace(context, communicator_, ops, state, std::move(turn), counting_);
     if (!captured && stream != stream_.get()) {
       state->run_on_its_stream();
       elsewhere_ = state;

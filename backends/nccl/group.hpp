@@ -12,14 +12,14 @@
 #include <tuple>
 #include <vector>
 
+#include "agreement.hpp"
 #include "bounded.hpp"
 #include "channel.hpp"
 #include "communicator.hpp"
 #include "cuda/pinned_memory.hpp"
-#include "failure.hpp"
 #include "group/call_queue.hpp"
 #include "launch.hpp"
-#include "self.hpp"
+#include "point_to_point.hpp"
 #include "sole_rank.hpp"
 #include "work.hpp"
 

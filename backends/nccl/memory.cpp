@@ -9,7 +9,6 @@
 
 #include "cuda/errors.hpp"
 #include "cuda/memory.hpp"
-#include "errors.hpp"
 #include "gpu.hpp"
 
 namespace tutti::backend::nccl {

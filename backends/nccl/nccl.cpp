@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include "cuda/absent.hpp"
-#include "features.hpp"
 #include "group.hpp"
 #include "values/fail.hpp"
 

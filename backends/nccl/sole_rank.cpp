@@ -9,14 +9,14 @@
 namespace tutti::backend::nccl {
 namespace {
 
-struct Places {
+struct DeviceClaims {
   std::mutex mutex;
   std::set<std::pair<std::string, int>> taken;
 };
 
 /// Of the process.
-Places& places() {
-  static auto& all = *new Places;
+DeviceClaims& claims() {
+  static auto& all = *new DeviceClaims;
   return all;
 }
 
@@ -24,8 +24,8 @@ Places& places() {
 
 SoleRank::SoleRank(const ncclUniqueId& id, int device, const std::string& group)
     : id_(id.internal, sizeof id.internal), device_(device) {
-  const std::lock_guard lock(places().mutex);
-  if (!places().taken.emplace(id_, device_).second)
+  const std::lock_guard lock(claims().mutex);
+  if (!claims().taken.emplace(id_, device_).second)
     internal::failf(Errc::unsupported,
                     "another rank of group '{}' uses cuda:{} in this process; give each rank a "
                     "device or a process of its own",
@@ -33,8 +33,8 @@ SoleRank::SoleRank(const ncclUniqueId& id, int device, const std::string& group)
 }
 
 SoleRank::~SoleRank() {
-  const std::lock_guard lock(places().mutex);
-  places().taken.erase({id_, device_});
+  const std::lock_guard lock(claims().mutex);
+  claims().taken.erase({id_, device_});
 }
 
 }  // namespace tutti::backend::nccl

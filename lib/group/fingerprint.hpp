@@ -1,50 +1,24 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
-#include <span>
-#include <string_view>
 
 #include <tutti/backend/backend.hpp>
 
+#include "values/hash.hpp"
+
 namespace tutti::internal {
 
-/// One multiplication per 64-bit word: on the path of every call.
-class Hash {
- public:
-  constexpr void add(std::uint64_t word) noexcept {
-    value_ = (value_ ^ word) * 0x9e3779b97f4a7c15U;
-    value_ ^= value_ >> 32;
+/// A list of equal counts hashes like the count itself: ranks may mix the two forms.
+constexpr void add(Hash& hash, const Rows& rows) noexcept {
+  bool equal = true;
+  for (const auto n : rows.list()) equal = equal && n == rows[0];
+  if (!rows.listed() || (equal && !rows.list().empty())) {
+    hash.add(static_cast<std::uint64_t>(rows[0]));
+  } else {
+    hash.add(~std::uint64_t{0});
+    hash.add(rows.list());
   }
-  void add(std::string_view text) noexcept {
-    add(text.size());
-    while (!text.empty()) {
-      std::uint64_t word = 0;
-      const auto n = text.size() < sizeof word ? text.size() : sizeof word;
-      std::memcpy(&word, text.data(), n);
-      add(word);
-      text.remove_prefix(n);
-    }
-  }
-  constexpr void add(std::span<const std::int64_t> words) noexcept {
-    for (const auto word : words) add(static_cast<std::uint64_t>(word));
-  }
-  /// A list of equal counts hashes like the count itself: ranks may mix the two forms.
-  constexpr void add(const Rows& rows) noexcept {
-    bool equal = true;
-    for (const auto n : rows.list()) equal = equal && n == rows[0];
-    if (!rows.listed() || (equal && !rows.list().empty())) {
-      add(static_cast<std::uint64_t>(rows[0]));
-    } else {
-      add(~std::uint64_t{0});
-      add(rows.list());
-    }
-  }
-  constexpr std::uint64_t value() const noexcept { return value_; }
-
- private:
-  std::uint64_t value_ = 0x243f6a8885a308d3U;
-};
+}
 
 constexpr bool is_reduction(Operation o) noexcept {
   return o == Operation::all_reduce || o == Operation::reduce || o == Operation::reduce_scatter ||
@@ -74,7 +48,7 @@ constexpr bool is_reduction(Operation o) noexcept {
     hash.add(static_cast<std::uint64_t>(shape.numel()));
   } else if (by_rows) {
     hash.add(shape.row_dims());
-    if (kind != Operation::all_to_all) hash.add(op.rows);
+    if (kind != Operation::all_to_all) add(hash, op.rows);
   } else if (kind != Operation::barrier) {
     hash.add(shape.dims());
   }

@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
-#include "group/fingerprint.hpp"
 #include "values/fail.hpp"
+#include "values/hash.hpp"
 
 namespace tutti::internal::losses {
 namespace {

@@ -8,12 +8,12 @@
 
 #include <fmt/format.h>
 
-#include "group/fingerprint.hpp"
 #include "group/refuse.hpp"
 #include "losses/elements.hpp"
 #include "losses/global_batch.hpp"
 #include "losses/staged.hpp"
 #include "values/fail.hpp"
+#include "values/hash.hpp"
 
 namespace tutti {
 namespace losses {

@@ -7,10 +7,10 @@
 
 #include <fmt/format.h>
 
-#include "group/fingerprint.hpp"
 #include "group/host_call.hpp"
 #include "group/record.hpp"
 #include "values/fail.hpp"
+#include "values/hash.hpp"
 
 namespace tutti::internal {
 namespace {

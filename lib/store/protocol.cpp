@@ -1,106 +1,47 @@
 #include "store/protocol.hpp"
 
 #include <algorithm>
-#include <type_traits>
 
+#include "values/bytes.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::internal {
 namespace {
 
-template <typename T>
-std::byte* put(std::byte* to, T number) {
-  const auto bits = static_cast<std::make_unsigned_t<T>>(number);
-  for (std::size_t i = 0; i < sizeof(T); ++i)
-    *to++ = static_cast<std::byte>((bits >> (8 * i)) & 0xffU);
-  return to;
-}
-
-std::byte* put_bytes(std::byte* to, std::span<const std::byte> bytes) {
-  return std::ranges::copy(bytes, to).out;
-}
-
-template <typename T>
-T take(const std::byte* from) {
-  std::make_unsigned_t<T> bits = 0;
-  for (std::size_t i = sizeof(T); i-- > 0;)
-    bits = static_cast<std::make_unsigned_t<T>>((std::uint64_t{bits} << 8) |
-                                                std::to_integer<std::uint64_t>(from[i]));
-  return static_cast<T>(bits);
-}
-
-std::span<const std::byte> as_bytes(std::string_view text) {
-  return std::as_bytes(std::span(text));
-}
-
 bool has_number(Verb verb) {
   return verb == Verb::get || verb == Verb::add;
 }
 
-/// Takes a body apart from its front.
-class Fields {
- public:
-  Fields(Verb verb, std::span<const std::byte> rest) : verb_(verb), rest_(rest) {}
-  std::span<const std::byte> bytes() {
-    const auto size = number<std::uint32_t>();
-    if (size > rest_.size()) malformed();
-    const auto field = rest_.first(size);
-    rest_ = rest_.subspan(size);
-    return field;
-  }
-  template <typename T>
-  T number() {
-    if (rest_.size() < sizeof(T)) malformed();
-    const auto value = take<T>(rest_.data());
-    rest_ = rest_.subspan(sizeof(T));
-    return value;
-  }
-  void end() const {
-    if (!rest_.empty()) malformed();
-  }
-
- private:
-  [[noreturn]] void malformed() const {
-    failf(Errc::invalid_argument, "store: the lengths inside a request for {} do not fit its own",
-          name_of(verb_));
-  }
-  Verb verb_;
-  std::span<const std::byte> rest_;
-};
-
 }  // namespace
 
 bool may_greet(std::string_view magic, std::span<const std::byte> bytes) {
-  const auto expected = as_bytes(magic);
+  const auto expected = std::as_bytes(std::span(magic));
   const auto n = std::min(bytes.size(), expected.size());
   return std::ranges::equal(bytes.first(n), expected.first(n));
 }
 
-std::array<std::byte, greeting_bytes> encode_greeting(std::string_view magic, Greeting greeting) {
-  std::array<std::byte, greeting_bytes> bytes{};
-  auto* to = put_bytes(bytes.data(), as_bytes(magic));
-  to = put(to, greeting.version);
-  to = put(to, greeting.kind);
-  put(to, greeting.bytes);
-  return bytes;
+Bytes encode_greeting(std::string_view magic, Greeting greeting) {
+  return Writer().raw(magic).u16(greeting.version).u16(greeting.kind).u32(greeting.bytes).take();
 }
 
 Greeting decode_greeting(std::span<const std::byte> bytes) {
-  const auto* from = bytes.data() + client_magic.size();
-  return {.version = take<std::uint16_t>(from),
-          .kind = take<std::uint16_t>(from + 2),
-          .bytes = take<std::uint32_t>(from + 4)};
+  Reader in(bytes, Errc::invalid_argument, "store: a greeting");
+  in.raw(client_magic.size());
+  Greeting greeting;
+  greeting.version = in.u16();
+  greeting.kind = in.u16();
+  greeting.bytes = in.u32();
+  return greeting;
 }
 
-std::array<std::byte, frame_header_bytes> encode_frame_header(const Frame& frame,
-                                                              std::size_t body_bytes) {
-  std::array<std::byte, frame_header_bytes> bytes{};
-  auto* to = put(bytes.data(), static_cast<std::uint32_t>(body_bytes));
-  to = put(to, frame.kind);
-  to = put(to, frame.code);
-  to = put(to, std::uint16_t{0});
-  put(to, frame.id);
-  return bytes;
+Bytes encode_frame_header(const Frame& frame, std::size_t body_bytes) {
+  return Writer()
+      .u32(static_cast<std::uint32_t>(body_bytes))
+      .u8(frame.kind)
+      .u8(frame.code)
+      .u16(0)
+      .u64(frame.id)
+      .take();
 }
 
 void FrameReader::feed(std::span<const std::byte> bytes) {
@@ -119,11 +60,15 @@ void FrameReader::feed(std::span<const std::byte> bytes) {
 
 std::optional<Frame> FrameReader::header(std::size_t& body_bytes) const {
   if (buffered() < frame_header_bytes) return std::nullopt;
-  const auto* from = buffer_.data() + from_;
-  body_bytes = take<std::uint32_t>(from);
-  return Frame{.kind = take<std::uint8_t>(from + 4),
-               .code = take<std::uint8_t>(from + 5),
-               .id = take<std::uint64_t>(from + 8)};
+  const auto bytes = std::span(buffer_).subspan(from_, frame_header_bytes);
+  Reader in(bytes, Errc::invalid_argument, "store: the header of a frame");
+  body_bytes = in.u32();
+  Frame frame;
+  frame.kind = in.u8();
+  frame.code = in.u8();
+  in.u16();
+  frame.id = in.u64();
+  return frame;
 }
 
 std::optional<Frame> FrameReader::next() {
@@ -175,17 +120,14 @@ Bytes encode_request(const Request& request) {
   const bool has_expected = request.verb == Verb::compare_set;
   const auto size = 4 + request.key.size() + (has_expected ? 4 + request.expected.size() : 0) +
                     (has_value ? 4 + request.value.size() : 0) + (has_number(request.verb) ? 8 : 0);
-  Bytes frame(frame_header_bytes + size);
   const Frame header{.kind = static_cast<std::uint8_t>(request.verb), .id = request.id};
-  auto* to = put_bytes(frame.data(), encode_frame_header(header, size));
-  const auto field = [&](std::span<const std::byte> bytes) {
-    to = put_bytes(put(to, static_cast<std::uint32_t>(bytes.size())), bytes);
-  };
-  field(as_bytes(request.key));
-  if (has_expected) field(request.expected);
-  if (has_value) field(request.value);
-  if (has_number(request.verb)) put(to, request.number);
-  return frame;
+  Writer out;
+  out.reserve(frame_header_bytes + size);
+  out.raw(encode_frame_header(header, size)).text(request.key);
+  if (has_expected) out.block(request.expected);
+  if (has_value) out.block(request.value);
+  if (has_number(request.verb)) out.i64(request.number);
+  return out.take();
 }
 
 Request decode_request(const Frame& frame) {
@@ -193,14 +135,13 @@ Request decode_request(const Frame& frame) {
   if (verb < Verb::set || verb > Verb::erase)
     failf(Errc::invalid_argument, "store: request {} is not known to version {} of the protocol",
           frame.kind, store_version);
-  Fields fields(verb, frame.body);
+  Reader in(frame.body, Errc::invalid_argument, "store: the body of a request");
   Request request{.verb = verb, .id = frame.id};
-  const auto key = fields.bytes();
-  request.key = {reinterpret_cast<const char*>(key.data()), key.size()};
-  if (verb == Verb::compare_set) request.expected = fields.bytes();
-  if (verb == Verb::set || verb == Verb::compare_set) request.value = fields.bytes();
-  if (has_number(verb)) request.number = fields.number<std::int64_t>();
-  fields.end();
+  request.key = in.text();
+  if (verb == Verb::compare_set) request.expected = in.block();
+  if (verb == Verb::set || verb == Verb::compare_set) request.value = in.block();
+  if (has_number(verb)) request.number = in.i64();
+  in.end();
   return request;
 }
 

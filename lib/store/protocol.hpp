@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -33,8 +32,8 @@ struct Greeting {
 };
 /// Whether these bytes, fewer than a greeting perhaps, can begin one.
 bool may_greet(std::string_view magic, std::span<const std::byte> bytes);
-std::array<std::byte, greeting_bytes> encode_greeting(std::string_view magic, Greeting greeting);
-/// Of `greeting_bytes` bytes that may_greet().
+Bytes encode_greeting(std::string_view magic, Greeting greeting);
+/// Of `greeting_bytes` bytes that may_greet(). @throws Error for fewer.
 Greeting decode_greeting(std::span<const std::byte> bytes);
 
 // --- Frames: a header of 16 bytes and a body.
@@ -51,8 +50,7 @@ inline constexpr std::size_t max_reply_bytes = Store::max_value_bytes;
 inline constexpr std::size_t max_request_bytes =
     2 * Store::max_value_bytes + (std::size_t{64} << 10);
 
-std::array<std::byte, frame_header_bytes> encode_frame_header(const Frame& frame,
-                                                              std::size_t body_bytes);
+Bytes encode_frame_header(const Frame& frame, std::size_t body_bytes);
 
 /// Cuts a stream into frames. A length is held against the limit before anything is kept for it,
 /// and memory grows with what has come, not with what was announced.

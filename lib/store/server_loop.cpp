@@ -41,13 +41,12 @@ bool add_to_epoll(const Descriptor& epoll, int fd, std::uint64_t token, std::uin
 
 Bytes refusal(Errc code, std::string_view text) {
   text = text.substr(0, max_refusal_bytes);
-  const auto head = encode_greeting(
+  auto message = encode_greeting(
       server_magic, {.kind = static_cast<std::uint16_t>(1 + static_cast<unsigned>(code)),
                      .bytes = static_cast<std::uint32_t>(text.size())});
   const auto body = std::as_bytes(std::span(text));
-  Bytes all(head.size() + body.size());
-  std::ranges::copy(body, std::ranges::copy(head, all.begin()).out);
-  return all;
+  message.insert(message.end(), body.begin(), body.end());
+  return message;
 }
 
 }  // namespace
@@ -251,8 +250,7 @@ void StoreServerLoop::greet(Connection& connection, std::span<const std::byte>& 
                               greeting.kind));
   connection.joined = true;
   count_clients(1);
-  const auto welcome = encode_greeting(server_magic, {});
-  push(connection, {.head = Bytes(welcome.begin(), welcome.end()), .value = {}});
+  push(connection, {.head = encode_greeting(server_magic, {}), .value = {}});
 }
 
 /// Handles the requests that are here. False when there was none to handle.
@@ -302,8 +300,7 @@ void StoreServerLoop::queue(Id id, const Reply& reply) {
   const Frame header{.kind = static_cast<std::uint8_t>(reply.outcome),
                      .code = static_cast<std::uint8_t>(reply.code),
                      .id = reply.id};
-  const auto head = encode_frame_header(header, bytes);
-  Piece piece{.head = Bytes(head.begin(), head.end()),
+  Piece piece{.head = encode_frame_header(header, bytes),
               .value = reply.outcome == Outcome::value ? reply.value : nullptr};
   piece.head.insert(piece.head.end(), text.begin(), text.end());
   push(*found->second, std::move(piece));

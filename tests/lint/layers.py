@@ -22,9 +22,10 @@ SHARED_BY_BACKENDS = ("cuda",)
 TOOLS = [
     "common",
     "report",
+    "run",
     "bench",
     "loss",
-    "inspect run",
+    "inspect",
 ]
 
 # A public header belongs to the folder with a source of its name. Those without a source, or with another name:
@@ -44,7 +45,7 @@ BACKEND_LIBRARY = re.compile(r"(gloo|nccl|rccl|cuda|mpi|ucc|ucp)(_|/|\.h|$)")
 BELOW_THE_LOSSES = ("tutti/backend/backend.hpp", "tutti/store/store.hpp", "tutti/work.hpp")
 PUBLIC_API_ONLY = ("tools/", "docs/", "tests/conformance/", "tests/support/", "tests/programs/", "tests/adapters/", "backends/hier/")
 # Tests of the store's bytes see the store's own headers; the double of NCCL stands below the backend.
-PUBLIC_API_EXCEPT = ("tests/programs/fuzz/", "tests/support/nccl_double")
+PUBLIC_API_EXCEPT = ("tests/programs/fuzz/", "tests/backends/")
 
 
 def levels(lines):
