@@ -44,7 +44,6 @@ class Bounded {
     return {own_count() + 1, static_cast<std::size_t>(context_.size)};
   }
   std::byte* slots() const noexcept;
-  void move(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) const;
 
   OpContext context_;
   Op op_;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "backends/nccl/double/machine.hpp"
+#include "backends/nccl/double/reduce.hpp"
 
 // The communicators of the double.
 
@@ -102,5 +103,9 @@ struct Comm {
 
   bool usable() const { return life == Life::alive || life == Life::finalized; }
 };
+
+/// Puts captured operations once more on the stream of a launch.
+void replay(Machine& machine, const std::vector<std::shared_ptr<Operation>>& operations,
+            Stream& stream);
 
 }  // namespace tutti::test::nccl_double

@@ -8,6 +8,9 @@
 #include <fmt/format.h>
 
 #include "backends/nccl/double/capture.hpp"
+#include "backends/nccl/double/double.hpp"
+#include "backends/nccl/double/machine.hpp"
+#include "backends/nccl/double/tables.hpp"
 
 namespace tutti::test::nccl_double {
 
@@ -139,7 +142,7 @@ cudaError_t host_alloc(void** data, std::size_t bytes, unsigned int flags) {
       cudaHostAllocPortable | cudaHostAllocMapped | cudaHostAllocWriteCombined;
   if ((flags & ~known) != 0) return call.give(cudaErrorInvalidValue);
   if (bytes == 0) return cudaSuccess;
-  if (prohibited(call.here, call.name)) return call.give(cudaErrorStreamCaptureUnsupported);
+  if (call.here.prohibited(call.name)) return call.give(cudaErrorStreamCaptureUnsupported);
   const std::size_t room = call.here.devices[Machine::index(call.thread.device)].faults.pinned_room;
   if (bytes > room || call.here.pinned.bytes() > room - bytes)
     return call.give(cudaErrorMemoryAllocation);
@@ -150,7 +153,7 @@ cudaError_t host_alloc(void** data, std::size_t bytes, unsigned int flags) {
 cudaError_t free_host(void* data) {
   const Call call("cudaFreeHost");
   if (data == nullptr) return cudaSuccess;
-  if (prohibited(call.here, call.name)) return call.give(cudaErrorStreamCaptureUnsupported);
+  if (call.here.prohibited(call.name)) return call.give(cudaErrorStreamCaptureUnsupported);
   if (call.here.pinned.busy(data)) {
     call.here.violate("cudaFreeHost of memory that a queued copy uses");
     return cudaSuccess;
@@ -309,7 +312,7 @@ cudaError_t stream_synchronize(cudaStream_t handle) {
     invalidate(*stream);
     return call.give(cudaErrorStreamCaptureUnsupported);
   }
-  if (prohibited(call.here, call.name)) return call.give(cudaErrorStreamCaptureUnsupported);
+  if (call.here.prohibited(call.name)) return call.give(cudaErrorStreamCaptureUnsupported);
   const auto moment = call.here.record(*stream);
   const bool ended = call.here.wait(
       call.lock, [&] { return moment->reached || call.broken(device) != cudaSuccess; },
@@ -417,7 +420,7 @@ cudaError_t event_query(cudaEvent_t handle) {
     if (const auto capture = event->last->capture.lock()) capture->invalid = true;
     return call.give(cudaErrorCapturedEvent);
   }
-  if (prohibited(call.here, call.name)) return call.give(cudaErrorStreamCaptureUnsupported);
+  if (call.here.prohibited(call.name)) return call.give(cudaErrorStreamCaptureUnsupported);
   call.here.progress();
   if (!event->last->reached) return call.give(cudaErrorNotReady);
   call.here.observe(event->device, event->last->clock);

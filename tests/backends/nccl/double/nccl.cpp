@@ -10,6 +10,7 @@
 
 #include "backends/nccl/double/capture.hpp"
 #include "backends/nccl/double/comm.hpp"
+#include "backends/nccl/double/tables.hpp"
 
 namespace tutti::test::nccl_double {
 
