@@ -14,22 +14,11 @@
 namespace tutti::backend::gloo {
 
 std::uint64_t Group::call_id(const Call& call) const noexcept {
-  internal::Hash hash;
-  hash.add(name);
-  hash.add(call.seq);
-  return hash.value();
+  return internal::call_id(name, call.seq);
 }
 
 std::uint64_t Group::pair_id(const Op& op) const noexcept {
-  const bool sends = op.kind == Operation::send;
-  internal::Hash hash;
-  hash.add(name);
-  hash.add(~std::uint64_t{0});  // No collective has this number.
-  hash.add(static_cast<std::uint64_t>(sends ? rank : op.peer));
-  hash.add(static_cast<std::uint64_t>(sends ? op.peer : rank));
-  hash.add(static_cast<std::uint64_t>(op.tag));
-  hash.add(op.seq);
-  return hash.value();
+  return internal::pair_id(name, rank, op);
 }
 
 std::uint64_t Group::slot(const Call& call, std::size_t index) const noexcept {

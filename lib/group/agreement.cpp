@@ -9,7 +9,7 @@
 
 #include "store/checks.hpp"
 #include "values/error_record.hpp"
-#include "values/fail.hpp"
+#include "values/hash.hpp"
 
 // The keys:
 //   failure               the cause; "collecting <rank>" while that rank collects status
@@ -62,6 +62,25 @@ Error with_message(const Error& error, Errc code, int rank, const std::string& m
 }
 
 }  // namespace
+
+std::uint64_t call_id(std::string_view group, std::uint64_t seq) noexcept {
+  Hash hash;
+  hash.add(group);
+  hash.add(seq);
+  return hash.value();
+}
+
+std::uint64_t pair_id(std::string_view group, int rank, const Op& op) noexcept {
+  const bool sends = op.kind == Operation::send;
+  Hash hash;
+  hash.add(group);
+  hash.add(~std::uint64_t{0});  // No collective has this number.
+  hash.add(static_cast<std::uint64_t>(sends ? rank : op.peer));
+  hash.add(static_cast<std::uint64_t>(sends ? op.peer : rank));
+  hash.add(static_cast<std::uint64_t>(op.tag));
+  hash.add(op.seq);
+  return hash.value();
+}
 
 Agreement::Agreement(const std::shared_ptr<Store>& store, int rank, int size)
     : store_(make_prefix_store(store, "agreement/")), rank_(rank), size_(size) {}

@@ -37,10 +37,15 @@ struct Failure {
 
 /// A call that a rank refused.
 struct Refusal {
-  std::uint64_t call = 0;  ///< A hash of group and number, equal on all ranks.
+  std::uint64_t call = 0;  ///< call_id() or pair_id().
   int rank = 0;
   std::string text;  ///< "all_reduce #17: the array is null".
 };
+
+/// A hash that names a collective, or a send and its receive, on all ranks: whatever a rank thinks
+/// that the call is. `rank`: of the caller.
+std::uint64_t call_id(std::string_view group, std::uint64_t seq) noexcept;
+std::uint64_t pair_id(std::string_view group, int rank, const Op& op) noexcept;
 
 /// Agreement of the ranks of a group, through its store, on what broke it, which calls were refused
 /// and which ranks have left. The cause that reaches the store first counts on all ranks.
