@@ -208,7 +208,9 @@ INSTANTIATE_TEST_SUITE_P(Calls, Refusal, testing::ValuesIn(bad_call_cases()), Ca
 TEST_P(Refusal, IsToldToThePeersAndLeavesTheGroupUsable) {
   const World& world = GetParam().world;
   const BadCall& call = GetParam().call;
-  for (int refusing = 0; refusing < world.size; ++refusing) {
+  // Where the peers learn it after 100 ms one rank has to do.
+  const bool slow = world.backend == "gloo" && !world.checked;
+  for (int refusing = slow ? world.size - 1 : 0; refusing < world.size; ++refusing) {
     on_ranks(world, [&](ProcessGroup& group) {
       const std::string who = "rank " + std::to_string(refusing);
       SCOPED_TRACE("refused by " + who);
