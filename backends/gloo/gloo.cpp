@@ -1,5 +1,5 @@
 // Host memory between processes, over TCP. Gloo's transport carries the messages; the collectives
-// are this backend's own (docs/design/0003-gloo-and-launching.md).
+// are those of lib/collectives (docs/design/0003-gloo-and-launching.md).
 
 #include <dlfcn.h>
 
@@ -16,7 +16,6 @@
 
 #include <tutti/backend/backend.hpp>
 
-#include "call_wire.hpp"
 #include "collectives/algorithms.hpp"
 #include "group.hpp"
 #include "group/host_backend.hpp"
@@ -84,17 +83,14 @@ class GlooBackend final : public internal::HostBackend {
  protected:
   void run(std::span<const Op> ops, const Call& call) override {
     const BlockSigpipe quiet;
-    const CallWire::Place place{mesh(),   group_->ranks, rank(), group_->call_id(call),
-                                scratch_, pool()};
     std::optional<CallWire> wire;  // Its messages exist until failed() has returned.
     std::size_t index = 0;         // Of collectives: ranks may have other numbers of messages.
     try {
       for (const auto& op : ops) {
         if (is_point_to_point(op.kind)) continue;
-        wire.emplace(place, group_->slot(call, index++), op.kind == Operation::all_to_all,
-                     call.limit());
-        run_collective(*wire, op,
-                       choose(op.kind, table_bytes(op), group_->size(), call.order_fixed));
+        const bool sizes_differ = op.kind == Operation::all_to_all;
+        wire.emplace(*group_, call, index++, sizes_differ, scratch_, pool());
+        collectives::run_collective(*wire, op, call.order_fixed);
       }
     } catch (const Trouble& trouble) {
       throw Error(group_->failed(trouble, ops, call));
@@ -196,7 +192,7 @@ std::string details() {
   } catch (const Error& error) {
     text = fmt::format("{}\n", error.message());
   }
-  return text + describe_table();
+  return text + collectives::describe_table();
 }
 
 std::unique_ptr<Backend> make(const BackendInit& init) {

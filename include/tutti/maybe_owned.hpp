@@ -6,15 +6,15 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// What a function returns that may have nothing to do: an array of its own, or the caller's input
-/// as it came (a group of one rank, no group at all). The input must then outlive it. Move-only.
-class Value {
+/// Either an array of its own, or a view of the caller's input where a function had nothing to do
+/// (a group of one rank, no group at all). A viewed input must outlive it. Move-only.
+class MaybeOwned {
  public:
-  Value() noexcept = default;
-  Value(Tensor&& own) noexcept : own_(std::move(own)), view_(std::as_const(own_).view()) {}
-  explicit Value(const ConstTensorView& input) noexcept : view_(input), is_input_(true) {}
-  Value(Value&&) noexcept = default;
-  Value& operator=(Value&&) noexcept = default;
+  MaybeOwned() noexcept = default;
+  MaybeOwned(Tensor&& own) noexcept : own_(std::move(own)), view_(std::as_const(own_).view()) {}
+  explicit MaybeOwned(const ConstTensorView& input) noexcept : view_(input), is_input_(true) {}
+  MaybeOwned(MaybeOwned&&) noexcept = default;
+  MaybeOwned& operator=(MaybeOwned&&) noexcept = default;
 
   const ConstTensorView& view() const& noexcept { return view_; }
   void view() && = delete;

@@ -1,4 +1,4 @@
-#include <tutti/value.hpp>
+#include <tutti/maybe_owned.hpp>
 
 #include <concepts>
 #include <cstdint>
@@ -17,14 +17,14 @@ namespace {
 using test::RecordingMemory;
 
 // A view of a temporary would outlive its array; an input becomes a value only where that is said.
-static_assert(!std::copy_constructible<Value> && !std::is_copy_assignable_v<Value>);
-static_assert(std::is_nothrow_move_constructible_v<Value>);
-static_assert(std::is_nothrow_move_assignable_v<Value>);
-static_assert(std::convertible_to<const Value&, ConstTensorView>);
-static_assert(std::convertible_to<Tensor, Value>);
-static_assert(!std::convertible_to<Value, ConstTensorView>);
-static_assert(!std::convertible_to<ConstTensorView, Value>);
-static_assert(std::constructible_from<Value, const ConstTensorView&>);
+static_assert(!std::copy_constructible<MaybeOwned> && !std::is_copy_assignable_v<MaybeOwned>);
+static_assert(std::is_nothrow_move_constructible_v<MaybeOwned>);
+static_assert(std::is_nothrow_move_assignable_v<MaybeOwned>);
+static_assert(std::convertible_to<const MaybeOwned&, ConstTensorView>);
+static_assert(std::convertible_to<Tensor, MaybeOwned>);
+static_assert(!std::convertible_to<MaybeOwned, ConstTensorView>);
+static_assert(!std::convertible_to<ConstTensorView, MaybeOwned>);
+static_assert(std::constructible_from<MaybeOwned, const ConstTensorView&>);
 
 Tensor numbers(Memory& memory, std::initializer_list<std::int32_t> values) {
   Tensor tensor(memory, {static_cast<std::int64_t>(values.size())}, DType::i32);
@@ -32,12 +32,12 @@ Tensor numbers(Memory& memory, std::initializer_list<std::int32_t> values) {
   return tensor;
 }
 
-TEST(Value, OfATensorOwnsIt) {
+TEST(MaybeOwned, OfATensorOwnsIt) {
   RecordingMemory memory;
   {
     Tensor tensor = numbers(memory, {1, 2, 3});
     const void* data = tensor.data();
-    const Value value = std::move(tensor);
+    const MaybeOwned value = std::move(tensor);
     EXPECT_EQ(memory.live().size(), 1U);
     EXPECT_EQ(memory.allocations(), 1) << "it was moved, not copied";
     EXPECT_EQ(value.data(), data);
@@ -52,9 +52,9 @@ TEST(Value, OfATensorOwnsIt) {
   EXPECT_EQ(memory.live().size(), 0U);
 }
 
-TEST(Value, OfAnInputIsTheCallersMemory) {
+TEST(MaybeOwned, OfAnInputIsTheCallersMemory) {
   std::vector<double> input{1, 2, 3, 4};
-  const Value value{ConstTensorView(view(input, {2, 2}))};
+  const MaybeOwned value{ConstTensorView(view(input, {2, 2}))};
   EXPECT_EQ(value.data(), input.data());
   EXPECT_EQ(value.dtype(), DType::f64);
   EXPECT_EQ(value.shape(), (Shape{2, 2}));
@@ -64,21 +64,21 @@ TEST(Value, OfAnInputIsTheCallersMemory) {
   EXPECT_EQ(*static_cast<const double*>(value.data()), 7);
 }
 
-TEST(Value, DefaultMadeIsEmpty) {
-  const Value value;
+TEST(MaybeOwned, DefaultMadeIsEmpty) {
+  const MaybeOwned value;
   EXPECT_EQ(value.bytes(), 0U);
   EXPECT_EQ(value.data(), nullptr);
   EXPECT_FALSE(value.is_input());
 }
 
-TEST(Value, MovesWithItsArray) {
+TEST(MaybeOwned, MovesWithItsArray) {
   RecordingMemory memory;
   {
-    Value first = numbers(memory, {5});
+    MaybeOwned first = numbers(memory, {5});
     const void* data = first.data();
-    Value second = std::move(first);
+    MaybeOwned second = std::move(first);
     EXPECT_EQ(second.data(), data);
-    Value third = numbers(memory, {6, 7});
+    MaybeOwned third = numbers(memory, {6, 7});
     third = std::move(second);
     EXPECT_EQ(memory.live().size(), 1U) << "what it had is released";
     EXPECT_EQ(third.data(), data);
@@ -88,9 +88,9 @@ TEST(Value, MovesWithItsArray) {
   EXPECT_EQ(memory.live().size(), 0U);
 }
 
-TEST(Value, TakeGivesAnOwnArrayAway) {
+TEST(MaybeOwned, TakeGivesAnOwnArrayAway) {
   RecordingMemory memory;
-  Value value = numbers(memory, {1, 2});
+  MaybeOwned value = numbers(memory, {1, 2});
   const void* data = value.data();
   {
     const Tensor taken = std::move(value).take();
@@ -101,11 +101,11 @@ TEST(Value, TakeGivesAnOwnArrayAway) {
   EXPECT_EQ(memory.live().size(), 0U);
 }
 
-TEST(Value, TakeOfAnInputIsACopyInTheMemoryThatWasAskedFor) {
+TEST(MaybeOwned, TakeOfAnInputIsACopyInTheMemoryThatWasAskedFor) {
   RecordingMemory memory;
   std::vector<std::int32_t> input{1, 2, 3, 4, 5, 6};
   {
-    const Tensor taken = Value(ConstTensorView(view(input, {3, 2}))).take(memory);
+    const Tensor taken = MaybeOwned(ConstTensorView(view(input, {3, 2}))).take(memory);
     EXPECT_EQ(memory.allocations(), 1);
     EXPECT_NE(taken.data(), input.data());
     EXPECT_EQ(taken.shape(), (Shape{3, 2}));
@@ -115,7 +115,7 @@ TEST(Value, TakeOfAnInputIsACopyInTheMemoryThatWasAskedFor) {
     for (int i = 0; i < 6; ++i) EXPECT_EQ(copied[i], i + 1);
   }
   EXPECT_EQ(memory.live().size(), 0U);
-  const Tensor none = Value(ConstTensorView(nullptr, DType::u8, {0, 4})).take();
+  const Tensor none = MaybeOwned(ConstTensorView(nullptr, DType::u8, {0, 4})).take();
   EXPECT_EQ(none.shape(), (Shape{0, 4}));
 }
 
