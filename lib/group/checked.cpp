@@ -1,13 +1,13 @@
 #include "group/checked.hpp"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "group/agreement.hpp"
 #include "group/host_backend.hpp"
 #include "group/record.hpp"
 #include "values/broken.hpp"
@@ -35,13 +35,11 @@ class Checked final : public HostBackend {
       : HostBackend(group, rank),
         inner_(std::move(inner)),
         store_(make_prefix_store(std::move(store), "check/")),
+        agreement_(store_, rank, size),
         size_(size),
         on_host_(inner_->memory().device().type == DeviceType::cpu) {}
   ~Checked() override {
-    try {
-      store_->set(gone_key(rank()), "");  // A peer may be waiting for a record of this rank.
-    } catch (...) {                       // Then it waits for its deadline.
-    }
+    agreement_.leave(0);  // A peer may be waiting for a record of this rank.
     stop();
   }
 
@@ -193,7 +191,6 @@ class Checked final : public HostBackend {
     bool forgotten_ = false;
   };
 
-  static std::string gone_key(int rank) { return fmt::format("gone/{}", rank); }
   static std::string key(std::uint64_t seq, int rank) { return fmt::format("{}/{}", seq, rank); }
   static Call paired(const Op& op, const Call& call) {
     Call one = call;
@@ -246,31 +243,24 @@ class Checked final : public HostBackend {
 
   Bytes await(std::uint64_t seq, int peer, std::span<const Op> ops, const Call& call,
               Deadline limit) {
-    for (;;) {
-      const auto slice =
-          Deadline::after(std::min<std::chrono::nanoseconds>(look_up, limit.remaining()));
-      try {
-        return store_->get(key(seq, peer), slice);
-      } catch (const Error& error) {
-        if (error.code() != Errc::timeout) throw;
-      }
+    const auto at = key(seq, peer);
+    const auto look = [&] {
       // Looked at first: a rank that gives up says why before it aborts the inner backend.
       const auto failure = inner_->failure();
-      if (const auto cause = first_cause()) throw Error(*cause);
+      if (const auto cause = agreement_.cause({})) throw Error(*cause);
       if (failure) throw Error(*failure);
       // Looked at before the record, so that one written just before leaving is not missed.
-      const bool gone = store_->try_get(gone_key(peer)).has_value();
-      if (auto bytes = store_->try_get(key(seq, peer))) return *std::move(bytes);
-      if (gone)
+      if (agreement_.left(peer) && !store_->try_get(at))
         throw call_error(Errc::peer_lost, group(), ops, call, peer,
                          fmt::format("rank {} has left the group; this rank called {}", peer,
                                      describe(ops, call)));
-      if (limit.expired())
+      if (limit.expired() && !store_->try_get(at))
         throw call_error(Errc::timeout, group(), ops, call, peer,
                          fmt::format("rank {} has not made its call before the deadline; this rank "
                                      "called {}",
                                      peer, describe(ops, call)));
-    }
+    };
+    return await_key(*store_, at, limit, look_up, look);
   }
 
   /// @throws Error: mismatch on all ranks alike, with the inner backend told to skip the number.
@@ -353,32 +343,16 @@ class Checked final : public HostBackend {
 
   /// Breaks the group on all ranks, with the same cause: the first one that reached the store.
   void give_up(const Error& error) noexcept {
-    Error cause = error;
-    try {
-      const auto text = fmt::format("{} {} {}", static_cast<int>(error.code()), error.where().rank,
-                                    error.message());
-      (void)store_->compare_set("cause", {}, std::as_bytes(std::span(text)));
-      cause = first_cause().value_or(error);
-    } catch (...) {  // The peers then learn it from the inner backend or by their deadlines.
-    }
+    // Without its place: each call that it ends adds its own.
+    const Error mine(error.code(), error.message(), {.rank = error.where().rank});
+    const Error cause = agreement_.report({.cause = mine});
     fail_queued(cause);
     inner_->abort(cause.message());
-  }
-  std::optional<Error> first_cause() {
-    const auto bytes = store_->try_get("cause");
-    if (!bytes) return std::nullopt;
-    const std::string text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
-    int code = 0;
-    int origin = -1;
-    int read = 0;
-    if (std::sscanf(text.c_str(), "%d %d %n", &code, &origin, &read) != 2)
-      return Error(Errc::aborted, text);
-    return Error(static_cast<Errc>(code), text.substr(static_cast<std::size_t>(read)),
-                 {.rank = origin});
   }
 
   std::unique_ptr<Backend> inner_;
   std::shared_ptr<Store> store_;
+  Agreement agreement_;
   int size_;
   bool on_host_;
   std::uint64_t forgotten_ = 0;  // Records of mine below this number are erased.
