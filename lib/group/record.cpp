@@ -9,7 +9,7 @@
 
 #include "group/fingerprint.hpp"
 
-namespace [[gnu::visibility("default")]] tutti {
+namespace tutti {
 
 std::string_view name_of(Operation operation) noexcept {
   constexpr std::array<std::string_view, operation_count> names{

@@ -1,6 +1,6 @@
 #include <tutti/value.hpp>
 
-namespace [[gnu::visibility("default")]] tutti {
+namespace tutti {
 
 Tensor Value::take(Memory& memory) && {
   if (!is_input_) return std::move(own_);
