@@ -11,20 +11,19 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
-#include <tutti/gather.hpp>
 #include <tutti/version.hpp>
 
-#include "bench.hpp"
-#include "bench_command.hpp"
-#include "exit_code.hpp"
-#include "info.hpp"
-#include "launcher.hpp"
-#include "loss.hpp"
-#include "loss_command.hpp"
-#include "loss_schema.hpp"
-#include "run_command.hpp"
-#include "schema.hpp"
-#include "text.hpp"
+#include "bench/bench.hpp"
+#include "bench/command.hpp"
+#include "bench/schema.hpp"
+#include "common/exit_code.hpp"
+#include "common/text.hpp"
+#include "inspect/info.hpp"
+#include "loss/command.hpp"
+#include "loss/loss.hpp"
+#include "loss/schema.hpp"
+#include "run/command.hpp"
+#include "run/launcher.hpp"
 
 namespace {
 
@@ -106,7 +105,6 @@ Exit run(int argc, char** argv) {
   }
   if (app.got_subcommand(loss)) return run_loss(loss_command.parse(arguments), stdout, stderr);
   if (command.help_sizes()) return print(tutti::tool::sizes_help());
-  if (command.list_algos()) return print(tutti::describe_gather_table());
   return run_bench(command.parse(arguments), stdout, stderr);
 }
 

@@ -43,15 +43,21 @@ install_packages() {
   packages_changed=yes
 }
 
-# configure FOLDER OPTION...: does nothing when the folder was configured with these options, or with more behind
-# them, and no package is new.
+# The options of a folder that has the tool with every backend that can be built; tools/check adds to them.
+tool_options="--buildtype=release -Dtool=enabled -Dbackends=auto"
+
+# configured FOLDER "OPTIONS": whether the folder was configured with these options, or with more behind them, and no
+# package is new.
+configured() {
+  [[ -f $1/build.ninja && $packages_changed == no && $(cat "$1/configured-with" 2>/dev/null) == "$2"* ]]
+}
+
+# configure FOLDER OPTION...: does nothing when the folder is configured with these options.
 configure() {
   local folder=$1 again=()
   shift
-  if [[ -f $folder/build.ninja ]]; then
-    [[ $packages_changed == no && $(cat "$folder/configured-with" 2>/dev/null) == "$*"* ]] && return
-    again=(--reconfigure)
-  fi
+  ! configured "$folder" "$*" || return 0
+  [[ ! -f $folder/build.ninja ]] || again=(--reconfigure)
   say "Configuring $folder: $*"
   meson setup "${again[@]}" "$folder" "$root" "$@" && printf '%s\n' "$*" >"$folder/configured-with"
 }

@@ -33,7 +33,7 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
 
-  /// A place in a stream, from a pool. Move-only; goes back when it ends.
+  /// A point of a stream, from a pool. Move-only; goes back when it ends.
   class Event {
    public:
     Event(Event&& other) noexcept = default;

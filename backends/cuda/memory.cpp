@@ -2,15 +2,13 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <map>
-#include <memory>
-#include <mutex>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "device.hpp"
 #include "errors.hpp"
+#include "process_wide.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::backend::cuda {
@@ -74,10 +72,7 @@ class CudaMemory final : public Memory {
 }  // namespace
 
 Memory& cuda_memory(const CudaApi& cuda, int device) {
-  static std::mutex guard;
-  static auto& all = *new std::map<std::pair<const CudaApi*, int>, CudaMemory>;
-  const std::lock_guard lock(guard);
-  return all.try_emplace({&cuda, device}, cuda, device).first->second;
+  return process_wide<CudaMemory>(std::pair(&cuda, device), cuda, device);
 }
 
 }  // namespace tutti::backend::cuda

@@ -14,7 +14,7 @@ namespace tutti::backend::cuda {
 
 using namespace std::chrono_literals;
 
-Message::Message(std::shared_ptr<internal::CallQueue> queue, Ready ready, const Op& op,
+Message::Message(std::shared_ptr<internal::CallQueue> queue, StreamPoint ready, const Op& op,
                  const Call& call, Deadline limit)
     : HostState(std::move(queue)),
       ready_(std::move(ready)),
@@ -28,14 +28,14 @@ Message::Message(std::shared_ptr<internal::CallQueue> queue, Ready ready, const 
   call_.name = name_;
 }
 
-void Message::advance(Backend& host, const Place& place) {
+void Message::advance(Backend& host, const Staging& staging) {
   if (step_ == Step::waits) {
     if (!ready_->done()) {
       if (const auto cause = host.failure()) throw internal::broken(*cause);
       if (call_.deadline.expired()) tutti::fail(Errc::timeout, late_text);
       return;
     }
-    stage_ = place.stage(op_);
+    stage_ = staging.stage(op_);
     step_ = Step::to_host;
   }
   if (step_ == Step::to_host) {
@@ -55,8 +55,8 @@ void Message::advance(Backend& host, const Place& place) {
   finish(nullptr);
 }
 
-Messages::Messages(Backend& host, const Place& place, Failed failed)
-    : host_(host), place_(place), failed_(std::move(failed)) {}
+Messages::Messages(Backend& host, const Staging& staging, Failed failed)
+    : host_(host), staging_(staging), failed_(std::move(failed)) {}
 
 void Messages::post(std::shared_ptr<Message> message) {
   {
@@ -119,7 +119,7 @@ bool Messages::attend() {
     const bool before = message->launched();
     if (!before && std::ranges::find(behind, key) != behind.end()) continue;
     try {
-      message->advance(host_, place_);
+      message->advance(host_, staging_);
     } catch (...) {
       const Error why = internal::to_error(std::current_exception());
       message->finish(std::make_exception_ptr(failed_(why, *message)));

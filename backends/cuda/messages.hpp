@@ -13,27 +13,15 @@
 
 namespace tutti::backend::cuda {
 
-/// Where the copies of a group run, and for what.
-struct Place {
-  std::shared_ptr<Gpu> gpu;
-  std::shared_ptr<PinnedPool> pool;
-  std::shared_ptr<CudaStream> copies;
-  int rank = 0;
-
-  std::unique_ptr<Stage> stage(const Op& op) const {
-    return std::make_unique<Stage>(gpu, *pool, op, rank, copies);
-  }
-};
-
-/// The place of a call on its stream.
-using Ready = std::shared_ptr<Gpu::Event>;
+/// The point of a call on its stream.
+using StreamPoint = std::shared_ptr<Gpu::Event>;
 
 /// A send or receive that is staged: behind its stream, to the host, between the hosts, back.
 /// Whoever holds it waits for it; Messages takes it from one step to the next.
 class Message final : public internal::HostState {
  public:
-  Message(std::shared_ptr<internal::CallQueue> queue, Ready ready, const Op& op, const Call& call,
-          Deadline limit);
+  Message(std::shared_ptr<internal::CallQueue> queue, StreamPoint ready, const Op& op,
+          const Call& call, Deadline limit);
 
   const Op& op() const noexcept { return op_; }
   const Call& call() const noexcept { return call_; }
@@ -41,12 +29,12 @@ class Message final : public internal::HostState {
   bool launched() const noexcept { return step_ >= Step::carried; }
   /// Goes on as far as it can without waiting, and ends with HostState::finish(). @throws Error,
   /// then it has not ended.
-  void advance(Backend& host, const Place& place);
+  void advance(Backend& host, const Staging& staging);
 
  private:
   enum class Step { waits, to_host, carried, back };
 
-  Ready ready_;
+  StreamPoint ready_;
   Op op_;
   std::string name_;
   Call call_;
@@ -62,7 +50,7 @@ class Messages {
   /// How a message that failed here ends. From the thread, without a lock.
   using Failed = std::function<Error(const Error& why, const Message& message)>;
 
-  Messages(Backend& host, const Place& place, Failed failed);
+  Messages(Backend& host, const Staging& staging, Failed failed);
   ~Messages() { stop(); }
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;
@@ -77,7 +65,7 @@ class Messages {
   bool attend();
 
   Backend& host_;
-  const Place& place_;
+  const Staging& staging_;
   Failed failed_;
   std::mutex mutex_;
   std::condition_variable changed_;

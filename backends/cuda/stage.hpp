@@ -45,4 +45,16 @@ class Stage {
   std::byte* out_ = nullptr;
 };
 
+/// The resources with which one rank of a group stages its arrays. A value.
+struct Staging {
+  std::shared_ptr<Gpu> gpu;
+  std::shared_ptr<PinnedPool> pool;
+  std::shared_ptr<CudaStream> copies;  ///< The stream of the copies.
+  int rank = 0;
+
+  std::unique_ptr<Stage> stage(const Op& op) const {
+    return std::make_unique<Stage>(gpu, *pool, op, rank, copies);
+  }
+};
+
 }  // namespace tutti::backend::cuda

@@ -24,12 +24,10 @@
 namespace tutti::backend::cuda {
 namespace {
 
-bool has_collective(std::span<const Op> ops) {
-  return std::ranges::any_of(ops, [](const Op& op) { return !is_point_to_point(op.kind); });
-}
+using internal::has_collective;
 
 /// The numbers of the calls, the worker and the form of the calls are those of a host backend. A
-/// call's place on its stream is taken at launch(), in the caller's thread; it is copied when that
+/// call's point on its stream is marked at launch(), in the caller's thread; it is copied when that
 /// has been reached and it is its turn, because its input may be the output of the call before.
 class Staged final : public internal::HostBackend {
  public:
@@ -39,10 +37,10 @@ class Staged final : public internal::HostBackend {
         gpu_(std::make_shared<Gpu>(cuda, init.device.index)),
         memory_(init.memory == nullptr ? cuda_memory(cuda, init.device.index) : *init.memory),
         pinned_(gpu_),
-        place_{gpu_, pinned_pool(cuda, init.device.index), std::make_shared<CudaStream>(gpu_),
-               init.rank},
+        staging_{gpu_, pinned_pool(cuda, init.device.index), std::make_shared<CudaStream>(gpu_),
+                 init.rank},
         host_(std::move(host)),
-        messages_(*host_, place_, [this](const Error& why, const Message& message) {
+        messages_(*host_, staging_, [this](const Error& why, const Message& message) {
           return failed(why, {&message.op(), 1}, message.call());
         }) {
     init_.args.clear();
@@ -64,14 +62,14 @@ class Staged final : public internal::HostBackend {
     Call now = call;
     now.deadline = call.limit();  // What comes before its turn counts.
     {
-      auto ready = take_place(ops, now);
+      auto ready = mark_stream(ops, now);
       const std::lock_guard lock(mutex_);
-      places_.emplace(call.seq, std::move(ready));
+      points_.emplace(call.seq, std::move(ready));
     }
     try {
       return HostBackend::launch(ops, now);
     } catch (...) {
-      (void)place_of(call.seq);
+      (void)point_of(call.seq);
       throw;
     }
   }
@@ -108,16 +106,16 @@ class Staged final : public internal::HostBackend {
     std::vector<Op> collectives;
     for (const auto& op : ops)
       if (!is_point_to_point(op.kind)) collectives.push_back(op);
-    carry(collectives, call, place_of(call.seq), false);
+    carry(collectives, call, point_of(call.seq), false);
   }
 
   std::shared_ptr<Work::State> post(std::span<const Op> ops, const Call& call) override {
     const bool with_collective = has_collective(ops);
     if (call.in_order && !with_collective) {
-      carry(ops, call, place_of(call.seq), true);  // It is their turn.
+      carry(ops, call, point_of(call.seq), true);  // It is their turn.
       return nullptr;
     }
-    const auto ready = with_collective ? place_of(call.seq, false) : take_place(ops, call);
+    const auto ready = with_collective ? point_of(call.seq, false) : mark_stream(ops, call);
     const auto limit = call.limit();
     std::vector<Work> states;
     for (const auto& op : ops) {
@@ -137,7 +135,7 @@ class Staged final : public internal::HostBackend {
 
  private:
   /// A refusal takes the number of the call.
-  Ready take_place(std::span<const Op> ops, const Call& call) {
+  StreamPoint mark_stream(std::span<const Op> ops, const Call& call) {
     try {
       const DeviceScope scope(gpu_->cuda(), gpu_->index());
       refuse_capture(call);
@@ -151,12 +149,12 @@ class Staged final : public internal::HostBackend {
     }
   }
 
-  Ready place_of(std::uint64_t seq, bool last = true) {
+  StreamPoint point_of(std::uint64_t seq, bool last = true) {
     const std::lock_guard lock(mutex_);
-    const auto found = places_.find(seq);
-    if (found == places_.end()) return nullptr;
+    const auto found = points_.find(seq);
+    if (found == points_.end()) return nullptr;
     const auto ready = found->second;
-    if (last) places_.erase(found);
+    if (last) points_.erase(found);
     return ready;
   }
 
@@ -168,7 +166,7 @@ class Staged final : public internal::HostBackend {
   }
 
   /// To the host, between the hosts and back, on this thread, which is in its turn.
-  void carry(std::span<const Op> ops, const Call& call, const Ready& ready, bool in_order) {
+  void carry(std::span<const Op> ops, const Call& call, const StreamPoint& ready, bool in_order) {
     Call now = call;
     now.stream = {};
     now.deadline = call.limit();
@@ -185,7 +183,7 @@ class Staged final : public internal::HostBackend {
     };
     here([&] {
       await(*ready, now.deadline);
-      for (const auto& op : ops) stages.push_back(place_.stage(op));
+      for (const auto& op : ops) stages.push_back(staging_.stage(op));
       end(stages);
       for (std::size_t i = 0; i < ops.size(); ++i) on_host.push_back(stages[i]->on_host(ops[i]));
     });
@@ -229,10 +227,10 @@ class Staged final : public internal::HostBackend {
   std::shared_ptr<Gpu> gpu_;
   Memory& memory_;
   PinnedMemory pinned_;
-  Place place_;
+  Staging staging_;
   mutable std::mutex mutex_;
-  std::optional<Error> cause_;             // What began here, not at the host's backend.
-  std::map<std::uint64_t, Ready> places_;  // Of the calls that have not had their turn.
+  std::optional<Error> cause_;                   // What began here, not at the host's backend.
+  std::map<std::uint64_t, StreamPoint> points_;  // Of the calls that have not had their turn.
   std::unique_ptr<Backend> host_;
   Messages messages_;
 };

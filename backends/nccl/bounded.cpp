@@ -2,16 +2,15 @@
 
 #include <algorithm>
 
-#include "errors.hpp"
 #include "group/record.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::backend::nccl {
 
-Bounded::Bounded(const Place& place, const Op& op, cuda::Pinned counts)
-    : place_(place),
+Bounded::Bounded(const OpContext& context, const Op& op, cuda::Pinned counts)
+    : context_(context),
       op_(op),
-      most_(op.rows[place.rank]),
+      most_(op.rows[context.rank]),
       row_bytes_(op.out.row_bytes()),
       slot_(aligned(static_cast<std::size_t>(most_) * row_bytes_)),
       counts_(std::move(counts)) {
@@ -22,30 +21,25 @@ std::byte* Bounded::slots() const noexcept {
   return scratch_.data() + aligned(all_counts().size_bytes());
 }
 
-void Bounded::move(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) const {
-  check(place_.gpu.cuda(), place_.gpu.cuda().memcpy_async(to, from, bytes, kind, place_.stream),
-        "cudaMemcpyAsync");
-}
-
 void Bounded::before() {
   if (slot_ == 0) return;
-  const auto me = static_cast<std::size_t>(place_.rank);
-  const auto ranks = static_cast<std::size_t>(place_.size);
-  scratch_ = Scratch(place_, aligned(all_counts().size_bytes()) + ranks * slot_);
+  const auto me = static_cast<std::size_t>(context_.rank);
+  const auto ranks = static_cast<std::size_t>(context_.size);
+  scratch_ = Scratch(context_, aligned(all_counts().size_bytes()) + ranks * slot_);
   *own_count() = op_.in.shape.rows();
   std::ranges::fill(all_counts(), std::int64_t{-1});
-  move(reinterpret_cast<std::int64_t*>(scratch_.data()) + me, own_count(), sizeof(std::int64_t),
-       cudaMemcpyHostToDevice);
-  place_.copy(slots() + me * slot_, op_.in.data, op_.in.bytes());
+  context_.copy(reinterpret_cast<std::int64_t*>(scratch_.data()) + me, own_count(),
+                sizeof(std::int64_t), cudaMemcpyHostToDevice);
+  context_.copy(slots() + me * slot_, op_.in.data, op_.in.bytes());
 }
 
 void Bounded::inside(ncclComm_t comm) const {
   if (slot_ == 0) return;
-  const auto& nccl = place_.gpu.nccl();
+  const auto& nccl = context_.gpu.nccl();
   const auto gather = [&](std::byte* all, std::size_t bytes) {
     check(nccl,
-          nccl.all_gather(all + static_cast<std::size_t>(place_.rank) * bytes, all, bytes,
-                          ncclUint8, comm, place_.stream),
+          nccl.all_gather(all + static_cast<std::size_t>(context_.rank) * bytes, all, bytes,
+                          ncclUint8, comm, context_.stream),
           "ncclAllGather");
   };
   gather(scratch_.data(), sizeof(std::int64_t));
@@ -54,7 +48,8 @@ void Bounded::inside(ncclComm_t comm) const {
 
 void Bounded::after() const {
   if (slot_ != 0)
-    move(all_counts().data(), scratch_.data(), all_counts().size_bytes(), cudaMemcpyDeviceToHost);
+    context_.copy(all_counts().data(), scratch_.data(), all_counts().size_bytes(),
+                  cudaMemcpyDeviceToHost);
 }
 
 void Bounded::spread(cudaStream_t stream) {
@@ -65,13 +60,13 @@ void Bounded::spread(cudaStream_t stream) {
       internal::failf(Errc::mismatch, "rank {} has {} rows; here there is room for {} of each rank",
                       r, counts[r], most_);
   scratch_.last_used_on(stream);
-  place_.stream = stream;
+  context_.stream = stream;
   for (std::size_t r = 0; r < counts.size(); ++r) {
     auto* const to =
         static_cast<std::byte*>(op_.out.data) + r * static_cast<std::size_t>(most_) * row_bytes_;
     const bool in_place = to == op_.in.data;
     if (!in_place)
-      place_.copy(to, slots() + r * slot_, static_cast<std::size_t>(counts[r]) * row_bytes_);
+      context_.copy(to, slots() + r * slot_, static_cast<std::size_t>(counts[r]) * row_bytes_);
   }
 }
 

@@ -10,7 +10,7 @@
 #include <tutti/backend/backend.hpp>
 
 #include "cuda/pinned.hpp"
-#include "place.hpp"
+#include "op_context.hpp"
 #include "work.hpp"
 
 namespace tutti::backend::nccl {
@@ -24,7 +24,7 @@ namespace tutti::backend::nccl {
 class Bounded {
  public:
   /// `counts` has room for counts_bytes().
-  Bounded(const Place& place, const Op& op, cuda::Pinned counts);
+  Bounded(const OpContext& context, const Op& op, cuda::Pinned counts);
   static std::size_t counts_bytes(int size) noexcept {
     return (static_cast<std::size_t>(size) + 1) * sizeof(std::int64_t);
   }
@@ -41,12 +41,11 @@ class Bounded {
  private:
   std::int64_t* own_count() const noexcept { return static_cast<std::int64_t*>(counts_.data()); }
   std::span<std::int64_t> all_counts() const noexcept {
-    return {own_count() + 1, static_cast<std::size_t>(place_.size)};
+    return {own_count() + 1, static_cast<std::size_t>(context_.size)};
   }
   std::byte* slots() const noexcept;
-  void move(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) const;
 
-  Place place_;
+  OpContext context_;
   Op op_;
   std::int64_t most_;
   std::size_t row_bytes_;

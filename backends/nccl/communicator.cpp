@@ -143,13 +143,14 @@ bool on_threads(const Communicators& all, std::chrono::nanoseconds bound,
 
 }  // namespace
 
-bool abort_all(const Communicators& all, std::chrono::nanoseconds bound) noexcept {
-  return on_threads(all, bound, [](Communicator& one, Deadline) noexcept { one.abort(); });
+bool abort_all(const Communicators& all) noexcept {
+  return on_threads(all, abort_bound, [](Communicator& one, Deadline) noexcept { one.abort(); });
 }
 
-void end_all(const Communicators& all, std::chrono::nanoseconds bound) noexcept {
+void end_all(const Communicators& all) noexcept {
+  constexpr std::chrono::seconds polite_bound{1};
   // Side by side: each may wait for its peers.
-  (void)on_threads(all, 2 * bound, [](Communicator& one, Deadline limit) noexcept {
+  (void)on_threads(all, 2 * polite_bound, [](Communicator& one, Deadline limit) noexcept {
     if (!one.begin_end()) return one.abort();
     const auto polite = Deadline::after(limit.remaining() / 2);
     for (Pause pause; !one.ended(); pause())

@@ -1,191 +1,118 @@
 #include "failure.hpp"
 
 #include <algorithm>
-#include <charconv>
-#include <chrono>
-#include <string_view>
-#include <thread>
-#include <vector>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "group/record.hpp"
-#include "store/checks.hpp"
-#include "values/error_record.hpp"
-#include "values/fail.hpp"
+#include "values/broken.hpp"
+#include "work.hpp"
 
 namespace tutti::backend::nccl {
-namespace {
 
-using namespace std::chrono_literals;
-using internal::to_bytes;
-using internal::to_text;
-
-/// How long a rank waits for the verdict of the one that calls the roll.
-constexpr auto verdict = 2s;
-constexpr auto pause = 2ms;
-
-/// The key holds this while the roll is called, with the rank that calls it.
-constexpr std::string_view roll = "roll ";
-
-std::string key(std::string_view what, int rank) {
-  return fmt::format("{}/{}", what, rank);
+std::chrono::nanoseconds between_looks(std::chrono::nanoseconds age) {
+  return std::clamp<std::chrono::nanoseconds>(age / 4, first_look, rarest_look);
 }
 
-}  // namespace
-
-Agreement::Agreement(const std::shared_ptr<Store>& store, int rank, int size)
-    : store_(make_prefix_store(store, "nccl/")), rank_(rank), size_(size) {}
-
-void Agreement::meet(Deadline limit) const {
-  store_->set(key("here", rank_), "");
-  for (int r = 0; r < size_; ++r) {
-    while (!store_->try_get(key("here", r))) {
-      if (const auto cause = look("")) throw Error(*cause);
-      if (!limit.expired()) {
-        std::this_thread::sleep_for(pause);
-        continue;
-      }
-      std::vector<int> missing;
-      for (int other = r; other < size_; ++other)
-        if (!store_->try_get(key("here", other))) missing.push_back(other);
-      throw Error(Errc::timeout,
-                  fmt::format("not all ranks came to make the group; missing: {}",
-                              internal::list_ranks(missing)),
-                  {.rank = missing.empty() ? r : missing.front()});
-    }
-  }
+std::optional<Error> Failure::cause() const {
+  const std::lock_guard lock(mutex_);
+  return cause_;
 }
 
-Bytes Agreement::await(std::string_view key, Deadline limit, const std::string& call) const {
-  for (std::chrono::nanoseconds patience = 20ms;;
-       patience = std::min<std::chrono::nanoseconds>(2 * patience, 1s)) {
-    const auto turn = Deadline::after(patience);
-    const bool last = limit.time() <= turn.time();
-    try {
-      return store_->get(key, last ? limit : turn);
-    } catch (const Error& error) {
-      if (last || error.code() != Errc::timeout) throw;
-    }
-    if (const auto cause = look(call)) throw Error(*cause);
-  }
+void Failure::require_intact() const {
+  if (broken_) throw internal::broken(*cause());
 }
 
-Error Agreement::settle(const Error& mine) const noexcept {
-  try {
-    const auto text = to_bytes(internal::encode_error(mine));
-    auto held = store_->compare_set("failure", {}, text);
-    // Whoever calls the roll finds this instead of what it had in mind.
-    if (to_text(held).starts_with(roll)) held = store_->compare_set("failure", held, text);
-    return internal::decode_error(to_text(held));
-  } catch (...) {
-    return mine;
-  }
+void Failure::fail(const Error& mine) noexcept {
+  if (broken_) return;
+  const bool has_rank = mine.where().rank >= 0;
+  break_with(agreement_.settle(
+      has_rank ? mine
+               : Error(mine.code(), mine.message(), {.group = init_.name, .rank = init_.rank})));
 }
 
-Error Agreement::call_the_roll(const Error& mine, const std::string& call,
-                               std::chrono::nanoseconds patience) const noexcept {
-  try {
-    const auto own = fmt::format("{}{}", roll, rank_);
-    auto held = to_text(store_->compare_set("failure", {}, to_bytes(own)));
-    if (held == own) {
-      const Error named = name_the_missing(mine, call, Deadline::after(patience));
-      return internal::decode_error(to_text(
-          store_->compare_set("failure", to_bytes(own), to_bytes(internal::encode_error(named)))));
-    }
-    tell(call);
-    for (const auto end = Deadline::after(patience + verdict);
-         held.starts_with(roll) && !end.expired();) {
-      std::this_thread::sleep_for(pause);
-      held = to_text(store_->try_get("failure").value_or(Bytes{}));
-    }
-    return held.starts_with(roll) ? settle(mine) : internal::decode_error(held);
-  } catch (...) {
-    return mine;
-  }
+void Failure::fail_late(const Op& op, const Call& call, Clock::time_point since) noexcept {
+  if (broken_) return;
+  const bool pair = is_message(op, call);
+  const auto text = pair ? fmt::format("the deadline passed; rank {} has not made its side of {}",
+                                       op.peer, internal::describe({&op, 1}, call))
+                         : std::string("the deadline passed");
+  const Error mine = internal::call_error(Errc::timeout, init_.name, {&op, 1}, call,
+                                          pair ? op.peer : init_.rank, text);
+  if (pair || init_.size == 1) return fail(mine);
+  // Long enough for the peers to look into the store once.
+  fail_late(mine, describe(op, call), between_looks(Clock::now() - since) + 3 * first_look);
 }
 
-Error Agreement::name_the_missing(const Error& mine, const std::string& call, Deadline end) const {
-  std::vector<std::optional<std::string>> calls(static_cast<std::size_t>(size_));
-  std::vector<int> missing;
-  for (int r = 0; r < size_; ++r)
-    if (r != rank_) missing.push_back(r);
-  for (;;) {
-    std::erase_if(missing, [&](int r) {
-      auto& said = calls[static_cast<std::size_t>(r)];
-      if (const auto text = store_->try_get(key("in", r))) said = to_text(*text);
-      return said == call;
-    });
-    if (missing.empty() || end.expired()) break;
-    std::this_thread::sleep_for(pause);
-  }
-  auto where = mine.where();
-  if (missing.empty())
-    return {mine.code(),
-            fmt::format("{}; all ranks have queued the call, so the data or a kernel before it is "
-                        "slower than the deadline allows, or a device has stopped",
-                        mine.message()),
-            where};
-  std::vector<int> entered;
-  for (int r = 0; r < size_; ++r)
-    if (std::ranges::find(missing, r) == missing.end()) entered.push_back(r);
-  std::string absent;
-  for (const int r : missing) {
-    const auto& said = calls[static_cast<std::size_t>(r)];
-    absent += fmt::format("{}{}{}", absent.empty() ? "" : ", ", r,
-                          said && !said->empty()            ? fmt::format(" ({})", *said)
-                          : store_->try_get(key("left", r)) ? " (has left the group)"
-                                                            : "");
-  }
-  where.rank = missing.front();
-  return {mine.code(),
-          fmt::format("{}; entered: {}; missing: {}", mine.message(), internal::list_ranks(entered),
-                      absent),
-          where};
+void Failure::fail_late(const Error& mine, const std::string& call,
+                        std::chrono::nanoseconds patience) noexcept {
+  if (!broken_) break_with(agreement_.collect_status(mine, call, patience));
 }
 
-std::optional<Error> Agreement::look(const std::string& call) const noexcept {
-  try {
-    const auto held = store_->try_get("failure");
-    if (!held) return std::nullopt;
-    const auto text = to_text(*held);
-    if (!text.starts_with(roll)) return internal::decode_error(text);
-    tell(call);
-  } catch (...) {  // Without the store every rank speaks for itself.
-  }
-  return std::nullopt;
+bool Failure::poll_peers(const std::string& call) noexcept {
+  const auto cause = agreement_.look(call);
+  if (cause) break_with(*cause);
+  return cause.has_value();
 }
 
-void Agreement::tell(const std::string& where) const noexcept {
-  try {
-    store_->set(key("in", rank_), where);
-  } catch (...) {  // It is only for error texts.
+void Failure::break_with(const Error& cause) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!cause_) cause_ = cause;
+    broken_ = true;
   }
+  if (on_break_) on_break_();
+  order_->fail(cause.code() == Errc::aborted ? cause : internal::broken(cause));
 }
 
-void Agreement::leave(std::uint64_t ended) const noexcept {
-  try {
-    store_->set(key("left", rank_), std::to_string(ended));
-    (void)store_->add("departures", 1);
-  } catch (...) {  // Then peers that still need this rank wait for their deadline.
+void Failure::set_drained(std::string late) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    late_ = std::move(late);
+    drained_ = true;
   }
+  changed_.notify_all();
 }
 
-const std::map<int, std::uint64_t>& Agreement::departed() noexcept {
-  try {
-    const auto count = store_->try_get("departures");
-    if (!count || to_text(*count) == std::to_string(departed_.size())) return departed_;
-    for (int r = 0; r < size_; ++r) {
-      const auto said = store_->try_get(key("left", r));
-      if (!said) continue;
-      const auto text = to_text(*said);
-      std::uint64_t ended = 0;
-      std::from_chars(text.data(), text.data() + text.size(), ended);
-      departed_.emplace(r, ended);
-    }
-  } catch (...) {  // As for leave().
+void Failure::await_drained() const noexcept {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return drained_; });
+}
+
+Error Failure::error_of(const Op& op, const Call& call) const noexcept {
+  std::string late;
+  Error cause(Errc::aborted, "");
+  {
+    const std::lock_guard lock(mutex_);
+    cause = *cause_;
+    late = late_;
   }
-  return departed_;
+  const auto mine = internal::call_error(cause.code(), init_.name, {&op, 1}, call, -1, "");
+  const auto& where = cause.where();
+  const bool own = where.group == mine.where().group && where.seq == mine.where().seq &&
+                   where.operation == mine.where().operation;
+  const Error shown = own || cause.code() == Errc::aborted ? cause : internal::broken(cause);
+  return late.empty() ? shown : Error(shown.code(), shown.message() + late, shown.where());
+}
+
+Error Failure::await_error_of(const Op& op, const Call& call) const noexcept {
+  await_drained();
+  return error_of(op, call);
+}
+
+Error Failure::await_cause() const noexcept {
+  await_drained();
+  const std::lock_guard lock(mutex_);
+  return {cause_->code(), cause_->message() + late_, cause_->where()};
+}
+
+std::string Failure::describe(const Op& op, const Call& call) const {
+  // A root receives what the others send; each rank has one call for all of it.
+  if (is_point_to_point(op.kind) && !is_message(op, call))
+    return fmt::format("the messages of call #{} on group '{}'", call.seq, init_.name);
+  return fmt::format("{} #{} on group '{}'", name_of(op.kind),
+                     is_point_to_point(op.kind) ? op.seq : call.seq, init_.name);
 }
 
 }  // namespace tutti::backend::nccl

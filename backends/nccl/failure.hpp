@@ -1,56 +1,92 @@
 #pragma once
 
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
-#include <tutti/deadline.hpp>
-#include <tutti/error.hpp>
-#include <tutti/store/store.hpp>
+#include <tutti/backend/backend.hpp>
+
+#include "agreement.hpp"
+#include "group/call_queue.hpp"
 
 namespace tutti::backend::nccl {
 
-/// How the ranks of a group agree, through the store, on what broke it: the first cause counts.
-/// Called from any thread; blocks for round trips to the store, and where it says so.
-class Agreement {
+/// The time from the beginning of a call to the first look into the store.
+constexpr std::chrono::milliseconds first_look{20};
+/// The longest time between two looks into the store.
+constexpr std::chrono::seconds rarest_look{1};
+/// The time between two looks for a call of this age.
+std::chrono::nanoseconds between_looks(std::chrono::nanoseconds age);
+
+/// The first cause that broke a group, agreed on with the peers, and the errors of the calls that
+/// it ends. Every part of a group reports here; the Agreement decides whose cause counts.
+///
+/// Called from any thread. `mutex_` guards cause_, late_ and drained_; no other lock is taken under
+/// it.
+class Failure {
  public:
-  /// The group's own store; its keys here begin with "nccl/".
-  Agreement(const std::shared_ptr<Store>& store, int rank, int size);
+  using Clock = std::chrono::steady_clock;
 
-  Store& store() const noexcept { return *store_; }
-  /// Says that this rank is here, and blocks until the others have.
-  /// @throws Error timeout naming the missing ranks, and what broke the group meanwhile.
-  void meet(Deadline limit) const;
+  /// `order`: calls that wait for their turn there end with the cause.
+  Failure(const BackendInit& init, Agreement& agreement, std::shared_ptr<internal::CallQueue> order)
+      : init_(init), agreement_(agreement), order_(std::move(order)) {}
+  Failure(const Failure&) = delete;
+  Failure& operator=(const Failure&) = delete;
+  /// Sets the function that is called, without a lock, when the group has broken. Before the first
+  /// call.
+  void on_break(std::function<void()> action) { on_break_ = std::move(action); }
 
-  /// Blocks until a peer has set a key. `call`: as for look().
-  /// @throws Error timeout, and what broke the group meanwhile.
-  Bytes await(std::string_view key, Deadline limit, const std::string& call) const;
+  bool broken() const noexcept { return broken_; }
+  std::optional<Error> cause() const;
+  /// @throws Error when the group is broken.
+  void require_intact() const;
 
-  /// What counts, given that `mine` has happened here. Without the store it is `mine`.
-  Error settle(const Error& mine) const noexcept;
-  /// The same for a collective that reached its deadline: asks the others, for as long as
-  /// `patience`, which call they are in, and names those that are not in `call`.
-  Error call_the_roll(const Error& mine, const std::string& call,
-                      std::chrono::nanoseconds patience) const noexcept;
-  /// What broke the group elsewhere. When the roll is called, this rank is in `call`.
-  std::optional<Error> look(const std::string& call) const noexcept;
-  /// Where this rank is, for a roll call.
-  void tell(const std::string& where) const noexcept;
+  /// Breaks the group, because of `mine` or of the cause that a peer published first.
+  void fail(const Error& mine) noexcept;
+  /// Breaks the group because a call of this rank reached its deadline.
+  void fail_late(const Op& op, const Call& call, Clock::time_point since) noexcept;
+  /// The same for a call that is described by `call`; asks the peers for as long as `patience`.
+  void fail_late(const Error& mine, const std::string& call,
+                 std::chrono::nanoseconds patience) noexcept;
+  /// Breaks the group when a peer has published a cause; this rank is in `call`. True when it did.
+  bool poll_peers(const std::string& call) noexcept;
+  /// The ranks that have left, each with the number behind its last collective. From one thread.
+  const std::map<int, std::uint64_t>& departed() noexcept { return agreement_.departed(); }
 
-  /// This rank leaves on purpose, having ended its collectives below this number.
-  void leave(std::uint64_t ended) const noexcept;
-  /// The ranks that have left: what they said.
-  const std::map<int, std::uint64_t>& departed() noexcept;  // From one thread.
+  /// Nothing of the group runs any more. `late`: what the errors add when an abort did not end.
+  void set_drained(std::string late) noexcept;
+  /// The error of a call, once the group is broken.
+  Error error_of(const Op& op, const Call& call) const noexcept;
+  /// The same, when nothing uses the arrays of the call any more: blocks until set_drained().
+  Error await_error_of(const Op& op, const Call& call) const noexcept;
+  /// The cause as it is, likewise.
+  Error await_cause() const noexcept;
+
+  /// "all_reduce #3 on group 'g'": the name of a call among ranks.
+  std::string describe(const Op& op, const Call& call) const;
 
  private:
-  Error name_the_missing(const Error& mine, const std::string& call, Deadline end) const;
+  void break_with(const Error& cause) noexcept;
+  void await_drained() const noexcept;
 
-  std::shared_ptr<Store> store_;
-  int rank_;
-  int size_;
-  std::map<int, std::uint64_t> departed_;
+  const BackendInit& init_;
+  Agreement& agreement_;
+  std::shared_ptr<internal::CallQueue> order_;
+  std::function<void()> on_break_;
+  std::atomic<bool> broken_{false};
+
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  std::optional<Error> cause_;
+  std::string late_;
+  bool drained_ = false;
 };
 
 }  // namespace tutti::backend::nccl

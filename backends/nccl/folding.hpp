@@ -5,7 +5,7 @@
 #include <tutti/backend/backend.hpp>
 
 #include "cuda/fold_kernels.hpp"
-#include "place.hpp"
+#include "op_context.hpp"
 
 namespace tutti::backend::nccl {
 
@@ -14,8 +14,8 @@ namespace tutti::backend::nccl {
 /// it. The steps of Lowering.
 class Folding {
  public:
-  /// Place::kernels is not null.
-  Folding(const Place& place, const Op& op);
+  /// OpContext::kernels is not null.
+  Folding(const OpContext& context, const Op& op);
 
   int groups() const noexcept { return op_.kind == Operation::reduce_scatter ? 1 : 2; }
   void before(int group);
@@ -37,17 +37,17 @@ class Folding {
     return scratch_.data() + static_cast<std::size_t>(rank) * slot_bytes_;
   }
   double* scale(int rank) const noexcept {
-    return reinterpret_cast<double*>(slot(place_.size)) + rank;
+    return reinterpret_cast<double*>(slot(context_.size)) + rank;
   }
   const std::byte* in() const noexcept { return static_cast<const std::byte*>(op_.in.data); }
   std::byte* out() const noexcept { return static_cast<std::byte*>(op_.out.data); }
   /// Whether the slots are the whole result, without padding.
   bool is_whole() const noexcept {
-    return slot_bytes_ * static_cast<std::size_t>(place_.size) == op_.in.bytes();
+    return slot_bytes_ * static_cast<std::size_t>(context_.size) == op_.in.bytes();
   }
   void fold();
 
-  Place place_;
+  OpContext context_;
   Op op_;
   Slice mine_;
   std::size_t slot_bytes_;

@@ -1,11 +1,13 @@
 #pragma once
 
+#include "apis.hpp"
 #include "cuda/device.hpp"
+#include "cuda/errors.hpp"
 #include "cuda/pause.hpp"
-#include "nccl.hpp"
 
 namespace tutti::backend::nccl {
 
+using cuda::check;
 using cuda::CudaStream;
 using cuda::DeviceScope;
 using cuda::Pause;

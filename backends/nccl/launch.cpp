@@ -4,18 +4,48 @@
 #include <utility>
 
 #include "group/kept_rows.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::nccl {
 
-Launch::Launch(const Place& place, std::shared_ptr<Communicator> communicator,
+void Messages::add(const Op& op) {
+  if (op.peer != context_.rank)
+    others_.push_back(op);
+  else if (op.kind == Operation::send)
+    own_in_.push_back(op.in);
+  else
+    own_out_.push_back(op.out);
+}
+
+void Messages::copy_own() const {
+  if (own_in_.size() != own_out_.size())
+    internal::failf(Errc::mismatch, "this rank sends {} messages to itself and receives {}",
+                    own_in_.size(), own_out_.size());
+  for (std::size_t i = 0; i < own_in_.size(); ++i) {
+    if (own_in_[i].bytes() != own_out_[i].bytes())
+      internal::failf(Errc::mismatch, "this rank sends {} bytes to itself and receives {}",
+                      own_in_[i].bytes(), own_out_[i].bytes());
+    context_.copy(own_out_[i].data, own_in_[i].data, own_in_[i].bytes());
+  }
+}
+
+void Messages::inside(ncclComm_t comm) const {
+  for (const auto& op : others_)
+    if (op.kind == Operation::send)
+      context_.send(op.in.data, op.in.bytes(), op.peer, comm);
+    else
+      context_.recv(op.out.data, op.out.bytes(), op.peer, comm);
+}
+
+Launch::Launch(const OpContext& context, std::shared_ptr<Communicator> communicator,
                std::span<const Op> ops, std::shared_ptr<EventState> state, Gpu::Turn turn,
                Counting& counting)
-    : place_(place),
+    : context_(context),
       communicator_(std::move(communicator)),
       state_(std::move(state)),
       turn_(std::move(turn)),
       counting_(counting),
-      messages_(place) {
+      messages_(context) {
   internal::reserve_rows(ops, rows_);
   lowered_.reserve(ops.size());
   for (Op op : ops) {
@@ -24,18 +54,18 @@ Launch::Launch(const Place& place, std::shared_ptr<Communicator> communicator,
       continue;
     }
     if (op.kind == Operation::all_gather_bounded) {
-      bounded_.emplace_back(place_, op, counting.room());
+      bounded_.emplace_back(context_, op, counting.room());
       continue;
     }
     internal::keep_rows(op, rows_);
-    lowered_.emplace_back(place_, op, state_->call().order_fixed);
+    lowered_.emplace_back(context_, op, state_->call().order_fixed);
     groups_ = std::max(groups_, lowered_.back().groups());
   }
-  if (place_.stream == to_cuda(state_->call().stream)) return;
-  const DeviceScope scope(place_.gpu.cuda(), place_.gpu.index());
-  auto inputs = place_.gpu.event();
+  if (context_.stream == to_cuda(state_->call().stream)) return;
+  const DeviceScope scope(context_.gpu.cuda(), context_.gpu.index());
+  auto inputs = context_.gpu.event();
   inputs.record(to_cuda(state_->call().stream));
-  inputs.hold(place_.stream);
+  inputs.hold(context_.stream);
 }
 
 void Launch::begin_group() {
@@ -46,7 +76,7 @@ void Launch::begin_group() {
       messages_.copy_own();
       for (auto& op : bounded_) op.before();
     }
-    GroupScope together(place_.gpu.nccl());
+    GroupScope together(context_.gpu.nccl());
     for (auto& op : lowered_) op.inside(group, comm);
     if (group == 0) {
       messages_.inside(comm);
@@ -57,7 +87,7 @@ void Launch::begin_group() {
 }
 
 bool Launch::advance() {
-  const DeviceScope scope(place_.gpu.cuda(), place_.gpu.index());
+  const DeviceScope scope(context_.gpu.cuda(), context_.gpu.index());
   if (begun_ == 0) begin_group();
   for (;;) {
     if (!communicator_->ready()) return false;
@@ -69,8 +99,8 @@ bool Launch::advance() {
     for (const auto& op : bounded_) op.after();
   });
   lowered_.clear();  // What it frees on the stream belongs to the call, also in a graph.
-  auto behind = place_.gpu.event();
-  behind.record(place_.stream);
+  auto behind = context_.gpu.event();
+  behind.record(context_.stream);
   if (bounded_.empty())
     state_->queued(std::move(behind));
   else

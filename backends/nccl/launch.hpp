@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -7,26 +8,46 @@
 
 #include "bounded.hpp"
 #include "communicator.hpp"
-#include "messages.hpp"
+#include "op_context.hpp"
 #include "ops.hpp"
 #include "work.hpp"
 
 namespace tutti::backend::nccl {
+
+/// The messages that the front makes of one gather, scatter or all_to_all. All ranks make them in
+/// the same call, so they need no tag and no communicator of their own: NCCL matches those of two
+/// ranks by their order in the group.
+class Messages {
+ public:
+  explicit Messages(const OpContext& context) : context_(context) {}
+
+  void add(const Op& op);
+  /// What this rank sends to itself. Outside of the group. @throws Error.
+  void copy_own() const;
+  void inside(ncclComm_t comm) const;
+
+ private:
+  OpContext context_;
+  std::vector<Op> others_;
+  std::vector<ConstTensorView> own_in_;
+  std::vector<TensorView> own_out_;
+};
 
 /// A call on its way to the stream of its group. NCCL queues each of its groups in its own time,
 /// and may wait for the other ranks meanwhile. One thread at a time.
 class Launch {
  public:
   /// What is on Call::stream comes before it. `turn` lasts until all of it has been queued.
-  Launch(const Place& place, std::shared_ptr<Communicator> communicator, std::span<const Op> ops,
-         std::shared_ptr<EventState> state, Gpu::Turn turn, Counting& counting);
+  Launch(const OpContext& context, std::shared_ptr<Communicator> communicator,
+         std::span<const Op> ops, std::shared_ptr<EventState> state, Gpu::Turn turn,
+         Counting& counting);
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
 
   /// Does what can be done without waiting; the state then has its event. True when all of it has
   /// been queued. @throws Error.
   bool advance();
-  cudaStream_t stream() const noexcept { return place_.stream; }
+  cudaStream_t stream() const noexcept { return context_.stream; }
   bool is_captured() const noexcept { return state_->is_captured(); }
   /// It will not go on, but what it uses stays.
   void give_up() noexcept { turn_.reset(); }
@@ -34,7 +55,7 @@ class Launch {
  private:
   void begin_group();
 
-  Place place_;
+  OpContext context_;
   std::shared_ptr<Communicator> communicator_;
   std::shared_ptr<EventState> state_;
   std::optional<Gpu::Turn> turn_;

@@ -9,7 +9,7 @@
 
 #include "cuda/errors.hpp"
 #include "cuda/memory.hpp"
-#include "errors.hpp"
+#include "cuda/process_wide.hpp"
 #include "gpu.hpp"
 
 namespace tutti::backend::nccl {
@@ -70,10 +70,7 @@ bool NcclMemory::can_be_a_window(const void* data, std::size_t bytes) const noex
 }
 
 NcclMemory& nccl_memory(const Apis& apis, int device) {
-  static std::mutex guard;
-  static auto& all = *new std::map<std::pair<const NcclApi*, int>, NcclMemory>;
-  const std::lock_guard lock(guard);
-  return all.try_emplace({apis.nccl, device}, apis, device).first->second;
+  return cuda::process_wide<NcclMemory>(std::pair(apis.nccl, device), apis, device);
 }
 
 }  // namespace tutti::backend::nccl

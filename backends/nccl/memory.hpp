@@ -6,7 +6,7 @@
 
 #include <tutti/memory.hpp>
 
-#include "nccl.hpp"
+#include "apis.hpp"
 
 namespace tutti::backend::nccl {
 

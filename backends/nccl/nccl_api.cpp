@@ -1,5 +1,7 @@
 #include "nccl_api.hpp"
 
+#include <string_view>
+
 #include <fmt/format.h>
 
 #include "cuda/library.hpp"
@@ -7,6 +9,9 @@
 
 namespace tutti::backend::nccl {
 namespace {
+
+constexpr int since_registration = NCCL_VERSION(2, 19, 0);
+constexpr int since_windows = NCCL_VERSION(2, 27, 0);
 
 NcclApi load() {
   const cuda::Library library(
@@ -39,6 +44,33 @@ std::string version_text(int code) {
   // NCCL_VERSION() counts otherwise up to 2.8.
   const int unit = code < 10000 ? 1000 : 10000;
   return fmt::format("{}.{}.{}", code / unit, code % unit / 100, code % 100);
+}
+
+Error nccl_error(const NcclApi& nccl, ncclResult_t code, const char* call) {
+  const char* text = nccl.get_last_error(nullptr);
+  const std::string_view last = text == nullptr ? "" : text;
+  const auto errc = code == ncclRemoteError ? Errc::peer_lost : Errc::backend;
+  return {errc, fmt::format("{} failed: {}{}{}", call, nccl.get_error_string(code),
+                            last.empty() ? "" : "; NCCL says: ", last)};
+}
+
+Features Features::of(const NcclApi& nccl) {
+  Features has;
+  check(nccl, nccl.get_version(&has.version), "ncclGetVersion");
+  const auto there = [&](int since, auto... functions) {
+    return has.version >= since && (... && (functions != nullptr));
+  };
+  has.memory = there(since_registration, nccl.mem_alloc, nccl.mem_free);
+  has.registration = there(since_registration, nccl.comm_register, nccl.comm_deregister);
+  has.windows = there(since_windows, nccl.comm_window_register, nccl.comm_window_deregister);
+  return has;
+}
+
+std::string to_string(const Features& features) {
+  const auto text = [](bool has) { return has ? "yes" : "no"; };
+  return fmt::format(
+      "memory of NCCL (2.19): {}; registered buffers (2.19): {}; symmetric windows (2.27): {}",
+      text(features.memory), text(features.registration), text(features.windows));
 }
 
 }  // namespace tutti::backend::nccl

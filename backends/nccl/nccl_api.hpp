@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <string>
 
+#include <tutti/error.hpp>
+
 // NCCL's functions as a table: the library is looked for when the program runs, not when it is
 // linked or loaded, and a test brings a table of its own.
 
@@ -36,8 +38,8 @@ namespace tutti::backend::nccl {
   X(get_error_string, ncclGetErrorString)                \
   X(get_last_error, ncclGetLastError)
 
-/// field, function, parameters; all return ncclResult_t. What came later: features.hpp says what of
-/// it may be called. The types are written out because nccl.h may be older than the library; a
+/// field, function, parameters; all return ncclResult_t. What came later: Features says what of it
+/// may be called. The types are written out because nccl.h may be older than the library; a
 /// window is a pointer to a structure whose name has changed.
 #define TUTTI_NCCL_OPTIONAL_FUNCTIONS(X)                                        \
   X(mem_alloc, ncclMemAlloc, (void** data, std::size_t bytes))                  \
@@ -65,5 +67,30 @@ const NcclApi& nccl_api();
 
 /// "2.28.9" of 22809.
 std::string version_text(int code);
+
+/// The error of `call`, which returned `code`, with NCCL's last text.
+Error nccl_error(const NcclApi& nccl, ncclResult_t code, const char* call);
+
+/// Throws nccl_error() unless `code` is ncclSuccess or ncclInProgress: a communicator that does not
+/// block returns the latter where it continues by itself.
+inline void check(const NcclApi& nccl, ncclResult_t code, const char* call) {
+  if (code != ncclSuccess && code != ncclInProgress) [[unlikely]]
+    throw nccl_error(nccl, code, call);
+}
+
+/// The functions of a library beyond NCCL 2.18. A function counts when the version has it and the
+/// symbol is there: vendors build libraries that have one without the other.
+struct Features {
+  int version = 0;            ///< The result of ncclGetVersion().
+  bool memory = false;        ///< ncclMemAlloc and ncclMemFree, since 2.19.
+  bool registration = false;  ///< ncclCommRegister and ncclCommDeregister, since 2.19.
+  bool windows = false;       ///< ncclCommWindowRegister and -Deregister, since 2.27.
+
+  /// @throws Error when the version cannot be asked.
+  static Features of(const NcclApi& nccl);
+};
+
+/// "memory of NCCL (2.19): yes; ...".
+std::string to_string(const Features& features);
 
 }  // namespace tutti::backend::nccl

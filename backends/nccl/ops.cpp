@@ -7,8 +7,6 @@
 
 #include <tutti/half.hpp>
 
-#include "errors.hpp"
-
 namespace tutti::backend::nccl {
 namespace {
 
@@ -160,12 +158,12 @@ bool needs_scratch(const Op& op, int size, bool order_fixed) noexcept {
           choose_gather(op.rows, size, row_bytes_of(op)) == GatherWay::padded);
 }
 
-Lowering::Lowering(const Place& place, const Op& op, bool order_fixed)
-    : place_(place), op_(op), row_bytes_(row_bytes_of(op)) {
-  if (needs_kernels(op, place.size, order_fixed))
-    folding_.emplace(place, op);
+Lowering::Lowering(const OpContext& context, const Op& op, bool order_fixed)
+    : context_(context), op_(op), row_bytes_(row_bytes_of(op)) {
+  if (needs_kernels(op, context.size, order_fixed))
+    folding_.emplace(context, op);
   else if (op.kind == Operation::all_gather)
-    way_ = choose_gather(op.rows, place.size, row_bytes_);
+    way_ = choose_gather(op.rows, context.size, row_bytes_);
   else if (op.kind == Operation::reduce_scatter && op.rows.listed())
     way_ = std::ranges::all_of(op.rows.list(), [&](auto n) { return n == op.rows[0]; })
                ? GatherWay::equal
@@ -190,8 +188,8 @@ void Lowering::copy_own_block() {
   const auto rows = op_.kind == Operation::all_to_all ? op_.send_rows : op_.rows;
   const bool whole_in = op_.kind != Operation::gather;
   const bool whole_out = op_.kind != Operation::scatter;
-  place_.copy(out(whole_out ? op_.rows.offset(place_.rank) : 0),
-              in(whole_in ? rows.offset(place_.rank) : 0), bytes_of(rows[place_.rank]));
+  context_.copy(out(whole_out ? op_.rows.offset(context_.rank) : 0),
+                in(whole_in ? rows.offset(context_.rank) : 0), bytes_of(rows[context_.rank]));
 }
 
 void Lowering::make_op(ncclComm_t comm) {
@@ -211,9 +209,9 @@ void Lowering::make_op(ncclComm_t comm) {
     default:
       put(scale, op_.reduce.scale);
   }
-  check(place_.gpu.nccl(),
-        place_.gpu.nccl().red_op_create_pre_mul_sum(&reduce_, scale, type_of(op_.in.dtype),
-                                                    ncclScalarHostImmediate, comm),
+  check(context_.gpu.nccl(),
+        context_.gpu.nccl().red_op_create_pre_mul_sum(&reduce_, scale, type_of(op_.in.dtype),
+                                                      ncclScalarHostImmediate, comm),
         "ncclRedOpCreatePreMulSum");
   made_op_ = true;
 }
@@ -228,12 +226,12 @@ void Lowering::before(int group, ncclComm_t comm) {
       return make_op(comm);
     case Operation::all_gather:
       if (way_ != GatherWay::padded) return;
-      scratch_ = Scratch(place_, slot() * static_cast<std::size_t>(place_.size));
-      return place_.copy(scratch_.data() + slot() * static_cast<std::size_t>(place_.rank), in(0),
-                         bytes_of(op_.rows[place_.rank]));
+      scratch_ = Scratch(context_, slot() * static_cast<std::size_t>(context_.size));
+      return context_.copy(scratch_.data() + slot() * static_cast<std::size_t>(context_.rank),
+                           in(0), bytes_of(op_.rows[context_.rank]));
     case Operation::gather:
     case Operation::scatter:
-      if (op_.root == place_.rank) copy_own_block();
+      if (op_.root == context_.rank) copy_own_block();
       return;
     case Operation::all_to_all:
       return copy_own_block();
@@ -243,27 +241,28 @@ void Lowering::before(int group, ncclComm_t comm) {
 }
 
 void Lowering::gather(ncclComm_t comm) {
-  const auto& nccl = place_.gpu.nccl();
-  const auto bytes = bytes_of(op_.rows[place_.rank]);
+  const auto& nccl = context_.gpu.nccl();
+  const auto bytes = bytes_of(op_.rows[context_.rank]);
   switch (way_) {
     case GatherWay::equal:
       if (bytes != 0)
         check(nccl,
-              nccl.all_gather(op_.in.data, op_.out.data, bytes, as_bytes, comm, place_.stream),
+              nccl.all_gather(op_.in.data, op_.out.data, bytes, as_bytes, comm, context_.stream),
               "ncclAllGather");
       return;
     case GatherWay::padded:
-      return check(nccl,
-                   nccl.all_gather(scratch_.data() + slot() * static_cast<std::size_t>(place_.rank),
-                                   scratch_.data(), slot(), as_bytes, comm, place_.stream),
-                   "ncclAllGather");
+      return check(
+          nccl,
+          nccl.all_gather(scratch_.data() + slot() * static_cast<std::size_t>(context_.rank),
+                          scratch_.data(), slot(), as_bytes, comm, context_.stream),
+          "ncclAllGather");
     case GatherWay::broadcasts:
       std::int64_t row = 0;
-      for (int r = 0; r < place_.size; ++r) {
+      for (int r = 0; r < context_.size; ++r) {
         const auto block = bytes_of(op_.rows[r]);
-        const void* from = r == place_.rank ? op_.in.data : out(row);
+        const void* from = r == context_.rank ? op_.in.data : out(row);
         if (block != 0)
-          check(nccl, nccl.broadcast(from, out(row), block, as_bytes, r, comm, place_.stream),
+          check(nccl, nccl.broadcast(from, out(row), block, as_bytes, r, comm, context_.stream),
                 "ncclBroadcast");
         row += op_.rows[r];
       }
@@ -271,24 +270,24 @@ void Lowering::gather(ncclComm_t comm) {
 }
 
 void Lowering::reduce_scatter(ncclComm_t comm) {
-  const auto& nccl = place_.gpu.nccl();
+  const auto& nccl = context_.gpu.nccl();
   const auto type = type_of(op_.in.dtype);
   if (way_ == GatherWay::equal) {
-    const auto count = count_of(bytes_of(op_.rows[place_.rank]), op_.in.dtype);
+    const auto count = count_of(bytes_of(op_.rows[context_.rank]), op_.in.dtype);
     if (count != 0)
-      check(
-          nccl,
-          nccl.reduce_scatter(op_.in.data, op_.out.data, count, type, reduce_, comm, place_.stream),
-          "ncclReduceScatter");
+      check(nccl,
+            nccl.reduce_scatter(op_.in.data, op_.out.data, count, type, reduce_, comm,
+                                context_.stream),
+            "ncclReduceScatter");
     return;
   }
   std::int64_t row = 0;
-  for (int r = 0; r < place_.size; ++r) {
+  for (int r = 0; r < context_.size; ++r) {
     const auto count = count_of(bytes_of(op_.rows[r]), op_.in.dtype);
     if (count != 0)
       check(nccl,
-            nccl.reduce(in(row), r == place_.rank ? op_.out.data : nullptr, count, type, reduce_, r,
-                        comm, place_.stream),
+            nccl.reduce(in(row), r == context_.rank ? op_.out.data : nullptr, count, type, reduce_,
+                        r, comm, context_.stream),
             "ncclReduce");
     row += op_.rows[r];
   }
@@ -297,9 +296,9 @@ void Lowering::reduce_scatter(ncclComm_t comm) {
 void Lowering::all_to_all(ncclComm_t comm) {
   std::int64_t to = 0;
   std::int64_t from = 0;
-  for (int r = 0; r < place_.size; ++r) {
-    place_.send(in(to), bytes_of(op_.send_rows[r]), r, comm);
-    place_.recv(out(from), bytes_of(op_.rows[r]), r, comm);
+  for (int r = 0; r < context_.size; ++r) {
+    context_.send(in(to), bytes_of(op_.send_rows[r]), r, comm);
+    context_.recv(out(from), bytes_of(op_.rows[r]), r, comm);
     to += op_.send_rows[r];
     from += op_.rows[r];
   }
@@ -308,8 +307,8 @@ void Lowering::all_to_all(ncclComm_t comm) {
 void Lowering::inside(int group, ncclComm_t comm) {
   if (folding_ && group < groups()) return folding_->inside(group, comm);
   if (group != 0) return;
-  const auto& nccl = place_.gpu.nccl();
-  const auto stream = place_.stream;
+  const auto& nccl = context_.gpu.nccl();
+  const auto stream = context_.stream;
   const auto count = count_of(op_.in.bytes(), op_.in.dtype);
   switch (op_.kind) {
     case Operation::all_reduce:
@@ -332,7 +331,8 @@ void Lowering::inside(int group, ncclComm_t comm) {
                    "ncclBroadcast");
     case Operation::barrier:
       return check(
-          nccl, nccl.all_reduce(place_.token, place_.token, 1, ncclFloat32, ncclSum, comm, stream),
+          nccl,
+          nccl.all_reduce(context_.token, context_.token, 1, ncclFloat32, ncclSum, comm, stream),
           "ncclAllReduce");
     case Operation::all_gather:
       return gather(comm);
@@ -341,19 +341,19 @@ void Lowering::inside(int group, ncclComm_t comm) {
     case Operation::all_to_all:
       return all_to_all(comm);
     case Operation::gather: {
-      if (op_.root != place_.rank)
-        return place_.send(op_.in.data, bytes_of(op_.rows[place_.rank]), op_.root, comm);
+      if (op_.root != context_.rank)
+        return context_.send(op_.in.data, bytes_of(op_.rows[context_.rank]), op_.root, comm);
       std::int64_t row = 0;
-      for (int r = 0; r < place_.size; row += op_.rows[r++])
-        place_.recv(out(row), bytes_of(op_.rows[r]), r, comm);
+      for (int r = 0; r < context_.size; row += op_.rows[r++])
+        context_.recv(out(row), bytes_of(op_.rows[r]), r, comm);
       return;
     }
     case Operation::scatter: {
-      if (op_.root != place_.rank)
-        return place_.recv(op_.out.data, bytes_of(op_.rows[place_.rank]), op_.root, comm);
+      if (op_.root != context_.rank)
+        return context_.recv(op_.out.data, bytes_of(op_.rows[context_.rank]), op_.root, comm);
       std::int64_t row = 0;
-      for (int r = 0; r < place_.size; row += op_.rows[r++])
-        place_.send(in(row), bytes_of(op_.rows[r]), r, comm);
+      for (int r = 0; r < context_.size; row += op_.rows[r++])
+        context_.send(in(row), bytes_of(op_.rows[r]), r, comm);
       return;
     }
     default:
@@ -364,12 +364,13 @@ void Lowering::inside(int group, ncclComm_t comm) {
 void Lowering::after(ncclComm_t comm) {
   if (folding_) return folding_->after();
   if (std::exchange(made_op_, false))
-    check(place_.gpu.nccl(), place_.gpu.nccl().red_op_destroy(reduce_, comm), "ncclRedOpDestroy");
+    check(context_.gpu.nccl(), context_.gpu.nccl().red_op_destroy(reduce_, comm),
+          "ncclRedOpDestroy");
   if (way_ != GatherWay::padded) return;
   std::int64_t row = 0;
-  for (int r = 0; r < place_.size; ++r) {
-    place_.copy(out(row), scratch_.data() + slot() * static_cast<std::size_t>(r),
-                bytes_of(op_.rows[r]));
+  for (int r = 0; r < context_.size; ++r) {
+    context_.copy(out(row), scratch_.data() + slot() * static_cast<std::size_t>(r),
+                  bytes_of(op_.rows[r]));
     row += op_.rows[r];
   }
 }

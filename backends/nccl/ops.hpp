@@ -7,7 +7,7 @@
 #include <tutti/backend/backend.hpp>
 
 #include "folding.hpp"
-#include "place.hpp"
+#include "op_context.hpp"
 
 namespace tutti::backend::nccl {
 
@@ -34,7 +34,7 @@ bool needs_scratch(const Op& op, int size, bool order_fixed) noexcept;
 /// the last one has been queued. All ranks count the same groups.
 class Lowering {
  public:
-  Lowering(const Place& place, const Op& op, bool order_fixed);
+  Lowering(const OpContext& context, const Op& op, bool order_fixed);
 
   int groups() const noexcept { return folding_ ? folding_->groups() : 1; }
   void before(int group, ncclComm_t comm);
@@ -54,7 +54,7 @@ class Lowering {
   void reduce_scatter(ncclComm_t comm);
   void all_to_all(ncclComm_t comm);
 
-  Place place_;
+  OpContext context_;
   Op op_;
   std::optional<Folding> folding_;  // Then nothing else here is used.
   GatherWay way_ = GatherWay::equal;

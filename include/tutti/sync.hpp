@@ -11,8 +11,8 @@
 #include <vector>
 
 #include <tutti/gather.hpp>
+#include <tutti/maybe_owned.hpp>
 #include <tutti/process_group.hpp>
-#include <tutti/value.hpp>
 
 // Reductions of metrics and losses, as PyTorch Lightning and torchmetrics have them, with their
 // corners settled (docs/gathering.md). No barrier is added: a collective is its own.
@@ -48,8 +48,8 @@ struct SyncOptions {
 /// divided by W. A group of one rank leaves everything as it is, without a call; only
 /// ReduceOp::premul scales. Returns the array that holds the result: `data` itself, except for
 /// legacy_out_of_place.
-Value sync_ddp(const TensorView& data, ProcessGroup& group, const SyncOp& op = {},
-               const SyncOptions& options = {});
+MaybeOwned sync_ddp(const TensorView& data, ProcessGroup& group, const SyncOp& op = {},
+                    const SyncOptions& options = {});
 double sync_ddp(double value, ProcessGroup& group, const SyncOp& op = {},
                 const SyncOptions& options = {});
 std::int64_t sync_ddp(std::int64_t value, ProcessGroup& group, const SyncOp& op = {},
@@ -61,8 +61,8 @@ std::int64_t sync_ddp(T value, ProcessGroup& group, const SyncOp& op = {},
 }
 
 /// Null means that there is no group: everything is left as it is, and `op` is not looked at.
-Value sync_ddp_if_available(const TensorView& data, ProcessGroup* group, const SyncOp& op = {},
-                            const SyncOptions& options = {});
+MaybeOwned sync_ddp_if_available(const TensorView& data, ProcessGroup* group, const SyncOp& op = {},
+                                 const SyncOptions& options = {});
 double sync_ddp_if_available(double value, ProcessGroup* group, const SyncOp& op = {},
                              const SyncOptions& options = {});
 std::int64_t sync_ddp_if_available(std::int64_t value, ProcessGroup* group, const SyncOp& op = {},
@@ -76,8 +76,8 @@ std::int64_t sync_ddp_if_available(T value, ProcessGroup* group, const SyncOp& o
 /// Arrays [...] of all ranks: [W, ...]. For W = 1 that is a view of the input, and null gives the
 /// input itself, [...]. The shapes are compared, as all_gather_rows() does it; with
 /// options.layout, which is RowLayout::equal(W, 1), they are known to be equal.
-Value all_gather_ddp_if_available(const ConstTensorView& data, ProcessGroup* group,
-                                  const GatherOptions& options = {});
+MaybeOwned all_gather_ddp_if_available(const ConstTensorView& data, ProcessGroup* group,
+                                       const GatherOptions& options = {});
 
 /// sum over ranks of `sum` / sum over ranks of `count`: the mean over all rows whatever their
 /// split, where a mean of per-rank means is wrong. One all_reduce of two doubles. No rows: NaN.

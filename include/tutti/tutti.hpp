@@ -2,9 +2,6 @@
 
 // Everything except the adapters.
 #include <tutti/autograd.hpp>
-#include <tutti/autograd_messages.hpp>
-#include <tutti/autograd_reduce.hpp>
-#include <tutti/autograd_root.hpp>
 #include <tutti/backend/backend.hpp>
 #include <tutti/call_options.hpp>
 #include <tutti/cluster.hpp>
@@ -26,6 +23,7 @@
 #include <tutti/losses/recall_at_quantile.hpp>
 #include <tutti/losses/smooth_ap.hpp>
 #include <tutti/losses/warm_up.hpp>
+#include <tutti/maybe_owned.hpp>
 #include <tutti/memory.hpp>
 #include <tutti/operation.hpp>
 #include <tutti/process_group.hpp>
@@ -39,6 +37,5 @@
 #include <tutti/sync.hpp>
 #include <tutti/tensor.hpp>
 #include <tutti/trace.hpp>
-#include <tutti/value.hpp>
 #include <tutti/version.hpp>
 #include <tutti/work.hpp>

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "group/host_call.hpp"
 #include "kernels/gradients.hpp"
@@ -12,6 +13,28 @@
 namespace tutti::internal {
 
 using Kind = ReduceOp::Kind;
+
+namespace {
+
+void fill_with_zeros(const Step& step, Tensor& out) {
+  auto& group = step.group;
+  if (on_host(group)) {
+    fill_identity(out.dtype(), Kind::sum, out.data(), count_of(out));
+    return;
+  }
+  // A few from the host, and then twice as many each time.
+  static constexpr std::array<std::byte, 4096> zeros{};
+  auto* const to = static_cast<std::byte*>(out.data());
+  auto done = std::min(out.bytes(), zeros.size());
+  copy_rows(group, to, zeros.data(), done, step.options.stream);
+  while (done < out.bytes()) {
+    const auto more = std::min(done, out.bytes() - done);
+    copy_rows(group, to + done, to, more, step.options.stream);
+    done += more;
+  }
+}
+
+}  // namespace
 
 void scale_gradient(ReduceOp op, int ranks, Tensor& grad) {
   if (op.kind == Kind::avg)
@@ -23,38 +46,29 @@ bool averages_on_device(ProcessGroup& group, ReduceOp op) {
   return op.kind == Kind::avg && !on_host(group);
 }
 
-void average_parts(ProcessGroup& group, Tensor& out, std::size_t at, const ConstTensorView& part,
-                   const CallOptions& options) {
-  fill_with_zeros(group, out, options.stream);
-  copy_rows(group, static_cast<std::byte*>(out.data()) + at, part.data, part.bytes(),
-            options.stream);
-  group.all_reduce(out, ReduceOp::avg, options);
+void average_parts(const Step& step, Tensor& out, std::size_t at, const ConstTensorView& part) {
+  place_in_zeros(step, out, at, part);
+  step.group.all_reduce(out, ReduceOp::avg, step.options);
 }
 
-void fill_with_zeros(ProcessGroup& group, Tensor& out, Stream stream) {
-  if (on_host(group)) {
-    std::memset(out.data(), 0, out.bytes());
-    return;
-  }
-  // A few from the host, and then twice as many each time.
-  static constexpr std::array<std::byte, 4096> zeros{};
-  auto* const to = static_cast<std::byte*>(out.data());
-  auto done = std::min(out.bytes(), zeros.size());
-  copy_rows(group, to, zeros.data(), done, stream);
-  while (done < out.bytes()) {
-    const auto more = std::min(done, out.bytes() - done);
-    copy_rows(group, to + done, to, more, stream);
-    done += more;
-  }
+void place_in_zeros(const Step& step, Tensor& out, std::size_t at, const ConstTensorView& part) {
+  fill_with_zeros(step, out);
+  copy_rows(step.group, static_cast<std::byte*>(out.data()) + at, part.data, part.bytes(),
+            step.options.stream);
 }
 
-Value reduce_alone(ProcessGroup& group, const ConstTensorView& in, ReduceOp op, Memory& memory,
-                   Stream stream) {
-  if (op.kind != Kind::premul_sum || op.scale == 1) return Value(in);
-  Tensor out(memory, in.shape, in.dtype, stream);
-  copy_rows(group, out.data(), in.data, in.bytes(), stream);
-  scale_gradient(op, 1, out);
-  return out;
+Differentiable alone(const Step& step, const ConstTensorView& in, const Shape& of_forward,
+                     ReduceOp op) {
+  step.check_input(in);
+  const auto& shape = step.transpose != nullptr ? step.transpose->to : of_forward;
+  MaybeOwned value(ConstTensorView(in.data, in.dtype, shape, in.device));
+  if (op.kind == Kind::premul_sum && op.scale != 1) {
+    Tensor scaled = step.make(shape, in.dtype);
+    copy_rows(step.group, scaled.data(), in.data, in.bytes(), step.options.stream);
+    scale_gradient(op, 1, scaled);
+    value = std::move(scaled);
+  }
+  return step.result<alone>({}, in, std::move(value), in.shape, op);
 }
 
 }  // namespace tutti::internal

@@ -2,8 +2,7 @@
 
 #include <cstddef>
 
-#include <tutti/process_group.hpp>
-#include <tutti/value.hpp>
+#include "autograd/step.hpp"
 
 namespace tutti::internal {
 
@@ -11,8 +10,8 @@ inline std::size_t count_of(const Tensor& tensor) {
   return static_cast<std::size_t>(tensor.shape().numel());
 }
 
-/// What the vjp of a linear reduction does to a gradient that has only been moved or summed: avg
-/// divides it by the number of ranks, premul_sum multiplies it by this rank's scale.
+/// The factor of a linear reduction in its transpose, where the gradient has only been moved or
+/// summed: avg divides it by the number of ranks, premul_sum multiplies it by this rank's scale.
 void scale_gradient(ReduceOp op, int ranks, Tensor& grad);
 
 /// Whether dividing by the number of ranks is left to an avg of the backend: the host cannot reach
@@ -21,14 +20,14 @@ bool averages_on_device(ProcessGroup& group, ReduceOp op);
 
 /// There, the sum of what the ranks have, `part` in the bytes of `out` from `at` on and zeros
 /// elsewhere, divided by their number: an all_reduce.
-void average_parts(ProcessGroup& group, Tensor& out, std::size_t at, const ConstTensorView& part,
-                   const CallOptions& options);
+void average_parts(const Step& step, Tensor& out, std::size_t at, const ConstTensorView& part);
 
-void fill_with_zeros(ProcessGroup& group, Tensor& out, Stream stream);
+/// Zeros in `out` but for `part`, from byte `at` on.
+void place_in_zeros(const Step& step, Tensor& out, std::size_t at, const ConstTensorView& part);
 
-/// A linear reduction in a group of one rank, and its vjp: the input itself, unless it is to be
-/// scaled. No call.
-Value reduce_alone(ProcessGroup& group, const ConstTensorView& in, ReduceOp op, Memory& memory,
-                   Stream stream);
+/// Every linear collective in a group of one rank, and its transpose: the input itself, a forward's
+/// in this shape, scaled where `op` does that. No call.
+Differentiable alone(const Step& step, const ConstTensorView& in, const Shape& of_forward,
+                     ReduceOp op = ReduceOp::sum);
 
 }  // namespace tutti::internal

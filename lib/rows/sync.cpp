@@ -177,8 +177,8 @@ ReduceOp SyncOp::reduce() const {
   return {*parse_reduce_op(name)};
 }
 
-Value sync_ddp(const TensorView& data, ProcessGroup& group, const SyncOp& op,
-               const SyncOptions& options) {
+MaybeOwned sync_ddp(const TensorView& data, ProcessGroup& group, const SyncOp& op,
+                    const SyncOptions& options) {
   auto call = options.call;
   call.integer_avg = IntegerAvg::truncate;
   const auto reduce = resolve(group, data, op, call);
@@ -191,7 +191,7 @@ Value sync_ddp(const TensorView& data, ProcessGroup& group, const SyncOp& op,
         fmt::format("legacy_out_of_place divides in host memory, but this group works on {}",
                     to_string(group.memory().device())));
   if (needs_call(group, reduce)) group.all_reduce(data, apart ? ReduceOp::sum : reduce, call);
-  if (!apart) return Value(data);
+  if (!apart) return MaybeOwned(data);
   return divided(group.memory(), data, group.size());
 }
 
@@ -204,9 +204,9 @@ std::int64_t sync_ddp(std::int64_t value, ProcessGroup& group, const SyncOp& op,
   return sync_number(value, group, op, options);
 }
 
-Value sync_ddp_if_available(const TensorView& data, ProcessGroup* group, const SyncOp& op,
-                            const SyncOptions& options) {
-  return group == nullptr ? Value(data) : sync_ddp(data, *group, op, options);
+MaybeOwned sync_ddp_if_available(const TensorView& data, ProcessGroup* group, const SyncOp& op,
+                                 const SyncOptions& options) {
+  return group == nullptr ? MaybeOwned(data) : sync_ddp(data, *group, op, options);
 }
 
 double sync_ddp_if_available(double value, ProcessGroup* group, const SyncOp& op,
@@ -219,9 +219,9 @@ std::int64_t sync_ddp_if_available(std::int64_t value, ProcessGroup* group, cons
   return group == nullptr ? value : sync_ddp(value, *group, op, options);
 }
 
-Value all_gather_ddp_if_available(const ConstTensorView& data, ProcessGroup* group,
-                                  const GatherOptions& options) {
-  if (group == nullptr) return Value(data);
+MaybeOwned all_gather_ddp_if_available(const ConstTensorView& data, ProcessGroup* group,
+                                       const GatherOptions& options) {
+  if (group == nullptr) return MaybeOwned(data);
   std::vector<std::int64_t> dims{1};
   dims.insert(dims.end(), data.shape.dims().begin(), data.shape.dims().end());
   if (dims.size() > Shape::max_dims && options.layout == nullptr)
@@ -236,7 +236,7 @@ Value all_gather_ddp_if_available(const ConstTensorView& data, ProcessGroup* gro
         options.call);
   const ConstTensorView row(data.data, data.dtype, Shape(std::span<const std::int64_t>(dims)),
                             data.device);
-  if (group->size() == 1) return Value(row);
+  if (group->size() == 1) return MaybeOwned(row);
   return all_gather_rows(*group, row, options).data;
 }
 

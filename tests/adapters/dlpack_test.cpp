@@ -242,7 +242,7 @@ TYPED_TEST(DLPackOwned, WithoutADeleterNothingIsCalled) {
 
 TYPED_TEST(DLPackOwned, AValueThatIsTheInputIsCopied) {
   const std::vector<double> input{1, 2, 3};
-  auto owned = dlpack::own<TypeParam>(Value(ConstTensorView(input)));
+  auto owned = dlpack::own<TypeParam>(MaybeOwned(ConstTensorView(input)));
   EXPECT_NE(owned->dl_tensor.data, input.data());
   const auto* const data = static_cast<const double*>(dlpack::view(*owned).data);
   EXPECT_EQ(std::vector(data, data + 3), input);
@@ -251,7 +251,7 @@ TYPED_TEST(DLPackOwned, AValueThatIsTheInputIsCopied) {
 TYPED_TEST(DLPackOwned, AValueOfItsOwnIsNot) {
   Tensor array(host_memory(), {3}, DType::f32);
   const void* const data = array.data();
-  EXPECT_EQ(dlpack::own<TypeParam>(Value(std::move(array)))->dl_tensor.data, data);
+  EXPECT_EQ(dlpack::own<TypeParam>(MaybeOwned(std::move(array)))->dl_tensor.data, data);
 }
 
 #ifdef DLPACK_MAJOR_VERSION

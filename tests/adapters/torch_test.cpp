@@ -171,7 +171,7 @@ TEST(TorchTensor, ATensorHoldsTheArrayItWasMadeOf) {
 
 TEST(TorchTensor, AValueThatIsTheInputIsCopied) {
   std::vector<double> input{1, 2, 3};
-  const at::Tensor x = libtorch::to_torch(Value(ConstTensorView(input)));
+  const at::Tensor x = libtorch::to_torch(MaybeOwned(ConstTensorView(input)));
   input = {0, 0, 0};
   EXPECT_EQ(x.sum().item<double>(), 6);
 }

@@ -1,81 +1,239 @@
-"""Who may include whom: docs/design/0002-core.md, "The layers"."""
+"""Who may include whom, how large folders and files are, and that no two files include each other.
+
+This is the one list of the order of folders; docs/architecture.md draws it, and `ls` shows it."""
 import re
 
 import tree
 
-# The public headers from the bottom up; one includes its own layer and those below it.
-LAYERS = [
-    "call_options cluster deadline device dtype error half log memory operation reduce_op registration rows shape store store_server "
-    "tensor value version work",
-    "backend",
-    "group_options process_group trace",
-    "coalesce init row_layout",
-    "gather",
-    "autograd autograd_messages autograd_reduce autograd_root sync",
-    "losses/cross_entropy losses/focal losses/loss losses/p_auc_at_budget losses/ranking_loss losses/recall_at_quantile "
-    "losses/smooth_ap losses/warm_up",
-    "tutti",
+# The folders of lib/, a level a line, from the bottom up. A folder includes itself and the folders of lower levels.
+LIB = [
+    "values",
+    "kernels store",
+    "group collectives",
+    "rows launch",
+    "autograd losses",
 ]
-LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names.split()}
+# Backends use lib/ up to here.
+BACKENDS_USE = "group collectives"
+# Folders of backends/ that are no backend: the parts that several backends share.
+SHARED_BY_BACKENDS = ("cuda",)
+
+# The folders of tools/, likewise.
+TOOLS = [
+    "common",
+    "report",
+    "run",
+    "bench",
+    "loss",
+    "inspect",
+]
+
+# A public header belongs to the folder with a source of its name. Those without a source, or with another name:
+HEADER_ONLY = {
+    "values": "call_options deadline half operation registration rows version",
+    "group": "backend/backend group_options",
+    "launch": "cluster",
+    "losses": "losses/loss",
+}
+TOP = {"tutti": "includes all public headers but adapters/ and backend/"}
+
+MOST_SOURCES = 20   # of a folder of lib/, backends/ or tools/
+MOST_LINES = 500    # of a file of include/, lib/, backends/ or tools/
 
 INCLUDE = re.compile(r'\s*#\s*include\s*([<"])([^>"]+)[>"]')
 BACKEND_LIBRARY = re.compile(r"(gloo|nccl|rccl|cuda|mpi|ucc|ucp)(_|/|\.h|$)")
-BELOW_THE_LOSSES = ("tutti/backend.hpp", "tutti/store.hpp", "tutti/work.hpp")
-PUBLIC_API_ONLY = ("tools/", "docs/", "tests/conformance/", "tests/support/", "tests/tool/",
-                   "tests/install/", "tests/compile_fail/", "backends/hier/")
+BELOW_THE_LOSSES = ("tutti/backend/backend.hpp", "tutti/store/store.hpp", "tutti/work.hpp")
+PUBLIC_API_ONLY = ("tools/", "docs/", "tests/conformance/", "tests/support/", "tests/programs/", "tests/adapters/", "backends/hier/")
+# Tests of the store's bytes see the store's own headers; the double of NCCL stands below the backend.
+PUBLIC_API_EXCEPT = ("tests/programs/fuzz/", "tests/backends/")
 
 
-def header_problem(name, target):
-    """A public header: the standard library and headers of its own layer or below."""
-    if target.startswith("tutti/"):
-        other = target.removeprefix("tutti/").removesuffix(".hpp")
-        if other.startswith("adapters/"):
-            return "nothing includes an adapter"
-        if other not in LEVEL:
-            return f"'{other}' has no layer: add it to LAYERS in tests/lint/layers.py"
-        return None if LEVEL[other] <= LEVEL[name] else f"'{other}' is a layer above '{name}'"
-    if "/" in target or "." in target:
-        return "a public header includes only the standard library and <tutti/...>"
-    return None
+def levels(lines):
+    return {name: level for level, names in enumerate(lines) for name in names.split()}
 
 
-def problem(path, quote, target, backends):
-    """What is wrong with `path` including `target`, or None."""
-    stem = re.sub(r"^(include/tutti|lib)/|\.[^/]*$", "", path)
-    if "losses/" in path and not path.startswith("tests/") and target in BELOW_THE_LOSSES:
-        return "the loss layer sees a group, not what is below it"
-    if path.startswith("include/tutti/adapters/"):
-        return "adapters do not see internals" if target.startswith("internal/") else None
-    if path.startswith("include/tutti/"):
-        if stem not in LEVEL:
-            return f"'{stem}' has no layer: add it to LAYERS in tests/lint/layers.py"
+LIB_LEVEL = levels(LIB)
+TOOLS_LEVEL = levels(TOOLS)
+
+
+class Tree:
+    """The files of the project and which of them include which."""
+
+    def __init__(self, root):
+        self.root = root
+        self.sources = {str(p.relative_to(root)): p for p in tree.files(root, *tree.CXX, ".cu")}
+        self.backends = {name.split("/")[1] for name in self.sources if re.match("backends/[^/]+/", name)}
+        self.home = {}   # public header -> folder of lib/
+        for folder, names in HEADER_ONLY.items():
+            self.home.update((name, folder) for name in names.split())
+        for name in self.sources:
+            if match := re.fullmatch(r"lib/(\w+)/(\w+)\.cpp", name):
+                folder, stem = match.groups()
+                self.home.update((header, folder) for header in (stem, f"{folder}/{stem}")
+                                 if f"include/tutti/{header}.hpp" in self.sources)
+
+    def resolve(self, name, quote, target):
+        """The file of the project that `name` includes as `target`, or None."""
+        folder = name.rsplit("/", 1)[0]
+        places = ["include"] if quote == "<" else [folder, "lib", "backends", "tools", "tests", "include"]
+        for place in places:
+            parts = []
+            for part in f"{place}/{target}".split("/"):
+                parts = parts[:-1] if part == ".." else parts + [part]
+            for path in ("/".join(parts), "/".join(parts) + ".in"):
+                if path in self.sources:
+                    return path
+        return None
+
+    def includes(self, name):
+        """(line number, line, quote, target, file or None) of each include of a file."""
+        for number, line in tree.lines(self.sources[name]):
+            if include := INCLUDE.match(line):
+                yield number, line.strip(), *include.groups(), self.resolve(name, *include.groups())
+
+
+def header_of(path):
+    return path.removeprefix("include/tutti/").removesuffix(".in").removesuffix(".hpp")
+
+
+def folder_of(t, path):
+    """The folder of lib/ to which a private file or a public header belongs, or None."""
+    if match := re.match(r"lib/(\w+)/", path):
+        return match[1]
+    return t.home.get(header_of(path)) if path.startswith("include/tutti/") else None
+
+
+def upward(level, mine, theirs, what):
+    if mine == theirs or level.get(theirs, 99) < level.get(mine, -1):
+        return None
+    return f"{mine}/ includes {what}, which {'stands beside it' if level.get(theirs) == level.get(mine) else 'is above it'}"
+
+
+def problem_of_lib(t, name, file):
+    """What is wrong with a file of lib/, or with a public header, including `file`."""
+    mine, theirs = folder_of(t, name), folder_of(t, file)
+    if mine is None or theirs is None or mine not in LIB_LEVEL:
+        return None   # Said once for the file itself.
+    return upward(LIB_LEVEL, mine, theirs, f"{theirs}/")
+
+
+def problem(t, name, quote, target, file):
+    """What is wrong with `name` including `target`, which is `file` of the project or None; or None."""
+    if name.startswith("include/"):
         if quote == '"':
             return "a public header is included as <tutti/...>"
-        return header_problem(stem, target)
-    if path.startswith(PUBLIC_API_ONLY) and target.startswith("internal/"):
+        if target.startswith("tutti/adapters/") and not name.startswith("include/tutti/adapters/"):
+            return "nothing includes an adapter"
+        if name.startswith("include/tutti/adapters/"):
+            return None
+        if not target.startswith("tutti/"):
+            return "a public header includes only the standard library and <tutti/...>" if re.search(r"[/.]", target) else None
+        return None if header_of(name) in TOP or file is None else problem_of_lib(t, name, file)
+    private = file is not None and file.startswith(("lib/", "backends/"))
+    if name.startswith(PUBLIC_API_ONLY) and not name.startswith(PUBLIC_API_EXCEPT) and private:
         return "it uses the public API only"
-    if path.startswith("lib/"):
-        if BACKEND_LIBRARY.match(target) or target.split("/")[0] in backends:
+    if "/losses/" in name and not name.startswith("tests/") and target in BELOW_THE_LOSSES:
+        return "the loss layer sees a group, not its parts"
+    if name.startswith("lib/"):
+        if (file or "").startswith("backends/") or BACKEND_LIBRARY.match(target) or target.split("/")[0] in t.backends:
             return "lib/ names no backend"
-        if path == f"lib/{stem}.cpp" and stem in LEVEL and target.startswith("tutti/"):
-            return header_problem(stem, target)
-    if path.startswith("backends/"):
-        own = path.split("/")[1]
-        if quote == '"' and (target.startswith("../") or target.split("/")[0] in backends - {own, "cuda"}):
-            return "a backend includes no other backend, only the room they share: cuda/"
+        return file and problem_of_lib(t, name, file)
+    if name.startswith("backends/"):
+        own = name.split("/")[1]
+        if quote == '"' and (target.startswith("../") or target.split("/")[0] in t.backends - {own, *SHARED_BY_BACKENDS}):
+            return "a backend includes no other backend, only the folders they share: " + ", ".join(SHARED_BY_BACKENDS)
+        folder = file and folder_of(t, file)
+        if folder and LIB_LEVEL.get(folder, 99) > LIB_LEVEL[BACKENDS_USE.split()[0]]:
+            return f"a backend uses lib/ up to {BACKENDS_USE}"
+    if name.startswith("tools/") and (file or "").startswith("tools/") and name.count("/") == 2:
+        theirs = file.split("/")[1]
+        return upward(TOOLS_LEVEL, name.split("/")[1], theirs, f"{theirs}/")
     return None
+
+
+def component(path):
+    """A private header and its source are one component. A public header is one of its own: it only declares."""
+    return re.sub(r"\.\w+(\.in)?$", "", path)
+
+
+def cycles(graph):
+    """Lists of nodes that reach one another (Tarjan's algorithm, with a stack of its own)."""
+    index, low, stack, on_stack, found = {}, {}, [], set(), []
+    for start in sorted(graph):
+        work = [] if start in index else [(start, iter(sorted(graph[start])))]
+        if work:
+            index[start] = low[start] = len(index)
+            stack.append(start)
+            on_stack.add(start)
+        while work:
+            node, targets = work[-1]
+            for target in targets:
+                if target not in index:
+                    index[target] = low[target] = len(index)
+                    stack.append(target)
+                    on_stack.add(target)
+                    work.append((target, iter(sorted(graph.get(target, ())))))
+                    break
+                if target in on_stack:
+                    low[node] = min(low[node], index[target])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == index[node]:
+                    members = []
+                    while not members or members[-1] != node:
+                        members.append(stack.pop())
+                        on_stack.discard(members[-1])
+                    if len(members) > 1:
+                        found.append(sorted(members))
+    return found
+
+
+def check_includes(t):
+    found, graph = [], {}
+    for name in t.sources:
+        mine = component(name)
+        graph.setdefault(mine, set())
+        for number, line, quote, target, file in t.includes(name):
+            if why := problem(t, name, quote, target, file):
+                found.append(f"{name}:{number}: {line}: {why}")
+            elif file and component(file) != mine:
+                graph[mine].add(component(file))
+    for members in cycles(graph):
+        found.append(f"{members[0]}: a cycle of includes: {', '.join(members)}")
+    return found
+
+
+def check_places(t):
+    """Every folder and every public header has its place, and neither folders nor files are too large."""
+    found, sources = [], {}
+    for name, path in t.sources.items():
+        if name.startswith(("include/tutti/adapters/", "docs/", "tests/")):
+            continue
+        if name.startswith("include/") and header_of(name) not in t.home and header_of(name) not in TOP:
+            found.append(f"{name}: no folder of lib/ has a source of this name: add it to HEADER_ONLY in tests/lint/layers.py")
+        for top, level in (("lib", LIB_LEVEL), ("tools", TOOLS_LEVEL)):
+            if (match := re.match(rf"{top}/(\w+)/", name)) and match[1] not in level:
+                found.append(f"{name}: {top}/{match[1]}/ has no place in the order of folders in tests/lint/layers.py")
+        if re.match(r"lib/\w+\.", name):
+            found.append(f"{name}: a source of lib/ lies in one of its folders")
+        if not name.startswith("include/") and name.endswith((".cpp", ".cu")):
+            sources.setdefault(name.rsplit("/", 1)[0], []).append(name)
+        if (length := sum(1 for _ in tree.lines(path))) > MOST_LINES:
+            found.append(f"{name}: {length} lines; a file has at most {MOST_LINES}: split the idea")
+    for folder, names in sources.items():
+        if len(names) > MOST_SOURCES:
+            found.append(f"{folder}/: {len(names)} sources; a folder has at most {MOST_SOURCES}")
+        about = t.root / folder / "meson.build"
+        if "/" in folder and about.exists() and not about.read_text().startswith("# "):
+            found.append(f"{folder}/meson.build: does not open with a comment that says what lives here")
+    return found
 
 
 def check(root):
-    sources = [(p, str(p.relative_to(root))) for p in tree.files(root, *tree.CXX)]
-    backends = {name.split("/")[1] for _, name in sources if re.match("backends/[^/]+/", name)}
-    found = []
-    for path, name in sources:
-        for number, line in tree.lines(path):
-            include = INCLUDE.match(line)
-            if include and (why := problem(name, *include.groups(), backends)):
-                found.append(f"{name}:{number}: {line.strip()}: {why}")
-    return found
+    t = Tree(root)
+    return check_includes(t) + check_places(t)
 
 
 if __name__ == "__main__":

@@ -82,19 +82,18 @@ Pair step(tutti::ProcessGroup& group, bool whole, GatherGrad convention) {
   const std::vector<double> z = embed(rows);
 
   const auto gathered = tutti::autograd::all_gather_rows(group, z, convention);
-  const auto keys = values(gathered.out.view());
+  const auto keys = values(gathered.value.view());
   const auto n = static_cast<double>(keys.size());
   Pair gradient;
   if (whole) {
     const Gradients g = contrast(keys, 0, keys, 1 / n);
     const std::vector<double> by_gathered = plus(g.queries, g.keys);
-    const tutti::Value by_z =
-        tutti::autograd::all_gather_rows_vjp(group, gathered.context, by_gathered);
-    gradient = by_weights(rows, values(by_z.view()));
+    const auto by_z = gathered.back(group, by_gathered);
+    gradient = by_weights(rows, values(by_z.value.view()));
   } else {
     const Gradients g = contrast(z, first, keys, group.size() / n);
-    const tutti::Value by_z = tutti::autograd::all_gather_rows_vjp(group, gathered.context, g.keys);
-    gradient = by_weights(rows, plus(g.queries, values(by_z.view())));
+    const auto by_z = gathered.back(group, g.keys);
+    gradient = by_weights(rows, plus(g.queries, values(by_z.value.view())));
   }
   // What a data-parallel wrapper does: the mean over the ranks.
   group.all_reduce(gradient, tutti::ReduceOp::avg);

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include <tutti/adapters/dlpack_types.hpp>
+#include <tutti/maybe_owned.hpp>
 #include <tutti/tensor.hpp>
-#include <tutti/value.hpp>
 
 // Arrays of other frameworks as views, and arrays of this library for them. Nothing is copied
 // except where it says so. What has no view here is an Error invalid_argument that says why: more
@@ -134,9 +134,9 @@ Owned<M> own(Tensor&& array) {
   if constexpr (requires { managed.version.major; }) managed.version = {1, 0};
   return Owned<M>(&managed);
 }
-/// A Value that is the caller's input is copied to `memory`.
+/// A MaybeOwned that is the caller's input is copied to `memory`.
 template <Managed M = DLManagedTensor>
-Owned<M> own(Value&& value, Memory& memory = host_memory()) {
+Owned<M> own(MaybeOwned&& value, Memory& memory = host_memory()) {
   return own<M>(std::move(value).take(memory));
 }
 

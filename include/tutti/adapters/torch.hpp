@@ -3,16 +3,19 @@
 #include <cstdint>
 #include <span>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
 
+#include <tutti/adapters/torch_collective.hpp>
 #include <tutti/adapters/torch_tensor.hpp>
 #include <tutti/autograd.hpp>
 
-// The collectives of <tutti/autograd.hpp> as functions of LibTorch's autograd, in host memory.
-// docs/adapters.md.
+// The collectives of <tutti/autograd.hpp> as functions of LibTorch's autograd, in host memory, with
+// their gradients. docs/adapters.md.
 //
-// The derivative of each is made of these functions again, so that any derivative can be taken.
-// Inputs need not be contiguous. Results are new tensors; a group of one rank returns its input.
+// Any derivative can be taken: a backward is a node of the graph, too. Inputs need not be
+// contiguous. Results are new tensors; a group of one rank returns its input.
 //
 // Every rank makes the same calls, forward and back: while gradients are recorded a result requires
 // grad on every rank, whatever its input says, and every rank has to back-propagate through it. One
@@ -23,52 +26,102 @@ namespace tutti::libtorch {
 
 using autograd::GatherGrad;
 
+namespace detail {
+/// Results in torch's memory, unless the caller says otherwise.
+inline GatherOptions in_torch(GatherOptions options) {
+  if (options.memory == nullptr) options.memory = &memory();
+  return options;
+}
+}  // namespace detail
+
 /// [n_r, ...] -> [sum n_r, ...]
-at::Tensor all_gather_rows(ProcessGroup& group, const at::Tensor& local, GatherGrad grad,
-                           const GatherOptions& options = {});
+inline at::Tensor all_gather_rows(ProcessGroup& group, const at::Tensor& local, GatherGrad grad,
+                                  const GatherOptions& options = {}) {
+  return detail::apply(autograd::all_gather_rows, group, local, grad, detail::in_torch(options));
+}
+
+namespace detail {
+/// What all ranks have, [W, ...]: torch multiplies it, whose derivatives are by each factor.
+inline at::Tensor factors(ProcessGroup& group, const at::Tensor& in, const CallOptions& options) {
+  const RowLayout layout = RowLayout::equal(group.size(), 1);
+  return all_gather_rows(group, in.unsqueeze(0), GatherGrad::sum,
+                         {.layout = &layout, .call = options});
+}
+}  // namespace detail
+
 /// [sum n_r, ...] -> [n_rank, ...]; sum, avg, premul_sum.
-at::Tensor reduce_scatter_rows(ProcessGroup& group, const at::Tensor& whole,
-                               const RowLayout& layout, ReduceOp op = ReduceOp::sum,
-                               const GatherOptions& options = {});
+inline at::Tensor reduce_scatter_rows(ProcessGroup& group, const at::Tensor& whole,
+                                      const RowLayout& layout, ReduceOp op = ReduceOp::sum,
+                                      const GatherOptions& options = {}) {
+  return detail::apply(autograd::reduce_scatter_rows, group, whole, layout, op,
+                       detail::in_torch(options));
+}
+/// [sum send_rows, ...] -> [sum recv_rows, ...]
+inline at::Tensor all_to_all_rows(ProcessGroup& group, const at::Tensor& in,
+                                  std::span<const std::int64_t> send_rows,
+                                  std::span<const std::int64_t> recv_rows,
+                                  const GatherOptions& options = {}) {
+  return detail::apply(autograd::all_to_all_rows, group, in, send_rows, recv_rows,
+                       detail::in_torch(options));
+}
 
 /// sum, avg, premul_sum, min, max, product.
-at::Tensor all_reduce(ProcessGroup& group, const at::Tensor& in, ReduceOp op = ReduceOp::sum,
-                      const CallOptions& options = {});
+inline at::Tensor all_reduce(ProcessGroup& group, const at::Tensor& in, ReduceOp op = ReduceOp::sum,
+                             const CallOptions& options = {}) {
+  if (op.kind == ReduceOp::Kind::product) return detail::factors(group, in, options).prod(0);
+  return detail::apply(autograd::all_reduce, group, in, op, options);
+}
 /// Of each element, the product over all other ranks.
-at::Tensor product_of_others(ProcessGroup& group, const at::Tensor& in,
-                             const CallOptions& options = {});
+inline at::Tensor product_of_others(ProcessGroup& group, const at::Tensor& in,
+                                    const CallOptions& options = {}) {
+  const at::Tensor all = detail::factors(group, in, options);
+  const std::int64_t rank = group.rank();
+  return at::cat({all.narrow(0, 0, rank), all.narrow(0, rank + 1, group.size() - 1 - rank)})
+      .prod(0);
+}
 
 /// Results that are on root only are [0] elsewhere, and part of the graph there too.
-at::Tensor reduce(ProcessGroup& group, const at::Tensor& in, int root, ReduceOp op = ReduceOp::sum,
-                  const CallOptions& options = {});
+inline at::Tensor reduce(ProcessGroup& group, const at::Tensor& in, int root,
+                         ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) {
+  return detail::apply(autograd::reduce, group, in, root, op, options);
+}
 /// `in` has the same shape everywhere.
-at::Tensor broadcast(ProcessGroup& group, const at::Tensor& in, int root,
-                     const CallOptions& options = {});
-at::Tensor gather_rows(ProcessGroup& group, const at::Tensor& local, int root,
-                       const GatherOptions& options = {});
+inline at::Tensor broadcast(ProcessGroup& group, const at::Tensor& in, int root,
+                            const CallOptions& options = {}) {
+  return detail::apply(autograd::broadcast, group, in, root, options);
+}
+inline at::Tensor gather_rows(ProcessGroup& group, const at::Tensor& local, int root,
+                              const GatherOptions& options = {}) {
+  return detail::apply(autograd::gather_rows, group, local, root, detail::in_torch(options));
+}
 /// `layout` is root's, elsewhere null; `whole` may be not defined there.
-at::Tensor scatter_rows(ProcessGroup& group, const at::Tensor& whole, const RowLayout* layout,
-                        int root, const GatherOptions& options = {});
-
-/// [sum send_rows, ...] -> [sum recv_rows, ...]
-at::Tensor all_to_all_rows(ProcessGroup& group, const at::Tensor& in,
-                           std::span<const std::int64_t> send_rows,
-                           std::span<const std::int64_t> recv_rows,
-                           const GatherOptions& options = {});
-/// Rank r's tensor, of the same shape everywhere, goes to rank to[r].
-at::Tensor permute(ProcessGroup& group, const at::Tensor& in, std::span<const int> to,
-                   const CallOptions& options = {});
+inline at::Tensor scatter_rows(ProcessGroup& group, const at::Tensor& whole,
+                               const RowLayout* layout, int root,
+                               const GatherOptions& options = {}) {
+  const bool read = group.rank() == root && whole.defined();
+  const at::Tensor part = read ? whole : detail::no_part_of(whole);
+  return detail::apply(autograd::scatter_rows, group, part, layout, root,
+                       detail::in_torch(options));
+}
 
 /// Returns a token [0]: the backward of what uses it, `loss + token.sum()`, receives the gradient.
-at::Tensor send(ProcessGroup& group, const at::Tensor& in, int peer, int tag = 0,
-                const CallOptions& options = {});
+inline at::Tensor send(ProcessGroup& group, const at::Tensor& in, int peer, int tag = 0,
+                       const CallOptions& options = {}) {
+  return detail::apply(autograd::send, group, in, peer, tag, options);
+}
 /// `after` is anything on whose graph this depends, such as the token of an earlier send: its
 /// backward comes after this one's. Second derivatives need it.
-at::Tensor recv(ProcessGroup& group, at::IntArrayRef sizes, at::ScalarType dtype, int peer,
-                int tag = 0, const at::Tensor& after = {}, const CallOptions& options = {});
+inline at::Tensor recv(ProcessGroup& group, at::IntArrayRef sizes, at::ScalarType dtype, int peer,
+                       int tag = 0, const at::Tensor& after = {}, const CallOptions& options = {}) {
+  return detail::record(group, detail::no_part_of(after), [&](const ConstTensorView&) {
+    const Shape shape(std::span<const std::int64_t>(sizes.data(), sizes.size()));
+    return autograd::recv(group, shape, from_torch(dtype), peer, tag, options);
+  });
+}
+/// Rank r's tensor, of the same shape everywhere, goes to rank to[r].
+inline at::Tensor permute(ProcessGroup& group, const at::Tensor& in, std::span<const int> to,
+                          const CallOptions& options = {}) {
+  return detail::apply(autograd::permute, group, in, to, options);
+}
 
 }  // namespace tutti::libtorch
-
-// The definitions.
-#include <tutti/adapters/torch_autograd.hpp>
-#include <tutti/adapters/torch_autograd_pairs.hpp>

@@ -15,9 +15,9 @@
 
 #include <tutti/adapters/torch_types.hpp>
 #include <tutti/error.hpp>
+#include <tutti/maybe_owned.hpp>
 #include <tutti/memory.hpp>
 #include <tutti/tensor.hpp>
-#include <tutti/value.hpp>
 
 // Tensors of LibTorch as views, and arrays of this library as tensors. What has no view is an Error
 // invalid_argument that says why.
@@ -95,8 +95,8 @@ inline at::Tensor to_torch(Tensor&& array) {
       owner->data(), at::IntArrayRef(dims.data(), dims.size()), [owner](void*) {},
       at::TensorOptions(to_torch(owner->dtype())).device(to_torch(owner->device())));
 }
-/// A Value that is the caller's input is copied to `memory`.
-inline at::Tensor to_torch(Value&& value, Memory& memory = host_memory()) {
+/// A MaybeOwned that is the caller's input is copied to `memory`.
+inline at::Tensor to_torch(MaybeOwned&& value, Memory& memory = host_memory()) {
   return to_torch(std::move(value).take(memory));
 }
 

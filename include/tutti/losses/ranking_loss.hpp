@@ -35,7 +35,7 @@ struct PoolOptions {
   /// occurs max(1, max_rows / (2 n)) of its rows, n being how many do, then any. 0: all rows count.
   std::int64_t max_rows = 0;
   std::uint64_t seed = 0;  ///< Of the samples; they differ from call to call in training.
-  /// false: the batch is that of all ranks already (autograd::all_gather_with_grad), so that every
+  /// false: the batch is that of all ranks already (autograd::all_gather_rows), so that every
   /// rank computes what one process would; the group only copies what lies on its device.
   bool gather = true;
   /// What imbalanced-losses 0.5.1 does otherwise, for comparisons: for_mean_reducer multiplies by

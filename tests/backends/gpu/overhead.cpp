@@ -14,7 +14,7 @@
 
 #include "cuda/device.hpp"
 #include "cuda/errors.hpp"
-#include "nccl/errors.hpp"
+#include "nccl/nccl_api.hpp"
 
 namespace tutti::gpu {
 namespace {
@@ -55,20 +55,20 @@ struct Call {
 /// A communicator and its calls, as a program without this library has them.
 class Bare {
  public:
-  Bare(const OverheadPlace& place, cudaStream_t stream, bool blocking)
-      : nccl_(*place.apis.nccl), stream_(stream) {
+  Bare(const OverheadRank& self, cudaStream_t stream, bool blocking)
+      : nccl_(*self.apis.nccl), stream_(stream) {
     const std::string_view key = blocking ? "blocking/id" : "bare/id";
     ncclUniqueId id;
-    if (place.rank == 0) {
+    if (self.rank == 0) {
       check(nccl_, nccl_.get_unique_id(&id), "ncclGetUniqueId");
-      place.store->set(key, std::as_bytes(std::span(&id, 1)));
+      self.store->set(key, std::as_bytes(std::span(&id, 1)));
     } else {
-      const auto bytes = place.store->get(key, Deadline::after(std::chrono::minutes(1)));
+      const auto bytes = self.store->get(key, Deadline::after(std::chrono::minutes(1)));
       std::memcpy(&id, bytes.data(), sizeof id);
     }
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = blocking ? 1 : 0;
-    settle(nccl_.comm_init_rank_config(&comm_, place.size, id, place.rank, &config));
+    settle(nccl_.comm_init_rank_config(&comm_, self.size, id, self.rank, &config));
   }
   ~Bare() {
     if (std::uncaught_exceptions() != 0) {  // The others may not be there any more.
@@ -159,17 +159,17 @@ class Mark {
 
 class Comparison {
  public:
-  Comparison(const OverheadPlace& place, const OverheadOptions& options, ProcessGroup& group,
+  Comparison(const OverheadRank& self, const OverheadOptions& options, ProcessGroup& group,
              cudaStream_t stream)
-      : place_(place),
+      : self_(self),
         options_(options),
         group_(group),
         stream_(stream),
         ours_(group, stream),
-        bare_(place, stream, false),
-        blocking_(place, stream, true),
-        from_(*place.apis.cuda),
-        to_(*place.apis.cuda) {
+        bare_(self, stream, false),
+        blocking_(self, stream, true),
+        from_(*self.apis.cuda),
+        to_(*self.apis.cuda) {
     std::size_t most = 0;
     for (const std::size_t bytes : options.sizes)
       most = std::max(most, call_of("all_gather", bytes).count);
@@ -223,7 +223,7 @@ class Comparison {
   float* out() { return static_cast<float*>(out_.data()); }
 
   Call call_of(std::string_view operation, std::size_t bytes) const {
-    const auto n = static_cast<std::size_t>(place_.size);
+    const auto n = static_cast<std::size_t>(self_.size);
     const std::size_t unit = is_divided(operation) ? n : 1;
     const std::size_t least = (bytes + sizeof(float) - 1) / sizeof(float);
     const std::size_t count = std::max<std::size_t>((least + unit - 1) / unit, 1) * unit;
@@ -237,7 +237,7 @@ class Comparison {
     for (int i = 0; i < calls; ++i) how(call, in(), out());
     const std::chrono::duration<double, std::micro> host = Clock::now() - start;
     to_.record(stream_);
-    return {place_.elapsed_us(from_.get(), to_.get()) / calls, host.count() / calls};
+    return {self_.elapsed_us(from_.get(), to_.get()) / calls, host.count() / calls};
   }
 
   /// data[i] = this rank's value of i.
@@ -245,30 +245,30 @@ class Comparison {
     std::vector<float> piece(std::min(count, piece_bytes / sizeof(float)));
     for (std::size_t at = 0; at < count; at += piece.size()) {
       const std::size_t n = std::min(piece.size(), count - at);
-      tile(std::span(piece).first(n), [&](std::size_t i) { return value(place_.rank, at + i); });
+      tile(std::span(piece).first(n), [&](std::size_t i) { return value(self_.rank, at + i); });
       group_.memory().copy(const_cast<float*>(data) + at, piece.data(), n * sizeof(float),
                            {stream_});
     }
   }
 
   float expected(const Call& call, std::size_t i) const {
-    const auto me = static_cast<std::size_t>(place_.rank);
+    const auto me = static_cast<std::size_t>(self_.rank);
     if (call.operation == "broadcast") return value(0, i);
     if (call.operation == "all_gather")
       return value(static_cast<int>(i / call.block), i % call.block);
     const std::size_t at = call.operation == "reduce_scatter" ? me * call.block + i : i;
     float sum = 0;
-    for (int rank = 0; rank < place_.size; ++rank) sum += value(rank, at);
+    for (int rank = 0; rank < self_.size; ++rank) sum += value(rank, at);
     return sum;
   }
 
   /// One call into an array of NaN; how many elements are not what they should be.
   template <typename How>
   std::size_t wrong_after(How& how, const Call& call) {
-    const auto& cuda = *place_.apis.cuda;
+    const auto& cuda = *self_.apis.cuda;
     check(cuda, cuda.memset_async(out(), 0xff, call.count * sizeof(float), stream_),
           "cudaMemsetAsync");
-    if (call.operation == "broadcast" && place_.rank == 0) store(out(), call.count);
+    if (call.operation == "broadcast" && self_.rank == 0) store(out(), call.count);
     how(call, in(), out());
     const std::size_t count = call.operation == "reduce_scatter" ? call.block : call.count;
     // Of one rank's block at a time: within it the values repeat.
@@ -287,7 +287,7 @@ class Comparison {
     return wrong;
   }
 
-  const OverheadPlace& place_;
+  const OverheadRank& self_;
   const OverheadOptions& options_;
   ProcessGroup& group_;
   cudaStream_t stream_;
@@ -335,28 +335,27 @@ bool passes(const OverheadRow& row) noexcept {
          within_limits(row.ours.device_us, row.blocking.device_us);
 }
 
-std::vector<OverheadRow> measure_overhead(const OverheadPlace& place,
-                                          const OverheadOptions& options,
+std::vector<OverheadRow> measure_overhead(const OverheadRank& self, const OverheadOptions& options,
                                           const std::function<void(const OverheadRow& row)>& done) {
-  const backend::cuda::DeviceScope scope(*place.apis.cuda, place.device);
+  const backend::cuda::DeviceScope scope(*self.apis.cuda, self.device);
   GroupOptions group_options;
-  group_options.store = place.store;
-  group_options.rank = place.rank;
-  group_options.size = place.size;
+  group_options.store = self.store;
+  group_options.rank = self.rank;
+  group_options.size = self.size;
   group_options.name = "overhead";
   group_options.checked = false;
   BackendInit init;
-  init.store = make_prefix_store(place.store, "ours/");
-  init.rank = place.rank;
-  init.size = place.size;
+  init.store = make_prefix_store(self.store, "ours/");
+  init.rank = self.rank;
+  init.size = self.size;
   init.name = group_options.name;
-  init.device = {DeviceType::cuda, place.device};
+  init.device = {DeviceType::cuda, self.device};
   init.timeout = std::chrono::minutes(1);
   init.logger = default_logger();
-  auto group = ProcessGroup::create(group_options, backend::nccl::make_nccl(init, place.apis));
+  auto group = ProcessGroup::create(group_options, backend::nccl::make_nccl(init, self.apis));
   const backend::cuda::CudaStream stream(
-      std::make_shared<backend::cuda::Gpu>(*place.apis.cuda, place.device));
-  Comparison comparison(place, options, group, stream.get());
+      std::make_shared<backend::cuda::Gpu>(*self.apis.cuda, self.device));
+  Comparison comparison(self, options, group, stream.get());
   std::vector<OverheadRow> rows;
   for (const std::string& operation : options.operations)
     for (const std::size_t bytes : options.sizes) {

@@ -50,7 +50,7 @@ double median(std::vector<double> values);
 /// One rank of several, which all call it. `elapsed_us(from, to)` waits for the event `to` and is
 /// the time between both.
 /// @throws Error.
-struct OverheadPlace {
+struct OverheadRank {
   int rank = 0;
   int size = 1;
   int device = 0;
@@ -60,7 +60,7 @@ struct OverheadPlace {
 };
 /// `done` is told each row at once: a machine's time may end before the last one.
 std::vector<OverheadRow> measure_overhead(
-    const OverheadPlace& place, const OverheadOptions& options,
+    const OverheadRank& self, const OverheadOptions& options,
     const std::function<void(const OverheadRow& row)>& done = {});
 
 /// The first lines of a Markdown table, and one row of it. Behind each row is "ok", what it is

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "backends/nccl/double_place.hpp"
+#include "backends/nccl/double/bare_rank.hpp"
 #include "support/ranks.hpp"
 
 // The comparison with a bare loop, over the double of NCCL and CUDA: that both are counted and
@@ -73,8 +73,8 @@ class OverDouble : public test_double::Double {
     std::vector<std::vector<OverheadRow>> rows(static_cast<std::size_t>(size));
     test::on_threads(size, [&](int rank) {
       std::size_t blocks = 0;
-      OverheadPlace place{.rank = rank, .size = size, .device = rank, .store = store, .apis = apis};
-      place.elapsed_us = [&](cudaEvent_t, cudaEvent_t to) {
+      OverheadRank self{.rank = rank, .size = size, .device = rank, .store = store, .apis = apis};
+      self.elapsed_us = [&](cudaEvent_t, cudaEvent_t to) {
         while (test_double::cuda().event_query(to) == cudaErrorNotReady) {
           (void)test_double::cuda().get_last_error();
           std::this_thread::yield();
@@ -88,7 +88,7 @@ class OverDouble : public test_double::Double {
       };
       std::size_t done = 0;
       auto& mine = rows[static_cast<std::size_t>(rank)];
-      mine = measure_overhead(place, options, [&](const OverheadRow&) { ++done; });
+      mine = measure_overhead(self, options, [&](const OverheadRow&) { ++done; });
       EXPECT_EQ(done, mine.size());
     });
     return rows;

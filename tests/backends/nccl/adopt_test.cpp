@@ -11,7 +11,7 @@ class Adopting : public Double {
  protected:
   static constexpr int size = 2;
 
-  static BackendInit init_of(const Place& at, const std::shared_ptr<Store>& store) {
+  static BackendInit init_of(const BareRank& at, const std::shared_ptr<Store>& store) {
     BackendInit init;
     init.store = make_prefix_store(store, "n/");
     init.rank = at.rank;
@@ -33,20 +33,20 @@ class Adopting : public Double {
     return ProcessGroup::create(options, backend::nccl::make_nccl(init, apis()));
   }
   /// The sum over the ranks of rank + 1, through the group.
-  static void expect_sum(ProcessGroup& group, Place& at) {
+  static void expect_sum(ProcessGroup& group, BareRank& at) {
     float* data = at.make(static_cast<float>(at.rank + 1));
-    const TensorView view{data, DType::f32, {Place::count}, group.memory().device()};
+    const TensorView view{data, DType::f32, {BareRank::count}, group.memory().device()};
     group.all_reduce(view, ReduceOp::sum, {.stream = {at.stream}});
-    EXPECT_EQ(at.read(data), std::vector<float>(Place::count, 3));
+    EXPECT_EQ(at.read(data), std::vector<float>(BareRank::count, 3));
   }
   /// And through the program's own communicator.
-  static void expect_still_usable(Place& at) {
+  static void expect_still_usable(BareRank& at) {
     float* data = at.make(2);
     at.all_reduce(data, data);
     EXPECT_EQ(at.settle(), ncclSuccess);
-    EXPECT_EQ(at.read(data), std::vector<float>(Place::count, 4));
+    EXPECT_EQ(at.read(data), std::vector<float>(BareRank::count, 4));
   }
-  static void end(Place& at) {
+  static void end(BareRank& at) {
     EXPECT_EQ(nccl().comm_finalize(at.comm), ncclInProgress);
     EXPECT_EQ(at.settle(), ncclSuccess);
     EXPECT_EQ(nccl().comm_destroy(at.comm), ncclSuccess);
@@ -57,7 +57,7 @@ class Adopting : public Double {
 TEST_F(Adopting, TheCommunicatorServesTheGroupAndThenItsOwner) {
   const auto store = make_memory_store();
   const int made = calls("ncclCommInitRankConfig");
-  on_places(size, [&](Place& at) {
+  on_bare_ranks(size, [&](BareRank& at) {
     std::atomic<bool> aborted{false};
     {
       BackendInit init = init_of(at, store);
@@ -76,7 +76,7 @@ TEST_F(Adopting, ACommunicatorThatBlocksServesToo) {
   const auto store = make_memory_store();
   const ncclUniqueId id = new_id();
   on_threads(size, [&](int rank) {
-    Place at(rank, size);
+    BareRank at(rank, size);
     ASSERT_EQ(nccl().comm_init_rank_config(&at.comm, size, id, rank, nullptr), ncclSuccess);
     {
       ProcessGroup group = make(init_of(at, store));
@@ -84,7 +84,7 @@ TEST_F(Adopting, ACommunicatorThatBlocksServesToo) {
     }
     float* data = at.make(2);
     EXPECT_EQ(at.all_reduce(data, data), ncclSuccess);
-    EXPECT_EQ(at.read(data), std::vector<float>(Place::count, 4));
+    EXPECT_EQ(at.read(data), std::vector<float>(BareRank::count, 4));
     EXPECT_EQ(nccl().comm_destroy(at.comm), ncclSuccess);
     at.comm = nullptr;
   });
@@ -92,7 +92,7 @@ TEST_F(Adopting, ACommunicatorThatBlocksServesToo) {
 
 TEST_F(Adopting, ASubGroupMakesACommunicatorOfItsOwn) {
   const auto store = make_memory_store();
-  on_places(size, [&](Place& at) {
+  on_bare_ranks(size, [&](BareRank& at) {
     {
       ProcessGroup group = make(init_of(at, store));
       auto part = group.split(0);
@@ -107,7 +107,7 @@ TEST_F(Adopting, ASubGroupMakesACommunicatorOfItsOwn) {
 
 TEST_F(Adopting, AnotherPlaceInTheCommunicatorIsRefusedWithBothSidesAndLeavesItAlone) {
   const auto store = make_memory_store();
-  on_places(size, [&](Place& at) {
+  on_bare_ranks(size, [&](BareRank& at) {
     BackendInit init = init_of(at, store);
     init.rank = 1 - at.rank;
     bool aborted = false;
@@ -128,7 +128,7 @@ TEST_F(Adopting, AnotherPlaceInTheCommunicatorIsRefusedWithBothSidesAndLeavesItA
 
 TEST_F(Adopting, AnotherDeviceIsRefusedWithBothSides) {
   const auto store = make_memory_store();
-  on_places(size, [&](Place& at) {
+  on_bare_ranks(size, [&](BareRank& at) {
     BackendInit init = init_of(at, store);
     init.device.index = at.rank + 4;
     expect_error(Errc::invalid_argument, {"is on cuda:", "the group on cuda:"},
@@ -140,7 +140,7 @@ TEST_F(Adopting, AnotherDeviceIsRefusedWithBothSides) {
 
 TEST_F(Adopting, ARankThatRefusesIsHeardByTheOthersBeforeTheyUseTheirs) {
   const auto store = make_memory_store();
-  on_places(size, [&](Place& at) {
+  on_bare_ranks(size, [&](BareRank& at) {
     BackendInit init = init_of(at, store);
     if (at.rank == 1) init.adopt->communicator = nullptr;
     expect_error(Errc::invalid_argument, {"to be adopted is null"}, [&] { make(init); });
@@ -152,7 +152,7 @@ TEST_F(Adopting, ARankThatRefusesIsHeardByTheOthersBeforeTheyUseTheirs) {
 TEST_F(Adopting, AnAbortIsToldToTheOwnerOnceOnEveryRank) {
   const auto store = make_memory_store();
   Meeting met(size);
-  on_places(size, [&](Place& at) {
+  on_bare_ranks(size, [&](BareRank& at) {
     BackendInit init = init_of(at, store);
     init.timeout = 300ms;
     std::atomic<int> told{0};
@@ -160,7 +160,7 @@ TEST_F(Adopting, AnAbortIsToldToTheOwnerOnceOnEveryRank) {
     float* data = at.make(1);
     {
       ProcessGroup group = make(init);
-      const TensorView view{data, DType::f32, {Place::count}, group.memory().device()};
+      const TensorView view{data, DType::f32, {BareRank::count}, group.memory().device()};
       // Rank 1 does not come, and learns of it when its group ends.
       if (at.rank == 0)
         expect_error(Errc::timeout, {"missing: 1"}, [&] {

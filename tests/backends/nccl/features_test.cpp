@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "backends/nccl/double_place.hpp"
-#include "nccl/features.hpp"
+#include "backends/nccl/double/bare_rank.hpp"
+#include "nccl/nccl_api.hpp"
 
 // What may be called is what the version of the library that is there says, whatever nccl.h said
 // when the backend was built.

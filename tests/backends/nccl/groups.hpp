@@ -7,7 +7,7 @@
 
 #include <tutti/process_group.hpp>
 
-#include "backends/nccl/double_place.hpp"
+#include "backends/nccl/double/bare_rank.hpp"
 #include "support/errors.hpp"
 
 // Groups of the backend nccl over the double.

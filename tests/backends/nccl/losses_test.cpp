@@ -291,12 +291,12 @@ void expect_same(const Outcomes& got, const Outcomes& want) {
 }
 
 /// Groups of ranks on devices: the backend nccl, or gloo with arrays that are staged.
-struct Place {
+struct Transport {
   const char* name;
   std::function<void(int size, const std::function<void(const Member& at)>& body)> run;
 };
 
-std::vector<Place> places() {
+std::vector<Transport> transports() {
   return {{"nccl", [](int size, const auto& body) { on_groups(size, body); }},
           {"gloo", [](int size, const auto& body) {
              on_members(
@@ -313,13 +313,13 @@ class Losses : public Double {};
 TEST_F(Losses, OfArraysOfTheHostOrTheDeviceAreThoseOfAGroupOfHostMemory) {
   for (const int size : {1, 2, 3}) {
     const auto want = over_the_host(size);
-    for (const auto& place : places())
+    for (const auto& transport : transports())
       for (const auto where : {Where::device, Where::mixed, Where::host}) {
         // What is in it for gloo is that the group's memory is another one, once.
-        if (where != Where::device && place.name != std::string_view("nccl")) continue;
-        SCOPED_TRACE(std::string(place.name) + ", arrays " +
+        if (where != Where::device && transport.name != std::string_view("nccl")) continue;
+        SCOPED_TRACE(std::string(transport.name) + ", arrays " +
                      std::to_string(static_cast<int>(where)));
-        place.run(size, [&](const Member& at) {
+        transport.run(size, [&](const Member& at) {
           expect_same(call_all(&at.group, at.rank, size, where, &at,
                                {.stream = at.stream(), .order_fixed = true}),
                       want[static_cast<std::size_t>(at.rank)]);
@@ -354,8 +354,8 @@ LossResult call_on_device(const Member& at, losses::SmoothAp& loss, const Kind& 
 }
 
 TEST_F(Losses, ReadArraysBehindTheKernelsThatWriteThem) {
-  for (const auto& place : places())
-    place.run(2, [&](const Member& at) {
+  for (const auto& transport : transports())
+    transport.run(2, [&](const Member& at) {
       const Kind kind = kinds().front();
       const auto rows = rows_of(kind, at.rank, 2, 1);
       losses::SmoothAp loss({.classes = kind.classes});
@@ -370,8 +370,8 @@ TEST_F(Losses, ReadArraysBehindTheKernelsThatWriteThem) {
 }
 
 TEST_F(Losses, OfABatchThatIsGatheredAlreadyExchangeNothing) {
-  for (const auto& place : places())
-    place.run(2, [&](const Member& at) {
+  for (const auto& transport : transports())
+    transport.run(2, [&](const Member& at) {
       const Kind kind = kinds().front();
       const auto rows = rows_of(kind, 1, 3, 0);  // The same on both ranks.
       losses::SmoothAp loss({.classes = kind.classes, .pool = {.queue = 5, .gather = false}});
@@ -410,9 +410,9 @@ TEST_F(Losses, OfArraysThatNothingCanCopyAreRefusedByName) {
 }
 
 TEST_F(Losses, OfAnotherDeviceAreRefusedOnAllRanksAndTheGroupGoesOn) {
-  for (const auto& place : places()) {
-    SCOPED_TRACE(place.name);
-    place.run(3, [&](const Member& at) {
+  for (const auto& transport : transports()) {
+    SCOPED_TRACE(transport.name);
+    transport.run(3, [&](const Member& at) {
       const CallOptions options{.stream = at.stream()};
       for (const Kind& kind : kinds()) {
         SCOPED_TRACE(kind.name);
@@ -433,8 +433,8 @@ TEST_F(Losses, OfAnotherDeviceAreRefusedOnAllRanksAndTheGroupGoesOn) {
 
 // It may be anybody's function, for which memory of a device is no memory.
 TEST_F(Losses, OfAWarmUpNeverSeeADevice) {
-  for (const auto& place : places())
-    place.run(2, [](const Member& at) {
+  for (const auto& transport : transports())
+    transport.run(2, [](const Member& at) {
       const Kind kind = warm_up_kind();
       losses::WarmUpOptions schedule{.warmup_steps = 1, .blend_steps = 2};
       schedule.logger = [](LogLevel, std::string_view) {};
@@ -466,8 +466,8 @@ TEST_F(Losses, OfAWarmUpNeverSeeADevice) {
 }
 
 TEST_F(Losses, OfWrongNumbersOnADeviceAreRefusedOnAllRanks) {
-  for (const auto& place : places())
-    place.run(2, [&](const Member& at) {
+  for (const auto& transport : transports())
+    transport.run(2, [&](const Member& at) {
       for (const Kind& kind : kinds()) {
         SCOPED_TRACE(kind.name);
         auto rows = rows_of(kind, at.rank, 2, 1);  // Rank 1 has none.
@@ -501,10 +501,10 @@ TEST_F(Losses, WithoutPinnedMemoryAreRefusedOnAllRanksAndTheGroupGoesOn) {
 }
 
 TEST_F(Losses, CannotBeCapturedAndTheCaptureAndTheGroupGoOn) {
-  for (const auto& place : places())
+  for (const auto& transport : transports())
     for (const int size : {1, 2}) {
-      SCOPED_TRACE(std::string(place.name) + " of " + std::to_string(size));
-      place.run(size, [&](const Member& at) {
+      SCOPED_TRACE(std::string(transport.name) + " of " + std::to_string(size));
+      transport.run(size, [&](const Member& at) {
         for (const Kind& kind : kinds()) {
           SCOPED_TRACE(kind.name);
           const auto rows = rows_of(kind, at.rank, size, 0);
@@ -531,8 +531,8 @@ TEST_F(Losses, CannotBeCapturedAndTheCaptureAndTheGroupGoOn) {
 // Nothing can be taken back from what the others have begun.
 TEST_F(Losses, OfARankThatCapturesEndWithItsTextOnTheOthersByTheirDeadline) {
   Meeting met(2);
-  for (const auto& place : places())
-    place.run(2, [&](const Member& at) {
+  for (const auto& transport : transports())
+    transport.run(2, [&](const Member& at) {
       const Kind kind = kinds().front();
       const auto rows = rows_of(kind, at.rank, 2, 0);
       losses::SmoothAp loss({.classes = kind.classes});

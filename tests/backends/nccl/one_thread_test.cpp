@@ -23,9 +23,10 @@ class OneThread : public Double {
     TensorView in{};
     TensorView out{};
 
-    Stream place() const { return {stream}; }
+    Stream work_stream() const { return {stream}; }
     TensorView make(std::int64_t n) {
-      void* data = group.memory().allocate(static_cast<std::size_t>(n) * sizeof(float), place());
+      void* data =
+          group.memory().allocate(static_cast<std::size_t>(n) * sizeof(float), work_stream());
       return {data, DType::f32, {n}, group.memory().device()};
     }
     void set(const TensorView& array, float value) const {
@@ -35,7 +36,7 @@ class OneThread : public Double {
     }
     std::vector<float> read(const TensorView& array) {
       std::vector<float> values(static_cast<std::size_t>(array.shape.numel()));
-      group.memory().copy(values.data(), array.data, array.bytes(), place());
+      group.memory().copy(values.data(), array.data, array.bytes(), work_stream());
       return values;
     }
   };
@@ -61,7 +62,7 @@ class OneThread : public Double {
   static void end(std::vector<Rank> ranks) {
     for (auto& at : ranks) {
       for (const auto& array : {at.in, at.out})
-        at.group.memory().release(array.data, array.bytes(), at.place());
+        at.group.memory().release(array.data, array.bytes(), at.work_stream());
       cuda().set_device(at.rank);
       cuda().stream_synchronize(at.stream);
       cuda().stream_destroy(at.stream);
@@ -79,7 +80,7 @@ class OneThread : public Double {
   static void in_turn(std::vector<Rank>& ranks, const Call& call) {
     std::vector<Work> works;
     for (auto& at : ranks) works.push_back(call(at));
-    for (std::size_t r = 0; r < ranks.size(); ++r) works[r].order(ranks[r].place());
+    for (std::size_t r = 0; r < ranks.size(); ++r) works[r].order(ranks[r].work_stream());
     for (auto& work : works) work.wait();
   }
 };
@@ -91,12 +92,13 @@ TEST_F(OneThread, ServesFourDevicesWithTwentyCollectivesInTurn) {
     for (auto& at : ranks) at.set(at.in, static_cast<float>(at.rank + 1));
     in_turn(ranks, [](Rank& at) {
       return at.group.all_reduce_async(part(at.in, count), part(at.out, count), ReduceOp::sum,
-                                       {.stream = at.place()});
+                                       {.stream = at.work_stream()});
     });
     for (auto& at : ranks)
       EXPECT_EQ(at.read(part(at.out, count)), std::vector<float>(count, sum)) << at.rank;
     in_turn(ranks, [](Rank& at) {
-      return at.group.all_gather_async(part(at.in, count), at.out, {}, {.stream = at.place()});
+      return at.group.all_gather_async(part(at.in, count), at.out, {},
+                                       {.stream = at.work_stream()});
     });
     for (auto& at : ranks) {
       std::vector<float> want;
@@ -104,14 +106,15 @@ TEST_F(OneThread, ServesFourDevicesWithTwentyCollectivesInTurn) {
       EXPECT_EQ(at.read(at.out), want) << at.rank;
     }
     in_turn(ranks, [turn](Rank& at) {
-      return at.group.broadcast_async(part(at.in, count), turn % size, {.stream = at.place()});
+      return at.group.broadcast_async(part(at.in, count), turn % size,
+                                      {.stream = at.work_stream()});
     });
     for (auto& at : ranks)
       EXPECT_EQ(at.read(part(at.in, count)),
                 std::vector<float>(count, static_cast<float>(turn % size + 1)));
     for (auto& at : ranks) at.set(at.in, static_cast<float>(at.rank + 1));
     in_turn(ranks, [](Rank& at) {
-      return at.group.all_to_all_async(at.in, at.out, {}, {}, {.stream = at.place()});
+      return at.group.all_to_all_async(at.in, at.out, {}, {}, {.stream = at.work_stream()});
     });
     for (auto& at : ranks) {
       std::vector<float> want;
@@ -129,8 +132,8 @@ TEST_F(OneThread, MayMakeSeveralCallsOfARankBeforeThoseOfTheNextOnceTheyAreConne
   std::vector<Work> works;
   for (auto& at : ranks)
     for (int call = 0; call < 3; ++call)
-      works.push_back(
-          at.group.all_reduce_async(part(at.in, count), ReduceOp::sum, {.stream = at.place()}));
+      works.push_back(at.group.all_reduce_async(part(at.in, count), ReduceOp::sum,
+                                                {.stream = at.work_stream()}));
   for (auto& work : works) work.wait();
   for (auto& at : ranks)
     EXPECT_EQ(at.read(part(at.in, count)), std::vector<float>(count, size * size * size));
@@ -144,7 +147,8 @@ TEST_F(OneThread, KeepsTheDeadlineOfACallThatItDoesNotMakeForAllRanks) {
   std::vector<Work> works;
   for (auto& at : ranks)
     if (at.rank != 3)
-      works.push_back(at.group.broadcast_async(part(at.in, count), 0, {.stream = at.place()}));
+      works.push_back(
+          at.group.broadcast_async(part(at.in, count), 0, {.stream = at.work_stream()}));
   EXPECT_LT(std::chrono::steady_clock::now() - start, 400ms) << "a call waited for the next rank";
   for (auto& work : works) expect_error(Errc::timeout, {"missing: 3"}, [&] { work.wait(); });
   ranks[3].group.abort("the others have");

@@ -245,7 +245,7 @@ TEST_F(NcclRegistration, OneThatDoesNotEndEndsByTheDeadline) {
 // What the double says of a program that does it wrongly.
 
 TEST_F(NcclRegistration, MemoryThatIsFreedWhileRegisteredIsReported) {
-  on_places(1, [](const Place& at) {
+  on_bare_ranks(1, [](const BareRank& at) {
     void* data = nullptr;
     void* handle = nullptr;
     EXPECT_EQ(nccl().mem_alloc(&data, 400), ncclSuccess);
@@ -256,7 +256,7 @@ TEST_F(NcclRegistration, MemoryThatIsFreedWhileRegisteredIsReported) {
 }
 
 TEST_F(NcclRegistration, AHandleAfterTheAbortIsReported) {
-  on_places(1, [](Place& at) {
+  on_bare_ranks(1, [](BareRank& at) {
     void* data = nullptr;
     void* window = nullptr;
     EXPECT_EQ(nccl().mem_alloc(&data, 400), ncclSuccess);
@@ -273,7 +273,7 @@ TEST_F(NcclRegistration, AHandleAfterTheAbortIsReported) {
 }
 
 TEST_F(NcclRegistration, MemoryInUseIsNotFreed) {
-  on_places(1, [](const Place& at) {
+  on_bare_ranks(1, [](const BareRank& at) {
     void* data = nullptr;
     EXPECT_EQ(nccl().mem_alloc(&data, 400), ncclSuccess);
     fill(at.stream, static_cast<float*>(data), 100, 1, slow);

@@ -1,4 +1,4 @@
-#include "backends/nccl/double_place.hpp"
+#include "backends/nccl/double/bare_rank.hpp"
 #include "cuda/staged.hpp"
 
 // Host backends under arrays on devices of the double. The ranks share two devices.

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "support/nccl_double.hpp"
+#include "backends/nccl/double/double.hpp"
 
 // The backend table of a conformance suite with one entry: the backend nccl over the double of its
 // libraries, rank r on device r unless another one is named. A rule of theirs that a case breaks is

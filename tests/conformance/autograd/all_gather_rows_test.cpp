@@ -28,14 +28,9 @@ INSTANTIATE_TEST_SUITE_P(Worlds, AutogradRows, testing::ValuesIn(worlds()), Case
 
 TEST_P(AutogradRows, TheSumOfAGatherIsItsAdjoint) {
   on_layouts([](ProcessGroup& group, const Layout& layout) {
-    expect_adjoint(
-        group, own_rows(group, layout),
-        [](ProcessGroup& g, const ConstTensorView& x) {
-          return autograd::all_gather_rows(g, x, GatherGrad::sum);
-        },
-        [](ProcessGroup& g, const autograd::AllGatherContext& context, const ConstTensorView& c) {
-          return autograd::all_gather_rows_vjp(g, context, c);
-        });
+    expect_adjoint(group, own_rows(group, layout), [](ProcessGroup& g, const ConstTensorView& x) {
+      return autograd::all_gather_rows(g, x, GatherGrad::sum);
+    });
   });
 }
 
@@ -46,9 +41,9 @@ TEST_P(AutogradRows, MeanIsTheSumDividedByTheRanksAndLocalSliceTheOwnRows) {
     const auto gradient = [&](GatherGrad grad, const Numbers& by_out) {
       const Buffer in = put(group, x, shape);
       const auto at = autograd::all_gather_rows(group, in, grad);
-      EXPECT_EQ(at.out.shape(), Shape({total(layout), 2}));
-      const Buffer c = put(group, by_out, at.out.shape());
-      return numbers(group, autograd::all_gather_rows_vjp(group, at.context, c));
+      EXPECT_EQ(at.value.shape(), Shape({total(layout), 2}));
+      const Buffer c = put(group, by_out, at.value.shape());
+      return numbers(group, at.back(group, c).value);
     };
     const Numbers c = random_numbers(2 * total(layout), group.rank(), 2);
     const Numbers sum = gradient(GatherGrad::sum, c);
@@ -67,60 +62,47 @@ TEST_P(AutogradRows, WhatEachRankMultipliesByItsNumberHasTheSumOfTheNumbersAsGra
   on_group_and_parts(GetParam(), [](ProcessGroup& group) {
     const Buffer x = put(group, Numbers(6, 1.0), {3, 2});
     const auto at = autograd::all_gather_rows(group, x, GatherGrad::sum);
-    const Numbers by_out(static_cast<std::size_t>(at.out.shape().numel()), group.rank());
-    const Buffer c = put(group, by_out, at.out.shape());
-    const Value gradient = autograd::all_gather_rows_vjp(group, at.context, c);
+    const Numbers by_out(static_cast<std::size_t>(at.value.shape().numel()), group.rank());
+    const Buffer c = put(group, by_out, at.value.shape());
+    const MaybeOwned gradient = at.back(group, c).value;
     EXPECT_EQ(numbers(group, gradient), Numbers(6, group.size() * (group.size() - 1) / 2.0));
   });
 }
 
-TEST_P(AutogradRows, AKnownLayoutAndEveryAlgorithmGiveTheSameGradients) {
+TEST_P(AutogradRows, AKnownLayoutGivesTheSameGradients) {
   on_layouts([](ProcessGroup& group, const Layout& rows) {
     const RowLayout layout(rows);
     const Shape shape = own_rows(group, rows);
     const Buffer x = put(group, random_numbers(shape.numel(), group.rank(), 3), shape);
     const auto plain = autograd::all_gather_rows(group, x, GatherGrad::sum);
-    const Numbers want = numbers(group, plain.out);
-    for (int algo = 0; algo < gather_algo_count; ++algo) {
-      SCOPED_TRACE(name_of(static_cast<GatherAlgo>(algo)));
-      const GatherOptions options{.layout = &layout, .algo = static_cast<GatherAlgo>(algo)};
-      const auto at = autograd::all_gather_rows(group, x, GatherGrad::sum, options);
-      EXPECT_EQ(at.context.layout, layout);
-      EXPECT_EQ(numbers(group, at.out), want);
-      const autograd::ReduceScatterContext scattered{layout, ReduceOp::sum, at.out.shape(),
-                                                     DType::f64};
-      EXPECT_EQ(numbers(group, autograd::reduce_scatter_rows_vjp(group, scattered, x, options)),
-                want);
-    }
+    EXPECT_EQ(plain.layout, layout);
+    const auto known = autograd::all_gather_rows(group, x, GatherGrad::sum, {.layout = &layout});
+    EXPECT_EQ(known.layout, layout);
+    const Numbers want = numbers(group, plain.value);
+    EXPECT_EQ(numbers(group, known.value), want);
+    const Buffer whole = put(group, want, plain.value.shape());
+    const auto scattered = autograd::reduce_scatter_rows(group, whole, layout);
+    EXPECT_EQ(numbers(group, scattered.back(group, x).value), want);
+    EXPECT_EQ(numbers(group, known.back(group, whole).value),
+              numbers(group, plain.back(group, whole).value));
   });
 }
 
 TEST_P(AutogradRows, AZeroDimensionalArrayIsOneRowAndItsGradientHasNoDimension) {
   on_group_and_parts(GetParam(), [](ProcessGroup& group) {
-    expect_adjoint(
-        group, Shape{},
-        [](ProcessGroup& g, const ConstTensorView& x) {
-          return autograd::all_gather_rows(g, x, GatherGrad::sum);
-        },
-        [](ProcessGroup& g, const autograd::AllGatherContext& context, const ConstTensorView& c) {
-          return autograd::all_gather_rows_vjp(g, context, c);
-        });
+    expect_adjoint(group, Shape{}, [](ProcessGroup& g, const ConstTensorView& x) {
+      return autograd::all_gather_rows(g, x, GatherGrad::sum);
+    });
   });
 }
 
-TEST_P(AutogradRows, GatherWithGradIsTheGatherAndGatherWithoutKnowsEveryDtype) {
+TEST_P(AutogradRows, TheLayoutOfEqualRowsIsToldOnEveryRank) {
   on_group_and_parts(GetParam(), [](ProcessGroup& group) {
     const Buffer x = put(group, random_numbers(4, group.rank(), 6), {2, 2});
-    const auto with = autograd::all_gather_with_grad(&group, x, GatherGrad::mean);
-    EXPECT_EQ(with.context.grad, GatherGrad::mean);
-    EXPECT_EQ(with.context.layout, RowLayout::equal(group.size(), 2));
-    const Value without = autograd::all_gather_no_grad(&group, x);
-    EXPECT_EQ(numbers(group, with.out), numbers(group, without));
-    const Buffer mine(group, array_of<std::int32_t>({group.rank()}));
-    const Value ranks = autograd::all_gather_no_grad(&group, mine);
-    ASSERT_EQ(ranks.shape(), Shape({group.size()}));
-    const Array got = content_of(group, ranks);
-    for (int r = 0; r < group.size(); ++r) EXPECT_EQ(got.get<std::int32_t>(r), r);
+    for (const auto grad : {GatherGrad::sum, GatherGrad::mean, GatherGrad::local_slice})
+      EXPECT_EQ(autograd::all_gather_rows(group, x, grad).layout,
+                RowLayout::equal(group.size(), 2));
+    EXPECT_EQ(autograd::gather_rows(group, x, 0).layout, RowLayout::equal(group.size(), 2));
   });
 }
 
@@ -144,11 +126,7 @@ TEST_P(AutogradScaled, TheAdjointOfAReduceScatterGathersAndScales) {
         const auto forward = [&](ProcessGroup& g, const ConstTensorView& x) {
           return autograd::reduce_scatter_rows(g, x, rows, op);
         };
-        expect_adjoint(group, {rows.total(), 2}, forward,
-                       [](ProcessGroup& g, const autograd::ReduceScatterContext& context,
-                          const ConstTensorView& c) {
-                         return autograd::reduce_scatter_rows_vjp(g, context, c);
-                       });
+        expect_adjoint(group, {rows.total(), 2}, forward);
       }
     }
   });
@@ -167,14 +145,9 @@ TEST_P(AutogradScaled, TheAdjointOfAnAllToAllSendsTheRowsBack) {
       send_rows.push_back(rows_between(group.rank(), r));
       recv_rows.push_back(rows_between(r, group.rank()));
     }
-    expect_adjoint(
-        group, {total(send_rows), 2},
-        [&](ProcessGroup& g, const ConstTensorView& x) {
-          return autograd::all_to_all_rows(g, x, send_rows, recv_rows);
-        },
-        [](ProcessGroup& g, const autograd::AllToAllContext& context, const ConstTensorView& c) {
-          return autograd::all_to_all_rows_vjp(g, context, c);
-        });
+    expect_adjoint(group, {total(send_rows), 2}, [&](ProcessGroup& g, const ConstTensorView& x) {
+      return autograd::all_to_all_rows(g, x, send_rows, recv_rows);
+    });
   });
 }
 

@@ -21,47 +21,36 @@ TEST_P(AutogradAlone, EveryFunctionReturnsItsInputWithoutACall) {
     const Buffer c = put(group, {5, 6, 7, 8}, {2, 2});
     const ConstTensorView in = x;
     const ConstTensorView grad = c;
-    const auto expect_same = [&](const auto& at, const auto& vjp) {
-      EXPECT_EQ(at.out.data(), in.data);
-      EXPECT_EQ(at.out.shape(), in.shape);
-      EXPECT_TRUE(at.out.is_input());
-      const Value gradient = vjp(at.context);
-      EXPECT_EQ(gradient.data(), grad.data);
-      EXPECT_EQ(gradient.shape(), grad.shape);
+    const auto expect_input = [&](const autograd::Differentiable& at, const ConstTensorView& of) {
+      EXPECT_EQ(at.value.data(), of.data);
+      EXPECT_EQ(at.value.shape(), of.shape);
+      EXPECT_TRUE(at.value.is_input());
+      EXPECT_EQ(at.back.collective(), "");
+    };
+    const auto expect_same = [&](const autograd::Differentiable& at) {
+      expect_input(at, in);
+      expect_input(at.back(group, grad), grad);
+      expect_input(at.back(group, grad).back(group, in), in);
     };
     for (const auto how : {GatherGrad::sum, GatherGrad::local_slice, GatherGrad::mean})
-      expect_same(autograd::all_gather_rows(group, in, how), [&](const auto& context) {
-        return autograd::all_gather_rows_vjp(group, context, grad);
-      });
+      expect_same(autograd::all_gather_rows(group, in, how));
     const auto layout = RowLayout::equal(1, 2);
     for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::premul(1)}) {
-      expect_same(autograd::reduce_scatter_rows(group, in, layout, op), [&](const auto& context) {
-        return autograd::reduce_scatter_rows_vjp(group, context, grad);
-      });
-      expect_same(autograd::reduce(group, in, 0, op),
-                  [&](const auto& context) { return autograd::reduce_vjp(group, context, grad); });
+      expect_same(autograd::reduce_scatter_rows(group, in, layout, op));
+      expect_same(autograd::reduce(group, in, 0, op));
     }
     for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::premul(1), ReduceOp::min,
                               ReduceOp::max, ReduceOp::product})
-      expect_same(autograd::all_reduce(group, in, op), [&](const auto& context) {
-        return autograd::all_reduce_vjp(group, context, grad);
-      });
-    expect_same(autograd::broadcast(group, in, 0),
-                [&](const auto& context) { return autograd::broadcast_vjp(group, context, grad); });
-    expect_same(autograd::gather_rows(group, in, 0), [&](const auto& context) {
-      return autograd::gather_rows_vjp(group, context, grad);
-    });
-    expect_same(autograd::scatter_rows(group, in, &layout, 0), [&](const auto& context) {
-      return autograd::scatter_rows_vjp(group, context, grad);
-    });
+      expect_same(autograd::all_reduce(group, in, op));
+    expect_same(autograd::broadcast(group, in, 0));
+    expect_same(autograd::gather_rows(group, in, 0));
+    expect_same(autograd::scatter_rows(group, in, &layout, 0));
     const std::vector<std::int64_t> rows{2};
-    expect_same(autograd::all_to_all_rows(group, in, rows, rows), [&](const auto& context) {
-      return autograd::all_to_all_rows_vjp(group, context, grad);
-    });
-    expect_same(autograd::permute(group, in, std::vector{0}),
-                [&](const auto& context) { return autograd::permute_vjp(group, context, grad); });
-    EXPECT_EQ(autograd::all_gather_no_grad(&group, in).data(), in.data);
-    EXPECT_EQ(numbers(group, autograd::product_of_others(group, x).out), Numbers(4, 1.0));
+    expect_same(autograd::all_to_all_rows(group, in, rows, rows));
+    expect_same(autograd::permute(group, in, std::vector{0}));
+    const auto others = autograd::product_of_others(group, x);
+    EXPECT_EQ(numbers(group, others.value), Numbers(4, 1.0));
+    EXPECT_EQ(numbers(group, others.back(group, x).value), Numbers(4, 0.0));
     EXPECT_TRUE(group.trace().empty()) << to_string(group.trace()[0]);
   });
 }
@@ -71,13 +60,12 @@ TEST_P(AutogradAlone, ItsOwnScaleIsAppliedWithoutACall) {
     const Buffer x = put(group, {1, 2});
     const auto op = ReduceOp::premul(3);
     const auto all = autograd::all_reduce(group, x, op);
-    EXPECT_EQ(numbers(group, all.out), (Numbers{3, 6}));
-    EXPECT_EQ(numbers(group, autograd::all_reduce_vjp(group, all.context, x)), (Numbers{3, 6}));
+    EXPECT_EQ(numbers(group, all.value), (Numbers{3, 6}));
+    EXPECT_EQ(numbers(group, all.back(group, x).value), (Numbers{3, 6}));
     const auto one = autograd::reduce(group, x, 0, op);
-    EXPECT_EQ(numbers(group, autograd::reduce_vjp(group, one.context, one.out)), (Numbers{9, 18}));
+    EXPECT_EQ(numbers(group, one.back(group, one.value).value), (Numbers{9, 18}));
     const auto part = autograd::reduce_scatter_rows(group, x, RowLayout::equal(1, 2), op);
-    EXPECT_EQ(numbers(group, autograd::reduce_scatter_rows_vjp(group, part.context, part.out)),
-              (Numbers{9, 18}));
+    EXPECT_EQ(numbers(group, part.back(group, part.value).value), (Numbers{9, 18}));
     EXPECT_TRUE(group.trace().empty());
   });
 }
@@ -114,7 +102,7 @@ TEST_P(AutogradCalls, AGatherIsOneCallAndSoIsItsAdjoint) {
     for (const auto grad : {GatherGrad::sum, GatherGrad::mean, GatherGrad::local_slice}) {
       const auto at = autograd::all_gather_rows(group, x, grad, known);
       EXPECT_EQ(sent.now(), Operations{Operation::all_gather});
-      (void)autograd::all_gather_rows_vjp(group, at.context, c);
+      (void)at.back(group, c);
       EXPECT_EQ(sent.now(), grad == GatherGrad::local_slice
                                 ? Operations{}
                                 : Operations{Operation::reduce_scatter});
@@ -124,7 +112,7 @@ TEST_P(AutogradCalls, AGatherIsOneCallAndSoIsItsAdjoint) {
     EXPECT_EQ(sent.now().size(), comes_along(group) ? 1U : 2U);
     const auto at = autograd::reduce_scatter_rows(group, c, layout);
     EXPECT_EQ(sent.now(), Operations{Operation::reduce_scatter});
-    (void)autograd::reduce_scatter_rows_vjp(group, at.context, x);
+    (void)at.back(group, x);
     EXPECT_EQ(sent.now(), Operations{Operation::all_gather});
   });
 }
@@ -137,7 +125,7 @@ TEST_P(AutogradCalls, AReductionIsOneCallEachWayAndAnExtremeCountsItsTies) {
       SCOPED_TRACE(name_of(op.kind));
       const auto at = autograd::all_reduce(group, x, op);
       EXPECT_EQ(sent.now(), forward);
-      (void)autograd::all_reduce_vjp(group, at.context, x);
+      (void)at.back(group, x);
       EXPECT_EQ(sent.now(), Operations{Operation::all_reduce});
     };
     for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::premul(2)})
@@ -154,17 +142,43 @@ TEST_P(AutogradCalls, WhatHasARootGoesBackInOneCall) {
     const Buffer x = put(group, Numbers(3));
     const auto one = autograd::reduce(group, x, 1);
     EXPECT_EQ(sent.now(), Operations{Operation::reduce});
-    (void)autograd::reduce_vjp(group, one.context, one.out);
+    (void)one.back(group, one.value);
     EXPECT_EQ(sent.now(), Operations{Operation::broadcast});
     const auto all = autograd::broadcast(group, x, 1);
     EXPECT_EQ(sent.now(), Operations{Operation::broadcast});
-    (void)autograd::broadcast_vjp(group, all.context, all.out);
+    (void)all.back(group, all.value);
     EXPECT_EQ(sent.now(), Operations{Operation::reduce});
     const auto layout = RowLayout::equal(group.size(), 3);
     const auto rows = autograd::gather_rows(group, x, 1, {.layout = &layout});
     EXPECT_EQ(sent.now(), Operations{Operation::gather});
-    (void)autograd::gather_rows_vjp(group, rows.context, rows.out);
+    (void)rows.back(group, rows.value);
     EXPECT_EQ(sent.now(), Operations{Operation::scatter});
+  });
+}
+
+TEST_P(AutogradCalls, ABackwardNamesTheForwardThatItIsAndSoDoesItsOwn) {
+  on_fresh_ranks(GetParam(), [](ProcessGroup& group) {
+    const Buffer x = put(group, Numbers(index(group.size())));
+    const auto layout = RowLayout::equal(group.size(), 1);
+    const std::vector<std::int64_t> rows(index(group.size()), 1);
+    const auto expect_names = [&](const autograd::Differentiable& at, std::string_view back,
+                                  std::string_view again) {
+      EXPECT_EQ(at.back.collective(), back);
+      const Buffer c = put(group, Numbers(index(at.value.shape().numel())), at.value.shape());
+      EXPECT_EQ(at.back(group, c).back.collective(), again);
+    };
+    const auto sum = GatherGrad::sum;
+    expect_names(autograd::all_gather_rows(group, x, sum), "reduce_scatter_rows",
+                 "all_gather_rows");
+    expect_names(autograd::all_gather_rows(group, x, GatherGrad::local_slice), "", "");
+    expect_names(autograd::reduce_scatter_rows(group, x, layout), "all_gather_rows",
+                 "reduce_scatter_rows");
+    expect_names(autograd::all_to_all_rows(group, x, rows, rows), "all_to_all_rows",
+                 "all_to_all_rows");
+    expect_names(autograd::all_reduce(group, x), "all_reduce", "all_reduce");
+    expect_names(autograd::reduce(group, x, 0), "broadcast", "reduce");
+    expect_names(autograd::broadcast(group, x, 0), "reduce", "broadcast");
+    expect_names(autograd::gather_rows(group, x, 0), "scatter_rows", "gather_rows");
   });
 }
 

@@ -23,7 +23,7 @@ struct Place {
     device.copy(view.data, values.data(), view.bytes(), {});
     return view;
   }
-  std::vector<float> read(const Value& value) const {
+  std::vector<float> read(const MaybeOwned& value) const {
     std::vector<float> values(static_cast<std::size_t>(value.shape().numel()));
     device.copy(values.data(), value.data(), value.bytes(), {});
     return values;
@@ -88,25 +88,23 @@ TEST_P(AutogradDevice, WhatMovesAndSumsWorks) {
     const auto layout = RowLayout::equal(group.size(), 1);
     for (const auto grad : {GatherGrad::sum, GatherGrad::mean, GatherGrad::local_slice}) {
       const auto all = autograd::all_gather_rows(group, x, grad, {.layout = &layout});
-      EXPECT_EQ(at.read(all.out).back(), sum - 1);
-      EXPECT_EQ(at.read(autograd::all_gather_rows_vjp(group, all.context, c)),
+      EXPECT_EQ(at.read(all.value).back(), sum - 1);
+      EXPECT_EQ(at.read(all.back(group, c).value),
                 std::vector<float>{grad == GatherGrad::sum ? sum : 1});
     }
     const auto part = autograd::reduce_scatter_rows(group, c, layout);
-    EXPECT_EQ(at.read(part.out), std::vector<float>{sum});
-    EXPECT_EQ(at.read(autograd::reduce_scatter_rows_vjp(group, part.context, part.out)),
-              std::vector<float>(size, sum));
+    EXPECT_EQ(at.read(part.value), std::vector<float>{sum});
+    EXPECT_EQ(at.read(part.back(group, part.value).value), std::vector<float>(size, sum));
     const auto mean = autograd::reduce_scatter_rows(group, c, layout, ReduceOp::avg);
-    EXPECT_EQ(at.read(mean.out), std::vector<float>{1});
-    EXPECT_EQ(at.read(autograd::reduce_scatter_rows_vjp(group, mean.context, part.out)), ones);
+    EXPECT_EQ(at.read(mean.value), std::vector<float>{1});
+    EXPECT_EQ(at.read(mean.back(group, part.value).value), ones);
     const auto rooted = autograd::reduce(group, c, 0, ReduceOp::avg);
-    EXPECT_EQ(at.read(autograd::reduce_vjp(group, rooted.context, c)),
-              std::vector<float>(size, 1 / sum));
+    EXPECT_EQ(at.read(rooted.back(group, c).value), std::vector<float>(size, 1 / sum));
     const auto reduced = autograd::all_reduce(group, c, ReduceOp::avg);
-    EXPECT_EQ(at.read(autograd::all_reduce_vjp(group, reduced.context, c)), ones);
+    EXPECT_EQ(at.read(reduced.back(group, c).value), ones);
     const auto spread = autograd::broadcast(group, x, group.size() - 1);
-    EXPECT_EQ(at.read(spread.out), std::vector<float>{sum - 1});
-    const auto back = at.read(autograd::broadcast_vjp(group, spread.context, spread.out));
+    EXPECT_EQ(at.read(spread.value), std::vector<float>{sum - 1});
+    const auto back = at.read(spread.back(group, spread.value).value);
     EXPECT_EQ(back[0], group.rank() == group.size() - 1 ? sum * (sum - 1) : 0);
   });
 }

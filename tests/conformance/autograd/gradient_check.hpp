@@ -38,35 +38,37 @@ using Map = std::function<Numbers(ProcessGroup& group, const Numbers& x)>;
 void expect_gradient(ProcessGroup& group, const Map& map, const Numbers& x, const Numbers& c,
                      const Numbers& gradient);
 
-/// Collective. The vjp is the gradient of its forward at this x of this shape:
-/// forward(group, array) gives .out and .context, vjp(group, context, grad_out) an array.
-template <typename Forward, typename Vjp>
+/// Collective. gradient_of(at, by_value) is the gradient of a forward at this x of this shape:
+/// forward(group, array) gives `at` with a value.
+template <typename Forward, typename GradientOf>
 void expect_adjoint_at(ProcessGroup& group, const Numbers& x, const Shape& shape,
-                       const Forward& forward, const Vjp& vjp) {
+                       const Forward& forward, const GradientOf& gradient_of) {
   const Buffer in = put(group, x, shape);
   const auto at = forward(group, in);
-  const Numbers c = random_numbers(at.out.shape().numel(), group.rank(), 77);
-  const Buffer by_out = put(group, c, at.out.shape());
-  const Value gradient = vjp(group, at.context, by_out);
+  const Numbers c = random_numbers(at.value.shape().numel(), group.rank(), 77);
+  const Buffer by_value = put(group, c, at.value.shape());
+  const MaybeOwned gradient = gradient_of(at, by_value);
   EXPECT_EQ(gradient.shape(), shape);
   const Map map = [&](ProcessGroup& g, const Numbers& moved) {
     const Buffer there = put(g, moved, shape);
-    return numbers(g, forward(g, there).out);
+    return numbers(g, forward(g, there).value);
   };
   expect_gradient(group, map, x, c, numbers(group, gradient));
 }
 
-template <typename Forward, typename Vjp>
-void expect_adjoint(ProcessGroup& group, const Shape& shape, const Forward& forward,
-                    const Vjp& vjp) {
-  expect_adjoint_at(group, random_numbers(shape.numel(), group.rank(), 5), shape, forward, vjp);
+/// The same of what its backward says.
+template <typename Forward>
+void expect_adjoint_at(ProcessGroup& group, const Numbers& x, const Shape& shape,
+                       const Forward& forward) {
+  expect_adjoint_at(group, x, shape, forward, [&](const auto& at, const ConstTensorView& c) {
+    return at.back(group, c).value;
+  });
 }
 
-/// A linear map as expect_adjoint() wants a forward: the vjp of something, for example.
-struct Linear {
-  Value out;
-  int context = 0;
-};
+template <typename Forward>
+void expect_adjoint(ProcessGroup& group, const Shape& shape, const Forward& forward) {
+  expect_adjoint_at(group, random_numbers(shape.numel(), group.rank(), 5), shape, forward);
+}
 
 /// Runs `body` on the group of the World and on sub-groups whose ranks are not the World's: all of
 /// them in reverse, and every other one.

@@ -62,12 +62,12 @@ Numbers gradient_of_ranks(ProcessGroup& group, const RowLayout& layout, Loss los
   const Matrix own = model.forward(x);
   const Buffer local = put(group, own.data, {own.rows, own.columns});
   const auto gathered = autograd::all_gather_rows(group, local, grad);
-  EXPECT_EQ(gathered.context.layout, layout);
+  EXPECT_EQ(gathered.layout, layout);
   Matrix z(layout.total(), own.columns);
-  z.data = numbers(group, gathered.out);
+  z.data = numbers(group, gathered.value);
   const Matrix by_z = pair_loss_gradient(z, weights_of(loss, layout, rank));
   const Buffer by_out = put(group, by_z.data, {z.rows, z.columns});
-  const Value by_own = autograd::all_gather_rows_vjp(group, gathered.context, by_out);
+  const MaybeOwned by_own = gathered.back(group, by_out).value;
   Matrix by_rows(own.rows, own.columns);
   by_rows.data = numbers(group, by_own);
   const Buffer gradient = put(group, model.backward(x, by_rows));

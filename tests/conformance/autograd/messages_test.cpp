@@ -1,4 +1,4 @@
-#include <tutti/autograd_messages.hpp>
+#include <tutti/autograd.hpp>
 
 #include <algorithm>
 
@@ -12,10 +12,8 @@ INSTANTIATE_TEST_SUITE_P(Worlds, AutogradMessages, testing::ValuesIn(worlds()), 
 
 /// Around a ring, one message at a time: what rank r - 1 has comes to rank r.
 struct Around {
-  Value out;
-  struct Both {
-    autograd::PairContext sent, received;
-  } context;
+  MaybeOwned value;
+  autograd::Backward of_send, of_recv;
 };
 
 Around pass_on(ProcessGroup& group, const ConstTensorView& x) {
@@ -25,27 +23,29 @@ Around pass_on(ProcessGroup& group, const ConstTensorView& x) {
   if (group.rank() == 0) {
     const auto sent = autograd::send(group, x, next, 3);
     auto received = receive();
-    return {std::move(received.out), {sent, received.context}};
+    return {std::move(received.value), sent.back, received.back};
   }
   auto received = receive();
-  return {std::move(received.out), {autograd::send(group, x, next, 3), received.context}};
+  return {std::move(received.value), autograd::send(group, x, next, 3).back, received.back};
 }
 
 /// In the reverse order.
-Value pass_back(ProcessGroup& group, const Around::Both& context, const ConstTensorView& c) {
+MaybeOwned pass_back(ProcessGroup& group, const Around& at, const ConstTensorView& c) {
   if (group.rank() == 0) {
-    autograd::recv_vjp(group, context.received, c);
-    return autograd::send_vjp(group, context.sent);
+    EXPECT_EQ(at.of_recv(group, c).value.shape(), Shape{0});
+    return at.of_send(group, {}).value;
   }
-  Value gradient = autograd::send_vjp(group, context.sent);
-  autograd::recv_vjp(group, context.received, c);
+  MaybeOwned gradient = at.of_send(group, {}).value;
+  EXPECT_EQ(at.of_recv(group, c).value.shape(), Shape{0});
   return gradient;
 }
 
 TEST_P(AutogradMessages, AGradientGoesBackTheWayTheMessageCame) {
   on_group_and_parts(GetParam(), [](ProcessGroup& group) {
     if (group.size() == 1) return;  // A blocking send to oneself waits for ever.
-    expect_adjoint(group, equal_shape, pass_on, pass_back);
+    expect_adjoint_at(
+        group, random_numbers(3, group.rank(), 5), equal_shape, pass_on,
+        [&](const Around& at, const ConstTensorView& c) { return pass_back(group, at, c); });
   });
 }
 
@@ -58,17 +58,14 @@ TEST_P(AutogradMessages, TheAdjointOfAPermutationIsItsInverse) {
       const Buffer x = put(group, mine);
       const auto at = autograd::permute(group, x, to);
       const auto from = std::ranges::find(to, group.rank()) - to.begin();
-      EXPECT_EQ(numbers(group, at.out), Numbers{static_cast<double>(from) + 0.5});
-      const Value back = autograd::permute_vjp(group, at.context, at.out);
+      EXPECT_EQ(numbers(group, at.value), Numbers{static_cast<double>(from) + 0.5});
+      const MaybeOwned back = at.back(group, at.value).value;
       EXPECT_EQ(numbers(group, back), mine);
     } while (std::next_permutation(to.begin(), to.end()));
     std::rotate(to.begin(), to.begin() + 1, to.end());
-    expect_adjoint(
-        group, equal_shape,
-        [&](ProcessGroup& g, const ConstTensorView& x) { return autograd::permute(g, x, to); },
-        [](ProcessGroup& g, const autograd::PermuteContext& context, const ConstTensorView& c) {
-          return autograd::permute_vjp(g, context, c);
-        });
+    expect_adjoint(group, equal_shape, [&](ProcessGroup& g, const ConstTensorView& x) {
+      return autograd::permute(g, x, to);
+    });
   });
 }
 

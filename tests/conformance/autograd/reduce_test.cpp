@@ -1,4 +1,4 @@
-#include <tutti/autograd_reduce.hpp>
+#include <tutti/autograd.hpp>
 
 #include <cmath>
 #include <limits>
@@ -17,12 +17,8 @@ class AutogradReduce : public testing::TestWithParam<World> {
 };
 INSTANTIATE_TEST_SUITE_P(Worlds, AutogradReduce, testing::ValuesIn(worlds()), CaseName());
 
-autograd::AllReduced reduced(ProcessGroup& group, const ConstTensorView& x, ReduceOp op) {
+autograd::Differentiable reduced(ProcessGroup& group, const ConstTensorView& x, ReduceOp op) {
   return autograd::all_reduce(group, x, op);
-}
-Value reduced_vjp(ProcessGroup& group, const autograd::AllReduceContext& context,
-                  const ConstTensorView& c) {
-  return autograd::all_reduce_vjp(group, context, c);
 }
 
 /// Whether its gradient is computed element by element, which is refused where the host cannot
@@ -44,9 +40,9 @@ TEST_P(AutogradReduce, EachOperationHasItsOwnAdjoint) {
       const auto forward = [&](ProcessGroup& g, const ConstTensorView& x) {
         return reduced(g, x, op);
       };
-      expect_adjoint(group, equal_shape, forward, reduced_vjp);
-      if (op == ReduceOp::max) expect_adjoint(group, Shape{}, forward, reduced_vjp);
-      if (op == ReduceOp::product) expect_adjoint(group, Shape{0, 4}, forward, reduced_vjp);
+      expect_adjoint(group, equal_shape, forward);
+      if (op == ReduceOp::max) expect_adjoint(group, Shape{}, forward);
+      if (op == ReduceOp::product) expect_adjoint(group, Shape{0, 4}, forward);
     }
   });
 }
@@ -63,7 +59,7 @@ TEST_P(AutogradReduce, TheForwardIsTheReduction) {
       const Buffer want = put(group, mine);
       group.all_reduce(want, op, options);
       const auto at = autograd::all_reduce(group, x, op, options);
-      EXPECT_EQ(numbers(group, at.out), numbers(group, want));
+      EXPECT_EQ(numbers(group, at.value), numbers(group, want));
     }
   });
 }
@@ -76,20 +72,12 @@ TEST_P(AutogradReduce, TheGradientOfAProductIsRightWhereFactorsAreZero) {
     Numbers x(4, group.rank() + 2.0);
     for (std::size_t i = 1; i < x.size(); ++i)
       if (group.rank() < static_cast<int>(i) || i == 3) x[i] = 0;
-    expect_adjoint_at(
-        group, x, {4},
-        [](ProcessGroup& g, const ConstTensorView& at) {
-          return reduced(g, at, ReduceOp::product);
-        },
-        reduced_vjp);
-    expect_adjoint_at(
-        group, x, {4},
-        [](ProcessGroup& g, const ConstTensorView& at) {
-          return autograd::product_of_others(g, at);
-        },
-        [](ProcessGroup& g, const autograd::ProductContext& context, const ConstTensorView& c) {
-          return autograd::product_of_others_vjp(g, context, c);
-        });
+    expect_adjoint_at(group, x, {4}, [](ProcessGroup& g, const ConstTensorView& at) {
+      return reduced(g, at, ReduceOp::product);
+    });
+    expect_adjoint_at(group, x, {4}, [](ProcessGroup& g, const ConstTensorView& at) {
+      return autograd::product_of_others(g, at);
+    });
   });
 }
 
@@ -102,7 +90,7 @@ TEST_P(AutogradReduce, TheProductOfOthersLeavesOutTheOwnFactorOnly) {
       want[0] *= r + 2.0;
       want[1] *= r == 0 ? 0.0 : 3.0;
     }
-    EXPECT_EQ(numbers(group, autograd::product_of_others(group, x).out), want);
+    EXPECT_EQ(numbers(group, autograd::product_of_others(group, x).value), want);
   });
 }
 
@@ -130,7 +118,7 @@ TEST_P(AutogradReduce, RanksThatTieShareTheGradientEqually) {
       const auto at = autograd::all_reduce(group, in, op);
       const Numbers c{1, 2, 3, 4, 5, 6};
       const Buffer by_out = put(group, c);
-      const Numbers gradient = numbers(group, autograd::all_reduce_vjp(group, at.context, by_out));
+      const Numbers gradient = numbers(group, at.back(group, by_out).value);
       ASSERT_EQ(gradient.size(), want.size());
       for (std::size_t i = 0; i < want.size(); ++i)
         EXPECT_DOUBLE_EQ(gradient[i], want[i] * size * c[i])
@@ -146,7 +134,7 @@ TEST_P(AutogradReduce, ExtremesWithoutTiesHaveTheGradientOfTheirHolder) {
     const auto at = autograd::all_reduce(group, x, ReduceOp::max);
     const Buffer c = put(group, {group.rank() + 1.0});
     const bool holds = mine == group.size() - 1;
-    EXPECT_EQ(numbers(group, autograd::all_reduce_vjp(group, at.context, c)),
+    EXPECT_EQ(numbers(group, at.back(group, c).value),
               Numbers{holds ? group.size() * (group.size() + 1) / 2.0 : 0.0});
   });
 }
@@ -164,7 +152,7 @@ TEST_P(AutogradReduce, EveryFloatHasTheGradientsOfDouble) {
       const Buffer x(group, values);
       const Buffer c(group, by_out);
       const auto at = autograd::all_reduce(group, x, op);
-      const Value gradient = autograd::all_reduce_vjp(group, at.context, c);
+      const MaybeOwned gradient = at.back(group, c).value;
       EXPECT_EQ(gradient.dtype(), dtype_of<T>);
       const Array got = content_of(group, gradient);
       Numbers all;

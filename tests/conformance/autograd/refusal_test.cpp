@@ -33,8 +33,6 @@ TEST_P(AutogradRefusal, DtypesWithoutAGradientAreRefusedAtTheForward) {
       const std::vector<std::string> texts{std::string(name_of(dtype)), "has no gradient"};
       expect_refused("all_gather_rows", texts,
                      [&] { autograd::all_gather_rows(group, in, GatherGrad::sum); });
-      expect_refused("all_gather_rows", texts,
-                     [&] { autograd::all_gather_with_grad(&group, in, GatherGrad::sum); });
       expect_refused("reduce_scatter_rows", texts,
                      [&] { autograd::reduce_scatter_rows(group, in, layout); });
       expect_refused("all_reduce", texts, [&] { autograd::all_reduce(group, in); });
@@ -97,7 +95,6 @@ TEST_P(AutogradRefusal, ContradictingLayoutsRootsAndPermutationsAreRefused) {
     for (const RowLayout* layout : {&more, &longer}) {
       const GatherOptions known{.layout = layout};
       expect_bad([&] { autograd::all_gather_rows(group, x, GatherGrad::sum, known); });
-      expect_bad([&] { autograd::all_gather_no_grad(&group, x, known); });
       expect_bad([&] { autograd::gather_rows(group, x, 0, known); });
       expect_bad([&] { autograd::reduce_scatter_rows(group, x, *layout); });
       const std::vector<std::int64_t> rows(layout->counts().begin(), layout->counts().end());
@@ -124,95 +121,56 @@ TEST_P(AutogradRefusal, ContradictingLayoutsRootsAndPermutationsAreRefused) {
   });
 }
 
-TEST_P(AutogradRefusal, NoGroupIsNotInitialized) {
-  const Numbers x(2);
-  expect_error(Errc::not_initialized, {"all_gather_with_grad", "init()"},
-               [&] { autograd::all_gather_with_grad(nullptr, x, GatherGrad::sum); });
-  expect_error(Errc::not_initialized, {"all_gather_no_grad", "init()"},
-               [&] { autograd::all_gather_no_grad(nullptr, x); });
-}
-
-/// Calls every vjp with this gradient, instead of one of shape [W], or [1] where a rank has a part.
-using Vjp = std::function<Value(ProcessGroup& group, const ConstTensorView& whole,
-                                const ConstTensorView& part)>;
-
-struct NamedVjp {
-  std::string name;
-  Vjp call;
+struct NamedBackward {
+  std::string name;  ///< Of its forward.
+  autograd::Backward call;
+  bool of_part = false;  ///< The value has the shape [1], not [W].
 };
 
-std::vector<NamedVjp> vjps(int size) {
+/// Of calls whose arrays have the shape [W], or [1] where a rank has a part.
+std::vector<NamedBackward> backwards(ProcessGroup& group, Memory* memory = nullptr) {
+  const int size = group.size();
   const auto layout = RowLayout::equal(size, 1);
-  const Shape whole{size};
-  const Shape part{1};
-  constexpr auto f64 = DType::f64;
+  const Buffer whole = put(group, Numbers(index(size)));
+  const Buffer part = put(group, Numbers(1));
   const std::vector<std::int64_t> rows(index(size), 1);
-  std::vector<int> to;
-  for (int r = 0; r < size; ++r) to.push_back((r + 1) % size);
-  const auto gather = [=](GatherGrad grad) {
-    return [=](ProcessGroup& g, const ConstTensorView& c, const ConstTensorView&) {
-      return autograd::all_gather_rows_vjp(g, {layout, grad, part, f64}, c);
-    };
-  };
-  return {
-      {"all_gather_rows_vjp", gather(GatherGrad::sum)},
-      {"reduce_scatter_rows_vjp",
-       [=](ProcessGroup& g, const ConstTensorView&, const ConstTensorView& c) {
-         return autograd::reduce_scatter_rows_vjp(g, {layout, ReduceOp::sum, whole, f64}, c);
-       }},
-      {"all_to_all_rows_vjp",
-       [=](ProcessGroup& g, const ConstTensorView& c, const ConstTensorView&) {
-         return autograd::all_to_all_rows_vjp(g, {rows, rows, whole, f64}, c);
-       }},
-      {"all_reduce_vjp",
-       [=](ProcessGroup& g, const ConstTensorView& c, const ConstTensorView&) {
-         return autograd::all_reduce_vjp(g, {ReduceOp::sum, {}, whole, f64}, c);
-       }},
-      {"reduce_vjp",
-       [=](ProcessGroup& g, const ConstTensorView& c, const ConstTensorView&) {
-         return autograd::reduce_vjp(g, {ReduceOp::sum, 0, whole, f64, {}, whole}, c);
-       }},
-      {"broadcast_vjp",
-       [=](ProcessGroup& g, const ConstTensorView& c, const ConstTensorView&) {
-         return autograd::broadcast_vjp(g, {ReduceOp::sum, 0, whole, f64, {}, whole}, c);
-       }},
-      {"gather_rows_vjp",
-       [=](ProcessGroup& g, const ConstTensorView& c, const ConstTensorView&) {
-         return autograd::gather_rows_vjp(g, {ReduceOp::sum, 0, part, f64, layout, whole}, c);
-       }},
-      {"scatter_rows_vjp",
-       [=](ProcessGroup& g, const ConstTensorView&, const ConstTensorView& c) {
-         return autograd::scatter_rows_vjp(g, {ReduceOp::sum, 0, whole, f64, layout, part}, c);
-       }},
-      {"product_of_others_vjp",
-       [=](ProcessGroup& g, const ConstTensorView& c, const ConstTensorView&) {
-         const Numbers x(index(size));
-         autograd::ProductContext context{Tensor(g.memory(), {size, size}, f64), whole, f64};
-         return autograd::product_of_others_vjp(g, context, c);
-       }},
-  };
+  const GatherOptions known{.layout = &layout, .memory = memory};
+  const auto* roots_layout = group.rank() == 0 ? &layout : nullptr;
+  std::vector<NamedBackward> all{
+      {"all_gather_rows", autograd::all_gather_rows(group, part, GatherGrad::sum, known).back},
+      {"reduce_scatter_rows",
+       autograd::reduce_scatter_rows(group, whole, layout, ReduceOp::sum, known).back, true},
+      {"all_to_all_rows", autograd::all_to_all_rows(group, whole, rows, rows, known).back},
+      {"all_reduce", autograd::all_reduce(group, whole).back},
+      {"reduce", autograd::reduce(group, whole, 0).back},
+      {"broadcast", autograd::broadcast(group, whole, 0).back},
+      {"gather_rows", autograd::gather_rows(group, part, 0, known).back},
+      {"scatter_rows", autograd::scatter_rows(group, whole, roots_layout, 0).back, true}};
+  if (group.memory().device().type == DeviceType::cpu)
+    all.push_back({"product_of_others", autograd::product_of_others(group, whole).back});
+  return all;
 }
 
 /// In these only root's gradient is looked at.
-bool only_root(const NamedVjp& vjp) {
-  return vjp.name == "reduce_vjp" || vjp.name == "gather_rows_vjp";
+bool only_root(const NamedBackward& backward) {
+  return backward.name == "reduce" || backward.name == "gather_rows";
 }
 
-TEST_P(AutogradRefusal, AGradientOfAnotherShapeOrDtypeIsRefusedByEveryVjp) {
+TEST_P(AutogradRefusal, AGradientOfAnotherShapeOrDtypeIsRefusedByEveryBackward) {
   on_ranks(GetParam(), [](ProcessGroup& group) {
     const Buffer longer = put(group, Numbers(index(group.size()) + 1));
     const Buffer others(group, DType::f32, {group.size()});
-    for (const NamedVjp& vjp : vjps(group.size())) {
-      if (only_root(vjp) && group.size() > 1) continue;  // Below.
-      expect_refused(vjp.name, {"gradient is f64 [", "was f64 ["},
-                     [&] { vjp.call(group, longer, longer); });
-      expect_refused(vjp.name, {"gradient is f32 [", "was f64 ["},
-                     [&] { vjp.call(group, others, others.rows(0, 1)); });
+    for (const NamedBackward& backward : backwards(group)) {
+      if (only_root(backward) && group.size() > 1) continue;  // Below.
+      expect_refused(backward.name, {"(backward)", "gradient is f64 [", "was f64 ["},
+                     [&] { backward.call(group, longer); });
+      expect_refused(backward.name, {"(backward)", "gradient is f32 [", "was f64 ["}, [&] {
+        backward.call(group, backward.of_part ? others.rows(0, 1) : others.view());
+      });
     }
-    const autograd::AllGatherContext slice{RowLayout::equal(group.size(), 1),
-                                           GatherGrad::local_slice, Shape{1}, DType::f64};
-    expect_refused("all_gather_rows_vjp", {"gradient is"},
-                   [&] { autograd::all_gather_rows_vjp(group, slice, longer); });
+    const Buffer part = put(group, Numbers(1));
+    const auto slice = autograd::all_gather_rows(group, part, GatherGrad::local_slice);
+    expect_refused("all_gather_rows", {"gradient is"}, [&] { slice.back(group, longer); });
     expect_usable(group);
   });
 }
@@ -247,42 +205,51 @@ TEST_P(AutogradRefusalOfOne, IsToldToTheOthers) {
   on_ranks(GetParam(), [](ProcessGroup& group) {
     const Buffer right = put(group, Numbers(index(group.size())));
     const Buffer wrong = put(group, Numbers(index(group.size()) + 1));
-    for (const NamedVjp& vjp : vjps(group.size())) {
-      SCOPED_TRACE(vjp.name);
+    for (const NamedBackward& backward : backwards(group)) {
+      SCOPED_TRACE(backward.name);
       if (group.rank() == 0)
-        expect_refused(vjp.name, {"gradient is"}, [&] { vjp.call(group, wrong, wrong); });
+        expect_refused(backward.name, {"gradient is"}, [&] { backward.call(group, wrong); });
       else
-        expect_error(Errc::mismatch, {"rank 0", "refused"},
-                     [&] { vjp.call(group, right, right.rows(0, 1)); });
+        expect_error(Errc::mismatch, {"rank 0", "refused"}, [&] {
+          backward.call(group, backward.of_part ? right.rows(0, 1) : right.view());
+        });
       expect_usable(group);
     }
   });
 }
 
-/// There is none left.
-class NoMemory final : public Memory {
+/// The group's memory, until there is none left.
+class EndingMemory final : public Memory {
  public:
-  explicit NoMemory(Device device) noexcept : device_(device) {}
-  Device device() const noexcept override { return device_; }
-  void* allocate(std::size_t bytes, Stream) override {
-    throw Error(Errc::resource_exhausted, "no " + std::to_string(bytes) + " bytes");
+  explicit EndingMemory(ProcessGroup& group) noexcept : memory_(group.memory()) {}
+  void end() noexcept { ended_ = true; }
+  Device device() const noexcept override { return memory_.device(); }
+  void* allocate(std::size_t bytes, Stream stream) override {
+    if (ended_) throw Error(Errc::resource_exhausted, "no " + std::to_string(bytes) + " bytes");
+    return memory_.allocate(bytes, stream);
   }
-  void release(void*, std::size_t, Stream) noexcept override {}
-  void copy(void*, const void*, std::size_t, Stream) override {}
+  void release(void* data, std::size_t bytes, Stream stream) noexcept override {
+    memory_.release(data, bytes, stream);
+  }
+  void copy(void* to, const void* from, std::size_t bytes, Stream stream) override {
+    memory_.copy(to, from, bytes, stream);
+  }
 
  private:
-  Device device_;
+  Memory& memory_;
+  bool ended_ = false;
 };
 
 TEST_P(AutogradRefusalOfOne, ARankWithoutMemoryForItsResultTellsTheOthers) {
   on_ranks(GetParam(), [](ProcessGroup& group) {
-    NoMemory none(group.memory().device());
+    EndingMemory memory(group);
     const auto layout = RowLayout::equal(group.size(), 1);
     const Buffer x = put(group, Numbers(1));
     const Buffer c = put(group, Numbers(index(group.size())));
     const std::vector<std::int64_t> rows(index(group.size()), 1);
-    GatherOptions options{.layout = &layout};
-    if (group.rank() == 1) options.memory = &none;
+    const GatherOptions options{.layout = &layout, .memory = &memory};
+    const auto before = backwards(group, &memory);
+    if (group.rank() == 1) memory.end();
     const auto expect_told = [&](const auto& call) {
       if (group.rank() == 1)
         expect_error(Errc::resource_exhausted, {"no ", " bytes"}, call);
@@ -290,14 +257,15 @@ TEST_P(AutogradRefusalOfOne, ARankWithoutMemoryForItsResultTellsTheOthers) {
         expect_error(Errc::mismatch, {"rank 1", "refused"}, call);
       expect_usable(group);
     };
-    const autograd::AllGatherContext gathered{layout, GatherGrad::sum, Shape{1}, DType::f64};
-    const autograd::ReduceScatterContext scattered{
-        layout, ReduceOp::sum, {group.size()}, DType::f64};
     expect_told([&] { autograd::all_gather_rows(group, x, GatherGrad::sum, options); });
-    expect_told([&] { autograd::all_gather_rows_vjp(group, gathered, c, options); });
     expect_told([&] { autograd::reduce_scatter_rows(group, c, layout, ReduceOp::sum, options); });
-    expect_told([&] { autograd::reduce_scatter_rows_vjp(group, scattered, x, options); });
     expect_told([&] { autograd::all_to_all_rows(group, c, rows, rows, options); });
+    for (const NamedBackward& backward : before) {
+      SCOPED_TRACE(backward.name);
+      if (backward.name == "all_gather_rows" || backward.name == "all_to_all_rows")
+        expect_told([&] { backward.call(group, c); });
+      if (backward.name == "reduce_scatter_rows") expect_told([&] { backward.call(group, x); });
+    }
   });
 }
 

@@ -1,11 +1,9 @@
-#include <tutti/autograd_root.hpp>
+#include <tutti/autograd.hpp>
 
 #include "conformance/autograd/gradient_check.hpp"
 
 namespace tutti::test {
 namespace {
-
-using autograd::RootContext;
 
 class AutogradRoot : public testing::TestWithParam<World> {
  protected:
@@ -25,32 +23,22 @@ TEST_P(AutogradRoot, TheAdjointOfAReduceIsABroadcastOfRootsGradientScaled) {
   on_roots([](ProcessGroup& group, int root) {
     for (const ReduceOp op : linear_ops(group)) {
       SCOPED_TRACE(name_of(op.kind));
-      expect_adjoint(
-          group, equal_shape,
-          [&](ProcessGroup& g, const ConstTensorView& x) {
-            auto at = autograd::reduce(g, x, root, op);
-            EXPECT_EQ(at.out.shape(), g.rank() == root ? equal_shape : Shape{0});
-            return at;
-          },
-          [](ProcessGroup& g, const RootContext& context, const ConstTensorView& c) {
-            return autograd::reduce_vjp(g, context, c);
-          });
+      expect_adjoint(group, equal_shape, [&](ProcessGroup& g, const ConstTensorView& x) {
+        auto at = autograd::reduce(g, x, root, op);
+        EXPECT_EQ(at.value.shape(), g.rank() == root ? equal_shape : Shape{0});
+        return at;
+      });
     }
   });
 }
 
 TEST_P(AutogradRoot, TheAdjointOfABroadcastIsASumAtRootAndZeroElsewhere) {
   on_roots([](ProcessGroup& group, int root) {
-    expect_adjoint(
-        group, equal_shape,
-        [&](ProcessGroup& g, const ConstTensorView& x) {
-          // Read on root only.
-          const ConstTensorView unread(nullptr, x.dtype, x.shape, x.device);
-          return autograd::broadcast(g, g.rank() == root ? x : unread, root);
-        },
-        [](ProcessGroup& g, const RootContext& context, const ConstTensorView& c) {
-          return autograd::broadcast_vjp(g, context, c);
-        });
+    expect_adjoint(group, equal_shape, [&](ProcessGroup& g, const ConstTensorView& x) {
+      // Read on root only.
+      const ConstTensorView unread(nullptr, x.dtype, x.shape, x.device);
+      return autograd::broadcast(g, g.rank() == root ? x : unread, root);
+    });
   });
 }
 
@@ -58,13 +46,14 @@ TEST_P(AutogradRoot, TheAdjointOfAGatherIsAScatter) {
   on_roots([](ProcessGroup& group, int root) {
     for (const Layout& layout : uneven_layouts(group.size())) {
       SCOPED_TRACE("rows " + to_string(layout));
-      expect_adjoint(
-          group, own_rows(group, layout),
+      const Shape shape = own_rows(group, layout);
+      expect_adjoint_at(
+          group, random_numbers(shape.numel(), group.rank(), 5), shape,
           [&](ProcessGroup& g, const ConstTensorView& x) {
             return autograd::gather_rows(g, x, root);
           },
-          [&](ProcessGroup& g, const RootContext& context, const ConstTensorView& c) {
-            return autograd::gather_rows_vjp(g, context, g.rank() == root ? c : ConstTensorView());
+          [&](const autograd::Differentiable& at, const ConstTensorView& c) {
+            return at.back(group, group.rank() == root ? c : ConstTensorView()).value;
           });
     }
   });
@@ -76,14 +65,10 @@ TEST_P(AutogradRoot, TheAdjointOfAScatterIsAGather) {
       SCOPED_TRACE("rows " + to_string(layout));
       const bool at_root = group.rank() == root;
       const RowLayout rows(layout);
-      expect_adjoint(
-          group, at_root ? Shape{rows.total(), 2} : Shape{0},
-          [&](ProcessGroup& g, const ConstTensorView& x) {
-            return autograd::scatter_rows(g, x, at_root ? &rows : nullptr, root);
-          },
-          [](ProcessGroup& g, const RootContext& context, const ConstTensorView& c) {
-            return autograd::scatter_rows_vjp(g, context, c);
-          });
+      expect_adjoint(group, at_root ? Shape{rows.total(), 2} : Shape{0},
+                     [&](ProcessGroup& g, const ConstTensorView& x) {
+                       return autograd::scatter_rows(g, x, at_root ? &rows : nullptr, root);
+                     });
     }
   });
 }

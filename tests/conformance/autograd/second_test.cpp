@@ -2,8 +2,8 @@
 
 #include "conformance/autograd/gradient_check.hpp"
 
-// Derivatives of the vjps. Of a linear forward the vjp is linear, and its own vjp is the forward;
-// min and max have weights that do not move, product has some that do.
+// Derivatives of backwards. Of a linear forward the backward is linear, and its own backward is the
+// forward; min and max have weights that do not move, product has some that do.
 
 namespace tutti::test {
 namespace {
@@ -18,108 +18,77 @@ class AutogradSecond : public testing::TestWithParam<World> {
 };
 INSTANTIATE_TEST_SUITE_P(Worlds, AutogradSecond, testing::ValuesIn(worlds()), CaseName());
 
-/// The gradient of `vjp`, a linear map from [shape], is `forward`.
-template <typename Vjp, typename Forward>
-void expect_transposed(ProcessGroup& group, const Shape& shape, const Vjp& vjp,
-                       const Forward& forward) {
-  expect_adjoint(
-      group, shape, [&](ProcessGroup& g, const ConstTensorView& c) { return Linear{vjp(g, c)}; },
-      [&](ProcessGroup& g, int, const ConstTensorView& v) { return forward(g, v); });
+/// The backward is a linear map whose own backward is its adjoint, and that one's the map again.
+void expect_second(ProcessGroup& group, const autograd::Differentiable& first, const Shape& in) {
+  const auto back = [&](ProcessGroup& g, const ConstTensorView& c) { return first.back(g, c); };
+  expect_adjoint(group, first.value.shape(), back);
+  const Buffer c = put(group, random_numbers(first.value.shape().numel(), group.rank(), 37),
+                       first.value.shape());
+  const auto second = first.back(group, c);
+  EXPECT_EQ(second.value.shape(), in);
+  const Buffer v = put(group, random_numbers(in.numel(), group.rank(), 38), in);
+  const auto third = second.back(group, v);
+  EXPECT_EQ(numbers(group, third.back(group, c).value), numbers(group, second.value));
 }
 
-TEST_P(AutogradSecond, TheVjpOfAGatherIsAReduceScatterWithTheVjpOfOne) {
+/// This, and the backward of the backward is the forward.
+void expect_second_is_forward(ProcessGroup& group, const autograd::Differentiable& first,
+                              const ConstTensorView& x) {
+  expect_second(group, first, x.shape);
+  const Buffer c = put(group, Numbers(index(first.value.shape().numel())), first.value.shape());
+  const auto second = first.back(group, c).back(group, x);
+  EXPECT_EQ(numbers(group, second.value), numbers(group, first.value));
+}
+
+TEST_P(AutogradSecond, TheBackwardOfAGatherIsAReduceScatterWithTheBackwardOfOne) {
   on_groups([](ProcessGroup& group) {
     for (const Layout& layout : uneven_layouts(group.size())) {
       const Shape shape = own_rows(group, layout);
       const Buffer x = put(group, random_numbers(shape.numel(), group.rank(), 31), shape);
-      for (const auto& [grad, op] : {std::pair(GatherGrad::sum, ReduceOp::sum),
-                                     std::pair(GatherGrad::mean, ReduceOp::avg)}) {
+      for (const auto grad : {GatherGrad::sum, GatherGrad::mean, GatherGrad::local_slice}) {
         const auto first = autograd::all_gather_rows(group, x, grad);
-        const autograd::ReduceScatterContext second{first.context.layout, op, first.out.shape(),
-                                                    DType::f64};
-        expect_transposed(
-            group, first.out.shape(),
-            [&](ProcessGroup& g, const ConstTensorView& c) {
-              return autograd::all_gather_rows_vjp(g, first.context, c);
-            },
-            [&](ProcessGroup& g, const ConstTensorView& v) {
-              return autograd::reduce_scatter_rows_vjp(g, second, v);
-            });
+        expect_second(group, first, shape);
+        if (grad == GatherGrad::sum) expect_second_is_forward(group, first, x);
       }
     }
   });
 }
 
-TEST_P(AutogradSecond, TheVjpOfALinearReductionHasTheForwardAsVjp) {
+TEST_P(AutogradSecond, TheBackwardOfALinearReductionHasTheForwardAsBackward) {
   on_groups([](ProcessGroup& group) {
     const int root = group.size() - 1;
     const Buffer x = put(group, random_numbers(3, group.rank(), 32));
     for (const ReduceOp op : linear_ops(group)) {
       SCOPED_TRACE(name_of(op.kind));
-      const auto all = autograd::all_reduce(group, x, op);
-      expect_transposed(
-          group, equal_shape,
-          [&](ProcessGroup& g, const ConstTensorView& c) {
-            return autograd::all_reduce_vjp(g, all.context, c);
-          },
-          [&](ProcessGroup& g, const ConstTensorView& v) {
-            return autograd::all_reduce(g, v, op).out;
-          });
-      const auto one = autograd::reduce(group, x, root, op);
-      expect_transposed(
-          group, one.out.shape(),
-          [&](ProcessGroup& g, const ConstTensorView& c) {
-            return autograd::reduce_vjp(g, one.context, c);
-          },
-          [&](ProcessGroup& g, const ConstTensorView& v) {
-            return autograd::reduce(g, v, root, op).out;
-          });
+      expect_second_is_forward(group, autograd::all_reduce(group, x, op), x);
+      expect_second_is_forward(group, autograd::reduce(group, x, root, op), x);
       const RowLayout rows(uneven_layouts(group.size()).back());
       const Buffer whole = put(group, random_numbers(rows.total(), group.rank(), 33));
-      const auto part = autograd::reduce_scatter_rows(group, whole, rows, op);
-      expect_transposed(
-          group, part.out.shape(),
-          [&](ProcessGroup& g, const ConstTensorView& c) {
-            return autograd::reduce_scatter_rows_vjp(g, part.context, c);
-          },
-          [&](ProcessGroup& g, const ConstTensorView& v) {
-            return autograd::reduce_scatter_rows(g, v, rows, op).out;
-          });
+      expect_second_is_forward(group, autograd::reduce_scatter_rows(group, whole, rows, op), whole);
     }
   });
 }
 
-TEST_P(AutogradSecond, TheVjpOfWhatMovesArraysHasTheForwardAsVjp) {
+TEST_P(AutogradSecond, TheBackwardOfWhatMovesArraysHasTheForwardAsBackward) {
   on_groups([](ProcessGroup& group) {
     const int root = group.size() - 1;
     const Buffer x = put(group, random_numbers(3, group.rank(), 34));
-    const auto spread = autograd::broadcast(group, x, root);
-    expect_transposed(
-        group, equal_shape,
-        [&](ProcessGroup& g, const ConstTensorView& c) {
-          return autograd::broadcast_vjp(g, spread.context, c);
-        },
-        [&](ProcessGroup& g, const ConstTensorView& v) {
-          return autograd::broadcast(g, v, root).out;
-        });
-    const auto gathered = autograd::gather_rows(group, x, root);
-    expect_transposed(
-        group, gathered.out.shape(),
-        [&](ProcessGroup& g, const ConstTensorView& c) {
-          return autograd::gather_rows_vjp(g, gathered.context, c);
-        },
-        [&](ProcessGroup& g, const ConstTensorView& v) {
-          return autograd::gather_rows(g, v, root).out;
-        });
+    expect_second_is_forward(group, autograd::broadcast(group, x, root), x);
+    expect_second_is_forward(group, autograd::gather_rows(group, x, root), x);
+    const RowLayout layout(uneven_layouts(group.size()).back());
+    const bool at_root = group.rank() == root;
+    const Buffer whole = put(group, random_numbers(at_root ? layout.total() : 0, group.rank(), 39));
+    expect_second_is_forward(
+        group, autograd::scatter_rows(group, whole, at_root ? &layout : nullptr, root), whole);
     std::vector<int> to;
-    for (int r = 0; r < group.size(); ++r) to.push_back((r + 1) % group.size());
-    const auto permuted = autograd::permute(group, x, to);
-    expect_transposed(
-        group, equal_shape,
-        [&](ProcessGroup& g, const ConstTensorView& c) {
-          return autograd::permute_vjp(g, permuted.context, c);
-        },
-        [&](ProcessGroup& g, const ConstTensorView& v) { return autograd::permute(g, v, to).out; });
+    std::vector<std::int64_t> rows;
+    for (int r = 0; r < group.size(); ++r) {
+      to.push_back((r + 1) % group.size());
+      rows.push_back((group.rank() + r) % 3);
+    }
+    expect_second_is_forward(group, autograd::permute(group, x, to), x);
+    const Buffer blocks = put(group, random_numbers(total(rows), group.rank(), 40));
+    expect_second_is_forward(group, autograd::all_to_all_rows(group, blocks, rows, rows), blocks);
   });
 }
 
@@ -129,7 +98,7 @@ std::pair<Numbers, Numbers> halves(ProcessGroup& group, const ConstTensorView& b
   const auto middle = all.begin() + std::ssize(all) / 2;
   return {{all.begin(), middle}, {middle, all.end()}};
 }
-Value joined(ProcessGroup& group, const Numbers& first, const Numbers& second) {
+MaybeOwned joined(ProcessGroup& group, const Numbers& first, const Numbers& second) {
   Tensor all(group.memory(), {std::ssize(first) + std::ssize(second)}, DType::f64);
   Numbers both = first;
   both.insert(both.end(), second.begin(), second.end());
@@ -142,33 +111,32 @@ Numbers times(const Numbers& a, const Numbers& b) {
   return out;
 }
 
-/// x and c -> all_reduce_vjp at x of c.
-Value vjp_of_both(ProcessGroup& group, const ConstTensorView& both, ReduceOp op) {
+/// x and c -> the gradient by x where that by all_reduce(x) is c.
+struct Gradient {
+  MaybeOwned value;
+};
+Gradient gradient_of_both(ProcessGroup& group, const ConstTensorView& both, ReduceOp op) {
   const auto [x, c] = halves(group, both);
   const Buffer in = put(group, x);
-  const Buffer by_out = put(group, c);
-  const auto at = autograd::all_reduce(group, in, op);
-  return autograd::all_reduce_vjp(group, at.context, by_out).take(group.memory());  // It ends here.
+  const Buffer by_value = put(group, c);
+  auto gradient = autograd::all_reduce(group, in, op).back(group, by_value);
+  return {std::move(gradient.value).take(group.memory())};  // `by_value` ends here.
 }
 
 TEST_P(AutogradSecond, TheWeightsOfAMaximumDoNotMove) {
   on_groups([](ProcessGroup& group) {
     const Numbers both = random_numbers(6, group.rank(), 35);
-    const auto forward = [](ProcessGroup& g, const ConstTensorView& at) {
-      return Linear{vjp_of_both(g, at, ReduceOp::max)};
-    };
     expect_adjoint_at(
-        group, both, {6}, forward, [&](ProcessGroup& g, int, const ConstTensorView& v) {
-          const Buffer x = put(g, {both.begin(), both.begin() + 3});
-          const Buffer c = put(g, {both.begin() + 3, both.end()});
-          const auto at = autograd::all_reduce(g, x, ReduceOp::max);
-          const Numbers weights = g.size() == 1
-                                      ? Numbers(3, 1.0)
-                                      : numbers(g, std::as_const(at.context.weights).view());
-          const auto sum = autograd::all_reduce(g, c);  // For its context.
-          const Buffer by_sum = put(g, times(weights, numbers(g, v)));
-          return joined(g, Numbers(3, 0.0),
-                        numbers(g, autograd::all_reduce_vjp(g, sum.context, by_sum)));
+        group, both, {6},
+        [](ProcessGroup& g, const ConstTensorView& at) {
+          return gradient_of_both(g, at, ReduceOp::max);
+        },
+        [&](const Gradient&, const ConstTensorView& v) {
+          const Buffer x = put(group, {both.begin(), both.begin() + 3});
+          const Buffer c = put(group, {both.begin() + 3, both.end()});
+          const auto at = autograd::all_reduce(group, x, ReduceOp::max);
+          const auto gradient = at.back(group, c);
+          return joined(group, Numbers(3, 0.0), numbers(group, gradient.back(group, v).value));
         });
   });
 }
@@ -178,22 +146,29 @@ TEST_P(AutogradSecond, TheWeightsOfAProductMoveWithTheOtherFactors) {
     Numbers both = random_numbers(6, group.rank(), 36);
     if (group.rank() == 0) both[1] = 0;
     if (group.rank() <= 1) both[2] = 0;
-    const auto forward = [](ProcessGroup& g, const ConstTensorView& at) {
-      return Linear{vjp_of_both(g, at, ReduceOp::product)};
-    };
-    // all_reduce_vjp is others * sum, made of two forwards of the header.
+    // The backward of the product is others * sum, made of two forwards of the header.
     expect_adjoint_at(
-        group, both, {6}, forward, [&](ProcessGroup& g, int, const ConstTensorView& v) {
-          const Buffer x = put(g, {both.begin(), both.begin() + 3});
-          const Buffer c = put(g, {both.begin() + 3, both.end()});
-          const auto others = autograd::product_of_others(g, x);
-          const auto sum = autograd::all_reduce(g, c);
-          const Buffer by_others = put(g, times(numbers(g, sum.out), numbers(g, v)));
-          const Buffer by_sum = put(g, times(numbers(g, others.out), numbers(g, v)));
-          return joined(g,
-                        numbers(g, autograd::product_of_others_vjp(g, others.context, by_others)),
-                        numbers(g, autograd::all_reduce_vjp(g, sum.context, by_sum)));
+        group, both, {6},
+        [](ProcessGroup& g, const ConstTensorView& at) {
+          return gradient_of_both(g, at, ReduceOp::product);
+        },
+        [&](const Gradient&, const ConstTensorView& v) {
+          const Buffer x = put(group, {both.begin(), both.begin() + 3});
+          const Buffer c = put(group, {both.begin() + 3, both.end()});
+          const auto others = autograd::product_of_others(group, x);
+          const auto sum = autograd::all_reduce(group, c);
+          const Buffer by_others = put(group, times(numbers(group, sum.value), numbers(group, v)));
+          const Buffer by_sum = put(group, times(numbers(group, others.value), numbers(group, v)));
+          return joined(group, numbers(group, others.back(group, by_others).value),
+                        numbers(group, sum.back(group, by_sum).value));
         });
+  });
+}
+
+TEST_P(AutogradSecond, TheProductOfOthersHasASymmetricDerivative) {
+  on_groups([](ProcessGroup& group) {
+    const Buffer x = put(group, random_numbers(3, group.rank(), 41));
+    expect_second(group, autograd::product_of_others(group, x), equal_shape);
   });
 }
 

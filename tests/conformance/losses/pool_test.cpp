@@ -246,19 +246,18 @@ TEST_P(PoolOf, RowsGatheredByTheCallerGiveTheSame) {
         const bool training = sequence.calls[i].training;
         const auto want = gathers(&group, {logits, mine.targets, mine.iid, training});
 
-        const auto all = autograd::all_gather_with_grad(&group, logits, way.grad);
-        const auto targets = autograd::all_gather_no_grad(&group, mine.targets);
+        const auto all = autograd::all_gather_rows(group, logits, way.grad);
+        const auto targets = all_gather_rows(group, mine.targets);
         group.barrier();
-        const auto got = gathered(&group, {all.out.view(),
-                                           targets.view(),
+        const auto got = gathered(&group, {all.value.view(),
+                                           targets.data.view(),
                                            {nullptr, DType::boolean, Shape::vector(0)},
                                            training});
         group.barrier();
         // Never gathered twice: the barriers are neighbours.
         const auto trace = group.trace();
         EXPECT_EQ(trace[trace.size() - 2].operation, Operation::barrier);
-        const auto grad =
-            autograd::all_gather_rows_vjp(group, all.context, std::as_const(got.grad).view());
+        const auto grad = all.back(group, std::as_const(got.grad).view()).value;
         EXPECT_NEAR(got.loss, want.loss, 1e-12);
         EXPECT_EQ(gathered.queued(), gathers.queued());
         ASSERT_EQ(grad.shape(), want.grad.shape());

@@ -192,7 +192,7 @@ TEST_P(GatherSemantics, WithoutAGroupTheInputComesBackWithoutALeadingDimension) 
   on_ranks(world(), [](ProcessGroup& group) {
     const Buffer mine(group, DType::f32, {2, 3});
     const auto before = calls_of(group);
-    const Value all = all_gather_ddp_if_available(mine, nullptr);
+    const MaybeOwned all = all_gather_ddp_if_available(mine, nullptr);
     EXPECT_EQ(all.data(), mine.view().data);
     EXPECT_EQ(all.shape(), (Shape{2, 3}));
     EXPECT_EQ(all.dtype(), DType::f32);
@@ -208,7 +208,7 @@ TEST_P(GatherSemantics, WithAGroupTheRanksAreStackedAlsoWhenThereIsOne) {
       SCOPED_TRACE(to_string(shape));
       const Buffer mine(group, arrays[index(group.rank())]);
       const auto before = calls_of(group);
-      const Value all = all_gather_ddp_if_available(mine, &group);
+      const MaybeOwned all = all_gather_ddp_if_available(mine, &group);
       std::vector<std::int64_t> dims{group.size()};
       dims.insert(dims.end(), shape.dims().begin(), shape.dims().end());
       const Shape stacked{std::span<const std::int64_t>(dims)};
@@ -223,7 +223,7 @@ TEST_P(GatherSemantics, WithAGroupTheRanksAreStackedAlsoWhenThereIsOne) {
       }
       // Known to be equal: nothing is asked.
       const RowLayout each = RowLayout::equal(group.size(), 1);
-      const Value again = all_gather_ddp_if_available(mine, &group, {.layout = &each});
+      const MaybeOwned again = all_gather_ddp_if_available(mine, &group, {.layout = &each});
       EXPECT_TRUE(same_bits(content_of(group, again), concat(arrays).reshaped(stacked)));
     });
   }

@@ -37,7 +37,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, SyncComparing, testing::ValuesIn(worlds_that_co
                          CaseName());
 
 /// The result is the input: the same object, in which the value now is.
-void expect_in_place(const Value& result, const Buffer& input) {
+void expect_in_place(const MaybeOwned& result, const Buffer& input) {
   EXPECT_EQ(result.data(), input.view().data);
   EXPECT_EQ(result.dtype(), input.view().dtype);
   EXPECT_EQ(result.shape(), input.view().shape);
@@ -316,7 +316,7 @@ TEST_P(Sync, LegacyMeanIsANewArrayAndLeavesTheSum) {
         const auto inputs = make_inputs(dtype, {2, 3}, group.size(), Fill::exact);
         const Array sum = reduce_in_order(Kind::sum, inputs);
         const Buffer data(group, inputs[index(group.rank())]);
-        const Value mean = sync_ddp(data, group, name, {.legacy_out_of_place = true});
+        const MaybeOwned mean = sync_ddp(data, group, name, {.legacy_out_of_place = true});
         EXPECT_NE(mean.data(), data.view().data);
         EXPECT_FALSE(mean.is_input());
         EXPECT_TRUE(same(data.read(), sum)) << "the input is the sum";
@@ -338,12 +338,12 @@ TEST_P(Sync, LegacyMeanIsANewArrayAndLeavesTheSum) {
 TEST_P(Sync, LegacyMeanOfTheExampleIsThatOfTheOldDocumentation) {
   on_ranks(world(), [](ProcessGroup& group) {
     const Example<std::int64_t> whole(group);
-    const Value mean = sync_ddp(whole.data, group, "mean", {.legacy_out_of_place = true});
+    const MaybeOwned mean = sync_ddp(whole.data, group, "mean", {.legacy_out_of_place = true});
     const Array want = pair_of<float>(whole.is.mean, 2 * whole.is.mean);
     EXPECT_TRUE(same(content_of(group, mean), want)) << "[1.5, 3] in f32 with two ranks";
     EXPECT_TRUE(same(whole.data.read(), whole.sum()));
     const Example<float> real(group);
-    const Value other = sync_ddp(real.data, group, "avg", {.legacy_out_of_place = true});
+    const MaybeOwned other = sync_ddp(real.data, group, "avg", {.legacy_out_of_place = true});
     EXPECT_TRUE(same(content_of(group, other), want));
     EXPECT_TRUE(same(real.data.read(), real.sum()));
   });
@@ -391,7 +391,7 @@ TEST_P(Sync, WithoutAGroupNothingIsTouchedAndTheOpIsNotLookedAt) {
     const auto before = calls_of(group);
     for (const char* op : {"sum", "mean", "no such thing", ""})
       for (const bool legacy : {false, true}) {
-        const Value same_object =
+        const MaybeOwned same_object =
             sync_ddp_if_available(data, nullptr, op, {.legacy_out_of_place = legacy});
         expect_in_place(same_object, data);
         EXPECT_TRUE(same(data.read(), mine));
@@ -468,7 +468,7 @@ TEST_P(Sync, EmptyAndZeroDimensionalArraysAreArraysToo) {
     const Buffer none(group, DType::f32, {0, 3});
     expect_in_place(sync_ddp(none, group, "mean"), none);
     if (!divides_elsewhere(group)) {
-      const Value legacy = sync_ddp(none, group, "mean", {.legacy_out_of_place = true});
+      const MaybeOwned legacy = sync_ddp(none, group, "mean", {.legacy_out_of_place = true});
       EXPECT_EQ(legacy.shape(), (Shape{0, 3}));
     }
     const Buffer one(group, array_of<double>({2}).reshaped({}));

@@ -1,0 +1,174 @@
+#include "registrations.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "memory.hpp"
+#include "values/current_error.hpp"
+#include "values/fail.hpp"
+
+namespace tutti::backend::nccl {
+namespace {
+
+constexpr int collective_symmetric = 0x01;  // NCCL_WIN_COLL_SYMMETRIC
+
+}  // namespace
+
+/// The content of a Registration.
+class Registrations::Held {
+ public:
+  Held(std::weak_ptr<void> owner, Registrations& all, const Entry& entry)
+      : kind(entry.kind), owner_(std::move(owner)), all_(all), entry_(entry) {}
+  ~Held() {
+    if (const auto alive = owner_.lock()) all_.end(entry_);
+  }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+  const RegistrationKind kind;
+
+ private:
+  std::weak_ptr<void> owner_;
+  Registrations& all_;
+  Entry entry_;
+};
+
+Registrations::Registrations(std::shared_ptr<Gpu> gpu, const BackendInit& init, Memory& memory,
+                             std::shared_ptr<Communicator> communicator, Launcher& launcher,
+                             Failure& failure)
+    : gpu_(std::move(gpu)),
+      init_(init),
+      memory_(memory),
+      communicator_(std::move(communicator)),
+      launcher_(launcher),
+      failure_(failure) {}
+
+Memory& Registrations::memory() const noexcept {
+  try {
+    if (Features::of(gpu_->nccl()).memory) return nccl_memory(gpu_->apis(), gpu_->index());
+  } catch (...) {  // The version cannot be asked.
+  }
+  return memory_;
+}
+
+RegistrationKind Registrations::kind_of(const TensorView& block, Stream stream) const {
+  if (cuda::is_capturing(*gpu_, to_cuda(stream)))
+    tutti::fail(Errc::unsupported,
+                "memory cannot be registered while the stream is captured into a CUDA graph");
+  const auto has = Features::of(gpu_->nccl());
+  if (!has.registration)
+    internal::failf(Errc::unsupported,
+                    "memory cannot be registered: it needs NCCL 2.19 or newer (symmetric windows: "
+                    "2.27), and libnccl.so.2 is NCCL {}",
+                    version_text(has.version));
+  const bool window =
+      has.windows && has.memory &&
+      nccl_memory(gpu_->apis(), gpu_->index()).can_be_a_window(block.data, block.bytes());
+  return window ? RegistrationKind::window : RegistrationKind::buffer;
+}
+
+Registration Registrations::add(const TensorView& block, RegistrationKind kind, Deadline limit,
+                                std::weak_ptr<void> owner) {
+  failure_.require_intact();
+  // NCCL may write to it until the communicator has ended.
+  const auto handle = std::make_shared<void*>(nullptr);
+  const std::string what = fmt::format("register_memory of {} bytes", block.bytes());
+  Entry entry{};
+  try {
+    entry = make(block, kind, handle.get(), what, limit);
+  } catch (...) {
+    communicator_->keep(handle);
+    const Error error = internal::to_error(std::current_exception());
+    const Error mine(error.code(), fmt::format("{}: {}", what, error.message()),
+                     {.group = init_.name, .operation = "register_memory", .rank = init_.rank});
+    if (error.code() == Errc::timeout)
+      failure_.fail_late(mine, what, 3 * first_look);
+    else
+      failure_.fail(mine);
+    throw failure_.await_cause();
+  }
+  if (entry.handle == nullptr) return {};  // NCCL's settings are against it.
+  const auto held = std::make_shared<Held>(std::move(owner), *this, entry);
+  const std::lock_guard lock(mutex_);
+  entries_.push_back(entry);
+  return Registration(std::shared_ptr<const RegistrationKind>(held, &held->kind));
+}
+
+Registrations::Entry Registrations::make(const TensorView& block, RegistrationKind kind,
+                                         void** handle, const std::string& what, Deadline limit) {
+  const DeviceScope scope(gpu_->cuda(), gpu_->index());
+  const cuda::RelaxedCapture relaxed(gpu_->cuda());  // Another thread may capture.
+  launcher_.await(limit);
+  const auto turn = gpu_->turn(limit);
+  if (kind == RegistrationKind::window) await_window(block, handle, what, limit);
+  if (*handle != nullptr) return {kind, *handle};
+  // Devices that cannot reach one another have no windows.
+  communicator_->use([&](ncclComm_t comm) {
+    check(gpu_->nccl(), gpu_->nccl().comm_register(comm, block.data, block.bytes(), handle),
+          "ncclCommRegister");
+  });
+  return {RegistrationKind::buffer, *handle};
+}
+
+void Registrations::await_window(const TensorView& block, void** handle, const std::string& what,
+                                 Deadline limit) {
+  using Clock = std::chrono::steady_clock;
+  const auto& nccl = gpu_->nccl();
+  communicator_->use([&](ncclComm_t comm) {
+    check(nccl,
+          nccl.comm_window_register(comm, block.data, block.bytes(), handle, collective_symmetric),
+          "ncclCommWindowRegister");
+  });
+  auto next_look = Clock::now() + first_look;
+  communicator_->await(limit, [&] {
+    failure_.require_intact();
+    if (Clock::now() < next_look) return;
+    next_look = Clock::now() + first_look;
+    if (failure_.poll_peers(what)) failure_.require_intact();
+  });
+}
+
+void Registrations::end(const Entry& entry) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::ranges::find(entries_, entry);
+  if (found == entries_.end()) return;  // The group has left.
+  entries_.erase(found);
+  deregister(entry);
+}
+
+void Registrations::end_all() noexcept {
+  const std::lock_guard lock(mutex_);
+  for (const auto& entry : std::exchange(entries_, {})) deregister(entry);
+}
+
+void Registrations::deregister(const Entry& entry) noexcept {
+  try {
+    const DeviceScope scope(gpu_->cuda(), gpu_->index());
+    const cuda::RelaxedCapture relaxed(gpu_->cuda());
+    const auto limit = Deadline::after(init_.timeout);
+    launcher_.await(limit);
+    auto calls_end = gpu_->event();
+    {
+      const auto turn = gpu_->turn(limit);
+      launcher_.mark_end(calls_end);
+    }
+    // Without the turn: what these calls wait for may need it. A late one breaks the group.
+    for (Pause pause; !calls_end.done(); pause())
+      if (failure_.broken() || limit.expired()) return;
+    const auto turn = gpu_->turn(limit);
+    if (failure_.broken()) return;
+    const auto& nccl = gpu_->nccl();
+    communicator_->use([&](ncclComm_t comm) {
+      if (entry.kind == RegistrationKind::window)
+        check(nccl, nccl.comm_window_deregister(comm, entry.handle), "ncclCommWindowDeregister");
+      else
+        check(nccl, nccl.comm_deregister(comm, entry.handle), "ncclCommDeregister");
+    });
+  } catch (...) {  // The group breaks, or has broken, and forgets everything.
+  }
+}
+
+}  // namespace tutti::backend::nccl

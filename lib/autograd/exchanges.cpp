@@ -1,0 +1,144 @@
+#include <tutti/autograd.hpp>
+
+#include <utility>
+#include <vector>
+
+#include "autograd/linear.hpp"
+#include "rows/gather_algo.hpp"
+#include "rows/gather_arrays.hpp"
+
+// Rows from all ranks to all ranks.
+
+namespace tutti::autograd {
+namespace {
+
+using internal::alone;
+using internal::Step;
+
+std::size_t own_bytes_offset(const Step& step, const RowLayout& layout,
+                             const ConstTensorView& part) {
+  return static_cast<std::size_t>(layout.offset(step.group.rank())) * part.row_bytes();
+}
+
+Differentiable gather_scaled(const Step& step, const ConstTensorView& local,
+                             const RowLayout& layout, ReduceOp op);
+
+Differentiable reduce_scatter(const Step& step, const ConstTensorView& whole,
+                              const RowLayout& layout, ReduceOp op) {
+  auto& group = step.group;
+  // A layout that contradicts the group or `whole` is refused by the call.
+  const auto rows = group.rank() < layout.ranks() ? layout[group.rank()] : 0;
+  Tensor out;
+  step.prepare({.kind = Operation::reduce_scatter, .reduce = op}, [&] {
+    step.check_input(whole);
+    step.check_linear(op);
+    out = step.make_result(whole.shape.with_rows(rows), whole.dtype);
+  });
+  group.reduce_scatter(whole, out, layout, op, step.options);
+  return step.result<gather_scaled>("all_gather_rows", whole, std::move(out), layout, op);
+}
+
+/// The transpose of reduce_scatter: gathers rows and scales them. Never a forward.
+Differentiable gather_scaled(const Step& step, const ConstTensorView& local,
+                             const RowLayout& layout, ReduceOp op) {
+  auto& group = step.group;
+  const bool averages = internal::averages_on_device(group, op);
+  const auto kind = averages ? Operation::all_reduce : Operation::all_gather;
+  Tensor out;
+  step.prepare({.kind = kind, .reduce = op}, [&] {
+    step.check_input(local);
+    out = step.make(step.transpose->to, local.dtype);
+  });
+  if (averages) {
+    internal::average_parts(step, out, own_bytes_offset(step, layout, local), local);
+  } else {
+    tutti::all_gather_rows(group, local, out, layout, {.call = step.options});
+    internal::scale_gradient(op, group.size(), out);
+  }
+  return step.result<reduce_scatter>("reduce_scatter_rows", local, std::move(out), layout, op);
+}
+
+Differentiable place(const Step& step, const ConstTensorView& part, const RowLayout& layout);
+
+/// This rank's rows of its own array. Never a forward.
+Differentiable slice(const Step& step, const ConstTensorView& whole, const RowLayout& layout) {
+  step.check_input(whole);
+  Tensor out = step.make(step.transpose->to, whole.dtype);
+  const auto rank = step.group.rank();
+  const auto rows = internal::rows_of(whole, layout.offset(rank), layout[rank]);
+  internal::copy_rows(step.group, out.data(), rows.data, rows.bytes(), step.options.stream);
+  return step.result<place>({}, whole, std::move(out), layout);
+}
+
+/// The transpose of slice: this rank's rows among zeros.
+Differentiable place(const Step& step, const ConstTensorView& part, const RowLayout& layout) {
+  step.check_input(part);
+  Tensor out = step.make(step.transpose->to, part.dtype);
+  internal::place_in_zeros(step, out, own_bytes_offset(step, layout, part), part);
+  return step.result<slice>({}, part, std::move(out), layout);
+}
+
+using Counts = std::vector<std::int64_t>;
+
+/// Its own transpose, with the counts swapped.
+Differentiable exchange(const Step& step, const ConstTensorView& in, const Counts& send_rows,
+                        const Counts& recv_rows) {
+  Tensor out;
+  step.prepare({.kind = Operation::all_to_all}, [&] {
+    step.check_input(in);
+    out = step.make_result(in.shape.with_rows(RowLayout(recv_rows).total()), in.dtype);
+  });
+  step.group.all_to_all(in, out, send_rows, recv_rows, step.options);
+  return step.result<exchange>("all_to_all_rows", in, std::move(out), recv_rows, send_rows);
+}
+
+}  // namespace
+
+DifferentiableRows all_gather_rows(ProcessGroup& group, const ConstTensorView& local,
+                                   GatherGrad grad, const GatherOptions& options) {
+  const Step step{group, "all_gather_rows", options.call, options.memory};
+  if (group.size() == 1) {
+    auto own = RowLayout::equal(1, local.shape.rows());
+    auto same = alone(step, local, internal::as_rows(local).shape);
+    step.check_layout(local, options.layout != nullptr ? *options.layout : own);
+    return {std::move(same), std::move(own)};
+  }
+  const auto name = step.name();
+  auto all = internal::gather_arrays(
+      group, {.caller = name, .arrays = {&local, 1}, .refused = internal::problem_of([&] {
+                                                       step.check_input(local);
+                                                     })},
+      options);
+  auto& layout = all.layout;
+  auto& rows = all.data[0];
+  if (grad == GatherGrad::local_slice)
+    return {step.result<slice>({}, local, std::move(rows), layout), layout};
+  const auto op = grad == GatherGrad::mean ? ReduceOp::avg : ReduceOp::sum;
+  return {step.result<reduce_scatter>("reduce_scatter_rows", local, std::move(rows), layout, op),
+          layout};
+}
+
+Differentiable reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
+                                   const RowLayout& layout, ReduceOp op,
+                                   const GatherOptions& options) {
+  const Step step{group, "reduce_scatter_rows", options.call, options.memory};
+  if (group.size() > 1) return reduce_scatter(step, whole, layout, op);
+  step.check_linear(op);
+  step.check_layout(whole, layout);
+  return alone(step, whole, whole.shape, op);
+}
+
+Differentiable all_to_all_rows(ProcessGroup& group, const ConstTensorView& in,
+                               std::span<const std::int64_t> send_rows,
+                               std::span<const std::int64_t> recv_rows,
+                               const GatherOptions& options) {
+  const Step step{group, "all_to_all_rows", options.call, options.memory};
+  if (group.size() > 1)
+    return exchange(step, in, {send_rows.begin(), send_rows.end()},
+                    {recv_rows.begin(), recv_rows.end()});
+  step.check_layout(in, RowLayout(send_rows));
+  step.check_layout(in, RowLayout(recv_rows));
+  return alone(step, in, in.shape);
+}
+
+}  // namespace tutti::autograd

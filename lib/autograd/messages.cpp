@@ -1,0 +1,123 @@
+#include <tutti/autograd.hpp>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "autograd/linear.hpp"
+#include "rows/gather_algo.hpp"
+
+// Messages from one rank to another: receive is the transpose of deliver.
+
+namespace tutti::autograd {
+namespace {
+
+using internal::Step;
+
+/// Of the messages of permute(); callers have the others.
+constexpr int permute_tag = INT32_MAX - 2;
+
+struct Channel {
+  int peer;
+  int tag;
+};
+
+Differentiable receive(const Step& step, const ConstTensorView& what, const Channel& from);
+
+/// Its result is empty.
+Differentiable deliver(const Step& step, const ConstTensorView& in, const Channel& to) {
+  Tensor none;
+  step.prepare({.kind = Operation::send, .peer = to.peer, .tag = to.tag}, [&] {
+    step.check_input(in);
+    none = step.make({0}, in.dtype);
+  });
+  step.group.send(in, to.peer, to.tag, step.options);
+  return step.result<receive>("recv", in, std::move(none), to);
+}
+
+/// The transpose of deliver. `what` has the shape and dtype of a forward's result, and no data.
+Differentiable receive(const Step& step, const ConstTensorView& what, const Channel& from) {
+  const auto dtype = step.input_dtype(what);
+  Tensor out;
+  step.prepare({.kind = Operation::recv, .peer = from.peer, .tag = from.tag}, [&] {
+    step.check_dtype(dtype);
+    out = step.make_result(what.shape, dtype);
+  });
+  step.group.recv(out, from.peer, from.tag, step.options);
+  return step.result<deliver>("send", {}, std::move(out), from);
+}
+
+void check_permutation(const Step& step, std::span<const int> to) {
+  const int size = step.group.size();
+  std::vector<int> sorted(to.begin(), to.end());
+  std::ranges::sort(sorted);
+  bool every = std::ssize(sorted) == size;
+  for (int r = 0; every && r < size; ++r) every = sorted[static_cast<std::size_t>(r)] == r;
+  if (!every)
+    step.refuse(Errc::invalid_argument,
+                fmt::format("to is {{{}}}; it has to name each of the ranks 0 to {} once",
+                            fmt::join(to, ", "), size - 1));
+}
+
+/// `in` to rank to[rank]. Its transpose is the inverse permutation.
+Differentiable permuted(const Step& step, const ConstTensorView& in, const std::vector<int>& to) {
+  auto& group = step.group;
+  const int rank = group.rank();
+  std::vector<int> from(to.size());
+  for (std::size_t r = 0; r < to.size(); ++r)
+    from[static_cast<std::size_t>(to[r])] = static_cast<int>(r);
+  const Channel there{to[static_cast<std::size_t>(rank)], permute_tag};
+  const Channel here{from[static_cast<std::size_t>(rank)], permute_tag};
+  Tensor out;
+  const auto refused = internal::problem_of([&] {
+    step.check_input(in);
+    out = step.make(in.shape, in.dtype);
+  });
+  if (refused) {
+    const Error why(Errc::invalid_argument, "see that rank's error");
+    const auto refuse = [&](Operation kind, int peer) {
+      if (peer == rank) return;
+      (void)internal::problem_of([&] {
+        internal::refuse_call(group, {.kind = kind, .peer = peer, .tag = permute_tag}, why,
+                              step.options);
+      });
+    };
+    refuse(Operation::send, there.peer);
+    refuse(Operation::recv, here.peer);
+    throw Error(*refused);
+  }
+  if (there.peer == rank) {
+    internal::copy_rows(group, out.data(), in.data, in.bytes(), step.options.stream);
+  } else {
+    std::array<Work, 2> works{group.recv_async(out, here.peer, permute_tag, step.options),
+                              group.send_async(in, there.peer, permute_tag, step.options)};
+    Work::all(works).wait();
+  }
+  return step.result<permuted>("permute", in, std::move(out), from);
+}
+
+}  // namespace
+
+Differentiable send(ProcessGroup& group, const ConstTensorView& in, int peer, int tag,
+                    const CallOptions& options) {
+  return deliver({group, "send", options}, in, {peer, tag});
+}
+
+Differentiable recv(ProcessGroup& group, const Shape& shape, DType dtype, int peer, int tag,
+                    const CallOptions& options) {
+  return receive({group, "recv", options}, {nullptr, dtype, shape}, {peer, tag});
+}
+
+Differentiable permute(ProcessGroup& group, const ConstTensorView& in, std::span<const int> to,
+                       const CallOptions& options) {
+  const Step step{group, "permute", options};
+  check_permutation(step, to);
+  if (group.size() == 1) return internal::alone(step, in, in.shape);
+  return permuted(step, in, {to.begin(), to.end()});
+}
+
+}  // namespace tutti::autograd

@@ -1,0 +1,166 @@
+#include <tutti/autograd.hpp>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "autograd/linear.hpp"
+#include "kernels/gradients.hpp"
+#include "kernels/reduce.hpp"
+
+// Reductions to all ranks. Those that are not linear have their derivatives as weights.
+
+namespace tutti::autograd {
+namespace {
+
+using internal::count_of;
+using internal::Step;
+using Kind = ReduceOp::Kind;
+using Saved = std::shared_ptr<const Tensor>;
+
+Differentiable weigh_sum(const Step& step, const ConstTensorView& in, ReduceOp op,
+                         const Saved& weights);
+
+/// all_reduce of weights * in; no weights are ones.
+Differentiable sum_weighted(const Step& step, const ConstTensorView& in, ReduceOp op,
+                            const Saved& weights) {
+  auto& group = step.group;
+  Tensor out;
+  step.prepare({.kind = Operation::all_reduce, .reduce = op}, [&] {
+    step.check_input(in);
+    step.check_all_reduce(op);
+    out = step.make(in.shape, in.dtype);
+  });
+  if (weights != nullptr) {
+    internal::multiply(in.dtype, out.data(), in.data, weights->data(), count_of(out));
+    group.all_reduce(out, op, step.options);
+  } else {
+    group.all_reduce(in, out, op, step.options);
+  }
+  return step.result<weigh_sum>("all_reduce", in, std::move(out), op, weights);
+}
+
+/// The transpose of sum_weighted: weights * all_reduce(in), and the factor of `op`.
+Differentiable weigh_sum(const Step& step, const ConstTensorView& in, ReduceOp op,
+                         const Saved& weights) {
+  auto& group = step.group;
+  const auto reduction = op.kind == Kind::avg ? ReduceOp::avg : ReduceOp::sum;
+  Tensor out;
+  step.prepare({.kind = Operation::all_reduce, .reduce = reduction}, [&] {
+    step.check_input(in);
+    out = step.make(in.shape, in.dtype);
+  });
+  group.all_reduce(in, out, reduction, step.options);
+  if (op.kind == Kind::premul_sum) internal::scale_gradient(op, group.size(), out);
+  if (weights != nullptr)
+    internal::multiply(in.dtype, out.data(), out.data(), weights->data(), count_of(out));
+  return step.result<sum_weighted>("all_reduce", in, std::move(out), op, weights);
+}
+
+Saved share(Tensor&& array) {
+  return std::make_shared<const Tensor>(std::move(array));
+}
+
+Differentiable all_reduce_extreme(const Step& step, const ConstTensorView& in, ReduceOp op) {
+  auto& group = step.group;
+  Tensor out;
+  Tensor ties;
+  Tensor weights;
+  step.prepare({.kind = Operation::all_reduce, .reduce = op}, [&] {
+    step.check_input(in);
+    step.check_host();
+    out = step.make(in.shape, in.dtype);
+    ties = step.make(in.shape, DType::i32);
+    weights = step.make(in.shape, in.dtype);
+  });
+  group.all_reduce(in, out, op, step.options);
+  auto* counts = static_cast<std::int32_t*>(ties.data());
+  internal::mark_ties(in.dtype, in.data, out.data(), counts, count_of(out));
+  group.all_reduce(ties, ReduceOp::sum, step.options);
+  internal::share_ties(in.dtype, in.data, out.data(), counts, weights.data(), count_of(out));
+  return step.result<weigh_sum>("all_reduce", in, std::move(out), ReduceOp::sum,
+                                share(std::move(weights)));
+}
+
+/// The arrays [...] of all ranks, [W, elements]. Makes room for results [...], too.
+Tensor gather_factors(const Step& step, const ConstTensorView& in, Tensor& out,
+                      Tensor* weights = nullptr) {
+  Tensor all;
+  ConstTensorView row;
+  step.prepare({.kind = Operation::all_gather}, [&] {
+    step.check_input(in);
+    step.check_host();
+    row = {in.data, in.dtype, {1, in.shape.numel()}, in.device};
+    all = step.make(row.shape.with_rows(step.group.size()), in.dtype);
+    out = step.make(in.shape, in.dtype);
+    if (weights != nullptr) *weights = step.make(in.shape, in.dtype);
+  });
+  step.group.all_gather(row, all, 1, step.options);
+  return all;
+}
+
+internal::Factors factors_of(const Step& step, const Tensor& all) {
+  return {all.data(), static_cast<std::size_t>(step.group.size()),
+          static_cast<std::size_t>(step.group.rank()),
+          static_cast<std::size_t>(all.shape().row_numel())};
+}
+
+/// The product of all ranks, and of all others: from one gather, so that zeros need no division.
+Differentiable all_reduce_product(const Step& step, const ConstTensorView& in) {
+  Tensor out;
+  Tensor weights;
+  const auto all = gather_factors(step, in, out, &weights);
+  const auto factors = factors_of(step, all);
+  std::vector<const void*> rows;
+  for (std::size_t r = 0; r < factors.ranks; ++r)
+    rows.push_back(static_cast<const std::byte*>(all.data()) + r * in.bytes());
+  internal::fold(in.dtype, Kind::product, out.data(), rows, {}, factors.n);
+  internal::product_of_others(in.dtype, factors, weights.data());
+  return step.result<weigh_sum>("all_reduce", in, std::move(out), ReduceOp::sum,
+                                share(std::move(weights)));
+}
+
+/// The derivative of product_of_others where the ranks had `all`: its own transpose.
+Differentiable others_gradient(const Step& step, const ConstTensorView& in, const Saved& all) {
+  Tensor out;
+  const auto gradients = gather_factors(step, in, out);
+  internal::product_of_others_gradient(in.dtype, factors_of(step, *all), gradients.data(),
+                                       out.data());
+  return step.result<others_gradient>("product_of_others", in, std::move(out), all);
+}
+
+/// In a group of one rank: ones, whose derivative is zero.
+Differentiable constant(const Step& step, const ConstTensorView& in, Kind identity_of) {
+  step.check_input(in);
+  step.check_host();
+  Tensor out = step.make(in.shape, in.dtype);
+  internal::fill_identity(in.dtype, identity_of, out.data(), count_of(out));
+  return step.result<constant>({}, in, std::move(out), Kind::sum);
+}
+
+}  // namespace
+
+Differentiable all_reduce(ProcessGroup& group, const ConstTensorView& in, ReduceOp op,
+                          const CallOptions& options) {
+  const Step step{group, "all_reduce", options};
+  if (group.size() == 1) {
+    step.check_all_reduce(op);
+    return internal::alone(step, in, in.shape, op);
+  }
+  if (op.kind == Kind::product) return all_reduce_product(step, in);
+  if (op.kind == Kind::min || op.kind == Kind::max) return all_reduce_extreme(step, in, op);
+  return sum_weighted(step, in, op, nullptr);
+}
+
+Differentiable product_of_others(ProcessGroup& group, const ConstTensorView& in,
+                                 const CallOptions& options) {
+  const Step step{group, "product_of_others", options};
+  if (group.size() == 1) return constant(step, in, Kind::product);
+  Tensor out;
+  auto all = gather_factors(step, in, out);
+  internal::product_of_others(in.dtype, factors_of(step, all), out.data());
+  return step.result<others_gradient>("product_of_others", in, std::move(out),
+                                      share(std::move(all)));
+}
+
+}  // namespace tutti::autograd

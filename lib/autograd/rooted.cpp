@@ -1,0 +1,147 @@
+#include <tutti/autograd.hpp>
+
+#include <optional>
+#include <utility>
+
+#include "autograd/linear.hpp"
+#include "rows/announcement.hpp"
+#include "rows/gather_algo.hpp"
+
+// Collectives of which one rank is the root. The gradient of root's array is not read elsewhere.
+
+namespace tutti::autograd {
+namespace {
+
+using internal::alone;
+using internal::Step;
+
+Differentiable spread(const Step& step, const ConstTensorView& in, int root, ReduceOp op);
+
+Differentiable reduce_to(const Step& step, const ConstTensorView& in, int root, ReduceOp op) {
+  const bool at_root = step.group.rank() == root;
+  Tensor out;
+  step.prepare({.kind = Operation::reduce, .reduce = op, .root = root}, [&] {
+    step.check_input(in);
+    step.check_linear(op);
+    out = step.make_result(at_root ? in.shape : Shape{0}, in.dtype);
+  });
+  step.group.reduce(in, out, root, op, step.options);
+  if (!at_root) internal::place_in_zeros(step, out, 0, {});
+  return step.result<spread>("broadcast", in, std::move(out), root, op);
+}
+
+/// The transpose of reduce_to: root's array to every rank, scaled.
+Differentiable spread(const Step& step, const ConstTensorView& in, int root, ReduceOp op) {
+  auto& group = step.group;
+  const bool at_root = group.rank() == root;
+  const bool averages = internal::averages_on_device(group, op);
+  const auto dtype = step.input_dtype(in);
+  Tensor out;
+  const auto make = [&] {
+    step.check_dtype(dtype);
+    if (at_root) step.check_input(in);
+    out = step.make_result(in.shape, dtype);
+  };
+  if (averages) {
+    step.prepare({.kind = Operation::all_reduce, .reduce = op}, make);
+    internal::average_parts(step, out, 0, at_root ? in : ConstTensorView());
+  } else {
+    step.prepare({.kind = Operation::broadcast, .root = root}, make);
+    if (at_root) internal::copy_rows(group, out.data(), in.data, in.bytes(), step.options.stream);
+    group.broadcast(out, root, step.options);
+    internal::scale_gradient(op, group.size(), out);
+  }
+  return step.result<reduce_to>("reduce", in, std::move(out), root, op);
+}
+
+DifferentiableRows collect(const Step& step, const ConstTensorView& local, int root,
+                           const std::optional<RowLayout>& layout);
+
+/// Root's rows to the ranks, which know the layout. Never a forward.
+Differentiable distribute(const Step& step, const ConstTensorView& whole, int root,
+                          const RowLayout& layout) {
+  const bool at_root = step.group.rank() == root;
+  Tensor out;
+  step.prepare({.kind = Operation::scatter, .root = root}, [&] {
+    if (at_root) step.check_input(whole);
+    out = step.make(step.transpose->to, step.transpose->dtype);
+  });
+  step.group.scatter(at_root ? whole : ConstTensorView(), out, root, layout, step.options);
+  return step.result<collect>("gather_rows", whole, std::move(out), root, std::optional(layout));
+}
+
+/// The transpose of distribute: the ranks' rows to root. Without a layout it is exchanged.
+DifferentiableRows collect(const Step& step, const ConstTensorView& local, int root,
+                           const std::optional<RowLayout>& layout) {
+  auto& group = step.group;
+  if (const auto refused = internal::problem_of([&] { step.check_input(local); })) {
+    if (!layout)
+      internal::Announcement(group, {.caller = "gather_rows", .root = root, .refused = refused},
+                             step.options);
+    internal::refuse_call(group, {.kind = Operation::gather, .root = root}, *refused, step.options);
+  }
+  auto rows = tutti::gather_rows(
+      group, local, root,
+      {.layout = layout ? &*layout : nullptr, .memory = step.memory, .call = step.options});
+  return {step.result<distribute>("scatter_rows", local, std::move(rows.data), root, rows.layout),
+          rows.layout};
+}
+
+}  // namespace
+
+Differentiable reduce(ProcessGroup& group, const ConstTensorView& in, int root, ReduceOp op,
+                      const CallOptions& options) {
+  const Step step{group, "reduce", options};
+  if (group.size() > 1) return reduce_to(step, in, root, op);
+  step.check_linear(op);
+  step.check_root(root);
+  return alone(step, in, in.shape, op);
+}
+
+Differentiable broadcast(ProcessGroup& group, const ConstTensorView& in, int root,
+                         const CallOptions& options) {
+  const Step step{group, "broadcast", options};
+  if (group.size() > 1) return spread(step, in, root, ReduceOp::sum);
+  step.check_root(root);
+  return alone(step, in, in.shape);
+}
+
+DifferentiableRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int root,
+                               const GatherOptions& options) {
+  const Step step{group, "gather_rows", options.call, options.memory};
+  std::optional<RowLayout> layout;
+  if (options.layout != nullptr) layout = *options.layout;
+  if (group.size() > 1) return collect(step, local, root, layout);
+  auto own = RowLayout::equal(1, local.shape.rows());
+  auto same = alone(step, local, internal::as_rows(local).shape);
+  step.check_root(root);
+  step.check_layout(local, layout.value_or(own));
+  return {std::move(same), std::move(own)};
+}
+
+Differentiable scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
+                            const RowLayout* layout, int root, const GatherOptions& options) {
+  const Step step{group, "scatter_rows", options.call, options.memory};
+  if (group.size() == 1) {
+    step.check_root(root);
+    if (layout == nullptr) step.refuse(Errc::invalid_argument, "root has to pass the layout");
+    auto same = alone(step, whole, whole.shape);
+    step.check_layout(whole, *layout);
+    return same;
+  }
+  const bool at_root = group.rank() == root;
+  if (at_root) {
+    // Only root knows the dtype. A call without a layout is refused everywhere.
+    const auto refused = internal::problem_of([&] { step.check_dtype(whole.dtype); });
+    if (refused) {
+      (void)internal::problem_of(
+          [&] { (void)tutti::scatter_rows(group, whole, nullptr, root, options); });
+      throw Error(*refused);
+    }
+  }
+  return step.result<collect>("gather_rows", at_root ? whole : ConstTensorView(),
+                              tutti::scatter_rows(group, whole, layout, root, options), root,
+                              std::optional<RowLayout>());
+}
+
+}  // namespace tutti::autograd

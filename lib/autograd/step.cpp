@@ -1,0 +1,90 @@
+#include "autograd/step.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "rows/announcement.hpp"
+
+namespace tutti::internal {
+
+void Step::refuse(Errc code, const std::string& message) const {
+  throw gather_error(code, group, name(), group.rank(), message);
+}
+
+std::string Step::name() const {
+  return fmt::format("autograd::{}{}", function, transpose != nullptr ? " (backward)" : "");
+}
+
+void Step::check_input(const ConstTensorView& in) const {
+  if (transpose == nullptr) check_dtype(in.dtype);
+  if (const auto error = unfit(in, group.memory().device()))
+    refuse(error->code(), error->message());
+  if (in.dtype != input_dtype(in) || !(in.shape == input_shape(in)))
+    refuse(
+        Errc::invalid_argument,
+        fmt::format("the gradient is {} {}, but the forward's value was {} {}", name_of(in.dtype),
+                    to_string(in.shape), name_of(transpose->dtype), to_string(transpose->from)));
+}
+
+void Step::check_dtype(DType dtype) const {
+  switch (dtype) {
+    case DType::f16:
+    case DType::bf16:
+    case DType::f32:
+    case DType::f64:
+      return;
+    default:
+      refuse(Errc::invalid_argument,
+             fmt::format("{} has no gradient; f16, bf16, f32 and f64 have", name_of(dtype)));
+  }
+}
+
+void Step::check_op(ReduceOp op, std::initializer_list<ReduceOp::Kind> among) const {
+  if (std::ranges::find(among, op.kind) != among.end()) return;
+  std::vector<std::string_view> names;
+  for (const auto kind : among) names.push_back(name_of(kind));
+  refuse(Errc::invalid_argument,
+         fmt::format("{} has no gradient here; {} have", name_of(op.kind), fmt::join(names, ", ")));
+}
+
+void Step::check_linear(ReduceOp op) const {
+  using enum ReduceOp::Kind;
+  check_op(op, {sum, avg, premul_sum});
+  if (op.kind == premul_sum) check_host();  // The backward scales.
+}
+
+void Step::check_all_reduce(ReduceOp op) const {
+  using enum ReduceOp::Kind;
+  check_op(op, {sum, avg, premul_sum, min, max, product});
+  if (op.kind != sum && op.kind != avg) check_host();
+}
+
+void Step::check_host() const {
+  const auto device = group.memory().device();
+  if (device.type == DeviceType::cpu) return;
+  refuse(Errc::unsupported,
+         fmt::format("this gradient is computed in host memory, but the group works on {}; use sum "
+                     "or avg",
+                     to_string(device)));
+}
+
+void Step::check_root(int root) const {
+  if (root == 0) return;
+  refuse(Errc::invalid_argument, fmt::format("root is {}; this group has only rank 0", root));
+}
+
+void Step::check_layout(const ConstTensorView& in, const RowLayout& layout) const {
+  if (layout.ranks() == 1 && layout[0] == in.shape.rows()) return;
+  refuse(Errc::invalid_argument,
+         fmt::format("the layout is {}, but the only rank has {}, which has {} rows",
+                     to_string(layout), to_string(in.shape), in.shape.rows()));
+}
+
+Tensor Step::make(const Shape& shape, DType dtype) const {
+  return {memory != nullptr ? *memory : group.memory(), shape, dtype, options.stream};
+}
+
+}  // namespace tutti::internal

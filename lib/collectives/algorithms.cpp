@@ -1,0 +1,178 @@
+#include "collectives/algorithms.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "collectives/binomial_tree.hpp"
+#include "collectives/blocks.hpp"
+#include "collectives/chain.hpp"
+#include "collectives/direct.hpp"
+#include "collectives/direct_fold.hpp"
+#include "collectives/dissemination.hpp"
+#include "collectives/recursive_doubling.hpp"
+#include "collectives/reducer.hpp"
+#include "collectives/ring.hpp"
+#include "collectives/slices.hpp"
+#include "values/fail.hpp"
+
+namespace tutti::collectives {
+namespace {
+
+constexpr int any_size = std::numeric_limits<int>::max();
+constexpr auto any_bytes = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t KiB = 1024;
+
+enum class Order : std::uint8_t { any, fixed };
+
+struct Row {
+  Operation operation;
+  Order order;         ///< fixed: only for CallOptions::order_fixed.
+  int size;            ///< Up to so many ranks
+  std::int64_t bytes;  ///< and so many bytes.
+  Algorithm algorithm;
+  void (*run)(Wire& wire, const Op& op);
+};
+
+// The first row that fits counts. Measured over TCP: docs/gloo-benchmarks.md.
+constexpr auto table = [] {
+  using enum Operation;
+  using enum Order;
+  using enum Algorithm;
+  return std::to_array<Row>({
+      {all_reduce, any, 2, 384 * KiB, direct, all_reduce_direct},
+      {all_reduce, any, 2, any_bytes, slices, all_reduce_slices},
+      {all_reduce, any, 4, 16 * KiB, direct, all_reduce_direct},
+      {all_reduce, fixed, any_size, any_bytes, slices, all_reduce_slices},
+      {all_reduce, any, any_size, 128 * KiB, recursive_doubling, all_reduce_recursive_doubling},
+      {all_reduce, any, any_size, any_bytes, ring, all_reduce_ring},
+      {reduce, any, any_size, 64 * KiB, direct, reduce_direct},
+      {reduce, fixed, any_size, any_bytes, slices, reduce_slices},
+      {reduce, any, any_size, any_bytes, chain, reduce_chain},
+      {all_gather, any, any_size, 256 * KiB, direct, all_gather_direct},
+      {all_gather, any, 2, any_bytes, direct, all_gather_direct},
+      {all_gather, any, any_size, any_bytes, ring, all_gather_ring},
+      {all_gather_bounded, any, any_size, any_bytes, direct, all_gather_bounded_direct},
+      {reduce_scatter, any, any_size, 256 * KiB, direct, reduce_scatter_direct},
+      {reduce_scatter, fixed, any_size, any_bytes, direct, reduce_scatter_direct},
+      {reduce_scatter, any, 2, any_bytes, direct, reduce_scatter_direct},
+      {reduce_scatter, any, any_size, any_bytes, ring, reduce_scatter_ring},
+      {broadcast, any, any_size, 64 * KiB, binomial_tree, broadcast_binomial_tree},
+      {broadcast, any, any_size, any_bytes, chain, broadcast_chain},
+      {gather, any, any_size, any_bytes, direct, gather_direct},
+      {scatter, any, any_size, any_bytes, direct, scatter_direct},
+      {all_to_all, any, any_size, any_bytes, direct, all_to_all_direct},
+      {scan, any, any_size, 16 * KiB, direct, scan_direct},
+      {scan, fixed, any_size, any_bytes, direct, scan_direct},
+      {scan, any, any_size, any_bytes, chain, reduce_chain},
+      {exclusive_scan, any, any_size, 16 * KiB, direct, scan_direct},
+      {exclusive_scan, fixed, any_size, any_bytes, direct, scan_direct},
+      {exclusive_scan, any, any_size, any_bytes, chain, reduce_chain},
+      {barrier, any, any_size, any_bytes, dissemination, barrier_dissemination},
+  });
+}();
+
+/// The bytes that the table looks at, equal on all ranks: the whole array, all blocks together. 0
+/// for operations with one algorithm.
+std::int64_t bytes_of(const Op& op) {
+  switch (op.kind) {
+    case Operation::all_gather:
+      return static_cast<std::int64_t>(op.out.bytes());
+    case Operation::all_reduce:
+    case Operation::reduce:
+    case Operation::reduce_scatter:
+    case Operation::broadcast:
+    case Operation::scan:
+    case Operation::exclusive_scan:
+      return static_cast<std::int64_t>(op.in.bytes());
+    default:
+      return 0;
+  }
+}
+
+/// One rank: no wire, the same arithmetic.
+void run_alone(const Op& op) {
+  const auto bytes = op.in.bytes();
+  const Reducer reducer(op, 1);
+  switch (op.kind) {
+    case Operation::barrier:
+      return;
+    case Operation::exclusive_scan:
+      return reducer.identity(op.out.data, bytes);
+    case Operation::all_reduce:
+    case Operation::reduce:
+    case Operation::reduce_scatter:
+    case Operation::scan: {
+      const void* inputs[] = {op.in.data};
+      const double scales[] = {op.reduce.scale};
+      return reducer.fold(op.out.data, inputs, scales, bytes);
+    }
+    default:
+      return copy_bytes(op.out.data, op.in.data, bytes);
+  }
+}
+
+/// By the first row of the operation that fits.
+template <typename Fits>
+void run_row(Wire& wire, const Op& op, const Fits& fits) {
+  if (wire.size() == 1) return run_alone(op);
+  const auto* row =
+      std::ranges::find_if(table, [&](const Row& r) { return r.operation == op.kind && fits(r); });
+  if (row == table.end())
+    internal::failf(Errc::backend, "no algorithm for {} among collectives",
+                    tutti::name_of(op.kind));
+  row->run(wire, op);
+}
+
+std::string limit(std::int64_t value, std::int64_t any) {
+  return value == any ? "any" : fmt::format("<= {}", value);
+}
+
+}  // namespace
+
+std::string_view name_of(Algorithm algorithm) noexcept {
+  switch (algorithm) {
+    case Algorithm::direct:
+      return "direct";
+    case Algorithm::recursive_doubling:
+      return "recursive_doubling";
+    case Algorithm::ring:
+      return "ring";
+    case Algorithm::slices:
+      return "slices";
+    case Algorithm::binomial_tree:
+      return "binomial_tree";
+    case Algorithm::chain:
+      return "chain";
+    case Algorithm::dissemination:
+      return "dissemination";
+  }
+  return "?";
+}
+
+void run_collective(Wire& wire, const Op& op, bool order_fixed) {
+  const auto bytes = bytes_of(op);
+  run_row(wire, op, [&](const Row& row) {
+    return (row.order == Order::any || order_fixed) && wire.size() <= row.size &&
+           bytes <= row.bytes;
+  });
+}
+
+void run_collective(Wire& wire, const Op& op, Algorithm algorithm) {
+  run_row(wire, op, [&](const Row& row) { return row.algorithm == algorithm; });
+}
+
+std::string describe_table() {
+  auto text =
+      fmt::format("{:<16}{:<13}{:<8}{:<12}{}\n", "operation", "", "ranks", "bytes", "algorithm");
+  for (const auto& row : table)
+    text += fmt::format("{:<16}{:<13}{:<8}{:<12}{}\n", tutti::name_of(row.operation),
+                        row.order == Order::fixed ? "order_fixed" : "", limit(row.size, any_size),
+                        limit(row.bytes, any_bytes), name_of(row.algorithm));
+  return text;
+}
+
+}  // namespace tutti::collectives

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <span>
+
+#include "collectives/wire.hpp"
+
+// Moves blocks in messages. A bounded number of messages is posted at a time, in the same order on
+// both sides, so that ranks cannot deadlock: by induction over the messages, what a rank waits for
+// was posted by its peer before that peer waits for anything later.
+
+namespace tutti::collectives {
+
+/// A block on its way to or from one peer.
+struct Flow {
+  int peer = 0;
+  std::byte* data = nullptr;  ///< Only read when it is sent.
+  std::size_t bytes = 0;
+  /// Not 0: the block never exists as a whole, and message k lies in slot k % slots behind `data`.
+  std::size_t slots = 0;
+};
+
+constexpr std::size_t messages_of(std::size_t bytes, std::size_t message) {
+  return (bytes + message - 1) / message;
+}
+
+struct Piece {
+  std::byte* data;
+  std::size_t bytes;
+};
+constexpr Piece piece(const Flow& flow, std::size_t k, std::size_t message) {
+  const auto from = k * message;
+  return {flow.data + (flow.slots == 0 ? from : k % flow.slots * message),
+          std::min(message, flow.bytes - from)};
+}
+
+/// Message size of a block that is not forwarded: a few messages, so that both ends work at the
+/// same time, and no more, because each has a fixed cost.
+constexpr std::size_t message_of(std::size_t bytes) {
+  return std::clamp(std::bit_ceil(bytes / 4), segment, max_message);
+}
+
+/// Message size of a reduction that holds `slots` messages per peer: smaller with many peers, so
+/// that the memory is bounded.
+constexpr std::size_t message_for(int size, std::size_t slots) {
+  constexpr std::size_t budget = std::size_t{16} << 20;
+  const auto each = budget / (slots * static_cast<std::size_t>(size));
+  return std::clamp<std::size_t>(std::bit_floor(each), std::size_t{16} << 10, segment);
+}
+
+/// All flows at once, `ahead` messages of each. Calls ready(k) when message k of every flow that
+/// has one is here or has been sent, in the order of k. `message`: of every flow; 0: each has the
+/// size that suits it.
+template <typename Ready>
+void exchange(Wire& wire, std::span<const Flow> sends, std::span<const Flow> recvs,
+              std::size_t message, std::size_t ahead, Ready&& ready) {
+  const auto of = [&](const Flow& flow) { return message != 0 ? message : message_of(flow.bytes); };
+  std::size_t rounds = 0;
+  for (const auto& flow : sends) rounds = std::max(rounds, messages_of(flow.bytes, of(flow)));
+  for (const auto& flow : recvs) rounds = std::max(rounds, messages_of(flow.bytes, of(flow)));
+  const auto has = [&](const Flow& flow, std::size_t k) { return k * of(flow) < flow.bytes; };
+  const auto post = [&](std::size_t k) {
+    for (const auto& flow : recvs)
+      if (has(flow, k)) {
+        const auto p = piece(flow, k, of(flow));
+        wire.recv(flow.peer, p.data, p.bytes);
+      }
+    for (const auto& flow : sends)
+      if (has(flow, k)) {
+        const auto p = piece(flow, k, of(flow));
+        wire.send(flow.peer, p.data, p.bytes);
+      }
+  };
+  const auto sends_in = [&](std::size_t k) {
+    return static_cast<std::size_t>(
+        std::ranges::count_if(sends, [&](const Flow& flow) { return has(flow, k); }));
+  };
+  std::size_t later = 0;  // Sends posted for the rounds after k.
+  for (std::size_t k = 0; k < std::min(ahead, rounds); ++k) {
+    post(k);
+    later += sends_in(k);
+  }
+  for (std::size_t k = 0; k < rounds; ++k) {
+    for (const auto& flow : recvs)
+      if (has(flow, k)) wire.wait_recv();
+    later -= sends_in(k);
+    wire.wait_sends(later);  // In place, ready() overwrites what was sent.
+    ready(k);
+    if (k + ahead >= rounds) continue;
+    post(k + ahead);
+    later += sends_in(k + ahead);
+  }
+}
+
+inline void exchange(Wire& wire, std::span<const Flow> sends, std::span<const Flow> recvs) {
+  exchange(wire, sends, recvs, 0, 4, [](std::size_t) {});
+}
+
+}  // namespace tutti::collectives

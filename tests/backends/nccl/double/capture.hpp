@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backends/nccl/double/streams.hpp"
+
+// Capture into graphs: what is put on a stream that captures is kept and put on streams of a launch
+// later, as often as the graph is launched. Everything here needs the lock.
+
+namespace tutti::test::nccl_double {
+
+/// What was put on one of the streams of a capture.
+struct Command {
+  int place = 0;
+  Task task{};
+  std::vector<Touch> touches{};
+  std::string what{};
+  std::vector<std::shared_ptr<Operation>> operations{};  ///< Of NCCL; then there is no task.
+  std::function<void()> before{};                        ///< Of each launch,
+  std::function<void()> after{};                         ///< when it has been put on its stream.
+};
+
+struct Capture {
+  int device = 0;
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+  std::thread::id thread{};
+  bool open = true;
+  bool invalid = false;
+  std::vector<Stream*> streams{};        ///< The one where it began first.
+  std::vector<std::uint64_t> lengths{};  ///< How much is on each of them,
+  std::vector<LaneClock> known{};        ///< and how much of the others comes before its end.
+  std::vector<Command> commands{};
+  std::vector<std::uintptr_t> blocks{};  ///< That are allocated in it.
+  std::shared_ptr<Moment> last{};        ///< The end of its last launch.
+};
+
+/// `stream` takes part from now on.
+void join(const std::shared_ptr<Capture>& capture, Stream& stream);
+/// Puts a command on a stream that captures.
+void keep(Stream& stream, Command command);
+void invalidate(Stream& stream);
+
+}  // namespace tutti::test::nccl_double

@@ -1,0 +1,84 @@
+#include "backends/nccl/double/double.hpp"
+
+#include <thread>
+
+#include "backends/nccl/double/machine.hpp"
+#include "backends/nccl/double/tables.hpp"
+
+namespace tutti::test::nccl_double {
+
+backend::nccl::Apis apis() {
+  static const auto cuda = [] {
+    backend::nccl::CudaApi table;
+    fill_cuda_table(table);
+    return table;
+  }();
+  static const auto nccl = [] {
+    backend::nccl::NcclApi table;
+    fill_nccl_table(table);
+    return table;
+  }();
+  static const auto driver = [] {
+    backend::nccl::DriverApi table;
+    fill_driver_table(table);
+    return table;
+  }();
+  return {&nccl, &cuda, &driver, kernel_image()};
+}
+
+std::vector<std::string> take_violations() {
+  const Lock lock(machine().mutex);
+  return machine().take_violations();
+}
+
+void check_nothing_is_left() {
+  Lock lock(machine().mutex);
+  const auto limit = Clock::now() + std::chrono::seconds(1);
+  while (something_is_left(machine()) && Clock::now() < limit) {
+    lock.unlock();
+    std::this_thread::yield();
+    lock.lock();
+    machine().progress();
+  }
+  check_communicators(machine());
+  machine().check_streams_and_memory();
+}
+
+void set_faults(int device, const Faults& faults) {
+  const Lock lock(machine().mutex);
+  machine().devices[Machine::index(device)].faults = faults;
+  machine().changed.notify_all();
+}
+
+void clear_faults() {
+  const Lock lock(machine().mutex);
+  for (Device& device : machine().devices) device.faults = {};
+  machine().messages_side_by_side = false;
+  machine().connects_each_function = false;
+  machine().has_windows = true;
+  machine().registers_buffers = true;
+  machine().changed.notify_all();
+}
+
+void set_messages_side_by_side(bool side_by_side) {
+  const Lock lock(machine().mutex);
+  machine().messages_side_by_side = side_by_side;
+}
+
+void set_connects_each_function(bool each) {
+  const Lock lock(machine().mutex);
+  machine().connects_each_function = each;
+}
+
+void set_registers(bool windows, bool buffers) {
+  const Lock lock(machine().mutex);
+  machine().has_windows = windows;
+  machine().registers_buffers = buffers;
+}
+
+int calls(const std::string& function) {
+  const Lock lock(machine().mutex);
+  return machine().calls[function];
+}
+
+}  // namespace tutti::test::nccl_double

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "bench/bench.hpp"
+
+// Whole runs of `tutti bench` inside a test, over backends that a test changes.
+
+namespace tutti::tool {
+
+using Json = nlohmann::json;
+
+/// What a FILE* was given.
+class Captured {
+ public:
+  Captured() : file_(open_memstream(&text_, &size_)) {}
+  ~Captured() {
+    std::fclose(file_);
+    std::free(text_);
+  }
+  Captured(const Captured&) = delete;
+  Captured& operator=(const Captured&) = delete;
+  std::FILE* file() { return file_; }
+  std::string text() {
+    std::fflush(file_);
+    return {text_, size_};
+  }
+
+ private:
+  char* text_ = nullptr;
+  std::size_t size_ = 0;
+  std::FILE* file_;
+};
+
+/// A backend that does what another one does, after `change` had a look.
+class Changed final : public Backend {
+ public:
+  /// Given the real call; may call it, and change anything before and after.
+  using Real = std::function<Work(std::span<const Op>, const Call&)>;
+  using Change = std::function<Work(std::span<const Op>, const Call&, const Real&)>;
+
+  Changed(std::unique_ptr<Backend> inner, Change change)
+      : inner_(std::move(inner)), change_(std::move(change)) {}
+  bool supports(Operation o, DType d, ReduceOp::Kind k) const noexcept override {
+    return inner_->supports(o, d, k);
+  }
+  Memory& memory() noexcept override { return inner_->memory(); }
+  Work launch(std::span<const Op> ops, const Call& call) override {
+    return change_(ops, call,
+                   [this](std::span<const Op> o, const Call& c) { return inner_->launch(o, c); });
+  }
+  void refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept override {
+    inner_->refuse(ops, call, why);
+  }
+  void abort(std::string_view why) noexcept override { inner_->abort(why); }
+  std::optional<Error> failure() const override { return inner_->failure(); }
+
+ private:
+  std::unique_ptr<Backend> inner_;
+  Change change_;
+};
+
+struct Result {
+  Exit code;
+  Json json;
+  std::string err;
+
+  const Json& row() const { return json.at("results").at(0); }
+};
+inline Result run(const BenchOptions& options) {
+  Captured out;
+  Captured err;
+  const Exit code = run_bench(options, out.file(), err.file());
+  const std::string text = out.text();
+  return {code, text.empty() ? Json() : Json::parse(text), err.text()};
+}
+
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace tutti::tool

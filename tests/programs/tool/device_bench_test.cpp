@@ -1,0 +1,176 @@
+#include <algorithm>
+#include <atomic>
+#include <set>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "backends/nccl/double/double.hpp"
+#include "bench_runs.hpp"
+
+// `tutti bench` with arrays on devices, over the double of NCCL and CUDA: what is measured here is
+// the double, so nobody looks at the times.
+
+namespace tutti::tool {
+namespace {
+
+namespace test_double = tutti::test::nccl_double;
+
+BenchOptions on_devices(int ranks, const char* sizes) {
+  BenchOptions options;
+  options.ranks = ranks;
+  options.backend = "nccl_double";
+  options.device = DeviceRequest{DeviceType::cuda, {}};
+  options.format = Format::json;
+  options.request.collectives.values = {find_collective("all_reduce")};
+  options.request.dtypes.values = {DType::f32};
+  options.request.ops.values = {ReduceOp::Kind::sum};
+  options.request.places.values = {Place::out};
+  options.request.sizes = parse_sizes(sizes);
+  options.timing.iters = 3;
+  options.timing.warmup = 1;
+  return options;
+}
+
+/// The all_reduce calls of rank 1 go through `change`.
+BenchOptions with_change(BenchOptions options, const Changed::Change& change) {
+  options.decorate = [change](int rank, std::unique_ptr<Backend> inner) {
+    if (rank != 1) return inner;
+    return std::unique_ptr<Backend>(std::make_unique<Changed>(
+        std::move(inner),
+        [change](std::span<const Op> ops, const Call& call, const Changed::Real& real) {
+          return ops.front().kind == Operation::all_reduce ? change(ops, call, real)
+                                                           : real(ops, call);
+        }));
+  };
+  return options;
+}
+
+/// Behind the call, in order on its stream: out[index] = 0.25.
+Changed::Change overwrites(std::int64_t index) {
+  return [index](std::span<const Op> ops, const Call& call, const Changed::Real& real) {
+    Work work = real(ops, call);
+    work.order(call.stream);
+    test_double::apis().cuda->set_device(1);  // Whose default stream it is.
+    test_double::fill(static_cast<cudaStream_t>(call.stream.handle),
+                      static_cast<float*>(ops.front().out.data) + index, 1, 0.25F);
+    return work;
+  };
+}
+
+TEST(DeviceBench, EveryCollectiveOnFourDevicesHasNothingWrong) {
+  BenchOptions options = on_devices(4, "64,40000");
+  Choice<const Collective*>& wanted = options.request.collectives;
+  wanted.all = true;
+  wanted.values.clear();
+  for (const Collective& collective : collectives()) wanted.values.push_back(&collective);
+  options.request.places = {{Place::out, Place::in}, true, true};
+  const Result r = run(options);
+  EXPECT_EQ(r.code, Exit::ok) << r.err;
+  std::set<std::string> measured;
+  for (const Json& row : r.json.at("results")) {
+    if (row.at("coll") != "barrier") {
+      EXPECT_EQ(row.at("wrong"), 0) << row;
+    }
+    measured.insert(row.at("coll").get<std::string>());
+  }
+  // Without nvcc there are no scans, and notes say so.
+  for (const Collective& collective : collectives()) {
+    const std::string name(collective.name);
+    const bool said = contains(r.err, "does not support " + name);
+    EXPECT_NE(measured.contains(name), said) << name << ": " << r.err;
+    EXPECT_TRUE(!said || name == "scan" || name == "exclusive_scan") << name;
+  }
+  std::vector<std::string> devices;
+  for (const Json& rank : r.json.at("world").at("ranks")) devices.push_back(rank.at("device"));
+  EXPECT_EQ(devices, (std::vector<std::string>{"cuda:0", "cuda:1", "cuda:2", "cuda:3"}));
+}
+
+TEST(DeviceBench, ElementsThatAreCheckedComeInPieces) {
+  BenchOptions options = on_devices(2, "9M");
+  options.timing.iters = 1;
+  const Result r = run(with_change(options, overwrites((std::int64_t{8} << 20) / 4 + 3)));
+  EXPECT_EQ(r.code, Exit::wrong_data);
+  EXPECT_EQ(r.row().at("wrong"), 1);
+  EXPECT_EQ(r.row().at("first_wrong").at("index"), (8 << 20) / 4 + 3);
+}
+
+TEST(DeviceBench, AWrongElementOnADeviceIsCountedAndNamed) {
+  const Result r = run(with_change(on_devices(2, "1K"), overwrites(5)));
+  EXPECT_EQ(r.code, Exit::wrong_data);
+  EXPECT_EQ(r.row().at("wrong"), 1);
+  EXPECT_EQ(r.row().at("first_wrong").at("rank"), 1);
+  EXPECT_EQ(r.row().at("first_wrong").at("index"), 5);
+  EXPECT_EQ(r.row().at("first_wrong").at("got"), "0.25");
+}
+
+TEST(DeviceBench, AWriteBehindAnArrayOnADeviceIsDamage) {
+  const Result r = run(with_change(on_devices(2, "1K"), overwrites(256)));
+  EXPECT_EQ(r.code, Exit::wrong_data);
+  EXPECT_EQ(r.row().at("wrong"), 4);  // Bytes of a guard.
+  EXPECT_EQ(r.row().at("first_wrong").at("index"), 256);
+}
+
+/// The calls of a row, and how many of them there have to be.
+void expect_calls(const BenchOptions& options, std::int64_t looked_at) {
+  std::atomic<std::int64_t> calls{0};
+  const Result r = run(with_change(options, [&](auto ops, const Call& call, const auto& real) {
+    ++calls;
+    return real(ops, call);
+  }));
+  ASSERT_EQ(r.code, Exit::ok) << r.err;
+  const std::int64_t burst = r.row().at("calls_per_sample");
+  EXPECT_EQ(burst > 1, looked_at != 0);
+  EXPECT_EQ(r.row().at("time_us").at("n"), 3);
+  const std::int64_t checked = 1;
+  const std::int64_t warmup = 1;
+  EXPECT_EQ(calls, checked + warmup + looked_at + 3 * burst);
+}
+
+TEST(DeviceBench, ASampleOfThroughputIsTheMeanOfABurst) {
+  expect_calls(on_devices(2, "64"), 3);
+}
+
+TEST(DeviceBench, ASampleOfLatencyIsOneCall) {
+  BenchOptions options = on_devices(2, "64");
+  options.timing.mode = Mode::latency;
+  expect_calls(options, 0);
+}
+
+TEST(DeviceBench, SamplesAreMeasuredForAsLongAsTheyAreAskedTo) {
+  BenchOptions options = on_devices(2, "64");
+  options.timing.iters.reset();
+  options.timing.min_time = std::chrono::milliseconds(100);
+  const Result r = run(options);
+  ASSERT_EQ(r.code, Exit::ok) << r.err;
+  const Json& time = r.row().at("time_us");
+  const double spent = time.at("n").get<double>() * time.at("mean").get<double>() *
+                       r.row().at("calls_per_sample").get<double>();
+  EXPECT_GE(spent, 0.9 * 100e3);  // Of the slower rank; rank 0's clock decides.
+}
+
+TEST(DeviceBench, TheCacheOfTheCpuIsNotThatOfADevice) {
+  BenchOptions options = on_devices(2, "64");
+  options.cold = true;
+  try {
+    (void)run(options);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Failure& failure) {
+    EXPECT_EQ(failure.code(), Exit::usage);
+    EXPECT_TRUE(contains(failure.what(), "--cold")) << failure.what();
+  }
+}
+
+TEST(DeviceBench, TheTableNamesTheDevices) {
+  BenchOptions options = on_devices(2, "64");
+  options.format = Format::table;
+  Captured out;
+  Captured err;
+  EXPECT_EQ(run_bench(options, out.file(), err.file()), Exit::ok);
+  EXPECT_TRUE(contains(out.text(), " threads cuda:0 cuda:1\n")) << out.text();
+  EXPECT_TRUE(contains(out.text(), "arrays on devices")) << out.text();
+  EXPECT_FALSE(contains(out.text(), "CPUs")) << out.text();
+}
+
+}  // namespace
+}  // namespace tutti::tool

@@ -1,0 +1,144 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "collectives/wire.hpp"
+
+namespace tutti::test {
+
+/// Wires between threads that behave like the real ones: a message is copied as soon as both sides
+/// have posted it and not before, sizes have to agree (or fit, when `bounded`), and it counts what
+/// every rank sends.
+class MemoryWires {
+ public:
+  explicit MemoryWires(int size) : size_(size), sent(static_cast<std::size_t>(size)) {}
+
+  /// Runs body(wire) on one thread per rank; throws what went wrong first.
+  template <typename Body>
+  void run(const Body& body) {
+    std::vector<std::thread> threads;
+    std::exception_ptr error;
+    for (int r = 0; r < size_; ++r)
+      threads.emplace_back([&, r] {
+        try {
+          One wire(*this, r);
+          body(wire);
+          wire.expect_idle();
+        } catch (...) {
+          const std::lock_guard lock(mutex_);
+          if (!error) error = std::current_exception();
+          broken_ = true;
+          changed_.notify_all();
+        }
+      });
+    for (auto& thread : threads) thread.join();
+    if (error) std::rethrow_exception(error);
+    for (const auto& [pair, channel] : channels_)
+      if (!channel.sends.empty() || !channel.recvs.empty())
+        throw std::runtime_error("a message was sent that nobody received, or the reverse");
+  }
+
+ private:
+  struct Message {
+    std::byte* data;
+    std::size_t bytes;
+    bool done = false;
+  };
+  using Handle = std::shared_ptr<Message>;
+  struct Channel {
+    std::deque<Handle> sends;
+    std::deque<Handle> recvs;
+  };
+
+  class One final : public collectives::Wire {
+   public:
+    One(MemoryWires& wires, int rank) : wires_(wires), rank_(rank) {}
+    int rank() const noexcept override { return rank_; }
+    int size() const noexcept override { return wires_.size_; }
+    void send(int to, const void* data, std::size_t bytes) override {
+      const std::lock_guard lock(wires_.mutex_);
+      wires_.sent[static_cast<std::size_t>(rank_)] += bytes;
+      sends_.push_back(std::make_shared<Message>(
+          Message{const_cast<std::byte*>(static_cast<const std::byte*>(data)), bytes}));
+      auto& channel = wires_.channels_[{rank_, to}];
+      channel.sends.push_back(sends_.back());
+      wires_.match(channel);
+    }
+    void recv(int from, void* data, std::size_t bytes) override {
+      const std::lock_guard lock(wires_.mutex_);
+      recvs_.push_back(std::make_shared<Message>(Message{static_cast<std::byte*>(data), bytes}));
+      auto& channel = wires_.channels_[{from, rank_}];
+      channel.recvs.push_back(recvs_.back());
+      wires_.match(channel);
+    }
+    void wait_recv() override { wait_first(recvs_); }
+    void wait_sends(std::size_t left) override {
+      while (sends_.size() > left) wait_first(sends_);
+    }
+    std::byte* scratch(std::size_t bytes) override {
+      scratch_.assign(bytes, std::byte{0xcc});
+      return scratch_.data();
+    }
+    void expect_idle() const {
+      if (!sends_.empty() || !recvs_.empty())
+        throw std::runtime_error("an algorithm ended before its messages");
+    }
+
+   private:
+    void wait_first(std::deque<Handle>& queue) {
+      std::unique_lock lock(wires_.mutex_);
+      if (queue.empty()) throw std::runtime_error("waits for a message that was not posted");
+      if (!wires_.changed_.wait_for(lock, std::chrono::seconds(20),
+                                    [&] { return queue.front()->done || wires_.broken_; }))
+        throw std::runtime_error("deadlock: rank " + std::to_string(rank_) + " waits for ever");
+      if (!queue.front()->done) throw std::runtime_error("another rank failed");
+      queue.pop_front();
+    }
+
+    MemoryWires& wires_;
+    int rank_;
+    std::deque<Handle> sends_;
+    std::deque<Handle> recvs_;
+    std::vector<std::byte> scratch_;
+  };
+
+  void match(Channel& channel) {
+    while (!channel.sends.empty() && !channel.recvs.empty()) {
+      const auto from = channel.sends.front();
+      const auto to = channel.recvs.front();
+      if ((bounded ? from->bytes > to->bytes : from->bytes != to->bytes || from->bytes == 0) ||
+          from->bytes > collectives::max_message)
+        throw std::runtime_error("a message of " + std::to_string(from->bytes) +
+                                 " bytes meets a receive of " + std::to_string(to->bytes));
+      if (from->bytes != 0) std::memcpy(to->data, from->data, from->bytes);
+      from->done = to->done = true;
+      channel.sends.pop_front();
+      channel.recvs.pop_front();
+      changed_.notify_all();
+    }
+  }
+
+  int size_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::pair<int, int>, Channel> channels_;
+  bool broken_ = false;
+
+ public:
+  bool bounded = false;  ///< Messages may be empty, or shorter than what was posted for them.
+  std::vector<std::size_t> sent;  ///< Bytes, by rank.
+};
+
+}  // namespace tutti::test

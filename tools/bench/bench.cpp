@@ -1,0 +1,394 @@
+#include "bench/bench.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <tutti/backend/backend.hpp>
+#include <tutti/version.hpp>
+
+#include "bench/output.hpp"
+#include "bench/own_calls.hpp"
+#include "bench/progress.hpp"
+#include "bench/table.hpp"
+#include "common/atomic_file.hpp"
+#include "common/duration.hpp"
+#include "common/host.hpp"
+#include "common/signals.hpp"
+#include "common/text.hpp"
+#include "run/ending.hpp"
+#include "run/hang_report.hpp"
+#include "run/launcher.hpp"
+#include "run/meet.hpp"
+#include "run/source.hpp"
+
+namespace tutti::tool {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// What rank 0 decides before each row.
+enum Decision : std::int64_t { go_on, out_of_time, interrupted };
+
+BackendChoice choose(const BenchOptions& options, const DeviceRequest& device) {
+  const auto ask = [&](bool one_process) {
+    return choose_backend(options.backend, {device.type, device.index.value_or(0)}, one_process);
+  };
+  try {
+    try {
+      return ask(false);
+    } catch (const Error& error) {
+      // A build without a backend between processes measures threads.
+      const bool only_threads = options.ranks && options.nodes == 1;
+      if (error.code() != Errc::unsupported || !only_threads) throw;
+      return ask(true);
+    }
+  } catch (const Error& error) {
+    const bool typo = error.code() == Errc::invalid_argument;
+    throw Failure(
+        typo ? Exit::usage : Exit::unavailable,
+        fmt::format("--backend {}{}: {}", options.backend,
+                    device.type == DeviceType::cpu ? std::string()
+                                                   : fmt::format(" --device {}", to_string(device)),
+                    error.message()));
+  }
+}
+
+/// What rank 0 keeps and shows while the run goes on.
+class Recorder {
+ public:
+  Recorder(const BenchOptions& options, const Plan& plan, BenchRecord& record, std::FILE* out,
+           std::FILE* err)
+      : options_(options),
+        plan_(plan),
+        record_(record),
+        err_(err),
+        progress_(err, !options.quiet, plan.rows()) {
+    if (options.format != Format::table) return;
+    TableOptions table;
+    if (options.percentiles_given) table.percentiles = options.timing.percentiles;
+    table.single_block = plan.blocks.size() == 1;
+    table.sort_rows = options.request.order == Order::random;
+    table.fixed_iterations = options.timing.iters.has_value();
+    table_.emplace(out, table);
+  }
+
+  void begin(World world) {
+    record_.world = std::move(world);
+    begun_ = true;
+    if (table_) table_->begin(record_, plan_.blocks.front().key());
+  }
+  void note(const std::string& text) {
+    progress_.clear();
+    record_.notes.push_back(text);
+    if (!options_.quiet) fmt::print(err_, "note: {}\n", text);
+  }
+  void begin_block(const Block& block) {
+    first_of_block_ = record_.rows.size();
+    progress_.clear();
+    if (table_) table_->begin_block(block.key());
+  }
+  void before_row(const Block& block, std::int64_t bytes) {
+    progress_.before_row(block.key(), bytes);
+  }
+  void row(Row row) {
+    progress_.clear();
+    if (options_.verbose)
+      fmt::print(err_, "{} {}: {} warm-up calls, {} iterations\n", title(row.key),
+                 format_bytes(row.bytes), row.warmup_calls, row.time_us.n);
+    if (table_) table_->row(row);
+    progress_.after_row(row);
+    record_.rows.push_back(std::move(row));
+  }
+  void end_block() {
+    const std::span<const Row> rows = std::span(record_.rows).subspan(first_of_block_);
+    std::vector<Point> points;
+    for (const Row& row : rows)
+      points.push_back({static_cast<double>(row.bytes), row.percentiles_us.at(50)});
+    const std::optional<Fit> fit = fit_line(points);
+    progress_.clear();
+    if (table_) table_->end_block(fit);
+    if (fit) record_.fits.push_back({rows.front().key, *fit});
+  }
+  void end() {
+    progress_.clear();
+    if (table_ && begun_) table_->end(record_);
+  }
+
+ private:
+  const BenchOptions& options_;
+  const Plan& plan_;
+  BenchRecord& record_;
+  std::FILE* err_;
+  Progress progress_;
+  std::optional<Table> table_{};
+  bool begun_ = false;
+  std::size_t first_of_block_ = 0;
+};
+
+/// Whether the backend has what the block needs: the same answer on every rank.
+bool supported(const ProcessGroup& group, const Block& block) {
+  const auto has = [&](Operation operation) {
+    return group.supports(operation, block.dtype, ReduceOp{block.op.value_or(ReduceOp::Kind::sum)});
+  };
+  const Operation operation = block.collective->operation;
+  return has(operation) && (operation != Operation::send || has(Operation::recv));
+}
+
+/// The plan as far as the backend can follow it. What it lacks is an error when it was asked for,
+/// and a note when only an "all" led to it.
+Plan supported_part(const ProcessGroup& group, const Plan& plan, const Request& request,
+                    Recorder* recorder) {
+  const bool asked = !request.collectives.all && !request.dtypes.all && !request.ops.all;
+  Plan part;
+  for (const Block& block : plan.blocks) {
+    if (supported(group, block)) {
+      part.blocks.push_back(block);
+      continue;
+    }
+    const std::string what =
+        fmt::format("backend {} does not support {}", group.backend(), title(block.key()));
+    if (asked) throw Failure(Exit::unavailable, what);
+    if (recorder != nullptr) recorder->note(what + "; left out");
+  }
+  return part;
+}
+
+/// The whole run, on one rank. `recorder` is null on the others.
+void run_plan(Rank& rank, const Plan& plan, const BenchOptions& options, bool threads,
+              const Interrupt& interrupt, Recorder* recorder) {
+  ProcessGroup& group = rank.group;
+  const auto start = Clock::now();
+  Control control(rank.store, group.rank(), group.size(), options.timeout);
+  World world = meet(rank, control, threads);
+  if (recorder != nullptr) recorder->begin(std::move(world));
+
+  const std::int64_t own_plan = plan.fingerprint(group.size());
+  if (agree(group, own_plan) != own_plan)
+    throw Failure(Exit::usage,
+                  fmt::format("rank {} was told to measure something else than rank 0: give every "
+                              "rank the same options and files",
+                              group.rank()));
+  const Plan part = supported_part(group, plan, options.request, recorder);
+
+  Workspace workspace(group.memory());
+  std::int64_t left = part.rows();
+  for (const Block& block : part.blocks) {
+    if (recorder != nullptr) recorder->begin_block(block);
+    for (const std::int64_t bytes : block.bytes) {
+      const std::int64_t decision =
+          agree(group, interrupt.asked()                           ? interrupted
+                       : Clock::now() - start >= options.max_total ? out_of_time
+                                                                   : go_on);
+      if (decision != go_on) {
+        if (recorder == nullptr) return;
+        recorder->end_block();
+        const std::string why =
+            decision == interrupted
+                ? std::string("interrupted")
+                : fmt::format("--max-total {} is over", format_duration(options.max_total));
+        recorder->note(fmt::format("{}: {} of {} rows were not measured", why, left, plan.rows()));
+        return;
+      }
+      if (recorder != nullptr) recorder->before_row(block, bytes);
+      Row row = measure(group, control, workspace, block, bytes, options.timing, rank.position);
+      --left;
+      if (recorder != nullptr) recorder->row(std::move(row));
+    }
+    if (recorder != nullptr) recorder->end_block();
+  }
+  // Nobody leaves while another still waits for it.
+  group.barrier();
+}
+
+/// Whether the run failed only because it was told to end.
+bool ended_on_request(const Outcome& cause) {
+  const std::optional<Error> error = library_error(cause);
+  return error && (error->code() == Errc::aborted || error->code() == Errc::peer_lost);
+}
+
+/// Prints what went wrong and sets the record's status.
+Exit judge(const std::vector<Outcome>& outcomes, const BenchOptions& options, bool asked_to_end,
+           BenchRecord& record, std::FILE* err) {
+  const Outcome* cause = first_cause(outcomes);
+  if (cause != nullptr && !(asked_to_end && ended_on_request(*cause))) {
+    const Exit code = exit_code_of(*cause);
+    record.error = error_text(*cause);
+    record.status = code == Exit::timeout ? Status::timeout : Status::error;
+    if (code == Exit::timeout)
+      fmt::print(err, "{}", hang_report(outcomes, record.world, options.timeout));
+    else if (code == Exit::unavailable && options.skip_unavailable)
+      fmt::print(err, "skipped: {}\n", record.error);
+    else
+      fmt::print(err, "error: {}\n{}", record.error, silent_ranks(outcomes, record.world));
+    return code == Exit::unavailable && options.skip_unavailable ? Exit::skipped : code;
+  }
+  for (const Row& row : record.rows) {
+    if (row.wrong.value_or(0) == 0) continue;
+    fmt::print(err, "error: {} {}: {}\n", title(row.key), format_bytes(row.bytes),
+               describe_wrong(row));
+    record.status = Status::wrong_data;
+  }
+  if (asked_to_end) {
+    record.status = Status::interrupted;
+    return Exit::interrupted;
+  }
+  return record.status == Status::wrong_data ? Exit::wrong_data : Exit::ok;
+}
+
+/// What Ctrl-C and SIGTERM do to the ranks of this process.
+class OnSignal {
+ public:
+  OnSignal(Interrupt& interrupt, std::FILE* err) : interrupt_(interrupt), err_(err) {}
+
+  void operator()(int signal) {
+    // A terminal and a launcher may both send the same Ctrl-C.
+    const auto now = Clock::now();
+    const bool again = interrupt_.asked();
+    if (again && signal == SIGINT && now - last_ < std::chrono::milliseconds(300)) return;
+    last_ = now;
+    bool going_on = false;
+    if (signal == SIGINT && !again) {
+      going_on = interrupt_.ask();
+      if (going_on && err_ != nullptr)
+        fmt::print(err_, "interrupted: this size is the last one; once more ends it now\n");
+    } else if (!aborted_) {
+      aborted_ = true;
+      going_on = interrupt_.abort(signal == SIGINT ? "interrupted" : "ended by SIGTERM");
+    }
+    // Nothing was measured, or it does not end.
+    if (!going_on) _exit(static_cast<int>(Exit::interrupted));
+  }
+
+ private:
+  Interrupt& interrupt_;
+  std::FILE* err_;  // Null: silent.
+  Clock::time_point last_{};
+  bool aborted_ = false;
+};
+
+/// Prints and writes everything. Rank 0 only.
+Exit conclude(const std::vector<Outcome>& outcomes, const BenchOptions& options, bool asked_to_end,
+              BenchRecord& record, std::FILE* out, std::FILE* err) {
+  const Exit code = judge(outcomes, options, asked_to_end, record, err);
+  fmt::print(out, "{}", render(options.format, record, options));
+  for (const std::string& path : options.files)
+    AtomicFile(path).commit(render(format_of(path).value(), record, options));
+  if (std::fflush(out) != 0) throw Failure(Exit::internal, "cannot write the output to stdout");
+  return code;
+}
+
+/// The same program again as the ranks, which find themselves under the launcher.
+Exit start_ranks(const BenchOptions& options) {
+  LaunchOptions ranks;
+  ranks.command = options.argv;
+  ranks.command.front() = std::filesystem::read_symlink("/proc/self/exe");
+  ranks.ranks = *options.ranks;
+  ranks.nodes = options.nodes;
+  ranks.node = options.node;
+  ranks.rendezvous = options.rendezvous;
+  ranks.join_timeout = options.timeout;
+  ranks.output = LaunchOptions::Output::inherited;
+  ranks.ranks_report = true;
+  // Enough for rank 0 to miss a rank, to say so and to write what was measured.
+  ranks.grace = options.patience + std::chrono::seconds(1);
+  return static_cast<Exit>(launch(ranks));
+}
+
+/// How long rank 0 waits for the others to tell how they ended. Whoever sends SIGTERM soon sends
+/// SIGKILL.
+std::chrono::nanoseconds patience(const Outcome& own, const BenchOptions& options,
+                                  const Interrupt& interrupt) {
+  if (!own.error) return options.timeout;
+  return interrupt.asked() ? std::chrono::milliseconds(200) : options.patience;
+}
+
+Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
+  BenchOptions options = asked;
+  if (!options.device) options.device = usual_device(options.backend);
+  const bool on_cpu = options.device->type == DeviceType::cpu;
+  if (options.cold && !on_cpu)
+    refuse("--cold leaves the cache of the CPU; on a device it is not in this release");
+  const BackendChoice backend = choose(options, *options.device);
+  const RankSource source = find_ranks(options, backend);
+  const int size = source.group.size;
+  const bool threads = source.kind == RankSource::Kind::threads;
+  const bool writes = source.group.rank == 0;
+  const Plan plan = make_plan(options.request, size);
+  const Host host = this_host();
+  if (on_cpu) check_memory(plan, size, source.local_size, host.free_bytes);
+  // Now, not after minutes of measuring.
+  if (writes)
+    for (const std::string& path : options.files) AtomicFile{path};
+  if (source.kind == RankSource::Kind::launches) return start_ranks(options);
+
+  BenchOptions run = options;
+  run.timing.timeout = options.timeout;
+  if (options.cold) {
+    // Twice the cache, of which at most a quarter of the free memory for all ranks together.
+    run.timing.cold_bytes = 2 * static_cast<std::size_t>(host.last_level_cache_bytes);
+    run.timing.cold_limit_bytes = static_cast<std::size_t>(host.free_bytes / 4 / source.local_size);
+  }
+
+  Interrupt own_interrupt;
+  Interrupt& interrupt = options.interrupt == nullptr ? own_interrupt : *options.interrupt;
+  std::optional<Signals> signals;  // Before any other thread.
+  if (options.handles_signals)
+    signals.emplace(OnSignal(interrupt, writes && !options.quiet ? err : nullptr));
+
+  BenchRecord record;
+  record.started = std::chrono::system_clock::now();
+  record.argv = options.argv;
+  record.backend = {
+      std::string(backend.entry->name), std::string(library_version_string()), backend.because, {}};
+  record.notes = plan.notes;
+  const auto start = Clock::now();
+
+  std::optional<Recorder> recorder;
+  if (writes) recorder.emplace(run, plan, record, out, err);
+  const RankBody body = [&](Rank& rank) {
+    // Of several threads one is enough: an abort reaches the others.
+    std::optional<Interrupt::Scope> scope;
+    if (!threads || rank.group.rank() == 0) scope.emplace(interrupt, rank.group);
+    if (rank.group.rank() == 0) record.backend.transport = rank.group.transport();
+    run_plan(rank, plan, run, threads, interrupt, rank.group.rank() == 0 ? &*recorder : nullptr);
+  };
+  const auto conclude_run = [&](const std::vector<Outcome>& outcomes) {
+    record.duration_s = seconds(Clock::now() - start);
+    recorder->end();
+    return conclude(outcomes, options, interrupt.asked(), record, out, err);
+  };
+  if (threads)
+    return conclude_run(run_threads(size, source.group, options.decorate, body, source.placement));
+  GroupOptions group = source.group;
+  if (options.decorate)
+    group.decorate = [&](std::unique_ptr<Backend> inner) {
+      return options.decorate(group.rank, std::move(inner));
+    };
+  const Outcome own = run_rank(group, body);
+  // Rank 0 may be in the last call until its deadline, and then writes the files.
+  return end_together(source, own, patience(own, options, interrupt),
+                      options.timeout + std::chrono::seconds(10), conclude_run);
+}
+
+}  // namespace
+
+Exit run_bench(const BenchOptions& options, std::FILE* out, std::FILE* err) {
+  try {
+    return bench(options, out, err);
+  } catch (const Failure& failure) {
+    if (failure.code() != Exit::unavailable || !options.skip_unavailable) throw;
+    fmt::print(err, "skipped: {}\n", failure.what());
+    return Exit::skipped;
+  }
+}
+
+}  // namespace tutti::tool

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include <tutti/process_group.hpp>
+#include <tutti/row_layout.hpp>
+
+#include "bench/pattern.hpp"
+
+namespace tutti::tool {
+
+/// One rank's side of a call: `count` elements is the size S of the sweep.
+struct Cell {
+  std::int64_t count = 0;
+  int ranks = 1;
+  int rank = 0;
+  int root = 0;
+  RowLayout blocks{};   ///< How S is cut; of no ranks where it is not.
+  bool uneven = false;  ///< The ranks' blocks are told to the call.
+
+  std::int64_t block() const noexcept { return blocks[rank]; }
+  std::int64_t at() const noexcept { return blocks.offset(rank); }
+  Rows rows() const& noexcept { return uneven ? Rows(blocks) : Rows(); }
+  Rows rows() && = delete;
+  bool is_root() const noexcept { return rank == root; }
+};
+
+/// The arrays of a cell, in elements; 0 where this rank has none. In place both lie in one buffer,
+/// at these offsets.
+struct Extent {
+  std::int64_t in = 0;
+  std::int64_t out = 0;
+  std::int64_t in_at = 0;
+  std::int64_t out_at = 0;
+};
+
+/// A part of the result: out[at, at + count) comes from `source`.
+struct Piece {
+  std::int64_t at = 0;
+  std::int64_t count = 0;
+  Pattern::Source source{};
+};
+
+struct Arrays {
+  ConstTensorView in{};
+  TensorView out{};
+};
+
+/// How a call is made.
+struct How {
+  const Cell& cell;
+  ReduceOp op{};
+  CallOptions options{};
+};
+
+/// Every rank gives S and gets S.
+Extent whole_arrays(const Cell& cell);
+/// A factor of 1.
+double crosses_once(const Cell& cell);
+
+/// One row per operation: everything the tool knows about it.
+struct Collective {
+  std::string_view name;
+  Operation operation;
+  bool reduces = false;
+  bool rooted = false;
+  bool out_of_place = true;
+  bool in_place = false;
+  std::string_view size_is = "the array of each rank";
+  std::string_view factor_text = "1";
+  std::string_view uneven_factor_text{};  ///< With --counts; empty where S is not cut.
+  /// Bus bandwidth over algorithm bandwidth: docs/benchmarking.md derives it. 0 when no byte has
+  /// to cross a link.
+  double (*factor)(const Cell& cell) = crosses_once;
+  Extent (*extent)(const Cell& cell) = whole_arrays;
+  std::vector<Piece> (*result)(const Cell& cell);
+  void (*call)(ProcessGroup& group, const Arrays& arrays, const How& how);
+
+  bool moves_data() const noexcept { return operation != Operation::barrier; }
+  /// S is cut into one block per rank.
+  bool divides() const noexcept { return !uneven_factor_text.empty(); }
+};
+
+std::span<const Collective> collectives() noexcept;
+/// Null for an unknown name.
+const Collective* find_collective(std::string_view name) noexcept;
+
+/// Whether a dtype has the operation at all, on any backend.
+bool can_reduce(DType dtype, ReduceOp::Kind op) noexcept;
+
+}  // namespace tutti::tool

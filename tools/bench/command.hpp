@@ -1,0 +1,67 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <CLI/App.hpp>
+
+#include "bench/bench.hpp"
+
+namespace tutti::tool {
+
+/// The options of `tutti bench`, as text: CLI11 fills them in, parse() gives them a meaning.
+class BenchCommand {
+ public:
+  /// Adds the options to `app`.
+  void define(CLI::App& app);
+
+  /// @throws Failure usage for a value that makes no sense, or an option of a later release.
+  BenchOptions parse(const std::vector<std::string>& argv) const;
+
+  bool help_sizes() const noexcept { return help_sizes_; }
+
+ private:
+  std::vector<std::string> collectives_{};
+  std::string ranks_{};
+  std::string nodes_ = "1";
+  std::string node_ = "0";
+  std::string rendezvous_{};
+  std::string expect_ranks_{};
+  std::string store_{};
+  std::string iface_{};
+  std::string backend_ = "auto";
+  std::string device_{};
+  std::string threads_{};
+  std::string timeout_ = "60s";
+  bool skip_unavailable_ = false;
+  std::string sizes_{};
+  std::string dtypes_{};
+  std::string ops_{};
+  std::string root_{};
+  std::string place_{};
+  std::string counts_{};
+  std::string mode_ = "throughput";
+  std::string min_time_ = "0.5s";
+  std::string iters_ = "auto";
+  std::string warmup_ = "auto";
+  std::string max_total_ = "10m";
+  std::string order_ = "size";
+  bool cold_ = false;
+  std::string rank_agg_ = "max";
+  std::string percentiles_{};
+  std::string check_ = "first";
+  std::string seed_ = "0";
+  std::string format_ = "table";
+  std::vector<std::string> files_{};
+  std::string samples_ = "none";
+  std::vector<std::string> env_allow_{};
+  bool no_color_ = false;
+  bool quiet_ = false;
+  bool verbose_ = false;
+  bool help_sizes_ = false;
+};
+
+/// What S means for every collective, and its bus bandwidth factor.
+std::string sizes_help();
+
+}  // namespace tutti::tool

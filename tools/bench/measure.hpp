@@ -1,0 +1,41 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include <tutti/process_group.hpp>
+
+#include "bench/plan.hpp"
+#include "bench/record.hpp"
+#include "bench/workspace.hpp"
+#include "run/control.hpp"
+#include "run/ranks.hpp"
+
+namespace tutti::tool {
+
+enum class Mode : std::uint8_t { throughput, latency };
+enum class RankAgg : std::uint8_t { max, mean, min, rank0 };
+enum class Check : std::uint8_t { first, all, none };
+
+struct Timing {
+  Mode mode = Mode::throughput;
+  std::chrono::nanoseconds min_time = std::chrono::milliseconds(500);
+  std::optional<std::int64_t> iters{};   ///< Empty: at least 10 and at least min_time.
+  std::optional<std::int64_t> warmup{};  ///< Empty: until it has settled, at most 50.
+  RankAgg rank_agg = RankAgg::max;
+  Check check = Check::first;
+  std::uint64_t seed = 0;
+  std::chrono::nanoseconds timeout = std::chrono::seconds(60);  ///< The group's.
+  std::vector<double> percentiles{50, 90, 99};
+  bool keep_samples = false;
+  std::size_t cold_bytes = 0;        ///< Rotate over buffers of at least so many bytes; 0: do not.
+  std::size_t cold_limit_bytes = 0;  ///< But take no more than this.
+};
+
+/// Measures one size of a block, on every rank at once. The row is filled in on rank 0.
+Row measure(ProcessGroup& group, Control& control, Workspace& workspace, const Block& block,
+            std::int64_t bytes, const Timing& timing, Position& position);
+
+}  // namespace tutti::tool

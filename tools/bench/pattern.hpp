@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <tutti/dtype.hpp>
+#include <tutti/reduce_op.hpp>
+
+namespace tutti::tool {
+
+/// What was found wrong in an array. A value type.
+struct Mismatches {
+  struct First {
+    std::int64_t index = 0;  ///< In elements; outside of the array for a damaged guard byte.
+    std::string expected{};
+    std::string got{};
+  };
+  std::int64_t count = 0;
+  std::optional<First> first{};
+};
+
+/// The data of a measurement: a whole number for every (rank, index), chosen so that a reduction
+/// over the ranks is exact in the dtype, whatever the order and wherever it rounds. So a result is
+/// compared bit by bit, without a tolerance.
+///
+/// Sums stay at or below the last integer up to which the dtype holds every one (2^24 in f32, 8 in
+/// f8e5m2); products are at most 64, from factors 1 and 2; in bitwise operations one rank, another
+/// one for every index, decides the result. Data that is only moved is random in all bits of an
+/// integer and any exact integer of a float.
+class Pattern {
+ public:
+  /// `op` is empty for data that is only moved.
+  Pattern(DType dtype, std::optional<ReduceOp::Kind> op, int ranks, std::uint64_t seed);
+
+  /// data[i] = the value of (rank, first + i).
+  void fill(void* data, std::int64_t count, int rank, std::int64_t first) const;
+
+  /// Element i is the reduction over ranks [rank_begin, rank_end) of their element first + i; over
+  /// no rank it is the identity of the operation, or 0 where data is only moved.
+  struct Source {
+    int rank_begin = 0;
+    int rank_end = 0;
+    std::int64_t first = 0;
+  };
+  Mismatches check(const void* data, std::int64_t count, const Source& source) const;
+
+  /// Whether data is still what fill() wrote with the same arguments.
+  Mismatches check_filled(const void* data, std::int64_t count, int rank, std::int64_t first) const;
+
+  /// The scale of premul_sum on a rank.
+  static double scale_of(int rank) noexcept { return 1 + rank % 2; }
+
+ private:
+  enum class Values : std::uint8_t { bits, bounded, balanced, twos, one_clears, one_sets };
+
+  std::int64_t value(int rank, std::int64_t index) const noexcept;
+  std::int64_t reduced(const Source& source, std::int64_t index) const noexcept;
+  template <typename T>
+  T expected(const Source& source, std::int64_t index) const noexcept;
+  template <typename T>
+  T identity() const noexcept;
+
+  DType dtype_;
+  std::optional<ReduceOp::Kind> op_;
+  int ranks_;
+  std::uint64_t seed_;
+  Values values_ = Values::bits;
+  std::uint64_t limit_ = 0;  // bounded, balanced: the largest magnitude.
+  std::int64_t stride_ = 1;  // bounded, twos: one in so many ranks takes part in an element.
+};
+
+}  // namespace tutti::tool

@@ -1,0 +1,278 @@
+#include "bench/plan.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <map>
+#include <random>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "bench/workspace.hpp"
+#include "common/exit_code.hpp"
+#include "common/text.hpp"
+
+namespace tutti::tool {
+namespace {
+
+/// The sweep without --sizes: latency, bandwidth and what lies between, in a few seconds.
+constexpr std::string_view default_sizes = "8:16M:x8";
+
+/// Bytes that S must be a multiple of.
+std::int64_t granularity(const Block& block, int ranks) {
+  const auto width = static_cast<std::int64_t>(size_of(block.dtype));
+  return block.counts && block.counts->is_even() ? width * ranks : width;
+}
+
+std::int64_t explicit_bytes(const Size& size, const Block& block, int ranks) {
+  const std::int64_t bytes = bytes_of(size, block.dtype);
+  const std::int64_t unit = granularity(block, ranks);
+  if (bytes % unit == 0) return bytes;
+  const std::int64_t below = bytes / unit * unit;
+  const std::string near = below == 0
+                               ? fmt::format("the next is {}", unit)
+                               : fmt::format("the nearest are {} and {}", below, below + unit);
+  const bool ranged = size.token.find(':') != std::string::npos;
+  refuse("size '{}'{}: {} of {} on {} ranks needs a multiple of {} bytes; {}", size.token,
+         ranged ? fmt::format(" ({} bytes)", bytes) : std::string(), block.collective->name,
+         name_of(block.dtype), ranks, unit, near);
+}
+
+std::vector<std::int64_t> block_sizes(const Request& request, const Block& block, int ranks) {
+  if (!block.collective->moves_data()) return {0};
+  std::vector<std::int64_t> sizes;
+  if (request.sizes.empty()) {
+    const std::int64_t unit = granularity(block, ranks);
+    for (const Size& size : parse_sizes(default_sizes))
+      sizes.push_back((bytes_of(size, block.dtype) + unit - 1) / unit * unit);
+  } else {
+    for (const Size& size : request.sizes) sizes.push_back(explicit_bytes(size, block, ranks));
+  }
+  std::sort(sizes.begin(), sizes.end());
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+  if (request.order == Order::random)
+    std::shuffle(sizes.begin(), sizes.end(), std::mt19937_64(request.seed));
+  return sizes;
+}
+
+bool is_scan(const Collective& collective) {
+  return collective.operation == Operation::scan ||
+         collective.operation == Operation::exclusive_scan;
+}
+
+/// Why there is no such call, or empty. Refused unless an "all" led to it.
+std::string_view missing(const Request& request, const Collective& collective, DType dtype,
+                         ReduceOp::Kind op) {
+  std::string_view why;
+  bool asked = false;
+  if (!can_reduce(dtype, op)) {
+    why = op == ReduceOp::Kind::avg          ? "avg of booleans"
+          : op == ReduceOp::Kind::premul_sum ? "premul_sum of integers and booleans"
+                                             : "bitwise operations of floats";
+    asked = !request.dtypes.all && !request.ops.all;
+  } else if (is_scan(collective) && op == ReduceOp::Kind::avg) {
+    why = "avg in scans";
+    asked = !request.collectives.all && !request.ops.all;
+  }
+  if (asked)
+    refuse(
+        "--op {}: {} of {} is not possible, there are no {}; leave it out or use another --dtype",
+        tutti::name_of(op), collective.name, tutti::name_of(dtype), why);
+  return why;
+}
+
+/// Options that none of the collectives uses are a misunderstanding.
+void check_options_have_use(const Request& request) {
+  const auto any = [&](auto use) {
+    return std::any_of(request.collectives.values.begin(), request.collectives.values.end(), use);
+  };
+  if (request.ops.given && !any([](const Collective* c) { return c->reduces; }))
+    refuse("--op: none of the chosen collectives reduces; leave it out");
+  if ((request.root || request.all_roots) && !any([](const Collective* c) { return c->rooted; }))
+    refuse("--root: none of the chosen collectives has a root; leave it out");
+  const bool moves = any([](const Collective* c) { return c->moves_data(); });
+  if (request.dtypes.given && !moves) refuse("--dtype: barrier moves no data; leave it out");
+  if (!request.sizes.empty() && !moves) refuse("--sizes: barrier moves no data; leave it out");
+  if (request.places.given && !moves) refuse("--place: barrier moves no data; leave it out");
+  if (request.counts.given && !any([](const Collective* c) { return c->divides(); }))
+    refuse("--counts: none of the chosen collectives cuts S into blocks; leave it out");
+}
+
+std::vector<std::optional<Place>> block_places(const Request& request,
+                                               const Collective& collective) {
+  if (!collective.moves_data()) return {std::nullopt};
+  std::vector<std::optional<Place>> places;
+  for (const Place place : request.places.values) {
+    // broadcast has one array: it is measured in place whatever the default says.
+    const bool exists = place == Place::in ? collective.in_place : collective.out_of_place;
+    if (exists) places.push_back(place);
+  }
+  if (places.empty() && !collective.out_of_place && !request.places.given)
+    places.push_back(Place::in);
+  return places;
+}
+
+std::vector<std::optional<Counts>> block_counts(const Request& request,
+                                                const Collective& collective) {
+  if (!collective.divides()) return {std::nullopt};
+  return {request.counts.values.begin(), request.counts.values.end()};
+}
+
+/// FNV-1a (Fowler, Noll, Vo): draft-eastlake-fnv.
+class Hash {
+ public:
+  void add(std::string_view text) {
+    for (const char c : text) value_ = (value_ ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
+  }
+  void add(std::int64_t number) { add(fmt::format(" {}", number)); }
+  std::int64_t value() const { return std::bit_cast<std::int64_t>(value_); }
+
+ private:
+  std::uint64_t value_ = 0xcbf29ce484222325U;
+};
+
+/// What does not exist and was asked for only through "all": one note in total.
+class LeftOut {
+ public:
+  void add(const std::string& why) { ++times_[why]; }
+  std::vector<std::string> notes() const {
+    if (times_.empty()) return {};
+    std::int64_t total = 0;
+    std::vector<std::string_view> reasons;
+    for (const auto& [why, times] : times_) {
+      total += times;
+      reasons.push_back(why);
+    }
+    return {fmt::format("left out {} combination{}: {}", total, total == 1 ? "" : "s",
+                        fmt::join(reasons, ", "))};
+  }
+
+ private:
+  std::map<std::string, std::int64_t> times_;
+};
+
+}  // namespace
+
+Key Block::key() const {
+  Key key;
+  key.coll = collective->name;
+  if (collective->moves_data()) key.dtype = dtype;
+  key.op = op;
+  key.place = place;
+  key.root = root;
+  if (counts) key.counts = counts->name();
+  return key;
+}
+
+Cell Block::cell(int ranks, int rank, std::int64_t size_bytes) const {
+  Cell cell{size_bytes / static_cast<std::int64_t>(size_of(dtype)), ranks, rank, root.value_or(-1)};
+  if (counts) {
+    cell.blocks = counts->cut(cell.count, ranks);
+    cell.uneven = !counts->is_even();
+  }
+  return cell;
+}
+
+std::size_t Block::footprint(int ranks, std::int64_t size_bytes) const {
+  Cell each = cell(ranks, 0, size_bytes);
+  std::size_t most = 0;
+  for (; each.rank < ranks; ++each.rank)
+    most =
+        std::max(most, Workspace::footprint(collective->extent(each), dtype, place == Place::in));
+  return most;
+}
+
+std::int64_t Plan::rows() const noexcept {
+  std::int64_t rows = 0;
+  for (const Block& block : blocks) rows += std::ssize(block.bytes);
+  return rows;
+}
+
+std::int64_t Plan::fingerprint(int ranks) const {
+  Hash hash;
+  for (const Block& block : blocks) {
+    hash.add(title(block.key()));
+    for (const std::int64_t size : block.bytes) {
+      hash.add(size);
+      const Cell cell = block.cell(ranks, 0, size);
+      for (const std::int64_t count : cell.blocks.counts()) hash.add(count);
+    }
+  }
+  return hash.value();
+}
+
+Plan make_plan(const Request& request, int ranks) {
+  check_options_have_use(request);
+  if (request.root && *request.root >= ranks)
+    refuse("--root {}: there are ranks 0 to {}", *request.root, ranks - 1);
+  std::vector<int> roots{request.root.value_or(0)};
+  if (request.all_roots) {
+    roots.clear();
+    for (int r = 0; r < ranks; ++r) roots.push_back(r);
+  }
+
+  Plan plan;
+  LeftOut left_out;
+  for (const Collective* collective : request.collectives.values) {
+    std::vector<DType> dtypes{DType::f32};
+    if (collective->moves_data()) dtypes = request.dtypes.values;
+    const auto places = block_places(request, *collective);
+    if (places.empty()) {
+      const std::string why = fmt::format("{} has no {} form", collective->name,
+                                          collective->in_place ? "out-of-place" : "in-place");
+      if (!request.collectives.all) refuse("--place: {}; leave the option out", why);
+      left_out.add(why);
+      continue;
+    }
+    for (const DType dtype : dtypes) {
+      std::vector<std::optional<ReduceOp::Kind>> ops{std::nullopt};
+      if (collective->reduces) ops.assign(request.ops.values.begin(), request.ops.values.end());
+      for (const auto& op : ops) {
+        if (op) {
+          const std::string_view why = missing(request, *collective, dtype, *op);
+          if (!why.empty()) {
+            left_out.add(std::string(why));
+            continue;
+          }
+        }
+        for (const int root : roots) {
+          for (const auto& place : places) {
+            for (const auto& counts : block_counts(request, *collective)) {
+              Block block{collective, dtype, op, std::nullopt, place, counts, {}};
+              if (collective->rooted) block.root = root;
+              block.bytes = block_sizes(request, block, ranks);
+              if (counts) (void)counts->cut(1, ranks);  // Refused now or never.
+              plan.blocks.push_back(std::move(block));
+            }
+          }
+          if (!collective->rooted) break;
+        }
+      }
+    }
+  }
+  plan.notes = left_out.notes();
+  if (plan.blocks.empty())
+    refuse("nothing to measure{}{}", plan.notes.empty() ? "" : ": ",
+           plan.notes.empty() ? "" : plan.notes.front());
+  return plan;
+}
+
+void check_memory(const Plan& plan, int ranks, int local_ranks, std::int64_t free_bytes) {
+  for (const Block& block : plan.blocks) {
+    for (const std::int64_t bytes : block.bytes) {
+      // A size beyond all memory could overflow the footprint; all_to_all may bring S from each.
+      const bool fits =
+          bytes <= free_bytes && bytes <= std::numeric_limits<std::int64_t>::max() / (8 * ranks) &&
+          block.footprint(ranks, bytes) <= static_cast<std::size_t>(free_bytes / local_ranks);
+      if (!fits)
+        refuse(
+            "size {}: the arrays of {} for {} rank{} do not fit into the {} that are free; use "
+            "smaller sizes",
+            format_bytes(bytes), block.collective->name, local_ranks, local_ranks == 1 ? "" : "s",
+            format_bytes(free_bytes));
+    }
+  }
+}
+
+}  // namespace tutti::tool

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdio>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <thread>
+
+#include "bench/record.hpp"
+
+namespace tutti::tool {
+
+/// How far the run is, for who waits for it: one line that is written over on a terminal, and on
+/// anything else a line whenever nothing was said for a while. One thread at a time.
+class Progress {
+ public:
+  static constexpr std::chrono::seconds usual_silence{10};
+
+  Progress(std::FILE* err, bool wanted, std::int64_t rows,
+           std::chrono::nanoseconds silence = usual_silence);
+
+  void before_row(const Key& key, std::int64_t bytes);
+  void after_row(const Row& row);
+  /// Takes the line away, so that something else can be printed.
+  void clear();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  std::string text(std::string_view bar) const;
+  void beat(const std::stop_token& stop);
+
+  std::FILE* err_;
+  bool terminal_;
+  std::int64_t rows_;
+  std::chrono::nanoseconds silence_;
+  Clock::time_point start_;
+
+  std::mutex mutex_{};  // Guards what follows: the beating thread reads it.
+  std::condition_variable_any wake_{};
+  std::string doing_ = "waiting for all ranks";
+  std::int64_t done_ = 0;
+  std::optional<double> last_gbps_{};
+  Clock::time_point last_word_;
+
+  std::jthread beating_{};  // Not on a terminal. Last: it uses the others.
+};
+
+}  // namespace tutti::tool

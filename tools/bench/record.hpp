@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/dtype.hpp>
+#include <tutti/reduce_op.hpp>
+
+#include "common/statistics.hpp"
+#include "report/record.hpp"
+
+// What a run of `tutti bench` leaves: plain values, that the outputs print.
+
+namespace tutti::tool {
+
+enum class Place : std::uint8_t { out, in };
+constexpr std::string_view name_of(Place place) noexcept {
+  return place == Place::out ? "out" : "in";
+}
+
+enum class Flag : std::uint8_t { few_samples, noisy, slow_first, capped_mem };
+std::string_view name_of(Flag flag) noexcept;
+
+/// What all rows of one sweep share.
+struct Key {
+  std::string coll{};
+  std::optional<DType> dtype{};        ///< Empty for barrier.
+  std::optional<ReduceOp::Kind> op{};  ///< Empty where nothing is reduced.
+  std::optional<Place> place{};        ///< Empty for barrier.
+  std::optional<int> root{};           ///< Empty where there is none.
+  std::string counts{};                ///< How S is cut; empty where it is not.
+
+  friend bool operator==(const Key&, const Key&) = default;
+};
+
+struct FirstWrong {
+  int rank = 0;
+  std::string array{};     ///< "out", or "in" when an input was changed.
+  std::int64_t index = 0;  ///< In elements; outside of the array for a guard byte.
+  std::string expected{};
+  std::string got{};
+};
+
+struct Row {
+  Key key{};
+  std::int64_t bytes = 0;
+  std::int64_t count = 0;
+  int ranks = 1;
+  std::vector<std::int64_t> counts{};  ///< Elements of each rank's block; empty when all alike.
+  Summary time_us{};
+  std::map<double, double> percentiles_us{};  ///< 50, 90, 99 and those that were asked for.
+  std::vector<double> rank_mean_us{};
+  int slowest_rank = 0;
+  std::optional<double> algbw{};        ///< GB/s; empty for barrier.
+  std::optional<double> busbw{};        ///< Empty for barrier, and when nothing crosses a link.
+  std::optional<std::int64_t> wrong{};  ///< Elements on all ranks; empty when not checked.
+  std::optional<FirstWrong> first_wrong{};
+  std::vector<double> samples_us{};  ///< Kept with --samples all.
+  std::vector<Flag> flags{};
+  std::int64_t warmup_calls = 0;
+  std::int64_t calls_per_sample = 1;  ///< Queued back to back; on a device alone more than one.
+
+  bool has(Flag flag) const noexcept;
+};
+
+struct KeyedFit {
+  Key key{};
+  Fit fit{};
+};
+
+struct BenchRecord : RunRecord {
+  std::vector<Row> rows{};
+  std::vector<KeyedFit> fits{};
+};
+
+/// "all_reduce  f32 sum  out-of-place  root 0", "all_gather  f32  out-of-place  counts linear".
+std::string title(const Key& key);
+
+/// What a reader has to know about wrong data, in one line.
+std::string describe_wrong(const Row& row);
+
+}  // namespace tutti::tool

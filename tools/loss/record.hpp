@@ -1,0 +1,61 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <tutti/row_layout.hpp>
+
+#include "common/statistics.hpp"
+#include "loss/compare.hpp"
+#include "loss/measure.hpp"
+#include "report/record.hpp"
+
+// What a run of `tutti loss` leaves: plain values, that the outputs print.
+
+namespace tutti::tool {
+
+struct LossTime {
+  std::int64_t n = 0;
+  double p50 = 0;
+  double min = 0;
+  double max = 0;
+};
+/// `samples_us` is not empty.
+LossTime loss_time(std::span<const double> samples_us);
+
+struct LossRow {
+  LossKind kind{};
+  std::optional<double> temperature{};
+  std::optional<std::int64_t> valid_classes{};  ///< Of the ranking losses, in the last call.
+  std::optional<std::int64_t> queued{};         ///< Rows, before the timed calls.
+  double loss = 0;                              ///< Of the last compared call.
+  double gradient_norm = 0;
+  double loss_difference = 0;
+  double gradient_difference = 0;
+  std::int64_t wrong = 0;
+  std::optional<LossMismatch> worst{};
+  LossTime time_us{};  ///< Of the ranks together; of a round the slowest rank's.
+  LossTime time_us_one_process{};
+  std::vector<std::uint64_t> evaluations{};  ///< Of each rank.
+  std::uint64_t evaluations_one_process = 0;
+  std::optional<std::int64_t> peak_extra_bytes{};  ///< Of the process that took most.
+  std::optional<std::int64_t> peak_extra_bytes_one_process{};
+  std::optional<PairTime> pairs{};
+
+  /// Of one process over the loop of pairs.
+  std::optional<double> speedup() const;
+};
+
+struct LossRecord : RunRecord {
+  LossPlan plan{};
+  Split split = Split::uneven;
+  RowLayout layout{};
+  std::vector<LossKind> kinds{};
+  std::vector<LossRow> rows{};
+  std::chrono::nanoseconds timeout{};
+};
+
+}  // namespace tutti::tool

@@ -1,0 +1,182 @@
+#include "run/child.hpp"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include "common/exit_code.hpp"
+
+namespace tutti::tool {
+namespace {
+
+/// Signals that go on to the ranks, and those that tell about ranks and the terminal.
+constexpr std::array handled{SIGCHLD, SIGINT,  SIGTERM, SIGHUP, SIGQUIT,
+                             SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
+
+std::pair<Descriptor, Descriptor> make_pipe() {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0)
+    throw Failure(Exit::unavailable, fmt::format("cannot make a pipe: {}", std::strerror(errno)));
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
+}
+
+std::vector<char*> pointers(const std::vector<std::string>& texts) {
+  std::vector<char*> all;
+  for (const auto& text : texts) all.push_back(const_cast<char*>(text.c_str()));
+  all.push_back(nullptr);
+  return all;
+}
+
+/// Descriptors below 3 that a child gets; -1: its parent's.
+struct Streams {
+  int in;
+  int out;
+  int err;
+};
+
+/// Between fork and exec: async-signal-safe calls alone. Returns when it failed, with errno.
+void become(char* const* command, char* const* environment, const Streams& streams,
+            pid_t parent_pid, const ParentScope& parent) {
+  if (::setpgid(0, 0) != 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return;
+  if (::getppid() != parent_pid) ::_exit(1);  // It died before it could take this one with it.
+  if (streams.in >= 0 && ::dup2(streams.in, 0) < 0) return;
+  if (streams.out >= 0 && ::dup2(streams.out, 1) < 0) return;
+  if (streams.err >= 0 && ::dup2(streams.err, 2) < 0) return;
+  parent.undo_in_child();
+  ::execvpe(command[0], command, environment);
+}
+
+[[noreturn]] void refuse_program(const std::string& program, int error) {
+  const bool missing = error == ENOENT || error == ENOTDIR;
+  std::string why = std::strerror(error);
+  if (missing && program.find('/') == std::string::npos)
+    why = "not found in PATH; a program in this directory is ./" + program;
+  else if (missing && ::access(program.c_str(), F_OK) == 0)
+    why = "the interpreter in its first line is not there";
+  throw Failure(static_cast<Exit>(missing ? 127 : 126),
+                fmt::format("cannot run '{}': {}", program, why));
+}
+
+}  // namespace
+
+void Descriptor::close() noexcept {
+  if (number_ >= 0) ::close(number_);
+  number_ = -1;
+}
+
+ParentScope::ParentScope() {
+  for (int number = 0; number < 3; ++number)  // Else a pipe to a child could become one of them.
+    if (::fcntl(number, F_GETFD) < 0) (void)!::open("/dev/null", O_RDWR);
+  sigset_t mask;
+  sigemptyset(&mask);
+  for (const int signal : handled) {
+    struct sigaction action {};
+    // What nohup and the like have switched off stays off. A blocked signal would not be.
+    if (::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN &&
+        signal != SIGCHLD)
+      continue;
+    sigaddset(&mask, signal);
+  }
+  ::pthread_sigmask(SIG_BLOCK, &mask, &old_mask_);
+  struct sigaction action {};
+  action.sa_handler = SIG_IGN;
+  ::sigaction(SIGPIPE, &action, &old_pipe_);
+  action.sa_handler = SIG_DFL;  // Ignored, children would leave no status.
+  ::sigaction(SIGCHLD, &action, &old_child_);
+  signals_ = Descriptor(::signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals_)
+    throw Failure(Exit::unavailable,
+                  fmt::format("cannot make a signalfd: {}", std::strerror(errno)));
+  ::prctl(PR_GET_CHILD_SUBREAPER, &old_subreaper_);
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  ::getrlimit(RLIMIT_NOFILE, &old_files_);
+  struct rlimit files = old_files_;
+  files.rlim_cur = files.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &files);
+}
+
+ParentScope::~ParentScope() {
+  while (next_signal() != 0) {
+  }
+  ::prctl(PR_SET_CHILD_SUBREAPER, old_subreaper_);
+  undo_in_child();
+}
+
+void ParentScope::undo_in_child() const noexcept {
+  ::setrlimit(RLIMIT_NOFILE, &old_files_);
+  ::sigaction(SIGPIPE, &old_pipe_, nullptr);
+  ::sigaction(SIGCHLD, &old_child_, nullptr);
+  ::pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
+}
+
+int ParentScope::next_signal() const {
+  signalfd_siginfo info{};
+  return ::read(signals_.get(), &info, sizeof info) == sizeof info
+             ? static_cast<int>(info.ssi_signo)
+             : 0;
+}
+
+Child start_child(const ChildOptions& options, const ParentScope& parent) {
+  auto command = pointers(options.command);
+  auto environment = pointers(options.environment);
+  Child child;
+  Descriptor out, err, in;
+  if (options.own_output) {
+    std::tie(child.out, out) = make_pipe();
+    std::tie(child.err, err) = make_pipe();
+    for (const int end : {child.out.get(), child.err.get()}) ::fcntl(end, F_SETFL, O_NONBLOCK);
+  }
+  if (options.own_input) in = Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  auto [answer, report] = make_pipe();  // Closed by a successful exec; else it has the errno.
+
+  const pid_t self = ::getpid();
+  child.pid = ::fork();
+  if (child.pid < 0)
+    throw Failure(Exit::unavailable,
+                  fmt::format("cannot start another process: {}", std::strerror(errno)));
+  if (child.pid == 0) {
+    become(command.data(), environment.data(), {in.get(), out.get(), err.get()}, self, parent);
+    const int error = errno;
+    (void)!::write(report.get(), &error, sizeof error);
+    ::_exit(127);
+  }
+  // Here too: whoever is first, the group is there before a signal is sent to it.
+  ::setpgid(child.pid, child.pid);
+  report.close();
+  int error = 0;
+  ssize_t n = 0;
+  do n = ::read(answer.get(), &error, sizeof error);
+  while (n < 0 && errno == EINTR);
+  if (n == sizeof error) refuse_program(options.command[0], error);
+  return child;
+}
+
+void signal_children(int signal) {
+  const auto self = ::getpid();
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
+    const auto name = entry.path().filename().string();
+    pid_t pid = 0;
+    if (std::from_chars(name.data(), name.data() + name.size(), pid).ec != std::errc()) continue;
+    std::ifstream file(entry.path() / "stat");
+    std::string line;
+    std::getline(file, line);
+    // "pid (name) state parent ...", where the name may have anything in it.
+    const auto after = line.rfind(") ");
+    if (after == std::string::npos || line.size() < after + 4) continue;
+    pid_t parent = 0;
+    std::from_chars(line.data() + after + 4, line.data() + line.size(), parent);
+    if (parent == self) ::kill(pid, signal);
+  }
+}
+
+}  // namespace tutti::tool

@@ -1,0 +1,394 @@
+#include "run/launcher.hpp"
+
+#include <poll.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "common/exit_code.hpp"
+#include "common/text.hpp"
+#include "run/child.hpp"
+#include "run/keeper.hpp"
+#include "run/meeting.hpp"
+#include "run/output.hpp"
+
+namespace tutti::tool {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+/// From SIGTERM to SIGKILL: together with the rest it stays below a second.
+constexpr auto term_time = 500ms;
+/// What a rank leaves behind (the `tee` of its own log) may end by itself for so long.
+constexpr auto leftover_time = 500ms;
+/// After the user's signal the ranks end one after the other, in their own time.
+constexpr auto signal_grace = 10s;
+/// The same signal comes twice at once where somebody signals process and group.
+constexpr auto again_time = 1s;
+
+/// One stream of one rank.
+struct Stream {
+  Descriptor from;
+  Prefixer lines;
+  Sink* to;
+};
+
+struct RankProcess {
+  int rank = 0;
+  pid_t pid = -1;
+  std::optional<int> status{};  ///< As waitpid() gives it, once it has ended.
+  bool group_gone = false;      ///< Then its number may soon be another group's.
+};
+
+int exit_status(int status) {
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+bool same_file(int a, int b) {
+  struct stat first {
+  }, second{};
+  return ::fstat(a, &first) == 0 && ::fstat(b, &second) == 0 && first.st_dev == second.st_dev &&
+         first.st_ino == second.st_ino;
+}
+
+class Launch {
+ public:
+  explicit Launch(const LaunchOptions& options) : options_(options), meeting_(options) {
+    // A terminal gets both streams: as one, so that neither cuts into a line of the other.
+    out_ = std::make_unique<Sink>(STDOUT_FILENO);
+    if (!same_file(STDOUT_FILENO, STDERR_FILENO)) err_ = std::make_unique<Sink>(STDERR_FILENO);
+  }
+
+  int run();
+
+ private:
+  void start(const Seats& seats);
+  std::vector<std::string> environment(const Seats& seats, int local_rank) const;
+  void step();
+  bool done() const;
+  int timeout_ms() const;
+  void read(Stream& stream);
+  void take_signal(int signal);
+  void stop(int signal);
+  void reap();
+  void judge(const std::vector<RankProcess*>& ended);
+  std::string describe(const RankProcess& rank) const;
+  void end_after_failure();
+  void end_in(std::chrono::nanoseconds time);
+  void end_what_is_due();
+  void signal_groups(int signal);
+  int conclude();
+  Sink& err() { return err_ ? *err_ : *out_; }
+
+  const LaunchOptions& options_;
+  Keeper keeper_{};       // Before this process adopts orphans: it would adopt this one.
+  ParentScope parent_{};  // Before the next: the threads of the others get its signal mask.
+  Meeting meeting_;
+  std::unique_ptr<Sink> out_{};
+  std::unique_ptr<Sink> err_{};  // Null: *out_ takes both.
+  std::vector<RankProcess> ranks_{};
+  std::vector<Stream> streams_{};
+  std::size_t running_ = 0;  // Of ranks_; they may have left other processes behind.
+  bool no_child_ = true;
+  std::optional<Verdict> failure_{};  // The first of this node.
+  int largest_status_ = 0;            // Of the ranks that ended by themselves.
+  int stopped_by_ = 0;                // The user's signal.
+  Clock::time_point stopped_at_{};
+  bool stopped_again_ = false;
+  bool ending_ = false;  // SIGTERM was sent.
+  std::vector<int> ended_ranks_{};
+  std::optional<Clock::time_point> term_at_{};
+  std::optional<Clock::time_point> kill_at_{};
+};
+
+std::vector<std::string> Launch::environment(const Seats& seats, int local_rank) const {
+  const auto rank = std::to_string(seats.first_rank + local_rank);
+  const auto size = std::to_string(seats.size);
+  const auto local = std::to_string(local_rank);
+  const auto local_size = std::to_string(options_.ranks);
+  const auto node = std::to_string(options_.node);
+  std::map<std::string, std::string> mine{{"TUTTI_RANK", rank},
+                                          {"TUTTI_SIZE", size},
+                                          {"TUTTI_LOCAL_RANK", local},
+                                          {"TUTTI_LOCAL_SIZE", local_size},
+                                          {"TUTTI_NODE", node},
+                                          {"TUTTI_STORE", seats.store},
+                                          {"TUTTI_STORE_HOSTED", "1"},
+                                          {"RANK", rank},
+                                          {"WORLD_SIZE", size},
+                                          {"LOCAL_RANK", local},
+                                          {"LOCAL_WORLD_SIZE", local_size},
+                                          {"GROUP_RANK", node},
+                                          {"MASTER_ADDR", seats.master_host},
+                                          {"MASTER_PORT", std::to_string(seats.master_port)}};
+  for (const auto& [name, value] : options_.variables) mine[name] = value;
+  std::vector<std::string> all;
+  for (char** entry = ::environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    // A torchrun around this launch has an agent, but not at the MASTER_PORT that is told here.
+    if (text.starts_with("TORCHELASTIC_")) continue;
+    if (!mine.contains(std::string(text.substr(0, text.find('='))))) all.emplace_back(text);
+  }
+  for (const auto& [name, value] : mine) all.push_back(fmt::format("{}={}", name, value));
+  return all;
+}
+
+void Launch::start(const Seats& seats) {
+  for (int local = 0; local < options_.ranks; ++local) {
+    ChildOptions child{.command = options_.command, .environment = environment(seats, local)};
+    child.own_output = options_.output == LaunchOptions::Output::prefixed;
+    // What is piped into the launch is for rank 0; a terminal would stop who reads it from a
+    // process group of its own.
+    child.own_input = seats.first_rank + local != 0 || ::isatty(STDIN_FILENO) != 0;
+    no_child_ = false;
+    Child started = start_child(child, parent_);
+    const int rank = seats.first_rank + local;
+    keeper_.watch(started.pid);
+    ranks_.push_back({rank, started.pid});
+    ++running_;
+    if (!child.own_output) continue;
+    const auto prefix = fmt::format("[{}] ", rank);
+    streams_.push_back({std::move(started.out), Prefixer(prefix), out_.get()});
+    streams_.push_back({std::move(started.err), Prefixer(prefix), &err()});
+  }
+}
+
+int Launch::run() {
+  while (!meeting_.seats()) {
+    std::array<pollfd, 2> events{{{parent_.signals(), POLLIN, 0}, {meeting_.changed(), POLLIN, 0}}};
+    (void)::poll(events.data(), events.size(), -1);
+    meeting_.clear_changed();
+    if (const auto verdict = meeting_.verdict())
+      throw Failure(static_cast<Exit>(verdict->status), verdict->text);
+    const int signal = parent_.next_signal();
+    if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT)
+      return 128 + signal;
+  }
+  std::optional<Failure> not_started;
+  try {
+    start(*meeting_.seats());
+  } catch (const Failure& failure) {
+    not_started = failure;
+    failure_ = Verdict{static_cast<int>(failure.code()), failure.what()};
+    meeting_.tell(*failure_);
+    end_in(0s);
+  }
+  while (!done()) step();
+  if (not_started) throw *not_started;
+  return conclude();
+}
+
+bool Launch::done() const {
+  if (!no_child_) return false;
+  const bool written = streams_.empty() && out_->empty() && (!err_ || err_->empty());
+  return stopped_again_ || (written && meeting_.verdict());
+}
+
+int Launch::timeout_ms() const {
+  int timeout = -1;
+  for (const auto& moment : {term_at_, kill_at_}) {
+    if (!moment || no_child_) continue;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*moment - Clock::now()).count();
+    const int bounded = static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
+    timeout = timeout < 0 ? bounded : std::min(timeout, bounded);
+  }
+  return timeout;
+}
+
+void Launch::step() {
+  std::vector<pollfd> events{{parent_.signals(), POLLIN, 0}, {meeting_.changed(), POLLIN, 0}};
+  std::vector<Sink*> sinks;
+  for (Sink* sink : {out_.get(), err_.get()}) {
+    if (sink == nullptr || sink->empty()) continue;
+    sinks.push_back(sink);
+    events.push_back({sink->descriptor(), POLLOUT, 0});
+  }
+  for (const Stream& stream : streams_)
+    events.push_back({stream.to->full() ? -1 : stream.from.get(), POLLIN, 0});
+  // Without children nothing more can come, and nobody will say so where a stranger has the pipe.
+  const bool last = no_child_ && !streams_.empty();
+  if (::poll(events.data(), events.size(), last ? 0 : timeout_ms()) < 0 && errno != EINTR)
+    throw Failure(Exit::internal, fmt::format("poll: {}", std::strerror(errno)));
+
+  for (std::size_t i = 0; i < sinks.size(); ++i)
+    if (events[2 + i].revents != 0) sinks[i]->write_some();
+  for (std::size_t i = 0; i < streams_.size(); ++i)
+    if (last || events[2 + sinks.size() + i].revents != 0) read(streams_[i]);
+  std::erase_if(streams_, [](const Stream& stream) { return !stream.from; });
+
+  for (int signal = parent_.next_signal(); signal != 0; signal = parent_.next_signal())
+    take_signal(signal);
+  meeting_.clear_changed();
+  if (const auto verdict = meeting_.verdict(); verdict && verdict->status != 0 && running_ > 0)
+    end_after_failure();
+  reap();
+  end_what_is_due();
+}
+
+void Launch::read(Stream& stream) {
+  std::array<char, 65536> bytes;
+  for (;;) {
+    if (stream.to->broken()) return stream.from.close();  // Its writer shall know, as in a shell.
+    const auto n = ::read(stream.from.get(), bytes.data(), bytes.size());
+    if (n > 0) {
+      stream.lines.take({bytes.data(), static_cast<std::size_t>(n)}, stream.to->waiting());
+    } else if (n == 0 || no_child_) {
+      stream.lines.finish(stream.to->waiting());
+      return stream.from.close();
+    }
+    if (!no_child_) return;  // The others' turn.
+  }
+}
+
+void Launch::take_signal(int signal) {
+  switch (signal) {
+    case SIGCHLD:
+      return;  // reap() asks anyway.
+    case SIGTSTP:
+      signal_groups(SIGTSTP);
+      (void)::raise(SIGSTOP);  // SIGCONT is the next signal that comes.
+      return;
+    case SIGCONT:
+    case SIGUSR1:
+    case SIGUSR2:
+      return signal_groups(signal);
+    default:
+      return stop(signal);
+  }
+}
+
+void Launch::stop(int signal) {
+  const auto now = Clock::now();
+  if (stopped_by_ == 0) {
+    stopped_by_ = signal;
+    stopped_at_ = now;
+    signal_groups(signal);
+    stopped_again_ = running_ == 0;  // There are only others to wait for.
+  } else if (now - stopped_at_ >= again_time) {
+    stopped_again_ = true;
+  }
+  if (stopped_again_) kill_at_ = now;
+}
+
+void Launch::reap() {
+  std::vector<RankProcess*> ended;
+  while (!no_child_) {
+    int status = 0;
+    const pid_t pid = ::waitpid(-1, &status, WNOHANG);
+    if (pid == 0) break;
+    if (pid < 0) {
+      no_child_ = errno == ECHILD;
+      continue;
+    }
+    const auto rank = std::find_if(ranks_.begin(), ranks_.end(),
+                                   [pid](const RankProcess& r) { return r.pid == pid; });
+    if (rank == ranks_.end()) continue;  // An orphan that a rank left.
+    rank->status = status;
+    --running_;
+    ended.push_back(&*rank);
+  }
+  for (RankProcess& rank : ranks_) {
+    if (!rank.status || rank.group_gone || ::kill(-rank.pid, 0) == 0) continue;
+    rank.group_gone = true;
+    keeper_.forget(rank.pid);
+  }
+  judge(ended);
+}
+
+void Launch::judge(const std::vector<RankProcess*>& ended) {
+  if (ended.empty()) return;
+  if (!ending_) {
+    // Of several at once, one that a signal ended is the cause and the others saw it go.
+    const RankProcess* cause = nullptr;
+    for (const RankProcess* rank : ended) {
+      largest_status_ = std::max(largest_status_, exit_status(*rank->status));
+      if (*rank->status != 0 && (cause == nullptr || WIFSIGNALED(*rank->status))) cause = rank;
+    }
+    if (cause != nullptr && !failure_) {
+      const bool silent = options_.ranks_report && !WIFSIGNALED(*cause->status);
+      failure_ = Verdict{exit_status(*cause->status), silent ? "" : describe(*cause)};
+      meeting_.tell(*failure_);
+    }
+    if (failure_) end_after_failure();
+  }
+  if (running_ > 0) return;
+  if (!failure_) meeting_.tell({});
+  end_in(leftover_time);
+}
+
+std::string Launch::describe(const RankProcess& rank) const {
+  auto text = fmt::format("rank {}", rank.rank);
+  if (options_.nodes > 1) text += fmt::format(" on node {}", options_.node);
+  text += fmt::format(" (pid {}) ", rank.pid);
+  const int status = *rank.status;
+  if (!WIFSIGNALED(status)) return text + fmt::format("ended with status {}", WEXITSTATUS(status));
+  const int signal = WTERMSIG(status);
+  return text + fmt::format("was ended by signal {} ({}{})", signal, ::strsignal(signal),
+                            WCOREDUMP(status) ? ", core dumped" : "");
+}
+
+void Launch::end_after_failure() {
+  const std::chrono::nanoseconds least = stopped_by_ == 0 ? 0s : signal_grace;
+  end_in(std::max(options_.grace, least));
+}
+
+void Launch::end_in(std::chrono::nanoseconds time) {
+  const auto now = Clock::now();
+  const auto at = time >= Clock::time_point::max() - now ? Clock::time_point::max() : now + time;
+  if (!ending_ && (!term_at_ || at < *term_at_)) term_at_ = at;
+}
+
+void Launch::end_what_is_due() {
+  const auto now = Clock::now();
+  if (term_at_ && now >= *term_at_) {
+    term_at_.reset();
+    ending_ = true;
+    for (const RankProcess& rank : ranks_)
+      if (!rank.status) ended_ranks_.push_back(rank.rank);
+    signal_groups(SIGTERM);
+    signal_groups(SIGCONT);
+    kill_at_ = now + term_time;
+  }
+  if (kill_at_ && now >= *kill_at_) {
+    ending_ = true;
+    signal_groups(SIGKILL);
+    signal_children(SIGKILL);
+    kill_at_ = now + 50ms;  // Their own children come to this process now.
+  }
+}
+
+void Launch::signal_groups(int signal) {
+  for (const RankProcess& rank : ranks_)
+    if (!rank.group_gone) ::kill(-rank.pid, signal);
+}
+
+int Launch::conclude() {
+  auto verdict = meeting_.verdict();
+  if (!verdict) verdict = failure_ ? *failure_ : Verdict{128 + stopped_by_};
+  if (!verdict->text.empty())
+    fmt::print(stderr, "error: {}{}\n", verdict->text,
+               ended_ranks_.empty()
+                   ? ""
+                   : fmt::format("; ended rank{} {}", ended_ranks_.size() == 1 ? "" : "s",
+                                 format_ranges(ended_ranks_)));
+  return options_.ranks_report ? std::max(largest_status_, verdict->status) : verdict->status;
+}
+
+}  // namespace
+
+int launch(const LaunchOptions& options) {
+  return Launch(options).run();
+}
+
+}  // namespace tutti::tool

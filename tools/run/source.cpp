@@ -1,0 +1,138 @@
+#include "run/source.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include <tutti/cluster.hpp>
+#include <tutti/error.hpp>
+#include <tutti/init.hpp>
+
+#include "common/exit_code.hpp"
+
+namespace tutti::tool {
+namespace {
+
+/// What launchers call the number of their processes. Not SLURM_NTASKS: it is set in a job's
+/// script too, which is one process.
+constexpr std::array<std::string_view, 5> size_variables{
+    "TUTTI_SIZE", "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"};
+
+struct Launcher {
+  int size = 1;
+  std::string because{};  ///< "OMPI_COMM_WORLD_SIZE=16".
+};
+
+/// Who started most processes, whether or not their rank can be told. Empty: nobody more than one.
+std::optional<Launcher> started() {
+  std::optional<Launcher> most;
+  for (const std::string_view name : size_variables) {
+    const char* text = std::getenv(name.data());
+    if (text == nullptr) continue;
+    const std::string_view value = text;
+    int size = 0;
+    std::from_chars(value.data(), value.data() + value.size(), size);
+    if (size > (most ? most->size : 1)) most = Launcher{size, fmt::format("{}={}", name, value)};
+  }
+  return most;
+}
+
+std::string count(int n, std::string_view what) {
+  return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
+}
+
+/// A program that runs alone in each of many processes measures nothing, many times over.
+void refuse_alone(int group, std::string_view remedy) {
+  const std::optional<Launcher> launcher = started();
+  if (!launcher) return;
+  throw Failure(Exit::unavailable,
+                fmt::format("launcher started {} processes ({}) but this group has {}. {}",
+                            launcher->size, launcher->because, count(group, "rank"), remedy));
+}
+
+std::optional<ClusterInfo> detect(const RunOptions& options) {
+  try {
+    return options.environment ? options.environment->detect() : VariablesEnvironment().detect();
+  } catch (const Error& error) {
+    throw Failure(Exit::unavailable, error.message());
+  }
+}
+
+std::shared_ptr<Store> open(const ClusterInfo& info, const RunOptions& options) {
+  try {
+    return open_store(info, options.timeout);
+  } catch (const Error& error) {
+    const bool typo = error.code() == Errc::invalid_argument && !options.store.empty();
+    throw Failure(typo ? Exit::usage : Exit::unavailable, error.message());
+  }
+}
+
+void join(const ClusterInfo& info, const RunOptions& options, RankSource& source) {
+  source.kind = RankSource::Kind::member;
+  source.group.rank = info.rank;
+  source.group.size = info.size;
+  source.group.device = source.placement.of(info.local_rank >= 0 ? info.local_rank : info.rank);
+  source.local_size = std::max(info.local_size, 1);
+  if (info.size == 1) {
+    refuse_alone(1, "Pass --store or unset the launcher variables.");
+    return;
+  }
+  ClusterInfo told = info;
+  if (!options.store.empty()) {
+    told.store = options.store;
+    told.hosts_store = true;
+  }
+  if (told.store.empty())
+    throw Failure(Exit::unavailable,
+                  fmt::format("launcher {} started {} processes, but they have no store to meet "
+                              "in; pass --store or set TUTTI_STORE",
+                              info.launcher, info.size));
+  source.group.store = open(told, options);
+}
+
+}  // namespace
+
+RankSource find_ranks(const RunOptions& options, const BackendChoice& backend) {
+  const bool threads = backend.entry->one_process || options.threads;
+  if (backend.entry->name == "local" && !backend.args.empty())
+    refuse("backend local has no network interface or other argument, but was given '{}'",
+           backend.args);
+  RankSource source;
+  source.placement = Placement(options.device.value_or(DeviceRequest{}), *backend.entry);
+  source.group.backend = backend.entry->name;
+  if (!backend.args.empty()) source.group.backend += ":" + backend.args;
+  source.group.timeout = options.timeout;
+  const std::optional<ClusterInfo> info = detect(options);
+  if (!options.ranks) {
+    if (options.threads) refuse("--threads-per-proc needs -n, the number of ranks here");
+    if (options.nodes > 1) refuse("--nnodes needs -n, the number of ranks on this node");
+    if (!info)
+      refuse("no launcher found (RANK and WORLD_SIZE are not set); pass -n N for N ranks here");
+    join(*info, options, source);
+  } else if (info && *options.ranks == (info->local_size > 0 ? info->local_size : info->size)) {
+    join(*info, options, source);  // It is what the launcher started: often this program with -n.
+  } else {
+    refuse_alone(*options.ranks, "Leave out -n or unset the launcher variables.");
+    if (!options.store.empty())
+      refuse("--store {}: ranks that -n starts meet in a store of their own", options.store);
+    if (threads && options.nodes > 1)
+      refuse("--nnodes {}: the ranks are threads of one process ({})", options.nodes,
+             options.threads ? "--threads-per-proc" : "backend local");
+    source.local_size = *options.ranks;
+    source.group.size = *options.ranks * options.nodes;
+    source.kind =
+        threads || source.group.size == 1 ? RankSource::Kind::threads : RankSource::Kind::launches;
+  }
+  if (options.expect_ranks && *options.expect_ranks != source.group.size)
+    throw Failure(Exit::unavailable,
+                  fmt::format("--expect-ranks {}: this group has {}", *options.expect_ranks,
+                              count(source.group.size, "rank")));
+  return source;
+}
+
+}  // namespace tutti::tool

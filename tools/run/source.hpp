@@ -1,0 +1,51 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <tutti/backend/backend.hpp>
+#include <tutti/cluster.hpp>
+#include <tutti/process_group.hpp>
+
+#include "common/device.hpp"
+#include "run/ranks.hpp"
+
+namespace tutti::tool {
+
+/// What a command was told about its ranks.
+struct RunOptions {
+  std::string backend = "auto";
+  std::optional<DeviceRequest> device{};  ///< Empty: usual_device(backend).
+  std::optional<int> ranks{};             ///< On this node. Empty: the launcher's.
+  bool threads = false;                   ///< These are threads of this process.
+  int nodes = 1;
+  int node = 0;
+  std::string rendezvous{};           ///< "host:port" of node 0's store; several nodes only.
+  std::optional<int> expect_ranks{};  ///< Of all nodes; another number is refused.
+  std::string store{};                ///< Instead of the launcher's.
+  std::chrono::nanoseconds timeout = std::chrono::seconds(60);
+  // For tests.
+  Decorate decorate{};
+  std::shared_ptr<const ClusterEnvironment> environment{};  ///< Null: VariablesEnvironment.
+};
+
+/// Where the ranks of a run come from.
+struct RankSource {
+  enum class Kind : std::uint8_t {
+    threads,   ///< `group.size` threads of this process.
+    launches,  ///< This process starts processes and measures nothing itself.
+    member     ///< This process is rank `group.rank` of `group.size`.
+  };
+  Kind kind = Kind::threads;
+  GroupOptions group{};
+  Placement placement{};  ///< Of threads; a member has its device in `group`.
+  int local_size = 1;     ///< Ranks on this host, as far as is known.
+};
+
+/// @throws Failure usage, or unavailable when the launcher started something else than was asked
+///         for, or the ranks cannot meet.
+RankSource find_ranks(const RunOptions& options, const BackendChoice& backend);
+
+}  // namespace tutti::tool
