@@ -68,7 +68,8 @@ constexpr decltype(auto) visit_dtype(DType t, F&& f) {
 /// Bytes per element; 0 for a value that is no dtype.
 constexpr std::size_t size_of(DType t) noexcept {
   if (static_cast<int>(t) >= dtype_count) return 0;
-  return visit_dtype(t, []<typename T>() { return sizeof(T); });
+  // With a capture: nvcc 13.0 warns of a template lambda without one.
+  return visit_dtype(t, [&]<typename T>() { return sizeof(T); });
 }
 
 constexpr bool is_float(DType t) noexcept {
