@@ -88,7 +88,7 @@ bool Gpu::Event::done() const {
   const RelaxedCapture relaxed(gpu_->cuda());
   const auto state = gpu_->cuda().event_query(event_);
   if (state == cudaErrorNotReady) {
-    (void)gpu_->cuda().get_last_error();  // It is no error to be found by others.
+    (void)gpu_->cuda().get_last_error();  // The program must not find it.
     return false;
   }
   check(gpu_->cuda(), state, "cudaEventQuery");

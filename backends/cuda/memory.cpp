@@ -50,7 +50,7 @@ class CudaMemory final : public Memory {
           "waits for its end; make it outside of the capture");
     check(cuda_, cuda_.memcpy_async(to, from, bytes, cudaMemcpyDefault, to_cuda(stream)),
           "cudaMemcpyAsync");
-    // Host memory is the caller's again when this returns: nobody orders it on a stream.
+    // Host memory is the caller's again when this returns: no stream orders it.
     if (for_host) check(cuda_, cuda_.stream_synchronize(to_cuda(stream)), "cudaStreamSynchronize");
   }
 

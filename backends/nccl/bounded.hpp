@@ -62,7 +62,7 @@ class Counting {
   /// wait for their peers.
   void reserve();
 
-  /// Where the numbers of one operation come: of those before it if possible.
+  /// Memory for the counts of one operation: that of an earlier one if possible.
   cuda::Pinned room();
   /// The numbers are there at the event; then the state gets its own.
   void add(std::shared_ptr<EventState> state, Gpu::Event here, std::vector<Bounded> ops);

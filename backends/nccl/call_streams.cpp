@@ -7,8 +7,8 @@
 namespace tutti::backend::nccl {
 namespace {
 
-/// Whether the program has made the stream. The default streams wait for others, or are another one
-/// on each thread, and NCCL queues its work on a thread of its own.
+/// True for a stream that the program has made. The default streams wait for others, or are another
+/// one on each thread, and NCCL queues its work on a thread of its own.
 bool is_made(cudaStream_t stream) noexcept {
   return stream != nullptr && stream != cudaStreamLegacy && stream != cudaStreamPerThread;
 }

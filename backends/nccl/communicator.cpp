@@ -75,7 +75,7 @@ void Communicator::abort() noexcept {
   if (comm == nullptr) return;
   const cuda::RelaxedCapture relaxed(gpu_->cuda());  // It frees what it has.
   if (aborting_) aborting_();
-  // Without the lock: it may hang, and whoever waits for the lock has a deadline.
+  // Without the lock: it may hang, and a thread that waits for the lock has a deadline.
   (void)gpu_->nccl().comm_abort(comm);
 }
 

@@ -48,7 +48,7 @@ class Communicator {
   void begin(const ncclUniqueId& id, int rank, int size);
   /// Uses one that exists and leaves it alive at the end. An abort calls `aborting` first.
   void adopt(const AdoptedCommunicator& adopted);
-  /// Whether nothing is under way inside NCCL. @throws Error what went wrong there.
+  /// True when nothing is under way inside NCCL. @throws Error what went wrong there.
   bool ready();
   /// The errors of ready(), unless another thread is inside NCCL just now. Never blocks.
   void look();

@@ -11,7 +11,7 @@
 namespace tutti::backend::nccl {
 namespace {
 
-/// How long a call waits for NCCL to queue it before the Watcher continues with that.
+/// The time that a call waits for NCCL to queue it before the Watcher continues with that.
 constexpr std::chrono::milliseconds hand_over{2};
 
 /// @throws Error unsupported for operations in which the host takes part: a graph has no host.

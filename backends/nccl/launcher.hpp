@@ -25,7 +25,7 @@ namespace tutti::backend::nccl {
 /// are taken under it, those of the other parts of the group never.
 class Launcher {
  public:
-  /// What it is given outlives it.
+  /// The arguments outlive it.
   Launcher(std::shared_ptr<Gpu> gpu, const BackendInit& init, Memory& memory, Failure& failure,
            std::shared_ptr<Communicator> communicator);
   Launcher(const Launcher&) = delete;

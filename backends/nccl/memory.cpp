@@ -26,7 +26,7 @@ void* NcclMemory::allocate(std::size_t bytes, Stream) {
   const auto room = std::max<std::size_t>(bytes, 1);
   const auto code = apis_.nccl->mem_alloc(&data, room);
   if (code != ncclSuccess) {
-    (void)apis_.cuda->get_last_error();  // It is not to be found by others.
+    (void)apis_.cuda->get_last_error();  // The program must not find it.
     throw Error(Errc::resource_exhausted,
                 fmt::format("ncclMemAlloc of {} bytes on cuda:{}: {}", bytes, index_,
                             apis_.nccl->get_error_string(code)));
@@ -49,7 +49,7 @@ void NcclMemory::release(void* data, std::size_t, Stream stream) noexcept {
       blocks_.erase(static_cast<const std::byte*>(data));
     }
     check(*apis_.nccl, apis_.nccl->mem_free(data), "ncclMemFree");
-  } catch (...) {  // The context is lost, and the memory with it; or nobody may ask the stream.
+  } catch (...) {  // The context is lost, and the memory with it; or the stream must not be asked.
   }
 }
 

@@ -35,7 +35,7 @@ class SelfBox {
 /// Called from any thread. `mutex_` guards channels_; Failure's lock is taken under it.
 class PointToPoint {
  public:
-  /// What it is given outlives it.
+  /// The arguments outlive it.
   PointToPoint(std::shared_ptr<Gpu> gpu, Store& store, Memory& memory, int rank,
                const Failure& failure);
   PointToPoint(const PointToPoint&) = delete;

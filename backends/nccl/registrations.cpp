@@ -17,7 +17,7 @@ constexpr int collective_symmetric = 0x01;  // NCCL_WIN_COLL_SYMMETRIC
 
 }  // namespace
 
-/// The content of a Registration.
+/// The object that a Registration owns.
 class Registrations::Held {
  public:
   Held(std::weak_ptr<void> owner, Registrations& all, const Entry& entry)

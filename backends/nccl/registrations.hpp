@@ -20,7 +20,7 @@ namespace tutti::backend::nccl {
 /// taken under it.
 class Registrations {
  public:
-  /// What it is given outlives it.
+  /// The arguments outlive it.
   Registrations(std::shared_ptr<Gpu> gpu, const BackendInit& init, Memory& memory,
                 std::shared_ptr<Communicator> communicator, Launcher& launcher, Failure& failure);
   Registrations(const Registrations&) = delete;

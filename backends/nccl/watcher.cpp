@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// How long a message of a rank that has left may still be on its way.
+/// The time that a message of a rank that has left may still be on its way.
 constexpr auto last_message = 200ms;
 
 }  // namespace
@@ -123,7 +123,7 @@ void Watcher::work() {
       before = pending_.size();
     }
     states.clear();  // Without the lock: what ended may own groups.
-    // What has just begun ends soon, what has not ended for long does not.
+    // A call that has just begun is likely to end soon.
     const auto pause = std::clamp<std::chrono::nanoseconds>((now - active) / 8, 50us, 5ms);
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, pause, [this] { return failure_.broken(); });

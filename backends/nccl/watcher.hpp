@@ -23,7 +23,7 @@ namespace tutti::backend::nccl {
 /// is taken under it. next_look_ and gone_since_ belong to the thread.
 class Watcher {
  public:
-  /// What it is given outlives it.
+  /// The arguments outlive it.
   Watcher(std::shared_ptr<Gpu> gpu, const BackendInit& init,
           std::shared_ptr<Communicator> communicator, Launcher& launcher, PointToPoint& messages,
           Failure& failure);

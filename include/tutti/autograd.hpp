@@ -53,6 +53,7 @@ class Backward {
   std::shared_ptr<const internal::Transpose> transpose_;
 };
 
+/// What a forward returns, and a backward.
 struct Differentiable {
   MaybeOwned value;
   Backward back;

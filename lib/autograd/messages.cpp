@@ -70,8 +70,8 @@ Differentiable permuted(const Step& step, const ConstTensorView& in, const std::
   std::vector<int> from(to.size());
   for (std::size_t r = 0; r < to.size(); ++r)
     from[static_cast<std::size_t>(to[r])] = static_cast<int>(r);
-  const Channel there{to[static_cast<std::size_t>(rank)], permute_tag};
-  const Channel here{from[static_cast<std::size_t>(rank)], permute_tag};
+  const int receiver = to[static_cast<std::size_t>(rank)];
+  const int sender = from[static_cast<std::size_t>(rank)];
   Tensor out;
   const auto refused = internal::problem_of([&] {
     step.check_input(in);
@@ -86,15 +86,15 @@ Differentiable permuted(const Step& step, const ConstTensorView& in, const std::
                               step.options);
       });
     };
-    refuse(Operation::send, there.peer);
-    refuse(Operation::recv, here.peer);
+    refuse(Operation::send, receiver);
+    refuse(Operation::recv, sender);
     throw Error(*refused);
   }
-  if (there.peer == rank) {
+  if (receiver == rank) {
     internal::copy_rows(group, out.data(), in.data, in.bytes(), step.options.stream);
   } else {
-    std::array<Work, 2> works{group.recv_async(out, here.peer, permute_tag, step.options),
-                              group.send_async(in, there.peer, permute_tag, step.options)};
+    std::array<Work, 2> works{group.recv_async(out, sender, permute_tag, step.options),
+                              group.send_async(in, receiver, permute_tag, step.options)};
     Work::all(works).wait();
   }
   return step.result<permuted>("permute", in, std::move(out), from);

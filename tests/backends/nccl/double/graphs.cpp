@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "backends/nccl/double/capture.hpp"
-#include "backends/nccl/double/comm.hpp"
+#include "backends/nccl/double/clique.hpp"
 #include "backends/nccl/double/double.hpp"
 #include "backends/nccl/double/machine.hpp"
 

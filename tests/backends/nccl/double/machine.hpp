@@ -136,7 +136,7 @@ class Machine {
 /// Lives for ever: a backend's threads may look at it until the program ends.
 Machine& machine();
 
-// What the communicators add, in comm.cpp.
+// What the communicators add, in clique.cpp and communicators.cpp.
 int device_of(const Kernel& kernel);
 bool step_operations(Machine& machine, Kernel& kernel);
 std::vector<Kernel*> waits_for(const Kernel& kernel);

@@ -1,6 +1,6 @@
 // What NCCL of the double does with operations: it matches those of the ranks and moves the data.
 
-#include "backends/nccl/double/comm.hpp"
+#include "backends/nccl/double/clique.hpp"
 
 #include <algorithm>
 #include <cstring>
