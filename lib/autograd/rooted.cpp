@@ -75,10 +75,14 @@ DifferentiableRows collect(const Step& step, const ConstTensorView& local, int r
                            const std::optional<RowLayout>& layout) {
   auto& group = step.group;
   if (const auto refused = internal::problem_of([&] { step.check_input(local); })) {
-    if (!layout)
-      internal::Announcement(group, {.caller = "gather_rows", .root = root, .refused = refused},
-                             step.options);
-    internal::refuse_call(group, {.kind = Operation::gather, .root = root}, *refused, step.options);
+    if (layout)
+      internal::refuse_call(group, {.kind = Operation::gather, .root = root}, *refused,
+                            step.options);
+    (void)internal::problem_of([&] {
+      const internal::Announcement refusal(
+          group, {.caller = "gather_rows", .root = root, .refused = refused}, step.options);
+    });
+    throw Error(*refused);
   }
   auto rows = tutti::gather_rows(
       group, local, root,
