@@ -4,6 +4,8 @@
 #include <exception>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <variant>
 #include <vector>
 
 #include <fmt/format.h>
@@ -15,21 +17,19 @@
 
 #include "bench/bench.hpp"
 #include "bench/command.hpp"
-#include "bench/schema.hpp"
+#include "bench/output.hpp"
 #include "common/exit_code.hpp"
+#include "common/option.hpp"
 #include "common/text.hpp"
 #include "inspect/info.hpp"
 #include "loss/command.hpp"
 #include "loss/loss.hpp"
-#include "loss/schema.hpp"
+#include "loss/output.hpp"
 #include "run/command.hpp"
 #include "run/launcher.hpp"
 
+namespace tutti::tool {
 namespace {
-
-using tutti::tool::Exit;
-using tutti::tool::Failure;
-using tutti::tool::refuse;
 
 constexpr std::string_view present = "run, bench, loss, info, schema";
 constexpr std::array<std::string_view, 7> later{"compare", "check",  "report",     "pairs",
@@ -49,8 +49,40 @@ void check_subcommand(const std::vector<std::string>& argv) {
 
 Exit print(std::string_view text) {
   fmt::print("{}", text);
-  if (std::fflush(stdout) != 0) throw Failure(Exit::internal, "cannot write the output to stdout");
+  flush(stdout);
   return Exit::ok;
+}
+
+/// The options as CLI11 has them.
+void define(CLI::App& app, const OptionList& options) {
+  for (const Option& option : options) {
+    const std::string names(option.names);
+    const std::string help(option.help);
+    CLI::Option* added = std::visit(
+        [&]<typename T>(T value) -> CLI::Option* {
+          if constexpr (std::is_same_v<T, bool*>)
+            return app.add_flag(names, *value, help);
+          else if constexpr (std::is_same_v<T, std::string*>)
+            return app.add_option(names, *value, help);
+          else if constexpr (std::is_same_v<T, std::vector<std::string>*>)
+            return app.add_option(names, *value, help);
+          else
+            return app
+                .add_option_function<std::string>(names,
+                                                  [names](const std::string&) {
+                                                    refuse("option {} is not in this release",
+                                                           names);
+                                                  })
+                ->expected(0, 1)
+                ->group("");  // Not in the help.
+        },
+        option.value);
+    if (!option.type.empty()) added->type_name(std::string(option.type));
+    if (!option.group.empty()) added->group(std::string(option.group));
+    const bool list = std::holds_alternative<std::vector<std::string>*>(option.value);
+    if (list && names.starts_with("-"))
+      added->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  }
 }
 
 Exit run(int argc, char** argv) {
@@ -59,33 +91,32 @@ Exit run(int argc, char** argv) {
 
   CLI::App app("Collective operations: measure the wire, see what is built.", "tutti");
   app.require_subcommand(1);
-  app.set_version_flag("--version", fmt::format("tutti {}", tutti::library_version_string()));
+  app.set_version_flag("--version", fmt::format("tutti {}", library_version_string()));
 
   CLI::App* ranks = app.add_subcommand("run", "start N ranks of a program");
-  tutti::tool::RunCommand run_command;
-  run_command.define(*ranks);
+  RunCommand run_command;
+  define(*ranks, run_command.options());
 
   CLI::App* bench = app.add_subcommand("bench", "measure collectives; every result is checked");
-  tutti::tool::BenchCommand command;
-  command.define(*bench);
+  BenchCommand bench_command;
+  define(*bench, bench_command.options());
 
   CLI::App* loss = app.add_subcommand("loss", "check and time losses of the rows of all ranks");
-  tutti::tool::LossCommand loss_command;
-  loss_command.define(*loss);
+  LossCommand loss_command;
+  define(*loss, loss_command.options());
 
   CLI::App* info = app.add_subcommand("info", "versions, backends, and what auto would pick");
   std::string info_format = "text";
-  info->add_option("-f,--format", info_format, "text or json")->type_name("FORMAT");
+  define(*info, {{"-f,--format", &info_format, "text or json", "FORMAT"}});
 
   CLI::App* schema = app.add_subcommand("schema", "the JSON Schema of what bench and loss print");
   std::string schema_of = "bench";
-  schema->add_option("command", schema_of, "bench or loss (bench)")->type_name("COMMAND");
+  define(*schema, {{"command", &schema_of, "bench or loss (bench)", "COMMAND"}});
 
   const bool runs = arguments[1] == "run";
   try {
     // What follows the program to run is its own.
-    app.parse(runs ? static_cast<int>(tutti::tool::RunCommand::own_arguments(arguments)) : argc,
-              argv);
+    app.parse(runs ? static_cast<int>(RunCommand::own_arguments(arguments)) : argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version
     app.exit(success);
     return Exit::ok;
@@ -96,21 +127,25 @@ Exit run(int argc, char** argv) {
 
   if (runs) return static_cast<Exit>(launch(run_command.parse(arguments)));
   if (app.got_subcommand(schema)) {
-    const bool of_loss = tutti::tool::parse_choice("schema", schema_of, {"bench", "loss"}) == 1;
-    return of_loss ? print(tutti::tool::loss_schema()) : print(tutti::tool::schema());
+    constexpr Names<2> commands{"bench", "loss"};
+    const bool of_loss = parse_choice("schema", schema_of, commands) == 1;
+    return print(of_loss ? loss_schema() : bench_schema());
   }
-  if (app.got_subcommand("info")) {
-    const bool json = tutti::tool::parse_choice("--format", info_format, {"text", "json"}) == 1;
-    return print(json ? tutti::tool::info_json() : tutti::tool::info_text());
+  if (app.got_subcommand(info)) {
+    constexpr Names<2> formats{"text", "json"};
+    const bool json = parse_choice("--format", info_format, formats) == 1;
+    return print(json ? info_json() : info_text());
   }
   if (app.got_subcommand(loss)) return run_loss(loss_command.parse(arguments), stdout, stderr);
-  if (command.help_sizes()) return print(tutti::tool::sizes_help());
-  return run_bench(command.parse(arguments), stdout, stderr);
+  if (bench_command.help_sizes()) return print(sizes_help());
+  return run_bench(bench_command.parse(arguments), stdout, stderr);
 }
 
 }  // namespace
+}  // namespace tutti::tool
 
 int main(int argc, char** argv) {
+  using namespace tutti::tool;
   Exit code = Exit::internal;
   try {
     code = run(argc, argv);

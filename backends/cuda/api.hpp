@@ -49,7 +49,7 @@ struct CudaApi {
 #undef TUTTI_FIELD
   const char* (*get_error_name)(cudaError_t error) = nullptr;
   const char* (*get_error_string)(cudaError_t error) = nullptr;
-  /// Whether this process uses the device already; cudaSetDevice() would begin to.
+  /// True when this process uses the device already; cudaSetDevice() would begin to.
   bool (*has_context)(int device) = nullptr;
 };
 

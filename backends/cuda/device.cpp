@@ -1,25 +1,15 @@
 #include "device.hpp"
 
-#include <map>
 #include <utility>
 
 #include "errors.hpp"
+#include "process_wide.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::backend::cuda {
-namespace {
-
-Launching& launching_on(int device) {
-  static std::mutex guard;
-  static auto& all = *new std::map<int, Launching>;
-  const std::lock_guard lock(guard);
-  return all[device];
-}
-
-}  // namespace
 
 Gpu::Gpu(const CudaApi& cuda, int index)
-    : cuda_(cuda), index_(index), launching_(launching_on(index)) {
+    : cuda_(cuda), index_(index), launching_(process_wide<Launching>(index)) {
   int count = 0;
   check(cuda, cuda.get_device_count(&count), "cudaGetDeviceCount");
   if (index < 0 || index >= count)
@@ -98,7 +88,7 @@ bool Gpu::Event::done() const {
   const RelaxedCapture relaxed(gpu_->cuda());
   const auto state = gpu_->cuda().event_query(event_);
   if (state == cudaErrorNotReady) {
-    (void)gpu_->cuda().get_last_error();  // It is no error to be found by others.
+    (void)gpu_->cuda().get_last_error();  // The program must not find it.
     return false;
   }
   check(gpu_->cuda(), state, "cudaEventQuery");

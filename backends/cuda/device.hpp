@@ -17,7 +17,7 @@ inline cudaStream_t to_cuda(Stream stream) noexcept {
   return static_cast<cudaStream_t>(stream.handle);
 }
 
-/// Whether somebody queues a call on a device. One per device, for as long as the process runs.
+/// The state of a device on which at most one call is being queued. One per device and process.
 struct Launching {
   std::mutex mutex;
   std::condition_variable ended;
@@ -41,10 +41,10 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
     ~Event();
 
     void record(cudaStream_t stream);
-    /// What is queued on `stream` from now on comes after it.
+    /// Puts later work on `stream` behind it.
     void hold(cudaStream_t stream) const;
-    /// True when everything before it has run. Also while others capture into a graph, in whatever
-    /// mode. @throws Error.
+    /// True when everything before it has run. Also while other threads capture into a graph, in
+    /// any mode. @throws Error.
     bool done() const;
 
    private:
@@ -106,7 +106,7 @@ inline void use_device(const CudaApi& cuda, int device) noexcept {
   (void)cuda.set_device(device);  // What is wrong with it the next call says.
 }
 
-/// Lets the thread ask about events, make streams and the like while others capture into a graph in
+/// Lets the thread ask about events, make streams and the like while other threads capture in
 /// a mode that would prohibit it. For what touches nothing that is captured. In a DeviceScope.
 class RelaxedCapture {
  public:
@@ -123,8 +123,8 @@ class RelaxedCapture {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-/// Whether what is put on the stream goes into a graph. @throws Error when that has failed already,
-/// or when nobody may ask: for the default stream, while another one is captured.
+/// True when work on the stream goes into a graph. @throws Error when that has failed already, or
+/// when the stream must not be asked: the default one, while another one is captured.
 bool is_capturing(const CudaApi& cuda, int device, cudaStream_t stream);
 inline bool is_capturing(const Gpu& gpu, cudaStream_t stream) {
   return is_capturing(gpu.cuda(), gpu.index(), stream);

@@ -5,7 +5,7 @@
 namespace tutti::backend::cuda {
 namespace {
 
-/// Whether every later call in this process fails, too: the context of the device is lost.
+/// True when every later call in this process fails, too: the context of the device is lost.
 bool is_sticky(cudaError_t code) {
   // Newer than some headers: cudaErrorContained, TensorMemoryLeak, MpsClientTerminated and
   // ExternalDevice.
@@ -33,7 +33,7 @@ bool is_sticky(cudaError_t code) {
 }  // namespace
 
 Error cuda_error(const CudaApi& cuda, cudaError_t code, const char* call) {
-  // Otherwise the next one who asks for the thread's last error finds ours.
+  // Otherwise the program finds it as the thread's last error.
   (void)cuda.get_last_error();
   const auto errc = code == cudaErrorMemoryAllocation ? Errc::resource_exhausted : Errc::backend;
   return {errc, fmt::format("{} failed: {} ({}){}", call, cuda.get_error_name(code),

@@ -6,7 +6,7 @@
 
 namespace tutti::backend::cuda {
 
-/// What `call` of the CUDA runtime answered. Errors after which nothing works in this process any
+/// The error of `call` of the CUDA runtime. Errors after which nothing works in this process any
 /// more say so.
 Error cuda_error(const CudaApi& cuda, cudaError_t code, const char* call);
 

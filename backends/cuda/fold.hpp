@@ -18,7 +18,7 @@ namespace tutti::backend::cuda {
 
 /// The same piece of the arrays of all ranks, in slots of scratch memory, and what becomes of it:
 /// left folds in rank order in the accumulation type, rounded once, as internal::fold() has them.
-/// What a kernel is given, by value.
+/// The argument of a kernel, by value.
 struct Fold {
   enum class Form : std::uint8_t {
     all,            ///< The fold of all slots, in slot `into`.
@@ -36,8 +36,8 @@ struct Fold {
   Form form = Form::all;
 };
 
-/// What a thread reads at once: the small types by fours of bytes, so that the threads of a warp
-/// read whole lines. The last one of a slot may have what lies behind the elements in it.
+/// The elements that a thread reads at once: small types by four bytes, so that the threads of a
+/// warp read whole lines. The last one of a slot may have what lies behind the elements in it.
 template <typename T>
 struct alignas(sizeof(T) < 4 ? 4 : sizeof(T)) [[gnu::may_alias]] Word {
   static constexpr std::size_t size = sizeof(T) < 4 ? 4 / sizeof(T) : 1;
@@ -115,7 +115,7 @@ TUTTI_BOTH_SIDES void scan_word(const Fold& fold, std::uint64_t i) {
   }
 }
 
-/// What thread `thread` of `threads` does.
+/// The share of thread `thread` of `threads`.
 TUTTI_BOTH_SIDES inline void run_fold(const Fold& fold, std::uint64_t thread,
                                       std::uint64_t threads) {
   internal::visit_type(fold.dtype, [&]<typename T>(T) {

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
-#include <mutex>
 #include <utility>
 
 #include <tutti/error.hpp>
 
+#include "process_wide.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::backend::cuda {
@@ -76,10 +75,7 @@ void FoldKernels::load(cudaStream_t stream) const {
 const FoldKernels& fold_kernels(const DriverApi* driver, std::span<const std::byte> image) {
   if (driver == nullptr || image.empty())
     tutti::fail(Errc::unsupported, "the library was built without nvcc");
-  static std::mutex guard;
-  static auto& all = *new std::map<std::pair<const DriverApi*, const std::byte*>, FoldKernels>;
-  const std::lock_guard lock(guard);
-  return all.try_emplace({driver, image.data()}, *driver, image).first->second;
+  return process_wide<FoldKernels>(std::pair(driver, image.data()), *driver, image);
 }
 
 }  // namespace tutti::backend::cuda

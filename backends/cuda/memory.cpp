@@ -2,15 +2,13 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <map>
-#include <memory>
-#include <mutex>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "device.hpp"
 #include "errors.hpp"
+#include "process_wide.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::backend::cuda {
@@ -52,7 +50,7 @@ class CudaMemory final : public Memory {
           "waits for its end; make it outside of the capture");
     check(cuda_, cuda_.memcpy_async(to, from, bytes, cudaMemcpyDefault, to_cuda(stream)),
           "cudaMemcpyAsync");
-    // Host memory is the caller's again when this returns: nobody orders it on a stream.
+    // Host memory is the caller's again when this returns: no stream orders it.
     if (for_host) check(cuda_, cuda_.stream_synchronize(to_cuda(stream)), "cudaStreamSynchronize");
   }
 
@@ -74,10 +72,7 @@ class CudaMemory final : public Memory {
 }  // namespace
 
 Memory& cuda_memory(const CudaApi& cuda, int device) {
-  static std::mutex guard;
-  static auto& all = *new std::map<std::pair<const CudaApi*, int>, CudaMemory>;
-  const std::lock_guard lock(guard);
-  return all.try_emplace({&cuda, device}, cuda, device).first->second;
+  return process_wide<CudaMemory>(std::pair(&cuda, device), cuda, device);
 }
 
 }  // namespace tutti::backend::cuda

@@ -89,7 +89,7 @@ void Messages::work() {
   for (;;) {
     {
       std::unique_lock lock(mutex_);
-      // What has just begun ends soon, what has not ended for long does not.
+      // A message that has just begun is likely to end soon.
       const auto pause =
           std::clamp<std::chrono::nanoseconds>((Clock::now() - active) / 8, 10us, 2ms);
       const auto woken = [this] { return stop_ || !posted_.empty(); };

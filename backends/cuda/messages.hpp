@@ -17,7 +17,7 @@ namespace tutti::backend::cuda {
 using StreamPoint = std::shared_ptr<Gpu::Event>;
 
 /// A send or receive that is staged: behind its stream, to the host, between the hosts, back.
-/// Whoever holds it waits for it; Messages takes it from one step to the next.
+/// Its holder waits for it; Messages takes it from one step to the next.
 class Message final : public internal::HostState {
  public:
   Message(std::shared_ptr<internal::CallQueue> queue, StreamPoint ready, const Op& op,
@@ -25,7 +25,7 @@ class Message final : public internal::HostState {
 
   const Op& op() const noexcept { return op_; }
   const Call& call() const noexcept { return call_; }
-  /// Whether the host's backend has it.
+  /// True when the host's backend has it.
   bool launched() const noexcept { return step_ >= Step::carried; }
   /// Goes on as far as it can without waiting, and ends with HostState::finish(). @throws Error,
   /// then it has not ended.
@@ -47,7 +47,7 @@ class Message final : public internal::HostState {
 /// for a collective, nor for messages of another peer or tag. From any thread.
 class Messages {
  public:
-  /// How a message that failed here ends. From the thread, without a lock.
+  /// Returns the error of a message that failed here. Called from the thread, without a lock.
   using Failed = std::function<Error(const Error& why, const Message& message)>;
 
   Messages(Backend& host, const Staging& staging, Failed failed);

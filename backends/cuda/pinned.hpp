@@ -7,7 +7,7 @@
 
 namespace tutti::backend::cuda {
 
-/// Whatever the thread's device is, and while others capture into a graph.
+/// Any device may be the thread's, and other threads may capture into a graph.
 cudaError_t allocate_pinned(const Gpu& gpu, std::size_t bytes, void** data);
 void free_pinned(const Gpu& gpu, void* data) noexcept;
 

@@ -32,7 +32,7 @@ void PinnedMemory::release(void* data, std::size_t, Stream stream) noexcept {
     auto end = gpu_->event();
     end.record(to_cuda(stream));
     block.mapped().busy_until(std::move(end));
-  } catch (...) {  // Nobody knows what still uses it.
+  } catch (...) {  // A copy may still use it.
     block.mapped().lose();
   }
 }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t page = 4096;
 
-/// Whether no copy uses it any more. After an error of the device nobody can tell.
+/// True when no copy uses it any more; false after an error of the device, when that is unknown.
 bool is_free(const std::optional<Gpu::Event>& busy) noexcept {
   try {
     return !busy || busy->done();

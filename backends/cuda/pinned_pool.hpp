@@ -14,7 +14,7 @@ namespace tutti::backend::cuda {
 /// may make the device wait, so what comes back is kept. From any thread.
 class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
  public:
-  /// What is kept of memory that nobody uses; the rest goes back to CUDA, the oldest first.
+  /// The bound on idle memory that is kept; the rest goes back to CUDA, the oldest first.
   static constexpr std::size_t most_idle = std::size_t{512} << 20;
 
   explicit PinnedPool(std::shared_ptr<Gpu> gpu, std::size_t bound = most_idle);
@@ -31,10 +31,10 @@ class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
     ~Block();
 
     std::byte* data() const noexcept { return data_; }
-    /// A copy from or to it may run until then: nobody gets it before.
+    /// A copy from or to it may run until then: take() does not give it out before.
     void busy_until(Gpu::Event end) { busy_.emplace(std::move(end)); }
     void idle() noexcept { busy_.reset(); }
-    /// A copy from or to it may run and nobody can say until when: nobody gets it any more.
+    /// A copy from or to it may run for an unknown time: take() never gives it out again.
     void lose() noexcept { data_ = nullptr; }
     const std::optional<Gpu::Event>& busy() const noexcept { return busy_; }
 

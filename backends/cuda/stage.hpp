@@ -8,7 +8,7 @@
 
 namespace tutti::backend::cuda {
 
-/// What a call says whose stream does not come to it in time.
+/// The error text of a call whose stream does not come to it in time.
 inline constexpr const char* late_text =
     "the deadline passed before the work on the call's stream had ended, so that its arrays could "
     "not be copied to the host";

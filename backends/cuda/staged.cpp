@@ -24,9 +24,7 @@
 namespace tutti::backend::cuda {
 namespace {
 
-bool has_collective(std::span<const Op> ops) {
-  return std::ranges::any_of(ops, [](const Op& op) { return !is_point_to_point(op.kind); });
-}
+using internal::has_collective;
 
 /// The numbers of the calls, the worker and the form of the calls are those of a host backend. A
 /// call's point on its stream is marked at launch(), in the caller's thread; it is copied when that

@@ -1,5 +1,5 @@
 // Host memory between processes, over TCP. Gloo's transport carries the messages; the collectives
-// are this backend's own (docs/design/0003-gloo-and-launching.md).
+// are those of lib/collectives (docs/design/0003-gloo-and-launching.md).
 
 #include <dlfcn.h>
 
@@ -14,7 +14,6 @@
 
 #include <tutti/backend/backend.hpp>
 
-#include "call_wire.hpp"
 #include "collectives/algorithms.hpp"
 #include "group.hpp"
 #include "group/host_backend.hpp"
@@ -88,14 +87,12 @@ class GlooBackend final : public internal::HostBackend {
  protected:
   void run(std::span<const Op> ops, const Call& call) override {
     const BlockSigpipe quiet;
-    const CallWire::Place place{mesh(), group_->ranks, rank(), scratch_, pool()};
     try {
       for (std::size_t i = 0; i < ops.size(); ++i) {
         if (is_point_to_point(ops[i].kind)) continue;
-        CallWire wire(place, group_->slot(call, i), ops[i].kind == Operation::all_to_all,
-                      call.limit());
-        run_collective(wire, ops[i],
-                       choose(ops[i].kind, table_bytes(ops[i]), group_->size(), call.order_fixed));
+        const bool sizes_differ = ops[i].kind == Operation::all_to_all;
+        CallWire wire(*group_, call, i, sizes_differ, scratch_, pool());
+        collectives::run_collective(wire, ops[i], call.order_fixed);
       }
     } catch (const Trouble& trouble) {
       throw Error(group_->failed(trouble, ops, call));
@@ -173,7 +170,7 @@ std::string details() {
   } catch (const Error& error) {
     text = fmt::format("{}\n", error.message());
   }
-  return text + describe_table();
+  return text + collectives::describe_table();
 }
 
 std::unique_ptr<Backend> make(const BackendInit& init) {

@@ -83,8 +83,8 @@ Error Agreement::settle(const Error& mine) const noexcept {
   }
 }
 
-Error Agreement::call_the_roll(const Error& mine, const std::string& call,
-                               std::chrono::nanoseconds patience) const noexcept {
+Error Agreement::collect_status(const Error& mine, const std::string& call,
+                                std::chrono::nanoseconds patience) const noexcept {
   try {
     const auto own = fmt::format("{}{}", roll, rank_);
     auto held = to_text(store_->compare_set("failure", {}, to_bytes(own)));
@@ -93,7 +93,7 @@ Error Agreement::call_the_roll(const Error& mine, const std::string& call,
       return internal::decode_error(to_text(
           store_->compare_set("failure", to_bytes(own), to_bytes(internal::encode_error(named)))));
     }
-    tell(call);
+    publish_status(call);
     for (const auto end = Deadline::after(patience + verdict);
          held.starts_with(roll) && !end.expired();) {
       std::this_thread::sleep_for(pause);
@@ -150,13 +150,13 @@ std::optional<Error> Agreement::look(const std::string& call) const noexcept {
     if (!held) return std::nullopt;
     const auto text = to_text(*held);
     if (!text.starts_with(roll)) return internal::decode_error(text);
-    tell(call);
+    publish_status(call);
   } catch (...) {  // Without the store every rank speaks for itself.
   }
   return std::nullopt;
 }
 
-void Agreement::tell(const std::string& where) const noexcept {
+void Agreement::publish_status(const std::string& where) const noexcept {
   try {
     store_->set(key("in", rank_), where);
   } catch (...) {  // It is only for error texts.

@@ -32,12 +32,13 @@ class Agreement {
   Error settle(const Error& mine) const noexcept;
   /// The same for a collective that reached its deadline: asks the others, for as long as
   /// `patience`, which call they are in, and names those that are not in `call`.
-  Error call_the_roll(const Error& mine, const std::string& call,
-                      std::chrono::nanoseconds patience) const noexcept;
-  /// What broke the group elsewhere. When the roll is called, this rank is in `call`.
+  Error collect_status(const Error& mine, const std::string& call,
+                       std::chrono::nanoseconds patience) const noexcept;
+  /// What broke the group elsewhere. Publishes `call`, this rank's, when a peer collects the
+  /// status.
   std::optional<Error> look(const std::string& call) const noexcept;
-  /// Where this rank is, for a roll call.
-  void tell(const std::string& where) const noexcept;
+  /// Publishes the call that this rank is in, for collect_status() of a peer.
+  void publish_status(const std::string& where) const noexcept;
 
   /// This rank leaves on purpose, having ended its collectives below this number.
   void leave(std::uint64_t ended) const noexcept;

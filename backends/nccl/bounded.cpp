@@ -21,12 +21,6 @@ std::byte* Bounded::slots() const noexcept {
   return scratch_.data() + aligned(all_counts().size_bytes());
 }
 
-void Bounded::move(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) const {
-  check(context_.gpu.cuda(),
-        context_.gpu.cuda().memcpy_async(to, from, bytes, kind, context_.stream),
-        "cudaMemcpyAsync");
-}
-
 void Bounded::before() {
   if (slot_ == 0) return;
   const auto me = static_cast<std::size_t>(context_.rank);
@@ -34,8 +28,8 @@ void Bounded::before() {
   scratch_ = Scratch(context_, aligned(all_counts().size_bytes()) + ranks * slot_);
   *own_count() = op_.in.shape.rows();
   std::ranges::fill(all_counts(), std::int64_t{-1});
-  move(reinterpret_cast<std::int64_t*>(scratch_.data()) + me, own_count(), sizeof(std::int64_t),
-       cudaMemcpyHostToDevice);
+  context_.copy(reinterpret_cast<std::int64_t*>(scratch_.data()) + me, own_count(),
+                sizeof(std::int64_t), cudaMemcpyHostToDevice);
   context_.copy(slots() + me * slot_, op_.in.data, op_.in.bytes());
 }
 
@@ -54,7 +48,8 @@ void Bounded::inside(ncclComm_t comm) const {
 
 void Bounded::after() const {
   if (slot_ != 0)
-    move(all_counts().data(), scratch_.data(), all_counts().size_bytes(), cudaMemcpyDeviceToHost);
+    context_.copy(all_counts().data(), scratch_.data(), all_counts().size_bytes(),
+                  cudaMemcpyDeviceToHost);
 }
 
 void Bounded::spread(cudaStream_t stream) {

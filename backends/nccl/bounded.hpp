@@ -44,7 +44,6 @@ class Bounded {
     return {own_count() + 1, static_cast<std::size_t>(context_.size)};
   }
   std::byte* slots() const noexcept;
-  void move(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) const;
 
   OpContext context_;
   Op op_;
@@ -63,7 +62,7 @@ class Counting {
   /// wait for their peers.
   void reserve();
 
-  /// Where the numbers of one operation come: of those before it if possible.
+  /// Memory for the counts of one operation: that of an earlier one if possible.
   cuda::Pinned room();
   /// The numbers are there at the event; then the state gets its own.
   void add(std::shared_ptr<EventState> state, Gpu::Event here, std::vector<Bounded> ops);

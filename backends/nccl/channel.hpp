@@ -13,7 +13,7 @@
 
 namespace tutti::backend::nccl {
 
-/// A message that has been posted: its call, and the place on Call::stream behind which its array
+/// A message that has been posted: its call, and the point of Call::stream behind which its array
 /// may be used.
 struct Message {
   std::shared_ptr<EventState> state;

@@ -75,7 +75,7 @@ void Communicator::abort() noexcept {
   if (comm == nullptr) return;
   const cuda::RelaxedCapture relaxed(gpu_->cuda());  // It frees what it has.
   if (aborting_) aborting_();
-  // Without the lock: it may hang, and whoever waits for the lock has a deadline.
+  // Without the lock: it may hang, and a thread that waits for the lock has a deadline.
   (void)gpu_->nccl().comm_abort(comm);
 }
 
@@ -143,13 +143,14 @@ bool on_threads(const Communicators& all, std::chrono::nanoseconds bound,
 
 }  // namespace
 
-bool abort_all(const Communicators& all, std::chrono::nanoseconds bound) noexcept {
-  return on_threads(all, bound, [](Communicator& one, Deadline) noexcept { one.abort(); });
+bool abort_all(const Communicators& all) noexcept {
+  return on_threads(all, abort_bound, [](Communicator& one, Deadline) noexcept { one.abort(); });
 }
 
-void end_all(const Communicators& all, std::chrono::nanoseconds bound) noexcept {
+void end_all(const Communicators& all) noexcept {
+  constexpr std::chrono::seconds polite_bound{1};
   // Side by side: each may wait for its peers.
-  (void)on_threads(all, 2 * bound, [](Communicator& one, Deadline limit) noexcept {
+  (void)on_threads(all, 2 * polite_bound, [](Communicator& one, Deadline limit) noexcept {
     if (!one.begin_end()) return one.abort();
     const auto polite = Deadline::after(limit.remaining() / 2);
     for (Pause pause; !one.ended(); pause())

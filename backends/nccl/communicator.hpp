@@ -48,7 +48,7 @@ class Communicator {
   void begin(const ncclUniqueId& id, int rank, int size);
   /// Uses one that exists and leaves it alive at the end. An abort calls `aborting` first.
   void adopt(const AdoptedCommunicator& adopted);
-  /// Whether nothing is under way inside NCCL. @throws Error what went wrong there.
+  /// True when nothing is under way inside NCCL. @throws Error what went wrong there.
   bool ready();
   /// The errors of ready(), unless another thread is inside NCCL just now. Never blocks.
   void look();
@@ -90,12 +90,15 @@ class Communicator {
 
 using Communicators = std::vector<std::shared_ptr<Communicator>>;
 
-/// Aborts all of them, each on a thread of its own because ncclCommAbort may hang. True when all
-/// had ended in time.
-bool abort_all(const Communicators& all, std::chrono::nanoseconds bound) noexcept;
+/// The longest time that abort_all() waits for ncclCommAbort.
+constexpr std::chrono::seconds abort_bound{10};
 
-/// Ends all of them politely, on threads of their own, too; aborts those that take longer than
-/// `bound`, and returns after twice that.
-void end_all(const Communicators& all, std::chrono::nanoseconds bound) noexcept;
+/// Aborts all of them, each on a thread of its own because ncclCommAbort may hang. True when all
+/// had ended within abort_bound.
+bool abort_all(const Communicators& all) noexcept;
+
+/// Ends all of them politely, on threads of their own, too; aborts those that take longer than a
+/// second, and returns after two.
+void end_all(const Communicators& all) noexcept;
 
 }  // namespace tutti::backend::nccl

@@ -10,8 +10,8 @@
 namespace tutti::backend::nccl {
 
 /// A reduction or scan that NCCL cannot do as ReduceOp promises: every rank gets its slice of all
-/// ranks' elements, folds it in rank order by a kernel of our own, and gives it to those who need
-/// it. The steps of Lowering.
+/// ranks' elements, folds it in rank order by a kernel of our own, and gives it to the ranks that
+/// need it. The steps of Lowering.
 class Folding {
  public:
   /// OpContext::kernels is not null.
@@ -41,7 +41,7 @@ class Folding {
   }
   const std::byte* in() const noexcept { return static_cast<const std::byte*>(op_.in.data); }
   std::byte* out() const noexcept { return static_cast<std::byte*>(op_.out.data); }
-  /// Whether the slots are the whole result, without padding.
+  /// True when the slots are the whole result, without padding.
   bool is_whole() const noexcept {
     return slot_bytes_ * static_cast<std::size_t>(context_.size) == op_.in.bytes();
   }

@@ -22,7 +22,7 @@ class Messages {
   explicit Messages(const OpContext& context) : context_(context) {}
 
   void add(const Op& op);
-  /// What this rank sends to itself. Outside of the group. @throws Error.
+  /// Copies the messages of this rank to itself. Outside of the group. @throws Error.
   void copy_own() const;
   void inside(ncclComm_t comm) const;
 
@@ -37,7 +37,7 @@ class Messages {
 /// and may wait for the other ranks meanwhile. One thread at a time.
 class Launch {
  public:
-  /// What is on Call::stream comes before it. `turn` lasts until all of it has been queued.
+  /// The call comes behind the work on Call::stream. `turn` lasts until all of it has been queued.
   Launch(const OpContext& context, std::shared_ptr<Communicator> communicator,
          std::span<const Op> ops, std::shared_ptr<EventState> state, Gpu::Turn turn,
          Counting& counting);

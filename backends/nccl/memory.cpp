@@ -9,6 +9,7 @@
 
 #include "cuda/errors.hpp"
 #include "cuda/memory.hpp"
+#include "cuda/process_wide.hpp"
 #include "gpu.hpp"
 
 namespace tutti::backend::nccl {
@@ -25,7 +26,7 @@ void* NcclMemory::allocate(std::size_t bytes, Stream) {
   const auto room = std::max<std::size_t>(bytes, 1);
   const auto code = apis_.nccl->mem_alloc(&data, room);
   if (code != ncclSuccess) {
-    (void)apis_.cuda->get_last_error();  // It is not to be found by others.
+    (void)apis_.cuda->get_last_error();  // The program must not find it.
     throw Error(Errc::resource_exhausted,
                 fmt::format("ncclMemAlloc of {} bytes on cuda:{}: {}", bytes, index_,
                             apis_.nccl->get_error_string(code)));
@@ -48,7 +49,7 @@ void NcclMemory::release(void* data, std::size_t, Stream stream) noexcept {
       blocks_.erase(static_cast<const std::byte*>(data));
     }
     check(*apis_.nccl, apis_.nccl->mem_free(data), "ncclMemFree");
-  } catch (...) {  // The context is lost, and the memory with it; or nobody may ask the stream.
+  } catch (...) {  // The context is lost, and the memory with it; or the stream must not be asked.
   }
 }
 
@@ -69,10 +70,7 @@ bool NcclMemory::can_be_a_window(const void* data, std::size_t bytes) const noex
 }
 
 NcclMemory& nccl_memory(const Apis& apis, int device) {
-  static std::mutex guard;
-  static auto& all = *new std::map<std::pair<const NcclApi*, int>, NcclMemory>;
-  const std::lock_guard lock(guard);
-  return all.try_emplace({apis.nccl, device}, apis, device).first->second;
+  return cuda::process_wide<NcclMemory>(std::pair(apis.nccl, device), apis, device);
 }
 
 }  // namespace tutti::backend::nccl

@@ -22,7 +22,7 @@ class NcclMemory final : public Memory {
   void release(void* data, std::size_t bytes, Stream stream) noexcept override;
   void copy(void* to, const void* from, std::size_t bytes, Stream stream) override;
 
-  /// Whether a window may be made of this: it lies within one block, and begins where NCCL wants.
+  /// True when a window may be made of this: it lies within one block, and begins where NCCL wants.
   bool can_be_a_window(const void* data, std::size_t bytes) const noexcept;
 
  private:

@@ -19,7 +19,7 @@ class NcclBackend final : public Backend {
   ~NcclBackend() override { group_->leave(); }
 
   bool supports(Operation operation, DType dtype, ReduceOp::Kind reduce) const noexcept override {
-    return group_->supports(operation, dtype, reduce);
+    return group_->launcher().supports(operation, dtype, reduce);
   }
   Memory& memory() noexcept override { return group_->memory(); }
   Work launch(std::span<const Op> ops, const Call& call) override {
@@ -38,15 +38,15 @@ class NcclBackend final : public Backend {
     return make_nccl(part, group_->apis());
   }
   void abort(std::string_view why) noexcept override { group_->abort(why); }
-  std::optional<Error> failure() const override { return group_->failure(); }
+  std::optional<Error> failure() const override { return group_->failure().cause(); }
   RegistrationKind registrable(const TensorView& block, Stream stream) const override {
-    return group_->registrable(block, stream);
+    return group_->registrations().kind_of(block, stream);
   }
   Registration register_memory(const TensorView& block, RegistrationKind kind,
                                Deadline limit) override {
     return group_->register_memory(block, kind, limit);
   }
-  Memory& registrable_memory() noexcept override { return group_->registrable_memory(); }
+  Memory& registrable_memory() noexcept override { return group_->registrations().memory(); }
   Memory& staging_memory() noexcept override { return group_->staging_memory(); }
   std::string transport() const override {
     int version = 0;

@@ -4,10 +4,9 @@
 
 namespace tutti::backend::nccl {
 
-void OpContext::copy(void* to, const void* from, std::size_t bytes) const {
+void OpContext::copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) const {
   if (bytes == 0 || to == from) return;
-  check(gpu.cuda(), gpu.cuda().memcpy_async(to, from, bytes, cudaMemcpyDeviceToDevice, stream),
-        "cudaMemcpyAsync");
+  check(gpu.cuda(), gpu.cuda().memcpy_async(to, from, bytes, kind, stream), "cudaMemcpyAsync");
 }
 
 void OpContext::send(const void* data, std::size_t bytes, int peer, ncclComm_t comm) const {

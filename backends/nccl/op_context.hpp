@@ -16,7 +16,7 @@ constexpr std::size_t aligned(std::size_t bytes) noexcept {
   return (bytes + slot_alignment - 1) / slot_alignment * slot_alignment;
 }
 
-/// Where an operation runs, and how bytes move there.
+/// The device, stream and ranks of one operation, and how it moves bytes there. A value.
 struct OpContext {
   Gpu& gpu;
   cudaStream_t stream;
@@ -27,7 +27,8 @@ struct OpContext {
   const cuda::FoldKernels* kernels;  ///< Null where there are none.
 
   /// Nothing where there are no bytes, or both are the same.
-  void copy(void* to, const void* from, std::size_t bytes) const;
+  void copy(void* to, const void* from, std::size_t bytes,
+            cudaMemcpyKind kind = cudaMemcpyDeviceToDevice) const;
   /// As bytes, whatever they are. Nothing where there are none, or the peer is this rank.
   void send(const void* data, std::size_t bytes, int peer, ncclComm_t comm) const;
   void recv(void* data, std::size_t bytes, int peer, ncclComm_t comm) const;

@@ -11,7 +11,7 @@
 
 namespace tutti::backend::nccl {
 
-/// How the rows of an all_gather travel. Decided from what is equal on all ranks.
+/// The way of the rows of an all_gather. Chosen from arguments that are equal on all ranks.
 enum class GatherWay : std::uint8_t {
   equal,      ///< ncclAllGather.
   padded,     ///< ncclAllGather of slots that are as large as the largest, and copies.
@@ -19,14 +19,15 @@ enum class GatherWay : std::uint8_t {
 };
 GatherWay choose_gather(const Rows& rows, int size, std::size_t row_bytes) noexcept;
 
-/// Whether NCCL combines these as ReduceOp promises.
+/// True when NCCL combines these as ReduceOp promises.
 bool can_reduce(DType dtype, ReduceOp::Kind kind) noexcept;
-/// Whether what NCCL computes is the left fold, whatever order it has.
+/// True when NCCL's result is the left fold, whatever order NCCL takes.
 bool is_left_fold(const Op& op, int size) noexcept;
-/// Whether an operation needs kernels of our own to do what is promised.
+/// True when an operation needs the library's own kernels.
 bool needs_kernels(const Op& op, int size, bool order_fixed) noexcept;
 
-/// Whether a call with this operation takes memory of its own, or ends later than its last kernel.
+/// True when a call with this operation takes memory of its own, or ends later than its last
+/// kernel.
 bool needs_scratch(const Op& op, int size, bool order_fixed) noexcept;
 
 /// One collective as NCCL calls, in one or more groups, which it shares with the other operations

@@ -42,4 +42,64 @@ void SelfBox::copy(Message& send, Message& recv) {
   }
 }
 
+PointToPoint::PointToPoint(std::shared_ptr<Gpu> gpu, Store& store, Memory& memory, int rank,
+                           const Failure& failure)
+    : gpu_(std::move(gpu)),
+      store_(store),
+      memory_(memory),
+      rank_(rank),
+      failure_(failure),
+      self_(gpu_) {}
+
+void PointToPoint::post(const std::shared_ptr<EventState>& state) {
+  const auto& op = state->op();
+  const bool sends = op.kind == Operation::send;
+  Message message{state, gpu_->event(), sends ? const_cast<void*>(op.in.data) : op.out.data,
+                  sends ? op.in.bytes() : op.out.bytes()};
+  {
+    const DeviceScope scope(gpu_->cuda(), gpu_->index());
+    message.input.record(to_cuda(state->call().stream));
+  }
+  if (op.peer == rank_) return self_.post(std::move(message));
+  const auto to = channel(op);
+  to->post(std::move(message));
+  to->advance();
+}
+
+void PointToPoint::advance() {
+  for (const auto& channel : channels()) channel->advance();
+}
+
+std::shared_ptr<Channel> PointToPoint::channel(const Op& op) {
+  const bool sends = op.kind == Operation::send;
+  const std::lock_guard lock(mutex_);
+  failure_.require_intact();  // An abort takes the channels that are there.
+  auto& found = channels_[{sends, op.peer, op.tag}];
+  if (found == nullptr)
+    found = std::make_shared<Channel>(
+        gpu_, store_,
+        fmt::format("id/{}.{}.{}", sends ? rank_ : op.peer, sends ? op.peer : rank_, op.tag), sends,
+        memory_);
+  return found;
+}
+
+std::vector<std::shared_ptr<Channel>> PointToPoint::channels() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<Channel>> all;
+  for (const auto& [key, channel] : channels_) all.push_back(channel);
+  return all;
+}
+
+std::vector<cudaStream_t> PointToPoint::streams() const {
+  std::vector<cudaStream_t> all{self_.stream()};
+  for (const auto& channel : channels()) all.push_back(channel->stream());
+  return all;
+}
+
+Communicators PointToPoint::communicators() const {
+  Communicators all;
+  for (const auto& channel : channels()) all.push_back(channel->communicator());
+  return all;
+}
+
 }  // namespace tutti::backend::nccl

@@ -4,12 +4,17 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <tuple>
+#include <vector>
 
 #include "channel.hpp"
+#include "failure.hpp"
 
 namespace tutti::backend::nccl {
 
-/// The messages of a rank to itself: copies, once both sides have been posted. From any thread.
+/// The messages of a rank to itself: copies, once both sides have been posted.
+///
+/// Called from any thread. `mutex_` guards all data; EventState's lock is taken under it.
 class SelfBox {
  public:
   explicit SelfBox(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)), stream_(gpu_) {}
@@ -23,6 +28,40 @@ class SelfBox {
   std::mutex mutex_;
   CudaStream stream_;
   std::map<int, std::deque<Message>> waiting_;  // By tag; of one kind at a time.
+};
+
+/// The sends and receives of a group: a Channel for each direction, peer and tag, and a SelfBox.
+///
+/// Called from any thread. `mutex_` guards channels_; Failure's lock is taken under it.
+class PointToPoint {
+ public:
+  /// The arguments outlive it.
+  PointToPoint(std::shared_ptr<Gpu> gpu, Store& store, Memory& memory, int rank,
+               const Failure& failure);
+  PointToPoint(const PointToPoint&) = delete;
+  PointToPoint& operator=(const PointToPoint&) = delete;
+
+  /// Posts a call behind what is on Call::stream, and queues as much as can be without blocking.
+  /// @throws Error.
+  void post(const std::shared_ptr<EventState>& state);
+  /// Queues what can be without blocking. @throws Error what went wrong with a channel.
+  void advance();
+
+  std::vector<cudaStream_t> streams() const;
+  Communicators communicators() const;
+
+ private:
+  std::shared_ptr<Channel> channel(const Op& op);
+  std::vector<std::shared_ptr<Channel>> channels() const;
+
+  std::shared_ptr<Gpu> gpu_;
+  Store& store_;
+  Memory& memory_;
+  int rank_;
+  const Failure& failure_;
+  SelfBox self_;
+  mutable std::mutex mutex_;
+  std::map<std::tuple<bool, int, int>, std::shared_ptr<Channel>> channels_;  // Sends, peer, tag.
 };
 
 }  // namespace tutti::backend::nccl

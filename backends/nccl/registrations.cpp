@@ -1,34 +1,29 @@
-// What a group does with registered memory.
+#include "registrations.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "group.hpp"
 #include "memory.hpp"
-#include "values/broken.hpp"
 #include "values/current_error.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::backend::nccl {
 namespace {
 
-using namespace std::chrono_literals;
-
 constexpr int collective_symmetric = 0x01;  // NCCL_WIN_COLL_SYMMETRIC
-/// Between two looks into the store while the other ranks are waited for.
-constexpr auto look_every = 20ms;
 
 }  // namespace
 
-/// What a Registration owns.
-class Group::Held {
+/// The object that a Registration owns.
+class Registrations::Held {
  public:
-  Held(std::weak_ptr<Group> group, const Registered& entry)
-      : kind(entry.kind), group_(std::move(group)), entry_(entry) {}
+  Held(std::weak_ptr<void> owner, Registrations& all, const Entry& entry)
+      : kind(entry.kind), owner_(std::move(owner)), all_(all), entry_(entry) {}
   ~Held() {
-    if (const auto group = group_.lock()) group->end_registration(entry_);
+    if (const auto alive = owner_.lock()) all_.end(entry_);
   }
   Held(const Held&) = delete;
   Held& operator=(const Held&) = delete;
@@ -36,11 +31,22 @@ class Group::Held {
   const RegistrationKind kind;
 
  private:
-  std::weak_ptr<Group> group_;
-  Registered entry_;
+  std::weak_ptr<void> owner_;
+  Registrations& all_;
+  Entry entry_;
 };
 
-Memory& Group::registrable_memory() const noexcept {
+Registrations::Registrations(std::shared_ptr<Gpu> gpu, const BackendInit& init, Memory& memory,
+                             std::shared_ptr<Communicator> communicator, Launcher& launcher,
+                             Failure& failure)
+    : gpu_(std::move(gpu)),
+      init_(init),
+      memory_(memory),
+      communicator_(std::move(communicator)),
+      launcher_(launcher),
+      failure_(failure) {}
+
+Memory& Registrations::memory() const noexcept {
   try {
     if (Features::of(gpu_->nccl()).memory) return nccl_memory(gpu_->apis(), gpu_->index());
   } catch (...) {  // The version cannot be asked.
@@ -48,7 +54,7 @@ Memory& Group::registrable_memory() const noexcept {
   return memory_;
 }
 
-RegistrationKind Group::registrable(const TensorView& block, Stream stream) const {
+RegistrationKind Registrations::kind_of(const TensorView& block, Stream stream) const {
   if (cuda::is_capturing(*gpu_, to_cuda(stream)))
     tutti::fail(Errc::unsupported,
                 "memory cannot be registered while the stream is captured into a CUDA graph");
@@ -64,98 +70,96 @@ RegistrationKind Group::registrable(const TensorView& block, Stream stream) cons
   return window ? RegistrationKind::window : RegistrationKind::buffer;
 }
 
-Registration Group::register_memory(const TensorView& block, RegistrationKind kind,
-                                    Deadline limit) {
-  if (broken_) throw internal::broken(*failure());
+Registration Registrations::add(const TensorView& block, RegistrationKind kind, Deadline limit,
+                                std::weak_ptr<void> owner) {
+  failure_.require_intact();
   // NCCL may write to it until the communicator has ended.
   const auto handle = std::make_shared<void*>(nullptr);
   const std::string what = fmt::format("register_memory of {} bytes", block.bytes());
+  Entry entry{};
   try {
-    const DeviceScope scope(gpu_->cuda(), gpu_->index());
-    const cuda::RelaxedCapture relaxed(gpu_->cuda());  // Another thread may capture.
-    await_launch(limit);
-    const auto turn = gpu_->turn(limit);
-    const auto& nccl = gpu_->nccl();
-    if (kind == RegistrationKind::window) await_window(block, handle.get(), what, limit);
-    if (*handle == nullptr) {  // Devices that cannot reach one another have no windows.
-      kind = RegistrationKind::buffer;
-      communicator_->use([&](ncclComm_t comm) {
-        check(nccl, nccl.comm_register(comm, block.data, block.bytes(), handle.get()),
-              "ncclCommRegister");
-      });
-    }
+    entry = make(block, kind, handle.get(), what, limit);
   } catch (...) {
     communicator_->keep(handle);
     const Error error = internal::to_error(std::current_exception());
     const Error mine(error.code(), fmt::format("{}: {}", what, error.message()),
                      {.group = init_.name, .operation = "register_memory", .rank = init_.rank});
-    if (error.code() == Errc::timeout && !broken_)
-      break_with(agreement_.call_the_roll(mine, what, 3 * look_every));
+    if (error.code() == Errc::timeout)
+      failure_.fail_late(mine, what, 3 * first_look);
     else
-      fail(mine);
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return ended_; });
-    throw Error(failure_->code(), failure_->message() + late_, failure_->where());
+      failure_.fail(mine);
+    throw failure_.await_cause();
   }
-  if (*handle == nullptr) return {};  // NCCL's settings are against it.
-  const Registered entry{kind, *handle};
-  const auto held = std::make_shared<Held>(weak_from_this(), entry);
-  const std::lock_guard lock(registered_mutex_);
-  registered_.push_back(entry);
+  if (entry.handle == nullptr) return {};  // NCCL's settings are against it.
+  const auto held = std::make_shared<Held>(std::move(owner), *this, entry);
+  const std::lock_guard lock(mutex_);
+  entries_.push_back(entry);
   return Registration(std::shared_ptr<const RegistrationKind>(held, &held->kind));
 }
 
-void Group::await_window(const TensorView& block, void** handle, const std::string& what,
-                         Deadline limit) {
+Registrations::Entry Registrations::make(const TensorView& block, RegistrationKind kind,
+                                         void** handle, const std::string& what, Deadline limit) {
+  const DeviceScope scope(gpu_->cuda(), gpu_->index());
+  const cuda::RelaxedCapture relaxed(gpu_->cuda());  // Another thread may capture.
+  launcher_.await(limit);
+  const auto turn = gpu_->turn(limit);
+  if (kind == RegistrationKind::window) await_window(block, handle, what, limit);
+  if (*handle != nullptr) return {kind, *handle};
+  // Devices that cannot reach one another have no windows.
+  communicator_->use([&](ncclComm_t comm) {
+    check(gpu_->nccl(), gpu_->nccl().comm_register(comm, block.data, block.bytes(), handle),
+          "ncclCommRegister");
+  });
+  return {RegistrationKind::buffer, *handle};
+}
+
+void Registrations::await_window(const TensorView& block, void** handle, const std::string& what,
+                                 Deadline limit) {
+  using Clock = std::chrono::steady_clock;
   const auto& nccl = gpu_->nccl();
   communicator_->use([&](ncclComm_t comm) {
     check(nccl,
           nccl.comm_window_register(comm, block.data, block.bytes(), handle, collective_symmetric),
           "ncclCommWindowRegister");
   });
-  auto next_look = Clock::now() + look_every;
+  auto next_look = Clock::now() + first_look;
   communicator_->await(limit, [&] {
-    if (broken_) throw internal::broken(*failure());
+    failure_.require_intact();
     if (Clock::now() < next_look) return;
-    next_look = Clock::now() + look_every;
-    const auto cause = agreement_.look(what);
-    if (!cause) return;
-    break_with(*cause);
-    throw Error(*cause);
+    next_look = Clock::now() + first_look;
+    if (failure_.poll_peers(what)) failure_.require_intact();
   });
 }
 
-void Group::end_registration(const Registered& entry) noexcept {
-  const std::lock_guard lock(registered_mutex_);
-  const auto found = std::ranges::find(registered_, entry);
-  if (found == registered_.end()) return;  // The group has left.
-  registered_.erase(found);
+void Registrations::end(const Entry& entry) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::ranges::find(entries_, entry);
+  if (found == entries_.end()) return;  // The group has left.
+  entries_.erase(found);
   deregister(entry);
 }
 
-void Group::end_registrations() noexcept {
-  const std::lock_guard lock(registered_mutex_);
-  for (const auto& entry : std::exchange(registered_, {})) deregister(entry);
+void Registrations::end_all() noexcept {
+  const std::lock_guard lock(mutex_);
+  for (const auto& entry : std::exchange(entries_, {})) deregister(entry);
 }
 
-void Group::deregister(const Registered& entry) noexcept {
+void Registrations::deregister(const Entry& entry) noexcept {
   try {
     const DeviceScope scope(gpu_->cuda(), gpu_->index());
     const cuda::RelaxedCapture relaxed(gpu_->cuda());
     const auto limit = Deadline::after(init_.timeout);
-    await_launch(limit);
-    auto under_way = gpu_->event();
+    launcher_.await(limit);
+    auto calls_end = gpu_->event();
     {
       const auto turn = gpu_->turn(limit);
-      const std::lock_guard lock(launch_mutex_);
-      catch_up();
-      under_way.record(stream_.get());
+      launcher_.mark_end(calls_end);
     }
     // Without the turn: what these calls wait for may need it. A late one breaks the group.
-    for (Pause pause; !under_way.done(); pause())
-      if (broken_ || limit.expired()) return;
+    for (Pause pause; !calls_end.done(); pause())
+      if (failure_.broken() || limit.expired()) return;
     const auto turn = gpu_->turn(limit);
-    if (broken_) return;
+    if (failure_.broken()) return;
     const auto& nccl = gpu_->nccl();
     communicator_->use([&](ncclComm_t comm) {
       if (entry.kind == RegistrationKind::window)

@@ -19,8 +19,8 @@ inline bool is_message(const Op& op, const Call& call) noexcept {
   return is_point_to_point(op.kind) && !(call.in_order && op.tag < 0);
 }
 
-/// A call in flight: an event behind it on the stream that it runs on. Whoever asks finds out that
-/// it has ended; the group's thread asks, too, so that then() and deadlines need nobody else.
+/// A call in flight: an event behind it on the stream that it runs on. A caller that
+/// asks ends it; the Watcher asks, too, so that then() and deadlines need no caller.
 class EventState final : public internal::HostState {
  public:
   using Clock = std::chrono::steady_clock;
@@ -34,18 +34,18 @@ class EventState final : public internal::HostState {
   void order(Stream stream) override;
   std::shared_ptr<Work::State> then(std::function<void()> next) override;
 
-  /// The call has been queued, and this is the place behind it.
+  /// The call has been queued, and `event` is the point behind it.
   void queued(Gpu::Event event);
   /// The call runs on Call::stream itself, which order() need not put behind it.
   void run_on_its_stream() noexcept { on_its_stream_ = true; }
-  /// What is queued on `stream` from now on comes after the call, once that has been queued.
+  /// Puts later work on `stream` behind the call, once that has been queued.
   void hold(cudaStream_t stream);
   /// The call goes into a graph: it never ends, but order() puts what is captured, too, behind it.
   void capture() noexcept { captured_ = true; }
   bool is_captured() const noexcept { return captured_; }
   /// Asks the event. True when the call has ended; an error of the device ends it too.
   bool poll() noexcept;
-  /// What the event says from now on means nothing: the communicator is about to be aborted.
+  /// Ignores the event from now on: the communicator is about to be aborted.
   void doom() noexcept;
 
   /// Of several operations the first; without its rows.

@@ -7,19 +7,18 @@
 
 #include "collectives/wire.hpp"
 
-// Moves blocks in messages. Everything here keeps a bounded number of messages posted, and posts
-// in the same order on both sides, so that it cannot wait for itself: by induction over the
-// messages, what a rank waits for was posted by its peer before that peer waits for anything
-// later.
+// Moves blocks in messages. A bounded number of messages is posted at a time, in the same order on
+// both sides, so that ranks cannot deadlock: by induction over the messages, what a rank waits for
+// was posted by its peer before that peer waits for anything later.
 
-namespace tutti::backend::gloo {
+namespace tutti::collectives {
 
 /// A block on its way to or from one peer.
 struct Flow {
   int peer = 0;
   std::byte* data = nullptr;  ///< Only read when it is sent.
   std::size_t bytes = 0;
-  /// The block never exists as a whole: message k lies in slot k % slots behind `data`.
+  /// Not 0: the block never exists as a whole, and message k lies in slot k % slots behind `data`.
   std::size_t slots = 0;
 };
 
@@ -37,10 +36,18 @@ constexpr Piece piece(const Flow& flow, std::size_t k, std::size_t message) {
           std::min(message, flow.bytes - from)};
 }
 
-/// Messages of a block that nobody forwards: a few, so that both ends work at the same time, and no
-/// more, because each has its price.
+/// Message size of a block that is not forwarded: a few messages, so that both ends work at the
+/// same time, and no more, because each has a fixed cost.
 constexpr std::size_t message_of(std::size_t bytes) {
   return std::clamp(std::bit_ceil(bytes / 4), segment, max_message);
+}
+
+/// Message size of a reduction that holds `slots` messages per peer: smaller with many peers, so
+/// that the memory is bounded.
+constexpr std::size_t message_for(int size, std::size_t slots) {
+  constexpr std::size_t budget = std::size_t{16} << 20;
+  const auto each = budget / (slots * static_cast<std::size_t>(size));
+  return std::clamp<std::size_t>(std::bit_floor(each), std::size_t{16} << 10, segment);
 }
 
 /// All flows at once, `ahead` messages of each. Calls ready(k) when message k of every flow that
@@ -91,30 +98,4 @@ inline void exchange(Wire& wire, std::span<const Flow> sends, std::span<const Fl
   exchange(wire, sends, recvs, 0, 4, [](std::size_t) {});
 }
 
-/// A long row of messages past this rank: received from `prev` (-1: it begins here), made ready,
-/// sent on to `next` (-1: it ends here). where(k) is message k's memory; it may be used again for
-/// message k + slots.
-template <typename Where, typename Ready>
-void chain(Wire& wire, int prev, int next, std::size_t bytes, std::size_t message,
-           std::size_t slots, Where&& where, Ready&& ready) {
-  const auto count = messages_of(bytes, message);
-  const auto ahead = std::max<std::size_t>(1, slots / 2);
-  const auto size = [&](std::size_t k) { return std::min(message, bytes - k * message); };
-  std::size_t posted = 0;
-  const auto post_up_to = [&](std::size_t end) {
-    for (; prev >= 0 && posted < std::min(end, count); ++posted)
-      wire.recv(prev, where(posted), size(posted));
-  };
-  post_up_to(ahead);
-  for (std::size_t k = 0; k < count; ++k) {
-    if (prev >= 0) wire.wait_recv();
-    ready(k);
-    if (next >= 0) wire.send(next, where(k), size(k));
-    // The memory of message k + 1 + ahead was that of message k + 1 + ahead - slots.
-    wire.wait_sends(slots - ahead - 1);
-    post_up_to(k + 1 + ahead);
-  }
-  wire.wait_sends();
-}
-
-}  // namespace tutti::backend::gloo
+}  // namespace tutti::collectives

@@ -2,11 +2,11 @@
 
 #include <cstddef>
 
-namespace tutti::backend::gloo {
+namespace tutti::collectives {
 
-/// What an algorithm sees of the transport: the messages of one call of one group on this rank.
-/// Between two ranks they arrive in the order in which they were sent. Every function throws when
-/// the call cannot go on; then the algorithm is over.
+/// The messages of one collective call on one rank, as an algorithm sees them. A backend that moves
+/// bytes implements it. Messages between two ranks arrive in the order in which they were sent.
+/// A function throws when the call cannot go on, which ends the algorithm.
 class Wire {
  public:
   virtual ~Wire() = default;
@@ -15,20 +15,20 @@ class Wire {
 
   /// Begins to send 0 to max_message bytes, which must not change until wait_sends().
   virtual void send(int to, const void* data, std::size_t bytes) = 0;
-  /// Begins to receive a message of at most this size. Nobody tells how long it was.
+  /// Begins to receive a message of at most this size. The received length is not reported.
   virtual void recv(int from, void* data, std::size_t bytes) = 0;
   /// Waits for the oldest receive that was not yet waited for.
   virtual void wait_recv() = 0;
-  /// Waits until at most `left` sends are under way, the oldest first.
+  /// Waits, oldest first, until at most `left` sends are under way.
   virtual void wait_sends(std::size_t left = 0) = 0;
-  /// Memory for this call; another one may move it.
+  /// Memory for this call, uninitialised. The next call of scratch() may move it.
   virtual std::byte* scratch(std::size_t bytes) = 0;
 };
 
-/// Large enough that a message's fixed cost does not count at all.
+/// Large enough that a message's fixed cost is negligible.
 inline constexpr std::size_t max_message = std::size_t{4} << 20;
-/// Large enough that it counts little, small enough to be forwarded, or reduced, while the rest is
-/// still coming.
+/// Large enough that the fixed cost is small, and small enough to forward or reduce a message while
+/// the rest is still arriving.
 inline constexpr std::size_t segment = std::size_t{256} << 10;
 
-}  // namespace tutti::backend::gloo
+}  // namespace tutti::collectives

@@ -45,6 +45,18 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
     turn_.store(seq + 1);
     if (attention_.load() != 0) advance();
   }
+  /// A call's turn: enter() to leave().
+  class Turn {
+   public:
+    Turn(CallQueue& queue, const Call& call) : queue_(queue), seq_(call.seq) { queue.enter(call); }
+    ~Turn() { queue_.leave(seq_); }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    CallQueue& queue_;
+    std::uint64_t seq_;
+  };
   /// There will be no call with this number.
   void skip(std::uint64_t seq) noexcept;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory_resource>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,10 +15,6 @@
 
 namespace tutti::internal {
 namespace {
-
-bool has_collective(std::span<const Op> ops) {
-  return std::ranges::any_of(ops, [](const Op& op) { return !is_point_to_point(op.kind); });
-}
 
 void wait_and_throw(Work::State& state) {
   state.wait_until(Deadline::none());  // post() bounds it by the call's deadline.
@@ -89,17 +86,13 @@ Error HostBackend::with_place(const Error& error, std::span<const Op> ops, const
 }
 
 void HostBackend::run_in_turn(std::span<const Op> ops, const Call& call) {
+  std::optional<CallQueue::Turn> turn;
   try {
-    queue_->enter(call);
+    turn.emplace(*queue_, call);
   } catch (const Error& error) {
     if (error.code() == Errc::timeout) abort(error.what());  // The order is lost for good.
     throw;
   }
-  struct Leave {
-    CallQueue& queue;
-    std::uint64_t seq;
-    ~Leave() { queue.leave(seq); }
-  } const leave{*queue_, call.seq};
   if (!call.in_order) return run(ops, call);
   const auto posted = post(ops, call);
   try {

@@ -65,6 +65,10 @@ std::string describe(std::span<const Op> ops, const Call& call) {
   return text;
 }
 
+bool has_collective(std::span<const Op> ops) noexcept {
+  return std::ranges::any_of(ops, [](const Op& op) { return !is_point_to_point(op.kind); });
+}
+
 std::string_view operation_of(std::span<const Op> ops) noexcept {
   return ops.empty() ? "coalesced call" : name_of(ops[0].kind);
 }

@@ -15,6 +15,9 @@ namespace tutti::internal {
 std::string describe(std::span<const Op> ops, const Call& call);
 std::string describe(const Op& op);
 
+/// Whether one of these is a collective: then the call has a number.
+bool has_collective(std::span<const Op> ops) noexcept;
+
 /// The name of the launch: of its first operation.
 std::string_view operation_of(std::span<const Op> ops) noexcept;
 

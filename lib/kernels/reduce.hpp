@@ -6,15 +6,14 @@
 #include <tutti/dtype.hpp>
 #include <tutti/reduce_op.hpp>
 
+#include "kernels/reduce_fn.hpp"
+
 // Reductions over host memory, for every dtype. Arrays need no alignment. `n` counts elements.
 // Integers wrap; min and max propagate NaN and order -0 below +0; booleans are read as
 // "not zero" and written as 0 or 1. The accumulation type is float for f32 and the half types,
 // double for f64, the type itself for integers. Results do not depend on the instruction set.
 
 namespace tutti::internal {
-
-/// out[i] = op(a[i], b[i]), rounded to the dtype; out may be a or b. The signature is Gloo's.
-using ReduceFn = void (*)(void* out, const void* a, const void* b, std::size_t n);
 
 /// Null when there is no such pair: avg and premul_sum, and bitwise operations of floats.
 ReduceFn reduce_fn(DType dtype, ReduceOp::Kind kind) noexcept;

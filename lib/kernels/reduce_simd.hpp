@@ -1,23 +1,18 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string_view>
 #include <vector>
 
 #include <tutti/dtype.hpp>
 #include <tutti/reduce_op.hpp>
 
-#include "kernels/reduce.hpp"
+#include "kernels/reduce_fn.hpp"
 
 // The vector kernels. Only there when the library is built with Highway.
 
 namespace tutti::internal::simd {
-
-using FoldFn = void (*)(void* out, std::span<const void* const> inputs,
-                        std::span<const double> scales, std::size_t n) noexcept;
 
 /// What one instruction set offers. Null: the scalar kernel is as good, or the pair is undefined.
 struct Kernels {

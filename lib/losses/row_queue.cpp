@@ -2,43 +2,19 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <string_view>
 
 #include <fmt/format.h>
 
+#include "losses/saved_state.hpp"
+#include "values/bytes.hpp"
 #include "values/fail.hpp"
 #include "values/hash.hpp"
 
 namespace tutti::internal::losses {
 namespace {
 
-/// In front of a saved queue; a host with another byte order reads another number.
-constexpr std::uint64_t magic = 0x3130515554545554;  // "TUTTUQ01"
-
-struct Header {
-  std::uint64_t magic = 0;
-  std::int64_t classes = 0;
-  std::int64_t queue = 0;
-  std::int64_t calls = 0;
-  std::int64_t next = 0;
-  std::int64_t rows = 0;
-  double temperature = 0;
-  std::uint64_t digest = 0;  // Of everything, with this as 0.
-};
-
-std::size_t bytes_per_row(std::int64_t classes) {
-  return static_cast<std::size_t>(classes) * sizeof(double) + sizeof(std::int64_t) + 1;
-}
-
-std::uint64_t digest_of(std::string state) {
-  Header header;
-  std::memcpy(&header, state.data(), sizeof header);
-  header.digest = 0;
-  std::memcpy(state.data(), &header, sizeof header);
-  Hash hash;
-  hash.add(state);
-  return hash.value();
-}
+constexpr std::string_view magic = "TUTTUQ02";
 
 /// Takes `first` elements off the front.
 template <typename T>
@@ -143,74 +119,56 @@ void RowQueue::reset() noexcept {
 }
 
 std::string RowQueue::save(const Rows& all, double temperature) const {
-  Header header{.magic = magic,
-                .classes = classes_,
-                .queue = options_.queue,
-                .calls = calls_,
-                .next = next_,
-                .rows = static_cast<std::int64_t>(all.size()),
-                .temperature = temperature};
-  std::string state(sizeof header + all.size() * bytes_per_row(classes_), '\0');
-  char* to = state.data() + sizeof header;
-  const auto put = [&to]<typename T>(const std::vector<T>& from) {
-    if (from.empty()) return;
-    std::memcpy(to, from.data(), from.size() * sizeof(T));
-    to += from.size() * sizeof(T);
-  };
-  put(all.scores);
-  put(all.targets);
-  put(all.iid);
-  std::memcpy(state.data(), &header, sizeof header);
-  header.digest = digest_of(state);
-  std::memcpy(state.data(), &header, sizeof header);
-  return state;
+  Writer out;
+  out.reserve(6 * sizeof(double) + all.scores.size() * sizeof(double) + all.size() * 9);
+  out.i64(classes_).i64(options_.queue).i64(calls_).i64(next_).f64(temperature);
+  out.i64(static_cast<std::int64_t>(all.size()));
+  out.numbers(all.scores).numbers(all.targets).numbers(all.iid);
+  return seal(magic, out);
 }
 
 double RowQueue::load(std::string_view state, int rank, int ranks) {
-  Header header;
-  if (state.size() >= sizeof header) std::memcpy(&header, state.data(), sizeof header);
-  if (header.magic != magic)
-    failf(Errc::invalid_argument, "{} bytes that are no saved state of a ranking loss",
-          state.size());
-  const auto body = state.size() - sizeof header;
-  if (header.classes != classes_ || header.queue != options_.queue)
+  auto opened = unseal(magic, "saved state of a ranking loss", state);
+  auto& in = opened.content;
+  const auto classes = in.i64();
+  const auto queue = in.i64();
+  if (classes != classes_ || queue != options_.queue)
     failf(Errc::invalid_argument,
-          "the saved loss has {} classes and a queue of {} rows, this one {} and {}",
-          header.classes, header.queue, classes_, options_.queue);
-  if (header.rows < 0 || header.rows > std::max<std::int64_t>(header.queue, 0) ||
-      body / bytes_per_row(classes_) != static_cast<std::size_t>(header.rows) ||
-      body % bytes_per_row(classes_) != 0 || header.next < header.rows || header.calls < 0 ||
-      !(header.temperature > 0) || !std::isfinite(header.temperature) ||
-      header.digest != digest_of(std::string(state)))
+          "the saved loss has {} classes and a queue of {} rows, this one {} and {}", classes,
+          queue, classes_, options_.queue);
+  RowQueue made(classes_, options_);
+  made.calls_ = in.i64();
+  made.next_ = in.i64();
+  made.history_ = opened.digest;
+  made.rank_ = rank;
+  made.ranks_ = ranks;
+  const auto temperature = in.f64();
+  const auto rows = in.i64();
+  if (rows < 0 || rows > std::max<std::int64_t>(queue, 0) || made.next_ < rows || made.calls_ < 0 ||
+      !(temperature > 0) || !std::isfinite(temperature))
     failf(Errc::invalid_argument, "the saved state of a ranking loss is damaged ({} bytes)",
           state.size());
 
   // Every rank takes a part of about the same size.
-  RowQueue made(classes_, options_);
-  made.calls_ = header.calls;
-  made.next_ = header.next;
-  made.history_ = header.digest;
-  made.rank_ = rank;
-  made.ranks_ = ranks;
+  const auto first_of = [&](int r) { return rows * r / ranks; };
   for (int r = 0; r < ranks; ++r) {
-    const auto first = header.rows * r / ranks;
-    const auto count = header.rows * (r + 1) / ranks - first;
-    if (count == 0) continue;
-    made.segments_.push_back({header.next - header.rows + first, count, r});
-    if (r != rank) continue;
-    const char* from = state.data() + sizeof header;
-    const auto get = [&]<typename T>(std::vector<T>& to, std::int64_t columns) {
-      to.resize(static_cast<std::size_t>(count * columns));
-      std::memcpy(to.data(), from + static_cast<std::size_t>(first * columns) * sizeof(T),
-                  to.size() * sizeof(T));
-      from += static_cast<std::size_t>(header.rows * columns) * sizeof(T);
-    };
-    get(made.own_.scores, classes_);
-    get(made.own_.targets, 1);
-    get(made.own_.iid, 1);
+    const auto count = first_of(r + 1) - first_of(r);
+    if (count != 0) made.segments_.push_back({made.next_ - rows + first_of(r), count, r});
   }
+  const auto take_part = [&]<typename T>(std::vector<T>& to, std::int64_t columns) {
+    const auto numbers_before = [&](int r) {
+      return static_cast<std::uint64_t>(first_of(r)) * static_cast<std::uint64_t>(columns);
+    };
+    in.raw(numbers_before(rank) * sizeof(T));
+    to = in.numbers<T>(numbers_before(rank + 1) - numbers_before(rank));
+    in.raw((numbers_before(ranks) - numbers_before(rank + 1)) * sizeof(T));
+  };
+  take_part(made.own_.scores, classes_);
+  take_part(made.own_.targets, 1);
+  take_part(made.own_.iid, 1);
+  in.end();
   *this = std::move(made);
-  return header.temperature;
+  return temperature;
 }
 
 }  // namespace tutti::internal::losses

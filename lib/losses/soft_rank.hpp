@@ -2,11 +2,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include "losses/radix_sort.hpp"
+#include "losses/soft_rank_cells.hpp"
+#include "losses/soft_rank_pool.hpp"
 
 namespace tutti::internal::losses {
 
@@ -22,14 +24,10 @@ namespace tutti::internal::losses {
 /// Three ways, held against each other by the tests:
 ///   pairs    every anchor with every row.
 ///   windows  sorted; rows that are further than 32 to 54 temperatures away count as 0 or 1.
-///   cells    sorted into cells of two temperatures. A cell is its Chebyshev moments. How they act
-///   on
-///            a near cell depends on the distance of the two alone; all far cells of one side act
-///            together, as eight sums of exponentials. Linear in the pool at any temperature.
-///
-/// The method of cells is the fast multipole idea in one dimension with the kernel σ: Greengard and
-/// Rokhlin, "A fast algorithm for particle simulations", 1987; by interpolation: Fong and Darve,
-/// "The black-box fast multipole method", 2009.
+///   cells    sorted into cells of two temperatures (soft_rank_cells). A cell is its Chebyshev
+///            moments. How they act on a near cell depends on the distance of the two alone; all
+///            far cells of one side act together, as eight sums of exponentials
+///            (soft_rank_expansion). Linear in the pool at any temperature.
 class SoftRank {
  public:
   enum class Engine : std::uint8_t { automatic, pairs, windows, cells };
@@ -39,23 +37,21 @@ class SoftRank {
            double temperature, Engine engine = Engine::automatic);
 
   Engine engine() const noexcept { return engine_; }
-  std::size_t rows() const noexcept { return sorted_.size(); }
+  std::size_t rows() const noexcept { return pool_.scores.size(); }
   /// Anchors are numbered in the order of their scores.
-  std::size_t anchors() const noexcept { return anchors_.size(); }
+  std::size_t anchors() const noexcept { return pool_.anchors.size(); }
   /// Which row an anchor is.
-  std::uint32_t row(std::size_t anchor) const noexcept { return order_[anchor_at_[anchor]]; }
+  std::uint32_t row(std::size_t anchor) const noexcept {
+    return pool_.rows[pool_.anchor_at[anchor]];
+  }
   /// Which anchors are rank's part of the work: [first, last). All parts cost about the same.
   std::pair<std::size_t, std::size_t> share(int rank, int ranks) const noexcept;
 
-  struct Sums {
-    double a = 1, b = 1, d = 0, e = 0;
-  };
+  using Sums = SoftRankSums;
   /// Of anchors [first, first + out.size()).
   void sums(std::size_t first, std::span<Sums> out) const;
 
-  struct Slopes {
-    double a = 0, b = 0;
-  };
+  using Slopes = SoftRankSlopes;
   /// out[i] = sums over anchors k that are not rows[i] of a_k σ'((s_rows[i] - s_k) / t), and of b_k
   /// (0 for rows that are not positive). a, b: one number per anchor. Rows in a run are cheaper.
   void slopes(std::span<const double> a, std::span<const double> b,
@@ -66,42 +62,19 @@ class SoftRank {
   std::uint64_t evaluations() const noexcept;
 
  private:
-  template <typename Score>
-  bool sort_as(std::span<const double> scores, std::span<const std::uint8_t> positive);
-  struct Cell {
-    std::int64_t index = 0;
-    double origin = 0;                              // A score.
-    double begin = 0;                               // Its lower end, above the origin.
-    std::size_t first = 0, last = 0;                // Of sorted_.
-    std::size_t first_anchor = 0, last_anchor = 0;  // Of anchors_.
-    std::size_t near_first = 0, near_last = 0;      // Cells that act one by one.
-  };
-  class Wanted;
-  void make_cells();
-  void make_moments();
-  std::vector<double> far_sums(const std::vector<double>& moments) const;
   void choose();
   bool windows_within(double most);
-  double place(double score, const Cell& cell) const noexcept;
-  void places(std::span<const double> scores, const Cell& cell, std::vector<double>& out) const;
-  std::uint64_t sums_by_cells(std::size_t first, std::span<Sums> out) const;
   std::uint64_t sums_by_windows(std::size_t first, std::span<Sums> out, double reach) const;
-  std::uint64_t slopes_by_cells(std::span<const double> a, std::span<const double> b,
-                                const Wanted& slot, std::span<Slopes> out) const;
   std::uint64_t slopes_by_windows(std::span<const double> a, std::span<const double> b,
-                                  const Wanted& slot, std::span<Slopes> out, double reach) const;
+                                  const WantedRows& slot, std::span<Slopes> out,
+                                  double reach) const;
 
   double temperature_;
   Engine engine_;
-  double reach_ = 0;                      // In score units: further rows count as 0 or 1.
-  Raw<double> sorted_;                    // All scores, ascending.
-  Raw<std::uint32_t> order_;              // Row of each.
-  std::vector<double> anchors_;           // Positive scores, ascending.
-  std::vector<std::uint32_t> anchor_at_;  // Where in sorted_ each is.
-  std::vector<std::uint64_t> work_;       // Windows: rows in those of the anchors before.
-  std::vector<Cell> cells_;
-  std::vector<double> moments_;  // Per cell: of all rows, then of the anchors.
-  std::vector<double> far_;      // The same of the cells that are not near.
+  double reach_;  // In score units: further rows count as 0 or 1.
+  SortedPool pool_;
+  std::vector<std::uint64_t> work_;     // Windows: rows in those of the anchors before.
+  std::optional<SoftRankCells> cells_;  // Of the engine that uses them.
   alignas(std::atomic_ref<std::uint64_t>::required_alignment) mutable std::uint64_t evaluations_ =
       0;
 };

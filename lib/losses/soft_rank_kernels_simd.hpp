@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "losses/soft_rank_kernels.hpp"
+#include "losses/soft_rank_kernel_table.hpp"
 
 // Only there when the library is built with Highway.
 

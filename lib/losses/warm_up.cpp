@@ -11,9 +11,10 @@
 #include "group/refuse.hpp"
 #include "losses/elements.hpp"
 #include "losses/global_batch.hpp"
+#include "losses/saved_state.hpp"
 #include "losses/staged.hpp"
+#include "values/bytes.hpp"
 #include "values/fail.hpp"
-#include "values/hash.hpp"
 
 namespace tutti {
 namespace losses {
@@ -87,32 +88,7 @@ void agree(ProcessGroup* group, const std::string& place, const CallOptions& cal
   (void)internal::losses::sums_over_ranks(group, "warm_up", place, refused, {}, call);
 }
 
-/// In front of a saved schedule; a host with another byte order reads another number.
-constexpr std::uint64_t magic = 0x3130575554545554;  // "TUTTUW01"
-
-/// Saved, with what the main loss saved behind it.
-struct Saved {
-  std::uint64_t magic = 0;
-  std::int64_t counts_steps = 0;
-  std::int64_t epoch = 0;
-  std::int64_t step = 0;
-  std::int64_t to_main = 0;
-  std::int64_t switch_step = 0;
-  std::int64_t stepped = 0;
-  std::uint64_t digest = 0;  // Of everything, with this as 0.
-};
-
-std::string_view bytes_of(const Saved& saved) {
-  return {reinterpret_cast<const char*>(&saved), sizeof saved};
-}
-
-std::uint64_t digest_of(Saved saved, std::string_view main) {
-  saved.digest = 0;
-  internal::Hash hash;
-  hash.add(bytes_of(saved));
-  hash.add(main);
-  return hash.value();
-}
+constexpr std::string_view magic = "TUTTUW02";
 
 }  // namespace
 
@@ -227,42 +203,37 @@ LossResult WarmUp::mixed(ProcessGroup* group, const RankingBatch& batch, const C
 }
 
 std::string WarmUp::save(ProcessGroup* group, const CallOptions& call) const {
-  Saved saved{.magic = magic,
-              .counts_steps = counts_steps() ? 1 : 0,
-              .epoch = schedule_.epoch,
-              .step = schedule_.step,
-              .to_main = static_cast<std::int64_t>(schedule_.to_main),
-              .switch_step = schedule_.switch_step,
-              .stepped = schedule_.stepped ? 1 : 0};
+  const auto& now = schedule_;
   agree(group,
-        fmt::format("epoch {}, step {}, switch {} at step {}", saved.epoch, saved.step,
-                    saved.to_main, saved.switch_step),
+        fmt::format("epoch {}, step {}, switch {} at step {}", now.epoch, now.step,
+                    static_cast<int>(now.to_main), now.switch_step),
         call);
-  const auto main = main_->save(group, call);
-  saved.digest = digest_of(saved, main);
-  return std::string(bytes_of(saved)) + main;
+  internal::Writer out;
+  out.u8(counts_steps() ? 1 : 0).i64(now.epoch).i64(now.step);
+  out.u8(static_cast<std::uint8_t>(now.to_main)).i64(now.switch_step).u8(now.stepped ? 1 : 0);
+  out.raw(main_->save(group, call));
+  return internal::losses::seal(magic, out);
 }
 
 void WarmUp::load(ProcessGroup* group, std::string_view state) {
-  Saved saved;
-  if (state.size() >= sizeof saved) std::memcpy(&saved, state.data(), sizeof saved);
-  if (saved.magic != magic)
-    failf(Errc::invalid_argument, "warm_up: {} bytes that are no saved state of it", state.size());
-  const auto main = state.substr(sizeof saved);
-  const auto last = static_cast<std::int64_t>(Switch::done);
-  if (saved.epoch < 0 || saved.step < 0 || saved.to_main < 0 || saved.to_main > last ||
-      saved.switch_step < 0 || saved.digest != digest_of(saved, main))
-    failf(Errc::invalid_argument, "warm_up: the saved state is damaged ({} bytes)", state.size());
+  auto in = internal::losses::unseal(magic, "saved state of warm_up", state).content;
+  const bool saved_steps = in.u8() != 0;
+  Schedule saved;
+  saved.epoch = in.i64();
+  saved.step = in.i64();
+  const auto to_main = in.u8();
+  saved.to_main = static_cast<Switch>(to_main);
+  saved.switch_step = in.i64();
+  saved.stepped = in.u8() != 0;
+  if (saved.epoch < 0 || saved.step < 0 || to_main > static_cast<int>(Switch::done) ||
+      saved.switch_step < 0)
+    failf(Errc::invalid_argument, "the saved state of warm_up is damaged ({} bytes)", state.size());
   const auto unit = [](bool steps) { return steps ? "steps" : "epochs"; };
-  if (counts_steps() != (saved.counts_steps != 0))
+  if (counts_steps() != saved_steps)
     failf(Errc::invalid_argument, "warm_up: the saved schedule counts {}, this one {}",
-          unit(saved.counts_steps != 0), unit(counts_steps()));
-  main_->load(group, main);
-  schedule_ = {.epoch = saved.epoch,
-               .step = saved.step,
-               .to_main = static_cast<Switch>(saved.to_main),
-               .switch_step = saved.switch_step,
-               .stepped = saved.stepped != 0};
+          unit(saved_steps), unit(counts_steps()));
+  main_->load(group, state.substr(state.size() - in.left()));
+  schedule_ = saved;
 }
 
 }  // namespace losses

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -51,7 +50,7 @@ class Writer {
 
   std::span<const std::byte> bytes() const noexcept { return bytes_; }
   std::vector<std::byte> take() noexcept { return std::exchange(bytes_, {}); }
-  std::string to_text() const {
+  std::string_view view() const noexcept {
     return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()};
   }
 

@@ -19,7 +19,6 @@
 #include "bench/own_calls.hpp"
 #include "bench/progress.hpp"
 #include "bench/table.hpp"
-#include "common/atomic_file.hpp"
 #include "common/duration.hpp"
 #include "common/host.hpp"
 #include "common/signals.hpp"
@@ -38,27 +37,14 @@ using Clock = std::chrono::steady_clock;
 /// What rank 0 decides before each row.
 enum Decision : std::int64_t { go_on, out_of_time, interrupted };
 
-BackendChoice choose(const BenchOptions& options, const DeviceRequest& device) {
-  const auto ask = [&](bool one_process) {
-    return choose_backend(options.backend, {device.type, device.index.value_or(0)}, one_process);
-  };
+/// A build without a backend between processes measures threads.
+BackendChoice choose(const BenchOptions& options) {
   try {
-    try {
-      return ask(false);
-    } catch (const Error& error) {
-      // A build without a backend between processes measures threads.
-      const bool only_threads = options.ranks && options.nodes == 1;
-      if (error.code() != Errc::unsupported || !only_threads) throw;
-      return ask(true);
-    }
-  } catch (const Error& error) {
-    const bool typo = error.code() == Errc::invalid_argument;
-    throw Failure(
-        typo ? Exit::usage : Exit::unavailable,
-        fmt::format("--backend {}{}: {}", options.backend,
-                    device.type == DeviceType::cpu ? std::string()
-                                                   : fmt::format(" --device {}", to_string(device)),
-                    error.message()));
+    return choose_backend(options, false);
+  } catch (const Failure& failure) {
+    const bool only_threads = options.ranks && options.nodes == 1;
+    if (failure.code() != Exit::unavailable || !only_threads) throw;
+    return choose_backend(options, true);
   }
 }
 
@@ -73,12 +59,7 @@ class Recorder {
         err_(err),
         progress_(err, !options.quiet, plan.rows()) {
     if (options.format != Format::table) return;
-    TableOptions table;
-    if (options.percentiles_given) table.percentiles = options.timing.percentiles;
-    table.single_block = plan.blocks.size() == 1;
-    table.sort_rows = options.request.order == Order::random;
-    table.fixed_iterations = options.timing.iters.has_value();
-    table_.emplace(out, table);
+    table_.emplace(out, options, plan.blocks.size() == 1);
   }
 
   void begin(World world) {
@@ -219,18 +200,8 @@ bool ended_on_request(const Outcome& cause) {
 Exit judge(const std::vector<Outcome>& outcomes, const BenchOptions& options, bool asked_to_end,
            BenchRecord& record, std::FILE* err) {
   const Outcome* cause = first_cause(outcomes);
-  if (cause != nullptr && !(asked_to_end && ended_on_request(*cause))) {
-    const Exit code = exit_code_of(*cause);
-    record.error = error_text(*cause);
-    record.status = code == Exit::timeout ? Status::timeout : Status::error;
-    if (code == Exit::timeout)
-      fmt::print(err, "{}", hang_report(outcomes, record.world, options.timeout));
-    else if (code == Exit::unavailable && options.skip_unavailable)
-      fmt::print(err, "skipped: {}\n", record.error);
-    else
-      fmt::print(err, "error: {}\n{}", record.error, silent_ranks(outcomes, record.world));
-    return code == Exit::unavailable && options.skip_unavailable ? Exit::skipped : code;
-  }
+  if (cause != nullptr && !(asked_to_end && ended_on_request(*cause)))
+    return report_failure(outcomes, *cause, options.timeout, options.skip_unavailable, record, err);
   for (const Row& row : record.rows) {
     if (row.wrong.value_or(0) == 0) continue;
     fmt::print(err, "error: {} {}: {}\n", title(row.key), format_bytes(row.bytes),
@@ -279,10 +250,7 @@ class OnSignal {
 Exit conclude(const std::vector<Outcome>& outcomes, const BenchOptions& options, bool asked_to_end,
               BenchRecord& record, std::FILE* out, std::FILE* err) {
   const Exit code = judge(outcomes, options, asked_to_end, record, err);
-  fmt::print(out, "{}", render(options.format, record, options));
-  for (const std::string& path : options.files)
-    AtomicFile(path).commit(render(format_of(path).value(), record, options));
-  if (std::fflush(out) != 0) throw Failure(Exit::internal, "cannot write the output to stdout");
+  write(options, bench_report(record, options), out);
   return code;
 }
 
@@ -317,7 +285,7 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
   const bool on_cpu = options.device->type == DeviceType::cpu;
   if (options.cold && !on_cpu)
     refuse("--cold leaves the cache of the CPU; on a device it is not in this release");
-  const BackendChoice backend = choose(options, *options.device);
+  const BackendChoice backend = choose(options);
   const RankSource source = find_ranks(options, backend);
   const int size = source.group.size;
   const bool threads = source.kind == RankSource::Kind::threads;
@@ -325,9 +293,7 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
   const Plan plan = make_plan(options.request, size);
   const Host host = this_host();
   if (on_cpu) check_memory(plan, size, source.local_size, host.free_bytes);
-  // Now, not after minutes of measuring.
-  if (writes)
-    for (const std::string& path : options.files) AtomicFile{path};
+  if (writes) check_files(options);
   if (source.kind == RankSource::Kind::launches) return start_ranks(options);
 
   BenchOptions run = options;
@@ -344,11 +310,7 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
   if (options.handles_signals)
     signals.emplace(OnSignal(interrupt, writes && !options.quiet ? err : nullptr));
 
-  BenchRecord record;
-  record.started = std::chrono::system_clock::now();
-  record.argv = options.argv;
-  record.backend = {
-      std::string(backend.entry->name), std::string(library_version_string()), backend.because, {}};
+  BenchRecord record{begin_record(backend, options)};
   record.notes = plan.notes;
   const auto start = Clock::now();
 
@@ -366,17 +328,9 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
     recorder->end();
     return conclude(outcomes, options, interrupt.asked(), record, out, err);
   };
-  if (threads)
-    return conclude_run(run_threads(size, source.group, options.decorate, body, source.placement));
-  GroupOptions group = source.group;
-  if (options.decorate)
-    group.decorate = [&](std::unique_ptr<Backend> inner) {
-      return options.decorate(group.rank, std::move(inner));
-    };
-  const Outcome own = run_rank(group, body);
-  // Rank 0 may be in the last call until its deadline, and then writes the files.
-  return end_together(source, own, patience(own, options, interrupt),
-                      options.timeout + std::chrono::seconds(10), conclude_run);
+  return run_to_end(
+      source, options, body, [&](const Outcome& own) { return patience(own, options, interrupt); },
+      conclude_run);
 }
 
 }  // namespace

@@ -103,7 +103,7 @@ constexpr std::string_view all_but_own = "(n-1)/n";
 constexpr std::string_view least_text = "(S - min b)/S";
 constexpr std::string_view root_text = "(S - b_root)/S";
 
-// What is not the default of Collective.
+// Each row has only what differs from the defaults of Collective.
 constexpr std::array<Collective, 14> table{{
     {.name = "all_reduce",
      .operation = Operation::all_reduce,

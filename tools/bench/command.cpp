@@ -1,25 +1,18 @@
 #include "bench/command.hpp"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <limits>
 
 #include <fmt/format.h>
 
-#include "bench/output.hpp"
 #include "bench/sizes.hpp"
 #include "common/duration.hpp"
+#include "common/exit_code.hpp"
 #include "common/text.hpp"
 
 namespace tutti::tool {
 namespace {
-
-constexpr std::int64_t most_ranks = 4096;
-
-/// Specified, but not in this release: refused by name rather than ignored.
-constexpr std::array<std::string_view, 5> later_options{"--devices", "--groups", "--host-overhead",
-                                                        "--peak", "--svg"};
 
 /// Every value in order of its number.
 template <typename T>
@@ -98,14 +91,9 @@ std::optional<std::int64_t> parse_count(std::string_view option, std::string_vie
 
 std::vector<double> parse_percentiles(std::string_view text) {
   std::vector<double> percentiles;
-  for (const std::string_view item : split_list("--percentiles", text)) {
-    double p = 0;
-    const char* end = item.data() + item.size();
-    const auto [stop, problem] = std::from_chars(item.data(), end, p, std::chars_format::fixed);
-    if (problem != std::errc() || stop != end || !(p > 0 && p <= 100))
-      refuse("--percentiles '{}': expected a number above 0 and at most 100", item);
-    percentiles.push_back(p);
-  }
+  for (const std::string_view item : split_list("--percentiles", text))
+    percentiles.push_back(parse_number("--percentiles", item, "above 0 and at most 100",
+                                       [](double p) { return p > 0 && p <= 100; }));
   std::sort(percentiles.begin(), percentiles.end());
   percentiles.erase(std::unique(percentiles.begin(), percentiles.end()), percentiles.end());
   return percentiles;
@@ -113,14 +101,9 @@ std::vector<double> parse_percentiles(std::string_view text) {
 
 Choice<Place> parse_places(std::string_view text) {
   if (text.empty()) return {{Place::out}, false, false};
-  switch (parse_choice("--place", text, {"out", "in", "both"})) {
-    case 0:
-      return {{Place::out}, false, true};
-    case 1:
-      return {{Place::in}, false, true};
-    default:
-      return {{Place::out, Place::in}, true, true};
-  }
+  if (text == "both") return {{Place::out, Place::in}, true, true};
+  constexpr Names<3> known{"out", "in", "both"};
+  return {{static_cast<Place>(parse_choice("--place", text, known))}, false, true};
 }
 
 Choice<Counts> parse_counts(std::string_view text) {
@@ -136,91 +119,64 @@ Choice<Counts> parse_counts(std::string_view text) {
 
 }  // namespace
 
-void BenchCommand::define(CLI::App& app) {
-  app.add_option("collectives", collectives_, "all, or some of them (default all_reduce)")
-      ->type_name("COLL[,COLL...]");
+OptionList BenchCommand::options() {
+  OptionList list{{"collectives", &collectives_, "all, or some of them (default all_reduce)",
+                   "COLL[,COLL...]", ""}};
+  rank_texts_.add_to(list, "start so many ranks here; without it the launcher's", "--backend");
+  const OptionList own{
+      {"--nnodes", &nodes_, "with -n ranks each (1)", "K", "Launch"},
+      {"--node-rank", &node_, "this node's number (0)", "R", "Launch"},
+      {"--rendezvous", &rendezvous_, "where node 0 listens, for several nodes", "HOST:PORT",
+       "Launch"},
+      {"--expect-ranks", &expect_ranks_, "refuse to measure another number of ranks", "N",
+       "Launch"},
+      {"--iface", &iface_, "network interface, as the backend writes it", "NAME", "Launch"},
+      {"--device", &device_, "cpu, cuda (the ranks take turns) or cuda:N; nccl: cuda (cpu)",
+       "DEVICE", "Launch"},
+      {"--threads-per-proc", &threads_, "1: ranks are processes; or N: threads of this one", "T",
+       "Launch"},
+      {"--skip-unavailable", &skip_unavailable_,
+       "exit 77 instead of 69 when the backend cannot be had", "", "Launch"},
 
-  const auto text = [&app](const char* name, std::string& value, const char* help, const char* type,
-                           const char* group) {
-    app.add_option(name, value, help)->type_name(type)->group(group);
-  };
-  text("-n,--ranks", ranks_, "start so many ranks here; without it the launcher's", "N", "Launch");
-  text("--nnodes", nodes_, "with -n ranks each (1)", "K", "Launch");
-  text("--node-rank", node_, "this node's number (0)", "R", "Launch");
-  text("--rendezvous", rendezvous_, "where node 0 listens, for several nodes", "HOST:PORT",
-       "Launch");
-  text("--expect-ranks", expect_ranks_, "refuse to measure another number of ranks", "N", "Launch");
-  text("--store", store_, "where the launcher's ranks meet, instead of TUTTI_STORE", "URL",
-       "Launch");
-  text("--iface", iface_, "network interface, as the backend writes it", "NAME", "Launch");
-  text("--backend", backend_, "auto, or a name from 'tutti info' (auto)", "NAME", "Launch");
-  text("--device", device_, "cpu, cuda (the ranks take turns) or cuda:N; nccl: cuda (cpu)",
-       "DEVICE", "Launch");
-  text("--threads-per-proc", threads_, "1: ranks are processes; or N: threads of this one", "T",
-       "Launch");
-  text("--timeout", timeout_, "a call that takes longer ends the run (60s)", "TIME", "Launch");
-  app.add_flag("--skip-unavailable", skip_unavailable_,
-               "exit 77 instead of 69 when the backend cannot be had")
-      ->group("Launch");
+      {"-s,--sizes", &sizes_, "such as 8:1G or 4K,1M; see --help-sizes", "SPEC", "Work"},
+      {"-d,--dtype", &dtypes_, "such as f32,bf16, or all (f32)", "LIST", "Work"},
+      {"-o,--op", &ops_, "such as sum,max, or all (sum)", "LIST", "Work"},
+      {"--root", &root_, "a rank, or all (0)", "R", "Work"},
+      {"--place", &place_, "out, in or both (out)", "WHERE", "Work"},
+      {"--counts", &counts_, "blocks: even, last-short, ..., see --help-sizes (even)", "LIST",
+       "Work"},
 
-  text("-s,--sizes", sizes_, "such as 8:1G or 4K,1M; see --help-sizes", "SPEC", "Work");
-  text("-d,--dtype", dtypes_, "such as f32,bf16, or all (f32)", "LIST", "Work");
-  text("-o,--op", ops_, "such as sum,max, or all (sum)", "LIST", "Work");
-  text("--root", root_, "a rank, or all (0)", "R", "Work");
-  text("--place", place_, "out, in or both (out)", "WHERE", "Work");
-  text("--counts", counts_, "blocks: even, last-short, ..., see --help-sizes (even)", "LIST",
-       "Work");
+      {"--mode", &mode_, "throughput, or latency: a barrier before each call", "MODE", "Timing"},
+      {"--min-time", &min_time_, "measure each size at least so long (0.5s)", "TIME", "Timing"},
+      {"--iters", &iters_, "auto: at least 10 and --min-time", "N", "Timing"},
+      {"--warmup", &warmup_, "calls before each size; auto: until it settles", "N", "Timing"},
+      {"--max-total", &max_total_, "measure no further size after it (10m)", "TIME", "Timing"},
+      {"--order", &order_, "of the sizes: size or random", "ORDER", "Timing"},
+      {"--cold", &cold_, "rotate over more memory than the cache holds", "", "Timing"},
+      {"--rank-agg", &rank_agg_, "time of an iteration over ranks: max, mean, min, rank0", "HOW",
+       "Timing"},
+      {"--percentiles", &percentiles_, "of the iterations (50,90,99)", "LIST", "Timing"},
 
-  text("--mode", mode_, "throughput, or latency: a barrier before each call", "MODE", "Timing");
-  text("--min-time", min_time_, "measure each size at least so long (0.5s)", "TIME", "Timing");
-  text("--iters", iters_, "auto: at least 10 and --min-time", "N", "Timing");
-  text("--warmup", warmup_, "calls before each size; auto: until it settles", "N", "Timing");
-  text("--max-total", max_total_, "measure no further size after it (10m)", "TIME", "Timing");
-  text("--order", order_, "of the sizes: size or random", "ORDER", "Timing");
-  app.add_flag("--cold", cold_, "rotate over more memory than the cache holds")->group("Timing");
-  text("--rank-agg", rank_agg_, "time of an iteration over ranks: max, mean, min, rank0", "HOW",
-       "Timing");
-  text("--percentiles", percentiles_, "of the iterations (50,90,99)", "LIST", "Timing");
+      {"--check", &check_, "first, all or none of the calls (first)", "WHICH", "Check"},
+      {"--seed", &seed_, "of the data and of --order random (0)", "S", "Check"},
 
-  text("--check", check_, "first, all or none of the calls (first)", "WHICH", "Check");
-  text("--seed", seed_, "of the data and of --order random (0)", "S", "Check");
-
-  text("-f,--format", format_, "of stdout: table, json, ndjson, csv or md", "FORMAT", "Output");
-  app.add_option("--out", files_,
-                 "also write this, by its ending: .json .ndjson .csv .md; may be\n"
-                 "repeated")
-      ->type_name("FILE")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->group("Output");
-  text("--samples", samples_, "none, or all iterations, in the JSON", "WHICH", "Output");
-  app.add_option("--env-allow", env_allow_, "record these variables too; may be repeated")
-      ->type_name("GLOB")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->group("Output");
-  app.add_flag("--no-color", no_color_, "nothing is coloured in this release")->group("Output");
-  auto* quiet = app.add_flag("-q", quiet_, "no progress and no notes")->group("Output");
-  app.add_flag("-v", verbose_, "tell about each size on stderr")->excludes(quiet)->group("Output");
-  app.add_flag("--help-sizes", help_sizes_,
-               "print the size syntax and what a size means, and exit");
-
-  for (const std::string_view name : later_options)
-    app.add_option_function<std::string>(
-           std::string(name),
-           [name](const std::string&) { refuse("option {} is not in this release", name); })
-        ->expected(0, 1)
-        ->group("");  // Not in the help.
+      {"--samples", &samples_, "none, or all iterations, in the JSON", "WHICH", "Output"},
+      {"--no-color", &no_color_, "nothing is coloured in this release", "", "Output"},
+      {"-q", &quiet_, "no progress and no notes", "", "Output"},
+      {"-v", &verbose_, "tell about each size on stderr", "", "Output"},
+      {"--help-sizes", &help_sizes_, "print the size syntax and what a size means, and exit"}};
+  list.insert(list.end(), own.begin(), own.end());
+  output_texts_.add_to(list);
+  for (const char* later : {"--devices", "--groups", "--host-overhead", "--peak", "--svg"})
+    list.push_back({later, Option::Later{}});
+  return list;
 }
 
 BenchOptions BenchCommand::parse(const std::vector<std::string>& argv) const {
   BenchOptions options;
-  options.argv = argv;
-  options.backend = backend_;
+  rank_texts_.parse(options);
+  output_texts_.parse(options, argv);
   options.skip_unavailable = skip_unavailable_;
-  options.timeout = parse_duration("--timeout", timeout_);
-  if (options.timeout.count() == 0) refuse("--timeout '{}': must be above 0", timeout_);
-  if (!ranks_.empty()) options.ranks = static_cast<int>(parse_integer("-n", ranks_, 1, most_ranks));
   options.nodes = static_cast<int>(parse_integer("--nnodes", nodes_, 1, most_ranks));
   options.node = static_cast<int>(parse_integer("--node-rank", node_, 0, options.nodes - 1));
   if (options.nodes > 1 && rendezvous_.empty())
@@ -236,10 +192,9 @@ BenchOptions BenchCommand::parse(const std::vector<std::string>& argv) const {
   if (!expect_ranks_.empty())
     options.expect_ranks =
         static_cast<int>(parse_integer("--expect-ranks", expect_ranks_, 1, most_ranks));
-  options.store = store_;
   if (!iface_.empty()) {
-    if (backend_.find(':') != std::string::npos)
-      refuse("--iface {}: --backend {} has an argument already", iface_, backend_);
+    if (options.backend.find(':') != std::string::npos)
+      refuse("--iface {}: --backend {} has an argument already", iface_, options.backend);
     options.backend += ":" + iface_;
   }
   options.handles_signals = true;
@@ -260,43 +215,37 @@ BenchOptions BenchCommand::parse(const std::vector<std::string>& argv) const {
   request.all_roots = root_ == "all";
   if (!root_.empty() && !request.all_roots)
     request.root = static_cast<int>(parse_integer("--root", root_, 0, most_ranks - 1));
-  request.order =
-      parse_choice("--order", order_, {"size", "random"}) == 0 ? Order::size : Order::random;
+  request.order = parse_choice<Order>("--order", order_);
   request.seed = static_cast<std::uint64_t>(
       parse_integer("--seed", seed_, 0, std::numeric_limits<std::int64_t>::max()));
 
   Timing& timing = options.timing;
-  timing.mode = parse_choice("--mode", mode_, {"throughput", "latency"}) == 0 ? Mode::throughput
-                                                                              : Mode::latency;
+  timing.mode = parse_choice<Mode>("--mode", mode_);
   timing.min_time = parse_duration("--min-time", min_time_);
   timing.iters = parse_count("--iters", iters_, 1);
   timing.warmup = parse_count("--warmup", warmup_, 0);
-  timing.rank_agg =
-      static_cast<RankAgg>(parse_choice("--rank-agg", rank_agg_, {"max", "mean", "min", "rank0"}));
-  timing.check = static_cast<Check>(parse_choice("--check", check_, {"first", "all", "none"}));
+  timing.rank_agg = parse_choice<RankAgg>("--rank-agg", rank_agg_);
+  timing.check = parse_choice<Check>("--check", check_);
   timing.seed = request.seed;
   if (!percentiles_.empty()) {
     timing.percentiles = parse_percentiles(percentiles_);
     options.percentiles_given = true;
   }
   if (samples_ == "summary") refuse("--samples summary is not in this release; use none or all");
-  timing.keep_samples = parse_choice("--samples", samples_, {"none", "all"}) == 1;
+  timing.samples = parse_choice<Samples>("--samples", samples_);
   options.cold = cold_;
-  options.max_total = parse_duration("--max-total", max_total_);
-  if (options.max_total.count() == 0) refuse("--max-total '{}': must be above 0", max_total_);
+  options.max_total = parse_timeout("--max-total", max_total_);
 
-  options.format = static_cast<Format>(
-      parse_choice("--format", format_, {"table", "json", "ndjson", "csv", "md"}));
-  bool keeps_samples = options.format != Format::table && options.format != Format::markdown;
-  for (const std::string& file : files_) {
-    const std::optional<Format> format = format_of(file);
-    if (!format) refuse("--out {}: its name must end in .json, .ndjson, .csv or .md", file);
-    keeps_samples = keeps_samples || *format != Format::markdown;
-  }
-  options.files = files_;
-  if (timing.keep_samples && !keeps_samples)
+  const auto keeps_samples = [](Format format) {
+    return format != Format::table && format != Format::markdown;
+  };
+  const bool kept = keeps_samples(options.format) ||
+                    std::ranges::any_of(options.files, [&](const std::string& file) {
+                      return keeps_samples(format_of(file).value());
+                    });
+  if (timing.samples == Samples::all && !kept)
     refuse("--samples all: a table has no place for them; add -f json or --out FILE.json");
-  options.env_allow = env_allow_;
+  if (quiet_ && verbose_) refuse("-q and -v exclude each other; leave one of them out");
   options.quiet = quiet_;
   options.verbose = verbose_;
   return options;

@@ -3,17 +3,16 @@
 #include <string>
 #include <vector>
 
-#include <CLI/App.hpp>
-
-#include "bench/bench.hpp"
+#include "bench/options.hpp"
+#include "common/option.hpp"
 
 namespace tutti::tool {
 
-/// The options of `tutti bench`, as text: CLI11 fills them in, parse() gives them a meaning.
+/// The options of `tutti bench`, as text: parse() gives them a meaning.
 class BenchCommand {
  public:
-  /// Adds the options to `app`.
-  void define(CLI::App& app);
+  /// They are written to this object.
+  OptionList options();
 
   /// @throws Failure usage for a value that makes no sense, or an option of a later release.
   BenchOptions parse(const std::vector<std::string>& argv) const;
@@ -21,18 +20,16 @@ class BenchCommand {
   bool help_sizes() const noexcept { return help_sizes_; }
 
  private:
+  RankTexts rank_texts_{};
+  OutputTexts output_texts_{};
   std::vector<std::string> collectives_{};
-  std::string ranks_{};
   std::string nodes_ = "1";
   std::string node_ = "0";
   std::string rendezvous_{};
   std::string expect_ranks_{};
-  std::string store_{};
   std::string iface_{};
-  std::string backend_ = "auto";
   std::string device_{};
   std::string threads_{};
-  std::string timeout_ = "60s";
   bool skip_unavailable_ = false;
   std::string sizes_{};
   std::string dtypes_{};
@@ -51,10 +48,7 @@ class BenchCommand {
   std::string percentiles_{};
   std::string check_ = "first";
   std::string seed_ = "0";
-  std::string format_ = "table";
-  std::vector<std::string> files_{};
   std::string samples_ = "none";
-  std::vector<std::string> env_allow_{};
   bool no_color_ = false;
   bool quiet_ = false;
   bool verbose_ = false;

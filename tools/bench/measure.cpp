@@ -7,16 +7,19 @@
 #include <set>
 #include <span>
 
-#include <nlohmann/json.hpp>
-
 #include "bench/own_calls.hpp"
 #include "bench/staging.hpp"
+#include "common/message.hpp"
 
 namespace tutti::tool {
+
+void parts(Message& message, FirstWrong& first) {
+  message(first.rank, first.array, first.index, first.expected, first.got);
+}
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Json = nlohmann::json;
 
 constexpr std::int64_t most_warmup_calls = 50;
 constexpr std::size_t median_window = 5;
@@ -32,35 +35,15 @@ struct Verdict {
   std::int64_t wrong = 0;
   std::optional<FirstWrong> first{};
 
-  void add(const Mismatches& found, int rank, const char* array) {
+  void add(const Mismatches& found, int rank, Place array) {
     if (wrong == 0 && found.first)
       first = FirstWrong{rank, array, found.first->index, found.first->expected, found.first->got};
     wrong += found.count;
   }
 };
 
-std::string to_text(const Verdict& verdict) {
-  Json json{{"wrong", verdict.wrong}};
-  if (verdict.first)
-    json["first"] = {{"rank", verdict.first->rank},
-                     {"array", verdict.first->array},
-                     {"index", verdict.first->index},
-                     {"expected", verdict.first->expected},
-                     {"got", verdict.first->got}};
-  return json.dump();
-}
-
-Verdict verdict_from(const std::string& text) {
-  const Json json = Json::parse(text);
-  Verdict verdict{json.at("wrong").get<std::int64_t>(), {}};
-  if (json.contains("first")) {
-    const Json& first = json.at("first");
-    verdict.first =
-        FirstWrong{first.at("rank").get<int>(), first.at("array").get<std::string>(),
-                   first.at("index").get<std::int64_t>(), first.at("expected").get<std::string>(),
-                   first.at("got").get<std::string>()};
-  }
-  return verdict;
+void parts(Message& message, Verdict& verdict) {
+  message(verdict.wrong, verdict.first);
 }
 
 /// How long a rank may need to fill and to check its arrays, with a wide margin.
@@ -172,7 +155,7 @@ class Calls {
   /// compare(bytes, first, count) is what is wrong with a part of `array`: `count` elements from
   /// `first` on.
   template <typename Compare>
-  void examine(const void* array, std::int64_t count, const char* name, const Compare& compare) {
+  void examine(const void* array, std::int64_t count, Place name, const Compare& compare) {
     Mismatches found;
     read(group_.memory(), array, static_cast<std::size_t>(count) * width_,
          [&](const std::byte* piece, std::size_t at, std::size_t bytes) {
@@ -187,18 +170,18 @@ class Calls {
   void inspect(const Buffers& set) {
     const auto* out = static_cast<const std::byte*>(set.arrays.out.data);
     for (const Piece& piece : pieces_)
-      examine(out + static_cast<std::size_t>(piece.at) * width_, piece.count, "out",
+      examine(out + static_cast<std::size_t>(piece.at) * width_, piece.count, Place::out,
               [&](const std::byte* bytes, std::int64_t first, std::int64_t count) {
                 Pattern::Source source = piece.source;
                 source.first += first;
                 return pattern_.check(bytes, count, source);
               });
-    verdict_.add(set.out.damage(width_), cell_.rank, "out");
-    verdict_.add(set.in.damage(width_), cell_.rank, "in");
+    verdict_.add(set.out.damage(width_), cell_.rank, Place::out);
+    verdict_.add(set.in.damage(width_), cell_.rank, Place::in);
     const ConstTensorView& in = set.arrays.in;
     const bool has_own_input = in.data != nullptr && (!set.shared || pieces_.empty());
     if (has_own_input)
-      examine(in.data, in.shape.numel(), "in",
+      examine(in.data, in.shape.numel(), Place::in,
               [&](const std::byte* bytes, std::int64_t first, std::int64_t count) {
                 return pattern_.check_filled(bytes, count, cell_.rank, first);
               });
@@ -255,9 +238,10 @@ std::int64_t choose_burst(ProcessGroup& group, Calls& calls, const Timing& timin
 }
 
 /// The durations of the counted calls of one row.
-class Samples {
+class Durations {
  public:
-  Samples(ProcessGroup& group, Calls& calls, const Timing& timing) : group_(group), calls_(calls) {
+  Durations(ProcessGroup& group, Calls& calls, const Timing& timing)
+      : group_(group), calls_(calls) {
     if (timing.iters)
       more(*timing.iters);
     else
@@ -349,7 +333,7 @@ Row conclude(ProcessGroup& group, Control& control, const Block& block, const Ce
   for (const std::int64_t n : ns) own_us.push_back(static_cast<double>(n) * 1e-3);
   std::vector<double> means = gather(group, summarize(own_us).mean);
   std::vector<double> samples = combine(group, ns, timing.rank_agg);
-  const std::vector<std::string> verdicts = control.collect(to_text(calls.verdict()));
+  const std::vector<std::string> verdicts = control.collect(to_message(calls.verdict()));
 
   Row row;
   if (group.rank() != 0) return row;
@@ -377,14 +361,14 @@ Row conclude(ProcessGroup& group, Control& control, const Block& block, const Ce
   if (moves && timing.check != Check::none) {
     row.wrong = 0;
     for (const std::string& text : verdicts) {
-      const Verdict verdict = verdict_from(text);
+      const Verdict verdict = from_message<Verdict>(text);
       if (*row.wrong == 0) row.first_wrong = verdict.first;
       *row.wrong += verdict.wrong;
     }
   }
   row.rank_mean_us = std::move(means);
   set_flags(row, samples, sorted);
-  if (timing.keep_samples) row.samples_us = std::move(samples);
+  if (timing.samples == Samples::all) row.samples_us = std::move(samples);
   return row;
 }
 
@@ -402,8 +386,8 @@ Row measure(ProcessGroup& group, Control& control, Workspace& workspace, const B
   if (timing.check != Check::none && block.collective->moves_data()) calls.check_once();
   const std::int64_t warmup_calls = warm_up(group, calls, timing);
   calls.set_burst(choose_burst(group, calls, timing));
-  const Samples samples(group, calls, timing);
-  Row row = conclude(group, control, block, cell, calls, samples.ns(), timing);
+  const Durations durations(group, calls, timing);
+  Row row = conclude(group, control, block, cell, calls, durations.ns(), timing);
   row.warmup_calls = warmup_calls;
   if (capped) row.flags.push_back(Flag::capped_mem);
   position = {};

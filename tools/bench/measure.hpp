@@ -16,8 +16,20 @@
 namespace tutti::tool {
 
 enum class Mode : std::uint8_t { throughput, latency };
+template <>
+inline constexpr Names<2> names_of<Mode>{"throughput", "latency"};
+
 enum class RankAgg : std::uint8_t { max, mean, min, rank0 };
+template <>
+inline constexpr Names<4> names_of<RankAgg>{"max", "mean", "min", "rank0"};
+
 enum class Check : std::uint8_t { first, all, none };
+template <>
+inline constexpr Names<3> names_of<Check>{"first", "all", "none"};
+
+enum class Samples : std::uint8_t { none, all };
+template <>
+inline constexpr Names<2> names_of<Samples>{"none", "all"};
 
 struct Timing {
   Mode mode = Mode::throughput;
@@ -29,7 +41,7 @@ struct Timing {
   std::uint64_t seed = 0;
   std::chrono::nanoseconds timeout = std::chrono::seconds(60);  ///< The group's.
   std::vector<double> percentiles{50, 90, 99};
-  bool keep_samples = false;
+  Samples samples = Samples::none;   ///< That are kept in the row.
   std::size_t cold_bytes = 0;        ///< Rotate over buffers of at least so many bytes; 0: do not.
   std::size_t cold_limit_bytes = 0;  ///< But take no more than this.
 };

@@ -1,35 +1,99 @@
 #include "bench/output.hpp"
 
-#include "bench/json.hpp"
-#include "bench/markdown.hpp"
-#include "bench/rows.hpp"
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include <tutti/version.hpp>
+
 #include "bench/table.hpp"
+#include "common/duration.hpp"
+#include "report/table.hpp"
 
 namespace tutti::tool {
+namespace {
 
-std::optional<Format> format_of(std::string_view path) noexcept {
-  if (path.ends_with(".json")) return Format::json;
-  if (path.ends_with(".ndjson")) return Format::ndjson;
-  if (path.ends_with(".csv")) return Format::csv;
-  if (path.ends_with(".md")) return Format::markdown;
-  return std::nullopt;
+/// Of the run, in every row of CSV and NDJSON.
+constexpr std::array<std::string_view, 9> shared{"started",     "status",       "tool.version",
+                                                 "tool.git",    "backend.name", "backend.transport",
+                                                 "world.hosts", "config.mode",  "config.rank_agg"};
+
+/// The settings of a run.
+struct Config {
+  const BenchOptions& options;
+};
+
+void describe(Fields& fields, const Config& config) {
+  const BenchOptions& options = config.options;
+  const Timing& timing = options.timing;
+  const Request& request = options.request;
+  std::vector<std::string> counts;
+  for (const Counts& each : request.counts.values) counts.push_back(each.name());
+  fields("units", "GB=1e9,time=us", {.constant = true});
+  fields("mode", timing.mode);
+  fields("min_time_s", seconds(timing.min_time));
+  fields("iters", timing.iters, {.at_least = 1, .instead = "auto"});
+  fields("warmup", timing.warmup, {.at_least = 0, .instead = "auto"});
+  fields("max_total_s", seconds(options.max_total));
+  fields("timeout_s", seconds(options.timeout));
+  fields("counts", counts, "as --counts has them");
+  fields("order", request.order);
+  fields("cold", options.cold);
+  fields("rank_agg", timing.rank_agg);
+  fields("percentiles", timing.percentiles);
+  fields("check", timing.check);
+  fields("seed", timing.seed, {.at_least = 0});
+  fields("samples", timing.samples);
 }
 
-std::string render(Format format, const BenchRecord& record, const BenchOptions& options) {
-  switch (format) {
-    case Format::table:
-      return {};
-    case Format::json:
-      return dump(to_json(record, options), 2) + "\n";
-    case Format::ndjson:
-      return to_ndjson(to_json(record, options));
-    case Format::csv:
-      return to_csv(to_json(record, options));
-    case Format::markdown:
-      break;
+/// A run and its settings.
+struct Run {
+  const BenchRecord& record;
+  const BenchOptions& options;
+};
+
+void describe(Fields& fields, const Run& run) {
+  describe(fields, static_cast<const RunRecord&>(run.record));
+  fields("config", Config{run.options});
+  fields("results", run.record.rows);
+  fields("fit", run.record.fits);
+}
+
+/// A table for every sweep.
+std::string markdown(const BenchRecord& record, const BenchOptions& options) {
+  std::string text = markdown_head(fmt::format("tutti bench {}", library_version_string()), record);
+  const std::vector<std::string> columns = bench_columns(options);
+  std::vector<Row> rows = record.rows;
+  for (auto first = rows.begin(); first != rows.end();) {
+    const Key& key = first->key;
+    const auto last =
+        std::find_if(first, rows.end(), [&](const Row& row) { return row.key != key; });
+    std::sort(first, last, [](const Row& a, const Row& b) { return a.bytes < b.bytes; });
+    const auto table_row = [&](const Row& row) { return TableRow(Fields::object(row), columns); };
+    text += fmt::format("\n## {}\n\n{}", title(key), table_row(*first).markdown_heading());
+    for (auto row = first; row != last; ++row) text += table_row(*row).markdown_line();
+    for (const KeyedFit& fit : record.fits)
+      if (fit.key == key) text += fmt::format("\n{}\n", describe_fit(fit.fit));
+    first = last;
   }
-  return to_markdown(
-      record, options.percentiles_given ? options.timing.percentiles : TableOptions().percentiles);
+  return text;
+}
+
+}  // namespace
+
+Report bench_report(const BenchRecord& record, const BenchOptions& options) {
+  return {[&] {
+            return Fields::object(Run{record, options});
+          },
+          shared,
+          {},
+          [&] { return markdown(record, options); }};
+}
+
+std::string bench_schema() {
+  return json_schema("tutti/bench-run-1", "A run of tutti bench",
+                     Fields::object(Run{BenchRecord(), BenchOptions()}));
 }
 
 }  // namespace tutti::tool

@@ -1,18 +1,17 @@
 #pragma once
 
-#include <optional>
 #include <string>
-#include <string_view>
 
-#include "bench/bench.hpp"
+#include "bench/options.hpp"
 #include "bench/record.hpp"
 
 namespace tutti::tool {
 
-/// Which format the name of a file asks for, by its ending; empty for an unknown one.
-std::optional<Format> format_of(std::string_view path) noexcept;
+/// A run in every format but the table, which is printed while the run goes on. Both arguments
+/// outlive it.
+Report bench_report(const BenchRecord& record, const BenchOptions& options);
 
-/// A whole run in one format; nothing for the table, which is printed while the run goes on.
-std::string render(Format format, const BenchRecord& record, const BenchOptions& options);
+/// The JSON Schema of what `tutti bench -f json` prints.
+std::string bench_schema();
 
 }  // namespace tutti::tool

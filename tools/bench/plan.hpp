@@ -17,6 +17,8 @@
 namespace tutti::tool {
 
 enum class Order : std::uint8_t { size, random };
+template <>
+inline constexpr Names<2> names_of<Order>{"size", "random"};
 
 /// The values of an option.
 template <typename T>

@@ -3,21 +3,111 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "common/text.hpp"
 
 namespace tutti::tool {
 
-std::string_view name_of(Flag flag) noexcept {
-  switch (flag) {
-    case Flag::few_samples:
-      return "few_samples";
-    case Flag::noisy:
-      return "noisy";
-    case Flag::slow_first:
-      return "slow_first";
-    case Flag::capped_mem:
-      break;
-  }
-  return "capped_mem";
+namespace {
+
+template <typename T>
+std::optional<std::string> name_or_nothing(const std::optional<T>& value) {
+  if (!value) return std::nullopt;
+  return std::string(tutti::name_of(*value));
+}
+
+template <typename T>
+std::optional<T> unless_empty(const T& list) {
+  return list.empty() ? std::nullopt : std::optional(list);
+}
+
+/// "ok", "BAD", or "-" when not checked.
+std::string check_word(const Row& row) {
+  return !row.wrong ? "-" : *row.wrong == 0 ? "ok" : "BAD";
+}
+
+std::string flag_names(const Row& row) {
+  std::vector<std::string_view> names;
+  for (const Flag flag : row.flags) names.push_back(name_of(flag));
+  return fmt::format("{}", fmt::join(names, " "));
+}
+
+void describe_key(Fields& fields, const Key& key) {
+  fields("coll", key.coll);
+  fields("dtype", name_or_nothing(key.dtype), "null for barrier");
+  fields("op", name_or_nothing(key.op), "null where nothing is reduced");
+  fields("place", key.place, "null for barrier");
+  fields("root", key.root, "null where there is none");
+  fields("layout", unless_empty(key.counts),
+         "how S is cut into blocks, as --counts has it; null where it is not");
+}
+
+/// The times of a row.
+struct Times {
+  Summary summary{};
+  std::map<double, double> percentiles{};
+};
+
+void describe(Fields& fields, const Times& times) {
+  const Summary& us = times.summary;
+  const auto column = [](std::string name, double value) {
+    return About{.column = {std::move(name), 11, format_us(value)}};
+  };
+  fields("n", us.n, {.at_least = 1, .column = {"iters", 7, fmt::format("{}", us.n), "iterations"}});
+  fields("mean", us.mean);
+  fields("min", us.min);
+  for (const auto& [p, value] : times.percentiles)
+    fields(fmt::format("p{:g}", p), value, column(fmt::format("p{:g} µs", p), value));
+  fields.more_numbers("^p[0-9.]+$");
+  fields("max", us.max, column("max µs", us.max));
+  fields("stdev", us.stdev);
+}
+
+}  // namespace
+
+void describe(Fields& fields, const FirstWrong& first) {
+  fields("rank", first.rank, {.at_least = 0});
+  fields("array", first.array);
+  fields("index", first.index, "outside of the array for a guard byte");
+  fields("expected", first.expected);
+  fields("got", first.got);
+}
+
+void describe(Fields& fields, const Row& row) {
+  describe_key(fields, row.key);
+  fields("counts", unless_empty(row.counts), "elements of each rank's block; null when all alike",
+         {.at_least = 0});
+  const std::string size = row.algbw ? format_bytes(row.bytes) : "-";
+  fields("bytes", row.bytes, "S of tutti bench --help-sizes",
+         {.at_least = 0, .column = {"size", 10, size}});
+  fields("count", row.count, "bytes in elements", {.at_least = 0});
+  fields("ranks", row.ranks, {.at_least = 1});
+  fields("time_us", Times{row.time_us, row.percentiles_us},
+         "of the iterations, each combined over the ranks by config.rank_agg");
+  fields("time_us_rank_mean", row.rank_mean_us);
+  fields("slowest_rank", row.slowest_rank, {.at_least = 0});
+  fields("algbw", row.algbw, "GB/s, from the mean over ranks and iterations; null for barrier",
+         {.column = {"algbw", 8, format_gbps(row.algbw), "algbw GB/s"}});
+  fields("busbw", row.busbw, "GB/s; null for barrier, and where no byte has to cross a link",
+         {.column = {"busbw", 8, format_gbps(row.busbw), "busbw GB/s"}});
+  fields("wrong", row.wrong, "wrong elements on all ranks; null for barrier and with --check none",
+         {.at_least = 0, .column = {"chk", 5, check_word(row), "check"}});
+  fields("first_wrong", row.first_wrong);
+  fields("warmup_calls", row.warmup_calls, {.at_least = 0});
+  fields("calls_per_sample", row.calls_per_sample,
+         "queued back to back, and a sample is their mean; above 1 on devices alone",
+         {.at_least = 1});
+  fields("flags", row.flags, {.column = {"flags", -12, flag_names(row)}});
+  fields("samples_us", unless_empty(row.samples_us), "with --samples all", {.omitted = true});
+}
+
+void describe(Fields& fields, const KeyedFit& fit) {
+  describe_key(fields, fit.key);
+  fields("alpha_us", fit.fit.alpha_us, {.at_least = 0});
+  fields("beta_GBps", fit.fit.beta_gbps, {.above = 0});
+  fields("n_half_bytes", fit.fit.n_half_bytes, {.at_least = 0});
+  fields("r2", fit.fit.r2);
 }
 
 bool Row::has(Flag flag) const noexcept {
@@ -39,8 +129,8 @@ std::string describe_wrong(const Row& row) {
   std::string text = fmt::format("{} wrong element{}", wrong, wrong == 1 ? "" : "s");
   if (row.first_wrong)
     text += fmt::format(", first: rank {} {}[{}] expected {} got {}", row.first_wrong->rank,
-                        row.first_wrong->array, row.first_wrong->index, row.first_wrong->expected,
-                        row.first_wrong->got);
+                        name_of(row.first_wrong->array), row.first_wrong->index,
+                        row.first_wrong->expected, row.first_wrong->got);
   return text;
 }
 

@@ -4,28 +4,28 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <tutti/dtype.hpp>
 #include <tutti/reduce_op.hpp>
 
+#include "common/names.hpp"
 #include "common/statistics.hpp"
 #include "report/record.hpp"
 
-// What a run of `tutti bench` leaves: plain values, that the outputs print.
+// The record of a run of `tutti bench`: plain values.
 
 namespace tutti::tool {
 
 enum class Place : std::uint8_t { out, in };
-constexpr std::string_view name_of(Place place) noexcept {
-  return place == Place::out ? "out" : "in";
-}
+template <>
+inline constexpr Names<2> names_of<Place>{"out", "in"};
 
 enum class Flag : std::uint8_t { few_samples, noisy, slow_first, capped_mem };
-std::string_view name_of(Flag flag) noexcept;
+template <>
+inline constexpr Names<4> names_of<Flag>{"few_samples", "noisy", "slow_first", "capped_mem"};
 
-/// What all rows of one sweep share.
+/// The settings that all rows of one sweep share.
 struct Key {
   std::string coll{};
   std::optional<DType> dtype{};        ///< Empty for barrier.
@@ -39,8 +39,8 @@ struct Key {
 
 struct FirstWrong {
   int rank = 0;
-  std::string array{};     ///< "out", or "in" when an input was changed.
-  std::int64_t index = 0;  ///< In elements; outside of the array for a guard byte.
+  Place array = Place::out;  ///< `in` when an input was changed.
+  std::int64_t index = 0;    ///< In elements; outside of the array for a guard byte.
   std::string expected{};
   std::string got{};
 };
@@ -52,7 +52,8 @@ struct Row {
   int ranks = 1;
   std::vector<std::int64_t> counts{};  ///< Elements of each rank's block; empty when all alike.
   Summary time_us{};
-  std::map<double, double> percentiles_us{};  ///< 50, 90, 99 and those that were asked for.
+  /// 50, 90, 99 and those that were asked for.
+  std::map<double, double> percentiles_us{{50, 0}, {90, 0}, {99, 0}};
   std::vector<double> rank_mean_us{};
   int slowest_rank = 0;
   std::optional<double> algbw{};        ///< GB/s; empty for barrier.
@@ -77,10 +78,13 @@ struct BenchRecord : RunRecord {
   std::vector<KeyedFit> fits{};
 };
 
+void describe(Fields& fields, const Row& row);
+void describe(Fields& fields, const KeyedFit& fit);
+
 /// "all_reduce  f32 sum  out-of-place  root 0", "all_gather  f32  out-of-place  counts linear".
 std::string title(const Key& key);
 
-/// What a reader has to know about wrong data, in one line.
+/// The wrong elements of a row, in one line.
 std::string describe_wrong(const Row& row);
 
 }  // namespace tutti::tool

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -9,26 +10,15 @@
 #include <tutti/version.hpp>
 
 #include "common/text.hpp"
+#include "report/table.hpp"
 
 namespace tutti::tool {
 namespace {
 
-constexpr std::size_t width = 80;
 constexpr std::size_t longest_title_before_world = 40;
 
-char mark(Flag flag) {
-  switch (flag) {
-    case Flag::few_samples:
-      return '!';
-    case Flag::noisy:
-      return '~';
-    case Flag::slow_first:
-      return '^';
-    case Flag::capped_mem:
-      break;
-  }
-  return '*';
-}
+/// Of each Flag, in their order.
+constexpr std::string_view marks = "!~^*";
 
 bool on_cpu(const RankInfo& rank) {
   return rank.device == "cpu";
@@ -55,47 +45,8 @@ std::vector<std::string> places(const World& world) {
   return items;
 }
 
-/// Items joined by " | ", in lines of at most 80 columns.
-std::string wrapped(const std::vector<std::string>& items) {
-  std::string text;
-  std::size_t column = 0;
-  for (const std::string& item : items) {
-    const bool fits = column != 0 && column + 3 + item.size() <= width;
-    if (!fits && column != 0) {
-      text += '\n';
-      column = 0;
-    }
-    const std::string_view before = fits ? " | " : "  ";
-    text += before;
-    text += item;
-    column += before.size() + item.size();
-  }
-  text += '\n';
-  return text;
-}
-
-/// Words in lines of at most 80 columns, all but the first indented further.
-std::string paragraph(std::string_view words) {
-  std::string text;
-  std::size_t column = 0;
-  while (!words.empty()) {
-    const std::size_t space = words.find(' ');
-    const std::string_view word = words.substr(0, space);
-    words.remove_prefix(space == std::string_view::npos ? words.size() : space + 1);
-    std::string_view before = " ";
-    if (column == 0) before = "  ";
-    if (column + 1 + word.size() > width) {
-      before = "\n        ";
-      column = before.size() - 1;
-    } else {
-      column += before.size();
-    }
-    text += before;
-    text += word;
-    column += word.size();
-  }
-  text += '\n';
-  return text;
+std::vector<double> shown_percentiles(const BenchOptions& options) {
+  return options.percentiles_given ? options.timing.percentiles : std::vector<double>{50, 99};
 }
 
 /// 1, 2 or 5 times a power of ten, and at least `seconds`.
@@ -127,22 +78,35 @@ std::string describe_fit(const Fit& fit) {
                      format_bytes(std::llround(fit.n_half_bytes)), fit.r2);
 }
 
-std::string_view check_word(const Row& row) {
-  return !row.wrong ? "-" : *row.wrong == 0 ? "ok" : "BAD";
+std::vector<std::string> bench_columns(const BenchOptions& options) {
+  std::vector<std::string> columns{"bytes"};
+  for (const double p : shown_percentiles(options))
+    columns.push_back(fmt::format("time_us.p{:g}", p));
+  for (const char* column : {"time_us.max", "algbw", "busbw", "wrong", "time_us.n", "flags"})
+    columns.emplace_back(column);
+  return columns;
 }
 
-Table::Table(std::FILE* out, TableOptions options) : out_(out), options_(std::move(options)) {}
+Table::Table(std::FILE* out, const BenchOptions& options, bool single_block)
+    : out_(out),
+      percentiles_(shown_percentiles(options)),
+      columns_(bench_columns(options)),
+      single_block_(single_block),
+      sort_rows_(options.request.order == Order::random),
+      fixed_iterations_(options.timing.iters.has_value()) {
+  columns_.pop_back();  // Marks stand for the flags.
+}
 
 void Table::begin(const BenchRecord& record, const Key& first) {
   const World& world = record.world;
   std::string name;
-  if (options_.single_block) {
+  if (single_block_) {
     name = title(first);
     name += name.size() > longest_title_before_world ? "\n  " : "  ";
   }
   fmt::print(out_, "tutti bench {}  {}{}\n", library_version_string(), name,
              describe_world(record));
-  fmt::print(out_, "{}", wrapped(places(world)));
+  fmt::print(out_, "{}", wrapped(places(world), " | ", "  "));
   const bool on_host = std::ranges::all_of(world.ranks, on_cpu);
   if (world.size == 1)
     fmt::print(out_, "  note: one rank: no link is crossed, so busbw is n/a\n");
@@ -159,28 +123,24 @@ void Table::begin(const BenchRecord& record, const Key& first) {
 
 void Table::begin_block(const Key& key) {
   rows_.clear();
-  if (!options_.single_block) fmt::print(out_, "\n{}\n", title(key));
-  fmt::print(out_, "{:>10}", "size");
-  for (const double p : options_.percentiles)
-    fmt::print(out_, "{:>11}", fmt::format("p{:g} µs", p));
-  fmt::print(out_, "{:>11}{:>8}{:>8}{:>5}{:>7}\n", "max µs", "algbw", "busbw", "chk", "iters");
+  if (!single_block_) fmt::print(out_, "\n{}\n", title(key));
+  Row row;
+  for (const double p : percentiles_) row.percentiles_us[p] = 0;
+  fmt::print(out_, "{}", TableRow(Fields::object(row), columns_).heading());
   std::fflush(out_);
 }
 
 void Table::row(const Row& row) {
   rows_.push_back(row);
-  if (!options_.sort_rows) print_row(row);
+  if (!sort_rows_) print_row(row);
 }
 
 void Table::print_row(const Row& row) {
-  fmt::print(out_, "{:>10}", row.algbw ? format_bytes(row.bytes) : "-");
-  for (const double p : options_.percentiles)
-    fmt::print(out_, "{:>11}", format_us(row.percentiles_us.at(p)));
-  fmt::print(out_, "{:>11}{:>8}{:>8}{:>5}{:>7}", format_us(row.time_us.max), format_gbps(row.algbw),
-             format_gbps(row.busbw), check_word(row), row.time_us.n);
-  if (!row.flags.empty()) fmt::print(out_, " ");
-  for (const Flag flag : row.flags) fmt::print(out_, "{}", mark(flag));
-  fmt::print(out_, "\n");
+  std::string line = TableRow(Fields::object(row), columns_).line();
+  if (!row.flags.empty()) line.back() = ' ';
+  for (const Flag flag : row.flags) line += marks[static_cast<std::size_t>(flag)];
+  if (!row.flags.empty()) line += '\n';
+  fmt::print(out_, "{}", line);
   if (row.wrong.value_or(0) != 0) fmt::print(out_, "          {}\n", describe_wrong(row));
   std::fflush(out_);
 }
@@ -188,7 +148,7 @@ void Table::print_row(const Row& row) {
 void Table::end_block(const std::optional<Fit>& fit) {
   std::sort(rows_.begin(), rows_.end(),
             [](const Row& a, const Row& b) { return a.bytes < b.bytes; });
-  if (options_.sort_rows)
+  if (sort_rows_)
     for (const Row& row : rows_) print_row(row);
   if (fit) fmt::print(out_, "  {}\n", describe_fit(*fit));
 }
@@ -209,7 +169,7 @@ void Table::print_legend(const BenchRecord& record) {
   }
   if (few) {
     const std::string advice =
-        options_.fixed_iterations
+        fixed_iterations_
             ? std::string("--iters 100")
             : fmt::format("--min-time {:g}s", round_up_nicely(slowest_us * 1e-6 * 100));
     fmt::print(out_, "  !  {} sample{}: p99 is the maximum; use {} for a real p99\n", fewest,
@@ -222,7 +182,7 @@ void Table::print_legend(const BenchRecord& record) {
 }
 
 void Table::end(const BenchRecord& record) {
-  if (!options_.single_block) fmt::print(out_, "\n");
+  if (!single_block_) fmt::print(out_, "\n");
   print_legend(record);
   if (record.rows.empty()) return;
   std::string text;

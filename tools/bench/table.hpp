@@ -3,24 +3,21 @@
 #include <cstdio>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "bench/options.hpp"
 #include "bench/record.hpp"
 
 namespace tutti::tool {
 
-struct TableOptions {
-  std::vector<double> percentiles{50, 99};  ///< The columns.
-  bool single_block = true;                 ///< Then the title names it.
-  bool sort_rows = false;                   ///< Measured in random order: print when complete.
-  bool fixed_iterations = false;
-};
+/// The columns of a table of rows, as Markdown has them: the last one is their flags.
+std::vector<std::string> bench_columns(const BenchOptions& options);
 
 /// Prints a run while it is measured: begin, then for each block its rows, then end.
 class Table {
  public:
-  Table(std::FILE* out, TableOptions options);
+  /// @param single_block  the title names it.
+  Table(std::FILE* out, const BenchOptions& options, bool single_block);
 
   /// `record` has the world, the backend and the notes so far.
   void begin(const BenchRecord& record, const Key& first);
@@ -34,12 +31,13 @@ class Table {
   void print_legend(const BenchRecord& record);
 
   std::FILE* out_;
-  TableOptions options_;
+  std::vector<double> percentiles_;
+  std::vector<std::string> columns_;
+  bool single_block_;
+  bool sort_rows_;  // Measured in random order: printed when complete.
+  bool fixed_iterations_;
   std::vector<Row> rows_{};  // Of this block.
 };
-
-/// "ok", "BAD", or "-" when not checked.
-std::string_view check_word(const Row& row);
 
 std::string describe_fit(const Fit& fit);
 

@@ -27,11 +27,6 @@ AtomicFile::AtomicFile(std::string path)
   if (file_ < 0) refuse("--out {}: cannot be written: {}", path_, reason());
 }
 
-AtomicFile::AtomicFile(AtomicFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      temporary_(std::move(other.temporary_)),
-      file_(std::exchange(other.file_, -1)) {}
-
 AtomicFile::~AtomicFile() {
   if (file_ < 0) return;
   close(file_);

@@ -6,14 +6,11 @@
 namespace tutti::tool {
 
 /// A file that appears whole or not at all: written beside its place, then renamed over it.
-/// Move-only.
 class AtomicFile {
  public:
   /// Checks that the place can be written.
   /// @throws Failure usage, naming the file.
   explicit AtomicFile(std::string path);
-  AtomicFile(AtomicFile&& other) noexcept;
-  AtomicFile& operator=(AtomicFile&&) = delete;
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
   ~AtomicFile();  ///< Without commit() nothing is left.
@@ -24,7 +21,7 @@ class AtomicFile {
  private:
   std::string path_;
   std::string temporary_;
-  int file_ = -1;  // -1: committed or moved from.
+  int file_ = -1;  // -1: committed.
 };
 
 }  // namespace tutti::tool

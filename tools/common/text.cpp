@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "common/duration.hpp"
 #include "common/exit_code.hpp"
 
 namespace tutti::tool {
@@ -34,11 +35,32 @@ std::int64_t parse_integer(std::string_view option, std::string_view text, std::
   return value;
 }
 
+double parse_number(std::string_view option, std::string_view text, std::string_view expected,
+                    bool (*fits)(double)) {
+  double number = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, problem] = std::from_chars(text.data(), end, number);
+  if (problem != std::errc() || stop != end || !std::isfinite(number) || !fits(number))
+    refuse("{} '{}': expected a number {}", option, text, expected);
+  return number;
+}
+
 std::size_t parse_choice(std::string_view option, std::string_view text,
-                         const std::vector<std::string_view>& choices) {
+                         std::span<const std::string_view> choices) {
   for (std::size_t i = 0; i < choices.size(); ++i)
     if (choices[i] == text) return i;
   refuse("{} '{}': expected one of: {}", option, text, fmt::join(choices, " "));
+}
+
+std::chrono::nanoseconds parse_timeout(std::string_view option, std::string_view text) {
+  const std::chrono::nanoseconds timeout = parse_duration(option, text);
+  if (timeout.count() == 0) refuse("{} '{}': must be above 0", option, text);
+  return timeout;
+}
+
+std::string plural(std::int64_t count, std::string_view one, std::string_view many) {
+  if (count == 1 || !many.empty()) return fmt::format("{} {}", count, count == 1 ? one : many);
+  return fmt::format("{} {}s", count, one);
 }
 
 std::string format_bytes(std::int64_t bytes) {

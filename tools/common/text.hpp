@@ -1,10 +1,14 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "common/names.hpp"
 
 namespace tutti::tool {
 
@@ -15,9 +19,23 @@ std::vector<std::string_view> split_list(std::string_view option, std::string_vi
 std::int64_t parse_integer(std::string_view option, std::string_view text, std::int64_t low,
                            std::int64_t high);
 
+/// A finite number for which `fits` holds; anything else is refused, saying what was `expected`.
+double parse_number(std::string_view option, std::string_view text, std::string_view expected,
+                    bool (*fits)(double));
+
 /// One of `choices`, as its index; anything else is refused, listing them.
 std::size_t parse_choice(std::string_view option, std::string_view text,
-                         const std::vector<std::string_view>& choices);
+                         std::span<const std::string_view> choices);
+template <Named E>
+E parse_choice(std::string_view option, std::string_view text) {
+  return static_cast<E>(parse_choice(option, text, names_of<E>));
+}
+
+/// A duration above 0: "60s".
+std::chrono::nanoseconds parse_timeout(std::string_view option, std::string_view text);
+
+/// "1 rank", "2 ranks"; `many` where that is not `one` with an s.
+std::string plural(std::int64_t count, std::string_view one, std::string_view many = {});
 
 /// "8 B", "1 KiB", "1.5 MiB". Units of 1024; a value that is not a whole number of its unit shows
 /// a decimal.

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <tutti/backend/backend.hpp>
 #include <tutti/version.hpp>
@@ -13,8 +12,19 @@
 #include "common/build.hpp"
 #include "common/host.hpp"
 #include "common/text.hpp"
+#include "report/json.hpp"
+#include "report/record.hpp"
 
 namespace tutti::tool {
+
+void describe(Fields& fields, const Host& host) {
+  fields("name", host.name);
+  fields("cpus", std::ssize(host.cpus));
+  fields("cpuset", host.cpuset);
+  fields("model", host.model);
+  fields("last_level_cache_bytes", host.last_level_cache_bytes);
+}
+
 namespace {
 
 constexpr Device cpu{DeviceType::cpu, 0};
@@ -25,7 +35,7 @@ std::string_view word(Device device) {
 }
 
 struct BackendState {
-  std::string_view name;
+  std::string_view name{};
   const BackendEntry* entry = nullptr;  ///< Null: not built.
   std::string unavailable{};
 
@@ -58,8 +68,8 @@ std::vector<BackendState> backend_states() {
 
 /// What "auto" means for a device and for ranks that are processes, or threads of one.
 struct Auto {
-  std::string device;
-  std::string ranks;
+  std::string device{};
+  std::string ranks{};
   std::string name{};  ///< Empty: nothing serves it.
   std::string because{};
 };
@@ -84,6 +94,56 @@ std::string version_text(const Version& version) {
   return fmt::format("{}.{}.{}", version.major, version.minor, version.patch);
 }
 
+void describe(Fields& fields, const Auto& choice) {
+  fields("device", choice.device);
+  fields("ranks", choice.ranks);
+  fields("backend", choice.name.empty() ? std::nullopt : std::optional(choice.name));
+  fields("because", choice.because);
+}
+
+void describe(Fields& fields, const BackendState& state) {
+  const bool built = state.entry != nullptr;
+  std::optional<std::string> why;
+  if (!built) why = "not in this build";
+  if (!state.unavailable.empty()) why = state.unavailable;
+  std::optional<std::string> summary;
+  if (built) summary = state.entry->summary;
+  std::optional<int> devices;
+  if (built && state.entry->device_count != nullptr) devices = state.entry->device_count();
+  std::vector<std::string> serves;
+  std::vector<std::string> stages;
+  for (const Device device : {cpu, cuda}) {
+    if (state.serves(device)) serves.emplace_back(word(device));
+    if (state.stages(device)) stages.emplace_back(word(device));
+  }
+  fields("name", state.name);
+  fields("built", built);
+  fields("available", built && state.unavailable.empty());
+  fields("unavailable_because", why);
+  fields("summary", summary);
+  fields("devices", devices);
+  fields("serves", serves);
+  fields("stages", stages);
+}
+
+struct Library {};
+
+void describe(Fields& fields, const Library&) {
+  fields("version", library_version_string());
+  fields("matches", header_version == library_version());
+}
+
+/// Everything that --format json prints.
+struct Installation {};
+
+void describe(Fields& fields, const Installation&) {
+  fields("tool", Tool{version_text(header_version)});
+  fields("library", Library{});
+  fields("host", this_host());
+  fields("backends", backend_states());
+  fields("auto", auto_choices());
+}
+
 }  // namespace
 
 std::string info_text() {
@@ -94,9 +154,9 @@ std::string info_text() {
   if (!(header_version == library_version()))
     text += "          the tool and the library come from different versions\n";
   text += fmt::format("build     {}, {}\n", build_type(), compiler());
-  text += fmt::format("host      {}, {} CPU{} ({}){}{}\n", host.name, host.cpus.size(),
-                      host.cpus.size() == 1 ? "" : "s", host.cpuset, host.model.empty() ? "" : ", ",
-                      host.model);
+  text +=
+      fmt::format("host      {}, {} ({}){}{}\n", host.name, plural(std::ssize(host.cpus), "CPU"),
+                  host.cpuset, host.model.empty() ? "" : ", ", host.model);
   text += "backends\n";
   for (const BackendState& state : backend_states()) {
     const std::string_view status = state.entry == nullptr       ? "not built"
@@ -126,47 +186,7 @@ std::string info_text() {
 }
 
 std::string info_json() {
-  using Json = nlohmann::ordered_json;
-  const Host host = this_host();
-  Json json;
-  json["tool"] = {{"name", "tutti"},
-                  {"version", version_text(header_version)},
-                  {"git", git_version()},
-                  {"build", fmt::format("{} {}", build_type(), compiler())}};
-  json["library"] = {{"version", library_version_string()},
-                     {"matches", header_version == library_version()}};
-  json["host"] = {{"name", host.name},
-                  {"cpus", host.cpus.size()},
-                  {"cpuset", host.cpuset},
-                  {"model", host.model},
-                  {"last_level_cache_bytes", host.last_level_cache_bytes}};
-  json["backends"] = Json::array();
-  for (const BackendState& state : backend_states()) {
-    const bool built = state.entry != nullptr;
-    Json entry{{"name", state.name}, {"built", built}};
-    entry["available"] = built && state.unavailable.empty();
-    entry["unavailable_because"] = !built                      ? Json("not in this build")
-                                   : state.unavailable.empty() ? Json(nullptr)
-                                                               : Json(state.unavailable);
-    entry["summary"] = built ? Json(state.entry->summary) : Json(nullptr);
-    entry["devices"] = built && state.entry->device_count != nullptr
-                           ? Json(state.entry->device_count())
-                           : Json(nullptr);
-    entry["serves"] = Json::array();
-    entry["stages"] = Json::array();
-    for (const Device device : {cpu, cuda}) {
-      if (state.serves(device)) entry["serves"].push_back(word(device));
-      if (state.stages(device)) entry["stages"].push_back(word(device));
-    }
-    json["backends"].push_back(std::move(entry));
-  }
-  json["auto"] = Json::array();
-  for (const Auto& choice : auto_choices())
-    json["auto"].push_back({{"device", choice.device},
-                            {"ranks", choice.ranks},
-                            {"backend", choice.name.empty() ? Json(nullptr) : Json(choice.name)},
-                            {"because", choice.because}});
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return to_json(Fields::object(Installation()));
 }
 
 }  // namespace tutti::tool

@@ -40,7 +40,8 @@ LossCall::Any LossCall::make(LossKind kind, const LossProblem& problem) {
     case LossKind::p_auc_at_budget: {
       auto options = ranking_options<losses::PAucAtBudgetOptions>(problem);
       options.beta = problem.budget;
-      if (problem.pairwise) options.surrogate = losses::PAucAtBudgetOptions::Surrogate::pairwise;
+      if (problem.surrogate == Surrogate::pairwise)
+        options.surrogate = losses::PAucAtBudgetOptions::Surrogate::pairwise;
       return losses::PAucAtBudget(options);
     }
     case LossKind::cross_entropy:

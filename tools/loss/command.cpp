@@ -1,19 +1,18 @@
 #include "loss/command.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include "common/duration.hpp"
+#include "common/exit_code.hpp"
 #include "common/text.hpp"
 
 namespace tutti::tool {
 namespace {
 
-constexpr std::int64_t most_ranks = 4096;
 constexpr std::int64_t most_rows = 1'000'000'000;
 constexpr std::int64_t most_classes = 100'000;
 constexpr std::int64_t most_calls = 1000;
@@ -27,25 +26,14 @@ constexpr std::int64_t most_calls_for_queue = 10;
 constexpr double tolerance_f64 = 1e-12;
 constexpr double tolerance_f32 = 1e-5;
 
-/// A number for which `fits` holds; anything else is refused.
-template <typename Fits>
-double parse_number(std::string_view option, std::string_view text, std::string_view expected,
-                    Fits fits) {
-  double number = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, problem] = std::from_chars(text.data(), end, number);
-  if (problem != std::errc() || stop != end || !std::isfinite(number) || !fits(number))
-    refuse("{} '{}': expected a number {}", option, text, expected);
-  return number;
-}
-
 double parse_fraction(std::string_view option, std::string_view text) {
   return parse_number(option, text, "above 0 and below 1", [](double x) { return x > 0 && x < 1; });
 }
 
 std::vector<LossKind> all_kinds() {
   std::vector<LossKind> kinds;
-  for (int i = 0; i < loss_kind_count; ++i) kinds.push_back(static_cast<LossKind>(i));
+  for (std::size_t i = 0; i < names_of<LossKind>.size(); ++i)
+    kinds.push_back(static_cast<LossKind>(i));
   return kinds;
 }
 
@@ -53,51 +41,42 @@ std::vector<LossKind> all_kinds() {
 std::vector<LossKind> parse_kinds(std::string_view text) {
   std::vector<LossKind> kinds;
   for (const std::string_view item : split_list("--losses", text)) {
-    const std::optional<LossKind> kind = parse_loss_kind(item);
-    if (!kind) {
-      std::string known;
-      for (const LossKind each : all_kinds()) known += fmt::format(" {}", name_of(each));
-      refuse("--losses '{}': unknown; known: all{}", item, known);
-    }
-    if (std::ranges::find(kinds, *kind) == kinds.end()) kinds.push_back(*kind);
+    const auto* found = std::ranges::find(names_of<LossKind>, item);
+    if (found == names_of<LossKind>.end())
+      refuse("--losses '{}': unknown; known: all {}", item, fmt::join(names_of<LossKind>, " "));
+    const auto kind = static_cast<LossKind>(found - names_of<LossKind>.begin());
+    if (std::ranges::find(kinds, kind) == kinds.end()) kinds.push_back(kind);
   }
   return kinds;
 }
 
 }  // namespace
 
-void LossCommand::define(CLI::App& app) {
-  const auto text = [&app](const char* name, std::string& value, const char* help, const char* type,
-                           const char* group) {
-    app.add_option(name, value, help)->type_name(type)->group(group);
-  };
-  text("-l,--losses", losses_, "all, or some of them (all)", "LOSS[,LOSS...]", "Work");
-  text("--rows", rows_, "of a call, all ranks together (10000)", "N", "Work");
-  text("--classes", classes_, "1 is binary, more are one against the rest (1)", "C", "Work");
-  text("--pos-rate", positive_rate_, "part of the rows that is positive (0.05)", "P", "Work");
-  text("--ignore-rate", ignore_rate_, "part of the rows that is ignored (0)", "P", "Work");
-  text("-d,--dtype", dtype_, "f32 or f64 (f32)", "TYPE", "Work");
-  text("--seed", seed_, "of the rows (0)", "S", "Work");
+OptionList LossCommand::options() {
+  OptionList list{
+      {"-l,--losses", &losses_, "all, or some of them (all)", "LOSS[,LOSS...]", "Work"},
+      {"--rows", &rows_, "of a call, all ranks together (10000)", "N", "Work"},
+      {"--classes", &classes_, "1 is binary, more are one against the rest (1)", "C", "Work"},
+      {"--pos-rate", &positive_rate_, "part of the rows that is positive (0.05)", "P", "Work"},
+      {"--ignore-rate", &ignore_rate_, "part of the rows that is ignored (0)", "P", "Work"},
+      {"-d,--dtype", &dtype_, "f32 or f64 (f32)", "TYPE", "Work"},
+      {"--seed", &seed_, "of the rows (0)", "S", "Work"},
 
-  text("--temperature", temperature_, "of the ranking losses; each has its own", "T", "Loss");
-  text("--queue", queue_, "of the ranking losses: rows of earlier calls (0)", "Q", "Loss");
-  text("--quantile", quantile_, "of recall_at_quantile (0.005)", "Q", "Loss");
-  text("--budget", budget_, "of p_auc_at_budget: false positive rate (0.005)", "B", "Loss");
-  text("--surrogate", surrogate_, "of p_auc_at_budget: trapezoid or pairwise", "NAME", "Loss");
-  text("--threads", threads_, "of smooth_ap: at work on each rank (1)", "N", "Loss");
-  text("--gamma", gamma_, "of the focal losses (2)", "G", "Loss");
+      {"--temperature", &temperature_, "of the ranking losses; each has its own", "T", "Loss"},
+      {"--queue", &queue_, "of the ranking losses: rows of earlier calls (0)", "Q", "Loss"},
+      {"--quantile", &quantile_, "of recall_at_quantile (0.005)", "Q", "Loss"},
+      {"--budget", &budget_, "of p_auc_at_budget: false positive rate (0.005)", "B", "Loss"},
+      {"--surrogate", &surrogate_, "of p_auc_at_budget: trapezoid or pairwise", "NAME", "Loss"},
+      {"--threads", &threads_, "of smooth_ap: at work on each rank (1)", "N", "Loss"},
+      {"--gamma", &gamma_, "of the focal losses (2)", "G", "Loss"},
 
-  text("-n,--ranks", ranks_, "so many threads; without it the launcher's ranks", "N", "Launch");
-  text("-b,--backend", backend_, "auto, or a name from 'tutti info' (auto)", "NAME", "Launch");
-  text("--store", store_, "where the launcher's ranks meet, instead of TUTTI_STORE", "URL",
-       "Launch");
-  text("--timeout", timeout_, "a call that takes longer ends the run (60s)", "TIME", "Launch");
-
-  text("--split", split_, "of the rows: even, uneven or one (uneven)", "HOW", "Check");
-  text("--calls", calls_, "to compare, in a row (1; with --queue until it is full)", "N", "Check");
-  text("--tolerance", tolerance_, "relative (f32: 1e-5, f64: 1e-12)", "X", "Check");
-  text("--rounds", rounds_, "calls to time behind them (5)", "N", "Timing");
-  text("-f,--format", format_, "table or json", "FORMAT", "Output");
+      {"--split", &split_, "of the rows: even, uneven or one (uneven)", "HOW", "Check"},
+      {"--calls", &calls_, "to compare, in a row (1; with --queue until it is full)", "N", "Check"},
+      {"--tolerance", &tolerance_, "relative (f32: 1e-5, f64: 1e-12)", "X", "Check"},
+      {"--rounds", &rounds_, "calls to time behind them (5)", "N", "Timing"}};
+  rank_texts_.add_to(list, "so many threads; without it the launcher's ranks", "-b,--backend");
+  output_texts_.add_to(list);
+  return list;
 }
 
 LossProblem LossCommand::parse_problem() const {
@@ -108,7 +87,8 @@ LossProblem LossCommand::parse_problem() const {
   if (!ignore_rate_.empty())
     problem.ignore_rate = parse_number("--ignore-rate", ignore_rate_, "from 0, below 1",
                                        [](double x) { return x >= 0 && x < 1; });
-  problem.dtype = parse_choice("--dtype", dtype_, {"f32", "f64"}) == 0 ? DType::f32 : DType::f64;
+  constexpr Names<2> dtypes{"f32", "f64"};
+  problem.dtype = parse_choice("--dtype", dtype_, dtypes) == 0 ? DType::f32 : DType::f64;
   problem.seed = static_cast<std::uint64_t>(
       parse_integer("--seed", seed_, 0, std::numeric_limits<std::int64_t>::max()));
   if (!temperature_.empty())
@@ -118,8 +98,7 @@ LossProblem LossCommand::parse_problem() const {
   if (!budget_.empty())
     problem.budget = parse_number("--budget", budget_, "above 0 and at most 1",
                                   [](double x) { return x > 0 && x <= 1; });
-  problem.pairwise = !surrogate_.empty() &&
-                     parse_choice("--surrogate", surrogate_, {"trapezoid", "pairwise"}) == 1;
+  if (!surrogate_.empty()) problem.surrogate = parse_choice<Surrogate>("--surrogate", surrogate_);
   if (!gamma_.empty())
     problem.gamma = parse_number("--gamma", gamma_, "from 0", [](double x) { return x >= 0; });
   if (!queue_.empty()) problem.queue = parse_integer("--queue", queue_, 0, most_rows);
@@ -130,7 +109,6 @@ LossProblem LossCommand::parse_problem() const {
 
 LossOptions LossCommand::parse(const std::vector<std::string>& argv) const {
   LossOptions options;
-  options.argv = argv;
   LossPlan& plan = options.plan;
   plan.problem = parse_problem();
   const bool all = losses_.empty() || losses_ == "all";
@@ -157,13 +135,9 @@ LossOptions LossCommand::parse(const std::vector<std::string>& argv) const {
     options.notes.emplace_back("left out softmax_focal: it needs --classes 2 or more");
   }
 
-  if (!ranks_.empty()) options.ranks = static_cast<int>(parse_integer("-n", ranks_, 1, most_ranks));
-  options.backend = backend_;
-  options.store = store_;
-  options.timeout = parse_duration("--timeout", timeout_);
-  if (options.timeout.count() == 0) refuse("--timeout '{}': must be above 0", timeout_);
-
-  options.split = static_cast<Split>(parse_choice("--split", split_, {"even", "uneven", "one"}));
+  rank_texts_.parse(options);
+  output_texts_.parse(options, argv);
+  options.split = parse_choice<Split>("--split", split_);
   const LossProblem& problem = plan.problem;
   if (!calls_.empty())
     plan.calls = parse_integer("--calls", calls_, 1, most_calls);
@@ -174,7 +148,6 @@ LossOptions LossCommand::parse(const std::vector<std::string>& argv) const {
   if (!tolerance_.empty())
     plan.tolerance =
         parse_number("--tolerance", tolerance_, "from 0", [](double x) { return x >= 0; });
-  options.json = parse_choice("--format", format_, {"table", "json"}) == 1;
   return options;
 }
 

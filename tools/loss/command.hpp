@@ -3,17 +3,16 @@
 #include <string>
 #include <vector>
 
-#include <CLI/App.hpp>
-
-#include "loss/loss.hpp"
+#include "common/option.hpp"
+#include "loss/options.hpp"
 
 namespace tutti::tool {
 
-/// The options of `tutti loss`, as text: CLI11 fills them in, parse() gives them a meaning.
+/// The options of `tutti loss`, as text: parse() gives them a meaning.
 class LossCommand {
  public:
-  /// Adds the options to `app`.
-  void define(CLI::App& app);
+  /// They are written to this object.
+  OptionList options();
 
   /// @throws Failure usage for a value that makes no sense, or an option that no chosen loss uses.
   LossOptions parse(const std::vector<std::string>& argv) const;
@@ -21,12 +20,10 @@ class LossCommand {
  private:
   LossProblem parse_problem() const;
 
+  RankTexts rank_texts_{};
+  OutputTexts output_texts_{};
   // Empty: not given.
   std::string losses_{};
-  std::string ranks_{};
-  std::string backend_ = "auto";
-  std::string store_{};
-  std::string timeout_ = "60s";
   std::string rows_ = "10000";
   std::string classes_ = "1";
   std::string positive_rate_ = "0.05";
@@ -44,7 +41,6 @@ class LossCommand {
   std::string calls_{};
   std::string rounds_ = "5";
   std::string tolerance_{};
-  std::string format_ = "table";
 };
 
 }  // namespace tutti::tool

@@ -2,18 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <tutti/backend/backend.hpp>
-#include <tutti/version.hpp>
 
 #include "common/duration.hpp"
 #include "common/host.hpp"
+#include "common/message.hpp"
 #include "common/text.hpp"
 #include "loss/output.hpp"
 #include "loss/record.hpp"
@@ -24,9 +21,13 @@
 #include "run/source.hpp"
 
 namespace tutti::tool {
+
+void parts(Message& message, LossMismatch& worst) {
+  message(worst.rank, worst.call, worst.array, worst.index, worst.expected, worst.got);
+}
+
 namespace {
 
-using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 /// The other ranks wait for one that computes what all of them compute together later.
@@ -42,19 +43,9 @@ bool under_launcher(const LossOptions& options) {
   }
 }
 
-BackendChoice choose(const LossOptions& options) {
-  try {
-    return choose_backend(options.backend, Device{}, !under_launcher(options));
-  } catch (const Error& error) {
-    const bool typo = error.code() == Errc::invalid_argument;
-    throw Failure(typo ? Exit::usage : Exit::unavailable,
-                  fmt::format("--backend {}: {}", options.backend, error.message()));
-  }
-}
-
+/// One process is enough to compare numbers: -n makes threads of every backend.
 RankSource find_threads(const LossOptions& options, const BackendChoice& backend) {
   RankSource source = find_ranks(options, backend);
-  // One process is enough to compare numbers: -n makes threads of every backend.
   if (source.kind == RankSource::Kind::launches) source.kind = RankSource::Kind::threads;
   return source;
 }
@@ -72,32 +63,29 @@ void check_memory(const LossPlan& plan, int ranks, std::int64_t free_bytes) {
            problem.classes, needed / 1e9, format_bytes(free_bytes));
 }
 
-// What a rank tells rank 0. A number that is not finite travels as null.
+/// The findings of a rank, sent to rank 0.
+struct Found {
+  double loss_difference = 0;
+  double gradient_difference = 0;
+  std::int64_t wrong = 0;
+  std::optional<LossMismatch> worst{};
+  double gradient_squares = 0;
+  std::vector<double> samples_us{};
+  std::uint64_t evaluations = 0;
+  std::optional<std::int64_t> peak_extra_bytes{};
+};
 
-double number(const Json& json) {
-  return json.is_null() ? std::numeric_limits<double>::infinity() : json.get<double>();
+void parts(Message& message, Found& found) {
+  message(found.loss_difference, found.gradient_difference, found.wrong, found.worst,
+          found.gradient_squares, found.samples_us, found.evaluations, found.peak_extra_bytes);
 }
 
-template <typename T>
-Json or_null(const std::optional<T>& value) {
-  return value ? Json(*value) : Json(nullptr);
-}
-
-std::string to_text(const OfRank& found) {
-  const LossComparison& comparison = found.comparison;
-  Json json{{"loss_difference", comparison.loss_difference()},
-            {"gradient_difference", comparison.gradient_difference()},
-            {"wrong", comparison.wrong()},
-            {"worst", nullptr},
-            {"gradient_squares", found.gradient_squares},
-            {"samples_us", found.cost.samples_us},
-            {"evaluations", found.cost.evaluations},
-            {"peak", or_null(found.cost.peak_extra_bytes)}};
-  if (const auto& worst = comparison.worst())
-    json["worst"] = {{"rank", worst->rank},         {"call", worst->call},
-                     {"array", worst->array},       {"index", worst->index},
-                     {"expected", worst->expected}, {"got", worst->got}};
-  return json.dump();
+Found found_by(const OfRank& rank) {
+  const LossComparison& comparison = rank.comparison;
+  return {comparison.loss_difference(), comparison.gradient_difference(),
+          comparison.wrong(),           comparison.worst(),
+          rank.gradient_squares,        rank.cost.samples_us,
+          rank.cost.evaluations,        rank.cost.peak_extra_bytes};
 }
 
 /// Of all ranks together.
@@ -118,23 +106,20 @@ LossRow make_row(LossKind kind, const OneProcess& alone, double loss,
   double worst_difference = -1;
   std::vector<double> slowest_us;
   for (const std::string& text : of_ranks) {
-    const Json json = Json::parse(text);
-    row.evaluations.push_back(json.at("evaluations"));
-    row.loss_difference = std::max(row.loss_difference, number(json.at("loss_difference")));
-    row.gradient_difference =
-        std::max(row.gradient_difference, number(json.at("gradient_difference")));
-    row.wrong += json.at("wrong").get<std::int64_t>();
-    const double difference =
-        std::max(number(json.at("loss_difference")), number(json.at("gradient_difference")));
-    if (const Json& worst = json.at("worst"); !worst.is_null() && difference > worst_difference) {
-      row.worst = {worst.at("rank"),  worst.at("call"),     worst.at("array"),
-                   worst.at("index"), worst.at("expected"), worst.at("got")};
+    const auto found = from_message<Found>(text);
+    row.evaluations.push_back(found.evaluations);
+    row.loss_difference = std::max(row.loss_difference, found.loss_difference);
+    row.gradient_difference = std::max(row.gradient_difference, found.gradient_difference);
+    row.wrong += found.wrong;
+    const double difference = std::max(found.loss_difference, found.gradient_difference);
+    if (found.worst && difference > worst_difference) {
+      row.worst = found.worst;
       worst_difference = difference;
     }
-    gradient_squares += number(json.at("gradient_squares"));
-    if (const Json& peak = json.at("peak"); !peak.is_null())
-      row.peak_extra_bytes = std::max(row.peak_extra_bytes.value_or(0), peak.get<std::int64_t>());
-    const auto samples = json.at("samples_us").get<std::vector<double>>();
+    gradient_squares += found.gradient_squares;
+    if (found.peak_extra_bytes)
+      row.peak_extra_bytes = std::max(row.peak_extra_bytes.value_or(0), *found.peak_extra_bytes);
+    const std::vector<double>& samples = found.samples_us;
     slowest_us.resize(samples.size());
     std::ranges::transform(slowest_us, samples, slowest_us.begin(),
                            [](double a, double b) { return std::max(a, b); });
@@ -157,7 +142,7 @@ void run_losses(Rank& rank, const LossOptions& options, bool threads, Shared& sh
   Control control(rank.store, group.rank(), group.size(), options.timeout);
   const auto wait_for_rank_0 = [&group] { group.barrier({.deadline = longest_alone}); };
 
-  World world = meet(rank, control, threads, loss_config(record).dump());
+  World world = meet(rank, control, threads, describe_plan(options, record.layout));
   if (first) record.world = std::move(world);
   for (std::size_t i = 0; i < options.kinds.size(); ++i) {
     const LossKind kind = options.kinds[i];
@@ -172,45 +157,38 @@ void run_losses(Rank& rank, const LossOptions& options, bool threads, Shared& sh
     const OfRank found =
         compute_together(rank, kind, options.plan, record.layout, alone, first || !threads);
     group.barrier();  // Now nobody waits in vain for the word of another.
-    const std::vector<std::string> of_ranks = control.collect(to_text(found));
+    const std::vector<std::string> of_ranks = control.collect(to_message(found_by(found)));
     if (first) record.rows.push_back(make_row(kind, alone, found.loss, of_ranks));
     if (first || !threads) alone = {};
   }
 }
 
 /// Prints what went wrong and sets the record's status.
-Exit judge(const std::vector<Outcome>& outcomes, LossRecord& record, std::FILE* err) {
-  RunRecord& run = record;
-  if (const Outcome* cause = first_cause(outcomes)) {
-    const Exit code = exit_code_of(*cause);
-    run.error = error_text(*cause);
-    run.status = code == Exit::timeout ? Status::timeout : Status::error;
-    if (code == Exit::timeout)
-      fmt::print(err, "{}", hang_report(outcomes, run.world, record.timeout));
-    else
-      fmt::print(err, "error: {}\n{}", run.error, silent_ranks(outcomes, run.world));
-    return code;
-  }
+Exit judge(const std::vector<Outcome>& outcomes, const LossOptions& options, LossRecord& record,
+           std::FILE* err) {
+  if (const Outcome* cause = first_cause(outcomes))
+    return report_failure(outcomes, *cause, options.timeout, false, record, err);
   for (const LossRow& row : record.rows) {
     if (row.valid_classes == 0)
-      run.notes.push_back(
+      record.notes.push_back(
           fmt::format("{}: no class is valid in the last call, so there is nothing to compare",
                       name_of(row.kind)));
-    const std::int64_t queue = record.plan.problem.queue;
+    const std::int64_t queue = options.plan.problem.queue;
     if (row.queued && *row.queued < queue)
-      run.notes.push_back(fmt::format("{}: after {} calls its queue has {} of {} rows",
-                                      name_of(row.kind), record.plan.calls, *row.queued, queue));
+      record.notes.push_back(fmt::format("{}: after {} calls its queue has {} of {} rows",
+                                         name_of(row.kind), options.plan.calls, *row.queued,
+                                         queue));
     if (row.wrong == 0) continue;
     fmt::print(err, "error: {}: {}\n", name_of(row.kind), describe_wrong(row));
-    run.status = Status::wrong_data;
+    record.status = Status::wrong_data;
   }
-  return run.status == Status::wrong_data ? Exit::wrong_data : Exit::ok;
+  return record.status == Status::wrong_data ? Exit::wrong_data : Exit::ok;
 }
 
 }  // namespace
 
 Exit run_loss(const LossOptions& options, std::FILE* out, std::FILE* err) {
-  const BackendChoice backend = choose(options);
+  const BackendChoice backend = choose_backend(options, !under_launcher(options));
   const RankSource source = find_threads(options, backend);
   const bool threads = source.kind == RankSource::Kind::threads;
   const std::int64_t free_bytes = this_host().free_bytes;
@@ -219,17 +197,10 @@ Exit run_loss(const LossOptions& options, std::FILE* out, std::FILE* err) {
   else
     check_memory(options.plan, 1, free_bytes / source.local_size);
 
-  LossRecord record;
-  record.started = std::chrono::system_clock::now();
-  record.argv = options.argv;
+  if (source.group.rank == 0) check_files(options);
+  LossRecord record{begin_record(backend, options)};
   record.notes = options.notes;
-  record.backend = {
-      std::string(backend.entry->name), std::string(library_version_string()), backend.because, {}};
-  record.plan = options.plan;
-  record.split = options.split;
   record.layout = split_rows(options.split, options.plan.problem.rows, source.group.size);
-  record.kinds = options.kinds;
-  record.timeout = options.timeout;
   const auto start = Clock::now();
 
   Shared shared;
@@ -240,16 +211,14 @@ Exit run_loss(const LossOptions& options, std::FILE* out, std::FILE* err) {
   };
   const auto conclude = [&](const std::vector<Outcome>& outcomes) {
     record.duration_s = seconds(Clock::now() - start);
-    const Exit code = judge(outcomes, record, err);
-    fmt::print(out, "{}", options.json ? loss_json(record) : loss_table(record));
-    if (std::fflush(out) != 0) throw Failure(Exit::internal, "cannot write the output to stdout");
+    const Exit code = judge(outcomes, options, record, err);
+    write(options, loss_report(record, options), out);
     return code;
   };
-  if (threads)
-    return conclude(run_threads(source.group.size, source.group, options.decorate, body));
-  const Outcome own = run_rank(source.group, body);
-  const std::chrono::nanoseconds patience = own.error ? std::chrono::seconds(2) : options.timeout;
-  return end_together(source, own, patience, options.timeout + std::chrono::seconds(10), conclude);
+  const auto patience = [&](const Outcome& own) -> std::chrono::nanoseconds {
+    return own.error ? std::chrono::seconds(2) : options.timeout;
+  };
+  return run_to_end(source, options, body, patience, conclude);
 }
 
 }  // namespace tutti::tool

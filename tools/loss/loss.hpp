@@ -1,24 +1,11 @@
 #pragma once
 
 #include <cstdio>
-#include <string>
-#include <vector>
 
 #include "common/exit_code.hpp"
-#include "loss/measure.hpp"
-#include "loss/problem.hpp"
-#include "run/source.hpp"
+#include "loss/options.hpp"
 
 namespace tutti::tool {
-
-struct LossOptions : RunOptions {
-  std::vector<LossKind> kinds{};
-  LossPlan plan{};
-  Split split = Split::uneven;
-  bool json = false;
-  std::vector<std::string> notes{};  ///< What was left out.
-  std::vector<std::string> argv{};
-};
 
 /// Computes each loss on one process and on the ranks, compares and times them; the output goes to
 /// `out`, errors to `err`.

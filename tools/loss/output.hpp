@@ -2,21 +2,18 @@
 
 #include <string>
 
-#include "bench/json.hpp"
+#include "loss/options.hpp"
 #include "loss/record.hpp"
 
 namespace tutti::tool {
 
-/// What was computed, and how often: `config` of the JSON.
-Json loss_config(const LossRecord& record);
+/// The problem and how often it is computed, as text: the same on ranks that do the same.
+std::string describe_plan(const LossOptions& options, const RowLayout& layout);
 
-/// A run as loss_schema() describes it.
-std::string loss_json(const LossRecord& record);
+/// A run in every format. Both arguments outlive it.
+Report loss_report(const LossRecord& record, const LossOptions& options);
 
-/// For people; in at most 80 columns. Nothing when nothing was computed.
-std::string loss_table(const LossRecord& record);
-
-/// What a reader has to know about numbers that differ, in one line.
-std::string describe_wrong(const LossRow& row);
+/// The JSON Schema of what `tutti loss -f json` prints.
+std::string loss_schema();
 
 }  // namespace tutti::tool

@@ -123,7 +123,8 @@ PairLoop p_auc_by_pairs(std::span<const double> scores, std::span<const std::uin
 std::optional<PairTime> time_pairs(LossKind kind, const LossProblem& problem, std::int64_t call,
                                    double temperature,
                                    std::span<const losses::PAucDiagnostics> bands) {
-  const bool bands_of_pairs = kind == LossKind::p_auc_at_budget && problem.pairwise;
+  const bool bands_of_pairs =
+      kind == LossKind::p_auc_at_budget && problem.surrogate == Surrogate::pairwise;
   if (kind != LossKind::smooth_ap && !bands_of_pairs) return std::nullopt;
   const std::vector<std::int64_t> rows = pool_rows(problem, call);
   const auto limit = std::chrono::nanoseconds(std::chrono::seconds(1)) / problem.classes;

@@ -1,7 +1,6 @@
 #include "loss/problem.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <numbers>
 #include <numeric>
@@ -12,10 +11,6 @@
 
 namespace tutti::tool {
 namespace {
-
-constexpr std::array<std::string_view, loss_kind_count> names{
-    "smooth_ap",     "recall_at_quantile", "p_auc_at_budget",
-    "cross_entropy", "sigmoid_focal",      "softmax_focal"};
 
 /// What is drawn for a row beside its scores.
 enum Draw : std::uint64_t { is_positive, which_class, is_ignored, first_score };
@@ -66,20 +61,6 @@ void fill(const LossProblem& problem, LossKind kind, std::int64_t first, LossRow
 }
 
 }  // namespace
-
-std::string_view name_of(LossKind kind) noexcept {
-  return names[static_cast<std::size_t>(kind)];
-}
-
-std::optional<LossKind> parse_loss_kind(std::string_view name) noexcept {
-  const auto* found = std::find(names.begin(), names.end(), name);
-  if (found == names.end()) return std::nullopt;
-  return static_cast<LossKind>(found - names.begin());
-}
-
-std::string_view name_of(Split split) noexcept {
-  return split == Split::even ? "even" : split == Split::uneven ? "uneven" : "one";
-}
 
 std::int64_t target_of(const LossProblem& problem, std::int64_t row) noexcept {
   if (uniform(problem, row, is_ignored) < problem.ignore_rate) return losses::default_ignore_index;

@@ -2,11 +2,12 @@
 
 #include <cstdint>
 #include <optional>
-#include <string_view>
 
 #include <tutti/dtype.hpp>
 #include <tutti/row_layout.hpp>
 #include <tutti/tensor.hpp>
+
+#include "common/names.hpp"
 
 // What the losses of `tutti loss` are asked: synthetic rows and the options.
 
@@ -20,9 +21,11 @@ enum class LossKind : std::uint8_t {
   sigmoid_focal,
   softmax_focal
 };
-inline constexpr int loss_kind_count = 6;
-std::string_view name_of(LossKind kind) noexcept;
-std::optional<LossKind> parse_loss_kind(std::string_view name) noexcept;
+template <>
+inline constexpr Names<6> names_of<LossKind>{"smooth_ap",       "recall_at_quantile",
+                                             "p_auc_at_budget", "cross_entropy",
+                                             "sigmoid_focal",   "softmax_focal"};
+
 /// Looks at a pool of rows; the others look at each row alone.
 constexpr bool is_ranking(LossKind kind) noexcept {
   return kind <= LossKind::p_auc_at_budget;
@@ -30,6 +33,10 @@ constexpr bool is_ranking(LossKind kind) noexcept {
 constexpr bool is_focal(LossKind kind) noexcept {
   return kind >= LossKind::sigmoid_focal;
 }
+
+enum class Surrogate : std::uint8_t { trapezoid, pairwise };
+template <>
+inline constexpr Names<2> names_of<Surrogate>{"trapezoid", "pairwise"};
 
 /// The same on every rank.
 struct LossProblem {
@@ -40,13 +47,13 @@ struct LossProblem {
   DType dtype = DType::f32;  ///< f32 or f64.
   std::uint64_t seed = 0;
 
-  std::optional<double> temperature{};  ///< Empty: what the loss has without it.
-  double quantile = 0.005;              ///< recall_at_quantile.
-  double budget = 0.005;                ///< p_auc_at_budget: its beta.
-  bool pairwise = false;                ///< p_auc_at_budget: the surrogate.
-  double gamma = 2;                     ///< The focal losses.
-  std::int64_t queue = 0;               ///< The ranking losses.
-  int threads = 1;                      ///< smooth_ap: of each rank.
+  std::optional<double> temperature{};         ///< Empty: what the loss has without it.
+  double quantile = 0.005;                     ///< recall_at_quantile.
+  double budget = 0.005;                       ///< p_auc_at_budget: its beta.
+  Surrogate surrogate = Surrogate::trapezoid;  ///< p_auc_at_budget.
+  double gamma = 2;                            ///< The focal losses.
+  std::int64_t queue = 0;                      ///< The ranking losses.
+  int threads = 1;                             ///< smooth_ap: of each rank.
 };
 
 /// What row i of the stream is: the same whoever asks. Scores are normal, those of a row's own
@@ -71,7 +78,9 @@ enum class Split : std::uint8_t {
   uneven,  ///< Rank r has r + 1 parts; of three ranks or more the middle one has nothing.
   one      ///< The last rank has all.
 };
-std::string_view name_of(Split split) noexcept;
+template <>
+inline constexpr Names<3> names_of<Split>{"even", "uneven", "one"};
+
 RowLayout split_rows(Split split, std::int64_t rows, int ranks);
 
 }  // namespace tutti::tool

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <tutti/row_layout.hpp>
@@ -13,7 +14,7 @@
 #include "loss/measure.hpp"
 #include "report/record.hpp"
 
-// What a run of `tutti loss` leaves: plain values, that the outputs print.
+// The record of a run of `tutti loss`: plain values.
 
 namespace tutti::tool {
 
@@ -50,12 +51,14 @@ struct LossRow {
 };
 
 struct LossRecord : RunRecord {
-  LossPlan plan{};
-  Split split = Split::uneven;
   RowLayout layout{};
-  std::vector<LossKind> kinds{};
   std::vector<LossRow> rows{};
-  std::chrono::nanoseconds timeout{};
 };
+
+void describe(Fields& fields, const LossMismatch& worst);
+void describe(Fields& fields, const LossRow& row);
+
+/// The numbers of a row that differ, in one line.
+std::string describe_wrong(const LossRow& row);
 
 }  // namespace tutti::tool

@@ -1,30 +1,96 @@
 #include "report/record.hpp"
 
+#include <array>
+#include <ctime>
+#include <optional>
+
 #include <fmt/format.h>
 
-namespace tutti::tool {
+#include <tutti/version.hpp>
 
-std::string_view name_of(Status status) noexcept {
-  switch (status) {
-    case Status::ok:
-      return "ok";
-    case Status::wrong_data:
-      return "wrong_data";
-    case Status::timeout:
-      return "timeout";
-    case Status::interrupted:
-      return "interrupted";
-    case Status::error:
-      break;
-  }
-  return "error";
+#include "common/build.hpp"
+#include "common/text.hpp"
+
+namespace tutti::tool {
+namespace {
+
+std::string utc(std::chrono::system_clock::time_point when) {
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(when);
+  std::tm parts{};
+  gmtime_r(&seconds, &parts);
+  std::array<char, 32> text{};
+  return {text.data(), std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts)};
+}
+
+std::optional<std::string> unless_empty(const std::string& text) {
+  return text.empty() ? std::nullopt : std::optional(text);
+}
+
+}  // namespace
+
+void describe(Fields& fields, const Tool& tool) {
+  fields("name", "tutti", {.constant = true});
+  fields("version", tool.version);
+  fields("git", git_version(), "git describe, or unknown");
+  fields("build", fmt::format("{} {}", build_type(), compiler()), "build type and compiler");
+}
+
+void describe(Fields& fields, const RankInfo& info) {
+  fields("rank", info.rank, {.at_least = 0});
+  fields("host", info.host);
+  fields("pid", info.pid);
+  fields("device", info.device);
+  fields("cpuset", info.cpuset);
+  fields("model", info.model);
+}
+
+void describe(Fields& fields, const World& world) {
+  fields("size", world.size, {.at_least = 1});
+  fields("hosts", world.hosts, {.at_least = 1});
+  fields("threads", world.threads, "the ranks are threads of one process");
+  fields("cpus", world.cpus, "that the ranks of rank 0's host may use", {.at_least = 1});
+  fields("oversubscribed", world.oversubscribed,
+         "more ranks on a host than CPUs that they may use");
+  fields("ranks", world.ranks);
+}
+
+void describe(Fields& fields, const BackendInfo& backend) {
+  fields("name", backend.name);
+  fields("version", backend.version);
+  fields("chosen_because", backend.chosen_because);
+  fields("transport", unless_empty(backend.transport), {.omitted = true});
+}
+
+void describe(Fields& fields, const RunRecord& record) {
+  fields("schema_version", 1, {.constant = true});
+  fields("tool", Tool{std::string(library_version_string())});
+  fields("status", record.status);
+  fields("error", unless_empty(record.error), "one line, for timeout and error", {.omitted = true});
+  fields("started", utc(record.started), {.format = "date-time"});
+  fields("duration_s", record.duration_s, {.at_least = 0});
+  fields("argv", record.argv);
+  fields("env", record.env,
+         "allow-list only: TUTTI_* NCCL_* GLOO_* UCX_* FI_* CUDA_VISIBLE_DEVICES "
+         "OMP_NUM_THREADS and --env-allow");
+  fields("backend", record.backend);
+  fields("world", record.world);
+  fields("notes", record.notes);
 }
 
 std::string describe_world(const RunRecord& record) {
-  const World& world = record.world;
-  return fmt::format("{} rank{} / {} host{}  {}{}{}", world.size, world.size == 1 ? "" : "s",
-                     world.hosts, world.hosts == 1 ? "" : "s", record.backend.name,
+  return fmt::format("{} / {}  {}{}{}", plural(record.world.size, "rank"),
+                     plural(record.world.hosts, "host"), record.backend.name,
                      record.backend.transport.empty() ? "" : " ", record.backend.transport);
+}
+
+std::string markdown_head(std::string_view title, const RunRecord& record) {
+  std::string text = fmt::format("# {}: {}\n", title, describe_world(record));
+  if (record.status != Status::ok) text += fmt::format("\n**{}**", name_of(record.status));
+  if (!record.error.empty()) text += fmt::format(": {}", record.error);
+  if (record.status != Status::ok) text += "\n";
+  if (!record.notes.empty()) text += "\n";
+  for (const std::string& note : record.notes) text += fmt::format("* {}\n", note);
+  return text;
 }
 
 }  // namespace tutti::tool

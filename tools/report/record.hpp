@@ -2,13 +2,23 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
-// What a run of any command with ranks leaves: plain values, that the outputs print.
+#include "common/names.hpp"
+#include "report/fields.hpp"
+
+// The record of a run of any command with ranks: plain values.
 
 namespace tutti::tool {
+
+/// The program that made a record.
+struct Tool {
+  std::string version{};
+};
+void describe(Fields& fields, const Tool& tool);
 
 struct RankInfo {
   int rank = 0;
@@ -36,7 +46,8 @@ struct BackendInfo {
 };
 
 enum class Status : std::uint8_t { ok, wrong_data, timeout, interrupted, error };
-std::string_view name_of(Status status) noexcept;
+template <>
+inline constexpr Names<5> names_of<Status>{"ok", "wrong_data", "timeout", "interrupted", "error"};
 
 struct RunRecord {
   Status status = Status::ok;
@@ -44,12 +55,19 @@ struct RunRecord {
   std::chrono::system_clock::time_point started{};
   double duration_s = 0;
   std::vector<std::string> argv{};
+  std::map<std::string, std::string> env{};
   BackendInfo backend{};
   World world{};
   std::vector<std::string> notes{};
 };
 
+/// The fields that every run has.
+void describe(Fields& fields, const RunRecord& record);
+
 /// "4 ranks / 1 host  gloo tcp/lo".
 std::string describe_world(const RunRecord& record);
+
+/// The begin of a Markdown file: a title, the status unless it is ok, and the notes.
+std::string markdown_head(std::string_view title, const RunRecord& record);
 
 }  // namespace tutti::tool

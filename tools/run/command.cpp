@@ -36,16 +36,15 @@ std::size_t RunCommand::own_arguments(const std::vector<std::string>& argv) {
   return argv.size();
 }
 
-void RunCommand::define(CLI::App& app) {
-  // For the help: own_arguments() keeps it from CLI11, which would look for options behind it.
-  app.add_option("PROGRAM", program_, "what to run, and its arguments")->type_name("[ARGUMENTS]");
-  app.add_option("-n,--ranks", ranks_, "how many ranks to start on this node")->type_name("N");
-  app.add_option("--nnodes", nodes_, "how many nodes run this command")->type_name("K");
-  app.add_option("--node-rank", node_, "which of them this is, from 0")->type_name("R");
-  app.add_option("--rendezvous", rendezvous_, "where they meet: on node 0, a free port")
-      ->type_name("HOST:PORT");
-  app.add_option("--join-timeout", join_timeout_, "how long to wait for all nodes (default 5m)")
-      ->type_name("TIME");
+OptionList RunCommand::options() {
+  // PROGRAM for the help: own_arguments() keeps it from CLI11, which would look for options behind.
+  return {
+      {"PROGRAM", &program_, "what to run, and its arguments", "[ARGUMENTS]"},
+      {"-n,--ranks", &ranks_, "how many ranks to start on this node", "N"},
+      {"--nnodes", &nodes_, "how many nodes run this command", "K"},
+      {"--node-rank", &node_, "which of them this is, from 0", "R"},
+      {"--rendezvous", &rendezvous_, "where they meet: on node 0, a free port", "HOST:PORT"},
+      {"--join-timeout", &join_timeout_, "how long to wait for all nodes (default 5m)", "TIME"}};
 }
 
 LaunchOptions RunCommand::parse(const std::vector<std::string>& argv) const {

@@ -3,9 +3,8 @@
 #include <string>
 #include <vector>
 
-#include <CLI/App.hpp>
-
-#include "run/launcher.hpp"
+#include "common/option.hpp"
+#include "run/launch_options.hpp"
 
 namespace tutti::tool {
 
@@ -16,7 +15,8 @@ class RunCommand {
   /// its own.
   static std::size_t own_arguments(const std::vector<std::string>& argv);
 
-  void define(CLI::App& app);
+  /// They are written to this object.
+  OptionList options();
   /// @throws Failure usage.
   LaunchOptions parse(const std::vector<std::string>& argv) const;
 

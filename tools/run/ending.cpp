@@ -1,20 +1,22 @@
 #include "run/ending.hpp"
 
 #include <charconv>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <tutti/deadline.hpp>
+#include <tutti/store/store.hpp>
 
+#include "common/message.hpp"
 #include "run/hang_report.hpp"
 
 namespace tutti::tool {
 namespace {
 
-using Json = nlohmann::json;
 using Steady = std::chrono::steady_clock;
 using Wall = std::chrono::system_clock;
 
@@ -36,68 +38,96 @@ Steady::time_point from_wall(std::int64_t ns) {
   return Steady::now() + std::chrono::duration_cast<Steady::duration>(then - Wall::now());
 }
 
-Json json_of(const std::exception_ptr& thrown) {
+/// An exception as it travels: a Failure, which has an exit code, or an Error.
+struct Thrown {
+  std::optional<Exit> exit{};
+  Errc errc{};
+  std::string text{};
+  Error::Where where{};
+};
+
+void parts(Message& message, Thrown& thrown) {
+  auto& where = thrown.where;
+  message(thrown.exit, thrown.errc, thrown.text, where.group, where.operation, where.seq,
+          where.rank);
+}
+
+Thrown thrown_by(const std::exception_ptr& error) {
+  const auto failed = [](Exit code, std::string text) {
+    return Thrown{code, {}, std::move(text), {}};
+  };
   try {
-    std::rethrow_exception(thrown);
-  } catch (const Error& error) {
-    const Error::Where& where = error.where();
-    return {
-        {"errc", static_cast<int>(error.code())}, {"text", error.message()}, {"group", where.group},
-        {"operation", where.operation},           {"seq", where.seq},        {"rank", where.rank}};
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    return {{}, e.code(), e.message(), e.where()};
   } catch (const Failure& failure) {
-    return {{"exit", static_cast<int>(failure.code())}, {"text", failure.what()}};
-  } catch (const std::exception& error) {
-    return {{"exit", static_cast<int>(Exit::internal)}, {"text", error.what()}};
+    return failed(failure.code(), failure.what());
+  } catch (const std::exception& e) {
+    return failed(Exit::internal, e.what());
   } catch (...) {
-    return {{"exit", static_cast<int>(Exit::internal)}, {"text", "unknown exception"}};
+    return failed(Exit::internal, "unknown exception");
   }
 }
 
-std::exception_ptr thrown_from(const Json& json) {
-  const std::string text = json.at("text");
-  if (json.contains("exit"))
-    return std::make_exception_ptr(Failure(static_cast<Exit>(json.at("exit").get<int>()), text));
-  const Error::Where where{json.at("group"), json.at("operation"), json.at("seq"), json.at("rank")};
-  return std::make_exception_ptr(Error(static_cast<Errc>(json.at("errc").get<int>()), text, where));
+std::exception_ptr to_exception(const Thrown& thrown) {
+  if (thrown.exit) return std::make_exception_ptr(Failure(*thrown.exit, thrown.text));
+  return std::make_exception_ptr(Error(thrown.errc, thrown.text, thrown.where));
+}
+
+/// A call of a rank that failed.
+struct LastCall {
+  std::uint64_t seq = 0;
+  Operation operation{};
+  std::int64_t started = 0;
+};
+
+void parts(Message& message, LastCall& call) {
+  message(call.seq, call.operation, call.started);
+}
+
+/// An outcome as it travels.
+struct Ending {
+  std::int64_t ended = 0;
+  std::optional<Thrown> error{};
+  Position position{};
+  std::vector<LastCall> trace{};  ///< Of a rank that failed.
+};
+
+void parts(Message& message, Ending& ending) {
+  auto& at = ending.position;
+  message(ending.ended, ending.error, at.what, at.bytes, at.iteration, ending.trace);
 }
 
 std::string to_text(const Outcome& outcome) {
-  Json json{{"ended", to_wall(outcome.ended)}};
+  Ending ending{to_wall(outcome.ended), {}, outcome.position, {}};
   if (outcome.error) {
-    json["error"] = json_of(outcome.error);
-    json["what"] = outcome.position.what;
-    json["bytes"] = outcome.position.bytes;
-    json["iteration"] = outcome.position.iteration;
-    Json trace = Json::array();
+    ending.error = thrown_by(outcome.error);
     for (const TraceEntry& entry : outcome.trace)
-      trace.push_back({entry.seq, static_cast<int>(entry.operation), to_wall(entry.started)});
-    json["trace"] = std::move(trace);
+      ending.trace.push_back({entry.seq, entry.operation, to_wall(entry.started)});
   }
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return to_message(ending);
 }
 
 Outcome outcome_from(int rank, const std::string& text) {
-  const Json json = Json::parse(text);
+  const auto ending = from_message<Ending>(text);
   Outcome outcome;
   outcome.rank = rank;
-  outcome.ended = from_wall(json.at("ended"));
-  if (!json.contains("error")) return outcome;
-  outcome.error = thrown_from(json.at("error"));
-  outcome.position.what = json.at("what");
-  outcome.position.bytes = json.at("bytes");
-  outcome.position.iteration = json.at("iteration");
-  for (const Json& item : json.at("trace")) {
+  outcome.ended = from_wall(ending.ended);
+  if (!ending.error) return outcome;
+  outcome.error = to_exception(*ending.error);
+  outcome.position = ending.position;
+  for (const LastCall& call : ending.trace) {
     TraceEntry entry;
-    entry.seq = item.at(0);
-    entry.operation = static_cast<Operation>(item.at(1).get<int>());
-    entry.started = from_wall(item.at(2));
+    entry.seq = call.seq;
+    entry.operation = call.operation;
+    entry.started = from_wall(call.started);
     outcome.trace.push_back(entry);
   }
   return outcome;
 }
 
-}  // namespace
-
+/// On the other ranks: sends `own` to rank 0, and gives rank 0's verdict.
+/// @throws Error timeout when rank 0 gives none within `patience`.
 Exit report_ending(Store& store, const Outcome& own, std::chrono::nanoseconds patience) {
   store.set(key_of(own.rank), to_text(own));
   const std::string text = store.get_text(verdict_key, Deadline::after(patience));
@@ -106,6 +136,8 @@ Exit report_ending(Store& store, const Outcome& own, std::chrono::nanoseconds pa
   return static_cast<Exit>(code);
 }
 
+/// On rank 0: its own outcome and the others' in rank order. One that sent nothing within
+/// `patience` is `silent`.
 std::vector<Outcome> collect_endings(Store& store, const Outcome& own, int size,
                                      std::chrono::nanoseconds patience) {
   std::vector<Outcome> outcomes{own};
@@ -131,6 +163,7 @@ void announce(Store& store, Exit verdict) {
   store.set(verdict_key, fmt::format("{}", static_cast<int>(verdict)));
 }
 
+/// The exit code of the command when a rank ended so.
 Exit exit_code_of(const Outcome& outcome) {
   if (!outcome.error) return Exit::ok;
   try {
@@ -159,21 +192,49 @@ Exit exit_code_of(const Outcome& outcome) {
   return Exit::internal;
 }
 
-Exit end_together(const RankSource& source, const Outcome& own, std::chrono::nanoseconds patience,
-                  std::chrono::nanoseconds longest,
-                  const std::function<Exit(const std::vector<Outcome>&)>& conclude) {
-  if (source.group.size == 1) return conclude({own});
-  const auto store = make_prefix_store(source.group.store, "tool/");
-  if (source.group.rank != 0) {
+}  // namespace
+
+Exit report_failure(const std::vector<Outcome>& outcomes, const Outcome& cause,
+                    std::chrono::nanoseconds timeout, bool skip_unavailable, RunRecord& record,
+                    std::FILE* err) {
+  const Exit code = exit_code_of(cause);
+  record.error = error_text(cause);
+  record.status = code == Exit::timeout ? Status::timeout : Status::error;
+  if (code == Exit::timeout) {
+    fmt::print(err, "{}", hang_report(outcomes, record.world, timeout));
+  } else if (code == Exit::unavailable && skip_unavailable) {
+    fmt::print(err, "skipped: {}\n", record.error);
+    return Exit::skipped;
+  } else {
+    fmt::print(err, "error: {}\n{}", record.error, silent_ranks(outcomes, record.world));
+  }
+  return code;
+}
+
+Exit run_to_end(const RankSource& source, const RunOptions& options, const RankBody& body,
+                const std::function<std::chrono::nanoseconds(const Outcome& own)>& patience,
+                const std::function<Exit(const std::vector<Outcome>&)>& conclude) {
+  GroupOptions group = source.group;
+  if (source.kind == RankSource::Kind::threads)
+    return conclude(run_threads(group.size, group, options.decorate, body, source.placement));
+  if (options.decorate)
+    group.decorate = [&](std::unique_ptr<Backend> inner) {
+      return options.decorate(group.rank, std::move(inner));
+    };
+  const Outcome own = run_rank(group, body);
+  if (group.size == 1) return conclude({own});
+  const auto store = make_prefix_store(group.store, "tool/");
+  if (group.rank != 0) {
     try {
-      return report_ending(*store, own, longest);
+      // Rank 0 may be in the last call until its deadline, and then writes the files.
+      return report_ending(*store, own, options.timeout + std::chrono::seconds(10));
     } catch (const Error& error) {
       if (!own.error) throw;
       throw Failure(exit_code_of(own), fmt::format("rank {}: {} (and from rank 0: {})", own.rank,
                                                    error_text(own), error.what()));
     }
   }
-  const std::vector<Outcome> outcomes = collect_endings(*store, own, source.group.size, patience);
+  const std::vector<Outcome> outcomes = collect_endings(*store, own, group.size, patience(own));
   try {
     const Exit code = conclude(outcomes);
     announce(*store, code);

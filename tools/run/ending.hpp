@@ -1,12 +1,12 @@
 #pragma once
 
 #include <chrono>
+#include <cstdio>
 #include <functional>
 #include <vector>
 
-#include <tutti/store/store.hpp>
-
 #include "common/exit_code.hpp"
+#include "report/record.hpp"
 #include "run/ranks.hpp"
 #include "run/source.hpp"
 
@@ -15,25 +15,17 @@
 
 namespace tutti::tool {
 
-/// On the other ranks: sends `own` to rank 0, and gives rank 0's verdict.
-/// @throws Error timeout when rank 0 gives none within `patience`.
-Exit report_ending(Store& store, const Outcome& own, std::chrono::nanoseconds patience);
+/// Prints what ended the ranks, and says so in the record.
+/// @param skip_unavailable  what cannot be had here is no error.
+Exit report_failure(const std::vector<Outcome>& outcomes, const Outcome& cause,
+                    std::chrono::nanoseconds timeout, bool skip_unavailable, RunRecord& record,
+                    std::FILE* err);
 
-/// On rank 0: its own outcome and the others' in rank order. One that sent nothing within
-/// `patience` is `silent`.
-std::vector<Outcome> collect_endings(Store& store, const Outcome& own, int size,
-                                     std::chrono::nanoseconds patience);
-
-/// On rank 0, last: everything is printed and written.
-void announce(Store& store, Exit verdict);
-
-/// What a rank that ended so makes the command's.
-Exit exit_code_of(const Outcome& outcome);
-
-/// A rank that is a process: all end with what rank 0 concludes from the outcomes of all.
-/// `patience`: how long rank 0 waits for the others, `longest`: they for it.
-Exit end_together(const RankSource& source, const Outcome& own, std::chrono::nanoseconds patience,
-                  std::chrono::nanoseconds longest,
-                  const std::function<Exit(const std::vector<Outcome>&)>& conclude);
+/// Runs `body` on the ranks of this process. Ranks that are processes all end with rank 0's
+/// conclusion from the outcomes of all.
+/// @param patience  how long rank 0 waits for the others' outcomes once its own is known.
+Exit run_to_end(const RankSource& source, const RunOptions& options, const RankBody& body,
+                const std::function<std::chrono::nanoseconds(const Outcome& own)>& patience,
+                const std::function<Exit(const std::vector<Outcome>&)>& conclude);
 
 }  // namespace tutti::tool

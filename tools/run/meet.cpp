@@ -3,23 +3,41 @@
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "common/exit_code.hpp"
 #include "common/host.hpp"
+#include "common/message.hpp"
 
 namespace tutti::tool {
 
-using Json = nlohmann::json;
+void parts(Message& message, RankInfo& info) {
+  message(info.rank, info.host, info.pid, info.device, info.cpuset, info.model);
+}
+
+namespace {
+
+/// The place of a rank, sent to rank 0.
+struct Arrival {
+  RankInfo info{};
+  std::vector<int> cpus{};
+  std::string plan{};
+};
+
+void parts(Message& message, Arrival& arrival) {
+  message(arrival.info, arrival.cpus, arrival.plan);
+}
+
+}  // namespace
 
 World meet(Rank& rank, Control& control, bool threads, std::string_view plan) {
   const Host host = this_host();
-  const Json mine{{"host", host.name},     {"pid", host.pid},
-                  {"cpuset", host.cpuset}, {"model", host.model},
-                  {"cpus", host.cpus},     {"device", to_string(rank.group.memory().device())},
-                  {"plan", plan}};
+  const Arrival mine{{rank.group.rank(), host.name, host.pid,
+                      to_string(rank.group.memory().device()), host.cpuset, host.model},
+                     host.cpus,
+                     std::string(plan)};
   World world;
   world.size = rank.group.size();
   world.threads = threads;
@@ -28,24 +46,17 @@ World meet(Rank& rank, Control& control, bool threads, std::string_view plan) {
     std::set<int> cpus{};  // A launcher may have bound each rank to some of its own.
   };
   std::map<std::string, Shared> hosts;
-  for (const std::string& text :
-       control.collect(mine.dump(-1, ' ', false, Json::error_handler_t::replace))) {
-    const Json json = Json::parse(text);
-    const RankInfo info{static_cast<int>(world.ranks.size()),
-                        json.at("host").get<std::string>(),
-                        json.at("pid").get<int>(),
-                        json.at("device").get<std::string>(),
-                        json.at("cpuset").get<std::string>(),
-                        json.at("model").get<std::string>()};
-    if (json.value("plan", std::string()) != plan)
+  for (const std::string& text : control.collect(to_message(mine))) {
+    const auto arrival = from_message<Arrival>(text);
+    if (arrival.plan != plan)
       throw Failure(Exit::usage,
                     fmt::format("rank {} was told to compute something else than rank 0: give "
                                 "every rank the same options",
-                                info.rank));
-    Shared& shared = hosts[info.host];
+                                arrival.info.rank));
+    Shared& shared = hosts[arrival.info.host];
     ++shared.ranks;
-    shared.cpus.merge(json.at("cpus").get<std::set<int>>());
-    world.ranks.push_back(info);
+    shared.cpus.insert(arrival.cpus.begin(), arrival.cpus.end());
+    world.ranks.push_back(arrival.info);
   }
   if (hosts.empty()) return world;  // Only rank 0 knows.
   world.hosts = static_cast<int>(hosts.size());

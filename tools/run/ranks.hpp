@@ -14,7 +14,8 @@
 
 namespace tutti::tool {
 
-/// Where a rank is, for the report of a hang. Written by that rank alone, read after it ended.
+/// The call that a rank is in, for the report of a hang. Written by that rank alone, read after it
+/// ended.
 struct Position {
   std::string what{};           ///< "all_reduce".
   std::int64_t bytes = -1;      ///< -1: not in a measurement.

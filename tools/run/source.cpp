@@ -12,8 +12,11 @@
 #include <tutti/cluster.hpp>
 #include <tutti/error.hpp>
 #include <tutti/init.hpp>
+#include <tutti/version.hpp>
 
+#include "common/environment.hpp"
 #include "common/exit_code.hpp"
+#include "common/text.hpp"
 
 namespace tutti::tool {
 namespace {
@@ -42,17 +45,13 @@ std::optional<Launcher> started() {
   return most;
 }
 
-std::string count(int n, std::string_view what) {
-  return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
-}
-
 /// A program that runs alone in each of many processes measures nothing, many times over.
 void refuse_alone(int group, std::string_view remedy) {
   const std::optional<Launcher> launcher = started();
   if (!launcher) return;
   throw Failure(Exit::unavailable,
                 fmt::format("launcher started {} processes ({}) but this group has {}. {}",
-                            launcher->size, launcher->because, count(group, "rank"), remedy));
+                            launcher->size, launcher->because, plural(group, "rank"), remedy));
 }
 
 std::optional<ClusterInfo> detect(const RunOptions& options) {
@@ -97,6 +96,50 @@ void join(const ClusterInfo& info, const RunOptions& options, RankSource& source
 
 }  // namespace
 
+void RankTexts::add_to(OptionList& options, std::string_view ranks_help,
+                       std::string_view backend_names) {
+  options.insert(
+      options.end(),
+      {{"-n,--ranks", &ranks, ranks_help, "N", "Launch"},
+       {backend_names, &backend, "auto, or a name from 'tutti info' (auto)", "NAME", "Launch"},
+       {"--store", &store, "where the launcher's ranks meet, instead of TUTTI_STORE", "URL",
+        "Launch"},
+       {"--timeout", &timeout, "a call that takes longer ends the run (60s)", "TIME", "Launch"}});
+}
+
+void RankTexts::parse(RunOptions& options) const {
+  if (!ranks.empty()) options.ranks = static_cast<int>(parse_integer("-n", ranks, 1, most_ranks));
+  options.backend = backend;
+  options.store = store;
+  options.timeout = parse_timeout("--timeout", timeout);
+}
+
+BackendChoice choose_backend(const RunOptions& options, bool one_process) {
+  const DeviceRequest device = options.device.value_or(DeviceRequest{});
+  try {
+    return tutti::choose_backend(options.backend, {device.type, device.index.value_or(0)},
+                                 one_process);
+  } catch (const Error& error) {
+    const bool typo = error.code() == Errc::invalid_argument;
+    throw Failure(
+        typo ? Exit::usage : Exit::unavailable,
+        fmt::format("--backend {}{}: {}", options.backend,
+                    device.type == DeviceType::cpu ? std::string()
+                                                   : fmt::format(" --device {}", to_string(device)),
+                    error.message()));
+  }
+}
+
+RunRecord begin_record(const BackendChoice& backend, const OutputOptions& output) {
+  RunRecord record;
+  record.started = std::chrono::system_clock::now();
+  record.argv = output.argv;
+  record.env = allowed_environment(output.env_allow);
+  record.backend = {
+      std::string(backend.entry->name), std::string(library_version_string()), backend.because, {}};
+  return record;
+}
+
 RankSource find_ranks(const RunOptions& options, const BackendChoice& backend) {
   const bool threads = backend.entry->one_process || options.threads;
   if (backend.entry->name == "local" && !backend.args.empty())
@@ -131,7 +174,7 @@ RankSource find_ranks(const RunOptions& options, const BackendChoice& backend) {
   if (options.expect_ranks && *options.expect_ranks != source.group.size)
     throw Failure(Exit::unavailable,
                   fmt::format("--expect-ranks {}: this group has {}", *options.expect_ranks,
-                              count(source.group.size, "rank")));
+                              plural(source.group.size, "rank")));
   return source;
 }
 

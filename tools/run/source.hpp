@@ -1,20 +1,25 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include <tutti/backend/backend.hpp>
 #include <tutti/cluster.hpp>
 #include <tutti/process_group.hpp>
 
 #include "common/device.hpp"
+#include "common/option.hpp"
+#include "report/output.hpp"
+#include "report/record.hpp"
 #include "run/ranks.hpp"
 
 namespace tutti::tool {
 
-/// What a command was told about its ranks.
+/// The options about the ranks of a command.
 struct RunOptions {
   std::string backend = "auto";
   std::optional<DeviceRequest> device{};  ///< Empty: usual_device(backend).
@@ -31,7 +36,28 @@ struct RunOptions {
   std::shared_ptr<const ClusterEnvironment> environment{};  ///< Null: VariablesEnvironment.
 };
 
-/// Where the ranks of a run come from.
+/// The options of every command with ranks, as text from the command line.
+struct RankTexts {
+  std::string ranks{};
+  std::string backend = "auto";
+  std::string store{};
+  std::string timeout = "60s";
+
+  void add_to(OptionList& options, std::string_view ranks_help, std::string_view backend_names);
+  /// @throws Failure usage.
+  void parse(RunOptions& options) const;
+};
+
+constexpr std::int64_t most_ranks = 4096;
+
+/// @param one_process  the ranks are threads of this process.
+/// @throws Failure usage, or unavailable when there is no such backend here.
+BackendChoice choose_backend(const RunOptions& options, bool one_process);
+
+/// The record of a run that begins now.
+RunRecord begin_record(const BackendChoice& backend, const OutputOptions& output);
+
+/// The source of the ranks of a run.
 struct RankSource {
   enum class Kind : std::uint8_t {
     threads,   ///< `group.size` threads of this process.

@@ -18,6 +18,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench_runs.hpp"
+#include "common/message.hpp"
 
 // Whole runs, over backends that do something wrong: what must be noticed is noticed.
 
@@ -295,7 +296,7 @@ TEST(Bench, IterationsGoOnUntilTheMinimumTimeIsReached) {
   options.timing.iters.reset();
   options.timing.warmup.reset();
   options.timing.min_time = 50ms;
-  options.timing.keep_samples = true;
+  options.timing.samples = Samples::all;
   options.timing.rank_agg = RankAgg::rank0;  // The rank that decides.
   const Json row = run(options).row();
   double total_us = 0;
@@ -322,7 +323,7 @@ TEST(Bench, SlowCallsAreStillMeasuredTenTimes) {
 
 TEST(Bench, IterationTimeIsCombinedAsAskedAndBandwidthFromTheMean) {
   BenchOptions options = two_ranks(0, {});
-  options.timing.keep_samples = true;
+  options.timing.samples = Samples::all;
   for (const RankAgg agg : {RankAgg::max, RankAgg::mean, RankAgg::min}) {
     options.timing.rank_agg = agg;
     const Json row = run(options).row();
@@ -531,9 +532,12 @@ TEST(Members, ARankThatSendsNoWordIsNamed) {
   const std::jthread vanishing([store] {
     const ProcessGroup group =
         ProcessGroup::create({.backend = "local", .store = store, .rank = 1, .size = 2});
-    // What it says first, and then never anything.
-    store->set("tool/0/1", R"({"host":"far","pid":4411,"cpuset":"0","model":"","cpus":[0],)"
-                           R"("device":"cpu"})");
+    RankInfo info{1, "far", 4411, "cpu", "0", ""};
+    std::vector<int> cpus{0};
+    std::string plan;
+    Message first;  // And never another one.
+    first(info.rank, info.host, info.pid, info.device, info.cpuset, info.model, cpus, plan);
+    store->set("tool/0/1", first.text());
     (void)store->get("end of the test", 10s);
   });
   Captured out;

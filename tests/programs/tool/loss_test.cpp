@@ -227,7 +227,7 @@ TEST(LossPairs, TheLoopHasTheNumbersOfPairwisePAuc) {
   problem.rows = 400;
   problem.positive_rate = 0.2;
   problem.budget = 0.1;
-  problem.pairwise = true;
+  problem.surrogate = Surrogate::pairwise;
   problem.dtype = DType::f64;
   const OneClass rows = one_class(problem);
   LossCall loss(LossKind::p_auc_at_budget, problem);
@@ -249,11 +249,11 @@ TEST(LossPairs, OnlyLossesOfPairsAreTimed) {
   LossProblem problem;
   problem.rows = 100;
   const std::vector<losses::PAucDiagnostics> bands(1);
-  for (int i = 0; i < loss_kind_count; ++i) {
+  for (std::size_t i = 0; i < names_of<LossKind>.size(); ++i) {
     const auto kind = static_cast<LossKind>(i);
     EXPECT_EQ(time_pairs(kind, problem, 0, 0.01, bands).has_value(), kind == LossKind::smooth_ap);
   }
-  problem.pairwise = true;
+  problem.surrogate = Surrogate::pairwise;
   EXPECT_TRUE(time_pairs(LossKind::p_auc_at_budget, problem, 0, 0.01, bands));
 }
 
@@ -323,7 +323,7 @@ LossOptions two_ranks(Meddling::Meddle meddle = {}) {
   options.plan.tolerance = 1e-5;
   options.ranks = 2;
   options.backend = "local";
-  options.json = true;
+  options.format = Format::json;
   if (meddle)
     options.decorate = [meddle](int rank, std::unique_ptr<Backend> inner) {
       if (rank != 1) return inner;

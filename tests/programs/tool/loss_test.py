@@ -1,10 +1,14 @@
 """`tutti loss` as a user types it: loss_test.py PATH_OF_TUTTI [unittest arguments]."""
+import csv
+import io
 import json
 import math
 import os
+import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
 try:
@@ -217,6 +221,31 @@ class Loss(Program):
             self.assertRegex(text, rf"\n  {loss}( +[\d.e+-]+){{3}}( +([\d.]+ [KM]?i?B|-)){{2}} +([~\d.]+|-)\n")
         self.assertRegex(text, r"\n  all within 1e-05 of one process +[\d.]+ s\n$")
 
+    def test_every_format_has_the_numbers_of_the_json(self):
+        with tempfile.TemporaryDirectory() as folder:
+            files = {ending: pathlib.Path(folder, f"r.{ending}") for ending in ("json", "ndjson", "csv", "md")}
+            self.runs("-n", 2, *SMALL, "--surrogate", "pairwise",
+                      *[argument for file in files.values() for argument in ("--out", file)])
+            texts = {ending: file.read_text() for ending, file in files.items()}
+        run = json.loads(texts["json"])
+        lines = [json.loads(line) for line in texts["ndjson"].splitlines()]
+        rows = list(csv.DictReader(io.StringIO(texts["csv"]), strict=True))
+        self.assertEqual([len(lines), len(rows)], 2 * [len(run["results"])])
+        for result, line, row in zip(run["results"], lines, rows):
+            self.assertEqual((line["loss"], line["value"]), (result["loss"], result["value"]))
+            self.assertEqual((line["config.rows"], line["world.size"]), (200, 2))
+            self.assertEqual(line["difference.gradient"], result["difference"]["gradient"])
+            self.assertEqual(line["pair_loop.estimated"], (result["pair_loop"] or {}).get("estimated"))
+            self.assertEqual(list(row), list(line))
+            self.assertEqual((row["loss"], float(row["time_us.p50"])), (result["loss"], result["time_us"]["p50"]))
+            self.assertEqual(row["evaluations"], " ".join(map(str, result["evaluations"])))
+            self.assertRegex(texts["md"], rf"\n\| {result['loss']} \| [\d.]+ \|.*\| ok \|")
+        self.assertRegex(texts["md"], r"^# tutti loss \S+: 200 rows  1 class  f32: 2 ranks / 1 host  local\n")
+        self.assertIn("\n| loss | value | gradient norm | loss differs | grad differs | check | ms 1 process | ms 2 ranks |",
+                      texts["md"])
+        for form, start in (("ndjson", '{"started":'), ("csv", "started,status,"), ("md", "# tutti loss ")):
+            self.assertTrue(self.runs("-n", 1, "-l", "smooth_ap", *SMALL, "-f", form).startswith(start), form)
+
     def test_binary_targets_have_no_softmax(self):
         run = self.record("-n", 2, *SMALL)
         self.assertEqual(run["notes"], ["left out softmax_focal: it needs --classes 2 or more"])
@@ -255,7 +284,8 @@ class Loss(Program):
                 ([*two, "--calls", "0"], ["--calls '0'"]),
                 ([*two, "--rounds", "0"], ["--rounds '0'"]),
                 ([*two, "--tolerance", "x"], ["--tolerance 'x'"]),
-                ([*two, "-f", "csv"], ["'csv'", "json"]),
+                ([*two, "-f", "yaml"], ["'yaml'", "json"]),
+                ([*two, "--out", "r.html"], ["r.html", ".csv"]),
                 ([*two, "-b", "gluu"], ["gluu", "local"]),
                 ([*two, "--timeout", "0s"], ["--timeout"]),
                 ([*two, "--store", "memory://x"], ["--store memory://x"]),

@@ -1,6 +1,5 @@
-// The collectives of the gloo backend over wires in memory: every algorithm at every size of
-// group, cut into messages or not, gives what the slow way gives, and sends as many bytes as
-// docs/gloo.md says.
+// The collectives over wires in memory: every algorithm at every size of group, cut into messages
+// or not, gives what the slow way gives, and sends as many bytes as docs/gloo.md says.
 
 #include <algorithm>
 #include <atomic>
@@ -10,6 +9,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tutti/error.hpp>
+
 #include "collectives/algorithms.hpp"
 #include "memory_wire.hpp"
 #include "support/worlds.hpp"
@@ -17,8 +18,8 @@
 namespace tutti::test {
 namespace {
 
-using backend::gloo::Algorithm;
-using backend::gloo::Wire;
+using collectives::Algorithm;
+using collectives::Wire;
 using Numbers = std::vector<std::int32_t>;
 
 /// Rank r's element i. Small, so that sums of any order are exact and nothing repeats soon.
@@ -48,7 +49,7 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << "w" << c.size << "_" << c.elements << "_" << c.layout;
 }
 
-constexpr std::size_t message = backend::gloo::segment / sizeof(std::int32_t);
+constexpr std::size_t message = collectives::segment / sizeof(std::int32_t);
 
 std::vector<Case> cases() {
   std::vector<Case> all;
@@ -111,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(Even, Algorithms, testing::ValuesIn(cases()), Name());
 
 TEST_P(Algorithms, AllReduceSumsOnEveryRank) {
   for (const auto algorithm :
-       {Algorithm::direct, Algorithm::doubling, Algorithm::ring, Algorithm::slices}) {
+       {Algorithm::direct, Algorithm::recursive_doubling, Algorithm::ring, Algorithm::slices}) {
     MemoryWires mine(size());
     for (const bool in_place : {false, true})
       mine.run([&](Wire& wire) {
@@ -135,7 +136,7 @@ TEST_P(Algorithms, AllReduceSumsOnEveryRank) {
 
 TEST_P(Algorithms, AvgAndPremulSumKeepTheirScales) {
   for (const auto algorithm :
-       {Algorithm::direct, Algorithm::doubling, Algorithm::ring, Algorithm::slices})
+       {Algorithm::direct, Algorithm::recursive_doubling, Algorithm::ring, Algorithm::slices})
     wires.run([&](Wire& wire) {
       std::vector<double> in(n());
       for (std::size_t i = 0; i < n(); ++i) in[i] = value(wire.rank(), i);
@@ -178,7 +179,7 @@ TEST_P(Algorithms, ReduceSumsOnTheRootAlone) {
 }
 
 TEST_P(Algorithms, BroadcastReachesEveryRank) {
-  for (const auto algorithm : {Algorithm::tree, Algorithm::chain})
+  for (const auto algorithm : {Algorithm::binomial_tree, Algorithm::chain})
     for (int root = 0; root < size(); ++root) {
       MemoryWires mine(size());
       mine.run([&](Wire& wire) {
@@ -329,7 +330,7 @@ TEST_P(OtherSizes, RingsDoNotWaitForThemselves) {
   const int size = GetParam();
   const std::size_t n = 64 * message / static_cast<std::size_t>(size) + 3;
   MemoryWires wires(size);
-  for (const auto algorithm : {Algorithm::ring, Algorithm::slices, Algorithm::doubling})
+  for (const auto algorithm : {Algorithm::ring, Algorithm::slices, Algorithm::recursive_doubling})
     wires.run([&](Wire& wire) {
       Numbers data = numbers(wire.rank(), n);
       run_collective(wire, op_of(Operation::all_reduce, data, data), algorithm);
@@ -353,7 +354,7 @@ TEST_P(OtherSizes, ABarrierIsLeftWhenAllHaveEntered) {
 TEST_P(OtherSizes, EveryRankHasTheSameBits) {
   const int size = GetParam();
   for (const auto algorithm :
-       {Algorithm::direct, Algorithm::doubling, Algorithm::ring, Algorithm::slices}) {
+       {Algorithm::direct, Algorithm::recursive_doubling, Algorithm::ring, Algorithm::slices}) {
     MemoryWires wires(size);
     std::vector<std::vector<float>> results(index(size));
     wires.run([&](Wire& wire) {
@@ -366,6 +367,22 @@ TEST_P(OtherSizes, EveryRankHasTheSameBits) {
     });
     for (const auto& other : results) EXPECT_EQ(other, results[0]) << name_of(algorithm);
   }
+}
+
+TEST(Table, RefusesAnAlgorithmThatAnOperationDoesNotHave) {
+  MemoryWires wires(2);
+  EXPECT_THROW(wires.run([](Wire& wire) {
+    run_collective(wire, {.kind = Operation::barrier}, Algorithm::ring);
+  }),
+               Error);
+}
+
+TEST(Table, IsPrintedWithTheNamesOfItsAlgorithms) {
+  const auto text = collectives::describe_table();
+  for (const auto algorithm :
+       {Algorithm::direct, Algorithm::recursive_doubling, Algorithm::ring, Algorithm::slices,
+        Algorithm::binomial_tree, Algorithm::chain, Algorithm::dissemination})
+    EXPECT_NE(text.find(name_of(algorithm)), std::string::npos) << name_of(algorithm);
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ class MemoryWires {
     std::deque<Handle> recvs;
   };
 
-  class One final : public backend::gloo::Wire {
+  class One final : public collectives::Wire {
    public:
     One(MemoryWires& wires, int rank) : wires_(wires), rank_(rank) {}
     int rank() const noexcept override { return rank_; }
@@ -119,7 +119,7 @@ class MemoryWires {
       const auto from = channel.sends.front();
       const auto to = channel.recvs.front();
       if ((bounded ? from->bytes > to->bytes : from->bytes != to->bytes || from->bytes == 0) ||
-          from->bytes > backend::gloo::max_message)
+          from->bytes > collectives::max_message)
         throw std::runtime_error("a message of " + std::to_string(from->bytes) +
                                  " bytes meets a receive of " + std::to_string(to->bytes));
       if (from->bytes != 0) std::memcpy(to->data, from->data, from->bytes);

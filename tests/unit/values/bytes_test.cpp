@@ -90,7 +90,7 @@ TEST(Bytes, AWriterIsLittleEndianWithoutPadding) {
 
 TEST(Bytes, AReaderReturnsWhatWasWritten) {
   read_all_kinds(reader_of(all_kinds().bytes()));
-  const std::string text = all_kinds().to_text();
+  const std::string text(all_kinds().view());
   read_all_kinds(Reader(text, Errc::mismatch, "the message"));
 }
 

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "backends/nccl/double/machine.hpp"
+#include "backends/nccl/double/streams.hpp"
 
 // Capture into graphs: what is put on a stream that captures is kept and put on streams of a launch
 // later, as often as the graph is launched. Everything here needs the lock.
@@ -37,11 +37,6 @@ struct Capture {
   std::vector<Command> commands{};
   std::vector<std::uintptr_t> blocks{};  ///< That are allocated in it.
   std::shared_ptr<Moment> last{};        ///< The end of its last launch.
-
-  Capture() = default;
-  Capture(const Capture&) = delete;
-  Capture& operator=(const Capture&) = delete;
-  ~Capture();  ///< Takes the lock itself.
 };
 
 /// `stream` takes part from now on.
@@ -49,17 +44,5 @@ void join(const std::shared_ptr<Capture>& capture, Stream& stream);
 /// Puts a command on a stream that captures.
 void keep(Stream& stream, Command command);
 void invalidate(Stream& stream);
-/// Whether this thread may not make a call that might be unsafe now; the captures that it would
-/// harm are invalid then.
-bool prohibited(Machine& machine, const std::string& who);
-/// The default stream cannot be used while one that waits for it captures.
-bool check_implicit_capture(Machine& machine, const Stream& stream, const std::string& who);
-/// At the end of a test.
-void check_captures(Machine& machine);
-
-// nccl.cpp
-/// Captured operations once more, on the stream of a launch.
-void replay(Machine& machine, const std::vector<std::shared_ptr<Operation>>& operations,
-            Stream& stream);
 
 }  // namespace tutti::test::nccl_double

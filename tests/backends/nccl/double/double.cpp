@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "backends/nccl/double/machine.hpp"
+#include "backends/nccl/double/tables.hpp"
 
 namespace tutti::test::nccl_double {
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/nccl/double/faults.hpp"
 #include "nccl/nccl.hpp"
 
 // A double of NCCL and of the CUDA runtime, in host memory, for machines without a GPU. It checks
@@ -43,8 +44,6 @@
 
 namespace tutti::test::nccl_double {
 
-inline constexpr int device_count = 8;
-
 /// The tables, for make_nccl(). They work for ever, from any thread.
 backend::nccl::Apis apis();
 
@@ -56,18 +55,6 @@ std::vector<std::string> take_violations();
 /// that the next test begins anew.
 void check_nothing_is_left();
 
-/// What goes wrong on purpose on one device.
-struct Faults {
-  bool init_hangs = false;         ///< A new communicator never gets ready.
-  bool stays_in_progress = false;  ///< Operations are never enqueued.
-  bool finalize_hangs = false;
-  bool abort_hangs = false;                ///< ncclCommAbort() returns when this is taken back.
-  ncclResult_t async_error = ncclSuccess;  ///< What its communicators report; they stand still.
-  std::string fails{};                     ///< The next call of this function, "ncclAllReduce",
-  ncclResult_t with = ncclInternalError;   ///< fails so.
-  cudaError_t sticky = cudaSuccess;        ///< What every CUDA call on the device returns.
-  std::size_t pinned_room = SIZE_MAX;      ///< So many pinned bytes there are in all.
-};
 void set_faults(int device, const Faults& faults);
 /// For all devices at once.
 void clear_faults();

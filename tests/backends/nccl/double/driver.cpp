@@ -5,7 +5,9 @@
 
 #include <fmt/format.h>
 
+#include "backends/nccl/double/double.hpp"
 #include "backends/nccl/double/machine.hpp"
+#include "backends/nccl/double/tables.hpp"
 #include "cuda/fold.hpp"
 
 namespace tutti::test::nccl_double {

@@ -146,7 +146,7 @@ void Machine::push(Stream& stream, Task task, std::span<const Touch> touches,
     return keep(stream, {.task = std::move(task),
                          .touches = std::vector<Touch>(touches.begin(), touches.end()),
                          .what = what});
-  check_implicit_capture(*this, stream, what);
+  check_implicit_capture(stream, what);
   follow_legacy_rules(stream);
   stream.clock.merge(devices[index(stream.device)].host);
   if (task.waits != nullptr) stream.clock.merge(task.waits->clock);
@@ -344,6 +344,51 @@ void Machine::report_deadlock() {
     }
 }
 
+bool Machine::prohibited(const std::string& who) {
+  const auto mode = this_thread().mode;
+  if (mode == cudaStreamCaptureModeRelaxed) return false;
+  bool found = false;
+  for (const auto& capture : captures) {
+    const bool own = capture->thread == std::this_thread::get_id();
+    const bool counts =
+        own ? capture->mode != cudaStreamCaptureModeRelaxed
+            : mode == cudaStreamCaptureModeGlobal && capture->mode == cudaStreamCaptureModeGlobal;
+    if (!counts) continue;
+    found = true;
+    capture->invalid = true;
+    violate(fmt::format("{} while {} captures, in a mode that prohibits it", who,
+                        name_of(*capture->streams[0])));
+  }
+  return found;
+}
+
+bool Machine::check_implicit_capture(const Stream& stream, const std::string& who) {
+  if (!stream.legacy) return false;
+  for (const auto& capture : captures)
+    for (Stream* other : capture->streams)
+      if (other->blocking && other->device == stream.device) {
+        violate(fmt::format("{} on the default stream while {} captures", who, name_of(*other)));
+        capture->invalid = true;
+        return true;
+      }
+  return false;
+}
+
+void Machine::close(const std::shared_ptr<Capture>& capture) {
+  capture->open = false;
+  for (Stream* stream : capture->streams) stream->capture = nullptr;
+  std::erase(captures, capture);
+}
+
+void Machine::check_captures() {
+  const auto open = captures;
+  for (const auto& capture : open) {
+    violate(name_of(*capture->streams[0]) + " was left capturing");
+    close(capture);
+    capture->blocks.clear();
+  }
+}
+
 bool Machine::has_streams_or_memory() const {
   return std::ranges::any_of(
              streams_, [](const auto& one) { return one.second->alive && !one.second->legacy; }) ||
@@ -358,7 +403,7 @@ bool something_is_left(const Machine& machine) {
 
 void Machine::check_streams_and_memory() {
   progress();
-  check_captures(*this);
+  check_captures();
   int streams = 0;
   int events = 0;
   std::size_t blocks = 0;

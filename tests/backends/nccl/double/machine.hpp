@@ -16,73 +16,16 @@
 #include <unordered_set>
 #include <vector>
 
-#include "backends/nccl/double/double.hpp"
+#include "backends/nccl/double/faults.hpp"
 #include "backends/nccl/double/memory.hpp"
+#include "backends/nccl/double/streams.hpp"
 
 // The devices of the double: streams, events, memory, kernels. One mutex guards everything, and
 // whoever waits or looks runs what can run: there is no thread.
 
 namespace tutti::test::nccl_double {
 
-using Clock = std::chrono::steady_clock;
 using Lock = std::unique_lock<std::mutex>;
-
-/// What an event stands for since it was recorded last.
-struct Capture;
-struct Moment {
-  bool reached = false;
-  LaneClock clock;
-  bool captured = false;  ///< In a graph, where this is:
-  std::weak_ptr<Capture> capture{};
-  LaneClock known{};  ///< How far it is behind each stream of the capture.
-};
-
-struct Comm;
-struct Operation;
-
-/// One NCCL kernel of one rank: all operations of a group on one communicator.
-struct Kernel {
-  Comm* comm = nullptr;
-  std::string what;
-  std::vector<std::shared_ptr<Operation>> operations;
-  bool messages = false;  ///< It only sends and receives.
-  std::size_t streams = 0;
-  std::size_t arrived = 0;  ///< Streams that have come to it.
-  bool started = false;
-  bool done = false;
-  bool reported = false;  ///< In a deadlock.
-};
-
-/// What waits in a stream: one of these.
-struct Task {
-  std::function<void()> run{};
-  std::shared_ptr<Moment> records{};
-  std::shared_ptr<Moment> waits{};
-  std::shared_ptr<Kernel> kernel{};
-  std::chrono::nanoseconds takes{};
-  std::optional<Clock::time_point> started{};
-  bool here = false;  ///< The kernel knows that its stream has come.
-};
-
-struct Stream {
-  int device = 0;
-  int number = 0;
-  bool legacy = false;
-  bool blocking = false;  ///< Waits for the legacy stream, and it for this one.
-  bool alive = true;
-  std::shared_ptr<Capture> capture{};  ///< What is put on it now goes into this graph,
-  int place = 0;                       ///< as its stream of this number.
-  int lane = 0;
-  int enqueuing = 0;  ///< Groups of NCCL calls that are not on it yet.
-  LaneClock clock;
-  std::deque<Task> tasks;
-};
-
-struct Event {
-  int device = 0;
-  bool alive = true;
-  std::shared_ptr<Moment> last;  ///< Null before it is recorded.
-};
 
 struct Device {
   Faults faults;
@@ -156,6 +99,14 @@ class Machine {
 
   void check_streams_and_memory();
   bool has_streams_or_memory() const;
+  /// Whether this thread may not make a call that might be unsafe now; the captures that it would
+  /// harm are invalid then.
+  bool prohibited(const std::string& who);
+  /// The default stream cannot be used while one that waits for it captures.
+  bool check_implicit_capture(const Stream& stream, const std::string& who);
+  /// Nothing is put into the graph any more.
+  void close(const std::shared_ptr<Capture>& capture);
+
   /// The kernels of its device that have to end before it begins.
   std::vector<Kernel*> before(const Kernel& kernel) const;
 
@@ -169,6 +120,7 @@ class Machine {
              const std::string& what);
   void follow_legacy_rules(Stream& stream);
   void report_deadlock();
+  void check_captures();
 
   std::vector<std::string> violations_;
   std::unordered_map<void*, std::unique_ptr<Stream>> streams_;
@@ -184,7 +136,7 @@ class Machine {
 /// Lives for ever: a backend's threads may look at it until the program ends.
 Machine& machine();
 
-// What the communicators add, in comm.cpp.
+// What the communicators add, in clique.cpp and communicators.cpp.
 int device_of(const Kernel& kernel);
 bool step_operations(Machine& machine, Kernel& kernel);
 std::vector<Kernel*> waits_for(const Kernel& kernel);
@@ -192,11 +144,6 @@ void check_communicators(Machine& machine);
 /// A communicator, stream, event or block.
 bool something_is_left(const Machine& machine);
 bool has_communicators();
-void fill_cuda_table(backend::nccl::CudaApi& table);
-void fill_nccl_table(backend::nccl::NcclApi& table);
-void fill_driver_table(backend::nccl::DriverApi& table);
-/// The only image that the driver takes.
-std::span<const std::byte> kernel_image();
 
 /// A block that is freed must not be known to a communicator.
 void check_not_registered(Machine& machine, const Block& block, const std::string& who);
@@ -204,15 +151,5 @@ void check_not_registered(Machine& machine, const Block& block, const std::strin
 /// The fault of this device for this function, once; nothing otherwise.
 std::optional<ncclResult_t> planned_failure(Machine& machine, int device,
                                             const std::string& function);
-
-// reduce.cpp
-/// How the elements of one rank go into a reduction.
-struct Reduction {
-  ncclRedOp_t op = ncclSum;  ///< ncclNumOps for a product with the scalar, then the sum.
-  std::array<std::byte, 8> scalar{};
-};
-std::size_t size_of(ncclDataType_t type);
-void reduce(ncclDataType_t type, std::span<const std::vector<std::byte>> inputs,
-            std::span<const Reduction> how, std::vector<std::byte>& out);
 
 }  // namespace tutti::test::nccl_double

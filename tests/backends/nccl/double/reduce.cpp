@@ -2,6 +2,8 @@
 // caller is least likely to expect. Elements round at every hop, the chain of ranks begins at 1, a
 // NaN loses against a number, and the average of floats is a sum of products.
 
+#include "backends/nccl/double/reduce.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -9,7 +11,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include "backends/nccl/double/machine.hpp"
 #include "support/dtypes.hpp"
 
 namespace tutti::test::nccl_double {

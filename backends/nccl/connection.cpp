@@ -1,0 +1,139 @@
+#include "connection.hpp"
+
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "failure.hpp"
+#include "values/fail.hpp"
+
+namespace tutti::backend::nccl {
+namespace {
+
+struct DeviceClaims {
+  std::mutex mutex;
+  std::set<std::pair<std::string, int>> taken;
+};
+
+/// Of the process.
+DeviceClaims& claims() {
+  static auto& all = *new DeviceClaims;
+  return all;
+}
+
+/// Compares the communicator to be adopted with the group. Changes nothing about it.
+/// @throws Error invalid_argument with both sides.
+void check_identity(const Gpu& gpu, const BackendInit& init, ncclComm_t comm) {
+  int size = 0;
+  int rank = 0;
+  int device = 0;
+  const auto& nccl = gpu.nccl();
+  check(nccl, nccl.comm_count(comm, &size), "ncclCommCount");
+  check(nccl, nccl.comm_user_rank(comm, &rank), "ncclCommUserRank");
+  check(nccl, nccl.comm_cu_device(comm, &device), "ncclCommCuDevice");
+  if (size != init.size || rank != init.rank)
+    internal::failf(Errc::invalid_argument,
+                    "the communicator to be adopted is rank {} of {}, the group here rank {} of {}",
+                    rank, size, init.rank, init.size);
+  if (device != gpu.index())
+    internal::failf(Errc::invalid_argument,
+                    "the communicator to be adopted is on cuda:{}, the group on cuda:{}", device,
+                    gpu.index());
+}
+
+void warn_of_blocking(const BackendInit& init) {
+  if (const char* blocking = std::getenv("NCCL_COMM_BLOCKING");
+      blocking != nullptr && blocking == std::string_view("1"))
+    init.logger(LogLevel::warning,
+                "NCCL_COMM_BLOCKING=1 makes NCCL ignore that this library asks for communicators "
+                "that do not block: deadlines do not hold inside NCCL");
+}
+
+}  // namespace
+
+DeviceClaim::DeviceClaim(const ncclUniqueId& id, int device, const std::string& group)
+    : id_(id.internal, sizeof id.internal), device_(device) {
+  const std::lock_guard lock(claims().mutex);
+  if (!claims().taken.emplace(id_, device_).second)
+    internal::failf(Errc::unsupported,
+                    "another rank of group '{}' uses cuda:{} in this process; give each rank a "
+                    "device or a process of its own",
+                    group, device);
+}
+
+DeviceClaim::~DeviceClaim() {
+  const std::lock_guard lock(claims().mutex);
+  claims().taken.erase({id_, device_});
+}
+
+Connection::Connection(std::shared_ptr<Gpu> gpu, const BackendInit& init, Agreement& agreement)
+    : gpu_(std::move(gpu)),
+      init_(init),
+      agreement_(agreement),
+      communicator_(std::make_shared<Communicator>(gpu_)) {}
+
+void Connection::open(Deadline limit) {
+  const DeviceScope scope(gpu_->cuda(), gpu_->index());
+  if (init_.adopt) return adopt(limit);
+  agreement_.meet(limit);
+  warn_of_blocking(init_);
+  const auto id = exchange_id(limit);
+  claim_.emplace(id, init_.device.index, init_.name);
+  communicator_->begin(id, init_.rank, init_.size);
+  communicator_->await(limit, [this] { check_peers(); });
+}
+
+void Connection::adopt(Deadline limit) {
+  if (init_.adopt->communicator == nullptr)
+    tutti::fail(Errc::invalid_argument, "the communicator to be adopted is null");
+  const auto comm = static_cast<ncclComm_t>(init_.adopt->communicator);
+  const auto& nccl = gpu_->nccl();
+  // Before the ranks meet: no rank has used a communicator that one of them refuses.
+  ncclResult_t state = ncclInProgress;
+  for (Pause pause;; pause()) {
+    check(nccl, nccl.comm_get_async_error(comm, &state), "ncclCommGetAsyncError");
+    check(nccl, state, "the communicator to be adopted has failed: an earlier call");
+    if (state == ncclSuccess) break;
+    check_peers();
+    if (limit.expired())
+      tutti::fail(Errc::timeout, "the communicator to be adopted is still ncclInProgress");
+  }
+  check_identity(*gpu_, init_, comm);
+  agreement_.meet(limit);
+  communicator_->adopt(*init_.adopt);
+}
+
+ncclUniqueId Connection::exchange_id(Deadline limit) const {
+  ncclUniqueId id;
+  if (init_.rank == 0) {
+    check(gpu_->nccl(), gpu_->nccl().get_unique_id(&id), "ncclGetUniqueId");
+    agreement_.store().set("id", std::as_bytes(std::span(&id, 1)));
+    return id;
+  }
+  const auto bytes = agreement_.await("id", limit, "making the group");
+  if (bytes.size() != sizeof id)
+    internal::failf(Errc::mismatch, "the NCCL id of rank 0 has {} bytes, ours {}", bytes.size(),
+                    sizeof id);
+  std::memcpy(&id, bytes.data(), sizeof id);
+  return id;
+}
+
+void Connection::check_peers() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_look_) return;
+  next_look_ = now + first_look;
+  if (const auto cause = agreement_.look("making the group")) throw Error(*cause);
+}
+
+Error Connection::give_up(const Error& mine) noexcept {
+  const int rank = mine.where().rank >= 0 ? mine.where().rank : init_.rank;
+  const Error cause =
+      agreement_.settle(Error(mine.code(), mine.message(), {.group = init_.name, .rank = rank}));
+  (void)abort_all({communicator_});
+  return cause;
+}
+
+}  // namespace tutti::backend::nccl

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <nccl.h>
+
+#include <tutti/backend/backend.hpp>
+#include <tutti/deadline.hpp>
+
+#include "agreement.hpp"
+#include "communicator.hpp"
+
+namespace tutti::backend::nccl {
+
+/// A rank's claim on a device, among the groups of this process. A call has the device to itself
+/// until NCCL has queued it, and NCCL may wait for the other ranks before: one that waited for the
+/// same device, in the same process, would never come.
+class DeviceClaim {
+ public:
+  /// @throws Error unsupported when another rank of the communicator has the device.
+  DeviceClaim(const ncclUniqueId& id, int device, const std::string& group);
+  ~DeviceClaim();
+  DeviceClaim(const DeviceClaim&) = delete;
+  DeviceClaim& operator=(const DeviceClaim&) = delete;
+
+ private:
+  std::string id_;
+  int device_;
+};
+
+/// The way from a BackendInit to a group's communicator: the ranks meet over the store, and rank 0
+/// publishes NCCL's id, or each adopts the communicator that it was given.
+///
+/// Used by the thread that makes the group; communicator() from any thread.
+class Connection {
+ public:
+  /// `init` and `agreement` outlive it.
+  Connection(std::shared_ptr<Gpu> gpu, const BackendInit& init, Agreement& agreement);
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  /// Blocks until the communicator of all ranks is ready. @throws Error.
+  void open(Deadline limit);
+  /// Looks into the store now and then, for waits while the group is being made.
+  /// @throws Error the cause that a peer has published.
+  void check_peers();
+  /// Aborts because this rank could not make the group. Returns the cause that counts on all ranks.
+  Error give_up(const Error& mine) noexcept;
+
+  const std::shared_ptr<Communicator>& communicator() const noexcept { return communicator_; }
+
+ private:
+  void adopt(Deadline limit);
+  ncclUniqueId exchange_id(Deadline limit) const;
+
+  std::shared_ptr<Gpu> gpu_;
+  const BackendInit& init_;
+  Agreement& agreement_;
+  std::optional<DeviceClaim> claim_;
+  std::shared_ptr<Communicator> communicator_;
+  std::chrono::steady_clock::time_point next_look_{};
+};
+
+}  // namespace tutti::backend::nccl

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include <tutti/backend/backend.hpp>
+
+#include "agreement.hpp"
+#include "group/call_queue.hpp"
+
+namespace tutti::backend::nccl {
+
+/// The time from the beginning of a call to the first look into the store.
+constexpr std::chrono::milliseconds first_look{20};
+/// The longest time between two looks into the store.
+constexpr std::chrono::seconds rarest_look{1};
+/// The time between two looks for a call of this age.
+std::chrono::nanoseconds between_looks(std::chrono::nanoseconds age);
+
+/// The first cause that broke a group, agreed on with the peers, and the errors of the calls that
+/// it ends. Every part of a group reports here; the Agreement decides whose cause counts.
+///
+/// Called from any thread. `mutex_` guards cause_, late_ and drained_; no other lock is taken under
+/// it.
+class Failure {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// `order`: calls that wait for their turn there end with the cause.
+  Failure(const BackendInit& init, Agreement& agreement, std::shared_ptr<internal::CallQueue> order)
+      : init_(init), agreement_(agreement), order_(std::move(order)) {}
+  Failure(const Failure&) = delete;
+  Failure& operator=(const Failure&) = delete;
+  /// Sets the function that is called, without a lock, when the group has broken. Before the first
+  /// call.
+  void on_break(std::function<void()> action) { on_break_ = std::move(action); }
+
+  bool broken() const noexcept { return broken_; }
+  std::optional<Error> cause() const;
+  /// @throws Error when the group is broken.
+  void require_intact() const;
+
+  /// Breaks the group, because of `mine` or of the cause that a peer published first.
+  void fail(const Error& mine) noexcept;
+  /// Breaks the group because a call of this rank reached its deadline.
+  void fail_late(const Op& op, const Call& call, Clock::time_point since) noexcept;
+  /// The same for a call that is described by `call`; asks the peers for as long as `patience`.
+  void fail_late(const Error& mine, const std::string& call,
+                 std::chrono::nanoseconds patience) noexcept;
+  /// Breaks the group when a peer has published a cause; this rank is in `call`. True when it did.
+  bool poll_peers(const std::string& call) noexcept;
+  /// The ranks that have left, each with the number behind its last collective. From one thread.
+  const std::map<int, std::uint64_t>& departed() noexcept { return agreement_.departed(); }
+
+  /// Nothing of the group runs any more. `late`: what the errors add when an abort did not end.
+  void set_drained(std::string late) noexcept;
+  /// The error of a call, once the group is broken.
+  Error error_of(const Op& op, const Call& call) const noexcept;
+  /// The same, when nothing uses the arrays of the call any more: blocks until set_drained().
+  Error await_error_of(const Op& op, const Call& call) const noexcept;
+  /// The cause as it is, likewise.
+  Error await_cause() const noexcept;
+
+  /// "all_reduce #3 on group 'g'": the name of a call among ranks.
+  std::string describe(const Op& op, const Call& call) const;
+
+ private:
+  void break_with(const Error& cause) noexcept;
+  void await_drained() const noexcept;
+
+  const BackendInit& init_;
+  Agreement& agreement_;
+  std::shared_ptr<internal::CallQueue> order_;
+  std::function<void()> on_break_;
+  std::atomic<bool> broken_{false};
+
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  std::optional<Error> cause_;
+  std::string late_;
+  bool drained_ = false;
+};
+
+}  // namespace tutti::backend::nccl

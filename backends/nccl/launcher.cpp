@@ -1,0 +1,174 @@
+#include "launcher.hpp"
+
+#include <chrono>
+#include <utility>
+
+#include "group/record.hpp"
+#include "kernels/reduce.hpp"
+#include "values/current_error.hpp"
+#include "values/fail.hpp"
+
+namespace tutti::backend::nccl {
+namespace {
+
+/// The time that a call waits for NCCL to queue it before the Watcher continues with that.
+constexpr std::chrono::milliseconds hand_over{2};
+
+/// @throws Error unsupported for operations in which the host takes part: a graph has no host.
+void refuse_capture(std::span<const Op> ops, const Call& call) {
+  for (const auto& op : ops)
+    if (op.kind == Operation::barrier || op.kind == Operation::all_gather_bounded ||
+        is_message(op, call))
+      internal::failf(Errc::unsupported,
+                      "a {} cannot be captured into a CUDA graph; call it outside of the capture",
+                      name_of(op.kind));
+}
+
+}  // namespace
+
+Launcher::Launcher(std::shared_ptr<Gpu> gpu, const BackendInit& init, Memory& memory,
+                   Failure& failure, std::shared_ptr<Communicator> communicator)
+    : gpu_(std::move(gpu)),
+      init_(init),
+      failure_(failure),
+      communicator_(std::move(communicator)),
+      streams_(gpu_),
+      context_{*gpu_, streams_.own(), memory, init.rank, init.size, nullptr, nullptr},
+      counting_(gpu_, init.size) {}
+
+void Launcher::prepare() {
+  token_ = Tensor(context_.memory, {1}, DType::f32, stream());
+  context_.token = token_.data();
+  check(gpu_->cuda(), gpu_->cuda().memset_async(token_.data(), 0, sizeof(float), streams_.own()),
+        "cudaMemsetAsync");
+  load_kernels();
+  counting_.reserve();
+}
+
+void Launcher::load_kernels() {
+  try {
+    const auto& kernels = cuda::fold_kernels(gpu_->apis().driver, gpu_->apis().fold_image);
+    const DeviceScope scope(gpu_->cuda(), gpu_->index());
+    kernels.load(streams_.own());
+    context_.kernels = &kernels;
+  } catch (const Error& error) {  // Most operations do without them.
+    no_kernels_ = error.message();
+  }
+}
+
+bool Launcher::supports(Operation operation, DType dtype, ReduceOp::Kind reduce) const noexcept {
+  const bool folds = context_.kernels != nullptr && internal::can_reduce(dtype, reduce);
+  switch (operation) {
+    case Operation::all_reduce:
+    case Operation::reduce:
+    case Operation::reduce_scatter:
+      return can_reduce(dtype, reduce) || folds;
+    case Operation::scan:
+    case Operation::exclusive_scan:
+      return folds;
+    default:
+      return true;
+  }
+}
+
+bool Launcher::check_call(std::span<const Op> ops, const Call& call) const {
+  const bool captured = cuda::is_capturing(*gpu_, to_cuda(call.stream));
+  if (captured) refuse_capture(ops, call);
+  if (context_.kernels != nullptr) return captured;
+  for (const auto& op : ops)
+    if (needs_kernels(op, init_.size, call.order_fixed))
+      internal::failf(Errc::unsupported,
+                      "{} {} of {} in the order of {} ranks is done by kernels of the library's "
+                      "own, and there are none: {}",
+                      name_of(op.kind), name_of(op.reduce.kind), name_of(op.in.dtype), init_.size,
+                      no_kernels_);
+  return captured;
+}
+
+void Launcher::launch(std::span<const Op> ops, const std::shared_ptr<EventState>& state) {
+  const bool captured = state->is_captured();
+  std::optional<DeviceScope> scope;
+  std::optional<cuda::RelaxedCapture> relaxed;
+  if (captured) {
+    scope.emplace(gpu_->cuda(), gpu_->index());
+    relaxed.emplace(gpu_->cuda());
+  }
+  await(state->limit());  // The call before it.
+  auto turn = gpu_->turn(state->limit());
+  {
+    const auto& call = state->call();
+    const std::lock_guard lock(mutex_);
+    auto context = context_;
+    context.stream = captured ? streams_.for_capture(to_cuda(call.stream))
+                              : streams_.choose(ops, call, init_.size);
+    launch_.emplace(context, communicator_, ops, state, std::move(turn), counting_);
+    if (!captured && context.stream != streams_.own()) {
+      state->run_on_its_stream();
+      streams_.ran_elsewhere(state);
+    }
+  }
+  if (captured) return await(state->limit());  // The capture may end when this returns.
+  // Where NCCL waits for the other ranks, the Watcher goes on: this thread may have to serve them.
+  const auto enough = std::chrono::steady_clock::now() + hand_over;
+  for (Pause pause; !advance(); pause()) {
+    if (std::chrono::steady_clock::now() > enough) return;
+    failure_.require_intact();
+  }
+}
+
+bool Launcher::advance() {
+  const std::lock_guard lock(mutex_);
+  if (launch_ && launch_->advance()) launch_.reset();
+  return !launch_;
+}
+
+void Launcher::try_advance() {
+  // A caller that is inside it goes on by itself.
+  if (const std::unique_lock lock(mutex_, std::try_to_lock); lock && launch_ && launch_->advance())
+    launch_.reset();
+}
+
+void Launcher::await(Deadline limit) {
+  for (Pause pause; !advance(); pause()) {
+    failure_.require_intact();
+    if (limit.expired()) tutti::fail(Errc::timeout, "the deadline passed inside NCCL");
+  }
+  failure_.require_intact();  // The call was given up, not queued.
+}
+
+void Launcher::await_rows() noexcept {
+  try {
+    for (Pause pause; !failure_.broken(); pause())
+      if (advance() && spread_rows()) return;
+  } catch (...) {
+    failure_.fail(internal::to_error(std::current_exception()));
+  }
+}
+
+void Launcher::mark_end(Gpu::Event& end) {
+  const std::lock_guard lock(mutex_);
+  streams_.catch_up();
+  end.record(streams_.own());
+}
+
+std::vector<cudaStream_t> Launcher::streams() {
+  std::vector<cudaStream_t> all{streams_.own(), counting_.stream()};
+  const std::lock_guard lock(mutex_);
+  // Of a call that has not been queued the caller still waits, so its stream is there.
+  if (launch_ && !launch_->is_captured())
+    all.push_back(launch_->stream());
+  else
+    streams_.catch_up();
+  return all;
+}
+
+void Launcher::give_up(bool idle) noexcept {
+  // NCCL may have been queuing it: what it uses stays while anything moves.
+  const std::lock_guard lock(mutex_);
+  if (launch_) launch_->give_up();
+  if (!idle) return;
+  launch_.reset();
+  counting_.forget();
+}
+
+}  // namespace tutti::backend::nccl

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <tutti/backend/backend.hpp>
+#include <tutti/tensor.hpp>
+
+#include "bounded.hpp"
+#include "call_streams.hpp"
+#include "communicator.hpp"
+#include "failure.hpp"
+#include "launch.hpp"
+
+namespace tutti::backend::nccl {
+
+/// Gives the collectives of a group to NCCL, one call after the other, each on its stream.
+///
+/// launch() from one thread at a time, in the order of the calls; the other functions from any
+/// thread. `mutex_` guards launch_ and streams_. The locks of Communicator, Counting and EventState
+/// are taken under it, those of the other parts of the group never.
+class Launcher {
+ public:
+  /// The arguments outlive it.
+  Launcher(std::shared_ptr<Gpu> gpu, const BackendInit& init, Memory& memory, Failure& failure,
+           std::shared_ptr<Communicator> communicator);
+  Launcher(const Launcher&) = delete;
+  Launcher& operator=(const Launcher&) = delete;
+
+  /// Gets what calls need of the device. Once, before the first call. @throws Error.
+  void prepare();
+  bool supports(Operation operation, DType dtype, ReduceOp::Kind reduce) const noexcept;
+  /// True when the call is captured into a graph.
+  /// @throws Error unsupported for what a graph or this build cannot do.
+  bool check_call(std::span<const Op> ops, const Call& call) const;
+
+  /// Gives the call to NCCL. It may not be on the stream yet when this returns. @throws Error.
+  void launch(std::span<const Op> ops, const std::shared_ptr<EventState>& state);
+  /// Does what can be done for the last call without waiting. True when it has been queued.
+  bool advance();
+  /// The same unless another thread does it just now.
+  void try_advance();
+  /// Blocks until the last call has been queued. @throws Error.
+  void await(Deadline limit);
+  /// Queues the copies of the all_gather_bounded whose counts have come. True when none is left.
+  bool spread_rows() { return counting_.spread(init_.name, init_.rank); }
+  /// Blocks until none is left: by the deadlines of the calls, which the Watcher keeps.
+  void await_rows() noexcept;
+
+  /// Records the end of all calls so far.
+  void mark_end(Gpu::Event& end);
+  /// The streams on which calls may still run, after an abort.
+  std::vector<cudaStream_t> streams();
+  /// Ends the call under way after an abort; what it uses is released when the device is `idle`.
+  void give_up(bool idle) noexcept;
+
+  Stream stream() const noexcept { return {streams_.own()}; }
+
+ private:
+  void load_kernels();
+
+  std::shared_ptr<Gpu> gpu_;
+  const BackendInit& init_;
+  Failure& failure_;
+  std::shared_ptr<Communicator> communicator_;
+
+  std::mutex mutex_;
+  CallStreams streams_;
+  Tensor token_{};          // One element, for barriers.
+  std::string no_kernels_;  // The reason, where there are none.
+  OpContext context_;       // With the group's own stream; constant after prepare().
+  Counting counting_;
+  std::optional<Launch> launch_;
+};
+
+}  // namespace tutti::backend::nccl

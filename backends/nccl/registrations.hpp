@@ -1,0 +1,65 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <tutti/backend/backend.hpp>
+#include <tutti/deadline.hpp>
+
+#include "communicator.hpp"
+#include "failure.hpp"
+#include "launcher.hpp"
+
+namespace tutti::backend::nccl {
+
+/// The memory that the program has registered with a group's communicator, as windows or buffers.
+///
+/// Called from any thread. `mutex_` guards entries_; the locks of the other parts of the group are
+/// taken under it.
+class Registrations {
+ public:
+  /// The arguments outlive it.
+  Registrations(std::shared_ptr<Gpu> gpu, const BackendInit& init, Memory& memory,
+                std::shared_ptr<Communicator> communicator, Launcher& launcher, Failure& failure);
+  Registrations(const Registrations&) = delete;
+  Registrations& operator=(const Registrations&) = delete;
+
+  /// The memory of which windows can be made, where NCCL has such.
+  Memory& memory() const noexcept;
+  /// The kind that add() would make of this block. @throws Error unsupported, with the reason.
+  RegistrationKind kind_of(const TensorView& block, Stream stream) const;
+  /// Registers a block; a window on all ranks. `owner`, of which this is a part, has to be alive
+  /// when the Registration ends, or nothing is left to do. @throws Error.
+  Registration add(const TensorView& block, RegistrationKind kind, Deadline limit,
+                   std::weak_ptr<void> owner);
+  /// Ends all of them, before the communicator ends.
+  void end_all() noexcept;
+
+ private:
+  /// Memory that NCCL knows, by its handle.
+  struct Entry {
+    RegistrationKind kind;
+    void* handle;
+    friend bool operator==(const Entry&, const Entry&) = default;
+  };
+  class Held;
+  Entry make(const TensorView& block, RegistrationKind kind, void** handle, const std::string& what,
+             Deadline limit);
+  void await_window(const TensorView& block, void** handle, const std::string& what,
+                    Deadline limit);
+  void end(const Entry& entry) noexcept;
+  void deregister(const Entry& entry) noexcept;
+
+  std::shared_ptr<Gpu> gpu_;
+  const BackendInit& init_;
+  Memory& memory_;
+  std::shared_ptr<Communicator> communicator_;
+  Launcher& launcher_;
+  Failure& failure_;
+  std::mutex mutex_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace tutti::backend::nccl

@@ -1,0 +1,234 @@
+#include "watcher.hpp"
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "group/record.hpp"
+#include "values/broken.hpp"
+#include "values/current_error.hpp"
+#include "values/fail.hpp"
+
+namespace tutti::backend::nccl {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// The time that a message of a rank that has left may still be on its way.
+constexpr auto last_message = 200ms;
+
+}  // namespace
+
+Watcher::Watcher(std::shared_ptr<Gpu> gpu, const BackendInit& init,
+                 std::shared_ptr<Communicator> communicator, Launcher& launcher,
+                 PointToPoint& messages, Failure& failure)
+    : gpu_(std::move(gpu)),
+      init_(init),
+      communicator_(std::move(communicator)),
+      launcher_(launcher),
+      messages_(messages),
+      failure_(failure) {}
+
+void Watcher::start(std::shared_ptr<void> owner) {
+  try {
+    thread_ = std::thread([this, owner = std::move(owner)] { work(); });
+  } catch (const std::system_error& error) {
+    internal::failf(Errc::resource_exhausted, "cannot start the group's thread: {}", error.what());
+  }
+}
+
+bool Watcher::stop() noexcept {
+  const bool on_thread = std::this_thread::get_id() == thread_.get_id();
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(stop_, true)) return false;
+  }
+  changed_.notify_all();
+  if (on_thread)
+    thread_.detach();  // The last reference died in a continuation; the thread ends by itself.
+  else if (thread_.joinable())
+    thread_.join();
+  return true;
+}
+
+void Watcher::watch(const std::shared_ptr<EventState>& state) {
+  std::unique_lock lock(mutex_);
+  if (drained_) {
+    lock.unlock();
+    return state->finish(std::make_exception_ptr(failure_.error_of(state->op(), state->call())));
+  }
+  if (failure_.broken()) state->doom();
+  pending_.push_back(state);
+  if (pending_.size() == 1) changed_.notify_all();
+}
+
+void Watcher::watch_graphs() {
+  const std::lock_guard lock(mutex_);
+  if (!std::exchange(has_graphs_, true)) changed_.notify_all();
+}
+
+void Watcher::wake() noexcept {
+  {
+    const std::lock_guard lock(mutex_);  // The thread has not asked before, or waits now.
+  }
+  changed_.notify_all();
+}
+
+Communicators Watcher::communicators() const {
+  auto all = messages_.communicators();
+  all.insert(all.begin(), communicator_);
+  return all;
+}
+
+/// Blocks until something is to be done for `states`, which may be none. False: end the thread.
+bool Watcher::await_work(States& states) {
+  states.clear();
+  std::unique_lock lock(mutex_);
+  const auto awake = [&] { return stop_ || !pending_.empty() || (failure_.broken() && !drained_); };
+  changed_.wait(lock, [&] { return awake() || has_graphs_; });
+  while (!changed_.wait_for(lock, awake() ? 0s : rarest_look, awake)) {
+    lock.unlock();
+    look_at_graphs();
+    lock.lock();
+  }
+  states = pending_;
+  return !stop_ || (!pending_.empty() && !drained_) || (failure_.broken() && !drained_);
+}
+
+void Watcher::work() {
+  cuda::use_device(gpu_->cuda(), gpu_->index());
+  // It asks events at any time, also while another thread captures. None of them is captured.
+  const cuda::RelaxedCapture relaxed(gpu_->cuda());
+  auto active = Clock::now();
+  std::size_t before = 0;
+  for (States states; await_work(states);) {
+    if (failure_.broken()) {
+      drain();
+      continue;
+    }
+    if (before == 0) next_look_ = Clock::now() + first_look;
+    try {
+      tick(states);
+    } catch (...) {
+      failure_.fail(internal::to_error(std::current_exception()));
+      continue;
+    }
+    const auto now = Clock::now();
+    {
+      const std::lock_guard lock(mutex_);
+      std::erase_if(pending_, [](const auto& state) { return state->HostState::done(); });
+      if (pending_.size() != before) active = now;
+      before = pending_.size();
+    }
+    states.clear();  // Without the lock: what ended may own groups.
+    // A call that has just begun is likely to end soon.
+    const auto pause = std::clamp<std::chrono::nanoseconds>((now - active) / 8, 50us, 5ms);
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, pause, [this] { return failure_.broken(); });
+  }
+}
+
+void Watcher::look_at_graphs() noexcept {
+  if (failure_.broken()) return;
+  try {
+    communicator_->look();
+    failure_.poll_peers("");
+  } catch (...) {
+    failure_.fail(internal::to_error(std::current_exception()));
+  }
+}
+
+void Watcher::tick(const States& states) {
+  launcher_.try_advance();
+  messages_.advance();
+  launcher_.spread_rows();
+  for (const auto& state : states) {
+    if (!state->poll()) continue;
+    const auto error = state->error();
+    if (error && internal::breaks_group(internal::to_error(error).code()))
+      std::rethrow_exception(error);
+  }
+  communicator_->look();
+  const auto now = Clock::now();
+  for (const auto& state : states) {
+    if (state->limit().time() > now || state->poll()) continue;
+    return failure_.fail_late(state->op(), state->call(), state->since());
+  }
+  if (now >= next_look_) look_at_peers(states, now);
+}
+
+void Watcher::look_at_peers(const States& states, Clock::time_point now) {
+  const auto pending = std::ranges::find_if(states, [](const auto& s) { return !s->poll(); });
+  if (pending == states.end()) return;
+  next_look_ = now + between_looks(now - (*pending)->since());
+  const auto collective = std::ranges::find_if(
+      states, [](const auto& s) { return !s->is_message() && !s->HostState::done(); });
+  if (failure_.poll_peers(collective == states.end()
+                              ? std::string()
+                              : failure_.describe((*collective)->op(), (*collective)->call())))
+    return;
+  for (const auto& [rank, ended] : failure_.departed()) {
+    const auto since = gone_since_.try_emplace(rank, now).first->second;
+    for (const auto& state : states) {
+      const bool needs = state->is_message()
+                             ? state->op().peer == rank && now - since > last_message
+                             : state->call().seq >= ended;
+      if (!needs || state->poll()) continue;
+      return failure_.fail(internal::call_error(Errc::peer_lost, init_.name, {&state->op(), 1},
+                                                state->call(), rank,
+                                                fmt::format("rank {} has left the group", rank)));
+    }
+  }
+}
+
+/// True when the streams of the group have nothing left to do before this moment.
+bool Watcher::await_idle(Deadline limit) noexcept {
+  try {
+    const DeviceScope scope(gpu_->cuda(), gpu_->index());
+    auto streams = messages_.streams();
+    const auto of_calls = launcher_.streams();
+    streams.insert(streams.end(), of_calls.begin(), of_calls.end());
+    for (const auto stream : streams) {
+      auto end = gpu_->event();
+      end.record(stream);
+      for (Pause pause; !end.done(); pause())
+        if (limit.expired()) return false;
+    }
+  } catch (...) {  // The device is lost, and with it all that it was doing.
+  }
+  return true;
+}
+
+/// Aborts the group, and ends its calls when nothing touches their arrays any more.
+void Watcher::drain() noexcept {
+  States states;
+  {
+    const std::lock_guard lock(mutex_);
+    states = pending_;  // watch() dooms the later ones.
+  }
+  for (const auto& state : states)
+    if (!state->poll()) state->doom();
+  const auto limit = Deadline::after(abort_bound);
+  const bool aborted = abort_all(communicators());
+  const bool in_time = aborted && await_idle(limit);
+  launcher_.give_up(in_time);
+  failure_.set_drained(
+      in_time ? ""
+              : fmt::format("; {} within {} s, so the device may still write to the arrays of this "
+                            "call: end the process",
+                            aborted ? "the streams of the group do not stand still after the abort"
+                                    : "ncclCommAbort has not returned",
+                            abort_bound.count()));
+  States left;
+  {
+    const std::lock_guard lock(mutex_);
+    left.swap(pending_);
+    drained_ = true;
+  }
+  for (const auto& state : left)
+    state->finish(std::make_exception_ptr(failure_.error_of(state->op(), state->call())));
+}
+
+}  // namespace tutti::backend::nccl

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "communicator.hpp"
+#include "failure.hpp"
+#include "launcher.hpp"
+#include "point_to_point.hpp"
+#include "work.hpp"
+
+namespace tutti::backend::nccl {
+
+/// The thread of a group: moves its calls on, ends them, keeps their deadlines, looks for failures
+/// of NCCL and of the peers, and aborts the group when it has broken.
+///
+/// Called from any thread. `mutex_` guards pending_, has_graphs_, drained_ and stop_; no other lock
+/// is taken under it. next_look_ and gone_since_ belong to the thread.
+class Watcher {
+ public:
+  /// The arguments outlive it.
+  Watcher(std::shared_ptr<Gpu> gpu, const BackendInit& init,
+          std::shared_ptr<Communicator> communicator, Launcher& launcher, PointToPoint& messages,
+          Failure& failure);
+  Watcher(const Watcher&) = delete;
+  Watcher& operator=(const Watcher&) = delete;
+
+  /// Begins the thread, which keeps `owner`, of which this is a part, until it ends.
+  /// @throws Error resource_exhausted.
+  void start(std::shared_ptr<void> owner);
+  /// Ends the call when it has run or when the group has broken.
+  void watch(const std::shared_ptr<EventState>& state);
+  /// Looks at NCCL and at the peers from now on, call or not: the launch of a graph is not seen.
+  void watch_graphs();
+  /// The group has broken.
+  void wake() noexcept;
+  /// Ends the calls under way, by their deadlines, and then the thread. False when it was stopped
+  /// before.
+  bool stop() noexcept;
+
+  /// All communicators of the group.
+  Communicators communicators() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using States = std::vector<std::shared_ptr<EventState>>;
+
+  void work();
+  bool await_work(States& states);
+  void tick(const States& states);
+  void look_at_graphs() noexcept;
+  void look_at_peers(const States& states, Clock::time_point now);
+  void drain() noexcept;
+  bool await_idle(Deadline limit) noexcept;
+
+  std::shared_ptr<Gpu> gpu_;
+  const BackendInit& init_;
+  std::shared_ptr<Communicator> communicator_;
+  Launcher& launcher_;
+  PointToPoint& messages_;
+  Failure& failure_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  States pending_;
+  bool has_graphs_ = false;
+  bool drained_ = false;  // The group is broken, and nothing is under way any more.
+  bool stop_ = false;
+
+  Clock::time_point next_look_{};
+  std::map<int, Clock::time_point> gone_since_;  // By rank.
+  std::thread thread_;
+};
+
+}  // namespace tutti::backend::nccl

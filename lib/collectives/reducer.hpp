@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include <tutti/operation.hpp>
+
+#include "collectives/blocks.hpp"
+#include "kernels/reduce.hpp"
+
+namespace tutti::collectives {
+
+/// The arithmetic of one call.
+class Reducer {
+ public:
+  Reducer(const Op& op, int size)
+      : dtype_(op.in.dtype),
+        kind_(op.reduce.kind),
+        scale_(op.reduce.scale),
+        size_(index(size)),
+        element_(size_of(op.in.dtype)),
+        fn_(internal::reduce_fn(dtype_, sums() ? ReduceOp::Kind::sum : kind_)) {}
+
+  bool scaled() const { return kind_ == ReduceOp::Kind::premul_sum; }
+  double scale() const { return scale_; }
+  /// This rank's contribution; booleans become 0 or 1.
+  void prepare(void* out, const void* in, std::size_t bytes) const {
+    if (!scaled() && dtype_ != DType::boolean) return copy_bytes(out, in, bytes);
+    const void* inputs[] = {in};
+    fold(out, inputs, {&scale_, 1}, bytes);
+  }
+  void combine(void* out, const void* a, const void* b, std::size_t bytes) const {
+    fn_(out, a, b, bytes / element_);
+  }
+  void finish(void* data, std::size_t bytes) const {
+    if (kind_ == ReduceOp::Kind::avg) internal::divide(dtype_, data, bytes / element_, size_);
+  }
+  /// The left fold, rounded once. `scales`: of every input, when scaled.
+  void fold(void* out, std::span<const void* const> inputs, std::span<const double> scales,
+            std::size_t bytes) const {
+    internal::fold(dtype_, kind_, out, inputs, scaled() ? scales : std::span<const double>(),
+                   bytes / element_);
+  }
+  void identity(void* out, std::size_t bytes) const {
+    internal::fill_identity(dtype_, kind_, out, bytes / element_);
+  }
+
+ private:
+  bool sums() const { return kind_ == ReduceOp::Kind::avg || scaled(); }
+
+  DType dtype_;
+  ReduceOp::Kind kind_;
+  double scale_;
+  std::size_t size_;
+  std::size_t element_;
+  internal::ReduceFn fn_;
+};
+
+}  // namespace tutti::collectives

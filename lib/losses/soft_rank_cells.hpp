@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "losses/soft_rank_pool.hpp"
+
+namespace tutti::internal::losses {
+
+/// The engine "cells" of a SoftRank, over one pool, which every function gets. The method is the
+/// fast multipole idea in one dimension with the kernel σ: Greengard and Rokhlin, "A fast algorithm
+/// for particle simulations", 1987; by interpolation: Fong and Darve, "The black-box fast multipole
+/// method", 2009.
+class SoftRankCells {
+ public:
+  /// The pool is not empty. `reach`: further rows count as 0 or 1.
+  SoftRankCells(const SortedPool& pool, double temperature, double reach);
+  /// Of all sums and slopes, in evaluations of a pair.
+  double cost(const SortedPool& pool) const;
+  /// Before sums() and slopes().
+  void make_moments(const SortedPool& pool);
+
+  /// As SoftRank's; both return their evaluations.
+  std::uint64_t sums(const SortedPool& pool, std::size_t first, std::span<SoftRankSums> out) const;
+  std::uint64_t slopes(const SortedPool& pool, std::span<const double> a, std::span<const double> b,
+                       const WantedRows& slot, std::span<SoftRankSlopes> out) const;
+
+ private:
+  struct Cell {
+    std::int64_t index = 0;
+    double origin = 0;                              // A score.
+    double begin = 0;                               // Its lower end, above the origin.
+    std::size_t first = 0, last = 0;                // Of the scores.
+    std::size_t first_anchor = 0, last_anchor = 0;  // Of the anchors.
+    std::size_t near_first = 0, near_last = 0;      // Cells that act one by one.
+  };
+  std::vector<double> far_sums(const std::vector<double>& moments) const;
+  double place(double score, const Cell& cell) const noexcept;
+  void places(std::span<const double> scores, const Cell& cell, std::vector<double>& out) const;
+
+  double temperature_;
+  std::vector<Cell> cells_;
+  std::vector<double> moments_;  // Per cell: of all rows, then of the anchors.
+  std::vector<double> far_;      // The same of the cells that are not near.
+};
+
+}  // namespace tutti::internal::losses

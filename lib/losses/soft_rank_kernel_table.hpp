@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+// The signatures of the kernels of soft_rank_kernels.hpp, of which each instruction set has its
+// own. T_n are the Chebyshev polynomials, σ the logistic function, σ' its derivative.
+
+namespace tutti::internal::losses {
+
+/// Of a series in one cell. With cells of two temperatures the nearest poles of σ are at a distance
+/// of pi half-widths, so that every term is worth a factor of 6.4: 16 of them 1e-13.
+inline constexpr std::size_t terms = 16;
+
+struct SoftRankKernels {
+  std::string_view target;
+  /// moments[n] += sum over i of weights[i] T_n(x[i]); without weights they are 1.
+  void (*moments)(const double* x, const double* weights, std::size_t count, double* moments);
+  /// out[m] += sum over n of matrix[n * terms + m] in[n].
+  void (*translate)(const double* matrix, const double* in, double* out);
+  /// out[i] = sum over n < size of series[n] T_n(x[i]).
+  void (*evaluate)(const double* x, std::size_t count, const double* series, std::size_t size,
+                   double* out);
+  /// sums[0] += sum over j of σ((s[j] - at) * scale), sums[1] += the same of σ'.
+  void (*pairs)(const double* s, std::size_t count, double at, double scale, double* sums);
+  /// sums[0] += sum over j of a[j] σ'((s[j] - at) * scale), sums[1] += the same of b
+  /// unless that is null.
+  void (*slopes)(const double* s, const double* a, const double* b, std::size_t count, double at,
+                 double scale, double* sums);
+};
+
+}  // namespace tutti::internal::losses

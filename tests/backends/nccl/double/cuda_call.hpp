@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "backends/nccl/double/machine.hpp"
+#include "nccl/apis.hpp"
+
+namespace tutti::test::nccl_double {
+
+/// One call: the lock, the count, and what every call returns on a broken device. Whatever is not
+/// about errors, versions or the choice of a device makes a context on the thread's current one.
+class CudaCall {
+ public:
+  enum class Context { made, not_made };
+  explicit CudaCall(const char* called, Context context = Context::made)
+      : name(called), thread(this_thread()), here(machine()), lock(here.mutex) {
+    ++here.calls[called];
+    if (context == Context::made) here.contexts.insert(thread.device);
+  }
+
+  cudaError_t give(cudaError_t error) const {
+    if (error != cudaSuccess) thread.last_error = error;
+    return error;
+  }
+  /// What the device's error is, or success.
+  cudaError_t broken(int device) const {
+    return here.devices[Machine::index(device)].faults.sticky;
+  }
+  Stream* stream(cudaStream_t handle) const { return here.stream(handle, thread.device, name); }
+
+  const char* name;
+  ThreadState& thread;
+  Machine& here;
+  Lock lock;
+};
+
+/// The functions of cuda_memory.cpp.
+void fill_cuda_memory(backend::nccl::CudaApi& table);
+
+}  // namespace tutti::test::nccl_double

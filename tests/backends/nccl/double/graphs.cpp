@@ -1,0 +1,106 @@
+// Graphs of the double: the begin and the end of a capture, and launches.
+
+#include <map>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "backends/nccl/double/capture.hpp"
+#include "backends/nccl/double/clique.hpp"
+#include "backends/nccl/double/double.hpp"
+#include "backends/nccl/double/machine.hpp"
+
+namespace tutti::test::nccl_double {
+
+namespace {
+
+/// Frees what the graph has allocated. Takes the lock itself.
+void end_graph(Capture* capture) {
+  const std::unique_ptr<Capture> owned(capture);
+  if (capture->blocks.empty()) return;
+  const Lock lock(machine().mutex);
+  for (const auto base : capture->blocks)
+    if (const Block& block = machine().memory.blocks().at(base); block.freed)
+      machine().memory.retire(block);
+}
+
+}  // namespace
+
+cudaError_t begin_capture(cudaStream_t handle, cudaStreamCaptureMode mode) {
+  Machine& here = machine();
+  const Lock lock(here.mutex);
+  Stream* stream = here.stream(handle, this_thread().device, "cudaStreamBeginCapture");
+  if (stream == nullptr || stream->legacy || stream->capture != nullptr)
+    return cudaErrorStreamCaptureUnsupported;
+  const auto capture = std::shared_ptr<Capture>(new Capture, end_graph);
+  capture->device = stream->device;
+  capture->mode = mode;
+  capture->thread = std::this_thread::get_id();
+  join(capture, *stream);
+  here.captures.push_back(capture);
+  return cudaSuccess;
+}
+
+cudaError_t end_capture(cudaStream_t handle, Graph* graph) {
+  Machine& here = machine();
+  graph->reset();
+  std::shared_ptr<Capture> capture;  // Outlives the lock.
+  const Lock lock(here.mutex);
+  Stream* stream = here.stream(handle, this_thread().device, "cudaStreamEndCapture");
+  if (stream == nullptr || stream->capture == nullptr) return cudaErrorInvalidValue;
+  capture = stream->capture;
+  if (stream != capture->streams[0]) return cudaErrorStreamCaptureUnmatched;
+  if (capture->mode != cudaStreamCaptureModeRelaxed &&
+      capture->thread != std::this_thread::get_id())
+    return cudaErrorStreamCaptureWrongThread;
+  for (std::size_t i = 1; i < capture->streams.size(); ++i) {
+    if (capture->known[0].at(static_cast<int>(i)) >= capture->lengths[i]) continue;
+    here.violate(fmt::format("{} captures and was not joined when the capture ended",
+                             here.name_of(*capture->streams[i])));
+    capture->invalid = true;
+  }
+  here.close(capture);
+  if (capture->invalid) return cudaErrorStreamCaptureInvalidated;
+  *graph = capture;
+  return cudaSuccess;
+}
+
+void launch(const Graph& graph, cudaStream_t handle) {
+  Machine& here = machine();
+  const Lock lock(here.mutex);
+  const std::string what = "cudaGraphLaunch";
+  Stream* on = here.stream(handle, graph->device, what);
+  if (on == nullptr) return;
+  // One launch of a graph follows the other, whatever the streams.
+  if (graph->last != nullptr) here.push(*on, {.waits = graph->last}, {}, what);
+  const auto start = here.record(*on);
+  std::vector<Stream*> streams;
+  for (std::size_t i = 0; i < graph->streams.size(); ++i) {
+    streams.push_back(here.make_stream(graph->device, false));
+    here.push(*streams.back(), {.waits = start}, {}, what);
+  }
+  std::map<Moment*, std::shared_ptr<Moment>> moments;
+  for (const Command& command : graph->commands) {
+    Stream& stream = *streams[static_cast<std::size_t>(command.place)];
+    if (command.before) command.before();
+    if (!command.operations.empty()) {
+      replay(here, command.operations, stream);
+    } else {
+      Task task = command.task;
+      if (task.waits != nullptr) task.waits = moments.at(task.waits.get());
+      if (task.records != nullptr)
+        task.records = moments[command.task.records.get()] = std::make_shared<Moment>();
+      here.push(stream, std::move(task), command.touches, command.what);
+    }
+    if (command.after) command.after();
+  }
+  for (Stream* stream : streams) {
+    here.push(*on, {.waits = here.record(*stream)}, {}, what);
+    here.end_stream(*stream);
+  }
+  graph->last = here.record(*on);
+}
+
+}  // namespace tutti::test::nccl_double

@@ -1,0 +1,150 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "common/names.hpp"
+
+// The description of a value: describe(fields, value) names each of its fields once. From that come
+// the JSON and its schema, CSV, and the columns of tables and Markdown.
+
+namespace tutti::tool {
+
+/// How a field is shown in a table.
+struct Column {
+  std::string heading{};       ///< '\n' between its lines; empty: no column.
+  int width = 0;               ///< Negative: left-aligned.
+  std::string cell{};          ///< The value.
+  std::string long_heading{};  ///< In Markdown; empty: as `heading`.
+};
+
+/// The meaning of a field, beside its type. Bounds are those of the items of a list.
+struct About {
+  std::optional<int> at_least{};
+  std::optional<int> above{};
+  std::optional<int> below{};
+  std::string_view format{};   ///< Of a string: "date-time".
+  std::string_view instead{};  ///< Of an empty optional: this word, not null.
+  bool omitted = false;        ///< An empty optional is left out.
+  bool constant = false;       ///< Always this value.
+  Column column{};
+};
+
+/// A value that is not made of fields.
+using Plain =
+    std::variant<bool, std::int64_t, std::uint64_t, double, std::string,
+                 std::map<std::string, std::string>, std::vector<std::int64_t>,
+                 std::vector<std::uint64_t>, std::vector<double>, std::vector<std::string>>;
+
+/// A field and what it holds.
+struct Field {
+  std::string name{};
+  std::string_view text{};
+  About about{};
+  Plain plain{};
+  std::span<const std::string_view> names{};  ///< All that `plain` may be.
+  bool optional = false;
+  bool absent = false;              ///< An empty optional: it holds a value of its type.
+  std::vector<Field> fields{};      ///< Of an object.
+  std::vector<Field> items{};       ///< Of a list of objects, without names.
+  std::vector<Field> item_type{};   ///< Of such a list: one item, which exists always.
+  std::string_view more_numbers{};  ///< Further fields may be there, whose names match this.
+};
+
+/// Collects the fields of a value.
+class Fields {
+ public:
+  /// A number, a text, a named enumeration, a value that has describe(), an optional or a vector.
+  /// @param text  one line about it, for the schema.
+  template <typename T>
+  void operator()(std::string_view name, const T& value, std::string_view text,
+                  const About& about = {}) {
+    Field field = field_of(value);
+    field.name = name;
+    field.text = text;
+    field.about = about;
+    list_.push_back(std::move(field));
+  }
+  template <typename T>
+  void operator()(std::string_view name, const T& value, const About& about = {}) {
+    (*this)(name, value, std::string_view(), about);
+  }
+  /// Names of further fields, all numbers, as a regular expression.
+  void more_numbers(std::string_view pattern) { pattern_ = pattern; }
+
+  template <typename T>
+  static Field object(const T& value) {
+    Fields inner;
+    describe(inner, value);
+    Field field;
+    field.more_numbers = inner.pattern_;
+    field.fields = std::move(inner.list_);
+    return field;
+  }
+
+ private:
+  static Field plain(Plain value) {
+    Field field;
+    field.plain = std::move(value);
+    return field;
+  }
+  template <typename T>
+  static Field field_of(const std::optional<T>& value) {
+    Field field = field_of(value ? *value : T{});
+    field.optional = true;
+    field.absent = !value;
+    return field;
+  }
+  template <typename T>
+  static Field field_of(const std::vector<T>& list) {
+    if constexpr (std::is_constructible_v<Plain, std::vector<T>>) {
+      return plain(list);
+    } else if constexpr (Named<T>) {
+      std::vector<std::string> texts;
+      for (const T item : list) texts.emplace_back(name_of(item));
+      Field field = plain(std::move(texts));
+      field.names = names_of<T>;
+      return field;
+    } else {
+      Field field;
+      field.item_type.push_back(object(T{}));
+      for (const T& item : list) field.items.push_back(object(item));
+      return field;
+    }
+  }
+  template <typename T>
+  static Field field_of(const T& value) {
+    if constexpr (Named<T>) {
+      Field field = plain(std::string(name_of(value)));
+      field.names = names_of<T>;
+      return field;
+    } else if constexpr (std::is_same_v<T, bool> || std::is_floating_point_v<T> ||
+                         std::is_same_v<T, std::map<std::string, std::string>>) {
+      return plain(value);
+    } else if constexpr (std::is_integral_v<T>) {
+      if constexpr (std::is_signed_v<T>)
+        return plain(static_cast<std::int64_t>(value));
+      else
+        return plain(static_cast<std::uint64_t>(value));
+    } else if constexpr (std::is_convertible_v<T, std::string_view>) {
+      return plain(std::string(std::string_view(value)));
+    } else {
+      return object(value);
+    }
+  }
+
+  std::vector<Field> list_{};
+  std::string_view pattern_{};
+};
+
+}  // namespace tutti::tool

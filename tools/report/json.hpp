@@ -1,0 +1,30 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "report/fields.hpp"
+
+// Everything that is JSON: the only source of the tool that includes a JSON library is json.cpp.
+
+namespace tutti::tool {
+
+/// As text; numbers are printed so that reading them gives the same bits.
+std::string to_json(const Field& object);
+
+/// The JSON Schema (draft 2020-12) of what to_json() writes for values of this type.
+std::string json_schema(std::string_view id, std::string_view title, const Field& object);
+
+/// The results of a run for other programs: each stands alone, with the fields of the run that
+/// `shared` names before its own. The name of a field is its path in the JSON: "time_us.p50",
+/// "backend.name". Every line ends with a newline.
+/// @{
+/// One JSON object per line.
+std::string to_ndjson(const Field& run, std::span<const std::string_view> shared);
+/// RFC 4180 with a header line; null is an empty field, a list has spaces between its items.
+std::string to_csv(const Field& run, std::span<const std::string_view> shared);
+/// @}
+
+}  // namespace tutti::tool
