@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <new>
 #include <numeric>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -43,18 +45,12 @@ class GlooBackend final : public internal::HostBackend {
 
   ~GlooBackend() override {
     mesh().forget(listener_);
-    const Error gone(Errc::aborted, "the group has been destroyed");
     bool pending = false;
     for (const auto& weak : pairs())
       if (const auto pair = weak.lock()) pending = pair->cancel() || pending;
-    box_->fail(gone);
+    box_->fail(internal::group_destroyed());
     // What was posted can not be taken back from the transport, so other groups cannot go on.
-    if (pending && !alone_on_mesh())
-      mesh().fail({.cause = Error(Errc::aborted,
-                                  fmt::format("rank {} destroyed the group while a send or "
-                                              "receive was under way",
-                                              rank()),
-                                  {.group = group(), .rank = rank()})});
+    if (pending && !alone_on_mesh()) abandon_messages();
     stop();
   }
 
@@ -87,12 +83,14 @@ class GlooBackend final : public internal::HostBackend {
  protected:
   void run(std::span<const Op> ops, const Call& call) override {
     const BlockSigpipe quiet;
+    std::optional<CallWire> wire;  // Its messages exist until failed() has returned.
+    std::size_t index = 0;         // Of collectives: ranks may have other numbers of messages.
     try {
-      for (std::size_t i = 0; i < ops.size(); ++i) {
-        if (is_point_to_point(ops[i].kind)) continue;
-        const bool sizes_differ = ops[i].kind == Operation::all_to_all;
-        CallWire wire(*group_, call, i, sizes_differ, scratch_, pool());
-        collectives::run_collective(wire, ops[i], call.order_fixed);
+      for (const auto& op : ops) {
+        if (is_point_to_point(op.kind)) continue;
+        const bool sizes_differ = op.kind == Operation::all_to_all;
+        wire.emplace(*group_, call, index++, sizes_differ, scratch_, pool());
+        collectives::run_collective(*wire, op, call.order_fixed);
       }
     } catch (const Trouble& trouble) {
       throw Error(group_->failed(trouble, ops, call));
@@ -115,15 +113,39 @@ class GlooBackend final : public internal::HostBackend {
   }
 
   void publish(std::span<const Op> ops, const Call& call, const Error& why) noexcept override {
-    // Nobody is disturbed; a peer whose deadline passes finds this.
-    mesh().agreement().tell(fmt::format("refused {} #{} on group '{}': {}",
-                                        internal::operation_of(ops), call.seq, group(),
-                                        why.message()));
+    if (group_->size() == 1) return;
+    bool collective = false;
+    for (const auto& op : ops) {
+      if (is_point_to_point(op.kind))
+        publish_refusal(group_->pair_id(op), {&op, 1}, op.seq, why);
+      else
+        collective = true;
+    }
+    if (collective) publish_refusal(group_->call_id(call), ops, call.seq, why);
   }
 
  private:
   Mesh& mesh() const noexcept { return *group_->mesh; }
   bool alone_on_mesh() const noexcept { return group_->mesh.use_count() == 1; }
+
+  void publish_refusal(std::uint64_t id, std::span<const Op> ops, std::uint64_t seq,
+                       const Error& why) noexcept {
+    mesh().agreement().refuse(
+        {id, mesh().rank(),
+         fmt::format("{} #{}: {}", internal::operation_of(ops), seq, why.message())});
+  }
+
+  void abandon_messages() noexcept {
+    Error cause = internal::group_destroyed();
+    try {
+      cause = Error(
+          Errc::aborted,
+          fmt::format("rank {} destroyed the group while a send or receive was under way", rank()),
+          {.group = group(), .rank = rank()});
+    } catch (const std::bad_alloc&) {  // Then without its number.
+    }
+    mesh().fail({.cause = cause});
+  }
 
   std::shared_ptr<Work::State> post_one(const Op& op, Deadline limit) {
     if (op.peer == rank()) {

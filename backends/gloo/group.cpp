@@ -1,6 +1,9 @@
 #include "group.hpp"
 
 #include <algorithm>
+#include <array>
+#include <chrono>
+#include <list>
 
 #include <fmt/format.h>
 
@@ -10,53 +13,103 @@
 
 namespace tutti::backend::gloo {
 
+std::uint64_t Group::call_id(const Call& call) const noexcept {
+  return internal::call_id(name, call.seq);
+}
+
+std::uint64_t Group::pair_id(const Op& op) const noexcept {
+  return internal::pair_id(name, rank, op);
+}
+
 std::uint64_t Group::slot(const Call& call, std::size_t index) const noexcept {
   internal::Hash hash;
-  hash.add(name);
-  hash.add(call.seq);
+  hash.add(call_id(call));
   hash.add(call.fingerprint);
   hash.add(index);
   return hash.value();
 }
 
 std::uint64_t Group::pair_slot(const Op& op) const noexcept {
-  const bool sends = op.kind == Operation::send;
   internal::Hash hash;
-  hash.add(name);
-  hash.add(~std::uint64_t{0});  // No collective has this number.
-  hash.add(static_cast<std::uint64_t>(sends ? rank : op.peer));
-  hash.add(static_cast<std::uint64_t>(sends ? op.peer : rank));
-  hash.add(static_cast<std::uint64_t>(op.tag));
-  hash.add(op.seq);
+  hash.add(pair_id(op));
   hash.add(op.fingerprint);
   return hash.value();
 }
 
 Error Group::failed(const Trouble& trouble, std::span<const Op> ops,
                     const Call& call) const noexcept {
-  const bool pair = is_point_to_point(ops[0].kind);
+  const bool pair = ops.size() == 1 && is_point_to_point(ops[0].kind);
+  if (trouble.kind == Trouble::Kind::refused) return refused(ops, call, pair);
   const int peer = static_cast<int>(std::ranges::find(ranks, trouble.peer) - ranks.begin());
   const bool lost = trouble.kind == Trouble::Kind::lost;
-  const auto text =
-      lost   ? fmt::format("the connection to rank {} ended", peer)
-      : pair ? fmt::format("the deadline passed; rank {} has not made its side of {}", peer,
-                           internal::describe(ops, call))
-             : fmt::format("the deadline passed while this rank waited for rank {}", peer);
-  Report report{.cause = internal::call_error(lost ? Errc::peer_lost : Errc::timeout, name, ops,
-                                              call, peer, text)};
+  Error cause =
+      lost ? mesh->lost(trouble.peer, peer)
+      : pair
+          ? Error(Errc::timeout,
+                  fmt::format("the deadline passed; rank {} has not made its side of {}", peer,
+                              internal::describe(ops, call)),
+                  {.rank = peer})
+          : Error(Errc::timeout,
+                  fmt::format("the deadline passed while rank {} waited for rank {}", rank, peer),
+                  {.rank = peer});
+  internal::Failure failure{.cause = internal::call_error(cause.code(), name, ops, call,
+                                                          cause.where().rank, cause.message())};
   if (!pair) {
-    report.call = fmt::format("{} #{} on group '{}'", internal::operation_of(ops), call.seq, name);
-    if (!lost) report.ranks = ranks;
+    failure.status = {
+        fmt::format("{} #{} on group '{}'", internal::operation_of(ops), call.seq, name),
+        internal::Record::of(ops, call)};
+    if (!lost) failure.ask = ranks;
   }
-  if (lost) report.lost = trouble.peer;
-  const Error cause =
-      trouble.kind == Trouble::Kind::failed ? mesh->await_failure(report) : mesh->fail(report);
+  cause =
+      trouble.kind == Trouble::Kind::failed ? mesh->await_failure(failure) : mesh->fail(failure);
   // Calls that failed by themselves say so; the others say that the group broke elsewhere.
   const auto& where = cause.where();
-  const auto& mine = report.cause.where();
+  const auto& mine = failure.cause.where();
   if (where.group == mine.group && where.seq == mine.seq && where.operation == mine.operation)
     return cause;
   return cause.code() == Errc::aborted ? cause : internal::broken(cause);
+}
+
+Error Group::refused(std::span<const Op> ops, const Call& call, bool pair) const noexcept {
+  const auto refusal = mesh->refusal(pair ? pair_id(ops[0]) : call_id(call));
+  const int peer = static_cast<int>(std::ranges::find(ranks, refusal.rank) - ranks.begin());
+  const Error error = internal::refused_error(name, ops, call, peer, refusal.text);
+  // The slot of a pair depends on what both sides say: a half that stays is never matched.
+  if (pair || abandon(call)) return error;
+  return mesh->fail({.cause = Error(error.code(),
+                                    error.message() + "; the group is broken, because not all "
+                                                      "ranks waited in the call",
+                                    error.where())});
+}
+
+bool Group::abandon(const Call& call) const noexcept {
+  try {
+    const auto soon = Deadline::after(std::chrono::seconds(2));
+    const auto limit = std::min(soon, call.limit(),
+                                [](const auto& a, const auto& b) { return a.time() < b.time(); });
+    auto& agreement = mesh->agreement();
+    agreement.abandon(call_id(call));
+    const auto peers = agreement.await_abandoned(call_id(call), ranks, limit);
+    // No rank posts a message of the call any more. What a peer had announced to this rank by then
+    // comes before its byte of the first round; what this rank sends for it, before this rank's
+    // byte of the second.
+    std::array<std::byte, 2> bytes{};
+    for (const std::uint64_t round : {std::uint64_t{1}, std::uint64_t{2}}) {
+      internal::Hash hash;
+      hash.add(call_id(call));
+      hash.add(~round);
+      std::list<Mesh::Message> messages;
+      for (const int peer : peers) {
+        if (peer == mesh->rank()) continue;
+        messages.emplace_back(*mesh, peer, &bytes[0], 1, 0).recv(hash.value());
+        messages.emplace_back(*mesh, peer, &bytes[1], 1, 0).send(hash.value());
+      }
+      for (auto& message : messages) message.wait(limit);
+    }
+    return true;
+  } catch (const std::exception&) {  // The caller fails the mesh.
+    return false;
+  }
 }
 
 std::uint64_t CallWire::slot_of(std::size_t bytes) const noexcept {
@@ -69,13 +122,13 @@ std::uint64_t CallWire::slot_of(std::size_t bytes) const noexcept {
 
 void CallWire::send(int to, const void* data, std::size_t bytes) {
   // Gloo has one kind of buffer; it only reads what it sends.
-  auto& message =
-      sends_.emplace_back(*group_.mesh, group_.mesh_rank(to), const_cast<void*>(data), bytes);
+  auto& message = sends_.emplace_back(*group_.mesh, group_.mesh_rank(to), const_cast<void*>(data),
+                                      bytes, call_);
   message.send(slot_of(bytes));
 }
 
 void CallWire::recv(int from, void* data, std::size_t bytes) {
-  auto& message = recvs_.emplace_back(*group_.mesh, group_.mesh_rank(from), data, bytes);
+  auto& message = recvs_.emplace_back(*group_.mesh, group_.mesh_rank(from), data, bytes, call_);
   message.recv(slot_of(bytes));
 }
 

@@ -24,14 +24,24 @@ struct Group {
   int mesh_rank(int group_rank) const noexcept {
     return ranks[static_cast<std::size_t>(group_rank)];
   }
+  /// A collective, whatever this rank thinks it is; and a send with its receive.
+  std::uint64_t call_id(const Call& call) const noexcept;
+  std::uint64_t pair_id(const Op& op) const noexcept;
   /// The slot in which the messages of a collective meet: equal on all ranks, different for every
   /// call of every group. `index`: of the operation in the call.
   std::uint64_t slot(const Call& call, std::size_t index) const noexcept;
   /// The slot of a send and its receive.
   std::uint64_t pair_slot(const Op& op) const noexcept;
 
-  /// What a call throws that ended in trouble. Fails the mesh.
+  /// The error of a call that ended in trouble. Fails the mesh, unless a peer refused the call.
+  /// The call's messages still exist.
   Error failed(const Trouble& trouble, std::span<const Op> ops, const Call& call) const noexcept;
+
+ private:
+  Error refused(std::span<const Op> ops, const Call& call, bool pair) const noexcept;
+  /// Ends a refused collective together with the other ranks that are in it, so that no byte of it
+  /// comes later. False: not all ranks are in it within 2 s.
+  bool abandon(const Call& call) const noexcept;
 };
 
 /// Memory that a group's calls use one after another.
@@ -59,6 +69,7 @@ class CallWire final : public collectives::Wire {
   CallWire(const Group& group, const Call& call, std::size_t index, bool sizes_differ,
            Scratch& scratch, std::pmr::memory_resource& pool)
       : group_(group),
+        call_(group.call_id(call)),
         slot_(group.slot(call, index)),
         sizes_differ_(sizes_differ),
         limit_(call.limit()),
@@ -78,6 +89,7 @@ class CallWire final : public collectives::Wire {
   std::uint64_t slot_of(std::size_t bytes) const noexcept;
 
   const Group& group_;
+  std::uint64_t call_;
   std::uint64_t slot_;
   bool sizes_differ_;
   Deadline limit_;

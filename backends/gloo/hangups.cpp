@@ -18,13 +18,15 @@ namespace {
 
 /// How often a connection that has ended is asked about again.
 constexpr int again_ms = 20;
+constexpr int look_ms = 100;
 
-void watch(const Sockets& sockets, int stop, const std::function<bool(std::size_t)>& ended) {
+void watch(const Sockets& sockets, int stop, const std::function<bool(std::size_t)>& ended,
+           const std::function<void()>& look) {
   std::vector<pollfd> events{{stop, POLLIN, 0}};
   for (const int descriptor : sockets.descriptors()) events.push_back({descriptor, POLLRDHUP, 0});
   std::vector<std::size_t> open_ends;
   for (;;) {
-    const int n = ::poll(events.data(), events.size(), open_ends.empty() ? -1 : again_ms);
+    const int n = ::poll(events.data(), events.size(), open_ends.empty() ? look_ms : again_ms);
     if ((n < 0 && errno != EINTR) || events[0].revents != 0) return;
     for (std::size_t i = 1; n > 0 && i < events.size(); ++i) {
       if (events[i].fd < 0 || events[i].revents == 0) continue;
@@ -32,6 +34,7 @@ void watch(const Sockets& sockets, int stop, const std::function<bool(std::size_
       open_ends.push_back(i - 1);
     }
     std::erase_if(open_ends, ended);
+    look();
   }
 }
 
@@ -57,12 +60,13 @@ class Hangups::Event {
   int descriptor_;
 };
 
-Hangups::Hangups(std::shared_ptr<const Sockets> sockets, std::function<bool(std::size_t)> ended)
+Hangups::Hangups(std::shared_ptr<const Sockets> sockets, std::function<bool(std::size_t)> ended,
+                 std::function<void()> look)
     : stop_(std::make_shared<Event>()) {
   try {
-    thread_ = std::thread([sockets = std::move(sockets), stop = stop_, ended = std::move(ended)] {
-      watch(*sockets, stop->descriptor(), ended);
-    });
+    thread_ =
+        std::thread([sockets = std::move(sockets), stop = stop_, ended = std::move(ended),
+                     look = std::move(look)] { watch(*sockets, stop->descriptor(), ended, look); });
   } catch (const std::system_error& error) {
     internal::failf(Errc::resource_exhausted, "gloo: no thread: {}", error.what());
   }

@@ -12,9 +12,10 @@ namespace tutti::backend::gloo {
 /// that peer; the others would wait for ranks that wait themselves.
 class Hangups {
  public:
-  /// `ended(i)`: connection i was ended by the other side. It is asked again, every now and then,
-  /// until it returns true.
-  Hangups(std::shared_ptr<const Sockets> sockets, std::function<bool(std::size_t)> ended);
+  /// `ended(i)`: connection i was ended by the other side; called again, every now and then, until
+  /// it returns true. `look`: called every 100 ms at the latest.
+  Hangups(std::shared_ptr<const Sockets> sockets, std::function<bool(std::size_t)> ended,
+          std::function<void()> look);
   ~Hangups();
   Hangups(const Hangups&) = delete;
   Hangups& operator=(const Hangups&) = delete;

@@ -14,15 +14,20 @@ namespace tutti::backend::gloo {
 
 using namespace std::chrono_literals;
 
+namespace {
+
+/// How soon and how rarely the store is asked about refused calls while messages wait.
+constexpr std::chrono::nanoseconds first_look = 100ms;
+constexpr std::chrono::nanoseconds longest_look = 1s;
+
+}  // namespace
+
 Mesh::Mesh(const MeshInit& init)
-    : rank_(init.rank), size_(init.size), agreement_(nullptr, init.rank) {
-  if (size_ == 1) {  // Nobody to connect to.
-    agreement_ = Agreement(make_memory_store(), 0);
-    return;
-  }
+    : rank_(init.rank), size_(init.size), agreement_(make_memory_store(), init.rank, init.size) {
+  if (size_ == 1) return;  // No peer to connect to.
   auto made = rendezvous(init);
   interface_ = std::move(made.interface);
-  agreement_ = Agreement(std::move(made.store), init.rank);
+  agreement_ = internal::Agreement(made.store, init.rank, init.size);
   device_ = std::move(made.device);
   context_ = std::move(made.context);
   sockets_ = std::make_shared<const Sockets>(std::move(made.sockets));
@@ -36,17 +41,21 @@ std::shared_ptr<Mesh> Mesh::make(const MeshInit& init) {
 
 void Mesh::watch(std::weak_ptr<Mesh> self) {
   const std::lock_guard lock(mutex_);  // Its thread may fail the mesh before this has returned.
-  hangups_ = std::make_unique<Hangups>(sockets_, [self = std::move(self)](std::size_t i) {
-    const auto mesh = self.lock();  // Whoever is told of a failure may destroy the group.
+  const auto ended = [self](std::size_t i) {
+    const auto mesh = self.lock();  // A listener of a failure may destroy the group.
     return mesh == nullptr || mesh->ended(i);
-  });
+  };
+  const auto look = [self] {
+    if (const auto mesh = self.lock()) mesh->look();
+  };
+  hangups_ = std::make_unique<Hangups>(sockets_, ended, look);
 }
 
 Mesh::~Mesh() {
   if (hangups_ != nullptr) hangups_->join();
   if (reaper_.joinable()) reaper_.join();
   if (context_ == nullptr) return;
-  agreement_.leave();
+  agreement_.leave(0);
   sockets_->drain();
 }
 
@@ -57,24 +66,27 @@ bool Mesh::ended(std::size_t connection) noexcept {
     if (state_ != State::up) return true;
     if (messages_ == nullptr) return false;
   }
-  const auto why = left_.contains(peer) ? Ending::left : agreement_.why_ended(peer);
-  if (why == Ending::left) left_.insert(peer);
-  if (why != Ending::late && !waits_in_vain(connection, peer)) return false;
-  fail({.cause = Error(Errc::peer_lost, fmt::format("the connection to rank {} ended", peer),
-                       {.rank = peer}),
-        .lost = peer});
+  bool late = false;
+  try {
+    if (!left_.contains(peer) && agreement_.left(peer)) left_.insert(peer);
+    late = !left_.contains(peer) && agreement_.collecting();
+  } catch (const Error&) {  // Without the store only this peer's messages are doubted.
+    left_.insert(peer);
+  }
+  if (!late && !waits_in_vain(peer)) return false;
+  fail({.cause = lost(peer, peer)});
   return true;
 }
 
 /// What could still arrive has time to: of a rank that left, all that it sent, which Gloo may not
-/// have read yet; when a rank failed, what the others send to one another for a call that it has
-/// not failed.
-bool Mesh::waits_in_vain(std::size_t connection, int peer) noexcept {
+/// have read or passed on yet; when a rank failed, what the others send to one another for a call
+/// that it has not failed.
+bool Mesh::waits_in_vain(int peer) noexcept {
   const bool left = left_.contains(peer);
   const std::lock_guard lock(mutex_);
   if (sockets_ == nullptr) return false;
   const auto now = std::chrono::steady_clock::now();
-  const auto patience = left && sockets_->has_unread(connection) ? 1000ms : 50ms;
+  const auto patience = left ? 1000ms : 50ms;
   for (auto* m = messages_; m != nullptr; m = m->after_) {
     if (left && m->peer_ != peer) continue;
     if (!m->doubted_) m->doubted_ = now;
@@ -83,19 +95,54 @@ bool Mesh::waits_in_vain(std::size_t connection, int peer) noexcept {
   return false;
 }
 
-Error Mesh::fail(const Report& report) noexcept {
+Error Mesh::lost(int peer, int rank) const {
+  std::string text = fmt::format("the connection to rank {} ended: ", rank);
+  try {
+    if (agreement_.left(peer))
+      text = fmt::format("rank {} has left the group", rank);
+    else
+      text += "its process has died, or its host cannot be reached";
+  } catch (const Error&) {
+    // It may have ended only because another rank died, and with that one the store.
+    text += "the store has ended too, so the first rank that died is not known";
+    rank = -1;
+  }
+  return {Errc::peer_lost, text, {.rank = rank}};
+}
+
+void Mesh::look() noexcept {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_look_) return;
+  {
+    const std::lock_guard lock(mutex_);
+    bool waits = false;
+    for (auto* m = messages_; m != nullptr; m = m->after_)
+      waits = std::exchange(m->looked_at_, true) || waits;
+    look_pause_ = waits ? std::min(2 * look_pause_, longest_look) : first_look;
+    next_look_ = now + look_pause_;
+    if (!waits) return;
+  }
+  const auto found = agreement_.new_refusals();
+  if (found.empty()) return;
+  const std::lock_guard lock(mutex_);
+  for (const auto& refusal : found) refused_.try_emplace(refusal.call, refusal);
+  for (auto* m = messages_; m != nullptr; m = m->after_)
+    if (refused_.contains(m->call_)) m->cancel();
+}
+
+Error Mesh::fail(const internal::Failure& failure) noexcept {
   {
     std::unique_lock lock(mutex_);
     if (state_ != State::up) {
       lock.unlock();
-      if (!report.call.empty()) agreement_.tell(report.call);  // Whoever was first may ask.
+      if (!failure.status.call.empty()) agreement_.publish_status(failure.status);
       lock.lock();
       settled_.wait(lock, [&] { return state_ == State::failed; });
       return *cause_;
     }
     state_ = State::failing;
   }
-  const bool first = agreement_.announce(report);
+  const bool first = agreement_.announce(failure);
   {
     const std::lock_guard lock(mutex_);
     if (sockets_ != nullptr) sockets_->shut_down();
@@ -111,7 +158,7 @@ Error Mesh::fail(const Report& report) noexcept {
     sockets_.reset();
     if (hangups_ != nullptr) hangups_->stop();
   }
-  const Error cause = agreement_.settle(report, first);
+  const Error cause = agreement_.settle(failure, first);
   {
     const std::lock_guard lock(mutex_);
     cause_ = cause;
@@ -126,14 +173,19 @@ Error Mesh::fail(const Report& report) noexcept {
   return cause;
 }
 
-Error Mesh::await_failure(const Report& report) noexcept {
-  if (!report.call.empty()) agreement_.tell(report.call);
+Error Mesh::await_failure(const internal::Failure& failure) noexcept {
+  if (!failure.status.call.empty()) agreement_.publish_status(failure.status);
   {
     std::unique_lock lock(mutex_);
     settled_.wait_for(lock, 2s, [&] { return state_ == State::failed; });
     if (cause_) return *cause_;
   }
-  return fail(report);
+  return fail(failure);
+}
+
+internal::Refusal Mesh::refusal(std::uint64_t call) const {
+  const std::lock_guard lock(mutex_);
+  return refused_.at(call);
 }
 
 std::optional<Error> Mesh::failure() const {
@@ -152,10 +204,12 @@ void Mesh::forget(Listeners::iterator listener) {
   listeners_.erase(listener);
 }
 
-Mesh::Message::Message(Mesh& mesh, int peer, void* data, std::size_t bytes)
-    : mesh_(mesh), peer_(peer) {
+Mesh::Message::Message(Mesh& mesh, int peer, void* data, std::size_t bytes, std::uint64_t call)
+    : mesh_(mesh), peer_(peer), call_(call) {
   const std::lock_guard lock(mesh.mutex_);
   if (mesh.state_ != State::up) throw Trouble(Trouble::Kind::failed, peer);
+  if (!mesh.refused_.empty() && mesh.refused_.contains(call))
+    throw Trouble(Trouble::Kind::refused, peer);
   buffer_ = mesh.context_->createUnboundBuffer(data, bytes);
   after_ = mesh.messages_;
   if (after_ != nullptr) after_->before_ = this;
@@ -202,7 +256,9 @@ void Mesh::Message::wait(Deadline limit) {
     if (limit.expired()) throw Trouble(Trouble::Kind::late, peer_);
     throw closed(error);
   }
-  throw Trouble(Trouble::Kind::failed, peer_);
+  const std::lock_guard lock(mesh_.mutex_);
+  const bool refused = mesh_.state_ == State::up && mesh_.refused_.contains(call_);
+  throw Trouble(refused ? Trouble::Kind::refused : Trouble::Kind::failed, peer_);
 }
 
 /// The pair is closed. The timeout of one call closes all pairs of Gloo's context; the others see

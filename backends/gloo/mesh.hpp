@@ -7,13 +7,14 @@
 #include <exception>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <thread>
 
-#include "failure.hpp"
+#include "group/agreement.hpp"
 #include "hangups.hpp"
 #include "rendezvous.hpp"
 
@@ -26,9 +27,10 @@ namespace tutti::backend::gloo {
 /// Why a message did not get through. The call then fails the mesh.
 struct Trouble : std::exception {
   enum class Kind : std::uint8_t {
-    late,    ///< The deadline passed while it waited for the peer.
-    lost,    ///< The connection to the peer ended.
-    failed,  ///< The mesh has failed, or is about to.
+    late,     ///< The deadline passed while it waited for the peer.
+    lost,     ///< The connection to the peer ended.
+    failed,   ///< The mesh has failed, or is about to.
+    refused,  ///< A rank refused the call; the mesh is up.
   };
   Trouble(Kind k, int p) : kind(k), peer(p) {}
   const char* what() const noexcept override { return "a message did not get through"; }
@@ -51,14 +53,18 @@ class Mesh {
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
   const Interface& interface() const noexcept { return interface_; }
-  const Agreement& agreement() const noexcept { return agreement_; }
+  internal::Agreement& agreement() noexcept { return agreement_; }
 
   /// Fails the mesh, unless it has failed already; tells the peers; returns what counts on all
   /// ranks. Blocks a second at the most.
-  Error fail(const Report& report) noexcept;
-  /// For a call that ended as `failed`: whoever fails the mesh is about to.
-  Error await_failure(const Report& report) noexcept;
+  Error fail(const internal::Failure& failure) noexcept;
+  /// For a call that ended as `failed`: another thread fails the mesh now.
+  Error await_failure(const internal::Failure& failure) noexcept;
   std::optional<Error> failure() const;
+  /// The cause when the connection to `peer` ended, which the caller's group calls `rank`.
+  Error lost(int peer, int rank) const;
+  /// The refusal that ended a call as `refused`.
+  internal::Refusal refusal(std::uint64_t call) const;
 
   /// Told of the failure, once, on any thread.
   using Listener = std::function<void(const Error& cause)>;
@@ -70,8 +76,9 @@ class Mesh {
   /// not touch the memory any more; if it was not waited for, the mesh has to fail.
   class Message {
    public:
+    /// `call`: Group::call_id() or pair_id(), by which a peer may refuse it; 0: none can.
     /// @throws Trouble
-    Message(Mesh& mesh, int peer, void* data, std::size_t bytes);
+    Message(Mesh& mesh, int peer, void* data, std::size_t bytes, std::uint64_t call);
     ~Message();
     Message(const Message&) = delete;
     Message& operator=(const Message&) = delete;
@@ -90,7 +97,9 @@ class Mesh {
 
     Mesh& mesh_;
     int peer_;
+    std::uint64_t call_;
     bool sends_ = false;
+    bool looked_at_ = false;  // By Mesh::look().
     /// When the mesh began to doubt that it ends by itself.
     std::optional<std::chrono::steady_clock::time_point> doubted_;
     std::unique_ptr<::gloo::transport::UnboundBuffer> buffer_;
@@ -104,12 +113,14 @@ class Mesh {
   void watch(std::weak_ptr<Mesh> self);
   /// A connection was ended by its peer. False: nobody has to know yet.
   bool ended(std::size_t connection) noexcept;
-  bool waits_in_vain(std::size_t connection, int peer) noexcept;
+  bool waits_in_vain(int peer) noexcept;
+  /// Cancels the messages of calls that a peer refused. Asks the store only while messages wait.
+  void look() noexcept;
 
   int rank_;
   int size_;
   Interface interface_;
-  Agreement agreement_;
+  internal::Agreement agreement_;
   std::shared_ptr<::gloo::transport::Device> device_;
 
   mutable std::mutex mutex_;
@@ -119,10 +130,14 @@ class Mesh {
   std::shared_ptr<const Sockets> sockets_;
   Message* messages_ = nullptr;
   std::optional<Error> cause_;
+  std::map<std::uint64_t, internal::Refusal> refused_;  // By call.
   std::recursive_mutex listeners_mutex_;  // Held while they run; one may forget itself.
   Listeners listeners_;
   std::thread reaper_;
-  std::set<int> left_;  // Who has said so, of those whose connections ended. For hangups_ alone.
+  // For hangups_ alone.
+  std::set<int> left_;  // Of the ranks whose connections ended, those that left on purpose.
+  std::chrono::steady_clock::time_point next_look_{};
+  std::chrono::nanoseconds look_pause_{};
   std::unique_ptr<Hangups> hangups_;
 };
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "group/record.hpp"
+#include "values/broken.hpp"
 
 namespace tutti::backend::gloo {
 
@@ -63,8 +64,8 @@ void PairState::post() noexcept {
     bytes = 1;
   }
   try {
-    message_ =
-        std::make_unique<Mesh::Message>(*group_->mesh, group_->mesh_rank(op_.peer), data, bytes);
+    message_ = std::make_unique<Mesh::Message>(*group_->mesh, group_->mesh_rank(op_.peer), data,
+                                               bytes, group_->pair_id(op_));
     const auto slot = group_->pair_slot(op_);
     sends ? message_->send(slot) : message_->recv(slot);
   } catch (const Trouble& trouble) {
@@ -157,7 +158,7 @@ bool PairState::withdraw(const Error& why) noexcept {
 
 bool PairState::cancel() noexcept {
   if (HostState::done()) return false;
-  stop_waiting(Error(Errc::aborted, "the group has been destroyed"));
+  stop_waiting(internal::group_destroyed());
   return true;
 }
 

@@ -146,11 +146,6 @@ void Sockets::shut_down() const noexcept {
   for (const int descriptor : descriptors_) ::shutdown(descriptor, SHUT_RDWR);
 }
 
-bool Sockets::has_unread(std::size_t i) const noexcept {
-  int bytes = 0;
-  return ::ioctl(descriptors_[i], SIOCINQ, &bytes) == 0 && bytes > 0;
-}
-
 void Sockets::drain() const noexcept {
   using namespace std::chrono_literals;
   using Clock = std::chrono::steady_clock;

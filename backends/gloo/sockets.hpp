@@ -38,8 +38,6 @@ class Sockets {
   /// Blocks until the peers' machines have everything that was sent: a socket that is closed with
   /// unread input loses what it has not yet sent. Gives up after a second without progress.
   void drain() const noexcept;
-  /// Whether the transport has still something to read from connection `i`.
-  bool has_unread(std::size_t i) const noexcept;
   /// In the order of the ends; -1: it was not found.
   std::span<const int> descriptors() const noexcept { return descriptors_; }
 

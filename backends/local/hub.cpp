@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "group/agreement.hpp"
 #include "group/record.hpp"
 #include "values/broken.hpp"
 #include "values/fail.hpp"
@@ -128,26 +129,16 @@ std::optional<Error> Hub::compare(const Round& round) {
 
 Error Hub::missing(Errc code, const Round& round, std::span<const Op> ops, const Call& call,
                    const char* what) const {
-  std::vector<int> entered;
-  std::string absent;
-  int origin = -1;
+  std::vector<internal::Presence> ranks;
   for (int r = 0; r < size_; ++r) {
-    if (round.slots[static_cast<std::size_t>(r)].call != nullptr) {
-      entered.push_back(r);
-      continue;
-    }
-    const bool gone = gone_[static_cast<std::size_t>(r)];
-    if (origin < 0 || (gone && code == Errc::peer_lost)) origin = r;
-    const auto last = last_[static_cast<std::size_t>(r)];
-    absent += fmt::format("{}{} ({})", absent.empty() ? "" : ", ", r,
-                          gone       ? "has left the group"
-                          : last < 0 ? "no collective yet"
-                                     : fmt::format("last seen in #{}", last));
+    const auto i = static_cast<std::size_t>(r);
+    ranks.push_back(
+        {.entered = round.slots[i].call != nullptr,
+         .left = gone_[i],
+         .last = last_[i] < 0 ? "no collective yet" : fmt::format("last seen in #{}", last_[i])});
   }
-  return internal::call_error(
-      code, group_, ops, call, origin,
-      fmt::format("{}; entered: {}; missing: {}; called: {}", what, internal::list_ranks(entered),
-                  absent, internal::describe(ops, call)));
+  return internal::name_missing(internal::call_error(code, group_, ops, call, -1, what), ranks,
+                                internal::describe(ops, call));
 }
 
 /// Keeps the core for a bounded time. False: what is waited for needs longer.

@@ -6,6 +6,9 @@
 #include <set>
 #include <string_view>
 #include <utility>
+#include <vector>
+
+#include <fmt/format.h>
 
 #include "failure.hpp"
 #include "values/fail.hpp"
@@ -69,16 +72,18 @@ DeviceClaim::~DeviceClaim() {
   claims().taken.erase({id_, device_});
 }
 
-Connection::Connection(std::shared_ptr<Gpu> gpu, const BackendInit& init, Agreement& agreement)
+Connection::Connection(std::shared_ptr<Gpu> gpu, const BackendInit& init,
+                       std::shared_ptr<Store> store, internal::Agreement& agreement)
     : gpu_(std::move(gpu)),
       init_(init),
+      store_(std::move(store)),
       agreement_(agreement),
       communicator_(std::make_shared<Communicator>(gpu_)) {}
 
 void Connection::open(Deadline limit) {
   const DeviceScope scope(gpu_->cuda(), gpu_->index());
   if (init_.adopt) return adopt(limit);
-  agreement_.meet(limit);
+  meet(limit);
   warn_of_blocking(init_);
   const auto id = exchange_id(limit);
   claim_.emplace(id, init_.device.index, init_.name);
@@ -102,18 +107,38 @@ void Connection::adopt(Deadline limit) {
       tutti::fail(Errc::timeout, "the communicator to be adopted is still ncclInProgress");
   }
   check_identity(*gpu_, init_, comm);
-  agreement_.meet(limit);
+  meet(limit);
   communicator_->adopt(*init_.adopt);
 }
 
-ncclUniqueId Connection::exchange_id(Deadline limit) const {
+void Connection::meet(Deadline limit) {
+  const auto key = [](int rank) { return fmt::format("here/{}", rank); };
+  store_->set(key(init_.rank), "");
+  for (int r = 0; r < init_.size; ++r) {
+    try {
+      (void)internal::await_key(*store_, key(r), limit, first_look, [this] { check_peers(); });
+    } catch (const Error& error) {
+      if (error.code() != Errc::timeout || !limit.expired()) throw;
+      std::vector<int> missing;
+      for (int other = r; other < init_.size; ++other)
+        if (!store_->try_get(key(other))) missing.push_back(other);
+      throw Error(Errc::timeout,
+                  fmt::format("not all ranks came to make the group; missing: {}",
+                              internal::list_ranks(missing)),
+                  {.rank = missing.empty() ? r : missing.front()});
+    }
+  }
+}
+
+ncclUniqueId Connection::exchange_id(Deadline limit) {
   ncclUniqueId id;
   if (init_.rank == 0) {
     check(gpu_->nccl(), gpu_->nccl().get_unique_id(&id), "ncclGetUniqueId");
-    agreement_.store().set("id", std::as_bytes(std::span(&id, 1)));
+    store_->set("id", std::as_bytes(std::span(&id, 1)));
     return id;
   }
-  const auto bytes = agreement_.await("id", limit, "making the group");
+  const auto bytes =
+      internal::await_key(*store_, "id", limit, first_look, [this] { check_peers(); });
   if (bytes.size() != sizeof id)
     internal::failf(Errc::mismatch, "the NCCL id of rank 0 has {} bytes, ours {}", bytes.size(),
                     sizeof id);
@@ -125,13 +150,13 @@ void Connection::check_peers() {
   const auto now = std::chrono::steady_clock::now();
   if (now < next_look_) return;
   next_look_ = now + first_look;
-  if (const auto cause = agreement_.look("making the group")) throw Error(*cause);
+  if (const auto cause = agreement_.cause({.call = "making the group"})) throw Error(*cause);
 }
 
 Error Connection::give_up(const Error& mine) noexcept {
   const int rank = mine.where().rank >= 0 ? mine.where().rank : init_.rank;
-  const Error cause =
-      agreement_.settle(Error(mine.code(), mine.message(), {.group = init_.name, .rank = rank}));
+  const Error cause = agreement_.report(
+      {.cause = Error(mine.code(), mine.message(), {.group = init_.name, .rank = rank})});
   (void)abort_all({communicator_});
   return cause;
 }

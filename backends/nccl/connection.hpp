@@ -10,8 +10,8 @@
 #include <tutti/backend/backend.hpp>
 #include <tutti/deadline.hpp>
 
-#include "agreement.hpp"
 #include "communicator.hpp"
+#include "group/agreement.hpp"
 
 namespace tutti::backend::nccl {
 
@@ -37,8 +37,9 @@ class DeviceClaim {
 /// Used by the thread that makes the group; communicator() from any thread.
 class Connection {
  public:
-  /// `init` and `agreement` outlive it.
-  Connection(std::shared_ptr<Gpu> gpu, const BackendInit& init, Agreement& agreement);
+  /// `init` and `agreement` outlive it. `store`: of the group, for this backend.
+  Connection(std::shared_ptr<Gpu> gpu, const BackendInit& init, std::shared_ptr<Store> store,
+             internal::Agreement& agreement);
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
@@ -54,11 +55,15 @@ class Connection {
 
  private:
   void adopt(Deadline limit);
-  ncclUniqueId exchange_id(Deadline limit) const;
+  /// Publishes that this rank is here, and blocks until all ranks have.
+  /// @throws Error timeout naming the missing ranks, and the cause that a peer published.
+  void meet(Deadline limit);
+  ncclUniqueId exchange_id(Deadline limit);
 
   std::shared_ptr<Gpu> gpu_;
   const BackendInit& init_;
-  Agreement& agreement_;
+  std::shared_ptr<Store> store_;
+  internal::Agreement& agreement_;
   std::optional<DeviceClaim> claim_;
   std::shared_ptr<Communicator> communicator_;
   std::chrono::steady_clock::time_point next_look_{};

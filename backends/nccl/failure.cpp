@@ -27,9 +27,10 @@ void Failure::require_intact() const {
 void Failure::fail(const Error& mine) noexcept {
   if (broken_) return;
   const bool has_rank = mine.where().rank >= 0;
-  break_with(agreement_.settle(
-      has_rank ? mine
-               : Error(mine.code(), mine.message(), {.group = init_.name, .rank = init_.rank})));
+  break_with(
+      agreement_.report({.cause = has_rank ? mine
+                                           : Error(mine.code(), mine.message(),
+                                                   {.group = init_.name, .rank = init_.rank})}));
 }
 
 void Failure::fail_late(const Op& op, const Call& call, Clock::time_point since) noexcept {
@@ -42,18 +43,28 @@ void Failure::fail_late(const Op& op, const Call& call, Clock::time_point since)
                                           pair ? op.peer : init_.rank, text);
   if (pair || init_.size == 1) return fail(mine);
   // Long enough for the peers to look into the store once.
-  fail_late(mine, describe(op, call), between_looks(Clock::now() - since) + 3 * first_look);
+  fail_late(mine, status_of(op, call), between_looks(Clock::now() - since) + 3 * first_look);
 }
 
-void Failure::fail_late(const Error& mine, const std::string& call,
+void Failure::fail_late(const Error& mine, const internal::Status& status,
                         std::chrono::nanoseconds patience) noexcept {
-  if (!broken_) break_with(agreement_.collect_status(mine, call, patience));
+  if (broken_) return;
+  internal::Failure failure{.cause = mine, .status = status, .patience = patience};
+  for (int r = 0; r < init_.size; ++r) failure.ask.push_back(r);
+  break_with(agreement_.report(failure));
 }
 
-bool Failure::poll_peers(const std::string& call) noexcept {
-  const auto cause = agreement_.look(call);
+bool Failure::poll_peers(const internal::Status& mine) noexcept {
+  const auto cause = agreement_.cause(mine);
   if (cause) break_with(*cause);
   return cause.has_value();
+}
+
+std::optional<internal::Refusal> Failure::refusal_of(const Op& op, const Call& call) {
+  for (const auto& refusal : agreement_.new_refusals()) refused_.try_emplace(refusal.call, refusal);
+  const auto found = refused_.find(id_of(op, call));
+  if (found == refused_.end()) return std::nullopt;
+  return found->second;
 }
 
 void Failure::break_with(const Error& cause) noexcept {
@@ -107,12 +118,18 @@ Error Failure::await_cause() const noexcept {
   return {cause_->code(), cause_->message() + late_, cause_->where()};
 }
 
-std::string Failure::describe(const Op& op, const Call& call) const {
+internal::Status Failure::status_of(const Op& op, const Call& call) const {
   // A root receives what the others send; each rank has one call for all of it.
   if (is_point_to_point(op.kind) && !is_message(op, call))
-    return fmt::format("the messages of call #{} on group '{}'", call.seq, init_.name);
-  return fmt::format("{} #{} on group '{}'", name_of(op.kind),
-                     is_point_to_point(op.kind) ? op.seq : call.seq, init_.name);
+    return {fmt::format("the messages of call #{} on group '{}'", call.seq, init_.name), {}};
+  return {fmt::format("{} #{} on group '{}'", name_of(op.kind),
+                      is_point_to_point(op.kind) ? op.seq : call.seq, init_.name),
+          internal::Record::of({&op, 1}, call)};
+}
+
+std::uint64_t Failure::id_of(const Op& op, const Call& call) const noexcept {
+  return is_message(op, call) ? internal::pair_id(init_.name, init_.rank, op)
+                              : internal::call_id(init_.name, call.seq);
 }
 
 }  // namespace tutti::backend::nccl

@@ -13,7 +13,7 @@
 
 #include <tutti/backend/backend.hpp>
 
-#include "agreement.hpp"
+#include "group/agreement.hpp"
 #include "group/call_queue.hpp"
 
 namespace tutti::backend::nccl {
@@ -26,7 +26,7 @@ constexpr std::chrono::seconds rarest_look{1};
 std::chrono::nanoseconds between_looks(std::chrono::nanoseconds age);
 
 /// The first cause that broke a group, agreed on with the peers, and the errors of the calls that
-/// it ends. Every part of a group reports here; the Agreement decides whose cause counts.
+/// it ends. Every part of a group reports here; the agreement decides whose cause counts.
 ///
 /// Called from any thread. `mutex_` guards cause_, late_ and drained_; no other lock is taken under
 /// it.
@@ -35,7 +35,8 @@ class Failure {
   using Clock = std::chrono::steady_clock;
 
   /// `order`: calls that wait for their turn there end with the cause.
-  Failure(const BackendInit& init, Agreement& agreement, std::shared_ptr<internal::CallQueue> order)
+  Failure(const BackendInit& init, internal::Agreement& agreement,
+          std::shared_ptr<internal::CallQueue> order)
       : init_(init), agreement_(agreement), order_(std::move(order)) {}
   Failure(const Failure&) = delete;
   Failure& operator=(const Failure&) = delete;
@@ -53,10 +54,12 @@ class Failure {
   /// Breaks the group because a call of this rank reached its deadline.
   void fail_late(const Op& op, const Call& call, Clock::time_point since) noexcept;
   /// The same for a call that is described by `call`; asks the peers for as long as `patience`.
-  void fail_late(const Error& mine, const std::string& call,
+  void fail_late(const Error& mine, const internal::Status& status,
                  std::chrono::nanoseconds patience) noexcept;
-  /// Breaks the group when a peer has published a cause; this rank is in `call`. True when it did.
-  bool poll_peers(const std::string& call) noexcept;
+  /// Breaks the group when a peer has published a cause. True when it did.
+  bool poll_peers(const internal::Status& mine) noexcept;
+  /// The refusal of a call, when a peer has published one. From one thread.
+  std::optional<internal::Refusal> refusal_of(const Op& op, const Call& call);
   /// The ranks that have left, each with the number behind its last collective. From one thread.
   const std::map<int, std::uint64_t>& departed() noexcept { return agreement_.departed(); }
 
@@ -69,15 +72,18 @@ class Failure {
   /// The cause as it is, likewise.
   Error await_cause() const noexcept;
 
-  /// "all_reduce #3 on group 'g'": the name of a call among ranks.
-  std::string describe(const Op& op, const Call& call) const;
+  /// The status of a rank that is in this call: "all_reduce #3 on group 'g'".
+  internal::Status status_of(const Op& op, const Call& call) const;
+  /// The call in refusals.
+  std::uint64_t id_of(const Op& op, const Call& call) const noexcept;
 
  private:
   void break_with(const Error& cause) noexcept;
   void await_drained() const noexcept;
 
   const BackendInit& init_;
-  Agreement& agreement_;
+  internal::Agreement& agreement_;
+  std::map<std::uint64_t, internal::Refusal> refused_;  // For the thread of refusal_of().
   std::shared_ptr<internal::CallQueue> order_;
   std::function<void()> on_break_;
   std::atomic<bool> broken_{false};

@@ -32,11 +32,12 @@ Group::Group(const BackendInit& init, const Apis& apis)
                                      : *init.memory),
       pinned_(gpu_),
       order_(std::make_shared<internal::CallQueue>()),
-      agreement_(init.store, init.rank, init.size),
+      store_(make_prefix_store(init.store, "nccl/")),
+      agreement_(store_, init.rank, init.size),
       failure_(init_, agreement_, order_),
-      connection_(gpu_, init_, agreement_),
+      connection_(gpu_, init_, store_, agreement_),
       launcher_(gpu_, init_, memory_, failure_, connection_.communicator()),
-      messages_(gpu_, agreement_.store(), memory_, init.rank, failure_),
+      messages_(gpu_, *store_, memory_, init.rank, failure_),
       registrations_(gpu_, init_, memory_, connection_.communicator(), launcher_, failure_),
       watcher_(gpu_, init_, connection_.communicator(), launcher_, messages_, failure_) {
   init_.args.clear();
@@ -166,10 +167,13 @@ std::shared_ptr<EventState> Group::run(std::span<const Op> all, const Call& call
 }
 
 void Group::refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept {
-  try {
-    agreement_.publish_status(
-        fmt::format("refused {}: {}", failure_.describe(ops[0], call), why.message()));
-  } catch (...) {  // It is only for error texts.
+  bool told = false;  // Of what has the number of the call: once.
+  for (const auto& op : ops) {
+    const bool message = is_message(op, call);
+    if (!message && std::exchange(told, true)) continue;
+    agreement_.refuse(
+        {failure_.id_of(op, call), init_.rank,
+         fmt::format("{} #{}: {}", name_of(op.kind), message ? op.seq : call.seq, why.message())});
   }
   if (call.in_order || internal::has_collective(ops)) order_->skip(call.seq);
 }
@@ -186,7 +190,7 @@ void Group::leave() noexcept {
   const auto all = watcher_.communicators();
   // Nothing was under way here, so the Watcher has not looked; but an adopted communicator that is
   // given back has to be alive.
-  if (init_.adopt && agreement_.look("")) return (void)abort_all(all);
+  if (init_.adopt && agreement_.cause({})) return (void)abort_all(all);
   registrations_.end_all();
   agreement_.leave(next_);
   end_all(all);

@@ -8,7 +8,6 @@
 
 #include <tutti/backend/backend.hpp>
 
-#include "agreement.hpp"
 #include "connection.hpp"
 #include "cuda/pinned_memory.hpp"
 #include "failure.hpp"
@@ -64,7 +63,8 @@ class Group : public std::enable_shared_from_this<Group> {
   Memory& memory_;
   cuda::PinnedMemory pinned_;
   std::shared_ptr<internal::CallQueue> order_;
-  Agreement agreement_;
+  std::shared_ptr<Store> store_;
+  internal::Agreement agreement_;
   Failure failure_;
   Connection connection_;
   Launcher launcher_;

@@ -85,7 +85,7 @@ Registration Registrations::add(const TensorView& block, RegistrationKind kind, 
     const Error mine(error.code(), fmt::format("{}: {}", what, error.message()),
                      {.group = init_.name, .operation = "register_memory", .rank = init_.rank});
     if (error.code() == Errc::timeout)
-      failure_.fail_late(mine, what, 3 * first_look);
+      failure_.fail_late(mine, {.call = what}, 3 * first_look);
     else
       failure_.fail(mine);
     throw failure_.await_cause();
@@ -127,7 +127,7 @@ void Registrations::await_window(const TensorView& block, void** handle, const s
     failure_.require_intact();
     if (Clock::now() < next_look) return;
     next_look = Clock::now() + first_look;
-    if (failure_.poll_peers(what)) failure_.require_intact();
+    if (failure_.poll_peers({.call = what})) failure_.require_intact();
   });
 }
 

@@ -134,7 +134,7 @@ void Watcher::look_at_graphs() noexcept {
   if (failure_.broken()) return;
   try {
     communicator_->look();
-    failure_.poll_peers("");
+    failure_.poll_peers({});
   } catch (...) {
     failure_.fail(internal::to_error(std::current_exception()));
   }
@@ -166,9 +166,17 @@ void Watcher::look_at_peers(const States& states, Clock::time_point now) {
   const auto collective = std::ranges::find_if(
       states, [](const auto& s) { return !s->is_message() && !s->HostState::done(); });
   if (failure_.poll_peers(collective == states.end()
-                              ? std::string()
-                              : failure_.describe((*collective)->op(), (*collective)->call())))
+                              ? internal::Status()
+                              : failure_.status_of((*collective)->op(), (*collective)->call())))
     return;
+  for (const auto& state : states) {
+    if (state->poll()) continue;
+    const auto& op = state->op();
+    // NCCL cannot take back what this rank has queued.
+    if (const auto refusal = failure_.refusal_of(op, state->call()))
+      return failure_.fail(internal::refused_error(init_.name, {&op, 1}, state->call(),
+                                                   refusal->rank, refusal->text));
+  }
   for (const auto& [rank, ended] : failure_.departed()) {
     const auto since = gone_since_.try_emplace(rank, now).first->second;
     for (const auto& state : states) {

@@ -28,8 +28,8 @@ namespace [[gnu::visibility("default")]] tutti {
 /// again; on a device it is ordered on CallOptions::stream and does not block the host.
 /// `verb_async(...)` returns a Work. Arguments are checked before a byte leaves (Error
 /// invalid_argument, count_overflow, unsupported); a call refused on one rank is an error on all
-/// ranks, and the group stays usable. timeout, peer_lost, aborted and backend errors
-/// break the group.
+/// ranks, and the group stays usable where the backend can end the peers' calls (docs/errors.md).
+/// timeout, peer_lost, aborted and backend errors break the group.
 ///
 /// Rows: R_r is the row count of rank r; without `rows` it is the same on all ranks.
 class ProcessGroup {

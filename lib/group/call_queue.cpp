@@ -15,6 +15,10 @@ thread_local const CallQueue* continuation_of = nullptr;
 
 }  // namespace
 
+CallQueue::CallQueue() {
+  (void)group_destroyed();  // Made here: stop() must not allocate.
+}
+
 bool CallQueue::in_continuation() const noexcept {
   return continuation_of == this;
 }
@@ -74,7 +78,7 @@ void CallQueue::submit(std::uint64_t seq, std::shared_ptr<Job> job) {
   {
     const std::lock_guard lock(mutex_);
     if (error_) throw broken(*error_);
-    if (stop_) tutti::fail(Errc::aborted, "the group has been destroyed");
+    if (stop_) throw Error(group_destroyed());
     start_worker();
     const auto place = std::ranges::find_if(numbered_.rbegin(), numbered_.rend(),
                                             [&](const auto& n) { return n.seq < seq; });
@@ -86,7 +90,7 @@ void CallQueue::submit(std::uint64_t seq, std::shared_ptr<Job> job) {
 void CallQueue::submit(const std::shared_ptr<Job>& job) {
   try {
     const std::lock_guard lock(mutex_);
-    if (stop_) tutti::fail(Errc::aborted, "the group has been destroyed");
+    if (stop_) throw Error(group_destroyed());
     start_worker();
     soon_.push_back(job);
   } catch (...) {
@@ -108,7 +112,7 @@ void CallQueue::fail(const Error& why) noexcept {
 }
 
 void CallQueue::stop() noexcept {
-  fail(Error(Errc::aborted, "the group has been destroyed"));
+  fail(group_destroyed());
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;

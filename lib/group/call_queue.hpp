@@ -31,7 +31,7 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
     virtual void drop(const Error& why) noexcept = 0;
   };
 
-  CallQueue() = default;
+  CallQueue();
   CallQueue(const CallQueue&) = delete;
   CallQueue& operator=(const CallQueue&) = delete;
 

@@ -1,13 +1,13 @@
 #include "group/checked.hpp"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "group/agreement.hpp"
 #include "group/host_backend.hpp"
 #include "group/record.hpp"
 #include "values/broken.hpp"
@@ -35,13 +35,11 @@ class Checked final : public HostBackend {
       : HostBackend(group, rank),
         inner_(std::move(inner)),
         store_(make_prefix_store(std::move(store), "check/")),
+        agreement_(store_, rank, size),
         size_(size),
         on_host_(inner_->memory().device().type == DeviceType::cpu) {}
   ~Checked() override {
-    try {
-      store_->set(gone_key(rank()), "");  // A peer may be waiting for a record of this rank.
-    } catch (...) {                       // Then it waits for its deadline.
-    }
+    agreement_.leave(0);  // A peer may be waiting for a record of this rank.
     stop();
   }
 
@@ -193,7 +191,6 @@ class Checked final : public HostBackend {
     bool forgotten_ = false;
   };
 
-  static std::string gone_key(int rank) { return fmt::format("gone/{}", rank); }
   static std::string key(std::uint64_t seq, int rank) { return fmt::format("{}/{}", seq, rank); }
   static Call paired(const Op& op, const Call& call) {
     Call one = call;
@@ -208,18 +205,14 @@ class Checked final : public HostBackend {
   }
 
   void put(const std::string& at, const Record& record) {
-    store_->set(at, std::as_bytes(std::span(&record, 1)));
+    Writer out;
+    write(out, record);
+    store_->set(at, out.bytes());
   }
   void publish_pair(const Op& op, const Record& record) { put(pair_key(op, true), record); }
 
-  static Record parse(const Bytes& bytes) {
-    Record record;
-    if (bytes.size() < sizeof record)
-      failf(Errc::mismatch,
-            "checked mode: a peer's record has {} bytes, ours {} or more: mixed versions",
-            bytes.size(), sizeof record);
-    std::memcpy(&record, bytes.data(), sizeof record);
-    return record;
+  static Reader reader_of(const Bytes& bytes) {
+    return {bytes, Errc::mismatch, "checked mode: a peer's record"};
   }
 
   std::optional<Error> compare_pairs(std::span<const Op> pairs, std::span<const Record> said,
@@ -231,7 +224,8 @@ class Checked final : public HostBackend {
       if (!bytes) continue;
       const Call one = paired(op, call);
       const bool sending = op.kind == Operation::send;
-      const Record theirs = parse(*bytes);
+      auto in = reader_of(*bytes);
+      const Record theirs = read_record(in);
       if (theirs.refused != 0) return refused_error(group(), {&op, 1}, one, op.peer, theirs.view());
       if (own.fingerprint != theirs.fingerprint)
         return call_error(
@@ -246,31 +240,24 @@ class Checked final : public HostBackend {
 
   Bytes await(std::uint64_t seq, int peer, std::span<const Op> ops, const Call& call,
               Deadline limit) {
-    for (;;) {
-      const auto slice =
-          Deadline::after(std::min<std::chrono::nanoseconds>(look_up, limit.remaining()));
-      try {
-        return store_->get(key(seq, peer), slice);
-      } catch (const Error& error) {
-        if (error.code() != Errc::timeout) throw;
-      }
+    const auto at = key(seq, peer);
+    const auto look = [&] {
       // Looked at first: a rank that gives up says why before it aborts the inner backend.
       const auto failure = inner_->failure();
-      if (const auto cause = first_cause()) throw Error(*cause);
+      if (const auto cause = agreement_.cause({})) throw Error(*cause);
       if (failure) throw Error(*failure);
       // Looked at before the record, so that one written just before leaving is not missed.
-      const bool gone = store_->try_get(gone_key(peer)).has_value();
-      if (auto bytes = store_->try_get(key(seq, peer))) return *std::move(bytes);
-      if (gone)
+      if (agreement_.left(peer) && !store_->try_get(at))
         throw call_error(Errc::peer_lost, group(), ops, call, peer,
                          fmt::format("rank {} has left the group; this rank called {}", peer,
                                      describe(ops, call)));
-      if (limit.expired())
+      if (limit.expired() && !store_->try_get(at))
         throw call_error(Errc::timeout, group(), ops, call, peer,
                          fmt::format("rank {} has not made its call before the deadline; this rank "
                                      "called {}",
                                      peer, describe(ops, call)));
-    }
+    };
+    return await_key(*store_, at, limit, look_up, look);
   }
 
   /// @throws Error: mismatch on all ranks alike, with the inner backend told to skip the number.
@@ -290,10 +277,15 @@ class Checked final : public HostBackend {
       throw;
     }
     std::vector<Record> records;
-    for (const auto& bytes : said) records.push_back(parse(bytes));
+    std::vector<Reader> counts;  // Behind the records.
+    for (const auto& bytes : said) {
+      auto in = reader_of(bytes);
+      records.push_back(read_record(in));
+      counts.push_back(in);
+    }
     forget(call.seq, records);
     auto error = compare(group(), ops, call, records);
-    if (!error) error = compare_counts(ops, call, said);
+    if (!error) error = compare_counts(ops, call, counts);
     if (error) {
       inner_->refuse(ops, call, *error);
       throw Error(*error);
@@ -302,43 +294,43 @@ class Checked final : public HostBackend {
 
   /// A record, and behind it for every all_to_all the rows this rank sends and those it expects.
   Bytes encode(std::span<const Op> ops, const Call& call) const {
-    Bytes bytes;
-    const auto add = [&](const void* data, std::size_t n) {
-      const auto* from = static_cast<const std::byte*>(data);
-      bytes.insert(bytes.end(), from, from + n);
-    };
-    const Record record = Record::of(ops, call);
-    add(&record, sizeof record);
+    Writer out;
+    write(out, Record::of(ops, call));
     for (const auto& op : ops)
       if (op.kind == Operation::all_to_all)
-        for (const auto* rows : {&op.send_rows, &op.rows})
-          for (int r = 0; r < size_; ++r) {
-            const std::int64_t n = (*rows)[r];
-            add(&n, sizeof n);
-          }
-    return bytes;
+        for (const auto* rows : {&op.send_rows, &op.rows}) {
+          std::vector<std::int64_t> list;
+          for (int r = 0; r < size_; ++r) list.push_back((*rows)[r]);
+          out.list(list);
+        }
+    return out.take();
   }
 
-  /// The records agree, so all ranks have sent lists of the same lengths.
+  /// The records agree, so all ranks have sent as many lists. `said`: of each rank, its lists.
   std::optional<Error> compare_counts(std::span<const Op> ops, const Call& call,
-                                      std::span<const Bytes> said) {
-    std::size_t list = 0;
+                                      std::span<Reader> said) {
+    const auto list_of = [&](Reader& in) {
+      auto list = in.list();
+      if (std::ssize(list) != size_)
+        failf(Errc::mismatch, "checked mode: a peer's record has rows of {} ranks; there are {}",
+              list.size(), size_);
+      return list;
+    };
     for (const auto& op : ops) {
       if (op.kind != Operation::all_to_all) continue;
-      const auto count = [&](int rank, std::size_t which, int peer) {
-        const auto& bytes = said[static_cast<std::size_t>(rank)];
-        const auto at = sizeof(Record) + ((list + which) * static_cast<std::size_t>(size_) +
-                                          static_cast<std::size_t>(peer)) *
-                                             sizeof(std::int64_t);
-        std::int64_t n = 0;
-        if (at + sizeof n <= bytes.size()) std::memcpy(&n, bytes.data() + at, sizeof n);
-        return n;
+      std::vector<std::vector<std::int64_t>> sent;
+      std::vector<std::vector<std::int64_t>> expected;
+      for (auto& in : said) {
+        sent.push_back(list_of(in));
+        expected.push_back(list_of(in));
+      }
+      const auto count = [](const auto& lists, int rank, int peer) {
+        return lists[static_cast<std::size_t>(rank)][static_cast<std::size_t>(peer)];
       };
       auto error = compare_rows(
-          group(), ops, call, size_, [&](int from, int to) { return count(from, 0, to); },
-          [&](int from, int to) { return count(to, 1, from); });
+          group(), ops, call, size_, [&](int from, int to) { return count(sent, from, to); },
+          [&](int from, int to) { return count(expected, to, from); });
       if (error) return error;
-      list += 2;
     }
     return std::nullopt;
   }
@@ -353,32 +345,16 @@ class Checked final : public HostBackend {
 
   /// Breaks the group on all ranks, with the same cause: the first one that reached the store.
   void give_up(const Error& error) noexcept {
-    Error cause = error;
-    try {
-      const auto text = fmt::format("{} {} {}", static_cast<int>(error.code()), error.where().rank,
-                                    error.message());
-      (void)store_->compare_set("cause", {}, std::as_bytes(std::span(text)));
-      cause = first_cause().value_or(error);
-    } catch (...) {  // The peers then learn it from the inner backend or by their deadlines.
-    }
+    // Without its place: each call that it ends adds its own.
+    const Error mine(error.code(), error.message(), {.rank = error.where().rank});
+    const Error cause = agreement_.report({.cause = mine});
     fail_queued(cause);
     inner_->abort(cause.message());
-  }
-  std::optional<Error> first_cause() {
-    const auto bytes = store_->try_get("cause");
-    if (!bytes) return std::nullopt;
-    const std::string text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
-    int code = 0;
-    int origin = -1;
-    int read = 0;
-    if (std::sscanf(text.c_str(), "%d %d %n", &code, &origin, &read) != 2)
-      return Error(Errc::aborted, text);
-    return Error(static_cast<Errc>(code), text.substr(static_cast<std::size_t>(read)),
-                 {.rank = origin});
   }
 
   std::unique_ptr<Backend> inner_;
   std::shared_ptr<Store> store_;
+  Agreement agreement_;
   int size_;
   bool on_host_;
   std::uint64_t forgotten_ = 0;  // Records of mine below this number are erased.

@@ -9,7 +9,7 @@
 #include "values/fail.hpp"
 
 namespace tutti {
-namespace [[gnu::visibility("default")]] losses {
+namespace losses {
 namespace {
 
 using internal::failf;

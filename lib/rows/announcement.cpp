@@ -43,10 +43,10 @@ T load(const std::byte* from) {
   return value;
 }
 
-/// Writes one message.
-class Writer {
+/// Writes one message where it is sent from.
+class SlotWriter {
  public:
-  explicit Writer(std::byte* to) : begin_(to), at_(to) {}
+  explicit SlotWriter(std::byte* to) : begin_(to), at_(to) {}
   void add(const void* data, std::size_t bytes) {
     if (bytes != 0) std::memcpy(at_, data, bytes);
     at_ += bytes;
@@ -151,7 +151,7 @@ Announcement::Announcement(ProcessGroup& group, const Offer& unchecked,
 
   Header header{.root = offer.root};
   std::ranges::copy(offer.caller.substr(0, header.caller.size() - 1), header.caller.begin());
-  Writer writer(messages_.get() + static_cast<std::size_t>(group.rank()) * room);
+  SlotWriter writer(messages_.get() + static_cast<std::size_t>(group.rank()) * room);
   if (refused) {
     const auto text = refused->message().substr(0, text_room);
     header.refused = 1;

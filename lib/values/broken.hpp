@@ -20,4 +20,10 @@ inline Error broken(const Error& cause) {
           {.rank = cause.where().rank}};
 }
 
+/// The error of a call whose group is destroyed meanwhile. Allocates when it is first asked for.
+inline const Error& group_destroyed() {
+  static const Error error(Errc::aborted, "the group has been destroyed");
+  return error;
+}
+
 }  // namespace tutti::internal

@@ -35,6 +35,14 @@ std::vector<World> worlds_that_compare() {
   return all;
 }
 
+std::vector<World> worlds_that_refuse() {
+  std::vector<World> all = worlds_of_several();
+  std::erase_if(all, [](const World& world) {
+    return world.backend != "local" && world.backend != "gloo" && !world.checked;
+  });
+  return all;
+}
+
 bool reduced() {
   const char* value = std::getenv("TUTTI_TEST_REDUCED");
   return value != nullptr && std::string_view(value) != "0" && *value != '\0';

@@ -30,6 +30,9 @@ std::vector<World> worlds_of_several();
 /// The worlds in which a difference between ranks is found before the data moves: `local` always,
 /// the others in checked mode.
 std::vector<World> worlds_that_compare();
+/// The worlds in which a call that one rank refuses is an error on all, and the group stays usable
+/// if all ranks wait in the call: those that compare, and `gloo`.
+std::vector<World> worlds_that_refuse();
 
 /// Whether TUTTI_TEST_REDUCED is set: fewer dtypes and sizes, for runs under a sanitizer.
 bool reduced();

@@ -152,7 +152,7 @@ TEST_P(Lowering, WhatCannotBeMadeOfAnythingElseIsUnsupported) {
 }
 
 class LoweringCompared : public Lowering {};
-INSTANTIATE_TEST_SUITE_P(Worlds, LoweringCompared, testing::ValuesIn(worlds_that_compare()),
+INSTANTIATE_TEST_SUITE_P(Worlds, LoweringCompared, testing::ValuesIn(worlds_that_refuse()),
                          CaseName());
 
 TEST_P(LoweringCompared, ARefusedCallIsToldToThePeers) {

@@ -219,7 +219,11 @@ class SubGroupsCompared : public SubGroups {};
 INSTANTIATE_TEST_SUITE_P(Worlds, SubGroupsCompared, testing::ValuesIn(worlds_that_compare()),
                          CaseName());
 
-TEST_P(SubGroupsCompared, ABadSubsetOfOneRankIsToldToTheOthers) {
+class SubGroupsRefused : public SubGroups {};
+INSTANTIATE_TEST_SUITE_P(Worlds, SubGroupsRefused, testing::ValuesIn(worlds_that_refuse()),
+                         CaseName());
+
+TEST_P(SubGroupsRefused, ABadSubsetOfOneRankIsToldToTheOthers) {
   on_ranks(world(), [](ProcessGroup& group) {
     const int last = group.size() - 1;
     for (const int wrong : {group.size(), -1}) {

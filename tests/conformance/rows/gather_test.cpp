@@ -98,7 +98,7 @@ std::vector<double> fills_of(DType dtype) {
   if (dtype == DType::boolean) return {0, 1};
   if (dtype == DType::f8e4m3 || dtype == DType::f8e5m2) return {0, -1.5, std::nan("")};
   if (is_float(dtype)) return {0, -0.0, -1.5, HUGE_VAL, std::nan("")};
-  return with_dtype(dtype, []<typename T>() -> std::vector<double> {
+  return visit_dtype(dtype, []<typename T>() -> std::vector<double> {
     if constexpr (std::is_integral_v<T> && sizeof(T) < 8)
       return {0, 1, static_cast<double>(std::numeric_limits<T>::min()),
               static_cast<double>(std::numeric_limits<T>::max())};
@@ -116,7 +116,7 @@ Array padded(const std::vector<Array>& parts, const Layout& layout, const Shape&
   const DType dtype = parts[0].dtype();
   const std::int64_t most = std::ranges::max(layout);
   Array one(dtype, rows_of(1, row_shape));
-  with_dtype(dtype, [&]<typename T>() {
+  visit_dtype(dtype, [&]<typename T>() {
     for (std::int64_t i = 0; i < one.numel(); ++i) one.put<T>(i, T(static_cast<Wide<T>>(fill)));
   });
   std::vector<Array> pieces;

@@ -191,7 +191,7 @@ TEST_P(Sync, EveryEnumeratorIsUsedAsItIsForEveryDType) {
 TEST_P(Sync, TheMeanOfIntegersTruncatesTowardZero) {
   on_ranks(world(), [](ProcessGroup& group) {
     for (const DType dtype : {DType::i8, DType::i32, DType::i64})
-      with_dtype(dtype, [&]<typename T>() {
+      visit_dtype(dtype, [&]<typename T>() {
         if constexpr (std::is_integral_v<T>) {
           // One column per sum; rank 0 has what the others leave.
           Array mine(dtype, {19});
@@ -321,7 +321,7 @@ TEST_P(Sync, LegacyMeanIsANewArrayAndLeavesTheSum) {
         EXPECT_FALSE(mean.is_input());
         EXPECT_TRUE(same(data.read(), sum)) << "the input is the sum";
         Array want(is_float(dtype) ? dtype : DType::f32, {2, 3});
-        with_dtype(dtype, [&]<typename T>() {
+        visit_dtype(dtype, [&]<typename T>() {
           for (std::int64_t i = 0; i < want.numel(); ++i) {
             const auto by = static_cast<Wide<T>>(group.size());
             if constexpr (is_float_type<T>)

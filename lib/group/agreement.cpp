@@ -1,0 +1,285 @@
+#include "group/agreement.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "store/checks.hpp"
+#include "values/error_record.hpp"
+#include "values/hash.hpp"
+
+// The keys:
+//   failure               the cause; "collecting <rank>" while that rank collects status
+//   status/<rank>         the call that a rank is in, published while status is collected
+//   refusals              how many calls have been refused
+//   refusal/<number>      one of them
+//   abandoned/<call>/<rank>  "" or "refused": the rank sends nothing for this refused call
+//   left/<rank>           how many collectives the rank had ended when it left
+//   departures            how many ranks have left
+
+namespace tutti::internal {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::string_view collecting_prefix = "collecting ";
+/// How long the others wait for the rank that collects, beside its patience.
+constexpr auto verdict = 1s;
+/// The least time to collect, when it took this rank long to reach the store.
+constexpr auto least_patience = 10ms;
+constexpr auto pause = 2ms;
+
+std::string key(std::string_view what, int rank) {
+  return fmt::format("{}/{}", what, rank);
+}
+
+bool is_claim(std::string_view held) {
+  return held.starts_with(collecting_prefix);
+}
+
+std::string encode(const Status& status) {
+  std::string text = status.call + '\n';
+  text.append(reinterpret_cast<const char*>(&status.record), sizeof status.record);
+  return text;
+}
+
+Status decode_status(const Bytes& bytes) {
+  const auto text = to_text(bytes);
+  const auto end = text.find('\n');
+  Status status{.call = text.substr(0, end)};
+  if (end != std::string::npos && text.size() - end - 1 == sizeof status.record)
+    std::memcpy(&status.record, text.data() + end + 1, sizeof status.record);
+  return status;
+}
+
+Error with_message(const Error& error, Errc code, int rank, const std::string& message) {
+  auto where = error.where();
+  where.rank = rank;
+  return {code, message, where};
+}
+
+}  // namespace
+
+std::uint64_t call_id(std::string_view group, std::uint64_t seq) noexcept {
+  Hash hash;
+  hash.add(group);
+  hash.add(seq);
+  return hash.value();
+}
+
+std::uint64_t pair_id(std::string_view group, int rank, const Op& op) noexcept {
+  const bool sends = op.kind == Operation::send;
+  Hash hash;
+  hash.add(group);
+  hash.add(~std::uint64_t{0});  // No collective has this number.
+  hash.add(static_cast<std::uint64_t>(sends ? rank : op.peer));
+  hash.add(static_cast<std::uint64_t>(sends ? op.peer : rank));
+  hash.add(static_cast<std::uint64_t>(op.tag));
+  hash.add(op.seq);
+  return hash.value();
+}
+
+Agreement::Agreement(const std::shared_ptr<Store>& store, int rank, int size)
+    : store_(make_prefix_store(store, "agreement/")), rank_(rank), size_(size) {}
+
+std::string Agreement::claim() const {
+  return fmt::format("{}{}", collecting_prefix, rank_);
+}
+
+bool Agreement::announce(const Failure& failure) noexcept {
+  try {
+    const auto mine = failure.ask.empty() ? encode_error(failure.cause) : claim();
+    if (to_text(store_->compare_set("failure", {}, to_bytes(mine))) == mine) return true;
+  } catch (...) {
+    return true;
+  }
+  if (!failure.status.call.empty()) publish_status(failure.status);
+  return false;
+}
+
+Error Agreement::settle(const Failure& failure, bool first) noexcept {
+  try {
+    if (first && failure.ask.empty()) return failure.cause;
+    if (first) {
+      const auto named = to_bytes(encode_error(collect_status(failure)));
+      return decode_error(to_text(store_->compare_set("failure", to_bytes(claim()), named)));
+    }
+    const auto end = Deadline::after(failure.patience + verdict);
+    Bytes held = store_->get("failure", end);
+    while (is_claim(to_text(held)) && !end.expired()) {
+      std::this_thread::sleep_for(pause);
+      held = store_->get("failure", end);
+    }
+    // The rank that collected has died.
+    if (is_claim(to_text(held)))
+      held = store_->compare_set("failure", held, to_bytes(encode_error(failure.cause)));
+    return decode_error(to_text(held));
+  } catch (...) {
+    return failure.cause;
+  }
+}
+
+Error Agreement::report(const Failure& failure) noexcept {
+  return settle(failure, announce(failure));
+}
+
+Error Agreement::collect_status(const Failure& failure) const {
+  const auto end = Deadline::at(std::max(failure.since + failure.patience,
+                                         std::chrono::steady_clock::now() + least_patience));
+  const auto count = failure.ask.size();
+  std::vector<Status> said(count);
+  std::vector<std::size_t> missing;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (failure.ask[i] == rank_)
+      said[i] = failure.status;
+    else
+      missing.push_back(i);
+  }
+  for (;;) {
+    std::erase_if(missing, [&](std::size_t i) {
+      if (const auto bytes = store_->try_get(key("status", failure.ask[i])))
+        said[i] = decode_status(*bytes);
+      return said[i].call == failure.status.call;
+    });
+    if (missing.empty() || end.expired()) break;
+    std::this_thread::sleep_for(pause);
+  }
+  std::vector<Presence> ranks(count, {.entered = true});
+  for (const auto i : missing) ranks[i] = {.left = left(failure.ask[i]), .last = said[i].call};
+  if (missing.empty()) {
+    std::vector<Record> records;
+    for (const auto& status : said) records.push_back(status.record);
+    if (const auto differs = compare({}, {}, {}, records))
+      return with_message(failure.cause, Errc::mismatch, differs->where().rank,
+                          fmt::format("{}; {}", differs->message(), failure.cause.message()));
+  }
+  return name_missing(failure.cause, ranks, failure.status.record.view());
+}
+
+std::optional<Error> Agreement::cause(const Status& mine) noexcept {
+  try {
+    const auto held = store_->try_get("failure");
+    if (!held) return std::nullopt;
+    if (!is_claim(to_text(*held))) return decode_error(to_text(*held));
+    publish_status(mine);
+  } catch (...) {
+  }
+  return std::nullopt;
+}
+
+bool Agreement::collecting() const {
+  const auto held = store_->try_get("failure");
+  return held && is_claim(to_text(*held));
+}
+
+void Agreement::publish_status(const Status& mine) noexcept {
+  try {
+    store_->set(key("status", rank_), encode(mine));
+  } catch (...) {  // It is only for error texts.
+  }
+}
+
+void Agreement::refuse(const Refusal& refusal) noexcept {
+  try {
+    store_->set(key(fmt::format("abandoned/{}", refusal.call), rank_), "refused");
+    const auto number = store_->add("refusals", 1);
+    store_->set(fmt::format("refusal/{}", number),
+                fmt::format("{} {} {}", refusal.call, rank_, refusal.text));
+  } catch (...) {  // Then the peers wait for their deadline.
+  }
+}
+
+std::vector<Refusal> Agreement::new_refusals() noexcept {
+  std::vector<Refusal> found;
+  try {
+    if (!store_->try_get("refusals")) return found;
+    while (const auto bytes = store_->try_get(fmt::format("refusal/{}", refusals_ + 1))) {
+      const auto text = to_text(*bytes);
+      const char* const end = text.data() + text.size();
+      Refusal refusal;
+      auto at = std::from_chars(text.data(), end, refusal.call).ptr;
+      at = std::from_chars(std::min(at + 1, end), end, refusal.rank).ptr;
+      refusal.text.assign(std::min(at + 1, end), end);
+      found.push_back(std::move(refusal));
+      ++refusals_;
+    }
+  } catch (...) {
+  }
+  return found;
+}
+
+void Agreement::abandon(std::uint64_t call) {
+  store_->set(key(fmt::format("abandoned/{}", call), rank_), "");
+}
+
+std::vector<int> Agreement::await_abandoned(std::uint64_t call, std::span<const int> ranks,
+                                            Deadline limit) {
+  std::vector<int> abandoned;
+  for (const int r : ranks)
+    if (store_->get_text(key(fmt::format("abandoned/{}", call), r), limit).empty())
+      abandoned.push_back(r);
+  return abandoned;
+}
+
+void Agreement::leave(std::uint64_t ended) noexcept {
+  try {
+    store_->set(key("left", rank_), std::to_string(ended));
+    (void)store_->add("departures", 1);
+  } catch (...) {  // Then peers that still need this rank wait for their deadline.
+  }
+}
+
+bool Agreement::left(int rank) const {
+  return store_->try_get(key("left", rank)).has_value();
+}
+
+const std::map<int, std::uint64_t>& Agreement::departed() noexcept {
+  try {
+    const auto count = store_->try_get("departures");
+    if (!count || to_text(*count) == std::to_string(departed_.size())) return departed_;
+    for (int r = 0; r < size_; ++r) {
+      const auto said = store_->try_get(key("left", r));
+      if (!said) continue;
+      const auto text = to_text(*said);
+      std::uint64_t ended = 0;
+      std::from_chars(text.data(), text.data() + text.size(), ended);
+      departed_.emplace(r, ended);
+    }
+  } catch (...) {  // As for leave().
+  }
+  return departed_;
+}
+
+Error name_missing(const Error& cause, std::span<const Presence> ranks, std::string_view called) {
+  std::vector<int> entered;
+  std::string missing;
+  int origin = -1;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const auto& rank = ranks[i];
+    const int number = static_cast<int>(i);
+    if (rank.entered) {
+      entered.push_back(number);
+      continue;
+    }
+    if (origin < 0 || (rank.left && cause.code() == Errc::peer_lost)) origin = number;
+    missing += fmt::format("{}{}", missing.empty() ? "" : ", ", number);
+    if (rank.left)
+      missing += " (has left the group)";
+    else if (!rank.last.empty())
+      missing += fmt::format(" ({})", rank.last);
+  }
+  if (missing.empty())
+    return with_message(cause, cause.code(), cause.where().rank,
+                        fmt::format("{}; all ranks have entered, so the call is slower than the "
+                                    "deadline allows, or a rank or its device has stopped",
+                                    cause.message()));
+  return with_message(
+      cause, cause.code(), origin,
+      fmt::format("{}; entered: {}; missing: {}{}{}", cause.message(), list_ranks(entered), missing,
+                  called.empty() ? "" : "; called: ", called));
+}
+
+}  // namespace tutti::internal

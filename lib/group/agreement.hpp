@@ -1,0 +1,138 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/deadline.hpp>
+#include <tutti/error.hpp>
+#include <tutti/store/store.hpp>
+
+#include "group/record.hpp"
+
+namespace tutti::internal {
+
+/// The call that a rank is in.
+struct Status {
+  std::string call{};  ///< "all_reduce #3 on group 'world'"; empty: none.
+  Record record{};     ///< Its signature; two calls of the same name and number may differ here.
+};
+
+/// What a rank knows when its group fails.
+struct Failure {
+  Error cause;      ///< Counts unless another rank reported one before.
+  Status status{};  ///< Of this rank.
+  /// For a deadline: the ranks whose status is collected, in the order of the group that made the
+  /// call. Empty: `cause` is complete.
+  std::vector<int> ask{};
+  std::chrono::nanoseconds patience = std::chrono::milliseconds(60);  ///< They have so long,
+  std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();  ///< from here.
+};
+
+/// A call that a rank refused.
+struct Refusal {
+  std::uint64_t call = 0;  ///< call_id() or pair_id().
+  int rank = 0;
+  std::string text;  ///< "all_reduce #17: the array is null".
+};
+
+/// A hash that names a collective, or a send and its receive, on all ranks: whatever a rank thinks
+/// that the call is. `rank`: of the caller.
+std::uint64_t call_id(std::string_view group, std::uint64_t seq) noexcept;
+std::uint64_t pair_id(std::string_view group, int rank, const Op& op) noexcept;
+
+/// Agreement of the ranks of a group, through its store, on what broke it, which calls were refused
+/// and which ranks have left. The cause that reaches the store first counts on all ranks.
+///
+/// Called from any thread, except where a function says "from one thread". Every function takes
+/// round trips to the store; only settle() and report() block for longer, and say for how long.
+/// Functions that are noexcept do without the store when it fails: each rank then speaks for
+/// itself.
+class Agreement {
+ public:
+  /// `store`: of this group alone. All keys of this class begin with "agreement/".
+  Agreement(const std::shared_ptr<Store>& store, int rank, int size);
+
+  /// Reports that this rank has failed. True when no rank did so before. A backend ends its
+  /// connections after this and before settle(), so that peers find the report.
+  bool announce(const Failure& failure) noexcept;
+  /// Returns the cause that counts. `first`: from announce(). Blocks for Failure::patience, on
+  /// ranks that were not the first a second longer, in case that the first one died.
+  Error settle(const Failure& failure, bool first) noexcept;
+  /// announce() and settle().
+  Error report(const Failure& failure) noexcept;
+
+  /// The cause that another rank reported. While a rank collects status, publishes this one's.
+  std::optional<Error> cause(const Status& mine) noexcept;
+  /// Whether a rank collects status now. @throws Error of the store.
+  bool collecting() const;
+  /// Says which call this rank is in.
+  void publish_status(const Status& mine) noexcept;
+
+  /// Tells the peers that this rank refused a call; they find it in new_refusals().
+  void refuse(const Refusal& refusal) noexcept;
+  /// The refusals that were published since the last time. From one thread.
+  std::vector<Refusal> new_refusals() noexcept;
+  /// Says that this rank has nothing more to do with a refused call.
+  void abandon(std::uint64_t call);
+  /// Blocks until all of `ranks` have refused or abandoned the call, and returns those that
+  /// abandoned it. @throws Error timeout.
+  std::vector<int> await_abandoned(std::uint64_t call, std::span<const int> ranks, Deadline limit);
+
+  /// This rank leaves on purpose, having ended its collectives below number `ended`.
+  void leave(std::uint64_t ended) noexcept;
+  /// @throws Error of the store.
+  bool left(int rank) const;
+  /// The ranks that have left and their leave(ended). From one thread.
+  const std::map<int, std::uint64_t>& departed() noexcept;
+
+ private:
+  Error collect_status(const Failure& failure) const;
+  std::string claim() const;
+
+  std::shared_ptr<Store> store_;
+  int rank_;
+  int size_;
+  std::int64_t refusals_ = 0;  // Read so far.
+  std::map<int, std::uint64_t> departed_;
+};
+
+/// What is known of a rank when a call reached its deadline.
+struct Presence {
+  bool entered = false;  ///< It is in the call.
+  bool left = false;
+  std::string last{};  ///< Where it was seen last; may be empty.
+};
+
+/// `cause` with the ranks that have entered the call and those that are missing in its text, for
+/// all backends alike. It began on the first missing rank; for peer_lost on the first that left.
+/// `called`: the call in words; may be empty.
+Error name_missing(const Error& cause, std::span<const Presence> ranks, std::string_view called);
+
+/// Blocks until a rank has set `key`, and calls look() after a while and again in growing pauses
+/// up to `pause`. @throws Error timeout at the limit, and what look() throws.
+template <typename Look>
+Bytes await_key(Store& store, std::string_view key, Deadline limit, std::chrono::nanoseconds pause,
+                const Look& look) {
+  for (std::chrono::nanoseconds patience = std::chrono::milliseconds(20);;
+       patience = std::min(2 * patience, pause)) {
+    const auto turn = Deadline::after(patience);
+    const bool last = limit.time() <= turn.time();
+    try {
+      return store.get(key, last ? limit : turn);
+    } catch (const Error& error) {
+      if (error.code() != Errc::timeout) throw;
+      look();
+      if (auto bytes = store.try_get(key)) return *std::move(bytes);
+      if (last) throw;
+    }
+  }
+}
+
+}  // namespace tutti::internal

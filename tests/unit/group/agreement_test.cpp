@@ -1,0 +1,241 @@
+#include "group/agreement.hpp"
+
+#include <array>
+#include <barrier>
+#include <chrono>
+#include <functional>
+#include <thread>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "support/errors.hpp"
+
+// Ranks are threads over a memory store.
+
+namespace tutti::internal {
+namespace {
+
+using namespace std::chrono_literals;
+using test::expect_error;
+
+constexpr int size = 4;
+
+using Body = std::function<void(Agreement& agreement, int rank)>;
+
+void on_ranks(const std::shared_ptr<Store>& store, const Body& body) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank)
+    threads.emplace_back([&, rank] {
+      Agreement agreement(store, rank, size);
+      body(agreement, rank);
+    });
+  for (auto& thread : threads) thread.join();
+}
+
+Error timeout() {
+  return {Errc::timeout, "the deadline passed", {.group = "world", .rank = 0}};
+}
+
+Status in_call(std::uint64_t seq, std::uint64_t fingerprint = 1, std::string_view text = "f32") {
+  Status status{.call = fmt::format("all_reduce #{} on group 'world'", seq)};
+  status.record.seq = seq;
+  status.record.fingerprint = fingerprint;
+  std::ranges::copy(text, status.record.text.begin());
+  return status;
+}
+
+Failure late(const Status& status) {
+  return {.cause = timeout(), .status = status, .ask = {0, 1, 2, 3}};
+}
+
+/// Every call fails, as that of a server that is gone.
+class DeadStore final : public Store {
+ public:
+  void set(std::string_view, std::span<const std::byte>) override { fail_now(); }
+  std::optional<Bytes> try_get(std::string_view) override { fail_now(); }
+  Bytes get(std::string_view, Deadline) override { fail_now(); }
+  std::int64_t add(std::string_view, std::int64_t) override { fail_now(); }
+  Bytes compare_set(std::string_view, std::span<const std::byte>,
+                    std::span<const std::byte>) override {
+    fail_now();
+  }
+  bool erase(std::string_view) override { fail_now(); }
+
+ private:
+  [[noreturn]] static void fail_now() { throw Error(Errc::peer_lost, "the store has ended"); }
+};
+
+TEST(Agreement, TheFirstCauseCountsOnAllRanks) {
+  const auto store = make_memory_store();
+  std::array<std::string, size> causes;
+  on_ranks(store, [&](Agreement& agreement, int rank) {
+    const Error mine(Errc::aborted, fmt::format("rank {} aborted", rank),
+                     {.group = "world", .operation = "barrier", .seq = 7, .rank = rank});
+    causes[static_cast<std::size_t>(rank)] = agreement.report({.cause = mine}).what();
+  });
+  for (const auto& cause : causes) EXPECT_EQ(cause, causes[0]);
+  EXPECT_NE(causes[0].find("barrier #7 on group 'world'"), std::string::npos) << causes[0];
+  Agreement later(store, 2, size);
+  EXPECT_EQ(later.cause({})->what(), causes[0]);
+}
+
+TEST(Agreement, AHealthyGroupHasNoCause) {
+  Agreement agreement(make_memory_store(), 0, size);
+  EXPECT_FALSE(agreement.cause(in_call(1)));
+  EXPECT_FALSE(agreement.collecting());
+  EXPECT_TRUE(agreement.new_refusals().empty());
+  EXPECT_TRUE(agreement.departed().empty());
+}
+
+TEST(Agreement, ADeadlineNamesTheRankThatIsElsewhere) {
+  on_ranks(make_memory_store(), [](Agreement& agreement, int rank) {
+    const Error cause = agreement.report(late(in_call(rank == 2 ? 3 : 4)));
+    EXPECT_EQ(cause.code(), Errc::timeout);
+    const std::string text = cause.what();
+    // Rank 2 names the others when it is the first.
+    const bool named = text.find("entered: 0 1 3; missing: 2 (all_reduce #3") != std::string::npos;
+    const bool reversed = text.find("entered: 2; missing: 0 (all_reduce #4") != std::string::npos;
+    EXPECT_TRUE(named || reversed) << text;
+    EXPECT_EQ(cause.where().rank, named ? 2 : 0);
+  });
+}
+
+TEST(Agreement, ADeadlineNamesTheRankThatIsInNoCall) {
+  on_ranks(make_memory_store(), [](Agreement& agreement, int rank) {
+    if (rank == 1) return;
+    const Error cause = agreement.report(late(in_call(4)));
+    EXPECT_NE(std::string(cause.what()).find("entered: 0 2 3; missing: 1"), std::string::npos)
+        << cause.what();
+  });
+}
+
+TEST(Agreement, ADeadlineNamesTheRankThatLeft) {
+  const auto store = make_memory_store();
+  Agreement(store, 3, size).leave(5);
+  on_ranks(store, [](Agreement& agreement, int rank) {
+    if (rank == 3) return;
+    EXPECT_TRUE(agreement.left(3));
+    EXPECT_FALSE(agreement.left(0));
+    EXPECT_EQ(agreement.departed().at(3), 5U);
+    const Error cause = agreement.report(late(in_call(4)));
+    EXPECT_NE(std::string(cause.what()).find("missing: 3 (has left the group)"), std::string::npos)
+        << cause.what();
+    EXPECT_EQ(cause.where().rank, 3);
+  });
+}
+
+TEST(Agreement, ADeadlineThatAllRanksReachedTogetherSaysSo) {
+  on_ranks(make_memory_store(), [](Agreement& agreement, int) {
+    const Error cause = agreement.report(late(in_call(4)));
+    EXPECT_NE(std::string(cause.what()).find("all ranks have entered"), std::string::npos)
+        << cause.what();
+  });
+}
+
+TEST(Agreement, ADeadlineOfDifferentCallsIsAMismatch) {
+  on_ranks(make_memory_store(), [](Agreement& agreement, int rank) {
+    const auto status = rank == 1 ? in_call(4, 77, "max f32 [8]") : in_call(4, 1, "sum f32 [8]");
+    const Error cause = agreement.report(late(status));
+    EXPECT_EQ(cause.code(), Errc::mismatch);
+    EXPECT_EQ(cause.where().rank, 1);
+    for (const std::string_view text : {"ranks 0 2 3: sum f32 [8] #4", "rank 1: max f32 [8] #4"})
+      EXPECT_NE(std::string(cause.what()).find(text), std::string::npos) << cause.what();
+  });
+}
+
+TEST(Agreement, ARankWithoutADeadlinePublishesItsStatusWhenOneIsCollected) {
+  const auto store = make_memory_store();
+  std::barrier<> together(2);
+  std::thread waiting([&] {
+    Agreement agreement(store, 1, size);
+    together.arrive_and_wait();
+    std::optional<Error> cause;
+    while (!cause) {
+      cause = agreement.cause(in_call(9));
+      std::this_thread::sleep_for(1ms);
+    }
+    EXPECT_NE(std::string(cause->what()).find("entered: 0 1;"), std::string::npos) << cause->what();
+  });
+  Agreement agreement(store, 0, size);
+  together.arrive_and_wait();
+  (void)agreement.report(late(in_call(9)));
+  waiting.join();
+}
+
+TEST(Agreement, ARankThatDiesWhileItCollectsCostsASecond) {
+  const auto store = make_memory_store();
+  EXPECT_TRUE(Agreement(store, 0, size).announce(late(in_call(4))));  // And no more of it.
+  const auto begin = std::chrono::steady_clock::now();
+  std::array<std::string, size> causes;
+  on_ranks(store, [&](Agreement& agreement, int rank) {
+    if (rank == 0) return;
+    EXPECT_TRUE(agreement.collecting());
+    const Error mine(Errc::peer_lost, fmt::format("rank {} lost rank 0", rank), {.rank = 0});
+    causes[static_cast<std::size_t>(rank)] = agreement.report({.cause = mine}).what();
+  });
+  EXPECT_EQ(causes[1], causes[2]);
+  EXPECT_EQ(causes[1], causes[3]);
+  EXPECT_NE(causes[1].find("lost rank 0"), std::string::npos) << causes[1];
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, 1s);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
+}
+
+TEST(Agreement, ARefusalReachesEveryPeerOnce) {
+  on_ranks(make_memory_store(), [](Agreement& agreement, int rank) {
+    if (rank == 1) return agreement.refuse({.call = 99, .rank = 1, .text = "all_reduce #17: null"});
+    std::vector<Refusal> found;
+    while (found.empty()) found = agreement.new_refusals();
+    ASSERT_EQ(found.size(), 1U);
+    EXPECT_EQ(found[0].call, 99U);
+    EXPECT_EQ(found[0].rank, 1);
+    EXPECT_EQ(found[0].text, "all_reduce #17: null");
+    EXPECT_TRUE(agreement.new_refusals().empty());
+    agreement.abandon(99);
+    const std::vector<int> all{0, 1, 2, 3};
+    EXPECT_EQ(agreement.await_abandoned(99, all, Deadline::after(20s)),
+              (std::vector<int>{0, 2, 3}));
+  });
+}
+
+TEST(Agreement, ARankThatIsNotInARefusedCallIsWaitedForUntilTheDeadline) {
+  Agreement agreement(make_memory_store(), 0, size);
+  agreement.abandon(99);
+  const std::vector<int> all{0, 1};
+  expect_error(Errc::timeout, {"abandoned/99/1"},
+               [&] { (void)agreement.await_abandoned(99, all, Deadline::after(10ms)); });
+}
+
+TEST(Agreement, WithoutTheStoreEveryRankSpeaksForItself) {
+  Agreement agreement(std::make_shared<DeadStore>(), 2, size);
+  const Error mine(Errc::aborted, "rank 2 aborted", {.rank = 2});
+  EXPECT_STREQ(agreement.report({.cause = mine}).what(), mine.what());
+  EXPECT_STREQ(agreement.report(late(in_call(4))).what(), timeout().what());
+  EXPECT_FALSE(agreement.cause({}));
+  EXPECT_TRUE(agreement.new_refusals().empty());
+  EXPECT_TRUE(agreement.departed().empty());
+  agreement.publish_status({});
+  agreement.refuse({});
+  agreement.leave(0);
+  expect_error(Errc::peer_lost, {"the store"}, [&] { (void)agreement.left(0); });
+}
+
+TEST(Agreement, AwaitKeyLooksUntilTheKeyIsThere) {
+  const auto store = make_memory_store();
+  int looks = 0;
+  const auto look = [&] {
+    if (++looks == 2) store->set("key", "value");
+  };
+  const auto bytes = await_key(*store, "key", Deadline::after(20s), 20ms, look);
+  EXPECT_EQ(bytes.size(), 5U);
+  EXPECT_EQ(looks, 2);
+  expect_error(Errc::timeout, {"other"},
+               [&] { (void)await_key(*store, "other", Deadline::after(30ms), 20ms, [] {}); });
+  expect_error(Errc::aborted, {"stop"}, [&] {
+    (void)await_key(*store, "other", Deadline::none(), 20ms,
+                    [] { throw Error(Errc::aborted, "stop"); });
+  });
+}
+
+}  // namespace
+}  // namespace tutti::internal
