@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// How soon and how rarely the store is asked about refused calls while messages wait.
+/// The first and the longest pause between questions to the store about refused calls.
 constexpr std::chrono::nanoseconds first_look = 100ms;
 constexpr std::chrono::nanoseconds longest_look = 1s;
 
