@@ -19,6 +19,7 @@
 #include "group/record.hpp"
 #include "sigpipe.hpp"
 #include "store/checks.hpp"
+#include "values/bytes.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::backend::gloo {
@@ -37,40 +38,25 @@ struct Card {
   std::vector<std::vector<char>> addresses;  ///< Where each rank is to connect; empty for itself.
 };
 
-void put(std::string& out, std::string_view text) {
-  out += fmt::format("{}:", text.size());
-  out += text;
+Bytes encode(const Card& card) {
+  internal::Writer out;
+  out.text(card.host).text(card.interface).u8(card.loopback ? 1 : 0);
+  for (const auto& address : card.addresses) out.text({address.data(), address.size()});
+  return out.take();
 }
 
-std::string take(std::string_view& in) {
-  const auto colon = in.find(':');
-  std::size_t size = 0;
-  for (const char c : in.substr(0, colon)) size = size * 10 + static_cast<std::size_t>(c - '0');
-  if (colon == std::string_view::npos || size > in.size() - colon - 1)
-    internal::failf(Errc::backend, "gloo: what a rank wrote into the store is cut off");
-  std::string text(in.substr(colon + 1, size));
-  in.remove_prefix(colon + 1 + size);
-  return text;
-}
-
-std::string encode(const Card& card) {
-  std::string out;
-  put(out, card.host);
-  put(out, card.interface);
-  put(out, card.loopback ? "1" : "0");
-  for (const auto& address : card.addresses) put(out, {address.data(), address.size()});
-  return out;
-}
-
-Card decode(std::string_view in, int size) {
+Card decode(std::span<const std::byte> bytes, int rank, int size) {
+  const auto what = fmt::format("gloo: the address of rank {} in the store", rank);
+  internal::Reader in(bytes, Errc::backend, what);
   Card card;
-  card.host = take(in);
-  card.interface = take(in);
-  card.loopback = take(in) == "1";
+  card.host = in.text();
+  card.interface = in.text();
+  card.loopback = in.u8() != 0;
   for (int r = 0; r < size; ++r) {
-    const auto address = take(in);
+    const auto address = in.text();
     card.addresses.emplace_back(address.begin(), address.end());
   }
+  in.end();
   return card;
 }
 
@@ -87,8 +73,7 @@ std::vector<Card> exchange_cards(const MeshInit& init, Store& store, const std::
   std::vector<Card> cards;
   for (int r = 0; r < init.size; ++r) {
     try {
-      cards.push_back(
-          decode(store.get_text(fmt::format("{}{}", prefix, r), init.limit), init.size));
+      cards.push_back(decode(store.get(fmt::format("{}{}", prefix, r), init.limit), r, init.size));
     } catch (const Error& error) {
       if (error.code() != Errc::timeout) throw;
       std::vector<int> missing;

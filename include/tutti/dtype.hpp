@@ -31,28 +31,45 @@ enum class DType : std::uint8_t {
 
 inline constexpr int dtype_count = 13;
 
-/// Bytes per element.
-constexpr std::size_t size_of(DType t) noexcept {
+/// Calls f.operator()<T>() with the C++ type of `t`, which has to be one of the above.
+template <typename F>
+constexpr decltype(auto) visit_dtype(DType t, F&& f) {
   switch (t) {
     case DType::u8:
+      return f.template operator()<std::uint8_t>();
     case DType::i8:
-    case DType::boolean:
-    case DType::f8e4m3:
-    case DType::f8e5m2:
-      return 1;
-    case DType::f16:
-    case DType::bf16:
-      return 2;
+      return f.template operator()<std::int8_t>();
     case DType::i32:
+      return f.template operator()<std::int32_t>();
     case DType::u32:
-    case DType::f32:
-      return 4;
+      return f.template operator()<std::uint32_t>();
     case DType::i64:
+      return f.template operator()<std::int64_t>();
     case DType::u64:
+      return f.template operator()<std::uint64_t>();
+    case DType::boolean:
+      return f.template operator()<bool>();
+    case DType::f16:
+      return f.template operator()<Float16>();
+    case DType::bf16:
+      return f.template operator()<BFloat16>();
+    case DType::f32:
+      return f.template operator()<float>();
     case DType::f64:
-      return 8;
+      return f.template operator()<double>();
+    case DType::f8e4m3:
+      return f.template operator()<Float8E4M3>();
+    case DType::f8e5m2:
+      return f.template operator()<Float8E5M2>();
   }
-  return 0;
+  __builtin_unreachable();
+}
+
+/// Bytes per element; 0 for a value that is no dtype.
+constexpr std::size_t size_of(DType t) noexcept {
+  if (static_cast<int>(t) >= dtype_count) return 0;
+  // With a capture: nvcc 13.0 warns of a template lambda without one.
+  return visit_dtype(t, [&]<typename T>() { return sizeof(T); });
 }
 
 constexpr bool is_float(DType t) noexcept {

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,35 +19,19 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// How the rows travel. All give the same bytes; what they cost is in docs/gathering.md.
-enum class GatherAlgo : std::uint8_t {
-  automatic,   ///< By the table that `tutti bench all_gather --algo list` prints.
-  native,      ///< The backend's own all_gather of uneven rows.
-  direct,      ///< Every rank sends its rows to every other one.
-  ring,        ///< Segments of 256 KiB around a ring.
-  padded,      ///< As much as the largest rank has, from everybody.
-  broadcasts,  ///< One broadcast per rank that has rows.
-};
-inline constexpr int gather_algo_count = 6;
-std::string_view name_of(GatherAlgo algo) noexcept;
-std::optional<GatherAlgo> parse_gather_algo(std::string_view name) noexcept;
-
 struct GatherOptions {
   /// What exchange_rows() would say, when the caller knows it; null costs that exchange. With it
   /// only ProcessGroup's own comparisons are made (all of them in checked mode).
   const RowLayout* layout = nullptr;
-  /// The same on every rank. With direct and ring, what one rank is refused the others learn by
-  /// their deadline.
-  GatherAlgo algo = GatherAlgo::automatic;
   Memory* memory = nullptr;  ///< Of results; null: the group's. Outlives them.
   CallOptions call{};
 };
 
-/// What automatic means for this many bytes per row.
-GatherAlgo choose_gather_algo(const ProcessGroup& group, const RowLayout& layout,
-                              std::size_t row_bytes);
-/// The table, in lines.
-std::string describe_gather_table();
+/// The options of functions that have the layout among their arguments, or need none.
+struct ResultOptions {
+  Memory* memory = nullptr;  ///< Of results; null: the group's. Outlives them.
+  CallOptions call{};
+};
 
 struct GatheredRows {
   Tensor data;  ///< [sum n_r, ...], rank order. No trace of padding is left.
@@ -76,13 +59,16 @@ GatheredArrays all_gather_rows(ProcessGroup& group, std::span<const ConstTensorV
 
 /// The same into `out` [sum n_r, ...]. `local` may be its own place in out.
 void all_gather_rows(ProcessGroup& group, const ConstTensorView& local, const TensorView& out,
-                     const RowLayout& layout, const GatherOptions& options = {});
+                     const RowLayout& layout, const CallOptions& options = {});
 
 struct PaddedRows {
   Tensor data;  ///< [W, max n, ...]: row j of rank r at [r, j]; `fill` behind its last one.
   RowLayout layout;
 };
-/// `fill` must have a value in the dtype: 0.5 has none in an integer. The fill does not travel.
+/// Each rank pads its rows to as many as the largest has. `fill` must have a value in the dtype:
+/// 0.5 has none in an integer.
+/// On the wire: as all_gather_rows while the rows are 64 KiB or less everywhere; otherwise, and
+/// with a layout, (W - 1) max n rows per rank.
 PaddedRows all_gather_padded(ProcessGroup& group, const ConstTensorView& local, double fill,
                              const GatherOptions& options = {});
 
@@ -96,21 +82,21 @@ GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int 
 /// @param layout  root's; elsewhere null. Root sends it, with dtype and row shape: one broadcast.
 /// @return [n_rank, ...].
 Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout* layout,
-                    int root, const GatherOptions& options = {});
+                    int root, const ResultOptions& options = {});
 
 /// The transpose of all_gather_rows: this rank's rows [n_rank, ...] of op over ranks of
 /// `whole` [sum n_r, ...]. The layout is the same everywhere. On the wire: total - own rows.
 Tensor reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
                            const RowLayout& layout, ReduceOp op = ReduceOp::sum,
-                           const GatherOptions& options = {});
+                           const ResultOptions& options = {});
 
 /// One array from each rank, in group order; every dimension may differ, their number and the
-/// dtype may not. 0-dimensional and empty arrays are allowed. options.layout is not used.
+/// dtype may not. 0-dimensional and empty arrays are allowed.
 std::vector<Tensor> gather_all_tensors(ProcessGroup& group, const ConstTensorView& local,
-                                       const GatherOptions& options = {});
+                                       const ResultOptions& options = {});
 
-/// One string of bytes from each rank, of any length. options.layout and memory are not used.
+/// One string of bytes from each rank, of any length.
 std::vector<std::string> all_gather_bytes(ProcessGroup& group, std::string_view local,
-                                          const GatherOptions& options = {});
+                                          const CallOptions& options = {});
 
 }  // namespace tutti

@@ -14,7 +14,7 @@ struct InitOptions {
   /// Fields that are set win over the environment. rank and size go together.
   std::optional<int> rank{};
   std::optional<int> size{};
-  GroupOptions group{};  ///< Everything else; its rank and size are not used.
+  GroupOptions group{};  ///< Everything else; a rank and size set here are an Error.
   std::shared_ptr<const ClusterEnvironment> environment{};  ///< Null: VariablesEnvironment.
 };
 

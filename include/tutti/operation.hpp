@@ -14,6 +14,10 @@ enum class Operation : std::uint8_t {
   broadcast,
   reduce,
   all_gather,
+  /// Not a verb: backends that can gather rows whose number only their own rank knows say so by
+  /// Backend::supports(). in [n_r, ...], n_r <= B, equal on all ranks; out [W * B, ...]: those of
+  /// rank r begin at row r * B, what follows them is left as it is. The received n_r is not
+  /// reported.
   all_gather_bounded,
   reduce_scatter,
   all_to_all,

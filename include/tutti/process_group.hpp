@@ -36,8 +36,8 @@ class ProcessGroup {
  public:
   /// Blocks until all ranks are there. @throws Error.
   static ProcessGroup create(const GroupOptions& options);
-  /// Over a backend of the caller's own, made for options.rank of options.size; options.backend,
-  /// device and memory are not used.
+  /// Over a backend of the caller's own, made for options.rank of options.size.
+  /// @throws Error also when options.backend or device is set: the backend decides both.
   static ProcessGroup create(const GroupOptions& options, std::unique_ptr<Backend> backend);
 
   /// Several ranks of one process: makes their groups side by side, on threads that end here, and
@@ -72,11 +72,6 @@ class ProcessGroup {
   /// out [sum R_r, ...] = the ranks' in [R_r, ...] in rank order. `in` may be its own place in out.
   void all_gather(const ConstTensorView& in, const TensorView& out, Rows rows = {},
                   const CallOptions& options = {});
-  /// Rows whose number the other ranks do not know: in [n_r, ...], n_r <= B, equal on all ranks;
-  /// out [W * B, ...]: those of rank r begin at row r * B, what follows them is left as it is. Only
-  /// the rows travel where the backend can do that; nobody is told n_r.
-  void all_gather_bounded(const ConstTensorView& in, const TensorView& out,
-                          const CallOptions& options = {});
   /// out [R_rank, ...] = this rank's rows of op over ranks of in [sum R_r, ...].
   void reduce_scatter(const ConstTensorView& in, const TensorView& out, Rows rows = {},
                       ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
@@ -110,8 +105,6 @@ class ProcessGroup {
                     ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
   Work all_gather_async(const ConstTensorView& in, const TensorView& out, Rows rows = {},
                         const CallOptions& options = {});
-  Work all_gather_bounded_async(const ConstTensorView& in, const TensorView& out,
-                                const CallOptions& options = {});
   Work reduce_scatter_async(const ConstTensorView& in, const TensorView& out, Rows rows = {},
                             ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
   Work all_to_all_async(const ConstTensorView& in, const TensorView& out, Rows send_rows = {},
@@ -149,7 +142,6 @@ class ProcessGroup {
   Trace trace() const;
 
  private:
-  friend class Coalesce;
   friend class internal::Core;
   explicit ProcessGroup(std::shared_ptr<internal::Core> core) noexcept;
   std::shared_ptr<internal::Core> core_;

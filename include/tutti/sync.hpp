@@ -41,12 +41,14 @@ struct SyncOptions {
   /// Lightning before 2.2: "mean" of an array returns a new one (floats; integers become f32) and
   /// leaves the sum in the input. Host memory only.
   bool legacy_out_of_place = false;
-  CallOptions call{};  ///< integer_avg is not used.
+  Stream stream{};  ///< As in CallOptions, like what follows.
+  Deadline deadline{};
+  bool order_fixed = false;
+  std::string_view name{};
 };
 
 /// Reduces over the ranks in place. "mean" of integers truncates toward zero: the sum, which wraps,
-/// divided by W. A group of one rank leaves everything as it is, without a call; only
-/// ReduceOp::premul scales. Returns the array that holds the result: `data` itself, except for
+/// divided by W. Returns the array that holds the result: `data` itself, except for
 /// legacy_out_of_place.
 MaybeOwned sync_ddp(const TensorView& data, ProcessGroup& group, const SyncOp& op = {},
                     const SyncOptions& options = {});
@@ -73,9 +75,9 @@ std::int64_t sync_ddp_if_available(T value, ProcessGroup* group, const SyncOp& o
   return sync_ddp_if_available(std::int64_t{value}, group, op, options);
 }
 
-/// Arrays [...] of all ranks: [W, ...]. For W = 1 that is a view of the input, and null gives the
-/// input itself, [...]. The shapes are compared, as all_gather_rows() does it; with
-/// options.layout, which is RowLayout::equal(W, 1), they are known to be equal.
+/// Arrays [...] of all ranks: [W, ...]. Null gives the input itself, [...]. The shapes are
+/// compared, as all_gather_rows() does it; with options.layout, which is RowLayout::equal(W, 1),
+/// they are known to be equal.
 MaybeOwned all_gather_ddp_if_available(const ConstTensorView& data, ProcessGroup* group,
                                        const GatherOptions& options = {});
 

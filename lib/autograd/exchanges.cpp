@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "autograd/linear.hpp"
-#include "rows/gather_algo.hpp"
 #include "rows/gather_arrays.hpp"
+#include "rows/row_views.hpp"
 
 // Rows from all ranks to all ranks.
 
@@ -29,12 +29,13 @@ Differentiable reduce_scatter(const Step& step, const ConstTensorView& whole,
   // A layout that contradicts the group or `whole` is refused by the call.
   const auto rows = group.rank() < layout.ranks() ? layout[group.rank()] : 0;
   Tensor out;
-  step.prepare({.kind = Operation::reduce_scatter, .reduce = op}, [&] {
+  const Op scattering{.kind = Operation::reduce_scatter, .in = whole, .rows = layout, .reduce = op};
+  step.call(scattering, [&](Op& call) {
     step.check_input(whole);
     step.check_linear(op);
     out = step.make_result(whole.shape.with_rows(rows), whole.dtype);
+    call.out = out;
   });
-  group.reduce_scatter(whole, out, layout, op, step.options);
   return step.result<gather_scaled>("all_gather_rows", whole, std::move(out), layout, op);
 }
 
@@ -43,16 +44,20 @@ Differentiable gather_scaled(const Step& step, const ConstTensorView& local,
                              const RowLayout& layout, ReduceOp op) {
   auto& group = step.group;
   const bool averages = internal::averages_on_device(group, op);
-  const auto kind = averages ? Operation::all_reduce : Operation::all_gather;
   Tensor out;
-  step.prepare({.kind = kind, .reduce = op}, [&] {
+  const auto prepare = [&](Op& call) {
     step.check_input(local);
     out = step.make(step.transpose->to, local.dtype);
-  });
+    call.in = internal::as_rows(local);
+    call.out = out;
+    if (!averages) return;
+    internal::place_in_zeros(step, out, own_bytes_offset(step, layout, local), local);
+    call.in = out;
+  };
   if (averages) {
-    internal::average_parts(step, out, own_bytes_offset(step, layout, local), local);
+    step.call({.kind = Operation::all_reduce, .reduce = op}, prepare);
   } else {
-    tutti::all_gather_rows(group, local, out, layout, {.call = step.options});
+    step.call({.kind = Operation::all_gather, .rows = layout}, prepare);
     internal::scale_gradient(op, group.size(), out);
   }
   return step.result<reduce_scatter>("reduce_scatter_rows", local, std::move(out), layout, op);
@@ -84,11 +89,13 @@ using Counts = std::vector<std::int64_t>;
 Differentiable exchange(const Step& step, const ConstTensorView& in, const Counts& send_rows,
                         const Counts& recv_rows) {
   Tensor out;
-  step.prepare({.kind = Operation::all_to_all}, [&] {
+  const Op exchanging{
+      .kind = Operation::all_to_all, .in = in, .rows = recv_rows, .send_rows = send_rows};
+  step.call(exchanging, [&](Op& call) {
     step.check_input(in);
     out = step.make_result(in.shape.with_rows(RowLayout(recv_rows).total()), in.dtype);
+    call.out = out;
   });
-  step.group.all_to_all(in, out, send_rows, recv_rows, step.options);
   return step.result<exchange>("all_to_all_rows", in, std::move(out), recv_rows, send_rows);
 }
 
@@ -104,11 +111,11 @@ DifferentiableRows all_gather_rows(ProcessGroup& group, const ConstTensorView& l
     return {std::move(same), std::move(own)};
   }
   const auto name = step.name();
-  auto all = internal::gather_arrays(
-      group, {.caller = name, .arrays = {&local, 1}, .refused = internal::problem_of([&] {
-                                                       step.check_input(local);
-                                                     })},
-      options);
+  auto all = internal::gather_arrays(group,
+                                     {.caller = name,
+                                      .arrays = {&local, 1},
+                                      .check = [&](internal::Offer&) { step.check_input(local); }},
+                                     options);
   auto& layout = all.layout;
   auto& rows = all.data[0];
   if (grad == GatherGrad::local_slice)

@@ -5,10 +5,10 @@
 #include <cstring>
 #include <utility>
 
-#include "group/host_call.hpp"
+#include "group/call.hpp"
 #include "kernels/gradients.hpp"
 #include "kernels/reduce.hpp"
-#include "rows/gather_algo.hpp"
+#include "rows/row_views.hpp"
 
 namespace tutti::internal {
 
@@ -44,11 +44,6 @@ void scale_gradient(ReduceOp op, int ranks, Tensor& grad) {
 
 bool averages_on_device(ProcessGroup& group, ReduceOp op) {
   return op.kind == Kind::avg && !on_host(group);
-}
-
-void average_parts(const Step& step, Tensor& out, std::size_t at, const ConstTensorView& part) {
-  place_in_zeros(step, out, at, part);
-  step.group.all_reduce(out, ReduceOp::avg, step.options);
 }
 
 void place_in_zeros(const Step& step, Tensor& out, std::size_t at, const ConstTensorView& part) {

@@ -18,10 +18,6 @@ void scale_gradient(ReduceOp op, int ranks, Tensor& grad);
 /// a gradient on a device.
 bool averages_on_device(ProcessGroup& group, ReduceOp op);
 
-/// There, the sum of what the ranks have, `part` in the bytes of `out` from `at` on and zeros
-/// elsewhere, divided by their number: an all_reduce.
-void average_parts(const Step& step, Tensor& out, std::size_t at, const ConstTensorView& part);
-
 /// Zeros in `out` but for `part`, from byte `at` on.
 void place_in_zeros(const Step& step, Tensor& out, std::size_t at, const ConstTensorView& part);
 

@@ -9,7 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "autograd/linear.hpp"
-#include "rows/gather_algo.hpp"
+#include "rows/row_views.hpp"
 
 // Messages from one rank to another: receive is the transpose of deliver.
 
@@ -31,11 +31,11 @@ Differentiable receive(const Step& step, const ConstTensorView& what, const Chan
 /// Its result is empty.
 Differentiable deliver(const Step& step, const ConstTensorView& in, const Channel& to) {
   Tensor none;
-  step.prepare({.kind = Operation::send, .peer = to.peer, .tag = to.tag}, [&] {
+  const Op sending{.kind = Operation::send, .in = in, .peer = to.peer, .tag = to.tag};
+  step.call(sending, [&](Op&) {
     step.check_input(in);
     none = step.make({0}, in.dtype);
   });
-  step.group.send(in, to.peer, to.tag, step.options);
   return step.result<receive>("recv", in, std::move(none), to);
 }
 
@@ -43,11 +43,11 @@ Differentiable deliver(const Step& step, const ConstTensorView& in, const Channe
 Differentiable receive(const Step& step, const ConstTensorView& what, const Channel& from) {
   const auto dtype = step.input_dtype(what);
   Tensor out;
-  step.prepare({.kind = Operation::recv, .peer = from.peer, .tag = from.tag}, [&] {
+  step.call({.kind = Operation::recv, .peer = from.peer, .tag = from.tag}, [&](Op& call) {
     step.check_dtype(dtype);
     out = step.make_result(what.shape, dtype);
+    call.out = out;
   });
-  step.group.recv(out, from.peer, from.tag, step.options);
   return step.result<deliver>("send", {}, std::move(out), from);
 }
 
@@ -73,7 +73,7 @@ Differentiable permuted(const Step& step, const ConstTensorView& in, const std::
   const int receiver = to[static_cast<std::size_t>(rank)];
   const int sender = from[static_cast<std::size_t>(rank)];
   Tensor out;
-  const auto refused = internal::problem_of([&] {
+  const auto refused = internal::refusal_of([&] {
     step.check_input(in);
     out = step.make(in.shape, in.dtype);
   });
@@ -81,9 +81,8 @@ Differentiable permuted(const Step& step, const ConstTensorView& in, const std::
     const Error why(Errc::invalid_argument, "see that rank's error");
     const auto refuse = [&](Operation kind, int peer) {
       if (peer == rank) return;
-      (void)internal::problem_of([&] {
-        internal::refuse_call(group, {.kind = kind, .peer = peer, .tag = permute_tag}, why,
-                              step.options);
+      (void)internal::refusal_of([&] {
+        step.call({.kind = kind, .peer = peer, .tag = permute_tag}, [&](Op&) { throw Error(why); });
       });
     };
     refuse(Operation::send, receiver);

@@ -24,19 +24,16 @@ Differentiable weigh_sum(const Step& step, const ConstTensorView& in, ReduceOp o
 /// all_reduce of weights * in; no weights are ones.
 Differentiable sum_weighted(const Step& step, const ConstTensorView& in, ReduceOp op,
                             const Saved& weights) {
-  auto& group = step.group;
   Tensor out;
-  step.prepare({.kind = Operation::all_reduce, .reduce = op}, [&] {
+  step.call({.kind = Operation::all_reduce, .in = in, .reduce = op}, [&](Op& call) {
     step.check_input(in);
     step.check_all_reduce(op);
     out = step.make(in.shape, in.dtype);
-  });
-  if (weights != nullptr) {
+    call.out = out;
+    if (weights == nullptr) return;
     internal::multiply(in.dtype, out.data(), in.data, weights->data(), count_of(out));
-    group.all_reduce(out, op, step.options);
-  } else {
-    group.all_reduce(in, out, op, step.options);
-  }
+    call.in = out;
+  });
   return step.result<weigh_sum>("all_reduce", in, std::move(out), op, weights);
 }
 
@@ -46,11 +43,11 @@ Differentiable weigh_sum(const Step& step, const ConstTensorView& in, ReduceOp o
   auto& group = step.group;
   const auto reduction = op.kind == Kind::avg ? ReduceOp::avg : ReduceOp::sum;
   Tensor out;
-  step.prepare({.kind = Operation::all_reduce, .reduce = reduction}, [&] {
+  step.call({.kind = Operation::all_reduce, .in = in, .reduce = reduction}, [&](Op& call) {
     step.check_input(in);
     out = step.make(in.shape, in.dtype);
+    call.out = out;
   });
-  group.all_reduce(in, out, reduction, step.options);
   if (op.kind == Kind::premul_sum) internal::scale_gradient(op, group.size(), out);
   if (weights != nullptr)
     internal::multiply(in.dtype, out.data(), out.data(), weights->data(), count_of(out));
@@ -66,14 +63,14 @@ Differentiable all_reduce_extreme(const Step& step, const ConstTensorView& in, R
   Tensor out;
   Tensor ties;
   Tensor weights;
-  step.prepare({.kind = Operation::all_reduce, .reduce = op}, [&] {
+  step.call({.kind = Operation::all_reduce, .in = in, .reduce = op}, [&](Op& call) {
     step.check_input(in);
     step.check_host();
     out = step.make(in.shape, in.dtype);
     ties = step.make(in.shape, DType::i32);
     weights = step.make(in.shape, in.dtype);
+    call.out = out;
   });
-  group.all_reduce(in, out, op, step.options);
   auto* counts = static_cast<std::int32_t*>(ties.data());
   internal::mark_ties(in.dtype, in.data, out.data(), counts, count_of(out));
   group.all_reduce(ties, ReduceOp::sum, step.options);
@@ -86,16 +83,15 @@ Differentiable all_reduce_extreme(const Step& step, const ConstTensorView& in, R
 Tensor gather_factors(const Step& step, const ConstTensorView& in, Tensor& out,
                       Tensor* weights = nullptr) {
   Tensor all;
-  ConstTensorView row;
-  step.prepare({.kind = Operation::all_gather}, [&] {
+  step.call({.kind = Operation::all_gather, .rows = 1}, [&](Op& call) {
     step.check_input(in);
     step.check_host();
-    row = {in.data, in.dtype, {1, in.shape.numel()}, in.device};
-    all = step.make(row.shape.with_rows(step.group.size()), in.dtype);
+    all = step.make({step.group.size(), in.shape.numel()}, in.dtype);
+    call.in = {in.data, in.dtype, {1, in.shape.numel()}, in.device};
+    call.out = all;
     out = step.make(in.shape, in.dtype);
     if (weights != nullptr) *weights = step.make(in.shape, in.dtype);
   });
-  step.group.all_gather(row, all, 1, step.options);
   return all;
 }
 

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "autograd/linear.hpp"
-#include "rows/announcement.hpp"
-#include "rows/gather_algo.hpp"
+#include "rows/gather_arrays.hpp"
+#include "rows/row_views.hpp"
 
 // Collectives of which one rank is the root. The gradient of root's array is not read elsewhere.
 
@@ -20,12 +20,13 @@ Differentiable spread(const Step& step, const ConstTensorView& in, int root, Red
 Differentiable reduce_to(const Step& step, const ConstTensorView& in, int root, ReduceOp op) {
   const bool at_root = step.group.rank() == root;
   Tensor out;
-  step.prepare({.kind = Operation::reduce, .reduce = op, .root = root}, [&] {
+  const Op op_of_call{.kind = Operation::reduce, .in = in, .reduce = op, .root = root};
+  step.call(op_of_call, [&](Op& call) {
     step.check_input(in);
     step.check_linear(op);
     out = step.make_result(at_root ? in.shape : Shape{0}, in.dtype);
+    call.out = out;
   });
-  step.group.reduce(in, out, root, op, step.options);
   if (!at_root) internal::place_in_zeros(step, out, 0, {});
   return step.result<spread>("broadcast", in, std::move(out), root, op);
 }
@@ -37,18 +38,21 @@ Differentiable spread(const Step& step, const ConstTensorView& in, int root, Red
   const bool averages = internal::averages_on_device(group, op);
   const auto dtype = step.input_dtype(in);
   Tensor out;
-  const auto make = [&] {
+  const auto prepare = [&](Op& call) {
     step.check_dtype(dtype);
     if (at_root) step.check_input(in);
     out = step.make_result(in.shape, dtype);
+    if (averages)
+      internal::place_in_zeros(step, out, 0, at_root ? in : ConstTensorView());
+    else if (at_root)
+      internal::copy_rows(group, out.data(), in.data, in.bytes(), step.options.stream);
+    call.in = out;
+    call.out = out;
   };
   if (averages) {
-    step.prepare({.kind = Operation::all_reduce, .reduce = op}, make);
-    internal::average_parts(step, out, 0, at_root ? in : ConstTensorView());
+    step.call({.kind = Operation::all_reduce, .reduce = op}, prepare);
   } else {
-    step.prepare({.kind = Operation::broadcast, .root = root}, make);
-    if (at_root) internal::copy_rows(group, out.data(), in.data, in.bytes(), step.options.stream);
-    group.broadcast(out, root, step.options);
+    step.call({.kind = Operation::broadcast, .root = root}, prepare);
     internal::scale_gradient(op, group.size(), out);
   }
   return step.result<reduce_to>("reduce", in, std::move(out), root, op);
@@ -62,27 +66,22 @@ Differentiable distribute(const Step& step, const ConstTensorView& whole, int ro
                           const RowLayout& layout) {
   const bool at_root = step.group.rank() == root;
   Tensor out;
-  step.prepare({.kind = Operation::scatter, .root = root}, [&] {
+  step.call({.kind = Operation::scatter, .rows = layout, .root = root}, [&](Op& call) {
     if (at_root) step.check_input(whole);
     out = step.make(step.transpose->to, step.transpose->dtype);
+    if (at_root) call.in = whole;
+    call.out = out;
   });
-  step.group.scatter(at_root ? whole : ConstTensorView(), out, root, layout, step.options);
   return step.result<collect>("gather_rows", whole, std::move(out), root, std::optional(layout));
 }
 
 /// The transpose of distribute: the ranks' rows to root. Without a layout it is exchanged.
 DifferentiableRows collect(const Step& step, const ConstTensorView& local, int root,
                            const std::optional<RowLayout>& layout) {
-  auto& group = step.group;
-  if (const auto refused = internal::problem_of([&] { step.check_input(local); })) {
-    if (!layout)
-      internal::Announcement(group, {.caller = "gather_rows", .root = root, .refused = refused},
-                             step.options);
-    internal::refuse_call(group, {.kind = Operation::gather, .root = root}, *refused, step.options);
-  }
-  auto rows = tutti::gather_rows(
-      group, local, root,
-      {.layout = layout ? &*layout : nullptr, .memory = step.memory, .call = step.options});
+  auto rows = internal::gather_rows(
+      step.group, local, root,
+      {.layout = layout ? &*layout : nullptr, .memory = step.memory, .call = step.options},
+      [&] { step.check_input(local); });
   return {step.result<distribute>("scatter_rows", local, std::move(rows.data), root, rows.layout),
           rows.layout};
 }
@@ -129,19 +128,12 @@ Differentiable scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
     step.check_layout(whole, *layout);
     return same;
   }
-  const bool at_root = group.rank() == root;
-  if (at_root) {
-    // Only root knows the dtype. A call without a layout is refused everywhere.
-    const auto refused = internal::problem_of([&] { step.check_dtype(whole.dtype); });
-    if (refused) {
-      (void)internal::problem_of(
-          [&] { (void)tutti::scatter_rows(group, whole, nullptr, root, options); });
-      throw Error(*refused);
-    }
-  }
-  return step.result<collect>("gather_rows", at_root ? whole : ConstTensorView(),
-                              tutti::scatter_rows(group, whole, layout, root, options), root,
-                              std::optional<RowLayout>());
+  // Only root knows the dtype.
+  auto rows = internal::scatter_rows(group, whole, layout, root,
+                                     {.memory = options.memory, .call = options.call},
+                                     [&] { step.check_dtype(whole.dtype); });
+  return step.result<collect>("gather_rows", group.rank() == root ? whole : ConstTensorView(),
+                              std::move(rows), root, std::optional<RowLayout>());
 }
 
 }  // namespace tutti::autograd

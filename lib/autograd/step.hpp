@@ -8,7 +8,7 @@
 
 #include <tutti/autograd.hpp>
 
-#include "group/refuse.hpp"
+#include "group/call.hpp"
 
 namespace tutti::internal {
 
@@ -60,11 +60,8 @@ struct Step {
   Tensor make_result(const Shape& of_forward, DType dtype) const {
     return make(transpose != nullptr ? transpose->to : of_forward, dtype);
   }
-  /// make_results(), which checks what only this rank has; when it fails, `op` is refused.
-  template <typename Make>
-  void prepare(const Op& op, const Make& make_results) const {
-    make_or_refuse(group, op, options, make_results);
-  }
+  /// One call, whose `prepare` checks what only this rank has and makes the results.
+  void call(const Op& op, Prepare prepare) const { internal::call(group, op, options, prepare); }
   /// What this step made of `in`. Its backward is function(step, gradient, saved...), which makes
   /// `collective`.
   template <auto function, typename... Saved>

@@ -19,7 +19,7 @@ namespace tutti::backend {
 }
 #undef TUTTI_BACKEND
 
-namespace [[gnu::visibility("default")]] tutti {
+namespace tutti {
 
 Backend::~Backend() = default;
 

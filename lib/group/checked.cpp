@@ -205,18 +205,14 @@ class Checked final : public HostBackend {
   }
 
   void put(const std::string& at, const Record& record) {
-    store_->set(at, std::as_bytes(std::span(&record, 1)));
+    Writer out;
+    write(out, record);
+    store_->set(at, out.bytes());
   }
   void publish_pair(const Op& op, const Record& record) { put(pair_key(op, true), record); }
 
-  static Record parse(const Bytes& bytes) {
-    Record record;
-    if (bytes.size() < sizeof record)
-      failf(Errc::mismatch,
-            "checked mode: a peer's record has {} bytes, ours {} or more: mixed versions",
-            bytes.size(), sizeof record);
-    std::memcpy(&record, bytes.data(), sizeof record);
-    return record;
+  static Reader reader_of(const Bytes& bytes) {
+    return {bytes, Errc::mismatch, "checked mode: a peer's record"};
   }
 
   std::optional<Error> compare_pairs(std::span<const Op> pairs, std::span<const Record> said,
@@ -228,7 +224,8 @@ class Checked final : public HostBackend {
       if (!bytes) continue;
       const Call one = paired(op, call);
       const bool sending = op.kind == Operation::send;
-      const Record theirs = parse(*bytes);
+      auto in = reader_of(*bytes);
+      const Record theirs = read_record(in);
       if (theirs.refused != 0) return refused_error(group(), {&op, 1}, one, op.peer, theirs.view());
       if (own.fingerprint != theirs.fingerprint)
         return call_error(
@@ -280,10 +277,15 @@ class Checked final : public HostBackend {
       throw;
     }
     std::vector<Record> records;
-    for (const auto& bytes : said) records.push_back(parse(bytes));
+    std::vector<Reader> counts;  // Behind the records.
+    for (const auto& bytes : said) {
+      auto in = reader_of(bytes);
+      records.push_back(read_record(in));
+      counts.push_back(in);
+    }
     forget(call.seq, records);
     auto error = compare(group(), ops, call, records);
-    if (!error) error = compare_counts(ops, call, said);
+    if (!error) error = compare_counts(ops, call, counts);
     if (error) {
       inner_->refuse(ops, call, *error);
       throw Error(*error);
@@ -292,43 +294,43 @@ class Checked final : public HostBackend {
 
   /// A record, and behind it for every all_to_all the rows this rank sends and those it expects.
   Bytes encode(std::span<const Op> ops, const Call& call) const {
-    Bytes bytes;
-    const auto add = [&](const void* data, std::size_t n) {
-      const auto* from = static_cast<const std::byte*>(data);
-      bytes.insert(bytes.end(), from, from + n);
-    };
-    const Record record = Record::of(ops, call);
-    add(&record, sizeof record);
+    Writer out;
+    write(out, Record::of(ops, call));
     for (const auto& op : ops)
       if (op.kind == Operation::all_to_all)
-        for (const auto* rows : {&op.send_rows, &op.rows})
-          for (int r = 0; r < size_; ++r) {
-            const std::int64_t n = (*rows)[r];
-            add(&n, sizeof n);
-          }
-    return bytes;
+        for (const auto* rows : {&op.send_rows, &op.rows}) {
+          std::vector<std::int64_t> list;
+          for (int r = 0; r < size_; ++r) list.push_back((*rows)[r]);
+          out.list(list);
+        }
+    return out.take();
   }
 
-  /// The records agree, so all ranks have sent lists of the same lengths.
+  /// The records agree, so all ranks have sent as many lists. `said`: of each rank, its lists.
   std::optional<Error> compare_counts(std::span<const Op> ops, const Call& call,
-                                      std::span<const Bytes> said) {
-    std::size_t list = 0;
+                                      std::span<Reader> said) {
+    const auto list_of = [&](Reader& in) {
+      auto list = in.list();
+      if (std::ssize(list) != size_)
+        failf(Errc::mismatch, "checked mode: a peer's record has rows of {} ranks; there are {}",
+              list.size(), size_);
+      return list;
+    };
     for (const auto& op : ops) {
       if (op.kind != Operation::all_to_all) continue;
-      const auto count = [&](int rank, std::size_t which, int peer) {
-        const auto& bytes = said[static_cast<std::size_t>(rank)];
-        const auto at = sizeof(Record) + ((list + which) * static_cast<std::size_t>(size_) +
-                                          static_cast<std::size_t>(peer)) *
-                                             sizeof(std::int64_t);
-        std::int64_t n = 0;
-        if (at + sizeof n <= bytes.size()) std::memcpy(&n, bytes.data() + at, sizeof n);
-        return n;
+      std::vector<std::vector<std::int64_t>> sent;
+      std::vector<std::vector<std::int64_t>> expected;
+      for (auto& in : said) {
+        sent.push_back(list_of(in));
+        expected.push_back(list_of(in));
+      }
+      const auto count = [](const auto& lists, int rank, int peer) {
+        return lists[static_cast<std::size_t>(rank)][static_cast<std::size_t>(peer)];
       };
       auto error = compare_rows(
-          group(), ops, call, size_, [&](int from, int to) { return count(from, 0, to); },
-          [&](int from, int to) { return count(to, 1, from); });
+          group(), ops, call, size_, [&](int from, int to) { return count(sent, from, to); },
+          [&](int from, int to) { return count(expected, to, from); });
       if (error) return error;
-      list += 2;
     }
     return std::nullopt;
   }

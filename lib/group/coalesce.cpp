@@ -153,7 +153,7 @@ struct Coalesce::Impl {
 Coalesce::Coalesce(std::initializer_list<ProcessGroup*> groups) : impl_(std::make_unique<Impl>()) {
   for (auto* group : groups) {
     if (group == nullptr) fail(Errc::not_initialized, "Coalesce: a group is null");
-    if (!impl_->batches.emplace_back(group->core_).open())
+    if (!impl_->batches.emplace_back(internal::Core::of(*group).shared_from_this()).open())
       internal::failf(Errc::invalid_argument,
                       "Coalesce: group '{}' is collecting already; launch the other one first",
                       group->name());

@@ -2,18 +2,15 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "group/checked.hpp"
 #include "group/fingerprint.hpp"
 #include "group/lowering.hpp"
 #include "group/record.hpp"
-#include "group/refuse.hpp"
 #include "values/broken.hpp"
 #include "values/current_error.hpp"
 #include "values/fail.hpp"
@@ -61,8 +58,10 @@ std::unique_ptr<Backend> wrap(std::unique_ptr<Backend> backend, const GroupOptio
   return backend;
 }
 
-std::unique_ptr<Backend> make_backend(const BackendEntry& entry, const std::string& args,
-                                      const GroupOptions& o) {
+}  // namespace
+
+std::unique_ptr<Backend> Core::make_backend(const BackendEntry& entry, const std::string& args,
+                                            const GroupOptions& o) {
   if (o.adopt && !entry.adopts)
     failf(Errc::unsupported, "group '{}': backend '{}' cannot adopt a communicator", o.name,
           entry.name);
@@ -79,8 +78,6 @@ std::unique_ptr<Backend> make_backend(const BackendEntry& entry, const std::stri
               o);
 }
 
-}  // namespace
-
 ProcessGroup Core::create(const GroupOptions& options) {
   auto o = prepared(options);
   const auto choice = choose_backend(o.backend, o.device, o.store->in_process());
@@ -96,6 +93,10 @@ ProcessGroup Core::create(const GroupOptions& options, std::unique_ptr<Backend> 
   if (o.adopt)
     failf(Errc::invalid_argument, "group '{}': a backend of the caller's own adopts nothing",
           o.name);
+  if (o.backend != GroupOptions().backend || o.device != Device())
+    failf(Errc::invalid_argument,
+          "group '{}': backend is '{}' and device {}; a backend of the caller's own decides both",
+          o.name, o.backend, to_string(o.device));
   return ProcessGroup(std::make_shared<Core>(o, "custom", wrap(std::move(backend), o), nullptr));
 }
 
@@ -169,24 +170,47 @@ void Core::check(Op& op, const CallOptions& options, bool supported) const {
           describe(op));
 }
 
-Work Core::issue(Op& op, const CallOptions& options, bool blocking) {
+void Core::prepare_or_refuse(Op& op, const CallOptions& options, bool blocking, Prepare prepare,
+                             std::string_view caller) {
+  auto why = refusal_of([&] { prepare(op); });
+  if (!why) return;
+  if (!caller.empty() && why->where().operation.empty())
+    why = Error(why->code(), why->message(),
+                {.group = options_.name, .operation = std::string(caller), .rank = bounds_.rank});
+  if (collecting_on.load(std::memory_order_relaxed) == std::this_thread::get_id())
+    throw Error(*why);  // The peers are told of nothing before launch().
+  // The peers' dtype may be another one, so their kind alone says how they travel.
+  if (can_lower(op.kind) && !supports(op.kind, DType::u8, ReduceOp::Kind::sum)) {
+    auto pairs = refused_pairs(op, bounds_);
+    const Call call = number(pairs, options, blocking, true);
+    refuse(pairs, call, *why, op);
+  }
+  const Call call = number({&op, 1}, options, blocking, false);
+  refuse({&op, 1}, call, *why, op);
+}
+
+Work Core::issue(Op& op, const CallOptions& options, bool blocking, Prepare prepare,
+                 std::string_view caller) {
   check_usable(name_of(op.kind));
   if (is_point_to_point(op.kind) && (op.peer < 0 || op.peer >= bounds_.size || op.tag < 0))
       [[unlikely]]
     failf(Errc::invalid_argument,
           "{}: peer is {} and tag is {}; this group has ranks 0 to {}, tags are >= 0",
           name_of(op.kind), op.peer, op.tag, bounds_.size - 1);
+  const bool collecting =
+      collecting_on.load(std::memory_order_relaxed) == std::this_thread::get_id();
+  if (collecting && blocking) [[unlikely]]
+    failf(Errc::invalid_argument,
+          "{}: group '{}' collects calls for a Coalesce; use {}_async, or launch() first",
+          name_of(op.kind), options_.name, name_of(op.kind));
+  if (prepare) prepare_or_refuse(op, options, blocking, prepare, caller);
   bool supported = supports(op.kind, dtype_of_op(op.kind, op), op.reduce.kind);
   if (!supported && op.kind == Operation::barrier) [[unlikely]] {
     lower_barrier(op);
     supported = supports(op.kind, op.in.dtype, op.reduce.kind);
   }
-  if (collecting_on.load(std::memory_order_relaxed) == std::this_thread::get_id()) [[unlikely]] {
+  if (collecting) [[unlikely]] {
     auto* open = collector.load(std::memory_order_relaxed);  // Written by this thread.
-    if (blocking)
-      failf(Errc::invalid_argument,
-            "{}: group '{}' collects calls for a Coalesce; use {}_async, or launch() first",
-            name_of(op.kind), options_.name, name_of(op.kind));
     const bool lowered = !supported && can_lower(op.kind);
     check(op, options, supported || lowered);
     return lowered ? open->collect(to_point_to_point(op, bounds_), options, true)
@@ -202,31 +226,8 @@ Work Core::issue(Op& op, const CallOptions& options, bool blocking) {
   return send(ops, call, op);
 }
 
-void Core::refuse(ProcessGroup& group, Op op, const Error& why, const CallOptions& options) {
-  auto& core = *group.core_;
-  core.check_usable(name_of(op.kind));
-  if (is_point_to_point(op.kind) && (op.peer < 0 || op.peer >= core.bounds_.size || op.tag < 0))
-    throw Error(why);  // There is nobody to be told.
-  // The peers' calls are what they are whatever is wrong here, so their kind says how they travel.
-  if (can_lower(op.kind) && !core.supports(op.kind, DType::u8, ReduceOp::Kind::sum)) {
-    auto pairs = refused_pairs(op, core.bounds_);
-    const Call call = core.number(pairs, options, true, true);
-    core.refuse(pairs, call, why, op);
-  }
-  const Call call = core.number({&op, 1}, options, true, false);
-  core.refuse({&op, 1}, call, why, op);
-}
-
-void Core::call(ProcessGroup& group, Op& op, const CallOptions& options) {
-  group.core_->issue(op, options, true).wait();
-}
-
-void refuse_call(ProcessGroup& group, const Op& op, const Error& why, const CallOptions& options) {
-  Core::refuse(group, op, why, options);
-}
-
-void Core::run_slowly(Op& op, const CallOptions& options) {
-  Work work = issue(op, options, true);
+void Core::run(Op& op, const CallOptions& options, Prepare prepare, std::string_view caller) {
+  Work work = issue(op, options, true, prepare, caller);
   if (work.state() != nullptr) follow(std::move(work), options.stream);
 }
 
@@ -353,168 +354,6 @@ Work Core::lower(Op& op, const CallOptions& options, bool blocking) {
   Call call = number(pairs, options, blocking, true);
   sign(pairs, call);
   return send(pairs, call, op);
-}
-
-// Sub-groups.
-
-std::string Core::exchange_key(std::string_view what, int rank) const {
-  return fmt::format("{}/{}/{}", what, splits_, rank);
-}
-
-std::vector<std::array<std::int64_t, 2>> Core::exchange(std::array<std::int64_t, 2> mine,
-                                                        std::string_view what) {
-  std::vector<std::array<std::int64_t, 2>> all(static_cast<std::size_t>(bounds_.size));
-  if (bounds_.device.type == DeviceType::cpu) {
-    const ConstTensorView in(mine.data(), DType::i64, {2});
-    const TensorView out(all.data(), DType::i64, {2 * std::int64_t{bounds_.size}});
-    Op gather{.kind = Operation::all_gather, .in = in, .out = out};
-    run<Operation::all_gather>(gather, {.name = what});
-    return all;
-  }
-  // A device would have to be synchronised with; the store is on the host anyway.
-  check_usable(what);
-  const auto limit = Deadline::after(options_.timeout);
-  options_.store->set(exchange_key(what, bounds_.rank), std::as_bytes(std::span(mine)));
-  for (int r = 0; r < bounds_.size; ++r) {
-    const auto bytes = options_.store->get(exchange_key(what, r), limit);
-    auto& theirs = all[static_cast<std::size_t>(r)];
-    if (bytes.size() == sizeof theirs) {
-      std::memcpy(theirs.data(), bytes.data(), sizeof theirs);
-      continue;
-    }
-    ++splits_;  // Like the others: the next exchange has keys of its own.
-    const std::string_view why(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    throw Error(Errc::mismatch, fmt::format("rank {} {}", r, why),
-                {.group = options_.name, .operation = std::string(what), .rank = r});
-  }
-  return all;
-}
-
-void Core::refuse_exchange(std::string_view what, const Error& why) {
-  check_usable(what);
-  if (bounds_.device.type != DeviceType::cpu) {
-    options_.store->set(exchange_key(what, bounds_.rank),
-                        std::string_view(fmt::format("refused {}: {}", what, why.message())));
-    ++splits_;
-    throw Error(why);
-  }
-  if (collecting_on.load() == std::this_thread::get_id()) throw Error(why);  // Nobody waits.
-  Op gather{.kind = Operation::all_gather};
-  const std::span<Op> ops(&gather, 1);
-  refuse(ops, number(ops, {.name = what}, true, false), why, gather);
-}
-
-ProcessGroup Core::make_part(std::span<const int> ranks, int rank, const std::string& part) {
-  GroupOptions o = options_;
-  o.name = options_.name + '/' + part;
-  o.adopt.reset();
-  o.rank = rank;
-  o.size = static_cast<int>(ranks.size());
-  o.store = make_prefix_store(options_.store, part + '/');
-  auto backend = backend_->split({.ranks = ranks, .rank = rank, .name = o.name, .store = o.store});
-  if (backend == nullptr && entry_ == nullptr)
-    failf(Errc::unsupported, "group '{}': its backend is the caller's own and has no split",
-          options_.name);
-  if (backend == nullptr)
-    backend =
-        make_backend(*entry_, choose_backend(o.backend, o.device, o.store->in_process()).args, o);
-  return ProcessGroup(std::make_shared<Core>(o, backend_name_, std::move(backend), entry_));
-}
-
-std::optional<ProcessGroup> Core::split(int color, int key) {
-  const auto all = exchange({color, key}, "split");
-  const auto number = splits_++;
-  if (color < 0) return std::nullopt;
-  std::vector<int> ranks;
-  for (int r = 0; r < bounds_.size; ++r)
-    if (all[static_cast<std::size_t>(r)][0] == color) ranks.push_back(r);
-  std::ranges::stable_sort(ranks, {}, [&](int r) { return all[static_cast<std::size_t>(r)][1]; });
-  const auto me = std::ranges::find(ranks, bounds_.rank) - ranks.begin();
-  return make_part(ranks, static_cast<int>(me), fmt::format("{}.{}", number, color));
-}
-
-void Core::check_subset(std::span<const int> ranks) const {
-  if (ranks.empty()) failf(Errc::invalid_argument, "subset of group '{}' is empty", options_.name);
-  std::vector<bool> seen(static_cast<std::size_t>(bounds_.size));
-  for (const int r : ranks) {
-    if (r < 0 || r >= bounds_.size || seen[static_cast<std::size_t>(r)])
-      failf(Errc::invalid_argument,
-            "subset [{}] of group '{}': {} is {}; ranks are 0 to {}, each at most once",
-            fmt::join(ranks, ", "), options_.name, r,
-            r < 0 || r >= bounds_.size ? "no rank" : "there twice", bounds_.size - 1);
-    seen[static_cast<std::size_t>(r)] = true;
-  }
-}
-
-std::optional<ProcessGroup> Core::subset(std::span<const int> ranks) {
-  Hash hash;
-  try {
-    check_subset(ranks);
-  } catch (const Error& error) {
-    refuse_exchange("subset", error);
-  }
-  for (const int r : ranks) hash.add(static_cast<std::uint64_t>(r));
-  const auto mine = static_cast<std::int64_t>(hash.value());
-  const auto all = exchange({mine, std::ssize(ranks)}, "subset");
-  const auto number = splits_++;
-  for (int r = 0; r < bounds_.size; ++r)
-    if (all[static_cast<std::size_t>(r)] != all[0])
-      throw Error(
-          Errc::mismatch,
-          fmt::format("ranks 0 and {} passed different lists ({} and {} ranks, this rank: "
-                      "[{}]); every rank has to pass the same",
-                      r, all[0][1], all[static_cast<std::size_t>(r)][1], fmt::join(ranks, ", ")),
-          {.group = options_.name, .operation = "subset", .rank = r});
-  const auto me = std::ranges::find(ranks, bounds_.rank);
-  if (me == ranks.end()) return std::nullopt;
-  return make_part(ranks, static_cast<int>(me - ranks.begin()), fmt::format("{}.s", number));
-}
-
-void Core::check_block(const TensorView& block) const {
-  if (static_cast<int>(block.dtype) >= dtype_count)
-    failf(Errc::invalid_argument, "register_memory: {} is no dtype", static_cast<int>(block.dtype));
-  if (block.device != bounds_.device)
-    failf(Errc::invalid_argument, "register_memory: the block is on {}, group '{}' works on {}",
-          to_string(block.device), options_.name, to_string(bounds_.device));
-  if (block.data == nullptr || block.bytes() == 0)
-    failf(Errc::invalid_argument, "register_memory: the block is {} and has {} bytes",
-          block.data == nullptr ? "null" : "not null", block.bytes());
-}
-
-Registration Core::register_memory(const TensorView& block, Stream stream) {
-  constexpr std::string_view what = "register_memory";
-  check_usable(what);
-  if (collecting_on.load() == std::this_thread::get_id())
-    failf(Errc::invalid_argument,
-          "register_memory: group '{}' collects calls for a Coalesce; launch() first",
-          options_.name);
-  auto kind = RegistrationKind::none;
-  try {
-    check_block(block);
-    kind = backend_->registrable(block, stream);
-  } catch (const Error& error) {
-    refuse_exchange(what, error);
-  }
-  const auto all =
-      exchange({static_cast<std::int64_t>(block.bytes()), static_cast<std::int64_t>(kind)}, what);
-  ++splits_;  // Numbers exchanges.
-  for (int r = 0; r < bounds_.size; ++r) {
-    const auto& theirs = all[static_cast<std::size_t>(r)];
-    if (theirs[0] != all[0][0])
-      throw Error(Errc::mismatch,
-                  fmt::format("ranks 0 and {} register {} and {} bytes; all blocks have to be "
-                              "equally large",
-                              r, all[0][0], theirs[0]),
-                  {.group = options_.name, .operation = std::string(what), .rank = r});
-    kind = std::min(kind, static_cast<RegistrationKind>(theirs[1]));
-  }
-  if (kind == RegistrationKind::none) return {};
-  try {
-    return backend_->register_memory(block, kind, Deadline::after(options_.timeout));
-  } catch (const Error& error) {
-    if (breaks_group(error.code())) break_with(error, false);
-    throw;
-  }
 }
 
 }  // namespace tutti::internal

@@ -16,13 +16,14 @@
 #include <tutti/process_group.hpp>
 
 #include "group/fingerprint.hpp"
+#include "group/prepare.hpp"
 #include "group/trace_ring.hpp"
 #include "group/validate.hpp"
 #include "values/fork_guard.hpp"
 
 namespace tutti::internal {
 
-/// What a Coalesce collects on one group.
+/// Receives the calls made while a Coalesce is open.
 class Collector {
  public:
   virtual ~Collector() = default;
@@ -41,8 +42,14 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
        const BackendEntry* entry);
   ~Core() override;
 
-  /// One call, from its arguments to its Work.
-  Work issue(Op& op, const CallOptions& options, bool blocking);
+  static Core& of(ProcessGroup& group) noexcept { return *group.core_; }
+
+  /// One call, from its arguments to its Work. An error of `prepare` refuses the call; `caller`
+  /// names it, and is otherwise the operation.
+  Work issue(Op& op, const CallOptions& options, bool blocking, Prepare prepare = {},
+             std::string_view caller = {});
+  /// The same, ordered on the call's stream without blocking the host there.
+  void run(Op& op, const CallOptions& options, Prepare prepare, std::string_view caller);
   /// The same, ordered on the call's stream without blocking the host there. Inline, so that each
   /// verb has a path of its own.
   template <Operation kind>
@@ -50,19 +57,11 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
   /// Several as one, checked already; async.
   Work launch(std::span<Op> ops, const CallOptions& options, bool in_order);
 
-  /// refuse_call() of refuse.hpp.
-  [[noreturn]] static void refuse(ProcessGroup& group, Op op, const Error& why,
-                                  const CallOptions& options);
-  /// A blocking call for which the host waits, also on a device.
-  static void call(ProcessGroup& group, Op& op, const CallOptions& options);
-  static Memory& staging_memory(ProcessGroup& group) noexcept {
-    return group.core_->backend_->staging_memory();
-  }
-
   std::optional<ProcessGroup> split(int color, int key);
   std::optional<ProcessGroup> subset(std::span<const int> ranks);
   Registration register_memory(const TensorView& block, Stream stream);
   Memory& registrable_memory() noexcept { return backend_->registrable_memory(); }
+  Memory& staging_memory() noexcept { return backend_->staging_memory(); }
 
   void collected(std::uint64_t token, bool failed) noexcept override;
   void uncollected(const Error& error) noexcept override;
@@ -92,6 +91,9 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
   std::atomic<std::thread::id> collecting_on{};
 
  private:
+  static std::unique_ptr<Backend> make_backend(const BackendEntry& entry, const std::string& args,
+                                               const GroupOptions& options);
+
   [[noreturn]] void throw_unusable(std::string_view operation) const;
   void check(Op& op, const CallOptions& options, bool supported) const;
   /// check(), and on an error the refusal.
@@ -99,8 +101,10 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
   /// Tells the backend that `ops` will not come, and throws. `shown` is what the caller asked for.
   [[noreturn]] void refuse(std::span<const Op> ops, const Call& call, const Error& why,
                            const Op& shown);
-  void run_slowly(Op& op, const CallOptions& options);
-  /// What a blocking verb does with a Work: its error is thrown where it is known by now.
+  /// Runs `prepare`, and on an error refuses the call.
+  void prepare_or_refuse(Op& op, const CallOptions& options, bool blocking, Prepare prepare,
+                         std::string_view caller);
+  /// Orders `stream` behind the work; rethrows its error if already known.
   static void follow(Work work, Stream stream);
   Call make_call(const CallOptions& options, bool blocking) const noexcept {
     return {.stream = options.stream,
@@ -173,7 +177,7 @@ inline void Core::run(Op& op, const CallOptions& options) {
   if (unusable || collecting_on.load(std::memory_order_relaxed) != std::thread::id() ||
       is_point_to_point(kind) || !supports(kind, dtype_of_op(kind, op), op.reduce.kind))
       [[unlikely]]
-    return run_slowly(op, options);
+    return run(op, options, {}, {});
   Call call = make_call(options, true);
   call.seq = next_seq_.fetch_add(1, std::memory_order_relaxed);
   const std::span<Op> ops(&op, 1);

@@ -89,8 +89,6 @@ TUTTI_VERB(reduce,
            make(Operation::reduce, in, out, op, {}, root))
 TUTTI_VERB(all_gather, TUTTI_ARGS(const ConstTensorView& in, const TensorView& out, Rows rows),
            make(Operation::all_gather, in, out, {}, rows))
-TUTTI_VERB(all_gather_bounded, TUTTI_ARGS(const ConstTensorView& in, const TensorView& out),
-           make(Operation::all_gather_bounded, in, out))
 TUTTI_VERB(reduce_scatter,
            TUTTI_ARGS(const ConstTensorView& in, const TensorView& out, Rows rows, ReduceOp op),
            make(Operation::reduce_scatter, in, out, op, rows))

@@ -8,8 +8,9 @@
 #include <fmt/ranges.h>
 
 #include "group/fingerprint.hpp"
+#include "values/fail.hpp"
 
-namespace [[gnu::visibility("default")]] tutti {
+namespace tutti {
 
 std::string_view name_of(Operation operation) noexcept {
   constexpr std::array<std::string_view, operation_count> names{
@@ -86,12 +87,17 @@ Error call_error(Errc code, std::string_view group, std::span<const Op> ops, con
 
 namespace {
 
+/// What does not fit is cut off.
+void set_text(Record& record, std::string_view text) {
+  text.copy(record.text.data(), record.text.size() - 1);
+}
+
 Record make(const Call& call, bool refused, std::string_view text) {
   Record record;
   record.refused = refused ? 1 : 0;
   record.seq = call.seq;
   record.fingerprint = call.fingerprint;
-  std::memcpy(record.text.data(), text.data(), std::min(text.size(), record.text.size() - 1));
+  set_text(record, text);
   return record;
 }
 
@@ -107,6 +113,24 @@ Record Record::refusal(std::span<const Op> ops, const Call& call, const Error& w
 
 std::string_view Record::view() const noexcept {
   return {text.data(), ::strnlen(text.data(), text.size())};
+}
+
+void write(Writer& out, const Record& record) {
+  out.u32(record.format).u32(record.refused).u64(record.seq).u64(record.fingerprint);
+  out.text(record.view());
+}
+
+Record read_record(Reader& in) {
+  Record record;
+  record.format = in.u32();
+  if (record.format != Record::version)
+    failf(Errc::mismatch, "a peer's record of its call has version {}, ours {}", record.format,
+          Record::version);
+  record.refused = in.u32();
+  record.seq = in.u64();
+  record.fingerprint = in.u64();
+  set_text(record, in.text());
+  return record;
 }
 
 std::string list_ranks(std::span<const int> ranks) {

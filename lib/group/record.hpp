@@ -9,6 +9,8 @@
 
 #include <tutti/backend/backend.hpp>
 
+#include "values/bytes.hpp"
+
 namespace tutti::internal {
 
 /// "all_reduce sum f32 [4]", "send f32 [2, 3] to 1 tag 0"; of several the first ones.
@@ -38,6 +40,11 @@ struct Record {
   static Record refusal(std::span<const Op> ops, const Call& call, const Error& why);
   std::string_view view() const noexcept;
 };
+
+/// A record as bytes for peers, and back. @throws Error of the reader; mismatch for a record of
+/// another version.
+void write(Writer& out, const Record& record);
+Record read_record(Reader& in);
 
 /// Compares what all ranks said, by rank. Empty when they agree; else the error that every rank
 /// throws, the same text everywhere.

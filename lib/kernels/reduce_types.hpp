@@ -21,35 +21,9 @@ struct Boolean {
 /// Calls f(T{}) with T the storage type of `dtype`.
 template <typename F>
 constexpr decltype(auto) visit_type(DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::u8:
-      return f(std::uint8_t{});
-    case DType::i8:
-      return f(std::int8_t{});
-    case DType::i32:
-      return f(std::int32_t{});
-    case DType::u32:
-      return f(std::uint32_t{});
-    case DType::i64:
-      return f(std::int64_t{});
-    case DType::u64:
-      return f(std::uint64_t{});
-    case DType::boolean:
-      return f(Boolean{});
-    case DType::f16:
-      return f(Float16{});
-    case DType::bf16:
-      return f(BFloat16{});
-    case DType::f32:
-      return f(float{});
-    case DType::f64:
-      return f(double{});
-    case DType::f8e4m3:
-      return f(Float8E4M3{});
-    case DType::f8e5m2:
-      return f(Float8E5M2{});
-  }
-  __builtin_unreachable();
+  return visit_dtype(dtype, [&]<typename T>() -> decltype(auto) {
+    return f(std::conditional_t<std::same_as<T, bool>, Boolean, T>{});
+  });
 }
 
 /// Calls f(constant) with constant() == kind.

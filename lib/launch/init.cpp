@@ -16,7 +16,7 @@
 #include "store/tcp_socket.hpp"
 #include "values/fail.hpp"
 
-namespace [[gnu::visibility("default")]] tutti {
+namespace tutti {
 namespace {
 
 constexpr std::string_view tcp = "tcp://";
@@ -109,6 +109,10 @@ ProcessGroup init(const InitOptions& options) {
   if (options.rank.has_value() != options.size.has_value())
     internal::failf(Errc::invalid_argument, "init: {} is set, but {} is not; they go together",
                     options.rank ? "rank" : "size", options.rank ? "size" : "rank");
+  if (options.group.rank != 0 || options.group.size != 1)
+    internal::failf(Errc::invalid_argument,
+                    "init: InitOptions::group has rank {} of {}; set InitOptions::rank and size",
+                    options.group.rank, options.group.size);
   const VariablesEnvironment variables;
   const ClusterEnvironment& environment =
       options.environment == nullptr ? variables : *options.environment;

@@ -35,4 +35,16 @@ std::vector<double> to_doubles(const ConstTensorView& array) {
   return all;
 }
 
+std::vector<double> columns_of(const ConstTensorView& logits, std::size_t classes,
+                               std::span<const std::uint32_t> rows) {
+  std::vector<double> columns(classes * rows.size());
+  with_type(logits.dtype, [&]<typename T>(T) {
+    const auto* from = static_cast<const T*>(logits.data);
+    for (std::size_t c = 0; c < classes; ++c)
+      for (std::size_t i = 0; i < rows.size(); ++i)
+        columns[c * rows.size() + i] = to_double(from[rows[i] * classes + c]);
+  });
+  return columns;
+}
+
 }  // namespace tutti::internal::losses

@@ -65,4 +65,8 @@ T from_double(double value) {
 void check_elements(std::string_view what, const ConstTensorView& array);
 std::vector<double> to_doubles(const ConstTensorView& array);
 
+/// Some rows of logits [N, C] by class: [C, rows].
+std::vector<double> columns_of(const ConstTensorView& logits, std::size_t classes,
+                               std::span<const std::uint32_t> rows);
+
 }  // namespace tutti::internal::losses

@@ -10,9 +10,9 @@
 
 #include <fmt/format.h>
 
-#include "group/host_call.hpp"
-#include "group/refuse.hpp"
+#include "group/call.hpp"
 #include "losses/elements.hpp"
+#include "losses/over_ranks.hpp"
 #include "losses/subsample.hpp"
 #include "rows/gather_arrays.hpp"
 #include "values/fail.hpp"
@@ -76,19 +76,6 @@ void check_rows(std::string_view loss, std::int64_t rows) {
     failf(Errc::count_overflow, "{}: {} rows; there may be {}", loss, rows, most_rows);
 }
 
-/// Some rows of logits [N, C] by class: [C, rows].
-std::vector<double> columns_of(const ConstTensorView& logits, std::size_t classes,
-                               std::span<const std::uint32_t> rows) {
-  std::vector<double> columns(classes * rows.size());
-  with_type(logits.dtype, [&]<typename T>(T) {
-    const auto* from = static_cast<const T*>(logits.data);
-    for (std::size_t c = 0; c < classes; ++c)
-      for (std::size_t i = 0; i < rows.size(); ++i)
-        columns[c * rows.size() + i] = to_double(from[rows[i] * classes + c]);
-  });
-  return columns;
-}
-
 /// Up to so many bytes the rows of each rank go to all others, also where sums over ranks would do:
 /// one exchange instead of half a dozen.
 constexpr std::size_t few_bytes = 4096;
@@ -100,123 +87,10 @@ double class_weight(Reduction reduction, std::span<const std::uint8_t> valid) no
   return reduction == Reduction::mean && count > 0 ? 1 / static_cast<double>(count) : 1;
 }
 
-void throw_named(std::string_view loss, const std::optional<Error>& refused) {
-  if (refused) throw Error(refused->code(), refused->message(), {.operation = std::string(loss)});
-}
-
-std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
-                                    std::string_view options, const std::optional<Error>& refused,
-                                    std::span<const double> mine, const CallOptions& call) {
-  if (group == nullptr || group->size() == 1) {
-    throw_named(loss, refused);
-    return {mine.begin(), mine.end()};
-  }
-  const auto width = std::ssize(mine);
-  const ConstTensorView row(mine.data(), DType::f64, {1, width});
-  const auto gathered = gather_host_arrays(
-      *group, {.caller = loss, .arrays = {&row, 1}, .refused = refused, .agree = options},
-      {.call = call});
-  std::vector<double> sums(mine.size());
-  const auto* all = static_cast<const double*>(gathered.data[0].data());
-  for (int r = 0; r < group->size(); ++r)
-    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += *all++;
-  return sums;
-}
-
-RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, std::string_view options,
-                            const RowQueue& queue, std::int64_t classes, const CallOptions& call) {
-  const auto& own = queue.own();
-  const bool alone = group == nullptr || group->size() == 1;
-  const auto refused =
-      problem_of([&] { queue.check_world(alone ? 0 : group->rank(), alone ? 1 : group->size()); });
-  if (alone) {
-    throw_named(loss, refused);
-    return own;
-  }
-  const auto rows = std::ssize(own.targets);
-  const ConstTensorView arrays[] = {
-      {own.scores.data(), DType::f64, {rows, classes}}, own.targets, own.iid};
-  const auto state = fmt::format("classes {}, {}{}", classes, options, queue.state());
-  const auto gathered = gather_host_arrays(
-      *group, {.caller = loss, .arrays = arrays, .refused = refused, .agree = state},
-      {.call = call});
-  const auto* scores = static_cast<const double*>(gathered.data[0].data());
-  const auto* targets = static_cast<const std::int64_t*>(gathered.data[1].data());
-  const auto* iid = static_cast<const std::uint8_t*>(gathered.data[2].data());
-  RowQueue::Rows all;
-  std::vector<std::int64_t> next(static_cast<std::size_t>(group->size()));
-  for (std::size_t r = 0; r < next.size(); ++r)
-    next[r] = gathered.layout.offset(static_cast<int>(r));
-  for (const auto& segment : queue.segments()) {
-    auto& first = next[static_cast<std::size_t>(segment.rank)];
-    const auto last = first + segment.count;
-    all.scores.insert(all.scores.end(), scores + first * classes, scores + last * classes);
-    all.targets.insert(all.targets.end(), targets + first, targets + last);
-    all.iid.insert(all.iid.end(), iid + first, iid + last);
-    first = last;
-  }
-  return all;
-}
-
-/// Rows as they were given or gathered, the ignored ones among them.
-struct GlobalBatch::Source {
-  /// Of one rank: rows of this call from `live` on, its part of the queue from `queued` on.
-  struct Block {
-    int rank = 0;
-    std::size_t live = 0, queued = 0;
-  };
-  ConstTensorView logits{nullptr, DType::f64, Shape::vector(0)};  // [rows, C]
-  ConstTensorView targets{nullptr, DType::i64, Shape::vector(0)};
-  ConstTensorView iid{nullptr, DType::u8, Shape::vector(0)};  // Null: all are.
-  std::vector<Block> blocks{};
-
-  std::size_t rows() const { return static_cast<std::size_t>(logits.shape.rows()); }
-  std::int64_t target(std::size_t row) const {
-    return static_cast<const std::int64_t*>(targets.data)[row];
-  }
-  bool is_iid(std::size_t row) const {
-    return iid.data == nullptr || static_cast<const std::uint8_t*>(iid.data)[row] != 0;
-  }
-  void set(std::span<const ConstTensorView> arrays) {
-    logits = arrays[0];
-    targets = arrays[1];
-    iid = arrays.size() > 2 ? arrays[2] : ConstTensorView(nullptr, DType::u8, Shape::vector(0));
-  }
-  /// Points to copies of these rows with the queue's behind them.
-  void join(const RowQueue::Rows& queued, std::int64_t classes) {
-    const auto rows = logits.shape.rows();
-    const auto total = rows + std::ssize(queued.targets);
-    logit_copy_.resize(static_cast<std::size_t>(total * classes) * size_of(logits.dtype));
-    if (logits.bytes() != 0) std::memcpy(logit_copy_.data(), logits.data, logits.bytes());
-    with_type(logits.dtype, [&]<typename T>(T) {
-      auto* to = logit_copy_.data() + logits.bytes();
-      for (const double score : queued.scores) {
-        const T value = from_double<T>(score);
-        if (!std::isfinite(to_double(value)))
-          failf(Errc::invalid_argument,
-                "a queued score is {}, the logits are {}: call reset_queue() before logits of a "
-                "smaller range",
-                score, name_of(logits.dtype));
-        std::memcpy(to, &value, sizeof value);
-        to += sizeof value;
-      }
-    });
-    const auto* of_targets = static_cast<const std::int64_t*>(targets.data);
-    target_copy_.assign(of_targets, of_targets + rows);
-    target_copy_.insert(target_copy_.end(), queued.targets.begin(), queued.targets.end());
-    for (std::int64_t i = 0; i < rows; ++i)
-      iid_copy_.push_back(is_iid(static_cast<std::size_t>(i)) ? 1 : 0);
-    iid_copy_.insert(iid_copy_.end(), queued.iid.begin(), queued.iid.end());
-    logits = {logit_copy_.data(), logits.dtype, {total, classes}};
-    targets = target_copy_;
-    iid = iid_copy_;
-  }
+/// The rows, and the arrays in which they came.
+struct GlobalBatch::Collected {
+  PoolRows rows{};
   GatheredArrays gathered{};
-
- private:
-  std::vector<std::byte> logit_copy_;
-  std::vector<std::int64_t> target_copy_;
-  std::vector<std::uint8_t> iid_copy_;
 };
 
 GlobalBatch::GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
@@ -232,7 +106,8 @@ GlobalBatch::GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const B
       counts_(static_cast<std::size_t>(classes_ == 1 ? 2 : classes_ + 1)),
       enqueued_(static_cast<std::size_t>(ranks())) {
   auto here = batch;
-  const auto source = collect(here, rules);
+  const auto collected = collect(here, rules);
+  const PoolRows& source = collected.rows;
   call_.name = {};
   auto chosen = choose(source, rules);
   count(source, chosen, true);
@@ -246,8 +121,9 @@ GlobalBatch::GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const B
 }
 
 /// Collective: everybody's rows, if they are needed or few. The batch is on the host then.
-GlobalBatch::Source GlobalBatch::collect(RankingBatch& batch, const BatchRules& rules) {
-  Source source;
+GlobalBatch::Collected GlobalBatch::collect(RankingBatch& batch, const BatchRules& rules) {
+  Collected collected;
+  PoolRows& source = collected.rows;
   const auto rows = shape_.rows();
   const auto arrays_of_batch = [&] {
     std::vector<ConstTensorView> arrays{{batch.logits.data, dtype_, matrix_shape(shape_)},
@@ -255,8 +131,8 @@ GlobalBatch::Source GlobalBatch::collect(RankingBatch& batch, const BatchRules& 
     if (rules.uses_iid) arrays.emplace_back(batch.iid.data, DType::u8, Shape{rows});
     return arrays;
   };
-  auto arrays = arrays_of_batch();  // What is not right is told to the others, but not sent.
-  const auto refused = problem_of([&] {
+  auto arrays = arrays_of_batch();
+  const auto check_and_stage = [&] {
     batch = staged_.on_host(batch);
     check(batch, rules, queue_.options().reference_compat);
     queue_.check_world(rank(), ranks());
@@ -267,29 +143,33 @@ GlobalBatch::Source GlobalBatch::collect(RankingBatch& batch, const BatchRules& 
       source.join(queue_.own(), classes_);
     arrays = {source.logits, source.targets};
     if (rules.uses_iid) arrays.push_back(source.iid);
-  });
-  if (ranks() == 1) {
-    throw_named(rules.loss, refused);
+  };
+  if (group_ == nullptr) {
+    named(rules.loss, check_and_stage);
     check_rows(rules.loss, source.logits.shape.rows());
     source.blocks = {{.rank = 0, .live = 0, .queued = static_cast<std::size_t>(rows)}};
-    return source;
+    return collected;
   }
   const auto options =
       fmt::format("{}, {}, logits {}{}", rules.options, training_ ? "training" : "evaluation",
                   name_of(dtype_), queue_.state());
-  source.gathered = gather_host_arrays(*group_,
-                                       {.caller = rules.loss,
-                                        .arrays = arrays,
-                                        .small = rules.needs_all ? Offer::most : few_bytes,
-                                        .only_small = !rules.needs_all,
-                                        .refused = refused,
-                                        .agree = options},
-                                       {.call = call_});
-  has_all_ = !source.gathered.data.empty();
-  const auto& layout = source.gathered.layout;
+  collected.gathered = gather_host_arrays(*group_,
+                                          {.caller = rules.loss,
+                                           .arrays = arrays,
+                                           .small = rules.needs_all ? Offer::most : few_bytes,
+                                           .only_small = !rules.needs_all,
+                                           .check =
+                                               [&](Offer& offer) {
+                                                 check_and_stage();
+                                                 offer.arrays = arrays;
+                                               },
+                                           .agree = options},
+                                          call_);
+  has_all_ = !collected.gathered.data.empty();
+  const auto& layout = collected.gathered.layout;
   if (has_all_) {
-    std::vector<ConstTensorView> everything(source.gathered.data.begin(),
-                                            source.gathered.data.end());
+    std::vector<ConstTensorView> everything(collected.gathered.data.begin(),
+                                            collected.gathered.data.end());
     source.set(everything);
   }
   check_rows(rules.loss, layout.total());
@@ -299,7 +179,7 @@ GlobalBatch::Source GlobalBatch::collect(RankingBatch& batch, const BatchRules& 
     source.blocks.push_back({r, static_cast<std::size_t>(first),
                              static_cast<std::size_t>(first + layout[r] - queue_.size_of(r))});
   }
-  return source;
+  return collected;
 }
 
 std::size_t GlobalBatch::kind_of(std::int64_t target) const noexcept {
@@ -307,7 +187,7 @@ std::size_t GlobalBatch::kind_of(std::int64_t target) const noexcept {
   return static_cast<std::size_t>(target < 0 || target >= classes_ ? classes_ : target);
 }
 
-GlobalBatch::Chosen GlobalBatch::choose(const Source& source, const BatchRules& rules) {
+GlobalBatch::Chosen GlobalBatch::choose(const PoolRows& source, const BatchRules& rules) {
   Chosen chosen;
   const auto& options = queue_.options();
   chosen.rows.reserve(source.rows());
@@ -338,7 +218,7 @@ GlobalBatch::Chosen GlobalBatch::choose(const Source& source, const BatchRules& 
 }
 
 /// Collective unless every rank has all.
-void GlobalBatch::count(const Source& source, const Chosen& chosen, bool and_enqueued) {
+void GlobalBatch::count(const PoolRows& source, const Chosen& chosen, bool and_enqueued) {
   std::ranges::fill(counts_, Count{});
   for (std::size_t i = 0; i < chosen.rows.size(); ++i) {
     auto& of_kind = counts_[kind_of(source.target(chosen.rows[i]))];
@@ -359,7 +239,7 @@ void GlobalBatch::count(const Source& source, const Chosen& chosen, bool and_enq
 }
 
 /// Collective unless every rank has all.
-void GlobalBatch::draw(const Source& source, Chosen& chosen) {
+void GlobalBatch::draw(const PoolRows& source, Chosen& chosen) {
   if (!has_all_)  // Rows of ranks before this one come first.
     for (std::size_t i = 0; i < live_; ++i)
       chosen.numbers[i] +=
@@ -384,7 +264,7 @@ void GlobalBatch::draw(const Source& source, Chosen& chosen) {
   live_ = live;
 }
 
-void GlobalBatch::take(const Source& source, const Chosen& chosen) {
+void GlobalBatch::take(const PoolRows& source, const Chosen& chosen) {
   scores_ = columns_of(source.logits, static_cast<std::size_t>(classes_), chosen.rows);
   targets_.reserve(chosen.rows.size());
   iid_.reserve(chosen.rows.size());
@@ -406,29 +286,9 @@ void GlobalBatch::take(const Source& source, const Chosen& chosen) {
 
 /// What this rank will bring to the queue.
 void GlobalBatch::remember(const RankingBatch& batch, const BatchRules& rules) {
-  const auto& options = queue_.options();
-  if (!training_ || options.queue == 0) return;
-  const auto* targets = static_cast<const std::int64_t*>(batch.targets.data);
-  const auto* iid = static_cast<const std::uint8_t*>(batch.iid.data);
-  std::vector<std::uint32_t> rows;
-  for (std::int64_t i = shape_.rows(); i-- > 0 && std::ssize(rows) < options.queue;)
-    if (targets[i] != rules.ignore_index || options.reference_compat)
-      rows.push_back(static_cast<std::uint32_t>(i));
-  std::ranges::reverse(rows);
-  with_type(dtype_, [&]<typename T>(T) {
-    const auto* logits = static_cast<const T*>(batch.logits.data);
-    for (const auto row : rows)
-      for (std::int64_t c = 0; c < classes_; ++c) {
-        const double score = to_double(logits[row * classes_ + c]);
-        fresh_.scores.push_back(
-            options.reference_compat ? static_cast<double>(static_cast<float>(score)) : score);
-      }
-  });
-  for (const auto row : rows) {
-    fresh_.targets.push_back(targets[row]);
-    fresh_.iid.push_back(!rules.uses_iid || iid == nullptr || iid[row] != 0 ? 1 : 0);
-  }
-  queue_.reserve(rows.size(), ranks());
+  if (!training_ || queue_.options().queue == 0) return;
+  fresh_ = queue_.newest(batch, rules.ignore_index, rules.uses_iid);
+  queue_.reserve(fresh_.size(), ranks());
 }
 
 void GlobalBatch::keep() noexcept {
@@ -487,8 +347,8 @@ std::pair<std::vector<double>, std::size_t> GlobalBatch::gather(std::vector<doub
   const ConstTensorView rows(
       mine.data(), DType::f64,
       {static_cast<std::int64_t>(mine.size() / width), static_cast<std::int64_t>(width)});
-  const auto all = gather_host_arrays(*group_, {.caller = "all_gather_rows", .arrays = {&rows, 1}},
-                                      {.call = call_});
+  const auto all =
+      gather_host_arrays(*group_, {.caller = "all_gather_rows", .arrays = {&rows, 1}}, call_);
   const auto* from = static_cast<const double*>(all.data[0].data());
   return {{from, from + all.data[0].shape().numel()},
           static_cast<std::size_t>(all.layout.offset(rank()))};
@@ -496,7 +356,7 @@ std::pair<std::vector<double>, std::size_t> GlobalBatch::gather(std::vector<doub
 
 std::vector<double> GlobalBatch::gather_shares(std::span<const double> mine, std::size_t width,
                                                std::span<const std::int64_t> counts) const {
-  if (ranks() == 1) return {mine.begin(), mine.end()};
+  if (group_ == nullptr) return {mine.begin(), mine.end()};
   const RowLayout layout(counts);
   const auto columns = static_cast<std::int64_t>(width);
   std::vector<double> all(static_cast<std::size_t>(layout.total()) * width);

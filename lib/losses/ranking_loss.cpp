@@ -4,13 +4,12 @@
 
 #include <fmt/format.h>
 
-#include "group/refuse.hpp"
-#include "losses/global_batch.hpp"
+#include "losses/over_ranks.hpp"
 #include "losses/row_queue.hpp"
 #include "values/fail.hpp"
 
 namespace tutti {
-namespace [[gnu::visibility("default")]] losses {
+namespace losses {
 namespace {
 
 using internal::failf;
@@ -56,11 +55,6 @@ RankingLoss::RankingLoss(RankingLoss&&) noexcept = default;
 RankingLoss& RankingLoss::operator=(RankingLoss&&) noexcept = default;
 RankingLoss::~RankingLoss() = default;
 
-LossResult RankingLoss::operator()(ProcessGroup* group, const RankingBatch& batch,
-                                   const CallOptions& call) {
-  return compute(group, batch, call);
-}
-
 ProcessGroup* RankingLoss::group_of(ProcessGroup* group) const noexcept {
   return queue_->options().gather ? group : nullptr;
 }
@@ -92,17 +86,16 @@ void RankingLoss::load(ProcessGroup* group, std::string_view state) {
   group = group_of(group);
   const int rank = group == nullptr ? 0 : group->rank();
   const int ranks = group == nullptr ? 1 : group->size();
-  internal::losses::throw_named(
-      name_, internal::problem_of([&] {
-        // A queue of another loss would fit, but its temperature is in another unit.
-        const auto name = state.substr(0, state.find('\n'));
-        if (name.size() < state.size() && is_name(name)) {
-          if (name != name_)
-            failf(Errc::invalid_argument, "the saved state is of {}, this loss is {}", name, name_);
-          state.remove_prefix(name.size() + 1);
-        }
-        temperature_ = queue_->load(state, rank, ranks);
-      }));
+  internal::losses::named(name_, [&] {
+    // A queue of another loss would fit, but its temperature is in another unit.
+    const auto name = state.substr(0, state.find('\n'));
+    if (name.size() < state.size() && is_name(name)) {
+      if (name != name_)
+        failf(Errc::invalid_argument, "the saved state is of {}, this loss is {}", name, name_);
+      state.remove_prefix(name.size() + 1);
+    }
+    temperature_ = queue_->load(state, rank, ranks);
+  });
 }
 
 }  // namespace losses

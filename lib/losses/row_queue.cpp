@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <string_view>
 
 #include <fmt/format.h>
 
+#include "losses/elements.hpp"
 #include "losses/saved_state.hpp"
 #include "values/bytes.hpp"
 #include "values/fail.hpp"
@@ -58,6 +60,32 @@ void RowQueue::check_world(int rank, int ranks) const {
         "the queue was filled as rank {} of {}, this call is of rank {} of {}: reset_queue(), or "
         "save() there and load() here",
         rank_, ranks_, rank, ranks);
+}
+
+RowQueue::Rows RowQueue::newest(const tutti::losses::RankingBatch& batch, std::int64_t ignore_index,
+                                bool uses_iid) const {
+  const auto* targets = static_cast<const std::int64_t*>(batch.targets.data);
+  const auto* iid = static_cast<const std::uint8_t*>(batch.iid.data);
+  std::vector<std::uint32_t> rows;
+  for (std::int64_t i = batch.logits.shape.rows(); i-- > 0 && std::ssize(rows) < options_.queue;)
+    if (targets[i] != ignore_index || options_.reference_compat)
+      rows.push_back(static_cast<std::uint32_t>(i));
+  std::ranges::reverse(rows);
+  Rows newest;
+  with_type(batch.logits.dtype, [&]<typename T>(T) {
+    const auto* logits = static_cast<const T*>(batch.logits.data);
+    for (const auto row : rows)
+      for (std::int64_t c = 0; c < classes_; ++c) {
+        const double score = to_double(logits[row * classes_ + c]);
+        newest.scores.push_back(
+            options_.reference_compat ? static_cast<double>(static_cast<float>(score)) : score);
+      }
+  });
+  for (const auto row : rows) {
+    newest.targets.push_back(targets[row]);
+    newest.iid.push_back(!uses_iid || iid == nullptr || iid[row] != 0 ? 1 : 0);
+  }
+  return newest;
 }
 
 void RowQueue::reserve(std::size_t rows, int ranks) {
@@ -169,6 +197,41 @@ double RowQueue::load(std::string_view state, int rank, int ranks) {
   in.end();
   *this = std::move(made);
   return temperature;
+}
+
+void PoolRows::set(std::span<const ConstTensorView> arrays) {
+  logits = arrays[0];
+  targets = arrays[1];
+  iid = arrays.size() > 2 ? arrays[2] : ConstTensorView(nullptr, DType::u8, Shape::vector(0));
+}
+
+void PoolRows::join(const RowQueue::Rows& queued, std::int64_t classes) {
+  const auto rows = logits.shape.rows();
+  const auto total = rows + std::ssize(queued.targets);
+  logit_copy_.resize(static_cast<std::size_t>(total * classes) * size_of(logits.dtype));
+  if (logits.bytes() != 0) std::memcpy(logit_copy_.data(), logits.data, logits.bytes());
+  with_type(logits.dtype, [&]<typename T>(T) {
+    auto* to = logit_copy_.data() + logits.bytes();
+    for (const double score : queued.scores) {
+      const T value = from_double<T>(score);
+      if (!std::isfinite(to_double(value)))
+        failf(Errc::invalid_argument,
+              "a queued score is {}, the logits are {}: call reset_queue() before logits of a "
+              "smaller range",
+              score, name_of(logits.dtype));
+      std::memcpy(to, &value, sizeof value);
+      to += sizeof value;
+    }
+  });
+  const auto* of_targets = static_cast<const std::int64_t*>(targets.data);
+  target_copy_.assign(of_targets, of_targets + rows);
+  target_copy_.insert(target_copy_.end(), queued.targets.begin(), queued.targets.end());
+  for (std::int64_t i = 0; i < rows; ++i)
+    iid_copy_.push_back(is_iid(static_cast<std::size_t>(i)) ? 1 : 0);
+  iid_copy_.insert(iid_copy_.end(), queued.iid.begin(), queued.iid.end());
+  logits = {logit_copy_.data(), logits.dtype, {total, classes}};
+  targets = target_copy_;
+  iid = iid_copy_;
 }
 
 }  // namespace tutti::internal::losses

@@ -46,6 +46,9 @@ class RowQueue {
   /// @throws Error invalid_argument when rows are kept as another rank, or as one of other ranks.
   void check_world(int rank, int ranks) const;
 
+  /// The last rows of a batch in host memory that the queue may take. `iid` counts if `uses_iid`.
+  Rows newest(const tutti::losses::RankingBatch& batch, std::int64_t ignore_index,
+              bool uses_iid) const;
   /// Makes room, so that enqueue() cannot fail.
   void reserve(std::size_t rows, int ranks);
   /// A call has ended: rank r brought counts[r] rows. mine: the last ones of this rank, at least as
@@ -69,6 +72,37 @@ class RowQueue {
   int ranks_ = 1;
   std::vector<Segment> segments_;
   Rows own_;
+};
+
+/// Rows of a call and behind them those of the queue, the ignored ones among them. Views.
+class PoolRows {
+ public:
+  /// Of one rank: rows of this call from `live` on, its part of the queue from `queued` on.
+  struct Block {
+    int rank = 0;
+    std::size_t live = 0, queued = 0;
+  };
+  ConstTensorView logits{nullptr, DType::f64, Shape::vector(0)};  ///< [rows, C]
+  ConstTensorView targets{nullptr, DType::i64, Shape::vector(0)};
+  ConstTensorView iid{nullptr, DType::u8, Shape::vector(0)};  ///< Null: all are.
+  std::vector<Block> blocks{};
+
+  std::size_t rows() const { return static_cast<std::size_t>(logits.shape.rows()); }
+  std::int64_t target(std::size_t row) const {
+    return static_cast<const std::int64_t*>(targets.data)[row];
+  }
+  bool is_iid(std::size_t row) const {
+    return iid.data == nullptr || static_cast<const std::uint8_t*>(iid.data)[row] != 0;
+  }
+  /// Logits, targets and, if they are there, iid.
+  void set(std::span<const ConstTensorView> arrays);
+  /// Points to copies of these rows with the queue's behind them.
+  void join(const RowQueue::Rows& queued, std::int64_t classes);
+
+ private:
+  std::vector<std::byte> logit_copy_;
+  std::vector<std::int64_t> target_copy_;
+  std::vector<std::uint8_t> iid_copy_;
 };
 
 }  // namespace tutti::internal::losses

@@ -12,7 +12,7 @@
 #include "values/fail.hpp"
 
 namespace tutti {
-namespace [[gnu::visibility("default")]] losses {
+namespace losses {
 namespace {
 
 using internal::losses::GlobalBatch;

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "group/host_call.hpp"
+#include "group/call.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::internal::losses {

@@ -4,25 +4,27 @@
 #include <numeric>
 #include <utility>
 
-#include "group/refuse.hpp"
 #include "losses/elements.hpp"
-#include "losses/global_batch.hpp"
+#include "losses/over_ranks.hpp"
 #include "losses/staged.hpp"
 
 namespace tutti::internal::losses {
+
+using tutti::losses::Reduction;
 
 tutti::losses::LossResult sum_loss(ProcessGroup* group, const SummedLoss& loss,
                                    const ConstTensorView& logits, const ConstTensorView& targets,
                                    const CallOptions& call, const MakeParts& make) {
   SummedParts parts;
   Staged staged(group, call);
-  const auto refused = problem_of([&] {
+  const auto compute = [&](std::span<double> mine) {
     const auto logits_here = staged.logits(logits);
     parts = make(logits_here, staged.on_host("targets", targets));
-  });
-  const double mine[] = {std::accumulate(parts.each.begin(), parts.each.end(), 0.0), parts.mean_by,
-                         parts.positive};
-  const auto sums = sums_over_ranks(group, loss.name, loss.options, refused, mine, call);
+    mine[0] = std::accumulate(parts.each.begin(), parts.each.end(), 0.0);
+    mine[1] = parts.mean_by;
+    mine[2] = parts.positive;
+  };
+  const auto sums = sums_over_ranks(group, loss.name, loss.options, 3, compute, call);
   constexpr double nothing = std::numeric_limits<double>::infinity();
   const double divisor = loss.reduction == Reduction::mean ? (sums[1] > 0 ? sums[1] : nothing)
                          : loss.reduction == Reduction::mean_positive ? std::max(1.0, sums[2])

@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "group/refuse.hpp"
 #include "losses/elements.hpp"
-#include "losses/global_batch.hpp"
+#include "losses/over_ranks.hpp"
 #include "losses/saved_state.hpp"
 #include "losses/staged.hpp"
 #include "values/bytes.hpp"
@@ -60,7 +60,7 @@ void check(const WarmUpOptions& o) {
           o.temp_decay_steps);
 }
 
-/// The first loss is anybody's.
+/// `warm_up_` is user code: its result is not trusted.
 void check_gradient(const Tensor& grad, const ConstTensorView& logits) {
   if (grad.dtype() != logits.dtype || !(grad.shape() == logits.shape) ||
       grad.device().type != DeviceType::cpu)
@@ -82,10 +82,14 @@ void mix(Tensor& to, double weight, const Tensor& other) {
   });
 }
 
-/// Collective: refused on every rank unless all are at the same place of the schedule.
+/// Collective: refused on every rank unless all are at the same place of the schedule and `check`
+/// passes.
 void agree(ProcessGroup* group, const std::string& place, const CallOptions& call,
-           const std::optional<Error>& refused = {}) {
-  (void)internal::losses::sums_over_ranks(group, "warm_up", place, refused, {}, call);
+           const std::function<void()>& check = {}) {
+  const auto checked = [&](std::span<double>) {
+    if (check) check();
+  };
+  (void)internal::losses::sums_over_ranks(group, "warm_up", place, 0, checked, call);
 }
 
 constexpr std::string_view magic = "TUTTUW02";
@@ -162,13 +166,10 @@ LossResult WarmUp::operator()(ProcessGroup* group, const RankingBatch& batch,
                               const CallOptions& call) {
   internal::losses::Staged staged(group, call);
   auto here = batch;
-  const auto refused = internal::problem_of([&] { here = staged.on_host(batch); });
-  if (!main_->gathers()) {
-    group = nullptr;  // The first loss sees the same rows.
-    internal::losses::throw_named("warm_up", refused);
-  }
-  // The others hear of it at what their first loss begins with. The losses must not see the batch.
-  if (refused) agree(group, {}, call, refused);
+  if (!main_->gathers()) group = nullptr;  // The first loss sees the same rows.
+  // The peers hear of it at what their first loss begins with. The losses must not see the batch.
+  if (const auto why = internal::refusal_of([&] { here = staged.on_host(batch); }))
+    agree(group, {}, call, [&] { throw Error(*why); });
   auto result = mixed(group, here, call);
   const auto place = batch.logits.device;
   if (place.type == DeviceType::cpu || result.grad.device() == place) return result;
@@ -194,7 +195,7 @@ LossResult WarmUp::mixed(ProcessGroup* group, const RankingBatch& batch, const C
   agree(group, fmt::format("main weight {}", weight), call);
   const LossResult first = warm_up_(group, batch, call);
   agree(group, "the first loss's gradient", call,
-        internal::problem_of([&] { check_gradient(first.grad, batch.logits); }));
+        [&] { check_gradient(first.grad, batch.logits); });
   LossResult result = (*main_)(group, batch, call);
   result.loss = weight * result.loss + (1 - weight) * first.loss;
   result.evaluations += first.evaluations;

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "group/host_call.hpp"
+#include "group/call.hpp"
 #include "group/record.hpp"
 #include "values/fail.hpp"
 #include "values/hash.hpp"
@@ -43,10 +43,10 @@ T load(const std::byte* from) {
   return value;
 }
 
-/// Writes one message.
-class Writer {
+/// Writes one message where it is sent from.
+class SlotWriter {
  public:
-  explicit Writer(std::byte* to) : begin_(to), at_(to) {}
+  explicit SlotWriter(std::byte* to) : begin_(to), at_(to) {}
   void add(const void* data, std::size_t bytes) {
     if (bytes != 0) std::memcpy(at_, data, bytes);
     at_ += bytes;
@@ -117,7 +117,15 @@ std::optional<Error> unfit(const ConstTensorView& array, const Device& device) {
   return std::nullopt;
 }
 
-Announcement::Announcement(ProcessGroup& group, const Offer& offer, const CallOptions& options) {
+Offer checked(Offer offer) {
+  if (const auto check = std::exchange(offer.check, {}))
+    offer.refused = refusal_of([&] { check(offer); });
+  return offer;
+}
+
+Announcement::Announcement(ProcessGroup& group, const Offer& unchecked,
+                           const CallOptions& options) {
+  const auto offer = checked(unchecked);
   const auto ranks = static_cast<std::size_t>(group.size());
   const auto device = group.memory().device();
   auto refused = offer.refused;
@@ -138,7 +146,7 @@ Announcement::Announcement(ProcessGroup& group, const Offer& offer, const CallOp
 
   Header header{.root = offer.root};
   std::ranges::copy(offer.caller.substr(0, header.caller.size() - 1), header.caller.begin());
-  Writer writer(messages_.get() + static_cast<std::size_t>(group.rank()) * room);
+  SlotWriter writer(messages_.get() + static_cast<std::size_t>(group.rank()) * room);
   if (refused) {
     const auto text = refused->message().substr(0, text_room);
     header.refused = 1;
@@ -176,16 +184,15 @@ Announcement::Announcement(ProcessGroup& group, const Offer& offer, const CallOp
   const auto as_bytes = [](std::byte* data, std::size_t n) {
     return TensorView(data, DType::u8, Shape::vector(static_cast<std::int64_t>(n)));
   };
-  if (ranks > 1) {
-    const auto all = as_bytes(messages_.get(), ranks * room);
-    const auto said = static_cast<std::size_t>(writer.size());
-    if (along) {
-      group.all_gather_bounded(as_bytes(own, said), all, options);
-    } else {
-      std::memset(own + said, 0, room - said);
-      host_call(group, {.kind = Operation::all_gather, .in = as_bytes(own, room), .out = all},
-                options, offer.caller);
-    }
+  const auto all = as_bytes(messages_.get(), ranks * room);
+  const auto length = static_cast<std::size_t>(writer.size());
+  if (along) {
+    call(group, {.kind = Operation::all_gather_bounded, .in = as_bytes(own, length), .out = all},
+         options);
+  } else {
+    std::memset(own + length, 0, room - length);
+    host_call(group, {.kind = Operation::all_gather, .in = as_bytes(own, room), .out = all},
+              options, {}, offer.caller);
   }
 
   if (refused)

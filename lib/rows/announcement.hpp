@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -21,10 +22,16 @@ struct Offer {
   int root = -1;
   std::size_t small = most;  ///< Up to so many bytes come along; not above most.
   bool only_small = false;   ///< gather_arrays: rows that do not come along stay where they are.
-  std::optional<Error> refused{};  ///< What is wrong with this rank's call, if anything.
+  /// Checks this rank's arguments and may set its arrays. Runs first; its Error is one on every
+  /// rank.
+  std::function<void(Offer&)> check{};
+  std::optional<Error> refused{};  ///< The Error of `check`, once it has run.
   /// More that has to be equal on all ranks, in words: options.
   std::string_view agree{};
 };
+
+/// The offer after its check.
+Offer checked(Offer offer);
 
 /// One message from every rank to every other one: a header, the shape of each array, and the
 /// arrays themselves while they are small. After it all ranks know the same, so they refuse alike.
@@ -34,8 +41,8 @@ class Announcement {
  public:
   static constexpr std::size_t max_arrays = 32;
 
-  /// Collective. @throws Error: mismatch, or what is wrong with this rank's own call.
-  Announcement(ProcessGroup& group, const Offer& offer, const CallOptions& options);
+  /// Collective. @throws Error: mismatch, or that of this rank's own check.
+  Announcement(ProcessGroup& group, const Offer& unchecked, const CallOptions& options);
 
   const Shape& shape(int rank, std::size_t array) const {
     return ranks_[static_cast<std::size_t>(rank)].shapes[array];

@@ -1,18 +1,33 @@
 #pragma once
 
+#include <functional>
+
 #include <tutti/gather.hpp>
 
 #include "rows/announcement.hpp"
 
 namespace tutti::internal {
 
+/// Where the results are made.
+template <typename Options>
+Memory& memory_of(ProcessGroup& group, const Options& options) {
+  return options.memory != nullptr ? *options.memory : group.memory();
+}
+
 /// all_gather_rows of the offer's arrays, which share a layout. A 0-dimensional array is one row.
 /// No data is in the result when the offer is of small arrays only, and they are not.
 GatheredArrays gather_arrays(ProcessGroup& group, const Offer& offer, const GatherOptions& options);
 
-/// The same of arrays in host memory, whatever the group's device; so are the results. The options
-/// have no layout and no memory.
+/// The same of arrays in host memory, whatever the group's device; so are the results.
 GatheredArrays gather_host_arrays(ProcessGroup& group, const Offer& offer,
-                                  const GatherOptions& options);
+                                  const CallOptions& options);
+
+/// The public functions, with a check of the caller's on each rank, for scatter_rows on root. Its
+/// Error is one on every rank.
+using CallerCheck = std::function<void()>;
+GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int root,
+                         const GatherOptions& options, const CallerCheck& check);
+Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout* layout,
+                    int root, const ResultOptions& options, const CallerCheck& check);
 
 }  // namespace tutti::internal

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "group/host_call.hpp"
+#include "group/call.hpp"
 #include "values/fail.hpp"
 
 namespace [[gnu::visibility("default")]] tutti {
@@ -44,11 +44,9 @@ std::string to_string(const RowLayout& layout) {
 
 RowLayout exchange_rows(ProcessGroup& group, std::int64_t rows, const CallOptions& options) {
   std::vector<std::int64_t> counts(static_cast<std::size_t>(group.size()), rows);
-  if (group.size() > 1) {
-    const auto own = std::span(counts).subspan(static_cast<std::size_t>(group.rank()), 1);
-    internal::host_call(group, {.kind = Operation::all_gather, .in = own, .out = counts, .rows = 1},
-                        options);
-  }
+  const auto own = std::span(counts).subspan(static_cast<std::size_t>(group.rank()), 1);
+  internal::host_call(group, {.kind = Operation::all_gather, .in = own, .out = counts, .rows = 1},
+                      options);
   return RowLayout(counts);
 }
 

@@ -8,12 +8,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "group/host_call.hpp"
+#include "group/call.hpp"
 #include "kernels/gradients.hpp"
 #include "kernels/reduce.hpp"
 #include "kernels/reduce_types.hpp"
-#include "rows/announcement.hpp"
-#include "rows/gather_algo.hpp"
+#include "rows/gather_arrays.hpp"
+#include "rows/row_views.hpp"
 #include "values/fail.hpp"
 
 namespace tutti {
@@ -29,33 +29,36 @@ std::string lower_case(std::string text) {
   return text;
 }
 
-/// Collective: when this rank's name does not exist, its call is refused, so the peers hear of it.
-ReduceOp resolve(ProcessGroup& group, const TensorView& data, const SyncOp& op,
-                 const CallOptions& options) {
-  try {
-    return op.reduce();
-  } catch (const Error& error) {
-    try {
-      group.all_reduce(data, {static_cast<ReduceOp::Kind>(reduce_op_count)}, options);
-    } catch (const Error&) {  // The refusal; what is wrong is the other one.
-    }
-    throw internal::gather_error(error.code(), group, "sync_ddp", group.rank(), error.message());
-  }
+CallOptions call_of(const SyncOptions& options) {
+  return {.stream = options.stream,
+          .deadline = options.deadline,
+          .order_fixed = options.order_fixed,
+          .integer_avg = IntegerAvg::truncate,
+          .name = options.name};
 }
 
-/// A group of one rank has nothing to reduce, unless it scales.
-bool needs_call(const ProcessGroup& group, ReduceOp op) {
-  return group.size() > 1 || op.kind == ReduceOp::Kind::premul_sum;
+/// Whether numbers of the group's device have to be gathered and combined on the host. An operation
+/// that does not exist is none of these: the call refuses it.
+bool is_combined_on_host(ProcessGroup& group, DType dtype, const SyncOp& op, bool order_fixed) {
+  if (internal::on_host(group)) return false;
+  try {
+    const auto reduce = op.reduce();
+    return internal::can_reduce(dtype, reduce.kind) &&
+           (order_fixed || !group.supports(Operation::all_reduce, dtype, reduce));
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 /// all_reduce of numbers in host memory. What the group's device cannot combine is gathered, and
 /// combined here.
-void reduce_on_host(ProcessGroup& group, const TensorView& data, ReduceOp op,
+void reduce_on_host(ProcessGroup& group, const TensorView& data, const SyncOp& sync_op,
                     const CallOptions& options) {
-  if (internal::on_host(group) || !internal::can_reduce(data.dtype, op.kind) ||
-      (group.supports(Operation::all_reduce, data.dtype, op) && !options.order_fixed))
+  if (!is_combined_on_host(group, data.dtype, sync_op, options.order_fixed))
     return internal::host_call(
-        group, {.kind = Operation::all_reduce, .in = data, .out = data, .reduce = op}, options);
+        group, {.kind = Operation::all_reduce, .in = data, .out = data}, options,
+        [&](Op& op) { op.reduce = sync_op.reduce(); }, "sync_ddp");
+  auto op = sync_op.reduce();
   const auto ranks = static_cast<std::size_t>(group.size());
   const auto n = data.shape.numel();
   std::vector<std::byte> all(ranks * data.bytes());
@@ -97,11 +100,7 @@ Tensor divided(Memory& memory, const ConstTensorView& sum, int by) {
 /// A number as an array of one, wherever the group works.
 template <typename T>
 T sync_number(T value, ProcessGroup& group, const SyncOp& op, const SyncOptions& options) {
-  auto call = options.call;
-  call.integer_avg = IntegerAvg::truncate;
-  const TensorView data(std::span(&value, 1));
-  const auto reduce = resolve(group, data, op, call);
-  if (needs_call(group, reduce)) reduce_on_host(group, data, reduce, call);
+  reduce_on_host(group, TensorView(std::span(&value, 1)), op, call_of(options));
   return value;
 }
 
@@ -179,18 +178,21 @@ ReduceOp SyncOp::reduce() const {
 
 MaybeOwned sync_ddp(const TensorView& data, ProcessGroup& group, const SyncOp& op,
                     const SyncOptions& options) {
-  auto call = options.call;
-  call.integer_avg = IntegerAvg::truncate;
-  const auto reduce = resolve(group, data, op, call);
-  // A mean of booleans is not for us to divide: all_reduce refuses it.
-  const bool apart = options.legacy_out_of_place && reduce.kind == ReduceOp::Kind::avg &&
-                     data.dtype != DType::boolean;
-  if (apart && group.memory().device().type != DeviceType::cpu)
-    throw internal::gather_error(
-        Errc::unsupported, group, "sync_ddp", group.rank(),
-        fmt::format("legacy_out_of_place divides in host memory, but this group works on {}",
-                    to_string(group.memory().device())));
-  if (needs_call(group, reduce)) group.all_reduce(data, apart ? ReduceOp::sum : reduce, call);
+  bool apart = false;
+  const auto prepare = [&](Op& call) {
+    call.reduce = op.reduce();
+    // A mean of booleans is not for us to divide: all_reduce refuses it.
+    apart = options.legacy_out_of_place && call.reduce.kind == ReduceOp::Kind::avg &&
+            data.dtype != DType::boolean;
+    if (!apart) return;
+    if (!internal::on_host(group))
+      internal::failf(Errc::unsupported,
+                      "legacy_out_of_place divides in host memory, but this group works on {}",
+                      to_string(group.memory().device()));
+    call.reduce = ReduceOp::sum;
+  };
+  internal::call(group, {.kind = Operation::all_reduce, .in = data, .out = data}, call_of(options),
+                 prepare, "sync_ddp");
   if (!apart) return MaybeOwned(data);
   return divided(group.memory(), data, group.size());
 }
@@ -224,28 +226,25 @@ MaybeOwned all_gather_ddp_if_available(const ConstTensorView& data, ProcessGroup
   if (group == nullptr) return MaybeOwned(data);
   std::vector<std::int64_t> dims{1};
   dims.insert(dims.end(), data.shape.dims().begin(), data.shape.dims().end());
-  if (dims.size() > Shape::max_dims && options.layout == nullptr)
-    // Throws, here and on the peers.
-    (void)internal::Announcement(
-        *group,
-        {.caller = "all_gather_ddp_if_available",
-         .arrays = {&data, 1},
-         .refused = Error(Errc::invalid_argument,
-                          fmt::format("the array has {} dimensions, the result would have {}",
-                                      data.shape.ndim(), dims.size()))},
-        options.call);
+  constexpr std::string_view caller = "all_gather_ddp_if_available";
+  if (dims.size() > Shape::max_dims) {
+    const auto refuse = [&](internal::Offer&) {
+      internal::failf(Errc::invalid_argument,
+                      "the array has {} dimensions, the result would have {}", data.shape.ndim(),
+                      dims.size());
+    };
+    (void)internal::gather_arrays(*group, {.caller = caller, .arrays = {&data, 1}, .check = refuse},
+                                  options);
+  }
   const ConstTensorView row(data.data, data.dtype, Shape(std::span<const std::int64_t>(dims)),
                             data.device);
-  if (group->size() == 1) return MaybeOwned(row);
-  return all_gather_rows(*group, row, options).data;
+  return MaybeOwned(all_gather_rows(*group, row, options).data);
 }
 
 double global_mean(double sum, double count, ProcessGroup& group, const CallOptions& options) {
   std::array both{sum, count};
-  if (group.size() > 1) {
-    const TensorView data(both);
-    internal::host_call(group, {.kind = Operation::all_reduce, .in = data, .out = data}, options);
-  }
+  const TensorView data(both);
+  internal::host_call(group, {.kind = Operation::all_reduce, .in = data, .out = data}, options);
   return mean_of(both[0], both[1]);
 }
 
@@ -254,21 +253,18 @@ double global_mean(double sum, double count, ProcessGroup& group, const CallOpti
 // know all names, and add in the same order.
 std::vector<double> reduce_losses(std::span<const NamedLoss> losses, ProcessGroup& group,
                                   const CallOptions& options) {
-  std::vector<NamedLoss> sums(losses.begin(), losses.end());
-  if (group.size() > 1) {
-    const auto messages = all_gather_bytes(group, encode(losses), {.call = options});
-    sums = decode(messages[0]);
-    for (int r = 1; r < group.size(); ++r) {
-      const auto theirs = decode(messages[static_cast<std::size_t>(r)]);
-      if (!std::ranges::equal(sums, theirs, {}, &NamedLoss::name, &NamedLoss::name))
-        throw internal::gather_error(
-            Errc::mismatch, group, "reduce_losses", -1,
-            fmt::format("rank 0 has {}; rank {} has {}; every rank has to have the same",
-                        describe(sums), r, describe(theirs)));
-      for (std::size_t i = 0; i < sums.size(); ++i) {
-        sums[i].sum += theirs[i].sum;
-        sums[i].count += theirs[i].count;
-      }
+  const auto messages = all_gather_bytes(group, encode(losses), options);
+  auto sums = decode(messages[0]);
+  for (int r = 1; r < group.size(); ++r) {
+    const auto theirs = decode(messages[static_cast<std::size_t>(r)]);
+    if (!std::ranges::equal(sums, theirs, {}, &NamedLoss::name, &NamedLoss::name))
+      throw internal::gather_error(
+          Errc::mismatch, group, "reduce_losses", -1,
+          fmt::format("rank 0 has {}; rank {} has {}; every rank has to have the same",
+                      describe(sums), r, describe(theirs)));
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      sums[i].sum += theirs[i].sum;
+      sums[i].count += theirs[i].count;
     }
   }
   std::vector<double> means;

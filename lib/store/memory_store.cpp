@@ -6,7 +6,7 @@
 #include "store/checks.hpp"
 #include "store/table.hpp"
 
-namespace [[gnu::visibility("default")]] tutti {
+namespace tutti {
 namespace {
 
 class MemoryStore final : public Store {

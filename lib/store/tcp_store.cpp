@@ -10,7 +10,7 @@
 #include "store/tcp_connection.hpp"
 #include "values/fail.hpp"
 
-namespace [[gnu::visibility("default")]] tutti {
+namespace tutti {
 namespace {
 
 using namespace std::chrono_literals;

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-namespace [[gnu::visibility("default")]] tutti {
+namespace tutti {
 
 std::string to_string(Device device) {
   switch (device.type) {

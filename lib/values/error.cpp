@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-namespace [[gnu::visibility("default")]] tutti {
+namespace tutti {
 
 std::string_view name_of(Errc code) noexcept {
   switch (code) {

@@ -1,38 +1,35 @@
 #include "values/error_record.hpp"
 
-#include <algorithm>
-#include <charconv>
 #include <cstdint>
 
-#include <fmt/format.h>
+#include "values/bytes.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::internal {
 
-std::string encode_error(const Error& e) {
-  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", static_cast<int>(e.code()), e.where().rank,
-                     e.where().seq, e.where().group, e.where().operation, e.message());
+std::string encode_error(const Error& error) {
+  const auto& where = error.where();
+  Writer out;
+  out.u8(static_cast<std::uint8_t>(error.code())).i32(where.rank).i64(where.seq);
+  out.text(where.group).text(where.operation).text(error.message());
+  return std::string(out.view());
 }
 
-Error decode_error(std::string_view text) {
-  const auto line = [&] {
-    const auto end = std::min(text.find('\n'), text.size());
-    const auto part = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    return part;
-  };
-  const auto number = [&] {
-    std::int64_t value = -1;
-    const auto part = line();
-    std::from_chars(part.data(), part.data() + part.size(), value);
-    return value;
-  };
-  const auto code = static_cast<Errc>(number());
+Error decode_error(std::string_view record) {
+  constexpr std::string_view what = "the record of a peer's error";
+  Reader in(record, Errc::backend, what);
+  const auto code = in.u8();
+  if (code > static_cast<std::uint8_t>(Errc::backend))
+    failf(Errc::backend, "{} has code {}; there are 0 to {}", what, code,
+          static_cast<int>(Errc::backend));
   Error::Where where;
-  where.rank = static_cast<int>(number());
-  where.seq = number();
-  where.group = line();
-  where.operation = line();
-  return {code, std::string(text), where};
+  where.rank = in.i32();
+  where.seq = in.i64();
+  where.group = in.text();
+  where.operation = in.text();
+  const std::string message(in.text());
+  in.end();
+  return {static_cast<Errc>(code), message, where};
 }
 
 }  // namespace tutti::internal

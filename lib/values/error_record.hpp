@@ -9,6 +9,7 @@ namespace tutti::internal {
 
 /// An Error as ranks tell it one another through the store, and back.
 std::string encode_error(const Error& error);
-Error decode_error(std::string_view text);
+/// @throws Error backend for bytes that are no such record.
+Error decode_error(std::string_view record);
 
 }  // namespace tutti::internal

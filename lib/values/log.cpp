@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <string>
 
-namespace [[gnu::visibility("default")]] tutti {
+namespace tutti {
 namespace {
 
 LogLevel parse_level(const char* text) {

@@ -1,6 +1,6 @@
 #include <tutti/maybe_owned.hpp>
 
-namespace [[gnu::visibility("default")]] tutti {
+namespace tutti {
 
 Tensor MaybeOwned::take(Memory& memory) && {
   if (!is_input_) return std::move(own_);

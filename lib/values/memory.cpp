@@ -6,7 +6,7 @@
 
 #include "values/fail.hpp"
 
-namespace [[gnu::visibility("default")]] tutti {
+namespace tutti {
 
 Memory::~Memory() = default;
 

@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace [[gnu::visibility("default")]] tutti {
+namespace tutti {
 
 Version library_version() noexcept {
   return header_version;

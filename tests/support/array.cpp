@@ -45,7 +45,7 @@ testing::AssertionResult compare(const Array& got, const Array& want, bool any_n
   if (got.bytes().empty() ||
       std::memcmp(got.bytes().data(), want.bytes().data(), got.bytes().size()) == 0)
     return testing::AssertionSuccess();
-  return with_dtype(got.dtype(), [&]<typename T>() -> testing::AssertionResult {
+  return visit_dtype(got.dtype(), [&]<typename T>() -> testing::AssertionResult {
     std::int64_t wrong = 0;
     std::string first;
     for (std::int64_t i = 0; i < got.numel(); ++i) {

@@ -70,7 +70,7 @@ std::uint64_t mix(std::uint64_t a, std::uint64_t b, std::uint64_t c) {
 Array make_input(DType dtype, const Shape& shape, int rank, int size, Fill fill,
                  ReduceOp::Kind kind, std::uint64_t salt) {
   Array array(dtype, shape);
-  with_dtype(dtype, [&]<typename T>() {
+  visit_dtype(dtype, [&]<typename T>() {
     const std::uint64_t seed = mix(salt, static_cast<std::uint64_t>(rank) + 1);
     for (std::int64_t i = 0; i < array.numel(); ++i) {
       const std::uint64_t random = scramble(seed + static_cast<std::uint64_t>(i));

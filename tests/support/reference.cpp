@@ -190,7 +190,7 @@ std::vector<Kind> kinds_of(DType dtype) {
 
 Array reduce_in_order(Kind kind, std::span<const Array> inputs, std::span<const double> scales) {
   Array out(inputs[0].dtype(), inputs[0].shape());
-  with_dtype(out.dtype(), [&]<typename T>() {
+  visit_dtype(out.dtype(), [&]<typename T>() {
     for (std::int64_t i = 0; i < out.numel(); ++i)
       out.put<T>(i, reduce_element<T>(kind, inputs, scales, i));
   });
@@ -199,7 +199,7 @@ Array reduce_in_order(Kind kind, std::span<const Array> inputs, std::span<const 
 
 Array identity(Kind kind, DType dtype, const Shape& shape) {
   Array out(dtype, shape);
-  with_dtype(dtype, [&]<typename T>() {
+  visit_dtype(dtype, [&]<typename T>() {
     for (std::int64_t i = 0; i < out.numel(); ++i) out.put<T>(i, identity_element<T>(kind));
   });
   return out;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -18,34 +19,7 @@ using Kind = ReduceOp::Kind;
 /// need not be 0 or 1.
 template <typename F>
 decltype(auto) with_type(DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::u8:
-    case DType::boolean:
-      return f(std::type_identity<std::uint8_t>());
-    case DType::i8:
-      return f(std::type_identity<std::int8_t>());
-    case DType::i32:
-      return f(std::type_identity<std::int32_t>());
-    case DType::u32:
-      return f(std::type_identity<std::uint32_t>());
-    case DType::i64:
-      return f(std::type_identity<std::int64_t>());
-    case DType::u64:
-      return f(std::type_identity<std::uint64_t>());
-    case DType::f16:
-      return f(std::type_identity<Float16>());
-    case DType::bf16:
-      return f(std::type_identity<BFloat16>());
-    case DType::f32:
-      return f(std::type_identity<float>());
-    case DType::f64:
-      return f(std::type_identity<double>());
-    case DType::f8e4m3:
-      return f(std::type_identity<Float8E4M3>());
-    case DType::f8e5m2:
-      break;
-  }
-  return f(std::type_identity<Float8E5M2>());
+  return visit_dtype(dtype == DType::boolean ? DType::u8 : dtype, std::forward<F>(f));
 }
 
 /// The largest n such that 0, 1, ... n are all exact; wide types do not need all of theirs.
@@ -289,14 +263,14 @@ T Pattern::expected(const Source& source, std::int64_t index) const noexcept {
 }
 
 void Pattern::fill(void* data, std::int64_t count, int rank, std::int64_t first) const {
-  with_type(dtype_, [&]<typename T>(std::type_identity<T>) {
+  with_type(dtype_, [&]<typename T>() {
     T* to = static_cast<T*>(data);
     for (std::int64_t i = 0; i < count; ++i) to[i] = encode<T>(value(rank, first + i));
   });
 }
 
 Mismatches Pattern::check(const void* data, std::int64_t count, const Source& source) const {
-  return with_type(dtype_, [&]<typename T>(std::type_identity<T>) {
+  return with_type(dtype_, [&]<typename T>() {
     return compare<T>(data, count,
                       [&](std::int64_t i) { return expected<T>(source, source.first + i); });
   });
@@ -304,7 +278,7 @@ Mismatches Pattern::check(const void* data, std::int64_t count, const Source& so
 
 Mismatches Pattern::check_filled(const void* data, std::int64_t count, int rank,
                                  std::int64_t first) const {
-  return with_type(dtype_, [&]<typename T>(std::type_identity<T>) {
+  return with_type(dtype_, [&]<typename T>() {
     return compare<T>(data, count,
                       [&](std::int64_t i) { return encode<T>(value(rank, first + i)); });
   });

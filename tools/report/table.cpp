@@ -10,13 +10,12 @@ namespace {
 
 constexpr std::size_t page_width = 80;
 
+/// A name may have a dot in it as well: "time_us.p99.9".
 const Field* find(const std::vector<Field>& fields, std::string_view path) {
-  const std::size_t dot = path.find('.');
-  // A name may have a dot in it: "p99.9".
   for (const Field& field : fields) {
     if (field.name == path) return &field;
-    if (dot == std::string_view::npos || field.name != path.substr(0, dot)) continue;
-    return find(field.fields, path.substr(dot + 1));
+    if (!path.starts_with(field.name + ".")) continue;
+    if (const Field* found = find(field.fields, path.substr(field.name.size() + 1))) return found;
   }
   return nullptr;
 }

@@ -61,7 +61,9 @@ class RankingLoss {
   ///         targets outside of the classes, logits that are not finite; and mismatch when ranks
   ///         have different options. On this rank alone, unsupported, for a captured stream.
   LossResult operator()(ProcessGroup* group, const RankingBatch& batch,
-                        const CallOptions& call = {});
+                        const CallOptions& call = {}) {
+    return compute(group, batch, call);
+  }
 
   /// Options::temperature until it is set, to the same on every rank.
   double temperature() const noexcept { return temperature_; }

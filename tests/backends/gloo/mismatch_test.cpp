@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "conformance/cells.hpp"
+#include "support/gather_bounded.hpp"
 
 namespace tutti::test {
 namespace {
@@ -63,7 +64,7 @@ bool issue(ProcessGroup& group, const Spec& s) {
         EXPECT_TRUE(same(whole_out.read(), concat(parts)));
         break;
       case Operation::all_gather_bounded:
-        group.all_gather_bounded(part, whole_out, options);
+        gather_bounded(group, part, whole_out, options);
         EXPECT_TRUE(same(whole_out.read(), concat(parts)));
         break;
       case Operation::reduce_scatter:

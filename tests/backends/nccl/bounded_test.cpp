@@ -1,6 +1,7 @@
 #include <tutti/coalesce.hpp>
 
 #include "backends/nccl/groups.hpp"
+#include "support/gather_bounded.hpp"
 
 // all_gather_bounded: the host counts the rows, and nobody waits for it but who has to.
 
@@ -37,9 +38,7 @@ struct Gathering {
   Gathering& operator=(const Gathering&) = delete;
 
   ConstTensorView own() const { return {in.data, in.dtype, {rows}, in.device}; }
-  Work start() const {
-    return at.group.all_gather_bounded_async(own(), out, {.stream = at.stream()});
-  }
+  Work start() const { return gather_bounded_async(at.group, own(), out, {.stream = at.stream()}); }
   /// Every rank's rows at their place, and nothing behind them.
   template <typename RowsOf>
   void expect(const RowsOf& rows_of) const {
@@ -117,7 +116,7 @@ TEST_F(Bounded, TheRowsAreCountedWhileAStreamCapturesInGlobalMode) {
     const Gathering gathering(at, at.rank + 1);
     met.wait();
     EXPECT_EQ(begin_capture(at.other, cudaStreamCaptureModeGlobal), cudaSuccess);
-    at.group.all_gather_bounded(gathering.own(), gathering.out, {.stream = at.stream()});
+    gather_bounded(at.group, gathering.own(), gathering.out, {.stream = at.stream()});
     gathering.start().wait();
     met.wait();
     Graph graph;
@@ -145,7 +144,7 @@ TEST_F(Bounded, TheFirstCallAsksForNoPageLockedMemory) {
 TEST_F(Bounded, TheStreamOfABlockingCallIsBehindTheRows) {
   on_groups(2, [](const Member& at) {
     const Gathering gathering(at, 2);
-    at.group.all_gather_bounded(gathering.own(), gathering.out, {.stream = at.stream()});
+    gather_bounded(at.group, gathering.own(), gathering.out, {.stream = at.stream()});
     const TensorView copied = at.make(gathering.out.shape.numel());
     nccl_double::copy(at.compute, static_cast<float*>(copied.data),
                       static_cast<const float*>(gathering.out.data),

@@ -24,7 +24,7 @@ using Bytes = std::vector<std::byte>;
 constexpr std::size_t count = 203;  // Of elements; no whole number of words.
 
 bool is_nan(DType dtype, const std::byte* element) {
-  return with_dtype(dtype, [&]<typename T>() {
+  return visit_dtype(dtype, [&]<typename T>() {
     if constexpr (is_float_type<T>) {
       T value;
       std::memcpy(static_cast<void*>(&value), element, sizeof value);

@@ -4,6 +4,7 @@
 #include <tutti/coalesce.hpp>
 
 #include "conformance/cells.hpp"
+#include "support/gather_bounded.hpp"
 
 // Ranks that disagree about a call: every rank has to get an error that names both sides, and the
 // group has to stay usable. Rank 0 makes one call, the others another.
@@ -69,8 +70,8 @@ void issue(ProcessGroup& group, const Spec& spec, bool async) {
       work = group.all_gather_async(part, whole, layout, options);
       break;
     case Operation::all_gather_bounded:
-      if (!async) return group.all_gather_bounded(part, whole, options);
-      work = group.all_gather_bounded_async(part, whole, options);
+      if (!async) return gather_bounded(group, part, whole, options);
+      work = gather_bounded_async(group, part, whole, options);
       break;
     case Operation::reduce_scatter:
       if (!async) return group.reduce_scatter(whole, part, layout, spec.reduce, options);

@@ -38,6 +38,7 @@ void on_fake_ranks(const World& world, FakeFlaws flaws, const std::function<void
   const auto store = make_memory_store();
   on_threads(world.size, [&](int rank) {
     GroupOptions options = group_options(world, rank, store);
+    options.backend = GroupOptions().backend;
     options.name = "fake";
     FakeDevice device(rank);
     FakeStream compute;

@@ -10,7 +10,6 @@
 
 #include "conformance/cells.hpp"
 #include "conformance/observed.hpp"
-#include "conformance/rows/gather_algos.hpp"
 #include "support/dtypes.hpp"
 
 // What the ranks disagree about, and what one of them cannot do: an error on all of them, by name,
@@ -336,48 +335,43 @@ std::vector<RowLayout> wrong_layouts(int size) {
           RowLayout::equal(size + 1, 2), RowLayout::equal(size - 1, 2), RowLayout()};
 }
 
-TEST_P(GatherRefusal, ALayoutThatContradictsTheArrayIsRefusedByEveryAlgorithm) {
+TEST_P(GatherRefusal, ALayoutThatContradictsTheArrayIsRefused) {
   on_ranks(world(), [](ProcessGroup& group) {
     const auto mine = array(group, DType::f32, {2, 3});
-    for (const RowLayout& wrong : wrong_layouts(group.size()))
-      for (const GatherAlgo algo : all_gather_algos) {
-        SCOPED_TRACE(fmt::format("{} by {}", to_string(wrong), name_of(algo)));
-        const GatherOptions options{.layout = &wrong, .algo = algo};
-        const auto refused = [&](const std::function<void()>& call) {
-          expect_error(Errc::invalid_argument, {"rows"}, call);
-        };
-        refused([&] { (void)all_gather_rows(group, mine, options); });
-        refused([&] { (void)all_gather_padded(group, mine, 0, options); });
-        const Buffer out(group, DType::f32, {wrong.total(), 3});
-        refused([&] { all_gather_rows(group, mine, out, wrong, {.algo = algo}); });
-        if (algo != GatherAlgo::automatic) continue;
-        refused([&] { (void)gather_rows(group, mine, 0, options); });
-        const auto whole = array(group, DType::f32, {2 * group.size(), 3});
-        refused([&] { (void)reduce_scatter_rows(group, whole, wrong); });
-      }
+    for (const RowLayout& wrong : wrong_layouts(group.size())) {
+      SCOPED_TRACE(to_string(wrong));
+      const GatherOptions options{.layout = &wrong};
+      const auto refused = [&](const std::function<void()>& call) {
+        expect_error(Errc::invalid_argument, {"rows"}, call);
+      };
+      refused([&] { (void)all_gather_rows(group, mine, options); });
+      refused([&] { (void)all_gather_padded(group, mine, 0, options); });
+      const Buffer out(group, DType::f32, {wrong.total(), 3});
+      refused([&] { all_gather_rows(group, mine, out, wrong); });
+      refused([&] { (void)gather_rows(group, mine, 0, options); });
+      const auto whole = array(group, DType::f32, {2 * group.size(), 3});
+      refused([&] { (void)reduce_scatter_rows(group, whole, wrong); });
+    }
     expect_usable(group);
   });
 }
 
-TEST_P(GatherRefusal, AnOutputThatContradictsTheLayoutIsRefusedByEveryAlgorithm) {
+TEST_P(GatherRefusal, AnOutputThatContradictsTheLayoutIsRefused) {
   on_ranks(world(), [](ProcessGroup& group) {
     const int n = group.size();
     const RowLayout rows = RowLayout::equal(n, 2);
     const auto mine = array(group, DType::f32, {2, 3});
-    for (const GatherAlgo algo : all_gather_algos) {
-      SCOPED_TRACE(name_of(algo));
-      const auto refused = [&](DType dtype, const Shape& shape, const std::string& text) {
-        const Buffer out(group, dtype, shape);
-        expect_error(Errc::invalid_argument, {text},
-                     [&] { all_gather_rows(group, mine, out, rows, {.algo = algo}); });
-      };
-      refused(DType::f32, {2 * n + 1, 3}, "rows");
-      refused(DType::f32, {2 * n, 4}, "[2, 3]");
-      refused(DType::i32, {2 * n, 3}, "i32");
-      const TensorView null(nullptr, DType::f32, {2 * n, 3}, group.memory().device());
-      expect_error(Errc::invalid_argument, {"null"},
-                   [&] { all_gather_rows(group, mine, null, rows, {.algo = algo}); });
-    }
+    const auto refused = [&](DType dtype, const Shape& shape, const std::string& text) {
+      const Buffer out(group, dtype, shape);
+      expect_error(Errc::invalid_argument, {text},
+                   [&] { all_gather_rows(group, mine, out, rows); });
+    };
+    refused(DType::f32, {2 * n + 1, 3}, "rows");
+    refused(DType::f32, {2 * n, 4}, "[2, 3]");
+    refused(DType::i32, {2 * n, 3}, "i32");
+    const TensorView null(nullptr, DType::f32, {2 * n, 3}, group.memory().device());
+    expect_error(Errc::invalid_argument, {"null"},
+                 [&] { all_gather_rows(group, mine, null, rows); });
     expect_usable(group);
   });
 }

@@ -2,6 +2,10 @@
 #include <cstring>
 
 #include "conformance/cells.hpp"
+#include "support/gather_bounded.hpp"
+
+// An operation of the SPI without a verb, issued as the front issues it for a gather of unknown
+// sizes.
 
 namespace tutti::test {
 namespace {
@@ -33,7 +37,7 @@ TEST_P(AllGatherBounded, WritesTheRowsOfEachRankAndNothingElse) {
           const Buffer out(group, dtype, mine.shape().with_rows(bound * world.size));
           Array want = out.read();
           put_blocks(want, parts, bound);
-          group.all_gather_bounded(in, out);
+          gather_bounded(group, in, out);
           EXPECT_TRUE(same_bits(out.read(), want));
           EXPECT_TRUE(same_bits(in.read(), mine)) << "the input was changed";
         });
@@ -57,8 +61,7 @@ TEST_P(AllGatherBounded, GivesTheSameAsynchronouslyAndInPlace) {
       Array want = out.read();
       put_blocks(want, parts, bound);
       if (own.bytes() != 0) group.memory().copy(own.data, mine.bytes().data(), own.bytes(), {});
-      Work work = group.all_gather_bounded_async(own, out);
-      work.wait();
+      gather_bounded_async(group, own, out).wait();
       EXPECT_TRUE(same_bits(out.read(), want));
     });
   }
@@ -82,7 +85,7 @@ TEST_P(AllGatherBoundedWorlds, BlocksMayBeLarge) {
     const Buffer out(group, DType::u8, {bound * group.size()});
     Array want = out.read();
     put_blocks(want, parts, bound);
-    group.all_gather_bounded(in, out);
+    gather_bounded(group, in, out);
     EXPECT_TRUE(same_bits(out.read(), want));
   });
 }
@@ -93,8 +96,8 @@ TEST_P(AllGatherBoundedWorlds, MoreRowsThanThereIsRoomForAreRefusedByName) {
     const Buffer in(group, Array(DType::f32, {3}));
     const Buffer out(group, DType::f32, {2 * group.size()});
     expect_error(Errc::invalid_argument, {"in is [3], which has 3 rows; out"},
-                 [&] { group.all_gather_bounded(in, out); });
-    group.all_gather_bounded(in.rows(0, 2), out);
+                 [&] { gather_bounded(group, in, out); });
+    gather_bounded(group, in.rows(0, 2), out);
   });
 }
 

@@ -17,7 +17,7 @@ const std::vector<DType> float_dtypes{DType::f16, DType::bf16,   DType::f32,
 
 Array floats(DType dtype, const std::vector<float>& values) {
   Array array(dtype, {static_cast<std::int64_t>(values.size())});
-  with_dtype(dtype, [&]<typename T>() {
+  visit_dtype(dtype, [&]<typename T>() {
     if constexpr (is_float_type<T>)
       for (std::size_t i = 0; i < values.size(); ++i)
         array.put<T>(static_cast<std::int64_t>(i), T(values[i]));

@@ -29,7 +29,7 @@ std::vector<std::byte> filled(const Pattern& pattern, DType dtype, int rank,
 /// Elements as doubles: exact for what a Pattern holds, except for 64-bit random integers.
 std::vector<double> as_doubles(const std::vector<std::byte>& data, DType dtype) {
   std::vector<double> values;
-  const auto read = [&]<typename T>(T) {
+  visit_dtype(dtype == DType::boolean ? DType::u8 : dtype, [&]<typename T>() {
     for (std::size_t at = 0; at < data.size(); at += sizeof(T)) {
       T value;
       std::memcpy(&value, data.data() + at, sizeof(T));
@@ -38,46 +38,7 @@ std::vector<double> as_doubles(const std::vector<std::byte>& data, DType dtype) 
       else
         values.push_back(static_cast<double>(static_cast<float>(value)));
     }
-  };
-  switch (dtype) {
-    case DType::u8:
-    case DType::boolean:
-      read(std::uint8_t());
-      break;
-    case DType::i8:
-      read(std::int8_t());
-      break;
-    case DType::i32:
-      read(std::int32_t());
-      break;
-    case DType::u32:
-      read(std::uint32_t());
-      break;
-    case DType::i64:
-      read(std::int64_t());
-      break;
-    case DType::u64:
-      read(std::uint64_t());
-      break;
-    case DType::f16:
-      read(Float16());
-      break;
-    case DType::bf16:
-      read(BFloat16());
-      break;
-    case DType::f32:
-      read(float());
-      break;
-    case DType::f64:
-      read(double());
-      break;
-    case DType::f8e4m3:
-      read(Float8E4M3());
-      break;
-    case DType::f8e5m2:
-      read(Float8E5M2());
-      break;
-  }
+  });
   return values;
 }
 

@@ -119,6 +119,13 @@ TEST(Report, ATableHasTheChosenColumnsInTheirOrder) {
   EXPECT_EQ(row.markdown_line(), "| pear | 0.10 |\n");
 }
 
+TEST(Report, AColumnMayHaveADotInItsName) {
+  Row row;
+  row.percentiles_us[99.9] = 3;
+  const TableRow table(Fields::object(row), {"time_us.p99", "time_us.p99.9"});
+  EXPECT_EQ(table.markdown_line(), "| 0.000 | 3.000 |\n");
+}
+
 TEST(Report, ATitleNamesWhatIsNotUsual) {
   Key key;
   key.coll = "all_gather";

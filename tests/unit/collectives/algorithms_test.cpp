@@ -12,6 +12,7 @@
 #include <tutti/error.hpp>
 
 #include "collectives/algorithms.hpp"
+#include "collectives/blocks.hpp"
 #include "memory_wire.hpp"
 #include "support/worlds.hpp"
 
@@ -19,6 +20,7 @@ namespace tutti::test {
 namespace {
 
 using collectives::Algorithm;
+using collectives::index;
 using collectives::Wire;
 using Numbers = std::vector<std::int32_t>;
 
@@ -35,9 +37,6 @@ std::int32_t sum_of(int first, int last, std::size_t i) {
   std::int32_t sum = 0;
   for (int r = first; r <= last; ++r) sum += value(r, i);
   return sum;
-}
-std::size_t index(int rank) {
-  return static_cast<std::size_t>(rank);
 }
 
 struct Case {

@@ -1,12 +1,9 @@
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <numeric>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -225,19 +222,6 @@ TEST_P(Lowering, EqualRowsNeedNotBeGiven) {
         EXPECT_EQ(all[static_cast<std::size_t>(r * columns)], block(r, 0, 1)[0]);
       }
     }
-  });
-}
-
-TEST_P(Lowering, BarrierWaitsForTheLastRank) {
-  std::atomic<bool> entered = false;
-  on_bare_ranks(world(), [&](ProcessGroup& group) {
-    if (group.rank() == size() - 1) {
-      std::this_thread::sleep_for(20ms);
-      entered = true;
-    }
-    group.barrier();
-    EXPECT_TRUE(entered);
-    group.barrier_async().wait();
   });
 }
 

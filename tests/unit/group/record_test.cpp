@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "support/errors.hpp"
+
 namespace tutti::internal {
 namespace {
 
@@ -221,6 +223,46 @@ TEST_F(Compare, ARefusalCountsBeforeDifferences) {
   EXPECT_EQ(error->code(), Errc::mismatch);
   EXPECT_EQ(error->where().rank, 2);
   EXPECT_EQ(error->message(), "rank 2 refused all_reduce #17: in is null");
+}
+
+Reader reader_of(const Writer& out) {
+  return {out.bytes(), Errc::mismatch, "a peer's record"};
+}
+
+TEST(RecordBytes, ARecordSurvivesWriteAndRead) {
+  const Op op = all_reduce({3});
+  for (const auto& sent :
+       {record(op, 7, {.seq = 17}),
+        Record::refusal({&op, 1}, {.seq = 3},
+                        Error(Errc::invalid_argument, std::string(1000, 'x')))}) {
+    Writer out;
+    write(out, sent);
+    auto in = reader_of(out);
+    const Record got = read_record(in);
+    in.end();
+    EXPECT_EQ(got.seq, sent.seq);
+    EXPECT_EQ(got.fingerprint, sent.fingerprint);
+    EXPECT_EQ(got.refused, sent.refused);
+    EXPECT_EQ(got.view(), sent.view());
+  }
+}
+
+TEST(RecordBytes, WhatIsNoRecordIsAnError) {
+  Writer out;
+  write(out, record(all_reduce({3}), 7, {.seq = 17}));
+  for (std::size_t n = 0; n < out.bytes().size(); ++n) {
+    Reader in(out.bytes().first(n), Errc::mismatch, "a peer's record");
+    EXPECT_THROW((void)read_record(in), Error) << n;
+  }
+  Writer newer;
+  newer.u32(Record::version + 1);
+  auto in = reader_of(newer);
+  test::expect_error(Errc::mismatch, {"version 2", "ours 1"}, [&] { (void)read_record(in); });
+  // A text that is too long is cut off.
+  Writer longer;
+  longer.u32(Record::version).u32(0).u64(1).u64(2).text(std::string(5000, 'y'));
+  auto long_in = reader_of(longer);
+  EXPECT_EQ(read_record(long_in).view().size(), Record{}.text.size() - 1);
 }
 
 }  // namespace

@@ -22,93 +22,24 @@
 #include <tutti/reduce_op.hpp>
 
 #include "kernels/reduce_targets.hpp"
+#include "support/dtypes.hpp"
+#include "support/small_format.hpp"
 
 namespace tutti::internal {
 namespace {
 
+using test::all_dtypes;
+using test::is_small;
+using test::small_format;
+using test::SmallFormat;
 using Kind = ReduceOp::Kind;
 using Bytes = std::vector<std::byte>;
 using Sizes = std::initializer_list<std::size_t>;
 
 constexpr Kind all_kinds[] = {Kind::sum,  Kind::avg, Kind::product, Kind::min,       Kind::max,
                               Kind::band, Kind::bor, Kind::bxor,    Kind::premul_sum};
-constexpr DType all_dtypes[] = {DType::u8,  DType::i8,      DType::i32,   DType::u32,  DType::i64,
-                                DType::u64, DType::boolean, DType::f16,   DType::bf16, DType::f32,
-                                DType::f64, DType::f8e4m3,  DType::f8e5m2};
 
 // ---- Elements, one at a time and the slow way -------------------------------------------------
-
-/// The small floats by their definition: a sign, an exponent, a mantissa.
-struct SmallFormat {
-  int exp_bits;
-  int man_bits;
-  bool has_infinity;
-
-  int bias() const { return (1 << (exp_bits - 1)) - 1; }
-  unsigned sign_bit() const { return 1U << (exp_bits + man_bits); }
-  unsigned code_count() const { return 2 * sign_bit(); }
-
-  double decode(unsigned code) const {
-    const bool negative = (code & sign_bit()) != 0;
-    const int exp = static_cast<int>((code & (sign_bit() - 1)) >> man_bits);
-    const int man = static_cast<int>(code & ((1U << man_bits) - 1));
-    const int last_exp = (1 << exp_bits) - 1;
-    double value = 0;
-    if (exp == last_exp && has_infinity) {
-      value = man == 0 ? HUGE_VAL : std::nan("");
-    } else if (exp == last_exp && man == (1 << man_bits) - 1) {
-      value = std::nan("");
-    } else if (exp == 0) {
-      value = std::ldexp(man, 1 - bias() - man_bits);
-    } else {
-      value = std::ldexp((1 << man_bits) + man, exp - bias() - man_bits);
-    }
-    return negative ? -value : value;
-  }
-
-  /// The first code that is not finite.
-  unsigned overflow_code() const {
-    const unsigned last_exp = ((1U << exp_bits) - 1) << man_bits;
-    return has_infinity ? last_exp : last_exp + (1U << man_bits) - 1;
-  }
-
-  /// The nearest by comparing with both neighbours. What lies half a unit beyond the largest
-  /// finite value overflows; without an infinity that gives NaN.
-  unsigned encode(double value) const {
-    const unsigned sign = std::signbit(value) ? sign_bit() : 0;
-    if (std::isnan(value)) return has_infinity ? overflow_code() + (1U << (man_bits - 1)) : 127;
-    const double magnitude = std::abs(value);
-    unsigned low = 0;  // The last code whose value is not larger.
-    unsigned high = overflow_code();
-    const unsigned beyond = high;
-    while (high - low > 1) {
-      const unsigned middle = (low + high) / 2;
-      (decode(middle) <= magnitude ? low : high) = middle;
-    }
-    const double below = decode(low);
-    const double above = high == beyond ? 2 * below - decode(low - 1) : decode(high);
-    if (magnitude - below < above - magnitude) return sign | low;
-    if (magnitude - below > above - magnitude) return sign | high;
-    return sign | (low % 2 == 0 ? low : high);
-  }
-};
-
-SmallFormat format_of(DType dtype) {
-  switch (dtype) {
-    case DType::f16:
-      return {5, 10, true};
-    case DType::bf16:
-      return {8, 7, true};
-    case DType::f8e4m3:
-      return {4, 3, false};
-    default:
-      return {5, 2, true};
-  }
-}
-
-bool is_small(DType dtype) {
-  return is_float(dtype) && dtype != DType::f32 && dtype != DType::f64;
-}
 
 std::uint64_t bits_at(DType dtype, const std::byte* from) {
   std::uint64_t bits = 0;
@@ -120,7 +51,7 @@ double float_at(DType dtype, const std::byte* from) {
   const std::uint64_t bits = bits_at(dtype, from);
   if (dtype == DType::f64) return std::bit_cast<double>(bits);
   if (dtype == DType::f32) return std::bit_cast<float>(static_cast<std::uint32_t>(bits));
-  return format_of(dtype).decode(static_cast<unsigned>(bits));
+  return small_format(dtype).decode(static_cast<unsigned>(bits));
 }
 
 void put_float(DType dtype, double value, std::byte* to) {
@@ -130,7 +61,7 @@ void put_float(DType dtype, double value, std::byte* to) {
   } else if (dtype == DType::f32) {
     bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
   } else {
-    bits = format_of(dtype).encode(value);
+    bits = small_format(dtype).encode(value);
   }
   std::memcpy(to, &bits, size_of(dtype));
 }
@@ -225,27 +156,15 @@ void slow_boolean_at(Kind kind, std::span<const std::byte* const> from, std::byt
 
 void slow_element(DType dtype, Kind kind, std::span<const std::byte* const> from,
                   std::span<const double> scales, std::byte* to) {
-  switch (dtype) {
-    case DType::u8:
-      return slow_integer_at<std::uint8_t>(kind, from, to);
-    case DType::i8:
-      return slow_integer_at<std::int8_t>(kind, from, to);
-    case DType::i32:
-      return slow_integer_at<std::int32_t>(kind, from, to);
-    case DType::u32:
-      return slow_integer_at<std::uint32_t>(kind, from, to);
-    case DType::i64:
-      return slow_integer_at<std::int64_t>(kind, from, to);
-    case DType::u64:
-      return slow_integer_at<std::uint64_t>(kind, from, to);
-    case DType::boolean:
+  visit_dtype(dtype, [&]<typename T>() {
+    if constexpr (std::is_same_v<T, bool>)
       return slow_boolean_at(kind, from, to);
-    default:
-      break;
-  }
-  std::vector<double> values;
-  for (const std::byte* element : from) values.push_back(float_at(dtype, element));
-  put_float(dtype, slow_float(dtype, kind, values, scales), to);
+    else if constexpr (std::is_integral_v<T>)
+      return slow_integer_at<T>(kind, from, to);
+    std::vector<double> values;
+    for (const std::byte* element : from) values.push_back(float_at(dtype, element));
+    put_float(dtype, slow_float(dtype, kind, values, scales), to);
+  });
 }
 
 Bytes slow_fold(DType dtype, Kind kind, std::span<const void* const> inputs,
@@ -567,7 +486,7 @@ TEST_P(TargetKernels, ReduceFnEqualsTheScalarFnAlsoInPlace) {
 /// All codes of a small float, as an array of it.
 Bytes all_codes(DType dtype) {
   const std::size_t size = size_of(dtype);
-  const unsigned n = format_of(dtype).code_count();
+  const unsigned n = small_format(dtype).code_count();
   Bytes codes(n * size);
   for (unsigned code = 0; code < n; ++code) std::memcpy(&codes[code * size], &code, size);
   return codes;
@@ -589,7 +508,7 @@ TEST_P(TargetKernels, EveryCodeSurvivesDecodingAndEncoding) {
 TEST_P(TargetKernels, NanIsEncodedAsTheCanonicalQuietNan) {
   for (const DType dtype : {DType::f16, DType::bf16, DType::f8e4m3, DType::f8e5m2}) {
     SCOPED_TRACE(name_of(dtype));
-    const SmallFormat format = format_of(dtype);
+    const SmallFormat format = small_format(dtype);
     const Bytes codes = all_codes(dtype);
     Bytes out(codes.size());
     const std::size_t size = size_of(dtype);
@@ -605,7 +524,7 @@ TEST_P(TargetKernels, NanIsEncodedAsTheCanonicalQuietNan) {
 TEST_P(TargetKernels, SmallFloatsAreRoundedToNearestEven) {
   for (const DType dtype : all_dtypes) {
     if (!is_small(dtype)) continue;
-    const SmallFormat format = format_of(dtype);
+    const SmallFormat format = small_format(dtype);
     const Bytes codes = all_codes(dtype);
     Bytes out(codes.size());
     const void* const in[] = {codes.data()};
@@ -628,7 +547,7 @@ TEST_P(TargetKernels, SmallFloatsAreRoundedToNearestEven) {
 TEST_P(TargetKernels, SumsOfAllPairsOfByteFloatsAreCorrectlyRounded) {
   for (const DType dtype : {DType::f8e4m3, DType::f8e5m2}) {
     SCOPED_TRACE(name_of(dtype));
-    const SmallFormat format = format_of(dtype);
+    const SmallFormat format = small_format(dtype);
     Bytes a(1 << 16), b(1 << 16), expected(1 << 16), out(1 << 16);
     for (unsigned i = 0; i < 1 << 16; ++i) {
       a[i] = static_cast<std::byte>(i & 255);

@@ -102,12 +102,12 @@ TEST_F(Init, WhatTheCallerSetsWins) {
   EXPECT_EQ(environment->asked, 0) << "there was nothing to ask";
 }
 
-TEST_F(Init, RankAndSizeOfTheGroupOptionsAreNotUsed) {
+TEST_F(Init, RankAndSizeOfTheGroupOptionsAreRefused) {
   GroupOptions options = on_local();
   options.rank = 7;
   options.size = 8;
-  auto group = init({.rank = 0, .size = 1, .group = options});
-  EXPECT_EQ(group.size(), 1);
+  expect_error(Errc::invalid_argument, {"rank 7 of 8", "InitOptions::rank"},
+               [&] { (void)init({.rank = 0, .size = 1, .group = options}); });
 }
 
 TEST_F(Init, RankAndSizeGoTogether) {

@@ -27,7 +27,7 @@ static_assert(!Element<void*> && !Element<long double> && !Element<std::string>)
 
 TEST(DType, SizeIsThatOfTheCppType) {
   for (const DType dtype : test::all_dtypes)
-    test::with_dtype(dtype, [&]<typename T>() {
+    visit_dtype(dtype, [&]<typename T>() {
       EXPECT_EQ(size_of(dtype), sizeof(T)) << name_of(dtype);
       EXPECT_EQ(dtype_of<T>, dtype) << name_of(dtype);
     });
@@ -61,7 +61,7 @@ TEST(DType, AValueBehindTheLastHasNoSizeAndNoName) {
 
 TEST(DType, EveryOneIsAFloatOrAnIntegerOrBoolean) {
   for (const DType dtype : test::all_dtypes)
-    test::with_dtype(dtype, [&]<typename T>() {
+    visit_dtype(dtype, [&]<typename T>() {
       constexpr bool boolean = std::is_same_v<T, bool>;
       EXPECT_EQ(is_float(dtype), test::is_float_type<T>) << name_of(dtype);
       EXPECT_EQ(is_integer(dtype), std::is_integral_v<T> && !boolean) << name_of(dtype);

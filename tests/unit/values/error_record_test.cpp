@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "support/errors.hpp"
+
 namespace {
 
 using tutti::Errc;
@@ -28,6 +30,17 @@ TEST(ErrorRecord, WhatIsUnknownStaysUnknown) {
   EXPECT_EQ(got.where().rank, Error::Where{}.rank);
   EXPECT_EQ(got.where().seq, Error::Where{}.seq);
   EXPECT_EQ(got.where().group, "");
+}
+
+TEST(ErrorRecord, OtherBytesAreAnError) {
+  const auto record = encode_error(Error(Errc::timeout, "late", {.group = "g", .rank = 1}));
+  for (std::size_t n = 0; n < record.size(); ++n)
+    EXPECT_THROW((void)decode_error(record.substr(0, n)), Error) << n;
+  EXPECT_THROW((void)decode_error(record + "x"), Error);
+  auto unknown = record;
+  unknown[0] = 11;
+  tutti::test::expect_error(Errc::backend, {"code 11", "0 to 10"},
+                            [&] { (void)decode_error(unknown); });
 }
 
 }  // namespace

@@ -1,8 +1,6 @@
 #include <tutti/error.hpp>
 
-#include <set>
 #include <string>
-#include <string_view>
 #include <type_traits>
 
 #include <gtest/gtest.h>
@@ -16,15 +14,20 @@ static_assert(std::is_nothrow_copy_constructible_v<Error>);
 static_assert(std::is_nothrow_copy_assignable_v<Error>);
 static_assert(std::is_base_of_v<std::runtime_error, Error>);
 
-TEST(Error, EveryCodeHasAName) {
-  std::set<std::string_view> names;
-  for (int code = 0; code <= static_cast<int>(Errc::backend); ++code) {
-    const auto name = name_of(static_cast<Errc>(code));
-    EXPECT_NE(name, "unknown") << code;
-    names.insert(name);
-  }
-  EXPECT_EQ(names.size(), 11U) << "two codes share a name";
+// Users see these names and match them in what(): a changed one breaks their programs.
+TEST(Error, ACodeIsPrintedByItsName) {
+  EXPECT_EQ(name_of(Errc::invalid_argument), "invalid_argument");
   EXPECT_EQ(name_of(Errc::count_overflow), "count_overflow");
+  EXPECT_EQ(name_of(Errc::mismatch), "mismatch");
+  EXPECT_EQ(name_of(Errc::unsupported), "unsupported");
+  EXPECT_EQ(name_of(Errc::not_initialized), "not_initialized");
+  EXPECT_EQ(name_of(Errc::timeout), "timeout");
+  EXPECT_EQ(name_of(Errc::peer_lost), "peer_lost");
+  EXPECT_EQ(name_of(Errc::aborted), "aborted");
+  EXPECT_EQ(name_of(Errc::resource_exhausted), "resource_exhausted");
+  EXPECT_EQ(name_of(Errc::forked), "forked");
+  EXPECT_EQ(name_of(Errc::backend), "backend");
+  EXPECT_EQ(name_of(static_cast<Errc>(static_cast<int>(Errc::backend) + 1)), "unknown");
   EXPECT_EQ(name_of(static_cast<Errc>(200)), "unknown");
 }
 

@@ -1,6 +1,5 @@
 #include <tutti/half.hpp>
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -8,75 +7,16 @@
 #include <random>
 #include <string>
 #include <type_traits>
-#include <vector>
 
 #include <gtest/gtest.h>
 
-// The conversions against a slow reference that knows the formats by their definition only and
-// computes in double, where every sum and difference that occurs is exact.
+#include "support/small_format.hpp"
 
 namespace tutti {
 namespace {
 
-struct Format {
-  int exp_bits;
-  int man_bits;
-  bool has_infinity;
-
-  std::uint32_t sign_bit() const { return 1U << (exp_bits + man_bits); }
-  std::uint32_t last_exp() const { return (1U << exp_bits) - 1; }
-  std::uint32_t man_of(std::uint32_t code) const { return code & ((1U << man_bits) - 1); }
-  std::uint32_t exp_of(std::uint32_t code) const { return code >> man_bits & last_exp(); }
-
-  bool is_nan(std::uint32_t code) const {
-    if (exp_of(code) != last_exp()) return false;
-    return has_infinity ? man_of(code) != 0 : man_of(code) == (1U << man_bits) - 1;
-  }
-  bool is_infinity(std::uint32_t code) const {
-    return has_infinity && exp_of(code) == last_exp() && man_of(code) == 0;
-  }
-  /// Of a finite code, or of the code behind the largest as if the format went on there.
-  double magnitude(std::uint32_t code) const {
-    const int bias = (1 << (exp_bits - 1)) - 1;
-    const auto exp = static_cast<int>((code & (sign_bit() - 1)) >> man_bits);
-    const double fraction = std::ldexp(static_cast<double>(man_of(code)), -man_bits);
-    return exp == 0 ? std::ldexp(fraction, 1 - bias) : std::ldexp(1 + fraction, exp - bias);
-  }
-  std::uint32_t largest() const {
-    std::uint32_t code = sign_bit() - 1;
-    while (is_nan(code) || is_infinity(code)) --code;
-    return code;
-  }
-
-  /// Nearest, ties to the even code; the code behind the largest is the overflow. `magnitudes` are
-  /// those of codes 0 to largest() + 1.
-  static std::uint32_t encode(double value, const std::vector<double>& magnitudes) {
-    const auto above = std::upper_bound(magnitudes.begin(), magnitudes.end() - 1, value);
-    const auto below = static_cast<std::uint32_t>(above - magnitudes.begin()) - 1;
-    const double down = value - magnitudes[below];
-    const double up = magnitudes[below + 1] - value;
-    return down < up || (down == up && below % 2 == 0) ? below : below + 1;
-  }
-};
-
 template <typename T>
-struct FormatOf;
-template <>
-struct FormatOf<Float16> {
-  static constexpr Format format{5, 10, true};
-};
-template <>
-struct FormatOf<BFloat16> {
-  static constexpr Format format{8, 7, true};
-};
-template <>
-struct FormatOf<Float8E4M3> {
-  static constexpr Format format{4, 3, false};
-};
-template <>
-struct FormatOf<Float8E5M2> {
-  static constexpr Format format{5, 2, true};
-};
+constexpr test::SmallFormat format_of = test::small_format(dtype_of<T>);
 
 template <typename T>
 T from_bits(std::uint32_t code) {
@@ -86,24 +26,12 @@ T from_bits(std::uint32_t code) {
 }
 
 template <typename T>
-const std::vector<double>& magnitudes() {
-  static const std::vector<double> all = [] {
-    constexpr Format format = FormatOf<T>::format;
-    std::vector<double> values;
-    for (std::uint32_t code = 0; code <= format.largest() + 1; ++code)
-      values.push_back(format.magnitude(code));
-    return values;
-  }();
-  return all;
-}
-
-template <typename T>
 void check_encode(float value) {
-  constexpr Format format = FormatOf<T>::format;
+  constexpr auto format = format_of<T>;
   const std::uint32_t got = T(value).bits;
   const std::uint32_t sign = std::signbit(value) ? format.sign_bit() : 0;
   ASSERT_EQ(got & format.sign_bit(), sign) << value;
-  const std::uint32_t want = Format::encode(std::fabs(static_cast<double>(value)), magnitudes<T>());
+  const std::uint32_t want = format.nearest(std::fabs(static_cast<double>(value)));
   if (want <= format.largest()) {
     ASSERT_EQ(got, sign | want) << value;
   } else if (format.has_infinity) {
@@ -116,8 +44,8 @@ void check_encode(float value) {
 template <typename T>
 class SmallFloat : public testing::Test {
  protected:
-  static constexpr Format format = FormatOf<T>::format;
-  static constexpr std::uint32_t codes = 1U << (format.exp_bits + format.man_bits + 1);
+  static constexpr auto format = format_of<T>;
+  static constexpr std::uint32_t codes = format.code_count();
 };
 
 struct Names {

@@ -39,15 +39,17 @@ TEST(ReduceOp, OnlyPremulHasAScale) {
     EXPECT_EQ(op.scale, 1) << name_of(op.kind);
 }
 
-TEST(ReduceOp, ConstantsHaveTheirOwnKind) {
-  EXPECT_EQ(ReduceOp::sum.kind, Kind::sum);
-  EXPECT_EQ(ReduceOp::avg.kind, Kind::avg);
-  EXPECT_EQ(ReduceOp::product.kind, Kind::product);
-  EXPECT_EQ(ReduceOp::min.kind, Kind::min);
-  EXPECT_EQ(ReduceOp::max.kind, Kind::max);
-  EXPECT_EQ(ReduceOp::band.kind, Kind::band);
-  EXPECT_EQ(ReduceOp::bor.kind, Kind::bor);
-  EXPECT_EQ(ReduceOp::bxor.kind, Kind::bxor);
+// Of three lists: the constants, the kinds and their names.
+TEST(ReduceOp, AConstantIsPrintedByItsName) {
+  EXPECT_EQ(name_of(ReduceOp::sum.kind), "sum");
+  EXPECT_EQ(name_of(ReduceOp::avg.kind), "avg");
+  EXPECT_EQ(name_of(ReduceOp::product.kind), "product");
+  EXPECT_EQ(name_of(ReduceOp::min.kind), "min");
+  EXPECT_EQ(name_of(ReduceOp::max.kind), "max");
+  EXPECT_EQ(name_of(ReduceOp::band.kind), "band");
+  EXPECT_EQ(name_of(ReduceOp::bor.kind), "bor");
+  EXPECT_EQ(name_of(ReduceOp::bxor.kind), "bxor");
+  EXPECT_EQ(name_of(ReduceOp::premul(2).kind), "premul_sum");
 }
 
 }  // namespace

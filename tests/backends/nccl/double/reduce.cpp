@@ -128,7 +128,7 @@ void reduce(ncclDataType_t type, std::span<const Bytes> inputs, std::span<const 
   const std::size_t n = inputs.size();
   const ncclRedOp_t op = how[0].op;
   const bool average = op == ncclAvg;
-  with_dtype(dtype_of(type), [&]<typename T>() {
+  visit_dtype(dtype_of(type), [&]<typename T>() {
     const auto contribution = [&](std::size_t rank) {
       Bytes values = inputs[rank];
       if constexpr (is_float_type<T>) {

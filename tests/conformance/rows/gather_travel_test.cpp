@@ -11,25 +11,24 @@
 
 #include "conformance/cells.hpp"
 #include "conformance/observed.hpp"
-#include "conformance/rows/gather_algos.hpp"
 #include "support/forward_backend.hpp"
 
-// How rows travel: every algorithm, and what of the caller's memory it shows to anybody.
+// How rows travel, and what of the caller's memory reaches the transport.
 
 namespace tutti::test {
 namespace {
 
 constexpr std::int64_t along = 65536;  ///< So many bytes travel with the sizes.
 
-class GatherAlgos : public testing::TestWithParam<World> {
+class GatherTravel : public testing::TestWithParam<World> {
  protected:
   const World& world() const { return GetParam(); }
   int size() const { return GetParam().size; }
 };
-INSTANTIATE_TEST_SUITE_P(Worlds, GatherAlgos, testing::ValuesIn(worlds()), CaseName());
+INSTANTIATE_TEST_SUITE_P(Worlds, GatherTravel, testing::ValuesIn(worlds()), CaseName());
 
-class GatherAlgosOfSeveral : public GatherAlgos {};
-INSTANTIATE_TEST_SUITE_P(Worlds, GatherAlgosOfSeveral, testing::ValuesIn(worlds_of_several()),
+class GatherTravelOfSeveral : public GatherTravel {};
+INSTANTIATE_TEST_SUITE_P(Worlds, GatherTravelOfSeveral, testing::ValuesIn(worlds_of_several()),
                          CaseName());
 
 struct Rowed {
@@ -37,8 +36,8 @@ struct Rowed {
   Shape row_shape;
 };
 
-/// What makes algorithms stumble: nothing at all, one rank only, rows without bytes, one byte more
-/// or less than what travels along, rows larger than a segment of the ring.
+/// Edge cases: nothing at all, one rank only, rows without bytes, one byte more or less than what
+/// travels along, rows larger than a segment of a ring.
 std::vector<Rowed> rowed_layouts(int size) {
   const auto ranks = index(size);
   std::vector<Rowed> all{{Layout(ranks, 0), {}}, {Layout(ranks, 0), {3}}};
@@ -63,8 +62,8 @@ std::vector<Rowed> rowed_layouts(int size) {
   return all;
 }
 
-// Many segments of the ring: whoever waits for a send before it receives, waits for ever.
-TEST_P(GatherAlgosOfSeveral, LargeBlocksArriveByEveryAlgorithm) {
+// Many segments of a ring: a rank that waits for a send before it receives would wait for ever.
+TEST_P(GatherTravelOfSeveral, LargeBlocksArrive) {
   // A sanitizer looks at each byte, and so does a double of a device.
   const bool small = reduced() || world().backend == "nccl_double";
   const std::int64_t large = small ? 600 << 10 : 9 << 20;
@@ -80,17 +79,14 @@ TEST_P(GatherAlgosOfSeveral, LargeBlocksArriveByEveryAlgorithm) {
     const Array want = concat(parts);
     on_ranks(world(), [&](ProcessGroup& group) {
       const Buffer mine(group, parts[index(group.rank())]);
-      for (const GatherAlgo algo : all_gather_algos) {
-        SCOPED_TRACE(name_of(algo));
-        const Buffer out(group, DType::u8, {rows.total()});
-        all_gather_rows(group, mine, out, rows, {.algo = algo});
-        EXPECT_TRUE(same_bits(out.read(), want));
-      }
+      const Buffer out(group, DType::u8, {rows.total()});
+      all_gather_rows(group, mine, out, rows);
+      EXPECT_TRUE(same_bits(out.read(), want));
     });
   }
 }
 
-TEST_P(GatherAlgos, EveryAlgorithmGivesTheSameBytes) {
+TEST_P(GatherTravel, AnyLayoutGivesTheRowsInRankOrder) {
   for (const Rowed& rowed : rowed_layouts(size())) {
     const auto parts = make_parts(DType::u8, rowed.layout, rowed.row_shape);
     const Array want = concat(parts);
@@ -98,78 +94,50 @@ TEST_P(GatherAlgos, EveryAlgorithmGivesTheSameBytes) {
     on_ranks(world(), [&](ProcessGroup& group) {
       const Array& mine = parts[index(group.rank())];
       const Buffer in(group, mine);
-      for (const GatherAlgo algo : all_gather_algos) {
-        SCOPED_TRACE(fmt::format("{} of rows {} of {}", name_of(algo), to_string(rowed.layout),
-                                 to_string(rowed.row_shape)));
-        const Buffer out(group, DType::u8, want.shape());
-        all_gather_rows(group, in, out, rows, {.algo = algo});
-        EXPECT_TRUE(same_bits(out.read(), want)) << "with a layout";
-        const auto unknown = all_gather_rows(group, in, {.algo = algo});
-        EXPECT_TRUE(same_bits(content_of(group, unknown.data), want)) << "without one";
-        EXPECT_EQ(unknown.layout, rows);
-      }
+      SCOPED_TRACE(
+          fmt::format("rows {} of {}", to_string(rowed.layout), to_string(rowed.row_shape)));
+      const Buffer out(group, DType::u8, want.shape());
+      all_gather_rows(group, in, out, rows);
+      EXPECT_TRUE(same_bits(out.read(), want)) << "with a layout";
+      const auto unknown = all_gather_rows(group, in);
+      EXPECT_TRUE(same_bits(content_of(group, unknown.data), want)) << "without one";
+      EXPECT_EQ(unknown.layout, rows);
       EXPECT_TRUE(same_bits(in.read(), mine)) << "the input was changed";
     });
   }
 }
 
-TEST_P(GatherAlgos, EveryAlgorithmWorksInPlace) {
+TEST_P(GatherTravel, RowsMayLieInTheResult) {
   for (const Layout& layout : layouts(size())) {
     const auto parts = make_parts(DType::i32, layout, {2});
     const Array want = concat(parts);
     const RowLayout rows(layout);
     on_ranks(world(), [&](ProcessGroup& group) {
-      for (const GatherAlgo algo : all_gather_algos) {
-        SCOPED_TRACE(fmt::format("{} of rows {}", name_of(algo), to_string(layout)));
-        const Buffer out(group, DType::i32, want.shape());
-        const Array& mine = parts[index(group.rank())];
-        const TensorView own = out.rows(rows.offset(group.rank()), rows[group.rank()]);
-        if (own.bytes() != 0) group.memory().copy(own.data, mine.bytes().data(), own.bytes(), {});
-        all_gather_rows(group, own, out, rows, {.algo = algo});
-        EXPECT_TRUE(same_bits(out.read(), want));
-      }
+      SCOPED_TRACE("rows " + to_string(layout));
+      const Buffer out(group, DType::i32, want.shape());
+      const Array& mine = parts[index(group.rank())];
+      const TensorView own = out.rows(rows.offset(group.rank()), rows[group.rank()]);
+      if (own.bytes() != 0) group.memory().copy(own.data, mine.bytes().data(), own.bytes(), {});
+      all_gather_rows(group, own, out, rows);
+      EXPECT_TRUE(same_bits(out.read(), want));
     });
   }
 }
 
 // Several on their way at once would mix if their messages could.
-TEST_P(GatherAlgos, AlgorithmsOneBehindTheOtherDoNotMix) {
+TEST_P(GatherTravel, CallsOneBehindTheOtherDoNotMix) {
   Layout layout(index(size()), 4);
   layout.front() = 1;
   const RowLayout rows(layout);
   const auto parts = make_parts(DType::u64, layout, {3});
   on_ranks(world(), [&](ProcessGroup& group) {
     for (int round = 0; round < 20; ++round) {
-      const auto algo = all_gather_algos[index(round) % all_gather_algos.size()];
       std::vector<Array> changed = parts;
       for (Array& part : changed) part.put<std::uint64_t>(0, mix(index(round)));
       const Buffer in(group, changed[index(group.rank())]);
-      const auto all = all_gather_rows(group, in, {.layout = &rows, .algo = algo});
-      EXPECT_TRUE(same_bits(content_of(group, all.data), concat(changed))) << name_of(algo);
+      const auto all = all_gather_rows(group, in, {.layout = &rows});
+      EXPECT_TRUE(same_bits(content_of(group, all.data), concat(changed)));
     }
-  });
-}
-
-TEST_P(GatherAlgos, AnUnknownAlgorithmIsRefused) {
-  on_ranks(world(), [](ProcessGroup& group) {
-    const Buffer in(group, DType::f32, {2});
-    const RowLayout rows = RowLayout::equal(group.size(), 2);
-    const GatherOptions options{.layout = &rows, .algo = static_cast<GatherAlgo>(77)};
-    if (group.size() > 1)
-      expect_error(Errc::invalid_argument, {"77"},
-                   [&] { (void)all_gather_rows(group, in, options); });
-    expect_usable(group);
-  });
-}
-
-TEST_P(GatherAlgos, TheTableChoosesAnAlgorithmThatExists) {
-  on_ranks(world(), [](ProcessGroup& group) {
-    for (const Layout& layout : layouts(group.size()))
-      for (const std::size_t row_bytes : {std::size_t{1}, std::size_t{1} << 20}) {
-        const GatherAlgo chosen = choose_gather_algo(group, RowLayout(layout), row_bytes);
-        EXPECT_NE(chosen, GatherAlgo::automatic);
-        EXPECT_NE(describe_gather_table().find(name_of(chosen)), std::string::npos);
-      }
   });
 }
 
@@ -198,7 +166,7 @@ class Listener final : public ForwardBackend {
   std::vector<std::string>& sent_;
 };
 
-TEST_P(GatherAlgosOfSeveral, NothingTravelsButTheRows) {
+TEST_P(GatherTravelOfSeveral, NothingTravelsButTheRows) {
   constexpr std::int64_t row_bytes = 5;
   const std::string neighbour(64, '\xA7');
   PerRank<std::vector<std::string>> sent(size());
@@ -236,16 +204,14 @@ TEST_P(GatherAlgosOfSeveral, NothingTravelsButTheRows) {
           heard.clear();
         };
         heard.clear();
-        for (const GatherAlgo algo : all_gather_algos) {
-          const auto all = all_gather_rows(group, local, {.layout = &rows, .algo = algo});
-          if (algo == GatherAlgo::padded) {
-            ASSERT_EQ(heard.size(), 1U);
-            std::string padding = text;
-            padding.resize(static_cast<std::size_t>(rows.max() * row_bytes), '\0');
-            EXPECT_EQ(heard[0], padding);
-          }
-          expect_clean(std::string(name_of(algo)));
-        }
+        (void)all_gather_rows(group, local, {.layout = &rows});
+        expect_clean("all_gather_rows with a layout");
+        (void)all_gather_padded(group, local, 0, {.layout = &rows});
+        ASSERT_EQ(heard.size(), 1U);
+        std::string padding = text;
+        padding.resize(static_cast<std::size_t>(rows.max() * row_bytes), '\0');
+        EXPECT_EQ(heard[0], padding);
+        expect_clean("all_gather_padded with a layout");
         (void)all_gather_rows(group, local);
         expect_clean("all_gather_rows");
         (void)gather_all_tensors(group, local);

@@ -1,13 +1,10 @@
 #pragma once
 
-#include <tutti/gather.hpp>
+#include <cstddef>
+
+#include <tutti/process_group.hpp>
 
 namespace tutti::internal {
-
-/// local [n_r, ...] of every rank to out [sum n_r, ...], the way that `algo` says. Arguments are
-/// checked as all_gather checks them.
-void gather_rows_by(GatherAlgo algo, ProcessGroup& group, const ConstTensorView& local,
-                    const TensorView& out, const RowLayout& layout, const CallOptions& options);
 
 /// Rows [first, first + count) of an array.
 TensorView rows_of(const TensorView& whole, std::int64_t first, std::int64_t count);

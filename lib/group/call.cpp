@@ -1,0 +1,81 @@
+#include "group/call.hpp"
+
+#include <functional>
+
+#include "group/core.hpp"
+
+namespace tutti::internal {
+namespace {
+
+bool lies_in(const ConstTensorView& part, const TensorView& whole) {
+  const auto* begin = static_cast<const std::byte*>(whole.data);
+  const auto* data = static_cast<const std::byte*>(part.data);
+  const std::less<> before;  // Of any two addresses.
+  return part.bytes() == 0 || (!before(data, begin) && before(data, begin + whole.bytes()));
+}
+
+/// The arrays of a host_call() in the group's memory.
+struct Staging {
+  Tensor out{};
+  Tensor in{};  // Where `in` does not lie in `out`.
+  TensorView host{};
+
+  /// Moves the arrays of `op`, which are in host memory, to the device.
+  void enter(ProcessGroup& group, Op& op, Stream stream) {
+    check_host_may_wait(group, stream);
+    auto& memory = group.memory();
+    host = op.out;
+    const auto from = op.in;
+    out = Tensor(memory, host.shape, host.dtype, stream);
+    op.out = out;
+    op.in.device = memory.device();
+    if (lies_in(from, host)) {
+      const auto at = from.bytes() == 0 ? 0
+                                        : static_cast<const std::byte*>(from.data) -
+                                              static_cast<const std::byte*>(host.data);
+      op.in.data = static_cast<std::byte*>(out.data()) + at;
+    } else {
+      in = Tensor(memory, from.shape, from.dtype, stream);
+      op.in.data = in.data();
+    }
+    // Of a rooted operation only root has an input.
+    if (from.bytes() != 0 && (op.root < 0 || op.root == group.rank()))
+      memory.copy(const_cast<void*>(op.in.data), from.data, from.bytes(), stream);
+  }
+};
+
+}  // namespace
+
+void call(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepare,
+          std::string_view caller) {
+  Core::of(group).run(op, options, prepare, caller);
+}
+
+Work call_async(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepare,
+                std::string_view caller) {
+  return Core::of(group).issue(op, options, false, prepare, caller);
+}
+
+void host_call(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepare,
+               std::string_view caller) {
+  if (on_host(group)) return Core::of(group).issue(op, options, true, prepare, caller).wait();
+  Staging staging;
+  const auto enter = [&](Op& mine) {
+    if (prepare) prepare(mine);
+    staging.enter(group, mine, options.stream);
+  };
+  Core::of(group).issue(op, options, true, enter, caller).wait();
+  const auto& host = staging.host;
+  if (host.bytes() != 0)
+    group.memory().copy(host.data, staging.out.data(), host.bytes(), options.stream);
+}
+
+Memory& staging_memory(ProcessGroup& group) noexcept {
+  return Core::of(group).staging_memory();
+}
+
+void check_host_may_wait(ProcessGroup& group, Stream stream) {
+  (void)Tensor(staging_memory(group), Shape{0}, DType::u8, stream);
+}
+
+}  // namespace tutti::internal

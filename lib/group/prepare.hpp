@@ -1,0 +1,49 @@
+#pragma once
+
+#include <concepts>
+#include <memory>
+#include <new>
+#include <optional>
+#include <type_traits>
+
+#include <tutti/error.hpp>
+#include <tutti/operation.hpp>
+
+namespace tutti::internal {
+
+/// The part of a call that checks what only this rank has, allocates its results and enters its
+/// arrays in the Op.
+///
+/// May throw: an Error, or bad_alloc as resource_exhausted, makes the front refuse the call on this
+/// rank, tell the peers, and throw the Error. Refers to a function, which has to outlive it.
+class Prepare {
+ public:
+  Prepare() = default;
+  template <std::invocable<Op&> F>
+  requires(!std::same_as<std::remove_cvref_t<F>, Prepare>) Prepare(F&& function)
+  noexcept
+      : function_(const_cast<void*>(static_cast<const void*>(std::addressof(function)))),
+        run_([](void* f, Op& op) { (*static_cast<std::remove_reference_t<F>*>(f))(op); }) {}
+
+  explicit operator bool() const noexcept { return run_ != nullptr; }
+  void operator()(Op& op) const { run_(function_, op); }
+
+ private:
+  void* function_ = nullptr;
+  void (*run_)(void*, Op&) = nullptr;
+};
+
+/// The Error for which a call is refused when `check` throws: its own, or resource_exhausted.
+template <typename Check>
+std::optional<Error> refusal_of(const Check& check) {
+  try {
+    check();
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return Error(Errc::resource_exhausted, "this rank has no memory for the call");
+  }
+  return std::nullopt;
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,176 @@
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "group/core.hpp"
+#include "values/broken.hpp"
+#include "values/fail.hpp"
+
+// Sub-groups and registrations: the calls of Core that exchange two numbers of each rank.
+
+namespace tutti::internal {
+
+std::string Core::exchange_key(std::string_view what, int rank) const {
+  return fmt::format("{}/{}/{}", what, splits_, rank);
+}
+
+std::vector<std::array<std::int64_t, 2>> Core::exchange(std::array<std::int64_t, 2> mine,
+                                                        std::string_view what) {
+  std::vector<std::array<std::int64_t, 2>> all(static_cast<std::size_t>(bounds_.size));
+  if (bounds_.device.type == DeviceType::cpu) {
+    const ConstTensorView in(mine.data(), DType::i64, {2});
+    const TensorView out(all.data(), DType::i64, {2 * std::int64_t{bounds_.size}});
+    Op gather{.kind = Operation::all_gather, .in = in, .out = out};
+    run<Operation::all_gather>(gather, {.name = what});
+    return all;
+  }
+  // A device would have to be synchronised with; the store is on the host anyway.
+  check_usable(what);
+  const auto limit = Deadline::after(options_.timeout);
+  options_.store->set(exchange_key(what, bounds_.rank), std::as_bytes(std::span(mine)));
+  for (int r = 0; r < bounds_.size; ++r) {
+    const auto bytes = options_.store->get(exchange_key(what, r), limit);
+    auto& theirs = all[static_cast<std::size_t>(r)];
+    if (bytes.size() == sizeof theirs) {
+      std::memcpy(theirs.data(), bytes.data(), sizeof theirs);
+      continue;
+    }
+    ++splits_;  // Like the others: the next exchange has keys of its own.
+    const std::string_view why(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    throw Error(Errc::mismatch, fmt::format("rank {} {}", r, why),
+                {.group = options_.name, .operation = std::string(what), .rank = r});
+  }
+  return all;
+}
+
+void Core::refuse_exchange(std::string_view what, const Error& why) {
+  check_usable(what);
+  if (bounds_.device.type != DeviceType::cpu) {
+    options_.store->set(exchange_key(what, bounds_.rank),
+                        std::string_view(fmt::format("refused {}: {}", what, why.message())));
+    ++splits_;
+    throw Error(why);
+  }
+  if (collecting_on.load() == std::this_thread::get_id()) throw Error(why);  // Nobody waits.
+  Op gather{.kind = Operation::all_gather};
+  const std::span<Op> ops(&gather, 1);
+  refuse(ops, number(ops, {.name = what}, true, false), why, gather);
+}
+
+ProcessGroup Core::make_part(std::span<const int> ranks, int rank, const std::string& part) {
+  GroupOptions o = options_;
+  o.name = options_.name + '/' + part;
+  o.adopt.reset();
+  o.rank = rank;
+  o.size = static_cast<int>(ranks.size());
+  o.store = make_prefix_store(options_.store, part + '/');
+  auto backend = backend_->split({.ranks = ranks, .rank = rank, .name = o.name, .store = o.store});
+  if (backend == nullptr && entry_ == nullptr)
+    failf(Errc::unsupported, "group '{}': its backend is the caller's own and has no split",
+          options_.name);
+  if (backend == nullptr)
+    backend =
+        make_backend(*entry_, choose_backend(o.backend, o.device, o.store->in_process()).args, o);
+  return ProcessGroup(std::make_shared<Core>(o, backend_name_, std::move(backend), entry_));
+}
+
+std::optional<ProcessGroup> Core::split(int color, int key) {
+  const auto all = exchange({color, key}, "split");
+  const auto number = splits_++;
+  if (color < 0) return std::nullopt;
+  std::vector<int> ranks;
+  for (int r = 0; r < bounds_.size; ++r)
+    if (all[static_cast<std::size_t>(r)][0] == color) ranks.push_back(r);
+  std::ranges::stable_sort(ranks, {}, [&](int r) { return all[static_cast<std::size_t>(r)][1]; });
+  const auto me = std::ranges::find(ranks, bounds_.rank) - ranks.begin();
+  return make_part(ranks, static_cast<int>(me), fmt::format("{}.{}", number, color));
+}
+
+void Core::check_subset(std::span<const int> ranks) const {
+  if (ranks.empty()) failf(Errc::invalid_argument, "subset of group '{}' is empty", options_.name);
+  std::vector<bool> seen(static_cast<std::size_t>(bounds_.size));
+  for (const int r : ranks) {
+    if (r < 0 || r >= bounds_.size || seen[static_cast<std::size_t>(r)])
+      failf(Errc::invalid_argument,
+            "subset [{}] of group '{}': {} is {}; ranks are 0 to {}, each at most once",
+            fmt::join(ranks, ", "), options_.name, r,
+            r < 0 || r >= bounds_.size ? "no rank" : "there twice", bounds_.size - 1);
+    seen[static_cast<std::size_t>(r)] = true;
+  }
+}
+
+std::optional<ProcessGroup> Core::subset(std::span<const int> ranks) {
+  Hash hash;
+  try {
+    check_subset(ranks);
+  } catch (const Error& error) {
+    refuse_exchange("subset", error);
+  }
+  for (const int r : ranks) hash.add(static_cast<std::uint64_t>(r));
+  const auto mine = static_cast<std::int64_t>(hash.value());
+  const auto all = exchange({mine, std::ssize(ranks)}, "subset");
+  const auto number = splits_++;
+  for (int r = 0; r < bounds_.size; ++r)
+    if (all[static_cast<std::size_t>(r)] != all[0])
+      throw Error(
+          Errc::mismatch,
+          fmt::format("ranks 0 and {} passed different lists ({} and {} ranks, this rank: "
+                      "[{}]); every rank has to pass the same",
+                      r, all[0][1], all[static_cast<std::size_t>(r)][1], fmt::join(ranks, ", ")),
+          {.group = options_.name, .operation = "subset", .rank = r});
+  const auto me = std::ranges::find(ranks, bounds_.rank);
+  if (me == ranks.end()) return std::nullopt;
+  return make_part(ranks, static_cast<int>(me - ranks.begin()), fmt::format("{}.s", number));
+}
+
+void Core::check_block(const TensorView& block) const {
+  if (static_cast<int>(block.dtype) >= dtype_count)
+    failf(Errc::invalid_argument, "register_memory: {} is no dtype", static_cast<int>(block.dtype));
+  if (block.device != bounds_.device)
+    failf(Errc::invalid_argument, "register_memory: the block is on {}, group '{}' works on {}",
+          to_string(block.device), options_.name, to_string(bounds_.device));
+  if (block.data == nullptr || block.bytes() == 0)
+    failf(Errc::invalid_argument, "register_memory: the block is {} and has {} bytes",
+          block.data == nullptr ? "null" : "not null", block.bytes());
+}
+
+Registration Core::register_memory(const TensorView& block, Stream stream) {
+  constexpr std::string_view what = "register_memory";
+  check_usable(what);
+  if (collecting_on.load() == std::this_thread::get_id())
+    failf(Errc::invalid_argument,
+          "register_memory: group '{}' collects calls for a Coalesce; launch() first",
+          options_.name);
+  auto kind = RegistrationKind::none;
+  try {
+    check_block(block);
+    kind = backend_->registrable(block, stream);
+  } catch (const Error& error) {
+    refuse_exchange(what, error);
+  }
+  const auto all =
+      exchange({static_cast<std::int64_t>(block.bytes()), static_cast<std::int64_t>(kind)}, what);
+  ++splits_;  // Numbers exchanges.
+  for (int r = 0; r < bounds_.size; ++r) {
+    const auto& theirs = all[static_cast<std::size_t>(r)];
+    if (theirs[0] != all[0][0])
+      throw Error(Errc::mismatch,
+                  fmt::format("ranks 0 and {} register {} and {} bytes; all blocks have to be "
+                              "equally large",
+                              r, all[0][0], theirs[0]),
+                  {.group = options_.name, .operation = std::string(what), .rank = r});
+    kind = std::min(kind, static_cast<RegistrationKind>(theirs[1]));
+  }
+  if (kind == RegistrationKind::none) return {};
+  try {
+    return backend_->register_memory(block, kind, Deadline::after(options_.timeout));
+  } catch (const Error& error) {
+    if (breaks_group(error.code())) break_with(error, false);
+    throw;
+  }
+}
+
+}  // namespace tutti::internal

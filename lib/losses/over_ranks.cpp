@@ -1,0 +1,64 @@
+#include "losses/over_ranks.hpp"
+
+#include <fmt/format.h>
+
+#include "rows/gather_arrays.hpp"
+
+namespace tutti::internal::losses {
+
+std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
+                                    std::string_view options, std::size_t width,
+                                    const std::function<void(std::span<double> mine)>& compute,
+                                    const CallOptions& call) {
+  std::vector<double> mine(width);
+  if (group == nullptr) {
+    named(loss, [&] { compute(mine); });
+    return mine;
+  }
+  const ConstTensorView row(mine.data(), DType::f64, {1, static_cast<std::int64_t>(width)});
+  const auto gathered = gather_host_arrays(*group,
+                                           {.caller = loss,
+                                            .arrays = {&row, 1},
+                                            .check = [&](Offer&) { compute(mine); },
+                                            .agree = options},
+                                           call);
+  std::vector<double> sums(width);
+  const auto* all = static_cast<const double*>(gathered.data[0].data());
+  for (int r = 0; r < group->size(); ++r)
+    for (double& sum : sums) sum += *all++;
+  return sums;
+}
+
+RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, std::string_view options,
+                            const RowQueue& queue, std::int64_t classes, const CallOptions& call) {
+  const auto& own = queue.own();
+  if (group == nullptr) {
+    named(loss, [&] { queue.check_world(0, 1); });
+    return own;
+  }
+  const auto rows = std::ssize(own.targets);
+  const ConstTensorView arrays[] = {
+      {own.scores.data(), DType::f64, {rows, classes}}, own.targets, own.iid};
+  const auto state = fmt::format("classes {}, {}{}", classes, options, queue.state());
+  const auto check = [&](Offer&) { queue.check_world(group->rank(), group->size()); };
+  const auto gathered = gather_host_arrays(
+      *group, {.caller = loss, .arrays = arrays, .check = check, .agree = state}, call);
+  const auto* scores = static_cast<const double*>(gathered.data[0].data());
+  const auto* targets = static_cast<const std::int64_t*>(gathered.data[1].data());
+  const auto* iid = static_cast<const std::uint8_t*>(gathered.data[2].data());
+  RowQueue::Rows all;
+  std::vector<std::int64_t> next(static_cast<std::size_t>(group->size()));
+  for (std::size_t r = 0; r < next.size(); ++r)
+    next[r] = gathered.layout.offset(static_cast<int>(r));
+  for (const auto& segment : queue.segments()) {
+    auto& first = next[static_cast<std::size_t>(segment.rank)];
+    const auto last = first + segment.count;
+    all.scores.insert(all.scores.end(), scores + first * classes, scores + last * classes);
+    all.targets.insert(all.targets.end(), targets + first, targets + last);
+    all.iid.insert(all.iid.end(), iid + first, iid + last);
+    first = last;
+  }
+  return all;
+}
+
+}  // namespace tutti::internal::losses

@@ -1,0 +1,205 @@
+#include <tutti/gather.hpp>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <tutti/half.hpp>
+
+#include "group/call.hpp"
+#include "rows/announcement.hpp"
+#include "rows/gather_arrays.hpp"
+#include "rows/row_views.hpp"
+#include "values/fail.hpp"
+
+namespace tutti {
+namespace {
+
+using internal::Announcement;
+using internal::as_rows;
+using internal::call;
+using internal::copy_rows;
+using internal::memory_of;
+using internal::Offer;
+using internal::rows_of;
+
+template <typename T>
+bool holds(double value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return value == 0 || value == 1;
+  } else if constexpr (std::is_integral_v<T>) {
+    // 2^digits is the first that does not fit; both limits are exact in a double.
+    return value == std::trunc(value) &&
+           value >= static_cast<double>(std::numeric_limits<T>::min()) &&
+           value < std::ldexp(1.0, std::numeric_limits<T>::digits);
+  } else {
+    return true;
+  }
+}
+
+/// The element that `value` is in a dtype. @throws Error invalid_argument when it is none.
+std::vector<std::byte> element_of(DType dtype, double value) {
+  std::vector<std::byte> bytes(size_of(dtype));
+  const auto put = [&]<typename T>(T) {
+    if (!holds<T>(value))
+      internal::failf(Errc::invalid_argument, "fill {} is no value of {}", value, name_of(dtype));
+    const auto element = static_cast<T>(value);
+    std::memcpy(bytes.data(), &element, sizeof element);
+  };
+  const auto put_half = [&]<typename T>(T) {
+    const T element(static_cast<float>(value));
+    std::memcpy(bytes.data(), &element, sizeof element);
+  };
+  switch (dtype) {
+    case DType::u8:
+      put(std::uint8_t{});
+      break;
+    case DType::i8:
+      put(std::int8_t{});
+      break;
+    case DType::i32:
+      put(std::int32_t{});
+      break;
+    case DType::u32:
+      put(std::uint32_t{});
+      break;
+    case DType::i64:
+      put(std::int64_t{});
+      break;
+    case DType::u64:
+      put(std::uint64_t{});
+      break;
+    case DType::boolean:
+      put(bool{});
+      break;
+    case DType::f32:
+      put(float{});
+      break;
+    case DType::f64:
+      put(double{});
+      break;
+    case DType::f16:
+      put_half(Float16{});
+      break;
+    case DType::bf16:
+      put_half(BFloat16{});
+      break;
+    case DType::f8e4m3:
+      put_half(Float8E4M3{});
+      break;
+    case DType::f8e5m2:
+      put_half(Float8E5M2{});
+      break;
+  }
+  return bytes;
+}
+
+/// Writes the element behind `rows` rows of one rank's block.
+void fill_behind(ProcessGroup& group, const TensorView& block, std::int64_t rows,
+                 std::span<const std::byte> element, Stream stream) {
+  const auto behind = rows_of(block, rows, block.shape.rows() - rows);
+  std::vector<std::byte> padding;
+  padding.reserve(behind.bytes());
+  while (padding.size() < behind.bytes())
+    padding.insert(padding.end(), element.begin(), element.end());
+  copy_rows(group, behind.data, padding.data(), padding.size(), stream);
+}
+
+/// @throws Error unless `layout` is one of this group, with as many rows of this rank as `local`.
+void check_layout(const ProcessGroup& group, const ConstTensorView& local,
+                  const RowLayout& layout) {
+  if (layout.ranks() != group.size())
+    internal::failf(Errc::invalid_argument, "rows are of {} ranks; this group has {}",
+                    layout.ranks(), group.size());
+  if (layout[group.rank()] != local.shape.rows())
+    internal::failf(Errc::invalid_argument,
+                    "local is {}, which has {} rows; rows says {} for rank {}",
+                    to_string(local.shape), local.shape.rows(), layout[group.rank()], group.rank());
+  std::int64_t padded = 0;
+  if (__builtin_mul_overflow(layout.max(), std::int64_t{group.size()}, &padded))
+    internal::failf(Errc::count_overflow, "{} rows of the largest rank x {} ranks exceed 2^63 - 1",
+                    layout.max(), group.size());
+}
+
+Shape with_ranks(int ranks, std::int64_t rows, const Shape& shape) {
+  std::vector<std::int64_t> dims{ranks, rows};
+  const auto row = shape.row_dims();
+  dims.insert(dims.end(), row.begin(), row.end());
+  return Shape(std::span<const std::int64_t>(dims));
+}
+
+}  // namespace
+}  // namespace tutti
+
+namespace [[gnu::visibility("default")]] tutti {
+
+PaddedRows all_gather_padded(ProcessGroup& group, const ConstTensorView& array, double fill,
+                             const GatherOptions& options) {
+  constexpr std::string_view caller = "all_gather_padded";
+  const auto local = as_rows(array);
+  std::vector<std::byte> element;
+  const auto check = [&](Offer&) {
+    if (static_cast<int>(local.dtype) < dtype_count) element = element_of(local.dtype, fill);
+    if (local.shape.ndim() == Shape::max_dims)
+      internal::failf(Errc::invalid_argument,
+                      "the array has {} dimensions, the result would have {}", Shape::max_dims,
+                      Shape::max_dims + 1);
+  };
+  Offer offer{.caller = caller, .arrays = {&local, 1}, .check = check};
+  std::optional<Announcement> said;
+  PaddedRows result;
+  if (options.layout == nullptr) {
+    said.emplace(group, offer, options.call);
+    result.layout = said->layout();
+  } else {
+    result.layout = *options.layout;
+  }
+  const auto& layout = result.layout;
+  const auto stream = options.call.stream;
+  const auto most = layout.max();
+  const auto block_of = [&](int rank) {
+    const auto bytes = static_cast<std::size_t>(most) * local.row_bytes();
+    return TensorView(
+        static_cast<std::byte*>(result.data.data()) + static_cast<std::size_t>(rank) * bytes,
+        local.dtype, local.shape.with_rows(most), result.data.device());
+  };
+  const auto put = [&](int rank, const void* rows) {
+    const auto block = block_of(rank);
+    // Before the rows: on a device the host waits for what it copies there.
+    fill_behind(group, block, layout[rank], element, stream);
+    copy_rows(group, block.data, rows, rows_of(block, 0, layout[rank]).bytes(), stream);
+  };
+  const auto allocate = [&] {
+    result.data = Tensor(memory_of(group, options), with_ranks(group.size(), most, local.shape),
+                         local.dtype, stream);
+  };
+  if (said && said->complete()) {
+    allocate();
+    for (int r = 0; r < group.size(); ++r) put(r, said->data(r, 0));
+    return result;
+  }
+  const auto prepare = [&](Op& op) {
+    if (!said) check(offer);
+    if (const auto unfit = internal::unfit(local, group.memory().device())) throw Error(*unfit);
+    check_layout(group, local, layout);
+    allocate();
+    put(group.rank(), local.data);
+    op.in = block_of(group.rank());
+    op.out = {result.data.data(), local.dtype, local.shape.with_rows(most * group.size()),
+              result.data.device()};
+  };
+  // Equal blocks travel, so the layouts are compared by name.
+  auto mine = options.call;
+  const auto name = fmt::format("{}{}{}", mine.name, mine.name.empty() ? "rows " : ", rows ",
+                                fmt::join(layout.counts(), " "));
+  if (options.layout != nullptr) mine.name = name;
+  call(group, {.kind = Operation::all_gather, .in = local}, mine, prepare, caller);
+  return result;
+}
+
+}  // namespace tutti
