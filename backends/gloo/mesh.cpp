@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// How soon and how rarely the store is asked about refused calls while messages wait.
+/// The first and the longest pause between questions to the store about refused calls.
 constexpr std::chrono::nanoseconds first_look = 100ms;
 constexpr std::chrono::nanoseconds longest_look = 1s;
 
@@ -66,14 +66,19 @@ bool Mesh::ended(std::size_t connection) noexcept {
     if (state_ != State::up) return true;
     if (messages_ == nullptr) return false;
   }
+  bool left = left_.contains(peer);
   bool late = false;
+  bool store_ended = false;
   try {
-    if (!left_.contains(peer) && agreement_.left(peer)) left_.insert(peer);
-    late = !left_.contains(peer) && agreement_.collecting();
-  } catch (const Error&) {  // Without the store only this peer's messages are doubted.
-    left_.insert(peer);
+    left = left || agreement_.left(peer);
+    late = !left && agreement_.collecting();
+  } catch (const Error&) {
+    store_ended = true;
   }
-  if (!late && !waits_in_vain(peer)) return false;
+  if (left) left_.insert(peer);
+  // The messages of other peers do not need a rank that left; without the store it may have left.
+  const auto only = left || store_ended ? std::optional<int>(peer) : std::nullopt;
+  if (!late && !waits_in_vain(only, left ? 1000ms : 50ms)) return false;
   fail({.cause = lost(peer, peer)});
   return true;
 }
@@ -81,14 +86,12 @@ bool Mesh::ended(std::size_t connection) noexcept {
 /// What could still arrive has time to: of a rank that left, all that it sent, which Gloo may not
 /// have read or passed on yet; when a rank failed, what the others send to one another for a call
 /// that it has not failed.
-bool Mesh::waits_in_vain(int peer) noexcept {
-  const bool left = left_.contains(peer);
+bool Mesh::waits_in_vain(std::optional<int> only, std::chrono::nanoseconds patience) noexcept {
   const std::lock_guard lock(mutex_);
   if (sockets_ == nullptr) return false;
   const auto now = std::chrono::steady_clock::now();
-  const auto patience = left ? 1000ms : 50ms;
   for (auto* m = messages_; m != nullptr; m = m->after_) {
-    if (left && m->peer_ != peer) continue;
+    if (only && m->peer_ != *only) continue;
     if (!m->doubted_) m->doubted_ = now;
     if (now - *m->doubted_ > patience) return true;
   }

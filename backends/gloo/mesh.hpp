@@ -113,7 +113,8 @@ class Mesh {
   void watch(std::weak_ptr<Mesh> self);
   /// A connection was ended by its peer. False: nobody has to know yet.
   bool ended(std::size_t connection) noexcept;
-  bool waits_in_vain(int peer) noexcept;
+  /// True when a message (of this peer only, if given) has been doubted for as long as `patience`.
+  bool waits_in_vain(std::optional<int> only, std::chrono::nanoseconds patience) noexcept;
   /// Cancels the messages of calls that a peer refused. Asks the store only while messages wait.
   void look() noexcept;
 

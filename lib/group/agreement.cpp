@@ -26,7 +26,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::string_view collecting_prefix = "collecting ";
-/// How long the others wait for the rank that collects, beside its patience.
+/// The time that the others give the rank that collects, beside its patience.
 constexpr auto verdict = 1s;
 /// The least time to collect, when it took this rank long to reach the store.
 constexpr auto least_patience = 10ms;

@@ -24,7 +24,7 @@ struct Status {
   Record record{};     ///< Its signature; two calls of the same name and number may differ here.
 };
 
-/// What a rank knows when its group fails.
+/// The knowledge of a rank whose group fails.
 struct Failure {
   Error cause;      ///< Counts unless another rank reported one before.
   Status status{};  ///< Of this rank.
@@ -70,7 +70,7 @@ class Agreement {
 
   /// The cause that another rank reported. While a rank collects status, publishes this one's.
   std::optional<Error> cause(const Status& mine) noexcept;
-  /// Whether a rank collects status now. @throws Error of the store.
+  /// True while a rank collects status. @throws Error of the store.
   bool collecting() const;
   /// Says which call this rank is in.
   void publish_status(const Status& mine) noexcept;
@@ -103,11 +103,11 @@ class Agreement {
   std::map<int, std::uint64_t> departed_;
 };
 
-/// What is known of a rank when a call reached its deadline.
+/// The state of a rank when a call reached its deadline.
 struct Presence {
   bool entered = false;  ///< It is in the call.
   bool left = false;
-  std::string last{};  ///< Where it was seen last; may be empty.
+  std::string last{};  ///< The call it was seen in last; may be empty.
 };
 
 /// `cause` with the ranks that have entered the call and those that are missing in its text, for

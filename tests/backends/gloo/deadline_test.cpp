@@ -220,6 +220,26 @@ TEST(GlooDeadline, AKilledPeerEndsTheCallsOfAllSurvivors) {
   expect_survivors_of_a_kill(16 * MiB, 3);
 }
 
+// The others cannot ask the store who was first, and their own connections end when one of them
+// has noticed.
+TEST(GlooDeadline, ADeadStoreIsNotBlamedOnARankThatLives) {
+  for (int run = 0; run < 3; ++run)
+    on_processes({.size = 3, .dies = 0}, [&](RankProcess& rank) {
+      rank.use_tcp();  // Rank 0 holds the store.
+      auto group = rank.make_group("mortal");
+      std::vector<std::uint8_t> data(64);
+      group.barrier();
+      if (rank.rank() == 0) ::raise(SIGKILL);
+      try {
+        group.all_reduce(data);
+        ADD_FAILURE() << "the call succeeded without rank 0";
+      } catch (const Error& error) {
+        EXPECT_LE(error.where().rank, 0) << error.what();
+      }
+      return std::string();
+    });
+}
+
 TEST(SlowGlooDeadline, AKilledPeerEndsTheVeryLargeCallsOfAllSurvivors) {
   expect_survivors_of_a_kill(8, 20);
   expect_survivors_of_a_kill(256 * MiB, 20);

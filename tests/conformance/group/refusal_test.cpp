@@ -208,7 +208,7 @@ INSTANTIATE_TEST_SUITE_P(Calls, Refusal, testing::ValuesIn(bad_call_cases()), Ca
 TEST_P(Refusal, IsToldToThePeersAndLeavesTheGroupUsable) {
   const World& world = GetParam().world;
   const BadCall& call = GetParam().call;
-  // Where the peers learn it after 100 ms one rank has to do.
+  // One rank has to do for peers that learn it after 100 ms.
   const bool slow = world.backend == "gloo" && !world.checked;
   for (int refusing = slow ? world.size - 1 : 0; refusing < world.size; ++refusing) {
     on_ranks(world, [&](ProcessGroup& group) {
