@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstring>
 #include <thread>
 
 #include <fmt/format.h>
 
 #include "store/checks.hpp"
+#include "values/bytes.hpp"
 #include "values/error_record.hpp"
 #include "values/hash.hpp"
 
@@ -40,19 +40,36 @@ bool is_claim(std::string_view held) {
   return held.starts_with(collecting_prefix);
 }
 
-std::string encode(const Status& status) {
-  std::string text = status.call + '\n';
-  text.append(reinterpret_cast<const char*>(&status.record), sizeof status.record);
-  return text;
+Bytes encode(const Status& status) {
+  Writer out;
+  out.text(status.call);
+  write(out, status.record);
+  return out.take();
 }
 
 Status decode_status(const Bytes& bytes) {
-  const auto text = to_text(bytes);
-  const auto end = text.find('\n');
-  Status status{.call = text.substr(0, end)};
-  if (end != std::string::npos && text.size() - end - 1 == sizeof status.record)
-    std::memcpy(&status.record, text.data() + end + 1, sizeof status.record);
+  Reader in(bytes, Errc::mismatch, "a peer's status");
+  Status status;
+  status.call = in.text();
+  status.record = read_record(in);
+  in.end();
   return status;
+}
+
+Bytes encode(const Refusal& refusal, int rank) {
+  Writer out;
+  out.u64(refusal.call).i32(rank).text(refusal.text);
+  return out.take();
+}
+
+Refusal decode_refusal(const Bytes& bytes) {
+  Reader in(bytes, Errc::mismatch, "a peer's refusal");
+  Refusal refusal;
+  refusal.call = in.u64();
+  refusal.rank = in.i32();
+  refusal.text = in.text();
+  in.end();
+  return refusal;
 }
 
 Error with_message(const Error& error, Errc code, int rank, const std::string& message) {
@@ -186,8 +203,7 @@ void Agreement::refuse(const Refusal& refusal) noexcept {
   try {
     store_->set(key(fmt::format("abandoned/{}", refusal.call), rank_), "refused");
     const auto number = store_->add("refusals", 1);
-    store_->set(fmt::format("refusal/{}", number),
-                fmt::format("{} {} {}", refusal.call, rank_, refusal.text));
+    store_->set(fmt::format("refusal/{}", number), encode(refusal, rank_));
   } catch (...) {  // Then the peers wait for their deadline.
   }
 }
@@ -197,14 +213,8 @@ std::vector<Refusal> Agreement::new_refusals() noexcept {
   try {
     if (!store_->try_get("refusals")) return found;
     while (const auto bytes = store_->try_get(fmt::format("refusal/{}", refusals_ + 1))) {
-      const auto text = to_text(*bytes);
-      const char* const end = text.data() + text.size();
-      Refusal refusal;
-      auto at = std::from_chars(text.data(), end, refusal.call).ptr;
-      at = std::from_chars(std::min(at + 1, end), end, refusal.rank).ptr;
-      refusal.text.assign(std::min(at + 1, end), end);
-      found.push_back(std::move(refusal));
       ++refusals_;
+      found.push_back(decode_refusal(*bytes));
     }
   } catch (...) {
   }

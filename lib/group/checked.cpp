@@ -1,7 +1,6 @@
 #include "group/checked.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 #include <vector>
 

@@ -1,7 +1,6 @@
 #include <tutti/gather.hpp>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include <fmt/format.h>
@@ -10,6 +9,7 @@
 #include "rows/announcement.hpp"
 #include "rows/gather_arrays.hpp"
 #include "rows/row_views.hpp"
+#include "values/bytes.hpp"
 #include "values/fail.hpp"
 
 namespace tutti {
@@ -163,15 +163,9 @@ Tensor internal::scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
                               const CallerCheck& check) {
   constexpr std::string_view caller = "scatter_rows";
   const bool at_root = group.rank() == root;
-  // What root says: whether it refuses, the shape of a row and everybody's rows.
-  struct Said {
-    std::int64_t refused = 0;
-    std::int64_t dtype = 0;
-    std::int64_t ndim = 0;
-    std::int64_t dims[Shape::max_dims] = {};
-  };
-  constexpr std::size_t words = sizeof(Said) / sizeof(std::int64_t);
-  std::vector<std::int64_t> message(words + static_cast<std::size_t>(group.size()));
+  // Whether root refuses, dtype and shape of the rows, and the rows of every rank.
+  const auto ranks = static_cast<std::size_t>(group.size());
+  std::vector<std::byte> message(3 + (Shape::max_dims + ranks) * sizeof(std::int64_t));
   std::optional<Error> refused;
   const auto device = group.memory().device();
   if (at_root) {
@@ -186,27 +180,33 @@ Tensor internal::scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
         internal::failf(Errc::invalid_argument, "whole is {}, which has {} rows; the layout has {}",
                         to_string(whole.shape), whole.shape.rows(), layout->total());
     });
-    Said said{.refused = refused ? 1 : 0,
-              .dtype = static_cast<std::int64_t>(whole.dtype),
-              .ndim = static_cast<std::int64_t>(whole.shape.ndim())};
-    std::ranges::copy(whole.shape.dims(), said.dims);
-    std::memcpy(message.data(), &said, sizeof said);
-    if (!refused) std::ranges::copy(layout->counts(), message.begin() + words);
+    internal::Writer out;
+    out.u8(refused ? 1 : 0).u8(static_cast<std::uint8_t>(whole.dtype));
+    out.u8(static_cast<std::uint8_t>(whole.shape.ndim()));
+    for (std::size_t d = 0; d < Shape::max_dims; ++d)
+      out.i64(d < whole.shape.ndim() ? whole.shape.dims()[d] : 0);
+    if (!refused)
+      for (const auto rows : layout->counts()) out.i64(rows);
+    std::ranges::copy(out.bytes(), message.begin());
   }
   internal::host_call(group,
                       {.kind = Operation::broadcast, .in = message, .out = message, .root = root},
                       options.call);
-  Said said;
-  std::memcpy(static_cast<void*>(&said), message.data(), sizeof said);
+  internal::Reader in(message, Errc::mismatch, "the message of scatter_rows");
   if (refused) throw_refusal(*refused, group, caller);
-  if (said.refused != 0)
+  if (in.u8() != 0)
     throw internal::gather_error(Errc::mismatch, group, caller, root,
                                  fmt::format("rank {} refused {}: see its error", root, caller));
-  const RowLayout rows(std::span<const std::int64_t>(message).subspan(words));
-  const Shape shape(
-      std::span<const std::int64_t>(said.dims).first(static_cast<std::size_t>(said.ndim)));
+  const auto dtype = static_cast<DType>(in.u8());
+  const std::size_t ndim = in.u8();
+  const auto dims = in.numbers<std::int64_t>(Shape::max_dims);
+  const RowLayout rows(in.numbers<std::int64_t>(ranks));
+  if (static_cast<int>(dtype) >= dtype_count || ndim > dims.size())
+    throw internal::gather_error(
+        Errc::mismatch, group, caller, root,
+        fmt::format("rank {} has {} dimensions of dtype {}", root, ndim, static_cast<int>(dtype)));
+  const Shape shape(std::span<const std::int64_t>(dims).first(ndim));
   const auto mine = shape.with_rows(rows[group.rank()]);
-  const auto dtype = static_cast<DType>(said.dtype);
   Tensor out;
   const auto prepare = [&](Op& op) {
     out = Tensor(memory_of(group, options), mine, dtype, options.call.stream);
@@ -220,10 +220,6 @@ Tensor internal::scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
        options.call, prepare, caller);
   return out;
 }
-
-}  // namespace tutti
-
-namespace [[gnu::visibility("default")]] tutti {
 
 GatheredRows all_gather_rows(ProcessGroup& group, const ConstTensorView& local,
                              const GatherOptions& options) {

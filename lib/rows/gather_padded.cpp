@@ -9,8 +9,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <tutti/half.hpp>
-
 #include "group/call.hpp"
 #include "rows/announcement.hpp"
 #include "rows/gather_arrays.hpp"
@@ -42,60 +40,23 @@ bool holds(double value) {
   }
 }
 
+template <typename T>
+T element_of(double value) {
+  if constexpr (std::is_arithmetic_v<T>)
+    return static_cast<T>(value);
+  else
+    return T(static_cast<float>(value));
+}
+
 /// The element that `value` is in a dtype. @throws Error invalid_argument when it is none.
 std::vector<std::byte> element_of(DType dtype, double value) {
   std::vector<std::byte> bytes(size_of(dtype));
-  const auto put = [&]<typename T>(T) {
+  visit_dtype(dtype, [&]<typename T>() {
     if (!holds<T>(value))
       internal::failf(Errc::invalid_argument, "fill {} is no value of {}", value, name_of(dtype));
-    const auto element = static_cast<T>(value);
+    const auto element = element_of<T>(value);
     std::memcpy(bytes.data(), &element, sizeof element);
-  };
-  const auto put_half = [&]<typename T>(T) {
-    const T element(static_cast<float>(value));
-    std::memcpy(bytes.data(), &element, sizeof element);
-  };
-  switch (dtype) {
-    case DType::u8:
-      put(std::uint8_t{});
-      break;
-    case DType::i8:
-      put(std::int8_t{});
-      break;
-    case DType::i32:
-      put(std::int32_t{});
-      break;
-    case DType::u32:
-      put(std::uint32_t{});
-      break;
-    case DType::i64:
-      put(std::int64_t{});
-      break;
-    case DType::u64:
-      put(std::uint64_t{});
-      break;
-    case DType::boolean:
-      put(bool{});
-      break;
-    case DType::f32:
-      put(float{});
-      break;
-    case DType::f64:
-      put(double{});
-      break;
-    case DType::f16:
-      put_half(Float16{});
-      break;
-    case DType::bf16:
-      put_half(BFloat16{});
-      break;
-    case DType::f8e4m3:
-      put_half(Float8E4M3{});
-      break;
-    case DType::f8e5m2:
-      put_half(Float8E5M2{});
-      break;
-  }
+  });
   return bytes;
 }
 
@@ -134,9 +95,6 @@ Shape with_ranks(int ranks, std::int64_t rows, const Shape& shape) {
 }
 
 }  // namespace
-}  // namespace tutti
-
-namespace [[gnu::visibility("default")]] tutti {
 
 PaddedRows all_gather_padded(ProcessGroup& group, const ConstTensorView& array, double fill,
                              const GatherOptions& options) {

@@ -14,6 +14,7 @@
 #include "kernels/reduce_types.hpp"
 #include "rows/gather_arrays.hpp"
 #include "rows/row_views.hpp"
+#include "values/bytes.hpp"
 #include "values/fail.hpp"
 
 namespace tutti {
@@ -108,41 +109,20 @@ double mean_of(double sum, double count) {
   return count == 0 ? std::numeric_limits<double>::quiet_NaN() : sum / count;
 }
 
-// What a rank says of its losses: of each the length of its name, the name, sum and count.
-
-template <typename T>
-void put(std::string& message, const T& value) {
-  message.append(reinterpret_cast<const char*>(&value), sizeof value);
-}
-
-template <typename T>
-T take(std::string_view& message) {
-  T value;
-  std::memcpy(&value, message.data(), sizeof value);
-  message.remove_prefix(sizeof value);
-  return value;
-}
-
 std::string encode(std::span<const NamedLoss> losses) {
-  std::string message;
-  for (const auto& loss : losses) {
-    put(message, loss.name.size());
-    message += loss.name;
-    put(message, loss.sum);
-    put(message, loss.count);
-  }
-  return message;
+  internal::Writer out;
+  for (const auto& loss : losses) out.text(loss.name).f64(loss.sum).f64(loss.count);
+  return std::string(out.view());
 }
 
 std::vector<NamedLoss> decode(std::string_view message) {
+  internal::Reader in(message, Errc::mismatch, "the message of a rank's losses");
   std::vector<NamedLoss> losses;
-  while (!message.empty()) {
+  while (in.left() != 0) {
     auto& loss = losses.emplace_back();
-    const auto length = take<std::size_t>(message);
-    loss.name = message.substr(0, length);
-    message.remove_prefix(length);
-    loss.sum = take<double>(message);
-    loss.count = take<double>(message);
+    loss.name = in.text();
+    loss.sum = in.f64();
+    loss.count = in.f64();
   }
   return losses;
 }
@@ -159,9 +139,6 @@ std::string describe(std::span<const NamedLoss> losses) {
 }
 
 }  // namespace
-}  // namespace tutti
-
-namespace [[gnu::visibility("default")]] tutti {
 
 SyncOp::SyncOp(const char* name) {
   if (name != nullptr) name_ = name;
