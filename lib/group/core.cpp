@@ -58,6 +58,10 @@ std::unique_ptr<Backend> wrap(std::unique_ptr<Backend> backend, const GroupOptio
   return backend;
 }
 
+DType dtype_of(const Op& op) noexcept {
+  return op.kind == Operation::recv || op.kind == Operation::scatter ? op.out.dtype : op.in.dtype;
+}
+
 }  // namespace
 
 std::unique_ptr<Backend> Core::make_backend(const BackendEntry& entry, const std::string& args,
@@ -204,7 +208,7 @@ Work Core::issue(Op& op, const CallOptions& options, bool blocking, Prepare prep
           "{}: group '{}' collects calls for a Coalesce; use {}_async, or launch() first",
           name_of(op.kind), options_.name, name_of(op.kind));
   if (prepare) prepare_or_refuse(op, options, blocking, prepare, caller);
-  bool supported = supports(op.kind, dtype_of_op(op.kind, op), op.reduce.kind);
+  bool supported = supports(op.kind, dtype_of(op), op.reduce.kind);
   if (!supported && op.kind == Operation::barrier) [[unlikely]] {
     lower_barrier(op);
     supported = supports(op.kind, op.in.dtype, op.reduce.kind);

@@ -15,7 +15,6 @@
 
 #include <tutti/process_group.hpp>
 
-#include "group/fingerprint.hpp"
 #include "group/prepare.hpp"
 #include "group/trace_ring.hpp"
 #include "group/validate.hpp"
@@ -49,11 +48,7 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
   Work issue(Op& op, const CallOptions& options, bool blocking, Prepare prepare = {},
              std::string_view caller = {});
   /// The same, ordered on the call's stream without blocking the host there.
-  void run(Op& op, const CallOptions& options, Prepare prepare, std::string_view caller);
-  /// The same, ordered on the call's stream without blocking the host there. Inline, so that each
-  /// verb has a path of its own.
-  template <Operation kind>
-  [[gnu::always_inline]] void run(Op& op, const CallOptions& options);
+  void run(Op& op, const CallOptions& options, Prepare prepare = {}, std::string_view caller = {});
   /// Several as one, checked already; async.
   Work launch(std::span<Op> ops, const CallOptions& options, bool in_order);
 
@@ -159,42 +154,5 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
 
   std::unique_ptr<Backend> backend_;  // Last: ends first.
 };
-
-/// What the fingerprints of all operations of a launch have in common.
-inline std::uint64_t finish_hash(Hash& hash, const Call& call) noexcept {
-  if (call.order_fixed) hash.add(1);
-  if (!call.name.empty()) hash.add(call.name);
-  return hash.value();
-}
-
-constexpr DType dtype_of_op(Operation kind, const Op& op) noexcept {
-  return kind == Operation::recv || kind == Operation::scatter ? op.out.dtype : op.in.dtype;
-}
-
-template <Operation kind>
-inline void Core::run(Op& op, const CallOptions& options) {
-  const bool unusable = fork_guard_.forked() || broken_.load(std::memory_order_relaxed);
-  if (unusable || collecting_on.load(std::memory_order_relaxed) != std::thread::id() ||
-      is_point_to_point(kind) || !supports(kind, dtype_of_op(kind, op), op.reduce.kind))
-      [[unlikely]]
-    return run(op, options, {}, {});
-  Call call = make_call(options, true);
-  call.seq = next_seq_.fetch_add(1, std::memory_order_relaxed);
-  const std::span<Op> ops(&op, 1);
-  if (!accept_plain(kind, op, bounds_)) check_numbered(op, options, call, true);
-  Hash hash;
-  add(hash, kind, op);
-  call.fingerprint = finish_hash(hash, call);
-  collectives_.begin(call.seq, call.seq, kind, op, 1, false, call.name);
-  try {
-    Work work = backend_->launch(ops, call);
-    if (work.state() != nullptr) [[unlikely]]
-      follow(std::move(work), options.stream);
-  } catch (...) {
-    collectives_.end(call.seq, TraceEntry::State::failed);
-    throw_with_place(ops, call);
-  }
-  collectives_.end(call.seq, TraceEntry::State::done);
-}
 
 }  // namespace tutti::internal

@@ -26,9 +26,9 @@ constexpr bool is_reduction(Operation o) noexcept {
 }
 
 /// Adds what must be equal on all ranks (for send and recv: on both sides), and nothing else:
-/// neither the scale of premul_sum nor, for all_to_all, any count. `kind` is op.kind, a constant
-/// where this is inlined.
-[[gnu::always_inline]] inline void add(Hash& hash, Operation kind, const Op& op) noexcept {
+/// neither the scale of premul_sum nor, for all_to_all, any count.
+inline void add(Hash& hash, const Op& op) noexcept {
+  const auto kind = op.kind;
   const bool p2p = is_point_to_point(kind);
   const bool by_out =
       kind == Operation::scatter || kind == Operation::reduce_scatter || kind == Operation::recv;
@@ -53,8 +53,12 @@ constexpr bool is_reduction(Operation o) noexcept {
     hash.add(shape.dims());
   }
 }
-inline void add(Hash& hash, const Op& op) noexcept {
-  add(hash, op.kind, op);
+
+/// Completes the hash of all operations of a launch.
+inline std::uint64_t finish_hash(Hash& hash, const Call& call) noexcept {
+  if (call.order_fixed) hash.add(1);
+  if (!call.name.empty()) hash.add(call.name);
+  return hash.value();
 }
 
 }  // namespace tutti::internal

@@ -8,6 +8,7 @@
 #include "group/core.hpp"
 #include "values/broken.hpp"
 #include "values/fail.hpp"
+#include "values/hash.hpp"
 
 // Sub-groups and registrations: the calls of Core that exchange two numbers of each rank.
 
@@ -24,7 +25,7 @@ std::vector<std::array<std::int64_t, 2>> Core::exchange(std::array<std::int64_t,
     const ConstTensorView in(mine.data(), DType::i64, {2});
     const TensorView out(all.data(), DType::i64, {2 * std::int64_t{bounds_.size}});
     Op gather{.kind = Operation::all_gather, .in = in, .out = out};
-    run<Operation::all_gather>(gather, {.name = what});
+    run(gather, {.name = what});
     return all;
   }
   // A device would have to be synchronised with; the store is on the host anyway.

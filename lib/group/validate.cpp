@@ -36,6 +36,14 @@ constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
         what, to_string(v.device), to_string(b.device));
 }
 
+/// Recognises nearly every array by a few comparisons.
+template <typename View>
+constexpr bool is_plain_array(const View& v, const Bounds& b) noexcept {
+  // No element type has more than 8 bytes, so the size in bytes fits too.
+  return static_cast<int>(v.dtype) < dtype_count && v.shape.numel() <= INT64_MAX / 8 &&
+         v.data != nullptr && v.device == b.device;
+}
+
 template <typename View>
 void check_array(const char* what, const View& v, const Bounds& b) {
   if (!is_plain_array(v, b)) [[unlikely]]

@@ -504,65 +504,6 @@ TEST(Validate, RefusesAnUnknownOperation) {
 }
 
 // The short cut must never let through what the full check refuses, nor change the call otherwise.
-TEST(AcceptPlain, AgreesWithTheFullCheck) {
-  std::mt19937 random(7);
-  const auto pick = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
-  const std::array<Shape, 9> shapes{Shape{},  Shape{0},    Shape{1},    Shape{2},   Shape{4},
-                                    Shape{6}, Shape{2, 3}, Shape{6, 3}, Shape{most}};
-  const std::array<std::size_t, 6> offsets{0, 4, 8, 16, 24, 2048};
-  const std::array<DType, 5> dtypes{DType::f32, DType::i64, DType::u8, DType::f64,
-                                    static_cast<DType>(77)};
-  const std::array<std::int64_t, 3> list{2, 2, 2};
-  const auto array = [&] {
-    TensorView view =
-        at(offsets[pick(offsets.size())], shapes[pick(shapes.size())], dtypes[pick(dtypes.size())]);
-    if (pick(10) == 0) view.data = nullptr;
-    if (pick(10) == 0) view.device = {DeviceType::cuda, 0};
-    return view;
-  };
-  int accepted = 0;
-  for (int i = 0; i < 2'000'000; ++i) {
-    Op op{.kind = static_cast<Operation>(pick(operation_count))};
-    op.in = array();
-    op.out = array();
-    if (pick(2) == 0) {
-      op.out.dtype = op.in.dtype;
-      op.out.device = op.in.device;
-    }
-    if (pick(3) == 0) op.out = TensorView(const_cast<void*>(op.in.data), op.in.dtype, op.in.shape);
-    op.root = static_cast<int>(pick(5)) - 1;
-    op.reduce.kind = static_cast<Kind>(pick(reduce_op_count + 1));
-    if (pick(4) == 0) op.rows = pick(2) == 0 ? Rows(2) : Rows(std::span(list));
-    Op short_cut = op;
-    if (!accept_plain(op.kind, short_cut, bounds)) continue;
-    ++accepted;
-    Op full = op;
-    ASSERT_NO_THROW(validate(full, bounds, {}))
-        << name_of(op.kind) << " " << to_string(op.in.shape) << " " << to_string(op.out.shape);
-    Hash a;
-    Hash b;
-    add(a, short_cut);
-    add(b, full);
-    ASSERT_EQ(a.value(), b.value()) << name_of(op.kind);
-    ASSERT_EQ(short_cut.rows.given(), full.rows.given()) << name_of(op.kind);
-    if (full.rows.given()) {
-      ASSERT_EQ(short_cut.rows[1], full.rows[1]) << name_of(op.kind);
-    }
-  }
-  EXPECT_GT(accepted, 10'000) << "hardly anything was compared";
-}
-
-TEST(AcceptPlain, TakesTheCallsThatItIsFor) {
-  Op op = make(Operation::all_reduce, first({4}), first({4}));
-  EXPECT_TRUE(accept_plain(op.kind, op, bounds));
-  op = correct(Operation::broadcast);
-  EXPECT_TRUE(accept_plain(op.kind, op, bounds));
-  op = make(Operation::all_gather, first({2}), second({6}));
-  EXPECT_TRUE(accept_plain(op.kind, op, bounds));
-  EXPECT_EQ(op.rows[0], 2);
-  op = correct(Operation::barrier);
-  EXPECT_TRUE(accept_plain(op.kind, op, bounds));
-}
 
 }  // namespace
 }  // namespace tutti::internal
