@@ -45,7 +45,7 @@ install_packages() {
 
 # The options of a folder that has the tool with every backend that can be built; tools/check adds to them.
 # shellcheck disable=SC2034  # The scripts that source this file use it.
-tool_options="--buildtype=release -Dtool=enabled -Dbackends=auto"
+tool_options="--buildtype=release -Dtool=enabled -Dbackends=auto -Dcuda="
 
 # configured FOLDER "OPTIONS": whether the folder was configured with these options, or with more behind them, and no
 # package is new.
