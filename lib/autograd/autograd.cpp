@@ -18,7 +18,8 @@ Differentiable Step::with_backward(std::string_view collective, const ConstTenso
 
 }  // namespace tutti::internal
 
-namespace tutti::autograd {
+namespace tutti {
+namespace [[gnu::visibility("default")]] autograd {
 
 Differentiable Backward::operator()(ProcessGroup& group, const ConstTensorView& gradient,
                                     const CallOptions& options) const {
@@ -30,4 +31,5 @@ std::string_view Backward::collective() const noexcept {
   return transpose_->collective;
 }
 
-}  // namespace tutti::autograd
+}  // namespace autograd
+}  // namespace tutti

@@ -9,7 +9,8 @@
 
 // Rows from all ranks to all ranks.
 
-namespace tutti::autograd {
+namespace tutti {
+namespace [[gnu::visibility("default")]] autograd {
 namespace {
 
 using internal::alone;
@@ -148,4 +149,5 @@ Differentiable all_to_all_rows(ProcessGroup& group, const ConstTensorView& in,
   return alone(step, in, in.shape);
 }
 
-}  // namespace tutti::autograd
+}  // namespace autograd
+}  // namespace tutti

@@ -13,7 +13,8 @@
 
 // Messages from one rank to another: receive is the transpose of deliver.
 
-namespace tutti::autograd {
+namespace tutti {
+namespace [[gnu::visibility("default")]] autograd {
 namespace {
 
 using internal::Step;
@@ -119,4 +120,5 @@ Differentiable permute(ProcessGroup& group, const ConstTensorView& in, std::span
   return permuted(step, in, {to.begin(), to.end()});
 }
 
-}  // namespace tutti::autograd
+}  // namespace autograd
+}  // namespace tutti

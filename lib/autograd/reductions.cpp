@@ -10,7 +10,8 @@
 
 // Reductions to all ranks. Those that are not linear have their derivatives as weights.
 
-namespace tutti::autograd {
+namespace tutti {
+namespace [[gnu::visibility("default")]] autograd {
 namespace {
 
 using internal::count_of;
@@ -159,4 +160,5 @@ Differentiable product_of_others(ProcessGroup& group, const ConstTensorView& in,
                                       share(std::move(all)));
 }
 
-}  // namespace tutti::autograd
+}  // namespace autograd
+}  // namespace tutti

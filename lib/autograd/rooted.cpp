@@ -9,7 +9,8 @@
 
 // Collectives of which one rank is the root. The gradient of root's array is not read elsewhere.
 
-namespace tutti::autograd {
+namespace tutti {
+namespace [[gnu::visibility("default")]] autograd {
 namespace {
 
 using internal::alone;
@@ -136,4 +137,5 @@ Differentiable scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
                               std::move(rows), root, std::optional<RowLayout>());
 }
 
-}  // namespace tutti::autograd
+}  // namespace autograd
+}  // namespace tutti

@@ -19,7 +19,7 @@ namespace tutti::backend {
 }
 #undef TUTTI_BACKEND
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 
 Backend::~Backend() = default;
 

@@ -48,23 +48,24 @@ struct Staging {
 
 void call(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepare,
           std::string_view caller) {
-  Core::of(group).run(op, options, prepare, caller);
+  (void)Core::of(group).issue(op, options, Core::Wait::stream, prepare, caller);
 }
 
 Work call_async(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepare,
                 std::string_view caller) {
-  return Core::of(group).issue(op, options, false, prepare, caller);
+  return Core::of(group).issue(op, options, Core::Wait::nothing, prepare, caller);
 }
 
 void host_call(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepare,
                std::string_view caller) {
-  if (on_host(group)) return Core::of(group).issue(op, options, true, prepare, caller).wait();
+  if (on_host(group))
+    return Core::of(group).issue(op, options, Core::Wait::host, prepare, caller).wait();
   Staging staging;
   const auto enter = [&](Op& mine) {
     if (prepare) prepare(mine);
     staging.enter(group, mine, options.stream);
   };
-  Core::of(group).issue(op, options, true, enter, caller).wait();
+  Core::of(group).issue(op, options, Core::Wait::host, enter, caller).wait();
   const auto& host = staging.host;
   if (host.bytes() != 0)
     group.memory().copy(host.data, staging.out.data(), host.bytes(), options.stream);

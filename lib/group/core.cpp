@@ -193,8 +193,9 @@ void Core::prepare_or_refuse(Op& op, const CallOptions& options, bool blocking, 
   refuse({&op, 1}, call, *why, op);
 }
 
-Work Core::issue(Op& op, const CallOptions& options, bool blocking, Prepare prepare,
+Work Core::issue(Op& op, const CallOptions& options, Wait wait, Prepare prepare,
                  std::string_view caller) {
+  const bool blocking = wait != Wait::nothing;
   check_usable(name_of(op.kind));
   if (is_point_to_point(op.kind) && (op.peer < 0 || op.peer >= bounds_.size || op.tag < 0))
       [[unlikely]]
@@ -221,18 +222,13 @@ Work Core::issue(Op& op, const CallOptions& options, bool blocking, Prepare prep
                    : open->collect({&op, 1}, options, false);
   }
   if (!supported && can_lower(op.kind)) [[unlikely]]
-    return lower(op, options, blocking);
+    return lower(op, options, wait);
 
   const std::span<Op> ops(&op, 1);
   Call call = number(ops, options, blocking, false);
   check_numbered(op, options, call, supported);
   sign(ops, call);
-  return send(ops, call, op);
-}
-
-void Core::run(Op& op, const CallOptions& options, Prepare prepare, std::string_view caller) {
-  Work work = issue(op, options, true, prepare, caller);
-  if (work.state() != nullptr) follow(std::move(work), options.stream);
+  return send(ops, call, op, wait);
 }
 
 void Core::follow(Work work, Stream stream) {
@@ -261,7 +257,7 @@ Work Core::launch(std::span<Op> ops, const CallOptions& options, bool in_order) 
   check_usable(operation_of(ops));
   Call call = number(ops, options, false, in_order);
   sign(ops, call);
-  return send(ops, call, ops[0]);
+  return send(ops, call, ops[0], Wait::nothing);
 }
 
 Call Core::number(std::span<Op> ops, const CallOptions& options, bool blocking, bool in_order) {
@@ -303,13 +299,15 @@ std::uint64_t Core::traced_seq(const Op& shown, const Call& call) noexcept {
   return is_point_to_point(shown.kind) ? shown.seq : call.seq;
 }
 
-Work Core::send(std::span<const Op> ops, const Call& call, const Op& shown) {
+Work Core::send(std::span<const Op> ops, const Call& call, const Op& shown, Wait wait) {
   const auto [ring, index] = trace_place(shown, call);
   ring->begin(index, traced_seq(shown, call), shown.kind, shown,
               ops.size() > 1 && &shown == ops.data() ? ops.size() : 1, !call.blocking, call.name);
   try {
     Work work = backend_->launch(ops, call);
-    if (work.state() == nullptr) {
+    const bool kept = work.state() != nullptr && wait != Wait::stream;
+    if (work.state() != nullptr && !kept) follow(std::move(work), call.stream);
+    if (!kept) {
       ring->end(index, TraceEntry::State::done);
       return {};
     }
@@ -345,7 +343,8 @@ void Core::lower_barrier(Op& op) {
         .reduce = ReduceOp::bor};
 }
 
-Work Core::lower(Op& op, const CallOptions& options, bool blocking) {
+Work Core::lower(Op& op, const CallOptions& options, Wait wait) {
+  const bool blocking = wait != Wait::nothing;
   try {
     validate(op, bounds_, options);
   } catch (const Error& error) {
@@ -357,7 +356,7 @@ Work Core::lower(Op& op, const CallOptions& options, bool blocking) {
   auto pairs = to_point_to_point(op, bounds_);
   Call call = number(pairs, options, blocking, true);
   sign(pairs, call);
-  return send(pairs, call, op);
+  return send(pairs, call, op, wait);
 }
 
 }  // namespace tutti::internal

@@ -43,12 +43,16 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
 
   static Core& of(ProcessGroup& group) noexcept { return *group.core_; }
 
+  /// What the caller of a verb waits for.
+  enum class Wait {
+    nothing,  ///< An async verb: its Work is the caller's.
+    stream,   ///< On a device the call's stream waits, not the host; there is no Work then.
+    host,     ///< A blocking call; the caller waits for the Work, if there is one.
+  };
   /// One call, from its arguments to its Work. An error of `prepare` refuses the call; `caller`
   /// names it, and is otherwise the operation.
-  Work issue(Op& op, const CallOptions& options, bool blocking, Prepare prepare = {},
+  Work issue(Op& op, const CallOptions& options, Wait wait, Prepare prepare = {},
              std::string_view caller = {});
-  /// The same, ordered on the call's stream without blocking the host there.
-  void run(Op& op, const CallOptions& options, Prepare prepare = {}, std::string_view caller = {});
   /// Several as one, checked already; async.
   Work launch(std::span<Op> ops, const CallOptions& options, bool in_order);
 
@@ -111,8 +115,8 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
   }
   Call number(std::span<Op> ops, const CallOptions& options, bool blocking, bool in_order);
   static void sign(std::span<Op> ops, Call& call) noexcept;
-  Work send(std::span<const Op> ops, const Call& call, const Op& shown);
-  Work lower(Op& op, const CallOptions& options, bool blocking);
+  Work send(std::span<const Op> ops, const Call& call, const Op& shown, Wait wait);
+  Work lower(Op& op, const CallOptions& options, Wait wait);
   void lower_barrier(Op& op);
   [[noreturn]] void throw_with_place(std::span<const Op> ops, const Call& call);
   Error with_place(const Error& error, std::span<const Op> ops, const Call& call) const;

@@ -62,14 +62,14 @@ bool ProcessGroup::supports(Operation operation, DType dtype, ReduceOp op) const
 }
 
 // Two forms of every verb from one description. Macros stay in this file.
-#define TUTTI_VERB(name, params, ...)         \
-  void ProcessGroup::name params {            \
-    Op op_ = __VA_ARGS__;                     \
-    core_->run(op_, options);                 \
-  }                                           \
-  Work ProcessGroup::name##_async params {    \
-    Op op_ = __VA_ARGS__;                     \
-    return core_->issue(op_, options, false); \
+#define TUTTI_VERB(name, params, ...)                                 \
+  void ProcessGroup::name params {                                    \
+    Op op_ = __VA_ARGS__;                                             \
+    (void)core_->issue(op_, options, internal::Core::Wait::stream);   \
+  }                                                                   \
+  Work ProcessGroup::name##_async params {                            \
+    Op op_ = __VA_ARGS__;                                             \
+    return core_->issue(op_, options, internal::Core::Wait::nothing); \
   }
 #define TUTTI_ARGS(...) (__VA_ARGS__, const CallOptions& options)
 

@@ -10,7 +10,7 @@
 #include "group/fingerprint.hpp"
 #include "values/fail.hpp"
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 
 std::string_view name_of(Operation operation) noexcept {
   constexpr std::array<std::string_view, operation_count> names{

@@ -25,7 +25,7 @@ std::vector<std::array<std::int64_t, 2>> Core::exchange(std::array<std::int64_t,
     const ConstTensorView in(mine.data(), DType::i64, {2});
     const TensorView out(all.data(), DType::i64, {2 * std::int64_t{bounds_.size}});
     Op gather{.kind = Operation::all_gather, .in = in, .out = out};
-    run(gather, {.name = what});
+    (void)issue(gather, {.name = what}, Wait::stream);
     return all;
   }
   // A device would have to be synchronised with; the store is on the host anyway.

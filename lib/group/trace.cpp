@@ -53,7 +53,7 @@ void TraceRing::read(std::vector<TraceEntry>& out) const {
 
 }  // namespace tutti::internal
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 
 std::string to_string(const TraceEntry& e) {
   std::string text = fmt::format("{} #{}", name_of(e.operation), e.seq);

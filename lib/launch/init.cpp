@@ -16,7 +16,7 @@
 #include "store/tcp_socket.hpp"
 #include "values/fail.hpp"
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
 constexpr std::string_view tcp = "tcp://";

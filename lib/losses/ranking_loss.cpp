@@ -9,7 +9,7 @@
 #include "values/fail.hpp"
 
 namespace tutti {
-namespace losses {
+namespace [[gnu::visibility("default")]] losses {
 namespace {
 
 using internal::failf;

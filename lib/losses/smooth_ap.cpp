@@ -12,7 +12,7 @@
 #include "values/fail.hpp"
 
 namespace tutti {
-namespace losses {
+namespace [[gnu::visibility("default")]] losses {
 namespace {
 
 using internal::losses::GlobalBatch;

@@ -12,7 +12,7 @@
 #include "values/bytes.hpp"
 #include "values/fail.hpp"
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
 using internal::Announcement;

@@ -15,7 +15,7 @@
 #include "rows/row_views.hpp"
 #include "values/fail.hpp"
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
 using internal::Announcement;

@@ -8,7 +8,7 @@
 #include "group/call.hpp"
 #include "values/fail.hpp"
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 
 RowLayout::RowLayout(std::span<const std::int64_t> counts) : counts_(counts.begin(), counts.end()) {
   offsets_.reserve(counts.size() + 1);

@@ -17,7 +17,7 @@
 #include "values/bytes.hpp"
 #include "values/fail.hpp"
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
 constexpr std::array<std::string_view, 7> op_names{"sum", "mean", "avg",    "max",

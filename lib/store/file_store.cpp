@@ -18,7 +18,7 @@
 // A key is a file. Its value appears by rename(), so that a reader sees all of it or nothing;
 // add and compare_set hold an flock() on one lock file. Other ranks' changes are found by polling.
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
 namespace fs = std::filesystem;

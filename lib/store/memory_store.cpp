@@ -6,7 +6,7 @@
 #include "store/checks.hpp"
 #include "store/table.hpp"
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
 class MemoryStore final : public Store {

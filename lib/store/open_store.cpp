@@ -7,7 +7,7 @@
 
 #include "values/fail.hpp"
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
 /// Ranks that are threads ask for their common store by name; it goes with the last of them.

@@ -6,7 +6,7 @@
 #include "store/checks.hpp"
 #include "values/fail.hpp"
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 
 Store::~Store() = default;
 
@@ -65,7 +65,7 @@ void missing(std::string_view key) {
 
 }  // namespace tutti::internal
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 
 namespace {
 

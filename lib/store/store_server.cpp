@@ -10,7 +10,7 @@
 #include "values/fail.hpp"
 #include "values/fork_guard.hpp"
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
 /// The embedder's signals stay on the embedder's threads: one that is started now gets none.

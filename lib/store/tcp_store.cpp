@@ -10,7 +10,7 @@
 #include "store/tcp_connection.hpp"
 #include "values/fail.hpp"
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
 using namespace std::chrono_literals;

@@ -58,12 +58,10 @@ class Writer {
   Writer& count(std::size_t size);
   template <Number T>
   Writer& number(T value) {
-    const auto bits = std::bit_cast<std::array<std::byte, sizeof(T)>>(value);
-    if constexpr (std::endian::native == std::endian::little)
-      bytes_.insert(bytes_.end(), bits.begin(), bits.end());
-    else
-      bytes_.insert(bytes_.end(), bits.rbegin(), bits.rend());
-    return *this;
+    auto bits = std::bit_cast<std::array<std::byte, sizeof(T)>>(value);
+    if constexpr (std::endian::native != std::endian::little) std::ranges::reverse(bits);
+    return raw(
+        bits);  // Not inline: GCC 12 warns wrongly about what it makes of an insertion at -O3.
   }
   std::vector<std::byte> bytes_;
 };

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 
 std::string to_string(Device device) {
   switch (device.type) {

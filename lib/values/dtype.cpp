@@ -2,7 +2,7 @@
 
 #include <array>
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
 constexpr std::array<std::string_view, dtype_count> names{"u8",  "i8",      "i32",   "u32",  "i64",

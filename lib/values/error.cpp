@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 
 std::string_view name_of(Errc code) noexcept {
   switch (code) {

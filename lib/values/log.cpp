@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <string>
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
 LogLevel parse_level(const char* text) {

@@ -1,6 +1,6 @@
 #include <tutti/maybe_owned.hpp>
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 
 Tensor MaybeOwned::take(Memory& memory) && {
   if (!is_input_) return std::move(own_);

@@ -6,7 +6,7 @@
 
 #include "values/fail.hpp"
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 
 Memory::~Memory() = default;
 

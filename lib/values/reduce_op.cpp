@@ -2,7 +2,7 @@
 
 #include <array>
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
 constexpr std::array<std::string_view, reduce_op_count> names{

@@ -9,7 +9,7 @@
 
 #include "values/fail.hpp"
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
 /// a * b, or an error that shows both. Zero dimensions are left out of the product: [0, huge]

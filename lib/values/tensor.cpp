@@ -4,7 +4,7 @@
 
 #include "values/fail.hpp"
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 
 void detail::check_view(std::size_t count, const Shape& shape) {
   if (static_cast<std::uint64_t>(count) != static_cast<std::uint64_t>(shape.numel()))

@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 
 Version library_version() noexcept {
   return header_version;
