@@ -8,8 +8,8 @@
 
 namespace tutti::backend::gloo {
 
-/// A thread that notices when connections end. Gloo tells only those who wait for a message of
-/// that peer; the others would wait for ranks that wait themselves.
+/// A thread that detects ended connections. Gloo reports one only to a call that waits for that
+/// peer; calls that wait for other ranks would not hear of it.
 class Hangups {
  public:
   /// `ended(i)`: connection i was ended by the other side; called again, every now and then, until

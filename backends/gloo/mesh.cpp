@@ -45,8 +45,10 @@ void Mesh::watch(std::weak_ptr<Mesh> self) {
     const auto mesh = self.lock();  // A listener of a failure may destroy the group.
     return mesh == nullptr || mesh->ended(i);
   };
-  const auto look = [self] {
-    if (const auto mesh = self.lock()) mesh->look();
+  // Holds no reference meanwhile: the destructor waits for this thread, and when it runs on it, the
+  // pointer has expired.
+  const auto look = [this, self] {
+    if (!self.expired()) this->look();
   };
   hangups_ = std::make_unique<Hangups>(sockets_, ended, look);
 }
@@ -72,20 +74,19 @@ bool Mesh::ended(std::size_t connection) noexcept {
   try {
     left = left || agreement_.left(peer);
     late = !left && agreement_.collecting();
-  } catch (const Error&) {
+  } catch (...) {  // A store may be the program's own.
     store_ended = true;
   }
   if (left) left_.insert(peer);
   // The messages of other peers do not need a rank that left; without the store it may have left.
   const auto only = left || store_ended ? std::optional<int>(peer) : std::nullopt;
-  if (!late && !waits_in_vain(only, left ? 1000ms : 50ms)) return false;
+  if (!late && !waits_in_vain(only, only ? 1000ms : 50ms)) return false;
   fail({.cause = lost(peer, peer)});
   return true;
 }
 
-/// What could still arrive has time to: of a rank that left, all that it sent, which Gloo may not
-/// have read or passed on yet; when a rank failed, what the others send to one another for a call
-/// that it has not failed.
+/// True when a message has waited for `patience`. After a rank left, its last bytes may still be in
+/// the kernel's buffer; after a failure, peers may still finish an earlier call.
 bool Mesh::waits_in_vain(std::optional<int> only, std::chrono::nanoseconds patience) noexcept {
   const std::lock_guard lock(mutex_);
   if (sockets_ == nullptr) return false;
@@ -105,7 +106,7 @@ Error Mesh::lost(int peer, int rank) const {
       text = fmt::format("rank {} has left the group", rank);
     else
       text += "its process has died, or its host cannot be reached";
-  } catch (const Error&) {
+  } catch (...) {
     // It may have ended only because another rank died, and with that one the store.
     text += "the store has ended too, so the first rank that died is not known";
     rank = -1;

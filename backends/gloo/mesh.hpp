@@ -66,7 +66,7 @@ class Mesh {
   /// The refusal that ended a call as `refused`.
   internal::Refusal refusal(std::uint64_t call) const;
 
-  /// Told of the failure, once, on any thread.
+  /// Called once, on any thread, with the cause of the failure.
   using Listener = std::function<void(const Error& cause)>;
   using Listeners = std::list<Listener>;
   Listeners::iterator listen(Listener listener);

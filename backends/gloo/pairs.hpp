@@ -15,7 +15,7 @@
 
 namespace tutti::backend::gloo {
 
-/// Threads for messages that nobody waits for but somebody asks about (done(), then()): Gloo can
+/// Threads that wait for messages whose Work is polled (done()) or has a continuation: Gloo can
 /// only be waited for. As many as there are such messages at a time; usually none.
 class Watchers {
  public:

@@ -11,7 +11,7 @@ namespace tutti::backend::gloo {
 
 class SelfState;
 
-/// What a rank sends to itself: whoever comes second copies.
+/// Messages of a rank to itself. The second of the two calls copies.
 class SelfBox {
  public:
   void post(const std::shared_ptr<SelfState>& state) noexcept;
@@ -25,8 +25,8 @@ class SelfBox {
   std::multimap<std::uint64_t, std::shared_ptr<SelfState>> waiting_;  // By slot; of one side only.
 };
 
-/// A send or receive whose peer is its own rank. Nobody watches a clock for it: whoever waits or
-/// asks ends it in time.
+/// A send or receive whose peer is its own rank. Its deadline is checked in done() and
+/// wait_until() only.
 class SelfState final : public internal::HostState {
  public:
   SelfState(std::shared_ptr<internal::CallQueue> queue, std::shared_ptr<const Group> group,

@@ -3,6 +3,8 @@
 #include <memory>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "autograd/step.hpp"
 
 // How a step leaves its transpose behind, and how that is applied.
@@ -11,8 +13,9 @@ namespace tutti::internal {
 
 Differentiable Step::with_backward(std::string_view collective, const ConstTensorView& in,
                                    MaybeOwned value, decltype(Transpose::run) run) const {
-  auto shared = std::make_shared<const Transpose>(Transpose{
-      function, collective, value.shape(), input_shape(in), value.dtype(), memory, std::move(run)});
+  auto shared = std::make_shared<const Transpose>(
+      Transpose{group.rank(), group.size(), function, collective, value.shape(), input_shape(in),
+                value.dtype(), memory, std::move(run)});
   return {std::move(value), autograd::Backward(std::move(shared))};
 }
 
@@ -24,7 +27,12 @@ namespace [[gnu::visibility("default")]] autograd {
 Differentiable Backward::operator()(ProcessGroup& group, const ConstTensorView& gradient,
                                     const CallOptions& options) const {
   const auto& to = *transpose_;
-  return to.run({group, to.function, options, to.memory, &to}, gradient);
+  const internal::Step step{group, to.function, options, to.memory, &to};
+  if (group.rank() != to.rank || group.size() != to.size)
+    step.refuse(Errc::invalid_argument,
+                fmt::format("this is rank {} of {}, but the forward was made as rank {} of {}",
+                            group.rank(), group.size(), to.rank, to.size));
+  return to.run(step, gradient);
 }
 
 std::string_view Backward::collective() const noexcept {

@@ -17,6 +17,7 @@ struct Step;
 
 /// A collective to be applied to gradients of one shape and dtype.
 struct Transpose {
+  int rank, size;               ///< Of the forward's group.
   std::string_view function;    ///< The forward whose transpose it is, for errors.
   std::string_view collective;  ///< The forward that it is.
   Shape from, to;               ///< Of the forward's value, and of its input.

@@ -275,19 +275,21 @@ class Checked final : public HostBackend {
       give_up(error);
       throw;
     }
-    std::vector<Record> records;
-    std::vector<Reader> counts;  // Behind the records.
-    for (const auto& bytes : said) {
-      auto in = reader_of(bytes);
-      records.push_back(read_record(in));
-      counts.push_back(in);
-    }
-    forget(call.seq, records);
-    auto error = compare(group(), ops, call, records);
-    if (!error) error = compare_counts(ops, call, counts);
-    if (error) {
-      inner_->refuse(ops, call, *error);
-      throw Error(*error);
+    try {
+      std::vector<Record> records;
+      std::vector<Reader> counts;  // Behind the records.
+      for (const auto& bytes : said) {
+        auto in = reader_of(bytes);
+        records.push_back(read_record(in));
+        counts.push_back(in);
+      }
+      forget(call.seq, records);
+      auto error = compare(group(), ops, call, records);
+      if (!error) error = compare_counts(ops, call, counts);
+      if (error) throw Error(*error);
+    } catch (const Error& error) {  // Also of a record that cannot be read: the number is used.
+      inner_->refuse(ops, call, error);
+      throw;
     }
   }
 
@@ -334,8 +336,8 @@ class Checked final : public HostBackend {
     return std::nullopt;
   }
 
-  /// Everybody's record of `seq` is here, so everybody has read mine of the calls before it; except
-  /// a rank that refused `seq`, which it may have done while an earlier call of it was waiting.
+  /// All records of `seq` have arrived, so all ranks have read this rank's records of earlier
+  /// calls; except a rank that refused `seq`, perhaps while an earlier call of it was waiting.
   void forget(std::uint64_t seq, std::span<const Record> records) {
     for (const auto& record : records)
       if (record.refused != 0) return;

@@ -140,7 +140,7 @@ void Core::break_with(const Error& cause, bool report) noexcept {
     broken_ = true;
   }
   backend_->abort(cause.what());
-  // What a caller has not been thrown has to be seen somewhere.
+  // Logs the error, because no call has thrown it.
   options_.logger(report ? LogLevel::warning : LogLevel::info,
                   fmt::format("group '{}': {}", options_.name, cause.what()));
 }
@@ -238,11 +238,8 @@ void Core::follow(Work work, Stream stream) {
 }
 
 void Core::check_numbered(Op& op, const CallOptions& options, const Call& call, bool supported) {
-  try {
-    check(op, options, supported);
-  } catch (const Error& error) {
-    refuse({&op, 1}, call, error, op);
-  }
+  if (const auto why = refusal_of([&] { check(op, options, supported); }))
+    refuse({&op, 1}, call, *why, op);
 }
 
 void Core::refuse(std::span<const Op> ops, const Call& call, const Error& why, const Op& shown) {
@@ -345,13 +342,11 @@ void Core::lower_barrier(Op& op) {
 
 Work Core::lower(Op& op, const CallOptions& options, Wait wait) {
   const bool blocking = wait != Wait::nothing;
-  try {
-    validate(op, bounds_, options);
-  } catch (const Error& error) {
+  if (const auto why = refusal_of([&] { validate(op, bounds_, options); })) {
     // The peers wait in their sends and receives, so these are what is refused.
     auto pairs = refused_pairs(op, bounds_);
     const Call call = number(pairs, options, blocking, true);
-    refuse(pairs, call, error, op);
+    refuse(pairs, call, *why, op);
   }
   auto pairs = to_point_to_point(op, bounds_);
   Call call = number(pairs, options, blocking, true);

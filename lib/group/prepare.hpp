@@ -1,6 +1,7 @@
 #pragma once
 
 #include <concepts>
+#include <exception>
 #include <memory>
 #include <new>
 #include <optional>
@@ -8,6 +9,8 @@
 
 #include <tutti/error.hpp>
 #include <tutti/operation.hpp>
+
+#include "values/current_error.hpp"
 
 namespace tutti::internal {
 
@@ -33,15 +36,16 @@ class Prepare {
   void (*run_)(void*, Op&) = nullptr;
 };
 
-/// The Error for which a call is refused when `check` throws: its own, or resource_exhausted.
+/// The Error for which a call is refused when `check` throws; an exception of another type becomes
+/// one, so that no call is left without its number.
 template <typename Check>
 std::optional<Error> refusal_of(const Check& check) {
   try {
     check();
-  } catch (const Error& error) {
-    return error;
   } catch (const std::bad_alloc&) {
     return Error(Errc::resource_exhausted, "this rank has no memory for the call");
+  } catch (...) {
+    return to_error(std::current_exception());
   }
   return std::nullopt;
 }

@@ -105,11 +105,7 @@ void Core::check_subset(std::span<const int> ranks) const {
 
 std::optional<ProcessGroup> Core::subset(std::span<const int> ranks) {
   Hash hash;
-  try {
-    check_subset(ranks);
-  } catch (const Error& error) {
-    refuse_exchange("subset", error);
-  }
+  if (const auto why = refusal_of([&] { check_subset(ranks); })) refuse_exchange("subset", *why);
   for (const int r : ranks) hash.add(static_cast<std::uint64_t>(r));
   const auto mine = static_cast<std::int64_t>(hash.value());
   const auto all = exchange({mine, std::ssize(ranks)}, "subset");
@@ -146,12 +142,11 @@ Registration Core::register_memory(const TensorView& block, Stream stream) {
           "register_memory: group '{}' collects calls for a Coalesce; launch() first",
           options_.name);
   auto kind = RegistrationKind::none;
-  try {
+  const auto why = refusal_of([&] {
     check_block(block);
     kind = backend_->registrable(block, stream);
-  } catch (const Error& error) {
-    refuse_exchange(what, error);
-  }
+  });
+  if (why) refuse_exchange(what, *why);
   const auto all =
       exchange({static_cast<std::int64_t>(block.bytes()), static_cast<std::int64_t>(kind)}, what);
   ++splits_;  // Numbers exchanges.

@@ -175,6 +175,10 @@ GlobalBatch::Collected GlobalBatch::collect(RankingBatch& batch, const BatchRule
   check_rows(rules.loss, layout.total());
   for (int r = 0; r < ranks(); ++r) {
     if (!has_all_ && r != rank()) continue;
+    if (layout[r] < queue_.size_of(r))
+      throw gather_error(Errc::mismatch, *group_, rules.loss, r,
+                         fmt::format("rank {} has {} rows with its queue, which alone has {}", r,
+                                     layout[r], queue_.size_of(r)));
     const auto first = has_all_ ? layout.offset(r) : 0;
     source.blocks.push_back({r, static_cast<std::size_t>(first),
                              static_cast<std::size_t>(first + layout[r] - queue_.size_of(r))});

@@ -5,6 +5,20 @@
 #include "rows/gather_arrays.hpp"
 
 namespace tutti::internal::losses {
+namespace {
+
+/// The ranks' numbers of rows come from the ranks; arrays are indexed by the numbers known here.
+template <typename Expected>
+void check_counts(ProcessGroup& group, std::string_view loss, const RowLayout& layout,
+                  const Expected& expected) {
+  for (int r = 0; r < group.size(); ++r)
+    if (layout[r] != expected(r))
+      throw gather_error(
+          Errc::mismatch, group, loss, r,
+          fmt::format("rank {} sent {} rows, but {} were expected", r, layout[r], expected(r)));
+}
+
+}  // namespace
 
 std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
                                     std::string_view options, std::size_t width,
@@ -22,6 +36,7 @@ std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
                                             .check = [&](Offer&) { compute(mine); },
                                             .agree = options},
                                            call);
+  check_counts(*group, loss, gathered.layout, [](int) { return 1; });
   std::vector<double> sums(width);
   const auto* all = static_cast<const double*>(gathered.data[0].data());
   for (int r = 0; r < group->size(); ++r)
@@ -43,6 +58,7 @@ RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, std::str
   const auto check = [&](Offer&) { queue.check_world(group->rank(), group->size()); };
   const auto gathered = gather_host_arrays(
       *group, {.caller = loss, .arrays = arrays, .check = check, .agree = state}, call);
+  check_counts(*group, loss, gathered.layout, [&](int r) { return queue.size_of(r); });
   const auto* scores = static_cast<const double*>(gathered.data[0].data());
   const auto* targets = static_cast<const std::int64_t*>(gathered.data[1].data());
   const auto* iid = static_cast<const std::uint8_t*>(gathered.data[2].data());

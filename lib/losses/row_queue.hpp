@@ -10,8 +10,8 @@
 
 namespace tutti::internal::losses {
 
-/// What a ranking loss remembers between calls: the last rows of all ranks. Of these a rank keeps
-/// its own, and which others have the rest.
+/// Keeps the last rows of all ranks between the calls of a ranking loss. Each rank stores its own
+/// rows and the numbers of the other ranks' rows.
 ///
 /// Rows are numbered in the order in which they came, over all ranks and calls, so that a row has
 /// the same number for any split.
@@ -68,7 +68,7 @@ class RowQueue {
   std::int64_t calls_ = 0;
   std::int64_t next_ = 0;
   std::uint64_t history_ = 0;  // Of what was loaded, and how many rows came from whom since.
-  int rank_ = 0;               // Who enqueued, of how many.
+  int rank_ = 0;               // Of the last enqueue().
   int ranks_ = 1;
   std::vector<Segment> segments_;
   Rows own_;

@@ -13,9 +13,8 @@ namespace tutti::internal::losses {
 /// copied to pinned memory, behind what the call's stream has to do, and the gradient goes back to
 /// where the logits are. The host waits for every copy. Ranks need not have their arrays alike.
 ///
-/// What is refused here is told to the others by the loss, like anything that is wrong with its
-/// arguments, but for a captured stream, on which nothing can be told; the room for the gradient is
-/// there before anything is told.
+/// The loss publishes an Error of this class to its peers, as it does for its other arguments,
+/// except on a captured stream. The gradient's memory is allocated before the first message.
 class Staged {
  public:
   /// `group` may be null: then everything is on the host.

@@ -58,9 +58,13 @@ class SlotWriter {
   std::byte* at_;
 };
 
+std::string_view caller_of(const Header& header) {
+  return {header.caller.data(), ::strnlen(header.caller.data(), header.caller.size())};
+}
+
 /// What has to be equal, in words: "all_gather_rows of f32 [*, 3]".
 std::string describe(const Header& header, std::span<const Described> arrays) {
-  std::string text(header.caller.data(), ::strnlen(header.caller.data(), header.caller.size()));
+  std::string text(caller_of(header));
   if (header.root >= 0) text += fmt::format(" to root {}", header.root);
   for (std::size_t i = 0; i < arrays.size(); ++i) {
     const auto& a = arrays[i];
@@ -201,6 +205,12 @@ Announcement::Announcement(ProcessGroup& group, const Offer& unchecked,
   }
 
   if (refused) throw_refusal(*refused, group, offer.caller);
+  const auto unreadable = [&](std::size_t r) {
+    return gather_error(Errc::mismatch, group, offer.caller, static_cast<int>(r),
+                        fmt::format("the message of rank {} cannot be read; all ranks need the "
+                                    "same version of the library",
+                                    r));
+  };
   std::vector<std::string> said(ranks);
   bool agree = true;
   for (std::size_t r = 0; r < ranks; ++r) {
@@ -213,7 +223,7 @@ Announcement::Announcement(ProcessGroup& group, const Offer& unchecked,
     if (its.refused == 0) continue;
     throw gather_error(
         Errc::mismatch, group, offer.caller, static_cast<int>(r),
-        fmt::format("rank {} refused {}: {}", r, its.caller.data(), text_of(message, its)));
+        fmt::format("rank {} refused {}: {}", r, caller_of(its), text_of(message, its)));
   }
   for (std::size_t r = 0; r < ranks; ++r) {
     const auto* at = messages_.get() + r * room;
@@ -226,6 +236,9 @@ Announcement::Announcement(ProcessGroup& group, const Offer& unchecked,
     for (auto& array : arrays) {
       array = load<Described>(at);
       at += sizeof array;
+      if (array.dtype >= dtype_count || array.ndim > Shape::max_dims ||
+          std::ranges::any_of(array.dims, [](std::int64_t dim) { return dim < 0; }))
+        throw unreadable(r);
     }
     said[r] = describe(its, arrays);
     if (!words.empty()) said[r] += fmt::format(" with {}", words);
@@ -233,19 +246,25 @@ Announcement::Announcement(ProcessGroup& group, const Offer& unchecked,
     auto& rank = ranks_.emplace_back();
     const bool here = its.bytes != ~std::uint64_t{0};
     complete_ = complete_ && here;
+    const auto* begin = at;
+    const auto* end = messages_.get() + (r + 1) * room;
     for (const auto& array : arrays) {
-      rank.shapes.emplace_back(
-          std::span(array.dims).first(std::min<std::size_t>(array.ndim, Shape::max_dims)));
+      rank.shapes.emplace_back(std::span(array.dims).first(array.ndim));
       rank.data.push_back(here ? at : nullptr);
-      if (here)
-        at += static_cast<std::size_t>(rank.shapes.back().numel()) *
-              size_of(static_cast<DType>(array.dtype));
+      if (!here) continue;
+      const auto elements = static_cast<std::size_t>(rank.shapes.back().numel());
+      const auto size = size_of(static_cast<DType>(array.dtype));
+      if (elements > static_cast<std::size_t>(end - at) / size) throw unreadable(r);
+      at += elements * size;
     }
+    if (here && static_cast<std::uint64_t>(at - begin) != its.bytes) throw unreadable(r);
   }
   if (!agree)
     throw gather_error(Errc::mismatch, group, offer.caller, -1,
                        "ranks made different calls: " + differences(said) +
                            "every rank has to make the same call");
+  for (std::size_t r = 0; r < ranks; ++r)
+    if (ranks_[r].shapes.size() != offer.arrays.size()) throw unreadable(r);
 }
 
 RowLayout Announcement::layout() const {

@@ -66,7 +66,7 @@ class Announcement {
   bool complete_ = true;
 };
 
-/// What an array has to be before its shape is told to anybody; empty when it is that.
+/// Checks dtype, address and device of an array. Empty: valid.
 std::optional<Error> unfit(const ConstTensorView& array, const Device& device);
 
 /// Throws this rank's refusal, with the caller as its place unless it has one.

@@ -127,7 +127,7 @@ GatheredRows internal::gather_rows(ProcessGroup& group, const ConstTensorView& a
         internal::failf(Errc::invalid_argument, "root is {}; this group has ranks 0 to {}", root,
                         group.size() - 1);
     };
-    // Everybody gets what comes along, so it is little.
+    // Inlined rows go to all ranks, so the limit is low.
     said.emplace(group,
                  Offer{.caller = "gather_rows",
                        .arrays = {&local, 1},

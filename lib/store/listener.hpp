@@ -11,9 +11,9 @@
 
 namespace tutti::internal {
 
-/// Where the clients of a store server knock. A process whose descriptors have run out would be
-/// told again and again that somebody waits; here such a client gets a word, by way of a
-/// descriptor kept for this, or waits a moment.
+/// Accepts the clients of a store server. When the process has no descriptor left, a client gets an
+/// error through a descriptor kept for this, or waits a moment; without that the listening socket
+/// would stay readable and spin.
 class StoreListener {
  public:
   using Clock = Deadline::Clock;

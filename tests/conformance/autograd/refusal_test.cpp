@@ -269,5 +269,21 @@ TEST_P(AutogradRefusalOfOne, ARankWithoutMemoryForItsResultTellsTheOthers) {
   });
 }
 
+TEST_P(AutogradRefusalOfOne, ABackwardBelongsToAGroupOfTheForwardsSize) {
+  on_ranks(GetParam(), [](ProcessGroup& group) {
+    auto alone = group.split(group.rank(), 0);
+    const Buffer x = put(group, {1, 2}, {1, 2});
+    const auto all = autograd::all_gather_rows(group, x, GatherGrad::local_slice);
+    const ConstTensorView gradient = all.value;
+    expect_refused("all_gather_rows (backward)",
+                   {"rank 0 of 1", "of " + std::to_string(group.size())},
+                   [&] { all.back(*alone, gradient); });
+    const auto own = autograd::all_gather_rows(*alone, x, GatherGrad::local_slice);
+    expect_refused("all_gather_rows (backward)", {"forward was made as rank 0 of 1"},
+                   [&] { own.back(group, x); });
+    expect_usable(group);
+  });
+}
+
 }  // namespace
 }  // namespace tutti::test

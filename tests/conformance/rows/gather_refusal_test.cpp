@@ -1,5 +1,6 @@
 #include <cmath>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -424,6 +425,34 @@ class FullMemory final : public Memory {
   void release(void*, std::size_t, Stream) noexcept override {}
   void copy(void*, const void*, std::size_t, Stream) override {}
 };
+
+/// A program's own, which throws what it likes.
+class ForeignMemory final : public Memory {
+ public:
+  Device device() const noexcept override { return {}; }
+  void* allocate(std::size_t, Stream) override { throw std::runtime_error("it is foreign"); }
+  void release(void*, std::size_t, Stream) noexcept override {}
+  void copy(void*, const void*, std::size_t, Stream) override {}
+};
+
+TEST_P(GatherRefusalComparing, AMemoryThatThrowsAnExceptionOfItsOwnLetsNoRankWait) {
+  ForeignMemory foreign;
+  for (int odd = 0; odd < size(); ++odd)
+    on_ranks(world(), [&](ProcessGroup& group) {
+      const bool bad = group.rank() == odd;
+      const RowLayout rows = RowLayout::equal(group.size(), 2);
+      const auto mine = array(group, DType::u8, {2, 40000});
+      for (const RowLayout* given : {static_cast<const RowLayout*>(nullptr), &rows}) {
+        const GatherOptions options{.layout = given, .memory = bad ? &foreign : nullptr};
+        const auto call = [&] { (void)all_gather_rows(group, mine, options); };
+        if (bad)
+          expect_error(Errc::backend, {"foreign"}, call);
+        else
+          expect_error(Errc::mismatch, {"rank " + std::to_string(odd), "refused"}, call);
+        expect_usable(group);
+      }
+    });
+}
 
 TEST_P(GatherRefusalComparing, ARankWithoutMemoryForItsResultLetsNobodyWait) {
   FullMemory full;
