@@ -83,7 +83,6 @@ class Batch final : public internal::Collector {
       keep(ops_.back().rows);
       keep(ops_.back().send_rows);
     }
-    ++calls_;
     return Work(state_);
   }
 
@@ -138,7 +137,6 @@ class Batch final : public internal::Collector {
   std::optional<CallOptions> options_;
   std::string name_;
   bool in_order_ = false;
-  std::size_t calls_ = 0;
   bool launched_ = false;
   std::shared_ptr<Collected> state_ = std::make_shared<Collected>();
 };

@@ -12,16 +12,8 @@
 #include "values/bytes.hpp"
 #include "values/fail.hpp"
 
-namespace [[gnu::visibility("default")]] tutti {
+namespace tutti::internal {
 namespace {
-
-using internal::Announcement;
-using internal::as_rows;
-using internal::call;
-using internal::copy_rows;
-using internal::memory_of;
-using internal::Offer;
-using internal::rows_of;
 
 /// What all ranks have of one array, from their messages.
 void place(ProcessGroup& group, const Announcement& said, std::size_t array, const TensorView& out,
@@ -34,8 +26,8 @@ void place(ProcessGroup& group, const Announcement& said, std::size_t array, con
 
 }  // namespace
 
-GatheredArrays internal::gather_arrays(ProcessGroup& group, const Offer& unchecked,
-                                       const GatherOptions& options) {
+GatheredArrays gather_arrays(ProcessGroup& group, const Offer& unchecked,
+                             const GatherOptions& options) {
   auto offer = checked(unchecked);
   std::vector<ConstTensorView> locals;
   for (const auto& array : offer.arrays) locals.push_back(as_rows(array));
@@ -84,8 +76,8 @@ GatheredArrays internal::gather_arrays(ProcessGroup& group, const Offer& uncheck
   return result;
 }
 
-GatheredArrays internal::gather_host_arrays(ProcessGroup& group, const Offer& unchecked,
-                                            const CallOptions& options) {
+GatheredArrays gather_host_arrays(ProcessGroup& group, const Offer& unchecked,
+                                  const CallOptions& options) {
   if (on_host(group)) return gather_arrays(group, unchecked, {.call = options});
   const auto offer = checked(unchecked);
   // Told as arrays of the group's device, where an announcement looks at the shapes alone.
@@ -115,8 +107,8 @@ GatheredArrays internal::gather_host_arrays(ProcessGroup& group, const Offer& un
   return result;
 }
 
-GatheredRows internal::gather_rows(ProcessGroup& group, const ConstTensorView& array, int root,
-                                   const GatherOptions& options, const CallerCheck& check) {
+GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& array, int root,
+                         const GatherOptions& options, const CallerCheck& check) {
   const auto local = as_rows(array);
   GatheredRows result;
   std::optional<Announcement> said;
@@ -158,9 +150,8 @@ GatheredRows internal::gather_rows(ProcessGroup& group, const ConstTensorView& a
   return result;
 }
 
-Tensor internal::scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
-                              const RowLayout* layout, int root, const ResultOptions& options,
-                              const CallerCheck& check) {
+Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout* layout,
+                    int root, const ResultOptions& options, const CallerCheck& check) {
   constexpr std::string_view caller = "scatter_rows";
   const bool at_root = group.rank() == root;
   // Whether root refuses, dtype and shape of the rows, and the rows of every rank.
@@ -220,6 +211,20 @@ Tensor internal::scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
        options.call, prepare, caller);
   return out;
 }
+
+}  // namespace tutti::internal
+
+namespace [[gnu::visibility("default")]] tutti {
+namespace {
+
+using internal::Announcement;
+using internal::as_rows;
+using internal::call;
+using internal::copy_rows;
+using internal::memory_of;
+using internal::rows_of;
+
+}  // namespace
 
 GatheredRows all_gather_rows(ProcessGroup& group, const ConstTensorView& local,
                              const GatherOptions& options) {
