@@ -108,7 +108,7 @@ void Launcher::launch(std::span<const Op> ops, const std::shared_ptr<EventState>
     }
   }
   if (captured) return await(state->limit());  // The capture may end when this returns.
-  // Where NCCL waits for the other ranks, the Watcher goes on: this thread may have to serve them.
+  // The Watcher goes on where NCCL waits for other ranks: this thread may have to serve them.
   const auto enough = std::chrono::steady_clock::now() + hand_over;
   for (Pause pause; !advance(); pause()) {
     if (std::chrono::steady_clock::now() > enough) return;

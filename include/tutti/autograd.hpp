@@ -53,7 +53,7 @@ class Backward {
   std::shared_ptr<const internal::Transpose> transpose_;
 };
 
-/// What a forward returns, and a backward.
+/// The result of a forward or a backward.
 struct Differentiable {
   MaybeOwned value;
   Backward back;

@@ -7,7 +7,7 @@
 
 #include "autograd/step.hpp"
 
-// How a step leaves its transpose behind, and how that is applied.
+// A step records its transpose here, and a Backward applies it.
 
 namespace tutti::internal {
 

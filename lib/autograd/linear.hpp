@@ -14,8 +14,8 @@ inline std::size_t count_of(const Tensor& tensor) {
 /// summed: avg divides it by the number of ranks, premul_sum multiplies it by this rank's scale.
 void scale_gradient(ReduceOp op, int ranks, Tensor& grad);
 
-/// Whether dividing by the number of ranks is left to an avg of the backend: the host cannot reach
-/// a gradient on a device.
+/// True when an avg of the backend divides by the number of ranks: the host cannot reach a gradient
+/// on a device.
 bool averages_on_device(ProcessGroup& group, ReduceOp op);
 
 /// Zeros in `out` but for `part`, from byte `at` on.

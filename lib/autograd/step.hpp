@@ -63,8 +63,8 @@ struct Step {
   }
   /// One call, whose `prepare` checks what only this rank has and makes the results.
   void call(const Op& op, Prepare prepare) const { internal::call(group, op, options, prepare); }
-  /// What this step made of `in`. Its backward is function(step, gradient, saved...), which makes
-  /// `collective`.
+  /// The result that this step made of `in`. Its backward is function(step, gradient, saved...),
+  /// which makes `collective`.
   template <auto function, typename... Saved>
   Differentiable result(std::string_view collective, const ConstTensorView& in, MaybeOwned value,
                         const Saved&... saved) const {

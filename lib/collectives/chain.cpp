@@ -55,7 +55,7 @@ void reduce_chain(Wire& wire, const Op& op) {
   const auto slot = [&](Bytes base, std::size_t k) { return base + k % slots * segment; };
   const auto size_of_piece = [&](std::size_t k) { return std::min(segment, bytes - k * segment); };
 
-  // What goes on is not what came, so the two have memory of their own.
+  // The outgoing data differ from the incoming, so each has memory of its own.
   std::size_t posted = 0;
   const auto count = messages_of(bytes, segment);
   const int prev = first ? -1 : (wire.rank() + size - 1) % size;

@@ -41,7 +41,7 @@ inline at::Tensor all_gather_rows(ProcessGroup& group, const at::Tensor& local, 
 }
 
 namespace detail {
-/// What all ranks have, [W, ...]: torch multiplies it, whose derivatives are by each factor.
+/// The arrays of all ranks, [W, ...]. torch multiplies them, so it has the derivative by each.
 inline at::Tensor factors(ProcessGroup& group, const at::Tensor& in, const CallOptions& options) {
   const RowLayout layout = RowLayout::equal(group.size(), 1);
   return all_gather_rows(group, in.unsqueeze(0), GatherGrad::sum,
