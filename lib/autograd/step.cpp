@@ -71,18 +71,6 @@ void Step::check_host() const {
                      to_string(device)));
 }
 
-void Step::check_root(int root) const {
-  if (root == 0) return;
-  refuse(Errc::invalid_argument, fmt::format("root is {}; this group has only rank 0", root));
-}
-
-void Step::check_layout(const ConstTensorView& in, const RowLayout& layout) const {
-  if (layout.ranks() == 1 && layout[0] == in.shape.rows()) return;
-  refuse(Errc::invalid_argument,
-         fmt::format("the layout is {}, but the only rank has {}, which has {} rows",
-                     to_string(layout), to_string(in.shape), in.shape.rows()));
-}
-
 Tensor Step::make(const Shape& shape, DType dtype) const {
   return {memory != nullptr ? *memory : group.memory(), shape, dtype, options.stream};
 }

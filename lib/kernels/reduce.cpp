@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "kernels/reduce_arithmetic.hpp"
-#include "kernels/reduce_targets.hpp"
 #include "kernels/reduce_types.hpp"
 
 #ifdef TUTTI_HIGHWAY
@@ -77,17 +76,7 @@ void fill_identity(DType dtype, Kind kind, void* out, std::size_t n) noexcept {
   });
 }
 
-#ifdef TUTTI_HIGHWAY
-const char* kernel_target() noexcept {
-  return simd::target();
-}
-std::vector<std::string_view> kernel_targets() {
-  return simd::targets();
-}
-void choose_kernel_target(std::string_view name) {
-  simd::choose_target(name);
-}
-#else
+#ifndef TUTTI_HIGHWAY
 const char* kernel_target() noexcept {
   return "scalar";
 }

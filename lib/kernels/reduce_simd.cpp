@@ -416,13 +416,16 @@ const Kernels* table() {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace tutti::internal::simd {
+namespace tutti::internal {
+namespace simd {
 
 HWY_EXPORT(table);
 
 const Kernels& kernels() noexcept {
   return *HWY_DYNAMIC_DISPATCH(table)();
 }
+
+}  // namespace simd
 
 namespace {
 
@@ -432,22 +435,22 @@ const char* name_of(std::int64_t target) noexcept {
 
 }  // namespace
 
-const char* target() noexcept {
-  return name_of(kernels().target);
+const char* kernel_target() noexcept {
+  return name_of(simd::kernels().target);
 }
 
-std::vector<std::string_view> targets() {
+std::vector<std::string_view> kernel_targets() {
   std::vector<std::string_view> names;
   for (const std::int64_t target : hwy::SupportedAndGeneratedTargets())
     names.emplace_back(name_of(target));
   return names;
 }
 
-void choose_target(std::string_view name) {
+void choose_kernel_target(std::string_view name) {
   hwy::SetSupportedTargetsForTest(0);
   for (const std::int64_t target : hwy::SupportedAndGeneratedTargets())
     if (name == name_of(target)) hwy::SetSupportedTargetsForTest(target);
 }
 
-}  // namespace tutti::internal::simd
+}  // namespace tutti::internal
 #endif
