@@ -68,7 +68,7 @@ struct FoldedWord {
         for (std::size_t k = 0; k < n; ++k) {
           auto term = internal::widen(word.at[k]);
           if constexpr (kind() == ReduceOp::Kind::premul_sum)
-            term = term * static_cast<internal::Acc<T>>(fold.scales[slot]);
+            term = internal::scaled(term, fold.scales[slot]);
           acc[k] = slot == 0 ? term : internal::apply<kind()>(acc[k], term);
         }
       }

@@ -94,6 +94,10 @@ class GlooBackend final : public internal::HostBackend {
       }
     } catch (const Trouble& trouble) {
       throw Error(group_->failed(trouble, ops, call));
+    } catch (const Error& error) {  // A custom reduction's: the peers wait for what is not sent.
+      throw Error(mesh().fail(
+          {.cause = internal::call_error(error.code(), group(), ops, call, rank(),
+                                         fmt::format("rank {}: {}", rank(), error.message()))}));
     }
   }
 

@@ -50,8 +50,8 @@ class PerRank {
 /// All ranks' inputs from one place on, for fold().
 class Inputs {
  public:
-  Inputs(const Round& round, std::size_t k, int size)
-      : round_(round), k_(k), size_(size), data_(size), scales_(size) {
+  Inputs(const Round& round, std::size_t k, int rank, int size)
+      : round_(round), k_(k), rank_(rank), size_(size), data_(size), scales_(size) {
     scaled_ = op(0).reduce.kind == ReduceOp::Kind::premul_sum;
     for (int r = 0; r < size && scaled_; ++r) scales_[r] = op(r).reduce.scale;
   }
@@ -61,6 +61,9 @@ class Inputs {
   void fold(void* out, std::size_t offset, std::size_t n, int ranks) {
     for (int r = 0; r < ranks; ++r)
       data_[r] = static_cast<const std::byte*>(op(r).in.data) + offset;
+    const auto& mine = op(rank_);
+    if (mine.reduce.kind == ReduceOp::Kind::custom)
+      return internal::fold_custom(mine.in.dtype, mine.reduce, out, data_.first(ranks), n);
     internal::fold(op(0).in.dtype, op(0).reduce.kind, out, data_.first(ranks),
                    scaled_ ? scales_.first(ranks) : std::span<const double>(), n);
   }
@@ -69,6 +72,7 @@ class Inputs {
  private:
   const Round& round_;
   std::size_t k_;
+  int rank_;
   int size_;
   bool scaled_ = false;
   PerRank<const void*> data_;
@@ -128,10 +132,11 @@ void scan(Inputs& in, int rank, int size, bool exclusive) {
     for (int r = size - 1; r >= 0; --r) {
       auto* out = static_cast<std::byte*>(in.op(r).out.data) + offset;
       const int ranks = exclusive ? r : r + 1;
-      if (ranks == 0)
-        internal::fill_identity(dtype, in.op(0).reduce.kind, out, n);
-      else
+      const auto kind = in.op(0).reduce.kind;
+      if (ranks != 0)
         in.fold(out, offset, n, ranks);
+      else if (kind != ReduceOp::Kind::custom)  // Its identity is not known.
+        internal::fill_identity(dtype, kind, out, n);
     }
   });
 }
@@ -164,8 +169,8 @@ void all_to_all(const Inputs& in, const Op& mine, int rank, int size) {
 
 }  // namespace
 
-void execute(const Round& round, std::size_t k, int rank, int size) noexcept {
-  Inputs in(round, k, size);
+void execute(const Round& round, std::size_t k, int rank, int size) {
+  Inputs in(round, k, rank, size);
   const auto& mine = in.op(rank);
   switch (mine.kind) {
     case Operation::all_reduce:

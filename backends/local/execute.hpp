@@ -6,6 +6,7 @@ namespace tutti::backend::local {
 
 /// This rank's share of operation `k` of a running round: it reads the other ranks' arrays and
 /// writes whole results or its slice of them. All ranks' shares together are the operation.
-void execute(const Round& round, std::size_t k, int rank, int size) noexcept;
+/// @throws Error backend when the function of a custom reduction throws.
+void execute(const Round& round, std::size_t k, int rank, int size);
 
 }  // namespace tutti::backend::local

@@ -255,6 +255,17 @@ void Hub::finish_step(Round& round, int step) noexcept {
   --sleepers_;
 }
 
+void Hub::fail_round(Round& round, int rank, std::span<const Op> ops, const Call& call,
+                     const Error& why) {
+  const auto error = internal::call_error(why.code(), group_, ops, call, rank,
+                                          fmt::format("rank {}: {}", rank, why.message()));
+  {
+    const auto lock = acquire();
+    if (!round.error) round.error = error;
+  }
+  break_with(error);
+}
+
 void Hub::leave_round(Round& round) noexcept {
   if (round.left.fetch_add(1) + 1 < size_) return;
   const auto lock = acquire();

@@ -61,6 +61,9 @@ class Hub {
   /// Ends step `step` of the round and waits until all ranks have: its peers are running, none
   /// of them waits for anything else, so this has no deadline.
   void finish_step(Round& round, int step) noexcept;
+  /// This rank's share of the running step failed; all ranks find round.error behind the step.
+  void fail_round(Round& round, int rank, std::span<const Op> ops, const Call& call,
+                  const Error& why);
   void leave_round(Round& round) noexcept;
   void refuse_round(int rank, std::span<const Op> ops, const Call& call, const Error& why) noexcept;
 

@@ -171,10 +171,17 @@ class LocalBackend final : public internal::HostBackend {
     auto& round = hub_->enter(rank(), ops, call);
     const auto count = static_cast<int>(round.collectives());
     for (int k = 0; k < count; ++k) {
-      execute(round, static_cast<std::size_t>(k), rank(), hub_->size());
+      try {
+        execute(round, static_cast<std::size_t>(k), rank(), hub_->size());
+      } catch (const Error& error) {
+        hub_->fail_round(round, rank(), ops, call, error);
+      }
       hub_->finish_step(round, k);
+      if (round.error) break;  // The same on all ranks: nobody writes it any more.
     }
+    const auto error = round.error;
     hub_->leave_round(round);
+    if (error) throw Error(*error);
   }
 
   std::shared_ptr<Work::State> post(std::span<const Op> ops, const Call& call) override {

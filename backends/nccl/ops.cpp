@@ -13,8 +13,15 @@ namespace {
 /// Arrays that only move travel as bytes, whatever they hold.
 constexpr auto as_bytes = ncclUint8;
 
+/// NCCL has no complex numbers: a sum of them is one of twice as many floats.
+constexpr DType component_of(DType dtype) noexcept {
+  if (dtype == DType::complex64) return DType::f32;
+  if (dtype == DType::complex128) return DType::f64;
+  return dtype;
+}
+
 ncclDataType_t type_of(DType dtype) noexcept {
-  switch (dtype) {
+  switch (component_of(dtype)) {
     case DType::i8:
       return ncclInt8;
     case DType::i32:
@@ -35,8 +42,12 @@ ncclDataType_t type_of(DType dtype) noexcept {
       return ncclFloat64;
     case DType::u8:
     case DType::boolean:
+    case DType::i16:  // Our own kernels reduce what NCCL has no type for.
+    case DType::u16:
     case DType::f8e4m3:
     case DType::f8e5m2:
+    case DType::complex64:
+    case DType::complex128:
       break;
   }
   return ncclUint8;
@@ -73,7 +84,7 @@ std::size_t row_bytes_of(const Op& op) noexcept {
 }
 
 std::size_t count_of(std::size_t bytes, DType dtype) noexcept {
-  return bytes / size_of(dtype);
+  return bytes / size_of(component_of(dtype));
 }
 
 template <typename T>
@@ -107,8 +118,12 @@ GatherWay choose_gather(const Rows& rows, int size, std::size_t row_bytes) noexc
 }
 
 bool can_reduce(DType dtype, ReduceOp::Kind kind) noexcept {
-  const bool number = is_integer(dtype) || dtype == DType::f16 || dtype == DType::bf16 ||
-                      dtype == DType::f32 || dtype == DType::f64;
+  if (is_complex(dtype))
+    return kind == ReduceOp::Kind::sum || kind == ReduceOp::Kind::avg ||
+           kind == ReduceOp::Kind::premul_sum;
+  const bool number = (is_integer(dtype) && dtype != DType::i16 && dtype != DType::u16) ||
+                      dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f32 ||
+                      dtype == DType::f64;
   if (!number) return false;
   switch (kind) {
     case ReduceOp::Kind::sum:
@@ -123,6 +138,7 @@ bool can_reduce(DType dtype, ReduceOp::Kind kind) noexcept {
     case ReduceOp::Kind::band:
     case ReduceOp::Kind::bor:
     case ReduceOp::Kind::bxor:
+    case ReduceOp::Kind::custom:  // A function of the host.
       return false;
   }
   return false;
@@ -196,7 +212,7 @@ void Lowering::make_op(ncclComm_t comm) {
   reduce_ = builtin(op_.reduce.kind);
   if (op_.reduce.kind != ReduceOp::Kind::premul_sum) return;
   std::byte scale[sizeof(double)] = {};
-  switch (op_.in.dtype) {
+  switch (component_of(op_.in.dtype)) {
     case DType::f16:
       put(scale, Float16(static_cast<float>(op_.reduce.scale)));
       break;

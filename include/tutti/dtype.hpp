@@ -1,5 +1,6 @@
 #pragma once
 
+#include <complex>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -12,10 +13,13 @@
 namespace [[gnu::visibility("default")]] tutti {
 
 /// Element types. `boolean` is one byte, 0 or 1. The f8 types are OCP 8-bit floats:
-/// f8e4m3 has no infinity (its largest value is 448), f8e5m2 has one.
+/// f8e4m3 has no infinity (its largest value is 448), f8e5m2 has one. complex64 is two f32 and
+/// complex128 two f64: the real part, then the imaginary part.
 enum class DType : std::uint8_t {
   u8,
   i8,
+  i16,
+  u16,
   i32,
   u32,
   i64,
@@ -26,10 +30,12 @@ enum class DType : std::uint8_t {
   f32,
   f64,
   f8e4m3,
-  f8e5m2
+  f8e5m2,
+  complex64,
+  complex128
 };
 
-inline constexpr int dtype_count = 13;
+inline constexpr int dtype_count = static_cast<int>(DType::complex128) + 1;
 
 /// Calls f.operator()<T>() with the C++ type of `t`, which has to be one of the above.
 template <typename F>
@@ -39,6 +45,10 @@ constexpr decltype(auto) visit_dtype(DType t, F&& f) {
       return f.template operator()<std::uint8_t>();
     case DType::i8:
       return f.template operator()<std::int8_t>();
+    case DType::i16:
+      return f.template operator()<std::int16_t>();
+    case DType::u16:
+      return f.template operator()<std::uint16_t>();
     case DType::i32:
       return f.template operator()<std::int32_t>();
     case DType::u32:
@@ -61,6 +71,10 @@ constexpr decltype(auto) visit_dtype(DType t, F&& f) {
       return f.template operator()<Float8E4M3>();
     case DType::f8e5m2:
       return f.template operator()<Float8E5M2>();
+    case DType::complex64:
+      return f.template operator()<std::complex<float>>();
+    case DType::complex128:
+      return f.template operator()<std::complex<double>>();
   }
   __builtin_unreachable();
 }
@@ -73,10 +87,13 @@ constexpr std::size_t size_of(DType t) noexcept {
 }
 
 constexpr bool is_float(DType t) noexcept {
-  return t >= DType::f16;
+  return t >= DType::f16 && t <= DType::f8e5m2;
 }
 constexpr bool is_integer(DType t) noexcept {
   return t < DType::boolean;
+}
+constexpr bool is_complex(DType t) noexcept {
+  return t == DType::complex64 || t == DType::complex128;
 }
 
 /// "f32", "boolean", ...: what the tool and the error texts print.
@@ -85,8 +102,8 @@ std::string_view name_of(DType t) noexcept;
 /// The reverse of name_of(); also takes "bool". Null for an unknown name.
 std::optional<DType> parse_dtype(std::string_view name) noexcept;
 
-/// The C++ types that have a dtype: integers of 1, 4 and 8 bytes, bool, float, double and the
-/// types of half.hpp. `char` and 2-byte integers have none.
+/// The C++ types that have a dtype: integers of 1, 2, 4 and 8 bytes, bool, float, double, their
+/// std::complex and the types of half.hpp. `char` has none.
 template <typename T>
 consteval std::optional<DType> find_dtype() {
   if constexpr (std::same_as<T, bool>) return DType::boolean;
@@ -96,9 +113,12 @@ consteval std::optional<DType> find_dtype() {
   if constexpr (std::same_as<T, Float8E5M2>) return DType::f8e5m2;
   if constexpr (std::same_as<T, float>) return DType::f32;
   if constexpr (std::same_as<T, double>) return DType::f64;
+  if constexpr (std::same_as<T, std::complex<float>>) return DType::complex64;
+  if constexpr (std::same_as<T, std::complex<double>>) return DType::complex128;
   if constexpr (std::same_as<T, std::byte>) return DType::u8;
   if constexpr (std::integral<T> && !std::same_as<T, bool> && !std::same_as<T, char>) {
     if constexpr (sizeof(T) == 1) return std::signed_integral<T> ? DType::i8 : DType::u8;
+    if constexpr (sizeof(T) == 2) return std::signed_integral<T> ? DType::i16 : DType::u16;
     if constexpr (sizeof(T) == 4) return std::signed_integral<T> ? DType::i32 : DType::u32;
     if constexpr (sizeof(T) == 8) return std::signed_integral<T> ? DType::i64 : DType::u64;
   }

@@ -29,7 +29,7 @@ enum class Operation : std::uint8_t {
   send,
   recv
 };
-inline constexpr int operation_count = 14;
+inline constexpr int operation_count = static_cast<int>(Operation::recv) + 1;
 
 std::string_view name_of(Operation operation) noexcept;
 constexpr bool is_point_to_point(Operation o) noexcept {

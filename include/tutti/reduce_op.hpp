@@ -4,7 +4,13 @@
 #include <optional>
 #include <string_view>
 
+#include <tutti/dtype.hpp>
+
 namespace [[gnu::visibility("default")]] tutti {
+
+/// Sets inout[i] = in[i] op inout[i] for `count` elements of `dtype`; see ReduceOp::custom().
+using CustomReduce = void (*)(const void* in, void* inout, std::int64_t count, DType dtype,
+                              void* context);
 
 /// How elements of different ranks are combined. A value type.
 ///
@@ -13,16 +19,48 @@ namespace [[gnu::visibility("default")]] tutti {
 ///               CallOptions::integer_avg.
 /// min, max      IEEE 754-2019 minimum and maximum: a NaN on any rank is a NaN on all, -0 < +0.
 /// band bor bxor integers and booleans.
-/// premul_sum    each rank's elements times that rank's own scale, then the sum; floats only.
+/// premul_sum    each rank's elements times that rank's own scale, then the sum; floats and
+/// complex. custom        a function of the caller's; every dtype, on host memory.
 ///
+/// Complex numbers have sum, avg, premul_sum and custom; other kinds are Errc::unsupported.
 /// Booleans: band, min and product are "and"; bor, max and sum are "or"; results are 0 or 1.
 struct ReduceOp {
-  enum class Kind : std::uint8_t { sum, avg, product, min, max, band, bor, bxor, premul_sum };
+  enum class Kind : std::uint8_t {
+    sum,
+    avg,
+    product,
+    min,
+    max,
+    band,
+    bor,
+    bxor,
+    premul_sum,
+    custom
+  };
   Kind kind = Kind::sum;
-  double scale = 1;  ///< premul_sum only; may differ per rank, is never compared.
+  double scale = 1;                 ///< premul_sum only; may differ per rank, is never compared.
+  CustomReduce function = nullptr;  ///< custom only, as the next two. Never compared.
+  void* context = nullptr;          ///< Passed to `function`. Never compared.
+  bool commutative = false;         ///< Equal on all ranks.
 
   static const ReduceOp sum, avg, product, min, max, band, bor, bxor;
   static constexpr ReduceOp premul(double scale) noexcept { return {Kind::premul_sum, scale}; }
+
+  /// Combines with `f`, which is associative. The result is ((x0 op x1) op x2) ..., where x_r is
+  /// the array of rank r: in every call `in` is the value of the lower ranks, `inout` that of the
+  /// higher. With `commutative` a backend may combine in any order and exchange the two.
+  ///
+  /// All ranks pass a function that computes the same. A rank calls its own for the part of the
+  /// elements that it combines, in pieces of any size, aligned to 64 bytes; never with a group of
+  /// one rank. exclusive_scan leaves `out` of rank 0 as it was.
+  ///
+  /// An exception of `f` ends the call with Errc::backend on all ranks and breaks the group.
+  /// @param context lives until the call is done. Of an async call `f` runs on another thread.
+  /// Backends without host memory (nccl) refuse it with Errc::unsupported.
+  static constexpr ReduceOp custom(CustomReduce f, bool commutative,
+                                   void* context = nullptr) noexcept {
+    return {Kind::custom, 1, f, context, commutative};
+  }
 
   friend constexpr bool operator==(const ReduceOp&, const ReduceOp&) = default;
 };
@@ -36,7 +74,7 @@ inline constexpr ReduceOp ReduceOp::band{Kind::band, 1};
 inline constexpr ReduceOp ReduceOp::bor{Kind::bor, 1};
 inline constexpr ReduceOp ReduceOp::bxor{Kind::bxor, 1};
 
-inline constexpr int reduce_op_count = 9;
+inline constexpr int reduce_op_count = static_cast<int>(ReduceOp::Kind::custom) + 1;
 
 /// "sum", "premul_sum", ...
 std::string_view name_of(ReduceOp::Kind kind) noexcept;

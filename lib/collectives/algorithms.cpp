@@ -30,7 +30,7 @@ enum class Order : std::uint8_t { any, fixed };
 
 struct Row {
   Operation operation;
-  Order order;         ///< fixed: only for CallOptions::order_fixed.
+  Order order;         ///< fixed: for order_fixed and custom reductions that do not commute.
   int size;            ///< Up to so many ranks
   std::int64_t bytes;  ///< and so many bytes.
   Algorithm algorithm;
@@ -155,9 +155,10 @@ std::string_view name_of(Algorithm algorithm) noexcept {
 
 void run_collective(Wire& wire, const Op& op, bool order_fixed) {
   const auto bytes = bytes_of(op);
+  const auto& reduce = op.reduce;
+  const bool fixed = order_fixed || (reduce.kind == ReduceOp::Kind::custom && !reduce.commutative);
   run_row(wire, op, [&](const Row& row) {
-    return (row.order == Order::any || order_fixed) && wire.size() <= row.size &&
-           bytes <= row.bytes;
+    return (row.order == Order::any || fixed) && wire.size() <= row.size && bytes <= row.bytes;
   });
 }
 

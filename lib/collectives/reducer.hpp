@@ -15,22 +15,24 @@ class Reducer {
  public:
   Reducer(const Op& op, int size)
       : dtype_(op.in.dtype),
+        reduce_(op.reduce),
         kind_(op.reduce.kind),
-        scale_(op.reduce.scale),
         size_(index(size)),
         element_(size_of(op.in.dtype)),
         fn_(internal::reduce_fn(dtype_, sums() ? ReduceOp::Kind::sum : kind_)) {}
 
   bool scaled() const { return kind_ == ReduceOp::Kind::premul_sum; }
-  double scale() const { return scale_; }
+  double scale() const { return reduce_.scale; }
   /// This rank's contribution; booleans become 0 or 1.
   void prepare(void* out, const void* in, std::size_t bytes) const {
     if (!scaled() && dtype_ != DType::boolean) return copy_bytes(out, in, bytes);
     const void* inputs[] = {in};
-    fold(out, inputs, {&scale_, 1}, bytes);
+    fold(out, inputs, {&reduce_.scale, 1}, bytes);
   }
   void combine(void* out, const void* a, const void* b, std::size_t bytes) const {
-    fn_(out, a, b, bytes / element_);
+    if (fn_ != nullptr) return fn_(out, a, b, bytes / element_);
+    const void* const inputs[] = {a, b};
+    internal::fold_custom(dtype_, reduce_, out, inputs, bytes / element_);
   }
   void finish(void* data, std::size_t bytes) const {
     if (kind_ == ReduceOp::Kind::avg) internal::divide(dtype_, data, bytes / element_, size_);
@@ -38,22 +40,26 @@ class Reducer {
   /// The left fold, rounded once. `scales`: of every input, when scaled.
   void fold(void* out, std::span<const void* const> inputs, std::span<const double> scales,
             std::size_t bytes) const {
+    if (is_custom()) return internal::fold_custom(dtype_, reduce_, out, inputs, bytes / element_);
     internal::fold(dtype_, kind_, out, inputs, scaled() ? scales : std::span<const double>(),
                    bytes / element_);
   }
+  /// What exclusive_scan gives rank 0; nothing for a custom reduction, whose identity is not known.
   void identity(void* out, std::size_t bytes) const {
+    if (is_custom()) return;
     internal::fill_identity(dtype_, kind_, out, bytes / element_);
   }
 
  private:
+  bool is_custom() const { return kind_ == ReduceOp::Kind::custom; }
   bool sums() const { return kind_ == ReduceOp::Kind::avg || scaled(); }
 
   DType dtype_;
+  ReduceOp reduce_;
   ReduceOp::Kind kind_;
-  double scale_;
   std::size_t size_;
   std::size_t element_;
-  internal::ReduceFn fn_;
+  internal::ReduceFn fn_;  // Null: custom.
 };
 
 }  // namespace tutti::collectives

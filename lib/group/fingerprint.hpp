@@ -26,7 +26,8 @@ constexpr bool is_reduction(Operation o) noexcept {
 }
 
 /// Adds what must be equal on all ranks (for send and recv: on both sides), and nothing else:
-/// neither the scale of premul_sum nor, for all_to_all, any count.
+/// neither the scale of premul_sum, nor the function of a custom reduction (its address differs
+/// between processes), nor, for all_to_all, any count.
 inline void add(Hash& hash, const Op& op) noexcept {
   const auto kind = op.kind;
   const bool p2p = is_point_to_point(kind);
@@ -35,14 +36,15 @@ inline void add(Hash& hash, const Op& op) noexcept {
   const auto& shape = by_out ? op.out.shape : op.in.shape;
   const auto dtype = by_out ? op.out.dtype : op.in.dtype;
   const auto reduce = is_reduction(kind) ? op.reduce.kind : ReduceOp::Kind::sum;
+  const bool commutes = reduce == ReduceOp::Kind::custom && op.reduce.commutative;
   const bool by_rows = kind == Operation::all_gather || kind == Operation::all_gather_bounded ||
                        kind == Operation::gather || kind == Operation::reduce_scatter ||
                        kind == Operation::scatter || kind == Operation::all_to_all;
   // The number of dimensions that follow, so that none is taken for a count or a name.
   const auto dims = p2p ? 0 : by_rows ? shape.row_dims().size() : shape.ndim();
   hash.add(static_cast<std::uint64_t>(kind == Operation::recv ? Operation::send : kind) |
-           static_cast<std::uint64_t>(reduce) << 8 | static_cast<std::uint64_t>(dtype) << 16 |
-           static_cast<std::uint64_t>(dims) << 24 |
+           static_cast<std::uint64_t>(reduce) << 8 | static_cast<std::uint64_t>(commutes) << 15 |
+           static_cast<std::uint64_t>(dtype) << 16 | static_cast<std::uint64_t>(dims) << 24 |
            static_cast<std::uint64_t>(static_cast<std::uint32_t>(p2p ? 0 : op.root)) << 32);
   if (p2p) {
     hash.add(static_cast<std::uint64_t>(shape.numel()));

@@ -105,6 +105,7 @@ void HostBackend::run_in_turn(std::span<const Op> ops, const Call& call) {
 }
 
 bool HostBackend::supports(Operation operation, DType dtype, ReduceOp::Kind kind) const noexcept {
+  if (kind == ReduceOp::Kind::custom) return true;
   switch (operation) {
     case Operation::all_reduce:
     case Operation::reduce:

@@ -22,7 +22,7 @@ class HostBackend : public Backend {
   HostBackend(std::string group, int rank);
   ~HostBackend() override;
 
-  /// What the kernels can reduce.
+  /// What the kernels can reduce, and custom reductions.
   bool supports(Operation operation, DType dtype, ReduceOp::Kind kind) const noexcept override;
   Work launch(std::span<const Op> ops, const Call& call) override;
   void refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept final;

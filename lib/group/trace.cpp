@@ -29,9 +29,9 @@ void TraceRing::read(std::vector<TraceEntry>& out) const {
     e.seq = slot.seq.load(acquire);
     const auto what = slot.what.load(acquire);
     e.operation = static_cast<Operation>(what & 0xf);
-    e.dtype = static_cast<DType>(what >> 4 & 0xf);
-    e.reduce = static_cast<ReduceOp::Kind>(what >> 8 & 0xf);
-    e.async = (what >> 12 & 1) != 0;
+    e.dtype = static_cast<DType>(what >> 4 & 0x1f);
+    e.reduce = static_cast<ReduceOp::Kind>(what >> 9 & 0xf);
+    e.async = (what >> 13 & 1) != 0;
     e.ops = static_cast<std::uint32_t>(what >> 16 & 0xffff);
     e.peer = static_cast<std::int32_t>(static_cast<std::uint32_t>(what >> 32));
     e.bytes = slot.bytes.load(acquire);

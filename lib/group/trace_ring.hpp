@@ -38,9 +38,9 @@ class TraceRing {
     const auto dtype = has_in ? first.in.dtype : first.out.dtype;
     slot.seq.store(seq, release);
     slot.what.store(static_cast<std::uint64_t>(kind) |
-                        (static_cast<std::uint64_t>(dtype) & 0xf) << 4 |
-                        (static_cast<std::uint64_t>(first.reduce.kind) & 0xf) << 8 |
-                        static_cast<std::uint64_t>(async) << 12 |
+                        (static_cast<std::uint64_t>(dtype) & 0x1f) << 4 |
+                        (static_cast<std::uint64_t>(first.reduce.kind) & 0xf) << 9 |
+                        static_cast<std::uint64_t>(async) << 13 |
                         static_cast<std::uint64_t>(std::min<std::size_t>(ops, 0xffff)) << 16 |
                         static_cast<std::uint64_t>(
                             static_cast<std::uint32_t>(first.root >= 0 ? first.root : first.peer))

@@ -39,8 +39,8 @@ constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
 /// Recognises nearly every array by a few comparisons.
 template <typename View>
 constexpr bool is_plain_array(const View& v, const Bounds& b) noexcept {
-  // No element type has more than 8 bytes, so the size in bytes fits too.
-  return static_cast<int>(v.dtype) < dtype_count && v.shape.numel() <= INT64_MAX / 8 &&
+  // No element type has more than 16 bytes, so the size in bytes fits too.
+  return static_cast<int>(v.dtype) < dtype_count && v.shape.numel() <= INT64_MAX / 16 &&
          v.data != nullptr && v.device == b.device;
 }
 
@@ -99,7 +99,12 @@ void check_reduce(const Op& op, DType dtype, const CallOptions& o) {
   if (static_cast<int>(kind) >= reduce_op_count) [[unlikely]]
     failf(Errc::invalid_argument, "reduce op {} is unknown; there are {}", static_cast<int>(kind),
           reduce_op_count);
-  if (kind == Kind::avg && !is_float(dtype)) [[unlikely]] {
+  if (is_complex(dtype) && kind >= Kind::product && kind <= Kind::bxor) [[unlikely]]
+    failf(Errc::unsupported, "{} of {}: complex numbers have sum, avg, premul_sum and custom",
+          name_of(kind), name_of(dtype));
+  if (kind == Kind::custom && op.reduce.function == nullptr) [[unlikely]]
+    failf(Errc::invalid_argument, "custom: the function is null; pass one to ReduceOp::custom()");
+  if (kind == Kind::avg && !is_float(dtype) && !is_complex(dtype)) [[unlikely]] {
     if (dtype == DType::boolean)
       failf(Errc::invalid_argument, "avg of boolean has no meaning; use sum, which is 'or'");
     if (o.integer_avg != IntegerAvg::truncate)
@@ -107,8 +112,9 @@ void check_reduce(const Op& op, DType dtype, const CallOptions& o) {
             "avg of {} is not exact; use sum, or allow it with integer_avg = truncate",
             name_of(dtype));
   }
-  if (kind == Kind::premul_sum && !is_float(dtype)) [[unlikely]]
-    failf(Errc::invalid_argument, "premul_sum of {}: only floats can be scaled", name_of(dtype));
+  if (kind == Kind::premul_sum && !is_float(dtype) && !is_complex(dtype)) [[unlikely]]
+    failf(Errc::invalid_argument, "premul_sum of {}: only floats and complex numbers can be scaled",
+          name_of(dtype));
   if (kind >= Kind::band && kind <= Kind::bxor && is_float(dtype)) [[unlikely]]
     failf(Errc::invalid_argument, "{} of {}: floats have no bitwise operations", name_of(kind),
           name_of(dtype));

@@ -11,7 +11,8 @@
 // Reductions over host memory, for every dtype. Arrays need no alignment. `n` counts elements.
 // Integers wrap; min and max propagate NaN and order -0 below +0; booleans are read as
 // "not zero" and written as 0 or 1. The accumulation type is float for f32 and the half types,
-// double for f64, the type itself for integers. Results do not depend on the instruction set.
+// double for f64, the type itself for integers; complex numbers are two floats or doubles each.
+// Results do not depend on the instruction set.
 
 namespace tutti::internal {
 
@@ -22,11 +23,13 @@ using ReduceFn = void (*)(void* out, const void* a, const void* b, std::size_t n
 using FoldFn = void (*)(void* out, std::span<const void* const> inputs,
                         std::span<const double> scales, std::size_t n) noexcept;
 
-/// Null when there is no such pair: avg and premul_sum, and bitwise operations of floats.
+/// Null when there is no such pair: avg, premul_sum and custom, bitwise operations of floats, and
+/// all but sum of complex numbers.
 ReduceFn reduce_fn(DType dtype, ReduceOp::Kind kind) noexcept;
 
 /// Whether fold() takes the pair. avg: numbers (integers truncate toward zero); premul_sum:
-/// floats; band, bor, bxor: integers and booleans; the others: everything.
+/// floats and complex; band, bor, bxor: integers and booleans; sum: everything; product, min, max:
+/// everything but complex; custom: nothing, see fold_custom().
 bool can_reduce(DType dtype, ReduceOp::Kind kind) noexcept;
 
 /// out[i] = ((in0 op in1) op in2) ..., a left fold in the accumulation type, rounded once.
@@ -37,12 +40,17 @@ bool can_reduce(DType dtype, ReduceOp::Kind kind) noexcept;
 void fold(DType dtype, ReduceOp::Kind kind, void* out, std::span<const void* const> inputs,
           std::span<const double> scales, std::size_t n) noexcept;
 
+/// fold() by the function of ReduceOp::custom(), on copies that are aligned to 64 bytes. One input
+/// is copied. @throws Error backend with the text of what the function throws.
+void fold_custom(DType dtype, const ReduceOp& op, void* out, std::span<const void* const> inputs,
+                 std::size_t n);
+
 /// data[i] /= by, as avg does it: in the accumulation type, integers truncate toward zero. No
 /// booleans.
 void divide(DType dtype, void* data, std::size_t n, std::size_t by) noexcept;
 
 /// Fills with e, where op(e, x) == x: 0, 1, all ones, and for min the largest value (+inf; 448 in
-/// f8e4m3), for max the smallest. avg has none: 0.
+/// f8e4m3), for max the smallest. avg and custom have none: 0.
 void fill_identity(DType dtype, ReduceOp::Kind kind, void* out, std::size_t n) noexcept;
 
 /// What it runs on here: "scalar", "AVX3", ...

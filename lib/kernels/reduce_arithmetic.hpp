@@ -24,6 +24,10 @@ requires std::is_arithmetic_v<T>
 struct Accumulation<T> {
   using type = T;
 };
+template <ComplexStorage T>
+struct Accumulation<T> {
+  using type = T;
+};
 template <>
 struct Accumulation<Boolean> {
   using type = bool;
@@ -60,7 +64,7 @@ constexpr T apply(T a, T b) noexcept {
   const auto x = static_cast<Wrapping>(a);
   const auto y = static_cast<Wrapping>(b);
   if constexpr (kind == sum || kind == avg) return static_cast<T>(x + y);
-  if constexpr (kind == product) return static_cast<T>(x * y);
+  if constexpr (kind == product) return static_cast<T>(1U * x * y);  // Never a product of ints.
   if constexpr (kind == min) return b < a ? b : a;
   if constexpr (kind == max) return a < b ? b : a;
   if constexpr (kind == band) return static_cast<T>(x & y);
@@ -86,6 +90,21 @@ constexpr T apply(T a, T b) noexcept {
   return a + b;  // Also what makes a quiet NaN of two numbers that do not compare.
 }
 
+/// The sum: there is no other.
+template <ReduceOp::Kind kind, typename R>
+constexpr Complex<R> apply(Complex<R> a, Complex<R> b) noexcept {
+  return {a.real + b.real, a.imag + b.imag};
+}
+
+/// An element of premul_sum before it is added.
+template <typename A>
+constexpr A scaled(A value, double scale) noexcept {
+  if constexpr (ComplexStorage<A>)
+    return {scaled(value.real, scale), scaled(value.imag, scale)};
+  else
+    return value * static_cast<A>(scale);
+}
+
 /// The end of an avg.
 template <typename A>
 constexpr A divide(A sum, std::size_t count) noexcept {
@@ -93,6 +112,8 @@ constexpr A divide(A sum, std::size_t count) noexcept {
     return static_cast<A>(sum / static_cast<std::int64_t>(count));
   } else if constexpr (std::unsigned_integral<A>) {
     return static_cast<A>(sum / count);
+  } else if constexpr (ComplexStorage<A>) {
+    return {divide(sum.real, count), divide(sum.imag, count)};
   } else {
     return sum / static_cast<A>(count);
   }
@@ -112,12 +133,14 @@ constexpr T extreme(int sign) noexcept {
   }
 }
 
-/// e, where op(e, x) == x; avg has none: 0.
+/// e, where op(e, x) == x; avg and custom have none: 0.
 template <typename T, ReduceOp::Kind kind>
 constexpr T identity() noexcept {
   using enum ReduceOp::Kind;
   if constexpr (BooleanStorage<T>)
     return {kind == product || kind == min || kind == band};
+  else if constexpr (ComplexStorage<T>)
+    return T{};
   else if constexpr (kind == product)
     return T{1};
   else if constexpr (kind == min)

@@ -44,7 +44,7 @@ template <typename T, Kind kind>
 Acc<T> term(std::span<const void* const> inputs, std::span<const double> scales, std::size_t k,
             std::size_t offset) noexcept {
   const Acc<T> value = load<T>(static_cast<const std::byte*>(inputs[k]) + offset);
-  if constexpr (kind == Kind::premul_sum) return value * static_cast<Acc<T>>(scales[k]);
+  if constexpr (kind == Kind::premul_sum) return scaled(value, scales[k]);
   return value;
 }
 

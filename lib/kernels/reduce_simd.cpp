@@ -367,12 +367,34 @@ constexpr void add_float(Kernels& kernels, DType dtype) {
   folds[static_cast<std::size_t>(Kind::premul_sum)] = &fold<E, Sum, Form::scaled>;
 }
 
-// The product only of 32-bit integers: few targets multiply vectors of the others.
+// A complex number is two elements, and what it knows is done to each.
+
+template <class E>
+void sum_of_pairs(void* out, const void* a, const void* b, std::size_t n) {
+  reduce<E, Sum>(out, a, b, 2 * n);
+}
+
+template <class E, Form form>
+void fold_pairs(void* out, Inputs inputs, Scales scales, std::size_t n) noexcept {
+  fold<E, Sum, form>(out, inputs, scales, 2 * n);
+}
+
+template <class E>
+constexpr void add_complex(Kernels& kernels, DType dtype) {
+  const auto row = static_cast<std::size_t>(dtype);
+  kernels.reduce[row][static_cast<std::size_t>(Kind::sum)] = &sum_of_pairs<E>;
+  auto& folds = kernels.fold[row];
+  folds[static_cast<std::size_t>(Kind::sum)] = &fold_pairs<E, Form::plain>;
+  folds[static_cast<std::size_t>(Kind::avg)] = &fold_pairs<E, Form::averaged>;
+  folds[static_cast<std::size_t>(Kind::premul_sum)] = &fold_pairs<E, Form::scaled>;
+}
+
+// The product only of 16-bit and 32-bit integers: few targets multiply vectors of the others.
 template <typename T>
 constexpr void add_integer(Kernels& kernels, DType dtype) {
   using Bits = Plain<std::make_unsigned_t<T>>;
   add<Bits, Sum>(kernels, dtype, Kind::sum);
-  if constexpr (sizeof(T) == 4) add<Bits, Product>(kernels, dtype, Kind::product);
+  if constexpr (sizeof(T) == 2 || sizeof(T) == 4) add<Bits, Product>(kernels, dtype, Kind::product);
   add<Plain<T>, Min>(kernels, dtype, Kind::min);
   add<Plain<T>, Max>(kernels, dtype, Kind::max);
   add<Bits, And>(kernels, dtype, Kind::band);
@@ -385,6 +407,8 @@ constexpr Kernels make_table() {
   kernels.target = HWY_TARGET;
   add_integer<std::uint8_t>(kernels, DType::u8);
   add_integer<std::int8_t>(kernels, DType::i8);
+  add_integer<std::int16_t>(kernels, DType::i16);
+  add_integer<std::uint16_t>(kernels, DType::u16);
   add_integer<std::int32_t>(kernels, DType::i32);
   add_integer<std::uint32_t>(kernels, DType::u32);
   add_integer<std::int64_t>(kernels, DType::i64);
@@ -396,6 +420,8 @@ constexpr Kernels make_table() {
   add<Bool, Xor>(kernels, DType::boolean, Kind::bxor);
   add_float<Plain<float>>(kernels, DType::f32);
   add_float<Plain<double>>(kernels, DType::f64);
+  add_complex<Plain<float>>(kernels, DType::complex64);
+  add_complex<Plain<double>>(kernels, DType::complex128);
   add_float<Half>(kernels, DType::f16);
   add_float<Brain>(kernels, DType::bf16);
   add_float<Small<Float8E4M3, 4, 3, false>>(kernels, DType::f8e4m3);

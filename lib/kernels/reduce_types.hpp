@@ -1,5 +1,6 @@
 #pragma once
 
+#include <complex>
 #include <concepts>
 #include <cstdint>
 #include <type_traits>
@@ -18,12 +19,30 @@ struct Boolean {
   std::uint8_t byte = 0;
 };
 
+/// A stored complex number. std::complex does not compile for devices.
+template <typename R>
+struct Complex {
+  R real{};
+  R imag{};
+};
+template <typename T>
+struct Storage {
+  using type = T;
+};
+template <>
+struct Storage<bool> {
+  using type = Boolean;
+};
+template <typename R>
+struct Storage<std::complex<R>> {
+  using type = Complex<R>;
+};
+
 /// Calls f(T{}) with T the storage type of `dtype`.
 template <typename F>
 constexpr decltype(auto) visit_type(DType dtype, F&& f) {
-  return visit_dtype(dtype, [&]<typename T>() -> decltype(auto) {
-    return f(std::conditional_t<std::same_as<T, bool>, Boolean, T>{});
-  });
+  return visit_dtype(
+      dtype, [&]<typename T>() -> decltype(auto) { return f(typename Storage<T>::type{}); });
 }
 
 /// Calls f(constant) with constant() == kind.
@@ -49,12 +68,16 @@ constexpr decltype(auto) visit_kind(ReduceOp::Kind kind, F&& f) {
       return f(std::integral_constant<ReduceOp::Kind, bxor>{});
     case premul_sum:
       return f(std::integral_constant<ReduceOp::Kind, premul_sum>{});
+    case custom:
+      return f(std::integral_constant<ReduceOp::Kind, custom>{});
   }
   __builtin_unreachable();
 }
 
 template <typename T>
 concept BooleanStorage = std::same_as<T, Boolean>;
+template <typename T>
+concept ComplexStorage = std::same_as<T, Complex<float>> || std::same_as<T, Complex<double>>;
 
 /// What fold() takes; see can_reduce().
 template <typename T, ReduceOp::Kind kind>
@@ -62,7 +85,12 @@ inline constexpr bool foldable = [] {
   using enum ReduceOp::Kind;
   constexpr bool integer = std::integral<T>;
   constexpr bool boolean = BooleanStorage<T>;
+  constexpr bool complex = ComplexStorage<T>;
   switch (kind) {
+    case custom:
+      return false;
+    case sum:
+      return true;
     case avg:
       return !boolean;
     case premul_sum:
@@ -72,7 +100,7 @@ inline constexpr bool foldable = [] {
     case bxor:
       return boolean || integer;
     default:
-      return true;
+      return !complex;
   }
 }();
 

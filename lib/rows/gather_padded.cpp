@@ -1,6 +1,7 @@
 #include <tutti/gather.hpp>
 
 #include <cmath>
+#include <complex>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -42,7 +43,7 @@ bool holds(double value) {
 
 template <typename T>
 T element_of(double value) {
-  if constexpr (std::is_arithmetic_v<T>)
+  if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::complex<double>>)
     return static_cast<T>(value);
   else
     return T(static_cast<float>(value));

@@ -79,9 +79,10 @@ void reduce_on_host(ProcessGroup& group, const TensorView& data, const SyncOp& s
 
 /// sum / by in a new array. Integers become f32 first, as in PyTorch.
 Tensor divided(Memory& memory, const ConstTensorView& sum, int by) {
-  Tensor mean(memory, sum.shape, is_float(sum.dtype) ? sum.dtype : DType::f32);
+  const bool integers = is_integer(sum.dtype);
+  Tensor mean(memory, sum.shape, integers ? DType::f32 : sum.dtype);
   const auto n = static_cast<std::size_t>(sum.shape.numel());
-  if (is_float(sum.dtype)) {
+  if (!integers) {
     if (n != 0) std::memcpy(mean.data(), sum.data, sum.bytes());
     internal::divide(sum.dtype, mean.data(), n, static_cast<std::size_t>(by));
     return mean;

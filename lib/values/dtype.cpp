@@ -5,9 +5,9 @@
 namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
-constexpr std::array<std::string_view, dtype_count> names{"u8",  "i8",      "i32",   "u32",  "i64",
-                                                          "u64", "boolean", "f16",   "bf16", "f32",
-                                                          "f64", "f8e4m3",  "f8e5m2"};
+constexpr std::array<std::string_view, dtype_count> names{
+    "u8",  "i8",   "i16", "u16", "i32",    "u32",    "i64",       "u64",       "boolean",
+    "f16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2", "complex64", "complex128"};
 
 }  // namespace
 

@@ -6,7 +6,7 @@ namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
 constexpr std::array<std::string_view, reduce_op_count> names{
-    "sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"};
+    "sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum", "custom"};
 
 }  // namespace
 

@@ -149,7 +149,11 @@ TEST_F(DLPackTest, CodesAreThoseOfTheStandard) {
   EXPECT_EQ(code(DType::i8), kDLInt);
   EXPECT_EQ(code(DType::i64), kDLInt);
   EXPECT_EQ(code(DType::u8), kDLUInt);
+  EXPECT_EQ(code(DType::i16), kDLInt);
+  EXPECT_EQ(code(DType::u16), kDLUInt);
   EXPECT_EQ(code(DType::u32), kDLUInt);
+  EXPECT_EQ(code(DType::complex64), kDLComplex);
+  EXPECT_EQ(code(DType::complex128), kDLComplex);
   EXPECT_EQ(code(DType::f16), kDLFloat);
   EXPECT_EQ(code(DType::f64), kDLFloat);
   EXPECT_EQ(code(DType::bf16), kDLBfloat);
@@ -163,10 +167,10 @@ TEST_F(DLPackTest, CodesAreThoseOfTheStandard) {
 TEST_F(DLPackTest, OtherElementsAreRefusedByName) {
   foreign.tensor.dtype = {kDLFloat, 32, 4};
   expect_refused({"4 lanes"});
-  foreign.tensor.dtype = {kDLComplex, 64, 1};
-  expect_refused({"type code 5 of 64 bits"});
-  foreign.tensor.dtype = {kDLInt, 16, 1};
-  expect_refused({"type code 0 of 16 bits"});
+  foreign.tensor.dtype = {kDLComplex, 32, 1};
+  expect_refused({"type code 5 of 32 bits"});
+  foreign.tensor.dtype = {kDLInt, 4, 1};
+  expect_refused({"type code 0 of 4 bits"});
 }
 
 TEST_F(DLPackTest, DevicesAreMapped) {

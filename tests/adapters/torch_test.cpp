@@ -83,6 +83,14 @@ TEST(TorchTensor, AViewIntoALargerTensorBeginsWhereItDoes) {
 
 TEST(TorchTensor, EveryDTypeGoesThereAndBack) {
   for (const DType dtype : test::all_dtypes) {
+    // torch 2.3 brought these, 2.1 the 8-bit floats.
+    const bool late = dtype == DType::u16 || dtype == DType::u32 || dtype == DType::u64 ||
+                      dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
+    if (late && !libtorch::detail::scalar_type<c10::ScalarType>(dtype)) {
+      expect_error(Errc::unsupported, {"this version has no", std::string(name_of(dtype))},
+                   [&] { libtorch::to_torch(dtype); });
+      continue;
+    }
     const at::Tensor x = at::empty({2}, libtorch::to_torch(dtype));
     EXPECT_EQ(libtorch::view(x).dtype, dtype);
     EXPECT_EQ(x.element_size(), static_cast<std::int64_t>(size_of(dtype))) << name_of(dtype);
@@ -90,8 +98,7 @@ TEST(TorchTensor, EveryDTypeGoesThereAndBack) {
 }
 
 TEST(TorchTensor, OtherDTypesAreRefusedByName) {
-  expect_refused(at::empty({2}, at::kShort), {"Short has no dtype"});
-  expect_refused(at::empty({2}, at::kComplexFloat), {"ComplexFloat has no dtype"});
+  expect_refused(at::empty({2}, at::kComplexHalf), {"ComplexHalf has no dtype"});
 }
 
 TEST(TorchTensor, DevicesAreMapped) {

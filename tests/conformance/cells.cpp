@@ -13,7 +13,7 @@ namespace {
 /// Checked mode does with the elements what normal mode does.
 std::vector<DType> matrix_dtypes(const World& world) {
   if (reduced() || (world.checked && !everything()))
-    return {DType::i8, DType::u64, DType::boolean, DType::bf16, DType::f32};
+    return {DType::i8, DType::u64, DType::boolean, DType::bf16, DType::f32, DType::complex64};
   return {all_dtypes.begin(), all_dtypes.end()};
 }
 

@@ -13,12 +13,13 @@ namespace tutti::test {
 namespace {
 
 // One element of the widest type: the array stays aligned to its elements, not to a vector.
-constexpr std::size_t guard_bytes = 8;
+constexpr std::size_t guard_bytes = 16;
 constexpr std::byte guard_byte{0xA9};
 constexpr std::byte poison_byte{0x5B};
 
 template <typename T>
 bool is_nan(T value) {
+  if constexpr (is_complex_type<T>) return is_nan(value.real()) || is_nan(value.imag());
   if constexpr (is_float_type<T>) return Wide<T>(value) != Wide<T>(value);
   return false;
 }
@@ -27,6 +28,8 @@ template <typename T>
 std::string show(T value) {
   if constexpr (is_float_type<T>) {
     return fmt::format("{} ({:a})", Wide<T>(value), Wide<T>(value));
+  } else if constexpr (is_complex_type<T>) {
+    return show(value.real()) + " + i " + show(value.imag());
   } else if constexpr (std::is_same_v<T, bool>) {
     return value ? "true" : "false";
   } else {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <complex>
 #include <type_traits>
 
 #include <tutti/dtype.hpp>
@@ -8,8 +9,9 @@
 namespace tutti::test {
 
 inline constexpr std::array<DType, dtype_count> all_dtypes{
-    DType::u8,  DType::i8,   DType::i32, DType::u32, DType::i64,    DType::u64,   DType::boolean,
-    DType::f16, DType::bf16, DType::f32, DType::f64, DType::f8e4m3, DType::f8e5m2};
+    DType::u8,  DType::i8,     DType::i16,     DType::u16,       DType::i32,       DType::u32,
+    DType::i64, DType::u64,    DType::boolean, DType::f16,       DType::bf16,      DType::f32,
+    DType::f64, DType::f8e4m3, DType::f8e5m2,  DType::complex64, DType::complex128};
 
 template <typename T>
 inline constexpr bool is_small_float =
@@ -18,6 +20,10 @@ inline constexpr bool is_small_float =
 
 template <typename T>
 inline constexpr bool is_float_type = is_small_float<T> || std::is_floating_point_v<T>;
+
+template <typename T>
+inline constexpr bool is_complex_type =
+    std::is_same_v<T, std::complex<float>> || std::is_same_v<T, std::complex<double>>;
 
 /// The type in which elements of T are combined.
 template <typename T>

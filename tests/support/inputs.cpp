@@ -24,6 +24,9 @@ template <typename T>
 T from_int(int value) {
   if constexpr (is_small_float<T>)
     return T(static_cast<float>(value));
+  else if constexpr (is_complex_type<T>)  // The parts differ.
+    return {static_cast<typename T::value_type>(value),
+            static_cast<typename T::value_type>(-value)};
   else
     return static_cast<T>(value);
 }
@@ -32,7 +35,7 @@ T from_int(int value) {
 // all that f8e5m2 has.
 template <typename T>
 T exact_value(std::uint64_t random, int rank, int size, ReduceOp::Kind kind) {
-  constexpr bool is_signed = is_float_type<T> || std::is_signed_v<T>;
+  constexpr bool is_signed = is_float_type<T> || is_complex_type<T> || std::is_signed_v<T>;
   const int small = static_cast<int>(random % 3) - (is_signed ? 1 : 0);
   switch (kind) {
     case ReduceOp::Kind::avg:  // The sum is a multiple of the size.
@@ -52,6 +55,9 @@ T rough_value(std::uint64_t random, ReduceOp::Kind kind) {
     return T(static_cast<float>(fraction(random)));
   } else if constexpr (is_float_type<T>) {
     return static_cast<T>(fraction(random));
+  } else if constexpr (is_complex_type<T>) {
+    using Part = typename T::value_type;
+    return {static_cast<Part>(fraction(random)), static_cast<Part>(fraction(scramble(random)))};
   } else {
     // The sum of an average stays in range: whether it is divided before or after it wraps is
     // not what this is about.
@@ -78,7 +84,8 @@ Array make_input(DType dtype, const Shape& shape, int rank, int size, Fill fill,
         array.put<bool>(i, random % 2 != 0);
       } else if (fill == Fill::bits) {
         T value;
-        std::memcpy(static_cast<void*>(&value), &random, sizeof(T));
+        const std::uint64_t bits[] = {random, scramble(random)};
+        std::memcpy(static_cast<void*>(&value), bits, sizeof(T));
         array.put<T>(i, value);
       } else if (fill == Fill::exact) {
         array.put<T>(i, exact_value<T>(random, rank, size, kind));

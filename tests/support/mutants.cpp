@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <complex>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <map>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -139,6 +142,37 @@ void change_kind(Op& op, Kind from, Kind to) {
   if (op.reduce.kind == from) op.reduce = {to, 1};
 }
 
+/// in op inout with the operands exchanged: for a function that does not commute.
+struct Exchanged {
+  CustomReduce function;
+  void* context;
+};
+
+void call_exchanged(const void* in, void* inout, std::int64_t count, DType dtype, void* context) {
+  const auto& original = *static_cast<const Exchanged*>(context);
+  const auto bytes = static_cast<std::size_t>(count) * size_of(dtype);
+  std::vector<std::byte> lower(bytes);
+  std::memcpy(lower.data(), in, bytes);
+  original.function(inout, lower.data(), count, dtype, original.context);
+  std::memcpy(inout, lower.data(), bytes);
+}
+
+/// Async calls need it for longer than the launch takes, so it is kept.
+void exchange_operands(Op& op) {
+  static std::mutex mutex;
+  static std::deque<Exchanged> kept;
+  if (op.reduce.kind != Kind::custom) return;
+  const std::lock_guard lock(mutex);
+  kept.push_back({op.reduce.function, op.reduce.context});
+  op.reduce = ReduceOp::custom(call_exchanged, op.reduce.commutative, &kept.back());
+}
+
+void lose_imaginary_parts(const Op& op) {
+  if (op.out.dtype != DType::complex64) return;
+  auto* values = static_cast<std::complex<float>*>(op.out.data);
+  for (std::int64_t i = 0; i < op.out.shape.numel(); ++i) values[i].imag(0);
+}
+
 void lose_nan(const Op& op) {
   if (op.out.dtype != DType::f32) return;
   if (op.reduce.kind != Kind::min && op.reduce.kind != Kind::max) return;
@@ -184,6 +218,9 @@ std::map<std::string, Decorate> mutants(int rank, int size) {
       {"corrupts_a_byte_on_last_rank", spoil([last](const Op& op) {
          if (last && op.out.bytes() != 0) bytes_of(op.out)[op.out.bytes() / 2] ^= std::byte{1};
        })},
+      {"exchanges_operands_of_custom", rewrite(exchange_operands)},
+      {"custom_is_sum", rewrite([](Op& op) { change_kind(op, Kind::custom, Kind::sum); })},
+      {"loses_imaginary_parts", spoil(lose_imaginary_parts)},
       {"loses_nan", spoil(lose_nan)},
       {"swaps_blocks", spoil([size](const Op& op) { swap_first_and_last_block(op, size); })},
       {"drops_last_element", wrap<DropsLastElement>()},

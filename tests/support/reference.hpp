@@ -11,7 +11,7 @@
 
 namespace tutti::test {
 
-/// Whether the pair has a meaning at all.
+/// Whether the pair has a meaning at all, without a function of the caller's.
 bool has_meaning(DType dtype, ReduceOp::Kind kind);
 
 /// The reduce ops that have a meaning for a dtype.

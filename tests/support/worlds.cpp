@@ -73,6 +73,8 @@ bool can_fix_order(const std::string& backend) {
 bool reduces(const std::string& backend, DType dtype, ReduceOp::Kind kind) {
   using Kind = ReduceOp::Kind;
   if (!is_bare_nccl(backend)) return true;
+  if (is_complex(dtype)) return kind == Kind::sum || kind == Kind::avg || kind == Kind::premul_sum;
+  if (dtype == DType::i16 || dtype == DType::u16) return false;
   if (dtype == DType::boolean || (is_float(dtype) && size_of(dtype) == 1)) return false;
   if (kind == Kind::min || kind == Kind::max) return is_integer(dtype);
   if (kind == Kind::avg || kind == Kind::premul_sum) return is_float(dtype);

@@ -327,7 +327,12 @@ const Collective* find_collective(std::string_view name) noexcept {
 }
 
 bool can_reduce(DType dtype, ReduceOp::Kind op) noexcept {
+  if (is_complex(dtype))
+    return op == ReduceOp::Kind::sum || op == ReduceOp::Kind::avg ||
+           op == ReduceOp::Kind::premul_sum;
   switch (op) {
+    case ReduceOp::Kind::custom:
+      return false;
     case ReduceOp::Kind::avg:
       return dtype != DType::boolean;
     case ReduceOp::Kind::band:

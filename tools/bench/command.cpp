@@ -22,6 +22,14 @@ std::vector<T> first_values(int count) {
   return values;
 }
 
+/// All but custom, the last: a command line cannot name a function.
+constexpr int named_ops = static_cast<int>(ReduceOp::Kind::custom);
+
+std::optional<ReduceOp::Kind> parse_named_op(std::string_view name) noexcept {
+  const auto op = parse_reduce_op(name);
+  return op == ReduceOp::Kind::custom ? std::nullopt : op;
+}
+
 template <typename T>
 std::string names_of(const std::vector<T>& values) {
   std::string text;
@@ -207,8 +215,8 @@ BenchOptions BenchCommand::parse(const std::vector<std::string>& argv) const {
         parse_list<DType>("--dtype", dtypes_, first_values<DType>(dtype_count), parse_dtype);
   request.ops = {{ReduceOp::Kind::sum}, false, false};
   if (!ops_.empty())
-    request.ops = parse_list<ReduceOp::Kind>(
-        "--op", ops_, first_values<ReduceOp::Kind>(reduce_op_count), parse_reduce_op);
+    request.ops = parse_list<ReduceOp::Kind>("--op", ops_, first_values<ReduceOp::Kind>(named_ops),
+                                             parse_named_op);
   request.places = parse_places(place_);
   request.counts = parse_counts(counts_);
   if (!sizes_.empty()) request.sizes = parse_sizes(sizes_);

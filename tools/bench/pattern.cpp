@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <complex>
 #include <cstring>
 #include <limits>
 #include <type_traits>
@@ -35,6 +36,10 @@ std::uint64_t exact_integers(DType dtype) {
       return 127;
     case DType::u8:
       return 255;
+    case DType::i16:
+      return 32767;
+    case DType::u16:
+      return 65535;
     case DType::bf16:
       return 256;
     case DType::f16:
@@ -45,6 +50,8 @@ std::uint64_t exact_integers(DType dtype) {
     case DType::u64:
     case DType::f32:
     case DType::f64:
+    case DType::complex64:
+    case DType::complex128:
       break;
   }
   return 1U << 24;
@@ -67,8 +74,16 @@ constexpr std::uint64_t below(std::uint64_t hash, std::uint64_t n) noexcept {
 }
 
 template <typename T>
+constexpr bool is_complex_type =
+    std::is_same_v<T, std::complex<float>> || std::is_same_v<T, std::complex<double>>;
+
+/// The parts of a complex number are `value` and -value: what complex numbers know is linear.
+template <typename T>
 T encode(std::int64_t value) noexcept {
-  if constexpr (std::is_arithmetic_v<T>) {
+  if constexpr (is_complex_type<T>) {
+    using Part = typename T::value_type;
+    return {static_cast<Part>(value), static_cast<Part>(-value)};
+  } else if constexpr (std::is_arithmetic_v<T>) {
     return static_cast<T>(value);
   } else {
     return T(static_cast<float>(value));
@@ -81,6 +96,8 @@ std::string text_of(const T& value) {
     return fmt::format(
         "{}",
         static_cast<std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>>(value));
+  } else if constexpr (is_complex_type<T>) {
+    return fmt::format("({}, {})", value.real(), value.imag());
   } else if constexpr (std::is_floating_point_v<T>) {
     return fmt::format("{}", value);
   } else {
@@ -112,7 +129,7 @@ Pattern::Pattern(DType dtype, std::optional<Kind> op, int ranks, std::uint64_t s
   }
   limit_ = exact_integers(dtype_);
   if (!op_) {
-    values_ = is_float(dtype_) ? Values::bounded : Values::bits;
+    values_ = is_float(dtype_) || is_complex(dtype_) ? Values::bounded : Values::bits;
     return;
   }
   const auto share = [this](std::uint64_t total) {
@@ -137,8 +154,8 @@ Pattern::Pattern(DType dtype, std::optional<Kind> op, int ranks, std::uint64_t s
       break;
     case Kind::min:
     case Kind::max: {
-      const bool has_sign =
-          is_float(dtype_) || dtype_ == DType::i8 || dtype_ == DType::i32 || dtype_ == DType::i64;
+      const bool has_sign = is_float(dtype_) || dtype_ == DType::i8 || dtype_ == DType::i16 ||
+                            dtype_ == DType::i32 || dtype_ == DType::i64;
       values_ = has_sign ? Values::balanced : Values::bounded;
       break;
     }
@@ -150,6 +167,8 @@ Pattern::Pattern(DType dtype, std::optional<Kind> op, int ranks, std::uint64_t s
       break;
     case Kind::bxor:
       values_ = Values::bits;
+      break;
+    case Kind::custom:  // The command line has no name for a function.
       break;
   }
 }
@@ -214,6 +233,8 @@ std::int64_t Pattern::reduced(const Source& source, std::int64_t index) const no
       case Kind::bxor:
         result ^= next;
         break;
+      case Kind::custom:
+        break;
     }
   }
   return result;
@@ -227,6 +248,7 @@ T Pattern::identity() const noexcept {
     case Kind::premul_sum:
     case Kind::bor:
     case Kind::bxor:
+    case Kind::custom:
       return encode<T>(0);
     case Kind::product:
       return encode<T>(1);
@@ -255,6 +277,10 @@ T Pattern::expected(const Source& source, std::int64_t index) const noexcept {
   const int n = source.rank_end - source.rank_begin;
   if constexpr (std::is_integral_v<T>) {
     return encode<T>(result / n);
+  } else if constexpr (is_complex_type<T>) {
+    using Part = typename T::value_type;
+    return {static_cast<Part>(result) / static_cast<Part>(n),
+            static_cast<Part>(-result) / static_cast<Part>(n)};
   } else if constexpr (std::is_same_v<T, double>) {
     return static_cast<double>(result) / n;
   } else {

@@ -67,7 +67,8 @@ std::string_view missing(const Request& request, const Collective& collective, D
   std::string_view why;
   bool asked = false;
   if (!can_reduce(dtype, op)) {
-    why = op == ReduceOp::Kind::avg          ? "avg of booleans"
+    why = is_complex(dtype)                  ? "products, orders and bits of complex numbers"
+          : op == ReduceOp::Kind::avg        ? "avg of booleans"
           : op == ReduceOp::Kind::premul_sum ? "premul_sum of integers and booleans"
                                              : "bitwise operations of floats";
     asked = !request.dtypes.all && !request.ops.all;

@@ -36,7 +36,10 @@ constexpr DLDataType to_dlpack(DType dtype) noexcept {
   if (dtype == DType::f8e4m3) return of_code(10);  // Without infinity: "e4m3fn".
   if (dtype == DType::f8e5m2) return of_code(12);
   if (is_float(dtype)) return of_code(2);
-  return of_code(dtype == DType::i8 || dtype == DType::i32 || dtype == DType::i64 ? 0 : 1);
+  if (is_complex(dtype)) return of_code(5);
+  const bool has_sign =
+      dtype == DType::i8 || dtype == DType::i16 || dtype == DType::i32 || dtype == DType::i64;
+  return of_code(has_sign ? 0 : 1);
 }
 
 inline DType from_dlpack(const DLDataType& type) {

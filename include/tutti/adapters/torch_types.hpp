@@ -21,6 +21,7 @@ template <typename S>
 constexpr std::optional<S> scalar_type(DType dtype) noexcept {
   if (dtype == DType::u8) return S::Byte;
   if (dtype == DType::i8) return S::Char;
+  if (dtype == DType::i16) return S::Short;
   if (dtype == DType::i32) return S::Int;
   if (dtype == DType::i64) return S::Long;
   if (dtype == DType::boolean) return S::Bool;
@@ -28,7 +29,10 @@ constexpr std::optional<S> scalar_type(DType dtype) noexcept {
   if (dtype == DType::bf16) return S::BFloat16;
   if (dtype == DType::f32) return S::Float;
   if (dtype == DType::f64) return S::Double;
+  if (dtype == DType::complex64) return S::ComplexFloat;
+  if (dtype == DType::complex128) return S::ComplexDouble;
   if constexpr (requires { S::UInt64; }) {
+    if (dtype == DType::u16) return S::UInt16;
     if (dtype == DType::u32) return S::UInt32;
     if (dtype == DType::u64) return S::UInt64;
   }

@@ -24,6 +24,10 @@ using Bytes = std::vector<std::byte>;
 constexpr std::size_t count = 203;  // Of elements; no whole number of words.
 
 bool is_nan(DType dtype, const std::byte* element) {
+  if (is_complex(dtype)) {
+    const DType part = dtype == DType::complex64 ? DType::f32 : DType::f64;
+    return is_nan(part, element) || is_nan(part, element + size_of(part));
+  }
   return visit_dtype(dtype, [&]<typename T>() {
     if constexpr (is_float_type<T>) {
       T value;
@@ -50,7 +54,7 @@ class Slots {
   Slots(DType dtype, Kind kind, int size) : dtype_(dtype), kind_(kind), size_(size) {
     std::mt19937 random(static_cast<unsigned>(dtype) * 1000 + static_cast<unsigned>(kind) * 10 +
                         static_cast<unsigned>(size));
-    memory_.resize(slot / sizeof(double) * static_cast<std::size_t>(size));
+    memory_.resize(slot / sizeof(Block) * static_cast<std::size_t>(size));
     for (std::byte& byte : bytes()) byte = static_cast<std::byte>(random());
     for (int r = 0; r < size; ++r) scales_.push_back(kind == Kind::premul_sum ? 0.3 + 0.7 * r : 0);
     before_.assign(bytes().begin(), bytes().end());
@@ -98,8 +102,8 @@ class Slots {
   }
 
  private:
-  static constexpr std::size_t slot = 1632;
-  static_assert(slot >= count * 8 && slot % 16 == 0);
+  static constexpr std::size_t slot = 3264;
+  static_assert(slot >= count * 16 && slot % 16 == 0);
 
   std::span<std::byte> bytes() { return std::as_writable_bytes(std::span(memory_)); }
   const std::byte* begin(int at) { return bytes().data() + static_cast<std::size_t>(at) * slot; }
@@ -110,7 +114,10 @@ class Slots {
   DType dtype_;
   Kind kind_;
   int size_;
-  std::vector<double> memory_;
+  struct alignas(16) Block {
+    std::byte bytes[16];
+  };
+  std::vector<Block> memory_;
   std::vector<double> scales_;
   Bytes before_;
 };
@@ -161,7 +168,7 @@ TEST(Fold, AnExclusiveScanBeginsWithTheIdentity) {
 
 TEST(Fold, AnyNumberOfThreadsDoesTheSame) {
   for (const std::uint64_t threads : {1U, 7U, 4096U})
-    for (const DType dtype : {DType::u8, DType::bf16, DType::f32, DType::f64}) {
+    for (const DType dtype : {DType::u8, DType::bf16, DType::f32, DType::f64, DType::complex128}) {
       Slots slots(dtype, Kind::sum, 3);
       slots.run(Form::all, 0, threads);
       EXPECT_TRUE(slots.holds(0, slots.wanted(3))) << threads << " threads, " << name_of(dtype);

@@ -97,7 +97,7 @@ TEST_P(GatherMatrix, SeveralArraysShareOneExchange) {
 std::vector<double> fills_of(DType dtype) {
   if (dtype == DType::boolean) return {0, 1};
   if (dtype == DType::f8e4m3 || dtype == DType::f8e5m2) return {0, -1.5, std::nan("")};
-  if (is_float(dtype)) return {0, -0.0, -1.5, HUGE_VAL, std::nan("")};
+  if (is_float(dtype) || is_complex(dtype)) return {0, -0.0, -1.5, HUGE_VAL, std::nan("")};
   return visit_dtype(dtype, []<typename T>() -> std::vector<double> {
     if constexpr (std::is_integral_v<T> && sizeof(T) < 8)
       return {0, 1, static_cast<double>(std::numeric_limits<T>::min()),
@@ -110,6 +110,17 @@ std::vector<double> fills_of(DType dtype) {
   });
 }
 
+template <typename T>
+struct RealPart {
+  using type = T;
+};
+template <typename T>
+struct RealPart<std::complex<T>> {
+  using type = T;
+};
+template <typename T>
+using Real = typename RealPart<T>::type;
+
 /// [W, max n, ...] the slow way.
 Array padded(const std::vector<Array>& parts, const Layout& layout, const Shape& row_shape,
              double fill) {
@@ -117,7 +128,8 @@ Array padded(const std::vector<Array>& parts, const Layout& layout, const Shape&
   const std::int64_t most = std::ranges::max(layout);
   Array one(dtype, rows_of(1, row_shape));
   visit_dtype(dtype, [&]<typename T>() {
-    for (std::int64_t i = 0; i < one.numel(); ++i) one.put<T>(i, T(static_cast<Wide<T>>(fill)));
+    for (std::int64_t i = 0; i < one.numel(); ++i)
+      one.put<T>(i, T(static_cast<Real<Wide<T>>>(fill)));
   });
   std::vector<Array> pieces;
   for (std::size_t r = 0; r < parts.size(); ++r) {

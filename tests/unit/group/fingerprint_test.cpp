@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <set>
@@ -123,8 +124,13 @@ TEST(Fingerprint, DtypesDiffer) {
 TEST(Fingerprint, ReduceOpsDifferWhereThereIsOne) {
   for (const Operation kind : collectives()) {
     std::set<std::uint64_t> seen;
-    const auto kinds = {ReduceOp::sum, ReduceOp::product, ReduceOp::min, ReduceOp::max,
-                        ReduceOp::premul(2)};
+    const auto kinds = {ReduceOp::sum,
+                        ReduceOp::product,
+                        ReduceOp::min,
+                        ReduceOp::max,
+                        ReduceOp::premul(2),
+                        ReduceOp::custom(nullptr, false),
+                        ReduceOp::custom(nullptr, true)};
     for (const ReduceOp& reduce : kinds)
       seen.insert(fingerprint(call_of(kind, {3}, DType::f32, {}, 1, reduce)));
     EXPECT_EQ(seen.size(), is_reduction(kind) ? kinds.size() : 1U) << name_of(kind);
@@ -135,6 +141,16 @@ TEST(Fingerprint, TheScaleOfPremulIsNotCompared) {
   EXPECT_EQ(
       fingerprint(call_of(Operation::all_reduce, {3}, DType::f32, {}, 1, ReduceOp::premul(2))),
       fingerprint(call_of(Operation::all_reduce, {3}, DType::f32, {}, 1, ReduceOp::premul(0.5))));
+}
+
+TEST(Fingerprint, TheFunctionOfACustomReductionIsNotCompared) {
+  int context = 0;
+  const CustomReduce one = [](const void*, void*, std::int64_t, DType, void*) {};
+  const CustomReduce other = [](const void*, void*, std::int64_t, DType, void*) { std::abort(); };
+  const auto of = [](const ReduceOp& op) {
+    return fingerprint(call_of(Operation::all_reduce, {3}, DType::f32, {}, 1, op));
+  };
+  EXPECT_EQ(of(ReduceOp::custom(one, true)), of(ReduceOp::custom(other, true, &context)));
 }
 
 TEST(Fingerprint, RootsDiffer) {

@@ -317,7 +317,7 @@ TEST(Validate, RefusesAnAverageOfIntegersUnlessItMayTruncate) {
   for (const Operation kind : {Operation::all_reduce, Operation::reduce, Operation::reduce_scatter})
     for (const DType dtype : test::all_dtypes) {
       const Op op = reducing(correct(kind, dtype), ReduceOp::avg);
-      if (is_float(dtype)) {
+      if (is_float(dtype) || is_complex(dtype)) {
         accept(op);
       } else if (is_integer(dtype)) {
         refuse({std::string(name_of(dtype)), "integer_avg"}, op);
@@ -334,11 +334,11 @@ TEST(Validate, RefusesAnAverageInScans) {
     refuse({"avg", std::string(name_of(kind))}, reducing(correct(kind), ReduceOp::avg));
 }
 
-TEST(Validate, RefusesToScaleAnythingButFloats) {
+TEST(Validate, RefusesToScaleIntegersAndBooleans) {
   for (const Operation kind : reductions)
     for (const DType dtype : test::all_dtypes) {
       const Op op = reducing(correct(kind, dtype), ReduceOp::premul(0.5));
-      if (is_float(dtype))
+      if (is_float(dtype) || is_complex(dtype))
         accept(op);
       else
         refuse({"premul_sum", std::string(name_of(dtype))}, op);
@@ -350,6 +350,7 @@ TEST(Validate, RefusesBitsOfFloats) {
     for (const DType dtype : test::all_dtypes)
       for (const ReduceOp& reduce : {ReduceOp::band, ReduceOp::bor, ReduceOp::bxor}) {
         const Op op = reducing(correct(kind, dtype), reduce);
+        if (is_complex(dtype)) continue;
         if (is_float(dtype))
           refuse({std::string(name_of(reduce.kind)), std::string(name_of(dtype))}, op);
         else
@@ -357,12 +358,34 @@ TEST(Validate, RefusesBitsOfFloats) {
       }
 }
 
+TEST(Validate, ComplexNumbersAreSummedAveragedAndScaled) {
+  for (const Operation kind : reductions)
+    for (const DType dtype : {DType::complex64, DType::complex128})
+      for (const ReduceOp& reduce : {ReduceOp::product, ReduceOp::min, ReduceOp::max,
+                                     ReduceOp::band, ReduceOp::bor, ReduceOp::bxor})
+        refuse(Errc::unsupported,
+               {std::string(name_of(reduce.kind)) + " of " + std::string(name_of(dtype)),
+                "complex numbers have sum, avg, premul_sum and custom"},
+               reducing(correct(kind, dtype), reduce));
+}
+
+TEST(Validate, ACustomReductionHasAFunction) {
+  const CustomReduce nothing = [](const void*, void*, std::int64_t, DType, void*) {};
+  for (const Operation kind : reductions)
+    for (const DType dtype : test::all_dtypes) {
+      accept(reducing(correct(kind, dtype), ReduceOp::custom(nothing, false)));
+      refuse({"custom: the function is null"},
+             reducing(correct(kind, dtype), ReduceOp::custom(nullptr, true)));
+    }
+}
+
 TEST(Validate, AcceptsTheOtherReduceOpsOfEveryDtype) {
   for (const Operation kind : reductions)
     for (const DType dtype : test::all_dtypes)
       for (const ReduceOp& reduce :
            {ReduceOp::sum, ReduceOp::product, ReduceOp::min, ReduceOp::max})
-        accept(reducing(correct(kind, dtype), reduce));
+        if (!is_complex(dtype) || reduce == ReduceOp::sum)
+          accept(reducing(correct(kind, dtype), reduce));
 }
 
 TEST(Validate, TheReduceOpOfOtherOperationsIsNotLookedAt) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <complex>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include <tutti/dtype.hpp>
+#include <tutti/error.hpp>
 #include <tutti/half.hpp>
 #include <tutti/reduce_op.hpp>
 
@@ -35,8 +37,13 @@ using Kind = ReduceOp::Kind;
 using Bytes = std::vector<std::byte>;
 using Sizes = std::initializer_list<std::size_t>;
 
-constexpr Kind all_kinds[] = {Kind::sum,  Kind::avg, Kind::product, Kind::min,       Kind::max,
-                              Kind::band, Kind::bor, Kind::bxor,    Kind::premul_sum};
+constexpr Kind all_kinds[] = {Kind::sum,  Kind::avg, Kind::product, Kind::min,        Kind::max,
+                              Kind::band, Kind::bor, Kind::bxor,    Kind::premul_sum, Kind::custom};
+
+/// What a complex number has two of.
+DType component_of(DType dtype) {
+  return dtype == DType::complex64 ? DType::f32 : dtype == DType::complex128 ? DType::f64 : dtype;
+}
 
 // ---- Elements, one at a time and the slow way -------------------------------------------------
 
@@ -168,6 +175,7 @@ void slow_element(DType dtype, Kind kind, std::span<const std::byte* const> from
 
 Bytes slow_fold(DType dtype, Kind kind, std::span<const void* const> inputs,
                 std::span<const double> scales, std::size_t n) {
+  if (is_complex(dtype)) return slow_fold(component_of(dtype), kind, inputs, scales, 2 * n);
   const std::size_t size = size_of(dtype);
   Bytes out(n * size);
   for (std::size_t i = 0; i < n; ++i) {
@@ -184,6 +192,7 @@ void expect_same(DType dtype, std::span<const std::byte> expected,
                  std::span<const std::byte> actual) {
   ASSERT_EQ(expected.size(), actual.size());
   if (std::equal(expected.begin(), expected.end(), actual.begin())) return;
+  dtype = component_of(dtype);
   const std::size_t size = size_of(dtype);
   for (std::size_t at = 0; at < expected.size(); at += size) {
     const std::byte* e = &expected[at];
@@ -200,7 +209,8 @@ void expect_same(DType dtype, std::span<const std::byte> expected,
 /// there are sums that are rounded and not drowned by a NaN.
 class Values {
  public:
-  explicit Values(DType dtype) : dtype_(dtype) {
+  explicit Values(DType of) : dtype_(component_of(of)) {
+    const DType dtype = dtype_;
     const std::size_t bits = 8 * size_of(dtype);
     const std::uint64_t sign = std::uint64_t{1} << (bits - 1);
     remarkable_ = {0, 1, 2, 3, sign, sign - 1, sign + 1, ~std::uint64_t{0}, ~std::uint64_t{0} - 1};
@@ -339,9 +349,11 @@ TEST(Kernels, PairsAreThoseOfTheTable) {
       SCOPED_TRACE(describe(dtype, kind, 0, 0));
       const bool bitwise = kind == Kind::band || kind == Kind::bor || kind == Kind::bxor;
       const bool allowed = kind == Kind::avg          ? dtype != DType::boolean
-                           : kind == Kind::premul_sum ? is_float(dtype)
-                           : bitwise                  ? !is_float(dtype)
-                                                      : true;
+                           : kind == Kind::sum        ? true
+                           : kind == Kind::custom     ? false
+                           : kind == Kind::premul_sum ? is_float(dtype) || is_complex(dtype)
+                           : bitwise                  ? !is_float(dtype) && !is_complex(dtype)
+                                                      : !is_complex(dtype);
       const bool has_fn = allowed && kind != Kind::avg && kind != Kind::premul_sum;
       EXPECT_EQ(can_reduce(dtype, kind), allowed);
       EXPECT_EQ(reduce_fn(dtype, kind) != nullptr, has_fn);
@@ -376,7 +388,9 @@ TEST(Kernels, IdentityLeavesEveryElementAsItIs) {
       return;
     }
     scalar::reduce_fn(dtype, kind)(arrays[0].data(), arrays[1].data(), arrays[2].data(), n);
-    for (std::size_t at = 0; at < n * size_of(dtype); at += size_of(dtype)) {
+    const std::size_t all = n * size_of(dtype);
+    dtype = component_of(dtype);
+    for (std::size_t at = 0; at < all; at += size_of(dtype)) {
       if (dtype == DType::boolean) {
         ASSERT_EQ(arrays[0][at] != std::byte{0}, arrays[2][at] != std::byte{0});
       } else if (is_float(dtype)) {
@@ -673,6 +687,90 @@ TEST_P(TargetKernels, OneInputIsCopiedBitForBit) {
     fold(DType::f32, kind, &out, in, {}, 1);
     EXPECT_EQ(out, bits) << name_of(kind);
   }
+}
+
+TEST_P(TargetKernels, IntegersOf16BitsWrap) {
+  EXPECT_EQ(fold_of<std::int16_t>(Kind::sum, {32767, 1}), -32768);
+  EXPECT_EQ(fold_of<std::uint16_t>(Kind::sum, {65535, 2}), 1);
+  EXPECT_EQ(fold_of<std::uint16_t>(Kind::product, {65535, 65535}), 1);
+  EXPECT_EQ(fold_of<std::int16_t>(Kind::product, {-32768, -32768, 3}), 0);
+  EXPECT_EQ(fold_of<std::int16_t>(Kind::min, {-1, 1}), -1);
+  EXPECT_EQ(fold_of<std::uint16_t>(Kind::min, {65535, 1}), 1);
+}
+
+TEST_P(TargetKernels, APartOfAComplexNumberDoesNotTouchTheOther) {
+  using Number = std::complex<float>;
+  const float nan = std::nanf("");
+  const Number sum = fold_of<Number>(Kind::sum, {{nan, 1}, {2, HUGE_VALF}});
+  EXPECT_TRUE(std::isnan(sum.real()));
+  EXPECT_EQ(sum.imag(), HUGE_VALF);
+  // A product with (2, 0) would make 0 * inf of it.
+  const Number scaled = fold_of<Number>(Kind::premul_sum, {{HUGE_VALF, -1}, {1, 2}}, {2, -0.5});
+  EXPECT_EQ(scaled, Number(HUGE_VALF, -3));
+  const Number mean = fold_of<Number>(Kind::avg, {{HUGE_VALF, 1}, {0, 4}, {0, 5}});
+  EXPECT_EQ(mean, Number(HUGE_VALF, 10.0F / 3));
+  using Wide = std::complex<double>;
+  EXPECT_EQ(fold_of<Wide>(Kind::sum, {{1, 1}, {0x1p-52, -0x1p-53}}),
+            Wide(1 + 0x1p-52, 1 - 0x1p-53));
+}
+
+// ---- Functions of the caller ------------------------------------------------------------------
+
+/// x op y = 10 x + y: digits in the order in which they were combined.
+void append_digits(const void* in, void* inout, std::int64_t count, DType dtype, void* context) {
+  EXPECT_EQ(dtype, DType::i64);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(in) % 64, 0U);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(inout) % 64, 0U);
+  const auto* x = static_cast<const std::int64_t*>(in);
+  auto* y = static_cast<std::int64_t*>(inout);
+  for (std::int64_t i = 0; i < count; ++i) y[i] += 10 * x[i];
+  if (context != nullptr) *static_cast<std::int64_t*>(context) += count;
+}
+
+TEST(CustomFold, IsALeftFoldOfEveryElementAtAnyAddress) {
+  for (const std::size_t n : Sizes{0, 1, 1023, 1024, 1025, 5000}) {
+    for (std::size_t over = 0; over < 4; ++over) {
+      std::vector<Bytes> arrays(4, Bytes(n * 8 + 3));
+      std::vector<const void*> inputs;
+      for (std::size_t k = 0; k < 4; ++k) {
+        for (std::size_t i = 0; i < n; ++i) {
+          const auto digit = static_cast<std::int64_t>(k + 1 + i % 3);
+          std::memcpy(&arrays[k][3 + i * 8], &digit, 8);
+        }
+        if (k < 3) inputs.push_back(arrays[k].data() + 3);
+      }
+      std::int64_t combined = 0;
+      fold_custom(DType::i64, ReduceOp::custom(append_digits, false, &combined),
+                  arrays[over].data() + 3, inputs, n);
+      EXPECT_EQ(combined, static_cast<std::int64_t>(2 * n));
+      for (std::size_t i = 0; i < n; ++i) {
+        std::int64_t got = 0;
+        std::memcpy(&got, &arrays[over][3 + i * 8], 8);
+        ASSERT_EQ(got, 123 + static_cast<std::int64_t>(111 * (i % 3))) << i << " of " << n;
+      }
+    }
+  }
+}
+
+TEST(CustomFold, WhatTheFunctionThrowsIsAnErrorOfTheBackend) {
+  const std::int64_t x = 1;
+  std::int64_t out = 0;
+  const void* const inputs[] = {&x, &x};
+  const auto thrown_by = [&](CustomReduce f) {
+    try {
+      fold_custom(DType::i64, ReduceOp::custom(f, true), &out, inputs, 1);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Errc::backend);
+      return error.message();
+    }
+    return std::string("nothing");
+  };
+  EXPECT_EQ(thrown_by([](const void*, void*, std::int64_t, DType, void*) {
+              fail(Errc::invalid_argument, "no such row");
+            }),
+            "the function of the custom reduction threw: invalid_argument: no such row");
+  EXPECT_EQ(thrown_by([](const void*, void*, std::int64_t, DType, void*) { throw 7; }),
+            "the function of the custom reduction threw no std::exception");
 }
 
 }  // namespace

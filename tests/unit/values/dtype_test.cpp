@@ -1,5 +1,6 @@
 #include <tutti/dtype.hpp>
 
+#include <complex>
 #include <cstddef>
 #include <cstdint>
 #include <set>
@@ -22,7 +23,10 @@ static_assert(dtype_of<std::uint32_t> == DType::u32);
 static_assert(dtype_of<long long> == DType::i64 && dtype_of<unsigned long long> == DType::u64);
 static_assert(dtype_of<std::int64_t> == DType::i64 && dtype_of<std::uint64_t> == DType::u64);
 static_assert(dtype_of<const float> == DType::f32 && dtype_of<volatile double> == DType::f64);
-static_assert(!Element<char> && !Element<short> && !Element<unsigned short>);
+static_assert(dtype_of<short> == DType::i16 && dtype_of<unsigned short> == DType::u16);
+static_assert(dtype_of<std::complex<float>> == DType::complex64);
+static_assert(dtype_of<const std::complex<double>> == DType::complex128);
+static_assert(!Element<char> && !Element<std::complex<long double>>);
 static_assert(!Element<void*> && !Element<long double> && !Element<std::string>);
 
 TEST(DType, SizeIsThatOfTheCppType) {
@@ -48,7 +52,8 @@ TEST(DType, BoolIsAnotherNameOfBoolean) {
 }
 
 TEST(DType, OtherNamesAreUnknown) {
-  for (const auto* name : {"", "F32", "f32 ", " f32", "f", "float", "f128", "u16", "unknown dtype"})
+  for (const auto* name :
+       {"", "F32", "f32 ", " f32", "f", "float", "f128", "complex", "unknown dtype"})
     EXPECT_EQ(parse_dtype(name), std::nullopt) << "'" << name << "'";
 }
 
@@ -59,13 +64,15 @@ TEST(DType, AValueBehindTheLastHasNoSizeAndNoName) {
   }
 }
 
-TEST(DType, EveryOneIsAFloatOrAnIntegerOrBoolean) {
+TEST(DType, EveryOneIsAFloatOrAnIntegerOrComplexOrBoolean) {
   for (const DType dtype : test::all_dtypes)
     visit_dtype(dtype, [&]<typename T>() {
       constexpr bool boolean = std::is_same_v<T, bool>;
       EXPECT_EQ(is_float(dtype), test::is_float_type<T>) << name_of(dtype);
       EXPECT_EQ(is_integer(dtype), std::is_integral_v<T> && !boolean) << name_of(dtype);
-      EXPECT_EQ(is_float(dtype) + is_integer(dtype) + boolean, 1) << name_of(dtype);
+      EXPECT_EQ(is_complex(dtype), test::is_complex_type<T>) << name_of(dtype);
+      EXPECT_EQ(is_float(dtype) + is_integer(dtype) + is_complex(dtype) + boolean, 1)
+          << name_of(dtype);
     });
 }
 

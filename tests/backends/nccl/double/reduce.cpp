@@ -129,18 +129,20 @@ void reduce(ncclDataType_t type, std::span<const Bytes> inputs, std::span<const 
   const ncclRedOp_t op = how[0].op;
   const bool average = op == ncclAvg;
   visit_dtype(dtype_of(type), [&]<typename T>() {
-    const auto contribution = [&](std::size_t rank) {
-      Bytes values = inputs[rank];
-      if constexpr (is_float_type<T>) {
-        if (average) multiply<T>(values, one_over<T>(n));
-        if (op == ncclNumOps) multiply<T>(values, how[rank].scalar);
+    if constexpr (!is_complex_type<T>) {  // NCCL has none.
+      const auto contribution = [&](std::size_t rank) {
+        Bytes values = inputs[rank];
+        if constexpr (is_float_type<T>) {
+          if (average) multiply<T>(values, one_over<T>(n));
+          if (op == ncclNumOps) multiply<T>(values, how[rank].scalar);
+        }
+        return values;
+      };
+      out = contribution(1 % n);
+      for (std::size_t k = 2; k <= n && n > 1; ++k) combine<T>(op, out, contribution(k % n));
+      if constexpr (!is_float_type<T>) {
+        if (average) divide<T>(out, n);
       }
-      return values;
-    };
-    out = contribution(1 % n);
-    for (std::size_t k = 2; k <= n && n > 1; ++k) combine<T>(op, out, contribution(k % n));
-    if constexpr (!is_float_type<T>) {
-      if (average) divide<T>(out, n);
     }
   });
 }
