@@ -3,8 +3,8 @@
 usage: check_output.py [--write] DOCUMENT PROGRAM...
 
 Under each line "<!-- output: NAME ARGUMENT... -->" of DOCUMENT there is a fenced block. It has to be what the PROGRAM
-of this name prints with these arguments; on stderr it prints nothing. Each PROGRAM is shown. --write puts the output
-there."""
+of this name prints with these arguments; on stderr it prints nothing. An argument that is the name of a PROGRAM stands
+for its path. Each PROGRAM is shown. --write puts the output there."""
 import difflib
 import pathlib
 import re
@@ -20,7 +20,8 @@ def run(command, programs):
     if name not in programs:
         return None, f"it is not one of the programs {' '.join(programs)}"
     try:
-        done = subprocess.run([programs[name], *arguments], capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run([programs[name], *(programs.get(a, a) for a in arguments)], capture_output=True, text=True,
+                              check=False, timeout=60)
     except subprocess.TimeoutExpired:
         return None, "it does not end within a minute"
     if done.returncode != 0:
@@ -36,7 +37,7 @@ def check(document, paths):
     text = document.read_text()
     problems, right, end, shown = [], "", 0, set()
     for block in BLOCK.finditer(text):
-        shown.add(block["command"].split()[0])
+        shown.update(block["command"].split())
         printed, why = run(block["command"], programs)
         if why:
             problems.append(f"{document}: {block['command']}: {why}")

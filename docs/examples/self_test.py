@@ -47,6 +47,9 @@ class SelfTest(unittest.TestCase):
         self.assertIn("+two", problems)
         self.assertEqual(right, OUTPUT.format("one\ntwo\n"))
 
+    def test_an_argument_that_names_a_program_is_its_path(self):
+        self.assertIn(str(self.root / "say"), self.output("<!-- output: say say two -->\n```\n```\n")[1])
+
     def test_output_counts_only_of_a_program_that_is_shown_and_succeeds_quietly(self):
         good = OUTPUT.format("one\ntwo\n")
         self.assertIn("shows no output of say", self.output("# Say\n")[0][0])

@@ -84,6 +84,8 @@ class Script(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
         self.assertIn("-Dbackends=local,nccl,gloo ", said)
         self.assertIn("-Dnccl=/n -Dcuda=/c", said)
+        source = re.search(r"meson setup \S+ (\S+) ", said)
+        self.assertTrue(source and pathlib.Path(source[1], "meson_options.txt").exists(), said)
         self.assertRegex(said, r"ninja -C \S+/b tests/backends/gpu/gpu_about .*tests/backends/gpu/gpu_overhead")
         done, said = self.build(**{"c++": "exit 1"})
         self.assertEqual(done.returncode, 0, done.stderr)
