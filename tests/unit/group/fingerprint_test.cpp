@@ -122,6 +122,7 @@ TEST(Fingerprint, DtypesDiffer) {
 }
 
 TEST(Fingerprint, ReduceOpsDifferWhereThereIsOne) {
+  const CustomReduce nothing = [](const void*, void*, std::int64_t, DType, void*) {};
   for (const Operation kind : collectives()) {
     std::set<std::uint64_t> seen;
     const auto kinds = {ReduceOp::sum,
@@ -129,8 +130,8 @@ TEST(Fingerprint, ReduceOpsDifferWhereThereIsOne) {
                         ReduceOp::min,
                         ReduceOp::max,
                         ReduceOp::premul(2),
-                        ReduceOp::custom(nullptr, false),
-                        ReduceOp::custom(nullptr, true)};
+                        ReduceOp::custom(nothing, false),
+                        ReduceOp::custom(nothing, true)};
     for (const ReduceOp& reduce : kinds)
       seen.insert(fingerprint(call_of(kind, {3}, DType::f32, {}, 1, reduce)));
     EXPECT_EQ(seen.size(), is_reduction(kind) ? kinds.size() : 1U) << name_of(kind);

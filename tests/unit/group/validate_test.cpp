@@ -132,10 +132,10 @@ TEST(Validate, RefusesAnUnknownDtype) {
   for (const Operation kind : all_operations()) {
     Op op = correct(kind);
     op.in.dtype = static_cast<DType>(77);
-    if (uses_in(kind)) refuse({"dtype 77", "13"}, op);
+    if (uses_in(kind)) refuse({"dtype 77", std::to_string(dtype_count)}, op);
     op = correct(kind);
     op.out.dtype = static_cast<DType>(78);
-    if (uses_out(kind)) refuse({"dtype 78", "13"}, op);
+    if (uses_out(kind)) refuse({"dtype 78", std::to_string(dtype_count)}, op);
   }
 }
 
