@@ -264,7 +264,8 @@ number of ranks, algbw = S / time, busbw = algbw x factor.
                         collective.size_is);
   text += R"(
 S must be a multiple of the size of the dtype; of n times that, where it is cut
-into blocks (S/n) that are all alike. docs/benchmarking.md derives the factors.
+into blocks (S/n) that are all alike. The sizes of a range are rounded up to it.
+docs/benchmarking.md derives the factors.
 
 )";
   text += counts_syntax;

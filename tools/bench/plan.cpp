@@ -25,30 +25,27 @@ std::int64_t granularity(const Block& block, int ranks) {
   return block.counts && block.counts->is_even() ? width * ranks : width;
 }
 
-std::int64_t explicit_bytes(const Size& size, const Block& block, int ranks) {
+/// A size of a range is rounded up to what the call takes; one that stands alone has to fit.
+std::int64_t call_bytes(const Size& size, const Block& block, int ranks) {
   const std::int64_t bytes = bytes_of(size, block.dtype);
   const std::int64_t unit = granularity(block, ranks);
-  if (bytes % unit == 0) return bytes;
   const std::int64_t below = bytes / unit * unit;
+  if (bytes == below) return bytes;
+  if (below > std::numeric_limits<std::int64_t>::max() - unit)
+    refuse("size '{}': the next multiple of {} bytes does not fit in 63 bits", size.token, unit);
+  if (size.ranged) return below + unit;
   const std::string near = below == 0
                                ? fmt::format("the next is {}", unit)
                                : fmt::format("the nearest are {} and {}", below, below + unit);
-  const bool ranged = size.token.find(':') != std::string::npos;
-  refuse("size '{}'{}: {} of {} on {} ranks needs a multiple of {} bytes; {}", size.token,
-         ranged ? fmt::format(" ({} bytes)", bytes) : std::string(), block.collective->name,
-         name_of(block.dtype), ranks, unit, near);
+  refuse("size '{}': {} of {} on {} ranks needs a multiple of {} bytes; {}", size.token,
+         block.collective->name, name_of(block.dtype), ranks, unit, near);
 }
 
 std::vector<std::int64_t> block_sizes(const Request& request, const Block& block, int ranks) {
   if (!block.collective->moves_data()) return {0};
   std::vector<std::int64_t> sizes;
-  if (request.sizes.empty()) {
-    const std::int64_t unit = granularity(block, ranks);
-    for (const Size& size : parse_sizes(default_sizes))
-      sizes.push_back((bytes_of(size, block.dtype) + unit - 1) / unit * unit);
-  } else {
-    for (const Size& size : request.sizes) sizes.push_back(explicit_bytes(size, block, ranks));
-  }
+  for (const Size& size : request.sizes.empty() ? parse_sizes(default_sizes) : request.sizes)
+    sizes.push_back(call_bytes(size, block, ranks));
   std::sort(sizes.begin(), sizes.end());
   sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
   if (request.order == Order::random)

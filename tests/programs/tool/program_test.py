@@ -171,6 +171,11 @@ class Bench(Program):
                 run = self.measures("all", "-n", 2, "-s", "8:64K:x64", *options, *QUICK)
                 self.check_rows(run, 2)
 
+    def test_a_range_is_rounded_up_to_what_each_collective_takes(self):
+        run = self.measures("all", "-n", 4, "-s", "8:64K:x8", *QUICK)
+        least = {row["coll"]: row["bytes"] for row in reversed(run["results"])}
+        self.assertEqual((least["all_reduce"], least["all_gather"]), (8, 16))
+
     def test_checked_mode_can_be_measured(self):
         run = self.measures("all", "-n", 2, "-s", "24", "--iters", 10, "--warmup", 0, "-f", "json", TUTTI_CHECK="1")
         self.check_rows(run, 2)
