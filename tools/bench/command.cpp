@@ -260,7 +260,7 @@ number of ranks, algbw = S / time, busbw = algbw x factor.
 )";
   text += fmt::format("  {:<18}{:<9}{}\n", "collective", "factor", "S is");
   for (const Collective& collective : collectives())
-    text += fmt::format("  {:<18}{:<9}{}\n", collective.name, collective.factor_text,
+    text += fmt::format("  {:<18}{:<9}{}\n", collective.name, collective.factor.text,
                         collective.size_is);
   text += R"(
 S must be a multiple of the size of the dtype; of n times that, where it is cut
@@ -275,7 +275,7 @@ With uneven blocks b_r the factors are
 )";
   for (const Collective& collective : collectives())
     if (collective.divides())
-      text += fmt::format("  {:<18}{}\n", collective.name, collective.uneven_factor_text);
+      text += fmt::format("  {:<18}{}\n", collective.name, collective.factor.uneven_text);
   text += R"(
 and all_to_all sends block r of every rank's S to rank r.
 )";

@@ -355,7 +355,7 @@ Row conclude(ProcessGroup& group, Control& control, const Block& block, const Ce
     const double mean_us =
         std::accumulate(means.begin(), means.end(), 0.0) / static_cast<double>(means.size());
     row.algbw = mean_us > 0 ? static_cast<double>(row.bytes) / mean_us * 1e-3 : 0;
-    const double factor = group.size() > 1 ? block.collective->factor(cell) : 0;
+    const double factor = group.size() > 1 ? block.collective->factor.of(cell) : 0;
     if (factor > 0) row.busbw = *row.algbw * factor;
   }
   if (moves && timing.check != Check::none) {

@@ -241,7 +241,7 @@ double factor(const char* name, const char* counts, int ranks, int root = 0) {
   block.collective = collective;
   block.root = root;
   if (collective->divides()) block.counts = Counts::parse(counts);
-  return collective->factor(block.cell(ranks, 0, 4800));
+  return collective->factor.of(block.cell(ranks, 0, 4800));
 }
 
 /// The bus bandwidth factors, as docs/benchmarking.md derives them.
