@@ -19,13 +19,7 @@ constexpr std::array<std::string_view, 9> shared{"started",     "status",       
                                                  "tool.git",    "backend.name", "backend.transport",
                                                  "world.hosts", "config.mode",  "config.rank_agg"};
 
-/// The settings of a run.
-struct Config {
-  const BenchOptions& options;
-};
-
-void describe(Fields& fields, const Config& config) {
-  const BenchOptions& options = config.options;
+void describe(Fields& fields, const BenchOptions& options) {
   const Timing& timing = options.timing;
   const Request& request = options.request;
   std::vector<std::string> counts;
@@ -47,17 +41,13 @@ void describe(Fields& fields, const Config& config) {
   fields("samples", timing.samples);
 }
 
-/// A run and its settings.
-struct Run {
-  const BenchRecord& record;
-  const BenchOptions& options;
-};
-
-void describe(Fields& fields, const Run& run) {
-  describe(fields, static_cast<const RunRecord&>(run.record));
-  fields("config", Config{run.options});
-  fields("results", run.record.rows);
-  fields("fit", run.record.fits);
+Field describe_run(const BenchRecord& record, const BenchOptions& options) {
+  return Fields::object([&](Fields& fields) {
+    describe(fields, static_cast<const RunRecord&>(record));
+    fields("config", [&](Fields& config) { describe(config, options); });
+    fields("results", record.rows);
+    fields("fit", record.fits);
+  });
 }
 
 /// A table for every sweep.
@@ -83,17 +73,14 @@ std::string markdown(const BenchRecord& record, const BenchOptions& options) {
 }  // namespace
 
 Report bench_report(const BenchRecord& record, const BenchOptions& options) {
-  return {[&] {
-            return Fields::object(Run{record, options});
-          },
+  return {[&] { return describe_run(record, options); },
           shared,
           {},
           [&] { return markdown(record, options); }};
 }
 
 std::string bench_schema() {
-  return json_schema("tutti/bench-run-1", "A run of tutti bench",
-                     Fields::object(Run{BenchRecord(), BenchOptions()}));
+  return json_schema("tutti/bench-run-1", "A run of tutti bench", describe_run({}, {}));
 }
 
 }  // namespace tutti::tool
