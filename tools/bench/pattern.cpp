@@ -53,14 +53,6 @@ std::uint64_t exact_integers(DType dtype) {
 constexpr std::uint64_t largest_product = 64;
 constexpr int largest_twos = 6;
 
-/// A good 64-bit hash of a counter: the finalizer of SplitMix64 (Steele, Lea, Flood 2014, "Fast
-/// splittable pseudorandom number generators", figure 16).
-constexpr std::uint64_t mix(std::uint64_t z) noexcept {
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
-  return z ^ (z >> 31);
-}
-
 /// Uniform in [0, n) for n up to 2^32, without a division.
 constexpr std::uint64_t below(std::uint64_t hash, std::uint64_t n) noexcept {
   return ((hash >> 32) * n) >> 32;

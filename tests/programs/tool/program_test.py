@@ -609,7 +609,7 @@ class Refusals(Program):
                 ([*two, "all_to_all", "--place", "in"], ["all_to_all", "in-place"]),
                 ([*two, "--place", "inside"], ["'inside'", "both"]),
                 ([*two, "all_gather", "--counts", "skewed"], ["'skewed'", "last-short", "zipf:A", "file:PATH"]),
-                ([*two, "all_gather", "--counts", "even,zipf"], ["'zipf:'", "zipf:A"]),
+                ([*two, "all_gather", "--counts", "even,zipf"], ["zipf:A", "0 to 16"]),
                 ([*two, "all_gather", "--counts", "file:/nowhere/f"], ["/nowhere/f", "cannot be read"]),
                 ([*two, "--counts", "linear"], ["--counts", "into blocks"]),
                 (["bench", "-n", "1", "scatter", "--counts", "one-empty"], ["one-empty", "two ranks"]),
