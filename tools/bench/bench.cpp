@@ -96,7 +96,7 @@ class Recorder {
       points.push_back({static_cast<double>(row.bytes), row.percentiles_us.at(50)});
     const std::optional<Fit> fit = fit_line(points);
     progress_.clear();
-    if (table_) table_->end_block(fit);
+    if (table_) table_->end_block(rows, fit);
     if (fit) record_.fits.push_back({rows.front().key, *fit});
   }
   void end() {
@@ -149,15 +149,9 @@ void run_plan(Rank& rank, const Plan& plan, const BenchOptions& options, bool th
   ProcessGroup& group = rank.group;
   const auto start = Clock::now();
   Control control(rank.store, group.rank(), group.size(), options.timeout);
-  World world = meet(rank, control, threads);
+  World world = meet(rank, control, threads, plan.fingerprint(group.size()));
   if (recorder != nullptr) recorder->begin(std::move(world));
 
-  const std::int64_t own_plan = plan.fingerprint(group.size());
-  if (agree(group, own_plan) != own_plan)
-    throw Failure(Exit::usage,
-                  fmt::format("rank {} was told to measure something else than rank 0: give every "
-                              "rank the same options and files",
-                              group.rank()));
   const Plan part = supported_part(group, plan, options.request, recorder);
 
   Workspace workspace(group.memory());

@@ -1,10 +1,11 @@
 #include "bench/plan.hpp"
 
 #include <algorithm>
-#include <bit>
+#include <functional>
 #include <limits>
 #include <map>
 #include <random>
+#include <ranges>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -53,14 +54,11 @@ std::vector<std::int64_t> block_sizes(const Request& request, const Block& block
   return sizes;
 }
 
-bool is_scan(const Collective& collective) {
-  return collective.operation == Operation::scan ||
-         collective.operation == Operation::exclusive_scan;
-}
-
 /// Why there is no such call, or empty. Refused unless an "all" led to it.
 std::string_view missing(const Request& request, const Collective& collective, DType dtype,
                          ReduceOp::Kind op) {
+  const bool scans =
+      collective.operation == Operation::scan || collective.operation == Operation::exclusive_scan;
   std::string_view why;
   bool asked = false;
   if (!can_reduce(dtype, op)) {
@@ -68,7 +66,7 @@ std::string_view missing(const Request& request, const Collective& collective, D
           : op == ReduceOp::Kind::premul_sum ? "premul_sum of integers and booleans"
                                              : "bitwise operations of floats";
     asked = !request.dtypes.all && !request.ops.all;
-  } else if (is_scan(collective) && op == ReduceOp::Kind::avg) {
+  } else if (scans && op == ReduceOp::Kind::avg) {
     why = "avg in scans";
     asked = !request.collectives.all && !request.ops.all;
   }
@@ -110,44 +108,14 @@ std::vector<std::optional<Place>> block_places(const Request& request,
   return places;
 }
 
-std::vector<std::optional<Counts>> block_counts(const Request& request,
-                                                const Collective& collective) {
-  if (!collective.divides()) return {std::nullopt};
-  return {request.counts.values.begin(), request.counts.values.end()};
+/// What was asked for only through "all" and does not exist, in one note.
+std::vector<std::string> note_of(const std::map<std::string, std::int64_t>& left_out) {
+  if (left_out.empty()) return {};
+  std::int64_t total = 0;
+  for (const auto& [why, times] : left_out) total += times;
+  return {fmt::format("left out {}: {}", plural(total, "combination"),
+                      fmt::join(std::views::keys(left_out), ", "))};
 }
-
-/// FNV-1a (Fowler, Noll, Vo): draft-eastlake-fnv.
-class Hash {
- public:
-  void add(std::string_view text) {
-    for (const char c : text) value_ = (value_ ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
-  }
-  void add(std::int64_t number) { add(fmt::format(" {}", number)); }
-  std::int64_t value() const { return std::bit_cast<std::int64_t>(value_); }
-
- private:
-  std::uint64_t value_ = 0xcbf29ce484222325U;
-};
-
-/// What does not exist and was asked for only through "all": one note in total.
-class LeftOut {
- public:
-  void add(const std::string& why) { ++times_[why]; }
-  std::vector<std::string> notes() const {
-    if (times_.empty()) return {};
-    std::int64_t total = 0;
-    std::vector<std::string_view> reasons;
-    for (const auto& [why, times] : times_) {
-      total += times;
-      reasons.push_back(why);
-    }
-    return {fmt::format("left out {} combination{}: {}", total, total == 1 ? "" : "s",
-                        fmt::join(reasons, ", "))};
-  }
-
- private:
-  std::map<std::string, std::int64_t> times_;
-};
 
 }  // namespace
 
@@ -186,17 +154,15 @@ std::int64_t Plan::rows() const noexcept {
   return rows;
 }
 
-std::int64_t Plan::fingerprint(int ranks) const {
-  Hash hash;
+std::string Plan::fingerprint(int ranks) const {
+  std::string text;
   for (const Block& block : blocks) {
-    hash.add(title(block.key()));
-    for (const std::int64_t size : block.bytes) {
-      hash.add(size);
-      const Cell cell = block.cell(ranks, 0, size);
-      for (const std::int64_t count : cell.blocks.counts()) hash.add(count);
-    }
+    text += title(block.key());
+    for (const std::int64_t size : block.bytes)
+      text +=
+          fmt::format(" {}: {}", size, fmt::join(block.cell(ranks, 0, size).blocks.counts(), " "));
   }
-  return hash.value();
+  return fmt::format("{:x}", std::hash<std::string>()(text));  // All ranks run the same program.
 }
 
 Plan make_plan(const Request& request, int ranks) {
@@ -210,7 +176,7 @@ Plan make_plan(const Request& request, int ranks) {
   }
 
   Plan plan;
-  LeftOut left_out;
+  std::map<std::string, std::int64_t> left_out;  // By the reason.
   for (const Collective* collective : request.collectives.values) {
     std::vector<DType> dtypes{DType::f32};
     if (collective->moves_data()) dtypes = request.dtypes.values;
@@ -219,9 +185,12 @@ Plan make_plan(const Request& request, int ranks) {
       const std::string why = fmt::format("{} has no {} form", collective->name,
                                           collective->in_place ? "out-of-place" : "in-place");
       if (!request.collectives.all) refuse("--place: {}; leave the option out", why);
-      left_out.add(why);
+      ++left_out[why];
       continue;
     }
+    std::vector<std::optional<Counts>> layouts{std::nullopt};
+    if (collective->divides())
+      layouts.assign(request.counts.values.begin(), request.counts.values.end());
     for (const DType dtype : dtypes) {
       std::vector<std::optional<ReduceOp::Kind>> ops{std::nullopt};
       if (collective->reduces) ops.assign(request.ops.values.begin(), request.ops.values.end());
@@ -229,13 +198,13 @@ Plan make_plan(const Request& request, int ranks) {
         if (op) {
           const std::string_view why = missing(request, *collective, dtype, *op);
           if (!why.empty()) {
-            left_out.add(std::string(why));
+            ++left_out[std::string(why)];
             continue;
           }
         }
         for (const int root : roots) {
           for (const auto& place : places) {
-            for (const auto& counts : block_counts(request, *collective)) {
+            for (const auto& counts : layouts) {
               Block block{collective, dtype, op, std::nullopt, place, counts, {}};
               if (collective->rooted) block.root = root;
               block.bytes = block_sizes(request, block, ranks);
@@ -248,7 +217,7 @@ Plan make_plan(const Request& request, int ranks) {
       }
     }
   }
-  plan.notes = left_out.notes();
+  plan.notes = note_of(left_out);
   if (plan.blocks.empty())
     refuse("nothing to measure{}{}", plan.notes.empty() ? "" : ": ",
            plan.notes.empty() ? "" : plan.notes.front());

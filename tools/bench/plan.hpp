@@ -65,7 +65,7 @@ struct Plan {
   std::int64_t rows() const noexcept;
   /// Of everything that has to be the same on every rank: options, or a file that --counts names,
   /// may differ between hosts.
-  std::int64_t fingerprint(int ranks) const;
+  std::string fingerprint(int ranks) const;
 };
 
 /// The same on every rank.

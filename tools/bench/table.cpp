@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string_view>
 #include <utility>
 
@@ -122,7 +123,6 @@ void Table::begin(const BenchRecord& record, const Key& first) {
 }
 
 void Table::begin_block(const Key& key) {
-  rows_.clear();
   if (!single_block_) fmt::print(out_, "\n{}\n", title(key));
   Row row;
   for (const double p : percentiles_) row.percentiles_us[p] = 0;
@@ -131,7 +131,6 @@ void Table::begin_block(const Key& key) {
 }
 
 void Table::row(const Row& row) {
-  rows_.push_back(row);
   if (!sort_rows_) print_row(row);
 }
 
@@ -145,40 +144,39 @@ void Table::print_row(const Row& row) {
   std::fflush(out_);
 }
 
-void Table::end_block(const std::optional<Fit>& fit) {
-  std::sort(rows_.begin(), rows_.end(),
-            [](const Row& a, const Row& b) { return a.bytes < b.bytes; });
-  if (sort_rows_)
-    for (const Row& row : rows_) print_row(row);
+void Table::end_block(std::span<const Row> rows, const std::optional<Fit>& fit) {
+  if (sort_rows_) {
+    std::vector<Row> sorted(rows.begin(), rows.end());
+    std::ranges::sort(sorted, {}, &Row::bytes);
+    for (const Row& row : sorted) print_row(row);
+  }
   if (fit) fmt::print(out_, "  {}\n", describe_fit(*fit));
 }
 
 void Table::print_legend(const BenchRecord& record) {
-  std::int64_t fewest = 0;
-  double slowest_us = 0;
-  bool few = false, noisy = false, slow_first = false, capped = false;
-  for (const Row& row : record.rows) {
-    if (row.has(Flag::few_samples)) {
-      fewest = few ? std::min(fewest, row.time_us.n) : row.time_us.n;
+  const auto any = [&](Flag flag) {
+    return std::ranges::any_of(record.rows, [flag](const Row& row) { return row.has(flag); });
+  };
+  if (any(Flag::few_samples)) {
+    std::int64_t fewest = std::numeric_limits<std::int64_t>::max();
+    double slowest_us = 0;
+    for (const Row& row : record.rows) {
+      if (!row.has(Flag::few_samples)) continue;
+      fewest = std::min(fewest, row.time_us.n);
       slowest_us = std::max(slowest_us, row.time_us.mean);
-      few = true;
     }
-    noisy = noisy || row.has(Flag::noisy);
-    slow_first = slow_first || row.has(Flag::slow_first);
-    capped = capped || row.has(Flag::capped_mem);
-  }
-  if (few) {
     const std::string advice =
         fixed_iterations_
             ? std::string("--iters 100")
             : fmt::format("--min-time {:g}s", round_up_nicely(slowest_us * 1e-6 * 100));
-    fmt::print(out_, "  !  {} sample{}: p99 is the maximum; use {} for a real p99\n", fewest,
-               fewest == 1 ? "" : "s", advice);
+    fmt::print(out_, "  !  {}: p99 is the maximum; use {} for a real p99\n",
+               plural(fewest, "sample"), advice);
   }
-  if (noisy)
+  if (any(Flag::noisy))
     fmt::print(out_, "  ~  noisy: over 1% of the samples lie 14.8 MADs or more from the median\n");
-  if (slow_first) fmt::print(out_, "  ^  slow first iteration: use more --warmup\n");
-  if (capped) fmt::print(out_, "  *  --cold had too little memory to leave the cache\n");
+  if (any(Flag::slow_first)) fmt::print(out_, "  ^  slow first iteration: use more --warmup\n");
+  if (any(Flag::capped_mem))
+    fmt::print(out_, "  *  --cold had too little memory to leave the cache\n");
 }
 
 void Table::end(const BenchRecord& record) {

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,8 @@ class Table {
   void begin(const BenchRecord& record, const Key& first);
   void begin_block(const Key& key);
   void row(const Row& row);
-  void end_block(const std::optional<Fit>& fit);
+  /// `rows` are those of the block.
+  void end_block(std::span<const Row> rows, const std::optional<Fit>& fit);
   void end(const BenchRecord& record);
 
  private:
@@ -36,7 +38,6 @@ class Table {
   bool single_block_;
   bool sort_rows_;  // Measured in random order: printed when complete.
   bool fixed_iterations_;
-  std::vector<Row> rows_{};  // Of this block.
 };
 
 std::string describe_fit(const Fit& fit);

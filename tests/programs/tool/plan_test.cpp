@@ -208,7 +208,7 @@ TEST(Plan, TheFingerprintTellsLayoutsSizesAndOptionsApart) {
     request.dtypes.values = {dtype};
     return make_plan(request, 3).fingerprint(3);
   };
-  const std::int64_t one = print("linear", "48", DType::f32);
+  const std::string one = print("linear", "48", DType::f32);
   EXPECT_EQ(one, print("linear", "48", DType::f32));
   EXPECT_NE(one, print("mild", "48", DType::f32));
   EXPECT_NE(one, print("linear", "96", DType::f32));
