@@ -18,7 +18,6 @@
 #include "bench/output.hpp"
 #include "bench/own_calls.hpp"
 #include "bench/progress.hpp"
-#include "bench/table.hpp"
 #include "common/duration.hpp"
 #include "common/host.hpp"
 #include "common/signals.hpp"
@@ -290,12 +289,12 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
   if (writes) check_files(options);
   if (source.kind == RankSource::Kind::launches) return start_ranks(options);
 
-  BenchOptions run = options;
-  run.timing.timeout = options.timeout;
+  options.timing.timeout = options.timeout;
   if (options.cold) {
     // Twice the cache, of which at most a quarter of the free memory for all ranks together.
-    run.timing.cold_bytes = 2 * static_cast<std::size_t>(host.last_level_cache_bytes);
-    run.timing.cold_limit_bytes = static_cast<std::size_t>(host.free_bytes / 4 / source.local_size);
+    options.timing.cold_bytes = 2 * static_cast<std::size_t>(host.last_level_cache_bytes);
+    options.timing.cold_limit_bytes =
+        static_cast<std::size_t>(host.free_bytes / 4 / source.local_size);
   }
 
   Interrupt own_interrupt;
@@ -309,13 +308,14 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
   const auto start = Clock::now();
 
   std::optional<Recorder> recorder;
-  if (writes) recorder.emplace(run, plan, record, out, err);
+  if (writes) recorder.emplace(options, plan, record, out, err);
   const RankBody body = [&](Rank& rank) {
     // Of several threads one is enough: an abort reaches the others.
     std::optional<Interrupt::Scope> scope;
     if (!threads || rank.group.rank() == 0) scope.emplace(interrupt, rank.group);
     if (rank.group.rank() == 0) record.backend.transport = rank.group.transport();
-    run_plan(rank, plan, run, threads, interrupt, rank.group.rank() == 0 ? &*recorder : nullptr);
+    run_plan(rank, plan, options, threads, interrupt,
+             rank.group.rank() == 0 ? &*recorder : nullptr);
   };
   const auto conclude_run = [&](const std::vector<Outcome>& outcomes) {
     record.duration_s = seconds(Clock::now() - start);

@@ -293,23 +293,4 @@ const Collective* find_collective(std::string_view name) noexcept {
   return nullptr;
 }
 
-bool can_reduce(DType dtype, ReduceOp::Kind op) noexcept {
-  switch (op) {
-    case ReduceOp::Kind::avg:
-      return dtype != DType::boolean;
-    case ReduceOp::Kind::band:
-    case ReduceOp::Kind::bor:
-    case ReduceOp::Kind::bxor:
-      return !is_float(dtype);
-    case ReduceOp::Kind::premul_sum:
-      return is_float(dtype);
-    case ReduceOp::Kind::sum:
-    case ReduceOp::Kind::product:
-    case ReduceOp::Kind::min:
-    case ReduceOp::Kind::max:
-      break;
-  }
-  return true;
-}
-
 }  // namespace tutti::tool

@@ -105,7 +105,4 @@ std::span<const Collective> collectives() noexcept;
 /// Null for an unknown name.
 const Collective* find_collective(std::string_view name) noexcept;
 
-/// Whether a dtype has the operation at all, on any backend.
-bool can_reduce(DType dtype, ReduceOp::Kind op) noexcept;
-
 }  // namespace tutti::tool

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/options.hpp"
+#include "bench/bench.hpp"
 #include "common/option.hpp"
 
 namespace tutti::tool {

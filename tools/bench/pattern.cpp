@@ -22,34 +22,6 @@ decltype(auto) with_type(DType dtype, F&& f) {
   return visit_dtype(dtype == DType::boolean ? DType::u8 : dtype, std::forward<F>(f));
 }
 
-/// The largest n such that 0, 1, ... n are all exact; wide types do not need all of theirs.
-std::uint64_t exact_integers(DType dtype) {
-  switch (dtype) {
-    case DType::boolean:
-      return 1;
-    case DType::f8e5m2:
-      return 8;
-    case DType::f8e4m3:
-      return 16;
-    case DType::i8:
-      return 127;
-    case DType::u8:
-      return 255;
-    case DType::bf16:
-      return 256;
-    case DType::f16:
-      return 2048;
-    case DType::i32:
-    case DType::u32:
-    case DType::i64:
-    case DType::u64:
-    case DType::f32:
-    case DType::f64:
-      break;
-  }
-  return 1U << 24;
-}
-
 constexpr std::uint64_t largest_product = 64;
 constexpr int largest_twos = 6;
 
@@ -65,6 +37,27 @@ T encode(std::int64_t value) noexcept {
   } else {
     return T(static_cast<float>(value));
   }
+}
+
+constexpr std::uint64_t enough = 1U << 24;
+
+/// The largest n such that 0, 1, ... n are all exact; wide types do not need all of theirs.
+std::uint64_t exact_integers(DType dtype) {
+  if (dtype == DType::boolean) return 1;
+  return with_type(dtype, []<typename T>() -> std::uint64_t {
+    if constexpr (std::is_integral_v<T>) {
+      return std::min(static_cast<std::uint64_t>(std::numeric_limits<T>::max()), enough);
+    } else {
+      // A float has all up to the power of two from which on it has the even ones alone.
+      std::uint64_t n = 1;
+      const auto odd_is_exact = [](std::uint64_t odd) {
+        const T rounded = encode<T>(static_cast<std::int64_t>(odd));
+        return static_cast<float>(rounded) == static_cast<float>(odd);
+      };
+      while (n < enough && odd_is_exact(n + 1)) n *= 2;
+      return n;
+    }
+  });
 }
 
 template <typename T>

@@ -54,23 +54,38 @@ std::vector<std::int64_t> block_sizes(const Request& request, const Block& block
   return sizes;
 }
 
+/// Why no backend has such a reduction, or empty.
+std::string_view impossible(DType dtype, ReduceOp::Kind op) {
+  switch (op) {
+    case ReduceOp::Kind::avg:
+      return dtype == DType::boolean ? "avg of booleans" : "";
+    case ReduceOp::Kind::band:
+    case ReduceOp::Kind::bor:
+    case ReduceOp::Kind::bxor:
+      return is_float(dtype) ? "bitwise operations of floats" : "";
+    case ReduceOp::Kind::premul_sum:
+      return is_float(dtype) ? "" : "premul_sum of integers and booleans";
+    case ReduceOp::Kind::sum:
+    case ReduceOp::Kind::product:
+    case ReduceOp::Kind::min:
+    case ReduceOp::Kind::max:
+      break;
+  }
+  return "";
+}
+
 /// Why there is no such call, or empty. Refused unless an "all" led to it.
 std::string_view missing(const Request& request, const Collective& collective, DType dtype,
                          ReduceOp::Kind op) {
+  std::string_view why = impossible(dtype, op);
+  bool asked = !request.dtypes.all && !request.ops.all;
   const bool scans =
       collective.operation == Operation::scan || collective.operation == Operation::exclusive_scan;
-  std::string_view why;
-  bool asked = false;
-  if (!can_reduce(dtype, op)) {
-    why = op == ReduceOp::Kind::avg          ? "avg of booleans"
-          : op == ReduceOp::Kind::premul_sum ? "premul_sum of integers and booleans"
-                                             : "bitwise operations of floats";
-    asked = !request.dtypes.all && !request.ops.all;
-  } else if (scans && op == ReduceOp::Kind::avg) {
+  if (why.empty() && scans && op == ReduceOp::Kind::avg) {
     why = "avg in scans";
     asked = !request.collectives.all && !request.ops.all;
   }
-  if (asked)
+  if (asked && !why.empty())
     refuse(
         "--op {}: {} of {} is not possible, there are no {}; leave it out or use another --dtype",
         tutti::name_of(op), collective.name, tutti::name_of(dtype), why);
@@ -233,9 +248,9 @@ void check_memory(const Plan& plan, int ranks, int local_ranks, std::int64_t fre
           block.footprint(ranks, bytes) <= static_cast<std::size_t>(free_bytes / local_ranks);
       if (!fits)
         refuse(
-            "size {}: the arrays of {} for {} rank{} do not fit into the {} that are free; use "
-            "smaller sizes",
-            format_bytes(bytes), block.collective->name, local_ranks, local_ranks == 1 ? "" : "s",
+            "size {}: the arrays of {} for {} do not fit into the {} that are free; use smaller "
+            "sizes",
+            format_bytes(bytes), block.collective->name, plural(local_ranks, "rank"),
             format_bytes(free_bytes));
     }
   }

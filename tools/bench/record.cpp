@@ -17,11 +17,6 @@ std::optional<std::string> name_or_nothing(const std::optional<T>& value) {
   return std::string(tutti::name_of(*value));
 }
 
-template <typename T>
-std::optional<T> unless_empty(const T& list) {
-  return list.empty() ? std::nullopt : std::optional(list);
-}
-
 /// "ok", "BAD", or "-" when not checked.
 std::string check_word(const Row& row) {
   return !row.wrong ? "-" : *row.wrong == 0 ? "ok" : "BAD";

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "common/option.hpp"
-#include "loss/options.hpp"
+#include "loss/loss.hpp"
 
 namespace tutti::tool {
 

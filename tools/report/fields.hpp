@@ -61,6 +61,11 @@ struct Field {
   std::string_view more_numbers{};  ///< Further fields may be there, whose names match this.
 };
 
+template <typename T>
+std::optional<T> unless_empty(const T& value) {
+  return value.empty() ? std::nullopt : std::optional(value);
+}
+
 /// Collects the fields of a value.
 class Fields {
  public:
