@@ -239,14 +239,6 @@ class OnSignal {
   bool aborted_ = false;
 };
 
-/// Prints and writes everything. Rank 0 only.
-Exit conclude(const std::vector<Outcome>& outcomes, const BenchOptions& options, bool asked_to_end,
-              BenchRecord& record, std::FILE* out, std::FILE* err) {
-  const Exit code = judge(outcomes, options, asked_to_end, record, err);
-  write(options, bench_report(record, options), out);
-  return code;
-}
-
 /// The same program again as the ranks, which find themselves under the launcher.
 Exit start_ranks(const BenchOptions& options) {
   LaunchOptions ranks;
@@ -262,14 +254,6 @@ Exit start_ranks(const BenchOptions& options) {
   // Enough for rank 0 to miss a rank, to say so and to write what was measured.
   ranks.grace = options.patience + std::chrono::seconds(1);
   return static_cast<Exit>(launch(ranks));
-}
-
-/// How long rank 0 waits for the others to tell how they ended. Whoever sends SIGTERM soon sends
-/// SIGKILL.
-std::chrono::nanoseconds patience(const Outcome& own, const BenchOptions& options,
-                                  const Interrupt& interrupt) {
-  if (!own.error) return options.timeout;
-  return interrupt.asked() ? std::chrono::milliseconds(200) : options.patience;
 }
 
 Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
@@ -317,14 +301,20 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
     run_plan(rank, plan, options, threads, interrupt,
              rank.group.rank() == 0 ? &*recorder : nullptr);
   };
-  const auto conclude_run = [&](const std::vector<Outcome>& outcomes) {
+  // How long rank 0 waits for the others to tell how they ended. Whoever sends SIGTERM soon sends
+  // SIGKILL.
+  const auto patience = [&](const Outcome& own) -> std::chrono::nanoseconds {
+    if (!own.error) return options.timeout;
+    return interrupt.asked() ? std::chrono::milliseconds(200) : options.patience;
+  };
+  const auto conclude = [&](const std::vector<Outcome>& outcomes) {
     record.duration_s = seconds(Clock::now() - start);
     recorder->end();
-    return conclude(outcomes, options, interrupt.asked(), record, out, err);
+    const Exit code = judge(outcomes, options, interrupt.asked(), record, err);
+    write(options, bench_report(record, options), out);
+    return code;
   };
-  return run_to_end(
-      source, options, body, [&](const Outcome& own) { return patience(own, options, interrupt); },
-      conclude_run);
+  return run_to_end(source, options, body, patience, conclude);
 }
 
 }  // namespace

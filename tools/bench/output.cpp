@@ -149,11 +149,10 @@ std::string markdown(const BenchRecord& record, const BenchOptions& options) {
 
 Table::Table(std::FILE* out, const BenchOptions& options, bool single_block)
     : out_(out),
-      percentiles_(shown_percentiles(options)),
+      options_(options),
       columns_(bench_columns(options)),
       single_block_(single_block),
-      sort_rows_(options.request.order == Order::random),
-      fixed_iterations_(options.timing.iters.has_value()) {
+      sort_rows_(options.request.order == Order::random) {
   columns_.pop_back();  // Marks stand for the flags.
 }
 
@@ -184,7 +183,7 @@ void Table::begin(const BenchRecord& record, const Key& first) {
 void Table::begin_block(const Key& key) {
   if (!single_block_) fmt::print(out_, "\n{}\n", title(key));
   Row row;
-  for (const double p : percentiles_) row.percentiles_us[p] = 0;
+  for (const double p : shown_percentiles(options_)) row.percentiles_us[p] = 0;
   fmt::print(out_, "{}", TableRow(Fields::object(row), columns_).heading());
   std::fflush(out_);
 }
@@ -225,7 +224,7 @@ void Table::print_legend(const BenchRecord& record) {
       slowest_us = std::max(slowest_us, row.time_us.mean);
     }
     const std::string advice =
-        fixed_iterations_
+        options_.timing.iters
             ? std::string("--iters 100")
             : fmt::format("--min-time {:g}s", round_up_nicely(slowest_us * 1e-6 * 100));
     fmt::print(out_, "  !  {}: p99 is the maximum; use {} for a real p99\n",

@@ -14,6 +14,7 @@ namespace tutti::tool {
 /// Prints a run while it is measured: begin, then for each block its rows, then end.
 class Table {
  public:
+  /// @param options       outlive it.
   /// @param single_block  the title names it.
   Table(std::FILE* out, const BenchOptions& options, bool single_block);
 
@@ -30,11 +31,10 @@ class Table {
   void print_legend(const BenchRecord& record);
 
   std::FILE* out_;
-  std::vector<double> percentiles_;
+  const BenchOptions& options_;
   std::vector<std::string> columns_;
   bool single_block_;
   bool sort_rows_;  // Measured in random order: printed when complete.
-  bool fixed_iterations_;
 };
 
 /// A run in every format but the table, which is printed while the run goes on. Both arguments
