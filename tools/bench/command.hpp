@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/bench.hpp"
+#include "bench/options.hpp"
 #include "common/option.hpp"
 
 namespace tutti::tool {

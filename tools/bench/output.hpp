@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/bench.hpp"
+#include "bench/options.hpp"
 #include "bench/record.hpp"
 
 namespace tutti::tool {

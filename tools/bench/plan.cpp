@@ -5,7 +5,7 @@
 #include <limits>
 #include <map>
 #include <random>
-#include <ranges>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -127,9 +127,12 @@ std::vector<std::optional<Place>> block_places(const Request& request,
 std::vector<std::string> note_of(const std::map<std::string, std::int64_t>& left_out) {
   if (left_out.empty()) return {};
   std::int64_t total = 0;
-  for (const auto& [why, times] : left_out) total += times;
-  return {fmt::format("left out {}: {}", plural(total, "combination"),
-                      fmt::join(std::views::keys(left_out), ", "))};
+  std::vector<std::string_view> reasons;
+  for (const auto& [why, times] : left_out) {
+    total += times;
+    reasons.push_back(why);
+  }
+  return {fmt::format("left out {}: {}", plural(total, "combination"), fmt::join(reasons, ", "))};
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "common/option.hpp"
-#include "loss/loss.hpp"
+#include "loss/options.hpp"
 
 namespace tutti::tool {
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "loss/loss.hpp"
+#include "loss/options.hpp"
 #include "loss/record.hpp"
 
 namespace tutti::tool {

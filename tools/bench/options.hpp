@@ -1,0 +1,29 @@
+#pragma once
+
+#include <chrono>
+
+#include "bench/measure.hpp"
+#include "bench/plan.hpp"
+#include "report/output.hpp"
+#include "run/interrupt.hpp"
+#include "run/source.hpp"
+
+namespace tutti::tool {
+
+struct BenchOptions : RunOptions, OutputOptions {
+  Request request{};
+  Timing timing{};
+  bool percentiles_given = false;
+  bool cold = false;
+  std::chrono::nanoseconds max_total = std::chrono::minutes(10);
+  bool skip_unavailable = false;
+  bool quiet = false;
+  bool verbose = false;
+  bool handles_signals = false;  ///< SIGINT and SIGTERM end the run early.
+  /// How long rank 0 waits for word from the others once its own run has failed.
+  std::chrono::nanoseconds patience = std::chrono::seconds(2);
+  // For tests.
+  Interrupt* interrupt = nullptr;
+};
+
+}  // namespace tutti::tool
