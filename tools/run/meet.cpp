@@ -50,8 +50,8 @@ World meet(Rank& rank, Control& control, bool threads, std::string_view plan) {
     const auto arrival = from_message<Arrival>(text);
     if (arrival.plan != plan)
       throw Failure(Exit::usage,
-                    fmt::format("rank {} was told to compute something else than rank 0: give "
-                                "every rank the same options",
+                    fmt::format("rank {} was told to do something else than rank 0: give every "
+                                "rank the same options and files",
                                 arrival.info.rank));
     Shared& shared = hosts[arrival.info.host];
     ++shared.ranks;

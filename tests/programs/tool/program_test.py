@@ -171,6 +171,11 @@ class Bench(Program):
                 run = self.measures("all", "-n", 2, "-s", "8:64K:x64", *options, *QUICK)
                 self.check_rows(run, 2)
 
+    def test_a_range_is_rounded_up_to_what_each_collective_takes(self):
+        run = self.measures("all", "-n", 4, "-s", "8:64K:x8", *QUICK)
+        least = {row["coll"]: row["bytes"] for row in reversed(run["results"])}
+        self.assertEqual((least["all_reduce"], least["all_gather"]), (8, 16))
+
     def test_checked_mode_can_be_measured(self):
         run = self.measures("all", "-n", 2, "-s", "24", "--iters", 10, "--warmup", 0, "-f", "json", TUTTI_CHECK="1")
         self.check_rows(run, 2)
@@ -604,7 +609,7 @@ class Refusals(Program):
                 ([*two, "all_to_all", "--place", "in"], ["all_to_all", "in-place"]),
                 ([*two, "--place", "inside"], ["'inside'", "both"]),
                 ([*two, "all_gather", "--counts", "skewed"], ["'skewed'", "last-short", "zipf:A", "file:PATH"]),
-                ([*two, "all_gather", "--counts", "even,zipf"], ["'zipf:'", "zipf:A"]),
+                ([*two, "all_gather", "--counts", "even,zipf"], ["zipf:A", "0 to 16"]),
                 ([*two, "all_gather", "--counts", "file:/nowhere/f"], ["/nowhere/f", "cannot be read"]),
                 ([*two, "--counts", "linear"], ["--counts", "into blocks"]),
                 (["bench", "-n", "1", "scatter", "--counts", "one-empty"], ["one-empty", "two ranks"]),
