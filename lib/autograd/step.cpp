@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "kernels/gradients.hpp"
 #include "rows/announcement.hpp"
 
 namespace tutti::internal {
@@ -30,16 +31,9 @@ void Step::check_input(const ConstTensorView& in) const {
 }
 
 void Step::check_dtype(DType dtype) const {
-  switch (dtype) {
-    case DType::f16:
-    case DType::bf16:
-    case DType::f32:
-    case DType::f64:
-      return;
-    default:
-      refuse(Errc::invalid_argument,
-             fmt::format("{} has no gradient; f16, bf16, f32 and f64 have", name_of(dtype)));
-  }
+  if (has_gradient(dtype)) return;
+  refuse(Errc::invalid_argument,
+         fmt::format("{} has no gradient; f16, bf16, f32 and f64 have", name_of(dtype)));
 }
 
 void Step::check_op(ReduceOp op, std::initializer_list<ReduceOp::Kind> among) const {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <span>
 
 #include "kernels/reduce_arithmetic.hpp"
@@ -12,20 +11,6 @@ namespace tutti::internal::scalar {
 namespace {
 
 using Kind = ReduceOp::Kind;
-
-// Copied, because an array may lie at any address; a compiler makes a plain load of it.
-template <typename T>
-Acc<T> load(const std::byte* from) noexcept {
-  T stored;
-  std::memcpy(&stored, from, sizeof stored);
-  return widen(stored);
-}
-
-template <typename T>
-void store(std::byte* to, Acc<T> value) noexcept {
-  const T stored = narrow<T>(value);
-  std::memcpy(to, &stored, sizeof stored);
-}
 
 template <typename T, Kind kind>
 void reduce(void* out, const void* a, const void* b, std::size_t n) {

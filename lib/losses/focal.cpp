@@ -60,7 +60,7 @@ LossResult SigmoidFocal::operator()(ProcessGroup* group, const ConstTensorView& 
       if (y[i] < 0 || y[i] > 1)
         failf(Errc::invalid_argument, "target {} is {}; targets are 0 to 1", i, y[i]);
       parts.positive += y[i] > 0 ? 1 : 0;
-      const auto [p, not_p] = internal::losses::yes_or_no(z[i]);
+      const auto [p, not_p] = internal::losses::Logistic(z[i]);
       const double q = p * (1 - y[i]) + not_p * y[i];  // 1 - p_t
       const double ce =
           y[i] * internal::losses::softplus(-z[i]) + (1 - y[i]) * internal::losses::softplus(z[i]);
@@ -128,18 +128,10 @@ LossResult SoftmaxFocal::operator()(ProcessGroup* group, const ConstTensorView& 
       const auto first = i / stride * classes * stride + i % stride;
       const auto at = [&](std::size_t c) { return first + c * stride; };
       const auto own = static_cast<std::size_t>(y[i]);
-      double most = z[at(0)];
-      for (std::size_t c = 1; c < classes; ++c) most = std::max(most, z[at(c)]);
-      double sum = 0;
-      for (std::size_t c = 0; c < classes; ++c) sum += p[c] = std::exp(z[at(c)] - most);
-      const double log_sum = most + std::log(sum);
-      double q = 0;  // 1 - p_y, as what the others have: p_y may be 1 but for rounding.
+      const auto [log_sum, q] =
+          internal::losses::softmax(std::span(z).subspan(first), stride, own, p);
       double log_p = 0;
-      for (std::size_t c = 0; c < classes; ++c) {
-        p[c] /= sum;
-        if (c != own) q += p[c];
-        log_p += z[at(c)] - log_sum;
-      }
+      for (std::size_t c = 0; c < classes; ++c) log_p += z[at(c)] - log_sum;
       const double e = o.label_smoothing;
       const double share = e / static_cast<double>(classes);
       const double ce = -(1 - e) * (z[at(own)] - log_sum) - (share > 0 ? share * log_p : 0);
