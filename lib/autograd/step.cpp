@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "group/validate.hpp"
 #include "kernels/gradients.hpp"
 #include "rows/announcement.hpp"
 
@@ -21,8 +22,8 @@ std::string Step::name() const {
 
 void Step::check_input(const ConstTensorView& in) const {
   if (transpose == nullptr) check_dtype(in.dtype);
-  if (const auto error = unfit(in, group.memory().device()))
-    refuse(error->code(), error->message());
+  if (const auto why = refusal_of([&] { check_array("the array", in, group.memory().device()); }))
+    refuse(why->code(), why->message());
   if (in.dtype != input_dtype(in) || !(in.shape == input_shape(in)))
     refuse(
         Errc::invalid_argument,

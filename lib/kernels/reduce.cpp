@@ -66,10 +66,6 @@ void fold(DType dtype, Kind kind, void* out, std::span<const void* const> inputs
   scalar::fold(dtype, kind, out, inputs, scales, n);
 }
 
-void divide(DType dtype, void* data, std::size_t n, std::size_t by) noexcept {
-  scalar::divide(dtype, data, n, by);
-}
-
 void fill_identity(DType dtype, Kind kind, void* out, std::size_t n) noexcept {
   visit_type(dtype, [&]<typename T>(T) {
     visit_kind(kind, [&](auto k) { fill(out, identity<T, k()>(), n); });

@@ -63,6 +63,5 @@ namespace tutti::internal::scalar {
 ReduceFn reduce_fn(DType dtype, ReduceOp::Kind kind) noexcept;
 void fold(DType dtype, ReduceOp::Kind kind, void* out, std::span<const void* const> inputs,
           std::span<const double> scales, std::size_t n) noexcept;
-void divide(DType dtype, void* data, std::size_t n, std::size_t by) noexcept;
 
 }  // namespace tutti::internal::scalar

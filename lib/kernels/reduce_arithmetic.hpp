@@ -10,8 +10,8 @@
 
 #include "kernels/reduce_types.hpp"
 
-// What the reductions compute, one element at a time. All of it but load() and store() is constexpr,
-// so that device code uses it too: nvcc gives constexpr functions to both sides.
+// What the reductions compute, one element at a time. All of it but load() and store() is
+// constexpr, so that device code uses it too: nvcc gives constexpr functions to both sides.
 
 namespace tutti::internal {
 

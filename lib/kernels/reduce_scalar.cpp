@@ -79,14 +79,18 @@ void fold(DType dtype, Kind kind, void* out, std::span<const void* const> inputs
   });
 }
 
+}  // namespace tutti::internal::scalar
+
+namespace tutti::internal {
+
 void divide(DType dtype, void* data, std::size_t n, std::size_t by) noexcept {
   visit_type(dtype, [&]<typename T>(T) {
-    if constexpr (foldable<T, Kind::avg>) {
+    if constexpr (foldable<T, ReduceOp::Kind::avg>) {
       auto* at = static_cast<std::byte*>(data);
       for (std::size_t i = 0; i < n * sizeof(T); i += sizeof(T))
-        store<T>(at + i, internal::divide(load<T>(at + i), by));
+        store<T>(at + i, divide(load<T>(at + i), by));
     }
   });
 }
 
-}  // namespace tutti::internal::scalar
+}  // namespace tutti::internal

@@ -9,8 +9,8 @@
 #include <fmt/ranges.h>
 
 #include "losses/elements.hpp"
+#include "losses/options.hpp"
 #include "losses/summed_loss.hpp"
-#include "losses/words.hpp"
 
 namespace tutti {
 namespace losses {
@@ -21,11 +21,6 @@ using internal::losses::sum_loss;
 using internal::losses::SummedParts;
 using internal::losses::word;
 using Options = CrossEntropyOptions;
-
-void check_weight(std::string_view what, double weight) {
-  if (!(weight >= 0) || !std::isfinite(weight))
-    failf(Errc::invalid_argument, "cross_entropy: {} is {}; it must be 0 or more", what, weight);
-}
 
 /// One class: `z` [N].
 SummedParts binary(std::span<const double> z, std::span<const std::int64_t> targets,
@@ -75,15 +70,11 @@ SummedParts multi_class(std::span<const double> z, std::span<const std::int64_t>
 
 CrossEntropy::CrossEntropy(const Options& options) : options_(options) {
   const auto& o = options;
-  if (o.classes <= 0)
-    failf(Errc::invalid_argument, "cross_entropy: classes is {}; there has to be one at least",
-          o.classes);
-  if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1))
-    failf(Errc::invalid_argument, "cross_entropy: label_smoothing is {}; it must be 0 to 1",
-          o.label_smoothing);
-  if (o.reduction == Reduction::mean_positive)
-    failf(Errc::invalid_argument, "cross_entropy: mean_positive is a reduction of focal losses");
-  check_weight("pos_weight", o.pos_weight);
+  constexpr std::string_view name = "cross_entropy";
+  internal::losses::check_classes(name, o.classes);
+  internal::losses::check_label_smoothing(name, o.label_smoothing);
+  internal::losses::check_not_mean_positive(name, o.reduction);
+  internal::losses::check_weight(name, "pos_weight", o.pos_weight);
   if (o.classes > 1 && o.pos_weight != 1)
     failf(Errc::invalid_argument,
           "cross_entropy: pos_weight is {} for {} classes; it is for one, weight for several",
@@ -96,7 +87,7 @@ CrossEntropy::CrossEntropy(const Options& options) : options_(options) {
     failf(Errc::invalid_argument, "cross_entropy: there are {} weights for {} classes",
           o.weight.size(), o.classes);
   for (std::size_t c = 0; c < o.weight.size(); ++c)
-    check_weight(fmt::format("weight[{}]", c), o.weight[c]);
+    internal::losses::check_weight(name, fmt::format("weight[{}]", c), o.weight[c]);
 }
 
 LossResult CrossEntropy::operator()(ProcessGroup* group, const RankingBatch& batch,
@@ -107,14 +98,13 @@ LossResult CrossEntropy::operator()(ProcessGroup* group, const RankingBatch& bat
       "logits {}, weight {}",
       o.classes, o.label_smoothing, o.pos_weight, o.ignore_index, word(o.reduction), word(o.scale),
       name_of(batch.logits.dtype), o.weight);
-  return sum_loss(group, {"cross_entropy", words, o.reduction, o.scale}, batch.logits,
-                  batch.targets, call,
-                  [&](const ConstTensorView& logits, const ConstTensorView& targets) {
-                    const auto y = internal::losses::check_rows(logits, targets, o.classes,
-                                                                o.ignore_index);
-                    const auto z = internal::losses::to_doubles(logits);
-                    return o.classes == 1 ? binary(z, y, o) : multi_class(z, y, o);
-                  });
+  return sum_loss(
+      group, {"cross_entropy", words, o.reduction, o.scale}, batch.logits, batch.targets, call,
+      [&](const ConstTensorView& logits, const ConstTensorView& targets) {
+        const auto y = internal::losses::check_rows(logits, targets, o.classes, o.ignore_index);
+        const auto z = internal::losses::to_doubles(logits);
+        return o.classes == 1 ? binary(z, y, o) : multi_class(z, y, o);
+      });
 }
 
 }  // namespace losses

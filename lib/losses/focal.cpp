@@ -8,8 +8,8 @@
 #include <fmt/ranges.h>
 
 #include "losses/elements.hpp"
+#include "losses/options.hpp"
 #include "losses/summed_loss.hpp"
-#include "losses/words.hpp"
 
 namespace tutti {
 namespace losses {
@@ -20,11 +20,6 @@ using internal::losses::sum_loss;
 using internal::losses::SummedParts;
 using internal::losses::word;
 
-void check_gamma(std::string_view loss, double gamma) {
-  if (!(gamma >= 0) || !std::isfinite(gamma))
-    failf(Errc::invalid_argument, "{}: gamma is {}; it must be 0 or more", loss, gamma);
-}
-
 /// q^(gamma - 1) q_small, where q_small is of the order of q: 0 for q = 0, whatever gamma is.
 double focus(double q, double gamma, double q_small) {
   return q > 0 ? std::pow(q, gamma) * (q_small / q) : 0;
@@ -33,7 +28,7 @@ double focus(double q, double gamma, double q_small) {
 }  // namespace
 
 SigmoidFocal::SigmoidFocal(const Options& options) : options_(options) {
-  check_gamma("sigmoid_focal", options.gamma);
+  internal::losses::check_weight("sigmoid_focal", "gamma", options.gamma);
   if (options.alpha != -1 && !(options.alpha >= 0 && options.alpha <= 1))
     failf(Errc::invalid_argument, "sigmoid_focal: alpha is {}; it must be 0 to 1, or -1",
           options.alpha);
@@ -76,14 +71,11 @@ LossResult SigmoidFocal::operator()(ProcessGroup* group, const ConstTensorView& 
 }
 
 SoftmaxFocal::SoftmaxFocal(const Options& options) : options_(options) {
-  check_gamma("softmax_focal", options.gamma);
-  if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1))
-    failf(Errc::invalid_argument, "softmax_focal: label_smoothing is {}; it must be 0 to 1",
-          options.label_smoothing);
+  constexpr std::string_view name = "softmax_focal";
+  internal::losses::check_weight(name, "gamma", options.gamma);
+  internal::losses::check_label_smoothing(name, options.label_smoothing);
   for (std::size_t c = 0; c < options.alpha.size(); ++c)
-    if (!(options.alpha[c] >= 0) || !std::isfinite(options.alpha[c]))
-      failf(Errc::invalid_argument, "softmax_focal: alpha[{}] is {}; it must be 0 or more", c,
-            options.alpha[c]);
+    internal::losses::check_weight(name, fmt::format("alpha[{}]", c), options.alpha[c]);
 }
 
 LossResult SoftmaxFocal::operator()(ProcessGroup* group, const ConstTensorView& given,

@@ -27,8 +27,7 @@ constexpr std::int64_t most_rows = INT32_MAX;
 void check(const RankingBatch& batch, const BatchRules& rules, bool compat) {
   const auto& logits = batch.logits;
   const auto rows = logits.shape.rows();
-  if (rows > most_rows)
-    failf(Errc::count_overflow, "{} rows; there may be {}", rows, most_rows);
+  if (rows > most_rows) failf(Errc::count_overflow, "{} rows; there may be {}", rows, most_rows);
   check_rows(logits, batch.targets, rules.classes, rules.ignore_index,
              rules.classes == 1 ? compat : rules.any_target);
   const auto& iid = batch.iid;

@@ -6,8 +6,8 @@
 
 #include "losses/elements.hpp"
 #include "losses/global_batch.hpp"
+#include "losses/options.hpp"
 #include "losses/order_statistics.hpp"
-#include "losses/words.hpp"
 #include "values/fail.hpp"
 
 namespace tutti {

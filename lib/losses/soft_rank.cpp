@@ -85,9 +85,7 @@ std::uint64_t SoftRank::evaluations() const noexcept {
 
 void SoftRank::sums(std::size_t first, std::span<Sums> out) const {
   if (out.empty()) return;
-  const auto done =
-      cells_ ? cells_->sums(pool_, first, out)
-             : sums_by_windows(first, out);
+  const auto done = cells_ ? cells_->sums(pool_, first, out) : sums_by_windows(first, out);
   std::atomic_ref(evaluations_).fetch_add(done, std::memory_order_relaxed);
 }
 
@@ -119,8 +117,7 @@ void SoftRank::slopes(std::span<const double> a, std::span<const double> b,
                       std::span<const std::uint32_t> rows, std::span<Slopes> out) const {
   const WantedRows slot(rows, pool_.scores.size());
   const auto done =
-      cells_ ? cells_->slopes(pool_, a, b, slot, out)
-             : slopes_by_windows(a, b, slot, out);
+      cells_ ? cells_->slopes(pool_, a, b, slot, out) : slopes_by_windows(a, b, slot, out);
   std::atomic_ref(evaluations_).fetch_add(done, std::memory_order_relaxed);
 }
 

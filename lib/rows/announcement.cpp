@@ -8,6 +8,7 @@
 
 #include "group/call.hpp"
 #include "group/record.hpp"
+#include "group/validate.hpp"
 #include "values/bytes.hpp"
 #include "values/fail.hpp"
 #include "values/hash.hpp"
@@ -19,9 +20,9 @@ constexpr std::uint32_t version = 0x74757402;
 constexpr std::size_t caller_room = 32;
 constexpr std::size_t agree_room = 512;
 constexpr std::size_t text_room = 1024;
-/// Of an announcement without the arrays.
+/// Of an announcement without the arrays: numbers and the caller, words, shapes or why not.
 constexpr std::size_t head_room =
-    64 + caller_room + agree_room +
+    64 + agree_room +
     std::max(Announcement::max_arrays * (8 + Shape::max_dims * sizeof(std::int64_t)), text_room);
 /// Instead of how many bytes come along: they come in a second round.
 constexpr std::uint64_t later = ~std::uint64_t{0};
@@ -44,7 +45,8 @@ std::string describe(const Announcement::Message& message) {
     if (message.any_shape)
       text += fmt::format("with {} dimensions", shape.ndim());
     else  // A 0-dimensional array is one row.
-      text += fmt::format("[*{}{}]", shape.ndim() > 1 ? ", " : "", fmt::join(shape.row_dims(), ", "));
+      text +=
+          fmt::format("[*{}{}]", shape.ndim() > 1 ? ", " : "", fmt::join(shape.row_dims(), ", "));
   }
   if (!message.words.empty()) text += fmt::format(" with {}", message.words);
   return text;
@@ -73,9 +75,9 @@ Announcement::Message read(std::span<const std::byte> bytes) {
   }
   const auto before = in.left();
   for (std::size_t i = 0; message.along && i < arrays; ++i)
-    message.data.push_back(in.items(static_cast<std::uint64_t>(message.shapes[i].numel()),
-                                    size_of(message.dtypes[i]))
-                               .data());
+    message.data.push_back(
+        in.items(static_cast<std::uint64_t>(message.shapes[i].numel()), size_of(message.dtypes[i]))
+            .data());
   if (message.along && before - in.left() != size)
     failf(Errc::mismatch, "it has {} bytes of arrays and says {}", before - in.left(), size);
   return message;
@@ -107,21 +109,6 @@ void throw_refusal(const Error& why, ProcessGroup& group, std::string_view calle
   throw gather_error(why.code(), group, caller, group.rank(), why.message());
 }
 
-std::optional<Error> unfit(const ConstTensorView& array, const Device& device) {
-  if (static_cast<int>(array.dtype) >= dtype_count)
-    return Error(Errc::invalid_argument, fmt::format("dtype {} is unknown; there are {}",
-                                                     static_cast<int>(array.dtype), dtype_count));
-  if (array.shape.numel() != 0 && array.data == nullptr)
-    return Error(Errc::invalid_argument,
-                 fmt::format("the array is null, but {} {} has elements; pass the array's address",
-                             name_of(array.dtype), to_string(array.shape)));
-  if (array.shape.numel() != 0 && !(array.device == device))
-    return Error(Errc::invalid_argument,
-                 fmt::format("the array is on {}, but this group works on {}",
-                             to_string(array.device), to_string(device)));
-  return std::nullopt;
-}
-
 Offer checked(Offer offer) {
   if (const auto check = std::exchange(offer.check, {}))
     offer.refused = refusal_of([&] { check(offer); });
@@ -137,8 +124,10 @@ Announcement::Announcement(ProcessGroup& group, const Offer& unchecked,
   if (!refused && offer.arrays.size() > max_arrays)
     refused = Error(Errc::invalid_argument, fmt::format("{} arrays at once; there may be {}",
                                                         offer.arrays.size(), max_arrays));
-  for (const auto& array : offer.arrays)
-    if (!refused) refused = unfit(array, device);
+  if (!refused)
+    refused = refusal_of([&] {
+      for (const auto& array : offer.arrays) check_array("the array", array, device);
+    });
 
   // The host does not look into arrays on a device, and there a second round costs less than W
   // messages of full length.
@@ -166,8 +155,7 @@ Announcement::Announcement(ProcessGroup& group, const Offer& unchecked,
   const auto own = slot(static_cast<std::size_t>(group.rank()));
   auto end = std::ranges::copy(head.bytes(), own.begin()).out;
   for (const auto& array : offer.arrays)
-    if (inlined)
-      end = std::copy_n(static_cast<const std::byte*>(array.data), array.bytes(), end);
+    if (inlined) end = std::copy_n(static_cast<const std::byte*>(array.data), array.bytes(), end);
 
   const auto as_bytes = [](std::span<std::byte> bytes) {
     return TensorView(bytes.data(), DType::u8, Shape::vector(std::ssize(bytes)));
@@ -175,9 +163,7 @@ Announcement::Announcement(ProcessGroup& group, const Offer& unchecked,
   const auto all = as_bytes({bytes_.get(), ranks * room});
   if (along) {
     call(group,
-         {.kind = Operation::all_gather_bounded,
-          .in = as_bytes({own.begin(), end}),
-          .out = all},
+         {.kind = Operation::all_gather_bounded, .in = as_bytes({own.begin(), end}), .out = all},
          options);
   } else {
     std::fill(end, own.end(), std::byte{});

@@ -79,9 +79,6 @@ class Announcement {
   bool complete_ = true;
 };
 
-/// Checks dtype, address and device of an array. Empty: valid.
-std::optional<Error> unfit(const ConstTensorView& array, const Device& device);
-
 /// Throws this rank's refusal, with the caller as its place unless it has one.
 [[noreturn]] void throw_refusal(const Error& why, ProcessGroup& group, std::string_view caller);
 

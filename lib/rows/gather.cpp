@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "group/call.hpp"
+#include "group/validate.hpp"
 #include "rows/announcement.hpp"
 #include "rows/gather_arrays.hpp"
 #include "rows/row_views.hpp"
@@ -44,8 +45,8 @@ GatheredArrays gather_arrays(ProcessGroup& group, const Offer& unchecked,
 
   GatheredArrays result;
   const auto stream = options.call.stream;
-  auto& memory = offer.in_host_memory && !on_host(group) ? host_memory()
-                                                         : memory_of(group, options);
+  auto& memory =
+      offer.in_host_memory && !on_host(group) ? host_memory() : memory_of(group, options);
   const auto allocate = [&] {
     for (const auto& local : locals)
       result.data.emplace_back(memory, local.shape.with_rows(result.layout.total()), local.dtype,
@@ -136,11 +137,10 @@ Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const Row
   const auto ranks = static_cast<std::size_t>(group.size());
   std::vector<std::byte> message(3 + (Shape::max_dims + ranks) * sizeof(std::int64_t));
   std::optional<Error> refused;
-  const auto device = group.memory().device();
   if (at_root) {
     refused = internal::refusal_of([&] {
       if (check) check();
-      if (const auto unfit = internal::unfit(whole, device)) throw Error(*unfit);
+      check_array("the array", whole, group.memory().device());
       if (layout == nullptr) internal::failf(Errc::invalid_argument, "root has to pass the layout");
       if (layout->ranks() != group.size())
         internal::failf(Errc::invalid_argument, "the layout is of {} ranks, the group of {}",
