@@ -7,7 +7,6 @@
 #include <utility>
 
 #include <tutti/gather.hpp>
-#include <tutti/maybe_owned.hpp>
 
 // Differentiable collectives. A forward returns its value and a Backward, which takes the gradient
 // of the value to the gradient of the input: another collective of this header, scaled.
@@ -20,9 +19,8 @@
 // f16, bf16; others are Error invalid_argument at the forward, before anything is sent, as are
 // operations without a gradient. What is computed element by element (min, max, product,
 // premul_sum, and avg where the backward is no reduction) needs host memory: elsewhere it is Error
-// unsupported at the forward. A group of one rank makes no call and returns the input itself
-// (scaled, for premul_sum). Results are in the group's memory, or in GatherOptions::memory of the
-// forward, in both directions.
+// unsupported at the forward. A group of one rank goes the same way. Results are in the group's
+// memory, or in GatherOptions::memory of the forward, in both directions.
 
 namespace tutti {
 
@@ -55,7 +53,7 @@ class Backward {
 
 /// The result of a forward or a backward.
 struct Differentiable {
-  MaybeOwned value;
+  Tensor value;
   Backward back;
 };
 struct DifferentiableRows : Differentiable {

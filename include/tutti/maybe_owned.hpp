@@ -6,8 +6,8 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// Either an array of its own, or a view of the caller's input where a function had nothing to do
-/// (a group of one rank, no group at all). A viewed input must outlive it. Move-only.
+/// Either an array of its own, or a view of the caller's input where a function had nothing to make
+/// (it worked in place, or there is no group). A viewed input must outlive it. Move-only.
 class MaybeOwned {
  public:
   MaybeOwned() noexcept = default;

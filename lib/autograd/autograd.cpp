@@ -12,7 +12,7 @@
 namespace tutti::internal {
 
 Differentiable Step::with_backward(std::string_view collective, const ConstTensorView& in,
-                                   MaybeOwned value, decltype(Transpose::run) run) const {
+                                   Tensor value, decltype(Transpose::run) run) const {
   auto shared = std::make_shared<const Transpose>(
       Transpose{group.rank(), group.size(), function, collective, value.shape(), input_shape(in),
                 value.dtype(), memory, std::move(run)});

@@ -13,7 +13,6 @@ namespace tutti {
 namespace [[gnu::visibility("default")]] autograd {
 namespace {
 
-using internal::alone;
 using internal::Step;
 
 std::size_t own_bytes_offset(const Step& step, const RowLayout& layout,
@@ -105,12 +104,6 @@ Differentiable exchange(const Step& step, const ConstTensorView& in, const Count
 DifferentiableRows all_gather_rows(ProcessGroup& group, const ConstTensorView& local,
                                    GatherGrad grad, const GatherOptions& options) {
   const Step step{group, "all_gather_rows", options.call, options.memory};
-  if (group.size() == 1) {
-    auto own = RowLayout::equal(1, local.shape.rows());
-    auto same = alone(step, local, internal::as_rows(local).shape);
-    step.check_layout(local, options.layout != nullptr ? *options.layout : own);
-    return {std::move(same), std::move(own)};
-  }
   const auto name = step.name();
   auto all = internal::gather_arrays(group,
                                      {.caller = name,
@@ -129,24 +122,16 @@ DifferentiableRows all_gather_rows(ProcessGroup& group, const ConstTensorView& l
 Differentiable reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
                                    const RowLayout& layout, ReduceOp op,
                                    const GatherOptions& options) {
-  const Step step{group, "reduce_scatter_rows", options.call, options.memory};
-  if (group.size() > 1) return reduce_scatter(step, whole, layout, op);
-  step.check_linear(op);
-  step.check_layout(whole, layout);
-  return alone(step, whole, whole.shape, op);
+  return reduce_scatter({group, "reduce_scatter_rows", options.call, options.memory}, whole, layout,
+                        op);
 }
 
 Differentiable all_to_all_rows(ProcessGroup& group, const ConstTensorView& in,
                                std::span<const std::int64_t> send_rows,
                                std::span<const std::int64_t> recv_rows,
                                const GatherOptions& options) {
-  const Step step{group, "all_to_all_rows", options.call, options.memory};
-  if (group.size() > 1)
-    return exchange(step, in, {send_rows.begin(), send_rows.end()},
-                    {recv_rows.begin(), recv_rows.end()});
-  step.check_layout(in, RowLayout(send_rows));
-  step.check_layout(in, RowLayout(recv_rows));
-  return alone(step, in, in.shape);
+  return exchange({group, "all_to_all_rows", options.call, options.memory}, in,
+                  {send_rows.begin(), send_rows.end()}, {recv_rows.begin(), recv_rows.end()});
 }
 
 }  // namespace autograd

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <utility>
 
 #include "group/call.hpp"
 #include "kernels/gradients.hpp"
@@ -50,20 +49,6 @@ void place_in_zeros(const Step& step, Tensor& out, std::size_t at, const ConstTe
   fill_with_zeros(step, out);
   copy_rows(step.group, static_cast<std::byte*>(out.data()) + at, part.data, part.bytes(),
             step.options.stream);
-}
-
-Differentiable alone(const Step& step, const ConstTensorView& in, const Shape& of_forward,
-                     ReduceOp op) {
-  step.check_input(in);
-  const auto& shape = step.transpose != nullptr ? step.transpose->to : of_forward;
-  MaybeOwned value(ConstTensorView(in.data, in.dtype, shape, in.device));
-  if (op.kind == Kind::premul_sum && op.scale != 1) {
-    Tensor scaled = step.make(shape, in.dtype);
-    copy_rows(step.group, scaled.data(), in.data, in.bytes(), step.options.stream);
-    scale_gradient(op, 1, scaled);
-    value = std::move(scaled);
-  }
-  return step.result<alone>({}, in, std::move(value), in.shape, op);
 }
 
 }  // namespace tutti::internal

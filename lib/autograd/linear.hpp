@@ -21,9 +21,4 @@ bool averages_on_device(ProcessGroup& group, ReduceOp op);
 /// Zeros in `out` but for `part`, from byte `at` on.
 void place_in_zeros(const Step& step, Tensor& out, std::size_t at, const ConstTensorView& part);
 
-/// Every linear collective in a group of one rank, and its transpose: the input itself, a forward's
-/// in this shape, scaled where `op` does that. No call.
-Differentiable alone(const Step& step, const ConstTensorView& in, const Shape& of_forward,
-                     ReduceOp op = ReduceOp::sum);
-
 }  // namespace tutti::internal

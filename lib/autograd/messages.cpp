@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "autograd/linear.hpp"
+#include "autograd/step.hpp"
 #include "rows/row_views.hpp"
 
 // Messages from one rank to another: receive is the transpose of deliver.
@@ -116,7 +116,6 @@ Differentiable permute(ProcessGroup& group, const ConstTensorView& in, std::span
                        const CallOptions& options) {
   const Step step{group, "permute", options};
   check_permutation(step, to);
-  if (group.size() == 1) return internal::alone(step, in, in.shape);
   return permuted(step, in, {to.begin(), to.end()});
 }
 

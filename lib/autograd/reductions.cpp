@@ -126,24 +126,11 @@ Differentiable others_gradient(const Step& step, const ConstTensorView& in, cons
   return step.result<others_gradient>("product_of_others", in, std::move(out), all);
 }
 
-/// In a group of one rank: ones, whose derivative is zero.
-Differentiable constant(const Step& step, const ConstTensorView& in, Kind identity_of) {
-  step.check_input(in);
-  step.check_host();
-  Tensor out = step.make(in.shape, in.dtype);
-  internal::fill_identity(in.dtype, identity_of, out.data(), count_of(out));
-  return step.result<constant>({}, in, std::move(out), Kind::sum);
-}
-
 }  // namespace
 
 Differentiable all_reduce(ProcessGroup& group, const ConstTensorView& in, ReduceOp op,
                           const CallOptions& options) {
   const Step step{group, "all_reduce", options};
-  if (group.size() == 1) {
-    step.check_all_reduce(op);
-    return internal::alone(step, in, in.shape, op);
-  }
   if (op.kind == Kind::product) return all_reduce_product(step, in);
   if (op.kind == Kind::min || op.kind == Kind::max) return all_reduce_extreme(step, in, op);
   return sum_weighted(step, in, op, nullptr);
@@ -152,7 +139,6 @@ Differentiable all_reduce(ProcessGroup& group, const ConstTensorView& in, Reduce
 Differentiable product_of_others(ProcessGroup& group, const ConstTensorView& in,
                                  const CallOptions& options) {
   const Step step{group, "product_of_others", options};
-  if (group.size() == 1) return constant(step, in, Kind::product);
   Tensor out;
   auto all = gather_factors(step, in, out);
   internal::product_of_others(in.dtype, factors_of(step, all), out.data());

@@ -13,7 +13,6 @@ namespace tutti {
 namespace [[gnu::visibility("default")]] autograd {
 namespace {
 
-using internal::alone;
 using internal::Step;
 
 Differentiable spread(const Step& step, const ConstTensorView& in, int root, ReduceOp op);
@@ -91,19 +90,12 @@ DifferentiableRows collect(const Step& step, const ConstTensorView& local, int r
 
 Differentiable reduce(ProcessGroup& group, const ConstTensorView& in, int root, ReduceOp op,
                       const CallOptions& options) {
-  const Step step{group, "reduce", options};
-  if (group.size() > 1) return reduce_to(step, in, root, op);
-  step.check_linear(op);
-  step.check_root(root);
-  return alone(step, in, in.shape, op);
+  return reduce_to({group, "reduce", options}, in, root, op);
 }
 
 Differentiable broadcast(ProcessGroup& group, const ConstTensorView& in, int root,
                          const CallOptions& options) {
-  const Step step{group, "broadcast", options};
-  if (group.size() > 1) return spread(step, in, root, ReduceOp::sum);
-  step.check_root(root);
-  return alone(step, in, in.shape);
+  return spread({group, "broadcast", options}, in, root, ReduceOp::sum);
 }
 
 DifferentiableRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int root,
@@ -111,24 +103,12 @@ DifferentiableRows gather_rows(ProcessGroup& group, const ConstTensorView& local
   const Step step{group, "gather_rows", options.call, options.memory};
   std::optional<RowLayout> layout;
   if (options.layout != nullptr) layout = *options.layout;
-  if (group.size() > 1) return collect(step, local, root, layout);
-  auto own = RowLayout::equal(1, local.shape.rows());
-  auto same = alone(step, local, internal::as_rows(local).shape);
-  step.check_root(root);
-  step.check_layout(local, layout.value_or(own));
-  return {std::move(same), std::move(own)};
+  return collect(step, local, root, layout);
 }
 
 Differentiable scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
                             const RowLayout* layout, int root, const GatherOptions& options) {
   const Step step{group, "scatter_rows", options.call, options.memory};
-  if (group.size() == 1) {
-    step.check_root(root);
-    if (layout == nullptr) step.refuse(Errc::invalid_argument, "root has to pass the layout");
-    auto same = alone(step, whole, whole.shape);
-    step.check_layout(whole, *layout);
-    return same;
-  }
   // Only root knows the dtype.
   auto rows = internal::scatter_rows(group, whole, layout, root,
                                      {.memory = options.memory, .call = options.call},

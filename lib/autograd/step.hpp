@@ -50,9 +50,6 @@ struct Step {
   void check_linear(ReduceOp op) const;      ///< sum, avg, premul_sum.
   void check_all_reduce(ReduceOp op) const;  ///< These, min, max, product.
   void check_host() const;                   ///< The group's arrays can be read here.
-  /// In a group of one rank, where no call does it: the only root, rows of `in`.
-  void check_root(int root) const;
-  void check_layout(const ConstTensorView& in, const RowLayout& layout) const;
   [[noreturn]] void refuse(Errc code, const std::string& message) const;
   std::string name() const;  ///< "autograd::reduce", "autograd::reduce (backward)".
 
@@ -66,7 +63,7 @@ struct Step {
   /// The result that this step made of `in`. Its backward is function(step, gradient, saved...),
   /// which makes `collective`.
   template <auto function, typename... Saved>
-  Differentiable result(std::string_view collective, const ConstTensorView& in, MaybeOwned value,
+  Differentiable result(std::string_view collective, const ConstTensorView& in, Tensor value,
                         const Saved&... saved) const {
     return with_backward(collective, in, std::move(value),
                          [saved...](const Step& step, const ConstTensorView& gradient) {
@@ -76,7 +73,7 @@ struct Step {
 
  private:
   Differentiable with_backward(std::string_view collective, const ConstTensorView& in,
-                               MaybeOwned value, decltype(Transpose::run) run) const;
+                               Tensor value, decltype(Transpose::run) run) const;
 };
 
 }  // namespace tutti::internal

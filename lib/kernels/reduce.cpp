@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "kernels/reduce_arithmetic.hpp"
-#include "kernels/reduce_targets.hpp"
 #include "kernels/reduce_types.hpp"
 
 #ifdef TUTTI_HIGHWAY
@@ -67,27 +66,13 @@ void fold(DType dtype, Kind kind, void* out, std::span<const void* const> inputs
   scalar::fold(dtype, kind, out, inputs, scales, n);
 }
 
-void divide(DType dtype, void* data, std::size_t n, std::size_t by) noexcept {
-  scalar::divide(dtype, data, n, by);
-}
-
 void fill_identity(DType dtype, Kind kind, void* out, std::size_t n) noexcept {
   visit_type(dtype, [&]<typename T>(T) {
     visit_kind(kind, [&](auto k) { fill(out, identity<T, k()>(), n); });
   });
 }
 
-#ifdef TUTTI_HIGHWAY
-const char* kernel_target() noexcept {
-  return simd::target();
-}
-std::vector<std::string_view> kernel_targets() {
-  return simd::targets();
-}
-void choose_kernel_target(std::string_view name) {
-  simd::choose_target(name);
-}
-#else
+#ifndef TUTTI_HIGHWAY
 const char* kernel_target() noexcept {
   return "scalar";
 }

@@ -2,15 +2,11 @@
 
 #include <array>
 #include <cstdint>
-#include <string_view>
-#include <vector>
 
-#include <tutti/dtype.hpp>
-#include <tutti/reduce_op.hpp>
+#include "kernels/reduce.hpp"
 
-#include "kernels/reduce_fn.hpp"
-
-// The vector kernels. Only there when the library is built with Highway.
+// The vector kernels. Only there when the library is built with Highway; reduce_simd.cpp defines
+// what reduce.hpp says of targets, too.
 
 namespace tutti::internal::simd {
 
@@ -23,12 +19,5 @@ struct Kernels {
 
 /// The best for this machine.
 const Kernels& kernels() noexcept;
-
-/// The name of its instruction set.
-const char* target() noexcept;
-
-/// For kernel_targets() and choose_kernel_target().
-std::vector<std::string_view> targets();
-void choose_target(std::string_view name);
 
 }  // namespace tutti::internal::simd

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "losses/soft_rank_kernel_table.hpp"
+#include "losses/soft_rank_kernels.hpp"
 
 // How a cell of scores acts on another one: the kernel σ and its derivative as matrices between
 // Chebyshev moments and Chebyshev series, and as sums of exponentials between far cells. Computed

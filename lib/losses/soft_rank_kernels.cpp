@@ -2,10 +2,6 @@
 
 #include <cmath>
 
-#ifdef TUTTI_HIGHWAY
-#include "losses/soft_rank_kernels_simd.hpp"
-#endif
-
 namespace tutti::internal::losses {
 namespace {
 
@@ -75,7 +71,7 @@ void slopes(const double* s, const double* a, const double* b, std::size_t count
 }  // namespace
 
 const SoftRankKernels& scalar_soft_rank_kernels() noexcept {
-  static constexpr SoftRankKernels kernels{"scalar", moments, translate, evaluate, pairs, slopes};
+  static constexpr SoftRankKernels kernels{moments, translate, evaluate, pairs, slopes};
   return kernels;
 }
 
@@ -84,15 +80,6 @@ const SoftRankKernels& soft_rank_kernels() noexcept {
   if (const auto* best = simd_soft_rank_kernels()) return *best;
 #endif
   return scalar_soft_rank_kernels();
-}
-
-std::vector<const SoftRankKernels*> all_soft_rank_kernels() {
-  std::vector<const SoftRankKernels*> all;
-#ifdef TUTTI_HIGHWAY
-  all = all_simd_soft_rank_kernels();
-#endif
-  all.push_back(&scalar_soft_rank_kernels());
-  return all;
 }
 
 }  // namespace tutti::internal::losses

@@ -1,4 +1,4 @@
-#include "losses/soft_rank_kernels_simd.hpp"
+#include "losses/soft_rank_kernels.hpp"
 
 // This file is compiled once per instruction set: Highway includes it again for each. Sets without
 // a fast double division or fused multiply-add gain little over the scalar kernels.
@@ -150,8 +150,7 @@ void slopes(const double* s, const double* a, const double* b, std::size_t count
 }  // namespace
 
 const SoftRankKernels* table() {
-  static const SoftRankKernels kernels{
-      hwy::TargetName(HWY_TARGET), moments, translate, evaluate, pairs, slopes};
+  static constexpr SoftRankKernels kernels{moments, translate, evaluate, pairs, slopes};
   return &kernels;
 }
 
@@ -167,16 +166,6 @@ HWY_EXPORT(table);
 
 const SoftRankKernels* simd_soft_rank_kernels() noexcept {
   return HWY_DYNAMIC_DISPATCH(table)();
-}
-
-std::vector<const SoftRankKernels*> all_simd_soft_rank_kernels() {
-  std::vector<const SoftRankKernels*> all;
-  for (const auto target : hwy::SupportedAndGeneratedTargets()) {
-    hwy::SetSupportedTargetsForTest(target);
-    if (const auto* kernels = simd_soft_rank_kernels()) all.push_back(kernels);
-  }
-  hwy::SetSupportedTargetsForTest(0);
-  return all;
 }
 
 }  // namespace tutti::internal::losses

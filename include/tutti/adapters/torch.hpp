@@ -15,7 +15,7 @@
 // their gradients. docs/adapters.md.
 //
 // Any derivative can be taken: a backward is a node of the graph, too. Inputs need not be
-// contiguous. Results are new tensors; a group of one rank returns its input.
+// contiguous. Results are new tensors.
 //
 // Every rank makes the same calls, forward and back: while gradients are recorded a result requires
 // grad on every rank, whatever its input says, and every rank has to back-propagate through it. One

@@ -18,14 +18,6 @@ namespace tutti::libtorch::detail {
 using Call = std::function<autograd::Differentiable(const ConstTensorView& in)>;
 at::Tensor record(ProcessGroup& group, const at::Tensor& in, const Call& call);
 
-/// The value as a tensor; in a group of one rank `in` itself.
-inline at::Tensor to_tensor(MaybeOwned&& value, const at::Tensor& in) {
-  if (!value.is_input()) return to_torch(std::move(value));
-  const auto dims = value.shape().dims();
-  const at::IntArrayRef sizes(dims.data(), dims.size());
-  return in.sizes() == sizes ? in : in.view(sizes);
-}
-
 /// A node whose backward is the Backward of its call, recorded as a node in turn.
 struct Collective final : ::torch::autograd::Function<Collective> {
   using Context = ::torch::autograd::AutogradContext;
@@ -43,7 +35,7 @@ struct Collective final : ::torch::autograd::Function<Collective> {
     auto done = call(view(x));
     context->saved_data["back"] =
         c10::IValue::make_capsule(c10::make_intrusive<Back>(*group, std::move(done.back)));
-    return to_tensor(std::move(done.value), x);
+    return to_torch(std::move(done.value));
   }
   static List backward(Context* context, const List& grads) {
     const auto capsule = context->saved_data["back"].toCapsule();
@@ -59,7 +51,7 @@ struct Collective final : ::torch::autograd::Function<Collective> {
 inline at::Tensor record(ProcessGroup& group, const at::Tensor& in, const Call& call) {
   if (!c10::GradMode::is_enabled()) {
     const at::Tensor x = in.contiguous();
-    return to_tensor(call(view(x)).value, x);
+    return to_torch(call(view(x)).value);
   }
   // It makes the result require grad on every rank, so that all come to the backward or none.
   const at::Tensor anchor = at::empty({0});

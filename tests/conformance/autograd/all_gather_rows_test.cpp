@@ -64,7 +64,7 @@ TEST_P(AutogradRows, WhatEachRankMultipliesByItsNumberHasTheSumOfTheNumbersAsGra
     const auto at = autograd::all_gather_rows(group, x, GatherGrad::sum);
     const Numbers by_out(static_cast<std::size_t>(at.value.shape().numel()), group.rank());
     const Buffer c = put(group, by_out, at.value.shape());
-    const MaybeOwned gradient = at.back(group, c).value;
+    const Tensor gradient = at.back(group, c).value;
     EXPECT_EQ(numbers(group, gradient), Numbers(6, group.size() * (group.size() - 1) / 2.0));
   });
 }

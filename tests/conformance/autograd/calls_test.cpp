@@ -1,11 +1,11 @@
 #include <tutti/autograd.hpp>
 
-#include <algorithm>
+#include <cstring>
 
 #include "conformance/autograd/gradient_check.hpp"
 #include "conformance/observed.hpp"
 
-// What differentiable collectives send, and that a group of one rank sends nothing.
+// What differentiable collectives send, and that a group of one rank gets its numbers back.
 
 namespace tutti::test {
 namespace {
@@ -15,47 +15,44 @@ using autograd::GatherGrad;
 class AutogradAlone : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, AutogradAlone, testing::ValuesIn(worlds({1})), CaseName());
 
-TEST_P(AutogradAlone, EveryFunctionReturnsItsInputWithoutACall) {
+TEST_P(AutogradAlone, EveryFunctionAndItsTransposesGiveTheirInputsBits) {
   on_fresh_ranks(GetParam(), [](ProcessGroup& group) {
-    const Buffer x = put(group, {1, 2, 3, 4}, {2, 2});
-    const Buffer c = put(group, {5, 6, 7, 8}, {2, 2});
-    const ConstTensorView in = x;
-    const ConstTensorView grad = c;
-    const auto expect_input = [&](const autograd::Differentiable& at, const ConstTensorView& of) {
-      EXPECT_EQ(at.value.data(), of.data);
-      EXPECT_EQ(at.value.shape(), of.shape);
-      EXPECT_TRUE(at.value.is_input());
-      EXPECT_EQ(at.back.collective(), "");
+    const Buffer x = put(group, {0.1, -0.0, 3e-310, 4}, {2, 2});
+    const Buffer c = put(group, {5, 6, 7, 1e300}, {2, 2});
+    const auto expect_bits = [&](const autograd::Differentiable& at, const Buffer& of) {
+      EXPECT_EQ(at.value.shape(), (Shape{2, 2}));
+      const Numbers got = numbers(group, at.value);
+      const Numbers want = numbers(group, of);
+      EXPECT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(double)), 0);
     };
     const auto expect_same = [&](const autograd::Differentiable& at) {
-      expect_input(at, in);
-      expect_input(at.back(group, grad), grad);
-      expect_input(at.back(group, grad).back(group, in), in);
+      expect_bits(at, x);
+      expect_bits(at.back(group, c), c);
+      expect_bits(at.back(group, c).back(group, x), x);
     };
     for (const auto how : {GatherGrad::sum, GatherGrad::local_slice, GatherGrad::mean})
-      expect_same(autograd::all_gather_rows(group, in, how));
+      expect_same(autograd::all_gather_rows(group, x, how));
     const auto layout = RowLayout::equal(1, 2);
     for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::premul(1)}) {
-      expect_same(autograd::reduce_scatter_rows(group, in, layout, op));
-      expect_same(autograd::reduce(group, in, 0, op));
+      expect_same(autograd::reduce_scatter_rows(group, x, layout, op));
+      expect_same(autograd::reduce(group, x, 0, op));
     }
     for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::premul(1), ReduceOp::min,
                               ReduceOp::max, ReduceOp::product})
-      expect_same(autograd::all_reduce(group, in, op));
-    expect_same(autograd::broadcast(group, in, 0));
-    expect_same(autograd::gather_rows(group, in, 0));
-    expect_same(autograd::scatter_rows(group, in, &layout, 0));
+      expect_same(autograd::all_reduce(group, x, op));
+    expect_same(autograd::broadcast(group, x, 0));
+    expect_same(autograd::gather_rows(group, x, 0));
+    expect_same(autograd::scatter_rows(group, x, &layout, 0));
     const std::vector<std::int64_t> rows{2};
-    expect_same(autograd::all_to_all_rows(group, in, rows, rows));
-    expect_same(autograd::permute(group, in, std::vector{0}));
+    expect_same(autograd::all_to_all_rows(group, x, rows, rows));
+    expect_same(autograd::permute(group, x, std::vector{0}));
     const auto others = autograd::product_of_others(group, x);
     EXPECT_EQ(numbers(group, others.value), Numbers(4, 1.0));
     EXPECT_EQ(numbers(group, others.back(group, x).value), Numbers(4, 0.0));
-    EXPECT_TRUE(group.trace().empty()) << to_string(group.trace()[0]);
   });
 }
 
-TEST_P(AutogradAlone, ItsOwnScaleIsAppliedWithoutACall) {
+TEST_P(AutogradAlone, ItsOwnScaleIsApplied) {
   on_fresh_ranks(GetParam(), [](ProcessGroup& group) {
     const Buffer x = put(group, {1, 2});
     const auto op = ReduceOp::premul(3);
@@ -66,7 +63,6 @@ TEST_P(AutogradAlone, ItsOwnScaleIsAppliedWithoutACall) {
     EXPECT_EQ(numbers(group, one.back(group, one.value).value), (Numbers{9, 18}));
     const auto part = autograd::reduce_scatter_rows(group, x, RowLayout::equal(1, 2), op);
     EXPECT_EQ(numbers(group, part.back(group, part.value).value), (Numbers{9, 18}));
-    EXPECT_TRUE(group.trace().empty());
   });
 }
 

@@ -23,7 +23,7 @@ struct Place {
     device.copy(view.data, values.data(), view.bytes(), {});
     return view;
   }
-  std::vector<float> read(const MaybeOwned& value) const {
+  std::vector<float> read(const Tensor& value) const {
     std::vector<float> values(static_cast<std::size_t>(value.shape().numel()));
     device.copy(values.data(), value.data(), value.bytes(), {});
     return values;

@@ -17,6 +17,9 @@ using Numbers = std::vector<double>;
 
 /// What is in an f64 array of the group's device.
 Numbers numbers(ProcessGroup& group, const ConstTensorView& array);
+inline Numbers numbers(ProcessGroup& group, const Tensor& array) {
+  return numbers(group, array.view());
+}
 
 /// Numbers as an f64 array of this shape in the group's memory.
 Buffer put(ProcessGroup& group, const Numbers& values, const Shape& shape);
@@ -47,7 +50,7 @@ void expect_adjoint_at(ProcessGroup& group, const Numbers& x, const Shape& shape
   const auto at = forward(group, in);
   const Numbers c = random_numbers(at.value.shape().numel(), group.rank(), 77);
   const Buffer by_value = put(group, c, at.value.shape());
-  const MaybeOwned gradient = gradient_of(at, by_value);
+  const Tensor gradient = gradient_of(at, by_value);
   EXPECT_EQ(gradient.shape(), shape);
   const Map map = [&](ProcessGroup& g, const Numbers& moved) {
     const Buffer there = put(g, moved, shape);

@@ -67,7 +67,7 @@ Numbers gradient_of_ranks(ProcessGroup& group, const RowLayout& layout, Loss los
   z.data = numbers(group, gathered.value);
   const Matrix by_z = pair_loss_gradient(z, weights_of(loss, layout, rank));
   const Buffer by_out = put(group, by_z.data, {z.rows, z.columns});
-  const MaybeOwned by_own = gathered.back(group, by_out).value;
+  const Tensor by_own = gathered.back(group, by_out).value;
   Matrix by_rows(own.rows, own.columns);
   by_rows.data = numbers(group, by_own);
   const Buffer gradient = put(group, model.backward(x, by_rows));

@@ -12,7 +12,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, AutogradMessages, testing::ValuesIn(worlds()), 
 
 /// Around a ring, one message at a time: what rank r - 1 has comes to rank r.
 struct Around {
-  MaybeOwned value;
+  Tensor value;
   autograd::Backward of_send, of_recv;
 };
 
@@ -30,12 +30,12 @@ Around pass_on(ProcessGroup& group, const ConstTensorView& x) {
 }
 
 /// In the reverse order.
-MaybeOwned pass_back(ProcessGroup& group, const Around& at, const ConstTensorView& c) {
+Tensor pass_back(ProcessGroup& group, const Around& at, const ConstTensorView& c) {
   if (group.rank() == 0) {
     EXPECT_EQ(at.of_recv(group, c).value.shape(), Shape{0});
     return at.of_send(group, {}).value;
   }
-  MaybeOwned gradient = at.of_send(group, {}).value;
+  Tensor gradient = at.of_send(group, {}).value;
   EXPECT_EQ(at.of_recv(group, c).value.shape(), Shape{0});
   return gradient;
 }
@@ -59,7 +59,7 @@ TEST_P(AutogradMessages, TheAdjointOfAPermutationIsItsInverse) {
       const auto at = autograd::permute(group, x, to);
       const auto from = std::ranges::find(to, group.rank()) - to.begin();
       EXPECT_EQ(numbers(group, at.value), Numbers{static_cast<double>(from) + 0.5});
-      const MaybeOwned back = at.back(group, at.value).value;
+      const Tensor back = at.back(group, at.value).value;
       EXPECT_EQ(numbers(group, back), mine);
     } while (std::next_permutation(to.begin(), to.end()));
     std::rotate(to.begin(), to.begin() + 1, to.end());

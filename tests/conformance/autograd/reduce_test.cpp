@@ -152,7 +152,7 @@ TEST_P(AutogradReduce, EveryFloatHasTheGradientsOfDouble) {
       const Buffer x(group, values);
       const Buffer c(group, by_out);
       const auto at = autograd::all_reduce(group, x, op);
-      const MaybeOwned gradient = at.back(group, c).value;
+      const Tensor gradient = at.back(group, c).value;
       EXPECT_EQ(gradient.dtype(), dtype_of<T>);
       const Array got = content_of(group, gradient);
       Numbers all;

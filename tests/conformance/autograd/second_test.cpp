@@ -99,7 +99,7 @@ std::pair<Numbers, Numbers> halves(ProcessGroup& group, const ConstTensorView& b
   const auto middle = all.begin() + std::ssize(all) / 2;
   return {{all.begin(), middle}, {middle, all.end()}};
 }
-MaybeOwned joined(ProcessGroup& group, const Numbers& first, const Numbers& second) {
+Tensor joined(ProcessGroup& group, const Numbers& first, const Numbers& second) {
   Tensor all(group.memory(), {std::ssize(first) + std::ssize(second)}, DType::f64);
   Numbers both = first;
   both.insert(both.end(), second.begin(), second.end());
@@ -114,14 +114,13 @@ Numbers times(const Numbers& a, const Numbers& b) {
 
 /// x and c -> the gradient by x where that by all_reduce(x) is c.
 struct Gradient {
-  MaybeOwned value;
+  Tensor value;
 };
 Gradient gradient_of_both(ProcessGroup& group, const ConstTensorView& both, ReduceOp op) {
   const auto [x, c] = halves(group, both);
   const Buffer in = put(group, x);
   const Buffer by_value = put(group, c);
-  auto gradient = autograd::all_reduce(group, in, op).back(group, by_value);
-  return {std::move(gradient.value).take(group.memory())};  // `by_value` ends here.
+  return {autograd::all_reduce(group, in, op).back(group, by_value).value};
 }
 
 TEST_P(AutogradSecond, TheWeightsOfAMaximumDoNotMove) {

@@ -21,7 +21,6 @@
 #include <tutti/half.hpp>
 #include <tutti/reduce_op.hpp>
 
-#include "kernels/reduce_targets.hpp"
 #include "support/dtypes.hpp"
 #include "support/small_format.hpp"
 

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "kernels/reduce.hpp"
 #include "losses/parallel.hpp"
 #include "losses/soft_rank_kernels.hpp"
 #include "support/worlds.hpp"
@@ -417,8 +418,11 @@ TEST(SoftRank, VectorKernelsAgreeWithThePlainOnes) {
   for (auto& value : w) value = places(random);
   std::vector<double> matrix(terms * terms);
   for (auto& value : matrix) value = places(random);
-  for (const auto* kernels : all_soft_rank_kernels()) {
-    SCOPED_TRACE(kernels->target);
+  for (const auto target : kernel_targets()) {
+    SCOPED_TRACE(target);
+    choose_kernel_target(target);
+    const auto* const kernels = &soft_rank_kernels();
+    choose_kernel_target("");
     for (const std::size_t count : {0U, 1U, 2U, 3U, 5U, 8U, 9U, 31U, 64U, 67U}) {
       for (const bool weighted : {false, true}) {
         const double* weights = weighted ? w.data() : nullptr;
