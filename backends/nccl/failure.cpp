@@ -60,13 +60,6 @@ bool Failure::poll_peers(const internal::Status& mine) noexcept {
   return cause.has_value();
 }
 
-std::optional<internal::Refusal> Failure::refusal_of(const Op& op, const Call& call) {
-  for (const auto& refusal : agreement_.new_refusals()) refused_.try_emplace(refusal.call, refusal);
-  const auto found = refused_.find(id_of(op, call));
-  if (found == refused_.end()) return std::nullopt;
-  return found->second;
-}
-
 void Failure::break_with(const Error& cause) noexcept {
   {
     const std::lock_guard lock(mutex_);

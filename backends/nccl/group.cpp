@@ -18,9 +18,8 @@ std::shared_ptr<Group> Group::make(const BackendInit& init, const Apis& apis) {
   auto group = std::make_shared<Group>(init, apis);
   try {
     group->watcher_.start(group);
-  } catch (...) {
-    (void)abort_all({group->connection_.communicator()});
-    throw;
+  } catch (const Error& error) {
+    throw group->connection_.give_up(error);
   }
   return group;
 }
@@ -88,7 +87,7 @@ Work Group::launch(std::span<const Op> ops, const Call& call) {
     captured = launcher_.check_call(ops, call);
     if (!call.in_order) post(ops, call, limit, works);
   } catch (...) {
-    if (numbered) order_->skip(call.seq);
+    refuse(ops, call, internal::to_error(std::current_exception()));
     throw;
   }
   std::shared_ptr<EventState> state;
