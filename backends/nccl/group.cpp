@@ -29,7 +29,7 @@ Group::Group(const BackendInit& init, const Apis& apis)
       gpu_(std::make_shared<Gpu>(apis, init.device.index)),
       memory_(init.memory == nullptr ? cuda::cuda_memory(*apis.cuda, init.device.index)
                                      : *init.memory),
-      pinned_(gpu_),
+      pinned_(cuda::pinned_pool(*apis.cuda, init.device.index)),
       order_(std::make_shared<internal::CallQueue>()),
       store_(make_prefix_store(init.store, "nccl/")),
       agreement_(store_, init.rank, init.size),

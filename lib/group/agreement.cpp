@@ -231,7 +231,10 @@ std::vector<Refusal> Agreement::new_refusals() noexcept {
 }
 
 const std::map<std::uint64_t, Refusal>& Agreement::refusals() noexcept {
-  for (const auto& refusal : new_refusals()) refusals_.try_emplace(refusal.call, refusal);
+  try {
+    for (const auto& refusal : new_refusals()) refusals_.try_emplace(refusal.call, refusal);
+  } catch (...) {  // Then the call waits for its deadline.
+  }
   return refusals_;
 }
 
