@@ -67,7 +67,7 @@ void Failure::break_with(const Error& cause) noexcept {
     broken_ = true;
   }
   if (on_break_) on_break_();
-  order_->fail(cause.code() == Errc::aborted ? cause : internal::broken(cause));
+  order_->fail(internal::ended_by(cause));
 }
 
 void Failure::set_drained(std::string late) noexcept {
@@ -93,10 +93,7 @@ Error Failure::error_of(const Op& op, const Call& call) const noexcept {
     late = late_;
   }
   const auto mine = internal::call_error(cause.code(), init_.name, {&op, 1}, call, -1, "");
-  const auto& where = cause.where();
-  const bool own = where.group == mine.where().group && where.seq == mine.where().seq &&
-                   where.operation == mine.where().operation;
-  const Error shown = own || cause.code() == Errc::aborted ? cause : internal::broken(cause);
+  const Error shown = internal::ended_by(cause, mine.where());
   return late.empty() ? shown : Error(shown.code(), shown.message() + late, shown.where());
 }
 

@@ -309,4 +309,14 @@ Error name_missing(const Error& cause, std::span<const Presence> ranks, std::str
                   called.empty() ? "" : "; called: ", called));
 }
 
+Error rendezvous_error(Store& store, std::string_view prefix, std::string_view group, int size) {
+  std::vector<int> missing;
+  for (int r = 0; r < size; ++r)
+    if (!store.try_get(fmt::format("{}{}", prefix, r))) missing.push_back(r);
+  return {Errc::timeout,
+          fmt::format("group '{}': {} of {} ranks came before the deadline; missing: {}", group,
+                      size - std::ssize(missing), size, list_ranks(missing)),
+          {.rank = missing.empty() ? -1 : missing.front()}};
+}
+
 }  // namespace tutti::internal

@@ -122,6 +122,10 @@ struct Presence {
 /// `called`: the call in words; may be empty.
 Error name_missing(const Error& cause, std::span<const Presence> ranks, std::string_view called);
 
+/// The error of a rank that waited until its deadline for all ranks to set `prefix` + rank in the
+/// store: names those that have not.
+Error rendezvous_error(Store& store, std::string_view prefix, std::string_view group, int size);
+
 /// Blocks until a rank has set `key`, and calls look() after a while and again in growing pauses
 /// up to `pause`. @throws Error timeout at the limit, and what look() throws.
 template <typename Look>
