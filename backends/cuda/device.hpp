@@ -12,6 +12,7 @@
 #include <tutti/device.hpp>
 
 #include "api.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::cuda {
 
@@ -37,6 +38,16 @@ class Pause {
  private:
   int turns_ = 0;
 };
+
+/// Pauses until `ready()`; calls `look`, which may throw, in between. @throws Error timeout with
+/// the text `late` when the limit has passed.
+template <typename Ready, typename Look>
+void await(Deadline limit, const char* late, const Ready& ready, const Look& look) {
+  for (Pause pause; !ready(); pause()) {
+    look();
+    if (limit.expired()) tutti::fail(Errc::timeout, late);
+  }
+}
 
 /// The state of a device on which at most one call is being queued. One per device and process.
 struct Launching {

@@ -178,7 +178,11 @@ class Staged final : public internal::HostBackend {
       }
     };
     here([&] {
-      await(*ready, now.deadline);
+      const auto intact = [&] {
+        if (const auto cause = failure()) throw internal::broken(*cause);
+      };
+      await(
+          now.deadline, late_text, [&] { return ready->done(); }, intact);
       for (const auto& op : ops) stages.push_back(std::make_unique<Stage>(staging_, op));
       end(stages);
       for (std::size_t i = 0; i < ops.size(); ++i) on_host.push_back(stages[i]->on_host(ops[i]));
@@ -190,12 +194,6 @@ class Staged final : public internal::HostBackend {
     });
   }
 
-  void await(const Gpu::Event& ready, Deadline limit) const {
-    for (Pause pause; !ready.done(); pause()) {
-      if (const auto cause = failure()) throw internal::broken(*cause);
-      if (limit.expired()) tutti::fail(Errc::timeout, late_text);
-    }
-  }
   /// Until their copies have run; nothing else is on that stream.
   static void end(const std::vector<std::unique_ptr<Stage>>& stages) {
     for (const auto& staged : stages)

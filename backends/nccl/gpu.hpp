@@ -16,6 +16,9 @@ using cuda::DriverApi;
 using cuda::Pause;
 using cuda::to_cuda;
 
+/// The text of a deadline that passed in a call that NCCL has not queued.
+inline constexpr const char* late_in_nccl = "the deadline passed inside NCCL";
+
 /// The libraries that a group calls. They outlive it, and every Work and Memory of it. A value.
 struct Apis {
   const NcclApi* nccl = nullptr;

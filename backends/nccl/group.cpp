@@ -58,17 +58,15 @@ void Group::warm_up(Deadline limit) {
   const Call call{.stream = launcher_.stream(), .deadline = limit};
   const auto state = make_state({&op, 1}, call, limit);
   launcher_.launch({&op, 1}, state);
-  for (Pause pause; !launcher_.advance(); pause()) {
-    connection_.check_peers();
-    if (limit.expired()) tutti::fail(Errc::timeout, "the deadline passed inside NCCL");
-  }
-  for (Pause pause; !state->poll(); pause()) {
-    connection_.check_peers();
+  const auto check_peers = [this] { connection_.check_peers(); };
+  cuda::await(
+      limit, late_in_nccl, [&] { return launcher_.advance(); }, check_peers);
+  const auto ended = [&] {
     connection_.communicator()->look();
-    if (limit.expired())
-      tutti::fail(Errc::timeout,
-                  "the deadline passed before the first call between the ranks ended");
-  }
+    return state->poll();
+  };
+  cuda::await(limit, "the deadline passed before the first call between the ranks ended", ended,
+              check_peers);
   if (const auto error = state->error()) std::rethrow_exception(error);
 }
 
