@@ -58,8 +58,10 @@ class Failure {
                  std::chrono::nanoseconds patience) noexcept;
   /// Breaks the group when a peer has published a cause. True when it did.
   bool poll_peers(const internal::Status& mine) noexcept;
-  /// The refusal of a call, when a peer has published one. From one thread.
-  std::optional<internal::Refusal> refusal_of(const Op& op, const Call& call);
+  /// The refusals that peers have published, by id_of(). From one thread.
+  const std::map<std::uint64_t, internal::Refusal>& refusals() noexcept {
+    return agreement_.refusals();
+  }
   /// The ranks that have left, each with the number behind its last collective. From one thread.
   const std::map<int, std::uint64_t>& departed() noexcept { return agreement_.departed(); }
 
@@ -83,7 +85,6 @@ class Failure {
 
   const BackendInit& init_;
   internal::Agreement& agreement_;
-  std::map<std::uint64_t, internal::Refusal> refused_;  // For the thread of refusal_of().
   std::shared_ptr<internal::CallQueue> order_;
   std::function<void()> on_break_;
   std::atomic<bool> broken_{false};

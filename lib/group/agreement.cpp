@@ -106,6 +106,16 @@ std::string Agreement::claim() const {
   return fmt::format("{}{}", collecting_prefix, rank_);
 }
 
+/// What try_get() returns, but bounded where the store does not answer.
+std::optional<Bytes> Agreement::peek(const std::string& key) const {
+  try {
+    return store_->get(key, Deadline::after({}));
+  } catch (const Error& error) {
+    if (error.code() != Errc::timeout) throw;
+    return std::nullopt;
+  }
+}
+
 bool Agreement::announce(const Failure& failure) noexcept {
   try {
     const auto mine = failure.ask.empty() ? encode_error(failure.cause) : claim();
@@ -157,8 +167,7 @@ Error Agreement::collect_status(const Failure& failure) const {
   }
   for (;;) {
     std::erase_if(missing, [&](std::size_t i) {
-      if (const auto bytes = store_->try_get(key("status", failure.ask[i])))
-        said[i] = decode_status(*bytes);
+      if (const auto bytes = peek(key("status", failure.ask[i]))) said[i] = decode_status(*bytes);
       return said[i].call == failure.status.call;
     });
     if (missing.empty() || end.expired()) break;
@@ -178,7 +187,7 @@ Error Agreement::collect_status(const Failure& failure) const {
 
 std::optional<Error> Agreement::cause(const Status& mine) noexcept {
   try {
-    const auto held = store_->try_get("failure");
+    const auto held = peek("failure");
     if (!held) return std::nullopt;
     if (!is_claim(to_text(*held))) return decode_error(to_text(*held));
     publish_status(mine);
@@ -188,7 +197,7 @@ std::optional<Error> Agreement::cause(const Status& mine) noexcept {
 }
 
 bool Agreement::collecting() const {
-  const auto held = store_->try_get("failure");
+  const auto held = peek("failure");
   return held && is_claim(to_text(*held));
 }
 
@@ -211,14 +220,22 @@ void Agreement::refuse(const Refusal& refusal) noexcept {
 std::vector<Refusal> Agreement::new_refusals() noexcept {
   std::vector<Refusal> found;
   try {
-    if (!store_->try_get("refusals")) return found;
-    while (const auto bytes = store_->try_get(fmt::format("refusal/{}", refusals_ + 1))) {
-      ++refusals_;
+    if (!peek("refusals")) return found;
+    while (const auto bytes = peek(fmt::format("refusal/{}", read_ + 1))) {
+      ++read_;
       found.push_back(decode_refusal(*bytes));
     }
   } catch (...) {
   }
   return found;
+}
+
+const std::map<std::uint64_t, Refusal>& Agreement::refusals() noexcept {
+  try {
+    for (const auto& refusal : new_refusals()) refusals_.try_emplace(refusal.call, refusal);
+  } catch (...) {  // Then the call waits for its deadline.
+  }
+  return refusals_;
 }
 
 void Agreement::abandon(std::uint64_t call) {
@@ -243,15 +260,15 @@ void Agreement::leave(std::uint64_t ended) noexcept {
 }
 
 bool Agreement::left(int rank) const {
-  return store_->try_get(key("left", rank)).has_value();
+  return peek(key("left", rank)).has_value();
 }
 
 const std::map<int, std::uint64_t>& Agreement::departed() noexcept {
   try {
-    const auto count = store_->try_get("departures");
+    const auto count = peek("departures");
     if (!count || to_text(*count) == std::to_string(departed_.size())) return departed_;
     for (int r = 0; r < size_; ++r) {
-      const auto said = store_->try_get(key("left", r));
+      const auto said = peek(key("left", r));
       if (!said) continue;
       const auto text = to_text(*said);
       std::uint64_t ended = 0;
@@ -290,6 +307,16 @@ Error name_missing(const Error& cause, std::span<const Presence> ranks, std::str
       cause, cause.code(), origin,
       fmt::format("{}; entered: {}; missing: {}{}{}", cause.message(), list_ranks(entered), missing,
                   called.empty() ? "" : "; called: ", called));
+}
+
+Error rendezvous_error(Store& store, std::string_view prefix, std::string_view group, int size) {
+  std::vector<int> missing;
+  for (int r = 0; r < size; ++r)
+    if (!store.try_get(fmt::format("{}{}", prefix, r))) missing.push_back(r);
+  return {Errc::timeout,
+          fmt::format("group '{}': {} of {} ranks came before the deadline; missing: {}", group,
+                      size - std::ssize(missing), size, list_ranks(missing)),
+          {.rank = missing.empty() ? -1 : missing.front()}};
 }
 
 }  // namespace tutti::internal
