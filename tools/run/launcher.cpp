@@ -34,8 +34,11 @@ constexpr auto term_time = 500ms;
 constexpr auto leftover_time = 500ms;
 /// After the user's signal the ranks end one after the other, in their own time.
 constexpr auto signal_grace = 10s;
-/// The same signal comes twice at once where somebody signals process and group.
-constexpr auto again_time = 1s;
+/// The same signal comes twice at once where both the process and its group are signalled. Longer
+/// than the time in which a rank takes two for one, so that what is passed on counts there too.
+constexpr auto again_time = 500ms;
+/// After the second signal the ranks save what they have.
+constexpr auto again_grace = 5s;
 
 /// One stream of one rank.
 struct Stream {
@@ -103,13 +106,14 @@ class Launch {
   bool no_child_ = true;
   std::optional<Verdict> failure_{};  // The first of this node.
   int largest_status_ = 0;            // Of the ranks that ended by themselves.
-  int stopped_by_ = 0;                // The user's signal.
-  Clock::time_point stopped_at_{};
-  bool stopped_again_ = false;
-  bool ending_ = false;  // SIGTERM was sent.
+  int stopped_by_ = 0;                // The user's signal,
+  int stop_signals_ = 0;              // how many came,
+  Clock::time_point stopped_at_{};    // and the last of them.
+  bool ending_ = false;               // SIGTERM was sent.
   std::vector<int> ended_ranks_{};
   std::optional<Clock::time_point> term_at_{};
   std::optional<Clock::time_point> kill_at_{};
+  std::optional<Clock::time_point> give_up_at_{};  // Then neither output nor nodes are awaited.
 };
 
 std::vector<std::string> Launch::environment(const Seats& seats, int local_rank) const {
@@ -192,13 +196,15 @@ int Launch::run() {
 bool Launch::done() const {
   if (!no_child_) return false;
   const bool written = streams_.empty() && out_->empty() && (!err_ || err_->empty());
-  return stopped_again_ || (written && meeting_.verdict());
+  return (written && meeting_.verdict()) || (give_up_at_ && Clock::now() >= *give_up_at_);
 }
 
 int Launch::timeout_ms() const {
   int timeout = -1;
-  for (const auto& moment : {term_at_, kill_at_}) {
-    if (!moment || no_child_) continue;
+  const std::optional<Clock::time_point> none;
+  for (const auto& moment :
+       {no_child_ ? none : term_at_, no_child_ ? none : kill_at_, give_up_at_}) {
+    if (!moment) continue;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(*moment - Clock::now()).count();
     const int bounded = static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
     timeout = timeout < 0 ? bounded : std::min(timeout, bounded);
@@ -270,15 +276,15 @@ void Launch::take_signal(int signal) {
 
 void Launch::stop(int signal) {
   const auto now = Clock::now();
-  if (stopped_by_ == 0) {
-    stopped_by_ = signal;
-    stopped_at_ = now;
-    signal_groups(signal);
-    stopped_again_ = running_ == 0;  // There are only others to wait for.
-  } else if (now - stopped_at_ >= again_time) {
-    stopped_again_ = true;
-  }
-  if (stopped_again_) kill_at_ = now;
+  if (stop_signals_ > 0 && now - stopped_at_ < again_time) return;
+  if (stop_signals_++ == 0) stopped_by_ = signal;
+  stopped_at_ = now;
+  signal_groups(signal);
+  // With no rank left there are only other nodes and readers of the output to wait for.
+  if (stop_signals_ == 2 && running_ > 0)
+    kill_at_ = give_up_at_ = now + again_grace;
+  else if (stop_signals_ > 1 || running_ == 0)
+    kill_at_ = give_up_at_ = now;
 }
 
 void Launch::reap() {
@@ -382,7 +388,9 @@ int Launch::conclude() {
                    ? ""
                    : fmt::format("; ended rank{} {}", ended_ranks_.size() == 1 ? "" : "s",
                                  format_ranges(ended_ranks_)));
-  return options_.ranks_report ? std::max(largest_status_, verdict->status) : verdict->status;
+  if (options_.ranks_report) verdict->status = std::max(largest_status_, verdict->status);
+  // After one signal the ranks may well end with 0; a second one ends them in the middle.
+  return stop_signals_ > 1 && verdict->status == 0 ? 128 + stopped_by_ : verdict->status;
 }
 
 }  // namespace
