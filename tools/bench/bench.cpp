@@ -24,7 +24,6 @@
 #include "common/signals.hpp"
 #include "common/text.hpp"
 #include "run/ending.hpp"
-#include "run/hang_report.hpp"
 #include "run/launcher.hpp"
 #include "run/meet.hpp"
 #include "run/source.hpp"
@@ -192,8 +191,7 @@ void run_plan(Rank& rank, const Plan& plan, const BenchOptions& options, bool th
 
 /// Whether the run failed only because it was told to end.
 bool ended_on_request(const Outcome& cause) {
-  const std::optional<Error> error = library_error(cause);
-  return error && (error->code() == Errc::aborted || error->code() == Errc::peer_lost);
+  return cause.failed->errc == Errc::aborted || cause.failed->errc == Errc::peer_lost;
 }
 
 /// Prints what went wrong and sets the record's status.
@@ -275,7 +273,7 @@ Exit start_ranks(const BenchOptions& options) {
 /// SIGKILL.
 std::chrono::nanoseconds patience(const Outcome& own, const BenchOptions& options,
                                   const Interrupt& interrupt) {
-  if (!own.error) return options.timeout;
+  if (!own.failed) return options.timeout;
   return interrupt.asked() ? std::chrono::milliseconds(200) : options.patience;
 }
 

@@ -16,7 +16,6 @@
 #include "loss/record.hpp"
 #include "run/control.hpp"
 #include "run/ending.hpp"
-#include "run/hang_report.hpp"
 #include "run/meet.hpp"
 #include "run/source.hpp"
 
@@ -216,7 +215,7 @@ Exit run_loss(const LossOptions& options, std::FILE* out, std::FILE* err) {
     return code;
   };
   const auto patience = [&](const Outcome& own) -> std::chrono::nanoseconds {
-    return own.error ? std::chrono::seconds(2) : options.timeout;
+    return own.failed ? std::chrono::seconds(2) : options.timeout;
   };
   return run_to_end(source, options, body, patience, conclude);
 }
