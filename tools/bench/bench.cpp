@@ -25,8 +25,8 @@
 #include "common/text.hpp"
 #include "run/ending.hpp"
 #include "run/launcher.hpp"
-#include "run/meet.hpp"
 #include "run/source.hpp"
+#include "run/world.hpp"
 
 namespace tutti::tool {
 namespace {
@@ -148,7 +148,7 @@ void run_plan(Rank& rank, const Plan& plan, const BenchOptions& options, bool th
   ProcessGroup& group = rank.group;
   const auto start = Clock::now();
   Control control(rank.store, group.rank(), group.size(), options.timeout);
-  World world = meet(rank, control, threads);
+  World world = collect_world(rank, control, threads);
   if (recorder != nullptr) recorder->begin(std::move(world));
 
   const std::int64_t own_plan = plan.fingerprint(group.size());

@@ -47,7 +47,7 @@ Signals::~Signals() {
   thread_.join();
   close(end_);
   close(signals_);
-  // A signal that nobody handled in time takes its usual effect here.
+  // A signal that was not handled in time takes its usual effect here.
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 

@@ -16,8 +16,8 @@
 #include "loss/record.hpp"
 #include "run/control.hpp"
 #include "run/ending.hpp"
-#include "run/meet.hpp"
 #include "run/source.hpp"
+#include "run/world.hpp"
 
 namespace tutti::tool {
 
@@ -141,7 +141,7 @@ void run_losses(Rank& rank, const LossOptions& options, bool threads, Shared& sh
   Control control(rank.store, group.rank(), group.size(), options.timeout);
   const auto wait_for_rank_0 = [&group] { group.barrier({.deadline = longest_alone}); };
 
-  World world = meet(rank, control, threads, describe_plan(options, record.layout));
+  World world = collect_world(rank, control, threads, describe_plan(options, record.layout));
   if (first) record.world = std::move(world);
   for (std::size_t i = 0; i < options.kinds.size(); ++i) {
     const LossKind kind = options.kinds[i];

@@ -16,7 +16,7 @@
 namespace tutti::tool {
 
 /// Where a launcher's ranks are among those of all nodes.
-struct Seats {
+struct RankAssignment {
   int first_rank = 0;
   int size = 0;
   std::string store{};        ///< Of the ranks: "tcp://host:port".
@@ -24,33 +24,33 @@ struct Seats {
   int master_port = 0;        ///< on the host of rank 0.
 };
 
-/// How the launch ended: status 0, or the failure that was told first.
-struct Verdict {
-  int status = 0;
+/// How the launch ended: with 0, or the failure that was reported first.
+struct ExitStatus {
+  int code = 0;
   std::string text{};
 };
 
-/// The launchers of one launch, one per node: node 0 hosts the store, and in it they tell each
-/// other how many ranks each has and which failed first. A thread talks, so that the caller can go
-/// on listening to signals and ranks. One node has nobody to talk to. Thread-safe.
-class Meeting {
+/// Connects the launchers of one launch, one per node: node 0 hosts the store, through which they
+/// exchange how many ranks each has and which failed first. A thread does so, while the caller
+/// listens to signals and ranks. One node needs no thread. Thread-safe.
+class Rendezvous {
  public:
   /// @throws Failure when the store cannot be hosted.
-  explicit Meeting(const LaunchOptions& options);
-  Meeting(const Meeting&) = delete;
-  Meeting& operator=(const Meeting&) = delete;
+  explicit Rendezvous(const LaunchOptions& options);
+  Rendezvous(const Rendezvous&) = delete;
+  Rendezvous& operator=(const Rendezvous&) = delete;
   /// Node 0 waits, some seconds at most, until the others have left its store.
-  ~Meeting();
+  ~Rendezvous();
 
-  /// Readable when seats() or verdict() is new.
+  /// Readable when assignment() or status() is new.
   int changed() const noexcept { return changed_.get(); }
   void clear_changed() const;
   /// Empty until all nodes are there.
-  std::optional<Seats> seats() const;
+  std::optional<RankAssignment> assignment() const;
   /// Empty until a node has failed or all have ended well.
-  std::optional<Verdict> verdict() const;
-  /// What became of this node's ranks. The first call counts.
-  void tell(const Verdict& mine);
+  std::optional<ExitStatus> status() const;
+  /// Says how this node's ranks ended. The first call counts.
+  void report(const ExitStatus& mine);
 
  private:
   void talk();
@@ -61,8 +61,8 @@ class Meeting {
   /// Empty when it was told to stop or the nodes should have been there.
   /// @throws Failure of another node that will not go on.
   std::optional<std::string> get(Store& store, const std::string& key);
-  void set_seats(const Seats& seats);
-  void set_verdict(const Verdict& verdict);
+  void set_assignment(const RankAssignment& assignment);
+  void set_status(const ExitStatus& status);
   bool stopping() const;
 
   const LaunchOptions options_;
@@ -74,9 +74,9 @@ class Meeting {
 
   mutable std::mutex mutex_{};  // Of what follows.
   bool stopping_ = false;
-  std::optional<Seats> seats_{};
-  std::optional<Verdict> mine_{};
-  std::optional<Verdict> verdict_{};
+  std::optional<RankAssignment> assignment_{};
+  std::optional<ExitStatus> mine_{};
+  std::optional<ExitStatus> status_{};
   std::thread thread_{};  // Last: it uses the others.
 };
 

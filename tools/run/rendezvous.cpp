@@ -1,4 +1,4 @@
-#include "run/meeting.hpp"
+#include "run/rendezvous.hpp"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -41,7 +41,7 @@ std::string text_of(const Bytes& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-/// A port nobody listens on now, of any address of this host.
+/// A port that is free now, for any address of this host.
 int free_port() {
   const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
@@ -56,7 +56,7 @@ int free_port() {
 
 }  // namespace
 
-Meeting::Meeting(const LaunchOptions& options)
+Rendezvous::Rendezvous(const LaunchOptions& options)
     : options_(options),
       join_deadline_(options.join_timeout),
       changed_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -74,10 +74,10 @@ Meeting::Meeting(const LaunchOptions& options)
                   fmt::format("cannot host the store of the ranks: {}", error.what()));
   }
   address_ = fmt::format("tcp://{}:{}", host_, server_->port());
-  set_seats({0, options_.ranks, address_, host_, free_port()});
+  set_assignment({0, options_.ranks, address_, host_, free_port()});
 }
 
-Meeting::~Meeting() {
+Rendezvous::~Rendezvous() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -85,47 +85,47 @@ Meeting::~Meeting() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Meeting::clear_changed() const {
+void Rendezvous::clear_changed() const {
   std::uint64_t times = 0;
   (void)!::read(changed_.get(), &times, sizeof times);
 }
 
-std::optional<Seats> Meeting::seats() const {
+std::optional<RankAssignment> Rendezvous::assignment() const {
   const std::lock_guard lock(mutex_);
-  return seats_;
+  return assignment_;
 }
 
-std::optional<Verdict> Meeting::verdict() const {
+std::optional<ExitStatus> Rendezvous::status() const {
   const std::lock_guard lock(mutex_);
-  return verdict_;
+  return status_;
 }
 
-bool Meeting::stopping() const {
+bool Rendezvous::stopping() const {
   const std::lock_guard lock(mutex_);
   return stopping_;
 }
 
-void Meeting::tell(const Verdict& mine) {
-  if (options_.nodes == 1) return set_verdict(mine);
+void Rendezvous::report(const ExitStatus& mine) {
+  if (options_.nodes == 1) return set_status(mine);
   const std::lock_guard lock(mutex_);
   if (!mine_) mine_ = mine;
 }
 
-void Meeting::set_seats(const Seats& seats) {
+void Rendezvous::set_assignment(const RankAssignment& assignment) {
   const std::lock_guard lock(mutex_);
-  seats_ = seats;
+  assignment_ = assignment;
   const std::uint64_t once = 1;
   (void)!::write(changed_.get(), &once, sizeof once);
 }
 
-void Meeting::set_verdict(const Verdict& verdict) {
+void Rendezvous::set_status(const ExitStatus& status) {
   const std::lock_guard lock(mutex_);
-  if (!verdict_) verdict_ = verdict;
+  if (!status_) status_ = status;
   const std::uint64_t once = 1;
   (void)!::write(changed_.get(), &once, sizeof once);
 }
 
-void Meeting::talk() {
+void Rendezvous::talk() {
   const int unavailable = static_cast<int>(Exit::unavailable);
   try {
     const auto connection = open();
@@ -138,16 +138,16 @@ void Meeting::talk() {
       (void)store->compare_set("refused", {}, bytes_of(text));
       throw;
     }
-    if (seats()) watch(*store);
+    if (assignment()) watch(*store);
   } catch (const Failure& failure) {
-    set_verdict({static_cast<int>(failure.code()), failure.what()});
+    set_status({static_cast<int>(failure.code()), failure.what()});
   } catch (const Error& error) {
-    set_verdict({unavailable, fmt::format("node {} and the store at {}: {}", options_.node,
-                                          address_, error.message())});
+    set_status({unavailable, fmt::format("node {} and the store at {}: {}", options_.node, address_,
+                                         error.message())});
   }
 }
 
-std::shared_ptr<Store> Meeting::open() {
+std::shared_ptr<Store> Rendezvous::open() {
   // As ranks do, with a rank per node: that of node 0 hosts the store and leaves last.
   if (options_.node == 0)
     return open_store(ClusterInfo{.rank = 0, .size = options_.nodes, .store = address_},
@@ -165,7 +165,7 @@ std::shared_ptr<Store> Meeting::open() {
   return nullptr;
 }
 
-std::optional<std::string> Meeting::get(Store& store, const std::string& key) {
+std::optional<std::string> Rendezvous::get(Store& store, const std::string& key) {
   while (!stopping() && !join_deadline_.expired()) {
     try {
       return store.get_text(key, slice);
@@ -180,7 +180,7 @@ std::optional<std::string> Meeting::get(Store& store, const std::string& key) {
   return std::nullopt;
 }
 
-void Meeting::meet(Store& store) {
+void Rendezvous::meet(Store& store) {
   const auto self = this_host();
   if (options_.node == 0) store.set("master_port", std::to_string(free_port()));
   // "nodes ranks who": the launchers must agree about the first.
@@ -195,7 +195,7 @@ void Meeting::meet(Store& store) {
     throw Failure(Exit::usage,
                   fmt::format("there are two of --node-rank {}: {} and {}; each node needs its own",
                               options_.node, who(there), who(mine)));
-  Seats seats{0, 0, address_, host_, 0};
+  RankAssignment assignment{0, 0, address_, host_, 0};
   for (int node = 0; node < options_.nodes; ++node) {
     const auto text = get(store, key(node));
     if (!text && stopping()) return;
@@ -210,35 +210,35 @@ void Meeting::meet(Store& store) {
                     fmt::format("node {} ({}) was started with --nnodes {}, and node "
                                 "{} with --nnodes {}",
                                 node, who(*text), nodes, options_.node, options_.nodes));
-    if (node < options_.node) seats.first_rank += ranks;
-    seats.size += ranks;
+    if (node < options_.node) assignment.first_rank += ranks;
+    assignment.size += ranks;
   }
   const auto port = get(store, "master_port");
   if (!port) return;
-  seats.master_port = std::stoi(*port);
-  set_seats(seats);
+  assignment.master_port = std::stoi(*port);
+  set_assignment(assignment);
 }
 
-void Meeting::watch(Store& store) {
+void Rendezvous::watch(Store& store) {
   const auto alive = [](int node) { return fmt::format("alive/{}", node); };
   std::map<int, std::pair<std::string, Deadline>> others;  // Node 0 looks after them.
   if (options_.node == 0)
     for (int node = 1; node < options_.nodes; ++node) others[node] = {"", lost_after};
-  const auto decide = [&](const Verdict& verdict) {
-    const auto text = fmt::format("{} {}", verdict.status, verdict.text);
-    (void)store.compare_set("verdict", {}, bytes_of(text));
+  const auto decide = [&](const ExitStatus& status) {
+    const auto text = fmt::format("{} {}", status.code, status.text);
+    (void)store.compare_set("status", {}, bytes_of(text));
   };
   Deadline next_beat = 0s;
   bool told = false;
   while (!stopping()) {
-    std::optional<Verdict> mine;
+    std::optional<ExitStatus> mine;
     {
       const std::lock_guard lock(mutex_);
       mine = mine_;
     }
     if (mine && !told) {
       told = true;
-      if (mine->status != 0 || store.add("ended", 1) == options_.nodes) decide(*mine);
+      if (mine->code != 0 || store.add("ended", 1) == options_.nodes) decide(*mine);
     }
     if (next_beat.expired()) {
       next_beat = heartbeat;
@@ -253,8 +253,8 @@ void Meeting::watch(Store& store) {
       }
     }
     try {
-      const auto text = store.get_text("verdict", slice);
-      return set_verdict({std::stoi(text), text.substr(text.find(' ') + 1)});
+      const auto text = store.get_text("status", slice);
+      return set_status({std::stoi(text), text.substr(text.find(' ') + 1)});
     } catch (const Error& error) {
       if (error.code() != Errc::timeout) throw;
     }
