@@ -1,6 +1,5 @@
 #include "run/orphan_reaper.hpp"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,6 +8,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <tuple>
 
 #include "common/exit_code.hpp"
 
@@ -42,14 +42,9 @@ constexpr std::size_t most_groups = 4096;
 }  // namespace
 
 OrphanReaper::OrphanReaper() {
-  std::array<int, 2> groups{};
-  std::array<int, 2> ended{};
-  if (::pipe2(groups.data(), O_CLOEXEC) != 0 || ::pipe2(ended.data(), O_CLOEXEC) != 0)
-    throw Failure(Exit::unavailable, fmt::format("cannot make a pipe: {}", std::strerror(errno)));
-  const Descriptor their_groups(groups[0]);
-  const Descriptor their_ended(ended[1]);
-  groups_ = Descriptor(groups[1]);
-  ended_ = Descriptor(ended[0]);
+  Descriptor their_groups, their_ended;
+  std::tie(their_groups, groups_) = make_pipe();
+  std::tie(ended_, their_ended) = make_pipe();
   const pid_t middle = ::fork();
   if (middle == 0) {
     const pid_t reaper = ::fork();
