@@ -186,7 +186,7 @@ int Launch::run() {
     start(*rendezvous_.assignment());
   } catch (const Failure& failure) {
     not_started = failure;
-    failure_ = ExitStatus{static_cast<int>(failure.code()), failure.what()};
+    failure_ = exit_status(failure);
     rendezvous_.report(*failure_);
     end_in(0s);
   }
@@ -202,16 +202,12 @@ bool Launch::done() const {
 }
 
 int Launch::timeout_ms() const {
-  int timeout = -1;
-  const std::optional<Clock::time_point> none;
-  for (const auto& moment :
-       {no_child_ ? none : term_at_, no_child_ ? none : kill_at_, give_up_at_}) {
-    if (!moment) continue;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*moment - Clock::now()).count();
-    const int bounded = static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
-    timeout = timeout < 0 ? bounded : std::min(timeout, bounded);
-  }
-  return timeout;
+  auto next = Clock::time_point::max();
+  for (const auto& moment : {term_at_, kill_at_, no_child_ ? give_up_at_ : std::nullopt})
+    next = std::min(next, moment.value_or(next));
+  if (next == Clock::time_point::max()) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()).count();
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
 }
 
 void Launch::step() {
@@ -312,6 +308,7 @@ void Launch::reap() {
     reaper_.forget(rank.pid);
   }
   judge(ended);
+  if (no_child_) term_at_ = kill_at_ = std::nullopt;
 }
 
 void Launch::judge(const std::vector<RankProcess*>& ended) {

@@ -10,7 +10,6 @@
 #include <map>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 
@@ -20,6 +19,7 @@
 #include "common/duration.hpp"
 #include "common/exit_code.hpp"
 #include "common/host.hpp"
+#include "common/message.hpp"
 
 namespace tutti::tool {
 namespace {
@@ -33,12 +33,36 @@ constexpr auto heartbeat = 1s;
 /// Without a sign of life for so long, a node has gone.
 constexpr auto lost_after = 15s;
 
-std::span<const std::byte> bytes_of(std::string_view text) {
-  return std::as_bytes(std::span(text));
+/// What the launcher of a node tells the others.
+struct Node {
+  int nodes = 0;  ///< Of the launch: all must agree.
+  int ranks = 0;
+  int free_port = 0;
+  std::string where{};  ///< "host pid 4411".
+};
+
+void parts(Message& message, Node& node) {
+  message(node.nodes, node.ranks, node.free_port, node.where);
 }
 
-std::string text_of(const Bytes& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+std::string key_of(int node) {
+  return fmt::format("node/{}", node);
+}
+
+/// The first value of a key counts, on all nodes.
+std::string set_once(Store& store, std::string_view key, const std::string& text) {
+  const Bytes held = store.compare_set(key, {}, std::as_bytes(std::span(text)));
+  return {reinterpret_cast<const char*>(held.data()), held.size()};
+}
+
+/// Empty when the key is not there within a slice.
+std::optional<std::string> await(Store& store, std::string_view key) {
+  try {
+    return store.get_text(key, slice);
+  } catch (const Error& error) {
+    if (error.code() != Errc::timeout) throw;
+    return std::nullopt;
+  }
 }
 
 /// A port that is free now, for any address of this host.
@@ -56,6 +80,22 @@ int free_port() {
 
 }  // namespace
 
+void parts(Message& message, ExitStatus& status) {
+  message(status.code, status.text);
+}
+
+ExitStatus exit_status(const Failure& failure) {
+  return {static_cast<int>(failure.code()), failure.what()};
+}
+
+template <typename T>
+void Rendezvous::publish(std::optional<T>& first, const T& value) {
+  const std::lock_guard lock(mutex_);
+  if (!first) first = value;
+  const std::uint64_t once = 1;
+  (void)!::write(changed_.get(), &once, sizeof once);
+}
+
 Rendezvous::Rendezvous(const LaunchOptions& options)
     : options_(options),
       join_deadline_(options.join_timeout),
@@ -64,7 +104,7 @@ Rendezvous::Rendezvous(const LaunchOptions& options)
     address_ = "tcp://" + options_.rendezvous;
     host_ = options_.rendezvous.substr(0, options_.rendezvous.rfind(':'));
     if (host_.starts_with('[')) host_ = host_.substr(1, host_.size() - 2);
-    thread_ = std::thread([this] { talk(); });
+    thread_ = std::jthread([this](const std::stop_token& stop) { talk(stop); });
     return;
   }
   try {
@@ -74,15 +114,7 @@ Rendezvous::Rendezvous(const LaunchOptions& options)
                   fmt::format("cannot host the store of the ranks: {}", error.what()));
   }
   address_ = fmt::format("tcp://{}:{}", host_, server_->port());
-  set_assignment({0, options_.ranks, address_, host_, free_port()});
-}
-
-Rendezvous::~Rendezvous() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  if (thread_.joinable()) thread_.join();
+  publish(assignment_, {0, options_.ranks, address_, host_, free_port()});
 }
 
 void Rendezvous::clear_changed() const {
@@ -100,63 +132,43 @@ std::optional<ExitStatus> Rendezvous::status() const {
   return status_;
 }
 
-bool Rendezvous::stopping() const {
-  const std::lock_guard lock(mutex_);
-  return stopping_;
-}
-
 void Rendezvous::report(const ExitStatus& mine) {
-  if (options_.nodes == 1) return set_status(mine);
+  if (options_.nodes == 1) return publish(status_, mine);
   const std::lock_guard lock(mutex_);
   if (!mine_) mine_ = mine;
 }
 
-void Rendezvous::set_assignment(const RankAssignment& assignment) {
-  const std::lock_guard lock(mutex_);
-  assignment_ = assignment;
-  const std::uint64_t once = 1;
-  (void)!::write(changed_.get(), &once, sizeof once);
-}
-
-void Rendezvous::set_status(const ExitStatus& status) {
-  const std::lock_guard lock(mutex_);
-  if (!status_) status_ = status;
-  const std::uint64_t once = 1;
-  (void)!::write(changed_.get(), &once, sizeof once);
-}
-
-void Rendezvous::talk() {
-  const int unavailable = static_cast<int>(Exit::unavailable);
+void Rendezvous::talk(const std::stop_token& stop) {
   try {
-    const auto connection = open();
+    const auto connection = open(stop);
     if (connection == nullptr) return;
     const auto store = make_prefix_store(connection, "launch/");
     try {
-      meet(*store);
+      assign(stop, *store);
     } catch (const Failure& failure) {  // The others wait for the same, in vain.
-      const auto text = fmt::format("{} {}", static_cast<int>(failure.code()), failure.what());
-      (void)store->compare_set("refused", {}, bytes_of(text));
+      (void)set_once(*store, "refused", to_message(exit_status(failure)));
       throw;
     }
-    if (assignment()) watch(*store);
+    if (assignment()) watch(stop, *store);
   } catch (const Failure& failure) {
-    set_status({static_cast<int>(failure.code()), failure.what()});
+    publish(status_, exit_status(failure));
   } catch (const Error& error) {
-    set_status({unavailable, fmt::format("node {} and the store at {}: {}", options_.node, address_,
-                                         error.message())});
+    publish(status_, {static_cast<int>(Exit::unavailable),
+                      fmt::format("node {} and the store at {}: {}", options_.node, address_,
+                                  error.message())});
   }
 }
 
-std::shared_ptr<Store> Rendezvous::open() {
+std::shared_ptr<Store> Rendezvous::open(const std::stop_token& stop) {
   // As ranks do, with a rank per node: that of node 0 hosts the store and leaves last.
   if (options_.node == 0)
     return open_store(ClusterInfo{.rank = 0, .size = options_.nodes, .store = address_},
                       lost_after);
-  while (!stopping()) {
+  while (!stop.stop_requested()) {
     try {
       (void)open_store(address_, connect_slice);
-      return open_store(address_,
-                        lost_after);  // Its answers may take longer than this thread's end.
+      // Its answers may take longer than this thread's end.
+      return open_store(address_, lost_after);
     } catch (const Error& error) {
       // Node 0 may not be up yet. Anything else will not get better.
       if (error.code() != Errc::timeout || join_deadline_.expired()) throw;
@@ -165,99 +177,83 @@ std::shared_ptr<Store> Rendezvous::open() {
   return nullptr;
 }
 
-std::optional<std::string> Rendezvous::get(Store& store, const std::string& key) {
-  while (!stopping() && !join_deadline_.expired()) {
-    try {
-      return store.get_text(key, slice);
-    } catch (const Error& error) {
-      if (error.code() != Errc::timeout) throw;
-    }
-    if (const auto why = store.try_get("refused")) {
-      const auto text = text_of(*why);
-      throw Failure(static_cast<Exit>(std::stoi(text)), text.substr(text.find(' ') + 1));
-    }
-  }
-  return std::nullopt;
-}
-
-void Rendezvous::meet(Store& store) {
+void Rendezvous::assign(const std::stop_token& stop, Store& store) {
   const auto self = this_host();
-  if (options_.node == 0) store.set("master_port", std::to_string(free_port()));
-  // "nodes ranks who": the launchers must agree about the first.
-  const auto mine =
-      fmt::format("{} {} {} pid {}", options_.nodes, options_.ranks, self.name, self.pid);
-  const auto who = [](const std::string& text) {
-    return text.substr(text.find(' ', text.find(' ') + 1) + 1);
-  };
-  const auto key = [](int node) { return fmt::format("node/{}", node); };
-  const auto there = text_of(store.compare_set(key(options_.node), {}, bytes_of(mine)));
-  if (there != mine)
-    throw Failure(Exit::usage,
-                  fmt::format("there are two of --node-rank {}: {} and {}; each node needs its own",
-                              options_.node, who(there), who(mine)));
+  const auto mine = to_message(Node{options_.nodes, options_.ranks, free_port(),
+                                    fmt::format("{} pid {}", self.name, self.pid)});
+  const auto held = set_once(store, key_of(options_.node), mine);
+  if (held != mine)
+    throw Failure(
+        Exit::usage,
+        fmt::format("there are two of --node-rank {}: {} and {}; each node needs its own",
+                    options_.node, from_message<Node>(held).where, from_message<Node>(mine).where));
   RankAssignment assignment{0, 0, address_, host_, 0};
-  for (int node = 0; node < options_.nodes; ++node) {
-    const auto text = get(store, key(node));
-    if (!text && stopping()) return;
-    if (!text)
-      throw Failure(Exit::unavailable,
-                    fmt::format("node {} of {} did not come within {}", node, options_.nodes,
-                                format_duration(options_.join_timeout)));
-    const int nodes = std::stoi(*text);
-    const int ranks = std::stoi(text->substr(text->find(' ') + 1));
-    if (nodes != options_.nodes)
+  for (int number = 0; number < options_.nodes; ++number) {
+    std::optional<std::string> text;
+    while (!(text = await(store, key_of(number)))) {
+      if (stop.stop_requested()) return;
+      if (const auto refusal = await(store, "refused")) {
+        const auto status = from_message<ExitStatus>(*refusal);
+        throw Failure(static_cast<Exit>(status.code), status.text);
+      }
+      if (join_deadline_.expired())
+        throw Failure(Exit::unavailable,
+                      fmt::format("node {} of {} did not come within {}", number, options_.nodes,
+                                  format_duration(options_.join_timeout)));
+    }
+    const auto node = from_message<Node>(*text);
+    if (node.nodes != options_.nodes)
       throw Failure(Exit::usage,
                     fmt::format("node {} ({}) was started with --nnodes {}, and node "
                                 "{} with --nnodes {}",
-                                node, who(*text), nodes, options_.node, options_.nodes));
-    if (node < options_.node) assignment.first_rank += ranks;
-    assignment.size += ranks;
+                                number, node.where, node.nodes, options_.node, options_.nodes));
+    if (number == 0) assignment.master_port = node.free_port;
+    if (number < options_.node) assignment.first_rank += node.ranks;
+    assignment.size += node.ranks;
   }
-  const auto port = get(store, "master_port");
-  if (!port) return;
-  assignment.master_port = std::stoi(*port);
-  set_assignment(assignment);
+  publish(assignment_, assignment);
 }
 
-void Rendezvous::watch(Store& store) {
-  const auto alive = [](int node) { return fmt::format("alive/{}", node); };
-  std::map<int, std::pair<std::string, Deadline>> others;  // Node 0 looks after them.
-  if (options_.node == 0)
-    for (int node = 1; node < options_.nodes; ++node) others[node] = {"", lost_after};
-  const auto decide = [&](const ExitStatus& status) {
-    const auto text = fmt::format("{} {}", status.code, status.text);
-    (void)store.compare_set("status", {}, bytes_of(text));
+void Rendezvous::watch(const std::stop_token& stop, Store& store) {
+  const auto beats = [&](int node, int more) {
+    return store.add(fmt::format("alive/{}", node), more);
   };
+  const auto decide = [&](const ExitStatus& status) {
+    (void)set_once(store, "status", to_message(status));
+  };
+  struct Other {
+    std::int64_t beats = 0;
+    Deadline lost = lost_after;
+  };
+  std::map<int, Other> others;  // Node 0 looks after them.
+  if (options_.node == 0)
+    for (int node = 1; node < options_.nodes; ++node) others[node] = {};
   Deadline next_beat = 0s;
-  bool told = false;
-  while (!stopping()) {
+  bool reported = false;
+  while (!stop.stop_requested()) {
     std::optional<ExitStatus> mine;
     {
       const std::lock_guard lock(mutex_);
       mine = mine_;
     }
-    if (mine && !told) {
-      told = true;
+    if (mine && !reported) {
+      reported = true;
       if (mine->code != 0 || store.add("ended", 1) == options_.nodes) decide(*mine);
     }
     if (next_beat.expired()) {
       next_beat = heartbeat;
-      (void)store.add(alive(options_.node), 1);
-      for (auto& [node, last] : others) {
-        const auto now = store.try_get(alive(node)).value_or(Bytes{});
-        if (text_of(now) != last.first)
-          last = {text_of(now), lost_after};
-        else if (last.second.expired())
+      (void)beats(options_.node, 1);
+      for (auto& [node, other] : others) {
+        const auto now = beats(node, 0);
+        if (now != other.beats)
+          other = {now, lost_after};
+        else if (other.lost.expired())
           decide({static_cast<int>(Exit::unavailable),
                   fmt::format("node {} has not been heard of for {} s", node, lost_after.count())});
       }
     }
-    try {
-      const auto text = store.get_text("status", slice);
-      return set_status({std::stoi(text), text.substr(text.find(' ') + 1)});
-    } catch (const Error& error) {
-      if (error.code() != Errc::timeout) throw;
-    }
+    if (const auto text = await(store, "status"))
+      return publish(status_, from_message<ExitStatus>(*text));
   }
 }
 

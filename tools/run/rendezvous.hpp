@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -10,6 +9,7 @@
 #include <tutti/store/store.hpp>
 #include <tutti/store/store_server.hpp>
 
+#include "common/exit_code.hpp"
 #include "run/child.hpp"
 #include "run/launch_options.hpp"
 
@@ -29,18 +29,16 @@ struct ExitStatus {
   int code = 0;
   std::string text{};
 };
+ExitStatus exit_status(const Failure& failure);
 
 /// Connects the launchers of one launch, one per node: node 0 hosts the store, through which they
 /// exchange how many ranks each has and which failed first. A thread does so, while the caller
-/// listens to signals and ranks. One node needs no thread. Thread-safe.
+/// listens to signals and ranks. One node needs no thread. Thread-safe. In its destructor node 0
+/// waits, some seconds at most, until the others have left its store.
 class Rendezvous {
  public:
   /// @throws Failure when the store cannot be hosted.
   explicit Rendezvous(const LaunchOptions& options);
-  Rendezvous(const Rendezvous&) = delete;
-  Rendezvous& operator=(const Rendezvous&) = delete;
-  /// Node 0 waits, some seconds at most, until the others have left its store.
-  ~Rendezvous();
 
   /// Readable when assignment() or status() is new.
   int changed() const noexcept { return changed_.get(); }
@@ -53,17 +51,14 @@ class Rendezvous {
   void report(const ExitStatus& mine);
 
  private:
-  void talk();
+  void talk(const std::stop_token& stop);
   /// Null when it was told to stop.
-  std::shared_ptr<Store> open();
-  void meet(Store& store);
-  void watch(Store& store);
-  /// Empty when it was told to stop or the nodes should have been there.
-  /// @throws Failure of another node that will not go on.
-  std::optional<std::string> get(Store& store, const std::string& key);
-  void set_assignment(const RankAssignment& assignment);
-  void set_status(const ExitStatus& status);
-  bool stopping() const;
+  std::shared_ptr<Store> open(const std::stop_token& stop);
+  void assign(const std::stop_token& stop, Store& store);
+  void watch(const std::stop_token& stop, Store& store);
+  /// Sets what is not set yet, for the caller to see.
+  template <typename T>
+  void publish(std::optional<T>& first, const T& value);
 
   const LaunchOptions options_;
   const Deadline join_deadline_;
@@ -73,11 +68,10 @@ class Rendezvous {
   Descriptor changed_{};
 
   mutable std::mutex mutex_{};  // Of what follows.
-  bool stopping_ = false;
   std::optional<RankAssignment> assignment_{};
   std::optional<ExitStatus> mine_{};
   std::optional<ExitStatus> status_{};
-  std::thread thread_{};  // Last: it uses the others.
+  std::jthread thread_{};  // Last: it uses the others.
 };
 
 }  // namespace tutti::tool
