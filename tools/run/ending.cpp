@@ -127,8 +127,8 @@ std::string hang_report(const std::vector<Outcome>& outcomes, const Outcome& cau
 }  // namespace
 
 const Outcome* first_cause(const std::vector<Outcome>& outcomes) {
-  // A rank that waited in vain knows less than one that failed by itself, one that lost a peer
-  // less than that, and one that was only told that the group is broken least.
+  // A rank that failed by itself knows most, then one that waited in vain, then one that lost a
+  // peer. One that was only told that the group is broken knows least, as does a silent one.
   const auto echo = [](const Outcome& outcome) {
     const auto errc = outcome.failed->errc;
     if (errc == Errc::aborted) return 3;
