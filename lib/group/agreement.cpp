@@ -72,9 +72,11 @@ Refusal decode_refusal(const Bytes& bytes) {
   return refusal;
 }
 
-Error with_message(const Error& error, Errc code, int rank, const std::string& message) {
+Error with_message(const Error& error, Errc code, int rank, const std::string& message,
+                   const std::vector<int>& absent = {}) {
   auto where = error.where();
   where.rank = rank;
+  where.missing = absent;
   return {code, message, where};
 }
 
@@ -282,6 +284,7 @@ const std::map<int, std::uint64_t>& Agreement::departed() noexcept {
 
 Error name_missing(const Error& cause, std::span<const Presence> ranks, std::string_view called) {
   std::vector<int> entered;
+  std::vector<int> absent;
   std::string missing;
   int origin = -1;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
@@ -291,6 +294,7 @@ Error name_missing(const Error& cause, std::span<const Presence> ranks, std::str
       entered.push_back(number);
       continue;
     }
+    absent.push_back(number);
     if (origin < 0 || (rank.left && cause.code() == Errc::peer_lost)) origin = number;
     missing += fmt::format("{}{}", missing.empty() ? "" : ", ", number);
     if (rank.left)
@@ -306,7 +310,8 @@ Error name_missing(const Error& cause, std::span<const Presence> ranks, std::str
   return with_message(
       cause, cause.code(), origin,
       fmt::format("{}; entered: {}; missing: {}{}{}", cause.message(), list_ranks(entered), missing,
-                  called.empty() ? "" : "; called: ", called));
+                  called.empty() ? "" : "; called: ", called),
+      absent);
 }
 
 Error rendezvous_error(Store& store, std::string_view prefix, std::string_view group, int size) {

@@ -118,7 +118,8 @@ struct Presence {
 };
 
 /// `cause` with the ranks that have entered the call and those that are missing in its text, for
-/// all backends alike. It began on the first missing rank; for peer_lost on the first that left.
+/// all backends alike, and in Error::Where. It began on the first missing rank; for peer_lost on
+/// the first that left.
 /// `called`: the call in words; may be empty.
 Error name_missing(const Error& cause, std::span<const Presence> ranks, std::string_view called);
 

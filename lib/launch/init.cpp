@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::string_view tcp = "tcp://";
 constexpr auto leave_timeout = std::chrono::seconds(10);
-/// While an exception unwinds there is nobody to be polite to for long.
+/// The same while an exception unwinds.
 constexpr auto unwinding_leave_timeout = std::chrono::seconds(1);
 /// Before a port that is taken is tried again.
 constexpr auto hold_pause = std::chrono::milliseconds(100);
@@ -52,7 +52,7 @@ std::string listen_address(const std::string& host) {
   return numeric || host == "localhost" ? host : "";
 }
 
-/// The port is not free, but nobody listens: a connection that is closing, or of another program
+/// The port is not free, but no process listens: a connection that is closing, or of another program
 /// to somewhere else, was given its number. It will be free.
 bool only_held(const Error& error, const std::string& host, int port) {
   const auto taken = std::make_error_code(std::errc::address_in_use).message();

@@ -23,10 +23,9 @@
 #include "common/signals.hpp"
 #include "common/text.hpp"
 #include "run/ending.hpp"
-#include "run/hang_report.hpp"
 #include "run/launcher.hpp"
-#include "run/meet.hpp"
 #include "run/source.hpp"
+#include "run/world.hpp"
 
 namespace tutti::tool {
 namespace {
@@ -148,7 +147,7 @@ void run_plan(Rank& rank, const Plan& plan, const BenchOptions& options, bool th
   ProcessGroup& group = rank.group;
   const auto start = Clock::now();
   Control control(rank.store, group.rank(), group.size(), options.timeout);
-  World world = meet(rank, control, threads, plan.fingerprint(group.size()));
+  World world = collect_world(rank, control, threads, plan.fingerprint(group.size()));
   if (recorder != nullptr) recorder->begin(std::move(world));
 
   const Plan part = supported_part(group, plan, options.request, recorder);
@@ -185,8 +184,7 @@ void run_plan(Rank& rank, const Plan& plan, const BenchOptions& options, bool th
 
 /// Whether the run failed only because it was told to end.
 bool ended_on_request(const Outcome& cause) {
-  const std::optional<Error> error = library_error(cause);
-  return error && (error->code() == Errc::aborted || error->code() == Errc::peer_lost);
+  return cause.failed->errc == Errc::aborted || cause.failed->errc == Errc::peer_lost;
 }
 
 /// Prints what went wrong and sets the record's status.
@@ -304,7 +302,7 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
   // How long rank 0 waits for the others to tell how they ended. Whoever sends SIGTERM soon sends
   // SIGKILL.
   const auto patience = [&](const Outcome& own) -> std::chrono::nanoseconds {
-    if (!own.error) return options.timeout;
+    if (!own.failed) return options.timeout;
     return interrupt.asked() ? std::chrono::milliseconds(200) : options.patience;
   };
   const auto conclude = [&](const std::vector<Outcome>& outcomes) {

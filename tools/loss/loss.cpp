@@ -18,9 +18,8 @@
 #include "loss/record.hpp"
 #include "run/control.hpp"
 #include "run/ending.hpp"
-#include "run/hang_report.hpp"
-#include "run/meet.hpp"
 #include "run/source.hpp"
+#include "run/world.hpp"
 
 namespace tutti::tool {
 
@@ -93,7 +92,7 @@ void run_losses(Rank& rank, const LossOptions& options, bool threads,
   Control control(rank.store, group.rank(), group.size(), options.timeout);
   const auto wait_for_rank_0 = [&group] { group.barrier({.deadline = longest_alone}); };
 
-  World world = meet(rank, control, threads, describe_plan(options, record.layout));
+  World world = collect_world(rank, control, threads, describe_plan(options, record.layout));
   if (first) record.world = std::move(world);
   for (std::size_t i = 0; i < options.kinds.size(); ++i) {
     const LossKind kind = options.kinds[i];
@@ -170,7 +169,7 @@ Exit run_loss(const LossOptions& options, std::FILE* out, std::FILE* err) {
     return code;
   };
   const auto patience = [&](const Outcome& own) -> std::chrono::nanoseconds {
-    return own.error ? std::chrono::seconds(2) : options.timeout;
+    return own.failed ? std::chrono::seconds(2) : options.timeout;
   };
   return run_to_end(source, options, body, patience, conclude);
 }

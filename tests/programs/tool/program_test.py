@@ -551,6 +551,28 @@ class Processes(Program):
         self.assertEqual(err.count("interrupted: this size is the last one"), 1)
         self.assertIn("0 wrong elements", out)
 
+    def test_a_second_ctrl_c_keeps_the_rows_and_is_no_success(self):
+        own = [TUTTI, "bench", *map(str, self.two)]
+        under_run = [TUTTI, "run", "-n", "2", "--", TUTTI, "bench", "--backend", "gloo"]
+        for program in (own, under_run):
+            with self.subTest(program=program), tempfile.TemporaryDirectory() as folder:
+                file = pathlib.Path(folder, "r.json")
+                # The first size is measured at once, the second takes minutes.
+                command = [*program, "-s", "8,16M", "--iters", "10000", "--warmup", "1", "--out", str(file)]
+                environment = {name: value for name, value in os.environ.items() if not LAUNCHER_VARIABLES.match(name)}
+                with subprocess.Popen(command, text=True, env=environment, stdout=subprocess.PIPE,
+                                      stderr=subprocess.PIPE) as process:
+                    head = next((line for line in process.stdout if " 8 B " in line), "")
+                    for pause in (1.2, 0):
+                        process.send_signal(signal.SIGINT)
+                        time.sleep(pause)
+                    out, err = process.communicate(timeout=60)
+                self.assertEqual(process.returncode, 130, err)
+                self.assertIn(" 8 B ", head)
+                self.assertIn("0 wrong elements", out)
+                run = json.loads(file.read_text())
+                self.assertEqual((run["status"], [row["bytes"] for row in run["results"]]), ("interrupted", [8]))
+
     def with_trouble(self, signal_number, *arguments):
         """Sends the signal to rank 1 while it measures; gives status, record, stderr."""
         with tempfile.TemporaryDirectory() as folder:

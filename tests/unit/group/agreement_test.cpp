@@ -107,6 +107,7 @@ TEST(Agreement, ADeadlineNamesTheRankThatIsInNoCall) {
     const Error cause = agreement.report(late(in_call(4)));
     EXPECT_NE(std::string(cause.what()).find("entered: 0 2 3; missing: 1"), std::string::npos)
         << cause.what();
+    EXPECT_EQ(cause.where().missing, std::vector<int>{1});
   });
 }
 

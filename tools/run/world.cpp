@@ -1,4 +1,4 @@
-#include "run/meet.hpp"
+#include "run/world.hpp"
 
 #include <map>
 #include <set>
@@ -32,7 +32,7 @@ void parts(Message& message, Arrival& arrival) {
 
 }  // namespace
 
-World meet(Rank& rank, Control& control, bool threads, std::string_view plan) {
+World collect_world(Rank& rank, Control& control, bool threads, std::string_view plan) {
   const Host host = this_host();
   const Arrival mine{{rank.group.rank(), host.name, host.pid,
                       to_string(rank.group.memory().device()), host.cpuset, host.model},
