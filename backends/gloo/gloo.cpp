@@ -38,13 +38,15 @@ class GlooBackend final : public internal::HostBackend {
         group_(std::move(group)),
         box_(std::make_shared<SelfBox>()),
         watchers_(std::make_shared<Watchers>()),
-        listener_(mesh().listen([this](const Error& cause) {
-          fail_queued(cause);
-          box_->fail(cause);
-        })) {}
+        listener_(std::make_shared<const Mesh::Listener>(
+            [queue = queue(), box = box_](const Error& cause) {
+              queue->fail(cause);
+              box->fail(cause);
+            })) {
+    mesh().listen(listener_);
+  }
 
   ~GlooBackend() override {
-    mesh().forget(listener_);
     bool pending = false;
     for (const auto& weak : pairs())
       if (const auto pair = weak.lock()) pending = pair->cancel() || pending;
@@ -175,7 +177,7 @@ class GlooBackend final : public internal::HostBackend {
   std::mutex pairs_mutex_;
   std::vector<std::weak_ptr<PairState>> pairs_;  // Those under way, and some that are not.
   std::shared_ptr<Watchers> watchers_;
-  Mesh::Listeners::iterator listener_;
+  std::shared_ptr<const Mesh::Listener> listener_;
 };
 
 std::string wanted_interface(const std::string& args) {

@@ -71,7 +71,7 @@ Error Group::failed(const Trouble& trouble, std::span<const Op> ops,
 }
 
 Error Group::refused(std::span<const Op> ops, const Call& call, bool pair) const noexcept {
-  const auto refusal = mesh->refusal(pair ? pair_id(ops[0]) : call_id(call));
+  const auto& refusal = *mesh->agreement().refusal_of(pair ? pair_id(ops[0]) : call_id(call));
   const int peer = static_cast<int>(std::ranges::find(ranks, refusal.rank) - ranks.begin());
   const Error error = internal::refused_error(name, ops, call, peer, refusal.text);
   // The slot of a pair depends on what both sides say: a half that stays is never matched.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <string>
 #include <thread>
 
 #include <fmt/format.h>
@@ -211,14 +212,26 @@ void Agreement::refuse(const Refusal& refusal) noexcept {
 std::vector<Refusal> Agreement::new_refusals() noexcept {
   std::vector<Refusal> found;
   try {
-    if (!store_->try_get("refusals")) return found;
-    while (const auto bytes = store_->try_get(fmt::format("refusal/{}", refusals_ + 1))) {
-      ++refusals_;
-      found.push_back(decode_refusal(*bytes));
-    }
+    const auto count = store_->try_get("refusals");
+    if (!count) return found;
+    while (numbered_ < std::stoll(to_text(*count))) unread_.push_back(++numbered_);
+    // A rank takes its number before it writes, and it may fail in between.
+    std::erase_if(unread_, [&](std::int64_t number) {
+      const auto bytes = store_->try_get(fmt::format("refusal/{}", number));
+      if (bytes) found.push_back(decode_refusal(*bytes));
+      return bytes.has_value();
+    });
   } catch (...) {
   }
+  const std::lock_guard lock(refused_mutex_);
+  for (const auto& refusal : found) refused_.try_emplace(refusal.call, refusal);
   return found;
+}
+
+const Refusal* Agreement::refusal_of(std::uint64_t call) const noexcept {
+  const std::lock_guard lock(refused_mutex_);
+  const auto found = refused_.find(call);
+  return found == refused_.end() ? nullptr : &found->second;
 }
 
 void Agreement::abandon(std::uint64_t call) {

@@ -40,6 +40,8 @@ class HostBackend : public Backend {
   /// Ends every call of this rank that waits for its turn.
   void fail_queued(const Error& why) noexcept { queue_->fail(why); }
   void stop() noexcept { queue_->stop(); }
+  /// For a callback that may run while this object ends.
+  const std::shared_ptr<CallQueue>& queue() const noexcept { return queue_; }
 
   /// A state from the pool.
   template <typename T, typename... Args>
