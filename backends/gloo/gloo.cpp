@@ -19,10 +19,10 @@
 #include "collectives/algorithms.hpp"
 #include "group.hpp"
 #include "group/host_backend.hpp"
+#include "group/mailbox.hpp"
 #include "group/record.hpp"
 #include "on_cuda.hpp"
 #include "pairs.hpp"
-#include "self.hpp"
 #include "sigpipe.hpp"
 #include "values/broken.hpp"
 #include "values/fail.hpp"
@@ -36,10 +36,12 @@ class GlooBackend final : public internal::HostBackend {
       : HostBackend(group->name, group->rank),
         memory_(memory),
         group_(std::move(group)),
-        box_(std::make_shared<SelfBox>()),
+        to_itself_(std::make_shared<internal::Mailbox>(
+            group_->name, group_->size(),
+            [group = group_](const Error& why) { group->mesh->fail({.cause = why}); })),
         watchers_(std::make_shared<Watchers>()),
         listener_(std::make_shared<const Mesh::Listener>(
-            [queue = queue(), box = box_](const Error& cause) {
+            [queue = queue(), box = to_itself_](const Error& cause) {
               queue->fail(cause);
               box->fail(cause);
             })) {
@@ -50,7 +52,7 @@ class GlooBackend final : public internal::HostBackend {
     bool pending = false;
     for (const auto& weak : pairs())
       if (const auto pair = weak.lock()) pending = pair->cancel() || pending;
-    box_->fail(internal::group_destroyed());
+    to_itself_->fail(internal::group_destroyed());
     // What was posted can not be taken back from the transport, so other groups cannot go on.
     if (pending && !alone_on_mesh()) abandon_messages();
     stop();
@@ -99,43 +101,37 @@ class GlooBackend final : public internal::HostBackend {
     }
   }
 
-  std::shared_ptr<Work::State> post(std::span<const Op> ops, const Call& call) override {
-    const BlockSigpipe quiet;
-    const auto limit = call.limit();
-    std::vector<Work> states;
-    std::shared_ptr<Work::State> only;
-    for (const auto& op : ops) {
-      if (!is_point_to_point(op.kind)) continue;
-      auto state = post_one(op, limit);
-      if (only != nullptr && states.empty()) states.emplace_back(only);
-      if (only != nullptr) states.emplace_back(state);
-      only = std::move(state);
+  std::shared_ptr<Work::State> post_one(const Op& op, const Call& call, Deadline limit) override {
+    if (op.peer == rank()) {
+      auto message = make_state<internal::Mailbox::Message>(to_itself_, op, limit);
+      to_itself_->post(message, rank(), call);
+      return message;
     }
-    return states.empty() ? only : std::move(Work::all(states)).release();
+    const BlockSigpipe quiet;
+    auto state = make_state<PairState>(group_, watchers_, op, limit);
+    {
+      const std::lock_guard lock(pairs_mutex_);
+      if (pairs_.size() == pairs_.capacity())
+        std::erase_if(pairs_, [](const auto& pair) { return pair.expired(); });
+      pairs_.push_back(state);
+    }
+    state->post();
+    return state;
   }
 
   void publish(std::span<const Op> ops, const Call& call, const Error& why) noexcept override {
-    if (group_->size() == 1) return;
-    bool collective = false;
-    for (const auto& op : ops) {
-      if (is_point_to_point(op.kind))
-        publish_refusal(group_->pair_id(op), {&op, 1}, op.seq, why);
-      else
-        collective = true;
-    }
-    if (collective) publish_refusal(group_->call_id(call), ops, call.seq, why);
+    internal::for_each_part(ops, call, [&](std::span<const Op> part, const Call& its) {
+      const bool message = part.size() == 1 && is_point_to_point(part[0].kind);
+      if (message && part[0].peer == rank()) return to_itself_->refuse(part[0], rank(), why);
+      if (group_->size() == 1) return;
+      mesh().agreement().refuse({message ? group_->pair_id(part[0]) : group_->call_id(its),
+                                 mesh().rank(), internal::refusal_text(part, its, why)});
+    });
   }
 
  private:
   Mesh& mesh() const noexcept { return *group_->mesh; }
   bool alone_on_mesh() const noexcept { return group_->mesh.use_count() == 1; }
-
-  void publish_refusal(std::uint64_t id, std::span<const Op> ops, std::uint64_t seq,
-                       const Error& why) noexcept {
-    mesh().agreement().refuse(
-        {id, mesh().rank(),
-         fmt::format("{} #{}: {}", internal::operation_of(ops), seq, why.message())});
-  }
 
   void abandon_messages() noexcept {
     Error cause = internal::group_destroyed();
@@ -149,22 +145,6 @@ class GlooBackend final : public internal::HostBackend {
     mesh().fail({.cause = cause});
   }
 
-  std::shared_ptr<Work::State> post_one(const Op& op, Deadline limit) {
-    if (op.peer == rank()) {
-      auto state = make_state<SelfState>(group_, box_, op, limit);
-      box_->post(state);
-      return state;
-    }
-    auto state = make_state<PairState>(group_, watchers_, op, limit);
-    {
-      const std::lock_guard lock(pairs_mutex_);
-      if (pairs_.size() == pairs_.capacity())
-        std::erase_if(pairs_, [](const auto& pair) { return pair.expired(); });
-      pairs_.push_back(state);
-    }
-    state->post();
-    return state;
-  }
   std::vector<std::weak_ptr<PairState>> pairs() {
     const std::lock_guard lock(pairs_mutex_);
     return pairs_;
@@ -173,7 +153,7 @@ class GlooBackend final : public internal::HostBackend {
   Memory& memory_;
   std::shared_ptr<const Group> group_;
   Scratch scratch_;
-  std::shared_ptr<SelfBox> box_;
+  std::shared_ptr<internal::Mailbox> to_itself_;
   std::mutex pairs_mutex_;
   std::vector<std::weak_ptr<PairState>> pairs_;  // Those under way, and some that are not.
   std::shared_ptr<Watchers> watchers_;

@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include "group/record.hpp"
-#include "values/broken.hpp"
 #include "values/hash.hpp"
 
 namespace tutti::backend::gloo {
@@ -62,12 +61,7 @@ Error Group::failed(const Trouble& trouble, std::span<const Op> ops,
   }
   cause =
       trouble.kind == Trouble::Kind::failed ? mesh->await_failure(failure) : mesh->fail(failure);
-  // Calls that failed by themselves say so; the others say that the group broke elsewhere.
-  const auto& where = cause.where();
-  const auto& mine = failure.cause.where();
-  if (where.group == mine.group && where.seq == mine.seq && where.operation == mine.operation)
-    return cause;
-  return cause.code() == Errc::aborted ? cause : internal::broken(cause);
+  return internal::error_after(cause, name, ops, call);
 }
 
 Error Group::refused(std::span<const Op> ops, const Call& call, bool pair) const noexcept {

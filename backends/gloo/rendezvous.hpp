@@ -28,7 +28,7 @@ struct MeshInit {
 /// A transport context of Gloo whose pairs are connected, and that the right ranks are behind.
 struct Connections {
   std::shared_ptr<Store> store;  ///< The part of the group's store that is this mesh's alone.
-  Interface interface{};
+  Interface interface {};
   std::shared_ptr<::gloo::transport::Device> device{};  ///< Destroyed after the context.
   std::shared_ptr<::gloo::transport::Context> context{};
   Sockets sockets{};

@@ -269,7 +269,7 @@ void Core::refuse(std::span<const Op> ops, const Call& call, const Error& why, c
   ring->begin(index, traced_seq(shown, call), shown.kind, shown, 1, !call.blocking, call.name);
   ring->end(index, TraceEntry::State::refused);
   backend_->refuse(ops, call, why);
-  throw with_place(why, {&shown, 1}, call);
+  throw with_place(why, options_.name, {&shown, 1}, call, bounds_.rank);
 }
 
 Work Core::launch(std::span<Op> ops, const CallOptions& options, bool in_order) {
@@ -334,20 +334,11 @@ Work Core::send(std::span<const Op> ops, const Call& call, const Op& shown, Wait
     return Work(std::move(work).release(), shared_from_this(), token);
   } catch (...) {
     ring->end(index, TraceEntry::State::failed);
-    throw_with_place({&shown, 1}, call);
+    const Error error = with_place(to_error(std::current_exception()), options_.name, {&shown, 1},
+                                   call, bounds_.rank);
+    if (breaks_group(error.code())) break_with(error, false);
+    throw Error(error);
   }
-}
-
-void Core::throw_with_place(std::span<const Op> ops, const Call& call) {
-  const Error error = with_place(to_error(std::current_exception()), ops, call);
-  if (breaks_group(error.code())) break_with(error, false);
-  throw Error(error);
-}
-
-Error Core::with_place(const Error& error, std::span<const Op> ops, const Call& call) const {
-  if (!error.where().operation.empty()) return error;
-  const int rank = error.where().rank >= 0 ? error.where().rank : bounds_.rank;
-  return call_error(error.code(), options_.name, ops, call, rank, error.message());
 }
 
 void Core::lower_barrier(Op& op) {
