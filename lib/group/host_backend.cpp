@@ -144,11 +144,7 @@ Work HostBackend::launch(std::span<const Op> ops, const Call& call) {
     throw Error(why);
   }
   if (call.in_order && !call.blocking) return submit(ops, call, nullptr);
-  if (call.in_order) {
-    run_in_turn(ops, call);
-    return {};
-  }
-  if (ops.size() == 1 && call.blocking && !is_point_to_point(ops[0].kind)) {
+  if (call.in_order || (ops.size() == 1 && call.blocking && !is_point_to_point(ops[0].kind))) {
     run_in_turn(ops, call);
     return {};
   }
