@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <list>
+#include <memory_resource>
 #include <new>
 #include <numeric>
 #include <optional>
@@ -26,9 +28,82 @@
 #include "sigpipe.hpp"
 #include "values/broken.hpp"
 #include "values/fail.hpp"
+#include "values/hash.hpp"
 
 namespace tutti::backend::gloo {
 namespace {
+
+/// Memory that a group's calls use one after another.
+class Scratch {
+ public:
+  std::byte* at_least(std::size_t bytes) {
+    if (bytes > size_) {
+      data_.reset();
+      data_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+      size_ = bytes;
+    }
+    return data_.get();
+  }
+
+ private:
+  std::unique_ptr<std::byte[]> data_;
+  std::size_t size_ = 0;
+};
+
+/// The messages of one collective of a group.
+class CallWire final : public collectives::Wire {
+ public:
+  /// Of operation `index` of the call. `sizes_differ`: two ranks may disagree about a message's
+  /// size without disagreeing about the call.
+  CallWire(const Group& group, const Call& call, std::size_t index, bool sizes_differ,
+           Scratch& scratch, std::pmr::memory_resource& pool)
+      : group_(group),
+        call_(group.call_id(call)),
+        slot_(group.slot(call, index)),
+        sizes_differ_(sizes_differ),
+        limit_(call.limit()),
+        scratch_(scratch),
+        sends_(&pool),
+        recvs_(&pool) {}
+
+  int rank() const noexcept override { return group_.rank; }
+  int size() const noexcept override { return group_.size(); }
+  void send(int to, const void* data, std::size_t bytes) override {
+    // Gloo has one kind of buffer; it only reads what it sends.
+    sends_.emplace_back(*group_.mesh, group_.mesh_rank(to), const_cast<void*>(data), bytes, call_)
+        .send(slot_of(bytes));
+  }
+  void recv(int from, void* data, std::size_t bytes) override {
+    recvs_.emplace_back(*group_.mesh, group_.mesh_rank(from), data, bytes, call_)
+        .recv(slot_of(bytes));
+  }
+  void wait_recv() override {
+    recvs_.front().wait(limit_);
+    recvs_.pop_front();
+  }
+  void wait_sends(std::size_t left) override {
+    for (; sends_.size() > left; sends_.pop_front()) sends_.front().wait(limit_);
+  }
+  std::byte* scratch(std::size_t bytes) override { return scratch_.at_least(bytes); }
+
+ private:
+  std::uint64_t slot_of(std::size_t bytes) const noexcept {
+    if (!sizes_differ_) return slot_;
+    internal::Hash hash;
+    hash.add(slot_);
+    hash.add(bytes);
+    return hash.value();
+  }
+
+  const Group& group_;
+  std::uint64_t call_;
+  std::uint64_t slot_;
+  bool sizes_differ_;
+  Deadline limit_;
+  Scratch& scratch_;
+  std::pmr::list<Mesh::Message> sends_;  // Oldest first.
+  std::pmr::list<Mesh::Message> recvs_;
+};
 
 class GlooBackend final : public internal::HostBackend {
  public:
