@@ -58,9 +58,11 @@ class Failure {
                  std::chrono::nanoseconds patience) noexcept;
   /// Breaks the group when a peer has published a cause. True when it did.
   bool poll_peers(const internal::Status& mine) noexcept;
-  /// The refusals that peers have published, by id_of(). From one thread.
-  const std::map<std::uint64_t, internal::Refusal>& refusals() noexcept {
-    return agreement_.refusals();
+  /// Asks the store for refusals that peers have published since. From one thread.
+  void collect_refusals() noexcept { (void)agreement_.new_refusals(); }
+  /// The refusal of this call among those collected; null: none.
+  const internal::Refusal* refusal_of(const Op& op, const Call& call) const noexcept {
+    return agreement_.refusal_of(id_of(op, call));
   }
   /// The ranks that have left, each with the number behind its last collective. From one thread.
   const std::map<int, std::uint64_t>& departed() noexcept { return agreement_.departed(); }

@@ -172,14 +172,14 @@ void Watcher::look_at_peers(const States& states, Clock::time_point now) {
                               ? internal::Status()
                               : failure_.status_of((*collective)->op(), (*collective)->call())))
     return;
-  const auto& refusals = failure_.refusals();
+  failure_.collect_refusals();
   for (const auto& state : states) {
     const auto& op = state->op();
-    const auto refusal = refusals.find(failure_.id_of(op, state->call()));
-    if (refusal == refusals.end() || state->poll()) continue;
+    const auto* refusal = failure_.refusal_of(op, state->call());
+    if (refusal == nullptr || state->poll()) continue;
     // NCCL cannot take back what this rank has queued.
     return failure_.fail(internal::refused_error(init_.name, {&op, 1}, state->call(),
-                                                 refusal->second.rank, refusal->second.text));
+                                                 refusal->rank, refusal->text));
   }
   for (const auto& [rank, ended] : failure_.departed()) {
     const auto since = gone_since_.try_emplace(rank, now).first->second;

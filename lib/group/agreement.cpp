@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <string>
 #include <thread>
 
 #include <fmt/format.h>
@@ -222,22 +223,29 @@ void Agreement::refuse(const Refusal& refusal) noexcept {
 std::vector<Refusal> Agreement::new_refusals() noexcept {
   std::vector<Refusal> found;
   try {
-    if (!peek("refusals")) return found;
-    while (const auto bytes = peek(fmt::format("refusal/{}", read_ + 1))) {
-      ++read_;
-      found.push_back(decode_refusal(*bytes));
+    const auto count = peek("refusals");
+    if (!count) return found;
+    while (numbered_ < std::stoll(to_text(*count))) unread_.push_back(++numbered_);
+    // A rank takes its number before it writes, and it may fail in between.
+    std::vector<std::int64_t> missing;
+    for (const auto number : unread_) {
+      if (const auto bytes = peek(fmt::format("refusal/{}", number)))
+        found.push_back(decode_refusal(*bytes));
+      else
+        missing.push_back(number);
     }
+    unread_ = std::move(missing);
   } catch (...) {
   }
+  const std::lock_guard lock(refused_mutex_);
+  for (const auto& refusal : found) refused_.try_emplace(refusal.call, refusal);
   return found;
 }
 
-const std::map<std::uint64_t, Refusal>& Agreement::refusals() noexcept {
-  try {
-    for (const auto& refusal : new_refusals()) refusals_.try_emplace(refusal.call, refusal);
-  } catch (...) {  // Then the call waits for its deadline.
-  }
-  return refusals_;
+const Refusal* Agreement::refusal_of(std::uint64_t call) const noexcept {
+  const std::lock_guard lock(refused_mutex_);
+  const auto found = refused_.find(call);
+  return found == refused_.end() ? nullptr : &found->second;
 }
 
 void Agreement::abandon(std::uint64_t call) {

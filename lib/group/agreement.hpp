@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -77,13 +78,13 @@ class Agreement {
   /// Says which call this rank is in.
   void publish_status(const Status& mine) noexcept;
 
-  /// Tells the peers that this rank refused a call; they find it in new_refusals().
+  /// Tells the peers that this rank refused a call.
   void refuse(const Refusal& refusal) noexcept;
   /// The refusals that were published since the last time. From one thread.
   std::vector<Refusal> new_refusals() noexcept;
-  /// All refusals that were published so far, by call; the first one of a call. Instead of
-  /// new_refusals(). From one thread.
-  const std::map<std::uint64_t, Refusal>& refusals() noexcept;
+  /// The first refusal of this call among those that new_refusals() has found; null: none. Takes no
+  /// round trip. Valid as long as this object.
+  const Refusal* refusal_of(std::uint64_t call) const noexcept;
   /// Says that this rank has nothing more to do with a refused call.
   void abandon(std::uint64_t call);
   /// Blocks until all of `ranks` have refused or abandoned the call, and returns those that
@@ -105,8 +106,10 @@ class Agreement {
   std::shared_ptr<Store> store_;
   int rank_;
   int size_;
-  std::int64_t read_ = 0;  // Of the refusals.
-  std::map<std::uint64_t, Refusal> refusals_;
+  std::int64_t numbered_ = 0;         // Refusals of which this rank has heard.
+  std::vector<std::int64_t> unread_;  // Of those: not in the store yet, or never.
+  mutable std::mutex refused_mutex_;
+  std::map<std::uint64_t, Refusal> refused_;  // By call.
   std::map<int, std::uint64_t> departed_;
 };
 
