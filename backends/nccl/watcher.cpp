@@ -178,8 +178,8 @@ void Watcher::look_at_peers(const States& states, Clock::time_point now) {
     const auto* refusal = failure_.refusal_of(op, state->call());
     if (refusal == nullptr || state->poll()) continue;
     // NCCL cannot take back what this rank has queued.
-    return failure_.fail(internal::refused_error(init_.name, {&op, 1}, state->call(),
-                                                 refusal->rank, refusal->text));
+    return failure_.fail(
+        internal::refused_error(init_.name, {&op, 1}, state->call(), refusal->rank, refusal->text));
   }
   for (const auto& [rank, ended] : failure_.departed()) {
     const auto since = gone_since_.try_emplace(rank, now).first->second;
