@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "group/record.hpp"
+#include "values/broken.hpp"
 #include "values/hash.hpp"
 
 namespace tutti::backend::gloo {
