@@ -51,9 +51,9 @@ std::error_code open(Socket& socket, const tcp& protocol) {
   return adopt(socket, protocol, ::socket(protocol.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
 }
 
+// Asio's own category has errno's values, but does not compare equal to all of std::errc.
 bool no_descriptor(const std::error_code& error) {
-  return error == std::errc::too_many_files_open ||
-         error == std::errc::too_many_files_open_in_system;
+  return error.value() == EMFILE || error.value() == ENFILE;
 }
 
 /// Pauses between attempts: longer and longer, and not the same for all ranks.
@@ -224,7 +224,7 @@ StoreListener::StoreListener(asio::io_context& io, const std::string& host, int 
   std::error_code error;
   if (host.empty()) {
     listen_at({tcp::v6(), 0}, true, error);
-    if (error && error != std::errc::address_in_use)  // A machine without IPv6.
+    if (error && error.value() != EADDRINUSE)  // A machine without IPv6.
       listen_at({tcp::v4(), 0}, false, error);
   } else {
     using Resolver = tcp::resolver;
@@ -236,9 +236,9 @@ StoreListener::StoreListener(asio::io_context& io, const std::string& host, int 
   name_ = endpoint_text(host.empty() ? "*" : host, port_);
   if (!places_.empty()) error = open(spare_, tcp::v4());
   if (!error) return;
-  failf(no_descriptor(error)                        ? Errc::resource_exhausted
-        : error == std::errc::address_not_available ? Errc::invalid_argument
-                                                    : Errc::backend,
+  failf(no_descriptor(error)             ? Errc::resource_exhausted
+        : error.value() == EADDRNOTAVAIL ? Errc::invalid_argument
+                                         : Errc::backend,
         "store server: cannot listen on {}: {}", name_, error.message());
 }
 
@@ -290,7 +290,7 @@ bool StoreListener::accept_at(Place& place) try {
     return !open(spare_, tcp::v4());  // Another thread may have taken it.
   }
   // After most errors it has left already.
-  return error != std::errc::not_enough_memory && error != std::errc::no_buffer_space;
+  return error.value() != ENOMEM && error.value() != ENOBUFS;
 } catch (const std::exception&) {  // No memory.
   return false;
 }

@@ -52,6 +52,7 @@ class Connection {
   Connection(const std::string& host, int port, std::chrono::nanoseconds timeout)
       : name_("store tcp://" + internal::endpoint_text(host, port)),
         wire_(std::make_unique<Wire>(host, port, timeout)) {
+    wire_->io.restart();  // It stopped when connecting was done.
     receive();
   }
   ~Connection() {
