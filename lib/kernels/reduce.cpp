@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/kernel_target.hpp"
 #include "kernels/reduce_arithmetic.hpp"
 #include "kernels/reduce_types.hpp"
 

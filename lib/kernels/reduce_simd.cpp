@@ -8,6 +8,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/kernel_target.hpp"
+
 // This file is compiled once per instruction set: Highway includes it again for each. SSSE3 is left
 // out: a processor that has no more is from before 2011, and the scalar kernels will do.
 #define HWY_DISABLED_TARGETS HWY_SSSE3

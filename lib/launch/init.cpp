@@ -52,8 +52,8 @@ std::string listen_address(const std::string& host) {
   return numeric || host == "localhost" ? host : "";
 }
 
-/// The port is not free, but no process listens: a connection that is closing, or of another program
-/// to somewhere else, was given its number. It will be free.
+/// The port is not free, but no process listens: a connection that is closing, or of another
+/// program to somewhere else, was given its number. It will be free.
 bool only_held(const Error& error, const std::string& host, int port) {
   const auto taken = std::make_error_code(std::errc::address_in_use).message();
   return error.message().find(taken) != std::string::npos && !internal::is_listening(host, port);
