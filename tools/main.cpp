@@ -62,9 +62,7 @@ void define(CLI::App& app, const OptionList& options) {
         [&]<typename T>(T value) -> CLI::Option* {
           if constexpr (std::is_same_v<T, bool*>)
             return app.add_flag(names, *value, help);
-          else if constexpr (std::is_same_v<T, std::string*>)
-            return app.add_option(names, *value, help);
-          else if constexpr (std::is_same_v<T, std::vector<std::string>*>)
+          else if constexpr (std::is_pointer_v<T>)
             return app.add_option(names, *value, help);
           else
             return app

@@ -6,7 +6,7 @@ build=${BUILD_DIR:-build}
 may_install=yes
 packages_changed=no
 
-build_packages=(g++ meson ninja-build pkg-config libfmt-dev libhwy-dev libcli11-dev nlohmann-json3-dev libgloo-dev)
+build_packages=(g++ meson ninja-build pkg-config libfmt-dev libasio-dev libhwy-dev libcli11-dev nlohmann-json3-dev libgloo-dev)
 
 say() { printf '\n==> %s\n' "$*"; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }

@@ -2,9 +2,8 @@
 
 #include <type_traits>
 
-#include <tutti/error.hpp>
+#include <fmt/format.h>
 
-#include "driver_api.hpp"
 #include "library.hpp"
 
 namespace tutti::backend::cuda {
@@ -31,7 +30,7 @@ bool has_context(int device) {
   }
 }
 
-CudaApi load() {
+CudaApi load_runtime() {
   const Library library({"libcudart.so.13", "libcudart.so.12"},
                         "install the CUDA runtime (Python: nvidia-cuda-runtime) and put its folder "
                         "into LD_LIBRARY_PATH");
@@ -45,11 +44,88 @@ CudaApi load() {
   return api;
 }
 
+DriverApi load_driver() {
+  const Library library({"libcuda.so.1"}, "install an NVIDIA driver for CUDA 12.0 or newer");
+  DriverApi api;
+#define TUTTI_LOAD(field, function) library.load(api.field, #function);
+  TUTTI_CUDA_DRIVER_FUNCTIONS(TUTTI_LOAD)
+#undef TUTTI_LOAD
+  return api;
+}
+
+/// True when every later call in this process fails, too: the context of the device is lost.
+bool is_sticky(cudaError_t code) {
+  // Newer than some headers: cudaErrorContained, TensorMemoryLeak, MpsClientTerminated and
+  // ExternalDevice.
+  for (const int newer : {226, 721, 810, 911})
+    if (static_cast<int>(code) == newer) return true;
+  switch (code) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorUnknown:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 const CudaApi& cuda_api() {
-  static const CudaApi api = load();
+  static const CudaApi api = load_runtime();
   return api;
+}
+
+const DriverApi& driver_api() {
+  static const DriverApi api = load_driver();
+  return api;
+}
+
+std::string version_text(int code) {
+  return fmt::format("{}.{}", code / 1000, code % 1000 / 10);
+}
+
+std::string absent(const CudaApi& cuda) {
+  int count = 0;
+  int runtime = 0;
+  check(cuda, cuda.runtime_get_version(&runtime), "cudaRuntimeGetVersion");
+  const auto answer = cuda.get_device_count(&count);
+  if (answer == cudaErrorInsufficientDriver || answer == cudaErrorNoDevice)
+    return fmt::format(
+        "CUDA sees no device; libcuda.so.1 of an NVIDIA driver for CUDA {} or newer is needed: {}",
+        version_text(runtime), cuda_error(cuda, answer, "cudaGetDeviceCount").message());
+  check(cuda, answer, "cudaGetDeviceCount");
+  return count == 0 ? "CUDA sees no device" : "";
+}
+
+int count_devices() noexcept {
+  try {
+    int count = 0;
+    check(cuda_api(), cuda_api().get_device_count(&count), "cudaGetDeviceCount");
+    return count;
+  } catch (...) {
+    return 0;
+  }
+}
+
+Error cuda_error(const CudaApi& cuda, cudaError_t code, const char* call) {
+  // Otherwise the program finds it as the thread's last error.
+  (void)cuda.get_last_error();
+  const auto errc = code == cudaErrorMemoryAllocation ? Errc::resource_exhausted : Errc::backend;
+  return {errc, fmt::format("{} failed: {} ({}){}", call, cuda.get_error_name(code),
+                            cuda.get_error_string(code),
+                            is_sticky(code) ? "; the device can not be used by this process any "
+                                              "more: restart it"
+                                            : "")};
 }
 
 }  // namespace tutti::backend::cuda

@@ -1,10 +1,15 @@
 #pragma once
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <string>
 
-// The functions of the CUDA runtime as a table, for the reasons of nccl_api.hpp.
+#include <tutti/error.hpp>
+
+// The functions of the CUDA runtime and of the driver as tables, for the reasons of nccl_api.hpp,
+// and what their errors say.
 
 namespace tutti::backend::cuda {
 
@@ -53,8 +58,43 @@ struct CudaApi {
   bool (*has_context)(int device) = nullptr;
 };
 
-/// The library's, found at the first call and kept for ever.
+/// field, function, of what loads kernels and launches them, and of what is known of a device
+/// without touching it. All of it is in drivers for CUDA 12.0, which cudart 12 needs anyway.
+#define TUTTI_CUDA_DRIVER_FUNCTIONS(X)                        \
+  X(device_get, cuDeviceGet)                                  \
+  X(device_primary_ctx_get_state, cuDevicePrimaryCtxGetState) \
+  X(library_load_data, cuLibraryLoadData)                     \
+  X(library_get_kernel, cuLibraryGetKernel)                   \
+  X(launch_kernel, cuLaunchKernel)                            \
+  X(get_error_name, cuGetErrorName)                           \
+  X(get_error_string, cuGetErrorString)
+
+/// A value type. No entry is null.
+struct DriverApi {
+#define TUTTI_FIELD(field, function) decltype(&::function) field = nullptr;
+  TUTTI_CUDA_DRIVER_FUNCTIONS(TUTTI_FIELD)
+#undef TUTTI_FIELD
+};
+
+/// The libraries', found at the first call and kept for ever.
 /// @throws Error unsupported: which library was looked for, why it did not do, what to install.
 const CudaApi& cuda_api();
+const DriverApi& driver_api();
+
+/// Why no device can be used, and what to install; empty when there is one.
+std::string absent(const CudaApi& cuda);
+/// 0 where there is none, or no CUDA.
+int count_devices() noexcept;
+/// "13.0" of 13000.
+std::string version_text(int code);
+
+/// The error of `call` of the CUDA runtime. Errors after which nothing works in this process any
+/// more say so.
+Error cuda_error(const CudaApi& cuda, cudaError_t code, const char* call);
+
+inline void check(const CudaApi& cuda, cudaError_t code, const char* call) {
+  if (code != cudaSuccess) [[unlikely]]
+    throw cuda_error(cuda, code, call);
+}
 
 }  // namespace tutti::backend::cuda

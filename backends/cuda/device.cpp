@@ -1,12 +1,20 @@
 #include "device.hpp"
 
+#include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
-#include "errors.hpp"
-#include "process_wide.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::backend::cuda {
+
+void Pause::operator()() {
+  constexpr int quick = 64;
+  if (++turns_ < quick) return std::this_thread::yield();
+  const auto longer = std::min(10 * (turns_ - quick + 1), 200);
+  std::this_thread::sleep_for(std::chrono::microseconds(longer));
+}
 
 Gpu::Gpu(const CudaApi& cuda, int index)
     : cuda_(cuda), index_(index), launching_(process_wide<Launching>(index)) {

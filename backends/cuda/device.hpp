@@ -1,20 +1,52 @@
 #pragma once
 
 #include <condition_variable>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include <tutti/deadline.hpp>
 #include <tutti/device.hpp>
 
 #include "api.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::cuda {
 
 inline cudaStream_t to_cuda(Stream stream) noexcept {
   return static_cast<cudaStream_t>(stream.handle);
+}
+
+/// The T of `key`, made of `args` by the first call and kept for as long as the process runs.
+/// Called from any thread.
+template <typename T, typename Key, typename... Args>
+T& process_wide(const Key& key, Args&&... args) {
+  static std::mutex guard;
+  static auto& all = *new std::map<Key, T>;
+  const std::lock_guard lock(guard);
+  return all.try_emplace(key, std::forward<Args>(args)...).first->second;
+}
+
+/// Pauses that grow, for loops that ask again and again.
+class Pause {
+ public:
+  void operator()();
+
+ private:
+  int turns_ = 0;
+};
+
+/// Pauses until `ready()`; calls `look`, which may throw, in between. @throws Error timeout with
+/// the text `late` when the limit has passed.
+template <typename Ready, typename Look>
+void await(Deadline limit, const char* late, const Ready& ready, const Look& look) {
+  for (Pause pause; !ready(); pause()) {
+    look();
+    if (limit.expired()) tutti::fail(Errc::timeout, late);
+  }
 }
 
 /// The state of a device on which at most one call is being queued. One per device and process.

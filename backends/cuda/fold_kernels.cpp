@@ -6,7 +6,7 @@
 
 #include <tutti/error.hpp>
 
-#include "process_wide.hpp"
+#include "device.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::backend::cuda {

@@ -1,12 +1,10 @@
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <span>
 #include <string>
 
-#include "driver_api.hpp"
+#include "api.hpp"
 #include "fold.hpp"
 
 namespace tutti::backend::cuda {

@@ -7,8 +7,6 @@
 #include <fmt/format.h>
 
 #include "device.hpp"
-#include "errors.hpp"
-#include "process_wide.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::backend::cuda {

@@ -35,7 +35,7 @@ void Message::advance(Backend& host, const Staging& staging) {
       if (call_.deadline.expired()) tutti::fail(Errc::timeout, late_text);
       return;
     }
-    stage_ = staging.stage(op_);
+    stage_.emplace(staging, op_);
     step_ = Step::to_host;
   }
   if (step_ == Step::to_host) {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -39,7 +40,7 @@ class Message final : public internal::HostState {
   std::string name_;
   Call call_;
   Step step_ = Step::waits;
-  std::unique_ptr<Stage> stage_;
+  std::optional<Stage> stage_;
   Work carried_;  // By the host's backend.
 };
 

@@ -8,8 +8,6 @@
 
 #include <fmt/format.h>
 
-#include "errors.hpp"
-#include "pinned.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::backend::cuda {
@@ -42,11 +40,36 @@ PinnedPool::Block::~Block() {
   if (data_ != nullptr) pool_->give({data_, bytes_, std::move(busy_)});
 }
 
+void PinnedPool::Block::busy_on(Gpu& gpu, cudaStream_t stream) {
+  try {
+    auto end = gpu.event();
+    end.record(stream);
+    busy_.emplace(std::move(end));
+  } catch (...) {
+    lose();
+    throw;
+  }
+}
+
 PinnedPool::PinnedPool(std::shared_ptr<Gpu> gpu, std::size_t bound)
     : gpu_(std::move(gpu)), bound_(bound) {}
 
 PinnedPool::~PinnedPool() {
   trim(0);  // What a copy still uses stays, with its page locks: the copy would write to another's.
+}
+
+// Any device may be the thread's, and other threads may capture into a graph.
+
+cudaError_t PinnedPool::get_from_cuda(std::size_t bytes, void** data) {
+  const DeviceScope scope(gpu_->cuda(), gpu_->index());
+  const RelaxedCapture relaxed(gpu_->cuda());
+  return gpu_->cuda().host_alloc(data, bytes, cudaHostAllocDefault);
+}
+
+void PinnedPool::give_to_cuda(void* data) noexcept {
+  const DeviceScope scope(gpu_->cuda(), gpu_->index(), std::nothrow);
+  const RelaxedCapture relaxed(gpu_->cuda());
+  (void)gpu_->cuda().free_host(data);
 }
 
 PinnedPool::Block PinnedPool::take(std::size_t bytes) {
@@ -57,11 +80,11 @@ PinnedPool::Block PinnedPool::take(std::size_t bytes) {
   const std::size_t room = (bytes + page - 1) / page * page;
   const auto& cuda = gpu_->cuda();
   void* data = nullptr;
-  auto code = allocate_pinned(*gpu_, room, &data);
+  auto code = get_from_cuda(room, &data);
   if (code == cudaErrorMemoryAllocation) {
     (void)cuda.get_last_error();
     trim(0);
-    code = allocate_pinned(*gpu_, room, &data);
+    code = get_from_cuda(room, &data);
   }
   if (code != cudaSuccess) {
     const Error error = cuda_error(cuda, code, "cudaHostAlloc");
@@ -96,7 +119,7 @@ void PinnedPool::trim(std::size_t keep) noexcept {
       gone.push_back(block.data);
       return true;
     });
-    for (auto* data : gone) free_pinned(*gpu_, data);
+    for (auto* data : gone) give_to_cuda(data);
   } catch (...) {  // No memory to give it back; a later call does.
   }
 }
@@ -107,10 +130,40 @@ void PinnedPool::give(Idle block) noexcept {
     idle_.push_back(std::move(block));
     idle_bytes_ += idle_.back().bytes;
   } catch (...) {  // No memory to keep it.
-    if (is_free(block.busy)) free_pinned(*gpu_, block.data);
+    if (is_free(block.busy)) give_to_cuda(block.data);
     return;
   }
   trim(bound_);
+}
+
+void* PinnedPool::allocate(std::size_t bytes, Stream stream) {
+  if (is_capturing(*gpu_, to_cuda(stream)))
+    tutti::fail(Errc::unsupported,
+                "the call's stream is being captured into a CUDA graph, but the host has to wait "
+                "for what it copies; call it outside of the capture");
+  if (bytes == 0) return nullptr;  // It was a question.
+  auto block = take(bytes);
+  void* data = block.data();
+  const std::lock_guard lock(mutex_);
+  allocated_.emplace(data, std::move(block));
+  return data;
+}
+
+void PinnedPool::release(void* data, std::size_t, Stream stream) noexcept {
+  std::unique_lock lock(mutex_);
+  auto block = allocated_.extract(data);
+  lock.unlock();
+  if (block.empty()) return;
+  try {
+    const DeviceScope scope(gpu_->cuda(), gpu_->index());
+    block.mapped().busy_on(*gpu_, to_cuda(stream));
+  } catch (...) {  // A copy may still use it.
+    block.mapped().lose();
+  }
+}
+
+void PinnedPool::copy(void* to, const void* from, std::size_t bytes, Stream) {
+  host_memory().copy(to, from, bytes, {});
 }
 
 std::shared_ptr<PinnedPool> pinned_pool(const CudaApi& cuda, int device) {

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "errors.hpp"
-
 namespace tutti::backend::cuda {
 namespace {
 
@@ -29,30 +27,26 @@ std::size_t room_for(const Op& op) noexcept {
 
 template <typename Copies>
 void Stage::queue(const Copies& copies) {
-  const DeviceScope scope(gpu_->cuda(), gpu_->index());
-  auto end = gpu_->event();
+  const DeviceScope scope(staging_.gpu->cuda(), staging_.gpu->index());
   copies_ = false;
   try {
     copies();
-    end.record(stream_->get());
   } catch (...) {
     if (copies_) block_.lose();
     throw;
   }
-  block_.busy_until(std::move(end));
+  block_.busy_on(*staging_.gpu, staging_.copies->get());
 }
 
-Stage::Stage(const std::shared_ptr<Gpu>& gpu, PinnedPool& pool, const Op& op, int rank,
-             std::shared_ptr<CudaStream> stream)
-    : gpu_(gpu),
-      stream_(std::move(stream)),
-      writes_(op.kind != Operation::broadcast || op.root != rank),
-      block_(pool.take(room_for(op))) {
+Stage::Stage(const Staging& staging, const Op& op)
+    : staging_(staging),
+      writes_(op.kind != Operation::broadcast || op.root != staging.rank),
+      block_(staging.pool->take(room_for(op))) {
   in_ = block_.data();
   out_ = is_one_array(op) || in_ == nullptr ? in_ : in_ + rounded(op.in.bytes());
   // Behind the rows of each rank it leaves what is there, which is copied back with the rows.
   const bool keeps = op.kind == Operation::all_gather_bounded;
-  const bool reads = op.kind != Operation::broadcast || op.root == rank;
+  const bool reads = op.kind != Operation::broadcast || op.root == staging.rank;
   queue([&] {
     if (keeps) copy(out_, op.out.data, op.out.bytes(), cudaMemcpyDeviceToHost);
     if (reads && !(keeps && is_one_array(op)))
@@ -82,8 +76,8 @@ void Stage::bring_back(const Op& op) {
 
 void Stage::copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
   if (bytes == 0) return;
-  check(gpu_->cuda(), gpu_->cuda().memcpy_async(to, from, bytes, kind, stream_->get()),
-        "cudaMemcpyAsync");
+  const auto& cuda = staging_.gpu->cuda();
+  check(cuda, cuda.memcpy_async(to, from, bytes, kind, staging_.copies->get()), "cudaMemcpyAsync");
   copies_ = true;
 }
 

@@ -13,14 +13,21 @@ inline constexpr const char* late_text =
     "the deadline passed before the work on the call's stream had ended, so that its arrays could "
     "not be copied to the host";
 
+/// The resources with which one rank of a group stages its arrays. A value.
+struct Staging {
+  std::shared_ptr<Gpu> gpu;
+  std::shared_ptr<PinnedPool> pool;
+  /// Waits for nothing but copies, so that no call is behind another one's stream.
+  std::shared_ptr<CudaStream> copies;
+  int rank = 0;
+};
+
 /// The arrays of one operation in pinned memory: what it reads is copied there, what it wrote is
 /// copied back. One thread at a time.
 class Stage {
  public:
-  /// Queues the copies of what `op` reads; what writes it has ended. `stream` waits for nothing but
-  /// copies, so that no call is behind another one's stream. @throws Error.
-  Stage(const std::shared_ptr<Gpu>& gpu, PinnedPool& pool, const Op& op, int rank,
-        std::shared_ptr<CudaStream> stream);
+  /// Queues the copies of what `op` reads; what writes it has ended. @throws Error.
+  Stage(const Staging& staging, const Op& op);
 
   /// True when what was queued last has run. @throws Error.
   bool ready();
@@ -36,25 +43,12 @@ class Stage {
   template <typename Copies>
   void queue(const Copies& copies);
 
-  std::shared_ptr<Gpu> gpu_;
-  std::shared_ptr<CudaStream> stream_;
+  Staging staging_;
   bool writes_;          ///< Whether this rank's `out` is a result.
   bool copies_ = false;  ///< Whether something has been queued.
   PinnedPool::Block block_;
   std::byte* in_ = nullptr;
   std::byte* out_ = nullptr;
-};
-
-/// The resources with which one rank of a group stages its arrays. A value.
-struct Staging {
-  std::shared_ptr<Gpu> gpu;
-  std::shared_ptr<PinnedPool> pool;
-  std::shared_ptr<CudaStream> copies;  ///< The stream of the copies.
-  int rank = 0;
-
-  std::unique_ptr<Stage> stage(const Op& op) const {
-    return std::make_unique<Stage>(gpu, *pool, op, rank, copies);
-  }
 };
 
 }  // namespace tutti::backend::cuda

@@ -9,13 +9,10 @@
 
 #include <fmt/format.h>
 
-#include "errors.hpp"
 #include "group/host_backend.hpp"
 #include "group/record.hpp"
 #include "memory.hpp"
 #include "messages.hpp"
-#include "pause.hpp"
-#include "pinned_memory.hpp"
 #include "stage.hpp"
 #include "values/broken.hpp"
 #include "values/current_error.hpp"
@@ -36,7 +33,6 @@ class Staged final : public internal::HostBackend {
         init_(init),
         gpu_(std::make_shared<Gpu>(cuda, init.device.index)),
         memory_(init.memory == nullptr ? cuda_memory(cuda, init.device.index) : *init.memory),
-        pinned_(gpu_),
         staging_{gpu_, pinned_pool(cuda, init.device.index), std::make_shared<CudaStream>(gpu_),
                  init.rank},
         host_(std::move(host)),
@@ -54,7 +50,7 @@ class Staged final : public internal::HostBackend {
     return host_->supports(operation, dtype, kind);
   }
   Memory& memory() noexcept override { return memory_; }
-  Memory& staging_memory() noexcept override { return pinned_; }
+  Memory& staging_memory() noexcept override { return *staging_.pool; }
 
   Work launch(std::span<const Op> ops, const Call& call) override {
     if (const auto cause = failure()) throw internal::broken(*cause);
@@ -182,8 +178,12 @@ class Staged final : public internal::HostBackend {
       }
     };
     here([&] {
-      await(*ready, now.deadline);
-      for (const auto& op : ops) stages.push_back(staging_.stage(op));
+      const auto intact = [&] {
+        if (const auto cause = failure()) throw internal::broken(*cause);
+      };
+      await(
+          now.deadline, late_text, [&] { return ready->done(); }, intact);
+      for (const auto& op : ops) stages.push_back(std::make_unique<Stage>(staging_, op));
       end(stages);
       for (std::size_t i = 0; i < ops.size(); ++i) on_host.push_back(stages[i]->on_host(ops[i]));
     });
@@ -194,12 +194,6 @@ class Staged final : public internal::HostBackend {
     });
   }
 
-  void await(const Gpu::Event& ready, Deadline limit) const {
-    for (Pause pause; !ready.done(); pause()) {
-      if (const auto cause = failure()) throw internal::broken(*cause);
-      if (limit.expired()) tutti::fail(Errc::timeout, late_text);
-    }
-  }
   /// Until their copies have run; nothing else is on that stream.
   static void end(const std::vector<std::unique_ptr<Stage>>& stages) {
     for (const auto& staged : stages)
@@ -226,7 +220,6 @@ class Staged final : public internal::HostBackend {
   BackendInit init_;
   std::shared_ptr<Gpu> gpu_;
   Memory& memory_;
-  PinnedMemory pinned_;
   Staging staging_;
   mutable std::mutex mutex_;
   std::optional<Error> cause_;                   // What began here, not at the host's backend.

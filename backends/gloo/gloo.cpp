@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <list>
+#include <memory_resource>
 #include <new>
 #include <numeric>
 #include <optional>
@@ -19,16 +21,89 @@
 #include "collectives/algorithms.hpp"
 #include "group.hpp"
 #include "group/host_backend.hpp"
+#include "group/mailbox.hpp"
 #include "group/record.hpp"
 #include "on_cuda.hpp"
 #include "pairs.hpp"
-#include "self.hpp"
 #include "sigpipe.hpp"
 #include "values/broken.hpp"
 #include "values/fail.hpp"
+#include "values/hash.hpp"
 
 namespace tutti::backend::gloo {
 namespace {
+
+/// Memory that a group's calls use one after another.
+class Scratch {
+ public:
+  std::byte* at_least(std::size_t bytes) {
+    if (bytes > size_) {
+      data_.reset();
+      data_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+      size_ = bytes;
+    }
+    return data_.get();
+  }
+
+ private:
+  std::unique_ptr<std::byte[]> data_;
+  std::size_t size_ = 0;
+};
+
+/// The messages of one collective of a group.
+class CallWire final : public collectives::Wire {
+ public:
+  /// Of operation `index` of the call. `sizes_differ`: two ranks may disagree about a message's
+  /// size without disagreeing about the call.
+  CallWire(const Group& group, const Call& call, std::size_t index, bool sizes_differ,
+           Scratch& scratch, std::pmr::memory_resource& pool)
+      : group_(group),
+        call_(group.call_id(call)),
+        slot_(group.slot(call, index)),
+        sizes_differ_(sizes_differ),
+        limit_(call.limit()),
+        scratch_(scratch),
+        sends_(&pool),
+        recvs_(&pool) {}
+
+  int rank() const noexcept override { return group_.rank; }
+  int size() const noexcept override { return group_.size(); }
+  void send(int to, const void* data, std::size_t bytes) override {
+    // Gloo has one kind of buffer; it only reads what it sends.
+    sends_.emplace_back(*group_.mesh, group_.mesh_rank(to), const_cast<void*>(data), bytes, call_)
+        .send(slot_of(bytes));
+  }
+  void recv(int from, void* data, std::size_t bytes) override {
+    recvs_.emplace_back(*group_.mesh, group_.mesh_rank(from), data, bytes, call_)
+        .recv(slot_of(bytes));
+  }
+  void wait_recv() override {
+    recvs_.front().wait(limit_);
+    recvs_.pop_front();
+  }
+  void wait_sends(std::size_t left) override {
+    for (; sends_.size() > left; sends_.pop_front()) sends_.front().wait(limit_);
+  }
+  std::byte* scratch(std::size_t bytes) override { return scratch_.at_least(bytes); }
+
+ private:
+  std::uint64_t slot_of(std::size_t bytes) const noexcept {
+    if (!sizes_differ_) return slot_;
+    internal::Hash hash;
+    hash.add(slot_);
+    hash.add(bytes);
+    return hash.value();
+  }
+
+  const Group& group_;
+  std::uint64_t call_;
+  std::uint64_t slot_;
+  bool sizes_differ_;
+  Deadline limit_;
+  Scratch& scratch_;
+  std::pmr::list<Mesh::Message> sends_;  // Oldest first.
+  std::pmr::list<Mesh::Message> recvs_;
+};
 
 class GlooBackend final : public internal::HostBackend {
  public:
@@ -36,19 +111,23 @@ class GlooBackend final : public internal::HostBackend {
       : HostBackend(group->name, group->rank),
         memory_(memory),
         group_(std::move(group)),
-        box_(std::make_shared<SelfBox>()),
+        to_itself_(std::make_shared<internal::Mailbox>(
+            group_->name, group_->size(),
+            [group = group_](const Error& why) { group->mesh->fail({.cause = why}); })),
         watchers_(std::make_shared<Watchers>()),
-        listener_(mesh().listen([this](const Error& cause) {
-          fail_queued(cause);
-          box_->fail(cause);
-        })) {}
+        listener_(std::make_shared<const Mesh::Listener>(
+            [queue = queue(), box = to_itself_](const Error& cause) {
+              queue->fail(cause);
+              box->fail(cause);
+            })) {
+    mesh().listen(listener_);
+  }
 
   ~GlooBackend() override {
-    mesh().forget(listener_);
     bool pending = false;
     for (const auto& weak : pairs())
       if (const auto pair = weak.lock()) pending = pair->cancel() || pending;
-    box_->fail(internal::group_destroyed());
+    to_itself_->fail(internal::group_destroyed());
     // What was posted can not be taken back from the transport, so other groups cannot go on.
     if (pending && !alone_on_mesh()) abandon_messages();
     stop();
@@ -101,43 +180,37 @@ class GlooBackend final : public internal::HostBackend {
     }
   }
 
-  std::shared_ptr<Work::State> post(std::span<const Op> ops, const Call& call) override {
-    const BlockSigpipe quiet;
-    const auto limit = call.limit();
-    std::vector<Work> states;
-    std::shared_ptr<Work::State> only;
-    for (const auto& op : ops) {
-      if (!is_point_to_point(op.kind)) continue;
-      auto state = post_one(op, limit);
-      if (only != nullptr && states.empty()) states.emplace_back(only);
-      if (only != nullptr) states.emplace_back(state);
-      only = std::move(state);
+  std::shared_ptr<Work::State> post_one(const Op& op, const Call& call, Deadline limit) override {
+    if (op.peer == rank()) {
+      auto message = make_state<internal::Mailbox::Message>(to_itself_, op, limit);
+      to_itself_->post(message, rank(), call);
+      return message;
     }
-    return states.empty() ? only : std::move(Work::all(states)).release();
+    const BlockSigpipe quiet;
+    auto state = make_state<PairState>(group_, watchers_, op, limit);
+    {
+      const std::lock_guard lock(pairs_mutex_);
+      if (pairs_.size() == pairs_.capacity())
+        std::erase_if(pairs_, [](const auto& pair) { return pair.expired(); });
+      pairs_.push_back(state);
+    }
+    state->post();
+    return state;
   }
 
   void publish(std::span<const Op> ops, const Call& call, const Error& why) noexcept override {
-    if (group_->size() == 1) return;
-    bool collective = false;
-    for (const auto& op : ops) {
-      if (is_point_to_point(op.kind))
-        publish_refusal(group_->pair_id(op), {&op, 1}, op.seq, why);
-      else
-        collective = true;
-    }
-    if (collective) publish_refusal(group_->call_id(call), ops, call.seq, why);
+    internal::for_each_part(ops, call, [&](std::span<const Op> part, const Call& its) {
+      const bool message = part.size() == 1 && is_point_to_point(part[0].kind);
+      if (message && part[0].peer == rank()) return to_itself_->refuse(part[0], rank(), why);
+      if (group_->size() == 1) return;
+      mesh().agreement().refuse({message ? group_->pair_id(part[0]) : group_->call_id(its),
+                                 mesh().rank(), internal::refusal_text(part, its, why)});
+    });
   }
 
  private:
   Mesh& mesh() const noexcept { return *group_->mesh; }
   bool alone_on_mesh() const noexcept { return group_->mesh.use_count() == 1; }
-
-  void publish_refusal(std::uint64_t id, std::span<const Op> ops, std::uint64_t seq,
-                       const Error& why) noexcept {
-    mesh().agreement().refuse(
-        {id, mesh().rank(),
-         fmt::format("{} #{}: {}", internal::operation_of(ops), seq, why.message())});
-  }
 
   void abandon_messages() noexcept {
     Error cause = internal::group_destroyed();
@@ -151,22 +224,6 @@ class GlooBackend final : public internal::HostBackend {
     mesh().fail({.cause = cause});
   }
 
-  std::shared_ptr<Work::State> post_one(const Op& op, Deadline limit) {
-    if (op.peer == rank()) {
-      auto state = make_state<SelfState>(group_, box_, op, limit);
-      box_->post(state);
-      return state;
-    }
-    auto state = make_state<PairState>(group_, watchers_, op, limit);
-    {
-      const std::lock_guard lock(pairs_mutex_);
-      if (pairs_.size() == pairs_.capacity())
-        std::erase_if(pairs_, [](const auto& pair) { return pair.expired(); });
-      pairs_.push_back(state);
-    }
-    state->post();
-    return state;
-  }
   std::vector<std::weak_ptr<PairState>> pairs() {
     const std::lock_guard lock(pairs_mutex_);
     return pairs_;
@@ -175,11 +232,11 @@ class GlooBackend final : public internal::HostBackend {
   Memory& memory_;
   std::shared_ptr<const Group> group_;
   Scratch scratch_;
-  std::shared_ptr<SelfBox> box_;
+  std::shared_ptr<internal::Mailbox> to_itself_;
   std::mutex pairs_mutex_;
   std::vector<std::weak_ptr<PairState>> pairs_;  // Those under way, and some that are not.
   std::shared_ptr<Watchers> watchers_;
-  Mesh::Listeners::iterator listener_;
+  std::shared_ptr<const Mesh::Listener> listener_;
 };
 
 std::string wanted_interface(const std::string& args) {

@@ -62,16 +62,11 @@ Error Group::failed(const Trouble& trouble, std::span<const Op> ops,
   }
   cause =
       trouble.kind == Trouble::Kind::failed ? mesh->await_failure(failure) : mesh->fail(failure);
-  // Calls that failed by themselves say so; the others say that the group broke elsewhere.
-  const auto& where = cause.where();
-  const auto& mine = failure.cause.where();
-  if (where.group == mine.group && where.seq == mine.seq && where.operation == mine.operation)
-    return cause;
-  return cause.code() == Errc::aborted ? cause : internal::broken(cause);
+  return internal::ended_by(cause, failure.cause.where());
 }
 
 Error Group::refused(std::span<const Op> ops, const Call& call, bool pair) const noexcept {
-  const auto refusal = mesh->refusal(pair ? pair_id(ops[0]) : call_id(call));
+  const auto& refusal = *mesh->agreement().refusal_of(pair ? pair_id(ops[0]) : call_id(call));
   const int peer = static_cast<int>(std::ranges::find(ranks, refusal.rank) - ranks.begin());
   const Error error = internal::refused_error(name, ops, call, peer, refusal.text);
   // The slot of a pair depends on what both sides say: a half that stays is never matched.
@@ -109,38 +104,6 @@ bool Group::abandon(const Call& call) const noexcept {
     return true;
   } catch (...) {  // The caller fails the mesh.
     return false;
-  }
-}
-
-std::uint64_t CallWire::slot_of(std::size_t bytes) const noexcept {
-  if (!sizes_differ_) return slot_;
-  internal::Hash hash;
-  hash.add(slot_);
-  hash.add(bytes);
-  return hash.value();
-}
-
-void CallWire::send(int to, const void* data, std::size_t bytes) {
-  // Gloo has one kind of buffer; it only reads what it sends.
-  auto& message = sends_.emplace_back(*group_.mesh, group_.mesh_rank(to), const_cast<void*>(data),
-                                      bytes, call_);
-  message.send(slot_of(bytes));
-}
-
-void CallWire::recv(int from, void* data, std::size_t bytes) {
-  auto& message = recvs_.emplace_back(*group_.mesh, group_.mesh_rank(from), data, bytes, call_);
-  message.recv(slot_of(bytes));
-}
-
-void CallWire::wait_recv() {
-  recvs_.front().wait(limit_);
-  recvs_.pop_front();
-}
-
-void CallWire::wait_sends(std::size_t left) {
-  while (sends_.size() > left) {
-    sends_.front().wait(limit_);
-    sends_.pop_front();
   }
 }
 

@@ -1,14 +1,11 @@
 #pragma once
 
 #include <cstdint>
-#include <list>
 #include <memory>
-#include <memory_resource>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "collectives/wire.hpp"
 #include "mesh.hpp"
 
 namespace tutti::backend::gloo {
@@ -42,60 +39,6 @@ struct Group {
   /// Ends a refused collective together with the other ranks that are in it, so that no byte of it
   /// comes later. False: not all ranks are in it within 2 s.
   bool abandon(const Call& call) const noexcept;
-};
-
-/// Memory that a group's calls use one after another.
-class Scratch {
- public:
-  std::byte* at_least(std::size_t bytes) {
-    if (bytes > size_) {
-      data_.reset();
-      data_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
-      size_ = bytes;
-    }
-    return data_.get();
-  }
-
- private:
-  std::unique_ptr<std::byte[]> data_;
-  std::size_t size_ = 0;
-};
-
-/// The messages of one collective of a group.
-class CallWire final : public collectives::Wire {
- public:
-  /// Of operation `index` of the call. `sizes_differ`: two ranks may disagree about a message's
-  /// size without disagreeing about the call.
-  CallWire(const Group& group, const Call& call, std::size_t index, bool sizes_differ,
-           Scratch& scratch, std::pmr::memory_resource& pool)
-      : group_(group),
-        call_(group.call_id(call)),
-        slot_(group.slot(call, index)),
-        sizes_differ_(sizes_differ),
-        limit_(call.limit()),
-        scratch_(scratch),
-        sends_(&pool),
-        recvs_(&pool) {}
-
-  int rank() const noexcept override { return group_.rank; }
-  int size() const noexcept override { return group_.size(); }
-  void send(int to, const void* data, std::size_t bytes) override;
-  void recv(int from, void* data, std::size_t bytes) override;
-  void wait_recv() override;
-  void wait_sends(std::size_t left) override;
-  std::byte* scratch(std::size_t bytes) override { return scratch_.at_least(bytes); }
-
- private:
-  std::uint64_t slot_of(std::size_t bytes) const noexcept;
-
-  const Group& group_;
-  std::uint64_t call_;
-  std::uint64_t slot_;
-  bool sizes_differ_;
-  Deadline limit_;
-  Scratch& scratch_;
-  std::pmr::list<Mesh::Message> sends_;  // Oldest first.
-  std::pmr::list<Mesh::Message> recvs_;
 };
 
 }  // namespace tutti::backend::gloo

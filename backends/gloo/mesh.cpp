@@ -22,19 +22,19 @@ constexpr std::chrono::nanoseconds longest_look = 1s;
 
 }  // namespace
 
-Mesh::Mesh(const MeshInit& init)
-    : rank_(init.rank), size_(init.size), agreement_(make_memory_store(), init.rank, init.size) {
-  if (size_ == 1) return;  // No peer to connect to.
-  auto made = rendezvous(init);
-  interface_ = std::move(made.interface);
-  agreement_ = internal::Agreement(made.store, init.rank, init.size);
-  device_ = std::move(made.device);
-  context_ = std::move(made.context);
-  sockets_ = std::make_shared<const Sockets>(std::move(made.sockets));
+Mesh::Mesh(const MeshInit& init, Connections made)
+    : rank_(init.rank),
+      size_(init.size),
+      interface_(std::move(made.interface)),
+      agreement_(made.store, init.rank, init.size),
+      device_(std::move(made.device)),
+      context_(std::move(made.context)) {
+  if (size_ > 1) sockets_ = std::make_shared<const Sockets>(std::move(made.sockets));
 }
 
 std::shared_ptr<Mesh> Mesh::make(const MeshInit& init) {
-  auto mesh = std::make_shared<Mesh>(init);
+  Connections none{.store = make_memory_store()};  // One rank has no peer to connect to.
+  auto mesh = std::make_shared<Mesh>(init, init.size == 1 ? std::move(none) : rendezvous(init));
   if (mesh->sockets_ != nullptr) mesh->watch(mesh);
   return mesh;
 }
@@ -126,12 +126,10 @@ void Mesh::look() noexcept {
     next_look_ = now + look_pause_;
     if (!waits) return;
   }
-  const auto found = agreement_.new_refusals();
-  if (found.empty()) return;
+  if (agreement_.new_refusals().empty()) return;
   const std::lock_guard lock(mutex_);
-  for (const auto& refusal : found) refused_.try_emplace(refusal.call, refusal);
   for (auto* m = messages_; m != nullptr; m = m->after_)
-    if (refused_.contains(m->call_)) m->cancel();
+    if (agreement_.refusal_of(m->call_) != nullptr) m->cancel();
 }
 
 Error Mesh::fail(const internal::Failure& failure) noexcept {
@@ -163,17 +161,16 @@ Error Mesh::fail(const internal::Failure& failure) noexcept {
     if (hangups_ != nullptr) hangups_->stop();
   }
   const Error cause = agreement_.settle(failure, first);
+  decltype(listeners_) listeners;
   {
     const std::lock_guard lock(mutex_);
     cause_ = cause;
     state_ = State::failed;
+    listeners.swap(listeners_);
   }
   settled_.notify_all();
-  const std::lock_guard lock(listeners_mutex_);
-  for (auto it = listeners_.begin(); it != listeners_.end();) {
-    const auto& listener = *it++;
-    listener(cause);
-  }
+  for (const auto& weak : listeners)
+    if (const auto listener = weak.lock()) (*listener)(cause);
   return cause;
 }
 
@@ -187,33 +184,28 @@ Error Mesh::await_failure(const internal::Failure& failure) noexcept {
   return fail(failure);
 }
 
-internal::Refusal Mesh::refusal(std::uint64_t call) const {
-  const std::lock_guard lock(mutex_);
-  return refused_.at(call);
-}
-
 std::optional<Error> Mesh::failure() const {
   const std::lock_guard lock(mutex_);
   return cause_;
 }
 
-Mesh::Listeners::iterator Mesh::listen(Listener listener) {
-  const std::lock_guard lock(listeners_mutex_);
-  if (const auto cause = failure()) listener(*cause);
-  return listeners_.insert(listeners_.end(), std::move(listener));
-}
-
-void Mesh::forget(Listeners::iterator listener) {
-  const std::lock_guard lock(listeners_mutex_);
-  listeners_.erase(listener);
+void Mesh::listen(const std::shared_ptr<const Listener>& listener) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!cause_) {
+      std::erase_if(listeners_, [](const auto& weak) { return weak.expired(); });
+      listeners_.push_back(listener);
+      return;
+    }
+  }
+  (*listener)(*cause_);
 }
 
 Mesh::Message::Message(Mesh& mesh, int peer, void* data, std::size_t bytes, std::uint64_t call)
     : mesh_(mesh), peer_(peer), call_(call) {
   const std::lock_guard lock(mesh.mutex_);
   if (mesh.state_ != State::up) throw Trouble(Trouble::Kind::failed, peer);
-  if (!mesh.refused_.empty() && mesh.refused_.contains(call))
-    throw Trouble(Trouble::Kind::refused, peer);
+  if (mesh.agreement_.refusal_of(call) != nullptr) throw Trouble(Trouble::Kind::refused, peer);
   buffer_ = mesh.context_->createUnboundBuffer(data, bytes);
   after_ = mesh.messages_;
   if (after_ != nullptr) after_->before_ = this;
@@ -261,7 +253,7 @@ void Mesh::Message::wait(Deadline limit) {
     throw closed(error);
   }
   const std::lock_guard lock(mesh_.mutex_);
-  const bool refused = mesh_.state_ == State::up && mesh_.refused_.contains(call_);
+  const bool refused = mesh_.state_ == State::up && mesh_.agreement_.refusal_of(call_) != nullptr;
   throw Trouble(refused ? Trouble::Kind::refused : Trouble::Kind::failed, peer_);
 }
 

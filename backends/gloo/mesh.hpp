@@ -6,13 +6,12 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <list>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include "group/agreement.hpp"
 #include "hangups.hpp"
@@ -44,7 +43,7 @@ class Mesh {
  public:
   /// One rank alone has no connections, and needs nothing but `size`.
   static std::shared_ptr<Mesh> make(const MeshInit& init);
-  explicit Mesh(const MeshInit& init);  ///< For make().
+  Mesh(const MeshInit& init, Connections made);  ///< For make().
   /// Leaves: what was sent arrives, then the connections end.
   ~Mesh();
   Mesh(const Mesh&) = delete;
@@ -63,14 +62,11 @@ class Mesh {
   std::optional<Error> failure() const;
   /// The cause when the connection to `peer` ended, which the caller's group calls `rank`.
   Error lost(int peer, int rank) const;
-  /// The refusal that ended a call as `refused`.
-  internal::Refusal refusal(std::uint64_t call) const;
 
-  /// Called once, on any thread, with the cause of the failure.
+  /// Called once, on any thread, with the cause of the failure. It may run while its owner lets go
+  /// of it, also because of what it does itself, and so refers to nothing that ends with its owner.
   using Listener = std::function<void(const Error& cause)>;
-  using Listeners = std::list<Listener>;
-  Listeners::iterator listen(Listener listener);
-  void forget(Listeners::iterator listener);
+  void listen(const std::shared_ptr<const Listener>& listener);
 
   /// A block of memory on its way to or from one peer. When it is destroyed, the transport does
   /// not touch the memory any more; if it was not waited for, the mesh has to fail.
@@ -131,9 +127,7 @@ class Mesh {
   std::shared_ptr<const Sockets> sockets_;
   Message* messages_ = nullptr;
   std::optional<Error> cause_;
-  std::map<std::uint64_t, internal::Refusal> refused_;  // By call.
-  std::recursive_mutex listeners_mutex_;  // Held while they run; one may forget itself.
-  Listeners listeners_;
+  std::vector<std::weak_ptr<const Listener>> listeners_;
   std::thread reaper_;
   // For hangups_ alone.
   std::set<int> left_;  // Of the ranks whose connections ended, those that left on purpose.

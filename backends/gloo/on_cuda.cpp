@@ -1,6 +1,5 @@
 #include "on_cuda.hpp"
 
-#include "cuda/absent.hpp"
 #include "cuda/api.hpp"
 #include "cuda/device.hpp"
 #include "cuda/staged.hpp"

@@ -16,7 +16,7 @@
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
-#include "group/record.hpp"
+#include "group/agreement.hpp"
 #include "sigpipe.hpp"
 #include "store/checks.hpp"
 #include "values/bytes.hpp"
@@ -76,14 +76,7 @@ std::vector<Card> exchange_cards(const MeshInit& init, Store& store, const std::
       cards.push_back(decode(store.get(fmt::format("{}{}", prefix, r), init.limit), r, init.size));
     } catch (const Error& error) {
       if (error.code() != Errc::timeout) throw;
-      std::vector<int> missing;
-      for (int other = 0; other < init.size; ++other)
-        if (!store.try_get(fmt::format("{}{}", prefix, other))) missing.push_back(other);
-      throw Error(Errc::timeout,
-                  fmt::format("group '{}': {} of {} ranks came before the deadline; missing: {}",
-                              init.group, init.size - std::ssize(missing), init.size,
-                              internal::list_ranks(missing)),
-                  {.rank = missing.empty() ? r : missing.front()});
+      throw internal::rendezvous_error(store, prefix, init.group, init.size);
     }
   }
   return cards;

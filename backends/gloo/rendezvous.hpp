@@ -28,10 +28,10 @@ struct MeshInit {
 /// A transport context of Gloo whose pairs are connected, and that the right ranks are behind.
 struct Connections {
   std::shared_ptr<Store> store;  ///< The part of the group's store that is this mesh's alone.
-  Interface interface;
-  std::shared_ptr<::gloo::transport::Device> device;  ///< Destroyed after the context.
-  std::shared_ptr<::gloo::transport::Context> context;
-  Sockets sockets;
+  Interface interface {};
+  std::shared_ptr<::gloo::transport::Device> device{};  ///< Destroyed after the context.
+  std::shared_ptr<::gloo::transport::Context> context{};
+  Sockets sockets{};
 };
 
 /// Meets the other ranks in the store and connects to all of them. Tries again when a stranger

@@ -1,10 +1,10 @@
 #include "execute.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
-#include <vector>
 
+#include <fmt/format.h>
+
+#include "collectives/blocks.hpp"
 #include "kernels/reduce.hpp"
 
 // Every reduction is the left fold over ranks 0..W-1 in the accumulation type, rounded once.
@@ -15,6 +15,9 @@
 namespace tutti::backend::local {
 namespace {
 
+using collectives::copy_bytes;
+using collectives::cut;
+
 constexpr std::size_t block_bytes = std::size_t{32} << 10;  // Stays in the first-level cache.
 
 const std::byte* at(const ConstTensorView& v, std::int64_t row) {
@@ -24,48 +27,31 @@ std::byte* at(const TensorView& v, std::int64_t row) {
   return static_cast<std::byte*>(v.data) + static_cast<std::size_t>(row) * v.row_bytes();
 }
 
-void copy_bytes(void* to, const void* from, std::size_t bytes) {
-  if (bytes != 0 && to != from) std::memcpy(to, from, bytes);
-}
-
-/// Lists with one entry per rank, without allocating for groups of up to 64.
+/// A list with one entry per rank, without allocating for groups of up to 64.
 template <typename T>
-class PerRank {
- public:
-  explicit PerRank(int size) {
-    if (static_cast<std::size_t>(size) > inline_.size())
-      heap_.resize(static_cast<std::size_t>(size));
-    data_ =
-        heap_.empty() ? std::span(inline_).first(static_cast<std::size_t>(size)) : std::span(heap_);
-  }
-  T& operator[](int rank) { return data_[static_cast<std::size_t>(rank)]; }
-  std::span<const T> first(int n) const { return data_.first(static_cast<std::size_t>(n)); }
-
- private:
-  std::array<T, 64> inline_{};
-  std::vector<T> heap_;
-  std::span<T> data_;
-};
+using PerRank = fmt::basic_memory_buffer<T, 64>;
 
 /// All ranks' inputs from one place on, for fold().
 class Inputs {
  public:
   Inputs(const Round& round, std::size_t k, int rank, int size)
-      : round_(round), k_(k), rank_(rank), size_(size), data_(size), scales_(size) {
-    scaled_ = op(0).reduce.kind == ReduceOp::Kind::premul_sum;
-    for (int r = 0; r < size && scaled_; ++r) scales_[r] = op(r).reduce.scale;
+      : round_(round), k_(k), rank_(rank), size_(size) {
+    const bool scaled = op(0).reduce.kind == ReduceOp::Kind::premul_sum;
+    for (int r = 0; r < size && scaled; ++r) scales_.push_back(op(r).reduce.scale);
   }
   const Op& op(int rank) const { return round_.collective(rank, k_); }
 
   /// out[0, n) = fold of the first `ranks` inputs from byte `offset` on.
   void fold(void* out, std::size_t offset, std::size_t n, int ranks) {
+    data_.clear();
     for (int r = 0; r < ranks; ++r)
-      data_[r] = static_cast<const std::byte*>(op(r).in.data) + offset;
+      data_.push_back(static_cast<const std::byte*>(op(r).in.data) + offset);
     const auto& mine = op(rank_);
+    const std::span<const void* const> data(data_.data(), data_.size());
     if (mine.reduce.kind == ReduceOp::Kind::custom)
-      return internal::fold_custom(mine.in.dtype, mine.reduce, out, data_.first(ranks), n);
-    internal::fold(op(0).in.dtype, op(0).reduce.kind, out, data_.first(ranks),
-                   scaled_ ? scales_.first(ranks) : std::span<const double>(), n);
+      return internal::fold_custom(mine.in.dtype, mine.reduce, out, data, n);
+    internal::fold(mine.in.dtype, mine.reduce.kind, out, data,
+                   {scales_.data(), std::min(scales_.size(), data_.size())}, n);
   }
   void fold(void* out, std::size_t offset, std::size_t n) { fold(out, offset, n, size_); }
 
@@ -74,36 +60,18 @@ class Inputs {
   std::size_t k_;
   int rank_;
   int size_;
-  bool scaled_ = false;
   PerRank<const void*> data_;
-  PerRank<double> scales_;
+  PerRank<double> scales_;  // Empty unless the inputs are scaled.
 };
 
-struct Slice {
-  std::size_t begin;
-  std::size_t end;
-};
-
-/// Elements of rank r when n are shared out; cut at cache lines, so that ranks do not share one.
-Slice slice_of(std::size_t n, std::size_t element, int rank, int size) {
-  const std::size_t line = 64 / element;
-  const std::size_t lines = (n + line - 1) / line;
-  const auto w = static_cast<std::size_t>(size);
-  const auto r = static_cast<std::size_t>(rank);
-  const auto cut = [&](std::size_t i) {
-    return std::min(n, (lines / w * i + std::min(i, lines % w)) * line);
-  };
-  return {cut(r), cut(r + 1)};
-}
-
-/// fn(first element, count) for every block of this rank's slice.
+/// fn(byte offset, elements) for every block of this rank's slice.
 template <typename Fn>
 void for_blocks(const ConstTensorView& v, int rank, int size, const Fn& fn) {
-  const auto element = size_of(v.dtype);
-  const auto [begin, end] =
-      slice_of(static_cast<std::size_t>(v.shape.numel()), element, rank, size);
-  const auto step = block_bytes / element;
-  for (auto i = begin; i < end; i += step) fn(i * element, std::min(step, end - i));
+  const auto r = static_cast<std::size_t>(rank);
+  const auto parts = static_cast<std::size_t>(size);
+  const auto end = cut(v.bytes(), parts, r + 1);
+  for (auto at = cut(v.bytes(), parts, r); at < end; at += block_bytes)
+    fn(at, std::min(block_bytes, end - at) / size_of(v.dtype));
 }
 
 void all_reduce(Inputs& in, int rank, int size) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -48,7 +47,8 @@ Hub::Hub(std::string group, int size)
       spins_(size <= static_cast<int>(std::thread::hardware_concurrency()) ? spins : 0),
       joined_(static_cast<std::size_t>(size)),
       gone_(static_cast<std::size_t>(size)),
-      last_(static_cast<std::size_t>(size), -1) {
+      last_(static_cast<std::size_t>(size), -1),
+      mailbox_(group_, size, [this](const Error& cause) { break_with(cause); }) {
   // A rank can be one round ahead of the others; made now, they are not made in a steady state.
   for (int i = 0; i < 2; ++i) spare_.emplace_back().slots.resize(static_cast<std::size_t>(size));
 }
@@ -234,7 +234,7 @@ Round& Hub::enter(int rank, std::span<const Op> ops, const Call& call) {
   const Error error = *cause_;
   round.slots[static_cast<std::size_t>(rank)] = {};  // Our operations go out of scope.
   lock.unlock();
-  break_with(error);  // Ends the posts too.
+  break_with(error);  // Ends the messages too.
   throw Error(error);
 }
 
@@ -278,9 +278,8 @@ void Hub::refuse_round(int rank, std::span<const Op> ops, const Call& call,
   if (cause_) return;
   auto& round = find(call.seq);
   if (round.state.load() == Round::State::open) {
-    round.error = internal::refused_error(
-        group_, ops, call, rank,
-        fmt::format("{} #{}: {}", internal::operation_of(ops), call.seq, why.message()));
+    round.error =
+        internal::refused_error(group_, ops, call, rank, internal::refusal_text(ops, call, why));
     round.state.store(Round::State::failed, std::memory_order_release);
   }
   ++round.arrived;
@@ -289,128 +288,22 @@ void Hub::refuse_round(int rank, std::span<const Op> ops, const Call& call,
   moved_.notify_all();
 }
 
-void Hub::complete(Post& a, Post& b) noexcept {
-  Post& send = a.op.kind == Operation::send ? a : b;
-  Post& recv = a.op.kind == Operation::send ? b : a;
-  std::exception_ptr error;
-  const auto fail_with = [&](Post& side, int origin, const std::string& text) {
-    Call call;
-    if (side.state != nullptr)
-      side.state->finish(std::make_exception_ptr(
-          internal::call_error(Errc::mismatch, group_, {&side.op, 1}, call, origin, text)));
-  };
-  if (send.state == nullptr || recv.state == nullptr) {
-    const Post& refuser = send.state == nullptr ? send : recv;
-    const auto text = fmt::format("rank {} refused {}", refuser.rank, refuser.text);
-    fail_with(send, refuser.rank, text);
-    fail_with(recv, refuser.rank, text);
-    return;
-  }
-  if (send.op.fingerprint != recv.op.fingerprint) {
-    const auto text = fmt::format(
-        "rank {}: {}; rank {}: {}; both sides need the same dtype, count "
-        "and name",
-        send.rank, send.text.empty() ? internal::describe(send.op) : send.text, recv.rank,
-        recv.text.empty() ? internal::describe(recv.op) : recv.text);
-    fail_with(send, -1, text);
-    fail_with(recv, -1, text);
-    return;
-  }
-  if (const auto bytes = send.op.in.bytes(); bytes != 0 && recv.op.out.data != send.op.in.data)
-    std::memmove(recv.op.out.data, send.op.in.data, bytes);  // A rank may send to itself.
-  send.state->finish(nullptr);
-  recv.state->finish(nullptr);
-}
-
-void Hub::post(Post post) noexcept {
-  const bool sending = post.op.kind == Operation::send;
-  const Pair pair{sending ? post.rank : post.op.peer, sending ? post.op.peer : post.rank,
-                  post.op.tag};
-  std::optional<Post> other;
-  std::optional<Error> error;
-  {
-    const std::lock_guard lock(mutex_);
-    if (cause_) {
-      error = internal::broken(*cause_);
-    } else {
-      auto& box = boxes_[pair];
-      auto& theirs = sending ? box.recvs : box.sends;
-      if (!theirs.empty()) {
-        other = std::move(theirs.front());
-        theirs.erase(theirs.begin());
-        // Tags may be used once each.
-        if (box.sends.empty() && box.recvs.empty() && boxes_.size() > kept_boxes)
-          boxes_.erase(pair);
-      } else if (gone_[static_cast<std::size_t>(post.op.peer)]) {
-        error = Error(Errc::peer_lost, fmt::format("rank {} has left the group", post.op.peer),
-                      {.rank = post.op.peer});
-      } else {
-        (sending ? box.sends : box.recvs).push_back(std::move(post));
-        return;
-      }
-    }
-  }
-  if (error) {
-    if (error->code() == Errc::peer_lost) break_with(*error);
-    if (post.state != nullptr) post.state->finish(std::make_exception_ptr(*error));
-    return;
-  }
-  complete(post, *other);
-}
-
-bool Hub::withdraw(const internal::HostState& state) noexcept {
-  const std::lock_guard lock(mutex_);
-  for (auto& [pair, box] : boxes_)
-    for (auto* queue : {&box.sends, &box.recvs}) {
-      const auto it = std::ranges::find_if(
-          *queue, [&](const Post& post) { return post.state.get() == &state; });
-      if (it == queue->end()) continue;
-      queue->erase(it);
-      return true;
-    }
-  return false;
-}
-
 void Hub::leave(int rank) noexcept {
-  std::vector<Post> orphans;
   {
     const std::lock_guard lock(mutex_);
     gone_[static_cast<std::size_t>(rank)] = true;
-    for (auto& [pair, box] : boxes_) {
-      const auto& [from, to, tag] = pair;
-      if (from != rank && to != rank) continue;
-      for (auto* queue : {&box.sends, &box.recvs}) {
-        for (auto& post : *queue) orphans.push_back(std::move(post));
-        queue->clear();
-      }
-    }
     moved_.notify_all();
   }
-  // Somebody may still wait for what this rank has not sent or received.
-  bool broken = false;
-  for (auto& post : orphans)
-    if (post.state != nullptr && post.rank != rank) broken = true;
-  const Error error(Errc::peer_lost, fmt::format("rank {} has left the group", rank),
-                    {.rank = rank});
-  if (broken) break_with(error);
-  for (auto& post : orphans)
-    if (post.state != nullptr) post.state->finish(std::make_exception_ptr(error));
+  mailbox_.leave(rank);
 }
 
 void Hub::break_with(const Error& cause) noexcept {
-  std::vector<Post> pending;
   {
     const std::lock_guard lock(mutex_);
     if (!cause_) cause_ = cause;
     moved_.notify_all();
-    for (auto& [pair, box] : boxes_)
-      for (auto* queue : {&box.sends, &box.recvs}) {
-        for (auto& post : *queue) pending.push_back(std::move(post));
-        queue->clear();
-      }
   }
-  for (auto& post : pending)
-    if (post.state != nullptr) post.state->finish(std::make_exception_ptr(cause));
+  mailbox_.fail(cause);
 }
 
 std::optional<Error> Hub::cause() const {

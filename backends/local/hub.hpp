@@ -4,18 +4,16 @@
 #include <condition_variable>
 #include <cstdint>
 #include <list>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include <tutti/backend/backend.hpp>
 
-#include "group/host_state.hpp"
+#include "group/mailbox.hpp"
 
 namespace tutti::backend::local {
 
@@ -67,25 +65,14 @@ class Hub {
   void leave_round(Round& round) noexcept;
   void refuse_round(int rank, std::span<const Op> ops, const Call& call, const Error& why) noexcept;
 
-  /// A send or receive that waits for its other half.
-  struct Post {
-    Op op;
-    int rank = 0;
-    std::string text;                            // For the error when the two sides differ.
-    std::shared_ptr<internal::HostState> state;  // Null: the rank refused the call.
-  };
-  /// Matches it or keeps it; whoever comes second copies and finishes both.
-  void post(Post post) noexcept;
-  /// Takes a post back, if it has not been matched. True when it was there.
-  bool withdraw(const internal::HostState& state) noexcept;
+  /// Sends and receives. Valid as long as this object.
+  internal::Mailbox& mailbox() noexcept { return mailbox_; }
 
-  /// The first cause counts. Ends every open round and post.
+  /// The first cause counts. Ends every open round and message.
   void break_with(const Error& cause) noexcept;
   std::optional<Error> cause() const;
 
  private:
-  using Pair = std::tuple<int, int, int>;  // Sender, receiver, tag.
-
   std::unique_lock<std::mutex> acquire() const;
   Round& find(std::uint64_t seq);                    // Under the lock.
   void depart(Round& round) noexcept;                // Under the lock.
@@ -98,7 +85,6 @@ class Hub {
   bool look(const Over& over) noexcept;
   Error missing(Errc code, const Round& round, std::span<const Op> ops, const Call& call,
                 const char* what) const;
-  void complete(Post& a, Post& b) noexcept;
 
   const std::string group_;
   const int size_;
@@ -115,13 +101,7 @@ class Hub {
   int members_ = 0;
   std::list<Round> rounds_;
   std::list<Round> spare_;  // Used again: a steady state allocates nothing.
-  struct Box {
-    std::vector<Post> sends;  // Oldest first; rarely more than one.
-    std::vector<Post> recvs;
-  };
-  static constexpr std::size_t kept_boxes =
-      256;  // Empty ones, for a steady state without allocation.
-  std::map<Pair, Box> boxes_;
+  internal::Mailbox mailbox_;
 };
 
 }  // namespace tutti::backend::local

@@ -108,40 +108,6 @@ std::shared_ptr<Hub> find_hub(const BackendInit& init, Deadline limit) {
   return hub;
 }
 
-/// A send or receive. Nobody watches a clock for it, so whoever waits or asks ends it in time.
-class Pending final : public internal::HostState {
- public:
-  Pending(std::shared_ptr<internal::CallQueue> queue, std::shared_ptr<Hub> hub, const Op& op,
-          Deadline limit)
-      : HostState(std::move(queue)), hub_(std::move(hub)), op_(op), limit_(limit) {}
-
-  bool done() const noexcept override {
-    if (!HostState::done() && !forked() && limit_.expired()) const_cast<Pending*>(this)->expire();
-    return HostState::done();
-  }
-  bool wait_until(Deadline deadline) override {
-    if (HostState::wait_until(deadline.time() < limit_.time() ? deadline : limit_)) return true;
-    if (!limit_.expired()) return false;
-    expire();
-    return HostState::wait_until(Deadline::none());  // If it was matched, the copy is under way.
-  }
-
- private:
-  void expire() noexcept {
-    if (!hub_->withdraw(*this)) return;
-    const auto late =
-        internal::call_error(Errc::timeout, hub_->group(), {&op_, 1}, {}, op_.peer,
-                             fmt::format("the deadline passed; rank {} has not made its side of {}",
-                                         op_.peer, internal::describe(op_)));
-    hub_->break_with(late);
-    finish(std::make_exception_ptr(late));
-  }
-
-  std::shared_ptr<Hub> hub_;
-  Op op_;
-  Deadline limit_;
-};
-
 class LocalBackend final : public internal::HostBackend {
  public:
   explicit LocalBackend(const BackendInit& init)
@@ -184,36 +150,21 @@ class LocalBackend final : public internal::HostBackend {
     if (error) throw Error(*error);
   }
 
-  std::shared_ptr<Work::State> post(std::span<const Op> ops, const Call& call) override {
-    const auto limit = call.limit();
-    std::vector<Work> states;
-    std::shared_ptr<Work::State> only;
-    for (const auto& op : ops) {
-      if (!is_point_to_point(op.kind)) continue;
-      auto state = make_state<Pending>(hub_, op, limit);
-      if (only != nullptr && states.empty()) states.emplace_back(only);
-      if (only != nullptr) states.emplace_back(state);
-      only = state;
-      hub_->post({.op = op,
-                  .rank = rank(),
-                  .text = call.name.empty() ? "" : internal::describe({&op, 1}, call),
-                  .state = std::move(state)});
-    }
-    return states.empty() ? only : std::move(Work::all(states)).release();
+  std::shared_ptr<Work::State> post_one(const Op& op, const Call& call, Deadline limit) override {
+    // A message keeps the hub, of which the mailbox is a part.
+    auto message = make_state<internal::Mailbox::Message>(
+        std::shared_ptr<internal::Mailbox>(hub_, &hub_->mailbox()), op, limit);
+    hub_->mailbox().post(message, rank(), call);
+    return message;
   }
 
   void publish(std::span<const Op> ops, const Call& call, const Error& why) noexcept override {
-    bool collective = false;
-    for (const auto& op : ops) {
-      if (is_point_to_point(op.kind))
-        hub_->post({.op = op,
-                    .rank = rank(),
-                    .text = fmt::format("{} #{}: {}", name_of(op.kind), op.seq, why.message()),
-                    .state = nullptr});
+    internal::for_each_part(ops, call, [&](std::span<const Op> part, const Call& its) {
+      if (part.size() == 1 && is_point_to_point(part[0].kind))
+        hub_->mailbox().refuse(part[0], rank(), why);
       else
-        collective = true;
-    }
-    if (collective) hub_->refuse_round(rank(), ops, call, why);
+        hub_->refuse_round(rank(), part, its, why);
+    });
   }
 
  private:

@@ -7,7 +7,7 @@
 
 namespace tutti::backend::nccl {
 
-Bounded::Bounded(const OpContext& context, const Op& op, cuda::Pinned counts)
+Bounded::Bounded(const OpContext& context, const Op& op, cuda::PinnedPool::Block counts)
     : context_(context),
       op_(op),
       most_(op.rows[context.rank]),
@@ -46,10 +46,11 @@ void Bounded::inside(ncclComm_t comm) const {
   gather(slots(), slot_);
 }
 
-void Bounded::after() const {
+void Bounded::after() {
   if (slot_ != 0)
     context_.copy(all_counts().data(), scratch_.data(), all_counts().size_bytes(),
                   cudaMemcpyDeviceToHost);
+  counts_.busy_on(context_.gpu, context_.stream);
 }
 
 void Bounded::spread(cudaStream_t stream) {
@@ -61,6 +62,7 @@ void Bounded::spread(cudaStream_t stream) {
                       r, counts[r], most_);
   scratch_.last_used_on(stream);
   context_.stream = stream;
+  counts_.busy()->hold(stream);
   for (std::size_t r = 0; r < counts.size(); ++r) {
     auto* const to =
         static_cast<std::byte*>(op_.out.data) + r * static_cast<std::size_t>(most_) * row_bytes_;
@@ -71,14 +73,17 @@ void Bounded::spread(cudaStream_t stream) {
 }
 
 Counting::Counting(std::shared_ptr<Gpu> gpu, int size)
-    : gpu_(std::move(gpu)), size_(size), copies_(gpu_) {}
+    : gpu_(std::move(gpu)),
+      pool_(cuda::pinned_pool(gpu_->cuda(), gpu_->index())),
+      size_(size),
+      copies_(gpu_) {}
 
 void Counting::reserve() {
   const std::lock_guard lock(mutex_);
-  idle_.emplace_back(gpu_, Bounded::counts_bytes(size_));
+  idle_.push_back(pool_->take(Bounded::counts_bytes(size_)));
 }
 
-cuda::Pinned Counting::room() {
+cuda::PinnedPool::Block Counting::room() {
   {
     const std::lock_guard lock(mutex_);
     if (!idle_.empty()) {
@@ -87,20 +92,19 @@ cuda::Pinned Counting::room() {
       return found;
     }
   }
-  return {gpu_, Bounded::counts_bytes(size_)};
+  return pool_->take(Bounded::counts_bytes(size_));
 }
 
-void Counting::add(std::shared_ptr<EventState> state, Gpu::Event here, std::vector<Bounded> ops) {
+void Counting::add(std::shared_ptr<EventState> state, std::vector<Bounded> ops) {
   const std::lock_guard lock(mutex_);
-  waiting_.push_back({std::move(state), std::move(here), std::move(ops)});
+  waiting_.push_back({std::move(state), std::move(ops)});
 }
 
 bool Counting::spread(const std::string& group, int rank) {
   const std::lock_guard lock(mutex_);
-  while (!waiting_.empty() && waiting_.front().here.done()) {
+  while (!waiting_.empty() && waiting_.front().ops.back().counted()) {
     auto& next = waiting_.front();
     const DeviceScope scope(gpu_->cuda(), gpu_->index());
-    next.here.hold(copies_.get());
     try {
       for (auto& op : next.ops) op.spread(copies_.get());
     } catch (const Error& error) {

@@ -1,9 +1,6 @@
 #include "channel.hpp"
 
-#include <cstring>
 #include <utility>
-
-#include "values/fail.hpp"
 
 namespace tutti::backend::nccl {
 namespace {
@@ -53,10 +50,7 @@ bool Channel::connect() {
     } else {
       const auto bytes = store_.try_get(key_);
       if (!bytes) return false;
-      if (bytes->size() != sizeof id)
-        internal::failf(Errc::mismatch, "the sender's NCCL id has {} bytes, ours {}", bytes->size(),
-                        sizeof id);
-      std::memcpy(&id, bytes->data(), sizeof id);
+      id = to_id(*bytes, "the sender");
       (void)store_.erase(key_);
     }
     communicator_->begin(id, sends_ ? sender : receiver, 2);

@@ -2,12 +2,22 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstring>
 #include <thread>
 #include <utility>
 
 #include "values/fail.hpp"
 
 namespace tutti::backend::nccl {
+
+ncclUniqueId to_id(std::span<const std::byte> bytes, std::string_view whose) {
+  ncclUniqueId id;
+  if (bytes.size() != sizeof id)
+    internal::failf(Errc::mismatch, "the NCCL id of {} has {} bytes, ours {}", whose, bytes.size(),
+                    sizeof id);
+  std::memcpy(&id, bytes.data(), sizeof id);
+  return id;
+}
 
 Communicator::~Communicator() = default;
 
@@ -49,15 +59,6 @@ bool Communicator::ready_now() {
   check(gpu_->nccl(), gpu_->nccl().comm_get_async_error(comm_, &state), "ncclCommGetAsyncError");
   check(gpu_->nccl(), state, "a call under way in NCCL");
   return state == ncclSuccess;
-}
-
-void Communicator::await(Deadline limit, const std::function<void()>& look) {
-  Pause pause;
-  while (!ready()) {
-    look();
-    if (limit.expired()) tutti::fail(Errc::timeout, "the deadline passed inside NCCL");
-    pause();
-  }
 }
 
 void Communicator::keep(std::shared_ptr<void> what) {

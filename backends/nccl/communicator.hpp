@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include <tutti/backend/backend.hpp>
@@ -36,6 +37,9 @@ class GroupScope {
   bool open_ = true;
 };
 
+/// The id that `whose` rank wrote into the store. @throws Error mismatch.
+ncclUniqueId to_id(std::span<const std::byte> bytes, std::string_view whose);
+
 /// One ncclComm_t that does not block. Called from any thread, one call into NCCL at a time.
 class Communicator {
  public:
@@ -44,7 +48,7 @@ class Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  /// Begins to connect; await() says when all ranks are there.
+  /// Begins to connect; ready() says when all ranks are there.
   void begin(const ncclUniqueId& id, int rank, int size);
   /// Uses one that exists and leaves it alive at the end. An abort calls `aborting` first.
   void adopt(const AdoptedCommunicator& adopted);
@@ -52,9 +56,6 @@ class Communicator {
   bool ready();
   /// The errors of ready(), unless another thread is inside NCCL just now. Never blocks.
   void look();
-  /// Blocks until ready(); calls `look`, which may throw, now and then.
-  /// @throws Error timeout.
-  void await(Deadline limit, const std::function<void()>& look);
 
   /// call(ncclComm_t), alone. @throws Error aborted when there is no communicator any more.
   template <typename Call>

@@ -1,12 +1,10 @@
 #include "connection.hpp"
 
 #include <cstdlib>
-#include <cstring>
 #include <mutex>
 #include <set>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 
@@ -16,15 +14,26 @@
 namespace tutti::backend::nccl {
 namespace {
 
-struct DeviceClaims {
-  std::mutex mutex;
-  std::set<std::pair<std::string, int>> taken;
-};
-
-/// Of the process.
-DeviceClaims& claims() {
-  static auto& all = *new DeviceClaims;
-  return all;
+/// A rank's claim on a device, among the groups of this process, until the result ends. A call has
+/// the device to itself until NCCL has queued it, and NCCL may wait for the other ranks before: one
+/// that waited for the same device, in the same process, would never come.
+/// @throws Error unsupported when another rank of the communicator has the device.
+std::shared_ptr<void> claim_device(const ncclUniqueId& id, int device, const std::string& group) {
+  static std::mutex guard;
+  static auto& taken = *new std::set<std::pair<std::string, int>>;
+  const std::pair key(std::string(id.internal, sizeof id.internal), device);
+  {
+    const std::lock_guard lock(guard);
+    if (!taken.insert(key).second)
+      internal::failf(Errc::unsupported,
+                      "another rank of group '{}' uses cuda:{} in this process; give each rank a "
+                      "device or a process of its own",
+                      group, device);
+  }
+  return {nullptr, [key](std::nullptr_t) {
+            const std::lock_guard lock(guard);
+            taken.erase(key);
+          }};
 }
 
 /// Compares the communicator to be adopted with the group. Changes nothing about it.
@@ -57,21 +66,6 @@ void warn_of_blocking(const BackendInit& init) {
 
 }  // namespace
 
-DeviceClaim::DeviceClaim(const ncclUniqueId& id, int device, const std::string& group)
-    : id_(id.internal, sizeof id.internal), device_(device) {
-  const std::lock_guard lock(claims().mutex);
-  if (!claims().taken.emplace(id_, device_).second)
-    internal::failf(Errc::unsupported,
-                    "another rank of group '{}' uses cuda:{} in this process; give each rank a "
-                    "device or a process of its own",
-                    group, device);
-}
-
-DeviceClaim::~DeviceClaim() {
-  const std::lock_guard lock(claims().mutex);
-  claims().taken.erase({id_, device_});
-}
-
 Connection::Connection(std::shared_ptr<Gpu> gpu, const BackendInit& init,
                        std::shared_ptr<Store> store, internal::Agreement& agreement)
     : gpu_(std::move(gpu)),
@@ -86,9 +80,10 @@ void Connection::open(Deadline limit) {
   meet(limit);
   warn_of_blocking(init_);
   const auto id = exchange_id(limit);
-  claim_.emplace(id, init_.device.index, init_.name);
+  claim_ = claim_device(id, init_.device.index, init_.name);
   communicator_->begin(id, init_.rank, init_.size);
-  communicator_->await(limit, [this] { check_peers(); });
+  cuda::await(
+      limit, late_in_nccl, [this] { return communicator_->ready(); }, [this] { check_peers(); });
 }
 
 void Connection::adopt(Deadline limit) {
@@ -97,53 +92,42 @@ void Connection::adopt(Deadline limit) {
   const auto comm = static_cast<ncclComm_t>(init_.adopt->communicator);
   const auto& nccl = gpu_->nccl();
   // Before the ranks meet: no rank has used a communicator that one of them refuses.
-  ncclResult_t state = ncclInProgress;
-  for (Pause pause;; pause()) {
+  const auto ready = [&] {
+    ncclResult_t state = ncclInProgress;
     check(nccl, nccl.comm_get_async_error(comm, &state), "ncclCommGetAsyncError");
     check(nccl, state, "the communicator to be adopted has failed: an earlier call");
-    if (state == ncclSuccess) break;
-    check_peers();
-    if (limit.expired())
-      tutti::fail(Errc::timeout, "the communicator to be adopted is still ncclInProgress");
-  }
+    return state == ncclSuccess;
+  };
+  cuda::await(limit, "the communicator to be adopted is still ncclInProgress", ready,
+              [this] { check_peers(); });
   check_identity(*gpu_, init_, comm);
   meet(limit);
   communicator_->adopt(*init_.adopt);
 }
 
 void Connection::meet(Deadline limit) {
-  const auto key = [](int rank) { return fmt::format("here/{}", rank); };
-  store_->set(key(init_.rank), "");
+  store_->set(fmt::format("here/{}", init_.rank), "");
   for (int r = 0; r < init_.size; ++r) {
     try {
-      (void)internal::await_key(*store_, key(r), limit, first_look, [this] { check_peers(); });
+      (void)internal::await_key(*store_, fmt::format("here/{}", r), limit, first_look,
+                                [this] { check_peers(); });
     } catch (const Error& error) {
       if (error.code() != Errc::timeout || !limit.expired()) throw;
-      std::vector<int> missing;
-      for (int other = r; other < init_.size; ++other)
-        if (!store_->try_get(key(other))) missing.push_back(other);
-      throw Error(Errc::timeout,
-                  fmt::format("not all ranks came to make the group; missing: {}",
-                              internal::list_ranks(missing)),
-                  {.rank = missing.empty() ? r : missing.front()});
+      throw internal::rendezvous_error(*store_, "here/", init_.name, init_.size);
     }
   }
 }
 
 ncclUniqueId Connection::exchange_id(Deadline limit) {
-  ncclUniqueId id;
   if (init_.rank == 0) {
+    ncclUniqueId id;
     check(gpu_->nccl(), gpu_->nccl().get_unique_id(&id), "ncclGetUniqueId");
     store_->set("id", std::as_bytes(std::span(&id, 1)));
     return id;
   }
   const auto bytes =
       internal::await_key(*store_, "id", limit, first_look, [this] { check_peers(); });
-  if (bytes.size() != sizeof id)
-    internal::failf(Errc::mismatch, "the NCCL id of rank 0 has {} bytes, ours {}", bytes.size(),
-                    sizeof id);
-  std::memcpy(&id, bytes.data(), sizeof id);
-  return id;
+  return to_id(bytes, "rank 0");
 }
 
 void Connection::check_peers() {

@@ -2,8 +2,6 @@
 
 #include <chrono>
 #include <memory>
-#include <optional>
-#include <string>
 
 #include <nccl.h>
 
@@ -14,22 +12,6 @@
 #include "group/agreement.hpp"
 
 namespace tutti::backend::nccl {
-
-/// A rank's claim on a device, among the groups of this process. A call has the device to itself
-/// until NCCL has queued it, and NCCL may wait for the other ranks before: one that waited for the
-/// same device, in the same process, would never come.
-class DeviceClaim {
- public:
-  /// @throws Error unsupported when another rank of the communicator has the device.
-  DeviceClaim(const ncclUniqueId& id, int device, const std::string& group);
-  ~DeviceClaim();
-  DeviceClaim(const DeviceClaim&) = delete;
-  DeviceClaim& operator=(const DeviceClaim&) = delete;
-
- private:
-  std::string id_;
-  int device_;
-};
 
 /// The way from a BackendInit to a group's communicator: the ranks meet over the store, and rank 0
 /// publishes NCCL's id, or each adopts the communicator that it was given.
@@ -64,7 +46,7 @@ class Connection {
   const BackendInit& init_;
   std::shared_ptr<Store> store_;
   internal::Agreement& agreement_;
-  std::optional<DeviceClaim> claim_;
+  std::shared_ptr<void> claim_;  // On the device, among the ranks in this process.
   std::shared_ptr<Communicator> communicator_;
   std::chrono::steady_clock::time_point next_look_{};
 };

@@ -60,13 +60,6 @@ bool Failure::poll_peers(const internal::Status& mine) noexcept {
   return cause.has_value();
 }
 
-std::optional<internal::Refusal> Failure::refusal_of(const Op& op, const Call& call) {
-  for (const auto& refusal : agreement_.new_refusals()) refused_.try_emplace(refusal.call, refusal);
-  const auto found = refused_.find(id_of(op, call));
-  if (found == refused_.end()) return std::nullopt;
-  return found->second;
-}
-
 void Failure::break_with(const Error& cause) noexcept {
   {
     const std::lock_guard lock(mutex_);
@@ -74,7 +67,7 @@ void Failure::break_with(const Error& cause) noexcept {
     broken_ = true;
   }
   if (on_break_) on_break_();
-  order_->fail(cause.code() == Errc::aborted ? cause : internal::broken(cause));
+  order_->fail(internal::ended_by(cause));
 }
 
 void Failure::set_drained(std::string late) noexcept {
@@ -100,10 +93,7 @@ Error Failure::error_of(const Op& op, const Call& call) const noexcept {
     late = late_;
   }
   const auto mine = internal::call_error(cause.code(), init_.name, {&op, 1}, call, -1, "");
-  const auto& where = cause.where();
-  const bool own = where.group == mine.where().group && where.seq == mine.where().seq &&
-                   where.operation == mine.where().operation;
-  const Error shown = own || cause.code() == Errc::aborted ? cause : internal::broken(cause);
+  const Error shown = internal::ended_by(cause, mine.where());
   return late.empty() ? shown : Error(shown.code(), shown.message() + late, shown.where());
 }
 

@@ -58,8 +58,12 @@ class Failure {
                  std::chrono::nanoseconds patience) noexcept;
   /// Breaks the group when a peer has published a cause. True when it did.
   bool poll_peers(const internal::Status& mine) noexcept;
-  /// The refusal of a call, when a peer has published one. From one thread.
-  std::optional<internal::Refusal> refusal_of(const Op& op, const Call& call);
+  /// Asks the store for refusals that peers have published since. From one thread.
+  void collect_refusals() noexcept { (void)agreement_.new_refusals(); }
+  /// The refusal of this call among those collected; null: none.
+  const internal::Refusal* refusal_of(const Op& op, const Call& call) const noexcept {
+    return agreement_.refusal_of(id_of(op, call));
+  }
   /// The ranks that have left, each with the number behind its last collective. From one thread.
   const std::map<int, std::uint64_t>& departed() noexcept { return agreement_.departed(); }
 
@@ -83,7 +87,6 @@ class Failure {
 
   const BackendInit& init_;
   internal::Agreement& agreement_;
-  std::map<std::uint64_t, internal::Refusal> refused_;  // For the thread of refusal_of().
   std::shared_ptr<internal::CallQueue> order_;
   std::function<void()> on_break_;
   std::atomic<bool> broken_{false};

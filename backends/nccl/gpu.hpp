@@ -1,17 +1,31 @@
 #pragma once
 
-#include "apis.hpp"
+#include <cstddef>
+#include <span>
+
 #include "cuda/device.hpp"
-#include "cuda/errors.hpp"
-#include "cuda/pause.hpp"
+#include "nccl_api.hpp"
 
 namespace tutti::backend::nccl {
 
 using cuda::check;
+using cuda::CudaApi;
 using cuda::CudaStream;
 using cuda::DeviceScope;
+using cuda::DriverApi;
 using cuda::Pause;
 using cuda::to_cuda;
+
+/// The text of a deadline that passed in a call that NCCL has not queued.
+inline constexpr const char* late_in_nccl = "the deadline passed inside NCCL";
+
+/// The libraries that a group calls. They outlive it, and every Work and Memory of it. A value.
+struct Apis {
+  const NcclApi* nccl = nullptr;
+  const CudaApi* cuda = nullptr;
+  const DriverApi* driver = nullptr;        ///< For the kernels; null where there are none.
+  std::span<const std::byte> fold_image{};  ///< cuda::fold_image(), or a test's own.
+};
 
 /// A device together with the NCCL that is used on it.
 class Gpu final : public cuda::Gpu {

@@ -18,9 +18,8 @@ std::shared_ptr<Group> Group::make(const BackendInit& init, const Apis& apis) {
   auto group = std::make_shared<Group>(init, apis);
   try {
     group->watcher_.start(group);
-  } catch (...) {
-    (void)abort_all({group->connection_.communicator()});
-    throw;
+  } catch (const Error& error) {
+    throw group->connection_.give_up(error);
   }
   return group;
 }
@@ -30,7 +29,7 @@ Group::Group(const BackendInit& init, const Apis& apis)
       gpu_(std::make_shared<Gpu>(apis, init.device.index)),
       memory_(init.memory == nullptr ? cuda::cuda_memory(*apis.cuda, init.device.index)
                                      : *init.memory),
-      pinned_(gpu_),
+      pinned_(cuda::pinned_pool(*apis.cuda, init.device.index)),
       order_(std::make_shared<internal::CallQueue>()),
       store_(make_prefix_store(init.store, "nccl/")),
       agreement_(store_, init.rank, init.size),
@@ -59,17 +58,15 @@ void Group::warm_up(Deadline limit) {
   const Call call{.stream = launcher_.stream(), .deadline = limit};
   const auto state = make_state({&op, 1}, call, limit);
   launcher_.launch({&op, 1}, state);
-  for (Pause pause; !launcher_.advance(); pause()) {
-    connection_.check_peers();
-    if (limit.expired()) tutti::fail(Errc::timeout, "the deadline passed inside NCCL");
-  }
-  for (Pause pause; !state->poll(); pause()) {
-    connection_.check_peers();
+  const auto check_peers = [this] { connection_.check_peers(); };
+  cuda::await(
+      limit, late_in_nccl, [&] { return launcher_.advance(); }, check_peers);
+  const auto ended = [&] {
     connection_.communicator()->look();
-    if (limit.expired())
-      tutti::fail(Errc::timeout,
-                  "the deadline passed before the first call between the ranks ended");
-  }
+    return state->poll();
+  };
+  cuda::await(limit, "the deadline passed before the first call between the ranks ended", ended,
+              check_peers);
   if (const auto error = state->error()) std::rethrow_exception(error);
 }
 
@@ -88,7 +85,7 @@ Work Group::launch(std::span<const Op> ops, const Call& call) {
     captured = launcher_.check_call(ops, call);
     if (!call.in_order) post(ops, call, limit, works);
   } catch (...) {
-    if (numbered) order_->skip(call.seq);
+    refuse(ops, call, internal::to_error(std::current_exception()));
     throw;
   }
   std::shared_ptr<EventState> state;

@@ -9,7 +9,7 @@
 #include <tutti/backend/backend.hpp>
 
 #include "connection.hpp"
-#include "cuda/pinned_memory.hpp"
+#include "cuda/pinned_pool.hpp"
 #include "failure.hpp"
 #include "group/call_queue.hpp"
 #include "launcher.hpp"
@@ -44,7 +44,7 @@ class Group : public std::enable_shared_from_this<Group> {
   const BackendInit& init() const noexcept { return init_; }
   Apis apis() const noexcept { return gpu_->apis(); }
   Memory& memory() const noexcept { return memory_; }
-  Memory& staging_memory() noexcept { return pinned_; }
+  Memory& staging_memory() noexcept { return *pinned_; }
   const Failure& failure() const noexcept { return failure_; }
   const Launcher& launcher() const noexcept { return launcher_; }
   const Registrations& registrations() const noexcept { return registrations_; }
@@ -61,7 +61,7 @@ class Group : public std::enable_shared_from_this<Group> {
   BackendInit init_;
   std::shared_ptr<Gpu> gpu_;
   Memory& memory_;
-  cuda::PinnedMemory pinned_;
+  std::shared_ptr<cuda::PinnedPool> pinned_;
   std::shared_ptr<internal::CallQueue> order_;
   std::shared_ptr<Store> store_;
   internal::Agreement agreement_;

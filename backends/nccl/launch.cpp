@@ -96,15 +96,16 @@ bool Launch::advance() {
   }
   communicator_->use([&](ncclComm_t comm) {
     for (auto& op : lowered_) op.after(comm);
-    for (const auto& op : bounded_) op.after();
+    for (auto& op : bounded_) op.after();
   });
   lowered_.clear();  // What it frees on the stream belongs to the call, also in a graph.
+  if (!bounded_.empty()) {
+    counting_.add(state_, std::move(bounded_));
+    return true;
+  }
   auto behind = context_.gpu.event();
   behind.record(context_.stream);
-  if (bounded_.empty())
-    state_->queued(std::move(behind));
-  else
-    counting_.add(state_, std::move(behind), std::move(bounded_));
+  state_->queued(std::move(behind));
   return true;
 }
 

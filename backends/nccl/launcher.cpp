@@ -129,10 +129,8 @@ void Launcher::try_advance() {
 }
 
 void Launcher::await(Deadline limit) {
-  for (Pause pause; !advance(); pause()) {
-    failure_.require_intact();
-    if (limit.expired()) tutti::fail(Errc::timeout, "the deadline passed inside NCCL");
-  }
+  cuda::await(
+      limit, late_in_nccl, [&] { return advance(); }, [&] { failure_.require_intact(); });
   failure_.require_intact();  // The call was given up, not queued.
 }
 

@@ -7,10 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "cuda/errors.hpp"
 #include "cuda/memory.hpp"
-#include "cuda/process_wide.hpp"
-#include "gpu.hpp"
 
 namespace tutti::backend::nccl {
 

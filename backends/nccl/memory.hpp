@@ -6,7 +6,7 @@
 
 #include <tutti/memory.hpp>
 
-#include "apis.hpp"
+#include "gpu.hpp"
 
 namespace tutti::backend::nccl {
 

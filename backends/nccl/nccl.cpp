@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "cuda/absent.hpp"
 #include "group.hpp"
 #include "values/fail.hpp"
 

@@ -4,7 +4,7 @@
 
 #include <tutti/backend/backend.hpp>
 
-#include "apis.hpp"
+#include "gpu.hpp"
 
 namespace tutti::backend::nccl {
 

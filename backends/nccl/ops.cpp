@@ -5,7 +5,8 @@
 #include <cstring>
 #include <utility>
 
-#include <tutti/half.hpp>
+#include "kernels/reduce_arithmetic.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::backend::nccl {
 namespace {
@@ -21,35 +22,13 @@ constexpr DType component_of(DType dtype) noexcept {
 }
 
 ncclDataType_t type_of(DType dtype) noexcept {
-  switch (component_of(dtype)) {
-    case DType::i8:
-      return ncclInt8;
-    case DType::i32:
-      return ncclInt32;
-    case DType::u32:
-      return ncclUint32;
-    case DType::i64:
-      return ncclInt64;
-    case DType::u64:
-      return ncclUint64;
-    case DType::f16:
-      return ncclFloat16;
-    case DType::bf16:
-      return ncclBfloat16;
-    case DType::f32:
-      return ncclFloat32;
-    case DType::f64:
-      return ncclFloat64;
-    case DType::u8:
-    case DType::boolean:
-    case DType::i16:  // Our own kernels reduce what NCCL has no type for.
-    case DType::u16:
-    case DType::f8e4m3:
-    case DType::f8e5m2:
-    case DType::complex64:
-    case DType::complex128:
-      break;
-  }
+  // Our own kernels reduce what NCCL has no type for.
+  constexpr std::pair<DType, ncclDataType_t> types[] = {
+      {DType::i8, ncclInt8},       {DType::i32, ncclInt32},   {DType::u32, ncclUint32},
+      {DType::i64, ncclInt64},     {DType::u64, ncclUint64},  {DType::f16, ncclFloat16},
+      {DType::bf16, ncclBfloat16}, {DType::f32, ncclFloat32}, {DType::f64, ncclFloat64}};
+  for (const auto& [ours, theirs] : types)
+    if (ours == component_of(dtype)) return theirs;
   return ncclUint8;
 }
 
@@ -85,12 +64,6 @@ std::size_t row_bytes_of(const Op& op) noexcept {
 
 std::size_t count_of(std::size_t bytes, DType dtype) noexcept {
   return bytes / size_of(component_of(dtype));
-}
-
-template <typename T>
-std::size_t put(std::byte* to, T value) noexcept {
-  std::memcpy(to, &value, sizeof value);
-  return sizeof value;
 }
 
 }  // namespace
@@ -200,31 +173,43 @@ std::size_t Lowering::slot() const noexcept {
   return aligned(bytes_of(std::ranges::max(op_.rows.list())));
 }
 
-void Lowering::copy_own_block() {
-  const auto rows = op_.kind == Operation::all_to_all ? op_.send_rows : op_.rows;
-  const bool whole_in = op_.kind != Operation::gather;
-  const bool whole_out = op_.kind != Operation::scatter;
-  context_.copy(out(whole_out ? op_.rows.offset(context_.rank) : 0),
-                in(whole_in ? rows.offset(context_.rank) : 0), bytes_of(rows[context_.rank]));
+/// The rows that this rank sends to another one in a gather, scatter or all_to_all.
+std::int64_t Lowering::rows_to(int rank) const noexcept {
+  if (op_.kind == Operation::gather) return rank == op_.root ? op_.rows[context_.rank] : 0;
+  if (op_.kind == Operation::scatter) return context_.rank == op_.root ? op_.rows[rank] : 0;
+  return op_.send_rows[rank];
+}
+
+/// The rows that it gets from another one.
+std::int64_t Lowering::rows_from(int rank) const noexcept {
+  if (op_.kind == Operation::gather) return context_.rank == op_.root ? op_.rows[rank] : 0;
+  if (op_.kind == Operation::scatter) return rank == op_.root ? op_.rows[context_.rank] : 0;
+  return op_.rows[rank];
+}
+
+/// Calls f(rank, in, bytes to it, out, bytes from it).
+template <typename F>
+void Lowering::for_each_rank(const F& f) const {
+  std::int64_t to = 0;
+  std::int64_t from = 0;
+  for (int r = 0; r < context_.size; ++r) {
+    f(r, in(to), bytes_of(rows_to(r)), out(from), bytes_of(rows_from(r)));
+    to += rows_to(r);
+    from += rows_from(r);
+  }
 }
 
 void Lowering::make_op(ncclComm_t comm) {
   reduce_ = builtin(op_.reduce.kind);
   if (op_.reduce.kind != ReduceOp::Kind::premul_sum) return;
   std::byte scale[sizeof(double)] = {};
-  switch (component_of(op_.in.dtype)) {
-    case DType::f16:
-      put(scale, Float16(static_cast<float>(op_.reduce.scale)));
-      break;
-    case DType::bf16:
-      put(scale, BFloat16(static_cast<float>(op_.reduce.scale)));
-      break;
-    case DType::f32:
-      put(scale, static_cast<float>(op_.reduce.scale));
-      break;
-    default:
-      put(scale, op_.reduce.scale);
-  }
+  internal::visit_type(component_of(op_.in.dtype), [&]<typename T>(T) {
+    if constexpr (internal::foldable<T, ReduceOp::Kind::premul_sum> &&
+                  !internal::ComplexStorage<T>) {
+      const T value = internal::narrow<T>(static_cast<internal::Acc<T>>(op_.reduce.scale));
+      std::memcpy(scale, &value, sizeof value);
+    }
+  });
   check(context_.gpu.nccl(),
         context_.gpu.nccl().red_op_create_pre_mul_sum(&reduce_, scale, type_of(op_.in.dtype),
                                                       ncclScalarHostImmediate, comm),
@@ -247,10 +232,10 @@ void Lowering::before(int group, ncclComm_t comm) {
                            in(0), bytes_of(op_.rows[context_.rank]));
     case Operation::gather:
     case Operation::scatter:
-      if (op_.root == context_.rank) copy_own_block();
-      return;
     case Operation::all_to_all:
-      return copy_own_block();
+      return for_each_rank([&](int r, auto* in, std::size_t bytes, auto* out, std::size_t) {
+        if (r == context_.rank) context_.copy(out, in, bytes);
+      });
     default:
       return;
   }
@@ -309,17 +294,6 @@ void Lowering::reduce_scatter(ncclComm_t comm) {
   }
 }
 
-void Lowering::all_to_all(ncclComm_t comm) {
-  std::int64_t to = 0;
-  std::int64_t from = 0;
-  for (int r = 0; r < context_.size; ++r) {
-    context_.send(in(to), bytes_of(op_.send_rows[r]), r, comm);
-    context_.recv(out(from), bytes_of(op_.rows[r]), r, comm);
-    to += op_.send_rows[r];
-    from += op_.rows[r];
-  }
-}
-
 void Lowering::inside(int group, ncclComm_t comm) {
   if (folding_ && group < groups()) return folding_->inside(group, comm);
   if (group != 0) return;
@@ -354,24 +328,13 @@ void Lowering::inside(int group, ncclComm_t comm) {
       return gather(comm);
     case Operation::reduce_scatter:
       return reduce_scatter(comm);
+    case Operation::gather:
+    case Operation::scatter:
     case Operation::all_to_all:
-      return all_to_all(comm);
-    case Operation::gather: {
-      if (op_.root != context_.rank)
-        return context_.send(op_.in.data, bytes_of(op_.rows[context_.rank]), op_.root, comm);
-      std::int64_t row = 0;
-      for (int r = 0; r < context_.size; row += op_.rows[r++])
-        context_.recv(out(row), bytes_of(op_.rows[r]), r, comm);
-      return;
-    }
-    case Operation::scatter: {
-      if (op_.root != context_.rank)
-        return context_.recv(op_.out.data, bytes_of(op_.rows[context_.rank]), op_.root, comm);
-      std::int64_t row = 0;
-      for (int r = 0; r < context_.size; row += op_.rows[r++])
-        context_.send(in(row), bytes_of(op_.rows[r]), r, comm);
-      return;
-    }
+      return for_each_rank([&](int r, auto* in, std::size_t sent, auto* out, std::size_t received) {
+        context_.send(in, sent, r, comm);
+        context_.recv(out, received, r, comm);
+      });
     default:
       tutti::fail(Errc::unsupported, "the backend nccl has no such operation");
   }

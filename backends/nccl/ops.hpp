@@ -49,11 +49,13 @@ class Lowering {
     return static_cast<std::size_t>(rows) * row_bytes_;
   }
   std::size_t slot() const noexcept;
-  void copy_own_block();
+  std::int64_t rows_to(int rank) const noexcept;
+  std::int64_t rows_from(int rank) const noexcept;
+  template <typename F>
+  void for_each_rank(const F& f) const;
   void make_op(ncclComm_t comm);
   void gather(ncclComm_t comm);
   void reduce_scatter(ncclComm_t comm);
-  void all_to_all(ncclComm_t comm);
 
   OpContext context_;
   Op op_;

@@ -17,25 +17,6 @@ constexpr int collective_symmetric = 0x01;  // NCCL_WIN_COLL_SYMMETRIC
 
 }  // namespace
 
-/// The object that a Registration owns.
-class Registrations::Held {
- public:
-  Held(std::weak_ptr<void> owner, Registrations& all, const Entry& entry)
-      : kind(entry.kind), owner_(std::move(owner)), all_(all), entry_(entry) {}
-  ~Held() {
-    if (const auto alive = owner_.lock()) all_.end(entry_);
-  }
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
-
-  const RegistrationKind kind;
-
- private:
-  std::weak_ptr<void> owner_;
-  Registrations& all_;
-  Entry entry_;
-};
-
 Registrations::Registrations(std::shared_ptr<Gpu> gpu, const BackendInit& init, Memory& memory,
                              std::shared_ptr<Communicator> communicator, Launcher& launcher,
                              Failure& failure)
@@ -91,10 +72,15 @@ Registration Registrations::add(const TensorView& block, RegistrationKind kind, 
     throw failure_.await_cause();
   }
   if (entry.handle == nullptr) return {};  // NCCL's settings are against it.
-  const auto held = std::make_shared<Held>(std::move(owner), *this, entry);
+  const auto end_of = [this, entry, owner = std::move(owner)](const RegistrationKind* its_kind) {
+    if (const auto alive = owner.lock()) end(entry);
+    delete its_kind;
+  };
+  Registration made(
+      std::shared_ptr<const RegistrationKind>(new RegistrationKind(entry.kind), end_of));
   const std::lock_guard lock(mutex_);
   entries_.push_back(entry);
-  return Registration(std::shared_ptr<const RegistrationKind>(held, &held->kind));
+  return made;
 }
 
 Registrations::Entry Registrations::make(const TensorView& block, RegistrationKind kind,
@@ -123,12 +109,14 @@ void Registrations::await_window(const TensorView& block, void** handle, const s
           "ncclCommWindowRegister");
   });
   auto next_look = Clock::now() + first_look;
-  communicator_->await(limit, [&] {
+  const auto look = [&] {
     failure_.require_intact();
     if (Clock::now() < next_look) return;
     next_look = Clock::now() + first_look;
     if (failure_.poll_peers({.call = what})) failure_.require_intact();
-  });
+  };
+  cuda::await(
+      limit, late_in_nccl, [&] { return communicator_->ready(); }, look);
 }
 
 void Registrations::end(const Entry& entry) noexcept {

@@ -44,7 +44,6 @@ class Registrations {
     void* handle;
     friend bool operator==(const Entry&, const Entry&) = default;
   };
-  class Held;
   Entry make(const TensorView& block, RegistrationKind kind, void** handle, const std::string& what,
              Deadline limit);
   void await_window(const TensorView& block, void** handle, const std::string& what,

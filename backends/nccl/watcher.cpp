@@ -156,7 +156,10 @@ void Watcher::tick(const States& states) {
     if (state->limit().time() > now || state->poll()) continue;
     return failure_.fail_late(state->op(), state->call(), state->since());
   }
-  if (now >= next_look_) look_at_peers(states, now);
+  if (now < next_look_) return;
+  look_at_peers(states, now);
+  // A store that is slow to answer takes a third of the thread's time at most.
+  next_look_ = std::max(next_look_, Clock::now() + 2 * (Clock::now() - now));
 }
 
 void Watcher::look_at_peers(const States& states, Clock::time_point now) {
@@ -169,13 +172,14 @@ void Watcher::look_at_peers(const States& states, Clock::time_point now) {
                               ? internal::Status()
                               : failure_.status_of((*collective)->op(), (*collective)->call())))
     return;
+  failure_.collect_refusals();
   for (const auto& state : states) {
-    if (state->poll()) continue;
     const auto& op = state->op();
+    const auto* refusal = failure_.refusal_of(op, state->call());
+    if (refusal == nullptr || state->poll()) continue;
     // NCCL cannot take back what this rank has queued.
-    if (const auto refusal = failure_.refusal_of(op, state->call()))
-      return failure_.fail(internal::refused_error(init_.name, {&op, 1}, state->call(),
-                                                   refusal->rank, refusal->text));
+    return failure_.fail(
+        internal::refused_error(init_.name, {&op, 1}, state->call(), refusal->rank, refusal->text));
   }
   for (const auto& [rank, ended] : failure_.departed()) {
     const auto since = gone_since_.try_emplace(rank, now).first->second;

@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace [[gnu::visibility("default")]] tutti {
 
@@ -31,10 +32,11 @@ class Error : public std::runtime_error {
  public:
   /// Where it happened. Empty and negative fields are unknown.
   struct Where {
-    std::string group{};      ///< Name of the group, "world/0.1".
-    std::string operation{};  ///< "all_reduce".
-    std::int64_t seq = -1;    ///< The call's number in its group.
-    int rank = -1;            ///< The rank on which it began.
+    std::string group{};         ///< Name of the group, "world/0.1".
+    std::string operation{};     ///< "all_reduce".
+    std::int64_t seq = -1;       ///< The call's number in its group.
+    int rank = -1;               ///< The rank on which it began.
+    std::vector<int> missing{};  ///< The ranks that had not entered the call.
   };
 
   Error(Errc code, const std::string& message);

@@ -19,8 +19,8 @@ using CustomReduce = void (*)(const void* in, void* inout, std::int64_t count, D
 ///               CallOptions::integer_avg.
 /// min, max      IEEE 754-2019 minimum and maximum: a NaN on any rank is a NaN on all, -0 < +0.
 /// band bor bxor integers and booleans.
-/// premul_sum    each rank's elements times that rank's own scale, then the sum; floats and
-/// complex. custom        a function of the caller's; every dtype, on host memory.
+/// premul_sum    each rank's elements times that rank's own scale, then the sum; floats, complex.
+/// custom        a function of the caller's; every dtype, on host memory.
 ///
 /// Complex numbers have sum, avg, premul_sum and custom; other kinds are Errc::unsupported.
 /// Booleans: band, min and product are "and"; bor, max and sum are "or"; results are 0 or 1.

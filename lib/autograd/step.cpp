@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "group/validate.hpp"
+#include "kernels/gradients.hpp"
 #include "rows/announcement.hpp"
 
 namespace tutti::internal {
@@ -20,8 +22,8 @@ std::string Step::name() const {
 
 void Step::check_input(const ConstTensorView& in) const {
   if (transpose == nullptr) check_dtype(in.dtype);
-  if (const auto error = unfit(in, group.memory().device()))
-    refuse(error->code(), error->message());
+  if (const auto why = refusal_of([&] { check_array("the array", in, group.memory().device()); }))
+    refuse(why->code(), why->message());
   if (in.dtype != input_dtype(in) || !(in.shape == input_shape(in)))
     refuse(
         Errc::invalid_argument,
@@ -30,16 +32,9 @@ void Step::check_input(const ConstTensorView& in) const {
 }
 
 void Step::check_dtype(DType dtype) const {
-  switch (dtype) {
-    case DType::f16:
-    case DType::bf16:
-    case DType::f32:
-    case DType::f64:
-      return;
-    default:
-      refuse(Errc::invalid_argument,
-             fmt::format("{} has no gradient; f16, bf16, f32 and f64 have", name_of(dtype)));
-  }
+  if (has_gradient(dtype)) return;
+  refuse(Errc::invalid_argument,
+         fmt::format("{} has no gradient; f16, bf16, f32 and f64 have", name_of(dtype)));
 }
 
 void Step::check_op(ReduceOp op, std::initializer_list<ReduceOp::Kind> among) const {

@@ -7,16 +7,9 @@
 
 #include <fmt/format.h>
 
-#include "collectives/binomial_tree.hpp"
 #include "collectives/blocks.hpp"
-#include "collectives/chain.hpp"
-#include "collectives/direct.hpp"
-#include "collectives/direct_fold.hpp"
-#include "collectives/dissemination.hpp"
-#include "collectives/recursive_doubling.hpp"
+#include "collectives/functions.hpp"
 #include "collectives/reducer.hpp"
-#include "collectives/ring.hpp"
-#include "collectives/slices.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::collectives {

@@ -21,7 +21,7 @@ void run_collective(Wire& wire, const Op& op, bool order_fixed);
 /// The table in words, a line per row.
 std::string describe_table();
 
-/// Each is described in the header of its name.
+/// Each is described in functions.hpp.
 enum class Algorithm : std::uint8_t {
   direct,
   recursive_doubling,

@@ -1,4 +1,4 @@
-#include "collectives/binomial_tree.hpp"
+#include "collectives/functions.hpp"
 
 #include <array>
 #include <cstddef>

@@ -28,6 +28,12 @@ inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
   if (bytes != 0 && to != from) std::memmove(to, from, bytes);
 }
 
+/// Where part `i` of an array begins that is cut into equal parts at cache lines.
+constexpr std::size_t cut(std::size_t bytes, std::size_t parts, std::size_t i) {
+  const auto lines = (bytes + 63) / 64;
+  return std::min(bytes, (lines / parts * i + std::min(i, lines % parts)) * 64);
+}
+
 /// Hands out the call's scratch memory.
 class Arena {
  public:
@@ -63,10 +69,7 @@ class Blocks {
   /// An array in equal parts, cut at cache lines.
   Blocks(Arena& arena, std::size_t bytes, int size)
       : offsets_(arena.take<std::size_t>(index(size) + 1)) {
-    const auto lines = (bytes + 63) / 64;
-    const auto w = index(size);
-    for (std::size_t r = 0; r <= w; ++r)
-      offsets_[r] = std::min(bytes, (lines / w * r + std::min(r, lines % w)) * 64);
+    for (std::size_t r = 0; r <= index(size); ++r) offsets_[r] = cut(bytes, index(size), r);
   }
   std::size_t offset(std::size_t r) const { return offsets_[r]; }
   std::size_t offset(int r) const { return offset(index(r)); }

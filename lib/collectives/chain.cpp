@@ -1,4 +1,4 @@
-#include "collectives/chain.hpp"
+#include "collectives/functions.hpp"
 
 #include <algorithm>
 #include <cstddef>

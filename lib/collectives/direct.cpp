@@ -1,4 +1,4 @@
-#include "collectives/direct.hpp"
+#include "collectives/functions.hpp"
 
 #include <algorithm>
 #include <cstddef>

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "collectives/exchange.hpp"
+#include "collectives/functions.hpp"
 
 namespace tutti::collectives {
 namespace {

@@ -1,4 +1,4 @@
-#include "collectives/dissemination.hpp"
+#include "collectives/functions.hpp"
 
 #include <cstddef>
 

@@ -1,4 +1,4 @@
-#include "collectives/recursive_doubling.hpp"
+#include "collectives/functions.hpp"
 
 #include <bit>
 #include <cstddef>

@@ -1,4 +1,4 @@
-#include "collectives/slices.hpp"
+#include "collectives/functions.hpp"
 
 #include <algorithm>
 #include <bit>

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <string>
 #include <thread>
 
 #include <fmt/format.h>
@@ -72,9 +73,11 @@ Refusal decode_refusal(const Bytes& bytes) {
   return refusal;
 }
 
-Error with_message(const Error& error, Errc code, int rank, const std::string& message) {
+Error with_message(const Error& error, Errc code, int rank, const std::string& message,
+                   const std::vector<int>& absent = {}) {
   auto where = error.where();
   where.rank = rank;
+  where.missing = absent;
   return {code, message, where};
 }
 
@@ -104,6 +107,16 @@ Agreement::Agreement(const std::shared_ptr<Store>& store, int rank, int size)
 
 std::string Agreement::claim() const {
   return fmt::format("{}{}", collecting_prefix, rank_);
+}
+
+/// What try_get() returns, but bounded where the store does not answer.
+std::optional<Bytes> Agreement::peek(const std::string& key) const {
+  try {
+    return store_->get(key, Deadline::after({}));
+  } catch (const Error& error) {
+    if (error.code() != Errc::timeout) throw;
+    return std::nullopt;
+  }
 }
 
 bool Agreement::announce(const Failure& failure) noexcept {
@@ -157,8 +170,7 @@ Error Agreement::collect_status(const Failure& failure) const {
   }
   for (;;) {
     std::erase_if(missing, [&](std::size_t i) {
-      if (const auto bytes = store_->try_get(key("status", failure.ask[i])))
-        said[i] = decode_status(*bytes);
+      if (const auto bytes = peek(key("status", failure.ask[i]))) said[i] = decode_status(*bytes);
       return said[i].call == failure.status.call;
     });
     if (missing.empty() || end.expired()) break;
@@ -178,7 +190,7 @@ Error Agreement::collect_status(const Failure& failure) const {
 
 std::optional<Error> Agreement::cause(const Status& mine) noexcept {
   try {
-    const auto held = store_->try_get("failure");
+    const auto held = peek("failure");
     if (!held) return std::nullopt;
     if (!is_claim(to_text(*held))) return decode_error(to_text(*held));
     publish_status(mine);
@@ -188,7 +200,7 @@ std::optional<Error> Agreement::cause(const Status& mine) noexcept {
 }
 
 bool Agreement::collecting() const {
-  const auto held = store_->try_get("failure");
+  const auto held = peek("failure");
   return held && is_claim(to_text(*held));
 }
 
@@ -211,14 +223,29 @@ void Agreement::refuse(const Refusal& refusal) noexcept {
 std::vector<Refusal> Agreement::new_refusals() noexcept {
   std::vector<Refusal> found;
   try {
-    if (!store_->try_get("refusals")) return found;
-    while (const auto bytes = store_->try_get(fmt::format("refusal/{}", refusals_ + 1))) {
-      ++refusals_;
-      found.push_back(decode_refusal(*bytes));
+    const auto count = peek("refusals");
+    if (!count) return found;
+    while (numbered_ < std::stoll(to_text(*count))) unread_.push_back(++numbered_);
+    // A rank takes its number before it writes, and it may fail in between.
+    std::vector<std::int64_t> missing;
+    for (const auto number : unread_) {
+      if (const auto bytes = peek(fmt::format("refusal/{}", number)))
+        found.push_back(decode_refusal(*bytes));
+      else
+        missing.push_back(number);
     }
+    unread_ = std::move(missing);
   } catch (...) {
   }
+  const std::lock_guard lock(refused_mutex_);
+  for (const auto& refusal : found) refused_.try_emplace(refusal.call, refusal);
   return found;
+}
+
+const Refusal* Agreement::refusal_of(std::uint64_t call) const noexcept {
+  const std::lock_guard lock(refused_mutex_);
+  const auto found = refused_.find(call);
+  return found == refused_.end() ? nullptr : &found->second;
 }
 
 void Agreement::abandon(std::uint64_t call) {
@@ -243,15 +270,15 @@ void Agreement::leave(std::uint64_t ended) noexcept {
 }
 
 bool Agreement::left(int rank) const {
-  return store_->try_get(key("left", rank)).has_value();
+  return peek(key("left", rank)).has_value();
 }
 
 const std::map<int, std::uint64_t>& Agreement::departed() noexcept {
   try {
-    const auto count = store_->try_get("departures");
+    const auto count = peek("departures");
     if (!count || to_text(*count) == std::to_string(departed_.size())) return departed_;
     for (int r = 0; r < size_; ++r) {
-      const auto said = store_->try_get(key("left", r));
+      const auto said = peek(key("left", r));
       if (!said) continue;
       const auto text = to_text(*said);
       std::uint64_t ended = 0;
@@ -265,6 +292,7 @@ const std::map<int, std::uint64_t>& Agreement::departed() noexcept {
 
 Error name_missing(const Error& cause, std::span<const Presence> ranks, std::string_view called) {
   std::vector<int> entered;
+  std::vector<int> absent;
   std::string missing;
   int origin = -1;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
@@ -274,6 +302,7 @@ Error name_missing(const Error& cause, std::span<const Presence> ranks, std::str
       entered.push_back(number);
       continue;
     }
+    absent.push_back(number);
     if (origin < 0 || (rank.left && cause.code() == Errc::peer_lost)) origin = number;
     missing += fmt::format("{}{}", missing.empty() ? "" : ", ", number);
     if (rank.left)
@@ -289,7 +318,18 @@ Error name_missing(const Error& cause, std::span<const Presence> ranks, std::str
   return with_message(
       cause, cause.code(), origin,
       fmt::format("{}; entered: {}; missing: {}{}{}", cause.message(), list_ranks(entered), missing,
-                  called.empty() ? "" : "; called: ", called));
+                  called.empty() ? "" : "; called: ", called),
+      absent);
+}
+
+Error rendezvous_error(Store& store, std::string_view prefix, std::string_view group, int size) {
+  std::vector<int> missing;
+  for (int r = 0; r < size; ++r)
+    if (!store.try_get(fmt::format("{}{}", prefix, r))) missing.push_back(r);
+  return {Errc::timeout,
+          fmt::format("group '{}': {} of {} ranks came before the deadline; missing: {}", group,
+                      size - std::ssize(missing), size, list_ranks(missing)),
+          {.rank = missing.empty() ? -1 : missing.front()}};
 }
 
 }  // namespace tutti::internal

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -51,7 +52,9 @@ std::uint64_t pair_id(std::string_view group, int rank, const Op& op) noexcept;
 /// and which ranks have left. The cause that reaches the store first counts on all ranks.
 ///
 /// Called from any thread, except where a function says "from one thread". Every function takes
-/// round trips to the store; only settle() and report() block for longer, and say for how long.
+/// round trips to the store; only settle() and report() block for longer, and say for how long. A
+/// question to a store that does not answer counts as "nothing there" when Store::get() ends with a
+/// deadline that has passed: for a TCP store after half a second, whatever its timeout is.
 /// Functions that are noexcept do without the store when it fails: each rank then speaks for
 /// itself.
 class Agreement {
@@ -75,10 +78,13 @@ class Agreement {
   /// Says which call this rank is in.
   void publish_status(const Status& mine) noexcept;
 
-  /// Tells the peers that this rank refused a call; they find it in new_refusals().
+  /// Tells the peers that this rank refused a call.
   void refuse(const Refusal& refusal) noexcept;
   /// The refusals that were published since the last time. From one thread.
   std::vector<Refusal> new_refusals() noexcept;
+  /// The first refusal of this call among those that new_refusals() has found; null: none. Takes no
+  /// round trip. Valid as long as this object.
+  const Refusal* refusal_of(std::uint64_t call) const noexcept;
   /// Says that this rank has nothing more to do with a refused call.
   void abandon(std::uint64_t call);
   /// Blocks until all of `ranks` have refused or abandoned the call, and returns those that
@@ -95,11 +101,15 @@ class Agreement {
  private:
   Error collect_status(const Failure& failure) const;
   std::string claim() const;
+  std::optional<Bytes> peek(const std::string& key) const;
 
   std::shared_ptr<Store> store_;
   int rank_;
   int size_;
-  std::int64_t refusals_ = 0;  // Read so far.
+  std::int64_t numbered_ = 0;         // Refusals of which this rank has heard.
+  std::vector<std::int64_t> unread_;  // Of those: not in the store yet, or never.
+  mutable std::mutex refused_mutex_;
+  std::map<std::uint64_t, Refusal> refused_;  // By call.
   std::map<int, std::uint64_t> departed_;
 };
 
@@ -111,9 +121,14 @@ struct Presence {
 };
 
 /// `cause` with the ranks that have entered the call and those that are missing in its text, for
-/// all backends alike. It began on the first missing rank; for peer_lost on the first that left.
+/// all backends alike, and in Error::Where. It began on the first missing rank; for peer_lost on
+/// the first that left.
 /// `called`: the call in words; may be empty.
 Error name_missing(const Error& cause, std::span<const Presence> ranks, std::string_view called);
+
+/// The error of a rank that waited until its deadline for all ranks to set `prefix` + rank in the
+/// store: names those that have not.
+Error rendezvous_error(Store& store, std::string_view prefix, std::string_view group, int size);
 
 /// Blocks until a rank has set `key`, and calls look() after a while and again in growing pauses
 /// up to `pause`. @throws Error timeout at the limit, and what look() throws.

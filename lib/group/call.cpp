@@ -51,11 +51,6 @@ void call(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepar
   (void)Core::of(group).issue(op, options, Core::Wait::stream, prepare, caller);
 }
 
-Work call_async(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepare,
-                std::string_view caller) {
-  return Core::of(group).issue(op, options, Core::Wait::nothing, prepare, caller);
-}
-
 void host_call(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepare,
                std::string_view caller) {
   if (on_host(group))

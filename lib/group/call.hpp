@@ -16,9 +16,6 @@ namespace tutti::internal {
 /// `caller`: the public function, named by the errors of `prepare`; empty: the operation.
 void call(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepare = {},
           std::string_view caller = {});
-/// As the async verb does.
-Work call_async(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepare = {},
-                std::string_view caller = {});
 /// call() of arrays in host memory, whatever the group's device; `op.in` may lie in `op.out`. On a
 /// device the arrays travel through the group's memory, and the host waits until the call has
 /// ended. `prepare` enters host arrays.

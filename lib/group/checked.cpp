@@ -110,14 +110,11 @@ class Checked final : public HostBackend {
 
   void publish(std::span<const Op> ops, const Call& call, const Error& why) noexcept override {
     try {
-      bool collective = false;
-      for (const auto& op : ops) {
-        if (is_point_to_point(op.kind))
-          publish_pair(op, Record::refusal({&op, 1}, paired(op, call), why));
-        else
-          collective = true;
-      }
-      if (collective) put(key(call.seq, rank()), Record::refusal(ops, call, why));
+      for_each_part(ops, call, [&](std::span<const Op> part, const Call& its) {
+        const bool message = is_point_to_point(part[0].kind) && part.size() == 1;
+        put(message ? pair_key(part[0], true) : key(its.seq, rank()),
+            Record::refusal(part, its, why));
+      });
     } catch (...) {  // Without the store the peers wait for their deadline.
     }
     inner_->refuse(ops, call, why);
@@ -227,12 +224,9 @@ class Checked final : public HostBackend {
       const Record theirs = read_record(in);
       if (theirs.refused != 0) return refused_error(group(), {&op, 1}, one, op.peer, theirs.view());
       if (own.fingerprint != theirs.fingerprint)
-        return call_error(
-            Errc::mismatch, group(), {&op, 1}, one, -1,
-            fmt::format("rank {}: {}; rank {}: {}; both sides need the same dtype, "
-                        "count and name",
-                        sending ? rank() : op.peer, sending ? own.view() : theirs.view(),
-                        sending ? op.peer : rank(), sending ? theirs.view() : own.view()));
+        return call_error(Errc::mismatch, group(), {&op, 1}, one, -1,
+                          sending ? sides_text(rank(), own.view(), op.peer, theirs.view())
+                                  : sides_text(op.peer, theirs.view(), rank(), own.view()));
     }
     return std::nullopt;
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "group/core.hpp"
+#include "group/kept_rows.hpp"
 #include "values/fail.hpp"
 
 namespace tutti {
@@ -79,9 +80,10 @@ class Batch final : public internal::Collector {
     }
     in_order_ = in_order_ || in_order;
     for (const auto& op : ops) {
+      auto& kept = rows_.emplace_back();  // A deque: addresses stay.
       ops_.push_back(op);
-      keep(ops_.back().rows);
-      keep(ops_.back().send_rows);
+      internal::reserve_rows(std::span(&op, 1), kept);
+      internal::keep_rows(ops_.back(), kept);
     }
     return Work(state_);
   }
@@ -124,12 +126,6 @@ class Batch final : public internal::Collector {
   }
 
  private:
-  void keep(Rows& rows) {
-    if (!rows.listed()) return;
-    rows_.emplace_back(rows.list().begin(), rows.list().end());  // A deque: addresses stay.
-    rows = Rows(std::span<const std::int64_t>(rows_.back()));
-  }
-
   std::shared_ptr<internal::Core> core_;
   bool open_ = false;
   std::vector<Op> ops_;

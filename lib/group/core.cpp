@@ -11,6 +11,7 @@
 #include "group/fingerprint.hpp"
 #include "group/lowering.hpp"
 #include "group/record.hpp"
+#include "store/checks.hpp"
 #include "values/broken.hpp"
 #include "values/current_error.hpp"
 #include "values/fail.hpp"
@@ -18,8 +19,7 @@
 namespace tutti::internal {
 namespace {
 
-bool wants_checks(const GroupOptions& o) {
-  if (o.checked) return *o.checked;
+bool wants_checks() {
   const char* text = std::getenv("TUTTI_CHECK");
   const std::string_view value = text == nullptr ? "" : text;
   if (value == "1") return true;
@@ -46,7 +46,26 @@ GroupOptions prepared(const GroupOptions& options) {
           o.size);
   o.store = make_prefix_store(o.store == nullptr ? make_memory_store() : o.store, o.name + '/');
   if (!o.logger) o.logger = default_logger();
+  if (!o.checked) o.checked = wants_checks();
   return o;
+}
+
+constexpr std::string_view made_with = "made_with";
+
+/// Ranks of another size, or of another mode, would wait for each other in vain. The first rank
+/// that comes says what it was made with.
+void check_made_alike(const GroupOptions& o) {
+  if (o.size == 1) return;
+  const auto mine = fmt::format("size {} and checked mode {}", o.size, *o.checked ? "on" : "off");
+  const auto first = to_text(o.store->compare_set(made_with, {}, to_bytes(mine)));
+  if (first != mine)
+    throw Error(
+        Errc::mismatch,
+        fmt::format("group '{}': rank {} was made with {}, the rank that came first with {}; "
+                    "every rank has to pass the same size and the same checked mode "
+                    "(GroupOptions::checked, TUTTI_CHECK)",
+                    o.name, o.rank, mine, first),
+        {.group = o.name, .rank = o.rank});
 }
 
 std::unique_ptr<Backend> wrap(std::unique_ptr<Backend> backend, const GroupOptions& o) {
@@ -54,7 +73,7 @@ std::unique_ptr<Backend> wrap(std::unique_ptr<Backend> backend, const GroupOptio
   if (o.decorate) backend = o.decorate(std::move(backend));
   if (backend == nullptr)
     failf(Errc::invalid_argument, "group '{}': decorate() returned null", o.name);
-  if (wants_checks(o)) backend = make_checked(std::move(backend), o.store, o.name, o.rank, o.size);
+  if (*o.checked) backend = make_checked(std::move(backend), o.store, o.name, o.rank, o.size);
   return backend;
 }
 
@@ -85,7 +104,10 @@ std::unique_ptr<Backend> Core::make_backend(const BackendEntry& entry, const std
 ProcessGroup Core::create(const GroupOptions& options) {
   auto o = prepared(options);
   const auto choice = choose_backend(o.backend, o.device, o.store->in_process());
+  check_made_alike(o);
   auto backend = make_backend(*choice.entry, choice.args, o);
+  // All ranks have come, so the name may be used again.
+  if (o.rank == 0 && o.size > 1) o.store->erase(made_with);
   o.logger(LogLevel::info, fmt::format("group '{}': rank {} of {} on {}, because {}", o.name,
                                        o.rank, o.size, choice.entry->name, choice.because));
   return ProcessGroup(
@@ -247,7 +269,7 @@ void Core::refuse(std::span<const Op> ops, const Call& call, const Error& why, c
   ring->begin(index, traced_seq(shown, call), shown.kind, shown, 1, !call.blocking, call.name);
   ring->end(index, TraceEntry::State::refused);
   backend_->refuse(ops, call, why);
-  throw with_place(why, {&shown, 1}, call);
+  throw with_place(why, options_.name, {&shown, 1}, call, bounds_.rank);
 }
 
 Work Core::launch(std::span<Op> ops, const CallOptions& options, bool in_order) {
@@ -312,20 +334,11 @@ Work Core::send(std::span<const Op> ops, const Call& call, const Op& shown, Wait
     return Work(std::move(work).release(), shared_from_this(), token);
   } catch (...) {
     ring->end(index, TraceEntry::State::failed);
-    throw_with_place({&shown, 1}, call);
+    const Error error = with_place(to_error(std::current_exception()), options_.name, {&shown, 1},
+                                   call, bounds_.rank);
+    if (breaks_group(error.code())) break_with(error, false);
+    throw Error(error);
   }
-}
-
-void Core::throw_with_place(std::span<const Op> ops, const Call& call) {
-  const Error error = with_place(to_error(std::current_exception()), ops, call);
-  if (breaks_group(error.code())) break_with(error, false);
-  throw Error(error);
-}
-
-Error Core::with_place(const Error& error, std::span<const Op> ops, const Call& call) const {
-  if (!error.where().operation.empty()) return error;
-  const int rank = error.where().rank >= 0 ? error.where().rank : bounds_.rank;
-  return call_error(error.code(), options_.name, ops, call, rank, error.message());
 }
 
 void Core::lower_barrier(Op& op) {

@@ -118,8 +118,6 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
   Work send(std::span<const Op> ops, const Call& call, const Op& shown, Wait wait);
   Work lower(Op& op, const CallOptions& options, Wait wait);
   void lower_barrier(Op& op);
-  [[noreturn]] void throw_with_place(std::span<const Op> ops, const Call& call);
-  Error with_place(const Error& error, std::span<const Op> ops, const Call& call) const;
   /// Which trace a launch goes to, and its place in it.
   std::pair<TraceRing*, std::uint64_t> trace_place(const Op& shown, const Call& call) noexcept;
   static std::uint64_t traced_seq(const Op& shown, const Call& call) noexcept;

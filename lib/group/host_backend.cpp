@@ -48,7 +48,7 @@ class HostBackend::Task final : public HostState, public CallQueue::Job {
       backend_.run_in_turn(ops_, call_);
     } catch (...) {
       const Error error = to_error(std::current_exception());
-      thrown = std::make_exception_ptr(backend_.with_place(error, ops_, call_));
+      thrown = std::make_exception_ptr(placed(error));
       if (breaks_group(error.code())) backend_.abort(error.message());
     }
     if (posted_ != nullptr) {
@@ -57,11 +57,13 @@ class HostBackend::Task final : public HostState, public CallQueue::Job {
     }
     finish(thrown);
   }
-  void drop(const Error& why) noexcept override {
-    finish(std::make_exception_ptr(backend_.with_place(why, ops_, call_)));
-  }
+  void drop(const Error& why) noexcept override { finish(std::make_exception_ptr(placed(why))); }
 
  private:
+  Error placed(const Error& error) const {
+    return with_place(error, backend_.group_, ops_, call_, backend_.rank_);
+  }
+
   HostBackend& backend_;
   std::pmr::vector<Op> ops_;
   std::pmr::vector<std::int64_t> rows_;
@@ -80,9 +82,25 @@ HostBackend::~HostBackend() {
   stop();
 }
 
-Error HostBackend::with_place(const Error& error, std::span<const Op> ops, const Call& call) const {
-  if (!error.where().operation.empty()) return error;
-  return call_error(error.code(), group_, ops, call, error.where().rank, error.message());
+std::shared_ptr<Work::State> HostBackend::post(std::span<const Op> ops, const Call& call) {
+  const auto limit = call.limit();
+  std::shared_ptr<Work::State> first;
+  std::vector<Work> states;  // All of them, if there are several.
+  for (const auto& op : ops) {
+    if (!is_point_to_point(op.kind)) continue;
+    auto state = post_one(op, call, limit);
+    if (first == nullptr) {
+      first = std::move(state);
+      continue;
+    }
+    if (states.empty()) states.emplace_back(first);
+    states.emplace_back(std::move(state));
+  }
+  return states.empty() ? first : std::move(Work::all(states)).release();
+}
+
+std::shared_ptr<Work::State> HostBackend::post_one(const Op&, const Call&, Deadline) {
+  return nullptr;
 }
 
 void HostBackend::run_in_turn(std::span<const Op> ops, const Call& call) {
@@ -127,11 +145,7 @@ Work HostBackend::launch(std::span<const Op> ops, const Call& call) {
     throw Error(why);
   }
   if (call.in_order && !call.blocking) return submit(ops, call, nullptr);
-  if (call.in_order) {
-    run_in_turn(ops, call);
-    return {};
-  }
-  if (ops.size() == 1 && call.blocking && !is_point_to_point(ops[0].kind)) {
+  if (call.in_order || (ops.size() == 1 && call.blocking && !is_point_to_point(ops[0].kind))) {
     run_in_turn(ops, call);
     return {};
   }

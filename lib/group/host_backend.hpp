@@ -31,15 +31,19 @@ class HostBackend : public Backend {
   /// Runs the collectives among `ops`, in turn; skips send and recv. Blocks to call.limit() at
   /// the most and throws Error.
   virtual void run(std::span<const Op> ops, const Call& call) = 0;
-  /// Posts the sends and receives among `ops`; skips collectives. Never blocks for a peer. What it
-  /// returns is done when all of them are, by call.limit() at the latest.
-  virtual std::shared_ptr<Work::State> post(std::span<const Op> ops, const Call& call) = 0;
+  /// Posts the sends and receives among `ops`, with post_one(); skips collectives. What it returns
+  /// is done when all of them are.
+  virtual std::shared_ptr<Work::State> post(std::span<const Op> ops, const Call& call);
+  /// Posts a send or receive. Never blocks for a peer. It ends by `limit` at the latest.
+  virtual std::shared_ptr<Work::State> post_one(const Op& op, const Call& call, Deadline limit);
   /// Tells the peers. Never blocks.
   virtual void publish(std::span<const Op> ops, const Call& call, const Error& why) noexcept = 0;
 
   /// Ends every call of this rank that waits for its turn.
   void fail_queued(const Error& why) noexcept { queue_->fail(why); }
   void stop() noexcept { queue_->stop(); }
+  /// For a callback that may run while this object ends.
+  const std::shared_ptr<CallQueue>& queue() const noexcept { return queue_; }
 
   /// A state from the pool.
   template <typename T, typename... Args>
@@ -52,7 +56,6 @@ class HostBackend : public Backend {
 
  private:
   class Task;
-  Error with_place(const Error& error, std::span<const Op> ops, const Call& call) const;
   void run_in_turn(std::span<const Op> ops, const Call& call);
   Work submit(std::span<const Op> ops, const Call& call,
               const std::shared_ptr<Work::State>& posted);

@@ -69,21 +69,16 @@ std::vector<Op> to_point_to_point(const Op& op, const Bounds& b) {
 }
 
 std::vector<Op> refused_pairs(const Op& op, const Bounds& b) {
-  std::vector<Op> batch;
-  const auto add = [&](Operation kind, int peer) {
-    if (peer != b.rank) batch.push_back({.kind = kind, .peer = peer, .tag = reserved_tag});
-  };
-  const bool everybody = op.kind == Operation::all_to_all || op.root == b.rank;
-  const bool sends =
-      op.kind == Operation::all_to_all || (op.kind == Operation::gather) != everybody;
-  const bool receives =
-      op.kind == Operation::all_to_all || (op.kind == Operation::scatter) != everybody;
-  if (op.kind != Operation::all_to_all && (op.root < 0 || op.root >= b.size)) return batch;
-  for (int r = 0; r < b.size; ++r) {
-    if (!everybody && r != op.root) continue;
-    if (sends) add(Operation::send, r);
-    if (receives) add(Operation::recv, r);
-  }
+  if (op.kind != Operation::all_to_all && (op.root < 0 || op.root >= b.size)) return {};
+  const TensorView nothing(nullptr, DType::u8, {0});
+  auto batch = to_point_to_point({.kind = op.kind,
+                                  .in = nothing,
+                                  .out = nothing,
+                                  .rows = Rows(0),
+                                  .send_rows = Rows(0),
+                                  .root = op.root},
+                                 b);
+  std::erase_if(batch, [&](const Op& pair) { return pair.peer == b.rank; });
   return batch;
 }
 

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "group/fingerprint.hpp"
+#include "values/broken.hpp"
 #include "values/fail.hpp"
 
 namespace [[gnu::visibility("default")]] tutti {
@@ -75,15 +76,39 @@ std::string_view operation_of(std::span<const Op> ops) noexcept {
   return ops.empty() ? "coalesced call" : name_of(ops[0].kind);
 }
 
+namespace {
+
+std::uint64_t seq_of(std::span<const Op> ops, const Call& call) noexcept {
+  return ops.size() == 1 && is_point_to_point(ops[0].kind) ? ops[0].seq : call.seq;
+}
+
+}  // namespace
+
 Error call_error(Errc code, std::string_view group, std::span<const Op> ops, const Call& call,
                  int rank, const std::string& message) {
-  const bool paired = ops.size() == 1 && is_point_to_point(ops[0].kind);
   return {code,
           message,
           {.group = std::string(group),
            .operation = std::string(operation_of(ops)),
-           .seq = static_cast<std::int64_t>(paired ? ops[0].seq : call.seq),
+           .seq = static_cast<std::int64_t>(seq_of(ops, call)),
            .rank = rank}};
+}
+
+Error with_place(const Error& error, std::string_view group, std::span<const Op> ops,
+                 const Call& call, int rank) {
+  const auto& where = error.where();
+  if (!where.operation.empty()) return error;
+  return call_error(error.code(), group, ops, call, where.rank >= 0 ? where.rank : rank,
+                    error.message());
+}
+
+std::string refusal_text(std::span<const Op> ops, const Call& call, const Error& why) {
+  return fmt::format("{} #{}: {}", operation_of(ops), seq_of(ops, call), why.message());
+}
+
+std::string sides_text(int sender, std::string_view send, int receiver, std::string_view recv) {
+  return fmt::format("rank {}: {}; rank {}: {}; both sides need the same dtype, count and name",
+                     sender, send, receiver, recv);
 }
 
 namespace {
@@ -109,7 +134,7 @@ Record Record::of(std::span<const Op> ops, const Call& call) {
 }
 
 Record Record::refusal(std::span<const Op> ops, const Call& call, const Error& why) {
-  return make(call, true, fmt::format("{} #{}: {}", operation_of(ops), call.seq, why.message()));
+  return make(call, true, refusal_text(ops, call, why));
 }
 
 std::string_view Record::view() const noexcept {

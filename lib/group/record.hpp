@@ -27,6 +27,11 @@ std::string_view operation_of(std::span<const Op> ops) noexcept;
 Error call_error(Errc code, std::string_view group, std::span<const Op> ops, const Call& call,
                  int rank, const std::string& message);
 
+/// `error` with the place of this call in it, unless it has a place already. It began on `rank`,
+/// unless it says on which.
+Error with_place(const Error& error, std::string_view group, std::span<const Op> ops,
+                 const Call& call, int rank);
+
 /// What one rank says about a call before the data moves, in a fixed size.
 struct Record {
   static constexpr std::uint32_t version = 1;
@@ -70,6 +75,26 @@ std::optional<Error> compare_rows(std::string_view group, std::span<const Op> op
 /// The error of peers whose call one rank refused.
 Error refused_error(std::string_view group, std::span<const Op> ops, const Call& call, int rank,
                     std::string_view why);
+
+/// A refusal for peers: "all_reduce #17: the array is null".
+std::string refusal_text(std::span<const Op> ops, const Call& call, const Error& why);
+
+/// The text of a mismatch between a send and its receive.
+std::string sides_text(int sender, std::string_view send, int receiver, std::string_view recv);
+
+/// Calls `tell(ops, call)` for each part of a launch that peers wait for by itself: every send and
+/// receive with its own number and fingerprint, and once for the collectives.
+template <typename Tell>
+void for_each_part(std::span<const Op> ops, const Call& call, const Tell& tell) {
+  for (const auto& op : ops) {
+    if (!is_point_to_point(op.kind)) continue;
+    Call own = call;
+    own.seq = op.seq;
+    own.fingerprint = op.fingerprint;
+    tell(std::span(&op, 1), own);
+  }
+  if (has_collective(ops)) tell(ops, call);
+}
 
 /// "0", "0 2 3".
 std::string list_ranks(std::span<const int> ranks);

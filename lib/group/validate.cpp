@@ -192,6 +192,10 @@ void check_elementwise_overlap(const Op& op) {
 
 }  // namespace
 
+void check_array(const char* what, const ConstTensorView& array, const Device& device) {
+  check_array(what, array, Bounds{.device = device});
+}
+
 void validate(Op& op, const Bounds& b, const CallOptions& o) {
   const bool at_root = op.root == b.rank;
   switch (op.kind) {

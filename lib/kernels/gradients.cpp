@@ -1,28 +1,19 @@
 #include "kernels/gradients.hpp"
 
 #include <array>
-#include <cstring>
-#include <type_traits>
 
 #include "kernels/reduce.hpp"
-#include "kernels/reduce_types.hpp"
+#include "kernels/reduce_arithmetic.hpp"
 
 namespace tutti::internal {
 namespace {
 
-template <typename T>
-using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
-/// An array of T at any address, read as Wide<T>.
+/// An array of T at any address, read in the type that it is computed in.
 template <typename T>
 class Elements {
  public:
   explicit Elements(const void* data) : data_(static_cast<const std::byte*>(data)) {}
-  Wide<T> operator[](std::size_t i) const noexcept {
-    T stored;
-    std::memcpy(static_cast<void*>(&stored), data_ + i * sizeof(T), sizeof stored);
-    return static_cast<Wide<T>>(stored);
-  }
+  Acc<T> operator[](std::size_t i) const noexcept { return load<T>(data_ + i * sizeof(T)); }
 
  private:
   const std::byte* data_;
@@ -32,20 +23,7 @@ class Elements {
 template <typename T, typename Element>
 void fill(void* out, std::size_t n, const Element& element) noexcept {
   auto* to = static_cast<std::byte*>(out);
-  for (std::size_t i = 0; i < n; ++i) {
-    const T stored(element(i));
-    std::memcpy(to + i * sizeof(T), &stored, sizeof stored);
-  }
-}
-
-/// Calls f(T{}) with T the storage type of a dtype that has gradients.
-template <typename F>
-void visit_float(DType dtype, const F& f) noexcept {
-  visit_type(dtype, [&]<typename T>(T zero) {
-    if constexpr (std::is_floating_point_v<T> || std::is_same_v<T, Float16> ||
-                  std::is_same_v<T, BFloat16>)
-      f(zero);
-  });
+  for (std::size_t i = 0; i < n; ++i) store<T>(to + i * sizeof(T), element(i));
 }
 
 template <typename W>
@@ -67,7 +45,7 @@ void multiply(DType dtype, void* out, const void* a, const void* b, std::size_t 
 
 void mark_ties(DType dtype, const void* in, const void* extreme, std::int32_t* marks,
                std::size_t n) noexcept {
-  visit_float(dtype, [&]<typename T>(T) {
+  visit_gradient(dtype, [&]<typename T>(T) {
     const Elements<T> x(in);
     const Elements<T> y(extreme);
     for (std::size_t i = 0; i < n; ++i) marks[i] = ties(x[i], y[i]) ? 1 : 0;
@@ -76,20 +54,20 @@ void mark_ties(DType dtype, const void* in, const void* extreme, std::int32_t* m
 
 void share_ties(DType dtype, const void* in, const void* extreme, const std::int32_t* count,
                 void* weights, std::size_t n) noexcept {
-  visit_float(dtype, [&]<typename T>(T) {
+  visit_gradient(dtype, [&]<typename T>(T) {
     const Elements<T> x(in);
     const Elements<T> y(extreme);
     fill<T>(weights, n, [&](std::size_t i) {
-      return ties(x[i], y[i]) ? 1 / static_cast<Wide<T>>(count[i]) : Wide<T>(0);
+      return ties(x[i], y[i]) ? 1 / static_cast<Acc<T>>(count[i]) : Acc<T>(0);
     });
   });
 }
 
 void product_of_others(DType dtype, const Factors& f, void* out) noexcept {
-  visit_float(dtype, [&]<typename T>(T) {
+  visit_gradient(dtype, [&]<typename T>(T) {
     const Elements<T> x(f.all);
     fill<T>(out, f.n, [&](std::size_t i) {
-      Wide<T> product = 1;
+      Acc<T> product = 1;
       for (std::size_t r = 0; r < f.ranks; ++r)
         if (r != f.rank) product *= x[r * f.n + i];
       return product;
@@ -99,14 +77,14 @@ void product_of_others(DType dtype, const Factors& f, void* out) noexcept {
 
 void product_of_others_gradient(DType dtype, const Factors& f, const void* gradients,
                                 void* out) noexcept {
-  visit_float(dtype, [&]<typename T>(T) {
+  visit_gradient(dtype, [&]<typename T>(T) {
     const Elements<T> x(f.all);
     const Elements<T> u(gradients);
     // The derivative of the product over the others in the direction u: by the product rule,
     // without a division, so that factors may be zero.
     fill<T>(out, f.n, [&](std::size_t i) {
-      Wide<T> product = 1;
-      Wide<T> derivative = 0;
+      Acc<T> product = 1;
+      Acc<T> derivative = 0;
       for (std::size_t r = 0; r < f.ranks; ++r) {
         if (r == f.rank) continue;
         const auto factor = x[r * f.n + i];

@@ -2,13 +2,30 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include <tutti/dtype.hpp>
+
+#include "kernels/reduce_types.hpp"
 
 // The local part of gradients: element by element over host memory, for f16, bf16, f32 and f64.
 // Half types are computed in float. Arrays need no alignment. `n` counts elements.
 
 namespace tutti::internal {
+
+/// Any byte may come in as a dtype.
+constexpr bool has_gradient(DType dtype) noexcept {
+  return dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f32 || dtype == DType::f64;
+}
+/// Calls f(T{}) with T the storage type of a dtype that has gradients.
+template <typename F>
+void visit_gradient(DType dtype, const F& f) {
+  visit_type(dtype, [&]<typename T>(T zero) {
+    if constexpr (std::is_floating_point_v<T> || std::is_same_v<T, Float16> ||
+                  std::is_same_v<T, BFloat16>)
+      f(zero);
+  });
+}
 
 /// data[i] *= by.
 void scale(DType dtype, void* data, std::size_t n, double by) noexcept;

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/kernel_target.hpp"
 #include "kernels/reduce_arithmetic.hpp"
 #include "kernels/reduce_types.hpp"
 
@@ -64,10 +65,6 @@ void fold(DType dtype, Kind kind, void* out, std::span<const void* const> inputs
   if (const auto fn = kernels.fold[index(dtype)][index(kind)]) return fn(out, inputs, scales, n);
 #endif
   scalar::fold(dtype, kind, out, inputs, scales, n);
-}
-
-void divide(DType dtype, void* data, std::size_t n, std::size_t by) noexcept {
-  scalar::divide(dtype, data, n, by);
 }
 
 void fill_identity(DType dtype, Kind kind, void* out, std::size_t n) noexcept {

@@ -2,11 +2,11 @@
 
 #include <cstddef>
 #include <span>
-#include <string_view>
-#include <vector>
 
 #include <tutti/dtype.hpp>
 #include <tutti/reduce_op.hpp>
+
+#include "kernels/reduce_types.hpp"
 
 // Reductions over host memory, for every dtype. Arrays need no alignment. `n` counts elements.
 // Integers wrap; min and max propagate NaN and order -0 below +0; booleans are read as
@@ -15,13 +15,6 @@
 // Results do not depend on the instruction set.
 
 namespace tutti::internal {
-
-/// out[i] = op(a[i], b[i]), rounded to the dtype; out may be a or b. The signature is Gloo's.
-using ReduceFn = void (*)(void* out, const void* a, const void* b, std::size_t n);
-
-/// fold() for one dtype and operation.
-using FoldFn = void (*)(void* out, std::span<const void* const> inputs,
-                        std::span<const double> scales, std::size_t n) noexcept;
 
 /// Null when there is no such pair: avg, premul_sum and custom, bitwise operations of floats, and
 /// all but sum of complex numbers.
@@ -53,16 +46,6 @@ void divide(DType dtype, void* data, std::size_t n, std::size_t by) noexcept;
 /// f8e4m3), for max the smallest. avg and custom have none: 0.
 void fill_identity(DType dtype, ReduceOp::Kind kind, void* out, std::size_t n) noexcept;
 
-/// What it runs on here: "scalar", "AVX3", ...
-const char* kernel_target() noexcept;
-
-/// For tests and benchmarks. What was built and runs on this machine, best first, named as by
-/// kernel_target(). To be called before choose_kernel_target().
-std::vector<std::string_view> kernel_targets();
-/// Makes all kernels use one of kernel_targets(), for an empty name the best. In the whole process,
-/// and not while another thread uses them.
-void choose_kernel_target(std::string_view name);
-
 }  // namespace tutti::internal
 
 /// The reference that the vector kernels are tested against, and what runs without Highway.
@@ -71,6 +54,5 @@ namespace tutti::internal::scalar {
 ReduceFn reduce_fn(DType dtype, ReduceOp::Kind kind) noexcept;
 void fold(DType dtype, ReduceOp::Kind kind, void* out, std::span<const void* const> inputs,
           std::span<const double> scales, std::size_t n) noexcept;
-void divide(DType dtype, void* data, std::size_t n, std::size_t by) noexcept;
 
 }  // namespace tutti::internal::scalar

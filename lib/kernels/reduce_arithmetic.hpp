@@ -4,13 +4,14 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 
 #include "kernels/reduce_types.hpp"
 
-// What the reductions compute, one element at a time. All of it is constexpr, so that device code
-// uses it too: nvcc gives constexpr functions to both sides.
+// What the reductions compute, one element at a time. All of it but load() and store() is
+// constexpr, so that device code uses it too: nvcc gives constexpr functions to both sides.
 
 namespace tutti::internal {
 
@@ -47,6 +48,20 @@ constexpr Acc<T> widen(T stored) noexcept {
 template <typename T>
 constexpr T narrow(Acc<T> value) noexcept {
   return T{value};
+}
+
+// Copied, because an array may lie at any address; a compiler makes a plain load of it.
+template <typename T>
+Acc<T> load(const std::byte* from) noexcept {
+  T stored;
+  std::memcpy(static_cast<void*>(&stored), from, sizeof stored);
+  return widen(stored);
+}
+
+template <typename T>
+void store(std::byte* to, Acc<T> value) noexcept {
+  const T stored = narrow<T>(value);
+  std::memcpy(to, &stored, sizeof stored);
 }
 
 template <ReduceOp::Kind kind>

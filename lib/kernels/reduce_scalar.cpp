@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <span>
 
 #include "kernels/reduce_arithmetic.hpp"
@@ -12,20 +11,6 @@ namespace tutti::internal::scalar {
 namespace {
 
 using Kind = ReduceOp::Kind;
-
-// Copied, because an array may lie at any address; a compiler makes a plain load of it.
-template <typename T>
-Acc<T> load(const std::byte* from) noexcept {
-  T stored;
-  std::memcpy(&stored, from, sizeof stored);
-  return widen(stored);
-}
-
-template <typename T>
-void store(std::byte* to, Acc<T> value) noexcept {
-  const T stored = narrow<T>(value);
-  std::memcpy(to, &stored, sizeof stored);
-}
 
 template <typename T, Kind kind>
 void reduce(void* out, const void* a, const void* b, std::size_t n) {
@@ -94,14 +79,18 @@ void fold(DType dtype, Kind kind, void* out, std::span<const void* const> inputs
   });
 }
 
+}  // namespace tutti::internal::scalar
+
+namespace tutti::internal {
+
 void divide(DType dtype, void* data, std::size_t n, std::size_t by) noexcept {
   visit_type(dtype, [&]<typename T>(T) {
-    if constexpr (foldable<T, Kind::avg>) {
+    if constexpr (foldable<T, ReduceOp::Kind::avg>) {
       auto* at = static_cast<std::byte*>(data);
       for (std::size_t i = 0; i < n * sizeof(T); i += sizeof(T))
-        store<T>(at + i, internal::divide(load<T>(at + i), by));
+        store<T>(at + i, divide(load<T>(at + i), by));
     }
   });
 }
 
-}  // namespace tutti::internal::scalar
+}  // namespace tutti::internal

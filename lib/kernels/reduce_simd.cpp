@@ -8,6 +8,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/kernel_target.hpp"
+
 // This file is compiled once per instruction set: Highway includes it again for each. SSSE3 is left
 // out: a processor that has no more is from before 2011, and the scalar kernels will do.
 #define HWY_DISABLED_TARGETS HWY_SSSE3
@@ -173,71 +175,37 @@ using Half = Small<Float16, 5, 10, true>;
 
 #endif
 
-struct Sum {
-  template <class V>
-  static V apply(V a, V b) {
-    return hn::Add(a, b);
-  }
-};
-
-struct Product {
-  template <class V>
-  static V apply(V a, V b) {
-    return hn::Mul(a, b);
-  }
-};
-
-struct And {
-  template <class V>
-  static V apply(V a, V b) {
-    return hn::And(a, b);
-  }
-};
-
-struct Or {
-  template <class V>
-  static V apply(V a, V b) {
-    return hn::Or(a, b);
-  }
-};
-
-struct Xor {
-  template <class V>
-  static V apply(V a, V b) {
-    return hn::Xor(a, b);
-  }
-};
-
-/// Of floats: `chosen` is the operand that the comparison chose, b if they do not compare.
-template <class V>
-V with_nan(V a, V chosen) {
+/// Of floats: a where it comes `before` b, else b; `equal` where they are equal. NaN if one is.
+template <class V, class M>
+V choose(V a, V b, M before, V equal) {
+  // Equal numbers have equal bits, but for zeros, where the sign bit decides.
+  const V chosen = hn::IfThenElse(hn::Eq(a, b), equal, hn::IfThenElse(before, a, b));
   return hn::IfThenElse(hn::IsNaN(a), a, chosen);
 }
 
-struct Min {
-  template <class V>
-  static V apply(V a, V b) {
-    if constexpr (hwy::IsFloat<hn::TFromV<V>>()) {
-      // Equal numbers have equal bits, but for zeros, where the sign bit decides.
-      const V chosen = hn::IfThenElse(hn::Lt(a, b), a, b);
-      return with_nan(a, hn::IfThenElse(hn::Eq(a, b), hn::Or(a, b), chosen));
-    } else {
-      return hn::Min(a, b);
-    }
+template <Kind kind, class V>
+V apply(V a, V b) {
+  constexpr bool floats = hwy::IsFloat<hn::TFromV<V>>();
+  if constexpr (kind == Kind::sum) {
+    return hn::Add(a, b);
+  } else if constexpr (kind == Kind::product) {
+    return hn::Mul(a, b);
+  } else if constexpr (kind == Kind::band) {
+    return hn::And(a, b);
+  } else if constexpr (kind == Kind::bor) {
+    return hn::Or(a, b);
+  } else if constexpr (kind == Kind::bxor) {
+    return hn::Xor(a, b);
+  } else if constexpr (kind == Kind::min && floats) {
+    return choose(a, b, hn::Lt(a, b), hn::Or(a, b));
+  } else if constexpr (kind == Kind::min) {
+    return hn::Min(a, b);
+  } else if constexpr (floats) {
+    return choose(a, b, hn::Gt(a, b), hn::And(a, b));
+  } else {
+    return hn::Max(a, b);
   }
-};
-
-struct Max {
-  template <class V>
-  static V apply(V a, V b) {
-    if constexpr (hwy::IsFloat<hn::TFromV<V>>()) {
-      const V chosen = hn::IfThenElse(hn::Gt(a, b), a, b);
-      return with_nan(a, hn::IfThenElse(hn::Eq(a, b), hn::And(a, b), chosen));
-    } else {
-      return hn::Max(a, b);
-    }
-  }
-};
+}
 
 /// What happens around the operation.
 enum class Form { plain, scaled, averaged };
@@ -273,7 +241,7 @@ auto finish(D d, hn::Vec<D> sum, Inputs inputs) {
 }
 
 /// Folds less than a vector of elements, from i on, through copies that fill one.
-template <class E, class Op, Form form>
+template <class E, Kind kind, Form form>
 HWY_NOINLINE void fold_rest(void* out, Inputs inputs, Scales scales, std::size_t i, std::size_t n) {
   using Stored = typename E::Stored;
   const typename E::Tag d;
@@ -282,7 +250,7 @@ HWY_NOINLINE void fold_rest(void* out, Inputs inputs, Scales scales, std::size_t
   auto acc = term<E, form>(d, copy, scales, 0);
   for (std::size_t k = 1; k < inputs.size(); ++k) {
     std::memcpy(copy, at(inputs[k], i * sizeof(Stored)), n * sizeof(Stored));
-    acc = Op::apply(acc, term<E, form>(d, copy, scales, k));
+    acc = apply<kind>(acc, term<E, form>(d, copy, scales, k));
   }
   E::store(d, finish<form>(d, acc, inputs), copy);
   std::memcpy(at(out, i * sizeof(Stored)), copy, n * sizeof(Stored));
@@ -295,7 +263,7 @@ constexpr std::size_t arrays_per_pass = 16;
 /// Folds inputs [first, first + arrays_per_pass) of `n` elements, a whole number of vectors, from
 /// i on. `acc` carries the results from pass to pass. A vector is written to out, which may be one
 /// of the inputs, after it was read from all of them.
-template <class E, class Op, Form form>
+template <class E, Kind kind, Form form>
 void fold_pass(void* out, hn::TFromD<typename E::Tag>* acc, Inputs inputs, Scales scales,
                std::size_t first, std::size_t i, std::size_t n) {
   const typename E::Tag d;
@@ -310,7 +278,7 @@ void fold_pass(void* out, hn::TFromD<typename E::Tag>* acc, Inputs inputs, Scale
     } else {
       v = hn::Load(d, acc + j);
     }
-    for (; k < last; ++k) v = Op::apply(v, term<E, form>(d, at(inputs[k], offset), scales, k));
+    for (; k < last; ++k) v = apply<kind>(v, term<E, form>(d, at(inputs[k], offset), scales, k));
     if (last == inputs.size()) {
       E::store(d, finish<form>(d, v, inputs), at(out, offset));
     } else {
@@ -319,7 +287,7 @@ void fold_pass(void* out, hn::TFromD<typename E::Tag>* acc, Inputs inputs, Scale
   }
 }
 
-template <class E, class Op, Form form>
+template <class E, Kind kind, Form form>
 void fold(void* out, Inputs inputs, Scales scales, std::size_t n) noexcept {
   const typename E::Tag d;
   using Lane = hn::TFromD<typename E::Tag>;
@@ -330,53 +298,54 @@ void fold(void* out, Inputs inputs, Scales scales, std::size_t n) noexcept {
   while (n - i >= hn::Lanes(d)) {
     const std::size_t size = HWY_MIN(block, n - i) / hn::Lanes(d) * hn::Lanes(d);
     for (std::size_t first = 0; first < inputs.size(); first += arrays_per_pass)
-      fold_pass<E, Op, form>(out, acc, inputs, scales, first, i, size);
+      fold_pass<E, kind, form>(out, acc, inputs, scales, first, i, size);
     i += size;
   }
-  if (i < n) fold_rest<E, Op, form>(out, inputs, scales, i, n - i);
+  if (i < n) fold_rest<E, kind, form>(out, inputs, scales, i, n - i);
 }
 
-template <class E, class Op>
+template <class E, Kind kind>
 void reduce(void* out, const void* a, const void* b, std::size_t n) {
   const typename E::Tag d;
   std::size_t i = 0;
   for (; n - i >= hn::Lanes(d); i += hn::Lanes(d)) {
     const std::size_t offset = i * sizeof(typename E::Stored);
-    E::store(d, Op::apply(E::load(d, at(a, offset)), E::load(d, at(b, offset))), at(out, offset));
+    E::store(d, apply<kind>(E::load(d, at(a, offset)), E::load(d, at(b, offset))), at(out, offset));
   }
   const void* const inputs[] = {a, b};
-  if (i < n) fold_rest<E, Op, Form::plain>(out, inputs, {}, i, n - i);
+  if (i < n) fold_rest<E, kind, Form::plain>(out, inputs, {}, i, n - i);
 }
 
-template <class E, class Op>
-constexpr void add(Kernels& kernels, DType dtype, Kind kind) {
+/// The kernels of `kind`, which are those of another one, too, where booleans have both.
+template <class E, Kind kind>
+constexpr void add(Kernels& kernels, DType dtype, Kind as = kind) {
   const auto row = static_cast<std::size_t>(dtype);
-  const auto column = static_cast<std::size_t>(kind);
-  kernels.reduce[row][column] = &reduce<E, Op>;
-  kernels.fold[row][column] = &fold<E, Op, Form::plain>;
+  const auto column = static_cast<std::size_t>(as);
+  kernels.reduce[row][column] = &reduce<E, kind>;
+  kernels.fold[row][column] = &fold<E, kind, Form::plain>;
 }
 
 template <class E>
 constexpr void add_float(Kernels& kernels, DType dtype) {
-  add<E, Sum>(kernels, dtype, Kind::sum);
-  add<E, Product>(kernels, dtype, Kind::product);
-  add<E, Min>(kernels, dtype, Kind::min);
-  add<E, Max>(kernels, dtype, Kind::max);
+  add<E, Kind::sum>(kernels, dtype);
+  add<E, Kind::product>(kernels, dtype);
+  add<E, Kind::min>(kernels, dtype);
+  add<E, Kind::max>(kernels, dtype);
   auto& folds = kernels.fold[static_cast<std::size_t>(dtype)];
-  folds[static_cast<std::size_t>(Kind::avg)] = &fold<E, Sum, Form::averaged>;
-  folds[static_cast<std::size_t>(Kind::premul_sum)] = &fold<E, Sum, Form::scaled>;
+  folds[static_cast<std::size_t>(Kind::avg)] = &fold<E, Kind::sum, Form::averaged>;
+  folds[static_cast<std::size_t>(Kind::premul_sum)] = &fold<E, Kind::sum, Form::scaled>;
 }
 
 // A complex number is two elements, and what it knows is done to each.
 
 template <class E>
 void sum_of_pairs(void* out, const void* a, const void* b, std::size_t n) {
-  reduce<E, Sum>(out, a, b, 2 * n);
+  reduce<E, Kind::sum>(out, a, b, 2 * n);
 }
 
 template <class E, Form form>
 void fold_pairs(void* out, Inputs inputs, Scales scales, std::size_t n) noexcept {
-  fold<E, Sum, form>(out, inputs, scales, 2 * n);
+  fold<E, Kind::sum, form>(out, inputs, scales, 2 * n);
 }
 
 template <class E>
@@ -393,13 +362,13 @@ constexpr void add_complex(Kernels& kernels, DType dtype) {
 template <typename T>
 constexpr void add_integer(Kernels& kernels, DType dtype) {
   using Bits = Plain<std::make_unsigned_t<T>>;
-  add<Bits, Sum>(kernels, dtype, Kind::sum);
-  if constexpr (sizeof(T) == 2 || sizeof(T) == 4) add<Bits, Product>(kernels, dtype, Kind::product);
-  add<Plain<T>, Min>(kernels, dtype, Kind::min);
-  add<Plain<T>, Max>(kernels, dtype, Kind::max);
-  add<Bits, And>(kernels, dtype, Kind::band);
-  add<Bits, Or>(kernels, dtype, Kind::bor);
-  add<Bits, Xor>(kernels, dtype, Kind::bxor);
+  add<Bits, Kind::sum>(kernels, dtype);
+  if constexpr (sizeof(T) == 2 || sizeof(T) == 4) add<Bits, Kind::product>(kernels, dtype);
+  add<Plain<T>, Kind::min>(kernels, dtype);
+  add<Plain<T>, Kind::max>(kernels, dtype);
+  add<Bits, Kind::band>(kernels, dtype);
+  add<Bits, Kind::bor>(kernels, dtype);
+  add<Bits, Kind::bxor>(kernels, dtype);
 }
 
 constexpr Kernels make_table() {
@@ -414,10 +383,10 @@ constexpr Kernels make_table() {
   add_integer<std::int64_t>(kernels, DType::i64);
   add_integer<std::uint64_t>(kernels, DType::u64);
   for (const Kind kind : {Kind::band, Kind::min, Kind::product})
-    add<Bool, And>(kernels, DType::boolean, kind);
+    add<Bool, Kind::band>(kernels, DType::boolean, kind);
   for (const Kind kind : {Kind::bor, Kind::max, Kind::sum})
-    add<Bool, Or>(kernels, DType::boolean, kind);
-  add<Bool, Xor>(kernels, DType::boolean, Kind::bxor);
+    add<Bool, Kind::bor>(kernels, DType::boolean, kind);
+  add<Bool, Kind::bxor>(kernels, DType::boolean);
   add_float<Plain<float>>(kernels, DType::f32);
   add_float<Plain<double>>(kernels, DType::f64);
   add_complex<Plain<float>>(kernels, DType::complex64);

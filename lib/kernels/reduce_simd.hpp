@@ -3,10 +3,10 @@
 #include <array>
 #include <cstdint>
 
-#include "kernels/reduce.hpp"
+#include "kernels/reduce_types.hpp"
 
-// The vector kernels. Only there when the library is built with Highway; reduce_simd.cpp defines
-// what reduce.hpp says of targets, too.
+// The vector kernels. Only there when the library is built with Highway; reduce_simd.cpp then also
+// defines kernel_target.hpp.
 
 namespace tutti::internal::simd {
 

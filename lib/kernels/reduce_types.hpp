@@ -2,7 +2,9 @@
 
 #include <complex>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -10,9 +12,16 @@
 #include <tutti/half.hpp>
 #include <tutti/reduce_op.hpp>
 
-// From the values DType and Kind to types and constants.
+// Types of kernels, and from the values DType and Kind to types and constants.
 
 namespace tutti::internal {
+
+/// out[i] = op(a[i], b[i]), rounded to the dtype; out may be a or b. The signature is Gloo's.
+using ReduceFn = void (*)(void* out, const void* a, const void* b, std::size_t n);
+
+/// fold() for one dtype and operation.
+using FoldFn = void (*)(void* out, std::span<const void* const> inputs,
+                        std::span<const double> scales, std::size_t n) noexcept;
 
 /// A stored boolean: any byte may come from a peer, and only 0 and 1 are values of bool.
 struct Boolean {

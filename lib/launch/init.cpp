@@ -3,17 +3,17 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <exception>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include <tutti/store/store_server.hpp>
 
 #include "launch/cluster.hpp"
-#include "store/tcp_socket.hpp"
+#include "store/is_listening.hpp"
 #include "values/fail.hpp"
 
 namespace [[gnu::visibility("default")]] tutti {
@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::string_view tcp = "tcp://";
 constexpr auto leave_timeout = std::chrono::seconds(10);
-/// While an exception unwinds there is nobody to be polite to for long.
+/// The same while an exception unwinds.
 constexpr auto unwinding_leave_timeout = std::chrono::seconds(1);
 /// Before a port that is taken is tried again.
 constexpr auto hold_pause = std::chrono::milliseconds(100);
@@ -52,16 +52,11 @@ std::string listen_address(const std::string& host) {
   return numeric || host == "localhost" ? host : "";
 }
 
-/// The port is not free, but nobody listens: a connection that is closing, or of another program
-/// to somewhere else, was given its number. It will be free.
+/// The port is not free, but no process listens: a connection that is closing, or of another
+/// program to somewhere else, was given its number. It will be free.
 bool only_held(const Error& error, const std::string& host, int port) {
-  if (error.message().find(internal::system_text(EADDRINUSE)) == std::string::npos) return false;
-  std::string problem;
-  for (const auto& address : internal::resolve(host, port, false, problem)) {
-    const internal::Descriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (::connect(socket.fd(), address.get(), address.size) == 0) return false;
-  }
-  return true;
+  const auto taken = std::make_error_code(std::errc::address_in_use).message();
+  return error.message().find(taken) != std::string::npos && !internal::is_listening(host, port);
 }
 
 std::shared_ptr<Store> host_store(const std::string& address, std::chrono::nanoseconds timeout) {

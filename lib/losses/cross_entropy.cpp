@@ -9,8 +9,8 @@
 #include <fmt/ranges.h>
 
 #include "losses/elements.hpp"
+#include "losses/options.hpp"
 #include "losses/summed_loss.hpp"
-#include "losses/words.hpp"
 
 namespace tutti {
 namespace losses {
@@ -22,36 +22,6 @@ using internal::losses::SummedParts;
 using internal::losses::word;
 using Options = CrossEntropyOptions;
 
-void check_weight(std::string_view what, double weight) {
-  if (!(weight >= 0) || !std::isfinite(weight))
-    failf(Errc::invalid_argument, "cross_entropy: {} is {}; it must be 0 or more", what, weight);
-}
-
-/// What is wrong with this rank's rows. @return its targets.
-std::span<const std::int64_t> check(const ConstTensorView& logits, const ConstTensorView& targets,
-                                    const Options& o) {
-  internal::losses::with_type(logits.dtype, [](auto) {});
-  const bool vector = o.classes == 1 && logits.shape.ndim() == 1;
-  if (!vector && (logits.shape.ndim() != 2 || logits.shape.dims()[1] != o.classes))
-    failf(Errc::invalid_argument, "logits are {}; they must be [N, {}]", to_string(logits.shape),
-          o.classes);
-  if (targets.dtype != DType::i64 || targets.shape.ndim() < 1 || targets.shape.ndim() > 2 ||
-      targets.shape.row_numel() != 1 || targets.shape.rows() != logits.shape.rows())
-    failf(Errc::invalid_argument, "targets are {} {}, logits {}; targets must be i64 [{}]",
-          name_of(targets.dtype), to_string(targets.shape), to_string(logits.shape),
-          logits.shape.rows());
-  internal::losses::check_elements("logits", logits);
-  internal::losses::check_elements("targets", targets);
-  const std::span all(static_cast<const std::int64_t*>(targets.data),
-                      static_cast<std::size_t>(targets.shape.rows()));
-  const std::int64_t last = std::max<std::int64_t>(o.classes - 1, 1);
-  for (std::size_t i = 0; i < all.size(); ++i)
-    if (all[i] != o.ignore_index && (all[i] < 0 || all[i] > last))
-      failf(Errc::invalid_argument, "targets[{}] is {}; targets are 0 to {}, or {} to ignore", i,
-            all[i], last, o.ignore_index);
-  return all;
-}
-
 /// One class: `z` [N].
 SummedParts binary(std::span<const double> z, std::span<const std::int64_t> targets,
                    const Options& o) {
@@ -59,7 +29,7 @@ SummedParts binary(std::span<const double> z, std::span<const std::int64_t> targ
   for (std::size_t i = 0; i < z.size(); ++i) {
     if (targets[i] == o.ignore_index) continue;
     parts.mean_by += 1;
-    const auto [p, not_p] = internal::losses::yes_or_no(z[i]);
+    const auto [p, not_p] = internal::losses::Logistic(z[i]);
     const double share = o.label_smoothing / 2;
     const double yes = o.pos_weight * (targets[i] != 0 ? 1 - share : share);
     const double no = targets[i] != 0 ? share : 1 - share;
@@ -83,15 +53,7 @@ SummedParts multi_class(std::span<const double> z, std::span<const std::int64_t>
     if (targets[i] == o.ignore_index) continue;
     const auto row = z.subspan(i * classes, classes);
     const auto own = static_cast<std::size_t>(targets[i]);
-    const double most = *std::ranges::max_element(row);
-    double sum = 0;
-    for (std::size_t c = 0; c < classes; ++c) sum += p[c] = std::exp(row[c] - most);
-    const double log_sum = most + std::log(sum);
-    double others = 0;  // 1 - p_y, as what the others have: p_y may be 1 but for rounding.
-    for (std::size_t c = 0; c < classes; ++c) {
-      p[c] /= sum;
-      if (c != own) others += p[c];
-    }
+    const auto [log_sum, others] = internal::losses::softmax(row, 1, own, p);
     const double hard = (1 - o.label_smoothing) * weight[own];
     parts.mean_by += weight[own];
     parts.each[i] = hard * (log_sum - row[own]);
@@ -108,15 +70,11 @@ SummedParts multi_class(std::span<const double> z, std::span<const std::int64_t>
 
 CrossEntropy::CrossEntropy(const Options& options) : options_(options) {
   const auto& o = options;
-  if (o.classes <= 0)
-    failf(Errc::invalid_argument, "cross_entropy: classes is {}; there has to be one at least",
-          o.classes);
-  if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1))
-    failf(Errc::invalid_argument, "cross_entropy: label_smoothing is {}; it must be 0 to 1",
-          o.label_smoothing);
-  if (o.reduction == Reduction::mean_positive)
-    failf(Errc::invalid_argument, "cross_entropy: mean_positive is a reduction of focal losses");
-  check_weight("pos_weight", o.pos_weight);
+  constexpr std::string_view name = "cross_entropy";
+  internal::losses::check_classes(name, o.classes);
+  internal::losses::check_label_smoothing(name, o.label_smoothing);
+  internal::losses::check_not_mean_positive(name, o.reduction);
+  internal::losses::check_weight(name, "pos_weight", o.pos_weight);
   if (o.classes > 1 && o.pos_weight != 1)
     failf(Errc::invalid_argument,
           "cross_entropy: pos_weight is {} for {} classes; it is for one, weight for several",
@@ -129,7 +87,7 @@ CrossEntropy::CrossEntropy(const Options& options) : options_(options) {
     failf(Errc::invalid_argument, "cross_entropy: there are {} weights for {} classes",
           o.weight.size(), o.classes);
   for (std::size_t c = 0; c < o.weight.size(); ++c)
-    check_weight(fmt::format("weight[{}]", c), o.weight[c]);
+    internal::losses::check_weight(name, fmt::format("weight[{}]", c), o.weight[c]);
 }
 
 LossResult CrossEntropy::operator()(ProcessGroup* group, const RankingBatch& batch,
@@ -140,13 +98,13 @@ LossResult CrossEntropy::operator()(ProcessGroup* group, const RankingBatch& bat
       "logits {}, weight {}",
       o.classes, o.label_smoothing, o.pos_weight, o.ignore_index, word(o.reduction), word(o.scale),
       name_of(batch.logits.dtype), o.weight);
-  return sum_loss(group, {"cross_entropy", words, o.reduction, o.scale}, batch.logits,
-                  batch.targets, call,
-                  [&](const ConstTensorView& logits, const ConstTensorView& targets) {
-                    const auto y = check(logits, targets, o);
-                    const auto z = internal::losses::to_doubles(logits);
-                    return o.classes == 1 ? binary(z, y, o) : multi_class(z, y, o);
-                  });
+  return sum_loss(
+      group, {"cross_entropy", words, o.reduction, o.scale}, batch.logits, batch.targets, call,
+      [&](const ConstTensorView& logits, const ConstTensorView& targets) {
+        const auto y = internal::losses::check_rows(logits, targets, o.classes, o.ignore_index);
+        const auto z = internal::losses::to_doubles(logits);
+        return o.classes == 1 ? binary(z, y, o) : multi_class(z, y, o);
+      });
 }
 
 }  // namespace losses

@@ -1,5 +1,6 @@
 #include "losses/elements.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -24,6 +25,31 @@ void check_elements(std::string_view what, const ConstTensorView& array) {
       place = fmt::format("{}{}{}", left % array.shape.dims()[d], place.empty() ? "" : ", ", place);
     failf(Errc::invalid_argument, "{}[{}] is {}; {} must be finite", what, place, values[i], what);
   }
+}
+
+std::span<const std::int64_t> check_rows(const ConstTensorView& logits,
+                                         const ConstTensorView& targets, std::int64_t classes,
+                                         std::int64_t ignore_index, bool any_target) {
+  with_type(logits.dtype, [](auto) {});
+  const auto rows = logits.shape.rows();
+  const bool vector = classes == 1 && logits.shape.ndim() == 1;
+  if (!vector && (logits.shape.ndim() != 2 || logits.shape.dims()[1] != classes))
+    failf(Errc::invalid_argument, "logits are {}; they must be [N, {}]", to_string(logits.shape),
+          classes);
+  if (targets.dtype != DType::i64 || targets.shape.ndim() < 1 || targets.shape.ndim() > 2 ||
+      targets.shape.row_numel() != 1 || targets.shape.rows() != rows)
+    failf(Errc::invalid_argument, "targets are {} {}, logits {}; targets must be i64 [{}]",
+          name_of(targets.dtype), to_string(targets.shape), to_string(logits.shape), rows);
+  check_elements("logits", logits);
+  check_elements("targets", targets);
+  const std::span all(static_cast<const std::int64_t*>(targets.data),
+                      static_cast<std::size_t>(rows));
+  const auto last = std::max<std::int64_t>(classes - 1, 1);
+  for (std::size_t i = 0; !any_target && i < all.size(); ++i)
+    if (all[i] != ignore_index && (all[i] < 0 || all[i] > last))
+      failf(Errc::invalid_argument, "targets[{}] is {}; targets are 0 to {}, or {} to ignore", i,
+            all[i], last, ignore_index);
+  return all;
 }
 
 std::vector<double> to_doubles(const ConstTensorView& array) {

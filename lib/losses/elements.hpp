@@ -10,39 +10,33 @@
 #include <tutti/half.hpp>
 #include <tutti/tensor.hpp>
 
+#include "kernels/gradients.hpp"
 #include "values/fail.hpp"
 
 // The dtypes of logits, seen as double.
 
 namespace tutti::internal::losses {
 
-/// σ(x) and σ'(x).
+/// σ(x) and 1 - σ(x), neither by subtraction.
 struct Logistic {
-  double value, slope;
+  double value, rest;
   explicit Logistic(double x) {
     const double e = std::exp(-std::abs(x));
     const double large = 1 / (1 + e);
-    value = x > 0 ? large : e * large;
-    slope = e * large * large;
+    const double small = e * large;
+    value = x > 0 ? large : small;
+    rest = x > 0 ? small : large;
   }
+  double slope() const noexcept { return value * rest; }
 };
 
 /// Calls use(T{}) with the type of a dtype of logits.
 template <typename Use>
 void with_type(DType dtype, const Use& use) {
-  switch (dtype) {
-    case DType::f32:
-      return use(float{});
-    case DType::f64:
-      return use(double{});
-    case DType::f16:
-      return use(Float16{});
-    case DType::bf16:
-      return use(BFloat16{});
-    default:
-      failf(Errc::invalid_argument, "logits are {}; they may be f32, f64, f16 and bf16",
-            name_of(dtype));
-  }
+  if (!has_gradient(dtype))
+    failf(Errc::invalid_argument, "logits are {}; they may be f32, f64, f16 and bf16",
+          name_of(dtype));
+  visit_gradient(dtype, use);
 }
 
 template <typename T>
@@ -64,6 +58,13 @@ T from_double(double value) {
 /// @throws Error: null where there are elements, not on the host, not finite.
 void check_elements(std::string_view what, const ConstTensorView& array);
 std::vector<double> to_doubles(const ConstTensorView& array);
+
+/// Checks logits [N, classes], or [N] for one class, and their targets i64 [N] or [N, 1]. A target
+/// outside of the classes (of one class: 0 and 1) is `ignore_index`, unless `any_target`.
+/// @return the targets. @throws Error.
+std::span<const std::int64_t> check_rows(const ConstTensorView& logits,
+                                         const ConstTensorView& targets, std::int64_t classes,
+                                         std::int64_t ignore_index, bool any_target = false);
 
 /// Some rows of logits [N, C] by class: [C, rows].
 std::vector<double> columns_of(const ConstTensorView& logits, std::size_t classes,

@@ -8,8 +8,8 @@
 #include <fmt/ranges.h>
 
 #include "losses/elements.hpp"
+#include "losses/options.hpp"
 #include "losses/summed_loss.hpp"
-#include "losses/words.hpp"
 
 namespace tutti {
 namespace losses {
@@ -20,11 +20,6 @@ using internal::losses::sum_loss;
 using internal::losses::SummedParts;
 using internal::losses::word;
 
-void check_gamma(std::string_view loss, double gamma) {
-  if (!(gamma >= 0) || !std::isfinite(gamma))
-    failf(Errc::invalid_argument, "{}: gamma is {}; it must be 0 or more", loss, gamma);
-}
-
 /// q^(gamma - 1) q_small, where q_small is of the order of q: 0 for q = 0, whatever gamma is.
 double focus(double q, double gamma, double q_small) {
   return q > 0 ? std::pow(q, gamma) * (q_small / q) : 0;
@@ -33,7 +28,7 @@ double focus(double q, double gamma, double q_small) {
 }  // namespace
 
 SigmoidFocal::SigmoidFocal(const Options& options) : options_(options) {
-  check_gamma("sigmoid_focal", options.gamma);
+  internal::losses::check_weight("sigmoid_focal", "gamma", options.gamma);
   if (options.alpha != -1 && !(options.alpha >= 0 && options.alpha <= 1))
     failf(Errc::invalid_argument, "sigmoid_focal: alpha is {}; it must be 0 to 1, or -1",
           options.alpha);
@@ -60,7 +55,7 @@ LossResult SigmoidFocal::operator()(ProcessGroup* group, const ConstTensorView& 
       if (y[i] < 0 || y[i] > 1)
         failf(Errc::invalid_argument, "target {} is {}; targets are 0 to 1", i, y[i]);
       parts.positive += y[i] > 0 ? 1 : 0;
-      const auto [p, not_p] = internal::losses::yes_or_no(z[i]);
+      const auto [p, not_p] = internal::losses::Logistic(z[i]);
       const double q = p * (1 - y[i]) + not_p * y[i];  // 1 - p_t
       const double ce =
           y[i] * internal::losses::softplus(-z[i]) + (1 - y[i]) * internal::losses::softplus(z[i]);
@@ -76,14 +71,11 @@ LossResult SigmoidFocal::operator()(ProcessGroup* group, const ConstTensorView& 
 }
 
 SoftmaxFocal::SoftmaxFocal(const Options& options) : options_(options) {
-  check_gamma("softmax_focal", options.gamma);
-  if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1))
-    failf(Errc::invalid_argument, "softmax_focal: label_smoothing is {}; it must be 0 to 1",
-          options.label_smoothing);
+  constexpr std::string_view name = "softmax_focal";
+  internal::losses::check_weight(name, "gamma", options.gamma);
+  internal::losses::check_label_smoothing(name, options.label_smoothing);
   for (std::size_t c = 0; c < options.alpha.size(); ++c)
-    if (!(options.alpha[c] >= 0) || !std::isfinite(options.alpha[c]))
-      failf(Errc::invalid_argument, "softmax_focal: alpha[{}] is {}; it must be 0 or more", c,
-            options.alpha[c]);
+    internal::losses::check_weight(name, fmt::format("alpha[{}]", c), options.alpha[c]);
 }
 
 LossResult SoftmaxFocal::operator()(ProcessGroup* group, const ConstTensorView& given,
@@ -128,18 +120,10 @@ LossResult SoftmaxFocal::operator()(ProcessGroup* group, const ConstTensorView& 
       const auto first = i / stride * classes * stride + i % stride;
       const auto at = [&](std::size_t c) { return first + c * stride; };
       const auto own = static_cast<std::size_t>(y[i]);
-      double most = z[at(0)];
-      for (std::size_t c = 1; c < classes; ++c) most = std::max(most, z[at(c)]);
-      double sum = 0;
-      for (std::size_t c = 0; c < classes; ++c) sum += p[c] = std::exp(z[at(c)] - most);
-      const double log_sum = most + std::log(sum);
-      double q = 0;  // 1 - p_y, as what the others have: p_y may be 1 but for rounding.
+      const auto [log_sum, q] =
+          internal::losses::softmax(std::span(z).subspan(first), stride, own, p);
       double log_p = 0;
-      for (std::size_t c = 0; c < classes; ++c) {
-        p[c] /= sum;
-        if (c != own) q += p[c];
-        log_p += z[at(c)] - log_sum;
-      }
+      for (std::size_t c = 0; c < classes; ++c) log_p += z[at(c)] - log_sum;
       const double e = o.label_smoothing;
       const double share = e / static_cast<double>(classes);
       const double ce = -(1 - e) * (z[at(own)] - log_sum) - (share > 0 ? share * log_p : 0);

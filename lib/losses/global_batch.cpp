@@ -23,55 +23,23 @@ namespace {
 /// Rows are numbered in 31 bits.
 constexpr std::int64_t most_rows = INT32_MAX;
 
-/// [N] and [N, 1] are rows of one class.
-Shape matrix_shape(const Shape& shape) {
-  return shape.ndim() == 1 ? Shape{shape.rows(), 1} : shape;
-}
-
-/// What is wrong with this rank's rows, before anybody sees them.
+/// Checks this rank's rows before communicating.
 void check(const RankingBatch& batch, const BatchRules& rules, bool compat) {
   const auto& logits = batch.logits;
-  const auto shape = matrix_shape(logits.shape);
-  with_type(logits.dtype, [](auto) {});
-  if (shape.rows() > most_rows)
-    failf(Errc::count_overflow, "{} rows; there may be {}", shape.rows(), most_rows);
-  if (shape.ndim() != 2 || shape.dims()[1] != rules.classes)
-    failf(Errc::invalid_argument, "logits are {}; they must be [N, {}]", to_string(logits.shape),
-          rules.classes);
-  const auto& targets = batch.targets;
-  if (targets.dtype != DType::i64)
-    failf(Errc::invalid_argument, "targets are {}; they must be i64", name_of(targets.dtype));
-  if (targets.shape.rows() != shape.rows() || targets.shape.row_numel() != 1 ||
-      targets.shape.ndim() > 2 || targets.shape.ndim() == 0)
-    failf(Errc::invalid_argument, "targets are {}, logits {}; targets must be [{}]",
-          to_string(targets.shape), to_string(logits.shape), shape.rows());
-  check_elements("logits", logits);
-  check_elements("targets", targets);
+  const auto rows = logits.shape.rows();
+  if (rows > most_rows) failf(Errc::count_overflow, "{} rows; there may be {}", rows, most_rows);
+  check_rows(logits, batch.targets, rules.classes, rules.ignore_index,
+             rules.classes == 1 ? compat : rules.any_target);
   const auto& iid = batch.iid;
-  if (iid.data != nullptr || iid.shape.numel() != 0) {
-    if ((iid.dtype != DType::boolean && iid.dtype != DType::u8) ||
-        iid.shape.numel() != shape.rows() || iid.shape.rows() != shape.rows())
-      failf(Errc::invalid_argument, "iid is {} {}, logits {}; it must be boolean or u8 [{}]",
-            name_of(iid.dtype), to_string(iid.shape), to_string(logits.shape), shape.rows());
-    check_elements("iid", iid);
-  }
-  const std::span classes(static_cast<const std::int64_t*>(targets.data),
-                          static_cast<std::size_t>(shape.rows()));
-  for (std::size_t i = 0; i < classes.size(); ++i)
-    if (rules.classes == 1 && !compat && classes[i] != rules.ignore_index &&
-        (classes[i] < 0 || classes[i] > 1))
-      failf(Errc::invalid_argument,
-            "targets[{}] is {}; of one class they are 0 or 1, and {} to ignore", i, classes[i],
-            rules.ignore_index);
-  for (std::size_t i = 0; i < classes.size(); ++i)
-    if (rules.classes > 1 && !rules.any_target && classes[i] != rules.ignore_index &&
-        (classes[i] < 0 || classes[i] >= rules.classes))
-      failf(Errc::invalid_argument,
-            "targets[{}] is {}; there are classes 0 to {}, and {} to ignore", i, classes[i],
-            rules.classes - 1, rules.ignore_index);
+  if (iid.data == nullptr && iid.shape.numel() == 0) return;
+  if ((iid.dtype != DType::boolean && iid.dtype != DType::u8) || iid.shape.numel() != rows ||
+      iid.shape.rows() != rows)
+    failf(Errc::invalid_argument, "iid is {} {}, logits {}; it must be boolean or u8 [{}]",
+          name_of(iid.dtype), to_string(iid.shape), to_string(logits.shape), rows);
+  check_elements("iid", iid);
 }
 
-void check_rows(std::string_view loss, std::int64_t rows) {
+void check_total(std::string_view loss, std::int64_t rows) {
   if (rows > most_rows)
     failf(Errc::count_overflow, "{}: {} rows; there may be {}", loss, rows, most_rows);
 }
@@ -87,12 +55,6 @@ double class_weight(Reduction reduction, std::span<const std::uint8_t> valid) no
   return reduction == Reduction::mean && count > 0 ? 1 / static_cast<double>(count) : 1;
 }
 
-/// The rows, and the arrays in which they came.
-struct GlobalBatch::Collected {
-  PoolRows rows{};
-  GatheredArrays gathered{};
-};
-
 GlobalBatch::GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
                          RowQueue& queue, const CallOptions& call)
     : group_(queue.options().gather ? group : nullptr),
@@ -106,8 +68,7 @@ GlobalBatch::GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const B
       counts_(static_cast<std::size_t>(classes_ == 1 ? 2 : classes_ + 1)),
       enqueued_(static_cast<std::size_t>(ranks())) {
   auto here = batch;
-  const auto collected = collect(here, rules);
-  const PoolRows& source = collected.rows;
+  const PoolRows source = collect(here, rules);
   call_.name = {};
   auto chosen = choose(source, rules);
   count(source, chosen, true);
@@ -120,24 +81,18 @@ GlobalBatch::GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const B
   remember(here, rules);
 }
 
-/// Collective: everybody's rows, if they are needed or few. The batch is on the host then.
-GlobalBatch::Collected GlobalBatch::collect(RankingBatch& batch, const BatchRules& rules) {
-  Collected collected;
-  PoolRows& source = collected.rows;
-  const auto rows = shape_.rows();
-  const auto arrays_of_batch = [&] {
-    std::vector<ConstTensorView> arrays{{batch.logits.data, dtype_, matrix_shape(shape_)},
-                                        {batch.targets.data, DType::i64, {rows}}};
-    if (rules.uses_iid) arrays.emplace_back(batch.iid.data, DType::u8, Shape{rows});
-    return arrays;
-  };
-  auto arrays = arrays_of_batch();
+/// Collective: the rows of all ranks, if they are needed or few. The batch is on the host then.
+PoolRows GlobalBatch::collect(RankingBatch& batch, const BatchRules& rules) {
+  PoolRows source;
+  std::vector<ConstTensorView> arrays;
   const auto check_and_stage = [&] {
     batch = staged_.on_host(batch);
     check(batch, rules, queue_.options().reference_compat);
     queue_.check_world(rank(), ranks());
-    arrays = arrays_of_batch();
-    source.set(arrays);
+    const auto rows = shape_.rows();
+    source.logits = {batch.logits.data, dtype_, {rows, classes_}};
+    source.targets = {batch.targets.data, DType::i64, {rows}};
+    if (rules.uses_iid) source.iid = {batch.iid.data, DType::u8, {rows}};
     // Another rank may say of some rows that they are not independent.
     if (queue_.own().size() != 0 || (rules.uses_iid && batch.iid.data == nullptr))
       source.join(queue_.own(), classes_);
@@ -146,33 +101,28 @@ GlobalBatch::Collected GlobalBatch::collect(RankingBatch& batch, const BatchRule
   };
   if (group_ == nullptr) {
     named(rules.loss, check_and_stage);
-    check_rows(rules.loss, source.logits.shape.rows());
-    source.blocks = {{.rank = 0, .live = 0, .queued = static_cast<std::size_t>(rows)}};
-    return collected;
+    check_total(rules.loss, source.logits.shape.rows());
+    source.blocks = {{.rank = 0, .live = 0, .queued = static_cast<std::size_t>(shape_.rows())}};
+    return source;
   }
   const auto options =
       fmt::format("{}, {}, logits {}{}", rules.options, training_ ? "training" : "evaluation",
                   name_of(dtype_), queue_.state());
-  collected.gathered = gather_host_arrays(*group_,
-                                          {.caller = rules.loss,
-                                           .arrays = arrays,
-                                           .small = rules.needs_all ? Offer::most : few_bytes,
-                                           .only_small = !rules.needs_all,
-                                           .check =
-                                               [&](Offer& offer) {
-                                                 check_and_stage();
-                                                 offer.arrays = arrays;
-                                               },
-                                           .agree = options},
-                                          call_);
-  has_all_ = !collected.gathered.data.empty();
-  const auto& layout = collected.gathered.layout;
-  if (has_all_) {
-    std::vector<ConstTensorView> everything(collected.gathered.data.begin(),
-                                            collected.gathered.data.end());
-    source.set(everything);
-  }
-  check_rows(rules.loss, layout.total());
+  const auto check_and_offer = [&](Offer& offer) {
+    check_and_stage();
+    offer.arrays = arrays;
+  };
+  auto gathered = gather_host_arrays(*group_,
+                                     {.caller = rules.loss,
+                                      .small = rules.needs_all ? Offer::most : few_bytes,
+                                      .only_small = !rules.needs_all,
+                                      .check = check_and_offer,
+                                      .agree = options},
+                                     call_);
+  const auto layout = gathered.layout;
+  has_all_ = !gathered.data.empty();
+  if (has_all_) source.hold(std::move(gathered.data));
+  check_total(rules.loss, layout.total());
   for (int r = 0; r < ranks(); ++r) {
     if (!has_all_ && r != rank()) continue;
     if (layout[r] < queue_.size_of(r))
@@ -183,7 +133,7 @@ GlobalBatch::Collected GlobalBatch::collect(RankingBatch& batch, const BatchRule
     source.blocks.push_back({r, static_cast<std::size_t>(first),
                              static_cast<std::size_t>(first + layout[r] - queue_.size_of(r))});
   }
-  return collected;
+  return source;
 }
 
 std::size_t GlobalBatch::kind_of(std::int64_t target) const noexcept {
@@ -333,16 +283,9 @@ double GlobalBatch::scale_of(GradScale scale) const noexcept {
   return queue_.options().reference_compat ? 1.0 : losses::scale_of(scale, group_);
 }
 
-void GlobalBatch::add_up_over_ranks(const TensorView& numbers) const {
+void GlobalBatch::add_up(const TensorView& numbers) const {
+  if (has_all_) return;
   host_call(*group_, {.kind = Operation::all_reduce, .in = numbers, .out = numbers}, call_);
-}
-
-void GlobalBatch::add_up(std::span<std::int64_t> counts) const {
-  if (!has_all_) add_up_over_ranks(counts);
-}
-
-void GlobalBatch::add_up(std::span<double> sums) const {
-  if (!has_all_) add_up_over_ranks(sums);
 }
 
 std::pair<std::vector<double>, std::size_t> GlobalBatch::gather(std::vector<double> mine,

@@ -85,8 +85,7 @@ class GlobalBatch {
   }
 
   /// Collective unless every rank has all: sums over the ranks, in place.
-  void add_up(std::span<std::int64_t> counts) const;
-  void add_up(std::span<double> sums) const;
+  void add_up(const TensorView& numbers) const;
   /// Collective unless every rank has all: every rank's numbers [n, width] behind one another, and
   /// at which of them this rank's begin.
   std::pair<std::vector<double>, std::size_t> gather(std::vector<double> mine,
@@ -112,15 +111,13 @@ class GlobalBatch {
     std::vector<std::uint32_t> rows;    // Where they are in the source.
     std::vector<std::int64_t> numbers;  // As the queue numbers them.
   };
-  struct Collected;
-  Collected collect(RankingBatch& batch, const BatchRules& rules);
+  PoolRows collect(RankingBatch& batch, const BatchRules& rules);
   Chosen choose(const PoolRows& source, const BatchRules& rules);
   void count(const PoolRows& source, const Chosen& chosen, bool and_enqueued);
   void draw(const PoolRows& source, Chosen& chosen);
   void take(const PoolRows& source, const Chosen& chosen);
   void remember(const RankingBatch& batch, const BatchRules& rules);
   std::size_t kind_of(std::int64_t target) const noexcept;
-  void add_up_over_ranks(const TensorView& numbers) const;
 
   ProcessGroup* group_;  // Null: this rank has all.
   RowQueue& queue_;

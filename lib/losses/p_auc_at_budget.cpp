@@ -9,9 +9,9 @@
 
 #include "losses/elements.hpp"
 #include "losses/global_batch.hpp"
+#include "losses/options.hpp"
 #include "losses/order_statistics.hpp"
 #include "losses/soft_rank_kernels.hpp"
-#include "losses/words.hpp"
 #include "values/fail.hpp"
 
 namespace tutti {
@@ -66,18 +66,13 @@ PAucAtBudget::PAucAtBudget(const Options& options)
           options.knots);
 }
 
-PAucResult PAucAtBudget::operator()(ProcessGroup* group, const RankingBatch& batch,
-                                    const CallOptions& call) {
-  return compute_all(group, batch, call);
-}
-
 LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
                                  const CallOptions& call) {
-  return compute_all(group, batch, call);
+  return (*this)(group, batch, call);
 }
 
-PAucResult PAucAtBudget::compute_all(ProcessGroup* group, const RankingBatch& batch,
-                                     const CallOptions& call) {
+PAucResult PAucAtBudget::operator()(ProcessGroup* group, const RankingBatch& batch,
+                                    const CallOptions& call) {
   const auto& o = options_;
   const double temperature = this->temperature();
   const bool pairwise = o.surrogate == Options::Surrogate::pairwise;
@@ -200,7 +195,7 @@ PAucResult PAucAtBudget::compute_all(ProcessGroup* group, const RankingBatch& ba
           const Logistic l((scores[i] - band.knots[k]) * scale);
           const double weight = k == 0 || k + 1 == band.knots.size() ? 0.5 : 1.0;
           value += weight * l.value / (o.knots - 1);
-          slope += weight * l.slope / (o.knots - 1);
+          slope += weight * l.slope() / (o.knots - 1);
         }
       }
       sums[3 * c] += value;

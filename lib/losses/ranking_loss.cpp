@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "losses/options.hpp"
 #include "losses/over_ranks.hpp"
 #include "losses/row_queue.hpp"
 #include "values/fail.hpp"
@@ -42,11 +43,9 @@ bool is_name(std::string_view text) {
 RankingLoss::RankingLoss(std::string_view name, std::int64_t classes, double temperature,
                          Reduction reduction, const PoolOptions& pool)
     : name_(name), classes_(classes), temperature_(temperature) {
-  if (classes <= 0)
-    failf(Errc::invalid_argument, "{}: classes is {}; there has to be one at least", name, classes);
+  internal::losses::check_classes(name, classes);
   check_temperature(name, temperature);
-  if (reduction == Reduction::mean_positive)
-    failf(Errc::invalid_argument, "{}: mean_positive is a reduction of focal losses", name);
+  internal::losses::check_not_mean_positive(name, reduction);
   check_pool(name, pool);
   queue_ = std::make_unique<RowQueue>(classes, pool);
 }

@@ -6,8 +6,8 @@
 
 #include "losses/elements.hpp"
 #include "losses/global_batch.hpp"
+#include "losses/options.hpp"
 #include "losses/order_statistics.hpp"
-#include "losses/words.hpp"
 #include "values/fail.hpp"
 
 namespace tutti {
@@ -72,7 +72,7 @@ LossResult RecallAtQuantile::compute(ProcessGroup* group, const RankingBatch& ba
       ++result.evaluations;
       recalled[c] += l.value;
       if (pool.is_own(i))
-        grad[(i - pool.first_own()) * classes + c] = -l.slope / (positives * temperature);
+        grad[(i - pool.first_own()) * classes + c] = -l.slope() / (positives * temperature);
     }
   }
   pool.add_up(recalled);

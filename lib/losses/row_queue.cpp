@@ -199,10 +199,11 @@ double RowQueue::load(std::string_view state, int rank, int ranks) {
   return temperature;
 }
 
-void PoolRows::set(std::span<const ConstTensorView> arrays) {
-  logits = arrays[0];
-  targets = arrays[1];
-  iid = arrays.size() > 2 ? arrays[2] : ConstTensorView(nullptr, DType::u8, Shape::vector(0));
+void PoolRows::hold(std::vector<Tensor>&& arrays) {
+  arrays_ = std::move(arrays);
+  logits = arrays_[0];
+  targets = arrays_[1];
+  if (arrays_.size() > 2) iid = arrays_[2];
 }
 
 void PoolRows::join(const RowQueue::Rows& queued, std::int64_t classes) {

@@ -94,12 +94,13 @@ class PoolRows {
   bool is_iid(std::size_t row) const {
     return iid.data == nullptr || static_cast<const std::uint8_t*>(iid.data)[row] != 0;
   }
-  /// Logits, targets and, if they are there, iid.
-  void set(std::span<const ConstTensorView> arrays);
+  /// Points to these instead: logits, targets and, if they are there, iid.
+  void hold(std::vector<Tensor>&& arrays);
   /// Points to copies of these rows with the queue's behind them.
   void join(const RowQueue::Rows& queued, std::int64_t classes);
 
  private:
+  std::vector<Tensor> arrays_;
   std::vector<std::byte> logit_copy_;
   std::vector<std::int64_t> target_copy_;
   std::vector<std::uint8_t> iid_copy_;

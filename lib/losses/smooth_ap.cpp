@@ -6,9 +6,9 @@
 #include <fmt/format.h>
 
 #include "losses/global_batch.hpp"
+#include "losses/options.hpp"
 #include "losses/parallel.hpp"
 #include "losses/soft_rank.hpp"
-#include "losses/words.hpp"
 #include "values/fail.hpp"
 
 namespace tutti {

@@ -50,10 +50,8 @@ void SoftRank::choose() {
   const auto m = static_cast<double>(pool_.scores.size());
   const bool automatic = engine_ == Engine::automatic;
   if (automatic && p * m <= few_pairs) engine_ = Engine::pairs;
-  if (engine_ == Engine::pairs || pool_.anchors.empty()) {
-    if (automatic) engine_ = Engine::pairs;
-    return;
-  }
+  if (engine_ == Engine::pairs) reach_ = everywhere;
+  if (engine_ == Engine::pairs || pool_.anchors.empty()) return;
   if (engine_ == Engine::windows) {
     windows_within(everywhere);
     return;
@@ -87,14 +85,11 @@ std::uint64_t SoftRank::evaluations() const noexcept {
 
 void SoftRank::sums(std::size_t first, std::span<Sums> out) const {
   if (out.empty()) return;
-  const auto done =
-      cells_ ? cells_->sums(pool_, first, out)
-             : sums_by_windows(first, out, engine_ == Engine::windows ? reach_ : everywhere);
+  const auto done = cells_ ? cells_->sums(pool_, first, out) : sums_by_windows(first, out);
   std::atomic_ref(evaluations_).fetch_add(done, std::memory_order_relaxed);
 }
 
-std::uint64_t SoftRank::sums_by_windows(std::size_t first, std::span<Sums> out,
-                                        double reach) const {
+std::uint64_t SoftRank::sums_by_windows(std::size_t first, std::span<Sums> out) const {
   std::uint64_t evaluations = 0;
   const auto& kernels = soft_rank_kernels();
   const double scale = 1 / temperature_;
@@ -103,8 +98,8 @@ std::uint64_t SoftRank::sums_by_windows(std::size_t first, std::span<Sums> out,
     // A row or anchor counts as 1 above the window and as 0 below; the anchor itself, which is σ(0)
     // and σ'(0), does not count.
     const auto within = [&](std::span<const double> all, double& value, double& slope) {
-      const auto low = std::lower_bound(all.begin(), all.end(), at - reach);
-      const auto high = std::upper_bound(low, all.end(), at + reach);
+      const auto low = std::lower_bound(all.begin(), all.end(), at - reach_);
+      const auto high = std::upper_bound(low, all.end(), at + reach_);
       double sums[2] = {};
       kernels.pairs(all.data() + (low - all.begin()), static_cast<std::size_t>(high - low), at,
                     scale, sums);
@@ -122,14 +117,12 @@ void SoftRank::slopes(std::span<const double> a, std::span<const double> b,
                       std::span<const std::uint32_t> rows, std::span<Slopes> out) const {
   const WantedRows slot(rows, pool_.scores.size());
   const auto done =
-      cells_ ? cells_->slopes(pool_, a, b, slot, out)
-             : slopes_by_windows(a, b, slot, out, engine_ == Engine::windows ? reach_ : everywhere);
+      cells_ ? cells_->slopes(pool_, a, b, slot, out) : slopes_by_windows(a, b, slot, out);
   std::atomic_ref(evaluations_).fetch_add(done, std::memory_order_relaxed);
 }
 
 std::uint64_t SoftRank::slopes_by_windows(std::span<const double> a, std::span<const double> b,
-                                          const WantedRows& slot, std::span<Slopes> out,
-                                          double reach) const {
+                                          const WantedRows& slot, std::span<Slopes> out) const {
   std::uint64_t evaluations = 0;
   const auto& kernels = soft_rank_kernels();
   const double scale = 1 / temperature_;
@@ -140,8 +133,8 @@ std::uint64_t SoftRank::slopes_by_windows(std::span<const double> a, std::span<c
     const auto wanted = slot(pool_.rows[i]);
     if (wanted >= out.size()) continue;
     const double at = pool_.scores[i];
-    const auto low = std::lower_bound(pool_.anchors.begin(), pool_.anchors.end(), at - reach);
-    const auto high = std::upper_bound(low, pool_.anchors.end(), at + reach);
+    const auto low = std::lower_bound(pool_.anchors.begin(), pool_.anchors.end(), at - reach_);
+    const auto high = std::upper_bound(low, pool_.anchors.end(), at + reach_);
     const auto first = static_cast<std::size_t>(low - pool_.anchors.begin());
     const auto count = static_cast<std::size_t>(high - low);
     double sums[2] = {};

@@ -64,14 +64,13 @@ class SoftRank {
  private:
   void choose();
   bool windows_within(double most);
-  std::uint64_t sums_by_windows(std::size_t first, std::span<Sums> out, double reach) const;
+  std::uint64_t sums_by_windows(std::size_t first, std::span<Sums> out) const;
   std::uint64_t slopes_by_windows(std::span<const double> a, std::span<const double> b,
-                                  const WantedRows& slot, std::span<Slopes> out,
-                                  double reach) const;
+                                  const WantedRows& slot, std::span<Slopes> out) const;
 
   double temperature_;
   Engine engine_;
-  double reach_;  // In score units: further rows count as 0 or 1.
+  double reach_;  // In score units: further rows count as 0 or 1. Pairs: infinite.
   SortedPool pool_;
   std::vector<std::uint64_t> work_;     // Windows: rows in those of the anchors before.
   std::optional<SoftRankCells> cells_;  // Of the engine that uses them.

@@ -12,6 +12,20 @@ namespace tutti::internal::losses {
 
 using tutti::losses::Reduction;
 
+Softmax softmax(std::span<const double> logits, std::size_t stride, std::size_t own,
+                std::span<double> p) {
+  double most = logits[0];
+  for (std::size_t c = 1; c < p.size(); ++c) most = std::max(most, logits[c * stride]);
+  double sum = 0;
+  for (std::size_t c = 0; c < p.size(); ++c) sum += p[c] = std::exp(logits[c * stride] - most);
+  double others = 0;  // Not 1 - p[own]: p[own] may be 1 but for rounding.
+  for (std::size_t c = 0; c < p.size(); ++c) {
+    p[c] /= sum;
+    if (c != own) others += p[c];
+  }
+  return {most + std::log(sum), others};
+}
+
 tutti::losses::LossResult sum_loss(ProcessGroup* group, const SummedLoss& loss,
                                    const ConstTensorView& logits, const ConstTensorView& targets,
                                    const CallOptions& call, const MakeParts& make) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,16 +20,13 @@ inline double softplus(double z) {
   return std::max(z, 0.0) + std::log1p(std::exp(-std::abs(z)));
 }
 
-/// σ(z) and 1 - σ(z), neither by subtraction.
-struct YesNo {
-  double yes, no;
+/// The logarithm of the sum of exponentials of one row's logits, which lie `stride` apart, and what
+/// the softmax p gives to classes other than `own`.
+struct Softmax {
+  double log_sum, others;
 };
-inline YesNo yes_or_no(double z) {
-  const double e = std::exp(-std::abs(z));
-  const double large = 1 / (1 + e);
-  const double small = e * large;
-  return z > 0 ? YesNo{large, small} : YesNo{small, large};
-}
+Softmax softmax(std::span<const double> logits, std::size_t stride, std::size_t own,
+                std::span<double> p);
 
 /// Of this rank: the loss and the gradient of each element, before any reduction.
 struct SummedParts {

@@ -1,88 +1,86 @@
 #include "rows/announcement.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "group/call.hpp"
 #include "group/record.hpp"
+#include "group/validate.hpp"
+#include "values/bytes.hpp"
 #include "values/fail.hpp"
 #include "values/hash.hpp"
 
 namespace tutti::internal {
 namespace {
 
-struct Header {
-  static constexpr std::uint32_t version = 0x74757401;
-  std::uint32_t format = version;
-  std::uint32_t refused = 0;  ///< The bytes behind the header are then why.
-  std::uint32_t arrays = 0;
-  std::uint32_t any_shape = 0;
-  std::int32_t root = -1;
-  std::uint32_t words = 0;  ///< Bytes of text behind the header: Offer::agree.
-  std::uint64_t bytes = 0;  ///< Of the arrays, in this message.
-  std::array<char, 32> caller{};
-};
-struct Described {
-  std::uint32_t dtype = 0;
-  std::uint32_t ndim = 0;
-  std::array<std::int64_t, Shape::max_dims> dims{};
-};
-static_assert(sizeof(Header) == 64 && sizeof(Described) == 72);
-
-constexpr std::size_t text_room = 1024;
+constexpr std::uint32_t version = 0x74757402;
+constexpr std::size_t caller_room = 32;
 constexpr std::size_t agree_room = 512;
+constexpr std::size_t text_room = 1024;
+/// Of an announcement without the arrays: numbers and the caller, words, shapes or why not.
+constexpr std::size_t head_room =
+    64 + agree_room +
+    std::max(Announcement::max_arrays * (8 + Shape::max_dims * sizeof(std::int64_t)), text_room);
+/// Instead of how many bytes come along: they come in a second round.
+constexpr std::uint64_t later = ~std::uint64_t{0};
 
-template <typename T>
-T load(const std::byte* from) {
-  T value;
-  std::memcpy(&value, from, sizeof value);
-  return value;
-}
-
-/// Writes one message where it is sent from.
-class SlotWriter {
- public:
-  explicit SlotWriter(std::byte* to) : begin_(to), at_(to) {}
-  void add(const void* data, std::size_t bytes) {
-    if (bytes != 0) std::memcpy(at_, data, bytes);
-    at_ += bytes;
-  }
-  std::int64_t size() const { return at_ - begin_; }
-
- private:
-  std::byte* begin_;
-  std::byte* at_;
-};
-
-std::string_view caller_of(const Header& header) {
-  return {header.caller.data(), ::strnlen(header.caller.data(), header.caller.size())};
+/// Options that have to be equal. What does not fit is compared all the same.
+std::string words_of(std::string_view agree) {
+  if (agree.size() <= agree_room) return std::string(agree);
+  Hash hash;
+  hash.add(agree);
+  return fmt::format("{}... (hash {:016x})", agree.substr(0, agree_room - 32), hash.value());
 }
 
 /// What has to be equal, in words: "all_gather_rows of f32 [*, 3]".
-std::string describe(const Header& header, std::span<const Described> arrays) {
-  std::string text(caller_of(header));
-  if (header.root >= 0) text += fmt::format(" to root {}", header.root);
-  for (std::size_t i = 0; i < arrays.size(); ++i) {
-    const auto& a = arrays[i];
-    text += fmt::format("{} {} ", i == 0 ? " of" : ",", name_of(static_cast<DType>(a.dtype)));
-    if (header.any_shape != 0) {
-      text += fmt::format("with {} dimensions", a.ndim);
-      continue;
-    }
-    text += "[*";  // A 0-dimensional array is one row.
-    for (std::uint32_t d = 1; d < a.ndim; ++d) text += fmt::format(", {}", a.dims[d]);
-    text += ']';
+std::string describe(const Announcement::Message& message) {
+  std::string text(message.caller);
+  if (message.root >= 0) text += fmt::format(" to root {}", message.root);
+  for (std::size_t i = 0; i < message.shapes.size(); ++i) {
+    const auto& shape = message.shapes[i];
+    text += fmt::format("{} {} ", i == 0 ? " of" : ",", name_of(message.dtypes[i]));
+    if (message.any_shape)
+      text += fmt::format("with {} dimensions", shape.ndim());
+    else  // A 0-dimensional array is one row.
+      text +=
+          fmt::format("[*{}{}]", shape.ndim() > 1 ? ", " : "", fmt::join(shape.row_dims(), ", "));
   }
+  if (!message.words.empty()) text += fmt::format(" with {}", message.words);
   return text;
 }
 
-std::string_view text_of(const std::byte* message, const Header& header) {
-  return {reinterpret_cast<const char*>(message + sizeof header),
-          std::min<std::size_t>(header.bytes, text_room)};
+/// @throws Error of any code when the bytes are no message.
+Announcement::Message read(std::span<const std::byte> bytes) {
+  Reader in(bytes, Errc::mismatch, "it");
+  Announcement::Message message;
+  message.version = in.u32();
+  if (message.version != version) return message;
+  message.refused = in.u8() != 0;
+  message.caller = in.text();
+  message.words = in.text();
+  if (message.refused) return message;
+  message.any_shape = in.u8() != 0;
+  message.root = in.i32();
+  const auto size = in.u64();
+  message.along = size != later;
+  const std::size_t arrays = in.u8();
+  for (std::size_t i = 0; i < arrays; ++i) {
+    message.dtypes.push_back(static_cast<DType>(in.u8()));
+    if (static_cast<int>(message.dtypes[i]) >= dtype_count)
+      failf(Errc::mismatch, "it has dtype {}", static_cast<int>(message.dtypes[i]));
+    message.shapes.emplace_back(in.list());
+  }
+  const auto before = in.left();
+  for (std::size_t i = 0; message.along && i < arrays; ++i)
+    message.data.push_back(
+        in.items(static_cast<std::uint64_t>(message.shapes[i].numel()), size_of(message.dtypes[i]))
+            .data());
+  if (message.along && before - in.left() != size)
+    failf(Errc::mismatch, "it has {} bytes of arrays and says {}", before - in.left(), size);
+  return message;
 }
 
 /// Which ranks said what, when they did not all say the same.
@@ -111,21 +109,6 @@ void throw_refusal(const Error& why, ProcessGroup& group, std::string_view calle
   throw gather_error(why.code(), group, caller, group.rank(), why.message());
 }
 
-std::optional<Error> unfit(const ConstTensorView& array, const Device& device) {
-  if (static_cast<int>(array.dtype) >= dtype_count)
-    return Error(Errc::invalid_argument, fmt::format("dtype {} is unknown; there are {}",
-                                                     static_cast<int>(array.dtype), dtype_count));
-  if (array.shape.numel() != 0 && array.data == nullptr)
-    return Error(Errc::invalid_argument,
-                 fmt::format("the array is null, but {} {} has elements; pass the array's address",
-                             name_of(array.dtype), to_string(array.shape)));
-  if (array.shape.numel() != 0 && !(array.device == device))
-    return Error(Errc::invalid_argument,
-                 fmt::format("the array is on {}, but this group works on {}",
-                             to_string(array.device), to_string(device)));
-  return std::nullopt;
-}
-
 Offer checked(Offer offer) {
   if (const auto check = std::exchange(offer.check, {}))
     offer.refused = refusal_of([&] { check(offer); });
@@ -136,140 +119,95 @@ Announcement::Announcement(ProcessGroup& group, const Offer& unchecked,
                            const CallOptions& options) {
   const auto offer = checked(unchecked);
   const auto ranks = static_cast<std::size_t>(group.size());
-  const auto device = group.memory().device();
+  const auto device = offer.in_host_memory ? Device{} : group.memory().device();
   auto refused = offer.refused;
   if (!refused && offer.arrays.size() > max_arrays)
     refused = Error(Errc::invalid_argument, fmt::format("{} arrays at once; there may be {}",
                                                         offer.arrays.size(), max_arrays));
-  for (const auto& array : offer.arrays)
-    if (!refused) refused = unfit(array, device);
+  if (!refused)
+    refused = refusal_of([&] {
+      for (const auto& array : offer.arrays) check_array("the array", array, device);
+    });
 
   // The host does not look into arrays on a device, and there a second round costs less than W
   // messages of full length.
   const bool along = on_host(group) && group.supports(Operation::all_gather_bounded, DType::u8);
   // The same for every function, so that ranks that call different ones can say so.
-  const std::size_t room = sizeof(Header) + agree_room +
-                           std::max(max_arrays * sizeof(Described), text_room) +
-                           (along ? Offer::most : 0);
-  messages_ = std::make_unique_for_overwrite<std::byte[]>(ranks * room);
+  const std::size_t room = head_room + (along ? Offer::most : 0);
+  bytes_ = std::make_unique_for_overwrite<std::byte[]>(ranks * room);
+  const auto slot = [&](std::size_t r) { return std::span(bytes_.get() + r * room, room); };
 
-  Header header{.root = offer.root};
-  std::ranges::copy(offer.caller.substr(0, header.caller.size() - 1), header.caller.begin());
-  SlotWriter writer(messages_.get() + static_cast<std::size_t>(group.rank()) * room);
+  Writer head;
+  head.u32(version).u8(refused ? 1 : 0).text(offer.caller.substr(0, caller_room));
+  bool inlined = false;
   if (refused) {
-    const auto text = refused->message().substr(0, text_room);
-    header.refused = 1;
-    header.bytes = text.size();
-    writer.add(&header, sizeof header);
-    writer.add(text.data(), text.size());
+    head.text(refused->message().substr(0, text_room));
   } else {
     std::size_t bytes = 0;
     for (const auto& array : offer.arrays) bytes += array.bytes();
     // Everything or nothing: a rank that sends more in the second round sends all of it there.
-    header.bytes = along && bytes <= offer.small ? bytes : 0;
-    if (bytes != 0 && header.bytes == 0) header.bytes = ~std::uint64_t{0};
-    header.arrays = static_cast<std::uint32_t>(offer.arrays.size());
-    header.any_shape = offer.any_shape ? 1 : 0;
-    std::string words(offer.agree);
-    if (words.size() > agree_room) {  // What does not fit is compared all the same.
-      Hash hash;
-      hash.add(offer.agree);
-      words = fmt::format("{}... (hash {:016x})", words.substr(0, agree_room - 32), hash.value());
-    }
-    header.words = static_cast<std::uint32_t>(words.size());
-    writer.add(&header, sizeof header);
-    writer.add(words.data(), words.size());
-    for (const auto& array : offer.arrays) {
-      Described described{static_cast<std::uint32_t>(array.dtype),
-                          static_cast<std::uint32_t>(array.shape.ndim())};
-      std::ranges::copy(array.shape.dims(), described.dims.begin());
-      writer.add(&described, sizeof described);
-    }
-    if (header.bytes == bytes)
-      for (const auto& array : offer.arrays) writer.add(array.data, array.bytes());
+    inlined = bytes == 0 || (along && bytes <= offer.small);
+    head.text(words_of(offer.agree)).u8(offer.any_shape ? 1 : 0).i32(offer.root);
+    head.u64(inlined ? bytes : later).u8(static_cast<std::uint8_t>(offer.arrays.size()));
+    for (const auto& array : offer.arrays)
+      head.u8(static_cast<std::uint8_t>(array.dtype)).list(array.shape.dims());
   }
+  const auto own = slot(static_cast<std::size_t>(group.rank()));
+  auto end = std::ranges::copy(head.bytes(), own.begin()).out;
+  for (const auto& array : offer.arrays)
+    if (inlined) end = std::copy_n(static_cast<const std::byte*>(array.data), array.bytes(), end);
 
-  const auto own = messages_.get() + static_cast<std::size_t>(group.rank()) * room;
-  const auto as_bytes = [](std::byte* data, std::size_t n) {
-    return TensorView(data, DType::u8, Shape::vector(static_cast<std::int64_t>(n)));
+  const auto as_bytes = [](std::span<std::byte> bytes) {
+    return TensorView(bytes.data(), DType::u8, Shape::vector(std::ssize(bytes)));
   };
-  const auto all = as_bytes(messages_.get(), ranks * room);
-  const auto length = static_cast<std::size_t>(writer.size());
+  const auto all = as_bytes({bytes_.get(), ranks * room});
   if (along) {
-    call(group, {.kind = Operation::all_gather_bounded, .in = as_bytes(own, length), .out = all},
+    call(group,
+         {.kind = Operation::all_gather_bounded, .in = as_bytes({own.begin(), end}), .out = all},
          options);
   } else {
-    std::memset(own + length, 0, room - length);
-    host_call(group, {.kind = Operation::all_gather, .in = as_bytes(own, room), .out = all},
-              options, {}, offer.caller);
+    std::fill(end, own.end(), std::byte{});
+    host_call(group, {.kind = Operation::all_gather, .in = as_bytes(own), .out = all}, options, {},
+              offer.caller);
   }
 
   if (refused) throw_refusal(*refused, group, offer.caller);
-  const auto unreadable = [&](std::size_t r) {
-    return gather_error(Errc::mismatch, group, offer.caller, static_cast<int>(r),
-                        fmt::format("the message of rank {} cannot be read; all ranks need the "
-                                    "same version of the library",
-                                    r));
+  const auto mismatch = [&](std::size_t r, const std::string& text) {
+    return gather_error(Errc::mismatch, group, offer.caller, static_cast<int>(r), text);
   };
-  std::vector<std::string> said(ranks);
-  bool agree = true;
   for (std::size_t r = 0; r < ranks; ++r) {
-    const auto* message = messages_.get() + r * room;
-    const auto its = load<Header>(message);
-    if (its.format != Header::version)
-      throw gather_error(Errc::mismatch, group, offer.caller, static_cast<int>(r),
-                         fmt::format("rank {} speaks another version: {:#x}, here {:#x}", r,
-                                     its.format, Header::version));
-    if (its.refused == 0) continue;
-    throw gather_error(
-        Errc::mismatch, group, offer.caller, static_cast<int>(r),
-        fmt::format("rank {} refused {}: {}", r, caller_of(its), text_of(message, its)));
+    if (const auto why = refusal_of([&] { messages_.push_back(read(slot(r))); }))
+      throw mismatch(r, fmt::format("the message of rank {} cannot be read: {}; all ranks need the "
+                                    "same version of the library",
+                                    r, why->message()));
+    const auto& message = messages_.back();
+    if (message.version != version)
+      throw mismatch(r, fmt::format("rank {} speaks another version: {:#x}, here {:#x}", r,
+                                    message.version, version));
+    if (message.refused)
+      throw mismatch(r, fmt::format("rank {} refused {}: {}", r, message.caller, message.words));
+    complete_ = complete_ && message.along;
   }
-  for (std::size_t r = 0; r < ranks; ++r) {
-    const auto* at = messages_.get() + r * room;
-    const auto its = load<Header>(at);
-    at += sizeof its;
-    const std::string_view words(reinterpret_cast<const char*>(at),
-                                 std::min<std::size_t>(its.words, agree_room));
-    at += words.size();
-    std::vector<Described> arrays(std::min<std::size_t>(its.arrays, max_arrays));
-    for (auto& array : arrays) {
-      array = load<Described>(at);
-      at += sizeof array;
-      if (array.dtype >= dtype_count || array.ndim > Shape::max_dims ||
-          std::ranges::any_of(array.dims, [](std::int64_t dim) { return dim < 0; }))
-        throw unreadable(r);
-    }
-    said[r] = describe(its, arrays);
-    if (!words.empty()) said[r] += fmt::format(" with {}", words);
-    agree = agree && said[r] == said[0];
-    auto& rank = ranks_.emplace_back();
-    const bool here = its.bytes != ~std::uint64_t{0};
-    complete_ = complete_ && here;
-    const auto* begin = at;
-    const auto* end = messages_.get() + (r + 1) * room;
-    for (const auto& array : arrays) {
-      rank.shapes.emplace_back(std::span(array.dims).first(array.ndim));
-      rank.data.push_back(here ? at : nullptr);
-      if (!here) continue;
-      const auto elements = static_cast<std::size_t>(rank.shapes.back().numel());
-      const auto size = size_of(static_cast<DType>(array.dtype));
-      if (elements > static_cast<std::size_t>(end - at) / size) throw unreadable(r);
-      at += elements * size;
-    }
-    if (here && static_cast<std::uint64_t>(at - begin) != its.bytes) throw unreadable(r);
-  }
-  if (!agree)
+  std::vector<std::string> said;
+  for (const auto& message : messages_) said.push_back(describe(message));
+  if (std::ranges::find(said, false, [&](const auto& its) { return its == said[0]; }) != said.end())
     throw gather_error(Errc::mismatch, group, offer.caller, -1,
                        "ranks made different calls: " + differences(said) +
                            "every rank has to make the same call");
-  for (std::size_t r = 0; r < ranks; ++r)
-    if (ranks_[r].shapes.size() != offer.arrays.size()) throw unreadable(r);
+}
+
+bool Announcement::within(std::size_t bytes) const {
+  return std::ranges::all_of(messages_, [bytes](const Message& message) {
+    std::size_t sum = 0;
+    for (std::size_t i = 0; i < message.shapes.size(); ++i)
+      sum += static_cast<std::size_t>(message.shapes[i].numel()) * size_of(message.dtypes[i]);
+    return sum <= bytes;
+  });
 }
 
 RowLayout Announcement::layout() const {
   std::vector<std::int64_t> counts;
-  for (const auto& rank : ranks_) counts.push_back(rank.shapes[0].rows());
+  for (const auto& message : messages_) counts.push_back(message.shapes[0].rows());
   return RowLayout(counts);
 }
 

@@ -21,7 +21,8 @@ struct Offer {
   bool any_shape = false;                     ///< Not only the first dimension may differ.
   int root = -1;
   std::size_t small = most;  ///< Up to so many bytes come along; not above most.
-  bool only_small = false;   ///< gather_arrays: rows that do not come along stay where they are.
+  bool only_small = false;   ///< gather_arrays: nothing is gathered if a rank has more than that.
+  bool in_host_memory = false;  ///< The arrays are, whatever the group's device.
   /// Checks this rank's arguments and may set its arrays. Runs first; its Error is one on every
   /// rank.
   std::function<void(Offer&)> check{};
@@ -36,7 +37,8 @@ Offer checked(Offer offer);
 /// One message from every rank to every other one: a header, the shape of each array, and the
 /// arrays themselves while they are small. After it all ranks know the same, so they refuse alike.
 ///
-/// In bytes: 64, the words to agree on, 72 per array, then the arrays or the text of a refusal.
+/// In bytes: 27, the caller, the words to agree on or of the refusal, per array 5 and 8 for each
+/// dimension, then the arrays.
 class Announcement {
  public:
   static constexpr std::size_t max_arrays = 32;
@@ -45,29 +47,37 @@ class Announcement {
   Announcement(ProcessGroup& group, const Offer& unchecked, const CallOptions& options);
 
   const Shape& shape(int rank, std::size_t array) const {
-    return ranks_[static_cast<std::size_t>(rank)].shapes[array];
+    return messages_[static_cast<std::size_t>(rank)].shapes[array];
   }
   /// How many rows the first array has on each rank.
   RowLayout layout() const;
   /// Whether the arrays of all ranks have come along.
   bool complete() const noexcept { return complete_; }
+  /// Whether the arrays of each rank have this many bytes at most.
+  bool within(std::size_t bytes) const;
   const std::byte* data(int rank, std::size_t array) const {
-    return ranks_[static_cast<std::size_t>(rank)].data[array];
+    return messages_[static_cast<std::size_t>(rank)].data[array];
   }
 
- private:
-  struct Rank {
-    std::vector<Shape> shapes;
-    std::vector<const std::byte*> data;
+  /// What one rank wrote. Its strings and arrays lie in the bytes that came.
+  struct Message {
+    std::uint32_t version = 0;
+    bool refused = false;
+    std::string_view caller{};
+    std::string_view words{};  ///< Offer::agree; of a refusal, why.
+    bool any_shape = false;
+    int root = -1;
+    bool along = false;  ///< The arrays have come along.
+    std::vector<DType> dtypes{};
+    std::vector<Shape> shapes{};
+    std::vector<const std::byte*> data{};
   };
 
-  std::unique_ptr<std::byte[]> messages_;
-  std::vector<Rank> ranks_;
+ private:
+  std::unique_ptr<std::byte[]> bytes_;
+  std::vector<Message> messages_;
   bool complete_ = true;
 };
-
-/// Checks dtype, address and device of an array. Empty: valid.
-std::optional<Error> unfit(const ConstTensorView& array, const Device& device);
 
 /// Throws this rank's refusal, with the caller as its place unless it has one.
 [[noreturn]] void throw_refusal(const Error& why, ProcessGroup& group, std::string_view caller);

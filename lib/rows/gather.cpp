@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "group/call.hpp"
+#include "group/validate.hpp"
 #include "rows/announcement.hpp"
 #include "rows/gather_arrays.hpp"
 #include "rows/row_views.hpp"
@@ -44,10 +45,12 @@ GatheredArrays gather_arrays(ProcessGroup& group, const Offer& unchecked,
 
   GatheredArrays result;
   const auto stream = options.call.stream;
+  auto& memory =
+      offer.in_host_memory && !on_host(group) ? host_memory() : memory_of(group, options);
   const auto allocate = [&] {
     for (const auto& local : locals)
-      result.data.emplace_back(memory_of(group, options),
-                               local.shape.with_rows(result.layout.total()), local.dtype, stream);
+      result.data.emplace_back(memory, local.shape.with_rows(result.layout.total()), local.dtype,
+                               stream);
   };
   if (options.layout != nullptr) {
     result.layout = *options.layout;
@@ -60,51 +63,27 @@ GatheredArrays gather_arrays(ProcessGroup& group, const Offer& unchecked,
         place(group, said, i, result.data[i], result.layout, stream);
       return result;
     }
-    if (offer.only_small) return result;
+    if (offer.only_small && !said.within(offer.small)) return result;
   }
   // The first call has the results of all, and says what is refused.
-  Op first{.kind = Operation::all_gather, .rows = result.layout};
-  if (!locals.empty()) first.in = locals[0];
-  const auto prepare = [&](Op& op) {
-    if (offer.refused) throw Error(*offer.refused);
-    allocate();
-    op.out = result.data[0];
+  const auto gather = [&](std::size_t i) {
+    Op op{.kind = Operation::all_gather, .rows = result.layout};
+    if (i < locals.size()) op.in = locals[i];
+    const auto prepare = [&](Op& mine) {
+      if (i == 0 && offer.refused) throw Error(*offer.refused);
+      if (i == 0) allocate();
+      mine.out = result.data[i];
+    };
+    (offer.in_host_memory ? host_call : call)(group, op, options.call, prepare, offer.caller);
   };
-  call(group, first, options.call, prepare, offer.caller);
-  for (std::size_t i = 1; i < locals.size(); ++i)
-    group.all_gather(locals[i], result.data[i], result.layout, options.call);
+  gather(0);
+  for (std::size_t i = 1; i < locals.size(); ++i) gather(i);
   return result;
 }
 
-GatheredArrays gather_host_arrays(ProcessGroup& group, const Offer& unchecked,
-                                  const CallOptions& options) {
-  if (on_host(group)) return gather_arrays(group, unchecked, {.call = options});
-  const auto offer = checked(unchecked);
-  // Told as arrays of the group's device, where an announcement looks at the shapes alone.
-  std::vector<ConstTensorView> told(offer.arrays.begin(), offer.arrays.end());
-  for (auto& array : told) array.device = group.memory().device();
-  auto mine = offer;
-  mine.arrays = told;
-  const Announcement said(group, mine, options);
-  GatheredArrays result{.data = {}, .layout = said.layout()};
-  const auto bytes_of = [&](int rank) {
-    std::size_t bytes = 0;
-    for (std::size_t i = 0; i < told.size(); ++i)
-      bytes += static_cast<std::size_t>(said.shape(rank, i).numel()) * size_of(told[i].dtype);
-    return bytes;
-  };
-  for (int r = 0; offer.only_small && r < group.size(); ++r)
-    if (bytes_of(r) > offer.small) return result;
-  for (std::size_t i = 0; i < told.size(); ++i) {
-    const auto prepare = [&](Op& op) {
-      const auto& array = told[i];
-      op.out = result.data.emplace_back(host_memory(), array.shape.with_rows(result.layout.total()),
-                                        array.dtype);
-    };
-    host_call(group, {.kind = Operation::all_gather, .in = offer.arrays[i], .rows = result.layout},
-              options, prepare, offer.caller);
-  }
-  return result;
+GatheredArrays gather_host_arrays(ProcessGroup& group, Offer offer, const CallOptions& options) {
+  offer.in_host_memory = true;
+  return gather_arrays(group, offer, {.call = options});
 }
 
 GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& array, int root,
@@ -158,11 +137,10 @@ Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const Row
   const auto ranks = static_cast<std::size_t>(group.size());
   std::vector<std::byte> message(3 + (Shape::max_dims + ranks) * sizeof(std::int64_t));
   std::optional<Error> refused;
-  const auto device = group.memory().device();
   if (at_root) {
     refused = internal::refusal_of([&] {
       if (check) check();
-      if (const auto unfit = internal::unfit(whole, device)) throw Error(*unfit);
+      check_array("the array", whole, group.memory().device());
       if (layout == nullptr) internal::failf(Errc::invalid_argument, "root has to pass the layout");
       if (layout->ranks() != group.size())
         internal::failf(Errc::invalid_argument, "the layout is of {} ranks, the group of {}",

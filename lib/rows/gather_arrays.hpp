@@ -19,8 +19,7 @@ Memory& memory_of(ProcessGroup& group, const Options& options) {
 GatheredArrays gather_arrays(ProcessGroup& group, const Offer& offer, const GatherOptions& options);
 
 /// The same of arrays in host memory, whatever the group's device; so are the results.
-GatheredArrays gather_host_arrays(ProcessGroup& group, const Offer& offer,
-                                  const CallOptions& options);
+GatheredArrays gather_host_arrays(ProcessGroup& group, Offer offer, const CallOptions& options);
 
 /// The public functions, with a check of the caller's on each rank, for scatter_rows on root. Its
 /// Error is one on every rank.

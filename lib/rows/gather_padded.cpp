@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 
 #include "group/call.hpp"
+#include "group/validate.hpp"
 #include "rows/announcement.hpp"
 #include "rows/gather_arrays.hpp"
 #include "rows/row_views.hpp"
@@ -144,7 +145,7 @@ PaddedRows all_gather_padded(ProcessGroup& group, const ConstTensorView& array, 
   }
   const auto prepare = [&](Op& op) {
     if (!said) check(offer);
-    if (const auto unfit = internal::unfit(local, group.memory().device())) throw Error(*unfit);
+    internal::check_array("the array", local, group.memory().device());
     check_layout(group, local, layout);
     allocate();
     put(group.rank(), local.data);

@@ -3,8 +3,8 @@
 namespace tutti::internal {
 
 TensorView rows_of(const TensorView& whole, std::int64_t first, std::int64_t count) {
-  return {static_cast<std::byte*>(whole.data) + static_cast<std::size_t>(first) * whole.row_bytes(),
-          whole.dtype, whole.shape.with_rows(count), whole.device};
+  const auto rows = rows_of(ConstTensorView(whole), first, count);
+  return {const_cast<void*>(rows.data), rows.dtype, rows.shape, rows.device};
 }
 
 ConstTensorView rows_of(const ConstTensorView& whole, std::int64_t first, std::int64_t count) {

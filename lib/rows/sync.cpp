@@ -202,21 +202,16 @@ std::int64_t sync_ddp_if_available(std::int64_t value, ProcessGroup* group, cons
 MaybeOwned all_gather_ddp_if_available(const ConstTensorView& data, ProcessGroup* group,
                                        const GatherOptions& options) {
   if (group == nullptr) return MaybeOwned(data);
-  std::vector<std::int64_t> dims{1};
-  dims.insert(dims.end(), data.shape.dims().begin(), data.shape.dims().end());
-  constexpr std::string_view caller = "all_gather_ddp_if_available";
-  if (dims.size() > Shape::max_dims) {
-    const auto refuse = [&](internal::Offer&) {
-      internal::failf(Errc::invalid_argument,
-                      "the array has {} dimensions, the result would have {}", data.shape.ndim(),
-                      dims.size());
-    };
-    (void)internal::gather_arrays(*group, {.caller = caller, .arrays = {&data, 1}, .check = refuse},
-                                  options);
-  }
-  const ConstTensorView row(data.data, data.dtype, Shape(std::span<const std::int64_t>(dims)),
-                            data.device);
-  return MaybeOwned(all_gather_rows(*group, row, options).data);
+  ConstTensorView row;
+  const auto add_dimension = [&](internal::Offer& offer) {
+    std::vector<std::int64_t> dims{1};
+    dims.insert(dims.end(), data.shape.dims().begin(), data.shape.dims().end());
+    row = {data.data, data.dtype, Shape(std::span<const std::int64_t>(dims)), data.device};
+    offer.arrays = {&row, 1};
+  };
+  auto all = internal::gather_arrays(
+      *group, {.caller = "all_gather_ddp_if_available", .check = add_dimension}, options);
+  return MaybeOwned(std::move(all.data[0]));
 }
 
 double global_mean(double sum, double count, ProcessGroup& group, const CallOptions& options) {

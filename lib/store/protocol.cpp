@@ -24,6 +24,13 @@ Bytes encode_greeting(std::string_view magic, Greeting greeting) {
   return Writer().raw(magic).u16(greeting.version).u16(greeting.kind).u32(greeting.bytes).take();
 }
 
+Bytes encode_refusal(Errc code, std::string_view text) {
+  text = text.substr(0, max_refusal_bytes);
+  const Greeting greeting{.kind = static_cast<std::uint16_t>(1 + static_cast<unsigned>(code)),
+                          .bytes = static_cast<std::uint32_t>(text.size())};
+  return Writer().raw(encode_greeting(server_magic, greeting)).raw(text).take();
+}
+
 Greeting decode_greeting(std::span<const std::byte> bytes) {
   Reader in(bytes, Errc::invalid_argument, "store: a greeting");
   in.raw(client_magic.size());

@@ -33,6 +33,8 @@ struct Greeting {
 /// Whether these bytes, fewer than a greeting perhaps, can begin one.
 bool may_greet(std::string_view magic, std::span<const std::byte> bytes);
 Bytes encode_greeting(std::string_view magic, Greeting greeting);
+/// A server's greeting with the reason why the client is not let in.
+Bytes encode_refusal(Errc code, std::string_view text);
 /// Of `greeting_bytes` bytes that may_greet(). @throws Error for fewer.
 Greeting decode_greeting(std::span<const std::byte> bytes);
 

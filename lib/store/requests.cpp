@@ -18,11 +18,11 @@ Reply value_or_nothing(std::uint64_t id, StoreTable::Value value) {
   return {.id = id, .outcome = outcome, .value = std::move(value)};
 }
 
+}  // namespace
+
 Reply error_reply(std::uint64_t id, const Error& error) {
   return {.id = id, .outcome = Outcome::error, .code = error.code(), .text = error.message()};
 }
-
-}  // namespace
 
 void StoreRequests::handle(Client client, const Request& request, Clock::time_point now) {
   Reply reply;

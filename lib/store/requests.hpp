@@ -23,6 +23,8 @@ struct Reply {
   std::string text{};
 };
 
+Reply error_reply(std::uint64_t id, const Error& error);
+
 /// What a store server does with a request, without sockets: the table, and the gets that wait for
 /// a key. Their number needs no limit of its own, since they are counted in the table's bytes.
 class StoreRequests {

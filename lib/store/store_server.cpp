@@ -3,15 +3,37 @@
 #include <pthread.h>
 #include <signal.h>
 
-#include <system_error>
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <set>
 #include <thread>
+#include <utility>
+#include <vector>
 
-#include "store/server_loop.hpp"
+#include <asio/steady_timer.hpp>
+#include <asio/write.hpp>
+
+#include "store/protocol.hpp"
+#include "store/requests.hpp"
+#include "store/tcp_socket.hpp"
 #include "values/fail.hpp"
 #include "values/fork_guard.hpp"
 
-namespace [[gnu::visibility("default")]] tutti {
+namespace tutti::internal {
 namespace {
+
+using namespace std::chrono_literals;
+using asio::ip::tcp;
+using Clock = Deadline::Clock;
+
+constexpr std::size_t read_bytes = std::size_t{256} << 10;
+/// A client with more than this unsent is not read from, until it has read itself.
+constexpr std::size_t max_unsent = std::size_t{1} << 20;
+/// What a reply costs beside its bytes, roughly.
+constexpr std::size_t piece_bytes = 128;
 
 /// The embedder's signals stay on the embedder's threads: one that is started now gets none.
 class NoSignals {
@@ -29,55 +51,399 @@ class NoSignals {
   sigset_t before_{};
 };
 
-}  // namespace
+/// A reply on its way. The value is the table's own.
+struct Piece {
+  Bytes head;
+  StoreTable::Value value{};
+  std::size_t cost() const {
+    return head.size() + (value == nullptr ? 0 : value->size()) + piece_bytes;
+  }
+};
 
-class StoreServer::Impl {
+struct Client {
+  Client(std::uint64_t number, tcp::socket accepted)
+      : id(number), socket(std::move(accepted)), limit(socket.get_executor()) {}
+  const StoreRequests::Client id;
+  tcp::socket socket;
+  asio::steady_timer limit;
+  bool joined = false;
+  bool leaving = false;  ///< Nothing is read any more; closed when everything is sent.
+  bool reading = false;
+  Bytes greeting{};
+  FrameReader reader{max_request_bytes};
+  std::deque<Piece> out{};
+  std::size_t sending = 0;  ///< The first pieces of `out`, in Asio's hands.
+  std::size_t unsent = 0;   ///< The cost of all pieces.
+  std::size_t counted = 0;  ///< Its part of input_bytes_.
+};
+using ClientPtr = std::shared_ptr<Client>;
+
+/// A server's thread: sockets on one side, StoreRequests on the other. Nothing in it blocks but
+/// waiting for all of them at once.
+class ServerLoop {
  public:
-  explicit Impl(const StoreServerOptions& options) : loop(options) {
+  explicit ServerLoop(const StoreServerOptions& options)
+      : options_(options),
+        listener_(
+            io_, options.host, options.port,
+            [this](tcp::socket socket) { take_in(std::move(socket)); },
+            [this] { return drop_oldest_stranger(); },
+            [this](tcp::socket& socket) {
+              refuse(socket, fmt::format("no descriptor is left in the process of the store, which "
+                                         "has {} clients; raise its limit (ulimit -n)",
+                                         clients_.size()));
+            }),
+        requests_({.keys = options.max_keys, .bytes = options.max_total_bytes},
+                  [this](std::uint64_t id, const Reply& reply) { queue(id, reply); }) {
+    if (!options_.logger) options_.logger = default_logger();
+    options_.handshake_timeout =
+        std::clamp<std::chrono::nanoseconds>(options_.handshake_timeout, 1ms, 24h);
+    if (options_.max_clients < 1)
+      failf(Errc::invalid_argument, "store server: max_clients is {}; at least 1 is needed",
+            options_.max_clients);
     const NoSignals no_signals;
-    try {
-      thread = std::thread([this] { loop.run(); });
-    } catch (const std::system_error& error) {
-      internal::failf(Errc::resource_exhausted, "store server: cannot start its thread: {}",
-                      error.what());
-    }
+    thread_ = std::thread([this] { run(); });
   }
-  ~Impl() {
-    loop.stop();
-    thread.join();
+
+  ~ServerLoop() {
+    io_.stop();
+    thread_.join();
+    for (auto& [id, client] : clients_) shut_down(client->socket);
   }
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
+  ServerLoop(const ServerLoop&) = delete;
+  ServerLoop& operator=(const ServerLoop&) = delete;
+
+  bool forked() const noexcept { return fork_guard_.forked(); }
+  int port() const noexcept { return listener_.port(); }
+
+  int clients() const {
+    refuse_child();
+    const std::lock_guard lock(mutex_);
+    return joined_;
+  }
+
+  bool wait_until_left(Deadline deadline) {
+    refuse_child();
+    std::unique_lock lock(mutex_);
+    const auto nobody = [&] { return joined_ == 0; };
+    if (deadline.time() != Clock::time_point::max())
+      return left_.wait_until(lock, deadline.time(), nobody);
+    left_.wait(lock, nobody);
+    return true;
+  }
+
+ private:
   void refuse_child() const {
-    if (guard.forked())
+    if (forked())
       fail(Errc::forked, "the store server was made before fork(); it serves from the parent");
   }
 
-  internal::ForkGuard guard;
-  internal::StoreServerLoop loop;
-  std::thread thread;
+  void run() noexcept {
+    while (!io_.stopped()) {
+      try {
+        io_.run();
+      } catch (const std::exception& error) {  // Out of memory, most likely.
+        log(LogLevel::error, error.what());
+        std::this_thread::sleep_for(10ms);
+      }
+    }
+  }
+
+  void log(LogLevel level, const std::string& text) const noexcept {
+    try {
+      options_.logger(level, fmt::format("store server {}: {}", listener_.name(), text));
+    } catch (...) {  // A logger must not throw; the clients are not to suffer from one that does.
+    }
+  }
+
+  // --- New clients
+
+  void take_in(tcp::socket socket) {
+    if (clients_.size() >= static_cast<std::size_t>(options_.max_clients) &&
+        !drop_oldest_stranger())
+      return refuse(socket,
+                    fmt::format("it has {} clients, which is its limit", options_.max_clients));
+    socket.non_blocking(true);
+    tune(socket);
+    const auto client = std::make_shared<Client>(++last_id_, std::move(socket));
+    clients_.emplace(client->id, client);
+    limit_time(client);
+    receive(client);
+  }
+
+  void refuse(tcp::socket& socket, const std::string& text) {
+    const auto words = encode_refusal(Errc::resource_exhausted, text);
+    // The first bytes on a new connection: they fit.
+    (void)::send(socket.native_handle(), words.data(), words.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    shut_down(socket);
+    const auto now = Clock::now();  // A thousand clients that are refused are one line a second.
+    if (now - last_warning_ < 1s) return;
+    last_warning_ = now;
+    log(LogLevel::warning, "a client was refused: " + text);
+  }
+
+  /// A client that connected and said nothing must not take the place of a rank.
+  bool drop_oldest_stranger() {
+    if (strangers_.empty()) return false;
+    close(clients_.at(*strangers_.begin()));
+    return true;
+  }
+
+  // --- The life of a client
+
+  /// What happens at the end of an operation of this client. An exception, for want of memory most
+  /// likely, ends this client alone.
+  template <typename Step>
+  auto guarded(const ClientPtr& client, Step step) {
+    return [this, client, step](std::error_code error, auto...) {
+      if (!client->socket.is_open()) return;
+      try {
+        step(client, error);
+      } catch (const std::exception& failure) {
+        log(LogLevel::error, failure.what());
+        close(client);
+      }
+    };
+  }
+
+  /// Closes it in a while, unless it joins; after its last reply in any case.
+  void limit_time(const ClientPtr& client) {
+    strangers_.insert(client->id);
+    client->limit.expires_after(options_.handshake_timeout);
+    client->limit.async_wait(guarded(client, [this](const ClientPtr& late, std::error_code error) {
+      if (!error && strangers_.contains(late->id)) close(late);
+    }));
+  }
+
+  void leave(const ClientPtr& client) {
+    client->leaving = true;
+    limit_time(client);
+  }
+
+  void close(ClientPtr client) {
+    requests_.forget(client->id);
+    strangers_.erase(client->id);
+    clients_.erase(client->id);
+    input_bytes_ -= client->counted;
+    client->limit.cancel();
+    shut_down(client->socket);
+    if (client->joined) count_clients(-1);
+  }
+
+  void count_clients(int change) {
+    {
+      const std::lock_guard lock(mutex_);
+      joined_ += change;
+    }
+    if (change < 0) left_.notify_all();
+  }
+
+  // --- What clients say
+
+  void receive(const ClientPtr& client) {
+    if (!client->socket.is_open() || client->reading || client->leaving ||
+        client->unsent > max_unsent)
+      return;
+    client->reading = true;
+    client->socket.async_wait(
+        tcp::socket::wait_read,
+        guarded(client, [this](const ClientPtr& ready, std::error_code error) {
+          ready->reading = false;
+          if (error) return close(ready);
+          read(ready);
+          receive(ready);
+        }));
+  }
+
+  /// One buffer for all clients: ten thousand of them are not to need one each.
+  void read(const ClientPtr& client) {
+    std::error_code error;
+    const auto n = client->socket.read_some(asio::buffer(scratch_), error);
+    if (error == asio::error::would_block || error == asio::error::interrupted) return;
+    if (error) return close(client);
+    auto bytes = std::span<const std::byte>(scratch_).first(n);
+    if (!client->joined) greet(client, bytes);
+    if (!client->joined || client->leaving) return;
+    client->reader.feed(bytes);
+    work(client);
+  }
+
+  void greet(const ClientPtr& client, std::span<const std::byte>& bytes) {
+    const auto n = std::min(bytes.size(), greeting_bytes - client->greeting.size());
+    client->greeting.insert(client->greeting.end(), bytes.begin(),
+                            bytes.begin() + static_cast<std::ptrdiff_t>(n));
+    bytes = bytes.subspan(n);
+    if (!may_greet(client_magic, client->greeting)) {
+      log(LogLevel::debug, "closed a client that does not speak the protocol");
+      return close(client);
+    }
+    if (client->greeting.size() < greeting_bytes) return;
+    const auto greeting = decode_greeting(client->greeting);
+    const auto refuse_it = [&](const std::string& text) {
+      push(client, {.head = encode_refusal(Errc::unsupported, text)});
+      leave(client);
+    };
+    if (greeting.version != store_version)
+      return refuse_it(fmt::format("it speaks version {} of its protocol, the client version {}",
+                                   store_version, greeting.version));
+    if (greeting.kind != 0 || greeting.bytes != 0)
+      return refuse_it(fmt::format("it checks no credentials, but the client sends some of kind {}",
+                                   greeting.kind));
+    client->joined = true;
+    strangers_.erase(client->id);
+    client->limit.cancel();
+    count_clients(1);
+    push(client, {.head = encode_greeting(server_magic, {})});
+  }
+
+  /// Handles the requests that are here.
+  void work(const ClientPtr& client) {
+    try {
+      while (!client->leaving && client->unsent <= max_unsent) {
+        const auto frame = client->reader.next();
+        if (!frame) break;
+        try {
+          requests_.handle(client->id, decode_request(*frame), Clock::now());
+        } catch (const Error& error) {
+          queue(client->id, error_reply(frame->id, error));
+          leave(client);
+        }
+      }
+    } catch (const Error& error) {  // No frame can be found any more.
+      queue(client->id, error_reply(0, error));
+      leave(client);
+    }
+    count_input(*client);
+    watch_expiry();
+  }
+
+  void count_input(Client& client) {
+    const auto count = [&] {
+      const auto now = client.reader.buffered();
+      input_bytes_ += now - client.counted;
+      client.counted = now;
+    };
+    count();
+    if (input_bytes_ <= options_.max_total_bytes) return;
+    if (const auto request = client.reader.skip_unfinished()) {
+      const auto text =
+          fmt::format("store: requests on their way have {} bytes; at most {} are held",
+                      input_bytes_, options_.max_total_bytes);
+      queue(client.id, error_reply(*request, Error(Errc::resource_exhausted, text)));
+    }
+    count();
+  }
+
+  /// Lets the gets that wait end at their deadlines.
+  void watch_expiry() {
+    const auto next = requests_.next_expiry();
+    if (next >= expires_at_) return;
+    expires_at_ = next;
+    expiry_.expires_at(next);
+    expiry_.async_wait([this](std::error_code error) {
+      if (error) return;
+      expires_at_ = Clock::time_point::max();
+      requests_.expire(Clock::now());
+      watch_expiry();
+    });
+  }
+
+  // --- What clients are told
+
+  void queue(std::uint64_t id, const Reply& reply) {
+    const auto found = clients_.find(id);
+    if (found == clients_.end()) return;
+    const auto text = std::as_bytes(std::span(reply.text));
+    const Frame header{.kind = static_cast<std::uint8_t>(reply.outcome),
+                       .code = static_cast<std::uint8_t>(reply.code),
+                       .id = reply.id};
+    const auto bytes = reply.value == nullptr ? text.size() : reply.value->size();
+    Piece piece{.head = encode_frame_header(header, bytes), .value = reply.value};
+    piece.head.insert(piece.head.end(), text.begin(), text.end());
+    push(found->second, std::move(piece));
+  }
+
+  void push(const ClientPtr& client, Piece piece) {
+    if (client->leaving) return;
+    client->unsent += piece.cost();
+    client->out.push_back(std::move(piece));
+    if (client->sending == 0) send(client);
+  }
+
+  void send(const ClientPtr& client) {
+    std::vector<asio::const_buffer> buffers;
+    for (const auto& piece : client->out) {
+      buffers.push_back(asio::buffer(piece.head));
+      if (piece.value != nullptr) buffers.push_back(asio::buffer(*piece.value));
+    }
+    client->sending = client->out.size();
+    asio::async_write(client->socket, buffers,
+                      guarded(client, [this](const ClientPtr& ready, std::error_code error) {
+                        if (error) return close(ready);
+                        for (; ready->sending > 0; --ready->sending) {
+                          ready->unsent -= ready->out.front().cost();
+                          ready->out.pop_front();
+                        }
+                        if (!ready->out.empty()) send(ready);
+                        if (ready->leaving && ready->out.empty()) return close(ready);
+                        if (!ready->joined) return;
+                        work(ready);
+                        receive(ready);
+                      }));
+  }
+
+  StoreServerOptions options_;
+  ForkGuard fork_guard_;
+  asio::io_context io_{1};
+  StoreListener listener_;
+  std::uint64_t last_id_ = 0;
+  std::map<std::uint64_t, ClientPtr> clients_;
+  std::set<std::uint64_t> strangers_;  // They have to join, or to take their last reply, in time.
+  StoreRequests requests_;
+  asio::steady_timer expiry_{io_};
+  Clock::time_point expires_at_ = Clock::time_point::max();
+  std::size_t input_bytes_ = 0;  // Of unfinished frames, all clients together.
+  Bytes scratch_ = Bytes(read_bytes);
+  Clock::time_point last_warning_{};
+
+  mutable std::mutex mutex_;
+  std::condition_variable left_;
+  int joined_ = 0;  // Under mutex_.
+
+  std::thread thread_;
 };
 
-StoreServer::StoreServer(const StoreServerOptions& options)
-    : impl_(std::make_unique<Impl>(options)) {}
+}  // namespace
+}  // namespace tutti::internal
+
+namespace [[gnu::visibility("default")]] tutti {
+
+class StoreServer::Impl : public internal::ServerLoop {
+ public:
+  using ServerLoop::ServerLoop;
+};
+
+StoreServer::StoreServer(const StoreServerOptions& options) try
+    : impl_(std::make_unique<Impl>(options)) {
+} catch (const std::system_error& error) {
+  internal::failf(Errc::resource_exhausted, "store server: cannot start: {}", error.what());
+}
 
 StoreServer::~StoreServer() {
   // A forked child has neither the thread nor a right to the connections.
-  if (impl_->guard.forked()) (void)impl_.release();
+  if (impl_->forked()) (void)impl_.release();
 }
 
 int StoreServer::port() const noexcept {
-  return impl_->loop.port();
+  return impl_->port();
 }
 
 int StoreServer::clients() const {
-  impl_->refuse_child();
-  return impl_->loop.clients();
+  return impl_->clients();
 }
 
 bool StoreServer::wait_until_left(Deadline deadline) {
-  impl_->refuse_child();
-  return impl_->loop.wait_until_left(deadline);
+  return impl_->wait_until_left(deadline);
 }
 
 }  // namespace tutti

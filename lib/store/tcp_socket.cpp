@@ -1,89 +1,318 @@
 #include "store/tcp_socket.hpp"
 
-#include <netdb.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
-#include <memory>
-#include <system_error>
+#include <cerrno>
+#include <cmath>
+#include <optional>
+#include <random>
+#include <thread>
+#include <utility>
 
-#include <fmt/format.h>
+#include <asio/ip/v6_only.hpp>
+#include <asio/read.hpp>
+#include <asio/write.hpp>
+
+#include <tutti/deadline.hpp>
+
+#include "store/is_listening.hpp"
+#include "store/protocol.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::internal {
+namespace {
 
-void Descriptor::reset() noexcept {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = -1;
+using namespace std::chrono_literals;
+using asio::ip::tcp;
+using Clock = Deadline::Clock;
+
+/// How long one attempt may take: a server that stopped must not use up all the time there is.
+constexpr auto attempt_limit = 15s;
+/// How long a server that is full is asked again before its caller is told.
+constexpr auto full_limit = 5s;
+
+/// Gives a socket its descriptor, or closes it. Asio's own open() and accept() make descriptors
+/// that a program started by exec() inherits.
+template <typename Socket>
+std::error_code adopt(Socket& socket, const tcp& protocol, int descriptor) {
+  if (descriptor < 0) return {errno, std::system_category()};
+  std::error_code error;
+  socket.assign(protocol, descriptor, error);
+  if (error) ::close(descriptor);
+  return error;
 }
 
-void Descriptor::shut_down() noexcept {
-  if (fd_ >= 0) ::shutdown(fd_, SHUT_RDWR);
-  reset();
+template <typename Socket>
+std::error_code open(Socket& socket, const tcp& protocol) {
+  return adopt(socket, protocol, ::socket(protocol.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
 }
 
-std::vector<SocketAddress> resolve(const std::string& host, int port, bool listen,
-                                   std::string& problem) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV | (listen ? AI_PASSIVE : 0);
-  addrinfo* found = nullptr;
-  const int error = ::getaddrinfo(host.empty() ? nullptr : host.c_str(),
-                                  std::to_string(port).c_str(), &hints, &found);
-  if (error != 0) {
-    problem = ::gai_strerror(error);
-    return {};
+// Asio's own category has errno's values, but does not compare equal to all of std::errc.
+bool no_descriptor(const std::error_code& error) {
+  return error.value() == EMFILE || error.value() == ENFILE;
+}
+
+/// Pauses between attempts: longer and longer, and not the same for all ranks.
+class Backoff {
+ public:
+  Backoff()
+      : random_(static_cast<std::minstd_rand::result_type>(Clock::now().time_since_epoch().count() ^
+                                                           (std::int64_t{::getpid()} << 16))) {}
+  std::chrono::nanoseconds next() {
+    const auto pause = next_;
+    next_ = std::min<std::chrono::nanoseconds>(next_ * 3 / 2, 500ms);
+    std::uniform_real_distribution<double> jitter(0.5, 1.0);
+    return std::chrono::nanoseconds(
+        std::llround(static_cast<double>(pause.count()) * jitter(random_)));
   }
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> list(found, ::freeaddrinfo);
-  std::vector<SocketAddress> addresses;
-  for (const auto* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
-    SocketAddress address;
-    if (entry->ai_addrlen > sizeof(address.storage)) continue;
-    const auto* from = reinterpret_cast<const char*>(entry->ai_addr);
-    std::copy(from, from + entry->ai_addrlen, reinterpret_cast<char*>(&address.storage));
-    address.size = entry->ai_addrlen;
-    addresses.push_back(address);
+
+ private:
+  std::minstd_rand random_;
+  std::chrono::nanoseconds next_ = 5ms;
+};
+
+/// Why an attempt failed that may be repeated.
+struct Problem {
+  std::string text;
+  bool full = false;    ///< The server has no room.
+  bool in_time = true;  ///< Not because the time was up.
+};
+
+/// "48 54 54 50 'HTTP'": what came instead of a greeting.
+std::string describe(std::span<const std::byte> bytes) {
+  std::string hex;
+  std::string text;
+  for (const auto byte : bytes) {
+    const auto c = std::to_integer<unsigned char>(byte);
+    hex += fmt::format("{:02x} ", c);
+    text += c >= 0x20 && c < 0x7f ? static_cast<char>(c) : '.';
   }
-  if (addresses.empty()) problem = "it has no address";
-  return addresses;
+  return fmt::format("{}'{}'", hex, text);
 }
 
-std::string host_of(const SocketAddress& address) {
-  std::array<char, NI_MAXHOST> host{};
-  if (::getnameinfo(address.get(), address.size, host.data(), host.size(), nullptr, 0,
-                    NI_NUMERICHOST) != 0)
-    return {};
-  const std::string text = host.data();
-  constexpr std::string_view mapped = "::ffff:";  // IPv4 through an IPv6 socket.
-  return text.starts_with(mapped) && text.find('.') != std::string::npos
-             ? text.substr(mapped.size())
-             : text;
+class Attempt {
+ public:
+  Attempt(asio::io_context& io, const std::string& name, Clock::time_point until)
+      : io_(io), name_(name), until_(until), socket_(io) {}
+
+  tcp::socket connect(const tcp::endpoint& to) && {
+    const auto error = open(socket_, to.protocol());
+    if (no_descriptor(error))
+      failf(Errc::resource_exhausted, "store {}: cannot make a socket: {}", name_, error.message());
+    if (error) throw Problem{error.message()};
+    tune(socket_);
+    finish("no answer to connecting",
+           [&](auto handler) { socket_.async_connect(to, std::move(handler)); });
+    const auto hello = encode_greeting(client_magic, {});
+    finish(silent, [&](auto handler) {
+      asio::async_write(socket_, asio::buffer(hello), std::move(handler));
+    });
+    greet();
+    return std::move(socket_);
+  }
+
+ private:
+  static constexpr auto silent =
+      "connected, but it did not answer the greeting; is it a store of tutti?";
+
+  /// Runs one operation to its end, and throws a Problem when it fails or the time is up.
+  template <typename Start>
+  void finish(const char* late, Start start) {
+    std::optional<std::error_code> result;
+    start([&](std::error_code error, auto...) { result = error; });
+    io_.restart();
+    while (!result && Clock::now() < until_) (void)io_.run_one_until(until_);
+    if (!result) {
+      socket_.close();
+      io_.run();  // The operation, which is cancelled, refers to what ends here.
+      throw Problem{late, false, false};
+    }
+    if (*result == asio::error::eof)
+      throw Problem{"connected, but the other side closed the connection"};
+    if (*result) throw Problem{result->message()};
+  }
+
+  void greet() {
+    std::array<std::byte, greeting_bytes> bytes;
+    std::size_t got = 0;
+    const auto missing = [&bytes](std::error_code error, std::size_t n) {
+      const bool more = !error && may_greet(server_magic, std::span(bytes).first(n));
+      return more ? bytes.size() - n : 0;
+    };
+    finish(silent, [&](auto handler) {
+      asio::async_read(socket_, asio::buffer(bytes), missing,
+                       [&got, handler](std::error_code error, std::size_t n) mutable {
+                         got = n;
+                         handler(error);
+                       });
+    });
+    const auto begin = std::span(bytes).first(got);
+    // On loopback a socket may meet itself, when the port it asks for is the one it was given.
+    if (may_greet(client_magic, begin)) throw Problem{"connected to itself"};
+    if (!may_greet(server_magic, begin))
+      failf(Errc::invalid_argument,
+            "store {}: what answers there does not speak tutti's store protocol; first bytes: {}",
+            name_, describe(begin));
+    const auto greeting = decode_greeting(bytes);
+    if (greeting.kind == 0) {
+      if (greeting.version != store_version || greeting.bytes != 0)
+        failf(Errc::unsupported, "store {}: it speaks version {} of its protocol, this library {}",
+              name_, greeting.version, store_version);
+      return;
+    }
+    std::string why(std::min<std::size_t>(greeting.bytes, max_refusal_bytes), '\0');
+    finish(silent,
+           [&](auto handler) { asio::async_read(socket_, asio::buffer(why), std::move(handler)); });
+    if (greeting.kind == 1 + static_cast<int>(Errc::resource_exhausted)) throw Problem{why, true};
+    failf(Errc::unsupported, "store {} refused this client: {}", name_, why);
+  }
+
+  asio::io_context& io_;
+  const std::string& name_;
+  const Clock::time_point until_;
+  tcp::socket socket_;
+};
+
+}  // namespace
+
+tcp::socket connect_to_store(asio::io_context& io, const std::string& host, int port,
+                             std::chrono::nanoseconds timeout) {
+  const auto name = endpoint_text(host, port);
+  const auto deadline = Deadline::after(timeout);
+  Backoff backoff;
+  Deadline full_until;
+  Problem problem;
+  for (int attempts = 1;; ++attempts) {
+    std::error_code unknown;
+    const auto addresses = tcp::resolver(io).resolve(host, std::to_string(port),
+                                                     tcp::resolver::numeric_service, unknown);
+    if (unknown) problem = {.text = unknown.message()};
+    for (const auto& address : addresses) {
+      const auto until = std::min(deadline.time(), Clock::now() + attempt_limit);
+      try {
+        return Attempt(io, name, until).connect(address.endpoint());
+      } catch (const Problem& why) {
+        // An attempt that was cut short by the end says less than the one before.
+        if (why.in_time || problem.text.empty()) problem = why;
+      }
+    }
+    full_until = !problem.full ? Deadline() : full_until.is_set() ? full_until : full_limit;
+    std::this_thread::sleep_for(std::min(backoff.next(), deadline.remaining()));
+    if (!deadline.expired() && !full_until.expired()) continue;
+    failf(problem.full ? Errc::resource_exhausted : Errc::timeout,
+          "store {}: cannot join within {:.3g} s ({} attempts): {}", name,
+          std::chrono::duration<double>(full_until.expired() ? full_limit : timeout).count(),
+          attempts, problem.text);
+  }
 }
 
-int port_of(const SocketAddress& address) {
-  // The port of both families lies at the same place.
-  return ntohs(reinterpret_cast<const sockaddr_in*>(address.get())->sin_port);
+StoreListener::StoreListener(asio::io_context& io, const std::string& host, int port,
+                             Accepted accepted, MakeRoom make_room, Refused refused)
+    : io_(io),
+      port_(port),
+      accepted_(std::move(accepted)),
+      make_room_(std::move(make_room)),
+      refused_(std::move(refused)),
+      spare_(io) {
+  if (port < 0 || port > 65535)
+    failf(Errc::invalid_argument, "store server: port is {}; it is 0 for a free one, up to 65535",
+          port);
+  std::error_code error;
+  if (host.empty()) {
+    listen_at({tcp::v6(), 0}, true, error);
+    if (error && error.value() != EADDRINUSE)  // A machine without IPv6.
+      listen_at({tcp::v4(), 0}, false, error);
+  } else {
+    using Resolver = tcp::resolver;
+    const auto addresses = Resolver(io).resolve(
+        host, std::to_string(port), Resolver::passive | Resolver::numeric_service, error);
+    if (error) failf(Errc::invalid_argument, "store server: host '{}': {}", host, error.message());
+    for (const auto& address : addresses) listen_at(address.endpoint(), false, error);
+  }
+  name_ = endpoint_text(host.empty() ? "*" : host, port_);
+  if (!places_.empty()) error = open(spare_, tcp::v4());
+  if (!error) return;
+  failf(no_descriptor(error)             ? Errc::resource_exhausted
+        : error.value() == EADDRNOTAVAIL ? Errc::invalid_argument
+                                         : Errc::backend,
+        "store server: cannot listen on {}: {}", name_, error.message());
 }
 
-SocketAddress local_end(const Descriptor& socket) {
-  SocketAddress address;
-  address.size = sizeof(address.storage);
-  if (::getsockname(socket.fd(), address.get(), &address.size) != 0) address.size = 0;
-  return address;
+StoreListener::~StoreListener() {
+  for (auto& place : places_)  // Also where a forked child has it too.
+    (void)::shutdown(place.acceptor.native_handle(), SHUT_RDWR);
 }
 
-SocketAddress remote_end(const Descriptor& socket) {
-  SocketAddress address;
-  address.size = sizeof(address.storage);
-  if (::getpeername(socket.fd(), address.get(), &address.size) != 0) address.size = 0;
-  return address;
+void StoreListener::listen_at(tcp::endpoint endpoint, bool both_families, std::error_code& error) {
+  endpoint.port(static_cast<std::uint16_t>(port_));  // The first one chooses a free one for all.
+  tcp::acceptor acceptor(io_);
+  error = open(acceptor, endpoint.protocol());
+  if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error && endpoint.protocol() == tcp::v6())
+    acceptor.set_option(asio::ip::v6_only(!both_families), error);
+  if (!error) acceptor.bind(endpoint, error);
+  if (!error) acceptor.listen(tcp::acceptor::max_listen_connections, error);
+  if (!error) acceptor.non_blocking(true, error);
+  if (error) return;
+  port_ = acceptor.local_endpoint().port();
+  places_.push_back({std::move(acceptor), asio::steady_timer(io_)});
+  wait_at(places_.back());
 }
 
-void tune(const Descriptor& socket) noexcept {
+/// One client each time. When it could be neither accepted nor refused, the next one has to wait.
+void StoreListener::wait_at(Place& place) {
+  place.acceptor.async_wait(tcp::acceptor::wait_read, [this, &place](std::error_code closed) {
+    if (closed) return;
+    if (accept_at(place)) return wait_at(place);
+    place.pause.expires_after(100ms);
+    place.pause.async_wait([this, &place](std::error_code ended) {
+      if (!ended) wait_at(place);
+    });
+  });
+}
+
+bool StoreListener::accept_at(Place& place) try {
+  tcp::socket socket(io_);
+  const auto accept = [&] {
+    return adopt(socket, place.acceptor.local_endpoint().protocol(),
+                 ::accept4(place.acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC));
+  };
+  const auto error = accept();
+  if (!error) {
+    accepted_(std::move(socket));
+  } else if (no_descriptor(error) && !make_room_()) {
+    spare_.close();
+    if (!accept()) refused_(socket);
+    return !open(spare_, tcp::v4());  // Another thread may have taken it.
+  }
+  // After most errors it has left already.
+  return error.value() != ENOMEM && error.value() != ENOBUFS;
+} catch (const std::exception&) {  // No memory.
+  return false;
+}
+
+bool is_listening(const std::string& host, int port) {
+  asio::io_context io;
+  std::error_code error;
+  const auto addresses =
+      tcp::resolver(io).resolve(host, std::to_string(port), tcp::resolver::numeric_service, error);
+  for (const auto& address : addresses) {
+    tcp::socket socket(io);
+    error = open(socket, address.endpoint().protocol());
+    if (!error) socket.connect(address.endpoint(), error);
+    if (!error) return true;
+  }
+  return false;
+}
+
+void tune(tcp::socket& socket) noexcept {
   const auto set = [&](int level, int option, int value) {
     // What a system does not know is no loss: the connection works without it.
-    (void)::setsockopt(socket.fd(), level, option, &value, sizeof(value));
+    (void)::setsockopt(socket.native_handle(), level, option, &value, sizeof(value));
   };
   set(IPPROTO_TCP, TCP_NODELAY, 1);
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -93,13 +322,15 @@ void tune(const Descriptor& socket) noexcept {
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, 60'000);  // The same for what was sent; in milliseconds.
 }
 
+void shut_down(tcp::socket& socket) noexcept {
+  std::error_code ignored;
+  socket.shutdown(tcp::socket::shutdown_both, ignored);
+  socket.close(ignored);
+}
+
 std::string endpoint_text(const std::string& host, int port) {
   return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port)
                                              : fmt::format("[{}]:{}", host, port);
-}
-
-std::string system_text(int error) {
-  return std::generic_category().message(error);
 }
 
 }  // namespace tutti::internal

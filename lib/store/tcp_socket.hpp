@@ -1,66 +1,72 @@
 #pragma once
 
-#include <sys/socket.h>
-
+#include <chrono>
+#include <functional>
+#include <list>
 #include <string>
-#include <utility>
-#include <vector>
+#include <system_error>
+
+#include <asio/io_context.hpp>
+#include <asio/ip/tcp.hpp>
+#include <asio/steady_timer.hpp>
+
+// How the connections of a TCP store come about, on both ends. Asio takes long to compile: no other
+// header includes this one.
 
 namespace tutti::internal {
 
-/// Owns a file descriptor; -1 is none.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) noexcept : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    if (this != &other) {
-      reset();
-      fd_ = std::exchange(other.fd_, -1);
-    }
-    return *this;
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() { reset(); }
-
-  int fd() const noexcept { return fd_; }
-  explicit operator bool() const noexcept { return fd_ >= 0; }
-  void reset() noexcept;
-  /// Ends a connection even while a forked child has the descriptor too; close() alone would not.
-  void shut_down() noexcept;
-
- private:
-  int fd_ = -1;
-};
-
-struct SocketAddress {
-  sockaddr_storage storage{};
-  socklen_t size = 0;
-  const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&storage); }
-  sockaddr* get() noexcept { return reinterpret_cast<sockaddr*>(&storage); }
-  int family() const noexcept { return storage.ss_family; }
-};
-
-/// All addresses of a host and port, in the system's order. Empty with `problem` set when there is
-/// none. `listen`: to bind to.
-std::vector<SocketAddress> resolve(const std::string& host, int port, bool listen,
-                                   std::string& problem);
-
-/// Numeric, without the port.
-std::string host_of(const SocketAddress& address);
-int port_of(const SocketAddress& address);
-SocketAddress local_end(const Descriptor& socket);
-SocketAddress remote_end(const Descriptor& socket);
-
 /// Small frames leave at once, and a peer whose machine is gone is noticed within a minute.
-void tune(const Descriptor& socket) noexcept;
+void tune(asio::ip::tcp::socket& socket) noexcept;
+
+/// Ends a connection even while a forked child has the descriptor too; closing it alone would not.
+void shut_down(asio::ip::tcp::socket& socket) noexcept;
 
 /// "host:port", an IPv6 address in brackets.
 std::string endpoint_text(const std::string& host, int port);
 
-/// "Connection refused"; strerror() may not be called by several threads.
-std::string system_text(int error);
+/// A connection to the store server at host:port, past the greetings. Tries again with growing
+/// pauses until the timeout. Runs `io`, which has to be without other work.
+/// @throws Error timeout when nobody answers, resource_exhausted when the server is full,
+/// invalid_argument when something else answers, unsupported for another version.
+asio::ip::tcp::socket connect_to_store(asio::io_context& io, const std::string& host, int port,
+                                       std::chrono::nanoseconds timeout);
+
+/// Accepts the clients of a store server. When the process has no descriptor left, a client gets an
+/// error through a descriptor kept for this, or waits a moment; without that the listening socket
+/// would stay ready and keep its thread busy.
+class StoreListener {
+ public:
+  using Accepted = std::function<void(asio::ip::tcp::socket socket)>;
+  using MakeRoom = std::function<bool()>;  ///< Closes a connection if one can be spared.
+  using Refused = std::function<void(asio::ip::tcp::socket& socket)>;  ///< For want of descriptors.
+
+  /// Listens when it returns; throws as StoreServer does. Empty host: every interface.
+  StoreListener(asio::io_context& io, const std::string& host, int port, Accepted accepted,
+                MakeRoom make_room, Refused refused);
+  ~StoreListener();
+  StoreListener(const StoreListener&) = delete;
+  StoreListener& operator=(const StoreListener&) = delete;
+
+  int port() const noexcept { return port_; }
+  const std::string& name() const noexcept { return name_; }
+
+ private:
+  struct Place {
+    asio::ip::tcp::acceptor acceptor;
+    asio::steady_timer pause;
+  };
+  void listen_at(asio::ip::tcp::endpoint endpoint, bool both_families, std::error_code& error);
+  void wait_at(Place& place);
+  bool accept_at(Place& place);
+
+  asio::io_context& io_;
+  int port_;
+  std::string name_;
+  Accepted accepted_;
+  MakeRoom make_room_;
+  Refused refused_;
+  std::list<Place> places_;
+  asio::ip::tcp::socket spare_;
+};
 
 }  // namespace tutti::internal

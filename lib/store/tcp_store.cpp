@@ -1,19 +1,32 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <utility>
+
+#include <asio/write.hpp>
 
 #include <tutti/store/store.hpp>
 
 #include "store/checks.hpp"
 #include "store/protocol.hpp"
-#include "store/tcp_connect.hpp"
-#include "store/tcp_connection.hpp"
+#include "store/tcp_socket.hpp"
 #include "values/fail.hpp"
+#include "values/fork_guard.hpp"
 
 namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
 using namespace std::chrono_literals;
+using asio::ip::tcp;
 using internal::Outcome;
 using internal::Request;
 using internal::Verb;
@@ -24,12 +37,179 @@ using Clock = Deadline::Clock;
 constexpr auto grace = 50ms;
 constexpr auto round_trip = 500ms;
 
+/// One connection to a store server, used by any number of threads at the same time: replies carry
+/// the number of their request, so a get that waits delays nobody. There is no thread behind it.
+/// Of the threads that wait for an answer one runs Asio, for all; when it has its own, the next one
+/// does.
+class Connection {
+ public:
+  struct Answer {
+    Outcome outcome{};
+    Errc code{};   ///< Of Outcome::error.
+    Bytes body{};  ///< The value, or the text of the error.
+  };
+
+  Connection(const std::string& host, int port, std::chrono::nanoseconds timeout)
+      : name_("store tcp://" + internal::endpoint_text(host, port)),
+        wire_(std::make_unique<Wire>(host, port, timeout)) {
+    wire_->io.restart();  // It stopped when connecting was done.
+    receive();
+  }
+  ~Connection() {
+    if (fork_guard_.forked())  // The connection is the parent's; the child closes its copy alone.
+      ::close(wire_.release()->socket.native_handle());
+    else
+      internal::shut_down(wire_->socket);
+  }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  /// Empty when the limit passed without an answer: the connection stays in order, and an answer
+  /// that comes later is dropped. @throws Error peer_lost when the server is gone, now and in every
+  /// later call; backend when it sends what makes no sense; forked in a child.
+  std::optional<Answer> call(Request request, Clock::time_point limit);
+
+  const std::string& name() const noexcept { return name_; }
+  std::string local_address() const;
+
+ private:
+  struct Wire {
+    Wire(const std::string& host, int port, std::chrono::nanoseconds timeout)
+        : socket(internal::connect_to_store(io, host, port, timeout)) {}
+    asio::io_context io{1};
+    tcp::socket socket;
+  };
+  struct Outgoing {
+    std::uint64_t id;
+    Bytes frame;
+  };
+  void send();
+  void receive();
+  void deliver(const internal::Frame& frame);
+  void end(Errc code, const std::string& why);
+
+  const std::string name_;
+  std::unique_ptr<Wire> wire_;
+  internal::ForkGuard fork_guard_;
+  std::atomic<std::uint64_t> last_id_{0};
+
+  std::mutex mutex_;  // Of all below, and of beginning an operation on the socket.
+  std::condition_variable changed_;
+  std::optional<Error> broken_;
+  bool runs_ = false;         // One of those who wait runs Asio.
+  std::deque<Outgoing> out_;  // The first one is being sent.
+  internal::FrameReader reader_{internal::max_reply_bytes};
+  std::map<std::uint64_t, std::optional<Answer>> waiting_;
+  Bytes scratch_ = Bytes(std::size_t{64} << 10);
+};
+
+std::optional<Connection::Answer> Connection::call(Request request, Clock::time_point limit) {
+  if (fork_guard_.forked())
+    internal::failf(Errc::forked, "{} was opened before fork(); open it again in the child", name_);
+  request.id = ++last_id_;
+  auto frame = encode_request(request);
+
+  std::unique_lock lock(mutex_);
+  if (broken_) throw Error(*broken_);
+  const auto place = waiting_.try_emplace(request.id).first;
+  out_.push_back({request.id, std::move(frame)});
+  if (out_.size() == 1) send();
+
+  const auto over = [&] { return place->second || broken_ || Clock::now() >= limit; };
+  while (!over()) {
+    if (runs_) {
+      changed_.wait_until(lock, std::min(limit, Clock::now() + 1h));
+      continue;
+    }
+    runs_ = true;
+    while (!over()) {
+      lock.unlock();
+      try {
+        (void)wire_->io.run_one_until(limit);
+        lock.lock();
+      } catch (const std::exception& error) {  // No memory, most likely.
+        lock.lock();
+        end(Errc::resource_exhausted, error.what());
+      }
+    }
+    runs_ = false;
+    changed_.notify_all();
+  }
+  auto mine = waiting_.extract(place);
+  if (mine.mapped()) return std::move(mine.mapped());
+  if (broken_) throw Error(*broken_);
+  // A request of which nothing was sent need not be sent at all.
+  const auto unsent = std::ranges::find(out_, request.id, &Outgoing::id);
+  if (unsent != out_.end() && unsent != out_.begin()) out_.erase(unsent);
+  return std::nullopt;
+}
+
+void Connection::send() {
+  asio::async_write(wire_->socket, asio::buffer(out_.front().frame),
+                    [this](std::error_code error, std::size_t) {
+                      const std::lock_guard lock(mutex_);
+                      out_.pop_front();
+                      // Why it failed, a refusal perhaps, lies in the other direction.
+                      if (error) out_.clear();
+                      if (!out_.empty()) send();
+                    });
+}
+
+void Connection::receive() {
+  wire_->socket.async_read_some(
+      asio::buffer(scratch_), [this](std::error_code error, std::size_t bytes) {
+        const std::lock_guard lock(mutex_);
+        if (error == asio::error::eof)
+          return end(Errc::peer_lost, "the server has closed the connection");
+        if (error) return end(Errc::peer_lost, error.message());
+        try {
+          reader_.feed(std::span(scratch_).first(bytes));
+          while (const auto frame = reader_.next()) deliver(*frame);
+          if (!broken_) receive();
+        } catch (const Error& wrong) {
+          end(Errc::backend, wrong.message());
+        }
+      });
+}
+
+void Connection::deliver(const internal::Frame& frame) {
+  const auto outcome = static_cast<Outcome>(frame.kind);
+  Bytes body(frame.body.begin(), frame.body.end());
+  if (outcome == Outcome::error && frame.id == 0)
+    return end(Errc::backend, internal::to_text(body));
+  if (outcome < Outcome::value || outcome > Outcome::error || frame.id == 0 ||
+      frame.id > last_id_.load())
+    internal::failf(Errc::backend,
+                    "the server sent a reply that makes no sense: kind {} to request {} of {}",
+                    frame.kind, frame.id, last_id_.load());
+  const auto waiting = waiting_.find(frame.id);
+  if (waiting == waiting_.end()) return;  // Its caller's deadline has passed.
+  waiting->second = Answer{
+      .outcome = outcome,
+      .code = static_cast<Errc>(std::min(frame.code, static_cast<std::uint8_t>(Errc::backend))),
+      .body = std::move(body)};
+  changed_.notify_all();
+}
+
+void Connection::end(Errc code, const std::string& why) {
+  if (broken_) return;
+  broken_.emplace(code, fmt::format("{}: {}", name_, why));
+  changed_.notify_all();
+}
+
+std::string Connection::local_address() const {
+  std::error_code error;
+  const auto address = wire_->socket.local_endpoint(error).address();
+  if (error) return {};
+  return address.is_v6() && address.to_v6().is_v4_mapped()  // IPv4 through an IPv6 socket.
+             ? asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).to_string()
+             : address.to_string();
+}
+
 class TcpStore final : public Store {
  public:
   TcpStore(const std::string& host, int port, std::chrono::nanoseconds timeout)
-      : timeout_(timeout),
-        connection_(internal::connect_to_store(host, port, timeout),
-                    "store tcp://" + internal::endpoint_text(host, port)) {}
+      : timeout_(timeout), connection_(host, port, timeout) {}
 
   using Store::set;
   void set(std::string_view key, std::span<const std::byte> value) override {
@@ -102,14 +282,14 @@ class TcpStore final : public Store {
     return value_of(*std::move(answer));
   }
 
-  static std::optional<Bytes> value_of(internal::TcpStoreConnection::Answer answer) {
+  static std::optional<Bytes> value_of(Connection::Answer answer) {
     if (answer.outcome == Outcome::error) fail(answer.code, internal::to_text(answer.body));
     if (answer.outcome == Outcome::nothing) return std::nullopt;
     return std::move(answer.body);
   }
 
   const std::chrono::nanoseconds timeout_;
-  internal::TcpStoreConnection connection_;
+  Connection connection_;
 };
 
 }  // namespace
@@ -119,7 +299,12 @@ std::shared_ptr<Store> make_tcp_store(const std::string& host, int port,
   if (host.empty()) fail(Errc::invalid_argument, "make_tcp_store: the host is empty");
   if (port < 1 || port > 65535)
     internal::failf(Errc::invalid_argument, "make_tcp_store: port is {}; it is 1 to 65535", port);
-  return std::make_shared<TcpStore>(host, port, timeout);
+  try {
+    return std::make_shared<TcpStore>(host, port, timeout);
+  } catch (const std::system_error& error) {
+    internal::failf(Errc::resource_exhausted, "store {}: cannot make its descriptors: {}",
+                    internal::endpoint_text(host, port), error.what());
+  }
 }
 
 }  // namespace tutti

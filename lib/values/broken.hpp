@@ -20,6 +20,15 @@ inline Error broken(const Error& cause) {
           {.rank = cause.where().rank}};
 }
 
+/// The error of a call that a broken group ended: the cause itself where it is that call's own, or
+/// where the program aborted the group; else broken().
+inline Error ended_by(const Error& cause, const Error::Where& call = {}) {
+  const auto& where = cause.where();
+  const bool own = !call.operation.empty() && where.group == call.group && where.seq == call.seq &&
+                   where.operation == call.operation;
+  return own || cause.code() == Errc::aborted ? cause : broken(cause);
+}
+
 /// The error of a call whose group is destroyed meanwhile. Allocates when it is first asked for.
 inline const Error& group_destroyed() {
   static const Error error(Errc::aborted, "the group has been destroyed");

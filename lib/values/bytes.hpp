@@ -90,6 +90,8 @@ class Reader {
   std::vector<std::int64_t> list() { return numbers<std::int64_t>(u32()); }
 
   std::span<const std::byte> raw(std::uint64_t size) { return items(size, 1); }
+  /// So many items of `size` bytes each.
+  std::span<const std::byte> items(std::uint64_t count, std::size_t size);
   template <Number T>
   std::vector<T> numbers(std::uint64_t count) {
     auto from = items(count, sizeof(T));
@@ -104,8 +106,6 @@ class Reader {
   void end() const;
 
  private:
-  /// Takes `count` items of `size` bytes each.
-  std::span<const std::byte> items(std::uint64_t count, std::size_t size);
   template <Number T>
   static T load(const std::byte* from) {
     std::array<std::byte, sizeof(T)> bits;

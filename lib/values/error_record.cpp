@@ -12,6 +12,7 @@ std::string encode_error(const Error& error) {
   Writer out;
   out.u8(static_cast<std::uint8_t>(error.code())).i32(where.rank).i64(where.seq);
   out.text(where.group).text(where.operation).text(error.message());
+  out.u32(static_cast<std::uint32_t>(where.missing.size())).numbers(where.missing);
   return std::string(out.view());
 }
 
@@ -28,6 +29,7 @@ Error decode_error(std::string_view record) {
   where.group = in.text();
   where.operation = in.text();
   const std::string message(in.text());
+  where.missing = in.numbers<int>(in.u32());
   in.end();
   return {static_cast<Errc>(code), message, where};
 }

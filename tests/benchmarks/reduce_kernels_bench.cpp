@@ -13,6 +13,7 @@
 #include <tutti/dtype.hpp>
 #include <tutti/reduce_op.hpp>
 
+#include "kernels/kernel_target.hpp"
 #include "kernels/reduce.hpp"
 
 namespace {

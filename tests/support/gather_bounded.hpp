@@ -1,19 +1,20 @@
 #pragma once
 
-#include "group/call.hpp"
+#include "group/core.hpp"
 
 namespace tutti::test {
 
 /// Operation::all_gather_bounded, which has no verb, as its blocking verb would make it.
 inline void gather_bounded(ProcessGroup& group, const ConstTensorView& in, const TensorView& out,
                            const CallOptions& options = {}) {
-  internal::call(group, {.kind = Operation::all_gather_bounded, .in = in, .out = out}, options);
+  Op op{.kind = Operation::all_gather_bounded, .in = in, .out = out};
+  (void)internal::Core::of(group).issue(op, options, internal::Core::Wait::stream);
 }
 
 inline Work gather_bounded_async(ProcessGroup& group, const ConstTensorView& in,
                                  const TensorView& out, const CallOptions& options = {}) {
-  return internal::call_async(group, {.kind = Operation::all_gather_bounded, .in = in, .out = out},
-                              options);
+  Op op{.kind = Operation::all_gather_bounded, .in = in, .out = out};
+  return internal::Core::of(group).issue(op, options, internal::Core::Wait::nothing);
 }
 
 }  // namespace tutti::test

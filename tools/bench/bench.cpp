@@ -18,16 +18,14 @@
 #include "bench/output.hpp"
 #include "bench/own_calls.hpp"
 #include "bench/progress.hpp"
-#include "bench/table.hpp"
 #include "common/duration.hpp"
 #include "common/host.hpp"
 #include "common/signals.hpp"
 #include "common/text.hpp"
 #include "run/ending.hpp"
-#include "run/hang_report.hpp"
 #include "run/launcher.hpp"
-#include "run/meet.hpp"
 #include "run/source.hpp"
+#include "run/world.hpp"
 
 namespace tutti::tool {
 namespace {
@@ -96,7 +94,7 @@ class Recorder {
       points.push_back({static_cast<double>(row.bytes), row.percentiles_us.at(50)});
     const std::optional<Fit> fit = fit_line(points);
     progress_.clear();
-    if (table_) table_->end_block(fit);
+    if (table_) table_->end_block(rows, fit);
     if (fit) record_.fits.push_back({rows.front().key, *fit});
   }
   void end() {
@@ -149,15 +147,9 @@ void run_plan(Rank& rank, const Plan& plan, const BenchOptions& options, bool th
   ProcessGroup& group = rank.group;
   const auto start = Clock::now();
   Control control(rank.store, group.rank(), group.size(), options.timeout);
-  World world = meet(rank, control, threads);
+  World world = collect_world(rank, control, threads, plan.fingerprint(group.size()));
   if (recorder != nullptr) recorder->begin(std::move(world));
 
-  const std::int64_t own_plan = plan.fingerprint(group.size());
-  if (agree(group, own_plan) != own_plan)
-    throw Failure(Exit::usage,
-                  fmt::format("rank {} was told to measure something else than rank 0: give every "
-                              "rank the same options and files",
-                              group.rank()));
   const Plan part = supported_part(group, plan, options.request, recorder);
 
   Workspace workspace(group.memory());
@@ -192,8 +184,7 @@ void run_plan(Rank& rank, const Plan& plan, const BenchOptions& options, bool th
 
 /// Whether the run failed only because it was told to end.
 bool ended_on_request(const Outcome& cause) {
-  const std::optional<Error> error = library_error(cause);
-  return error && (error->code() == Errc::aborted || error->code() == Errc::peer_lost);
+  return cause.failed->errc == Errc::aborted || cause.failed->errc == Errc::peer_lost;
 }
 
 /// Prints what went wrong and sets the record's status.
@@ -246,14 +237,6 @@ class OnSignal {
   bool aborted_ = false;
 };
 
-/// Prints and writes everything. Rank 0 only.
-Exit conclude(const std::vector<Outcome>& outcomes, const BenchOptions& options, bool asked_to_end,
-              BenchRecord& record, std::FILE* out, std::FILE* err) {
-  const Exit code = judge(outcomes, options, asked_to_end, record, err);
-  write(options, bench_report(record, options), out);
-  return code;
-}
-
 /// The same program again as the ranks, which find themselves under the launcher.
 Exit start_ranks(const BenchOptions& options) {
   LaunchOptions ranks;
@@ -269,14 +252,6 @@ Exit start_ranks(const BenchOptions& options) {
   // Enough for rank 0 to miss a rank, to say so and to write what was measured.
   ranks.grace = options.patience + std::chrono::seconds(1);
   return static_cast<Exit>(launch(ranks));
-}
-
-/// How long rank 0 waits for the others to tell how they ended. Whoever sends SIGTERM soon sends
-/// SIGKILL.
-std::chrono::nanoseconds patience(const Outcome& own, const BenchOptions& options,
-                                  const Interrupt& interrupt) {
-  if (!own.error) return options.timeout;
-  return interrupt.asked() ? std::chrono::milliseconds(200) : options.patience;
 }
 
 Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
@@ -296,12 +271,12 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
   if (writes) check_files(options);
   if (source.kind == RankSource::Kind::launches) return start_ranks(options);
 
-  BenchOptions run = options;
-  run.timing.timeout = options.timeout;
+  options.timing.timeout = options.timeout;
   if (options.cold) {
     // Twice the cache, of which at most a quarter of the free memory for all ranks together.
-    run.timing.cold_bytes = 2 * static_cast<std::size_t>(host.last_level_cache_bytes);
-    run.timing.cold_limit_bytes = static_cast<std::size_t>(host.free_bytes / 4 / source.local_size);
+    options.timing.cold_bytes = 2 * static_cast<std::size_t>(host.last_level_cache_bytes);
+    options.timing.cold_limit_bytes =
+        static_cast<std::size_t>(host.free_bytes / 4 / source.local_size);
   }
 
   Interrupt own_interrupt;
@@ -315,22 +290,29 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
   const auto start = Clock::now();
 
   std::optional<Recorder> recorder;
-  if (writes) recorder.emplace(run, plan, record, out, err);
+  if (writes) recorder.emplace(options, plan, record, out, err);
   const RankBody body = [&](Rank& rank) {
     // Of several threads one is enough: an abort reaches the others.
     std::optional<Interrupt::Scope> scope;
     if (!threads || rank.group.rank() == 0) scope.emplace(interrupt, rank.group);
     if (rank.group.rank() == 0) record.backend.transport = rank.group.transport();
-    run_plan(rank, plan, run, threads, interrupt, rank.group.rank() == 0 ? &*recorder : nullptr);
+    run_plan(rank, plan, options, threads, interrupt,
+             rank.group.rank() == 0 ? &*recorder : nullptr);
   };
-  const auto conclude_run = [&](const std::vector<Outcome>& outcomes) {
+  // How long rank 0 waits for the others to tell how they ended. Whoever sends SIGTERM soon sends
+  // SIGKILL.
+  const auto patience = [&](const Outcome& own) -> std::chrono::nanoseconds {
+    if (!own.failed) return options.timeout;
+    return interrupt.asked() ? std::chrono::milliseconds(200) : options.patience;
+  };
+  const auto conclude = [&](const std::vector<Outcome>& outcomes) {
     record.duration_s = seconds(Clock::now() - start);
     recorder->end();
-    return conclude(outcomes, options, interrupt.asked(), record, out, err);
+    const Exit code = judge(outcomes, options, interrupt.asked(), record, err);
+    write(options, bench_report(record, options), out);
+    return code;
   };
-  return run_to_end(
-      source, options, body, [&](const Outcome& own) { return patience(own, options, interrupt); },
-      conclude_run);
+  return run_to_end(source, options, body, patience, conclude);
 }
 
 }  // namespace

@@ -56,10 +56,24 @@ struct How {
   CallOptions options{};
 };
 
-/// Every rank gives S and gets S.
-Extent whole_arrays(const Cell& cell);
-/// A factor of 1.
-double crosses_once(const Cell& cell);
+/// The size of an array of a cell.
+enum class Part : std::uint8_t {
+  nothing,
+  whole,          ///< S.
+  whole_of_root,  ///< S on the root, nothing elsewhere.
+  block,          ///< The rank's own block.
+  own_of_each,    ///< As many of this rank's block as there are ranks.
+  padded          ///< As many of the longest block as there are ranks.
+};
+
+/// Bus bandwidth over algorithm bandwidth: docs/benchmarking.md derives it.
+struct Factor {
+  double (*of)(const Cell& cell);  ///< 0 when no byte has to cross a link.
+  std::string_view text;
+  std::string_view uneven_text{};  ///< With --counts; empty where S is not cut.
+};
+/// Every rank gives or gets S once.
+inline constexpr Factor crosses_once{[](const Cell&) { return 1.0; }, "1"};
 
 /// One row per operation: everything the tool knows about it.
 struct Collective {
@@ -70,25 +84,25 @@ struct Collective {
   bool out_of_place = true;
   bool in_place = false;
   std::string_view size_is = "the array of each rank";
-  std::string_view factor_text = "1";
-  std::string_view uneven_factor_text{};  ///< With --counts; empty where S is not cut.
-  /// Bus bandwidth over algorithm bandwidth: docs/benchmarking.md derives it. 0 when no byte has
-  /// to cross a link.
-  double (*factor)(const Cell& cell) = crosses_once;
-  Extent (*extent)(const Cell& cell) = whole_arrays;
-  std::vector<Piece> (*result)(const Cell& cell);
+  Factor factor = crosses_once;
+  Part in = Part::whole;
+  Part out = Part::whole;
+  /// The result. Empty where the output is one piece, which `source` describes.
+  std::vector<Piece> (*pieces)(const Cell& cell) = nullptr;
+  /// Without the first element: a block begins at that of the rank.
+  Pattern::Source (*source)(const Cell& cell) = nullptr;
   void (*call)(ProcessGroup& group, const Arrays& arrays, const How& how);
 
+  Extent extent(const Cell& cell) const;
+  /// Of this rank; empty when it has no output.
+  std::vector<Piece> result(const Cell& cell) const;
   bool moves_data() const noexcept { return operation != Operation::barrier; }
   /// S is cut into one block per rank.
-  bool divides() const noexcept { return !uneven_factor_text.empty(); }
+  bool divides() const noexcept { return !factor.uneven_text.empty(); }
 };
 
 std::span<const Collective> collectives() noexcept;
 /// Null for an unknown name.
 const Collective* find_collective(std::string_view name) noexcept;
-
-/// Whether a dtype has the operation at all, on any backend.
-bool can_reduce(DType dtype, ReduceOp::Kind op) noexcept;
 
 }  // namespace tutti::tool

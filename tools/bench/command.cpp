@@ -51,8 +51,7 @@ Choice<T> parse_list(std::string_view option, std::string_view text, const std::
   for (const std::string_view item : split_list(option, text)) {
     const std::optional<T> value = find(item);
     if (!value) refuse("{} '{}': unknown; known: all{}", option, item, names_of(known));
-    if (std::find(choice.values.begin(), choice.values.end(), *value) == choice.values.end())
-      choice.values.push_back(*value);
+    choice.add(*value);
   }
   return choice;
 }
@@ -60,16 +59,12 @@ Choice<T> parse_list(std::string_view option, std::string_view text, const std::
 Choice<const Collective*> parse_collectives(const std::vector<std::string>& arguments) {
   Choice<const Collective*> choice;
   choice.given = !arguments.empty();
-  if (arguments.empty()) choice.values.push_back(find_collective("all_reduce"));
-  const auto add = [&choice](const Collective* collective) {
-    if (std::find(choice.values.begin(), choice.values.end(), collective) == choice.values.end())
-      choice.values.push_back(collective);
-  };
+  if (arguments.empty()) choice.add(find_collective("all_reduce"));
   for (const std::string& argument : arguments) {
     for (const std::string_view item : split_list("collectives", argument)) {
       if (item == "all") {
         choice.all = true;
-        for (const Collective& collective : collectives()) add(&collective);
+        for (const Collective& collective : collectives()) choice.add(&collective);
         continue;
       }
       const Collective* found = find_collective(item);
@@ -79,7 +74,7 @@ Choice<const Collective*> parse_collectives(const std::vector<std::string>& argu
           known += fmt::format(" {}", collective.name);
         refuse("collective '{}': unknown; known: all{}", item, known);
       }
-      add(found);
+      choice.add(found);
     }
   }
   return choice;
@@ -108,20 +103,14 @@ std::vector<double> parse_percentiles(std::string_view text) {
 }
 
 Choice<Place> parse_places(std::string_view text) {
-  if (text.empty()) return {{Place::out}, false, false};
   if (text == "both") return {{Place::out, Place::in}, true, true};
   constexpr Names<3> known{"out", "in", "both"};
   return {{static_cast<Place>(parse_choice("--place", text, known))}, false, true};
 }
 
 Choice<Counts> parse_counts(std::string_view text) {
-  if (text.empty()) return {{Counts()}, false, false};
   Choice<Counts> choice{{}, false, true};
-  for (const std::string_view item : split_list("--counts", text)) {
-    const Counts counts = Counts::parse(item);
-    if (std::find(choice.values.begin(), choice.values.end(), counts) == choice.values.end())
-      choice.values.push_back(counts);
-  }
+  for (const std::string_view item : split_list("--counts", text)) choice.add(Counts::parse(item));
   return choice;
 }
 
@@ -209,16 +198,14 @@ BenchOptions BenchCommand::parse(const std::vector<std::string>& argv) const {
 
   Request& request = options.request;
   request.collectives = parse_collectives(collectives_);
-  request.dtypes = {{DType::f32}, false, false};
   if (!dtypes_.empty())
     request.dtypes =
         parse_list<DType>("--dtype", dtypes_, first_values<DType>(dtype_count), parse_dtype);
-  request.ops = {{ReduceOp::Kind::sum}, false, false};
   if (!ops_.empty())
     request.ops = parse_list<ReduceOp::Kind>("--op", ops_, first_values<ReduceOp::Kind>(named_ops),
                                              parse_named_op);
-  request.places = parse_places(place_);
-  request.counts = parse_counts(counts_);
+  if (!place_.empty()) request.places = parse_places(place_);
+  if (!counts_.empty()) request.counts = parse_counts(counts_);
   if (!sizes_.empty()) request.sizes = parse_sizes(sizes_);
   request.all_roots = root_ == "all";
   if (!root_.empty() && !request.all_roots)
@@ -268,11 +255,12 @@ number of ranks, algbw = S / time, busbw = algbw x factor.
 )";
   text += fmt::format("  {:<18}{:<9}{}\n", "collective", "factor", "S is");
   for (const Collective& collective : collectives())
-    text += fmt::format("  {:<18}{:<9}{}\n", collective.name, collective.factor_text,
+    text += fmt::format("  {:<18}{:<9}{}\n", collective.name, collective.factor.text,
                         collective.size_is);
   text += R"(
 S must be a multiple of the size of the dtype; of n times that, where it is cut
-into blocks (S/n) that are all alike. docs/benchmarking.md derives the factors.
+into blocks (S/n) that are all alike. The sizes of a range are rounded up to it.
+docs/benchmarking.md derives the factors.
 
 )";
   text += counts_syntax;
@@ -282,7 +270,7 @@ With uneven blocks b_r the factors are
 )";
   for (const Collective& collective : collectives())
     if (collective.divides())
-      text += fmt::format("  {:<18}{}\n", collective.name, collective.uneven_factor_text);
+      text += fmt::format("  {:<18}{}\n", collective.name, collective.factor.uneven_text);
   text += R"(
 and all_to_all sends block r of every rank's S to rank r.
 )";

@@ -2,20 +2,21 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <fstream>
+#include <iterator>
 #include <limits>
-#include <utility>
+#include <numeric>
+#include <sstream>
 
 #include <fmt/format.h>
 
 #include "common/exit_code.hpp"
+#include "common/text.hpp"
 
 namespace tutti::tool {
 namespace {
 
-constexpr double most_exponent = 16;
 constexpr std::int64_t largest = std::numeric_limits<std::int64_t>::max();
 
 /// What zipf gives to rank 0. Rounding to whole weights keeps hosts apart whose pow() differs in
@@ -30,46 +31,41 @@ std::int64_t scaled(std::int64_t total, std::int64_t part, std::int64_t whole) {
                                    static_cast<Wide>(whole));
 }
 
-/// The one of several ranks that is unlike the others: neither the first nor, of three, the last.
-std::size_t middle(int ranks) {
-  return static_cast<std::size_t>(ranks / 2);
-}
-
-double parse_exponent(std::string_view text) {
-  double exponent = -1;
-  const char* end = text.data() + text.size();
-  const auto [stop, problem] =
-      std::from_chars(text.data(), end, exponent, std::chars_format::fixed);
-  if (problem != std::errc() || stop != end || !(exponent >= 0 && exponent <= most_exponent))
-    refuse("--counts 'zipf:{}': expected zipf:A with a number A from 0 to {}, such as zipf:1", text,
-           most_exponent);
-  return exponent;
-}
+/// A form without an argument: the weight of a rank.
+struct Form {
+  std::string_view name;
+  std::int64_t (*weight)(int rank, int ranks);
+};
+// Rank n/2 is neither the first nor, of three, the last.
+constexpr std::array<Form, 5> forms{{
+    {"last-short", [](int r, int n) -> std::int64_t { return r + 1 < n ? 2 : 1; }},
+    {"one-empty",
+     [](int r, int n) -> std::int64_t {
+       if (n == 1) refuse("--counts one-empty: needs two ranks; there is one");
+       return r == n / 2 ? 0 : 1;
+     }},
+    {"mild",  // From 0.9 to 1.1 of the mean.
+     [](int r, int n) { return std::max<std::int64_t>(1, 9 * std::int64_t{n - 1} + 2 * r); }},
+    {"linear", [](int r, int) -> std::int64_t { return r + 1; }},
+    {"one-only", [](int r, int n) -> std::int64_t { return r == n / 2 ? 1 : 0; }},
+}};
 
 /// Whole numbers between commas, spaces or line ends.
 std::vector<std::int64_t> read_numbers(const std::string& path) {
   std::ifstream file(path);
   if (!file || (file.peek(), file.bad()))  // A folder opens, and cannot be read.
     refuse("--counts file:{}: cannot be read", path);
-  constexpr std::string_view separators = ", \t\r\n";
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::ranges::replace(text, ',', ' ');
+  std::istringstream words(text);
   std::vector<std::int64_t> numbers;
   std::int64_t sum = 0;
-  std::string_view rest = text;
-  while (true) {
-    const std::size_t begin = rest.find_first_not_of(separators);
-    if (begin == std::string_view::npos) break;
-    rest.remove_prefix(begin);
-    const std::string_view item = rest.substr(0, rest.find_first_of(separators));
-    rest.remove_prefix(item.size());
-    std::int64_t number = -1;
-    const auto [stop, problem] = std::from_chars(item.data(), item.data() + item.size(), number);
-    if (problem != std::errc() || stop != item.data() + item.size() || number < 0)
-      refuse("--counts file:{}: '{}' is not a whole number of at least 0", path,
-             item.substr(0, 40));
-    if (number > largest - sum) refuse("--counts file:{}: the sum does not fit in 63 bits", path);
-    sum += number;
-    numbers.push_back(number);
+  for (std::string word; words >> word;) {
+    numbers.push_back(
+        parse_integer(fmt::format("--counts file:{}:", path), word.substr(0, 40), 0, largest));
+    if (numbers.back() > largest - sum)
+      refuse("--counts file:{}: the sum does not fit in 63 bits", path);
+    sum += numbers.back();
   }
   if (sum == 0) refuse("--counts file:{}: expected one number per rank, not all of them 0", path);
   return numbers;
@@ -78,32 +74,29 @@ std::vector<std::int64_t> read_numbers(const std::string& path) {
 }  // namespace
 
 Counts Counts::parse(std::string_view text) {
-  static constexpr std::array<std::pair<std::string_view, Kind>, 6> plain{
-      {{"even", Kind::even},
-       {"last-short", Kind::last_short},
-       {"one-empty", Kind::one_empty},
-       {"mild", Kind::mild},
-       {"linear", Kind::linear},
-       {"one-only", Kind::one_only}}};
-  Counts counts;
-  counts.name_ = text;
-  for (const auto& [name, kind] : plain) {
-    counts.kind_ = kind;
-    if (name == text) return counts;
-  }
+  if (text == "even") return {};
+  for (const Form& form : forms)
+    if (form.name == text) return {text, form.weight};
   const std::size_t colon = text.find(':');
   const std::string_view form = text.substr(0, colon);
   const std::string_view rest =
       colon == std::string_view::npos ? std::string_view() : text.substr(colon + 1);
   if (form == "zipf") {
-    counts.kind_ = Kind::zipf;
-    counts.exponent_ = parse_exponent(rest);
-    return counts;
+    const double exponent =
+        parse_number("--counts zipf:A, its A", rest, "from 0 to 16, such as zipf:1",
+                     [](double a) { return a >= 0 && a <= 16; });
+    return {text, [exponent](int rank, int) {
+              return std::llround(zipf_unit * std::pow(rank + 1, -exponent));
+            }};
   }
   if (form == "file" && !rest.empty()) {
-    counts.kind_ = Kind::file;
-    counts.numbers_ = read_numbers(std::string(rest));
-    return counts;
+    return {text, [name = std::string(text), numbers = read_numbers(std::string(rest))](int rank,
+                                                                                        int ranks) {
+              if (std::ssize(numbers) != ranks)
+                refuse("--counts {}: it has {} for {}; expected one per rank", name,
+                       plural(std::ssize(numbers), "number"), plural(ranks, "rank"));
+              return numbers[static_cast<std::size_t>(rank)];
+            }};
   }
   refuse(
       "--counts '{}': expected even, last-short, one-empty, mild, linear, zipf:A, one-only or "
@@ -111,56 +104,22 @@ Counts Counts::parse(std::string_view text) {
       text);
 }
 
-std::vector<std::int64_t> Counts::weights(int ranks) const {
-  std::vector<std::int64_t> weights(static_cast<std::size_t>(ranks), 1);
-  const auto by_rank = [&](auto weight) {
-    for (int r = 0; r < ranks; ++r) weights[static_cast<std::size_t>(r)] = weight(r);
-  };
-  switch (kind_) {
-    case Kind::even:
-      break;
-    case Kind::last_short:
-      by_rank([&](int r) { return r + 1 < ranks ? 2 : 1; });
-      break;
-    case Kind::one_empty:
-      if (ranks == 1) refuse("--counts one-empty: needs two ranks; there is one");
-      weights[middle(ranks)] = 0;
-      break;
-    case Kind::mild:  // From 0.9 to 1.1 of the mean.
-      by_rank(
-          [&](int r) { return std::max<std::int64_t>(1, 9 * std::int64_t{ranks - 1} + 2 * r); });
-      break;
-    case Kind::linear:
-      by_rank([](int r) { return r + 1; });
-      break;
-    case Kind::one_only:
-      std::fill(weights.begin(), weights.end(), 0);
-      weights[middle(ranks)] = 1;
-      break;
-    case Kind::zipf:
-      by_rank([&](int r) { return std::llround(zipf_unit * std::pow(r + 1, -exponent_)); });
-      break;
-    case Kind::file:
-      if (std::ssize(numbers_) != ranks)
-        refuse("--counts {}: it has {} number{} for {} rank{}; expected one per rank", name_,
-               numbers_.size(), numbers_.size() == 1 ? "" : "s", ranks, ranks == 1 ? "" : "s");
-      weights = numbers_;
-      break;
-  }
-  return weights;
+RowLayout Counts::cut(std::int64_t total, int ranks) const {
+  std::vector<std::int64_t> weights;
+  for (int r = 0; r < ranks; ++r) weights.push_back(weight_ ? weight_(r, ranks) : 1);
+  return cut_by_weights(total, weights);
 }
 
-RowLayout Counts::cut(std::int64_t total, int ranks) const {
-  std::vector<std::int64_t> blocks = weights(ranks);
-  std::int64_t whole = 0;
-  for (const std::int64_t weight : blocks) whole += weight;
+RowLayout cut_by_weights(std::int64_t total, const std::vector<std::int64_t>& weights) {
+  const std::int64_t whole = std::accumulate(weights.begin(), weights.end(), std::int64_t{0});
   // Where each block ends is rounded, so that no error adds up.
+  std::vector<std::int64_t> blocks;
   std::int64_t passed = 0;
   std::int64_t begin = 0;
-  for (std::int64_t& block : blocks) {
-    passed += block;
+  for (const std::int64_t weight : weights) {
+    passed += weight;
     const std::int64_t end = scaled(total, passed, whole);
-    block = end - begin;
+    blocks.push_back(end - begin);
     begin = end;
   }
   return RowLayout(blocks);

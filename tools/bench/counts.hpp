@@ -1,13 +1,19 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <tutti/row_layout.hpp>
 
 namespace tutti::tool {
+
+/// The blocks of `total` elements: whole numbers in proportion to the weights of the ranks, which
+/// add up to it. Integer arithmetic: every rank comes to the same.
+RowLayout cut_by_weights(std::int64_t total, const std::vector<std::int64_t>& weights);
 
 /// How S is cut into the ranks' blocks: --counts. A value type.
 class Counts {
@@ -18,32 +24,19 @@ class Counts {
 
   Counts() = default;  ///< Even.
   const std::string& name() const noexcept { return name_; }
-  bool is_even() const noexcept { return kind_ == Kind::even; }
+  bool is_even() const noexcept { return !weight_; }
 
-  /// The blocks of `total` elements: whole numbers in proportion to the weights of the ranks, which
-  /// add up to it. Integer arithmetic: every rank comes to the same.
   /// @throws Failure usage when so many ranks cannot be laid out like this.
   RowLayout cut(std::int64_t total, int ranks) const;
 
-  friend bool operator==(const Counts&, const Counts&) = default;
+  friend bool operator==(const Counts& a, const Counts& b) { return a.name_ == b.name_; }
 
  private:
-  enum class Kind : std::uint8_t {
-    even,
-    last_short,
-    one_empty,
-    mild,
-    linear,
-    one_only,
-    zipf,
-    file
-  };
-  std::vector<std::int64_t> weights(int ranks) const;
+  using Weight = std::function<std::int64_t(int rank, int ranks)>;
+  Counts(std::string_view name, Weight weight) : name_(name), weight_(std::move(weight)) {}
 
-  Kind kind_ = Kind::even;
   std::string name_ = "even";
-  double exponent_ = 0;                  // zipf
-  std::vector<std::int64_t> numbers_{};  // file
+  Weight weight_{};  // Empty: all alike.
 };
 
 /// What the forms mean, in lines, for --help-sizes.

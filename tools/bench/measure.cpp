@@ -30,8 +30,9 @@ constexpr std::int64_t most_samples = 1'000'000;  // Of a row: 8 MB on every ran
 constexpr double burst_ns = 2e6;
 constexpr std::int64_t longest_burst = 200;
 
-/// What one rank found wrong in a row.
+/// What one rank tells of a row.
 struct Verdict {
+  double mean_us = 0;
   std::int64_t wrong = 0;
   std::optional<FirstWrong> first{};
 
@@ -43,7 +44,7 @@ struct Verdict {
 };
 
 void parts(Message& message, Verdict& verdict) {
-  message(verdict.wrong, verdict.first);
+  message(verdict.mean_us, verdict.wrong, verdict.first);
 }
 
 /// How long a rank may need to fill and to check its arrays, with a wide margin.
@@ -237,54 +238,38 @@ std::int64_t choose_burst(ProcessGroup& group, Calls& calls, const Timing& timin
   return agree(group, std::clamp<std::int64_t>(std::llround(burst_ns / one), 1, longest_burst));
 }
 
-/// The durations of the counted calls of one row.
-class Durations {
- public:
-  Durations(ProcessGroup& group, Calls& calls, const Timing& timing)
-      : group_(group), calls_(calls) {
-    if (timing.iters)
-      more(*timing.iters);
-    else
-      spend(static_cast<double>(timing.min_time.count()));
-  }
-  const std::vector<std::int64_t>& ns() const noexcept { return ns_; }
-
- private:
-  void more(std::int64_t n) {
-    const std::size_t done = ns_.size();
+/// The durations of the counted calls of one row, in ns.
+std::vector<std::int64_t> durations_of(ProcessGroup& group, Calls& calls, const Timing& timing) {
+  std::vector<std::int64_t> ns;
+  std::int64_t spent_ns = 0;
+  const auto call = [&](std::int64_t n) {
+    const std::size_t done = ns.size();
     // Filled, not only reserved: the loop must not meet fresh pages.
-    ns_.resize(done + static_cast<std::size_t>(n));
-    const auto fresh = std::span(ns_).subspan(done);
-    calls_.run(fresh, true);
-    spent_ += calls_.burst() * std::accumulate(fresh.begin(), fresh.end(), std::int64_t{0});
-  }
-
-  /// Calls until `target_ns` is spent in all. They come in rounds, each at most ten times as long
-  /// as all before it, so that a wrong guess about a call's duration costs little.
-  void spend(double target_ns) {
-    more(fewest_samples);
-    while (true) {
-      const auto done = std::ssize(ns_);
-      const auto spent = static_cast<double>(spent_);
-      const double left = target_ns - spent;
-      std::int64_t next = 0;
-      if (left > 0 && done < most_samples) {
-        const double mean = std::max(spent / static_cast<double>(done), 1.0);
-        next = static_cast<std::int64_t>(
-            std::min(std::ceil(left / mean), 10.0 * static_cast<double>(done)));
-        next = std::clamp<std::int64_t>(next, 1, most_samples - done);
-      }
-      next = agree(group_, next);
-      if (next == 0) return;
-      more(next);
+    ns.resize(done + static_cast<std::size_t>(n));
+    const auto fresh = std::span(ns).subspan(done);
+    calls.run(fresh, true);
+    spent_ns += calls.burst() * std::accumulate(fresh.begin(), fresh.end(), std::int64_t{0});
+  };
+  call(timing.iters.value_or(fewest_samples));
+  if (timing.iters) return ns;
+  // They come in rounds, each at most ten times as long as all before it, so that a wrong guess
+  // about a call's duration costs little.
+  while (true) {
+    const auto done = std::ssize(ns);
+    const auto spent = static_cast<double>(spent_ns);
+    const double left = static_cast<double>(timing.min_time.count()) - spent;
+    std::int64_t next = 0;
+    if (left > 0 && done < most_samples) {
+      const double mean = std::max(spent / static_cast<double>(done), 1.0);
+      next = static_cast<std::int64_t>(
+          std::min(std::ceil(left / mean), 10.0 * static_cast<double>(done)));
+      next = std::clamp<std::int64_t>(next, 1, most_samples - done);
     }
+    next = agree(group, next);
+    if (next == 0) return ns;
+    call(next);
   }
-
-  ProcessGroup& group_;
-  Calls& calls_;
-  std::int64_t spent_ = 0;
-  std::vector<std::int64_t> ns_{};
-};
+}
 
 /// Combines the ranks' times of every iteration; the result is rank 0's.
 std::vector<double> combine(ProcessGroup& group, std::span<const std::int64_t> own_ns,
@@ -328,12 +313,16 @@ std::size_t copies_for(const Block& block, int ranks, std::int64_t bytes, const 
 /// What was counted, combined over the ranks. Collective; the row is rank 0's.
 Row conclude(ProcessGroup& group, Control& control, const Block& block, const Cell& cell,
              const Calls& calls, const std::vector<std::int64_t>& ns, const Timing& timing) {
-  std::vector<double> own_us;
-  own_us.reserve(ns.size());
-  for (const std::int64_t n : ns) own_us.push_back(static_cast<double>(n) * 1e-3);
-  std::vector<double> means = gather(group, summarize(own_us).mean);
+  Verdict own = calls.verdict();
+  own.mean_us = 1e-3 * static_cast<double>(std::accumulate(ns.begin(), ns.end(), std::int64_t{0})) /
+                static_cast<double>(ns.size());
   std::vector<double> samples = combine(group, ns, timing.rank_agg);
-  const std::vector<std::string> verdicts = control.collect(to_message(calls.verdict()));
+  std::vector<Verdict> verdicts;
+  std::vector<double> means;
+  for (const std::string& text : control.collect(to_message(own))) {
+    verdicts.push_back(from_message<Verdict>(text));
+    means.push_back(verdicts.back().mean_us);
+  }
 
   Row row;
   if (group.rank() != 0) return row;
@@ -355,13 +344,12 @@ Row conclude(ProcessGroup& group, Control& control, const Block& block, const Ce
     const double mean_us =
         std::accumulate(means.begin(), means.end(), 0.0) / static_cast<double>(means.size());
     row.algbw = mean_us > 0 ? static_cast<double>(row.bytes) / mean_us * 1e-3 : 0;
-    const double factor = group.size() > 1 ? block.collective->factor(cell) : 0;
+    const double factor = group.size() > 1 ? block.collective->factor.of(cell) : 0;
     if (factor > 0) row.busbw = *row.algbw * factor;
   }
   if (moves && timing.check != Check::none) {
     row.wrong = 0;
-    for (const std::string& text : verdicts) {
-      const Verdict verdict = from_message<Verdict>(text);
+    for (const Verdict& verdict : verdicts) {
       if (*row.wrong == 0) row.first_wrong = verdict.first;
       *row.wrong += verdict.wrong;
     }
@@ -386,8 +374,8 @@ Row measure(ProcessGroup& group, Control& control, Workspace& workspace, const B
   if (timing.check != Check::none && block.collective->moves_data()) calls.check_once();
   const std::int64_t warmup_calls = warm_up(group, calls, timing);
   calls.set_burst(choose_burst(group, calls, timing));
-  const Durations durations(group, calls, timing);
-  Row row = conclude(group, control, block, cell, calls, durations.ns(), timing);
+  const std::vector<std::int64_t> ns = durations_of(group, calls, timing);
+  Row row = conclude(group, control, block, cell, calls, ns, timing);
   row.warmup_calls = warmup_calls;
   if (capped) row.flags.push_back(Flag::capped_mem);
   position = {};

@@ -14,9 +14,6 @@ namespace tutti::tool {
 /// Tells all ranks what rank 0 decided.
 std::int64_t agree(ProcessGroup& group, std::int64_t rank0_decision);
 
-/// A value of every rank, on rank 0; elsewhere zeros.
-std::vector<double> gather(ProcessGroup& group, double own);
-
 /// The result is rank 0's.
 std::vector<std::int64_t> reduce(ProcessGroup& group, std::span<const std::int64_t> own,
                                  ReduceOp op);

@@ -23,50 +23,8 @@ decltype(auto) with_type(DType dtype, F&& f) {
   return visit_dtype(dtype == DType::boolean ? DType::u8 : dtype, std::forward<F>(f));
 }
 
-/// The largest n such that 0, 1, ... n are all exact; wide types do not need all of theirs.
-std::uint64_t exact_integers(DType dtype) {
-  switch (dtype) {
-    case DType::boolean:
-      return 1;
-    case DType::f8e5m2:
-      return 8;
-    case DType::f8e4m3:
-      return 16;
-    case DType::i8:
-      return 127;
-    case DType::u8:
-      return 255;
-    case DType::i16:
-      return 32767;
-    case DType::u16:
-      return 65535;
-    case DType::bf16:
-      return 256;
-    case DType::f16:
-      return 2048;
-    case DType::i32:
-    case DType::u32:
-    case DType::i64:
-    case DType::u64:
-    case DType::f32:
-    case DType::f64:
-    case DType::complex64:
-    case DType::complex128:
-      break;
-  }
-  return 1U << 24;
-}
-
 constexpr std::uint64_t largest_product = 64;
 constexpr int largest_twos = 6;
-
-/// A good 64-bit hash of a counter: the finalizer of SplitMix64 (Steele, Lea, Flood 2014, "Fast
-/// splittable pseudorandom number generators", figure 16).
-constexpr std::uint64_t mix(std::uint64_t z) noexcept {
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
-  return z ^ (z >> 31);
-}
 
 /// Uniform in [0, n) for n up to 2^32, without a division.
 constexpr std::uint64_t below(std::uint64_t hash, std::uint64_t n) noexcept {
@@ -88,6 +46,29 @@ T encode(std::int64_t value) noexcept {
   } else {
     return T(static_cast<float>(value));
   }
+}
+
+constexpr std::uint64_t enough = 1U << 24;
+
+/// The largest n such that 0, 1, ... n are all exact; wide types do not need all of theirs.
+std::uint64_t exact_integers(DType dtype) {
+  if (dtype == DType::boolean) return 1;
+  return with_type(dtype, []<typename T>() -> std::uint64_t {
+    if constexpr (std::is_integral_v<T>) {
+      return std::min(static_cast<std::uint64_t>(std::numeric_limits<T>::max()), enough);
+    } else if constexpr (is_complex_type<T>) {
+      return enough;
+    } else {
+      // A float has all up to the power of two from which on it has the even ones alone.
+      std::uint64_t n = 1;
+      const auto odd_is_exact = [](std::uint64_t odd) {
+        const T rounded = encode<T>(static_cast<std::int64_t>(odd));
+        return static_cast<float>(rounded) == static_cast<float>(odd);
+      };
+      while (n < enough && odd_is_exact(n + 1)) n *= 2;
+      return n;
+    }
+  });
 }
 
 template <typename T>

@@ -9,6 +9,14 @@
 
 namespace tutti::tool {
 
+/// A good 64-bit hash of a counter: the finalizer of SplitMix64 (Steele, Lea, Flood 2014, "Fast
+/// splittable pseudorandom number generators", figure 16).
+constexpr std::uint64_t mix(std::uint64_t z) noexcept {
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
+  return z ^ (z >> 31);
+}
+
 /// What was found wrong in an array. A value type.
 struct Mismatches {
   struct First {

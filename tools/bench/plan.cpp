@@ -1,10 +1,11 @@
 #include "bench/plan.hpp"
 
 #include <algorithm>
-#include <bit>
+#include <functional>
 #include <limits>
 #include <map>
 #include <random>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -25,30 +26,27 @@ std::int64_t granularity(const Block& block, int ranks) {
   return block.counts && block.counts->is_even() ? width * ranks : width;
 }
 
-std::int64_t explicit_bytes(const Size& size, const Block& block, int ranks) {
+/// A size of a range is rounded up to what the call takes; one that stands alone has to fit.
+std::int64_t call_bytes(const Size& size, const Block& block, int ranks) {
   const std::int64_t bytes = bytes_of(size, block.dtype);
   const std::int64_t unit = granularity(block, ranks);
-  if (bytes % unit == 0) return bytes;
   const std::int64_t below = bytes / unit * unit;
+  if (bytes == below) return bytes;
+  if (below > std::numeric_limits<std::int64_t>::max() - unit)
+    refuse("size '{}': the next multiple of {} bytes does not fit in 63 bits", size.token, unit);
+  if (size.ranged) return below + unit;
   const std::string near = below == 0
                                ? fmt::format("the next is {}", unit)
                                : fmt::format("the nearest are {} and {}", below, below + unit);
-  const bool ranged = size.token.find(':') != std::string::npos;
-  refuse("size '{}'{}: {} of {} on {} ranks needs a multiple of {} bytes; {}", size.token,
-         ranged ? fmt::format(" ({} bytes)", bytes) : std::string(), block.collective->name,
-         name_of(block.dtype), ranks, unit, near);
+  refuse("size '{}': {} of {} on {} ranks needs a multiple of {} bytes; {}", size.token,
+         block.collective->name, name_of(block.dtype), ranks, unit, near);
 }
 
 std::vector<std::int64_t> block_sizes(const Request& request, const Block& block, int ranks) {
   if (!block.collective->moves_data()) return {0};
   std::vector<std::int64_t> sizes;
-  if (request.sizes.empty()) {
-    const std::int64_t unit = granularity(block, ranks);
-    for (const Size& size : parse_sizes(default_sizes))
-      sizes.push_back((bytes_of(size, block.dtype) + unit - 1) / unit * unit);
-  } else {
-    for (const Size& size : request.sizes) sizes.push_back(explicit_bytes(size, block, ranks));
-  }
+  for (const Size& size : request.sizes.empty() ? parse_sizes(default_sizes) : request.sizes)
+    sizes.push_back(call_bytes(size, block, ranks));
   std::sort(sizes.begin(), sizes.end());
   sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
   if (request.order == Order::random)
@@ -56,27 +54,41 @@ std::vector<std::int64_t> block_sizes(const Request& request, const Block& block
   return sizes;
 }
 
-bool is_scan(const Collective& collective) {
-  return collective.operation == Operation::scan ||
-         collective.operation == Operation::exclusive_scan;
+/// Why no backend has such a reduction, or empty.
+std::string_view impossible(DType dtype, ReduceOp::Kind op) {
+  if (is_complex(dtype) && op >= ReduceOp::Kind::product && op <= ReduceOp::Kind::bxor)
+    return "products, orders and bits of complex numbers";
+  switch (op) {
+    case ReduceOp::Kind::avg:
+      return dtype == DType::boolean ? "avg of booleans" : "";
+    case ReduceOp::Kind::band:
+    case ReduceOp::Kind::bor:
+    case ReduceOp::Kind::bxor:
+      return is_float(dtype) ? "bitwise operations of floats" : "";
+    case ReduceOp::Kind::premul_sum:
+      return is_float(dtype) || is_complex(dtype) ? "" : "premul_sum of integers and booleans";
+    case ReduceOp::Kind::sum:
+    case ReduceOp::Kind::product:
+    case ReduceOp::Kind::min:
+    case ReduceOp::Kind::max:
+    case ReduceOp::Kind::custom:  // The command line has no name for a function.
+      break;
+  }
+  return "";
 }
 
 /// Why there is no such call, or empty. Refused unless an "all" led to it.
 std::string_view missing(const Request& request, const Collective& collective, DType dtype,
                          ReduceOp::Kind op) {
-  std::string_view why;
-  bool asked = false;
-  if (!can_reduce(dtype, op)) {
-    why = is_complex(dtype)                  ? "products, orders and bits of complex numbers"
-          : op == ReduceOp::Kind::avg        ? "avg of booleans"
-          : op == ReduceOp::Kind::premul_sum ? "premul_sum of integers and booleans"
-                                             : "bitwise operations of floats";
-    asked = !request.dtypes.all && !request.ops.all;
-  } else if (is_scan(collective) && op == ReduceOp::Kind::avg) {
+  std::string_view why = impossible(dtype, op);
+  bool asked = !request.dtypes.all && !request.ops.all;
+  const bool scans =
+      collective.operation == Operation::scan || collective.operation == Operation::exclusive_scan;
+  if (why.empty() && scans && op == ReduceOp::Kind::avg) {
     why = "avg in scans";
     asked = !request.collectives.all && !request.ops.all;
   }
-  if (asked)
+  if (asked && !why.empty())
     refuse(
         "--op {}: {} of {} is not possible, there are no {}; leave it out or use another --dtype",
         tutti::name_of(op), collective.name, tutti::name_of(dtype), why);
@@ -114,44 +126,17 @@ std::vector<std::optional<Place>> block_places(const Request& request,
   return places;
 }
 
-std::vector<std::optional<Counts>> block_counts(const Request& request,
-                                                const Collective& collective) {
-  if (!collective.divides()) return {std::nullopt};
-  return {request.counts.values.begin(), request.counts.values.end()};
+/// What was asked for only through "all" and does not exist, in one note.
+std::vector<std::string> note_of(const std::map<std::string, std::int64_t>& left_out) {
+  if (left_out.empty()) return {};
+  std::int64_t total = 0;
+  std::vector<std::string_view> reasons;
+  for (const auto& [why, times] : left_out) {
+    total += times;
+    reasons.push_back(why);
+  }
+  return {fmt::format("left out {}: {}", plural(total, "combination"), fmt::join(reasons, ", "))};
 }
-
-/// FNV-1a (Fowler, Noll, Vo): draft-eastlake-fnv.
-class Hash {
- public:
-  void add(std::string_view text) {
-    for (const char c : text) value_ = (value_ ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
-  }
-  void add(std::int64_t number) { add(fmt::format(" {}", number)); }
-  std::int64_t value() const { return std::bit_cast<std::int64_t>(value_); }
-
- private:
-  std::uint64_t value_ = 0xcbf29ce484222325U;
-};
-
-/// What does not exist and was asked for only through "all": one note in total.
-class LeftOut {
- public:
-  void add(const std::string& why) { ++times_[why]; }
-  std::vector<std::string> notes() const {
-    if (times_.empty()) return {};
-    std::int64_t total = 0;
-    std::vector<std::string_view> reasons;
-    for (const auto& [why, times] : times_) {
-      total += times;
-      reasons.push_back(why);
-    }
-    return {fmt::format("left out {} combination{}: {}", total, total == 1 ? "" : "s",
-                        fmt::join(reasons, ", "))};
-  }
-
- private:
-  std::map<std::string, std::int64_t> times_;
-};
 
 }  // namespace
 
@@ -190,17 +175,15 @@ std::int64_t Plan::rows() const noexcept {
   return rows;
 }
 
-std::int64_t Plan::fingerprint(int ranks) const {
-  Hash hash;
+std::string Plan::fingerprint(int ranks) const {
+  std::string text;
   for (const Block& block : blocks) {
-    hash.add(title(block.key()));
-    for (const std::int64_t size : block.bytes) {
-      hash.add(size);
-      const Cell cell = block.cell(ranks, 0, size);
-      for (const std::int64_t count : cell.blocks.counts()) hash.add(count);
-    }
+    text += title(block.key());
+    for (const std::int64_t size : block.bytes)
+      text +=
+          fmt::format(" {}: {}", size, fmt::join(block.cell(ranks, 0, size).blocks.counts(), " "));
   }
-  return hash.value();
+  return fmt::format("{:x}", std::hash<std::string>()(text));  // All ranks run the same program.
 }
 
 Plan make_plan(const Request& request, int ranks) {
@@ -214,7 +197,7 @@ Plan make_plan(const Request& request, int ranks) {
   }
 
   Plan plan;
-  LeftOut left_out;
+  std::map<std::string, std::int64_t> left_out;  // By the reason.
   for (const Collective* collective : request.collectives.values) {
     std::vector<DType> dtypes{DType::f32};
     if (collective->moves_data()) dtypes = request.dtypes.values;
@@ -223,9 +206,12 @@ Plan make_plan(const Request& request, int ranks) {
       const std::string why = fmt::format("{} has no {} form", collective->name,
                                           collective->in_place ? "out-of-place" : "in-place");
       if (!request.collectives.all) refuse("--place: {}; leave the option out", why);
-      left_out.add(why);
+      ++left_out[why];
       continue;
     }
+    std::vector<std::optional<Counts>> layouts{std::nullopt};
+    if (collective->divides())
+      layouts.assign(request.counts.values.begin(), request.counts.values.end());
     for (const DType dtype : dtypes) {
       std::vector<std::optional<ReduceOp::Kind>> ops{std::nullopt};
       if (collective->reduces) ops.assign(request.ops.values.begin(), request.ops.values.end());
@@ -233,13 +219,13 @@ Plan make_plan(const Request& request, int ranks) {
         if (op) {
           const std::string_view why = missing(request, *collective, dtype, *op);
           if (!why.empty()) {
-            left_out.add(std::string(why));
+            ++left_out[std::string(why)];
             continue;
           }
         }
         for (const int root : roots) {
           for (const auto& place : places) {
-            for (const auto& counts : block_counts(request, *collective)) {
+            for (const auto& counts : layouts) {
               Block block{collective, dtype, op, std::nullopt, place, counts, {}};
               if (collective->rooted) block.root = root;
               block.bytes = block_sizes(request, block, ranks);
@@ -252,7 +238,7 @@ Plan make_plan(const Request& request, int ranks) {
       }
     }
   }
-  plan.notes = left_out.notes();
+  plan.notes = note_of(left_out);
   if (plan.blocks.empty())
     refuse("nothing to measure{}{}", plan.notes.empty() ? "" : ": ",
            plan.notes.empty() ? "" : plan.notes.front());
@@ -268,9 +254,9 @@ void check_memory(const Plan& plan, int ranks, int local_ranks, std::int64_t fre
           block.footprint(ranks, bytes) <= static_cast<std::size_t>(free_bytes / local_ranks);
       if (!fits)
         refuse(
-            "size {}: the arrays of {} for {} rank{} do not fit into the {} that are free; use "
-            "smaller sizes",
-            format_bytes(bytes), block.collective->name, local_ranks, local_ranks == 1 ? "" : "s",
+            "size {}: the arrays of {} for {} do not fit into the {} that are free; use smaller "
+            "sizes",
+            format_bytes(bytes), block.collective->name, plural(local_ranks, "rank"),
             format_bytes(free_bytes));
     }
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -26,14 +27,19 @@ struct Choice {
   std::vector<T> values{};
   bool all = false;    ///< "all" was asked for: what does not exist is left out with a note.
   bool given = false;  ///< The option was on the command line.
+
+  /// One that is named twice counts once.
+  void add(const T& value) {
+    if (std::ranges::find(values, value) == values.end()) values.push_back(value);
+  }
 };
 
 /// What the user asked for.
 struct Request {
   Choice<const Collective*> collectives{};
-  Choice<DType> dtypes{};
-  Choice<ReduceOp::Kind> ops{};
-  Choice<Place> places{};
+  Choice<DType> dtypes{{DType::f32}, false, false};
+  Choice<ReduceOp::Kind> ops{{ReduceOp::Kind::sum}, false, false};
+  Choice<Place> places{{Place::out}, false, false};
   Choice<Counts> counts{{Counts()}, false, false};
   std::vector<Size> sizes{};  ///< Empty: the default sweep.
   std::optional<int> root{};  ///< Empty: 0.
@@ -65,7 +71,7 @@ struct Plan {
   std::int64_t rows() const noexcept;
   /// Of everything that has to be the same on every rank: options, or a file that --counts names,
   /// may differ between hosts.
-  std::int64_t fingerprint(int ranks) const;
+  std::string fingerprint(int ranks) const;
 };
 
 /// The same on every rank.

@@ -17,11 +17,6 @@ std::optional<std::string> name_or_nothing(const std::optional<T>& value) {
   return std::string(tutti::name_of(*value));
 }
 
-template <typename T>
-std::optional<T> unless_empty(const T& list) {
-  return list.empty() ? std::nullopt : std::optional(list);
-}
-
 /// "ok", "BAD", or "-" when not checked.
 std::string check_word(const Row& row) {
   return !row.wrong ? "-" : *row.wrong == 0 ? "ok" : "BAD";
@@ -43,21 +38,15 @@ void describe_key(Fields& fields, const Key& key) {
          "how S is cut into blocks, as --counts has it; null where it is not");
 }
 
-/// The times of a row.
-struct Times {
-  Summary summary{};
-  std::map<double, double> percentiles{};
-};
-
-void describe(Fields& fields, const Times& times) {
-  const Summary& us = times.summary;
+void describe_times(Fields& fields, const Row& row) {
+  const Summary& us = row.time_us;
   const auto column = [](std::string name, double value) {
     return About{.column = {std::move(name), 11, format_us(value)}};
   };
   fields("n", us.n, {.at_least = 1, .column = {"iters", 7, fmt::format("{}", us.n), "iterations"}});
   fields("mean", us.mean);
   fields("min", us.min);
-  for (const auto& [p, value] : times.percentiles)
+  for (const auto& [p, value] : row.percentiles_us)
     fields(fmt::format("p{:g}", p), value, column(fmt::format("p{:g} µs", p), value));
   fields.more_numbers("^p[0-9.]+$");
   fields("max", us.max, column("max µs", us.max));
@@ -83,8 +72,9 @@ void describe(Fields& fields, const Row& row) {
          {.at_least = 0, .column = {"size", 10, size}});
   fields("count", row.count, "bytes in elements", {.at_least = 0});
   fields("ranks", row.ranks, {.at_least = 1});
-  fields("time_us", Times{row.time_us, row.percentiles_us},
-         "of the iterations, each combined over the ranks by config.rank_agg");
+  fields(
+      "time_us", [&](Fields& times) { describe_times(times, row); },
+      "of the iterations, each combined over the ranks by config.rank_agg");
   fields("time_us_rank_mean", row.rank_mean_us);
   fields("slowest_rank", row.slowest_rank, {.at_least = 0});
   fields("algbw", row.algbw, "GB/s, from the mean over ranks and iterations; null for barrier",

@@ -56,7 +56,7 @@ Size parse_one(std::string_view token, std::string_view item) {
     if (number <= 0) refuse("size '{}'{}: must be above 0", token, within(token, item));
     if (number > largest / known.factor)
       refuse("size '{}'{}: does not fit in 63 bits", token, within(token, item));
-    return {number * known.factor, suffix == "e", std::string(token)};
+    return {number * known.factor, suffix == "e", std::string(token), false};
   }
   refuse(
       "size '{}'{}: unknown suffix '{}'; known: B, K M G T and KiB MiB GiB TiB (1024), "
@@ -99,7 +99,7 @@ void parse_range(std::string_view item, std::vector<Size>& sizes) {
   for (std::int64_t value = low.value;;) {
     if (sizes.size() == most_sizes)
       refuse("size range '{}': more than {} sizes; use a larger step", item, most_sizes);
-    sizes.push_back({value, low.elements, std::string(item)});
+    sizes.push_back({value, low.elements, std::string(item), true});
     const bool ends =
         step.add != 0 ? value > high.value - step.add : value > high.value / step.factor;
     if (ends) return;

@@ -14,6 +14,7 @@ struct Size {
   std::int64_t value = 0;
   bool elements = false;
   std::string token{};  ///< What the user typed for it, to be named in an error.
+  bool ranged = false;  ///< Of a range.
 };
 
 /// Reads "8:1G", "1K:64M:x4", "1M:16M:+1M", "4K,1M,100M", "100e".

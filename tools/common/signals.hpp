@@ -19,9 +19,7 @@ class Signals {
 
  private:
   sigset_t before_{};
-  int signals_ = -1;  // A signalfd.
-  int end_ = -1;      // An eventfd, readable when the thread has to end.
-  std::thread thread_{};
+  std::jthread thread_{};
 };
 
 }  // namespace tutti::tool

@@ -28,26 +28,33 @@ double largest(const ConstTensorView& array) {
 
 }  // namespace
 
+void LossDifferences::add(const LossDifferences& others) {
+  loss = std::max(loss, others.loss);
+  gradient = std::max(gradient, others.gradient);
+  wrong += others.wrong;
+  if (others.worst && (!worst || others.worst->difference > worst->difference))
+    worst = others.worst;
+}
+
 double LossComparison::compare(std::int64_t call, std::string_view array, std::int64_t index,
                                double expected, double got, double scale) {
   const double difference = relative(expected, got, scale);
   if (difference <= tolerance_) return difference;
-  ++wrong_;
-  if (!worst_ || difference > worst_difference_) {
-    worst_ = {rank_,
-              call,
-              std::string(array),
-              index,
-              fmt::format("{}", expected),
-              fmt::format("{}", got)};
-    worst_difference_ = difference;
-  }
+  ++found_.wrong;
+  if (!found_.worst || difference > found_.worst->difference)
+    found_.worst = {rank_,
+                    call,
+                    std::string(array),
+                    index,
+                    fmt::format("{}", expected),
+                    fmt::format("{}", got),
+                    difference};
   return difference;
 }
 
 void LossComparison::loss(std::int64_t call, double expected, double got) {
   const double scale = std::max(1.0, std::abs(expected));
-  loss_ = std::max(loss_, compare(call, "loss", 0, expected, got, scale));
+  found_.loss = std::max(found_.loss, compare(call, "loss", 0, expected, got, scale));
 }
 
 void LossComparison::gradient(std::int64_t call, const ConstTensorView& expected,
@@ -58,9 +65,9 @@ void LossComparison::gradient(std::int64_t call, const ConstTensorView& expected
     const T* want = static_cast<const T*>(expected.data) + first;
     const T* have = static_cast<const T*>(got.data);
     for (std::int64_t i = 0; i < got.shape.numel(); ++i)
-      gradient_ =
-          std::max(gradient_, compare(call, "gradient", first + i, static_cast<double>(want[i]),
-                                      static_cast<double>(have[i]), scale));
+      found_.gradient = std::max(found_.gradient,
+                                 compare(call, "gradient", first + i, static_cast<double>(want[i]),
+                                         static_cast<double>(have[i]), scale));
   };
   if (got.dtype == DType::f64)
     against(double{});

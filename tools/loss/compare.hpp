@@ -17,6 +17,18 @@ struct LossMismatch {
   std::int64_t index = 0;  ///< Of the element in [N, C], all ranks' rows together.
   std::string expected{};
   std::string got{};
+  double difference = 0;  ///< Relative.
+};
+
+/// How far numbers are from those of one process.
+struct LossDifferences {
+  double loss = 0;         ///< The largest, relative.
+  double gradient = 0;     ///< The same.
+  std::int64_t wrong = 0;  ///< Numbers beyond the tolerance.
+  std::optional<LossMismatch> worst{};
+
+  /// Of other numbers as well.
+  void add(const LossDifferences& others);
 };
 
 /// Holds what a rank computed against what one process computed. Differences are relative: a
@@ -31,11 +43,7 @@ class LossComparison {
   void gradient(std::int64_t call, const ConstTensorView& expected, std::int64_t first_row,
                 const ConstTensorView& got);
 
-  double loss_difference() const noexcept { return loss_; }
-  double gradient_difference() const noexcept { return gradient_; }
-  std::int64_t wrong() const noexcept { return wrong_; }  ///< Numbers beyond the tolerance.
-  /// The worst of them.
-  const std::optional<LossMismatch>& worst() const noexcept { return worst_; }
+  const LossDifferences& found() const noexcept { return found_; }
 
  private:
   double compare(std::int64_t call, std::string_view array, std::int64_t index, double expected,
@@ -43,11 +51,7 @@ class LossComparison {
 
   int rank_;
   double tolerance_;
-  double loss_ = 0;
-  double gradient_ = 0;
-  double worst_difference_ = 0;
-  std::int64_t wrong_ = 0;
-  std::optional<LossMismatch> worst_{};
+  LossDifferences found_{};
 };
 
 }  // namespace tutti::tool

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -16,15 +18,10 @@
 #include "loss/record.hpp"
 #include "run/control.hpp"
 #include "run/ending.hpp"
-#include "run/hang_report.hpp"
-#include "run/meet.hpp"
 #include "run/source.hpp"
+#include "run/world.hpp"
 
 namespace tutti::tool {
-
-void parts(Message& message, LossMismatch& worst) {
-  message(worst.rank, worst.call, worst.array, worst.index, worst.expected, worst.got);
-}
 
 namespace {
 
@@ -43,13 +40,6 @@ bool under_launcher(const LossOptions& options) {
   }
 }
 
-/// One process is enough to compare numbers: -n makes threads of every backend.
-RankSource find_threads(const LossOptions& options, const BackendChoice& backend) {
-  RankSource source = find_ranks(options, backend);
-  if (source.kind == RankSource::Kind::launches) source.kind = RankSource::Kind::threads;
-  return source;
-}
-
 /// Logits, targets, a gradient for each call that is compared, and the pool of every rank in
 /// double.
 void check_memory(const LossPlan& plan, int ranks, std::int64_t free_bytes) {
@@ -63,65 +53,29 @@ void check_memory(const LossPlan& plan, int ranks, std::int64_t free_bytes) {
            problem.classes, needed / 1e9, format_bytes(free_bytes));
 }
 
-/// The findings of a rank, sent to rank 0.
-struct Found {
-  double loss_difference = 0;
-  double gradient_difference = 0;
-  std::int64_t wrong = 0;
-  std::optional<LossMismatch> worst{};
-  double gradient_squares = 0;
-  std::vector<double> samples_us{};
-  std::uint64_t evaluations = 0;
-  std::optional<std::int64_t> peak_extra_bytes{};
-};
-
-void parts(Message& message, Found& found) {
-  message(found.loss_difference, found.gradient_difference, found.wrong, found.worst,
-          found.gradient_squares, found.samples_us, found.evaluations, found.peak_extra_bytes);
-}
-
-Found found_by(const OfRank& rank) {
-  const LossComparison& comparison = rank.comparison;
-  return {comparison.loss_difference(), comparison.gradient_difference(),
-          comparison.wrong(),           comparison.worst(),
-          rank.gradient_squares,        rank.cost.samples_us,
-          rank.cost.evaluations,        rank.cost.peak_extra_bytes};
-}
-
 /// Of all ranks together.
-LossRow make_row(LossKind kind, const OneProcess& alone, double loss,
-                 const std::vector<std::string>& of_ranks) {
+LossRow make_row(LossKind kind, const OneProcess& alone, const std::vector<OfRank>& ranks) {
   LossRow row;
   row.kind = kind;
   row.temperature = alone.temperature;
   const losses::LossResult& last = alone.calls.back();
   if (is_ranking(kind)) row.valid_classes = std::ranges::count(last.valid, std::uint8_t{1});
   row.queued = alone.queued;
-  row.loss = loss;
+  row.loss = ranks.front().loss;
   row.time_us_one_process = loss_time(alone.cost.samples_us);
   row.evaluations_one_process = alone.cost.evaluations;
   row.peak_extra_bytes_one_process = alone.cost.peak_extra_bytes;
   if (row.valid_classes != 0) row.pairs = alone.pairs;
   double gradient_squares = 0;
-  double worst_difference = -1;
-  std::vector<double> slowest_us;
-  for (const std::string& text : of_ranks) {
-    const auto found = from_message<Found>(text);
-    row.evaluations.push_back(found.evaluations);
-    row.loss_difference = std::max(row.loss_difference, found.loss_difference);
-    row.gradient_difference = std::max(row.gradient_difference, found.gradient_difference);
-    row.wrong += found.wrong;
-    const double difference = std::max(found.loss_difference, found.gradient_difference);
-    if (found.worst && difference > worst_difference) {
-      row.worst = found.worst;
-      worst_difference = difference;
-    }
+  std::vector<double> slowest_us = ranks.front().cost.samples_us;
+  for (const OfRank& found : ranks) {
+    const LossCost& cost = found.cost;
+    row.evaluations.push_back(cost.evaluations);
+    row.difference.add(found.differences);
     gradient_squares += found.gradient_squares;
-    if (found.peak_extra_bytes)
-      row.peak_extra_bytes = std::max(row.peak_extra_bytes.value_or(0), *found.peak_extra_bytes);
-    const std::vector<double>& samples = found.samples_us;
-    slowest_us.resize(samples.size());
-    std::ranges::transform(slowest_us, samples, slowest_us.begin(),
+    if (cost.peak_extra_bytes)
+      row.peak_extra_bytes = std::max(row.peak_extra_bytes.value_or(0), *cost.peak_extra_bytes);
+    std::ranges::transform(slowest_us, cost.samples_us, slowest_us.begin(),
                            [](double a, double b) { return std::max(a, b); });
   }
   row.gradient_norm = std::sqrt(gradient_squares);
@@ -129,27 +83,23 @@ LossRow make_row(LossKind kind, const OneProcess& alone, double loss,
   return row;
 }
 
-/// The ranks of this process compare with the same numbers of one process.
-struct Shared {
-  std::vector<OneProcess> alone{};
-};
-
 /// The whole run, on one rank.
-void run_losses(Rank& rank, const LossOptions& options, bool threads, Shared& shared,
-                LossRecord& record) {
+/// @param alone_by_loss  shared by the ranks of this process: they compare with the same numbers.
+void run_losses(Rank& rank, const LossOptions& options, bool threads,
+                std::vector<OneProcess>& alone_by_loss, LossRecord& record) {
   ProcessGroup& group = rank.group;
   const bool first = group.rank() == 0;
   Control control(rank.store, group.rank(), group.size(), options.timeout);
   const auto wait_for_rank_0 = [&group] { group.barrier({.deadline = longest_alone}); };
 
-  World world = meet(rank, control, threads, describe_plan(options, record.layout));
+  World world = collect_world(rank, control, threads, describe_plan(options, record.layout));
   if (first) record.world = std::move(world);
   for (std::size_t i = 0; i < options.kinds.size(); ++i) {
     const LossKind kind = options.kinds[i];
     rank.position.what = name_of(kind);
     rank.position.bytes = 0;
     rank.position.iteration = -1;
-    OneProcess& alone = shared.alone[i];
+    OneProcess& alone = alone_by_loss[i];
     if (first) alone = compute_alone(kind, options.plan, true);
     wait_for_rank_0();
     if (!first && !threads) alone = compute_alone(kind, options.plan, false);
@@ -157,8 +107,10 @@ void run_losses(Rank& rank, const LossOptions& options, bool threads, Shared& sh
     const OfRank found =
         compute_together(rank, kind, options.plan, record.layout, alone, first || !threads);
     group.barrier();  // Now nobody waits in vain for the word of another.
-    const std::vector<std::string> of_ranks = control.collect(to_message(found_by(found)));
-    if (first) record.rows.push_back(make_row(kind, alone, found.loss, of_ranks));
+    std::vector<OfRank> ranks;
+    for (const std::string& text : control.collect(to_message(found)))
+      ranks.push_back(from_message<OfRank>(text));
+    if (first) record.rows.push_back(make_row(kind, alone, ranks));
     if (first || !threads) alone = {};
   }
 }
@@ -178,7 +130,7 @@ Exit judge(const std::vector<Outcome>& outcomes, const LossOptions& options, Los
       record.notes.push_back(fmt::format("{}: after {} calls its queue has {} of {} rows",
                                          name_of(row.kind), options.plan.calls, *row.queued,
                                          queue));
-    if (row.wrong == 0) continue;
+    if (row.difference.wrong == 0) continue;
     fmt::print(err, "error: {}: {}\n", name_of(row.kind), describe_wrong(row));
     record.status = Status::wrong_data;
   }
@@ -189,7 +141,9 @@ Exit judge(const std::vector<Outcome>& outcomes, const LossOptions& options, Los
 
 Exit run_loss(const LossOptions& options, std::FILE* out, std::FILE* err) {
   const BackendChoice backend = choose_backend(options, !under_launcher(options));
-  const RankSource source = find_threads(options, backend);
+  RankSource source = find_ranks(options, backend);
+  // One process is enough to compare numbers: -n makes threads of every backend.
+  if (source.kind == RankSource::Kind::launches) source.kind = RankSource::Kind::threads;
   const bool threads = source.kind == RankSource::Kind::threads;
   const std::int64_t free_bytes = this_host().free_bytes;
   if (threads)
@@ -203,11 +157,10 @@ Exit run_loss(const LossOptions& options, std::FILE* out, std::FILE* err) {
   record.layout = split_rows(options.split, options.plan.problem.rows, source.group.size);
   const auto start = Clock::now();
 
-  Shared shared;
-  shared.alone.resize(options.kinds.size());
+  std::vector<OneProcess> alone(options.kinds.size());
   const RankBody body = [&](Rank& rank) {
     if (rank.group.rank() == 0) record.backend.transport = rank.group.transport();
-    run_losses(rank, options, threads, shared, record);
+    run_losses(rank, options, threads, alone, record);
   };
   const auto conclude = [&](const std::vector<Outcome>& outcomes) {
     record.duration_s = seconds(Clock::now() - start);
@@ -216,7 +169,7 @@ Exit run_loss(const LossOptions& options, std::FILE* out, std::FILE* err) {
     return code;
   };
   const auto patience = [&](const Outcome& own) -> std::chrono::nanoseconds {
-    return own.error ? std::chrono::seconds(2) : options.timeout;
+    return own.failed ? std::chrono::seconds(2) : options.timeout;
   };
   return run_to_end(source, options, body, patience, conclude);
 }

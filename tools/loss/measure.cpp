@@ -7,6 +7,21 @@
 #include "loss/memory.hpp"
 
 namespace tutti::tool {
+
+void parts(Message& message, LossMismatch& worst) {
+  message(worst.rank, worst.call, worst.array, worst.index, worst.expected, worst.got,
+          worst.difference);
+}
+void parts(Message& message, LossDifferences& found) {
+  message(found.loss, found.gradient, found.wrong, found.worst);
+}
+void parts(Message& message, LossCost& cost) {
+  message(cost.samples_us, cost.evaluations, cost.peak_extra_bytes);
+}
+void parts(Message& message, OfRank& rank) {
+  message(rank.differences, rank.loss, rank.gradient_squares, rank.cost);
+}
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -86,8 +101,10 @@ OneProcess compute_alone(LossKind kind, const LossPlan& plan, bool measured) {
   Calls calls(kind, plan.problem, nullptr, layout);
   OneProcess alone;
   for (std::int64_t i = 0; i < plan.calls; ++i) alone.calls.push_back(calls.next());
-  alone.temperature = calls.loss().temperature();
-  alone.queued = calls.loss().queued();
+  if (const auto& loss = calls.loss().ranking()) {
+    alone.temperature = loss->temperature();
+    alone.queued = loss->queued();
+  }
   if (!measured) return alone;
   std::vector<losses::PAucDiagnostics> bands;
   alone.cost = calls.measure(plan.rounds, true, &bands);
@@ -99,16 +116,18 @@ OfRank compute_together(Rank& rank, LossKind kind, const LossPlan& plan, const R
                         const OneProcess& alone, bool watches_memory) {
   const int number = rank.group.rank();
   Calls calls(kind, plan.problem, &rank.group, layout);
-  OfRank found{LossComparison(number, plan.tolerance), 0, 0, {}};
+  LossComparison comparison(number, plan.tolerance);
+  OfRank found;
   for (std::int64_t i = 0; i < plan.calls; ++i) {
     rank.position.iteration = i;
     const losses::LossResult result = calls.next();
     const losses::LossResult& expected = alone.calls[static_cast<std::size_t>(i)];
-    found.comparison.loss(i, expected.loss, result.loss);
-    found.comparison.gradient(i, expected.grad, layout.offset(number), result.grad);
+    comparison.loss(i, expected.loss, result.loss);
+    comparison.gradient(i, expected.grad, layout.offset(number), result.grad);
     found.loss = result.loss;
     found.gradient_squares = squares(result.grad);
   }
+  found.differences = comparison.found();
   found.cost = calls.measure(plan.rounds, watches_memory, nullptr);
   return found;
 }

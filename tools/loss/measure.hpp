@@ -6,6 +6,7 @@
 
 #include <tutti/losses/loss.hpp>
 
+#include "common/message.hpp"
 #include "loss/compare.hpp"
 #include "loss/pairs.hpp"
 #include "loss/problem.hpp"
@@ -41,11 +42,13 @@ OneProcess compute_alone(LossKind kind, const LossPlan& plan, bool measured);
 
 /// On the ranks together: what one of them found.
 struct OfRank {
-  LossComparison comparison;
+  LossDifferences differences{};
   double loss = 0;              ///< Of the last compared call.
   double gradient_squares = 0;  ///< Of its own rows.
   LossCost cost{};
 };
+void parts(Message& message, OfRank& rank);  ///< For rank 0.
+
 /// @param layout          the rows of a call on the ranks.
 /// @param watches_memory  one rank of each process does.
 OfRank compute_together(Rank& rank, LossKind kind, const LossPlan& plan, const RowLayout& layout,

@@ -30,15 +30,9 @@ const std::vector<std::string> costs{
     "pair_loop"};
 
 /// The settings of a run.
-struct Config {
-  const LossOptions& options;
-  const RowLayout& layout;
-};
-
-void describe(Fields& fields, const Config& config) {
-  const LossOptions& options = config.options;
+void describe_config(Fields& fields, const LossOptions& options, const RowLayout& layout) {
   const LossProblem& problem = options.plan.problem;
-  const auto counts = config.layout.counts();
+  const auto counts = layout.counts();
   fields("losses", options.kinds);
   fields("rows", problem.rows, "of a call, all ranks together", {.at_least = 1});
   fields("classes", problem.classes, {.at_least = 1});
@@ -62,16 +56,12 @@ void describe(Fields& fields, const Config& config) {
   fields("timeout_s", seconds(options.timeout));
 }
 
-/// A run and its settings.
-struct Run {
-  const LossRecord& record;
-  const LossOptions& options;
-};
-
-void describe(Fields& fields, const Run& run) {
-  describe(fields, static_cast<const RunRecord&>(run.record));
-  fields("config", Config{run.options, run.record.layout});
-  fields("results", run.record.rows);
+Field describe_run(const LossRecord& record, const LossOptions& options) {
+  return Fields::object([&](Fields& fields) {
+    describe(fields, static_cast<const RunRecord&>(record));
+    fields("config", [&](Fields& config) { describe_config(config, options, record.layout); });
+    fields("results", record.rows);
+  });
 }
 
 /// Some columns of all rows.
@@ -110,8 +100,8 @@ std::vector<std::string> legend(const LossRecord& record, const LossOptions& opt
     lines.emplace_back("~  the loop of pairs was timed on a part of its anchors");
   if (record.world.threads && record.world.size > 1)
     lines.emplace_back("the ranks are threads: their memory is that of all together");
-  const auto bad =
-      std::ranges::count_if(record.rows, [](const LossRow& row) { return row.wrong != 0; });
+  const auto bad = std::ranges::count_if(
+      record.rows, [](const LossRow& row) { return row.difference.wrong != 0; });
   const auto all = std::ssize(record.rows);
   lines.push_back(fmt::format("{} within {:g} of one process      {:.1f} s",
                               bad == 0 ? "all" : fmt::format("{} of {}", all - bad, all),
@@ -154,20 +144,16 @@ std::string markdown(const LossRecord& record, const LossOptions& options) {
 }  // namespace
 
 std::string describe_plan(const LossOptions& options, const RowLayout& layout) {
-  return to_json(Fields::object(Config{options, layout}));
+  return to_json(Fields::object([&](Fields& fields) { describe_config(fields, options, layout); }));
 }
 
 Report loss_report(const LossRecord& record, const LossOptions& options) {
-  return {[&] {
-            return Fields::object(Run{record, options});
-          },
-          shared, [&] { return table(record, options); },
-          [&] { return markdown(record, options); }};
+  return {[&] { return describe_run(record, options); }, shared,
+          [&] { return table(record, options); }, [&] { return markdown(record, options); }};
 }
 
 std::string loss_schema() {
-  return json_schema("tutti/loss-run-1", "A run of tutti loss",
-                     Fields::object(Run{LossRecord(), LossOptions()}));
+  return json_schema("tutti/loss-run-1", "A run of tutti loss", describe_run({}, {}));
 }
 
 }  // namespace tutti::tool

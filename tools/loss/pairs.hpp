@@ -6,8 +6,6 @@
 #include <span>
 #include <vector>
 
-#include <tutti/losses/p_auc_at_budget.hpp>
-
 #include "loss/problem.hpp"
 
 // The losses that are means over pairs of rows, as one writes them down: every anchor with every

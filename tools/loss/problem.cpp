@@ -9,18 +9,18 @@
 #include <tutti/losses/loss.hpp>
 #include <tutti/memory.hpp>
 
+#include "bench/counts.hpp"
+#include "bench/pattern.hpp"
+
 namespace tutti::tool {
 namespace {
 
 /// What is drawn for a row beside its scores.
 enum Draw : std::uint64_t { is_positive, which_class, is_ignored, first_score };
 
-/// SplitMix64, Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014.
+/// A step of SplitMix64.
 constexpr std::uint64_t mixed(std::uint64_t x) noexcept {
-  x += 0x9e3779b97f4a7c15U;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
-  return x ^ (x >> 31);
+  return mix(x + 0x9e3779b97f4a7c15U);
 }
 
 /// A number of its own for every (seed, row, draw).
@@ -102,16 +102,7 @@ RowLayout split_rows(Split split, std::int64_t rows, int ranks) {
   } else if (split == Split::one) {
     std::fill(parts.begin(), parts.end() - 1, 0);
   }
-  const std::int64_t all = std::accumulate(parts.begin(), parts.end(), std::int64_t{0});
-  std::vector<std::int64_t> counts;
-  for (const std::int64_t part : parts) counts.push_back(rows * part / all);
-  std::int64_t left = rows - std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
-  for (std::size_t r = 0; left > 0; r = (r + 1) % parts.size()) {
-    if (parts[r] == 0) continue;
-    ++counts[r];
-    --left;
-  }
-  return RowLayout(counts);
+  return cut_by_weights(rows, parts);
 }
 
 }  // namespace tutti::tool

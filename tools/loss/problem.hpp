@@ -4,6 +4,7 @@
 #include <optional>
 
 #include <tutti/dtype.hpp>
+#include <tutti/losses/p_auc_at_budget.hpp>
 #include <tutti/row_layout.hpp>
 #include <tutti/tensor.hpp>
 
@@ -34,7 +35,7 @@ constexpr bool is_focal(LossKind kind) noexcept {
   return kind >= LossKind::sigmoid_focal;
 }
 
-enum class Surrogate : std::uint8_t { trapezoid, pairwise };
+using Surrogate = losses::PAucAtBudgetOptions::Surrogate;
 template <>
 inline constexpr Names<2> names_of<Surrogate>{"trapezoid", "pairwise"};
 
@@ -74,7 +75,7 @@ LossRows make_rows(const LossProblem& problem, LossKind kind, std::int64_t first
 
 /// How the rows of a call lie on the ranks.
 enum class Split : std::uint8_t {
-  even,    ///< As even as it gets, the first ranks have one more.
+  even,    ///< As even as it gets.
   uneven,  ///< Rank r has r + 1 parts; of three ranks or more the middle one has nothing.
   one      ///< The last rank has all.
 };

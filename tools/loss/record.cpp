@@ -40,30 +40,11 @@ std::string speedup_text(const LossRow& row) {
 }
 
 /// The median has a column.
-struct Time {
-  const LossTime& time;
-  std::string heading;
-};
-
-void describe(Fields& fields, const Time& of) {
-  fields("n", of.time.n, {.at_least = 1});
-  fields("p50", of.time.p50,
-         {.column = {of.heading, 10, fmt::format("{:.4g}", of.time.p50 / 1e3)}});
-  fields("min", of.time.min);
-  fields("max", of.time.max);
-}
-
-struct Differences {
-  const LossRow& row;
-};
-
-void describe(Fields& fields, const Differences& of) {
-  const double loss = of.row.loss_difference;
-  const double gradient = of.row.gradient_difference;
-  fields("loss", finite(loss), "relative to the loss, or to 1 where that is more",
-         {.at_least = 0, .column = {"loss differs", 14, fmt::format("{:.2g}", loss)}});
-  fields("gradient", finite(gradient), "relative to the largest element",
-         {.at_least = 0, .column = {"grad differs", 14, fmt::format("{:.2g}", gradient)}});
+void describe_time(Fields& fields, const LossTime& time, const std::string& heading) {
+  fields("n", time.n, {.at_least = 1});
+  fields("p50", time.p50, {.column = {heading, 10, fmt::format("{:.4g}", time.p50 / 1e3)}});
+  fields("min", time.min);
+  fields("max", time.max);
 }
 
 /// The plain loop over pairs of rows.
@@ -85,6 +66,13 @@ std::optional<PairLoopTime> pair_loop(const LossRow& row) {
 }
 
 }  // namespace
+
+void describe(Fields& fields, const LossDifferences& of) {
+  fields("loss", finite(of.loss), "relative to the loss, or to 1 where that is more",
+         {.at_least = 0, .column = {"loss differs", 14, fmt::format("{:.2g}", of.loss)}});
+  fields("gradient", finite(of.gradient), "relative to the largest element",
+         {.at_least = 0, .column = {"grad differs", 14, fmt::format("{:.2g}", of.gradient)}});
+}
 
 void describe(Fields& fields, const LossMismatch& worst) {
   fields("rank", worst.rank, {.at_least = 0});
@@ -108,14 +96,17 @@ void describe(Fields& fields, const LossRow& row) {
   fields("queued", row.queued,
          "rows in the queue after the compared calls; null where the loss has none",
          {.at_least = 0});
-  fields("difference", Differences{row},
+  fields("difference", row.difference,
          "the largest from one process over ranks and calls; null when not finite");
-  fields("wrong", row.wrong, "losses and gradient elements beyond the tolerance, on all ranks",
-         {.at_least = 0, .column = {"check", 7, row.wrong == 0 ? "ok" : "BAD"}});
-  fields("worst", row.worst);
-  fields("time_us", Time{row.time_us, "ms\n" + ranks},
-         "of the ranks together; of a round the slowest rank's");
-  fields("time_us_one_process", Time{row.time_us_one_process, "ms\n1 process"});
+  fields("wrong", row.difference.wrong,
+         "losses and gradient elements beyond the tolerance, on all ranks",
+         {.at_least = 0, .column = {"check", 7, row.difference.wrong == 0 ? "ok" : "BAD"}});
+  fields("worst", row.difference.worst);
+  fields(
+      "time_us", [&](Fields& time) { describe_time(time, row.time_us, "ms\n" + ranks); },
+      "of the ranks together; of a round the slowest rank's");
+  fields("time_us_one_process",
+         [&](Fields& time) { describe_time(time, row.time_us_one_process, "ms\n1 process"); });
   fields("evaluations", row.evaluations,
          "of each rank in a call: values of the sigmoid of pairs, or of series for them",
          {.at_least = 0,
@@ -135,8 +126,8 @@ void describe(Fields& fields, const LossRow& row) {
 
 std::string describe_wrong(const LossRow& row) {
   std::string text = fmt::format("{} from that of one process",
-                                 plural(row.wrong, "number differs", "numbers differ"));
-  if (const auto& worst = row.worst)
+                                 plural(row.difference.wrong, "number differs", "numbers differ"));
+  if (const auto& worst = row.difference.worst)
     text += fmt::format(", most: rank {} call {} {}[{}] expected {} got {}", worst->rank,
                         worst->call, worst->array, worst->index, worst->expected, worst->got);
   return text;

@@ -34,11 +34,8 @@ struct LossRow {
   std::optional<std::int64_t> queued{};         ///< Rows, before the timed calls.
   double loss = 0;                              ///< Of the last compared call.
   double gradient_norm = 0;
-  double loss_difference = 0;
-  double gradient_difference = 0;
-  std::int64_t wrong = 0;
-  std::optional<LossMismatch> worst{};
-  LossTime time_us{};  ///< Of the ranks together; of a round the slowest rank's.
+  LossDifferences difference{};  ///< Of all ranks and calls.
+  LossTime time_us{};            ///< Of the ranks together; of a round the slowest rank's.
   LossTime time_us_one_process{};
   std::vector<std::uint64_t> evaluations{};  ///< Of each rank.
   std::uint64_t evaluations_one_process = 0;
@@ -55,6 +52,7 @@ struct LossRecord : RunRecord {
   std::vector<LossRow> rows{};
 };
 
+void describe(Fields& fields, const LossDifferences& difference);
 void describe(Fields& fields, const LossMismatch& worst);
 void describe(Fields& fields, const LossRow& row);
 

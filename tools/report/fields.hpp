@@ -61,10 +61,16 @@ struct Field {
   std::string_view more_numbers{};  ///< Further fields may be there, whose names match this.
 };
 
+template <typename T>
+std::optional<T> unless_empty(const T& value) {
+  return value.empty() ? std::nullopt : std::optional(value);
+}
+
 /// Collects the fields of a value.
 class Fields {
  public:
-  /// A number, a text, a named enumeration, a value that has describe(), an optional or a vector.
+  /// A number, a text, a named enumeration, an optional, a vector, or an object: a value that has
+  /// describe(), or a function that names its fields.
   /// @param text  one line about it, for the schema.
   template <typename T>
   void operator()(std::string_view name, const T& value, std::string_view text,
@@ -85,7 +91,10 @@ class Fields {
   template <typename T>
   static Field object(const T& value) {
     Fields inner;
-    describe(inner, value);
+    if constexpr (std::is_invocable_v<const T&, Fields&>)
+      value(inner);
+    else
+      describe(inner, value);
     Field field;
     field.more_numbers = inner.pattern_;
     field.fields = std::move(inner.list_);

@@ -1,6 +1,8 @@
 #include "report/json.hpp"
 
 #include <algorithm>
+#include <iomanip>
+#include <sstream>
 #include <utility>
 
 #include <fmt/format.h>
@@ -140,12 +142,9 @@ std::vector<Json> flat_rows(const Field& run, std::span<const std::string_view> 
 
 std::string quoted(const std::string& text) {
   if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string field = "\"";
-  for (const char c : text) {
-    if (c == '"') field += '"';
-    field += c;
-  }
-  return field + '"';
+  std::ostringstream field;
+  field << std::quoted(text, '"', '"');
+  return field.str();
 }
 
 std::string plain_text(const Json& value) {

@@ -1,9 +1,6 @@
 #include "report/record.hpp"
 
-#include <array>
-#include <ctime>
-#include <optional>
-
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <tutti/version.hpp>
@@ -12,21 +9,6 @@
 #include "common/text.hpp"
 
 namespace tutti::tool {
-namespace {
-
-std::string utc(std::chrono::system_clock::time_point when) {
-  const std::time_t seconds = std::chrono::system_clock::to_time_t(when);
-  std::tm parts{};
-  gmtime_r(&seconds, &parts);
-  std::array<char, 32> text{};
-  return {text.data(), std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts)};
-}
-
-std::optional<std::string> unless_empty(const std::string& text) {
-  return text.empty() ? std::nullopt : std::optional(text);
-}
-
-}  // namespace
 
 void describe(Fields& fields, const Tool& tool) {
   fields("name", "tutti", {.constant = true});
@@ -66,7 +48,9 @@ void describe(Fields& fields, const RunRecord& record) {
   fields("tool", Tool{std::string(library_version_string())});
   fields("status", record.status);
   fields("error", unless_empty(record.error), "one line, for timeout and error", {.omitted = true});
-  fields("started", utc(record.started), {.format = "date-time"});
+  const auto started = std::chrono::system_clock::to_time_t(record.started);
+  fields("started", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(started)),
+         {.format = "date-time"});
   fields("duration_s", record.duration_s, {.at_least = 0});
   fields("argv", record.argv);
   fields("env", record.env,

@@ -1,6 +1,8 @@
 #include "report/table.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <sstream>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -103,14 +105,9 @@ std::string wrapped(const std::vector<std::string>& items, std::string_view sepa
   return text + '\n';
 }
 
-std::string paragraph(std::string_view text) {
-  std::vector<std::string> words;
-  while (!text.empty()) {
-    const std::size_t space = text.find(' ');
-    words.emplace_back(text.substr(0, space));
-    text.remove_prefix(space == std::string_view::npos ? text.size() : space + 1);
-  }
-  return wrapped(words, " ", "        ");
+std::string paragraph(const std::string& text) {
+  std::istringstream words(text);
+  return wrapped({std::istream_iterator<std::string>(words), {}}, " ", "        ");
 }
 
 }  // namespace tutti::tool

@@ -31,6 +31,6 @@ std::string wrapped(const std::vector<std::string>& items, std::string_view sepa
                     std::string_view indent);
 
 /// The words of a text in lines of at most 80 columns, all but the first indented further.
-std::string paragraph(std::string_view text);
+std::string paragraph(const std::string& text);
 
 }  // namespace tutti::tool

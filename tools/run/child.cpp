@@ -11,7 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <utility>
+#include <tuple>
 
 #include "common/exit_code.hpp"
 
@@ -21,13 +21,6 @@ namespace {
 /// Signals that go on to the ranks, and those that tell about ranks and the terminal.
 constexpr std::array handled{SIGCHLD, SIGINT,  SIGTERM, SIGHUP, SIGQUIT,
                              SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
-
-std::pair<Descriptor, Descriptor> make_pipe() {
-  std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0)
-    throw Failure(Exit::unavailable, fmt::format("cannot make a pipe: {}", std::strerror(errno)));
-  return {Descriptor(ends[0]), Descriptor(ends[1])};
-}
 
 std::vector<char*> pointers(const std::vector<std::string>& texts) {
   std::vector<char*> all;
@@ -69,8 +62,14 @@ void become(char* const* command, char* const* environment, const Streams& strea
 }  // namespace
 
 void Descriptor::close() noexcept {
-  if (number_ >= 0) ::close(number_);
-  number_ = -1;
+  if (number_ >= 0) ::close(std::exchange(number_, -1));
+}
+
+std::pair<Descriptor, Descriptor> make_pipe() {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0)
+    throw Failure(Exit::unavailable, fmt::format("cannot make a pipe: {}", std::strerror(errno)));
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
 ParentScope::ParentScope() {

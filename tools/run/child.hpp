@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tutti::tool {
@@ -14,16 +15,11 @@ class Descriptor {
  public:
   Descriptor() noexcept = default;
   explicit Descriptor(int number) noexcept : number_(number) {}
-  Descriptor(Descriptor&& other) noexcept : number_(other.release()) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    if (this != &other) {
-      close();
-      number_ = other.release();
-    }
+  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  Descriptor& operator=(Descriptor other) noexcept {
+    std::swap(number_, other.number_);
     return *this;
   }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
   ~Descriptor() { close(); }
 
   int get() const noexcept { return number_; }
@@ -31,13 +27,11 @@ class Descriptor {
   void close() noexcept;
 
  private:
-  int release() noexcept {
-    const int number = number_;
-    number_ = -1;
-    return number;
-  }
   int number_ = -1;
 };
+
+/// Its ends to read from and to write to. A child does not get them. @throws Failure unavailable.
+std::pair<Descriptor, Descriptor> make_pipe();
 
 /// What this process changes about itself while it has children, and puts back: their signals come
 /// to a descriptor, orphans below them come to it, and it may open as many descriptors as allowed.

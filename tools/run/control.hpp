@@ -10,7 +10,7 @@
 
 namespace tutti::tool {
 
-/// A way from every rank to rank 0 that does not use the group under test: verdicts about wrong
+/// A way from every rank to rank 0 that does not use the group under test: results about wrong
 /// data do not travel over what may have made it wrong. Between measurements only.
 class Control {
  public:

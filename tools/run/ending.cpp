@@ -1,246 +1,196 @@
 #include "run/ending.hpp"
 
-#include <charconv>
+#include <algorithm>
 #include <memory>
-#include <optional>
+#include <set>
 #include <string>
-#include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <tutti/deadline.hpp>
 #include <tutti/store/store.hpp>
 
+#include "common/duration.hpp"
 #include "common/message.hpp"
-#include "run/hang_report.hpp"
+#include "common/text.hpp"
 
 namespace tutti::tool {
+
+void parts(Message& message, Outcome& outcome) {
+  message(outcome.rank, outcome.failed, outcome.last);
+}
+void parts(Message& message, Failed& failed) {
+  auto& where = failed.where;
+  message(failed.exit, failed.errc, failed.text, where.group, where.operation, where.seq,
+          where.rank, where.missing);
+}
+void parts(Message& message, LastCall& call) {
+  message(call.operation, call.seq, call.seconds_ago);
+}
+
 namespace {
 
-using Steady = std::chrono::steady_clock;
-using Wall = std::chrono::system_clock;
-
-constexpr const char* verdict_key = "end/verdict";
+constexpr const char* status_key = "end/status";
 
 std::string key_of(int rank) {
   return fmt::format("end/{}", rank);
 }
 
-/// A moment as hosts share it. Processes of one host agree exactly, others as well as their clocks.
-std::int64_t to_wall(Steady::time_point moment) {
-  const auto then =
-      Wall::now() + std::chrono::duration_cast<Wall::duration>(moment - Steady::now());
-  return std::chrono::nanoseconds(then.time_since_epoch()).count();
-}
-Steady::time_point from_wall(std::int64_t ns) {
-  const auto then =
-      Wall::time_point(std::chrono::duration_cast<Wall::duration>(std::chrono::nanoseconds(ns)));
-  return Steady::now() + std::chrono::duration_cast<Steady::duration>(then - Wall::now());
-}
-
-/// An exception as it travels: a Failure, which has an exit code, or an Error.
-struct Thrown {
-  std::optional<Exit> exit{};
-  Errc errc{};
-  std::string text{};
-  Error::Where where{};
-};
-
-void parts(Message& message, Thrown& thrown) {
-  auto& where = thrown.where;
-  message(thrown.exit, thrown.errc, thrown.text, where.group, where.operation, where.seq,
-          where.rank);
-}
-
-Thrown thrown_by(const std::exception_ptr& error) {
-  const auto failed = [](Exit code, std::string text) {
-    return Thrown{code, {}, std::move(text), {}};
-  };
-  try {
-    std::rethrow_exception(error);
-  } catch (const Error& e) {
-    return {{}, e.code(), e.message(), e.where()};
-  } catch (const Failure& failure) {
-    return failed(failure.code(), failure.what());
-  } catch (const std::exception& e) {
-    return failed(Exit::internal, e.what());
-  } catch (...) {
-    return failed(Exit::internal, "unknown exception");
-  }
-}
-
-std::exception_ptr to_exception(const Thrown& thrown) {
-  if (thrown.exit) return std::make_exception_ptr(Failure(*thrown.exit, thrown.text));
-  return std::make_exception_ptr(Error(thrown.errc, thrown.text, thrown.where));
-}
-
-/// A call of a rank that failed.
-struct LastCall {
-  std::uint64_t seq = 0;
-  Operation operation{};
-  std::int64_t started = 0;
-};
-
-void parts(Message& message, LastCall& call) {
-  message(call.seq, call.operation, call.started);
-}
-
-/// An outcome as it travels.
-struct Ending {
-  std::int64_t ended = 0;
-  std::optional<Thrown> error{};
-  Position position{};
-  std::vector<LastCall> trace{};  ///< Of a rank that failed.
-};
-
-void parts(Message& message, Ending& ending) {
-  auto& at = ending.position;
-  message(ending.ended, ending.error, at.what, at.bytes, at.iteration, ending.trace);
-}
-
-std::string to_text(const Outcome& outcome) {
-  Ending ending{to_wall(outcome.ended), {}, outcome.position, {}};
-  if (outcome.error) {
-    ending.error = thrown_by(outcome.error);
-    for (const TraceEntry& entry : outcome.trace)
-      ending.trace.push_back({entry.seq, entry.operation, to_wall(entry.started)});
-  }
-  return to_message(ending);
-}
-
-Outcome outcome_from(int rank, const std::string& text) {
-  const auto ending = from_message<Ending>(text);
-  Outcome outcome;
-  outcome.rank = rank;
-  outcome.ended = from_wall(ending.ended);
-  if (!ending.error) return outcome;
-  outcome.error = to_exception(*ending.error);
-  outcome.position = ending.position;
-  for (const LastCall& call : ending.trace) {
-    TraceEntry entry;
-    entry.seq = call.seq;
-    entry.operation = call.operation;
-    entry.started = from_wall(call.started);
-    outcome.trace.push_back(entry);
-  }
-  return outcome;
-}
-
-/// On the other ranks: sends `own` to rank 0, and gives rank 0's verdict.
-/// @throws Error timeout when rank 0 gives none within `patience`.
-Exit report_ending(Store& store, const Outcome& own, std::chrono::nanoseconds patience) {
-  store.set(key_of(own.rank), to_text(own));
-  const std::string text = store.get_text(verdict_key, Deadline::after(patience));
-  int code = static_cast<int>(Exit::internal);
-  std::from_chars(text.data(), text.data() + text.size(), code);
-  return static_cast<Exit>(code);
-}
-
 /// On rank 0: its own outcome and the others' in rank order. One that sent nothing within
 /// `patience` is `silent`.
-std::vector<Outcome> collect_endings(Store& store, const Outcome& own, int size,
-                                     std::chrono::nanoseconds patience) {
+std::vector<Outcome> collect_outcomes(Store& store, const Outcome& own, int size,
+                                      std::chrono::nanoseconds patience) {
   std::vector<Outcome> outcomes{own};
   const auto deadline = Deadline::after(patience);
   for (int rank = 1; rank < size; ++rank) {
     try {
-      outcomes.push_back(outcome_from(rank, store.get_text(key_of(rank), deadline)));
+      outcomes.push_back(from_message<Outcome>(store.get_text(key_of(rank), deadline)));
     } catch (const Error& error) {
       if (error.code() != Errc::timeout) throw;
       Outcome silent;
       silent.rank = rank;
       silent.silent = true;
-      silent.error = std::make_exception_ptr(
-          Error(Errc::peer_lost, fmt::format("rank {} sent no word of how it ended", rank)));
-      silent.ended = Steady::now();
+      silent.failed = {Exit::internal,
+                       Errc::peer_lost,
+                       fmt::format("rank {} sent no word of how it ended", rank),
+                       {}};
       outcomes.push_back(silent);
     }
   }
   return outcomes;
 }
 
-void announce(Store& store, Exit verdict) {
-  store.set(verdict_key, fmt::format("{}", static_cast<int>(verdict)));
+/// "3 (host, pid 4411) last seen 61.2 s ago in all_reduce #204".
+std::string last_seen(const Outcome& outcome, const World& world) {
+  std::string text = fmt::format("{}", outcome.rank);
+  for (const RankInfo& info : world.ranks)
+    if (info.rank == outcome.rank) text += fmt::format(" ({}, pid {})", info.host, info.pid);
+  if (outcome.silent) return text + " sent no word: killed, stopped or stuck";
+  if (!outcome.last) return text + " made no call";
+  return text + fmt::format(" last seen {:.1f} s ago in {} #{}", outcome.last->seconds_ago,
+                            name_of(outcome.last->operation), outcome.last->seq);
 }
 
-/// The exit code of the command when a rank ended so.
-Exit exit_code_of(const Outcome& outcome) {
-  if (!outcome.error) return Exit::ok;
-  try {
-    std::rethrow_exception(outcome.error);
-  } catch (const Failure& failure) {
-    return failure.code();
-  } catch (const Error& error) {
-    switch (error.code()) {
-      case Errc::timeout:
-      case Errc::mismatch:
-        return Exit::timeout;
-      case Errc::unsupported:
-      case Errc::resource_exhausted:
-        return Exit::unavailable;
-      case Errc::invalid_argument:
-      case Errc::count_overflow:
-      case Errc::not_initialized:
-      case Errc::peer_lost:
-      case Errc::aborted:
-      case Errc::forked:
-      case Errc::backend:
-        return Exit::internal;
-    }
-  } catch (...) {
+/// Lines about these ranks; nothing for none.
+std::string missing_lines(const std::vector<Outcome>& outcomes, const std::set<int>& ranks,
+                          const World& world) {
+  std::string text;
+  for (const Outcome& outcome : outcomes)
+    if (ranks.contains(outcome.rank))
+      text += fmt::format("  {}{}\n", text.empty() ? "missing : " : "          ",
+                          last_seen(outcome, world));
+  return text;
+}
+
+std::string place(const Position& at, const std::string& group) {
+  std::string text;
+  if (at.bytes >= 0) {
+    text = fmt::format("measuring {}", at.what);
+    if (at.bytes > 0) text += fmt::format(", size {}", format_bytes(at.bytes));
+    text += at.iteration >= 0 ? fmt::format(", iteration {}", at.iteration)
+                              : std::string(", warm-up or check");
   }
-  return Exit::internal;
+  if (!group.empty()) text += fmt::format("{}group {}", text.empty() ? "" : ", ", group);
+  return text.empty() ? text : fmt::format(" ({})", text);
+}
+
+/// Several lines for a call that did not come together (timeout, mismatch).
+std::string hang_report(const std::vector<Outcome>& outcomes, const Outcome& cause,
+                        const std::set<int>& missing, const World& world,
+                        std::chrono::nanoseconds timeout) {
+  const Failed& failed = *cause.failed;
+  const bool late = failed.errc == Errc::timeout;
+  const std::string& operation = failed.where.operation;
+  // All ranks are in the same measurement, and rank 0 always knows its own.
+  std::string text = fmt::format(
+      "error: {}{}{}\n", late ? "" : "the ranks disagree about ",
+      operation.empty() ? "making the group" : operation,
+      late ? fmt::format(" timed out after {}", format_duration(timeout)) : std::string());
+  text.insert(text.size() - 1, place(outcomes.front().position, failed.where.group));
+  if (!missing.empty()) {
+    std::vector<int> entered;
+    for (const Outcome& outcome : outcomes)
+      if (!missing.contains(outcome.rank)) entered.push_back(outcome.rank);
+    if (!entered.empty()) text += fmt::format("  entered : {}\n", fmt::join(entered, " "));
+    text += missing_lines(outcomes, missing, world);
+  }
+  text += fmt::format("  cause   : rank {}: {}\n", cause.rank, failed.text);
+  if (!late) return text;
+  std::string reason = "A rank is stuck inside of the call.";
+  if (failed.where.seq < 0) reason = "Not every rank came: was each of them started?";
+  if (!missing.empty())
+    reason = fmt::format("Rank {} did not make the call in time.", fmt::join(missing, ", "));
+  return text + fmt::format("  hint    : {} If it was only slow, use a larger --timeout\n", reason);
 }
 
 }  // namespace
 
+const Outcome* first_cause(const std::vector<Outcome>& outcomes) {
+  // A rank that failed by itself knows most, then one that waited in vain, then one that lost a
+  // peer. One that was only told that the group is broken knows least, as does a silent one.
+  const auto echo = [](const Outcome& outcome) {
+    const auto errc = outcome.failed->errc;
+    if (errc == Errc::aborted) return 3;
+    if (errc == Errc::peer_lost) return outcome.silent ? 3 : 2;
+    return errc == Errc::timeout || errc == Errc::mismatch ? 1 : 0;
+  };
+  const Outcome* first = nullptr;
+  for (const Outcome& outcome : outcomes)
+    if (outcome.failed && (first == nullptr || echo(outcome) < echo(*first))) first = &outcome;
+  return first;
+}
+
 Exit report_failure(const std::vector<Outcome>& outcomes, const Outcome& cause,
                     std::chrono::nanoseconds timeout, bool skip_unavailable, RunRecord& record,
                     std::FILE* err) {
-  const Exit code = exit_code_of(cause);
-  record.error = error_text(cause);
-  record.status = code == Exit::timeout ? Status::timeout : Status::error;
-  if (code == Exit::timeout) {
-    fmt::print(err, "{}", hang_report(outcomes, record.world, timeout));
-  } else if (code == Exit::unavailable && skip_unavailable) {
+  const Failed& failed = *cause.failed;
+  record.error = failed.text;
+  record.status = failed.exit == Exit::timeout ? Status::timeout : Status::error;
+  std::set<int> missing;
+  for (const Outcome& outcome : outcomes)
+    if (outcome.silent) missing.insert(outcome.rank);
+  if (failed.exit == Exit::timeout) {
+    missing.insert(failed.where.missing.begin(), failed.where.missing.end());
+    fmt::print(err, "{}", hang_report(outcomes, cause, missing, record.world, timeout));
+  } else if (failed.exit == Exit::unavailable && skip_unavailable) {
     fmt::print(err, "skipped: {}\n", record.error);
     return Exit::skipped;
   } else {
-    fmt::print(err, "error: {}\n{}", record.error, silent_ranks(outcomes, record.world));
+    fmt::print(err, "error: {}\n{}", record.error, missing_lines(outcomes, missing, record.world));
   }
-  return code;
+  return failed.exit;
 }
 
 Exit run_to_end(const RankSource& source, const RunOptions& options, const RankBody& body,
                 const std::function<std::chrono::nanoseconds(const Outcome& own)>& patience,
                 const std::function<Exit(const std::vector<Outcome>&)>& conclude) {
-  GroupOptions group = source.group;
+  const GroupOptions& group = source.group;
   if (source.kind == RankSource::Kind::threads)
-    return conclude(run_threads(group.size, group, options.decorate, body, source.placement));
-  if (options.decorate)
-    group.decorate = [&](std::unique_ptr<Backend> inner) {
-      return options.decorate(group.rank, std::move(inner));
-    };
-  const Outcome own = run_rank(group, body);
+    return conclude(run_threads(group, options.decorate, body, source.placement));
+  const Outcome own = run_rank(group, options.decorate, body);
   if (group.size == 1) return conclude({own});
   const auto store = make_prefix_store(group.store, "tool/");
   if (group.rank != 0) {
     try {
+      store->set(key_of(own.rank), to_message(own));
       // Rank 0 may be in the last call until its deadline, and then writes the files.
-      return report_ending(*store, own, options.timeout + std::chrono::seconds(10));
+      const auto limit = Deadline::after(options.timeout + std::chrono::seconds(10));
+      return from_message<Exit>(store->get_text(status_key, limit));
     } catch (const Error& error) {
-      if (!own.error) throw;
-      throw Failure(exit_code_of(own), fmt::format("rank {}: {} (and from rank 0: {})", own.rank,
-                                                   error_text(own), error.what()));
+      if (!own.failed) throw;
+      throw Failure(own.failed->exit, fmt::format("rank {}: {} (and from rank 0: {})", own.rank,
+                                                  own.failed->text, error.what()));
     }
   }
-  const std::vector<Outcome> outcomes = collect_endings(*store, own, group.size, patience(own));
+  const std::vector<Outcome> outcomes = collect_outcomes(*store, own, group.size, patience(own));
+  const auto announce = [&](Exit status) { store->set(status_key, to_message(status)); };
   try {
-    const Exit code = conclude(outcomes);
-    announce(*store, code);
-    return code;
+    const Exit status = conclude(outcomes);
+    announce(status);
+    return status;
   } catch (const Failure& failure) {
-    announce(*store, failure.code());
+    announce(failure.code());
     throw;
   }
 }

@@ -10,10 +10,15 @@
 #include "run/ranks.hpp"
 #include "run/source.hpp"
 
-// How ranks that are processes end together: each tells rank 0 how it went, rank 0 judges and
-// prints, and all leave with its verdict. Through the store, which works when the group does not.
+// How ranks that are processes end together: each sends its outcome to rank 0, which decides and
+// prints, and all leave with its exit status. Through the store, which works when the group does
+// not. The ranks that are missing from a call are those that the library names.
 
 namespace tutti::tool {
+
+/// The outcome that explains the others: not the one of a rank that was only told to stop.
+/// Null when all went well.
+const Outcome* first_cause(const std::vector<Outcome>& outcomes);
 
 /// Prints what ended the ranks, and says so in the record.
 /// @param skip_unavailable  what cannot be had here is no error.

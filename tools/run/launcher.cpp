@@ -18,9 +18,9 @@
 #include "common/exit_code.hpp"
 #include "common/text.hpp"
 #include "run/child.hpp"
-#include "run/keeper.hpp"
-#include "run/meeting.hpp"
+#include "run/orphan_reaper.hpp"
 #include "run/output.hpp"
+#include "run/rendezvous.hpp"
 
 namespace tutti::tool {
 namespace {
@@ -34,8 +34,11 @@ constexpr auto term_time = 500ms;
 constexpr auto leftover_time = 500ms;
 /// After the user's signal the ranks end one after the other, in their own time.
 constexpr auto signal_grace = 10s;
-/// The same signal comes twice at once where somebody signals process and group.
-constexpr auto again_time = 1s;
+/// The same signal comes twice at once where both the process and its group are signalled. Longer
+/// than the time in which a rank takes two for one, so that what is passed on counts there too.
+constexpr auto again_time = 500ms;
+/// After the second signal the ranks save what they have.
+constexpr auto again_grace = 5s;
 
 /// One stream of one rank.
 struct Stream {
@@ -51,7 +54,7 @@ struct RankProcess {
   bool group_gone = false;      ///< Then its number may soon be another group's.
 };
 
-int exit_status(int status) {
+int code_of(int status) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
@@ -64,7 +67,7 @@ bool same_file(int a, int b) {
 
 class Launch {
  public:
-  explicit Launch(const LaunchOptions& options) : options_(options), meeting_(options) {
+  explicit Launch(const LaunchOptions& options) : options_(options), rendezvous_(options) {
     // A terminal gets both streams: as one, so that neither cuts into a line of the other.
     out_ = std::make_unique<Sink>(STDOUT_FILENO);
     if (!same_file(STDOUT_FILENO, STDERR_FILENO)) err_ = std::make_unique<Sink>(STDERR_FILENO);
@@ -73,8 +76,8 @@ class Launch {
   int run();
 
  private:
-  void start(const Seats& seats);
-  std::vector<std::string> environment(const Seats& seats, int local_rank) const;
+  void start(const RankAssignment& assignment);
+  std::vector<std::string> environment(const RankAssignment& assignment, int local_rank) const;
   void step();
   bool done() const;
   int timeout_ms() const;
@@ -92,29 +95,31 @@ class Launch {
   Sink& err() { return err_ ? *err_ : *out_; }
 
   const LaunchOptions& options_;
-  Keeper keeper_{};       // Before this process adopts orphans: it would adopt this one.
-  ParentScope parent_{};  // Before the next: the threads of the others get its signal mask.
-  Meeting meeting_;
+  OrphanReaper reaper_{};  // Before this process adopts orphans: it would adopt this one.
+  ParentScope parent_{};   // Before the next: the threads of the others get its signal mask.
+  Rendezvous rendezvous_;
   std::unique_ptr<Sink> out_{};
   std::unique_ptr<Sink> err_{};  // Null: *out_ takes both.
   std::vector<RankProcess> ranks_{};
   std::vector<Stream> streams_{};
   std::size_t running_ = 0;  // Of ranks_; they may have left other processes behind.
   bool no_child_ = true;
-  std::optional<Verdict> failure_{};  // The first of this node.
-  int largest_status_ = 0;            // Of the ranks that ended by themselves.
-  int stopped_by_ = 0;                // The user's signal.
-  Clock::time_point stopped_at_{};
-  bool stopped_again_ = false;
-  bool ending_ = false;  // SIGTERM was sent.
+  std::optional<ExitStatus> failure_{};  // The first of this node.
+  int largest_status_ = 0;               // Of the ranks that ended by themselves.
+  int stopped_by_ = 0;                   // The user's signal,
+  int stop_signals_ = 0;                 // how many came,
+  Clock::time_point stopped_at_{};       // and the last of them.
+  bool ending_ = false;                  // SIGTERM was sent.
   std::vector<int> ended_ranks_{};
   std::optional<Clock::time_point> term_at_{};
   std::optional<Clock::time_point> kill_at_{};
+  std::optional<Clock::time_point> give_up_at_{};  // Then neither output nor nodes are awaited.
 };
 
-std::vector<std::string> Launch::environment(const Seats& seats, int local_rank) const {
-  const auto rank = std::to_string(seats.first_rank + local_rank);
-  const auto size = std::to_string(seats.size);
+std::vector<std::string> Launch::environment(const RankAssignment& assignment,
+                                             int local_rank) const {
+  const auto rank = std::to_string(assignment.first_rank + local_rank);
+  const auto size = std::to_string(assignment.size);
   const auto local = std::to_string(local_rank);
   const auto local_size = std::to_string(options_.ranks);
   const auto node = std::to_string(options_.node);
@@ -123,15 +128,15 @@ std::vector<std::string> Launch::environment(const Seats& seats, int local_rank)
                                           {"TUTTI_LOCAL_RANK", local},
                                           {"TUTTI_LOCAL_SIZE", local_size},
                                           {"TUTTI_NODE", node},
-                                          {"TUTTI_STORE", seats.store},
+                                          {"TUTTI_STORE", assignment.store},
                                           {"TUTTI_STORE_HOSTED", "1"},
                                           {"RANK", rank},
                                           {"WORLD_SIZE", size},
                                           {"LOCAL_RANK", local},
                                           {"LOCAL_WORLD_SIZE", local_size},
                                           {"GROUP_RANK", node},
-                                          {"MASTER_ADDR", seats.master_host},
-                                          {"MASTER_PORT", std::to_string(seats.master_port)}};
+                                          {"MASTER_ADDR", assignment.master_host},
+                                          {"MASTER_PORT", std::to_string(assignment.master_port)}};
   for (const auto& [name, value] : options_.variables) mine[name] = value;
   std::vector<std::string> all;
   for (char** entry = ::environ; *entry != nullptr; ++entry) {
@@ -144,17 +149,17 @@ std::vector<std::string> Launch::environment(const Seats& seats, int local_rank)
   return all;
 }
 
-void Launch::start(const Seats& seats) {
+void Launch::start(const RankAssignment& assignment) {
   for (int local = 0; local < options_.ranks; ++local) {
-    ChildOptions child{.command = options_.command, .environment = environment(seats, local)};
+    ChildOptions child{.command = options_.command, .environment = environment(assignment, local)};
     child.own_output = options_.output == LaunchOptions::Output::prefixed;
-    // What is piped into the launch is for rank 0; a terminal would stop who reads it from a
-    // process group of its own.
-    child.own_input = seats.first_rank + local != 0 || ::isatty(STDIN_FILENO) != 0;
+    // Piped input is for rank 0; a terminal would stop a process that reads it from another
+    // process group.
+    child.own_input = assignment.first_rank + local != 0 || ::isatty(STDIN_FILENO) != 0;
     no_child_ = false;
     Child started = start_child(child, parent_);
-    const int rank = seats.first_rank + local;
-    keeper_.watch(started.pid);
+    const int rank = assignment.first_rank + local;
+    reaper_.watch(started.pid);
     ranks_.push_back({rank, started.pid});
     ++running_;
     if (!child.own_output) continue;
@@ -165,23 +170,24 @@ void Launch::start(const Seats& seats) {
 }
 
 int Launch::run() {
-  while (!meeting_.seats()) {
-    std::array<pollfd, 2> events{{{parent_.signals(), POLLIN, 0}, {meeting_.changed(), POLLIN, 0}}};
+  while (!rendezvous_.assignment()) {
+    std::array<pollfd, 2> events{
+        {{parent_.signals(), POLLIN, 0}, {rendezvous_.changed(), POLLIN, 0}}};
     (void)::poll(events.data(), events.size(), -1);
-    meeting_.clear_changed();
-    if (const auto verdict = meeting_.verdict())
-      throw Failure(static_cast<Exit>(verdict->status), verdict->text);
+    rendezvous_.clear_changed();
+    if (const auto end = rendezvous_.status())
+      throw Failure(static_cast<Exit>(end->code), end->text);
     const int signal = parent_.next_signal();
     if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT)
       return 128 + signal;
   }
   std::optional<Failure> not_started;
   try {
-    start(*meeting_.seats());
+    start(*rendezvous_.assignment());
   } catch (const Failure& failure) {
     not_started = failure;
-    failure_ = Verdict{static_cast<int>(failure.code()), failure.what()};
-    meeting_.tell(*failure_);
+    failure_ = exit_status(failure);
+    rendezvous_.report(*failure_);
     end_in(0s);
   }
   while (!done()) step();
@@ -192,22 +198,20 @@ int Launch::run() {
 bool Launch::done() const {
   if (!no_child_) return false;
   const bool written = streams_.empty() && out_->empty() && (!err_ || err_->empty());
-  return stopped_again_ || (written && meeting_.verdict());
+  return (written && rendezvous_.status()) || (give_up_at_ && Clock::now() >= *give_up_at_);
 }
 
 int Launch::timeout_ms() const {
-  int timeout = -1;
-  for (const auto& moment : {term_at_, kill_at_}) {
-    if (!moment || no_child_) continue;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*moment - Clock::now()).count();
-    const int bounded = static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
-    timeout = timeout < 0 ? bounded : std::min(timeout, bounded);
-  }
-  return timeout;
+  auto next = Clock::time_point::max();
+  for (const auto& moment : {term_at_, kill_at_, no_child_ ? give_up_at_ : std::nullopt})
+    next = std::min(next, moment.value_or(next));
+  if (next == Clock::time_point::max()) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()).count();
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
 }
 
 void Launch::step() {
-  std::vector<pollfd> events{{parent_.signals(), POLLIN, 0}, {meeting_.changed(), POLLIN, 0}};
+  std::vector<pollfd> events{{parent_.signals(), POLLIN, 0}, {rendezvous_.changed(), POLLIN, 0}};
   std::vector<Sink*> sinks;
   for (Sink* sink : {out_.get(), err_.get()}) {
     if (sink == nullptr || sink->empty()) continue;
@@ -216,7 +220,7 @@ void Launch::step() {
   }
   for (const Stream& stream : streams_)
     events.push_back({stream.to->full() ? -1 : stream.from.get(), POLLIN, 0});
-  // Without children nothing more can come, and nobody will say so where a stranger has the pipe.
+  // Without children nothing more can come, although another process may hold the pipe open.
   const bool last = no_child_ && !streams_.empty();
   if (::poll(events.data(), events.size(), last ? 0 : timeout_ms()) < 0 && errno != EINTR)
     throw Failure(Exit::internal, fmt::format("poll: {}", std::strerror(errno)));
@@ -229,8 +233,8 @@ void Launch::step() {
 
   for (int signal = parent_.next_signal(); signal != 0; signal = parent_.next_signal())
     take_signal(signal);
-  meeting_.clear_changed();
-  if (const auto verdict = meeting_.verdict(); verdict && verdict->status != 0 && running_ > 0)
+  rendezvous_.clear_changed();
+  if (const auto end = rendezvous_.status(); end && end->code != 0 && running_ > 0)
     end_after_failure();
   reap();
   end_what_is_due();
@@ -270,15 +274,15 @@ void Launch::take_signal(int signal) {
 
 void Launch::stop(int signal) {
   const auto now = Clock::now();
-  if (stopped_by_ == 0) {
-    stopped_by_ = signal;
-    stopped_at_ = now;
-    signal_groups(signal);
-    stopped_again_ = running_ == 0;  // There are only others to wait for.
-  } else if (now - stopped_at_ >= again_time) {
-    stopped_again_ = true;
-  }
-  if (stopped_again_) kill_at_ = now;
+  if (stop_signals_ > 0 && now - stopped_at_ < again_time) return;
+  if (stop_signals_++ == 0) stopped_by_ = signal;
+  stopped_at_ = now;
+  signal_groups(signal);
+  // With no rank left there are only other nodes and readers of the output to wait for.
+  if (stop_signals_ == 2 && running_ > 0)
+    kill_at_ = give_up_at_ = now + again_grace;
+  else if (stop_signals_ > 1 || running_ == 0)
+    kill_at_ = give_up_at_ = now;
 }
 
 void Launch::reap() {
@@ -301,9 +305,10 @@ void Launch::reap() {
   for (RankProcess& rank : ranks_) {
     if (!rank.status || rank.group_gone || ::kill(-rank.pid, 0) == 0) continue;
     rank.group_gone = true;
-    keeper_.forget(rank.pid);
+    reaper_.forget(rank.pid);
   }
   judge(ended);
+  if (no_child_) term_at_ = kill_at_ = std::nullopt;
 }
 
 void Launch::judge(const std::vector<RankProcess*>& ended) {
@@ -312,18 +317,18 @@ void Launch::judge(const std::vector<RankProcess*>& ended) {
     // Of several at once, one that a signal ended is the cause and the others saw it go.
     const RankProcess* cause = nullptr;
     for (const RankProcess* rank : ended) {
-      largest_status_ = std::max(largest_status_, exit_status(*rank->status));
+      largest_status_ = std::max(largest_status_, code_of(*rank->status));
       if (*rank->status != 0 && (cause == nullptr || WIFSIGNALED(*rank->status))) cause = rank;
     }
     if (cause != nullptr && !failure_) {
       const bool silent = options_.ranks_report && !WIFSIGNALED(*cause->status);
-      failure_ = Verdict{exit_status(*cause->status), silent ? "" : describe(*cause)};
-      meeting_.tell(*failure_);
+      failure_ = ExitStatus{code_of(*cause->status), silent ? "" : describe(*cause)};
+      rendezvous_.report(*failure_);
     }
     if (failure_) end_after_failure();
   }
   if (running_ > 0) return;
-  if (!failure_) meeting_.tell({});
+  if (!failure_) rendezvous_.report({});
   end_in(leftover_time);
 }
 
@@ -374,15 +379,17 @@ void Launch::signal_groups(int signal) {
 }
 
 int Launch::conclude() {
-  auto verdict = meeting_.verdict();
-  if (!verdict) verdict = failure_ ? *failure_ : Verdict{128 + stopped_by_};
-  if (!verdict->text.empty())
-    fmt::print(stderr, "error: {}{}\n", verdict->text,
+  auto end = rendezvous_.status();
+  if (!end) end = failure_ ? *failure_ : ExitStatus{128 + stopped_by_};
+  if (!end->text.empty())
+    fmt::print(stderr, "error: {}{}\n", end->text,
                ended_ranks_.empty()
                    ? ""
                    : fmt::format("; ended rank{} {}", ended_ranks_.size() == 1 ? "" : "s",
                                  format_ranges(ended_ranks_)));
-  return options_.ranks_report ? std::max(largest_status_, verdict->status) : verdict->status;
+  if (options_.ranks_report) end->code = std::max(largest_status_, end->code);
+  // After one signal the ranks may well end with 0; a second one ends them in the middle.
+  return stop_signals_ > 1 && end->code == 0 ? 128 + stopped_by_ : end->code;
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ class Sink {
   bool empty() const noexcept { return written_ == waiting_.size(); }
   /// So much waits that its sources should not be read for now.
   bool full() const noexcept { return waiting_.size() - written_ > full_bytes; }
-  /// Nobody reads it any more.
+  /// Its reader has gone.
   bool broken() const noexcept { return broken_; }
   void write_some();
 

@@ -1,7 +1,8 @@
 #include "run/ranks.hpp"
 
+#include <exception>
 #include <future>
-#include <optional>
+#include <memory>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -9,24 +10,55 @@
 
 #include <fmt/format.h>
 
-#include "common/exit_code.hpp"
+#include "common/duration.hpp"
 
 namespace tutti::tool {
 namespace {
 
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    return e.what();
-  } catch (...) {
-    return "unknown exception";
+Exit exit_of(Errc code) {
+  switch (code) {
+    case Errc::timeout:
+    case Errc::mismatch:
+      return Exit::timeout;
+    case Errc::unsupported:
+    case Errc::resource_exhausted:
+      return Exit::unavailable;
+    default:
+      return Exit::internal;
   }
+}
+
+/// The exception that is being handled.
+Failed current_failure() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return {exit_of(error.code()), error.code(), error.what(), error.where()};
+  } catch (const Failure& failure) {
+    return {failure.code(), {}, failure.what(), {}};
+  } catch (const std::exception& error) {
+    return {Exit::internal, {}, error.what(), {}};
+  } catch (...) {
+    return {Exit::internal, {}, "unknown exception", {}};
+  }
+}
+
+std::optional<LastCall> last_call(const Trace& trace) {
+  const auto now = std::chrono::steady_clock::now();
+  std::optional<LastCall> last;
+  for (const TraceEntry& entry : trace)
+    if (entry.state == TraceEntry::State::done && !is_point_to_point(entry.operation))
+      last = {entry.operation, entry.seq, seconds(now - entry.started)};
+  return last;
 }
 
 }  // namespace
 
-Outcome run_rank(const GroupOptions& options, const RankBody& body) {
+Outcome run_rank(GroupOptions options, const Decorate& decorate, const RankBody& body) {
+  if (decorate)
+    options.decorate = [&](std::unique_ptr<Backend> backend) {
+      return decorate(options.rank, std::move(backend));
+    };
   Outcome outcome;
   outcome.rank = options.rank;
   std::optional<ProcessGroup> group;
@@ -36,20 +68,19 @@ Outcome run_rank(const GroupOptions& options, const RankBody& body) {
     Rank rank{*group, make_prefix_store(store, "tool/"), outcome.position};
     body(rank);
   } catch (...) {
-    outcome.error = std::current_exception();
+    outcome.failed = current_failure();
   }
-  outcome.ended = std::chrono::steady_clock::now();
-  if (outcome.error && group) {
-    outcome.trace = group->trace();
-    group->abort(fmt::format("rank {} failed: {}", options.rank, text_of(outcome.error)));
+  if (outcome.failed && group) {
+    outcome.last = last_call(group->trace());
+    group->abort(fmt::format("rank {} failed: {}", options.rank, outcome.failed->text));
   }
   return outcome;
 }
 
-std::vector<Outcome> run_threads(int size, const GroupOptions& options, const Decorate& decorate,
+std::vector<Outcome> run_threads(const GroupOptions& options, const Decorate& decorate,
                                  const RankBody& body, const Placement& where) {
   const auto store = make_memory_store();
-  std::vector<Outcome> outcomes(static_cast<std::size_t>(size));
+  std::vector<Outcome> outcomes(static_cast<std::size_t>(options.size));
   std::promise<bool> all_started;
   const std::shared_future<bool> go = all_started.get_future().share();
   std::optional<Failure> failure;
@@ -57,26 +88,21 @@ std::vector<Outcome> run_threads(int size, const GroupOptions& options, const De
     std::vector<std::jthread> threads;
     threads.reserve(outcomes.size());
     try {
-      for (int rank = 0; rank < size; ++rank) {
+      for (int rank = 0; rank < options.size; ++rank) {
         GroupOptions own = options;
         own.store = store;
         own.rank = rank;
-        own.size = size;
         own.device = where.of(rank);
-        if (decorate)
-          own.decorate = [rank, &decorate](std::unique_ptr<Backend> backend) {
-            return decorate(rank, std::move(backend));
-          };
-        threads.emplace_back(
-            [own = std::move(own), go, &body, &outcome = outcomes[static_cast<std::size_t>(rank)]] {
-              // Without all of them the first ones would wait for a rendezvous that cannot come.
-              if (go.get()) outcome = run_rank(own, body);
-            });
+        threads.emplace_back([own = std::move(own), go, &decorate, &body,
+                              &outcome = outcomes[static_cast<std::size_t>(rank)]] {
+          // Without all of them the first ones would wait for a rendezvous that cannot come.
+          if (go.get()) outcome = run_rank(own, decorate, body);
+        });
       }
     } catch (const std::system_error& e) {
       failure.emplace(Exit::unavailable,
-                      fmt::format("cannot start {} threads, the system allowed {}: {}", size,
-                                  threads.size(), e.what()));
+                      fmt::format("cannot start {} threads, the system allowed {}: {}",
+                                  options.size, threads.size(), e.what()));
     }
     all_started.set_value(!failure);
   }

@@ -31,7 +31,8 @@ struct Launcher {
   std::string because{};  ///< "OMPI_COMM_WORLD_SIZE=16".
 };
 
-/// Who started most processes, whether or not their rank can be told. Empty: nobody more than one.
+/// The launcher that started most processes, whether or not their rank is known. Empty: none
+/// started more than one.
 std::optional<Launcher> started() {
   std::optional<Launcher> most;
   for (const std::string_view name : size_variables) {

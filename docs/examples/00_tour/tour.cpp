@@ -1,5 +1,6 @@
 // The program of the first page: ranks with different numbers of rows.
 
+#include <cstddef>
 #include <cstdio>
 #include <vector>
 
@@ -8,8 +9,8 @@
 int main() {
   auto group = tutti::init();  // Rank and size come from the launcher.
 
-  std::vector<float> scores(group.rank() + 1, 0.5f);  // Rank r has r + 1 rows.
-  auto all = tutti::all_gather_rows(group, scores);   // The rows of all ranks, in rank order.
+  std::vector<float> scores(std::size_t(group.rank() + 1), 0.5f);  // Rank r has r + 1 rows.
+  auto all = tutti::all_gather_rows(group, scores);  // The rows of all ranks, in rank order.
 
   std::vector<double> sums{0.5 * (group.rank() + 1), group.rank() + 1.0};
   group.all_reduce(sums);  // In place. Spans and vectors are arrays.

@@ -74,7 +74,6 @@ class PAucAtBudget final : public RankingLoss {
  private:
   LossResult compute(ProcessGroup* group, const RankingBatch& batch,
                      const CallOptions& call) override;
-  PAucResult compute_all(ProcessGroup* group, const RankingBatch& batch, const CallOptions& call);
 
   Options options_;
 };

@@ -7,8 +7,8 @@
 
 #include <tutti/process_group.hpp>
 
+#include "cuda/api.hpp"
 #include "cuda/device.hpp"
-#include "cuda/errors.hpp"
 #include "cuda_functions.hpp"
 #include "nccl/nccl.hpp"
 #include "rank.hpp"

@@ -12,8 +12,8 @@
 
 #include <tutti/process_group.hpp>
 
+#include "cuda/api.hpp"
 #include "cuda/device.hpp"
-#include "cuda/errors.hpp"
 #include "nccl/nccl_api.hpp"
 
 namespace tutti::gpu {

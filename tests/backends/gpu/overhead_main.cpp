@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "cuda/errors.hpp"
+#include "cuda/api.hpp"
 #include "cuda_functions.hpp"
 #include "overhead.hpp"
 #include "rank.hpp"

@@ -339,9 +339,7 @@ TEST_F(Pinned, MemoryThatACopyUsesIsGivenToNobody) {
     auto block = pool->take(4000);
     first = block.data();
     cuda().memcpy_async(block.data(), array, 4000, cudaMemcpyDeviceToHost, stream);
-    auto end = gpu->event();
-    end.record(stream);
-    block.busy_until(std::move(end));
+    block.busy_on(*gpu, stream);
   }
   {
     const auto other = pool->take(4000);
@@ -373,8 +371,9 @@ TEST_F(Pinned, MemoryOfACopyWhoseEndIsNotKnownIsGivenToNobody) {
   const Op op{.kind = Operation::all_reduce, .in = view, .out = view};
   {
     const auto pool = std::make_shared<PinnedPool>(gpu);
-    expect_error(Errc::backend, {"cudaEventRecord"},
-                 [&] { const backend::cuda::Stage stage(gpu, *pool, op, 0, stream); });
+    expect_error(Errc::backend, {"cudaEventRecord"}, [&] {
+      const backend::cuda::Stage stage({gpu, pool, stream, 0}, op);
+    });
     EXPECT_NE(pool->take(4000).data(), static_cast<std::byte*>(lost));
   }
   cuda().free_async(array, stream->get());

@@ -46,6 +46,34 @@ TEST_P(RanksOfOneProcess, AreNotMadeWhenOneOfThemCannotBe) {
   }
 }
 
+/// All ranks but the one that differs wait for it, unless it came first.
+void expect_mismatch(std::span<const GroupOptions> all, const std::vector<std::string>& parts) {
+  expect_error(Errc::mismatch, parts, [&] { (void)ProcessGroup::create_all(all); });
+}
+
+TEST_P(RanksOfOneProcess, OfAnotherSizeAreNamed) {
+  auto all = options();
+  for (auto& one : all) one.timeout = std::chrono::milliseconds(200);
+  all.back().size += 1;
+  expect_mismatch(all, {"size " + std::to_string(GetParam().size),
+                        "size " + std::to_string(GetParam().size + 1), "GroupOptions::checked"});
+}
+
+TEST_P(RanksOfOneProcess, OfWhichOnlyOneIsCheckedAreNamed) {
+  auto all = options();
+  for (auto& one : all) one.timeout = std::chrono::milliseconds(200);
+  all.front().checked = !GetParam().checked;
+  expect_mismatch(all, {"checked mode on", "checked mode off", "TUTTI_CHECK"});
+}
+
+TEST_P(RanksOfOneProcess, MayUseANameAgainWithAnotherMode) {
+  auto all = options();
+  for (const bool checked : {true, false}) {
+    for (auto& one : all) one.checked = checked;
+    (void)ProcessGroup::create_all(all);
+  }
+}
+
 TEST(RanksOfNoProcess, AreNone) {
   EXPECT_TRUE(ProcessGroup::create_all({}).empty());
 }

@@ -177,7 +177,7 @@ TEST_P(SmoothApOfRanks, AMistakeOfOneRankIsAnErrorOnAll) {
       {"logits[1, 2] is nan", [](auto& b) { b.logits[5] = std::nan(""); }},
       {"targets[3] is 3", [](auto& b) { b.targets[3] = 3; }},
       {"targets[3] is -1", [](auto& b) { b.targets[3] = -1; }},
-      {"targets are [11]", [](auto& b) { b.targets.pop_back(); }},
+      {"targets are i64 [11]", [](auto& b) { b.targets.pop_back(); }},
   };
   on_ranks(world, [&](ProcessGroup& group) {
     const bool last = group.rank() == group.size() - 1;
@@ -275,7 +275,7 @@ TEST(SmoothApAlone, OptionsOutOfRangeAreRefused) {
   for (const std::int64_t bad : {-1, 2}) {
     const std::vector<std::int64_t> wrong{1, bad};
     const std::vector<float> two{1, 2};
-    expect_error(Errc::invalid_argument, {fmt::format("targets[1] is {}", bad), "0 or 1"}, [&] {
+    expect_error(Errc::invalid_argument, {fmt::format("targets[1] is {}", bad), "0 to 1"}, [&] {
       SmoothAp()(nullptr, {two, wrong});
     });
     (void)SmoothAp({.pool = {.reference_compat = true}})(nullptr, {two, wrong});

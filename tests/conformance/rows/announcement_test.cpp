@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <tutti/gather.hpp>
@@ -47,16 +48,22 @@ class Announcements : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, Announcements, testing::ValuesIn(worlds_of_several()), CaseName());
 
 TEST_P(Announcements, AMessageThatContradictsItselfIsRefusedByName) {
+  // Behind the version, whether it is a refusal, and the function: the words to agree on, of which
+  // there are none.
+  const std::size_t words = 4 + 1 + 4 + std::string_view("all_gather_rows").size();
+  const std::size_t bytes = words + 4 + 1 + 4;
+  const std::size_t arrays = bytes + 8;
   const Damage damages[] = {
       {"version", 0, 7, 4},
-      {"more arrays than fit", 8, ~std::uint64_t{0}, 4},
-      {"no array", 8, 0, 4},
-      {"fewer bytes than the arrays have", 24, 4, 8},
-      {"a dtype that does not exist", 64, 200, 4},
-      {"a dtype of more than a byte", 64, 256 + static_cast<std::uint64_t>(DType::f32), 4},
-      {"1000 dimensions", 68, 1000, 4},
-      {"a negative dimension", 72, ~std::uint64_t{0}, 8},
-      {"more rows than were sent", 72, std::uint64_t{1} << 40, 8},
+      {"a function's name that is too long", 5, ~std::uint64_t{0}, 4},
+      {"more words than fit", words, ~std::uint64_t{0}, 4},
+      {"more arrays than fit", arrays, 255, 1},
+      {"no array", arrays, 0, 1},
+      {"fewer bytes than the arrays have", bytes, 4, 8},
+      {"a dtype that does not exist", arrays + 1, 200, 1},
+      {"1000 dimensions", arrays + 2, 1000, 4},
+      {"a negative dimension", arrays + 6, ~std::uint64_t{0}, 8},
+      {"more rows than were sent", arrays + 6, std::uint64_t{1} << 40, 8},
   };
   for (const auto& damage : damages) {
     SCOPED_TRACE(damage.name);

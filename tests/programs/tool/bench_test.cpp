@@ -518,8 +518,7 @@ TEST(Members, ARankThatWasToldToMeasureSomethingElseEndsTheRunBeforeTheData) {
         if (rank == 2) own.request.sizes = parse_sizes("2K");
       });
   for (const Member& member : members) EXPECT_EQ(member.code, Exit::usage) << member.err;
-  EXPECT_TRUE(contains(members[0].err, "rank 2 was told to measure something else"))
-      << members[0].err;
+  EXPECT_TRUE(contains(members[0].err, "rank 2 was told to do something else")) << members[0].err;
 }
 
 TEST(Members, ARankThatSendsNoWordIsNamed) {
@@ -529,12 +528,12 @@ TEST(Members, ARankThatSendsNoWordIsNamed) {
   options.ranks.reset();
   options.environment = std::make_shared<Told>(0, 2, "memory://silent");
   const auto store = open_store("memory://silent");
-  const std::jthread vanishing([store] {
+  std::string plan = make_plan(options.request, 2).fingerprint(2);
+  const std::jthread vanishing([store, plan]() mutable {
     const ProcessGroup group =
         ProcessGroup::create({.backend = "local", .store = store, .rank = 1, .size = 2});
     RankInfo info{1, "far", 4411, "cpu", "0", ""};
     std::vector<int> cpus{0};
-    std::string plan;
     Message first;  // And never another one.
     first(info.rank, info.host, info.pid, info.device, info.cpuset, info.model, cpus, plan);
     store->set("tool/0/1", first.text());

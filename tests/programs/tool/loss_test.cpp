@@ -104,7 +104,7 @@ TEST(LossRows, EverySplitHasAllRowsInItsOwnWay) {
         EXPECT_EQ(layout.ranks(), ranks);
         EXPECT_EQ(layout.total(), rows) << name_of(split) << " " << rows << " on " << ranks;
       }
-  EXPECT_EQ(split_rows(Split::even, 11, 3), RowLayout(std::vector<std::int64_t>{4, 4, 3}));
+  EXPECT_EQ(split_rows(Split::even, 11, 3), RowLayout(std::vector<std::int64_t>{3, 4, 4}));
   EXPECT_EQ(split_rows(Split::uneven, 12, 3), RowLayout(std::vector<std::int64_t>{3, 0, 9}));
   EXPECT_EQ(split_rows(Split::uneven, 9, 2), RowLayout(std::vector<std::int64_t>{3, 6}));
   EXPECT_EQ(split_rows(Split::one, 9, 3), RowLayout(std::vector<std::int64_t>{0, 0, 9}));
@@ -118,10 +118,10 @@ TEST(LossComparison, EqualNumbersDoNotDiffer) {
   found.loss(0, 0.5, 0.5);
   found.loss(1, nan, nan);
   found.gradient(0, gradient, 1, std::span(gradient).subspan(1));
-  EXPECT_EQ(found.wrong(), 0);
-  EXPECT_EQ(found.loss_difference(), 0);
-  EXPECT_EQ(found.gradient_difference(), 0);
-  EXPECT_FALSE(found.worst());
+  EXPECT_EQ(found.found().wrong, 0);
+  EXPECT_EQ(found.found().loss, 0);
+  EXPECT_EQ(found.found().gradient, 0);
+  EXPECT_FALSE(found.found().worst);
 }
 
 TEST(LossComparison, AnAlteredElementIsWrongAndNamedByItsPlaceInTheWholeGradient) {
@@ -131,15 +131,15 @@ TEST(LossComparison, AnAlteredElementIsWrongAndNamedByItsPlaceInTheWholeGradient
   own[4] += 8e-9;
   LossComparison found(3, 1e-12);
   found.gradient(2, view(whole, {4, 2}), 1, view(own, {3, 2}));
-  EXPECT_EQ(found.wrong(), 2);
-  EXPECT_NEAR(found.gradient_difference(), 1e-9, 1e-15);  // Of the largest element.
-  ASSERT_TRUE(found.worst());
-  EXPECT_EQ(found.worst()->rank, 3);
-  EXPECT_EQ(found.worst()->call, 2);
-  EXPECT_EQ(found.worst()->array, "gradient");
-  EXPECT_EQ(found.worst()->index, 6);
-  EXPECT_EQ(found.worst()->expected, "7");
-  EXPECT_EQ(found.worst()->got, "7.000000008");
+  EXPECT_EQ(found.found().wrong, 2);
+  EXPECT_NEAR(found.found().gradient, 1e-9, 1e-15);  // Of the largest element.
+  ASSERT_TRUE(found.found().worst);
+  EXPECT_EQ(found.found().worst->rank, 3);
+  EXPECT_EQ(found.found().worst->call, 2);
+  EXPECT_EQ(found.found().worst->array, "gradient");
+  EXPECT_EQ(found.found().worst->index, 6);
+  EXPECT_EQ(found.found().worst->expected, "7");
+  EXPECT_EQ(found.found().worst->got, "7.000000008");
 }
 
 TEST(LossComparison, WhatIsWithinTheToleranceIsReportedButNotWrong) {
@@ -147,20 +147,20 @@ TEST(LossComparison, WhatIsWithinTheToleranceIsReportedButNotWrong) {
   const std::vector<float> own{1, 2, 4.00001F};
   LossComparison found(0, 1e-5);
   found.gradient(0, whole, 0, own);
-  EXPECT_EQ(found.wrong(), 0);
-  EXPECT_GT(found.gradient_difference(), 2e-6);
+  EXPECT_EQ(found.found().wrong, 0);
+  EXPECT_GT(found.found().gradient, 2e-6);
 }
 
 TEST(LossComparison, ALossDiffersRelativeToItselfWhereItIsAboveOne) {
   LossComparison found(0, 1e-3);
   found.loss(0, 1000, 1000.5);
-  EXPECT_DOUBLE_EQ(found.loss_difference(), 0.5e-3);
+  EXPECT_DOUBLE_EQ(found.found().loss, 0.5e-3);
   found.loss(1, 1e-3, 2e-3);
-  EXPECT_DOUBLE_EQ(found.loss_difference(), 1e-3);
-  EXPECT_EQ(found.wrong(), 0);
+  EXPECT_DOUBLE_EQ(found.found().loss, 1e-3);
+  EXPECT_EQ(found.found().wrong, 0);
   found.loss(2, 0.5, 0.502);
-  EXPECT_EQ(found.wrong(), 1);
-  EXPECT_EQ(found.worst()->array, "loss");
+  EXPECT_EQ(found.found().wrong, 1);
+  EXPECT_EQ(found.found().worst->array, "loss");
 }
 
 TEST(LossComparison, NoToleranceCoversANumberThatIsNotFinite) {
@@ -168,7 +168,7 @@ TEST(LossComparison, NoToleranceCoversANumberThatIsNotFinite) {
     LossComparison found(0, 1e300);
     found.loss(0, expected, got);
     found.gradient(0, std::span(&expected, 1), 0, std::span(&got, 1));
-    EXPECT_EQ(found.wrong(), 2) << expected << " " << got;
+    EXPECT_EQ(found.found().wrong, 2) << expected << " " << got;
   }
 }
 
@@ -177,11 +177,11 @@ TEST(LossComparison, AGradientOfZerosHasToBeZero) {
   std::vector<double> own(3);
   LossComparison found(0, 1e-5);
   found.gradient(0, zeros, 0, own);
-  EXPECT_EQ(found.wrong(), 0);
+  EXPECT_EQ(found.found().wrong, 0);
   own[2] = 1e-30;
   found.gradient(0, zeros, 0, own);
-  EXPECT_EQ(found.wrong(), 1);
-  EXPECT_EQ(found.gradient_difference(), infinity);
+  EXPECT_EQ(found.found().wrong, 1);
+  EXPECT_EQ(found.found().gradient, infinity);
 }
 
 // The loop of pairs.
@@ -219,7 +219,8 @@ TEST(LossPairs, TheLoopHasTheNumbersOfSmoothAp) {
   const OneClass rows = one_class(problem);
   LossCall loss(LossKind::smooth_ap, problem);
   const auto result = loss(nullptr, make_rows(problem, LossKind::smooth_ap, 0, problem.rows));
-  expect_same(smooth_ap_by_pairs(rows.scores, rows.positive, *loss.temperature(), 1h), result);
+  expect_same(smooth_ap_by_pairs(rows.scores, rows.positive, loss.ranking()->temperature(), 1h),
+              result);
 }
 
 TEST(LossPairs, TheLoopHasTheNumbersOfPairwisePAuc) {

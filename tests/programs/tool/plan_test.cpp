@@ -51,12 +51,30 @@ TEST(Plan, OnlyACollectiveThatCutsItsArrayNeedsAMultipleOfTheRanks) {
   EXPECT_NE(refusal(request, 3).find("'9'"), std::string::npos);
 }
 
-TEST(Plan, ASizeOutOfARangeIsNamedWithItsRange) {
-  Request request = request_for({"scatter"});
-  request.sizes = parse_sizes("24:100:+1");
-  const std::string line = refusal(request, 2);
-  EXPECT_NE(line.find("'24:100:+1'"), std::string::npos) << line;
-  EXPECT_NE(line.find("25 bytes"), std::string::npos) << line;
+/// README has "8:64M" of all collectives on 4 ranks.
+TEST(Plan, SizesOfARangeAreRoundedUp) {
+  Request request = request_for({"all_reduce", "all_gather"});
+  request.sizes = parse_sizes("8:64M");
+  const Plan plan = make_plan(request, 4);
+  ASSERT_EQ(plan.blocks.size(), 2U);
+  EXPECT_EQ(plan.blocks[0].bytes.front(), 8);
+  EXPECT_EQ(plan.blocks[1].bytes.front(), 16);
+  EXPECT_EQ(plan.blocks[1].bytes.size(), plan.blocks[0].bytes.size() - 1);  // 8 and 16 are one.
+
+  request = request_for({"scatter"});
+  request.sizes = parse_sizes("24:36:+1,48");
+  EXPECT_EQ(make_plan(request, 2).blocks.front().bytes,
+            (std::vector<std::int64_t>{24, 32, 40, 48}));
+  request.sizes = parse_sizes("24:36:+1,47");
+  EXPECT_NE(refusal(request, 2).find("'47'"), std::string::npos);
+}
+
+TEST(Plan, ASizeThatCannotBeRoundedUpDoesNotFit) {
+  Request request = request_for({"all_gather"});
+  request.sizes = parse_sizes("9223372036854775807:9223372036854775807");
+  const std::string line = refusal(request, 3);
+  EXPECT_NE(line.find("9223372036854775807"), std::string::npos) << line;
+  EXPECT_NE(line.find("63 bits"), std::string::npos) << line;
 }
 
 TEST(Plan, TheDefaultSweepFitsEveryNumberOfRanks) {
@@ -190,7 +208,7 @@ TEST(Plan, TheFingerprintTellsLayoutsSizesAndOptionsApart) {
     request.dtypes.values = {dtype};
     return make_plan(request, 3).fingerprint(3);
   };
-  const std::int64_t one = print("linear", "48", DType::f32);
+  const std::string one = print("linear", "48", DType::f32);
   EXPECT_EQ(one, print("linear", "48", DType::f32));
   EXPECT_NE(one, print("mild", "48", DType::f32));
   EXPECT_NE(one, print("linear", "96", DType::f32));
@@ -223,7 +241,7 @@ double factor(const char* name, const char* counts, int ranks, int root = 0) {
   block.collective = collective;
   block.root = root;
   if (collective->divides()) block.counts = Counts::parse(counts);
-  return collective->factor(block.cell(ranks, 0, 4800));
+  return collective->factor.of(block.cell(ranks, 0, 4800));
 }
 
 /// The bus bandwidth factors, as docs/benchmarking.md derives them.

@@ -359,6 +359,15 @@ class Signals(Run):
         self.assertGreater(time.monotonic() - started, 0.9)  # Twice at once is once.
         self.assert_nothing_left()
 
+    def test_a_signal_that_comes_again_reaches_the_ranks_and_is_no_success(self):
+        process = self.listening(2, "trap 'n=$((n + 1)); [ $n = 1 ] || { echo saved; exit 0; }' INT")
+        for _ in range(2):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.8)  # Twice at once is once.
+        output, errors = process.communicate(timeout=SOON)
+        self.assertEqual(process.returncode, 130, errors)
+        self.assertEqual(sorted(output.splitlines()), ["[0] saved", "[1] saved"])
+
     def test_stopping_it_stops_the_ranks_until_it_goes_on(self):
         def states(pids):
             return {pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] for pid in pids}

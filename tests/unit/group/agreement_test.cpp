@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -80,6 +81,32 @@ TEST(Agreement, TheFirstCauseCountsOnAllRanks) {
   EXPECT_EQ(later.cause({})->what(), causes[0]);
 }
 
+/// A memory store in which one write, the first of this key, is lost.
+class LossyStore final : public Store {
+ public:
+  explicit LossyStore(std::string lost) : lost_(std::move(lost)) {}
+
+  void set(std::string_view key, std::span<const std::byte> value) override {
+    if (key == lost_) {
+      lost_.clear();
+      throw Error(Errc::timeout, "the store does not answer");
+    }
+    base_->set(key, value);
+  }
+  std::optional<Bytes> try_get(std::string_view key) override { return base_->try_get(key); }
+  Bytes get(std::string_view key, Deadline limit) override { return base_->get(key, limit); }
+  std::int64_t add(std::string_view key, std::int64_t n) override { return base_->add(key, n); }
+  Bytes compare_set(std::string_view key, std::span<const std::byte> expected,
+                    std::span<const std::byte> desired) override {
+    return base_->compare_set(key, expected, desired);
+  }
+  bool erase(std::string_view key) override { return base_->erase(key); }
+
+ private:
+  std::shared_ptr<Store> base_ = make_memory_store();
+  std::string lost_;
+};
+
 TEST(Agreement, AHealthyGroupHasNoCause) {
   Agreement agreement(make_memory_store(), 0, size);
   EXPECT_FALSE(agreement.cause(in_call(1)));
@@ -107,6 +134,7 @@ TEST(Agreement, ADeadlineNamesTheRankThatIsInNoCall) {
     const Error cause = agreement.report(late(in_call(4)));
     EXPECT_NE(std::string(cause.what()).find("entered: 0 2 3; missing: 1"), std::string::npos)
         << cause.what();
+    EXPECT_EQ(cause.where().missing, std::vector<int>{1});
   });
 }
 
@@ -190,12 +218,42 @@ TEST(Agreement, ARefusalReachesEveryPeerOnce) {
     EXPECT_EQ(found[0].call, 99U);
     EXPECT_EQ(found[0].rank, 1);
     EXPECT_EQ(found[0].text, "all_reduce #17: null");
+    EXPECT_EQ(agreement.refusal_of(99)->rank, 1);
+    EXPECT_EQ(agreement.refusal_of(98), nullptr);
     EXPECT_TRUE(agreement.new_refusals().empty());
     agreement.abandon(99);
     const std::vector<int> all{0, 1, 2, 3};
     EXPECT_EQ(agreement.await_abandoned(99, all, Deadline::after(20s)),
               (std::vector<int>{0, 2, 3}));
   });
+}
+
+TEST(Agreement, ARefusalThatDoesNotReachTheStoreHidesNoLaterOne) {
+  const auto store = std::make_shared<LossyStore>("agreement/refusal/1");
+  Agreement refusing(store, 1, size);
+  Agreement peer(store, 0, size);
+  for (const std::uint64_t call : {97U, 98U, 99U})
+    refusing.refuse({.call = call, .rank = 1, .text = "all_reduce #17: null"});
+  ASSERT_EQ(peer.new_refusals().size(), 2U);
+  EXPECT_EQ(peer.refusal_of(97), nullptr);
+  EXPECT_NE(peer.refusal_of(98), nullptr);
+  EXPECT_NE(peer.refusal_of(99), nullptr);
+  refusing.refuse({.call = 100, .rank = 1, .text = "all_reduce #18: null"});
+  EXPECT_EQ(peer.new_refusals().size(), 1U);
+}
+
+TEST(Agreement, ARefusalThatReachesTheStoreLateIsFound) {
+  const auto store = std::make_shared<LossyStore>("agreement/refusal/1");
+  Agreement refusing(store, 1, size);
+  Agreement peer(store, 0, size);
+  refusing.refuse({.call = 97, .rank = 1, .text = "all_reduce #17: null"});
+  EXPECT_TRUE(peer.new_refusals().empty());
+  const auto source = make_memory_store();
+  Agreement(source, 1, size).refuse({.call = 97, .rank = 1, .text = "all_reduce #17: null"});
+  store->set("agreement/refusal/1", *source->try_get("agreement/refusal/1"));
+  ASSERT_EQ(peer.new_refusals().size(), 1U);
+  EXPECT_EQ(peer.refusal_of(97)->text, "all_reduce #17: null");
+  EXPECT_TRUE(peer.new_refusals().empty());
 }
 
 TEST(Agreement, ARankThatIsNotInARefusedCallIsWaitedForUntilTheDeadline) {

@@ -23,6 +23,8 @@
 #include <tutti/half.hpp>
 #include <tutti/reduce_op.hpp>
 
+#include "kernels/kernel_target.hpp"
+
 #include "support/dtypes.hpp"
 #include "support/small_format.hpp"
 

@@ -12,7 +12,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "kernels/reduce.hpp"
+#include "kernels/kernel_target.hpp"
 #include "losses/parallel.hpp"
 #include "losses/soft_rank_kernels.hpp"
 #include "support/worlds.hpp"

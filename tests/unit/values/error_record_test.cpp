@@ -13,7 +13,11 @@ using tutti::internal::encode_error;
 
 TEST(ErrorRecord, EverythingOfAnErrorArrives) {
   const Error sent(Errc::timeout, "in 1 ms\n(of 2)\n",
-                   {.group = "g/1", .operation = "scan", .seq = std::int64_t{1} << 40, .rank = 3});
+                   {.group = "g/1",
+                    .operation = "scan",
+                    .seq = std::int64_t{1} << 40,
+                    .rank = 3,
+                    .missing = {3, 5}});
   const Error got = decode_error(encode_error(sent));
   EXPECT_EQ(got.code(), sent.code());
   EXPECT_EQ(got.message(), sent.message());
@@ -21,6 +25,7 @@ TEST(ErrorRecord, EverythingOfAnErrorArrives) {
   EXPECT_EQ(got.where().seq, std::int64_t{1} << 40);
   EXPECT_EQ(got.where().group, "g/1");
   EXPECT_EQ(got.where().operation, "scan");
+  EXPECT_EQ(got.where().missing, (std::vector<int>{3, 5}));
 }
 
 TEST(ErrorRecord, WhatIsUnknownStaysUnknown) {
@@ -30,6 +35,7 @@ TEST(ErrorRecord, WhatIsUnknownStaysUnknown) {
   EXPECT_EQ(got.where().rank, Error::Where{}.rank);
   EXPECT_EQ(got.where().seq, Error::Where{}.seq);
   EXPECT_EQ(got.where().group, "");
+  EXPECT_TRUE(got.where().missing.empty());
 }
 
 TEST(ErrorRecord, OtherBytesAreAnError) {

@@ -3,7 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include "backends/nccl/double/machine.hpp"
-#include "nccl/apis.hpp"
+#include "nccl/gpu.hpp"
 
 namespace tutti::test::nccl_double {
 

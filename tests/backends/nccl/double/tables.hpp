@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <span>
 
-#include "nccl/apis.hpp"
+#include "nccl/gpu.hpp"
 
 // The functions of the double as tables of the backend.
 

@@ -1,12 +1,16 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 #include <tutti/losses/p_auc_at_budget.hpp>
 
-// Options as they are written, for errors.
+#include "values/fail.hpp"
+
+// Options that several losses have: as they are written, and what they may be.
 
 namespace tutti::internal::losses {
 
@@ -37,6 +41,23 @@ constexpr std::string_view word(tutti::losses::PAucAtBudgetOptions::Basis value)
 }
 constexpr std::string_view word(tutti::losses::PAucAtBudgetOptions::Positives value) noexcept {
   return word_of<2>({"pool", "live"}, value);
+}
+
+inline void check_classes(std::string_view loss, std::int64_t classes) {
+  if (classes <= 0)
+    failf(Errc::invalid_argument, "{}: classes is {}; there has to be one at least", loss, classes);
+}
+inline void check_not_mean_positive(std::string_view loss, tutti::losses::Reduction reduction) {
+  if (reduction == tutti::losses::Reduction::mean_positive)
+    failf(Errc::invalid_argument, "{}: mean_positive is a reduction of focal losses", loss);
+}
+inline void check_weight(std::string_view loss, std::string_view what, double weight) {
+  if (!(weight >= 0) || !std::isfinite(weight))
+    failf(Errc::invalid_argument, "{}: {} is {}; it must be 0 or more", loss, what, weight);
+}
+inline void check_label_smoothing(std::string_view loss, double smoothing) {
+  if (!(smoothing >= 0 && smoothing <= 1))
+    failf(Errc::invalid_argument, "{}: label_smoothing is {}; it must be 0 to 1", loss, smoothing);
 }
 
 }  // namespace tutti::internal::losses

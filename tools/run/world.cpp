@@ -1,4 +1,4 @@
-#include "run/meet.hpp"
+#include "run/world.hpp"
 
 #include <map>
 #include <set>
@@ -32,7 +32,7 @@ void parts(Message& message, Arrival& arrival) {
 
 }  // namespace
 
-World meet(Rank& rank, Control& control, bool threads, std::string_view plan) {
+World collect_world(Rank& rank, Control& control, bool threads, std::string_view plan) {
   const Host host = this_host();
   const Arrival mine{{rank.group.rank(), host.name, host.pid,
                       to_string(rank.group.memory().device()), host.cpuset, host.model},
@@ -50,8 +50,8 @@ World meet(Rank& rank, Control& control, bool threads, std::string_view plan) {
     const auto arrival = from_message<Arrival>(text);
     if (arrival.plan != plan)
       throw Failure(Exit::usage,
-                    fmt::format("rank {} was told to compute something else than rank 0: give "
-                                "every rank the same options",
+                    fmt::format("rank {} was told to do something else than rank 0: give every "
+                                "rank the same options and files",
                                 arrival.info.rank));
     Shared& shared = hosts[arrival.info.host];
     ++shared.ranks;

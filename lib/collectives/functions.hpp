@@ -1,0 +1,55 @@
+#pragma once
+
+#include <tutti/operation.hpp>
+
+#include "collectives/wire.hpp"
+
+// The algorithms of the table, by the source in which they are.
+
+namespace tutti::collectives {
+
+// Direct: every rank sends to each rank that needs its data, all at once. Nothing is reduced.
+void all_gather_direct(Wire& wire, const Op& op);
+void all_gather_bounded_direct(Wire& wire, const Op& op);
+void gather_direct(Wire& wire, const Op& op);
+void scatter_direct(Wire& wire, const Op& op);
+void all_to_all_direct(Wire& wire, const Op& op);
+
+// Direct with a fold: every rank sends to each rank that reduces its data, all at once. A rank
+// folds what it receives in rank order, so these serve CallOptions::order_fixed.
+void all_reduce_direct(Wire& wire, const Op& op);
+void reduce_direct(Wire& wire, const Op& op);
+void reduce_scatter_direct(Wire& wire, const Op& op);
+void scan_direct(Wire& wire, const Op& op);  ///< Inclusive or exclusive.
+
+// Recursive doubling: log2 W steps, each with the whole array. The ranks beyond the largest power
+// of two hand theirs to a partner first and get the result from it last. Operands are in rank
+// order, so both sides compute the same bits.
+void all_reduce_recursive_doubling(Wire& wire, const Op& op);
+
+// The segmented ring. Every block travels past all ranks but one, cut into messages, and a rank
+// forwards each message as soon as it is here. So all links are busy all the time, whatever the
+// sizes of the blocks: each rank sends what it has to send and waits only for data that it
+// forwards. Costs about max over r of (total - a block) / bandwidth, and W - 2 messages of latency.
+void all_reduce_ring(Wire& wire, const Op& op);  ///< reduce_scatter of equal slices, all_gather.
+void all_gather_ring(Wire& wire, const Op& op);
+void reduce_scatter_ring(Wire& wire, const Op& op);
+
+// Slices: each rank folds a slice of the array in rank order; then the slices are collected. These
+// serve CallOptions::order_fixed.
+void all_reduce_slices(Wire& wire, const Op& op);
+void reduce_slices(Wire& wire, const Op& op);
+
+// A binomial tree: log2 W steps, each with the whole array.
+void broadcast_binomial_tree(Wire& wire, const Op& op);
+
+// A chain: rank after rank, message by message.
+void broadcast_chain(Wire& wire, const Op& op);
+/// reduce: to the root. scan and exclusive_scan: to the last rank, and every rank keeps the partial
+/// result.
+void reduce_chain(Wire& wire, const Op& op);
+
+// Dissemination: log2 W steps, each with an empty message.
+void barrier_dissemination(Wire& wire, const Op& op);
+
+}  // namespace tutti::collectives

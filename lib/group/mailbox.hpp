@@ -1,0 +1,84 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <tutti/backend/backend.hpp>
+
+#include "group/host_state.hpp"
+
+namespace tutti::internal {
+
+/// Sends and receives between ranks of one process that wait for their other half. The second of
+/// the two calls copies the bytes and ends both. All functions from any thread.
+class Mailbox {
+ public:
+  /// A send or receive. Nobody watches a clock for it: its deadline is checked in done() and
+  /// wait_until() only.
+  class Message;
+
+  /// `broken`: called with the error of a message that reached its deadline, or whose peer has
+  /// left. It breaks the group.
+  Mailbox(std::string group, int size, std::function<void(const Error&)> broken);
+
+  /// Matches the message of `rank` or keeps it.
+  void post(const std::shared_ptr<Message>& message, int rank, const Call& call) noexcept;
+  /// The same for one that the rank refused.
+  void refuse(const Op& op, int rank, const Error& why) noexcept;
+  /// The rank is gone: messages that need it fail.
+  void leave(int rank) noexcept;
+  /// Ends every message, also those to come. The first cause counts.
+  void fail(const Error& cause) noexcept;
+
+ private:
+  struct Post {
+    Op op;
+    int rank = 0;
+    std::string text;                  // Why it was refused, or what it is when it has a name.
+    std::shared_ptr<HostState> state;  // Null: the rank refused it.
+  };
+  struct Box {
+    std::vector<Post> sends;  // Oldest first; rarely more than one.
+    std::vector<Post> recvs;
+  };
+  static constexpr std::size_t kept_boxes =
+      256;  // Empty ones, so that a steady state allocates nothing.
+
+  void add(Post post) noexcept;
+  void complete(const Post& send, const Post& recv) const noexcept;
+  bool withdraw(const Message& message) noexcept;  // True when it was there.
+  static void end_all(const std::vector<Post>& posts, const Error& why) noexcept;
+
+  const std::string group_;
+  const std::function<void(const Error&)> broken_;
+  std::mutex mutex_;
+  std::optional<Error> cause_;
+  std::vector<bool> gone_;
+  std::map<std::tuple<int, int, int>, Box> boxes_;  // By sender, receiver, tag.
+};
+
+class Mailbox::Message final : public HostState {
+ public:
+  Message(std::shared_ptr<CallQueue> queue, std::shared_ptr<Mailbox> box, const Op& op,
+          Deadline limit)
+      : HostState(std::move(queue)), box_(std::move(box)), op_(op), limit_(limit) {}
+
+  bool done() const noexcept override;
+  bool wait_until(Deadline deadline) override;
+  const Op& op() const noexcept { return op_; }
+
+ private:
+  void expire() noexcept;
+
+  std::shared_ptr<Mailbox> box_;
+  Op op_;
+  Deadline limit_;
+};
+
+}  // namespace tutti::internal

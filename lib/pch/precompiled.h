@@ -1,0 +1,34 @@
+// Headers of other libraries that many sources of lib/ and backends/ include, compiled once (cpp_pch). No header of the
+// project belongs here: a change of it would compile everything. Each file includes what it needs all the same; the build
+// with ThreadSanitizer has no precompiled header and shows what is missing.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <ranges>
+#include <set>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>

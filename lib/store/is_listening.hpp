@@ -1,0 +1,10 @@
+#pragma once
+
+#include <string>
+
+namespace tutti::internal {
+
+/// Whether a connection to host:port is accepted now.
+bool is_listening(const std::string& host, int port);
+
+}  // namespace tutti::internal

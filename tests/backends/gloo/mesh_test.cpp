@@ -1,0 +1,68 @@
+#include "gloo/mesh.hpp"
+
+#include <memory>
+#include <string>
+
+#include <gtest/gtest.h>
+
+// Meshes of one rank, which need no peer to fail.
+
+namespace tutti::backend::gloo {
+namespace {
+
+const Error cause(Errc::aborted, "rank 0 aborted the group");
+
+TEST(Mesh, TellsItsListenersOnce) {
+  const auto mesh = Mesh::make({});
+  int heard = 0;
+  const auto listener = std::make_shared<const Mesh::Listener>([&](const Error& why) {
+    EXPECT_EQ(why.message(), cause.message());
+    ++heard;
+  });
+  mesh->listen(listener);
+  EXPECT_FALSE(mesh->failure());
+  for (int i = 0; i < 2; ++i) (void)mesh->fail({.cause = cause});
+  EXPECT_EQ(heard, 1);
+  mesh->listen(listener);
+  EXPECT_EQ(heard, 2) << "it has failed already";
+}
+
+TEST(Mesh, DoesNotTellWhoHasLetGo) {
+  const auto mesh = Mesh::make({});
+  auto listener = std::make_shared<const Mesh::Listener>([](const Error&) { FAIL(); });
+  mesh->listen(listener);
+  listener.reset();
+  (void)mesh->fail({.cause = cause});
+}
+
+// A failed call lets go of its continuation, which may own the last reference to a group.
+TEST(Mesh, AListenerMayEndItselfAndOthers) {
+  const auto mesh = Mesh::make({});
+  std::shared_ptr<const Mesh::Listener> first;
+  std::shared_ptr<const Mesh::Listener> second;
+  const std::string text = "what a listener has captured";
+  first = std::make_shared<const Mesh::Listener>([&, text](const Error&) {
+    first.reset();
+    second.reset();
+    EXPECT_EQ(text, "what a listener has captured");
+  });
+  second = std::make_shared<const Mesh::Listener>([](const Error&) { FAIL(); });
+  mesh->listen(first);
+  mesh->listen(second);
+  (void)mesh->fail({.cause = cause});
+  EXPECT_EQ(first, nullptr);
+}
+
+TEST(Mesh, AListenerMayListen) {
+  const auto mesh = Mesh::make({});
+  int heard = 0;
+  const auto inner = std::make_shared<const Mesh::Listener>([&](const Error&) { ++heard; });
+  const auto outer =
+      std::make_shared<const Mesh::Listener>([&](const Error&) { mesh->listen(inner); });
+  mesh->listen(outer);
+  (void)mesh->fail({.cause = cause});
+  EXPECT_EQ(heard, 1);
+}
+
+}  // namespace
+}  // namespace tutti::backend::gloo

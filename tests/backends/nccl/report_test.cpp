@@ -1,0 +1,190 @@
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <cerrno>
+#include <thread>
+
+#include "backends/nccl/groups.hpp"
+
+// What ranks tell one another through the store when a call or a group fails on one of them, and
+// what a store costs and delays.
+
+namespace tutti::test::nccl_double {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+/// The next thread that this one starts fails.
+thread_local bool next_thread_fails = false;
+
+}  // namespace
+}  // namespace tutti::test::nccl_double
+
+/// In the place of the C library's, which std::thread calls.
+extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
+                              void* (*body)(void*), void* argument) noexcept {
+  if (std::exchange(tutti::test::nccl_double::next_thread_fails, false)) return EAGAIN;
+  static const auto real =
+      reinterpret_cast<decltype(&pthread_create)>(::dlsym(RTLD_NEXT, "pthread_create"));
+  return real(thread, attributes, body, argument);
+}
+
+namespace tutti::test::nccl_double {
+namespace {
+
+/// A store in memory that counts the questions for keys that end in `suffix`, and that can stop to
+/// answer questions for some time, as a server may: get() keeps its deadline nevertheless.
+class WatchedStore final : public Store {
+ public:
+  int refusals = 0;  ///< Questions for the number of refused calls,
+  int causes = 0;    ///< and for the cause that a rank has published.
+  std::mutex mutex;  ///< Guards the counts.
+  std::atomic<SteadyClock::time_point> silent_until{SteadyClock::time_point{}};
+
+  using Store::set;
+  void set(std::string_view key, std::span<const std::byte> value) override {
+    base_->set(key, value);
+  }
+  std::optional<Bytes> try_get(std::string_view key) override {
+    count(key);
+    std::this_thread::sleep_until(silent_until.load());
+    return base_->try_get(key);
+  }
+  Bytes get(std::string_view key, Deadline deadline) override {
+    count(key);
+    if (SteadyClock::now() >= silent_until.load()) return base_->get(key, deadline);
+    std::this_thread::sleep_until(
+        std::min<SteadyClock::time_point>(silent_until.load(), deadline.time()));
+    throw Error(Errc::timeout, "the store does not answer");
+  }
+  std::int64_t add(std::string_view key, std::int64_t delta) override {
+    return base_->add(key, delta);
+  }
+  Bytes compare_set(std::string_view key, std::span<const std::byte> expected,
+                    std::span<const std::byte> desired) override {
+    return base_->compare_set(key, expected, desired);
+  }
+  bool erase(std::string_view key) override { return base_->erase(key); }
+
+ private:
+  void count(std::string_view key) {
+    const std::lock_guard lock(mutex);
+    if (key.ends_with("agreement/refusals")) ++refusals;
+    if (key.ends_with("agreement/failure")) ++causes;
+  }
+
+  std::shared_ptr<Store> base_ = make_memory_store();
+};
+
+class Reports : public Double {
+ protected:
+  static void on_watched_groups(const std::shared_ptr<WatchedStore>& store,
+                                const std::function<void(const Member& at)>& body) {
+    on_members(
+        2, [](int rank) { return rank; },
+        [&](int rank, const std::shared_ptr<Store>&) { return make_group(rank, 2, store, {}); },
+        body);
+  }
+};
+
+TEST_F(Reports, PeersHearOfACallThatACaptureRefuses) {
+  Meeting met(2);
+  on_groups(2, [&](const Member& at) {
+    const auto start = SteadyClock::now();
+    if (at.rank == 0) {
+      EXPECT_EQ(begin_capture(at.compute, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+      expect_error(Errc::unsupported, {"a barrier cannot be captured"},
+                   [&] { at.group.barrier({.stream = at.stream()}); });
+      Graph graph;
+      EXPECT_EQ(end_capture(at.compute, &graph), cudaSuccess);
+      met.wait();
+    }
+    expect_error({Errc::mismatch, Errc::aborted},
+                 {"rank 0 refused barrier #0", "a barrier cannot be captured"},
+                 [&] { at.group.barrier(); });
+    EXPECT_LT(SteadyClock::now() - start, 5s);
+    if (at.rank == 1) met.wait();
+  });
+}
+
+TEST_F(Reports, PeersHearOfAGroupWhoseThreadCannotStart) {
+  const auto store = make_memory_store();
+  on_threads(2, [&](int rank) {
+    cuda().set_device(rank);
+    const auto start = SteadyClock::now();
+    expect_error({Errc::resource_exhausted, Errc::aborted}, {"cannot start the group's thread"},
+                 [&] {
+                   next_thread_fails = rank == 0;
+                   auto group = make_group(rank, 2, store, {});
+                   group.barrier();
+                 });
+    next_thread_fails = false;
+    EXPECT_LT(SteadyClock::now() - start, 5s);
+  });
+}
+
+TEST_F(Reports, ALookAsksOnceForAllPendingCalls) {
+  const auto store = std::make_shared<WatchedStore>();
+  on_watched_groups(store, [&](const Member& at) {
+    const TensorView data = at.make();
+    at.fill(data, 1);
+    if (at.rank == 1) std::this_thread::sleep_for(300ms);
+    std::vector<Work> pending;
+    for (int i = 0; i < 20; ++i)
+      pending.push_back(at.group.all_reduce_async(data, ReduceOp::sum, {.stream = at.stream()}));
+    for (Work& work : pending) work.wait();
+    at.free(data);
+  });
+  EXPECT_GT(store->causes, 0);
+  EXPECT_LE(store->refusals, store->causes);
+}
+
+TEST_F(Reports, ASilentStoreDoesNotHoldTheThread) {
+  const auto store = std::make_shared<WatchedStore>();
+  on_watched_groups(store, [&](const Member& at) {
+    const TensorView data = at.make();
+    at.fill(data, 1);
+    at.group.barrier();
+    const auto start = SteadyClock::now();
+    store->silent_until = start + 6s;
+    if (at.rank == 1) std::this_thread::sleep_for(300ms);  // Rank 0 looks meanwhile.
+    std::atomic<bool> ran{false};
+    Work work = at.group.all_reduce_async(data, ReduceOp::sum, {.stream = at.stream()}).then([&] {
+      ran = true;
+    });
+    while (!ran && SteadyClock::now() < start + 8s) std::this_thread::sleep_for(1ms);
+    EXPECT_LT(SteadyClock::now() - start, 3s);
+    work.wait();
+    store->silent_until = start;
+    at.free(data);
+  });
+}
+
+TEST_F(Reports, ASilentStoreDoesNotDelayADeadline) {
+  const auto store = std::make_shared<WatchedStore>();
+  Meeting met(2);
+  on_watched_groups(store, [&](const Member& at) {
+    const TensorView data = at.make();
+    at.fill(data, 1);
+    at.group.barrier();
+    met.wait();
+    if (at.rank == 0) {
+      const auto start = SteadyClock::now();
+      store->silent_until = start + 6s;
+      expect_error(Errc::timeout, {"all_reduce #1", "the deadline passed"}, [&] {
+        at.group.all_reduce_async(data, ReduceOp::sum, {.stream = at.stream(), .deadline = 300ms})
+            .wait();
+      });
+      EXPECT_LT(SteadyClock::now() - start, 3s);
+      store->silent_until = start;
+    }
+    met.wait();
+    expect_error({Errc::timeout, Errc::aborted}, {"the deadline passed"},
+                 [&] { at.group.barrier(); });
+    at.free(data);
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test::nccl_double

@@ -1,0 +1,260 @@
+#include "run/rendezvous.hpp"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <tutti/error.hpp>
+#include <tutti/init.hpp>
+
+#include "common/duration.hpp"
+#include "common/exit_code.hpp"
+#include "common/host.hpp"
+#include "common/message.hpp"
+
+namespace tutti::tool {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// How often a launcher looks whether this node has something to tell.
+constexpr auto slice = 100ms;
+constexpr auto connect_slice = 500ms;
+constexpr auto heartbeat = 1s;
+/// Without a sign of life for so long, a node has gone.
+constexpr auto lost_after = 15s;
+
+/// What the launcher of a node tells the others.
+struct Node {
+  int nodes = 0;  ///< Of the launch: all must agree.
+  int ranks = 0;
+  int free_port = 0;
+  std::string where{};  ///< "host pid 4411".
+};
+
+void parts(Message& message, Node& node) {
+  message(node.nodes, node.ranks, node.free_port, node.where);
+}
+
+std::string key_of(int node) {
+  return fmt::format("node/{}", node);
+}
+
+/// The first value of a key counts, on all nodes.
+std::string set_once(Store& store, std::string_view key, const std::string& text) {
+  const Bytes held = store.compare_set(key, {}, std::as_bytes(std::span(text)));
+  return {reinterpret_cast<const char*>(held.data()), held.size()};
+}
+
+/// Empty when the key is not there within a slice.
+std::optional<std::string> await(Store& store, std::string_view key) {
+  try {
+    return store.get_text(key, slice);
+  } catch (const Error& error) {
+    if (error.code() != Errc::timeout) throw;
+    return std::nullopt;
+  }
+}
+
+/// A port that is free now, for any address of this host.
+int free_port() {
+  const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t size = sizeof address;
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  if (!socket || ::bind(socket.get(), generic, size) != 0 ||
+      ::getsockname(socket.get(), generic, &size) != 0)
+    throw Failure(Exit::unavailable, "cannot find a free TCP port");
+  return ntohs(address.sin_port);
+}
+
+}  // namespace
+
+void parts(Message& message, ExitStatus& status) {
+  message(status.code, status.text);
+}
+
+ExitStatus exit_status(const Failure& failure) {
+  return {static_cast<int>(failure.code()), failure.what()};
+}
+
+template <typename T>
+void Rendezvous::publish(std::optional<T>& first, const T& value) {
+  const std::lock_guard lock(mutex_);
+  if (!first) first = value;
+  const std::uint64_t once = 1;
+  (void)!::write(changed_.get(), &once, sizeof once);
+}
+
+Rendezvous::Rendezvous(const LaunchOptions& options)
+    : options_(options),
+      join_deadline_(options.join_timeout),
+      changed_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (options_.nodes > 1) {
+    address_ = "tcp://" + options_.rendezvous;
+    host_ = options_.rendezvous.substr(0, options_.rendezvous.rfind(':'));
+    if (host_.starts_with('[')) host_ = host_.substr(1, host_.size() - 2);
+    thread_ = std::jthread([this](const std::stop_token& stop) { talk(stop); });
+    return;
+  }
+  try {
+    server_ = std::make_unique<StoreServer>(StoreServerOptions{.host = host_});
+  } catch (const Error& error) {
+    throw Failure(Exit::unavailable,
+                  fmt::format("cannot host the store of the ranks: {}", error.what()));
+  }
+  address_ = fmt::format("tcp://{}:{}", host_, server_->port());
+  publish(assignment_, {0, options_.ranks, address_, host_, free_port()});
+}
+
+void Rendezvous::clear_changed() const {
+  std::uint64_t times = 0;
+  (void)!::read(changed_.get(), &times, sizeof times);
+}
+
+std::optional<RankAssignment> Rendezvous::assignment() const {
+  const std::lock_guard lock(mutex_);
+  return assignment_;
+}
+
+std::optional<ExitStatus> Rendezvous::status() const {
+  const std::lock_guard lock(mutex_);
+  return status_;
+}
+
+void Rendezvous::report(const ExitStatus& mine) {
+  if (options_.nodes == 1) return publish(status_, mine);
+  const std::lock_guard lock(mutex_);
+  if (!mine_) mine_ = mine;
+}
+
+void Rendezvous::talk(const std::stop_token& stop) {
+  try {
+    const auto connection = open(stop);
+    if (connection == nullptr) return;
+    const auto store = make_prefix_store(connection, "launch/");
+    try {
+      assign(stop, *store);
+    } catch (const Failure& failure) {  // The others wait for the same, in vain.
+      (void)set_once(*store, "refused", to_message(exit_status(failure)));
+      throw;
+    }
+    if (assignment()) watch(stop, *store);
+  } catch (const Failure& failure) {
+    publish(status_, exit_status(failure));
+  } catch (const Error& error) {
+    publish(status_, {static_cast<int>(Exit::unavailable),
+                      fmt::format("node {} and the store at {}: {}", options_.node, address_,
+                                  error.message())});
+  }
+}
+
+std::shared_ptr<Store> Rendezvous::open(const std::stop_token& stop) {
+  // As ranks do, with a rank per node: that of node 0 hosts the store and leaves last.
+  if (options_.node == 0)
+    return open_store(ClusterInfo{.rank = 0, .size = options_.nodes, .store = address_},
+                      lost_after);
+  while (!stop.stop_requested()) {
+    try {
+      (void)open_store(address_, connect_slice);
+      // Its answers may take longer than this thread's end.
+      return open_store(address_, lost_after);
+    } catch (const Error& error) {
+      // Node 0 may not be up yet. Anything else will not get better.
+      if (error.code() != Errc::timeout || join_deadline_.expired()) throw;
+    }
+  }
+  return nullptr;
+}
+
+void Rendezvous::assign(const std::stop_token& stop, Store& store) {
+  const auto self = this_host();
+  const auto mine = to_message(Node{options_.nodes, options_.ranks, free_port(),
+                                    fmt::format("{} pid {}", self.name, self.pid)});
+  const auto held = set_once(store, key_of(options_.node), mine);
+  if (held != mine)
+    throw Failure(
+        Exit::usage,
+        fmt::format("there are two of --node-rank {}: {} and {}; each node needs its own",
+                    options_.node, from_message<Node>(held).where, from_message<Node>(mine).where));
+  RankAssignment assignment{0, 0, address_, host_, 0};
+  for (int number = 0; number < options_.nodes; ++number) {
+    std::optional<std::string> text;
+    while (!(text = await(store, key_of(number)))) {
+      if (stop.stop_requested()) return;
+      if (const auto refusal = await(store, "refused")) {
+        const auto status = from_message<ExitStatus>(*refusal);
+        throw Failure(static_cast<Exit>(status.code), status.text);
+      }
+      if (join_deadline_.expired())
+        throw Failure(Exit::unavailable,
+                      fmt::format("node {} of {} did not come within {}", number, options_.nodes,
+                                  format_duration(options_.join_timeout)));
+    }
+    const auto node = from_message<Node>(*text);
+    if (node.nodes != options_.nodes)
+      throw Failure(Exit::usage,
+                    fmt::format("node {} ({}) was started with --nnodes {}, and node "
+                                "{} with --nnodes {}",
+                                number, node.where, node.nodes, options_.node, options_.nodes));
+    if (number == 0) assignment.master_port = node.free_port;
+    if (number < options_.node) assignment.first_rank += node.ranks;
+    assignment.size += node.ranks;
+  }
+  publish(assignment_, assignment);
+}
+
+void Rendezvous::watch(const std::stop_token& stop, Store& store) {
+  const auto beats = [&](int node, int more) {
+    return store.add(fmt::format("alive/{}", node), more);
+  };
+  const auto decide = [&](const ExitStatus& status) {
+    (void)set_once(store, "status", to_message(status));
+  };
+  struct Other {
+    std::int64_t beats = 0;
+    Deadline lost = lost_after;
+  };
+  std::map<int, Other> others;  // Node 0 looks after them.
+  if (options_.node == 0)
+    for (int node = 1; node < options_.nodes; ++node) others[node] = {};
+  Deadline next_beat = 0s;
+  bool reported = false;
+  while (!stop.stop_requested()) {
+    std::optional<ExitStatus> mine;
+    {
+      const std::lock_guard lock(mutex_);
+      mine = mine_;
+    }
+    if (mine && !reported) {
+      reported = true;
+      if (mine->code != 0 || store.add("ended", 1) == options_.nodes) decide(*mine);
+    }
+    if (next_beat.expired()) {
+      next_beat = heartbeat;
+      (void)beats(options_.node, 1);
+      for (auto& [node, other] : others) {
+        const auto now = beats(node, 0);
+        if (now != other.beats)
+          other = {now, lost_after};
+        else if (other.lost.expired())
+          decide({static_cast<int>(Exit::unavailable),
+                  fmt::format("node {} has not been heard of for {} s", node, lost_after.count())});
+      }
+    }
+    if (const auto text = await(store, "status"))
+      return publish(status_, from_message<ExitStatus>(*text));
+  }
+}
+
+}  // namespace tutti::tool
