@@ -95,7 +95,8 @@ class Bench(Program):
                                 "-f", "json")
             self.check_rows(run, ranks)
             combinations = {(row["dtype"], row["op"]) for row in run["results"] if row["coll"] == "all_reduce"}
-            self.assertEqual(len({dtype for dtype, _ in combinations}), 13)
+            self.assertEqual(len({dtype for dtype, _ in combinations}), 17)
+            self.assertEqual({op for dtype, op in combinations if dtype == "complex64"}, {"sum", "avg", "premul_sum"})
             self.assertEqual({op for dtype, op in combinations if dtype == "f32"},
                              {"sum", "avg", "product", "min", "max", "premul_sum"})
             self.assertEqual({op for dtype, op in combinations if dtype == "u8"},
@@ -263,7 +264,7 @@ class Uneven(Program):
                             "all", "--iters", 2, "--warmup", 0, "-f", "json")
         self.check_uneven(run, 3)
         self.assertEqual({row["place"] for row in run["results"]}, {"in", "out"})
-        self.assertEqual(len({row["dtype"] for row in run["results"]}), 13)
+        self.assertEqual(len({row["dtype"] for row in run["results"]}), 17)
 
     def test_rows_of_unknown_counts_and_padded_rows_are_right_for_every_layout(self):
         for ranks in (1, 2, 3, 4):
