@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <concepts>
 #include <cstdint>
 #include <map>
@@ -43,6 +44,7 @@ struct SyncOptions {
   bool legacy_out_of_place = false;
   Stream stream{};  ///< As in CallOptions, like what follows.
   Deadline deadline{};
+  std::chrono::nanoseconds timeout{};
   bool order_fixed = false;
   std::string_view name{};
 };

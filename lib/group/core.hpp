@@ -105,10 +105,15 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
                          std::string_view caller);
   /// Orders `stream` behind the work; rethrows its error if already known.
   static void follow(Work work, Stream stream);
+  /// The group's timeout holds for calls that say nothing else.
+  std::chrono::nanoseconds timeout_of(const CallOptions& options) const noexcept {
+    const bool limited = options.deadline.is_set() || options.timeout.count() != 0;
+    return limited ? options.timeout : options_.timeout;
+  }
   Call make_call(const CallOptions& options, bool blocking) const noexcept {
     return {.stream = options.stream,
             .deadline = options.deadline,
-            .timeout = options_.timeout,
+            .timeout = timeout_of(options),
             .blocking = blocking,
             .order_fixed = options.order_fixed,
             .name = options.name};

@@ -33,6 +33,7 @@ std::string lower_case(std::string text) {
 CallOptions call_of(const SyncOptions& options) {
   return {.stream = options.stream,
           .deadline = options.deadline,
+          .timeout = options.timeout,
           .order_fixed = options.order_fixed,
           .integer_avg = IntegerAvg::truncate,
           .name = options.name};

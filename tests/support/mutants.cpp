@@ -104,6 +104,19 @@ class ReturnsEarly final : public ForwardBackend {
   Work late_;
 };
 
+/// Knows deadlines alone.
+class IgnoresTimeout final : public ForwardBackend {
+ public:
+  using ForwardBackend::ForwardBackend;
+
+  Work launch(std::span<const Op> ops, const Call& call) override {
+    Call now = call;
+    const bool ends = call.deadline.is_set() && !call.deadline.is_none();
+    now.timeout = ends ? std::chrono::seconds(0) : std::chrono::seconds(3);
+    return inner().launch(ops, now);
+  }
+};
+
 /// Says that calls which failed went well.
 class SwallowsErrors final : public ForwardBackend {
  public:
@@ -188,6 +201,7 @@ std::map<std::string, Decorate> mutants(int rank, int size) {
       {"swaps_blocks", spoil([size](const Op& op) { swap_first_and_last_block(op, size); })},
       {"drops_last_element", wrap<DropsLastElement>()},
       {"returns_early", wrap<ReturnsEarly>()},
+      {"ignores_timeout", wrap<IgnoresTimeout>()},
       {"swallows_errors", wrap<SwallowsErrors>()},
       {"none", wrap<ForwardBackend>()},
   };

@@ -1,6 +1,7 @@
 #include "group/validate.hpp"
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -301,6 +302,16 @@ TEST(Validate, ElsewhereThanOnTheRootTheWholeIsIgnoredAndBecomesEmpty) {
     EXPECT_NO_THROW(validate(op, bounds, {}));
     EXPECT_EQ(op.in.data, nullptr);
     EXPECT_EQ(op.in.bytes(), 0U);
+  }
+}
+
+// Options.
+
+TEST(Validate, RefusesANegativeTimeout) {
+  for (const Operation kind : {Operation::all_reduce, Operation::barrier, Operation::send}) {
+    refuse({"timeout is -5 ns", ">= 0", "the group's timeout"}, correct(kind),
+           {.timeout = std::chrono::nanoseconds(-5)});
+    accept(correct(kind), {.timeout = std::chrono::nanoseconds(5)});
   }
 }
 
