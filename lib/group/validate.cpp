@@ -102,10 +102,9 @@ void check_reduce(const Op& op, DType dtype, const CallOptions& o) {
   if (kind == Kind::avg && !is_float(dtype)) [[unlikely]] {
     if (dtype == DType::boolean)
       failf(Errc::invalid_argument, "avg of boolean has no meaning; use sum, which is 'or'");
-    if (o.integer_avg != IntegerAvg::truncate)
+    if (!o.integer_avg)
       failf(Errc::invalid_argument,
-            "avg of {} is not exact; use sum, or allow it with integer_avg = truncate",
-            name_of(dtype));
+            "avg of {} is not exact; use sum, or allow it with integer_avg = true", name_of(dtype));
   }
   if (kind == Kind::premul_sum && !is_float(dtype)) [[unlikely]]
     failf(Errc::invalid_argument, "premul_sum of {}: only floats can be scaled", name_of(dtype));

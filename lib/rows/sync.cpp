@@ -35,7 +35,7 @@ CallOptions call_of(const SyncOptions& options) {
           .deadline = options.deadline,
           .timeout = options.timeout,
           .order_fixed = options.order_fixed,
-          .integer_avg = IntegerAvg::truncate,
+          .integer_avg = true,
           .name = options.name};
 }
 

@@ -26,20 +26,19 @@ class FailuresByTimeout : public testing::TestWithParam<World> {
   /// everything else allows 3 s.
   void expect_ended(const CallOptions& options, std::chrono::milliseconds limit, const Call& call) {
     Meeting met(world().size);
-    on_fresh_ranks(
-        world(),
-        [&](ProcessGroup& group) {
-          met.wait();
-          if (group.rank() != last()) {
-            const auto start = Clock::now();
-            expect_error({Errc::timeout, Errc::peer_lost, Errc::aborted}, {},
-                         [&] { call(group, options); });
-            const auto took = Clock::now() - start;
-            EXPECT_LT(took, reduced() ? 2500ms : limit + grace);
-          }
-          met.wait();
-        },
-        {.timeout = 3s});
+    on_fresh_ranks(world(),
+                   [&](ProcessGroup& group) {
+                     met.wait();
+                     if (group.rank() != last()) {
+                       const auto start = Clock::now();
+                       expect_error({Errc::timeout, Errc::peer_lost, Errc::aborted}, {},
+                                    [&] { call(group, options); });
+                       const auto took = Clock::now() - start;
+                       EXPECT_LT(took, reduced() ? 2500ms : limit + grace);
+                     }
+                     met.wait();
+                   },
+                   {.timeout = 3s});
   }
 };
 INSTANTIATE_TEST_SUITE_P(Worlds, FailuresByTimeout, testing::ValuesIn(worlds_of_several()),
@@ -58,10 +57,9 @@ TEST_P(FailuresByTimeout, ATimeoutBeforeTheDeadlineEndsACall) {
 }
 
 TEST_P(FailuresByTimeout, ATimeoutEndsACallWithoutALimitOtherwise) {
-  expect_ended({.deadline = Deadline::none(), .timeout = 100ms}, 100ms,
-               [](ProcessGroup& group, const CallOptions& options) {
-                 group.barrier_async(options).wait();
-               });
+  expect_ended(
+      {.deadline = Deadline::none(), .timeout = 100ms}, 100ms,
+      [](ProcessGroup& group, const CallOptions& options) { group.barrier_async(options).wait(); });
 }
 
 TEST_P(FailuresByTimeout, ADeadlineBeforeTheTimeoutEndsACall) {
@@ -86,14 +84,13 @@ TEST_P(FailuresByTimeout, ATimeoutHoldsForGathersAndSums) {
 TEST_P(FailuresByTimeout, ACallMayTakeLongerThanTheTimeoutOfItsGroup) {
   for (const CallOptions& options : {CallOptions{.timeout = 10s}, CallOptions{.deadline = 10s}}) {
     Meeting met(world().size);
-    on_fresh_ranks(
-        world(),
-        [&](ProcessGroup& group) {
-          met.wait();
-          if (group.rank() == last()) std::this_thread::sleep_for(700ms);
-          group.barrier(options);
-        },
-        {.timeout = 400ms});
+    on_fresh_ranks(world(),
+                   [&](ProcessGroup& group) {
+                     met.wait();
+                     if (group.rank() == last()) std::this_thread::sleep_for(700ms);
+                     group.barrier(options);
+                   },
+                   {.timeout = 400ms});
   }
 }
 

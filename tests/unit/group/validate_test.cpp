@@ -332,10 +332,10 @@ TEST(Validate, RefusesAnAverageOfIntegersUnlessItMayTruncate) {
         accept(op);
       } else if (is_integer(dtype)) {
         refuse({std::string(name_of(dtype)), "integer_avg"}, op);
-        accept(op, {.integer_avg = IntegerAvg::truncate});
+        accept(op, {.integer_avg = true});
       } else {
         refuse({"avg", "boolean"}, op);
-        refuse({"avg", "boolean"}, op, {.integer_avg = IntegerAvg::truncate});
+        refuse({"avg", "boolean"}, op, {.integer_avg = true});
       }
     }
 }
