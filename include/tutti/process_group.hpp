@@ -123,18 +123,20 @@ class ProcessGroup {
   Work recv_async(const TensorView& data, int peer, int tag = 0, const CallOptions& options = {});
 
   /// Collective. Ranks with equal `color` form a group, ordered by `key`, then by rank; a negative
-  /// colour gets none. On the wire: 16 bytes per rank.
-  std::optional<ProcessGroup> split(int color, int key = 0);
-  /// Collective over this group, with the same list everywhere; non-members get nothing.
-  std::optional<ProcessGroup> subset(std::span<const int> ranks);
+  /// colour gets none. On the wire: 16 bytes per rank; of the options, deadline and timeout bound
+  /// this exchange. The group is then made within this group's timeout.
+  std::optional<ProcessGroup> split(int color, int key = 0, const CallOptions& options = {});
+  /// As split(), with the same list of members everywhere; others get nothing.
+  std::optional<ProcessGroup> subset(std::span<const int> ranks, const CallOptions& options = {});
 
   /// Collective, with equal byte counts on all ranks: the transport gets to know this block of the
   /// group's device, so that calls whose arrays lie in it are faster where it can do that; see
-  /// Registration::kind(). Slow; waits on the host for all ranks, by the group's timeout. Calls of
-  /// other threads do not overlap with it. A rank that refuses it is an error on all ranks, and the
-  /// group stays usable. On the wire: 16 bytes per rank, and what the transport exchanges.
-  /// @throws Error invalid_argument, mismatch; unsupported also while `stream` is captured.
-  Registration register_memory(const TensorView& block, Stream stream = {});
+  /// Registration::kind(). Slow; waits on the host for all ranks. Calls of other threads do not
+  /// overlap with it. A rank that refuses it is an error on all ranks, and the group stays usable.
+  /// On the wire: 16 bytes per rank, and what the transport exchanges; of the options, the limits
+  /// bound both. @throws Error invalid_argument, mismatch; unsupported also while the options'
+  /// stream is captured.
+  Registration register_memory(const TensorView& block, const CallOptions& options = {});
 
   /// Ends every pending call with Errc::aborted, on peers too where the backend can tell them.
   void abort(std::string_view why) noexcept;

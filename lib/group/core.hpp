@@ -56,9 +56,9 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
   /// Several as one, checked already; async.
   Work launch(std::span<Op> ops, const CallOptions& options, bool in_order);
 
-  std::optional<ProcessGroup> split(int color, int key);
-  std::optional<ProcessGroup> subset(std::span<const int> ranks);
-  Registration register_memory(const TensorView& block, Stream stream);
+  std::optional<ProcessGroup> split(int color, int key, const CallOptions& options);
+  std::optional<ProcessGroup> subset(std::span<const int> ranks, const CallOptions& options);
+  Registration register_memory(const TensorView& block, const CallOptions& options);
   Memory& registrable_memory() noexcept { return backend_->registrable_memory(); }
   Memory& staging_memory() noexcept { return backend_->staging_memory(); }
 
@@ -131,9 +131,19 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
   void check_subset(std::span<const int> ranks) const;
   void check_block(const TensorView& block) const;
   std::vector<std::array<std::int64_t, 2>> exchange(std::array<std::int64_t, 2> mine,
-                                                    std::string_view what);
+                                                    std::string_view what,
+                                                    const CallOptions& options);
   /// exchange() without this rank, which refused what it is for; tells the others, and throws.
   [[noreturn]] void refuse_exchange(std::string_view what, const Error& why);
+  /// Refuses it when `check` or the options do.
+  template <typename Check>
+  void check_exchange(std::string_view what, const CallOptions& options, const Check& check) {
+    const auto why = refusal_of([&] {
+      check_timeout(options);
+      check();
+    });
+    if (why) refuse_exchange(what, *why);
+  }
   ProcessGroup make_part(std::span<const int> ranks, int rank, const std::string& part);
 
   GroupOptions options_;

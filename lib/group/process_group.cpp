@@ -112,16 +112,17 @@ TUTTI_VERB(recv, TUTTI_ARGS(const TensorView& data, int peer, int tag),
 #undef TUTTI_ARGS
 #undef TUTTI_VERB
 
-std::optional<ProcessGroup> ProcessGroup::split(int color, int key) {
-  return core_->split(color, key);
+std::optional<ProcessGroup> ProcessGroup::split(int color, int key, const CallOptions& options) {
+  return core_->split(color, key, options);
 }
 
-std::optional<ProcessGroup> ProcessGroup::subset(std::span<const int> ranks) {
-  return core_->subset(ranks);
+std::optional<ProcessGroup> ProcessGroup::subset(std::span<const int> ranks,
+                                                 const CallOptions& options) {
+  return core_->subset(ranks, options);
 }
 
-Registration ProcessGroup::register_memory(const TensorView& block, Stream stream) {
-  return core_->register_memory(block, stream);
+Registration ProcessGroup::register_memory(const TensorView& block, const CallOptions& options) {
+  return core_->register_memory(block, options);
 }
 
 void ProcessGroup::abort(std::string_view why) noexcept {

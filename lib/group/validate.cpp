@@ -189,11 +189,15 @@ void check_array(const char* what, const ConstTensorView& array, const Device& d
   check_array(what, array, Bounds{.device = device});
 }
 
-void validate(Op& op, const Bounds& b, const CallOptions& o) {
-  if (o.timeout.count() < 0) [[unlikely]]
+void check_timeout(const CallOptions& options) {
+  if (options.timeout.count() < 0) [[unlikely]]
     failf(Errc::invalid_argument,
           "timeout is {} ns; it must be >= 0, where 0 stands for the group's timeout",
-          o.timeout.count());
+          options.timeout.count());
+}
+
+void validate(Op& op, const Bounds& b, const CallOptions& o) {
+  check_timeout(o);
   const bool at_root = op.root == b.rank;
   switch (op.kind) {
     case Operation::all_reduce:

@@ -15,6 +15,9 @@ struct Bounds {
 /// Checks dtype, size, address and device of an array, which errors call `what`.
 void check_array(const char* what, const ConstTensorView& array, const Device& device);
 
+/// @throws Error invalid_argument for a negative timeout.
+void check_timeout(const CallOptions& options);
+
 /// Checks one operation and fills in what the caller left out: rows become given, arrays that mean
 /// nothing on this rank become empty. @throws Error invalid_argument, count_overflow.
 void validate(Op& op, const Bounds& bounds, const CallOptions& options);

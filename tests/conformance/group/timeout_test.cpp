@@ -1,5 +1,6 @@
 #include <functional>
 #include <thread>
+#include <vector>
 
 #include <tutti/gather.hpp>
 #include <tutti/sync.hpp>
@@ -81,6 +82,22 @@ TEST_P(FailuresByTimeout, ATimeoutHoldsForGathersAndSums) {
   });
 }
 
+TEST_P(FailuresByTimeout, LimitsHoldForSubGroupsAndRegistrations) {
+  expect_ended({.timeout = 100ms}, 100ms, [](ProcessGroup& group, const CallOptions& options) {
+    (void)group.split(0, 0, options);
+  });
+  expect_ended({.deadline = Deadline::none(), .timeout = 100ms}, 100ms,
+               [](ProcessGroup& group, const CallOptions& options) {
+                 (void)group.subset(std::vector{0}, options);
+               });
+  expect_ended({.timeout = 3s}, 100ms, [](ProcessGroup& group, const CallOptions& options) {
+    auto both = options;
+    both.deadline = 100ms;
+    const Buffer data(group, DType::f32, {4});
+    (void)group.register_memory(data, both);
+  });
+}
+
 TEST_P(FailuresByTimeout, ACallMayTakeLongerThanTheTimeoutOfItsGroup) {
   for (const CallOptions& options : {CallOptions{.timeout = 10s}, CallOptions{.deadline = 10s}}) {
     Meeting met(world().size);
@@ -120,6 +137,9 @@ TEST_P(RefusalOfTimeouts, ANegativeOneIsRefused) {
     expect_refused("barrier", [&] { group.barrier_async(options).wait(); });
     expect_refused("sync_ddp", [&] { (void)sync_ddp(1.0, group, "sum", {.timeout = -1ns}); });
     expect_refused("", [&] { (void)all_gather_rows(group, data, {.call = options}); });
+    expect_refused("", [&] { (void)group.split(0, 0, options); });
+    expect_refused("", [&] { (void)group.subset(std::vector{0}, options); });
+    expect_refused("", [&] { (void)group.register_memory(data, options); });
     expect_refused("", [&] { (void)all_gather_bytes(group, "text", options); });
     expect_usable(group);
   });
