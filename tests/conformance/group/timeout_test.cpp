@@ -78,7 +78,7 @@ TEST_P(FailuresByTimeout, ATimeoutHoldsForGathersAndSums) {
     (void)all_gather_rows(group, data, {.call = limits});
   });
   expect_ended(options, 100ms, [](ProcessGroup& group, const CallOptions& limits) {
-    (void)sync_ddp(1.0, group, "sum", {.deadline = limits.deadline, .timeout = limits.timeout});
+    (void)sync_ddp(1.0, &group, "sum", {.deadline = limits.deadline, .timeout = limits.timeout});
   });
 }
 
@@ -135,7 +135,7 @@ TEST_P(RefusalOfTimeouts, ANegativeOneIsRefused) {
     expect_refused("all_reduce", [&] { group.all_reduce(data, ReduceOp::sum, options); });
     expect_refused("barrier", [&] { group.barrier(options); });
     expect_refused("barrier", [&] { group.barrier_async(options).wait(); });
-    expect_refused("sync_ddp", [&] { (void)sync_ddp(1.0, group, "sum", {.timeout = -1ns}); });
+    expect_refused("sync_ddp", [&] { (void)sync_ddp(1.0, &group, "sum", {.timeout = -1ns}); });
     expect_refused("", [&] { (void)all_gather_rows(group, data, {.call = options}); });
     expect_refused("", [&] { (void)group.split(0, 0, options); });
     expect_refused("", [&] { (void)group.subset(std::vector{0}, options); });
