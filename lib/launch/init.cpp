@@ -52,8 +52,8 @@ std::string listen_address(const std::string& host) {
   return numeric || host == "localhost" ? host : "";
 }
 
-/// The port is not free, but no process listens: a connection that is closing, or of another program
-/// to somewhere else, was given its number. It will be free.
+/// The port is not free, but no process listens: a connection that is closing, or of another
+/// program to somewhere else, was given its number. It will be free.
 bool only_held(const Error& error, const std::string& host, int port) {
   const auto taken = std::make_error_code(std::errc::address_in_use).message();
   return error.message().find(taken) != std::string::npos && !internal::is_listening(host, port);
@@ -89,7 +89,8 @@ std::shared_ptr<Store> host_store(const std::string& address, std::chrono::nanos
 
 }  // namespace
 
-std::shared_ptr<Store> open_store(const ClusterInfo& info, std::chrono::nanoseconds timeout) {
+std::shared_ptr<Store> open_cluster_store(const ClusterInfo& info,
+                                          std::chrono::nanoseconds timeout) {
   if (info.store.empty())
     internal::failf(Errc::invalid_argument,
                     "{} ranks need a store to find each other, and {} tells no address; set "
@@ -132,7 +133,7 @@ ProcessGroup init(const InitOptions& options) {
     }
     told->rank = group.rank;
     told->size = group.size;
-    group.store = open_store(*told, group.timeout);
+    group.store = open_cluster_store(*told, group.timeout);
   }
   return ProcessGroup::create(group);
 }
