@@ -53,6 +53,8 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
   /// names it, and is otherwise the operation.
   Work issue(Op& op, const CallOptions& options, Wait wait, Prepare prepare = {},
              std::string_view caller = {});
+  /// A send and a receive, posted at once.
+  Work issue_pair(std::span<Op, 2> pair, const CallOptions& options, Wait wait);
   /// Several as one, checked already; async.
   Work launch(std::span<Op> ops, const CallOptions& options, bool in_order);
 
@@ -95,6 +97,9 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
 
   [[noreturn]] void throw_unusable(std::string_view operation) const;
   void check(Op& op, const CallOptions& options, bool supported) const;
+  void check_peer(const Op& op) const;
+  /// A blocking call of the thread whose calls a Coalesce collects.
+  [[noreturn]] void throw_collecting(std::string_view verb) const;
   /// check(), and on an error the refusal.
   void check_numbered(Op& op, const CallOptions& options, const Call& call, bool supported);
   /// Tells the backend that `ops` will not come, and throws. `shown` is what the caller asked for.

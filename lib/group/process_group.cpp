@@ -1,5 +1,6 @@
 #include <tutti/process_group.hpp>
 
+#include <array>
 #include <utility>
 
 #include "group/core.hpp"
@@ -111,6 +112,20 @@ TUTTI_VERB(recv, TUTTI_ARGS(const TensorView& data, int peer, int tag),
 
 #undef TUTTI_ARGS
 #undef TUTTI_VERB
+
+void ProcessGroup::sendrecv(const ConstTensorView& in, int to, const TensorView& out, int from,
+                            int tag, const CallOptions& options) {
+  std::array pair{make_pair(Operation::send, in, {}, to, tag),
+                  make_pair(Operation::recv, {}, out, from, tag)};
+  (void)core_->issue_pair(pair, options, internal::Core::Wait::stream);
+}
+
+Work ProcessGroup::sendrecv_async(const ConstTensorView& in, int to, const TensorView& out,
+                                  int from, int tag, const CallOptions& options) {
+  std::array pair{make_pair(Operation::send, in, {}, to, tag),
+                  make_pair(Operation::recv, {}, out, from, tag)};
+  return core_->issue_pair(pair, options, internal::Core::Wait::nothing);
+}
 
 std::optional<ProcessGroup> ProcessGroup::split(int color, int key, const CallOptions& options) {
   return core_->split(color, key, options);

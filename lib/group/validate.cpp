@@ -189,6 +189,11 @@ void check_array(const char* what, const ConstTensorView& array, const Device& d
   check_array(what, array, Bounds{.device = device});
 }
 
+void check_apart(const ConstTensorView& in, const TensorView& out, std::string_view verb) {
+  if (!disjoint(in.data, in.bytes(), out.data, out.bytes())) [[unlikely]]
+    failf(Errc::invalid_argument, "in and out overlap; {} does not work in place", verb);
+}
+
 void check_timeout(const CallOptions& options) {
   if (options.timeout.count() < 0) [[unlikely]]
     failf(Errc::invalid_argument,
@@ -286,8 +291,7 @@ void validate(Op& op, const Bounds& b, const CallOptions& o) {
               "this rank sends itself {} rows but expects {}; send_rows[{}] and recv_rows[{}] must "
               "be equal",
               op.send_rows[b.rank], op.rows[b.rank], b.rank, b.rank);
-      if (!disjoint(op.in.data, op.in.bytes(), op.out.data, op.out.bytes())) [[unlikely]]
-        failf(Errc::invalid_argument, "in and out overlap; all_to_all does not work in place");
+      check_apart(op.in, op.out, name_of(op.kind));
       return;
     case Operation::barrier:
       return;

@@ -104,6 +104,20 @@ class ReturnsEarly final : public ForwardBackend {
   Work late_;
 };
 
+/// Makes the messages of a batch one after the other.
+class SendsBeforeItReceives final : public ForwardBackend {
+ public:
+  using ForwardBackend::ForwardBackend;
+
+  Work launch(std::span<const Op> ops, const Call& call) override {
+    if (!call.blocking ||
+        !std::ranges::all_of(ops, [](const Op& op) { return is_point_to_point(op.kind); }))
+      return inner().launch(ops, call);
+    for (const Op& op : ops) inner().launch({&op, 1}, call).wait();
+    return {};
+  }
+};
+
 /// Knows deadlines alone.
 class IgnoresTimeout final : public ForwardBackend {
  public:
@@ -201,6 +215,7 @@ std::map<std::string, Decorate> mutants(int rank, int size) {
       {"swaps_blocks", spoil([size](const Op& op) { swap_first_and_last_block(op, size); })},
       {"drops_last_element", wrap<DropsLastElement>()},
       {"returns_early", wrap<ReturnsEarly>()},
+      {"sends_before_it_receives", wrap<SendsBeforeItReceives>()},
       {"ignores_timeout", wrap<IgnoresTimeout>()},
       {"swallows_errors", wrap<SwallowsErrors>()},
       {"none", wrap<ForwardBackend>()},
