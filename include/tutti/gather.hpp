@@ -99,4 +99,10 @@ std::vector<Tensor> gather_all_tensors(ProcessGroup& group, const ConstTensorVie
 std::vector<std::string> all_gather_bytes(ProcessGroup& group, std::string_view local,
                                           const CallOptions& options = {});
 
+/// root's string of bytes, of any length, on every rank; on root `bytes` is read only. After an
+/// error `bytes` is as it was. On the wire: a broadcast of 1 KiB with the length, in which 1016
+/// bytes or fewer travel along; otherwise one of the bytes behind it.
+void broadcast_bytes(ProcessGroup& group, std::string& bytes, int root,
+                     const CallOptions& options = {});
+
 }  // namespace tutti

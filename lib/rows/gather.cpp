@@ -1,6 +1,7 @@
 #include <tutti/gather.hpp>
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -296,6 +297,41 @@ std::vector<std::string> all_gather_bytes(ProcessGroup& group, std::string_view 
   for (int r = 0; r < group.size(); ++r)
     result.emplace_back(data + all.layout.offset(r), static_cast<std::size_t>(all.layout[r]));
   return result;
+}
+
+void broadcast_bytes(ProcessGroup& group, std::string& bytes, int root,
+                     const CallOptions& options) {
+  constexpr std::size_t room = 1024;  // Of the length, and of bytes that travel along.
+  constexpr std::size_t small = room - sizeof(std::uint64_t);
+  const bool at_root = group.rank() == root;
+  std::vector<std::byte> message(room);
+  if (at_root) {
+    internal::Writer out;
+    out.u64(bytes.size());
+    const auto end = std::ranges::copy(out.bytes(), message.begin()).out;
+    const auto data = std::as_bytes(std::span(bytes));
+    if (data.size() <= small) std::ranges::copy(data, end);
+  }
+  internal::host_call(group,
+                      {.kind = Operation::broadcast, .in = message, .out = message, .root = root},
+                      options, {}, "broadcast_bytes");
+  internal::Reader in(message, Errc::mismatch, "the message of broadcast_bytes");
+  const auto size = in.u64();
+  if (size <= small) {
+    const auto data = in.items(size, 1);
+    if (!at_root) bytes.assign(reinterpret_cast<const char*>(data.data()), data.size());
+    return;
+  }
+  std::string received;
+  const auto prepare = [&](Op& op) {
+    if (!at_root) received.resize(size);
+    auto& whole = at_root ? bytes : received;
+    op.out = {whole.data(), DType::u8, Shape::vector(std::ssize(whole))};
+    op.in = op.out;
+  };
+  internal::host_call(group, {.kind = Operation::broadcast, .root = root}, options, prepare,
+                      "broadcast_bytes");
+  if (!at_root) bytes = std::move(received);
 }
 
 }  // namespace tutti
