@@ -118,6 +118,31 @@ class SendsBeforeItReceives final : public ForwardBackend {
   }
 };
 
+/// Async collectives end with what they began with.
+class AsyncMovesNothing final : public ForwardBackend {
+ public:
+  using ForwardBackend::ForwardBackend;
+
+  Work launch(std::span<const Op> ops, const Call& call) override {
+    if (call.blocking || ops.size() != 1 || is_point_to_point(ops[0].kind))
+      return inner().launch(ops, call);
+    const Op barrier{};  // Keeps the order.
+    return inner().launch({&barrier, 1}, call);
+  }
+};
+
+/// Async collectives have ended when they return.
+class AsyncWaits final : public ForwardBackend {
+ public:
+  using ForwardBackend::ForwardBackend;
+
+  Work launch(std::span<const Op> ops, const Call& call) override {
+    Work work = inner().launch(ops, call);
+    if (!call.blocking && !is_point_to_point(ops[0].kind)) work.wait();
+    return work;
+  }
+};
+
 /// Knows deadlines alone.
 class IgnoresTimeout final : public ForwardBackend {
  public:
@@ -216,6 +241,8 @@ std::map<std::string, Decorate> mutants(int rank, int size) {
       {"drops_last_element", wrap<DropsLastElement>()},
       {"returns_early", wrap<ReturnsEarly>()},
       {"sends_before_it_receives", wrap<SendsBeforeItReceives>()},
+      {"async_calls_move_nothing", wrap<AsyncMovesNothing>()},
+      {"async_calls_wait", wrap<AsyncWaits>()},
       {"ignores_timeout", wrap<IgnoresTimeout>()},
       {"swallows_errors", wrap<SwallowsErrors>()},
       {"none", wrap<ForwardBackend>()},
