@@ -26,6 +26,11 @@ class GatherPendingOfSeveral : public GatherPending {};
 INSTANTIATE_TEST_SUITE_P(Worlds, GatherPendingOfSeveral, testing::ValuesIn(worlds_of_several()),
                          CaseName());
 
+/// Calls that other ranks have not made yet. On a device checked mode compares within the call.
+class PendingGathers : public GatherPending {};
+INSTANTIATE_TEST_SUITE_P(Worlds, PendingGathers, testing::ValuesIn(worlds_of_several()),
+                         CaseName());
+
 void expect_same(ProcessGroup& group, const GatheredRows& got, const GatheredRows& want) {
   EXPECT_TRUE(same_bits(content_of(group, got.data), content_of(group, want.data)));
   EXPECT_EQ(got.layout, want.layout);
@@ -70,7 +75,7 @@ TEST_P(GatherPending, GivesWhatTheBlockingFormGives) {
     }
 }
 
-TEST_P(GatherPendingOfSeveral, WithALayoutNothingWaits) {
+TEST_P(PendingGathers, WithALayoutNothingWaits) {
   on_ranks(world(), [](ProcessGroup& group) {
     expect_usable(group);  // Devices connect at the first call.
     const CallOptions soon{.timeout = 5s};
@@ -147,7 +152,7 @@ TEST_P(GatherPendingOfSeveral, WhatRanksDisagreeAboutIsThrownByTheCall) {
   });
 }
 
-TEST_P(GatherPendingOfSeveral, ATimeoutIsThrownByGet) {
+TEST_P(PendingGathers, ATimeoutIsThrownByGet) {
   Meeting met(size());
   on_fresh_ranks(world(), [&](ProcessGroup& group) {
     expect_usable(group);  // Devices connect at the first call.
