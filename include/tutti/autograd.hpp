@@ -76,12 +76,10 @@ DifferentiableRows all_gather_rows(ProcessGroup& group, const ConstTensorView& l
 Differentiable reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
                                    const RowLayout& layout, ReduceOp op = ReduceOp::sum,
                                    const GatherOptions& options = {});
-/// Block j of in [sum send_rows, ...] goes to rank j; value [sum recv_rows, ...]. Backward: the
-/// same with the counts swapped.
-Differentiable all_to_all_rows(ProcessGroup& group, const ConstTensorView& in,
-                               std::span<const std::int64_t> send_rows,
-                               std::span<const std::int64_t> recv_rows,
-                               const GatherOptions& options = {});
+/// Block j of in [sum send_rows, ...] goes to rank j; value [sum recv_rows, ...]. Rows that are not
+/// given are an equal part of `in` for each rank. Backward: the same with the counts swapped.
+Differentiable all_to_all_rows(ProcessGroup& group, const ConstTensorView& in, Rows send_rows = {},
+                               Rows recv_rows = {}, const GatherOptions& options = {});
 
 /// sum, avg, premul_sum; min and max, whose gradient ranks that tie share equally; product, also
 /// where factors are zero. NaN: all ranks that hold one tie. On the wire: one all_reduce each way;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <string_view>
 
 #include <tutti/deadline.hpp>
@@ -10,12 +11,15 @@ namespace [[gnu::visibility("default")]] tutti {
 
 /// What one call may say beyond its arrays. A value type; borrows `name` until the call returns.
 struct CallOptions {
-  Stream stream{};           ///< The stream that produced the inputs and will use the outputs.
-  Deadline deadline{};       ///< A moment, not a span: write `5s` anew for each call. Not set: the
-                             ///< group's timeout.
+  Stream stream{};      ///< The stream that produced the inputs and will use the outputs.
+  Deadline deadline{};  ///< A moment: write `5s` anew for each call. The earlier of both counts.
+  /// A span, from the moment the call starts to wait; 0: the group's, unless there is a deadline.
+  /// A function that makes several calls gives it to each of them. Negative: invalid_argument.
+  std::chrono::nanoseconds timeout{};
   bool order_fixed = false;  ///< Reduce as a left fold over ranks 0..W-1, rounded once: the same
                              ///< bits for every backend, algorithm and message size.
-  IntegerAvg integer_avg = IntegerAvg::refuse;
+  /// Allows avg of integers, which is not exact: it truncates toward zero.
+  bool integer_avg = false;
   std::string_view name{};  ///< Compared between ranks and shown in errors and traces.
 };
 

@@ -17,7 +17,8 @@ namespace [[gnu::visibility("default")]] tutti {
 ///
 /// Calls of other threads on these groups are not collected. A Work returned in between waits for
 /// the launch; waiting for it earlier is an Error. Blocking verbs are refused while collecting.
-/// CallOptions of the first call of each group hold for its whole launch.
+/// CallOptions of the first call of each group hold for its whole launch; its timeout counts from
+/// launch().
 ///
 /// Ending without launch() sends nothing and breaks the groups that had calls: their next call
 /// throws. Nothing communicates in the destructor.

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include <tutti/pending.hpp>
 #include <tutti/process_group.hpp>
 #include <tutti/row_layout.hpp>
 #include <tutti/tensor.hpp>
@@ -98,5 +99,25 @@ std::vector<Tensor> gather_all_tensors(ProcessGroup& group, const ConstTensorVie
 /// One string of bytes from each rank, of any length.
 std::vector<std::string> all_gather_bytes(ProcessGroup& group, std::string_view local,
                                           const CallOptions& options = {});
+
+/// root's string of bytes, of any length, on every rank; on root `bytes` is read only. After an
+/// error `bytes` is as it was. On the wire: a broadcast of 1 KiB with the length, in which 1016
+/// bytes or fewer travel along; otherwise one of the bytes behind it.
+void broadcast_bytes(ProcessGroup& group, std::string& bytes, int root,
+                     const CallOptions& options = {});
+
+/// The functions above whose rows travel behind their return. With a layout nothing waits; without
+/// one the sizes are exchanged first, in order of the group's calls, and small rows come along.
+/// `local` and `whole` are lent until Pending::get(). Refusals are thrown here; what goes wrong
+/// under way by get(). Several may be under way at a time.
+Pending<GatheredRows> all_gather_rows_async(ProcessGroup& group, const ConstTensorView& local,
+                                            const GatherOptions& options = {});
+Pending<PaddedRows> all_gather_padded_async(ProcessGroup& group, const ConstTensorView& local,
+                                            double fill, const GatherOptions& options = {});
+Pending<GatheredRows> gather_rows_async(ProcessGroup& group, const ConstTensorView& local, int root,
+                                        const GatherOptions& options = {});
+Pending<Tensor> reduce_scatter_rows_async(ProcessGroup& group, const ConstTensorView& whole,
+                                          const RowLayout& layout, ReduceOp op = ReduceOp::sum,
+                                          const ResultOptions& options = {});
 
 }  // namespace tutti

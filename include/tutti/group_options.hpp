@@ -16,7 +16,7 @@ struct GroupOptions {
   int rank = 0;
   int size = 1;
   Device device{};
-  std::chrono::nanoseconds timeout = std::chrono::minutes(5);  ///< Of calls without a deadline.
+  std::chrono::nanoseconds timeout = std::chrono::minutes(5);  ///< Of calls that set none.
   std::string name = "world";     ///< Prefix of its keys in the store; shown in errors.
   std::optional<bool> checked{};  ///< Compare every call first; empty: TUTTI_CHECK=1 decides.
   Memory* memory = nullptr;       ///< Used instead of the backend's own; outlives the group.

@@ -28,7 +28,7 @@ ProcessGroup init(const InitOptions& options = {});
 /// until the other ranks have left.
 /// @throws Error invalid_argument when no address was told, timeout when nobody answers, backend
 ///         when rank 0's port is taken or another program answers.
-std::shared_ptr<Store> open_store(const ClusterInfo& info,
-                                  std::chrono::nanoseconds timeout = std::chrono::minutes(5));
+std::shared_ptr<Store> open_cluster_store(
+    const ClusterInfo& info, std::chrono::nanoseconds timeout = std::chrono::minutes(5));
 
 }  // namespace tutti

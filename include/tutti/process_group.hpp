@@ -19,10 +19,8 @@ class Core;
 namespace [[gnu::visibility("default")]] tutti {
 
 /// N ranks that issue the same collectives in the same order. A resource type, move-only; pending
-/// Works keep what they need alive. A group may be used from several threads: its calls are
-/// serialised in an order that must be equal on all ranks, so threads of one rank need an order
-/// of their own. Point-to-point never queues behind a collective. Different groups are
-/// independent on host memory.
+/// Works keep what they need alive. Calls of several threads are serialised in an order that must
+/// be equal on all ranks; point-to-point never queues behind a collective.
 ///
 /// Every verb has two forms. `verb(...)` on host memory returns when the buffers are the caller's
 /// again; on a device it is ordered on CallOptions::stream and does not block the host.
@@ -30,16 +28,13 @@ namespace [[gnu::visibility("default")]] tutti {
 /// invalid_argument, count_overflow, unsupported); a call refused on one rank is an error on all
 /// ranks, and the group stays usable where the backend can end the peers' calls (docs/errors.md).
 /// timeout, peer_lost, aborted and backend errors break the group.
-///
 /// Rows: R_r is the row count of rank r; without `rows` it is the same on all ranks.
 class ProcessGroup {
  public:
   /// Blocks until all ranks are there. @throws Error.
   static ProcessGroup create(const GroupOptions& options);
-  /// Over a backend of the caller's own, made for options.rank of options.size.
-  /// @throws Error also when options.backend or device is set: the backend decides both.
+  /// Over a backend of the caller's own, which decides what options.backend and device say here.
   static ProcessGroup create(const GroupOptions& options, std::unique_ptr<Backend> backend);
-
   /// Several ranks of one process: makes their groups side by side, on threads that end here, and
   /// returns them in this order. @throws Error that is no timeout, if there is one; no group then.
   static std::vector<ProcessGroup> create_all(std::span<const GroupOptions> options);
@@ -47,7 +42,6 @@ class ProcessGroup {
   ProcessGroup(ProcessGroup&&) noexcept;
   ProcessGroup& operator=(ProcessGroup&&) noexcept;
   ~ProcessGroup();  ///< Communicates nothing.
-
   int rank() const noexcept;
   int size() const noexcept;
   const std::string& name() const noexcept;
@@ -95,6 +89,10 @@ class ProcessGroup {
   /// May wait until the peer receives. Matched by (sender, receiver, tag) in order.
   void send(const ConstTensorView& data, int peer, int tag = 0, const CallOptions& options = {});
   void recv(const TensorView& data, int peer, int tag = 0, const CallOptions& options = {});
+  /// send(in, to) and recv(out, from), posted at once: a ring of them cannot deadlock. `to` and
+  /// `from` may differ and may be this rank. Peers may use send and recv.
+  void sendrecv(const ConstTensorView& in, int to, const TensorView& out, int from, int tag = 0,
+                const CallOptions& options = {});
 
   Work all_reduce_async(const TensorView& data, ReduceOp op = ReduceOp::sum,
                         const CallOptions& options = {});
@@ -121,20 +119,22 @@ class ProcessGroup {
   Work send_async(const ConstTensorView& data, int peer, int tag = 0,
                   const CallOptions& options = {});
   Work recv_async(const TensorView& data, int peer, int tag = 0, const CallOptions& options = {});
+  Work sendrecv_async(const ConstTensorView& in, int to, const TensorView& out, int from,
+                      int tag = 0, const CallOptions& options = {});
 
   /// Collective. Ranks with equal `color` form a group, ordered by `key`, then by rank; a negative
-  /// colour gets none. On the wire: 16 bytes per rank.
-  std::optional<ProcessGroup> split(int color, int key = 0);
-  /// Collective over this group, with the same list everywhere; non-members get nothing.
-  std::optional<ProcessGroup> subset(std::span<const int> ranks);
+  /// colour gets none. On the wire: 16 bytes per rank, which the options' limits bound; the group
+  /// is then made within this group's timeout.
+  std::optional<ProcessGroup> split(int color, int key = 0, const CallOptions& options = {});
+  /// As split(), with the same list of members everywhere; others get nothing.
+  std::optional<ProcessGroup> subset(std::span<const int> ranks, const CallOptions& options = {});
 
-  /// Collective, with equal byte counts on all ranks: the transport gets to know this block of the
-  /// group's device, so that calls whose arrays lie in it are faster where it can do that; see
-  /// Registration::kind(). Slow; waits on the host for all ranks, by the group's timeout. Calls of
-  /// other threads do not overlap with it. A rank that refuses it is an error on all ranks, and the
-  /// group stays usable. On the wire: 16 bytes per rank, and what the transport exchanges.
-  /// @throws Error invalid_argument, mismatch; unsupported also while `stream` is captured.
-  Registration register_memory(const TensorView& block, Stream stream = {});
+  /// Collective, with equal byte counts on all ranks: makes this block of the group's device known
+  /// to the transport; see Registration. Slow; waits on the host for all ranks, alone of the
+  /// group's calls. A refusal is an error on all ranks, and the group stays usable. On the wire: 16
+  /// bytes per rank, and what the transport exchanges.
+  /// @throws Error invalid_argument, mismatch; unsupported also while options.stream is captured.
+  Registration register_memory(const TensorView& block, const CallOptions& options = {});
 
   /// Ends every pending call with Errc::aborted, on peers too where the backend can tell them.
   void abort(std::string_view why) noexcept;

@@ -82,7 +82,4 @@ std::string_view name_of(ReduceOp::Kind kind) noexcept;
 /// The reverse of name_of(); also takes "prod" and "mean". Null for an unknown name.
 std::optional<ReduceOp::Kind> parse_reduce_op(std::string_view name) noexcept;
 
-/// What avg of integers does: refused unless the caller says that it truncates toward zero.
-enum class IntegerAvg : std::uint8_t { refuse, truncate };
-
 }  // namespace tutti

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <concepts>
 #include <cstdint>
 #include <map>
@@ -43,26 +44,28 @@ struct SyncOptions {
   bool legacy_out_of_place = false;
   Stream stream{};  ///< As in CallOptions, like what follows.
   Deadline deadline{};
+  std::chrono::nanoseconds timeout{};
   bool order_fixed = false;
   std::string_view name{};
 };
 
 /// Reduces over the ranks in place. "mean" of integers truncates toward zero: the sum, which wraps,
 /// divided by W. Returns the array that holds the result: `data` itself, except for
-/// legacy_out_of_place.
-MaybeOwned sync_ddp(const TensorView& data, ProcessGroup& group, const SyncOp& op = {},
+/// legacy_out_of_place. @throws Error not_initialized when `group` is null.
+MaybeOwned sync_ddp(const TensorView& data, ProcessGroup* group, const SyncOp& op = {},
                     const SyncOptions& options = {});
-double sync_ddp(double value, ProcessGroup& group, const SyncOp& op = {},
+double sync_ddp(double value, ProcessGroup* group, const SyncOp& op = {},
                 const SyncOptions& options = {});
-std::int64_t sync_ddp(std::int64_t value, ProcessGroup& group, const SyncOp& op = {},
+std::int64_t sync_ddp(std::int64_t value, ProcessGroup* group, const SyncOp& op = {},
                       const SyncOptions& options = {});
 template <std::signed_integral T>
-std::int64_t sync_ddp(T value, ProcessGroup& group, const SyncOp& op = {},
+std::int64_t sync_ddp(T value, ProcessGroup* group, const SyncOp& op = {},
                       const SyncOptions& options = {}) {
   return sync_ddp(std::int64_t{value}, group, op, options);
 }
 
-/// Null means that there is no group: everything is left as it is, and `op` is not looked at.
+/// sync_ddp() where null means that there is no group: everything is left as it is, and `op` is not
+/// looked at.
 MaybeOwned sync_ddp_if_available(const TensorView& data, ProcessGroup* group, const SyncOp& op = {},
                                  const SyncOptions& options = {});
 double sync_ddp_if_available(double value, ProcessGroup* group, const SyncOp& op = {},
@@ -83,7 +86,7 @@ MaybeOwned all_gather_ddp_if_available(const ConstTensorView& data, ProcessGroup
 
 /// sum over ranks of `sum` / sum over ranks of `count`: the mean over all rows whatever their
 /// split, where a mean of per-rank means is wrong. One all_reduce of two doubles. No rows: NaN.
-double global_mean(double sum, double count, ProcessGroup& group, const CallOptions& options = {});
+double global_mean(ProcessGroup& group, double sum, double count, const CallOptions& options = {});
 
 /// A scalar with the number of rows it is the sum over.
 struct NamedLoss {
@@ -95,7 +98,7 @@ struct NamedLoss {
 /// names have to be the same everywhere in the same order: otherwise Error mismatch on every rank,
 /// naming them, and the group stays usable. On the wire: names and numbers from each rank to each
 /// other one, in one round up to 64 KiB.
-std::vector<double> reduce_losses(std::span<const NamedLoss> losses, ProcessGroup& group,
+std::vector<double> reduce_losses(ProcessGroup& group, std::span<const NamedLoss> losses,
                                   const CallOptions& options = {});
 
 /// The loss of a training step with gradient accumulation: add() every micro-batch, reduce() once

@@ -26,6 +26,7 @@
 #include <tutti/maybe_owned.hpp>
 #include <tutti/memory.hpp>
 #include <tutti/operation.hpp>
+#include <tutti/pending.hpp>
 #include <tutti/process_group.hpp>
 #include <tutti/reduce_op.hpp>
 #include <tutti/registration.hpp>

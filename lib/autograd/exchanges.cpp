@@ -85,6 +85,12 @@ Differentiable place(const Step& step, const ConstTensorView& part, const RowLay
 
 using Counts = std::vector<std::int64_t>;
 
+/// Not given: an equal part of `in` for each rank. The call refuses one that is none.
+Counts counts_of(const Rows& rows, const ConstTensorView& in, int ranks) {
+  if (rows.listed()) return {rows.list().begin(), rows.list().end()};
+  return Counts(static_cast<std::size_t>(ranks), rows.given() ? rows[0] : in.shape.rows() / ranks);
+}
+
 /// Its own transpose, with the counts swapped.
 Differentiable exchange(const Step& step, const ConstTensorView& in, const Counts& send_rows,
                         const Counts& recv_rows) {
@@ -126,12 +132,10 @@ Differentiable reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& w
                         op);
 }
 
-Differentiable all_to_all_rows(ProcessGroup& group, const ConstTensorView& in,
-                               std::span<const std::int64_t> send_rows,
-                               std::span<const std::int64_t> recv_rows,
-                               const GatherOptions& options) {
+Differentiable all_to_all_rows(ProcessGroup& group, const ConstTensorView& in, Rows send_rows,
+                               Rows recv_rows, const GatherOptions& options) {
   return exchange({group, "all_to_all_rows", options.call, options.memory}, in,
-                  {send_rows.begin(), send_rows.end()}, {recv_rows.begin(), recv_rows.end()});
+                  counts_of(send_rows, in, group.size()), counts_of(recv_rows, in, group.size()));
 }
 
 }  // namespace autograd

@@ -51,6 +51,12 @@ void call(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepar
   (void)Core::of(group).issue(op, options, Core::Wait::stream, prepare, caller);
 }
 
+void call(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepare,
+          std::string_view caller, Work* work) {
+  if (work == nullptr) return call(group, op, options, prepare, caller);
+  *work = Core::of(group).issue(op, options, Core::Wait::nothing, prepare, caller);
+}
+
 void host_call(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepare,
                std::string_view caller) {
   if (on_host(group))

@@ -16,6 +16,9 @@ namespace tutti::internal {
 /// `caller`: the public function, named by the errors of `prepare`; empty: the operation.
 void call(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepare = {},
           std::string_view caller = {});
+/// Issues it as its async verb does. `work`: receives the Work; null: call().
+void call(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepare,
+          std::string_view caller, Work* work);
 /// call() of arrays in host memory, whatever the group's device; `op.in` may lie in `op.out`. On a
 /// device the arrays travel through the group's memory, and the host waits until the call has
 /// ended. `prepare` enters host arrays.

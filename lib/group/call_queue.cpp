@@ -23,7 +23,7 @@ bool CallQueue::in_continuation() const noexcept {
   return continuation_of == this;
 }
 
-void CallQueue::enter_slow(const Call& call) {
+Deadline CallQueue::enter_slow(const Call& call) {
   const auto limit = call.limit();
   std::unique_lock lock(mutex_);
   if (error_) throw broken(*error_);
@@ -40,6 +40,7 @@ void CallQueue::enter_slow(const Call& call) {
     failf(Errc::timeout,
           "call #{} reached its deadline behind call #{} of this rank, which has not ended",
           call.seq, turn_.load());
+  return limit;
 }
 
 void CallQueue::advance() noexcept {

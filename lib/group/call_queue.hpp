@@ -37,8 +37,10 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
 
   /// Blocks until every number below call.seq has ended. @throws Error timeout at the call's
   /// deadline, and what fail() was given.
-  void enter(const Call& call) {
-    if (turn_.load(std::memory_order_acquire) != call.seq || broken_.load()) enter_slow(call);
+  /// @return what is left of the call's limits: not set when it has not waited.
+  Deadline enter(const Call& call) {
+    const bool waits = turn_.load(std::memory_order_acquire) != call.seq || broken_.load();
+    return waits ? enter_slow(call) : Deadline();
   }
   /// Ends the number, also when its call failed.
   void leave(std::uint64_t seq) noexcept {
@@ -48,14 +50,18 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   /// A call's turn: enter() to leave().
   class Turn {
    public:
-    Turn(CallQueue& queue, const Call& call) : queue_(queue), seq_(call.seq) { queue.enter(call); }
+    Turn(CallQueue& queue, const Call& call)
+        : queue_(queue), seq_(call.seq), limit_(queue.enter(call)) {}
     ~Turn() { queue_.leave(seq_); }
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
+    /// When the call ends: not set when it has not begun to wait.
+    Deadline limit() const noexcept { return limit_; }
 
    private:
     CallQueue& queue_;
     std::uint64_t seq_;
+    Deadline limit_;
   };
   /// There will be no call with this number.
   void skip(std::uint64_t seq) noexcept;
@@ -79,7 +85,7 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
     std::uint64_t seq;
     std::shared_ptr<Job> job;
   };
-  void enter_slow(const Call& call);
+  Deadline enter_slow(const Call& call);
   void advance() noexcept;
   void start_worker();  // Under the lock.
   void work();

@@ -196,6 +196,19 @@ void Core::check(Op& op, const CallOptions& options, bool supported) const {
           describe(op));
 }
 
+void Core::check_peer(const Op& op) const {
+  if (op.peer < 0 || op.peer >= bounds_.size || op.tag < 0) [[unlikely]]
+    failf(Errc::invalid_argument,
+          "{}: peer is {} and tag is {}; this group has ranks 0 to {}, tags are >= 0",
+          name_of(op.kind), op.peer, op.tag, bounds_.size - 1);
+}
+
+void Core::throw_collecting(std::string_view verb) const {
+  failf(Errc::invalid_argument,
+        "{}: group '{}' collects calls for a Coalesce; use {}_async, or launch() first", verb,
+        options_.name, verb);
+}
+
 void Core::prepare_or_refuse(Op& op, const CallOptions& options, bool blocking, Prepare prepare,
                              std::string_view caller) {
   auto why = refusal_of([&] { prepare(op); });
@@ -219,17 +232,11 @@ Work Core::issue(Op& op, const CallOptions& options, Wait wait, Prepare prepare,
                  std::string_view caller) {
   const bool blocking = wait != Wait::nothing;
   check_usable(name_of(op.kind));
-  if (is_point_to_point(op.kind) && (op.peer < 0 || op.peer >= bounds_.size || op.tag < 0))
-      [[unlikely]]
-    failf(Errc::invalid_argument,
-          "{}: peer is {} and tag is {}; this group has ranks 0 to {}, tags are >= 0",
-          name_of(op.kind), op.peer, op.tag, bounds_.size - 1);
+  if (is_point_to_point(op.kind)) check_peer(op);
   const bool collecting =
       collecting_on.load(std::memory_order_relaxed) == std::this_thread::get_id();
   if (collecting && blocking) [[unlikely]]
-    failf(Errc::invalid_argument,
-          "{}: group '{}' collects calls for a Coalesce; use {}_async, or launch() first",
-          name_of(op.kind), options_.name, name_of(op.kind));
+    throw_collecting(name_of(op.kind));
   if (prepare) prepare_or_refuse(op, options, blocking, prepare, caller);
   bool supported = supports(op.kind, dtype_of(op), op.reduce.kind);
   if (!supported && op.kind == Operation::barrier) [[unlikely]] {
@@ -251,6 +258,32 @@ Work Core::issue(Op& op, const CallOptions& options, Wait wait, Prepare prepare,
   check_numbered(op, options, call, supported);
   sign(ops, call);
   return send(ops, call, op, wait);
+}
+
+Work Core::issue_pair(std::span<Op, 2> pair, const CallOptions& options, Wait wait) {
+  constexpr std::string_view verb = "sendrecv";
+  check_usable(verb);
+  for (const Op& op : pair) check_peer(op);
+  const bool blocking = wait != Wait::nothing;
+  const bool collecting =
+      collecting_on.load(std::memory_order_relaxed) == std::this_thread::get_id();
+  if (collecting && blocking) throw_collecting(verb);
+  const Op* checked = pair.data();
+  const auto check_both = [&] {
+    for (Op& op : pair) {
+      checked = &op;
+      check(op, options, supports(op.kind, dtype_of(op), op.reduce.kind));
+    }
+    check_apart(pair[0].in, pair[1].out, verb);
+  };
+  if (collecting) {
+    check_both();
+    return collector.load(std::memory_order_relaxed)->collect(pair, options, false);
+  }
+  Call call = number(pair, options, blocking, false);
+  if (const auto why = refusal_of(check_both)) refuse(pair, call, *why, *checked);
+  sign(pair, call);
+  return send(pair, call, pair[0], wait);
 }
 
 void Core::follow(Work work, Stream stream) {

@@ -53,12 +53,14 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
   /// names it, and is otherwise the operation.
   Work issue(Op& op, const CallOptions& options, Wait wait, Prepare prepare = {},
              std::string_view caller = {});
+  /// A send and a receive, posted at once.
+  Work issue_pair(std::span<Op, 2> pair, const CallOptions& options, Wait wait);
   /// Several as one, checked already; async.
   Work launch(std::span<Op> ops, const CallOptions& options, bool in_order);
 
-  std::optional<ProcessGroup> split(int color, int key);
-  std::optional<ProcessGroup> subset(std::span<const int> ranks);
-  Registration register_memory(const TensorView& block, Stream stream);
+  std::optional<ProcessGroup> split(int color, int key, const CallOptions& options);
+  std::optional<ProcessGroup> subset(std::span<const int> ranks, const CallOptions& options);
+  Registration register_memory(const TensorView& block, const CallOptions& options);
   Memory& registrable_memory() noexcept { return backend_->registrable_memory(); }
   Memory& staging_memory() noexcept { return backend_->staging_memory(); }
 
@@ -95,6 +97,9 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
 
   [[noreturn]] void throw_unusable(std::string_view operation) const;
   void check(Op& op, const CallOptions& options, bool supported) const;
+  void check_peer(const Op& op) const;
+  /// A blocking call of the thread whose calls a Coalesce collects.
+  [[noreturn]] void throw_collecting(std::string_view verb) const;
   /// check(), and on an error the refusal.
   void check_numbered(Op& op, const CallOptions& options, const Call& call, bool supported);
   /// Tells the backend that `ops` will not come, and throws. `shown` is what the caller asked for.
@@ -105,10 +110,15 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
                          std::string_view caller);
   /// Orders `stream` behind the work; rethrows its error if already known.
   static void follow(Work work, Stream stream);
+  /// The group's timeout holds for calls that say nothing else.
+  std::chrono::nanoseconds timeout_of(const CallOptions& options) const noexcept {
+    const bool limited = options.deadline.is_set() || options.timeout.count() != 0;
+    return limited ? options.timeout : options_.timeout;
+  }
   Call make_call(const CallOptions& options, bool blocking) const noexcept {
     return {.stream = options.stream,
             .deadline = options.deadline,
-            .timeout = options_.timeout,
+            .timeout = timeout_of(options),
             .blocking = blocking,
             .order_fixed = options.order_fixed,
             .name = options.name};
@@ -126,9 +136,19 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
   void check_subset(std::span<const int> ranks) const;
   void check_block(const TensorView& block) const;
   std::vector<std::array<std::int64_t, 2>> exchange(std::array<std::int64_t, 2> mine,
-                                                    std::string_view what);
+                                                    std::string_view what,
+                                                    const CallOptions& options);
   /// exchange() without this rank, which refused what it is for; tells the others, and throws.
   [[noreturn]] void refuse_exchange(std::string_view what, const Error& why);
+  /// Refuses it when `check` or the options do.
+  template <typename Check>
+  void check_exchange(std::string_view what, const CallOptions& options, const Check& check) {
+    const auto why = refusal_of([&] {
+      check_timeout(options);
+      check();
+    });
+    if (why) refuse_exchange(what, *why);
+  }
   ProcessGroup make_part(std::span<const int> ranks, int rank, const std::string& part);
 
   GroupOptions options_;

@@ -111,6 +111,13 @@ void HostBackend::run_in_turn(std::span<const Op> ops, const Call& call) {
     if (error.code() == Errc::timeout) abort(error.what());  // The order is lost for good.
     throw;
   }
+  if (!turn->limit().is_set()) return run_now(ops, call);
+  Call rest = call;  // Its limits count from when it began to wait for its turn.
+  rest.deadline = turn->limit();
+  run_now(ops, rest);
+}
+
+void HostBackend::run_now(std::span<const Op> ops, const Call& call) {
   if (!call.in_order) return run(ops, call);
   const auto posted = post(ops, call);
   try {

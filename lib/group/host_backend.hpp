@@ -57,6 +57,7 @@ class HostBackend : public Backend {
  private:
   class Task;
   void run_in_turn(std::span<const Op> ops, const Call& call);
+  void run_now(std::span<const Op> ops, const Call& call);  // In its turn.
   Work submit(std::span<const Op> ops, const Call& call,
               const std::shared_ptr<Work::State>& posted);
 

@@ -1,5 +1,6 @@
 #include <tutti/process_group.hpp>
 
+#include <array>
 #include <utility>
 
 #include "group/core.hpp"
@@ -112,16 +113,31 @@ TUTTI_VERB(recv, TUTTI_ARGS(const TensorView& data, int peer, int tag),
 #undef TUTTI_ARGS
 #undef TUTTI_VERB
 
-std::optional<ProcessGroup> ProcessGroup::split(int color, int key) {
-  return core_->split(color, key);
+void ProcessGroup::sendrecv(const ConstTensorView& in, int to, const TensorView& out, int from,
+                            int tag, const CallOptions& options) {
+  std::array pair{make_pair(Operation::send, in, {}, to, tag),
+                  make_pair(Operation::recv, {}, out, from, tag)};
+  (void)core_->issue_pair(pair, options, internal::Core::Wait::stream);
 }
 
-std::optional<ProcessGroup> ProcessGroup::subset(std::span<const int> ranks) {
-  return core_->subset(ranks);
+Work ProcessGroup::sendrecv_async(const ConstTensorView& in, int to, const TensorView& out,
+                                  int from, int tag, const CallOptions& options) {
+  std::array pair{make_pair(Operation::send, in, {}, to, tag),
+                  make_pair(Operation::recv, {}, out, from, tag)};
+  return core_->issue_pair(pair, options, internal::Core::Wait::nothing);
 }
 
-Registration ProcessGroup::register_memory(const TensorView& block, Stream stream) {
-  return core_->register_memory(block, stream);
+std::optional<ProcessGroup> ProcessGroup::split(int color, int key, const CallOptions& options) {
+  return core_->split(color, key, options);
+}
+
+std::optional<ProcessGroup> ProcessGroup::subset(std::span<const int> ranks,
+                                                 const CallOptions& options) {
+  return core_->subset(ranks, options);
+}
+
+Registration ProcessGroup::register_memory(const TensorView& block, const CallOptions& options) {
+  return core_->register_memory(block, options);
 }
 
 void ProcessGroup::abort(std::string_view why) noexcept {

@@ -19,18 +19,21 @@ std::string Core::exchange_key(std::string_view what, int rank) const {
 }
 
 std::vector<std::array<std::int64_t, 2>> Core::exchange(std::array<std::int64_t, 2> mine,
-                                                        std::string_view what) {
+                                                        std::string_view what,
+                                                        const CallOptions& options) {
   std::vector<std::array<std::int64_t, 2>> all(static_cast<std::size_t>(bounds_.size));
   if (bounds_.device.type == DeviceType::cpu) {
     const ConstTensorView in(mine.data(), DType::i64, {2});
     const TensorView out(all.data(), DType::i64, {2 * std::int64_t{bounds_.size}});
     Op gather{.kind = Operation::all_gather, .in = in, .out = out};
-    (void)issue(gather, {.name = what}, Wait::stream);
+    CallOptions named = options;
+    if (named.name.empty()) named.name = what;
+    (void)issue(gather, named, Wait::stream);
     return all;
   }
   // A device would have to be synchronised with; the store is on the host anyway.
   check_usable(what);
-  const auto limit = Deadline::after(options_.timeout);
+  const auto limit = make_call(options, true).limit();
   options_.store->set(exchange_key(what, bounds_.rank), std::as_bytes(std::span(mine)));
   for (int r = 0; r < bounds_.size; ++r) {
     const auto bytes = options_.store->get(exchange_key(what, r), limit);
@@ -78,8 +81,9 @@ ProcessGroup Core::make_part(std::span<const int> ranks, int rank, const std::st
   return ProcessGroup(std::make_shared<Core>(o, backend_name_, std::move(backend), entry_));
 }
 
-std::optional<ProcessGroup> Core::split(int color, int key) {
-  const auto all = exchange({color, key}, "split");
+std::optional<ProcessGroup> Core::split(int color, int key, const CallOptions& options) {
+  check_exchange("split", options, [] {});
+  const auto all = exchange({color, key}, "split", options);
   const auto number = splits_++;
   if (color < 0) return std::nullopt;
   std::vector<int> ranks;
@@ -103,12 +107,12 @@ void Core::check_subset(std::span<const int> ranks) const {
   }
 }
 
-std::optional<ProcessGroup> Core::subset(std::span<const int> ranks) {
+std::optional<ProcessGroup> Core::subset(std::span<const int> ranks, const CallOptions& options) {
   Hash hash;
-  if (const auto why = refusal_of([&] { check_subset(ranks); })) refuse_exchange("subset", *why);
+  check_exchange("subset", options, [&] { check_subset(ranks); });
   for (const int r : ranks) hash.add(static_cast<std::uint64_t>(r));
   const auto mine = static_cast<std::int64_t>(hash.value());
-  const auto all = exchange({mine, std::ssize(ranks)}, "subset");
+  const auto all = exchange({mine, std::ssize(ranks)}, "subset", options);
   const auto number = splits_++;
   for (int r = 0; r < bounds_.size; ++r)
     if (all[static_cast<std::size_t>(r)] != all[0])
@@ -134,7 +138,7 @@ void Core::check_block(const TensorView& block) const {
           block.data == nullptr ? "null" : "not null", block.bytes());
 }
 
-Registration Core::register_memory(const TensorView& block, Stream stream) {
+Registration Core::register_memory(const TensorView& block, const CallOptions& options) {
   constexpr std::string_view what = "register_memory";
   check_usable(what);
   if (collecting_on.load() == std::this_thread::get_id())
@@ -142,13 +146,12 @@ Registration Core::register_memory(const TensorView& block, Stream stream) {
           "register_memory: group '{}' collects calls for a Coalesce; launch() first",
           options_.name);
   auto kind = RegistrationKind::none;
-  const auto why = refusal_of([&] {
+  check_exchange(what, options, [&] {
     check_block(block);
-    kind = backend_->registrable(block, stream);
+    kind = backend_->registrable(block, options.stream);
   });
-  if (why) refuse_exchange(what, *why);
-  const auto all =
-      exchange({static_cast<std::int64_t>(block.bytes()), static_cast<std::int64_t>(kind)}, what);
+  const auto all = exchange(
+      {static_cast<std::int64_t>(block.bytes()), static_cast<std::int64_t>(kind)}, what, options);
   ++splits_;  // Numbers exchanges.
   for (int r = 0; r < bounds_.size; ++r) {
     const auto& theirs = all[static_cast<std::size_t>(r)];
@@ -162,7 +165,7 @@ Registration Core::register_memory(const TensorView& block, Stream stream) {
   }
   if (kind == RegistrationKind::none) return {};
   try {
-    return backend_->register_memory(block, kind, Deadline::after(options_.timeout));
+    return backend_->register_memory(block, kind, make_call(options, true).limit());
   } catch (const Error& error) {
     if (breaks_group(error.code())) break_with(error, false);
     throw;

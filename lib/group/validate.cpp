@@ -107,10 +107,9 @@ void check_reduce(const Op& op, DType dtype, const CallOptions& o) {
   if (kind == Kind::avg && !is_float(dtype) && !is_complex(dtype)) [[unlikely]] {
     if (dtype == DType::boolean)
       failf(Errc::invalid_argument, "avg of boolean has no meaning; use sum, which is 'or'");
-    if (o.integer_avg != IntegerAvg::truncate)
+    if (!o.integer_avg)
       failf(Errc::invalid_argument,
-            "avg of {} is not exact; use sum, or allow it with integer_avg = truncate",
-            name_of(dtype));
+            "avg of {} is not exact; use sum, or allow it with integer_avg = true", name_of(dtype));
   }
   if (kind == Kind::premul_sum && !is_float(dtype) && !is_complex(dtype)) [[unlikely]]
     failf(Errc::invalid_argument, "premul_sum of {}: only floats and complex numbers can be scaled",
@@ -196,7 +195,20 @@ void check_array(const char* what, const ConstTensorView& array, const Device& d
   check_array(what, array, Bounds{.device = device});
 }
 
+void check_apart(const ConstTensorView& in, const TensorView& out, std::string_view verb) {
+  if (!disjoint(in.data, in.bytes(), out.data, out.bytes())) [[unlikely]]
+    failf(Errc::invalid_argument, "in and out overlap; {} does not work in place", verb);
+}
+
+void check_timeout(const CallOptions& options) {
+  if (options.timeout.count() < 0) [[unlikely]]
+    failf(Errc::invalid_argument,
+          "timeout is {} ns; it must be >= 0, where 0 stands for the group's timeout",
+          options.timeout.count());
+}
+
 void validate(Op& op, const Bounds& b, const CallOptions& o) {
+  check_timeout(o);
   const bool at_root = op.root == b.rank;
   switch (op.kind) {
     case Operation::all_reduce:
@@ -285,8 +297,7 @@ void validate(Op& op, const Bounds& b, const CallOptions& o) {
               "this rank sends itself {} rows but expects {}; send_rows[{}] and recv_rows[{}] must "
               "be equal",
               op.send_rows[b.rank], op.rows[b.rank], b.rank, b.rank);
-      if (!disjoint(op.in.data, op.in.bytes(), op.out.data, op.out.bytes())) [[unlikely]]
-        failf(Errc::invalid_argument, "in and out overlap; all_to_all does not work in place");
+      check_apart(op.in, op.out, name_of(op.kind));
       return;
     case Operation::barrier:
       return;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string_view>
+
 #include <tutti/backend/backend.hpp>
 #include <tutti/call_options.hpp>
 
@@ -14,6 +16,12 @@ struct Bounds {
 
 /// Checks dtype, size, address and device of an array, which errors call `what`.
 void check_array(const char* what, const ConstTensorView& array, const Device& device);
+
+/// @throws Error invalid_argument when the arrays of a verb without an in-place form overlap.
+void check_apart(const ConstTensorView& in, const TensorView& out, std::string_view verb);
+
+/// @throws Error invalid_argument for a negative timeout.
+void check_timeout(const CallOptions& options);
 
 /// Checks one operation and fills in what the caller left out: rows become given, arrays that mean
 /// nothing on this rank become empty. @throws Error invalid_argument, count_overflow.

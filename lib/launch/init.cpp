@@ -89,7 +89,8 @@ std::shared_ptr<Store> host_store(const std::string& address, std::chrono::nanos
 
 }  // namespace
 
-std::shared_ptr<Store> open_store(const ClusterInfo& info, std::chrono::nanoseconds timeout) {
+std::shared_ptr<Store> open_cluster_store(const ClusterInfo& info,
+                                          std::chrono::nanoseconds timeout) {
   if (info.store.empty())
     internal::failf(Errc::invalid_argument,
                     "{} ranks need a store to find each other, and {} tells no address; set "
@@ -132,7 +133,7 @@ ProcessGroup init(const InitOptions& options) {
     }
     told->rank = group.rank;
     told->size = group.size;
-    group.store = open_store(*told, group.timeout);
+    group.store = open_cluster_store(*told, group.timeout);
   }
   return ProcessGroup::create(group);
 }

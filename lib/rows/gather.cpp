@@ -1,6 +1,7 @@
 #include <tutti/gather.hpp>
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -28,7 +29,7 @@ void place(ProcessGroup& group, const Announcement& said, std::size_t array, con
 }  // namespace
 
 GatheredArrays gather_arrays(ProcessGroup& group, const Offer& unchecked,
-                             const GatherOptions& options) {
+                             const GatherOptions& options, Work* work) {
   auto offer = checked(unchecked);
   std::vector<ConstTensorView> locals;
   for (const auto& array : offer.arrays) locals.push_back(as_rows(array));
@@ -74,7 +75,8 @@ GatheredArrays gather_arrays(ProcessGroup& group, const Offer& unchecked,
       if (i == 0) allocate();
       mine.out = result.data[i];
     };
-    (offer.in_host_memory ? host_call : call)(group, op, options.call, prepare, offer.caller);
+    if (offer.in_host_memory) return host_call(group, op, options.call, prepare, offer.caller);
+    call(group, op, options.call, prepare, offer.caller, work);
   };
   gather(0);
   for (std::size_t i = 1; i < locals.size(); ++i) gather(i);
@@ -87,7 +89,7 @@ GatheredArrays gather_host_arrays(ProcessGroup& group, Offer offer, const CallOp
 }
 
 GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& array, int root,
-                         const GatherOptions& options, const CallerCheck& check) {
+                         const GatherOptions& options, const CallerCheck& check, Work* work) {
   const auto local = as_rows(array);
   GatheredRows result;
   std::optional<Announcement> said;
@@ -125,7 +127,7 @@ GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& array, int 
     op.out = result.data;
   };
   call(group, {.kind = Operation::gather, .in = local, .rows = result.layout, .root = root},
-       options.call, prepare, "gather_rows");
+       options.call, prepare, "gather_rows", work);
   return result;
 }
 
@@ -211,6 +213,14 @@ GatheredRows all_gather_rows(ProcessGroup& group, const ConstTensorView& local,
   return {std::move(all.data[0]), std::move(all.layout)};
 }
 
+Pending<GatheredRows> all_gather_rows_async(ProcessGroup& group, const ConstTensorView& local,
+                                            const GatherOptions& options) {
+  Work work;
+  auto all = internal::gather_arrays(group, {.caller = "all_gather_rows", .arrays = {&local, 1}},
+                                     options, &work);
+  return {{std::move(all.data[0]), std::move(all.layout)}, std::move(work)};
+}
+
 GatheredArrays all_gather_rows(ProcessGroup& group, std::span<const ConstTensorView> locals,
                                const GatherOptions& options) {
   return internal::gather_arrays(group, {.caller = "all_gather_rows", .arrays = locals}, options);
@@ -226,13 +236,22 @@ GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int 
   return internal::gather_rows(group, local, root, options, {});
 }
 
+Pending<GatheredRows> gather_rows_async(ProcessGroup& group, const ConstTensorView& local, int root,
+                                        const GatherOptions& options) {
+  Work work;
+  auto rows = internal::gather_rows(group, local, root, options, {}, &work);
+  return {std::move(rows), std::move(work)};
+}
+
 Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout* layout,
                     int root, const ResultOptions& options) {
   return internal::scatter_rows(group, whole, layout, root, options, {});
 }
 
-Tensor reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
-                           const RowLayout& layout, ReduceOp op, const ResultOptions& options) {
+namespace {
+
+Tensor reduce_scatter(ProcessGroup& group, const ConstTensorView& whole, const RowLayout& layout,
+                      ReduceOp op, const ResultOptions& options, Work* work) {
   const auto mine = group.rank() < layout.ranks() ? layout[group.rank()] : 0;
   Tensor out;
   const auto prepare = [&](Op& call) {
@@ -241,8 +260,23 @@ Tensor reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
     call.out = out;
   };
   call(group, {.kind = Operation::reduce_scatter, .in = whole, .rows = layout, .reduce = op},
-       options.call, prepare, "reduce_scatter_rows");
+       options.call, prepare, "reduce_scatter_rows", work);
   return out;
+}
+
+}  // namespace
+
+Tensor reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
+                           const RowLayout& layout, ReduceOp op, const ResultOptions& options) {
+  return reduce_scatter(group, whole, layout, op, options, nullptr);
+}
+
+Pending<Tensor> reduce_scatter_rows_async(ProcessGroup& group, const ConstTensorView& whole,
+                                          const RowLayout& layout, ReduceOp op,
+                                          const ResultOptions& options) {
+  Work work;
+  auto out = reduce_scatter(group, whole, layout, op, options, &work);
+  return {std::move(out), std::move(work)};
 }
 
 std::vector<Tensor> gather_all_tensors(ProcessGroup& group, const ConstTensorView& local,
@@ -296,6 +330,41 @@ std::vector<std::string> all_gather_bytes(ProcessGroup& group, std::string_view 
   for (int r = 0; r < group.size(); ++r)
     result.emplace_back(data + all.layout.offset(r), static_cast<std::size_t>(all.layout[r]));
   return result;
+}
+
+void broadcast_bytes(ProcessGroup& group, std::string& bytes, int root,
+                     const CallOptions& options) {
+  constexpr std::size_t room = 1024;  // Of the length, and of bytes that travel along.
+  constexpr std::size_t small = room - sizeof(std::uint64_t);
+  const bool at_root = group.rank() == root;
+  std::vector<std::byte> message(room);
+  if (at_root) {
+    internal::Writer out;
+    out.u64(bytes.size());
+    const auto end = std::ranges::copy(out.bytes(), message.begin()).out;
+    const auto data = std::as_bytes(std::span(bytes));
+    if (data.size() <= small) std::ranges::copy(data, end);
+  }
+  internal::host_call(group,
+                      {.kind = Operation::broadcast, .in = message, .out = message, .root = root},
+                      options, {}, "broadcast_bytes");
+  internal::Reader in(message, Errc::mismatch, "the message of broadcast_bytes");
+  const auto size = in.u64();
+  if (size <= small) {
+    const auto data = in.items(size, 1);
+    if (!at_root) bytes.assign(reinterpret_cast<const char*>(data.data()), data.size());
+    return;
+  }
+  std::string received;
+  const auto prepare = [&](Op& op) {
+    if (!at_root) received.resize(size);
+    auto& whole = at_root ? bytes : received;
+    op.out = {whole.data(), DType::u8, Shape::vector(std::ssize(whole))};
+    op.in = op.out;
+  };
+  internal::host_call(group, {.kind = Operation::broadcast, .root = root}, options, prepare,
+                      "broadcast_bytes");
+  if (!at_root) bytes = std::move(received);
 }
 
 }  // namespace tutti

@@ -15,8 +15,10 @@ Memory& memory_of(ProcessGroup& group, const Options& options) {
 }
 
 /// all_gather_rows of the offer's arrays, which share a layout. A 0-dimensional array is one row.
-/// No data is in the result when the offer is of small arrays only, and they are not.
-GatheredArrays gather_arrays(ProcessGroup& group, const Offer& offer, const GatherOptions& options);
+/// No data is in the result when the offer is of small arrays only, and they are not. `work`, for
+/// one array on the group's device: receives the Work of the rows that have not come along.
+GatheredArrays gather_arrays(ProcessGroup& group, const Offer& offer, const GatherOptions& options,
+                             Work* work = nullptr);
 
 /// The same of arrays in host memory, whatever the group's device; so are the results.
 GatheredArrays gather_host_arrays(ProcessGroup& group, Offer offer, const CallOptions& options);
@@ -25,7 +27,8 @@ GatheredArrays gather_host_arrays(ProcessGroup& group, Offer offer, const CallOp
 /// Error is one on every rank.
 using CallerCheck = std::function<void()>;
 GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int root,
-                         const GatherOptions& options, const CallerCheck& check);
+                         const GatherOptions& options, const CallerCheck& check,
+                         Work* work = nullptr);
 Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout* layout,
                     int root, const ResultOptions& options, const CallerCheck& check);
 

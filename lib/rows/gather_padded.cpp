@@ -96,10 +96,8 @@ Shape with_ranks(int ranks, std::int64_t rows, const Shape& shape) {
   return Shape(std::span<const std::int64_t>(dims));
 }
 
-}  // namespace
-
-PaddedRows all_gather_padded(ProcessGroup& group, const ConstTensorView& array, double fill,
-                             const GatherOptions& options) {
+PaddedRows gather_padded(ProcessGroup& group, const ConstTensorView& array, double fill,
+                         const GatherOptions& options, Work* work) {
   constexpr std::string_view caller = "all_gather_padded";
   const auto local = as_rows(array);
   std::vector<std::byte> element;
@@ -158,8 +156,22 @@ PaddedRows all_gather_padded(ProcessGroup& group, const ConstTensorView& array, 
   const auto name = fmt::format("{}{}{}", mine.name, mine.name.empty() ? "rows " : ", rows ",
                                 fmt::join(layout.counts(), " "));
   if (options.layout != nullptr) mine.name = name;
-  call(group, {.kind = Operation::all_gather, .in = local}, mine, prepare, caller);
+  call(group, {.kind = Operation::all_gather, .in = local}, mine, prepare, caller, work);
   return result;
+}
+
+}  // namespace
+
+PaddedRows all_gather_padded(ProcessGroup& group, const ConstTensorView& local, double fill,
+                             const GatherOptions& options) {
+  return gather_padded(group, local, fill, options, nullptr);
+}
+
+Pending<PaddedRows> all_gather_padded_async(ProcessGroup& group, const ConstTensorView& local,
+                                            double fill, const GatherOptions& options) {
+  Work work;
+  auto rows = gather_padded(group, local, fill, options, &work);
+  return {std::move(rows), std::move(work)};
 }
 
 }  // namespace tutti

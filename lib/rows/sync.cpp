@@ -33,8 +33,9 @@ std::string lower_case(std::string text) {
 CallOptions call_of(const SyncOptions& options) {
   return {.stream = options.stream,
           .deadline = options.deadline,
+          .timeout = options.timeout,
           .order_fixed = options.order_fixed,
-          .integer_avg = IntegerAvg::truncate,
+          .integer_avg = true,
           .name = options.name};
 }
 
@@ -106,6 +107,14 @@ T sync_number(T value, ProcessGroup& group, const SyncOp& op, const SyncOptions&
   return value;
 }
 
+ProcessGroup& required(ProcessGroup* group) {
+  if (group == nullptr)
+    fail(Errc::not_initialized,
+         "sync_ddp: the group is null; pass one, or use sync_ddp_if_available where there may be "
+         "none");
+  return *group;
+}
+
 double mean_of(double sum, double count) {
   return count == 0 ? std::numeric_limits<double>::quiet_NaN() : sum / count;
 }
@@ -154,8 +163,9 @@ ReduceOp SyncOp::reduce() const {
   return {*parse_reduce_op(name)};
 }
 
-MaybeOwned sync_ddp(const TensorView& data, ProcessGroup& group, const SyncOp& op,
+MaybeOwned sync_ddp(const TensorView& data, ProcessGroup* group_or_null, const SyncOp& op,
                     const SyncOptions& options) {
+  auto& group = required(group_or_null);
   bool apart = false;
   const auto prepare = [&](Op& call) {
     call.reduce = op.reduce();
@@ -175,28 +185,28 @@ MaybeOwned sync_ddp(const TensorView& data, ProcessGroup& group, const SyncOp& o
   return divided(group.memory(), data, group.size());
 }
 
-double sync_ddp(double value, ProcessGroup& group, const SyncOp& op, const SyncOptions& options) {
-  return sync_number(value, group, op, options);
+double sync_ddp(double value, ProcessGroup* group, const SyncOp& op, const SyncOptions& options) {
+  return sync_number(value, required(group), op, options);
 }
 
-std::int64_t sync_ddp(std::int64_t value, ProcessGroup& group, const SyncOp& op,
+std::int64_t sync_ddp(std::int64_t value, ProcessGroup* group, const SyncOp& op,
                       const SyncOptions& options) {
-  return sync_number(value, group, op, options);
+  return sync_number(value, required(group), op, options);
 }
 
 MaybeOwned sync_ddp_if_available(const TensorView& data, ProcessGroup* group, const SyncOp& op,
                                  const SyncOptions& options) {
-  return group == nullptr ? MaybeOwned(data) : sync_ddp(data, *group, op, options);
+  return group == nullptr ? MaybeOwned(data) : sync_ddp(data, group, op, options);
 }
 
 double sync_ddp_if_available(double value, ProcessGroup* group, const SyncOp& op,
                              const SyncOptions& options) {
-  return group == nullptr ? value : sync_ddp(value, *group, op, options);
+  return group == nullptr ? value : sync_ddp(value, group, op, options);
 }
 
 std::int64_t sync_ddp_if_available(std::int64_t value, ProcessGroup* group, const SyncOp& op,
                                    const SyncOptions& options) {
-  return group == nullptr ? value : sync_ddp(value, *group, op, options);
+  return group == nullptr ? value : sync_ddp(value, group, op, options);
 }
 
 MaybeOwned all_gather_ddp_if_available(const ConstTensorView& data, ProcessGroup* group,
@@ -214,7 +224,7 @@ MaybeOwned all_gather_ddp_if_available(const ConstTensorView& data, ProcessGroup
   return MaybeOwned(std::move(all.data[0]));
 }
 
-double global_mean(double sum, double count, ProcessGroup& group, const CallOptions& options) {
+double global_mean(ProcessGroup& group, double sum, double count, const CallOptions& options) {
   std::array both{sum, count};
   const TensorView data(both);
   internal::host_call(group, {.kind = Operation::all_reduce, .in = data, .out = data}, options);
@@ -224,7 +234,7 @@ double global_mean(double sum, double count, ProcessGroup& group, const CallOpti
 // Not an all_reduce: ranks that have other losses would add up what does not belong together, or
 // wait for numbers that nobody sends. So few bytes go to every peer as fast, and then all ranks
 // know all names, and add in the same order.
-std::vector<double> reduce_losses(std::span<const NamedLoss> losses, ProcessGroup& group,
+std::vector<double> reduce_losses(ProcessGroup& group, std::span<const NamedLoss> losses,
                                   const CallOptions& options) {
   const auto messages = all_gather_bytes(group, encode(losses), options);
   auto sums = decode(messages[0]);
@@ -263,7 +273,7 @@ std::vector<std::pair<std::string, double>> LossAccumulator::reduce(ProcessGroup
                                                                     const CallOptions& options) {
   std::vector<NamedLoss> losses;
   for (const auto& [name, loss] : sums_) losses.push_back({name, loss.sum, loss.rows});
-  const auto means = reduce_losses(losses, group, options);
+  const auto means = reduce_losses(group, losses, options);
   std::vector<std::pair<std::string, double>> result;
   for (std::size_t i = 0; i < losses.size(); ++i) result.emplace_back(losses[i].name, means[i]);
   std::erase_if(sums_, [](const auto& entry) { return !entry.second.expected; });

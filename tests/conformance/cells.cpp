@@ -83,7 +83,7 @@ std::vector<Variant> variants(const std::string& backend) {
 }
 
 CallOptions options_of(const Variant& variant) {
-  return {.order_fixed = variant.order_fixed, .integer_avg = IntegerAvg::truncate};
+  return {.order_fixed = variant.order_fixed, .integer_avg = true};
 }
 
 std::string to_string(const Layout& layout) {

@@ -107,6 +107,58 @@ class ReturnsEarly final : public ForwardBackend {
   Work late_;
 };
 
+/// Makes the messages of a batch one after the other.
+class SendsBeforeItReceives final : public ForwardBackend {
+ public:
+  using ForwardBackend::ForwardBackend;
+
+  Work launch(std::span<const Op> ops, const Call& call) override {
+    if (!call.blocking ||
+        !std::ranges::all_of(ops, [](const Op& op) { return is_point_to_point(op.kind); }))
+      return inner().launch(ops, call);
+    for (const Op& op : ops) inner().launch({&op, 1}, call).wait();
+    return {};
+  }
+};
+
+/// Async collectives end with what they began with.
+class AsyncMovesNothing final : public ForwardBackend {
+ public:
+  using ForwardBackend::ForwardBackend;
+
+  Work launch(std::span<const Op> ops, const Call& call) override {
+    if (call.blocking || ops.size() != 1 || is_point_to_point(ops[0].kind))
+      return inner().launch(ops, call);
+    const Op barrier{};  // Keeps the order.
+    return inner().launch({&barrier, 1}, call);
+  }
+};
+
+/// Async collectives have ended when they return.
+class AsyncWaits final : public ForwardBackend {
+ public:
+  using ForwardBackend::ForwardBackend;
+
+  Work launch(std::span<const Op> ops, const Call& call) override {
+    Work work = inner().launch(ops, call);
+    if (!call.blocking && !is_point_to_point(ops[0].kind)) work.wait();
+    return work;
+  }
+};
+
+/// Knows deadlines alone.
+class IgnoresTimeout final : public ForwardBackend {
+ public:
+  using ForwardBackend::ForwardBackend;
+
+  Work launch(std::span<const Op> ops, const Call& call) override {
+    Call now = call;
+    const bool ends = call.deadline.is_set() && !call.deadline.is_none();
+    now.timeout = ends ? std::chrono::seconds(0) : std::chrono::seconds(3);
+    return inner().launch(ops, now);
+  }
+};
+
 /// Says that calls which failed went well.
 class SwallowsErrors final : public ForwardBackend {
  public:
@@ -225,6 +277,10 @@ std::map<std::string, Decorate> mutants(int rank, int size) {
       {"swaps_blocks", spoil([size](const Op& op) { swap_first_and_last_block(op, size); })},
       {"drops_last_element", wrap<DropsLastElement>()},
       {"returns_early", wrap<ReturnsEarly>()},
+      {"sends_before_it_receives", wrap<SendsBeforeItReceives>()},
+      {"async_calls_move_nothing", wrap<AsyncMovesNothing>()},
+      {"async_calls_wait", wrap<AsyncWaits>()},
+      {"ignores_timeout", wrap<IgnoresTimeout>()},
       {"swallows_errors", wrap<SwallowsErrors>()},
       {"none", wrap<ForwardBackend>()},
   };

@@ -65,7 +65,7 @@ class Calls {
              block.op == ReduceOp::Kind::premul_sum
                  ? ReduceOp::premul(Pattern::scale_of(cell.rank))
                  : ReduceOp{block.op.value_or(ReduceOp::Kind::sum)},
-             {.integer_avg = IntegerAvg::truncate}},
+             {.integer_avg = true}},
         sets_(sets),
         timing_(timing),
         position_(position),

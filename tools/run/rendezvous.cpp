@@ -162,8 +162,8 @@ void Rendezvous::talk(const std::stop_token& stop) {
 std::shared_ptr<Store> Rendezvous::open(const std::stop_token& stop) {
   // As ranks do, with a rank per node: that of node 0 hosts the store and leaves last.
   if (options_.node == 0)
-    return open_store(ClusterInfo{.rank = 0, .size = options_.nodes, .store = address_},
-                      lost_after);
+    return open_cluster_store(ClusterInfo{.rank = 0, .size = options_.nodes, .store = address_},
+                              lost_after);
   while (!stop.stop_requested()) {
     try {
       (void)open_store(address_, connect_slice);

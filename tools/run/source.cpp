@@ -65,7 +65,7 @@ std::optional<ClusterInfo> detect(const RunOptions& options) {
 
 std::shared_ptr<Store> open(const ClusterInfo& info, const RunOptions& options) {
   try {
-    return open_store(info, options.timeout);
+    return open_cluster_store(info, options.timeout);
   } catch (const Error& error) {
     const bool typo = error.code() == Errc::invalid_argument && !options.store.empty();
     throw Failure(typo ? Exit::usage : Exit::unavailable, error.message());

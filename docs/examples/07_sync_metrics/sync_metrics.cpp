@@ -34,14 +34,14 @@ void train(tutti::ProcessGroup& group) {
   const double own_mean = sum / static_cast<double>(rows);
 
   // The mean of the ranks' means counts a row of a rank with few of them more than the others.
-  const double of_means = tutti::sync_ddp(own_mean, group, "mean");
-  const double right = tutti::global_mean(sum, static_cast<double>(rows), group);
+  const double of_means = tutti::sync_ddp(own_mean, &group, "mean");
+  const double right = tutti::global_mean(group, sum, static_cast<double>(rows));
   if (first) std::printf("mean of means %.3f, mean over all rows %.3f\n", of_means, right);
 
   // Reductions by name, as in PyTorch Lightning. Integers are truncated toward zero.
   std::vector<std::int64_t> correct{group.rank() == 0 ? 4 : 1, rows};
-  (void)tutti::sync_ddp(correct, group, "sum");
-  const auto worst = tutti::sync_ddp(own_mean, group, "max");
+  (void)tutti::sync_ddp(correct, &group, "sum");
+  const auto worst = tutti::sync_ddp(own_mean, &group, "max");
   if (first)
     std::printf("correct %lld of %lld, the worst rank's mean %.3f\n",
                 static_cast<long long>(correct[0]), static_cast<long long>(correct[1]), worst);
@@ -50,7 +50,7 @@ void train(tutti::ProcessGroup& group) {
   const std::vector<tutti::NamedLoss> losses{
       {"class", sum, static_cast<double>(rows)},
       {"mask", group.rank() == 1 ? 3.0 : 0.0, group.rank() == 1 ? 2.0 : 0.0}};
-  const std::vector<double> means = tutti::reduce_losses(losses, group);
+  const std::vector<double> means = tutti::reduce_losses(group, losses);
   if (first) std::printf("class %.3f, mask %.3f\n", means[0], means[1]);
 
   // With gradient accumulation: the step's loss is over all rows of all its batches.
@@ -63,7 +63,7 @@ void train(tutti::ProcessGroup& group) {
   // Names that differ are an error on every rank, with both sides.
   const std::vector<tutti::NamedLoss> other{{group.rank() == 2 ? "box" : "class", 1, 1}};
   try {
-    (void)tutti::reduce_losses(other, group);
+    (void)tutti::reduce_losses(group, other);
   } catch (const tutti::Error& error) {
     if (first) std::printf("\n%s\n", error.what());
   }

@@ -57,10 +57,8 @@ inline at::Tensor reduce_scatter_rows(ProcessGroup& group, const at::Tensor& who
                        detail::in_torch(options));
 }
 /// [sum send_rows, ...] -> [sum recv_rows, ...]
-inline at::Tensor all_to_all_rows(ProcessGroup& group, const at::Tensor& in,
-                                  std::span<const std::int64_t> send_rows,
-                                  std::span<const std::int64_t> recv_rows,
-                                  const GatherOptions& options = {}) {
+inline at::Tensor all_to_all_rows(ProcessGroup& group, const at::Tensor& in, Rows send_rows = {},
+                                  Rows recv_rows = {}, const GatherOptions& options = {}) {
   return detail::apply(autograd::all_to_all_rows, group, in, send_rows, recv_rows,
                        detail::in_torch(options));
 }

@@ -29,16 +29,20 @@ struct Call {
   std::uint64_t seq = 0;
   std::uint64_t fingerprint = 0;  ///< Equal on all ranks or the program is wrong.
   Stream stream{};
-  Deadline deadline{};                 ///< May be not set:
-  std::chrono::nanoseconds timeout{};  ///< then this long from when the call starts to wait.
+  Deadline deadline{};  ///< May be not set.
+  /// From the moment the call starts to wait; 0: there is the deadline alone.
+  std::chrono::nanoseconds timeout{};
   /// A batch of point-to-point that takes effect in the order of seq, like a collective.
   bool in_order = false;
   bool blocking = false;     ///< A host backend runs inline and returns a finished Work.
   bool order_fixed = false;  ///< CallOptions::order_fixed.
   std::string_view name{};   ///< Borrowed until launch() returns.
 
+  /// The earlier of both, for a call that starts to wait now.
   Deadline limit() const noexcept {
-    return deadline.is_set() ? deadline : Deadline::after(timeout);
+    if (deadline.is_set() && timeout == std::chrono::nanoseconds(0)) return deadline;
+    const auto own = Deadline::after(timeout);
+    return deadline.is_set() && deadline.time() < own.time() ? deadline : own;
   }
 };
 

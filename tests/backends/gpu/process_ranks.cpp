@@ -30,7 +30,7 @@ class Here {
     if (!info) return;
     rank = info->rank;
     size = info->size;
-    if (size > 1) store = open_store(*info, run_timeout);
+    if (size > 1) store = open_cluster_store(*info, run_timeout);
   }
   static Here& get() {
     static Here here;

@@ -27,7 +27,7 @@ inline Rank find_rank(int devices) {
     here.size = info->size;
     here.device = (info->local_rank >= 0 ? info->local_rank : info->rank) % std::max(devices, 1);
   }
-  here.store = info && info->size > 1 ? open_store(*info) : make_memory_store();
+  here.store = info && info->size > 1 ? open_cluster_store(*info) : make_memory_store();
   return here;
 }
 

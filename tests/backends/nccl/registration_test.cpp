@@ -61,7 +61,7 @@ void expect_sum(const Member& at, const TensorView& data) {
 
 RegistrationKind kind_of(const Member& at, Memory& memory) {
   const Block block(at, memory);
-  const Registration registered = at.group.register_memory(block.view, at.stream());
+  const Registration registered = at.group.register_memory(block.view, {.stream = at.stream()});
   expect_sum(at, block.view);
   return registered.kind();
 }
@@ -204,10 +204,10 @@ TEST_F(NcclRegistration, ACapturingStreamIsRefusedOnAllRanks) {
     if (at.rank == 1) begin_capture(at.compute, cudaStreamCaptureModeThreadLocal);
     if (at.rank == 1)
       expect_error(Errc::unsupported, {"captured"},
-                   [&] { (void)at.group.register_memory(block.view, at.stream()); });
+                   [&] { (void)at.group.register_memory(block.view, {.stream = at.stream()}); });
     else
       expect_error(Errc::mismatch, {"rank 1 refused register_memory", "captured"},
-                   [&] { (void)at.group.register_memory(block.view, at.stream()); });
+                   [&] { (void)at.group.register_memory(block.view, {.stream = at.stream()}); });
     if (at.rank == 1) end_capture(at.compute, &graph);
     expect_sum(at, block.view);
   });

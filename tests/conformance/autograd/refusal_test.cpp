@@ -102,6 +102,9 @@ TEST_P(AutogradRefusal, ContradictingLayoutsRootsAndPermutationsAreRefused) {
     }
     const std::vector<std::int64_t> negative(index(size), -1);
     expect_bad([&] { autograd::all_to_all_rows(group, x, negative, negative); });
+    expect_bad([&] { autograd::all_to_all_rows(group, x, Rows(-1), Rows(-1)); });
+    const Buffer uneven = put(group, Numbers(index(size + 1)));
+    if (size > 1) expect_bad([&] { autograd::all_to_all_rows(group, uneven); });
     for (const int root : {-1, size}) {
       expect_bad([&] { autograd::reduce(group, x, root); });
       expect_bad([&] { autograd::broadcast(group, x, root); });

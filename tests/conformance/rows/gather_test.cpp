@@ -209,7 +209,7 @@ TEST_P(ReduceScatterRows, GivesEveryRankItsRowsOfTheReduced) {
       const int rank = group.rank();
       const Buffer in(group, inputs[index(rank)]);
       const Tensor mine = reduce_scatter_rows(group, in, rows, op_of(GetParam().kind, scales, rank),
-                                              {.call = {.integer_avg = IntegerAvg::truncate}});
+                                              {.call = {.integer_avg = true}});
       EXPECT_TRUE(
           same(content_of(group, mine), reduced.rows(offset(layout, rank), layout[index(rank)])));
       EXPECT_TRUE(same(in.read(), inputs[index(rank)])) << "the input was changed";

@@ -56,7 +56,7 @@ bool is_refused(ProcessGroup& group, const Buffer& data, const SyncOp& op) {
   const bool no_call = group.size() == 1 && kind != Kind::premul_sum;
   if (no_call || reduces(group.backend(), dtype, kind)) return false;
   expect_error(Errc::unsupported, {std::string(name_of(kind)), std::string(name_of(dtype))},
-               [&] { sync_ddp(data, group, op); });
+               [&] { sync_ddp(data, &group, op); });
   return true;
 }
 
@@ -94,14 +94,14 @@ class Example {
 TEST_P(Sync, NoOpIsTheSumAsItsDocumentationAlwaysSaid) {
   on_ranks(world(), [](ProcessGroup& group) {
     const Example<float> a(group);
-    expect_in_place(sync_ddp(a.data, group), a.data);
+    expect_in_place(sync_ddp(a.data, &group), a.data);
     EXPECT_TRUE(same(a.data.read(), a.sum()));
     const Example<std::int64_t> b(group);
-    expect_in_place(sync_ddp(b.data, group, {}), b.data);
+    expect_in_place(sync_ddp(b.data, &group, {}), b.data);
     EXPECT_TRUE(same(b.data.read(), b.sum()));
     const Example<double> c(group);
     const char* none = nullptr;
-    expect_in_place(sync_ddp(c.data, group, none), c.data);
+    expect_in_place(sync_ddp(c.data, &group, none), c.data);
     EXPECT_TRUE(same(c.data.read(), c.sum()));
   });
 }
@@ -117,13 +117,13 @@ TEST_P(Sync, SumAndMeanAndTheOthersAreWhatTheirNamesSay) {
       SCOPED_TRACE(name);
       const Example<float> example(group);
       if (is_refused(group, example.data, name)) continue;
-      expect_in_place(sync_ddp(example.data, group, name), example.data);
+      expect_in_place(sync_ddp(example.data, &group, name), example.data);
       EXPECT_TRUE(same(example.data.read(), (example.*want)()));
     }
     for (const char* name : {"mean", "Mean", "avg", "AVG"}) {
       SCOPED_TRACE(name);
       const Example<float> example(group);
-      expect_in_place(sync_ddp(example.data, group, name), example.data);
+      expect_in_place(sync_ddp(example.data, &group, name), example.data);
       EXPECT_TRUE(same(example.data.read(), pair_of<float>(example.is.mean, 2 * example.is.mean)));
     }
   });
@@ -135,10 +135,10 @@ TEST_P(Sync, TheMeanOfIntegersStaysInPlaceAndKeepsItsType) {
       SCOPED_TRACE(name);
       const Example<std::int64_t> wide(group);
       if (is_refused(group, wide.data, name)) continue;
-      expect_in_place(sync_ddp(wide.data, group, name), wide.data);
+      expect_in_place(sync_ddp(wide.data, &group, name), wide.data);
       EXPECT_TRUE(same(wide.data.read(), wide.mean()));
       const Example<std::uint8_t> narrow(group);
-      expect_in_place(sync_ddp(narrow.data, group, name), narrow.data);
+      expect_in_place(sync_ddp(narrow.data, &group, name), narrow.data);
       EXPECT_TRUE(same(narrow.data.read(), narrow.mean()));
     }
   });
@@ -165,7 +165,7 @@ TEST_P(Sync, EveryNameReducesInPlace) {
         const auto inputs = make_inputs(dtype, {3, 2}, group.size(), Fill::exact, name.kind);
         const Buffer data(group, inputs[index(group.rank())]);
         if (is_refused(group, data, name.text)) continue;
-        expect_in_place(sync_ddp(data, group, name.text), data);
+        expect_in_place(sync_ddp(data, &group, name.text), data);
         EXPECT_TRUE(same(data.read(), reduce_in_order(name.kind, inputs)));
       }
   });
@@ -181,7 +181,7 @@ TEST_P(Sync, EveryEnumeratorIsUsedAsItIsForEveryDType) {
         const Buffer data(group, inputs[index(group.rank())]);
         const ReduceOp op = op_of(kind, scales, group.rank());
         if (is_refused(group, data, op)) continue;
-        expect_in_place(sync_ddp(data, group, op), data);
+        expect_in_place(sync_ddp(data, &group, op), data);
         EXPECT_TRUE(same(data.read(), reduce_in_order(kind, inputs, scales)));
       }
   });
@@ -204,7 +204,7 @@ TEST_P(Sync, TheMeanOfIntegersTruncatesTowardZero) {
           }
           const Buffer data(group, mine);
           if (is_refused(group, data, "mean")) return;
-          sync_ddp(data, group, "mean");
+          sync_ddp(data, &group, "mean");
           EXPECT_TRUE(same(data.read(), want)) << name_of(dtype);
         }
       });
@@ -214,9 +214,9 @@ TEST_P(Sync, TheMeanOfIntegersTruncatesTowardZero) {
 TEST_P(SyncOfSeveral, MinusThreeHalvesAreMinusOne) {
   on_ranks(world(), [](ProcessGroup& group) {
     const std::int64_t mine = group.rank() < 2 ? -1 - group.rank() : 0;
-    EXPECT_EQ(sync_ddp(mine, group, "mean"), -3 / group.size());
+    EXPECT_EQ(sync_ddp(mine, &group, "mean"), -3 / group.size());
     if (group.size() == 2) {
-      EXPECT_EQ(sync_ddp(mine, group, "mean"), -1);
+      EXPECT_EQ(sync_ddp(mine, &group, "mean"), -1);
     }
   });
 }
@@ -227,14 +227,14 @@ TEST_P(Sync, TheMeanOfIntegersIsThatOfTheirWrappedSum) {
     const int n = group.size();
     const Buffer small(group, array_of<std::int8_t>({100, -100}));
     if (is_refused(group, small, "mean")) return;
-    sync_ddp(small, group, "mean");
+    sync_ddp(small, &group, "mean");
     const auto wrapped = [&](int sum) { return static_cast<std::int8_t>(sum); };
     EXPECT_TRUE(same(small.read(),
                      array_of<std::int8_t>({static_cast<std::int8_t>(wrapped(100 * n) / n),
                                             static_cast<std::int8_t>(wrapped(-100 * n) / n)})));
     const std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
     const Buffer large(group, array_of<std::uint64_t>({most}));
-    sync_ddp(large, group, "mean");
+    sync_ddp(large, &group, "mean");
     const auto wide = static_cast<std::uint64_t>(n);
     EXPECT_TRUE(same(large.read(), array_of<std::uint64_t>({most * wide / wide})));
   });
@@ -248,7 +248,7 @@ TEST_P(Sync, UnknownNamesAreRefusedWithThoseThatThereAre) {
       const Buffer data(group, mine);
       const Error error = expect_error(
           Errc::invalid_argument, {"sync_ddp", "'" + std::string(name) + "' is unknown", allowed},
-          [&] { sync_ddp(data, group, name); });
+          [&] { sync_ddp(data, &group, name); });
       EXPECT_EQ(error.where().group, group.name());
       EXPECT_EQ(error.where().rank, group.rank());
       EXPECT_TRUE(same(data.read(), mine)) << "the input was changed";
@@ -263,9 +263,9 @@ TEST_P(Sync, BitwiseOperationsHaveNoName) {
   on_ranks(world(), [](ProcessGroup& group) {
     const Buffer data(group, array_of<std::int32_t>({group.rank() + 1}));
     for (const char* name : {"band", "BOR", "bxor"})
-      expect_error(Errc::invalid_argument, {name, allowed}, [&] { sync_ddp(data, group, name); });
+      expect_error(Errc::invalid_argument, {name, allowed}, [&] { sync_ddp(data, &group, name); });
     if (is_refused(group, data, ReduceOp::bor)) return;
-    sync_ddp(data, group, ReduceOp::bor);
+    sync_ddp(data, &group, ReduceOp::bor);
     const std::array<std::int32_t, 4> want{1, 3, 3, 7};
     EXPECT_TRUE(same(data.read(), array_of<std::int32_t>({want[index(group.size() - 1)]})));
   });
@@ -277,10 +277,10 @@ TEST_P(SyncComparing, ANameThatOneRankMakesUpIsAnErrorOnAll) {
       const Buffer data(group, array_of<float>({1}));
       if (group.rank() == wrong)
         expect_error(Errc::invalid_argument, {"'medain'", allowed},
-                     [&] { sync_ddp(data, group, "medain"); });
+                     [&] { sync_ddp(data, &group, "medain"); });
       else
         expect_error(Errc::mismatch, {"rank " + std::to_string(wrong), "refused", "reduce op"},
-                     [&] { sync_ddp(data, group, "mean"); });
+                     [&] { sync_ddp(data, &group, "mean"); });
       expect_usable(group);
     });
 }
@@ -289,7 +289,7 @@ TEST_P(SyncComparing, DifferentOperationsAreNamedOnAll) {
   on_ranks(world(), [](ProcessGroup& group) {
     const Buffer data(group, array_of<double>({1}));
     expect_error(Errc::mismatch, {"all_reduce sum", "all_reduce avg"},
-                 [&] { sync_ddp(data, group, group.rank() == 0 ? "mean" : "sum"); });
+                 [&] { sync_ddp(data, &group, group.rank() == 0 ? "mean" : "sum"); });
     expect_usable(group);
   });
 }
@@ -299,9 +299,9 @@ TEST_P(SyncOfSeveral, BooleansHaveNoMean) {
     const Buffer data(group, array_of<bool>({group.rank() == 0, true}));
     for (const bool legacy : {false, true})
       expect_error(Errc::invalid_argument, {"avg of boolean"},
-                   [&] { sync_ddp(data, group, "mean", {.legacy_out_of_place = legacy}); });
+                   [&] { sync_ddp(data, &group, "mean", {.legacy_out_of_place = legacy}); });
     if (is_refused(group, data, "min")) return;
-    expect_in_place(sync_ddp(data, group, "min"), data);
+    expect_in_place(sync_ddp(data, &group, "min"), data);
     EXPECT_TRUE(same(data.read(), array_of<bool>({false, true})));
   });
 }
@@ -316,7 +316,7 @@ TEST_P(Sync, LegacyMeanIsANewArrayAndLeavesTheSum) {
         const auto inputs = make_inputs(dtype, {2, 3}, group.size(), Fill::exact);
         const Array sum = reduce_in_order(Kind::sum, inputs);
         const Buffer data(group, inputs[index(group.rank())]);
-        const MaybeOwned mean = sync_ddp(data, group, name, {.legacy_out_of_place = true});
+        const MaybeOwned mean = sync_ddp(data, &group, name, {.legacy_out_of_place = true});
         EXPECT_NE(mean.data(), data.view().data);
         EXPECT_FALSE(mean.is_input());
         EXPECT_TRUE(same(data.read(), sum)) << "the input is the sum";
@@ -340,12 +340,12 @@ TEST_P(Sync, LegacyMeanIsANewArrayAndLeavesTheSum) {
 TEST_P(Sync, LegacyMeanOfTheExampleIsThatOfTheOldDocumentation) {
   on_ranks(world(), [](ProcessGroup& group) {
     const Example<std::int64_t> whole(group);
-    const MaybeOwned mean = sync_ddp(whole.data, group, "mean", {.legacy_out_of_place = true});
+    const MaybeOwned mean = sync_ddp(whole.data, &group, "mean", {.legacy_out_of_place = true});
     const Array want = pair_of<float>(whole.is.mean, 2 * whole.is.mean);
     EXPECT_TRUE(same(content_of(group, mean), want)) << "[1.5, 3] in f32 with two ranks";
     EXPECT_TRUE(same(whole.data.read(), whole.sum()));
     const Example<float> real(group);
-    const MaybeOwned other = sync_ddp(real.data, group, "avg", {.legacy_out_of_place = true});
+    const MaybeOwned other = sync_ddp(real.data, &group, "avg", {.legacy_out_of_place = true});
     EXPECT_TRUE(same(content_of(group, other), want));
     EXPECT_TRUE(same(real.data.read(), real.sum()));
   });
@@ -360,12 +360,12 @@ TEST_P(Sync, LegacyChangesNothingButTheMean) {
       const auto inputs = make_inputs(DType::f32, {4}, group.size(), Fill::exact, name.kind);
       const Buffer data(group, inputs[index(group.rank())]);
       if (is_refused(group, data, name.text)) continue;
-      expect_in_place(sync_ddp(data, group, name.text, {.legacy_out_of_place = true}), data);
+      expect_in_place(sync_ddp(data, &group, name.text, {.legacy_out_of_place = true}), data);
       EXPECT_TRUE(same(data.read(), reduce_in_order(name.kind, inputs)));
     }
     const Buffer data(group, array_of<float>({1}));
     expect_error(Errc::invalid_argument, {"'maximum'", allowed},
-                 [&] { sync_ddp(data, group, "maximum", {.legacy_out_of_place = true}); });
+                 [&] { sync_ddp(data, &group, "maximum", {.legacy_out_of_place = true}); });
   });
 }
 
@@ -376,11 +376,11 @@ TEST_P(Sync, IsOneCall) {
         const Buffer data(group, array_of<float>({2, 3}));
         if (is_refused(group, data, name) || (legacy && divides_elsewhere(group))) continue;
         const auto before = calls_of(group);
-        sync_ddp(data, group, name, {.legacy_out_of_place = legacy});
+        sync_ddp(data, &group, name, {.legacy_out_of_place = legacy});
         EXPECT_EQ(calls_of(group), before + 1) << name << ": there is no barrier";
       }
     const auto before = calls_of(group);
-    EXPECT_EQ(sync_ddp(1.0, group), group.size());
+    EXPECT_EQ(sync_ddp(1.0, &group), group.size());
     EXPECT_EQ(calls_of(group), before + 1);
   });
 }
@@ -400,6 +400,21 @@ TEST_P(Sync, WithoutAGroupNothingIsTouchedAndTheOpIsNotLookedAt) {
     EXPECT_EQ(sync_ddp_if_available(2.5, nullptr, "no such thing"), 2.5);
     EXPECT_EQ(sync_ddp_if_available(7, nullptr, "no such thing"), 7);
     EXPECT_EQ(calls_of(group), before);
+  });
+}
+
+TEST_P(Sync, ANullGroupIsRefusedUnlessItMayBeMissing) {
+  on_ranks(world(), [](ProcessGroup& group) {
+    const Array mine = array_of<std::int64_t>({1, 2});
+    const Buffer data(group, mine);
+    const auto expect_refused = [](const std::function<void()>& call) {
+      expect_error(Errc::not_initialized, {"sync_ddp: the group is null", "sync_ddp_if_available"},
+                   call);
+    };
+    expect_refused([&] { sync_ddp(data, nullptr, "mean"); });
+    expect_refused([] { (void)sync_ddp(1.0, nullptr); });
+    expect_refused([] { (void)sync_ddp(1, nullptr); });
+    EXPECT_TRUE(same(data.read(), mine));
   });
 }
 
@@ -424,21 +439,21 @@ TEST_P(Sync, NumbersComeBackAsNumbers) {
   on_ranks(world(), [](ProcessGroup& group) {
     const int n = group.size();
     const int rank = group.rank();
-    EXPECT_EQ(sync_ddp(0.25 * (rank + 1), group), 0.125 * n * (n + 1));
-    EXPECT_EQ(sync_ddp(0.5 * rank, group, "mean"), 0.25 * (n - 1));
-    EXPECT_EQ(sync_ddp(1.5F, group, "max"), 1.5);
-    EXPECT_EQ(sync_ddp(rank + 1, group), n * (n + 1) / 2);
-    EXPECT_EQ(sync_ddp(rank, group, "max"), n - 1);
-    EXPECT_EQ(sync_ddp(1 << rank, group, ReduceOp::bor), (1 << n) - 1);
+    EXPECT_EQ(sync_ddp(0.25 * (rank + 1), &group), 0.125 * n * (n + 1));
+    EXPECT_EQ(sync_ddp(0.5 * rank, &group, "mean"), 0.25 * (n - 1));
+    EXPECT_EQ(sync_ddp(1.5F, &group, "max"), 1.5);
+    EXPECT_EQ(sync_ddp(rank + 1, &group), n * (n + 1) / 2);
+    EXPECT_EQ(sync_ddp(rank, &group, "max"), n - 1);
+    EXPECT_EQ(sync_ddp(1 << rank, &group, ReduceOp::bor), (1 << n) - 1);
     // No detour by a double, which has 53 bits.
     constexpr std::int64_t large = (std::int64_t{1} << 53) + 1;
-    EXPECT_EQ(sync_ddp(large, group), large * n);
+    EXPECT_EQ(sync_ddp(large, &group), large * n);
     EXPECT_EQ(sync_ddp_if_available(large, &group, "min"), large);
     EXPECT_EQ(sync_ddp_if_available(large, nullptr), large);
     // Of an array only: a number has no place to leave the sum.
-    EXPECT_EQ(sync_ddp(-3, group, "mean", {.legacy_out_of_place = true}), -3);
+    EXPECT_EQ(sync_ddp(-3, &group, "mean", {.legacy_out_of_place = true}), -3);
     expect_error(Errc::invalid_argument, {"'mode'", allowed},
-                 [&] { (void)sync_ddp(1.0, group, "mode"); });
+                 [&] { (void)sync_ddp(1.0, &group, "mode"); });
   });
 }
 
@@ -446,7 +461,7 @@ TEST_P(Sync, OnlyAScaleChangesTheInputOfOneRank) {
   on_ranks(world(), [](ProcessGroup& group) {
     const double scale = 0.5 * (group.rank() + 1);
     const Buffer data(group, array_of<double>({8}));
-    sync_ddp(data, group, ReduceOp::premul(scale));
+    sync_ddp(data, &group, ReduceOp::premul(scale));
     const int n = group.size();
     EXPECT_TRUE(same(data.read(), array_of<double>({2.0 * n * (n + 1)})));
   });
@@ -457,7 +472,7 @@ TEST_P(Sync, ASubGroupSyncsItsOwnRanks) {
     auto part = group.split(group.rank() % 2);
     ASSERT_TRUE(part.has_value());
     const Buffer data(group, array_of<float>({static_cast<float>(group.rank())}));
-    sync_ddp(data, *part, "mean");
+    sync_ddp(data, &*part, "mean");
     // 0 2 .. or 1 3 ..: the mean is the first rank plus what lies between.
     const auto want = static_cast<float>(group.rank() % 2 + part->size() - 1);
     EXPECT_TRUE(same(data.read(), array_of<float>({want})));
@@ -467,13 +482,13 @@ TEST_P(Sync, ASubGroupSyncsItsOwnRanks) {
 TEST_P(Sync, EmptyAndZeroDimensionalArraysAreArraysToo) {
   on_ranks(world(), [](ProcessGroup& group) {
     const Buffer none(group, DType::f32, {0, 3});
-    expect_in_place(sync_ddp(none, group, "mean"), none);
+    expect_in_place(sync_ddp(none, &group, "mean"), none);
     if (!divides_elsewhere(group)) {
-      const MaybeOwned legacy = sync_ddp(none, group, "mean", {.legacy_out_of_place = true});
+      const MaybeOwned legacy = sync_ddp(none, &group, "mean", {.legacy_out_of_place = true});
       EXPECT_EQ(legacy.shape(), (Shape{0, 3}));
     }
     const Buffer one(group, array_of<double>({2}).reshaped({}));
-    expect_in_place(sync_ddp(one, group), one);
+    expect_in_place(sync_ddp(one, &group), one);
     EXPECT_TRUE(same(one.read(), array_of<double>({2.0 * group.size()}).reshaped({})));
   });
 }
@@ -490,16 +505,16 @@ TEST_P(Sync, TheGlobalMeanWeighsRanksByTheirRows) {
       count += r;
     }
     const double rank = group.rank();
-    const double mean = global_mean(rank * rank, rank, group);
+    const double mean = global_mean(group, rank * rank, rank);
     if (group.size() == 1)
       EXPECT_TRUE(std::isnan(mean)) << "nobody has rows";
     else
       EXPECT_EQ(mean, sum / count);
-    EXPECT_TRUE(std::isnan(global_mean(0, 0, group)));
-    EXPECT_TRUE(std::isnan(global_mean(std::nan(""), 1, group)));
-    EXPECT_EQ(global_mean(6, 4, group), 1.5);
+    EXPECT_TRUE(std::isnan(global_mean(group, 0, 0)));
+    EXPECT_TRUE(std::isnan(global_mean(group, std::nan(""), 1)));
+    EXPECT_EQ(global_mean(group, 6, 4), 1.5);
     const auto before = calls_of(group);
-    EXPECT_EQ(global_mean(1, 2, group), 0.5);
+    EXPECT_EQ(global_mean(group, 1, 2), 0.5);
     EXPECT_EQ(calls_of(group), before + 1);
   });
 }
@@ -513,14 +528,14 @@ TEST_P(Sync, LossesAreReducedByNameInOneRound) {
                                         {"with 'quotes', and\nlines", -1, rank == 0 ? 4.0 : 0.0},
                                         {"nobody's", 0, 0}};
     const auto before = calls_of(group);
-    const auto means = reduce_losses(losses, group);
+    const auto means = reduce_losses(group, losses);
     EXPECT_EQ(calls_of(group), before + (comes_along(group) ? 1U : 2U));
     ASSERT_EQ(means.size(), 4U);
     EXPECT_EQ(means[0], 1.0);
     EXPECT_EQ(means[1], 3.0 * n * (n - 1) / 2 / (2 * n));
     EXPECT_EQ(means[2], -n / 4.0);
     EXPECT_TRUE(std::isnan(means[3]));
-    EXPECT_TRUE(reduce_losses({}, group).empty());
+    EXPECT_TRUE(reduce_losses(group, {}).empty());
   });
 }
 
@@ -535,7 +550,7 @@ TEST_P(Sync, LossesHaveTheSameBitsOnEveryRankAndBackend) {
       sum += value(r);
       count += 0.1;
     }
-    EXPECT_EQ(reduce_losses(mine, group)[0], sum / count);
+    EXPECT_EQ(reduce_losses(group, mine)[0], sum / count);
   });
 }
 
@@ -544,7 +559,7 @@ TEST_P(Sync, ManyLossesWithLongNamesNeedNotFitInOneRound) {
     std::vector<NamedLoss> losses;
     for (int i = 0; i < 700; ++i)
       losses.push_back({std::string(100, 'x') + std::to_string(i), 1.0 * i, 2});
-    const auto means = reduce_losses(losses, group);
+    const auto means = reduce_losses(group, losses);
     ASSERT_EQ(means.size(), losses.size());
     for (std::size_t i = 0; i < means.size(); ++i) EXPECT_EQ(means[i], losses[i].sum / 2);
   });
@@ -577,9 +592,9 @@ TEST_P(SyncOfSeveral, OtherNamesAreAMismatchOnEveryRank) {
             expect_error(Errc::mismatch,
                          {"reduce_losses", group.name(), c.text, "2 losses: 'loss', 'aux'",
                           "rank " + std::to_string(odd) + " has"},
-                         [&] { (void)reduce_losses(mine, group); });
+                         [&] { (void)reduce_losses(group, mine); });
         texts[group.rank()] = error.what();
-        EXPECT_EQ(reduce_losses(usual, group)[1], 2) << "the group is usable";
+        EXPECT_EQ(reduce_losses(group, usual)[1], 2) << "the group is usable";
       });
       for (const std::string& text : texts.all()) EXPECT_EQ(text, texts[0]);
     }

@@ -154,7 +154,7 @@ TEST_P(ReduceSemantics, AverageOfIntegersTruncatesTowardZero) {
   inputs[0] = array_of<std::int32_t>({-2, 2, -(2 * size - 1), 2 * size - 1});
   const std::int32_t first = (size + 1) / size;  // 3/2, 4/3, 5/4: all 1.
   expect_all_reduce(inputs, ReduceOp::avg, array_of<std::int32_t>({-first, first, -1, 1}),
-                    {.integer_avg = IntegerAvg::truncate});
+                    {.integer_avg = true});
 }
 
 TEST_P(ReduceSemantics, EachRankScalesByItsOwnFactor) {
@@ -222,7 +222,7 @@ TEST_P(ReduceSemantics, WhatHasNoMeaningIsRefusedByName) {
         const Buffer all(group, dtype, {2 * group.size()});
         const Buffer part(group, dtype, {2});
         const std::vector<std::string> texts{std::string(name_of(kind))};
-        const CallOptions options{.integer_avg = IntegerAvg::truncate};
+        const CallOptions options{.integer_avg = true};
         expect_error(code, texts, [&] { group.all_reduce(all, op, options); });
         expect_error(code, texts, [&] { group.reduce(part, part, 0, op, options); });
         expect_error(code, texts, [&] { group.reduce_scatter(all, part, {}, op, options); });
@@ -250,7 +250,7 @@ TEST_P(ReduceSemantics, EveryRankGetsTheSameBits) {
       on_ranks(world(), [&](ProcessGroup& group) {
         const int rank = group.rank();
         const Buffer data(group, inputs[index(rank)]);
-        group.all_reduce(data, op_of(kind, scales, rank), {.integer_avg = IntegerAvg::truncate});
+        group.all_reduce(data, op_of(kind, scales, rank), {.integer_avg = true});
         results[rank] = data.read();
       });
       for (const Array& result : results.all())

@@ -1,4 +1,9 @@
 #include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <tutti/coalesce.hpp>
 
 #include "conformance/cells.hpp"
 
@@ -136,6 +141,100 @@ TEST_P(SendRecv, ARankMaySendToItselfAsynchronously) {
     group.send(in, group.rank(), 2);
     received.wait();
     EXPECT_TRUE(same(again.read(), number(group.rank())));
+  });
+}
+
+/// Enough for a call that does not hang.
+const CallOptions soon{.timeout = 5s};
+
+TEST_P(SendRecv, ARingOfBothAtOnceDoesNotDeadlock) {
+  on_ranks(world(), [](ProcessGroup& group) {
+    const int size = group.size();
+    const int next = (group.rank() + 1) % size;
+    const int previous = (group.rank() + size - 1) % size;
+    for (const std::int64_t count : {std::int64_t{0}, std::int64_t{2}, std::int64_t{1} << 18}) {
+      const auto inputs = make_inputs(DType::f32, {count}, size, Fill::bits);
+      const Buffer in(group, inputs[index(group.rank())]);
+      const Buffer out(group, DType::f32, {count});
+      group.sendrecv(in, next, out, previous, 0, soon);
+      EXPECT_TRUE(same_bits(out.read(), inputs[index(previous)])) << count << " elements";
+      EXPECT_TRUE(same_bits(in.read(), inputs[index(group.rank())])) << "the input was changed";
+      const Buffer again(group, DType::f32, {count});
+      group.sendrecv_async(in, previous, again, next, 1, soon).wait();
+      EXPECT_TRUE(same_bits(again.read(), inputs[index(next)])) << count << " elements, async";
+    }
+  });
+}
+
+// Different dtypes and sizes each way, and peers that use the two calls.
+TEST_P(SendRecv, BothAtOnceMatchesSendsAndReceives) {
+  on_ranks(world(), [](ProcessGroup& group) {
+    const Array three = array_of<double>({1, 2, 3});
+    if (group.rank() == 0) {
+      const Buffer in(group, number(7));
+      const Buffer out(group, DType::f64, {3});
+      group.sendrecv(in, 1, out, 1, 6, soon);
+      EXPECT_TRUE(same(out.read(), three));
+    } else if (group.rank() == 1) {
+      const Buffer in(group, three);
+      const Buffer out(group, DType::i32, {2});
+      Work sent = group.send_async(in, 0, 6, soon);
+      group.recv(out, 0, 6, soon);
+      sent.wait();
+      EXPECT_TRUE(same(out.read(), number(7)));
+    }
+    expect_usable(group);
+  });
+}
+
+TEST_P(SendRecv, BothAtOnceMayBeWithTheRankItself) {
+  on_ranks(world(), [](ProcessGroup& group) {
+    const Buffer in(group, number(group.rank()));
+    const Buffer out(group, DType::i32, {2});
+    group.sendrecv(in, group.rank(), out, group.rank(), 3, soon);
+    EXPECT_TRUE(same(out.read(), number(group.rank())));
+  });
+}
+
+TEST_P(SendRecv, BothAtOnceInACoalesce) {
+  on_ranks(world(), [](ProcessGroup& group) {
+    const int peer = group.rank() ^ 1;
+    const Buffer in(group, number(group.rank()));
+    const Buffer out(group, DType::i32, {2});
+    if (peer >= group.size()) return;
+    Coalesce together(group);
+    expect_error(Errc::invalid_argument, {"sendrecv", "Coalesce", "sendrecv_async"},
+                 [&] { group.sendrecv(in, peer, out, peer); });
+    Work work = group.sendrecv_async(in, peer, out, peer, 8, soon);
+    together.launch().wait();
+    work.wait();
+    EXPECT_TRUE(same(out.read(), number(peer)));
+  });
+}
+
+TEST_P(SendRecv, BothAtOnceIsRefusedWithTheNumbers) {
+  on_ranks(world(), [](ProcessGroup& group) {
+    const int size = group.size();
+    const int own = group.rank();
+    const Buffer in(group, number(own));
+    const Buffer out(group, DType::i32, {2});
+    const auto expect_bad = [](const std::vector<std::string>& texts,
+                               const std::function<void()>& call) {
+      expect_error(Errc::invalid_argument, texts, call);
+    };
+    const auto ranks = "ranks 0 to " + std::to_string(size - 1);
+    expect_bad({"send", "peer is " + std::to_string(size), ranks},
+               [&] { group.sendrecv(in, size, out, 0); });
+    expect_bad({"recv", "peer is -1", ranks}, [&] { group.sendrecv(in, 0, out, -1); });
+    expect_bad({"tag is -2", ">= 0"}, [&] { group.sendrecv(in, own, out, own, -2); });
+    // With the rank itself, so that no other rank hears of it.
+    expect_bad({"in and out overlap", "sendrecv does not work in place"},
+               [&] { group.sendrecv(out, own, out, own, 9); });
+    const TensorView nothing(nullptr, DType::i32, {2}, group.memory().device());
+    expect_bad({"recv", "data is null"}, [&] { group.sendrecv(in, own, nothing, own, 9); });
+    expect_bad({"timeout is -1 ns"},
+               [&] { group.sendrecv_async(in, own, out, own, 9, {.timeout = -1ns}).wait(); });
+    expect_usable(group);
   });
 }
 

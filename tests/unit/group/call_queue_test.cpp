@@ -254,6 +254,28 @@ TEST_F(CallQueueTest, WithoutADeadlineTheTimeoutOfTheGroupCounts) {
   expect_error(Errc::timeout, {"#1"}, [&] { queue->enter(late); });
 }
 
+TEST_F(CallQueueTest, WithBothTheEarlierOneCounts) {
+  const Call soon{.seq = 1, .deadline = 20s, .timeout = 20ms};
+  expect_error(Errc::timeout, {"#1"}, [&] { queue->enter(soon); });
+  const Call due{.seq = 1, .deadline = 20ms, .timeout = 20s};
+  expect_error(Errc::timeout, {"#1"}, [&] { queue->enter(due); });
+}
+
+TEST_F(CallQueueTest, ATurnSaysWhatIsLeftForACallThatWaited) {
+  EXPECT_FALSE(queue->enter({.seq = 0, .timeout = 20s}).is_set());
+  const auto before = Deadline::Clock::now();
+  std::thread leaves([&] {
+    std::this_thread::sleep_for(30ms);
+    queue->leave(0);
+  });
+  const Deadline limit = queue->enter({.seq = 1, .timeout = 20s});
+  leaves.join();
+  ASSERT_TRUE(limit.is_set());
+  EXPECT_GE(limit.time(), before + 20s);
+  EXPECT_LT(limit.time(), Deadline::Clock::now() + 20s - 20ms);
+  queue->leave(1);
+}
+
 TEST_F(CallQueueTest, AnExpiredDeadlineDoesNotRefuseACallWhoseTurnItIs) {
   queue->enter(call(0, -1s));
   queue->leave(0);

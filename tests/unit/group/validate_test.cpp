@@ -1,6 +1,7 @@
 #include "group/validate.hpp"
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -304,6 +305,16 @@ TEST(Validate, ElsewhereThanOnTheRootTheWholeIsIgnoredAndBecomesEmpty) {
   }
 }
 
+// Options.
+
+TEST(Validate, RefusesANegativeTimeout) {
+  for (const Operation kind : {Operation::all_reduce, Operation::barrier, Operation::send}) {
+    refuse({"timeout is -5 ns", ">= 0", "the group's timeout"}, correct(kind),
+           {.timeout = std::chrono::nanoseconds(-5)});
+    accept(correct(kind), {.timeout = std::chrono::nanoseconds(5)});
+  }
+}
+
 // Reduce ops.
 
 TEST(Validate, RefusesAnUnknownReduceOp) {
@@ -321,10 +332,10 @@ TEST(Validate, RefusesAnAverageOfIntegersUnlessItMayTruncate) {
         accept(op);
       } else if (is_integer(dtype)) {
         refuse({std::string(name_of(dtype)), "integer_avg"}, op);
-        accept(op, {.integer_avg = IntegerAvg::truncate});
+        accept(op, {.integer_avg = true});
       } else {
         refuse({"avg", "boolean"}, op);
-        refuse({"avg", "boolean"}, op, {.integer_avg = IntegerAvg::truncate});
+        refuse({"avg", "boolean"}, op, {.integer_avg = true});
       }
     }
 }

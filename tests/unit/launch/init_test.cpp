@@ -248,8 +248,8 @@ ClusterInfo place(int rank, const std::string& store) {
 
 TEST(OpenStoreOfALaunch, IsThereForTheOthersUntilTheyHaveLeft) {
   const auto address = free_address();
-  auto hosted = open_store(place(0, address), 5s);
-  auto other = open_store(place(1, address), 5s);
+  auto hosted = open_cluster_store(place(0, address), 5s);
+  auto other = open_cluster_store(place(1, address), 5s);
   auto left = std::async(std::launch::async, [&hosted] { hosted.reset(); });
   EXPECT_EQ(left.wait_for(100ms), std::future_status::timeout) << "a rank still needs it";
   other->set("key", "value");
@@ -260,7 +260,7 @@ TEST(OpenStoreOfALaunch, IsThereForTheOthersUntilTheyHaveLeft) {
 
 TEST(OpenStoreOfALaunch, DoesNotWaitForOthersThatNeverCame) {
   const auto before = std::chrono::steady_clock::now();
-  (void)open_store(place(0, free_address()), 5s);
+  (void)open_cluster_store(place(0, free_address()), 5s);
   EXPECT_LT(std::chrono::steady_clock::now() - before, 5s);
 }
 
@@ -269,8 +269,8 @@ TEST(OpenStoreOfALaunch, WaitsNotForLongWhileAnExceptionUnwinds) {
   std::shared_ptr<Store> other;
   const auto before = std::chrono::steady_clock::now();
   try {
-    const auto hosted = open_store(place(0, address), 5s);
-    other = open_store(place(1, address), 5s);
+    const auto hosted = open_cluster_store(place(0, address), 5s);
+    other = open_cluster_store(place(1, address), 5s);
     throw std::runtime_error("something else");
   } catch (const std::runtime_error&) {
   }
@@ -281,7 +281,7 @@ TEST(OpenStoreOfALaunch, RefusesAPortWhereSomebodyListensByItsName) {
   const StoreServer another({.host = "127.0.0.1"});
   const auto address = "tcp://127.0.0.1:" + std::to_string(another.port());
   expect_error(Errc::backend, {"rank 0 cannot host", address, "TUTTI_STORE_PORT"},
-               [&] { (void)open_store(place(0, address), 5s); });
+               [&] { (void)open_cluster_store(place(0, address), 5s); });
 }
 
 // What a connection holds for a while, such as one of another program that is closing.
@@ -295,8 +295,9 @@ TEST(OpenStoreOfALaunch, WaitsForAPortThatIsHeldWhileNobodyListens) {
   ASSERT_EQ(::getsockname(holder, reinterpret_cast<sockaddr*>(&name), &size), 0);
   const auto address = "tcp://127.0.0.1:" + std::to_string(ntohs(name.sin_port));
   expect_error(Errc::backend, {"rank 0 cannot host", address},
-               [&] { (void)open_store(place(0, address), 200ms); });
-  auto hosting = std::async(std::launch::async, [&] { return open_store(place(0, address), 10s); });
+               [&] { (void)open_cluster_store(place(0, address), 200ms); });
+  auto hosting =
+      std::async(std::launch::async, [&] { return open_cluster_store(place(0, address), 10s); });
   EXPECT_EQ(hosting.wait_for(100ms), std::future_status::timeout);
   ::close(holder);
   EXPECT_NE(hosting.get(), nullptr);
@@ -306,26 +307,27 @@ TEST(OpenStoreOfALaunch, IsNotHostedWhenItRunsAlready) {
   const StoreServer server({.host = "127.0.0.1"});
   auto info = place(0, "tcp://127.0.0.1:" + std::to_string(server.port()));
   info.hosts_store = false;
-  const auto store = open_store(info, 5s);
+  const auto store = open_cluster_store(info, 5s);
   EXPECT_EQ(server.clients(), 1);
   info.store = free_address();
-  expect_error(Errc::timeout, {info.store.substr(6)}, [&] { (void)open_store(info, 200ms); });
+  expect_error(Errc::timeout, {info.store.substr(6)},
+               [&] { (void)open_cluster_store(info, 200ms); });
 }
 
 TEST(OpenStoreOfALaunch, KeepsTheKeysOfARunApart) {
   const StoreServer server({.host = "127.0.0.1"});
   auto info = place(1, "tcp://127.0.0.1:" + std::to_string(server.port()));
   info.run = "job/0/";
-  open_store(info, 5s)->set("key", "old");
+  open_cluster_store(info, 5s)->set("key", "old");
   info.run = "job/1/";
-  EXPECT_FALSE(open_store(info, 5s)->try_get("key").has_value());
+  EXPECT_FALSE(open_cluster_store(info, 5s)->try_get("key").has_value());
   EXPECT_EQ(open_store(info.store, 5s)->get_text("job/0/key", 0s), "old");
 }
 
 TEST(OpenStoreOfALaunch, SaysWhatIsWrongWithAnAddress) {
   for (const char* address : {"tcp://", "tcp://host", "tcp://host:", "tcp://host:0", "tcp://:1"})
     expect_error(Errc::invalid_argument, {address},
-                 [&] { (void)open_store(place(0, address), 200ms); });
+                 [&] { (void)open_cluster_store(place(0, address), 200ms); });
 }
 
 }  // namespace

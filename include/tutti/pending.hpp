@@ -1,0 +1,45 @@
+#pragma once
+
+#include <utility>
+
+#include <tutti/error.hpp>
+#include <tutti/work.hpp>
+
+namespace [[gnu::visibility("default")]] tutti {
+
+/// The value of a call in flight. It owns the arrays that the call writes; arrays that the caller
+/// lent must live until get() or the destructor. Destroyed without get() it waits, as ~Work() does.
+/// A resource type: move-only. One thread at a time.
+template <class T>
+class [[nodiscard]] Pending {
+ public:
+  /// For functions that return one: `work` writes into what `value` owns.
+  Pending(T value, Work work) noexcept : value_(std::move(value)), work_(std::move(work)) {}
+  Pending(Pending&&) noexcept = default;
+  Pending& operator=(Pending&& other) noexcept {
+    work_ = std::move(other.work_);  // First: waits for the call that writes into value_.
+    value_ = std::move(other.value_);
+    taken_ = other.taken_;
+    return *this;
+  }
+  Pending(const Pending&) = delete;
+  Pending& operator=(const Pending&) = delete;
+  ~Pending() = default;
+
+  /// Waits as Work::wait() and gives the value, once. @throws Error what went wrong.
+  T get() {
+    if (taken_) fail(Errc::invalid_argument, "Pending::get() was called already");
+    work_.wait();
+    taken_ = true;
+    return std::move(value_);
+  }
+  /// The call: to ask whether it is done, or to order streams behind it. get() comes after all.
+  Work& work() noexcept { return work_; }
+
+ private:
+  T value_;
+  Work work_;  // Last: ends first.
+  bool taken_ = false;
+};
+
+}  // namespace tutti

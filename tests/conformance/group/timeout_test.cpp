@@ -1,0 +1,149 @@
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include <tutti/gather.hpp>
+#include <tutti/sync.hpp>
+
+#include "conformance/cells.hpp"
+
+// CallOptions::timeout beside CallOptions::deadline and the group's timeout.
+
+namespace tutti::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Call = std::function<void(ProcessGroup& group, const CallOptions& options)>;
+
+/// How long after its limit a call may take to give up.
+constexpr auto grace = 500ms;
+
+class FailuresByTimeout : public testing::TestWithParam<World> {
+ protected:
+  const World& world() const { return GetParam(); }
+  int last() const { return world().size - 1; }
+
+  /// The last rank does not make the call; on the others it has to end within `limit`, although
+  /// everything else allows 3 s.
+  void expect_ended(const CallOptions& options, std::chrono::milliseconds limit, const Call& call) {
+    Meeting met(world().size);
+    on_fresh_ranks(world(),
+                   [&](ProcessGroup& group) {
+                     met.wait();
+                     if (group.rank() != last()) {
+                       const auto start = Clock::now();
+                       expect_error({Errc::timeout, Errc::peer_lost, Errc::aborted}, {},
+                                    [&] { call(group, options); });
+                       const auto took = Clock::now() - start;
+                       EXPECT_LT(took, reduced() ? 2500ms : limit + grace);
+                     }
+                     met.wait();
+                   },
+                   {.timeout = 3s});
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Worlds, FailuresByTimeout, testing::ValuesIn(worlds_of_several()),
+                         CaseName());
+
+TEST_P(FailuresByTimeout, ATimeoutAloneEndsACall) {
+  expect_ended({.timeout = 100ms}, 100ms, [this](ProcessGroup& group, const CallOptions& options) {
+    const Buffer data(group, DType::f32, {4});
+    group.recv_async(data, last(), 3, options).wait();
+  });
+}
+
+TEST_P(FailuresByTimeout, ATimeoutBeforeTheDeadlineEndsACall) {
+  expect_ended({.deadline = Deadline::after(3s), .timeout = 100ms}, 100ms,
+               [](ProcessGroup& group, const CallOptions& options) { group.barrier(options); });
+}
+
+TEST_P(FailuresByTimeout, ATimeoutEndsACallWithoutALimitOtherwise) {
+  expect_ended(
+      {.deadline = Deadline::none(), .timeout = 100ms}, 100ms,
+      [](ProcessGroup& group, const CallOptions& options) { group.barrier_async(options).wait(); });
+}
+
+TEST_P(FailuresByTimeout, ADeadlineBeforeTheTimeoutEndsACall) {
+  expect_ended({.timeout = 3s}, 100ms, [](ProcessGroup& group, const CallOptions& options) {
+    auto both = options;
+    both.deadline = 100ms;
+    group.barrier(both);
+  });
+}
+
+TEST_P(FailuresByTimeout, ATimeoutHoldsForGathersAndSums) {
+  const CallOptions options{.deadline = Deadline::after(5s), .timeout = 100ms};
+  expect_ended(options, 100ms, [](ProcessGroup& group, const CallOptions& limits) {
+    const Buffer data(group, DType::f32, {4});
+    (void)all_gather_rows(group, data, {.call = limits});
+  });
+  expect_ended(options, 100ms, [](ProcessGroup& group, const CallOptions& limits) {
+    (void)sync_ddp(1.0, &group, "sum", {.deadline = limits.deadline, .timeout = limits.timeout});
+  });
+}
+
+TEST_P(FailuresByTimeout, LimitsHoldForSubGroupsAndRegistrations) {
+  expect_ended({.timeout = 100ms}, 100ms, [](ProcessGroup& group, const CallOptions& options) {
+    (void)group.split(0, 0, options);
+  });
+  expect_ended({.deadline = Deadline::none(), .timeout = 100ms}, 100ms,
+               [](ProcessGroup& group, const CallOptions& options) {
+                 (void)group.subset(std::vector{0}, options);
+               });
+  expect_ended({.timeout = 3s}, 100ms, [](ProcessGroup& group, const CallOptions& options) {
+    auto both = options;
+    both.deadline = 100ms;
+    const Buffer data(group, DType::f32, {4});
+    (void)group.register_memory(data, both);
+  });
+}
+
+TEST_P(FailuresByTimeout, ACallMayTakeLongerThanTheTimeoutOfItsGroup) {
+  for (const CallOptions& options : {CallOptions{.timeout = 10s}, CallOptions{.deadline = 10s}}) {
+    Meeting met(world().size);
+    on_fresh_ranks(world(),
+                   [&](ProcessGroup& group) {
+                     met.wait();
+                     if (group.rank() == last()) std::this_thread::sleep_for(700ms);
+                     group.barrier(options);
+                   },
+                   {.timeout = 400ms});
+  }
+}
+
+// The same options serve any number of calls, each from its own beginning.
+TEST_P(FailuresByTimeout, ATimeoutCountsAnewForEachCall) {
+  on_ranks(world(), [&](ProcessGroup& group) {
+    const CallOptions options{.timeout = 2s};
+    for (int i = 0; i < 3; ++i) {
+      if (group.rank() == last()) std::this_thread::sleep_for(800ms);
+      group.barrier(options);
+    }
+  });
+}
+
+class RefusalOfTimeouts : public testing::TestWithParam<World> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, RefusalOfTimeouts, testing::ValuesIn(worlds()), CaseName());
+
+TEST_P(RefusalOfTimeouts, ANegativeOneIsRefused) {
+  on_ranks(GetParam(), [](ProcessGroup& group) {
+    const CallOptions options{.timeout = -1ns};
+    const Buffer data(group, array_of<float>({1}));
+    const auto expect_refused = [](const std::string& name, const std::function<void()>& call) {
+      expect_error(Errc::invalid_argument, {name, "timeout is -1 ns", ">= 0"}, call);
+    };
+    expect_refused("all_reduce", [&] { group.all_reduce(data, ReduceOp::sum, options); });
+    expect_refused("barrier", [&] { group.barrier(options); });
+    expect_refused("barrier", [&] { group.barrier_async(options).wait(); });
+    expect_refused("", [&] { (void)sync_ddp(1.0, &group, "sum", {.timeout = -1ns}); });
+    expect_refused("", [&] { (void)all_gather_rows(group, data, {.call = options}); });
+    expect_refused("", [&] { (void)group.split(0, 0, options); });
+    expect_refused("", [&] { (void)group.subset(std::vector{0}, options); });
+    expect_refused("", [&] { (void)group.register_memory(data, options); });
+    expect_refused("", [&] { (void)all_gather_bytes(group, "text", options); });
+    expect_usable(group);
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,172 @@
+#include <tutti/pending.hpp>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/gather.hpp>
+
+#include "conformance/cells.hpp"
+#include "conformance/observed.hpp"
+
+// Gathers whose rows travel behind their return.
+
+namespace tutti::test {
+namespace {
+
+class GatherPending : public testing::TestWithParam<World> {
+ protected:
+  const World& world() const { return GetParam(); }
+  int size() const { return GetParam().size; }
+};
+INSTANTIATE_TEST_SUITE_P(Worlds, GatherPending, testing::ValuesIn(worlds()), CaseName());
+
+class GatherPendingOfSeveral : public GatherPending {};
+INSTANTIATE_TEST_SUITE_P(Worlds, GatherPendingOfSeveral, testing::ValuesIn(worlds_of_several()),
+                         CaseName());
+
+/// Calls that other ranks have not made yet. On a device checked mode compares within the call.
+class PendingGathers : public GatherPending {};
+INSTANTIATE_TEST_SUITE_P(Worlds, PendingGathers, testing::ValuesIn(worlds_of_several()),
+                         CaseName());
+
+void expect_same(ProcessGroup& group, const GatheredRows& got, const GatheredRows& want) {
+  EXPECT_TRUE(same_bits(content_of(group, got.data), content_of(group, want.data)));
+  EXPECT_EQ(got.layout, want.layout);
+}
+
+TEST_P(GatherPending, GivesWhatTheBlockingFormGives) {
+  std::uint64_t salt = 0;
+  // Of rows of 80 KB none comes along with the sizes.
+  for (const Shape& row_shape : {Shape{}, Shape{3}, Shape{20000}})
+    for (const Layout& layout : layouts(size())) {
+      const auto parts = make_parts(DType::f32, layout, row_shape, ++salt);
+      const auto wholes = make_inputs(DType::f32, rows_of(total(layout), row_shape), size(),
+                                      Fill::exact, ReduceOp::Kind::sum, salt);
+      const RowLayout rows(layout);
+      on_ranks(world(), [&](ProcessGroup& group) {
+        SCOPED_TRACE("rows " + to_string(layout) + " of " + to_string(row_shape));
+        const Buffer in(group, parts[index(group.rank())]);
+        const Buffer whole(group, wholes[index(group.rank())]);
+        const int root = group.size() - 1;
+        for (const RowLayout* known : {static_cast<const RowLayout*>(nullptr), &rows}) {
+          SCOPED_TRACE(known == nullptr ? "without a layout" : "with a layout");
+          const GatherOptions options{.layout = known};
+          auto all = all_gather_rows_async(group, in, options);
+          auto padded = all_gather_padded_async(group, in, 7, options);
+          auto at_root = gather_rows_async(group, in, root, options);
+          auto sums = reduce_scatter_rows_async(group, whole, rows);
+          // In another order than they were made.
+          const Tensor sum = sums.get();
+          const GatheredRows rooted = at_root.get();
+          const PaddedRows blocks = padded.get();
+          const GatheredRows gathered = all.get();
+          EXPECT_TRUE(same_bits(content_of(group, gathered.data), concat(parts)));
+          EXPECT_EQ(gathered.layout, rows);
+          expect_same(group, rooted, gather_rows(group, in, root, options));
+          const PaddedRows want = all_gather_padded(group, in, 7, options);
+          EXPECT_TRUE(same_bits(content_of(group, blocks.data), content_of(group, want.data)));
+          EXPECT_EQ(blocks.layout, rows);
+          const Tensor want_sum = reduce_scatter_rows(group, whole, rows);
+          EXPECT_TRUE(same_bits(content_of(group, sum), content_of(group, want_sum)));
+        }
+      });
+    }
+}
+
+TEST_P(PendingGathers, WithALayoutNothingWaits) {
+  on_ranks(world(), [](ProcessGroup& group) {
+    expect_usable(group);  // Devices connect at the first call.
+    const CallOptions soon{.timeout = 5s};
+    const auto rows = RowLayout::equal(group.size(), 2);
+    const Buffer in(group, array_of<float>({1, 2}));
+    const Buffer whole(group, DType::f32, {2 * group.size()});
+    const Buffer token(group, array_of<float>({3}));
+    // Makes its calls only when rank 0 has made all of them.
+    if (group.rank() == 1) group.recv(token, 0, 4, soon);
+    const GatherOptions options{.layout = &rows, .call = soon};
+    auto all = all_gather_rows_async(group, in, options);
+    auto padded = all_gather_padded_async(group, in, 0, options);
+    auto at_root = gather_rows_async(group, in, 0, options);
+    auto sums = reduce_scatter_rows_async(group, whole, rows, ReduceOp::max, {.call = soon});
+    if (group.rank() == 0) {
+      EXPECT_FALSE(all.work().done());
+      group.send(token, 1, 4, soon);
+    }
+    EXPECT_EQ(all.get().data.shape(), Shape{2 * group.size()});
+    EXPECT_EQ(padded.get().data.shape(), (Shape{group.size(), 2}));
+    (void)at_root.get();
+    EXPECT_EQ(sums.get().shape(), Shape{2});
+  });
+}
+
+TEST_P(GatherPending, GivesItsValueOnceAndMayBeMovedAndDropped) {
+  on_ranks(world(), [](ProcessGroup& group) {
+    const auto rows = RowLayout::equal(group.size(), 1);
+    const Buffer in(group, array_of<float>({1}));
+    const GatherOptions options{.layout = &rows};
+    auto first = all_gather_rows_async(group, in, options);
+    first = all_gather_rows_async(group, in, options);
+    auto moved = std::move(first);
+    moved.work().wait();
+    EXPECT_EQ(moved.get().data.shape(), Shape{group.size()});
+    expect_error(Errc::invalid_argument, {"Pending::get() was called already"},
+                 [&] { (void)moved.get(); });
+    { const auto dropped = all_gather_padded_async(group, in, 0, options); }
+    expect_usable(group);
+  });
+}
+
+TEST_P(GatherPending, RefusalsAreThrownByTheCall) {
+  on_ranks(world(), [](ProcessGroup& group) {
+    const Buffer in(group, array_of<std::int32_t>({1, 2}));
+    const auto more = RowLayout::equal(group.size(), 3);
+    const GatherOptions contradicting{.layout = &more};
+    const auto expect_bad = [&](const std::vector<std::string>& texts, const auto& call) {
+      expect_error(Errc::invalid_argument, texts, call);
+    };
+    const std::string says = "rows says 3 for rank " + std::to_string(group.rank());
+    expect_bad({says}, [&] { (void)all_gather_rows_async(group, in, contradicting); });
+    expect_bad({says}, [&] { (void)all_gather_padded_async(group, in, 0, contradicting); });
+    expect_bad({says}, [&] { (void)gather_rows_async(group, in, 0, contradicting); });
+    expect_bad({"together"}, [&] { (void)reduce_scatter_rows_async(group, in, more); });
+    expect_bad({"fill 0.5 is no value of i32"},
+               [&] { (void)all_gather_padded_async(group, in, 0.5); });
+    expect_bad({"root is -1"}, [&] { (void)gather_rows_async(group, in, -1); });
+    expect_bad({"timeout is -1 ns"},
+               [&] { (void)all_gather_rows_async(group, in, {.call = {.timeout = -1ns}}); });
+    expect_usable(group);
+  });
+}
+
+TEST_P(GatherPendingOfSeveral, WhatRanksDisagreeAboutIsThrownByTheCall) {
+  on_ranks(world(), [](ProcessGroup& group) {
+    const bool other = group.rank() == 0;
+    const Buffer in(group, other ? DType::f64 : DType::f32, {2});
+    expect_error(Errc::mismatch, {"f32", "f64"}, [&] { (void)all_gather_rows_async(group, in); });
+    expect_error(Errc::mismatch, {"f32", "f64"},
+                 [&] { (void)all_gather_padded_async(group, in, 0); });
+    expect_error(Errc::mismatch, {"f32", "f64"}, [&] { (void)gather_rows_async(group, in, 0); });
+    expect_usable(group);
+  });
+}
+
+TEST_P(PendingGathers, ATimeoutIsThrownByGet) {
+  Meeting met(size());
+  on_fresh_ranks(world(), [&](ProcessGroup& group) {
+    expect_usable(group);  // Devices connect at the first call.
+    met.wait();
+    if (group.rank() != size() - 1) {
+      const auto rows = RowLayout::equal(group.size(), 2);
+      const Buffer in(group, array_of<float>({1, 2}));
+      auto all = all_gather_rows_async(group, in, {.layout = &rows, .call = {.timeout = 100ms}});
+      expect_error({Errc::timeout, Errc::peer_lost, Errc::aborted}, {"all_gather"},
+                   [&] { (void)all.get(); });
+    }
+    met.wait();
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test
