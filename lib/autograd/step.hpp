@@ -72,8 +72,8 @@ struct Step {
   }
 
  private:
-  Differentiable with_backward(std::string_view collective, const ConstTensorView& in,
-                               Tensor value, decltype(Transpose::run) run) const;
+  Differentiable with_backward(std::string_view collective, const ConstTensorView& in, Tensor value,
+                               decltype(Transpose::run) run) const;
 };
 
 }  // namespace tutti::internal
