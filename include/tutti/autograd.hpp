@@ -7,20 +7,22 @@
 #include <utility>
 
 #include <tutti/gather.hpp>
+#include <tutti/grad_scale.hpp>
 
-// Differentiable collectives. A forward returns its value and a Backward, which takes the gradient
-// of the value to the gradient of the input: another collective of this header, scaled.
+// Differentiable collectives. A forward returns its value and a Backward. The Backward maps the
+// gradient of the value to the gradient of the input: another collective of this header, scaled.
 //
-// Each rank back-propagates a scalar of its own, L_s; gradients are those of J = sum over s of L_s,
-// exactly: a collective is a linear map of the stacked inputs of all ranks, and its backward the
-// transpose (docs/gradients.md derives them, and says which of them a reducer wants).
+// Each rank s back-propagates its own scalar L_s. Gradients are exactly those of J = sum over s of
+// L_s: a collective is a linear map of the stacked inputs of all ranks, and its backward is the
+// transpose. docs/gradients.md derives the backwards and says which gradient a reducer needs.
 //
-// Both directions are collective, with the same order of calls on every rank. dtypes: f32, f64,
-// f16, bf16; others are Error invalid_argument at the forward, before anything is sent, as are
-// operations without a gradient. What is computed element by element (min, max, product,
-// premul_sum, and avg where the backward is no reduction) needs host memory: elsewhere it is Error
-// unsupported at the forward. A group of one rank goes the same way. Results are in the group's
-// memory, or in GatherOptions::memory of the forward, in both directions.
+// Forward and backward are collective; every rank makes the same calls in the same order. Before
+// anything is sent, the forward refuses other dtypes than f32, f64, f16 and bf16, and operations
+// without a gradient (Error invalid_argument). Gradients that are computed element by element need
+// host memory: those of min, max, product, premul_sum, and of avg where the backward is not a
+// reduction. On a device their forward is Error unsupported. A group of one rank makes the same
+// calls. Results of both directions are in the group's memory, or in the forward's
+// GatherOptions::memory.
 
 namespace tutti {
 
@@ -32,19 +34,19 @@ namespace [[gnu::visibility("default")]] autograd {
 
 struct Differentiable;
 
-/// The transpose of a forward: the collective that it is, and the little that it needs. A value
-/// type that holds no group; copies share the saved arrays. Calls may be repeated.
+/// The transpose of a forward. A value type that holds no group; copies share the saved arrays.
+/// Calls may be repeated. Concurrent calls are allowed as far as those of their group are.
 class Backward {
  public:
   explicit Backward(std::shared_ptr<const internal::Transpose> transpose) noexcept
       : transpose_(std::move(transpose)) {}
-  /// Collective. `gradient` has the shape and dtype of the forward's value; it is not read on ranks
-  /// other than root where the value is on root only, and not for send.
-  /// @return the gradient of the forward's input, and the transpose of this call: derivatives by
-  /// `gradient` can be taken any number of times. Saved arrays count as constants.
+  /// Collective. `gradient` has the shape and dtype of the forward's value. It is not read for
+  /// send, nor on ranks other than root if the value is on root only.
+  /// @return the gradient of the forward's input, and the transpose of this call, so derivatives by
+  ///         `gradient` of any order exist. Saved arrays count as constants.
   Differentiable operator()(ProcessGroup& group, const ConstTensorView& gradient,
                             const CallOptions& options = {}) const;
-  /// The forward that it is: "reduce_scatter_rows". Empty where it makes no call.
+  /// The name of the collective that it calls, as "reduce_scatter_rows". Empty: it makes no call.
   std::string_view collective() const noexcept;
 
  private:
@@ -60,61 +62,55 @@ struct DifferentiableRows : Differentiable {
   RowLayout layout;  ///< On every rank.
 };
 
-/// Which gradient of a gather a rank gets. There is no default: libraries differ by a factor of
-/// the world size. G_s is the gradient of L_s by the gathered array.
-enum class GatherGrad : std::uint8_t {
-  sum,  ///< Own rows of the sum over s of G_s: the exact adjoint, one ragged reduce_scatter.
-  local_slice,  ///< Own rows of the own G: free. Right only when every rank has the same loss, and
-                ///< then it is 1/W of sum.
-  mean,         ///< sum / W.
-};
-
-/// Value [sum n_r, ...]. Backward: by `grad`.
+/// Value [sum n_r, ...], the rows of all ranks. Backward: by `scale`. On the wire: one ragged
+/// reduce_scatter for sum and mean, nothing for local_slice.
 DifferentiableRows all_gather_rows(ProcessGroup& group, const ConstTensorView& local,
-                                   GatherGrad grad, const GatherOptions& options = {});
-/// sum, avg, premul_sum. Value [n_rank, ...]. Backward: gathers rows and scales them.
+                                   GradScale scale, const GatherOptions& options = {});
+/// `op` is sum, avg or premul_sum. Value [n_rank, ...]. Backward: an all_gather of rows, scaled.
 Differentiable reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
                                    const RowLayout& layout, ReduceOp op = ReduceOp::sum,
                                    const GatherOptions& options = {});
-/// Block j of in [sum send_rows, ...] goes to rank j; value [sum recv_rows, ...]. Rows that are not
-/// given are an equal part of `in` for each rank. Backward: the same with the counts swapped.
+/// Sends block j of `in` [sum send_rows, ...] to rank j. Value [sum recv_rows, ...]. Rows that are
+/// not given are an equal part of `in` for each rank. Backward: the same with the counts swapped.
 Differentiable all_to_all_rows(ProcessGroup& group, const ConstTensorView& in, Rows send_rows = {},
                                Rows recv_rows = {}, const GatherOptions& options = {});
 
-/// sum, avg, premul_sum; min and max, whose gradient ranks that tie share equally; product, also
-/// where factors are zero. NaN: all ranks that hold one tie. On the wire: one all_reduce each way;
-/// for min and max one of i32 more, for product an all_gather instead of the forward's.
+/// `op` is sum, avg, premul_sum, min, max or product. For min and max, ranks that tie share the
+/// gradient equally; all ranks with a NaN tie. The gradient of product is correct where factors are
+/// zero. On the wire: one all_reduce each way. The forward of min and max makes one more, of i32;
+/// that of product makes an all_gather instead.
 Differentiable all_reduce(ProcessGroup& group, const ConstTensorView& in,
                           ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
-/// Of each element, the product over all other ranks (1 in a group of one): the derivative of
+/// For each element, the product over all other ranks (1 in a group of one): the derivative of
 /// all_reduce(product). On the wire: an all_gather each way.
 Differentiable product_of_others(ProcessGroup& group, const ConstTensorView& in,
                                  const CallOptions& options = {});
 
-/// sum, avg, premul_sum. Value [...] on root, [0] elsewhere. Backward: a broadcast, scaled.
+/// `op` is sum, avg or premul_sum. Value [...] on root, [0] elsewhere. Backward: a broadcast,
+/// scaled.
 Differentiable reduce(ProcessGroup& group, const ConstTensorView& in, int root,
                       ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
-/// `in` has the same shape everywhere and is read on root only; elsewhere its gradient is zero.
-/// Backward: a reduce(sum).
+/// `in` has the same shape on every rank and is read on root only. Its gradient is zero on other
+/// ranks. Backward: a reduce(sum).
 Differentiable broadcast(ProcessGroup& group, const ConstTensorView& in, int root,
                          const CallOptions& options = {});
-/// Value [sum n_r, ...] on root, [0] elsewhere. Backward: a scatter, of bytes only.
+/// Value [sum n_r, ...] on root, [0] elsewhere. Backward: a scatter.
 DifferentiableRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int root,
                                const GatherOptions& options = {});
-/// As tutti::scatter_rows; the gradient of `whole` is [0] on ranks other than root. Backward:
-/// tutti::gather_rows, with its exchange of layouts.
+/// The forward is tutti::scatter_rows. The gradient of `whole` is [0] on ranks other than root.
+/// Backward: tutti::gather_rows, with its exchange of layouts.
 Differentiable scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
                             const RowLayout* layout, int root, const GatherOptions& options = {});
 
 /// Value [0]. Backward: receives the gradient, with the same tag. Call backwards in the reverse
-/// order of the forwards, or ranks wait for each other. A message in a group of one rank too.
+/// order of the forwards; otherwise ranks wait for each other. A group of one rank sends to itself.
 Differentiable send(ProcessGroup& group, const ConstTensorView& in, int peer, int tag = 0,
                     const CallOptions& options = {});
 /// Backward: sends the gradient, and returns [0].
 Differentiable recv(ProcessGroup& group, const Shape& shape, DType dtype, int peer, int tag = 0,
                     const CallOptions& options = {});
-/// Rank r's array [...], of the same shape everywhere, goes to rank to[r]; `to` is a permutation,
-/// the same on every rank. Backward: the inverse. Messages with a tag of their own.
+/// Sends rank r's array [...] to rank to[r]. The shape and `to`, a permutation, are the same on
+/// every rank. Backward: the inverse permutation. Its messages have a tag of their own.
 Differentiable permute(ProcessGroup& group, const ConstTensorView& in, std::span<const int> to,
                        const CallOptions& options = {});
 

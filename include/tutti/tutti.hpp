@@ -11,6 +11,7 @@
 #include <tutti/dtype.hpp>
 #include <tutti/error.hpp>
 #include <tutti/gather.hpp>
+#include <tutti/grad_scale.hpp>
 #include <tutti/group_options.hpp>
 #include <tutti/half.hpp>
 #include <tutti/init.hpp>

@@ -108,7 +108,7 @@ Differentiable exchange(const Step& step, const ConstTensorView& in, const Count
 }  // namespace
 
 DifferentiableRows all_gather_rows(ProcessGroup& group, const ConstTensorView& local,
-                                   GatherGrad grad, const GatherOptions& options) {
+                                   GradScale scale, const GatherOptions& options) {
   const Step step{group, "all_gather_rows", options.call, options.memory};
   const auto name = step.name();
   auto all = internal::gather_arrays(group,
@@ -118,9 +118,9 @@ DifferentiableRows all_gather_rows(ProcessGroup& group, const ConstTensorView& l
                                      options);
   auto& layout = all.layout;
   auto& rows = all.data[0];
-  if (grad == GatherGrad::local_slice)
+  if (scale == GradScale::local_slice)
     return {step.result<slice>({}, local, std::move(rows), layout), layout};
-  const auto op = grad == GatherGrad::mean ? ReduceOp::avg : ReduceOp::sum;
+  const auto op = scale == GradScale::mean ? ReduceOp::avg : ReduceOp::sum;
   return {step.result<reduce_scatter>("reduce_scatter_rows", local, std::move(rows), layout, op),
           layout};
 }

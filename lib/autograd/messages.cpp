@@ -19,7 +19,7 @@ namespace {
 
 using internal::Step;
 
-/// Of the messages of permute(); callers have the others.
+/// The tag of the messages of permute(). Callers use the other tags.
 constexpr int permute_tag = INT32_MAX - 2;
 
 struct Channel {

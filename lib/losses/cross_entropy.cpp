@@ -28,7 +28,7 @@ SummedParts binary(std::span<const double> z, std::span<const std::int64_t> targ
   SummedParts parts{.each = std::vector<double>(z.size()), .grad = std::vector<double>(z.size())};
   for (std::size_t i = 0; i < z.size(); ++i) {
     if (targets[i] == o.ignore_index) continue;
-    parts.mean_by += 1;
+    parts.count += 1;
     const auto [p, not_p] = internal::losses::Logistic(z[i]);
     const double share = o.label_smoothing / 2;
     const double yes = o.pos_weight * (targets[i] != 0 ? 1 - share : share);
@@ -55,7 +55,7 @@ SummedParts multi_class(std::span<const double> z, std::span<const std::int64_t>
     const auto own = static_cast<std::size_t>(targets[i]);
     const auto [log_sum, others] = internal::losses::softmax(row, 1, own, p);
     const double hard = (1 - o.label_smoothing) * weight[own];
-    parts.mean_by += weight[own];
+    parts.count += weight[own];
     parts.each[i] = hard * (log_sum - row[own]);
     for (std::size_t c = 0; c < classes; ++c) {
       if (share > 0) parts.each[i] += share * weight[c] * (log_sum - row[c]);
@@ -73,7 +73,6 @@ CrossEntropy::CrossEntropy(const Options& options) : options_(options) {
   constexpr std::string_view name = "cross_entropy";
   internal::losses::check_classes(name, o.classes);
   internal::losses::check_label_smoothing(name, o.label_smoothing);
-  internal::losses::check_not_mean_positive(name, o.reduction);
   internal::losses::check_weight(name, "pos_weight", o.pos_weight);
   if (o.classes > 1 && o.pos_weight != 1)
     failf(Errc::invalid_argument,
@@ -90,8 +89,8 @@ CrossEntropy::CrossEntropy(const Options& options) : options_(options) {
     internal::losses::check_weight(name, fmt::format("weight[{}]", c), o.weight[c]);
 }
 
-LossResult CrossEntropy::operator()(ProcessGroup* group, const RankingBatch& batch,
-                                    const CallOptions& call) const {
+LossResult CrossEntropy::compute(ProcessGroup* group, const RankingBatch& batch,
+                                 const CallOptions& call) const {
   const auto& o = options_;
   const auto words = fmt::format(
       "classes {}, label_smoothing {}, pos_weight {}, ignore_index {}, reduction {}, scale {}, "

@@ -13,7 +13,7 @@
 #include "kernels/gradients.hpp"
 #include "values/fail.hpp"
 
-// The dtypes of logits, seen as double.
+// Conversion of the dtypes of logits to double and back.
 
 namespace tutti::internal::losses {
 
@@ -55,7 +55,7 @@ T from_double(double value) {
     return T(static_cast<float>(value));
 }
 
-/// @throws Error: null where there are elements, not on the host, not finite.
+/// @throws Error for a null array with elements, an array not on the host, an element not finite.
 void check_elements(std::string_view what, const ConstTensorView& array);
 std::vector<double> to_doubles(const ConstTensorView& array);
 
@@ -66,7 +66,7 @@ std::span<const std::int64_t> check_rows(const ConstTensorView& logits,
                                          const ConstTensorView& targets, std::int64_t classes,
                                          std::int64_t ignore_index, bool any_target = false);
 
-/// Some rows of logits [N, C] by class: [C, rows].
+/// Returns some rows of logits [N, C], transposed: [C, rows].
 std::vector<double> columns_of(const ConstTensorView& logits, std::size_t classes,
                                std::span<const std::uint32_t> rows);
 

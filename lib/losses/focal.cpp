@@ -20,9 +20,17 @@ using internal::losses::sum_loss;
 using internal::losses::SummedParts;
 using internal::losses::word;
 
-/// q^(gamma - 1) q_small, where q_small is of the order of q: 0 for q = 0, whatever gamma is.
+/// q^(gamma - 1) q_small, where q_small is of the order of q. 0 for q = 0 and any gamma.
 double focus(double q, double gamma, double q_small) {
   return q > 0 ? std::pow(q, gamma) * (q_small / q) : 0;
+}
+
+void check_normalization(std::string_view loss, bool by_positives, Reduction reduction) {
+  if (by_positives && reduction != Reduction::mean)
+    failf(Errc::invalid_argument,
+          "{}: normalize_by_positives divides the mean, but reduction is {}; use Reduction::mean, "
+          "or set normalize_by_positives to false",
+          loss, word(reduction));
 }
 
 }  // namespace
@@ -32,13 +40,15 @@ SigmoidFocal::SigmoidFocal(const Options& options) : options_(options) {
   if (options.alpha != -1 && !(options.alpha >= 0 && options.alpha <= 1))
     failf(Errc::invalid_argument, "sigmoid_focal: alpha is {}; it must be 0 to 1, or -1",
           options.alpha);
+  check_normalization("sigmoid_focal", options.normalize_by_positives, options.reduction);
 }
 
-LossResult SigmoidFocal::operator()(ProcessGroup* group, const ConstTensorView& given,
-                                    const ConstTensorView& wanted, const CallOptions& call) const {
+LossResult SigmoidFocal::compute(ProcessGroup* group, const ConstTensorView& given,
+                                 const ConstTensorView& wanted, const CallOptions& call) const {
   const auto& o = options_;
-  const auto words = fmt::format("alpha {}, gamma {}, reduction {}, scale {}, logits {}", o.alpha,
-                                 o.gamma, word(o.reduction), word(o.scale), name_of(given.dtype));
+  const auto words = fmt::format(
+      "alpha {}, gamma {}, reduction {}, normalize_by_positives {}, scale {}, logits {}", o.alpha,
+      o.gamma, word(o.reduction), o.normalize_by_positives, word(o.scale), name_of(given.dtype));
   const auto make = [&](const ConstTensorView& logits, const ConstTensorView& targets) {
     internal::losses::with_type(logits.dtype, [](auto) {});
     if (targets.dtype != logits.dtype || !(targets.shape == logits.shape))
@@ -50,11 +60,11 @@ LossResult SigmoidFocal::operator()(ProcessGroup* group, const ConstTensorView& 
     const auto z = internal::losses::to_doubles(logits);
     const auto y = internal::losses::to_doubles(targets);
     SummedParts parts;
-    parts.mean_by = static_cast<double>(z.size());
+    parts.count = static_cast<double>(z.size());
     for (std::size_t i = 0; i < z.size(); ++i) {
       if (y[i] < 0 || y[i] > 1)
         failf(Errc::invalid_argument, "target {} is {}; targets are 0 to 1", i, y[i]);
-      parts.positive += y[i] > 0 ? 1 : 0;
+      parts.positives += y[i] > 0 ? 1 : 0;
       const auto [p, not_p] = internal::losses::Logistic(z[i]);
       const double q = p * (1 - y[i]) + not_p * y[i];  // 1 - p_t
       const double ce =
@@ -67,7 +77,8 @@ LossResult SigmoidFocal::operator()(ProcessGroup* group, const ConstTensorView& 
     }
     return parts;
   };
-  return sum_loss(group, {"sigmoid_focal", words, o.reduction, o.scale}, given, wanted, call, make);
+  return sum_loss(group, {"sigmoid_focal", words, o.reduction, o.scale, o.normalize_by_positives},
+                  given, wanted, call, make);
 }
 
 SoftmaxFocal::SoftmaxFocal(const Options& options) : options_(options) {
@@ -76,16 +87,18 @@ SoftmaxFocal::SoftmaxFocal(const Options& options) : options_(options) {
   internal::losses::check_label_smoothing(name, options.label_smoothing);
   for (std::size_t c = 0; c < options.alpha.size(); ++c)
     internal::losses::check_weight(name, fmt::format("alpha[{}]", c), options.alpha[c]);
+  check_normalization(name, options.normalize_by_positives, options.reduction);
 }
 
-LossResult SoftmaxFocal::operator()(ProcessGroup* group, const ConstTensorView& given,
-                                    const ConstTensorView& wanted, const CallOptions& call) const {
+LossResult SoftmaxFocal::compute(ProcessGroup* group, const ConstTensorView& given,
+                                 const ConstTensorView& wanted, const CallOptions& call) const {
   const auto& o = options_;
   const auto words = fmt::format(
-      "gamma {}, label_smoothing {}, background {}, ignore_index {}, reduction {}, scale {}, "
-      "logits {} [*, {}], alpha {}",
-      o.gamma, o.label_smoothing, o.background, o.ignore_index, word(o.reduction), word(o.scale),
-      name_of(given.dtype), fmt::join(given.shape.row_dims(), ", "), o.alpha);
+      "gamma {}, label_smoothing {}, background {}, ignore_index {}, reduction {}, "
+      "normalize_by_positives {}, scale {}, logits {} [*, {}], alpha {}",
+      o.gamma, o.label_smoothing, o.background, o.ignore_index, word(o.reduction),
+      o.normalize_by_positives, word(o.scale), name_of(given.dtype),
+      fmt::join(given.shape.row_dims(), ", "), o.alpha);
   const auto make = [&](const ConstTensorView& logits, const ConstTensorView& targets) {
     internal::losses::with_type(logits.dtype, [](auto) {});
     const auto dims = logits.shape.dims();
@@ -105,7 +118,7 @@ LossResult SoftmaxFocal::operator()(ProcessGroup* group, const ConstTensorView& 
     const auto z = internal::losses::to_doubles(logits);
     const auto* y = static_cast<const std::int64_t*>(targets.data);
     const auto rows = static_cast<std::size_t>(targets.shape.numel());
-    // Behind the classes: the same place of consecutive classes is `stride` apart.
+    // [N, C, *]: consecutive classes of one row are `stride` apart.
     const auto stride = z.empty() ? 1 : z.size() / (static_cast<std::size_t>(dims[0]) * classes);
     SummedParts parts{.each = std::vector<double>(rows), .grad = std::vector<double>(z.size())};
     std::vector<double> p(classes);
@@ -115,8 +128,8 @@ LossResult SoftmaxFocal::operator()(ProcessGroup* group, const ConstTensorView& 
         failf(Errc::invalid_argument,
               "target {} is {}; there are classes 0 to {}, and {} to ignore", i, y[i], classes - 1,
               o.ignore_index);
-      parts.mean_by += 1;
-      parts.positive += y[i] != o.background ? 1 : 0;
+      parts.count += 1;
+      parts.positives += y[i] != o.background ? 1 : 0;
       const auto first = i / stride * classes * stride + i % stride;
       const auto at = [&](std::size_t c) { return first + c * stride; };
       const auto own = static_cast<std::size_t>(y[i]);
@@ -138,7 +151,8 @@ LossResult SoftmaxFocal::operator()(ProcessGroup* group, const ConstTensorView& 
     }
     return parts;
   };
-  return sum_loss(group, {"softmax_focal", words, o.reduction, o.scale}, given, wanted, call, make);
+  return sum_loss(group, {"softmax_focal", words, o.reduction, o.scale, o.normalize_by_positives},
+                  given, wanted, call, make);
 }
 
 }  // namespace losses

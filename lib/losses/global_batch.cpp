@@ -44,8 +44,8 @@ void check_total(std::string_view loss, std::int64_t rows) {
     failf(Errc::count_overflow, "{}: {} rows; there may be {}", loss, rows, most_rows);
 }
 
-/// Up to so many bytes the rows of each rank go to all others, also where sums over ranks would do:
-/// one exchange instead of half a dozen.
+/// If every rank has at most this many bytes of rows, all ranks get all rows, even where sums over
+/// ranks would suffice: one exchange instead of six.
 constexpr std::size_t few_bytes = 4096;
 
 }  // namespace
@@ -81,7 +81,8 @@ GlobalBatch::GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const B
   remember(here, rules);
 }
 
-/// Collective: the rows of all ranks, if they are needed or few. The batch is on the host then.
+/// Collective. Returns the rows of all ranks if they are needed or few. Copies the batch to the
+/// host.
 PoolRows GlobalBatch::collect(RankingBatch& batch, const BatchRules& rules) {
   PoolRows source;
   std::vector<ConstTensorView> arrays;
@@ -93,7 +94,7 @@ PoolRows GlobalBatch::collect(RankingBatch& batch, const BatchRules& rules) {
     source.logits = {batch.logits.data, dtype_, {rows, classes_}};
     source.targets = {batch.targets.data, DType::i64, {rows}};
     if (rules.uses_iid) source.iid = {batch.iid.data, DType::u8, {rows}};
-    // Another rank may say of some rows that they are not independent.
+    // On another rank some rows may not be independent.
     if (queue_.own().size() != 0 || (rules.uses_iid && batch.iid.data == nullptr))
       source.join(queue_.own(), classes_);
     arrays = {source.logits, source.targets};
@@ -164,7 +165,7 @@ GlobalBatch::Chosen GlobalBatch::choose(const PoolRows& source, const BatchRules
   for (const auto& block : source.blocks) next[static_cast<std::size_t>(block.rank)] = block.queued;
   for (const auto& segment : queue_.segments()) {
     auto& row = next[static_cast<std::size_t>(segment.rank)];
-    if (row == source.rows()) continue;  // Another rank has it.
+    if (row == source.rows()) continue;  // On another rank.
     for (std::int64_t i = 0; i < segment.count; ++i, ++row)
       if (source.target(row) != rules.ignore_index) add(row, segment.first + i);
   }
@@ -184,7 +185,7 @@ void GlobalBatch::count(const PoolRows& source, const Chosen& chosen, bool and_e
   std::vector<std::int64_t> sums;
   for (const auto& of_kind : counts_)
     sums.insert(sums.end(), {of_kind.rows, of_kind.iid, of_kind.live});
-  // With what each rank alone knows: how many rows it brings to the queue.
+  // The sums include the number of rows that each rank adds to the queue.
   if (and_enqueued) sums.insert(sums.end(), enqueued_.begin(), enqueued_.end());
   add_up(sums);
   for (std::size_t i = 0; i < counts_.size(); ++i)
@@ -238,7 +239,7 @@ void GlobalBatch::take(const PoolRows& source, const Chosen& chosen) {
   }
 }
 
-/// What this rank will bring to the queue.
+/// Stores the rows that this rank adds to the queue.
 void GlobalBatch::remember(const RankingBatch& batch, const BatchRules& rules) {
   if (!training_ || queue_.options().queue == 0) return;
   fresh_ = queue_.newest(batch, rules.ignore_index, rules.uses_iid);
@@ -316,7 +317,7 @@ std::vector<double> GlobalBatch::gather_shares(std::span<const double> mine, std
 std::vector<double> GlobalBatch::return_to_owners(std::span<const double> mine, std::size_t width,
                                                   const RowLayout& parts) const {
   const RowLayout owners(own_of_ranks_);
-  // What is in part `r` of the one and part `q` of the other.
+  // The overlap of part `r` of one layout and part `q` of the other.
   const auto common = [](const RowLayout& a, int r, const RowLayout& b, int q) {
     return std::max<std::int64_t>(
         0, std::min(a.offset(r) + a[r], b.offset(q) + b[q]) - std::max(a.offset(r), b.offset(q)));

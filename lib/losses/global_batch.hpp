@@ -14,37 +14,36 @@
 #include "losses/row_queue.hpp"
 #include "losses/staged.hpp"
 
-// The rows of all ranks in one call. Besides it only over_ranks communicates in this folder.
+// The rows of all ranks in one call. Only this file and over_ranks communicate in this folder.
 
 namespace tutti::internal::losses {
 
-using tutti::losses::GradScale;
 using tutti::losses::RankingBatch;
 using tutti::losses::Reduction;
 
 struct BatchRules {
   std::string_view loss{};  ///< The name of the loss, for errors.
-  std::string options{};    ///< What all ranks must have alike, in words.
+  std::string options{};    ///< In words; compared between ranks.
   std::int64_t classes = 1;
   std::int64_t ignore_index = 0;
-  bool needs_all = false;   ///< Every rank needs the rows of all.
-  bool uses_iid = false;    ///< Otherwise all rows are.
-  bool any_target = false;  ///< Targets outside of the classes are rows of none.
+  bool needs_all = false;   ///< Every rank needs all rows.
+  bool uses_iid = false;    ///< false: all rows are independent.
+  bool any_target = false;  ///< Accepts targets outside of the classes.
 };
 
-/// By what the loss of each valid class counts.
+/// The weight of each valid class in the loss.
 double class_weight(Reduction reduction, std::span<const std::uint8_t> valid) noexcept;
 
-/// The pool of one call: rows that are not ignored, of this call and behind them of the queue, and
-/// what of them was drawn if there are too many.
+/// The pool of one call: the rows of this call that are not ignored, then those of the queue. A
+/// pool with too many rows is sampled.
 ///
-/// Either every rank has all of it, the same rows in the same order, because the loss needs that or
-/// it is small; or every rank has its own rows, and sums over the ranks say the rest. Losses add up
-/// over rows() and the ranks, and need not know which it is.
+/// If the loss needs all rows, or they are few, every rank has all rows in the same order.
+/// Otherwise each rank has its own rows, and values are summed over the ranks. Losses sum over
+/// rows() and the ranks, and work in both cases.
 class GlobalBatch {
  public:
-  /// Collective, unless the queue's options say that the caller has gathered.
-  /// @throws Error: this rank's own mistake, or mismatch for that of another.
+  /// Collective if PoolOptions::gather is set. A null group is one process.
+  /// @throws Error invalid_argument or unsupported for this rank's batch, mismatch for another's.
   GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
               RowQueue& queue, const CallOptions& call);
 
@@ -71,11 +70,11 @@ class GlobalBatch {
   std::size_t own() const noexcept { return own_rows_.size(); }
   bool is_own(std::size_t row) const noexcept { return row - first_own_ < own(); }
   /// The gradient [N_r, C] in the logits' dtype, of numbers [own(), C]; other rows get 0.
-  /// Once, and nothing else afterwards but keep().
+  /// Call it once; only keep() may follow.
   Tensor gradient(std::span<const double> numbers);
   double scale_of(GradScale scale) const noexcept;
 
-  /// Rows of all ranks: all of them, those that are iid, those of this call.
+  /// Counts over all ranks: all rows, independent rows, rows of this call.
   struct Count {
     std::int64_t rows = 0, iid = 0, live = 0;
   };
@@ -84,13 +83,13 @@ class GlobalBatch {
     return counts_[classes_ == 1 ? 1 : class_index];
   }
 
-  /// Collective unless every rank has all: sums over the ranks, in place.
+  /// Sums over the ranks, in place. Collective unless every rank has all rows.
   void add_up(const TensorView& numbers) const;
-  /// Collective unless every rank has all: every rank's numbers [n, width] behind one another, and
-  /// at which of them this rank's begin.
+  /// Returns the numbers [n, width] of all ranks, in rank order, and the index of this rank's first
+  /// one. Collective unless every rank has all rows.
   std::pair<std::vector<double>, std::size_t> gather(std::vector<double> mine,
                                                      std::size_t width) const;
-  /// Collective: every rank's share, one behind the other: mine is `counts[rank()]` items of
+  /// Collective. Returns the shares of all ranks in rank order; `mine` is `counts[rank()]` items of
   /// `width` numbers.
   std::vector<double> gather_shares(std::span<const double> mine, std::size_t width,
                                     std::span<const std::int64_t> counts) const;

@@ -10,7 +10,7 @@
 
 #include "values/fail.hpp"
 
-// Options that several losses have: as they are written, and what they may be.
+// Options that several losses have: their names in messages, and checks of their ranges.
 
 namespace tutti::internal::losses {
 
@@ -22,10 +22,10 @@ constexpr std::string_view word_of(const std::array<std::string_view, N>& words,
 }
 
 constexpr std::string_view word(tutti::losses::Reduction value) noexcept {
-  return word_of<4>({"mean", "sum", "none", "mean_positive"}, value);
+  return word_of<3>({"mean", "sum", "none"}, value);
 }
-constexpr std::string_view word(tutti::losses::GradScale value) noexcept {
-  return word_of<3>({"for_mean_reducer", "for_sum_reducer", "none"}, value);
+constexpr std::string_view word(GradScale value) noexcept {
+  return word_of<3>({"sum", "mean", "local_slice"}, value);
 }
 constexpr std::string_view word(tutti::losses::Interpolation value) noexcept {
   return word_of<5>({"linear", "lower", "higher", "nearest", "midpoint"}, value);
@@ -46,10 +46,6 @@ constexpr std::string_view word(tutti::losses::PAucAtBudgetOptions::Positives va
 inline void check_classes(std::string_view loss, std::int64_t classes) {
   if (classes <= 0)
     failf(Errc::invalid_argument, "{}: classes is {}; there has to be one at least", loss, classes);
-}
-inline void check_not_mean_positive(std::string_view loss, tutti::losses::Reduction reduction) {
-  if (reduction == tutti::losses::Reduction::mean_positive)
-    failf(Errc::invalid_argument, "{}: mean_positive is a reduction of focal losses", loss);
 }
 inline void check_weight(std::string_view loss, std::string_view what, double weight) {
   if (!(weight >= 0) || !std::isfinite(weight))

@@ -9,7 +9,7 @@
 
 namespace tutti::internal::losses {
 
-/// Which order statistics of one list that lies on all ranks.
+/// The requested order statistics of one list, whose parts are on the ranks.
 struct Select {
   std::span<const double> scores;      ///< This rank's part, in any order. Finite.
   std::vector<std::int64_t> places{};  ///< From 0, below the length of the whole list.
@@ -32,7 +32,7 @@ struct QuantilePlace {
 /// As torch.quantile (2.15) computes it: q rounded to a float when in_float, the product in double.
 QuantilePlace quantile_place(double q, std::int64_t n, bool in_float);
 
-/// Quantiles of lists that lie on all ranks.
+/// The requested quantiles of one list, whose parts are on the ranks.
 struct Quantiles {
   std::span<const double> scores{};  ///< This rank's part.
   std::int64_t total = 0;            ///< Of the whole list, above 0 where there are any q.

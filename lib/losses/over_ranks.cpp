@@ -7,7 +7,7 @@
 namespace tutti::internal::losses {
 namespace {
 
-/// The ranks' numbers of rows come from the ranks; arrays are indexed by the numbers known here.
+/// Compares the received row counts with the expected ones, by which arrays are indexed.
 template <typename Expected>
 void check_counts(ProcessGroup& group, std::string_view loss, const RowLayout& layout,
                   const Expected& expected) {

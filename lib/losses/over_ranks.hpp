@@ -12,35 +12,33 @@
 #include "group/prepare.hpp"
 #include "losses/row_queue.hpp"
 
-// Small exchanges of losses: sums of a few numbers, and the queue to be saved. A null group is a
-// rank alone.
+// Small exchanges of losses: sums of a few numbers, and the queue for save(). A null group is one
+// process.
 
 namespace tutti::internal::losses {
 
-using tutti::losses::GradScale;
-
-/// Throws the Error of `check`, with the loss as its place.
+/// Runs `check` and names the loss as the operation of its Error.
 template <typename Check>
 void named(std::string_view loss, const Check& check) {
   if (const auto why = refusal_of(check))
     throw Error(why->code(), why->message(), {.operation = std::string(loss)});
 }
 
-/// Collective: the sums over ranks of `width` numbers, in the order of the ranks. `compute` writes
-/// this rank's; its Error is one on every rank.
-/// @throws Error also when the options, in words, are not those of the others.
+/// Collective. Returns the sums over ranks of `width` numbers, added in rank order. `compute`
+/// writes this rank's numbers; if it throws, every rank gets an Error.
+/// @throws Error mismatch also if `options` (in words) differ between ranks.
 std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
                                     std::string_view options, std::size_t width,
                                     const std::function<void(std::span<double> mine)>& compute,
                                     const CallOptions& call);
 
-/// Collective: the queue's rows of every rank, in the order of their numbers.
-/// @throws Error also when the options, in words, or the queues are not those of the others.
+/// Collective. Returns the queue's rows of all ranks, in the order of their numbers.
+/// @throws Error mismatch also if `options` (in words) or the queues differ between ranks.
 RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, std::string_view options,
                             const RowQueue& queue, std::int64_t classes, const CallOptions& call);
 
 inline double scale_of(GradScale scale, const ProcessGroup* group) noexcept {
-  return scale == GradScale::for_mean_reducer && group != nullptr ? group->size() : 1.0;
+  return scale == GradScale::sum && group != nullptr ? group->size() : 1.0;
 }
 
 }  // namespace tutti::internal::losses

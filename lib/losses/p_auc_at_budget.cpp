@@ -24,7 +24,7 @@ using internal::losses::Logistic;
 using internal::losses::word;
 using Options = PAucAtBudgetOptions;
 
-/// Below, all reference scores are one.
+/// A class whose scale is not above this is not valid.
 constexpr double least_scale = 1e-12;
 
 /// False positive rates from alpha to beta, as torch.linspace has them in the dtype of the scores.
@@ -42,12 +42,12 @@ std::vector<double> complements_of_knots(const Options& o) {
   return q;
 }
 
-/// What all ranks know of one class.
+/// The thresholds and the band of one class.
 struct Band {
   double t_alpha = 0, t_beta = 0, tau = 0;
   std::vector<double> knots;
   std::vector<double> scores;    ///< Pairwise: of all ranks' negatives in the band.
-  std::vector<double> slopes;    ///< Of each of them, by this rank's positives; then by all.
+  std::vector<double> slopes;    ///< For each of these, the sum over this rank's positives.
   std::vector<std::size_t> own;  ///< This rank's rows in the band, and where they are in scores.
   std::size_t first_own = 0;
 };
@@ -55,8 +55,7 @@ struct Band {
 }  // namespace
 
 PAucAtBudget::PAucAtBudget(const Options& options)
-    : RankingLoss("p_auc_at_budget", options.classes, options.temperature, options.reduction,
-                  options.pool),
+    : RankingLoss("p_auc_at_budget", options.classes, options.temperature, options.pool),
       options_(options) {
   if (!(options.alpha >= 0 && options.alpha < options.beta && options.beta <= 1))
     failf(Errc::invalid_argument, "{}: alpha is {} and beta {}; 0 <= alpha < beta <= 1 must hold",
@@ -68,11 +67,6 @@ PAucAtBudget::PAucAtBudget(const Options& options)
 
 LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
                                  const CallOptions& call) {
-  return (*this)(group, batch, call);
-}
-
-PAucResult PAucAtBudget::operator()(ProcessGroup* group, const RankingBatch& batch,
-                                    const CallOptions& call) {
   const auto& o = options_;
   const double temperature = this->temperature();
   const bool pairwise = o.surrogate == Options::Surrogate::pairwise;
@@ -98,12 +92,12 @@ PAucResult PAucAtBudget::operator()(ProcessGroup* group, const RankingBatch& bat
   };
   const auto classes = static_cast<std::size_t>(o.classes);
   constexpr double none = std::numeric_limits<double>::quiet_NaN();
-  PAucResult result;
-  result.each.assign(classes, none);
+  LossResult result;
+  result.per_class.assign(classes, none);
   result.valid.assign(classes, 0);
-  result.diagnostics.assign(classes, {none, none, none, 0, none});
+  std::vector<PAucDiagnostics> diagnostics(classes, {none, none, none, 0, none});
 
-  // The thresholds: the only thing that needs an order of all rows.
+  // The thresholds. Only these need an order of all rows.
   std::vector<std::vector<double>> reference(classes);
   std::vector<internal::losses::Quantiles> lists(classes);
   for (std::size_t c = 0; c < classes; ++c) {
@@ -150,17 +144,18 @@ PAucResult PAucAtBudget::operator()(ProcessGroup* group, const RankingBatch& bat
         bands[c].own.push_back(i);
         mine.insert(mine.end(), {static_cast<double>(c), s});
       }
-    const auto [everybody, begin] = pool.gather(std::move(mine), 2);
-    for (std::size_t k = 0; k < everybody.size() / 2; ++k) {
-      auto& band = bands[static_cast<std::size_t>(everybody[2 * k])];
+    const auto [all_scores, begin] = pool.gather(std::move(mine), 2);
+    for (std::size_t k = 0; k < all_scores.size() / 2; ++k) {
+      auto& band = bands[static_cast<std::size_t>(all_scores[2 * k])];
       if (k < begin) ++band.first_own;
-      band.scores.push_back(everybody[2 * k + 1]);
+      band.scores.push_back(all_scores[2 * k + 1]);
     }
     for (std::size_t c = 0; c < classes; ++c)
       if (bands[c].scores.empty()) result.valid[c] = 0;
   }
 
-  // What this rank's positives contribute: sum, sum of squares; and the band's independent rows.
+  // Per class: sum and sum of squares over this rank's positives, independent negatives in the
+  // band.
   const auto& kernels = internal::losses::soft_rank_kernels();
   std::vector<double> sums(3 * classes);
   std::vector<double> grad(pool.own() * classes);
@@ -227,16 +222,17 @@ PAucResult PAucAtBudget::operator()(ProcessGroup* group, const RankingBatch& bat
     slopes += band.slopes.size();
     const auto positives = static_cast<double>(all_positives(c));
     const double area = sums[3 * c] / positives;
-    result.each[c] = 1 - area;
-    result.loss += share * result.each[c];
-    result.diagnostics[c] = {band.t_alpha, band.t_beta, band.tau,
-                             static_cast<std::int64_t>(sums[3 * c + 2]),
-                             std::max(0.0, sums[3 * c + 1] / positives - area * area)};
+    result.per_class[c] = 1 - area;
+    result.loss += share * result.per_class[c];
+    diagnostics[c] = {band.t_alpha, band.t_beta, band.tau,
+                      static_cast<std::int64_t>(sums[3 * c + 2]),
+                      std::max(0.0, sums[3 * c + 1] / positives - area * area)};
   }
   const double scale = share * pool.scale_of(o.scale);
   for (double& value : grad) value *= scale;
   result.grad = pool.gradient(grad);
   pool.keep();
+  diagnostics_ = std::move(diagnostics);
   return result;
 }
 

@@ -11,7 +11,7 @@ namespace tutti::internal::losses {
 
 /// Cuts [0, count) into `threads` contiguous parts, none longer than another by more than one, and
 /// calls f(first, last) for each that is not empty: the first on this thread, every other on one
-/// of its own. Returns when all have; of what they threw, the first part's is thrown.
+/// of its own. Returns when all parts have ended. If parts throw, rethrows the first part's error.
 template <typename F>
 void in_parallel(int threads, std::size_t count, const F& f) {
   const auto parts = std::min(count, static_cast<std::size_t>(std::max(threads, 1)));

@@ -17,13 +17,13 @@ using internal::failf;
 using internal::losses::RowQueue;
 
 void check_temperature(std::string_view loss, double temperature) {
-  // With room for what is divided by it, and for its multiples.
+  // The range keeps quotients by it and its multiples finite.
   if (!(temperature >= 1e-300 && temperature <= 1e300))
     failf(Errc::invalid_argument, "{}: temperature is {}; it must be above 0, 1e-300 to 1e300",
           loss, temperature);
 }
 
-/// A queue is host memory that a call must be able to get.
+/// The queue is allocated in host memory, so its length is limited.
 void check_pool(std::string_view loss, const PoolOptions& pool) {
   if (pool.queue < 0 || pool.queue > UINT32_MAX)
     failf(Errc::invalid_argument, "{}: queue is {}; it must be 0 to {} rows", loss, pool.queue,
@@ -41,11 +41,10 @@ bool is_name(std::string_view text) {
 }  // namespace
 
 RankingLoss::RankingLoss(std::string_view name, std::int64_t classes, double temperature,
-                         Reduction reduction, const PoolOptions& pool)
+                         const PoolOptions& pool)
     : name_(name), classes_(classes), temperature_(temperature) {
   internal::losses::check_classes(name, classes);
   check_temperature(name, temperature);
-  internal::losses::check_not_mean_positive(name, reduction);
   check_pool(name, pool);
   queue_ = std::make_unique<RowQueue>(classes, pool);
 }
@@ -53,10 +52,6 @@ RankingLoss::RankingLoss(std::string_view name, std::int64_t classes, double tem
 RankingLoss::RankingLoss(RankingLoss&&) noexcept = default;
 RankingLoss& RankingLoss::operator=(RankingLoss&&) noexcept = default;
 RankingLoss::~RankingLoss() = default;
-
-ProcessGroup* RankingLoss::group_of(ProcessGroup* group) const noexcept {
-  return queue_->options().gather ? group : nullptr;
-}
 
 void RankingLoss::set_temperature(double temperature) {
   check_temperature(name_, temperature);
@@ -75,16 +70,30 @@ void RankingLoss::reset_queue() noexcept {
   queue_->reset();
 }
 
-std::string RankingLoss::save(ProcessGroup* group, const CallOptions& call) const {
+std::string RankingLoss::save(ProcessGroup& group, const CallOptions& call) const {
+  return save_over(&group, call);
+}
+
+std::string RankingLoss::save() const {
+  return save_over(nullptr, {});
+}
+
+std::string RankingLoss::save_over(ProcessGroup* group, const CallOptions& call) const {
+  if (!gathers()) group = nullptr;
   const auto all = internal::losses::gather_queue(
-      group_of(group), name_, fmt::format("temperature {}", temperature_), *queue_, classes_, call);
+      group, name_, fmt::format("temperature {}", temperature_), *queue_, classes_, call);
   return std::string(name_) + '\n' + queue_->save(all, temperature_);
 }
 
-void RankingLoss::load(ProcessGroup* group, std::string_view state) {
-  group = group_of(group);
-  const int rank = group == nullptr ? 0 : group->rank();
-  const int ranks = group == nullptr ? 1 : group->size();
+void RankingLoss::load(ProcessGroup& group, std::string_view state) {
+  gathers() ? load_as(group.rank(), group.size(), state) : load(state);
+}
+
+void RankingLoss::load(std::string_view state) {
+  load_as(0, 1, state);
+}
+
+void RankingLoss::load_as(int rank, int ranks, std::string_view state) {
   internal::losses::named(name_, [&] {
     // A queue of another loss would fit, but its temperature is in another unit.
     const auto name = state.substr(0, state.find('\n'));

@@ -21,8 +21,7 @@ using internal::losses::word;
 }  // namespace
 
 RecallAtQuantile::RecallAtQuantile(const Options& options)
-    : RankingLoss("recall_at_quantile", options.classes, options.temperature, options.reduction,
-                  options.pool),
+    : RankingLoss("recall_at_quantile", options.classes, options.temperature, options.pool),
       options_(options) {
   if (!(options.quantile > 0 && options.quantile < 1))
     failf(Errc::invalid_argument, "{}: quantile is {}; it must be between 0 and 1", name(),
@@ -46,7 +45,7 @@ LossResult RecallAtQuantile::compute(ProcessGroup* group, const RankingBatch& ba
       queue(), call);
   const auto classes = static_cast<std::size_t>(o.classes);
   LossResult result;
-  result.each.assign(classes, std::numeric_limits<double>::quiet_NaN());
+  result.per_class.assign(classes, std::numeric_limits<double>::quiet_NaN());
   result.valid.assign(classes, 0);
 
   std::vector<internal::losses::Quantiles> lists(classes);
@@ -79,8 +78,8 @@ LossResult RecallAtQuantile::compute(ProcessGroup* group, const RankingBatch& ba
   const double share = internal::losses::class_weight(o.reduction, result.valid);
   for (std::size_t c = 0; c < classes; ++c) {
     if (result.valid[c] == 0) continue;
-    result.each[c] = 1 - recalled[c] / static_cast<double>(pool.total_positive(c).rows);
-    result.loss += share * result.each[c];
+    result.per_class[c] = 1 - recalled[c] / static_cast<double>(pool.total_positive(c).rows);
+    result.loss += share * result.per_class[c];
   }
   const double scale = share * pool.scale_of(o.scale);
   for (double& value : grad) value *= scale;

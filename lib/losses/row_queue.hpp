@@ -41,24 +41,24 @@ class RowQueue {
   std::span<const Segment> segments() const noexcept { return segments_; }
   const Rows& own() const noexcept { return own_; }  ///< In the order of their numbers.
 
-  /// In words, what has to be the same on all ranks; empty when nothing depends on it.
+  /// The state that all ranks must share, in words; empty if no result depends on it.
   std::string state() const;
-  /// @throws Error invalid_argument when rows are kept as another rank, or as one of other ranks.
+  /// @throws Error invalid_argument if the stored rows belong to another rank or world size.
   void check_world(int rank, int ranks) const;
 
   /// The last rows of a batch in host memory that the queue may take. `iid` counts if `uses_iid`.
   Rows newest(const tutti::losses::RankingBatch& batch, std::int64_t ignore_index,
               bool uses_iid) const;
-  /// Makes room, so that enqueue() cannot fail.
+  /// Allocates memory, so that enqueue() cannot fail.
   void reserve(std::size_t rows, int ranks);
-  /// A call has ended: rank r brought counts[r] rows. mine: the last ones of this rank, at least as
-  /// many as will be kept.
+  /// Adds the rows of a call: counts[r] rows of rank r. `mine` are this rank's last ones, at least
+  /// as many as the queue keeps.
   void enqueue(int rank, std::span<const std::int64_t> counts, const Rows& mine) noexcept;
   void reset() noexcept;  ///< Calls go on, so that samples differ.
 
-  /// `all`: the rows of every rank, in the order of their numbers.
+  /// `all` are the rows of every rank, in the order of their numbers.
   std::string save(const Rows& all, double temperature) const;
-  /// What `state` holds, as one of `ranks` ranks; returns the temperature.
+  /// Restores `state` as one of `ranks` ranks. Returns the temperature.
   /// @throws Error invalid_argument, without any change.
   double load(std::string_view state, int rank, int ranks);
 
@@ -67,14 +67,14 @@ class RowQueue {
   tutti::losses::PoolOptions options_;
   std::int64_t calls_ = 0;
   std::int64_t next_ = 0;
-  std::uint64_t history_ = 0;  // Of what was loaded, and how many rows came from whom since.
+  std::uint64_t history_ = 0;  // Hash of the loaded state and of the row counts of each rank since.
   int rank_ = 0;               // Of the last enqueue().
   int ranks_ = 1;
   std::vector<Segment> segments_;
   Rows own_;
 };
 
-/// Rows of a call and behind them those of the queue, the ignored ones among them. Views.
+/// Views of the rows of a call, then those of the queue. Ignored rows are included.
 class PoolRows {
  public:
   /// Of one rank: rows of this call from `live` on, its part of the queue from `queued` on.
@@ -94,9 +94,9 @@ class PoolRows {
   bool is_iid(std::size_t row) const {
     return iid.data == nullptr || static_cast<const std::uint8_t*>(iid.data)[row] != 0;
   }
-  /// Points to these instead: logits, targets and, if they are there, iid.
+  /// Replaces the views: logits, targets and, if present, iid.
   void hold(std::vector<Tensor>&& arrays);
-  /// Points to copies of these rows with the queue's behind them.
+  /// Copies these rows, appends those of the queue, and views the copies.
   void join(const RowQueue::Rows& queued, std::int64_t classes);
 
  private:

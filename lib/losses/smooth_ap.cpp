@@ -27,13 +27,13 @@ struct Weights {
 };
 constexpr std::size_t width = sizeof(Weights) / sizeof(double);
 
-/// Part of `rank` in class c. Who has an anchor more than others changes with the class.
+/// The part of `rank` in class c. The ranks with one anchor more change with the class.
 std::pair<std::size_t, std::size_t> share(const SoftRank& ranks, std::int64_t c, int rank,
                                           int size) {
   return ranks.share(static_cast<int>((rank + c) % size), size);
 }
 
-/// Below, another exchange takes longer than the rows.
+/// With fewer rows another exchange takes longer than the work.
 constexpr std::int64_t few_rows = 1000;
 
 RowLayout equal_parts(std::int64_t rows, int ranks) {
@@ -46,8 +46,7 @@ RowLayout equal_parts(std::int64_t rows, int ranks) {
 }  // namespace
 
 SmoothAp::SmoothAp(const Options& options)
-    : RankingLoss("smooth_ap", options.classes, options.temperature, options.reduction,
-                  options.pool),
+    : RankingLoss("smooth_ap", options.classes, options.temperature, options.pool),
       options_(options) {
   if (options.threads < 1)
     internal::failf(Errc::invalid_argument, "smooth_ap: threads is {}; it must be 1 or more",
@@ -72,12 +71,12 @@ LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
   const auto classes = static_cast<std::size_t>(options_.classes);
   constexpr double invalid = std::numeric_limits<double>::quiet_NaN();
 
-  // This rank's part of the anchors of every class, for everybody.
+  // This rank's part of the anchors of every class, for all ranks.
   std::vector<SoftRank> ranks;
   std::vector<std::int64_t> counts(static_cast<std::size_t>(size));
   std::vector<Weights> mine;
   LossResult result;
-  result.each.assign(classes, invalid);
+  result.per_class.assign(classes, invalid);
   result.valid.assign(classes, 0);
   for (std::size_t c = 0; c < classes; ++c) {
     const auto index = static_cast<std::int64_t>(c);
@@ -107,8 +106,8 @@ LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
   for (std::size_t r = 1; r < next.size(); ++r)
     next[r] = next[r - 1] + static_cast<std::size_t>(counts[r - 1]);
   const double weight = internal::losses::class_weight(options_.reduction, result.valid);
-  // Those are the work, so that where they lie too unevenly the ranks take equal parts of all rows,
-  // and send what they find to whose they are.
+  // If the rows are split too unevenly, the ranks compute equal parts of all rows and send the
+  // results to the owners.
   const RowLayout owners(pool.own_of_ranks());
   const auto fair = (owners.total() + size - 1) / size;
   const bool uneven = size > 1 && owners.total() > few_rows && owners.max() > fair + fair / 20;
@@ -138,8 +137,8 @@ LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
       }
     }
     for (std::size_t k = 0; k < anchors; ++k) precision += a[k] / b[k];
-    result.each[c] = 1 - precision / static_cast<double>(anchors);
-    result.loss += weight * result.each[c];
+    result.per_class[c] = 1 - precision / static_cast<double>(anchors);
+    result.loss += weight * result.per_class[c];
     in_parallel(options_.threads, rows, [&](std::size_t i, std::size_t j) {
       soft.slopes(a, b, std::span(numbers).subspan(i, j - i), std::span(slopes).subspan(i, j - i));
     });

@@ -18,10 +18,10 @@ namespace tutti::internal::losses {
 ///     D_k =     sum over j != k of σ'((s_j - s_k) / t)       E_k the same over positive rows j
 ///
 /// and the transposed sums that their gradients need. In double, in memory proportional to the
-/// pool. Every number depends on the pool alone, not on who asks for which part of it.
+/// pool. Every number depends on the pool alone, not on the part that a rank computes.
 /// Several threads may call const members at the same time.
 ///
-/// Three ways, held against each other by the tests:
+/// Three methods, which the tests compare with each other:
 ///   pairs    every anchor with every row.
 ///   windows  sorted; rows that are further than 32 to 54 temperatures away count as 0 or 1.
 ///   cells    sorted into cells of two temperatures (soft_rank_cells). A cell is its Chebyshev
@@ -40,11 +40,11 @@ class SoftRank {
   std::size_t rows() const noexcept { return pool_.scores.size(); }
   /// Anchors are numbered in the order of their scores.
   std::size_t anchors() const noexcept { return pool_.anchors.size(); }
-  /// Which row an anchor is.
+  /// The row of an anchor.
   std::uint32_t row(std::size_t anchor) const noexcept {
     return pool_.rows[pool_.anchor_at[anchor]];
   }
-  /// Which anchors are rank's part of the work: [first, last). All parts cost about the same.
+  /// The anchors of rank's part of the work: [first, last). All parts cost about the same.
   std::pair<std::size_t, std::size_t> share(int rank, int ranks) const noexcept;
 
   using Sums = SoftRankSums;

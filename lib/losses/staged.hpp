@@ -9,27 +9,27 @@
 
 namespace tutti::internal::losses {
 
-/// The arrays of one call of a loss, where the host can read them: those on the group's device are
-/// copied to pinned memory, behind what the call's stream has to do, and the gradient goes back to
-/// where the logits are. The host waits for every copy. Ranks need not have their arrays alike.
+/// Makes the arrays of one call readable by the host: copies arrays on the group's device to pinned
+/// memory, in the order of the call's stream, and the gradient back to the device of the logits.
+/// The host waits for every copy. Ranks may differ in where their arrays are.
 ///
 /// The loss publishes an Error of this class to its peers, as it does for its other arguments,
 /// except on a captured stream. The gradient's memory is allocated before the first message.
 class Staged {
  public:
-  /// `group` may be null: then everything is on the host.
+  /// A null group requires all arrays on the host.
   Staged(ProcessGroup* group, const CallOptions& call) noexcept
       : group_(group), stream_(call.stream) {}
 
-  /// The same array on the host. @throws Error unsupported for one of another device, and while the
-  /// stream is captured.
+  /// Returns the array on the host. @throws Error unsupported for an array of another device, and
+  /// for a stream that is being captured.
   ConstTensorView on_host(std::string_view what, const ConstTensorView& array);
-  /// on_host(), and room for their gradient. Once, before the other arrays.
+  /// on_host() for the logits, and allocates their gradient. Call it once, before other arrays.
   ConstTensorView logits(const ConstTensorView& logits);
   tutti::losses::RankingBatch on_host(const tutti::losses::RankingBatch& batch);
 
-  /// An array like the logits, where they are. `fill` writes it in host memory, where the logits
-  /// are no more.
+  /// Returns an array with the shape, dtype and device of the logits. `fill` writes it in host
+  /// memory, which may overwrite the staged logits.
   Tensor gradient(const std::function<void(void* to)>& fill);
 
  private:

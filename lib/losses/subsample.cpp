@@ -54,7 +54,7 @@ std::vector<std::uint8_t> subsample(const Population& population, std::int64_t s
     chosen[i] = limit.empty() || priorities[i].in_class <= limit[0] ? 1 : 0;
   }
 
-  // Of the others as many as are missing, or of these so many.
+  // Draws the missing rows from the others, or, if there are too many, `size` of the chosen ones.
   const bool too_many = reserved > size;
   const auto wanted = too_many ? size : size - reserved;
   std::vector<double> rest;

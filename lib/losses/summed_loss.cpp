@@ -35,14 +35,15 @@ tutti::losses::LossResult sum_loss(ProcessGroup* group, const SummedLoss& loss,
     const auto logits_here = staged.logits(logits);
     parts = make(logits_here, staged.on_host("targets", targets));
     mine[0] = std::accumulate(parts.each.begin(), parts.each.end(), 0.0);
-    mine[1] = parts.mean_by;
-    mine[2] = parts.positive;
+    mine[1] = parts.count;
+    mine[2] = parts.positives;
   };
   const auto sums = sums_over_ranks(group, loss.name, loss.options, 3, compute, call);
   constexpr double nothing = std::numeric_limits<double>::infinity();
-  const double divisor = loss.reduction == Reduction::mean ? (sums[1] > 0 ? sums[1] : nothing)
-                         : loss.reduction == Reduction::mean_positive ? std::max(1.0, sums[2])
-                                                                      : 1.0;
+  const double divisor = loss.reduction != Reduction::mean ? 1.0
+                         : loss.normalize_by_positives     ? std::max(1.0, sums[2])
+                         : sums[1] > 0                     ? sums[1]
+                                                           : nothing;
   tutti::losses::LossResult result;
   result.loss = sums[0] / divisor;
   const double factor = scale_of(loss.scale, group) / divisor;
@@ -52,7 +53,7 @@ tutti::losses::LossResult sum_loss(ProcessGroup* group, const SummedLoss& loss,
       for (const double g : parts.grad) *out++ = from_double<T>(factor * g);
     });
   });
-  if (loss.reduction == Reduction::none) result.each = std::move(parts.each);
+  if (loss.reduction == Reduction::none) result.per_element = std::move(parts.each);
   return result;
 }
 

@@ -11,7 +11,7 @@
 #include <tutti/losses/loss.hpp>
 #include <tutti/process_group.hpp>
 
-// Losses whose rows or elements know nothing of each other: sums, of which each rank has its part.
+// Losses that are a sum of independent terms, one for each row or element of a rank.
 
 namespace tutti::internal::losses {
 
@@ -20,35 +20,37 @@ inline double softplus(double z) {
   return std::max(z, 0.0) + std::log1p(std::exp(-std::abs(z)));
 }
 
-/// The logarithm of the sum of exponentials of one row's logits, which lie `stride` apart, and what
-/// the softmax p gives to classes other than `own`.
+/// Writes the softmax p of one row's logits, which lie `stride` apart. Returns the logarithm of the
+/// sum of their exponentials, and the sum of p over classes other than `own`.
 struct Softmax {
   double log_sum, others;
 };
 Softmax softmax(std::span<const double> logits, std::size_t stride, std::size_t own,
                 std::span<double> p);
 
-/// Of this rank: the loss and the gradient of each element, before any reduction.
+/// The loss of each row or element of this rank and the gradient of each logit, before reduction.
 struct SummedParts {
   std::vector<double> each;
   std::vector<double> grad;
-  double mean_by = 0;   ///< What Reduction::mean divides by, once it is added up; not below 0.
-  double positive = 0;  ///< How many mean_positive counts.
+  double count = 0;      ///< This rank's part of the divisor of Reduction::mean; 0 or more.
+  double positives = 0;  ///< The same with normalize_by_positives.
 };
 
 struct SummedLoss {
   std::string_view name{};
-  std::string options{};  ///< What all ranks must have alike, in words.
+  std::string options{};  ///< In words; compared between ranks.
   tutti::losses::Reduction reduction{};
-  tutti::losses::GradScale scale{};
+  GradScale scale{};
+  bool normalize_by_positives = false;
 };
 
-/// Given the arrays on the host.
+/// Computes this rank's terms from arrays on the host.
 using MakeParts =
     std::function<SummedParts(const ConstTensorView& logits, const ConstTensorView& targets)>;
 
-/// Collective: adds up what all ranks have and scales this rank's gradient. What `parts` throws is
-/// an error on every rank. Where there is nothing to divide by, loss and gradient are 0.
+/// Collective. Adds the terms of all ranks and scales this rank's gradient. If `parts` throws,
+/// every rank gets an Error. If the divisor is 0, loss and gradient are 0. A null group is one
+/// process.
 tutti::losses::LossResult sum_loss(ProcessGroup* group, const SummedLoss& loss,
                                    const ConstTensorView& logits, const ConstTensorView& targets,
                                    const CallOptions& call, const MakeParts& parts);

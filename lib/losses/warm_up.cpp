@@ -60,7 +60,7 @@ void check(const WarmUpOptions& o) {
           o.temp_decay_steps);
 }
 
-/// `warm_up_` is user code: its result is not trusted.
+/// Checks the result of `warm_up_`, which is user code.
 void check_gradient(const Tensor& grad, const ConstTensorView& logits) {
   if (grad.dtype() != logits.dtype || !(grad.shape() == logits.shape) ||
       grad.device().type != DeviceType::cpu)
@@ -70,7 +70,7 @@ void check_gradient(const Tensor& grad, const ConstTensorView& logits) {
           name_of(logits.dtype), to_string(logits.shape));
 }
 
-/// to = weight * to + (1 - weight) * other, which are alike.
+/// to = weight * to + (1 - weight) * other. Both have the same shape and dtype.
 void mix(Tensor& to, double weight, const Tensor& other) {
   internal::losses::with_type(to.dtype(), [&]<typename T>(T) {
     using internal::losses::to_double;
@@ -82,8 +82,8 @@ void mix(Tensor& to, double weight, const Tensor& other) {
   });
 }
 
-/// Collective: refused on every rank unless all are at the same place of the schedule and `check`
-/// passes.
+/// Collective. Throws on every rank unless all ranks are at the same place of the schedule and
+/// `check` passes on each.
 void agree(ProcessGroup* group, const std::string& place, const CallOptions& call,
            const std::function<void()>& check = {}) {
   const auto checked = [&](std::span<double>) {
@@ -161,13 +161,21 @@ void WarmUp::start_step(std::int64_t step) {
   }
 }
 
-/// Both losses get the same copy of what lies on a device.
-LossResult WarmUp::operator()(ProcessGroup* group, const RankingBatch& batch,
-                              const CallOptions& call) {
+WarmUp::WarmUp(const CrossEntropy& warm_up, std::unique_ptr<RankingLoss> main,
+               const Options& options)
+    : WarmUp(
+          [warm_up](ProcessGroup* group, const RankingBatch& batch, const CallOptions& call) {
+            return group == nullptr ? warm_up(batch) : warm_up(*group, batch, call);
+          },
+          std::move(main), options) {}
+
+/// Both losses get the same copies of device arrays.
+LossResult WarmUp::compute(ProcessGroup* group, const RankingBatch& batch,
+                           const CallOptions& call) {
   internal::losses::Staged staged(group, call);
   auto here = batch;
   if (!main_->gathers()) group = nullptr;  // The first loss sees the same rows.
-  // The peers hear of it at what their first loss begins with. The losses must not see the batch.
+  // Peers get the error in the first exchange of their first loss. No loss is called here.
   if (const auto why = internal::refusal_of([&] { here = staged.on_host(batch); }))
     agree(group, {}, call, [&] { throw Error(*why); });
   auto result = mixed(group, here, call);
@@ -180,6 +188,11 @@ LossResult WarmUp::operator()(ProcessGroup* group, const RankingBatch& batch,
   return result;
 }
 
+LossResult WarmUp::main_loss(ProcessGroup* group, const RankingBatch& batch,
+                             const CallOptions& call) {
+  return group == nullptr ? (*main_)(batch) : (*main_)(*group, batch, call);
+}
+
 LossResult WarmUp::mixed(ProcessGroup* group, const RankingBatch& batch, const CallOptions& call) {
   const double weight = main_weight();
   if (!schedule_.stepped && (counts_steps() || !in_warm_up()) && !std::exchange(warned_, true))
@@ -190,20 +203,28 @@ LossResult WarmUp::mixed(ProcessGroup* group, const RankingBatch& batch, const C
                     in_warm_up() ? std::string("the warm-up does not end")
                                  : fmt::format("the temperature stays {}", temperature())));
   if (in_warm_up()) return warm_up_(group, batch, call);
-  if (weight >= 1) return (*main_)(group, batch, call);
-  // In the other phases one loss is asked, and ranks that ask another one are noticed there.
+  if (weight >= 1) return main_loss(group, batch, call);
+  // In the other phases only one loss runs, and its own exchange detects ranks that run another.
   agree(group, fmt::format("main weight {}", weight), call);
   const LossResult first = warm_up_(group, batch, call);
   agree(group, "the first loss's gradient", call,
         [&] { check_gradient(first.grad, batch.logits); });
-  LossResult result = (*main_)(group, batch, call);
+  LossResult result = main_loss(group, batch, call);
   result.loss = weight * result.loss + (1 - weight) * first.loss;
   result.evaluations += first.evaluations;
   mix(result.grad, weight, first.grad);
   return result;
 }
 
-std::string WarmUp::save(ProcessGroup* group, const CallOptions& call) const {
+std::string WarmUp::save(ProcessGroup& group, const CallOptions& call) const {
+  return save_over(&group, call);
+}
+
+std::string WarmUp::save() const {
+  return save_over(nullptr, {});
+}
+
+std::string WarmUp::save_over(ProcessGroup* group, const CallOptions& call) const {
   const auto& now = schedule_;
   agree(group,
         fmt::format("epoch {}, step {}, switch {} at step {}", now.epoch, now.step,
@@ -212,11 +233,19 @@ std::string WarmUp::save(ProcessGroup* group, const CallOptions& call) const {
   internal::Writer out;
   out.u8(counts_steps() ? 1 : 0).i64(now.epoch).i64(now.step);
   out.u8(static_cast<std::uint8_t>(now.to_main)).i64(now.switch_step).u8(now.stepped ? 1 : 0);
-  out.raw(main_->save(group, call));
+  out.raw(group == nullptr ? main_->save() : main_->save(*group, call));
   return internal::losses::seal(magic, out);
 }
 
-void WarmUp::load(ProcessGroup* group, std::string_view state) {
+void WarmUp::load(ProcessGroup& group, std::string_view state) {
+  load_over(&group, state);
+}
+
+void WarmUp::load(std::string_view state) {
+  load_over(nullptr, state);
+}
+
+void WarmUp::load_over(ProcessGroup* group, std::string_view state) {
   auto in = internal::losses::unseal(magic, "saved state of warm_up", state).content;
   const bool saved_steps = in.u8() != 0;
   Schedule saved;
@@ -233,7 +262,8 @@ void WarmUp::load(ProcessGroup* group, std::string_view state) {
   if (counts_steps() != saved_steps)
     failf(Errc::invalid_argument, "warm_up: the saved schedule counts {}, this one {}",
           unit(saved_steps), unit(counts_steps()));
-  main_->load(group, state.substr(state.size() - in.left()));
+  const auto of_main = state.substr(state.size() - in.left());
+  group == nullptr ? main_->load(of_main) : main_->load(*group, of_main);
   schedule_ = saved;
 }
 

@@ -24,7 +24,6 @@
 namespace tutti {
 namespace {
 
-using libtorch::GatherGrad;
 using test::expect_error;
 using test::pattern;
 using test::Tensors;
@@ -194,15 +193,15 @@ TEST_P(TorchWorlds, TheGatherHasTheGradientThatWasAskedFor) {
     std::int64_t begin = 0;
     for (int rank = 0; rank < group.rank(); ++rank) begin += rows[static_cast<std::size_t>(rank)];
     const std::int64_t own = rows[static_cast<std::size_t>(group.rank())];
-    const auto gradient = [&](GatherGrad grad) {
+    const auto gradient = [&](GradScale grad) {
       const at::Tensor x = leaf(pattern({own, 2}, group.rank()));
       const at::Tensor all = libtorch::all_gather_rows(group, x, grad);
       (all * cotangent(group.rank())).sum().backward();
       return x.grad();
     };
-    expect_near(gradient(GatherGrad::sum), sum.narrow(0, begin, own), "sum");
-    expect_near(gradient(GatherGrad::mean), sum.narrow(0, begin, own) / ranks, "mean");
-    expect_near(gradient(GatherGrad::local_slice), cotangent(group.rank()).narrow(0, begin, own),
+    expect_near(gradient(GradScale::sum), sum.narrow(0, begin, own), "sum");
+    expect_near(gradient(GradScale::mean), sum.narrow(0, begin, own) / ranks, "mean");
+    expect_near(gradient(GradScale::local_slice), cotangent(group.rank()).narrow(0, begin, own),
                 "local_slice");
   });
 }
@@ -288,7 +287,7 @@ at::Tensor call_by_name(std::string_view name, ProcessGroup& group, const at::Te
   constexpr int root = 1;
   const RowLayout equal = RowLayout::equal(group.size(), 2);
   const std::vector<std::int64_t> two(static_cast<std::size_t>(group.size()), 2);
-  if (name == "all_gather") return libtorch::all_gather_rows(group, x, GatherGrad::sum);
+  if (name == "all_gather") return libtorch::all_gather_rows(group, x, GradScale::sum);
   if (name == "all_reduce sum") return libtorch::all_reduce(group, x);
   if (name == "all_reduce avg") return libtorch::all_reduce(group, x, ReduceOp::avg);
   if (name == "all_reduce min") return libtorch::all_reduce(group, x, ReduceOp::min);

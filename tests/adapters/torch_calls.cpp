@@ -125,13 +125,13 @@ void add_all_reduces(std::vector<TorchCall>& calls) {
 void add_gathers(std::vector<TorchCall>& calls) {
   calls.push_back({"all_gather_rows", 1, uneven_sizes,
                    [](ProcessGroup& group, const at::Tensor& in) {
-                     return libtorch::all_gather_rows(group, in, libtorch::GatherGrad::sum);
+                     return libtorch::all_gather_rows(group, in, GradScale::sum);
                    },
                    [](const Tensors& in) { return everywhere(at::cat(in), ranks_of(in)); }});
   calls.push_back({"all_gather_rows_of_scalars", 2,
                    [](int, int) { return std::vector<std::int64_t>{}; },
                    [](ProcessGroup& group, const at::Tensor& in) {
-                     return libtorch::all_gather_rows(group, in, libtorch::GatherGrad::sum);
+                     return libtorch::all_gather_rows(group, in, GradScale::sum);
                    },
                    [](const Tensors& in) { return everywhere(at::stack(in), ranks_of(in)); }});
   const auto add_scatter = [&](const std::string& name, auto op_of, auto combine) {

@@ -25,7 +25,7 @@ void sigmoid_focal(benchmark::State& state) {
   for (std::size_t i = 0; i < targets.size(); i += 20) targets[i] = 1;
   const tutti::losses::SigmoidFocal loss({.gamma = static_cast<double>(state.range(1))});
   for (auto _ : state) {
-    auto result = loss(nullptr, logits, targets);
+    auto result = loss(logits, targets);
     benchmark::DoNotOptimize(result.grad.data());
   }
   state.SetItemsProcessed(state.iterations() * state.range(0));
@@ -41,7 +41,7 @@ void softmax_focal(benchmark::State& state) {
   const tutti::losses::SoftmaxFocal loss({.gamma = static_cast<double>(state.range(2))});
   const tutti::ConstTensorView view(logits.data(), tutti::DType::f32, {rows, classes});
   for (auto _ : state) {
-    auto result = loss(nullptr, view, targets);
+    auto result = loss(view, targets);
     benchmark::DoNotOptimize(result.grad.data());
   }
   state.SetItemsProcessed(state.iterations() * rows * classes);

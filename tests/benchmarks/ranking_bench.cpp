@@ -34,7 +34,7 @@ template <typename Loss>
 void measure(benchmark::State& state, Loss loss) {
   const Batch batch(state);
   for (auto _ : state) {
-    auto result = loss(nullptr, batch.view());
+    auto result = loss(batch.view());
     benchmark::DoNotOptimize(result.grad.data());
   }
 }

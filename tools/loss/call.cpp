@@ -11,15 +11,13 @@
 namespace tutti::tool {
 namespace {
 
-using losses::GradScale;
-
-/// What the ranking losses have in common.
+/// The options that all ranking losses have.
 template <typename Options>
 Options ranking_options(const LossProblem& problem) {
   Options options;
   options.classes = problem.classes;
   if (problem.temperature) options.temperature = *problem.temperature;
-  options.scale = GradScale::none;
+  options.scale = GradScale::mean;
   options.pool.queue = problem.queue;
   return options;
 }
@@ -30,14 +28,20 @@ template <typename Loss>
 void LossCall::set(Loss made) {
   const auto loss = std::make_shared<Loss>(std::move(made));
   if constexpr (std::derived_from<Loss, losses::RankingLoss>) ranking_ = loss;
-  call_ = [loss](ProcessGroup* group, const LossRows& rows) -> losses::PAucResult {
-    if constexpr (std::same_as<Loss, losses::PAucAtBudget>)
-      return (*loss)(group, {rows.logits, rows.targets});
-    else if constexpr (std::invocable<Loss, ProcessGroup*, losses::RankingBatch>)
-      return {(*loss)(group, {rows.logits, rows.targets}), {}};
-    else
-      return {(*loss)(group, rows.logits, rows.targets), {}};
+  const auto call = [loss](ProcessGroup* group, const auto&... arrays) {
+    return group == nullptr ? (*loss)(arrays...) : (*loss)(*group, arrays...);
   };
+  call_ = [call](ProcessGroup* group, const LossRows& rows) {
+    if constexpr (std::invocable<Loss, losses::RankingBatch>)
+      return call(group, losses::RankingBatch{rows.logits, rows.targets});
+    else
+      return call(group, rows.logits, rows.targets);
+  };
+}
+
+std::vector<losses::PAucDiagnostics> LossCall::diagnostics() const {
+  const auto* loss = dynamic_cast<const losses::PAucAtBudget*>(ranking_.get());
+  return loss == nullptr ? std::vector<losses::PAucDiagnostics>() : loss->diagnostics();
 }
 
 void LossCall::make(LossKind kind, const LossProblem& problem) {
@@ -59,11 +63,11 @@ void LossCall::make(LossKind kind, const LossProblem& problem) {
       return set(losses::PAucAtBudget(options));
     }
     case LossKind::cross_entropy:
-      return set(losses::CrossEntropy({.classes = problem.classes, .scale = GradScale::none}));
+      return set(losses::CrossEntropy({.classes = problem.classes, .scale = GradScale::mean}));
     case LossKind::sigmoid_focal:
-      return set(losses::SigmoidFocal({.gamma = problem.gamma, .scale = GradScale::none}));
+      return set(losses::SigmoidFocal({.gamma = problem.gamma, .scale = GradScale::mean}));
     case LossKind::softmax_focal:
-      return set(losses::SoftmaxFocal({.gamma = problem.gamma, .scale = GradScale::none}));
+      return set(losses::SoftmaxFocal({.gamma = problem.gamma, .scale = GradScale::mean}));
   }
 }
 

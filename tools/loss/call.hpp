@@ -2,7 +2,7 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
+#include <vector>
 
 #include "loss/problem.hpp"
 
@@ -15,21 +15,22 @@ class LossCall {
   /// @throws Error invalid_argument for options that the loss refuses.
   LossCall(LossKind kind, const LossProblem& problem) { make(kind, problem); }
 
-  /// `rows` are of make_rows() for the same kind; a null group is this process alone. Only
-  /// p_auc_at_budget has diagnostics.
-  losses::PAucResult operator()(ProcessGroup* group, const LossRows& rows) {
+  /// `rows` are of make_rows() for the same kind; a null group is this process alone.
+  losses::LossResult operator()(ProcessGroup* group, const LossRows& rows) {
     return call_(group, rows);
   }
 
-  /// Empty for the others.
+  /// Null for the others.
   const std::shared_ptr<losses::RankingLoss>& ranking() const noexcept { return ranking_; }
+  /// Those of the last call of p_auc_at_budget; empty for the others.
+  std::vector<losses::PAucDiagnostics> diagnostics() const;
 
  private:
   void make(LossKind kind, const LossProblem& problem);
   template <typename Loss>
   void set(Loss made);
 
-  std::function<losses::PAucResult(ProcessGroup*, const LossRows&)> call_{};
+  std::function<losses::LossResult(ProcessGroup*, const LossRows&)> call_{};
   std::shared_ptr<losses::RankingLoss> ranking_{};
 };
 

@@ -33,7 +33,7 @@ class Calls {
   Calls(LossKind kind, const LossProblem& problem, ProcessGroup* group, const RowLayout& layout)
       : kind_(kind), problem_(problem), group_(group), layout_(layout), loss_(kind, problem) {}
 
-  losses::PAucResult next() { return loss_(group_, rows()); }
+  losses::LossResult next() { return loss_(group_, rows()); }
 
   /// Rows are made before the clock starts, and ranks start together.
   LossCost measure(std::int64_t rounds, bool watches_memory,
@@ -43,12 +43,12 @@ class Calls {
       const LossRows own = rows();
       meet();
       const auto start = Clock::now();
-      losses::PAucResult result = loss_(group_, own);
+      const losses::LossResult result = loss_(group_, own);
       const std::chrono::duration<double, std::micro> time = Clock::now() - start;
       cost.samples_us.push_back(time.count());
       if (round > 0) continue;
       cost.evaluations = result.evaluations;
-      if (bands != nullptr) *bands = std::move(result.diagnostics);
+      if (bands != nullptr) *bands = loss_.diagnostics();
     }
     const LossRows own = rows();
     PeakMemory peak;

@@ -14,7 +14,7 @@
 
 namespace {
 
-using tutti::autograd::GatherGrad;
+using tutti::GradScale;
 using Pair = std::array<double, 2>;
 
 // Five rows of two features; rank 0 has the first two, rank 1 none, rank 2 the others. The model
@@ -75,7 +75,7 @@ Pair one_process() {
 
 /// This rank's part of a step. `whole`: the loss is over all rows, the same on every rank;
 /// otherwise over this rank's, weighted so that the mean over the ranks is the loss of all rows.
-Pair step(tutti::ProcessGroup& group, bool whole, GatherGrad convention) {
+Pair step(tutti::ProcessGroup& group, bool whole, GradScale convention) {
   const auto r = static_cast<std::size_t>(group.rank());
   const auto first = static_cast<std::size_t>(begins[r]);
   const auto rows = std::span(data).subspan(first, static_cast<std::size_t>(begins[r + 1]) - first);
@@ -109,15 +109,15 @@ void compare(tutti::ProcessGroup& group) {
   struct Case {
     const char* what;
     bool whole;
-    GatherGrad convention;
+    GradScale convention;
   };
   constexpr std::array cases{
-      Case{"own rows * W/N, sum", false, GatherGrad::sum},
-      Case{"own rows * W/N, local_slice", false, GatherGrad::local_slice},
-      Case{"own rows * W/N, mean", false, GatherGrad::mean},
-      Case{"the whole loss on every rank, sum", true, GatherGrad::sum},
-      Case{"the whole loss on every rank, local_slice", true, GatherGrad::local_slice},
-      Case{"the whole loss on every rank, mean", true, GatherGrad::mean},
+      Case{"own rows * W/N, sum", false, GradScale::sum},
+      Case{"own rows * W/N, local_slice", false, GradScale::local_slice},
+      Case{"own rows * W/N, mean", false, GradScale::mean},
+      Case{"the whole loss on every rank, sum", true, GradScale::sum},
+      Case{"the whole loss on every rank, local_slice", true, GradScale::local_slice},
+      Case{"the whole loss on every rank, mean", true, GradScale::mean},
   };
   const Pair right = one_process();
   if (group.rank() == 0) print("one process with all rows", right, right);

@@ -12,7 +12,7 @@
 namespace {
 
 namespace libtorch = tutti::libtorch;
-using libtorch::GatherGrad;
+using tutti::GradScale;
 
 const std::vector<std::int64_t> rows{3, 0, 5};
 constexpr std::int64_t features = 6;
@@ -57,13 +57,13 @@ Result on_a_rank(tutti::ProcessGroup& group, const torch::Tensor& left,
   Layer layer;
   const tutti::RowLayout layout = tutti::exchange_rows(group, left.size(0));
   const auto all =
-      libtorch::all_gather_rows(group, layer.forward(right), GatherGrad::sum, {.layout = &layout});
+      libtorch::all_gather_rows(group, layer.forward(right), GradScale::sum, {.layout = &layout});
   // The own rows' part of the mean over all rows. A rank without rows has a loss of 0, and takes
   // part in the backward of the gather all the same.
   const auto loss = loss_of(layer.forward(left), all, layout.offset(group.rank())) / layout.total();
   loss.backward();
 
-  // With GatherGrad::sum the gradients of the ranks add up to the gradient of the whole.
+  // With GradScale::sum the gradients of the ranks add up to the gradient of the whole.
   const torch::NoGradGuard no_grad;
   double total = loss.item<double>();
   const torch::Tensor gradient = layer.weight.grad();

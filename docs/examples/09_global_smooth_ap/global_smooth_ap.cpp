@@ -79,12 +79,13 @@ Curve train(tutti::ProcessGroup& group, const Rows& rows, bool global) {
   Curve curve;
   for (int step = 0; step <= 50; ++step) {
     const std::vector<double> scores = scores_of(rows, weight);
-    const auto result = smooth_ap(global ? &group : nullptr, {scores, rows.ill});
+    const tutti::losses::RankingBatch batch{scores, rows.ill};
+    const auto result = global ? smooth_ap(group, batch) : smooth_ap(batch);
     const auto* by_score = static_cast<const double*>(result.grad.data());
     std::array<double, 3> mean{0, 0, result.loss};
     for (std::size_t i = 0; i < scores.size(); ++i)
       for (std::size_t f = 0; f < 2; ++f) mean[f] += by_score[i] * rows.x[i][f];
-    // What a data-parallel trainer does, and for which GradScale::for_mean_reducer is the default.
+    // A data-parallel trainer averages, too; the default GradScale::sum is for that.
     group.all_reduce(mean, tutti::ReduceOp::avg);
     curve.push_back({mean[2], weight});
     for (std::size_t f = 0; f < 2; ++f) weight[f] -= 0.1 * mean[f];

@@ -59,7 +59,7 @@ double train(tutti::ProcessGroup& group, losses::RankingLoss& loss, const Rows& 
   double angle = 0;
   for (int step = 0; step < 40; ++step) {
     const std::vector<double> scores = scores_of(rows, angle);
-    const auto result = loss(&group, {scores, rows.fraud, rows.iid});
+    const auto result = loss(group, {scores, rows.fraud, rows.iid});
     const auto* by_score = static_cast<const double*>(result.grad.data());
     std::array<double, 1> gradient{};
     for (std::size_t i = 0; i < rows.x.size(); ++i) {
@@ -77,8 +77,9 @@ void show(tutti::ProcessGroup& group, losses::RankingLoss& loss, losses::PAucAtB
           const Rows& rows, const tutti::ConstTensorView& iid) {
   for (const double angle : {0.0, train(group, loss, rows)}) {
     const std::vector<double> scores = scores_of(rows, angle);
-    const double value = loss(&group, {scores, rows.fraud, iid}).loss;
-    const double threshold = band(&group, {scores, rows.fraud, iid}).diagnostics[0].t_beta;
+    const double value = loss(group, {scores, rows.fraud, iid}).loss;
+    (void)band(group, {scores, rows.fraud, iid});
+    const double threshold = band.diagnostics()[0].t_beta;
     std::array<int, 4> count{};  // Honest, frauds; and those of them that are above.
     for (std::size_t i = 0; i < scores.size(); ++i) {
       const std::size_t kind = rows.fraud[i] != 0 ? 1 : 0;
@@ -111,7 +112,7 @@ void alarm(tutti::ProcessGroup& group) {
   losses::RecallAtQuantile other({.quantile = r == 2 ? 0.05 : budget});
   try {
     const std::vector<double> scores = scores_of(rows, 0);
-    (void)other(&group, {scores, rows.fraud});
+    (void)other(group, {scores, rows.fraud});
   } catch (const tutti::Error& error) {
     if (r == 0) std::printf("\n%s\n", error.what());
   }

@@ -94,7 +94,7 @@ struct Training {
 
 /// Rank 0 writes for all: what save() returns is the same on every rank.
 void write(const std::string& file, const Training& training, tutti::ProcessGroup& group) {
-  const std::string state = training.loss.save(&group);
+  const std::string state = training.loss.save(group);
   if (group.rank() != 0) return;
   std::ofstream out(file, std::ios::binary);
   out.write(reinterpret_cast<const char*>(training.weights.data()), sizeof(Weights));
@@ -105,7 +105,7 @@ void read(const std::string& file, Training& training, tutti::ProcessGroup& grou
   std::ifstream in(file, std::ios::binary);
   in.read(reinterpret_cast<char*>(training.weights.data()), sizeof(Weights));
   const std::string state{std::istreambuf_iterator<char>(in), {}};
-  if (with_loss) training.loss.load(&group, state);
+  if (with_loss) training.loss.load(group, state);
 }
 
 struct Line {
@@ -125,7 +125,7 @@ Lines train(tutti::ProcessGroup& group, Training& training, std::int64_t first, 
     const Rows rows = batch_of(all, step, group);
     std::vector<double> scores;
     for (const auto& x : rows.x) scores.push_back(score(x, weights));
-    const auto result = loss(&group, {scores, rows.fraud});
+    const auto result = loss(group, {scores, rows.fraud});
     const auto* by_score = static_cast<const double*>(result.grad.data());
     Weights mean{};
     for (std::size_t i = 0; i < scores.size(); ++i)

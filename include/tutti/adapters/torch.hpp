@@ -24,8 +24,6 @@
 
 namespace tutti::libtorch {
 
-using autograd::GatherGrad;
-
 namespace detail {
 /// Results in torch's memory, unless the caller says otherwise.
 inline GatherOptions in_torch(GatherOptions options) {
@@ -35,16 +33,16 @@ inline GatherOptions in_torch(GatherOptions options) {
 }  // namespace detail
 
 /// [n_r, ...] -> [sum n_r, ...]
-inline at::Tensor all_gather_rows(ProcessGroup& group, const at::Tensor& local, GatherGrad grad,
+inline at::Tensor all_gather_rows(ProcessGroup& group, const at::Tensor& local, GradScale scale,
                                   const GatherOptions& options = {}) {
-  return detail::apply(autograd::all_gather_rows, group, local, grad, detail::in_torch(options));
+  return detail::apply(autograd::all_gather_rows, group, local, scale, detail::in_torch(options));
 }
 
 namespace detail {
 /// The arrays of all ranks, [W, ...]. torch multiplies them, so it has the derivative by each.
 inline at::Tensor factors(ProcessGroup& group, const at::Tensor& in, const CallOptions& options) {
   const RowLayout layout = RowLayout::equal(group.size(), 1);
-  return all_gather_rows(group, in.unsqueeze(0), GatherGrad::sum,
+  return all_gather_rows(group, in.unsqueeze(0), GradScale::sum,
                          {.layout = &layout, .call = options});
 }
 }  // namespace detail

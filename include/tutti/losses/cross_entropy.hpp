@@ -9,42 +9,50 @@ namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
 
 struct CrossEntropyOptions {
-  std::int64_t classes = 1;      ///< C; one is binary: a yes or no per row.
-  std::vector<double> weight{};  ///< Several classes: of each, [C]; empty: 1.
-  double pos_weight = 1;         ///< One class: of rows that are positive.
-  double label_smoothing = 0;    ///< 0 to 1: so much of a row belongs to all classes alike.
+  std::int64_t classes = 1;      ///< C. One class is binary: a yes or no per row.
+  std::vector<double> weight{};  ///< C > 1: the weight of each class, [C]; empty: 1.
+  double pos_weight = 1;         ///< C = 1: the weight of positive rows.
+  double label_smoothing = 0;    ///< e, 0 to 1: the share of a row that is spread over all classes.
   std::int64_t ignore_index = default_ignore_index;
-  Reduction reduction = Reduction::mean;  ///< Not mean_positive.
-  GradScale scale = GradScale::for_mean_reducer;
+  Reduction reduction = Reduction::mean;
+  GradScale scale = GradScale::sum;
 };
 
-/// Cross-entropy of the rows of all ranks, over what a ranking loss takes, so that it may stand in
-/// front of one (WarmUp). With w the weights, e the smoothing and y the target, for several classes
+/// Cross-entropy over the rows of all ranks. Takes the batch of a ranking loss, so that WarmUp can
+/// run it first. For several classes, with w the weights, e the label smoothing, y the target and p
+/// the softmax of a row:
 ///
-///     loss = -(1 - e) w_y log p_y - e / C sum over j of w_j log p_j     p the softmax of a row
+///     loss = -(1 - e) w_y log p_y - e / C sum over j of w_j log p_j
 ///
-/// whose mean divides by the sum of w_y; for one class, with y' = (1 - e) y + e / 2 and pos_weight
-/// w
+/// The mean divides by the sum of w_y. For one class, with y' = (1 - e) y + e / 2 and w pos_weight:
 ///
 ///     loss = -w y' log σ(z) - (1 - y') log (1 - σ(z))
 ///
-/// whose mean divides by the number of rows. Both are what PyTorch's functions of the name compute
-/// for one process. Where there is nothing to divide by, loss and gradient are 0.
+/// The mean divides by the number of rows. On one process both equal PyTorch's functions of these
+/// names. If the divisor is 0, loss and gradient are 0.
 ///
-/// In double; one exchange of a few numbers per call. A value; thread rules are those of the group.
+/// Computed in double. On the wire: one exchange of a few numbers per call. A value; thread rules
+/// are those of the group.
 class CrossEntropy {
  public:
   using Options = CrossEntropyOptions;
-  /// @throws Error invalid_argument for an option out of range, and for weights of the other kind.
+  /// @throws Error invalid_argument for an option out of range, for `weight` with one class, and
+  ///         for `pos_weight` with several.
   explicit CrossEntropy(const Options& options = {});
   const Options& options() const noexcept { return options_; }
 
-  /// `batch.iid` and `batch.training` do not matter. Targets of one class are 0 or 1.
-  /// @throws Error on every rank, as RankingLoss does.
-  LossResult operator()(ProcessGroup* group, const RankingBatch& batch,
-                        const CallOptions& call = {}) const;
+  /// `batch.iid` and `batch.training` are ignored. Targets of one class are 0 or 1.
+  /// @throws Error on every rank, with the codes of RankingLoss.
+  LossResult operator()(ProcessGroup& group, const RankingBatch& batch,
+                        const CallOptions& call = {}) const {
+    return compute(&group, batch, call);
+  }
+  /// One process, without a group.
+  LossResult operator()(const RankingBatch& batch) const { return compute(nullptr, batch, {}); }
 
  private:
+  LossResult compute(ProcessGroup* group, const RankingBatch& batch, const CallOptions& call) const;
+
   Options options_;
 };
 

@@ -6,70 +6,95 @@
 #include <tutti/losses/loss.hpp>
 #include <tutti/process_group.hpp>
 
-// Focal losses: cross-entropy that looks away from what is right already. Lin, Goyal, Girshick, He,
-// Dollár: "Focal Loss for Dense Object Detection", ICCV 2017, equations 4 and 5. What is divided by
-// is counted over all ranks. In double; one exchange of a few numbers per call.
+// Focal losses: cross-entropy with less weight on terms that are already predicted well. Lin,
+// Goyal, Girshick, He, Dollár: "Focal Loss for Dense Object Detection", ICCV 2017, equations 4 and
+// 5. Computed in double. On the wire: one exchange of a few numbers per call. Divisors are counted
+// over all ranks.
+//
+// The losses are values; thread rules are those of the group. Calls throw on every rank, with the
+// codes of RankingLoss.
 
 namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
 
 struct SigmoidFocalOptions {
-  double alpha = 0.25;  ///< Weight of positive elements, 1 - alpha of the others; -1: none.
-  double gamma = 2;     ///< 0 is binary cross-entropy.
+  double alpha =
+      0.25;          ///< Weight of positive elements; 1 - alpha weighs negatives. -1: no weights.
+  double gamma = 2;  ///< 0 is binary cross-entropy.
   Reduction reduction = Reduction::mean;
-  GradScale scale = GradScale::for_mean_reducer;
+  /// Divides the sum over all elements by the number of positive elements (at least 1) instead of
+  /// by the number of elements. Requires Reduction::mean; sum and none divide by nothing.
+  bool normalize_by_positives = false;
+  GradScale scale = GradScale::sum;
 };
 
-/// Every logit is a yes or no of its own. With p = σ(z), p_t = p y + (1 - p) (1 - y):
+/// One binary decision per logit. With p = σ(z), p_t = p y + (1 - p) (1 - y):
 ///
 ///     loss = alpha_t (1 - p_t)^gamma (softplus(z) - z y)
-///
-/// A value; thread rules are those of the group.
 class SigmoidFocal {
  public:
   using Options = SigmoidFocalOptions;
-  /// @throws Error invalid_argument for an option out of range.
+  /// @throws Error invalid_argument for an option out of range, and for normalize_by_positives with
+  ///         a reduction other than mean.
   explicit SigmoidFocal(const Options& options = {});
   const Options& options() const noexcept { return options_; }
 
-  /// @param logits   any shape, f32, f64, f16 or bf16, finite; rows may differ between ranks. On
-  ///                 the host or the group's device, like the targets.
-  /// @param targets  the same shape and dtype, 0 to 1. Positive is what is above 0.
-  /// @throws Error on every rank, as SmoothAp does.
-  LossResult operator()(ProcessGroup* group, const ConstTensorView& logits,
-                        const ConstTensorView& targets, const CallOptions& call = {}) const;
+  /// @param logits   any shape; f32, f64, f16 or bf16; finite. Ranks may differ in rows.
+  /// @param targets  the same shape and dtype; 0 to 1. A target above 0 is positive.
+  LossResult operator()(ProcessGroup& group, const ConstTensorView& logits,
+                        const ConstTensorView& targets, const CallOptions& call = {}) const {
+    return compute(&group, logits, targets, call);
+  }
+  /// One process, without a group.
+  LossResult operator()(const ConstTensorView& logits, const ConstTensorView& targets) const {
+    return compute(nullptr, logits, targets, {});
+  }
 
  private:
+  LossResult compute(ProcessGroup* group, const ConstTensorView& logits,
+                     const ConstTensorView& targets, const CallOptions& call) const;
+
   Options options_;
 };
 
 struct SoftmaxFocalOptions {
   std::vector<double> alpha{};  ///< Weight of each class, [C]; empty: 1.
   double gamma = 2;             ///< 0 is cross-entropy.
-  double label_smoothing = 0;   ///< 0 to 1.
-  std::int64_t background = 0;  ///< The class that mean_positive does not count.
+  double label_smoothing = 0;   ///< e, 0 to 1.
+  std::int64_t background = 0;  ///< The class that normalize_by_positives does not count.
   std::int64_t ignore_index = default_ignore_index;
   Reduction reduction = Reduction::mean;
-  GradScale scale = GradScale::for_mean_reducer;
+  /// Divides the sum over all rows by the number of rows of other classes than `background` (at
+  /// least 1) instead of by the number of rows. Requires Reduction::mean.
+  bool normalize_by_positives = false;
+  GradScale scale = GradScale::sum;
 };
 
-/// One class per row. With p the softmax over classes and y the target:
+/// One class per row. With p the softmax over classes, y the target and e the label smoothing:
 ///
 ///     loss = alpha_y (1 - p_y)^gamma (-(1 - e) log p_y - e / C sum over j of log p_j)
 class SoftmaxFocal {
  public:
   using Options = SoftmaxFocalOptions;
-  /// @throws Error invalid_argument for an option out of range.
+  /// @throws Error invalid_argument as SigmoidFocal does.
   explicit SoftmaxFocal(const Options& options = {});
   const Options& options() const noexcept { return options_; }
 
-  /// @param logits   [N, C, *], f32, f64, f16 or bf16, finite. On the host or the group's device,
-  ///                 like the targets.
-  /// @param targets  i64 [N, *]: 0 to C - 1, or ignore_index.
-  LossResult operator()(ProcessGroup* group, const ConstTensorView& logits,
-                        const ConstTensorView& targets, const CallOptions& call = {}) const;
+  /// @param logits   [N, C, *]; f32, f64, f16 or bf16; finite.
+  /// @param targets  i64 [N, *]; 0 to C - 1, or ignore_index.
+  LossResult operator()(ProcessGroup& group, const ConstTensorView& logits,
+                        const ConstTensorView& targets, const CallOptions& call = {}) const {
+    return compute(&group, logits, targets, call);
+  }
+  /// One process, without a group.
+  LossResult operator()(const ConstTensorView& logits, const ConstTensorView& targets) const {
+    return compute(nullptr, logits, targets, {});
+  }
 
  private:
+  LossResult compute(ProcessGroup* group, const ConstTensorView& logits,
+                     const ConstTensorView& targets, const CallOptions& call) const;
+
   Options options_;
 };
 

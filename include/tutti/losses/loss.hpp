@@ -3,57 +3,57 @@
 #include <cstdint>
 #include <vector>
 
+#include <tutti/grad_scale.hpp>
 #include <tutti/tensor.hpp>
 
-// What the losses have in common. A loss sees the rows of all ranks: its value is that of one
-// process with the concatenated batch, on every rank, whatever the split; ranks may be without
-// rows. A call gives the loss and the gradient of the caller's own rows. Collective: every rank
-// calls, in the same order; a null group is this process alone. docs/losses.md.
+// Types that all losses share. A loss is a function of the rows of all ranks: every rank gets the
+// value of one process with the concatenated batch, and the gradient of its own rows. The result
+// does not depend on the split; a rank may have no rows. docs/losses.md.
 //
-// Arrays are on the host or on the group's device, on each rank as it likes. What is on the device
-// is copied to pinned host memory behind what CallOptions::stream has to do, and the gradient back;
-// the host waits, so a stream that is captured into a graph is refused (unsupported), and so are
-// arrays of another device, or of any without a group to copy them with.
+// A call with a group is collective: every rank calls, in the same order. A call without a group
+// computes the loss of this process alone.
+//
+// Arrays are on the host or on the group's device; ranks may differ. Device arrays are copied to
+// pinned host memory in the order of CallOptions::stream, and the gradient is copied back. The host
+// waits for the copies. Refused with Error unsupported: a stream that is being captured into a
+// graph, arrays of another device, and device arrays without a group.
 
 namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
 
-/// Over what counts: classes (ranking losses), rows (SoftmaxFocal, CrossEntropy) or elements
-/// (SigmoidFocal).
+/// How the loss combines its terms: classes (ranking losses), rows (SoftmaxFocal, CrossEntropy) or
+/// elements (SigmoidFocal). Counts are over all ranks.
 enum class Reduction : std::uint8_t {
   mean,
   sum,
-  none,  ///< LossResult::each; its gradient is that of the sum, whose columns or rows are apart.
-  mean_positive,  ///< Focal losses: the sum over all, divided by the number of positive ones.
+  /// The terms are in LossResult::per_class or per_element. Loss and gradient are those of `sum`;
+  /// each column (class), row or element of the gradient belongs to one term.
+  none,
 };
 
-/// By what the gradient is multiplied, so that the reducer behind it makes the gradient of the
-/// global loss of it.
-enum class GradScale : std::uint8_t {
-  for_mean_reducer,  ///< W: it averages over ranks, as data-parallel trainers do.
-  for_sum_reducer,   ///< 1: it adds.
-  none,              ///< 1: the gradient itself.
-};
-
-/// Between the two order statistics next to a quantile, as torch.quantile has it. nearest takes the
-/// even one of two that are as near.
+/// The value between the two order statistics next to a quantile, as in torch.quantile. `nearest`
+/// rounds a tie to the even position.
 enum class Interpolation : std::uint8_t { linear, lower, higher, nearest, midpoint };
 
-/// Targets that count nowhere: padding.
+/// The target of ignored rows: padding.
 inline constexpr std::int64_t default_ignore_index = -100;
 
+/// The result of a loss on one rank.
 struct LossResult {
-  double loss = 0;  ///< The same on every rank. Without anything that counts: 0, with gradient 0.
-  /// d loss / d logits of this rank's rows, in their shape and dtype and on their device (then from
-  /// the group's memory, ordered on the call's stream), multiplied as GradScale says: by default W
-  /// times the gradient, for a reducer that divides by W.
+  /// The same on every rank. Without valid terms it is 0, with gradient 0.
+  double loss = 0;
+  /// d loss / d logits of this rank's rows, times the factor of GradScale. Shape, dtype and device
+  /// are those of the logits. On a device it is in the group's memory, ordered on the call's
+  /// stream.
   Tensor grad;
-  /// Ranking losses: the loss of each class, [C]; NaN where a class is not valid. Focal losses and
-  /// CrossEntropy with Reduction::none: of each row or element of this rank.
-  std::vector<double> each;
-  std::vector<std::uint8_t> valid;  ///< Ranking losses: [C], 1 where a class is.
-  /// What this rank computed: values of σ and σ' of pairs of rows, or of series that stand for
-  /// them. Ranking losses share it between the ranks, but for a few rows.
+  /// Ranking losses: the loss of each class, [C]; NaN for a class that is not valid.
+  std::vector<double> per_class;
+  /// Focal losses and CrossEntropy with Reduction::none: the loss of each row or element of this
+  /// rank. Ignored rows have 0.
+  std::vector<double> per_element;
+  std::vector<std::uint8_t> valid;  ///< Ranking losses: 1 for each valid class, [C].
+  /// The number of evaluations of σ and σ' on this rank. Ranking losses divide them evenly between
+  /// the ranks.
   std::uint64_t evaluations = 0;
 };
 

@@ -8,7 +8,7 @@
 #include <tutti/losses/loss.hpp>
 #include <tutti/process_group.hpp>
 
-// What the ranking losses have in common: the pool of rows that they look at.
+// The base of the ranking losses, and the pool of rows that they evaluate.
 
 namespace tutti {
 namespace internal::losses {
@@ -18,81 +18,89 @@ namespace [[gnu::visibility("default")]] losses {
 
 /// The rows of this rank. Each array is on the host or on the group's device.
 struct RankingBatch {
-  ConstTensorView logits;   ///< [N_r, C]: f32, f64, f16, bf16. Finite.
-  ConstTensorView targets;  ///< i64 [N_r] or [N_r, 1]. One class: 0 or 1; otherwise 0 to C - 1.
-  /// PAucAtBudget: which rows were drawn independently, boolean or u8 [N_r]; empty: all.
+  ConstTensorView logits;   ///< [N_r, C]; f32, f64, f16 or bf16; finite.
+  ConstTensorView targets;  ///< i64 [N_r] or [N_r, 1]. One class: 0 or 1; several: 0 to C - 1.
+  /// PAucAtBudget: marks rows that were drawn independently; boolean or u8 [N_r]. Empty: all rows.
   ConstTensorView iid{nullptr, DType::boolean, Shape::vector(0)};
-  /// false: evaluation. Rows of the queue count, and the loss keeps nothing of the call.
+  /// false: an evaluation. Rows in the queue count, and the loss stores nothing of the call.
   bool training = true;
 };
 
-/// Which rows a ranking loss looks at. The same on every rank.
+/// The choice of rows that a ranking loss evaluates. The same on every rank.
 struct PoolOptions {
-  /// So many rows of earlier calls stay in the pool, without gradient: the last ones of all ranks
-  /// together that were not ignored. Each rank keeps its own of them. 0: none.
+  /// The number of rows of earlier calls that stay in the pool, without gradient: the last rows of
+  /// all ranks together that were not ignored. Each rank stores its own. 0: none.
   std::int64_t queue = 0;
-  /// A larger pool is sampled, the same rows on every rank and for any split: for each class that
-  /// occurs max(1, max_rows / (2 n)) of its rows, n being how many do, then any. 0: all rows count.
+  /// A larger pool is sampled to this many rows. 0: no limit. The sample takes
+  /// max(1, max_rows / (2 n)) rows of each of the n classes that occur, then any others. All ranks
+  /// draw the same rows, for any split.
   std::int64_t max_rows = 0;
-  std::uint64_t seed = 0;  ///< Of the samples; they differ from call to call in training.
-  /// false: the batch is that of all ranks already (autograd::all_gather_rows), so that every
-  /// rank computes what one process would; the group only copies what lies on its device.
+  std::uint64_t seed = 0;  ///< Of the samples. Each training call draws another sample.
+  /// false: the batch already holds the rows of all ranks (autograd::all_gather_rows). Every rank
+  /// computes the result of one process; the group is used only to copy device arrays.
   bool gather = true;
-  /// What imbalanced-losses 0.5.1 does otherwise, for comparisons: for_mean_reducer multiplies by
-  /// 1, ignored rows take places in the queue, which keeps floats, and (SmoothAp, PAucAtBudget)
-  /// targets outside of the classes are negatives of all,
-  /// and of one class everything but 0 is positive.
+  /// Reproduces imbalanced-losses 0.5.1, for comparisons: GradScale::sum multiplies by 1; ignored
+  /// rows take places in the queue; the queue stores floats. In SmoothAp and PAucAtBudget, targets
+  /// outside of the classes are negatives of all classes; with one class, every target except 0 is
+  /// positive.
   bool reference_compat = false;
 };
 
-/// A loss of the pool: the rows of all ranks in this call that are not ignored, then the queue.
+/// A loss of a pool of rows: the rows of all ranks in this call that are not ignored, then the
+/// queue.
 ///
-/// A call that throws leaves no trace: nothing is enqueued. Ranks whose losses remember different
-/// calls are refused with an Error mismatch. One call at a time; otherwise thread rules are those
-/// of the group.
+/// A call that throws leaves the loss unchanged. Losses whose queues hold different calls are
+/// refused with Error mismatch. One call at a time; otherwise thread rules are those of the group.
 class RankingLoss {
  public:
   RankingLoss(RankingLoss&&) noexcept;
   RankingLoss& operator=(RankingLoss&&) noexcept;
   virtual ~RankingLoss();
 
-  /// @throws Error on every rank, where it began invalid_argument (unsupported for a device that
-  ///         is not the group's, count_overflow for 2^31 rows) and mismatch elsewhere: shapes,
-  ///         targets outside of the classes, logits that are not finite; and mismatch when ranks
-  ///         have different options. On this rank alone, unsupported, for a captured stream.
-  LossResult operator()(ProcessGroup* group, const RankingBatch& batch,
+  /// @throws Error on every rank. The rank that causes it gets invalid_argument (shapes, targets
+  ///         outside of the classes, logits that are not finite), unsupported (a device other than
+  ///         the group's) or count_overflow (2^31 rows); other ranks get mismatch. If options
+  ///         differ between ranks, every rank gets mismatch. A stream that is being captured is
+  ///         unsupported on this rank alone.
+  LossResult operator()(ProcessGroup& group, const RankingBatch& batch,
                         const CallOptions& call = {}) {
-    return compute(group, batch, call);
+    return compute(&group, batch, call);
   }
+  /// One process, without a group.
+  LossResult operator()(const RankingBatch& batch) { return compute(nullptr, batch, {}); }
 
-  /// Options::temperature until it is set, to the same on every rank.
+  /// Options::temperature, or the last set_temperature(), which is the same on every rank.
   double temperature() const noexcept { return temperature_; }
   void set_temperature(double temperature);
 
   bool gathers() const noexcept;         ///< PoolOptions::gather.
   std::int64_t queued() const noexcept;  ///< Rows in the queue, all ranks together.
-  void reset_queue() noexcept;           ///< Forgets the rows of all calls so far. On every rank.
+  void reset_queue() noexcept;           ///< Empties the queue. Call it on every rank.
 
-  /// Collective: the queue of all ranks, the calls so far and the temperature; the same bytes on
-  /// every rank, so that one may write them for all.
-  std::string save(ProcessGroup* group, const CallOptions& call = {}) const;
-  /// What save() gave, on any number of ranks; the same bytes on every rank.
-  /// @throws Error invalid_argument when it is not that, or of a loss with other classes or queue;
-  ///         then nothing is changed.
-  void load(ProcessGroup* group, std::string_view state);
+  /// Collective. Returns the queue of all ranks, the number of calls and the temperature: the same
+  /// bytes on every rank, so one rank may write them for all.
+  std::string save(ProcessGroup& group, const CallOptions& call = {}) const;
+  std::string save() const;  ///< One process, without a group.
+  /// Restores a state of save(). Takes the same bytes on every rank; the number of ranks may differ
+  /// from that of save(). Sends nothing.
+  /// @throws Error invalid_argument for other bytes, and for a state of another loss, other classes
+  ///         or another queue; the loss stays unchanged.
+  void load(ProcessGroup& group, std::string_view state);
+  void load(std::string_view state);  ///< One process, without a group.
 
  protected:
-  /// name: of the loss, in its errors; a literal.
-  RankingLoss(std::string_view name, std::int64_t classes, double temperature, Reduction reduction,
+  /// `name` is a literal; errors begin with it.
+  RankingLoss(std::string_view name, std::int64_t classes, double temperature,
               const PoolOptions& pool);
   std::string_view name() const noexcept { return name_; }
-  /// Null where the caller has gathered.
-  ProcessGroup* group_of(ProcessGroup* group) const noexcept;
   internal::losses::RowQueue& queue() const noexcept { return *queue_; }
 
  private:
+  /// A null group is one process.
   virtual LossResult compute(ProcessGroup* group, const RankingBatch& batch,
                              const CallOptions& call) = 0;
+  std::string save_over(ProcessGroup* group, const CallOptions& call) const;
+  void load_as(int rank, int ranks, std::string_view state);
 
   std::string_view name_;
   std::int64_t classes_;

@@ -8,26 +8,27 @@ namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
 
 struct SmoothApOptions {
-  std::int64_t classes = 1;               ///< C; one is binary, more are one-vs-rest.
-  double temperature = 0.01;              ///< Score units: how far apart two rows are told apart.
-  Reduction reduction = Reduction::mean;  ///< Not mean_positive.
-  GradScale scale = GradScale::for_mean_reducer;
+  std::int64_t classes = 1;   ///< C. One class is binary; several are one-vs-rest.
+  double temperature = 0.01;  ///< In score units.
+  Reduction reduction = Reduction::mean;
+  GradScale scale = GradScale::sum;
   std::int64_t ignore_index = default_ignore_index;
   PoolOptions pool{};
-  int threads = 1;  ///< At work on a call of this rank; no number depends on it.
+  int threads = 1;  ///< Threads of this rank in a call. Results do not depend on them.
 };
 
 /// Smooth average precision: 1 - mean over positives k of B_k / A_k, with the soft ranks
 ///
 ///     A_k = 1 + sum over j != k of σ((s_j - s_k) / t)      B_k the same over positives j
 ///
-/// over the rows of all ranks, for each class, in double. Brown, Xie, Kalogeiton, Zisserman:
-/// "Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval", ECCV 2020, equation 7.
-/// A class without positives, or of nothing else, is not valid.
+/// over the rows of all ranks, for each class, in double; t is the temperature. Brown, Xie,
+/// Kalogeiton, Zisserman: "Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval", ECCV
+/// 2020, equation 7. A class is not valid without positives or without other rows.
 ///
-/// Ranks share the work; time is about linear in the rows (docs/losses.md), memory O(M C).
-/// On the wire, per rank: its rows (logits, targets) to all, then 24 bytes for each of its share of
-/// the positives; where rows lie unevenly, 8 C bytes for each row that another rank worked on.
+/// Ranks share the work. Time is about linear in the rows M (docs/losses.md); memory is O(M C).
+/// On the wire, each rank sends its rows (logits, targets) to all ranks, then 24 bytes for each
+/// positive of its share. If rows are split unevenly, it also sends 8 C bytes for each row that it
+/// computed for another rank.
 class SmoothAp final : public RankingLoss {
  public:
   using Options = SmoothApOptions;

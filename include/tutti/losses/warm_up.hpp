@@ -8,67 +8,78 @@
 #include <string_view>
 
 #include <tutti/log.hpp>
+#include <tutti/losses/cross_entropy.hpp>
 #include <tutti/losses/ranking_loss.hpp>
 
 namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
 
-/// Phases are counted in epochs, or in steps once warmup_steps is set. The same on every rank.
+/// The schedule. Phases are counted in epochs, or in steps if warmup_steps is set. The same on
+/// every rank.
 struct WarmUpOptions {
   std::int64_t warmup_epochs = 0;              ///< 0: the main loss from the beginning.
-  std::optional<std::int64_t> warmup_steps{};  ///< With warmup_epochs 0.
+  std::optional<std::int64_t> warmup_steps{};  ///< Requires warmup_epochs 0.
   std::int64_t blend_epochs = 0;               ///< 0: a hard switch.
-  std::optional<std::int64_t> blend_steps{};   ///< With warmup_steps, and blend_epochs 0.
-  double temp_start = 0.05;                    ///< Of the main loss, when its phase begins.
-  double temp_end = 0.005;                     ///< From temp_decay_steps later on.
+  std::optional<std::int64_t> blend_steps{};   ///< Requires warmup_steps, and blend_epochs 0.
+  double temp_start = 0.05;                    ///< Of the main loss, at the start of its phase.
+  double temp_end = 0.005;                     ///< temp_decay_steps later, and from then on.
   std::int64_t temp_decay_steps = 10'000;
-  double final_main_weight = 1;         ///< After the blend: above 0, 1 is the main loss alone.
+  double final_main_weight = 1;         ///< After the blend; above 0, 1 is the main loss alone.
   bool reset_queue_each_epoch = false;  ///< In the main phase.
   Logger logger{};                      ///< Empty: default_logger().
 };
 
-/// A loss to begin with, then a ranking loss: of scores that are noise, soft ranks teach little.
+/// Runs a first loss, then a ranking loss: soft ranks of scores that are still noise teach little.
 ///
 ///     warm-up   the first loss
 ///     blend     (1 - w) first + w main; w = (k + 1) / (length + 1) final_main_weight, k from 0
-///     then      the same with w = final_main_weight; the first loss is not asked if that is 1
+///     then      the same with w = final_main_weight; if that is 1, the first loss is not called
 ///
-/// Value and gradient are mixed alike, and both are those of the rows of all ranks: what the phases
-/// weigh does not depend on how many there are. Give both losses the same GradScale.
+/// Value and gradient are mixed with the same weights. Both are over the rows of all ranks, so the
+/// weights do not depend on the number of ranks. Give both losses the same GradScale.
 ///
 /// In the main phase (blend included) the temperature of the main loss falls from temp_start to
-/// temp_end by the same factor in every step. It begins, and the queue is emptied, at the first
-/// start_step() of the phase; without a warm-up at step 0, and nothing is emptied.
+/// temp_end by the same factor in every step. The fall begins, and the queue is emptied, at the
+/// first start_step() of the phase. Without a warm-up it begins at step 0 and empties nothing.
 ///
 ///     for each epoch: start_epoch(epoch);          to count epochs, or for reset_queue_each_epoch
 ///       for each batch: start_step(step++);        the step of the whole training
 ///                       result = loss(group, {logits, targets});
 ///
-/// Every rank gives the same epochs and steps: other phases, weights or temperatures than those of
-/// the others are an Error mismatch. Where both are asked, two exchanges of a few words more than
-/// theirs. The schedule is that of LossWarmupWrapper of imbalanced-losses 0.5.1. One call at a
-/// time; otherwise thread rules are those of the group. Moved, not copied.
+/// Every rank passes the same epochs and steps; differing phases, weights or temperatures are an
+/// Error mismatch. On the wire: the exchanges of the losses; if both run, two exchanges of a few
+/// words more. The schedule is that of LossWarmupWrapper of imbalanced-losses 0.5.1. One call at a
+/// time; otherwise thread rules are those of the group. Move-only.
 class WarmUp {
  public:
   using Options = WarmUpOptions;
-  /// Collective where it has a group: over the rows of all ranks, as CrossEntropy is. It gets its
-  /// arrays on the host, wherever the batch is, and gives its gradient there.
+  /// The first loss as a function; with a group it is collective, over the rows of all ranks. A
+  /// null group is one process: the group is a pointer here, because one stored function serves
+  /// calls with a group and without. The function gets its arrays on the host, wherever the batch
+  /// is, and returns its gradient there.
   using Loss = std::function<LossResult(ProcessGroup*, const RankingBatch&, const CallOptions&)>;
 
-  /// @throws Error invalid_argument for an option out of range or that contradicts another, and
-  ///         for a loss that is not there.
+  /// @throws Error invalid_argument for an option out of range or in conflict with another, and for
+  ///         a null loss.
   WarmUp(Loss warm_up, std::unique_ptr<RankingLoss> main, const Options& options = {});
+  WarmUp(const CrossEntropy& warm_up, std::unique_ptr<RankingLoss> main,
+         const Options& options = {});
   const Options& options() const noexcept { return options_; }
 
-  /// Counted from 0. @throws Error invalid_argument below that.
+  /// Counted from 0. @throws Error invalid_argument below 0.
   void start_epoch(std::int64_t epoch);
   void start_step(std::int64_t step);
 
-  /// Batches of evaluation get the same mix. A result of the main phase has each, valid of the main
-  /// loss. Warns once when there was no start_step() and the phases count steps, or the main phase
-  /// runs: the temperature stays.
-  LossResult operator()(ProcessGroup* group, const RankingBatch& batch,
-                        const CallOptions& call = {});
+  /// Evaluations get the same mix. In the main phase the result has per_class and valid of the main
+  /// loss. Logs one warning if start_step() was never called although phases count steps or the
+  /// main phase runs: the temperature does not fall.
+  /// @throws Error on every rank, with the codes of RankingLoss.
+  LossResult operator()(ProcessGroup& group, const RankingBatch& batch,
+                        const CallOptions& call = {}) {
+    return compute(&group, batch, call);
+  }
+  /// One process, without a group.
+  LossResult operator()(const RankingBatch& batch) { return compute(nullptr, batch, {}); }
 
   bool in_warm_up() const noexcept;
   bool in_blend() const noexcept;
@@ -77,18 +88,21 @@ class WarmUp {
   RankingLoss& main() noexcept { return *main_; }
   const RankingLoss& main() const noexcept { return *main_; }
 
-  /// Collective: where the schedule is, and what RankingLoss::save() gives of the main loss; the
-  /// same bytes on every rank. A first loss with state of its own is saved by whoever has it.
-  std::string save(ProcessGroup* group, const CallOptions& call = {}) const;
-  /// What save() gave, on any number of ranks; the same bytes on every rank. Options are not in
-  /// it: what comes next follows this object's.
-  /// @throws Error invalid_argument when it is not that, when it counts epochs and this steps, or
-  ///         when RankingLoss::load() refuses it; then nothing is changed.
-  void load(ProcessGroup* group, std::string_view state);
+  /// Collective. Returns the place in the schedule and the main loss's save(): the same bytes on
+  /// every rank. A state of the first loss is not included.
+  std::string save(ProcessGroup& group, const CallOptions& call = {}) const;
+  std::string save() const;  ///< One process, without a group.
+  /// Restores a state of save(). Takes the same bytes on every rank; the number of ranks may
+  /// differ. The state holds no options: the schedule goes on with those of this object.
+  /// @throws Error invalid_argument for other bytes, for a state that counts epochs where this
+  ///         object counts steps or the reverse, and if the main loss's load() refuses; nothing is
+  ///         changed then.
+  void load(ProcessGroup& group, std::string_view state);
+  void load(std::string_view state);  ///< One process, without a group.
 
  private:
   enum class Switch : std::uint8_t { not_yet, at_next_step, done };
-  /// What load() replaces.
+  /// Replaced by load().
   struct Schedule {
     std::int64_t epoch = 0;
     std::int64_t step = 0;
@@ -97,6 +111,10 @@ class WarmUp {
     bool stepped = false;          // start_step() was called.
   };
 
+  LossResult compute(ProcessGroup* group, const RankingBatch& batch, const CallOptions& call);
+  std::string save_over(ProcessGroup* group, const CallOptions& call) const;
+  void load_over(ProcessGroup* group, std::string_view state);
+  LossResult main_loss(ProcessGroup* group, const RankingBatch& batch, const CallOptions& call);
   LossResult mixed(ProcessGroup* group, const RankingBatch& batch, const CallOptions& call);
   bool counts_steps() const noexcept { return options_.warmup_steps.has_value(); }
   std::int64_t past_warm_up() const noexcept;

@@ -31,6 +31,12 @@ struct Loss {
   std::function<LossResult(ProcessGroup*, const RankingBatch&, const CallOptions&)> call;
   std::function<std::string(ProcessGroup*, const CallOptions&)> save{};
 };
+/// Calls `loss` over the group, or as one process if that is null.
+template <typename T, typename... Arrays>
+LossResult over(T&& loss, ProcessGroup* group, const CallOptions& call, const Arrays&... arrays) {
+  return group == nullptr ? loss(arrays...) : loss(*group, arrays..., call);
+}
+
 struct Kind {
   const char* name;
   std::function<Loss()> make;
@@ -45,9 +51,9 @@ Kind ranking_kind(const char* name, Options options, std::int64_t rows = 7) {
           [options] {
             const auto loss = std::make_shared<Ranking>(options);
             return Loss{[loss](auto* group, const auto& batch, const auto& call) -> LossResult {
-                          return (*loss)(group, batch, call);
+                          return over(*loss, group, call, batch);
                         },
-                        [loss](auto* group, const auto& call) { return loss->save(group, call); }};
+                        [loss](auto* group, const auto& call) { return loss->save(*group, call); }};
           },
           options.classes, false, rows};
 }
@@ -64,9 +70,9 @@ Kind warm_up_kind() {
             const auto step = std::make_shared<std::int64_t>(0);
             return Loss{[loss, step](auto* group, const auto& batch, const auto& call) {
                           loss->start_step((*step)++);
-                          return (*loss)(group, batch, call);
+                          return over(*loss, group, call, batch);
                         },
-                        [loss](auto* group, const auto& call) { return loss->save(group, call); }};
+                        [loss](auto* group, const auto& call) { return loss->save(*group, call); }};
           }};
 }
 
@@ -75,8 +81,8 @@ Kind focal_kind(const char* name, bool float_targets) {
   return {name,
           [] {
             return Loss{[](auto* group, const auto& batch, const auto& call) {
-              return Focal({.reduction = losses::Reduction::none})(group, batch.logits,
-                                                                   batch.targets, call);
+              return over(Focal({.reduction = losses::Reduction::none}), group, call, batch.logits,
+                          batch.targets);
             }};
           },
           3, float_targets};
@@ -104,7 +110,12 @@ std::vector<Kind> kinds() {
       ranking_kind<losses::PAucAtBudget>("p_auc_at_budget", queued),
       ranking_kind<losses::PAucAtBudget>("p_auc_at_budget of many rows", pairwise, 600),
       {"cross_entropy",
-       [] { return Loss{losses::CrossEntropy({.classes = 3, .label_smoothing = 0.1})}; }},
+       [] {
+         return Loss{[](auto* group, const auto& batch, const auto& call) {
+           return over(losses::CrossEntropy({.classes = 3, .label_smoothing = 0.1}), group, call,
+                       batch);
+         }};
+       }},
       focal_kind<losses::SigmoidFocal>("sigmoid_focal", true),
       focal_kind<losses::SoftmaxFocal>("softmax_focal", false),
       warm_up_kind(),
@@ -150,7 +161,7 @@ RankingBatch view_of(const Kind& kind, const Rows& rows, bool training = true) {
 /// What a call gave, with every bit of it.
 struct Outcome {
   double loss = 0;
-  std::vector<double> each{};
+  std::vector<double> terms{};  ///< Of classes, rows or elements.
   std::vector<std::uint8_t> valid{};
   std::vector<float> grad{};
 
@@ -159,7 +170,7 @@ struct Outcome {
       return a.size() == b.size() &&
              (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof a[0]) == 0);
     };
-    return std::memcmp(&loss, &other.loss, sizeof loss) == 0 && same(each, other.each) &&
+    return std::memcmp(&loss, &other.loss, sizeof loss) == 0 && same(terms, other.terms) &&
            same(valid, other.valid) && same(grad, other.grad);
   }
 };
@@ -260,8 +271,8 @@ Outcomes call_all(ProcessGroup* group, int rank, int ranks, Where where, const M
         if (!mixed || rank == 0) batch.iid = there.iid;
       }
       const auto got = loss.call(group, batch, options);
-      all.calls.push_back(
-          {got.loss, got.each, got.valid, read_gradient(at, got.grad, batch.logits)});
+      all.calls.push_back({got.loss, got.per_class.empty() ? got.per_element : got.per_class,
+                           got.valid, read_gradient(at, got.grad, batch.logits)});
     }
     if (loss.save) all.states.push_back(loss.save(group, options));
   }
@@ -350,7 +361,7 @@ TEST_F(Losses, WithoutAFixedOrderDifferOnlyByRounding) {
 LossResult call_on_device(const Member& at, losses::SmoothAp& loss, const Kind& kind,
                           const Rows& rows) {
   OnDevice device(at);
-  return loss(&at.group, device.put(view_of(kind, rows)), {.stream = at.stream()});
+  return loss(at.group, device.put(view_of(kind, rows)), {.stream = at.stream()});
 }
 
 TEST_F(Losses, ReadArraysBehindTheKernelsThatWriteThem) {
@@ -359,10 +370,10 @@ TEST_F(Losses, ReadArraysBehindTheKernelsThatWriteThem) {
       const Kind kind = kinds().front();
       const auto rows = rows_of(kind, at.rank, 2, 1);
       losses::SmoothAp loss({.classes = kind.classes});
-      const auto want = loss(&at.group, view_of(kind, rows), {.stream = at.stream()});
+      const auto want = loss(at.group, view_of(kind, rows), {.stream = at.stream()});
       OnDevice device(at, 50ms);
       const auto batch = device.put(view_of(kind, rows));
-      const auto got = loss(&at.group, batch, {.stream = at.stream()});
+      const auto got = loss(at.group, batch, {.stream = at.stream()});
       EXPECT_EQ(got.loss, want.loss);
       EXPECT_EQ(read_gradient(&at, got.grad, batch.logits),
                 read_gradient(nullptr, want.grad, view_of(kind, rows).logits));
@@ -378,7 +389,7 @@ TEST_F(Losses, OfABatchThatIsGatheredAlreadyExchangeNothing) {
       losses::SmoothAp alone({.classes = kind.classes, .pool = {.queue = 5}});
       const auto calls = at.group.trace().size();
       for (int i = 0; i < 2; ++i) {
-        const auto want = alone(nullptr, view_of(kind, rows));
+        const auto want = alone(view_of(kind, rows));
         const auto got = call_on_device(at, loss, kind, rows);
         EXPECT_EQ(got.loss, want.loss);
         const ConstTensorView there(nullptr, DType::f32, want.grad.shape(),
@@ -431,7 +442,7 @@ TEST_F(Losses, OfAnotherDeviceAreRefusedOnAllRanksAndTheGroupGoesOn) {
   }
 }
 
-// It may be anybody's function, for which memory of a device is no memory.
+// The first loss may be user code that cannot read device memory.
 TEST_F(Losses, OfAWarmUpNeverSeeADevice) {
   for (const auto& transport : transports())
     transport.run(2, [](const Member& at) {
@@ -443,7 +454,7 @@ TEST_F(Losses, OfAWarmUpNeverSeeADevice) {
                              const CallOptions& call) {
         ++seen;
         EXPECT_EQ(batch.logits.device.type, DeviceType::cpu);
-        return losses::CrossEntropy({.classes = 3})(group, batch, call);
+        return losses::CrossEntropy({.classes = 3})(*group, batch, call);
       };
       losses::WarmUp loss(first,
                           std::make_unique<losses::SmoothAp>(
@@ -458,8 +469,8 @@ TEST_F(Losses, OfAWarmUpNeverSeeADevice) {
         auto elsewhere = there;
         elsewhere.logits.device = {DeviceType::cuda, 6};
         expect_error(at.rank == 1 ? Errc::unsupported : Errc::mismatch, {"cuda:6"},
-                     [&] { (void)loss(&at.group, at.rank == 1 ? elsewhere : there, options); });
-        (void)loss(&at.group, there, options);
+                     [&] { (void)loss(at.group, at.rank == 1 ? elsewhere : there, options); });
+        (void)loss(at.group, there, options);
       }
       EXPECT_EQ(seen, at.rank == 1 ? 2 : 3);  // In the blend the ranks agree before.
     });
@@ -538,7 +549,7 @@ TEST_F(Losses, OfARankThatCapturesEndWithItsTextOnTheOthersLongBeforeTheirDeadli
       losses::SmoothAp loss({.classes = kind.classes});
       const auto expect_ended = [&](Errc code, const Deadline& deadline) {
         expect_error(code, {"CUDA graph"}, [&] {
-          (void)loss(&at.group, view_of(kind, rows), {.stream = at.stream(), .deadline = deadline});
+          (void)loss(at.group, view_of(kind, rows), {.stream = at.stream(), .deadline = deadline});
         });
       };
       if (at.rank == 0) {

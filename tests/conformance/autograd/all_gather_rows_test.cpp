@@ -10,8 +10,6 @@
 namespace tutti::test {
 namespace {
 
-using autograd::GatherGrad;
-
 class AutogradRows : public testing::TestWithParam<World> {
  protected:
   /// For each layout, on the group and its parts.
@@ -29,7 +27,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, AutogradRows, testing::ValuesIn(worlds()), Case
 TEST_P(AutogradRows, TheSumOfAGatherIsItsAdjoint) {
   on_layouts([](ProcessGroup& group, const Layout& layout) {
     expect_adjoint(group, own_rows(group, layout), [](ProcessGroup& g, const ConstTensorView& x) {
-      return autograd::all_gather_rows(g, x, GatherGrad::sum);
+      return autograd::all_gather_rows(g, x, GradScale::sum);
     });
   });
 }
@@ -38,7 +36,7 @@ TEST_P(AutogradRows, MeanIsTheSumDividedByTheRanksAndLocalSliceTheOwnRows) {
   on_layouts([](ProcessGroup& group, const Layout& layout) {
     const Shape shape = own_rows(group, layout);
     const Numbers x = random_numbers(shape.numel(), group.rank(), 1);
-    const auto gradient = [&](GatherGrad grad, const Numbers& by_out) {
+    const auto gradient = [&](GradScale grad, const Numbers& by_out) {
       const Buffer in = put(group, x, shape);
       const auto at = autograd::all_gather_rows(group, in, grad);
       EXPECT_EQ(at.value.shape(), Shape({total(layout), 2}));
@@ -46,9 +44,9 @@ TEST_P(AutogradRows, MeanIsTheSumDividedByTheRanksAndLocalSliceTheOwnRows) {
       return numbers(group, at.back(group, c).value);
     };
     const Numbers c = random_numbers(2 * total(layout), group.rank(), 2);
-    const Numbers sum = gradient(GatherGrad::sum, c);
-    const Numbers mean = gradient(GatherGrad::mean, c);
-    const Numbers slice = gradient(GatherGrad::local_slice, c);
+    const Numbers sum = gradient(GradScale::sum, c);
+    const Numbers mean = gradient(GradScale::mean, c);
+    const Numbers slice = gradient(GradScale::local_slice, c);
     ASSERT_EQ(slice.size(), x.size());
     for (std::size_t i = 0; i < x.size(); ++i) {
       EXPECT_DOUBLE_EQ(mean[i], sum[i] / group.size());
@@ -57,11 +55,11 @@ TEST_P(AutogradRows, MeanIsTheSumDividedByTheRanksAndLocalSliceTheOwnRows) {
   });
 }
 
-// The contract of AllGatherGrad in PyTorch Lightning.
+// The contract of AllGradScale in PyTorch Lightning.
 TEST_P(AutogradRows, WhatEachRankMultipliesByItsNumberHasTheSumOfTheNumbersAsGradient) {
   on_group_and_parts(GetParam(), [](ProcessGroup& group) {
     const Buffer x = put(group, Numbers(6, 1.0), {3, 2});
-    const auto at = autograd::all_gather_rows(group, x, GatherGrad::sum);
+    const auto at = autograd::all_gather_rows(group, x, GradScale::sum);
     const Numbers by_out(static_cast<std::size_t>(at.value.shape().numel()), group.rank());
     const Buffer c = put(group, by_out, at.value.shape());
     const Tensor gradient = at.back(group, c).value;
@@ -74,9 +72,9 @@ TEST_P(AutogradRows, AKnownLayoutGivesTheSameGradients) {
     const RowLayout layout(rows);
     const Shape shape = own_rows(group, rows);
     const Buffer x = put(group, random_numbers(shape.numel(), group.rank(), 3), shape);
-    const auto plain = autograd::all_gather_rows(group, x, GatherGrad::sum);
+    const auto plain = autograd::all_gather_rows(group, x, GradScale::sum);
     EXPECT_EQ(plain.layout, layout);
-    const auto known = autograd::all_gather_rows(group, x, GatherGrad::sum, {.layout = &layout});
+    const auto known = autograd::all_gather_rows(group, x, GradScale::sum, {.layout = &layout});
     EXPECT_EQ(known.layout, layout);
     const Numbers want = numbers(group, plain.value);
     EXPECT_EQ(numbers(group, known.value), want);
@@ -91,7 +89,7 @@ TEST_P(AutogradRows, AKnownLayoutGivesTheSameGradients) {
 TEST_P(AutogradRows, AZeroDimensionalArrayIsOneRowAndItsGradientHasNoDimension) {
   on_group_and_parts(GetParam(), [](ProcessGroup& group) {
     expect_adjoint(group, Shape{}, [](ProcessGroup& g, const ConstTensorView& x) {
-      return autograd::all_gather_rows(g, x, GatherGrad::sum);
+      return autograd::all_gather_rows(g, x, GradScale::sum);
     });
   });
 }
@@ -99,7 +97,7 @@ TEST_P(AutogradRows, AZeroDimensionalArrayIsOneRowAndItsGradientHasNoDimension) 
 TEST_P(AutogradRows, TheLayoutOfEqualRowsIsToldOnEveryRank) {
   on_group_and_parts(GetParam(), [](ProcessGroup& group) {
     const Buffer x = put(group, random_numbers(4, group.rank(), 6), {2, 2});
-    for (const auto grad : {GatherGrad::sum, GatherGrad::mean, GatherGrad::local_slice})
+    for (const auto grad : {GradScale::sum, GradScale::mean, GradScale::local_slice})
       EXPECT_EQ(autograd::all_gather_rows(group, x, grad).layout,
                 RowLayout::equal(group.size(), 2));
     EXPECT_EQ(autograd::gather_rows(group, x, 0).layout, RowLayout::equal(group.size(), 2));
@@ -111,7 +109,7 @@ template <typename... Args>
 constexpr bool gathers = requires(Args&&... args) {
   autograd::all_gather_rows(std::forward<Args>(args)...);
 };
-static_assert(gathers<ProcessGroup&, ConstTensorView, GatherGrad>);
+static_assert(gathers<ProcessGroup&, ConstTensorView, GradScale>);
 static_assert(!gathers<ProcessGroup&, ConstTensorView>);
 
 class AutogradScaled : public testing::TestWithParam<World> {};

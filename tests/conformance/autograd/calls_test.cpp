@@ -10,8 +10,6 @@
 namespace tutti::test {
 namespace {
 
-using autograd::GatherGrad;
-
 class AutogradAlone : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, AutogradAlone, testing::ValuesIn(worlds({1})), CaseName());
 
@@ -30,7 +28,7 @@ TEST_P(AutogradAlone, EveryFunctionAndItsTransposesGiveTheirInputsBits) {
       expect_bits(at.back(group, c), c);
       expect_bits(at.back(group, c).back(group, x), x);
     };
-    for (const auto how : {GatherGrad::sum, GatherGrad::local_slice, GatherGrad::mean})
+    for (const auto how : {GradScale::sum, GradScale::local_slice, GradScale::mean})
       expect_same(autograd::all_gather_rows(group, x, how));
     const auto layout = RowLayout::equal(1, 2);
     for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::premul(1)}) {
@@ -95,16 +93,15 @@ TEST_P(AutogradCalls, AGatherIsOneCallAndSoIsItsAdjoint) {
     const GatherOptions known{.layout = &layout};
     const Buffer x = put(group, Numbers(2));
     const Buffer c = put(group, Numbers(index(2 * group.size())));
-    for (const auto grad : {GatherGrad::sum, GatherGrad::mean, GatherGrad::local_slice}) {
+    for (const auto grad : {GradScale::sum, GradScale::mean, GradScale::local_slice}) {
       const auto at = autograd::all_gather_rows(group, x, grad, known);
       EXPECT_EQ(sent.now(), Operations{Operation::all_gather});
       (void)at.back(group, c);
-      EXPECT_EQ(sent.now(), grad == GatherGrad::local_slice
-                                ? Operations{}
-                                : Operations{Operation::reduce_scatter});
+      EXPECT_EQ(sent.now(), grad == GradScale::local_slice ? Operations{}
+                                                           : Operations{Operation::reduce_scatter});
     }
     // Nobody knew the layout: the rows come with it.
-    (void)autograd::all_gather_rows(group, x, GatherGrad::sum);
+    (void)autograd::all_gather_rows(group, x, GradScale::sum);
     EXPECT_EQ(sent.now().size(), comes_along(group) ? 1U : 2U);
     const auto at = autograd::reduce_scatter_rows(group, c, layout);
     EXPECT_EQ(sent.now(), Operations{Operation::reduce_scatter});
@@ -164,10 +161,10 @@ TEST_P(AutogradCalls, ABackwardNamesTheForwardThatItIsAndSoDoesItsOwn) {
           put(group, random_numbers(at.value.shape().numel(), group.rank(), 1), at.value.shape());
       EXPECT_EQ(at.back(group, c).back.collective(), again);
     };
-    const auto sum = GatherGrad::sum;
+    const auto sum = GradScale::sum;
     expect_names(autograd::all_gather_rows(group, x, sum), "reduce_scatter_rows",
                  "all_gather_rows");
-    expect_names(autograd::all_gather_rows(group, x, GatherGrad::local_slice), "", "");
+    expect_names(autograd::all_gather_rows(group, x, GradScale::local_slice), "", "");
     expect_names(autograd::reduce_scatter_rows(group, x, layout), "all_gather_rows",
                  "reduce_scatter_rows");
     expect_names(autograd::all_to_all_rows(group, x, rows, rows), "all_to_all_rows",

@@ -10,8 +10,6 @@
 namespace tutti::test {
 namespace {
 
-using autograd::GatherGrad;
-
 /// What a rank of these tests has.
 struct Place {
   ProcessGroup& group;
@@ -87,11 +85,11 @@ TEST_P(AutogradDevice, WhatMovesAndSumsWorks) {
     const auto c = at.put(ones);
     const auto x = at.put({static_cast<float>(group.rank())});
     const auto layout = RowLayout::equal(group.size(), 1);
-    for (const auto grad : {GatherGrad::sum, GatherGrad::mean, GatherGrad::local_slice}) {
+    for (const auto grad : {GradScale::sum, GradScale::mean, GradScale::local_slice}) {
       const auto all = autograd::all_gather_rows(group, x, grad, {.layout = &layout});
       EXPECT_EQ(at.read(all.value).back(), sum - 1);
       EXPECT_EQ(at.read(all.back(group, c).value),
-                std::vector<float>{grad == GatherGrad::sum ? sum : 1});
+                std::vector<float>{grad == GradScale::sum ? sum : 1});
     }
     const auto part = autograd::reduce_scatter_rows(group, c, layout);
     EXPECT_EQ(at.read(part.value), std::vector<float>{sum});

@@ -12,8 +12,6 @@
 namespace tutti::test {
 namespace {
 
-using autograd::GatherGrad;
-
 constexpr std::int64_t batch = 12;
 
 /// What each rank back-propagates.
@@ -54,7 +52,7 @@ Numbers gradient_of_one_process() {
 }
 
 /// The gradient by the parameters that the reducer leaves on every rank.
-Numbers gradient_of_ranks(ProcessGroup& group, const RowLayout& layout, Loss loss, GatherGrad grad,
+Numbers gradient_of_ranks(ProcessGroup& group, const RowLayout& layout, Loss loss, GradScale grad,
                           ReduceOp reducer) {
   const Model model;
   const int rank = group.rank();
@@ -113,7 +111,7 @@ RowLayout uneven(int size) {
 struct Line {
   const char* name;
   Loss loss;
-  GatherGrad grad;
+  GradScale grad;
   std::optional<double> with_mean;
   std::optional<double> with_sum;
 };
@@ -121,7 +119,7 @@ struct Line {
 std::vector<Line> table(int size) {
   const double w = size;
   using enum Loss;
-  using enum GatherGrad;
+  using enum GradScale;
   return {
       {"replicated loss, sum", replicated, sum, 1, w},
       {"replicated loss, local slice", replicated, local_slice, 1 / w, 1},
@@ -165,7 +163,7 @@ TEST_P(GradientTable, AMeanOfMeansIsRightWhenAllRanksHaveAsManyRows) {
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     const auto layout = RowLayout::equal(group.size(), batch / group.size());
     const Numbers got =
-        gradient_of_ranks(group, layout, Loss::own_of_own, GatherGrad::sum, ReduceOp::avg);
+        gradient_of_ranks(group, layout, Loss::own_of_own, GradScale::sum, ReduceOp::avg);
     EXPECT_LE(largest(minus(got, 1, want)), 1e-12 * largest(want));
   });
 }
@@ -185,9 +183,9 @@ TEST_P(GradientTable, AStepOnManyRanksIsTheStepOfOneProcess) {
     const Model before;
     EXPECT_LT(one, pair_loss(before.forward(whole_batch()), Numbers(batch, 1.0 / batch)));
     for (const auto& [loss, grad, reducer] :
-         {std::tuple(Loss::replicated, GatherGrad::sum, ReduceOp::avg),
-          std::tuple(Loss::own_of_weighted, GatherGrad::sum, ReduceOp::avg),
-          std::tuple(Loss::replicated, GatherGrad::local_slice, ReduceOp::sum)})
+         {std::tuple(Loss::replicated, GradScale::sum, ReduceOp::avg),
+          std::tuple(Loss::own_of_weighted, GradScale::sum, ReduceOp::avg),
+          std::tuple(Loss::replicated, GradScale::local_slice, ReduceOp::sum)})
       EXPECT_NEAR(stepped(gradient_of_ranks(group, layout, loss, grad, reducer)), one, 1e-12);
   });
 }

@@ -7,8 +7,6 @@
 namespace tutti::test {
 namespace {
 
-using autograd::GatherGrad;
-
 class AutogradRefusal : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, AutogradRefusal, testing::ValuesIn(worlds()), CaseName());
 
@@ -32,7 +30,7 @@ TEST_P(AutogradRefusal, DtypesWithoutAGradientAreRefusedAtTheForward) {
       const ConstTensorView in(bytes.data(), dtype, {group.size()});
       const std::vector<std::string> texts{std::string(name_of(dtype)), "has no gradient"};
       expect_refused("all_gather_rows", texts,
-                     [&] { autograd::all_gather_rows(group, in, GatherGrad::sum); });
+                     [&] { autograd::all_gather_rows(group, in, GradScale::sum); });
       expect_refused("reduce_scatter_rows", texts,
                      [&] { autograd::reduce_scatter_rows(group, in, layout); });
       expect_refused("all_reduce", texts, [&] { autograd::all_reduce(group, in); });
@@ -94,7 +92,7 @@ TEST_P(AutogradRefusal, ContradictingLayoutsRootsAndPermutationsAreRefused) {
     };
     for (const RowLayout* layout : {&more, &longer}) {
       const GatherOptions known{.layout = layout};
-      expect_bad([&] { autograd::all_gather_rows(group, x, GatherGrad::sum, known); });
+      expect_bad([&] { autograd::all_gather_rows(group, x, GradScale::sum, known); });
       expect_bad([&] { autograd::gather_rows(group, x, 0, known); });
       expect_bad([&] { autograd::reduce_scatter_rows(group, x, *layout); });
       const std::vector<std::int64_t> rows(layout->counts().begin(), layout->counts().end());
@@ -140,7 +138,7 @@ std::vector<NamedBackward> backwards(ProcessGroup& group, Memory* memory = nullp
   const GatherOptions known{.layout = &layout, .memory = memory};
   const auto* roots_layout = group.rank() == 0 ? &layout : nullptr;
   std::vector<NamedBackward> all{
-      {"all_gather_rows", autograd::all_gather_rows(group, part, GatherGrad::sum, known).back},
+      {"all_gather_rows", autograd::all_gather_rows(group, part, GradScale::sum, known).back},
       {"reduce_scatter_rows",
        autograd::reduce_scatter_rows(group, whole, layout, ReduceOp::sum, known).back, true},
       {"all_to_all_rows", autograd::all_to_all_rows(group, whole, rows, rows, known).back},
@@ -172,7 +170,7 @@ TEST_P(AutogradRefusal, AGradientOfAnotherShapeOrDtypeIsRefusedByEveryBackward) 
       });
     }
     const Buffer part = put(group, Numbers(1));
-    const auto slice = autograd::all_gather_rows(group, part, GatherGrad::local_slice);
+    const auto slice = autograd::all_gather_rows(group, part, GradScale::local_slice);
     expect_refused("all_gather_rows", {"gradient is"}, [&] { slice.back(group, longer); });
     expect_usable(group);
   });
@@ -193,7 +191,7 @@ TEST_P(AutogradRefusalOfOne, DoesNotShiftTheCallsBehindIt) {
     };
     for (const auto& call : std::vector<std::function<void()>>{
              [&] { autograd::all_reduce(group, local); },
-             [&] { autograd::all_gather_rows(group, local, GatherGrad::sum); },
+             [&] { autograd::all_gather_rows(group, local, GradScale::sum); },
              [&] { autograd::reduce(group, local, 0); },
              [&] { autograd::broadcast(group, local, 0); },
              [&] { autograd::gather_rows(group, local, 0); }})
@@ -260,7 +258,7 @@ TEST_P(AutogradRefusalOfOne, ARankWithoutMemoryForItsResultTellsTheOthers) {
         expect_error(Errc::mismatch, {"rank 1", "refused"}, call);
       expect_usable(group);
     };
-    expect_told([&] { autograd::all_gather_rows(group, x, GatherGrad::sum, options); });
+    expect_told([&] { autograd::all_gather_rows(group, x, GradScale::sum, options); });
     expect_told([&] { autograd::reduce_scatter_rows(group, c, layout, ReduceOp::sum, options); });
     expect_told([&] { autograd::all_to_all_rows(group, c, rows, rows, options); });
     for (const NamedBackward& backward : before) {
@@ -276,12 +274,12 @@ TEST_P(AutogradRefusalOfOne, ABackwardBelongsToAGroupOfTheForwardsSize) {
   on_ranks(GetParam(), [](ProcessGroup& group) {
     auto alone = group.split(group.rank(), 0);
     const Buffer x = put(group, {1, 2}, {1, 2});
-    const auto all = autograd::all_gather_rows(group, x, GatherGrad::local_slice);
+    const auto all = autograd::all_gather_rows(group, x, GradScale::local_slice);
     const ConstTensorView gradient = all.value;
     expect_refused("all_gather_rows (backward)",
                    {"rank 0 of 1", "of " + std::to_string(group.size())},
                    [&] { all.back(*alone, gradient); });
-    const auto own = autograd::all_gather_rows(*alone, x, GatherGrad::local_slice);
+    const auto own = autograd::all_gather_rows(*alone, x, GradScale::local_slice);
     expect_refused("all_gather_rows (backward)", {"forward was made as rank 0 of 1"},
                    [&] { own.back(group, x); });
     expect_usable(group);

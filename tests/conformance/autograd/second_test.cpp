@@ -8,8 +8,6 @@
 namespace tutti::test {
 namespace {
 
-using autograd::GatherGrad;
-
 class AutogradSecond : public testing::TestWithParam<World> {
  protected:
   void on_groups(const std::function<void(ProcessGroup& group)>& body) {
@@ -46,10 +44,10 @@ TEST_P(AutogradSecond, TheBackwardOfAGatherIsAReduceScatterWithTheBackwardOfOne)
     for (const Layout& layout : uneven_layouts(group.size())) {
       const Shape shape = own_rows(group, layout);
       const Buffer x = put(group, random_numbers(shape.numel(), group.rank(), 31), shape);
-      for (const auto grad : {GatherGrad::sum, GatherGrad::mean, GatherGrad::local_slice}) {
+      for (const auto grad : {GradScale::sum, GradScale::mean, GradScale::local_slice}) {
         const auto first = autograd::all_gather_rows(group, x, grad);
         expect_second(group, first, shape);
-        if (grad == GatherGrad::sum) expect_second_is_forward(group, first, x);
+        if (grad == GradScale::sum) expect_second_is_forward(group, first, x);
       }
     }
   });

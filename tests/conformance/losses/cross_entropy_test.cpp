@@ -8,7 +8,6 @@ namespace tutti::test {
 namespace {
 
 using losses::CrossEntropy;
-using losses::GradScale;
 using losses::LossResult;
 using losses::Reduction;
 
@@ -20,7 +19,7 @@ void expect_one_process(const World& world, const CrossEntropy::Options& options
                         double tolerance) {
   const LossRows rows = make_loss_rows(41, options.classes);
   const CrossEntropy loss(options);
-  const LossResult want = loss(nullptr, rows.all<T>().view());
+  const LossResult want = loss(rows.all<T>().view());
   const auto gradient = values_of<T>(want.grad);
   ASSERT_GT(want.loss, 0.1);
   on_ranks(world, [&](ProcessGroup& group) {
@@ -28,18 +27,18 @@ void expect_one_process(const World& world, const CrossEntropy::Options& options
       SCOPED_TRACE("rows " + to_string(split));
       const auto first = offset(split, group.rank());
       const auto n = split[index(group.rank())];
-      const auto got = loss(&group, rows.part<T>(first, n).view());
+      const auto got = loss(group, rows.part<T>(first, n).view());
       EXPECT_NEAR(got.loss, want.loss, tolerance * want.loss);
       EXPECT_EQ(got.grad.shape(), (Shape{n, rows.classes}));
-      const double scale = options.scale == GradScale::for_mean_reducer ? group.size() : 1;
+      const double scale = options.scale == GradScale::sum ? group.size() : 1;
       const auto part = values_of<T>(got.grad);
       for (std::size_t i = 0; i < part.size(); ++i)
         ASSERT_NEAR(part[i], scale * gradient[static_cast<std::size_t>(first * rows.classes) + i],
                     tolerance * scale);
-      EXPECT_EQ(got.each.size(),
+      EXPECT_EQ(got.per_element.size(),
                 options.reduction == Reduction::none ? static_cast<std::size_t>(n) : 0U);
-      for (std::size_t i = 0; i < got.each.size(); ++i)
-        EXPECT_EQ(got.each[i], want.each[static_cast<std::size_t>(first) + i]);
+      for (std::size_t i = 0; i < got.per_element.size(); ++i)
+        EXPECT_EQ(got.per_element[i], want.per_element[static_cast<std::size_t>(first) + i]);
     }
   });
 }
@@ -51,7 +50,7 @@ TEST_P(CrossEntropyOfRanks, IsThatOfOneProcessForAnySplit) {
                                         .weight = {0.1, 1, 5},
                                         .label_smoothing = 0.1,
                                         .reduction = reduction,
-                                        .scale = GradScale::for_sum_reducer};
+                                        .scale = GradScale::mean};
     const CrossEntropy::Options one{.pos_weight = 7, .reduction = reduction};
     for (const auto& options : {several, one}) {
       expect_one_process<double>(GetParam(), options, 1e-12);
@@ -68,7 +67,7 @@ TEST_P(CrossEntropyOfRanks, ARankWithoutRowsThatCountTakesPart) {
     const std::int64_t target = first ? 1 : losses::default_ignore_index;
     const std::vector<std::int64_t> targets{target, target};
     const auto got =
-        CrossEntropy({.classes = 2})(&group, {view(std::span(logits), {2, 2}), targets});
+        CrossEntropy({.classes = 2})(group, {view(std::span(logits), {2, 2}), targets});
     EXPECT_NEAR(got.loss, std::log1p(std::exp(-1)), 1e-15);
     if (!first) {
       EXPECT_EQ(values_of(got.grad), (std::vector<double>{0, 0, 0, 0}));
@@ -89,13 +88,13 @@ TEST_P(CrossEntropyOfRanks, NothingToDivideByIsZero) {
     };
     const auto all = view(std::span(logits), {2, 2});
     for (const auto reduction : {Reduction::mean, Reduction::sum, Reduction::none})
-      expect_zero(CrossEntropy({.classes = 2, .reduction = reduction})(&group, {all, ignored}));
-    expect_zero(CrossEntropy({.classes = 2, .weight = {1, 0}})(&group, {all, weightless}));
+      expect_zero(CrossEntropy({.classes = 2, .reduction = reduction})(group, {all, ignored}));
+    expect_zero(CrossEntropy({.classes = 2, .weight = {1, 0}})(group, {all, weightless}));
     // Smoothing gives the row a loss of its own; its weight in the mean stays 0.
     expect_zero(CrossEntropy({.classes = 2, .weight = {1, 0}, .label_smoothing = 0.1})(
-        &group, {all, weightless}));
-    expect_zero(CrossEntropy()(&group, {std::span(logits).first(2), ignored}));
-    expect_zero(CrossEntropy()(&group, {std::span(logits).first(0), nothing}));
+        group, {all, weightless}));
+    expect_zero(CrossEntropy()(group, {std::span(logits).first(2), ignored}));
+    expect_zero(CrossEntropy()(group, {std::span(logits).first(0), nothing}));
   });
 }
 
@@ -108,7 +107,7 @@ TEST_P(CrossEntropyOfRanks, AMistakeOfOneRankIsAnErrorOnAll) {
       if (last) make(rows);
       expect_error(last ? Errc::invalid_argument : Errc::mismatch, {"cross_entropy", text}, [&] {
         CrossEntropy({.classes = classes})(
-            &group, {{rows.logits.data(), DType::f64, {4, classes}}, rows.targets});
+            group, {{rows.logits.data(), DType::f64, {4, classes}}, rows.targets});
       });
     };
     expect_mistake(3, "targets[2] is 3", [](LossRows& r) { r.targets[2] = 3; });
@@ -121,21 +120,21 @@ TEST_P(CrossEntropyOfRanks, AMistakeOfOneRankIsAnErrorOnAll) {
     if (group.size() > 1) {
       const auto expect_mismatch = [&](const std::string& one, const std::string& other,
                                        const CrossEntropy& loss) {
-        expect_error(Errc::mismatch, {one, other}, [&] { loss(&group, rows.all().view()); });
+        expect_error(Errc::mismatch, {one, other}, [&] { loss(group, rows.all().view()); });
       };
       expect_mismatch("weight [1, 2, 3]", "weight [1, 2, 4]",
                       CrossEntropy({.classes = 3, .weight = {1, 2, last ? 4.0 : 3.0}}));
       expect_mismatch("label_smoothing 0,", "label_smoothing 0.5,",
                       CrossEntropy({.classes = 3, .label_smoothing = last ? 0.5 : 0}));
       expect_error(Errc::mismatch, {"pos_weight 2,", "pos_weight 2.5,"}, [&] {
-        CrossEntropy({.pos_weight = last ? 2.5 : 2})(&group, make_loss_rows(4, 1).all().view());
+        CrossEntropy({.pos_weight = last ? 2.5 : 2})(group, make_loss_rows(4, 1).all().view());
       });
       expect_error(Errc::mismatch, {"logits f32", "logits f64"}, [&] {
         const CrossEntropy loss({.classes = 3});
-        last ? loss(&group, rows.all<float>().view()) : loss(&group, rows.all().view());
+        last ? loss(group, rows.all<float>().view()) : loss(group, rows.all().view());
       });
     }
-    CrossEntropy({.classes = 3})(&group, rows.all().view());
+    CrossEntropy({.classes = 3})(group, rows.all().view());
   });
 }
 
@@ -151,7 +150,7 @@ TEST(CrossEntropyAlone, TheGradientIsThatOfFiniteDifferences) {
       for (const auto& options : {several, one}) {
         LossRows rows = make_loss_rows(12, options.classes);
         const CrossEntropy loss(options);
-        const auto at = [&] { return loss(nullptr, rows.all().view()); };
+        const auto at = [&] { return loss(rows.all().view()); };
         const auto gradient = values_of(at().grad);
         constexpr double step = 1e-5;  // The error is step^2, and 1e-16 / step of the value.
         for (std::size_t i = 0; i < rows.logits.size(); ++i)
@@ -168,15 +167,14 @@ TEST(CrossEntropyAlone, TwoClassesAreOneClassWithTheirDifference) {
   std::vector<double> two;
   for (const double z : one) two.insert(two.end(), {0, z});
   const std::vector<std::int64_t> targets{1, 0, 1, 0, 1, 1};
-  const auto want =
-      CrossEntropy({.pos_weight = 2, .label_smoothing = 0.1, .reduction = Reduction::none})(
-          nullptr, {one, targets});
+  const auto want = CrossEntropy(
+      {.pos_weight = 2, .label_smoothing = 0.1, .reduction = Reduction::none})({one, targets});
   const auto got = CrossEntropy(
       {.classes = 2, .weight = {1, 2}, .label_smoothing = 0.1, .reduction = Reduction::none})(
-      nullptr, {view(std::span(two), {6, 2}), targets});
+      {view(std::span(two), {6, 2}), targets});
   EXPECT_NEAR(got.loss, want.loss, 1e-12 * want.loss);
   for (std::size_t i = 0; i < one.size(); ++i) {
-    EXPECT_NEAR(got.each[i], want.each[i], 1e-12 * want.each[i]);
+    EXPECT_NEAR(got.per_element[i], want.per_element[i], 1e-12 * want.per_element[i]);
     EXPECT_NEAR(values_of(got.grad)[2 * i + 1], values_of(want.grad)[i], 1e-12);
     EXPECT_NEAR(values_of(got.grad)[2 * i], -values_of(want.grad)[i], 1e-12);
   }
@@ -187,7 +185,7 @@ TEST(CrossEntropyAlone, WhatIsRightForSureKeepsItsSmallGradient) {
   const std::vector<double> logits{40, 0, 800, 0};
   const std::vector<std::int64_t> targets{0, 0};
   const auto got = CrossEntropy({.classes = 2, .reduction = Reduction::sum})(
-      nullptr, {view(std::span(logits), {2, 2}), targets});
+      {view(std::span(logits), {2, 2}), targets});
   EXPECT_DOUBLE_EQ(values_of(got.grad)[0], -std::exp(-40));
   EXPECT_EQ(values_of(got.grad)[2], 0);
   EXPECT_TRUE(std::isfinite(got.loss));
@@ -196,10 +194,10 @@ TEST(CrossEntropyAlone, WhatIsRightForSureKeepsItsSmallGradient) {
 TEST(CrossEntropyAlone, HalfTypesAndVectorsAreTaken) {
   const std::vector<float> logits{0.5F, 0.25F, -1, 2};
   const std::vector<std::int64_t> targets{1, 0, 1, 0};
-  const auto want = CrossEntropy()(nullptr, {logits, view(std::span(targets), {4, 1})});
+  const auto want = CrossEntropy()({logits, view(std::span(targets), {4, 1})});
   std::vector<Float16> half;
   for (const float x : logits) half.emplace_back(x);
-  const auto got = CrossEntropy()(nullptr, {half, targets});
+  const auto got = CrossEntropy()({half, targets});
   EXPECT_EQ(got.loss, want.loss);
   EXPECT_EQ(got.grad.dtype(), DType::f16);
   EXPECT_EQ(got.grad.shape(), Shape{4});
@@ -218,18 +216,17 @@ TEST(CrossEntropyAlone, WhatIsOutOfRangeIsRefused) {
   refused("2 weights for 3 classes", {.classes = 3, .weight = {1, 2}});
   refused("weight[1] is -1", {.classes = 2, .weight = {1, -1}});
   refused("weight[0] is inf", {.classes = 2, .weight = {HUGE_VAL, 1}});
-  refused("mean_positive", {.reduction = Reduction::mean_positive});
   const std::vector<double> logits{1, 2};
   const std::vector<std::int32_t> narrow{0, 1};
   const std::vector<std::int64_t> targets{0, 1};
   expect_error(Errc::invalid_argument, {"targets are i32 [2]"}, [&] {
-    CrossEntropy()(nullptr, {logits, narrow});
+    CrossEntropy()({logits, narrow});
   });
   expect_error(Errc::invalid_argument, {"logits are i32"}, [&] {
-    CrossEntropy()(nullptr, {narrow, targets});
+    CrossEntropy()({narrow, targets});
   });
   expect_error(Errc::invalid_argument, {"logits are [2]", "[N, 2]"}, [&] {
-    CrossEntropy({.classes = 2})(nullptr, {logits, targets});
+    CrossEntropy({.classes = 2})({logits, targets});
   });
 }
 

@@ -6,18 +6,24 @@
 #include <random>
 
 #include "conformance/losses/loss_rows.hpp"
+#include "support/call_loss.hpp"
 
 namespace tutti::test {
 namespace {
 
-using losses::GradScale;
 using losses::LossResult;
 using losses::Reduction;
 using losses::SigmoidFocal;
 using losses::SoftmaxFocal;
 
-constexpr Reduction reductions[] = {Reduction::mean, Reduction::sum, Reduction::none,
-                                    Reduction::mean_positive};
+struct Way {
+  Reduction reduction;
+  bool by_positives;
+};
+constexpr Way ways[] = {{Reduction::mean, false},
+                        {Reduction::sum, false},
+                        {Reduction::none, false},
+                        {Reduction::mean, true}};
 
 /// Rows of logits [N, C, 2] with a class each, and of [N, C, 2] with yes or no each.
 struct Rows {
@@ -57,13 +63,13 @@ LossResult softmax_of(const SoftmaxFocal& loss, ProcessGroup* group, const Rows&
   const auto targets =
       std::span(rows.targets)
           .subspan(static_cast<std::size_t>(first * 2), static_cast<std::size_t>(n * 2));
-  return loss(group, view(logits, rows.shape(n)), view(targets, {n, 2}));
+  return call_loss(loss, group, view(logits, rows.shape(n)), view(targets, {n, 2}));
 }
 
 LossResult sigmoid_of(const SigmoidFocal& loss, ProcessGroup* group, const Rows& rows,
                       std::int64_t first, std::int64_t n) {
-  return loss(group, view(rows.part_of(rows.logits, first, n), rows.shape(n)),
-              view(rows.part_of(rows.yes, first, n), rows.shape(n)));
+  return call_loss(loss, group, view(rows.part_of(rows.logits, first, n), rows.shape(n)),
+                   view(rows.part_of(rows.yes, first, n), rows.shape(n)));
 }
 
 std::span<const double> values(const Tensor& tensor) {
@@ -99,14 +105,16 @@ void expect_one_process(const World& world, const Rows& rows, double scale, cons
 
 TEST_P(FocalOfRanks, IsThatOfOneProcessForAnySplit) {
   const Rows rows = make_rows(40);
-  for (const auto reduction : reductions) {
-    SCOPED_TRACE(static_cast<int>(reduction));
-    const SoftmaxFocal softmax({.alpha = {0.2, 1, 3}, .reduction = reduction});
+  for (const auto& [reduction, by_positives] : ways) {
+    SCOPED_TRACE(std::to_string(static_cast<int>(reduction)) + (by_positives ? " positives" : ""));
+    const SoftmaxFocal softmax(
+        {.alpha = {0.2, 1, 3}, .reduction = reduction, .normalize_by_positives = by_positives});
     expect_one_process(GetParam(), rows, 0,
                        [&](ProcessGroup* group, std::int64_t first, std::int64_t n) {
                          return softmax_of(softmax, group, rows, first, n);
                        });
-    const SigmoidFocal sigmoid({.reduction = reduction, .scale = GradScale::for_sum_reducer});
+    const SigmoidFocal sigmoid(
+        {.reduction = reduction, .normalize_by_positives = by_positives, .scale = GradScale::mean});
     expect_one_process(GetParam(), rows, 1,
                        [&](ProcessGroup* group, std::int64_t first, std::int64_t n) {
                          return sigmoid_of(sigmoid, group, rows, first, n);
@@ -135,18 +143,36 @@ TEST_P(FocalOfRanks, AMistakeOfOneRankIsAnErrorOnAll) {
       const std::vector<float> narrow(last ? 8 : 12);
       const std::vector<std::int64_t> classes(4);
       expect_error(Errc::mismatch, {"[*, 2]", "[*, 3]"}, [&] {
-        SoftmaxFocal()(&group, view(std::span(narrow), {4, last ? 2 : 3}), classes);
+        SoftmaxFocal()(group, view(std::span(narrow), {4, last ? 2 : 3}), classes);
       });
       const std::vector<double> wide(4);
       const auto logits = last ? ConstTensorView(wide) : view(std::span(narrow).first(4), {4});
       expect_error(Errc::mismatch, {"logits f32", "logits f64"},
-                   [&] { SigmoidFocal()(&group, logits, logits); });
-      expect_error(Errc::mismatch, {"scale for_mean_reducer", "scale none"}, [&] {
-        sigmoid_of(SigmoidFocal({.scale = last ? GradScale::none : GradScale::for_mean_reducer}),
-                   &group, rows, 0, 4);
+                   [&] { SigmoidFocal()(group, logits, logits); });
+      expect_error(Errc::mismatch, {"scale sum", "scale mean"}, [&] {
+        sigmoid_of(SigmoidFocal({.scale = last ? GradScale::mean : GradScale::sum}), &group, rows,
+                   0, 4);
       });
+      expect_error(
+          Errc::mismatch, {"normalize_by_positives true", "normalize_by_positives false"},
+          [&] { sigmoid_of(SigmoidFocal({.normalize_by_positives = last}), &group, rows, 0, 4); });
     }
     softmax_of(SoftmaxFocal(), &group, rows, 0, 4);
+  });
+}
+
+TEST_P(FocalOfRanks, TheScaleChoosesTheFactorOfTheGradient) {
+  const Rows rows = make_rows(6);
+  const auto want = sigmoid_of(SigmoidFocal(), nullptr, rows, 0, 6);
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    const auto n = group.rank() == 0 ? rows.count : 0;
+    for (const auto scale : {GradScale::sum, GradScale::mean, GradScale::local_slice}) {
+      const auto got = sigmoid_of(SigmoidFocal({.scale = scale}), &group, rows, 0, n);
+      const double factor = scale == GradScale::sum ? group.size() : 1;
+      const auto part = values(got.grad);
+      for (std::size_t i = 0; i < part.size(); ++i)
+        ASSERT_NEAR(part[i], factor * values(want.grad)[i], 1e-12);
+    }
   });
 }
 
@@ -174,9 +200,8 @@ double softmax_by_definition(const Rows& rows, const SoftmaxFocal::Options& o) {
     counted += 1;
     positive += y != o.background ? 1 : 0;
   }
-  return o.reduction == Reduction::mean            ? sum / counted
-         : o.reduction == Reduction::mean_positive ? sum / positive
-                                                   : sum;
+  return o.reduction != Reduction::mean ? sum
+                                        : sum / (o.normalize_by_positives ? positive : counted);
 }
 
 double sigmoid_by_definition(const Rows& rows, const SigmoidFocal::Options& o) {
@@ -190,9 +215,8 @@ double sigmoid_by_definition(const Rows& rows, const SigmoidFocal::Options& o) {
     sum += weight * std::pow(1 - p_t, o.gamma) * -(y * std::log(p) + (1 - y) * std::log(1 - p));
     positive += y > 0 ? 1 : 0;
   }
-  return o.reduction == Reduction::mean            ? sum / static_cast<double>(rows.logits.size())
-         : o.reduction == Reduction::mean_positive ? sum / positive
-                                                   : sum;
+  const auto all = static_cast<double>(rows.logits.size());
+  return o.reduction != Reduction::mean ? sum : sum / (o.normalize_by_positives ? positive : all);
 }
 
 /// The value, and the gradient against finite differences.
@@ -209,20 +233,24 @@ void expect_derivative(Rows rows, double want, const std::function<LossResult(co
 
 TEST(FocalAlone, IsWhatItsDefinitionSaysAndSoIsItsGradient) {
   const Rows rows = make_rows(12);
-  for (const auto reduction : reductions)
+  for (const auto& [reduction, by_positives] : ways)
     for (const double gamma : {0.0, 0.5, 1.0, 2.0, 5.0}) {
       for (const double smoothing : {0.0, 0.1}) {
         const SoftmaxFocal::Options options{.alpha = {0.5, 1, 2},
                                             .gamma = gamma,
                                             .label_smoothing = smoothing,
                                             .background = 1,
-                                            .reduction = reduction};
+                                            .reduction = reduction,
+                                            .normalize_by_positives = by_positives};
         expect_derivative(rows, softmax_by_definition(rows, options), [&](const Rows& r) {
           return softmax_of(SoftmaxFocal(options), nullptr, r, 0, r.count);
         });
       }
       for (const double alpha : {0.25, -1.0}) {
-        const SigmoidFocal::Options options{.alpha = alpha, .gamma = gamma, .reduction = reduction};
+        const SigmoidFocal::Options options{.alpha = alpha,
+                                            .gamma = gamma,
+                                            .reduction = reduction,
+                                            .normalize_by_positives = by_positives};
         expect_derivative(rows, sigmoid_by_definition(rows, options), [&](const Rows& r) {
           return sigmoid_of(SigmoidFocal(options), nullptr, r, 0, r.count);
         });
@@ -234,18 +262,18 @@ TEST(FocalAlone, NoneLeavesRowsAndElementsApart) {
   const Rows rows = make_rows(6);
   const auto softmax =
       softmax_of(SoftmaxFocal({.reduction = Reduction::none}), nullptr, rows, 0, 6);
-  ASSERT_EQ(softmax.each.size(), rows.targets.size());
+  ASSERT_EQ(softmax.per_element.size(), rows.targets.size());
   double sum = 0;
   for (std::size_t i = 0; i < rows.targets.size(); ++i) {
     if (rows.targets[i] == losses::default_ignore_index) {
-      EXPECT_EQ(softmax.each[i], 0);
+      EXPECT_EQ(softmax.per_element[i], 0);
     }
-    sum += softmax.each[i];
+    sum += softmax.per_element[i];
   }
   EXPECT_DOUBLE_EQ(sum, softmax.loss);
-  EXPECT_EQ(
-      sigmoid_of(SigmoidFocal({.reduction = Reduction::none}), nullptr, rows, 0, 6).each.size(),
-      rows.logits.size());
+  EXPECT_EQ(sigmoid_of(SigmoidFocal({.reduction = Reduction::none}), nullptr, rows, 0, 6)
+                .per_element.size(),
+            rows.logits.size());
 }
 
 // (1 - p)^(gamma - 1) is infinite where p is 1, and has nothing to be multiplied with there.
@@ -253,10 +281,9 @@ TEST(FocalAlone, WhatIsRightForSureHasNoGradient) {
   for (const double gamma : {0.0, 0.25, 0.5, 1.0, 2.0}) {
     const std::vector<double> logits{800, -800, 40, -40, 0, 1};
     const std::vector<double> yes{1, 0, 1, 0, 1, 0};
-    const auto sigmoid = SigmoidFocal({.gamma = gamma})(nullptr, logits, yes);
+    const auto sigmoid = SigmoidFocal({.gamma = gamma})(logits, yes);
     const std::vector<std::int64_t> targets{0, losses::default_ignore_index, 1};
-    const auto softmax =
-        SoftmaxFocal({.gamma = gamma})(nullptr, view(std::span(logits), {3, 2}), targets);
+    const auto softmax = SoftmaxFocal({.gamma = gamma})(view(std::span(logits), {3, 2}), targets);
     for (const auto* result : {&sigmoid, &softmax}) {
       EXPECT_TRUE(std::isfinite(result->loss));
       for (const double g : values(result->grad)) EXPECT_TRUE(std::isfinite(g));
@@ -269,9 +296,15 @@ TEST(FocalAlone, WhatIsRightForSureHasNoGradient) {
 TEST(FocalAlone, NothingThatCountsIsZero) {
   const std::vector<float> logits{1, 2};
   const std::vector<std::int64_t> ignored{losses::default_ignore_index};
-  const auto got = SoftmaxFocal()(nullptr, view(std::span(logits), {1, 2}), ignored);
+  const auto got = SoftmaxFocal()(view(std::span(logits), {1, 2}), ignored);
   EXPECT_EQ(got.loss, 0);
-  EXPECT_EQ(SigmoidFocal()(nullptr, std::span<const float>(), std::span<const float>()).loss, 0);
+  EXPECT_EQ(SigmoidFocal()(std::span<const float>(), std::span<const float>()).loss, 0);
+  // Without positives the divisor is 1.
+  const std::vector<float> negatives{0, 0};
+  const auto by_positives =
+      SigmoidFocal({.normalize_by_positives = true})(std::span(logits), negatives);
+  EXPECT_EQ(by_positives.loss,
+            SigmoidFocal({.reduction = Reduction::sum})(std::span(logits), negatives).loss);
 }
 
 TEST(FocalAlone, WhatIsOutOfRangeIsRefused) {
@@ -284,18 +317,24 @@ TEST(FocalAlone, WhatIsOutOfRangeIsRefused) {
   expect_error(Errc::invalid_argument, {"alpha[1] is -1"}, [] {
     SoftmaxFocal({.alpha = {1, -1}});
   });
+  for (const auto reduction : {Reduction::sum, Reduction::none}) {
+    const auto text = reduction == Reduction::sum ? "reduction is sum; use Reduction::mean"
+                                                  : "reduction is none; use Reduction::mean";
+    expect_error(Errc::invalid_argument, {"sigmoid_focal: normalize_by_positives", text},
+                 [&] { SigmoidFocal({.reduction = reduction, .normalize_by_positives = true}); });
+    expect_error(Errc::invalid_argument, {"softmax_focal: normalize_by_positives", text},
+                 [&] { SoftmaxFocal({.reduction = reduction, .normalize_by_positives = true}); });
+  }
   const std::vector<double> logits{1, 2};
   const std::vector<double> targets{0, 3};
   const std::vector<std::int64_t> classes{0, 1};
-  expect_error(Errc::invalid_argument, {"target 1 is 3"},
-               [&] { SigmoidFocal()(nullptr, logits, targets); });
+  expect_error(Errc::invalid_argument, {"target 1 is 3"}, [&] { SigmoidFocal()(logits, targets); });
   expect_error(Errc::invalid_argument, {"targets are i64"},
-               [&] { SigmoidFocal()(nullptr, logits, classes); });
-  expect_error(Errc::invalid_argument, {"[N, C, *]"},
-               [&] { SoftmaxFocal()(nullptr, logits, classes); });
+               [&] { SigmoidFocal()(logits, classes); });
+  expect_error(Errc::invalid_argument, {"[N, C, *]"}, [&] { SoftmaxFocal()(logits, classes); });
   const std::vector<std::int64_t> one{0};
   expect_error(Errc::invalid_argument, {"alpha has 3 weights", "2 classes"}, [&] {
-    SoftmaxFocal({.alpha = {1, 2, 3}})(nullptr, view(std::span(logits), {1, 2}), one);
+    SoftmaxFocal({.alpha = {1, 2, 3}})(view(std::span(logits), {1, 2}), one);
   });
 }
 

@@ -60,10 +60,10 @@ template <typename Loss>
 void expect_a_share_each(const World& world, const typename Loss::Options& options,
                          std::int64_t count) {
   const Rows rows(count);
-  const auto alone = Loss(options)(nullptr, rows.part(0, 1)).evaluations;
+  const auto alone = Loss(options)(rows.part(0, 1)).evaluations;
   ASSERT_GT(alone, 0U);
   on_ranks(world, [&](ProcessGroup& group) {
-    const auto got = Loss(options)(&group, rows.part(group.rank(), group.size())).evaluations;
+    const auto got = Loss(options)(group, rows.part(group.rank(), group.size())).evaluations;
     const auto ranks = static_cast<std::uint64_t>(group.size());
     EXPECT_LE(static_cast<double>(got), 1.05 * static_cast<double>((alone + ranks - 1) / ranks));
   });
@@ -89,7 +89,7 @@ TEST_P(WorkOfLosses, IsAShareOfWhatOneProcessDoes) {
 TEST_P(WorkOfLosses, OfSmoothApIsAShareForSlightlyUnevenRows) {
   const World& world = GetParam();
   const Rows rows(1000 * world.size);
-  const auto alone = SmoothAp()(nullptr, rows.part(0, 1)).evaluations;
+  const auto alone = SmoothAp()(rows.part(0, 1)).evaluations;
   on_ranks(world, [&](ProcessGroup& group) {
     // The first has 1196, 1072 where there are two, the others share the rest.
     const auto ranks = static_cast<std::size_t>(group.size());
@@ -98,8 +98,8 @@ TEST_P(WorkOfLosses, OfSmoothApIsAShareForSlightlyUnevenRows) {
     const std::size_t begin = group.rank() == 0 ? 0 : most + (index(group.rank()) - 1) * others;
     const auto end =
         index(group.rank()) + 1 == ranks ? 1000 * ranks : most + index(group.rank()) * others;
-    const auto got = SmoothAp()(&group, {std::span(rows.logits).subspan(begin, end - begin),
-                                         std::span(rows.targets).subspan(begin, end - begin)})
+    const auto got = SmoothAp()(group, {std::span(rows.logits).subspan(begin, end - begin),
+                                        std::span(rows.targets).subspan(begin, end - begin)})
                          .evaluations;
     EXPECT_LE(static_cast<double>(got), 1.05 * static_cast<double>((alone + ranks - 1) / ranks));
   });
@@ -110,11 +110,11 @@ TEST_P(WorkOfLosses, OfSmoothApIsAShareForAnySplit) {
   const World& world = GetParam();
   const Rows rows(1056 * world.size);
   for (const double temperature : {0.01, 0.5}) {
-    const auto alone = SmoothAp({.temperature = temperature})(nullptr, rows.part(0, 1)).evaluations;
+    const auto alone = SmoothAp({.temperature = temperature})(rows.part(0, 1)).evaluations;
     on_ranks(world, [&](ProcessGroup& group) {
       const bool all = group.rank() == group.size() / 2;
       const auto got = SmoothAp({.temperature = temperature})(
-                           &group, all ? rows.part(0, 1) : rows.part(0, 1 << 20))
+                           group, all ? rows.part(0, 1) : rows.part(0, 1 << 20))
                            .evaluations;
       const auto ranks = static_cast<std::uint64_t>(group.size());
       EXPECT_LE(static_cast<double>(got), 1.05 * static_cast<double>((alone + ranks - 1) / ranks));
@@ -125,7 +125,7 @@ TEST_P(WorkOfLosses, OfSmoothApIsAShareForAnySplit) {
 template <typename Loss>
 Sent sent_by(Loss loss, ProcessGroup& group, const RankingBatch& batch) {
   const auto before = group.trace().size();
-  loss(&group, batch);
+  loss(group, batch);
   return Sent(group, before);
 }
 

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "conformance/losses/loss_rows.hpp"
+#include "support/call_loss.hpp"
 
 // What it computes is held against recorded cases (tests/unit/losses/ranking_reference_test.cpp);
 // here, that the split of the rows does not matter, and the gradient against finite differences.
@@ -13,7 +14,6 @@ namespace {
 
 using losses::Interpolation;
 using losses::PAucAtBudget;
-using losses::PAucResult;
 using Options = losses::PAucAtBudgetOptions;
 
 struct Rows {
@@ -40,15 +40,22 @@ Rows make_rows(std::int64_t count, std::int64_t classes) {
   return rows;
 }
 
-PAucResult loss_of(const Options& options, ProcessGroup* group, const Rows& rows,
-                   std::int64_t first, std::int64_t n) {
+struct Result : losses::LossResult {
+  std::vector<losses::PAucDiagnostics> diagnostics;
+};
+
+Result loss_of(const Options& options, ProcessGroup* group, const Rows& rows, std::int64_t first,
+               std::int64_t n) {
   const auto from = static_cast<std::size_t>(first);
   const auto count = static_cast<std::size_t>(n);
   const auto width = static_cast<std::size_t>(rows.classes);
   const auto logits = std::span(rows.logits).subspan(from * width, count * width);
   const auto targets = std::span(rows.targets).subspan(from, count);
   const auto iid = std::span(rows.iid).subspan(from, count);
-  return PAucAtBudget(options)(group, {view(logits, {n, rows.classes}), targets, iid});
+  PAucAtBudget loss(options);
+  auto result =
+      call_loss(loss, group, losses::RankingBatch{view(logits, {n, rows.classes}), targets, iid});
+  return {std::move(result), loss.diagnostics()};
 }
 
 std::vector<Options> all_options(std::int64_t classes) {
@@ -114,7 +121,7 @@ TEST_P(PAucOfRanks, AMistakeOfOneRankIsAnErrorOnAll) {
     PAucAtBudget loss({.classes = 3, .beta = 0.5});
     expect_error(last ? Errc::invalid_argument : Errc::mismatch,
                  {"p_auc_at_budget", "iid is u8 [11]"}, [&] {
-                   loss(&group, {logits, rows.targets, iid});
+                   loss(group, {logits, rows.targets, iid});
                  });
     if (group.size() > 1)
       expect_error(Errc::mismatch, {"beta 0.5", "beta 0.25"}, [&] {
@@ -139,6 +146,31 @@ TEST(PAucAlone, TheGradientOfPositivesIsThatOfFiniteDifferences) {
                   central_difference(rows.logits[i], step, [&] { return at().loss; }), 1e-7);
     }
   }
+}
+
+TEST(PAucAlone, DiagnosticsAreThoseOfTheLastCallThatSucceeded) {
+  const Rows few = make_rows(40, 3);
+  const Rows many = make_rows(80, 3);
+  const auto batch = [](const Rows& rows) {
+    return losses::RankingBatch{view(std::span(rows.logits), {rows.count(), 3}), rows.targets,
+                                rows.iid};
+  };
+  const Options options{.classes = 3, .beta = 0.5};
+  PAucAtBudget loss(options);
+  EXPECT_TRUE(loss.diagnostics().empty());
+  for (const Rows* rows : {&few, &many, &few}) {
+    losses::RankingLoss& base = loss;
+    (void)base(batch(*rows));
+    const auto want = loss_of(options, nullptr, *rows, 0, rows->count()).diagnostics;
+    ASSERT_EQ(loss.diagnostics().size(), 3U);
+    EXPECT_EQ(loss.diagnostics()[0].t_beta, want[0].t_beta);
+    EXPECT_EQ(loss.diagnostics()[0].band_negatives, want[0].band_negatives);
+  }
+  const double before = loss.diagnostics()[0].t_beta;
+  auto wrong = batch(many);
+  wrong.iid = std::span(many.iid).first(3);
+  expect_error(Errc::invalid_argument, {"iid is u8 [3]"}, [&] { (void)loss(wrong); });
+  EXPECT_EQ(loss.diagnostics()[0].t_beta, before);
 }
 
 TEST(PAucAlone, OptionsOutOfRangeAreRefused) {

@@ -8,6 +8,8 @@
 #include <tutti/losses/recall_at_quantile.hpp>
 #include <tutti/losses/smooth_ap.hpp>
 
+#include "support/call_loss.hpp"
+
 namespace tutti::test {
 
 using losses::PAucAtBudgetOptions;
@@ -118,8 +120,9 @@ PoolOutcome call_pool(RankingLoss& loss, ProcessGroup* group, const PoolRows& ro
   const std::vector<float> narrow(rows.logits.begin(), rows.logits.end());
   const auto logits =
       in_float ? view(std::span(narrow), shape) : view(std::span(rows.logits), shape);
-  const auto got = loss(group, {logits, rows.targets, rows.iid, training});
-  PoolOutcome outcome{got.loss, got.each, got.valid, {}, loss.queued()};
+  const auto got =
+      call_loss(loss, group, losses::RankingBatch{logits, rows.targets, rows.iid, training});
+  PoolOutcome outcome{got.loss, got.per_class, got.valid, {}, loss.queued()};
   EXPECT_EQ(got.grad.shape(), shape);
   EXPECT_EQ(got.grad.dtype(), logits.dtype);
   for (std::int64_t i = 0; i < shape.numel(); ++i)
@@ -189,11 +192,11 @@ void expect_part(const PoolOutcome& got, const PoolOutcome& want, const ProcessG
   EXPECT_NEAR(got.loss, want.loss, tolerance);
   EXPECT_EQ(got.valid, want.valid);
   EXPECT_EQ(got.queued, want.queued);
-  for (std::size_t c = 0; c < got.each.size(); ++c) {
+  for (std::size_t c = 0; c < got.per_class.size(); ++c) {
     if (want.valid[c] == 0)
-      EXPECT_TRUE(std::isnan(got.each[c]));
+      EXPECT_TRUE(std::isnan(got.per_class[c]));
     else
-      EXPECT_NEAR(got.each[c], want.each[c], tolerance);
+      EXPECT_NEAR(got.per_class[c], want.per_class[c], tolerance);
   }
   double largest = 1;
   for (const double g : want.grad) largest = std::max(largest, std::abs(g));

@@ -68,7 +68,7 @@ PoolSequence pool_sequence(std::int64_t classes, std::int64_t queue, bool large)
 /// What a call gave, with the gradient of its rows in double.
 struct PoolOutcome {
   double loss = 0;
-  std::vector<double> each{};
+  std::vector<double> per_class{};
   std::vector<std::uint8_t> valid{};
   std::vector<double> grad{};
   std::int64_t queued = 0;
@@ -89,7 +89,7 @@ std::vector<PoolOutcome> by_list_of_rows(const PoolSequence& sequence, const Ran
 Layout pool_split(std::int64_t rows, int ranks, std::size_t call);
 
 /// What this rank got for its part: loss and gradient are those of one process. GradScale is
-/// for_mean_reducer.
+/// sum.
 void expect_part(const PoolOutcome& got, const PoolOutcome& want, const ProcessGroup& group,
                  const Layout& split, const PoolSequence& sequence);
 

@@ -69,7 +69,7 @@ TEST_P(PoolRefusals, AMistakeOfOneRankLeavesNoTrace) {
         const auto queued = loss->queued();
         expect_error(
             mistaken ? Errc::invalid_argument : Errc::mismatch, {kind.name, mistake.text}, [&] {
-              (*loss)(&group, {{mine.logits.data(), DType::f64, shape}, mine.targets, mine.iid});
+              (*loss)(group, {{mine.logits.data(), DType::f64, shape}, mine.targets, mine.iid});
             });
         EXPECT_EQ(loss->queued(), queued);
       };
@@ -113,7 +113,7 @@ TEST_P(PoolRefusalsOfSeveral, RanksThatDisagreeOfWhatACallIsAreRefused) {
     expect_error(Errc::mismatch, {"temperature 0.5", "temperature 0.25"},
                  [&] { call_pool(*loss, &group, mine); });
     expect_error(Errc::mismatch, {"temperature 0.5", "temperature 0.25"},
-                 [&] { (void)loss->save(&group); });
+                 [&] { (void)loss->save(group); });
     loss->set_temperature(0.2);
     struct Pair {
       PoolOptions mine, other;
@@ -142,19 +142,19 @@ TEST_P(PoolRefusalsOfSeveral, RanksThatRememberOtherCallsAreRefused) {
       expect_error(Errc::mismatch, {"recall_at_quantile", "queue 20 of"},
                    [&] { call_pool(*loss, &group, part_of(sequence, 1, group)); });
       expect_error(Errc::mismatch, {"recall_at_quantile", "queue 20 of"},
-                   [&] { (void)loss->save(&group); });
+                   [&] { (void)loss->save(group); });
       EXPECT_EQ(loss->queued(), queued);
     };
     expect_calls(*loss, group, sequence, want, 0, 1);
-    const auto early = loss->save(&group);
+    const auto early = loss->save(group);
     if (odd) loss->reset_queue();
     expect_refused();
     loss->reset_queue();
     expect_calls(*loss, group, sequence, want, 0, 4);
-    const auto late = loss->save(&group);
-    if (odd) loss->load(&group, early);
+    const auto late = loss->save(group);
+    if (odd) loss->load(group, early);
     expect_refused();
-    loss->load(&group, late);
+    loss->load(group, late);
     expect_calls(*loss, group, sequence, want, 4, sequence.calls.size());
   });
 }
@@ -167,11 +167,11 @@ TEST_P(PoolRefusalsOfSeveral, ARankThatHasMadeACallMoreIsRefused) {
   on_ranks(world(), [&](ProcessGroup& group) {
     const auto loss = recall_kind().make(1, pool);
     expect_calls(*loss, group, sequence, want, 0, 1);
-    const auto state = loss->save(&group);
+    const auto state = loss->save(group);
     if (group.rank() == last()) call_pool(*loss, nullptr, make_pool_rows(12, 1, 1));
     expect_error(Errc::mismatch, {"after 1 calls", "after 2 calls"},
                  [&] { call_pool(*loss, &group, part_of(sequence, 1, group)); });
-    loss->load(&group, state);
+    loss->load(group, state);
     expect_calls(*loss, group, sequence, want, 1, sequence.calls.size());
   });
 }
@@ -189,7 +189,7 @@ TEST_P(PoolRefusalsOfSeveral, ALossThatWasFilledAloneIsRefusedByName) {
         const auto queued = loss->queued();
         for (const auto& call :
              {std::function<void()>([&] { call_pool(*loss, &group, part_of(sequence, 0, group)); }),
-              std::function<void()>([&] { (void)loss->save(&group); })})
+              std::function<void()>([&] { (void)loss->save(group); })})
           expect_error(codes, {name, "rank 0 of 1", "reset_queue()", "load()"}, call);
         EXPECT_EQ(loss->queued(), queued);
       };
@@ -202,8 +202,7 @@ TEST_P(PoolRefusalsOfSeveral, ALossThatWasFilledAloneIsRefusedByName) {
       expect_error(Errc::invalid_argument,
                    {name, "rank " + std::to_string(group.rank()) + " of", "rank 0 of 1"},
                    [&] { call_pool(*loss, nullptr, make_pool_rows(3, 1, 4)); });
-      expect_error(Errc::invalid_argument, {name, "rank 0 of 1"},
-                   [&] { (void)loss->save(nullptr); });
+      expect_error(Errc::invalid_argument, {name, "rank 0 of 1"}, [&] { (void)loss->save(); });
     });
   }
 }
@@ -217,7 +216,7 @@ TEST_P(PoolRefusals, WhatWasFilledAloneGoesOnWithTheGroupThatLoadsIt) {
       const auto loss = kind.make(1, pool);
       for (std::size_t i = 0; i < 3; ++i)
         call_pool(*loss, nullptr, sequence.rows(i), false, sequence.calls[i].training);
-      loss->load(&group, loss->save(nullptr));
+      loss->load(group, loss->save());
       expect_calls(*loss, group, sequence, want, 3, sequence.calls.size());
     });
   }
@@ -237,16 +236,16 @@ TEST_P(PoolRefusals, ALoadedLossGoesOnWithAnyNumberOfRanks) {
       on_ranks(world(), [&](ProcessGroup& group) {
         const auto loss = kind.make(sequence.classes, pool);
         expect_calls(*loss, group, sequence, want, 0, half);
-        saved[group.rank()] = loss->save(&group);
-        EXPECT_EQ(saved[group.rank()], loss->save(&group));
+        saved[group.rank()] = loss->save(group);
+        EXPECT_EQ(saved[group.rank()], loss->save(group));
       });
       for (const auto& state : saved.all()) ASSERT_EQ(state, saved[0]);
       for (const int size : {world().size, world().size % 4 + 1}) {
         SCOPED_TRACE("on " + std::to_string(size));
         on_ranks({world().backend, size, world().checked}, [&](ProcessGroup& group) {
           const auto loss = kind.make(sequence.classes, pool);
-          loss->load(&group, saved[0]);
-          EXPECT_EQ(loss->save(&group), saved[0]);
+          loss->load(group, saved[0]);
+          EXPECT_EQ(loss->save(group), saved[0]);
           expect_calls(*loss, group, sequence, want, half, sequence.calls.size());
         });
       }
@@ -258,9 +257,9 @@ TEST_P(PoolRefusals, TheTemperatureIsSaved) {
     const auto loss = recall_kind().make(1, {});
     EXPECT_EQ(loss->temperature(), 0.2);
     loss->set_temperature(0.375);
-    const auto state = loss->save(&group);
+    const auto state = loss->save(group);
     const auto other = recall_kind().make(1, {});
-    other->load(&group, state);
+    other->load(group, state);
     EXPECT_EQ(other->temperature(), 0.375);
     for (const double bad : {0.0, -1.0, std::nan("")})
       expect_error(Errc::invalid_argument, {"temperature"}, [&] { loss->set_temperature(bad); });
@@ -274,20 +273,18 @@ TEST_P(PoolRefusals, WhatIsNoSavedStateIsRefusedAndChangesNothing) {
   on_ranks(world(), [&](ProcessGroup& group) {
     const auto loss = recall_kind().make(1, {.queue = 20});
     expect_calls(*loss, group, sequence, want, 0, 3);
-    const auto state = loss->save(&group);
+    const auto state = loss->save(group);
     auto flipped = state;
     flipped[flipped.size() - 3] ^= 1;
     const auto wider = recall_kind().make(2, {.queue = 20});
     const auto longer = recall_kind().make(1, {.queue = 21});
     for (const auto& bad : {std::string(), std::string("no state"), std::string(500, 'z'),
                             state.substr(0, state.size() - 1), state + 'x', flipped,
-                            wider->save(&group), longer->save(&group)})
-      expect_error(Errc::invalid_argument, {"recall_at_quantile"},
-                   [&] { loss->load(&group, bad); });
-    expect_error(Errc::invalid_argument, {"of smooth_ap", "this loss is recall_at_quantile"}, [&] {
-      loss->load(&group, losses::SmoothAp({.pool = {.queue = 20}}).save(&group));
-    });
-    EXPECT_EQ(loss->save(&group), state);
+                            wider->save(group), longer->save(group)})
+      expect_error(Errc::invalid_argument, {"recall_at_quantile"}, [&] { loss->load(group, bad); });
+    expect_error(Errc::invalid_argument, {"of smooth_ap", "this loss is recall_at_quantile"},
+                 [&] { loss->load(group, losses::SmoothAp({.pool = {.queue = 20}}).save(group)); });
+    EXPECT_EQ(loss->save(group), state);
     expect_calls(*loss, group, sequence, want, 3, sequence.calls.size());
   });
 }

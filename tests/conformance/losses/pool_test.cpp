@@ -221,12 +221,11 @@ TEST(PoolAlone, APoolThatIsNotTooLargeIsNotSampled) {
 TEST_P(PoolOf, RowsGatheredByTheCallerGiveTheSame) {
   const auto sequence = pool_sequence(3, 20, false);
   struct Way {
-    autograd::GatherGrad grad;
-    losses::GradScale scale;
+    GradScale grad;
+    GradScale scale;
   };
   for (const Way& way :
-       {Way{autograd::GatherGrad::sum, losses::GradScale::for_mean_reducer},
-        Way{autograd::GatherGrad::local_slice, losses::GradScale::for_sum_reducer}}) {
+       {Way{GradScale::sum, GradScale::sum}, Way{GradScale::local_slice, GradScale::mean}}) {
     const losses::SmoothApOptions options{.classes = 3,
                                           .temperature = 0.05,
                                           .scale = way.scale,
@@ -243,15 +242,15 @@ TEST_P(PoolOf, RowsGatheredByTheCallerGiveTheSame) {
             sequence.rows(i).part(offset(split, group.rank()), split[index(group.rank())]);
         const auto logits = view(std::span(mine.logits), {mine.count(), 3});
         const bool training = sequence.calls[i].training;
-        const auto want = gathers(&group, {logits, mine.targets, mine.iid, training});
+        const auto want = gathers(group, {logits, mine.targets, mine.iid, training});
 
         const auto all = autograd::all_gather_rows(group, logits, way.grad);
         const auto targets = all_gather_rows(group, mine.targets);
         group.barrier();
-        const auto got = gathered(&group, {all.value.view(),
-                                           targets.data.view(),
-                                           {nullptr, DType::boolean, Shape::vector(0)},
-                                           training});
+        const auto got = gathered(group, {all.value.view(),
+                                          targets.data.view(),
+                                          {nullptr, DType::boolean, Shape::vector(0)},
+                                          training});
         group.barrier();
         // Never gathered twice: the barriers are neighbours.
         const auto trace = group.trace();
@@ -308,7 +307,7 @@ TEST(PoolAlone, WhereNothingCountsThereIsNoLossAndNoGradient) {
       EXPECT_EQ(got.loss, 0);
       EXPECT_FALSE(std::signbit(got.loss));
       EXPECT_EQ(got.valid, (std::vector<std::uint8_t>{0, 0, 0}));
-      for (const double value : got.each) EXPECT_TRUE(std::isnan(value));
+      for (const double value : got.per_class) EXPECT_TRUE(std::isnan(value));
       EXPECT_EQ(got.grad, std::vector<double>(rows.logits.size()));
       EXPECT_EQ(got.queued, 0);
     }

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "conformance/cells.hpp"
+#include "support/call_loss.hpp"
 
 namespace tutti::test {
 namespace {
@@ -54,8 +55,8 @@ LossResult loss_of(const RecallAtQuantile::Options& options, ProcessGroup* group
     logits.push_back(static_cast<T>(rows.logits[static_cast<std::size_t>(i)]));
   const auto targets =
       std::span(rows.targets).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n));
-  return RecallAtQuantile(options)(group,
-                                   {view(std::span<const T>(logits), {n, rows.classes}), targets});
+  const losses::RankingBatch batch{view(std::span<const T>(logits), {n, rows.classes}), targets};
+  return call_loss(RecallAtQuantile(options), group, batch);
 }
 
 /// By the definition: all scores sorted.
@@ -146,7 +147,7 @@ TEST(RecallAlone, IsWhatItsDefinitionSaysAndSoIsItsGradient) {
                                                 .temperature = 0.3,
                                                 .interpolation = interpolation,
                                                 .reduction = Reduction::sum,
-                                                .scale = losses::GradScale::none};
+                                                .scale = GradScale::mean};
         const auto got = loss_of<double>(options, nullptr, rows, 0, rows.count());
         double sum = 0;
         for (std::int64_t c = 0; c < classes; ++c) {
@@ -168,7 +169,7 @@ TEST(RecallAlone, IsWhatItsDefinitionSaysAndSoIsItsGradient) {
           }
           EXPECT_EQ(got.valid[static_cast<std::size_t>(c)] != 0, positives > 0);
           if (positives == 0) continue;
-          EXPECT_NEAR(got.each[static_cast<std::size_t>(c)], 1 - recalled / positives, 1e-13);
+          EXPECT_NEAR(got.per_class[static_cast<std::size_t>(c)], 1 - recalled / positives, 1e-13);
           sum += 1 - recalled / positives;
         }
         EXPECT_NEAR(got.loss, sum, 1e-12);
@@ -178,13 +179,13 @@ TEST(RecallAlone, IsWhatItsDefinitionSaysAndSoIsItsGradient) {
 TEST(RecallAlone, AllPositiveIsValidAndNonePositiveIsNot) {
   const std::vector<float> logits{1, 2, 3};
   const std::vector<std::int64_t> ones{1, 1, 1};
-  const auto all = RecallAtQuantile()(nullptr, {logits, ones});
+  const auto all = RecallAtQuantile()({logits, ones});
   EXPECT_EQ(all.valid[0], 1);
   const std::vector<std::int64_t> zeros{0, 0, 0};
-  const auto none = RecallAtQuantile()(nullptr, {logits, zeros});
+  const auto none = RecallAtQuantile()({logits, zeros});
   EXPECT_EQ(none.valid[0], 0);
   EXPECT_EQ(none.loss, 0);
-  EXPECT_TRUE(std::isnan(none.each[0]));
+  EXPECT_TRUE(std::isnan(none.per_class[0]));
 }
 
 TEST(RecallAlone, OptionsOutOfRangeAreRefused) {
@@ -195,8 +196,6 @@ TEST(RecallAlone, OptionsOutOfRangeAreRefused) {
                [] { RecallAtQuantile({.temperature = 0}); });
   expect_error(Errc::invalid_argument, {"classes is -1"},
                [] { RecallAtQuantile({.classes = -1}); });
-  expect_error(Errc::invalid_argument, {"mean_positive"},
-               [] { RecallAtQuantile({.reduction = Reduction::mean_positive}); });
 }
 
 }  // namespace

@@ -13,7 +13,6 @@
 namespace tutti::test {
 namespace {
 
-using losses::GradScale;
 using losses::LossResult;
 using losses::Reduction;
 using losses::SmoothAp;
@@ -100,7 +99,7 @@ template <typename T>
 void expect_one_process(const World& world, const Rows& rows, const SmoothAp::Options& options,
                         double tolerance) {
   const auto whole = rows.part<T>(0, rows.count());
-  const LossResult want = SmoothAp(options)(nullptr, whole.view());
+  const LossResult want = SmoothAp(options)(whole.view());
   const auto gradient = values<T>(want.grad);
   double largest = 0;
   for (const auto g : gradient) largest = std::max(largest, std::abs(static_cast<double>(g)));
@@ -109,19 +108,19 @@ void expect_one_process(const World& world, const Rows& rows, const SmoothAp::Op
       SCOPED_TRACE("rows " + to_string(split));
       const auto first = offset(split, group.rank());
       const auto mine = rows.part<T>(first, split[index(group.rank())]);
-      const auto got = SmoothAp(options)(&group, mine.view());
+      const auto got = SmoothAp(options)(group, mine.view());
       EXPECT_NEAR(got.loss, want.loss, tolerance * std::abs(want.loss));
       ASSERT_EQ(got.valid, want.valid);
-      for (std::size_t c = 0; c < got.each.size(); ++c) {
+      for (std::size_t c = 0; c < got.per_class.size(); ++c) {
         if (got.valid[c] == 0)
-          EXPECT_TRUE(std::isnan(got.each[c]));
+          EXPECT_TRUE(std::isnan(got.per_class[c]));
         else
-          EXPECT_NEAR(got.each[c], want.each[c], tolerance);
+          EXPECT_NEAR(got.per_class[c], want.per_class[c], tolerance);
       }
       const auto part = values<T>(got.grad);
       ASSERT_EQ(got.grad.shape(), mine.view().logits.shape);
       const double scale =
-          options.scale == GradScale::for_mean_reducer ? static_cast<double>(group.size()) : 1.0;
+          options.scale == GradScale::sum ? static_cast<double>(group.size()) : 1.0;
       for (std::size_t i = 0; i < part.size(); ++i)
         ASSERT_NEAR(static_cast<double>(part[i]),
                     scale * static_cast<double>(
@@ -142,7 +141,7 @@ TEST_P(SmoothApOfRanks, IsThatOfOneProcessForAnySplit) {
                                  {.classes = classes,
                                   .temperature = 0.5,
                                   .reduction = Reduction::sum,
-                                  .scale = GradScale::for_sum_reducer},
+                                  .scale = GradScale::mean},
                                  1e-12);
       expect_one_process<float>(GetParam(), rows, {.classes = classes}, 1e-5);
     }
@@ -159,7 +158,7 @@ TEST_P(SmoothApOfRanks, ClassesThatAreNotValidCountNowhere) {
   for (auto& target : rows.targets) target = target < 0 ? target : 1;
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     const auto mine = rows.part<double>(0, group.rank() == 0 ? rows.count() : 0);
-    const auto got = SmoothAp({.classes = 3})(&group, mine.view());
+    const auto got = SmoothAp({.classes = 3})(group, mine.view());
     EXPECT_EQ(got.loss, 0);
     EXPECT_EQ(got.valid, (std::vector<std::uint8_t>{0, 0, 0}));
     for (const double g : values<double>(got.grad)) EXPECT_EQ(g, 0);
@@ -188,16 +187,16 @@ TEST_P(SmoothApOfRanks, AMistakeOfOneRankIsAnErrorOnAll) {
       expect_error(last ? Errc::invalid_argument : Errc::mismatch, {"smooth_ap", mistake.text},
                    [&] {
                      SmoothAp({.classes = 3})(
-                         &group, {{mine.logits.data(), DType::f64, shape}, mine.targets});
+                         group, {{mine.logits.data(), DType::f64, shape}, mine.targets});
                    });
     }
     if (group.size() > 1) {
       const auto mine = rows.part<double>(0, 12);
       expect_error(Errc::mismatch, {"temperature 0.02", "temperature 0.01"}, [&] {
-        SmoothAp({.classes = 3, .temperature = last ? 0.02 : 0.01})(&group, mine.view());
+        SmoothAp({.classes = 3, .temperature = last ? 0.02 : 0.01})(group, mine.view());
       });
     }
-    (void)SmoothAp({.classes = 3})(&group, rows.part<double>(0, 12).view());
+    (void)SmoothAp({.classes = 3})(group, rows.part<double>(0, 12).view());
   });
 }
 
@@ -206,15 +205,14 @@ TEST(SmoothApAlone, IsWhatItsDefinitionSays) {
     for (const double temperature : {1e-3, 0.01, 0.3, 5.0}) {
       const Rows rows = make_rows(150, classes);
       const auto batch = rows.part<double>(0, rows.count());
-      const auto got =
-          SmoothAp({.classes = classes, .temperature = temperature})(nullptr, batch.view());
+      const auto got = SmoothAp({.classes = classes, .temperature = temperature})(batch.view());
       double sum = 0;
       double valid = 0;
       for (std::int64_t c = 0; c < classes; ++c) {
         const double want = by_definition(rows, c, temperature);
         EXPECT_EQ(got.valid[index(static_cast<int>(c))] == 0, std::isnan(want));
         if (std::isnan(want)) continue;
-        EXPECT_NEAR(got.each[index(static_cast<int>(c))], want, 1e-12);
+        EXPECT_NEAR(got.per_class[index(static_cast<int>(c))], want, 1e-12);
         sum += want;
         valid += 1;
       }
@@ -225,7 +223,7 @@ TEST(SmoothApAlone, IsWhatItsDefinitionSays) {
 TEST(SmoothApAlone, TheGradientIsThatOfFiniteDifferences) {
   Rows rows = make_rows(60, 3);
   SmoothAp loss({.classes = 3, .temperature = 0.3});
-  const auto at = [&] { return loss(nullptr, rows.part<double>(0, rows.count()).view()); };
+  const auto at = [&] { return loss(rows.part<double>(0, rows.count()).view()); };
   const auto gradient = values<double>(at().grad);
   constexpr double step = 1e-5;  // The error is step^2 / temperature^2, and 1e-16 / step.
   for (std::size_t i = 0; i < rows.logits.size(); ++i)
@@ -237,9 +235,9 @@ TEST(SmoothApAlone, TheGradientIsThatOfFiniteDifferences) {
 TEST(SmoothApAlone, NoNumberDependsOnTheThreads) {
   const Rows rows = make_rows(reduced() ? 1000 : 9000, 3);
   const auto batch = rows.part<double>(0, rows.count());
-  const auto want = SmoothAp({.classes = 3})(nullptr, batch.view());
+  const auto want = SmoothAp({.classes = 3})(batch.view());
   for (const int threads : {2, 3, 7}) {
-    const auto got = SmoothAp({.classes = 3, .threads = threads})(nullptr, batch.view());
+    const auto got = SmoothAp({.classes = 3, .threads = threads})(batch.view());
     EXPECT_EQ(got.loss, want.loss);
     EXPECT_EQ(values<double>(got.grad), values<double>(want.grad));
     EXPECT_EQ(got.evaluations, want.evaluations);
@@ -249,10 +247,10 @@ TEST(SmoothApAlone, NoNumberDependsOnTheThreads) {
 TEST(SmoothApAlone, HalfTypesAndVectorsAreTaken) {
   const std::vector<float> logits{0.5F, 0.25F, -1, 2};
   const std::vector<std::int64_t> targets{1, 0, 1, 0};
-  const auto want = SmoothAp()(nullptr, {logits, targets});
+  const auto want = SmoothAp()({logits, targets});
   std::vector<BFloat16> half;
   for (const float x : logits) half.emplace_back(x);
-  const auto got = SmoothAp()(nullptr, {half, targets});
+  const auto got = SmoothAp()({half, targets});
   EXPECT_EQ(got.loss, want.loss);
   EXPECT_EQ(got.grad.dtype(), DType::bf16);
   EXPECT_EQ(got.grad.shape(), Shape{4});
@@ -270,19 +268,17 @@ TEST(SmoothApAlone, OptionsOutOfRangeAreRefused) {
   const std::vector<std::int32_t> targets{1};
   const std::vector<float> logits{1};
   expect_error(Errc::invalid_argument, {"targets are i32", "i64"}, [&] {
-    SmoothAp()(nullptr, {logits, targets});
+    SmoothAp()({logits, targets});
   });
   for (const std::int64_t bad : {-1, 2}) {
     const std::vector<std::int64_t> wrong{1, bad};
     const std::vector<float> two{1, 2};
     expect_error(Errc::invalid_argument, {fmt::format("targets[1] is {}", bad), "0 to 1"}, [&] {
-      SmoothAp()(nullptr, {two, wrong});
+      SmoothAp()({two, wrong});
     });
-    (void)SmoothAp({.pool = {.reference_compat = true}})(nullptr, {two, wrong});
+    (void)SmoothAp({.pool = {.reference_compat = true}})({two, wrong});
   }
-  expect_error(Errc::invalid_argument, {"logits are i32"}, [&] {
-    SmoothAp()(nullptr, {targets, targets});
-  });
+  expect_error(Errc::invalid_argument, {"logits are i32"}, [&] { SmoothAp()({targets, targets}); });
 }
 
 }  // namespace

@@ -13,7 +13,6 @@ namespace tutti::test {
 namespace {
 
 using losses::CrossEntropy;
-using losses::GradScale;
 using losses::LossResult;
 using losses::RankingBatch;
 using losses::SmoothAp;
@@ -35,7 +34,7 @@ WarmUp::Options three_phases(bool by_steps) {
   return options;
 }
 
-WarmUp make(const WarmUp::Options& options, GradScale scale = GradScale::for_mean_reducer) {
+WarmUp make(const WarmUp::Options& options, GradScale scale = GradScale::sum) {
   return WarmUp(CrossEntropy({.classes = classes, .label_smoothing = 0.1, .scale = scale}),
                 std::make_unique<SmoothAp>(losses::SmoothApOptions{
                     .classes = classes, .temperature = 0.2, .scale = scale, .pool = {.queue = 20}}),
@@ -48,8 +47,8 @@ LossResult train(WarmUp& loss, ProcessGroup* group, std::int64_t step, const Lay
   if (step % steps_of_epoch == 0) loss.start_epoch(step / steps_of_epoch);
   loss.start_step(step);
   const auto rows = make_loss_rows(rows_of_step, classes, static_cast<unsigned>(step));
-  if (group == nullptr) return loss(nullptr, rows.all<T>().view());
-  return loss(group,
+  if (group == nullptr) return loss(rows.all<T>().view());
+  return loss(*group,
               rows.part<T>(offset(split, group->rank()), split[index(group->rank())]).view());
 }
 
@@ -78,7 +77,7 @@ void expect_one_process(const World& world, const std::vector<Layout>& splits, G
   std::vector<LossResult> want;
   for (std::int64_t step = 0; step < steps; ++step) want.push_back(train<T>(alone, nullptr, step));
   on_ranks(world, [&](ProcessGroup& group) {
-    const double scale = grad_scale == GradScale::for_mean_reducer ? group.size() : 1;
+    const double scale = grad_scale == GradScale::sum ? group.size() : 1;
     for (const Layout& split : splits) {
       WarmUp loss = make(three_phases(true), grad_scale);
       for (std::int64_t step = 0; step < steps; ++step) {
@@ -95,9 +94,9 @@ void expect_one_process(const World& world, const std::vector<Layout>& splits, G
 
 TEST_P(WarmUpOfRanks, EveryPhaseIsThatOfOneProcessForAnySplit) {
   const auto splits = splits_of(rows_of_step, GetParam().size);
-  expect_one_process<double>(GetParam(), splits, GradScale::for_mean_reducer, 1e-12);
-  expect_one_process<double>(GetParam(), {splits.back()}, GradScale::for_sum_reducer, 1e-12);
-  expect_one_process<float>(GetParam(), {splits.back()}, GradScale::for_mean_reducer, 1e-5);
+  expect_one_process<double>(GetParam(), splits, GradScale::sum, 1e-12);
+  expect_one_process<double>(GetParam(), {splits.back()}, GradScale::mean, 1e-12);
+  expect_one_process<float>(GetParam(), {splits.back()}, GradScale::sum, 1e-5);
 }
 
 // Also on one process what W ranks have saved, and the other way round.
@@ -108,7 +107,7 @@ TEST_P(WarmUpOfRanks, WhatIsLoadedGoesOnAsIfNothingHadHappened) {
     std::vector<std::string> saved;  // Before each step.
     WarmUp alone = make(three_phases(by_steps));
     for (std::int64_t step = 0; step < steps; ++step) {
-      saved.push_back(alone.save(nullptr));
+      saved.push_back(alone.save());
       want.push_back(train(alone, nullptr, step));
       temperatures.push_back(alone.temperature());
     }
@@ -119,7 +118,7 @@ TEST_P(WarmUpOfRanks, WhatIsLoadedGoesOnAsIfNothingHadHappened) {
       const auto resume = [&](const std::string& state, std::int64_t first) {
         SCOPED_TRACE("resumed before step " + std::to_string(first));
         WarmUp loss = make(three_phases(by_steps));
-        loss.load(&group, state);
+        loss.load(group, state);
         for (std::int64_t step = first; step < steps; ++step) {
           const auto at = static_cast<std::size_t>(step);
           const auto got = train(loss, &group, step, split);
@@ -129,7 +128,7 @@ TEST_P(WarmUpOfRanks, WhatIsLoadedGoesOnAsIfNothingHadHappened) {
       };
       WarmUp loss = make(three_phases(by_steps));
       for (std::int64_t step = 0; step < steps; ++step) {
-        const auto state = loss.save(&group);
+        const auto state = loss.save(group);
         states[group.rank()].push_back(state);
         if (step % 2 == 1) {  // In each phase.
           resume(state, step);
@@ -143,7 +142,7 @@ TEST_P(WarmUpOfRanks, WhatIsLoadedGoesOnAsIfNothingHadHappened) {
     }
     for (std::int64_t first = 0; first < steps; ++first) {
       WarmUp loss = make(three_phases(by_steps));
-      loss.load(nullptr, states[0][static_cast<std::size_t>(first)]);
+      loss.load(states[0][static_cast<std::size_t>(first)]);
       for (std::int64_t step = first; step < steps; ++step)
         EXPECT_NEAR(train(loss, nullptr, step).loss, want[static_cast<std::size_t>(step)].loss,
                     1e-12);
@@ -159,12 +158,12 @@ TEST_P(WarmUpOfRanks, AMistakeOfOneRankIsAnErrorOnAllAndLeavesNoTrace) {
     for (std::int64_t step = 0; step < steps; ++step) {
       SCOPED_TRACE("step " + std::to_string(step));
       train(loss, &group, step, split);
-      const auto before = loss.save(&group);
+      const auto before = loss.save(group);
       auto rows = make_loss_rows(4, classes).all();
       if (last) rows.logits[2] = std::numeric_limits<double>::quiet_NaN();
       expect_error(last ? Errc::invalid_argument : Errc::mismatch, {"logits[0, 2] is nan"},
-                   [&] { loss(&group, rows.view()); });
-      EXPECT_EQ(loss.save(&group), before);
+                   [&] { loss(group, rows.view()); });
+      EXPECT_EQ(loss.save(group), before);
     }
   });
 }
@@ -180,16 +179,16 @@ TEST_P(WarmUpOfSeveralRanks, RanksInOtherPlacesOfTheScheduleAreRefused) {
     WarmUp loss = make(three_phases(true));
     const auto refused = [&](std::int64_t step, const std::vector<std::string>& texts) {
       loss.start_step(last ? step + 1 : step);
-      expect_error(Errc::mismatch, texts, [&] { loss(&group, rows.view()); });
+      expect_error(Errc::mismatch, texts, [&] { loss(group, rows.view()); });
     };
     refused(1, {"cross_entropy of", "warm_up of", "main weight 0.333"});
     refused(2, {"main weight 0.333", "main weight 0.666"});
     refused(3, {"main weight 0.666", "smooth_ap"});
     refused(4, {"smooth_ap", "temperature"});
     expect_error(Errc::mismatch, {"epoch 0, step 4", "epoch 0, step 5"},
-                 [&] { (void)loss.save(&group); });
+                 [&] { (void)loss.save(group); });
     loss.start_step(5);
-    loss(&group, rows.view());
+    loss(group, rows.view());
   });
 }
 
@@ -208,7 +207,7 @@ TEST(WarmUpAlone, ValueAndGradientAreTheSameMix) {
       const double w = weights[step] * final_weight;
       EXPECT_DOUBLE_EQ(loss.main_weight(), w);
       const auto rows = make_loss_rows(rows_of_step, classes, static_cast<unsigned>(step)).all();
-      const auto one = first(nullptr, rows.view());
+      const auto one = first(rows.view());
       if (w == 0) {
         EXPECT_EQ(got.loss, one.loss);
         EXPECT_EQ(values_of(got.grad), values_of(one.grad));
@@ -216,12 +215,12 @@ TEST(WarmUpAlone, ValueAndGradientAreTheSameMix) {
         continue;
       }
       main.set_temperature(loss.temperature());
-      const auto other = main(nullptr, rows.view());
+      const auto other = main(rows.view());
       EXPECT_NEAR(got.loss, (1 - w) * one.loss + w * other.loss, 1e-15);
       for (std::size_t i = 0; i < rows.logits.size(); ++i)
         EXPECT_NEAR(values_of(got.grad)[i],
                     (1 - w) * values_of(one.grad)[i] + w * values_of(other.grad)[i], 1e-15);
-      EXPECT_EQ(got.each, other.each);
+      EXPECT_EQ(got.per_class, other.per_class);
       EXPECT_EQ(got.valid, other.valid);
       EXPECT_EQ(got.evaluations, other.evaluations);
     }
@@ -234,7 +233,8 @@ TEST(WarmUpAlone, ALossWithoutWeightIsNotAsked) {
   WarmUp loss(
       [&](ProcessGroup* group, const RankingBatch& batch, const CallOptions& call) {
         ++asked;
-        auto result = CrossEntropy({.classes = classes})(group, batch, call);
+        auto result = group == nullptr ? CrossEntropy({.classes = classes})(batch)
+                                       : CrossEntropy({.classes = classes})(*group, batch, call);
         result.evaluations = most;
         return result;
       },
@@ -254,17 +254,17 @@ TEST(WarmUpAlone, ALossWithoutWeightIsNotAsked) {
 TEST(WarmUpAlone, EvaluationIsTheSameMixAndKeepsNothing) {
   WarmUp loss = make(three_phases(true));
   for (std::int64_t step = 0; step < steps; ++step) {
-    const auto before = loss.save(nullptr);
+    const auto before = loss.save();
     auto rows = make_loss_rows(rows_of_step, classes, static_cast<unsigned>(step)).all();
     auto batch = rows.view();
     batch.training = false;
     WarmUp twin = make(three_phases(true));
-    twin.load(nullptr, before);
+    twin.load(before);
     twin.start_step(step);
-    const auto got = twin(nullptr, batch);
-    const auto after = twin.save(nullptr);
+    const auto got = twin(batch);
+    const auto after = twin.save();
     twin.start_step(step);
-    EXPECT_EQ(twin.save(nullptr), after);
+    EXPECT_EQ(twin.save(), after);
     EXPECT_EQ(got.loss, train(loss, nullptr, step).loss);
     EXPECT_EQ(loss.main().queued() > twin.main().queued(), step >= 2 && step < 4) << step;
   }
@@ -277,9 +277,9 @@ TEST(WarmUpAlone, HalfTypesAreMixedInDouble) {
   WarmUp loss(CrossEntropy(), std::make_unique<SmoothAp>(losses::SmoothApOptions{}),
               {.temp_start = 1, .final_main_weight = 0.5});
   loss.start_step(0);
-  const auto got = loss(nullptr, {logits, targets});
-  const auto first = CrossEntropy()(nullptr, {logits, targets});
-  const auto main = SmoothAp({.temperature = 1})(nullptr, {logits, targets});
+  const auto got = loss({logits, targets});
+  const auto first = CrossEntropy()({logits, targets});
+  const auto main = SmoothAp({.temperature = 1})({logits, targets});
   ASSERT_EQ(got.grad.dtype(), DType::f16);
   const auto at = [](const Tensor& grad, std::size_t i) {
     return static_cast<double>(static_cast<float>(static_cast<const Float16*>(grad.data())[i]));
@@ -302,7 +302,7 @@ TEST_P(WarmUpOfRanks, AFirstLossOfAnotherShapeOnOneRankIsAnErrorOnAll) {
         std::make_unique<SmoothAp>(losses::SmoothApOptions{}), {.final_main_weight = 0.5});
     loss.start_step(0);
     expect_error(last ? Errc::invalid_argument : Errc::mismatch, {"gradient of the first loss"},
-                 [&] { loss(&group, rows.view()); });
+                 [&] { loss(group, rows.view()); });
     group.barrier();
   });
 }
@@ -317,11 +317,11 @@ TEST_P(WarmUpOfRanks, WithGatheredRowsIsThatOfOneProcess) {
   };
   WarmUp alone = make_one();
   alone.start_step(0);
-  const auto want = alone(nullptr, rows.view());
+  const auto want = alone(rows.view());
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     WarmUp loss = make_one();
     loss.start_step(0);
-    const auto got = loss(&group, rows.view());
+    const auto got = loss(group, rows.view());
     EXPECT_EQ(got.loss, want.loss);
     EXPECT_EQ(std::memcmp(got.grad.data(), want.grad.data(), want.grad.bytes()), 0);
   });
@@ -339,7 +339,7 @@ TEST(WarmUpAlone, GradientsOfOtherShapesAreNotMixed) {
   const std::vector<double> logits{1, 2};
   const std::vector<std::int64_t> targets{0, 1};
   expect_error(Errc::invalid_argument, {"f32 [2, 1] on cpu", "logits are f64 [2]"}, [&] {
-    loss(nullptr, {logits, targets});
+    loss({logits, targets});
   });
 }
 
@@ -352,22 +352,22 @@ TEST(WarmUpAlone, WarnsOnceWhenNobodyCountsSteps) {
   };
   const auto rows = make_loss_rows(4, classes).all();
   WarmUp loss = make(options);
-  loss(nullptr, rows.view());
+  loss(rows.view());
   EXPECT_TRUE(said.empty()) << "in the warm-up there is nothing to count";
   for (const std::int64_t epoch : {1, 2, 3}) {
     loss.start_epoch(epoch);
-    loss(nullptr, rows.view());
+    loss(rows.view());
   }
   ASSERT_EQ(said.size(), 1U);
   EXPECT_NE(said[0].find("start_step() was never called"), std::string::npos);
   WarmUp counted = make(options);
   counted.start_epoch(1);
   counted.start_step(0);
-  counted(nullptr, rows.view());
+  counted(rows.view());
   EXPECT_EQ(said.size(), 1U);
   WarmUp resumed = make(options);
-  resumed.load(nullptr, counted.save(nullptr));
-  resumed(nullptr, rows.view());
+  resumed.load(counted.save());
+  resumed(rows.view());
   EXPECT_EQ(said.size(), 1U) << "somebody counted before it was saved";
 }
 
@@ -377,8 +377,8 @@ TEST(WarmUpAlone, WarnsInAWarmUpOfStepsThatNobodyCounts) {
   options.logger = [&](LogLevel, std::string_view text) { said.emplace_back(text); };
   const auto rows = make_loss_rows(4, classes).all();
   WarmUp loss = make(options);
-  loss(nullptr, rows.view());
-  loss(nullptr, rows.view());
+  loss(rows.view());
+  loss(rows.view());
   ASSERT_EQ(said.size(), 1U);
   EXPECT_NE(said[0].find("the warm-up does not end"), std::string::npos);
 }
@@ -386,14 +386,14 @@ TEST(WarmUpAlone, WarnsInAWarmUpOfStepsThatNobodyCounts) {
 TEST(WarmUpAlone, WhatWasNotSavedIsRefusedAndChangesNothing) {
   WarmUp loss = make(three_phases(true));
   for (std::int64_t step = 0; step < 3; ++step) train(loss, nullptr, step);
-  const auto state = loss.save(nullptr);
+  const auto state = loss.save();
   WarmUp target = make(three_phases(true));
   for (std::int64_t step = 0; step < 5; ++step) train(target, nullptr, step);
-  const auto before = target.save(nullptr);
+  const auto before = target.save();
   ASSERT_NE(before, state);
   const auto refused = [&](const std::string& text, const std::string& bytes) {
-    expect_error(Errc::invalid_argument, {text}, [&] { target.load(nullptr, bytes); });
-    ASSERT_EQ(target.save(nullptr), before);
+    expect_error(Errc::invalid_argument, {text}, [&] { target.load(bytes); });
+    ASSERT_EQ(target.save(), before);
   };
   refused("0 bytes that are no saved state", "");
   refused("no saved state", std::string(1000, 'x'));
@@ -404,14 +404,14 @@ TEST(WarmUpAlone, WhatWasNotSavedIsRefusedAndChangesNothing) {
     damaged[i] = static_cast<char>(damaged[i] ^ (1 << i % 8));
     refused("", damaged);
   }
-  refused("counts epochs, this one steps", make(three_phases(false)).save(nullptr));
+  refused("counts epochs, this one steps", make(three_phases(false)).save());
   WarmUp shorter(
       CrossEntropy({.classes = classes}),
       std::make_unique<SmoothAp>(losses::SmoothApOptions{.classes = classes, .pool = {.queue = 5}}),
       three_phases(true));
-  refused("queue of 5 rows", shorter.save(nullptr));
-  target.load(nullptr, state);
-  EXPECT_NE(target.save(nullptr), before);
+  refused("queue of 5 rows", shorter.save());
+  target.load(state);
+  EXPECT_NE(target.save(), before);
 }
 
 TEST(WarmUpAlone, OptionsThatContradictEachOtherAreRefused) {

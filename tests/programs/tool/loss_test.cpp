@@ -233,8 +233,8 @@ TEST(LossPairs, TheLoopHasTheNumbersOfPairwisePAuc) {
   const OneClass rows = one_class(problem);
   LossCall loss(LossKind::p_auc_at_budget, problem);
   const auto result = loss(nullptr, make_rows(problem, LossKind::p_auc_at_budget, 0, problem.rows));
-  ASSERT_EQ(result.diagnostics.size(), 1U);
-  expect_same(p_auc_by_pairs(rows.scores, rows.positive, result.diagnostics[0], 1h), result);
+  ASSERT_EQ(loss.diagnostics().size(), 1U);
+  expect_same(p_auc_by_pairs(rows.scores, rows.positive, loss.diagnostics()[0], 1h), result);
 }
 
 TEST(LossPairs, ALoopThatWouldTakeTooLongStopsAfterAFewAnchors) {

@@ -42,13 +42,13 @@ void expect_recorded(const Recorded& c, double tolerance) {
   const std::vector<T> z(c.numbers[logits].begin(), c.numbers[logits].end());
   const std::vector<std::int64_t> y(c.numbers[targets].begin(), c.numbers[targets].end());
   const auto options = options_of(c);
-  const LossResult got = losses::CrossEntropy(options)(
-      nullptr, {view(std::span(z), {std::ssize(y), options.classes}), y});
+  const LossResult got =
+      losses::CrossEntropy(options)({view(std::span(z), {std::ssize(y), options.classes}), y});
   const double want = c.numbers[total].at(0);
   EXPECT_NEAR(got.loss, want, tolerance * (1 + std::abs(want)));
-  ASSERT_EQ(got.each.size(), c.numbers[each].size());
-  for (std::size_t i = 0; i < got.each.size(); ++i)
-    EXPECT_NEAR(got.each[i], c.numbers[each][i], tolerance * (1 + c.numbers[each][i]));
+  ASSERT_EQ(got.per_element.size(), c.numbers[each].size());
+  for (std::size_t i = 0; i < got.per_element.size(); ++i)
+    EXPECT_NEAR(got.per_element[i], c.numbers[each][i], tolerance * (1 + c.numbers[each][i]));
   const auto& slopes = c.numbers[gradient];
   ASSERT_EQ(got.grad.shape().numel(), std::ssize(slopes));
   const auto* grad = static_cast<const T*>(got.grad.data());

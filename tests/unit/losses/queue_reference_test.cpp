@@ -79,7 +79,7 @@ void expect_sequence(const Sequence& s, const PoolOptions& pool) {
     losses::RankingBatch batch{view(std::span(scores), {std::ssize(labels), s.classes()}), labels};
     if (!mask.empty()) batch.iid = mask;
     batch.training = call.words.ends_with("train");
-    expect_recorded((*loss)(nullptr, batch), sizeof(T) == sizeof(float), fields.at(total).at(0),
+    expect_recorded((*loss)(batch), sizeof(T) == sizeof(float), fields.at(total).at(0),
                     fields.at(each), fields.at(gradient));
   }
 }

@@ -29,36 +29,37 @@ LossResult compute(const Recorded& c) {
   const auto scores = view(std::span(values), {rows, columns});
   const auto labels = as<std::int64_t>(c.numbers.at(targets));
   if (c.words.starts_with("smooth_ap"))
-    return losses::SmoothAp(
-        {.classes = columns, .temperature = c.number("temperature"), .reduction = reduction_of(c)})(
-        nullptr, {scores, labels});
+    return losses::SmoothAp({.classes = columns,
+                             .temperature = c.number("temperature"),
+                             .reduction = reduction_of(c)})({scores, labels});
   if (c.words.starts_with("recall_at_quantile"))
     return losses::RecallAtQuantile({.classes = columns,
                                      .quantile = c.number("quantile"),
                                      .temperature = c.number("temperature"),
                                      .interpolation = interpolation_of(c),
-                                     .reduction = reduction_of(c)})(nullptr, {scores, labels});
+                                     .reduction = reduction_of(c)})({scores, labels});
   if (c.words.starts_with("p_auc_at_budget")) {
     losses::PAucAtBudget loss(p_auc_options_of(c, columns));
-    if (c.numbers.size() <= iid) return loss(nullptr, {scores, labels});
+    if (c.numbers.size() <= iid) return loss({scores, labels});
     const auto mask = as<std::uint8_t>(c.numbers[iid]);
-    return loss(nullptr, {scores, labels, mask});
+    return loss({scores, labels, mask});
   }
   if (c.words.starts_with("sigmoid_focal")) {
     const auto yes = as<T>(c.numbers.at(targets));
     return losses::SigmoidFocal(
         {.alpha = c.number("alpha"), .gamma = c.number("gamma"), .reduction = reduction_of(c)})(
-        nullptr, scores, view(std::span(yes), {rows, columns}));
+        scores, view(std::span(yes), {rows, columns}));
   }
   losses::SoftmaxFocalOptions options{.gamma = c.number("gamma"),
                                       .label_smoothing = c.number("smoothing"),
                                       .background = c.integer("background"),
-                                      .reduction = reduction_of(c)};
+                                      .reduction = reduction_of(c),
+                                      .normalize_by_positives = normalizes_by_positives(c)};
   if (c.options.contains("alpha")) {
     std::istringstream in(c.options.at("alpha"));
     for (std::string word; std::getline(in, word, ',');) options.alpha.push_back(std::stod(word));
   }
-  return losses::SoftmaxFocal(options)(nullptr, scores, labels);
+  return losses::SoftmaxFocal(options)(scores, labels);
 }
 
 TEST(LossesReference, OneProcessIsWhatThePackageSays) {

@@ -61,7 +61,7 @@ TEST(WarmUpReference, TheScheduleIsThatOfThePackage) {
     int number = 0;
     for (Reader call(c.numbers.at(0)); !call.done(); ++number) {
       SCOPED_TRACE("call " + std::to_string(number));
-      loss.main()(nullptr, {score, target});  // So that a reset of the queue is seen.
+      loss.main()({score, target});  // So that a reset of the queue is seen.
       ASSERT_GT(loss.main().queued(), 0);
       const bool step = call.next() != 0;
       step ? loss.start_step(call.integer()) : loss.start_epoch(call.integer());
@@ -100,8 +100,7 @@ TEST(WarmUpReference, LossesAreMixedAsInThePackage) {
       std::vector<double> logits(targets.size() * static_cast<std::size_t>(classes));
       for (auto& z : logits) z = static_cast<float>(recorded.next());
       for (auto& y : targets) y = recorded.integer();
-      const auto got =
-          loss(nullptr, {view(std::span(logits), {std::ssize(targets), classes}), targets});
+      const auto got = loss({view(std::span(logits), {std::ssize(targets), classes}), targets});
       EXPECT_NEAR(got.loss, recorded.next(), 1e-10);
       for (std::size_t i = 0; i < logits.size(); ++i)
         EXPECT_NEAR(static_cast<const double*>(got.grad.data())[i], recorded.next(), 1e-10) << i;
