@@ -133,7 +133,7 @@ bool PairState::wait_until(Deadline deadline) {
   return HostState::wait_until(deadline);
 }
 
-std::shared_ptr<Work::State> PairState::then(std::function<void()> next) {
+std::shared_ptr<WorkState> PairState::then(std::function<void()> next) {
   hand_over();
   return HostState::then(std::move(next));
 }

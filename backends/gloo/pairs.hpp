@@ -44,7 +44,7 @@ class PairState : public internal::HostState, public std::enable_shared_from_thi
 
   bool done() const noexcept override;
   bool wait_until(Deadline deadline) override;
-  std::shared_ptr<Work::State> then(std::function<void()> next) override;
+  std::shared_ptr<WorkState> then(std::function<void()> next) override;
   /// The slot depends on what both sides say, so a message that only one of them made is never
   /// matched and may be forgotten.
   bool withdraw(const Error& why) noexcept override;

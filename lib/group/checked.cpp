@@ -88,7 +88,7 @@ class Checked final : public HostBackend {
     work.wait();
   }
 
-  std::shared_ptr<Work::State> post(std::span<const Op> ops, const Call& call) override {
+  std::shared_ptr<WorkState> post(std::span<const Op> ops, const Call& call) override {
     std::vector<Op> pairs;
     for (const auto& op : ops)
       if (is_point_to_point(op.kind)) pairs.push_back(op);
@@ -122,9 +122,9 @@ class Checked final : public HostBackend {
 
  private:
   /// The Work of a pair: looks at what the peer said while it waits.
-  class Watch final : public Work::State {
+  class Watch final : public WorkState {
    public:
-    Watch(Checked& group, std::shared_ptr<Work::State> inner, std::vector<Op> pairs,
+    Watch(Checked& group, std::shared_ptr<WorkState> inner, std::vector<Op> pairs,
           std::vector<Record> records, Call call)
         : group_(group),
           inner_(std::move(inner)),
@@ -159,10 +159,10 @@ class Checked final : public HostBackend {
     std::exception_ptr error() const noexcept override {
       return difference_ != nullptr ? difference_ : inner_->error();
     }
-    void order(Stream stream) override { inner_->order(stream); }
+    void block_stream(Stream stream) override { inner_->block_stream(stream); }
     /// While only a continuation waits, nobody compares: a difference that the transport cannot see
     /// then ends by the deadline.
-    std::shared_ptr<Work::State> then(std::function<void()> next) override {
+    std::shared_ptr<WorkState> then(std::function<void()> next) override {
       return inner_->then(std::move(next));
     }
 
@@ -179,7 +179,7 @@ class Checked final : public HostBackend {
     }
 
     Checked& group_;  // The Work's owner keeps it.
-    std::shared_ptr<Work::State> inner_;
+    std::shared_ptr<WorkState> inner_;
     std::vector<Op> pairs_;
     std::vector<Record> records_;  // Of each: what this rank has said.
     Call call_;

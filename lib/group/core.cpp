@@ -254,7 +254,7 @@ Work Core::issue(Op& op, const CallOptions& options, Wait wait, Prepare prepare,
 }
 
 void Core::follow(Work work, Stream stream) {
-  work.order(stream);  // On host memory it waits.
+  work.block_stream(stream);  // On host memory it waits.
   if (work.done()) return work.wait();
   (void)std::move(work).release();
 }

@@ -31,7 +31,7 @@ class Collector {
 };
 
 /// The part of a group that pending Works share with it.
-class Core final : public Work::Owner, public std::enable_shared_from_this<Core> {
+class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
  public:
   /// Checks the options and makes the backend.
   static ProcessGroup create(const GroupOptions& options);

@@ -46,7 +46,7 @@ std::exception_ptr HostState::error() const noexcept {
   return error_;
 }
 
-std::shared_ptr<Work::State> HostState::then(std::function<void()> next) {
+std::shared_ptr<WorkState> HostState::then(std::function<void()> next) {
   auto after = std::make_shared<Continuation>(queue_, std::move(next));
   std::exception_ptr error;
   {

@@ -4,17 +4,20 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/backend/work_state.hpp>
+
 #include "values/current_error.hpp"
 
 namespace tutti {
 
-Work::State::~State() = default;
-bool Work::State::withdraw(const Error&) noexcept {
+WorkState::~WorkState() = default;
+bool WorkState::withdraw(const Error&) noexcept {
   return false;
 }
-Work::Owner::~Owner() = default;
+WorkOwner::~WorkOwner() = default;
 
-Work::Work(std::shared_ptr<State> state, std::shared_ptr<Owner> owner, std::uint64_t token) noexcept
+Work::Work(std::shared_ptr<WorkState> state, std::shared_ptr<WorkOwner> owner,
+           std::uint64_t token) noexcept
     : state_(std::move(state)),
       owner_(std::move(owner)),
       token_(token),
@@ -50,7 +53,7 @@ void Work::wait() {
   if (!state_->wait_until(Deadline::none()))
     fail(Errc::unsupported,
          "the call was captured into a graph and runs when that is launched, so there is nothing "
-         "to wait for on the host; use Work::order(stream)");
+         "to wait for on the host; use Work::block_stream(stream)");
   // Taken out first: what is thrown has been collected.
   const auto state = std::exchange(state_, nullptr);
   const auto owner = std::exchange(owner_, nullptr);
@@ -76,21 +79,21 @@ std::optional<Error> Work::error() {
   return internal::to_error(thrown);
 }
 
-void Work::order(Stream stream) {
-  if (state_ != nullptr) state_->order(stream);
+void Work::block_stream(Stream stream) {
+  if (state_ != nullptr) state_->block_stream(stream);
 }
 
 namespace {
 
 /// What a finished call became when its continuation threw.
-class Failed final : public Work::State, public std::enable_shared_from_this<Failed> {
+class Failed final : public WorkState, public std::enable_shared_from_this<Failed> {
  public:
   explicit Failed(std::exception_ptr thrown) noexcept : thrown_(std::move(thrown)) {}
   bool done() const noexcept override { return true; }
   bool wait_until(Deadline) override { return true; }
   std::exception_ptr error() const noexcept override { return thrown_; }
-  void order(Stream) override {}
-  std::shared_ptr<State> then(std::function<void()>) override { return shared_from_this(); }
+  void block_stream(Stream) override {}
+  std::shared_ptr<WorkState> then(std::function<void()>) override { return shared_from_this(); }
 
  private:
   std::exception_ptr thrown_;
@@ -115,11 +118,11 @@ Work Work::then(std::function<void()> next) && {
 namespace {
 
 /// Done when all parts are; as an owner it passes an error to the group it came from.
-class All final : public Work::State, public Work::Owner {
+class All final : public WorkState, public WorkOwner {
  public:
   struct Part {
-    std::shared_ptr<Work::State> state;
-    std::shared_ptr<Work::Owner> owner;
+    std::shared_ptr<WorkState> state;
+    std::shared_ptr<WorkOwner> owner;
     std::uint64_t token = 0;
   };
   explicit All(std::vector<Part> parts) : parts_(std::move(parts)) {}
@@ -139,11 +142,11 @@ class All final : public Work::State, public Work::Owner {
       if (auto thrown = part.state->error()) return thrown;
     return nullptr;
   }
-  void order(Stream stream) override {
-    for (const auto& part : parts_) part.state->order(stream);
+  void block_stream(Stream stream) override {
+    for (const auto& part : parts_) part.state->block_stream(stream);
   }
   /// The part that ends last runs it. A part that fails never counts down, so nothing runs.
-  std::shared_ptr<Work::State> then(std::function<void()> next) override {
+  std::shared_ptr<WorkState> then(std::function<void()> next) override {
     auto left = std::make_shared<std::atomic<std::size_t>>(parts_.size());
     auto shared = std::make_shared<std::function<void()>>(std::move(next));
     std::vector<Part> links;

@@ -31,7 +31,7 @@ TOOLS = [
 # A public header belongs to the folder with a source of its name. Those without a source, or with another name:
 HEADER_ONLY = {
     "values": "call_options deadline half operation registration rows version",
-    "group": "backend/backend group_options",
+    "group": "backend/backend backend/work_state group_options",
     "launch": "cluster",
     "losses": "losses/loss",
 }

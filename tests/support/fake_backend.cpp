@@ -65,7 +65,7 @@ struct Result {
 
 }  // namespace
 
-class FakeBackend::State final : public Work::State {
+class FakeBackend::State final : public WorkState {
  public:
   State(FakeDevice& device, std::shared_ptr<FakeStream> communication, FakeFlaws flaws)
       : device_(device), communication_(std::move(communication)), flaws_(flaws) {}
@@ -73,11 +73,11 @@ class FakeBackend::State final : public Work::State {
   bool done() const noexcept override { return result_->ended.done(); }
   bool wait_until(Deadline deadline) override { return result_->ended.wait_until(deadline); }
   std::exception_ptr error() const noexcept override { return done() ? result_->error : nullptr; }
-  void order(Stream stream) override {
-    if (flaws_.order_does_nothing) return;
+  void block_stream(Stream stream) override {
+    if (flaws_.block_stream_does_nothing) return;
     device_.stream(stream).push([result = result_] { result->ended.wait_until(Deadline::none()); });
   }
-  std::shared_ptr<Work::State> then(std::function<void()> next) override {
+  std::shared_ptr<WorkState> then(std::function<void()> next) override {
     auto after = std::make_shared<State>(device_, communication_, flaws_);
     after->queue([first = result_, next = std::move(next)] {
       first->ended.wait_until(Deadline::none());

@@ -15,6 +15,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tutti/backend/work_state.hpp>
+
 #include "support/errors.hpp"
 
 namespace tutti {
@@ -28,7 +30,7 @@ static_assert(std::is_nothrow_move_constructible_v<Work>);
 static_assert(std::is_nothrow_move_assignable_v<Work>);
 
 /// A call that ends when the test says so.
-class HandState final : public Work::State {
+class HandState final : public WorkState {
  public:
   bool done() const noexcept override {
     const std::lock_guard lock(mutex_);
@@ -51,8 +53,8 @@ class HandState final : public Work::State {
     const std::lock_guard lock(mutex_);
     return done_ ? error_ : nullptr;
   }
-  void order(Stream stream) override { ordered.push_back(stream); }
-  std::shared_ptr<State> then(std::function<void()> next) override {
+  void block_stream(Stream stream) override { ordered.push_back(stream); }
+  std::shared_ptr<WorkState> then(std::function<void()> next) override {
     auto after = std::make_shared<HandState>();
     const std::lock_guard lock(mutex_);
     next_.emplace_back(std::move(next), after);
@@ -99,7 +101,7 @@ class HandState final : public Work::State {
 };
 
 /// The group, writing down what it is told.
-class HandOwner final : public Work::Owner {
+class HandOwner final : public WorkOwner {
  public:
   void collected(std::uint64_t token, bool failed) noexcept override {
     events.push_back("collected " + std::to_string(token) + (failed ? " failed" : " well"));
@@ -145,7 +147,7 @@ TEST_F(WorkTest, DefaultMadeIsFinished) {
   EXPECT_TRUE(work.wait_for(0s));
   EXPECT_FALSE(work.error().has_value());
   work.wait();
-  work.order({});
+  work.block_stream({});
   EXPECT_EQ(work.state(), nullptr);
 }
 
@@ -318,16 +320,16 @@ TEST_F(WorkTest, MoveAssignmentToItselfChangesNothing) {
   EXPECT_EQ(owner->events, Events{"collected 7 well"});
 }
 
-TEST_F(WorkTest, OrderPassesTheStreamOn) {
+TEST_F(WorkTest, BlockStreamPassesTheStreamOn) {
   int queue = 0;
   Work work = make();
-  work.order({&queue});
+  work.block_stream({&queue});
   EXPECT_EQ(state->ordered, std::vector<Stream>{Stream{&queue}});
   state->finish();
 }
 
 TEST_F(WorkTest, ReleaseTakesTheStateWithoutWaitingOrReporting) {
-  std::shared_ptr<Work::State> taken;
+  std::shared_ptr<WorkState> taken;
   {
     Work work = make();
     taken = std::move(work).release();
@@ -372,7 +374,7 @@ TEST_F(WorkTest, ThenOfAFinishedWorkCarriesWhatItsFunctionThrew) {
   Work after =
       Work().then([] { throw std::runtime_error("from a hook"); }).then([&] { ran = true; });
   EXPECT_TRUE(after.done());
-  after.order({});
+  after.block_stream({});
   EXPECT_EQ(after.error()->message(), "from a hook");
   EXPECT_THROW(after.wait(), std::runtime_error);
   EXPECT_FALSE(ran);
@@ -525,10 +527,10 @@ TEST_F(WorkAll, ThenThatThrowsIsReportedToAGroup) {
   EXPECT_EQ(told, 1);
 }
 
-TEST_F(WorkAll, OrderReachesEveryPart) {
+TEST_F(WorkAll, BlockStreamReachesEveryPart) {
   int queue = 0;
   Work all = Work::all(works);
-  all.order({&queue});
+  all.block_stream({&queue});
   for (const auto& state : states) {
     EXPECT_EQ(state->ordered, std::vector<Stream>{Stream{&queue}});
     state->finish();
