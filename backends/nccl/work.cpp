@@ -67,6 +67,11 @@ std::shared_ptr<WorkState> EventState::then(std::function<void()> next) {
   return HostState::then(std::move(next));
 }
 
+std::shared_ptr<WorkState> EventState::on_done(std::function<void(const Error*)> f) {
+  if (captured_) refuse_captured("Work::on_done() and Work::detach() have no place in it");
+  return HostState::on_done(std::move(f));
+}
+
 void EventState::queued(Gpu::Event event) {
   const std::lock_guard lock(mutex_);
   event_.emplace(std::move(event));

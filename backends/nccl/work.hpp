@@ -33,6 +33,7 @@ class EventState final : public internal::HostState {
   /// Blocks the host only until the call has been queued, which a message may have to wait for.
   void block_stream(Stream stream) override;
   std::shared_ptr<WorkState> then(std::function<void()> next) override;
+  std::shared_ptr<WorkState> on_done(std::function<void(const Error*)> f) override;
 
   /// The call has been queued, and `event` is the point behind it.
   void queued(Gpu::Event event);

@@ -17,12 +17,17 @@ namespace [[gnu::visibility("default")]] tutti {
 class WorkOwner;  // <tutti/backend/work_state.hpp>
 class WorkState;
 
-/// A call in flight. It borrows the caller's buffers, so it must end before they do. A resource
-/// type: move-only. One thread at a time.
+/// A call in flight, whose destructor waits for the call, by its deadline at the latest; while an
+/// exception unwinds the stack, the destructor aborts the group first. detach() lets go of a call
+/// without waiting. A call borrows the caller's buffers, so it must end before they do. Move-only.
+/// One thread at a time.
 ///
-/// An error that nobody collected (wait(), error()) breaks the group: its next call throws it.
-/// The destructor waits for the call, which ends by its own deadline; while an exception unwinds
-/// the stack it aborts the group first. A default-made Work is finished.
+/// An error is collected by wait(), error() or on_done(). An uncollected error breaks the group:
+/// its next call throws the error. A default-made Work is finished.
+///
+/// Functions passed to then() and on_done() run on the group's worker thread, one after the other,
+/// and may wait there behind an async call. They may make async calls on the group. A blocking one
+/// would wait for itself on host memory and is refused; waiting for a Work of the group hangs.
 class [[nodiscard]] Work {
  public:
   Work() noexcept = default;
@@ -48,10 +53,20 @@ class [[nodiscard]] Work {
   /// Work queued on `stream` from now on may use the buffers, and they may be freed in order on
   /// it. Does not block the host on a device; on host memory it waits.
   void block_stream(Stream stream);
-  /// Runs `next` after the call, on the group's worker; for a finished Work it runs now. The new
-  /// Work ends after `next` and carries what it threw. An error skips it. `next` may make async
-  /// calls on the group; a blocking one would wait for itself and is refused.
+  /// Runs `next` after the call; for a finished Work it runs now. The new Work ends after `next`
+  /// and carries what it threw. An error skips it.
   Work then(std::function<void()> next) &&;
+  /// Calls `f` once after the call has ended: with null after success, else with the error, which
+  /// is then collected; wait() still throws it. For a finished Work `f` runs now, on this thread.
+  /// This Work ends after `f`; block_stream() does not wait for `f`. What `f` throws is logged as
+  /// an error and breaks nothing. Callbacks of one Work run in the order of these calls.
+  /// @throws Error resource_exhausted if no worker can start; unsupported for a call in a graph or
+  ///         inside a Coalesce. `f` is then never called.
+  void on_done(std::function<void(const Error*)> f);
+  /// Lets go of the call without waiting. `keep_alive` is held until the call has ended, for
+  /// example the buffers; so is the group. Its error breaks the group unless on_done() collected
+  /// it. @throws Error as on_done(); the call has then ended.
+  void detach(std::shared_ptr<void> keep_alive = {}) &&;
   /// One Work for all of them; the first error in their order is the one it throws.
   static Work all(std::span<Work> works);
 
@@ -61,10 +76,12 @@ class [[nodiscard]] Work {
   std::shared_ptr<WorkState> release() && noexcept { return std::move(state_); }
 
  private:
+  struct Detached;
   void settle() noexcept;  // What the destructor does.
 
   std::shared_ptr<WorkState> state_;
   std::shared_ptr<WorkOwner> owner_;
+  std::shared_ptr<WorkState> seen_;  // What on_done() watches; its error counts as collected.
   std::uint64_t token_ = 0;
   int unwinding_ = 0;  // std::uncaught_exceptions() when it was made.
 };

@@ -52,6 +52,10 @@ class Collected final : public WorkState {
   std::shared_ptr<WorkState> then(std::function<void()>) override {
     fail(Errc::unsupported, "then() on a call inside a Coalesce; use it on the Work of launch()");
   }
+  std::shared_ptr<WorkState> on_done(std::function<void(const Error*)>) override {
+    fail(Errc::unsupported,
+         "on_done() or detach() on a call inside a Coalesce; use it on the Work of launch()");
+  }
 
  private:
   std::shared_ptr<WorkState> get() const {

@@ -176,6 +176,11 @@ void Core::uncollected(const Error& error) noexcept {
   break_with(error, true);
 }
 
+void Core::callback_threw(const Error& error) noexcept {
+  options_.logger(LogLevel::error, fmt::format("group '{}': a callback of on_done() threw: {}",
+                                               options_.name, error.what()));
+}
+
 void Core::abort(std::string_view why) noexcept {
   if (fork_guard_.forked()) return;
   backend_->abort(why);

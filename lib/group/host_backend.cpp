@@ -138,8 +138,9 @@ bool HostBackend::supports(Operation operation, DType dtype, ReduceOp::Kind kind
 
 Work HostBackend::launch(std::span<const Op> ops, const Call& call) {
   if (call.blocking && queue_->in_continuation()) {
-    const Error why(Errc::invalid_argument,
-                    "a blocking verb inside then() would wait for itself; use its async form");
+    const Error why(
+        Errc::invalid_argument,
+        "a blocking verb inside then() or on_done() would wait for itself; use its async form");
     refuse(ops, call, why);
     throw Error(why);
   }

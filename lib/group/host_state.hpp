@@ -52,7 +52,7 @@ struct PoolAllocator {
 };
 
 /// A call on host memory, finished by whoever completes it.
-class HostState : public WorkState {
+class HostState : public WorkState, public std::enable_shared_from_this<HostState> {
  public:
   explicit HostState(std::shared_ptr<CallQueue> queue) noexcept : queue_(std::move(queue)) {}
 
@@ -61,14 +61,22 @@ class HostState : public WorkState {
   std::exception_ptr error() const noexcept override;
   void block_stream(Stream) override { wait_until(Deadline::none()); }
   std::shared_ptr<WorkState> then(std::function<void()> next) override;
+  std::shared_ptr<WorkState> on_done(std::function<void(const Error*)> f) override;
 
   bool forked() const noexcept { return queue_->forked(); }
   /// Null: it went well. The first call counts; later ones are ignored. Whoever calls it holds a
   /// reference: the waiter may drop its own at once.
   void finish(const std::exception_ptr& error) noexcept;
 
+ protected:
+  CallQueue& queue() const noexcept { return *queue_; }
+
  private:
   class Continuation;
+  class Next;
+  class Callback;
+  /// Starts `after` when this is done. False: it is done already, with `error`.
+  bool attach(const std::shared_ptr<Continuation>& after, std::exception_ptr& error);
 
   std::atomic<bool> done_{false};
   mutable std::mutex mutex_;

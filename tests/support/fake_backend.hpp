@@ -40,6 +40,7 @@ class FakeBackend final : public Backend {
   std::unique_ptr<Backend> inner_;
   FakeFlaws flaws_;
   std::shared_ptr<FakeStream> communication_;
+  std::shared_ptr<FakeStream> callbacks_;  ///< What on_done() runs on: a thread of its own.
 };
 
 }  // namespace tutti::test

@@ -134,6 +134,9 @@ class Mute final : public ForwardBackend {
     }
     void block_stream(Stream) override { wait_until(Deadline::none()); }
     std::shared_ptr<WorkState> then(std::function<void()>) override { return nullptr; }
+    std::shared_ptr<WorkState> on_done(std::function<void(const Error*)>) override {
+      return nullptr;
+    }
     void end() { ended_ = true; }
 
    private:

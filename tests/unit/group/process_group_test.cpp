@@ -22,6 +22,9 @@ class Ended final : public WorkState, public std::enable_shared_from_this<Ended>
   std::exception_ptr error() const noexcept override { return error_; }
   void block_stream(Stream) override {}
   std::shared_ptr<WorkState> then(std::function<void()>) override { return shared_from_this(); }
+  std::shared_ptr<WorkState> on_done(std::function<void(const Error*)>) override {
+    return shared_from_this();
+  }
 
  private:
   std::exception_ptr error_;

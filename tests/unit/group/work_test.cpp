@@ -55,14 +55,24 @@ class HandState final : public WorkState {
   }
   void block_stream(Stream stream) override { ordered.push_back(stream); }
   std::shared_ptr<WorkState> then(std::function<void()> next) override {
-    auto after = std::make_shared<HandState>();
-    const std::lock_guard lock(mutex_);
-    next_.emplace_back(std::move(next), after);
-    return after;
+    return attach([next = std::move(next)](const std::exception_ptr& error) {
+      if (error == nullptr) next();
+    });
+  }
+  std::shared_ptr<WorkState> on_done(std::function<void(const Error*)> f) override {
+    if (refuses) fail(Errc::unsupported, "no callbacks here");
+    return attach([f = std::move(f)](const std::exception_ptr& thrown) {
+      if (thrown == nullptr) return f(nullptr);
+      try {
+        std::rethrow_exception(thrown);
+      } catch (const Error& error) {
+        f(&error);
+      }
+    });
   }
 
   void finish(const std::exception_ptr& error = nullptr) {
-    std::vector<std::pair<std::function<void()>, std::shared_ptr<HandState>>> next;
+    std::vector<std::pair<Next, std::shared_ptr<HandState>>> next;
     {
       const std::lock_guard lock(mutex_);
       if (done_) return;
@@ -73,11 +83,11 @@ class HandState final : public WorkState {
     }
     for (auto& [run, after] : next) {
       std::exception_ptr thrown = error;
-      if (!thrown) try {
-          run();
-        } catch (...) {
-          thrown = std::current_exception();
-        }
+      try {
+        run(error);
+      } catch (...) {
+        thrown = std::current_exception();
+      }
       after->finish(thrown);
     }
   }
@@ -90,14 +100,22 @@ class HandState final : public WorkState {
   }
 
   std::vector<Stream> ordered;
+  bool refuses = false;
 
  private:
+  using Next = std::function<void(const std::exception_ptr&)>;
+  std::shared_ptr<HandState> attach(Next next) {
+    auto after = std::make_shared<HandState>();
+    const std::lock_guard lock(mutex_);
+    next_.emplace_back(std::move(next), after);
+    return after;
+  }
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   int waiting_ = 0;
   bool done_ = false;
   std::exception_ptr error_;
-  std::vector<std::pair<std::function<void()>, std::shared_ptr<HandState>>> next_;
+  std::vector<std::pair<Next, std::shared_ptr<HandState>>> next_;
 };
 
 /// The group, writing down what it is told.
@@ -108,6 +126,9 @@ class HandOwner final : public WorkOwner {
   }
   void uncollected(const Error& error) noexcept override {
     events.push_back("uncollected " + error.message());
+  }
+  void callback_threw(const Error& error) noexcept override {
+    events.push_back("threw " + error.message());
   }
   void abort(std::string_view why) noexcept override {
     events.push_back("abort");
@@ -396,6 +417,141 @@ TEST_F(WorkTest, ThenCarriesWhatItsFunctionThrewToTheOwner) {
   EXPECT_EQ(owner->events, (Events{"collected 7 failed", "uncollected the hook failed"}));
 }
 
+// on_done
+
+/// Writes down what its callbacks get.
+struct Heard {
+  std::function<void(const Error*)> callback() {
+    return [this](const Error* error) {
+      texts.push_back(error == nullptr ? "success" : error->message());
+    };
+  }
+  Events texts;
+};
+
+TEST_F(WorkTest, OnDoneGetsNullAfterSuccess) {
+  Heard heard;
+  Work work = make();
+  work.on_done(heard.callback());
+  EXPECT_TRUE(heard.texts.empty());
+  state->finish();
+  EXPECT_EQ(heard.texts, Events{"success"});
+  work.wait();
+  EXPECT_EQ(heard.texts, Events{"success"}) << "once";
+}
+
+TEST_F(WorkTest, OnDoneGetsTheErrorWhichIsThenCollected) {
+  Heard heard;
+  {
+    Work work = make();
+    work.on_done(heard.callback());
+    state->fail_with(Errc::peer_lost, "gone");
+  }
+  EXPECT_EQ(heard.texts, Events{"gone"});
+  EXPECT_EQ(owner->events, Events{"collected 7 failed"});
+}
+
+TEST_F(WorkTest, WaitStillThrowsAfterOnDone) {
+  Heard heard;
+  Work work = make();
+  work.on_done(heard.callback());
+  state->fail_with(Errc::peer_lost, "gone");
+  expect_error(Errc::peer_lost, {"gone"}, [&] { work.wait(); });
+}
+
+TEST_F(WorkTest, OnDoneOfAFinishedWorkRunsNow) {
+  Heard heard;
+  Work work;
+  work.on_done(heard.callback());
+  Work failed = Work().then([] { throw std::runtime_error("from a hook"); });
+  failed.on_done(heard.callback());
+  EXPECT_EQ(heard.texts, (Events{"success", "from a hook"}));
+}
+
+TEST_F(WorkTest, OnDoneOfThenRunsWhereThenIsSkipped) {
+  Heard heard;
+  bool ran = false;
+  Work work = make().then([&] { ran = true; });
+  work.on_done(heard.callback());
+  state->fail_with(Errc::peer_lost, "gone");
+  EXPECT_EQ(heard.texts, Events{"gone"});
+  EXPECT_FALSE(ran);
+}
+
+TEST_F(WorkTest, AnErrorOfThenAfterOnDoneIsNotCollectedByIt) {
+  Heard heard;
+  {
+    Work work = make();
+    work.on_done(heard.callback());
+    const Work after = std::move(work).then([] { fail(Errc::backend, "the hook failed"); });
+    state->finish();
+  }
+  EXPECT_EQ(heard.texts, Events{"success"});
+  EXPECT_EQ(owner->events.back(), "uncollected the hook failed");
+}
+
+TEST_F(WorkTest, AnErrorThatOnDoneCollectedPassesThroughThen) {
+  Heard heard;
+  {
+    Work work = make();
+    work.on_done(heard.callback());
+    const Work after = std::move(work).then([] {});
+    state->fail_with(Errc::peer_lost, "gone");
+  }
+  EXPECT_EQ(owner->events, Events{"collected 7 failed"});
+}
+
+TEST_F(WorkTest, WhatACallbackThrowsIsToldAndBreaksNothing) {
+  {
+    Work work = make();
+    work.on_done([](const Error*) { throw std::runtime_error("from a callback"); });
+    state->finish();
+    work.wait();
+  }
+  EXPECT_EQ(owner->events,
+            (Events{"collected 7 well", "threw from a callback", "collected 7 well"}));
+}
+
+// detach
+
+TEST_F(WorkTest, DetachDoesNotWaitAndKeepsWhatItIsGivenUntilTheEnd) {
+  auto kept = std::make_shared<int>(1);
+  const std::weak_ptr<int> watch = kept;
+  make().detach(std::move(kept));
+  EXPECT_FALSE(watch.expired());
+  EXPECT_TRUE(owner->events.empty());
+  state->finish();
+  EXPECT_TRUE(watch.expired());
+  EXPECT_EQ(owner->events, Events{"collected 7 well"});
+  Work().detach();
+}
+
+TEST_F(WorkTest, AnErrorOfADetachedCallIsUncollected) {
+  make().detach();
+  state->fail_with(Errc::peer_lost, "gone");
+  EXPECT_EQ(owner->events, (Events{"collected 7 failed", "uncollected gone"}));
+}
+
+TEST_F(WorkTest, OnDoneCollectsTheErrorOfADetachedCall) {
+  Heard heard;
+  Work work = make();
+  work.on_done(heard.callback());
+  std::move(work).detach();
+  state->fail_with(Errc::peer_lost, "gone");
+  EXPECT_EQ(heard.texts, Events{"gone"});
+  EXPECT_EQ(owner->events, Events{"collected 7 failed"});
+}
+
+TEST_F(WorkTest, ADetachThatIsRefusedWaits) {
+  state->refuses = true;
+  std::atomic<bool> finished = false;
+  Work work = make();
+  std::thread other = finish_when_waited_for(state, finished);
+  expect_error(Errc::unsupported, {"no callbacks"}, [&] { std::move(work).detach(); });
+  EXPECT_TRUE(finished);
+  other.join();
+}
+
 // all
 
 class WorkAll : public testing::Test {
@@ -535,6 +691,33 @@ TEST_F(WorkAll, BlockStreamReachesEveryPart) {
     EXPECT_EQ(state->ordered, std::vector<Stream>{Stream{&queue}});
     state->finish();
   }
+}
+
+TEST_F(WorkAll, OnDoneRunsOnceAfterTheLastWithTheFirstError) {
+  Heard heard;
+  {
+    Work all = Work::all(works);
+    all.on_done(heard.callback());
+    states[2]->fail_with(Errc::timeout, "of two");
+    states[1]->fail_with(Errc::peer_lost, "of one");
+    EXPECT_TRUE(heard.texts.empty());
+    states[0]->finish();
+    EXPECT_EQ(heard.texts, Events{"of one"});
+  }
+  for (const auto& owner : owners)
+    for (const auto& event : owner->events) EXPECT_EQ(event.find("uncollected"), event.npos);
+}
+
+TEST_F(WorkAll, DetachReportsTheErrorToTheGroupThatFailed) {
+  const auto kept = std::make_shared<int>(1);
+  Work::all(works).detach(kept);
+  states[0]->finish();
+  states[1]->fail_with(Errc::peer_lost, "of one");
+  EXPECT_EQ(kept.use_count(), 2);
+  states[2]->finish();
+  EXPECT_EQ(kept.use_count(), 1);
+  EXPECT_EQ(owners[1]->events, (Events{"collected 1 failed", "uncollected of one"}));
+  EXPECT_EQ(owners[2]->events, Events{"collected 2 well"});
 }
 
 TEST_F(WorkAll, MayBeNested) {
