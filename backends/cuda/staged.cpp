@@ -105,7 +105,7 @@ class Staged final : public internal::HostBackend {
     carry(collectives, call, point_of(call.seq), false);
   }
 
-  std::shared_ptr<Work::State> post(std::span<const Op> ops, const Call& call) override {
+  std::shared_ptr<WorkState> post(std::span<const Op> ops, const Call& call) override {
     const bool with_collective = has_collective(ops);
     if (call.in_order && !with_collective) {
       carry(ops, call, point_of(call.seq), true);  // It is their turn.

@@ -180,7 +180,7 @@ class GlooBackend final : public internal::HostBackend {
     }
   }
 
-  std::shared_ptr<Work::State> post_one(const Op& op, const Call& call, Deadline limit) override {
+  std::shared_ptr<WorkState> post_one(const Op& op, const Call& call, Deadline limit) override {
     if (op.peer == rank()) {
       auto message = make_state<internal::Mailbox::Message>(to_itself_, op, limit);
       to_itself_->post(message, rank(), call);

@@ -107,7 +107,7 @@ void PairState::hand_over() {
   if (forked() || claimed_.exchange(true)) return;
   if (const auto watchers = watchers_.lock()) {
     try {
-      watchers->run([self = shared_from_this()] { self->wait_here(); });
+      watchers->run([self = shared_from_this(), this] { wait_here(); });
       return;
     } catch (...) {  // No thread: whoever waits next does it.
     }
@@ -133,9 +133,14 @@ bool PairState::wait_until(Deadline deadline) {
   return HostState::wait_until(deadline);
 }
 
-std::shared_ptr<Work::State> PairState::then(std::function<void()> next) {
+std::shared_ptr<WorkState> PairState::then(std::function<void()> next) {
   hand_over();
   return HostState::then(std::move(next));
+}
+
+std::shared_ptr<WorkState> PairState::on_done(std::function<void(const Error*)> f) {
+  hand_over();
+  return HostState::on_done(std::move(f));
 }
 
 void PairState::stop_waiting(const Error& why) noexcept {

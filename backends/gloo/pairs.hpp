@@ -34,7 +34,7 @@ class Watchers {
 };
 
 /// A send or receive that has been posted.
-class PairState : public internal::HostState, public std::enable_shared_from_this<PairState> {
+class PairState : public internal::HostState {
  public:
   PairState(std::shared_ptr<internal::CallQueue> queue, std::shared_ptr<const Group> group,
             std::weak_ptr<Watchers> watchers, const Op& op, Deadline limit);
@@ -44,7 +44,8 @@ class PairState : public internal::HostState, public std::enable_shared_from_thi
 
   bool done() const noexcept override;
   bool wait_until(Deadline deadline) override;
-  std::shared_ptr<Work::State> then(std::function<void()> next) override;
+  std::shared_ptr<WorkState> then(std::function<void()> next) override;
+  std::shared_ptr<WorkState> on_done(std::function<void(const Error*)> f) override;
   /// The slot depends on what both sides say, so a message that only one of them made is never
   /// matched and may be forgotten.
   bool withdraw(const Error& why) noexcept override;

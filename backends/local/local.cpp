@@ -150,7 +150,7 @@ class LocalBackend final : public internal::HostBackend {
     if (error) throw Error(*error);
   }
 
-  std::shared_ptr<Work::State> post_one(const Op& op, const Call& call, Deadline limit) override {
+  std::shared_ptr<WorkState> post_one(const Op& op, const Call& call, Deadline limit) override {
     // A message keeps the hub, of which the mailbox is a part.
     auto message = make_state<internal::Mailbox::Message>(
         std::shared_ptr<internal::Mailbox>(hub_, &hub_->mailbox()), op, limit);

@@ -38,7 +38,7 @@ bool EventState::wait_until(Deadline deadline) {
   return true;
 }
 
-void EventState::order(Stream stream) {
+void EventState::block_stream(Stream stream) {
   if (captured_) {
     if (!cuda::is_capturing(*gpu_, to_cuda(stream)))
       refuse_captured("only a stream of the same capture can be ordered behind it");
@@ -62,9 +62,14 @@ void EventState::hold(cudaStream_t stream) {
   event_->hold(stream);
 }
 
-std::shared_ptr<Work::State> EventState::then(std::function<void()> next) {
+std::shared_ptr<WorkState> EventState::then(std::function<void()> next) {
   if (captured_) refuse_captured("Work::then() has no place in it");
   return HostState::then(std::move(next));
+}
+
+std::shared_ptr<WorkState> EventState::on_done(std::function<void(const Error*)> f) {
+  if (captured_) refuse_captured("Work::on_done() and Work::detach() have no place in it");
+  return HostState::on_done(std::move(f));
 }
 
 void EventState::queued(Gpu::Event event) {

@@ -31,16 +31,18 @@ class EventState final : public internal::HostState {
   bool done() const noexcept override;
   bool wait_until(Deadline deadline) override;
   /// Blocks the host only until the call has been queued, which a message may have to wait for.
-  void order(Stream stream) override;
-  std::shared_ptr<Work::State> then(std::function<void()> next) override;
+  void block_stream(Stream stream) override;
+  std::shared_ptr<WorkState> then(std::function<void()> next) override;
+  std::shared_ptr<WorkState> on_done(std::function<void(const Error*)> f) override;
 
   /// The call has been queued, and `event` is the point behind it.
   void queued(Gpu::Event event);
-  /// The call runs on Call::stream itself, which order() need not put behind it.
+  /// The call runs on Call::stream itself, which block_stream() need not put behind it.
   void run_on_its_stream() noexcept { on_its_stream_ = true; }
   /// Puts later work on `stream` behind the call, once that has been queued.
   void hold(cudaStream_t stream);
-  /// The call goes into a graph: it never ends, but order() puts what is captured, too, behind it.
+  /// The call goes into a graph: it never ends, but block_stream() puts what is captured, too,
+  /// behind it.
   void capture() noexcept { captured_ = true; }
   bool is_captured() const noexcept { return captured_; }
   /// Asks the event. True when the call has ended; an error of the device ends it too.

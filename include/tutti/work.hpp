@@ -14,47 +14,24 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// A call in flight. It borrows the caller's buffers, so it must end before they do. A resource
-/// type: move-only. One thread at a time.
+class WorkOwner;  // <tutti/backend/work_state.hpp>
+class WorkState;
+
+/// A call in flight, whose destructor waits for the call, by its deadline at the latest; while an
+/// exception unwinds the stack, the destructor aborts the group first. detach() lets go of a call
+/// without waiting. A call borrows the caller's buffers, so it must end before they do. Move-only.
+/// One thread at a time.
 ///
-/// An error that nobody collected (wait(), error()) breaks the group: its next call throws it.
-/// The destructor waits for the call, which ends by its own deadline; while an exception unwinds
-/// the stack it aborts the group first. A default-made Work is finished.
+/// An error is collected by wait(), error() or on_done(). An uncollected error breaks the group:
+/// its next call throws the error. A default-made Work is finished.
+///
+/// Functions passed to then() and on_done() run on the group's worker thread, one after the other,
+/// and may wait there behind an async call. They may make async calls on the group. A blocking one
+/// would wait for itself on host memory and is refused; waiting for a Work of the group hangs.
 class [[nodiscard]] Work {
  public:
-  /// What a backend implements. Called from any thread.
-  class State {
-   public:
-    virtual ~State();
-    virtual bool done() const noexcept = 0;
-    /// Blocks the host. True when done; never throws what went wrong. False before the deadline
-    /// only for a call that was captured into a graph: it is never done.
-    virtual bool wait_until(Deadline deadline) = 0;
-    /// What went wrong, once done; raised only when no transport can touch the buffers any more.
-    virtual std::exception_ptr error() const noexcept = 0;
-    /// Work queued on `stream` from now on comes after this call.
-    virtual void order(Stream stream) = 0;
-    /// Runs `next` once this is done without an error; the result is done after it. On host
-    /// memory it runs on the group's worker, on a device it is called in order of the
-    /// communication stream, to queue more on it.
-    virtual std::shared_ptr<State> then(std::function<void()> next) = 0;
-    /// Ends one send or receive with this error, because its peer has made another call and will
-    /// never make this one. False where the transport cannot: then the group has to be aborted.
-    virtual bool withdraw(const Error& why) noexcept;
-  };
-
-  /// Who is told how a call ended: the group.
-  class Owner {
-   public:
-    virtual ~Owner();
-    /// The call with this token was waited for.
-    virtual void collected(std::uint64_t token, bool failed) noexcept = 0;
-    virtual void uncollected(const Error& error) noexcept = 0;
-    virtual void abort(std::string_view why) noexcept = 0;
-  };
-
   Work() noexcept = default;
-  explicit Work(std::shared_ptr<State> state, std::shared_ptr<Owner> owner = {},
+  explicit Work(std::shared_ptr<WorkState> state, std::shared_ptr<WorkOwner> owner = {},
                 std::uint64_t token = 0) noexcept;
   Work(Work&& other) noexcept = default;
   Work& operator=(Work&& other) noexcept;
@@ -75,24 +52,36 @@ class [[nodiscard]] Work {
   std::optional<Error> error();
   /// Work queued on `stream` from now on may use the buffers, and they may be freed in order on
   /// it. Does not block the host on a device; on host memory it waits.
-  void order(Stream stream);
-  /// Runs `next` after the call, on the group's worker; for a finished Work it runs now. The new
-  /// Work ends after `next` and carries what it threw. An error skips it. `next` may make async
-  /// calls on the group; a blocking one would wait for itself and is refused.
+  void block_stream(Stream stream);
+  /// Runs `next` after the call; for a finished Work it runs now. The new Work ends after `next`
+  /// and carries what it threw. An error skips it.
   Work then(std::function<void()> next) &&;
+  /// Calls `f` once after the call has ended: with null after success, else with the error, which
+  /// is then collected; wait() still throws it. For a finished Work `f` runs now, on this thread.
+  /// This Work ends after `f`; block_stream() does not wait for `f`. What `f` throws is logged as
+  /// an error and breaks nothing. Callbacks of one Work run in the order of these calls.
+  /// @throws Error resource_exhausted if no worker can start; unsupported for a call in a graph or
+  ///         inside a Coalesce. `f` is then never called.
+  void on_done(std::function<void(const Error*)> f);
+  /// Lets go of the call without waiting. `keep_alive` is held until the call has ended, for
+  /// example the buffers; so is the group. Its error breaks the group unless on_done() collected
+  /// it. @throws Error as on_done(); the call has then ended.
+  void detach(std::shared_ptr<void> keep_alive = {}) &&;
   /// One Work for all of them; the first error in their order is the one it throws.
   static Work all(std::span<Work> works);
 
   /// For backends and decorators: what it waits for, null when finished. It stays owned by this.
-  const std::shared_ptr<State>& state() const noexcept { return state_; }
+  const std::shared_ptr<WorkState>& state() const noexcept { return state_; }
   /// For decorators: takes the state out, without waiting.
-  std::shared_ptr<State> release() && noexcept { return std::move(state_); }
+  std::shared_ptr<WorkState> release() && noexcept { return std::move(state_); }
 
  private:
+  struct Detached;
   void settle() noexcept;  // What the destructor does.
 
-  std::shared_ptr<State> state_;
-  std::shared_ptr<Owner> owner_;
+  std::shared_ptr<WorkState> state_;
+  std::shared_ptr<WorkOwner> owner_;
+  std::shared_ptr<WorkState> seen_;  // What on_done() watches; its error counts as collected.
   std::uint64_t token_ = 0;
   int unwinding_ = 0;  // std::uncaught_exceptions() when it was made.
 };

@@ -88,7 +88,36 @@ void CallQueue::submit(std::uint64_t seq, std::shared_ptr<Job> job) {
   moved_.notify_all();
 }
 
-void CallQueue::submit(const std::shared_ptr<Job>& job) {
+void CallQueue::start() {
+  const std::lock_guard lock(mutex_);
+  if (!stop_) start_worker();
+}
+
+void CallQueue::submit_at(Deadline moment, std::shared_ptr<Job> job) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (stop_) return;
+    start_worker();
+    if (timed_.size() >= most_timed_) {
+      std::erase_if(timed_, [](const auto& timed) { return timed.job->is_over(); });
+      most_timed_ = std::max<std::size_t>(64, 2 * timed_.size());
+    }
+    const auto place = std::ranges::find_if(
+        timed_.rbegin(), timed_.rend(), [&](const auto& t) { return t.moment <= moment.time(); });
+    timed_.insert(place.base(), {moment.time(), std::move(job)});
+  }
+  moved_.notify_all();
+}
+
+void CallQueue::take_due() {
+  if (timed_.empty()) return;
+  const auto now = Deadline::Clock::now();
+  const auto end = std::ranges::find_if(timed_, [&](const auto& t) { return t.moment > now; });
+  for (auto due = timed_.begin(); due != end; ++due) soon_.push_back(std::move(due->job));
+  timed_.erase(timed_.begin(), end);
+}
+
+void CallQueue::submit(std::shared_ptr<Job> job) noexcept {
   try {
     const std::lock_guard lock(mutex_);
     if (stop_) throw Error(group_destroyed());
@@ -130,7 +159,12 @@ void CallQueue::work() {
   std::unique_lock lock(mutex_);
   for (;;) {
     const auto ready = [&] { return !numbered_.empty() && numbered_.front().seq == turn_.load(); };
-    moved_.wait(lock, [&] { return stop_ || !soon_.empty() || ready(); });
+    for (take_due(); !stop_ && soon_.empty() && !ready(); take_due()) {
+      if (timed_.empty())
+        moved_.wait(lock);
+      else
+        moved_.wait_until(lock, timed_.front().moment);
+    }
     std::shared_ptr<Job> job;
     const bool continuation = !soon_.empty();
     if (continuation) {

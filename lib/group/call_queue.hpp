@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -29,6 +30,8 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
     virtual void run() noexcept = 0;
     /// Will not run any more, because of this.
     virtual void drop(const Error& why) noexcept = 0;
+    /// For one that waits for a moment: nothing is left to do for it.
+    virtual bool is_over() const noexcept { return false; }
   };
 
   CallQueue();
@@ -71,7 +74,12 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   /// Whether this thread runs a continuation of this queue: a blocking call would wait for itself.
   bool in_continuation() const noexcept;
   /// Runs `job` on the worker soon.
-  void submit(const std::shared_ptr<Job>& job);
+  void submit(std::shared_ptr<Job> job) noexcept;
+  /// Runs `job` on the worker at this moment; not at all if the worker ends before.
+  /// @throws Error resource_exhausted.
+  void submit_at(Deadline moment, std::shared_ptr<Job> job);
+  /// Starts the worker, for a submit() that may not fail. @throws Error resource_exhausted.
+  void start();
 
   /// Wakes everybody who waits for a turn with this error, and drops all numbered jobs.
   void fail(const Error& why) noexcept;
@@ -85,6 +93,11 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
     std::uint64_t seq;
     std::shared_ptr<Job> job;
   };
+  struct Timed {
+    Deadline::Clock::time_point moment;
+    std::shared_ptr<Job> job;
+  };
+  void take_due();  // Under the lock.
   Deadline enter_slow(const Call& call);
   void advance() noexcept;
   void start_worker();  // Under the lock.
@@ -103,6 +116,8 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   // Short, so the front is erased; vectors keep their memory and a steady state allocates nothing.
   std::vector<Numbered> numbered_;  // By number: threads may submit in another order.
   std::vector<std::shared_ptr<Job>> soon_;
+  std::vector<Timed> timed_;     // By moment.
+  std::size_t most_timed_ = 64;  // Then those that are over go.
   bool stop_ = false;
   bool running_ = false;  // The worker waits with the others and counts in attention_.
   std::thread worker_;

@@ -89,7 +89,7 @@ class Checked final : public HostBackend {
     work.wait();
   }
 
-  std::shared_ptr<Work::State> post(std::span<const Op> ops, const Call& call) override {
+  std::shared_ptr<WorkState> post(std::span<const Op> ops, const Call& call) override {
     std::vector<Op> pairs;
     for (const auto& op : ops)
       if (is_point_to_point(op.kind)) pairs.push_back(op);
@@ -105,8 +105,8 @@ class Checked final : public HostBackend {
     now.in_order = call.in_order && pairs.size() == ops.size();
     Work work = inner_->launch(pairs, now);
     if (work.state() == nullptr) return nullptr;
-    return std::make_shared<Watch>(*this, std::move(work).release(), std::move(pairs),
-                                   std::move(records), now);
+    const auto inner = std::move(work).release();
+    return std::make_shared<Watch>(*this, inner, inner, std::move(pairs), std::move(records), now);
   }
 
   void publish(std::span<const Op> ops, const Call& call, const Error& why) noexcept override {
@@ -123,23 +123,25 @@ class Checked final : public HostBackend {
 
  private:
   /// The Work of a pair: looks at what the peer said while it waits.
-  class Watch final : public Work::State {
+  class Watch final : public WorkState {
    public:
-    Watch(Checked& group, std::shared_ptr<Work::State> inner, std::vector<Op> pairs,
-          std::vector<Record> records, Call call)
+    /// `ends`: `inner`, or what comes after it.
+    Watch(Checked& group, std::shared_ptr<WorkState> inner, std::shared_ptr<WorkState> ends,
+          std::vector<Op> pairs, std::vector<Record> records, Call call)
         : group_(group),
           inner_(std::move(inner)),
+          ends_(std::move(ends)),
           pairs_(std::move(pairs)),
           records_(std::move(records)),
           call_(call) {
       call_.name = {};
     }
-    bool done() const noexcept override { return inner_->done(); }
+    bool done() const noexcept override { return ends_->done(); }
     bool wait_until(Deadline deadline) override {
       for (;;) {
         const auto slice = Deadline::after(std::min<std::chrono::nanoseconds>(
             look_up, deadline.is_set() ? deadline.remaining() : look_up));
-        if (inner_->wait_until(slice)) {
+        if (ends_->wait_until(slice)) {
           forget();
           return true;
         }
@@ -151,23 +153,34 @@ class Checked final : public HostBackend {
           // Either ends the use of the buffers.
           if (breaks_group(error.code()) || !inner_->withdraw(error))
             group_.inner_->abort(error.what());
-          inner_->wait_until(Deadline::none());
+          ends_->wait_until(Deadline::none());
           return true;
         }
         if (deadline.is_set() && deadline.expired()) return false;
       }
     }
     std::exception_ptr error() const noexcept override {
-      return difference_ != nullptr ? difference_ : inner_->error();
+      // A callback has been given the error of inner_, which is the difference where it could end.
+      return difference_ != nullptr && ends_ == inner_ ? difference_ : ends_->error();
     }
-    void order(Stream stream) override { inner_->order(stream); }
+    void block_stream(Stream stream) override { inner_->block_stream(stream); }
     /// While only a continuation waits, nobody compares: a difference that the transport cannot see
     /// then ends by the deadline.
-    std::shared_ptr<Work::State> then(std::function<void()> next) override {
-      return inner_->then(std::move(next));
+    std::shared_ptr<WorkState> then(std::function<void()> next) override {
+      return on_own_queue()->then(std::move(next));
+    }
+    std::shared_ptr<WorkState> on_done(std::function<void(const Error*)> f) override {
+      return std::make_shared<Watch>(group_, inner_, on_own_queue()->on_done(std::move(f)), pairs_,
+                                     records_, call_);
     }
 
    private:
+    /// Ends with inner_, and continues on the same worker as the group's other calls.
+    std::shared_ptr<HostState> on_own_queue() {
+      auto end = group_.make_state<HostState>();
+      (void)inner_->on_done([end, inner = inner_](const Error*) { end->finish(inner->error()); });
+      return end;
+    }
     /// What was received needs no record any more; a sender takes a missing one for "nothing said".
     void forget() noexcept {
       if (std::exchange(forgotten_, true) || inner_->error() != nullptr) return;
@@ -180,7 +193,8 @@ class Checked final : public HostBackend {
     }
 
     Checked& group_;  // The Work's owner keeps it.
-    std::shared_ptr<Work::State> inner_;
+    std::shared_ptr<WorkState> inner_;
+    std::shared_ptr<WorkState> ends_;
     std::vector<Op> pairs_;
     std::vector<Record> records_;  // Of each: what this rank has said.
     Call call_;

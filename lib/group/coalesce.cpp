@@ -17,9 +17,9 @@ namespace {
 
 /// The state of a Work that was made while collecting: nothing before the launch, then the
 /// launch's own. Shared by all calls of one group.
-class Collected final : public Work::State {
+class Collected final : public WorkState {
  public:
-  void launched(std::shared_ptr<Work::State> state) {
+  void launched(std::shared_ptr<WorkState> state) {
     const std::lock_guard lock(mutex_);
     state_ = std::move(state);
     launched_ = true;
@@ -46,20 +46,24 @@ class Collected final : public Work::State {
                                                "call launch() before waiting"));
     return state_ == nullptr ? nullptr : state_->error();
   }
-  void order(Stream stream) override {
-    if (const auto state = get()) state->order(stream);
+  void block_stream(Stream stream) override {
+    if (const auto state = get()) state->block_stream(stream);
   }
-  std::shared_ptr<State> then(std::function<void()>) override {
+  std::shared_ptr<WorkState> then(std::function<void()>) override {
     fail(Errc::unsupported, "then() on a call inside a Coalesce; use it on the Work of launch()");
+  }
+  std::shared_ptr<WorkState> on_done(std::function<void(const Error*)>) override {
+    fail(Errc::unsupported,
+         "on_done() or detach() on a call inside a Coalesce; use it on the Work of launch()");
   }
 
  private:
-  std::shared_ptr<State> get() const {
+  std::shared_ptr<WorkState> get() const {
     const std::lock_guard lock(mutex_);
     return state_;
   }
   mutable std::mutex mutex_;
-  std::shared_ptr<State> state_;
+  std::shared_ptr<WorkState> state_;
   bool launched_ = false;
   bool abandoned_ = false;
 };

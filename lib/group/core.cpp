@@ -176,6 +176,11 @@ void Core::uncollected(const Error& error) noexcept {
   break_with(error, true);
 }
 
+void Core::callback_threw(const Error& error) noexcept {
+  options_.logger(LogLevel::error, fmt::format("group '{}': a callback of on_done() threw: {}",
+                                               options_.name, error.what()));
+}
+
 void Core::abort(std::string_view why) noexcept {
   if (fork_guard_.forked()) return;
   backend_->abort(why);
@@ -287,7 +292,7 @@ Work Core::issue_pair(std::span<Op, 2> pair, const CallOptions& options, Wait wa
 }
 
 void Core::follow(Work work, Stream stream) {
-  work.order(stream);  // On host memory it waits.
+  work.block_stream(stream);  // On host memory it waits.
   if (work.done()) return work.wait();
   (void)std::move(work).release();
 }

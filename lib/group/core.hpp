@@ -31,7 +31,7 @@ class Collector {
 };
 
 /// The part of a group that pending Works share with it.
-class Core final : public Work::Owner, public std::enable_shared_from_this<Core> {
+class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
  public:
   /// Checks the options and makes the backend.
   static ProcessGroup create(const GroupOptions& options);
@@ -66,6 +66,7 @@ class Core final : public Work::Owner, public std::enable_shared_from_this<Core>
 
   void collected(std::uint64_t token, bool failed) noexcept override;
   void uncollected(const Error& error) noexcept override;
+  void callback_threw(const Error& error) noexcept override;
   void abort(std::string_view why) noexcept override;
   /// From now on every call throws; the next one throws the cause itself.
   void break_with(const Error& cause, bool report) noexcept;

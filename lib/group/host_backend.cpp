@@ -16,7 +16,7 @@
 namespace tutti::internal {
 namespace {
 
-void wait_and_throw(Work::State& state) {
+void wait_and_throw(WorkState& state) {
   state.wait_until(Deadline::none());  // post() bounds it by the call's deadline.
   if (const auto error = state.error()) std::rethrow_exception(error);
 }
@@ -27,7 +27,7 @@ void wait_and_throw(Work::State& state) {
 class HostBackend::Task final : public HostState, public CallQueue::Job {
  public:
   Task(std::shared_ptr<CallQueue> queue, HostBackend& backend, std::span<const Op> ops,
-       const Call& call, std::shared_ptr<Work::State> posted)
+       const Call& call, std::shared_ptr<WorkState> posted)
       : HostState(std::move(queue)),
         backend_(backend),
         ops_(ops.begin(), ops.end(), &backend.pool()),
@@ -69,7 +69,7 @@ class HostBackend::Task final : public HostState, public CallQueue::Job {
   std::pmr::vector<std::int64_t> rows_;
   std::pmr::string name_;
   Call call_;
-  std::shared_ptr<Work::State> posted_;
+  std::shared_ptr<WorkState> posted_;
 };
 
 HostBackend::HostBackend(std::string group, int rank)
@@ -82,9 +82,9 @@ HostBackend::~HostBackend() {
   stop();
 }
 
-std::shared_ptr<Work::State> HostBackend::post(std::span<const Op> ops, const Call& call) {
+std::shared_ptr<WorkState> HostBackend::post(std::span<const Op> ops, const Call& call) {
   const auto limit = call.limit();
-  std::shared_ptr<Work::State> first;
+  std::shared_ptr<WorkState> first;
   std::vector<Work> states;  // All of them, if there are several.
   for (const auto& op : ops) {
     if (!is_point_to_point(op.kind)) continue;
@@ -99,7 +99,7 @@ std::shared_ptr<Work::State> HostBackend::post(std::span<const Op> ops, const Ca
   return states.empty() ? first : std::move(Work::all(states)).release();
 }
 
-std::shared_ptr<Work::State> HostBackend::post_one(const Op&, const Call&, Deadline) {
+std::shared_ptr<WorkState> HostBackend::post_one(const Op&, const Call&, Deadline) {
   return nullptr;
 }
 
@@ -146,8 +146,9 @@ bool HostBackend::supports(Operation operation, DType dtype, ReduceOp::Kind kind
 
 Work HostBackend::launch(std::span<const Op> ops, const Call& call) {
   if (call.blocking && queue_->in_continuation()) {
-    const Error why(Errc::invalid_argument,
-                    "a blocking verb inside then() would wait for itself; use its async form");
+    const Error why(
+        Errc::invalid_argument,
+        "a blocking verb inside then() or on_done() would wait for itself; use its async form");
     refuse(ops, call, why);
     throw Error(why);
   }
@@ -156,7 +157,7 @@ Work HostBackend::launch(std::span<const Op> ops, const Call& call) {
     run_in_turn(ops, call);
     return {};
   }
-  std::shared_ptr<Work::State> posted;
+  std::shared_ptr<WorkState> posted;
   if (std::ranges::any_of(ops, [](const Op& op) { return is_point_to_point(op.kind); })) {
     try {
       posted = post(ops, call);
@@ -183,7 +184,7 @@ Work HostBackend::launch(std::span<const Op> ops, const Call& call) {
 }
 
 Work HostBackend::submit(std::span<const Op> ops, const Call& call,
-                         const std::shared_ptr<Work::State>& posted) {
+                         const std::shared_ptr<WorkState>& posted) {
   try {
     auto task = make_state<Task>(*this, ops, call, posted);
     queue_->submit(call.seq, task);

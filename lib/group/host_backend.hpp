@@ -33,9 +33,9 @@ class HostBackend : public Backend {
   virtual void run(std::span<const Op> ops, const Call& call) = 0;
   /// Posts the sends and receives among `ops`, with post_one(); skips collectives. What it returns
   /// is done when all of them are.
-  virtual std::shared_ptr<Work::State> post(std::span<const Op> ops, const Call& call);
+  virtual std::shared_ptr<WorkState> post(std::span<const Op> ops, const Call& call);
   /// Posts a send or receive. Never blocks for a peer. It ends by `limit` at the latest.
-  virtual std::shared_ptr<Work::State> post_one(const Op& op, const Call& call, Deadline limit);
+  virtual std::shared_ptr<WorkState> post_one(const Op& op, const Call& call, Deadline limit);
   /// Tells the peers. Never blocks.
   virtual void publish(std::span<const Op> ops, const Call& call, const Error& why) noexcept = 0;
 
@@ -58,8 +58,7 @@ class HostBackend : public Backend {
   class Task;
   void run_in_turn(std::span<const Op> ops, const Call& call);
   void run_now(std::span<const Op> ops, const Call& call);  // In its turn.
-  Work submit(std::span<const Op> ops, const Call& call,
-              const std::shared_ptr<Work::State>& posted);
+  Work submit(std::span<const Op> ops, const Call& call, const std::shared_ptr<WorkState>& posted);
 
   std::string group_;
   int rank_;

@@ -2,28 +2,101 @@
 
 #include <utility>
 
+#include "values/current_error.hpp"
+
 namespace tutti::internal {
 
-/// What then() adds: a job of the worker and the state of its own result.
-class HostState::Continuation final : public HostState, public CallQueue::Job {
+/// A job of the worker and the state of its own result. The worker destroys what it has captured.
+class HostState::Continuation : public HostState, public CallQueue::Job {
  public:
-  Continuation(std::shared_ptr<CallQueue> queue, std::function<void()> next)
-      : HostState(std::move(queue)), run_(std::move(next)) {}
+  using HostState::HostState;
+  /// The call has ended with this, or well.
+  static void start(std::shared_ptr<Continuation> after, const std::exception_ptr& error) noexcept {
+    after->before_ = error;
+    auto& queue = *after->queue_;
+    queue.submit(std::move(after));
+  }
+
+  /// The same on this thread.
+  static void run_here(Continuation& after, const std::exception_ptr& error) noexcept {
+    after.before_ = error;
+    after.run();
+  }
+
+ protected:
+  const std::exception_ptr& before() const noexcept { return before_; }
+
+ private:
+  std::exception_ptr before_;
+};
+
+/// What then() adds.
+class HostState::Next final : public Continuation {
+ public:
+  Next(std::shared_ptr<CallQueue> queue, std::function<void()> next)
+      : Continuation(std::move(queue)), run_(std::move(next)) {}
 
   void run() noexcept override {
-    std::exception_ptr thrown;
-    try {
-      run_();
-    } catch (...) {
-      thrown = std::current_exception();
+    std::exception_ptr thrown = before();
+    if (thrown == nullptr) {
+      try {
+        run_();
+      } catch (...) {
+        thrown = std::current_exception();
+      }
     }
     run_ = nullptr;  // What it captured may own Works.
     finish(thrown);
   }
-  void drop(const Error& why) noexcept override { finish(std::make_exception_ptr(why)); }
+  void drop(const Error& why) noexcept override {
+    finish(before() != nullptr ? before() : std::make_exception_ptr(why));
+  }
 
  private:
   std::function<void()> run_;
+};
+
+/// What on_done() adds.
+class HostState::Callback final : public Continuation {
+ public:
+  Callback(std::shared_ptr<CallQueue> queue, std::shared_ptr<HostState> call,
+           std::function<void(const Error*)> f)
+      : Continuation(std::move(queue)), call_(std::move(call)), f_(std::move(f)) {}
+
+  void run() noexcept override {
+    if (before() == nullptr) {
+      f_(nullptr);
+    } else {
+      const Error error = to_error(before());
+      f_(&error);
+    }
+    f_ = nullptr;
+    {
+      const std::lock_guard lock(call_mutex_);
+      call_.reset();
+    }
+    finish(before());
+  }
+  /// It always runs.
+  void drop(const Error&) noexcept override { run(); }
+
+  void block_stream(Stream stream) override {
+    if (const auto call = this->call()) call->block_stream(stream);
+  }
+  bool withdraw(const Error& why) noexcept override {
+    const auto call = this->call();
+    return call == nullptr || call->withdraw(why);
+  }
+
+ private:
+  std::shared_ptr<HostState> call() const {
+    const std::lock_guard lock(call_mutex_);
+    return call_;
+  }
+
+  mutable std::mutex call_mutex_;
+  std::shared_ptr<HostState> call_;  // Null when it has ended.
+  std::function<void(const Error*)> f_;
 };
 
 bool HostState::wait_until(Deadline deadline) {
@@ -46,21 +119,36 @@ std::exception_ptr HostState::error() const noexcept {
   return error_;
 }
 
-std::shared_ptr<Work::State> HostState::then(std::function<void()> next) {
-  auto after = std::make_shared<Continuation>(queue_, std::move(next));
-  std::exception_ptr error;
-  {
-    const std::lock_guard lock(mutex_);
-    if (!done_) {
-      next_.push_back(after);
-      return after;
-    }
-    error = error_;
+bool HostState::attach(const std::shared_ptr<Continuation>& after, std::exception_ptr& error) {
+  const std::lock_guard lock(mutex_);
+  if (!done_) {
+    next_.push_back(after);
+    return true;
   }
+  error = error_;
+  return false;
+}
+
+std::shared_ptr<WorkState> HostState::then(std::function<void()> next) {
+  auto after = std::make_shared<Next>(queue_, std::move(next));
+  std::exception_ptr error;
+  if (attach(after, error)) return after;
   if (error)
     after->finish(error);
   else
-    queue_->submit(after);
+    Continuation::start(after, nullptr);
+  return after;
+}
+
+std::shared_ptr<WorkState> HostState::on_done(std::function<void(const Error*)> f) {
+  auto after = std::make_shared<Callback>(queue_, shared_from_this(), std::move(f));
+  if (forked()) {  // There is no worker, and the call will not end.
+    Continuation::run_here(*after, error());
+    return after;
+  }
+  queue_->start();  // A thread that cannot start is an error here, not later.
+  std::exception_ptr error;
+  if (!attach(after, error)) Continuation::start(after, error);
   return after;
 }
 
@@ -74,12 +162,9 @@ void HostState::finish(const std::exception_ptr& error) noexcept {
     done_.store(true, std::memory_order_release);
     changed_.notify_all();
   }
-  for (const auto& after : next) {
-    if (error)
-      after->finish(error);
-    else
-      queue_->submit(after);
-  }
+  // On the worker also after an error: this thread may be one of a transport, which must not
+  // destroy what a continuation has captured.
+  for (auto& after : next) Continuation::start(std::move(after), error);
 }
 
 }  // namespace tutti::internal

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <vector>
 
-#include <tutti/work.hpp>
+#include <tutti/backend/work_state.hpp>
 
 #include "group/call_queue.hpp"
 
@@ -52,23 +52,31 @@ struct PoolAllocator {
 };
 
 /// A call on host memory, finished by whoever completes it.
-class HostState : public Work::State {
+class HostState : public WorkState, public std::enable_shared_from_this<HostState> {
  public:
   explicit HostState(std::shared_ptr<CallQueue> queue) noexcept : queue_(std::move(queue)) {}
 
   bool done() const noexcept override { return done_.load(std::memory_order_acquire); }
   bool wait_until(Deadline deadline) override;
   std::exception_ptr error() const noexcept override;
-  void order(Stream) override { wait_until(Deadline::none()); }
-  std::shared_ptr<Work::State> then(std::function<void()> next) override;
+  void block_stream(Stream) override { wait_until(Deadline::none()); }
+  std::shared_ptr<WorkState> then(std::function<void()> next) override;
+  std::shared_ptr<WorkState> on_done(std::function<void(const Error*)> f) override;
 
   bool forked() const noexcept { return queue_->forked(); }
   /// Null: it went well. The first call counts; later ones are ignored. Whoever calls it holds a
   /// reference: the waiter may drop its own at once.
   void finish(const std::exception_ptr& error) noexcept;
 
+ protected:
+  CallQueue& queue() const noexcept { return *queue_; }
+
  private:
   class Continuation;
+  class Next;
+  class Callback;
+  /// Starts `after` when this is done. False: it is done already, with `error`.
+  bool attach(const std::shared_ptr<Continuation>& after, std::exception_ptr& error);
 
   std::atomic<bool> done_{false};
   mutable std::mutex mutex_;

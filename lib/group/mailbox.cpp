@@ -150,6 +150,38 @@ bool Mailbox::Message::wait_until(Deadline deadline) {
   return HostState::wait_until(Deadline::none());  // If it was matched, the copy is under way.
 }
 
+/// Ends the message at its deadline.
+class Mailbox::Message::Expiry final : public CallQueue::Job {
+ public:
+  explicit Expiry(const std::shared_ptr<HostState>& message) : message_(message) {}
+  void run() noexcept override {
+    if (const auto message = message_.lock()) (void)message->done();
+  }
+  void drop(const Error&) noexcept override {}
+  bool is_over() const noexcept override {
+    const auto message = message_.lock();
+    return message == nullptr || message->HostState::done();
+  }
+
+ private:
+  std::weak_ptr<HostState> message_;
+};
+
+void Mailbox::Message::watch_deadline() {
+  if (forked() || limit_.is_none() || HostState::done()) return;
+  queue().submit_at(limit_, std::make_shared<Expiry>(shared_from_this()));
+}
+
+std::shared_ptr<WorkState> Mailbox::Message::then(std::function<void()> next) {
+  watch_deadline();
+  return HostState::then(std::move(next));
+}
+
+std::shared_ptr<WorkState> Mailbox::Message::on_done(std::function<void(const Error*)> f) {
+  watch_deadline();
+  return HostState::on_done(std::move(f));
+}
+
 void Mailbox::Message::expire() noexcept {
   if (!box_->withdraw(*this)) return;
   const auto late =

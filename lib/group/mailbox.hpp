@@ -19,8 +19,8 @@ namespace tutti::internal {
 /// the two calls copies the bytes and ends both. All functions from any thread.
 class Mailbox {
  public:
-  /// A send or receive. Nobody watches a clock for it: its deadline is checked in done() and
-  /// wait_until() only.
+  /// A send or receive. Its deadline is checked in done() and wait_until(), and by the worker of
+  /// the group while a continuation waits for it.
   class Message;
 
   /// `broken`: called with the error of a message that reached its deadline, or whose peer has
@@ -71,10 +71,14 @@ class Mailbox::Message final : public HostState {
 
   bool done() const noexcept override;
   bool wait_until(Deadline deadline) override;
+  std::shared_ptr<WorkState> then(std::function<void()> next) override;
+  std::shared_ptr<WorkState> on_done(std::function<void(const Error*)> f) override;
   const Op& op() const noexcept { return op_; }
 
  private:
+  class Expiry;
   void expire() noexcept;
+  void watch_deadline();
 
   std::shared_ptr<Mailbox> box_;
   Op op_;

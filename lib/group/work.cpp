@@ -1,30 +1,65 @@
 #include <tutti/work.hpp>
 
 #include <atomic>
+#include <string>
 #include <utility>
 #include <vector>
+
+#include <tutti/backend/work_state.hpp>
+#include <tutti/log.hpp>
 
 #include "values/current_error.hpp"
 
 namespace tutti {
 
-Work::State::~State() = default;
-bool Work::State::withdraw(const Error&) noexcept {
+WorkState::~WorkState() = default;
+bool WorkState::withdraw(const Error&) noexcept {
   return false;
 }
-Work::Owner::~Owner() = default;
+WorkOwner::~WorkOwner() = default;
 
-Work::Work(std::shared_ptr<State> state, std::shared_ptr<Owner> owner, std::uint64_t token) noexcept
+Work::Work(std::shared_ptr<WorkState> state, std::shared_ptr<WorkOwner> owner,
+           std::uint64_t token) noexcept
     : state_(std::move(state)),
       owner_(std::move(owner)),
       token_(token),
       unwinding_(std::uncaught_exceptions()) {}
+
+namespace {
+
+/// Whether on_done() has collected `thrown`, which may be null. Continuations pass on the same
+/// exception.
+bool is_collected(const std::shared_ptr<WorkState>& seen, const std::exception_ptr& thrown) {
+  return seen != nullptr && seen->error() == thrown;
+}
+
+void call_with(const std::function<void(const Error*)>& f, const std::exception_ptr& thrown) {
+  if (thrown == nullptr) return f(nullptr);
+  const Error error = internal::to_error(thrown);
+  f(&error);
+}
+
+/// What the caller gave to on_done(), which may throw.
+void call_guarded(const std::function<void(const Error*)>& f, const Error* error,
+                  WorkOwner* owner) noexcept {
+  try {
+    f(error);
+  } catch (...) {
+    const Error thrown = internal::to_error(std::current_exception());
+    if (owner != nullptr) return owner->callback_threw(thrown);
+    default_logger()(LogLevel::error,
+                     std::string("a callback of on_done() threw: ") + thrown.what());
+  }
+}
+
+}  // namespace
 
 Work& Work::operator=(Work&& other) noexcept {
   if (this != &other) {
     settle();
     state_ = std::move(other.state_);
     owner_ = std::move(other.owner_);
+    seen_ = std::move(other.seen_);
     token_ = other.token_;
     unwinding_ = other.unwinding_;
   }
@@ -36,13 +71,14 @@ void Work::settle() noexcept {
   if (owner_ != nullptr && !state_->done() && std::uncaught_exceptions() > unwinding_)
     owner_->abort("a Work was destroyed while an exception unwound the stack");
   state_->wait_until(Deadline::none());  // The call ends by its own deadline.
-  if (owner_ != nullptr) {
-    const auto thrown = state_->error();
+  const auto thrown = state_->error();
+  if (owner_ != nullptr && !is_collected(seen_, thrown)) {
     owner_->collected(token_, thrown != nullptr);
     if (thrown != nullptr) owner_->uncollected(internal::to_error(thrown));
   }
   state_.reset();
   owner_.reset();
+  seen_.reset();
 }
 
 void Work::wait() {
@@ -50,10 +86,11 @@ void Work::wait() {
   if (!state_->wait_until(Deadline::none()))
     fail(Errc::unsupported,
          "the call was captured into a graph and runs when that is launched, so there is nothing "
-         "to wait for on the host; use Work::order(stream)");
+         "to wait for on the host; use Work::block_stream(stream)");
   // Taken out first: what is thrown has been collected.
   const auto state = std::exchange(state_, nullptr);
   const auto owner = std::exchange(owner_, nullptr);
+  seen_.reset();
   const auto thrown = state->error();
   if (owner != nullptr) owner->collected(token_, thrown != nullptr);
   if (thrown != nullptr) std::rethrow_exception(thrown);
@@ -76,21 +113,25 @@ std::optional<Error> Work::error() {
   return internal::to_error(thrown);
 }
 
-void Work::order(Stream stream) {
-  if (state_ != nullptr) state_->order(stream);
+void Work::block_stream(Stream stream) {
+  if (state_ != nullptr) state_->block_stream(stream);
 }
 
 namespace {
 
 /// What a finished call became when its continuation threw.
-class Failed final : public Work::State, public std::enable_shared_from_this<Failed> {
+class Failed final : public WorkState, public std::enable_shared_from_this<Failed> {
  public:
   explicit Failed(std::exception_ptr thrown) noexcept : thrown_(std::move(thrown)) {}
   bool done() const noexcept override { return true; }
   bool wait_until(Deadline) override { return true; }
   std::exception_ptr error() const noexcept override { return thrown_; }
-  void order(Stream) override {}
-  std::shared_ptr<State> then(std::function<void()>) override { return shared_from_this(); }
+  void block_stream(Stream) override {}
+  std::shared_ptr<WorkState> then(std::function<void()>) override { return shared_from_this(); }
+  std::shared_ptr<WorkState> on_done(std::function<void(const Error*)> f) override {
+    call_with(f, thrown_);
+    return shared_from_this();
+  }
 
  private:
   std::exception_ptr thrown_;
@@ -109,18 +150,61 @@ Work Work::then(std::function<void()> next) && {
   }
   auto after = state_->then(std::move(next));
   state_.reset();
-  return Work(std::move(after), std::move(owner_), token_);
+  Work result(std::move(after), std::move(owner_), token_);
+  result.seen_ = std::move(seen_);
+  return result;
+}
+
+void Work::on_done(std::function<void(const Error*)> f) {
+  if (state_ == nullptr) return call_guarded(f, nullptr, nullptr);
+  auto after =
+      state_->on_done([f = std::move(f), owner = owner_, token = token_](const Error* error) {
+        if (owner != nullptr) owner->collected(token, error != nullptr);
+        call_guarded(f, error, owner.get());
+      });
+  seen_ = std::exchange(state_, std::move(after));
+}
+
+/// The rest of a Work that was let go.
+struct Work::Detached {
+  std::shared_ptr<void> keep_alive;  // First, so that it is released last.
+  std::shared_ptr<WorkState> state;
+  std::shared_ptr<WorkOwner> owner;
+  std::shared_ptr<WorkState> seen;
+  std::uint64_t token;
+
+  void operator()(const Error* error) const noexcept {
+    if (owner == nullptr || is_collected(seen, state->error())) return;
+    owner->collected(token, error != nullptr);
+    if (error != nullptr) owner->uncollected(*error);
+  }
+};
+
+void Work::detach(std::shared_ptr<void> keep_alive) && {
+  if (state_ == nullptr) return;
+  if (state_->done()) return settle();
+  try {
+    (void)state_->on_done(Detached{keep_alive, state_, owner_, seen_, token_});
+  } catch (...) {
+    state_->wait_until(Deadline::none());  // It uses what keep_alive holds.
+    throw;
+  }
+  keep_alive.reset();
+  state_.reset();
+  owner_.reset();
+  seen_.reset();
 }
 
 namespace {
 
 /// Done when all parts are; as an owner it passes an error to the group it came from.
-class All final : public Work::State, public Work::Owner {
+class All final : public WorkState, public WorkOwner, public std::enable_shared_from_this<All> {
  public:
   struct Part {
-    std::shared_ptr<Work::State> state;
-    std::shared_ptr<Work::Owner> owner;
+    std::shared_ptr<WorkState> state;
+    std::shared_ptr<WorkOwner> owner;
     std::uint64_t token = 0;
+    std::shared_ptr<WorkState> seen{};
   };
   explicit All(std::vector<Part> parts) : parts_(std::move(parts)) {}
 
@@ -139,11 +223,11 @@ class All final : public Work::State, public Work::Owner {
       if (auto thrown = part.state->error()) return thrown;
     return nullptr;
   }
-  void order(Stream stream) override {
-    for (const auto& part : parts_) part.state->order(stream);
+  void block_stream(Stream stream) override {
+    for (const auto& part : parts_) part.state->block_stream(stream);
   }
   /// The part that ends last runs it. A part that fails never counts down, so nothing runs.
-  std::shared_ptr<Work::State> then(std::function<void()> next) override {
+  std::shared_ptr<WorkState> then(std::function<void()> next) override {
     auto left = std::make_shared<std::atomic<std::size_t>>(parts_.size());
     auto shared = std::make_shared<std::function<void()>>(std::move(next));
     std::vector<Part> links;
@@ -151,7 +235,21 @@ class All final : public Work::State, public Work::Owner {
       links.push_back({part.state->then([left, shared] {
                          if (left->fetch_sub(1) == 1) (*shared)();
                        }),
-                       part.owner, part.token});
+                       part.owner, part.token, part.seen});
+    return std::make_shared<All>(std::move(links));
+  }
+  /// On the worker of the part that ends last.
+  std::shared_ptr<WorkState> on_done(std::function<void(const Error*)> f) override {
+    auto left = std::make_shared<std::atomic<std::size_t>>(parts_.size());
+    auto shared = std::make_shared<std::function<void(const Error*)>>(std::move(f));
+    std::vector<Part> links;
+    for (const auto& part : parts_)
+      links.push_back({part.state->on_done([left, shared, self = shared_from_this()](const Error*) {
+                         if (left->fetch_sub(1) != 1) return;
+                         call_with(*shared, self->error());
+                         *shared = nullptr;
+                       }),
+                       part.owner, part.token, part.seen});
     return std::make_shared<All>(std::move(links));
   }
 
@@ -160,13 +258,20 @@ class All final : public Work::State, public Work::Owner {
       if (part.owner != nullptr) part.owner->collected(part.token, part.state->error() != nullptr);
   }
   void uncollected(const Error& error) noexcept override {
-    bool told = false;
+    bool of_a_part = false;
+    for (const auto& part : parts_) {
+      const auto thrown = part.state->error();
+      if (thrown == nullptr) continue;
+      of_a_part = true;
+      if (part.owner != nullptr && !is_collected(part.seen, thrown)) part.owner->uncollected(error);
+    }
+    if (!of_a_part && parts_.front().owner != nullptr) parts_.front().owner->uncollected(error);
+  }
+  void callback_threw(const Error& error) noexcept override {
     for (const auto& part : parts_)
-      if (part.owner != nullptr && part.state->error() != nullptr) {
-        part.owner->uncollected(error);
-        told = true;
-      }
-    if (!told && parts_.front().owner != nullptr) parts_.front().owner->uncollected(error);
+      if (part.owner != nullptr) return part.owner->callback_threw(error);
+    default_logger()(LogLevel::error,
+                     std::string("a callback of on_done() threw: ") + error.what());
   }
   void abort(std::string_view why) noexcept override {
     for (const auto& part : parts_)
@@ -183,7 +288,8 @@ Work Work::all(std::span<Work> works) {
   std::vector<All::Part> parts;
   for (auto& work : works)
     if (work.state_ != nullptr)
-      parts.push_back({std::move(work.state_), std::move(work.owner_), work.token_});
+      parts.push_back(
+          {std::move(work.state_), std::move(work.owner_), work.token_, std::move(work.seen_)});
   if (parts.empty()) return {};
   auto all = std::make_shared<All>(std::move(parts));
   return Work(all, all);

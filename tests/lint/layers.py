@@ -31,7 +31,7 @@ TOOLS = [
 # A public header belongs to the folder with a source of its name. Those without a source, or with another name:
 HEADER_ONLY = {
     "values": "call_options deadline grad_scale half operation registration rows version",
-    "group": "backend/backend group_options pending",
+    "group": "backend/backend backend/work_state group_options pending",
     "launch": "cluster",
     "losses": "losses/loss",
 }

@@ -65,24 +65,46 @@ struct Result {
 
 }  // namespace
 
-class FakeBackend::State final : public Work::State {
+class FakeBackend::State final : public WorkState {
  public:
-  State(FakeDevice& device, std::shared_ptr<FakeStream> communication, FakeFlaws flaws)
-      : device_(device), communication_(std::move(communication)), flaws_(flaws) {}
+  State(FakeDevice& device, std::shared_ptr<FakeStream> communication,
+        std::shared_ptr<FakeStream> callbacks, FakeFlaws flaws)
+      : device_(device),
+        communication_(std::move(communication)),
+        callbacks_(std::move(callbacks)),
+        flaws_(flaws) {}
 
   bool done() const noexcept override { return result_->ended.done(); }
   bool wait_until(Deadline deadline) override { return result_->ended.wait_until(deadline); }
   std::exception_ptr error() const noexcept override { return done() ? result_->error : nullptr; }
-  void order(Stream stream) override {
-    if (flaws_.order_does_nothing) return;
-    device_.stream(stream).push([result = result_] { result->ended.wait_until(Deadline::none()); });
+  void block_stream(Stream stream) override {
+    if (flaws_.block_stream_does_nothing) return;
+    device_.stream(stream).push([call = call_] { call->ended.wait_until(Deadline::none()); });
   }
-  std::shared_ptr<Work::State> then(std::function<void()> next) override {
-    auto after = std::make_shared<State>(device_, communication_, flaws_);
+  std::shared_ptr<WorkState> then(std::function<void()> next) override {
+    auto after = std::make_shared<State>(device_, communication_, callbacks_, flaws_);
     after->queue([first = result_, next = std::move(next)] {
       first->ended.wait_until(Deadline::none());
       if (first->error != nullptr) std::rethrow_exception(first->error);
       next();
+    });
+    return after;
+  }
+
+  std::shared_ptr<WorkState> on_done(std::function<void(const Error*)> f) override {
+    auto after = std::make_shared<State>(device_, communication_, callbacks_, flaws_);
+    after->call_ = call_;
+    callbacks_->push([first = result_, result = after->result_, f = std::move(f)]() mutable {
+      first->ended.wait_until(Deadline::none());
+      try {
+        if (first->error != nullptr) std::rethrow_exception(first->error);
+        f(nullptr);
+      } catch (const Error& error) {
+        f(&error);
+      }
+      f = nullptr;
+      result->error = first->error;
+      result->ended.set();
     });
     return after;
   }
@@ -95,8 +117,10 @@ class FakeBackend::State final : public Work::State {
  private:
   FakeDevice& device_;
   std::shared_ptr<FakeStream> communication_;
+  std::shared_ptr<FakeStream> callbacks_;
   FakeFlaws flaws_;
   std::shared_ptr<Result> result_ = std::make_shared<Result>();
+  std::shared_ptr<Result> call_ = result_;  ///< What streams are put behind.
 };
 
 FakeBackend::FakeBackend(FakeDevice& device, const BackendInit& init, FakeFlaws flaws)
@@ -104,7 +128,8 @@ FakeBackend::FakeBackend(FakeDevice& device, const BackendInit& init, FakeFlaws 
       init_(init),
       inner_(choose_backend("local", {}).entry->make(init)),
       flaws_(flaws),
-      communication_(std::make_shared<FakeStream>()) {}
+      communication_(std::make_shared<FakeStream>()),
+      callbacks_(std::make_shared<FakeStream>()) {}
 
 FakeBackend::~FakeBackend() {
   communication_->synchronize();  // Its kernels use the inner backend.
@@ -119,7 +144,7 @@ Work FakeBackend::launch(std::span<const Op> ops, const Call& call) {
   if (const auto cause = inner_->failure())
     throw Error(Errc::aborted, std::string("the group failed earlier: ") + cause->what());
   if (!flaws_.ignores_call_stream) communication_->wait(device_.stream(call.stream).record());
-  auto state = std::make_shared<State>(device_, communication_, flaws_);
+  auto state = std::make_shared<State>(device_, communication_, callbacks_, flaws_);
   state->queue([this, owned = std::make_shared<const OwnedCall>(ops, call)] {
     inner_->launch(owned->ops(), owned->call()).wait();
   });

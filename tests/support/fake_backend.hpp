@@ -10,9 +10,9 @@ namespace tutti::test {
 
 /// Ways in which the fake backend can break the rules of streams, to show that tests notice.
 struct FakeFlaws {
-  bool ignores_call_stream = false;  ///< Reads the inputs without waiting for who makes them.
-  bool order_does_nothing = false;   ///< Nobody waits for the outputs.
-  bool blocks_the_host = false;      ///< launch() returns when the call has ended.
+  bool ignores_call_stream = false;        ///< Reads the inputs without waiting for who makes them.
+  bool block_stream_does_nothing = false;  ///< Nobody waits for the outputs.
+  bool blocks_the_host = false;            ///< launch() returns when the call has ended.
 };
 
 /// Arrays on a FakeDevice: calls run on a communication stream of this backend, in order behind
@@ -40,6 +40,7 @@ class FakeBackend final : public Backend {
   std::unique_ptr<Backend> inner_;
   FakeFlaws flaws_;
   std::shared_ptr<FakeStream> communication_;
+  std::shared_ptr<FakeStream> callbacks_;  ///< What on_done() runs on: a thread of its own.
 };
 
 }  // namespace tutti::test

@@ -173,6 +173,51 @@ class SwallowsErrors final : public ForwardBackend {
   }
 };
 
+/// Changes what a Work does with on_done().
+class Callbacks final : public ForwardBackend {
+ public:
+  using Callback = std::function<void(const Error*)>;
+  using Change = std::function<Callback(Callback)>;
+
+  Callbacks(std::unique_ptr<Backend> inner, Change change)
+      : ForwardBackend(std::move(inner)), change_(std::move(change)) {}
+
+  Work launch(std::span<const Op> ops, const Call& call) override {
+    Work work = inner().launch(ops, call);
+    if (work.state() == nullptr) return work;
+    return Work(std::make_shared<State>(std::move(work).release(), change_));
+  }
+
+ private:
+  class State final : public WorkState {
+   public:
+    State(std::shared_ptr<WorkState> inner, Change change)
+        : inner_(std::move(inner)), change_(std::move(change)) {}
+    bool done() const noexcept override { return inner_->done(); }
+    bool wait_until(Deadline deadline) override { return inner_->wait_until(deadline); }
+    std::exception_ptr error() const noexcept override { return inner_->error(); }
+    void block_stream(Stream stream) override { inner_->block_stream(stream); }
+    std::shared_ptr<WorkState> then(std::function<void()> next) override {
+      return inner_->then(std::move(next));
+    }
+    std::shared_ptr<WorkState> on_done(Callback f) override {
+      return inner_->on_done(change_(std::move(f)));
+    }
+
+   private:
+    std::shared_ptr<WorkState> inner_;
+    Change change_;
+  };
+
+  Change change_;
+};
+
+Decorate change_callbacks(Callbacks::Change change) {
+  return [change = std::move(change)](std::unique_ptr<Backend> inner) {
+    return std::make_unique<Callbacks>(std::move(inner), change);
+  };
+}
+
 Decorate rewrite(Rewriter::Rewrite f) {
   return [f = std::move(f)](std::unique_ptr<Backend> inner) {
     return std::make_unique<Rewriter>(std::move(inner), f);
@@ -282,6 +327,15 @@ std::map<std::string, Decorate> mutants(int rank, int size) {
       {"async_calls_wait", wrap<AsyncWaits>()},
       {"ignores_timeout", wrap<IgnoresTimeout>()},
       {"swallows_errors", wrap<SwallowsErrors>()},
+      {"drops_on_done", change_callbacks([](const Callbacks::Callback&) -> Callbacks::Callback {
+         return [](const Error*) {};
+       })},
+      {"runs_on_done_twice", change_callbacks([](Callbacks::Callback f) -> Callbacks::Callback {
+         return [f = std::move(f)](const Error* error) {
+           f(error);
+           f(error);
+         };
+       })},
       {"none", wrap<ForwardBackend>()},
   };
 }

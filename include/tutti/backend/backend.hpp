@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include <tutti/backend/work_state.hpp>
 #include <tutti/deadline.hpp>
 #include <tutti/log.hpp>
 #include <tutti/memory.hpp>

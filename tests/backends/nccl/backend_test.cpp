@@ -52,7 +52,7 @@ TEST_F(Streams, OrderLetsAnotherStreamReadAndFree) {
     const TensorView out = at.make();
     at.fill(in, 1, at.rank == 0 ? slow : 0ms);
     Work work = at.group.all_reduce_async(in, out, ReduceOp::sum, {.stream = at.stream()});
-    work.order({at.other});
+    work.block_stream({at.other});
     EXPECT_EQ(at.read(out, at.other), std::vector<float>(Member::count, 2));
     at.group.memory().release(in.data, in.bytes(), {at.other});
     at.group.memory().release(out.data, out.bytes(), {at.other});

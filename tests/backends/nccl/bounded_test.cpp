@@ -100,7 +100,7 @@ TEST_F(Bounded, CoalescedWithOthersItEndsWithThem) {
     Work gathered = gathering.start();
     Work reduced = at.group.all_reduce_async(sum, ReduceOp::sum, {.stream = at.stream()});
     Work all = together.launch();
-    all.order(at.stream());
+    all.block_stream(at.stream());
     gathering.expect([](int r) { return 1 + r; });
     EXPECT_TRUE(at.holds(sum, 2));
     all.wait();

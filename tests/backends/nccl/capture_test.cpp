@@ -81,7 +81,7 @@ TEST_F(Captured, ACoalescedCallIsOnePartOfTheGraph) {
         Work two = at.group.all_reduce_async(rows(in, 4, 4), rows(out, 4, 4), ReduceOp::premul(2),
                                              options);
         Work all = together.launch();
-        all.order(at.stream());
+        all.block_stream(at.stream());
       },
       [](int, int n, std::int64_t row) { return row < 4 ? sum(n) : 2 * sum(n); });
 }
@@ -115,7 +115,7 @@ TEST_F(Captured, AnAsyncCallRunsBesideTheKernelsBehindIt) {
         Work work = at.group.all_reduce_async(rows(in, 4), rows(out, 4), ReduceOp::sum,
                                               {.stream = at.stream()});
         at.fill(rows(out, 4, 4), 7, 1ms);
-        work.order(at.stream());
+        work.block_stream(at.stream());
       },
       [](int, int n, std::int64_t row) { return row < 4 ? sum(n) : 7; });
 }
@@ -194,14 +194,16 @@ TEST_F(Captured, WhatTheHostTakesPartInIsRefusedByName) {
         EXPECT_FALSE(kept.done());
         EXPECT_FALSE(kept.wait_for(1s));
         expect_error(Errc::unsupported, {"graph", "order"}, [&] { kept.wait(); });
-        expect_error(Errc::unsupported, {"graph", "same capture"}, [&] { kept.order({at.other}); });
-        kept.order(at.stream());
+        expect_error(Errc::unsupported, {"graph", "same capture"},
+                     [&] { kept.block_stream({at.other}); });
+        kept.block_stream(at.stream());
         Work again = at.group.all_reduce_async(data, ReduceOp::sum, options);
-        again.order(at.stream());
+        again.block_stream(at.stream());
         expect_error(Errc::unsupported, {"graph"}, [&] { (void)std::move(again).then([] {}); });
       });
       ASSERT_NE(graph, nullptr);
-      expect_error(Errc::unsupported, {"graph", "same capture"}, [&] { kept.order(at.stream()); });
+      expect_error(Errc::unsupported, {"graph", "same capture"},
+                   [&] { kept.block_stream(at.stream()); });
       launch(graph, at.compute);
       EXPECT_TRUE(at.holds(data, 9));
     }

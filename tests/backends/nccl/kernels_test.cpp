@@ -37,7 +37,7 @@ TEST_F(Kernels, OneCoalescedCallTakesBothWays) {
     (void)at.group.all_reduce_async(sum, ReduceOp::sum, options);
     (void)at.group.all_reduce_async(max, ReduceOp::max, options);
     (void)at.group.reduce_scatter_async(mine, part, 2, ReduceOp::min, options);
-    together.launch().order(at.stream());
+    together.launch().block_stream(at.stream());
     EXPECT_TRUE(at.holds(sum, 3));
     EXPECT_TRUE(at.holds(max, 2));
     EXPECT_TRUE(at.holds(part, 1));

@@ -37,7 +37,7 @@ class Lowered : public Double {
         Work first = backend->launch({&sum, 1}, {.seq = 0, .stream = {compute}, .timeout = 5s});
         Work second = backend->launch(
             {&move, 1}, {.seq = 1, .stream = {compute}, .timeout = 5s, .in_order = true});
-        second.order({compute});
+        second.block_stream({compute});
         if (rank == 0) {
           memory.copy(got.data(), all.data, bytes, {compute});
           cuda().stream_synchronize(compute);

@@ -80,7 +80,7 @@ class OneThread : public Double {
   static void in_turn(std::vector<Rank>& ranks, const Call& call) {
     std::vector<Work> works;
     for (auto& at : ranks) works.push_back(call(at));
-    for (std::size_t r = 0; r < ranks.size(); ++r) works[r].order(ranks[r].work_stream());
+    for (std::size_t r = 0; r < ranks.size(); ++r) works[r].block_stream(ranks[r].work_stream());
     for (auto& work : works) work.wait();
   }
 };

@@ -72,7 +72,7 @@ TEST_F(Staged, AnAsyncCallIsBehindWhatItsStreamHadToDoAndBeforeWhatIsOrderedBehi
     const TensorView out = at.make();
     at.fill(in, 1, slow);
     Work work = at.group.all_reduce_async(in, out, ReduceOp::sum, {.stream = at.stream()});
-    work.order({at.other});
+    work.block_stream({at.other});
     fill(at.other, static_cast<float*>(in.data), Member::count, 100);
     EXPECT_EQ(at.read(out, at.other), std::vector<float>(Member::count, 2));
     work.wait();

@@ -64,11 +64,11 @@ TEST_P(Async, TheDestructorOfAWorkWaits) {
   });
 }
 
-TEST_P(Async, OrderOnHostMemoryWaits) {
+TEST_P(Async, BlockStreamOnHostMemoryWaits) {
   on_ranks(world(), [](ProcessGroup& group) {
     const Buffer data(group, number(1));
     Work work = group.all_reduce_async(data);
-    work.order({});
+    work.block_stream({});
     if (group.memory().device().type == DeviceType::cpu) {
       EXPECT_TRUE(work.done());
       EXPECT_TRUE(same(data.read(), number(group.size())));

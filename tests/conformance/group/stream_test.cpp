@@ -124,7 +124,7 @@ bool lets_another_stream_read_the_result(const Place& at) {
   const TensorView copy = at.make();
   at.device.fill(in, static_cast<float>(at.group.rank() + 1), slow, at.compute.handle());
   Work work = at.group.all_reduce_async(in, out, ReduceOp::sum, {.stream = at.compute.handle()});
-  work.order(at.other.handle());
+  work.block_stream(at.other.handle());
   at.device.copy_kernel(copy, out, {}, at.other.handle());
   const bool right = holds(at, copy, sum_of(at), at.other);
   work.wait();
@@ -139,7 +139,7 @@ bool lets_buffers_be_freed_in_stream_order(const Place& at) {
                  at.compute.handle());
   if (at.group.rank() != 0) at.compute.synchronize();
   Work work = at.group.all_reduce_async(in, out, ReduceOp::sum, {.stream = at.compute.handle()});
-  work.order(at.other.handle());
+  work.block_stream(at.other.handle());
   at.device.release(in.data, in.bytes(), at.other.handle());
   work.wait();
   return holds(at, out, sum_of(at), at.compute);
@@ -179,7 +179,7 @@ TEST_P(Streams, OrderLetsAnotherStreamReadTheResult) {
 }
 
 TEST_P(Streams, ABackendWhoseOrderDoesNothingIsNoticedByAReader) {
-  expect_noticed(world(), {.order_does_nothing = true}, lets_another_stream_read_the_result);
+  expect_noticed(world(), {.block_stream_does_nothing = true}, lets_another_stream_read_the_result);
 }
 
 TEST_P(Streams, OrderLetsBuffersBeFreedInStreamOrder) {
@@ -187,7 +187,8 @@ TEST_P(Streams, OrderLetsBuffersBeFreedInStreamOrder) {
 }
 
 TEST_P(Streams, ABackendWhoseOrderDoesNothingIsNoticedWhenBuffersAreFreed) {
-  expect_noticed(world(), {.order_does_nothing = true}, lets_buffers_be_freed_in_stream_order);
+  expect_noticed(world(), {.block_stream_does_nothing = true},
+                 lets_buffers_be_freed_in_stream_order);
 }
 
 TEST_P(Streams, SynchronousVerbsFollowEachOtherOnOneStream) {

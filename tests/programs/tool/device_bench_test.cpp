@@ -50,7 +50,7 @@ BenchOptions with_change(BenchOptions options, const Changed::Change& change) {
 Changed::Change overwrites(std::int64_t index) {
   return [index](std::span<const Op> ops, const Call& call, const Changed::Real& real) {
     Work work = real(ops, call);
-    work.order(call.stream);
+    work.block_stream(call.stream);
     test_double::apis().cuda->set_device(1);  // Whose default stream it is.
     test_double::fill(static_cast<cudaStream_t>(call.stream.handle),
                       static_cast<float*>(ops.front().out.data) + index, 1, 0.25F);

@@ -117,7 +117,7 @@ class Mute final : public ForwardBackend {
   }
 
  private:
-  class Never final : public Work::State {
+  class Never final : public WorkState {
    public:
     explicit Never(Deadline limit) : limit_(limit) {}
     bool done() const noexcept override { return ended_ || limit_.expired(); }
@@ -132,8 +132,11 @@ class Mute final : public ForwardBackend {
       return std::make_exception_ptr(ended_ ? Error(Errc::aborted, "the transport was aborted")
                                             : Error(Errc::timeout, "the transport heard nothing"));
     }
-    void order(Stream) override { wait_until(Deadline::none()); }
-    std::shared_ptr<State> then(std::function<void()>) override { return nullptr; }
+    void block_stream(Stream) override { wait_until(Deadline::none()); }
+    std::shared_ptr<WorkState> then(std::function<void()>) override { return nullptr; }
+    std::shared_ptr<WorkState> on_done(std::function<void(const Error*)>) override {
+      return nullptr;
+    }
     void end() { ended_ = true; }
 
    private:

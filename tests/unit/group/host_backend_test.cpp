@@ -36,7 +36,7 @@ class FunctionBackend final : public HostBackend {
 
  protected:
   void run(std::span<const Op>, const Call&) override { run_(); }
-  std::shared_ptr<Work::State> post(std::span<const Op>, const Call&) override { return nullptr; }
+  std::shared_ptr<WorkState> post(std::span<const Op>, const Call&) override { return nullptr; }
   void publish(std::span<const Op>, const Call&, const Error&) noexcept override {}
 
  private:

@@ -13,7 +13,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tutti/work.hpp>
+#include <tutti/backend/work_state.hpp>
 
 #include "support/errors.hpp"
 
@@ -74,7 +74,7 @@ TEST_F(HostStateTest, FinishWakesEveryWaiter) {
       if (state->wait_until(deadline)) ++woken;
     });
   threads.emplace_back([&] {
-    state->order({});
+    state->block_stream({});
     ++woken;
   });
   std::this_thread::sleep_for(10ms);
@@ -124,7 +124,7 @@ TEST_F(HostStateTest, ThenOfADoneStateRunsOnTheWorkerToo) {
 
 TEST_F(HostStateTest, SeveralContinuationsRunInTheirOrder) {
   std::vector<int> order;
-  std::vector<std::shared_ptr<Work::State>> after;
+  std::vector<std::shared_ptr<WorkState>> after;
   for (int i = 0; i < 5; ++i) after.push_back(state->then([&order, i] { order.push_back(i); }));
   state->finish(nullptr);
   for (const auto& one : after) ASSERT_TRUE(one->wait_until(20s));

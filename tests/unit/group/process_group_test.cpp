@@ -14,14 +14,17 @@ namespace tutti::test {
 namespace {
 
 /// A call that has ended already, well or not.
-class Ended final : public Work::State, public std::enable_shared_from_this<Ended> {
+class Ended final : public WorkState, public std::enable_shared_from_this<Ended> {
  public:
   explicit Ended(std::exception_ptr error) noexcept : error_(std::move(error)) {}
   bool done() const noexcept override { return true; }
   bool wait_until(Deadline) override { return true; }
   std::exception_ptr error() const noexcept override { return error_; }
-  void order(Stream) override {}
-  std::shared_ptr<State> then(std::function<void()>) override { return shared_from_this(); }
+  void block_stream(Stream) override {}
+  std::shared_ptr<WorkState> then(std::function<void()>) override { return shared_from_this(); }
+  std::shared_ptr<WorkState> on_done(std::function<void(const Error*)>) override {
+    return shared_from_this();
+  }
 
  private:
   std::exception_ptr error_;

@@ -15,6 +15,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tutti/backend/work_state.hpp>
+
 #include "support/errors.hpp"
 
 namespace tutti {
@@ -28,7 +30,7 @@ static_assert(std::is_nothrow_move_constructible_v<Work>);
 static_assert(std::is_nothrow_move_assignable_v<Work>);
 
 /// A call that ends when the test says so.
-class HandState final : public Work::State {
+class HandState final : public WorkState {
  public:
   bool done() const noexcept override {
     const std::lock_guard lock(mutex_);
@@ -51,16 +53,26 @@ class HandState final : public Work::State {
     const std::lock_guard lock(mutex_);
     return done_ ? error_ : nullptr;
   }
-  void order(Stream stream) override { ordered.push_back(stream); }
-  std::shared_ptr<State> then(std::function<void()> next) override {
-    auto after = std::make_shared<HandState>();
-    const std::lock_guard lock(mutex_);
-    next_.emplace_back(std::move(next), after);
-    return after;
+  void block_stream(Stream stream) override { ordered.push_back(stream); }
+  std::shared_ptr<WorkState> then(std::function<void()> next) override {
+    return attach([next = std::move(next)](const std::exception_ptr& error) {
+      if (error == nullptr) next();
+    });
+  }
+  std::shared_ptr<WorkState> on_done(std::function<void(const Error*)> f) override {
+    if (refuses) fail(Errc::unsupported, "no callbacks here");
+    return attach([f = std::move(f)](const std::exception_ptr& thrown) {
+      if (thrown == nullptr) return f(nullptr);
+      try {
+        std::rethrow_exception(thrown);
+      } catch (const Error& error) {
+        f(&error);
+      }
+    });
   }
 
   void finish(const std::exception_ptr& error = nullptr) {
-    std::vector<std::pair<std::function<void()>, std::shared_ptr<HandState>>> next;
+    std::vector<std::pair<Next, std::shared_ptr<HandState>>> next;
     {
       const std::lock_guard lock(mutex_);
       if (done_) return;
@@ -71,11 +83,11 @@ class HandState final : public Work::State {
     }
     for (auto& [run, after] : next) {
       std::exception_ptr thrown = error;
-      if (!thrown) try {
-          run();
-        } catch (...) {
-          thrown = std::current_exception();
-        }
+      try {
+        run(error);
+      } catch (...) {
+        thrown = std::current_exception();
+      }
       after->finish(thrown);
     }
   }
@@ -88,24 +100,35 @@ class HandState final : public Work::State {
   }
 
   std::vector<Stream> ordered;
+  bool refuses = false;
 
  private:
+  using Next = std::function<void(const std::exception_ptr&)>;
+  std::shared_ptr<HandState> attach(Next next) {
+    auto after = std::make_shared<HandState>();
+    const std::lock_guard lock(mutex_);
+    next_.emplace_back(std::move(next), after);
+    return after;
+  }
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   int waiting_ = 0;
   bool done_ = false;
   std::exception_ptr error_;
-  std::vector<std::pair<std::function<void()>, std::shared_ptr<HandState>>> next_;
+  std::vector<std::pair<Next, std::shared_ptr<HandState>>> next_;
 };
 
 /// The group, writing down what it is told.
-class HandOwner final : public Work::Owner {
+class HandOwner final : public WorkOwner {
  public:
   void collected(std::uint64_t token, bool failed) noexcept override {
     events.push_back("collected " + std::to_string(token) + (failed ? " failed" : " well"));
   }
   void uncollected(const Error& error) noexcept override {
     events.push_back("uncollected " + error.message());
+  }
+  void callback_threw(const Error& error) noexcept override {
+    events.push_back("threw " + error.message());
   }
   void abort(std::string_view why) noexcept override {
     events.push_back("abort");
@@ -145,7 +168,7 @@ TEST_F(WorkTest, DefaultMadeIsFinished) {
   EXPECT_TRUE(work.wait_for(0s));
   EXPECT_FALSE(work.error().has_value());
   work.wait();
-  work.order({});
+  work.block_stream({});
   EXPECT_EQ(work.state(), nullptr);
 }
 
@@ -318,16 +341,16 @@ TEST_F(WorkTest, MoveAssignmentToItselfChangesNothing) {
   EXPECT_EQ(owner->events, Events{"collected 7 well"});
 }
 
-TEST_F(WorkTest, OrderPassesTheStreamOn) {
+TEST_F(WorkTest, BlockStreamPassesTheStreamOn) {
   int queue = 0;
   Work work = make();
-  work.order({&queue});
+  work.block_stream({&queue});
   EXPECT_EQ(state->ordered, std::vector<Stream>{Stream{&queue}});
   state->finish();
 }
 
 TEST_F(WorkTest, ReleaseTakesTheStateWithoutWaitingOrReporting) {
-  std::shared_ptr<Work::State> taken;
+  std::shared_ptr<WorkState> taken;
   {
     Work work = make();
     taken = std::move(work).release();
@@ -372,7 +395,7 @@ TEST_F(WorkTest, ThenOfAFinishedWorkCarriesWhatItsFunctionThrew) {
   Work after =
       Work().then([] { throw std::runtime_error("from a hook"); }).then([&] { ran = true; });
   EXPECT_TRUE(after.done());
-  after.order({});
+  after.block_stream({});
   EXPECT_EQ(after.error()->message(), "from a hook");
   EXPECT_THROW(after.wait(), std::runtime_error);
   EXPECT_FALSE(ran);
@@ -392,6 +415,141 @@ TEST_F(WorkTest, ThenCarriesWhatItsFunctionThrewToTheOwner) {
     state->finish();
   }
   EXPECT_EQ(owner->events, (Events{"collected 7 failed", "uncollected the hook failed"}));
+}
+
+// on_done
+
+/// Writes down what its callbacks get.
+struct Heard {
+  std::function<void(const Error*)> callback() {
+    return [this](const Error* error) {
+      texts.push_back(error == nullptr ? "success" : error->message());
+    };
+  }
+  Events texts;
+};
+
+TEST_F(WorkTest, OnDoneGetsNullAfterSuccess) {
+  Heard heard;
+  Work work = make();
+  work.on_done(heard.callback());
+  EXPECT_TRUE(heard.texts.empty());
+  state->finish();
+  EXPECT_EQ(heard.texts, Events{"success"});
+  work.wait();
+  EXPECT_EQ(heard.texts, Events{"success"}) << "once";
+}
+
+TEST_F(WorkTest, OnDoneGetsTheErrorWhichIsThenCollected) {
+  Heard heard;
+  {
+    Work work = make();
+    work.on_done(heard.callback());
+    state->fail_with(Errc::peer_lost, "gone");
+  }
+  EXPECT_EQ(heard.texts, Events{"gone"});
+  EXPECT_EQ(owner->events, Events{"collected 7 failed"});
+}
+
+TEST_F(WorkTest, WaitStillThrowsAfterOnDone) {
+  Heard heard;
+  Work work = make();
+  work.on_done(heard.callback());
+  state->fail_with(Errc::peer_lost, "gone");
+  expect_error(Errc::peer_lost, {"gone"}, [&] { work.wait(); });
+}
+
+TEST_F(WorkTest, OnDoneOfAFinishedWorkRunsNow) {
+  Heard heard;
+  Work work;
+  work.on_done(heard.callback());
+  Work failed = Work().then([] { throw std::runtime_error("from a hook"); });
+  failed.on_done(heard.callback());
+  EXPECT_EQ(heard.texts, (Events{"success", "from a hook"}));
+}
+
+TEST_F(WorkTest, OnDoneOfThenRunsWhereThenIsSkipped) {
+  Heard heard;
+  bool ran = false;
+  Work work = make().then([&] { ran = true; });
+  work.on_done(heard.callback());
+  state->fail_with(Errc::peer_lost, "gone");
+  EXPECT_EQ(heard.texts, Events{"gone"});
+  EXPECT_FALSE(ran);
+}
+
+TEST_F(WorkTest, AnErrorOfThenAfterOnDoneIsNotCollectedByIt) {
+  Heard heard;
+  {
+    Work work = make();
+    work.on_done(heard.callback());
+    const Work after = std::move(work).then([] { fail(Errc::backend, "the hook failed"); });
+    state->finish();
+  }
+  EXPECT_EQ(heard.texts, Events{"success"});
+  EXPECT_EQ(owner->events.back(), "uncollected the hook failed");
+}
+
+TEST_F(WorkTest, AnErrorThatOnDoneCollectedPassesThroughThen) {
+  Heard heard;
+  {
+    Work work = make();
+    work.on_done(heard.callback());
+    const Work after = std::move(work).then([] {});
+    state->fail_with(Errc::peer_lost, "gone");
+  }
+  EXPECT_EQ(owner->events, Events{"collected 7 failed"});
+}
+
+TEST_F(WorkTest, WhatACallbackThrowsIsToldAndBreaksNothing) {
+  {
+    Work work = make();
+    work.on_done([](const Error*) { throw std::runtime_error("from a callback"); });
+    state->finish();
+    work.wait();
+  }
+  EXPECT_EQ(owner->events,
+            (Events{"collected 7 well", "threw from a callback", "collected 7 well"}));
+}
+
+// detach
+
+TEST_F(WorkTest, DetachDoesNotWaitAndKeepsWhatItIsGivenUntilTheEnd) {
+  auto kept = std::make_shared<int>(1);
+  const std::weak_ptr<int> watch = kept;
+  make().detach(std::move(kept));
+  EXPECT_FALSE(watch.expired());
+  EXPECT_TRUE(owner->events.empty());
+  state->finish();
+  EXPECT_TRUE(watch.expired());
+  EXPECT_EQ(owner->events, Events{"collected 7 well"});
+  Work().detach();
+}
+
+TEST_F(WorkTest, AnErrorOfADetachedCallIsUncollected) {
+  make().detach();
+  state->fail_with(Errc::peer_lost, "gone");
+  EXPECT_EQ(owner->events, (Events{"collected 7 failed", "uncollected gone"}));
+}
+
+TEST_F(WorkTest, OnDoneCollectsTheErrorOfADetachedCall) {
+  Heard heard;
+  Work work = make();
+  work.on_done(heard.callback());
+  std::move(work).detach();
+  state->fail_with(Errc::peer_lost, "gone");
+  EXPECT_EQ(heard.texts, Events{"gone"});
+  EXPECT_EQ(owner->events, Events{"collected 7 failed"});
+}
+
+TEST_F(WorkTest, ADetachThatIsRefusedWaits) {
+  state->refuses = true;
+  std::atomic<bool> finished = false;
+  Work work = make();
+  std::thread other = finish_when_waited_for(state, finished);
+  expect_error(Errc::unsupported, {"no callbacks"}, [&] { std::move(work).detach(); });
+  EXPECT_TRUE(finished);
+  other.join();
 }
 
 // all
@@ -525,14 +683,41 @@ TEST_F(WorkAll, ThenThatThrowsIsReportedToAGroup) {
   EXPECT_EQ(told, 1);
 }
 
-TEST_F(WorkAll, OrderReachesEveryPart) {
+TEST_F(WorkAll, BlockStreamReachesEveryPart) {
   int queue = 0;
   Work all = Work::all(works);
-  all.order({&queue});
+  all.block_stream({&queue});
   for (const auto& state : states) {
     EXPECT_EQ(state->ordered, std::vector<Stream>{Stream{&queue}});
     state->finish();
   }
+}
+
+TEST_F(WorkAll, OnDoneRunsOnceAfterTheLastWithTheFirstError) {
+  Heard heard;
+  {
+    Work all = Work::all(works);
+    all.on_done(heard.callback());
+    states[2]->fail_with(Errc::timeout, "of two");
+    states[1]->fail_with(Errc::peer_lost, "of one");
+    EXPECT_TRUE(heard.texts.empty());
+    states[0]->finish();
+    EXPECT_EQ(heard.texts, Events{"of one"});
+  }
+  for (const auto& owner : owners)
+    for (const auto& event : owner->events) EXPECT_EQ(event.find("uncollected"), event.npos);
+}
+
+TEST_F(WorkAll, DetachReportsTheErrorToTheGroupThatFailed) {
+  const auto kept = std::make_shared<int>(1);
+  Work::all(works).detach(kept);
+  states[0]->finish();
+  states[1]->fail_with(Errc::peer_lost, "of one");
+  EXPECT_EQ(kept.use_count(), 2);
+  states[2]->finish();
+  EXPECT_EQ(kept.use_count(), 1);
+  EXPECT_EQ(owners[1]->events, (Events{"collected 1 failed", "uncollected of one"}));
+  EXPECT_EQ(owners[2]->events, Events{"collected 2 well"});
 }
 
 TEST_F(WorkAll, MayBeNested) {

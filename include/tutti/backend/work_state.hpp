@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include <tutti/deadline.hpp>
+#include <tutti/device.hpp>
+#include <tutti/error.hpp>
+
+namespace [[gnu::visibility("default")]] tutti {
+
+/// A call in flight, as a backend implements it. All functions from any thread.
+class WorkState {
+ public:
+  virtual ~WorkState();
+  virtual bool done() const noexcept = 0;
+  /// Blocks the host. True when done; never throws the error of the call. False before the
+  /// deadline only for a call that was captured into a graph: it is never done.
+  virtual bool wait_until(Deadline deadline) = 0;
+  /// The error of the call, once done; raised only when no transport can touch the buffers any
+  /// more.
+  virtual std::exception_ptr error() const noexcept = 0;
+  /// Work queued on `stream` from now on comes after this call.
+  virtual void block_stream(Stream stream) = 0;
+  /// Runs `next` once this is done without an error; the result is done after it. On host
+  /// memory it runs on the group's worker, on a device it is called in order of the
+  /// communication stream, to queue more on it.
+  virtual std::shared_ptr<WorkState> then(std::function<void()> next) = 0;
+  /// Calls `f`, which does not throw, once this is done: with null, or with the error. The result
+  /// is done after it, has the error of this and puts streams behind this. Runs on the group's
+  /// worker, never on a thread of the transport and never on one that aborts. Exception: without a
+  /// worker (forked child, group destroyed), `f` runs on the thread that notices the end.
+  /// @throws Error resource_exhausted, unsupported; `f` is then never called.
+  virtual std::shared_ptr<WorkState> on_done(std::function<void(const Error*)> f) = 0;
+  /// Ends one send or receive with this error, because its peer has made another call and will
+  /// never make this one. False where the transport cannot: then the group has to be aborted.
+  virtual bool withdraw(const Error& why) noexcept;
+};
+
+/// Receives how a call ended: the group. All functions from any thread.
+class WorkOwner {
+ public:
+  virtual ~WorkOwner();
+  /// The error of the call with this token, if any, was collected.
+  virtual void collected(std::uint64_t token, bool failed) noexcept = 0;
+  /// An error that nobody collected.
+  virtual void uncollected(const Error& error) noexcept = 0;
+  /// A callback of Work::on_done() threw this.
+  virtual void callback_threw(const Error& error) noexcept = 0;
+  virtual void abort(std::string_view why) noexcept = 0;
+};
+
+}  // namespace tutti
