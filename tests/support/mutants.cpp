@@ -330,12 +330,6 @@ std::map<std::string, Decorate> mutants(int rank, int size) {
       {"drops_on_done", change_callbacks([](const Callbacks::Callback&) -> Callbacks::Callback {
          return [](const Error*) {};
        })},
-      {"runs_on_done_twice", change_callbacks([](Callbacks::Callback f) -> Callbacks::Callback {
-         return [f = std::move(f)](const Error* error) {
-           f(error);
-           f(error);
-         };
-       })},
       {"none", wrap<ForwardBackend>()},
   };
 }

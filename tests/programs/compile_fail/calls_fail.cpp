@@ -70,10 +70,10 @@ void calls(tutti::ProcessGroup& group, tutti::Tensor tensor, std::vector<float> 
   group.send(std::as_const(tensor), 0);
 #endif
 
-  std::vector<short> shorts(2);
+  std::vector<long double> wide(2);
   std::vector<int> ints(2);
-#ifdef NO_DTYPE_FOR_SHORT  // error: no matching|cannot convert|no viable
-  group.broadcast(shorts, 0);
+#ifdef NO_DTYPE_FOR_LONG_DOUBLE  // error: no matching|cannot convert|no viable
+  group.broadcast(wide, 0);
 #else
   group.broadcast(ints, 0);
 #endif
