@@ -6,7 +6,7 @@
 #include "kernels/reduce_arithmetic.hpp"
 
 // The reductions of our own on a device, in C++ that nvcc compiles into kernels and every compiler
-// into functions of the host: what is tested there is what runs here.
+// into functions of the host: tests of those cover the code of the kernels.
 
 #ifdef __CUDACC__
 #define TUTTI_BOTH_SIDES __host__ __device__

@@ -44,8 +44,11 @@ Stage::Stage(const Staging& staging, const Op& op)
       block_(staging.pool->take(room_for(op))) {
   in_ = block_.data();
   out_ = is_one_array(op) || in_ == nullptr ? in_ : in_ + rounded(op.in.bytes());
-  // Behind the rows of each rank it leaves what is there, which is copied back with the rows.
-  const bool keeps = op.kind == Operation::all_gather_bounded;
+  // Some operations leave a part of `out` as it is: behind the rows of each rank, or on rank 0.
+  // That part is copied back with the rest.
+  const bool keeps =
+      op.kind == Operation::all_gather_bounded ||
+      (op.kind == Operation::exclusive_scan && op.reduce.kind == ReduceOp::Kind::custom);
   const bool reads = op.kind != Operation::broadcast || op.root == staging.rank;
   queue([&] {
     if (keeps) copy(out_, op.out.data, op.out.bytes(), cudaMemcpyDeviceToHost);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <random>
@@ -18,6 +19,7 @@
 #include "group/host_backend.hpp"
 #include "group/record.hpp"
 #include "hub.hpp"
+#include "values/current_error.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::backend::local {
@@ -139,8 +141,8 @@ class LocalBackend final : public internal::HostBackend {
     for (int k = 0; k < count; ++k) {
       try {
         execute(round, static_cast<std::size_t>(k), rank(), hub_->size());
-      } catch (const Error& error) {
-        hub_->fail_round(round, rank(), ops, call, error);
+      } catch (...) {
+        hub_->fail_round(round, rank(), ops, call, internal::to_error(std::current_exception()));
       }
       hub_->finish_step(round, k);
       if (round.error) break;  // The same on all ranks: nobody writes it any more.

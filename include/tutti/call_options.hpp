@@ -12,9 +12,10 @@ namespace [[gnu::visibility("default")]] tutti {
 /// What one call may say beyond its arrays. A value type; borrows `name` until the call returns.
 struct CallOptions {
   Stream stream{};      ///< The stream that produced the inputs and will use the outputs.
-  Deadline deadline{};  ///< A moment: write `5s` anew for each call. The earlier of both counts.
-  /// A span, from the moment the call starts to wait; 0: the group's, unless there is a deadline.
-  /// A function that makes several calls gives it to each of them. Negative: invalid_argument.
+  Deadline deadline{};  ///< A moment: one limit for several calls. Instead of the group's timeout.
+  /// A span, the usual limit: from when the call starts to wait. 0: the group's, unless there is a
+  /// deadline; with both the earlier one ends the call. A function that makes several calls gives
+  /// it to each of them. Negative: invalid_argument.
   std::chrono::nanoseconds timeout{};
   bool order_fixed = false;  ///< Reduce as a left fold over ranks 0..W-1, rounded once: the same
                              ///< bits for every backend, algorithm and message size.

@@ -15,7 +15,7 @@ struct ClusterInfo {
   int node = -1;            ///< Number of this host.
   std::string store{};      ///< Where they meet: "tcp://host:port", "file:///dir".
   bool hosts_store = true;  ///< Rank 0 hosts a tcp store; false: it is running already.
-  std::string run{};        ///< What tells this run, and restart, from others: keys begin with it.
+  std::string run{};        ///< Identifies this run and restart; its keys begin with it.
 };
 
 /// Where init() learns what its caller left out. Replace it to take the place from elsewhere.

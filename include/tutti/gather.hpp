@@ -39,7 +39,7 @@ struct GatheredRows {
   RowLayout layout;
 };
 
-/// Concatenates every rank's rows.
+/// Concatenates every rank's rows (MPI_Allgatherv with counts that ranks need not know).
 ///
 /// @param local  [n_r, ...]: n_r may differ between ranks and may be 0; the other dimensions and
 ///               the dtype must not. A 0-dimensional array is one row.
@@ -96,7 +96,7 @@ Tensor reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
 std::vector<Tensor> gather_all_tensors(ProcessGroup& group, const ConstTensorView& local,
                                        const ResultOptions& options = {});
 
-/// One string of bytes from each rank, of any length.
+/// One string of bytes from each rank, of any length (MPI_Allgatherv of bytes).
 std::vector<std::string> all_gather_bytes(ProcessGroup& group, std::string_view local,
                                           const CallOptions& options = {});
 
@@ -106,10 +106,10 @@ std::vector<std::string> all_gather_bytes(ProcessGroup& group, std::string_view 
 void broadcast_bytes(ProcessGroup& group, std::string& bytes, int root,
                      const CallOptions& options = {});
 
-/// The functions above whose rows travel behind their return. With a layout nothing waits; without
-/// one the sizes are exchanged first, in order of the group's calls, and small rows come along.
-/// `local` and `whole` are lent until Pending::get(). Refusals are thrown here; what goes wrong
-/// under way by get(). Several may be under way at a time.
+/// Async forms: the rows travel after the function has returned. Without a layout the function
+/// waits until the sizes are exchanged, behind the group's earlier calls; small rows come along.
+/// `local` and `whole` must live until Pending::get(). Refusals and mismatches are thrown here,
+/// later errors by get(). Several may be pending at a time.
 Pending<GatheredRows> all_gather_rows_async(ProcessGroup& group, const ConstTensorView& local,
                                             const GatherOptions& options = {});
 Pending<PaddedRows> all_gather_padded_async(ProcessGroup& group, const ConstTensorView& local,

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <functional>
 #include <utility>
 
+#include <tutti/deadline.hpp>
+#include <tutti/device.hpp>
 #include <tutti/error.hpp>
 #include <tutti/work.hpp>
 
@@ -26,15 +29,19 @@ class [[nodiscard]] Pending {
   Pending& operator=(const Pending&) = delete;
   ~Pending() = default;
 
-  /// Waits as Work::wait() and gives the value, once. @throws Error what went wrong.
+  /// Waits as Work::wait() and gives the value, once. @throws Error what went wrong; then there is
+  /// no value.
   T get() {
     if (taken_) fail(Errc::invalid_argument, "Pending::get() was called already");
+    taken_ = true;  // Also after an error: the value was not written.
     work_.wait();
-    taken_ = true;
     return std::move(value_);
   }
-  /// The call: to ask whether it is done, or to order streams behind it. get() comes after all.
-  Work& work() noexcept { return work_; }
+  /// As the functions of Work. get() is still needed for the value, and throws the call's error.
+  bool done() const noexcept { return work_.done(); }
+  bool wait_for(Deadline deadline) const { return work_.wait_for(deadline); }
+  void on_done(std::function<void(const Error*)> f) { work_.on_done(std::move(f)); }
+  void block_stream(Stream stream) { work_.block_stream(stream); }
 
  private:
   T value_;

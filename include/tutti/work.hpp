@@ -18,7 +18,7 @@ class WorkOwner;  // <tutti/backend/work_state.hpp>
 class WorkState;
 
 /// A call in flight, whose destructor waits for the call, by its deadline at the latest; while an
-/// exception unwinds the stack, the destructor aborts the group first. detach() lets go of a call
+/// exception unwinds the stack, the destructor aborts the group first. detach() releases a call
 /// without waiting. A call borrows the caller's buffers, so it must end before they do. Move-only.
 /// One thread at a time.
 ///
@@ -57,13 +57,14 @@ class [[nodiscard]] Work {
   /// and carries what it threw. An error skips it.
   Work then(std::function<void()> next) &&;
   /// Calls `f` once after the call has ended: with null after success, else with the error, which
-  /// is then collected; wait() still throws it. For a finished Work `f` runs now, on this thread.
+  /// is then collected; wait() still throws it. For a Work without a call (default-made, or after
+  /// wait()) `f` runs now, on this thread, with null.
   /// This Work ends after `f`; block_stream() does not wait for `f`. What `f` throws is logged as
   /// an error and breaks nothing. Callbacks of one Work run in the order of these calls.
   /// @throws Error resource_exhausted if no worker can start; unsupported for a call in a graph or
   ///         inside a Coalesce. `f` is then never called.
   void on_done(std::function<void(const Error*)> f);
-  /// Lets go of the call without waiting. `keep_alive` is held until the call has ended, for
+  /// Releases the call without waiting. `keep_alive` is held until the call has ended, for
   /// example the buffers; so is the group. Its error breaks the group unless on_done() collected
   /// it. @throws Error as on_done(); the call has then ended.
   void detach(std::shared_ptr<void> keep_alive = {}) &&;

@@ -108,7 +108,7 @@ void run_alone(const Op& op) {
   }
 }
 
-/// By the first row of the operation that fits.
+/// Runs the algorithm of the first row of the table, for this operation, that fits.
 template <typename Fits>
 void run_row(Wire& wire, const Op& op, const Fits& fits) {
   if (wire.size() == 1) return run_alone(op);

@@ -51,7 +51,7 @@ void all_gather_bounded_direct(Wire& wire, const Op& op) {
   auto* out = static_cast<Bytes>(op.out.data);
   const auto* in = writable(op.in.data);
   copy_bytes(out + index(me) * bound, in, op.in.bytes());
-  // A message carries what its sender has for it, which may be nothing.
+  // The last messages of a sender may be short or empty.
   for (std::size_t from = 0; from < bound; from += max_message) {
     const auto most = std::min(max_message, bound - from);
     const auto mine = std::min(most, op.in.bytes() - std::min(from, op.in.bytes()));

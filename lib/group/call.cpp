@@ -1,8 +1,10 @@
 #include "group/call.hpp"
 
 #include <functional>
+#include <thread>
 
 #include "group/core.hpp"
+#include "values/fail.hpp"
 
 namespace tutti::internal {
 namespace {
@@ -54,7 +56,13 @@ void call(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepar
 void call(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepare,
           std::string_view caller, Work* work) {
   if (work == nullptr) return call(group, op, options, prepare, caller);
-  *work = Core::of(group).issue(op, options, Core::Wait::nothing, prepare, caller);
+  auto& core = Core::of(group);
+  if (core.collecting_on.load(std::memory_order_relaxed) == std::this_thread::get_id())
+    failf(Errc::invalid_argument,
+          "{}_async: group '{}' collects calls for a Coalesce, which would outlive the result; "
+          "launch() first",
+          caller, group.name());
+  *work = core.issue(op, options, Core::Wait::nothing, prepare, caller);
 }
 
 void host_call(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepare,

@@ -55,8 +55,10 @@ class Checked final : public HostBackend {
 
   Work launch(std::span<const Op> ops, const Call& call) override {
     if (on_host_) return HostBackend::launch(ops, call);
-    compare_all(ops, call);
-    return inner_->launch(ops, call);
+    Call limited = call;
+    limited.deadline = call.limit();  // The comparison counts.
+    compare_all(ops, limited);
+    return inner_->launch(ops, limited);
   }
 
   void abort(std::string_view why) noexcept override {
@@ -178,7 +180,10 @@ class Checked final : public HostBackend {
     /// Ends with inner_, and continues on the same worker as the group's other calls.
     std::shared_ptr<HostState> on_own_queue() {
       auto end = group_.make_state<HostState>();
-      (void)inner_->on_done([end, inner = inner_](const Error*) { end->finish(inner->error()); });
+      // A difference that was found already is the cause, not the withdrawal that followed it.
+      (void)inner_->on_done([end, inner = inner_, cause = difference_](const Error*) {
+        end->finish(cause != nullptr ? cause : inner->error());
+      });
       return end;
     }
     /// What was received needs no record any more; a sender takes a missing one for "nothing said".

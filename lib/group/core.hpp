@@ -88,7 +88,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   Memory& memory() noexcept { return *memory_; }
   Trace trace() const;
 
-  /// The Coalesce that collects, and its thread; no other thread may follow the pointer.
+  /// The open Coalesce and its thread. Only that thread may dereference the pointer.
   std::atomic<Collector*> collector{nullptr};
   std::atomic<std::thread::id> collecting_on{};
 

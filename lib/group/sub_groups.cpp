@@ -42,7 +42,7 @@ std::vector<std::array<std::int64_t, 2>> Core::exchange(std::array<std::int64_t,
       std::memcpy(theirs.data(), bytes.data(), sizeof theirs);
       continue;
     }
-    ++splits_;  // Like the others: the next exchange has keys of its own.
+    ++splits_;  // On every rank: the next exchange uses fresh keys.
     const std::string_view why(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     throw Error(Errc::mismatch, fmt::format("rank {} {}", r, why),
                 {.group = options_.name, .operation = std::string(what), .rank = r});

@@ -39,7 +39,7 @@ void call_with(const std::function<void(const Error*)>& f, const std::exception_
   f(&error);
 }
 
-/// What the caller gave to on_done(), which may throw.
+/// Calls the caller's function of on_done(), which may throw.
 void call_guarded(const std::function<void(const Error*)>& f, const Error* error,
                   WorkOwner* owner) noexcept {
   try {

@@ -15,7 +15,7 @@ ClusterEnvironment::~ClusterEnvironment() = default;
 
 namespace {
 
-/// Where torch's launchers meet unless they are told otherwise.
+/// The default port of torch's launchers.
 constexpr int default_master_port = 29500;
 /// Ports of Slurm's jobs: below those that the kernel gives to connections.
 constexpr int slurm_first_port = 20000;

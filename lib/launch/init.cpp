@@ -93,9 +93,11 @@ std::shared_ptr<Store> open_cluster_store(const ClusterInfo& info,
                                           std::chrono::nanoseconds timeout) {
   if (info.store.empty())
     internal::failf(Errc::invalid_argument,
-                    "{} ranks need a store to find each other, and {} tells no address; set "
+                    "{} ranks need a store to find each other, and {}; set "
                     "TUTTI_STORE, or MASTER_ADDR and MASTER_PORT (the host of rank 0)",
-                    info.size, info.launcher.empty() ? "no launcher" : info.launcher);
+                    info.size,
+                    info.launcher.empty() ? "no launcher gives an address"
+                                          : info.launcher + " gives no address");
   const bool hosts = info.hosts_store && info.rank == 0 && info.store.starts_with(tcp);
   auto store = hosts ? host_store(info.store, timeout) : open_store(info.store, timeout);
   return info.run.empty() ? store : make_prefix_store(std::move(store), info.run);

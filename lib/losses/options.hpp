@@ -45,7 +45,7 @@ constexpr std::string_view word(tutti::losses::PAucAtBudgetOptions::Positives va
 
 inline void check_classes(std::string_view loss, std::int64_t classes) {
   if (classes <= 0)
-    failf(Errc::invalid_argument, "{}: classes is {}; there has to be one at least", loss, classes);
+    failf(Errc::invalid_argument, "{}: classes is {}; it must be 1 or more", loss, classes);
 }
 inline void check_weight(std::string_view loss, std::string_view what, double weight) {
   if (!(weight >= 0) || !std::isfinite(weight))

@@ -201,7 +201,7 @@ std::uint64_t SoftRankCells::slopes(const SortedPool& pool, std::span<const doub
   std::uint64_t evaluations = 0;
   for (std::size_t target = 0; target < cells_.size(); ++target) {
     const auto& cell = cells_[target];
-    // No branch that cannot be predicted: half of the rows may be another's.
+    // Branch-free: half of the rows may belong to other ranks, which no predictor learns.
     targets.resize(cell.last - cell.first + 1);
     target_at.resize(targets.size());
     std::size_t count = 0;

@@ -23,8 +23,8 @@ GatheredArrays gather_arrays(ProcessGroup& group, const Offer& offer, const Gath
 /// The same of arrays in host memory, whatever the group's device; so are the results.
 GatheredArrays gather_host_arrays(ProcessGroup& group, Offer offer, const CallOptions& options);
 
-/// The public functions, with a check of the caller's on each rank, for scatter_rows on root. Its
-/// Error is one on every rank.
+/// As the public functions, plus the caller's check, which runs on each rank (scatter_rows: on
+/// root). If it throws, every rank gets an Error.
 using CallerCheck = std::function<void()>;
 GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int root,
                          const GatherOptions& options, const CallerCheck& check,

@@ -255,7 +255,7 @@ class ServerLoop {
         }));
   }
 
-  /// One buffer for all clients: ten thousand of them are not to need one each.
+  /// One read buffer shared by all clients, so that 10,000 clients do not need one each.
   void read(const ClientPtr& client) {
     std::error_code error;
     const auto n = client->socket.read_some(asio::buffer(scratch_), error);

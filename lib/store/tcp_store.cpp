@@ -32,8 +32,8 @@ using internal::Request;
 using internal::Verb;
 using Clock = Deadline::Clock;
 
-/// The server watches the deadline of a get; its word is given this long to arrive. And a deadline
-/// that has all but passed leaves time for one question.
+/// The server enforces the deadline of a get. Its reply may take `grace` longer, and a deadline
+/// that has almost passed still allows one round trip.
 constexpr auto grace = 50ms;
 constexpr auto round_trip = 500ms;
 

@@ -182,7 +182,7 @@ void run_plan(Rank& rank, const Plan& plan, const BenchOptions& options, bool th
   group.barrier();
 }
 
-/// Whether the run failed only because it was told to end.
+/// Whether the run failed only because it was interrupted.
 bool ended_on_request(const Outcome& cause) {
   return cause.failed->errc == Errc::aborted || cause.failed->errc == Errc::peer_lost;
 }

@@ -248,7 +248,8 @@ Plan make_plan(const Request& request, int ranks) {
 void check_memory(const Plan& plan, int ranks, int local_ranks, std::int64_t free_bytes) {
   for (const Block& block : plan.blocks) {
     for (const std::int64_t bytes : block.bytes) {
-      // A size beyond all memory could overflow the footprint; all_to_all may bring S from each.
+      // A size beyond all memory could overflow the footprint; in all_to_all a rank may receive S
+      // from each.
       const bool fits =
           bytes <= free_bytes && bytes <= std::numeric_limits<std::int64_t>::max() / (8 * ranks) &&
           block.footprint(ranks, bytes) <= static_cast<std::size_t>(free_bytes / local_ranks);

@@ -7,8 +7,8 @@
 
 namespace tutti::tool {
 
-/// SIGINT and SIGTERM of this process as calls on a thread of its own, instead of the end of the
-/// process. Made before any other thread, which would get the signals else.
+/// Turns SIGINT and SIGTERM into calls on a dedicated thread instead of ending the process. Make it
+/// before other threads start; otherwise they receive the signals.
 class Signals {
  public:
   /// `handle` gets the number of the signal.

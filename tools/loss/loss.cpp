@@ -84,7 +84,7 @@ LossRow make_row(LossKind kind, const OneProcess& alone, const std::vector<OfRan
 }
 
 /// The whole run, on one rank.
-/// @param alone_by_loss  shared by the ranks of this process: they compare with the same numbers.
+/// @param alone_by_loss  results of one process, shared by the ranks of this process.
 void run_losses(Rank& rank, const LossOptions& options, bool threads,
                 std::vector<OneProcess>& alone_by_loss, LossRecord& record) {
   ProcessGroup& group = rank.group;

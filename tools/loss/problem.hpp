@@ -75,9 +75,9 @@ LossRows make_rows(const LossProblem& problem, LossKind kind, std::int64_t first
 
 /// How the rows of a call lie on the ranks.
 enum class Split : std::uint8_t {
-  even,    ///< As even as it gets.
+  even,    ///< Counts differ by one at most.
   uneven,  ///< Rank r has r + 1 parts; of three ranks or more the middle one has nothing.
-  one      ///< The last rank has all.
+  one      ///< All rows are on the last rank.
 };
 template <>
 inline constexpr Names<3> names_of<Split>{"even", "uneven", "one"};

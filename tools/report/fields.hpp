@@ -54,7 +54,7 @@ struct Field {
   Plain plain{};
   std::span<const std::string_view> names{};  ///< All that `plain` may be.
   bool optional = false;
-  bool absent = false;              ///< An empty optional: it holds a value of its type.
+  bool absent = false;              ///< An empty optional: `plain` has its type alone.
   std::vector<Field> fields{};      ///< Of an object.
   std::vector<Field> items{};       ///< Of a list of objects, without names.
   std::vector<Field> item_type{};   ///< Of such a list: one item, which exists always.

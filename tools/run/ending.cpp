@@ -53,7 +53,7 @@ std::vector<Outcome> collect_outcomes(Store& store, const Outcome& own, int size
       silent.silent = true;
       silent.failed = {Exit::internal,
                        Errc::peer_lost,
-                       fmt::format("rank {} sent no word of how it ended", rank),
+                       fmt::format("rank {} did not report how it ended", rank),
                        {}};
       outcomes.push_back(silent);
     }
@@ -66,7 +66,7 @@ std::string last_seen(const Outcome& outcome, const World& world) {
   std::string text = fmt::format("{}", outcome.rank);
   for (const RankInfo& info : world.ranks)
     if (info.rank == outcome.rank) text += fmt::format(" ({}, pid {})", info.host, info.pid);
-  if (outcome.silent) return text + " sent no word: killed, stopped or stuck";
+  if (outcome.silent) return text + " sent no report: killed, stopped or stuck";
   if (!outcome.last) return text + " made no call";
   return text + fmt::format(" last seen {:.1f} s ago in {} #{}", outcome.last->seconds_ago,
                             name_of(outcome.last->operation), outcome.last->seq);

@@ -50,7 +50,7 @@ World collect_world(Rank& rank, Control& control, bool threads, std::string_view
     const auto arrival = from_message<Arrival>(text);
     if (arrival.plan != plan)
       throw Failure(Exit::usage,
-                    fmt::format("rank {} was told to do something else than rank 0: give every "
+                    fmt::format("rank {} was started with other options than rank 0: give every "
                                 "rank the same options and files",
                                 arrival.info.rank));
     Shared& shared = hosts[arrival.info.host];

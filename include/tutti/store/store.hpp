@@ -42,7 +42,7 @@ class Store {
   /// The address of this machine on the way to the store: numeric, without a port. Empty when
   /// there is no network in between.
   virtual std::string local_address() const { return {}; }
-  /// Whether whoever sees this store is a thread of this process.
+  /// Whether all users of this store are threads of this process.
   virtual bool in_process() const { return false; }
 
   /// Text, for convenience.

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/coalesce.hpp>
 #include <tutti/gather.hpp>
 
 #include "conformance/cells.hpp"
@@ -91,7 +92,7 @@ TEST_P(PendingGathers, WithALayoutNothingWaits) {
     auto at_root = gather_rows_async(group, in, 0, options);
     auto sums = reduce_scatter_rows_async(group, whole, rows, ReduceOp::max, {.call = soon});
     if (group.rank() == 0) {
-      EXPECT_FALSE(all.work().done());
+      EXPECT_FALSE(all.done());
       group.send(token, 1, 4, soon);
     }
     EXPECT_EQ(all.get().data.shape(), Shape{2 * group.size()});
@@ -109,11 +110,24 @@ TEST_P(GatherPending, GivesItsValueOnceAndMayBeMovedAndDropped) {
     auto first = all_gather_rows_async(group, in, options);
     first = all_gather_rows_async(group, in, options);
     auto moved = std::move(first);
-    moved.work().wait();
+    EXPECT_TRUE(moved.wait_for(Deadline::none()));
     EXPECT_EQ(moved.get().data.shape(), Shape{group.size()});
     expect_error(Errc::invalid_argument, {"Pending::get() was called already"},
                  [&] { (void)moved.get(); });
     { const auto dropped = all_gather_padded_async(group, in, 0, options); }
+    expect_usable(group);
+  });
+}
+
+TEST_P(GatherPending, IsRefusedInsideACoalesce) {
+  on_ranks(world(), [](ProcessGroup& group) {
+    const auto rows = RowLayout::equal(group.size(), 1);
+    const Buffer in(group, array_of<float>({1}));
+    {
+      Coalesce together(group);
+      expect_error(Errc::invalid_argument, {"all_gather_rows_async", "Coalesce", "launch()"},
+                   [&] { (void)all_gather_rows_async(group, in, {.layout = &rows}); });
+    }
     expect_usable(group);
   });
 }
@@ -163,6 +177,7 @@ TEST_P(PendingGathers, ATimeoutIsThrownByGet) {
       auto all = all_gather_rows_async(group, in, {.layout = &rows, .call = {.timeout = 100ms}});
       expect_error({Errc::timeout, Errc::peer_lost, Errc::aborted}, {"all_gather"},
                    [&] { (void)all.get(); });
+      expect_error(Errc::invalid_argument, {"was called already"}, [&] { (void)all.get(); });
     }
     met.wait();
   });

@@ -74,7 +74,7 @@ class Launchers(unittest.TestCase):
         # Without an address: one line from every rank says what to set.
         status, _, errors = finish(start([mpirun, "--oversubscribe", "-n", "2", PROGRAM], **root))
         self.assertNotEqual(status, 0)
-        self.assertRegex(errors, r"error: .*2 ranks .* Open MPI tells no address.* TUTTI_STORE.* MASTER_ADDR")
+        self.assertRegex(errors, r"error: .*2 ranks .* Open MPI gives no address.* TUTTI_STORE.* MASTER_ADDR")
 
     def test_open_mpi_with_a_store_that_rank_0_hosts(self):
         mpirun = installed("mpirun.openmpi", "mpirun", says="Open MPI")
@@ -88,7 +88,7 @@ class Launchers(unittest.TestCase):
         self.assert_all_well(3, [finish(start([mpirun, "-n", "3", PROGRAM], MASTER_ADDR="127.0.0.1", MASTER_PORT=port))])
         status, _, errors = finish(start([mpirun, "-n", "2", PROGRAM]))
         self.assertNotEqual(status, 0)
-        self.assertRegex(errors, r"error: .*2 ranks .* PMI tells no address")
+        self.assertRegex(errors, r"error: .*2 ranks .* PMI gives no address")
 
     def test_torchrun_and_its_restart(self):
         torchrun = shutil.which("torchrun")

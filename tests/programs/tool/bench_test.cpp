@@ -518,7 +518,7 @@ TEST(Members, ARankThatWasToldToMeasureSomethingElseEndsTheRunBeforeTheData) {
         if (rank == 2) own.request.sizes = parse_sizes("2K");
       });
   for (const Member& member : members) EXPECT_EQ(member.code, Exit::usage) << member.err;
-  EXPECT_TRUE(contains(members[0].err, "rank 2 was told to do something else")) << members[0].err;
+  EXPECT_TRUE(contains(members[0].err, "rank 2 was started with other options")) << members[0].err;
 }
 
 TEST(Members, ARankThatSendsNoWordIsNamed) {
@@ -543,7 +543,7 @@ TEST(Members, ARankThatSendsNoWordIsNamed) {
   Captured err;
   EXPECT_EQ(run_bench(options, out.file(), err.file()), Exit::timeout);
   store->set("end of the test", "now");
-  for (const char* part : {"entered : 0\n", "missing : 1 (far, pid 4411) sent no word", "killed"})
+  for (const char* part : {"entered : 0\n", "missing : 1 (far, pid 4411) sent no report", "killed"})
     EXPECT_TRUE(contains(err.text(), part)) << part << "\n" << err.text();
 }
 

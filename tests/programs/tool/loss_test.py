@@ -327,7 +327,7 @@ class Processes(Program):
     def test_ranks_that_were_told_different_things_end_together(self):
         done = tutti("run", "-n", 2, "--", "sh", "-c", f"exec '{TUTTI}' loss --rows 10$RANK")
         self.assertEqual(done.returncode, 64, done.stderr)
-        self.assertEqual(done.stderr.count("[0] error: rank 1 was told to do something else than rank 0"), 1, done.stderr)
+        self.assertEqual(done.stderr.count("[0] error: rank 1 was started with other options than rank 0"), 1, done.stderr)
         self.assertEqual((done.stdout, done.stderr.count("[1] ")), ("", 0), done.stderr)
 
 

@@ -601,7 +601,7 @@ class Processes(Program):
         self.assertEqual(code, 124, err)
         self.assertEqual(run["status"], "timeout")
         self.assertRegex(err, r"error: \w+ timed out after 1 s \(.*group world\)")
-        self.assertRegex(err, r"\n  missing : 1 \(\S+, pid \d+\) sent no word: killed, stopped or stuck\n")
+        self.assertRegex(err, r"\n  missing : 1 \(\S+, pid \d+\) sent no report: killed, stopped or stuck\n")
 
 
 class Refusals(Program):

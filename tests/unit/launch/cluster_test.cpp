@@ -199,7 +199,7 @@ TEST_F(VariablesEnvironmentTest, ReadsThoseOfOpenMpi) {
   EXPECT_EQ(info->local_rank, 1);
   EXPECT_EQ(info->local_size, 4);
   EXPECT_EQ(info->node, -1) << "NODE_RANK counts the processes of a node, not the nodes";
-  EXPECT_EQ(info->store, "") << "it tells no address";
+  EXPECT_EQ(info->store, "") << "it gives no address";
 }
 
 TEST_F(VariablesEnvironmentTest, ReadsThoseOfPmi) {

@@ -136,7 +136,7 @@ TEST_F(Init, SeveralRanksNeedAStore) {
   });
   const ScopedVariables set{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}};
   expect_error(Errc::invalid_argument,
-               {"2 ranks", "Open MPI tells no address", "TUTTI_STORE", "MASTER_ADDR"},
+               {"2 ranks", "Open MPI gives no address", "TUTTI_STORE", "MASTER_ADDR"},
                [] { (void)init({.group = on_local()}); });
 }
 
