@@ -203,6 +203,8 @@ void PoolRows::hold(std::vector<Tensor>&& arrays) {
   arrays_ = std::move(arrays);
   logits = arrays_[0];
   targets = arrays_[1];
+  // Without one of its own: a view of this rank's rows alone would be too short.
+  iid = {nullptr, DType::u8, Shape::vector(0)};
   if (arrays_.size() > 2) iid = arrays_[2];
 }
 
