@@ -145,7 +145,7 @@ class LocalBackend final : public internal::HostBackend {
         hub_->fail_round(round, rank(), ops, call, internal::to_error(std::current_exception()));
       }
       hub_->finish_step(round, k);
-      if (round.error) break;  // The same on all ranks: nobody writes it any more.
+      if (round.error) break;  // Final by now, so equal on all ranks.
     }
     const auto error = round.error;
     hub_->leave_round(round);

@@ -28,7 +28,7 @@ inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
   if (bytes != 0 && to != from) std::memmove(to, from, bytes);
 }
 
-/// Where part `i` of an array begins that is cut into equal parts at cache lines.
+/// The begin of part `i` of an array that is cut into equal parts at cache lines.
 constexpr std::size_t cut(std::size_t bytes, std::size_t parts, std::size_t i) {
   const auto lines = (bytes + 63) / 64;
   return std::min(bytes, (lines / parts * i + std::min(i, lines % parts)) * 64);

@@ -44,7 +44,7 @@ class Reducer {
     internal::fold(dtype_, kind_, out, inputs, scaled() ? scales : std::span<const double>(),
                    bytes / element_);
   }
-  /// What exclusive_scan gives rank 0; nothing for a custom reduction, whose identity is not known.
+  /// Writes rank 0's result of exclusive_scan. A custom reduction has no known identity: no effect.
   void identity(void* out, std::size_t bytes) const {
     if (is_custom()) return;
     internal::fill_identity(dtype_, kind_, out, bytes / element_);

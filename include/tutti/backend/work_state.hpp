@@ -46,7 +46,7 @@ class WorkOwner {
   virtual ~WorkOwner();
   /// The error of the call with this token, if any, was collected.
   virtual void collected(std::uint64_t token, bool failed) noexcept = 0;
-  /// An error that nobody collected.
+  /// Receives an error that was not collected.
   virtual void uncollected(const Error& error) noexcept = 0;
   /// A callback of Work::on_done() threw this.
   virtual void callback_threw(const Error& error) noexcept = 0;
