@@ -172,12 +172,12 @@ TEST_P(Callbacks, DetachKeepsItsBufferUntilTheEnd) {
     auto data = std::make_shared<Buffer>(group, number(1));
     const std::weak_ptr<Buffer> watch = data;
     Work work = group.all_reduce_async(*data);
-    std::int32_t seen = 0;
+    std::atomic<std::int32_t> seen = 0;
     work.on_done(
         [&seen, raw = data.get()](const Error*) { seen = raw->read().get<std::int32_t>(0); });
     std::move(work).detach(std::move(data));
     EXPECT_TRUE(await_expired(watch));
-    EXPECT_EQ(seen, group.size());
+    EXPECT_EQ(seen.load(), group.size());
     expect_usable(group);
   });
 }
