@@ -29,10 +29,10 @@ class ResultsTest(unittest.TestCase):
             if again:
                 log = [json.dumps({"name": name, "result": result}) for name, result in again]
                 pathlib.Path(folder, "again.json").write_text("\n".join(log))
-            said = io.StringIO()
-            with contextlib.redirect_stdout(said):
+            output = io.StringIO()
+            with contextlib.redirect_stdout(output):
                 status = results.main([str(base)])
-        return said.getvalue().splitlines()[-1], status
+        return output.getvalue().splitlines()[-1], status
 
     def test_counts_the_cases_of_a_program(self):
         self.assertEqual(self.count([("tutti:unit / numbers", "OK")], CASES.format(fault="")),

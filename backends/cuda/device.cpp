@@ -87,7 +87,7 @@ void Gpu::Event::record(cudaStream_t stream) {
   check(gpu_->cuda(), gpu_->cuda().event_record(event_, stream), "cudaEventRecord");
 }
 
-void Gpu::Event::hold(cudaStream_t stream) const {
+void Gpu::Event::block(cudaStream_t stream) const {
   check(gpu_->cuda(), gpu_->cuda().stream_wait_event(stream, event_, 0), "cudaStreamWaitEvent");
 }
 

@@ -74,7 +74,7 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
 
     void record(cudaStream_t stream);
     /// Puts later work on `stream` behind it.
-    void hold(cudaStream_t stream) const;
+    void block(cudaStream_t stream) const;
     /// True when everything before it has run. Also while other threads capture into a graph, in
     /// any mode. @throws Error.
     bool done() const;

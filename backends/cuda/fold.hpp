@@ -50,7 +50,7 @@ constexpr std::uint64_t words_of(const Fold& fold) noexcept {
 }
 
 template <typename T>
-TUTTI_BOTH_SIDES Word<T>* place_of(const Fold& fold, int slot, std::uint64_t i) {
+TUTTI_BOTH_SIDES Word<T>* word_at(const Fold& fold, int slot, std::uint64_t i) {
   auto* begin = fold.slots + static_cast<std::uint64_t>(slot) * fold.slot;
   return reinterpret_cast<Word<T>*>(begin) + i;
 }
@@ -77,7 +77,7 @@ struct FoldedWord {
   TUTTI_BOTH_SIDES void put(const Fold& fold, int slot, std::uint64_t i) const {
     Word<T> word;
     for (std::size_t k = 0; k < n; ++k) word.at[k] = internal::narrow<T>(acc[k]);
-    *place_of<T>(fold, slot, i) = word;
+    *word_at<T>(fold, slot, i) = word;
   }
 };
 
@@ -88,7 +88,7 @@ TUTTI_BOTH_SIDES void fold_word(const Fold& fold, std::uint64_t i) {
   for (int first = 0; first < fold.size; first += at_once) {
     Word<T> words[at_once];
     for (int j = 0; j < at_once; ++j)
-      if (first + j < fold.size) words[j] = *place_of<T>(fold, first + j, i);
+      if (first + j < fold.size) words[j] = *word_at<T>(fold, first + j, i);
     for (int j = 0; j < at_once; ++j)
       if (first + j < fold.size) folded.add(fold, first + j, words[j]);
   }
@@ -108,7 +108,7 @@ TUTTI_BOTH_SIDES void scan_word(const Fold& fold, std::uint64_t i) {
       for (auto& acc : folded.acc) acc = internal::widen(internal::identity<T, kind()>());
     });
   for (int slot = 0; slot < fold.size; ++slot) {
-    const Word<T> word = *place_of<T>(fold, slot, i);
+    const Word<T> word = *word_at<T>(fold, slot, i);
     if (exclusive) folded.put(fold, slot, i);
     folded.add(fold, slot, word);
     if (!exclusive) folded.put(fold, slot, i);

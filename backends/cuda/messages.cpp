@@ -6,9 +6,9 @@
 #include <tuple>
 #include <utility>
 
-#include "values/broken.hpp"
 #include "values/current_error.hpp"
 #include "values/fail.hpp"
+#include "values/group_errors.hpp"
 
 namespace tutti::backend::cuda {
 

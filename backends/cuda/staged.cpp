@@ -14,9 +14,9 @@
 #include "memory.hpp"
 #include "messages.hpp"
 #include "stage.hpp"
-#include "values/broken.hpp"
 #include "values/current_error.hpp"
 #include "values/fail.hpp"
+#include "values/group_errors.hpp"
 
 namespace tutti::backend::cuda {
 namespace {

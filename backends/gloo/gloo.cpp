@@ -26,8 +26,8 @@
 #include "on_cuda.hpp"
 #include "pairs.hpp"
 #include "sigpipe.hpp"
-#include "values/broken.hpp"
 #include "values/fail.hpp"
+#include "values/group_errors.hpp"
 #include "values/hash.hpp"
 
 namespace tutti::backend::gloo {
@@ -114,7 +114,7 @@ class GlooBackend final : public internal::HostBackend {
         to_itself_(std::make_shared<internal::Mailbox>(
             group_->name, group_->size(),
             [group = group_](const Error& why) { group->mesh->fail({.cause = why}); })),
-        watchers_(std::make_shared<Watchers>()),
+        waiter_threads_(std::make_shared<WaiterThreads>()),
         listener_(std::make_shared<const Mesh::Listener>(
             [queue = queue(), box = to_itself_](const Error& cause) {
               queue->fail(cause);
@@ -171,8 +171,8 @@ class GlooBackend final : public internal::HostBackend {
         wire.emplace(*group_, call, index++, sizes_differ, scratch_, pool());
         collectives::run_collective(*wire, op, call.order_fixed);
       }
-    } catch (const Trouble& trouble) {
-      throw Error(group_->failed(trouble, ops, call));
+    } catch (const TransportError& transport_error) {
+      throw Error(group_->failed(transport_error, ops, call));
     } catch (const Error& error) {  // A custom reduction's: the peers wait for what is not sent.
       throw Error(mesh().fail(
           {.cause = internal::call_error(error.code(), group(), ops, call, rank(),
@@ -187,7 +187,7 @@ class GlooBackend final : public internal::HostBackend {
       return message;
     }
     const BlockSigpipe quiet;
-    auto state = make_state<PairState>(group_, watchers_, op, limit);
+    auto state = make_state<PairState>(group_, waiter_threads_, op, limit);
     {
       const std::lock_guard lock(pairs_mutex_);
       if (pairs_.size() == pairs_.capacity())
@@ -235,7 +235,7 @@ class GlooBackend final : public internal::HostBackend {
   std::shared_ptr<internal::Mailbox> to_itself_;
   std::mutex pairs_mutex_;
   std::vector<std::weak_ptr<PairState>> pairs_;  // Those under way, and some that are not.
-  std::shared_ptr<Watchers> watchers_;
+  std::shared_ptr<WaiterThreads> waiter_threads_;
   std::shared_ptr<const Mesh::Listener> listener_;
 };
 

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "group/record.hpp"
-#include "values/broken.hpp"
+#include "values/group_errors.hpp"
 #include "values/hash.hpp"
 
 namespace tutti::backend::gloo {
@@ -36,14 +36,14 @@ std::uint64_t Group::pair_slot(const Op& op) const noexcept {
   return hash.value();
 }
 
-Error Group::failed(const Trouble& trouble, std::span<const Op> ops,
+Error Group::failed(const TransportError& transport_error, std::span<const Op> ops,
                     const Call& call) const noexcept {
   const bool pair = ops.size() == 1 && is_point_to_point(ops[0].kind);
-  if (trouble.kind == Trouble::Kind::refused) return refused(ops, call, pair);
-  const int peer = static_cast<int>(std::ranges::find(ranks, trouble.peer) - ranks.begin());
-  const bool lost = trouble.kind == Trouble::Kind::lost;
+  if (transport_error.kind == TransportError::Kind::refused) return refused(ops, call, pair);
+  const int peer = static_cast<int>(std::ranges::find(ranks, transport_error.peer) - ranks.begin());
+  const bool lost = transport_error.kind == TransportError::Kind::lost;
   Error cause =
-      lost ? mesh->lost(trouble.peer, peer)
+      lost ? mesh->lost(transport_error.peer, peer)
       : pair
           ? Error(Errc::timeout,
                   fmt::format("the deadline passed; rank {} has not made its side of {}", peer,
@@ -60,8 +60,8 @@ Error Group::failed(const Trouble& trouble, std::span<const Op> ops,
         internal::Record::of(ops, call)};
     if (!lost) failure.ask = ranks;
   }
-  cause =
-      trouble.kind == Trouble::Kind::failed ? mesh->await_failure(failure) : mesh->fail(failure);
+  cause = transport_error.kind == TransportError::Kind::failed ? mesh->await_failure(failure)
+                                                               : mesh->fail(failure);
   return internal::ended_by(cause, failure.cause.where());
 }
 

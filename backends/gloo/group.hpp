@@ -30,9 +30,10 @@ struct Group {
   /// The slot of a send and its receive.
   std::uint64_t pair_slot(const Op& op) const noexcept;
 
-  /// The error of a call that ended in trouble. Fails the mesh, unless a peer refused the call.
-  /// The call's messages still exist.
-  Error failed(const Trouble& trouble, std::span<const Op> ops, const Call& call) const noexcept;
+  /// The error of a call that ended with a transport error. Fails the mesh, unless a peer refused
+  /// the call. The call's messages still exist.
+  Error failed(const TransportError& transport_error, std::span<const Op> ops,
+               const Call& call) const noexcept;
 
  private:
   Error refused(std::span<const Op> ops, const Call& call, bool pair) const noexcept;

@@ -50,11 +50,11 @@ void Mesh::watch(std::weak_ptr<Mesh> self) {
   const auto look = [this, self] {
     if (!self.expired()) this->look();
   };
-  hangups_ = std::make_unique<Hangups>(sockets_, ended, look);
+  connection_watcher_ = std::make_unique<ConnectionWatcher>(sockets_, ended, look);
 }
 
 Mesh::~Mesh() {
-  if (hangups_ != nullptr) hangups_->join();
+  if (connection_watcher_ != nullptr) connection_watcher_->join();
   if (reaper_.joinable()) reaper_.join();
   if (context_ == nullptr) return;
   agreement_.leave(0);
@@ -158,7 +158,7 @@ Error Mesh::fail(const internal::Failure& failure) noexcept {
     } catch (...) {  // No thread to be had: it went with the lambda, here.
     }
     sockets_.reset();
-    if (hangups_ != nullptr) hangups_->stop();
+    if (connection_watcher_ != nullptr) connection_watcher_->stop();
   }
   const Error cause = agreement_.settle(failure, first);
   decltype(listeners_) listeners;
@@ -204,8 +204,9 @@ void Mesh::listen(const std::shared_ptr<const Listener>& listener) {
 Mesh::Message::Message(Mesh& mesh, int peer, void* data, std::size_t bytes, std::uint64_t call)
     : mesh_(mesh), peer_(peer), call_(call) {
   const std::lock_guard lock(mesh.mutex_);
-  if (mesh.state_ != State::up) throw Trouble(Trouble::Kind::failed, peer);
-  if (mesh.agreement_.refusal_of(call) != nullptr) throw Trouble(Trouble::Kind::refused, peer);
+  if (mesh.state_ != State::up) throw TransportError(TransportError::Kind::failed, peer);
+  if (mesh.agreement_.refusal_of(call) != nullptr)
+    throw TransportError(TransportError::Kind::refused, peer);
   buffer_ = mesh.context_->createUnboundBuffer(data, bytes);
   after_ = mesh.messages_;
   if (after_ != nullptr) after_->before_ = this;
@@ -249,20 +250,21 @@ void Mesh::Message::wait(Deadline limit) {
   try {
     if (sends_ ? buffer_->waitSend(nullptr, time) : buffer_->waitRecv(nullptr, time)) return;
   } catch (const std::exception& error) {  // A timeout of Gloo's, or the pair was closed.
-    if (limit.expired()) throw Trouble(Trouble::Kind::late, peer_);
+    if (limit.expired()) throw TransportError(TransportError::Kind::late, peer_);
     throw closed(error);
   }
   const std::lock_guard lock(mesh_.mutex_);
   const bool refused = mesh_.state_ == State::up && mesh_.agreement_.refusal_of(call_) != nullptr;
-  throw Trouble(refused ? Trouble::Kind::refused : Trouble::Kind::failed, peer_);
+  throw TransportError(refused ? TransportError::Kind::refused : TransportError::Kind::failed,
+                       peer_);
 }
 
 /// The pair is closed. The timeout of one call closes all pairs of Gloo's context; the others see
 /// this text (transport/tcp/context.cc).
-Trouble Mesh::Message::closed(const std::exception& why) const {
+TransportError Mesh::Message::closed(const std::exception& why) const {
   const bool another =
       std::string_view(why.what()).find("Application timeout") != std::string_view::npos;
-  return {another ? Trouble::Kind::failed : Trouble::Kind::lost, peer_};
+  return {another ? TransportError::Kind::failed : TransportError::Kind::lost, peer_};
 }
 
 void Mesh::Message::cancel() noexcept {

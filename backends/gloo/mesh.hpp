@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include "connection_watcher.hpp"
 #include "group/agreement.hpp"
-#include "hangups.hpp"
 #include "rendezvous.hpp"
 
 namespace gloo::transport {
@@ -24,14 +24,14 @@ class UnboundBuffer;
 namespace tutti::backend::gloo {
 
 /// Why a message did not get through. The call then fails the mesh.
-struct Trouble : std::exception {
+struct TransportError : std::exception {
   enum class Kind : std::uint8_t {
     late,     ///< The deadline passed while it waited for the peer.
     lost,     ///< The connection to the peer ended.
     failed,   ///< The mesh has failed, or is about to.
     refused,  ///< A rank refused the call; the mesh is up.
   };
-  Trouble(Kind k, int p) : kind(k), peer(p) {}
+  TransportError(Kind k, int p) : kind(k), peer(p) {}
   const char* what() const noexcept override { return "a message did not get through"; }
   Kind kind;
   int peer;  ///< Mesh rank.
@@ -73,7 +73,7 @@ class Mesh {
   class Message {
    public:
     /// `call`: Group::call_id() or pair_id(), by which a peer may refuse it; 0: none can.
-    /// @throws Trouble
+    /// @throws TransportError
     Message(Mesh& mesh, int peer, void* data, std::size_t bytes, std::uint64_t call);
     ~Message();
     Message(const Message&) = delete;
@@ -81,7 +81,7 @@ class Mesh {
 
     void send(std::uint64_t slot);
     void recv(std::uint64_t slot);
-    /// @throws Trouble
+    /// @throws TransportError
     void wait(Deadline limit);
     /// Ends a wait(), now or later, as `failed`. From any thread.
     void cancel() noexcept;
@@ -89,7 +89,7 @@ class Mesh {
    private:
     friend class Mesh;
     void post(std::uint64_t slot);
-    Trouble closed(const std::exception& why) const;
+    TransportError closed(const std::exception& why) const;
 
     Mesh& mesh_;
     int peer_;
@@ -129,11 +129,11 @@ class Mesh {
   std::optional<Error> cause_;
   std::vector<std::weak_ptr<const Listener>> listeners_;
   std::thread reaper_;
-  // For hangups_ alone.
+  // For connection_watcher_ alone.
   std::set<int> left_;  // Of the ranks whose connections ended, those that left on purpose.
   std::chrono::steady_clock::time_point next_look_{};
   std::chrono::nanoseconds look_pause_{};
-  std::unique_ptr<Hangups> hangups_;
+  std::unique_ptr<ConnectionWatcher> connection_watcher_;
 };
 
 }  // namespace tutti::backend::gloo

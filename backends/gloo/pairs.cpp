@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "group/record.hpp"
-#include "values/broken.hpp"
+#include "values/group_errors.hpp"
 
 namespace tutti::backend::gloo {
 
-Watchers::~Watchers() {
+WaiterThreads::~WaiterThreads() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -22,7 +22,7 @@ Watchers::~Watchers() {
   }
 }
 
-void Watchers::run(std::function<void()> wait) {
+void WaiterThreads::run(std::function<void()> wait) {
   {
     const std::lock_guard lock(mutex_);
     queue_.push_back(std::move(wait));
@@ -31,7 +31,7 @@ void Watchers::run(std::function<void()> wait) {
   changed_.notify_one();
 }
 
-void Watchers::work() {
+void WaiterThreads::work() {
   std::unique_lock lock(mutex_);
   for (;;) {
     ++idle_;
@@ -48,10 +48,10 @@ void Watchers::work() {
 }
 
 PairState::PairState(std::shared_ptr<internal::CallQueue> queue, std::shared_ptr<const Group> group,
-                     std::weak_ptr<Watchers> watchers, const Op& op, Deadline limit)
+                     std::weak_ptr<WaiterThreads> waiter_threads, const Op& op, Deadline limit)
     : HostState(std::move(queue)),
       group_(std::move(group)),
-      watchers_(std::move(watchers)),
+      waiter_threads_(std::move(waiter_threads)),
       op_(op),
       limit_(limit) {}
 
@@ -68,9 +68,9 @@ void PairState::post() noexcept {
                                                bytes, group_->pair_id(op_));
     const auto slot = group_->pair_slot(op_);
     sends ? message_->send(slot) : message_->recv(slot);
-  } catch (const Trouble& trouble) {
+  } catch (const TransportError& transport_error) {
     message_.reset();
-    end(std::make_exception_ptr(group_->failed(trouble, {&op_, 1}, {})));
+    end(std::make_exception_ptr(group_->failed(transport_error, {&op_, 1}, {})));
   } catch (...) {
     message_.reset();
     end(std::current_exception());
@@ -84,11 +84,11 @@ void PairState::end(std::exception_ptr error) noexcept {
 
 void PairState::wait_here() noexcept {
   std::exception_ptr error;
-  std::optional<Trouble> trouble;
+  std::optional<TransportError> transport_error;
   try {
     message_->wait(limit_);
-  } catch (const Trouble& t) {
-    trouble = t;
+  } catch (const TransportError& t) {
+    transport_error = t;
   } catch (...) {
     error = std::current_exception();
   }
@@ -98,16 +98,17 @@ void PairState::wait_here() noexcept {
     message_.reset();
     instead = instead_;
   }
-  if (trouble)
-    error = std::make_exception_ptr(instead ? *instead : group_->failed(*trouble, {&op_, 1}, {}));
+  if (transport_error)
+    error = std::make_exception_ptr(instead ? *instead
+                                            : group_->failed(*transport_error, {&op_, 1}, {}));
   finish(error);
 }
 
 void PairState::hand_over() {
   if (forked() || claimed_.exchange(true)) return;
-  if (const auto watchers = watchers_.lock()) {
+  if (const auto waiter_threads = waiter_threads_.lock()) {
     try {
-      watchers->run([self = shared_from_this(), this] { wait_here(); });
+      waiter_threads->run([self = shared_from_this(), this] { wait_here(); });
       return;
     } catch (...) {  // No thread: whoever waits next does it.
     }

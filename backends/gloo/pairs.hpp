@@ -17,9 +17,9 @@ namespace tutti::backend::gloo {
 
 /// Threads that wait for messages whose Work is polled (done()) or has a continuation: Gloo can
 /// only be waited for. As many as there are such messages at a time; usually none.
-class Watchers {
+class WaiterThreads {
  public:
-  ~Watchers();
+  ~WaiterThreads();
   void run(std::function<void()> wait);
 
  private:
@@ -37,7 +37,7 @@ class Watchers {
 class PairState : public internal::HostState {
  public:
   PairState(std::shared_ptr<internal::CallQueue> queue, std::shared_ptr<const Group> group,
-            std::weak_ptr<Watchers> watchers, const Op& op, Deadline limit);
+            std::weak_ptr<WaiterThreads> waiter_threads, const Op& op, Deadline limit);
 
   /// To or from another rank. What goes wrong is in error().
   void post() noexcept;
@@ -61,7 +61,7 @@ class PairState : public internal::HostState {
   void stop_waiting(const Error& why) noexcept;
 
   std::shared_ptr<const Group> group_;
-  std::weak_ptr<Watchers> watchers_;
+  std::weak_ptr<WaiterThreads> waiter_threads_;
   Op op_;
   Deadline limit_;
   std::byte token_{};  // What a message without bytes carries.

@@ -31,33 +31,33 @@ namespace transport = ::gloo::transport;
 constexpr int attempts = 5;
 
 /// What a rank writes into the store for the others.
-struct Card {
+struct PeerInfo {
   std::string host;       ///< host_identity()
   std::string interface;  ///< Its name and address, for error texts.
   bool loopback = false;
   std::vector<std::vector<char>> addresses;  ///< Where each rank is to connect; empty for itself.
 };
 
-Bytes encode(const Card& card) {
+Bytes encode(const PeerInfo& info) {
   internal::Writer out;
-  out.text(card.host).text(card.interface).u8(card.loopback ? 1 : 0);
-  for (const auto& address : card.addresses) out.text({address.data(), address.size()});
+  out.text(info.host).text(info.interface).u8(info.loopback ? 1 : 0);
+  for (const auto& address : info.addresses) out.text({address.data(), address.size()});
   return out.take();
 }
 
-Card decode(std::span<const std::byte> bytes, int rank, int size) {
+PeerInfo decode(std::span<const std::byte> bytes, int rank, int size) {
   const auto what = fmt::format("gloo: the address of rank {} in the store", rank);
   internal::Reader in(bytes, Errc::backend, what);
-  Card card;
-  card.host = in.text();
-  card.interface = in.text();
-  card.loopback = in.u8() != 0;
+  PeerInfo info;
+  info.host = in.text();
+  info.interface = in.text();
+  info.loopback = in.u8() != 0;
   for (int r = 0; r < size; ++r) {
     const auto address = in.text();
-    card.addresses.emplace_back(address.begin(), address.end());
+    info.addresses.emplace_back(address.begin(), address.end());
   }
   in.end();
-  return card;
+  return info;
 }
 
 /// Gloo's timeouts are milliseconds; 0 means 10, and huge ones overflow to "now".
@@ -67,26 +67,27 @@ std::chrono::milliseconds clamp(std::chrono::nanoseconds time, std::chrono::mill
       1ms, most);
 }
 
-std::vector<Card> exchange_cards(const MeshInit& init, Store& store, const std::string& prefix,
-                                 const Card& mine) {
+std::vector<PeerInfo> exchange_peer_infos(const MeshInit& init, Store& store,
+                                          const std::string& prefix, const PeerInfo& mine) {
   store.set(fmt::format("{}{}", prefix, init.rank), encode(mine));
-  std::vector<Card> cards;
+  std::vector<PeerInfo> peer_infos;
   for (int r = 0; r < init.size; ++r) {
     try {
-      cards.push_back(decode(store.get(fmt::format("{}{}", prefix, r), init.limit), r, init.size));
+      peer_infos.push_back(
+          decode(store.get(fmt::format("{}{}", prefix, r), init.limit), r, init.size));
     } catch (const Error& error) {
       if (error.code() != Errc::timeout) throw;
       throw internal::rendezvous_error(store, prefix, init.group, init.size);
     }
   }
-  return cards;
+  return peer_infos;
 }
 
-void check_reachable(const MeshInit& init, const std::vector<Card>& cards) {
+void check_reachable(const MeshInit& init, const std::vector<PeerInfo>& peer_infos) {
   for (int r = 0; r < init.size; ++r)
     for (int other = 0; other < init.size; ++other) {
-      const auto& a = cards[static_cast<std::size_t>(r)];
-      const auto& b = cards[static_cast<std::size_t>(other)];
+      const auto& a = peer_infos[static_cast<std::size_t>(r)];
+      const auto& b = peer_infos[static_cast<std::size_t>(other)];
       if (a.loopback && a.host != b.host)
         internal::failf(
             Errc::unsupported,
@@ -115,27 +116,27 @@ bool listens_alone(const transport::Pair& pair) {
 }
 
 /// What only those know who see the store.
-std::uint64_t shared_word(Store& store, const std::string& prefix) {
+std::uint64_t shared_token(Store& store, const std::string& prefix) {
   std::random_device random;
   const auto mine = fmt::format("{:08x}{:08x}", random(), random());
-  const auto first = store.compare_set(prefix + "word", {}, internal::to_bytes(mine));
+  const auto first = store.compare_set(prefix + "token", {}, internal::to_bytes(mine));
   return std::stoull(internal::to_text(first), nullptr, 16);
 }
 
 /// Both ends say who they are: a connection may have been taken by a stranger. `own`: this rank's
 /// ends of the connections to the other ranks. Returns the other ends.
-std::vector<sockaddr_storage> greet(transport::Context& context, const MeshInit& init,
-                                    const std::string& prefix, std::uint64_t word,
-                                    std::span<const sockaddr_storage> own) {
-  struct Greeting {
+std::vector<sockaddr_storage> handshake(transport::Context& context, const MeshInit& init,
+                                        const std::string& prefix, std::uint64_t token,
+                                        std::span<const sockaddr_storage> own) {
+  struct Handshake {
     std::uint64_t magic = 0x69747475742f676cU;  // "lg/tutti"
     std::int32_t from = -1;
     std::int32_t to = -1;
     sockaddr_storage end{};
   };
   const auto size = static_cast<std::size_t>(init.size);
-  std::vector<Greeting> out(size);
-  std::vector<Greeting> in(size);
+  std::vector<Handshake> out(size);
+  std::vector<Handshake> in(size);
   std::vector<std::unique_ptr<transport::UnboundBuffer>> buffers;
   const auto me = static_cast<std::size_t>(init.rank);
   for (std::size_t r = 0; r < size; ++r) {
@@ -144,9 +145,9 @@ std::vector<sockaddr_storage> greet(transport::Context& context, const MeshInit&
     out[r].to = static_cast<std::int32_t>(r);
     out[r].end = own[r < me ? r : r - 1];
     buffers.push_back(context.createUnboundBuffer(&in[r], sizeof in[r]));
-    buffers.back()->recv(static_cast<int>(r), word);
+    buffers.back()->recv(static_cast<int>(r), token);
     buffers.push_back(context.createUnboundBuffer(&out[r], sizeof out[r]));
-    buffers.back()->send(static_cast<int>(r), word);
+    buffers.back()->send(static_cast<int>(r), token);
   }
   // A round trip; a stranger says nothing, and there has to be time for another attempt.
   const auto limit = Deadline::after(clamp(init.limit.remaining() / attempts, 2s));
@@ -172,26 +173,26 @@ class Attempt {
         prefix_(fmt::format("attempt/{}/", number)) {}
 
   /// Throws when this rank cannot connect, and the call with it when nobody could.
-  void meet() {
+  void exchange_addresses() {
     made_.context = made_.device->createContext(init_.rank, init_.size);
     // Connecting takes 5 of it, and there has to be time for another attempt.
     made_.context->setTimeout(clamp(init_.limit.remaining() / 5 / attempts, 2s));
-    Card card{host_identity(),
-              fmt::format("{} ({})", made_.interface.name, made_.interface.address),
-              made_.interface.loopback,
-              {}};
+    PeerInfo info{host_identity(),
+                  fmt::format("{} ({})", made_.interface.name, made_.interface.address),
+                  made_.interface.loopback,
+                  {}};
     std::vector<sockaddr_storage> own;
     for (int r = 0; r < init_.size; ++r) {
-      card.addresses.emplace_back();
+      info.addresses.emplace_back();
       if (r == init_.rank) continue;
       const auto& pair = *made_.context->createPair(r);
-      card.addresses.back() = pair.address().bytes();
+      info.addresses.back() = pair.address().bytes();
       if (listens_alone(pair)) own.push_back(address_of(pair));
     }
-    word_ = shared_word(*made_.store, prefix_);
-    admit_only(word_, own);
-    cards_ = exchange_cards(init_, *made_.store, prefix_, card);
-    check_reachable(init_, cards_);
+    token_ = shared_token(*made_.store, prefix_);
+    admit_only(token_, own);
+    peer_infos_ = exchange_peer_infos(init_, *made_.store, prefix_, info);
+    check_reachable(init_, peer_infos_);
   }
 
   void connect() {
@@ -200,10 +201,10 @@ class Attempt {
       if (r == init_.rank) continue;
       auto& pair = made_.context->getPair(r);
       pair->connect(
-          cards_[static_cast<std::size_t>(r)].addresses[static_cast<std::size_t>(init_.rank)]);
+          peer_infos_[static_cast<std::size_t>(r)].addresses[static_cast<std::size_t>(init_.rank)]);
       own.push_back(address_of(*pair));
     }
-    const auto theirs = greet(*made_.context, init_, prefix_, word_, own);
+    const auto theirs = handshake(*made_.context, init_, prefix_, token_, own);
     made_.sockets = Sockets::find(own, theirs);
     made_.sockets.admit_all();
   }
@@ -213,8 +214,8 @@ class Attempt {
     auto& store = *made_.store;
     if (!connected) store.add(prefix_ + "failed", 1);
     if (store.add(prefix_ + "done", 1) == init_.size)
-      store.set(prefix_ + "verdict", store.try_get(prefix_ + "failed") ? "again" : "up");
-    return store.get_text(prefix_ + "verdict", init_.limit) == "up";
+      store.set(prefix_ + "outcome", store.try_get(prefix_ + "failed") ? "again" : "up");
+    return store.get_text(prefix_ + "outcome", init_.limit) == "up";
   }
 
   Connections take() { return std::move(made_); }
@@ -223,8 +224,8 @@ class Attempt {
   const MeshInit& init_;
   Connections made_;
   std::string prefix_;
-  std::uint64_t word_ = 0;
-  std::vector<Card> cards_;
+  std::uint64_t token_ = 0;
+  std::vector<PeerInfo> peer_infos_;
 };
 
 }  // namespace
@@ -249,7 +250,7 @@ Connections rendezvous(const MeshInit& init) {
   std::string last;
   for (int number = 0; number < attempts; ++number) {
     Attempt attempt(init, made, number);
-    attempt.meet();
+    attempt.exchange_addresses();
     bool connected = true;
     try {
       attempt.connect();

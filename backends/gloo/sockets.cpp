@@ -64,12 +64,13 @@ bool watches(int descriptor, const std::vector<int>& watched) {
 
 }  // namespace
 
-void admit_only(std::uint64_t word, std::span<const sockaddr_storage> listeners) noexcept {
-  constexpr std::uint32_t fields = 7;  // Of a frame's header; the word's place is Gloo's affair.
+void admit_only(std::uint64_t token, std::span<const sockaddr_storage> listeners) noexcept {
+  constexpr std::uint32_t fields =
+      7;  // Of a frame's header; the token's position is Gloo's affair.
   constexpr std::uint32_t drop = 0;
   constexpr std::uint32_t pass = 0xffffffff;
   std::array<std::uint32_t, 2> halves{};
-  std::memcpy(halves.data(), &word, sizeof word);
+  std::memcpy(halves.data(), &token, sizeof token);
   const auto step = [](int code, std::uint32_t k, int yes = 0, int no = 0) {
     return sock_filter{static_cast<std::uint16_t>(code), static_cast<std::uint8_t>(yes),
                        static_cast<std::uint8_t>(no), k};

@@ -11,8 +11,8 @@ namespace tutti::backend::gloo {
 
 /// Anybody may connect to the listeners of a mesh while its ranks meet, and some frames of a
 /// stranger end Gloo's process (transport/tcp/pair.cc). From now on the kernel drops every segment
-/// for them with data that has no `word` among its first fields, also for what they accept.
-void admit_only(std::uint64_t word, std::span<const sockaddr_storage> listeners) noexcept;
+/// for them with data that has no `token` among its first fields, also for what they accept.
+void admit_only(std::uint64_t token, std::span<const sockaddr_storage> listeners) noexcept;
 
 /// The sockets behind a mesh. Gloo does not show them, so they are found among the descriptors of
 /// this process by the addresses that its pairs have. Gloo closes its own when it likes, and then

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "hub.hpp"
+#include "shared_state.hpp"
 
 namespace tutti::backend::local {
 

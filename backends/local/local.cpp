@@ -18,44 +18,45 @@
 #include "execute.hpp"
 #include "group/host_backend.hpp"
 #include "group/record.hpp"
-#include "hub.hpp"
+#include "shared_state.hpp"
 #include "values/current_error.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::backend::local {
 namespace {
 
-/// The hubs of this process that ranks may still look for. An address in the store would be
-/// simpler, but could outlive its hub when a rank never comes.
-class Hubs {
+/// The states of this process that ranks may still look for. An address in the store would be
+/// simpler, but could outlive its state when a rank never comes.
+class SharedStates {
  public:
-  static Hubs& of_process() {
-    static Hubs& hubs = *new Hubs;  // Never destroyed: groups may outlive static objects.
-    return hubs;
+  static SharedStates& of_process() {
+    static SharedStates& states =
+        *new SharedStates;  // Never destroyed: groups may outlive static objects.
+    return states;
   }
-  std::uint64_t add(const std::shared_ptr<Hub>& hub) {
+  std::uint64_t add(const std::shared_ptr<SharedState>& shared) {
     const std::lock_guard lock(mutex_);
-    std::erase_if(hubs_, [](const auto& entry) { return entry.second.expired(); });
-    hubs_.emplace(++last_, hub);
+    std::erase_if(states_, [](const auto& entry) { return entry.second.expired(); });
+    states_.emplace(++last_, shared);
     return last_;
   }
-  std::shared_ptr<Hub> find(std::uint64_t id) {
+  std::shared_ptr<SharedState> find(std::uint64_t id) {
     const std::lock_guard lock(mutex_);
-    const auto it = hubs_.find(id);
-    return it == hubs_.end() ? nullptr : it->second.lock();
+    const auto it = states_.find(id);
+    return it == states_.end() ? nullptr : it->second.lock();
   }
 
  private:
   std::mutex mutex_;
-  std::map<std::uint64_t, std::weak_ptr<Hub>> hubs_;
+  std::map<std::uint64_t, std::weak_ptr<SharedState>> states_;
   std::uint64_t last_ = 0;
 };
 
-/// What rank 0 writes into the store: which hub, and that this process is the right one.
-struct Invitation {
+/// What rank 0 writes into the store: which state, and that this process is the right one.
+struct RendezvousInfo {
   std::uint64_t process = 0;
   std::uint64_t token = 0;
-  std::uint64_t hub = 0;
+  std::uint64_t shared = 0;
 };
 
 std::uint64_t process_token() {
@@ -66,17 +67,17 @@ std::uint64_t process_token() {
   return token;
 }
 
-std::shared_ptr<Hub> find_hub(const BackendInit& init, Deadline limit) {
-  if (init.size == 1) return std::make_shared<Hub>(init.name, 1);
+std::shared_ptr<SharedState> find_shared_state(const BackendInit& init, Deadline limit) {
+  if (init.size == 1) return std::make_shared<SharedState>(init.name, 1);
   // The name may be used again once the group before is complete: every W arrivals are one.
   const auto arrival = init.store->add("local/arrivals", 1);
-  const auto key = fmt::format("local/hub/{}", (arrival - 1) / init.size);
-  std::shared_ptr<Hub> hub;
+  const auto key = fmt::format("local/rendezvous/{}", (arrival - 1) / init.size);
+  std::shared_ptr<SharedState> shared;
   if (init.rank == 0) {
-    hub = std::make_shared<Hub>(init.name, init.size);
-    const Invitation invitation{static_cast<std::uint64_t>(::getpid()), process_token(),
-                                Hubs::of_process().add(hub)};
-    init.store->set(key, std::as_bytes(std::span(&invitation, 1)));
+    shared = std::make_shared<SharedState>(init.name, init.size);
+    const RendezvousInfo info{static_cast<std::uint64_t>(::getpid()), process_token(),
+                              SharedStates::of_process().add(shared)};
+    init.store->set(key, std::as_bytes(std::span(&info, 1)));
   } else {
     Bytes bytes;
     try {
@@ -86,20 +87,19 @@ std::shared_ptr<Hub> find_hub(const BackendInit& init, Deadline limit) {
       internal::failf(Errc::timeout, "group '{}': rank 0 of {} has not come before the deadline",
                       init.name, init.size);
     }
-    Invitation invitation;
-    if (bytes.size() != sizeof invitation)
+    RendezvousInfo info;
+    if (bytes.size() != sizeof info)
       internal::failf(Errc::backend, "local: the store holds {} bytes under '{}'; expected {}",
-                      bytes.size(), key, sizeof invitation);
-    std::memcpy(&invitation, bytes.data(), sizeof invitation);
-    if (invitation.process != static_cast<std::uint64_t>(::getpid()) ||
-        invitation.token != process_token())
+                      bytes.size(), key, sizeof info);
+    std::memcpy(&info, bytes.data(), sizeof info);
+    if (info.process != static_cast<std::uint64_t>(::getpid()) || info.token != process_token())
       internal::failf(
           Errc::unsupported,
           "local: its ranks are threads of one process, but rank 0 is process {} and rank "
           "{} is process {}; choose a backend for processes",
-          invitation.process, init.rank, ::getpid());
-    hub = Hubs::of_process().find(invitation.hub);
-    if (hub == nullptr)
+          info.process, init.rank, ::getpid());
+    shared = SharedStates::of_process().find(info.shared);
+    if (shared == nullptr)
       internal::failf(Errc::timeout, "group '{}': rank 0 of {} did not wait for this rank",
                       init.name, init.size);
   }
@@ -107,7 +107,7 @@ std::shared_ptr<Hub> find_hub(const BackendInit& init, Deadline limit) {
     init.store->erase(key);
     init.store->erase(key + "/read");
   }
-  return hub;
+  return shared;
 }
 
 class LocalBackend final : public internal::HostBackend {
@@ -116,11 +116,11 @@ class LocalBackend final : public internal::HostBackend {
       : HostBackend(init.name, init.rank),
         memory_(init.memory == nullptr ? &host_memory() : init.memory) {
     const auto limit = Deadline::after(init.timeout);
-    hub_ = find_hub(init, limit);
-    hub_->join(init.rank, limit);
+    shared_ = find_shared_state(init, limit);
+    shared_->join(init.rank, limit);
   }
   ~LocalBackend() override {
-    hub_->leave(rank());
+    shared_->leave(rank());
     stop();
   }
 
@@ -129,49 +129,49 @@ class LocalBackend final : public internal::HostBackend {
   void abort(std::string_view why) noexcept override {
     const Error cause(Errc::aborted, fmt::format("rank {} aborted the group: {}", rank(), why),
                       {.rank = rank()});
-    hub_->break_with(cause);
-    fail_queued(hub_->cause().value_or(cause));
+    shared_->break_with(cause);
+    fail_queued(shared_->cause().value_or(cause));
   }
-  std::optional<Error> failure() const override { return hub_->cause(); }
+  std::optional<Error> failure() const override { return shared_->cause(); }
 
  protected:
   void run(std::span<const Op> ops, const Call& call) override {
-    auto& round = hub_->enter(rank(), ops, call);
+    auto& round = shared_->enter(rank(), ops, call);
     const auto count = static_cast<int>(round.collectives());
     for (int k = 0; k < count; ++k) {
       try {
-        execute(round, static_cast<std::size_t>(k), rank(), hub_->size());
+        execute(round, static_cast<std::size_t>(k), rank(), shared_->size());
       } catch (...) {
-        hub_->fail_round(round, rank(), ops, call, internal::to_error(std::current_exception()));
+        shared_->fail_round(round, rank(), ops, call, internal::to_error(std::current_exception()));
       }
-      hub_->finish_step(round, k);
+      shared_->finish_step(round, k);
       if (round.error) break;  // Final by now, so equal on all ranks.
     }
     const auto error = round.error;
-    hub_->leave_round(round);
+    shared_->leave_round(round);
     if (error) throw Error(*error);
   }
 
   std::shared_ptr<WorkState> post_one(const Op& op, const Call& call, Deadline limit) override {
-    // A message keeps the hub, of which the mailbox is a part.
+    // A message keeps the group, of which the mailbox is a part.
     auto message = make_state<internal::Mailbox::Message>(
-        std::shared_ptr<internal::Mailbox>(hub_, &hub_->mailbox()), op, limit);
-    hub_->mailbox().post(message, rank(), call);
+        std::shared_ptr<internal::Mailbox>(shared_, &shared_->mailbox()), op, limit);
+    shared_->mailbox().post(message, rank(), call);
     return message;
   }
 
   void publish(std::span<const Op> ops, const Call& call, const Error& why) noexcept override {
     internal::for_each_part(ops, call, [&](std::span<const Op> part, const Call& its) {
       if (part.size() == 1 && is_point_to_point(part[0].kind))
-        hub_->mailbox().refuse(part[0], rank(), why);
+        shared_->mailbox().refuse(part[0], rank(), why);
       else
-        hub_->refuse_round(rank(), part, its, why);
+        shared_->refuse_round(rank(), part, its, why);
     });
   }
 
  private:
   Memory* memory_;
-  std::shared_ptr<Hub> hub_;
+  std::shared_ptr<SharedState> shared_;
 };
 
 }  // namespace

@@ -62,7 +62,7 @@ void Bounded::spread(cudaStream_t stream) {
                       r, counts[r], most_);
   scratch_.last_used_on(stream);
   context_.stream = stream;
-  counts_.busy()->hold(stream);
+  counts_.busy()->block(stream);
   for (std::size_t r = 0; r < counts.size(); ++r) {
     auto* const to =
         static_cast<std::byte*>(op_.out.data) + r * static_cast<std::size_t>(most_) * row_bytes_;

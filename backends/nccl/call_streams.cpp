@@ -30,12 +30,12 @@ cudaStream_t CallStreams::choose(std::span<const Op> ops, const Call& call, int 
   }
   // Also where the last call had a stream of this handle, which may have been another one.
   if (elsewhere_ != nullptr) {
-    elsewhere_->hold(theirs);
+    elsewhere_->block(theirs);
   } else {
     const DeviceScope scope(gpu_->cuda(), gpu_->index());
     auto last = gpu_->event();
     last.record(own_.get());
-    last.hold(theirs);
+    last.block(theirs);
   }
   return theirs;
 }
@@ -49,7 +49,7 @@ cudaStream_t CallStreams::for_capture(cudaStream_t from) {
 }
 
 void CallStreams::catch_up() {
-  if (elsewhere_ != nullptr) elsewhere_->hold(own_.get());
+  if (elsewhere_ != nullptr) elsewhere_->block(own_.get());
   elsewhere_.reset();
 }
 

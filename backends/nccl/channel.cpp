@@ -65,7 +65,7 @@ bool Channel::connect() {
 bool Channel::send_front() {
   auto& message = waiting_.front();
   if (!std::exchange(under_way_, true)) {
-    message.input.hold(stream_.get());
+    message.input.block(stream_.get());
     if (message.bytes == 0 && token_ == nullptr) token_ = memory_.allocate(1, stream_.handle());
     void* data = message.bytes == 0 ? token_ : message.data;
     const auto bytes = message.bytes == 0 ? 1 : message.bytes;

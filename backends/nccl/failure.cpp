@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "group/record.hpp"
-#include "values/broken.hpp"
+#include "values/group_errors.hpp"
 #include "work.hpp"
 
 namespace tutti::backend::nccl {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "group/kept_rows.hpp"
+#include "group/row_lists.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::backend::nccl {
@@ -46,7 +46,7 @@ Launch::Launch(const OpContext& context, std::shared_ptr<Communicator> communica
       turn_(std::move(turn)),
       counting_(counting),
       messages_(context) {
-  internal::reserve_rows(ops, rows_);
+  internal::reserve_row_lists(ops, rows_);
   lowered_.reserve(ops.size());
   for (Op op : ops) {
     if (is_point_to_point(op.kind)) {
@@ -57,7 +57,7 @@ Launch::Launch(const OpContext& context, std::shared_ptr<Communicator> communica
       bounded_.emplace_back(context_, op, counting.room());
       continue;
     }
-    internal::keep_rows(op, rows_);
+    internal::copy_row_lists(op, rows_);
     lowered_.emplace_back(context_, op, state_->call().order_fixed);
     groups_ = std::max(groups_, lowered_.back().groups());
   }
@@ -65,7 +65,7 @@ Launch::Launch(const OpContext& context, std::shared_ptr<Communicator> communica
   const DeviceScope scope(context_.gpu.cuda(), context_.gpu.index());
   auto inputs = context_.gpu.event();
   inputs.record(to_cuda(state_->call().stream));
-  inputs.hold(context_.stream);
+  inputs.block(context_.stream);
 }
 
 void Launch::begin_group() {

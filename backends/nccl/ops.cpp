@@ -68,8 +68,8 @@ std::size_t count_of(std::size_t bytes, DType dtype) noexcept {
 
 }  // namespace
 
-GatherWay choose_gather(const Rows& rows, int size, std::size_t row_bytes) noexcept {
-  if (!rows.listed()) return GatherWay::equal;
+GatherAlgorithm choose_gather(const Rows& rows, int size, std::size_t row_bytes) noexcept {
+  if (!rows.listed()) return GatherAlgorithm::equal;
   std::size_t total = 0;
   std::size_t most = 0;
   std::size_t least = SIZE_MAX;
@@ -81,13 +81,13 @@ GatherWay choose_gather(const Rows& rows, int size, std::size_t row_bytes) noexc
     least = std::min(least, bytes);
     with_rows += bytes != 0 ? 1 : 0;
   }
-  if (most == least) return GatherWay::equal;
-  if (with_rows == 1) return GatherWay::broadcasts;
+  if (most == least) return GatherAlgorithm::equal;
+  if (with_rows == 1) return GatherAlgorithm::broadcasts;
   const auto ranks = static_cast<std::size_t>(size);
   const auto slot = aligned(most);
   const bool small = total <= 64U << 10 || slot <= (1U << 20) / ranks;
   const bool even = most <= total / ranks / 4 * 5;
-  return small || even ? GatherWay::padded : GatherWay::broadcasts;
+  return small || even ? GatherAlgorithm::padded : GatherAlgorithm::broadcasts;
 }
 
 bool can_reduce(DType dtype, ReduceOp::Kind kind) noexcept {
@@ -144,7 +144,7 @@ bool needs_kernels(const Op& op, int size, bool order_fixed) noexcept {
 bool needs_scratch(const Op& op, int size, bool order_fixed) noexcept {
   return op.kind == Operation::all_gather_bounded || needs_kernels(op, size, order_fixed) ||
          (op.kind == Operation::all_gather &&
-          choose_gather(op.rows, size, row_bytes_of(op)) == GatherWay::padded);
+          choose_gather(op.rows, size, row_bytes_of(op)) == GatherAlgorithm::padded);
 }
 
 Lowering::Lowering(const OpContext& context, const Op& op, bool order_fixed)
@@ -152,11 +152,11 @@ Lowering::Lowering(const OpContext& context, const Op& op, bool order_fixed)
   if (needs_kernels(op, context.size, order_fixed))
     folding_.emplace(context, op);
   else if (op.kind == Operation::all_gather)
-    way_ = choose_gather(op.rows, context.size, row_bytes_);
+    algorithm_ = choose_gather(op.rows, context.size, row_bytes_);
   else if (op.kind == Operation::reduce_scatter && op.rows.listed())
-    way_ = std::ranges::all_of(op.rows.list(), [&](auto n) { return n == op.rows[0]; })
-               ? GatherWay::equal
-               : GatherWay::broadcasts;
+    algorithm_ = std::ranges::all_of(op.rows.list(), [&](auto n) { return n == op.rows[0]; })
+                     ? GatherAlgorithm::equal
+                     : GatherAlgorithm::broadcasts;
 }
 
 const std::byte* Lowering::in(std::int64_t row) const noexcept {
@@ -226,7 +226,7 @@ void Lowering::before(int group, ncclComm_t comm) {
     case Operation::reduce_scatter:
       return make_op(comm);
     case Operation::all_gather:
-      if (way_ != GatherWay::padded) return;
+      if (algorithm_ != GatherAlgorithm::padded) return;
       scratch_ = Scratch(context_, slot() * static_cast<std::size_t>(context_.size));
       return context_.copy(scratch_.data() + slot() * static_cast<std::size_t>(context_.rank),
                            in(0), bytes_of(op_.rows[context_.rank]));
@@ -244,20 +244,20 @@ void Lowering::before(int group, ncclComm_t comm) {
 void Lowering::gather(ncclComm_t comm) {
   const auto& nccl = context_.gpu.nccl();
   const auto bytes = bytes_of(op_.rows[context_.rank]);
-  switch (way_) {
-    case GatherWay::equal:
+  switch (algorithm_) {
+    case GatherAlgorithm::equal:
       if (bytes != 0)
         check(nccl,
               nccl.all_gather(op_.in.data, op_.out.data, bytes, as_bytes, comm, context_.stream),
               "ncclAllGather");
       return;
-    case GatherWay::padded:
+    case GatherAlgorithm::padded:
       return check(
           nccl,
           nccl.all_gather(scratch_.data() + slot() * static_cast<std::size_t>(context_.rank),
                           scratch_.data(), slot(), as_bytes, comm, context_.stream),
           "ncclAllGather");
-    case GatherWay::broadcasts:
+    case GatherAlgorithm::broadcasts:
       std::int64_t row = 0;
       for (int r = 0; r < context_.size; ++r) {
         const auto block = bytes_of(op_.rows[r]);
@@ -273,7 +273,7 @@ void Lowering::gather(ncclComm_t comm) {
 void Lowering::reduce_scatter(ncclComm_t comm) {
   const auto& nccl = context_.gpu.nccl();
   const auto type = type_of(op_.in.dtype);
-  if (way_ == GatherWay::equal) {
+  if (algorithm_ == GatherAlgorithm::equal) {
     const auto count = count_of(bytes_of(op_.rows[context_.rank]), op_.in.dtype);
     if (count != 0)
       check(nccl,
@@ -345,7 +345,7 @@ void Lowering::after(ncclComm_t comm) {
   if (std::exchange(made_op_, false))
     check(context_.gpu.nccl(), context_.gpu.nccl().red_op_destroy(reduce_, comm),
           "ncclRedOpDestroy");
-  if (way_ != GatherWay::padded) return;
+  if (algorithm_ != GatherAlgorithm::padded) return;
   std::int64_t row = 0;
   for (int r = 0; r < context_.size; ++r) {
     context_.copy(out(row), scratch_.data() + slot() * static_cast<std::size_t>(r),

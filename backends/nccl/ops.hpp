@@ -12,12 +12,12 @@
 namespace tutti::backend::nccl {
 
 /// The way of the rows of an all_gather. Chosen from arguments that are equal on all ranks.
-enum class GatherWay : std::uint8_t {
+enum class GatherAlgorithm : std::uint8_t {
   equal,      ///< ncclAllGather.
   padded,     ///< ncclAllGather of slots that are as large as the largest, and copies.
   broadcasts  ///< A broadcast per rank that has rows.
 };
-GatherWay choose_gather(const Rows& rows, int size, std::size_t row_bytes) noexcept;
+GatherAlgorithm choose_gather(const Rows& rows, int size, std::size_t row_bytes) noexcept;
 
 /// True when NCCL combines these as ReduceOp promises.
 bool can_reduce(DType dtype, ReduceOp::Kind kind) noexcept;
@@ -60,7 +60,7 @@ class Lowering {
   OpContext context_;
   Op op_;
   std::optional<Folding> folding_;  // Then nothing else here is used.
-  GatherWay way_ = GatherWay::equal;
+  GatherAlgorithm algorithm_ = GatherAlgorithm::equal;
   std::size_t row_bytes_ = 0;
   Scratch scratch_;
   ncclRedOp_t reduce_ = ncclSum;

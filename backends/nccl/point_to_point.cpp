@@ -6,7 +6,7 @@
 
 namespace tutti::backend::nccl {
 
-void SelfBox::post(Message message) {
+void SelfMailbox::post(Message message) {
   const std::lock_guard lock(mutex_);
   const auto& op = message.state->op();
   auto& queue = waiting_[op.tag];
@@ -19,7 +19,7 @@ void SelfBox::post(Message message) {
   queue.pop_front();
 }
 
-void SelfBox::copy(Message& send, Message& recv) {
+void SelfMailbox::copy(Message& send, Message& recv) {
   if (send.bytes != recv.bytes) {
     const auto error = std::make_exception_ptr(Error(
         Errc::mismatch,
@@ -28,8 +28,8 @@ void SelfBox::copy(Message& send, Message& recv) {
     return recv.state->finish(error);
   }
   const DeviceScope scope(gpu_->cuda(), gpu_->index());
-  send.input.hold(stream_.get());
-  recv.input.hold(stream_.get());
+  send.input.block(stream_.get());
+  recv.input.block(stream_.get());
   if (send.bytes != 0 && send.data != recv.data)
     check(gpu_->cuda(),
           gpu_->cuda().memcpy_async(recv.data, send.data, send.bytes, cudaMemcpyDeviceToDevice,

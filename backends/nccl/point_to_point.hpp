@@ -15,9 +15,9 @@ namespace tutti::backend::nccl {
 /// The messages of a rank to itself: copies, once both sides have been posted.
 ///
 /// Called from any thread. `mutex_` guards all data; EventState's lock is taken under it.
-class SelfBox {
+class SelfMailbox {
  public:
-  explicit SelfBox(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)), stream_(gpu_) {}
+  explicit SelfMailbox(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)), stream_(gpu_) {}
   void post(Message message);
   cudaStream_t stream() const noexcept { return stream_.get(); }
 
@@ -30,7 +30,8 @@ class SelfBox {
   std::map<int, std::deque<Message>> waiting_;  // By tag; of one kind at a time.
 };
 
-/// The sends and receives of a group: a Channel for each direction, peer and tag, and a SelfBox.
+/// The sends and receives of a group: a Channel for each direction, peer and tag, and a
+/// SelfMailbox.
 ///
 /// Called from any thread. `mutex_` guards channels_; Failure's lock is taken under it.
 class PointToPoint {
@@ -59,7 +60,7 @@ class PointToPoint {
   Memory& memory_;
   int rank_;
   const Failure& failure_;
-  SelfBox self_;
+  SelfMailbox self_;
   mutable std::mutex mutex_;
   std::map<std::tuple<bool, int, int>, std::shared_ptr<Channel>> channels_;  // Sends, peer, tag.
 };

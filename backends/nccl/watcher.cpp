@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 
 #include "group/record.hpp"
-#include "values/broken.hpp"
 #include "values/current_error.hpp"
 #include "values/fail.hpp"
+#include "values/group_errors.hpp"
 
 namespace tutti::backend::nccl {
 namespace {
@@ -59,7 +59,7 @@ void Watcher::watch(const std::shared_ptr<EventState>& state) {
     lock.unlock();
     return state->finish(std::make_exception_ptr(failure_.error_of(state->op(), state->call())));
   }
-  if (failure_.broken()) state->doom();
+  if (failure_.broken()) state->ignore_event();
   pending_.push_back(state);
   if (pending_.size() == 1) changed_.notify_all();
 }
@@ -221,7 +221,7 @@ void Watcher::drain() noexcept {
     states = pending_;  // watch() dooms the later ones.
   }
   for (const auto& state : states)
-    if (!state->poll()) state->doom();
+    if (!state->poll()) state->ignore_event();
   const auto limit = Deadline::after(abort_bound);
   const bool aborted = abort_all(communicators());
   const bool in_time = aborted && await_idle(limit);

@@ -44,22 +44,22 @@ void EventState::block_stream(Stream stream) {
       refuse_captured("only a stream of the same capture can be ordered behind it");
     const std::lock_guard lock(mutex_);
     const DeviceScope scope(gpu_->cuda(), gpu_->index());
-    return event_->hold(to_cuda(stream));
+    return event_->block(to_cuda(stream));
   }
   for (Pause pause; !HostState::done() && !forked(); pause()) {
     const std::lock_guard lock(mutex_);
     if (!event_) continue;
     if (on_its_stream_ && stream.handle == call_.stream.handle) return;
     const DeviceScope scope(gpu_->cuda(), gpu_->index());
-    return event_->hold(to_cuda(stream));
+    return event_->block(to_cuda(stream));
   }
 }
 
-void EventState::hold(cudaStream_t stream) {
+void EventState::block(cudaStream_t stream) {
   const std::lock_guard lock(mutex_);
   if (!event_) return;
   const DeviceScope scope(gpu_->cuda(), gpu_->index());
-  event_->hold(stream);
+  event_->block(stream);
 }
 
 std::shared_ptr<WorkState> EventState::then(std::function<void()> next) {
@@ -82,7 +82,7 @@ bool EventState::poll() noexcept {
   std::exception_ptr thrown;
   {
     const std::lock_guard lock(mutex_);
-    if (doomed_ || !event_) return false;
+    if (ignores_event_ || !event_) return false;
     try {
       if (!event_->done()) return false;
     } catch (...) {
@@ -93,9 +93,9 @@ bool EventState::poll() noexcept {
   return true;
 }
 
-void EventState::doom() noexcept {
+void EventState::ignore_event() noexcept {
   const std::lock_guard lock(mutex_);
-  doomed_ = true;
+  ignores_event_ = true;
 }
 
 }  // namespace tutti::backend::nccl

@@ -40,7 +40,7 @@ class EventState final : public internal::HostState {
   /// The call runs on Call::stream itself, which block_stream() need not put behind it.
   void run_on_its_stream() noexcept { on_its_stream_ = true; }
   /// Puts later work on `stream` behind the call, once that has been queued.
-  void hold(cudaStream_t stream);
+  void block(cudaStream_t stream);
   /// The call goes into a graph: it never ends, but block_stream() puts what is captured, too,
   /// behind it.
   void capture() noexcept { captured_ = true; }
@@ -48,7 +48,7 @@ class EventState final : public internal::HostState {
   /// Asks the event. True when the call has ended; an error of the device ends it too.
   bool poll() noexcept;
   /// Ignores the event from now on: the communicator is about to be aborted.
-  void doom() noexcept;
+  void ignore_event() noexcept;
 
   /// Of several operations the first; without its rows.
   const Op& op() const noexcept { return op_; }
@@ -65,7 +65,7 @@ class EventState final : public internal::HostState {
   Clock::time_point since_ = Clock::now();
   std::mutex mutex_;
   std::optional<Gpu::Event> event_;
-  bool doomed_ = false;
+  bool ignores_event_ = false;
   bool on_its_stream_ = false;
   std::atomic<bool> captured_{false};
 };

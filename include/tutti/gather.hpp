@@ -15,7 +15,7 @@
 // Gathers of arrays whose sizes differ between ranks. Collective: all ranks of the group call the
 // same function. What the ranks disagree about (dtype, number of dimensions, row shape, the
 // function itself) is an Error mismatch on every rank, naming both sides; the group stays usable. A
-// call that one rank cannot make is an error on all; but where the rows came along with their
+// call that one rank cannot make is an error on all; but where the rows were inlined with their
 // sizes, a rank without memory for its result is alone with that. docs/gathering.md.
 
 namespace [[gnu::visibility("default")]] tutti {
@@ -102,12 +102,12 @@ std::vector<std::string> all_gather_bytes(ProcessGroup& group, std::string_view 
 
 /// root's string of bytes, of any length, on every rank; on root `bytes` is read only. After an
 /// error `bytes` is as it was. On the wire: a broadcast of 1 KiB with the length, in which 1016
-/// bytes or fewer travel along; otherwise one of the bytes behind it.
+/// bytes or fewer are inlined; otherwise one of the bytes behind it.
 void broadcast_bytes(ProcessGroup& group, std::string& bytes, int root,
                      const CallOptions& options = {});
 
 /// Async forms: the rows travel after the function has returned. Without a layout the function
-/// waits until the sizes are exchanged, behind the group's earlier calls; small rows come along.
+/// waits until the sizes are exchanged, behind the group's earlier calls; small rows are inlined.
 /// `local` and `whole` must live until Pending::get(). Refusals and mismatches are thrown here,
 /// later errors by get(). Several may be pending at a time.
 Pending<GatheredRows> all_gather_rows_async(ProcessGroup& group, const ConstTensorView& local,

@@ -51,7 +51,7 @@ Differentiable gather_scaled(const Step& step, const ConstTensorView& local,
     call.in = internal::as_rows(local);
     call.out = out;
     if (!averages) return;
-    internal::place_in_zeros(step, out, own_bytes_offset(step, layout, local), local);
+    internal::pad_with_zeros(step, out, own_bytes_offset(step, layout, local), local);
     call.in = out;
   };
   if (averages) {
@@ -63,7 +63,7 @@ Differentiable gather_scaled(const Step& step, const ConstTensorView& local,
   return step.result<reduce_scatter>("reduce_scatter_rows", local, std::move(out), layout, op);
 }
 
-Differentiable place(const Step& step, const ConstTensorView& part, const RowLayout& layout);
+Differentiable pad(const Step& step, const ConstTensorView& part, const RowLayout& layout);
 
 /// This rank's rows of its own array. Never a forward.
 Differentiable slice(const Step& step, const ConstTensorView& whole, const RowLayout& layout) {
@@ -72,14 +72,14 @@ Differentiable slice(const Step& step, const ConstTensorView& whole, const RowLa
   const auto rank = step.group.rank();
   const auto rows = internal::rows_of(whole, layout.offset(rank), layout[rank]);
   internal::copy_rows(step.group, out.data(), rows.data, rows.bytes(), step.options.stream);
-  return step.result<place>({}, whole, std::move(out), layout);
+  return step.result<pad>({}, whole, std::move(out), layout);
 }
 
 /// The transpose of slice: this rank's rows among zeros.
-Differentiable place(const Step& step, const ConstTensorView& part, const RowLayout& layout) {
+Differentiable pad(const Step& step, const ConstTensorView& part, const RowLayout& layout) {
   step.check_input(part);
   Tensor out = step.make(step.transpose->to, part.dtype);
-  internal::place_in_zeros(step, out, own_bytes_offset(step, layout, part), part);
+  internal::pad_with_zeros(step, out, own_bytes_offset(step, layout, part), part);
   return step.result<slice>({}, part, std::move(out), layout);
 }
 
@@ -111,11 +111,12 @@ DifferentiableRows all_gather_rows(ProcessGroup& group, const ConstTensorView& l
                                    GradScale scale, const GatherOptions& options) {
   const Step step{group, "all_gather_rows", options.call, options.memory};
   const auto name = step.name();
-  auto all = internal::gather_arrays(group,
-                                     {.caller = name,
-                                      .arrays = {&local, 1},
-                                      .check = [&](internal::Offer&) { step.check_input(local); }},
-                                     options);
+  auto all =
+      internal::gather_arrays(group,
+                              {.caller = name,
+                               .arrays = {&local, 1},
+                               .check = [&](internal::GatherRequest&) { step.check_input(local); }},
+                              options);
   auto& layout = all.layout;
   auto& rows = all.data[0];
   if (scale == GradScale::local_slice)

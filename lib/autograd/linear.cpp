@@ -45,7 +45,7 @@ bool averages_on_device(ProcessGroup& group, ReduceOp op) {
   return op.kind == Kind::avg && !on_host(group);
 }
 
-void place_in_zeros(const Step& step, Tensor& out, std::size_t at, const ConstTensorView& part) {
+void pad_with_zeros(const Step& step, Tensor& out, std::size_t at, const ConstTensorView& part) {
   fill_with_zeros(step, out);
   copy_rows(step.group, static_cast<std::byte*>(out.data()) + at, part.data, part.bytes(),
             step.options.stream);

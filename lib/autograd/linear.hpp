@@ -19,6 +19,6 @@ void scale_gradient(ReduceOp op, int ranks, Tensor& grad);
 bool averages_on_device(ProcessGroup& group, ReduceOp op);
 
 /// Zeros in `out` but for `part`, from byte `at` on.
-void place_in_zeros(const Step& step, Tensor& out, std::size_t at, const ConstTensorView& part);
+void pad_with_zeros(const Step& step, Tensor& out, std::size_t at, const ConstTensorView& part);
 
 }  // namespace tutti::internal

@@ -27,7 +27,7 @@ Differentiable reduce_to(const Step& step, const ConstTensorView& in, int root, 
     out = step.make_result(at_root ? in.shape : Shape{0}, in.dtype);
     call.out = out;
   });
-  if (!at_root) internal::place_in_zeros(step, out, 0, {});
+  if (!at_root) internal::pad_with_zeros(step, out, 0, {});
   return step.result<spread>("broadcast", in, std::move(out), root, op);
 }
 
@@ -43,7 +43,7 @@ Differentiable spread(const Step& step, const ConstTensorView& in, int root, Red
     if (at_root) step.check_input(in);
     out = step.make_result(in.shape, dtype);
     if (averages)
-      internal::place_in_zeros(step, out, 0, at_root ? in : ConstTensorView());
+      internal::pad_with_zeros(step, out, 0, at_root ? in : ConstTensorView());
     else if (at_root)
       internal::copy_rows(group, out.data(), in.data, in.bytes(), step.options.stream);
     call.in = out;

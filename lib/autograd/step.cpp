@@ -8,7 +8,7 @@
 
 #include "group/validate.hpp"
 #include "kernels/gradients.hpp"
-#include "rows/announcement.hpp"
+#include "rows/metadata_exchange.hpp"
 
 namespace tutti::internal {
 

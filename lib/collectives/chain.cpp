@@ -12,12 +12,12 @@ namespace tutti::collectives {
 void broadcast_chain(Wire& wire, const Op& op) {
   constexpr std::size_t ahead = 8;  // Messages posted in each direction.
   const int size = wire.size();
-  const int place = (wire.rank() + size - op.root) % size;
-  const int prev = place == 0 ? -1 : (wire.rank() + size - 1) % size;
-  const int next = place == size - 1 ? -1 : (wire.rank() + 1) % size;
+  const int position = (wire.rank() + size - op.root) % size;
+  const int prev = position == 0 ? -1 : (wire.rank() + size - 1) % size;
+  const int next = position == size - 1 ? -1 : (wire.rank() + 1) % size;
   const auto bytes = op.out.bytes();
   auto* data = static_cast<Bytes>(op.out.data);
-  if (place == 0) copy_bytes(data, op.in.data, bytes);
+  if (position == 0) copy_bytes(data, op.in.data, bytes);
   // With two ranks nothing is forwarded.
   const auto message = size == 2 ? message_of(bytes) : segment;
   const auto count = messages_of(bytes, message);
@@ -42,9 +42,9 @@ void reduce_chain(Wire& wire, const Op& op) {
   const int size = wire.size();
   const bool scan = op.kind != Operation::reduce;
   const bool exclusive = op.kind == Operation::exclusive_scan;
-  const int place = scan ? wire.rank() : (wire.rank() + size - op.root - 1) % size;
-  const bool first = place == 0;
-  const bool last = place == size - 1;
+  const int position = scan ? wire.rank() : (wire.rank() + size - op.root - 1) % size;
+  const bool first = position == 0;
+  const bool last = position == size - 1;
   const Reducer reducer(op, size);
   const auto bytes = op.in.bytes();
   Arena arena(wire, (2 * slots + 1) * segment);

@@ -33,14 +33,14 @@ void all_reduce_recursive_doubling(Wire& wire, const Op& op) {
     reducer.combine(sum, sum, theirs, bytes);
   }
   if (!aside) {
-    const int place = helps ? me / 2 : me - extra;
+    const int position = helps ? me / 2 : me - extra;
     const auto real = [&](int p) { return p < extra ? 2 * p : p + extra; };
     for (int bit = 1; bit < half; bit *= 2) {
-      const int partner = place ^ bit;
+      const int partner = position ^ bit;
       const Flow send{real(partner), sum, bytes};
       const Flow recv{real(partner), theirs, bytes};
       exchange(wire, {&send, 1}, {&recv, 1});
-      if (partner < place)
+      if (partner < position)
         reducer.combine(sum, theirs, sum, bytes);
       else
         reducer.combine(sum, sum, theirs, bytes);

@@ -28,7 +28,7 @@ using namespace std::chrono_literals;
 
 constexpr std::string_view collecting_prefix = "collecting ";
 /// The time that the others give the rank that collects, beside its patience.
-constexpr auto verdict = 1s;
+constexpr auto settle_time = 1s;
 /// The least time to collect, when it took this rank long to reach the store.
 constexpr auto least_patience = 10ms;
 constexpr auto pause = 2ms;
@@ -137,7 +137,7 @@ Error Agreement::settle(const Failure& failure, bool first) noexcept {
       const auto named = to_bytes(encode_error(collect_status(failure)));
       return decode_error(to_text(store_->compare_set("failure", to_bytes(claim()), named)));
     }
-    const auto end = Deadline::after(failure.patience + verdict);
+    const auto end = Deadline::after(failure.patience + settle_time);
     Bytes held = store_->get("failure", end);
     while (is_claim(to_text(held)) && !end.expired()) {
       std::this_thread::sleep_for(pause);
@@ -160,27 +160,28 @@ Error Agreement::collect_status(const Failure& failure) const {
   const auto end = Deadline::at(std::max(failure.since + failure.patience,
                                          std::chrono::steady_clock::now() + least_patience));
   const auto count = failure.ask.size();
-  std::vector<Status> said(count);
+  std::vector<Status> statuses(count);
   std::vector<std::size_t> missing;
   for (std::size_t i = 0; i < count; ++i) {
     if (failure.ask[i] == rank_)
-      said[i] = failure.status;
+      statuses[i] = failure.status;
     else
       missing.push_back(i);
   }
   for (;;) {
     std::erase_if(missing, [&](std::size_t i) {
-      if (const auto bytes = peek(key("status", failure.ask[i]))) said[i] = decode_status(*bytes);
-      return said[i].call == failure.status.call;
+      if (const auto bytes = peek(key("status", failure.ask[i])))
+        statuses[i] = decode_status(*bytes);
+      return statuses[i].call == failure.status.call;
     });
     if (missing.empty() || end.expired()) break;
     std::this_thread::sleep_for(pause);
   }
   std::vector<Presence> ranks(count, {.entered = true});
-  for (const auto i : missing) ranks[i] = {.left = left(failure.ask[i]), .last = said[i].call};
+  for (const auto i : missing) ranks[i] = {.left = left(failure.ask[i]), .last = statuses[i].call};
   if (missing.empty()) {
     std::vector<Record> records;
-    for (const auto& status : said) records.push_back(status.record);
+    for (const auto& status : statuses) records.push_back(status.record);
     if (const auto differs = compare({}, {}, {}, records))
       return with_message(failure.cause, Errc::mismatch, differs->where().rank,
                           fmt::format("{}; {}", differs->message(), failure.cause.message()));
@@ -278,9 +279,9 @@ const std::map<int, std::uint64_t>& Agreement::departed() noexcept {
     const auto count = peek("departures");
     if (!count || to_text(*count) == std::to_string(departed_.size())) return departed_;
     for (int r = 0; r < size_; ++r) {
-      const auto said = peek(key("left", r));
-      if (!said) continue;
-      const auto text = to_text(*said);
+      const auto bytes = peek(key("left", r));
+      if (!bytes) continue;
+      const auto text = to_text(*bytes);
       std::uint64_t ended = 0;
       std::from_chars(text.data(), text.data() + text.size(), ended);
       departed_.emplace(r, ended);

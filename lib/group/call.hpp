@@ -6,7 +6,7 @@
 
 #include "group/prepare.hpp"
 
-// The one door of the front for the code above it: gathers, gradients, sync and losses.
+// The entry points of the front for the code above it: gathers, gradients, sync and losses.
 
 namespace tutti::internal {
 

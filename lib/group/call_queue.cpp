@@ -4,9 +4,9 @@
 #include <system_error>
 #include <utility>
 
-#include "values/broken.hpp"
 #include "values/current_error.hpp"
 #include "values/fail.hpp"
+#include "values/group_errors.hpp"
 
 namespace tutti::internal {
 namespace {
@@ -81,9 +81,9 @@ void CallQueue::submit(std::uint64_t seq, std::shared_ptr<Job> job) {
     if (error_) throw broken(*error_);
     if (stop_) throw Error(group_destroyed());
     start_worker();
-    const auto place = std::ranges::find_if(numbered_.rbegin(), numbered_.rend(),
-                                            [&](const auto& n) { return n.seq < seq; });
-    numbered_.insert(place.base(), {seq, std::move(job)});
+    const auto position = std::ranges::find_if(numbered_.rbegin(), numbered_.rend(),
+                                               [&](const auto& n) { return n.seq < seq; });
+    numbered_.insert(position.base(), {seq, std::move(job)});
   }
   moved_.notify_all();
 }
@@ -102,9 +102,9 @@ void CallQueue::submit_at(Deadline moment, std::shared_ptr<Job> job) {
       std::erase_if(timed_, [](const auto& timed) { return timed.job->is_over(); });
       most_timed_ = std::max<std::size_t>(64, 2 * timed_.size());
     }
-    const auto place = std::ranges::find_if(
+    const auto position = std::ranges::find_if(
         timed_.rbegin(), timed_.rend(), [&](const auto& t) { return t.moment <= moment.time(); });
-    timed_.insert(place.base(), {moment.time(), std::move(job)});
+    timed_.insert(position.base(), {moment.time(), std::move(job)});
   }
   moved_.notify_all();
 }

@@ -9,9 +9,9 @@
 #include "group/agreement.hpp"
 #include "group/host_backend.hpp"
 #include "group/record.hpp"
-#include "values/broken.hpp"
 #include "values/current_error.hpp"
 #include "values/fail.hpp"
+#include "values/group_errors.hpp"
 
 // Every rank writes a Record of its call under check/<number>/<rank> and reads the others'. On
 // host memory this happens where the call takes effect (inline, or on this decorator's worker, so
@@ -231,11 +231,11 @@ class Checked final : public HostBackend {
     return {bytes, Errc::mismatch, "checked mode: a peer's record"};
   }
 
-  std::optional<Error> compare_pairs(std::span<const Op> pairs, std::span<const Record> said,
+  std::optional<Error> compare_pairs(std::span<const Op> pairs, std::span<const Record> own_records,
                                      const Call& call) {
     for (std::size_t i = 0; i < pairs.size(); ++i) {
       const auto& op = pairs[i];
-      const auto& own = said[i];
+      const auto& own = own_records[i];
       const auto bytes = store_->try_get(pair_key(op, false));
       if (!bytes) continue;
       const Call one = paired(op, call);
@@ -277,14 +277,15 @@ class Checked final : public HostBackend {
   void compare_all(std::span<const Op> ops, const Call& call) {
     if (ops.empty() || is_point_to_point(ops[0].kind)) return;
     if (const auto cause = inner_->failure()) throw broken(*cause);
-    std::vector<Bytes> said(static_cast<std::size_t>(size_));
-    auto& mine = said[static_cast<std::size_t>(rank())];
+    std::vector<Bytes> encoded(static_cast<std::size_t>(size_));
+    auto& mine = encoded[static_cast<std::size_t>(rank())];
     mine = encode(ops, call);
     store_->set(key(call.seq, rank()), mine);
     const auto limit = call.limit();
     try {
       for (int r = 0; r < size_; ++r)
-        if (r != rank()) said[static_cast<std::size_t>(r)] = await(call.seq, r, ops, call, limit);
+        if (r != rank())
+          encoded[static_cast<std::size_t>(r)] = await(call.seq, r, ops, call, limit);
     } catch (const Error& error) {
       give_up(error);
       throw;
@@ -292,7 +293,7 @@ class Checked final : public HostBackend {
     try {
       std::vector<Record> records;
       std::vector<Reader> counts;  // Behind the records.
-      for (const auto& bytes : said) {
+      for (const auto& bytes : encoded) {
         auto in = reader_of(bytes);
         records.push_back(read_record(in));
         counts.push_back(in);
@@ -321,9 +322,10 @@ class Checked final : public HostBackend {
     return out.take();
   }
 
-  /// The records agree, so all ranks have sent as many lists. `said`: of each rank, its lists.
+  /// The records agree, so all ranks have sent as many lists. `readers`: of each rank, at its
+  /// lists.
   std::optional<Error> compare_counts(std::span<const Op> ops, const Call& call,
-                                      std::span<Reader> said) {
+                                      std::span<Reader> readers) {
     const auto list_of = [&](Reader& in) {
       auto list = in.list();
       if (std::ssize(list) != size_)
@@ -335,7 +337,7 @@ class Checked final : public HostBackend {
       if (op.kind != Operation::all_to_all) continue;
       std::vector<std::vector<std::int64_t>> sent;
       std::vector<std::vector<std::int64_t>> expected;
-      for (auto& in : said) {
+      for (auto& in : readers) {
         sent.push_back(list_of(in));
         expected.push_back(list_of(in));
       }

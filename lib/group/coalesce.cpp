@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "group/core.hpp"
-#include "group/kept_rows.hpp"
+#include "group/row_lists.hpp"
 #include "values/fail.hpp"
 
 namespace tutti {
@@ -86,8 +86,8 @@ class Batch final : public internal::Collector {
     for (const auto& op : ops) {
       auto& kept = rows_.emplace_back();  // A deque: addresses stay.
       ops_.push_back(op);
-      internal::reserve_rows(std::span(&op, 1), kept);
-      internal::keep_rows(ops_.back(), kept);
+      internal::reserve_row_lists(std::span(&op, 1), kept);
+      internal::copy_row_lists(ops_.back(), kept);
     }
     return Work(state_);
   }

@@ -12,9 +12,9 @@
 #include "group/lowering.hpp"
 #include "group/record.hpp"
 #include "store/checks.hpp"
-#include "values/broken.hpp"
 #include "values/current_error.hpp"
 #include "values/fail.hpp"
+#include "values/group_errors.hpp"
 
 namespace tutti::internal {
 namespace {
@@ -141,16 +141,16 @@ Core::~Core() {
 }
 
 void Core::throw_unusable(std::string_view operation) const {
-  const auto place = [&](int rank) {
+  const auto location = [&](int rank) {
     return Error::Where{.group = options_.name, .operation = std::string(operation), .rank = rank};
   };
   if (fork_guard_.forked())
     throw Error(Errc::forked, "the group was made before fork(); make a new one in the child",
-                place(bounds_.rank));
+                location(bounds_.rank));
   const std::lock_guard lock(cause_mutex_);
   if (std::exchange(report_cause_, false)) throw Error(*cause_);
   const Error error = broken(*cause_);
-  throw Error(error.code(), error.message(), place(error.where().rank));
+  throw Error(error.code(), error.message(), location(error.where().rank));
 }
 
 void Core::break_with(const Error& cause, bool report) noexcept {
@@ -303,11 +303,11 @@ void Core::check_numbered(Op& op, const CallOptions& options, const Call& call, 
 }
 
 void Core::refuse(std::span<const Op> ops, const Call& call, const Error& why, const Op& shown) {
-  const auto [ring, index] = trace_place(shown, call);
+  const auto [ring, index] = trace_slot(shown, call);
   ring->begin(index, traced_seq(shown, call), shown.kind, shown, 1, !call.blocking, call.name);
   ring->end(index, TraceEntry::State::refused);
   backend_->refuse(ops, call, why);
-  throw with_place(why, options_.name, {&shown, 1}, call, bounds_.rank);
+  throw with_location(why, options_.name, {&shown, 1}, call, bounds_.rank);
 }
 
 Work Core::launch(std::span<Op> ops, const CallOptions& options, bool in_order) {
@@ -347,7 +347,7 @@ void Core::sign(std::span<Op> ops, Call& call) noexcept {
   call.fingerprint = finish_hash(all, call);
 }
 
-std::pair<TraceRing*, std::uint64_t> Core::trace_place(const Op& shown, const Call& call) noexcept {
+std::pair<TraceRing*, std::uint64_t> Core::trace_slot(const Op& shown, const Call& call) noexcept {
   if (!is_point_to_point(shown.kind)) return {&collectives_, call.seq};
   return {&pairs_, next_pair_.fetch_add(1, std::memory_order_relaxed)};
 }
@@ -357,7 +357,7 @@ std::uint64_t Core::traced_seq(const Op& shown, const Call& call) noexcept {
 }
 
 Work Core::send(std::span<const Op> ops, const Call& call, const Op& shown, Wait wait) {
-  const auto [ring, index] = trace_place(shown, call);
+  const auto [ring, index] = trace_slot(shown, call);
   ring->begin(index, traced_seq(shown, call), shown.kind, shown,
               ops.size() > 1 && &shown == ops.data() ? ops.size() : 1, !call.blocking, call.name);
   try {
@@ -372,8 +372,8 @@ Work Core::send(std::span<const Op> ops, const Call& call, const Op& shown, Wait
     return Work(std::move(work).release(), shared_from_this(), token);
   } catch (...) {
     ring->end(index, TraceEntry::State::failed);
-    const Error error = with_place(to_error(std::current_exception()), options_.name, {&shown, 1},
-                                   call, bounds_.rank);
+    const Error error = with_location(to_error(std::current_exception()), options_.name,
+                                      {&shown, 1}, call, bounds_.rank);
     if (breaks_group(error.code())) break_with(error, false);
     throw Error(error);
   }

@@ -130,7 +130,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   Work lower(Op& op, const CallOptions& options, Wait wait);
   void lower_barrier(Op& op);
   /// Which trace a launch goes to, and its place in it.
-  std::pair<TraceRing*, std::uint64_t> trace_place(const Op& shown, const Call& call) noexcept;
+  std::pair<TraceRing*, std::uint64_t> trace_slot(const Op& shown, const Call& call) noexcept;
   static std::uint64_t traced_seq(const Op& shown, const Call& call) noexcept;
 
   std::string exchange_key(std::string_view what, int rank) const;

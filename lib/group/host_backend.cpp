@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "group/kept_rows.hpp"
 #include "group/record.hpp"
+#include "group/row_lists.hpp"
 #include "kernels/reduce.hpp"
-#include "values/broken.hpp"
 #include "values/current_error.hpp"
+#include "values/group_errors.hpp"
 
 namespace tutti::internal {
 namespace {
@@ -35,8 +35,8 @@ class HostBackend::Task final : public HostState, public CallQueue::Job {
         name_(call.name, &backend.pool()),
         call_(call),
         posted_(std::move(posted)) {
-    reserve_rows(ops_, rows_);
-    for (auto& op : ops_) keep_rows(op, rows_);
+    reserve_row_lists(ops_, rows_);
+    for (auto& op : ops_) copy_row_lists(op, rows_);
     call_.name = name_;
     call_.deadline = call.limit();  // It counts from now, not from its turn.
     call_.blocking = true;
@@ -61,7 +61,7 @@ class HostBackend::Task final : public HostState, public CallQueue::Job {
 
  private:
   Error placed(const Error& error) const {
-    return with_place(error, backend_.group_, ops_, call_, backend_.rank_);
+    return with_location(error, backend_.group_, ops_, call_, backend_.rank_);
   }
 
   HostBackend& backend_;

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "group/record.hpp"
-#include "values/broken.hpp"
+#include "values/group_errors.hpp"
 
 namespace tutti::internal {
 namespace {

@@ -8,8 +8,8 @@
 #include <fmt/ranges.h>
 
 #include "group/fingerprint.hpp"
-#include "values/broken.hpp"
 #include "values/fail.hpp"
+#include "values/group_errors.hpp"
 
 namespace [[gnu::visibility("default")]] tutti {
 
@@ -94,8 +94,8 @@ Error call_error(Errc code, std::string_view group, std::span<const Op> ops, con
            .rank = rank}};
 }
 
-Error with_place(const Error& error, std::string_view group, std::span<const Op> ops,
-                 const Call& call, int rank) {
+Error with_location(const Error& error, std::string_view group, std::span<const Op> ops,
+                    const Call& call, int rank) {
   const auto& where = error.where();
   if (!where.operation.empty()) return error;
   return call_error(error.code(), group, ops, call, where.rank >= 0 ? where.rank : rank,

@@ -29,8 +29,8 @@ Error call_error(Errc code, std::string_view group, std::span<const Op> ops, con
 
 /// `error` with the place of this call in it, unless it has a place already. It began on `rank`,
 /// unless it says on which.
-Error with_place(const Error& error, std::string_view group, std::span<const Op> ops,
-                 const Call& call, int rank);
+Error with_location(const Error& error, std::string_view group, std::span<const Op> ops,
+                    const Call& call, int rank);
 
 /// What one rank says about a call before the data moves, in a fixed size.
 struct Record {

@@ -6,8 +6,8 @@
 #include <fmt/ranges.h>
 
 #include "group/core.hpp"
-#include "values/broken.hpp"
 #include "values/fail.hpp"
+#include "values/group_errors.hpp"
 #include "values/hash.hpp"
 
 // Sub-groups and registrations: the calls of Core that exchange two numbers of each rank.

@@ -182,11 +182,11 @@ std::size_t block_offset(const Rows& rows, int rank, std::size_t row_bytes) {
   return static_cast<std::size_t>(rows.offset(rank)) * row_bytes;
 }
 
-constexpr const char* same_place = "in place they must begin at the same address";
+constexpr const char* same_address = "in place they must begin at the same address";
 constexpr const char* own_block = "in place the part must be this rank's own block of the whole";
 
 void check_elementwise_overlap(const Op& op) {
-  check_overlap(op.out.data, op.out.bytes(), op.in.data, op.in.bytes(), 0, same_place);
+  check_overlap(op.out.data, op.out.bytes(), op.in.data, op.in.bytes(), 0, same_address);
 }
 
 }  // namespace

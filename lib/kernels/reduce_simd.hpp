@@ -10,7 +10,8 @@
 
 namespace tutti::internal::simd {
 
-/// What one instruction set offers. Null: the scalar kernel is as good, or the pair is undefined.
+/// The kernels of one instruction set. Null: the scalar kernel is as good, or the pair is
+/// undefined.
 struct Kernels {
   std::int64_t target = 0;  ///< As Highway numbers them.
   std::array<std::array<ReduceFn, reduce_op_count>, dtype_count> reduce{};

@@ -88,7 +88,7 @@ void check_rank(const char* rank_name, int rank, const char* size_name, int size
                     rank_name, rank, size_name, size);
 }
 
-void read_place(const Names& names, ClusterInfo& info) {
+void read_ranks(const Names& names, ClusterInfo& info) {
   const auto rank = read_number(names.rank);
   const auto size = read_number(names.size);
   if (!rank || !size) {
@@ -223,7 +223,7 @@ std::optional<ClusterInfo> VariablesEnvironment::detect() const {
   const Names* names = first_set(std::begin(launchers));
   if (names == nullptr) return std::nullopt;
   ClusterInfo info;
-  read_place(*names, info);
+  read_ranks(*names, info);
   refuse_leftover(info);
   internal::read_store(info);
   info.run = read_run(info);

@@ -60,11 +60,11 @@ bool only_held(const Error& error, const std::string& host, int port) {
 }
 
 std::shared_ptr<Store> host_store(const std::string& address, std::chrono::nanoseconds timeout) {
-  const auto place = std::string_view(address).substr(tcp.size());
-  const auto colon = std::min(place.rfind(':'), place.size());
-  std::string host(place.substr(0, colon));
+  const auto host_port = std::string_view(address).substr(tcp.size());
+  const auto colon = std::min(host_port.rfind(':'), host_port.size());
+  std::string host(host_port.substr(0, colon));
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  const auto digits = place.substr(std::min(colon + 1, place.size()));
+  const auto digits = host_port.substr(std::min(colon + 1, host_port.size()));
   int port = 0;
   (void)std::from_chars(digits.data(), digits.data() + digits.size(), port);
   if (host.empty() || port < 1 || port > 65535) return open_store(address, timeout);  // It says.

@@ -19,11 +19,11 @@ void check_elements(std::string_view what, const ConstTensorView& array) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (std::isfinite(values[i])) continue;
     // By its place in the array.
-    std::string place;
+    std::string index;
     auto left = static_cast<std::int64_t>(i);
     for (std::size_t d = array.shape.ndim(); d-- > 0; left /= array.shape.dims()[d])
-      place = fmt::format("{}{}{}", left % array.shape.dims()[d], place.empty() ? "" : ", ", place);
-    failf(Errc::invalid_argument, "{}[{}] is {}; {} must be finite", what, place, values[i], what);
+      index = fmt::format("{}{}{}", left % array.shape.dims()[d], index.empty() ? "" : ", ", index);
+    failf(Errc::invalid_argument, "{}[{}] is {}; {} must be finite", what, index, values[i], what);
   }
 }
 

@@ -109,15 +109,15 @@ PoolRows GlobalBatch::collect(RankingBatch& batch, const BatchRules& rules) {
   const auto options =
       fmt::format("{}, {}, logits {}{}", rules.options, training_ ? "training" : "evaluation",
                   name_of(dtype_), queue_.state());
-  const auto check_and_offer = [&](Offer& offer) {
+  const auto check_and_set_arrays = [&](GatherRequest& request) {
     check_and_stage();
-    offer.arrays = arrays;
+    request.arrays = arrays;
   };
   auto gathered = gather_host_arrays(*group_,
                                      {.caller = rules.loss,
-                                      .small = rules.needs_all ? Offer::most : few_bytes,
+                                      .small = rules.needs_all ? GatherRequest::most : few_bytes,
                                       .only_small = !rules.needs_all,
-                                      .check = check_and_offer,
+                                      .check = check_and_set_arrays,
                                       .agree = options},
                                      call_);
   const auto layout = gathered.layout;
@@ -246,7 +246,7 @@ void GlobalBatch::remember(const RankingBatch& batch, const BatchRules& rules) {
   queue_.reserve(fresh_.size(), ranks());
 }
 
-void GlobalBatch::keep() noexcept {
+void GlobalBatch::commit() noexcept {
   if (!training_ || (queue_.options().reference_compat && total().rows == 0)) return;
   queue_.enqueue(rank(), enqueued_, fresh_);
 }

@@ -70,7 +70,7 @@ class GlobalBatch {
   std::size_t own() const noexcept { return own_rows_.size(); }
   bool is_own(std::size_t row) const noexcept { return row - first_own_ < own(); }
   /// The gradient [N_r, C] in the logits' dtype, of numbers [own(), C]; other rows get 0.
-  /// Call it once; only keep() may follow.
+  /// Call it once; only commit() may follow.
   Tensor gradient(std::span<const double> numbers);
   double scale_of(GradScale scale) const noexcept;
 
@@ -102,7 +102,7 @@ class GlobalBatch {
                                        const RowLayout& parts) const;
 
   /// The call has succeeded: the queue takes its rows.
-  void keep() noexcept;
+  void commit() noexcept;
 
  private:
   /// Rows that are not ignored, those of this call first.

@@ -13,7 +13,7 @@ namespace {
 struct Search {
   std::size_t list;
   std::uint64_t prefix = 0;  ///< Its highest bytes.
-  std::int64_t place = 0;    ///< Its place among the keys that begin so.
+  std::int64_t index = 0;    ///< Its index among the keys that begin so.
 };
 
 constexpr std::size_t bins = 256;
@@ -47,10 +47,10 @@ double interpolate(Interpolation how, double low, double high, double weight, bo
   return in_float ? lerp<float>(low, high, weight) : lerp<double>(low, high, weight);
 }
 
-/// Which of the two places `nearest` means, as a weight of 0 or 1.
-double nearest_weight(const QuantilePlace& place) {
-  if (place.weight != 0.5) return place.weight < 0.5 ? 0 : 1;
-  return place.low % 2 == 0 ? 0 : 1;
+/// Which of the two indices `nearest` means, as a weight of 0 or 1.
+double nearest_weight(const QuantileIndex& index) {
+  if (index.weight != 0.5) return index.weight < 0.5 ? 0 : 1;
+  return index.low % 2 == 0 ? 0 : 1;
 }
 
 template <typename Score>
@@ -59,8 +59,8 @@ std::vector<std::vector<double>> statistics_of(std::span<const Select> lists, co
   std::vector<Raw<Key>> keys(lists.size());
   std::vector<Search> searches;
   for (std::size_t i = 0; i < lists.size(); ++i) {
-    for (const auto place : lists[i].places) searches.push_back({i, 0, place});
-    if (lists[i].places.empty()) continue;
+    for (const auto index : lists[i].indices) searches.push_back({i, 0, index});
+    if (lists[i].indices.empty()) continue;
     keys[i].resize(lists[i].scores.size());
     std::ranges::transform(lists[i].scores, keys[i].begin(),
                            [](double score) { return ordered_key(static_cast<Score>(score)); });
@@ -86,8 +86,8 @@ std::vector<std::vector<double>> statistics_of(std::span<const Select> lists, co
     for (std::size_t s = 0; s < searches.size(); ++s) {
       auto& search = searches[s];
       std::size_t bin = 0;
-      for (; bin + 1 < bins && search.place >= counts[s * bins + bin]; ++bin)
-        search.place -= counts[s * bins + bin];
+      for (; bin + 1 < bins && search.index >= counts[s * bins + bin]; ++bin)
+        search.index -= counts[s * bins + bin];
       search.prefix = search.prefix << 8 | bin;
     }
   }
@@ -104,38 +104,38 @@ std::vector<std::vector<double>> order_statistics(std::span<const Select> lists,
   return bytes == 4 ? statistics_of<float>(lists, add_up) : statistics_of<double>(lists, add_up);
 }
 
-QuantilePlace quantile_place(double q, std::int64_t n, bool in_float) {
-  const double place =
+QuantileIndex quantile_index(double q, std::int64_t n, bool in_float) {
+  const double index =
       (in_float ? static_cast<double>(static_cast<float>(q)) : q) * static_cast<double>(n - 1);
-  const auto low = std::clamp<std::int64_t>(static_cast<std::int64_t>(std::floor(place)), 0, n - 1);
-  const auto high = std::clamp<std::int64_t>(static_cast<std::int64_t>(std::ceil(place)), 0, n - 1);
-  return {low, high, place - std::floor(place)};
+  const auto low = std::clamp<std::int64_t>(static_cast<std::int64_t>(std::floor(index)), 0, n - 1);
+  const auto high = std::clamp<std::int64_t>(static_cast<std::int64_t>(std::ceil(index)), 0, n - 1);
+  return {low, high, index - std::floor(index)};
 }
 
 std::vector<std::vector<double>> quantiles_of(std::span<const Quantiles> lists, Interpolation how,
                                               bool in_float, const AddUp& add_up) {
-  // Every place is looked for once: the thresholds of a class often are the same ones.
+  // Every index is looked for once: the thresholds of a class often are the same ones.
   std::vector<Select> wanted;
   struct Between {
-    std::size_t low, high;  // Where in the list's places they are.
+    std::size_t low, high;  // Where in the list's indices they are.
     double weight;
   };
   std::vector<std::vector<Between>> all(lists.size());
   for (std::size_t i = 0; i < lists.size(); ++i) {
-    auto& places = wanted.emplace_back(Select{.scores = lists[i].scores}).places;
-    const auto index_of = [&places](std::int64_t place) {
-      const auto found = std::ranges::find(places, place);
-      if (found != places.end()) return static_cast<std::size_t>(found - places.begin());
-      places.push_back(place);
-      return places.size() - 1;
+    auto& indices = wanted.emplace_back(Select{.scores = lists[i].scores}).indices;
+    const auto index_of = [&indices](std::int64_t index) {
+      const auto found = std::ranges::find(indices, index);
+      if (found != indices.end()) return static_cast<std::size_t>(found - indices.begin());
+      indices.push_back(index);
+      return indices.size() - 1;
     };
     for (const double q : lists[i].q) {
-      auto place = quantile_place(q, lists[i].total, in_float);
-      if (how == Interpolation::nearest) place.weight = nearest_weight(place);
-      if (how == Interpolation::lower || place.weight == 0) place.high = place.low;
-      if (how == Interpolation::higher || place.weight == 1) place.low = place.high;
-      const auto low = index_of(place.low);
-      all[i].push_back({low, index_of(place.high), place.weight});
+      auto index = quantile_index(q, lists[i].total, in_float);
+      if (how == Interpolation::nearest) index.weight = nearest_weight(index);
+      if (how == Interpolation::lower || index.weight == 0) index.high = index.low;
+      if (how == Interpolation::higher || index.weight == 1) index.low = index.high;
+      const auto low = index_of(index.low);
+      all[i].push_back({low, index_of(index.high), index.weight});
     }
   }
   const auto found = order_statistics(wanted, in_float ? 4 : 8, add_up);

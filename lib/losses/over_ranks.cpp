@@ -33,7 +33,7 @@ std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
   const auto gathered = gather_host_arrays(*group,
                                            {.caller = loss,
                                             .arrays = {&row, 1},
-                                            .check = [&](Offer&) { compute(mine); },
+                                            .check = [&](GatherRequest&) { compute(mine); },
                                             .agree = options},
                                            call);
   check_counts(*group, loss, gathered.layout, [](int) { return 1; });
@@ -55,7 +55,7 @@ RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, std::str
   const ConstTensorView arrays[] = {
       {own.scores.data(), DType::f64, {rows, classes}}, own.targets, own.iid};
   const auto state = fmt::format("classes {}, {}{}", classes, options, queue.state());
-  const auto check = [&](Offer&) { queue.check_world(group->rank(), group->size()); };
+  const auto check = [&](GatherRequest&) { queue.check_world(group->rank(), group->size()); };
   const auto gathered = gather_host_arrays(
       *group, {.caller = loss, .arrays = arrays, .check = check, .agree = state}, call);
   check_counts(*group, loss, gathered.layout, [&](int r) { return queue.size_of(r); });

@@ -231,7 +231,7 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
   const double scale = share * pool.scale_of(o.scale);
   for (double& value : grad) value *= scale;
   result.grad = pool.gradient(grad);
-  pool.keep();
+  pool.commit();
   diagnostics_ = std::move(diagnostics);
   return result;
 }

@@ -84,7 +84,7 @@ LossResult RecallAtQuantile::compute(ProcessGroup* group, const RankingBatch& ba
   const double scale = share * pool.scale_of(o.scale);
   for (double& value : grad) value *= scale;
   result.grad = pool.gradient(grad);
-  pool.keep();
+  pool.commit();
   return result;
 }
 

@@ -98,7 +98,7 @@ LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
       mine.push_back({a, b, b * s.e - a * s.d});
     }
   }
-  const auto everybody = pool.gather_shares(
+  const auto gathered = pool.gather_shares(
       {reinterpret_cast<const double*>(mine.data()), mine.size() * width}, width, counts);
 
   // Now every rank knows all anchors, and completes the gradient of its own rows.
@@ -130,7 +130,7 @@ LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
     for (int r = 0; r < size; ++r) {
       const auto [first, last] = share(soft, static_cast<std::int64_t>(c), r, size);
       for (auto k = first; k < last; ++k) {
-        const auto* from = &everybody[next[static_cast<std::size_t>(r)]++ * width];
+        const auto* from = &gathered[next[static_cast<std::size_t>(r)]++ * width];
         a[k] = from[0];
         b[k] = from[1];
         own_part[soft.row(k)] = from[2];
@@ -150,7 +150,7 @@ LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
   if (uneven) grad = pool.return_to_owners(grad, classes, parts);
   result.grad = pool.gradient(grad);
   for (const auto& soft : ranks) result.evaluations += soft.evaluations();
-  pool.keep();
+  pool.commit();
   return result;
 }
 

@@ -62,16 +62,16 @@ double SoftRankCells::cost(const SortedPool& pool) const {
   return 8 * matrices + 2 * (4 * rows + 6 * anchors);
 }
 
-double SoftRankCells::place(double score, const Cell& cell) const noexcept {
+double SoftRankCells::position(double score, const Cell& cell) const noexcept {
   // Both differences are of numbers near each other: what is in the cell is exact, also where
   // scores are far from 0.
   return (score - cell.origin - cell.begin) * (2 / (cell_width * temperature_)) - 1;
 }
 
-void SoftRankCells::places(std::span<const double> scores, const Cell& cell,
-                           std::vector<double>& out) const {
+void SoftRankCells::positions(std::span<const double> scores, const Cell& cell,
+                              std::vector<double>& out) const {
   out.resize(scores.size());
-  for (std::size_t i = 0; i < scores.size(); ++i) out[i] = place(scores[i], cell);
+  for (std::size_t i = 0; i < scores.size(); ++i) out[i] = position(scores[i], cell);
 }
 
 void SoftRankCells::make_moments(const SortedPool& pool) {
@@ -81,10 +81,11 @@ void SoftRankCells::make_moments(const SortedPool& pool) {
   for (std::size_t c = 0; c < cells_.size(); ++c) {
     const auto& cell = cells_[c];
     auto* moments = &moments_[c * 2 * terms];
-    places(std::span(pool.scores).subspan(cell.first, cell.last - cell.first), cell, at);
+    positions(std::span(pool.scores).subspan(cell.first, cell.last - cell.first), cell, at);
     kernels.moments(at.data(), nullptr, at.size(), moments);
-    places(std::span(pool.anchors).subspan(cell.first_anchor, cell.last_anchor - cell.first_anchor),
-           cell, at);
+    positions(
+        std::span(pool.anchors).subspan(cell.first_anchor, cell.last_anchor - cell.first_anchor),
+        cell, at);
     kernels.moments(at.data(), nullptr, at.size(), moments + terms);
   }
   far_ = far_sums(moments_);
@@ -152,7 +153,7 @@ std::uint64_t SoftRankCells::sums(const SortedPool& pool, std::size_t first,
     act(far_field().value, far_field().slope, &far_[target * 2 * terms], true);
 
     const auto count = to - from;
-    places(std::span(pool.anchors).subspan(from, count), cell, at);
+    positions(std::span(pool.anchors).subspan(from, count), cell, at);
     values.resize(6 * count);
     double* next = values.data();
     const auto evaluate = [&](std::span<const double> series) {
@@ -183,7 +184,7 @@ std::uint64_t SoftRankCells::slopes(const SortedPool& pool, std::span<const doub
   for (std::size_t c = 0; c < cells_.size(); ++c) {
     const auto& cell = cells_[c];
     const auto count = cell.last_anchor - cell.first_anchor;
-    places(std::span(pool.anchors).subspan(cell.first_anchor, count), cell, at);
+    positions(std::span(pool.anchors).subspan(cell.first_anchor, count), cell, at);
     kernels.moments(at.data(), a.data() + cell.first_anchor, count, &weighted[c * 2 * terms]);
     kernels.moments(at.data(), b.data() + cell.first_anchor, count,
                     &weighted[c * 2 * terms + terms]);
@@ -213,14 +214,14 @@ std::uint64_t SoftRankCells::slopes(const SortedPool& pool, std::span<const doub
     if (count == 0) continue;
     targets.resize(count);
     at.resize(count);
-    for (std::size_t t = 0; t < count; ++t) at[t] = place(pool.scores[target_at[t]], cell);
+    for (std::size_t t = 0; t < count; ++t) at[t] = position(pool.scores[target_at[t]], cell);
     own.clear();
     own_at.clear();
     for (auto k = cell.first_anchor; k < cell.last_anchor; ++k) {
       const auto wanted = slot(pool.rows[pool.anchor_at[k]]);
       if (wanted >= out.size()) continue;
       own.push_back({k, wanted});
-      own_at.push_back(place(pool.anchors[k], cell));
+      own_at.push_back(position(pool.anchors[k], cell));
     }
     Series by_a{};
     Series by_b{};

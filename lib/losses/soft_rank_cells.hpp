@@ -37,8 +37,8 @@ class SoftRankCells {
     std::size_t near_first = 0, near_last = 0;      // Cells that act one by one.
   };
   std::vector<double> far_sums(const std::vector<double>& moments) const;
-  double place(double score, const Cell& cell) const noexcept;
-  void places(std::span<const double> scores, const Cell& cell, std::vector<double>& out) const;
+  double position(double score, const Cell& cell) const noexcept;
+  void positions(std::span<const double> scores, const Cell& cell, std::vector<double>& out) const;
 
   double temperature_;
   std::vector<Cell> cells_;

@@ -31,7 +31,7 @@ template <typename Score>
 bool SortedPool::sort_as(std::span<const double> in, std::span<const std::uint8_t> positive) {
   struct Item {
     decltype(ordered_key(Score{})) key;
-    std::uint32_t row;  // The highest bit: positive. It travels along, to be read in order.
+    std::uint32_t row;  // The highest bit: positive. Stored here to be read in order.
   };
   constexpr std::uint32_t highest = std::uint32_t{1} << 31;
   Raw<Item> items(in.size());

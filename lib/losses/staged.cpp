@@ -21,17 +21,17 @@ bool has_bytes(const ConstTensorView& array) {
 
 ConstTensorView Staged::on_host(std::string_view what, const ConstTensorView& array) {
   if (is_on_host(array)) return array;
-  const auto place = to_string(array.device);
+  const auto device_text = to_string(array.device);
   if (group_ == nullptr)
     failf(Errc::unsupported,
           "{} are on {}, and without a group nothing can copy them; pass a group of {}, or copy "
           "them to the host",
-          what, place, place);
+          what, device_text, device_text);
   auto& memory = group_->memory();
   if (array.device != memory.device())
     failf(Errc::unsupported,
           "{} are on {}, but this group works on {}; they must be there or on the host", what,
-          place, to_string(memory.device()));
+          device_text, to_string(memory.device()));
   if (!has_bytes(array)) return {array.data, array.dtype, array.shape};
   auto& copy = copies_.emplace_back(staging_memory(*group_), array.shape, array.dtype, stream_);
   memory.copy(copy.data(), array.data, array.bytes(), stream_);

@@ -45,7 +45,7 @@ std::vector<std::uint8_t> subsample(const Population& population, std::int64_t s
   for (std::size_t kind = 0; kind < kinds; ++kind) {
     reserved += std::min(population.totals[kind], quota);
     lists[kind].scores = of_kind[kind];
-    if (population.totals[kind] > quota) lists[kind].places = {quota - 1};
+    if (population.totals[kind] > quota) lists[kind].indices = {quota - 1};
   }
   const auto limits = order_statistics(lists, 8, add_up);
   std::vector<std::uint8_t> chosen(rows);
@@ -62,7 +62,7 @@ std::vector<std::uint8_t> subsample(const Population& population, std::int64_t s
     if ((chosen[i] != 0) == too_many) rest.push_back(priorities[i].in_rest);
   double limit = -1;
   if (wanted > 0) {
-    const Select select{.scores = rest, .places = {wanted - 1}};
+    const Select select{.scores = rest, .indices = {wanted - 1}};
     limit = order_statistics({&select, 1}, 8, add_up)[0][0];
   }
   for (std::size_t i = 0; i < rows; ++i)

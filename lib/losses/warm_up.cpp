@@ -84,12 +84,12 @@ void mix(Tensor& to, double weight, const Tensor& other) {
 
 /// Collective. Throws on every rank unless all ranks are at the same place of the schedule and
 /// `check` passes on each.
-void agree(ProcessGroup* group, const std::string& place, const CallOptions& call,
+void agree(ProcessGroup* group, const std::string& position, const CallOptions& call,
            const std::function<void()>& check = {}) {
   const auto checked = [&](std::span<double>) {
     if (check) check();
   };
-  (void)internal::losses::sums_over_ranks(group, "warm_up", place, 0, checked, call);
+  (void)internal::losses::sums_over_ranks(group, "warm_up", position, 0, checked, call);
 }
 
 constexpr std::string_view magic = "TUTTUW02";
@@ -179,8 +179,8 @@ LossResult WarmUp::compute(ProcessGroup* group, const RankingBatch& batch,
   if (const auto why = internal::refusal_of([&] { here = staged.on_host(batch); }))
     agree(group, {}, call, [&] { throw Error(*why); });
   auto result = mixed(group, here, call);
-  const auto place = batch.logits.device;
-  if (place.type == DeviceType::cpu || result.grad.device() == place) return result;
+  const auto device = batch.logits.device;
+  if (device.type == DeviceType::cpu || result.grad.device() == device) return result;
   check_gradient(result.grad, here.logits);
   result.grad = staged.gradient([&](void* to) {
     if (result.grad.bytes() != 0) std::memcpy(to, result.grad.data(), result.grad.bytes());

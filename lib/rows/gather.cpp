@@ -8,8 +8,8 @@
 
 #include "group/call.hpp"
 #include "group/validate.hpp"
-#include "rows/announcement.hpp"
 #include "rows/gather_arrays.hpp"
+#include "rows/metadata_exchange.hpp"
 #include "rows/row_views.hpp"
 #include "values/bytes.hpp"
 #include "values/fail.hpp"
@@ -18,23 +18,23 @@ namespace tutti::internal {
 namespace {
 
 /// What all ranks have of one array, from their messages.
-void place(ProcessGroup& group, const Announcement& said, std::size_t array, const TensorView& out,
-           const RowLayout& layout, Stream stream) {
+void copy_gathered(ProcessGroup& group, const MetadataExchange& metadata, std::size_t array,
+                   const TensorView& out, const RowLayout& layout, Stream stream) {
   for (int r = 0; r < group.size(); ++r) {
     const auto to = rows_of(out, layout.offset(r), layout[r]);
-    copy_rows(group, to.data, said.data(r, array), to.bytes(), stream);
+    copy_rows(group, to.data, metadata.data(r, array), to.bytes(), stream);
   }
 }
 
 }  // namespace
 
-GatheredArrays gather_arrays(ProcessGroup& group, const Offer& unchecked,
+GatheredArrays gather_arrays(ProcessGroup& group, const GatherRequest& unchecked,
                              const GatherOptions& options, Work* work) {
-  auto offer = checked(unchecked);
+  auto request = checked(unchecked);
   std::vector<ConstTensorView> locals;
-  for (const auto& array : offer.arrays) locals.push_back(as_rows(array));
-  offer.arrays = locals;
-  offer.check = [&](Offer& mine) {
+  for (const auto& array : request.arrays) locals.push_back(as_rows(array));
+  request.arrays = locals;
+  request.check = [&](GatherRequest& mine) {
     if (mine.refused) throw Error(*mine.refused);
     if (locals.empty()) failf(Errc::invalid_argument, "there are no arrays");
     for (const auto& local : locals)
@@ -42,12 +42,12 @@ GatheredArrays gather_arrays(ProcessGroup& group, const Offer& unchecked,
         failf(Errc::invalid_argument, "arrays that share a layout have {} and {} rows",
               locals[0].shape.rows(), local.shape.rows());
   };
-  offer = checked(std::move(offer));
+  request = checked(std::move(request));
 
   GatheredArrays result;
   const auto stream = options.call.stream;
   auto& memory =
-      offer.in_host_memory && !on_host(group) ? host_memory() : memory_of(group, options);
+      request.in_host_memory && !on_host(group) ? host_memory() : memory_of(group, options);
   const auto allocate = [&] {
     for (const auto& local : locals)
       result.data.emplace_back(memory, local.shape.with_rows(result.layout.total()), local.dtype,
@@ -56,73 +56,75 @@ GatheredArrays gather_arrays(ProcessGroup& group, const Offer& unchecked,
   if (options.layout != nullptr) {
     result.layout = *options.layout;
   } else {
-    const Announcement said(group, offer, options.call);
-    result.layout = said.layout();
-    if (said.complete()) {
+    const MetadataExchange metadata(group, request, options.call);
+    result.layout = metadata.layout();
+    if (metadata.complete()) {
       allocate();
       for (std::size_t i = 0; i < locals.size(); ++i)
-        place(group, said, i, result.data[i], result.layout, stream);
+        copy_gathered(group, metadata, i, result.data[i], result.layout, stream);
       return result;
     }
-    if (offer.only_small && !said.within(offer.small)) return result;
+    if (request.only_small && !metadata.within(request.small)) return result;
   }
   // The first call has the results of all, and says what is refused.
   const auto gather = [&](std::size_t i) {
     Op op{.kind = Operation::all_gather, .rows = result.layout};
     if (i < locals.size()) op.in = locals[i];
     const auto prepare = [&](Op& mine) {
-      if (i == 0 && offer.refused) throw Error(*offer.refused);
+      if (i == 0 && request.refused) throw Error(*request.refused);
       if (i == 0) allocate();
       mine.out = result.data[i];
     };
-    if (offer.in_host_memory) return host_call(group, op, options.call, prepare, offer.caller);
-    call(group, op, options.call, prepare, offer.caller, work);
+    if (request.in_host_memory) return host_call(group, op, options.call, prepare, request.caller);
+    call(group, op, options.call, prepare, request.caller, work);
   };
   gather(0);
   for (std::size_t i = 1; i < locals.size(); ++i) gather(i);
   return result;
 }
 
-GatheredArrays gather_host_arrays(ProcessGroup& group, Offer offer, const CallOptions& options) {
-  offer.in_host_memory = true;
-  return gather_arrays(group, offer, {.call = options});
+GatheredArrays gather_host_arrays(ProcessGroup& group, GatherRequest request,
+                                  const CallOptions& options) {
+  request.in_host_memory = true;
+  return gather_arrays(group, request, {.call = options});
 }
 
 GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& array, int root,
                          const GatherOptions& options, const CallerCheck& check, Work* work) {
   const auto local = as_rows(array);
   GatheredRows result;
-  std::optional<Announcement> said;
+  std::optional<MetadataExchange> metadata;
   if (options.layout == nullptr) {
-    const auto check_all = [&](Offer&) {
+    const auto check_all = [&](GatherRequest&) {
       if (check) check();
       if (root < 0 || root >= group.size())
         internal::failf(Errc::invalid_argument, "root is {}; this group has ranks 0 to {}", root,
                         group.size() - 1);
     };
     // Inlined rows go to all ranks, so the limit is low.
-    said.emplace(group,
-                 Offer{.caller = "gather_rows",
-                       .arrays = {&local, 1},
-                       .root = root,
-                       .small = 4096,
-                       .check = check_all},
-                 options.call);
+    metadata.emplace(group,
+                     GatherRequest{.caller = "gather_rows",
+                                   .arrays = {&local, 1},
+                                   .root = root,
+                                   .small = 4096,
+                                   .check = check_all},
+                     options.call);
   }
-  result.layout = said ? said->layout() : *options.layout;
+  result.layout = metadata ? metadata->layout() : *options.layout;
   const bool at_root = group.rank() == root;
   const auto allocate = [&] {
     result.data = Tensor(memory_of(group, options),
                          at_root ? local.shape.with_rows(result.layout.total()) : Shape{0},
                          local.dtype, options.call.stream);
   };
-  if (said && said->complete()) {
+  if (metadata && metadata->complete()) {
     allocate();
-    if (at_root) place(group, *said, 0, result.data, result.layout, options.call.stream);
+    if (at_root)
+      copy_gathered(group, *metadata, 0, result.data, result.layout, options.call.stream);
     return result;
   }
   const auto prepare = [&](Op& op) {
-    if (!said && check) check();
+    if (!metadata && check) check();
     allocate();
     op.out = result.data;
   };
@@ -197,11 +199,11 @@ Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const Row
 namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
-using internal::Announcement;
 using internal::as_rows;
 using internal::call;
 using internal::copy_rows;
 using internal::memory_of;
+using internal::MetadataExchange;
 using internal::rows_of;
 
 }  // namespace
@@ -281,26 +283,26 @@ Pending<Tensor> reduce_scatter_rows_async(ProcessGroup& group, const ConstTensor
 
 std::vector<Tensor> gather_all_tensors(ProcessGroup& group, const ConstTensorView& local,
                                        const ResultOptions& options) {
-  const Announcement said(
+  const MetadataExchange metadata(
       group, {.caller = "gather_all_tensors", .arrays = {&local, 1}, .any_shape = true},
       options.call);
   const auto stream = options.call.stream;
   std::vector<Tensor> result;
   const auto allocate = [&] {
     for (int r = 0; r < group.size(); ++r)
-      result.emplace_back(memory_of(group, options), said.shape(r, 0), local.dtype, stream);
+      result.emplace_back(memory_of(group, options), metadata.shape(r, 0), local.dtype, stream);
   };
-  if (said.complete()) {
+  if (metadata.complete()) {
     allocate();
     for (int r = 0; r < group.size(); ++r) {
       auto& to = result[static_cast<std::size_t>(r)];
-      copy_rows(group, to.data(), said.data(r, 0), to.bytes(), stream);
+      copy_rows(group, to.data(), metadata.data(r, 0), to.bytes(), stream);
     }
     return result;
   }
   // As elements in a row, whatever the shapes.
   std::vector<std::int64_t> counts;
-  for (int r = 0; r < group.size(); ++r) counts.push_back(said.shape(r, 0).numel());
+  for (int r = 0; r < group.size(); ++r) counts.push_back(metadata.shape(r, 0).numel());
   const RowLayout layout(counts);
   const ConstTensorView flat(local.data, local.dtype, {local.shape.numel()}, local.device);
   Tensor all;
@@ -334,10 +336,10 @@ std::vector<std::string> all_gather_bytes(ProcessGroup& group, std::string_view 
 
 void broadcast_bytes(ProcessGroup& group, std::string& bytes, int root,
                      const CallOptions& options) {
-  constexpr std::size_t room = 1024;  // Of the length, and of bytes that travel along.
-  constexpr std::size_t small = room - sizeof(std::uint64_t);
+  constexpr std::size_t message_bytes = 1024;  // Of the length, and of inlined bytes.
+  constexpr std::size_t small = message_bytes - sizeof(std::uint64_t);
   const bool at_root = group.rank() == root;
-  std::vector<std::byte> message(room);
+  std::vector<std::byte> message(message_bytes);
   if (at_root) {
     internal::Writer out;
     out.u64(bytes.size());

@@ -4,7 +4,7 @@
 
 #include <tutti/gather.hpp>
 
-#include "rows/announcement.hpp"
+#include "rows/metadata_exchange.hpp"
 
 namespace tutti::internal {
 
@@ -14,14 +14,15 @@ Memory& memory_of(ProcessGroup& group, const Options& options) {
   return options.memory != nullptr ? *options.memory : group.memory();
 }
 
-/// all_gather_rows of the offer's arrays, which share a layout. A 0-dimensional array is one row.
-/// No data is in the result when the offer is of small arrays only, and they are not. `work`, for
-/// one array on the group's device: receives the Work of the rows that have not come along.
-GatheredArrays gather_arrays(ProcessGroup& group, const Offer& offer, const GatherOptions& options,
-                             Work* work = nullptr);
+/// all_gather_rows of the request's arrays, which share a layout. A 0-dimensional array is one row.
+/// No data is in the result when the request is of small arrays only, and they are not. `work`, for
+/// one array on the group's device: receives the Work of the rows that are not inlined.
+GatheredArrays gather_arrays(ProcessGroup& group, const GatherRequest& request,
+                             const GatherOptions& options, Work* work = nullptr);
 
 /// The same of arrays in host memory, whatever the group's device; so are the results.
-GatheredArrays gather_host_arrays(ProcessGroup& group, Offer offer, const CallOptions& options);
+GatheredArrays gather_host_arrays(ProcessGroup& group, GatherRequest request,
+                                  const CallOptions& options);
 
 /// As the public functions, plus the caller's check, which runs on each rank (scatter_rows: on
 /// root). If it throws, every rank gets an Error.

@@ -12,20 +12,20 @@
 
 #include "group/call.hpp"
 #include "group/validate.hpp"
-#include "rows/announcement.hpp"
 #include "rows/gather_arrays.hpp"
+#include "rows/metadata_exchange.hpp"
 #include "rows/row_views.hpp"
 #include "values/fail.hpp"
 
 namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
-using internal::Announcement;
 using internal::as_rows;
 using internal::call;
 using internal::copy_rows;
+using internal::GatherRequest;
 using internal::memory_of;
-using internal::Offer;
+using internal::MetadataExchange;
 using internal::rows_of;
 
 template <typename T>
@@ -101,19 +101,19 @@ PaddedRows gather_padded(ProcessGroup& group, const ConstTensorView& array, doub
   constexpr std::string_view caller = "all_gather_padded";
   const auto local = as_rows(array);
   std::vector<std::byte> element;
-  const auto check = [&](Offer&) {
+  const auto check = [&](GatherRequest&) {
     if (static_cast<int>(local.dtype) < dtype_count) element = element_of(local.dtype, fill);
     if (local.shape.ndim() == Shape::max_dims)
       internal::failf(Errc::invalid_argument,
                       "the array has {} dimensions, the result would have {}", Shape::max_dims,
                       Shape::max_dims + 1);
   };
-  Offer offer{.caller = caller, .arrays = {&local, 1}, .check = check};
-  std::optional<Announcement> said;
+  GatherRequest request{.caller = caller, .arrays = {&local, 1}, .check = check};
+  std::optional<MetadataExchange> metadata;
   PaddedRows result;
   if (options.layout == nullptr) {
-    said.emplace(group, offer, options.call);
-    result.layout = said->layout();
+    metadata.emplace(group, request, options.call);
+    result.layout = metadata->layout();
   } else {
     result.layout = *options.layout;
   }
@@ -136,13 +136,13 @@ PaddedRows gather_padded(ProcessGroup& group, const ConstTensorView& array, doub
     result.data = Tensor(memory_of(group, options), with_ranks(group.size(), most, local.shape),
                          local.dtype, stream);
   };
-  if (said && said->complete()) {
+  if (metadata && metadata->complete()) {
     allocate();
-    for (int r = 0; r < group.size(); ++r) put(r, said->data(r, 0));
+    for (int r = 0; r < group.size(); ++r) put(r, metadata->data(r, 0));
     return result;
   }
   const auto prepare = [&](Op& op) {
-    if (!said) check(offer);
+    if (!metadata) check(request);
     internal::check_array("the array", local, group.memory().device());
     check_layout(group, local, layout);
     allocate();

@@ -213,11 +213,11 @@ MaybeOwned all_gather_ddp_if_available(const ConstTensorView& data, ProcessGroup
                                        const GatherOptions& options) {
   if (group == nullptr) return MaybeOwned(data);
   ConstTensorView row;
-  const auto add_dimension = [&](internal::Offer& offer) {
+  const auto add_dimension = [&](internal::GatherRequest& request) {
     std::vector<std::int64_t> dims{1};
     dims.insert(dims.end(), data.shape.dims().begin(), data.shape.dims().end());
     row = {data.data, data.dtype, Shape(std::span<const std::int64_t>(dims)), data.device};
-    offer.arrays = {&row, 1};
+    request.arrays = {&row, 1};
   };
   auto all = internal::gather_arrays(
       *group, {.caller = "all_gather_ddp_if_available", .check = add_dimension}, options);

@@ -23,11 +23,11 @@ std::shared_ptr<Store> memory_store_named(const std::string& name) {
 
 constexpr std::string_view known = "tcp://host:port, file:///directory and memory://name";
 
-std::shared_ptr<Store> open_tcp(std::string_view address, std::string_view place,
+std::shared_ptr<Store> open_tcp(std::string_view address, std::string_view host_port,
                                 std::chrono::nanoseconds timeout) {
-  const auto colon = place.rfind(':');
-  auto host = place.substr(0, colon);
-  const auto digits = colon == std::string_view::npos ? "" : place.substr(colon + 1);
+  const auto colon = host_port.rfind(':');
+  auto host = host_port.substr(0, colon);
+  const auto digits = colon == std::string_view::npos ? "" : host_port.substr(colon + 1);
   const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
   if (bracketed) host = host.substr(1, host.size() - 2);
   int port = 0;

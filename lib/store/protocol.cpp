@@ -14,31 +14,31 @@ bool has_number(Verb verb) {
 
 }  // namespace
 
-bool may_greet(std::string_view magic, std::span<const std::byte> bytes) {
+bool may_be_handshake(std::string_view magic, std::span<const std::byte> bytes) {
   const auto expected = std::as_bytes(std::span(magic));
   const auto n = std::min(bytes.size(), expected.size());
   return std::ranges::equal(bytes.first(n), expected.first(n));
 }
 
-Bytes encode_greeting(std::string_view magic, Greeting greeting) {
-  return Writer().raw(magic).u16(greeting.version).u16(greeting.kind).u32(greeting.bytes).take();
+Bytes encode_handshake(std::string_view magic, Handshake handshake) {
+  return Writer().raw(magic).u16(handshake.version).u16(handshake.kind).u32(handshake.bytes).take();
 }
 
 Bytes encode_refusal(Errc code, std::string_view text) {
   text = text.substr(0, max_refusal_bytes);
-  const Greeting greeting{.kind = static_cast<std::uint16_t>(1 + static_cast<unsigned>(code)),
-                          .bytes = static_cast<std::uint32_t>(text.size())};
-  return Writer().raw(encode_greeting(server_magic, greeting)).raw(text).take();
+  const Handshake handshake{.kind = static_cast<std::uint16_t>(1 + static_cast<unsigned>(code)),
+                            .bytes = static_cast<std::uint32_t>(text.size())};
+  return Writer().raw(encode_handshake(server_magic, handshake)).raw(text).take();
 }
 
-Greeting decode_greeting(std::span<const std::byte> bytes) {
-  Reader in(bytes, Errc::invalid_argument, "store: a greeting");
+Handshake decode_handshake(std::span<const std::byte> bytes) {
+  Reader in(bytes, Errc::invalid_argument, "store: a handshake");
   in.raw(client_magic.size());
-  Greeting greeting;
-  greeting.version = in.u16();
-  greeting.kind = in.u16();
-  greeting.bytes = in.u32();
-  return greeting;
+  Handshake handshake;
+  handshake.version = in.u16();
+  handshake.kind = in.u16();
+  handshake.bytes = in.u32();
+  return handshake;
 }
 
 Bytes encode_frame_header(const Frame& frame, std::size_t body_bytes) {

@@ -15,28 +15,28 @@
 
 namespace tutti::internal {
 
-// --- Greetings: 16 bytes each way, before anything else, then the text of a refusal.
+// --- Handshakes: 16 bytes each way, before anything else, then the text of a refusal.
 
 inline constexpr std::uint16_t store_version = 1;
-inline constexpr std::size_t greeting_bytes = 16;
+inline constexpr std::size_t handshake_bytes = 16;
 inline constexpr std::size_t max_refusal_bytes = 4096;
 /// Two different ones, so that a socket that is connected to itself is noticed.
 inline constexpr std::string_view client_magic = "\xd9tuttiC\n";
 inline constexpr std::string_view server_magic = "\xd9tuttiS\n";
 
-struct Greeting {
+struct Handshake {
   std::uint16_t version = store_version;
   /// Client: how it authenticates, 0 for not at all. Server: 0 for welcome, else 1 + Errc.
   std::uint16_t kind = 0;
   std::uint32_t bytes = 0;  ///< What follows: credentials, or the text of the refusal.
 };
-/// Whether these bytes, fewer than a greeting perhaps, can begin one.
-bool may_greet(std::string_view magic, std::span<const std::byte> bytes);
-Bytes encode_greeting(std::string_view magic, Greeting greeting);
-/// A server's greeting with the reason why the client is not let in.
+/// Whether these bytes, fewer than a handshake perhaps, can begin one.
+bool may_be_handshake(std::string_view magic, std::span<const std::byte> bytes);
+Bytes encode_handshake(std::string_view magic, Handshake handshake);
+/// A server's handshake with the reason why the client is not let in.
 Bytes encode_refusal(Errc code, std::string_view text);
-/// Of `greeting_bytes` bytes that may_greet(). @throws Error for fewer.
-Greeting decode_greeting(std::span<const std::byte> bytes);
+/// Of `handshake_bytes` bytes that may_be_handshake(). @throws Error for fewer.
+Handshake decode_handshake(std::span<const std::byte> bytes);
 
 // --- Frames: a header of 16 bytes and a body.
 

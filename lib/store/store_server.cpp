@@ -69,7 +69,7 @@ struct Client {
   bool joined = false;
   bool leaving = false;  ///< Nothing is read any more; closed when everything is sent.
   bool reading = false;
-  Bytes greeting{};
+  Bytes handshake{};
   FrameReader reader{max_request_bytes};
   std::deque<Piece> out{};
   std::size_t sending = 0;  ///< The first pieces of `out`, in Asio's hands.
@@ -87,7 +87,7 @@ class ServerLoop {
         listener_(
             io_, options.host, options.port,
             [this](tcp::socket socket) { take_in(std::move(socket)); },
-            [this] { return drop_oldest_stranger(); },
+            [this] { return drop_oldest_unauthenticated(); },
             [this](tcp::socket& socket) {
               refuse(socket, fmt::format("no descriptor is left in the process of the store, which "
                                          "has {} clients; raise its limit (ulimit -n)",
@@ -125,10 +125,10 @@ class ServerLoop {
   bool wait_until_left(Deadline deadline) {
     refuse_child();
     std::unique_lock lock(mutex_);
-    const auto nobody = [&] { return joined_ == 0; };
+    const auto none_left = [&] { return joined_ == 0; };
     if (deadline.time() != Clock::time_point::max())
-      return left_.wait_until(lock, deadline.time(), nobody);
-    left_.wait(lock, nobody);
+      return left_.wait_until(lock, deadline.time(), none_left);
+    left_.wait(lock, none_left);
     return true;
   }
 
@@ -160,7 +160,7 @@ class ServerLoop {
 
   void take_in(tcp::socket socket) {
     if (clients_.size() >= static_cast<std::size_t>(options_.max_clients) &&
-        !drop_oldest_stranger())
+        !drop_oldest_unauthenticated())
       return refuse(socket,
                     fmt::format("it has {} clients, which is its limit", options_.max_clients));
     socket.non_blocking(true);
@@ -183,9 +183,9 @@ class ServerLoop {
   }
 
   /// A client that connected and said nothing must not take the place of a rank.
-  bool drop_oldest_stranger() {
-    if (strangers_.empty()) return false;
-    close(clients_.at(*strangers_.begin()));
+  bool drop_oldest_unauthenticated() {
+    if (unauthenticated_.empty()) return false;
+    close(clients_.at(*unauthenticated_.begin()));
     return true;
   }
 
@@ -208,10 +208,10 @@ class ServerLoop {
 
   /// Closes it in a while, unless it joins; after its last reply in any case.
   void limit_time(const ClientPtr& client) {
-    strangers_.insert(client->id);
+    unauthenticated_.insert(client->id);
     client->limit.expires_after(options_.handshake_timeout);
     client->limit.async_wait(guarded(client, [this](const ClientPtr& late, std::error_code error) {
-      if (!error && strangers_.contains(late->id)) close(late);
+      if (!error && unauthenticated_.contains(late->id)) close(late);
     }));
   }
 
@@ -222,7 +222,7 @@ class ServerLoop {
 
   void close(ClientPtr client) {
     requests_.forget(client->id);
-    strangers_.erase(client->id);
+    unauthenticated_.erase(client->id);
     clients_.erase(client->id);
     input_bytes_ -= client->counted;
     client->limit.cancel();
@@ -262,38 +262,38 @@ class ServerLoop {
     if (error == asio::error::would_block || error == asio::error::interrupted) return;
     if (error) return close(client);
     auto bytes = std::span<const std::byte>(scratch_).first(n);
-    if (!client->joined) greet(client, bytes);
+    if (!client->joined) receive_handshake(client, bytes);
     if (!client->joined || client->leaving) return;
     client->reader.feed(bytes);
     work(client);
   }
 
-  void greet(const ClientPtr& client, std::span<const std::byte>& bytes) {
-    const auto n = std::min(bytes.size(), greeting_bytes - client->greeting.size());
-    client->greeting.insert(client->greeting.end(), bytes.begin(),
-                            bytes.begin() + static_cast<std::ptrdiff_t>(n));
+  void receive_handshake(const ClientPtr& client, std::span<const std::byte>& bytes) {
+    const auto n = std::min(bytes.size(), handshake_bytes - client->handshake.size());
+    client->handshake.insert(client->handshake.end(), bytes.begin(),
+                             bytes.begin() + static_cast<std::ptrdiff_t>(n));
     bytes = bytes.subspan(n);
-    if (!may_greet(client_magic, client->greeting)) {
+    if (!may_be_handshake(client_magic, client->handshake)) {
       log(LogLevel::debug, "closed a client that does not speak the protocol");
       return close(client);
     }
-    if (client->greeting.size() < greeting_bytes) return;
-    const auto greeting = decode_greeting(client->greeting);
+    if (client->handshake.size() < handshake_bytes) return;
+    const auto handshake = decode_handshake(client->handshake);
     const auto refuse_it = [&](const std::string& text) {
       push(client, {.head = encode_refusal(Errc::unsupported, text)});
       leave(client);
     };
-    if (greeting.version != store_version)
+    if (handshake.version != store_version)
       return refuse_it(fmt::format("it speaks version {} of its protocol, the client version {}",
-                                   store_version, greeting.version));
-    if (greeting.kind != 0 || greeting.bytes != 0)
+                                   store_version, handshake.version));
+    if (handshake.kind != 0 || handshake.bytes != 0)
       return refuse_it(fmt::format("it checks no credentials, but the client sends some of kind {}",
-                                   greeting.kind));
+                                   handshake.kind));
     client->joined = true;
-    strangers_.erase(client->id);
+    unauthenticated_.erase(client->id);
     client->limit.cancel();
     count_clients(1);
-    push(client, {.head = encode_greeting(server_magic, {})});
+    push(client, {.head = encode_handshake(server_magic, {})});
   }
 
   /// Handles the requests that are here.
@@ -398,7 +398,8 @@ class ServerLoop {
   StoreListener listener_;
   std::uint64_t last_id_ = 0;
   std::map<std::uint64_t, ClientPtr> clients_;
-  std::set<std::uint64_t> strangers_;  // They have to join, or to take their last reply, in time.
+  std::set<std::uint64_t>
+      unauthenticated_;  // They have to join, or to take their last reply, in time.
   StoreRequests requests_;
   asio::steady_timer expiry_{io_};
   Clock::time_point expires_at_ = Clock::time_point::max();

@@ -36,13 +36,14 @@ void StoreTable::take(std::string_view key, std::size_t bytes) {
   *used_ += bytes;
 }
 
-void StoreTable::put(Map::iterator place, std::string_view key, std::span<const std::byte> value) {
-  const bool is_new = place == values_.end();
+void StoreTable::put(Map::iterator position, std::string_view key,
+                     std::span<const std::byte> value) {
+  const bool is_new = position == values_.end();
   if (is_new && values_.size() >= limits_.keys)
     failf(Errc::resource_exhausted, "store: no room for '{}': there are {} keys of at most {}", key,
           values_.size(), limits_.keys);
   // What is replaced makes room, unless somebody else still holds it.
-  const auto freed = !is_new && place->second.use_count() == 1 ? place->second->size() : 0;
+  const auto freed = !is_new && position->second.use_count() == 1 ? position->second->size() : 0;
   require(key, value.size() + (is_new ? key.size() : 0), freed);
   const auto counted = std::make_shared<const Counted>(value, used_);
   Value fresh(counted, &counted->bytes);
@@ -50,7 +51,7 @@ void StoreTable::put(Map::iterator place, std::string_view key, std::span<const 
     values_.emplace(key, std::move(fresh));
     *used_ += key.size();
   } else {
-    place->second = std::move(fresh);
+    position->second = std::move(fresh);
   }
 }
 
@@ -68,11 +69,12 @@ StoreTable::Value StoreTable::find(std::string_view key) const {
 
 std::int64_t StoreTable::add(std::string_view key, std::int64_t delta) {
   check_key(key);
-  const auto place = values_.find(key);
+  const auto position = values_.find(key);
   std::int64_t result = 0;
-  const auto now = sum(key, place == values_.end() ? std::nullopt : std::optional(*place->second),
-                       delta, result);
-  put(place, key, now);
+  const auto now =
+      sum(key, position == values_.end() ? std::nullopt : std::optional(*position->second), delta,
+          result);
+  put(position, key, now);
   return result;
 }
 
@@ -80,19 +82,19 @@ StoreTable::Value StoreTable::compare_set(std::string_view key, std::span<const 
                                           std::span<const std::byte> desired) {
   check_key(key);
   check_value(key, desired.size());
-  const auto place = values_.find(key);
-  const bool equal =
-      place == values_.end() ? expected.empty() : std::ranges::equal(*place->second, expected);
-  if (equal) put(place, key, desired);
+  const auto position = values_.find(key);
+  const bool equal = position == values_.end() ? expected.empty()
+                                               : std::ranges::equal(*position->second, expected);
+  if (equal) put(position, key, desired);
   return find(key);
 }
 
 bool StoreTable::erase(std::string_view key) {
   check_key(key);
-  const auto place = values_.find(key);
-  if (place == values_.end()) return false;
-  *used_ -= place->first.size();
-  values_.erase(place);
+  const auto position = values_.find(key);
+  if (position == values_.end()) return false;
+  *used_ -= position->first.size();
+  values_.erase(position);
   return true;
 }
 

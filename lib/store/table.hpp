@@ -43,7 +43,7 @@ class StoreTable {
  private:
   using Map = std::map<std::string, Value, std::less<>>;
   void require(std::string_view key, std::size_t bytes, std::size_t freed) const;
-  void put(Map::iterator place, std::string_view key, std::span<const std::byte> value);
+  void put(Map::iterator position, std::string_view key, std::span<const std::byte> value);
 
   Limits limits_;
   // Shared with the values, because a reply that nobody reads may outlive the table.

@@ -82,7 +82,7 @@ struct Problem {
   bool in_time = true;  ///< Not because the time was up.
 };
 
-/// "48 54 54 50 'HTTP'": what came instead of a greeting.
+/// "48 54 54 50 'HTTP'": what came instead of a handshake.
 std::string describe(std::span<const std::byte> bytes) {
   std::string hex;
   std::string text;
@@ -107,17 +107,17 @@ class Attempt {
     tune(socket_);
     finish("no answer to connecting",
            [&](auto handler) { socket_.async_connect(to, std::move(handler)); });
-    const auto hello = encode_greeting(client_magic, {});
+    const auto hello = encode_handshake(client_magic, {});
     finish(silent, [&](auto handler) {
       asio::async_write(socket_, asio::buffer(hello), std::move(handler));
     });
-    greet();
+    receive_handshake();
     return std::move(socket_);
   }
 
  private:
   static constexpr auto silent =
-      "connected, but it did not answer the greeting; is it a store of tutti?";
+      "connected, but it did not answer the handshake; is it a store of tutti?";
 
   /// Runs one operation to its end, and throws a Problem when it fails or the time is up.
   template <typename Start>
@@ -136,11 +136,11 @@ class Attempt {
     if (*result) throw Problem{result->message()};
   }
 
-  void greet() {
-    std::array<std::byte, greeting_bytes> bytes;
+  void receive_handshake() {
+    std::array<std::byte, handshake_bytes> bytes;
     std::size_t got = 0;
     const auto missing = [&bytes](std::error_code error, std::size_t n) {
-      const bool more = !error && may_greet(server_magic, std::span(bytes).first(n));
+      const bool more = !error && may_be_handshake(server_magic, std::span(bytes).first(n));
       return more ? bytes.size() - n : 0;
     };
     finish(silent, [&](auto handler) {
@@ -152,22 +152,22 @@ class Attempt {
     });
     const auto begin = std::span(bytes).first(got);
     // On loopback a socket may meet itself, when the port it asks for is the one it was given.
-    if (may_greet(client_magic, begin)) throw Problem{"connected to itself"};
-    if (!may_greet(server_magic, begin))
+    if (may_be_handshake(client_magic, begin)) throw Problem{"connected to itself"};
+    if (!may_be_handshake(server_magic, begin))
       failf(Errc::invalid_argument,
             "store {}: what answers there does not speak tutti's store protocol; first bytes: {}",
             name_, describe(begin));
-    const auto greeting = decode_greeting(bytes);
-    if (greeting.kind == 0) {
-      if (greeting.version != store_version || greeting.bytes != 0)
+    const auto handshake = decode_handshake(bytes);
+    if (handshake.kind == 0) {
+      if (handshake.version != store_version || handshake.bytes != 0)
         failf(Errc::unsupported, "store {}: it speaks version {} of its protocol, this library {}",
-              name_, greeting.version, store_version);
+              name_, handshake.version, store_version);
       return;
     }
-    std::string why(std::min<std::size_t>(greeting.bytes, max_refusal_bytes), '\0');
+    std::string why(std::min<std::size_t>(handshake.bytes, max_refusal_bytes), '\0');
     finish(silent,
            [&](auto handler) { asio::async_read(socket_, asio::buffer(why), std::move(handler)); });
-    if (greeting.kind == 1 + static_cast<int>(Errc::resource_exhausted)) throw Problem{why, true};
+    if (handshake.kind == 1 + static_cast<int>(Errc::resource_exhausted)) throw Problem{why, true};
     failf(Errc::unsupported, "store {} refused this client: {}", name_, why);
   }
 
@@ -234,7 +234,7 @@ StoreListener::StoreListener(asio::io_context& io, const std::string& host, int 
     for (const auto& address : addresses) listen_at(address.endpoint(), false, error);
   }
   name_ = endpoint_text(host.empty() ? "*" : host, port_);
-  if (!places_.empty()) error = open(spare_, tcp::v4());
+  if (!listeners_.empty()) error = open(spare_, tcp::v4());
   if (!error) return;
   failf(no_descriptor(error)             ? Errc::resource_exhausted
         : error.value() == EADDRNOTAVAIL ? Errc::invalid_argument
@@ -243,8 +243,8 @@ StoreListener::StoreListener(asio::io_context& io, const std::string& host, int 
 }
 
 StoreListener::~StoreListener() {
-  for (auto& place : places_)  // Also where a forked child has it too.
-    (void)::shutdown(place.acceptor.native_handle(), SHUT_RDWR);
+  for (auto& listener : listeners_)  // Also where a forked child has it too.
+    (void)::shutdown(listener.acceptor.native_handle(), SHUT_RDWR);
 }
 
 void StoreListener::listen_at(tcp::endpoint endpoint, bool both_families, std::error_code& error) {
@@ -259,27 +259,27 @@ void StoreListener::listen_at(tcp::endpoint endpoint, bool both_families, std::e
   if (!error) acceptor.non_blocking(true, error);
   if (error) return;
   port_ = acceptor.local_endpoint().port();
-  places_.push_back({std::move(acceptor), asio::steady_timer(io_)});
-  wait_at(places_.back());
+  listeners_.push_back({std::move(acceptor), asio::steady_timer(io_)});
+  wait_at(listeners_.back());
 }
 
 /// One client each time. When it could be neither accepted nor refused, the next one has to wait.
-void StoreListener::wait_at(Place& place) {
-  place.acceptor.async_wait(tcp::acceptor::wait_read, [this, &place](std::error_code closed) {
+void StoreListener::wait_at(Listener& listener) {
+  listener.acceptor.async_wait(tcp::acceptor::wait_read, [this, &listener](std::error_code closed) {
     if (closed) return;
-    if (accept_at(place)) return wait_at(place);
-    place.pause.expires_after(100ms);
-    place.pause.async_wait([this, &place](std::error_code ended) {
-      if (!ended) wait_at(place);
+    if (accept_at(listener)) return wait_at(listener);
+    listener.pause.expires_after(100ms);
+    listener.pause.async_wait([this, &listener](std::error_code ended) {
+      if (!ended) wait_at(listener);
     });
   });
 }
 
-bool StoreListener::accept_at(Place& place) try {
+bool StoreListener::accept_at(Listener& listener) try {
   tcp::socket socket(io_);
   const auto accept = [&] {
-    return adopt(socket, place.acceptor.local_endpoint().protocol(),
-                 ::accept4(place.acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC));
+    return adopt(socket, listener.acceptor.local_endpoint().protocol(),
+                 ::accept4(listener.acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC));
   };
   const auto error = accept();
   if (!error) {

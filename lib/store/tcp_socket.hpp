@@ -24,7 +24,7 @@ void shut_down(asio::ip::tcp::socket& socket) noexcept;
 /// "host:port", an IPv6 address in brackets.
 std::string endpoint_text(const std::string& host, int port);
 
-/// A connection to the store server at host:port, past the greetings. Tries again with growing
+/// A connection to the store server at host:port, past the handshakes. Tries again with growing
 /// pauses until the timeout. Runs `io`, which has to be without other work.
 /// @throws Error timeout when nobody answers, resource_exhausted when the server is full,
 /// invalid_argument when something else answers, unsupported for another version.
@@ -51,13 +51,13 @@ class StoreListener {
   const std::string& name() const noexcept { return name_; }
 
  private:
-  struct Place {
+  struct Listener {
     asio::ip::tcp::acceptor acceptor;
     asio::steady_timer pause;
   };
   void listen_at(asio::ip::tcp::endpoint endpoint, bool both_families, std::error_code& error);
-  void wait_at(Place& place);
-  bool accept_at(Place& place);
+  void wait_at(Listener& listener);
+  bool accept_at(Listener& listener);
 
   asio::io_context& io_;
   int port_;
@@ -65,7 +65,7 @@ class StoreListener {
   Accepted accepted_;
   MakeRoom make_room_;
   Refused refused_;
-  std::list<Place> places_;
+  std::list<Listener> listeners_;
   asio::ip::tcp::socket spare_;
 };
 

@@ -18,9 +18,9 @@ inline Array content_of(ProcessGroup& group, const ConstTensorView& view) {
   return content;
 }
 
-/// Whether small rows travel along with their sizes. On a device they come in a second round, if
+/// Whether small rows are inlined. On a device they come in a second round, if
 /// there are any.
-inline bool comes_along(ProcessGroup& group) {
+inline bool inlines(ProcessGroup& group) {
   return group.memory().device().type == DeviceType::cpu;
 }
 

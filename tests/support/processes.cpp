@@ -17,7 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 struct Child {
   pid_t process = -1;
-  int said = -1;  // The reading end of a pipe.
+  int output = -1;  // The reading end of a pipe.
 };
 
 Child start(int number, const std::function<std::string(int)>& body) {
@@ -50,17 +50,17 @@ ChildEnd finish(const Child& child, Clock::time_point until) {
   for (;;) {
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count();
-    pollfd ready{child.said, POLLIN, 0};
+    pollfd ready{child.output, POLLIN, 0};
     if (left <= 0 || ::poll(&ready, 1, static_cast<int>(left)) <= 0) break;
     std::array<char, 4096> part;
-    const auto n = ::read(child.said, part.data(), part.size());
+    const auto n = ::read(child.output, part.data(), part.size());
     if (n <= 0) {  // The child has closed its end.
       end.ended = true;
       break;
     }
-    end.said.append(part.data(), static_cast<std::size_t>(n));
+    end.output.append(part.data(), static_cast<std::size_t>(n));
   }
-  ::close(child.said);
+  ::close(child.output);
   if (!end.ended) ::kill(child.process, SIGKILL);
   int status = 0;
   ::waitpid(child.process, &status, 0);

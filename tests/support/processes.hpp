@@ -9,7 +9,7 @@ namespace tutti::test {
 
 /// What a child process left behind.
 struct ChildEnd {
-  std::string said;    ///< What `body` returned, or "threw <what>".
+  std::string output;  ///< What `body` returned, or "threw <what>".
   bool ended = false;  ///< By itself and in time; otherwise it was killed.
 };
 

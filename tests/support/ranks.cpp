@@ -212,7 +212,7 @@ void drop_shared_groups() {
   shared_groups().clear();
 }
 
-struct Meeting::Impl {
+struct RankBarrier::Impl {
   std::mutex mutex;
   std::condition_variable changed;
   int size = 0;
@@ -220,13 +220,13 @@ struct Meeting::Impl {
   std::uint64_t round = 0;
 };
 
-Meeting::Meeting(int size) : impl_(std::make_unique<Impl>()) {
+RankBarrier::RankBarrier(int size) : impl_(std::make_unique<Impl>()) {
   impl_->size = size;
 }
 
-Meeting::~Meeting() = default;
+RankBarrier::~RankBarrier() = default;
 
-void Meeting::wait() {
+void RankBarrier::wait() {
   std::unique_lock lock(impl_->mutex);
   const std::uint64_t round = impl_->round;
   if (++impl_->here == impl_->size) {
@@ -236,7 +236,7 @@ void Meeting::wait() {
     return;
   }
   if (!impl_->changed.wait_for(lock, 2 * group_timeout, [&] { return impl_->round != round; }))
-    throw std::runtime_error("a rank did not come to the meeting");
+    throw std::runtime_error("a rank did not reach the barrier");
 }
 
 }  // namespace tutti::test

@@ -52,12 +52,12 @@ GroupOptions group_options(const World& world, int rank, std::shared_ptr<Store> 
 void drop_shared_groups();
 
 /// Ranks meet here without the help of a group. For one run of `size` ranks.
-class Meeting {
+class RankBarrier {
  public:
-  explicit Meeting(int size);
-  ~Meeting();
-  Meeting(const Meeting&) = delete;
-  Meeting& operator=(const Meeting&) = delete;
+  explicit RankBarrier(int size);
+  ~RankBarrier();
+  RankBarrier(const RankBarrier&) = delete;
+  RankBarrier& operator=(const RankBarrier&) = delete;
   /// Blocks until all are here. May be used again. Throws when somebody does not come.
   void wait();
 

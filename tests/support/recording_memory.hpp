@@ -12,7 +12,7 @@ namespace tutti::test {
 /// time.
 class RecordingMemory final : public Memory {
  public:
-  using Place = std::pair<void*, std::size_t>;
+  using Allocation = std::pair<void*, std::size_t>;
 
   explicit RecordingMemory(Memory& inner = host_memory()) noexcept : inner_(inner) {}
 
@@ -22,7 +22,7 @@ class RecordingMemory final : public Memory {
     return live_.emplace_back(inner_.allocate(bytes, stream), bytes).first;
   }
   void release(void* data, std::size_t bytes, Stream stream) noexcept override {
-    std::erase(live_, Place(data, bytes));
+    std::erase(live_, Allocation(data, bytes));
     inner_.release(data, bytes, stream);
   }
   void copy(void* to, const void* from, std::size_t bytes, Stream stream) override {
@@ -30,12 +30,12 @@ class RecordingMemory final : public Memory {
   }
 
   /// What has not come back yet, in the order in which it was asked for.
-  const std::vector<Place>& live() const { return live_; }
+  const std::vector<Allocation>& live() const { return live_; }
   int allocations() const { return allocations_; }
 
  private:
   Memory& inner_;
-  std::vector<Place> live_;
+  std::vector<Allocation> live_;
   int allocations_ = 0;
 };
 

@@ -102,10 +102,10 @@ std::vector<double> parse_percentiles(std::string_view text) {
   return percentiles;
 }
 
-Choice<Place> parse_places(std::string_view text) {
-  if (text == "both") return {{Place::out, Place::in}, true, true};
+Choice<PlaceMode> parse_places(std::string_view text) {
+  if (text == "both") return {{PlaceMode::out, PlaceMode::in}, true, true};
   constexpr Names<3> known{"out", "in", "both"};
-  return {{static_cast<Place>(parse_choice("--place", text, known))}, false, true};
+  return {{static_cast<PlaceMode>(parse_choice("--place", text, known))}, false, true};
 }
 
 Choice<Counts> parse_counts(std::string_view text) {

@@ -31,20 +31,20 @@ constexpr double burst_ns = 2e6;
 constexpr std::int64_t longest_burst = 200;
 
 /// What one rank tells of a row.
-struct Verdict {
+struct RankResult {
   double mean_us = 0;
   std::int64_t wrong = 0;
   std::optional<FirstWrong> first{};
 
-  void add(const Mismatches& found, int rank, Place array) {
+  void add(const Mismatches& found, int rank, PlaceMode array) {
     if (wrong == 0 && found.first)
       first = FirstWrong{rank, array, found.first->index, found.first->expected, found.first->got};
     wrong += found.count;
   }
 };
 
-void parts(Message& message, Verdict& verdict) {
-  message(verdict.mean_us, verdict.wrong, verdict.first);
+void parts(Message& message, RankResult& rank_result) {
+  message(rank_result.mean_us, rank_result.wrong, rank_result.first);
 }
 
 /// How long a rank may need to fill and to check its arrays, with a wide margin.
@@ -120,7 +120,7 @@ class Calls {
     if (each_checked) meet();
   }
 
-  const Verdict& verdict() const noexcept { return verdict_; }
+  const RankResult& rank_result() const noexcept { return rank_result_; }
 
  private:
   /// A barrier that allows for ranks which fill or check more than this one.
@@ -156,7 +156,7 @@ class Calls {
   /// compare(bytes, first, count) is what is wrong with a part of `array`: `count` elements from
   /// `first` on.
   template <typename Compare>
-  void examine(const void* array, std::int64_t count, Place name, const Compare& compare) {
+  void examine(const void* array, std::int64_t count, PlaceMode name, const Compare& compare) {
     Mismatches found;
     read(group_.memory(), array, static_cast<std::size_t>(count) * width_,
          [&](const std::byte* piece, std::size_t at, std::size_t bytes) {
@@ -165,24 +165,24 @@ class Calls {
            if (found.count == 0) found.first = here.first;
            found.count += here.count;
          });
-    verdict_.add(found, cell_.rank, name);
+    rank_result_.add(found, cell_.rank, name);
   }
 
   void inspect(const Buffers& set) {
     const auto* out = static_cast<const std::byte*>(set.arrays.out.data);
     for (const Piece& piece : pieces_)
-      examine(out + static_cast<std::size_t>(piece.at) * width_, piece.count, Place::out,
+      examine(out + static_cast<std::size_t>(piece.at) * width_, piece.count, PlaceMode::out,
               [&](const std::byte* bytes, std::int64_t first, std::int64_t count) {
                 Pattern::Source source = piece.source;
                 source.first += first;
                 return pattern_.check(bytes, count, source);
               });
-    verdict_.add(set.out.damage(width_), cell_.rank, Place::out);
-    verdict_.add(set.in.damage(width_), cell_.rank, Place::in);
+    rank_result_.add(set.out.damage(width_), cell_.rank, PlaceMode::out);
+    rank_result_.add(set.in.damage(width_), cell_.rank, PlaceMode::in);
     const ConstTensorView& in = set.arrays.in;
     const bool has_own_input = in.data != nullptr && (!set.shared || pieces_.empty());
     if (has_own_input)
-      examine(in.data, in.shape.numel(), Place::in,
+      examine(in.data, in.shape.numel(), PlaceMode::in,
               [&](const std::byte* bytes, std::int64_t first, std::int64_t count) {
                 return pattern_.check_filled(bytes, count, cell_.rank, first);
               });
@@ -203,7 +203,7 @@ class Calls {
   std::int64_t counted_ = 0;
   std::int64_t burst_ = 1;
   Tensor mark_{};
-  Verdict verdict_{};
+  RankResult rank_result_{};
 };
 
 /// Calls until the last five medians, each over five calls, agree within 5 %. Rank 0 decides.
@@ -313,15 +313,15 @@ std::size_t copies_for(const Block& block, int ranks, std::int64_t bytes, const 
 /// What was counted, combined over the ranks. Collective; the row is rank 0's.
 Row conclude(ProcessGroup& group, Control& control, const Block& block, const Cell& cell,
              const Calls& calls, const std::vector<std::int64_t>& ns, const Timing& timing) {
-  Verdict own = calls.verdict();
+  RankResult own = calls.rank_result();
   own.mean_us = 1e-3 * static_cast<double>(std::accumulate(ns.begin(), ns.end(), std::int64_t{0})) /
                 static_cast<double>(ns.size());
   std::vector<double> samples = combine(group, ns, timing.rank_agg);
-  std::vector<Verdict> verdicts;
+  std::vector<RankResult> rank_results;
   std::vector<double> means;
   for (const std::string& text : control.collect(to_message(own))) {
-    verdicts.push_back(from_message<Verdict>(text));
-    means.push_back(verdicts.back().mean_us);
+    rank_results.push_back(from_message<RankResult>(text));
+    means.push_back(rank_results.back().mean_us);
   }
 
   Row row;
@@ -349,9 +349,9 @@ Row conclude(ProcessGroup& group, Control& control, const Block& block, const Ce
   }
   if (moves && timing.check != Check::none) {
     row.wrong = 0;
-    for (const Verdict& verdict : verdicts) {
-      if (*row.wrong == 0) row.first_wrong = verdict.first;
-      *row.wrong += verdict.wrong;
+    for (const RankResult& rank_result : rank_results) {
+      if (*row.wrong == 0) row.first_wrong = rank_result.first;
+      *row.wrong += rank_result.wrong;
     }
   }
   row.rank_mean_us = std::move(means);
@@ -369,7 +369,7 @@ Row measure(ProcessGroup& group, Control& control, Workspace& workspace, const B
   bool capped = false;
   const std::size_t copies = copies_for(block, group.size(), bytes, timing, capped);
   const std::vector<Buffers> sets = workspace.lay_out(block.collective->extent(cell), block.dtype,
-                                                      block.place == Place::in, copies);
+                                                      block.place == PlaceMode::in, copies);
   Calls calls(group, block, cell, sets, timing, position);
   if (timing.check != Check::none && block.collective->moves_data()) calls.check_once();
   const std::int64_t warmup_calls = warm_up(group, calls, timing);

@@ -29,7 +29,7 @@ bool on_cpu(const RankInfo& rank) {
 
 /// Ranks of one process are one item: "0-3 ci-17 pid 812 threads cpu 0-1", or of devices
 /// "0-1 ci-17 pid 812 threads cuda:0 cuda:1".
-std::vector<std::string> places(const World& world) {
+std::vector<std::string> host_texts(const World& world) {
   std::vector<std::string> items;
   for (std::size_t i = 0; i < world.ranks.size();) {
     const RankInfo& first = world.ranks[i];
@@ -165,7 +165,7 @@ void Table::begin(const BenchRecord& record, const Key& first) {
   }
   fmt::print(out_, "tutti bench {}  {}{}\n", library_version_string(), name,
              describe_world(record));
-  fmt::print(out_, "{}", wrapped(places(world), " | ", "  "));
+  fmt::print(out_, "{}", wrapped(host_texts(world), " | ", "  "));
   const bool on_host = std::ranges::all_of(world.ranks, on_cpu);
   if (world.size == 1)
     fmt::print(out_, "  note: one rank: no link is crossed, so busbw is n/a\n");

@@ -112,17 +112,17 @@ void check_options_have_use(const Request& request) {
     refuse("--counts: none of the chosen collectives cuts S into blocks; leave it out");
 }
 
-std::vector<std::optional<Place>> block_places(const Request& request,
-                                               const Collective& collective) {
+std::vector<std::optional<PlaceMode>> block_places(const Request& request,
+                                                   const Collective& collective) {
   if (!collective.moves_data()) return {std::nullopt};
-  std::vector<std::optional<Place>> places;
-  for (const Place place : request.places.values) {
+  std::vector<std::optional<PlaceMode>> places;
+  for (const PlaceMode place : request.places.values) {
     // broadcast has one array: it is measured in place whatever the default says.
-    const bool exists = place == Place::in ? collective.in_place : collective.out_of_place;
+    const bool exists = place == PlaceMode::in ? collective.in_place : collective.out_of_place;
     if (exists) places.push_back(place);
   }
   if (places.empty() && !collective.out_of_place && !request.places.given)
-    places.push_back(Place::in);
+    places.push_back(PlaceMode::in);
   return places;
 }
 
@@ -164,8 +164,8 @@ std::size_t Block::footprint(int ranks, std::int64_t size_bytes) const {
   Cell each = cell(ranks, 0, size_bytes);
   std::size_t most = 0;
   for (; each.rank < ranks; ++each.rank)
-    most =
-        std::max(most, Workspace::footprint(collective->extent(each), dtype, place == Place::in));
+    most = std::max(most,
+                    Workspace::footprint(collective->extent(each), dtype, place == PlaceMode::in));
   return most;
 }
 

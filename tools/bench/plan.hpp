@@ -39,7 +39,7 @@ struct Request {
   Choice<const Collective*> collectives{};
   Choice<DType> dtypes{{DType::f32}, false, false};
   Choice<ReduceOp::Kind> ops{{ReduceOp::Kind::sum}, false, false};
-  Choice<Place> places{{Place::out}, false, false};
+  Choice<PlaceMode> places{{PlaceMode::out}, false, false};
   Choice<Counts> counts{{Counts()}, false, false};
   std::vector<Size> sizes{};  ///< Empty: the default sweep.
   std::optional<int> root{};  ///< Empty: 0.
@@ -54,7 +54,7 @@ struct Block {
   DType dtype = DType::f32;
   std::optional<ReduceOp::Kind> op{};
   std::optional<int> root{};
-  std::optional<Place> place{};
+  std::optional<PlaceMode> place{};
   std::optional<Counts> counts{};     ///< Empty where S is not cut.
   std::vector<std::int64_t> bytes{};  ///< In the order in which they are measured.
 

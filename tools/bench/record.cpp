@@ -108,7 +108,7 @@ std::string title(const Key& key) {
   std::string text = key.coll;
   if (key.dtype) text += fmt::format("  {}", tutti::name_of(*key.dtype));
   if (key.op) text += fmt::format(" {}", tutti::name_of(*key.op));
-  if (key.place) text += *key.place == Place::out ? "  out-of-place" : "  in-place";
+  if (key.place) text += *key.place == PlaceMode::out ? "  out-of-place" : "  in-place";
   if (key.root) text += fmt::format("  root {}", *key.root);
   if (!key.counts.empty() && key.counts != "even") text += fmt::format("  counts {}", key.counts);
   return text;

@@ -17,9 +17,9 @@
 
 namespace tutti::tool {
 
-enum class Place : std::uint8_t { out, in };
+enum class PlaceMode : std::uint8_t { out, in };
 template <>
-inline constexpr Names<2> names_of<Place>{"out", "in"};
+inline constexpr Names<2> names_of<PlaceMode>{"out", "in"};
 
 enum class Flag : std::uint8_t { few_samples, noisy, slow_first, capped_mem };
 template <>
@@ -30,7 +30,7 @@ struct Key {
   std::string coll{};
   std::optional<DType> dtype{};        ///< Empty for barrier.
   std::optional<ReduceOp::Kind> op{};  ///< Empty where nothing is reduced.
-  std::optional<Place> place{};        ///< Empty for barrier.
+  std::optional<PlaceMode> place{};    ///< Empty for barrier.
   std::optional<int> root{};           ///< Empty where there is none.
   std::string counts{};                ///< How S is cut; empty where it is not.
 
@@ -39,8 +39,8 @@ struct Key {
 
 struct FirstWrong {
   int rank = 0;
-  Place array = Place::out;  ///< `in` when an input was changed.
-  std::int64_t index = 0;    ///< In elements; outside of the array for a guard byte.
+  PlaceMode array = PlaceMode::out;  ///< `in` when an input was changed.
+  std::int64_t index = 0;            ///< In elements; outside of the array for a guard byte.
   std::string expected{};
   std::string got{};
 };

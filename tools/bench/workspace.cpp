@@ -98,16 +98,16 @@ std::vector<Buffers> Workspace::lay_out(const Extent& extent, DType dtype, bool 
     set.shared = in_place;
     if (sizes.in != 0) set.in = Guarded(slot, sizes.in, *memory_);
     if (sizes.out != 0) set.out = Guarded(slot + slot_bytes(sizes.in), sizes.out, *memory_);
-    const auto place = [&](const Guarded& buffer, std::int64_t at) {
+    const auto pointer_to = [&](const Guarded& buffer, std::int64_t at) {
       return buffer.data() + (in_place ? static_cast<std::size_t>(at) * width : 0);
     };
     const Device device = memory_->device();
     // An empty array has a dtype all the same: with uneven blocks it takes part.
-    set.arrays.in =
-        ConstTensorView(extent.in == 0 ? nullptr : place(in_place ? set.out : set.in, extent.in_at),
-                        dtype, Shape{extent.in}, device);
-    set.arrays.out = TensorView(extent.out == 0 ? nullptr : place(set.out, extent.out_at), dtype,
-                                Shape{extent.out}, device);
+    set.arrays.in = ConstTensorView(
+        extent.in == 0 ? nullptr : pointer_to(in_place ? set.out : set.in, extent.in_at), dtype,
+        Shape{extent.in}, device);
+    set.arrays.out = TensorView(extent.out == 0 ? nullptr : pointer_to(set.out, extent.out_at),
+                                dtype, Shape{extent.out}, device);
     slot += stride;
   }
   return sets;

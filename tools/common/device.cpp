@@ -34,7 +34,7 @@ DeviceRequest usual_device(std::string_view backend) {
   return {};
 }
 
-Placement::Placement(const DeviceRequest& request, const BackendEntry& backend)
+DevicePlacement::DevicePlacement(const DeviceRequest& request, const BackendEntry& backend)
     : request_(request) {
   if (request.type == DeviceType::cpu || backend.device_count == nullptr) return;
   count_ = std::max(backend.device_count(), 1);
@@ -44,7 +44,7 @@ Placement::Placement(const DeviceRequest& request, const BackendEntry& backend)
                               count_, count_ == 1 ? "" : "s"));
 }
 
-Device Placement::of(int local_rank) const noexcept {
+Device DevicePlacement::of(int local_rank) const noexcept {
   if (request_.type == DeviceType::cpu) return {};
   return {request_.type, request_.index.value_or(std::max(local_rank, 0) % count_)};
 }

@@ -23,11 +23,11 @@ std::string to_string(const DeviceRequest& request);
 DeviceRequest usual_device(std::string_view backend);
 
 /// Which device each rank of a host has.
-class Placement {
+class DevicePlacement {
  public:
-  Placement() = default;
+  DevicePlacement() = default;
   /// @throws Failure unavailable when this machine has no such device.
-  Placement(const DeviceRequest& request, const BackendEntry& backend);
+  DevicePlacement(const DeviceRequest& request, const BackendEntry& backend);
   Device of(int local_rank) const noexcept;
 
  private:

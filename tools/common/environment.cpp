@@ -10,7 +10,7 @@
 namespace tutti::tool {
 namespace {
 
-constexpr std::array<std::string_view, 8> place{
+constexpr std::array<std::string_view, 8> launcher_variables{
     "TUTTI_RANK", "TUTTI_SIZE",  "TUTTI_LOCAL_RANK",   "TUTTI_LOCAL_SIZE",
     "TUTTI_NODE", "TUTTI_STORE", "TUTTI_STORE_HOSTED", "TUTTI_STORE_PORT"};
 
@@ -27,7 +27,9 @@ std::map<std::string, std::string> allowed_environment(const std::vector<std::st
     if (equals == std::string_view::npos) continue;
     const std::string name(text.substr(0, equals));
     // What a launcher says differs from rank to rank and run to run; the record has it as `world`.
-    if (std::find(place.begin(), place.end(), name) != place.end()) continue;
+    if (std::find(launcher_variables.begin(), launcher_variables.end(), name) !=
+        launcher_variables.end())
+      continue;
     if (std::any_of(patterns.begin(), patterns.end(), [&name](const std::string& pattern) {
           return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
         }))

@@ -10,8 +10,8 @@ namespace tutti::tool {
 double percentile(std::span<const double> sorted, double p) {
   const auto n = static_cast<double>(sorted.size());
   // The subtraction keeps 99 % of 100 at 99 although 0.99 is not exact.
-  const double place = std::ceil(p / 100 * n - 1e-9);
-  return sorted[static_cast<std::size_t>(std::clamp(place, 1.0, n)) - 1];
+  const double position = std::ceil(p / 100 * n - 1e-9);
+  return sorted[static_cast<std::size_t>(std::clamp(position, 1.0, n)) - 1];
 }
 
 double median(std::span<const double> samples) {

@@ -83,7 +83,7 @@ std::string missing_lines(const std::vector<Outcome>& outcomes, const std::set<i
   return text;
 }
 
-std::string place(const Position& at, const std::string& group) {
+std::string progress_text(const Position& at, const std::string& group) {
   std::string text;
   if (at.bytes >= 0) {
     text = fmt::format("measuring {}", at.what);
@@ -107,7 +107,7 @@ std::string hang_report(const std::vector<Outcome>& outcomes, const Outcome& cau
       "error: {}{}{}\n", late ? "" : "the ranks disagree about ",
       operation.empty() ? "making the group" : operation,
       late ? fmt::format(" timed out after {}", format_duration(timeout)) : std::string());
-  text.insert(text.size() - 1, place(outcomes.front().position, failed.where.group));
+  text.insert(text.size() - 1, progress_text(outcomes.front().position, failed.where.group));
   if (!missing.empty()) {
     std::vector<int> entered;
     for (const Outcome& outcome : outcomes)

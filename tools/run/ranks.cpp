@@ -78,7 +78,7 @@ Outcome run_rank(GroupOptions options, const Decorate& decorate, const RankBody&
 }
 
 std::vector<Outcome> run_threads(const GroupOptions& options, const Decorate& decorate,
-                                 const RankBody& body, const Placement& where) {
+                                 const RankBody& body, const DevicePlacement& where) {
   const auto store = make_memory_store();
   std::vector<Outcome> outcomes(static_cast<std::size_t>(options.size));
   std::promise<bool> all_started;

@@ -63,7 +63,7 @@ using Decorate = std::function<std::unique_ptr<Backend>(int rank, std::unique_pt
 /// end too.
 /// @throws Failure unavailable when so many threads cannot be started.
 std::vector<Outcome> run_threads(const GroupOptions& options, const Decorate& decorate,
-                                 const RankBody& body, const Placement& where);
+                                 const RankBody& body, const DevicePlacement& where);
 
 /// Runs the one rank that this process is; `options` has its rank and size, and for several the
 /// store.

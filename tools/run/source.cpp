@@ -147,7 +147,7 @@ RankSource find_ranks(const RunOptions& options, const BackendChoice& backend) {
     refuse("backend local has no network interface or other argument, but was given '{}'",
            backend.args);
   RankSource source;
-  source.placement = Placement(options.device.value_or(DeviceRequest{}), *backend.entry);
+  source.placement = DevicePlacement(options.device.value_or(DeviceRequest{}), *backend.entry);
   source.group.backend = backend.entry->name;
   if (!backend.args.empty()) source.group.backend += ":" + backend.args;
   source.group.timeout = options.timeout;

@@ -66,8 +66,8 @@ struct RankSource {
   };
   Kind kind = Kind::threads;
   GroupOptions group{};
-  Placement placement{};  ///< Of threads; a member has its device in `group`.
-  int local_size = 1;     ///< Ranks on this host, as far as is known.
+  DevicePlacement placement{};  ///< Of threads; a member has its device in `group`.
+  int local_size = 1;           ///< Ranks on this host, as far as is known.
 };
 
 /// @throws Failure usage, or unavailable when the launcher started something else than was asked

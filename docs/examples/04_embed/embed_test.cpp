@@ -99,7 +99,7 @@ class Watcher final : public tutti::Backend {
 };
 
 /// A call that fails and an error that breaks the group: what a library would like to talk about.
-void get_into_trouble(tutti::ProcessGroup& group, tutti::Stream stream) {
+void fail_on_purpose(tutti::ProcessGroup& group, tutti::Stream stream) {
   std::vector<float> x(group.rank() == 0 ? 1 : 2);
   const auto ignore_error = [](const auto& call) {
     try {
@@ -177,7 +177,7 @@ void Run::train(int rank) {
   together.arrive_and_wait();
 
   expect(sum == steps * (size - 1) / 2.0F, "result");
-  get_into_trouble(trainer.group(), services.stream);
+  fail_on_purpose(trainer.group(), services.stream);
   together.arrive_and_wait();
 }
 

@@ -42,10 +42,10 @@ std::vector<double> numbers(const std::string& text) {
 }
 
 /// How late the calls of all survivors ended, in milliseconds.
-void expect_on_time(std::string_view what, const std::vector<std::string>& said,
+void expect_on_time(std::string_view what, const std::vector<std::string>& output,
                     double limit = 100) {
   std::vector<double> late;
-  for (const auto& text : said)
+  for (const auto& text : output)
     for (const double number : numbers(text)) late.push_back(number);
   ASSERT_FALSE(late.empty());
   std::ranges::sort(late);
@@ -98,14 +98,14 @@ double late_of_first_failure(ProcessGroup& group, std::vector<std::uint8_t>& dat
 
 /// The last rank is the peer; the others survive it, `runs` times in one process.
 void expect_survivors_in_time(std::string_view name, const Case& c) {
-  const auto said = on_processes({.size = 3, .limit = 240s}, [&](RankProcess& rank) {
+  const auto output = on_processes({.size = 3, .limit = 240s}, [&](RankProcess& rank) {
     rank.use_tcp();
     std::vector<std::uint8_t> data(static_cast<std::size_t>(c.bytes));
     std::string late;
     for (int run = 0; run < c.runs; ++run) {
       auto group = rank.make_group(fmt::format("run{}", run));
       group.barrier();  // The new group works.
-      rank.meet();
+      rank.barrier();
       if (rank.last()) {
         if (c.peer == Peer::stopped) {
           // Somewhere in a call, a different place each time.
@@ -116,7 +116,7 @@ void expect_survivors_in_time(std::string_view name, const Case& c) {
           (void)late_of_first_failure(group, data, 5s);
           stop.join();
         }
-        rank.meet();
+        rank.barrier();
       } else {
         late += fmt::format("{:.2f} ", late_of_first_failure(group, data, c.deadline));
         if (rank.rank() == 0 && c.peer == Peer::stopped) {
@@ -125,12 +125,12 @@ void expect_survivors_in_time(std::string_view name, const Case& c) {
         }
         if (run < c.watched) std::this_thread::sleep_for(200ms);
         EXPECT_TRUE(all_poison(data)) << "written to after the error, in run " << run;
-        rank.meet();
+        rank.barrier();
       }
     }
     return late;
   });
-  expect_on_time(name, said);
+  expect_on_time(name, output);
 }
 
 TEST(GlooDeadline, ASilentPeerCostsNoMoreThanTheDeadline) {
@@ -173,7 +173,7 @@ void expect_survivors_of_a_kill(std::int64_t bytes, int runs) {
   std::vector<double> after;
   constexpr auto deadline = 2s;
   for (int run = 0; run < runs; ++run) {
-    const auto said = on_processes({.size = 3, .dies = 2}, [&](RankProcess& rank) {
+    const auto output = on_processes({.size = 3, .dies = 2}, [&](RankProcess& rank) {
       rank.use_tcp();
       struct sigaction pipe {};
       ::sigaction(SIGPIPE, nullptr, &pipe);
@@ -197,14 +197,14 @@ void expect_survivors_of_a_kill(std::int64_t bytes, int runs) {
           Clock::duration(std::stoll(rank.store().get_text("killed", Deadline::after(5s)))));
       EXPECT_TRUE(all_poison(data));
       // The survivors go on without it.
-      rank.meet(2);
+      rank.barrier(2);
       auto options = rank.options("survivors");
       options.size = 2;
       auto survivors = ProcessGroup::create(options);
       survivors.barrier();
       return fmt::format("{:.2f} ", Milliseconds(ended - killed).count());
     });
-    for (const auto& text : said)
+    for (const auto& text : output)
       for (const double number : numbers(text)) after.push_back(number);
   }
   std::ranges::sort(after);
@@ -275,7 +275,7 @@ TEST(GlooDeadline, AnAbortEndsThePendingCallsOfAllRanksAtOnce) {
         EXPECT_LT(Milliseconds(ended - pressed).count(), 200 * times());
       }
       if (button) button->join();
-      rank.meet();
+      rank.barrier();
       return std::string();
     });
 }
@@ -290,50 +290,51 @@ bool command(const std::string& line) {
 bool enter_slow_link(RankProcess& rank) {
   const bool own = ::unshare(CLONE_NEWNET) == 0;
   rank.store().set(fmt::format("own/{}", rank.rank()), own ? "1" : "");
-  rank.meet();
+  rank.barrier();
   for (int r = 0; r < 2; ++r)
     if (rank.store().get_text(fmt::format("own/{}", r), Deadline::after(5s)).empty()) return false;
   bool made = true;
   if (rank.rank() == 0)
     made =
         command(fmt::format("ip link add eth0 type veth peer name eth0 netns {}", rank.process(1)));
-  rank.meet();
+  rank.barrier();
   made = made && command("ip link set lo up") &&
          command(fmt::format("ip addr add 10.99.0.{}/24 dev eth0", rank.rank() + 1)) &&
          command("tc qdisc add dev eth0 root tbf rate 1mbit burst 16kb latency 100ms") &&
          command("ip link set eth0 up");
   if (made) rank.store().add("made", 1);
-  rank.meet();
+  rank.barrier();
   return rank.store().add("made", 0) == 2;
 }
 
 void expect_on_time_over_a_slow_link(bool store_too, int runs) {
-  const auto said = on_processes({.size = 2, .limit = 240s}, [&](RankProcess& rank) -> std::string {
-    if (!enter_slow_link(rank)) return "no link";
-    if (store_too) rank.use_tcp("10.99.0.1");
-    std::vector<std::uint8_t> small(8);
-    std::vector<std::uint8_t> data(16 * MiB);
-    std::string late;
-    for (int run = 0; run < runs; ++run) {
-      auto group = rank.make_group(fmt::format("run{}", run));
-      for (int i = 0; i < 3; ++i) {
-        std::ranges::fill(small, std::uint8_t{1});
-        group.all_reduce(small, ReduceOp::sum, {.deadline = 5s});
-        EXPECT_EQ(small, std::vector<std::uint8_t>(8, 2));
-      }
-      late += fmt::format("{:.2f} ", late_of_first_failure(group, data, 300ms));
-      if (run < 2) std::this_thread::sleep_for(200ms);
-      EXPECT_TRUE(all_poison(data)) << "written to after the error, in run " << run;
-      rank.meet();
-    }
-    return late;
-  });
-  if (said[0] == "no link") GTEST_SKIP() << "network namespaces or tc are not permitted here";
+  const auto output =
+      on_processes({.size = 2, .limit = 240s}, [&](RankProcess& rank) -> std::string {
+        if (!enter_slow_link(rank)) return "no link";
+        if (store_too) rank.use_tcp("10.99.0.1");
+        std::vector<std::uint8_t> small(8);
+        std::vector<std::uint8_t> data(16 * MiB);
+        std::string late;
+        for (int run = 0; run < runs; ++run) {
+          auto group = rank.make_group(fmt::format("run{}", run));
+          for (int i = 0; i < 3; ++i) {
+            std::ranges::fill(small, std::uint8_t{1});
+            group.all_reduce(small, ReduceOp::sum, {.deadline = 5s});
+            EXPECT_EQ(small, std::vector<std::uint8_t>(8, 2));
+          }
+          late += fmt::format("{:.2f} ", late_of_first_failure(group, data, 300ms));
+          if (run < 2) std::this_thread::sleep_for(200ms);
+          EXPECT_TRUE(all_poison(data)) << "written to after the error, in run " << run;
+          rank.barrier();
+        }
+        return late;
+      });
+  if (output[0] == "no link") GTEST_SKIP() << "network namespaces or tc are not permitted here";
   // A question to a store behind the full link and its answer take 200 ms.
   if (store_too)
-    expect_on_time("link of 1 Mbit/s, the store behind it", said, 300);
+    expect_on_time("link of 1 Mbit/s, the store behind it", output, 300);
   else
-    expect_on_time("link of 1 Mbit/s", said);
+    expect_on_time("link of 1 Mbit/s", output);
 }
 
 TEST(GlooDeadline, ALinkOfOneMegabitCostsNoMoreThanTheDeadline) {

@@ -27,7 +27,7 @@ TEST(Mesh, TellsItsListenersOnce) {
   EXPECT_EQ(heard, 2) << "it has failed already";
 }
 
-TEST(Mesh, DoesNotTellWhoHasLetGo) {
+TEST(Mesh, DoesNotTellADetachedCall) {
   const auto mesh = Mesh::make({});
   auto listener = std::make_shared<const Mesh::Listener>([](const Error&) { FAIL(); });
   mesh->listen(listener);

@@ -127,7 +127,7 @@ bool has_root(Operation o) {
   return o == Operation::broadcast || o == Operation::reduce || o == Operation::gather ||
          o == Operation::scatter;
 }
-bool waits_for_everybody(Operation o) {
+bool waits_for_all_ranks(Operation o) {
   return o == Operation::all_reduce || o == Operation::all_gather ||
          o == Operation::all_gather_bounded || o == Operation::reduce_scatter ||
          o == Operation::all_to_all || o == Operation::barrier;
@@ -141,7 +141,7 @@ void expect_no_wrong_success(const Spec& zero, const Spec& others) {
     const Spec& mine = group.rank() == 0 ? zero : others;
     succeeded[group.rank()] = issue(group, mine) ? 1 : 0;
     // Without elements there is nothing to wait for.
-    if (mine.rows != 0 && waits_for_everybody(mine.operation)) {
+    if (mine.rows != 0 && waits_for_all_ranks(mine.operation)) {
       EXPECT_EQ(succeeded[group.rank()], 0) << "it waits for a rank that never came";
     }
   });

@@ -53,8 +53,8 @@ ProcessGroup RankProcess::make_group(const std::string& name) const {
   return ProcessGroup::create(options(name));
 }
 
-void RankProcess::meet(int count) {
-  const int number = meetings_++;
+void RankProcess::barrier(int count) {
+  const int number = barriers_++;
   if (store_->add(fmt::format("here/{}", number), 1) == (count == 0 ? size_ : count))
     store_->set(fmt::format("met/{}", number), "");
   (void)store_->get(fmt::format("met/{}", number), Deadline::after(20s));
@@ -73,24 +73,24 @@ std::vector<std::string> on_processes(const Processes& how,
       [&](int number) {
         const testing::ScopedTrace trace(__FILE__, __LINE__,
                                          fmt::format("rank {} of {}", number, how.size));
-        std::string said;
+        std::string output;
         {
           RankProcess rank(number, how.size, directory.path());
-          said = body(rank);
+          output = body(rank);
         }
         std::cout.flush();
         if (testing::Test::HasFailure()) throw std::runtime_error("something it expected");
-        return said;
+        return output;
       },
       how.limit);
-  std::vector<std::string> said;
+  std::vector<std::string> output;
   for (std::size_t i = 0; i < ends.size(); ++i) {
     const bool dies = static_cast<int>(i) == how.dies;
     EXPECT_TRUE(ends[i].ended || dies) << "rank " << i << " was killed or hung";
-    EXPECT_FALSE(ends[i].said.starts_with("threw ")) << "rank " << i << " " << ends[i].said;
-    said.push_back(ends[i].said);
+    EXPECT_FALSE(ends[i].output.starts_with("threw ")) << "rank " << i << " " << ends[i].output;
+    output.push_back(ends[i].output);
   }
-  return said;
+  return output;
 }
 
 Holdings holdings() {

@@ -40,7 +40,7 @@ class RankProcess {
   ProcessGroup make_group(const std::string& name) const;
 
   /// Blocks until `count` ranks are here (0: all). Not through a group.
-  void meet(int count = 0);
+  void barrier(int count = 0);
   pid_t process(int rank);
 
  private:
@@ -49,7 +49,7 @@ class RankProcess {
   std::shared_ptr<Store> files_;
   std::shared_ptr<Store> store_;
   std::unique_ptr<StoreServer> server_;
-  int meetings_ = 0;
+  int barriers_ = 0;
 };
 
 struct Processes {

@@ -122,7 +122,7 @@ void expect_no_growth_by_failures(int cycles) {
     expect_no_growth(rank, cycles, [&](int i) {
       std::optional<ProcessGroup> group = rank.make_group(fmt::format("cycle{}", i));
       expect_usable(*group);
-      rank.meet();
+      rank.barrier();
       const bool acts = rank.rank() == i % 2;
       if (i % 3 == 1 && acts) group->abort("a cycle");
       if (i % 3 == 2 && acts) group.reset();
@@ -130,7 +130,7 @@ void expect_no_growth_by_failures(int cycles) {
         EXPECT_THROW(group->all_reduce(data, ReduceOp::sum, {.deadline = i % 3 == 0 ? 20ms : 10s}),
                      Error);
       }
-      rank.meet();
+      rank.barrier();
     });
     return std::string();
   });
@@ -162,7 +162,7 @@ TEST(GlooResources, NoDescriptorOfAGroupReachesAProgramThatItStarts) {
     expect_usable(group);
     group.barrier_async().wait();
     EXPECT_EQ(descriptors_of_a_program(), before);
-    rank.meet();
+    rank.barrier();
     return std::string();
   });
 }

@@ -310,7 +310,7 @@ std::string size_text(std::size_t bytes) {
   return fmt::format("{} {}", bytes, units[unit]);
 }
 
-std::string verdict(const OverheadRow& row) {
+std::string rating(const OverheadRow& row) {
   if (row.wrong != 0) return fmt::format("WRONG: {} elements", row.wrong);
   if (passes(row)) return "ok";
   // What a thread of NCCL's for each call costs, and what this library does.
@@ -380,7 +380,7 @@ std::string to_markdown(const OverheadRow& row) {
   return fmt::format("| {} | {} | {:.2f} | {} | {} | {:.2f} | {:.2f} | {:.2f} | {} |\n",
                      row.operation, size_text(row.bytes), row.ours.device_us, beside(row.bare),
                      beside(row.blocking), row.ours.host_us, row.bare.host_us, row.blocking.host_us,
-                     verdict(row));
+                     rating(row));
 }
 
 }  // namespace tutti::gpu

@@ -155,10 +155,10 @@ void drop_shared_groups() {
   Here::get().store.reset();  // Rank 0 may host it, and leaves last.
 }
 
-struct Meeting::Impl {};
-Meeting::Meeting(int) : impl_(std::make_unique<Impl>()) {}
-Meeting::~Meeting() = default;
-void Meeting::wait() {
+struct RankBarrier::Impl {};
+RankBarrier::RankBarrier(int) : impl_(std::make_unique<Impl>()) {}
+RankBarrier::~RankBarrier() = default;
+void RankBarrier::wait() {
   (void)Here::get().all_well(true);
 }
 

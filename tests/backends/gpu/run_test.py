@@ -49,14 +49,14 @@ class Script(unittest.TestCase):
     def build(self, *arguments, **tools):
         """What --build-only asks of meson and ninja, with tools of shell."""
         with tempfile.TemporaryDirectory() as folder:
-            said = pathlib.Path(folder, "said")
-            bodies = {"meson": f'echo "meson $*" >>{said}', "ninja": f'echo "ninja $*" >>{said}', "pkg-config": "", "c++": "", **tools}
+            output = pathlib.Path(folder, "output")
+            bodies = {"meson": f'echo "meson $*" >>{output}', "ninja": f'echo "ninja $*" >>{output}', "pkg-config": "", "c++": "", **tools}
             for name, body in bodies.items():
                 tool = pathlib.Path(folder, name)
                 tool.write_text(f"#!/bin/sh\n{body}\n")
                 tool.chmod(0o755)
             done = run("--build-only", "--build", pathlib.Path(folder, "b"), *arguments, path=f"{folder}:/usr/bin:/bin")
-            return done, said.read_text() if said.exists() else ""
+            return done, output.read_text() if output.exists() else ""
 
     def result(self, done, name):
         """The result and the detail of a row."""
@@ -80,18 +80,18 @@ class Script(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout), (77, "no GPU: there is no /dev/nvidia0 here\n"))
 
     def test_the_programs_can_be_built_where_there_is_no_gpu_or_no_gloo(self):
-        done, said = self.build("--nccl", "/n", "--cuda", "/c")
+        done, output = self.build("--nccl", "/n", "--cuda", "/c")
         self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
-        self.assertIn("-Dbackends=local,nccl,gloo ", said)
-        self.assertIn("-Dnccl=/n -Dcuda=/c", said)
-        source = re.search(r"meson setup \S+ (\S+) ", said)
-        self.assertTrue(source and pathlib.Path(source[1], "meson_options.txt").exists(), said)
-        self.assertRegex(said, r"ninja -C \S+/b tests/backends/gpu/gpu_about .*tests/backends/gpu/gpu_overhead")
-        done, said = self.build(**{"c++": "exit 1"})
+        self.assertIn("-Dbackends=local,nccl,gloo ", output)
+        self.assertIn("-Dnccl=/n -Dcuda=/c", output)
+        source = re.search(r"meson setup \S+ (\S+) ", output)
+        self.assertTrue(source and pathlib.Path(source[1], "meson_options.txt").exists(), output)
+        self.assertRegex(output, r"ninja -C \S+/b tests/backends/gpu/gpu_about .*tests/backends/gpu/gpu_overhead")
+        done, output = self.build(**{"c++": "exit 1"})
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("-Dbackends=local,nccl ", said)
-        done, said = self.build(**{"pkg-config": "[ $2 != gtest ]"})
-        self.assertEqual((done.returncode, said), (69, ""))
+        self.assertIn("-Dbackends=local,nccl ", output)
+        done, output = self.build(**{"pkg-config": "[ $2 != gtest ]"})
+        self.assertEqual((done.returncode, output), (69, ""))
         self.assertIn("missing: gtest", done.stderr)
 
     def test_the_libraries_are_those_that_were_named_then_those_of_the_toolkit(self):
@@ -158,15 +158,15 @@ class Script(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout)
 
     def test_a_call_that_is_too_slow_fails_and_its_row_is_shown(self):
-        for overhead, only, verdict in ((SLOW, 0, "SLOW"), (THREAD, 1, "SLOW beside blocking"), (f"{FAST}; {SLOW}; {THREAD}", 1, "SLOW")):
+        for overhead, only, rating in ((SLOW, 0, "SLOW"), (THREAD, 1, "SLOW beside blocking"), (f"{FAST}; {SLOW}; {THREAD}", 1, "SLOW")):
             rows = overhead.count("echo")
-            with self.subTest(verdict=verdict, rows=rows):
+            with self.subTest(rating=rating, rows=rows):
                 done = self.with_programs(overhead=f"{overhead}; exit 1")
                 self.assertEqual(done.returncode, 1)
                 self.assertEqual(self.result(done, "bare NCCL, 1 rank")[0], "FAILED")
                 self.assertIn(f"**bare NCCL, 1 rank**, {min(rows, 2)} of {rows} rows beyond 2 % and 1 µs of bare NCCL, {only} of them only "
                               "where its communicator blocks:", done.stdout)
-                self.assertIn(f"| 4.00 | {verdict} |", done.stdout)
+                self.assertIn(f"| 4.00 | {rating} |", done.stdout)
 
 
 if __name__ == "__main__":

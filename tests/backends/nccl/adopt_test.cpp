@@ -151,7 +151,7 @@ TEST_F(Adopting, ARankThatRefusesIsHeardByTheOthersBeforeTheyUseTheirs) {
 
 TEST_F(Adopting, AnAbortIsToldToTheOwnerOnceOnEveryRank) {
   const auto store = make_memory_store();
-  Meeting met(size);
+  RankBarrier barrier(size);
   on_bare_ranks(size, [&](BareRank& at) {
     BackendInit init = init_of(at, store);
     init.timeout = 300ms;
@@ -166,7 +166,7 @@ TEST_F(Adopting, AnAbortIsToldToTheOwnerOnceOnEveryRank) {
         expect_error(Errc::timeout, {"missing: 1"}, [&] {
           group.all_reduce_async(view, ReduceOp::sum, {.stream = {at.stream}}).wait();
         });
-      met.wait();
+      barrier.wait();
     }
     EXPECT_EQ(told, 1);
     at.comm = nullptr;

@@ -180,14 +180,14 @@ class Failing : public Double {
   /// What every rank does that has a group in which rank 1 is `broken` by something.
   static void expect_all_fail(const Faults& faults, const std::vector<Errc>& codes,
                               std::chrono::nanoseconds limit) {
-    Meeting met(2);
+    RankBarrier barrier(2);
     on_groups(2,
               [&](const Member& at) {
                 const TensorView data = at.make();
                 at.fill(data, 1);
                 at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
                 at.group.barrier();
-                met.wait();
+                barrier.wait();
                 if (at.rank == 1) set_faults(1, faults);
                 const auto start = SteadyClock::now();
                 expect_error(codes, {}, [&] {
@@ -201,9 +201,9 @@ class Failing : public Double {
                 // It says so from now on.
                 expect_error({Errc::aborted, Errc::backend, Errc::timeout, Errc::peer_lost}, {},
                              [&] { at.group.barrier(); });
-                met.wait();
+                barrier.wait();
                 if (at.rank == 1) set_faults(1, {});
-                met.wait();
+                barrier.wait();
                 at.free(data);
               },
               {.timeout = 2s});
@@ -251,20 +251,20 @@ TEST_F(Failing, ABrokenDeviceIsNamedAndEndsAll) {
 }
 
 TEST_F(Failing, AbortEndsACallThatWaitsForTheOtherRank) {
-  Meeting met(2);
+  RankBarrier barrier(2);
   on_groups(2, [&](const Member& at) {
     const TensorView data = at.make();
     at.fill(data, 1);
     at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
     if (at.rank == 0) {
       Work work = at.group.all_reduce_async(data, ReduceOp::sum, {.stream = at.stream()});
-      met.wait();
+      barrier.wait();
       expect_error(Errc::aborted, {"enough"}, [&] { work.wait(); });
     } else {
-      met.wait();
+      barrier.wait();
       at.group.abort("enough");
     }
-    met.wait();
+    barrier.wait();
     at.free(data);
   });
 }
@@ -285,14 +285,14 @@ TEST_F(Failing, ARankThatLeavesIsPeerLostToTheOther) {
 
 // As long as the backend lets it hang, and then a text that says so.
 TEST_F(Failing, SlowAnAbortThatHangsIsBounded) {
-  Meeting met(2);
+  RankBarrier barrier(2);
   on_groups(
       2,
       [&](const Member& at) {
         const TensorView data = at.make();
         at.fill(data, 1);
         at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
-        met.wait();
+        barrier.wait();
         if (at.rank == 0) {
           set_faults(0, {.abort_hangs = true});
           const auto start = SteadyClock::now();
@@ -304,7 +304,7 @@ TEST_F(Failing, SlowAnAbortThatHangsIsBounded) {
           EXPECT_LT(SteadyClock::now() - start, 20s);
           set_faults(0, {});
         }
-        met.wait();
+        barrier.wait();
         at.free(data);
       },
       {.timeout = 30s});

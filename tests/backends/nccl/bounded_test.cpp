@@ -51,7 +51,7 @@ struct Gathering {
 };
 
 // Rank 1 comes to the gather only when it has heard of rank 0, which has made two calls by then.
-TEST_F(Bounded, AnAsyncCallWaitsForNobodyAndNeitherDoesTheOneBehindIt) {
+TEST_F(Bounded, NeitherAnAsyncCallNorTheOneBehindItWaits) {
   set_messages_side_by_side(true);
   on_groups(2, [](const Member& at) {
     const CallOptions options{.stream = at.stream()};
@@ -111,30 +111,30 @@ TEST_F(Bounded, CoalescedWithOthersItEndsWithThem) {
 }
 
 TEST_F(Bounded, TheRowsAreCountedWhileAStreamCapturesInGlobalMode) {
-  Meeting met(2);
+  RankBarrier barrier(2);
   on_groups(2, [&](const Member& at) {
     const Gathering gathering(at, at.rank + 1);
-    met.wait();
+    barrier.wait();
     EXPECT_EQ(begin_capture(at.other, cudaStreamCaptureModeGlobal), cudaSuccess);
     gather_bounded(at.group, gathering.own(), gathering.out, {.stream = at.stream()});
     gathering.start().wait();
-    met.wait();
+    barrier.wait();
     Graph graph;
     EXPECT_EQ(end_capture(at.other, &graph), cudaSuccess);
-    met.wait();
+    barrier.wait();
     gathering.expect([](int r) { return r + 1; });
-    met.wait();
+    barrier.wait();
   });
 }
 
 // CUDA may keep who asks for it until the device has nothing to do, and a collective of the device
 // may wait for this very call.
 TEST_F(Bounded, TheFirstCallAsksForNoPageLockedMemory) {
-  Meeting met(2);
+  RankBarrier barrier(2);
   on_groups(2, [&](const Member& at) {
     const Gathering gathering(at, 2);
     const int before = calls("cudaHostAlloc");
-    met.wait();
+    barrier.wait();
     gathering.start().wait();
     EXPECT_EQ(calls("cudaHostAlloc"), before);
     gathering.expect([](int) { return 2; });
@@ -156,7 +156,7 @@ TEST_F(Bounded, TheStreamOfABlockingCallIsBehindTheRows) {
 }
 
 TEST_F(Bounded, ARankThatDoesNotComeIsNamedByTheDeadline) {
-  Meeting end(2);
+  RankBarrier end(2);
   on_groups(
       2,
       [&](const Member& at) {

@@ -168,9 +168,9 @@ class CallersStream : public Double {
   /// Rank 0 calls on a stream with much to do, rank 1 does not come and aborts. Whether that stream
   /// stands still when rank 0 hears of it: from a call that it has made before on the group's own
   /// stream, or, when NCCL does not queue the call, from itself.
-  static bool stands_still(const GroupSetup& setup, bool queued,
-                           std::chrono::nanoseconds takes = slow) {
-    Meeting met(size);
+  static bool is_blocked(const GroupSetup& setup, bool queued,
+                         std::chrono::nanoseconds takes = slow) {
+    RankBarrier barrier(size);
     std::atomic<bool> stood = false;
     on_groups(
         size,
@@ -179,7 +179,7 @@ class CallersStream : public Double {
           const TensorView a = make(at, 1);
           const TensorView b = make(at, 1);
           const int before = calls("ncclGroupEnd");
-          met.wait();
+          barrier.wait();
           if (at.rank == 0) {
             if (!queued) set_faults(0, {.stays_in_progress = true});
             Work earlier;
@@ -190,18 +190,18 @@ class CallersStream : public Double {
               at.group.all_reduce(b, ReduceOp::sum, {.stream = at.stream()});
             };
             if (queued) call();
-            if (queued) met.wait();
+            if (queued) barrier.wait();
             expect_error(Errc::aborted, {"enough"}, [&] {
               if (!queued) call();
               earlier.wait();
             });
             stood = busy.passed();
           } else {
-            if (queued) met.wait();
+            if (queued) barrier.wait();
             while (!queued && calls("ncclGroupEnd") == before) std::this_thread::yield();
             at.group.abort("enough");
           }
-          met.wait();
+          barrier.wait();
           cuda().stream_synchronize(at.compute);
           if (at.rank == 0) set_faults(0, {});
           at.free(a);
@@ -214,7 +214,7 @@ class CallersStream : public Double {
   /// Of a mutant: an error that comes late by chance proves nothing.
   static bool is_ever_early(const GroupSetup& setup, bool queued) {
     for (int attempt = 0; attempt < 3; ++attempt)
-      if (!stands_still(setup, queued, 500ms)) return true;
+      if (!is_blocked(setup, queued, 500ms)) return true;
     return false;
   }
 };
@@ -331,11 +331,11 @@ TEST_F(CallersStream, NcclDoesNotGetTheDefaultStreamOfAThread) {
 }
 
 TEST_F(CallersStream, AnAbortWaitsForACallThatIsQueuedOnIt) {
-  EXPECT_TRUE(stands_still({}, true));
+  EXPECT_TRUE(is_blocked({}, true));
 }
 
 TEST_F(CallersStream, AnAbortWaitsForACallThatNcclHasNotQueuedYet) {
-  EXPECT_TRUE(stands_still({}, false));
+  EXPECT_TRUE(is_blocked({}, false));
 }
 
 TEST_F(CallersStream, AnAbortThatDoesNotWaitForAQueuedCallIsNoticed) {
@@ -361,10 +361,10 @@ TEST_F(CallersStream, AnAbortThatDoesNotWaitForACallThatNcclHasIsNoticed) {
 // The stream on which it was to be captured is no place for the abort to wait at: the double would
 // tell.
 TEST_F(CallersStream, AnAbortLeavesACaptureAlone) {
-  Meeting met(size);
+  RankBarrier barrier(size);
   on_groups(size, [&](const Member& at) {
     const TensorView data = make(at, 1);
-    met.wait();
+    barrier.wait();
     if (at.rank == 0) {
       set_faults(0, {.stays_in_progress = true});
       begin_capture(at.compute, cudaStreamCaptureModeThreadLocal);
@@ -375,7 +375,7 @@ TEST_F(CallersStream, AnAbortLeavesACaptureAlone) {
       end_capture(at.compute, &graph);
       set_faults(0, {});
     }
-    met.wait();
+    barrier.wait();
     at.free(data);
   });
 }

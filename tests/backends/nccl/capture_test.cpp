@@ -32,7 +32,7 @@ class Captured : public Double {
       std::int64_t rows_in, std::int64_t rows_out,
       const std::function<void(const Member&, const TensorView& in, const TensorView& out)>& calls,
       const std::function<float(int rank, int launch, std::int64_t row)>& expected) {
-    Meeting met(size);
+    RankBarrier barrier(size);
     on_groups(size, [&](const Member& at) {
       const TensorView in = at.make(std::max<std::int64_t>(rows_in, 1) * size);
       const TensorView out = at.make(rows_out * size);
@@ -51,7 +51,7 @@ class Captured : public Double {
       }
       at.free(in);
       at.free(out);
-      met.wait();
+      barrier.wait();
     });
   }
 
@@ -121,7 +121,7 @@ TEST_F(Captured, AnAsyncCallRunsBesideTheKernelsBehindIt) {
 }
 
 TEST_F(Captured, CallsOutsideGoOnWhileAnotherStreamCaptures) {
-  Meeting met(size);
+  RankBarrier barrier(size);
   on_groups(size, [&](const Member& at) {
     const TensorView data = at.make();
     const TensorView other = at.make();
@@ -144,37 +144,37 @@ TEST_F(Captured, CallsOutsideGoOnWhileAnotherStreamCaptures) {
     at.free(data);
     cuda().stream_synchronize(at.compute);
     at.group.memory().release(other.data, other.bytes(), {at.other});
-    met.wait();
+    barrier.wait();
   });
 }
 
 TEST_F(Captured, TheGroupsThreadMayAskWhileOthersCaptureInGlobalMode) {
-  Meeting met(size);
+  RankBarrier barrier(size);
   on_groups(size, [&](const Member& at) {
     const TensorView data = at.make();
     const TensorView late = at.make();
     at.fill(data, 1);
     at.fill(late, 1, 30ms);  // Its call is under way during the capture.
     Work before = at.group.all_reduce_async(late, ReduceOp::sum, {.stream = at.stream()});
-    met.wait();
+    barrier.wait();
     EXPECT_EQ(begin_capture(at.other, cudaStreamCaptureModeGlobal), cudaSuccess);
     at.group.all_reduce(data, ReduceOp::sum, {.stream = {at.other}});
     before.wait();
-    met.wait();
+    barrier.wait();
     Graph graph;
     EXPECT_EQ(end_capture(at.other, &graph), cudaSuccess);
-    met.wait();  // All have ended theirs: what follows waits on the host.
+    barrier.wait();  // All have ended theirs: what follows waits on the host.
     launch(graph, at.compute);
     EXPECT_TRUE(at.holds(data, size));
     EXPECT_TRUE(at.holds(late, size));
     at.free(data);
     at.free(late);
-    met.wait();
+    barrier.wait();
   });
 }
 
 TEST_F(Captured, WhatTheHostTakesPartInIsRefusedByName) {
-  Meeting met(size);
+  RankBarrier barrier(size);
   on_groups(size, [&](const Member& at) {
     const TensorView data = at.make();
     at.fill(data, 1);
@@ -210,13 +210,13 @@ TEST_F(Captured, WhatTheHostTakesPartInIsRefusedByName) {
     at.group.all_reduce(data, ReduceOp::sum, options);  // The group goes on.
     EXPECT_TRUE(at.holds(data, 27));
     at.free(data);
-    met.wait();
+    barrier.wait();
   });
 }
 
 // No call is under way: nobody but the group's thread can see it.
 TEST_F(Captured, AnErrorWhileOnlyGraphsRunEndsTheGroupOnAllRanks) {
-  Meeting met(size);
+  RankBarrier barrier(size);
   const int aborted = calls("ncclCommAbort");
   on_groups(size, [&](const Member& at) {
     const TensorView data = at.make();
@@ -226,14 +226,14 @@ TEST_F(Captured, AnErrorWhileOnlyGraphsRunEndsTheGroupOnAllRanks) {
           capture(at, [&] { at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()}); });
       launch(graph, at.compute);
       EXPECT_TRUE(at.holds(data, size));
-      met.wait();
+      barrier.wait();
       if (at.rank == 1) set_faults(1, {.async_error = ncclRemoteError});
       const auto limit = Deadline::after(10s);
       while (calls("ncclCommAbort") < aborted + size && !limit.expired()) std::this_thread::yield();
       EXPECT_EQ(calls("ncclCommAbort"), aborted + size);
-      met.wait();
+      barrier.wait();
       if (at.rank == 1) set_faults(1, {});
-      met.wait();
+      barrier.wait();
     }
     at.free(data);
   });
@@ -241,17 +241,17 @@ TEST_F(Captured, AnErrorWhileOnlyGraphsRunEndsTheGroupOnAllRanks) {
 
 // It is inside NCCL, which waits for a rank that will not come.
 TEST_F(Captured, APeersAbortEndsACallThatIsBeingCaptured) {
-  Meeting met(2);
+  RankBarrier barrier(2);
   on_groups(2, [&](const Member& at) {
     const TensorView data = at.make();
     at.fill(data, 1);
     if (at.rank == 1) {
-      met.wait();
+      barrier.wait();
       at.group.abort("it goes");
     } else {
       EXPECT_EQ(begin_capture(at.compute, mode), cudaSuccess);
       set_faults(0, {.stays_in_progress = true});
-      met.wait();
+      barrier.wait();
       const auto limit = Deadline::after(20s);
       expect_error(Errc::aborted, {"it goes"}, [&] {
         at.group.all_reduce(data, ReduceOp::sum,
@@ -263,7 +263,7 @@ TEST_F(Captured, APeersAbortEndsACallThatIsBeingCaptured) {
       (void)end_capture(at.compute, &graph);
       (void)cuda().get_last_error();
     }
-    met.wait();
+    barrier.wait();
     at.free(data);
   });
 }
@@ -274,7 +274,7 @@ class CaptureMutants : public Double {
   static void use(const backend::nccl::CudaApi& mutated) {
     static std::vector<std::unique_ptr<backend::nccl::CudaApi>> all;
     all.push_back(std::make_unique<backend::nccl::CudaApi>(mutated));
-    Meeting met(2);
+    RankBarrier barrier(2);
     on_groups(2,
               [&](const Member& at) {
                 const TensorView in = at.make();
@@ -282,7 +282,7 @@ class CaptureMutants : public Double {
                 at.fill(in, 1, 10ms);
                 Work before = at.group.all_reduce_async(in, ReduceOp::sum, {.stream = at.stream()});
                 Graph graph;
-                met.wait();
+                barrier.wait();
                 begin_capture(at.compute, cudaStreamCaptureModeThreadLocal);
                 try {
                   at.fill(in, 1);
@@ -294,14 +294,14 @@ class CaptureMutants : public Double {
                 } catch (const Error&) {  // NOLINT(bugprone-empty-catch): only the report counts.
                 }
                 end_capture(at.compute, &graph);
-                met.wait();
+                barrier.wait();
                 if (graph != nullptr) launch(graph, at.compute);
                 cuda().stream_synchronize(at.compute);
                 graph.reset();
                 at.free(in);
                 at.free(out);
                 at.group.abort("the test is over");
-                met.wait();
+                barrier.wait();
                 cuda().get_last_error();
               },
               {.timeout = 2s, .apis = {apis().nccl, all.back().get()}});

@@ -182,7 +182,7 @@ class Groups : public Double {
   /// Makes a group whose memory and table follow the plan; rank 0 has `mine` in its call. Returns
   /// whether something failed, which is then checked.
   static bool fails(const Case& tested, const Plan& mine, int round,
-                    const std::shared_ptr<Store>& store, int rank, Meeting& met) {
+                    const std::shared_ptr<Store>& store, int rank, RankBarrier& barrier) {
     static const backend::nccl::NcclApi table = failing_table();
     ShortMemory memory(rank);
     cudaStream_t compute = nullptr;
@@ -217,26 +217,26 @@ class Groups : public Double {
       };
       const Arrays at{make(), make(), {.stream = {compute}}};
       if (rank == 0) plan = mine;
-      std::string said;
+      std::string output;
       try {
         tested.use(group, rank, at);
         if (rank != 0) group.barrier();
       } catch (const Error& error) {
-        said = error.what();
+        output = error.what();
       }
       EXPECT_EQ(plan.depth, 0) << tested.name << " leaves a group open";
       if (rank == 0) {
         const Plan end = std::exchange(plan, {});
         failed = end.failed != nullptr;
         if (failed)
-          EXPECT_NE(said.find(end.failed), std::string::npos)
-              << tested.name << ": no '" << end.failed << "' in: " << said;
+          EXPECT_NE(output.find(end.failed), std::string::npos)
+              << tested.name << ": no '" << end.failed << "' in: " << output;
         else
           group.barrier();
       }
       memory.release(at.in.data, 0, {compute});
       memory.release(at.out.data, 0, {compute});
-      met.wait();
+      barrier.wait();
     }
     cuda().stream_synchronize(compute);
     cuda().stream_destroy(compute);
@@ -249,14 +249,14 @@ class Groups : public Double {
     int failures = 0;
     for (bool again = true; again; ++failures) {
       const auto store = make_memory_store();
-      Meeting met(size);
+      RankBarrier barrier(size);
       std::atomic<bool> failed = false;
       on_threads(size, [&](int rank) {
         cuda().set_device(rank);
-        if (fails(tested, first(failures), 0, store, rank, met)) failed = true;
+        if (fails(tested, first(failures), 0, store, rank, barrier)) failed = true;
         // Another group on the same thread.
-        met.wait();
-        EXPECT_FALSE(fails(cases()[0], {}, 1, store, rank, met)) << tested.name;
+        barrier.wait();
+        EXPECT_FALSE(fails(cases()[0], {}, 1, store, rank, barrier)) << tested.name;
       });
       again = failed;
     }

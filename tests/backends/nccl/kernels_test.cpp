@@ -93,17 +93,17 @@ TEST_F(Kernels, AnImageThatTheDriverDoesNotTakeIsNamed) {
 }
 
 TEST_F(Kernels, ALaunchThatFailsEndsTheGroup) {
-  Meeting met(2);
+  RankBarrier barrier(2);
   on_groups(2, [&](const Member& at) {
     const TensorView data = at.make();
     at.fill(data, 1);
     at.group.all_reduce(data, ReduceOp::max, {.stream = at.stream()});
-    met.wait();
+    barrier.wait();
     if (at.rank == 1) set_faults(1, {.fails = "cuLaunchKernel"});
     expect_error({Errc::backend, Errc::aborted, Errc::peer_lost, Errc::timeout}, {}, [&] {
       at.group.all_reduce_async(data, ReduceOp::max, {.stream = at.stream()}).wait();
     });
-    met.wait();
+    barrier.wait();
     at.free(data);
   });
 }

@@ -493,20 +493,20 @@ TEST_F(Losses, OfWrongNumbersOnADeviceAreRefusedOnAllRanks) {
 }
 
 TEST_F(Losses, WithoutPinnedMemoryAreRefusedOnAllRanksAndTheGroupGoesOn) {
-  Meeting met(2);
+  RankBarrier barrier(2);
   on_groups(2, [&](const Member& at) {
     Kind kind = kinds().front();
     kind.rows = 4000;
     const auto rows = rows_of(kind, at.rank, 2, 1);  // Rank 1 has none.
     losses::SmoothAp loss({.classes = kind.classes});
     if (at.rank == 0) set_faults(0, {.pinned_room = 20'000});
-    met.wait();
+    barrier.wait();
     expect_error(at.rank == 0 ? Errc::resource_exhausted : Errc::mismatch,
                  {"smooth_ap", "pinned host memory", "cudaHostAlloc"},
                  [&] { (void)call_on_device(at, loss, kind, rows); });
-    met.wait();
+    barrier.wait();
     if (at.rank == 0) set_faults(0, {});
-    met.wait();
+    barrier.wait();
     (void)call_on_device(at, loss, kind, rows);
   });
 }
@@ -541,7 +541,7 @@ TEST_F(Losses, CannotBeCapturedAndTheCaptureAndTheGroupGoOn) {
 
 // Nothing can be taken back from what the others have begun.
 TEST_F(Losses, OfARankThatCapturesEndWithItsTextOnTheOthersLongBeforeTheirDeadline) {
-  Meeting met(2);
+  RankBarrier barrier(2);
   for (const auto& transport : transports())
     transport.run(2, [&](const Member& at) {
       const Kind kind = kinds().front();
@@ -557,12 +557,12 @@ TEST_F(Losses, OfARankThatCapturesEndWithItsTextOnTheOthersLongBeforeTheirDeadli
         expect_ended(Errc::unsupported, {});
         Graph graph;
         EXPECT_EQ(end_capture(at.compute, &graph), cudaSuccess);
-        met.wait();
+        barrier.wait();
       } else {
-        met.wait();
+        barrier.wait();
         expect_ended(Errc::mismatch, Deadline::after(20s));
       }
-      met.wait();  // Whoever leaves is lost to the others.
+      barrier.wait();  // Whoever leaves is lost to the others.
     });
 }
 

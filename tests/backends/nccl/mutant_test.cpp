@@ -284,7 +284,7 @@ TEST_F(Mutants, ABlockingFreeOfAnotherStream) {
 // Two groups in an order of their own on each rank: allowed on host memory, a deadlock on NCCL.
 TEST_F(Mutants, TwoGroupsInAnotherOrderOnOneRank) {
   const auto store = make_memory_store();
-  Meeting met(size);
+  RankBarrier barrier(size);
   on_threads(size, [&](int rank) {
     const GroupSetup setup{.timeout = 1s};
     ProcessGroup one = make_group(rank, size, store, setup, "one");
@@ -298,7 +298,7 @@ TEST_F(Mutants, TwoGroupsInAnotherOrderOnOneRank) {
     first.fill(b, 1);
     one.all_reduce(a);  // Connects them.
     two.all_reduce(b);
-    met.wait();
+    barrier.wait();
     try {
       Work x = rank == 0 ? one.all_reduce_async(a) : two.all_reduce_async(b);
       Work y = rank == 0 ? two.all_reduce_async(b) : one.all_reduce_async(a);
@@ -306,7 +306,7 @@ TEST_F(Mutants, TwoGroupsInAnotherOrderOnOneRank) {
       x.wait();
     } catch (const Error&) {  // NOLINT(bugprone-empty-catch): only the report counts.
     }
-    met.wait();
+    barrier.wait();
     one.abort("the test is over");
     two.abort("the test is over");
     first.free(a);

@@ -76,7 +76,7 @@ TEST_F(NcclRegistration, MemoryOfNcclBecomesAWindow) {
   EXPECT_EQ(calls("ncclCommWindowDeregister"), before + 3);
 }
 
-TEST_F(NcclRegistration, OtherMemoryIsABufferAndNobodyAsksForAWindow) {
+TEST_F(NcclRegistration, OtherMemoryIsABufferAndNotAWindow) {
   const int windows = calls("ncclCommWindowRegister");
   const int before = calls("ncclCommDeregister");
   on_groups(2, [](const Member& at) {

@@ -89,7 +89,7 @@ class Reports : public Double {
 };
 
 TEST_F(Reports, PeersHearOfACallThatACaptureRefuses) {
-  Meeting met(2);
+  RankBarrier barrier(2);
   on_groups(2, [&](const Member& at) {
     const auto start = SteadyClock::now();
     if (at.rank == 0) {
@@ -98,13 +98,13 @@ TEST_F(Reports, PeersHearOfACallThatACaptureRefuses) {
                    [&] { at.group.barrier({.stream = at.stream()}); });
       Graph graph;
       EXPECT_EQ(end_capture(at.compute, &graph), cudaSuccess);
-      met.wait();
+      barrier.wait();
     }
     expect_error({Errc::mismatch, Errc::aborted},
                  {"rank 0 refused barrier #0", "a barrier cannot be captured"},
                  [&] { at.group.barrier(); });
     EXPECT_LT(SteadyClock::now() - start, 5s);
-    if (at.rank == 1) met.wait();
+    if (at.rank == 1) barrier.wait();
   });
 }
 
@@ -163,12 +163,12 @@ TEST_F(Reports, ASilentStoreDoesNotHoldTheThread) {
 
 TEST_F(Reports, ASilentStoreDoesNotDelayADeadline) {
   const auto store = std::make_shared<WatchedStore>();
-  Meeting met(2);
+  RankBarrier barrier(2);
   on_watched_groups(store, [&](const Member& at) {
     const TensorView data = at.make();
     at.fill(data, 1);
     at.group.barrier();
-    met.wait();
+    barrier.wait();
     if (at.rank == 0) {
       const auto start = SteadyClock::now();
       store->silent_until = start + 6s;
@@ -179,7 +179,7 @@ TEST_F(Reports, ASilentStoreDoesNotDelayADeadline) {
       EXPECT_LT(SteadyClock::now() - start, 3s);
       store->silent_until = start;
     }
-    met.wait();
+    barrier.wait();
     expect_error({Errc::timeout, Errc::aborted}, {"the deadline passed"},
                  [&] { at.group.barrier(); });
     at.free(data);

@@ -81,14 +81,14 @@ TEST_F(Staged, AnAsyncCallIsBehindWhatItsStreamHadToDoAndBeforeWhatIsOrderedBehi
   });
 }
 
-TEST_F(Staged, AnAsyncCallWaitsForNobody) {
-  Meeting met(2);
+TEST_F(Staged, AnAsyncCallDoesNotWait) {
+  RankBarrier barrier(2);
   on_staged(2, [&](const Member& at) {
     const TensorView data = at.make();
     at.fill(data, 1);
-    if (at.rank == 1) met.wait();  // Rank 0 has made its call.
+    if (at.rank == 1) barrier.wait();  // Rank 0 has made its call.
     Work work = at.group.all_reduce_async(data, ReduceOp::sum, {.stream = at.stream()});
-    if (at.rank == 0) met.wait();
+    if (at.rank == 0) barrier.wait();
     std::atomic<bool> ran = false;
     std::move(work).then([&] { ran = true; }).wait();
     EXPECT_TRUE(ran);
@@ -156,11 +156,11 @@ TEST_F(Staged, NoOtherDeviceIsTouchedForAThreadThatChoseNone) {
 }
 
 TEST_F(Staged, ACaptureInGlobalModeIsNotDisturbed) {
-  Meeting met(2);
+  RankBarrier barrier(2);
   on_staged(2, [&](const Member& at) {
     const TensorView data = at.make();
     at.fill(data, 1, 5ms);
-    met.wait();
+    barrier.wait();
     EXPECT_EQ(begin_capture(at.other, cudaStreamCaptureModeGlobal), cudaSuccess);
     at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
     at.group.all_reduce_async(data, ReduceOp::sum, {.stream = at.stream()}).wait();
@@ -168,13 +168,13 @@ TEST_F(Staged, ACaptureInGlobalModeIsNotDisturbed) {
       at.group.send(data, 1, 0, {.stream = at.stream()});
     else
       at.group.recv(data, 0, 0, {.stream = at.stream()});
-    met.wait();
+    barrier.wait();
     Graph graph;
     EXPECT_EQ(end_capture(at.other, &graph), cudaSuccess);
-    met.wait();
+    barrier.wait();
     EXPECT_TRUE(at.holds(data, 4));
     at.free(data);
-    met.wait();
+    barrier.wait();
   });
 }
 
@@ -227,13 +227,13 @@ TEST_F(Staged, AMessageHasADeadlineForTheStreamToo) {
 }
 
 TEST_F(Staged, ABrokenDeviceIsNamedAndEndsAll) {
-  Meeting met(2);
+  RankBarrier barrier(2);
   on_staged(2,
             [&](const Member& at) {
               const TensorView data = at.make();
               at.fill(data, 1);
               at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
-              met.wait();
+              barrier.wait();
               if (at.rank == 1) set_faults(1, {.sticky = cudaErrorIllegalAddress});
               if (at.rank == 1)
                 expect_error(Errc::backend, {"IllegalAddress", "restart"}, [&] {
@@ -243,24 +243,24 @@ TEST_F(Staged, ABrokenDeviceIsNamedAndEndsAll) {
                 expect_error({Errc::aborted, Errc::backend, Errc::mismatch}, {}, [&] {
                   at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
                 });
-              met.wait();
+              barrier.wait();
               expect_error(Errc::aborted, {"IllegalAddress"}, [&] { at.group.barrier(); });
-              met.wait();
+              barrier.wait();
               if (at.rank == 1) set_faults(1, {});
-              met.wait();
+              barrier.wait();
               at.free(data);
             },
             {.devices = 2});
 }
 
 TEST_F(Staged, WithoutPinnedMemoryACallFailsOnAllRanks) {
-  Meeting met(2);
+  RankBarrier barrier(2);
   on_staged(2,
             [&](const Member& at) {
               const TensorView data = at.make(100'000);
               at.fill(data, 1);
               if (at.rank == 1) set_faults(1, {.pinned_room = 5000});
-              met.wait();
+              barrier.wait();
               const auto call = [&] {
                 at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
               };
@@ -268,14 +268,14 @@ TEST_F(Staged, WithoutPinnedMemoryACallFailsOnAllRanks) {
                 expect_error(Errc::resource_exhausted, {"pinned", "cudaHostAlloc"}, call);
               else
                 expect_error({Errc::aborted, Errc::mismatch, Errc::resource_exhausted}, {}, call);
-              met.wait();
+              barrier.wait();
               at.free(data);
             },
             {.devices = 2});
 }
 
 TEST_F(Staged, AbortEndsCallsAndMessagesThatWaitForTheirStream) {
-  Meeting met(2);
+  RankBarrier barrier(2);
   on_staged(2, [&](const Member& at) {
     const TensorView data = at.make();
     const TensorView letter = at.make();
@@ -284,7 +284,7 @@ TEST_F(Staged, AbortEndsCallsAndMessagesThatWaitForTheirStream) {
     Work work = at.group.all_reduce_async(data, ReduceOp::sum, options);
     Work message = at.rank == 0 ? at.group.send_async(letter, 1, 0, options)
                                 : at.group.recv_async(letter, 0, 0, options);
-    met.wait();
+    barrier.wait();
     if (at.rank == 1) at.group.abort("enough");
     expect_error(Errc::aborted, {"enough"}, [&] { message.wait(); });
     expect_error(Errc::aborted, {"enough"}, [&] { work.wait(); });
@@ -325,7 +325,7 @@ TEST_F(Pinned, MemoryIsUsedAgainAndKeptUpToTheBound) {
   EXPECT_EQ(pinned_bytes(), 0U);
 }
 
-TEST_F(Pinned, MemoryThatACopyUsesIsGivenToNobody) {
+TEST_F(Pinned, MemoryThatACopyUsesIsNotReused) {
   const auto gpu = std::make_shared<Gpu>(cuda(), 0);
   const auto pool = std::make_shared<PinnedPool>(gpu);
   cuda().set_device(0);
@@ -353,7 +353,7 @@ TEST_F(Pinned, MemoryThatACopyUsesIsGivenToNobody) {
   cuda().stream_destroy(stream);
 }
 
-TEST_F(Pinned, MemoryOfACopyWhoseEndIsNotKnownIsGivenToNobody) {
+TEST_F(Pinned, MemoryOfACopyWhoseEndIsNotKnownIsNotReused) {
   static void* lost = nullptr;
   CudaApi mutated = cuda();
   mutated.host_alloc = [](void** data, std::size_t bytes, unsigned int flags) {

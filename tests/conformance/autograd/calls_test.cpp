@@ -102,7 +102,7 @@ TEST_P(AutogradCalls, AGatherIsOneCallAndSoIsItsAdjoint) {
     }
     // Nobody knew the layout: the rows come with it.
     (void)autograd::all_gather_rows(group, x, GradScale::sum);
-    EXPECT_EQ(sent.now().size(), comes_along(group) ? 1U : 2U);
+    EXPECT_EQ(sent.now().size(), inlines(group) ? 1U : 2U);
     const auto at = autograd::reduce_scatter_rows(group, c, layout);
     EXPECT_EQ(sent.now(), Operations{Operation::reduce_scatter});
     (void)at.back(group, x);

@@ -11,7 +11,7 @@ namespace tutti::test {
 namespace {
 
 /// What a rank of these tests has.
-struct Place {
+struct RankContext {
   ProcessGroup& group;
   FakeDevice& device;
 
@@ -28,7 +28,7 @@ struct Place {
   }
 };
 
-void on_fake_ranks(const World& world, const std::function<void(const Place&)>& body) {
+void on_fake_ranks(const World& world, const std::function<void(const RankContext&)>& body) {
   const auto store = make_memory_store();
   on_threads(world.size, [&](int rank) {
     GroupOptions options = group_options(world, rank, store);
@@ -57,7 +57,7 @@ class AutogradDevice : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, AutogradDevice, testing::ValuesIn(worlds({1, 2})), CaseName());
 
 TEST_P(AutogradDevice, WhatIsComputedElementByElementIsRefused) {
-  on_fake_ranks(GetParam(), [](const Place& at) {
+  on_fake_ranks(GetParam(), [](const RankContext& at) {
     auto& group = at.group;
     const auto x = at.put(std::vector<float>(static_cast<std::size_t>(group.size())));
     const auto layout = RowLayout::equal(group.size(), 1);
@@ -77,7 +77,7 @@ TEST_P(AutogradDevice, WhatIsComputedElementByElementIsRefused) {
 }
 
 TEST_P(AutogradDevice, WhatMovesAndSumsWorks) {
-  on_fake_ranks(GetParam(), [](const Place& at) {
+  on_fake_ranks(GetParam(), [](const RankContext& at) {
     auto& group = at.group;
     const auto size = static_cast<std::size_t>(group.size());
     const auto sum = static_cast<float>(size);

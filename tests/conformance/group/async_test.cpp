@@ -172,7 +172,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, AsyncOfSeveral, testing::ValuesIn(worlds_of_sev
 
 TEST_P(AsyncOfSeveral, WaitForOnlyObserves) {
   const int size = world().size;
-  Meeting looked(size);
+  RankBarrier looked(size);
   on_ranks(world(), [&](ProcessGroup& group) {
     const Buffer data(group, number(1));
     if (group.rank() == size - 1) {

@@ -231,7 +231,7 @@ TEST_P(CallbacksOfSeveral, OnDoneGetsAnAbortOnTheWorker) {
 
 // Nobody waits for the call, so the library keeps its deadline.
 TEST_P(CallbacksOfSeveral, OnDoneGetsTheTimeoutOfADetachedMessage) {
-  Meeting failed(world().size);
+  RankBarrier failed(world().size);
   on_fresh_ranks(world(), [&](ProcessGroup& group) {
     if (group.rank() == 0) {
       Heard heard;
@@ -249,7 +249,7 @@ TEST_P(CallbacksOfSeveral, OnDoneGetsTheTimeoutOfADetachedMessage) {
 }
 
 TEST_P(CallbacksOfSeveral, OnDoneGetsTheTimeoutOfACollective) {
-  Meeting failed(world().size);
+  RankBarrier failed(world().size);
   on_fresh_ranks(world(), [&](ProcessGroup& group) {
     if (group.rank() != last()) {
       Heard heard;

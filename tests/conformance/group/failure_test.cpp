@@ -70,7 +70,7 @@ TEST_P(Failures, ALateRankWithinTheDeadlineIsFine) {
 }
 
 TEST_P(Failures, AMissingRankIsNamedByTheDeadline) {
-  Meeting failed(world().size);
+  RankBarrier failed(world().size);
   const auto store = make_memory_store();
   on_fresh_ranks(
       world(),
@@ -102,7 +102,7 @@ TEST_P(Failures, AMissingRankIsNamedByTheDeadline) {
 }
 
 TEST_P(Failures, AnAsynchronousCallEndsByItsOwnDeadline) {
-  Meeting failed(world().size);
+  RankBarrier failed(world().size);
   on_fresh_ranks(world(), [&](ProcessGroup& group) {
     if (group.rank() != last()) {
       const auto start = Clock::now();
@@ -117,7 +117,7 @@ TEST_P(Failures, AnAsynchronousCallEndsByItsOwnDeadline) {
 }
 
 TEST_P(Failures, TheTimeoutOfTheGroupHoldsForCallsWithoutADeadline) {
-  Meeting failed(world().size);
+  RankBarrier failed(world().size);
   on_fresh_ranks(
       world(),
       [&](ProcessGroup& group) {
@@ -134,7 +134,7 @@ TEST_P(Failures, TheTimeoutOfTheGroupHoldsForCallsWithoutADeadline) {
 }
 
 TEST_P(Failures, AnExpiredDeadlineEndsACallThatWouldHaveToWait) {
-  Meeting failed(world().size);
+  RankBarrier failed(world().size);
   on_fresh_ranks(world(), [&](ProcessGroup& group) {
     if (group.rank() == 0) {
       const auto start = Clock::now();
@@ -146,8 +146,8 @@ TEST_P(Failures, AnExpiredDeadlineEndsACallThatWouldHaveToWait) {
   });
 }
 
-TEST_P(Failures, AMessageThatNobodySendsEndsByTheDeadline) {
-  Meeting failed(world().size);
+TEST_P(Failures, AMessageThatIsNeverSentEndsByTheDeadline) {
+  RankBarrier failed(world().size);
   on_fresh_ranks(world(), [&](ProcessGroup& group) {
     if (group.rank() == 0) {
       const Buffer data(group, DType::f32, {4});
@@ -164,7 +164,7 @@ TEST_P(Failures, AMessageThatNobodySendsEndsByTheDeadline) {
 }
 
 TEST_P(Failures, ARankWhoseGroupIsGoneIsLostAtOnce) {
-  Meeting gone(world().size);
+  RankBarrier gone(world().size);
   on_fresh_ranks(world(), [&](ProcessGroup& group) {
     if (group.rank() == last()) {
       { const ProcessGroup destroyed = std::move(group); }
@@ -196,7 +196,7 @@ TEST_P(Failures, ARankThatLeavesEndsTheCallsThatWaitForIt) {
   });
 }
 
-TEST_P(Failures, LeavingAfterTheLastCallDisturbsNobody) {
+TEST_P(Failures, LeavingAfterTheLastCallDisturbsNoRank) {
   for (int i = 0; i < 10; ++i)
     on_fresh_ranks(world(), [&](ProcessGroup& group) {
       const Buffer data(group, array_of<float>({1}));
@@ -231,7 +231,7 @@ TEST_P(Failures, AbortEndsPendingCallsOnAllRanksWithItsText) {
 }
 
 TEST_P(Failures, TheFirstCauseWinsOnAllRanks) {
-  Meeting aborted(world().size);
+  RankBarrier aborted(world().size);
   on_fresh_ranks(world(), [&](ProcessGroup& group) {
     if (group.rank() == 0) group.abort("the first cause");
     aborted.wait();

@@ -109,7 +109,7 @@ TEST_P(Lowering, AllToAllExchangesTheBlocks) {
   });
 }
 
-TEST_P(Lowering, NobodyLeavesABarrierBeforeAllHaveEntered) {
+TEST_P(Lowering, NoRankLeavesABarrierBeforeAllHaveEntered) {
   std::atomic<int> entered = 0;
   on_plain_ranks([&](ProcessGroup& group) {
     for (int round = 1; round <= 10; ++round) {
@@ -122,7 +122,7 @@ TEST_P(Lowering, NobodyLeavesABarrierBeforeAllHaveEntered) {
 
 // The calls of a group take effect in the order in which they were made, whatever they are made of.
 TEST_P(Lowering, AGatherSeesWhatThePendingCallBeforeItGives) {
-  Meeting issued(GetParam().size);
+  RankBarrier issued(GetParam().size);
   on_plain_ranks([&](ProcessGroup& group) {
     const int size = group.size();
     const Buffer data(group, array_of<std::int32_t>({1}));

@@ -22,7 +22,7 @@ constexpr auto slow = 100ms;
 constexpr std::int64_t count = 1000;
 
 /// What a rank of these tests has.
-struct Place {
+struct RankContext {
   ProcessGroup& group;
   FakeDevice& device;
   FakeStream& compute;  ///< Where the inputs come from.
@@ -34,7 +34,8 @@ struct Place {
 };
 
 /// Runs `body` on `world.size` ranks whose arrays are on a fake device.
-void on_fake_ranks(const World& world, FakeFlaws flaws, const std::function<void(Place)>& body) {
+void on_fake_ranks(const World& world, FakeFlaws flaws,
+                   const std::function<void(RankContext)>& body) {
   const auto store = make_memory_store();
   on_threads(world.size, [&](int rank) {
     GroupOptions options = group_options(world, rank, store);
@@ -64,21 +65,21 @@ void on_fake_ranks(const World& world, FakeFlaws flaws, const std::function<void
 }
 
 /// Whether every element of `data` is `want`, read in order on `stream`.
-bool holds(const Place& at, const TensorView& data, float want, FakeStream& stream) {
+bool holds(const RankContext& at, const TensorView& data, float want, FakeStream& stream) {
   std::vector<float> host(count);
   at.device.copy(host.data(), data.data, data.bytes(), stream.handle());
   return std::ranges::all_of(host, [&](float value) { return value == want; });
 }
 
-float sum_of(const Place& at) {
+float sum_of(const RankContext& at) {
   return static_cast<float>(at.group.size() * (at.group.size() + 1) / 2);
 }
 
 /// One rule: true when it holds on this rank.
-using Rule = std::function<bool(const Place& at)>;
+using Rule = std::function<bool(const RankContext& at)>;
 
 void expect_rule(const World& world, const Rule& rule) {
-  on_fake_ranks(world, {}, [&](const Place& at) { EXPECT_TRUE(rule(at)); });
+  on_fake_ranks(world, {}, [&](const RankContext& at) { EXPECT_TRUE(rule(at)); });
 }
 
 /// The negative control: at least one rank has to notice the flaw. On a busy machine the host may
@@ -88,13 +89,13 @@ void expect_noticed(const World& world, FakeFlaws flaws, const Rule& rule) {
   bool noticed = false;
   for (int attempt = 0; attempt < 5 && !noticed; ++attempt) {
     PerRank<char> held(world.size);
-    on_fake_ranks(world, flaws, [&](const Place& at) { held[at.group.rank()] = rule(at); });
+    on_fake_ranks(world, flaws, [&](const RankContext& at) { held[at.group.rank()] = rule(at); });
     noticed = std::ranges::any_of(held.all(), [](char h) { return h == 0; });
   }
   EXPECT_TRUE(noticed) << "the check does not notice a backend that breaks the rule";
 }
 
-bool sees_inputs_of_a_slow_kernel(const Place& at) {
+bool sees_inputs_of_a_slow_kernel(const RankContext& at) {
   const TensorView in = at.make();
   const TensorView out = at.make();
   at.device.fill(in, static_cast<float>(at.group.rank() + 1), slow, at.compute.handle());
@@ -103,7 +104,7 @@ bool sees_inputs_of_a_slow_kernel(const Place& at) {
 }
 
 // A host that blocks is never quick; one that does not may be held up by something else.
-bool does_not_block_the_host(const Place& at) {
+bool does_not_block_the_host(const RankContext& at) {
   bool right = true;
   bool quick = false;
   for (int attempt = 0; attempt < 3; ++attempt) {
@@ -118,7 +119,7 @@ bool does_not_block_the_host(const Place& at) {
   return right && quick;
 }
 
-bool lets_another_stream_read_the_result(const Place& at) {
+bool lets_another_stream_read_the_result(const RankContext& at) {
   const TensorView in = at.make();
   const TensorView out = at.make();
   const TensorView copy = at.make();
@@ -132,7 +133,7 @@ bool lets_another_stream_read_the_result(const Place& at) {
 }
 
 // Rank 0 is slow, so the inputs of the others are in use long after their verb has returned.
-bool lets_buffers_be_freed_in_stream_order(const Place& at) {
+bool lets_buffers_be_freed_in_stream_order(const RankContext& at) {
   const TensorView in = at.make();
   const TensorView out = at.make();
   at.device.fill(in, static_cast<float>(at.group.rank() + 1), at.group.rank() == 0 ? slow : 0ms,
@@ -192,7 +193,7 @@ TEST_P(Streams, ABackendWhoseOrderDoesNothingIsNoticedWhenBuffersAreFreed) {
 }
 
 TEST_P(Streams, SynchronousVerbsFollowEachOtherOnOneStream) {
-  expect_rule(world(), [](const Place& at) {
+  expect_rule(world(), [](const RankContext& at) {
     const TensorView data = at.make();
     const Stream stream = at.compute.handle();
     at.device.fill(data, 1, slow, stream);
@@ -204,7 +205,7 @@ TEST_P(Streams, SynchronousVerbsFollowEachOtherOnOneStream) {
 }
 
 TEST_P(Streams, TheDefaultStreamIsAStream) {
-  expect_rule(world(), [](const Place& at) {
+  expect_rule(world(), [](const RankContext& at) {
     const TensorView data = at.make();
     at.device.fill(data, 1, slow, {});
     at.group.all_reduce(data);
@@ -213,7 +214,7 @@ TEST_P(Streams, TheDefaultStreamIsAStream) {
 }
 
 TEST_P(Streams, WaitBlocksTheHostUntilTheResultIsThere) {
-  expect_rule(world(), [](const Place& at) {
+  expect_rule(world(), [](const RankContext& at) {
     const TensorView data = at.make();
     at.device.fill(data, 1, slow, at.compute.handle());
     Work work = at.group.all_reduce_async(data, ReduceOp::sum, {.stream = at.compute.handle()});
@@ -224,8 +225,8 @@ TEST_P(Streams, WaitBlocksTheHostUntilTheResultIsThere) {
 }
 
 TEST_P(Streams, WaitEndsByTheDeadlineOfTheCall) {
-  Meeting failed(world().size);
-  on_fake_ranks(world(), {}, [&](const Place& at) {
+  RankBarrier failed(world().size);
+  on_fake_ranks(world(), {}, [&](const RankContext& at) {
     if (at.group.rank() == 0) {
       const TensorView data = at.make();
       at.device.fill(data, 1, {}, at.compute.handle());
@@ -247,7 +248,7 @@ TEST_P(Streams, WaitEndsByTheDeadlineOfTheCall) {
 // A hook after a reduction, as mixed precision has it: it runs on the communication stream, behind
 // its call and before the next.
 TEST_P(Streams, ThenRunsInOrderOfTheCommunicationStream) {
-  on_fake_ranks(world(), {}, [](const Place& at) {
+  on_fake_ranks(world(), {}, [](const RankContext& at) {
     const TensorView data = at.make();
     at.device.fill(data, 1, slow, at.compute.handle());
     const CallOptions options{.stream = at.compute.handle()};
@@ -269,14 +270,14 @@ TEST_P(Streams, ThenRunsInOrderOfTheCommunicationStream) {
 }
 
 TEST_P(Streams, ArraysOnTheHostAreRefused) {
-  on_fake_ranks(world(), {}, [](const Place& at) {
+  on_fake_ranks(world(), {}, [](const RankContext& at) {
     std::vector<float> host(4);
     expect_error(Errc::invalid_argument, {"cpu"}, [&] { at.group.all_reduce(host); });
   });
 }
 
 TEST_P(Streams, SubGroupsFollowTheRulesToo) {
-  expect_rule(world(), [](const Place& at) {
+  expect_rule(world(), [](const RankContext& at) {
     auto part = at.group.split(0, -at.group.rank());
     if (!part) return false;
     return sees_inputs_of_a_slow_kernel({*part, at.device, at.compute, at.other});
@@ -284,7 +285,7 @@ TEST_P(Streams, SubGroupsFollowTheRulesToo) {
 }
 
 TEST_P(Streams, ABadSubsetOfOneRankIsToldToTheOthers) {
-  on_fake_ranks(world(), {}, [](const Place& at) {
+  on_fake_ranks(world(), {}, [](const RankContext& at) {
     const int last = at.group.size() - 1;
     const bool bad = at.group.rank() == last;
     for (const int wrong : {-7, -8}) {
@@ -298,7 +299,7 @@ TEST_P(Streams, ABadSubsetOfOneRankIsToldToTheOthers) {
 }
 
 TEST_P(Streams, MessagesFollowTheRulesToo) {
-  expect_rule(world(), [](const Place& at) {
+  expect_rule(world(), [](const RankContext& at) {
     const TensorView data = at.make();
     const CallOptions options{.stream = at.compute.handle()};
     const int last = at.group.size() - 1;

@@ -26,10 +26,10 @@ class FailuresByTimeout : public testing::TestWithParam<World> {
   /// The last rank does not make the call; on the others it has to end within `limit`, although
   /// everything else allows 3 s.
   void expect_ended(const CallOptions& options, std::chrono::milliseconds limit, const Call& call) {
-    Meeting met(world().size);
+    RankBarrier barrier(world().size);
     on_fresh_ranks(world(),
                    [&](ProcessGroup& group) {
-                     met.wait();
+                     barrier.wait();
                      if (group.rank() != last()) {
                        const auto start = Clock::now();
                        expect_error({Errc::timeout, Errc::peer_lost, Errc::aborted}, {},
@@ -37,7 +37,7 @@ class FailuresByTimeout : public testing::TestWithParam<World> {
                        const auto took = Clock::now() - start;
                        EXPECT_LT(took, reduced() ? 2500ms : limit + grace);
                      }
-                     met.wait();
+                     barrier.wait();
                    },
                    {.timeout = 3s});
   }
@@ -100,10 +100,10 @@ TEST_P(FailuresByTimeout, LimitsHoldForSubGroupsAndRegistrations) {
 
 TEST_P(FailuresByTimeout, ACallMayTakeLongerThanTheTimeoutOfItsGroup) {
   for (const CallOptions& options : {CallOptions{.timeout = 10s}, CallOptions{.deadline = 10s}}) {
-    Meeting met(world().size);
+    RankBarrier barrier(world().size);
     on_fresh_ranks(world(),
                    [&](ProcessGroup& group) {
-                     met.wait();
+                     barrier.wait();
                      if (group.rank() == last()) std::this_thread::sleep_for(700ms);
                      group.barrier(options);
                    },

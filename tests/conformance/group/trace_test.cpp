@@ -115,7 +115,7 @@ TEST_P(TracesOfSeveral, PointToPointHasItsOwnSixtyFour) {
 }
 
 TEST_P(TracesOfSeveral, ShowsWhatIsPendingToOtherThreads) {
-  Meeting looked(world().size);
+  RankBarrier looked(world().size);
   on_fresh_ranks(world(), [&](ProcessGroup& group) {
     if (group.rank() == 0) {
       std::exception_ptr thrown;

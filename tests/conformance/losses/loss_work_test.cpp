@@ -71,7 +71,7 @@ void expect_a_share_each(const World& world, const typename Loss::Options& optio
 
 // With as many rows on every rank: a rank completes the gradient of its own rows.
 TEST_P(WorkOfLosses, IsAShareOfWhatOneProcessDoes) {
-  // 240 rows on each of 1 to 4 ranks, or a thousand, which do not come along with a message.
+  // 240 rows on each of 1 to 4 ranks, or a thousand, which are not inlined.
   const std::int64_t small = 240 * GetParam().size;
   const std::int64_t large = (reduced() ? 1056 : 2400) * GetParam().size;
   for (const auto count : {small, large}) {
@@ -131,7 +131,7 @@ Sent sent_by(Loss loss, ProcessGroup& group, const RankingBatch& batch) {
 
 TEST_P(WorkOfLosses, SmoothApSendsItsRowsAndThreeNumbersPerAnchor) {
   const World& world = GetParam();
-  const std::int64_t each = 8000;  // 96,000 bytes: more than what comes along.
+  const std::int64_t each = 8000;  // 96,000 bytes: more than what is inlined.
   const Rows rows(each * world.size);
   on_fresh_ranks(world, [&](ProcessGroup& group) {
     const auto sent = sent_by(SmoothAp(), group, rows.part(group.rank(), group.size()));

@@ -83,7 +83,7 @@ TEST_P(PoolOf, ReproducesTheQueueOfTheReferenceForAnySplit) {
 // more, and Smooth-AP for the anchors.
 TEST_P(PoolOf, FewRowsAreOneExchange) {
   on_ranks(world(), [&](ProcessGroup& group) {
-    const bool along = group.supports(Operation::all_gather_bounded, DType::u8);
+    const bool inlined = group.supports(Operation::all_gather_bounded, DType::u8);
     for (const auto& kind : {smooth_ap_kind(), recall_kind()}) {
       const auto calls_of = [&](std::int64_t rows) {
         const auto loss = kind.make(1, {.queue = 8});
@@ -98,7 +98,7 @@ TEST_P(PoolOf, FewRowsAreOneExchange) {
       };
       const bool ranked = kind.name == "smooth_ap";
       const auto large = calls_of(600);
-      EXPECT_EQ(calls_of(20), !along ? large : ranked ? 2 : 1) << kind.name;
+      EXPECT_EQ(calls_of(20), !inlined ? large : ranked ? 2 : 1) << kind.name;
       EXPECT_GE(large, ranked ? 2 : 9) << kind.name;
     }
   });

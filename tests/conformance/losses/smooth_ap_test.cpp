@@ -147,7 +147,7 @@ TEST_P(SmoothApOfRanks, IsThatOfOneProcessForAnySplit) {
     }
 }
 
-// More than what comes along with the announcement, and enough for the engine of cells.
+// More than what the metadata exchange inlines, and enough for the engine of cells.
 TEST_P(SmoothApOfRanks, IsThatOfOneProcessForManyRows) {
   expect_one_process<double>(GetParam(), make_rows(reduced() ? 2000 : 9000, 1),
                              {.temperature = 0.05}, 1e-12);

@@ -343,44 +343,44 @@ TEST(WarmUpAlone, GradientsOfOtherShapesAreNotMixed) {
   });
 }
 
-TEST(WarmUpAlone, WarnsOnceWhenNobodyCountsSteps) {
-  std::vector<std::string> said;
+TEST(WarmUpAlone, WarnsOnceWhenStepsAreNotCounted) {
+  std::vector<std::string> output;
   auto options = three_phases(false);
   options.logger = [&](LogLevel level, std::string_view text) {
     EXPECT_EQ(level, LogLevel::warning);
-    said.emplace_back(text);
+    output.emplace_back(text);
   };
   const auto rows = make_loss_rows(4, classes).all();
   WarmUp loss = make(options);
   loss(rows.view());
-  EXPECT_TRUE(said.empty()) << "in the warm-up there is nothing to count";
+  EXPECT_TRUE(output.empty()) << "in the warm-up there is nothing to count";
   for (const std::int64_t epoch : {1, 2, 3}) {
     loss.start_epoch(epoch);
     loss(rows.view());
   }
-  ASSERT_EQ(said.size(), 1U);
-  EXPECT_NE(said[0].find("start_step() was never called"), std::string::npos);
+  ASSERT_EQ(output.size(), 1U);
+  EXPECT_NE(output[0].find("start_step() was never called"), std::string::npos);
   WarmUp counted = make(options);
   counted.start_epoch(1);
   counted.start_step(0);
   counted(rows.view());
-  EXPECT_EQ(said.size(), 1U);
+  EXPECT_EQ(output.size(), 1U);
   WarmUp resumed = make(options);
   resumed.load(counted.save());
   resumed(rows.view());
-  EXPECT_EQ(said.size(), 1U) << "somebody counted before it was saved";
+  EXPECT_EQ(output.size(), 1U) << "somebody counted before it was saved";
 }
 
-TEST(WarmUpAlone, WarnsInAWarmUpOfStepsThatNobodyCounts) {
-  std::vector<std::string> said;
+TEST(WarmUpAlone, WarnsInAWarmUpOfUncountedSteps) {
+  std::vector<std::string> output;
   auto options = three_phases(true);
-  options.logger = [&](LogLevel, std::string_view text) { said.emplace_back(text); };
+  options.logger = [&](LogLevel, std::string_view text) { output.emplace_back(text); };
   const auto rows = make_loss_rows(4, classes).all();
   WarmUp loss = make(options);
   loss(rows.view());
   loss(rows.view());
-  ASSERT_EQ(said.size(), 1U);
-  EXPECT_NE(said[0].find("the warm-up does not end"), std::string::npos);
+  ASSERT_EQ(output.size(), 1U);
+  EXPECT_NE(output[0].find("the warm-up does not end"), std::string::npos);
 }
 
 TEST(WarmUpAlone, WhatWasNotSavedIsRefusedAndChangesNothing) {

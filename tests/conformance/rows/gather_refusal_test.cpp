@@ -454,7 +454,7 @@ TEST_P(GatherRefusalComparing, AMemoryThatThrowsAnExceptionOfItsOwnLetsNoRankWai
     });
 }
 
-TEST_P(GatherRefusalComparing, ARankWithoutMemoryForItsResultLetsNobodyWait) {
+TEST_P(GatherRefusalComparing, ARankWithoutMemoryForItsResultLetsNoRankWait) {
   FullMemory full;
   for (int odd = 0; odd < size(); ++odd)
     on_ranks(world(), [&](ProcessGroup& group) {

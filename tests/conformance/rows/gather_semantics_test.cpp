@@ -119,7 +119,7 @@ TEST_P(GatherSemantics, SmallArraysAreOneCall) {
     const Buffer mine(group, DType::f32, {group.rank() + 1, 2});
     const auto before = calls_of(group);
     (void)gather_all_tensors(group, mine);
-    EXPECT_EQ(calls_of(group), before + (comes_along(group) ? 1U : 2U)) << "there is no barrier";
+    EXPECT_EQ(calls_of(group), before + (inlines(group) ? 1U : 2U)) << "there is no barrier";
   });
 }
 
@@ -212,7 +212,7 @@ TEST_P(GatherSemantics, WithAGroupTheRanksAreStackedAlsoWhenThereIsOne) {
       const Shape stacked{std::span<const std::int64_t>(dims)};
       EXPECT_TRUE(same_bits(content_of(group, all), concat(arrays).reshaped(stacked)));
       EXPECT_FALSE(all.is_input());
-      EXPECT_EQ(calls_of(group), before + (comes_along(group) || shape.numel() == 0 ? 1U : 2U));
+      EXPECT_EQ(calls_of(group), before + (inlines(group) || shape.numel() == 0 ? 1U : 2U));
       // Known to be equal: nothing is asked.
       const RowLayout each = RowLayout::equal(group.size(), 1);
       const MaybeOwned again = all_gather_ddp_if_available(mine, &group, {.layout = &each});

@@ -19,7 +19,7 @@
 namespace tutti::test {
 namespace {
 
-constexpr std::int64_t along = 65536;  ///< So many bytes travel with the sizes.
+constexpr std::int64_t max_inlined = 65536;  ///< So many bytes travel with the sizes.
 
 class GatherMatrix : public testing::TestWithParam<MoveCell> {
  protected:
@@ -80,7 +80,7 @@ TEST_P(GatherMatrix, SeveralArraysShareOneExchange) {
       const RowLayout rows(layout);
       const auto before = calls_of(group);
       const auto unknown = all_gather_rows(group, locals);
-      EXPECT_EQ(calls_of(group), before + 1 + (comes_along(group) || rows.total() == 0 ? 0U : 3U));
+      EXPECT_EQ(calls_of(group), before + 1 + (inlines(group) || rows.total() == 0 ? 0U : 3U));
       const auto known = all_gather_rows(group, locals, {.layout = &rows});
       for (const auto* all : {&unknown, &known}) {
         ASSERT_EQ(all->data.size(), 3U);
@@ -277,11 +277,11 @@ TEST_P(Gathering, SmallGathersAreOneRoundAndLargeOnesTwo) {
     };
     const auto one_round = 1U;
     const auto two_rounds = 2U;
-    const auto for_small = comes_along(group) ? one_round : two_rounds;
-    const Buffer small(group, DType::u8, {along});
+    const auto for_small = inlines(group) ? one_round : two_rounds;
+    const Buffer small(group, DType::u8, {max_inlined});
     // One rank with more is enough: it announces that more follows.
-    const Buffer large(group, DType::u8, {group.rank() == 0 ? along + 1 : 1});
-    const auto rows = RowLayout::equal(group.size(), along);
+    const Buffer large(group, DType::u8, {group.rank() == 0 ? max_inlined + 1 : 1});
+    const auto rows = RowLayout::equal(group.size(), max_inlined);
     EXPECT_EQ(calls([&] { (void)all_gather_rows(group, small); }), for_small);
     EXPECT_EQ(calls([&] { (void)all_gather_rows(group, large); }), two_rounds);
     EXPECT_EQ(calls([&] { (void)all_gather_rows(group, small, {.layout = &rows}); }), 1U);
@@ -344,7 +344,7 @@ TEST_P(Gathering, ResultsAreInTheCallersMemory) {
     on_ranks(world(), [&](ProcessGroup& group) {
       RecordingMemory memory(group.memory());
       const auto expect_there = [&](const Tensor& tensor) {
-        const RecordingMemory::Place place(const_cast<void*>(tensor.data()), tensor.bytes());
+        const RecordingMemory::Allocation place(const_cast<void*>(tensor.data()), tensor.bytes());
         EXPECT_EQ(memory.live(), std::vector{place});
       };
       const Buffer mine(group, DType::u8, {rows[group.rank()], row_bytes});

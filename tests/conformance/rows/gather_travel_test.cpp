@@ -18,7 +18,7 @@
 namespace tutti::test {
 namespace {
 
-constexpr std::int64_t along = 65536;  ///< So many bytes travel with the sizes.
+constexpr std::int64_t max_inlined = 65536;  ///< So many bytes travel with the sizes.
 
 class GatherTravel : public testing::TestWithParam<World> {
  protected:
@@ -37,7 +37,7 @@ struct Rowed {
 };
 
 /// Edge cases: nothing at all, one rank only, rows without bytes, one byte more or less than what
-/// travels along, rows larger than a segment of a ring.
+/// is inlined, rows larger than a segment of a ring.
 std::vector<Rowed> rowed_layouts(int size) {
   const auto ranks = index(size);
   std::vector<Rowed> all{{Layout(ranks, 0), {}}, {Layout(ranks, 0), {3}}};
@@ -47,7 +47,7 @@ std::vector<Rowed> rowed_layouts(int size) {
     all.push_back({layout, {0}});
     all.push_back({layout, {2, 0, 3}});
   }
-  for (const std::int64_t bytes : {along - 1, along, along + 1}) {
+  for (const std::int64_t bytes : {max_inlined - 1, max_inlined, max_inlined + 1}) {
     Layout first(ranks, 0);
     first.front() = bytes;
     all.push_back({first, {}});

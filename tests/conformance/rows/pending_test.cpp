@@ -39,7 +39,7 @@ void expect_same(ProcessGroup& group, const GatheredRows& got, const GatheredRow
 
 TEST_P(GatherPending, GivesWhatTheBlockingFormGives) {
   std::uint64_t salt = 0;
-  // Of rows of 80 KB none comes along with the sizes.
+  // Rows of 80 KB are not inlined.
   for (const Shape& row_shape : {Shape{}, Shape{3}, Shape{20000}})
     for (const Layout& layout : layouts(size())) {
       const auto parts = make_parts(DType::f32, layout, row_shape, ++salt);
@@ -167,10 +167,10 @@ TEST_P(GatherPendingOfSeveral, WhatRanksDisagreeAboutIsThrownByTheCall) {
 }
 
 TEST_P(PendingGathers, ATimeoutIsThrownByGet) {
-  Meeting met(size());
+  RankBarrier barrier(size());
   on_fresh_ranks(world(), [&](ProcessGroup& group) {
     expect_usable(group);  // Devices connect at the first call.
-    met.wait();
+    barrier.wait();
     if (group.rank() != size() - 1) {
       const auto rows = RowLayout::equal(group.size(), 2);
       const Buffer in(group, array_of<float>({1, 2}));
@@ -179,7 +179,7 @@ TEST_P(PendingGathers, ATimeoutIsThrownByGet) {
                    [&] { (void)all.get(); });
       expect_error(Errc::invalid_argument, {"was called already"}, [&] { (void)all.get(); });
     }
-    met.wait();
+    barrier.wait();
   });
 }
 

@@ -91,7 +91,7 @@ class Example {
   int size;
 };
 
-TEST_P(Sync, NoOpIsTheSumAsItsDocumentationAlwaysSaid) {
+TEST_P(Sync, NoOpIsTheSumAsDocumented) {
   on_ranks(world(), [](ProcessGroup& group) {
     const Example<float> a(group);
     expect_in_place(sync_ddp(a.data, &group), a.data);
@@ -529,7 +529,7 @@ TEST_P(Sync, LossesAreReducedByNameInOneRound) {
                                         {"nobody's", 0, 0}};
     const auto before = calls_of(group);
     const auto means = reduce_losses(group, losses);
-    EXPECT_EQ(calls_of(group), before + (comes_along(group) ? 1U : 2U));
+    EXPECT_EQ(calls_of(group), before + (inlines(group) ? 1U : 2U));
     ASSERT_EQ(means.size(), 4U);
     EXPECT_EQ(means[0], 1.0);
     EXPECT_EQ(means[1], 3.0 * n * (n - 1) / 2 / (2 * n));

@@ -9,7 +9,7 @@ namespace {
 class Barrier : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, Barrier, testing::ValuesIn(worlds()), CaseName());
 
-TEST_P(Barrier, NobodyLeavesBeforeAllHaveEntered) {
+TEST_P(Barrier, NoRankLeavesBeforeAllHaveEntered) {
   const World& world = GetParam();
   std::atomic<int> entered = 0;
   on_ranks(world, [&](ProcessGroup& group) {
@@ -43,7 +43,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, BarrierOfSeveral, testing::ValuesIn(worlds_of_s
 
 TEST_P(BarrierOfSeveral, AWorkIsNotDoneWhileARankIsMissing) {
   const World& world = GetParam();
-  Meeting looked(world.size);
+  RankBarrier looked(world.size);
   on_ranks(world, [&](ProcessGroup& group) {
     if (group.rank() == 0) {
       looked.wait();

@@ -43,7 +43,7 @@ class ReduceSemantics : public testing::TestWithParam<World> {
 INSTANTIATE_TEST_SUITE_P(Worlds, ReduceSemantics, testing::ValuesIn(worlds_of_several()),
                          CaseName());
 
-TEST_P(ReduceSemantics, NanWinsMinAndMaxWhoeverHoldsIt) {
+TEST_P(ReduceSemantics, NanWinsMinAndMaxOnAnyRank) {
   for (const DType dtype : float_dtypes)
     for (const ReduceOp op : {ReduceOp::min, ReduceOp::max})
       for (int holder = 0; holder < world().size; ++holder) {

@@ -12,9 +12,9 @@
 #include "store/protocol.hpp"
 #include "store/requests.hpp"
 
-// A client may send any bytes, cut anywhere. Fed here: the greeting, the frame reader, the requests
-// and the table behind them, as the server does it, but without sockets. Whatever comes, every
-// request is answered once or waits, and what is held stays within the limits.
+// A client may send any bytes, cut anywhere. Fed here: the handshake, the frame reader, the
+// requests and the table behind them, as the server does it, but without sockets. Whatever comes,
+// every request is answered once or waits, and what is held stays within the limits.
 
 namespace {
 
@@ -37,10 +37,10 @@ class Session {
                   "a value comes with its outcome");
           require(reply.outcome != Outcome::error || !reply.text.empty(), "an error has a text");
           require(++answered_[reply.id] <= asked_[reply.id], "one answer to one request");
-          said_ += std::to_string(reply.id) + ":" +
-                   std::to_string(static_cast<int>(reply.outcome)) + ":" + reply.text;
+          output_ += std::to_string(reply.id) + ":" +
+                     std::to_string(static_cast<int>(reply.outcome)) + ":" + reply.text;
           if (reply.value != nullptr)
-            said_.append(reinterpret_cast<const char*>(reply.value->data()), reply.value->size());
+            output_.append(reinterpret_cast<const char*>(reply.value->data()), reply.value->size());
         }) {}
 
   std::string run(std::span<const std::byte> bytes, std::size_t step) {
@@ -51,27 +51,27 @@ class Session {
         bytes = bytes.subspan(n);
       }
     } catch (const Error& error) {  // The server closes the connection.
-      said_ += error.what();
+      output_ += error.what();
     }
     // By the last deadline all that waited is answered, but what waits for ever.
     requests_.expire(Clock::time_point::max() - std::chrono::nanoseconds(1));
     requests_.forget(1);
     require(requests_.next_expiry() == Clock::time_point::max(), "nothing waits for who has left");
-    return said_;
+    return output_;
   }
 
  private:
   using Clock = StoreRequests::Clock;
 
   void feed(std::span<const std::byte> bytes) {
-    const auto n = std::min(bytes.size(), greeting_bytes - greeting_.size());
-    greeting_.insert(greeting_.end(), bytes.begin(),
-                     bytes.begin() + static_cast<std::ptrdiff_t>(n));
-    if (!may_greet(client_magic, greeting_)) fail(Errc::invalid_argument, "greeting");
-    if (greeting_.size() < greeting_bytes) return;
-    const auto greeting = decode_greeting(greeting_);
-    const auto again = encode_greeting(client_magic, greeting);
-    require(std::ranges::equal(again, greeting_), "a greeting survives decode and encode");
+    const auto n = std::min(bytes.size(), handshake_bytes - handshake_.size());
+    handshake_.insert(handshake_.end(), bytes.begin(),
+                      bytes.begin() + static_cast<std::ptrdiff_t>(n));
+    if (!may_be_handshake(client_magic, handshake_)) fail(Errc::invalid_argument, "handshake");
+    if (handshake_.size() < handshake_bytes) return;
+    const auto handshake = decode_handshake(handshake_);
+    const auto again = encode_handshake(client_magic, handshake);
+    require(std::ranges::equal(again, handshake_), "a handshake survives decode and encode");
     reader_.feed(bytes.subspan(n));
     while (const auto frame = reader_.next()) {
       const auto request = decode_request(*frame);
@@ -88,13 +88,13 @@ class Session {
     require(reader_.buffered() <= frame_header_bytes + max_request_bytes, "the buffer is bounded");
   }
 
-  Bytes greeting_;
+  Bytes handshake_;
   FrameReader reader_{max_request_bytes};
   StoreRequests requests_;
   Clock::time_point now_{};
   std::map<std::uint64_t, int> asked_;
   std::map<std::uint64_t, int> answered_;
-  std::string said_;
+  std::string output_;
 };
 
 /// The same bytes as a server's replies to a client, with frames given up in between.
@@ -127,11 +127,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   require(in_pieces == Session().run(bytes, bytes.size()), "pieces and whole say the same");
   read_replies(bytes, step);
 
-  // Most inputs get past the greeting only if it is given to them.
-  const auto hello = encode_greeting(client_magic, {});
-  std::vector<std::byte> greeted(hello.begin(), hello.end());
-  greeted.insert(greeted.end(), bytes.begin(), bytes.end());
-  require(Session().run(greeted, step) == Session().run(greeted, greeted.size()),
+  // Most inputs get past the handshake only if it is given to them.
+  const auto hello = encode_handshake(client_magic, {});
+  std::vector<std::byte> input(hello.begin(), hello.end());
+  input.insert(input.end(), bytes.begin(), bytes.end());
+  require(Session().run(input, step) == Session().run(input, input.size()),
           "pieces and whole say the same");
   return 0;
 }

@@ -17,17 +17,17 @@ def exported(library):
 
 def main(library, soname):
     symbols = exported(library)
-    strangers = [symbol for symbol in symbols if not OURS.match(symbol)]
+    foreign = [symbol for symbol in symbols if not OURS.match(symbol)]
     dynamic = subprocess.run(["readelf", "--dynamic", library], capture_output=True, text=True, check=True).stdout
     found = re.search(r"\(SONAME\).*\[(.+)\]", dynamic)
-    for symbol in strangers:
+    for symbol in foreign:
         print(f"exported, but not of namespace tutti: {symbol}")
     if not symbols:
         print("exports nothing")
     if not found or found[1] != soname:
         print(f"SONAME is {found and found[1]}, expected {soname}")
     print(f"{len(symbols)} symbols exported")
-    return 0 if symbols and not strangers and found and found[1] == soname else 1
+    return 0 if symbols and not foreign and found and found[1] == soname else 1
 
 
 if __name__ == "__main__":

@@ -59,8 +59,8 @@ class Launchers(unittest.TestCase):
     def assert_all_well(self, ranks, ends):
         for status, _, errors in ends:
             self.assertEqual(status, 0, errors)
-        said = sorted(re.findall(r"rank \d+ of \d+: ok", "".join(output for _, output, _ in ends)))
-        self.assertEqual(said, [f"rank {rank} of {ranks}: ok" for rank in range(ranks)])
+        passed = sorted(re.findall(r"rank \d+ of \d+: ok", "".join(output for _, output, _ in ends)))
+        self.assertEqual(passed, [f"rank {rank} of {ranks}: ok" for rank in range(ranks)])
 
     def test_tutti_run(self):
         self.assert_all_well(4, [finish(start([TUTTI, "run", "-n", "4", PROGRAM]))])

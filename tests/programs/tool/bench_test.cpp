@@ -60,7 +60,7 @@ BenchOptions two_ranks(int bad_rank, const Changed::Change& change) {
   options.request.collectives.values = {find_collective("all_reduce")};
   options.request.dtypes.values = {DType::f32};
   options.request.ops.values = {ReduceOp::Kind::sum};
-  options.request.places.values = {Place::out};
+  options.request.places.values = {PlaceMode::out};
   options.request.sizes = parse_sizes("1K");
   options.timing.iters = 10;
   options.timing.warmup = 1;
@@ -409,7 +409,7 @@ TEST(Bench, AWrongByteInAnotherRanksBlockIsSeen) {
       if (ops.front().kind == Operation::all_gather) out_bytes(ops)[0] ^= std::byte{1};
       return work;
     });
-    options.request.sizes = parse_sizes("1M");  // More than comes along with an announcement.
+    options.request.sizes = parse_sizes("1M");  // More than a metadata exchange inlines.
     const Result r = run(options);
     EXPECT_EQ(r.code, Exit::wrong_data) << name << r.err;
     EXPECT_EQ(r.row().at("wrong"), 1) << name;

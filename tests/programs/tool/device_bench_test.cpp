@@ -25,7 +25,7 @@ BenchOptions on_devices(int ranks, const char* sizes) {
   options.request.collectives.values = {find_collective("all_reduce")};
   options.request.dtypes.values = {DType::f32};
   options.request.ops.values = {ReduceOp::Kind::sum};
-  options.request.places.values = {Place::out};
+  options.request.places.values = {PlaceMode::out};
   options.request.sizes = parse_sizes(sizes);
   options.timing.iters = 3;
   options.timing.warmup = 1;
@@ -64,7 +64,7 @@ TEST(DeviceBench, EveryCollectiveOnFourDevicesHasNothingWrong) {
   wanted.all = true;
   wanted.values.clear();
   for (const Collective& collective : collectives()) wanted.values.push_back(&collective);
-  options.request.places = {{Place::out, Place::in}, true, true};
+  options.request.places = {{PlaceMode::out, PlaceMode::in}, true, true};
   const Result r = run(options);
   EXPECT_EQ(r.code, Exit::ok) << r.err;
   std::set<std::string> measured;
@@ -77,9 +77,9 @@ TEST(DeviceBench, EveryCollectiveOnFourDevicesHasNothingWrong) {
   // Without nvcc there are no scans, and notes say so.
   for (const Collective& collective : collectives()) {
     const std::string name(collective.name);
-    const bool said = contains(r.err, "does not support " + name);
-    EXPECT_NE(measured.contains(name), said) << name << ": " << r.err;
-    EXPECT_TRUE(!said || name == "scan" || name == "exclusive_scan") << name;
+    const bool unsupported = contains(r.err, "does not support " + name);
+    EXPECT_NE(measured.contains(name), unsupported) << name << ": " << r.err;
+    EXPECT_TRUE(!unsupported || name == "scan" || name == "exclusive_scan") << name;
   }
   std::vector<std::string> devices;
   for (const Json& rank : r.json.at("world").at("ranks")) devices.push_back(rank.at("device"));

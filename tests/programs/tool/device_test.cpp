@@ -49,20 +49,22 @@ TEST(Device, ADeviceThatIsNoneIsAUsageErrorThatSaysWhatThereIs) {
 }
 
 TEST(Device, RanksOfAHostTakeTurnsUnlessOneDeviceIsNamed) {
-  const Placement turns({DeviceType::cuda, {}}, with_devices(3));
+  const DevicePlacement turns({DeviceType::cuda, {}}, with_devices(3));
   EXPECT_EQ(turns.of(0), (Device{DeviceType::cuda, 0}));
   EXPECT_EQ(turns.of(2), (Device{DeviceType::cuda, 2}));
   EXPECT_EQ(turns.of(4), (Device{DeviceType::cuda, 1}));
-  const Placement all_on_two({DeviceType::cuda, 2}, with_devices(3));
+  const DevicePlacement all_on_two({DeviceType::cuda, 2}, with_devices(3));
   EXPECT_EQ(all_on_two.of(0), (Device{DeviceType::cuda, 2}));
   EXPECT_EQ(all_on_two.of(1), (Device{DeviceType::cuda, 2}));
-  const Placement unknown({DeviceType::cuda, {}}, with_devices(0));
+  const DevicePlacement unknown({DeviceType::cuda, {}}, with_devices(0));
   EXPECT_EQ(unknown.of(5), (Device{DeviceType::cuda, 0}));
-  EXPECT_EQ(Placement({}, with_devices(3)).of(1), Device());
+  EXPECT_EQ(DevicePlacement({}, with_devices(3)).of(1), Device());
 }
 
 TEST(Device, ADeviceThatIsNotThereIsUnavailable) {
-  const Failure failure = failure_of([] { Placement({DeviceType::cuda, 1}, with_devices(1)); });
+  const Failure failure = failure_of([] {
+    DevicePlacement({DeviceType::cuda, 1}, with_devices(1));
+  });
   EXPECT_EQ(failure.code(), Exit::unavailable);
   EXPECT_STREQ(failure.what(), "--device cuda:1: this machine has 1 such device");
 }

@@ -36,7 +36,7 @@ std::vector<std::byte> bytes_of(const ConstTensorView& array) {
 
 // The rows.
 
-TEST(LossRows, ARowIsTheSameWhoeverMakesIt) {
+TEST(LossRows, ARowIsTheSameOnEveryRank) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     for (const LossKind kind : {LossKind::smooth_ap, LossKind::sigmoid_focal}) {
       LossProblem problem;

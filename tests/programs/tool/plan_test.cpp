@@ -19,7 +19,7 @@ Request request_for(const std::vector<const char*>& names) {
   for (const char* name : names) request.collectives.values.push_back(find_collective(name));
   request.dtypes.values = {DType::f32};
   request.ops.values = {Kind::sum};
-  request.places.values = {Place::out};
+  request.places.values = {PlaceMode::out};
   return request;
 }
 
@@ -104,12 +104,12 @@ TEST(Plan, BitwiseOperationsOfFloatsAreRefusedWhenAskedForAndLeftOutOfAll) {
 
 TEST(Plan, BroadcastIsAlwaysInPlaceAndAllToAllNever) {
   Request request = request_for({"broadcast"});
-  EXPECT_EQ(make_plan(request, 2).blocks.front().place, Place::in);
-  request.places = {{Place::out}, false, true};
+  EXPECT_EQ(make_plan(request, 2).blocks.front().place, PlaceMode::in);
+  request.places = {{PlaceMode::out}, false, true};
   EXPECT_NE(refusal(request, 2).find("broadcast"), std::string::npos);
 
   request = request_for({"all_to_all"});
-  request.places = {{Place::in}, false, true};
+  request.places = {{PlaceMode::in}, false, true};
   EXPECT_NE(refusal(request, 2).find("all_to_all"), std::string::npos);
   request.collectives.all = true;
   request.collectives.values.push_back(find_collective("scan"));

@@ -574,7 +574,7 @@ class Processes(Program):
                 run = json.loads(file.read_text())
                 self.assertEqual((run["status"], [row["bytes"] for row in run["results"]]), ("interrupted", [8]))
 
-    def with_trouble(self, signal_number, *arguments):
+    def with_failure(self, signal_number, *arguments):
         """Sends the signal to rank 1 while it measures; gives status, record, stderr."""
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder, "r.json")
@@ -591,13 +591,13 @@ class Processes(Program):
             return process.returncode, json.loads(file.read_text()), err
 
     def test_a_rank_that_is_killed_is_named_and_the_record_is_written(self):
-        code, run, err = self.with_trouble(signal.SIGKILL)
+        code, run, err = self.with_failure(signal.SIGKILL)
         self.assertEqual(code, 128 + signal.SIGKILL, err)
         self.assertRegex(err, r"rank 1 \(pid \d+\) was ended by signal 9")
         self.assertIn(run["status"], ("error", "interrupted"))
 
     def test_a_rank_that_is_stopped_is_missing_in_the_hang_report(self):
-        code, run, err = self.with_trouble(signal.SIGSTOP, "--timeout", "1s")
+        code, run, err = self.with_failure(signal.SIGSTOP, "--timeout", "1s")
         self.assertEqual(code, 124, err)
         self.assertEqual(run["status"], "timeout")
         self.assertRegex(err, r"error: \w+ timed out after 1 s \(.*group world\)")

@@ -76,7 +76,7 @@ TEST(Progress, ASilentRunSaysWhereItIs) {
   EXPECT_EQ(line.back(), '\n');
 }
 
-TEST(Progress, WhoeverSpeaksIsNotSilent) {
+TEST(Progress, AClientThatSendsIsNotSilent) {
   Ends ends(Ends::Kind::pipe);
   {
     Progress progress(ends.to(), true, 3, 1h);

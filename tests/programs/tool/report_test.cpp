@@ -130,7 +130,7 @@ TEST(Report, ATitleNamesWhatIsNotUsual) {
   Key key;
   key.coll = "all_gather";
   key.dtype = DType::f32;
-  key.place = Place::out;
+  key.place = PlaceMode::out;
   key.counts = "even";
   EXPECT_EQ(title(key), "all_gather  f32  out-of-place");
   key.counts = "zipf:1.5";

@@ -92,25 +92,25 @@ using Call = std::function<void(ProcessGroup&, Arrays&)>;
 /// Allocations of all ranks in `counted` calls each, after a warm-up.
 std::uint64_t count(const Call& call) {
   CountingMemory memory;
-  Meeting meeting(ranks);
+  RankBarrier barrier(ranks);
   std::atomic<std::uint64_t> result = 0;
   on_fresh_ranks({"local", ranks, false},
                  [&](ProcessGroup& group) {
                    Arrays arrays;
                    for (int i = 0; i < warm_up; ++i) call(group, arrays);
-                   meeting.wait();
+                   barrier.wait();
                    if (group.rank() == 0) {
                      allocations = 0;
                      counting = true;
                    }
-                   meeting.wait();
+                   barrier.wait();
                    for (int i = 0; i < counted; ++i) call(group, arrays);
-                   meeting.wait();
+                   barrier.wait();
                    if (group.rank() == 0) {
                      counting = false;
                      result = allocations.load();
                    }
-                   meeting.wait();
+                   barrier.wait();
                  },
                  {.adjust = [&](GroupOptions& options) { options.memory = &memory; }});
   return result;

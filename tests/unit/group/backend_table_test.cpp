@@ -101,7 +101,7 @@ TEST(ChooseBackend, AnUnknownNameIsRefusedWithAllThatAreKnown) {
   }
 }
 
-TEST(ChooseBackend, AKnownOneThatIsNotBuiltIsUnsupportedAndWhatIsBuiltIsSaid) {
+TEST(ChooseBackend, AKnownOneThatIsNotBuiltIsUnsupportedAndTheBuiltOnesAreNamed) {
   const auto names = built();
   for (const auto name : known_backends()) {
     if (std::ranges::find(names, name) != names.end()) continue;
@@ -114,16 +114,16 @@ TEST(ChooseBackend, AKnownOneThatIsNotBuiltIsUnsupportedAndWhatIsBuiltIsSaid) {
 }
 
 TEST(ChooseBackend, ADeviceThatIsNotServedIsUnsupported) {
-  const Device nobodys{DeviceType::extension, 3};
+  const Device foreign{DeviceType::extension, 3};
   expect_error(Errc::unsupported, {"'local'", "extension:3"},
-               [&] { (void)choose_backend("local", nobodys); });
+               [&] { (void)choose_backend("local", foreign); });
   std::vector<std::string> texts = built();  // Each with its reason.
   texts.emplace_back("extension:3");
-  expect_error(Errc::unsupported, texts, [&] { (void)choose_backend("auto", nobodys); });
+  expect_error(Errc::unsupported, texts, [&] { (void)choose_backend("auto", foreign); });
 }
 
 // Slow, so nobody gets it without having asked for it.
-TEST(ChooseBackend, AutoLeavesABackendThatStagesToWhoeverNamesIt) {
+TEST(ChooseBackend, AutoDoesNotChooseABackendThatStages) {
   const Device device{DeviceType::cuda, 0};
   for (const auto& entry : backends()) {
     if (entry.stages == nullptr || !entry.stages(device)) continue;

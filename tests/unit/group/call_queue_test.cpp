@@ -154,7 +154,7 @@ TEST_F(CallQueueTest, SkippedNumbersNeedNoCallWhateverTheirOrder) {
   EXPECT_EQ(order.get(), (std::vector<std::uint64_t>{0, 3, 5, 7}));
 }
 
-TEST_F(CallQueueTest, ASkipWakesWhoWaitsBehindIt) {
+TEST_F(CallQueueTest, ASkipWakesTheWaiterBehindIt) {
   std::thread waiting([this] { run_inline(2); });
   std::this_thread::sleep_for(10ms);
   queue->skip(1);
@@ -393,16 +393,16 @@ TEST_F(CallQueueTest, AWorkerThatCannotStartIsAnErrorOfItsJobs) {
     const auto continuation = std::make_shared<FunctionJob>();
     queue->submit(continuation);
     const auto dropped = continuation->await_drop();
-    std::string said(dropped ? name_of(dropped->code()) : "ran");
+    std::string output(dropped ? name_of(dropped->code()) : "ran");
     try {
       queue->submit(0, std::make_shared<FunctionJob>());
     } catch (const Error& error) {
-      said += ' ' + std::string(name_of(error.code()));
+      output += ' ' + std::string(name_of(error.code()));
     }
-    return said;
+    return output;
   });
   EXPECT_TRUE(end.ended);
-  EXPECT_EQ(end.said, "resource_exhausted resource_exhausted");
+  EXPECT_EQ(end.output, "resource_exhausted resource_exhausted");
 }
 
 TEST_F(CallQueueTest, StopTwiceIsStopOnce) {

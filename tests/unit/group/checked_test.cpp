@@ -211,20 +211,20 @@ std::int64_t growth(int size, int calls, const std::function<void(ProcessGroup&,
   const auto store = std::make_shared<WatchedStore>();
   std::atomic<std::size_t> before = 0;
   std::atomic<std::size_t> after = 0;
-  Meeting meeting(size);
+  RankBarrier barrier(size);
   on_fresh_ranks(checked_world(size),
                  [&](ProcessGroup& group) {
                    for (int i = 0; i < calls; ++i) {
                      if (i == 10) {
-                       meeting.wait();
+                       barrier.wait();
                        if (group.rank() == 0) before = store->keys();
-                       meeting.wait();
+                       barrier.wait();
                      }
                      call(group, i);
                    }
-                   meeting.wait();
+                   barrier.wait();
                    if (group.rank() == 0) after = store->keys();
-                   meeting.wait();
+                   barrier.wait();
                  },
                  {.store = store});
   return static_cast<std::int64_t>(after) - static_cast<std::int64_t>(before);
@@ -347,7 +347,7 @@ TEST(CheckedMode, AContinuationOfAMismatchIsSkippedAndNamesIt) {
 // Nobody waits where nobody has to.
 
 TEST(CheckedMode, AnAsyncCallDoesNotWaitForItsPeers) {
-  Meeting issued(2);
+  RankBarrier issued(2);
   on_fresh_ranks(checked_world(2), [&](ProcessGroup& group) {
     std::vector<float> data(4, 1.0F);
     Work work;
@@ -410,7 +410,7 @@ TEST(CheckedMode, AbortReachesARankThatWaitsForARecord) {
 }
 
 TEST(CheckedMode, ARankThatDoesNotComeIsNamedOnAllThatWait) {
-  Meeting done(3);
+  RankBarrier done(3);
   on_fresh_ranks(checked_world(3), [&](ProcessGroup& group) {
     std::vector<float> data(4);
     if (group.rank() != 1) {
@@ -433,7 +433,7 @@ TEST(CheckedMode, TheFirstCauseCountsWhateverIsSeenFirst) {
     if (!key.ends_with("cause") || found || std::this_thread::get_id() != waiting) return;
     while (!gave_up) std::this_thread::sleep_for(1ms);
   };
-  Meeting done(3);
+  RankBarrier done(3);
   on_fresh_ranks(checked_world(3),
                  [&](ProcessGroup& group) {
                    if (group.rank() == 1) waiting = std::this_thread::get_id();
@@ -472,17 +472,17 @@ TEST(CheckedMode, ARankThatLeavesIsNamed) {
 
 TEST(CheckedMode, AStoreThatFailsIsAnErrorOfTheCall) {
   const auto store = std::make_shared<WatchedStore>();
-  Meeting meeting(2);
+  RankBarrier barrier(2);
   on_fresh_ranks(checked_world(2),
                  [&](ProcessGroup& group) {
                    std::vector<float> data(4);
                    group.all_reduce(data);
-                   meeting.wait();
+                   barrier.wait();
                    store->fails = true;
                    expect_error({Errc::backend, Errc::aborted}, {"the store is gone"},
                                 [&] { group.all_reduce(data); });
                    expect_error(Errc::aborted, {"broken"}, [&] { group.barrier(); });
-                   meeting.wait();
+                   barrier.wait();
                  },
                  {.store = store});
 }
@@ -491,18 +491,18 @@ TEST(CheckedMode, AStoreThatFailsWhileAMessageIsOnItsWayIsAnErrorOfItsWork) {
   const auto store = std::make_shared<WatchedStore>();
   Fresh fresh = over_mute();
   fresh.store = store;
-  Meeting meeting(2);
+  RankBarrier barrier(2);
   on_fresh_ranks(
       checked_world(2),
       [&](ProcessGroup& group) {
         std::vector<float> data(4);
         Work work = group.rank() == 0 ? group.send_async(data, 1) : group.recv_async(data, 0);
         EXPECT_FALSE(work.wait_for(50ms));
-        meeting.wait();
+        barrier.wait();
         store->fails = true;
         expect_error({Errc::backend, Errc::aborted}, {}, [&] { work.wait(); });
         // And one that nobody waits for does not end the program.
-        meeting.wait();
+        barrier.wait();
       },
       fresh);
 }
@@ -511,7 +511,7 @@ TEST(CheckedMode, AStoreThatFailsUnderAnAbandonedWorkDoesNotEndTheProgram) {
   const auto store = std::make_shared<WatchedStore>();
   Fresh fresh = over_mute();
   fresh.store = store;
-  Meeting meeting(2);
+  RankBarrier barrier(2);
   on_fresh_ranks(
       checked_world(2),
       [&](ProcessGroup& group) {
@@ -519,11 +519,11 @@ TEST(CheckedMode, AStoreThatFailsUnderAnAbandonedWorkDoesNotEndTheProgram) {
         {
           const Work work = group.rank() == 0 ? group.send_async(data, 1, 0, {.deadline = 2s})
                                               : group.recv_async(data, 0, 0, {.deadline = 2s});
-          meeting.wait();
+          barrier.wait();
           store->fails = true;
         }
         EXPECT_THROW(group.barrier(), Error);
-        meeting.wait();
+        barrier.wait();
       },
       fresh);
 }

@@ -183,7 +183,7 @@ TEST_F(CoalesceTest, AGroupCollectsForOneAtATime) {
   Coalesce outer(a);
   expect_error(Errc::invalid_argument, {"first", "already"}, [&] { const Coalesce inner(a); });
   expect_error(Errc::invalid_argument, {"first"}, [&] { const Coalesce inner({&b, &a}); });
-  b.barrier();  // It has been let go of again.
+  b.barrier();  // The Coalesce has released it.
   expect_error(Errc::invalid_argument, {"second"}, [&] { const Coalesce twice({&b, &b}); });
   b.barrier();
   (void)a.barrier_async();
@@ -192,7 +192,7 @@ TEST_F(CoalesceTest, AGroupCollectsForOneAtATime) {
   next.launch().wait();
 }
 
-TEST_F(CoalesceTest, ANullGroupIsRefusedAndTheOthersAreLetGoOf) {
+TEST_F(CoalesceTest, ANullGroupIsRefusedAndTheOthersAreReleased) {
   auto group = make("a");
   expect_error(Errc::not_initialized, {"null"}, [&] { const Coalesce bad({&group, nullptr}); });
   group.barrier();

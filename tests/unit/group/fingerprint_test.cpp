@@ -17,13 +17,13 @@
 namespace tutti::internal {
 namespace {
 
-alignas(64) std::array<std::byte, 1 << 16> place;
+alignas(64) std::array<std::byte, 1 << 16> buffer;
 
 TensorView first(const Shape& shape, DType dtype = DType::f32) {
-  return {place.data(), dtype, shape};
+  return {buffer.data(), dtype, shape};
 }
 TensorView second(const Shape& shape, DType dtype = DType::f32) {
-  return {place.data() + place.size() / 2, dtype, shape};
+  return {buffer.data() + buffer.size() / 2, dtype, shape};
 }
 
 constexpr Bounds bounds{.rank = 1, .size = 3};

@@ -81,7 +81,7 @@ TEST_P(Fork, EveryVerbOfAChildIsRefusedByName) {
   EXPECT_TRUE(end.ended);
   std::string want;
   for (int i = 0; i < 20; ++i) want += "forked\n";
-  EXPECT_EQ(end.said, want);
+  EXPECT_EQ(end.output, want);
 }
 
 TEST_P(Fork, TheErrorNamesTheGroupAndWhatToDo) {
@@ -94,7 +94,7 @@ TEST_P(Fork, TheErrorNamesTheGroupAndWhatToDo) {
     return "nothing";
   });
   for (const auto* text : {"forked", "'world'", "fork()", "new one"})
-    EXPECT_NE(end.said.find(text), std::string::npos) << end.said;
+    EXPECT_NE(end.output.find(text), std::string::npos) << end.output;
 }
 
 TEST_P(Fork, AChildMayMakeAGroupOfItsOwn) {
@@ -109,16 +109,16 @@ TEST_P(Fork, AChildMayMakeAGroupOfItsOwn) {
     return code_of([&] { group->barrier(); }) + ", " + std::to_string(out[0]);
   });
   EXPECT_TRUE(end.ended);
-  EXPECT_EQ(end.said, "forked, " + std::to_string(1.0F)) << "the inherited one stays refused";
+  EXPECT_EQ(end.output, "forked, " + std::to_string(1.0F)) << "the inherited one stays refused";
 }
 
 TEST_P(Fork, AGroupThatAChildMadeIsRefusedInItsOwnChild) {
   const auto end = in_child([&]() -> std::string {
     auto own = ProcessGroup::create(alone(GetParam()));
     const auto inner = in_child([&] { return code_of([&] { own.barrier(); }); });
-    return inner.said + ", " + code_of([&] { own.barrier(); });
+    return inner.output + ", " + code_of([&] { own.barrier(); });
   });
-  EXPECT_EQ(end.said, "forked, nothing");
+  EXPECT_EQ(end.output, "forked, nothing");
 }
 
 TEST_P(Fork, TheParentsGroupGoesOnWorking) {
@@ -134,7 +134,7 @@ TEST_P(Fork, AChildMayDestroyWhatItInherited) {
     return "destroyed";
   });
   EXPECT_TRUE(end.ended);
-  EXPECT_EQ(end.said, "destroyed");
+  EXPECT_EQ(end.output, "destroyed");
   group->barrier();
 }
 
@@ -143,13 +143,13 @@ TEST_P(Fork, AbortOfAChildDoesNothing) {
     group->abort("the child says so");
     return "survived";
   });
-  EXPECT_EQ(end.said, "survived");
+  EXPECT_EQ(end.output, "survived");
   group->barrier();
 }
 
 TEST_P(Fork, TheTraceMayBeReadInAChild) {
   const auto end = in_child([&] { return std::to_string(group->trace().size()); });
-  EXPECT_EQ(end.said, "1");
+  EXPECT_EQ(end.output, "1");
 }
 
 TEST_P(Fork, ACoalesceOfAChildIsRefused) {
@@ -161,7 +161,7 @@ TEST_P(Fork, ACoalesceOfAChildIsRefused) {
     });
   });
   EXPECT_TRUE(end.ended);
-  EXPECT_EQ(end.said, "forked");
+  EXPECT_EQ(end.output, "forked");
 }
 
 // Nobody in the child will ever finish it, and its deadline is a minute away.
@@ -169,7 +169,7 @@ TEST_P(Fork, APendingWorkOfAChildThrowsInsteadOfWaiting) {
   Work pending = group->recv_async(out, 0);
   const auto end = in_child([&] { return code_of([&] { pending.wait(); }); });
   EXPECT_TRUE(end.ended) << "it waits for a thread that is not there";
-  EXPECT_EQ(end.said, "forked");
+  EXPECT_EQ(end.output, "forked");
   group->send(data, 0);
   pending.wait();
   EXPECT_EQ(out, data);
@@ -205,7 +205,7 @@ TEST_P(Fork, APendingCollectiveOfAChildThrowsInsteadOfWaiting) {
     return code;
   });
   EXPECT_TRUE(end.ended) << "it waits for a thread that is not there";
-  EXPECT_EQ(end.said, "forked");
+  EXPECT_EQ(end.output, "forked");
   groups[1]->all_reduce(out);
   pending.wait();
   EXPECT_EQ(data, out);

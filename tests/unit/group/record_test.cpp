@@ -177,7 +177,7 @@ TEST_F(Compare, ADifferenceNamesBothSidesAndTheirRanks) {
     EXPECT_NE(error->message().find(text), std::string::npos) << error->message();
 }
 
-TEST_F(Compare, OfTwoNobodyIsTheOddOne) {
+TEST_F(Compare, OfTwoNeitherIsTheOddOne) {
   const Record a = record(all_reduce({1}), 1, {.seq = 17});
   const Record b = record(all_reduce({2}), 2, {.seq = 17});
   EXPECT_EQ(compare({a, b})->where().rank, -1);

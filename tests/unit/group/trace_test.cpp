@@ -132,7 +132,7 @@ TEST(TraceRing, BytesAreThoseOfInOrOfOutWhereThereIsNoIn) {
   EXPECT_EQ(entries[3].bytes, std::int64_t{1} << 43);
 }
 
-TEST(TraceRing, PeerIsTheRootOrThePeerOrNobody) {
+TEST(TraceRing, PeerIsTheRootOrThePeerOrNone) {
   TraceRing ring;
   Op op = op_of(Operation::broadcast);
   begin(ring, 0, op);

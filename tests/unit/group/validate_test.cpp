@@ -24,10 +24,10 @@ using Kind = ReduceOp::Kind;
 constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
 
 // Nothing is read or written: the arrays are addresses in here.
-alignas(64) std::array<std::byte, 4096> place;
+alignas(64) std::array<std::byte, 4096> buffer;
 
 TensorView at(std::size_t offset, const Shape& shape, DType dtype = DType::f32) {
-  return {place.data() + offset, dtype, shape};
+  return {buffer.data() + offset, dtype, shape};
 }
 TensorView first(const Shape& shape, DType dtype = DType::f32) {
   return at(0, shape, dtype);

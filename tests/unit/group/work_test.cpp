@@ -261,7 +261,7 @@ TEST_F(WorkTest, DestructorJoins) {
   EXPECT_EQ(owner->events, Events{"collected 7 well"});
 }
 
-TEST_F(WorkTest, DestructorReportsAnErrorThatNobodyCollectedOnce) {
+TEST_F(WorkTest, DestructorReportsAnUncollectedErrorOnce) {
   {
     const Work work = make();
     state->fail_with(Errc::peer_lost, "rank 2 is gone");
@@ -604,7 +604,7 @@ TEST_F(WorkAll, ThrowsTheFirstErrorInTheirOrderAfterAllHaveEnded) {
   EXPECT_EQ(owners[2]->events, Events{"collected 2 failed"});
 }
 
-TEST_F(WorkAll, AnErrorNobodyCollectedReachesTheGroupsThatFailedAndNoOthers) {
+TEST_F(WorkAll, AnUncollectedErrorReachesTheGroupsThatFailedAndNoOthers) {
   {
     const Work all = Work::all(works);
     states[0]->finish();

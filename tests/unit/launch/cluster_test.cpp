@@ -347,7 +347,7 @@ TEST_F(VariablesEnvironmentTest, WhatIsNoPortIsRefusedByName) {
                [&] { (void)environment.detect(); });
 }
 
-TEST_F(VariablesEnvironmentTest, TuttiStoreWinsAndSaysWhoHostsIt) {
+TEST_F(VariablesEnvironmentTest, TuttiStoreWinsAndSaysWhichRankHostsIt) {
   const ScopedVariables set{{"PMI_RANK", "0"},
                             {"PMI_SIZE", "2"},
                             {"MASTER_ADDR", "node7"},

@@ -236,20 +236,20 @@ TEST_F(Init, LocalTellsProcessesToChooseAnotherBackend) {
     }
     return std::string("a group across processes");
   });
-  EXPECT_TRUE(ends[0].said.starts_with("timeout: ")) << ends[0].said;
-  EXPECT_NE(ends[0].said.find("missing: 1"), std::string::npos) << ends[0].said;
-  EXPECT_TRUE(ends[1].said.starts_with("unsupported: ")) << ends[1].said;
-  EXPECT_NE(ends[1].said.find("processes"), std::string::npos) << ends[1].said;
+  EXPECT_TRUE(ends[0].output.starts_with("timeout: ")) << ends[0].output;
+  EXPECT_NE(ends[0].output.find("missing: 1"), std::string::npos) << ends[0].output;
+  EXPECT_TRUE(ends[1].output.starts_with("unsupported: ")) << ends[1].output;
+  EXPECT_NE(ends[1].output.find("processes"), std::string::npos) << ends[1].output;
 }
 
-ClusterInfo place(int rank, const std::string& store) {
+ClusterInfo info_of_rank(int rank, const std::string& store) {
   return {.rank = rank, .size = 2, .store = store};
 }
 
 TEST(OpenStoreOfALaunch, IsThereForTheOthersUntilTheyHaveLeft) {
   const auto address = free_address();
-  auto hosted = open_cluster_store(place(0, address), 5s);
-  auto other = open_cluster_store(place(1, address), 5s);
+  auto hosted = open_cluster_store(info_of_rank(0, address), 5s);
+  auto other = open_cluster_store(info_of_rank(1, address), 5s);
   auto left = std::async(std::launch::async, [&hosted] { hosted.reset(); });
   EXPECT_EQ(left.wait_for(100ms), std::future_status::timeout) << "a rank still needs it";
   other->set("key", "value");
@@ -260,7 +260,7 @@ TEST(OpenStoreOfALaunch, IsThereForTheOthersUntilTheyHaveLeft) {
 
 TEST(OpenStoreOfALaunch, DoesNotWaitForOthersThatNeverCame) {
   const auto before = std::chrono::steady_clock::now();
-  (void)open_cluster_store(place(0, free_address()), 5s);
+  (void)open_cluster_store(info_of_rank(0, free_address()), 5s);
   EXPECT_LT(std::chrono::steady_clock::now() - before, 5s);
 }
 
@@ -269,23 +269,23 @@ TEST(OpenStoreOfALaunch, WaitsNotForLongWhileAnExceptionUnwinds) {
   std::shared_ptr<Store> other;
   const auto before = std::chrono::steady_clock::now();
   try {
-    const auto hosted = open_cluster_store(place(0, address), 5s);
-    other = open_cluster_store(place(1, address), 5s);
+    const auto hosted = open_cluster_store(info_of_rank(0, address), 5s);
+    other = open_cluster_store(info_of_rank(1, address), 5s);
     throw std::runtime_error("something else");
   } catch (const std::runtime_error&) {
   }
   EXPECT_LT(std::chrono::steady_clock::now() - before, 5s);
 }
 
-TEST(OpenStoreOfALaunch, RefusesAPortWhereSomebodyListensByItsName) {
+TEST(OpenStoreOfALaunch, RefusesAPortInUseByItsName) {
   const StoreServer another({.host = "127.0.0.1"});
   const auto address = "tcp://127.0.0.1:" + std::to_string(another.port());
   expect_error(Errc::backend, {"rank 0 cannot host", address, "TUTTI_STORE_PORT"},
-               [&] { (void)open_cluster_store(place(0, address), 5s); });
+               [&] { (void)open_cluster_store(info_of_rank(0, address), 5s); });
 }
 
 // What a connection holds for a while, such as one of another program that is closing.
-TEST(OpenStoreOfALaunch, WaitsForAPortThatIsHeldWhileNobodyListens) {
+TEST(OpenStoreOfALaunch, WaitsForAPortThatIsHeldWithoutAListener) {
   const int holder = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in name{};
   name.sin_family = AF_INET;
@@ -295,9 +295,9 @@ TEST(OpenStoreOfALaunch, WaitsForAPortThatIsHeldWhileNobodyListens) {
   ASSERT_EQ(::getsockname(holder, reinterpret_cast<sockaddr*>(&name), &size), 0);
   const auto address = "tcp://127.0.0.1:" + std::to_string(ntohs(name.sin_port));
   expect_error(Errc::backend, {"rank 0 cannot host", address},
-               [&] { (void)open_cluster_store(place(0, address), 200ms); });
-  auto hosting =
-      std::async(std::launch::async, [&] { return open_cluster_store(place(0, address), 10s); });
+               [&] { (void)open_cluster_store(info_of_rank(0, address), 200ms); });
+  auto hosting = std::async(std::launch::async,
+                            [&] { return open_cluster_store(info_of_rank(0, address), 10s); });
   EXPECT_EQ(hosting.wait_for(100ms), std::future_status::timeout);
   ::close(holder);
   EXPECT_NE(hosting.get(), nullptr);
@@ -305,7 +305,7 @@ TEST(OpenStoreOfALaunch, WaitsForAPortThatIsHeldWhileNobodyListens) {
 
 TEST(OpenStoreOfALaunch, IsNotHostedWhenItRunsAlready) {
   const StoreServer server({.host = "127.0.0.1"});
-  auto info = place(0, "tcp://127.0.0.1:" + std::to_string(server.port()));
+  auto info = info_of_rank(0, "tcp://127.0.0.1:" + std::to_string(server.port()));
   info.hosts_store = false;
   const auto store = open_cluster_store(info, 5s);
   EXPECT_EQ(server.clients(), 1);
@@ -316,7 +316,7 @@ TEST(OpenStoreOfALaunch, IsNotHostedWhenItRunsAlready) {
 
 TEST(OpenStoreOfALaunch, KeepsTheKeysOfARunApart) {
   const StoreServer server({.host = "127.0.0.1"});
-  auto info = place(1, "tcp://127.0.0.1:" + std::to_string(server.port()));
+  auto info = info_of_rank(1, "tcp://127.0.0.1:" + std::to_string(server.port()));
   info.run = "job/0/";
   open_cluster_store(info, 5s)->set("key", "old");
   info.run = "job/1/";
@@ -327,7 +327,7 @@ TEST(OpenStoreOfALaunch, KeepsTheKeysOfARunApart) {
 TEST(OpenStoreOfALaunch, SaysWhatIsWrongWithAnAddress) {
   for (const char* address : {"tcp://", "tcp://host", "tcp://host:", "tcp://host:0", "tcp://:1"})
     expect_error(Errc::invalid_argument, {address},
-                 [&] { (void)open_cluster_store(place(0, address), 200ms); });
+                 [&] { (void)open_cluster_store(info_of_rank(0, address), 200ms); });
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ namespace {
 /// The lists of several ranks, one thread: add_up() is given the sum by asking every rank in turn.
 /// What a rank does depends on the sums alone, so it is run once per round and rank.
 std::vector<double> of_ranks(const std::vector<std::vector<double>>& parts,
-                             const std::vector<std::int64_t>& places, int bytes) {
+                             const std::vector<std::int64_t>& indices, int bytes) {
   // All rounds of all ranks, in lock step: rank r waits in round k until all have given theirs.
   std::vector<std::vector<std::int64_t>> sums;
   std::vector<double> found;
@@ -26,7 +26,7 @@ std::vector<double> of_ranks(const std::vector<std::vector<double>>& parts,
     for (const auto& part : parts) {
       struct Enough {};
       std::size_t round = 0;
-      const Select list{part, places};
+      const Select list{part, indices};
       try {
         found = order_statistics({&list, 1}, bytes, [&](std::span<std::int64_t> counts) {
           if (round < sums.size()) {
@@ -108,14 +108,14 @@ TEST(OrderStatistics, AreThoseOfTheSortedList) {
         parts[random() % 3 == 0 ? 0 : 2].push_back(score);  // One rank has nothing.
       }
       std::ranges::sort(all);
-      std::vector<std::int64_t> places;
+      std::vector<std::int64_t> indices;
       for (std::size_t i = 0; i < count; i += 1 + count / 13)
-        places.push_back(static_cast<std::int64_t>(i));
-      places.push_back(static_cast<std::int64_t>(count) - 1);
-      const auto found = of_ranks(parts, places, bytes);
-      ASSERT_EQ(found.size(), places.size());
-      for (std::size_t i = 0; i < places.size(); ++i)
-        EXPECT_EQ(found[i], all[static_cast<std::size_t>(places[i])]) << places[i];
+        indices.push_back(static_cast<std::int64_t>(i));
+      indices.push_back(static_cast<std::int64_t>(count) - 1);
+      const auto found = of_ranks(parts, indices, bytes);
+      ASSERT_EQ(found.size(), indices.size());
+      for (std::size_t i = 0; i < indices.size(); ++i)
+        EXPECT_EQ(found[i], all[static_cast<std::size_t>(indices[i])]) << indices[i];
     }
 }
 
@@ -139,19 +139,19 @@ TEST(OrderStatistics, NoPlacesAreNoRounds) {
 }
 
 // torch 2.15: lower and higher of arange(n), in float32 and in float64.
-TEST(QuantilePlace, IsThatOfTorch) {
-  EXPECT_EQ(quantile_place(0.9, 11, true).low, 8);  // 0.9F is less than 0.9.
-  EXPECT_EQ(quantile_place(0.9, 11, true).high, 9);
-  EXPECT_EQ(quantile_place(0.9, 11, false).low, 9);
-  EXPECT_EQ(quantile_place(0.9, 11, false).high, 9);
-  EXPECT_EQ(quantile_place(0.999, 33'000, true).high, 32'967);
-  EXPECT_EQ(quantile_place(0.995, 131'800, true).low, 131'140);
-  EXPECT_EQ(quantile_place(0.5, 4, true).low, 1);
-  EXPECT_EQ(quantile_place(0.5, 4, true).high, 2);
-  EXPECT_EQ(quantile_place(0.5, 4, true).weight, 0.5);
-  EXPECT_EQ(quantile_place(0.999, 1, true).high, 0);
+TEST(QuantileIndex, IsThatOfTorch) {
+  EXPECT_EQ(quantile_index(0.9, 11, true).low, 8);  // 0.9F is less than 0.9.
+  EXPECT_EQ(quantile_index(0.9, 11, true).high, 9);
+  EXPECT_EQ(quantile_index(0.9, 11, false).low, 9);
+  EXPECT_EQ(quantile_index(0.9, 11, false).high, 9);
+  EXPECT_EQ(quantile_index(0.999, 33'000, true).high, 32'967);
+  EXPECT_EQ(quantile_index(0.995, 131'800, true).low, 131'140);
+  EXPECT_EQ(quantile_index(0.5, 4, true).low, 1);
+  EXPECT_EQ(quantile_index(0.5, 4, true).high, 2);
+  EXPECT_EQ(quantile_index(0.5, 4, true).weight, 0.5);
+  EXPECT_EQ(quantile_index(0.999, 1, true).high, 0);
   // Where torch refuses.
-  EXPECT_EQ(quantile_place(0.5, (std::int64_t{1} << 25) + 1, true).low, std::int64_t{1} << 24);
+  EXPECT_EQ(quantile_index(0.5, (std::int64_t{1} << 25) + 1, true).low, std::int64_t{1} << 24);
 }
 
 }  // namespace

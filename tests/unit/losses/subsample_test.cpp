@@ -192,7 +192,7 @@ TEST(Subsample, IsTheSameAgain) {
 }
 
 // Each rank knows its own rows and what all have together.
-TEST(Subsample, DoesNotDependOnWhoHasTheRows) {
+TEST(Subsample, DoesNotDependOnWhichRankHasTheRows) {
   for (const std::int64_t size : {1, 2, 5, 60, 119}) {
     const Pool pool = make_pool({80, 0, 30, 10});
     const auto want = draw(pool, size, 21, 4);

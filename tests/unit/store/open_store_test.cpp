@@ -32,7 +32,7 @@ TEST(OpenStore, OpensOneMemoryStorePerName) {
   EXPECT_EQ(open_store("memory://other")->try_get("key"), std::nullopt);
 }
 
-TEST(OpenStore, ForgetsAMemoryStoreThatNobodyHolds) {
+TEST(OpenStore, ForgetsAMemoryStoreWithoutReferences) {
   open_store("memory://forgotten")->set("key", "value");
   EXPECT_EQ(open_store("memory://forgotten")->try_get("key"), std::nullopt);
 }

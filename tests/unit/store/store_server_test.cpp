@@ -63,10 +63,10 @@ struct RawClient {
   };
 
   explicit RawClient(const StoreServer& server) : peer(TcpPeer::to(server.port())) {
-    peer.send(internal::encode_greeting(internal::client_magic, {}));
-    const auto welcome = peer.read(internal::greeting_bytes);
-    EXPECT_TRUE(internal::may_greet(internal::server_magic, welcome));
-    EXPECT_EQ(internal::decode_greeting(welcome).kind, 0);
+    peer.send(internal::encode_handshake(internal::client_magic, {}));
+    const auto welcome = peer.read(internal::handshake_bytes);
+    EXPECT_TRUE(internal::may_be_handshake(internal::server_magic, welcome));
+    EXPECT_EQ(internal::decode_handshake(welcome).kind, 0);
   }
   void ask(const Request& request) { peer.send(internal::encode_request(request)); }
   Answer answer() {
@@ -141,12 +141,12 @@ TEST(StoreServer, RefusesWhatItCannotListenOn) {
                [] { StoreServer server({.max_clients = 0}); });
 }
 
-TEST(StoreServer, KnowsWhoIsThereAndWaitsUntilAllHaveLeft) {
+TEST(StoreServer, KnowsTheClientsAndWaitsUntilAllHaveLeft) {
   StoreServer server(on_loopback());
   EXPECT_TRUE(server.wait_until_left(0s)) << "nobody has come yet";
   auto one = join(server);
   auto other = join(server);
-  const auto stranger = TcpPeer::to(server.port());
+  const auto unauthenticated_peer = TcpPeer::to(server.port());
   EXPECT_EQ(server.clients(), 2);
   EXPECT_FALSE(server.wait_until_left(20ms));
   one.reset();
@@ -177,7 +177,7 @@ TEST(StoreServer, ClosesASilentAndASlowClientAtTheDeadline) {
   const auto before = Clock::now();
   auto silent = TcpPeer::to(server.port());
   auto slow = TcpPeer::to(server.port());
-  const auto hello = internal::encode_greeting(internal::client_magic, {});
+  const auto hello = internal::encode_handshake(internal::client_magic, {});
   bool closed = false;
   for (std::size_t i = 0; i + 1 < hello.size() && !closed; ++i) {
     try {
@@ -204,15 +204,15 @@ TEST(StoreServer, KeepsAClientThatIntroducedItselfAndIsSilentAfterwards) {
 
 TEST(StoreServer, RefusesAnotherVersionAndCredentialsByAMessage) {
   StoreServer server(on_loopback());
-  const auto refused = [&](internal::Greeting greeting, const std::string& why) {
+  const auto refused = [&](internal::Handshake handshake, const std::string& why) {
     auto peer = TcpPeer::to(server.port());
-    peer.send(internal::encode_greeting(internal::client_magic, greeting));
-    const auto said = peer.read_to_end();
-    ASSERT_GE(said.size(), internal::greeting_bytes);
-    const auto head = bytes(said).first(internal::greeting_bytes);
-    ASSERT_TRUE(internal::may_greet(internal::server_magic, head));
-    EXPECT_EQ(internal::decode_greeting(head).kind, 1 + static_cast<int>(Errc::unsupported));
-    EXPECT_NE(said.find(why), std::string::npos) << said;
+    peer.send(internal::encode_handshake(internal::client_magic, handshake));
+    const auto output = peer.read_to_end();
+    ASSERT_GE(output.size(), internal::handshake_bytes);
+    const auto head = bytes(output).first(internal::handshake_bytes);
+    ASSERT_TRUE(internal::may_be_handshake(internal::server_magic, head));
+    EXPECT_EQ(internal::decode_handshake(head).kind, 1 + static_cast<int>(Errc::unsupported));
+    EXPECT_NE(output.find(why), std::string::npos) << output;
   };
   refused({.version = 7}, "version 1 of its protocol, the client version 7");
   refused({.version = 0}, "the client version 0");
@@ -390,12 +390,12 @@ TEST(StoreServer, RefusesClientsBeyondItsLimitByAMessage) {
   join(server)->set("key", "value");
 }
 
-TEST(StoreServer, AStrangerDoesNotTakeThePlaceOfAClient) {
+TEST(StoreServer, AnUnauthenticatedPeerDoesNotTakeTheSlotOfAClient) {
   auto options = on_loopback();
   options.max_clients = 4;
   StoreServer server(options);
-  std::vector<TcpPeer> strangers;
-  for (int i = 0; i < 40; ++i) strangers.push_back(TcpPeer::to(server.port()));
+  std::vector<TcpPeer> unauthenticated_peers;
+  for (int i = 0; i < 40; ++i) unauthenticated_peers.push_back(TcpPeer::to(server.port()));
   std::vector<std::shared_ptr<Store>> ranks;
   for (int i = 0; i < 4; ++i) {
     ranks.push_back(join(server, 3s));
@@ -477,10 +477,10 @@ TEST(StoreServer, ClosesAClientThatEndsItsSide) {
 class BadClients {
  public:
   BadClients(const StoreServer& server, int of_each) {
-    const auto hello = internal::encode_greeting(internal::client_magic, {});
+    const auto hello = internal::encode_handshake(internal::client_magic, {});
     for (int i = 0; i < of_each; ++i) {
       peers_.push_back(TcpPeer::to(server.port()));  // Says nothing.
-      peers_.push_back(TcpPeer::to(server.port()));  // Stops in the middle of its greeting.
+      peers_.push_back(TcpPeer::to(server.port()));  // Stops in the middle of its handshake.
       peers_.back().send(std::span(hello).first(9));
       peers_.push_back(TcpPeer::to(server.port()));  // Garbage.
       peers_.back().send("\x16\x03\x01 hello, is this a mail server?");
@@ -576,7 +576,7 @@ TEST(StoreServer, APortScanDelaysNoRank) {
   scanner.join();
 }
 
-TEST(StoreServer, AFloodOfRequestsDelaysNobodyElse) {
+TEST(StoreServer, AFloodOfRequestsDelaysNoOtherClient) {
   StoreServer server(on_loopback());
   std::atomic<bool> stop = false;
   std::thread flood([&] {

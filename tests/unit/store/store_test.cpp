@@ -168,7 +168,7 @@ TEST_P(AnyStore, AddToWhatIsNoNumberIsRefusedAndChangesNothing) {
     expect_error(Errc::invalid_argument, {"counter"}, [&] { store->add("counter", 1); });
     EXPECT_EQ(store->get_text("counter", 0s), garbage);
   }
-  EXPECT_EQ(store->add("another", 1), 1) << "it has let go of its lock";
+  EXPECT_EQ(store->add("another", 1), 1) << "it has released its lock";
 }
 
 TEST_P(AnyStore, ACounterThatOverflowsIsRefusedWithBothNumbersAndChangesNothing) {
@@ -196,7 +196,7 @@ TEST_P(AnyStore, CompareSetChangesOnlyWhatIsExpected) {
   EXPECT_EQ(store->try_get("key"), Bytes{}) << "an empty value is not a missing one";
 }
 
-TEST_P(AnyStore, ACompareSetWakesWhoWaits) {
+TEST_P(AnyStore, ACompareSetWakesWaiters) {
   std::thread other([&] {
     std::this_thread::sleep_for(20ms);
     open()->compare_set("late", {}, bytes("won"));
@@ -439,7 +439,7 @@ TEST(FileStore, ProcessesLoseNoAdd) {
     for (int i = 0; i < 200; ++i) store->add("counter", 1);
     return "added";
   });
-  for (const auto& end : ends) EXPECT_EQ(end.said, "added");
+  for (const auto& end : ends) EXPECT_EQ(end.output, "added");
   EXPECT_EQ(make_file_store(directory.path())->add("counter", 0), 800);
 }
 
@@ -456,7 +456,7 @@ TEST(FileStore, OneProcessWinsACompareSetAndTheOthersWaitForIt) {
     return store->get_text("hello", 20s);
   });
   const auto leader = make_file_store(directory.path())->get_text("leader", 0s);
-  for (const auto& end : ends) EXPECT_EQ(end.said, "from " + leader);
+  for (const auto& end : ends) EXPECT_EQ(end.output, "from " + leader);
   EXPECT_EQ(make_file_store(directory.path())->add("winners", 0), 1);
 }
 

@@ -30,13 +30,13 @@ StoreServerOptions on_loopback() {
 std::shared_ptr<Store> join(int port, std::chrono::nanoseconds timeout = 10s) {
   return make_tcp_store("127.0.0.1", port, timeout);
 }
-std::string place(int port) {
+std::string address_text(int port) {
   return "127.0.0.1:" + std::to_string(port);
 }
 
 void welcome(TcpPeer& peer) {
-  (void)peer.read(internal::greeting_bytes);
-  peer.send(internal::encode_greeting(internal::server_magic, {}));
+  (void)peer.read(internal::handshake_bytes);
+  peer.send(internal::encode_handshake(internal::server_magic, {}));
 }
 
 /// The next request on this connection. Its number is all that the tests want of it.
@@ -76,10 +76,10 @@ TEST(TcpStore, RefusesAHostAndAPortThatCannotBe) {
                  [&] { (void)make_tcp_store("127.0.0.1", port, 1s); });
 }
 
-TEST(TcpStore, NobodyListeningIsATimeoutThatSaysWhere) {
+TEST(TcpStore, AClosedPortIsATimeoutThatSaysWhere) {
   const int port = free_port();
   const auto before = Clock::now();
-  expect_error(Errc::timeout, {place(port), "Connection refused", "attempts"},
+  expect_error(Errc::timeout, {address_text(port), "Connection refused", "attempts"},
                [&] { (void)join(port, 150ms); });
   const auto took = Clock::now() - before;
   EXPECT_GE(took, 150ms);
@@ -111,7 +111,7 @@ TEST(TcpStore, SomethingElseThatAnswersIsNamedAtOnce) {
   });
   const auto before = Clock::now();
   expect_error(Errc::invalid_argument,
-               {place(server.port()), "does not speak tutti's store protocol", "first bytes",
+               {address_text(server.port()), "does not speak tutti's store protocol", "first bytes",
                 "48 54 54 50", "HTTP"},
                [&] { (void)join(server.port(), 60s); });
   EXPECT_LT(Clock::now() - before, 5s);
@@ -119,13 +119,14 @@ TEST(TcpStore, SomethingElseThatAnswersIsNamedAtOnce) {
 
 TEST(TcpStore, SomethingElseThatSaysNothingIsNamedAtTheTimeout) {
   const TcpScript server([](TcpPeer& peer, int) { stay_until_closed(peer); });
-  expect_error(Errc::timeout, {place(server.port()), "did not answer the greeting", "tutti"},
+  expect_error(Errc::timeout,
+               {address_text(server.port()), "did not answer the handshake", "tutti"},
                [&] { (void)join(server.port(), 100ms); });
 }
 
 TEST(TcpStore, AnEchoIsNoStore) {
   const TcpScript server([](TcpPeer& peer, int) {
-    peer.send(peer.read(internal::greeting_bytes));
+    peer.send(peer.read(internal::handshake_bytes));
     stay_until_closed(peer);
   });
   expect_error(Errc::timeout, {"connected to itself"}, [&] { (void)join(server.port(), 300ms); });
@@ -133,8 +134,8 @@ TEST(TcpStore, AnEchoIsNoStore) {
 
 TEST(TcpStore, AnotherVersionIsUnsupportedAndNamesBoth) {
   const TcpScript server([](TcpPeer& peer, int) {
-    (void)peer.read(internal::greeting_bytes);
-    peer.send(internal::encode_greeting(internal::server_magic, {.version = 7}));
+    (void)peer.read(internal::handshake_bytes);
+    peer.send(internal::encode_handshake(internal::server_magic, {.version = 7}));
     stay_until_closed(peer);
   });
   expect_error(Errc::unsupported, {"version 7", std::to_string(internal::store_version)},
@@ -153,7 +154,7 @@ TEST(TcpStore, AnAnswerAfterTheDeadlineIsNotTakenForTheNextOne) {
   });
   const auto store = join(server.port());
   const auto before = Clock::now();
-  expect_error(Errc::timeout, {"'the key'", "does not answer", place(server.port())},
+  expect_error(Errc::timeout, {"'the key'", "does not answer", address_text(server.port())},
                [&] { (void)store->get("the key", 10ms); });
   EXPECT_LT(Clock::now() - before, 3s);
   EXPECT_EQ(store->get_text("key", 10s), "second");
@@ -184,7 +185,7 @@ TEST(TcpStore, AServerThatDoesNotAnswerIsATimeoutOfEveryCall) {
   });
   const auto store = join(server.port(), 100ms);
   const auto silent = [&](const std::function<void()>& call, const std::string& verb) {
-    expect_error(Errc::timeout, {place(server.port()), verb + " 'key'"}, call);
+    expect_error(Errc::timeout, {address_text(server.port()), verb + " 'key'"}, call);
   };
   silent([&] { store->set("key", "value"); }, "set");
   silent([&] { (void)store->try_get("key"); }, "try_get");
@@ -195,7 +196,7 @@ TEST(TcpStore, AServerThatDoesNotAnswerIsATimeoutOfEveryCall) {
   for (int i = 0; i < 4; ++i) silent([&] { store->set("key", large); }, "set");
 }
 
-TEST(TcpStore, AServerThatLeavesIsPeerLostForEverybodyAndFromThenOn) {
+TEST(TcpStore, AServerThatLeavesIsPeerLostForAllClientsAndFromThenOn) {
   std::optional<StoreServer> server(on_loopback());
   const auto port = server->port();
   const auto store = join(port);
@@ -206,12 +207,12 @@ TEST(TcpStore, AServerThatLeavesIsPeerLostForEverybodyAndFromThenOn) {
   });
   on_threads(3, [&](int rank) {
     ++waiting;
-    expect_error(Errc::peer_lost, {place(port)},
+    expect_error(Errc::peer_lost, {address_text(port)},
                  [&] { (void)store->get("key/" + std::to_string(rank), 20s); });
   });
   leaves.join();
   for (int i = 0; i < 3; ++i)  // And not a signal.
-    expect_error(Errc::peer_lost, {place(port)}, [&] { store->set("key", "value"); });
+    expect_error(Errc::peer_lost, {address_text(port)}, [&] { store->set("key", "value"); });
 }
 
 TEST(TcpStore, AnEndInTheMiddleOfAReplyIsPeerLost) {
@@ -224,8 +225,10 @@ TEST(TcpStore, AnEndInTheMiddleOfAReplyIsPeerLost) {
     peer.send("only a part");
   });
   const auto store = join(server.port());
-  expect_error(Errc::peer_lost, {place(server.port())}, [&] { (void)store->get("key", 5s); });
-  expect_error(Errc::peer_lost, {place(server.port())}, [&] { (void)store->try_get("key"); });
+  expect_error(Errc::peer_lost, {address_text(server.port())},
+               [&] { (void)store->get("key", 5s); });
+  expect_error(Errc::peer_lost, {address_text(server.port())},
+               [&] { (void)store->try_get("key"); });
 }
 
 TEST(TcpStore, RepliesThatMakeNoSenseBreakTheConnectionByName) {
@@ -238,7 +241,7 @@ TEST(TcpStore, RepliesThatMakeNoSenseBreakTheConnectionByName) {
     });
     const auto store = join(server.port());
     auto all = texts;
-    all.push_back(place(server.port()));
+    all.push_back(address_text(server.port()));
     expect_error(Errc::backend, all, [&] { (void)store->get("key", 5s); });
     expect_error(Errc::backend, all, [&] { (void)store->get("key", 5s); });
   };
@@ -303,7 +306,7 @@ TEST(TcpStore, AForkedChildIsRefusedAndTheParentGoesOn) {
   auto store = join(server.port());
   store->set("key", "of the parent");
   const auto child = in_child([&]() -> std::string {
-    const auto error = expect_error(Errc::forked, {"fork", place(server.port())},
+    const auto error = expect_error(Errc::forked, {"fork", address_text(server.port())},
                                     [&] { (void)store->get("key", 1s); });
     store.reset();  // Closes the child's copy alone.
     try {
@@ -313,7 +316,7 @@ TEST(TcpStore, AForkedChildIsRefusedAndTheParentGoesOn) {
       return std::string(name_of(error.code())) + " " + std::string(name_of(of_server.code()));
     }
   });
-  EXPECT_EQ(child.said, "forked forked");
+  EXPECT_EQ(child.output, "forked forked");
   EXPECT_EQ(store->get_text("key", 1s), "of the parent");
   EXPECT_EQ(server.clients(), 1);
 }
@@ -326,10 +329,10 @@ TEST(TcpStore, ChildrenOpenStoresOfTheirOwn) {
     for (int i = 0; i < 3; ++i) (void)mine->get("from/" + std::to_string(i), 20s);
     return std::to_string(mine->add("children", 1));
   });
-  std::vector<std::string> said;
-  for (const auto& end : ends) said.push_back(end.said);
-  std::ranges::sort(said);
-  EXPECT_EQ(said, (std::vector<std::string>{"1", "2", "3"}));
+  std::vector<std::string> output;
+  for (const auto& end : ends) output.push_back(end.output);
+  std::ranges::sort(output);
+  EXPECT_EQ(output, (std::vector<std::string>{"1", "2", "3"}));
   EXPECT_TRUE(server.wait_until_left(5s));
 }
 

@@ -42,7 +42,7 @@ TEST(DefaultLogger, WritesItsLevelAndWhatIsMoreImportant) {
   EXPECT_EQ(log_all_with("debug"), std::string(error_line) + warning_line + info_line + debug_line);
 }
 
-TEST(DefaultLogger, WritesWarningsWhenNothingElseIsSaid) {
+TEST(DefaultLogger, WritesWarningsByDefault) {
   for (const char* value : {static_cast<const char*>(nullptr), "", "loud", "INFO"})
     EXPECT_EQ(log_all_with(value), std::string(error_line) + warning_line)
         << (value == nullptr ? "not set" : value);

@@ -18,13 +18,13 @@ std::size_t bytes_of(const Operation& operation) {
 }
 
 /// Whether what this rank has called stands still.
-bool stands_still(const Machine& machine, const Operation& operation) {
+bool is_blocked(const Machine& machine, const Operation& operation) {
   const Faults& faults = machine.devices[Machine::index(operation.comm->device)].faults;
   return faults.async_error != ncclSuccess || faults.sticky != cudaSuccess;
 }
 
 bool is_running(const Machine& machine, const std::shared_ptr<Operation>& operation) {
-  if (operation == nullptr || stands_still(machine, *operation)) return false;
+  if (operation == nullptr || is_blocked(machine, *operation)) return false;
   const auto kernel = operation->kernel.lock();
   return kernel != nullptr && kernel->started && !kernel->done;
 }

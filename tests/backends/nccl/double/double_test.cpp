@@ -156,7 +156,7 @@ class Planned : public Double {};
 TEST_F(Planned, AnInitHangsUntilItIsAborted) {
   set_faults(1, {.init_hangs = true});
   const auto id = new_id();
-  Meeting seen(2);
+  RankBarrier seen(2);
   on_threads(2, [&](int rank) {
     cuda().set_device(rank);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;

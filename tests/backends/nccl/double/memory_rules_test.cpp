@@ -184,7 +184,7 @@ TEST_F(Wrong, AReductionOfAnotherTypeOrCommunicatorOrTime) {
   });
 }
 
-TEST_F(Wrong, AnIdThatServesTwiceAndOneOfNobody) {
+TEST_F(Wrong, AnIdThatServesTwiceAndOneOfNoRank) {
   const auto id = new_id();
   on_bare_ranks(1, [&](BareRank& at) {
     const ncclComm_t second = at.make_comm(id);

@@ -209,7 +209,7 @@ TEST_F(Wrong, AnAbortWhileAnotherThreadIsInAGroup) {
 
 TEST_F(Wrong, AnOrderOfTwoCommunicatorsThatDiffersBetweenRanks) {
   const auto id = new_id();
-  Meeting launched(2);
+  RankBarrier launched(2);
   on_bare_ranks(2, [&](BareRank& at) {
     float* one = at.make(1);
     float* two = at.make(1);
@@ -262,7 +262,7 @@ TEST_F(Wrong, MessagesOfTwoCommunicatorsThatCrossUnlessTheyRunSideBySide) {
   for (const bool side_by_side : {false, true}) {
     set_messages_side_by_side(side_by_side);
     const auto id = new_id();
-    Meeting launched(2);
+    RankBarrier launched(2);
     on_bare_ranks(2, [&](BareRank& at) {
       float* in = at.make(1);
       float* out = at.make(0);

@@ -44,10 +44,11 @@ class DamagingBackend final : public ForwardBackend {
   int ranks_;
 };
 
-class Announcements : public testing::TestWithParam<World> {};
-INSTANTIATE_TEST_SUITE_P(Worlds, Announcements, testing::ValuesIn(worlds_of_several()), CaseName());
+class MetadataExchanges : public testing::TestWithParam<World> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, MetadataExchanges, testing::ValuesIn(worlds_of_several()),
+                         CaseName());
 
-TEST_P(Announcements, AMessageThatContradictsItselfIsRefusedByName) {
+TEST_P(MetadataExchanges, AMessageThatContradictsItselfIsRefusedByName) {
   // Behind the version, whether it is a refusal, and the function: the words to agree on, of which
   // there are none.
   const std::size_t words = 4 + 1 + 4 + std::string_view("all_gather_rows").size();

@@ -41,9 +41,9 @@ struct Round {
 };
 
 /// Where the ranks of one group meet. All functions from any rank's threads.
-class Hub {
+class SharedState {
  public:
-  Hub(std::string group, int size);
+  SharedState(std::string group, int size);
 
   int size() const noexcept { return size_; }
   const std::string& group() const noexcept { return group_; }
@@ -54,7 +54,7 @@ class Hub {
   void leave(int rank) noexcept;
 
   /// Shows this rank's operations and waits for the others'. @throws Error: the round's, or the
-  /// cause that broke the hub. On return the round is running: all ranks are in it.
+  /// cause that broke the group. On return the round is running: all ranks are in it.
   Round& enter(int rank, std::span<const Op> ops, const Call& call);
   /// Ends step `step` of the round and waits until all ranks have: its peers are running, none
   /// of them waits for anything else, so this has no deadline.

@@ -1,4 +1,4 @@
-#include "hub.hpp"
+#include "shared_state.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -9,8 +9,8 @@
 
 #include "group/agreement.hpp"
 #include "group/record.hpp"
-#include "values/broken.hpp"
 #include "values/fail.hpp"
+#include "values/group_errors.hpp"
 
 namespace tutti::backend::local {
 namespace {
@@ -41,7 +41,7 @@ std::size_t Round::collectives() const {
       slots[0].ops, [](const Op& op) { return !is_point_to_point(op.kind); }));
 }
 
-Hub::Hub(std::string group, int size)
+SharedState::SharedState(std::string group, int size)
     : group_(std::move(group)),
       size_(size),
       spins_(size <= static_cast<int>(std::thread::hardware_concurrency()) ? spins : 0),
@@ -53,7 +53,7 @@ Hub::Hub(std::string group, int size)
   for (int i = 0; i < 2; ++i) spare_.emplace_back().slots.resize(static_cast<std::size_t>(size));
 }
 
-void Hub::join(int rank, Deadline limit) {
+void SharedState::join(int rank, Deadline limit) {
   std::unique_lock lock(mutex_);
   if (joined_[static_cast<std::size_t>(rank)])
     internal::failf(Errc::invalid_argument,
@@ -77,7 +77,7 @@ void Hub::join(int rank, Deadline limit) {
   throw Error(*cause_);
 }
 
-Round& Hub::find(std::uint64_t seq) {
+Round& SharedState::find(std::uint64_t seq) {
   for (auto& round : rounds_)
     if (round.seq == seq) return round;
   if (spare_.empty()) {
@@ -96,16 +96,16 @@ Round& Hub::find(std::uint64_t seq) {
   return round;
 }
 
-void Hub::depart(Round& round) noexcept {
+void SharedState::depart(Round& round) noexcept {
   if (round.left.fetch_add(1) + 1 == size_) recycle(round);
 }
 
-void Hub::recycle(Round& round) noexcept {
+void SharedState::recycle(Round& round) noexcept {
   const auto it = std::ranges::find_if(rounds_, [&](const Round& r) { return &r == &round; });
   spare_.splice(spare_.begin(), rounds_, it);
 }
 
-std::optional<Error> Hub::compare(const Round& round) {
+std::optional<Error> SharedState::compare(const Round& round) {
   const auto& first = round.slots[0];
   const bool equal = std::ranges::all_of(round.slots, [&](const Round::Slot& slot) {
     return slot.call->fingerprint == first.call->fingerprint;
@@ -127,8 +127,8 @@ std::optional<Error> Hub::compare(const Round& round) {
   return std::nullopt;
 }
 
-Error Hub::missing(Errc code, const Round& round, std::span<const Op> ops, const Call& call,
-                   const char* what) const {
+Error SharedState::missing(Errc code, const Round& round, std::span<const Op> ops, const Call& call,
+                           const char* what) const {
   std::vector<internal::Presence> ranks;
   for (int r = 0; r < size_; ++r) {
     const auto i = static_cast<std::size_t>(r);
@@ -143,7 +143,7 @@ Error Hub::missing(Errc code, const Round& round, std::span<const Op> ops, const
 
 /// Keeps the core for a bounded time. False: what is waited for needs longer.
 template <typename Over>
-bool Hub::spin(const Over& over) const noexcept {
+bool SharedState::spin(const Over& over) const noexcept {
   for (int i = 0; i < spins_; ++i) {
     if (over()) return true;
     pause();
@@ -155,7 +155,7 @@ bool Hub::spin(const Over& over) const noexcept {
 /// to another, which costs less than a sleep; unless another program takes it for a time slice.
 /// Then the next waits sleep.
 template <typename Over>
-bool Hub::look(const Over& over) noexcept {
+bool SharedState::look(const Over& over) noexcept {
   if (spins_ != 0) return spin(over);
   if (unyielding_.load(std::memory_order_relaxed) > 0) {
     unyielding_.fetch_sub(1, std::memory_order_relaxed);
@@ -173,7 +173,7 @@ bool Hub::look(const Over& over) noexcept {
 }
 
 /// The lock is held for less time than it takes to sleep and be woken.
-std::unique_lock<std::mutex> Hub::acquire() const {
+std::unique_lock<std::mutex> SharedState::acquire() const {
   std::unique_lock lock(mutex_, std::defer_lock);
   spin([&] { return lock.try_lock(); });
   if (!lock.owns_lock()) lock.lock();
@@ -181,7 +181,7 @@ std::unique_lock<std::mutex> Hub::acquire() const {
 }
 
 /// Waits until the round is no longer open, at most for the call's deadline.
-bool Hub::wait_open(Round& round, std::unique_lock<std::mutex>& lock, const Call& call) {
+bool SharedState::wait_open(Round& round, std::unique_lock<std::mutex>& lock, const Call& call) {
   const auto over = [&] {
     if (round.state.load(std::memory_order_relaxed) != Round::State::open || cause_) return true;
     for (int r = 0; r < size_; ++r)  // Someone who will not come.
@@ -202,7 +202,7 @@ bool Hub::wait_open(Round& round, std::unique_lock<std::mutex>& lock, const Call
   return in_time;
 }
 
-Round& Hub::enter(int rank, std::span<const Op> ops, const Call& call) {
+Round& SharedState::enter(int rank, std::span<const Op> ops, const Call& call) {
   auto lock = acquire();
   if (cause_) throw internal::broken(*cause_);
   auto& round = find(call.seq);
@@ -238,7 +238,7 @@ Round& Hub::enter(int rank, std::span<const Op> ops, const Call& call) {
   throw Error(error);
 }
 
-void Hub::finish_step(Round& round, int step) noexcept {
+void SharedState::finish_step(Round& round, int step) noexcept {
   const int all = size_ * (step + 1);
   // In one order with sleepers_ below: either this rank sees the sleeper, or the sleeper this step.
   if (round.finished.fetch_add(1) + 1 >= all) {
@@ -255,8 +255,8 @@ void Hub::finish_step(Round& round, int step) noexcept {
   --sleepers_;
 }
 
-void Hub::fail_round(Round& round, int rank, std::span<const Op> ops, const Call& call,
-                     const Error& why) {
+void SharedState::fail_round(Round& round, int rank, std::span<const Op> ops, const Call& call,
+                             const Error& why) {
   const auto error = internal::call_error(why.code(), group_, ops, call, rank,
                                           fmt::format("rank {}: {}", rank, why.message()));
   {
@@ -266,14 +266,14 @@ void Hub::fail_round(Round& round, int rank, std::span<const Op> ops, const Call
   break_with(error);
 }
 
-void Hub::leave_round(Round& round) noexcept {
+void SharedState::leave_round(Round& round) noexcept {
   if (round.left.fetch_add(1) + 1 < size_) return;
   const auto lock = acquire();
   recycle(round);
 }
 
-void Hub::refuse_round(int rank, std::span<const Op> ops, const Call& call,
-                       const Error& why) noexcept {
+void SharedState::refuse_round(int rank, std::span<const Op> ops, const Call& call,
+                               const Error& why) noexcept {
   const std::lock_guard lock(mutex_);
   if (cause_) return;
   auto& round = find(call.seq);
@@ -288,7 +288,7 @@ void Hub::refuse_round(int rank, std::span<const Op> ops, const Call& call,
   moved_.notify_all();
 }
 
-void Hub::leave(int rank) noexcept {
+void SharedState::leave(int rank) noexcept {
   {
     const std::lock_guard lock(mutex_);
     gone_[static_cast<std::size_t>(rank)] = true;
@@ -297,7 +297,7 @@ void Hub::leave(int rank) noexcept {
   mailbox_.leave(rank);
 }
 
-void Hub::break_with(const Error& cause) noexcept {
+void SharedState::break_with(const Error& cause) noexcept {
   {
     const std::lock_guard lock(mutex_);
     if (!cause_) cause_ = cause;
@@ -306,7 +306,7 @@ void Hub::break_with(const Error& cause) noexcept {
   mailbox_.fail(cause);
 }
 
-std::optional<Error> Hub::cause() const {
+std::optional<Error> SharedState::cause() const {
   const std::lock_guard lock(mutex_);
   return cause_;
 }

@@ -1,4 +1,4 @@
-#include "hangups.hpp"
+#include "connection_watcher.hpp"
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -40,7 +40,7 @@ void watch(const Sockets& sockets, int stop, const std::function<bool(std::size_
 
 }  // namespace
 
-class Hangups::Event {
+class ConnectionWatcher::Event {
  public:
   Event() : descriptor_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (descriptor_ < 0)
@@ -60,8 +60,9 @@ class Hangups::Event {
   int descriptor_;
 };
 
-Hangups::Hangups(std::shared_ptr<const Sockets> sockets, std::function<bool(std::size_t)> ended,
-                 std::function<void()> look)
+ConnectionWatcher::ConnectionWatcher(std::shared_ptr<const Sockets> sockets,
+                                     std::function<bool(std::size_t)> ended,
+                                     std::function<void()> look)
     : stop_(std::make_shared<Event>()) {
   try {
     thread_ =
@@ -72,11 +73,11 @@ Hangups::Hangups(std::shared_ptr<const Sockets> sockets, std::function<bool(std:
   }
 }
 
-Hangups::~Hangups() {
+ConnectionWatcher::~ConnectionWatcher() {
   join();
 }
 
-void Hangups::join() noexcept {
+void ConnectionWatcher::join() noexcept {
   stop();
   if (!thread_.joinable()) return;
   if (thread_.get_id() == std::this_thread::get_id())
@@ -85,7 +86,7 @@ void Hangups::join() noexcept {
     thread_.join();
 }
 
-void Hangups::stop() noexcept {
+void ConnectionWatcher::stop() noexcept {
   stop_->set();
 }
 

@@ -1,4 +1,4 @@
-#include "rows/announcement.hpp"
+#include "rows/metadata_exchange.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -17,26 +17,26 @@ namespace tutti::internal {
 namespace {
 
 constexpr std::uint32_t version = 0x74757402;
-constexpr std::size_t caller_room = 32;
-constexpr std::size_t agree_room = 512;
-constexpr std::size_t text_room = 1024;
-/// Of an announcement without the arrays: numbers and the caller, words, shapes or why not.
-constexpr std::size_t head_room =
-    64 + agree_room +
-    std::max(Announcement::max_arrays * (8 + Shape::max_dims * sizeof(std::int64_t)), text_room);
-/// Instead of how many bytes come along: they come in a second round.
+constexpr std::size_t max_caller = 32;
+constexpr std::size_t max_agree = 512;
+constexpr std::size_t max_text = 1024;
+/// Of an message without the arrays: numbers and the caller, words, shapes or why not.
+constexpr std::size_t header_bytes =
+    64 + max_agree +
+    std::max(MetadataExchange::max_arrays * (8 + Shape::max_dims * sizeof(std::int64_t)), max_text);
+/// Instead of how many bytes are inlined: they come in a second round.
 constexpr std::uint64_t later = ~std::uint64_t{0};
 
 /// Options that have to be equal. What does not fit is compared all the same.
 std::string words_of(std::string_view agree) {
-  if (agree.size() <= agree_room) return std::string(agree);
+  if (agree.size() <= max_agree) return std::string(agree);
   Hash hash;
   hash.add(agree);
-  return fmt::format("{}... (hash {:016x})", agree.substr(0, agree_room - 32), hash.value());
+  return fmt::format("{}... (hash {:016x})", agree.substr(0, max_agree - 32), hash.value());
 }
 
 /// What has to be equal, in words: "all_gather_rows of f32 [*, 3]".
-std::string describe(const Announcement::Message& message) {
+std::string describe(const MetadataExchange::Message& message) {
   std::string text(message.caller);
   if (message.root >= 0) text += fmt::format(" to root {}", message.root);
   for (std::size_t i = 0; i < message.shapes.size(); ++i) {
@@ -53,9 +53,9 @@ std::string describe(const Announcement::Message& message) {
 }
 
 /// @throws Error of any code when the bytes are no message.
-Announcement::Message read(std::span<const std::byte> bytes) {
+MetadataExchange::Message read(std::span<const std::byte> bytes) {
   Reader in(bytes, Errc::mismatch, "it");
-  Announcement::Message message;
+  MetadataExchange::Message message;
   message.version = in.u32();
   if (message.version != version) return message;
   message.refused = in.u8() != 0;
@@ -65,7 +65,7 @@ Announcement::Message read(std::span<const std::byte> bytes) {
   message.any_shape = in.u8() != 0;
   message.root = in.i32();
   const auto size = in.u64();
-  message.along = size != later;
+  message.inlined = size != later;
   const std::size_t arrays = in.u8();
   for (std::size_t i = 0; i < arrays; ++i) {
     message.dtypes.push_back(static_cast<DType>(in.u8()));
@@ -74,25 +74,25 @@ Announcement::Message read(std::span<const std::byte> bytes) {
     message.shapes.emplace_back(in.list());
   }
   const auto before = in.left();
-  for (std::size_t i = 0; message.along && i < arrays; ++i)
+  for (std::size_t i = 0; message.inlined && i < arrays; ++i)
     message.data.push_back(
         in.items(static_cast<std::uint64_t>(message.shapes[i].numel()), size_of(message.dtypes[i]))
             .data());
-  if (message.along && before - in.left() != size)
+  if (message.inlined && before - in.left() != size)
     failf(Errc::mismatch, "it has {} bytes of arrays and says {}", before - in.left(), size);
   return message;
 }
 
 /// Which ranks said what, when they did not all say the same.
-std::string differences(std::span<const std::string> said) {
+std::string differences(std::span<const std::string> calls) {
   std::string text;
-  for (std::size_t r = 0; r < said.size(); ++r) {
-    if (std::ranges::find(said.first(r), said[r]) != said.first(r).end()) continue;
+  for (std::size_t r = 0; r < calls.size(); ++r) {
+    if (std::ranges::find(calls.first(r), calls[r]) != calls.first(r).end()) continue;
     std::vector<int> ranks;
-    for (std::size_t other = r; other < said.size(); ++other)
-      if (said[other] == said[r]) ranks.push_back(static_cast<int>(other));
+    for (std::size_t other = r; other < calls.size(); ++other)
+      if (calls[other] == calls[r]) ranks.push_back(static_cast<int>(other));
     text += fmt::format("{} {}: {}; ", ranks.size() == 1 ? "rank" : "ranks", list_ranks(ranks),
-                        said[r]);
+                        calls[r]);
   }
   return text;
 }
@@ -109,71 +109,74 @@ void throw_refusal(const Error& why, ProcessGroup& group, std::string_view calle
   throw gather_error(why.code(), group, caller, group.rank(), why.message());
 }
 
-Offer checked(Offer offer) {
-  if (const auto check = std::exchange(offer.check, {}))
-    offer.refused = refusal_of([&] { check(offer); });
-  return offer;
+GatherRequest checked(GatherRequest request) {
+  if (const auto check = std::exchange(request.check, {}))
+    request.refused = refusal_of([&] { check(request); });
+  return request;
 }
 
-Announcement::Announcement(ProcessGroup& group, const Offer& unchecked,
-                           const CallOptions& options) {
-  const auto offer = checked(unchecked);
+MetadataExchange::MetadataExchange(ProcessGroup& group, const GatherRequest& unchecked,
+                                   const CallOptions& options) {
+  const auto request = checked(unchecked);
   const auto ranks = static_cast<std::size_t>(group.size());
-  const auto device = offer.in_host_memory ? Device{} : group.memory().device();
-  auto refused = offer.refused;
-  if (!refused && offer.arrays.size() > max_arrays)
+  const auto device = request.in_host_memory ? Device{} : group.memory().device();
+  auto refused = request.refused;
+  if (!refused && request.arrays.size() > max_arrays)
     refused = Error(Errc::invalid_argument, fmt::format("{} arrays at once; there may be {}",
-                                                        offer.arrays.size(), max_arrays));
+                                                        request.arrays.size(), max_arrays));
   if (!refused)
     refused = refusal_of([&] {
-      for (const auto& array : offer.arrays) check_array("the array", array, device);
+      for (const auto& array : request.arrays) check_array("the array", array, device);
     });
 
   // The host does not look into arrays on a device, and there a second round costs less than W
   // messages of full length.
-  const bool along = on_host(group) && group.supports(Operation::all_gather_bounded, DType::u8);
+  const bool can_inline =
+      on_host(group) && group.supports(Operation::all_gather_bounded, DType::u8);
   // The same for every function, so that ranks that call different ones can say so.
-  const std::size_t room = head_room + (along ? Offer::most : 0);
-  bytes_ = std::make_unique_for_overwrite<std::byte[]>(ranks * room);
-  const auto slot = [&](std::size_t r) { return std::span(bytes_.get() + r * room, room); };
+  const std::size_t slot_bytes = header_bytes + (can_inline ? GatherRequest::most : 0);
+  bytes_ = std::make_unique_for_overwrite<std::byte[]>(ranks * slot_bytes);
+  const auto slot = [&](std::size_t r) {
+    return std::span(bytes_.get() + r * slot_bytes, slot_bytes);
+  };
 
   Writer head;
-  head.u32(version).u8(refused ? 1 : 0).text(offer.caller.substr(0, caller_room));
+  head.u32(version).u8(refused ? 1 : 0).text(request.caller.substr(0, max_caller));
   bool inlined = false;
   if (refused) {
-    head.text(refused->message().substr(0, text_room));
+    head.text(refused->message().substr(0, max_text));
   } else {
     std::size_t bytes = 0;
-    for (const auto& array : offer.arrays) bytes += array.bytes();
+    for (const auto& array : request.arrays) bytes += array.bytes();
     // Everything or nothing: a rank that sends more in the second round sends all of it there.
-    inlined = bytes == 0 || (along && bytes <= offer.small);
-    head.text(words_of(offer.agree)).u8(offer.any_shape ? 1 : 0).i32(offer.root);
-    head.u64(inlined ? bytes : later).u8(static_cast<std::uint8_t>(offer.arrays.size()));
-    for (const auto& array : offer.arrays)
+    inlined = bytes == 0 || (can_inline && bytes <= request.small);
+    head.text(words_of(request.agree)).u8(request.any_shape ? 1 : 0).i32(request.root);
+    head.u64(inlined ? bytes : later).u8(static_cast<std::uint8_t>(request.arrays.size()));
+    for (const auto& array : request.arrays)
       head.u8(static_cast<std::uint8_t>(array.dtype)).list(array.shape.dims());
   }
   const auto own = slot(static_cast<std::size_t>(group.rank()));
   auto end = std::ranges::copy(head.bytes(), own.begin()).out;
-  for (const auto& array : offer.arrays)
+  for (const auto& array : request.arrays)
     if (inlined) end = std::copy_n(static_cast<const std::byte*>(array.data), array.bytes(), end);
 
   const auto as_bytes = [](std::span<std::byte> bytes) {
     return TensorView(bytes.data(), DType::u8, Shape::vector(std::ssize(bytes)));
   };
-  const auto all = as_bytes({bytes_.get(), ranks * room});
-  if (along) {
+  const auto all = as_bytes({bytes_.get(), ranks * slot_bytes});
+  if (can_inline) {
     call(group,
          {.kind = Operation::all_gather_bounded, .in = as_bytes({own.begin(), end}), .out = all},
          options);
   } else {
     std::fill(end, own.end(), std::byte{});
     host_call(group, {.kind = Operation::all_gather, .in = as_bytes(own), .out = all}, options, {},
-              offer.caller);
+              request.caller);
   }
 
-  if (refused) throw_refusal(*refused, group, offer.caller);
+  if (refused) throw_refusal(*refused, group, request.caller);
   const auto mismatch = [&](std::size_t r, const std::string& text) {
-    return gather_error(Errc::mismatch, group, offer.caller, static_cast<int>(r), text);
+    return gather_error(Errc::mismatch, group, request.caller, static_cast<int>(r), text);
   };
   for (std::size_t r = 0; r < ranks; ++r) {
     if (const auto why = refusal_of([&] { messages_.push_back(read(slot(r))); }))
@@ -186,17 +189,18 @@ Announcement::Announcement(ProcessGroup& group, const Offer& unchecked,
                                     message.version, version));
     if (message.refused)
       throw mismatch(r, fmt::format("rank {} refused {}: {}", r, message.caller, message.words));
-    complete_ = complete_ && message.along;
+    complete_ = complete_ && message.inlined;
   }
-  std::vector<std::string> said;
-  for (const auto& message : messages_) said.push_back(describe(message));
-  if (std::ranges::find(said, false, [&](const auto& its) { return its == said[0]; }) != said.end())
-    throw gather_error(Errc::mismatch, group, offer.caller, -1,
-                       "ranks made different calls: " + differences(said) +
+  std::vector<std::string> calls;
+  for (const auto& message : messages_) calls.push_back(describe(message));
+  if (std::ranges::find(calls, false, [&](const auto& its) { return its == calls[0]; }) !=
+      calls.end())
+    throw gather_error(Errc::mismatch, group, request.caller, -1,
+                       "ranks made different calls: " + differences(calls) +
                            "every rank has to make the same call");
 }
 
-bool Announcement::within(std::size_t bytes) const {
+bool MetadataExchange::within(std::size_t bytes) const {
   return std::ranges::all_of(messages_, [bytes](const Message& message) {
     std::size_t sum = 0;
     for (std::size_t i = 0; i < message.shapes.size(); ++i)
@@ -205,7 +209,7 @@ bool Announcement::within(std::size_t bytes) const {
   });
 }
 
-RowLayout Announcement::layout() const {
+RowLayout MetadataExchange::layout() const {
   std::vector<std::int64_t> counts;
   for (const auto& message : messages_) counts.push_back(message.shapes[0].rows());
   return RowLayout(counts);

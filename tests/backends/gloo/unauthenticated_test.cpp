@@ -61,14 +61,14 @@ int connect_to(int port, const std::string& address) {
   return -1;
 }
 
-struct Stranger {
+struct UnauthenticatedPeer {
   std::string name;
   std::string says;      ///< Right after it has connected.
   bool leaves = false;   ///< And closes.
   bool returns = false;  ///< Tries every port that it sees, not only the first ones.
 };
 
-std::vector<Stranger> strangers() {
+std::vector<UnauthenticatedPeer> unauthenticated_peers() {
   std::string opcodes(56, '\0');
   opcodes[8] = 1;
   std::string noise;
@@ -85,7 +85,7 @@ std::vector<Stranger> strangers() {
 }
 
 /// Connects to the ports of the first two ranks, which wait for the third, and tells it to come.
-void disturb(RankProcess& rank, const Stranger& stranger, int number) {
+void disturb(RankProcess& rank, const UnauthenticatedPeer& peer, int number) {
   std::set<int> tried;
   std::vector<int> held;
   const auto limit = Deadline::after(30s);
@@ -94,12 +94,12 @@ void disturb(RankProcess& rank, const Stranger& stranger, int number) {
     for (int r = 0; r < ranks; ++r)
       for (const int port : listening_ports(rank.process(r))) {
         if (tried.contains(port)) continue;
-        if (tried.size() >= 4 && !stranger.returns) continue;
+        if (tried.size() >= 4 && !peer.returns) continue;
         const int s = connect_to(port, "127.0.0.1");
         if (s < 0) continue;
         tried.insert(port);
-        (void)::send(s, stranger.says.data(), stranger.says.size(), MSG_NOSIGNAL);
-        if (stranger.leaves)
+        (void)::send(s, peer.says.data(), peer.says.size(), MSG_NOSIGNAL);
+        if (peer.leaves)
           ::close(s);
         else
           held.push_back(s);
@@ -111,10 +111,10 @@ void disturb(RankProcess& rank, const Stranger& stranger, int number) {
   for (const int s : held) ::close(s);
 }
 
-void expect_to_cope_with(const Stranger& stranger, int number) {
-  const auto said = on_processes({.size = ranks + 1}, [&](RankProcess& rank) -> std::string {
+void expect_to_cope_with(const UnauthenticatedPeer& peer, int number) {
+  const auto output = on_processes({.size = ranks + 1}, [&](RankProcess& rank) -> std::string {
     if (rank.last()) {
-      disturb(rank, stranger, number);
+      disturb(rank, peer, number);
       return "";
     }
     if (rank.rank() == ranks - 1)
@@ -135,22 +135,22 @@ void expect_to_cope_with(const Stranger& stranger, int number) {
     } catch (const Error& error) {
       up = false;
       text = fmt::format(", {}: {}", name_of(error.code()), error.what());
-      EXPECT_TRUE(stranger.returns) << text;
+      EXPECT_TRUE(peer.returns) << text;
     }
     rank.store().add(fmt::format("done/{}", number), 1);
     const auto took = std::chrono::duration<double>(Clock::now() - start).count();
     EXPECT_LT(took, reduced() ? 24 : 7);
     return fmt::format("{} after {:.2f} s{}", up ? "up" : "failed", took, text);
   });
-  std::cout << stranger.name << ": rank 0 " << said[0] << "\n";
+  std::cout << peer.name << ": rank 0 " << output[0] << "\n";
 }
 
-class GlooStrangers : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Some, GlooStrangers, testing::Values(0, 2, 4));
-INSTANTIATE_TEST_SUITE_P(Slow, GlooStrangers, testing::Range(0, 8));
+class GlooUnauthenticated : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Some, GlooUnauthenticated, testing::Values(0, 2, 4));
+INSTANTIATE_TEST_SUITE_P(Slow, GlooUnauthenticated, testing::Range(0, 8));
 
-TEST_P(GlooStrangers, NeitherEndARankNorTakeItsPlace) {
-  expect_to_cope_with(strangers()[static_cast<std::size_t>(GetParam())], GetParam());
+TEST_P(GlooUnauthenticated, NeitherEndARankNorTakeItsConnection) {
+  expect_to_cope_with(unauthenticated_peers()[static_cast<std::size_t>(GetParam())], GetParam());
 }
 
 }  // namespace

@@ -14,44 +14,44 @@
 namespace tutti::internal {
 
 /// What this rank brings to a gather whose sizes only it knows.
-struct Offer {
+struct GatherRequest {
   static constexpr std::size_t most = std::size_t{64} << 10;
   std::string_view caller{};                  ///< The public function, equal on all ranks.
-  std::span<const ConstTensorView> arrays{};  ///< At most Announcement::max_arrays.
+  std::span<const ConstTensorView> arrays{};  ///< At most MetadataExchange::max_arrays.
   bool any_shape = false;                     ///< Not only the first dimension may differ.
   int root = -1;
-  std::size_t small = most;  ///< Up to so many bytes come along; not above most.
+  std::size_t small = most;  ///< Up to so many bytes are inlined; not above most.
   bool only_small = false;   ///< gather_arrays: nothing is gathered if a rank has more than that.
   bool in_host_memory = false;  ///< The arrays are, whatever the group's device.
   /// Checks this rank's arguments and may set its arrays. Runs first; its Error is one on every
   /// rank.
-  std::function<void(Offer&)> check{};
+  std::function<void(GatherRequest&)> check{};
   std::optional<Error> refused{};  ///< The Error of `check`, once it has run.
   /// More that has to be equal on all ranks, in words: options.
   std::string_view agree{};
 };
 
-/// The offer after its check.
-Offer checked(Offer offer);
+/// The request after its check.
+GatherRequest checked(GatherRequest request);
 
 /// One message from every rank to every other one: a header, the shape of each array, and the
 /// arrays themselves while they are small. After it all ranks know the same, so they refuse alike.
 ///
 /// In bytes: 27, the caller, the words to agree on or of the refusal, per array 5 and 8 for each
 /// dimension, then the arrays.
-class Announcement {
+class MetadataExchange {
  public:
   static constexpr std::size_t max_arrays = 32;
 
   /// Collective. @throws Error: mismatch, or that of this rank's own check.
-  Announcement(ProcessGroup& group, const Offer& unchecked, const CallOptions& options);
+  MetadataExchange(ProcessGroup& group, const GatherRequest& unchecked, const CallOptions& options);
 
   const Shape& shape(int rank, std::size_t array) const {
     return messages_[static_cast<std::size_t>(rank)].shapes[array];
   }
   /// How many rows the first array has on each rank.
   RowLayout layout() const;
-  /// Whether the arrays of all ranks have come along.
+  /// Whether the arrays of all ranks are inlined.
   bool complete() const noexcept { return complete_; }
   /// Whether the arrays of each rank have this many bytes at most.
   bool within(std::size_t bytes) const;
@@ -64,10 +64,10 @@ class Announcement {
     std::uint32_t version = 0;
     bool refused = false;
     std::string_view caller{};
-    std::string_view words{};  ///< Offer::agree; of a refusal, why.
+    std::string_view words{};  ///< GatherRequest::agree; of a refusal, why.
     bool any_shape = false;
     int root = -1;
-    bool along = false;  ///< The arrays have come along.
+    bool inlined = false;  ///< The arrays are in the message.
     std::vector<DType> dtypes{};
     std::vector<Shape> shapes{};
     std::vector<const std::byte*> data{};
