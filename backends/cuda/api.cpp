@@ -9,7 +9,7 @@
 namespace tutti::backend::cuda {
 namespace {
 
-// That the types of the table are those of the header: the cast chooses among overloads.
+// Checks the types of the table against the header. The cast chooses among overloads.
 #define TUTTI_SAME(field, function, parameters) \
   static_assert(                                \
       std::is_function_v<                       \
@@ -25,7 +25,7 @@ bool has_context(int device) {
     return driver_api().device_get(&found, device) != CUDA_SUCCESS ||
            driver_api().device_primary_ctx_get_state(found, &flags, &active) != CUDA_SUCCESS ||
            active != 0;
-  } catch (const Error&) {  // Without a driver there is none to be made.
+  } catch (const Error&) {  // Without a driver there is no context.
     return true;
   }
 }
@@ -53,9 +53,10 @@ DriverApi load_driver() {
   return api;
 }
 
-/// True when every later call in this process fails, too: the context of the device is lost.
+/// True for errors that lose the context of the device, so that every later call of this process
+/// fails.
 bool is_sticky(cudaError_t code) {
-  // Newer than some headers: cudaErrorContained, TensorMemoryLeak, MpsClientTerminated and
+  // Missing in some headers: cudaErrorContained, TensorMemoryLeak, MpsClientTerminated and
   // ExternalDevice.
   for (const int newer : {226, 721, 810, 911})
     if (static_cast<int>(code) == newer) return true;
@@ -118,7 +119,7 @@ int count_devices() noexcept {
 }
 
 Error cuda_error(const CudaApi& cuda, cudaError_t code, const char* call) {
-  // Otherwise the program finds it as the thread's last error.
+  // Resets the thread's last error, so that the program does not see it.
   (void)cuda.get_last_error();
   const auto errc = code == cudaErrorMemoryAllocation ? Errc::resource_exhausted : Errc::backend;
   return {errc, fmt::format("{} failed: {} ({}){}", call, cuda.get_error_name(code),

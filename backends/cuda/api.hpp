@@ -8,8 +8,8 @@
 
 #include <tutti/error.hpp>
 
-// The functions of the CUDA runtime and of the driver as tables, for the reasons of nccl_api.hpp,
-// and what their errors say.
+// The functions of the CUDA runtime and of the driver as tables, for the reasons in nccl_api.hpp,
+// and the texts of their errors.
 
 namespace tutti::backend::cuda {
 
@@ -54,12 +54,12 @@ struct CudaApi {
 #undef TUTTI_FIELD
   const char* (*get_error_name)(cudaError_t error) = nullptr;
   const char* (*get_error_string)(cudaError_t error) = nullptr;
-  /// True when this process uses the device already; cudaSetDevice() would begin to.
+  /// True when this process has a context on the device. cudaSetDevice() would make one.
   bool (*has_context)(int device) = nullptr;
 };
 
-/// field, function, of what loads kernels and launches them, and of what is known of a device
-/// without touching it. All of it is in drivers for CUDA 12.0, which cudart 12 needs anyway.
+/// field, function: those that load and launch kernels, and those that query a device without a
+/// context. Drivers for CUDA 12.0, which cudart 12 requires, have all of them.
 #define TUTTI_CUDA_DRIVER_FUNCTIONS(X)                        \
   X(device_get, cuDeviceGet)                                  \
   X(device_primary_ctx_get_state, cuDevicePrimaryCtxGetState) \
@@ -76,20 +76,20 @@ struct DriverApi {
 #undef TUTTI_FIELD
 };
 
-/// The libraries', found at the first call and kept for ever.
-/// @throws Error unsupported: which library was looked for, why it did not do, what to install.
+/// The functions of the installed libraries, loaded at the first call and never unloaded. @throws
+/// Error unsupported: the library, the reason and what to install.
 const CudaApi& cuda_api();
 const DriverApi& driver_api();
 
-/// Why no device can be used, and what to install; empty when there is one.
+/// The reason why no device can be used, and what to install; empty when there is a device.
 std::string absent(const CudaApi& cuda);
-/// 0 where there is none, or no CUDA.
+/// The number of devices; 0 without CUDA.
 int count_devices() noexcept;
 /// "13.0" of 13000.
 std::string version_text(int code);
 
-/// The error of `call` of the CUDA runtime. Errors after which nothing works in this process any
-/// more say so.
+/// The error of `call` of the CUDA runtime. The text says whether CUDA remains unusable in this
+/// process.
 Error cuda_error(const CudaApi& cuda, cudaError_t code, const char* call);
 
 inline void check(const CudaApi& cuda, cudaError_t code, const char* call) {

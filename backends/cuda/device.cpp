@@ -77,7 +77,7 @@ Gpu::Event::~Event() {
   try {
     const std::lock_guard lock(gpu_->mutex_);
     gpu_->idle_.push_back(event_);
-  } catch (...) {  // No memory to keep it.
+  } catch (...) {  // No memory to put it into the pool.
     const DeviceScope scope(gpu_->cuda(), gpu_->index(), std::nothrow);
     (void)gpu_->cuda().event_destroy(event_);
   }
@@ -96,7 +96,7 @@ bool Gpu::Event::done() const {
   const RelaxedCapture relaxed(gpu_->cuda());
   const auto state = gpu_->cuda().event_query(event_);
   if (state == cudaErrorNotReady) {
-    (void)gpu_->cuda().get_last_error();  // The program must not find it.
+    (void)gpu_->cuda().get_last_error();  // Resets the error, so that the program does not see it.
     return false;
   }
   check(gpu_->cuda(), state, "cudaEventQuery");
@@ -121,7 +121,7 @@ DeviceScope::~DeviceScope() {
 }
 
 bool is_capturing(const CudaApi& cuda, int device, cudaStream_t stream) {
-  const DeviceScope scope(cuda, device);  // Each has a default stream.
+  const DeviceScope scope(cuda, device);  // Each device has a default stream.
   auto status = cudaStreamCaptureStatusNone;
   const auto code = cuda.stream_is_capturing(stream, &status);
   if (code == cudaErrorStreamCaptureImplicit) {

@@ -30,7 +30,7 @@ T& process_wide(const Key& key, Args&&... args) {
   return all.try_emplace(key, std::forward<Args>(args)...).first->second;
 }
 
-/// Pauses that grow, for loops that ask again and again.
+/// Growing pauses for polling loops.
 class Pause {
  public:
   void operator()();
@@ -56,7 +56,7 @@ struct Launching {
   bool under_way = false;
 };
 
-/// The device of one group, and what is taken from it again and again. Called from any thread.
+/// The device of one group with a pool of its events. Called from any thread.
 class Gpu : public std::enable_shared_from_this<Gpu> {
  public:
   /// @throws Error unsupported unless there is such a device.
@@ -65,7 +65,7 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
 
-  /// A point of a stream, from a pool. Move-only; goes back when it ends.
+  /// A point of a stream, from a pool. Move-only; the destructor returns it.
   class Event {
    public:
     Event(Event&& other) noexcept = default;
@@ -73,9 +73,9 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
     ~Event();
 
     void record(cudaStream_t stream);
-    /// Puts later work on `stream` behind it.
+    /// Orders later work on `stream` after the event.
     void block(cudaStream_t stream) const;
-    /// True when everything before it has run. Also while other threads capture into a graph, in
+    /// True when everything before the event has run. May be called while other threads capture, in
     /// any mode. @throws Error.
     bool done() const;
 
@@ -87,8 +87,8 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
   };
   Event event();
 
-  /// Had while a call is queued: no two groups interleave on a device. Move-only; may be begun on
-  /// one thread and ended on another.
+  /// The right to queue a call on the device, so that the calls of two groups do not interleave.
+  /// Move-only; may be destroyed on another thread.
   class Turn {
    public:
     Turn(Turn&& other) noexcept;
@@ -114,16 +114,16 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
   std::vector<cudaEvent_t> idle_;
 };
 
-/// Makes a device the thread's current one, and then the one before it again: unless the process
-/// does not use that one, since going back would make a context there, with memory of its own. A
-/// thread of the library's own sets its device once (use_device()), and a scope costs it nothing.
+/// Sets the thread's current device, and restores the previous one, unless the process has no
+/// context there: restoring would make one, with memory of its own. The library's own threads set
+/// their device once (use_device()), so that a scope costs nothing there.
 ///
-/// Around everything but the choice of a device: what asks or ends an event or a stream, too, makes
-/// a context on the thread's current device if there is none.
+/// Required around all calls but those that choose a device. Queries and ends of events and
+/// streams, too, make a context on the thread's current device if there is none.
 class DeviceScope {
  public:
   DeviceScope(const CudaApi& cuda, int device);
-  /// For what ends something: whatever is wrong with the device.
+  /// For destructors: ignores errors of the device.
   DeviceScope(const CudaApi& cuda, int device, std::nothrow_t) noexcept;
   ~DeviceScope();
   DeviceScope(const DeviceScope&) = delete;
@@ -135,11 +135,11 @@ class DeviceScope {
   bool back_ = false;
 };
 inline void use_device(const CudaApi& cuda, int device) noexcept {
-  (void)cuda.set_device(device);  // What is wrong with it the next call says.
+  (void)cuda.set_device(device);  // The next call reports an error.
 }
 
-/// Lets the thread ask about events, make streams and the like while other threads capture in
-/// a mode that would prohibit it. For what touches nothing that is captured. In a DeviceScope.
+/// Lets the thread query events, make streams and so on while other threads capture in a mode that
+/// would prohibit it. Only for calls that do not touch captured work. In a DeviceScope.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(const CudaApi& cuda) noexcept : cuda_(cuda) { swap(); }
@@ -148,15 +148,15 @@ class RelaxedCapture {
   RelaxedCapture& operator=(const RelaxedCapture&) = delete;
 
  private:
-  /// It fails only for a mode that there is not.
+  /// Fails only for an invalid mode.
   void swap() noexcept { (void)cuda_.thread_exchange_stream_capture_mode(&mode_); }
 
   const CudaApi& cuda_;
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-/// True when work on the stream goes into a graph. @throws Error when that has failed already, or
-/// when the stream must not be asked: the default one, while another one is captured.
+/// True when work on the stream is captured into a graph. @throws Error when the capture has
+/// failed, or when the stream must not be queried: the default one while another is captured.
 bool is_capturing(const CudaApi& cuda, int device, cudaStream_t stream);
 inline bool is_capturing(const Gpu& gpu, cudaStream_t stream) {
   return is_capturing(gpu.cuda(), gpu.index(), stream);

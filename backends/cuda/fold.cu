@@ -1,4 +1,4 @@
-// The kernels, as nvcc compiles them; fold_kernels.cpp launches them by these names.
+// The kernels for nvcc. fold_kernels.cpp launches them by these names.
 
 #include "cuda/fold.hpp"
 
@@ -18,7 +18,7 @@ extern "C" __global__ void tutti_fold(tutti::backend::cuda::Fold fold) {
   tutti::backend::cuda::run_fold(fold, this_thread(), all_threads());
 }
 
-/// A number that only the host knows; nothing where `to` is null.
+/// Writes a number of the host to `to`; nothing if `to` is null.
 extern "C" __global__ void tutti_put(double* to, double value) {
   if (to != nullptr && this_thread() == 0) *to = value;
 }

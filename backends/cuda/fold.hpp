@@ -5,8 +5,8 @@
 
 #include "kernels/reduce_arithmetic.hpp"
 
-// The reductions of our own on a device, in C++ that nvcc compiles into kernels and every compiler
-// into functions of the host: tests of those cover the code of the kernels.
+// The library's own reductions on a device. nvcc compiles this C++ into kernels, and every compiler
+// into functions of the host, whose tests cover the code of the kernels.
 
 #ifdef __CUDACC__
 #define TUTTI_BOTH_SIDES __host__ __device__
@@ -16,19 +16,19 @@
 
 namespace tutti::backend::cuda {
 
-/// The same piece of the arrays of all ranks, in slots of scratch memory, and what becomes of it:
-/// left folds in rank order in the accumulation type, rounded once, as internal::fold() has them.
-/// The argument of a kernel, by value.
+/// A fold over one piece of the arrays of all ranks, which lie in slots of scratch memory. Left
+/// folds in rank order in the accumulation type, rounded once, as in internal::fold(). The argument
+/// of a kernel, by value.
 struct Fold {
   enum class Form : std::uint8_t {
-    all,            ///< The fold of all slots, in slot `into`.
-    scan,           ///< In slot r the fold of slots 0 to r.
-    exclusive_scan  ///< In slot r the fold of the slots before r.
+    all,            ///< Slot `into` becomes the fold of all slots.
+    scan,           ///< Slot r becomes the fold of slots 0 to r.
+    exclusive_scan  ///< Slot r becomes the fold of the slots before r.
   };
-  std::byte* slots = nullptr;      ///< Of device memory, aligned to 16.
-  const double* scales = nullptr;  ///< Of the ranks; premul_sum only.
-  std::uint64_t slot = 0;          ///< From one slot to the next, in bytes: a multiple of 16.
-  std::uint64_t bytes = 0;         ///< Of elements in a slot.
+  std::byte* slots = nullptr;      ///< In device memory, aligned to 16 bytes.
+  const double* scales = nullptr;  ///< By rank; premul_sum only.
+  std::uint64_t slot = 0;          ///< The stride of the slots in bytes, a multiple of 16.
+  std::uint64_t bytes = 0;         ///< The bytes of elements in a slot.
   std::int32_t size = 0;
   std::int32_t into = 0;
   DType dtype = DType::u8;
@@ -36,8 +36,8 @@ struct Fold {
   Form form = Form::all;
 };
 
-/// The elements that a thread reads at once: small types by four bytes, so that the threads of a
-/// warp read whole lines. The last one of a slot may have what lies behind the elements in it.
+/// The elements that a thread reads at once: at least 4 bytes, so that a warp reads whole cache
+/// lines. The last word of a slot may reach beyond its elements.
 template <typename T>
 struct alignas(sizeof(T) < 4 ? 4 : sizeof(T)) [[gnu::may_alias]] Word {
   static constexpr std::size_t size = sizeof(T) < 4 ? 4 / sizeof(T) : 1;
@@ -55,8 +55,8 @@ TUTTI_BOTH_SIDES Word<T>* word_at(const Fold& fold, int slot, std::uint64_t i) {
   return reinterpret_cast<Word<T>*>(begin) + i;
 }
 
-/// One word of the accumulation. The kind of the reduction is looked at for every word: a kernel
-/// for each pair of type and kind would be ten times the code for a time that memory takes anyway.
+/// One word of the accumulation. Branches on the reduction for every word: a kernel for each pair
+/// of type and reduction would be ten times the code, and memory bandwidth is the limit anyway.
 template <typename T>
 struct FoldedWord {
   static constexpr std::size_t n = Word<T>::size;

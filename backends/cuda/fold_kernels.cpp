@@ -15,7 +15,7 @@ namespace {
 #include "cuda/fold_image.inc"  // fold_image_words
 
 constexpr std::uint64_t block = 256;
-/// More blocks than any device runs at once; their threads go on with the next words.
+/// More blocks than any device runs at once. A thread folds several words.
 constexpr std::uint64_t most_blocks = 4096;
 
 void check(const DriverApi& driver, CUresult code, const char* call) {
@@ -48,7 +48,7 @@ FoldKernels::FoldKernels(const DriverApi& driver, std::span<const std::byte> ima
 void FoldKernels::launch(CUkernel kernel, std::uint64_t threads, void** parameters,
                          cudaStream_t stream) const {
   const auto blocks = std::clamp<std::uint64_t>((threads + block - 1) / block, 1, most_blocks);
-  // "... a CUkernel ... cast to CUfunction": the driver takes both.
+  // The driver accepts a CUkernel cast to CUfunction.
   check(driver_,
         driver_.launch_kernel(
             reinterpret_cast<CUfunction>(kernel), static_cast<unsigned int>(blocks), 1, 1,

@@ -10,23 +10,23 @@
 namespace tutti::backend::cuda {
 
 /// The device code of this build: kernels of fold.cu for some devices, and PTX for newer ones.
-/// Empty where it was built without nvcc.
+/// Empty in a build without nvcc.
 std::span<const std::byte> fold_image() noexcept;
 
-/// The kernels of fold.cu, for all devices of the process. Called from any thread, whose device is
-/// that of the stream.
+/// The kernels of fold.cu, for all devices of the process. Called from any thread whose current
+/// device is that of the stream.
 class FoldKernels {
  public:
-  /// @throws Error backend: the driver does not take the image.
+  /// @throws Error backend when the driver rejects the image.
   FoldKernels(const DriverApi& driver, std::span<const std::byte> image);
 
-  /// In the order of `stream`.
+  /// Launches the fold on `stream`.
   void fold(const Fold& what, cudaStream_t stream) const;
-  /// *to = value, which is copied now.
+  /// Queues *to = value on `stream`; copies `value` at once.
   void put(double* to, double value, cudaStream_t stream) const;
-  /// Launches each of them once, to no effect: a driver may load a kernel at its first launch, and
-  /// wait for the whole device then, which would never end behind a collective that waits for its
-  /// peers.
+  /// Launches each kernel once, without an effect. A driver may load a kernel at its first launch
+  /// and then wait for the whole device, which would deadlock behind a collective that waits for
+  /// its peers.
   void load(cudaStream_t stream) const;
 
  private:
@@ -37,8 +37,8 @@ class FoldKernels {
   CUkernel put_ = nullptr;
 };
 
-/// Those of an image, loaded at the first call and kept for ever.
-/// @throws Error unsupported without an image; what the constructor throws.
+/// The kernels of an image, loaded at the first call and never unloaded. @throws Error unsupported
+/// without an image, and the errors of the constructor.
 const FoldKernels& fold_kernels(const DriverApi* driver, std::span<const std::byte> image);
 
 }  // namespace tutti::backend::cuda

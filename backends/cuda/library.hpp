@@ -6,12 +6,12 @@
 
 namespace tutti::backend::cuda {
 
-/// A shared library that is opened when it is needed and never closed: its threads may run for as
-/// long as the process does.
+/// A shared library that is opened on demand and never closed, because its threads may run until
+/// the process ends.
 class Library {
  public:
-  /// Opens the first of `names` that is there.
-  /// @throws Error unsupported, with `install`, what to do about it.
+  /// Opens the first of `names` that exists. @throws Error unsupported. `install`: the remedy in
+  /// its text.
   Library(std::initializer_list<const char*> names, std::string_view install);
   /// @throws Error unsupported naming the symbol.
   void* symbol(const char* name) const;

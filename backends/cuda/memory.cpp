@@ -33,7 +33,7 @@ class CudaMemory final : public Memory {
     try {
       const DeviceScope scope(cuda_, index_);
       check(cuda_, cuda_.free_async(data, to_cuda(stream)), "cudaFreeAsync");
-    } catch (...) {  // The context is lost, and the memory with it.
+    } catch (...) {  // The device's context and its memory are lost.
     }
   }
 
@@ -48,13 +48,13 @@ class CudaMemory final : public Memory {
           "waits for its end; make it outside of the capture");
     check(cuda_, cuda_.memcpy_async(to, from, bytes, cudaMemcpyDefault, to_cuda(stream)),
           "cudaMemcpyAsync");
-    // Host memory is the caller's again when this returns: no stream orders it.
+    // The caller may use host memory when this returns: no stream orders it.
     if (for_host) check(cuda_, cuda_.stream_synchronize(to_cuda(stream)), "cudaStreamSynchronize");
   }
 
  private:
   bool on_host(const void* data) const {
-    // CUDA 13 writes more than the headers of 12 have.
+    // CUDA 13 writes more bytes than the struct in the headers of 12 has.
     struct {
       cudaPointerAttributes known{};
       std::byte later[128]{};

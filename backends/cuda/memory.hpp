@@ -6,7 +6,7 @@
 
 namespace tutti::backend::cuda {
 
-/// The memory of a device, allocated and freed in the order of streams. Lives for ever, like
+/// The memory of a device, allocated and freed in stream order. Never destroyed, like
 /// host_memory(): Tensors may outlive their group.
 Memory& cuda_memory(const CudaApi& cuda, int device);
 

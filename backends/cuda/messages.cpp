@@ -46,12 +46,12 @@ void Message::advance(Backend& host, const Staging& staging) {
   }
   if (step_ == Step::carried) {
     if (!carried_.done()) return;
-    carried_.wait();  // Throws what went wrong.
+    carried_.wait();  // Throws the error of the message.
     stage_->bring_back(op_);
     step_ = Step::back;
   }
   if (!stage_->ready()) return;
-  stage_.reset();  // Its memory is for the next call, which may come as soon as this one ends.
+  stage_.reset();  // Before the call ends: the next one may reuse the memory at once.
   finish(nullptr);
 }
 
@@ -111,7 +111,7 @@ void Messages::work() {
 
 bool Messages::attend() {
   bool changed = false;
-  // Those of one peer and tag go to the host in their order, which is that of their numbers.
+  // Messages of one peer and tag are passed to the host's backend in the order of their numbers.
   std::vector<std::tuple<bool, int, int>> behind;
   for (const auto& message : pending_) {
     const auto& op = message->op();

@@ -17,8 +17,8 @@ namespace tutti::backend::cuda {
 /// The point of a call on its stream.
 using StreamPoint = std::shared_ptr<Gpu::Event>;
 
-/// A send or receive that is staged: behind its stream, to the host, between the hosts, back.
-/// Its holder waits for it; Messages takes it from one step to the next.
+/// A staged send or receive. Its steps: wait for the stream, copy to the host, transfer between
+/// hosts, copy back. Messages advances it from step to step.
 class Message final : public internal::HostState {
  public:
   Message(std::shared_ptr<internal::CallQueue> queue, StreamPoint ready, const Op& op,
@@ -26,10 +26,10 @@ class Message final : public internal::HostState {
 
   const Op& op() const noexcept { return op_; }
   const Call& call() const noexcept { return call_; }
-  /// True when the host's backend has it.
+  /// True when it has been passed to the host's backend.
   bool launched() const noexcept { return step_ >= Step::carried; }
-  /// Goes on as far as it can without waiting, and ends with HostState::finish(). @throws Error,
-  /// then it has not ended.
+  /// Advances as far as possible without blocking, and ends with HostState::finish(). @throws
+  /// Error; the message has not ended then.
   void advance(Backend& host, const Staging& staging);
 
  private:
@@ -44,8 +44,8 @@ class Message final : public internal::HostState {
   Work carried_;  // By the host's backend.
 };
 
-/// The messages of a group that are under way, and the thread that attends to them: they never wait
-/// for a collective, nor for messages of another peer or tag. From any thread.
+/// The messages of a group in flight, and the thread that advances them. They never wait for a
+/// collective, nor for messages of another peer or tag. From any thread.
 class Messages {
  public:
   /// Returns the error of a message that failed here. Called from the thread, without a lock.
@@ -57,7 +57,7 @@ class Messages {
   Messages& operator=(const Messages&) = delete;
 
   void post(std::shared_ptr<Message> message);
-  /// Ends what is under way with an error, and the thread.
+  /// Ends the messages in flight with an error, and ends the thread.
   void stop() noexcept;
 
  private:

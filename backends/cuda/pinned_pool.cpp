@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t page = 4096;
 
-/// True when no copy uses it any more; false after an error of the device, when that is unknown.
+/// True when no copy uses the block. False after an error of the device, when the state is unknown.
 bool is_free(const std::optional<Gpu::Event>& busy) noexcept {
   try {
     return !busy || busy->done();
@@ -55,10 +55,10 @@ PinnedPool::PinnedPool(std::shared_ptr<Gpu> gpu, std::size_t bound)
     : gpu_(std::move(gpu)), bound_(bound) {}
 
 PinnedPool::~PinnedPool() {
-  trim(0);  // What a copy still uses stays, with its page locks: the copy would write to another's.
+  trim(0);  // Blocks in use by a copy are leaked: the copy could write to reused memory.
 }
 
-// Any device may be the thread's, and other threads may capture into a graph.
+// The thread may have any current device, and other threads may capture into a graph.
 
 cudaError_t PinnedPool::get_from_cuda(std::size_t bytes, void** data) {
   const DeviceScope scope(gpu_->cuda(), gpu_->index());
@@ -120,7 +120,7 @@ void PinnedPool::trim(std::size_t keep) noexcept {
       return true;
     });
     for (auto* data : gone) give_to_cuda(data);
-  } catch (...) {  // No memory to give it back; a later call does.
+  } catch (...) {  // No memory to free it; a later call does.
   }
 }
 
@@ -129,7 +129,7 @@ void PinnedPool::give(Idle block) noexcept {
     const std::lock_guard lock(mutex_);
     idle_.push_back(std::move(block));
     idle_bytes_ += idle_.back().bytes;
-  } catch (...) {  // No memory to keep it.
+  } catch (...) {  // No memory to put it into the pool.
     if (is_free(block.busy)) give_to_cuda(block.data);
     return;
   }
@@ -141,7 +141,7 @@ void* PinnedPool::allocate(std::size_t bytes, Stream stream) {
     tutti::fail(Errc::unsupported,
                 "the call's stream is being captured into a CUDA graph, but the host has to wait "
                 "for what it copies; call it outside of the capture");
-  if (bytes == 0) return nullptr;  // It was a question.
+  if (bytes == 0) return nullptr;  // The caller asks only whether an allocation is permitted.
   auto block = take(bytes);
   void* data = block.data();
   const std::lock_guard lock(mutex_);

@@ -13,13 +13,13 @@
 
 namespace tutti::backend::cuda {
 
-/// Page-locked host memory for copies from and to one device. Getting some from CUDA takes long and
-/// may make the device wait, so what comes back is kept. From any thread.
+/// A pool of page-locked host memory for copies from and to one device. An allocation by CUDA takes
+/// long and may make the device wait. From any thread.
 ///
-/// As a Memory it is Backend::staging_memory() of the groups on the device.
+/// The Memory of Backend::staging_memory() for the groups on the device.
 class PinnedPool final : public Memory, public std::enable_shared_from_this<PinnedPool> {
  public:
-  /// The bound on idle memory that is kept; the rest goes back to CUDA, the oldest first.
+  /// The bound on idle memory. Memory beyond it is freed, the oldest first.
   static constexpr std::size_t most_idle = std::size_t{512} << 20;
 
   explicit PinnedPool(std::shared_ptr<Gpu> gpu, std::size_t bound = most_idle);
@@ -27,7 +27,7 @@ class PinnedPool final : public Memory, public std::enable_shared_from_this<Pinn
   PinnedPool(const PinnedPool&) = delete;
   PinnedPool& operator=(const PinnedPool&) = delete;
 
-  /// A piece of it. Move-only; goes back when it ends.
+  /// A block of the pool. Move-only; the destructor returns it.
   class Block {
    public:
     Block() noexcept = default;
@@ -36,11 +36,11 @@ class PinnedPool final : public Memory, public std::enable_shared_from_this<Pinn
     ~Block();
 
     std::byte* data() const noexcept { return data_; }
-    /// Copies from or to it may be among what is on `stream` now: take() does not give it out
-    /// before these have run. @throws Error, then never again.
+    /// Marks the block as used by the work on `stream`: take() reuses it only after that work.
+    /// @throws Error; the block is then never reused.
     void busy_on(Gpu& gpu, cudaStream_t stream);
     void idle() noexcept { busy_.reset(); }
-    /// A copy from or to it may run for an unknown time: take() never gives it out again.
+    /// Marks the block as used for an unknown time: take() never reuses it.
     void lose() noexcept { data_ = nullptr; }
     const std::optional<Gpu::Event>& busy() const noexcept { return busy_; }
 
@@ -72,19 +72,19 @@ class PinnedPool final : public Memory, public std::enable_shared_from_this<Pinn
   cudaError_t get_from_cuda(std::size_t bytes, void** data);
   void give_to_cuda(void* data) noexcept;
   std::optional<Idle> take_idle(std::size_t bytes);
-  /// Gives back to CUDA what is more than `keep`, as far as no copy uses it.
+  /// Frees idle memory beyond `keep` bytes that no copy uses.
   void trim(std::size_t keep) noexcept;
   void give(Idle block) noexcept;
 
   std::shared_ptr<Gpu> gpu_;
   std::size_t bound_;
   std::mutex mutex_;
-  std::list<Idle> idle_;  // The one that came back first is first.
+  std::list<Idle> idle_;  // In the order of return.
   std::size_t idle_bytes_ = 0;
   std::map<void*, Block> allocated_;  // By allocate().
 };
 
-/// The pool of a device, shared by the groups on it; ends with the last of them.
+/// The pool of a device, shared by the groups on it and destroyed with the last of them.
 std::shared_ptr<PinnedPool> pinned_pool(const CudaApi& cuda, int device);
 
 }  // namespace tutti::backend::cuda

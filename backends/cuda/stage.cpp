@@ -12,7 +12,7 @@ std::size_t rounded(std::size_t bytes) noexcept {
   return (bytes + line - 1) / line * line;
 }
 
-/// In place, and broadcast's only array: one copy of it is enough.
+/// True for in-place calls and for broadcast, where one copy is enough.
 bool is_one_array(const Op& op) noexcept {
   return op.in.data == op.out.data;
 }
@@ -44,8 +44,8 @@ Stage::Stage(const Staging& staging, const Op& op)
       block_(staging.pool->take(room_for(op))) {
   in_ = block_.data();
   out_ = is_one_array(op) || in_ == nullptr ? in_ : in_ + rounded(op.in.bytes());
-  // Some operations leave a part of `out` as it is: behind the rows of each rank, or on rank 0.
-  // That part is copied back with the rest.
+  // Some operations do not write all of `out`: the slots beyond the rows of each rank, or `out` of
+  // rank 0. Those bytes are copied back with the rest.
   const bool keeps =
       op.kind == Operation::all_gather_bounded ||
       (op.kind == Operation::exclusive_scan && op.reduce.kind == ReduceOp::Kind::custom);

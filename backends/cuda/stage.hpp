@@ -8,7 +8,7 @@
 
 namespace tutti::backend::cuda {
 
-/// The error text of a call whose stream does not come to it in time.
+/// The error text of a call that its stream does not reach before the deadline.
 inline constexpr const char* late_text =
     "the deadline passed before the work on the call's stream had ended, so that its arrays could "
     "not be copied to the host";
@@ -17,29 +17,29 @@ inline constexpr const char* late_text =
 struct Staging {
   std::shared_ptr<Gpu> gpu;
   std::shared_ptr<PinnedPool> pool;
-  /// Waits for nothing but copies, so that no call is behind another one's stream.
+  /// Used for copies only, so that no call waits for another call's stream.
   std::shared_ptr<CudaStream> copies;
   int rank = 0;
 };
 
-/// The arrays of one operation in pinned memory: what it reads is copied there, what it wrote is
-/// copied back. One thread at a time.
+/// The arrays of one operation in pinned memory: inputs are copied there, and results are copied
+/// back. One thread at a time.
 class Stage {
  public:
-  /// Queues the copies of what `op` reads; what writes it has ended. @throws Error.
+  /// Queues the copies of the inputs of `op`, which must be complete. @throws Error.
   Stage(const Staging& staging, const Op& op);
 
-  /// True when what was queued last has run. @throws Error.
+  /// True when the last queued copies have run. @throws Error.
   bool ready();
-  /// The operation on the arrays in pinned memory, from ready() on. With the rows of `op`, which is
-  /// the operation that this was made for.
+  /// The operation on the arrays in pinned memory, once ready(). `op`: the operation of the
+  /// constructor, whose rows it refers to.
   Op on_host(const Op& op) const noexcept;
-  /// Queues the copy of what the operation wrote; ready() says when it has run. @throws Error.
+  /// Queues the copy of the results; ready() is true when it has run. @throws Error.
   void bring_back(const Op& op);
 
  private:
   void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind);
-  /// `copies` queues some; marks their end.
+  /// Runs `copies`, which queues copies, and records an event after them.
   template <typename Copies>
   void queue(const Copies& copies);
 

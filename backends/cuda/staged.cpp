@@ -23,9 +23,9 @@ namespace {
 
 using internal::has_collective;
 
-/// The numbers of the calls, the worker and the form of the calls are those of a host backend. A
-/// call's point on its stream is marked at launch(), in the caller's thread; it is copied when that
-/// has been reached and it is its turn, because its input may be the output of the call before.
+/// Calls are numbered and run as in any HostBackend. launch() records the position on Call::stream
+/// in the caller's thread. The arrays are copied when the stream has reached it and the call's turn
+/// has come, because an input may be the output of the previous call.
 class Staged final : public internal::HostBackend {
  public:
   Staged(std::unique_ptr<Backend> host, const BackendInit& init, const CudaApi& cuda)
@@ -56,7 +56,7 @@ class Staged final : public internal::HostBackend {
     if (const auto cause = failure()) throw internal::broken(*cause);
     if (!has_collective(ops) && !call.in_order) return HostBackend::launch(ops, call);
     Call now = call;
-    now.deadline = call.limit();  // What comes before its turn counts.
+    now.deadline = call.limit();  // The time before the call's turn counts.
     {
       auto ready = mark_stream(ops, now);
       const std::lock_guard lock(mutex_);
@@ -108,7 +108,7 @@ class Staged final : public internal::HostBackend {
   std::shared_ptr<WorkState> post(std::span<const Op> ops, const Call& call) override {
     const bool with_collective = has_collective(ops);
     if (call.in_order && !with_collective) {
-      carry(ops, call, point_of(call.seq), true);  // It is their turn.
+      carry(ops, call, point_of(call.seq), true);  // Called in their turn.
       return nullptr;
     }
     const auto ready = with_collective ? point_of(call.seq, false) : mark_stream(ops, call);
@@ -161,7 +161,7 @@ class Staged final : public internal::HostBackend {
                   "host memory cannot be part of; call it outside of the capture");
   }
 
-  /// To the host, between the hosts and back, on this thread, which is in its turn.
+  /// Copies to the host, runs the call and copies back, on this thread, in the call's turn.
   void carry(std::span<const Op> ops, const Call& call, const StreamPoint& ready, bool in_order) {
     Call now = call;
     now.stream = {};
@@ -173,7 +173,7 @@ class Staged final : public internal::HostBackend {
     const auto here = [&](const auto& step) {
       try {
         step();
-      } catch (...) {  // All of it breaks the group, so that numbers do not matter any more.
+      } catch (...) {  // Every error breaks the group, so the numbers of later calls do not matter.
         throw failed(internal::to_error(std::current_exception()), ops, call);
       }
     };
@@ -194,15 +194,15 @@ class Staged final : public internal::HostBackend {
     });
   }
 
-  /// Until their copies have run; nothing else is on that stream.
+  /// Blocks until the copies have run. Nothing else is on that stream.
   static void end(const std::vector<std::unique_ptr<Stage>>& stages) {
     for (const auto& staged : stages)
       for (Pause pause; !staged->ready(); pause()) {
       }
   }
 
-  /// The error of a call, with its place. One that breaks the group is the first cause unless
-  /// there is another.
+  /// The error of a call, with its location. An error that breaks the group becomes the first
+  /// cause, unless there is one already.
   Error failed(const Error& why, std::span<const Op> ops, const Call& call) noexcept {
     const Error error =
         why.where().operation.empty()
@@ -222,8 +222,8 @@ class Staged final : public internal::HostBackend {
   Memory& memory_;
   Staging staging_;
   mutable std::mutex mutex_;
-  std::optional<Error> cause_;                   // What began here, not at the host's backend.
-  std::map<std::uint64_t, StreamPoint> points_;  // Of the calls that have not had their turn.
+  std::optional<Error> cause_;  // Of failures that did not begin in the host's backend.
+  std::map<std::uint64_t, StreamPoint> points_;  // By number, of calls before their turn.
   std::unique_ptr<Backend> host_;
   Messages messages_;
 };

@@ -16,7 +16,7 @@
 namespace tutti::backend::gloo {
 namespace {
 
-/// How often a connection that has ended is asked about again.
+/// The pause between two calls of ended() for the same connection.
 constexpr int again_ms = 20;
 constexpr int look_ms = 100;
 
@@ -44,7 +44,9 @@ class ConnectionWatcher::Event {
  public:
   Event() : descriptor_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (descriptor_ < 0)
-      internal::failf(Errc::resource_exhausted, "gloo: no descriptor: {}", std::strerror(errno));
+      internal::failf(Errc::resource_exhausted,
+                      "gloo: cannot make the descriptor of the connection watcher: {}",
+                      std::strerror(errno));
   }
   ~Event() { ::close(descriptor_); }
   Event(const Event&) = delete;
@@ -69,7 +71,8 @@ ConnectionWatcher::ConnectionWatcher(std::shared_ptr<const Sockets> sockets,
         std::thread([sockets = std::move(sockets), stop = stop_, ended = std::move(ended),
                      look = std::move(look)] { watch(*sockets, stop->descriptor(), ended, look); });
   } catch (const std::system_error& error) {
-    internal::failf(Errc::resource_exhausted, "gloo: no thread: {}", error.what());
+    internal::failf(Errc::resource_exhausted, "gloo: cannot start the connection watcher: {}",
+                    error.what());
   }
 }
 
@@ -81,7 +84,7 @@ void ConnectionWatcher::join() noexcept {
   stop();
   if (!thread_.joinable()) return;
   if (thread_.get_id() == std::this_thread::get_id())
-    thread_.detach();  // The last reference to the mesh died in ended().
+    thread_.detach();  // ended() destroyed the last reference to the mesh.
   else
     thread_.join();
 }

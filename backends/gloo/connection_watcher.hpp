@@ -9,25 +9,25 @@
 namespace tutti::backend::gloo {
 
 /// A thread that detects ended connections. Gloo reports one only to a call that waits for that
-/// peer; calls that wait for other ranks would not hear of it.
+/// peer, not to calls that wait for other ranks.
 class ConnectionWatcher {
  public:
-  /// `ended(i)`: connection i was ended by the other side; called again, every now and then, until
-  /// it returns true. `look`: called every 100 ms at the latest.
+  /// `ended(i)`: the peer ended connection i; called again in pauses until it returns true. `look`:
+  /// called every 100 ms at the latest.
   ConnectionWatcher(std::shared_ptr<const Sockets> sockets, std::function<bool(std::size_t)> ended,
                     std::function<void()> look);
   ~ConnectionWatcher();
   ConnectionWatcher(const ConnectionWatcher&) = delete;
   ConnectionWatcher& operator=(const ConnectionWatcher&) = delete;
 
-  /// The thread ends soon, and lets go of the sockets. From any thread, also from ended().
+  /// Makes the thread release the sockets and end soon. From any thread, also from ended().
   void stop() noexcept;
-  /// Stops and blocks until the thread has ended, unless it is the one that asks.
+  /// Stops the thread and blocks until it has ended. On that thread itself: does not block.
   void join() noexcept;
 
  private:
   class Event;
-  std::shared_ptr<Event> stop_;  // The thread's too: it may end later.
+  std::shared_ptr<Event> stop_;  // Shared with the thread, which may end later.
   std::thread thread_;
 };
 

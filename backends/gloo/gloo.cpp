@@ -53,8 +53,8 @@ class Scratch {
 /// The messages of one collective of a group.
 class CallWire final : public collectives::Wire {
  public:
-  /// Of operation `index` of the call. `sizes_differ`: two ranks may disagree about a message's
-  /// size without disagreeing about the call.
+  /// For operation `index` of the call. `sizes_differ`: ranks may expect different sizes of a
+  /// message although their calls agree.
   CallWire(const Group& group, const Call& call, std::size_t index, bool sizes_differ,
            Scratch& scratch, std::pmr::memory_resource& pool)
       : group_(group),
@@ -69,7 +69,7 @@ class CallWire final : public collectives::Wire {
   int rank() const noexcept override { return group_.rank; }
   int size() const noexcept override { return group_.size(); }
   void send(int to, const void* data, std::size_t bytes) override {
-    // Gloo has one kind of buffer; it only reads what it sends.
+    // Gloo has one kind of buffer. It does not write to a buffer that it sends.
     sends_.emplace_back(*group_.mesh, group_.mesh_rank(to), const_cast<void*>(data), bytes, call_)
         .send(slot_of(bytes));
   }
@@ -128,7 +128,7 @@ class GlooBackend final : public internal::HostBackend {
     for (const auto& weak : pairs())
       if (const auto pair = weak.lock()) pending = pair->cancel() || pending;
     to_itself_->fail(internal::group_destroyed());
-    // What was posted can not be taken back from the transport, so other groups cannot go on.
+    // The transport cannot cancel a posted message, so the other groups of the mesh fail too.
     if (pending && !alone_on_mesh()) abandon_messages();
     stop();
   }
@@ -162,8 +162,9 @@ class GlooBackend final : public internal::HostBackend {
  protected:
   void run(std::span<const Op> ops, const Call& call) override {
     const BlockSigpipe quiet;
-    std::optional<CallWire> wire;  // Its messages exist until failed() has returned.
-    std::size_t index = 0;         // Of collectives: ranks may have other numbers of messages.
+    std::optional<CallWire> wire;  // Destroyed after failed() has returned.
+    // Counts collectives only: the number of messages differs between ranks.
+    std::size_t index = 0;
     try {
       for (const auto& op : ops) {
         if (is_point_to_point(op.kind)) continue;
@@ -173,7 +174,7 @@ class GlooBackend final : public internal::HostBackend {
       }
     } catch (const TransportError& transport_error) {
       throw Error(group_->failed(transport_error, ops, call));
-    } catch (const Error& error) {  // A custom reduction's: the peers wait for what is not sent.
+    } catch (const Error& error) {  // Of a custom reduction: the peers wait for the rest.
       throw Error(mesh().fail(
           {.cause = internal::call_error(error.code(), group(), ops, call, rank(),
                                          fmt::format("rank {}: {}", rank(), error.message()))}));
@@ -234,7 +235,7 @@ class GlooBackend final : public internal::HostBackend {
   Scratch scratch_;
   std::shared_ptr<internal::Mailbox> to_itself_;
   std::mutex pairs_mutex_;
-  std::vector<std::weak_ptr<PairState>> pairs_;  // Those under way, and some that are not.
+  std::vector<std::weak_ptr<PairState>> pairs_;  // Includes some that have ended.
   std::shared_ptr<WaiterThreads> waiter_threads_;
   std::shared_ptr<const Mesh::Listener> listener_;
 };
@@ -274,8 +275,8 @@ std::unique_ptr<Backend> make(const BackendInit& init) {
                                        init.memory == nullptr ? host_memory() : *init.memory);
 }
 
-// Another library may show a Gloo of another version to the dynamic linker, and calls would go
-// there: libtorch_cpu.so does (docs/adapters.md).
+// Another library may export a Gloo of another version, as libtorch_cpu.so does, and the dynamic
+// linker would bind our calls to it (docs/adapters.md).
 std::string foreign_gloo() {
   using Create =
       std::shared_ptr<::gloo::transport::Device> (*)(const ::gloo::transport::tcp::attr&);

@@ -69,7 +69,7 @@ Error Group::refused(std::span<const Op> ops, const Call& call, bool pair) const
   const auto& refusal = *mesh->agreement().refusal_of(pair ? pair_id(ops[0]) : call_id(call));
   const int peer = static_cast<int>(std::ranges::find(ranks, refusal.rank) - ranks.begin());
   const Error error = internal::refused_error(name, ops, call, peer, refusal.text);
-  // The slot of a pair depends on what both sides say: a half that stays is never matched.
+  // The slot of a pair is a hash of both sides' arguments, so an unmatched half stays unmatched.
   if (pair || abandon(call)) return error;
   return mesh->fail({.cause = Error(error.code(),
                                     error.message() + "; the group is broken, because not all "
@@ -85,9 +85,8 @@ bool Group::abandon(const Call& call) const noexcept {
     auto& agreement = mesh->agreement();
     agreement.abandon(call_id(call));
     const auto peers = agreement.await_abandoned(call_id(call), ranks, limit);
-    // No rank posts a message of the call any more. What a peer had announced to this rank by then
-    // comes before its byte of the first round; what this rank sends for it, before this rank's
-    // byte of the second.
+    // No rank posts another message of the call. A peer's earlier messages arrive before its byte
+    // of the first round. This rank's answers to them arrive before its byte of the second round.
     std::array<std::byte, 2> bytes{};
     for (const std::uint64_t round : {std::uint64_t{1}, std::uint64_t{2}}) {
       internal::Hash hash;

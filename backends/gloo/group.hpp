@@ -10,7 +10,7 @@
 
 namespace tutti::backend::gloo {
 
-/// A group's place on a mesh. Shared by the backend and by Works that outlive it.
+/// The ranks of a group on a mesh. Shared by the backend and by Works that outlive it.
 struct Group {
   std::shared_ptr<Mesh> mesh;
   std::string name;
@@ -21,11 +21,11 @@ struct Group {
   int mesh_rank(int group_rank) const noexcept {
     return ranks[static_cast<std::size_t>(group_rank)];
   }
-  /// A collective, whatever this rank thinks it is; and a send with its receive.
+  /// The identity of a collective by its number, and of a send with its receive.
   std::uint64_t call_id(const Call& call) const noexcept;
   std::uint64_t pair_id(const Op& op) const noexcept;
-  /// The slot in which the messages of a collective meet: equal on all ranks, different for every
-  /// call of every group. `index`: of the operation in the call.
+  /// The slot of a collective's messages: equal on all ranks, different for every call of every
+  /// group. `index`: of the operation in the call.
   std::uint64_t slot(const Call& call, std::size_t index) const noexcept;
   /// The slot of a send and its receive.
   std::uint64_t pair_slot(const Op& op) const noexcept;
@@ -37,8 +37,8 @@ struct Group {
 
  private:
   Error refused(std::span<const Op> ops, const Call& call, bool pair) const noexcept;
-  /// Ends a refused collective together with the other ranks that are in it, so that no byte of it
-  /// comes later. False: not all ranks are in it within 2 s.
+  /// Ends a refused collective on all ranks that are in it. No byte of it arrives later. False: not
+  /// all ranks entered it within 2 s.
   bool abandon(const Call& call) const noexcept;
 };
 

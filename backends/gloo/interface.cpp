@@ -56,7 +56,7 @@ std::vector<Interface> interfaces() {
         continue;
       found.push_back({i->ifa_name, text.data(), (i->ifa_flags & IFF_LOOPBACK) != 0U});
     }
-  // An address that is good on one link only is the last choice.
+  // A link-local address is the last choice.
   std::stable_partition(found.begin(), found.end(), [](const Interface& i) {
     return i.address.find('%') == std::string::npos;
   });

@@ -33,20 +33,21 @@ Mesh::Mesh(const MeshInit& init, Connections made)
 }
 
 std::shared_ptr<Mesh> Mesh::make(const MeshInit& init) {
-  Connections none{.store = make_memory_store()};  // One rank has no peer to connect to.
+  Connections none{.store = make_memory_store()};  // One rank has no peers.
   auto mesh = std::make_shared<Mesh>(init, init.size == 1 ? std::move(none) : rendezvous(init));
   if (mesh->sockets_ != nullptr) mesh->watch(mesh);
   return mesh;
 }
 
 void Mesh::watch(std::weak_ptr<Mesh> self) {
-  const std::lock_guard lock(mutex_);  // Its thread may fail the mesh before this has returned.
+  // The watcher's thread may fail the mesh before this function has returned.
+  const std::lock_guard lock(mutex_);
   const auto ended = [self](std::size_t i) {
     const auto mesh = self.lock();  // A listener of a failure may destroy the group.
     return mesh == nullptr || mesh->ended(i);
   };
-  // Holds no reference meanwhile: the destructor waits for this thread, and when it runs on it, the
-  // pointer has expired.
+  // No reference is held between calls: the destructor waits for this thread. When the destructor
+  // runs on this thread, the pointer has expired.
   const auto look = [this, self] {
     if (!self.expired()) this->look();
   };
@@ -78,7 +79,7 @@ bool Mesh::ended(std::size_t connection) noexcept {
     store_ended = true;
   }
   if (left) left_.insert(peer);
-  // The messages of other peers do not need a rank that left; without the store it may have left.
+  // Messages of other peers do not need a rank that left. Without the store the rank may have left.
   const auto only = left || store_ended ? std::optional<int>(peer) : std::nullopt;
   if (!late && !waits_in_vain(only, only ? 1000ms : 50ms)) return false;
   fail({.cause = lost(peer, peer)});
@@ -107,7 +108,7 @@ Error Mesh::lost(int peer, int rank) const {
     else
       text += "its process has died, or its host cannot be reached";
   } catch (...) {
-    // It may have ended only because another rank died, and with that one the store.
+    // The connection may have ended because the rank with the store died.
     text += "the store has ended too, so the first rank that died is not known";
     rank = -1;
   }
@@ -150,12 +151,12 @@ Error Mesh::fail(const internal::Failure& failure) noexcept {
     if (sockets_ != nullptr) sockets_->shut_down();
     for (auto* m = messages_; m != nullptr; m = m->after_) m->cancel();
     try {
-      // Destroying a pair takes a turn of Gloo's I/O loop, and that thread spins until then.
+      // Destroying a pair waits for Gloo's I/O loop, whose thread spins until then.
       reaper_ = std::thread([context = std::move(context_)]() mutable {
         while (context.use_count() > 1) std::this_thread::sleep_for(1ms);
         context.reset();
       });
-    } catch (...) {  // No thread to be had: it went with the lambda, here.
+    } catch (...) {  // Without a thread the lambda destroys the context here.
     }
     sockets_.reset();
     if (connection_watcher_ != nullptr) connection_watcher_->stop();
@@ -217,7 +218,7 @@ Mesh::Message::~Message() {
   const std::lock_guard lock(mesh_.mutex_);
   (before_ == nullptr ? mesh_.messages_ : before_->after_) = after_;
   if (after_ != nullptr) after_->before_ = before_;
-  // Waits for Gloo's I/O thread to let go, if it is at this buffer now.
+  // Waits until Gloo's I/O thread has released this buffer.
   buffer_.reset();
 }
 

@@ -23,7 +23,7 @@ class UnboundBuffer;
 
 namespace tutti::backend::gloo {
 
-/// Why a message did not get through. The call then fails the mesh.
+/// The reason why a message was not delivered. The call then fails the mesh.
 struct TransportError : std::exception {
   enum class Kind : std::uint8_t {
     late,     ///< The deadline passed while it waited for the peer.
@@ -32,7 +32,7 @@ struct TransportError : std::exception {
     refused,  ///< A rank refused the call; the mesh is up.
   };
   TransportError(Kind k, int p) : kind(k), peer(p) {}
-  const char* what() const noexcept override { return "a message did not get through"; }
+  const char* what() const noexcept override { return "a message was not delivered"; }
   Kind kind;
   int peer;  ///< Mesh rank.
 };
@@ -41,10 +41,10 @@ struct TransportError : std::exception {
 /// is up, or it has failed for good. All functions from any thread.
 class Mesh {
  public:
-  /// One rank alone has no connections, and needs nothing but `size`.
+  /// A mesh of one rank has no connections and needs only `size`.
   static std::shared_ptr<Mesh> make(const MeshInit& init);
   Mesh(const MeshInit& init, Connections made);  ///< For make().
-  /// Leaves: what was sent arrives, then the connections end.
+  /// Leaves the group: sent messages arrive, then the connections end.
   ~Mesh();
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;
@@ -54,25 +54,25 @@ class Mesh {
   const Interface& interface() const noexcept { return interface_; }
   internal::Agreement& agreement() noexcept { return agreement_; }
 
-  /// Fails the mesh, unless it has failed already; tells the peers; returns what counts on all
-  /// ranks. Blocks a second at the most.
+  /// Fails the mesh, unless it has failed already, and tells the peers. Returns the first cause,
+  /// which is the same on all ranks. Blocks for at most 1 s.
   Error fail(const internal::Failure& failure) noexcept;
-  /// For a call that ended as `failed`: another thread fails the mesh now.
+  /// The same for a call that ended as `failed`: another thread fails the mesh.
   Error await_failure(const internal::Failure& failure) noexcept;
   std::optional<Error> failure() const;
-  /// The cause when the connection to `peer` ended, which the caller's group calls `rank`.
+  /// The cause when the connection to `peer` ended. `rank`: the peer's rank in the caller's group.
   Error lost(int peer, int rank) const;
 
-  /// Called once, on any thread, with the cause of the failure. It may run while its owner lets go
-  /// of it, also because of what it does itself, and so refers to nothing that ends with its owner.
+  /// Called once, on any thread, with the cause of the failure. The owner may be destroyed
+  /// meanwhile, also by the call itself, so a listener must not refer to its owner.
   using Listener = std::function<void(const Error& cause)>;
   void listen(const std::shared_ptr<const Listener>& listener);
 
-  /// A block of memory on its way to or from one peer. When it is destroyed, the transport does
-  /// not touch the memory any more; if it was not waited for, the mesh has to fail.
+  /// A block of memory that is sent to or received from one peer. The transport does not touch the
+  /// memory after the destructor. A Message that is destroyed without a wait() fails the mesh.
   class Message {
    public:
-    /// `call`: Group::call_id() or pair_id(), by which a peer may refuse it; 0: none can.
+    /// `call`: Group::call_id() or pair_id(), by which a peer may refuse it; 0: no peer can.
     /// @throws TransportError
     Message(Mesh& mesh, int peer, void* data, std::size_t bytes, std::uint64_t call);
     ~Message();
@@ -96,7 +96,7 @@ class Mesh {
     std::uint64_t call_;
     bool sends_ = false;
     bool looked_at_ = false;  // By Mesh::look().
-    /// When the mesh began to doubt that it ends by itself.
+    /// The time since which the mesh expects that the message does not end by itself.
     std::optional<std::chrono::steady_clock::time_point> doubted_;
     std::unique_ptr<::gloo::transport::UnboundBuffer> buffer_;
     Message* before_ = nullptr;  // In the mesh's list.
@@ -107,7 +107,7 @@ class Mesh {
   enum class State : std::uint8_t { up, failing, failed };
 
   void watch(std::weak_ptr<Mesh> self);
-  /// A connection was ended by its peer. False: nobody has to know yet.
+  /// Handles a connection that the peer ended. False: ask again later.
   bool ended(std::size_t connection) noexcept;
   /// True when a message (of this peer only, if given) has been doubted for as long as `patience`.
   bool waits_in_vain(std::optional<int> only, std::chrono::nanoseconds patience) noexcept;
@@ -130,7 +130,7 @@ class Mesh {
   std::vector<std::weak_ptr<const Listener>> listeners_;
   std::thread reaper_;
   // For connection_watcher_ alone.
-  std::set<int> left_;  // Of the ranks whose connections ended, those that left on purpose.
+  std::set<int> left_;  // Ranks that left on purpose and whose connections ended.
   std::chrono::steady_clock::time_point next_look_{};
   std::chrono::nanoseconds look_pause_{};
   std::unique_ptr<ConnectionWatcher> connection_watcher_;

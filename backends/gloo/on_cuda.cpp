@@ -20,7 +20,7 @@ std::unique_ptr<Backend> make_on_cuda(
     const std::function<std::unique_ptr<Backend>(const BackendInit& on_host)>& make) {
   const auto& api = cuda::cuda_api();
   if (const auto why = cuda::absent(api); !why.empty()) tutti::fail(Errc::unsupported, why);
-  const cuda::Gpu there(api, init.device.index);  // Before the others are kept waiting.
+  const cuda::Gpu there(api, init.device.index);  // Throws before this rank joins the rendezvous.
   BackendInit on_host = init;
   on_host.device = {};
   on_host.memory = nullptr;

@@ -7,13 +7,13 @@
 
 namespace tutti::backend::gloo {
 
-/// Whether arrays on CUDA devices can be staged: whether there was CUDA when this was built.
+/// Whether arrays on CUDA devices can be staged: false in a build without CUDA.
 bool stages(Device device) noexcept;
 
-/// How many CUDA devices there are.
+/// The number of CUDA devices.
 int device_count();
 
-/// A group on `init.device`, over one of host memory that `make` makes.
+/// A group on `init.device` that stages its arrays through the group of host memory from `make`.
 /// @throws Error unsupported: which library is missing, what to install.
 std::unique_ptr<Backend> make_on_cuda(
     const BackendInit& init,

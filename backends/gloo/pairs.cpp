@@ -16,7 +16,7 @@ WaiterThreads::~WaiterThreads() {
   changed_.notify_all();
   for (auto& thread : threads_) {
     if (thread.get_id() == std::this_thread::get_id())
-      thread.detach();  // The last reference died in a continuation.
+      thread.detach();  // A continuation destroyed the last reference.
     else
       thread.join();
   }
@@ -59,7 +59,7 @@ void PairState::post() noexcept {
   const bool sends = op_.kind == Operation::send;
   auto bytes = sends ? op_.in.bytes() : op_.out.bytes();
   auto* data = sends ? const_cast<void*>(op_.in.data) : op_.out.data;
-  if (bytes == 0) {  // It is compared and waited for like any other.
+  if (bytes == 0) {  // An empty message is compared and waited for like any other.
     data = &token_;
     bytes = 1;
   }
@@ -110,7 +110,7 @@ void PairState::hand_over() {
     try {
       waiter_threads->run([self = shared_from_this(), this] { wait_here(); });
       return;
-    } catch (...) {  // No thread: whoever waits next does it.
+    } catch (...) {  // Without a thread the next wait() does it.
     }
   }
   claimed_ = false;
@@ -129,7 +129,7 @@ bool PairState::wait_until(Deadline deadline) {
     wait_here();
     return true;
   } else {
-    deadline = Deadline::none();  // It ends by limit_; whoever waits for it sees to that.
+    deadline = Deadline::none();  // The claiming thread ends the message by limit_.
   }
   return HostState::wait_until(deadline);
 }

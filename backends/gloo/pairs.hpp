@@ -15,8 +15,8 @@
 
 namespace tutti::backend::gloo {
 
-/// Threads that wait for messages whose Work is polled (done()) or has a continuation: Gloo can
-/// only be waited for. As many as there are such messages at a time; usually none.
+/// Threads that wait for messages whose Work is polled (done()) or has a continuation, because Gloo
+/// has no poll. One thread per such message in flight; usually none.
 class WaiterThreads {
  public:
   ~WaiterThreads();
@@ -39,17 +39,17 @@ class PairState : public internal::HostState {
   PairState(std::shared_ptr<internal::CallQueue> queue, std::shared_ptr<const Group> group,
             std::weak_ptr<WaiterThreads> waiter_threads, const Op& op, Deadline limit);
 
-  /// To or from another rank. What goes wrong is in error().
+  /// Posts the message to or from another rank. Reports errors in error().
   void post() noexcept;
 
   bool done() const noexcept override;
   bool wait_until(Deadline deadline) override;
   std::shared_ptr<WorkState> then(std::function<void()> next) override;
   std::shared_ptr<WorkState> on_done(std::function<void(const Error*)> f) override;
-  /// The slot depends on what both sides say, so a message that only one of them made is never
-  /// matched and may be forgotten.
+  /// The slot is a hash of both sides' arguments, so a message of one side alone is never matched
+  /// and may be dropped.
   bool withdraw(const Error& why) noexcept override;
-  /// The group goes away. True if this had not ended.
+  /// Cancels the message because its group ends. True if the message had not ended.
   bool cancel() noexcept;
 
   const Op& op() const noexcept { return op_; }
@@ -64,11 +64,11 @@ class PairState : public internal::HostState {
   std::weak_ptr<WaiterThreads> waiter_threads_;
   Op op_;
   Deadline limit_;
-  std::byte token_{};  // What a message without bytes carries.
+  std::byte token_{};  // The byte that an empty message carries.
   std::mutex message_mutex_;
   std::unique_ptr<Mesh::Message> message_;
-  std::atomic<bool> claimed_{false};  // Somebody waits for the message.
-  std::optional<Error> instead_;      // Why it was cancelled; under message_mutex_.
+  std::atomic<bool> claimed_{false};  // A thread waits for the message.
+  std::optional<Error> instead_;      // The error of a cancelled message; under message_mutex_.
 };
 
 }  // namespace tutti::backend::gloo

@@ -30,12 +30,12 @@ namespace transport = ::gloo::transport;
 
 constexpr int attempts = 5;
 
-/// What a rank writes into the store for the others.
+/// The data that a rank publishes in the store for its peers.
 struct PeerInfo {
   std::string host;       ///< host_identity()
   std::string interface;  ///< Its name and address, for error texts.
   bool loopback = false;
-  std::vector<std::vector<char>> addresses;  ///< Where each rank is to connect; empty for itself.
+  std::vector<std::vector<char>> addresses;  ///< By rank: the address that the peer connects to.
 };
 
 Bytes encode(const PeerInfo& info) {
@@ -60,7 +60,7 @@ PeerInfo decode(std::span<const std::byte> bytes, int rank, int size) {
   return info;
 }
 
-/// Gloo's timeouts are milliseconds; 0 means 10, and huge ones overflow to "now".
+/// Gloo's timeouts are in milliseconds. 0 means 10 ms, and huge ones overflow to "now".
 std::chrono::milliseconds clamp(std::chrono::nanoseconds time, std::chrono::milliseconds most) {
   return std::clamp(
       std::chrono::ceil<std::chrono::milliseconds>(std::min<std::chrono::nanoseconds>(time, most)),
@@ -97,7 +97,7 @@ void check_reachable(const MeshInit& init, const std::vector<PeerInfo>& peer_inf
     }
 }
 
-/// A pair's own, in the bytes that Gloo makes of it.
+/// The pair's own address, from Gloo's serialised form.
 sockaddr_storage address_of(const transport::Pair& pair) {
   const auto bytes = pair.address().bytes();
   sockaddr_storage address{};
@@ -105,8 +105,8 @@ sockaddr_storage address_of(const transport::Pair& pair) {
   return address;
 }
 
-/// Whether pairs have a listener of their own, as in 2022. Later they share the device's, and say
-/// which pair they mean by a number behind the address.
+/// Whether pairs have listeners of their own, as in Gloo of 2022. Later versions share the device's
+/// listener and name the pair by a number behind the address.
 bool listens_alone(const transport::Pair& pair) {
   const auto bytes = pair.address().bytes();
   ssize_t number = -1;
@@ -115,7 +115,7 @@ bool listens_alone(const transport::Pair& pair) {
   return number == -1;
 }
 
-/// What only those know who see the store.
+/// A random token that only clients of the store know.
 std::uint64_t shared_token(Store& store, const std::string& prefix) {
   std::random_device random;
   const auto mine = fmt::format("{:08x}{:08x}", random(), random());
@@ -123,7 +123,7 @@ std::uint64_t shared_token(Store& store, const std::string& prefix) {
   return std::stoull(internal::to_text(first), nullptr, 16);
 }
 
-/// Both ends say who they are: a connection may have been taken by a stranger. `own`: this rank's
+/// Both ends send their ranks: the peer of a connection may be unauthenticated. `own`: this rank's
 /// ends of the connections to the other ranks. Returns the other ends.
 std::vector<sockaddr_storage> handshake(transport::Context& context, const MeshInit& init,
                                         const std::string& prefix, std::uint64_t token,
@@ -149,7 +149,8 @@ std::vector<sockaddr_storage> handshake(transport::Context& context, const MeshI
     buffers.push_back(context.createUnboundBuffer(&out[r], sizeof out[r]));
     buffers.back()->send(static_cast<int>(r), token);
   }
-  // A round trip; a stranger says nothing, and there has to be time for another attempt.
+  // The limit of a round trip. An unauthenticated peer sends nothing, and time for another attempt
+  // must be left.
   const auto limit = Deadline::after(clamp(init.limit.remaining() / attempts, 2s));
   for (std::size_t i = 0; i < buffers.size(); i += 2) {
     buffers[i]->waitRecv(nullptr, clamp(limit.remaining(), 5s));
@@ -158,7 +159,7 @@ std::vector<sockaddr_storage> handshake(transport::Context& context, const MeshI
   for (std::size_t r = 0; r < size; ++r)
     if (r != me &&
         (in[r].magic != out[r].magic || in[r].from != out[r].to || in[r].to != out[r].from))
-      internal::failf(Errc::backend, "gloo: {}: who answered is not rank {}", prefix, r);
+      internal::failf(Errc::backend, "gloo: {}: the peer that answered is not rank {}", prefix, r);
   std::vector<sockaddr_storage> ends;
   for (std::size_t r = 0; r < size; ++r)
     if (r != me) ends.push_back(in[r].end);
@@ -172,10 +173,11 @@ class Attempt {
         made_{connections.store, connections.interface, connections.device, {}, {}},
         prefix_(fmt::format("attempt/{}/", number)) {}
 
-  /// Throws when this rank cannot connect, and the call with it when nobody could.
+  /// Publishes this rank's addresses and reads those of its peers. @throws Error, which ends the
+  /// rendezvous.
   void exchange_addresses() {
     made_.context = made_.device->createContext(init_.rank, init_.size);
-    // Connecting takes 5 of it, and there has to be time for another attempt.
+    // Connecting takes up to 5 of these timeouts, and time for another attempt must be left.
     made_.context->setTimeout(clamp(init_.limit.remaining() / 5 / attempts, 2s));
     PeerInfo info{host_identity(),
                   fmt::format("{} ({})", made_.interface.name, made_.interface.address),
@@ -209,7 +211,7 @@ class Attempt {
     made_.sockets.admit_all();
   }
 
-  /// Whether all ranks are connected; the last one that reports says so.
+  /// Whether all ranks are connected. The last rank that reports publishes the outcome.
   bool agree(bool connected) {
     auto& store = *made_.store;
     if (!connected) store.add(prefix_ + "failed", 1);
@@ -233,7 +235,7 @@ class Attempt {
 Connections rendezvous(const MeshInit& init) {
   const BlockSigpipe quiet;  // Gloo's thread inherits this.
   Connections made;
-  // The name may be used again once the group before is complete: every W arrivals are one.
+  // W arrivals make one group, so a name may be used again once the earlier group is complete.
   const auto arrival = init.store->add("gloo/arrivals", 1);
   made.store = make_prefix_store(init.store, fmt::format("gloo/{}/", (arrival - 1) / init.size));
   made.interface =

@@ -20,23 +20,24 @@ struct MeshInit {
   std::string group;
   int rank = 0;
   int size = 1;
-  std::string interface;  ///< What choose_interface() takes.
+  std::string interface;  ///< `wanted` of choose_interface().
   Deadline limit{};
   Logger logger{};
 };
 
-/// A transport context of Gloo whose pairs are connected, and that the right ranks are behind.
+/// A transport context of Gloo whose pairs are connected to authenticated peers.
 struct Connections {
-  std::shared_ptr<Store> store;  ///< The part of the group's store that is this mesh's alone.
+  std::shared_ptr<Store> store;  ///< A prefix of the group's store, for this mesh alone.
   Interface interface {};
   std::shared_ptr<::gloo::transport::Device> device{};  ///< Destroyed after the context.
   std::shared_ptr<::gloo::transport::Context> context{};
   Sockets sockets{};
 };
 
-/// Meets the other ranks in the store and connects to all of them. Tries again when a stranger
-/// took a connection. @throws Error timeout naming the ranks that did not come, invalid_argument
-/// for the interface, unsupported when a rank is on another host than one with a loopback address.
+/// Finds the other ranks through the store and connects to all of them. Tries again when an
+/// unauthenticated peer took a connection. @throws Error timeout with the missing ranks,
+/// invalid_argument for the interface, unsupported when a rank with a loopback address has peers on
+/// other hosts.
 Connections rendezvous(const MeshInit& init);
 
 }  // namespace tutti::backend::gloo

@@ -5,8 +5,8 @@
 
 namespace tutti::backend::gloo {
 
-/// Gloo writes without MSG_NOSIGNAL: when a peer has died the kernel sends SIGPIPE to the writing
-/// thread, which would end the process. Blocks it on this thread and takes back one that came.
+/// Blocks SIGPIPE on this thread and discards a pending one. Gloo writes without MSG_NOSIGNAL, so a
+/// write to a dead peer would end the process.
 class BlockSigpipe {
  public:
   BlockSigpipe() noexcept {
@@ -15,7 +15,7 @@ class BlockSigpipe {
     pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
   }
   ~BlockSigpipe() {
-    if (sigismember(&before_, SIGPIPE) == 1) return;  // Whoever blocked it wants to see it.
+    if (sigismember(&before_, SIGPIPE) == 1) return;  // Blocked by the program: keep it pending.
     const timespec now{};
     while (sigtimedwait(&pipe_, nullptr, &now) == SIGPIPE) {
     }

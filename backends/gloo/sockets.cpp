@@ -47,7 +47,7 @@ std::vector<int> descriptors_of_process() {
   return all;
 }
 
-/// Whether `descriptor` is an epoll that watches one of `watched`.
+/// Whether `descriptor` is an epoll instance that watches one of `watched`.
 bool watches(int descriptor, const std::vector<int>& watched) {
   std::error_code ignored;
   const auto number = std::to_string(descriptor);
@@ -65,8 +65,8 @@ bool watches(int descriptor, const std::vector<int>& watched) {
 }  // namespace
 
 void admit_only(std::uint64_t token, std::span<const sockaddr_storage> listeners) noexcept {
-  constexpr std::uint32_t fields =
-      7;  // Of a frame's header; the token's position is Gloo's affair.
+  // The fields of a frame's header. The position of the token depends on Gloo's version.
+  constexpr std::uint32_t fields = 7;
   constexpr std::uint32_t drop = 0;
   constexpr std::uint32_t pass = 0xffffffff;
   std::array<std::uint32_t, 2> halves{};
@@ -75,7 +75,8 @@ void admit_only(std::uint64_t token, std::span<const sockaddr_storage> listeners
     return sock_filter{static_cast<std::uint16_t>(code), static_cast<std::uint8_t>(yes),
                        static_cast<std::uint8_t>(no), k};
   };
-  // A packet begins with its TCP header here, whose 13th byte has its length in words of 4 bytes.
+  // The packet begins with its TCP header. Byte 13 of it has the header's length in units of 4
+  // bytes.
   std::vector<sock_filter> program{
       step(BPF_LD | BPF_B | BPF_ABS, 12),       step(BPF_ALU | BPF_RSH | BPF_K, 2),
       step(BPF_ALU | BPF_AND | BPF_K, 0x3c),    step(BPF_MISC | BPF_TAX, 0),
@@ -123,7 +124,7 @@ Sockets Sockets::find(std::span<const sockaddr_storage> own_ends,
     close_on_exec(descriptor);
     length = sizeof peer;
     if (::getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
-    // Connections to one listener have this end in common.
+    // Connections to one listener share this end.
     for (std::size_t i = 0; i < own_ends.size(); ++i)
       if (same_address(own, own_ends[i]) && same_address(peer, their_ends[i])) {
         originals.push_back(descriptor);
@@ -132,7 +133,7 @@ Sockets Sockets::find(std::span<const sockaddr_storage> own_ends,
   }
   for (const int descriptor : all)
     if (watches(descriptor, originals)) close_on_exec(descriptor);
-  // Not above: a duplicate may get the number of one that is still to be looked at.
+  // After the loop: a duplicate may get a descriptor number that the loop has not yet checked.
   for (int& descriptor : found.descriptors_)
     if (descriptor >= 0) descriptor = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
   return found;
@@ -163,7 +164,7 @@ void Sockets::drain() const noexcept {
     if (unconfirmed == 0) return;
     if (unconfirmed != before) moved = Clock::now();
     before = unconfirmed;
-    // What is only unconfirmed is on its way; a delayed acknowledgement takes 40 ms.
+    // Unacknowledged data is on the wire; a delayed acknowledgement takes 40 ms.
     const auto patience = sum(SIOCOUTQNSD) == 0 ? 50ms : 1000ms;
     if (Clock::now() - moved > patience) return;
     std::this_thread::sleep_for(pause);

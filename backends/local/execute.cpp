@@ -9,8 +9,8 @@
 
 // Every reduction is the left fold over ranks 0..W-1 in the accumulation type, rounded once.
 // Element-wise operations are cut into one slice per rank: rank r reads slice r of all inputs and
-// writes slice r of all outputs, so no two ranks touch the same element and nothing is copied
-// twice, also in place.
+// writes slice r of all outputs. So no two ranks touch the same element, also in place, and nothing
+// is copied twice.
 
 namespace tutti::backend::local {
 namespace {
@@ -27,11 +27,11 @@ std::byte* at(const TensorView& v, std::int64_t row) {
   return static_cast<std::byte*>(v.data) + static_cast<std::size_t>(row) * v.row_bytes();
 }
 
-/// A list with one entry per rank, without allocating for groups of up to 64.
+/// A list with one entry per rank. Groups of up to 64 ranks need no allocation.
 template <typename T>
 using PerRank = fmt::basic_memory_buffer<T, 64>;
 
-/// All ranks' inputs from one place on, for fold().
+/// All ranks' inputs from one offset on, for fold().
 class Inputs {
  public:
   Inputs(const Round& round, std::size_t k, int rank, int size)
@@ -92,8 +92,8 @@ void reduce(Inputs& in, int rank, int size) {
   });
 }
 
-/// From the last rank to the first: in place, what a rank's output overwrites is an input only of
-/// ranks that are done.
+/// From the last rank to the first: in place, a rank's output overwrites only inputs that are no
+/// longer needed.
 void scan(Inputs& in, int rank, int size, bool exclusive) {
   const auto dtype = in.op(0).in.dtype;
   for_blocks(in.op(0).in, rank, size, [&](std::size_t offset, std::size_t n) {
@@ -103,7 +103,7 @@ void scan(Inputs& in, int rank, int size, bool exclusive) {
       const auto kind = in.op(0).reduce.kind;
       if (ranks != 0)
         in.fold(out, offset, n, ranks);
-      else if (kind != ReduceOp::Kind::custom)  // Its identity is not known.
+      else if (kind != ReduceOp::Kind::custom)  // A custom reduction has no known identity.
         internal::fill_identity(dtype, kind, out, n);
     }
   });
@@ -170,7 +170,7 @@ void execute(const Round& round, std::size_t k, int rank, int size) {
     case Operation::barrier:
     case Operation::send:
     case Operation::recv:
-      return;  // A barrier is the meeting itself.
+      return;  // Entering the round was the barrier.
   }
 }
 

@@ -4,8 +4,8 @@
 
 namespace tutti::backend::local {
 
-/// This rank's share of operation `k` of a running round: it reads the other ranks' arrays and
-/// writes whole results or its slice of them. All ranks' shares together are the operation.
+/// Runs this rank's share of operation `k` of a running round: reads the other ranks' arrays and
+/// writes whole results or its slice of them. The shares of all ranks make up the operation.
 /// @throws Error backend when the function of a custom reduction throws.
 void execute(const Round& round, std::size_t k, int rank, int size);
 

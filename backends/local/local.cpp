@@ -25,13 +25,13 @@
 namespace tutti::backend::local {
 namespace {
 
-/// The states of this process that ranks may still look for. An address in the store would be
-/// simpler, but could outlive its state when a rank never comes.
+/// The shared states of this process that ranks may still look up. An address in the store would be
+/// simpler, but could outlive its state when a rank never joins.
 class SharedStates {
  public:
   static SharedStates& of_process() {
-    static SharedStates& states =
-        *new SharedStates;  // Never destroyed: groups may outlive static objects.
+    // Never destroyed: groups may outlive static objects.
+    static SharedStates& states = *new SharedStates;
     return states;
   }
   std::uint64_t add(const std::shared_ptr<SharedState>& shared) {
@@ -52,7 +52,7 @@ class SharedStates {
   std::uint64_t last_ = 0;
 };
 
-/// What rank 0 writes into the store: which state, and that this process is the right one.
+/// The record that rank 0 writes into the store: its process and its shared state.
 struct RendezvousInfo {
   std::uint64_t process = 0;
   std::uint64_t token = 0;
@@ -69,7 +69,7 @@ std::uint64_t process_token() {
 
 std::shared_ptr<SharedState> find_shared_state(const BackendInit& init, Deadline limit) {
   if (init.size == 1) return std::make_shared<SharedState>(init.name, 1);
-  // The name may be used again once the group before is complete: every W arrivals are one.
+  // W arrivals make one group, so a name may be used again once the earlier group is complete.
   const auto arrival = init.store->add("local/arrivals", 1);
   const auto key = fmt::format("local/rendezvous/{}", (arrival - 1) / init.size);
   std::shared_ptr<SharedState> shared;
@@ -84,7 +84,7 @@ std::shared_ptr<SharedState> find_shared_state(const BackendInit& init, Deadline
       bytes = init.store->get(key, limit);
     } catch (const Error& error) {
       if (error.code() != Errc::timeout) throw;
-      internal::failf(Errc::timeout, "group '{}': rank 0 of {} has not come before the deadline",
+      internal::failf(Errc::timeout, "group '{}': rank 0 of {} has not joined before the deadline",
                       init.name, init.size);
     }
     RendezvousInfo info;
@@ -100,7 +100,7 @@ std::shared_ptr<SharedState> find_shared_state(const BackendInit& init, Deadline
           info.process, init.rank, ::getpid());
     shared = SharedStates::of_process().find(info.shared);
     if (shared == nullptr)
-      internal::failf(Errc::timeout, "group '{}': rank 0 of {} did not wait for this rank",
+      internal::failf(Errc::timeout, "group '{}': rank 0 of {} left before this rank joined",
                       init.name, init.size);
   }
   if (init.store->add(key + "/read", 1) == init.size) {
@@ -153,7 +153,7 @@ class LocalBackend final : public internal::HostBackend {
   }
 
   std::shared_ptr<WorkState> post_one(const Op& op, const Call& call, Deadline limit) override {
-    // A message keeps the group, of which the mailbox is a part.
+    // A message keeps the shared state alive, of which the mailbox is a part.
     auto message = make_state<internal::Mailbox::Message>(
         std::shared_ptr<internal::Mailbox>(shared_, &shared_->mailbox()), op, limit);
     shared_->mailbox().post(message, rank(), call);

@@ -25,8 +25,9 @@ void pause() noexcept {
 
 constexpr int spins = 1000;  // A pause is about 50 ns.
 constexpr int yields = 50;
-constexpr int waits_without_yields = 1000;  // After a long one.
+// After a yield that took longer than this, so many waits do not yield.
 constexpr std::chrono::milliseconds long_yield(1);
+constexpr int waits_without_yields = 1000;
 
 }  // namespace
 
@@ -49,7 +50,7 @@ SharedState::SharedState(std::string group, int size)
       gone_(static_cast<std::size_t>(size)),
       last_(static_cast<std::size_t>(size), -1),
       mailbox_(group_, size, [this](const Error& cause) { break_with(cause); }) {
-  // A rank can be one round ahead of the others; made now, they are not made in a steady state.
+  // A rank can be one round ahead of the others. Made here, these rounds cost no allocation later.
   for (int i = 0; i < 2; ++i) spare_.emplace_back().slots.resize(static_cast<std::size_t>(size));
 }
 
@@ -71,8 +72,8 @@ void SharedState::join(int rank, Deadline limit) {
   std::vector<int> absent;
   for (int r = 0; r < size_; ++r)
     if (!joined_[static_cast<std::size_t>(r)]) absent.push_back(r);
-  cause_ = Error(Errc::timeout, fmt::format("group '{}': {} of {} ranks came; missing: {}", group_,
-                                            members_, size_, internal::list_ranks(absent)));
+  cause_ = Error(Errc::timeout, fmt::format("group '{}': {} of {} ranks joined; missing: {}",
+                                            group_, members_, size_, internal::list_ranks(absent)));
   moved_.notify_all();
   throw Error(*cause_);
 }
@@ -141,7 +142,7 @@ Error SharedState::missing(Errc code, const Round& round, std::span<const Op> op
                                 internal::describe(ops, call));
 }
 
-/// Keeps the core for a bounded time. False: what is waited for needs longer.
+/// Spins for a bounded time. False: `over` has not become true.
 template <typename Over>
 bool SharedState::spin(const Over& over) const noexcept {
   for (int i = 0; i < spins_; ++i) {
@@ -151,9 +152,9 @@ bool SharedState::spin(const Over& over) const noexcept {
   return false;
 }
 
-/// Looks for a bounded time. False: sleep now. Where ranks outnumber the cores, each gives its core
-/// to another, which costs less than a sleep; unless another program takes it for a time slice.
-/// Then the next waits sleep.
+/// Polls for a bounded time. False: sleep now. Where ranks outnumber the cores, each yields its
+/// core to another rank, which costs less than a sleep. When another program takes the core for a
+/// time slice, the next waits sleep.
 template <typename Over>
 bool SharedState::look(const Over& over) noexcept {
   if (spins_ != 0) return spin(over);
@@ -172,7 +173,7 @@ bool SharedState::look(const Over& over) noexcept {
   return seen;
 }
 
-/// The lock is held for less time than it takes to sleep and be woken.
+/// Spins first: the lock is held for less time than a sleep and a wake-up take.
 std::unique_lock<std::mutex> SharedState::acquire() const {
   std::unique_lock lock(mutex_, std::defer_lock);
   spin([&] { return lock.try_lock(); });
@@ -180,18 +181,18 @@ std::unique_lock<std::mutex> SharedState::acquire() const {
   return lock;
 }
 
-/// Waits until the round is no longer open, at most for the call's deadline.
+/// Waits until the round is no longer open, at most until the call's deadline.
 bool SharedState::wait_open(Round& round, std::unique_lock<std::mutex>& lock, const Call& call) {
   const auto over = [&] {
     if (round.state.load(std::memory_order_relaxed) != Round::State::open || cause_) return true;
-    for (int r = 0; r < size_; ++r)  // Someone who will not come.
+    for (int r = 0; r < size_; ++r)  // A rank that has left.
       if (gone_[static_cast<std::size_t>(r)] &&
           round.slots[static_cast<std::size_t>(r)].call == nullptr)
         return true;
     return false;
   };
   if (over()) return true;
-  const auto limit = call.limit();  // The clock is read here and not before.
+  const auto limit = call.limit();  // Reads the clock, only when a call has to wait.
   bool in_time = true;
   ++sleepers_;
   if (limit.is_none())
@@ -229,10 +230,10 @@ Round& SharedState::enter(int rank, std::span<const Op> ops, const Call& call) {
     throw Error(error);
   }
   if (!cause_)
-    cause_ = in_time ? missing(Errc::peer_lost, round, ops, call, "a rank will not come")
+    cause_ = in_time ? missing(Errc::peer_lost, round, ops, call, "a rank has left")
                      : missing(Errc::timeout, round, ops, call, "the deadline passed");
   const Error error = *cause_;
-  round.slots[static_cast<std::size_t>(rank)] = {};  // Our operations go out of scope.
+  round.slots[static_cast<std::size_t>(rank)] = {};  // This rank's operations go out of scope.
   lock.unlock();
   break_with(error);  // Ends the messages too.
   throw Error(error);
@@ -240,10 +241,11 @@ Round& SharedState::enter(int rank, std::span<const Op> ops, const Call& call) {
 
 void SharedState::finish_step(Round& round, int step) noexcept {
   const int all = size_ * (step + 1);
-  // In one order with sleepers_ below: either this rank sees the sleeper, or the sleeper this step.
+  // Sequentially consistent with sleepers_ below: either this rank sees the sleeper, or the sleeper
+  // sees this step.
   if (round.finished.fetch_add(1) + 1 >= all) {
     if (sleepers_.load() == 0) return;
-    { const std::lock_guard lock(mutex_); }  // Who counted itself is asleep by now.
+    { const std::lock_guard lock(mutex_); }  // A rank that counted itself is asleep now.
     moved_.notify_all();
     return;
   }

@@ -17,30 +17,30 @@
 
 namespace tutti::backend::local {
 
-/// One collective launch: where the ranks that make it show each other their operations.
+/// One collective launch, in which the ranks exchange their operations.
 struct Round {
   enum class State : std::uint8_t { open, running, failed };
 
   struct Slot {
     std::span<const Op> ops{};
-    const Call* call = nullptr;  // Null until the rank is here.
+    const Call* call = nullptr;  // Null until the rank has entered.
   };
 
   std::uint64_t seq = 0;
   std::vector<Slot> slots;     // By rank.
-  int arrived = 0;             // Ranks that came or refused.
-  std::optional<Error> error;  // Why it failed, the same for everybody.
-  // Ranks look at these while others write what is above.
+  int arrived = 0;             // Ranks that entered or refused.
+  std::optional<Error> error;  // The reason of a failure, the same for all ranks.
+  // Polled while other ranks write the members above, so on cache lines of their own.
   alignas(64) std::atomic<State> state{State::open};
   alignas(64) std::atomic<int> finished{0};  // Steps that ranks have ended, over all operations.
   std::atomic<int> left{0};
 
-  /// Operation number `k` of the collectives of a rank; point-to-point among them is not counted.
+  /// Collective number `k` of a rank. Point-to-point operations are not counted.
   const Op& collective(int rank, std::size_t k) const;
   std::size_t collectives() const;
 };
 
-/// Where the ranks of one group meet. All functions from any rank's threads.
+/// The state that the ranks of one group share. All functions from any rank's threads.
 class SharedState {
  public:
   SharedState(std::string group, int size);
@@ -48,18 +48,20 @@ class SharedState {
   int size() const noexcept { return size_; }
   const std::string& group() const noexcept { return group_; }
 
-  /// @throws Error invalid_argument when the rank is taken, timeout when others are missing.
+  /// @throws Error invalid_argument when the rank has joined already, timeout when ranks are
+  /// missing.
   void join(int rank, Deadline limit);
-  /// The rank's group object is gone: calls that need it fail.
+  /// The rank's group object has ended: calls that need it fail.
   void leave(int rank) noexcept;
 
-  /// Shows this rank's operations and waits for the others'. @throws Error: the round's, or the
-  /// cause that broke the group. On return the round is running: all ranks are in it.
+  /// Publishes this rank's operations and waits for those of the other ranks. On return the round
+  /// is running: all ranks are in it. @throws Error: the round's, or the cause that broke the
+  /// group.
   Round& enter(int rank, std::span<const Op> ops, const Call& call);
-  /// Ends step `step` of the round and waits until all ranks have: its peers are running, none
-  /// of them waits for anything else, so this has no deadline.
+  /// Ends step `step` of the round and waits until all ranks have ended it. Has no deadline: all
+  /// peers are running this step, and none of them waits for anything else.
   void finish_step(Round& round, int step) noexcept;
-  /// This rank's share of the running step failed; all ranks find round.error behind the step.
+  /// Reports that this rank's share of the step failed. All ranks read round.error after the step.
   void fail_round(Round& round, int rank, std::span<const Op> ops, const Call& call,
                   const Error& why);
   void leave_round(Round& round) noexcept;
@@ -88,8 +90,8 @@ class SharedState {
 
   const std::string group_;
   const int size_;
-  const int spins_;  // Looks at a flag that keep the core; none when ranks outnumber the cores.
-  std::atomic<int> unyielding_{0};  // So many waits to come do not yield.
+  const int spins_;                 // Polls without a yield; 0 when ranks outnumber the cores.
+  std::atomic<int> unyielding_{0};  // The number of next waits that do not yield.
 
   mutable std::mutex mutex_;
   std::condition_variable moved_;
@@ -97,10 +99,11 @@ class SharedState {
   std::optional<Error> cause_;
   std::vector<bool> joined_;
   std::vector<bool> gone_;
-  std::vector<std::int64_t> last_;  // The newest round a rank has entered, for error texts.
+  std::vector<std::int64_t>
+      last_;  // By rank: the newest round that it has entered, for error texts.
   int members_ = 0;
   std::list<Round> rounds_;
-  std::list<Round> spare_;  // Used again: a steady state allocates nothing.
+  std::list<Round> spare_;  // Reused: a steady state allocates nothing.
   internal::Mailbox mailbox_;
 };
 

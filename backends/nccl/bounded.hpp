@@ -15,12 +15,11 @@
 
 namespace tutti::backend::nccl {
 
-/// all_gather_bounded: rows whose number only their own rank knows. The numbers and slots of the
-/// permitted length travel in one group. Where the rows end is known when the numbers have come to
-/// the host; the copies out of the slots run on a stream of their own then, so no call of the group
-/// waits for the host.
+/// all_gather_bounded: rows whose count only their own rank knows. The counts and slots of the
+/// maximum length are exchanged in one group of NCCL. When the counts have reached the host, copies
+/// out of the slots run on a stream of their own, so no call of the group waits for the host.
 ///
-/// In this order: before(), inside() of a group, after(); and when all that has run, spread().
+/// Call order: before(), inside() of a group of NCCL, after(), and spread() when these have run.
 class Bounded {
  public:
   /// `counts` has room for counts_bytes().
@@ -32,12 +31,12 @@ class Bounded {
   void before();
   void inside(ncclComm_t comm) const;
   void after();
-  /// True when the numbers of all ranks have come.
+  /// True when the counts of all ranks have reached the host.
   bool counted() const { return counts_.busy()->done(); }
-  /// Queues the copies on `stream`. @throws Error mismatch when a rank has more than may come.
+  /// Queues the copies on `stream`. @throws Error mismatch when a rank has more rows than its slot.
   void spread(cudaStream_t stream);
 
-  /// For the next one, when the copies have been queued.
+  /// Returns the memory of the counts for reuse. Call it after the copies have been queued.
   cuda::PinnedPool::Block take_counts() && noexcept { return std::move(counts_); }
 
  private:
@@ -54,26 +53,26 @@ class Bounded {
   std::int64_t most_;
   std::size_t row_bytes_;
   std::size_t slot_;
-  cuda::PinnedPool::Block counts_;  // This rank's, then those of all.
-  Scratch scratch_;                 // The numbers of all ranks, then their slots.
+  cuda::PinnedPool::Block counts_;  // This rank's count, then those of all ranks.
+  Scratch scratch_;                 // The counts of all ranks, then their slots.
 };
 
 /// The calls of a group with rows that the host has to count. Called from any thread.
 class Counting {
  public:
   Counting(std::shared_ptr<Gpu> gpu, int size);
-  /// Gets memory for one call: CUDA may make a later one wait for the device, where collectives
-  /// wait for their peers.
+  /// Allocates memory for one call in advance: a later allocation may wait for the device, where
+  /// collectives wait for their peers.
   void reserve();
 
-  /// Memory for the counts of one operation: that of an earlier one if possible.
+  /// Memory for the counts of one operation, reused if possible.
   cuda::PinnedPool::Block room();
-  /// The state gets its event when the numbers of `ops` have come.
+  /// Adds the call of `state`, which gets its event after the counts of `ops` have arrived.
   void add(std::shared_ptr<EventState> state, std::vector<Bounded> ops);
-  /// Queues the copies of the calls whose numbers have come. True when no call is left.
-  /// @throws Error with the place of the call.
+  /// Queues the copies of the calls whose counts have arrived. True when no call is left. @throws
+  /// Error with the location of the call.
   bool spread(const std::string& group, int rank);
-  /// Of calls that will not go on, when nothing uses their memory any more.
+  /// Drops the remaining calls. Call it when nothing uses their memory.
   void forget() noexcept;
   cudaStream_t stream() const noexcept { return copies_.get(); }
 
@@ -85,7 +84,7 @@ class Counting {
   std::shared_ptr<Gpu> gpu_;
   std::shared_ptr<cuda::PinnedPool> pool_;
   int size_;
-  CudaStream copies_;  // Behind the group's stream; no collective waits for it.
+  CudaStream copies_;  // Ordered after the group's stream; no collective waits for it.
   std::mutex mutex_;
   std::deque<Waiting> waiting_;
   std::vector<cuda::PinnedPool::Block> idle_;

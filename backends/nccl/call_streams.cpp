@@ -7,8 +7,8 @@
 namespace tutti::backend::nccl {
 namespace {
 
-/// True for a stream that the program has made. The default streams wait for others, or are another
-/// one on each thread, and NCCL queues its work on a thread of its own.
+/// True for a stream that the program has made. Default streams synchronise with other streams, or
+/// differ between threads, and NCCL queues its work on a thread of its own.
 bool is_made(cudaStream_t stream) noexcept {
   return stream != nullptr && stream != cudaStreamLegacy && stream != cudaStreamPerThread;
 }
@@ -17,9 +17,9 @@ bool is_made(cudaStream_t stream) noexcept {
 
 cudaStream_t CallStreams::choose(std::span<const Op> ops, const Call& call, int size) {
   const auto theirs = to_cuda(call.stream);
-  // The caller waits until the call has been queued, so the stream is there. Scratch memory would
-  // have to be released on it also when NCCL has not come back from an abort, and the caller has
-  // gone.
+  // The caller waits until the call has been queued, so the stream exists. A call with scratch
+  // memory does not use it: after a hanging abort the memory is released when the caller has
+  // returned.
   const bool direct =
       call.blocking && is_made(theirs) && std::ranges::none_of(ops, [&](const Op& op) {
         return needs_scratch(op, size, call.order_fixed);
@@ -28,7 +28,7 @@ cudaStream_t CallStreams::choose(std::span<const Op> ops, const Call& call, int 
     catch_up();
     return own_.get();
   }
-  // Also where the last call had a stream of this handle, which may have been another one.
+  // Also when the last call had a stream with this handle: the handle may have been reused.
   if (elsewhere_ != nullptr) {
     elsewhere_->block(theirs);
   } else {
@@ -41,7 +41,7 @@ cudaStream_t CallStreams::choose(std::span<const Op> ops, const Call& call, int 
 }
 
 cudaStream_t CallStreams::for_capture(cudaStream_t from) {
-  // This handle is another stream on each thread.
+  // This handle means a different stream on each thread.
   const auto thread = from == cudaStreamPerThread ? std::this_thread::get_id() : std::thread::id();
   auto& found = of_captures_[{from, thread}];
   if (found == nullptr) found = std::make_unique<CudaStream>(gpu_);

@@ -31,7 +31,7 @@ void Channel::post(Message message) {
 
 void Channel::advance() {
   const std::lock_guard lock(mutex_);
-  if (waiting_.empty()) {  // But messages may be under way on the device.
+  if (waiting_.empty()) {  // Messages may still run on the device.
     if (step_ == Step::open) communicator_->look();
     return;
   }
@@ -61,7 +61,7 @@ bool Channel::connect() {
   return true;
 }
 
-/// True when the front has been queued and is gone.
+/// Advances the first message. True when it has been queued and removed.
 bool Channel::send_front() {
   auto& message = waiting_.front();
   if (!std::exchange(under_way_, true)) {

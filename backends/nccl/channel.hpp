@@ -13,27 +13,26 @@
 
 namespace tutti::backend::nccl {
 
-/// A message that has been posted: its call, and the point of Call::stream behind which its array
-/// may be used.
+/// A posted message: its call, and the event on Call::stream after which its array may be used.
 struct Message {
   std::shared_ptr<EventState> state;
   Gpu::Event input;
-  void* data;  ///< Only read where the message is sent.
+  void* data;  ///< Not written when the message is sent.
   std::size_t bytes;
 };
 
-/// The messages of one (sender, receiver, tag), on one of the two: a communicator of two ranks and
-/// a stream, made when the first message is posted. Called from any thread.
+/// The messages of one (sender, receiver, tag) on one of the two ranks. Has a communicator of two
+/// ranks and a stream, made for the first message. Called from any thread.
 class Channel {
  public:
-  /// `key`: where the two sides meet in the store.
+  /// `key`: under which the two sides exchange NCCL's id in the store.
   Channel(std::shared_ptr<Gpu> gpu, Store& store, std::string key, bool sends, Memory& memory);
   ~Channel();
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
   void post(Message message);
-  /// Does what can be done without blocking. @throws Error what went wrong with the channel.
+  /// Advances the messages without blocking. @throws Error when the channel has failed.
   void advance();
   cudaStream_t stream() const noexcept { return stream_.get(); }
   const std::shared_ptr<Communicator>& communicator() const noexcept { return communicator_; }
@@ -56,7 +55,7 @@ class Channel {
   void* token_ =
       nullptr;  // Travels for messages without elements, which have a place in order, too.
   std::deque<Message> waiting_;
-  bool under_way_ = false;  // NCCL has the front, and has not queued it yet.
+  bool under_way_ = false;  // The first message is passed to NCCL and not yet queued.
 };
 
 }  // namespace tutti::backend::nccl

@@ -74,15 +74,15 @@ void Communicator::abort() noexcept {
     comm = std::exchange(comm_, nullptr);
   }
   if (comm == nullptr) return;
-  const cuda::RelaxedCapture relaxed(gpu_->cuda());  // It frees what it has.
+  const cuda::RelaxedCapture relaxed(gpu_->cuda());  // ncclCommAbort frees memory.
   if (aborting_) aborting_();
-  // Without the lock: it may hang, and a thread that waits for the lock has a deadline.
+  // Without the lock: the abort may hang, and threads that wait for the lock have deadlines.
   (void)gpu_->nccl().comm_abort(comm);
 }
 
 bool Communicator::begin_end() noexcept {
   const std::lock_guard lock(mutex_);
-  if (adopted_) comm_ = nullptr;  // Its owner ends it.
+  if (adopted_) comm_ = nullptr;  // The program ends an adopted communicator.
   if (comm_ == nullptr) return true;
   const auto state = gpu_->nccl().comm_finalize(comm_);
   return state == ncclSuccess || state == ncclInProgress;
@@ -108,8 +108,8 @@ void Communicator::use_device() const noexcept {
 
 namespace {
 
-/// Runs `body` for each of them on a thread of its own, since what it does inside NCCL may hang. A
-/// thread that finds no end keeps what it needs. True when all have ended in time.
+/// Runs `body` for each communicator on a thread of its own, because calls into NCCL may hang. A
+/// hanging thread keeps its communicator alive. True when all have ended in time.
 bool on_threads(const Communicators& all, std::chrono::nanoseconds bound,
                 void (*body)(Communicator&, Deadline limit) noexcept) noexcept {
   struct Count {
@@ -133,7 +133,8 @@ bool on_threads(const Communicators& all, std::chrono::nanoseconds bound,
       }).detach();
       ++count->left;
     }
-  } catch (...) {  // No thread or no memory for one: the rest is left as it is, and said so.
+  } catch (...) {  // No thread or no memory for one: the remaining communicators are not handled,
+                   // and the result is false.
     complete = false;
   }
   if (count == nullptr) return false;
@@ -150,7 +151,7 @@ bool abort_all(const Communicators& all) noexcept {
 
 void end_all(const Communicators& all) noexcept {
   constexpr std::chrono::seconds polite_bound{1};
-  // Side by side: each may wait for its peers.
+  // In parallel: each may wait for its peers.
   (void)on_threads(all, 2 * polite_bound, [](Communicator& one, Deadline limit) noexcept {
     if (!one.begin_end()) return one.abort();
     const auto polite = Deadline::after(limit.remaining() / 2);

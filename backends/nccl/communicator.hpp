@@ -15,8 +15,8 @@
 
 namespace tutti::backend::nccl {
 
-/// Between ncclGroupStart and ncclGroupEnd. NCCL's group belongs to the thread: one that stays open
-/// swallows every later call, so it is closed however the scope is left.
+/// A scope between ncclGroupStart and ncclGroupEnd. An open group of NCCL collects every later call
+/// of the thread, so the scope also closes it after an exception.
 class GroupScope {
  public:
   explicit GroupScope(const NcclApi& nccl) : nccl_(nccl) {
@@ -37,27 +37,27 @@ class GroupScope {
   bool open_ = true;
 };
 
-/// The id that `whose` rank wrote into the store. @throws Error mismatch.
+/// The id that rank `whose` published in the store. @throws Error mismatch.
 ncclUniqueId to_id(std::span<const std::byte> bytes, std::string_view whose);
 
-/// One ncclComm_t that does not block. Called from any thread, one call into NCCL at a time.
+/// A non-blocking ncclComm_t. Called from any thread; calls NCCL from one thread at a time.
 class Communicator {
  public:
   explicit Communicator(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {}
-  ~Communicator();  ///< Leaves a communicator that was neither aborted nor ended as it is.
+  ~Communicator();  ///< Does not destroy a communicator that was neither aborted nor ended.
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  /// Begins to connect; ready() says when all ranks are there.
+  /// Begins to connect. ready() is true when all ranks are connected.
   void begin(const ncclUniqueId& id, int rank, int size);
-  /// Uses one that exists and leaves it alive at the end. An abort calls `aborting` first.
+  /// Adopts a communicator, which it does not destroy. An abort calls `aborting` first.
   void adopt(const AdoptedCommunicator& adopted);
-  /// True when nothing is under way inside NCCL. @throws Error what went wrong there.
+  /// True when NCCL has no operation in progress. @throws Error the asynchronous error of NCCL.
   bool ready();
-  /// The errors of ready(), unless another thread is inside NCCL just now. Never blocks.
+  /// Throws as ready() does, unless another thread is inside NCCL. Never blocks.
   void look();
 
-  /// call(ncclComm_t), alone. @throws Error aborted when there is no communicator any more.
+  /// Runs call(ncclComm_t) under the lock. @throws Error aborted when the communicator has ended.
   template <typename Call>
   void use(const Call& call) {
     const std::lock_guard lock(mutex_);
@@ -65,15 +65,15 @@ class Communicator {
     call(comm_);
   }
 
-  /// Keeps what NCCL may write to until the communicator has ended.
+  /// Keeps memory that NCCL may write to alive until the communicator has ended.
   void keep(std::shared_ptr<void> what);
-  /// Ends whatever is under way. May take as long as NCCL likes.
+  /// Aborts all operations. The duration is not bounded.
   void abort() noexcept;
-  /// The polite end, when nothing is under way: begins unless NCCL refuses, and then until it is
-  /// true.
+  /// Finalize and destroy a communicator without operations in progress. begin_end() is false when
+  /// NCCL refuses; ended() is true when the communicator has ended.
   bool begin_end() noexcept;
   bool ended() noexcept;
-  /// For a thread of the library's own.
+  /// Makes the device current on a thread of the library's own.
   void use_device() const noexcept;
 
  private:
@@ -94,12 +94,12 @@ using Communicators = std::vector<std::shared_ptr<Communicator>>;
 /// The longest time that abort_all() waits for ncclCommAbort.
 constexpr std::chrono::seconds abort_bound{10};
 
-/// Aborts all of them, each on a thread of its own because ncclCommAbort may hang. True when all
-/// had ended within abort_bound.
+/// Aborts all communicators, each on a thread of its own because ncclCommAbort may hang. True when
+/// all have ended within abort_bound.
 bool abort_all(const Communicators& all) noexcept;
 
-/// Ends all of them politely, on threads of their own, too; aborts those that take longer than a
-/// second, and returns after two.
+/// Finalizes and destroys all communicators, each on a thread of its own. Aborts those that take
+/// longer than 1 s, and returns after at most 2 s.
 void end_all(const Communicators& all) noexcept;
 
 }  // namespace tutti::backend::nccl

@@ -13,8 +13,8 @@
 
 namespace tutti::backend::nccl {
 
-/// The way from a BackendInit to a group's communicator: the ranks meet over the store, and rank 0
-/// publishes NCCL's id, or each adopts the communicator that it was given.
+/// Makes a group's communicator from a BackendInit. The ranks find each other through the store,
+/// and rank 0 publishes NCCL's id, or each rank adopts the communicator that it was given.
 ///
 /// Used by the thread that makes the group; communicator() from any thread.
 class Connection {
@@ -27,8 +27,8 @@ class Connection {
 
   /// Blocks until the communicator of all ranks is ready. @throws Error.
   void open(Deadline limit);
-  /// Looks into the store now and then, for waits while the group is being made.
-  /// @throws Error the cause that a peer has published.
+  /// Polls the store, for waits while the group is being made. @throws Error the cause that a peer
+  /// has published.
   void check_peers();
   /// Aborts because this rank could not make the group. Returns the cause that counts on all ranks.
   Error give_up(const Error& mine) noexcept;
@@ -37,8 +37,8 @@ class Connection {
 
  private:
   void adopt(Deadline limit);
-  /// Publishes that this rank is here, and blocks until all ranks have.
-  /// @throws Error timeout naming the missing ranks, and the cause that a peer published.
+  /// Publishes that this rank has joined, and blocks until all ranks have. @throws Error timeout
+  /// with the missing ranks, and the cause that a peer published.
   void meet(Deadline limit);
   ncclUniqueId exchange_id(Deadline limit);
 

@@ -42,7 +42,7 @@ void Failure::fail_late(const Op& op, const Call& call, Clock::time_point since)
   const Error mine = internal::call_error(Errc::timeout, init_.name, {&op, 1}, call,
                                           pair ? op.peer : init_.rank, text);
   if (pair || init_.size == 1) return fail(mine);
-  // Long enough for the peers to look into the store once.
+  // Long enough for one poll of the store by the peers.
   fail_late(mine, status_of(op, call), between_looks(Clock::now() - since) + 3 * first_look);
 }
 

@@ -18,15 +18,15 @@
 
 namespace tutti::backend::nccl {
 
-/// The time from the beginning of a call to the first look into the store.
+/// The time from the start of a call to the first poll of the store.
 constexpr std::chrono::milliseconds first_look{20};
-/// The longest time between two looks into the store.
+/// The longest time between two polls of the store.
 constexpr std::chrono::seconds rarest_look{1};
-/// The time between two looks for a call of this age.
+/// The time between two polls for a call of this age.
 std::chrono::nanoseconds between_looks(std::chrono::nanoseconds age);
 
 /// The first cause that broke a group, agreed on with the peers, and the errors of the calls that
-/// it ends. Every part of a group reports here; the agreement decides whose cause counts.
+/// it ends. All parts of a group report here; the agreement decides which rank's cause counts.
 ///
 /// Called from any thread. `mutex_` guards cause_, late_ and drained_; no other lock is taken under
 /// it.
@@ -53,12 +53,12 @@ class Failure {
   void fail(const Error& mine) noexcept;
   /// Breaks the group because a call of this rank reached its deadline.
   void fail_late(const Op& op, const Call& call, Clock::time_point since) noexcept;
-  /// The same for a call that is described by `call`; asks the peers for as long as `patience`.
+  /// The same for the call described by `call`. Collects the peers' status for at most `patience`.
   void fail_late(const Error& mine, const internal::Status& status,
                  std::chrono::nanoseconds patience) noexcept;
   /// Breaks the group when a peer has published a cause. True when it did.
   bool poll_peers(const internal::Status& mine) noexcept;
-  /// Asks the store for refusals that peers have published since. From one thread.
+  /// Collects the refusals that peers have published since the last time. From one thread.
   void collect_refusals() noexcept { (void)agreement_.new_refusals(); }
   /// The refusal of this call among those collected; null: none.
   const internal::Refusal* refusal_of(const Op& op, const Call& call) const noexcept {
@@ -67,13 +67,14 @@ class Failure {
   /// The ranks that have left, each with the number behind its last collective. From one thread.
   const std::map<int, std::uint64_t>& departed() noexcept { return agreement_.departed(); }
 
-  /// Nothing of the group runs any more. `late`: what the errors add when an abort did not end.
+  /// Records that no operation of the group runs any more. `late`: added to the error texts when an
+  /// abort has not ended.
   void set_drained(std::string late) noexcept;
   /// The error of a call, once the group is broken.
   Error error_of(const Op& op, const Call& call) const noexcept;
-  /// The same, when nothing uses the arrays of the call any more: blocks until set_drained().
+  /// The same, after set_drained(), for which it blocks: nothing uses the arrays of the call then.
   Error await_error_of(const Op& op, const Call& call) const noexcept;
-  /// The cause as it is, likewise.
+  /// The unchanged cause, after set_drained() too.
   Error await_cause() const noexcept;
 
   /// The status of a rank that is in this call: "all_reduce #3 on group 'g'".

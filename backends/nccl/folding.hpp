@@ -9,12 +9,12 @@
 
 namespace tutti::backend::nccl {
 
-/// A reduction or scan that NCCL cannot do as ReduceOp promises: every rank gets its slice of all
-/// ranks' elements, folds it in rank order by a kernel of our own, and gives it to the ranks that
-/// need it. The steps of Lowering.
+/// A reduction or scan that NCCL cannot compute as ReduceOp defines it. Every rank receives its
+/// slice of all ranks' elements, folds it in rank order by a kernel of the library, and sends the
+/// result to the ranks that need it. Has the steps of Lowering.
 class Folding {
  public:
-  /// OpContext::kernels is not null.
+  /// OpContext::kernels must not be null.
   Folding(const OpContext& context, const Op& op);
 
   int groups() const noexcept { return op_.kind == Operation::reduce_scatter ? 1 : 2; }
@@ -23,7 +23,7 @@ class Folding {
   void after();
 
  private:
-  /// Of bytes; the elements that a rank folds.
+  /// A range of bytes: the elements that a rank folds.
   struct Slice {
     std::size_t begin;
     std::size_t bytes;

@@ -23,7 +23,7 @@ inline constexpr const char* late_in_nccl = "the deadline passed inside NCCL";
 struct Apis {
   const NcclApi* nccl = nullptr;
   const CudaApi* cuda = nullptr;
-  const DriverApi* driver = nullptr;        ///< For the kernels; null where there are none.
+  const DriverApi* driver = nullptr;        ///< For the kernels; null without kernels.
   std::span<const std::byte> fold_image{};  ///< cuda::fold_image(), or a test's own.
 };
 

@@ -51,8 +51,8 @@ Group::Group(const BackendInit& init, const Apis& apis)
   }
 }
 
-/// NCCL connects the ranks at their first call, and keeps the caller until all of them have made
-/// it: better here than in the first async call.
+/// Makes a first call: NCCL connects the ranks in it and blocks until all of them have made it.
+/// Here, so that the first async call does not block.
 void Group::warm_up(Deadline limit) {
   const Op op{.kind = Operation::barrier};
   const Call call{.stream = launcher_.stream(), .deadline = limit};
@@ -141,8 +141,7 @@ std::shared_ptr<EventState> Group::run(std::span<const Op> all, const Call& call
   const auto state = make_state(ops, call, limit);
   if (captured) {
     state->capture();
-    watcher_
-        .watch_graphs();  // Also while NCCL keeps this call: a peer may abort that it waits for.
+    watcher_.watch_graphs();  // Before the launch: NCCL may block in it for a peer that aborts.
   }
   try {
     next_ = std::max<std::uint64_t>(next_, call.seq + 1);
@@ -164,7 +163,7 @@ std::shared_ptr<EventState> Group::run(std::span<const Op> all, const Call& call
 }
 
 void Group::refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept {
-  bool told = false;  // Of what has the number of the call: once.
+  bool told = false;  // The collectives are refused once.
   for (const auto& op : ops) {
     const bool message = is_message(op, call);
     if (!message && std::exchange(told, true)) continue;
@@ -185,8 +184,8 @@ void Group::leave() noexcept {
   order_->stop();
   if (failure_.broken()) return;
   const auto all = watcher_.communicators();
-  // Nothing was under way here, so the Watcher has not looked; but an adopted communicator that is
-  // given back has to be alive.
+  // No call was in flight, so the Watcher has not polled; but an adopted communicator has to be
+  // usable afterwards.
   if (init_.adopt && agreement_.cause({})) return (void)abort_all(all);
   registrations_.end_all();
   agreement_.leave(next_);

@@ -19,11 +19,11 @@
 
 namespace tutti::backend::nccl {
 
-/// A group on one rank, composed of its parts: a call takes its turn here, goes to the Launcher or
-/// to PointToPoint, and is ended by the Watcher.
+/// A group on one rank, composed of its parts. A call takes its turn here, is launched by the
+/// Launcher or PointToPoint, and is ended by the Watcher.
 ///
-/// Called from any thread. It has no mutex; the parts have one each, taken in the order
-/// Registrations, Launcher, PointToPoint, Watcher, Failure.
+/// Called from any thread. Has no mutex of its own. The mutexes of the parts are locked in the
+/// order Registrations, Launcher, PointToPoint, Watcher, Failure.
 class Group : public std::enable_shared_from_this<Group> {
  public:
   /// Blocks until all ranks are there. @throws Error.
@@ -38,7 +38,8 @@ class Group : public std::enable_shared_from_this<Group> {
   Registration register_memory(const TensorView& block, RegistrationKind kind, Deadline limit) {
     return registrations_.add(block, kind, limit, weak_from_this());
   }
-  /// Ends what is under way, by its deadlines; then the threads and the communicators. Once.
+  /// Waits for the calls in flight, by their deadlines, then ends the threads and the
+  /// communicators. Once.
   void leave() noexcept;
 
   const BackendInit& init() const noexcept { return init_; }
@@ -54,7 +55,7 @@ class Group : public std::enable_shared_from_this<Group> {
   std::shared_ptr<EventState> make_state(std::span<const Op> ops, const Call& call, Deadline limit);
   /// Posts the messages among `ops`.
   void post(std::span<const Op> ops, const Call& call, Deadline limit, std::vector<Work>& works);
-  /// Launches the rest of `ops`, in their turn. Null where there is none.
+  /// Launches the collectives among `ops`, in their turn. Null if there are none.
   std::shared_ptr<EventState> run(std::span<const Op> ops, const Call& call, Deadline limit,
                                   bool captured);
 

@@ -14,9 +14,9 @@
 
 namespace tutti::backend::nccl {
 
-/// The messages that the front makes of one gather, scatter or all_to_all. All ranks make them in
-/// the same call, so they need no tag and no communicator of their own: NCCL matches those of two
-/// ranks by their order in the group.
+/// The messages of one gather, scatter or all_to_all that the front has lowered. All ranks make
+/// them in the same call, so they need no tag and no communicator of their own: NCCL matches
+/// messages of two ranks by their order in the group.
 class Messages {
  public:
   explicit Messages(const OpContext& context) : context_(context) {}
@@ -33,23 +33,24 @@ class Messages {
   std::vector<TensorView> own_out_;
 };
 
-/// A call on its way to the stream of its group. NCCL queues each of its groups in its own time,
-/// and may wait for the other ranks meanwhile. One thread at a time.
+/// A call that is being queued on the stream of its group. NCCL queues each of the call's groups
+/// asynchronously and may wait for the other ranks meanwhile. One thread at a time.
 class Launch {
  public:
-  /// The call comes behind the work on Call::stream. `turn` lasts until all of it has been queued.
+  /// Orders the call after the work on Call::stream. `turn` is held until all of the call has been
+  /// queued.
   Launch(const OpContext& context, std::shared_ptr<Communicator> communicator,
          std::span<const Op> ops, std::shared_ptr<EventState> state, Gpu::Turn turn,
          Counting& counting);
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
 
-  /// Does what can be done without waiting; the state then has its event. True when all of it has
-  /// been queued. @throws Error.
+  /// Advances without blocking. True when all of the call has been queued; its state then has its
+  /// event. @throws Error.
   bool advance();
   cudaStream_t stream() const noexcept { return context_.stream; }
   bool is_captured() const noexcept { return state_->is_captured(); }
-  /// It will not go on, but what it uses stays.
+  /// Stops the call, but keeps its memory alive.
   void give_up() noexcept { turn_.reset(); }
 
  private:

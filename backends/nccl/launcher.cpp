@@ -11,10 +11,10 @@
 namespace tutti::backend::nccl {
 namespace {
 
-/// The time that a call waits for NCCL to queue it before the Watcher continues with that.
+/// The time that a call waits for NCCL to queue it before the Watcher continues.
 constexpr std::chrono::milliseconds hand_over{2};
 
-/// @throws Error unsupported for operations in which the host takes part: a graph has no host.
+/// @throws Error unsupported for operations that need the host, which a graph cannot have.
 void refuse_capture(std::span<const Op> ops, const Call& call) {
   for (const auto& op : ops)
     if (op.kind == Operation::barrier || op.kind == Operation::all_gather_bounded ||
@@ -51,7 +51,7 @@ void Launcher::load_kernels() {
     const DeviceScope scope(gpu_->cuda(), gpu_->index());
     kernels.load(streams_.own());
     context_.kernels = &kernels;
-  } catch (const Error& error) {  // Most operations do without them.
+  } catch (const Error& error) {  // Most operations need no kernels.
     no_kernels_ = error.message();
   }
 }
@@ -93,7 +93,7 @@ void Launcher::launch(std::span<const Op> ops, const std::shared_ptr<EventState>
     scope.emplace(gpu_->cuda(), gpu_->index());
     relaxed.emplace(gpu_->cuda());
   }
-  await(state->limit());  // The call before it.
+  await(state->limit());  // For the previous call.
   auto turn = gpu_->turn(state->limit());
   {
     const auto& call = state->call();
@@ -108,7 +108,7 @@ void Launcher::launch(std::span<const Op> ops, const std::shared_ptr<EventState>
     }
   }
   if (captured) return await(state->limit());  // The capture may end when this returns.
-  // The Watcher goes on where NCCL waits for other ranks: this thread may have to serve them.
+  // The Watcher continues while NCCL waits for other ranks: their calls may depend on this thread.
   const auto enough = std::chrono::steady_clock::now() + hand_over;
   for (Pause pause; !advance(); pause()) {
     if (std::chrono::steady_clock::now() > enough) return;
@@ -123,7 +123,7 @@ bool Launcher::advance() {
 }
 
 void Launcher::try_advance() {
-  // A caller that is inside it goes on by itself.
+  // A caller inside it continues by itself.
   if (const std::unique_lock lock(mutex_, std::try_to_lock); lock && launch_ && launch_->advance())
     launch_.reset();
 }
@@ -152,7 +152,7 @@ void Launcher::mark_end(Gpu::Event& end) {
 std::vector<cudaStream_t> Launcher::streams() {
   std::vector<cudaStream_t> all{streams_.own(), counting_.stream()};
   const std::lock_guard lock(mutex_);
-  // Of a call that has not been queued the caller still waits, so its stream is there.
+  // The caller waits until its call has been queued, so the stream exists.
   if (launch_ && !launch_->is_captured())
     all.push_back(launch_->stream());
   else
@@ -161,7 +161,7 @@ std::vector<cudaStream_t> Launcher::streams() {
 }
 
 void Launcher::give_up(bool idle) noexcept {
-  // NCCL may have been queuing it: what it uses stays while anything moves.
+  // NCCL may be queuing the call: its memory is kept until the device is idle.
   const std::lock_guard lock(mutex_);
   if (launch_) launch_->give_up();
   if (!idle) return;

@@ -18,7 +18,7 @@
 
 namespace tutti::backend::nccl {
 
-/// Gives the collectives of a group to NCCL, one call after the other, each on its stream.
+/// Passes the collectives of a group to NCCL, one call after the other, each on its stream.
 ///
 /// launch() from one thread at a time, in the order of the calls; the other functions from any
 /// thread. `mutex_` guards launch_ and streams_. The locks of Communicator, Counting and EventState
@@ -31,31 +31,32 @@ class Launcher {
   Launcher(const Launcher&) = delete;
   Launcher& operator=(const Launcher&) = delete;
 
-  /// Gets what calls need of the device. Once, before the first call. @throws Error.
+  /// Prepares the device for calls. Once, before the first call. @throws Error.
   void prepare();
   bool supports(Operation operation, DType dtype, ReduceOp::Kind reduce) const noexcept;
-  /// True when the call is captured into a graph.
-  /// @throws Error unsupported for what a graph or this build cannot do.
+  /// True when the call is captured into a graph. @throws Error unsupported for operations that a
+  /// graph or this build does not support.
   bool check_call(std::span<const Op> ops, const Call& call) const;
 
-  /// Gives the call to NCCL. It may not be on the stream yet when this returns. @throws Error.
+  /// Passes the call to NCCL, which may queue it later. @throws Error.
   void launch(std::span<const Op> ops, const std::shared_ptr<EventState>& state);
-  /// Does what can be done for the last call without waiting. True when it has been queued.
+  /// Advances the last call without blocking. True when it has been queued.
   bool advance();
-  /// The same unless another thread does it just now.
+  /// The same, unless another thread is doing it.
   void try_advance();
   /// Blocks until the last call has been queued. @throws Error.
   void await(Deadline limit);
-  /// Queues the copies of the all_gather_bounded whose counts have come. True when none is left.
+  /// Queues the copies of each all_gather_bounded whose counts have arrived. True when none is
+  /// left.
   bool spread_rows() { return counting_.spread(init_.name, init_.rank); }
-  /// Blocks until none is left: by the deadlines of the calls, which the Watcher keeps.
+  /// Blocks until none is left. The Watcher enforces the deadlines of the calls.
   void await_rows() noexcept;
 
   /// Records the end of all calls so far.
   void mark_end(Gpu::Event& end);
   /// The streams on which calls may still run, after an abort.
   std::vector<cudaStream_t> streams();
-  /// Ends the call under way after an abort; what it uses is released when the device is `idle`.
+  /// Ends the call in progress after an abort. Its memory is released if the device is `idle`.
   void give_up(bool idle) noexcept;
 
   Stream stream() const noexcept { return {streams_.own()}; }
@@ -70,7 +71,7 @@ class Launcher {
 
   std::mutex mutex_;
   CallStreams streams_;
-  Tensor token_{};          // One element, for barriers.
+  Tensor token_{};          // One element in device memory, for barriers.
   std::string no_kernels_;  // The reason, where there are none.
   OpContext context_;       // With the group's own stream; constant after prepare().
   Counting counting_;

@@ -23,7 +23,7 @@ void* NcclMemory::allocate(std::size_t bytes, Stream) {
   const auto room = std::max<std::size_t>(bytes, 1);
   const auto code = apis_.nccl->mem_alloc(&data, room);
   if (code != ncclSuccess) {
-    (void)apis_.cuda->get_last_error();  // The program must not find it.
+    (void)apis_.cuda->get_last_error();  // Resets the error, so that the program does not see it.
     throw Error(Errc::resource_exhausted,
                 fmt::format("ncclMemAlloc of {} bytes on cuda:{}: {}", bytes, index_,
                             apis_.nccl->get_error_string(code)));
@@ -37,7 +37,8 @@ void NcclMemory::release(void* data, std::size_t, Stream stream) noexcept {
   if (data == nullptr) return;
   try {
     const DeviceScope scope(*apis_.cuda, index_);
-    // Waiting would spoil the capture, and its graph may use the block: it stays.
+    // Waiting would invalidate the capture, and its graph may use the block, so the block is
+    // leaked.
     if (cuda::is_capturing(*apis_.cuda, index_, to_cuda(stream))) return;
     cuda::check(*apis_.cuda, apis_.cuda->stream_synchronize(to_cuda(stream)),
                 "cudaStreamSynchronize");
@@ -46,7 +47,7 @@ void NcclMemory::release(void* data, std::size_t, Stream stream) noexcept {
       blocks_.erase(static_cast<const std::byte*>(data));
     }
     check(*apis_.nccl, apis_.nccl->mem_free(data), "ncclMemFree");
-  } catch (...) {  // The context is lost, and the memory with it; or the stream must not be asked.
+  } catch (...) {  // The context and its memory are lost, or the stream must not be queried.
   }
 }
 

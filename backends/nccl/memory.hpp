@@ -10,9 +10,9 @@
 
 namespace tutti::backend::nccl {
 
-/// Memory of ncclMemAlloc, which windows need. It knows no streams: a release waits for its own on
-/// the host. Released on a stream that is being captured, or on the default one while another is,
-/// it is kept for good.
+/// Memory of ncclMemAlloc, which windows need. Not stream-ordered: a release blocks the host until
+/// its stream has run. A release on a stream that is being captured, or on the default stream while
+/// another is, leaks the block.
 class NcclMemory final : public Memory {
  public:
   NcclMemory(const Apis& apis, int index);
@@ -22,7 +22,7 @@ class NcclMemory final : public Memory {
   void release(void* data, std::size_t bytes, Stream stream) noexcept override;
   void copy(void* to, const void* from, std::size_t bytes, Stream stream) override;
 
-  /// True when a window may be made of this: it lies within one block, and begins where NCCL wants.
+  /// True when this may become a window: it lies within one block and has NCCL's alignment.
   bool can_be_a_window(const void* data, std::size_t bytes) const noexcept;
 
  private:
@@ -32,7 +32,7 @@ class NcclMemory final : public Memory {
   std::map<const std::byte*, std::size_t> blocks_;
 };
 
-/// That of a device. Lives for ever: Tensors may outlive their group.
+/// The memory of a device. Never destroyed: Tensors may outlive their group.
 NcclMemory& nccl_memory(const Apis& apis, int device);
 
 }  // namespace tutti::backend::nccl

@@ -41,7 +41,7 @@ const NcclApi& nccl_api() {
 }
 
 std::string version_text(int code) {
-  // NCCL_VERSION() counts otherwise up to 2.8.
+  // NCCL_VERSION() has another format up to 2.8.
   const int unit = code < 10000 ? 1000 : 10000;
   return fmt::format("{}.{}.{}", code / unit, code % unit / 100, code % 100);
 }

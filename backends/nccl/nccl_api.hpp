@@ -7,12 +7,12 @@
 
 #include <tutti/error.hpp>
 
-// NCCL's functions as a table: the library is looked for when the program runs, not when it is
-// linked or loaded, and a test brings a table of its own.
+// NCCL's functions as a table. The library is opened when the program needs it, not when it is
+// linked or loaded, and tests pass a table of their own.
 
 namespace tutti::backend::nccl {
 
-/// field, function. What the backend cannot do without; all of it is in NCCL 2.18.
+/// field, function: the required functions, all of which NCCL 2.18 has.
 #define TUTTI_NCCL_FUNCTIONS(X)                          \
   X(get_version, ncclGetVersion)                         \
   X(get_unique_id, ncclGetUniqueId)                      \
@@ -38,9 +38,9 @@ namespace tutti::backend::nccl {
   X(get_error_string, ncclGetErrorString)                \
   X(get_last_error, ncclGetLastError)
 
-/// field, function, parameters; all return ncclResult_t. What came later: Features says what of it
-/// may be called. The types are written out because nccl.h may be older than the library; a
-/// window is a pointer to a structure whose name has changed.
+/// field, function, parameters; all return ncclResult_t. The optional functions of later versions;
+/// Features tells which may be called. The types are written out because nccl.h may be older than
+/// the library; a window is a pointer to a structure whose name has changed.
 #define TUTTI_NCCL_OPTIONAL_FUNCTIONS(X)                                        \
   X(mem_alloc, ncclMemAlloc, (void** data, std::size_t bytes))                  \
   X(mem_free, ncclMemFree, (void* data))                                        \
@@ -61,8 +61,8 @@ struct NcclApi {
 #undef TUTTI_FIELD
 };
 
-/// The library's, found at the first call and kept for ever.
-/// @throws Error unsupported: which library was looked for, why it did not do, what to install.
+/// The functions of the installed library, loaded at the first call and never unloaded. @throws
+/// Error unsupported: the library, the reason and what to install.
 const NcclApi& nccl_api();
 
 /// "2.28.9" of 22809.
@@ -71,22 +71,22 @@ std::string version_text(int code);
 /// The error of `call`, which returned `code`, with NCCL's last text.
 Error nccl_error(const NcclApi& nccl, ncclResult_t code, const char* call);
 
-/// Throws nccl_error() unless `code` is ncclSuccess or ncclInProgress: a communicator that does not
-/// block returns the latter where it continues by itself.
+/// Throws nccl_error() unless `code` is ncclSuccess or ncclInProgress, which a non-blocking
+/// communicator returns while it continues.
 inline void check(const NcclApi& nccl, ncclResult_t code, const char* call) {
   if (code != ncclSuccess && code != ncclInProgress) [[unlikely]]
     throw nccl_error(nccl, code, call);
 }
 
 /// The functions of a library beyond NCCL 2.18. A function counts when the version has it and the
-/// symbol is there: vendors build libraries that have one without the other.
+/// symbol exists: some vendors' libraries have one without the other.
 struct Features {
   int version = 0;            ///< The result of ncclGetVersion().
   bool memory = false;        ///< ncclMemAlloc and ncclMemFree, since 2.19.
   bool registration = false;  ///< ncclCommRegister and ncclCommDeregister, since 2.19.
   bool windows = false;       ///< ncclCommWindowRegister and -Deregister, since 2.27.
 
-  /// @throws Error when the version cannot be asked.
+  /// @throws Error when the version cannot be queried.
   static Features of(const NcclApi& nccl);
 };
 

@@ -9,14 +9,13 @@
 
 namespace tutti::backend::nccl {
 
-/// Slots of scratch memory begin at multiples of this: NCCL is several times slower where they do
-/// not.
+/// The alignment of slots of scratch memory in bytes: NCCL is several times slower without it.
 constexpr std::size_t slot_alignment = 16;
 constexpr std::size_t aligned(std::size_t bytes) noexcept {
   return (bytes + slot_alignment - 1) / slot_alignment * slot_alignment;
 }
 
-/// The device, stream and ranks of one operation, and how it moves bytes there. A value.
+/// The device, stream and ranks of one operation, with functions that move bytes there. A value.
 struct OpContext {
   Gpu& gpu;
   cudaStream_t stream;
@@ -24,12 +23,12 @@ struct OpContext {
   int rank;
   int size;
   void* token;                       ///< One element in device memory, for a barrier.
-  const cuda::FoldKernels* kernels;  ///< Null where there are none.
+  const cuda::FoldKernels* kernels;  ///< Null without kernels.
 
-  /// Nothing where there are no bytes, or both are the same.
+  /// Queues a copy. Nothing for 0 bytes, or when both addresses are equal.
   void copy(void* to, const void* from, std::size_t bytes,
             cudaMemcpyKind kind = cudaMemcpyDeviceToDevice) const;
-  /// As bytes, whatever they are. Nothing where there are none, or the peer is this rank.
+  /// Sends bytes. Nothing for 0 bytes, or when the peer is this rank.
   void send(const void* data, std::size_t bytes, int peer, ncclComm_t comm) const;
   void recv(void* data, std::size_t bytes, int peer, ncclComm_t comm) const;
 };
@@ -44,7 +43,7 @@ class Scratch {
   Scratch& operator=(Scratch&& other) noexcept;
 
   std::byte* data() const noexcept { return data_; }
-  /// It is released in the order of this stream, which is behind its own.
+  /// Releases it in the order of this stream, which is ordered after its own.
   void last_used_on(cudaStream_t stream) noexcept { stream_ = stream; }
 
  private:

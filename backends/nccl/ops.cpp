@@ -11,10 +11,10 @@
 namespace tutti::backend::nccl {
 namespace {
 
-/// Arrays that only move travel as bytes, whatever they hold.
+/// Arrays that are only moved are sent as bytes.
 constexpr auto as_bytes = ncclUint8;
 
-/// NCCL has no complex numbers: a sum of them is one of twice as many floats.
+/// NCCL has no complex numbers: their sum is a sum of twice as many floats.
 constexpr DType component_of(DType dtype) noexcept {
   if (dtype == DType::complex64) return DType::f32;
   if (dtype == DType::complex128) return DType::f64;
@@ -22,7 +22,7 @@ constexpr DType component_of(DType dtype) noexcept {
 }
 
 ncclDataType_t type_of(DType dtype) noexcept {
-  // Our own kernels reduce what NCCL has no type for.
+  // The library's kernels reduce the types that NCCL does not have.
   constexpr std::pair<DType, ncclDataType_t> types[] = {
       {DType::i8, ncclInt8},       {DType::i32, ncclInt32},   {DType::u32, ncclUint32},
       {DType::i64, ncclInt64},     {DType::u64, ncclUint64},  {DType::f16, ncclFloat16},
@@ -102,10 +102,10 @@ bool can_reduce(DType dtype, ReduceOp::Kind kind) noexcept {
     case ReduceOp::Kind::sum:
     case ReduceOp::Kind::product:
       return true;
-    case ReduceOp::Kind::avg:  // What NCCL does with integers differs between versions.
+    case ReduceOp::Kind::avg:  // NCCL's average of integers differs between versions.
     case ReduceOp::Kind::premul_sum:
       return is_float(dtype);
-    case ReduceOp::Kind::min:  // Of floats NCCL takes the number where the other one is NaN.
+    case ReduceOp::Kind::min:  // For floats NCCL prefers a number over NaN.
     case ReduceOp::Kind::max:
       return is_integer(dtype);
     case ReduceOp::Kind::band:
@@ -121,7 +121,7 @@ bool is_left_fold(const Op& op, int size) noexcept {
   const bool reduces = op.kind == Operation::all_reduce || op.kind == Operation::reduce ||
                        op.kind == Operation::reduce_scatter;
   if (!reduces || is_integer(op.in.dtype)) return true;
-  // NCCL rounds the factors, and all but the last result; two ranks have one order.
+  // NCCL rounds the factors and every intermediate result. Two ranks have only one order.
   return (size == 1 && op.reduce.kind != ReduceOp::Kind::premul_sum) ||
          (size == 2 &&
           (op.reduce.kind == ReduceOp::Kind::sum || op.reduce.kind == ReduceOp::Kind::product));
@@ -180,7 +180,7 @@ std::int64_t Lowering::rows_to(int rank) const noexcept {
   return op_.send_rows[rank];
 }
 
-/// The rows that it gets from another one.
+/// The rows that this rank receives from another one in such an operation.
 std::int64_t Lowering::rows_from(int rank) const noexcept {
   if (op_.kind == Operation::gather) return context_.rank == op_.root ? op_.rows[rank] : 0;
   if (op_.kind == Operation::scatter) return rank == op_.root ? op_.rows[context_.rank] : 0;

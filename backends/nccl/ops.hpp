@@ -11,7 +11,7 @@
 
 namespace tutti::backend::nccl {
 
-/// The way of the rows of an all_gather. Chosen from arguments that are equal on all ranks.
+/// The algorithm of an all_gather. Chosen by arguments that are equal on all ranks.
 enum class GatherAlgorithm : std::uint8_t {
   equal,      ///< ncclAllGather.
   padded,     ///< ncclAllGather of slots that are as large as the largest, and copies.
@@ -19,20 +19,19 @@ enum class GatherAlgorithm : std::uint8_t {
 };
 GatherAlgorithm choose_gather(const Rows& rows, int size, std::size_t row_bytes) noexcept;
 
-/// True when NCCL combines these as ReduceOp promises.
+/// True when NCCL reduces these as ReduceOp defines.
 bool can_reduce(DType dtype, ReduceOp::Kind kind) noexcept;
-/// True when NCCL's result is the left fold, whatever order NCCL takes.
+/// True when NCCL's result equals the left fold in any order of reduction.
 bool is_left_fold(const Op& op, int size) noexcept;
 /// True when an operation needs the library's own kernels.
 bool needs_kernels(const Op& op, int size, bool order_fixed) noexcept;
 
-/// True when a call with this operation takes memory of its own, or ends later than its last
-/// kernel.
+/// True when a call with this operation needs scratch memory, or ends later than its last kernel.
 bool needs_scratch(const Op& op, int size, bool order_fixed) noexcept;
 
-/// One collective as NCCL calls, in one or more groups, which it shares with the other operations
-/// of its call: for each of them before(), outside of the group, and then inside(); after() when
-/// the last one has been queued. All ranks count the same groups.
+/// One collective as calls of NCCL, in one or more groups of NCCL, which all operations of a call
+/// share. For each group: before(), outside of it, and then inside(). after(): when the last group
+/// has been queued. The number of groups is equal on all ranks.
 class Lowering {
  public:
   Lowering(const OpContext& context, const Op& op, bool order_fixed);

@@ -73,7 +73,7 @@ void PointToPoint::advance() {
 std::shared_ptr<Channel> PointToPoint::channel(const Op& op) {
   const bool sends = op.kind == Operation::send;
   const std::lock_guard lock(mutex_);
-  failure_.require_intact();  // An abort takes the channels that are there.
+  failure_.require_intact();  // An abort covers only the existing channels.
   auto& found = channels_[{sends, op.peer, op.tag}];
   if (found == nullptr)
     found = std::make_shared<Channel>(

@@ -12,7 +12,7 @@
 
 namespace tutti::backend::nccl {
 
-/// The messages of a rank to itself: copies, once both sides have been posted.
+/// The messages of a rank to itself. Each is a copy, made when both sides have been posted.
 ///
 /// Called from any thread. `mutex_` guards all data; EventState's lock is taken under it.
 class SelfMailbox {
@@ -42,10 +42,10 @@ class PointToPoint {
   PointToPoint(const PointToPoint&) = delete;
   PointToPoint& operator=(const PointToPoint&) = delete;
 
-  /// Posts a call behind what is on Call::stream, and queues as much as can be without blocking.
-  /// @throws Error.
+  /// Posts a call, ordered after the work on Call::stream, and queues it as far as possible without
+  /// blocking. @throws Error.
   void post(const std::shared_ptr<EventState>& state);
-  /// Queues what can be without blocking. @throws Error what went wrong with a channel.
+  /// Queues messages without blocking. @throws Error when a channel has failed.
   void advance();
 
   std::vector<cudaStream_t> streams() const;

@@ -30,7 +30,7 @@ Registrations::Registrations(std::shared_ptr<Gpu> gpu, const BackendInit& init, 
 Memory& Registrations::memory() const noexcept {
   try {
     if (Features::of(gpu_->nccl()).memory) return nccl_memory(gpu_->apis(), gpu_->index());
-  } catch (...) {  // The version cannot be asked.
+  } catch (...) {  // The version cannot be queried.
   }
   return memory_;
 }
@@ -71,7 +71,7 @@ Registration Registrations::add(const TensorView& block, RegistrationKind kind, 
       failure_.fail(mine);
     throw failure_.await_cause();
   }
-  if (entry.handle == nullptr) return {};  // NCCL's settings are against it.
+  if (entry.handle == nullptr) return {};  // NCCL's settings disable windows.
   const auto end_of = [this, entry, owner = std::move(owner)](const RegistrationKind* its_kind) {
     if (const auto alive = owner.lock()) end(entry);
     delete its_kind;
@@ -91,7 +91,7 @@ Registrations::Entry Registrations::make(const TensorView& block, RegistrationKi
   const auto turn = gpu_->turn(limit);
   if (kind == RegistrationKind::window) await_window(block, handle, what, limit);
   if (*handle != nullptr) return {kind, *handle};
-  // Devices that cannot reach one another have no windows.
+  // Devices without peer access have no windows.
   communicator_->use([&](ncclComm_t comm) {
     check(gpu_->nccl(), gpu_->nccl().comm_register(comm, block.data, block.bytes(), handle),
           "ncclCommRegister");
@@ -122,7 +122,7 @@ void Registrations::await_window(const TensorView& block, void** handle, const s
 void Registrations::end(const Entry& entry) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = std::ranges::find(entries_, entry);
-  if (found == entries_.end()) return;  // The group has left.
+  if (found == entries_.end()) return;  // The group has ended.
   entries_.erase(found);
   deregister(entry);
 }
@@ -143,7 +143,7 @@ void Registrations::deregister(const Entry& entry) noexcept {
       const auto turn = gpu_->turn(limit);
       launcher_.mark_end(calls_end);
     }
-    // Without the turn: what these calls wait for may need it. A late one breaks the group.
+    // Without the turn, which the peers' calls may need. A timeout breaks the group.
     for (Pause pause; !calls_end.done(); pause())
       if (failure_.broken() || limit.expired()) return;
     const auto turn = gpu_->turn(limit);
@@ -155,7 +155,7 @@ void Registrations::deregister(const Entry& entry) noexcept {
       else
         check(nccl, nccl.comm_deregister(comm, entry.handle), "ncclCommDeregister");
     });
-  } catch (...) {  // The group breaks, or has broken, and forgets everything.
+  } catch (...) {  // The group is broken and drops all entries.
   }
 }
 

@@ -26,19 +26,19 @@ class Registrations {
   Registrations(const Registrations&) = delete;
   Registrations& operator=(const Registrations&) = delete;
 
-  /// The memory of which windows can be made, where NCCL has such.
+  /// The memory for windows, if NCCL has them.
   Memory& memory() const noexcept;
   /// The kind that add() would make of this block. @throws Error unsupported, with the reason.
   RegistrationKind kind_of(const TensorView& block, Stream stream) const;
-  /// Registers a block; a window on all ranks. `owner`, of which this is a part, has to be alive
-  /// when the Registration ends, or nothing is left to do. @throws Error.
+  /// Registers a block. A window is a collective of all ranks. `owner`: contains this object; when
+  /// it has ended, the end of the Registration does nothing. @throws Error.
   Registration add(const TensorView& block, RegistrationKind kind, Deadline limit,
                    std::weak_ptr<void> owner);
   /// Ends all of them, before the communicator ends.
   void end_all() noexcept;
 
  private:
-  /// Memory that NCCL knows, by its handle.
+  /// Memory registered with NCCL, and its handle.
   struct Entry {
     RegistrationKind kind;
     void* handle;

@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// The time that a message of a rank that has left may still be on its way.
+/// The time for which a message of a rank that has left may still arrive.
 constexpr auto last_message = 200ms;
 
 }  // namespace
@@ -47,7 +47,7 @@ bool Watcher::stop() noexcept {
   }
   changed_.notify_all();
   if (on_thread)
-    thread_.detach();  // The last reference died in a continuation; the thread ends by itself.
+    thread_.detach();  // A continuation destroyed the last reference; the thread ends by itself.
   else if (thread_.joinable())
     thread_.join();
   return true;
@@ -71,7 +71,7 @@ void Watcher::watch_graphs() {
 
 void Watcher::wake() noexcept {
   {
-    const std::lock_guard lock(mutex_);  // The thread has not asked before, or waits now.
+    const std::lock_guard lock(mutex_);  // The thread checks later, or waits now.
   }
   changed_.notify_all();
 }
@@ -82,7 +82,7 @@ Communicators Watcher::communicators() const {
   return all;
 }
 
-/// Blocks until something is to be done for `states`, which may be none. False: end the thread.
+/// Blocks until there is work, and fills `states`, which may stay empty. False: end the thread.
 bool Watcher::await_work(States& states) {
   states.clear();
   std::unique_lock lock(mutex_);
@@ -99,7 +99,7 @@ bool Watcher::await_work(States& states) {
 
 void Watcher::work() {
   cuda::use_device(gpu_->cuda(), gpu_->index());
-  // It asks events at any time, also while another thread captures. None of them is captured.
+  // Events are queried at any time, also while another thread captures. None of them is captured.
   const cuda::RelaxedCapture relaxed(gpu_->cuda());
   auto active = Clock::now();
   std::size_t before = 0;
@@ -122,7 +122,7 @@ void Watcher::work() {
       if (pending_.size() != before) active = now;
       before = pending_.size();
     }
-    states.clear();  // Without the lock: what ended may own groups.
+    states.clear();  // Without the lock: ended states may own groups.
     // A call that has just begun is likely to end soon.
     const auto pause = std::clamp<std::chrono::nanoseconds>((now - active) / 8, 50us, 5ms);
     std::unique_lock lock(mutex_);
@@ -158,7 +158,7 @@ void Watcher::tick(const States& states) {
   }
   if (now < next_look_) return;
   look_at_peers(states, now);
-  // A store that is slow to answer takes a third of the thread's time at most.
+  // A slow store takes at most a third of the thread's time.
   next_look_ = std::max(next_look_, Clock::now() + 2 * (Clock::now() - now));
 }
 
@@ -177,7 +177,7 @@ void Watcher::look_at_peers(const States& states, Clock::time_point now) {
     const auto& op = state->op();
     const auto* refusal = failure_.refusal_of(op, state->call());
     if (refusal == nullptr || state->poll()) continue;
-    // NCCL cannot take back what this rank has queued.
+    // NCCL cannot cancel operations that this rank has queued.
     return failure_.fail(
         internal::refused_error(init_.name, {&op, 1}, state->call(), refusal->rank, refusal->text));
   }
@@ -208,17 +208,17 @@ bool Watcher::await_idle(Deadline limit) noexcept {
       for (Pause pause; !end.done(); pause())
         if (limit.expired()) return false;
     }
-  } catch (...) {  // The device is lost, and with it all that it was doing.
+  } catch (...) {  // The device is lost: nothing runs on it any more.
   }
   return true;
 }
 
-/// Aborts the group, and ends its calls when nothing touches their arrays any more.
+/// Aborts the group, and ends its calls when nothing uses their arrays any more.
 void Watcher::drain() noexcept {
   States states;
   {
     const std::lock_guard lock(mutex_);
-    states = pending_;  // watch() dooms the later ones.
+    states = pending_;  // watch() handles later ones.
   }
   for (const auto& state : states)
     if (!state->poll()) state->ignore_event();
@@ -230,7 +230,7 @@ void Watcher::drain() noexcept {
       in_time ? ""
               : fmt::format("; {} within {} s, so the device may still write to the arrays of this "
                             "call: end the process",
-                            aborted ? "the streams of the group do not stand still after the abort"
+                            aborted ? "the streams of the group have not ended after the abort"
                                     : "ncclCommAbort has not returned",
                             abort_bound.count()));
   States left;

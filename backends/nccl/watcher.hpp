@@ -16,7 +16,7 @@
 
 namespace tutti::backend::nccl {
 
-/// The thread of a group: moves its calls on, ends them, keeps their deadlines, looks for failures
+/// The thread of a group. Advances and ends its calls, enforces their deadlines, polls for failures
 /// of NCCL and of the peers, and aborts the group when it has broken.
 ///
 /// Called from any thread. `mutex_` guards pending_, has_graphs_, drained_ and stop_; no other lock
@@ -30,17 +30,18 @@ class Watcher {
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;
 
-  /// Begins the thread, which keeps `owner`, of which this is a part, until it ends.
-  /// @throws Error resource_exhausted.
+  /// Starts the thread, which keeps `owner`, the object that contains this one, alive until it
+  /// ends. @throws Error resource_exhausted.
   void start(std::shared_ptr<void> owner);
   /// Ends the call when it has run or when the group has broken.
   void watch(const std::shared_ptr<EventState>& state);
-  /// Looks at NCCL and at the peers from now on, call or not: the launch of a graph is not seen.
+  /// Polls NCCL and the peers from now on also without a call: the launch of a graph is not
+  /// visible.
   void watch_graphs();
-  /// The group has broken.
+  /// Wakes the thread because the group has broken.
   void wake() noexcept;
-  /// Ends the calls under way, by their deadlines, and then the thread. False when it was stopped
-  /// before.
+  /// Waits for the calls in flight, by their deadlines, then ends the thread. False when it was
+  /// stopped before.
   bool stop() noexcept;
 
   /// All communicators of the group.
@@ -69,7 +70,7 @@ class Watcher {
   std::condition_variable changed_;
   States pending_;
   bool has_graphs_ = false;
-  bool drained_ = false;  // The group is broken, and nothing is under way any more.
+  bool drained_ = false;  // The group is broken and no operation runs any more.
   bool stop_ = false;
 
   Clock::time_point next_look_{};

@@ -13,14 +13,14 @@
 
 namespace tutti::backend::nccl {
 
-/// One that matches its counterpart by itself. What the front makes of a gather or the like is part
-/// of a call of all ranks instead; its tag is not one of a caller's.
+/// True for a send or receive of a caller. The sends and receives of a lowered gather, scatter or
+/// all_to_all are part of a call of all ranks and have a reserved tag.
 inline bool is_message(const Op& op, const Call& call) noexcept {
   return is_point_to_point(op.kind) && !(call.in_order && op.tag < 0);
 }
 
-/// A call in flight: an event behind it on the stream that it runs on. A caller that
-/// asks ends it; the Watcher asks, too, so that then() and deadlines need no caller.
+/// A call in flight, with an event after it on its stream. A query of the event ends it. The
+/// Watcher queries too, so that then() and deadlines need no caller.
 class EventState final : public internal::HostState {
  public:
   using Clock = std::chrono::steady_clock;
@@ -35,22 +35,23 @@ class EventState final : public internal::HostState {
   std::shared_ptr<WorkState> then(std::function<void()> next) override;
   std::shared_ptr<WorkState> on_done(std::function<void(const Error*)> f) override;
 
-  /// The call has been queued, and `event` is the point behind it.
+  /// Records that the call has been queued. `event`: the point after it.
   void queued(Gpu::Event event);
-  /// The call runs on Call::stream itself, which block_stream() need not put behind it.
+  /// Records that the call runs on Call::stream, so that block_stream() need not order that after
+  /// it.
   void run_on_its_stream() noexcept { on_its_stream_ = true; }
   /// Puts later work on `stream` behind the call, once that has been queued.
   void block(cudaStream_t stream);
-  /// The call goes into a graph: it never ends, but block_stream() puts what is captured, too,
-  /// behind it.
+  /// Records that the call is captured into a graph: it never ends, and block_stream() orders
+  /// captured work after it.
   void capture() noexcept { captured_ = true; }
   bool is_captured() const noexcept { return captured_; }
-  /// Asks the event. True when the call has ended; an error of the device ends it too.
+  /// Queries the event. True when the call has ended; an error of the device ends it too.
   bool poll() noexcept;
   /// Ignores the event from now on: the communicator is about to be aborted.
   void ignore_event() noexcept;
 
-  /// Of several operations the first; without its rows.
+  /// The operation, or the first of several; without its rows.
   const Op& op() const noexcept { return op_; }
   const Call& call() const noexcept { return call_; }  ///< Without its name.
   bool is_message() const noexcept { return nccl::is_message(op_, call_); }

@@ -24,13 +24,13 @@ enum class Order : std::uint8_t { any, fixed };
 struct Row {
   Operation operation;
   Order order;         ///< fixed: for order_fixed and custom reductions that do not commute.
-  int size;            ///< Up to so many ranks
+  int size;            ///< At most so many ranks
   std::int64_t bytes;  ///< and so many bytes.
   Algorithm algorithm;
   void (*run)(Wire& wire, const Op& op);
 };
 
-// The first row that fits counts. Measured over TCP: docs/gloo-benchmarks.md.
+// The first row that fits is used. Measured over TCP: docs/gloo-benchmarks.md.
 constexpr auto table = [] {
   using enum Operation;
   using enum Order;
@@ -68,8 +68,8 @@ constexpr auto table = [] {
   });
 }();
 
-/// The bytes that the table looks at, equal on all ranks: the whole array, all blocks together. 0
-/// for operations with one algorithm.
+/// The size by which the table chooses, equal on all ranks: the bytes of the whole array, all
+/// blocks together. 0 for operations with one algorithm.
 std::int64_t bytes_of(const Op& op) {
   switch (op.kind) {
     case Operation::all_gather:
@@ -86,7 +86,7 @@ std::int64_t bytes_of(const Op& op) {
   }
 }
 
-/// One rank: no wire, the same arithmetic.
+/// Runs the operation of a single rank: no messages, the same arithmetic.
 void run_alone(const Op& op) {
   const auto bytes = op.in.bytes();
   const Reducer reducer(op, 1);

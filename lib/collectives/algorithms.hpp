@@ -8,14 +8,14 @@
 
 #include "collectives/wire.hpp"
 
-// All ranks compute the same bits: either one rank reduces an element and the other ranks get its
-// result, or all of them combine the same numbers in the same way.
+// All ranks compute the same bits: either one rank reduces an element and sends the result, or all
+// ranks combine the same numbers in the same order.
 
 namespace tutti::collectives {
 
-/// Runs this rank's part of one collective, with the algorithm that a table gives for the
-/// operation, its bytes and the number of ranks. Returns when this rank's result is there and the
-/// transport has read what it sends.
+/// Runs this rank's part of one collective. A table chooses the algorithm by the operation, its
+/// bytes and the number of ranks. Returns when this rank's result is complete and the transport has
+/// read the data to send.
 void run_collective(Wire& wire, const Op& op, bool order_fixed);
 
 /// The table in words, a line per row.
@@ -33,8 +33,8 @@ enum class Algorithm : std::uint8_t {
 };
 std::string_view name_of(Algorithm algorithm) noexcept;
 
-/// For tests: the same with an algorithm of the caller's choice.
-/// @throws Error backend if the table has no such algorithm for the operation.
+/// Runs this rank's part with an algorithm of the caller's choice, for tests. @throws Error backend
+/// if the table has no such algorithm for the operation.
 void run_collective(Wire& wire, const Op& op, Algorithm algorithm);
 
 }  // namespace tutti::collectives

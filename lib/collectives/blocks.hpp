@@ -19,7 +19,7 @@ constexpr std::size_t index(int rank) {
   return static_cast<std::size_t>(rank);
 }
 
-/// A Flow to send is only read, but has the type of one to receive.
+/// Casts away const: a Flow is never written when it is sent.
 inline Bytes writable(const void* data) {
   return const_cast<Bytes>(static_cast<const std::byte*>(data));
 }
@@ -28,7 +28,7 @@ inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
   if (bytes != 0 && to != from) std::memmove(to, from, bytes);
 }
 
-/// The begin of part `i` of an array that is cut into equal parts at cache lines.
+/// The first byte of part `i` of an array that is cut at cache lines into equal parts.
 constexpr std::size_t cut(std::size_t bytes, std::size_t parts, std::size_t i) {
   const auto lines = (bytes + 63) / 64;
   return std::min(bytes, (lines / parts * i + std::min(i, lines % parts)) * 64);

@@ -9,7 +9,7 @@
 namespace tutti::collectives {
 namespace {
 
-/// To all ranks, or to the root.
+/// Gathers to all ranks, or to the root.
 void gather(Wire& wire, const Op& op, bool to_all) {
   const int me = wire.rank();
   const int size = wire.size();

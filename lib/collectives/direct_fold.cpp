@@ -12,9 +12,9 @@ namespace {
 
 /// The same part of several ranks' arrays, folded in rank order.
 struct DirectFold {
-  int first = 0;  ///< The ranks whose arrays are folded are first .. last.
+  int first = 0;  ///< The arrays of ranks first .. last are folded.
   int last = 0;
-  const void* mine = nullptr;  ///< This rank's part; its rank is among them.
+  const void* mine = nullptr;  ///< This rank's own part.
   void* out = nullptr;
   std::size_t bytes = 0;  ///< 0: this rank folds nothing.
 };
@@ -27,7 +27,8 @@ std::size_t fold_memory(int size, std::size_t bytes) {
   return index(size) * (per_peer + 64 + 2 * sizeof(Flow) + sizeof(void*) + sizeof(double)) + 64;
 }
 
-/// Receives and folds. `sends`: what other ranks need of this rank's array, at the same time.
+/// Receives and folds. `sends`: the parts of this rank's array that other ranks need, sent at the
+/// same time.
 void fold_direct(Wire& wire, Arena& arena, const Reducer& reducer, std::span<const Flow> sends,
                  const DirectFold& f) {
   const int me = wire.rank();

@@ -7,10 +7,10 @@ namespace tutti::collectives {
 void barrier_dissemination(Wire& wire, const Op&) {
   const int size = wire.size();
   for (int step = 1; step < size; step *= 2) {
-    std::byte nothing{};  // A message without bytes: one system call less where it arrives.
+    std::byte nothing{};  // An empty message costs the receiver one system call less.
     wire.recv((wire.rank() + size - step) % size, &nothing, 0);
     wire.send((wire.rank() + step) % size, &nothing, 0);
-    wire.wait_sends();  // First, because it comes first: measured, docs/gloo-benchmarks.md.
+    wire.wait_sends();  // Before the receive: measured in docs/gloo-benchmarks.md.
     wire.wait_recv();
   }
 }

@@ -8,17 +8,17 @@
 #include "collectives/wire.hpp"
 
 // Moves blocks in messages. A bounded number of messages is posted at a time, in the same order on
-// both sides, so that ranks cannot deadlock: by induction over the messages, what a rank waits for
-// was posted by its peer before that peer waits for anything later.
+// both sides. So ranks cannot deadlock: a peer posts each message before it waits for a later one
+// (induction over the messages).
 
 namespace tutti::collectives {
 
-/// A block on its way to or from one peer.
+/// A block that is sent to or received from one peer.
 struct Flow {
   int peer = 0;
-  std::byte* data = nullptr;  ///< Only read when it is sent.
+  std::byte* data = nullptr;  ///< Not written when the block is sent.
   std::size_t bytes = 0;
-  /// Not 0: the block never exists as a whole, and message k lies in slot k % slots behind `data`.
+  /// 0: the block is complete in memory. Else message k lies in slot k % slots of `data`.
   std::size_t slots = 0;
 };
 
@@ -36,8 +36,8 @@ constexpr Piece piece(const Flow& flow, std::size_t k, std::size_t message) {
           std::min(message, flow.bytes - from)};
 }
 
-/// Message size of a block that is not forwarded: a few messages, so that both ends work at the
-/// same time, and no more, because each has a fixed cost.
+/// Message size of a block that is not forwarded. A few messages let both ends work at the same
+/// time; more would only add fixed costs.
 constexpr std::size_t message_of(std::size_t bytes) {
   return std::clamp(std::bit_ceil(bytes / 4), segment, max_message);
 }
@@ -50,9 +50,9 @@ constexpr std::size_t message_for(int size, std::size_t slots) {
   return std::clamp<std::size_t>(std::bit_floor(each), std::size_t{16} << 10, segment);
 }
 
-/// All flows at once, `ahead` messages of each. Calls ready(k) when message k of every flow that
-/// has one is here or has been sent, in the order of k. `message`: of every flow; 0: each has the
-/// size that suits it.
+/// Moves all flows at once, with `ahead` messages of each in flight. Calls ready(k), in the order
+/// of k, when message k of every flow has arrived or has been sent. `message`: the message size of
+/// all flows; 0: each flow has its own.
 template <typename Ready>
 void exchange(Wire& wire, std::span<const Flow> sends, std::span<const Flow> recvs,
               std::size_t message, std::size_t ahead, Ready&& ready) {

@@ -4,7 +4,7 @@
 
 #include "collectives/wire.hpp"
 
-// The algorithms of the table, by the source in which they are.
+// The algorithms of the table, grouped by source file.
 
 namespace tutti::collectives {
 
@@ -16,21 +16,21 @@ void scatter_direct(Wire& wire, const Op& op);
 void all_to_all_direct(Wire& wire, const Op& op);
 
 // Direct with a fold: every rank sends to each rank that reduces its data, all at once. A rank
-// folds what it receives in rank order, so these serve CallOptions::order_fixed.
+// folds the received data in rank order, so these serve CallOptions::order_fixed.
 void all_reduce_direct(Wire& wire, const Op& op);
 void reduce_direct(Wire& wire, const Op& op);
 void reduce_scatter_direct(Wire& wire, const Op& op);
 void scan_direct(Wire& wire, const Op& op);  ///< Inclusive or exclusive.
 
 // Recursive doubling: log2 W steps, each with the whole array. The ranks beyond the largest power
-// of two hand theirs to a partner first and get the result from it last. Operands are in rank
-// order, so both sides compute the same bits.
+// of two send their arrays to a partner first and receive the result from it last. Operands are in
+// rank order, so both sides compute the same bits.
 void all_reduce_recursive_doubling(Wire& wire, const Op& op);
 
-// The segmented ring. Every block travels past all ranks but one, cut into messages, and a rank
-// forwards each message as soon as it is here. So all links are busy all the time, whatever the
-// sizes of the blocks: each rank sends what it has to send and waits only for data that it
-// forwards. Costs about max over r of (total - a block) / bandwidth, and W - 2 messages of latency.
+// The segmented ring. Every block passes W - 1 links, cut into messages, and a rank forwards each
+// message as soon as it has arrived. So all links are busy all the time, for any sizes of the
+// blocks: a rank waits only for data that it forwards. Costs about max over r of (total - a block)
+// / bandwidth, and W - 2 messages of latency.
 void all_reduce_ring(Wire& wire, const Op& op);  ///< reduce_scatter of equal slices, all_gather.
 void all_gather_ring(Wire& wire, const Op& op);
 void reduce_scatter_ring(Wire& wire, const Op& op);

@@ -21,7 +21,8 @@ void all_reduce_recursive_doubling(Wire& wire, const Op& op) {
   auto* const theirs = arena.take(bytes).data();
   reducer.prepare(sum, op.in.data, bytes);
 
-  // The odd ones of the first 2 * extra ranks step aside: partners are neighbours.
+  // The odd ranks of the first 2 * extra only send and receive: their partners are their
+  // neighbours.
   const bool aside = me < 2 * extra && me % 2 == 1;
   const bool helps = me < 2 * extra && me % 2 == 0;
   if (aside) {

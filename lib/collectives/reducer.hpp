@@ -23,7 +23,7 @@ class Reducer {
 
   bool scaled() const { return kind_ == ReduceOp::Kind::premul_sum; }
   double scale() const { return reduce_.scale; }
-  /// This rank's contribution; booleans become 0 or 1.
+  /// Converts this rank's contribution; booleans become 0 or 1.
   void prepare(void* out, const void* in, std::size_t bytes) const {
     if (!scaled() && dtype_ != DType::boolean) return copy_bytes(out, in, bytes);
     const void* inputs[] = {in};

@@ -11,16 +11,16 @@
 namespace tutti::collectives {
 namespace {
 
-/// The schedule of one rank. In hop h = 0 .. W-2 rank r sends block (r - first - h) mod W to rank
-/// r + 1. In step t rank r sends message t - h of the block of hop h, for every h, and forwards in
-/// step t + 1 what came in step t.
+/// The schedule of one rank. In hop h = 0 .. W-2 rank r sends block (r - first - h) mod W to rank r
+/// + 1. In step t rank r sends message t - h of the block of hop h, for every h. It forwards in
+/// step t + 1 the messages received in step t.
 class Ring {
  public:
   struct Item {
     std::size_t step;
     std::size_t hop;
     std::size_t block;
-    std::size_t message;  ///< Of the block.
+    std::size_t message;  ///< The number of the message in its block.
   };
 
   /// `first`: 0 when a rank begins with its own block (all_gather), 1 when a block ends at its own
@@ -31,7 +31,7 @@ class Ring {
         first_(first),
         messages_(messages) {}
 
-  /// What rank `rank` sends, in order.
+  /// The messages that rank `rank` sends, in order.
   class Stream {
    public:
     Stream(const Ring& ring, std::size_t rank) : ring_(ring), rank_(rank) { settle(); }
@@ -77,20 +77,19 @@ class Ring {
   std::span<const std::size_t> messages_;
 };
 
-/// How many messages a rank receives ahead: enough for a pipeline, and for two steps.
+/// The number of receives posted ahead: enough for a pipeline and for two steps.
 std::size_t ring_ahead(int size) {
   return std::max<std::size_t>(8, 2 * static_cast<std::size_t>(size - 1));
 }
 
-/// Runs this rank's part. post(item, j) receives the j-th message that comes; arrived(item, j) is
-/// called when it is here; send(item, j) sends one: of this rank's own when item.hop is 0, else the
-/// j-th of those that came. Message j + slots.size() comes into the memory of message j; without
-/// slots every message has memory of its own. (There are at least 2 * ring_ahead() slots,
-/// uninitialised.)
+/// Runs this rank's part. post(item, j) posts the receive of message j. arrived(item, j) is called
+/// when it has arrived. send(item, j) sends a message: one of this rank's own when item.hop is 0,
+/// else received message j. Message j + slots.size() uses the memory of message j; without slots
+/// every message has memory of its own. (There are at least 2 * ring_ahead() slots, uninitialised.)
 template <typename Post, typename Send, typename Arrived>
 void run_ring(Wire& wire, const Ring& ring, std::span<std::size_t> slots, Post&& post, Send&& send,
               Arrived&& arrived) {
-  constexpr std::size_t not_yet = 0;  // Else 1 + how many sends have to be over.
+  constexpr std::size_t not_yet = 0;  // Otherwise 1 + the number of sends that must have ended.
   const auto ahead = ring_ahead(wire.size());
   auto out = ring.outgoing();
   auto in = ring.incoming();
@@ -98,7 +97,7 @@ void run_ring(Wire& wire, const Ring& ring, std::span<std::size_t> slots, Post&&
   auto to_forward = in;
   std::size_t came = 0;
   std::size_t posted = 0;
-  std::size_t forwarded = 0;  // Where to_forward stands.
+  std::size_t forwarded = 0;  // The position of to_forward.
   std::size_t sent = 0;
 
   const auto post_more = [&] {
@@ -142,7 +141,8 @@ void run_ring(Wire& wire, const Ring& ring, std::span<std::size_t> slots, Post&&
     wire.wait_recv();
     const auto item = in.item();
     arrived(item, came);
-    if (!slots.empty() && ring.last_hop(item)) slots[came % slots.size()] = 1;  // Free now.
+    if (!slots.empty() && ring.last_hop(item))
+      slots[came % slots.size()] = 1;  // The slot is free now.
     in.next();
     ++came;
   }
@@ -170,7 +170,7 @@ void fold_ring(Wire& wire, Arena& arena, const Reducer& reducer, const Blocks& b
   const auto slot_state = arena.take<std::size_t>(slots);
   auto* const arriving = arena.take(slots * message).data();
   auto* const prepared = arena.take((slots + 1) * message).data();
-  std::size_t own = 0;  // Messages of its own that this rank has sent.
+  std::size_t own = 0;  // This rank's own messages that have been sent.
 
   const Ring ring(me, messages, 1);
   const int next = (me + 1) % size;
@@ -188,13 +188,13 @@ void fold_ring(Wire& wire, Arena& arena, const Reducer& reducer, const Blocks& b
       [&](const Ring::Item& item, std::size_t j) {
         if (item.hop != 0) return wire.send(next, slot(j), bytes(item));
         if (!reducer.scaled()) return wire.send(next, input(item), bytes(item));
-        wire.wait_sends(slots - 1);  // No more are under way than there is room for.
+        wire.wait_sends(slots - 1);  // At most as many sends in flight as slots.
         auto* room = prepared + own++ % slots * message;
         reducer.prepare(room, input(item), bytes(item));
         wire.send(next, room, bytes(item));
       },
       [&](const Ring::Item& item, std::size_t j) {
-        // item.block is named after the sender; the last hop ends at the block's own rank.
+        // item.block counts from the sender. The last hop ends at the block's own rank.
         auto* to = slot(j);
         if (ring.last_hop(item)) to = static_cast<Bytes>(out) + item.message * message;
         if (reducer.scaled()) {

@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::size_t pair_slots = 4;
 
-/// Message size for half an array between two ranks: a few messages, so that folding one hides the
-/// arrival of the next.
+/// Message size for half an array between two ranks. With a few messages, the fold of one overlaps
+/// the arrival of the next.
 std::size_t pair_message(std::size_t half) {
   return std::clamp(std::bit_ceil(half / 2), 2 * segment, std::size_t{1} << 20);
 }
@@ -27,8 +27,8 @@ std::size_t pair_memory(std::size_t half) {
   return pair_slots * std::min(pair_message(half), half) + 64;
 }
 
-/// Two ranks: each folds half of the array and returns every message of it at once, between the
-/// messages of the half that its peer folds.
+/// The algorithm for two ranks. Each folds half of the array and returns every folded message at
+/// once, between the messages of the half that its peer folds.
 void all_reduce_pair(Wire& wire, const Op& op) {
   const int me = wire.rank();
   const int peer = 1 - me;
@@ -38,7 +38,8 @@ void all_reduce_pair(Wire& wire, const Op& op) {
   const Blocks blocks(arena, op.in.bytes(), 2);
   const auto message = pair_message(blocks.bytes(0));
   auto* const slots = arena.take(pair_slots * std::min(message, half)).data();
-  const auto scales = arena.take<double>(2);  // Not on the stack: a message outlives an error here.
+  const auto scales =
+      arena.take<double>(2);  // In the arena: messages may outlive this function on an error.
   scales[0] = scales[1] = reducer.scale();
   if (reducer.scaled()) {
     wire.recv(peer, writable(&scales[index(peer)]), sizeof(double));
@@ -59,8 +60,8 @@ void all_reduce_pair(Wire& wire, const Op& op) {
   };
   const auto count = messages_of(blocks.bytes(0), message);  // The first half is not smaller.
   for (std::size_t k = 0; k < std::min(pair_slots, count); ++k) post(k);
-  // What is received, in the order in which it was posted: pair_slots messages to fold, and then by
-  // turns one that is folded already and one to fold.
+  // The receives in the order of posting: pair_slots messages to fold, then alternately a folded
+  // message and one to fold.
   const auto result = [&](std::size_t k) {
     if (const auto [at, n] = piece_of(peer, k); n != 0) wire.wait_recv();
   };

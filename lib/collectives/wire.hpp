@@ -4,9 +4,8 @@
 
 namespace tutti::collectives {
 
-/// The messages of one collective call on one rank, as an algorithm sees them. A backend that moves
-/// bytes implements it. Messages between two ranks arrive in the order in which they were sent.
-/// A function throws when the call cannot go on, which ends the algorithm.
+/// The messages of one collective call on one rank. Backends that move bytes implement it. Messages
+/// between two ranks arrive in the order of sending. An exception of a function ends the algorithm.
 class Wire {
  public:
   virtual ~Wire() = default;

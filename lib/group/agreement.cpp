@@ -27,9 +27,9 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::string_view collecting_prefix = "collecting ";
-/// The time that the others give the rank that collects, beside its patience.
+/// The time that the other ranks grant the collecting rank beyond its patience.
 constexpr auto settle_time = 1s;
-/// The least time to collect, when it took this rank long to reach the store.
+/// The least time for collecting, also when this rank reached the store late.
 constexpr auto least_patience = 10ms;
 constexpr auto pause = 2ms;
 
@@ -109,7 +109,7 @@ std::string Agreement::claim() const {
   return fmt::format("{}{}", collecting_prefix, rank_);
 }
 
-/// What try_get() returns, but bounded where the store does not answer.
+/// The result of try_get(), in bounded time also where the store does not answer.
 std::optional<Bytes> Agreement::peek(const std::string& key) const {
   try {
     return store_->get(key, Deadline::after({}));
@@ -143,7 +143,7 @@ Error Agreement::settle(const Failure& failure, bool first) noexcept {
       std::this_thread::sleep_for(pause);
       held = store_->get("failure", end);
     }
-    // The rank that collected has died.
+    // The collecting rank has died.
     if (is_claim(to_text(held)))
       held = store_->compare_set("failure", held, to_bytes(encode_error(failure.cause)));
     return decode_error(to_text(held));
@@ -208,7 +208,7 @@ bool Agreement::collecting() const {
 void Agreement::publish_status(const Status& mine) noexcept {
   try {
     store_->set(key("status", rank_), encode(mine));
-  } catch (...) {  // It is only for error texts.
+  } catch (...) {  // The status is only for error texts.
   }
 }
 
@@ -217,7 +217,7 @@ void Agreement::refuse(const Refusal& refusal) noexcept {
     store_->set(key(fmt::format("abandoned/{}", refusal.call), rank_), "refused");
     const auto number = store_->add("refusals", 1);
     store_->set(fmt::format("refusal/{}", number), encode(refusal, rank_));
-  } catch (...) {  // Then the peers wait for their deadline.
+  } catch (...) {  // Without the store the peers wait until their deadline.
   }
 }
 
@@ -227,7 +227,7 @@ std::vector<Refusal> Agreement::new_refusals() noexcept {
     const auto count = peek("refusals");
     if (!count) return found;
     while (numbered_ < std::stoll(to_text(*count))) unread_.push_back(++numbered_);
-    // A rank takes its number before it writes, and it may fail in between.
+    // A rank takes its number before it writes and may fail in between.
     std::vector<std::int64_t> missing;
     for (const auto number : unread_) {
       if (const auto bytes = peek(fmt::format("refusal/{}", number)))
@@ -266,7 +266,7 @@ void Agreement::leave(std::uint64_t ended) noexcept {
   try {
     store_->set(key("left", rank_), std::to_string(ended));
     (void)store_->add("departures", 1);
-  } catch (...) {  // Then peers that still need this rank wait for their deadline.
+  } catch (...) {  // Without the store, peers that need this rank wait until their deadline.
   }
 }
 
@@ -286,7 +286,7 @@ const std::map<int, std::uint64_t>& Agreement::departed() noexcept {
       std::from_chars(text.data(), text.data() + text.size(), ended);
       departed_.emplace(r, ended);
     }
-  } catch (...) {  // As for leave().
+  } catch (...) {  // Without the store, as in leave().
   }
   return departed_;
 }
@@ -328,7 +328,7 @@ Error rendezvous_error(Store& store, std::string_view prefix, std::string_view g
   for (int r = 0; r < size; ++r)
     if (!store.try_get(fmt::format("{}{}", prefix, r))) missing.push_back(r);
   return {Errc::timeout,
-          fmt::format("group '{}': {} of {} ranks came before the deadline; missing: {}", group,
+          fmt::format("group '{}': {} of {} ranks joined before the deadline; missing: {}", group,
                       size - std::ssize(missing), size, list_ranks(missing)),
           {.rank = missing.empty() ? -1 : missing.front()}};
 }

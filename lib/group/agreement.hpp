@@ -22,17 +22,17 @@ namespace tutti::internal {
 /// The call that a rank is in.
 struct Status {
   std::string call{};  ///< "all_reduce #3 on group 'world'"; empty: none.
-  Record record{};     ///< Its signature; two calls of the same name and number may differ here.
+  Record record{};     ///< Its signature, which may differ between ranks.
 };
 
-/// The knowledge of a rank whose group fails.
+/// The report of a rank whose group fails.
 struct Failure {
   Error cause;      ///< Counts unless another rank reported one before.
   Status status{};  ///< Of this rank.
-  /// For a deadline: the ranks whose status is collected, in the order of the group that made the
+  /// The ranks whose status is collected after a timeout, in the order of the group that made the
   /// call. Empty: `cause` is complete.
   std::vector<int> ask{};
-  std::chrono::nanoseconds patience = std::chrono::milliseconds(60);  ///< They have so long,
+  std::chrono::nanoseconds patience = std::chrono::milliseconds(60);  ///< The time for collecting,
   std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();  ///< from here.
 };
 
@@ -43,8 +43,8 @@ struct Refusal {
   std::string text;  ///< "all_reduce #17: the array is null".
 };
 
-/// A hash that names a collective, or a send and its receive, on all ranks: whatever a rank thinks
-/// that the call is. `rank`: of the caller.
+/// A hash that names a collective, or a send and its receive, on all ranks, also when their
+/// arguments differ. `rank`: of the caller.
 std::uint64_t call_id(std::string_view group, std::uint64_t seq) noexcept;
 std::uint64_t pair_id(std::string_view group, int rank, const Op& op) noexcept;
 
@@ -53,10 +53,9 @@ std::uint64_t pair_id(std::string_view group, int rank, const Op& op) noexcept;
 ///
 /// Called from any thread, except where a function says "from one thread". Every function takes
 /// round trips to the store; only settle() and report() block for longer, and say for how long. A
-/// question to a store that does not answer counts as "nothing there" when Store::get() ends with a
-/// deadline that has passed: for a TCP store after half a second, whatever its timeout is.
-/// Functions that are noexcept do without the store when it fails: each rank then speaks for
-/// itself.
+/// request that the store does not answer counts as "no such key": for a TCP store after 0.5 s,
+/// whatever its timeout is. Functions that are noexcept ignore a store that fails: each rank then
+/// uses its own cause.
 class Agreement {
  public:
   /// `store`: of this group alone. All keys of this class begin with "agreement/".
@@ -65,8 +64,9 @@ class Agreement {
   /// Reports that this rank has failed. True when no rank did so before. A backend ends its
   /// connections after this and before settle(), so that peers find the report.
   bool announce(const Failure& failure) noexcept;
-  /// Returns the cause that counts. `first`: from announce(). Blocks for Failure::patience, on
-  /// ranks that were not the first a second longer, in case that the first one died.
+  /// Returns the cause that counts on all ranks. `first`: from announce(). Blocks for at most
+  /// Failure::patience on the first rank, and 1 s longer on the other ranks, in case the first one
+  /// died.
   Error settle(const Failure& failure, bool first) noexcept;
   /// announce() and settle().
   Error report(const Failure& failure) noexcept;
@@ -75,7 +75,7 @@ class Agreement {
   std::optional<Error> cause(const Status& mine) noexcept;
   /// True while a rank collects status. @throws Error of the store.
   bool collecting() const;
-  /// Says which call this rank is in.
+  /// Publishes the call that this rank is in.
   void publish_status(const Status& mine) noexcept;
 
   /// Tells the peers that this rank refused a call.
@@ -85,17 +85,17 @@ class Agreement {
   /// The first refusal of this call among those that new_refusals() has found; null: none. Takes no
   /// round trip. Valid as long as this object.
   const Refusal* refusal_of(std::uint64_t call) const noexcept;
-  /// Says that this rank has nothing more to do with a refused call.
+  /// Reports that this rank has left a refused call.
   void abandon(std::uint64_t call);
   /// Blocks until all of `ranks` have refused or abandoned the call, and returns those that
   /// abandoned it. @throws Error timeout.
   std::vector<int> await_abandoned(std::uint64_t call, std::span<const int> ranks, Deadline limit);
 
-  /// This rank leaves on purpose, having ended its collectives below number `ended`.
+  /// Reports that this rank leaves on purpose and has ended its collectives below number `ended`.
   void leave(std::uint64_t ended) noexcept;
   /// @throws Error of the store.
   bool left(int rank) const;
-  /// The ranks that have left and their leave(ended). From one thread.
+  /// The ranks that have left, each with the argument of its leave(). From one thread.
   const std::map<int, std::uint64_t>& departed() noexcept;
 
  private:
@@ -106,8 +106,9 @@ class Agreement {
   std::shared_ptr<Store> store_;
   int rank_;
   int size_;
-  std::int64_t numbered_ = 0;         // Refusals of which this rank has heard.
-  std::vector<std::int64_t> unread_;  // Of those: not in the store yet, or never.
+  std::int64_t numbered_ = 0;  // Refusals known to this rank.
+  std::vector<std::int64_t>
+      unread_;  // Numbers of refusals that are not in the store yet, or never will be.
   mutable std::mutex refused_mutex_;
   std::map<std::uint64_t, Refusal> refused_;  // By call.
   std::map<int, std::uint64_t> departed_;
@@ -115,23 +116,22 @@ class Agreement {
 
 /// The state of a rank when a call reached its deadline.
 struct Presence {
-  bool entered = false;  ///< It is in the call.
+  bool entered = false;  ///< The rank is in the call.
   bool left = false;
-  std::string last{};  ///< The call it was seen in last; may be empty.
+  std::string last{};  ///< The last call that it published; may be empty.
 };
 
-/// `cause` with the ranks that have entered the call and those that are missing in its text, for
-/// all backends alike, and in Error::Where. It began on the first missing rank; for peer_lost on
-/// the first that left.
+/// `cause` with the ranks that have entered the call and the missing ones in its text, the same for
+/// all backends. Error::Where names the first missing rank; for peer_lost the first that left.
 /// `called`: the call in words; may be empty.
 Error name_missing(const Error& cause, std::span<const Presence> ranks, std::string_view called);
 
 /// The error of a rank that waited until its deadline for all ranks to set `prefix` + rank in the
-/// store: names those that have not.
+/// store. Names the missing ranks.
 Error rendezvous_error(Store& store, std::string_view prefix, std::string_view group, int size);
 
-/// Blocks until a rank has set `key`, and calls look() after a while and again in growing pauses
-/// up to `pause`. @throws Error timeout at the limit, and what look() throws.
+/// Blocks until a rank has set `key`. Calls look() meanwhile, in growing pauses from 20 ms up to
+/// `pause`. @throws Error timeout at the limit, and what look() throws.
 template <typename Look>
 Bytes await_key(Store& store, std::string_view key, Deadline limit, std::chrono::nanoseconds pause,
                 const Look& look) {

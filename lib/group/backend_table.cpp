@@ -48,7 +48,8 @@ Memory& Backend::staging_memory() noexcept {
 }
 
 std::span<const BackendEntry> backends() noexcept {
-  // The entries are constants of other files, initialised before main(); copied at the first call.
+  // The entries are constants of other files, initialised before main(), so they are copied at the
+  // first call.
   static const std::array table{
 #define TUTTI_BACKEND(name) backend::name::entry,
 #include "backend_list.inc"
@@ -61,7 +62,7 @@ std::span<const std::string_view> known_backends() noexcept {
   static const std::vector<std::string_view> names = [] {
     std::vector<std::string_view> all;
     for (const auto& entry : backends()) all.push_back(entry.name);
-    // Those that other builds, or later versions, have.
+    // Backends of other builds or later versions.
     for (const std::string_view name : {"gloo", "nccl", "shm", "hier"})
       if (std::ranges::find(all, name) == all.end()) all.push_back(name);
     return all;
@@ -81,7 +82,7 @@ bool stages(const BackendEntry& entry, Device device) {
   return entry.stages != nullptr && entry.stages(device);
 }
 
-/// Why this one cannot be used, or empty.
+/// The reason why a backend cannot be used, or empty.
 std::string obstacle(const BackendEntry& entry, Device device, bool one_process, bool by_name) {
   if (auto why = entry.unavailable(); !why.empty()) return why;
   if (by_name && stages(entry, device)) return {};
@@ -90,7 +91,7 @@ std::string obstacle(const BackendEntry& entry, Device device, bool one_process,
   return {};
 }
 
-/// What "auto" leaves to the user.
+/// The backends that "auto" does not choose.
 std::string staging(Device device) {
   for (const auto& entry : backends())
     if (stages(entry, device) && entry.unavailable().empty())

@@ -12,14 +12,14 @@ namespace {
 bool lies_in(const ConstTensorView& part, const TensorView& whole) {
   const auto* begin = static_cast<const std::byte*>(whole.data);
   const auto* data = static_cast<const std::byte*>(part.data);
-  const std::less<> before;  // Of any two addresses.
+  const std::less<> before;  // std::less orders any two addresses.
   return part.bytes() == 0 || (!before(data, begin) && before(data, begin + whole.bytes()));
 }
 
 /// The arrays of a host_call() in the group's memory.
 struct Staging {
   Tensor out{};
-  Tensor in{};  // Where `in` does not lie in `out`.
+  Tensor in{};  // Used when `in` does not lie in `out`.
   TensorView host{};
 
   /// Moves the arrays of `op`, which are in host memory, to the device.
@@ -40,7 +40,7 @@ struct Staging {
       in = Tensor(memory, from.shape, from.dtype, stream);
       op.in.data = in.data();
     }
-    // Of a rooted operation only root has an input.
+    // Only the root of a rooted operation has an input.
     if (from.bytes() != 0 && (op.root < 0 || op.root == group.rank()))
       memory.copy(const_cast<void*>(op.in.data), from.data, from.bytes(), stream);
   }

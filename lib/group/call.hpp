@@ -16,7 +16,8 @@ namespace tutti::internal {
 /// `caller`: the public function, named by the errors of `prepare`; empty: the operation.
 void call(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepare = {},
           std::string_view caller = {});
-/// Issues it as its async verb does. `work`: receives the Work; null: call().
+/// Issues the operation as its async verb does. `work`: receives the Work; null: blocks as call()
+/// does.
 void call(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepare,
           std::string_view caller, Work* work);
 /// call() of arrays in host memory, whatever the group's device; `op.in` may lie in `op.out`. On a

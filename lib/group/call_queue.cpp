@@ -16,7 +16,7 @@ thread_local const CallQueue* continuation_of = nullptr;
 }  // namespace
 
 CallQueue::CallQueue() {
-  (void)group_destroyed();  // Made here: stop() must not allocate.
+  (void)group_destroyed();  // Allocates the error here: stop() must not.
 }
 
 bool CallQueue::in_continuation() const noexcept {
@@ -65,7 +65,7 @@ void CallQueue::skip(std::uint64_t seq) noexcept {
 
 void CallQueue::start_worker() {
   if (running_) return;
-  // The thread holds the queue: it may end after whoever owned it.
+  // The thread holds a reference: it may outlive the queue's owner.
   try {
     worker_ = std::thread([self = shared_from_this()] { self->work(); });
   } catch (const std::system_error& error) {
@@ -150,7 +150,7 @@ void CallQueue::stop() noexcept {
   moved_.notify_all();
   if (!worker_.joinable()) return;
   if (worker_.get_id() == std::this_thread::get_id())
-    worker_.detach();  // The last reference died in a continuation.
+    worker_.detach();  // A continuation destroyed the last reference.
   else
     worker_.join();
 }

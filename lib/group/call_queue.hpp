@@ -18,19 +18,19 @@
 
 namespace tutti::internal {
 
-/// The order of one group's collectives on one rank: a call takes effect when every smaller
-/// number has, on its caller's thread or on the group's worker. Continuations run on the worker
-/// in between. All functions from any thread.
+/// The order of one group's collectives on one rank. A call runs after every call with a smaller
+/// number, on its caller's thread or on the group's worker. Continuations run on the worker in
+/// between. All functions from any thread.
 class CallQueue : public std::enable_shared_from_this<CallQueue> {
  public:
-  /// Something for the worker. Kept alive by the queue until it ran.
+  /// A job for the worker. The queue keeps it alive until it has run.
   class Job {
    public:
     virtual ~Job() = default;
     virtual void run() noexcept = 0;
-    /// Will not run any more, because of this.
+    /// Called instead of run() when the job will not run.
     virtual void drop(const Error& why) noexcept = 0;
-    /// For one that waits for a moment: nothing is left to do for it.
+    /// True when a timed job has nothing left to do.
     virtual bool is_over() const noexcept { return false; }
   };
 
@@ -39,13 +39,12 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   CallQueue& operator=(const CallQueue&) = delete;
 
   /// Blocks until every number below call.seq has ended. @throws Error timeout at the call's
-  /// deadline, and what fail() was given.
-  /// @return what is left of the call's limits: not set when it has not waited.
+  /// deadline, and the error of fail(). @return the call's deadline; not set when it did not wait.
   Deadline enter(const Call& call) {
     const bool waits = turn_.load(std::memory_order_acquire) != call.seq || broken_.load();
     return waits ? enter_slow(call) : Deadline();
   }
-  /// Ends the number, also when its call failed.
+  /// Ends the number. Also for a call that failed.
   void leave(std::uint64_t seq) noexcept {
     turn_.store(seq + 1);
     if (attention_.load() != 0) advance();
@@ -58,7 +57,7 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
     ~Turn() { queue_.leave(seq_); }
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
-    /// When the call ends: not set when it has not begun to wait.
+    /// The call's deadline; not set when it did not wait.
     Deadline limit() const noexcept { return limit_; }
 
    private:
@@ -66,12 +65,13 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
     std::uint64_t seq_;
     Deadline limit_;
   };
-  /// There will be no call with this number.
+  /// Declares that no call will have this number.
   void skip(std::uint64_t seq) noexcept;
 
-  /// Runs `job` on the worker in the place of its number; the job calls leave().
+  /// Runs `job` on the worker in the order of the numbers. The job calls leave().
   void submit(std::uint64_t seq, std::shared_ptr<Job> job);
-  /// Whether this thread runs a continuation of this queue: a blocking call would wait for itself.
+  /// Whether this thread runs a continuation of this queue. A blocking call there would wait for
+  /// itself.
   bool in_continuation() const noexcept;
   /// Runs `job` on the worker soon.
   void submit(std::shared_ptr<Job> job) noexcept;
@@ -81,11 +81,11 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   /// Starts the worker, for a submit() that may not fail. @throws Error resource_exhausted.
   void start();
 
-  /// Wakes everybody who waits for a turn with this error, and drops all numbered jobs.
+  /// Ends every wait for a turn with this error and drops all numbered jobs.
   void fail(const Error& why) noexcept;
-  /// In a forked child there is no worker, and nothing that is pending will ever end.
+  /// True in a forked child, which has no worker: pending calls never end there.
   bool forked() const noexcept { return fork_guard_.forked(); }
-  /// Drops what is left and ends the worker.
+  /// Drops all jobs and ends the worker.
   void stop() noexcept;
 
  private:
@@ -105,7 +105,7 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
 
   ForkGuard fork_guard_;
   std::atomic<std::uint64_t> turn_{0};
-  /// Waiters plus skipped numbers: whether leave() has to look further.
+  /// Waiters plus skipped numbers. When 0, leave() needs no lock.
   std::atomic<std::uint64_t> attention_{0};
   std::atomic<bool> broken_{false};
 
@@ -113,11 +113,12 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   std::condition_variable moved_;
   std::optional<Error> error_;
   std::set<std::uint64_t> skipped_;
-  // Short, so the front is erased; vectors keep their memory and a steady state allocates nothing.
+  // Short vectors, erased at the front. They keep their memory, so a steady state allocates
+  // nothing.
   std::vector<Numbered> numbered_;  // By number: threads may submit in another order.
   std::vector<std::shared_ptr<Job>> soon_;
   std::vector<Timed> timed_;     // By moment.
-  std::size_t most_timed_ = 64;  // Then those that are over go.
+  std::size_t most_timed_ = 64;  // At this size, jobs that are over are erased.
   bool stop_ = false;
   bool running_ = false;  // The worker waits with the others and counts in attention_.
   std::thread worker_;

@@ -13,18 +13,19 @@
 #include "values/fail.hpp"
 #include "values/group_errors.hpp"
 
-// Every rank writes a Record of its call under check/<number>/<rank> and reads the others'. On
-// host memory this happens where the call takes effect (inline, or on this decorator's worker, so
-// that async calls do not block and groups stay independent); on a device in the caller's thread,
-// without touching a stream. A difference is found before the inner backend has seen the call, so
-// the group stays usable. Point-to-point compares the two sides of a pair only.
+// Every rank writes a Record of its call under check/<number>/<rank> and reads those of the other
+// ranks. On host memory this happens where the call runs: inline, or on this decorator's worker, so
+// that async calls do not block and groups stay independent. On a device it happens in the caller's
+// thread, without touching a stream. A difference is found before the inner backend has seen the
+// call, so the group stays usable. Point-to-point compares only the two sides of a pair.
 
 namespace tutti::internal {
 namespace {
 
 using namespace std::chrono_literals;
 
-/// How long an abort or a failure of the inner backend may stay unnoticed while waiting.
+/// The longest time for which a waiting call does not notice an abort or a failure of the inner
+/// backend.
 constexpr auto look_up = 20ms;
 
 class Checked final : public HostBackend {
@@ -103,7 +104,7 @@ class Checked final : public HostBackend {
     Call now = call;
     now.blocking = false;
     now.deadline = call.limit();
-    // In a launch with collectives it is theirs to take the number.
+    // In a launch with collectives, the collectives end the number.
     now.in_order = call.in_order && pairs.size() == ops.size();
     Work work = inner_->launch(pairs, now);
     if (work.state() == nullptr) return nullptr;
@@ -124,10 +125,10 @@ class Checked final : public HostBackend {
   }
 
  private:
-  /// The Work of a pair: looks at what the peer said while it waits.
+  /// The Work of a pair. Compares the peer's record while it waits.
   class Watch final : public WorkState {
    public:
-    /// `ends`: `inner`, or what comes after it.
+    /// `ends`: `inner`, or its continuation.
     Watch(Checked& group, std::shared_ptr<WorkState> inner, std::shared_ptr<WorkState> ends,
           std::vector<Op> pairs, std::vector<Record> records, Call call)
         : group_(group),
@@ -149,7 +150,7 @@ class Checked final : public HostBackend {
         }
         try {
           if (const auto error = group_.compare_pairs(pairs_, records_, call_)) throw Error(*error);
-        } catch (...) {  // A difference, or the store failed.
+        } catch (...) {  // A difference, or an error of the store.
           difference_ = std::current_exception();
           const Error error = to_error(difference_);
           // Either ends the use of the buffers.
@@ -162,12 +163,13 @@ class Checked final : public HostBackend {
       }
     }
     std::exception_ptr error() const noexcept override {
-      // A callback has been given the error of inner_, which is the difference where it could end.
+      // A callback has received the error of inner_, which is the difference if that could end
+      // inner_.
       return difference_ != nullptr && ends_ == inner_ ? difference_ : ends_->error();
     }
     void block_stream(Stream stream) override { inner_->block_stream(stream); }
-    /// While only a continuation waits, nobody compares: a difference that the transport cannot see
-    /// then ends by the deadline.
+    /// While only a continuation waits, no thread compares: a difference that the transport does
+    /// not detect then ends at the deadline.
     std::shared_ptr<WorkState> then(std::function<void()> next) override {
       return on_own_queue()->then(std::move(next));
     }
@@ -177,31 +179,31 @@ class Checked final : public HostBackend {
     }
 
    private:
-    /// Ends with inner_, and continues on the same worker as the group's other calls.
+    /// Ends with inner_. Continuations run on the same worker as those of the group's other calls.
     std::shared_ptr<HostState> on_own_queue() {
       auto end = group_.make_state<HostState>();
-      // A difference that was found already is the cause, not the withdrawal that followed it.
+      // A difference found before is the cause, not the withdrawal that followed it.
       (void)inner_->on_done([end, inner = inner_, cause = difference_](const Error*) {
         end->finish(cause != nullptr ? cause : inner->error());
       });
       return end;
     }
-    /// What was received needs no record any more; a sender takes a missing one for "nothing said".
+    /// A receive that has ended needs no record. A sender ignores a missing record.
     void forget() noexcept {
       if (std::exchange(forgotten_, true) || inner_->error() != nullptr) return;
       try {
         for (const auto& op : pairs_)
           if (op.kind == Operation::recv)
             for (const bool mine : {true, false}) group_.store_->erase(group_.pair_key(op, mine));
-      } catch (...) {  // They stay.
+      } catch (...) {  // The records stay in the store.
       }
     }
 
-    Checked& group_;  // The Work's owner keeps it.
+    Checked& group_;  // Kept alive by the Work's owner.
     std::shared_ptr<WorkState> inner_;
     std::shared_ptr<WorkState> ends_;
     std::vector<Op> pairs_;
-    std::vector<Record> records_;  // Of each: what this rank has said.
+    std::vector<Record> records_;  // This rank's record of each.
     Call call_;
     std::exception_ptr difference_;
     bool forgotten_ = false;
@@ -255,11 +257,11 @@ class Checked final : public HostBackend {
               Deadline limit) {
     const auto at = key(seq, peer);
     const auto look = [&] {
-      // Looked at first: a rank that gives up says why before it aborts the inner backend.
+      // First: a rank that gives up publishes the reason before it aborts the inner backend.
       const auto failure = inner_->failure();
       if (const auto cause = agreement_.cause({})) throw Error(*cause);
       if (failure) throw Error(*failure);
-      // Looked at before the record, so that one written just before leaving is not missed.
+      // Before the record, so that a record written just before the rank left is not missed.
       if (agreement_.left(peer) && !store_->try_get(at))
         throw call_error(Errc::peer_lost, group(), ops, call, peer,
                          fmt::format("rank {} has left the group; this rank called {}", peer,
@@ -273,7 +275,7 @@ class Checked final : public HostBackend {
     return await_key(*store_, at, limit, look_up, look);
   }
 
-  /// @throws Error: mismatch on all ranks alike, with the inner backend told to skip the number.
+  /// @throws Error mismatch on all ranks; the inner backend then skips the number.
   void compare_all(std::span<const Op> ops, const Call& call) {
     if (ops.empty() || is_point_to_point(ops[0].kind)) return;
     if (const auto cause = inner_->failure()) throw broken(*cause);
@@ -302,13 +304,13 @@ class Checked final : public HostBackend {
       auto error = compare(group(), ops, call, records);
       if (!error) error = compare_counts(ops, call, counts);
       if (error) throw Error(*error);
-    } catch (const Error& error) {  // Also of a record that cannot be read: the number is used.
+    } catch (const Error& error) {  // Also for a record that cannot be read: the number is used.
       inner_->refuse(ops, call, error);
       throw;
     }
   }
 
-  /// A record, and behind it for every all_to_all the rows this rank sends and those it expects.
+  /// A record, then for every all_to_all the rows that this rank sends and those that it expects.
   Bytes encode(std::span<const Op> ops, const Call& call) const {
     Writer out;
     write(out, Record::of(ops, call));
@@ -322,8 +324,8 @@ class Checked final : public HostBackend {
     return out.take();
   }
 
-  /// The records agree, so all ranks have sent as many lists. `readers`: of each rank, at its
-  /// lists.
+  /// Compares the lists of rows. The records are equal, so all ranks have sent the same number of
+  /// lists. `readers`: of each rank, at its lists.
   std::optional<Error> compare_counts(std::span<const Op> ops, const Call& call,
                                       std::span<Reader> readers) {
     const auto list_of = [&](Reader& in) {
@@ -352,17 +354,17 @@ class Checked final : public HostBackend {
     return std::nullopt;
   }
 
-  /// All records of `seq` have arrived, so all ranks have read this rank's records of earlier
-  /// calls; except a rank that refused `seq`, perhaps while an earlier call of it was waiting.
+  /// Erases this rank's records of earlier calls. All ranks have read them, because all records of
+  /// `seq` have arrived. When a rank refused `seq`, it may still need them, and nothing is erased.
   void forget(std::uint64_t seq, std::span<const Record> records) {
     for (const auto& record : records)
       if (record.refused != 0) return;
     for (; forgotten_ < seq; ++forgotten_) store_->erase(key(forgotten_, rank()));
   }
 
-  /// Breaks the group on all ranks, with the same cause: the first one that reached the store.
+  /// Breaks the group on all ranks with the same cause: the first that reached the store.
   void give_up(const Error& error) noexcept {
-    // Without its place: each call that it ends adds its own.
+    // Without its location: each call that the error ends adds its own.
     const Error mine(error.code(), error.message(), {.rank = error.where().rank});
     const Error cause = agreement_.report({.cause = mine});
     fail_queued(cause);
@@ -374,7 +376,7 @@ class Checked final : public HostBackend {
   Agreement agreement_;
   int size_;
   bool on_host_;
-  std::uint64_t forgotten_ = 0;  // Records of mine below this number are erased.
+  std::uint64_t forgotten_ = 0;  // This rank's records below this number are erased.
 };
 
 }  // namespace

@@ -15,8 +15,8 @@
 namespace tutti {
 namespace {
 
-/// The state of a Work that was made while collecting: nothing before the launch, then the
-/// launch's own. Shared by all calls of one group.
+/// The state of a Work that was made while collecting. Empty before launch(), then it refers to the
+/// state of the launch. Shared by all calls of one group.
 class Collected final : public WorkState {
  public:
   void launched(std::shared_ptr<WorkState> state) {
@@ -144,7 +144,7 @@ class Batch final : public internal::Collector {
 }  // namespace
 
 struct Coalesce::Impl {
-  std::deque<Batch> batches;  // Not moved: the groups point to them.
+  std::deque<Batch> batches;  // A deque: the groups have pointers to the batches.
   bool launched = false;
 };
 
@@ -175,7 +175,7 @@ Work Coalesce::launch() {
     try {
       works.push_back(batch.launch());
     } catch (...) {
-      // The groups behind this one would miss a call that their peers made.
+      // The following groups would miss a call that their peers make.
       for (auto& rest : impl_->batches) rest.abandon();
       throw;
     }

@@ -52,8 +52,8 @@ GroupOptions prepared(const GroupOptions& options) {
 
 constexpr std::string_view made_with = "made_with";
 
-/// Ranks of another size, or of another mode, would wait for each other in vain. The first rank
-/// that comes says what it was made with.
+/// Compares size and mode with those of the first rank, which publishes them. Ranks that differ in
+/// them would wait for each other in vain.
 void check_made_alike(const GroupOptions& o) {
   if (o.size == 1) return;
   const auto mine = fmt::format("size {} and checked mode {}", o.size, *o.checked ? "on" : "off");
@@ -61,7 +61,7 @@ void check_made_alike(const GroupOptions& o) {
   if (first != mine)
     throw Error(
         Errc::mismatch,
-        fmt::format("group '{}': rank {} was made with {}, the rank that came first with {}; "
+        fmt::format("group '{}': rank {} was made with {}, the rank that joined first with {}; "
                     "every rank has to pass the same size and the same checked mode "
                     "(GroupOptions::checked, TUTTI_CHECK)",
                     o.name, o.rank, mine, first),
@@ -106,7 +106,7 @@ ProcessGroup Core::create(const GroupOptions& options) {
   const auto choice = choose_backend(o.backend, o.device, o.store->in_process());
   check_made_alike(o);
   auto backend = make_backend(*choice.entry, choice.args, o);
-  // All ranks have come, so the name may be used again.
+  // All ranks have joined, so the name may be used again.
   if (o.rank == 0 && o.size > 1) o.store->erase(made_with);
   o.logger(LogLevel::info, fmt::format("group '{}': rank {} of {} on {}, because {}", o.name,
                                        o.rank, o.size, choice.entry->name, choice.because));
@@ -136,7 +136,7 @@ Core::Core(const GroupOptions& options, std::string backend_name, std::unique_pt
       backend_(std::move(backend)) {}
 
 Core::~Core() {
-  // Its threads do not exist in a forked child, so it cannot be taken apart there.
+  // The backend's threads do not exist in a forked child, so it cannot be destroyed there.
   if (fork_guard_.forked()) (void)backend_.release();
 }
 
@@ -156,7 +156,7 @@ void Core::throw_unusable(std::string_view operation) const {
 void Core::break_with(const Error& cause, bool report) noexcept {
   {
     const std::lock_guard lock(cause_mutex_);
-    if (cause_ || fork_guard_.forked()) return;  // The child has no threads to be told.
+    if (cause_ || fork_guard_.forked()) return;  // The child has no threads of the backend.
     cause_ = cause;
     report_cause_ = report;
     broken_ = true;
@@ -222,8 +222,8 @@ void Core::prepare_or_refuse(Op& op, const CallOptions& options, bool blocking, 
     why = Error(why->code(), why->message(),
                 {.group = options_.name, .operation = std::string(caller), .rank = bounds_.rank});
   if (collecting_on.load(std::memory_order_relaxed) == std::this_thread::get_id())
-    throw Error(*why);  // The peers are told of nothing before launch().
-  // The peers' dtype may be another one, so their kind alone says how they travel.
+    throw Error(*why);  // The peers learn of no call before launch().
+  // The peers' dtype may differ, so the operation alone decides how the data is sent.
   if (can_lower(op.kind) && !supports(op.kind, DType::u8, ReduceOp::Kind::sum)) {
     auto pairs = refused_pairs(op, bounds_);
     const Call call = number(pairs, options, blocking, true);
@@ -292,7 +292,7 @@ Work Core::issue_pair(std::span<Op, 2> pair, const CallOptions& options, Wait wa
 }
 
 void Core::follow(Work work, Stream stream) {
-  work.block_stream(stream);  // On host memory it waits.
+  work.block_stream(stream);  // Waits on host memory.
   if (work.done()) return work.wait();
   (void)std::move(work).release();
 }
@@ -381,7 +381,7 @@ Work Core::send(std::span<const Op> ops, const Call& call, const Op& shown, Wait
 
 void Core::lower_barrier(Op& op) {
   {
-    // One byte for all barriers: they are in order, and what is in it does not matter.
+    // One byte for all barriers: they run in order, and its value does not matter.
     const std::lock_guard lock(pairs_mutex_);
     if (barrier_byte_.data() == nullptr) barrier_byte_ = Tensor(*memory_, {1}, DType::u8);
   }
@@ -394,7 +394,7 @@ void Core::lower_barrier(Op& op) {
 Work Core::lower(Op& op, const CallOptions& options, Wait wait) {
   const bool blocking = wait != Wait::nothing;
   if (const auto why = refusal_of([&] { validate(op, bounds_, options); })) {
-    // The peers wait in their sends and receives, so these are what is refused.
+    // The peers wait in their sends and receives, so these are refused.
     auto pairs = refused_pairs(op, bounds_);
     const Call call = number(pairs, options, blocking, true);
     refuse(pairs, call, *why, op);

@@ -26,7 +26,7 @@ namespace tutti::internal {
 class Collector {
  public:
   virtual ~Collector() = default;
-  /// in_order: they have to take effect after the calls before them.
+  /// in_order: the operations have to run after the calls before them.
   virtual Work collect(std::span<const Op> ops, const CallOptions& options, bool in_order) = 0;
 };
 
@@ -43,19 +43,19 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
 
   static Core& of(ProcessGroup& group) noexcept { return *group.core_; }
 
-  /// What the caller of a verb waits for.
+  /// The event that the caller of a verb waits for.
   enum class Wait {
     nothing,  ///< An async verb: its Work is the caller's.
     stream,   ///< On a device the call's stream waits, not the host; there is no Work then.
     host,     ///< A blocking call; the caller waits for the Work, if there is one.
   };
-  /// One call, from its arguments to its Work. An error of `prepare` refuses the call; `caller`
-  /// names it, and is otherwise the operation.
+  /// Issues one call. An error of `prepare` refuses the call. `caller`: the function that errors
+  /// name; empty: the operation.
   Work issue(Op& op, const CallOptions& options, Wait wait, Prepare prepare = {},
              std::string_view caller = {});
-  /// A send and a receive, posted at once.
+  /// Posts a send and a receive at once.
   Work issue_pair(std::span<Op, 2> pair, const CallOptions& options, Wait wait);
-  /// Several as one, checked already; async.
+  /// Launches several checked operations as one async call.
   Work launch(std::span<Op> ops, const CallOptions& options, bool in_order);
 
   std::optional<ProcessGroup> split(int color, int key, const CallOptions& options);
@@ -68,7 +68,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   void uncollected(const Error& error) noexcept override;
   void callback_threw(const Error& error) noexcept override;
   void abort(std::string_view why) noexcept override;
-  /// From now on every call throws; the next one throws the cause itself.
+  /// Breaks the group: every later call throws, and the next one throws the cause itself.
   void break_with(const Error& cause, bool report) noexcept;
   /// @throws Error forked, aborted.
   void check_usable(std::string_view operation) const {
@@ -76,7 +76,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
       throw_unusable(operation);
   }
 
-  /// False also for values outside of the enumerations, which no backend gets to see.
+  /// False also for values outside of the enumerations, which are never passed to a backend.
   bool supports(Operation kind, DType dtype, ReduceOp::Kind reduce) const noexcept {
     return static_cast<int>(dtype) < dtype_count && static_cast<int>(reduce) < reduce_op_count &&
            backend_->supports(kind, dtype, reduce);
@@ -99,11 +99,12 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   [[noreturn]] void throw_unusable(std::string_view operation) const;
   void check(Op& op, const CallOptions& options, bool supported) const;
   void check_peer(const Op& op) const;
-  /// A blocking call of the thread whose calls a Coalesce collects.
+  /// Throws for a blocking call of the thread whose calls a Coalesce collects.
   [[noreturn]] void throw_collecting(std::string_view verb) const;
-  /// check(), and on an error the refusal.
+  /// Runs check(), and refuses the call on an error.
   void check_numbered(Op& op, const CallOptions& options, const Call& call, bool supported);
-  /// Tells the backend that `ops` will not come, and throws. `shown` is what the caller asked for.
+  /// Tells the backend that `ops` are refused, and throws. `shown`: the operation that the caller
+  /// issued.
   [[noreturn]] void refuse(std::span<const Op> ops, const Call& call, const Error& why,
                            const Op& shown);
   /// Runs `prepare`, and on an error refuses the call.
@@ -111,7 +112,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
                          std::string_view caller);
   /// Orders `stream` behind the work; rethrows its error if already known.
   static void follow(Work work, Stream stream);
-  /// The group's timeout holds for calls that say nothing else.
+  /// The timeout of a call: the group's, unless the call has a timeout or a deadline.
   std::chrono::nanoseconds timeout_of(const CallOptions& options) const noexcept {
     const bool limited = options.deadline.is_set() || options.timeout.count() != 0;
     return limited ? options.timeout : options_.timeout;
@@ -129,7 +130,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   Work send(std::span<const Op> ops, const Call& call, const Op& shown, Wait wait);
   Work lower(Op& op, const CallOptions& options, Wait wait);
   void lower_barrier(Op& op);
-  /// Which trace a launch goes to, and its place in it.
+  /// The trace of a launch, and its index there.
   std::pair<TraceRing*, std::uint64_t> trace_slot(const Op& shown, const Call& call) noexcept;
   static std::uint64_t traced_seq(const Op& shown, const Call& call) noexcept;
 
@@ -139,9 +140,9 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   std::vector<std::array<std::int64_t, 2>> exchange(std::array<std::int64_t, 2> mine,
                                                     std::string_view what,
                                                     const CallOptions& options);
-  /// exchange() without this rank, which refused what it is for; tells the others, and throws.
+  /// Tells the other ranks in their exchange() that this rank refused the call, and throws.
   [[noreturn]] void refuse_exchange(std::string_view what, const Error& why);
-  /// Refuses it when `check` or the options do.
+  /// Refuses an exchange when `check` throws or the options are invalid.
   template <typename Check>
   void check_exchange(std::string_view what, const CallOptions& options, const Check& check) {
     const auto why = refusal_of([&] {
@@ -154,7 +155,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
 
   GroupOptions options_;
   std::string backend_name_;
-  const BackendEntry* entry_;  // Null: the backend is the caller's own.
+  const BackendEntry* entry_;  // Null for a backend of the caller's.
   ForkGuard fork_guard_;
   Bounds bounds_;
   Memory* memory_ = nullptr;
@@ -165,7 +166,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   TraceRing pairs_;
 
   std::mutex pairs_mutex_;
-  // (sending?, peer, tag): how many.
+  // By (sending, peer, tag): the number of messages.
   std::map<std::tuple<bool, int, int>, std::uint64_t> pair_seq_;
 
   std::atomic<bool> broken_{false};
@@ -175,7 +176,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   std::uint64_t splits_ = 0;
   Tensor barrier_byte_{};
 
-  std::unique_ptr<Backend> backend_;  // Last: ends first.
+  std::unique_ptr<Backend> backend_;  // Last, so that it is destroyed first.
 };
 
 }  // namespace tutti::internal

@@ -17,13 +17,13 @@ namespace tutti::internal {
 namespace {
 
 void wait_and_throw(WorkState& state) {
-  state.wait_until(Deadline::none());  // post() bounds it by the call's deadline.
+  state.wait_until(Deadline::none());  // The call's deadline bounds it, see post().
   if (const auto error = state.error()) std::rethrow_exception(error);
 }
 
 }  // namespace
 
-/// An async call: its own copy of everything the caller lent, and the state of its Work.
+/// An async call: copies of the caller's operations and rows, and the state of its Work.
 class HostBackend::Task final : public HostState, public CallQueue::Job {
  public:
   Task(std::shared_ptr<CallQueue> queue, HostBackend& backend, std::span<const Op> ops,
@@ -38,7 +38,7 @@ class HostBackend::Task final : public HostState, public CallQueue::Job {
     reserve_row_lists(ops_, rows_);
     for (auto& op : ops_) copy_row_lists(op, rows_);
     call_.name = name_;
-    call_.deadline = call.limit();  // It counts from now, not from its turn.
+    call_.deadline = call.limit();  // The timeout counts from here, not from the call's turn.
     call_.blocking = true;
   }
 
@@ -85,7 +85,7 @@ HostBackend::~HostBackend() {
 std::shared_ptr<WorkState> HostBackend::post(std::span<const Op> ops, const Call& call) {
   const auto limit = call.limit();
   std::shared_ptr<WorkState> first;
-  std::vector<Work> states;  // All of them, if there are several.
+  std::vector<Work> states;  // Used for several operations only.
   for (const auto& op : ops) {
     if (!is_point_to_point(op.kind)) continue;
     auto state = post_one(op, call, limit);
@@ -108,11 +108,11 @@ void HostBackend::run_in_turn(std::span<const Op> ops, const Call& call) {
   try {
     turn.emplace(*queue_, call);
   } catch (const Error& error) {
-    if (error.code() == Errc::timeout) abort(error.what());  // The order is lost for good.
+    if (error.code() == Errc::timeout) abort(error.what());  // Later calls cannot keep the order.
     throw;
   }
   if (!turn->limit().is_set()) return run_now(ops, call);
-  Call rest = call;  // Its limits count from when it began to wait for its turn.
+  Call rest = call;  // The timeout counts from the wait for the turn.
   rest.deadline = turn->limit();
   run_now(ops, rest);
 }
@@ -175,7 +175,7 @@ Work HostBackend::launch(std::span<const Op> ops, const Call& call) {
       return submit(ops, call, posted);
     }
   } catch (...) {
-    // The error must not reach the caller while a transport may still touch its buffers.
+    // The caller must not get the error while a transport may still touch its buffers.
     if (posted != nullptr) posted->wait_until(Deadline::none());
     throw;
   }

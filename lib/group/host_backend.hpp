@@ -12,17 +12,18 @@
 
 namespace tutti::internal {
 
-/// What the backends of host memory share: blocking calls run inline on their caller's thread,
-/// async ones on a worker that starts with the first of them, both in the order of their numbers;
-/// point-to-point is posted at once.
+/// The base of the backends of host memory. Blocking calls run inline on their caller's thread;
+/// async calls run on a worker that starts with the first of them. Both run in the order of their
+/// numbers. Point-to-point is posted at once.
 ///
-/// A destructor of a derived class calls stop() first: the worker uses what it destroys.
+/// The destructor of a derived class must call stop() first: the worker uses the members that it
+/// destroys.
 class HostBackend : public Backend {
  public:
   HostBackend(std::string group, int rank);
   ~HostBackend() override;
 
-  /// What the kernels can reduce, and custom reductions.
+  /// True for every reduction of the kernels and for custom reductions.
   bool supports(Operation operation, DType dtype, ReduceOp::Kind kind) const noexcept override;
   Work launch(std::span<const Op> ops, const Call& call) override;
   void refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept final;
@@ -31,10 +32,10 @@ class HostBackend : public Backend {
   /// Runs the collectives among `ops`, in turn; skips send and recv. Blocks to call.limit() at
   /// the most and throws Error.
   virtual void run(std::span<const Op> ops, const Call& call) = 0;
-  /// Posts the sends and receives among `ops`, with post_one(); skips collectives. What it returns
+  /// Posts the sends and receives among `ops` with post_one(); skips collectives. The returned Work
   /// is done when all of them are.
   virtual std::shared_ptr<WorkState> post(std::span<const Op> ops, const Call& call);
-  /// Posts a send or receive. Never blocks for a peer. It ends by `limit` at the latest.
+  /// Posts a send or receive, which ends by `limit` at the latest. Never blocks for a peer.
   virtual std::shared_ptr<WorkState> post_one(const Op& op, const Call& call, Deadline limit);
   /// Tells the peers. Never blocks.
   virtual void publish(std::span<const Op> ops, const Call& call, const Error& why) noexcept = 0;
@@ -42,7 +43,7 @@ class HostBackend : public Backend {
   /// Ends every call of this rank that waits for its turn.
   void fail_queued(const Error& why) noexcept { queue_->fail(why); }
   void stop() noexcept { queue_->stop(); }
-  /// For a callback that may run while this object ends.
+  /// For callbacks that may run while this object is destroyed.
   const std::shared_ptr<CallQueue>& queue() const noexcept { return queue_; }
 
   /// A state from the pool.

@@ -6,18 +6,18 @@
 
 namespace tutti::internal {
 
-/// A job of the worker and the state of its own result. The worker destroys what it has captured.
+/// A job of the worker and the state of its result. Its captures are destroyed on the worker.
 class HostState::Continuation : public HostState, public CallQueue::Job {
  public:
   using HostState::HostState;
-  /// The call has ended with this, or well.
+  /// Submits `after` to the worker when its call has ended with `error`; null: without one.
   static void start(std::shared_ptr<Continuation> after, const std::exception_ptr& error) noexcept {
     after->before_ = error;
     auto& queue = *after->queue_;
     queue.submit(std::move(after));
   }
 
-  /// The same on this thread.
+  /// Runs `after` on this thread instead.
   static void run_here(Continuation& after, const std::exception_ptr& error) noexcept {
     after.before_ = error;
     after.run();
@@ -30,7 +30,7 @@ class HostState::Continuation : public HostState, public CallQueue::Job {
   std::exception_ptr before_;
 };
 
-/// What then() adds.
+/// The continuation of then().
 class HostState::Next final : public Continuation {
  public:
   Next(std::shared_ptr<CallQueue> queue, std::function<void()> next)
@@ -45,7 +45,7 @@ class HostState::Next final : public Continuation {
         thrown = std::current_exception();
       }
     }
-    run_ = nullptr;  // What it captured may own Works.
+    run_ = nullptr;  // Its captures may own Works.
     finish(thrown);
   }
   void drop(const Error& why) noexcept override {
@@ -56,7 +56,7 @@ class HostState::Next final : public Continuation {
   std::function<void()> run_;
 };
 
-/// What on_done() adds.
+/// The callback of on_done().
 class HostState::Callback final : public Continuation {
  public:
   Callback(std::shared_ptr<CallQueue> queue, std::shared_ptr<HostState> call,
@@ -77,7 +77,7 @@ class HostState::Callback final : public Continuation {
     }
     finish(before());
   }
-  /// It always runs.
+  /// Runs also when the call failed.
   void drop(const Error&) noexcept override { run(); }
 
   void block_stream(Stream stream) override {
@@ -146,7 +146,7 @@ std::shared_ptr<WorkState> HostState::on_done(std::function<void(const Error*)> 
     Continuation::run_here(*after, error());
     return after;
   }
-  queue_->start();  // A thread that cannot start is an error here, not later.
+  queue_->start();  // Throws here if the thread cannot start.
   std::exception_ptr error;
   if (!attach(after, error)) Continuation::start(after, error);
   return after;
@@ -162,8 +162,8 @@ void HostState::finish(const std::exception_ptr& error) noexcept {
     done_.store(true, std::memory_order_release);
     changed_.notify_all();
   }
-  // On the worker also after an error: this thread may be one of a transport, which must not
-  // destroy what a continuation has captured.
+  // On the worker also after an error: this may be a transport's thread, which must not destroy the
+  // captures of a continuation.
   for (auto& after : next) Continuation::start(std::move(after), error);
 }
 

@@ -14,8 +14,9 @@
 
 namespace tutti::internal {
 
-/// Memory that is kept and used again: a steady stream of calls allocates nothing. (The standard
-/// synchronized_pool_resource takes one of a process's 1024 thread keys, which is one per group.)
+/// A pool of memory: a steady stream of calls allocates nothing.
+/// (std::pmr::synchronized_pool_resource would take one of the process's 1024 thread keys per
+/// group.)
 class Pool final : public std::pmr::memory_resource {
  private:
   void* do_allocate(std::size_t bytes, std::size_t alignment) override {
@@ -51,7 +52,7 @@ struct PoolAllocator {
   }
 };
 
-/// A call on host memory, finished by whoever completes it.
+/// The state of a call on host memory. finish() completes it.
 class HostState : public WorkState, public std::enable_shared_from_this<HostState> {
  public:
   explicit HostState(std::shared_ptr<CallQueue> queue) noexcept : queue_(std::move(queue)) {}
@@ -64,8 +65,8 @@ class HostState : public WorkState, public std::enable_shared_from_this<HostStat
   std::shared_ptr<WorkState> on_done(std::function<void(const Error*)> f) override;
 
   bool forked() const noexcept { return queue_->forked(); }
-  /// Null: it went well. The first call counts; later ones are ignored. Whoever calls it holds a
-  /// reference: the waiter may drop its own at once.
+  /// Ends the call. Null: without an error. The first finish() counts. Its caller must hold a
+  /// reference, because a waiter may drop its own at once.
   void finish(const std::exception_ptr& error) noexcept;
 
  protected:

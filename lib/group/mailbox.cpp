@@ -114,7 +114,7 @@ void Mailbox::leave(int rank) noexcept {
     }
   }
   const Error error = has_left(rank);
-  // A peer may still wait for what this rank has not sent or received.
+  // A peer may wait for a message that this rank has not posted.
   if (std::ranges::any_of(
           orphans, [&](const Post& post) { return post.state != nullptr && post.rank != rank; }))
     broken_(error);
@@ -147,7 +147,7 @@ bool Mailbox::Message::wait_until(Deadline deadline) {
   if (HostState::wait_until(deadline.time() < limit_.time() ? deadline : limit_)) return true;
   if (!limit_.expired()) return false;
   expire();
-  return HostState::wait_until(Deadline::none());  // If it was matched, the copy is under way.
+  return HostState::wait_until(Deadline::none());  // A matched message is being copied.
 }
 
 /// Ends the message at its deadline.

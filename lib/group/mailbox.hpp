@@ -15,8 +15,8 @@
 
 namespace tutti::internal {
 
-/// Sends and receives between ranks of one process that wait for their other half. The second of
-/// the two calls copies the bytes and ends both. All functions from any thread.
+/// Unmatched sends and receives between ranks of one process. The second of two matching calls
+/// copies the bytes and ends both. All functions from any thread.
 class Mailbox {
  public:
   /// A send or receive. Its deadline is checked in done() and wait_until(), and by the worker of
@@ -27,11 +27,11 @@ class Mailbox {
   /// left. It breaks the group.
   Mailbox(std::string group, int size, std::function<void(const Error&)> broken);
 
-  /// Matches the message of `rank` or keeps it.
+  /// Matches the message of `rank`, or stores it until its peer's arrives.
   void post(const std::shared_ptr<Message>& message, int rank, const Call& call) noexcept;
-  /// The same for one that the rank refused.
+  /// The same for a message that the rank refused.
   void refuse(const Op& op, int rank, const Error& why) noexcept;
-  /// The rank is gone: messages that need it fail.
+  /// Fails the messages that need this rank, which has left.
   void leave(int rank) noexcept;
   /// Ends every message, also those to come. The first cause counts.
   void fail(const Error& cause) noexcept;
@@ -40,15 +40,15 @@ class Mailbox {
   struct Post {
     Op op;
     int rank = 0;
-    std::string text;                  // Why it was refused, or what it is when it has a name.
+    std::string text;  // The reason of a refusal, or the description of a named message.
     std::shared_ptr<HostState> state;  // Null: the rank refused it.
   };
   struct Box {
     std::vector<Post> sends;  // Oldest first; rarely more than one.
     std::vector<Post> recvs;
   };
-  static constexpr std::size_t kept_boxes =
-      256;  // Empty ones, so that a steady state allocates nothing.
+  // Empty boxes are kept, so that a steady state allocates nothing.
+  static constexpr std::size_t kept_boxes = 256;
 
   void add(Post post) noexcept;
   void complete(const Post& send, const Post& recv) const noexcept;

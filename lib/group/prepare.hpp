@@ -14,11 +14,11 @@
 
 namespace tutti::internal {
 
-/// The part of a call that checks what only this rank has, allocates its results and enters its
+/// The part of a call that checks this rank's arguments, allocates its results and enters its
 /// arrays in the Op.
 ///
-/// May throw: an Error, or bad_alloc as resource_exhausted, makes the front refuse the call on this
-/// rank, tell the peers, and throw the Error. Refers to a function, which has to outlive it.
+/// When it throws an Error, the front refuses the call on this rank, tells the peers and throws the
+/// Error; bad_alloc counts as resource_exhausted. Refers to a function, which has to outlive it.
 class Prepare {
  public:
   Prepare() = default;
@@ -36,8 +36,8 @@ class Prepare {
   void (*run_)(void*, Op&) = nullptr;
 };
 
-/// The Error for which a call is refused when `check` throws; an exception of another type becomes
-/// one, so that no call is left without its number.
+/// The Error for which a call is refused when `check` throws. An exception of another type is
+/// converted, so that every call keeps its number.
 template <typename Check>
 std::optional<Error> refusal_of(const Check& check) {
   try {

@@ -10,8 +10,8 @@
 namespace tutti {
 namespace {
 
-/// Written out: where an aggregate with many empty members is initialised in place, GCC 12 clears
-/// it with `rep stos`, which takes longer to start than all the rest of the front.
+/// A function of its own: where an aggregate with many empty members is initialised in place, GCC
+/// 12 emits `rep stos`, whose start takes longer than the rest of the front.
 Op make(Operation kind, const ConstTensorView& in, const TensorView& out, ReduceOp reduce = {},
         Rows rows = {}, int root = -1) {
   return {.kind = kind, .in = in, .out = out, .rows = rows, .reduce = reduce, .root = root};

@@ -113,7 +113,7 @@ std::string sides_text(int sender, std::string_view send, int receiver, std::str
 
 namespace {
 
-/// What does not fit is cut off.
+/// Cuts off text that does not fit.
 void set_text(Record& record, std::string_view text) {
   text.copy(record.text.data(), record.text.size() - 1);
 }
@@ -205,7 +205,7 @@ std::optional<Error> compare(std::string_view group, std::span<const Op> ops, co
     text += fmt::format("{} {}: {} #{}; ", side.ranks.size() == 1 ? "rank" : "ranks",
                         list_ranks(side.ranks), side.record->view(), side.record->seq);
   text += "every rank has to make the same calls in the same order";
-  // Began on the smallest side, which is the likely culprit.
+  // Names the rank of the smallest group of equal records as the likely origin.
   const auto odd =
       std::ranges::min_element(sides, {}, [](const Side& side) { return side.ranks.size(); });
   const bool tie = std::ranges::all_of(

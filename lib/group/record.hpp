@@ -13,30 +13,30 @@
 
 namespace tutti::internal {
 
-/// "all_reduce sum f32 [4]", "send f32 [2, 3] to 1 tag 0"; of several the first ones.
+/// "all_reduce sum f32 [4]", "send f32 [2, 3] to 1 tag 0"; of several operations the first ones.
 std::string describe(std::span<const Op> ops, const Call& call);
 std::string describe(const Op& op);
 
-/// Whether one of these is a collective: then the call has a number.
+/// Whether one of the operations is a collective. The call then has a number.
 bool has_collective(std::span<const Op> ops) noexcept;
 
-/// The name of the launch: of its first operation.
+/// The name of a launch: that of its first operation.
 std::string_view operation_of(std::span<const Op> ops) noexcept;
 
-/// An error with the place of this call in it. `rank` is where it began.
+/// An error with the location of this call. `rank`: the origin of the error.
 Error call_error(Errc code, std::string_view group, std::span<const Op> ops, const Call& call,
                  int rank, const std::string& message);
 
-/// `error` with the place of this call in it, unless it has a place already. It began on `rank`,
-/// unless it says on which.
+/// `error` with the location of this call, unless it has a location already. `rank`: its origin,
+/// unless the error names one.
 Error with_location(const Error& error, std::string_view group, std::span<const Op> ops,
                     const Call& call, int rank);
 
-/// What one rank says about a call before the data moves, in a fixed size.
+/// The description of a call that one rank publishes before the data moves, in a fixed size.
 struct Record {
   static constexpr std::uint32_t version = 1;
   std::uint32_t format = version;
-  std::uint32_t refused = 0;  ///< The text is then why, otherwise it describes the call.
+  std::uint32_t refused = 0;  ///< 1: the text is the reason. 0: the text describes the call.
   std::uint64_t seq = 0;
   std::uint64_t fingerprint = 0;
   std::array<char, 232> text{};
@@ -51,8 +51,8 @@ struct Record {
 void write(Writer& out, const Record& record);
 Record read_record(Reader& in);
 
-/// Compares what all ranks said, by rank. Empty when they agree; else the error that every rank
-/// throws, the same text everywhere.
+/// Compares the records of all ranks. Empty when they agree; else the error that every rank throws,
+/// with the same text.
 std::optional<Error> compare(std::string_view group, std::span<const Op> ops, const Call& call,
                              std::span<const Record> records);
 
@@ -60,8 +60,8 @@ std::optional<Error> compare(std::string_view group, std::span<const Op> ops, co
 Error rows_error(std::string_view group, std::span<const Op> ops, const Call& call, int from,
                  int to, std::int64_t sent, std::int64_t expected);
 
-/// Compares the counts of an all_to_all, which are in no fingerprint: each is known to two ranks.
-/// sent(from, to): what `from` sends; expected(from, to): what `to` expects.
+/// Compares the counts of an all_to_all. No fingerprint has them, because each is known to two
+/// ranks only. sent(from, to): what `from` sends; expected(from, to): what `to` expects.
 template <typename Sent, typename Expected>
 std::optional<Error> compare_rows(std::string_view group, std::span<const Op> ops, const Call& call,
                                   int size, const Sent& sent, const Expected& expected) {
@@ -82,8 +82,8 @@ std::string refusal_text(std::span<const Op> ops, const Call& call, const Error&
 /// The text of a mismatch between a send and its receive.
 std::string sides_text(int sender, std::string_view send, int receiver, std::string_view recv);
 
-/// Calls `tell(ops, call)` for each part of a launch that peers wait for by itself: every send and
-/// receive with its own number and fingerprint, and once for the collectives.
+/// Calls `tell(ops, call)` for each part of a launch that has waiting peers of its own: every send
+/// and receive with its own number and fingerprint, and the collectives together.
 template <typename Tell>
 void for_each_part(std::span<const Op> ops, const Call& call, const Tell& tell) {
   for (const auto& op : ops) {

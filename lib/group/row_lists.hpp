@@ -9,7 +9,7 @@
 
 namespace tutti::internal {
 
-/// Room for the lists of rows of all `ops`, before the first copy_row_lists().
+/// Reserves memory for the row lists of all `ops`. Call it before the first copy_row_lists().
 template <typename Ops, typename Allocator>
 void reserve_row_lists(const Ops& ops, std::vector<std::int64_t, Allocator>& kept) {
   std::size_t listed = 0;
@@ -17,7 +17,7 @@ void reserve_row_lists(const Ops& ops, std::vector<std::int64_t, Allocator>& kep
   kept.reserve(listed);
 }
 
-/// Copies the lists of rows of `op`, whose owner may go away, and lets it point to the copy.
+/// Copies the row lists of `op` and makes `op` refer to the copies.
 template <typename Allocator>
 void copy_row_lists(Op& op, std::vector<std::int64_t, Allocator>& kept) {
   for (Rows* rows : {&op.rows, &op.send_rows}) {

@@ -31,7 +31,7 @@ std::vector<std::array<std::int64_t, 2>> Core::exchange(std::array<std::int64_t,
     (void)issue(gather, named, Wait::stream);
     return all;
   }
-  // A device would have to be synchronised with; the store is on the host anyway.
+  // Through the store: a collective on a device would have to be synchronised with the host.
   check_usable(what);
   const auto limit = make_call(options, true).limit();
   options_.store->set(exchange_key(what, bounds_.rank), std::as_bytes(std::span(mine)));
@@ -58,7 +58,7 @@ void Core::refuse_exchange(std::string_view what, const Error& why) {
     ++splits_;
     throw Error(why);
   }
-  if (collecting_on.load() == std::this_thread::get_id()) throw Error(why);  // Nobody waits.
+  if (collecting_on.load() == std::this_thread::get_id()) throw Error(why);  // No peer waits yet.
   Op gather{.kind = Operation::all_gather};
   const std::span<Op> ops(&gather, 1);
   refuse(ops, number(ops, {.name = what}, true, false), why, gather);
@@ -129,12 +129,17 @@ std::optional<ProcessGroup> Core::subset(std::span<const int> ranks, const CallO
 
 void Core::check_block(const TensorView& block) const {
   if (static_cast<int>(block.dtype) >= dtype_count)
-    failf(Errc::invalid_argument, "register_memory: {} is no dtype", static_cast<int>(block.dtype));
+    failf(Errc::invalid_argument,
+          "register_memory: the dtype of the block is {}; dtypes are 0 to {}",
+          static_cast<int>(block.dtype), dtype_count - 1);
   if (block.device != bounds_.device)
-    failf(Errc::invalid_argument, "register_memory: the block is on {}, group '{}' works on {}",
+    failf(Errc::invalid_argument,
+          "register_memory: the block is on {}, but group '{}' works on {}; allocate it there",
           to_string(block.device), options_.name, to_string(bounds_.device));
   if (block.data == nullptr || block.bytes() == 0)
-    failf(Errc::invalid_argument, "register_memory: the block is {} and has {} bytes",
+    failf(Errc::invalid_argument,
+          "register_memory: the block is {} and has {} bytes; pass allocated memory of at least 1 "
+          "byte",
           block.data == nullptr ? "null" : "not null", block.bytes());
 }
 

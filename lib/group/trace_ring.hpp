@@ -14,7 +14,8 @@
 
 namespace tutti::internal {
 
-/// A fifth of the price of the precise clock, exact to a timer tick; the same epoch.
+/// The time of the coarse clock: a fifth of the cost of the precise one, exact to a timer tick,
+/// same epoch.
 inline std::int64_t coarse_now() noexcept {
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
@@ -33,7 +34,7 @@ class TraceRing {
                                     std::string_view name) noexcept {
     constexpr auto release = std::memory_order_release;
     auto& slot = slots_[index % length];
-    slot.version.store(0, std::memory_order_relaxed);  // The release stores keep it before them.
+    slot.version.store(0, std::memory_order_relaxed);  // Ordered before the release stores below.
     const bool has_in = first.in.data != nullptr || first.out.data == nullptr;
     const auto dtype = has_in ? first.in.dtype : first.out.dtype;
     slot.seq.store(seq, release);
@@ -62,16 +63,16 @@ class TraceRing {
     slot.version.store(index + 1, release);
   }
 
-  /// Plain accesses: another locked instruction would cost more than all of begin(). When later
-  /// calls have taken the slot, nothing is said; should they take it between these two accesses,
-  /// the word says how an older version ended, and the newer entry reads as running.
+  /// Uses plain accesses: another locked instruction would cost more than all of begin(). Does
+  /// nothing when a later call has taken the slot. If a call takes it between the two accesses, the
+  /// word tells how an older version ended, and the newer entry reads as running.
   void end(std::uint64_t index, TraceEntry::State state) noexcept {
     auto& slot = slots_[index % length];
     if (slot.version.load(std::memory_order_relaxed) == index + 1)
       slot.ended.store(ended_of(index, state), std::memory_order_release);
   }
 
-  /// Appends what is there, oldest first.
+  /// Appends the entries, oldest first.
   void read(std::vector<TraceEntry>& out) const;
 
  private:
@@ -82,7 +83,7 @@ class TraceRing {
   // A slot is a sequence lock: `version` is index + 1, and 0 while it is written.
   struct alignas(64) Slot {
     std::atomic<std::uint64_t> version{0};
-    std::atomic<std::uint64_t> ended{0};  // Says how this version ended, once it has.
+    std::atomic<std::uint64_t> ended{0};  // How this version ended, once it has.
     std::atomic<std::uint64_t> seq{0};
     std::atomic<std::uint64_t> what{0};  // Operation, dtype, reduce op, async, ops, peer.
     std::atomic<std::int64_t> bytes{0};

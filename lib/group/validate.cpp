@@ -7,15 +7,15 @@
 #include "group/fingerprint.hpp"
 #include "values/fail.hpp"
 
-// The messages give what was seen, what was expected and what to change. The comparisons that a
-// correct call passes are few and inline; everything else is cold.
+// Each message has the value, the expected value and the remedy. The comparisons that a correct
+// call passes are few and inline; everything else is cold.
 
 namespace tutti::internal {
 namespace {
 
 constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
 
-/// Which of the conditions of check_array() does not hold.
+/// Throws for the condition of check_array() that does not hold.
 [[gnu::cold, gnu::noinline]] void refuse_array(const char* what, const ConstTensorView& v,
                                                const Bounds& b) {
   if (static_cast<int>(v.dtype) >= dtype_count)
@@ -36,7 +36,7 @@ constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
         what, to_string(v.device), to_string(b.device));
 }
 
-/// Recognises nearly every array by a few comparisons.
+/// True for nearly every valid array, after a few comparisons.
 template <typename View>
 constexpr bool is_plain_array(const View& v, const Bounds& b) noexcept {
   // No element type has more than 16 bytes, so the size in bytes fits too.

@@ -7,7 +7,7 @@
 
 namespace tutti::internal {
 
-/// What the arguments of a call are checked against.
+/// The properties of the group that arguments are checked against.
 struct Bounds {
   int rank = 0;
   int size = 1;
@@ -23,8 +23,8 @@ void check_apart(const ConstTensorView& in, const TensorView& out, std::string_v
 /// @throws Error invalid_argument for a negative timeout.
 void check_timeout(const CallOptions& options);
 
-/// Checks one operation and fills in what the caller left out: rows become given, arrays that mean
-/// nothing on this rank become empty. @throws Error invalid_argument, count_overflow.
+/// Checks one operation and completes it: sets rows that were not given, and empties arrays that
+/// are not used on this rank. @throws Error invalid_argument, count_overflow.
 void validate(Op& op, const Bounds& bounds, const CallOptions& options);
 
 }  // namespace tutti::internal

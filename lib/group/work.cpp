@@ -28,7 +28,7 @@ Work::Work(std::shared_ptr<WorkState> state, std::shared_ptr<WorkOwner> owner,
 namespace {
 
 /// Whether on_done() has collected `thrown`, which may be null. Continuations pass on the same
-/// exception.
+/// exception object.
 bool is_collected(const std::shared_ptr<WorkState>& seen, const std::exception_ptr& thrown) {
   return seen != nullptr && seen->error() == thrown;
 }
@@ -39,7 +39,7 @@ void call_with(const std::function<void(const Error*)>& f, const std::exception_
   f(&error);
 }
 
-/// Calls the caller's function of on_done(), which may throw.
+/// Calls the function of on_done(), which may throw.
 void call_guarded(const std::function<void(const Error*)>& f, const Error* error,
                   WorkOwner* owner) noexcept {
   try {
@@ -87,7 +87,7 @@ void Work::wait() {
     fail(Errc::unsupported,
          "the call was captured into a graph and runs when that is launched, so there is nothing "
          "to wait for on the host; use Work::block_stream(stream)");
-  // Taken out first: what is thrown has been collected.
+  // Reset first: a thrown error counts as collected.
   const auto state = std::exchange(state_, nullptr);
   const auto owner = std::exchange(owner_, nullptr);
   seen_.reset();
@@ -119,7 +119,7 @@ void Work::block_stream(Stream stream) {
 
 namespace {
 
-/// What a finished call became when its continuation threw.
+/// The state of a finished call whose continuation threw.
 class Failed final : public WorkState, public std::enable_shared_from_this<Failed> {
  public:
   explicit Failed(std::exception_ptr thrown) noexcept : thrown_(std::move(thrown)) {}
@@ -165,7 +165,7 @@ void Work::on_done(std::function<void(const Error*)> f) {
   seen_ = std::exchange(state_, std::move(after));
 }
 
-/// The rest of a Work that was let go.
+/// A detached Work.
 struct Work::Detached {
   std::shared_ptr<void> keep_alive;  // First, so that it is released last.
   std::shared_ptr<WorkState> state;
@@ -186,7 +186,7 @@ void Work::detach(std::shared_ptr<void> keep_alive) && {
   try {
     (void)state_->on_done(Detached{keep_alive, state_, owner_, seen_, token_});
   } catch (...) {
-    state_->wait_until(Deadline::none());  // It uses what keep_alive holds.
+    state_->wait_until(Deadline::none());  // The call uses keep_alive.
     throw;
   }
   keep_alive.reset();
@@ -197,7 +197,7 @@ void Work::detach(std::shared_ptr<void> keep_alive) && {
 
 namespace {
 
-/// Done when all parts are; as an owner it passes an error to the group it came from.
+/// The Work of all parts, done when all parts are. Passes the error of a part to that part's group.
 class All final : public WorkState, public WorkOwner, public std::enable_shared_from_this<All> {
  public:
   struct Part {
@@ -226,7 +226,8 @@ class All final : public WorkState, public WorkOwner, public std::enable_shared_
   void block_stream(Stream stream) override {
     for (const auto& part : parts_) part.state->block_stream(stream);
   }
-  /// The part that ends last runs it. A part that fails never counts down, so nothing runs.
+  /// Runs `next` on the part that ends last. A part that fails does not count down, so `next` does
+  /// not run.
   std::shared_ptr<WorkState> then(std::function<void()> next) override {
     auto left = std::make_shared<std::atomic<std::size_t>>(parts_.size());
     auto shared = std::make_shared<std::function<void()>>(std::move(next));

@@ -7,7 +7,8 @@
 
 #include <tutti/store/store.hpp>
 
-// What every store checks and how it counts, so that all of them refuse the same things.
+// The checks and the counter arithmetic that all stores share, so that all refuse the same
+// arguments.
 
 namespace tutti::internal {
 
@@ -20,6 +21,6 @@ Bytes to_bytes(std::string_view text);
 Bytes sum(std::string_view key, const std::optional<Bytes>& old, std::int64_t delta,
           std::int64_t& result);
 
-[[noreturn]] void missing(std::string_view key);  ///< get() reached its deadline.
+[[noreturn]] void missing(std::string_view key);  ///< Throws the timeout of get().
 
 }  // namespace tutti::internal

@@ -15,8 +15,8 @@
 #include "store/checks.hpp"
 #include "values/fail.hpp"
 
-// A key is a file. Its value appears by rename(), so that a reader sees all of it or nothing;
-// add and compare_set hold an flock() on one lock file. Other ranks' changes are found by polling.
+// A key is a file. Its value appears by rename(), so that a reader sees all of it or nothing. add
+// and compare_set hold an flock() on one lock file. Changes by other ranks are found by polling.
 
 namespace [[gnu::visibility("default")]] tutti {
 namespace {
@@ -44,9 +44,9 @@ class File {
                   "file store: cannot {} {}: {}", what, path.string(), std::strerror(error));
 }
 
-/// A name that no file system can misread, and from which two keys never make the same one:
-/// letters, digits, - and _ stay, everything else becomes %xx; names longer than 200 characters
-/// continue in a folder whose name ends in '+', and the file's ends in ".v".
+/// The path of a key, different for every key and valid on every file system. Letters, digits, -
+/// and _ stay; all other bytes become %xx. Names longer than 200 characters continue in a folder
+/// whose name ends in '+'. The file's name ends in ".v".
 fs::path file_of(std::string_view key) {
   constexpr std::size_t longest = 200;
   std::string name;
@@ -77,7 +77,8 @@ class FileStore final : public Store {
   void set(std::string_view key, std::span<const std::byte> value) override {
     internal::check_key(key);
     internal::check_value(key, value.size());
-    // Under the lock: otherwise an add() could replace what this set() wrote between its two steps.
+    // Under the lock: otherwise an add() could overwrite the value of this set() between its two
+    // steps.
     const Lock lock(directory_);
     write(key, value);
   }
@@ -135,7 +136,7 @@ class FileStore final : public Store {
       while (::flock(file.fd(), LOCK_EX) != 0)
         if (errno != EINTR) os_error("lock", directory / ".lock");
     }
-    File file;  // Closing it unlocks.
+    File file;  // Closed to unlock.
   };
 
   std::optional<Bytes> read(std::string_view key) const {
@@ -169,7 +170,7 @@ class FileStore final : public Store {
         os_error("create", path.parent_path());
       }
     }
-    // Under the lock there is one writer, so one name for the unfinished file is enough.
+    // The lock admits one writer, so one name for the unfinished file is enough.
     const auto unfinished = directory_ / ".unfinished";
     {
       const File file(unfinished, O_WRONLY | O_CREAT | O_TRUNC);

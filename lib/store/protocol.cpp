@@ -56,7 +56,7 @@ void FrameReader::feed(std::span<const std::byte> bytes) {
   skip_ -= skipped;
   bytes = bytes.subspan(skipped);
   constexpr std::size_t keep = std::size_t{256}
-                               << 10;  // A large frame's memory is not kept after it.
+                               << 10;  // More memory is released after a large frame.
   if (from_ == buffer_.size() && buffer_.capacity() > keep)
     buffer_ = Bytes();
   else
@@ -84,7 +84,7 @@ std::optional<Frame> FrameReader::next() {
   if (!frame) return std::nullopt;
   if (body_bytes > max_body_bytes_)
     failf(Errc::invalid_argument,
-          "store: a frame of {} bytes was announced; at most {} are allowed", body_bytes,
+          "store: the header of a frame gives {} bytes; at most {} are allowed", body_bytes,
           max_body_bytes_);
   if (buffered() - frame_header_bytes < body_bytes) return std::nullopt;
   frame->body = std::span(buffer_).subspan(from_ + frame_header_bytes, body_bytes);

@@ -10,7 +10,7 @@
 namespace tutti::internal {
 namespace {
 
-/// What a waiting get takes beside its key, roughly.
+/// The approximate memory of a waiting get, without its key.
 constexpr std::size_t wait_bytes = 256;
 
 Reply value_or_nothing(std::uint64_t id, StoreTable::Value value) {
@@ -65,7 +65,7 @@ Reply StoreRequests::answer(Client client, const Request& request, Clock::time_p
       return value_or_nothing(
           request.id, table_.erase(request.key) ? std::make_shared<const Bytes>() : nullptr);
   }
-  failf(Errc::invalid_argument, "store: unknown request");
+  failf(Errc::invalid_argument, "store: the verb of a request is unknown");
 }
 
 void StoreRequests::wait(Client client, const Request& request, Clock::time_point now) {

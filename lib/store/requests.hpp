@@ -18,29 +18,29 @@ namespace tutti::internal {
 struct Reply {
   std::uint64_t id = 0;
   Outcome outcome = Outcome::nothing;
-  StoreTable::Value value{};  ///< Of Outcome::value.
-  Errc code{};                ///< Of Outcome::error, with its text.
+  StoreTable::Value value{};  ///< For Outcome::value.
+  Errc code{};                ///< For Outcome::error, with its text.
   std::string text{};
 };
 
 Reply error_reply(std::uint64_t id, const Error& error);
 
-/// What a store server does with a request, without sockets: the table, and the gets that wait for
-/// a key. Their number needs no limit of its own, since they are counted in the table's bytes.
+/// The logic of a store server, without sockets: the table, and the gets that wait for a key.
+/// Waiting gets need no limit of their own, because they count in the table's bytes.
 class StoreRequests {
  public:
   using Clock = Deadline::Clock;
   using Client = std::uint64_t;
-  /// Must not call back.
+  /// Must not call this object.
   using Send = std::function<void(Client client, const Reply& reply)>;
 
   StoreRequests(StoreTable::Limits limits, Send send) : table_(limits), send_(std::move(send)) {}
 
-  /// Replies now; to a get at the latest when its time is up.
+  /// Handles a request. Replies at once, or to a get at its deadline at the latest.
   void handle(Client client, const Request& request, Clock::time_point now);
-  /// Its waiting gets will not be answered any more.
+  /// Drops the client's waiting gets.
   void forget(Client client);
-  /// Answers the gets whose time is up.
+  /// Answers the gets whose deadline has passed.
   void expire(Clock::time_point now);
   /// time_point::max() when nothing waits.
   Clock::time_point next_expiry() const;

@@ -30,12 +30,13 @@ using asio::ip::tcp;
 using Clock = Deadline::Clock;
 
 constexpr std::size_t read_bytes = std::size_t{256} << 10;
-/// A client with more than this unsent is not read from, until it has read itself.
+/// The unsent bytes of a client above which the server does not read from it.
 constexpr std::size_t max_unsent = std::size_t{1} << 20;
-/// What a reply costs beside its bytes, roughly.
+/// The approximate cost of a reply beside its bytes.
 constexpr std::size_t piece_bytes = 128;
 
-/// The embedder's signals stay on the embedder's threads: one that is started now gets none.
+/// Blocks all signals for a thread that is started now, so that the program's other threads get
+/// them.
 class NoSignals {
  public:
   NoSignals() {
@@ -51,7 +52,7 @@ class NoSignals {
   sigset_t before_{};
 };
 
-/// A reply on its way. The value is the table's own.
+/// A reply that is being sent. Shares its value with the table.
 struct Piece {
   Bytes head;
   StoreTable::Value value{};
@@ -67,19 +68,19 @@ struct Client {
   tcp::socket socket;
   asio::steady_timer limit;
   bool joined = false;
-  bool leaving = false;  ///< Nothing is read any more; closed when everything is sent.
+  bool leaving = false;  ///< Not read from any more; closed when everything is sent.
   bool reading = false;
   Bytes handshake{};
   FrameReader reader{max_request_bytes};
   std::deque<Piece> out{};
-  std::size_t sending = 0;  ///< The first pieces of `out`, in Asio's hands.
+  std::size_t sending = 0;  ///< The first pieces of `out`, passed to Asio.
   std::size_t unsent = 0;   ///< The cost of all pieces.
-  std::size_t counted = 0;  ///< Its part of input_bytes_.
+  std::size_t counted = 0;  ///< This client's part of input_bytes_.
 };
 using ClientPtr = std::shared_ptr<Client>;
 
-/// A server's thread: sockets on one side, StoreRequests on the other. Nothing in it blocks but
-/// waiting for all of them at once.
+/// A server's thread between the sockets and StoreRequests. It blocks only in one wait for all
+/// sockets.
 class ServerLoop {
  public:
   explicit ServerLoop(const StoreServerOptions& options)
@@ -152,7 +153,7 @@ class ServerLoop {
   void log(LogLevel level, const std::string& text) const noexcept {
     try {
       options_.logger(level, fmt::format("store server {}: {}", listener_.name(), text));
-    } catch (...) {  // A logger must not throw; the clients are not to suffer from one that does.
+    } catch (...) {  // A logger that throws must not affect the clients.
     }
   }
 
@@ -173,26 +174,26 @@ class ServerLoop {
 
   void refuse(tcp::socket& socket, const std::string& text) {
     const auto words = encode_refusal(Errc::resource_exhausted, text);
-    // The first bytes on a new connection: they fit.
+    // The first bytes on a new connection always fit.
     (void)::send(socket.native_handle(), words.data(), words.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     shut_down(socket);
-    const auto now = Clock::now();  // A thousand clients that are refused are one line a second.
+    const auto now = Clock::now();  // At most one line a second, however many clients are refused.
     if (now - last_warning_ < 1s) return;
     last_warning_ = now;
     log(LogLevel::warning, "a client was refused: " + text);
   }
 
-  /// A client that connected and said nothing must not take the place of a rank.
+  /// Closes the oldest client without a handshake, so that it does not take the slot of a rank.
   bool drop_oldest_unauthenticated() {
     if (unauthenticated_.empty()) return false;
     close(clients_.at(*unauthenticated_.begin()));
     return true;
   }
 
-  // --- The life of a client
+  // --- Lifetime of a client
 
-  /// What happens at the end of an operation of this client. An exception, for want of memory most
-  /// likely, ends this client alone.
+  /// The handler of an operation of this client. An exception, most likely bad_alloc, ends this
+  /// client alone.
   template <typename Step>
   auto guarded(const ClientPtr& client, Step step) {
     return [this, client, step](std::error_code error, auto...) {
@@ -206,7 +207,8 @@ class ServerLoop {
     };
   }
 
-  /// Closes it in a while, unless it joins; after its last reply in any case.
+  /// Closes the client after handshake_timeout, unless it completes the handshake; a leaving client
+  /// in any case.
   void limit_time(const ClientPtr& client) {
     unauthenticated_.insert(client->id);
     client->limit.expires_after(options_.handshake_timeout);
@@ -238,7 +240,7 @@ class ServerLoop {
     if (change < 0) left_.notify_all();
   }
 
-  // --- What clients say
+  // --- Input of clients
 
   void receive(const ClientPtr& client) {
     if (!client->socket.is_open() || client->reading || client->leaving ||
@@ -255,7 +257,7 @@ class ServerLoop {
         }));
   }
 
-  /// One read buffer shared by all clients, so that 10,000 clients do not need one each.
+  /// Reads into one buffer for all clients, so that 10,000 clients do not need one each.
   void read(const ClientPtr& client) {
     std::error_code error;
     const auto n = client->socket.read_some(asio::buffer(scratch_), error);
@@ -296,7 +298,7 @@ class ServerLoop {
     push(client, {.head = encode_handshake(server_magic, {})});
   }
 
-  /// Handles the requests that are here.
+  /// Handles the complete requests in the buffer.
   void work(const ClientPtr& client) {
     try {
       while (!client->leaving && client->unsent <= max_unsent) {
@@ -309,7 +311,7 @@ class ServerLoop {
           leave(client);
         }
       }
-    } catch (const Error& error) {  // No frame can be found any more.
+    } catch (const Error& error) {  // The stream cannot be read any further.
       queue(client->id, error_reply(0, error));
       leave(client);
     }
@@ -326,15 +328,15 @@ class ServerLoop {
     count();
     if (input_bytes_ <= options_.max_total_bytes) return;
     if (const auto request = client.reader.skip_unfinished()) {
-      const auto text =
-          fmt::format("store: requests on their way have {} bytes; at most {} are held",
-                      input_bytes_, options_.max_total_bytes);
+      const auto text = fmt::format(
+          "store: unfinished requests of all clients have {} bytes; at most {} are held",
+          input_bytes_, options_.max_total_bytes);
       queue(client.id, error_reply(*request, Error(Errc::resource_exhausted, text)));
     }
     count();
   }
 
-  /// Lets the gets that wait end at their deadlines.
+  /// Ends waiting gets at their deadlines.
   void watch_expiry() {
     const auto next = requests_.next_expiry();
     if (next >= expires_at_) return;
@@ -348,7 +350,7 @@ class ServerLoop {
     });
   }
 
-  // --- What clients are told
+  // --- Replies to clients
 
   void queue(std::uint64_t id, const Reply& reply) {
     const auto found = clients_.find(id);
@@ -398,8 +400,7 @@ class ServerLoop {
   StoreListener listener_;
   std::uint64_t last_id_ = 0;
   std::map<std::uint64_t, ClientPtr> clients_;
-  std::set<std::uint64_t>
-      unauthenticated_;  // They have to join, or to take their last reply, in time.
+  std::set<std::uint64_t> unauthenticated_;  // Ids of clients that are closed at their limit.
   StoreRequests requests_;
   asio::steady_timer expiry_{io_};
   Clock::time_point expires_at_ = Clock::time_point::max();
@@ -431,7 +432,7 @@ StoreServer::StoreServer(const StoreServerOptions& options) try
 }
 
 StoreServer::~StoreServer() {
-  // A forked child has neither the thread nor a right to the connections.
+  // A forked child has no server thread and must not touch the connections.
   if (impl_->forked()) (void)impl_.release();
 }
 

@@ -9,7 +9,7 @@
 namespace tutti::internal {
 namespace {
 
-/// A value that is counted for as long as somebody holds it.
+/// A value that is counted as long as there are references to it.
 struct Counted {
   Counted(std::span<const std::byte> value, std::shared_ptr<std::size_t> counter)
       : bytes(value.begin(), value.end()), used(std::move(counter)) {
@@ -42,7 +42,7 @@ void StoreTable::put(Map::iterator position, std::string_view key,
   if (is_new && values_.size() >= limits_.keys)
     failf(Errc::resource_exhausted, "store: no room for '{}': there are {} keys of at most {}", key,
           values_.size(), limits_.keys);
-  // What is replaced makes room, unless somebody else still holds it.
+  // A replaced value frees its bytes, unless it has other references.
   const auto freed = !is_new && position->second.use_count() == 1 ? position->second->size() : 0;
   require(key, value.size() + (is_new ? key.size() : 0), freed);
   const auto counted = std::make_shared<const Counted>(value, used_);

@@ -13,21 +13,22 @@
 
 namespace tutti::internal {
 
-/// The keys and values of a store: what the calls of Store mean, without blocking and without
-/// locks. One thread at a time, values that were handed out included.
+/// The keys and values of a store: the calls of Store without blocking and without locks. For one
+/// thread at a time, which includes returned values.
 class StoreTable {
  public:
   struct Limits {
     std::size_t keys = std::numeric_limits<std::size_t>::max();
     std::size_t bytes = std::numeric_limits<std::size_t>::max();  ///< Keys and values together.
   };
-  /// A value may be held longer than its key; until then it counts as there. Null: no such key.
+  /// A value may outlive its key and counts until it is released. Null: no such key.
   using Value = std::shared_ptr<const Bytes>;
 
   StoreTable() : StoreTable(Limits{}) {}
   explicit StoreTable(Limits limits) : limits_(limits) {}
 
-  // All throw as Store says, and Error resource_exhausted at the limits, changing nothing.
+  // All throw as the functions of Store do, and Error resource_exhausted at the limits without a
+  // change.
   void set(std::string_view key, std::span<const std::byte> value);
   Value find(std::string_view key) const;
   std::int64_t add(std::string_view key, std::int64_t delta);
@@ -35,7 +36,7 @@ class StoreTable {
                     std::span<const std::byte> desired);
   bool erase(std::string_view key);
 
-  /// Counts bytes that somebody holds next to the table. `take` throws at the limit.
+  /// Counts bytes held outside of the table. `take` throws at the limit.
   void take(std::string_view key, std::size_t bytes);
   void give_back(std::size_t bytes) noexcept { *used_ -= bytes; }
   std::size_t bytes() const noexcept { return *used_; }
@@ -46,7 +47,7 @@ class StoreTable {
   void put(Map::iterator position, std::string_view key, std::span<const std::byte> value);
 
   Limits limits_;
-  // Shared with the values, because a reply that nobody reads may outlive the table.
+  // Shared with the values, because an unread reply may outlive the table.
   std::shared_ptr<std::size_t> used_ = std::make_shared<std::size_t>(0);
   Map values_;
 };

@@ -30,13 +30,13 @@ using namespace std::chrono_literals;
 using asio::ip::tcp;
 using Clock = Deadline::Clock;
 
-/// How long one attempt may take: a server that stopped must not use up all the time there is.
+/// The longest time of one attempt, so that a stopped server does not use up the whole timeout.
 constexpr auto attempt_limit = 15s;
-/// How long a server that is full is asked again before its caller is told.
+/// The time for which a full server is asked again before the call fails.
 constexpr auto full_limit = 5s;
 
-/// Gives a socket its descriptor, or closes it. Asio's own open() and accept() make descriptors
-/// that a program started by exec() inherits.
+/// Assigns a descriptor to a socket, or closes it. Asio's own open() and accept() make descriptors
+/// without close-on-exec.
 template <typename Socket>
 std::error_code adopt(Socket& socket, const tcp& protocol, int descriptor) {
   if (descriptor < 0) return {errno, std::system_category()};
@@ -56,7 +56,7 @@ bool no_descriptor(const std::error_code& error) {
   return error.value() == EMFILE || error.value() == ENFILE;
 }
 
-/// Pauses between attempts: longer and longer, and not the same for all ranks.
+/// Growing pauses between attempts, different on every rank.
 class Backoff {
  public:
   Backoff()
@@ -75,14 +75,14 @@ class Backoff {
   std::chrono::nanoseconds next_ = 5ms;
 };
 
-/// Why an attempt failed that may be repeated.
+/// The reason why an attempt failed that may be repeated.
 struct Problem {
   std::string text;
-  bool full = false;    ///< The server has no room.
-  bool in_time = true;  ///< Not because the time was up.
+  bool full = false;    ///< The server has too many clients.
+  bool in_time = true;  ///< False: the attempt reached its time limit.
 };
 
-/// "48 54 54 50 'HTTP'": what came instead of a handshake.
+/// "48 54 54 50 'HTTP'": the bytes received instead of a handshake.
 std::string describe(std::span<const std::byte> bytes) {
   std::string hex;
   std::string text;
@@ -119,7 +119,7 @@ class Attempt {
   static constexpr auto silent =
       "connected, but it did not answer the handshake; is it a store of tutti?";
 
-  /// Runs one operation to its end, and throws a Problem when it fails or the time is up.
+  /// Runs one operation to its end. Throws a Problem when it fails or reaches the time limit.
   template <typename Start>
   void finish(const char* late, Start start) {
     std::optional<std::error_code> result;
@@ -128,7 +128,7 @@ class Attempt {
     while (!result && Clock::now() < until_) (void)io_.run_one_until(until_);
     if (!result) {
       socket_.close();
-      io_.run();  // The operation, which is cancelled, refers to what ends here.
+      io_.run();  // Ends the cancelled operation, which refers to local variables.
       throw Problem{late, false, false};
     }
     if (*result == asio::error::eof)
@@ -151,11 +151,13 @@ class Attempt {
                        });
     });
     const auto begin = std::span(bytes).first(got);
-    // On loopback a socket may meet itself, when the port it asks for is the one it was given.
+    // On loopback a socket may connect to itself, when its own port is the port that it connects
+    // to.
     if (may_be_handshake(client_magic, begin)) throw Problem{"connected to itself"};
     if (!may_be_handshake(server_magic, begin))
       failf(Errc::invalid_argument,
-            "store {}: what answers there does not speak tutti's store protocol; first bytes: {}",
+            "store {}: the program at this address does not speak tutti's store protocol; first "
+            "bytes: {}",
             name_, describe(begin));
     const auto handshake = decode_handshake(bytes);
     if (handshake.kind == 0) {
@@ -196,7 +198,7 @@ tcp::socket connect_to_store(asio::io_context& io, const std::string& host, int 
       try {
         return Attempt(io, name, until).connect(address.endpoint());
       } catch (const Problem& why) {
-        // An attempt that was cut short by the end says less than the one before.
+        // An attempt that the time limit cut short says less than the one before.
         if (why.in_time || problem.text.empty()) problem = why;
       }
     }
@@ -243,12 +245,12 @@ StoreListener::StoreListener(asio::io_context& io, const std::string& host, int 
 }
 
 StoreListener::~StoreListener() {
-  for (auto& listener : listeners_)  // Also where a forked child has it too.
+  for (auto& listener : listeners_)  // Also ends the listening socket of a forked child.
     (void)::shutdown(listener.acceptor.native_handle(), SHUT_RDWR);
 }
 
 void StoreListener::listen_at(tcp::endpoint endpoint, bool both_families, std::error_code& error) {
-  endpoint.port(static_cast<std::uint16_t>(port_));  // The first one chooses a free one for all.
+  endpoint.port(static_cast<std::uint16_t>(port_));  // 0: the first listener chooses one.
   tcp::acceptor acceptor(io_);
   error = open(acceptor, endpoint.protocol());
   if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
@@ -263,7 +265,7 @@ void StoreListener::listen_at(tcp::endpoint endpoint, bool both_families, std::e
   wait_at(listeners_.back());
 }
 
-/// One client each time. When it could be neither accepted nor refused, the next one has to wait.
+/// Accepts one client at a time. When a client can be neither accepted nor refused, waits 100 ms.
 void StoreListener::wait_at(Listener& listener) {
   listener.acceptor.async_wait(tcp::acceptor::wait_read, [this, &listener](std::error_code closed) {
     if (closed) return;
@@ -289,7 +291,7 @@ bool StoreListener::accept_at(Listener& listener) try {
     if (!accept()) refused_(socket);
     return !open(spare_, tcp::v4());  // Another thread may have taken it.
   }
-  // After most errors it has left already.
+  // After most errors the client has disconnected already.
   return error.value() != ENOMEM && error.value() != ENOBUFS;
 } catch (const std::exception&) {  // No memory.
   return false;
@@ -311,7 +313,7 @@ bool is_listening(const std::string& host, int port) {
 
 void tune(tcp::socket& socket) noexcept {
   const auto set = [&](int level, int option, int value) {
-    // What a system does not know is no loss: the connection works without it.
+    // Options that the system does not know are ignored: the connection works without them.
     (void)::setsockopt(socket.native_handle(), level, option, &value, sizeof(value));
   };
   set(IPPROTO_TCP, TCP_NODELAY, 1);
@@ -319,7 +321,7 @@ void tune(tcp::socket& socket) noexcept {
   set(IPPROTO_TCP, TCP_KEEPIDLE, 20);
   set(IPPROTO_TCP, TCP_KEEPINTVL, 10);
   set(IPPROTO_TCP, TCP_KEEPCNT, 3);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 60'000);  // The same for what was sent; in milliseconds.
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 60'000);  // The same for unacknowledged data; in milliseconds.
 }
 
 void shut_down(tcp::socket& socket) noexcept {

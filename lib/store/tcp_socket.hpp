@@ -10,35 +10,36 @@
 #include <asio/ip/tcp.hpp>
 #include <asio/steady_timer.hpp>
 
-// How the connections of a TCP store come about, on both ends. Asio takes long to compile: no other
-// header includes this one.
+// The connections of a TCP store, at both ends. Asio takes long to compile, so no other header
+// includes this one.
 
 namespace tutti::internal {
 
-/// Small frames leave at once, and a peer whose machine is gone is noticed within a minute.
+/// Sets options: small frames are sent at once, and a peer whose machine has failed is detected
+/// within 60 s.
 void tune(asio::ip::tcp::socket& socket) noexcept;
 
-/// Ends a connection even while a forked child has the descriptor too; closing it alone would not.
+/// Ends a connection also while a forked child has the descriptor, where close() alone would not.
 void shut_down(asio::ip::tcp::socket& socket) noexcept;
 
 /// "host:port", an IPv6 address in brackets.
 std::string endpoint_text(const std::string& host, int port);
 
-/// A connection to the store server at host:port, past the handshakes. Tries again with growing
-/// pauses until the timeout. Runs `io`, which has to be without other work.
-/// @throws Error timeout when nobody answers, resource_exhausted when the server is full,
-/// invalid_argument when something else answers, unsupported for another version.
+/// A connection to the store server at host:port, after the handshakes. Tries again with growing
+/// pauses until the timeout. Runs `io`, which must have no other work. @throws Error timeout
+/// without an answer, resource_exhausted when the server is full, invalid_argument when another
+/// program answers, unsupported for another version.
 asio::ip::tcp::socket connect_to_store(asio::io_context& io, const std::string& host, int port,
                                        std::chrono::nanoseconds timeout);
 
 /// Accepts the clients of a store server. When the process has no descriptor left, a client gets an
-/// error through a descriptor kept for this, or waits a moment; without that the listening socket
-/// would stay ready and keep its thread busy.
+/// error through a reserved descriptor, or waits 100 ms. Otherwise the listening socket would stay
+/// ready and keep its thread busy.
 class StoreListener {
  public:
   using Accepted = std::function<void(asio::ip::tcp::socket socket)>;
   using MakeRoom = std::function<bool()>;  ///< Closes a connection if one can be spared.
-  using Refused = std::function<void(asio::ip::tcp::socket& socket)>;  ///< For want of descriptors.
+  using Refused = std::function<void(asio::ip::tcp::socket& socket)>;  ///< Without descriptors.
 
   /// Listens when it returns; throws as StoreServer does. Empty host: every interface.
   StoreListener(asio::io_context& io, const std::string& host, int port, Accepted accepted,

@@ -32,31 +32,31 @@ using internal::Request;
 using internal::Verb;
 using Clock = Deadline::Clock;
 
-/// The server enforces the deadline of a get. Its reply may take `grace` longer, and a deadline
+/// The server enforces the deadline of a get. Its reply may take `grace` longer, so that a deadline
 /// that has almost passed still allows one round trip.
 constexpr auto grace = 50ms;
 constexpr auto round_trip = 500ms;
 
-/// One connection to a store server, used by any number of threads at the same time: replies carry
-/// the number of their request, so a get that waits delays nobody. There is no thread behind it.
-/// Of the threads that wait for an answer one runs Asio, for all; when it has its own, the next one
-/// does.
+/// One connection to a store server, for any number of threads. Replies carry the number of their
+/// request, so a waiting get delays no other request. There is no background thread: one of the
+/// waiting threads runs Asio for all of them. When it has its own answer, the next one does.
 class Connection {
  public:
   struct Answer {
     Outcome outcome{};
-    Errc code{};   ///< Of Outcome::error.
+    Errc code{};   ///< For Outcome::error.
     Bytes body{};  ///< The value, or the text of the error.
   };
 
   Connection(const std::string& host, int port, std::chrono::nanoseconds timeout)
       : name_("store tcp://" + internal::endpoint_text(host, port)),
         wire_(std::make_unique<Wire>(host, port, timeout)) {
-    wire_->io.restart();  // It stopped when connecting was done.
+    wire_->io.restart();  // Asio stopped after connecting.
     receive();
   }
   ~Connection() {
-    if (fork_guard_.forked())  // The connection is the parent's; the child closes its copy alone.
+    if (fork_guard_
+            .forked())  // A child closes its descriptor only: the connection is the parent's.
       ::close(wire_.release()->socket.native_handle());
     else
       internal::shut_down(wire_->socket);
@@ -64,9 +64,9 @@ class Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  /// Empty when the limit passed without an answer: the connection stays in order, and an answer
-  /// that comes later is dropped. @throws Error peer_lost when the server is gone, now and in every
-  /// later call; backend when it sends what makes no sense; forked in a child.
+  /// Empty when the limit passed without an answer: the connection stays usable, and a later answer
+  /// is dropped. @throws Error peer_lost when the server has ended, now and in every later call;
+  /// backend for an invalid reply; forked in a child.
   std::optional<Answer> call(Request request, Clock::time_point limit);
 
   const std::string& name() const noexcept { return name_; }
@@ -93,10 +93,10 @@ class Connection {
   internal::ForkGuard fork_guard_;
   std::atomic<std::uint64_t> last_id_{0};
 
-  std::mutex mutex_;  // Of all below, and of beginning an operation on the socket.
+  std::mutex mutex_;  // Guards all members below, and starting an operation on the socket.
   std::condition_variable changed_;
   std::optional<Error> broken_;
-  bool runs_ = false;         // One of those who wait runs Asio.
+  bool runs_ = false;         // A waiting thread runs Asio.
   std::deque<Outgoing> out_;  // The first one is being sent.
   internal::FrameReader reader_{internal::max_reply_bytes};
   std::map<std::uint64_t, std::optional<Answer>> waiting_;
@@ -138,7 +138,7 @@ std::optional<Connection::Answer> Connection::call(Request request, Clock::time_
   auto mine = waiting_.extract(place);
   if (mine.mapped()) return std::move(mine.mapped());
   if (broken_) throw Error(*broken_);
-  // A request of which nothing was sent need not be sent at all.
+  // A request of which no byte was sent need not be sent.
   const auto unsent = std::ranges::find(out_, request.id, &Outgoing::id);
   if (unsent != out_.end() && unsent != out_.begin()) out_.erase(unsent);
   return std::nullopt;
@@ -149,7 +149,7 @@ void Connection::send() {
                     [this](std::error_code error, std::size_t) {
                       const std::lock_guard lock(mutex_);
                       out_.pop_front();
-                      // Why it failed, a refusal perhaps, lies in the other direction.
+                      // The reason, perhaps a refusal, is in the received data.
                       if (error) out_.clear();
                       if (!out_.empty()) send();
                     });
@@ -179,11 +179,10 @@ void Connection::deliver(const internal::Frame& frame) {
     return end(Errc::backend, internal::to_text(body));
   if (outcome < Outcome::value || outcome > Outcome::error || frame.id == 0 ||
       frame.id > last_id_.load())
-    internal::failf(Errc::backend,
-                    "the server sent a reply that makes no sense: kind {} to request {} of {}",
+    internal::failf(Errc::backend, "the server sent an invalid reply: kind {} to request {} of {}",
                     frame.kind, frame.id, last_id_.load());
   const auto waiting = waiting_.find(frame.id);
-  if (waiting == waiting_.end()) return;  // Its caller's deadline has passed.
+  if (waiting == waiting_.end()) return;  // The caller's deadline has passed.
   waiting->second = Answer{
       .outcome = outcome,
       .code = static_cast<Errc>(std::min(frame.code, static_cast<std::uint8_t>(Errc::backend))),
@@ -245,7 +244,8 @@ class TcpStore final : public Store {
     std::int64_t result = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), result);
     if (error != std::errc() || end != text.data() + text.size())
-      internal::failf(Errc::backend, "{}: '{}' is no answer to add", connection_.name(), text);
+      internal::failf(Errc::backend, "{}: the server answered add with '{}', which is no number",
+                      connection_.name(), text);
     return result;
   }
 
@@ -253,7 +253,7 @@ class TcpStore final : public Store {
                     std::span<const std::byte> desired) override {
     internal::check_key(key);
     internal::check_value(key, desired.size());
-    // No value can be equal to one that is too long; it need not travel.
+    // No stored value can be equal to one that is too long, so it is not sent.
     if (expected.size() > max_value_bytes) return try_get(key).value_or(Bytes{});
     return ask({.verb = Verb::compare_set, .key = key, .expected = expected, .value = desired})
         .value_or(Bytes{});
@@ -271,7 +271,7 @@ class TcpStore final : public Store {
     return when > Clock::time_point::max() - by ? Clock::time_point::max() : when + by;
   }
 
-  /// What the server answers at once.
+  /// Runs a request that the server answers at once.
   std::optional<Bytes> ask(const Request& request) {
     auto answer = connection_.call(request, later(Clock::now(), timeout_));
     if (!answer)

@@ -74,6 +74,50 @@ BAD = [
     (words, "docs/use.md", "cd /wo" "rk/main && make\n", "one machine"),
     (words, "docs/use.md", "ninja -C /tmp/bu" "ild-1\n", "one machine"),
     (words, "docs/use.md", "It printed @N" "@.\n", "filled in"),
+    *[(words, "lib/group/work.cpp", f"{code}\n", say) for code, say in [
+        ("struct Tro" "uble {};", "say transport error"),
+        ("Hang" "ups up;", "say connection watcher"),
+        ("void gre" "et();", "say handshake"),
+        ("bool may_gre" "et();", "say handshake"),
+        ("struct Gre" "eting {};", "say handshake"),
+        ("int kn" "ocks_;", "say handshake"),
+        ("int oldest_str" "anger;", "say unauthenticated peer"),
+        ("struct Ca" "rd {};", "say peer info"),
+        ("const Of" "fer& mine();", "say request"),
+        ("struct Announce" "ment {};", "say metadata exchange"),
+        ("int sa" "id = 1;", "say output"),
+        ("class Kee" "per;", "say orphan reaper"),
+        ("Meet" "ing met(2);", "say barrier"),
+        ("int se" "ats_;", "say rank assignment"),
+        ("struct Ver" "dict {};", "say result"),
+        ("TEST(Store, DelaysNo" "bodyElse) {}", "say a rank, a peer"),
+        ("bool waits_for_every" "body();", "say a rank, a peer"),
+        ("bool some" "body;", "say a rank, a peer"),
+        ("bool any" "body;", "say a rank, a peer"),
+        ("int who" "ever;", "say a rank, a peer"),
+        ("bool comes_al" "ong();", "say inlined, blocked"),
+        ("bool stands_st" "ill();", "say inlined, blocked"),
+        ("void let_g" "o();", "say inlined, blocked"),
+        ("struct Pla" "ce {};", "say what it is"),
+        ("struct QuantilePla" "ce {};", "say what it is"),
+        ("class Val" "ue {};", "say MaybeOwned"),
+        ("/// As order(str" "eam).\nvoid order(str" "eam);", "say block_stream(stream)"),
+        ("// Of a hang-" "up.", "say ended connection"),
+        ("// It gre" "ets the server.", "say handshake"),
+        ("// A peer kn" "ocks.", "say handshake"),
+        ("/// A str" "anger connects.", "say unauthenticated peer"),
+        ('fail("the ver' 'dict is late");', "say result"),
+        ("// A meet" "ing of ranks.", "say barrier"),
+        ('fail("the streams do not stand st' 'ill");', "say does not run"),
+        ("// It lets g" "o of the lock.", "say release"),
+        ("// Calls the r" "oll.", "say collect status"),
+        ("// The rows come al" "ong.", "say inlined"),
+        ("// No" "body waits.", "say a rank, a peer"),
+        ("// For who" "ever waits.", "say a rank, a peer"),
+        ("/// By wh" "at it is multiplied.", "its subject first"),
+    ]],
+    (words, "docs/use.md", "The rows travel al" "ong.\n", "say inlined"),
+    (words, "lib/group/meet" "ing.cpp", "", "in its path: say barrier"),
     (versions, "CHANGELOG.md", "# Changes\n\n## 1.2.2\n", "is 1.2.2, meson.build says 1.2.3"),
     (versions, "CHANGELOG.md", "# Changes\n", "no heading"),
     (environment, "lib/launch/init.cpp", 'auto r = read("TUTTI_NEW");\n', "TUTTI_NEW is not in the table"),
@@ -83,6 +127,12 @@ BAD = [
     (formatting, "lib/group/work.cpp", "int   x;\n", "run clang-format-14 -i lib/group/work.cpp"),
     (shell, "tools/start", "#!/usr/bin/env bash\nrm $1\n", "tools/start:2"),
 ]
+
+
+# Words that are no fault.
+ALLOWED = """// The values come in place; a message has room for 4 words. It offers what the card of the network can.
+const auto request = value(in_place, still); void keep(int discard);
+"""
 
 
 class SelfTest(unittest.TestCase):
@@ -101,6 +151,9 @@ class SelfTest(unittest.TestCase):
         for lint in (environment, formatting, headers, layers, shell, versions, words):
             with self.subTest(lint=lint.__name__):
                 self.assertEqual(self.check(lint, {}), [])
+
+    def test_leaves_ordinary_words_alone(self):
+        self.assertEqual(self.check(words, {"lib/group/work.cpp": ALLOWED, "docs/design/0001.md": "A str" "anger.\n"}), [])
 
     def test_finds_each_fault_once(self):
         for lint, name, text, says in BAD:

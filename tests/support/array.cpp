@@ -44,7 +44,7 @@ testing::AssertionResult compare(const Array& got, const Array& want, bool any_n
   if (got.shape() != want.shape())
     return testing::AssertionFailure()
            << "differs: shape " << to_string(got.shape()) << ", not " << to_string(want.shape());
-  // At once: a sanitizer looks at each access.
+  // In one call: a sanitizer checks each access.
   if (got.bytes().empty() ||
       std::memcmp(got.bytes().data(), want.bytes().data(), got.bytes().size()) == 0)
     return testing::AssertionSuccess();

@@ -15,7 +15,7 @@
 
 namespace tutti::test {
 
-/// An array of any dtype in host memory: what goes into a call, what has to come out. A value.
+/// An array of any dtype in host memory: an input or an expected result of a call. A value.
 class Array {
  public:
   Array() = default;
@@ -64,7 +64,7 @@ Array array_of(std::initializer_list<T> values) {
   return array;
 }
 
-/// One behind the other along dimension 0. All have the same row shape.
+/// The concatenation along dimension 0. All arrays have the same row shape.
 Array concat(std::span<const Array> parts);
 
 /// Equal in dtype, shape and every bit, except that any NaN equals any NaN.
@@ -88,7 +88,7 @@ class Buffer {
   operator TensorView() const { return view(); }
   operator ConstTensorView() const { return view(); }
 
-  /// What is in it now. Fails the test if a guard was overwritten.
+  /// The current content. Fails the test if a guard was overwritten.
   Array read() const;
   void write(const Array& content) const;
 

@@ -5,7 +5,7 @@
 
 namespace tutti::test {
 
-/// Calls `loss` over the group, or as one process if that is null.
+/// Calls `loss` over the group, or as one process if `group` is null.
 template <typename Loss, typename... Args>
 losses::LossResult call_loss(Loss&& loss, ProcessGroup* group, const Args&... args) {
   return group == nullptr ? loss(args...) : loss(*group, args...);

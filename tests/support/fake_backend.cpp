@@ -11,7 +11,7 @@ namespace tutti::test {
 
 namespace {
 
-/// Everything that the caller of launch() lent, to be used after it has returned.
+/// A copy of the arguments of launch(), for use after it has returned.
 class OwnedCall {
  public:
   OwnedCall(std::span<const Op> ops, const Call& call)
@@ -20,7 +20,7 @@ class OwnedCall {
     for (Op& op : ops_) {
       keep(op.rows);
       keep(op.send_rows);
-      op.in.device = {};  // The inner backend takes it for host memory, which it is.
+      op.in.device = {};  // The inner backend takes host memory.
       op.out.device = {};
     }
     call_.name = name_;
@@ -47,7 +47,7 @@ class OwnedCall {
   std::string name_;
 };
 
-/// How a call ended. What a kernel owns: a kernel that owned its stream would join itself.
+/// The result of a call, owned by a kernel: a kernel that owned its stream would join itself.
 struct Result {
   FakeEvent ended;
   std::exception_ptr error;  ///< Not touched once `ended` is set.
@@ -120,7 +120,7 @@ class FakeBackend::State final : public WorkState {
   std::shared_ptr<FakeStream> callbacks_;
   FakeFlaws flaws_;
   std::shared_ptr<Result> result_ = std::make_shared<Result>();
-  std::shared_ptr<Result> call_ = result_;  ///< What streams are put behind.
+  std::shared_ptr<Result> call_ = result_;  ///< The call after which streams are ordered.
 };
 
 FakeBackend::FakeBackend(FakeDevice& device, const BackendInit& init, FakeFlaws flaws)
@@ -140,7 +140,7 @@ bool FakeBackend::supports(Operation operation, DType dtype, ReduceOp::Kind redu
 }
 
 Work FakeBackend::launch(std::span<const Op> ops, const Call& call) {
-  // A verb that does not block cannot throw what went wrong with it: the next one does.
+  // A verb that does not block cannot throw its own error: the next verb does.
   if (const auto cause = inner_->failure())
     throw Error(Errc::aborted, std::string("the group failed earlier: ") + cause->what());
   if (!flaws_.ignores_call_stream) communication_->wait(device_.stream(call.stream).record());

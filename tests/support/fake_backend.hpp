@@ -10,17 +10,16 @@ namespace tutti::test {
 
 /// Ways in which the fake backend can break the rules of streams, to show that tests notice.
 struct FakeFlaws {
-  bool ignores_call_stream = false;        ///< Reads the inputs without waiting for who makes them.
-  bool block_stream_does_nothing = false;  ///< Nobody waits for the outputs.
+  bool ignores_call_stream = false;        ///< Reads the inputs without waiting for their kernels.
+  bool block_stream_does_nothing = false;  ///< No stream waits for the outputs.
   bool blocks_the_host = false;            ///< launch() returns when the call has ended.
 };
 
-/// Arrays on a FakeDevice: calls run on a communication stream of this backend, in order behind
-/// Call::stream; the bytes travel over `local`, which sees the device's memory as the host memory
-/// that it is.
+/// A backend for arrays on a FakeDevice. Calls run on a communication stream of this backend,
+/// ordered after Call::stream. `local` moves the bytes, because the device's memory is host memory.
 class FakeBackend final : public Backend {
  public:
-  /// Blocks until all ranks are there.
+  /// Blocks until all ranks have joined.
   FakeBackend(FakeDevice& device, const BackendInit& init, FakeFlaws flaws = {});
   ~FakeBackend() override;
 
@@ -40,7 +39,7 @@ class FakeBackend final : public Backend {
   std::unique_ptr<Backend> inner_;
   FakeFlaws flaws_;
   std::shared_ptr<FakeStream> communication_;
-  std::shared_ptr<FakeStream> callbacks_;  ///< What on_done() runs on: a thread of its own.
+  std::shared_ptr<FakeStream> callbacks_;  ///< The thread of on_done().
 };
 
 }  // namespace tutti::test

@@ -15,12 +15,12 @@
 #include <tutti/memory.hpp>
 #include <tutti/tensor.hpp>
 
-// An asynchronous device that exists only in tests. A stream is a thread that runs kernels in the
-// order in which they were queued, slowly. What is read too early or freed too early is poison.
+// An asynchronous device that exists only in tests. A stream is a thread that runs kernels slowly,
+// in the order of queueing. Memory that is read too early or freed too early holds poison.
 
 namespace tutti::test {
 
-/// A place in a stream. Done when everything queued before it has run.
+/// An event of a stream. Done when everything queued before it has run.
 class FakeEvent {
  public:
   void set();
@@ -37,14 +37,14 @@ class FakeEvent {
 class FakeStream {
  public:
   FakeStream();
-  ~FakeStream();  ///< Runs what is queued.
+  ~FakeStream();  ///< Runs the queued kernels.
   FakeStream(const FakeStream&) = delete;
   FakeStream& operator=(const FakeStream&) = delete;
 
   Stream handle() noexcept { return {this}; }
   void push(std::function<void()> kernel);
   std::shared_ptr<FakeEvent> record();
-  /// What is queued from now on runs after the event.
+  /// Orders later work after the event.
   void wait(std::shared_ptr<FakeEvent> event);
   /// Blocks the host until everything queued has run.
   void synchronize();
@@ -62,18 +62,18 @@ class FakeStream {
 /// One device of one rank: its memory and its default stream.
 class FakeDevice final : public Memory {
  public:
-  static constexpr std::byte fresh{0xCD};  ///< What allocated memory holds.
-  static constexpr std::byte freed{0xDD};  ///< What released memory holds.
+  static constexpr std::byte fresh{0xCD};  ///< The bytes of allocated memory.
+  static constexpr std::byte freed{0xDD};  ///< The bytes of released memory.
 
   explicit FakeDevice(int index) noexcept : index_(index) {}
   ~FakeDevice() override;
 
   Device device() const noexcept override { return {DeviceType::extension, index_}; }
   void* allocate(std::size_t bytes, Stream stream) override;
-  /// Poisons in order on `stream`. The memory itself stays until the device ends, so that whoever
-  /// uses it too late reads poison.
+  /// Poisons the memory in order on `stream`. The memory stays allocated until the device ends, so
+  /// that a late read gets poison.
   void release(void* data, std::size_t bytes, Stream stream) noexcept override;
-  /// In order on `stream`; blocks the host, so that host memory may be on either side.
+  /// Copies in order on `stream` and blocks the host, so that either side may be host memory.
   void copy(void* to, const void* from, std::size_t bytes, Stream stream) override;
 
   /// The stream of a handle; the default stream for null.

@@ -12,16 +12,16 @@
 
 namespace tutti::test {
 
-/// What goes wrong in a FaultBackend, and when: launches count from 0.
+/// The faults of a FaultBackend. Launches count from 0.
 struct Faults {
   std::chrono::nanoseconds delay{};  ///< Before every launch.
-  std::optional<int> fail_at{};      ///< This launch throws `error` and reaches nobody.
+  std::optional<int> fail_at{};      ///< This launch throws `error` and reaches no peer.
   Error error{Errc::backend, "injected fault"};
-  std::optional<int> drop_at{};     ///< This launch is lost, and nobody is told.
+  std::optional<int> drop_at{};     ///< This launch is lost without an error.
   std::optional<int> corrupt_at{};  ///< The first byte of this launch's output is flipped.
 };
 
-/// A backend in which things go wrong on purpose.
+/// A backend with deliberate faults.
 class FaultBackend final : public ForwardBackend {
  public:
   FaultBackend(std::unique_ptr<Backend> inner, Faults faults)

@@ -10,7 +10,7 @@
 
 namespace tutti::test {
 
-/// A decorator that changes nothing: what the others derive from.
+/// A decorator that changes nothing, the base of the other decorators.
 class ForwardBackend : public Backend {
  public:
   explicit ForwardBackend(std::unique_ptr<Backend> inner) noexcept : inner_(std::move(inner)) {}

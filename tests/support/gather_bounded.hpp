@@ -4,7 +4,7 @@
 
 namespace tutti::test {
 
-/// Operation::all_gather_bounded, which has no verb, as its blocking verb would make it.
+/// Runs Operation::all_gather_bounded, which has no verb, as a blocking verb would.
 inline void gather_bounded(ProcessGroup& group, const ConstTensorView& in, const TensorView& out,
                            const CallOptions& options = {}) {
   Op op{.kind = Operation::all_gather_bounded, .in = in, .out = out};

@@ -31,8 +31,7 @@ T from_int(int value) {
     return static_cast<T>(value);
 }
 
-// Small whole numbers for which every partial result is exact in 3 significant bits, which is
-// all that f8e5m2 has.
+// Small integers whose partial results are exact in 3 significant bits, the precision of f8e5m2.
 template <typename T>
 T exact_value(std::uint64_t random, int rank, int size, ReduceOp::Kind kind) {
   constexpr bool is_signed = is_float_type<T> || is_complex_type<T> || std::is_signed_v<T>;
@@ -59,8 +58,7 @@ T rough_value(std::uint64_t random, ReduceOp::Kind kind) {
     using Part = typename T::value_type;
     return {static_cast<Part>(fraction(random)), static_cast<Part>(fraction(scramble(random)))};
   } else {
-    // The sum of an average stays in range: whether it is divided before or after it wraps is
-    // not what this is about.
+    // The sum of an average does not wrap: the test is not about division before or after a wrap.
     if (kind == ReduceOp::Kind::avg)
       return static_cast<T>(static_cast<int>(random % 61) - (std::is_signed_v<T> ? 30 : 0));
     return static_cast<T>(random);

@@ -9,7 +9,7 @@
 
 namespace tutti::test {
 
-/// What an input is filled with.
+/// The content of an input.
 enum class Fill {
   bits,   ///< Any bit pattern (0 or 1 for booleans): for calls that only move data.
   exact,  ///< Small values: no order of reduction rounds or overflows.

@@ -29,14 +29,14 @@ bool FailureWatch::fatal() const noexcept {
 
 }  // namespace tutti::test
 
-// ThreadSanitizer sees no atomics of libraries that are built without it. Two of them put threads
-// in order, so that their reports are false: libstdc++ counts the owners of an exception_ptr: a
-// rank reads its error, then the worker releases it. libgloo counts the users of an unbound buffer:
-// its destructor waits until the I/O thread has released it, then the memory is freed
-// (`default_delete`, where the deleting destructor ends in a jump). Pair::read writes to the
-// caller's memory and Pair::write reads it before that; poison in tests/backends/gloo shows that
-// nothing is written after an error. A report without the I/O thread's stack has only the
-// destructor.
+// False reports of ThreadSanitizer, which does not see the atomics of libraries that are not
+// instrumented. libstdc++ counts the owners of an exception_ptr: a rank reads its exception, then
+// the worker releases the last reference. libgloo counts in an unbound buffer: its last member
+// waits until the I/O thread has released the buffer. Only then are the other members destroyed,
+// and only then may the caller's memory be, which Pair::read writes and Pair::write reads.
+// (tests/backends/gloo tests with poison that nothing is written after an error.) When
+// ThreadSanitizer has lost the I/O thread's stack, its report has the destructor alone, or the
+// `default_delete` that frees the memory.
 extern "C" const char* __tsan_default_suppressions();  // NOLINT(bugprone-reserved-identifier)
 const char* __tsan_default_suppressions() {            // NOLINT(bugprone-reserved-identifier)
   return "race:std::__exception_ptr::exception_ptr::_M_release\n"

@@ -26,7 +26,7 @@ std::byte* bytes_of(const TensorView& view) {
   return static_cast<std::byte*>(view.data);
 }
 
-/// Launches other operations than it was asked for.
+/// Launches other operations than the caller's.
 class Rewriter final : public ForwardBackend {
  public:
   using Rewrite = std::function<void(Op& op)>;
@@ -43,7 +43,7 @@ class Rewriter final : public ForwardBackend {
   Rewrite rewrite_;
 };
 
-/// Spoils what blocking calls gave. Async ones end when it does not look.
+/// Corrupts the results of blocking calls. Not of async calls, which end later.
 class Spoiler final : public ForwardBackend {
  public:
   using Spoil = std::function<void(const Op& op)>;
@@ -61,7 +61,7 @@ class Spoiler final : public ForwardBackend {
   Spoil spoil_;
 };
 
-/// Keeps what was in the last element of `out`, as a loop that ends one too early does.
+/// Restores the last element of `out`, like a loop that ends one element too early.
 class DropsLastElement final : public ForwardBackend {
  public:
   using ForwardBackend::ForwardBackend;
@@ -78,7 +78,7 @@ class DropsLastElement final : public ForwardBackend {
   }
 };
 
-/// Blocking collectives return at once; what they give comes too late for the caller to see.
+/// Blocking collectives return at once; their results come too late.
 class ReturnsEarly final : public ForwardBackend {
  public:
   using ForwardBackend::ForwardBackend;
@@ -107,7 +107,7 @@ class ReturnsEarly final : public ForwardBackend {
   Work late_;
 };
 
-/// Makes the messages of a batch one after the other.
+/// Runs the messages of a batch one after the other.
 class SendsBeforeItReceives final : public ForwardBackend {
  public:
   using ForwardBackend::ForwardBackend;
@@ -121,7 +121,7 @@ class SendsBeforeItReceives final : public ForwardBackend {
   }
 };
 
-/// Async collectives end with what they began with.
+/// Async collectives do not change `out`.
 class AsyncMovesNothing final : public ForwardBackend {
  public:
   using ForwardBackend::ForwardBackend;
@@ -146,7 +146,7 @@ class AsyncWaits final : public ForwardBackend {
   }
 };
 
-/// Knows deadlines alone.
+/// Ignores timeouts.
 class IgnoresTimeout final : public ForwardBackend {
  public:
   using ForwardBackend::ForwardBackend;
@@ -159,7 +159,7 @@ class IgnoresTimeout final : public ForwardBackend {
   }
 };
 
-/// Says that calls which failed went well.
+/// Reports failed calls as successful.
 class SwallowsErrors final : public ForwardBackend {
  public:
   using ForwardBackend::ForwardBackend;
@@ -173,7 +173,7 @@ class SwallowsErrors final : public ForwardBackend {
   }
 };
 
-/// Changes what a Work does with on_done().
+/// Changes the on_done() of a Work.
 class Callbacks final : public ForwardBackend {
  public:
   using Callback = std::function<void(const Error*)>;

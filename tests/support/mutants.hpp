@@ -6,8 +6,8 @@
 #include <tutti/backend/backend.hpp>
 
 // Deliberately broken backends. The conformance suite has to fail over each of them; otherwise it
-// would not notice the same fault in a real one. tests/conformance/run_mutant.py runs it so, with
-// the mutant's name in TUTTI_TEST_MUTANT.
+// would not detect the same fault in a real backend. tests/conformance/run_mutant.py runs the suite
+// with the mutant's name in TUTTI_TEST_MUTANT.
 
 namespace tutti::test {
 

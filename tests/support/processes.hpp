@@ -7,14 +7,14 @@
 
 namespace tutti::test {
 
-/// What a child process left behind.
+/// The output and the end of a child process.
 struct ChildEnd {
-  std::string output;  ///< What `body` returned, or "threw <what>".
+  std::string output;  ///< The result of `body`, or "threw <what>".
   bool ended = false;  ///< By itself and in time; otherwise it was killed.
 };
 
-/// Forks `count` children that run body(0), body(1), ... at the same time and end without
-/// destroying what they inherited; waits for all, `limit` at the most.
+/// Forks `count` children that run body(0), body(1), ... at the same time. They end without
+/// destroying inherited objects. Waits for all, for at most `limit`.
 std::vector<ChildEnd> in_children(int count, const std::function<std::string(int child)>& body,
                                   std::chrono::seconds limit = std::chrono::seconds(30));
 

@@ -61,7 +61,7 @@ class Thread {
   std::thread thread_;
 };
 
-// What went wrong on the ranks of one run, in the order in which it did.
+// The errors of the ranks of one run, in the order of their occurrence.
 class Failures {
  public:
   void add(int rank, const std::string& text) {
@@ -93,7 +93,7 @@ std::string text_of(const std::exception_ptr& error) {
   }
 }
 
-// Runs `body` on one rank; true when it went well.
+// Runs `body` on one rank. True without an error.
 bool attempt(int rank, int size, Failures& failures, const std::function<void()>& body) {
   const testing::ScopedTrace trace(__FILE__, __LINE__, fmt::format("rank {} of {}", rank, size));
   const FailureWatch watch;
@@ -121,7 +121,7 @@ void start_and_join(int size, std::chrono::nanoseconds limit,
     std::cerr << "rank " << i << " of " << size << " hangs\n";
     hung = true;
   }
-  if (hung) std::abort();  // Its thread still uses what this function would give back.
+  if (hung) std::abort();  // The hung thread still uses local variables of this function.
 }
 
 using Groups = std::vector<std::optional<ProcessGroup>>;
@@ -132,7 +132,7 @@ std::map<WorldKey, Groups>& shared_groups() {
   return groups;
 }
 
-// Makes the group of every rank, and only then lets anybody use it. True when that went well.
+// Makes the groups of all ranks before any rank uses its own. True without an error.
 bool make_groups(const World& world, Groups& groups, const std::shared_ptr<Store>& store,
                  const std::function<void(GroupOptions&)>& adjust) {
   Failures failures;
@@ -204,7 +204,7 @@ void on_fresh_ranks(const World& world, const std::function<void(ProcessGroup&)>
   });
   if (!made) return;
   run(world, groups, fresh.run, body);
-  // Side by side: ending a group may wait for the others to do the same.
+  // In parallel: the end of a group may wait for that of its peers.
   on_threads(world.size, [&](int rank) { groups[static_cast<std::size_t>(rank)].reset(); });
 }
 

@@ -11,19 +11,19 @@
 
 #include "support/worlds.hpp"
 
-// Ranks are threads of this process. The threads are made once, and the groups once per World:
-// a test that leaves its group usable shares it with the next one.
+// Ranks are threads of this process. The threads are made once, and the groups once per World: a
+// test that leaves its group usable shares it with the next one.
 //
-// A rank that throws or fails an ASSERT aborts its group, so that the others do not wait for it;
-// the test then fails with the text of every rank, the first one first.
+// A rank that throws or fails an ASSERT aborts its group, so that its peers do not wait for it. The
+// test then fails with the texts of all ranks, in the order of their errors.
 
 namespace tutti::test {
 
 using namespace std::chrono_literals;
 
-/// How long a call of a test may take before it counts as hung.
+/// The time after which a call of a test counts as hung.
 inline constexpr std::chrono::nanoseconds group_timeout = 15s;
-/// How long a run may take before the program gives up: some call has no end.
+/// The time after which the program ends a run, because a call hangs.
 inline constexpr std::chrono::nanoseconds run_timeout = 100s;
 
 /// Runs `body(rank)` on `size` threads at the same time and waits for all.
@@ -32,13 +32,13 @@ void on_threads(int size, const std::function<void(int rank)>& body);
 /// Runs `body` on every rank of the World's shared group. Make a fresh one to break it.
 void on_ranks(const World& world, const std::function<void(ProcessGroup& group)>& body);
 
-/// What a fresh group differs in.
+/// The differences of a fresh group from the shared ones.
 struct Fresh {
   std::chrono::nanoseconds timeout = group_timeout;
   std::shared_ptr<Store> store{};  ///< Null: a new one in memory.
   std::string name = "fresh";
-  std::chrono::nanoseconds run = run_timeout;           ///< More for runs over much memory.
-  std::function<void(GroupOptions& options)> adjust{};  ///< The last word, on each rank.
+  std::chrono::nanoseconds run = run_timeout;           ///< Longer for runs over much memory.
+  std::function<void(GroupOptions& options)> adjust{};  ///< Called last, on each rank.
 };
 
 /// Runs `body` on every rank of a new group. The groups live until every rank has left `body`.
@@ -51,14 +51,14 @@ GroupOptions group_options(const World& world, int rank, std::shared_ptr<Store> 
 /// Ends the shared groups. Their next use makes new ones.
 void drop_shared_groups();
 
-/// Ranks meet here without the help of a group. For one run of `size` ranks.
+/// A barrier of ranks that uses no group. For one run of `size` ranks.
 class RankBarrier {
  public:
   explicit RankBarrier(int size);
   ~RankBarrier();
   RankBarrier(const RankBarrier&) = delete;
   RankBarrier& operator=(const RankBarrier&) = delete;
-  /// Blocks until all are here. May be used again. Throws when somebody does not come.
+  /// Blocks until all ranks have called it. Reusable. Throws when a rank does not reach it in time.
   void wait();
 
  private:
@@ -66,7 +66,7 @@ class RankBarrier {
   std::unique_ptr<Impl> impl_;
 };
 
-/// What every rank leaves for the others to look at after the run.
+/// A value of every rank, to be read after the run.
 template <typename T>
 class PerRank {
  public:

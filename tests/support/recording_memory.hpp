@@ -8,8 +8,8 @@
 
 namespace tutti::test {
 
-/// Memory, the host's unless another one is named, that knows what it gave out. For one thread at a
-/// time.
+/// Memory that records its allocations; the host's, unless another one is named. For one thread at
+/// a time.
 class RecordingMemory final : public Memory {
  public:
   using Allocation = std::pair<void*, std::size_t>;
@@ -29,7 +29,7 @@ class RecordingMemory final : public Memory {
     inner_.copy(to, from, bytes, stream);
   }
 
-  /// What has not come back yet, in the order in which it was asked for.
+  /// The allocations that have not been released, in the order of allocation.
   const std::vector<Allocation>& live() const { return live_; }
   int allocations() const { return allocations_; }
 

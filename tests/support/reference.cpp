@@ -50,7 +50,7 @@ bool combine_booleans(Kind kind, bool a, bool b) {
   throw std::logic_error("booleans do not have this operation");
 }
 
-// In 64 unsigned bits, of which the low ones are what wrapping keeps.
+// In 64 unsigned bits, whose low bits are the wrapped result.
 template <typename W>
 W combine_bits(Kind kind, W a, W b) {
   const auto x = static_cast<std::uint64_t>(a);
@@ -118,7 +118,7 @@ T reduce_element(Kind kind, std::span<const Array> inputs, std::span<const doubl
   }
   if constexpr (!std::is_same_v<W, bool>)
     if (kind == Kind::avg) {
-      if constexpr (is_complex_type<W>)  // Not by a complex number, which is another formula.
+      if constexpr (is_complex_type<W>)  // Dividing by a complex number is another formula.
         sum = sum / static_cast<typename W::value_type>(inputs.size());
       else
         sum = static_cast<W>(sum / static_cast<W>(inputs.size()));

@@ -7,7 +7,7 @@
 
 #include "support/array.hpp"
 
-// What calls have to give, written the slow way: element by element, rank by rank.
+// The expected results of calls, computed element by element and rank by rank.
 
 namespace tutti::test {
 

@@ -2,14 +2,14 @@
 
 namespace tutti::test {
 
-// GCC says it with macros, Clang with features.
+// GCC defines macros, Clang has features.
 #if !defined(__has_feature)
 #define TUTTI_HAS_FEATURE(name) 0
 #else
 #define TUTTI_HAS_FEATURE(name) __has_feature(name)
 #endif
 
-// A control that breaks the rules of streams on purpose is a data race, and nothing else.
+// A test that breaks the rules of streams on purpose is a data race for ThreadSanitizer.
 #if defined(__SANITIZE_THREAD__) || TUTTI_HAS_FEATURE(thread_sanitizer)
 inline constexpr bool thread_sanitizer = true;
 #else

@@ -9,8 +9,8 @@
 
 namespace tutti::test {
 
-/// Sets environment variables for one test, or takes them away where the value is null, and puts
-/// back what was there.
+/// Sets environment variables for one test, or removes them where the value is null. The destructor
+/// restores the old values.
 class ScopedVariables {
  public:
   using Variable = std::pair<const char*, const char*>;

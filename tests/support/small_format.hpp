@@ -35,7 +35,7 @@ struct SmallFormat {
     return has_infinity && exp_of(code) == last_exp() && man_of(code) == 0;
   }
 
-  /// Of a finite code, or of the code behind the largest as if the format went on there.
+  /// The magnitude of a finite code, or of the code after the largest as if the format continued.
   double magnitude(std::uint32_t code) const {
     const int bias = (1 << (exp_bits - 1)) - 1;
     const auto exp = static_cast<int>(exp_of(code));
@@ -73,7 +73,7 @@ constexpr bool is_small(DType dtype) {
   return is_float(dtype) && dtype != DType::f32 && dtype != DType::f64;
 }
 
-/// Of a dtype that is_small().
+/// The format of a dtype that is_small().
 constexpr SmallFormat small_format(DType dtype) {
   if (dtype == DType::f16) return {5, 10, true};
   if (dtype == DType::bf16) return {8, 7, true};

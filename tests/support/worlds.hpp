@@ -12,7 +12,7 @@
 
 namespace tutti::test {
 
-/// Where a case runs: a backend of the table, a world size and a mode.
+/// The configuration of a case: a backend of the table, a world size and a mode.
 struct World {
   std::string backend;
   int size = 1;
@@ -34,25 +34,25 @@ std::vector<World> worlds_that_compare();
 /// if all ranks wait in the call: those that compare, and `gloo`.
 std::vector<World> worlds_that_refuse();
 
-/// Whether TUTTI_TEST_REDUCED is set: fewer dtypes and sizes, for runs under a sanitizer.
+/// True when TUTTI_TEST_REDUCED is set: fewer dtypes and sizes, for runs under a sanitizer.
 bool reduced();
-/// Whether it is "0": every dtype in checked mode too.
+/// True when TUTTI_TEST_REDUCED is "0": every dtype in checked mode too.
 bool everything();
 
-/// The backends that reduce as a left fold, rounded once, also when nobody asks for it.
+/// The backends that reduce as a left fold, rounded once, also without order_fixed.
 bool always_order_fixed(const std::string& backend);
 
-/// Whether a backend takes CallOptions::order_fixed for whatever it reduces.
+/// Whether a backend supports CallOptions::order_fixed for all of its reductions.
 bool can_fix_order(const std::string& backend);
 
-/// Whether it reduces such elements. NCCL cannot always keep ReduceOp's promises, where nvcc has
-/// not made kernels for it (docs/nccl.md); the others do whatever has a meaning.
+/// Whether a backend has this reduction. NCCL without kernels of nvcc lacks some (docs/nccl.md);
+/// the other backends have every reduction with a meaning.
 bool reduces(const std::string& backend, DType dtype, ReduceOp::Kind kind);
 
 /// The backends whose sub-groups use the connections of their parent, so that they break together.
 bool shares_fate(const std::string& backend);
 
-/// INSTANTIATE_TEST_SUITE_P's name of a case: its parameter in words.
+/// The name of a case for INSTANTIATE_TEST_SUITE_P: its parameter as text.
 struct CaseName {
   template <typename Param>
   std::string operator()(const testing::TestParamInfo<Param>& info) const {

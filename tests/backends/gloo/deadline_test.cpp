@@ -1,5 +1,5 @@
-// When calls end that cannot go on: by the deadline of the whole operation, whatever the peer does,
-// and without a byte in the caller's memory afterwards. Ranks are processes.
+// Calls that cannot complete end by the deadline of the whole operation, whatever the peer does. No
+// byte is written to the caller's memory afterwards. Ranks are processes.
 
 #include <fcntl.h>
 #include <sched.h>
@@ -41,7 +41,7 @@ std::vector<double> numbers(const std::string& text) {
   return all;
 }
 
-/// How late the calls of all survivors ended, in milliseconds.
+/// Checks how late the calls of all survivors ended, in milliseconds.
 void expect_on_time(std::string_view what, const std::vector<std::string>& output,
                     double limit = 100) {
   std::vector<double> late;
@@ -73,7 +73,7 @@ bool all_poison(const std::vector<std::uint8_t>& data) {
   return std::ranges::all_of(data, [](std::uint8_t byte) { return byte == poison; });
 }
 
-/// Calls until one fails, which has to be soon; how late that one was, in milliseconds.
+/// Calls until one fails, which has to be soon. Returns how late it failed, in milliseconds.
 double late_of_first_failure(ProcessGroup& group, std::vector<std::uint8_t>& data,
                              std::chrono::nanoseconds deadline) {
   for (int i = 0; i < 10000; ++i) {
@@ -168,7 +168,7 @@ TEST(SlowGlooDeadline, AStoppedPeerOfAVeryLargeCallCostsNoMoreThanTheDeadline) {
                            {.peer = Peer::stopped, .bytes = 256 * MiB, .deadline = 500ms});
 }
 
-/// Each in its own process: one that was killed does not come back.
+/// Each in processes of its own: a killed process does not come back.
 void expect_survivors_of_a_kill(std::int64_t bytes, int runs) {
   std::vector<double> after;
   constexpr auto deadline = 2s;
@@ -177,7 +177,7 @@ void expect_survivors_of_a_kill(std::int64_t bytes, int runs) {
       rank.use_tcp();
       struct sigaction pipe {};
       ::sigaction(SIGPIPE, nullptr, &pipe);
-      EXPECT_EQ(pipe.sa_handler, SIG_DFL);  // So that it would end the process.
+      EXPECT_EQ(pipe.sa_handler, SIG_DFL);  // The default, which ends the process.
       auto group = rank.make_group("mortal");
       std::vector<std::uint8_t> data(static_cast<std::size_t>(bytes));
       group.barrier();
@@ -220,8 +220,8 @@ TEST(GlooDeadline, AKilledPeerEndsTheCallsOfAllSurvivors) {
   expect_survivors_of_a_kill(16 * MiB, 3);
 }
 
-// The others cannot ask the store who was first, and their own connections end when one of them
-// has noticed.
+// The survivors cannot ask the store which rank failed first, and their own connections end when
+// one of them has detected the failure.
 TEST(GlooDeadline, ADeadStoreIsNotBlamedOnARankThatLives) {
   for (int run = 0; run < 3; ++run)
     on_processes({.size = 3, .dies = 0}, [&](RankProcess& rank) {
@@ -260,7 +260,7 @@ TEST(GlooDeadline, AnAbortEndsThePendingCallsOfAllRanksAtOnce) {
           group.abort("the button");
         });
       try {
-        // Rank 2 comes to none of the collectives.
+        // Rank 2 makes none of the collectives.
         if (rank.last())
           group.recv(data, 0, 1);
         else
@@ -330,7 +330,7 @@ void expect_on_time_over_a_slow_link(bool store_too, int runs) {
         return late;
       });
   if (output[0] == "no link") GTEST_SKIP() << "network namespaces or tc are not permitted here";
-  // A question to a store behind the full link and its answer take 200 ms.
+  // A request to a store behind the full link and its reply take 200 ms.
   if (store_too)
     expect_on_time("link of 1 Mbit/s, the store behind it", output, 300);
   else

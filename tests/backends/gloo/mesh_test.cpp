@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-// Meshes of one rank, which need no peer to fail.
+// Meshes of one rank, which fail without a peer.
 
 namespace tutti::backend::gloo {
 namespace {
@@ -35,7 +35,7 @@ TEST(Mesh, DoesNotTellADetachedCall) {
   (void)mesh->fail({.cause = cause});
 }
 
-// A failed call lets go of its continuation, which may own the last reference to a group.
+// A failed call releases its continuation, which may own the last reference to a group.
 TEST(Mesh, AListenerMayEndItselfAndOthers) {
   const auto mesh = Mesh::make({});
   std::shared_ptr<const Mesh::Listener> first;

@@ -1,5 +1,5 @@
-// Ranks that disagree in normal mode, where nobody compares: no rank crashes, and none succeeds
-// with wrong data. A call that does not need what the other rank has may succeed.
+// Ranks with different calls in normal mode, which does not compare them: no rank crashes, and none
+// succeeds with wrong data. A call that does not need the other rank's data may succeed.
 
 #include <algorithm>
 #include <span>
@@ -31,7 +31,7 @@ std::vector<Array> inputs_of(const Spec& spec, std::int64_t rows, int size) {
   return make_inputs(spec.dtype, {rows}, size, Fill::exact, spec.reduce.kind);
 }
 
-/// Makes the call; true when it succeeded, and then its result is right as this rank sees it.
+/// Makes the call. True when it succeeded; its result is then right for this rank's arguments.
 bool issue(ProcessGroup& group, const Spec& s) {
   const int n = group.size();
   const int me = group.rank();
@@ -166,7 +166,7 @@ class SlowGlooMismatch : public GlooMismatch {};
 INSTANTIATE_TEST_SUITE_P(SlowOperations, SlowGlooMismatch, testing::ValuesIn(collectives()),
                          OperationName());
 
-/// Those that are one exchange for small arrays, and rows of messages for large ones.
+/// Operations that are one exchange for small arrays and several messages for large ones.
 constexpr std::int64_t few = 6;
 constexpr std::int64_t many = 200'000;
 
@@ -199,7 +199,7 @@ void expect_no_wrong_success_in_arguments(Operation operation, std::int64_t rows
 TEST_P(GlooMismatch, OfOperationsNeverSucceedsWithWrongData) {
   const auto all = collectives();
   const auto mine = std::ranges::find(all, GetParam()) - all.begin();
-  for (const int step : {1, 4})  // The slow test has the others, too.
+  for (const int step : {1, 4})  // The slow test has all.
     expect_no_wrong_success(
         {.operation = GetParam()},
         {.operation = all[static_cast<std::size_t>((mine + step) % std::ssize(all))]});

@@ -12,7 +12,7 @@
 namespace tutti::test {
 namespace {
 
-/// Group options are those of the World; the store is that of the processes.
+/// The group options of the World, with the store of the processes.
 void on_world(const World& world, const std::function<void(ProcessGroup& group)>& body) {
   on_processes({.size = world.size, .limit = 120s}, [&](RankProcess& rank) {
     rank.use_tcp();
@@ -35,7 +35,7 @@ std::vector<std::int64_t> counts_of(DType dtype) {
 class GlooProcesses : public testing::TestWithParam<World> {
  protected:
   const World& world() const { return GetParam(); }
-  /// Each pair of a dtype and a reduce op that means something.
+  /// Each pair of a dtype and a reduce op with a meaning.
   static void for_each_reduction(const std::function<void(DType, ReduceOp::Kind)>& body) {
     for (const DType dtype : all_dtypes)
       for (const auto kind : kinds_of(dtype)) {

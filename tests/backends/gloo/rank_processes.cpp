@@ -96,7 +96,7 @@ std::vector<std::string> on_processes(const Processes& how,
 Holdings holdings() {
   Holdings now;
   using Entries = std::filesystem::directory_iterator;
-  // The iterator's own descriptor is among them, always.
+  // The count always includes the iterator's own descriptor.
   now.descriptors = static_cast<std::size_t>(std::distance(Entries("/proc/self/fd"), Entries()));
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {

@@ -19,7 +19,7 @@ namespace tutti::test {
 
 using namespace std::chrono_literals;
 
-/// What a rank of such a test has: its place, a store, and its own numbers.
+/// One rank of such a test, with a store.
 class RankProcess {
  public:
   RankProcess(int rank, int size, const std::string& directory);
@@ -32,14 +32,14 @@ class RankProcess {
   bool last() const noexcept { return rank_ == size_ - 1; }
   Store& store() noexcept { return *store_; }
 
-  /// From now on the store is a server in rank 0, at this address of it.
+  /// Switches to a store server in rank 0, at this address of rank 0.
   void use_tcp(const std::string& host = "127.0.0.1");
 
   /// Options over gloo; the group's name is its own in the test.
   GroupOptions options(const std::string& name) const;
   ProcessGroup make_group(const std::string& name) const;
 
-  /// Blocks until `count` ranks are here (0: all). Not through a group.
+  /// Blocks until `count` ranks have called it (0: all). Uses no group.
   void barrier(int count = 0);
   pid_t process(int rank);
 
@@ -58,12 +58,12 @@ struct Processes {
   std::chrono::seconds limit = 60s;
 };
 
-/// Forks a process for each rank and waits for all. What a rank throws, a failed EXPECT and an end
-/// by a signal are failures of the test. Returns what each rank said.
+/// Forks a process for each rank and waits for all. An exception, a failed EXPECT and an end by a
+/// signal are failures of the test. Returns the result of each rank.
 std::vector<std::string> on_processes(const Processes& how,
                                       const std::function<std::string(RankProcess& rank)>& body);
 
-/// What a process holds.
+/// The resources of a process.
 struct Holdings {
   std::size_t descriptors = 0;
   std::size_t threads = 0;

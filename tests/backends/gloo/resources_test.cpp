@@ -1,4 +1,4 @@
-// What groups over gloo hold, and give back. Ranks are processes.
+// The resources that groups over gloo hold and release. Ranks are processes.
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -29,7 +29,7 @@ void expect_usable(ProcessGroup& group) {
   EXPECT_EQ(data, std::vector<std::int32_t>(3, group.size() * (group.size() + 1) / 2));
 }
 
-/// The time in which this thread had a CPU: waiting for peers does not count.
+/// The CPU time of this thread.
 double own_milliseconds() {
   timespec now{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -144,7 +144,7 @@ TEST(SlowGlooResources, FailedGroupsGiveEverythingBack) {
   expect_no_growth_by_failures(100);
 }
 
-/// The descriptors that a program has which this process starts.
+/// The descriptors of a program that this process starts.
 std::set<int> descriptors_of_a_program() {
   std::set<int> found;
   FILE* program = ::popen("ls /proc/self/fd", "re");  // NOLINT(cert-env33-c)
@@ -167,7 +167,7 @@ TEST(GlooResources, NoDescriptorOfAGroupReachesAProgramThatItStarts) {
   });
 }
 
-/// The peer ends while the other one sends, in one of the ways in which it may.
+/// The peer ends in one of several ways while the other rank sends.
 TEST(GlooResources, APeersDeathDoesNotEndTheSender) {
   for (const bool killed : {false, true})
     for (int i = 0; i < 3; ++i)

@@ -1,4 +1,5 @@
-// Somebody who is no rank connects while the ranks meet. Ranks are processes, and so is a stranger.
+// Unauthenticated peers that connect during the rendezvous. They are processes, and so are the
+// ranks.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -63,8 +64,8 @@ int connect_to(int port, const std::string& address) {
 
 struct UnauthenticatedPeer {
   std::string name;
-  std::string says;      ///< Right after it has connected.
-  bool leaves = false;   ///< And closes.
+  std::string says;      ///< Sent right after connecting.
+  bool leaves = false;   ///< Closes the connection after that.
   bool returns = false;  ///< Tries every port that it sees, not only the first ones.
 };
 
@@ -74,14 +75,14 @@ std::vector<UnauthenticatedPeer> unauthenticated_peers() {
   std::string noise;
   for (int i = 0; i < 300; ++i) noise += static_cast<char>(i * 37 + 11);
   return {{"a port scan", "", true, false},
-          {"who holds the connection", "", false, false},
+          {"a peer that holds the connection", "", false, false},
           {"a web browser", "GET / HTTP/1.1\r\nHost: somewhere.example.org\r\nAccept: */*\r\n\r\n",
            false, false},
           {"zeros", std::string(56, '\0'), false, false},
           {"a frame", opcodes, false, false},
           {"all ones", std::string(56, '\xff'), false, false},
           {"noise", noise, true, false},
-          {"who never gives up", noise, true, true}};
+          {"a peer that never gives up", noise, true, true}};
 }
 
 /// Connects to the ports of the first two ranks, which wait for the third, and tells it to come.

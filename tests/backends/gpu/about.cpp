@@ -6,7 +6,8 @@
 
 #include "nccl/nccl.hpp"
 
-// What this machine has, in lines of "name=value" for the script `run`. Status 77 without a GPU.
+// Prints the properties of this machine in lines of "name=value" for the script `run`. Status 77
+// without a GPU.
 
 namespace {
 

@@ -52,7 +52,7 @@ struct Call {
   std::size_t block;  ///< S / n.
 };
 
-/// A communicator and its calls, as a program without this library has them.
+/// A communicator and its calls in a program without this library.
 class Bare {
  public:
   Bare(const OverheadRank& self, cudaStream_t stream, bool blocking)
@@ -71,7 +71,7 @@ class Bare {
     settle(nccl_.comm_init_rank_config(&comm_, self.size, id, self.rank, &config));
   }
   ~Bare() {
-    if (std::uncaught_exceptions() != 0) {  // The others may not be there any more.
+    if (std::uncaught_exceptions() != 0) {  // The peers may have ended.
       (void)nccl_.comm_abort(comm_);
       return;
     }
@@ -96,7 +96,7 @@ class Bare {
   }
 
  private:
-  /// A communicator that does not block may need to be asked.
+  /// A non-blocking communicator may have to be polled.
   void settle(ncclResult_t result) {
     while (result == ncclInProgress)
       check(nccl_, nccl_.comm_get_async_error(comm_, &result), "ncclCommGetAsyncError");
@@ -200,7 +200,7 @@ class Comparison {
     for (auto* times : {&ours, &bare, &blocking}) *times = {};
     for (int round = 0; round < options_.rounds; ++round) {
       for (const int which : turns) next(which);
-      std::ranges::next_permutation(turns);  // Nobody always comes second.
+      std::ranges::next_permutation(turns);  // Every order occurs.
     }
     row.ours = ours.medians();
     row.bare = bare.medians();
@@ -262,7 +262,7 @@ class Comparison {
     return sum;
   }
 
-  /// One call into an array of NaN; how many elements are not what they should be.
+  /// Makes one call into an array of NaN. Returns the number of wrong elements.
   template <typename How>
   std::size_t wrong_after(How& how, const Call& call) {
     const auto& cuda = *self_.apis.cuda;
@@ -313,7 +313,7 @@ std::string size_text(std::size_t bytes) {
 std::string rating(const OverheadRow& row) {
   if (row.wrong != 0) return fmt::format("WRONG: {} elements", row.wrong);
   if (passes(row)) return "ok";
-  // What a thread of NCCL's for each call costs, and what this library does.
+  // The cost of a thread of NCCL per call, and the cost of this library.
   return within_limits(row.ours.device_us, row.bare.device_us) ? "SLOW beside blocking" : "SLOW";
 }
 
@@ -362,7 +362,7 @@ std::vector<OverheadRow> measure_overhead(const OverheadRank& self, const Overhe
       rows.push_back(comparison.row(operation, bytes));
       if (done) done(rows.back());
     }
-  group.barrier();  // Nobody takes its communicators away while another one uses them.
+  group.barrier();  // No rank destroys its communicators while another one uses them.
   return rows;
 }
 

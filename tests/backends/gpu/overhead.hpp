@@ -11,10 +11,9 @@
 
 #include "nccl/nccl.hpp"
 
-// What the backend nccl costs over a loop that calls NCCL itself: the same calls, arrays and
-// stream. There are two such loops: over a communicator of the same settings, and over one that
-// blocks. NCCL starts a thread for each group of calls on the first kind, which a program that
-// takes the second does not pay.
+// The cost of the backend nccl compared with a loop that calls NCCL itself: the same calls, arrays
+// and stream. There are two such loops: over a communicator with the same settings, and over a
+// blocking one. NCCL starts a thread for each group of calls on the first kind only.
 
 namespace tutti::gpu {
 
@@ -36,14 +35,14 @@ struct OverheadRow {
   std::size_t bytes = 0;
   int calls = 0;  ///< Of a block.
   CallTime ours{};
-  CallTime bare{};        ///< A communicator that does not block, as ours.
-  CallTime blocking{};    ///< One that does.
+  CallTime bare{};        ///< A non-blocking communicator, like the library's.
+  CallTime blocking{};    ///< A blocking communicator.
   std::size_t wrong = 0;  ///< Elements of this rank, of all three.
 };
 
 /// At most 2 % or 1 us per call on the device.
 bool within_limits(double ours_us, double bare_us) noexcept;
-/// That, beside both loops, and nothing wrong.
+/// The same compared with both loops, and no wrong element.
 bool passes(const OverheadRow& row) noexcept;
 double median(std::vector<double> values);
 
@@ -58,7 +57,7 @@ struct OverheadRank {
   backend::nccl::Apis apis{};
   std::function<double(cudaEvent_t from, cudaEvent_t to)> elapsed_us{};
 };
-/// `done` is told each row at once: a machine's time may end before the last one.
+/// `done` is called after each row, because the time on the machine may end before the last one.
 std::vector<OverheadRow> measure_overhead(
     const OverheadRank& self, const OverheadOptions& options,
     const std::function<void(const OverheadRow& row)>& done = {});

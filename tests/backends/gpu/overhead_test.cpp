@@ -12,8 +12,8 @@
 #include "backends/nccl/double/bare_rank.hpp"
 #include "support/ranks.hpp"
 
-// The comparison with a bare loop, over the double of NCCL and CUDA: that both are counted and
-// checked alike, and what the table says. The times are made up.
+// The comparison with a bare loop, over the double of NCCL and CUDA. Tests that both are counted
+// and checked alike, and the text of the table. The times are invented.
 
 namespace tutti::gpu {
 namespace {

@@ -1,7 +1,6 @@
-// tests/support/ranks.hpp for ranks that are processes: every process runs the same cases in the
-// same order and is one rank in each, TUTTI_RANK of TUTTI_SIZE. For cases that look at nothing but
-// their own rank. After each case the ranks tell each other whether all went well; if not, the
-// groups are made anew.
+// tests/support/ranks.hpp for ranks that are processes. Every process runs the same cases in the
+// same order and is one rank in each, TUTTI_RANK of TUTTI_SIZE. For cases that check only their own
+// rank. After each case the ranks exchange their results; after a failure the groups are made anew.
 
 #include "support/ranks.hpp"
 
@@ -22,7 +21,7 @@ namespace tutti::test {
 
 namespace {
 
-/// This process among the others.
+/// This process as a rank.
 class Here {
  public:
   Here() {
@@ -36,7 +35,7 @@ class Here {
     static Here here;
     return here;
   }
-  /// Whether it went well on every rank. All ranks call it in the same order.
+  /// Whether all ranks succeeded. All ranks call it in the same order.
   bool all_well(bool well) {
     const std::string key = fmt::format("case/{}", cases_++);
     if (!well) store->add(key + "/failed", 1);
@@ -76,7 +75,7 @@ std::map<WorldKey, ProcessGroup>& shared_groups() {
   return groups;
 }
 
-/// True when it went well here.
+/// True when this rank succeeded.
 bool attempt(const std::function<void()>& body) {
   const testing::ScopedTrace trace(
       __FILE__, __LINE__, fmt::format("rank {} of {}", Here::get().rank, Here::get().size));

@@ -5,8 +5,8 @@
 #include <tutti/backend/backend.hpp>
 
 // The backend table of a conformance suite on real devices: nccl with rank r on device r (of fewer
-// devices they take turns), and gloo whose arrays are on device 0. What world.cpp of
-// tests/backends/nccl is to the double.
+// devices they take turns), and gloo whose arrays are on device 0. The counterpart of
+// tests/backends/nccl/world.cpp, which uses the double.
 
 namespace tutti::backend {
 

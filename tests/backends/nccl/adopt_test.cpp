@@ -39,7 +39,7 @@ class Adopting : public Double {
     group.all_reduce(view, ReduceOp::sum, {.stream = {at.stream}});
     EXPECT_EQ(at.read(data), std::vector<float>(BareRank::count, 3));
   }
-  /// And through the program's own communicator.
+  /// The same sum through the program's own communicator.
   static void expect_still_usable(BareRank& at) {
     float* data = at.make(2);
     at.all_reduce(data, data);
@@ -112,7 +112,7 @@ TEST_F(Adopting, AnotherPlaceInTheCommunicatorIsRefusedWithBothSidesAndLeavesItA
     init.rank = 1 - at.rank;
     bool aborted = false;
     init.adopt->aborting = [&] { aborted = true; };
-    // The first refusal is what both hear.
+    // Both ranks get the first refusal.
     const Error error =
         expect_error(Errc::invalid_argument, {"of 2, the group here rank"}, [&] { make(init); });
     const bool first =
@@ -161,7 +161,7 @@ TEST_F(Adopting, AnAbortIsToldToTheOwnerOnceOnEveryRank) {
     {
       ProcessGroup group = make(init);
       const TensorView view{data, DType::f32, {BareRank::count}, group.memory().device()};
-      // Rank 1 does not come, and learns of it when its group ends.
+      // Rank 1 does not call, and learns of the error when its group ends.
       if (at.rank == 0)
         expect_error(Errc::timeout, {"missing: 1"}, [&] {
           group.all_reduce_async(view, ReduceOp::sum, {.stream = {at.stream}}).wait();

@@ -4,15 +4,14 @@
 
 #include "backends/nccl/groups.hpp"
 
-// What the backend nccl does when things go well on streams, and when NCCL or CUDA fail: over the
-// double, which is no NCCL.
+// The backend nccl on streams, and when NCCL or CUDA fail, over the double.
 
 namespace tutti::test::nccl_double {
 namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-/// How long a slow kernel takes: a host that waits for one is easily told from one that does not.
+/// The duration of a slow kernel, long enough to tell whether the host waits for it.
 constexpr auto slow = 100ms;
 
 class Streams : public Double {};
@@ -87,7 +86,8 @@ TEST_F(Streams, TheCallersDeviceStaysWhatItWas) {
   });
 }
 
-// A context costs memory on its device, and cannot be had where another process has the device.
+// A context costs memory on its device, and cannot be made where another process uses the device
+// exclusively.
 TEST_F(Streams, NoOtherDeviceIsTouchedForAThreadThatChoseNone) {
   const auto store = make_memory_store();
   take_devices_in_use();
@@ -177,7 +177,7 @@ class Failing : public Double {
     });
   }
 
-  /// What every rank does that has a group in which rank 1 is `broken` by something.
+  /// The actions of every rank of a group that `broken` breaks on rank 1.
   static void expect_all_fail(const Faults& faults, const std::vector<Errc>& codes,
                               std::chrono::nanoseconds limit) {
     RankBarrier barrier(2);
@@ -283,7 +283,7 @@ TEST_F(Failing, ARankThatLeavesIsPeerLostToTheOther) {
   });
 }
 
-// As long as the backend lets it hang, and then a text that says so.
+// An abort that hangs longer than the backend's bound, and the error text.
 TEST_F(Failing, SlowAnAbortThatHangsIsBounded) {
   RankBarrier barrier(2);
   on_groups(

@@ -3,7 +3,7 @@
 #include "backends/nccl/groups.hpp"
 #include "support/gather_bounded.hpp"
 
-// all_gather_bounded: the host counts the rows, and nobody waits for it but who has to.
+// all_gather_bounded: the host counts the rows, and only calls that need the count wait for it.
 
 namespace tutti::test::nccl_double {
 namespace {
@@ -39,7 +39,7 @@ struct Gathering {
 
   ConstTensorView own() const { return {in.data, in.dtype, {rows}, in.device}; }
   Work start() const { return gather_bounded_async(at.group, own(), out, {.stream = at.stream()}); }
-  /// Every rank's rows at their place, and nothing behind them.
+  /// Every rank's rows in its slot, and nothing behind them.
   template <typename RowsOf>
   void expect(const RowsOf& rows_of) const {
     std::vector<float> want;
@@ -50,7 +50,7 @@ struct Gathering {
   }
 };
 
-// Rank 1 comes to the gather only when it has heard of rank 0, which has made two calls by then.
+// Rank 1 makes the gather only after rank 0 has made two calls.
 TEST_F(Bounded, NeitherAnAsyncCallNorTheOneBehindItWaits) {
   set_messages_side_by_side(true);
   on_groups(2, [](const Member& at) {
@@ -127,8 +127,8 @@ TEST_F(Bounded, TheRowsAreCountedWhileAStreamCapturesInGlobalMode) {
   });
 }
 
-// CUDA may keep who asks for it until the device has nothing to do, and a collective of the device
-// may wait for this very call.
+// An allocation by CUDA may block until the device is idle, and a collective on the device may wait
+// for this very call.
 TEST_F(Bounded, TheFirstCallAsksForNoPageLockedMemory) {
   RankBarrier barrier(2);
   on_groups(2, [&](const Member& at) {
@@ -170,7 +170,7 @@ TEST_F(Bounded, ARankThatDoesNotComeIsNamedByTheDeadline) {
       {.timeout = 300ms});
 }
 
-// What a backend would see that reads the numbers before their event.
+// The counts that a backend would read before their event.
 TEST_F(Bounded, NumbersThatAreNotThereYetAreNoNumbers) {
   static backend::nccl::CudaApi hasty = *apis().cuda;
   hasty.memcpy_async = [](void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,

@@ -8,13 +8,13 @@
 
 #include "backends/nccl/groups.hpp"
 
-// Where a call runs: on its caller's stream or on the group's own. Wherever that is, the calls of a
-// group are one order, and an abort waits for all of them.
+// The stream of a call: its caller's or the group's own. On either, the calls of a group have one
+// order, and an abort waits for all of them.
 
 namespace tutti::test::nccl_double {
 namespace {
 
-/// So long a stream is busy where something might come too early.
+/// The time for which a stream is busy, to detect work that runs too early.
 constexpr auto slow = 200ms;
 
 /// Stands for a stream of each rank, as a handle that CUDA gives to one stream after another.
@@ -118,8 +118,8 @@ class CallersStream : public Double {
     return made;
   }
 
-  /// Three calls on three streams, each of which needs the result of the one before it. The program
-  /// puts none of them in order.
+  /// Three calls on three streams, each of which needs the result of the previous one. The program
+  /// does not order the streams.
   static void chain(const GroupSetup& setup, bool check) {
     on_groups(
         size,
@@ -130,7 +130,7 @@ class CallersStream : public Double {
           const TensorView z = make(at, 0);
           const TensorView u = make(at, 0);
           const TensorView v = make(at, 0);
-          // So that the host has not seen a call end when the next one is made.
+          // The host has not seen a call end when the next one is made.
           at.fill(u, 1, slow);
           fill(at.other, static_cast<float*>(v.data), Member::count, 1, slow);
           Work first = at.group.all_reduce_async(x, y, ReduceOp::sum, {.stream = at.stream()});
@@ -165,9 +165,9 @@ class CallersStream : public Double {
     cudaEvent_t event_ = nullptr;
   };
 
-  /// Rank 0 calls on a stream with much to do, rank 1 does not come and aborts. Whether that stream
-  /// stands still when rank 0 hears of it: from a call that it has made before on the group's own
-  /// stream, or, when NCCL does not queue the call, from itself.
+  /// Rank 0 calls on a busy stream; rank 1 makes no call and aborts. True when no work runs on that
+  /// stream after rank 0 got the error: from an earlier call on the group's own stream, or from the
+  /// call itself when NCCL does not queue it.
   static bool is_blocked(const GroupSetup& setup, bool queued,
                          std::chrono::nanoseconds takes = slow) {
     RankBarrier barrier(size);
@@ -211,7 +211,7 @@ class CallersStream : public Double {
     return stood;
   }
 
-  /// Of a mutant: an error that comes late by chance proves nothing.
+  /// For a mutant: an error that is late by chance proves nothing.
   static bool is_ever_early(const GroupSetup& setup, bool queued) {
     for (int attempt = 0; attempt < 3; ++attempt)
       if (!is_blocked(setup, queued, 500ms)) return true;
@@ -358,8 +358,8 @@ TEST_F(CallersStream, AnAbortThatDoesNotWaitForACallThatNcclHasIsNoticed) {
                             false));
 }
 
-// The stream on which it was to be captured is no place for the abort to wait at: the double would
-// tell.
+// The abort must not wait for the stream on which the call was to be captured: the double would
+// report it.
 TEST_F(CallersStream, AnAbortLeavesACaptureAlone) {
   RankBarrier barrier(size);
   on_groups(size, [&](const Member& at) {

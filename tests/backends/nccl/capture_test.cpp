@@ -3,8 +3,8 @@
 
 #include "backends/nccl/groups.hpp"
 
-// Collectives that are captured into CUDA graphs, over the double: which streams they are put on,
-// and what is refused. Each rank captures, all of them meet, and each launches its graph.
+// Collectives that are captured into CUDA graphs, over the double: their streams and the refused
+// calls. Each rank captures, all ranks synchronise, and each launches its graph.
 
 namespace tutti::test::nccl_double {
 namespace {
@@ -163,7 +163,7 @@ TEST_F(Captured, TheGroupsThreadMayAskWhileOthersCaptureInGlobalMode) {
     barrier.wait();
     Graph graph;
     EXPECT_EQ(end_capture(at.other, &graph), cudaSuccess);
-    barrier.wait();  // All have ended theirs: what follows waits on the host.
+    barrier.wait();  // All captures have ended: the following calls wait on the host.
     launch(graph, at.compute);
     EXPECT_TRUE(at.holds(data, size));
     EXPECT_TRUE(at.holds(late, size));
@@ -214,7 +214,7 @@ TEST_F(Captured, WhatTheHostTakesPartInIsRefusedByName) {
   });
 }
 
-// No call is under way: nobody but the group's thread can see it.
+// No call is in flight: only the group's thread can detect it.
 TEST_F(Captured, AnErrorWhileOnlyGraphsRunEndsTheGroupOnAllRanks) {
   RankBarrier barrier(size);
   const int aborted = calls("ncclCommAbort");
@@ -239,7 +239,7 @@ TEST_F(Captured, AnErrorWhileOnlyGraphsRunEndsTheGroupOnAllRanks) {
   });
 }
 
-// It is inside NCCL, which waits for a rank that will not come.
+// The call is inside NCCL, which waits for a rank that makes no call.
 TEST_F(Captured, APeersAbortEndsACallThatIsBeingCaptured) {
   RankBarrier barrier(2);
   on_groups(2, [&](const Member& at) {

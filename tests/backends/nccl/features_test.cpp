@@ -3,8 +3,8 @@
 #include "backends/nccl/double/bare_rank.hpp"
 #include "nccl/nccl_api.hpp"
 
-// What may be called is what the version of the library that is there says, whatever nccl.h said
-// when the backend was built.
+// The version of the loaded library decides which functions may be called, not the nccl.h of the
+// build.
 
 namespace tutti::test::nccl_double {
 namespace {
@@ -18,7 +18,7 @@ ncclResult_t version(int* value) {
   return ncclSuccess;
 }
 
-/// Functions are not called here; they are there.
+/// The functions exist, but are not called.
 NcclApi of_version(ncclResult_t (*get_version)(int*)) {
   NcclApi table = *apis().nccl;
   table.get_version = get_version;

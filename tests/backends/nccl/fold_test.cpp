@@ -10,8 +10,8 @@
 #include "kernels/reduce.hpp"
 #include "support/dtypes.hpp"
 
-// The arithmetic of our own kernels, in the host's build of them, against the host's reductions.
-// What nvcc makes of the same source has not been run.
+// The arithmetic of the library's kernels, in their build for the host, against the host's
+// reductions. Does not run nvcc's build of the same source.
 
 namespace tutti::test {
 namespace {
@@ -21,7 +21,7 @@ using Form = Fold::Form;
 using Kind = ReduceOp::Kind;
 using Bytes = std::vector<std::byte>;
 
-constexpr std::size_t count = 203;  // Of elements; no whole number of words.
+constexpr std::size_t count = 203;  // Elements; not a whole number of words.
 
 bool is_nan(DType dtype, const std::byte* element) {
   if (is_complex(dtype)) {
@@ -39,7 +39,7 @@ bool is_nan(DType dtype, const std::byte* element) {
   });
 }
 
-/// The same bits; a NaN is like any other.
+/// True for equal bits; any NaN equals any NaN.
 bool same(DType dtype, const std::byte* a, const std::byte* b) {
   const auto size = size_of(dtype);
   for (std::size_t i = 0; i < count * size; i += size)
@@ -48,7 +48,7 @@ bool same(DType dtype, const std::byte* a, const std::byte* b) {
   return true;
 }
 
-/// The arrays of some ranks as a kernel has them, with any bits, and what the host makes of them.
+/// The arrays of some ranks in a kernel's slots, with any bits, and the host's result.
 class Slots {
  public:
   Slots(DType dtype, Kind kind, int size) : dtype_(dtype), kind_(kind), size_(size) {
@@ -74,7 +74,7 @@ class Slots {
       backend::cuda::run_fold(fold, thread, threads);
   }
 
-  /// What the host has for the first `ranks`.
+  /// The host's result for the first `ranks`.
   Bytes wanted(int ranks) const {
     Bytes out(count * size_of(dtype_));
     if (ranks == 0) {

@@ -7,16 +7,16 @@
 #include "cuda/memory.hpp"
 #include "support/forward_backend.hpp"
 
-// Every call that the backend makes of NCCL between ncclGroupStart and ncclGroupEnd fails once, and
-// every allocation of a call: the group has to be closed, the error has to say which call of NCCL
-// it was, and the same threads have to be able to make another group.
+// Every call of NCCL between ncclGroupStart and ncclGroupEnd fails once, and so does every
+// allocation of a call. The group of NCCL has to be closed, the error has to name the call of NCCL,
+// and the same threads have to be able to make another group.
 
 namespace tutti::test::nccl_double {
 namespace {
 
 constexpr int size = 2;
 
-/// What fails on this thread.
+/// The planned faults of this thread.
 struct Plan {
   int calls_left = -1;        ///< Of NCCL, until one fails.
   int allocations_left = -1;  ///< Of the group's memory.
@@ -65,7 +65,7 @@ backend::nccl::NcclApi failing_table() {
   return table;
 }
 
-/// The double's memory, which is short of itself when the plan says so.
+/// The double's memory, whose allocations fail by the plan.
 class ShortMemory final : public Memory {
  public:
   explicit ShortMemory(int rank) : inner_(backend::cuda::cuda_memory(cuda(), rank)) {}
@@ -89,7 +89,7 @@ class ShortMemory final : public Memory {
   Memory& inner_;
 };
 
-/// Without operations of its own for rows that are moved: the front makes them of messages.
+/// A backend without operations for rows: the front makes them of messages.
 class Plain final : public ForwardBackend {
  public:
   using ForwardBackend::ForwardBackend;

@@ -14,11 +14,11 @@
 
 namespace tutti::test::nccl_double {
 
-/// One rank of such a group.
+/// One rank of a group over the double.
 struct Member {
   ProcessGroup& group;
   int rank;
-  cudaStream_t compute;  ///< Where the program's kernels run.
+  cudaStream_t compute;  ///< The stream of the program's kernels.
   cudaStream_t other;
 
   static constexpr std::int64_t count = 100;
@@ -54,7 +54,7 @@ struct GroupSetup {
   backend::nccl::Apis apis = nccl_double::apis();
 };
 
-/// Makes the backend of one rank; blocks until all are there.
+/// Makes the backend of one rank; blocks until all ranks have joined.
 inline std::unique_ptr<Backend> make_backend(int rank, int size,
                                              const std::shared_ptr<Store>& store,
                                              const GroupSetup& setup,
@@ -82,7 +82,7 @@ inline ProcessGroup make_group(int rank, int size, const std::shared_ptr<Store>&
   return ProcessGroup::create(options, make_backend(rank, size, store, setup, name));
 }
 
-/// Runs `body` on threads that are ranks of what `make` makes, with streams of `device(rank)`.
+/// Runs `body` on threads that are ranks of groups from `make`, with streams of `device(rank)`.
 inline void on_members(
     int size, const std::function<int(int rank)>& device,
     const std::function<ProcessGroup(int rank, const std::shared_ptr<Store>& store)>& make,

@@ -10,8 +10,8 @@
 
 #include "backends/nccl/staged_groups.hpp"
 
-// Losses over groups on devices: given arrays of the host or of the device they give what they give
-// over a group of host memory, bit for bit, with the gradient where the logits are.
+// Losses over groups on devices. For arrays of the host or of the device, the results equal those
+// over a group of host memory bit for bit, and the gradient is on the device of the logits.
 
 namespace tutti::backend {
 namespace gloo {
@@ -26,12 +26,12 @@ using losses::LossResult;
 using losses::PoolOptions;
 using losses::RankingBatch;
 
-/// A loss, with what it remembers.
+/// A loss with its state.
 struct Loss {
   std::function<LossResult(ProcessGroup*, const RankingBatch&, const CallOptions&)> call;
   std::function<std::string(ProcessGroup*, const CallOptions&)> save{};
 };
-/// Calls `loss` over the group, or as one process if that is null.
+/// Calls `loss` over the group, or as one process if `group` is null.
 template <typename T, typename... Arrays>
 LossResult over(T&& loss, ProcessGroup* group, const CallOptions& call, const Arrays&... arrays) {
   return group == nullptr ? loss(arrays...) : loss(*group, arrays..., call);
@@ -158,7 +158,7 @@ RankingBatch view_of(const Kind& kind, const Rows& rows, bool training = true) {
           rows.iid, training};
 }
 
-/// What a call gave, with every bit of it.
+/// The result of a call, bit for bit.
 struct Outcome {
   double loss = 0;
   std::vector<double> terms{};  ///< Of classes, rows or elements.
@@ -175,7 +175,7 @@ struct Outcome {
   }
 };
 
-/// What the calls of all kinds gave on one rank, and what was saved behind them.
+/// The results of the calls of all kinds on one rank, and the saved states after them.
 struct Outcomes {
   std::vector<Outcome> calls{};
   std::vector<std::string> states{};
@@ -246,8 +246,7 @@ std::vector<float> read_gradient(const Member* at, const Tensor& grad,
   return values;
 }
 
-/// Where a rank has its arrays: mixed is some here, some there, others on other ranks and in other
-/// calls.
+/// The memory of a rank's arrays. mixed: host or device, different for every array, rank and call.
 enum class Where : std::uint8_t { host, device, mixed };
 
 /// All calls of all kinds on one rank. `at` is null where there is no device.
@@ -326,7 +325,7 @@ TEST_F(Losses, OfArraysOfTheHostOrTheDeviceAreThoseOfAGroupOfHostMemory) {
     const auto want = over_the_host(size);
     for (const auto& transport : transports())
       for (const auto where : {Where::device, Where::mixed, Where::host}) {
-        // What is in it for gloo is that the group's memory is another one, once.
+        // For gloo the only difference is the group's memory.
         if (where != Where::device && transport.name != std::string_view("nccl")) continue;
         SCOPED_TRACE(std::string(transport.name) + ", arrays " +
                      std::to_string(static_cast<int>(where)));
@@ -539,7 +538,7 @@ TEST_F(Losses, CannotBeCapturedAndTheCaptureAndTheGroupGoOn) {
     }
 }
 
-// Nothing can be taken back from what the others have begun.
+// The other ranks' calls have begun and cannot be undone.
 TEST_F(Losses, OfARankThatCapturesEndWithItsTextOnTheOthersLongBeforeTheirDeadline) {
   RankBarrier barrier(2);
   for (const auto& transport : transports())
@@ -562,7 +561,7 @@ TEST_F(Losses, OfARankThatCapturesEndWithItsTextOnTheOthersLongBeforeTheirDeadli
         barrier.wait();
         expect_ended(Errc::mismatch, Deadline::after(20s));
       }
-      barrier.wait();  // Whoever leaves is lost to the others.
+      barrier.wait();  // A rank that leaves is lost to its peers.
     });
 }
 

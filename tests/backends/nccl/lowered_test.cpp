@@ -1,7 +1,7 @@
 #include "backends/nccl/groups.hpp"
 
-// What the front makes of a gather for a decorated backend: messages that take effect in the order
-// of the collectives.
+// The messages that the front makes of a gather for a decorated backend. They take effect in the
+// order of the collectives.
 
 namespace tutti::test::nccl_double {
 namespace {

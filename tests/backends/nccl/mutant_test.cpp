@@ -2,8 +2,9 @@
 
 #include "backends/nccl/groups.hpp"
 
-// Backends that misuse NCCL or CUDA in one way each: the tables lie to them, or to the libraries.
-// The double has to say so; otherwise it would say nothing about the same fault in the backend.
+// Backends that misuse NCCL or CUDA in one way each: the tables return wrong results or pass wrong
+// arguments. The double has to report it; otherwise it would not report the same fault in the
+// backend.
 
 namespace tutti::test::nccl_double {
 namespace {
@@ -22,9 +23,9 @@ class Mutants : public Double {
  protected:
   static constexpr int size = 2;
 
-  /// What a group is used for, whatever comes of it.
+  /// The calls of a group, whatever their results.
   static void use(const Mutated& mutated) {
-    // What has changed hands lives on: threads of a group that failed may still call it.
+    // Leaked on purpose: threads of a failed group may still call it.
     static std::vector<std::unique_ptr<Mutated>> all;
     all.push_back(std::make_unique<Mutated>(mutated));
     const auto store = make_memory_store();
@@ -160,8 +161,8 @@ TEST_F(Mutants, AKernelOnTheWrongStream) {
   expect_reported({"race: the kernel tutti_fold"});
 }
 
-/// What is wrong in a folded reduction over a mutated NCCL. No rule of NCCL's is broken, so the
-/// result has to show it.
+/// The wrong elements of a folded reduction over a mutated NCCL. The mutant breaks no rule of NCCL,
+/// so the result has to show it.
 class WrongData : public Mutants {
  protected:
   static int wrong_ranks(const Mutated& mutated) {
@@ -201,7 +202,7 @@ TEST_F(WrongData, AWrongSlice) {
   static Mutated mutated;
   mutated.nccl.send = [](const void* data, std::size_t bytes, ncclDataType_t type, int peer,
                          ncclComm_t comm, cudaStream_t stream) {
-    // What rank 0 sends begins too early.
+    // The sends of rank 0 begin too early.
     const auto* at = static_cast<const std::byte*>(data);
     return nccl().send(peer == 1 ? at - 16 : at, bytes, type, peer, comm, stream);
   };

@@ -2,8 +2,8 @@
 
 #include "backends/nccl/groups.hpp"
 
-// One thread that calls for all ranks, one after another. NCCL may wait inside a call for ranks
-// that this same thread serves next, and so must nobody here.
+// One thread makes the calls of all ranks, one after another. NCCL may block inside a call for
+// ranks whose calls this thread makes next, so no call may block the thread.
 
 namespace tutti::test::nccl_double {
 namespace {
@@ -15,7 +15,7 @@ class OneThread : public Double {
   static constexpr int size = 4;
   static constexpr std::int64_t count = 64;
 
-  /// A rank and what this thread has on its device.
+  /// A rank and this thread's objects on its device.
   struct Rank {
     ProcessGroup group;
     int rank;
@@ -67,7 +67,7 @@ class OneThread : public Double {
       cuda().stream_synchronize(at.stream);
       cuda().stream_destroy(at.stream);
     }
-    // Each waits a moment for the others to leave, too.
+    // Each end waits briefly for the other ranks to leave.
     on_threads(size, [&](int rank) {
       const ProcessGroup ended = std::move(ranks[static_cast<std::size_t>(rank)].group);
     });
@@ -75,7 +75,7 @@ class OneThread : public Double {
   static TensorView part(const TensorView& array, std::int64_t n) {
     return {array.data, DType::f32, {n}, array.device};
   }
-  /// What a call makes of every rank, in turn; then the streams wait for it.
+  /// Makes a call on every rank in turn; then the streams wait for it.
   template <typename Call>
   static void in_turn(std::vector<Rank>& ranks, const Call& call) {
     std::vector<Work> works;
@@ -125,7 +125,7 @@ TEST_F(OneThread, ServesFourDevicesWithTwentyCollectivesInTurn) {
   end(std::move(ranks));
 }
 
-// The second call of a rank comes behind its first, which NCCL may still have.
+// The second call of a rank follows its first, which NCCL may still be queueing.
 TEST_F(OneThread, MayMakeSeveralCallsOfARankBeforeThoseOfTheNextOnceTheyAreConnected) {
   auto ranks = make_ranks(10s);
   for (auto& at : ranks) at.set(at.in, 1);
@@ -143,7 +143,7 @@ TEST_F(OneThread, MayMakeSeveralCallsOfARankBeforeThoseOfTheNextOnceTheyAreConne
 TEST_F(OneThread, KeepsTheDeadlineOfACallThatItDoesNotMakeForAllRanks) {
   auto ranks = make_ranks(500ms);
   const auto start = std::chrono::steady_clock::now();
-  // Nobody has broadcast before, so NCCL waits for rank 3 to connect.
+  // This is the first broadcast, so NCCL waits for rank 3 to connect.
   std::vector<Work> works;
   for (auto& at : ranks)
     if (at.rank != 3)

@@ -6,8 +6,7 @@
 
 #include "backends/nccl/groups.hpp"
 
-// Memory that NCCL is told of: what is told to it, when it is told that it is over, and what
-// becomes of it where something goes wrong.
+// Memory registered with NCCL: the calls, the time of deregistration, and failures.
 
 namespace tutti::test::nccl_double {
 namespace {
@@ -166,7 +165,7 @@ TEST_F(NcclRegistration, ItsEndWaitsForACallOnTheCallersStream) {
     std::optional<Registration> registered = at.group.register_memory(block.view);
     at.fill(block.view, 1, slow);
     at.group.all_reduce(block.view, ReduceOp::sum, {.stream = at.stream()});
-    registered.reset();  // Of a kernel that still uses it the double would tell.
+    registered.reset();  // The double reports a kernel that still uses it.
   });
 }
 
@@ -180,7 +179,7 @@ TEST_F(NcclRegistration, AGroupThatEndsForgetsItsBlocks) {
     void* data = memory.allocate(400, {});
     Registration registered = group->register_memory({data, DType::f32, {100}, memory.device()});
     group.reset();
-    memory.release(data, 400, {});  // Of memory still registered the double would tell.
+    memory.release(data, 400, {});  // The double reports memory that is still registered.
     EXPECT_EQ(registered.kind(), RegistrationKind::window);
   });
   EXPECT_EQ(calls("ncclCommWindowDeregister"), before + 2);
@@ -242,7 +241,7 @@ TEST_F(NcclRegistration, OneThatDoesNotEndEndsByTheDeadline) {
             {.timeout = 2s});
 }
 
-// What the double says of a program that does it wrongly.
+// The double reports wrong use by a program.
 
 TEST_F(NcclRegistration, MemoryThatIsFreedWhileRegisteredIsReported) {
   on_bare_ranks(1, [](const BareRank& at) {

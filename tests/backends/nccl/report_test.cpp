@@ -7,8 +7,8 @@
 
 #include "backends/nccl/groups.hpp"
 
-// What ranks tell one another through the store when a call or a group fails on one of them, and
-// what a store costs and delays.
+// Failures of a call or a group that ranks report through the store, and the cost and delay of the
+// store.
 
 namespace tutti::test::nccl_double {
 namespace {
@@ -21,7 +21,7 @@ thread_local bool next_thread_fails = false;
 }  // namespace
 }  // namespace tutti::test::nccl_double
 
-/// In the place of the C library's, which std::thread calls.
+/// Replaces the C library's function, which std::thread calls.
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
                               void* (*body)(void*), void* argument) noexcept {
   if (std::exchange(tutti::test::nccl_double::next_thread_fails, false)) return EAGAIN;
@@ -33,11 +33,11 @@ extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attribute
 namespace tutti::test::nccl_double {
 namespace {
 
-/// A store in memory that counts the questions for keys that end in `suffix`, and that can stop to
-/// answer questions for some time, as a server may: get() keeps its deadline nevertheless.
+/// A store in memory that counts the requests for keys that end in `suffix`. It can stop answering
+/// requests for some time, as a server may; get() keeps its deadline nevertheless.
 class WatchedStore final : public Store {
  public:
-  int refusals = 0;  ///< Questions for the number of refused calls,
+  int refusals = 0;  ///< Requests for the number of refused calls,
   int causes = 0;    ///< and for the cause that a rank has published.
   std::mutex mutex;  ///< Guards the counts.
   std::atomic<SteadyClock::time_point> silent_until{SteadyClock::time_point{}};
@@ -148,7 +148,7 @@ TEST_F(Reports, ASilentStoreDoesNotHoldTheThread) {
     at.group.barrier();
     const auto start = SteadyClock::now();
     store->silent_until = start + 6s;
-    if (at.rank == 1) std::this_thread::sleep_for(300ms);  // Rank 0 looks meanwhile.
+    if (at.rank == 1) std::this_thread::sleep_for(300ms);  // Rank 0 polls meanwhile.
     std::atomic<bool> ran{false};
     Work work = at.group.all_reduce_async(data, ReduceOp::sum, {.stream = at.stream()}).then([&] {
       ran = true;

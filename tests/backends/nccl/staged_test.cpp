@@ -5,7 +5,7 @@
 #include "cuda/pinned_pool.hpp"
 #include "cuda/stage.hpp"
 
-// Arrays on devices over a backend of host memory: over the double, which is no CUDA.
+// Arrays on devices over a backend of host memory, with the double of CUDA.
 
 namespace tutti::backend::local {
 extern const BackendEntry entry;
@@ -391,14 +391,14 @@ TEST_F(Pinned, WhatIsIdleGoesBackBeforeMemoryRunsOut) {
   EXPECT_EQ(cuda().get_last_error(), cudaSuccess);
 }
 
-/// Staging that misuses CUDA in one way: it gives wrong numbers, or the double says so.
+/// Staging that misuses CUDA in one way: either the results are wrong, or the double reports it.
 class StagedMutants : public Staged {
  protected:
   static constexpr int size = 2;
 
   /// Whether the numbers were right.
   static bool use(const CudaApi& mutated) {
-    // What has changed hands lives on: pools of memory know it by its address.
+    // Leaked on purpose: memory pools know it by its address.
     static std::vector<std::unique_ptr<CudaApi>> all;
     all.push_back(std::make_unique<CudaApi>(mutated));
     std::atomic<bool> right = true;

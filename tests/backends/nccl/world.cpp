@@ -32,7 +32,7 @@ class Rules final : public testing::EmptyTestEventListener {
   void OnTestEnd(const testing::TestInfo&) override { report(""); }
 };
 
-/// Its TearDown() comes after that of the shared groups, which end first.
+/// Its TearDown() runs after that of the shared groups.
 class Leftovers final : public testing::Environment {
   void SetUp() override { test_double::set_messages_side_by_side(true); }
   void TearDown() override {

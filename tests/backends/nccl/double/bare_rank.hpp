@@ -8,7 +8,7 @@
 #include "backends/nccl/double/double.hpp"
 #include "support/ranks.hpp"
 
-// What tests that use the tables of the double by hand share.
+// The common parts of tests that call the tables of the double directly.
 
 namespace tutti::test::nccl_double {
 
@@ -19,7 +19,7 @@ inline const backend::nccl::CudaApi& cuda() {
   return *apis().cuda;
 }
 
-/// One rank that uses the libraries as it should: its device, a communicator and a stream.
+/// One rank that uses the libraries correctly: its device, a communicator and a stream.
 class BareRank {
  public:
   static constexpr std::size_t count = 100;
@@ -51,7 +51,7 @@ class BareRank {
     EXPECT_EQ(nccl().comm_init_rank_config(&made, size, id, rank, &config), ncclInProgress);
     return made;
   }
-  /// Asks until the communicator is not in progress any more.
+  /// Polls until the communicator is not in progress any more.
   static ncclResult_t settle(ncclComm_t which) {
     ncclResult_t state = ncclInProgress;
     const auto limit = std::chrono::steady_clock::now() + 10s;
@@ -96,7 +96,7 @@ class BareRank {
   std::vector<float*> blocks_;
 };
 
-/// Leaves no trace of one test to the next.
+/// Resets the double between tests.
 class Double : public testing::Test {
  protected:
   Double() {

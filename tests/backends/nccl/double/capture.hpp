@@ -9,12 +9,12 @@
 
 #include "backends/nccl/double/streams.hpp"
 
-// Capture into graphs: what is put on a stream that captures is kept and put on streams of a launch
-// later, as often as the graph is launched. Everything here needs the lock.
+// Capture into graphs. Work that is queued on a capturing stream is recorded, and queued on streams
+// at every launch of the graph. Everything here needs the lock.
 
 namespace tutti::test::nccl_double {
 
-/// What was put on one of the streams of a capture.
+/// A command that was queued on one of the streams of a capture.
 struct Command {
   int place = 0;
   Task task{};
@@ -35,7 +35,7 @@ struct Capture {
   std::vector<std::uint64_t> lengths{};  ///< How much is on each of them,
   std::vector<LaneClock> known{};        ///< and how much of the others comes before its end.
   std::vector<Command> commands{};
-  std::vector<std::uintptr_t> blocks{};  ///< That are allocated in it.
+  std::vector<std::uintptr_t> blocks{};  ///< The blocks allocated in the capture.
   std::shared_ptr<Moment> last{};        ///< The end of its last launch.
 };
 

@@ -1,4 +1,4 @@
-// What NCCL of the double does with operations: it matches those of the ranks and moves the data.
+// The operations of the double's NCCL: matches those of the ranks and moves the data.
 
 #include "backends/nccl/double/clique.hpp"
 
@@ -17,7 +17,7 @@ std::size_t bytes_of(const Operation& operation) {
   return operation.count * size_of(operation.type);
 }
 
-/// Whether what this rank has called stands still.
+/// Whether a fault blocks the operation of this rank.
 bool is_blocked(const Machine& machine, const Operation& operation) {
   const Faults& faults = machine.devices[Machine::index(operation.comm->device)].faults;
   return faults.async_error != ncclSuccess || faults.sticky != cudaSuccess;
@@ -45,7 +45,7 @@ Bytes concat(const std::vector<Bytes>& parts) {
   return all;
 }
 
-/// All ranks are here: everything is read before anything is written.
+/// Runs when all ranks have arrived. Reads everything before it writes.
 void execute(const Machine& machine, const std::vector<std::shared_ptr<Operation>>& all) {
   const Operation& first = *all[0];
   const auto root = static_cast<std::size_t>(std::max(first.root, 0));

@@ -24,7 +24,7 @@ inline bool is_pair(Function function) {
   return function >= Function::send;
 }
 
-/// One call, from when it was made until its data have moved.
+/// One call, from its start until its data has moved.
 struct Operation {
   Function function = Function::all_reduce;
   const void* in = nullptr;
@@ -38,11 +38,11 @@ struct Operation {
   std::uint64_t index = 0;  ///< Among the collectives of its communicator.
   std::weak_ptr<Kernel> kernel{};
   bool replayed = false;  ///< By a graph.
-  bool wrong = false;     ///< It does not match: it moves nothing.
+  bool wrong = false;     ///< Does not match the other ranks, so it moves nothing.
   bool done = false;
 };
 
-/// Memory that a communicator knows.
+/// Memory that is registered with a communicator.
 struct RegisteredMemory {
   const std::byte* data = nullptr;
   std::size_t bytes = 0;
@@ -70,7 +70,7 @@ struct Clique {
   std::map<Pair, std::deque<std::shared_ptr<Operation>>> receives;
 };
 
-/// A group of calls on its way to the streams.
+/// A group of calls that is being queued on the streams.
 struct Launch {
   struct Part {
     Comm* comm;

@@ -1,4 +1,4 @@
-// Communicators of the double: from their ids to their ends, and reductions of one's own.
+// Communicators of the double, from their ids to their ends, and custom reductions.
 
 #include <algorithm>
 #include <cstring>
@@ -77,7 +77,7 @@ ncclResult_t comm_init_rank_config(ncclComm_t* handle, int size, ncclUniqueId id
   return ncclSuccess;
 }
 
-/// What a communicator says about itself, once it is ready.
+/// The properties of a communicator, once it is ready.
 ncclResult_t tell(const NcclCall& call, ncclComm_t handle, int* value, int Comm::*what) {
   const Comm* comm = call.comm(handle);
   if (comm == nullptr) return ncclInvalidArgument;

@@ -7,8 +7,8 @@
 
 namespace tutti::test::nccl_double {
 
-/// One call: the lock, the count, and what every call returns on a broken device. Whatever is not
-/// about errors, versions or the choice of a device makes a context on the thread's current one.
+/// One call: the lock, the count, and the error of a broken device. Calls other than those for
+/// errors, versions or the choice of a device make a context on the thread's current device.
 class CudaCall {
  public:
   enum class Context { made, not_made };
@@ -22,7 +22,7 @@ class CudaCall {
     if (error != cudaSuccess) thread.last_error = error;
     return error;
   }
-  /// What the device's error is, or success.
+  /// The device's error, or success.
   cudaError_t broken(int device) const {
     return here.devices[Machine::index(device)].faults.sticky;
   }

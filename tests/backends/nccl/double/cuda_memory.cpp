@@ -25,9 +25,9 @@ cudaError_t malloc_async(void** data, std::size_t bytes, cudaStream_t handle) {
   if (bytes == 0) return cudaSuccess;
   *data = call.here.memory.allocate(stream->device, bytes);
   if (*data == nullptr) return call.give(cudaErrorMemoryAllocation);
-  // Whoever uses it has to come after this in the stream.
+  // Uses of the block have to be ordered after this in the stream.
   const Touch touch{*data, bytes, true};
-  if (stream->capture != nullptr) {  // The address stays, the block comes and goes with a launch.
+  if (stream->capture != nullptr) {  // Every launch allocates the block at this address.
     Block* block = call.here.memory.find(*data);
     stream->capture->blocks.push_back(block->base);
     keep(*stream,
@@ -113,14 +113,14 @@ cudaError_t free_host(void* data) {
   return call.give(call.broken(call.thread.device));
 }
 
-/// What the host must not touch between a copy's call and its end.
+/// The memory that the host must not touch between a copy's call and its end.
 class PinnedCopy {
  public:
   PinnedCopy(Machine& here, void* to, const void* from, std::size_t bytes)
       : here_(here), to_(to), from_(from), bytes_(bytes) {
     if (here_.pinned.contains(to_, bytes_)) {
       here_.pinned.begin(to_);
-      std::memset(to_, DeviceMemory::fresh, bytes_);  // Nobody can say what is there until then.
+      std::memset(to_, DeviceMemory::fresh, bytes_);  // The content is undefined until then.
       before_ = image(to_);
     }
     if (here_.pinned.contains(from_, bytes_)) {

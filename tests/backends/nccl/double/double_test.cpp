@@ -6,9 +6,8 @@
 
 #include "backends/nccl/double/rules.hpp"
 
-// The double itself: calls that keep the rules give the right data and no report, and planned
-// faults happen. nccl_rules_test.cpp and memory_rules_test.cpp break every rule that it knows once
-// by hand; otherwise silence over a backend would mean nothing.
+// The double itself: correct calls give the right data and no report, and planned faults happen.
+// nccl_rules_test.cpp and memory_rules_test.cpp break each of its rules once.
 
 namespace tutti::test::nccl_double {
 namespace {
@@ -133,7 +132,7 @@ TEST_F(Right, AnEventPutsTwoStreamsInOrder) {
   });
 }
 
-// What the documentation permits and a caller may not have thought of.
+// Behaviour that the documentation permits and a caller may not expect.
 TEST_F(Right, ReductionsTakeTheirLiberties) {
   on_bare_ranks(2, [](BareRank& at) {
     float* data = at.make(at.rank == 0 ? 1.0F : std::numeric_limits<float>::quiet_NaN());

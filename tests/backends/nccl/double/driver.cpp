@@ -18,7 +18,7 @@ using backend::cuda::Fold;
 
 constexpr std::array<std::byte, 16> image{std::byte{0xD0}, std::byte{0xB1}, std::byte{0xE5}};
 
-/// What a device takes at most.
+/// The limits of a device.
 constexpr unsigned int most_threads = 1024;
 constexpr unsigned int most_blocks = 0x7fffffff;
 

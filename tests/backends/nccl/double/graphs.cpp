@@ -16,7 +16,7 @@ namespace tutti::test::nccl_double {
 
 namespace {
 
-/// Frees what the graph has allocated. Takes the lock itself.
+/// Frees the graph's allocations. Takes the lock itself.
 void end_graph(Capture* capture) {
   const std::unique_ptr<Capture> owned(capture);
   if (capture->blocks.empty()) return;

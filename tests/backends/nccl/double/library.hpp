@@ -19,13 +19,13 @@
 
 namespace tutti::test::nccl_double {
 
-/// How often a communicator says ncclInProgress after everything it waits for is there.
+/// The number of polls that return ncclInProgress after a communicator could continue.
 inline constexpr int polls = 2;
 
 struct Library {
   std::map<void*, std::unique_ptr<Comm>> comms;  ///< Dead ones too: a late call is noticed.
   std::map<std::string, std::shared_ptr<Clique>> cliques;  ///< By unique id.
-  std::set<std::string> texts;  ///< Of ncclGetLastError; they live for ever.
+  std::set<std::string> texts;                             ///< Of ncclGetLastError; never freed.
   const char* last_text = "";
   int next_id = 0;
   std::uintptr_t next_handle = 0x1000;
@@ -83,11 +83,11 @@ bool all_there(const Clique& clique);
 /// The handle of newly registered memory.
 void* remember(Comm& comm, const RegisteredMemory& memory);
 
-/// What an operation reads and writes on its rank.
+/// The memory that an operation reads and writes on its rank.
 std::vector<Touch> touches_of(const Operation& operation);
 bool overlap(const Touch& a, const Touch& b);
 
-/// Looks whether a communicator has got further.
+/// Advances a communicator.
 void advance(const NcclCall& call, Comm& comm);
 
 // The functions of operations.cpp, communicators.cpp and registration.cpp.

@@ -12,9 +12,9 @@ namespace tutti::test::nccl_double {
 
 namespace {
 
-/// How long the host may stand in one call of the double before the call gives up.
+/// The time after which a blocking call of the double gives up.
 constexpr auto patience = std::chrono::seconds(40);
-/// How long a waiter sleeps where no kernel ends by the clock and nobody queues anything.
+/// The sleep of a waiter when no kernel ends by the clock and no work is queued.
 constexpr auto nap = std::chrono::milliseconds(20);
 
 constexpr std::size_t most_violations = 50;
@@ -119,7 +119,7 @@ Event* Machine::event(cudaEvent_t handle, const std::string& who) {
   return found->second.get();
 }
 
-// The legacy stream waits for what is in the blocking ones, and they for what is in it.
+// The legacy stream waits for the work of the blocking streams, and they wait for its work.
 void Machine::follow_legacy_rules(Stream& stream) {
   const auto after = [&](Stream& earlier) {
     if (&earlier == &stream) return;
@@ -209,7 +209,7 @@ void Machine::check(const Touch& touch, const Stream& stream, const LaneClock& c
                           access.write ? "writes" : "reads"));
       break;
     }
-  // What this one is known to follow, and covers, nobody has to be compared with any more.
+  // Later accesses need no comparison with accesses that this one follows and covers.
   std::erase_if(block->accesses, [&](const Access& access) {
     return begin <= access.begin && access.end <= end && (touch.write || !access.write) &&
            clock.at(access.lane) >= access.epoch;

@@ -20,8 +20,8 @@
 #include "backends/nccl/double/memory.hpp"
 #include "backends/nccl/double/streams.hpp"
 
-// The devices of the double: streams, events, memory, kernels. One mutex guards everything, and
-// whoever waits or looks runs what can run: there is no thread.
+// The devices of the double: streams, events, memory, kernels. One mutex guards everything. There
+// is no thread: a caller that waits or polls runs the work that can run.
 
 namespace tutti::test::nccl_double {
 
@@ -30,8 +30,8 @@ using Lock = std::unique_lock<std::mutex>;
 struct Device {
   Faults faults;
   Stream* legacy = nullptr;
-  LaneClock host;                              ///< What the host has seen end.
-  std::deque<std::shared_ptr<Kernel>> engine;  ///< Those that have not ended, in their order.
+  LaneClock host;                              ///< The work that the host has seen end.
+  std::deque<std::shared_ptr<Kernel>> engine;  ///< Unended kernels, in their order.
 };
 
 /// A call within an open group.
@@ -40,7 +40,7 @@ struct GroupedCall {
   std::shared_ptr<Operation> operation;
 };
 
-/// What the libraries keep per thread of the program.
+/// The state of the libraries per thread of the program.
 struct ThreadState {
   ThreadState();
   ~ThreadState();
@@ -66,7 +66,7 @@ class Machine {
   std::map<std::string, int> calls;
   bool messages_side_by_side = false;
   bool connects_each_function = false;
-  std::vector<std::shared_ptr<Capture>> captures;  ///< Those that have not ended.
+  std::vector<std::shared_ptr<Capture>> captures;  ///< Captures that have not ended.
   bool has_windows = true;
   bool registers_buffers = true;
 
@@ -77,13 +77,13 @@ class Machine {
 
   Stream* make_stream(int device, bool blocking);
   void end_stream(Stream& stream);
-  /// The stream of a handle, null for the legacy stream of `device`; null and a violation for
-  /// what is none.
+  /// The stream of a handle; a null handle is the legacy stream of `device`. Null and a violation
+  /// for an invalid handle.
   Stream* stream(cudaStream_t handle, int device, const std::string& who);
   Event* make_event(int device);
   Event* event(cudaEvent_t handle, const std::string& who);
 
-  /// Queues `task`, after the legacy stream's and the host's rules, and checks what it touches.
+  /// Queues `task` by the rules of the legacy stream and the host, and checks its accesses.
   void push(Stream& stream, Task task, std::span<const Touch> touches, const std::string& what);
   std::shared_ptr<Moment> record(Stream& stream);
   /// One kernel in several streams: each waits for the others. Returns where they are then.
@@ -92,7 +92,7 @@ class Machine {
   /// The host has seen that everything up to `clock` has ended.
   void observe(int device, const LaneClock& clock) { devices[index(device)].host.merge(clock); }
 
-  /// Runs what can run.
+  /// Runs the work that can run.
   void progress();
   /// Runs until `done`. False, with a violation, where nothing happens for too long.
   bool wait(Lock& lock, const std::function<bool()>& done, const std::string& what);
@@ -133,10 +133,10 @@ class Machine {
   Clock::time_point next_look_;  ///< For deadlocks.
 };
 
-/// Lives for ever: a backend's threads may look at it until the program ends.
+/// Never destroyed: a backend's threads may use it until the program ends.
 Machine& machine();
 
-// What the communicators add, in clique.cpp and communicators.cpp.
+// The functions of the communicators, in clique.cpp and communicators.cpp.
 int device_of(const Kernel& kernel);
 bool step_operations(Machine& machine, Kernel& kernel);
 std::vector<Kernel*> waits_for(const Kernel& kernel);

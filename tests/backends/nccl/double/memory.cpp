@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t arena_bytes = std::size_t{4} << 30;
 constexpr std::size_t page = 4096;
-/// So many freed bytes wait before their addresses are used again.
+/// The freed bytes that are held back before their addresses are reused.
 constexpr std::size_t quarantine_bytes = std::size_t{32} << 20;
 
 std::byte* reserve(int protection) {

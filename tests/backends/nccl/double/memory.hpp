@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-// The memory of the devices of the double: addresses that the host cannot read, and who used them
-// when.
+// The memory of the devices of the double: addresses that the host cannot read, with a history of
+// accesses.
 
 namespace tutti::test::nccl_double {
 
-/// How far each lane (stream) is, as somebody knows it. A value.
+/// A vector clock: the known progress of each lane (stream). A value.
 class LaneClock {
  public:
   std::uint64_t at(int lane) const noexcept {
@@ -34,7 +34,7 @@ struct Touch {
   bool write = false;
 };
 
-/// What did it, where and when.
+/// The origin and the time of an access.
 struct Access {
   std::size_t begin = 0;
   std::size_t end = 0;
@@ -55,8 +55,8 @@ struct Block {
 
 class DeviceMemory {
  public:
-  static constexpr int fresh = 0xCD;  ///< What new memory holds.
-  static constexpr int freed = 0xDD;  ///< What freed memory holds.
+  static constexpr int fresh = 0xCD;  ///< The bytes of new memory.
+  static constexpr int freed = 0xDD;  ///< The bytes of freed memory.
 
   DeviceMemory();
   ~DeviceMemory();
@@ -71,14 +71,14 @@ class DeviceMemory {
   /// The block in which `data` lies, also a freed one; null for host memory.
   Block* find(const void* data) noexcept;
   bool is_device_address(const void* data) const noexcept;
-  /// Where the bytes of a device address are.
+  /// The host address of the bytes at a device address.
   std::byte* bytes(const void* data) const noexcept;
 
   std::map<std::uintptr_t, Block>& blocks() noexcept { return blocks_; }
   const std::map<std::uintptr_t, Block>& blocks() const noexcept { return blocks_; }
 
  private:
-  std::byte* addresses_ = nullptr;  // Nobody can read or write here.
+  std::byte* addresses_ = nullptr;  // Not accessible.
   std::byte* storage_ = nullptr;
   std::size_t used_ = 0;
   std::map<std::uintptr_t, Block> blocks_;
@@ -100,12 +100,12 @@ class PinnedMemory {
   void begin(const void* data);
   void end(const void* data);
   bool busy(const void* data) const;
-  /// There are no blocks any more; queued copies may still use them.
+  /// Forgets all blocks; queued copies may still use them.
   void forget();
 
  private:
   struct Block {
-    std::unique_ptr<std::byte[]> storage;  // Larger by an alignment than what is given out.
+    std::unique_ptr<std::byte[]> storage;  // Larger than the block by one alignment.
     std::size_t bytes = 0;
     int copies = 0;
   };

@@ -257,7 +257,7 @@ TEST_F(Wrong, MessagesThatCrossWithoutAGroup) {
   expect_violation({"deadlock: ncclSend"});
 }
 
-// A backend that makes a communicator per direction counts on more than is promised.
+// A backend with a communicator per direction relies on more than NCCL promises.
 TEST_F(Wrong, MessagesOfTwoCommunicatorsThatCrossUnlessTheyRunSideBySide) {
   for (const bool side_by_side : {false, true}) {
     set_messages_side_by_side(side_by_side);

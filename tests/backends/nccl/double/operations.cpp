@@ -1,4 +1,4 @@
-// Operations of the double: groups, how they connect and what they ask of the caller.
+// Operations of the double: groups, connecting, and the rules for callers.
 
 #include <algorithm>
 #include <cstring>

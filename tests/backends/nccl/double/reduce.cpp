@@ -1,6 +1,6 @@
-// The arithmetic of the double: what NCCL's documentation leaves open is done in the way that a
-// caller is least likely to expect. Elements round at every hop, the chain of ranks begins at 1, a
-// NaN loses against a number, and the average of floats is a sum of products.
+// The arithmetic of the double. Behaviour that NCCL's documentation leaves open is implemented in
+// the way that a caller is least likely to expect. Elements round at every hop, the chain of ranks
+// begins at 1, a NaN loses against a number, and the average of floats is a sum of products.
 
 #include "backends/nccl/double/reduce.hpp"
 

@@ -9,7 +9,7 @@
 
 namespace tutti::test::nccl_double {
 
-/// How the elements of one rank go into a reduction.
+/// The contribution of one rank to a reduction.
 struct Reduction {
   ncclRedOp_t op = ncclSum;  ///< ncclNumOps for a product with the scalar, then the sum.
   std::array<std::byte, 8> scalar{};

@@ -1,4 +1,4 @@
-// Memory of NCCL in the double, and memory that communicators know.
+// Memory of NCCL in the double, and memory registered with communicators.
 
 #include <cstring>
 

@@ -23,7 +23,7 @@ class Wrong : public Double {
  protected:
   using Call = std::function<void(BareRank& at, float* data)>;
 
-  /// Looks at the stream until it is empty or the double has had time to notice that it hangs.
+  /// Polls the stream until it is empty or the double has had time to detect a deadlock.
   static void wait_in_vain(const BareRank& at) {
     const auto limit = std::chrono::steady_clock::now() + 300ms;
     cudaEvent_t end = nullptr;
@@ -35,7 +35,7 @@ class Wrong : public Double {
     cuda().get_last_error();
   }
 
-  /// Every rank makes its call; what comes of it is dropped.
+  /// Every rank makes its call; the results are ignored.
   static void each(int size, const Call& call) {
     on_bare_ranks(size, [&](BareRank& at) {
       float* data = at.make(1, static_cast<std::size_t>(size) * count);

@@ -13,13 +13,13 @@
 
 #include "backends/nccl/double/memory.hpp"
 
-// Streams, events and the work that waits in them.
+// Streams, events and queued work.
 
 namespace tutti::test::nccl_double {
 
 using Clock = std::chrono::steady_clock;
 
-/// What an event stands for since it was recorded last.
+/// The state of an event since it was last recorded.
 struct Capture;
 struct Moment {
   bool reached = false;
@@ -45,7 +45,7 @@ struct Kernel {
   bool reported = false;  ///< In a deadlock.
 };
 
-/// What waits in a stream: one of these.
+/// A queued item of a stream: one of these.
 struct Task {
   std::function<void()> run{};
   std::shared_ptr<Moment> records{};
@@ -62,7 +62,7 @@ struct Stream {
   bool legacy = false;
   bool blocking = false;  ///< Waits for the legacy stream, and it for this one.
   bool alive = true;
-  std::shared_ptr<Capture> capture{};  ///< What is put on it now goes into this graph,
+  std::shared_ptr<Capture> capture{};  ///< Work queued now is captured into this graph,
   int place = 0;                       ///< as its stream of this number.
   int lane = 0;
   int enqueuing = 0;  ///< Groups of NCCL calls that are not on it yet.
