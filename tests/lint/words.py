@@ -1,9 +1,10 @@
-"""Words that do not belong into a finished tree: promises, paths of one machine, and in documents places to be filled in."""
+"""Finds words that do not belong in a finished tree: promises, paths of one machine, and
+placeholders in documents."""
 import re
 
 import tree
 
-# Written so that this file does not contain what it looks for.
+# Split, so that this file does not contain the words.
 PROMISE = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]) + r")\b")
 PATH = re.compile(r"(?<![\w.$}~/-])/((work|root|farm)(?![\w-])|home/\w+|tmp/build)")
 PLACE = re.compile(r"@\w+@")
