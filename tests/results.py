@@ -1,12 +1,11 @@
-"""Counts what `meson test` runs left behind and ends with one line, "N passed, M failed".
+"""Counts the results of `meson test` runs and ends with one line, "N passed, M failed".
 
-Each argument is the --logbase of a run: BASE.json has a line per program, BASE.junit.xml the cases of those that
-report cases; Meson calls them BASE-NAME after the test setup or the wrapper, where there is one. A run without
-results counts as a failure, so that a build that broke does not pass.
+Each argument is the --logbase of a run: BASE.json has a line per program, BASE.junit.xml the cases
+of programs that report cases. Meson names the files BASE-NAME after a test setup or wrapper. A run
+without results counts as a failure, so that a broken build does not pass.
 
-Programs that failed may have been run again, alone: logs named `again` beside BASE's. What passed there counts as passed, and
-is named. `--failed BASE` prints which those are.
-"""
+Failed programs may have been run again, alone, with logs named `again` beside those of BASE. Tests
+that passed there count as passed, and are listed. `--failed BASE` prints the failed programs."""
 import collections
 import glob
 import json
@@ -23,7 +22,7 @@ def outcome(case):
 
 
 def programs_of(base):
-    """[(name, result)] of one run."""
+    """Returns a list of (name, result) for one run."""
     lines = [line for log in glob.glob(glob.escape(base) + "*.json") for line in pathlib.Path(log).read_text().splitlines()]
     return [(program["name"], program["result"]) for program in map(json.loads, lines)]
 
@@ -33,7 +32,7 @@ def failed(base):
 
 
 def count(base):
-    """The outcomes of one run. A program that failed counts at least once, whatever its cases say."""
+    """The outcomes of one run. A failed program counts at least once, whatever its cases report."""
     again = dict(programs_of(str(pathlib.Path(base).with_name("again"))))
     reports = glob.glob(glob.escape(base) + "*.junit.xml")
     suites = [suite for report in reports for suite in xml.etree.ElementTree.parse(report).iter("testsuite")]

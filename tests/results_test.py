@@ -1,4 +1,4 @@
-"""results.py counts cases where a program reports them, and never less than one failure where something broke."""
+"""Checks that results.py counts reported cases, and at least one failure for a broken program."""
 import contextlib
 import io
 import json

@@ -35,7 +35,7 @@ constexpr std::string_view present = "run, bench, loss, info, schema";
 constexpr std::array<std::string_view, 7> later{"compare", "check",  "report",     "pairs",
                                                 "topo",    "doctor", "completions"};
 
-/// CLI11's own words for an unknown subcommand do not say which there are.
+/// Refuses an unknown subcommand with a list of all, which CLI11's own error lacks.
 void check_subcommand(const std::vector<std::string>& argv) {
   if (argv.size() < 2) refuse("no subcommand; there are: {} (see tutti --help)", present);
   const std::string& name = argv[1];
@@ -53,7 +53,7 @@ Exit print(std::string_view text) {
   return Exit::ok;
 }
 
-/// The options as CLI11 has them.
+/// Defines the options in CLI11.
 void define(CLI::App& app, const OptionList& options) {
   for (const Option& option : options) {
     const std::string names(option.names);
@@ -113,7 +113,7 @@ Exit run(int argc, char** argv) {
 
   const bool runs = arguments[1] == "run";
   try {
-    // What follows the program to run is its own.
+    // Arguments after the program to run belong to that program.
     app.parse(runs ? static_cast<int>(RunCommand::own_arguments(arguments)) : argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version
     app.exit(success);

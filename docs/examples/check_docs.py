@@ -1,10 +1,11 @@
-"""Documents quote the sources word by word, and what they point to exists.
+"""Checks that documents quote the sources word for word, and that their links resolve.
 
 usage: check_docs.py ROOT DOCUMENT...
 
-Under "<!-- code: PATH -->" is a fenced block that stands so in the file. The blocks under "<!-- all of: PATH -->" are
-together the whole file, blank lines aside. Links to files and to headings lead somewhere, and so does every path in
-backticks that begins with a folder of the sources. Paths are from ROOT, links from the document."""
+A fenced block under "<!-- code: PATH -->" occurs in that file. The blocks under "<!-- all of: PATH
+-->" together are the whole file, except for blank lines. Links to files and to headings resolve,
+and so does every path in backticks that begins with a folder of the sources. Paths are relative to
+ROOT, links to the document."""
 import pathlib
 import re
 import sys

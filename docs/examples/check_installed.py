@@ -1,4 +1,4 @@
-"""The commands of a README that use pkg-config work against an installed library.
+"""Checks that the pkg-config commands of a README work with an installed library.
 
 usage: check_installed.py BUILD PREFIX LIBDIR README...
 

@@ -1,10 +1,11 @@
-"""Documents show what programs really print.
+"""Checks that documents show the real output of programs.
 
 usage: check_output.py [--write] DOCUMENT PROGRAM...
 
-Under each line "<!-- output: NAME ARGUMENT... -->" of DOCUMENT there is a fenced block. It has to be what the PROGRAM
-of this name prints with these arguments; on stderr it prints nothing. An argument that is the name of a PROGRAM stands
-for its path. Each PROGRAM is shown. --write puts the output there."""
+Under each line "<!-- output: NAME ARGUMENT... -->" of DOCUMENT there is a fenced block. It must
+equal the output of the PROGRAM of this name with these arguments, which prints nothing on stderr.
+An argument that is the name of a PROGRAM stands for its path. Each PROGRAM must be shown. --write
+replaces the blocks by the output."""
 import difflib
 import pathlib
 import re
@@ -15,7 +16,7 @@ BLOCK = re.compile(r"^<!-- output: (?P<command>[^\n]+) -->\n+```\w*\n(?P<text>.*
 
 
 def run(command, programs):
-    """What the command prints, or the reason why that does not count."""
+    """The output of the command, or the reason why it is not valid."""
     name, *arguments = command.split()
     if name not in programs:
         return None, f"it is not one of the programs {' '.join(programs)}"
@@ -32,7 +33,7 @@ def run(command, programs):
 
 
 def check(document, paths):
-    """Every problem, and the document's text as it should be."""
+    """Returns all problems, and the corrected text of the document."""
     programs = {pathlib.Path(path).name: path for path in paths}
     text = document.read_text()
     problems, right, end, shown = [], "", 0, set()

@@ -1,4 +1,4 @@
-"""The checks of the documents notice what they are there for."""
+"""Tests that the checks of the documents find faults."""
 import pathlib
 import tempfile
 import unittest

@@ -62,8 +62,8 @@ struct DifferentiableRows : Differentiable {
   RowLayout layout;  ///< On every rank.
 };
 
-/// Value [sum n_r, ...], the rows of all ranks. Backward: by `scale`. On the wire: one ragged
-/// reduce_scatter for sum and mean, nothing for local_slice.
+/// Value [sum n_r, ...], the rows of all ranks. The backward depends on `scale`. On the wire: one
+/// ragged reduce_scatter for sum and mean, nothing for local_slice.
 DifferentiableRows all_gather_rows(ProcessGroup& group, const ConstTensorView& local,
                                    GradScale scale, const GatherOptions& options = {});
 /// `op` is sum, avg or premul_sum. Value [n_rank, ...]. Backward: an all_gather of rows, scaled.

@@ -9,10 +9,10 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// What one call may say beyond its arrays. A value type; borrows `name` until the call returns.
+/// Options of one call. A value type; borrows `name` until the call returns.
 struct CallOptions {
   Stream stream{};      ///< The stream that produced the inputs and will use the outputs.
-  Deadline deadline{};  ///< A moment: one limit for several calls. Instead of the group's timeout.
+  Deadline deadline{};  ///< A moment: one limit for several calls. Replaces the group's timeout.
   /// A span, the usual limit: from when the call starts to wait. 0: the group's, unless there is a
   /// deadline; with both the earlier one ends the call. A function that makes several calls gives
   /// it to each of them. Negative: invalid_argument.

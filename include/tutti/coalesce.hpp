@@ -30,7 +30,7 @@ class Coalesce {
   Coalesce& operator=(const Coalesce&) = delete;
   ~Coalesce();
 
-  /// Sends what was collected. Once.
+  /// Sends the collected calls. Call it once.
   Work launch();
 
  private:

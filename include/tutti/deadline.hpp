@@ -7,14 +7,14 @@ namespace [[gnu::visibility("default")]] tutti {
 /// A moment after which a call gives up. A value type; `{.deadline = 5s}` counts from now.
 ///
 /// A default-made Deadline is "not set": a timeout applies, counted from the moment the call starts
-/// to wait. Waiting for ever has to be written: Deadline::none().
+/// to wait. Unlimited waiting must be explicit: Deadline::none().
 class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
   constexpr Deadline() noexcept = default;
 
-  /// From now. Huge durations saturate to none(); zero and below have expired already.
+  /// Counts from now. Huge durations saturate to none(); zero and below have expired already.
   template <typename Rep, typename Period>
   Deadline(std::chrono::duration<Rep, Period> from_now) : Deadline(after(saturate(from_now))) {}
 
@@ -29,18 +29,18 @@ class Deadline {
   constexpr bool is_none() const noexcept { return when_ == Clock::time_point::max(); }
   bool expired() const noexcept { return is_set() && !is_none() && Clock::now() >= when_; }
 
-  /// Time left, never negative; nanoseconds::max() when there is no limit.
+  /// Time left, never negative; nanoseconds::max() without a limit.
   std::chrono::nanoseconds remaining() const noexcept {
     if (!is_set() || is_none()) return std::chrono::nanoseconds::max();
     const auto now = Clock::now();
     return now >= when_ ? std::chrono::nanoseconds(0) : when_ - now;
   }
-  /// Clock::time_point::max() when there is no limit.
+  /// The moment; Clock::time_point::max() without a limit.
   constexpr Clock::time_point time() const noexcept {
     return is_set() ? when_ : Clock::time_point::max();
   }
 
-  /// Any duration as nanoseconds, clamped to what they can hold.
+  /// Converts any duration to nanoseconds, clamped to their range.
   template <typename Rep, typename Period>
   static constexpr std::chrono::nanoseconds saturate(std::chrono::duration<Rep, Period> d) {
     using Wide = std::chrono::duration<long double, std::nano>;

@@ -5,8 +5,8 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// Values equal DLDeviceType, so the DLPack bridge is a cast. `extension` is a device the
-/// embedder defines (DLPack's kDLExtDev).
+/// Device types with the values of DLDeviceType. `extension` is a device of the embedder (DLPack's
+/// kDLExtDev).
 enum class DeviceType : std::int32_t { cpu = 1, cuda = 2, extension = 12 };
 
 struct Device {
@@ -18,8 +18,8 @@ struct Device {
 /// "cpu", "cuda:1".
 std::string to_string(Device device);
 
-/// An opaque queue of a device (cudaStream_t); null is the device's default one. Host memory has
-/// no streams and ignores it.
+/// An opaque queue of a device (cudaStream_t); null is the device's default stream. Ignored for
+/// host memory.
 struct Stream {
   void* handle = nullptr;
   friend constexpr bool operator==(Stream, Stream) = default;

@@ -37,7 +37,7 @@ enum class DType : std::uint8_t {
 
 inline constexpr int dtype_count = static_cast<int>(DType::complex128) + 1;
 
-/// Calls f.operator()<T>() with the C++ type of `t`, which has to be one of the above.
+/// Calls f.operator()<T>() with the C++ type of `t`, which must be an enumerator.
 template <typename F>
 constexpr decltype(auto) visit_dtype(DType t, F&& f) {
   switch (t) {
@@ -79,10 +79,10 @@ constexpr decltype(auto) visit_dtype(DType t, F&& f) {
   __builtin_unreachable();
 }
 
-/// Bytes per element; 0 for a value that is no dtype.
+/// Bytes per element; 0 for a value that is no enumerator.
 constexpr std::size_t size_of(DType t) noexcept {
   if (static_cast<int>(t) >= dtype_count) return 0;
-  // With a capture: nvcc 13.0 warns of a template lambda without one.
+  // The capture avoids a warning of nvcc 13.0 about a template lambda without one.
   return visit_dtype(t, [&]<typename T>() { return sizeof(T); });
 }
 
@@ -96,10 +96,10 @@ constexpr bool is_complex(DType t) noexcept {
   return t == DType::complex64 || t == DType::complex128;
 }
 
-/// "f32", "boolean", ...: what the tool and the error texts print.
+/// The name that the tool and error texts print: "f32", "boolean", ...
 std::string_view name_of(DType t) noexcept;
 
-/// The reverse of name_of(); also takes "bool". Null for an unknown name.
+/// The inverse of name_of(); also accepts "bool". Empty for an unknown name.
 std::optional<DType> parse_dtype(std::string_view name) noexcept;
 
 /// The C++ types that have a dtype: integers of 1, 2, 4 and 8 bytes, bool, float, double, their

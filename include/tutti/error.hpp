@@ -9,7 +9,7 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// What the caller can do about an error: the reaction, not the source.
+/// The caller's possible reaction to an error, not its source.
 enum class Errc : std::uint8_t {
   invalid_argument,    ///< Fix the call. Nothing was sent.
   count_overflow,      ///< The sizes do not fit in 63 bits. Fix the call. Nothing was sent.
@@ -27,15 +27,15 @@ enum class Errc : std::uint8_t {
 /// "invalid_argument", ...
 std::string_view name_of(Errc code) noexcept;
 
-/// The one exception type that the library throws on purpose. A value type; copying never throws.
+/// The exception type of all errors that the library reports. A value type; copying never throws.
 class Error : public std::runtime_error {
  public:
-  /// Where it happened. Empty and negative fields are unknown.
+  /// The place of the error. Empty and negative fields are unknown.
   struct Where {
     std::string group{};         ///< Name of the group, "world/0.1".
     std::string operation{};     ///< "all_reduce".
     std::int64_t seq = -1;       ///< The call's number in its group.
-    int rank = -1;               ///< The rank on which it began.
+    int rank = -1;               ///< The rank that caused it.
     std::vector<int> missing{};  ///< The ranks that had not entered the call.
   };
 
@@ -45,7 +45,7 @@ class Error : public std::runtime_error {
 
   Errc code() const noexcept { return code_; }
   const Where& where() const noexcept { return *where_; }
-  /// The message without code and place.
+  /// The message without the place.
   const std::string& message() const noexcept { return *message_; }
 
  private:
@@ -54,7 +54,7 @@ class Error : public std::runtime_error {
   std::shared_ptr<const std::string> message_;
 };
 
-/// Throws Error. The message gives the values, and both sides of a comparison.
+/// Throws Error. The message has the values, and both sides of a comparison.
 [[noreturn]] void fail(Errc code, const std::string& message);
 
 }  // namespace tutti

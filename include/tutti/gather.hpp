@@ -12,30 +12,30 @@
 #include <tutti/row_layout.hpp>
 #include <tutti/tensor.hpp>
 
-// Gathers of arrays whose sizes differ between ranks. Collective: all ranks of the group call the
-// same function. What the ranks disagree about (dtype, number of dimensions, row shape, the
-// function itself) is an Error mismatch on every rank, naming both sides; the group stays usable. A
-// call that one rank cannot make is an error on all; but where the rows were inlined with their
-// sizes, a rank without memory for its result is alone with that. docs/gathering.md.
+// Gathers of arrays whose sizes differ between ranks. Collective: all ranks call the same function.
+// If dtype, number of dimensions, row shape or the function differ between ranks, every rank gets
+// Error mismatch, which names both sides; the group stays usable. A call that is invalid on one
+// rank is an error on all. Exception: when small rows travel with their sizes, a failed allocation
+// of the result is an error on that rank alone. docs/gathering.md.
 
 namespace [[gnu::visibility("default")]] tutti {
 
 struct GatherOptions {
-  /// What exchange_rows() would say, when the caller knows it; null costs that exchange. With it
-  /// only ProcessGroup's own comparisons are made (all of them in checked mode).
+  /// The result of exchange_rows(), if the caller has it; null: it is exchanged. With a layout only
+  /// ProcessGroup's own comparisons are made (all of them in checked mode).
   const RowLayout* layout = nullptr;
-  Memory* memory = nullptr;  ///< Of results; null: the group's. Outlives them.
+  Memory* memory = nullptr;  ///< Memory of results; null: the group's. Outlives the results.
   CallOptions call{};
 };
 
-/// The options of functions that have the layout among their arguments, or need none.
+/// Options of functions that take the layout as an argument, or need none.
 struct ResultOptions {
-  Memory* memory = nullptr;  ///< Of results; null: the group's. Outlives them.
+  Memory* memory = nullptr;  ///< Memory of results; null: the group's. Outlives the results.
   CallOptions call{};
 };
 
 struct GatheredRows {
-  Tensor data;  ///< [sum n_r, ...], rank order. No trace of padding is left.
+  Tensor data;  ///< [sum n_r, ...] in rank order, without padding.
   RowLayout layout;
 };
 
@@ -54,26 +54,26 @@ struct GatheredArrays {
   std::vector<Tensor> data;  ///< [sum n_r, ...] of each array.
   RowLayout layout;
 };
-/// Several arrays with the same rows: one exchange for all, and one message while they are small.
+/// Several arrays with the same rows: one exchange of sizes for all, or one message if they are
+/// small.
 GatheredArrays all_gather_rows(ProcessGroup& group, std::span<const ConstTensorView> locals,
                                const GatherOptions& options = {});
 
-/// The same into `out` [sum n_r, ...]. `local` may be its own place in out.
+/// Gathers into `out` [sum n_r, ...]. `local` may be this rank's rows of out.
 void all_gather_rows(ProcessGroup& group, const ConstTensorView& local, const TensorView& out,
                      const RowLayout& layout, const CallOptions& options = {});
 
 struct PaddedRows {
-  Tensor data;  ///< [W, max n, ...]: row j of rank r at [r, j]; `fill` behind its last one.
+  Tensor data;  ///< [W, max n, ...]: row j of rank r at [r, j]; `fill` after each rank's last row.
   RowLayout layout;
 };
-/// Each rank pads its rows to as many as the largest has. `fill` must have a value in the dtype:
-/// 0.5 has none in an integer.
-/// On the wire: as all_gather_rows while the rows are 64 KiB or less everywhere; otherwise, and
-/// with a layout, (W - 1) max n rows per rank.
+/// Pads each rank's rows to the largest number of rows. `fill` must be a value of the dtype: 0.5 is
+/// none of an integer. On the wire: as all_gather_rows while the rows are 64 KiB or less
+/// everywhere; otherwise, and with a layout, (W - 1) max n rows per rank.
 PaddedRows all_gather_padded(ProcessGroup& group, const ConstTensorView& local, double fill,
                              const GatherOptions& options = {});
 
-/// As all_gather_rows, with data on `root` only ([0] elsewhere) and the layout everywhere.
+/// all_gather_rows() with data on `root` only ([0] on other ranks) and the layout on every rank.
 GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int root,
                          const GatherOptions& options = {});
 
@@ -91,8 +91,8 @@ Tensor reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
                            const RowLayout& layout, ReduceOp op = ReduceOp::sum,
                            const ResultOptions& options = {});
 
-/// One array from each rank, in group order; every dimension may differ, their number and the
-/// dtype may not. 0-dimensional and empty arrays are allowed.
+/// One array from each rank, in rank order. Every dimension may differ; their number and the dtype
+/// may not. 0-dimensional and empty arrays are allowed.
 std::vector<Tensor> gather_all_tensors(ProcessGroup& group, const ConstTensorView& local,
                                        const ResultOptions& options = {});
 
@@ -100,14 +100,14 @@ std::vector<Tensor> gather_all_tensors(ProcessGroup& group, const ConstTensorVie
 std::vector<std::string> all_gather_bytes(ProcessGroup& group, std::string_view local,
                                           const CallOptions& options = {});
 
-/// root's string of bytes, of any length, on every rank; on root `bytes` is read only. After an
-/// error `bytes` is as it was. On the wire: a broadcast of 1 KiB with the length, in which 1016
-/// bytes or fewer are inlined; otherwise one of the bytes behind it.
+/// Sends root's string, of any length, to every rank; root's is not modified. After an error
+/// `bytes` is unchanged. On the wire: one broadcast of 1 KiB with the length and up to 1016 bytes;
+/// longer strings take a second broadcast.
 void broadcast_bytes(ProcessGroup& group, std::string& bytes, int root,
                      const CallOptions& options = {});
 
 /// Async forms: the rows travel after the function has returned. Without a layout the function
-/// waits until the sizes are exchanged, behind the group's earlier calls; small rows are inlined.
+/// waits for the group's earlier calls and the exchange of sizes, which includes small rows.
 /// `local` and `whole` must live until Pending::get(). Refusals and mismatches are thrown here,
 /// later errors by get(). Several may be pending at a time.
 Pending<GatheredRows> all_gather_rows_async(ProcessGroup& group, const ConstTensorView& local,

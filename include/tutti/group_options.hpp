@@ -12,21 +12,21 @@ namespace [[gnu::visibility("default")]] tutti {
 
 struct GroupOptions {
   std::string backend = "auto";    ///< A name from backends(), "name:args", or "auto".
-  std::shared_ptr<Store> store{};  ///< Needed for more than one rank.
+  std::shared_ptr<Store> store{};  ///< Required for more than one rank.
   int rank = 0;
   int size = 1;
   Device device{};
-  std::chrono::nanoseconds timeout = std::chrono::minutes(5);  ///< Of calls that set none.
+  std::chrono::nanoseconds timeout = std::chrono::minutes(5);  ///< Default of calls.
   std::string name = "world";     ///< Prefix of its keys in the store; shown in errors.
-  std::optional<bool> checked{};  ///< Compare every call first; empty: TUTTI_CHECK=1 decides.
+  std::optional<bool> checked{};  ///< Checked mode; empty: on if TUTTI_CHECK=1.
   Memory* memory = nullptr;       ///< Used instead of the backend's own; outlives the group.
   Logger logger{};                ///< Empty: default_logger().
-  /// Wraps the backend of this group, and of sub-groups unless its own split() makes them
-  /// (tracing, fault injection).
+  /// Wraps the backend of this group (tracing, fault injection), and of sub-groups that the
+  /// wrapper's own split() does not make.
   std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> decorate{};
-  /// Used instead of a communicator of the group's own, by backends that can ("nccl"): of the same
-  /// rank, size and device, on all ranks or on none. Nobody else uses it while the group and its
-  /// Works live; then it is the caller's again, unless the group had to abort it.
+  /// An existing communicator to use instead of a new one, for backends that support it ("nccl").
+  /// Of the same rank, size and device; set on all ranks or on none. The group and its Works use it
+  /// alone; afterwards it is the caller's again, unless the group had to abort it.
   std::optional<AdoptedCommunicator> adopt{};
 };
 

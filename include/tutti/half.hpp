@@ -46,7 +46,7 @@ constexpr std::uint32_t encode_small(float value) noexcept {
   const std::uint32_t magnitude = raw & 0x7fffffffU;
   if (magnitude > 0x7f800000U) return sign | nan;
   if (magnitude == 0x7f800000U) return sign | overflow;
-  // The significand as an integer, to be shifted right until it has the unit of the target.
+  // The significand as an integer, shifted right to the unit of the target.
   const int exp = static_cast<int>(magnitude >> 23);
   const std::uint32_t man = exp == 0 ? magnitude : (magnitude & 0x7fffffU) | 0x800000U;
   const int target = (exp == 0 ? 1 : exp) - 127 + bias;  // Biased exponent in the target.
@@ -56,7 +56,7 @@ constexpr std::uint32_t encode_small(float value) noexcept {
   const std::uint32_t rest = man & ((1U << shift) - 1);
   const std::uint32_t half = 1U << (shift - 1);
   const std::uint32_t up = rest > half || (rest == half && (kept & 1U) != 0) ? 1 : 0;
-  // A carry out of the mantissa moves into the exponent, which is what rounding means.
+  // A carry out of the mantissa correctly increments the exponent.
   const std::uint32_t rounded =
       target < 1 ? kept + up : kept + up + (static_cast<std::uint32_t>(target - 1) << man_bits);
   return sign | (rounded > (has_infinity ? infinity - 1 : nan - 1) ? overflow : rounded);

@@ -11,10 +11,10 @@
 namespace [[gnu::visibility("default")]] tutti {
 
 struct InitOptions {
-  /// Fields that are set win over the environment. rank and size go together.
+  /// Fields that are set override the environment. Set rank and size together or not at all.
   std::optional<int> rank{};
   std::optional<int> size{};
-  GroupOptions group{};  ///< Everything else; a rank and size set here are an Error.
+  GroupOptions group{};  ///< All other options; rank and size must not be set here.
   std::shared_ptr<const ClusterEnvironment> environment{};  ///< Null: VariablesEnvironment.
 };
 
@@ -23,11 +23,11 @@ struct InitOptions {
 /// @throws Error not_initialized when neither the caller nor the environment gives rank and size.
 ProcessGroup init(const InitOptions& options = {});
 
-/// Where the ranks of `info` meet, with keys of its run alone. Rank 0 hosts the store when it has
-/// to (ClusterInfo::hosts_store); the last holder of what it got then waits, 10 seconds at most,
-/// until the other ranks have left.
-/// @throws Error invalid_argument when no address is known, timeout without an answer, backend
-///         when rank 0's port is taken or another program answers.
+/// The store of the ranks of `info`, limited to the keys of this run. Rank 0 hosts it if
+/// ClusterInfo::hosts_store is set; there the last reference to the store waits up to 10 seconds
+/// for the other ranks to leave.
+/// @throws Error invalid_argument without a known address, timeout without an answer, backend if
+///         rank 0's port is taken or another program answers.
 std::shared_ptr<Store> open_cluster_store(
     const ClusterInfo& info, std::chrono::nanoseconds timeout = std::chrono::minutes(5));
 

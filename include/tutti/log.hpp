@@ -8,12 +8,12 @@ namespace [[gnu::visibility("default")]] tutti {
 
 enum class LogLevel : std::uint8_t { off, error, warning, info, debug };
 
-/// Takes one message, without a newline. Called from any thread, also the library's own; must not
-/// throw and must not call the group it logs for.
+/// Receives one message, without a newline. Called from any thread, including the library's own.
+/// Must neither throw nor call the group that it logs for.
 using Logger = std::function<void(LogLevel, std::string_view message)>;
 
-/// Writes to stderr what TUTTI_LOG allows: off, error, warning (the default), info or debug. The
-/// variable is read when this is called.
+/// A logger that writes to stderr at the level of TUTTI_LOG: off, error, warning (the default),
+/// info or debug. The variable is read by this call.
 Logger default_logger();
 
 }  // namespace tutti

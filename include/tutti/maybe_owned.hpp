@@ -6,8 +6,8 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// Either an array of its own, or a view of the caller's input where a function had nothing to make
-/// (it worked in place, or there is no group). A viewed input must outlive it. Move-only.
+/// Either an array of its own, or a view of the caller's input: if the function worked in place, or
+/// there is no group. The caller's input must outlive the view. Move-only.
 class MaybeOwned {
  public:
   MaybeOwned() noexcept = default;
@@ -25,8 +25,8 @@ class MaybeOwned {
   DType dtype() const noexcept { return view_.dtype; }
   const Shape& shape() const noexcept { return view_.shape; }
   std::size_t bytes() const noexcept { return view_.bytes(); }
-  bool is_input() const noexcept { return is_input_; }  ///< The caller's own memory.
-  /// An array of one's own: the one that was made, or a copy of the input in `memory`.
+  bool is_input() const noexcept { return is_input_; }  ///< It views the caller's input.
+  /// The owned array, or a copy of the viewed input in `memory`.
   Tensor take(Memory& memory = host_memory()) &&;
 
  private:

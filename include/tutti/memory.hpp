@@ -6,23 +6,23 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// Where arrays live: host, pinned, CUDA, or the embedder's own allocator. One object per device
-/// and allocator; it outlives its Tensors. Called from any thread.
+/// An allocator of arrays: host, pinned, CUDA, or the embedder's own. One object per device and
+/// allocator; it outlives its Tensors. Called from any thread.
 class Memory {
  public:
   virtual ~Memory();
   virtual Device device() const noexcept = 0;
-  /// At least `bytes` bytes, aligned to 64; never null, also for 0 bytes. Usable in order on
-  /// `stream`. @throws Error resource_exhausted.
+  /// Returns at least `bytes` bytes, aligned to 64; never null, even for 0 bytes. The block may be
+  /// used in order on `stream`. @throws Error resource_exhausted.
   virtual void* allocate(std::size_t bytes, Stream stream) = 0;
-  /// `bytes` is what allocate() was asked for. Work queued on `stream` before may still use it.
+  /// `bytes` as passed to allocate(). Work already queued on `stream` may still use the block.
   virtual void release(void* data, std::size_t bytes, Stream stream) noexcept = 0;
-  /// In order on `stream`; either side may be host memory, also pinned, which is the caller's again
-  /// when this returns: the host waits. Ranges do not overlap.
+  /// Copies in order on `stream`. Either side may be host memory, pinned included; the host then
+  /// waits, and may reuse that memory when this returns. Ranges do not overlap.
   virtual void copy(void* to, const void* from, std::size_t bytes, Stream stream) = 0;
 };
 
-/// malloc'ed memory, 64-byte aligned. Lives for ever.
+/// Host memory of malloc(), 64-byte aligned. Never destroyed.
 Memory& host_memory() noexcept;
 
 }  // namespace tutti

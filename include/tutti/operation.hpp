@@ -14,10 +14,10 @@ enum class Operation : std::uint8_t {
   broadcast,
   reduce,
   all_gather,
-  /// Not a verb: backends that can gather rows whose number only their own rank knows say so by
-  /// Backend::supports(). in [n_r, ...], n_r <= B, equal on all ranks; out [W * B, ...]: those of
-  /// rank r begin at row r * B, what follows them is left as it is. The received n_r is not
-  /// reported.
+  /// Not a verb. A gather in which each rank knows its own row count alone; backends that have it
+  /// report it through Backend::supports(). in [n_r, ...], n_r <= B, with B equal on all ranks; out
+  /// [W * B, ...]: rows of rank r begin at row r * B, and elements after them are not written. The
+  /// received n_r is not reported.
   all_gather_bounded,
   reduce_scatter,
   all_to_all,
@@ -36,21 +36,21 @@ constexpr bool is_point_to_point(Operation o) noexcept {
   return o >= Operation::send;
 }
 
-/// One operation, checked. `in` and `out` may be the same memory (in place); broadcast has the
-/// same array in both. Arrays that mean nothing on this rank are empty.
+/// One operation with checked arguments. `in` and `out` may be the same memory (in place); for
+/// broadcast they are the same array. Arrays that this rank does not use are empty.
 struct Op {
   Operation kind = Operation::barrier;
   ConstTensorView in{};
   TensorView out{};
-  /// all_gather, reduce_scatter, gather, scatter; recv rows of all_to_all. all_gather_bounded: the
-  /// most that a rank may have; what it has is in `in`, and only its own rank knows it.
+  /// all_gather, reduce_scatter, gather, scatter: rows per rank; all_to_all: rows to receive.
+  /// all_gather_bounded: the bound B; this rank's own count is that of `in`.
   Rows rows{};
-  Rows send_rows{};  ///< all_to_all.
+  Rows send_rows{};  ///< all_to_all: rows to send.
   ReduceOp reduce{};
   int root = -1;
   int peer = -1;
   int tag = 0;
-  std::uint64_t seq = 0;          ///< send, recv: its number for this ordered pair and tag.
+  std::uint64_t seq = 0;          ///< send, recv: number in this ordered pair and tag.
   std::uint64_t fingerprint = 0;  ///< send, recv: equal on both sides or the program is wrong.
 };
 

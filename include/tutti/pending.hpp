@@ -10,13 +10,13 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// The value of a call in flight. It owns the arrays that the call writes; arrays that the caller
-/// lent must live until get() or the destructor. Destroyed without get() it waits, as ~Work() does.
-/// A resource type: move-only. One thread at a time.
+/// The value of a call in flight. Owns the arrays that the call writes; arrays lent by the caller
+/// must live until get() or the destructor. Without get() the destructor waits, as ~Work() does. A
+/// resource type: move-only. One thread at a time.
 template <class T>
 class [[nodiscard]] Pending {
  public:
-  /// For functions that return one: `work` writes into what `value` owns.
+  /// For functions that return a Pending: `work` writes into arrays that `value` owns.
   Pending(T value, Work work) noexcept : value_(std::move(value)), work_(std::move(work)) {}
   Pending(Pending&&) noexcept = default;
   Pending& operator=(Pending&& other) noexcept {
@@ -29,15 +29,15 @@ class [[nodiscard]] Pending {
   Pending& operator=(const Pending&) = delete;
   ~Pending() = default;
 
-  /// Waits as Work::wait() and gives the value, once. @throws Error what went wrong; then there is
-  /// no value.
+  /// Waits as Work::wait() does and returns the value, once. @throws Error of the call; there is no
+  /// value then.
   T get() {
     if (taken_) fail(Errc::invalid_argument, "Pending::get() was called already");
     taken_ = true;  // Also after an error: the value was not written.
     work_.wait();
     return std::move(value_);
   }
-  /// As the functions of Work. get() is still needed for the value, and throws the call's error.
+  /// The functions of Work. Only get() returns the value; it throws the call's error.
   bool done() const noexcept { return work_.done(); }
   bool wait_for(Deadline deadline) const { return work_.wait_for(deadline); }
   void on_done(std::function<void(const Error*)> f) { work_.on_done(std::move(f)); }

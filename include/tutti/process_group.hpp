@@ -19,24 +19,24 @@ class Core;
 namespace [[gnu::visibility("default")]] tutti {
 
 /// N ranks that issue the same collectives in the same order. A resource type, move-only; pending
-/// Works keep what they need alive. Calls of several threads are serialised in an order that must
-/// be equal on all ranks; point-to-point never queues behind a collective.
+/// Works keep its resources alive. Calls of several threads run in one order, which must be equal
+/// on all ranks; point-to-point never waits for a collective.
 ///
-/// Every verb has two forms. `verb(...)` on host memory returns when the buffers are the caller's
-/// again; on a device it is ordered on CallOptions::stream and does not block the host.
+/// Every verb has two forms. `verb(...)` on host memory returns when the caller may reuse the
+/// buffers; on a device it is ordered on CallOptions::stream and does not block the host.
 /// `verb_async(...)` returns a Work. Arguments are checked before a byte leaves (Error
-/// invalid_argument, count_overflow, unsupported); a call refused on one rank is an error on all
-/// ranks, and the group stays usable where the backend can end the peers' calls (docs/errors.md).
-/// timeout, peer_lost, aborted and backend errors break the group.
-/// Rows: R_r is the row count of rank r; without `rows` it is the same on all ranks.
+/// invalid_argument, count_overflow, unsupported). A call refused on one rank is an error on all;
+/// the group stays usable if the backend can end the peers' calls (docs/errors.md). timeout,
+/// peer_lost, aborted and backend errors break it. R_r is the row count of rank r; without `rows`
+/// it is the same on all ranks.
 class ProcessGroup {
  public:
-  /// Blocks until all ranks are there. @throws Error.
+  /// Blocks until all ranks have called it. @throws Error.
   static ProcessGroup create(const GroupOptions& options);
-  /// Over a backend of the caller's own, which decides what options.backend and device say here.
+  /// Uses the caller's own backend; options.backend and options.device must not be set.
   static ProcessGroup create(const GroupOptions& options, std::unique_ptr<Backend> backend);
-  /// Several ranks of one process: makes their groups side by side, on threads that end here, and
-  /// returns them in this order. @throws Error that is no timeout, if there is one; no group then.
+  /// Creates the groups of several ranks of this process, on one thread each, and returns them in
+  /// the order of `options`. @throws Error if one fails: the first that is not a timeout, if any.
   static std::vector<ProcessGroup> create_all(std::span<const GroupOptions> options);
 
   ProcessGroup(ProcessGroup&&) noexcept;
@@ -45,11 +45,11 @@ class ProcessGroup {
   int rank() const noexcept;
   int size() const noexcept;
   const std::string& name() const noexcept;
-  const std::string& backend() const noexcept;  ///< The name in the table.
-  std::string transport() const;                ///< What carries the bytes: "tcp/eth0".
+  const std::string& backend() const noexcept;  ///< Its name in backends().
+  std::string transport() const;                ///< The transport: "tcp/eth0".
   Memory& memory() noexcept;
-  /// The memory that gains most by register_memory(): memory() where nothing does. On "nccl" it is
-  /// ncclMemAlloc's, which knows no streams: a release waits for its stream on the host.
+  /// The memory that gains most by register_memory(); memory() if none gains. On "nccl": memory of
+  /// ncclMemAlloc, whose release blocks the host until its stream is done.
   Memory& registrable_memory() noexcept;
   bool supports(Operation operation, DType dtype, ReduceOp op = ReduceOp::sum) const;
 
@@ -58,12 +58,12 @@ class ProcessGroup {
                   const CallOptions& options = {});
   void all_reduce(const ConstTensorView& in, const TensorView& out, ReduceOp op = ReduceOp::sum,
                   const CallOptions& options = {});
-  /// data [...] of `root` on every rank.
+  /// data [...] of `root` on every rank. Strings of any length: broadcast_bytes() in gather.hpp.
   void broadcast(const TensorView& data, int root, const CallOptions& options = {});
   /// out [...] on `root` = op over ranks of in [...]; elsewhere out is not used.
   void reduce(const ConstTensorView& in, const TensorView& out, int root,
               ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
-  /// out [sum R_r, ...] = the ranks' in [R_r, ...] in rank order. `in` may be its own place in out.
+  /// out [sum R_r, ...] = all ranks' in [R_r, ...]; in may lie in out. See also all_gather_rows().
   void all_gather(const ConstTensorView& in, const TensorView& out, Rows rows = {},
                   const CallOptions& options = {});
   /// out [R_rank, ...] = this rank's rows of op over ranks of in [sum R_r, ...].
@@ -72,7 +72,7 @@ class ProcessGroup {
   /// in [sum send_rows, ...]: block j goes to rank j. out [sum recv_rows, ...]: block i is from i.
   void all_to_all(const ConstTensorView& in, const TensorView& out, Rows send_rows = {},
                   Rows recv_rows = {}, const CallOptions& options = {});
-  /// all_gather whose out is used on `root` only.
+  /// all_gather() with out used on `root` only.
   void gather(const ConstTensorView& in, const TensorView& out, int root, Rows rows = {},
               const CallOptions& options = {});
   /// out [R_rank, ...] = this rank's rows of root's in [sum R_r, ...]; elsewhere in is not used.
@@ -86,7 +86,7 @@ class ProcessGroup {
                       const CallOptions& options = {});
   /// Returns when every rank has entered.
   void barrier(const CallOptions& options = {});
-  /// May wait until the peer receives. Matched by (sender, receiver, tag) in order.
+  /// May block until the peer receives. Matched in order by (sender, receiver, tag).
   void send(const ConstTensorView& data, int peer, int tag = 0, const CallOptions& options = {});
   void recv(const TensorView& data, int peer, int tag = 0, const CallOptions& options = {});
   /// send(in, to) and recv(out, from), posted at once: a ring of them cannot deadlock. `to` and
@@ -123,22 +123,22 @@ class ProcessGroup {
                       int tag = 0, const CallOptions& options = {});
 
   /// Collective. Ranks with equal `color` form a group, ordered by `key`, then by rank; a negative
-  /// colour gets none. On the wire: 16 bytes per rank, which the options' limits bound; the group
-  /// is then made within this group's timeout.
+  /// color gets none. On the wire: 16 bytes per rank, limited by `options`. The new group is then
+  /// made within this group's timeout.
   std::optional<ProcessGroup> split(int color, int key = 0, const CallOptions& options = {});
-  /// As split(), with the same list of members everywhere; others get nothing.
+  /// split() by a list: all ranks pass the same `ranks`, the members; other ranks get no group.
   std::optional<ProcessGroup> subset(std::span<const int> ranks, const CallOptions& options = {});
 
-  /// Collective, with equal byte counts on all ranks: makes this block of the group's device known
-  /// to the transport; see Registration. Slow; waits on the host for all ranks, alone of the
-  /// group's calls. A refusal is an error on all ranks, and the group stays usable. On the wire: 16
-  /// bytes per rank, and what the transport exchanges.
+  /// Collective, with equal byte counts: registers a block of the group's device with the
+  /// transport; see Registration. Slow: the host waits for all ranks. A refusal is an error on all
+  /// ranks, and the group stays usable. On the wire: 16 bytes per rank, and the transport's own
+  /// exchange.
   /// @throws Error invalid_argument, mismatch; unsupported also while options.stream is captured.
   Registration register_memory(const TensorView& block, const CallOptions& options = {});
 
-  /// Ends every pending call with Errc::aborted, on peers too where the backend can tell them.
+  /// Ends every pending call with Errc::aborted, on peers too if the backend can end their calls.
   void abort(std::string_view why) noexcept;
-  /// The last calls of this rank. From any thread, also while calls are pending.
+  /// The last calls of this rank. From any thread, even while calls are pending.
   Trace trace() const;
 
  private:

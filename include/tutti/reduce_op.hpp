@@ -50,12 +50,12 @@ struct ReduceOp {
   /// the array of rank r: in every call `in` is the value of the lower ranks, `inout` that of the
   /// higher. With `commutative` a backend may combine in any order and exchange the two.
   ///
-  /// All ranks pass a function that computes the same. A rank calls its own for the part of the
-  /// elements that it combines, in pieces of any size, aligned to 64 bytes; never with a group of
-  /// one rank. exclusive_scan leaves `out` of rank 0 as it was.
+  /// All ranks pass equivalent functions. A rank calls its function for the part of the elements
+  /// that it combines, in pieces of any size, aligned to 64 bytes; in a group of one rank never.
+  /// exclusive_scan leaves `out` of rank 0 unchanged.
   ///
-  /// An exception of `f` ends the call with Errc::backend on all ranks and breaks the group.
-  /// @param context lives until the call is done. Of an async call `f` runs on another thread.
+  /// An exception of `f` ends the call with Errc::backend on all ranks and breaks the group. In an
+  /// async call `f` runs on another thread. @param context must outlive the call.
   /// Backends without host memory (nccl) refuse it with Errc::unsupported.
   static constexpr ReduceOp custom(CustomReduce f, bool commutative,
                                    void* context = nullptr) noexcept {
@@ -79,7 +79,7 @@ inline constexpr int reduce_op_count = static_cast<int>(ReduceOp::Kind::custom) 
 /// "sum", "premul_sum", ...
 std::string_view name_of(ReduceOp::Kind kind) noexcept;
 
-/// The reverse of name_of(); also takes "prod" and "mean". Null for an unknown name.
+/// The inverse of name_of(); also accepts "prod" and "mean". Empty for an unknown name.
 std::optional<ReduceOp::Kind> parse_reduce_op(std::string_view name) noexcept;
 
 }  // namespace tutti

@@ -9,10 +9,10 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// How many rows each rank holds, the same on every rank. A value type.
+/// The row count of each rank, the same on every rank. A value type.
 class RowLayout {
  public:
-  RowLayout() = default;  ///< Of no ranks.
+  RowLayout() = default;  ///< Of zero ranks.
   /// @throws Error invalid_argument for a negative count, count_overflow when the rows together
   ///         do not fit in 63 bits.
   explicit RowLayout(std::span<const std::int64_t> counts);
@@ -25,13 +25,13 @@ class RowLayout {
   std::int64_t operator[](int rank) const noexcept {
     return counts_[static_cast<std::size_t>(rank)];
   }
-  /// Where rank's rows begin in the gathered array; offset(ranks()) is the total.
+  /// Index of rank's first row in the gathered array; offset(ranks()) is the total.
   std::int64_t offset(int rank) const noexcept { return offsets_[static_cast<std::size_t>(rank)]; }
   std::int64_t total() const noexcept { return offsets_.back(); }
   std::int64_t max() const noexcept { return max_; }
-  bool is_equal() const noexcept;  ///< All have as many.
+  bool is_equal() const noexcept;  ///< All counts are equal.
 
-  /// For the verbs of ProcessGroup.
+  /// Converts for the verbs of ProcessGroup.
   operator Rows() const& noexcept { return Rows(counts()); }
   operator Rows() && = delete;
   friend bool operator==(const RowLayout& a, const RowLayout& b) noexcept {
@@ -44,11 +44,11 @@ class RowLayout {
   std::int64_t max_ = 0;
 };
 
-/// "{3, 0, 5}", shortened beyond eight ranks.
+/// "{3, 0, 5}"; abbreviated for more than eight ranks.
 std::string to_string(const RowLayout& layout);
 
-/// Asks every rank for its number of rows. On the wire: 8 bytes to each peer. A negative number is
-/// an Error invalid_argument on every rank, and the group stays usable.
+/// Exchanges the ranks' row counts. On the wire: 8 bytes to each peer. A negative count is an Error
+/// invalid_argument on every rank, and the group stays usable.
 RowLayout exchange_rows(ProcessGroup& group, std::int64_t rows, const CallOptions& options = {});
 
 }  // namespace tutti

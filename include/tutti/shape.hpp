@@ -24,7 +24,7 @@ class Shape {
   ///         product of the non-zero dimensions does not fit in 63 bits.
   Shape(std::initializer_list<std::int64_t> dims) : Shape(std::span(dims.begin(), dims.size())) {}
   explicit Shape(std::span<const std::int64_t> dims);
-  /// One dimension, [n]: what a range of elements becomes, on the path of every call.
+  /// One dimension, [n]. On the path of every call that passes a range of elements.
   static Shape vector(std::int64_t n) { return n < 0 ? Shape({n}) : Shape(Vector{n}); }
 
   std::size_t ndim() const noexcept { return ndim_; }
@@ -32,11 +32,11 @@ class Shape {
   std::int64_t numel() const noexcept { return rows() * row_numel_; }
   std::int64_t rows() const noexcept { return ndim_ == 0 ? 1 : dims_[0]; }
   std::int64_t row_numel() const noexcept { return row_numel_; }  ///< Elements per row.
-  /// The dimensions behind the first.
+  /// The dimensions after the first.
   std::span<const std::int64_t> row_dims() const noexcept {
     return ndim_ == 0 ? std::span<const std::int64_t>() : dims().subspan(1);
   }
-  Shape with_rows(std::int64_t rows) const;  ///< Same row shape, other dim 0.
+  Shape with_rows(std::int64_t rows) const;  ///< The same row shape, another dim 0.
 
   friend bool operator==(const Shape& a, const Shape& b) noexcept {
     if (a.ndim_ != b.ndim_) return false;
@@ -54,8 +54,8 @@ class Shape {
     dims_[1] = 0;
   }
 
-  // Views are copied several times on the path of every call, so only what is in use is copied:
-  // the first two dimensions, and the others where there are more.
+  // Every call copies views several times, so only used dimensions are copied: the first two, and
+  // others if there are more.
   void assign(const Shape& other) noexcept {
     dims_[0] = other.dims_[0];
     dims_[1] = other.dims_[1];

@@ -15,14 +15,14 @@
 #include <tutti/maybe_owned.hpp>
 #include <tutti/process_group.hpp>
 
-// Reductions of metrics and losses, as PyTorch Lightning and torchmetrics have them, with their
-// corners settled (docs/gathering.md). No barrier is added: a collective is its own.
+// Reductions of metrics and losses with the functions of PyTorch Lightning and torchmetrics;
+// docs/gathering.md has the edge cases. No barrier is added.
 
 namespace [[gnu::visibility("default")]] tutti {
 
 /// A reduction by enumerator, or by name in any case: "sum", "mean", "avg", "max", "min", "prod",
-/// "product". Nothing at all, also a null pointer, is the sum. A name is looked up by the call that
-/// needs it, so that one that does not exist is an error on every rank. A value type.
+/// "product". Default-made or from a null pointer: sum. The call that uses it looks up the name, so
+/// an unknown name is an error on every rank. A value type.
 class SyncOp {
  public:
   SyncOp() noexcept = default;
@@ -42,7 +42,7 @@ struct SyncOptions {
   /// Lightning before 2.2: "mean" of an array returns a new one (floats; integers become f32) and
   /// leaves the sum in the input. Host memory only.
   bool legacy_out_of_place = false;
-  Stream stream{};  ///< As in CallOptions, like what follows.
+  Stream stream{};  ///< The next members are those of CallOptions.
   Deadline deadline{};
   std::chrono::nanoseconds timeout{};
   bool order_fixed = false;
@@ -64,8 +64,7 @@ std::int64_t sync_ddp(T value, ProcessGroup* group, const SyncOp& op = {},
   return sync_ddp(std::int64_t{value}, group, op, options);
 }
 
-/// sync_ddp() where null means that there is no group: everything is left as it is, and `op` is not
-/// looked at.
+/// sync_ddp() that accepts no group: with null the value is unchanged and `op` is ignored.
 MaybeOwned sync_ddp_if_available(const TensorView& data, ProcessGroup* group, const SyncOp& op = {},
                                  const SyncOptions& options = {});
 double sync_ddp_if_available(double value, ProcessGroup* group, const SyncOp& op = {},
@@ -94,22 +93,22 @@ struct NamedLoss {
   double sum = 0;
   double count = 0;
 };
-/// The global mean of each, in the order given; no rows: NaN. The same bits on every rank. The
-/// names have to be the same everywhere in the same order: otherwise Error mismatch on every rank,
-/// naming them, and the group stays usable. On the wire: names and numbers from each rank to each
+/// The global mean of each loss, in the given order; NaN without rows. The same bits on every rank.
+/// Names and their order must be equal on all ranks; otherwise every rank gets Error mismatch with
+/// the names, and the group stays usable. On the wire: names and numbers from each rank to each
 /// other one, in one round up to 64 KiB.
 std::vector<double> reduce_losses(ProcessGroup& group, std::span<const NamedLoss> losses,
                                   const CallOptions& options = {});
 
 /// The loss of a training step with gradient accumulation: add() every micro-batch, reduce() once
-/// per step. The result is the mean over all rows of all micro-batches of all ranks, however many
-/// of them each rank had. A value type.
+/// per step. The result is the mean over all rows of all micro-batches of all ranks. Ranks may have
+/// different numbers of micro-batches. A value type.
 class LossAccumulator {
  public:
   /// `mean` over `rows` rows of this micro-batch. With 0 rows it is not read: it may be NaN.
   /// @throws Error invalid_argument for a negative number of rows.
   void add(std::string_view name, double mean, std::int64_t rows);
-  /// A rank that may have no micro-batch of this loss says its name once; it stays.
+  /// Declares a loss for which this rank may have no micro-batch. Call it once per name.
   void expect(std::string_view name);
   /// reduce_losses() in the order of their names, which is the same on every rank; then all is 0
   /// rows again. After an error nothing has changed.

@@ -25,8 +25,9 @@ template <typename R>
 concept WritableRange =
     ElementRange<R> && !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>;
 
-/// @throws Error invalid_argument unless `count` elements are what `shape` holds.
+/// @throws Error invalid_argument unless `shape` has `count` elements.
 void check_view(std::size_t count, const Shape& shape);
+std::size_t count_of(DType asked, DType dtype, const Shape& shape, Device device);
 }  // namespace detail
 
 /// A borrowed, contiguous, mutable array. Never owns; cheap to copy.
@@ -46,6 +47,11 @@ struct TensorView {
         dtype(dtype_of<std::ranges::range_value_t<R>>),
         shape(Shape::vector(static_cast<std::int64_t>(std::ranges::size(range)))) {}
 
+  /// The elements. @throws Error invalid_argument for another dtype and for device memory.
+  template <Element T>
+  std::span<T> values() const {
+    return {static_cast<T*>(data), detail::count_of(dtype_of<T>, dtype, shape, device)};
+  }
   std::size_t bytes() const noexcept {
     return static_cast<std::size_t>(shape.numel()) * size_of(dtype);
   }
@@ -71,7 +77,10 @@ struct ConstTensorView {
       : data(std::ranges::data(range)),
         dtype(dtype_of<std::ranges::range_value_t<R>>),
         shape(Shape::vector(static_cast<std::int64_t>(std::ranges::size(range)))) {}
-
+  template <Element T>
+  std::span<const T> values() const {
+    return {static_cast<const T*>(data), detail::count_of(dtype_of<T>, dtype, shape, device)};
+  }
   std::size_t bytes() const noexcept {
     return static_cast<std::size_t>(shape.numel()) * size_of(dtype);
   }
@@ -82,22 +91,17 @@ struct ConstTensorView {
 
 /// `values` seen as an array of that shape. @throws Error invalid_argument if the counts differ.
 template <Element T>
-TensorView view(std::span<T> values, const Shape& shape) {
+auto view(std::span<T> values, const Shape& shape) {
   detail::check_view(values.size(), shape);
-  return {values.data(), dtype_of<T>, shape};
-}
-template <Element T>
-ConstTensorView view(std::span<const T> values, const Shape& shape) {
-  detail::check_view(values.size(), shape);
-  return {values.data(), dtype_of<T>, shape};
+  using View = std::conditional_t<std::is_const_v<T>, ConstTensorView, TensorView>;
+  return View(values.data(), dtype_of<T>, shape);
 }
 template <detail::ElementRange R>
 auto view(R&& values, const Shape& shape) {
   return view(std::span(values), shape);
 }
 
-/// An owning array. Move-only: copying device memory must be written out. A temporary does not
-/// convert to a view, so that no call can outlive its buffer.
+/// An owning array. Move-only. A temporary has no view, so that no call can outlive its buffer.
 class Tensor {
  public:
   Tensor() noexcept = default;
@@ -118,6 +122,16 @@ class Tensor {
   DType dtype() const noexcept { return dtype_; }
   const Shape& shape() const noexcept { return shape_; }
   Device device() const noexcept { return device_; }
+  template <Element T>
+  std::span<T> values() & {
+    return view().values<T>();
+  }
+  template <Element T>
+  std::span<const T> values() const& {
+    return view().values<T>();
+  }
+  template <Element T>
+  void values() && = delete;
   std::size_t bytes() const noexcept { return view().bytes(); }
 
  private:

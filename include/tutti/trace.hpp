@@ -9,20 +9,20 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// One call of this rank, as the trace remembers it.
+/// One call of this rank in the trace.
 struct TraceEntry {
   enum class State : std::uint8_t { running, done, failed, refused };
 
-  std::uint64_t seq = 0;  ///< In the group, or for send and recv in its ordered pair and tag.
+  std::uint64_t seq = 0;  ///< Number in the group; for send and recv in its ordered pair and tag.
   Operation operation = Operation::barrier;
   DType dtype = DType::u8;
   ReduceOp::Kind reduce = ReduceOp::Kind::sum;
-  std::int64_t bytes = 0;  ///< Of `in`, or of `out` where a rank has no input.
+  std::int64_t bytes = 0;  ///< Bytes of `in`; of `out` on ranks without input.
   int peer = -1;           ///< Root or peer; -1 where there is none.
-  std::uint32_t ops = 1;   ///< More than one: a coalesced call, described by its first.
+  std::uint32_t ops = 1;   ///< Above one: a coalesced call, described by its first operation.
   State state = State::running;
   bool async = false;  ///< An async call stays `running` until its Work is collected.
-  std::chrono::steady_clock::time_point started{};  ///< To about 4 ms.
+  std::chrono::steady_clock::time_point started{};  ///< Accurate to about 4 ms.
   std::string name{};                               ///< The first 16 bytes of CallOptions::name.
 };
 

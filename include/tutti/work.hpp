@@ -17,17 +17,17 @@ namespace [[gnu::visibility("default")]] tutti {
 class WorkOwner;  // <tutti/backend/work_state.hpp>
 class WorkState;
 
-/// A call in flight, whose destructor waits for the call, by its deadline at the latest; while an
-/// exception unwinds the stack, the destructor aborts the group first. detach() releases a call
-/// without waiting. A call borrows the caller's buffers, so it must end before they do. Move-only.
-/// One thread at a time.
+/// A call in flight. The destructor waits for the call, by its deadline at the latest; while an
+/// exception unwinds the stack, it aborts the group first. detach() releases a call without
+/// waiting. A call borrows the caller's buffers, which must outlive it. Move-only. One thread at a
+/// time.
 ///
 /// An error is collected by wait(), error() or on_done(). An uncollected error breaks the group:
 /// its next call throws the error. A default-made Work is finished.
 ///
 /// Functions passed to then() and on_done() run on the group's worker thread, one after the other,
-/// and may wait there behind an async call. They may make async calls on the group. A blocking one
-/// would wait for itself on host memory and is refused; waiting for a Work of the group hangs.
+/// and may wait there for an async call. They may make async calls on the group. A blocking call on
+/// host memory would wait for itself and is refused; waiting for a Work of the group hangs.
 class [[nodiscard]] Work {
  public:
   Work() noexcept = default;
@@ -41,20 +41,20 @@ class [[nodiscard]] Work {
     if (state_ != nullptr) settle();
   }
 
-  /// Blocks the host until the call has ended, by its deadline at the latest, and throws what
-  /// went wrong. Afterwards the buffers are the caller's again. A call that was captured into a
-  /// graph is refused: there is nothing to wait for on the host.
+  /// Blocks the host until the call has ended, by its deadline at the latest. Throws the call's
+  /// error. Afterwards the caller may reuse the buffers. Refuses a call captured into a graph, for
+  /// which the host cannot wait.
   void wait();
-  /// Only observes: true when the call has ended. The call goes on if the deadline passes first.
+  /// True when the call has ended. If the deadline passes first, the call continues.
   bool wait_for(Deadline deadline) const;
   bool done() const noexcept;
-  /// What went wrong; empty while the call runs and when it went well.
+  /// The call's error; empty while it runs and after success.
   std::optional<Error> error();
   /// Work queued on `stream` from now on may use the buffers, and they may be freed in order on
   /// it. Does not block the host on a device; on host memory it waits.
   void block_stream(Stream stream);
-  /// Runs `next` after the call; for a finished Work it runs now. The new Work ends after `next`
-  /// and carries what it threw. An error skips it.
+  /// Runs `next` after the call; at once if the call has ended. The new Work ends after `next` and
+  /// has the error that `next` threw. An error of the call skips `next`; on_done() always runs.
   Work then(std::function<void()> next) &&;
   /// Calls `f` once after the call has ended: with null after success, else with the error, which
   /// is then collected; wait() still throws it. For a Work without a call (default-made, or after
@@ -68,23 +68,24 @@ class [[nodiscard]] Work {
   /// example the buffers; so is the group. Its error breaks the group unless on_done() collected
   /// it. @throws Error as on_done(); the call has then ended.
   void detach(std::shared_ptr<void> keep_alive = {}) &&;
-  /// One Work for all of them; the first error in their order is the one it throws.
+  /// One Work for all of them. Throws the first error in their order.
   static Work all(std::span<Work> works);
 
-  /// For backends and decorators: what it waits for, null when finished. It stays owned by this.
+  /// For backends and decorators: the backend's side of the call; null when finished. Stays owned
+  /// by this.
   const std::shared_ptr<WorkState>& state() const noexcept { return state_; }
-  /// For decorators: takes the state out, without waiting.
+  /// For decorators: releases the state without waiting.
   std::shared_ptr<WorkState> release() && noexcept { return std::move(state_); }
 
  private:
   struct Detached;
-  void settle() noexcept;  // What the destructor does.
+  void settle() noexcept;  // Used by the destructor.
 
   std::shared_ptr<WorkState> state_;
   std::shared_ptr<WorkOwner> owner_;
-  std::shared_ptr<WorkState> seen_;  // What on_done() watches; its error counts as collected.
+  std::shared_ptr<WorkState> seen_;  // Watched by on_done(); its error counts as collected.
   std::uint64_t token_ = 0;
-  int unwinding_ = 0;  // std::uncaught_exceptions() when it was made.
+  int unwinding_ = 0;  // std::uncaught_exceptions() at construction.
 };
 
 }  // namespace tutti

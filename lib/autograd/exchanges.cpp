@@ -7,7 +7,7 @@
 #include "rows/gather_arrays.hpp"
 #include "rows/row_views.hpp"
 
-// Rows from all ranks to all ranks.
+// Exchanges of rows between all ranks.
 
 namespace tutti {
 namespace [[gnu::visibility("default")]] autograd {
@@ -65,7 +65,7 @@ Differentiable gather_scaled(const Step& step, const ConstTensorView& local,
 
 Differentiable pad(const Step& step, const ConstTensorView& part, const RowLayout& layout);
 
-/// This rank's rows of its own array. Never a forward.
+/// Takes this rank's rows of its own array. Never a forward.
 Differentiable slice(const Step& step, const ConstTensorView& whole, const RowLayout& layout) {
   step.check_input(whole);
   Tensor out = step.make(step.transpose->to, whole.dtype);
@@ -75,7 +75,7 @@ Differentiable slice(const Step& step, const ConstTensorView& whole, const RowLa
   return step.result<pad>({}, whole, std::move(out), layout);
 }
 
-/// The transpose of slice: this rank's rows among zeros.
+/// The transpose of slice: places this rank's rows among zeros.
 Differentiable pad(const Step& step, const ConstTensorView& part, const RowLayout& layout) {
   step.check_input(part);
   Tensor out = step.make(step.transpose->to, part.dtype);
@@ -85,13 +85,14 @@ Differentiable pad(const Step& step, const ConstTensorView& part, const RowLayou
 
 using Counts = std::vector<std::int64_t>;
 
-/// Not given: an equal part of `in` for each rank. The call refuses one that is none.
+/// Rows that are not given: an equal part of `in` for each rank. The call refuses an indivisible
+/// `in`.
 Counts counts_of(const Rows& rows, const ConstTensorView& in, int ranks) {
   if (rows.listed()) return {rows.list().begin(), rows.list().end()};
   return Counts(static_cast<std::size_t>(ranks), rows.given() ? rows[0] : in.shape.rows() / ranks);
 }
 
-/// Its own transpose, with the counts swapped.
+/// Sends blocks between all ranks. Its own transpose, with the counts swapped.
 Differentiable exchange(const Step& step, const ConstTensorView& in, const Counts& send_rows,
                         const Counts& recv_rows) {
   Tensor out;

@@ -21,7 +21,7 @@ void fill_with_zeros(const Step& step, Tensor& out) {
     fill_identity(out.dtype(), Kind::sum, out.data(), count_of(out));
     return;
   }
-  // A few from the host, and then twice as many each time.
+  // Copies a few zeros from the host, then doubles them on the device.
   static constexpr std::array<std::byte, 4096> zeros{};
   auto* const to = static_cast<std::byte*>(out.data());
   auto done = std::min(out.bytes(), zeros.size());

@@ -18,7 +18,7 @@ void scale_gradient(ReduceOp op, int ranks, Tensor& grad);
 /// on a device.
 bool averages_on_device(ProcessGroup& group, ReduceOp op);
 
-/// Zeros in `out` but for `part`, from byte `at` on.
+/// Fills `out` with zeros, and with `part` from byte `at` on.
 void pad_with_zeros(const Step& step, Tensor& out, std::size_t at, const ConstTensorView& part);
 
 }  // namespace tutti::internal

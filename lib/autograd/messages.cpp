@@ -29,7 +29,7 @@ struct Channel {
 
 Differentiable receive(const Step& step, const ConstTensorView& what, const Channel& from);
 
-/// Its result is empty.
+/// Sends `in`. Its result is empty.
 Differentiable deliver(const Step& step, const ConstTensorView& in, const Channel& to) {
   Tensor none;
   const Op sending{.kind = Operation::send, .in = in, .peer = to.peer, .tag = to.tag};
@@ -40,7 +40,7 @@ Differentiable deliver(const Step& step, const ConstTensorView& in, const Channe
   return step.result<receive>("recv", in, std::move(none), to);
 }
 
-/// The transpose of deliver. `what` has the shape and dtype of a forward's result, and no data.
+/// The transpose of deliver. `what` has the shape and dtype of the forward's result, and no data.
 Differentiable receive(const Step& step, const ConstTensorView& what, const Channel& from) {
   const auto dtype = step.input_dtype(what);
   Tensor out;
@@ -64,7 +64,7 @@ void check_permutation(const Step& step, std::span<const int> to) {
                             fmt::join(to, ", "), size - 1));
 }
 
-/// `in` to rank to[rank]. Its transpose is the inverse permutation.
+/// Sends `in` to rank to[rank]. The transpose is the inverse permutation.
 Differentiable permuted(const Step& step, const ConstTensorView& in, const std::vector<int>& to) {
   auto& group = step.group;
   const int rank = group.rank();

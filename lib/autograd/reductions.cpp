@@ -8,7 +8,7 @@
 #include "kernels/gradients.hpp"
 #include "kernels/reduce.hpp"
 
-// Reductions to all ranks. Those that are not linear have their derivatives as weights.
+// Reductions to all ranks. The derivatives of the nonlinear ones are weights.
 
 namespace tutti {
 namespace [[gnu::visibility("default")]] autograd {
@@ -22,7 +22,7 @@ using Saved = std::shared_ptr<const Tensor>;
 Differentiable weigh_sum(const Step& step, const ConstTensorView& in, ReduceOp op,
                          const Saved& weights);
 
-/// all_reduce of weights * in; no weights are ones.
+/// all_reduce of weights * in. Without weights: of in.
 Differentiable sum_weighted(const Step& step, const ConstTensorView& in, ReduceOp op,
                             const Saved& weights) {
   Tensor out;
@@ -38,7 +38,7 @@ Differentiable sum_weighted(const Step& step, const ConstTensorView& in, ReduceO
   return step.result<weigh_sum>("all_reduce", in, std::move(out), op, weights);
 }
 
-/// The transpose of sum_weighted: weights * all_reduce(in), and the factor of `op`.
+/// The transpose of sum_weighted: weights * all_reduce(in), times the factor of `op`.
 Differentiable weigh_sum(const Step& step, const ConstTensorView& in, ReduceOp op,
                          const Saved& weights) {
   auto& group = step.group;
@@ -80,7 +80,7 @@ Differentiable all_reduce_extreme(const Step& step, const ConstTensorView& in, R
                                 share(std::move(weights)));
 }
 
-/// The arrays [...] of all ranks, [W, elements]. Makes room for results [...], too.
+/// Gathers the arrays [...] of all ranks to [W, elements]. Allocates results [...], too.
 Tensor gather_factors(const Step& step, const ConstTensorView& in, Tensor& out,
                       Tensor* weights = nullptr) {
   Tensor all;
@@ -102,7 +102,8 @@ internal::Factors factors_of(const Step& step, const Tensor& all) {
           static_cast<std::size_t>(all.shape().row_numel())};
 }
 
-/// The product of all ranks, and of all others: from one gather, so that zeros need no division.
+/// Computes the product of all ranks and that of all other ranks from one gather, without a
+/// division: factors may be zero.
 Differentiable all_reduce_product(const Step& step, const ConstTensorView& in) {
   Tensor out;
   Tensor weights;
@@ -117,7 +118,7 @@ Differentiable all_reduce_product(const Step& step, const ConstTensorView& in) {
                                 share(std::move(weights)));
 }
 
-/// The derivative of product_of_others where the ranks had `all`: its own transpose.
+/// The derivative of product_of_others at the ranks' inputs `all`. Its own transpose.
 Differentiable others_gradient(const Step& step, const ConstTensorView& in, const Saved& all) {
   Tensor out;
   const auto gradients = gather_factors(step, in, out);

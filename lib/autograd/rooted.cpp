@@ -7,7 +7,7 @@
 #include "rows/gather_arrays.hpp"
 #include "rows/row_views.hpp"
 
-// Collectives of which one rank is the root. The gradient of root's array is not read elsewhere.
+// Collectives with a root. Only the root reads the gradient of its array.
 
 namespace tutti {
 namespace [[gnu::visibility("default")]] autograd {
@@ -31,7 +31,7 @@ Differentiable reduce_to(const Step& step, const ConstTensorView& in, int root, 
   return step.result<spread>("broadcast", in, std::move(out), root, op);
 }
 
-/// The transpose of reduce_to: root's array to every rank, scaled.
+/// The transpose of reduce_to: broadcasts root's array, scaled.
 Differentiable spread(const Step& step, const ConstTensorView& in, int root, ReduceOp op) {
   auto& group = step.group;
   const bool at_root = group.rank() == root;
@@ -61,7 +61,7 @@ Differentiable spread(const Step& step, const ConstTensorView& in, int root, Red
 DifferentiableRows collect(const Step& step, const ConstTensorView& local, int root,
                            const std::optional<RowLayout>& layout);
 
-/// Root's rows to the ranks, which know the layout. Never a forward.
+/// Scatters root's rows by a layout that all ranks know. Never a forward.
 Differentiable distribute(const Step& step, const ConstTensorView& whole, int root,
                           const RowLayout& layout) {
   const bool at_root = step.group.rank() == root;
@@ -75,7 +75,8 @@ Differentiable distribute(const Step& step, const ConstTensorView& whole, int ro
   return step.result<collect>("gather_rows", whole, std::move(out), root, std::optional(layout));
 }
 
-/// The transpose of distribute: the ranks' rows to root. Without a layout it is exchanged.
+/// The transpose of distribute: gathers the ranks' rows on root. Exchanges the layout if none is
+/// given.
 DifferentiableRows collect(const Step& step, const ConstTensorView& local, int root,
                            const std::optional<RowLayout>& layout) {
   auto rows = internal::gather_rows(

@@ -186,7 +186,16 @@ Error Agreement::collect_status(const Failure& failure) const {
       return with_message(failure.cause, Errc::mismatch, differs->where().rank,
                           fmt::format("{}; {}", differs->message(), failure.cause.message()));
   }
-  return name_missing(failure.cause, ranks, failure.status.record.view());
+  const Error named = name_missing(failure.cause, ranks, failure.status.record.view());
+  const auto in_another_call = [](const Presence& rank) {
+    return !rank.entered && !rank.left && !rank.last.empty();
+  };
+  if (std::ranges::none_of(ranks, in_another_call)) return named;
+  return with_message(named, named.code(), named.where().rank,
+                      named.message() +
+                          "; ranks may have made different calls, which "
+                          "TUTTI_CHECK=1 compares before data moves",
+                      named.where().missing);
 }
 
 std::optional<Error> Agreement::cause(const Status& mine) noexcept {

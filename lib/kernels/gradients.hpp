@@ -8,12 +8,12 @@
 
 #include "kernels/reduce_types.hpp"
 
-// The local part of gradients: element by element over host memory, for f16, bf16, f32 and f64.
-// Half types are computed in float. Arrays need no alignment. `n` counts elements.
+// Elementwise parts of gradients in host memory, for f16, bf16, f32 and f64. Half types are
+// computed in float. Arrays need no alignment. `n` counts elements.
 
 namespace tutti::internal {
 
-/// Any byte may come in as a dtype.
+/// Accepts any byte as a dtype.
 constexpr bool has_gradient(DType dtype) noexcept {
   return dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f32 || dtype == DType::f64;
 }
@@ -33,8 +33,8 @@ void scale(DType dtype, void* data, std::size_t n, double by) noexcept;
 /// out[i] = a[i] * b[i]; out may be a or b.
 void multiply(DType dtype, void* out, const void* a, const void* b, std::size_t n) noexcept;
 
-/// marks[i] = 1 where `in` holds the extreme of all ranks, else 0. Zeros are equal whatever their
-/// sign, and so are NaNs.
+/// marks[i] = 1 if `in` holds the extreme of all ranks, else 0. Zeros of either sign are equal, and
+/// so are NaNs.
 void mark_ties(DType dtype, const void* in, const void* extreme, std::int32_t* marks,
                std::size_t n) noexcept;
 
@@ -42,7 +42,7 @@ void mark_ties(DType dtype, const void* in, const void* extreme, std::int32_t* m
 void share_ties(DType dtype, const void* in, const void* extreme, const std::int32_t* ties,
                 void* weights, std::size_t n) noexcept;
 
-/// What all ranks have, [ranks, n], and which of them is asked about.
+/// The factors of all ranks, [ranks, n], and the index of one rank.
 struct Factors {
   const void* all = nullptr;
   std::size_t ranks = 0;
@@ -50,7 +50,7 @@ struct Factors {
   std::size_t n = 0;
 };
 
-/// out[i] = the product of the factors of all ranks but this one, in their order.
+/// out[i] = the product of the factors of all ranks but this one, in rank order.
 void product_of_others(DType dtype, const Factors& factors, void* out) noexcept;
 
 /// out[i] = the derivative by this rank's factor of sum over r of u_r * product_of_others_r, where

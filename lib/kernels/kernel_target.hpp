@@ -3,18 +3,18 @@
 #include <string_view>
 #include <vector>
 
-// The instruction set that the kernels use. Without Highway there is "scalar" alone.
+// The instruction set of the kernels. Without Highway the only one is "scalar".
 
 namespace tutti::internal {
 
-/// What it runs on here: "scalar", "AVX3", ...
+/// The instruction set in use: "scalar", "AVX3", ...
 const char* kernel_target() noexcept;
 
-/// For tests and benchmarks. What was built and runs on this machine, best first, named as by
-/// kernel_target(). To be called before choose_kernel_target().
+/// For tests and benchmarks. The instruction sets that were built and run on this machine, best
+/// first, named as by kernel_target(). Call it before choose_kernel_target().
 std::vector<std::string_view> kernel_targets();
-/// Makes all kernels use one of kernel_targets(), for an empty name the best. In the whole process,
-/// and not while another thread uses them.
+/// Selects one of kernel_targets() for all kernels of the process; an empty name selects the best.
+/// No other thread may use kernels meanwhile.
 void choose_kernel_target(std::string_view name);
 
 }  // namespace tutti::internal

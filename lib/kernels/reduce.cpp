@@ -49,7 +49,7 @@ bool can_reduce(DType dtype, Kind kind) noexcept {
 
 void fold(DType dtype, Kind kind, void* out, std::span<const void* const> inputs,
           std::span<const double> scales, std::size_t n) noexcept {
-  if (n == 0) return;  // The pointers may be null then.
+  if (n == 0) return;  // The pointers may be null.
   assert(can_reduce(dtype, kind) && !inputs.empty());
   assert(scales.size() == (kind == Kind::premul_sum ? inputs.size() : 0));
   if (inputs.size() == 1 && kind != Kind::premul_sum && dtype != DType::boolean) {

@@ -16,11 +16,11 @@
 
 namespace tutti::internal {
 
-/// Null when there is no such pair: avg, premul_sum and custom, bitwise operations of floats, and
-/// all but sum of complex numbers.
+/// Null if undefined: avg, premul_sum and custom, bitwise operations of floats, and all kinds but
+/// sum of complex numbers.
 ReduceFn reduce_fn(DType dtype, ReduceOp::Kind kind) noexcept;
 
-/// Whether fold() takes the pair. avg: numbers (integers truncate toward zero); premul_sum:
+/// True if fold() supports the pair. avg: numbers (integers truncate toward zero); premul_sum:
 /// floats and complex; band, bor, bxor: integers and booleans; sum: everything; product, min, max:
 /// everything but complex; custom: nothing, see fold_custom().
 bool can_reduce(DType dtype, ReduceOp::Kind kind) noexcept;
@@ -33,8 +33,8 @@ bool can_reduce(DType dtype, ReduceOp::Kind kind) noexcept;
 void fold(DType dtype, ReduceOp::Kind kind, void* out, std::span<const void* const> inputs,
           std::span<const double> scales, std::size_t n) noexcept;
 
-/// fold() by the function of ReduceOp::custom(), on copies that are aligned to 64 bytes. One input
-/// is copied. @throws Error backend with the text of what the function throws.
+/// fold() with the function of ReduceOp::custom(), on copies aligned to 64 bytes. One input is
+/// copied. @throws Error backend with the text of an exception of the function.
 void fold_custom(DType dtype, const ReduceOp& op, void* out, std::span<const void* const> inputs,
                  std::size_t n);
 
@@ -42,13 +42,13 @@ void fold_custom(DType dtype, const ReduceOp& op, void* out, std::span<const voi
 /// booleans.
 void divide(DType dtype, void* data, std::size_t n, std::size_t by) noexcept;
 
-/// Fills with e, where op(e, x) == x: 0, 1, all ones, and for min the largest value (+inf; 448 in
-/// f8e4m3), for max the smallest. avg and custom have none: 0.
+/// Fills with the identity e, op(e, x) == x: 0, 1, all ones; for min the largest value (+inf; 448
+/// in f8e4m3), for max the smallest. avg and custom have none: 0.
 void fill_identity(DType dtype, ReduceOp::Kind kind, void* out, std::size_t n) noexcept;
 
 }  // namespace tutti::internal
 
-/// The reference that the vector kernels are tested against, and what runs without Highway.
+/// The reference of the vector kernels' tests, and the kernels without Highway.
 namespace tutti::internal::scalar {
 
 ReduceFn reduce_fn(DType dtype, ReduceOp::Kind kind) noexcept;

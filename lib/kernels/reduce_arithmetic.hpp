@@ -10,12 +10,12 @@
 
 #include "kernels/reduce_types.hpp"
 
-// What the reductions compute, one element at a time. All of it but load() and store() is
-// constexpr, so that device code uses it too: nvcc gives constexpr functions to both sides.
+// The reductions of single elements. All functions except load() and store() are constexpr, because
+// nvcc compiles constexpr functions for host and device.
 
 namespace tutti::internal {
 
-/// The type that elements stored as T are computed in.
+/// The type in which elements stored as T are computed.
 template <typename T>
 struct Accumulation {
   using type = float;
@@ -50,7 +50,7 @@ constexpr T narrow(Acc<T> value) noexcept {
   return T{value};
 }
 
-// Copied, because an array may lie at any address; a compiler makes a plain load of it.
+// Copies, because the address may be unaligned; compilers emit a plain load.
 template <typename T>
 Acc<T> load(const std::byte* from) noexcept {
   T stored;
@@ -102,10 +102,10 @@ constexpr T apply(T a, T b) noexcept {
     if (b < a) return kind == min ? b : a;
     if (a == b) return is_negative(a) == (kind == min) ? a : b;  // Only zeros differ here.
   }
-  return a + b;  // Also what makes a quiet NaN of two numbers that do not compare.
+  return a + b;  // Makes a quiet NaN of unordered numbers.
 }
 
-/// The sum: there is no other.
+/// The sum is the only operation of this type.
 template <ReduceOp::Kind kind, typename R>
 constexpr Complex<R> apply(Complex<R> a, Complex<R> b) noexcept {
   return {a.real + b.real, a.imag + b.imag};
@@ -120,7 +120,7 @@ constexpr A scaled(A value, double scale) noexcept {
     return value * static_cast<A>(scale);
 }
 
-/// The end of an avg.
+/// The division of an avg.
 template <typename A>
 constexpr A divide(A sum, std::size_t count) noexcept {
   if constexpr (std::signed_integral<A>) {
@@ -134,7 +134,7 @@ constexpr A divide(A sum, std::size_t count) noexcept {
   }
 }
 
-/// The largest value there is, infinite where the type has an infinity; with sign -1 the smallest.
+/// The largest value of T, infinite if T has an infinity; with sign -1 the smallest.
 template <typename T>
 constexpr T extreme(int sign) noexcept {
   if constexpr (std::integral<T>) {
@@ -148,7 +148,7 @@ constexpr T extreme(int sign) noexcept {
   }
 }
 
-/// e, where op(e, x) == x; avg and custom have none: 0.
+/// The identity e, op(e, x) == x; avg and custom have none: 0.
 template <typename T, ReduceOp::Kind kind>
 constexpr T identity() noexcept {
   using enum ReduceOp::Kind;

@@ -11,7 +11,7 @@
 namespace tutti::internal {
 namespace {
 
-// Two of them stay in the first-level cache.
+// Two blocks fit in the first-level cache.
 constexpr std::size_t block = 8192;
 
 void call(const ReduceOp& op, const void* in, void* inout, std::size_t n, DType dtype) {

@@ -21,7 +21,7 @@ void reduce(void* out, const void* a, const void* b, std::size_t n) {
     store<T>(to + i, apply<kind>(load<T>(x + i), load<T>(y + i)));
 }
 
-// What is held between the inputs: a few KiB, so that it stays in the first-level cache.
+// Elements of intermediate results: a few KiB, which fit in the first-level cache.
 constexpr std::size_t block = 512;
 
 /// An element of input k, ready to be added.

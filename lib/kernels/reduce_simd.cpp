@@ -11,7 +11,7 @@
 #include "kernels/kernel_target.hpp"
 
 // This file is compiled once per instruction set: Highway includes it again for each. SSSE3 is left
-// out: a processor that has no more is from before 2011, and the scalar kernels will do.
+// out: processors limited to it are older than 2011 and use the scalar kernels.
 #define HWY_DISABLED_TARGETS HWY_SSSE3
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/reduce_simd.cpp"
@@ -23,7 +23,7 @@ namespace tutti::internal::simd::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
 
-// Vectors of one lane, or emulated ones: the plain scalar kernels are better.
+// For vectors of one lane or emulated vectors the scalar kernels are faster.
 const Kernels* table() {
   static constexpr Kernels none{.target = HWY_TARGET};
   return &none;
@@ -36,8 +36,8 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 using Kind = ReduceOp::Kind;
 
-// How elements are stored, and the vectors that they are computed in: load() reads a vector of
-// elements from any address, store() writes one.
+// Storage types and the vectors of their computation: load() reads a vector of elements from any
+// address, store() writes one.
 
 template <typename T>
 struct Plain {
@@ -57,8 +57,8 @@ struct Bool : Plain<std::uint8_t> {
   }
 };
 
-/// The small floats of half.hpp, by the algorithm of detail::decode_small and encode_small. With
-/// integers, because Highway 1.0's own conversions truncate on some targets.
+/// The small floats of half.hpp, by the algorithm of detail::decode_small and encode_small, in
+/// integers: the conversions of Highway 1.0 truncate on some targets.
 template <typename T, int exp_bits, int man_bits, bool has_infinity>
 struct Small {
   using Stored = decltype(T::bits);
@@ -66,7 +66,7 @@ struct Small {
   using IntTag = hn::RebindToSigned<Tag>;
   using StoredTag = hn::Rebind<Stored, Tag>;
 
-  static constexpr int shift = 23 - man_bits;  // From the mantissa of T to that of float.
+  static constexpr int shift = 23 - man_bits;  // Shift from the mantissa of T to that of float.
   static constexpr std::int32_t rebias = 127 - ((1 << (exp_bits - 1)) - 1);
   static constexpr std::int32_t magnitude_mask = (1 << (exp_bits + man_bits)) - 1;
   static constexpr std::int32_t infinity = ((1 << exp_bits) - 1) << man_bits;
@@ -86,7 +86,7 @@ struct Small {
     const auto special_offset = hn::IfThenElseZero(is_special, offset);
     const auto normal = hn::Add(hn::Add(hn::ShiftLeft<shift>(magnitude), offset), special_offset);
 
-    // The next larger exponent gives the mantissa an implicit one, which the subtraction removes.
+    // The next larger exponent gives the mantissa an implicit one; the subtraction removes it.
     const auto one = hn::Set(di, 1 << 23);
     const auto subnormal =
         hn::Sub(hn::BitCast(d, hn::Add(normal, one)), hn::BitCast(d, hn::Add(offset, one)));
@@ -102,12 +102,13 @@ struct Small {
     const auto sign =
         hn::And(hn::ShiftRight<31 - exp_bits - man_bits>(bits), hn::Set(di, magnitude_mask + 1));
 
-    // Less than half a unit rounds down, more up, and half up if the kept part is odd.
+    // Rounds down below half a unit, up above it, and at half a unit if the kept part is odd.
     const auto odd = hn::And(hn::ShiftRight<shift>(magnitude), hn::Set(di, 1));
     const auto half = hn::Set(di, (1 << (shift - 1)) - 1 - (rebias << 23));
     const auto normal = hn::ShiftRight<shift>(hn::Add(magnitude, hn::Add(half, odd)));
 
-    // Added to a float whose last bit is worth T's smallest subnormal, a number is rounded to it.
+    // The last bit of this float is T's smallest subnormal, so adding it rounds a number to that
+    // unit.
     const auto unit = hn::Set(di, (rebias + 1 + shift) << 23);
     const auto sum = hn::Add(hn::BitCast(d, magnitude), hn::BitCast(d, unit));
     const auto subnormal = hn::Sub(hn::BitCast(di, sum), unit);
@@ -121,14 +122,14 @@ struct Small {
   }
 };
 
-/// The sign of v and the mantissa of the canonical NaN.
+/// The canonical NaN with the sign of v.
 template <class D>
 auto quiet_nan(D d, hn::Vec<D> v) {
   const hn::RebindToSigned<D> di;
   return hn::CopySign(hn::BitCast(d, hn::Set(di, 0x7fc00000)), v);
 }
 
-/// bfloat16, the upper half of a float: rounding can carry into the exponent, and that is all.
+/// bfloat16, the upper half of a float. Rounding may carry into the exponent.
 struct Brain {
   using Stored = std::uint16_t;
   using Tag = hn::ScalableTag<float>;
@@ -154,7 +155,8 @@ struct Brain {
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)
 
-/// float16 where the processor converts it, to nearest even. It would keep the payloads of NaNs.
+/// float16 if the processor converts it, rounding to nearest even. The conversion would keep
+/// payloads of NaNs.
 struct Half {
   using Stored = hwy::float16_t;
   using Tag = hn::ScalableTag<float>;
@@ -175,10 +177,10 @@ using Half = Small<Float16, 5, 10, true>;
 
 #endif
 
-/// Of floats: a where it comes `before` b, else b; `equal` where they are equal. NaN if one is.
+/// For floats: a if a is `before` b, else b; `equal` if they are equal; NaN if one is NaN.
 template <class V, class M>
 V choose(V a, V b, M before, V equal) {
-  // Equal numbers have equal bits, but for zeros, where the sign bit decides.
+  // Equal numbers have equal bits, except zeros, whose signs may differ.
   const V chosen = hn::IfThenElse(hn::Eq(a, b), equal, hn::IfThenElse(before, a, b));
   return hn::IfThenElse(hn::IsNaN(a), a, chosen);
 }
@@ -207,7 +209,7 @@ V apply(V a, V b) {
   }
 }
 
-/// What happens around the operation.
+/// The arithmetic before and after the operation.
 enum class Form { plain, scaled, averaged };
 
 using Inputs = std::span<const void* const>;
@@ -240,7 +242,7 @@ auto finish(D d, hn::Vec<D> sum, Inputs inputs) {
   }
 }
 
-/// Folds less than a vector of elements, from i on, through copies that fill one.
+/// Folds fewer elements than a vector holds, from i on, through copies of full length.
 template <class E, Kind kind, Form form>
 HWY_NOINLINE void fold_rest(void* out, Inputs inputs, Scales scales, std::size_t i, std::size_t n) {
   using Stored = typename E::Stored;
@@ -256,13 +258,13 @@ HWY_NOINLINE void fold_rest(void* out, Inputs inputs, Scales scales, std::size_t
   std::memcpy(at(out, i * sizeof(Stored)), copy, n * sizeof(Stored));
 }
 
-// Prefetchers follow only so many arrays at once. More are folded in passes over a block, whose
-// accumulators stay in the first-level cache.
+// Prefetchers follow only this many arrays at a time. More arrays are folded in passes over a block
+// whose accumulators stay in the first-level cache.
 constexpr std::size_t arrays_per_pass = 16;
 
-/// Folds inputs [first, first + arrays_per_pass) of `n` elements, a whole number of vectors, from
-/// i on. `acc` carries the results from pass to pass. A vector is written to out, which may be one
-/// of the inputs, after it was read from all of them.
+/// Folds inputs [first, first + arrays_per_pass) of `n` elements, a whole number of vectors, from i
+/// on. `acc` carries the results between passes. Writes a vector to out after reading it from all
+/// inputs, because out may be one of them.
 template <class E, Kind kind, Form form>
 void fold_pass(void* out, hn::TFromD<typename E::Tag>* acc, Inputs inputs, Scales scales,
                std::size_t first, std::size_t i, std::size_t n) {
@@ -316,7 +318,7 @@ void reduce(void* out, const void* a, const void* b, std::size_t n) {
   if (i < n) fold_rest<E, kind, Form::plain>(out, inputs, {}, i, n - i);
 }
 
-/// The kernels of `kind`, which are those of another one, too, where booleans have both.
+/// The kernels of `kind`. Booleans share the kernels of equivalent kinds.
 template <class E, Kind kind>
 constexpr void add(Kernels& kernels, DType dtype, Kind as = kind) {
   const auto row = static_cast<std::size_t>(dtype);
@@ -336,7 +338,7 @@ constexpr void add_float(Kernels& kernels, DType dtype) {
   folds[static_cast<std::size_t>(Kind::premul_sum)] = &fold<E, Kind::sum, Form::scaled>;
 }
 
-// A complex number is two elements, and what it knows is done to each.
+// Complex numbers are computed as two elements each.
 
 template <class E>
 void sum_of_pairs(void* out, const void* a, const void* b, std::size_t n) {
@@ -358,7 +360,7 @@ constexpr void add_complex(Kernels& kernels, DType dtype) {
   folds[static_cast<std::size_t>(Kind::premul_sum)] = &fold_pairs<E, Form::scaled>;
 }
 
-// The product only of 16-bit and 32-bit integers: few targets multiply vectors of the others.
+// The product of 16-bit and 32-bit integers alone: few targets multiply vectors of other widths.
 template <typename T>
 constexpr void add_integer(Kernels& kernels, DType dtype) {
   using Bits = Plain<std::make_unsigned_t<T>>;

@@ -5,20 +5,20 @@
 
 #include "kernels/reduce_types.hpp"
 
-// The vector kernels. Only there when the library is built with Highway; reduce_simd.cpp then also
-// defines kernel_target.hpp.
+// The vector kernels. Declared only in builds with Highway; reduce_simd.cpp then also defines
+// kernel_target.hpp.
 
 namespace tutti::internal::simd {
 
-/// The kernels of one instruction set. Null: the scalar kernel is as good, or the pair is
+/// The kernels of one instruction set. Null: the scalar kernel is as fast, or the pair is
 /// undefined.
 struct Kernels {
-  std::int64_t target = 0;  ///< As Highway numbers them.
+  std::int64_t target = 0;  ///< Highway's number of the target.
   std::array<std::array<ReduceFn, reduce_op_count>, dtype_count> reduce{};
   std::array<std::array<FoldFn, reduce_op_count>, dtype_count> fold{};
 };
 
-/// The best for this machine.
+/// The kernels of the best instruction set of this machine.
 const Kernels& kernels() noexcept;
 
 }  // namespace tutti::internal::simd

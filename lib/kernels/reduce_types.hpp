@@ -12,18 +12,18 @@
 #include <tutti/half.hpp>
 #include <tutti/reduce_op.hpp>
 
-// Types of kernels, and from the values DType and Kind to types and constants.
+// Types of kernels, and visitors from DType and Kind to types and constants.
 
 namespace tutti::internal {
 
 /// out[i] = op(a[i], b[i]), rounded to the dtype; out may be a or b. The signature is Gloo's.
 using ReduceFn = void (*)(void* out, const void* a, const void* b, std::size_t n);
 
-/// fold() for one dtype and operation.
+/// The type of fold() for one dtype and operation.
 using FoldFn = void (*)(void* out, std::span<const void* const> inputs,
                         std::span<const double> scales, std::size_t n) noexcept;
 
-/// A stored boolean: any byte may come from a peer, and only 0 and 1 are values of bool.
+/// A stored boolean. A peer may send any byte, but a bool holds only 0 and 1.
 struct Boolean {
   std::uint8_t byte = 0;
 };
@@ -88,7 +88,7 @@ concept BooleanStorage = std::same_as<T, Boolean>;
 template <typename T>
 concept ComplexStorage = std::same_as<T, Complex<float>> || std::same_as<T, Complex<double>>;
 
-/// What fold() takes; see can_reduce().
+/// True for the pairs of fold(); see can_reduce().
 template <typename T, ReduceOp::Kind kind>
 inline constexpr bool foldable = [] {
   using enum ReduceOp::Kind;
@@ -113,7 +113,7 @@ inline constexpr bool foldable = [] {
   }
 }();
 
-/// What reduce_fn() has: the kinds that are one operation of two elements.
+/// True for the pairs of reduce_fn(): kinds that are one operation of two elements.
 template <typename T, ReduceOp::Kind kind>
 inline constexpr bool reducible =
     foldable<T, kind>&& kind != ReduceOp::Kind::avg&& kind != ReduceOp::Kind::premul_sum;

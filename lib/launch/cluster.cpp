@@ -17,7 +17,7 @@ namespace {
 
 /// The default port of torch's launchers.
 constexpr int default_master_port = 29500;
-/// Ports of Slurm's jobs: below those that the kernel gives to connections.
+/// Ports of Slurm's jobs: below the kernel's range of ephemeral ports.
 constexpr int slurm_first_port = 20000;
 constexpr int slurm_ports = 10000;
 
@@ -43,7 +43,7 @@ std::optional<int> read_port(const char* name) {
   return port;
 }
 
-/// The names of one launcher; null where it tells nothing.
+/// The variables of one launcher; null if it sets none.
 struct Names {
   const char* launcher;
   const char* rank;
@@ -53,7 +53,7 @@ struct Names {
   const char* node;
 };
 
-// OMPI_COMM_WORLD_NODE_RANK is no number of a node but one more local rank.
+// OMPI_COMM_WORLD_NODE_RANK is not used: it is a local rank, not a node's number.
 constexpr Names launchers[] = {
     {"tutti", "TUTTI_RANK", "TUTTI_SIZE", "TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE", "TUTTI_NODE"},
     {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"},
@@ -69,12 +69,12 @@ constexpr const Names& pmi = launchers[3];
 constexpr const Names& pals = launchers[4];
 constexpr const Names& slurm = launchers[5];
 
-/// The first launcher from `names` on that has set something; null: none.
+/// Returns the first launcher from `names` on with a variable that is set; null: none.
 const Names* first_set(const Names* names) {
   for (; names != std::end(launchers); ++names) {
     const bool rank = !read_text(names->rank).empty();
     const bool size = !read_text(names->size).empty();
-    // PALS gives the size of PMI, but its own rank.
+    // PALS uses PMI's variable for the size, and its own for the rank.
     if (names == &pmi && !rank && !read_text(pals.rank).empty()) continue;
     if (names == &pals && !rank) continue;
     if (rank || size) return names;
@@ -116,9 +116,9 @@ void read_ranks(const Names& names, ClusterInfo& info) {
   info.node = read_number(names.node).value_or(-1);
 }
 
-/// A launcher inside another one wins, whatever ranks the outer one gave. A plain RANK may also be
-/// a leftover in a script that every process of the outer launcher got: as many ranks as that one
-/// has processes, but not in its order.
+/// Refuses RANK and WORLD_SIZE of a script that another launcher runs. They count if they belong to
+/// a launcher inside the other one, with any ranks. They are leftovers if there are as many ranks
+/// as the other launcher has processes, in another order.
 void refuse_leftover(const ClusterInfo& info) {
   if (info.launcher != torchrun.launcher || !read_text("TORCHELASTIC_RUN_ID").empty()) return;
   const Names* outer = first_set(&torchrun + 1);
@@ -127,8 +127,8 @@ void refuse_leftover(const ClusterInfo& info) {
   const auto size = read_number(outer->size);
   if (size == info.size && rank != info.rank)
     internal::failf(Errc::invalid_argument,
-                    "{} is {} and {} is {}, but {} is {} and {} is {}; of {} and {} unset the pair "
-                    "that is not meant, or set {} and {}",
+                    "{} is {} and {} is {}, but {} is {} and {} is {}; unset the variables of "
+                    "{} or of {}, or set {} and {}",
                     torchrun.rank, info.rank, torchrun.size, info.size, outer->rank, *rank,
                     outer->size, *size, torchrun.launcher, outer->launcher, own.rank, own.size);
 }
@@ -137,7 +137,7 @@ void refuse_leftover(const ClusterInfo& info) {
   internal::failf(Errc::invalid_argument, "the list of nodes '{}' has no first host", list);
 }
 
-/// The first host of Slurm's lists: "n[03,07-12],gpu1" has n03.
+/// The first host of one of Slurm's lists: "n03" for "n[03,07-12],gpu1".
 std::string first_host(std::string_view list) {
   const auto end = list.find_first_of(",[");
   std::string host(list.substr(0, end));
@@ -145,7 +145,7 @@ std::string first_host(std::string_view list) {
     if (host.empty()) bad_list(list);
     return host;
   }
-  // Brackets may come more than once: "rack[1-2]n[0-3]".
+  // A name may have several brackets: "rack[1-2]n[0-3]".
   const auto close = list.find(']', end);
   if (close == std::string_view::npos) bad_list(list);
   const auto inside = list.substr(end + 1, close - end - 1);
@@ -165,7 +165,7 @@ int store_port(int base) {
   const int port = read_port("TUTTI_STORE_PORT").value_or(base);
   if (port > 65535)
     internal::failf(Errc::invalid_argument,
-                    "the store would be at MASTER_PORT + 1 = {}, which is no port; set "
+                    "the store would be at MASTER_PORT + 1 = {}; ports end at 65535; set "
                     "TUTTI_STORE_PORT",
                     port);
   return port;
@@ -180,7 +180,7 @@ int slurm_port() {
   return slurm_first_port + static_cast<int>(job % slurm_ports);
 }
 
-/// A launcher's store may outlive a restart, and two steps of a job may meet at one address.
+/// A store may outlive a restart of the job, and two steps of a job may use the same address.
 std::string read_run(const ClusterInfo& info) {
   std::string run;
   const auto add = [&run](const char* name) {
@@ -211,7 +211,7 @@ void internal::read_store(ClusterInfo& info) {
                          : master_port.value_or(default_master_port) + 1;
     info.store = tcp_address(host, store_port(port));
   } else if (of_slurm) {
-    // The step's hosts: a job may have more, and rank 0 is on none of those.
+    // Hosts of the step. A job may have other hosts, and rank 0 never runs on those.
     auto nodes = read_text("SLURM_STEP_NODELIST");
     if (nodes.empty()) nodes = read_text("SLURM_JOB_NODELIST");
     if (!nodes.empty() && !read_text("SLURM_JOB_ID").empty())

@@ -4,7 +4,7 @@
 
 namespace tutti::internal {
 
-/// Fills in where the ranks meet, as the environment tells it to any launcher's processes.
+/// Fills in the store's address from variables that any launcher may set.
 void read_store(ClusterInfo& info);
 
 }  // namespace tutti::internal

@@ -21,9 +21,9 @@ namespace {
 
 constexpr std::string_view tcp = "tcp://";
 constexpr auto leave_timeout = std::chrono::seconds(10);
-/// The same while an exception unwinds.
+/// The same limit while an exception unwinds.
 constexpr auto unwinding_leave_timeout = std::chrono::seconds(1);
-/// Before a port that is taken is tried again.
+/// The pause before a taken port is tried again.
 constexpr auto hold_pause = std::chrono::milliseconds(100);
 
 /// A store's server and this process's own connection to it.
@@ -43,8 +43,9 @@ struct HostedStore {
   }
 };
 
-/// What to listen on so that everybody reaches `host`: a number is meant as it is. A name may mean
-/// another address here than elsewhere (Debian gives a host's own name 127.0.1.1).
+/// The address to listen on, so that every rank reaches `host`. A numeric address is used as it is.
+/// A name listens on all interfaces, because it may resolve differently here (Debian maps a host's
+/// own name to 127.0.1.1).
 std::string listen_address(const std::string& host) {
   in6_addr number{};
   const bool numeric = ::inet_pton(AF_INET, host.c_str(), &number) == 1 ||
@@ -52,8 +53,8 @@ std::string listen_address(const std::string& host) {
   return numeric || host == "localhost" ? host : "";
 }
 
-/// The port is not free, but no process listens: a connection that is closing, or of another
-/// program to somewhere else, was given its number. It will be free.
+/// True if the port is taken but nothing listens on it: a closing connection, or another program's
+/// connection, holds the number and will release it.
 bool only_held(const Error& error, const std::string& host, int port) {
   const auto taken = std::make_error_code(std::errc::address_in_use).message();
   return error.message().find(taken) != std::string::npos && !internal::is_listening(host, port);
@@ -67,7 +68,8 @@ std::shared_ptr<Store> host_store(const std::string& address, std::chrono::nanos
   const auto digits = host_port.substr(std::min(colon + 1, host_port.size()));
   int port = 0;
   (void)std::from_chars(digits.data(), digits.data() + digits.size(), port);
-  if (host.empty() || port < 1 || port > 65535) return open_store(address, timeout);  // It says.
+  if (host.empty() || port < 1 || port > 65535)
+    return open_store(address, timeout);  // The error of the connection explains it.
   auto hosted = std::make_shared<HostedStore>();
   const auto deadline = Deadline::after(timeout);
   while (hosted->server == nullptr) {

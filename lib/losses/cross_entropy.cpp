@@ -76,7 +76,8 @@ CrossEntropy::CrossEntropy(const Options& options) : options_(options) {
   internal::losses::check_weight(name, "pos_weight", o.pos_weight);
   if (o.classes > 1 && o.pos_weight != 1)
     failf(Errc::invalid_argument,
-          "cross_entropy: pos_weight is {} for {} classes; it is for one, weight for several",
+          "cross_entropy: pos_weight is {} for {} classes; use it for one class, and weight for "
+          "several",
           o.pos_weight, o.classes);
   if (o.weight.empty()) return;
   if (o.classes == 1)

@@ -17,7 +17,7 @@
 
 namespace tutti::internal::losses {
 
-/// σ(x) and 1 - σ(x), neither by subtraction.
+/// σ(x) and 1 - σ(x), both computed without a subtraction.
 struct Logistic {
   double value, rest;
   explicit Logistic(double x) {

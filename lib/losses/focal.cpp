@@ -20,7 +20,7 @@ using internal::losses::sum_loss;
 using internal::losses::SummedParts;
 using internal::losses::word;
 
-/// q^(gamma - 1) q_small, where q_small is of the order of q. 0 for q = 0 and any gamma.
+/// q^(gamma - 1) q_small, with q_small of the order of q. For q = 0 it is 0, whatever gamma is.
 double focus(double q, double gamma, double q_small) {
   return q > 0 ? std::pow(q, gamma) * (q_small / q) : 0;
 }
@@ -52,7 +52,8 @@ LossResult SigmoidFocal::compute(ProcessGroup* group, const ConstTensorView& giv
   const auto make = [&](const ConstTensorView& logits, const ConstTensorView& targets) {
     internal::losses::with_type(logits.dtype, [](auto) {});
     if (targets.dtype != logits.dtype || !(targets.shape == logits.shape))
-      failf(Errc::invalid_argument, "targets are {} {}, logits {} {}; they must be alike",
+      failf(Errc::invalid_argument,
+            "targets are {} {}, logits {} {}; they must have the same dtype and shape",
             name_of(targets.dtype), to_string(targets.shape), name_of(logits.dtype),
             to_string(logits.shape));
     internal::losses::check_elements("logits", logits);

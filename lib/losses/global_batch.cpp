@@ -27,7 +27,8 @@ constexpr std::int64_t most_rows = INT32_MAX;
 void check(const RankingBatch& batch, const BatchRules& rules, bool compat) {
   const auto& logits = batch.logits;
   const auto rows = logits.shape.rows();
-  if (rows > most_rows) failf(Errc::count_overflow, "{} rows; there may be {}", rows, most_rows);
+  if (rows > most_rows)
+    failf(Errc::count_overflow, "{} rows; at most {} are supported", rows, most_rows);
   check_rows(logits, batch.targets, rules.classes, rules.ignore_index,
              rules.classes == 1 ? compat : rules.any_target);
   const auto& iid = batch.iid;
@@ -41,7 +42,7 @@ void check(const RankingBatch& batch, const BatchRules& rules, bool compat) {
 
 void check_total(std::string_view loss, std::int64_t rows) {
   if (rows > most_rows)
-    failf(Errc::count_overflow, "{}: {} rows; there may be {}", loss, rows, most_rows);
+    failf(Errc::count_overflow, "{}: {} rows; at most {} are supported", loss, rows, most_rows);
 }
 
 /// If every rank has at most this many bytes of rows, all ranks get all rows, even where sums over
@@ -94,7 +95,7 @@ PoolRows GlobalBatch::collect(RankingBatch& batch, const BatchRules& rules) {
     source.logits = {batch.logits.data, dtype_, {rows, classes_}};
     source.targets = {batch.targets.data, DType::i64, {rows}};
     if (rules.uses_iid) source.iid = {batch.iid.data, DType::u8, {rows}};
-    // On another rank some rows may not be independent.
+    // Rows of another rank may not be independent.
     if (queue_.own().size() != 0 || (rules.uses_iid && batch.iid.data == nullptr))
       source.join(queue_.own(), classes_);
     arrays = {source.logits, source.targets};
@@ -127,9 +128,10 @@ PoolRows GlobalBatch::collect(RankingBatch& batch, const BatchRules& rules) {
   for (int r = 0; r < ranks(); ++r) {
     if (!has_all_ && r != rank()) continue;
     if (layout[r] < queue_.size_of(r))
-      throw gather_error(Errc::mismatch, *group_, rules.loss, r,
-                         fmt::format("rank {} has {} rows with its queue, which alone has {}", r,
-                                     layout[r], queue_.size_of(r)));
+      throw gather_error(
+          Errc::mismatch, *group_, rules.loss, r,
+          fmt::format("rank {} sent {} rows including its queue, but its queue has {}", r,
+                      layout[r], queue_.size_of(r)));
     const auto first = has_all_ ? layout.offset(r) : 0;
     source.blocks.push_back({r, static_cast<std::size_t>(first),
                              static_cast<std::size_t>(first + layout[r] - queue_.size_of(r))});
@@ -165,7 +167,7 @@ GlobalBatch::Chosen GlobalBatch::choose(const PoolRows& source, const BatchRules
   for (const auto& block : source.blocks) next[static_cast<std::size_t>(block.rank)] = block.queued;
   for (const auto& segment : queue_.segments()) {
     auto& row = next[static_cast<std::size_t>(segment.rank)];
-    if (row == source.rows()) continue;  // On another rank.
+    if (row == source.rows()) continue;  // The row is on another rank.
     for (std::int64_t i = 0; i < segment.count; ++i, ++row)
       if (source.target(row) != rules.ignore_index) add(row, segment.first + i);
   }
@@ -230,7 +232,7 @@ void GlobalBatch::take(const PoolRows& source, const Chosen& chosen) {
     targets_.push_back(source.target(row));
     iid_.push_back(source.is_iid(row) ? 1 : 0);
     if (i >= live_) continue;
-    while (row >= block->queued) ++block;  // Rows of this call come by rank.
+    while (row >= block->queued) ++block;  // Rows of this call are ordered by rank.
     ++own_of_ranks_[static_cast<std::size_t>(block->rank)];
     if (block->rank < rank())
       ++first_own_;

@@ -49,10 +49,10 @@ class GlobalBatch {
 
   int rank() const noexcept { return group_ == nullptr ? 0 : group_->rank(); }
   int ranks() const noexcept { return group_ == nullptr ? 1 : group_->size(); }
-  bool in_float() const noexcept { return dtype_ != DType::f64; }  ///< Scores are floats or less.
+  bool in_float() const noexcept { return dtype_ != DType::f64; }  ///< Scores fit in float.
 
   std::size_t rows() const noexcept { return targets_.size(); }
-  /// Of one class, by row.
+  /// The scores of one class, by row.
   std::span<const double> scores(std::size_t class_index) const noexcept {
     return std::span(scores_).subspan(class_index * rows(), rows());
   }
@@ -61,11 +61,13 @@ class GlobalBatch {
                          : targets_[row] == static_cast<std::int64_t>(class_index);
   }
   bool is_iid(std::size_t row) const noexcept { return iid_[row] != 0; }
-  bool is_live(std::size_t row) const noexcept { return row < live_; }  ///< Not of the queue.
+  bool is_live(std::size_t row) const noexcept {
+    return row < live_;
+  }  ///< Rows of this call, without the queue.
   /// 1 where a row is positive for the class.
   std::vector<std::uint8_t> positives(std::size_t class_index) const;
 
-  /// Rows [first_own, first_own + own) are those of this rank in this call.
+  /// Index of this rank's first row of this call; own() rows follow.
   std::size_t first_own() const noexcept { return first_own_; }
   std::size_t own() const noexcept { return own_rows_.size(); }
   bool is_own(std::size_t row) const noexcept { return row - first_own_ < own(); }
@@ -94,21 +96,21 @@ class GlobalBatch {
   std::vector<double> gather_shares(std::span<const double> mine, std::size_t width,
                                     std::span<const std::int64_t> counts) const;
 
-  /// Rows of this call on each rank, when every rank has all; they are rows() [0, their sum).
+  /// Rows of this call on each rank, if every rank has all rows: rows() [0, their sum).
   std::span<const std::int64_t> own_of_ranks() const noexcept { return own_of_ranks_; }
-  /// Collective: the ranks have computed `width` numbers for each of those rows, rank r for part r
-  /// of RowLayout `parts`; every rank gets the numbers of its own rows.
+  /// Collective. The ranks have computed `width` numbers for each of those rows, rank r for part r
+  /// of RowLayout `parts`. Every rank receives the numbers of its own rows.
   std::vector<double> return_to_owners(std::span<const double> mine, std::size_t width,
                                        const RowLayout& parts) const;
 
-  /// The call has succeeded: the queue takes its rows.
+  /// Adds the rows of this successful call to the queue.
   void commit() noexcept;
 
  private:
-  /// Rows that are not ignored, those of this call first.
+  /// The rows that are not ignored, those of this call first.
   struct Chosen {
-    std::vector<std::uint32_t> rows;    // Where they are in the source.
-    std::vector<std::int64_t> numbers;  // As the queue numbers them.
+    std::vector<std::uint32_t> rows;    // Indices in the source.
+    std::vector<std::int64_t> numbers;  // Numbers of the queue.
   };
   PoolRows collect(RankingBatch& batch, const BatchRules& rules);
   Chosen choose(const PoolRows& source, const BatchRules& rules);
@@ -118,9 +120,9 @@ class GlobalBatch {
   void remember(const RankingBatch& batch, const BatchRules& rules);
   std::size_t kind_of(std::int64_t target) const noexcept;
 
-  ProcessGroup* group_;  // Null: this rank has all.
+  ProcessGroup* group_;  // Null: this rank has all rows.
   RowQueue& queue_;
-  CallOptions call_;  // Without the name, which is only lent.
+  CallOptions call_;  // Without the name, which is borrowed.
   Staged staged_;
   Shape shape_;
   DType dtype_;
@@ -132,11 +134,11 @@ class GlobalBatch {
   std::vector<std::uint8_t> iid_;
   std::size_t live_ = 0;
   std::size_t first_own_ = 0;
-  std::vector<std::uint32_t> own_rows_;  // Which rows of the batch they are.
+  std::vector<std::uint32_t> own_rows_;  // Their indices in the batch.
   std::vector<std::int64_t> own_of_ranks_;
-  std::vector<Count> counts_;           // Of all ranks, by kind_of().
-  std::vector<std::int64_t> enqueued_;  // Rows that every rank brings to the queue.
-  RowQueue::Rows fresh_;                // Those of this rank; the last ones.
+  std::vector<Count> counts_;           // Counts over all ranks, by kind_of().
+  std::vector<std::int64_t> enqueued_;  // Rows that each rank adds to the queue.
+  RowQueue::Rows fresh_;                // This rank's last rows.
 };
 
 }  // namespace tutti::internal::losses

@@ -9,19 +9,19 @@
 namespace tutti::internal::losses {
 namespace {
 
-/// What is known of one order statistic.
+/// The state of the search for one order statistic.
 struct Search {
   std::size_t list;
-  std::uint64_t prefix = 0;  ///< Its highest bytes.
-  std::int64_t index = 0;    ///< Its index among the keys that begin so.
+  std::uint64_t prefix = 0;  ///< Its highest bytes, as found so far.
+  std::int64_t index = 0;    ///< Its position among the keys with these bytes.
 };
 
 constexpr std::size_t bins = 256;
 
 using tutti::losses::Interpolation;
 
-/// Between two order statistics, in the type of the scores and in torch.lerp's two ways: where a
-/// score is the threshold, the last bit decides.
+/// Interpolates between two order statistics in the type of the scores, by the two formulas of
+/// torch.lerp. The last bit matters if a score equals the threshold.
 template <typename T>
 double lerp(double low, double high, double weight) {
   const T a = static_cast<T>(low);
@@ -47,7 +47,7 @@ double interpolate(Interpolation how, double low, double high, double weight, bo
   return in_float ? lerp<float>(low, high, weight) : lerp<double>(low, high, weight);
 }
 
-/// Which of the two indices `nearest` means, as a weight of 0 or 1.
+/// The weight of `nearest`: 0 or 1.
 double nearest_weight(const QuantileIndex& index) {
   if (index.weight != 0.5) return index.weight < 0.5 ? 0 : 1;
   return index.low % 2 == 0 ? 0 : 1;
@@ -114,10 +114,10 @@ QuantileIndex quantile_index(double q, std::int64_t n, bool in_float) {
 
 std::vector<std::vector<double>> quantiles_of(std::span<const Quantiles> lists, Interpolation how,
                                               bool in_float, const AddUp& add_up) {
-  // Every index is looked for once: the thresholds of a class often are the same ones.
+  // Searches every position once: thresholds of a class often share them.
   std::vector<Select> wanted;
   struct Between {
-    std::size_t low, high;  // Where in the list's indices they are.
+    std::size_t low, high;  // Indices in the list's positions.
     double weight;
   };
   std::vector<std::vector<Between>> all(lists.size());

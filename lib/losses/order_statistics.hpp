@@ -9,33 +9,34 @@
 
 namespace tutti::internal::losses {
 
-/// The requested order statistics of one list, whose parts are on the ranks.
+/// A request for order statistics of one list, which is spread over the ranks.
 struct Select {
   std::span<const double> scores;       ///< This rank's part, in any order. Finite.
-  std::vector<std::int64_t> indices{};  ///< From 0, below the length of the whole list.
+  std::vector<std::int64_t> indices{};  ///< Positions from 0, below the length of the whole list.
 };
 
 /// Adds up an array over the ranks, in place.
 using AddUp = std::function<void(std::span<std::int64_t> counts)>;
 
-/// The exact order statistics of each list, the same on every rank. Keys of `bytes` bytes (4: every
-/// score is a float; 8) are counted byte by byte from the highest: so many calls of add_up with 256
-/// counts per index. Nothing else is exchanged. -0 is below 0.
+/// The exact order statistics of each list, the same on every rank. Counts keys of `bytes` bytes (4
+/// if every score is a float; otherwise 8) byte by byte from the highest. Calls add_up `bytes`
+/// times with 256 counts per position and exchanges nothing else. -0 is below 0.
 std::vector<std::vector<double>> order_statistics(std::span<const Select> lists, int bytes,
                                                   const AddUp& add_up);
 
-/// Where a quantile lies among n > 0 rows: between indices `low` and `high`, `weight` above low.
+/// The position of a quantile among n > 0 rows: between `low` and `high`, by `weight` above low.
 struct QuantileIndex {
   std::int64_t low = 0, high = 0;
   double weight = 0;
 };
-/// As torch.quantile (2.15) computes it: q rounded to a float when in_float, the product in double.
+/// The position as torch.quantile (2.15) computes it: q rounded to float if in_float, the product
+/// in double.
 QuantileIndex quantile_index(double q, std::int64_t n, bool in_float);
 
-/// The requested quantiles of one list, whose parts are on the ranks.
+/// A request for quantiles of one list, which is spread over the ranks.
 struct Quantiles {
   std::span<const double> scores{};  ///< This rank's part.
-  std::int64_t total = 0;            ///< Of the whole list, above 0 where there are any q.
+  std::int64_t total = 0;            ///< Length of the whole list; above 0 if q is not empty.
   std::vector<double> q{};
 };
 /// One value for each q of each list, the same on every rank.

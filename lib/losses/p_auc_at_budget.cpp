@@ -24,10 +24,11 @@ using internal::losses::Logistic;
 using internal::losses::word;
 using Options = PAucAtBudgetOptions;
 
-/// A class whose scale is not above this is not valid.
+/// A class is valid only if its scale is above this.
 constexpr double least_scale = 1e-12;
 
-/// False positive rates from alpha to beta, as torch.linspace has them in the dtype of the scores.
+/// False positive rates from alpha to beta, computed as torch.linspace does in the dtype of the
+/// scores.
 template <typename T>
 std::vector<double> complements_of_knots(const Options& o) {
   std::vector<double> q;
@@ -46,9 +47,9 @@ std::vector<double> complements_of_knots(const Options& o) {
 struct Band {
   double t_alpha = 0, t_beta = 0, tau = 0;
   std::vector<double> knots;
-  std::vector<double> scores;    ///< Pairwise: of all ranks' negatives in the band.
-  std::vector<double> slopes;    ///< For each of these, the sum over this rank's positives.
-  std::vector<std::size_t> own;  ///< This rank's rows in the band, and where they are in scores.
+  std::vector<double> scores;  ///< Pairwise: scores of all ranks' negatives in the band.
+  std::vector<double> slopes;  ///< For each of these negatives, the sum over this rank's positives.
+  std::vector<std::size_t> own;  ///< This rank's rows in the band, and their indices in scores.
   std::size_t first_own = 0;
 };
 
@@ -61,8 +62,7 @@ PAucAtBudget::PAucAtBudget(const Options& options)
     failf(Errc::invalid_argument, "{}: alpha is {} and beta {}; 0 <= alpha < beta <= 1 must hold",
           name(), options.alpha, options.beta);
   if (options.knots < 2)
-    failf(Errc::invalid_argument, "{}: knots is {}; there have to be two at least", name(),
-          options.knots);
+    failf(Errc::invalid_argument, "{}: knots is {}; it must be 2 or more", name(), options.knots);
 }
 
 LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
@@ -97,7 +97,7 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
   result.valid.assign(classes, 0);
   std::vector<PAucDiagnostics> diagnostics(classes, {none, none, none, 0, none});
 
-  // The thresholds. Only these need an order of all rows.
+  // The thresholds. Nothing else needs an order of all rows.
   std::vector<std::vector<double>> reference(classes);
   std::vector<internal::losses::Quantiles> lists(classes);
   for (std::size_t c = 0; c < classes; ++c) {

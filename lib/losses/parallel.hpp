@@ -9,9 +9,10 @@
 
 namespace tutti::internal::losses {
 
-/// Cuts [0, count) into `threads` contiguous parts, none longer than another by more than one, and
-/// calls f(first, last) for each that is not empty: the first on this thread, every other on one
-/// of its own. Returns when all parts have ended. If parts throw, rethrows the first part's error.
+/// Cuts [0, count) into `threads` contiguous parts whose lengths differ by at most one. Calls
+/// f(first, last) for each part that is not empty: the first on this thread, each other one on a
+/// thread of its own. Returns when all parts have ended, and rethrows the error of the first part
+/// that threw.
 template <typename F>
 void in_parallel(int threads, std::size_t count, const F& f) {
   const auto parts = std::min(count, static_cast<std::size_t>(std::max(threads, 1)));
@@ -31,12 +32,13 @@ void in_parallel(int threads, std::size_t count, const F& f) {
     }
   };
   {
-    std::vector<std::jthread> others;  // Joined on the way out, also if there are too many.
+    std::vector<std::jthread> others;  // Joined on every exit, also if a thread cannot start.
     others.reserve(parts - 1);
     for (std::size_t part = 1; part < parts; ++part) try {
         others.emplace_back(run, part);
       } catch (const std::system_error&) {
-        run(part);  // No more threads: peers wait for this rank.
+        run(part);  // Without more threads this one computes the rest, because peers wait for this
+                    // rank.
       }
     run(0);
   }

@@ -95,7 +95,7 @@ void RankingLoss::load(std::string_view state) {
 
 void RankingLoss::load_as(int rank, int ranks, std::string_view state) {
   internal::losses::named(name_, [&] {
-    // A queue of another loss would fit, but its temperature is in another unit.
+    // The queue of another loss would fit, but its temperature has another unit.
     const auto name = state.substr(0, state.find('\n'));
     if (name.size() < state.size() && is_name(name)) {
       if (name != name_)

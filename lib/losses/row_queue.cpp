@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view magic = "TUTTUQ02";
 
-/// Takes `first` elements off the front.
+/// Removes the first `first` elements.
 template <typename T>
 void drop(std::vector<T>& all, std::size_t first) noexcept {
   all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(first));
@@ -112,7 +112,8 @@ void RowQueue::enqueue(int rank, std::span<const std::int64_t> counts, const Row
   history_ = hash.value();
   rank_ = rank;
   ranks_ = static_cast<int>(counts.size());
-  // Own rows in front of the last `queue` ones fall out: those of the queue, then new ones.
+  // Drops own rows that are older than the last `queue` rows: first those of the queue, then new
+  // ones.
   const auto oldest = next_ - options_.queue;
   std::int64_t dropped = 0;
   std::size_t gone = 0;
@@ -203,7 +204,7 @@ void PoolRows::hold(std::vector<Tensor>&& arrays) {
   arrays_ = std::move(arrays);
   logits = arrays_[0];
   targets = arrays_[1];
-  // Without one of its own: a view of this rank's rows alone would be too short.
+  // Uses no iid array of its own: a view of this rank's rows would be too short.
   iid = {nullptr, DType::u8, Shape::vector(0)};
   if (arrays_.size() > 2) iid = arrays_[2];
 }

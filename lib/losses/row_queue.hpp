@@ -13,8 +13,8 @@ namespace tutti::internal::losses {
 /// Keeps the last rows of all ranks between the calls of a ranking loss. Each rank stores its own
 /// rows and the numbers of the other ranks' rows.
 ///
-/// Rows are numbered in the order in which they came, over all ranks and calls, so that a row has
-/// the same number for any split.
+/// Rows are numbered in the order of their arrival, over all ranks and calls, so a row has the same
+/// number for any split.
 class RowQueue {
  public:
   struct Rows {
@@ -23,7 +23,7 @@ class RowQueue {
     std::vector<std::uint8_t> iid{};
     std::size_t size() const noexcept { return targets.size(); }
   };
-  /// Rows that came from one rank in one call.
+  /// The rows of one rank in one call.
   struct Segment {
     std::int64_t first = 0;
     std::int64_t count = 0;
@@ -34,14 +34,18 @@ class RowQueue {
       : classes_(classes), options_(options) {}
 
   const tutti::losses::PoolOptions& options() const noexcept { return options_; }
-  std::int64_t calls() const noexcept { return calls_; }  ///< In training, where rows are sampled.
-  std::int64_t next() const noexcept { return next_; }    ///< The next row's number; no queue: 0.
-  std::int64_t size() const noexcept;                     ///< Of all ranks.
+  std::int64_t calls() const noexcept {
+    return calls_;
+  }  ///< Counted in training if rows are sampled.
+  std::int64_t next() const noexcept {
+    return next_;
+  }                                    ///< The next row's number; 0 without a queue.
+  std::int64_t size() const noexcept;  ///< Rows of all ranks.
   std::int64_t size_of(int rank) const noexcept;
   std::span<const Segment> segments() const noexcept { return segments_; }
-  const Rows& own() const noexcept { return own_; }  ///< In the order of their numbers.
+  const Rows& own() const noexcept { return own_; }  ///< Sorted by number.
 
-  /// The state that all ranks must share, in words; empty if no result depends on it.
+  /// The state that all ranks must share, in words; empty if results do not depend on it.
   std::string state() const;
   /// @throws Error invalid_argument if the stored rows belong to another rank or world size.
   void check_world(int rank, int ranks) const;
@@ -51,10 +55,10 @@ class RowQueue {
               bool uses_iid) const;
   /// Allocates memory, so that enqueue() cannot fail.
   void reserve(std::size_t rows, int ranks);
-  /// Adds the rows of a call: counts[r] rows of rank r. `mine` are this rank's last ones, at least
+  /// Adds the rows of a call: counts[r] rows of rank r. `mine` has this rank's last rows, at least
   /// as many as the queue keeps.
   void enqueue(int rank, std::span<const std::int64_t> counts, const Rows& mine) noexcept;
-  void reset() noexcept;  ///< Calls go on, so that samples differ.
+  void reset() noexcept;  ///< Counts a call, so that samples differ.
 
   /// `all` are the rows of every rank, in the order of their numbers.
   std::string save(const Rows& all, double temperature) const;
@@ -67,8 +71,8 @@ class RowQueue {
   tutti::losses::PoolOptions options_;
   std::int64_t calls_ = 0;
   std::int64_t next_ = 0;
-  std::uint64_t history_ = 0;  // Hash of the loaded state and of the row counts of each rank since.
-  int rank_ = 0;               // Of the last enqueue().
+  std::uint64_t history_ = 0;  // Hash of the loaded state and of each rank's row counts since.
+  int rank_ = 0;               // Segments of the last enqueue().
   int ranks_ = 1;
   std::vector<Segment> segments_;
   Rows own_;
@@ -77,14 +81,15 @@ class RowQueue {
 /// Views of the rows of a call, then those of the queue. Ignored rows are included.
 class PoolRows {
  public:
-  /// Of one rank: rows of this call from `live` on, its part of the queue from `queued` on.
+  /// The rows of one rank: those of this call from `live` on, its part of the queue from `queued`
+  /// on.
   struct Block {
     int rank = 0;
     std::size_t live = 0, queued = 0;
   };
   ConstTensorView logits{nullptr, DType::f64, Shape::vector(0)};  ///< [rows, C]
   ConstTensorView targets{nullptr, DType::i64, Shape::vector(0)};
-  ConstTensorView iid{nullptr, DType::u8, Shape::vector(0)};  ///< Null: all are.
+  ConstTensorView iid{nullptr, DType::u8, Shape::vector(0)};  ///< Null: all rows are independent.
   std::vector<Block> blocks{};
 
   std::size_t rows() const { return static_cast<std::size_t>(logits.shape.rows()); }

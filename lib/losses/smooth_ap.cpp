@@ -20,20 +20,20 @@ using internal::losses::in_parallel;
 using internal::losses::SoftRank;
 using internal::losses::word;
 
-/// Of one anchor, for the gradient: a = B / A^2, b = 1 / A, and what its own score adds, b E - a D.
-/// B / A is a / b.
+/// Weights of one anchor for the gradient: a = B / A^2, b = 1 / A, and the term of its own score, b
+/// E - a D. B / A is a / b.
 struct Weights {
   double a = 0, b = 0, own = 0;
 };
 constexpr std::size_t width = sizeof(Weights) / sizeof(double);
 
-/// The part of `rank` in class c. The ranks with one anchor more change with the class.
+/// The part of `rank` in class c. Rotated by class, so that the remainder is spread over the ranks.
 std::pair<std::size_t, std::size_t> share(const SoftRank& ranks, std::int64_t c, int rank,
                                           int size) {
   return ranks.share(static_cast<int>((rank + c) % size), size);
 }
 
-/// With fewer rows another exchange takes longer than the work.
+/// Below this, another exchange takes longer than the work it saves.
 constexpr std::int64_t few_rows = 1000;
 
 RowLayout equal_parts(std::int64_t rows, int ranks) {
@@ -101,8 +101,8 @@ LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
   const auto gathered = pool.gather_shares(
       {reinterpret_cast<const double*>(mine.data()), mine.size() * width}, width, counts);
 
-  // Now every rank knows all anchors, and completes the gradient of its own rows.
-  std::vector<std::size_t> next(static_cast<std::size_t>(size));  // Of each rank's part.
+  // Every rank has all anchors here, and completes the gradient of its own rows.
+  std::vector<std::size_t> next(static_cast<std::size_t>(size));  // Next index in each rank's part.
   for (std::size_t r = 1; r < next.size(); ++r)
     next[r] = next[r - 1] + static_cast<std::size_t>(counts[r - 1]);
   const double weight = internal::losses::class_weight(options_.reduction, result.valid);

@@ -10,10 +10,10 @@
 namespace tutti::internal::losses {
 namespace {
 
-/// What rows out of reach add together is below this.
+/// Upper bound of the sum over rows beyond the reach.
 constexpr double neglected = 1e-14;
 constexpr double everywhere = std::numeric_limits<double>::infinity();
-/// Pools of fewer pairs are not worth sorting.
+/// Below this number of pairs, sorting costs more than it saves.
 constexpr double few_pairs = 1 << 16;
 
 }  // namespace
@@ -28,7 +28,7 @@ SoftRank::SoftRank(std::span<const double> scores, std::span<const std::uint8_t>
   choose();
 }
 
-/// Fills work_, unless the windows of all anchors have more rows than this.
+/// Fills work_, unless the windows of all anchors have more than `most` rows.
 bool SoftRank::windows_within(double most) {
   work_.reserve(pool_.anchors.size() + 1);
   work_.push_back(0);
@@ -95,8 +95,8 @@ std::uint64_t SoftRank::sums_by_windows(std::size_t first, std::span<Sums> out) 
   const double scale = 1 / temperature_;
   for (std::size_t k = 0; k < out.size(); ++k) {
     const double at = pool_.anchors[first + k];
-    // A row or anchor counts as 1 above the window and as 0 below; the anchor itself, which is σ(0)
-    // and σ'(0), does not count.
+    // A row or anchor above the window counts as 1, below it as 0. The anchor itself, σ(0) or
+    // σ'(0), does not count.
     const auto within = [&](std::span<const double> all, double& value, double& slope) {
       const auto low = std::lower_bound(all.begin(), all.end(), at - reach_);
       const auto high = std::upper_bound(low, all.end(), at + reach_);
@@ -126,7 +126,7 @@ std::uint64_t SoftRank::slopes_by_windows(std::span<const double> a, std::span<c
   std::uint64_t evaluations = 0;
   const auto& kernels = soft_rank_kernels();
   const double scale = 1 / temperature_;
-  std::size_t own = 0;  // The next anchor at or behind i.
+  std::size_t own = 0;  // The next anchor at or after i.
   for (std::size_t i = 0; i < pool_.scores.size(); ++i) {
     const bool positive = own < pool_.anchors.size() && pool_.anchor_at[own] == i;
     const std::size_t self = positive ? own++ : 0;
@@ -141,7 +141,7 @@ std::uint64_t SoftRank::slopes_by_windows(std::span<const double> a, std::span<c
     kernels.slopes(pool_.anchors.data() + first, a.data() + first,
                    positive ? b.data() + first : nullptr, count, at, scale, sums);
     evaluations += count;
-    // An anchor itself, which is σ'(0), does not count.
+    // The anchor itself, σ'(0), does not count.
     out[wanted] =
         positive ? Slopes{sums[0] - 0.25 * a[self], sums[1] - 0.25 * b[self]} : Slopes{sums[0], 0};
   }

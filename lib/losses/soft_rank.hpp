@@ -32,13 +32,13 @@ class SoftRank {
  public:
   enum class Engine : std::uint8_t { automatic, pairs, windows, cells };
 
-  /// Finite scores, at most 2^31 of them; temperature > 0.
+  /// Requires finite scores, at most 2^31 of them, and temperature > 0.
   SoftRank(std::span<const double> scores, std::span<const std::uint8_t> positive,
            double temperature, Engine engine = Engine::automatic);
 
   Engine engine() const noexcept { return engine_; }
   std::size_t rows() const noexcept { return pool_.scores.size(); }
-  /// Anchors are numbered in the order of their scores.
+  /// The number of anchors, which are ordered by their scores.
   std::size_t anchors() const noexcept { return pool_.anchors.size(); }
   /// The row of an anchor.
   std::uint32_t row(std::size_t anchor) const noexcept {
@@ -48,17 +48,17 @@ class SoftRank {
   std::pair<std::size_t, std::size_t> share(int rank, int ranks) const noexcept;
 
   using Sums = SoftRankSums;
-  /// Of anchors [first, first + out.size()).
+  /// Computes the sums of anchors [first, first + out.size()).
   void sums(std::size_t first, std::span<Sums> out) const;
 
   using Slopes = SoftRankSlopes;
-  /// out[i] = sums over anchors k that are not rows[i] of a_k σ'((s_rows[i] - s_k) / t), and of b_k
-  /// (0 for rows that are not positive). a, b: one number per anchor. Rows in a run are cheaper.
+  /// out[i] = sums over anchors k other than rows[i] of a_k σ'((s_rows[i] - s_k) / t), and of b_k
+  /// (0 for rows that are not positive). a, b: one number per anchor. Consecutive rows cost less.
   void slopes(std::span<const double> a, std::span<const double> b,
               std::span<const std::uint32_t> rows, std::span<Slopes> out) const;
 
-  /// Evaluations of σ and σ' of a pair, or of a series at a row, by sums() and slopes() so far.
-  /// Slopes of a positive row are not more than those of another.
+  /// The number of evaluations of σ and σ' of a pair, or of a series at a row, in sums() and
+  /// slopes() so far. Slopes of a positive row count once.
   std::uint64_t evaluations() const noexcept;
 
  private:
@@ -70,10 +70,10 @@ class SoftRank {
 
   double temperature_;
   Engine engine_;
-  double reach_;  // In score units: further rows count as 0 or 1. Pairs: infinite.
+  double reach_;  // In score units: rows beyond it count as 0 or 1. Pairs: infinite.
   SortedPool pool_;
-  std::vector<std::uint64_t> work_;     // Windows: rows in those of the anchors before.
-  std::optional<SoftRankCells> cells_;  // Of the engine that uses them.
+  std::vector<std::uint64_t> work_;     // Windows: total rows in the windows of earlier anchors.
+  std::optional<SoftRankCells> cells_;  // Used by the engine "cells".
   alignas(std::atomic_ref<std::uint64_t>::required_alignment) mutable std::uint64_t evaluations_ =
       0;
 };

@@ -16,10 +16,11 @@ SoftRankCells::SoftRankCells(const SortedPool& pool, double temperature, double 
     : temperature_(temperature) {
   const double step = cell_width * temperature;
   const double gap = reach + 3 * step;
-  // Behind a gap that nothing reaches across the cells begin anew: a place far from where they
-  // began would lose its last digits, and there may be an outlier of -1e9.
+  // After a gap wider than the reach, cells start at a new origin: a position far from its origin
+  // would lose its last digits, and an outlier may be at -1e9.
   double origin = 0;
-  double end = -std::numeric_limits<double>::infinity();  // Of the last cell, above its origin.
+  double end =
+      -std::numeric_limits<double>::infinity();  // Index of the last cell, counted from its origin.
   std::int64_t base = 0;
   for (std::size_t i = 0; i < pool.scores.size(); ++i) {
     const double score = pool.scores[i];
@@ -51,8 +52,8 @@ SoftRankCells::SoftRankCells(const SortedPool& pool, double temperature, double 
 }
 
 double SoftRankCells::cost(const SortedPool& pool) const {
-  // Measured on x86-64 with AVX-512: a matrix costs as much as 8 pairs, a row of a series as 2,
-  // and what else a cell needs as four matrices of each kind.
+  // Costs measured on x86-64 with AVX-512: a matrix costs as much as 8 pairs, a row of a series as
+  // 2, and the rest of a cell as four matrices of each kind.
   double matrices = 0;
   for (const auto& cell : cells_)
     matrices += (cell.first_anchor != cell.last_anchor ? 6.0 : 1.0) *
@@ -63,8 +64,8 @@ double SoftRankCells::cost(const SortedPool& pool) const {
 }
 
 double SoftRankCells::position(double score, const Cell& cell) const noexcept {
-  // Both differences are of numbers near each other: what is in the cell is exact, also where
-  // scores are far from 0.
+  // Both differences are of close numbers, so the position in the cell is exact even for scores far
+  // from 0.
   return (score - cell.origin - cell.begin) * (2 / (cell_width * temperature_)) - 1;
 }
 
@@ -99,8 +100,8 @@ std::vector<double> SoftRankCells::far_sums(const std::vector<double>& moments) 
   std::vector<double> sums(moments.size());
   for (const bool upwards : {true, false}) {
     const std::size_t side = upwards ? 0 : exponentials;
-    std::array<std::array<double, exponentials>, 2> carried{};  // Of both kinds of moments.
-    std::size_t next = 0;  // The cells before this one, as the sweep goes, are carried.
+    std::array<std::array<double, exponentials>, 2> carried{};  // Moments of rows and of anchors.
+    std::size_t next = 0;  // Carries the sums of the cells already passed.
     for (std::size_t i = 0; i < cells_.size(); ++i) {
       const auto at = [&](std::size_t j) { return upwards ? j : cells_.size() - 1 - j; };
       const auto distance = [&](std::size_t j) {
@@ -133,7 +134,7 @@ std::uint64_t SoftRankCells::sums(const SortedPool& pool, std::size_t first,
     const auto from = std::max(cell.first_anchor, first);
     const auto to = std::min(cell.last_anchor, last);
     if (from >= to) continue;
-    Series value{};  // Of all rows.
+    Series value{};  // Moments of all rows.
     Series slope{};
     Series anchors_value{};
     Series anchors_slope{};
@@ -194,7 +195,7 @@ std::uint64_t SoftRankCells::slopes(const SortedPool& pool, std::span<const doub
     std::size_t anchor;
     std::uint32_t wanted;
   };
-  std::vector<Own> own;  // The targets that are anchors themselves.
+  std::vector<Own> own;  // Targets that are anchors.
   std::vector<double> own_at;
   std::vector<std::uint32_t> targets;
   std::vector<std::size_t> target_at;
@@ -202,7 +203,7 @@ std::uint64_t SoftRankCells::slopes(const SortedPool& pool, std::span<const doub
   std::uint64_t evaluations = 0;
   for (std::size_t target = 0; target < cells_.size(); ++target) {
     const auto& cell = cells_[target];
-    // Branch-free: half of the rows may belong to other ranks, which no predictor learns.
+    // Without branches: about half of the rows belong to other ranks, which is unpredictable.
     targets.resize(cell.last - cell.first + 1);
     target_at.resize(targets.size());
     std::size_t count = 0;

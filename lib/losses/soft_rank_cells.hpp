@@ -15,14 +15,14 @@ namespace tutti::internal::losses {
 /// method", 2009.
 class SoftRankCells {
  public:
-  /// The pool is not empty. `reach`: further rows count as 0 or 1.
+  /// The pool is not empty. Rows beyond `reach` count as 0 or 1.
   SoftRankCells(const SortedPool& pool, double temperature, double reach);
-  /// Of all sums and slopes, in evaluations of a pair.
+  /// Cost of all sums and slopes, in evaluations of a pair.
   double cost(const SortedPool& pool) const;
-  /// Before sums() and slopes().
+  /// Computes the moments. Call it before sums() and slopes().
   void make_moments(const SortedPool& pool);
 
-  /// As SoftRank's; both return their evaluations.
+  /// As in SoftRank; both return the number of evaluations.
   std::uint64_t sums(const SortedPool& pool, std::size_t first, std::span<SoftRankSums> out) const;
   std::uint64_t slopes(const SortedPool& pool, std::span<const double> a, std::span<const double> b,
                        const WantedRows& slot, std::span<SoftRankSlopes> out) const;
@@ -31,10 +31,10 @@ class SoftRankCells {
   struct Cell {
     std::int64_t index = 0;
     double origin = 0;                              // A score.
-    double begin = 0;                               // Its lower end, above the origin.
-    std::size_t first = 0, last = 0;                // Of the scores.
-    std::size_t first_anchor = 0, last_anchor = 0;  // Of the anchors.
-    std::size_t near_first = 0, near_last = 0;      // Cells that act one by one.
+    double begin = 0;                               // Its lower end, relative to the origin.
+    std::size_t first = 0, last = 0;                // Range of the scores.
+    std::size_t first_anchor = 0, last_anchor = 0;  // Range of the anchors.
+    std::size_t near_first = 0, near_last = 0;      // Near cells, which act one by one.
   };
   std::vector<double> far_sums(const std::vector<double>& moments) const;
   double position(double score, const Cell& cell) const noexcept;
@@ -42,8 +42,8 @@ class SoftRankCells {
 
   double temperature_;
   std::vector<Cell> cells_;
-  std::vector<double> moments_;  // Per cell: of all rows, then of the anchors.
-  std::vector<double> far_;      // The same of the cells that are not near.
+  std::vector<double> moments_;  // Per cell: moments of all rows, then of the anchors.
+  std::vector<double> far_;      // Sums of exponentials of the far cells.
 };
 
 }  // namespace tutti::internal::losses

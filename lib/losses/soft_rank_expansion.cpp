@@ -9,7 +9,7 @@
 namespace tutti::internal::losses {
 namespace {
 
-/// Where a series is fitted: the zeros of T_terms.
+/// The nodes of a series: the zeros of T_terms.
 const Series& nodes() {
   static const auto all = [] {
     Series made{};
@@ -37,11 +37,11 @@ Series series_of(const F& f) {
   return series_through(values);
 }
 
-/// The Chebyshev series of f(u, v) on the square [-1, 1]^2, u the target's place and v the
+/// The Chebyshev series of f(u, v) on the square [-1, 1]^2; u is the target's position, v the
 /// source's.
 template <typename F>
 Matrix matrix_of(const F& f) {
-  std::array<Series, terms> at_node{};  // [j]: a series in u, at node j of v.
+  std::array<Series, terms> at_node{};  // Element j: a series in u, at node j of v.
   for (std::size_t j = 0; j < terms; ++j)
     at_node[j] = series_of([&](double u) { return f(u, nodes()[j]); });
   Matrix matrix{};

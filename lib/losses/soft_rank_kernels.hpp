@@ -7,8 +7,8 @@
 
 namespace tutti::internal::losses {
 
-/// Of a series in one cell. With cells of two temperatures the nearest poles of σ are at a distance
-/// of pi half-widths, so that every term is worth a factor of 6.4: 16 of them 1e-13.
+/// Terms of a series in one cell. With cells of two temperatures the nearest poles of σ are pi
+/// half-widths away, so every term gains a factor of 6.4: 16 terms reach 1e-13.
 inline constexpr std::size_t terms = 16;
 
 struct SoftRankKernels {
@@ -27,13 +27,13 @@ struct SoftRankKernels {
                  double scale, double* sums);
 };
 
-/// Those of kernel_target().
+/// The kernels of kernel_target().
 const SoftRankKernels& soft_rank_kernels() noexcept;
 
-/// Plain C++: what the vector kernels are tested against, and what runs without Highway.
+/// Plain C++: the reference of the vector kernels' tests, and the kernels without Highway.
 const SoftRankKernels& scalar_soft_rank_kernels() noexcept;
 
-/// Only there when the library is built with Highway. Null: the scalar ones are as good.
+/// Defined only in builds with Highway. Null: the scalar kernels are as fast.
 const SoftRankKernels* simd_soft_rank_kernels() noexcept;
 
 }  // namespace tutti::internal::losses

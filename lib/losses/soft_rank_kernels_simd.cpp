@@ -7,7 +7,7 @@
 #define HWY_TARGET_INCLUDE "losses/soft_rank_kernels_simd.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
-// After the others: it is per target too.
+// After the other includes, because it is compiled per target too.
 #include <hwy/contrib/math/math-inl.h>
 
 HWY_BEFORE_NAMESPACE();
@@ -28,8 +28,8 @@ using Tag = hn::ScalableTag<double>;
 using V = hn::Vec<Tag>;
 using Narrow = hn::CappedTag<double, terms>;
 
-/// Calls body(vector of x, lanes that count, index) for all of x; the last vector may be short, its
-/// other lanes hold `filler`.
+/// Calls body(vector of x, number of valid lanes, index) for all of x. The last vector may be
+/// short; its other lanes hold `filler`.
 template <typename Body>
 HWY_INLINE void for_vectors(const double* x, std::size_t count, double filler, const Body& body) {
   const Tag d;
@@ -42,7 +42,7 @@ HWY_INLINE void for_vectors(const double* x, std::size_t count, double filler, c
   body(hn::Load(d, rest), count - i, i);
 }
 
-/// Weights beside x; lanes that do not count weigh nothing.
+/// Weights beside x; lanes that are not valid weigh 0.
 HWY_INLINE V weights_at(const double* weights, std::size_t i, std::size_t n) {
   const Tag d;
   const auto lanes = hn::Lanes(d);
@@ -77,7 +77,8 @@ void translate(const double* matrix, const double* in, double* out) {
   const Narrow d;
   const auto lanes = hn::Lanes(d);
   for (std::size_t m = 0; m < terms; m += lanes) {
-    auto even = hn::LoadU(d, out + m);  // Two chains: a sum waits for the one before it.
+    auto even =
+        hn::LoadU(d, out + m);  // Two chains, because each sum depends on the one before it.
     auto odd = hn::Zero(d);
     for (std::size_t n = 0; n < terms; n += 2) {
       even = hn::MulAdd(hn::LoadU(d, matrix + n * terms + m), hn::Set(d, in[n]), even);

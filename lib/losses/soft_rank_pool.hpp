@@ -8,21 +8,21 @@
 
 namespace tutti::internal::losses {
 
-/// The scores of a pool, ascending, and which of them are anchors.
+/// The scores of a pool in ascending order, and its anchors.
 struct SortedPool {
   /// At most 2^31 finite scores.
   SortedPool(std::span<const double> in, std::span<const std::uint8_t> positive) {
-    // Floats have half the bytes.
+    // Floats take half the bytes.
     if (!sort_as<float>(in, positive)) sort_as<double>(in, positive);
   }
 
   Raw<double> scores;
   Raw<std::uint32_t> rows;               ///< Row of each score.
   std::vector<double> anchors;           ///< Positive scores.
-  std::vector<std::uint32_t> anchor_at;  ///< Where in `scores` each is.
+  std::vector<std::uint32_t> anchor_at;  ///< Their indices in `scores`.
 
  private:
-  /// Fills the members. False, and nothing done, if not every score is a Score.
+  /// Fills the members. False, without changes, unless every score is exact in Score.
   template <typename Score>
   bool sort_as(std::span<const double> in, std::span<const std::uint8_t> positive);
 };
@@ -31,7 +31,7 @@ template <typename Score>
 bool SortedPool::sort_as(std::span<const double> in, std::span<const std::uint8_t> positive) {
   struct Item {
     decltype(ordered_key(Score{})) key;
-    std::uint32_t row;  // The highest bit: positive. Stored here to be read in order.
+    std::uint32_t row;  // The highest bit marks positive rows, so that it is sorted with the row.
   };
   constexpr std::uint32_t highest = std::uint32_t{1} << 31;
   Raw<Item> items(in.size());
@@ -42,14 +42,14 @@ bool SortedPool::sort_as(std::span<const double> in, std::span<const std::uint8_
     rounded |= static_cast<double>(score) != in[i];
     const std::uint32_t is_positive = positive[i] != 0 ? 1 : 0;
     count += is_positive;
-    // -0 + 0 is 0: they are the same score.
+    // -0 + 0 is 0, so both zeros are the same score.
     items[i] = {ordered_key(score + Score{0}), static_cast<std::uint32_t>(i) | is_positive << 31};
   }
   if (rounded) return false;
   radix_sort(items, [](const Item& item) { return item.key; });
   scores.resize(items.size());
   rows.resize(items.size());
-  anchor_at.resize(count + 1);  // Room for a row behind the last anchor: no branch to foresee.
+  anchor_at.resize(count + 1);  // One row more than the anchors, so that the loop needs no branch.
   std::size_t next = 0;
   for (std::size_t i = 0; i < items.size(); ++i) {
     scores[i] = static_cast<double>(score_of(items[i].key));
@@ -63,8 +63,8 @@ bool SortedPool::sort_as(std::span<const double> in, std::span<const std::uint8_
   return true;
 }
 
-/// Where in a list of rows a row is, so that a sweep over the sorted pool finds them in order. Of
-/// rows that are not in it: behind its end. A run of rows needs no table.
+/// The index of a row in a list of rows, for sweeps over the sorted pool; the list's length for
+/// other rows. Consecutive rows need no table.
 class WantedRows {
  public:
   WantedRows(std::span<const std::uint32_t> rows, std::size_t pool) {
@@ -77,7 +77,8 @@ class WantedRows {
     for (std::size_t i = 0; i < rows.size(); ++i) table_[rows[i]] = static_cast<std::uint32_t>(i);
   }
   std::uint32_t operator()(std::uint32_t row) const noexcept {
-    return table_.empty() ? row - first_ : table_[row];  // Below first_ the difference is huge.
+    return table_.empty() ? row - first_
+                          : table_[row];  // Below first_ the difference wraps to a huge number.
   }
 
  private:
@@ -85,12 +86,12 @@ class WantedRows {
   std::vector<std::uint32_t> table_;
 };
 
-/// A, B, D, E of an anchor: soft_rank.hpp.
+/// A, B, D, E of an anchor, as in soft_rank.hpp.
 struct SoftRankSums {
   double a = 1, b = 1, d = 0, e = 0;
 };
 
-/// Their transposed sums at a row.
+/// The transposed sums at a row.
 struct SoftRankSlopes {
   double a = 0, b = 0;
 };

@@ -11,7 +11,7 @@ namespace tutti::internal::losses {
 
 /// Makes the arrays of one call readable by the host: copies arrays on the group's device to pinned
 /// memory, in the order of the call's stream, and the gradient back to the device of the logits.
-/// The host waits for every copy. Ranks may differ in where their arrays are.
+/// The host waits for every copy. Ranks may hold their arrays on different devices.
 ///
 /// The loss publishes an Error of this class to its peers, as it does for its other arguments,
 /// except on a captured stream. The gradient's memory is allocated before the first message.
@@ -35,7 +35,7 @@ class Staged {
  private:
   ProcessGroup* group_;
   Stream stream_;
-  std::vector<Tensor> copies_;  // On the host; that of the logits first.
+  std::vector<Tensor> copies_;  // Host copies, those of the logits first.
   ConstTensorView logits_{};
   Tensor gradient_{};  // On a device.
 };

@@ -7,7 +7,7 @@
 namespace tutti::internal::losses {
 namespace {
 
-/// Places in the two orders. Whole numbers below 2^52, which doubles hold.
+/// Priorities in the two orders: integers below 2^52, which doubles represent.
 struct Priority {
   double in_class, in_rest;
 };

@@ -10,8 +10,8 @@ namespace tutti::internal::losses {
 
 /// A pool to be sampled. This rank may hold a part of it.
 struct Population {
-  std::span<const std::int64_t> numbers;  ///< Of this rank's rows.
-  std::span<const std::uint32_t> kinds;   ///< Their classes, below totals.size().
+  std::span<const std::int64_t> numbers;  ///< Numbers of this rank's rows.
+  std::span<const std::uint32_t> kinds;   ///< Classes of the rows, below totals.size().
   std::span<const std::int64_t> totals;   ///< Rows of each class, on all ranks.
 };
 

@@ -18,7 +18,7 @@ Softmax softmax(std::span<const double> logits, std::size_t stride, std::size_t 
   for (std::size_t c = 1; c < p.size(); ++c) most = std::max(most, logits[c * stride]);
   double sum = 0;
   for (std::size_t c = 0; c < p.size(); ++c) sum += p[c] = std::exp(logits[c * stride] - most);
-  double others = 0;  // Not 1 - p[own]: p[own] may be 1 but for rounding.
+  double others = 0;  // Not 1 - p[own], because p[own] may round to 1.
   for (std::size_t c = 0; c < p.size(); ++c) {
     p[c] /= sum;
     if (c != own) others += p[c];

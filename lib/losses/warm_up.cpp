@@ -30,12 +30,12 @@ void check_not_negative(std::string_view what, std::int64_t value) {
 void check(const WarmUpOptions& o) {
   if (o.warmup_steps && o.warmup_epochs != 0)
     failf(Errc::invalid_argument,
-          "warm_up: warmup_epochs is {} and warmup_steps {}; phases are counted in one of them",
-          o.warmup_epochs, *o.warmup_steps);
+          "warm_up: warmup_epochs is {} and warmup_steps {}; set only one of them", o.warmup_epochs,
+          *o.warmup_steps);
   if (o.blend_steps && o.blend_epochs != 0)
     failf(Errc::invalid_argument,
-          "warm_up: blend_epochs is {} and blend_steps {}; phases are counted in one of them",
-          o.blend_epochs, *o.blend_steps);
+          "warm_up: blend_epochs is {} and blend_steps {}; set only one of them", o.blend_epochs,
+          *o.blend_steps);
   if (o.blend_steps && !o.warmup_steps)
     failf(Errc::invalid_argument,
           "warm_up: blend_steps is {} without warmup_steps; blend_epochs goes with warmup_epochs",

@@ -1,6 +1,7 @@
-// Headers of other libraries that many sources of lib/ and backends/ include, compiled once (cpp_pch). No header of the
-// project belongs here: a change of it would compile everything. Each file includes what it needs all the same; the build
-// with ThreadSanitizer has no precompiled header and shows what is missing.
+// Headers of other libraries that many sources of lib/ and backends/ include, compiled once
+// (cpp_pch). No header of the project belongs here, because each change would recompile everything.
+// Sources still include every header they use; the build with ThreadSanitizer has no precompiled
+// header and detects missing ones.
 #include <algorithm>
 #include <array>
 #include <atomic>

@@ -8,23 +8,23 @@
 
 namespace tutti::internal {
 
-/// Where the results are made.
+/// The memory of the results.
 template <typename Options>
 Memory& memory_of(ProcessGroup& group, const Options& options) {
   return options.memory != nullptr ? *options.memory : group.memory();
 }
 
 /// all_gather_rows of the request's arrays, which share a layout. A 0-dimensional array is one row.
-/// No data is in the result when the request is of small arrays only, and they are not. `work`, for
-/// one array on the group's device: receives the Work of the rows that are not inlined.
+/// The result has no data if the request is for small arrays only and one is larger. `work`, for
+/// one array on the group's device: receives the Work of rows that were not inlined.
 GatheredArrays gather_arrays(ProcessGroup& group, const GatherRequest& request,
                              const GatherOptions& options, Work* work = nullptr);
 
-/// The same of arrays in host memory, whatever the group's device; so are the results.
+/// gather_arrays() with arrays and results in host memory, whatever the group's device.
 GatheredArrays gather_host_arrays(ProcessGroup& group, GatherRequest request,
                                   const CallOptions& options);
 
-/// As the public functions, plus the caller's check, which runs on each rank (scatter_rows: on
+/// As the public functions, with the caller's own check, which runs on each rank (scatter_rows: on
 /// root). If it throws, every rank gets an Error.
 using CallerCheck = std::function<void()>;
 GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int root,

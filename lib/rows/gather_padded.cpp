@@ -33,7 +33,7 @@ bool holds(double value) {
   if constexpr (std::is_same_v<T, bool>) {
     return value == 0 || value == 1;
   } else if constexpr (std::is_integral_v<T>) {
-    // 2^digits is the first that does not fit; both limits are exact in a double.
+    // 2^digits is the first value that does not fit; both limits are exact in a double.
     return value == std::trunc(value) &&
            value >= static_cast<double>(std::numeric_limits<T>::min()) &&
            value < std::ldexp(1.0, std::numeric_limits<T>::digits);
@@ -50,7 +50,7 @@ T element_of(double value) {
     return T(static_cast<float>(value));
 }
 
-/// The element that `value` is in a dtype. @throws Error invalid_argument when it is none.
+/// The element of a dtype that equals `value`. @throws Error invalid_argument if there is none.
 std::vector<std::byte> element_of(DType dtype, double value) {
   std::vector<std::byte> bytes(size_of(dtype));
   visit_dtype(dtype, [&]<typename T>() {
@@ -62,7 +62,7 @@ std::vector<std::byte> element_of(DType dtype, double value) {
   return bytes;
 }
 
-/// Writes the element behind `rows` rows of one rank's block.
+/// Writes the element after the first `rows` rows of one rank's block.
 void fill_behind(ProcessGroup& group, const TensorView& block, std::int64_t rows,
                  std::span<const std::byte> element, Stream stream) {
   const auto behind = rows_of(block, rows, block.shape.rows() - rows);
@@ -73,11 +73,11 @@ void fill_behind(ProcessGroup& group, const TensorView& block, std::int64_t rows
   copy_rows(group, behind.data, padding.data(), padding.size(), stream);
 }
 
-/// @throws Error unless `layout` is one of this group, with as many rows of this rank as `local`.
+/// @throws Error unless `layout` has this group's ranks, and for this rank the rows of `local`.
 void check_layout(const ProcessGroup& group, const ConstTensorView& local,
                   const RowLayout& layout) {
   if (layout.ranks() != group.size())
-    internal::failf(Errc::invalid_argument, "rows are of {} ranks; this group has {}",
+    internal::failf(Errc::invalid_argument, "the layout is of {} ranks; this group has {}",
                     layout.ranks(), group.size());
   if (layout[group.rank()] != local.shape.rows())
     internal::failf(Errc::invalid_argument,
@@ -128,7 +128,7 @@ PaddedRows gather_padded(ProcessGroup& group, const ConstTensorView& array, doub
   };
   const auto put = [&](int rank, const void* rows) {
     const auto block = block_of(rank);
-    // Before the rows: on a device the host waits for what it copies there.
+    // Before the gather, because on a device the host waits for the copies of the fill.
     fill_behind(group, block, layout[rank], element, stream);
     copy_rows(group, block.data, rows, rows_of(block, 0, layout[rank]).bytes(), stream);
   };
@@ -151,7 +151,7 @@ PaddedRows gather_padded(ProcessGroup& group, const ConstTensorView& array, doub
     op.out = {result.data.data(), local.dtype, local.shape.with_rows(most * group.size()),
               result.data.device()};
   };
-  // Equal blocks travel, so the layouts are compared by name.
+  // The blocks have equal sizes, so the call's name compares the layouts.
   auto mine = options.call;
   const auto name = fmt::format("{}{}{}", mine.name, mine.name.empty() ? "rows " : ", rows ",
                                 fmt::join(layout.counts(), " "));

@@ -20,14 +20,15 @@ constexpr std::uint32_t version = 0x74757402;
 constexpr std::size_t max_caller = 32;
 constexpr std::size_t max_agree = 512;
 constexpr std::size_t max_text = 1024;
-/// Of an message without the arrays: numbers and the caller, words, shapes or why not.
+/// Room for an message without its arrays: numbers, the caller's name, and either words and
+/// shapes or a refusal.
 constexpr std::size_t header_bytes =
     64 + max_agree +
     std::max(MetadataExchange::max_arrays * (8 + Shape::max_dims * sizeof(std::int64_t)), max_text);
-/// Instead of how many bytes are inlined: they come in a second round.
+/// Replaces the number of inlined bytes: the arrays come in a second round.
 constexpr std::uint64_t later = ~std::uint64_t{0};
 
-/// Options that have to be equal. What does not fit is compared all the same.
+/// Options that must be equal. Long texts are cut off, but compared in full by a hash.
 std::string words_of(std::string_view agree) {
   if (agree.size() <= max_agree) return std::string(agree);
   Hash hash;
@@ -35,7 +36,7 @@ std::string words_of(std::string_view agree) {
   return fmt::format("{}... (hash {:016x})", agree.substr(0, max_agree - 32), hash.value());
 }
 
-/// What has to be equal, in words: "all_gather_rows of f32 [*, 3]".
+/// The properties that must be equal, in words: "all_gather_rows of f32 [*, 3]".
 std::string describe(const MetadataExchange::Message& message) {
   std::string text(message.caller);
   if (message.root >= 0) text += fmt::format(" to root {}", message.root);
@@ -52,7 +53,7 @@ std::string describe(const MetadataExchange::Message& message) {
   return text;
 }
 
-/// @throws Error of any code when the bytes are no message.
+/// @throws Error of any code for bytes that are no message.
 MetadataExchange::Message read(std::span<const std::byte> bytes) {
   Reader in(bytes, Errc::mismatch, "it");
   MetadataExchange::Message message;
@@ -79,11 +80,11 @@ MetadataExchange::Message read(std::span<const std::byte> bytes) {
         in.items(static_cast<std::uint64_t>(message.shapes[i].numel()), size_of(message.dtypes[i]))
             .data());
   if (message.inlined && before - in.left() != size)
-    failf(Errc::mismatch, "it has {} bytes of arrays and says {}", before - in.left(), size);
+    failf(Errc::mismatch, "it has {} bytes of arrays but announces {}", before - in.left(), size);
   return message;
 }
 
-/// Which ranks said what, when they did not all say the same.
+/// Lists each text with the ranks that sent it, if the texts differ.
 std::string differences(std::span<const std::string> calls) {
   std::string text;
   for (std::size_t r = 0; r < calls.size(); ++r) {
@@ -122,18 +123,19 @@ MetadataExchange::MetadataExchange(ProcessGroup& group, const GatherRequest& unc
   const auto device = request.in_host_memory ? Device{} : group.memory().device();
   auto refused = request.refused;
   if (!refused && request.arrays.size() > max_arrays)
-    refused = Error(Errc::invalid_argument, fmt::format("{} arrays at once; there may be {}",
-                                                        request.arrays.size(), max_arrays));
+    refused =
+        Error(Errc::invalid_argument, fmt::format("{} arrays at once; at most {} are supported",
+                                                  request.arrays.size(), max_arrays));
   if (!refused)
     refused = refusal_of([&] {
       for (const auto& array : request.arrays) check_array("the array", array, device);
     });
 
-  // The host does not look into arrays on a device, and there a second round costs less than W
-  // messages of full length.
+  // The host does not read arrays on a device, and there a second round costs less than W messages
+  // of full length.
   const bool can_inline =
       on_host(group) && group.supports(Operation::all_gather_bounded, DType::u8);
-  // The same for every function, so that ranks that call different ones can say so.
+  // The same size for every function, so that ranks that call different ones can exchange messages.
   const std::size_t slot_bytes = header_bytes + (can_inline ? GatherRequest::most : 0);
   bytes_ = std::make_unique_for_overwrite<std::byte[]>(ranks * slot_bytes);
   const auto slot = [&](std::size_t r) {
@@ -148,7 +150,7 @@ MetadataExchange::MetadataExchange(ProcessGroup& group, const GatherRequest& unc
   } else {
     std::size_t bytes = 0;
     for (const auto& array : request.arrays) bytes += array.bytes();
-    // Everything or nothing: a rank that sends more in the second round sends all of it there.
+    // All arrays or none: a rank that needs the second round sends all of them there.
     inlined = bytes == 0 || (can_inline && bytes <= request.small);
     head.text(words_of(request.agree)).u8(request.any_shape ? 1 : 0).i32(request.root);
     head.u64(inlined ? bytes : later).u8(static_cast<std::uint8_t>(request.arrays.size()));

@@ -23,7 +23,7 @@ namespace {
 constexpr std::array<std::string_view, 7> op_names{"sum", "mean", "avg",    "max",
                                                    "min", "prod", "product"};
 
-/// The locale has no say in the names of operations.
+/// Independent of the locale.
 std::string lower_case(std::string text) {
   for (char& c : text)
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
@@ -39,8 +39,8 @@ CallOptions call_of(const SyncOptions& options) {
           .name = options.name};
 }
 
-/// Whether numbers of the group's device have to be gathered and combined on the host. An operation
-/// that does not exist is none of these: the call refuses it.
+/// True if the group's device cannot reduce these numbers, so that the host gathers and combines
+/// them. False for an unknown operation, which the call refuses.
 bool is_combined_on_host(ProcessGroup& group, DType dtype, const SyncOp& op, bool order_fixed) {
   if (internal::on_host(group)) return false;
   try {
@@ -52,8 +52,8 @@ bool is_combined_on_host(ProcessGroup& group, DType dtype, const SyncOp& op, boo
   }
 }
 
-/// all_reduce of numbers in host memory. What the group's device cannot combine is gathered, and
-/// combined here.
+/// all_reduce of numbers in host memory. Numbers that the group's device cannot reduce are gathered
+/// and combined here.
 void reduce_on_host(ProcessGroup& group, const TensorView& data, const SyncOp& sync_op,
                     const CallOptions& options) {
   if (!is_combined_on_host(group, data.dtype, sync_op, options.order_fixed))
@@ -100,7 +100,7 @@ Tensor divided(Memory& memory, const ConstTensorView& sum, int by) {
   return mean;
 }
 
-/// A number as an array of one, wherever the group works.
+/// One number as an array in the group's memory.
 template <typename T>
 T sync_number(T value, ProcessGroup& group, const SyncOp& op, const SyncOptions& options) {
   reduce_on_host(group, TensorView(std::span(&value, 1)), op, call_of(options));
@@ -169,7 +169,7 @@ MaybeOwned sync_ddp(const TensorView& data, ProcessGroup* group_or_null, const S
   bool apart = false;
   const auto prepare = [&](Op& call) {
     call.reduce = op.reduce();
-    // A mean of booleans is not for us to divide: all_reduce refuses it.
+    // all_reduce refuses a mean of booleans.
     apart = options.legacy_out_of_place && call.reduce.kind == ReduceOp::Kind::avg &&
             data.dtype != DType::boolean;
     if (!apart) return;
@@ -231,9 +231,9 @@ double global_mean(ProcessGroup& group, double sum, double count, const CallOpti
   return mean_of(both[0], both[1]);
 }
 
-// Not an all_reduce: ranks that have other losses would add up what does not belong together, or
-// wait for numbers that nobody sends. So few bytes go to every peer as fast, and then all ranks
-// know all names, and add in the same order.
+// A gather instead of an all_reduce. With an all_reduce, ranks with other losses would add
+// unrelated numbers, or wait for numbers that are never sent. A gather of so few bytes is as fast;
+// all ranks then know all names and add in the same order.
 std::vector<double> reduce_losses(ProcessGroup& group, std::span<const NamedLoss> losses,
                                   const CallOptions& options) {
   const auto messages = all_gather_bytes(group, encode(losses), options);
@@ -257,8 +257,8 @@ std::vector<double> reduce_losses(ProcessGroup& group, std::span<const NamedLoss
 
 void LossAccumulator::add(std::string_view name, double mean, std::int64_t rows) {
   if (rows < 0)
-    internal::failf(Errc::invalid_argument, "loss '{}' is over {} rows; there have to be 0 or more",
-                    name, rows);
+    internal::failf(Errc::invalid_argument, "loss '{}' is over {} rows; it must be 0 or more", name,
+                    rows);
   auto& loss = sums_[std::string(name)];
   if (rows == 0) return;
   loss.sum += mean * static_cast<double>(rows);

@@ -9,7 +9,7 @@ namespace tutti::internal {
 Writer& Writer::count(std::size_t size) {
   constexpr std::size_t most = std::numeric_limits<std::uint32_t>::max();
   if (size > most)
-    failf(Errc::count_overflow, "{} elements in one message; there may be {}", size, most);
+    failf(Errc::count_overflow, "{} elements in one message; at most {} are supported", size, most);
   return u32(static_cast<std::uint32_t>(size));
 }
 

@@ -34,12 +34,12 @@ class Writer {
   Writer& i64(std::int64_t value) { return number(value); }
   Writer& f64(double value) { return number(value); }
 
-  /// Bytes, a string or integers behind their count, a u32. @throws Error count_overflow.
+  /// Writes bytes, a string or integers after their count, a u32. @throws Error count_overflow.
   Writer& block(std::span<const std::byte> bytes);
   Writer& text(std::string_view text) { return block(std::as_bytes(std::span(text))); }
   Writer& list(std::span<const std::int64_t> values);
 
-  /// Bytes and numbers alone; the reader has to know how many.
+  /// Writes bytes and numbers without a count; the reader must know it.
   Writer& raw(std::span<const std::byte> bytes);
   Writer& raw(std::string_view text) { return raw(std::as_bytes(std::span(text))); }
   template <Number T>
@@ -60,8 +60,7 @@ class Writer {
   Writer& number(T value) {
     auto bits = std::bit_cast<std::array<std::byte, sizeof(T)>>(value);
     if constexpr (std::endian::native != std::endian::little) std::ranges::reverse(bits);
-    return raw(
-        bits);  // Not inline: GCC 12 warns wrongly about what it makes of an insertion at -O3.
+    return raw(bits);  // Not inline: GCC 12 at -O3 warns falsely about the inlined insertion.
   }
   std::vector<std::byte> bytes_;
 };
@@ -90,7 +89,7 @@ class Reader {
   std::vector<std::int64_t> list() { return numbers<std::int64_t>(u32()); }
 
   std::span<const std::byte> raw(std::uint64_t size) { return items(size, 1); }
-  /// So many items of `size` bytes each.
+  /// Reads `count` items of `size` bytes each.
   std::span<const std::byte> items(std::uint64_t count, std::size_t size);
   template <Number T>
   std::vector<T> numbers(std::uint64_t count) {

@@ -7,8 +7,8 @@
 
 namespace tutti::internal {
 
-/// Any exception as an Error; one that is none becomes Errc::backend with its text, or
-/// Errc::resource_exhausted where memory ran out.
+/// Any exception as an Error. A foreign exception becomes Errc::backend with its text, or
+/// Errc::resource_exhausted if memory ran out.
 inline Error to_error(const std::exception_ptr& thrown) {
   try {
     std::rethrow_exception(thrown);

@@ -21,7 +21,7 @@ Error decode_error(std::string_view record) {
   Reader in(record, Errc::backend, what);
   const auto code = in.u8();
   if (code > static_cast<std::uint8_t>(Errc::backend))
-    failf(Errc::backend, "{} has code {}; there are 0 to {}", what, code,
+    failf(Errc::backend, "{} has code {}; codes are 0 to {}", what, code,
           static_cast<int>(Errc::backend));
   Error::Where where;
   where.rank = in.i32();

@@ -7,9 +7,9 @@
 
 namespace tutti::internal {
 
-/// An Error as ranks tell it one another through the store, and back.
+/// Encodes an Error for other ranks, which read it from the store.
 std::string encode_error(const Error& error);
-/// @throws Error backend for bytes that are no such record.
+/// Decodes it. @throws Error backend for other bytes.
 Error decode_error(std::string_view record);
 
 }  // namespace tutti::internal

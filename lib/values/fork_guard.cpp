@@ -8,13 +8,13 @@
 namespace tutti::internal {
 
 std::atomic<std::uint64_t>& ForkGuard::page() {
-  // One page per process, never unmapped: it holds a process id and nothing that could go stale.
+  // One page per process, never unmapped. Holds a process id.
   static std::atomic<std::uint64_t>& shared = []() -> std::atomic<std::uint64_t>& {
     const auto size = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
     void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data != MAP_FAILED && ::madvise(data, size, MADV_WIPEONFORK) == 0)
       return *new (data) std::atomic<std::uint64_t>(0);
-    static std::atomic<std::uint64_t> fallback{0};  // Then a fork is not noticed.
+    static std::atomic<std::uint64_t> fallback{0};  // Forks are not detected then.
     return fallback;
   }();
   return shared;

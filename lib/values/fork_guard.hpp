@@ -5,8 +5,8 @@
 
 namespace tutti::internal {
 
-/// Tells a forked child from the process that made a group, at the price of one load: the number
-/// lives on a page that the kernel wipes on fork (MADV_WIPEONFORK, Linux 4.14).
+/// Detects that this process is a fork of the one that made a group, for the price of one load: the
+/// process id lies on a page that the kernel clears on fork (MADV_WIPEONFORK, Linux 4.14).
 class ForkGuard {
  public:
   ForkGuard();

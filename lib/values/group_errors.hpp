@@ -6,13 +6,13 @@
 
 namespace tutti::internal {
 
-/// Errors found before the data moved leave the group as it was; the others break it.
+/// True for errors that break the group. Errors found before data moved leave it as it was.
 constexpr bool breaks_group(Errc code) noexcept {
   return code != Errc::invalid_argument && code != Errc::count_overflow &&
          code != Errc::unsupported && code != Errc::mismatch;
 }
 
-/// What a call on a group that broke earlier throws: the code says so, the text has the cause.
+/// The error of a call on a group that broke earlier. The text has the cause.
 inline Error broken(const Error& cause) {
   if (cause.message().starts_with("the group is broken")) return cause;
   return {Errc::aborted,
@@ -20,8 +20,8 @@ inline Error broken(const Error& cause) {
           {.rank = cause.where().rank}};
 }
 
-/// The error of a call that a broken group ended: the cause itself where it is that call's own, or
-/// where the program aborted the group; else broken().
+/// The error of a call that a broken group ended: the cause itself if it belongs to that call or
+/// the program aborted the group; otherwise broken().
 inline Error ended_by(const Error& cause, const Error::Where& call = {}) {
   const auto& where = cause.where();
   const bool own = !call.operation.empty() && where.group == call.group && where.seq == call.seq &&
@@ -29,7 +29,7 @@ inline Error ended_by(const Error& cause, const Error::Where& call = {}) {
   return own || cause.code() == Errc::aborted ? cause : broken(cause);
 }
 
-/// The error of a call whose group is destroyed meanwhile. Allocates when it is first asked for.
+/// The error of a call whose group is destroyed meanwhile. Allocates on first use.
 inline const Error& group_destroyed() {
   static const Error error(Errc::aborted, "the group has been destroyed");
   return error;

@@ -8,8 +8,8 @@
 
 namespace tutti::internal {
 
-/// A 64-bit hash, equal on every host: of fingerprints that ranks compare, and of saved states.
-/// One multiplication per 64-bit word: on the path of every call.
+/// A 64-bit hash, equal on every host, for fingerprints and saved states. One multiplication per
+/// 64-bit word, because every call computes one.
 class Hash {
  public:
   constexpr void add(std::uint64_t word) noexcept {

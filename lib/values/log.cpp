@@ -34,7 +34,7 @@ const char* label(LogLevel level) {
 Logger default_logger() {
   return [limit = parse_level(std::getenv("TUTTI_LOG"))](LogLevel level, std::string_view message) {
     if (level == LogLevel::off || level > limit) return;
-    // One write, so that lines of several threads do not mix.
+    // One write per line, so that lines of several threads do not mix.
     std::string line = "tutti: ";
     line.append(label(level)).append(": ").append(message).append("\n");
     std::fwrite(line.data(), 1, line.size(), stderr);

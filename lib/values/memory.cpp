@@ -34,7 +34,7 @@ class HostMemory final : public Memory {
 }  // namespace
 
 Memory& host_memory() noexcept {
-  // No state; never destroyed, because Tensors with static storage may outlive any static object.
+  // Stateless and never destroyed: Tensors with static storage may outlive any static object.
   static Memory& memory = *new HostMemory;
   return memory;
 }

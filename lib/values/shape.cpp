@@ -12,8 +12,8 @@
 namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
-/// a * b, or an error that shows both. Zero dimensions are left out of the product: [0, huge]
-/// must not become [n, huge] unnoticed in with_rows().
+/// a * b, or an error that shows both. Zero dimensions are left out of the product, so that
+/// with_rows() cannot turn [0, huge] into [n, huge] unchecked.
 std::int64_t times(std::int64_t a, std::int64_t b, std::span<const std::int64_t> dims) {
   std::int64_t product = 0;
   if (__builtin_mul_overflow(a, b, &product))
@@ -35,7 +35,7 @@ Shape::Shape(std::span<const std::int64_t> dims) : Shape() {
       internal::failf(Errc::invalid_argument, "shape [{}]: dimension {} is {}; it must be >= 0",
                       fmt::join(dims, ", "), i, dims[i]);
     if (dims[i] != 0) product = times(product, dims[i], dims);
-    if (i > 0) row_numel_ *= dims[i];  // Not more than product, which leaves out zeros.
+    if (i > 0) row_numel_ *= dims[i];  // At most `product`, which leaves out zeros.
   }
   std::ranges::copy(dims, dims_);
   ndim_ = dims.size();

@@ -8,8 +8,20 @@ namespace [[gnu::visibility("default")]] tutti {
 
 void detail::check_view(std::size_t count, const Shape& shape) {
   if (static_cast<std::uint64_t>(count) != static_cast<std::uint64_t>(shape.numel()))
-    internal::failf(Errc::invalid_argument, "view: {} elements cannot be seen as {}, which has {}",
+    internal::failf(Errc::invalid_argument, "view: there are {} elements, but the shape {} has {}",
                     count, to_string(shape), shape.numel());
+}
+
+std::size_t detail::count_of(DType asked, DType dtype, const Shape& shape, Device device) {
+  if (asked != dtype)
+    internal::failf(Errc::invalid_argument,
+                    "values: the array has dtype {}, not {}; use values() with its own type",
+                    name_of(dtype), name_of(asked));
+  if (device.type != DeviceType::cpu)
+    internal::failf(Errc::invalid_argument,
+                    "values: the array is on {}, not cpu; copy it to host memory first",
+                    to_string(device));
+  return static_cast<std::size_t>(shape.numel());
 }
 
 Tensor::Tensor(Memory& memory, const Shape& shape, DType dtype, Stream stream)

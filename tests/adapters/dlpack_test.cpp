@@ -12,16 +12,16 @@
 #include "support/dtypes.hpp"
 #include "support/errors.hpp"
 
-// Built once per DLPack header that is found: the versioned arrays came with 1.0.
+// Built once per version of DLPack's header; version 1.0 added versioned arrays.
 
 namespace tutti {
 namespace {
 
 using test::expect_error;
 
-static_assert(!std::is_copy_constructible_v<dlpack::Borrowed>);  // It points into itself.
+static_assert(!std::is_copy_constructible_v<dlpack::Borrowed>);  // It points to its own shape.
 
-// What another framework would hand over. Strides are left out unless they are set.
+// An array as another framework would pass it. Strides are left out unless they are set.
 struct Foreign {
   std::vector<std::int64_t> shape{2, 3};
   std::vector<std::int64_t> strides{};
@@ -56,7 +56,7 @@ struct DLPackTest : testing::Test {
   }
 };
 
-// Host memory that counts what is out.
+// Host memory that counts allocated blocks.
 struct CountedMemory final : Memory {
   std::atomic<int> out = 0;
   Device device() const noexcept override { return {}; }
@@ -111,7 +111,7 @@ TEST_F(DLPackTest, OtherStridesAreRefusedByName) {
   expect_refused({"dimension 1 of [2, 3] has stride 2", "it is 1", "make it contiguous"});
   foreign.reshape({2, 3}, {6, 1});  // Every second row.
   expect_refused({"dimension 0 of [2, 3] has stride 6", "it is 3"});
-  foreign.reshape({2, 3}, {0, 1});  // One row, seen twice.
+  foreign.reshape({2, 3}, {0, 1});  // One row, at two indices.
   expect_refused({"dimension 0 of [2, 3] has stride 0"});
 }
 
@@ -192,7 +192,7 @@ TEST_F(DLPackTest, ABorrowedArrayComesBackAsTheSameView) {
   const TensorView back = dlpack::view(borrowed.tensor());
   EXPECT_EQ(back.data, values.data());
   EXPECT_EQ(back.shape, (Shape{2, 3, 4}));
-  // Since DLPack 1.2 strides are not left out.
+  // DLPack 1.2 requires strides.
   EXPECT_EQ(std::vector(borrowed.tensor().strides, borrowed.tensor().strides + 3),
             (std::vector<std::int64_t>{12, 4, 1}));
 }
@@ -272,7 +272,7 @@ TEST_F(DLPackTest, AReadOnlyArrayHasNoMutableView) {
 TEST_F(DLPackTest, AnotherAbiIsNotLookedInto) {
   DLManagedTensorVersioned managed{};
   managed.version = {2, 0};
-  managed.dl_tensor.ndim = -5;  // Would be refused with another text.
+  managed.dl_tensor.ndim = -5;  // Its refusal would have another text.
   for (const auto& look : std::vector<std::function<void()>>{
            [&] { dlpack::view(managed); }, [&] { dlpack::view(std::as_const(managed)); }})
     expect_error(Errc::invalid_argument, {"ABI version 2"}, look);

@@ -6,7 +6,8 @@
 
 #include "support/errors.hpp"
 
-// This program is linked with LibTorch first, which shows a Gloo of its own to the dynamic linker.
+// This program is linked with LibTorch first, which exports a Gloo of its own to the dynamic
+// linker.
 
 namespace tutti::test {
 namespace {

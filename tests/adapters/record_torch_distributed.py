@@ -1,9 +1,10 @@
-"""Records what torch.distributed.nn.functional computes, for torch_autograd_test.cpp to compare with.
+"""Records the results of torch.distributed.nn.functional for torch_autograd_test.cpp.
 
 usage: record_torch_distributed.py > torch_distributed.inc
 
-Runs 2 and 3 processes over torch's gloo. Rank s has the loss sum(weight * out * out). One line for each call, number of
-ranks and rank: {name, ranks, rank, input's sizes, input, weight, out, gradient}. All numbers are exact in binary."""
+Runs 2 and 3 processes over torch's gloo. Rank s has the loss sum(weight * out * out). One line for
+each call, number of ranks and rank: {name, ranks, rank, input's sizes, input, weight, out,
+gradient}. All numbers are exact in binary."""
 import functools
 import multiprocessing
 import pathlib
@@ -28,7 +29,8 @@ def reduce_scatter(x, op):
     return nn.reduce_scatter(torch.empty(ROWS, COLUMNS, dtype=x.dtype), list(x.split(ROWS)), op)
 
 
-# Name: rows of the input per rank (0: as many as each rank gets, times the ranks), the call, whether out is on root only.
+# Name, rows of the input per rank (0: one row per rank, times the ranks), the call, whether out is on root
+# only.
 SUM, AVG, MIN, MAX, PRODUCT = (getattr(dist.ReduceOp, name) for name in ["SUM", "AVG", "MIN", "MAX", "PRODUCT"])
 CALLS = {
     "all_gather": (False, lambda x: torch.cat(nn.all_gather(x)), False),
@@ -39,7 +41,7 @@ CALLS = {
     "scatter": (True, lambda x: nn.scatter(list(x.split(ROWS)), ROOT), False),
     "reduce_scatter sum": (True, functools.partial(reduce_scatter, op=SUM), False),
     "all_to_all": (True, lambda x: nn.all_to_all_single(torch.empty_like(x), x), False),
-    # Its gradients are not those of the function that it computes.
+    # torch's gradients do not match its function.
     "all_reduce min": (False, lambda x: nn.all_reduce(x, MIN), False),
     "all_reduce max": (False, lambda x: nn.all_reduce(x, MAX), False),
     "all_reduce product": (False, lambda x: nn.all_reduce(x, PRODUCT), False),

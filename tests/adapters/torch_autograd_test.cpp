@@ -30,7 +30,7 @@ using test::Tensors;
 using test::TorchCall;
 using test::World;
 
-// Sums of a few dozen products of numbers around 1, in another order.
+// Tolerance for sums of a few dozen products of numbers around 1 in another order.
 constexpr double tolerance = 1e-12;
 
 void expect_near(const at::Tensor& actual, const at::Tensor& expected, const std::string& what) {
@@ -47,11 +47,11 @@ at::Tensor leaf(const at::Tensor& values) {
   return x;
 }
 
-// Not the same for two ranks, and not linear: its own gradient depends on what came out.
+// A loss that differs between ranks and is not linear: its gradient depends on the output.
 at::Tensor loss_of(const at::Tensor& out, int rank) {
   return (pattern(out.sizes(), rank + 1) * out * out).sum();
 }
-// Of a gradient: its gradient is a second derivative.
+// A loss of a gradient; its gradient is a second derivative.
 at::Tensor penalty_of(const at::Tensor& gradient, int rank) {
   return (pattern(gradient.sizes(), rank + 2) * gradient * gradient).sum();
 }
@@ -61,7 +61,7 @@ at::Tensor or_zeros(const at::Tensor& gradient, const at::Tensor& x) {
 }
 
 struct Derivatives {
-  Tensors out, first, second;  // Of each rank.
+  Tensors out, first, second;  // Inputs of each rank.
 };
 
 at::Tensor sum_over_ranks(const Tensors& of_ranks,
@@ -72,7 +72,7 @@ at::Tensor sum_over_ranks(const Tensors& of_ranks,
   return sum;
 }
 
-// One process, all ranks' inputs: what torch says about the sum of all losses.
+// torch's gradient of the sum of all losses in one process, with all ranks' inputs.
 Derivatives derivatives_at_once(const TorchCall& call, const Tensors& inputs) {
   Tensors xs;
   for (const at::Tensor& input : inputs) xs.push_back(leaf(input));
@@ -82,7 +82,7 @@ Derivatives derivatives_at_once(const TorchCall& call, const Tensors& inputs) {
   for (std::size_t rank = 0; rank < xs.size(); ++rank)
     d.first[rank] = or_zeros(d.first[rank], xs[rank]);
   at::Tensor penalty = sum_over_ranks(d.first, penalty_of);
-  for (const at::Tensor& x : xs) penalty = penalty + x.sum() * 0;  // Where it is constant.
+  for (const at::Tensor& x : xs) penalty = penalty + x.sum() * 0;  // Where the value is constant.
   d.second = torch::autograd::grad({penalty}, xs, {}, false, false, true);
   for (std::size_t rank = 0; rank < xs.size(); ++rank)
     d.second[rank] = or_zeros(d.second[rank], xs[rank]);
@@ -134,7 +134,7 @@ TEST_P(TorchAutograd, EqualsOneProcessToTheSecondDerivative) {
   });
 }
 
-// backward() alone takes other ways: weights that were kept, calls that record nothing.
+// backward() alone has paths of its own: saved weights, calls that record nothing.
 TEST_P(TorchAutograd, BackwardAloneGivesTheSameGradient) {
   const TorchCall& call = GetParam().call;
   const Tensors inputs = inputs_of(call, GetParam().world.size);
@@ -151,9 +151,9 @@ TEST_P(TorchAutograd, BackwardAloneGivesTheSameGradient) {
 struct TorchWorlds : testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, TorchWorlds, testing::ValuesIn(test::worlds()), test::CaseName());
 
-// The derivative of what the ranks compute together, by moving one number of one rank.
+// The numerical derivative of the ranks' common result by one number of one rank.
 TEST_P(TorchWorlds, GradientsAreFiniteDifferences) {
-  // Central differences of a polynomial of degree 8: the error is about step^2 + 1e-16 / step.
+  // Central differences of a polynomial of degree 8; the error is about step^2 + 1e-16 / step.
   constexpr double step = 1e-5;
   constexpr double bound = 1e-7;
   for (const TorchCall& call : test::torch_calls()) {
@@ -180,7 +180,7 @@ TEST_P(TorchWorlds, GradientsAreFiniteDifferences) {
   }
 }
 
-// By hand: rank s has G_s, the gradient of its loss by the gathered array.
+// Computed by hand: rank s has G_s, the gradient of its loss by the gathered array.
 TEST_P(TorchWorlds, TheGatherHasTheGradientThatWasAskedFor) {
   const int ranks = GetParam().size;
   const std::vector<std::int64_t> rows{1, 2, 0, 1};
@@ -211,7 +211,7 @@ TEST_P(TorchWorlds, InputsAndGradientsNeedNotBeContiguous) {
     const at::Tensor x = leaf(pattern({3, 2}, 1));
     const at::Tensor out = libtorch::all_reduce(group, x.t());
     expect_near(out, pattern({3, 2}, 1).t() * group.size(), "value");
-    out.sum().backward();  // Its gradient is one number, expanded.
+    out.sum().backward();  // Its gradient is one expanded number.
     expect_near(x.grad(), at::ones({3, 2}, at::kDouble) * group.size(), "gradient");
   });
 }
@@ -264,7 +264,7 @@ TEST_P(TorchDisagreement, InTheBackwardIsAnErrorOnEveryRank) {
   });
 }
 
-// What torch.distributed.nn.functional computed: record_torch_distributed.py.
+// Results of torch.distributed.nn.functional, recorded by record_torch_distributed.py.
 struct Recorded {
   std::string_view name;
   int ranks;
@@ -322,7 +322,7 @@ TEST_P(TorchDistributed, AgreesWhereThatLibraryIsRight) {
       const std::string what(name);
       const at::Tensor x = leaf(as_tensor(it->in, it->sizes));
       const at::Tensor out = call_by_name(name, group, x);
-      if (out.numel() == 0) {  // Not root: that library leaves an array there that means nothing.
+      if (out.numel() == 0) {  // Not root: torch returns an undefined array there.
         out.sum().backward();
       } else {
         expect_near(out.view({-1}), as_tensor(it->out, {-1}), what);
@@ -340,7 +340,7 @@ Tensors combined(std::string_view name, const Tensors& xs) {
   return all.mean(0).split(2);  // reduce_scatter avg
 }
 
-// The sum over ranks of the losses, differentiated by one process, beside what was recorded.
+// Differentiates the sum of all ranks' losses in one process and compares with the record.
 TEST_P(TorchDistributed, IsTheExactAdjointWhereThatLibraryIsWrong) {
   for (const std::string name :
        {"all_reduce min", "all_reduce max", "all_reduce product", "reduce_scatter avg"}) {

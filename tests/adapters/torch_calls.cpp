@@ -30,7 +30,7 @@ at::Tensor rows_of(const at::Tensor& whole, const RowLayout& layout, int rank) {
   return whole.narrow(0, layout.offset(rank), layout[rank]);
 }
 
-// What rank `from` has for every rank.
+// Block of rank `from` for every rank.
 std::vector<std::int64_t> sent_by(int from, int ranks) {
   std::vector<std::int64_t> rows;
   for (int to = 0; to < ranks; ++to) rows.push_back((from + 2 * to + 1) % 3);
@@ -96,7 +96,7 @@ void add_all_reduces(std::vector<TorchCall>& calls) {
   };
   add("sum", ReduceOp::sum, [](const at::Tensor& x) { return x.sum(0); });
   add("avg", ReduceOp::avg, [](const at::Tensor& x) { return x.mean(0); });
-  // Both share the gradient equally between ties.
+  // Both share the gradient of tied elements equally.
   add("min", ReduceOp::min, [](const at::Tensor& x) { return x.amin(0); });
   add("max", ReduceOp::max, [](const at::Tensor& x) { return x.amax(0); });
   add("product", ReduceOp::product, [](const at::Tensor& x) { return x.prod(0); });
@@ -222,7 +222,7 @@ void add_exchanges(std::vector<TorchCall>& calls) {
                        all[(rank + 1) % in.size()] = in[rank];
                      return all;
                    }});
-  // Rank 0 sends to the last one; the others have nothing to do with it.
+  // Rank 0 sends to the last rank; the other ranks do nothing.
   calls.push_back({"send_and_recv", 2, same_sizes,
                    [](ProcessGroup& group, const at::Tensor& in) {
                      const int last = group.size() - 1;

@@ -42,8 +42,8 @@ static_assert(MutablyViewable<const at::Tensor&> && !MutablyViewable<at::Tensor>
 static_assert(std::is_convertible_v<const libtorch::Contiguous&, ConstTensorView>);
 static_assert(!std::is_convertible_v<libtorch::Contiguous, ConstTensorView>);
 
-// Counts the blocks of torch's own allocator that are out. Without `override`: what is const and
-// what is pure changed between versions of torch.
+// Counts allocated blocks of torch's allocator. Without `override`: const and pure functions
+// changed between versions of torch.
 struct CountedAllocator final : c10::Allocator {
   static inline std::atomic<int> out = 0;
   c10::DataPtr allocate(std::size_t bytes) { return std::as_const(*this).allocate(bytes); }
@@ -83,7 +83,7 @@ TEST(TorchTensor, AViewIntoALargerTensorBeginsWhereItDoes) {
 
 TEST(TorchTensor, EveryDTypeGoesThereAndBack) {
   for (const DType dtype : test::all_dtypes) {
-    // torch 2.3 brought these, 2.1 the 8-bit floats.
+    // torch 2.3 added these types, 2.1 the 8-bit floats.
     const bool late = dtype == DType::u16 || dtype == DType::u32 || dtype == DType::u64 ||
                       dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
     if (late && !libtorch::detail::scalar_type<c10::ScalarType>(dtype)) {
@@ -171,7 +171,7 @@ TEST(TorchTensor, ATensorHoldsTheArrayItWasMadeOf) {
     EXPECT_EQ(x.scalar_type(), at::kLong);
     row = x[1];
   }
-  EXPECT_EQ(CountedAllocator::out, 1);  // A view of it is enough.
+  EXPECT_EQ(CountedAllocator::out, 1);  // A view of it suffices.
   row.reset();
   EXPECT_EQ(CountedAllocator::out, 0);
 }

@@ -6,8 +6,8 @@
 
 #include <tutti/losses/focal.hpp>
 
-// Focal losses of one process, value and gradient, from float logits: elements, or rows and
-// classes. gamma 2 has a power per element, gamma 0 is cross-entropy.
+// Focal losses of one process, value and gradient, from float logits; arguments: elements, or rows
+// and classes. gamma 2 computes a power per element, gamma 0 is cross-entropy.
 
 namespace {
 

@@ -1,8 +1,8 @@
 // The cost of the front: a synchronous call over an empty backend, trace included, in pairs of lock
 // and unlock of a free mutex, measured in the same run. Limits: 5 pairs for all_reduce, broadcast
 // and barrier, 10 with listed rows, and no allocation. Prints the 20th percentile of many short
-// rounds, because a shared machine disturbs single ones, and ends with 1 when a limit is missed.
-// The argument multiplies the limits: room for a sanitizer or a busy machine.
+// rounds, because a shared machine disturbs single ones, and exits with 1 if a limit is exceeded.
+// The argument multiplies the limits, for sanitizers and busy machines.
 
 #include <algorithm>
 #include <atomic>
@@ -25,7 +25,7 @@ std::atomic<long> allocations{0};
 
 }  // namespace
 
-// Not inlined: GCC would see malloc() and free() on the two sides and call them mismatched.
+// Not inlined, because GCC would warn that malloc() and free() do not match the operators.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   allocations.fetch_add(1, std::memory_order_relaxed);
   if (void* data = std::malloc(bytes)) return data;
@@ -65,7 +65,7 @@ Result measure(const Fn& call) {
   constexpr int calls = 200;
   std::vector<double> times;
   times.reserve(rounds);
-  for (int i = 0; i < 10 * calls; ++i) call();  // Warm.
+  for (int i = 0; i < 10 * calls; ++i) call();  // Warm-up.
   const long before = allocations.load();
   for (int r = 0; r < rounds; ++r) {
     const auto begin = std::chrono::steady_clock::now();
@@ -88,7 +88,8 @@ int main(int argc, char** argv) {
   std::vector<float> data(256);
   std::vector<float> whole(1024);
   const std::vector<std::int64_t> rows{256, 256, 256, 256};
-  // A program of one thread locks without atomic instructions; the programs in question have more.
+  // Starts a thread: single-threaded programs lock without atomic instructions, typical programs do
+  // not.
   std::binary_semaphore finished(0);
   const std::jthread second([&] { finished.acquire(); });
 

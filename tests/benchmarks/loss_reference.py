@@ -1,11 +1,13 @@
-"""The ranking losses beside those of the Python package imbalanced-losses (0.5.1), forward and backward on one thread:
+"""Compares the ranking losses with those of the Python package imbalanced-losses (0.5.1), forward
+and backward on one thread:
+
 loss_reference.py RANKING_BENCH [--rounds N]
 
-RANKING_BENCH is the program ranking_bench of a release build. Both compute on 12,000 rows of normal float scores, 3,000 of
-them positive (temperature 0.01; without a queue), in turn: a round is one call of the package and one run of the program
-for each loss. Prints medians of processor time and their ratio. Exit 1: Smooth-AP is not 100 times as fast as the package
-nor done in 3 ms. Exit 2: torch or the package is missing.
-"""
+RANKING_BENCH is the program ranking_bench of a release build. Both compute on 12,000 rows of normal
+float scores, 3,000 of them positive (temperature 0.01; without a queue), in turn: a round is one
+call of the package and one run of the program for each loss. Prints medians of processor time and
+their ratio. Exit 1: Smooth-AP is neither 100 times as fast as the package nor done in 3 ms. Exit 2:
+torch or the package is missing."""
 import argparse
 import json
 import statistics
@@ -25,7 +27,7 @@ except ImportError as missing:
 
 
 def losses():
-    """The package's losses, named as our benchmarks are."""
+    """The package's losses under the names of our benchmarks."""
     common = {"num_classes": 1, "queue_size": 0}
     return {
         "smooth_ap": SmoothAPLoss(temperature=0.01, **common),
@@ -42,7 +44,7 @@ def reference_ms(loss, scores, targets):
 
 
 def our_ms(program, name):
-    """Mean of as many calls as fit into a quarter of a second."""
+    """Mean over as many calls as fit into a quarter of a second."""
     run = subprocess.run([program, f"--benchmark_filter=^{name}/{ROWS}/{POSITIVES}$", "--benchmark_format=json",
                           "--benchmark_min_time=0.25"], check=True, capture_output=True, text=True)
     result, = json.loads(run.stdout)["benchmarks"]

@@ -1,6 +1,6 @@
-// What a call of the backend nccl costs on the host, beside NCCL and CUDA themselves: their
-// functions do nothing here. The counters say how often each of them is called per collective,
-// which is what a call costs beside a bare loop on a device. No number here is one of NCCL.
+// The cost of a call of the backend nccl on the host, without NCCL and CUDA, whose functions do
+// nothing here. Counters show how often each function is called per collective. No number here is
+// one of NCCL.
 
 #include <atomic>
 #include <chrono>
@@ -22,10 +22,10 @@ using backend::nccl::Apis;
 using backend::nccl::CudaApi;
 using backend::nccl::NcclApi;
 
-std::atomic<std::int64_t> nccl_calls = 0;  // Of all threads.
+std::atomic<std::int64_t> nccl_calls = 0;  // Counts calls of all threads.
 std::atomic<std::int64_t> cuda_calls = 0;
 
-/// A function of the same type that does nothing, with success.
+/// A function of the same type that returns success.
 template <typename Function, std::atomic<std::int64_t>& calls>
 struct Nothing;
 template <typename Result, typename... Args, std::atomic<std::int64_t>& calls>

@@ -6,7 +6,8 @@
 
 #include "losses/order_statistics.hpp"
 
-// Order statistics of one list in one process: rows, places, bytes of a key (4: floats).
+// Order statistics of one list in one process; arguments: rows, positions, bytes of a key (4:
+// floats).
 
 namespace tutti::internal::losses {
 namespace {

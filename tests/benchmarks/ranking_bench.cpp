@@ -9,8 +9,8 @@
 #include <tutti/losses/recall_at_quantile.hpp>
 #include <tutti/losses/smooth_ap.hpp>
 
-// Ranking losses of one process and one class, value and gradient, from float logits: rows and
-// positives.
+// Ranking losses of one process and one class, value and gradient, from float logits; arguments:
+// rows and positives.
 
 namespace {
 

@@ -1,5 +1,5 @@
-// GB/s of memory traffic: every byte read and every byte written counts. memcpy is the yardstick.
-// A row's name: operation, dtype, number of inputs, instruction set, bytes per array.
+// GB/s of memory traffic, with bytes read and bytes written; memcpy is the reference. A row's name:
+// operation, dtype, number of inputs, instruction set, bytes per array.
 
 #include <benchmark/benchmark.h>
 
@@ -23,12 +23,12 @@ using Kind = tutti::ReduceOp::Kind;
 using Fold = void (*)(DType, Kind, void*, std::span<const void* const>, std::span<const double>,
                       std::size_t) noexcept;
 
-// In the second-level cache, and in memory.
+// Sizes in the second-level cache, and in memory.
 constexpr std::int64_t small = std::int64_t{64} << 10;
 constexpr std::int64_t large = std::int64_t{16} << 20;
 
-/// Of zeros: no kernel's speed depends on the values. No two begin at the same offset into a page,
-/// which would slow down any kernel.
+/// Arrays of zeros, because no kernel's speed depends on the values. They begin at different
+/// offsets into a page; equal offsets would slow down any kernel.
 struct Arrays {
   Arrays(std::size_t count, std::size_t bytes) : storage(count * (bytes + 320)) {
     for (std::size_t i = 0; i < count; ++i) each.push_back(storage.data() + i * (bytes + 320));

@@ -13,7 +13,7 @@
 
 #include "losses/soft_rank.hpp"
 
-// One class of a Smooth-AP: rows, positives, temperature in ten-thousandths, engine.
+// One class of a Smooth-AP; arguments: rows, positives, temperature in ten-thousandths, engine.
 
 namespace tutti::internal::losses {
 namespace {
@@ -21,7 +21,7 @@ namespace {
 struct Pool {
   std::vector<double> scores;
   std::vector<std::uint8_t> positive;
-  std::vector<std::uint32_t> rows;  // All of them.
+  std::vector<std::uint32_t> rows;  // All rows.
 };
 
 Pool normal(std::int64_t rows, std::int64_t positives) {
@@ -36,7 +36,7 @@ Pool normal(std::int64_t rows, std::int64_t positives) {
   return pool;
 }
 
-/// What the gradient needs of each anchor.
+/// The numbers of each anchor that the gradient uses.
 struct Weights {
   explicit Weights(std::span<const SoftRank::Sums> sums) : a(sums.size()), b(sums.size()) {
     for (std::size_t k = 0; k < sums.size(); ++k) {
@@ -80,8 +80,8 @@ struct Times {
   double setup = 1e300, all = 1e300;
 };
 
-/// What one of `ranks` ranks does in a thread of its own: set-up of the whole pool, the sums of its
-/// share of the anchors, the slopes of its rows.
+/// The work of one of `ranks` ranks on a thread: set-up of the whole pool, the sums of its share of
+/// the anchors, the slopes of its rows.
 Times work_of(std::size_t rank, std::size_t ranks, const Pool& pool, const benchmark::State& state,
               std::span<SoftRank::Sums> sums, std::barrier<>& meet) {
   const double start = processor_ms();
@@ -100,9 +100,8 @@ Times work_of(std::size_t rank, std::size_t ranks, const Pool& pool, const bench
   return {setup, processor_ms() - start};
 }
 
-/// Counters: ms of processor time of the slowest rank, the smallest of all rounds, in all and in
-/// set-up, which every rank does alone. What a round takes beyond that it was not running: another
-/// program was.
+/// Counters: processor time in ms of the slowest rank, the minimum of all rounds, in total and in
+/// set-up, which every rank does alone. Time in which other programs ran is not in it.
 void side_by_side(benchmark::State& state) {
   const auto pool = normal(state.range(0), state.range(1));
   const auto ranks = static_cast<std::size_t>(state.range(4));

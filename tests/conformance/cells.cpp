@@ -10,7 +10,7 @@ namespace tutti::test {
 
 namespace {
 
-/// Checked mode does with the elements what normal mode does.
+/// Checked mode treats the elements as normal mode does.
 std::vector<DType> matrix_dtypes(const World& world) {
   if (reduced() || (world.checked && !everything()))
     return {DType::i8, DType::u64, DType::boolean, DType::bf16, DType::f32, DType::complex64};
@@ -106,7 +106,7 @@ std::vector<Layout> layouts(int size) {
     only_last.push_back(r == size - 1 ? 5 : 0);
   }
   std::vector<Layout> all{equal, uneven, some_empty, only_first, only_last};
-  // With few ranks some of these are the same.
+  // With few ranks some of these are equal.
   std::ranges::sort(all);
   all.erase(std::unique(all.begin(), all.end()), all.end());
   return all;

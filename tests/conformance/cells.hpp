@@ -17,7 +17,7 @@
 #include "support/reference.hpp"
 #include "support/worlds.hpp"
 
-// The cells of the matrix: what each case of the suite is a case of.
+// The cells of the matrix: the parameters of each case of the suite.
 
 namespace tutti::test {
 
@@ -31,7 +31,7 @@ std::ostream& operator<<(std::ostream& out, const MoveCell& cell);
 std::vector<MoveCell> move_cells();
 std::vector<MoveCell> move_cells_of_several();  ///< With at least two ranks.
 
-/// World x dtype x reduce op, where the pair has a meaning.
+/// World x dtype x reduce op, for defined pairs.
 struct ReduceCell {
   World world;
   DType dtype = DType::u8;
@@ -40,12 +40,12 @@ struct ReduceCell {
 std::string to_string(const ReduceCell& cell);
 std::ostream& operator<<(std::ostream& out, const ReduceCell& cell);
 std::vector<ReduceCell> reduce_cells();
-std::vector<ReduceCell> scan_cells();  ///< Without avg, which scans do not take.
+std::vector<ReduceCell> scan_cells();  ///< Without avg, which scans do not support.
 
-/// Elements per array: one, odd, large enough for vectors, slices and remainders.
+/// Elements per array: one; an odd number; enough for vectors, slices and remainders.
 std::vector<std::int64_t> counts();
 
-/// How a reduction is asked for, so that its bits are known.
+/// A form of a reduction whose bits are known.
 struct Variant {
   Fill fill = Fill::exact;
   bool order_fixed = false;
@@ -59,14 +59,13 @@ CallOptions options_of(const Variant& variant);
 /// Rows of each rank.
 using Layout = std::vector<std::int64_t>;
 std::string to_string(const Layout& layout);
-/// Equal, uneven, with empty ranks, with one rank that has them all.
+/// Equal, uneven, with empty ranks, with all rows on one rank.
 std::vector<Layout> layouts(int size);
 bool is_equal(const Layout& layout);
 std::int64_t total(const Layout& layout);
 std::int64_t offset(const Layout& layout, int rank);  ///< Rows of the ranks before `rank`.
 
-/// Every way to write a layout in a call: as a list, and where it is equal as a number or not at
-/// all.
+/// Every form of a layout in a call: a list; for equal layouts also a number, or nothing.
 std::vector<Rows> spellings(const Layout& layout);
 
 /// An array for each rank with the rows of its layout.
@@ -76,7 +75,7 @@ std::vector<Array> make_parts(DType dtype, const Layout& layout, const Shape& ro
 /// `rows` rows of this shape: [rows, ...].
 Shape rows_of(std::int64_t rows, const Shape& row_shape);
 
-/// Calls that only work on a usable group.
+/// Makes calls that succeed only on a usable group.
 void expect_usable(ProcessGroup& group);
 
 inline std::size_t index(int rank) {

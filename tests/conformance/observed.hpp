@@ -7,24 +7,24 @@
 
 #include "support/array.hpp"
 
-// What a test looks at after a call.
+// Helpers that inspect the state after a call.
 
 namespace tutti::test {
 
-/// What is in an array of the group's device.
+/// The elements of an array of the group's device.
 inline Array content_of(ProcessGroup& group, const ConstTensorView& view) {
   Array content(view.dtype, view.shape);
   if (view.bytes() != 0) group.memory().copy(content.bytes().data(), view.data, view.bytes(), {});
   return content;
 }
 
-/// Whether small rows are inlined. On a device they come in a second round, if
-/// there are any.
+/// True if small rows are inlined in the message of sizes. On a device they follow in a second
+/// round, if there are any.
 inline bool inlines(ProcessGroup& group) {
   return group.memory().device().type == DeviceType::cpu;
 }
 
-/// How many collectives this rank has issued on the group.
+/// Number of collectives that this rank has issued on the group.
 inline std::uint64_t calls_of(const ProcessGroup& group) {
   std::uint64_t calls = 0;
   for (const TraceEntry& entry : group.trace())

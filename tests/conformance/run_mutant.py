@@ -1,10 +1,7 @@
 #!/usr/bin/env python3
-"""Runs a part of the conformance suite over a deliberately broken backend.
-
-The suite has to notice: it must run to its end, fail, and at least one of the failing cases must be
-one that was written to find this fault, by an assertion and not by a crash or a hang. With the
-mutant "none", which breaks nothing, it has to pass.
-"""
+"""Runs a part of the conformance suite over a deliberately broken backend. The suite must run to
+its end and fail. At least one failing case must be one that was written to find this fault, by an
+assertion and not by a crash or a hang. With the mutant "none", which breaks nothing, it must pass."""
 
 import argparse
 import json

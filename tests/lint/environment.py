@@ -1,4 +1,4 @@
-"""docs/environment.md lists every environment variable that the sources read, and no other."""
+"""docs/environment.md lists exactly the environment variables that the sources read."""
 import re
 
 import tree
@@ -22,7 +22,7 @@ def check(root):
     listed = set(LISTED.findall(page.read_text())) if page.exists() else set()
     found = [f"{where}: {variable} is not in the table of docs/environment.md"
              for variable, where in sorted(read.items()) if variable not in listed]
-    # Some are read through a function of the sources: their name as a text is enough here.
+    # Some variables are read through a function: their name as a string suffices here.
     mentioned = re.compile(r"""["'$]\{?([A-Z0-9_]+)\b""")
     known = {variable for text in texts for variable in mentioned.findall(text)}
     found += [f"docs/environment.md: {variable} is in the table, but nothing reads it"

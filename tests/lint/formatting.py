@@ -1,4 +1,4 @@
-"""Every C++ file is what clang-format 14 makes of it with the project's .clang-format."""
+"""Checks that clang-format 14 with the project's .clang-format changes no C++ file."""
 import collections
 import subprocess
 

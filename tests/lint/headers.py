@@ -1,4 +1,4 @@
-"""What a header looks like: once, short, and without macros where users see it."""
+"""Checks that headers are guarded and short, and that public ones define no macros."""
 import re
 
 import tree

@@ -2,7 +2,7 @@
 
 #include <tutti/version.hpp>
 
-// A mixed installation, headers of one version and the library of another, shows here.
+// Detects a mixed installation: headers of one version and a library of another.
 int main() {
   const auto library = tutti::library_version();
   if (library == tutti::header_version) return 0;

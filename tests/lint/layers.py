@@ -1,11 +1,12 @@
-"""Who may include whom, how large folders and files are, and that no two files include each other.
-
-This is the one list of the order of folders; docs/architecture.md draws it, and `ls` shows it."""
+"""Checks which folders include which, the sizes of folders and files, and that no two files include
+each other. This is the one list of the order of folders; docs/architecture.md draws it, and `ls`
+shows it."""
 import re
 
 import tree
 
-# The folders of lib/, a level a line, from the bottom up. A folder includes itself and the folders of lower levels.
+# The folders of lib/, one level per line, from the bottom up. A folder includes itself and the folders of
+# lower levels.
 LIB = [
     "values",
     "kernels store",
@@ -13,9 +14,9 @@ LIB = [
     "rows launch",
     "autograd losses",
 ]
-# Backends use lib/ up to here.
+# Backends use the folders of lib/ up to this one.
 BACKENDS_USE = "group collectives"
-# Folders of backends/ that are no backend: the parts that several backends share.
+# Folders of backends/ that are shared parts, not backends.
 SHARED_BY_BACKENDS = ("cuda",)
 
 # The folders of tools/, likewise.
@@ -28,7 +29,8 @@ TOOLS = [
     "inspect",
 ]
 
-# A public header belongs to the folder with a source of its name. Those without a source, or with another name:
+# A public header belongs to the folder with a source of its name. This table has headers without a source, or
+# with another name:
 HEADER_ONLY = {
     "values": "call_options deadline grad_scale half operation registration rows version",
     "group": "backend/backend backend/work_state group_options pending",
@@ -44,7 +46,8 @@ INCLUDE = re.compile(r'\s*#\s*include\s*([<"])([^>"]+)[>"]')
 BACKEND_LIBRARY = re.compile(r"(gloo|nccl|rccl|cuda|mpi|ucc|ucp)(_|/|\.h|$)")
 BELOW_THE_LOSSES = ("tutti/backend/backend.hpp", "tutti/store/store.hpp", "tutti/work.hpp")
 PUBLIC_API_ONLY = ("tools/", "docs/", "tests/conformance/", "tests/support/", "tests/programs/", "tests/adapters/", "backends/hier/")
-# Tests of the store's bytes see the store's own headers; an operation of the SPI without a verb is called through the front.
+# Tests of the store's bytes include the store's private headers; tests of an operation without a verb include
+# the front.
 PUBLIC_API_EXCEPT = ("tests/programs/fuzz/", "tests/support/gather_bounded.hpp")
 
 
@@ -57,7 +60,7 @@ TOOLS_LEVEL = levels(TOOLS)
 
 
 class Tree:
-    """The files of the project and which of them include which."""
+    """The files of the project, and the files that each includes."""
 
     def __init__(self, root):
         self.root = root
@@ -110,15 +113,16 @@ def upward(level, mine, theirs, what):
 
 
 def problem_of_lib(t, name, file):
-    """What is wrong with a file of lib/, or with a public header, including `file`."""
+    """The problems of a file of lib/, or of a public header, that includes `file`."""
     mine, theirs = folder_of(t, name), folder_of(t, file)
     if mine is None or theirs is None or mine not in LIB_LEVEL:
-        return None   # Said once for the file itself.
+        return None   # Reported once, for the file itself.
     return upward(LIB_LEVEL, mine, theirs, f"{theirs}/")
 
 
 def problem(t, name, quote, target, file):
-    """What is wrong with `name` including `target`, which is `file` of the project or None; or None."""
+    """The problem of `name` including `target`, which is `file` of the project or None; None if it is
+    allowed."""
     if name.startswith("include/"):
         if quote == '"':
             return "a public header is included as <tutti/...>"
@@ -152,12 +156,13 @@ def problem(t, name, quote, target, file):
 
 
 def component(path):
-    """A private header and its source are one component. A public header is one of its own: it only declares."""
+    """A private header and its source are one component. A public header is a component of its own,
+    because it only declares."""
     return re.sub(r"\.\w+(\.in)?$", "", path)
 
 
 def cycles(graph):
-    """Lists of nodes that reach one another (Tarjan's algorithm, with a stack of its own)."""
+    """Returns lists of nodes that reach one another (Tarjan's algorithm, with an explicit stack)."""
     index, low, stack, on_stack, found = {}, {}, [], set(), []
     for start in sorted(graph):
         work = [] if start in index else [(start, iter(sorted(graph[start])))]
@@ -206,7 +211,7 @@ def check_includes(t):
 
 
 def check_places(t):
-    """Every folder and every public header has its place, and neither folders nor files are too large."""
+    """Checks that every folder and public header is in a table, and the sizes of folders and files."""
     found, sources = [], {}
     for name, path in t.sources.items():
         if name.startswith(("include/tutti/adapters/", "docs/", "tests/")):

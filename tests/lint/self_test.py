@@ -1,4 +1,4 @@
-"""Each lint finds what it is there for, and nothing in a tree without fault."""
+"""Checks that each lint finds its faults, and none in a correct tree."""
 import pathlib
 import tempfile
 import unittest
@@ -36,7 +36,7 @@ GOOD = {
     "docs/environment.md": "| Variable | Meaning |\n|---|---|\n| `TUTTI_LOG` | How much is logged |\n",
 }
 
-# Lint, file, its text, and what the message must say.
+# Lint, file, its text, and the expected message.
 BAD = [
     (layers, "include/tutti/work.hpp", '#pragma once\n#include "values/fail.hpp"\n', "included as <tutti/...>"),
     (layers, "include/tutti/work.hpp", "#pragma once\n#include <fmt/format.h>\n", "only the standard library"),

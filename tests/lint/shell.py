@@ -1,4 +1,4 @@
-"""Shell scripts are clean under shellcheck."""
+"""Checks shell scripts with shellcheck."""
 import subprocess
 
 import tree

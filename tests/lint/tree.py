@@ -1,4 +1,4 @@
-"""What the lints share: which files the project has, and how problems are reported."""
+"""Functions that the lints share: the files of the project, and the report of problems."""
 import pathlib
 import re
 import shutil
@@ -9,7 +9,7 @@ CXX = (".cpp", ".hpp", ".cpp.in", ".hpp.in")
 
 
 def files(root, *endings):
-    """The project's files, sorted: what git tracks, or everything in a copy without git."""
+    """The project's files, sorted: those that git tracks, or all files in a copy without git."""
     listed = None
     if (root / ".git").exists() and shutil.which("git"):
         listed = subprocess.run(["git", "-C", str(root), "ls-files", "-z"], capture_output=True, check=False)
@@ -28,7 +28,8 @@ def lines(path):
 
 
 def program(*names):
-    """The first of the programs that is installed; without any the lint is skipped, which Meson reports."""
+    """The first of the programs that is installed. If none is, the lint is skipped, which Meson
+    reports."""
     for name in names:
         if path := shutil.which(name):
             return path
@@ -37,7 +38,7 @@ def program(*names):
 
 
 def run(check):
-    """Runs a lint as a program over the tree that its argument names."""
+    """Runs a lint over the tree that its argument names."""
     problems = check(pathlib.Path(sys.argv[1]).resolve())
     print("\n".join(problems) or "clean")
     sys.exit(1 if problems else 0)

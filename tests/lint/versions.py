@@ -1,4 +1,4 @@
-"""One version: meson.build has it, the changelog's newest release is it."""
+"""Checks that the version in meson.build is the newest release of the changelog."""
 import re
 
 import tree

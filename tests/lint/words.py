@@ -4,7 +4,7 @@ import re
 
 import tree
 
-# Written so that this file does not contain what it looks for.
+# Split, so that this file does not contain the words.
 PROMISE = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]) + r")\b")
 PATH = re.compile(r"(?<![\w.$}~/-])/((work|root|farm)(?![\w-])|home/\w+|tmp/build)")
 PLACE = re.compile(r"@\w+@")

@@ -32,10 +32,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// What rank 0 decides before each row.
+/// Rank 0's decision before each row.
 enum Decision : std::int64_t { go_on, out_of_time, interrupted };
 
-/// A build without a backend between processes measures threads.
+/// Chooses the backend. A build without a backend between processes measures threads.
 BackendChoice choose(const BenchOptions& options) {
   try {
     return choose_backend(options, false);
@@ -46,7 +46,7 @@ BackendChoice choose(const BenchOptions& options) {
   }
 }
 
-/// What rank 0 keeps and shows while the run goes on.
+/// Collects and shows results on rank 0 during the run.
 class Recorder {
  public:
   Recorder(const BenchOptions& options, const Plan& plan, BenchRecord& record, std::FILE* out,
@@ -113,7 +113,7 @@ class Recorder {
   std::size_t first_of_block_ = 0;
 };
 
-/// Whether the backend has what the block needs: the same answer on every rank.
+/// True if the backend supports the block; the same on every rank.
 bool supported(const ProcessGroup& group, const Block& block) {
   const auto has = [&](Operation operation) {
     return group.supports(operation, block.dtype, ReduceOp{block.op.value_or(ReduceOp::Kind::sum)});
@@ -122,8 +122,8 @@ bool supported(const ProcessGroup& group, const Block& block) {
   return has(operation) && (operation != Operation::send || has(Operation::recv));
 }
 
-/// The plan as far as the backend can follow it. What it lacks is an error when it was asked for,
-/// and a note when only an "all" led to it.
+/// The part of the plan that the backend supports. The rest is an error if the user named it, and a
+/// note if only an "all" included it.
 Plan supported_part(const ProcessGroup& group, const Plan& plan, const Request& request,
                     Recorder* recorder) {
   const bool asked = !request.collectives.all && !request.dtypes.all && !request.ops.all;
@@ -141,7 +141,7 @@ Plan supported_part(const ProcessGroup& group, const Plan& plan, const Request& 
   return part;
 }
 
-/// The whole run, on one rank. `recorder` is null on the others.
+/// Runs the whole plan on one rank. `recorder` is null on ranks other than 0.
 void run_plan(Rank& rank, const Plan& plan, const BenchOptions& options, bool threads,
               const Interrupt& interrupt, Recorder* recorder) {
   ProcessGroup& group = rank.group;
@@ -178,16 +178,16 @@ void run_plan(Rank& rank, const Plan& plan, const BenchOptions& options, bool th
     }
     if (recorder != nullptr) recorder->end_block();
   }
-  // Nobody leaves while another still waits for it.
+  // No rank leaves while another still needs it.
   group.barrier();
 }
 
-/// Whether the run failed only because it was interrupted.
+/// True if an interrupt is the only cause of the run's failure.
 bool ended_on_request(const Outcome& cause) {
   return cause.failed->errc == Errc::aborted || cause.failed->errc == Errc::peer_lost;
 }
 
-/// Prints what went wrong and sets the record's status.
+/// Prints the errors and sets the record's status.
 Exit judge(const std::vector<Outcome>& outcomes, const BenchOptions& options, bool asked_to_end,
            BenchRecord& record, std::FILE* err) {
   const Outcome* cause = first_cause(outcomes);
@@ -206,13 +206,13 @@ Exit judge(const std::vector<Outcome>& outcomes, const BenchOptions& options, bo
   return record.status == Status::wrong_data ? Exit::wrong_data : Exit::ok;
 }
 
-/// What Ctrl-C and SIGTERM do to the ranks of this process.
+/// Handles Ctrl-C and SIGTERM for the ranks of this process.
 class OnSignal {
  public:
   OnSignal(Interrupt& interrupt, std::FILE* err) : interrupt_(interrupt), err_(err) {}
 
   void operator()(int signal) {
-    // A terminal and a launcher may both send the same Ctrl-C.
+    // A terminal and a launcher may both forward the same Ctrl-C.
     const auto now = Clock::now();
     const bool again = interrupt_.asked();
     if (again && signal == SIGINT && now - last_ < std::chrono::milliseconds(300)) return;
@@ -226,7 +226,7 @@ class OnSignal {
       aborted_ = true;
       going_on = interrupt_.abort(signal == SIGINT ? "interrupted" : "ended by SIGTERM");
     }
-    // Nothing was measured, or it does not end.
+    // Exits at once if nothing was measured, or if the measurement does not end.
     if (!going_on) _exit(static_cast<int>(Exit::interrupted));
   }
 
@@ -237,7 +237,7 @@ class OnSignal {
   bool aborted_ = false;
 };
 
-/// The same program again as the ranks, which find themselves under the launcher.
+/// Starts this program again as the ranks, which find their rank through the launcher's variables.
 Exit start_ranks(const BenchOptions& options) {
   LaunchOptions ranks;
   ranks.command = options.argv;
@@ -249,7 +249,7 @@ Exit start_ranks(const BenchOptions& options) {
   ranks.join_timeout = options.timeout;
   ranks.output = LaunchOptions::Output::inherited;
   ranks.ranks_report = true;
-  // Enough for rank 0 to miss a rank, to say so and to write what was measured.
+  // Enough time for rank 0 to detect a missing rank, report it and write the results.
   ranks.grace = options.patience + std::chrono::seconds(1);
   return static_cast<Exit>(launch(ranks));
 }
@@ -259,7 +259,7 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
   if (!options.device) options.device = usual_device(options.backend);
   const bool on_cpu = options.device->type == DeviceType::cpu;
   if (options.cold && !on_cpu)
-    refuse("--cold leaves the cache of the CPU; on a device it is not in this release");
+    refuse("--cold: not supported on a device in this release; leave it out");
   const BackendChoice backend = choose(options);
   const RankSource source = find_ranks(options, backend);
   const int size = source.group.size;
@@ -273,7 +273,7 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
 
   options.timing.timeout = options.timeout;
   if (options.cold) {
-    // Twice the cache, of which at most a quarter of the free memory for all ranks together.
+    // Twice the cache, but at most a quarter of the free memory for all ranks together.
     options.timing.cold_bytes = 2 * static_cast<std::size_t>(host.last_level_cache_bytes);
     options.timing.cold_limit_bytes =
         static_cast<std::size_t>(host.free_bytes / 4 / source.local_size);
@@ -281,7 +281,7 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
 
   Interrupt own_interrupt;
   Interrupt& interrupt = options.interrupt == nullptr ? own_interrupt : *options.interrupt;
-  std::optional<Signals> signals;  // Before any other thread.
+  std::optional<Signals> signals;  // Before any other thread starts.
   if (options.handles_signals)
     signals.emplace(OnSignal(interrupt, writes && !options.quiet ? err : nullptr));
 
@@ -292,15 +292,15 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
   std::optional<Recorder> recorder;
   if (writes) recorder.emplace(options, plan, record, out, err);
   const RankBody body = [&](Rank& rank) {
-    // Of several threads one is enough: an abort reaches the others.
+    // One of several threads is enough: its abort reaches the others.
     std::optional<Interrupt::Scope> scope;
     if (!threads || rank.group.rank() == 0) scope.emplace(interrupt, rank.group);
     if (rank.group.rank() == 0) record.backend.transport = rank.group.transport();
     run_plan(rank, plan, options, threads, interrupt,
              rank.group.rank() == 0 ? &*recorder : nullptr);
   };
-  // How long rank 0 waits for the others to tell how they ended. Whoever sends SIGTERM soon sends
-  // SIGKILL.
+  // The time for which rank 0 waits for the other ranks' outcomes. Short after SIGTERM, because
+  // SIGKILL usually follows.
   const auto patience = [&](const Outcome& own) -> std::chrono::nanoseconds {
     if (!own.failed) return options.timeout;
     return interrupt.asked() ? std::chrono::milliseconds(200) : options.patience;

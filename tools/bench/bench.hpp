@@ -7,8 +7,8 @@
 
 namespace tutti::tool {
 
-/// Measures; the output goes to `out`, talk and errors to `err`.
-/// @throws Failure for what stops it before anything was measured.
+/// Measures. Writes results to `out`, progress and errors to `err`. @throws Failure for errors
+/// before the first measurement.
 Exit run_bench(const BenchOptions& options, std::FILE* out, std::FILE* err);
 
 }  // namespace tutti::tool

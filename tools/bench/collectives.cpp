@@ -17,7 +17,7 @@ double share(std::int64_t part, const Cell& c) {
   return static_cast<double>(part) / static_cast<double>(c.count);
 }
 
-/// all_reduce: S does not come in blocks.
+/// all_reduce: S is not divided into blocks.
 constexpr Factor twice_all_but_own{[](const Cell& c) { return 2.0 * (c.ranks - 1) / c.ranks; },
                                    "2(n-1)/n"};
 constexpr Factor all_but_least{
@@ -25,7 +25,7 @@ constexpr Factor all_but_least{
     "(n-1)/n", "(S - min b)/S"};
 constexpr Factor all_but_root{[](const Cell& c) { return share(c.count - c.blocks[c.root], c); },
                               "(n-1)/n", "(S - b_root)/S"};
-/// Rank r sends everything but block r, and gets block r from everybody else.
+/// Rank r sends everything but block r, and receives block r of every other rank.
 constexpr Factor exchanged{[](const Cell& c) {
                              return std::max(all_but_least.of(c),
                                              share(c.blocks.max(), c) * (c.ranks - 1));
@@ -53,7 +53,7 @@ std::vector<Piece> blocks_in_rank_order(const Cell& c) {
   return pieces;
 }
 
-/// The rows of every rank, and zeros behind them up to the longest.
+/// The rows of every rank, each padded with zeros to the longest.
 std::vector<Piece> padded_blocks(const Cell& c) {
   const std::int64_t longest = c.blocks.max();
   std::vector<Piece> pieces;
@@ -71,7 +71,7 @@ std::vector<Piece> own_block_of_each(const Cell& c) {
   return pieces;
 }
 
-/// Gives a call the array that was prepared for its result.
+/// Memory that gives a call the array prepared for its result.
 class PreparedMemory final : public Memory {
  public:
   PreparedMemory(const TensorView& array, Memory& copies) : array_(array), copies_(copies) {}
@@ -94,8 +94,8 @@ class PreparedMemory final : public Memory {
 
 void check_layout(std::string_view name, const RowLayout& found, const Cell& cell) {
   if (found != cell.blocks)
-    throw Failure(Exit::wrong_data, fmt::format("{} says that the ranks have {} rows, expected {}",
-                                                name, to_string(found), to_string(cell.blocks)));
+    throw Failure(Exit::wrong_data, fmt::format("{} returned the row counts {}, expected {}", name,
+                                                to_string(found), to_string(cell.blocks)));
 }
 
 void gather_unknown_rows(ProcessGroup& group, const Arrays& arrays, const How& how) {
@@ -114,7 +114,7 @@ void gather_padded_rows(ProcessGroup& group, const Arrays& arrays, const How& ho
 
 void exchange_blocks(ProcessGroup& group, const Arrays& arrays, const How& how) {
   const Cell& cell = how.cell;
-  // Everybody sends block r to rank r, so what comes to this rank is alike.
+  // Every rank sends block r to rank r, so all blocks received here have equal sizes.
   const Rows received = cell.uneven ? Rows(cell.block()) : Rows();
   group.all_to_all(arrays.in, arrays.out, cell.rows(), received, how.options);
 }
@@ -127,7 +127,7 @@ void pass_on(ProcessGroup& group, const Arrays& arrays, const How& how) {
   receiving.wait();
 }
 
-// Each row has only what differs from the defaults of Collective.
+// A row lists only the fields that differ from the defaults of Collective.
 constexpr std::array<Collective, 14> table{{
     {.name = "all_reduce",
      .operation = Operation::all_reduce,
@@ -269,7 +269,7 @@ std::int64_t elements(Part part, const Cell& cell) {
 
 Extent Collective::extent(const Cell& cell) const {
   Extent extent{elements(in, cell), elements(out, cell)};
-  // In place a block lies where it belongs in the whole.
+  // In place, a block lies at its offset in the whole array.
   if (in == Part::block && extent.out != 0) extent.in_at = cell.at();
   if (out == Part::block && extent.in != 0) extent.out_at = cell.at();
   return extent;

@@ -12,14 +12,14 @@
 
 namespace tutti::tool {
 
-/// One rank's side of a call: `count` elements is the size S of the sweep.
+/// One rank's side of a call; `count` elements is the size S of the sweep.
 struct Cell {
   std::int64_t count = 0;
   int ranks = 1;
   int rank = 0;
   int root = 0;
-  RowLayout blocks{};   ///< How S is cut; of no ranks where it is not.
-  bool uneven = false;  ///< The ranks' blocks are told to the call.
+  RowLayout blocks{};   ///< The blocks of S; of no ranks if S is not divided.
+  bool uneven = false;  ///< The call gets the ranks' row counts.
 
   std::int64_t block() const noexcept { return blocks[rank]; }
   std::int64_t at() const noexcept { return blocks.offset(rank); }
@@ -28,8 +28,8 @@ struct Cell {
   bool is_root() const noexcept { return rank == root; }
 };
 
-/// The arrays of a cell, in elements; 0 where this rank has none. In place both lie in one buffer,
-/// at these offsets.
+/// The arrays of a cell, in elements; 0 for arrays that this rank does not have. In place both lie
+/// in one buffer, at these offsets.
 struct Extent {
   std::int64_t in = 0;
   std::int64_t out = 0;
@@ -49,7 +49,7 @@ struct Arrays {
   TensorView out{};
 };
 
-/// How a call is made.
+/// The form of a call.
 struct How {
   const Cell& cell;
   ReduceOp op{};
@@ -60,22 +60,22 @@ struct How {
 enum class Part : std::uint8_t {
   nothing,
   whole,          ///< S.
-  whole_of_root,  ///< S on the root, nothing elsewhere.
+  whole_of_root,  ///< S on the root, 0 on other ranks.
   block,          ///< The rank's own block.
-  own_of_each,    ///< As many of this rank's block as there are ranks.
-  padded          ///< As many of the longest block as there are ranks.
+  own_of_each,    ///< W times this rank's block.
+  padded          ///< W times the longest block.
 };
 
-/// Bus bandwidth over algorithm bandwidth: docs/benchmarking.md derives it.
+/// Bus bandwidth divided by algorithm bandwidth; docs/benchmarking.md derives it.
 struct Factor {
-  double (*of)(const Cell& cell);  ///< 0 when no byte has to cross a link.
+  double (*of)(const Cell& cell);  ///< 0 if no byte crosses a link.
   std::string_view text;
-  std::string_view uneven_text{};  ///< With --counts; empty where S is not cut.
+  std::string_view uneven_text{};  ///< With --counts; empty if S is not divided.
 };
-/// Every rank gives or gets S once.
+/// Every rank sends or receives S once.
 inline constexpr Factor crosses_once{[](const Cell&) { return 1.0; }, "1"};
 
-/// One row per operation: everything the tool knows about it.
+/// The description of one operation for the whole tool.
 struct Collective {
   std::string_view name;
   Operation operation;
@@ -87,17 +87,17 @@ struct Collective {
   Factor factor = crosses_once;
   Part in = Part::whole;
   Part out = Part::whole;
-  /// The result. Empty where the output is one piece, which `source` describes.
+  /// The parts of the result. Empty if the output is one piece, described by `source`.
   std::vector<Piece> (*pieces)(const Cell& cell) = nullptr;
-  /// Without the first element: a block begins at that of the rank.
+  /// The source of the output, without its first element: that of a block is the rank's offset.
   Pattern::Source (*source)(const Cell& cell) = nullptr;
   void (*call)(ProcessGroup& group, const Arrays& arrays, const How& how);
 
   Extent extent(const Cell& cell) const;
-  /// Of this rank; empty when it has no output.
+  /// This rank's result; empty without output.
   std::vector<Piece> result(const Cell& cell) const;
   bool moves_data() const noexcept { return operation != Operation::barrier; }
-  /// S is cut into one block per rank.
+  /// S is divided into one block per rank.
   bool divides() const noexcept { return !factor.uneven_text.empty(); }
 };
 

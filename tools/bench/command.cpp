@@ -14,7 +14,7 @@
 namespace tutti::tool {
 namespace {
 
-/// Every value in order of its number.
+/// All values of an enumeration in their order.
 template <typename T>
 std::vector<T> first_values(int count) {
   std::vector<T> values;
@@ -22,7 +22,7 @@ std::vector<T> first_values(int count) {
   return values;
 }
 
-/// All but custom, the last: a command line cannot name a function.
+/// All kinds but custom, the last: a command line cannot pass a function.
 constexpr int named_ops = static_cast<int>(ReduceOp::Kind::custom);
 
 std::optional<ReduceOp::Kind> parse_named_op(std::string_view name) noexcept {
@@ -37,7 +37,7 @@ std::string names_of(const std::vector<T>& values) {
   return text;
 }
 
-/// "a,b", or "all". `find` gives an optional; a value that is named twice counts once.
+/// Reads "a,b" or "all". `find` returns an optional; duplicates count once.
 template <typename T, typename Find>
 Choice<T> parse_list(std::string_view option, std::string_view text, const std::vector<T>& known,
                      Find find) {
@@ -80,7 +80,7 @@ Choice<const Collective*> parse_collectives(const std::vector<std::string>& argu
   return choice;
 }
 
-/// A count, or empty for "auto".
+/// Reads a count; empty for "auto".
 std::optional<std::int64_t> parse_count(std::string_view option, std::string_view text,
                                         std::int64_t low) {
   if (text == "auto") return std::nullopt;
@@ -239,7 +239,7 @@ BenchOptions BenchCommand::parse(const std::vector<std::string>& argv) const {
                       return keeps_samples(format_of(file).value());
                     });
   if (timing.samples == Samples::all && !kept)
-    refuse("--samples all: a table has no place for them; add -f json or --out FILE.json");
+    refuse("--samples all: a table cannot show them; add -f json or --out FILE.json");
   if (quiet_ && verbose_) refuse("-q and -v exclude each other; leave one of them out");
   options.quiet = quiet_;
   options.verbose = verbose_;

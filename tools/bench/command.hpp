@@ -8,13 +8,13 @@
 
 namespace tutti::tool {
 
-/// The options of `tutti bench`, as text: parse() gives them a meaning.
+/// The options of `tutti bench` as text; parse() interprets them.
 class BenchCommand {
  public:
-  /// They are written to this object.
+  /// Options that write to this object.
   OptionList options();
 
-  /// @throws Failure usage for a value that makes no sense, or an option of a later release.
+  /// @throws Failure usage for an invalid value, or an option of a later release.
   BenchOptions parse(const std::vector<std::string>& argv) const;
 
   bool help_sizes() const noexcept { return help_sizes_; }
@@ -55,7 +55,7 @@ class BenchCommand {
   bool help_sizes_ = false;
 };
 
-/// What S means for every collective, and its bus bandwidth factor.
+/// The meaning of S and the bus bandwidth factor of every collective.
 std::string sizes_help();
 
 }  // namespace tutti::tool

@@ -19,8 +19,8 @@ namespace {
 
 constexpr std::int64_t largest = std::numeric_limits<std::int64_t>::max();
 
-/// What zipf gives to rank 0. Rounding to whole weights keeps hosts apart whose pow() differs in
-/// the last bit from coming to different layouts.
+/// The weight of rank 0 with zipf. Weights are rounded to integers, so that hosts whose pow()
+/// differs in the last bit compute the same layout.
 constexpr double zipf_unit = 1 << 30;
 
 __extension__ typedef unsigned __int128 Wide;
@@ -36,7 +36,7 @@ struct Form {
   std::string_view name;
   std::int64_t (*weight)(int rank, int ranks);
 };
-// Rank n/2 is neither the first nor, of three, the last.
+// Rank n/2 is not the first, and with three ranks not the last.
 constexpr std::array<Form, 5> forms{{
     {"last-short", [](int r, int n) -> std::int64_t { return r + 1 < n ? 2 : 1; }},
     {"one-empty",
@@ -50,10 +50,10 @@ constexpr std::array<Form, 5> forms{{
     {"one-only", [](int r, int n) -> std::int64_t { return r == n / 2 ? 1 : 0; }},
 }};
 
-/// Whole numbers between commas, spaces or line ends.
+/// Reads whole numbers between commas, spaces or line ends.
 std::vector<std::int64_t> read_numbers(const std::string& path) {
   std::ifstream file(path);
-  if (!file || (file.peek(), file.bad()))  // A folder opens, and cannot be read.
+  if (!file || (file.peek(), file.bad()))  // A folder can be opened, but not read.
     refuse("--counts file:{}: cannot be read", path);
   std::string text{std::istreambuf_iterator<char>(file), {}};
   std::ranges::replace(text, ',', ' ');
@@ -112,7 +112,7 @@ RowLayout Counts::cut(std::int64_t total, int ranks) const {
 
 RowLayout cut_by_weights(std::int64_t total, const std::vector<std::int64_t>& weights) {
   const std::int64_t whole = std::accumulate(weights.begin(), weights.end(), std::int64_t{0});
-  // Where each block ends is rounded, so that no error adds up.
+  // Rounds the end of each block, so that errors do not add up.
   std::vector<std::int64_t> blocks;
   std::int64_t passed = 0;
   std::int64_t begin = 0;

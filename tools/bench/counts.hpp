@@ -11,22 +11,22 @@
 
 namespace tutti::tool {
 
-/// The blocks of `total` elements: whole numbers in proportion to the weights of the ranks, which
-/// add up to it. Integer arithmetic: every rank comes to the same.
+/// Divides `total` elements into blocks in proportion to the ranks' weights. Uses integer
+/// arithmetic, so that every rank computes the same blocks.
 RowLayout cut_by_weights(std::int64_t total, const std::vector<std::int64_t>& weights);
 
-/// How S is cut into the ranks' blocks: --counts. A value type.
+/// The division of S into the ranks' blocks: --counts. A value type.
 class Counts {
  public:
   /// Reads "even", "last-short", "one-empty", "mild", "linear", "zipf:A", "one-only", "file:PATH".
-  /// @throws Failure usage, naming the forms that there are, or what is wrong with the file.
+  /// @throws Failure usage with the valid forms, or the error in the file.
   static Counts parse(std::string_view text);
 
-  Counts() = default;  ///< Even.
+  Counts() = default;  ///< Makes even counts.
   const std::string& name() const noexcept { return name_; }
   bool is_even() const noexcept { return !weight_; }
 
-  /// @throws Failure usage when so many ranks cannot be laid out like this.
+  /// @throws Failure usage for a number of ranks that these counts do not allow.
   RowLayout cut(std::int64_t total, int ranks) const;
 
   friend bool operator==(const Counts& a, const Counts& b) { return a.name_ == b.name_; }
@@ -36,10 +36,10 @@ class Counts {
   Counts(std::string_view name, Weight weight) : name_(name), weight_(std::move(weight)) {}
 
   std::string name_ = "even";
-  Weight weight_{};  // Empty: all alike.
+  Weight weight_{};  // Empty: all equal.
 };
 
-/// What the forms mean, in lines, for --help-sizes.
+/// The forms and their meaning, for --help-sizes.
 extern const std::string_view counts_syntax;
 
 }  // namespace tutti::tool

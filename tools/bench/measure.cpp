@@ -24,13 +24,13 @@ using Clock = std::chrono::steady_clock;
 constexpr std::int64_t most_warmup_calls = 50;
 constexpr std::size_t median_window = 5;
 constexpr std::int64_t fewest_samples = 10;
-constexpr std::int64_t most_samples = 1'000'000;  // Of a row: 8 MB on every rank.
-/// On a device the host waits behind each burst of calls: long enough for that wait to be lost in
-/// it, and short enough for the device's queue.
+constexpr std::int64_t most_samples = 1'000'000;  // Samples per row: 8 MB on every rank.
+/// Duration of a burst. On a device the host waits after each burst: long enough to make that wait
+/// negligible, and short enough for the device's queue.
 constexpr double burst_ns = 2e6;
 constexpr std::int64_t longest_burst = 200;
 
-/// What one rank tells of a row.
+/// One rank's result of a row.
 struct RankResult {
   double mean_us = 0;
   std::int64_t wrong = 0;
@@ -47,7 +47,7 @@ void parts(Message& message, RankResult& rank_result) {
   message(rank_result.mean_us, rank_result.wrong, rank_result.first);
 }
 
-/// How long a rank may need to fill and to check its arrays, with a wide margin.
+/// An upper bound, with a wide margin, of the time in which a rank fills and checks its arrays.
 std::chrono::nanoseconds preparation(const Cell& cell, std::size_t copies) {
   const double values = static_cast<double>(cell.count) * cell.ranks * static_cast<double>(copies);
   return Deadline::saturate(std::chrono::duration<double, std::nano>(100 * values));
@@ -79,7 +79,7 @@ class Calls {
   Calls(const Calls&) = delete;
   Calls& operator=(const Calls&) = delete;
 
-  /// One call on fresh data, outside of the timing.
+  /// Makes one call on fresh data, outside of the timing.
   void check_once() {
     meet();
     call(sets_.front());
@@ -87,11 +87,11 @@ class Calls {
   }
 
   bool on_device() const { return !on_host(group_.memory()); }
-  /// How many calls a sample is the mean of. Only on a device more than one.
+  /// The number of calls whose mean is one sample. Above one only on a device.
   std::int64_t burst() const noexcept { return burst_; }
   void set_burst(std::int64_t calls) noexcept { burst_ = calls; }
 
-  /// `ns` gets the duration of a call: of every one, or the mean of a burst.
+  /// Writes the duration of each call to `ns`, or the mean of its burst.
   void run(std::span<std::int64_t> ns, bool counted) {
     const bool each_checked = timing_.check == Check::all && collective_.moves_data();
     const bool latency = timing_.mode == Mode::latency;
@@ -123,7 +123,7 @@ class Calls {
   const RankResult& rank_result() const noexcept { return rank_result_; }
 
  private:
-  /// A barrier that allows for ranks which fill or check more than this one.
+  /// A barrier that allows for ranks that fill or check longer than this one.
   void meet() { group_.barrier({.deadline = Deadline::after(patience_)}); }
 
   void prepare(const Buffers& set) const {
@@ -132,7 +132,7 @@ class Calls {
     set.out.poison();
     const ConstTensorView& in = set.arrays.in;
     if (in.data == nullptr) return;
-    // The bytes are ours; the view is const for the call.
+    // This object owns the bytes; the view is const for the call.
     write(group_.memory(), const_cast<void*>(in.data), in.bytes(),
           [&](std::byte* piece, std::size_t at, std::size_t bytes) {
             pattern_.fill(piece, elements(bytes), cell_.rank, elements(at));
@@ -141,8 +141,8 @@ class Calls {
 
   void call(const Buffers& set) { collective_.call(group_, set.arrays, how_); }
 
-  /// The verbs are in order on the default stream, and so is the copy of a byte, in which the host
-  /// waits. Work::wait() looks only now and then, which is not good enough for a clock.
+  /// Copies a byte and waits for the copy. The verbs and the copy are in order on the default
+  /// stream. Work::wait() polls at intervals, which is too coarse for a clock.
   void wait_for_device() {
     if (mark_.data() == nullptr) mark_ = Tensor(group_.memory(), Shape{1}, DType::u8);
     std::byte here{};
@@ -153,8 +153,8 @@ class Calls {
     return static_cast<std::int64_t>(bytes / width_);
   }
 
-  /// compare(bytes, first, count) is what is wrong with a part of `array`: `count` elements from
-  /// `first` on.
+  /// compare(bytes, first, count) returns the errors in `count` elements of `array` from `first`
+  /// on.
   template <typename Compare>
   void examine(const void* array, std::int64_t count, PlaceMode name, const Compare& compare) {
     Mismatches found;
@@ -206,7 +206,7 @@ class Calls {
   RankResult rank_result_{};
 };
 
-/// Calls until the last five medians, each over five calls, agree within 5 %. Rank 0 decides.
+/// Makes calls until the last five medians, each over five calls, agree within 5 %. Rank 0 decides.
 std::int64_t warm_up(ProcessGroup& group, Calls& calls, const Timing& timing) {
   std::array<std::int64_t, most_warmup_calls> ns{};
   if (timing.warmup) {
@@ -229,7 +229,7 @@ std::int64_t warm_up(ProcessGroup& group, Calls& calls, const Timing& timing) {
   return std::ssize(times);
 }
 
-/// How many calls a sample is to be the mean of. Rank 0 decides, after a look at three of them.
+/// The number of calls per sample. Rank 0 decides, from the times of three calls.
 std::int64_t choose_burst(ProcessGroup& group, Calls& calls, const Timing& timing) {
   if (!calls.on_device() || timing.mode == Mode::latency || timing.check == Check::all) return 1;
   std::array<std::int64_t, 3> ns{};
@@ -244,7 +244,7 @@ std::vector<std::int64_t> durations_of(ProcessGroup& group, Calls& calls, const 
   std::int64_t spent_ns = 0;
   const auto call = [&](std::int64_t n) {
     const std::size_t done = ns.size();
-    // Filled, not only reserved: the loop must not meet fresh pages.
+    // Writes the memory, because reserved pages would fault in the timed loop.
     ns.resize(done + static_cast<std::size_t>(n));
     const auto fresh = std::span(ns).subspan(done);
     calls.run(fresh, true);
@@ -252,8 +252,8 @@ std::vector<std::int64_t> durations_of(ProcessGroup& group, Calls& calls, const 
   };
   call(timing.iters.value_or(fewest_samples));
   if (timing.iters) return ns;
-  // They come in rounds, each at most ten times as long as all before it, so that a wrong guess
-  // about a call's duration costs little.
+  // Each round is at most ten times as long as all earlier ones, so that a wrong estimate of a
+  // call's duration costs little.
   while (true) {
     const auto done = std::ssize(ns);
     const auto spent = static_cast<double>(spent_ns);
@@ -275,7 +275,7 @@ std::vector<std::int64_t> durations_of(ProcessGroup& group, Calls& calls, const 
 std::vector<double> combine(ProcessGroup& group, std::span<const std::int64_t> own_ns,
                             RankAgg agg) {
   std::vector<std::int64_t> ns(own_ns.begin(), own_ns.end());
-  // Whole numbers: not every backend has the maximum of floats.
+  // Integers, because not every backend has the maximum of floats.
   if (agg != RankAgg::rank0)
     ns = reduce(group, own_ns,
                 agg == RankAgg::max    ? ReduceOp::max
@@ -289,16 +289,17 @@ std::vector<double> combine(ProcessGroup& group, std::span<const std::int64_t> o
 }
 
 void set_flags(Row& row, const std::vector<double>& samples, const std::vector<double>& sorted) {
-  // Below this p99 is the maximum.
+  // Below 100 samples p99 is the maximum.
   if (samples.size() < 100) row.flags.push_back(Flag::few_samples);
   const Outliers outliers = find_outliers(samples, sorted);
-  // One in a hundred: the least that moves p99. Of many thousands a few always meet the scheduler.
+  // One in a hundred is the smallest share that moves p99. Among many thousands a few are always
+  // delayed by the scheduler.
   if (static_cast<double>(outliers.count) > 0.01 * static_cast<double>(samples.size()))
     row.flags.push_back(Flag::noisy);
   if (outliers.first) row.flags.push_back(Flag::slow_first);
 }
 
-/// How many sets of buffers --cold rotates over; the same on every rank.
+/// The number of buffer sets that --cold rotates over; the same on every rank.
 std::size_t copies_for(const Block& block, int ranks, std::int64_t bytes, const Timing& timing,
                        bool& capped) {
   capped = false;
@@ -310,7 +311,7 @@ std::size_t copies_for(const Block& block, int ranks, std::int64_t bytes, const 
   return std::min(wanted, possible);
 }
 
-/// What was counted, combined over the ranks. Collective; the row is rank 0's.
+/// Combines the results of all ranks. Collective; the row is complete on rank 0.
 Row conclude(ProcessGroup& group, Control& control, const Block& block, const Cell& cell,
              const Calls& calls, const std::vector<std::int64_t>& ns, const Timing& timing) {
   RankResult own = calls.rank_result();

@@ -35,15 +35,15 @@ struct Timing {
   Mode mode = Mode::throughput;
   std::chrono::nanoseconds min_time = std::chrono::milliseconds(500);
   std::optional<std::int64_t> iters{};   ///< Empty: at least 10 and at least min_time.
-  std::optional<std::int64_t> warmup{};  ///< Empty: until it has settled, at most 50.
+  std::optional<std::int64_t> warmup{};  ///< Empty: until times are settled, at most 50.
   RankAgg rank_agg = RankAgg::max;
   Check check = Check::first;
   std::uint64_t seed = 0;
-  std::chrono::nanoseconds timeout = std::chrono::seconds(60);  ///< The group's.
+  std::chrono::nanoseconds timeout = std::chrono::seconds(60);  ///< Timeout of the group.
   std::vector<double> percentiles{50, 90, 99};
-  Samples samples = Samples::none;   ///< That are kept in the row.
-  std::size_t cold_bytes = 0;        ///< Rotate over buffers of at least so many bytes; 0: do not.
-  std::size_t cold_limit_bytes = 0;  ///< But take no more than this.
+  Samples samples = Samples::none;   ///< Samples to keep in the row.
+  std::size_t cold_bytes = 0;        ///< Rotates over buffers of at least this many bytes; 0: off.
+  std::size_t cold_limit_bytes = 0;  ///< Limit of the memory for that.
 };
 
 /// Measures one size of a block, on every rank at once. The row is filled in on rank 0.

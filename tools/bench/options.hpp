@@ -20,7 +20,7 @@ struct BenchOptions : RunOptions, OutputOptions {
   bool quiet = false;
   bool verbose = false;
   bool handles_signals = false;  ///< SIGINT and SIGTERM end the run early.
-  /// How long rank 0 waits for word from the others once its own run has failed.
+  /// Time for which rank 0 waits for the other ranks' outcomes after its own run has failed.
   std::chrono::nanoseconds patience = std::chrono::seconds(2);
   // For tests.
   Interrupt* interrupt = nullptr;

@@ -20,14 +20,14 @@ namespace {
 
 constexpr std::size_t longest_title_before_world = 40;
 
-/// Of each Flag, in their order.
+/// The mark of each Flag, in their order.
 constexpr std::string_view marks = "!~^*";
 
 bool on_cpu(const RankInfo& rank) {
   return rank.device == "cpu";
 }
 
-/// Ranks of one process are one item: "0-3 ci-17 pid 812 threads cpu 0-1", or of devices
+/// Lists the ranks of one process as one item: "0-3 ci-17 pid 812 threads cpu 0-1", or with devices
 /// "0-1 ci-17 pid 812 threads cuda:0 cuda:1".
 std::vector<std::string> host_texts(const World& world) {
   std::vector<std::string> items;
@@ -52,7 +52,7 @@ std::vector<double> shown_percentiles(const BenchOptions& options) {
   return options.percentiles_given ? options.timing.percentiles : std::vector<double>{50, 99};
 }
 
-/// 1, 2 or 5 times a power of ten, and at least `seconds`.
+/// Rounds up to 1, 2 or 5 times a power of ten.
 double round_up_nicely(double seconds) {
   const double power = std::pow(10, std::floor(std::log10(seconds)));
   for (const double step : {1.0, 2.0, 5.0})
@@ -60,7 +60,7 @@ double round_up_nicely(double seconds) {
   return 10 * power;
 }
 
-/// The rank that is slowest against the median rank, over all rows, and by how much.
+/// The slowest rank relative to the median rank, over all rows, and the ratio.
 std::pair<int, double> slowest_rank(const std::vector<Row>& rows) {
   std::vector<double> slowness(rows.front().rank_mean_us.size());
   for (const Row& row : rows) {
@@ -73,7 +73,7 @@ std::pair<int, double> slowest_rank(const std::vector<Row>& rows) {
   return {static_cast<int>(most - slowness.begin()), *most - 1};
 }
 
-/// The columns of a table of rows, as Markdown has them: the last one is their flags.
+/// The columns of a table of rows in Markdown; the last one has the flags.
 std::vector<std::string> bench_columns(const BenchOptions& options) {
   std::vector<std::string> columns{"bytes"};
   for (const double p : shown_percentiles(options))
@@ -89,7 +89,7 @@ std::string describe_fit(const Fit& fit) {
                      format_bytes(std::llround(fit.n_half_bytes)), fit.r2);
 }
 
-/// Of the run, in every row of CSV and NDJSON.
+/// Fields of the run in every row of CSV and NDJSON.
 constexpr std::array<std::string_view, 9> shared{"started",     "status",       "tool.version",
                                                  "tool.git",    "backend.name", "backend.transport",
                                                  "world.hosts", "config.mode",  "config.rank_agg"};
@@ -125,7 +125,7 @@ Field describe_run(const BenchRecord& record, const BenchOptions& options) {
   });
 }
 
-/// A table for every sweep.
+/// One table per sweep.
 std::string markdown(const BenchRecord& record, const BenchOptions& options) {
   std::string text = markdown_head(fmt::format("tutti bench {}", library_version_string()), record);
   const std::vector<std::string> columns = bench_columns(options);

@@ -22,7 +22,7 @@ class Table {
   void begin(const BenchRecord& record, const Key& first);
   void begin_block(const Key& key);
   void row(const Row& row);
-  /// `rows` are those of the block.
+  /// `rows`: all rows of the block.
   void end_block(std::span<const Row> rows, const std::optional<Fit>& fit);
   void end(const BenchRecord& record);
 
@@ -34,14 +34,13 @@ class Table {
   const BenchOptions& options_;
   std::vector<std::string> columns_;
   bool single_block_;
-  bool sort_rows_;  // Measured in random order: printed when complete.
+  bool sort_rows_;  // Rows in random order are printed when complete.
 };
 
-/// A run in every format but the table, which is printed while the run goes on. Both arguments
-/// outlive it.
+/// A run in every format but the table, which is printed during the run. Both arguments outlive it.
 Report bench_report(const BenchRecord& record, const BenchOptions& options);
 
-/// The JSON Schema of what `tutti bench -f json` prints.
+/// The JSON Schema of the output of `tutti bench -f json`.
 std::string bench_schema();
 
 }  // namespace tutti::tool

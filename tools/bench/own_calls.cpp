@@ -5,7 +5,7 @@
 namespace tutti::tool {
 namespace {
 
-/// Makes a call with an array of the group that has the values, which are then those of the array.
+/// Copies the values to an array of the group, makes a call with it and copies them back.
 template <typename Call>
 void with_array(ProcessGroup& group, std::span<std::int64_t> values, const Call& call) {
   Memory& memory = group.memory();

@@ -16,8 +16,8 @@ namespace {
 
 using Kind = ReduceOp::Kind;
 
-/// Calls f with the type of the elements. Booleans are bytes: what a broken backend left there
-/// need not be 0 or 1.
+/// Calls f with the type of the elements. Booleans are bytes, because a broken backend may leave
+/// other values than 0 and 1.
 template <typename F>
 decltype(auto) with_type(DType dtype, F&& f) {
   return visit_dtype(dtype == DType::boolean ? DType::u8 : dtype, std::forward<F>(f));
@@ -35,7 +35,8 @@ template <typename T>
 constexpr bool is_complex_type =
     std::is_same_v<T, std::complex<float>> || std::is_same_v<T, std::complex<double>>;
 
-/// The parts of a complex number are `value` and -value: what complex numbers know is linear.
+/// The parts of a complex number are `value` and -value: all operations on complex numbers are
+/// linear.
 template <typename T>
 T encode(std::int64_t value) noexcept {
   if constexpr (is_complex_type<T>) {
@@ -50,7 +51,7 @@ T encode(std::int64_t value) noexcept {
 
 constexpr std::uint64_t enough = 1U << 24;
 
-/// The largest n such that 0, 1, ... n are all exact; wide types do not need all of theirs.
+/// The largest n such that 0, 1, ... n are all exact; lower for wide types, which do not need all.
 std::uint64_t exact_integers(DType dtype) {
   if (dtype == DType::boolean) return 1;
   return with_type(dtype, []<typename T>() -> std::uint64_t {
@@ -59,7 +60,8 @@ std::uint64_t exact_integers(DType dtype) {
     } else if constexpr (is_complex_type<T>) {
       return enough;
     } else {
-      // A float has all up to the power of two from which on it has the even ones alone.
+      // A float represents all integers up to the power of two above which it represents only even
+      // ones.
       std::uint64_t n = 1;
       const auto odd_is_exact = [](std::uint64_t odd) {
         const T rounded = encode<T>(static_cast<std::int64_t>(odd));
@@ -86,7 +88,7 @@ std::string text_of(const T& value) {
   }
 }
 
-/// Bit by bit: a NaN or a zero of the wrong sign is wrong.
+/// Compares bits, so that a NaN or a zero of the wrong sign is wrong.
 template <typename T, typename F>
 Mismatches compare(const void* data, std::int64_t count, F expected) {
   const T* got = static_cast<const T*>(data);
@@ -103,7 +105,7 @@ Mismatches compare(const void* data, std::int64_t count, F expected) {
 
 Pattern::Pattern(DType dtype, std::optional<Kind> op, int ranks, std::uint64_t seed)
     : dtype_(dtype), op_(op), ranks_(ranks), seed_(mix(seed + 0x9e3779b97f4a7c15U)) {
-  // Booleans know only "and", "or" and "xor".
+  // Booleans have only "and", "or" and "xor".
   if (op_ && dtype_ == DType::boolean) {
     if (op_ == Kind::product || op_ == Kind::min) op_ = Kind::band;
     if (op_ == Kind::sum || op_ == Kind::max) op_ = Kind::bor;
@@ -149,7 +151,7 @@ Pattern::Pattern(DType dtype, std::optional<Kind> op, int ranks, std::uint64_t s
     case Kind::bxor:
       values_ = Values::bits;
       break;
-    case Kind::custom:  // The command line has no name for a function.
+    case Kind::custom:  // A command line cannot pass a function.
       break;
   }
 }
@@ -243,7 +245,7 @@ T Pattern::identity() const noexcept {
   if constexpr (std::is_integral_v<T>) {
     return low ? std::numeric_limits<T>::min() : std::numeric_limits<T>::max();
   } else if constexpr (std::is_same_v<T, Float8E4M3>) {
-    return T(low ? -448.0F : 448.0F);  // It has no infinity.
+    return T(low ? -448.0F : 448.0F);  // The type has no infinity.
   } else {
     const float infinity = std::numeric_limits<float>::infinity();
     return T(low ? -infinity : infinity);

@@ -17,10 +17,10 @@ constexpr std::uint64_t mix(std::uint64_t z) noexcept {
   return z ^ (z >> 31);
 }
 
-/// What was found wrong in an array. A value type.
+/// The wrong elements of an array. A value type.
 struct Mismatches {
   struct First {
-    std::int64_t index = 0;  ///< In elements; outside of the array for a damaged guard byte.
+    std::int64_t index = 0;  ///< Element index; outside of the array for a damaged guard byte.
     std::string expected{};
     std::string got{};
   };
@@ -28,14 +28,14 @@ struct Mismatches {
   std::optional<First> first{};
 };
 
-/// The data of a measurement: a whole number for every (rank, index), chosen so that a reduction
-/// over the ranks is exact in the dtype, whatever the order and wherever it rounds. So a result is
-/// compared bit by bit, without a tolerance.
+/// The data of a measurement: an integer for every (rank, index), chosen so that reductions over
+/// the ranks are exact in the dtype, for any order and rounding. Results are compared bit by bit,
+/// without a tolerance.
 ///
-/// Sums stay at or below the last integer up to which the dtype holds every one (2^24 in f32, 8 in
-/// f8e5m2); products are at most 64, from factors 1 and 2; in bitwise operations one rank, another
-/// one for every index, decides the result. Data that is only moved is random in all bits of an
-/// integer and any exact integer of a float.
+/// Sums are at most the largest n for which the dtype represents all integers up to n (2^24 in f32,
+/// 8 in f8e5m2). Products are at most 64, from factors 1 and 2. In bitwise operations one rank
+/// decides the result, a different one for every index. Data that is only moved is random in all
+/// bits of an integer, and any exact integer of a float.
 class Pattern {
  public:
   /// `op` is empty for data that is only moved.
@@ -44,8 +44,8 @@ class Pattern {
   /// data[i] = the value of (rank, first + i).
   void fill(void* data, std::int64_t count, int rank, std::int64_t first) const;
 
-  /// Element i is the reduction over ranks [rank_begin, rank_end) of their element first + i; over
-  /// no rank it is the identity of the operation, or 0 where data is only moved.
+  /// Element i is the reduction over ranks [rank_begin, rank_end) of their element first + i. Over
+  /// no ranks it is the operation's identity, or 0 for data that is only moved.
   struct Source {
     int rank_begin = 0;
     int rank_end = 0;
@@ -53,7 +53,7 @@ class Pattern {
   };
   Mismatches check(const void* data, std::int64_t count, const Source& source) const;
 
-  /// Whether data is still what fill() wrote with the same arguments.
+  /// Compares data with the values that fill() wrote with the same arguments.
   Mismatches check_filled(const void* data, std::int64_t count, int rank, std::int64_t first) const;
 
   /// The scale of premul_sum on a rank.
@@ -75,7 +75,7 @@ class Pattern {
   std::uint64_t seed_;
   Values values_ = Values::bits;
   std::uint64_t limit_ = 0;  // bounded, balanced: the largest magnitude.
-  std::int64_t stride_ = 1;  // bounded, twos: one in so many ranks takes part in an element.
+  std::int64_t stride_ = 1;  // bounded, twos: one in this many ranks contributes to an element.
 };
 
 }  // namespace tutti::tool

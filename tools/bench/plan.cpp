@@ -17,16 +17,16 @@
 namespace tutti::tool {
 namespace {
 
-/// The sweep without --sizes: latency, bandwidth and what lies between, in a few seconds.
+/// The sweep without --sizes: from latency to bandwidth in a few seconds.
 constexpr std::string_view default_sizes = "8:16M:x8";
 
-/// Bytes that S must be a multiple of.
+/// S must be a multiple of this many bytes.
 std::int64_t granularity(const Block& block, int ranks) {
   const auto width = static_cast<std::int64_t>(size_of(block.dtype));
   return block.counts && block.counts->is_even() ? width * ranks : width;
 }
 
-/// A size of a range is rounded up to what the call takes; one that stands alone has to fit.
+/// Rounds a size of a range up to a size that the call accepts. A single size must fit.
 std::int64_t call_bytes(const Size& size, const Block& block, int ranks) {
   const std::int64_t bytes = bytes_of(size, block.dtype);
   const std::int64_t unit = granularity(block, ranks);
@@ -54,7 +54,7 @@ std::vector<std::int64_t> block_sizes(const Request& request, const Block& block
   return sizes;
 }
 
-/// Why no backend has such a reduction, or empty.
+/// The reason why no backend has this reduction; empty if one may have it.
 std::string_view impossible(DType dtype, ReduceOp::Kind op) {
   if (is_complex(dtype) && op >= ReduceOp::Kind::product && op <= ReduceOp::Kind::bxor)
     return "products, orders and bits of complex numbers";
@@ -71,13 +71,14 @@ std::string_view impossible(DType dtype, ReduceOp::Kind op) {
     case ReduceOp::Kind::product:
     case ReduceOp::Kind::min:
     case ReduceOp::Kind::max:
-    case ReduceOp::Kind::custom:  // The command line has no name for a function.
+    case ReduceOp::Kind::custom:  // A command line cannot pass a function.
       break;
   }
   return "";
 }
 
-/// Why there is no such call, or empty. Refused unless an "all" led to it.
+/// The reason why the call does not exist; empty if it exists. Refuses it, unless only an "all"
+/// included it.
 std::string_view missing(const Request& request, const Collective& collective, DType dtype,
                          ReduceOp::Kind op) {
   std::string_view why = impossible(dtype, op);
@@ -95,7 +96,7 @@ std::string_view missing(const Request& request, const Collective& collective, D
   return why;
 }
 
-/// Options that none of the collectives uses are a misunderstanding.
+/// Refuses options that none of the collectives uses.
 void check_options_have_use(const Request& request) {
   const auto any = [&](auto use) {
     return std::any_of(request.collectives.values.begin(), request.collectives.values.end(), use);
@@ -117,7 +118,7 @@ std::vector<std::optional<PlaceMode>> block_places(const Request& request,
   if (!collective.moves_data()) return {std::nullopt};
   std::vector<std::optional<PlaceMode>> places;
   for (const PlaceMode place : request.places.values) {
-    // broadcast has one array: it is measured in place whatever the default says.
+    // broadcast has one array: it is measured in place, whatever the default is.
     const bool exists = place == PlaceMode::in ? collective.in_place : collective.out_of_place;
     if (exists) places.push_back(place);
   }
@@ -126,7 +127,7 @@ std::vector<std::optional<PlaceMode>> block_places(const Request& request,
   return places;
 }
 
-/// What was asked for only through "all" and does not exist, in one note.
+/// Notes that list the calls that an "all" included and that do not exist.
 std::vector<std::string> note_of(const std::map<std::string, std::int64_t>& left_out) {
   if (left_out.empty()) return {};
   std::int64_t total = 0;
@@ -197,7 +198,7 @@ Plan make_plan(const Request& request, int ranks) {
   }
 
   Plan plan;
-  std::map<std::string, std::int64_t> left_out;  // By the reason.
+  std::map<std::string, std::int64_t> left_out;  // Number of calls by reason.
   for (const Collective* collective : request.collectives.values) {
     std::vector<DType> dtypes{DType::f32};
     if (collective->moves_data()) dtypes = request.dtypes.values;
@@ -229,7 +230,7 @@ Plan make_plan(const Request& request, int ranks) {
               Block block{collective, dtype, op, std::nullopt, place, counts, {}};
               if (collective->rooted) block.root = root;
               block.bytes = block_sizes(request, block, ranks);
-              if (counts) (void)counts->cut(1, ranks);  // Refused now or never.
+              if (counts) (void)counts->cut(1, ranks);  // Refuses invalid counts before the run.
               plan.blocks.push_back(std::move(block));
             }
           }
@@ -249,13 +250,13 @@ void check_memory(const Plan& plan, int ranks, int local_ranks, std::int64_t fre
   for (const Block& block : plan.blocks) {
     for (const std::int64_t bytes : block.bytes) {
       // A size beyond all memory could overflow the footprint; in all_to_all a rank may receive S
-      // from each.
+      // from every rank.
       const bool fits =
           bytes <= free_bytes && bytes <= std::numeric_limits<std::int64_t>::max() / (8 * ranks) &&
           block.footprint(ranks, bytes) <= static_cast<std::size_t>(free_bytes / local_ranks);
       if (!fits)
         refuse(
-            "size {}: the arrays of {} for {} do not fit into the {} that are free; use smaller "
+            "size {}: the arrays of {} for {} do not fit into {} of free memory; use smaller "
             "sizes",
             format_bytes(bytes), block.collective->name, plural(local_ranks, "rank"),
             format_bytes(free_bytes));

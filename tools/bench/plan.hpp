@@ -25,16 +25,16 @@ inline constexpr Names<2> names_of<Order>{"size", "random"};
 template <typename T>
 struct Choice {
   std::vector<T> values{};
-  bool all = false;    ///< "all" was asked for: what does not exist is left out with a note.
+  bool all = false;    ///< "all" was given: calls that do not exist are left out with a note.
   bool given = false;  ///< The option was on the command line.
 
-  /// One that is named twice counts once.
+  /// Adds a value; duplicates count once.
   void add(const T& value) {
     if (std::ranges::find(values, value) == values.end()) values.push_back(value);
   }
 };
 
-/// What the user asked for.
+/// The user's request.
 struct Request {
   Choice<const Collective*> collectives{};
   Choice<DType> dtypes{{DType::f32}, false, false};
@@ -48,37 +48,37 @@ struct Request {
   std::uint64_t seed = 0;
 };
 
-/// One sweep: sizes of the same call.
+/// One sweep: the same call in several sizes.
 struct Block {
   const Collective* collective = nullptr;
   DType dtype = DType::f32;
   std::optional<ReduceOp::Kind> op{};
   std::optional<int> root{};
   std::optional<PlaceMode> place{};
-  std::optional<Counts> counts{};     ///< Empty where S is not cut.
-  std::vector<std::int64_t> bytes{};  ///< In the order in which they are measured.
+  std::optional<Counts> counts{};     ///< Empty if S is not divided.
+  std::vector<std::int64_t> bytes{};  ///< Sizes, in the order of measurement.
 
-  Key key() const;  ///< Of its rows.
-  /// @throws Failure usage when so many ranks cannot be laid out as `counts` says.
+  Key key() const;  ///< Title of its rows.
+  /// @throws Failure usage if `counts` does not allow this number of ranks.
   Cell cell(int ranks, int rank, std::int64_t size_bytes) const;
-  /// The most that a rank needs for the arrays of this size.
+  /// The largest footprint of a rank for this size, in bytes.
   std::size_t footprint(int ranks, std::int64_t size_bytes) const;
 };
 
 struct Plan {
   std::vector<Block> blocks{};
-  std::vector<std::string> notes{};  ///< What was left out.
+  std::vector<std::string> notes{};  ///< Notes about calls that were left out.
   std::int64_t rows() const noexcept;
-  /// Of everything that has to be the same on every rank: options, or a file that --counts names,
-  /// may differ between hosts.
+  /// Fingerprint of everything that must be equal on all ranks: options, or a file of --counts, may
+  /// differ between hosts.
   std::string fingerprint(int ranks) const;
 };
 
-/// The same on every rank.
-/// @throws Failure usage, for what cannot be measured on so many ranks.
+/// The same on every rank. @throws Failure usage for a request that this number of ranks cannot
+/// run.
 Plan make_plan(const Request& request, int ranks);
 
-/// @throws Failure usage when the largest case needs more than `free_bytes` for `local_ranks`.
+/// @throws Failure usage if the largest case of `local_ranks` ranks exceeds `free_bytes`.
 void check_memory(const Plan& plan, int ranks, int local_ranks, std::int64_t free_bytes);
 
 }  // namespace tutti::tool

@@ -62,7 +62,7 @@ void Progress::clear() {
 void Progress::beat(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   while (!stop.stop_requested()) {
-    // Nobody notifies; the end of the run does, through `stop`.
+    // Times out, because nothing notifies; `stop` ends the wait at the end of the run.
     wake_.wait_until(lock, stop, last_word_ + silence_, [] { return false; });
     if (stop.stop_requested() || Clock::now() < last_word_ + silence_) continue;
     fmt::print(err_, "{}\n", text(""));

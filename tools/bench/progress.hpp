@@ -14,8 +14,8 @@
 
 namespace tutti::tool {
 
-/// How far the run is, for who waits for it: one line that is written over on a terminal, and on
-/// anything else a line whenever nothing was said for a while. One thread at a time.
+/// Shows progress: on a terminal one line that is overwritten, elsewhere a new line after every
+/// silent interval. One thread at a time.
 class Progress {
  public:
   static constexpr std::chrono::seconds usual_silence{10};
@@ -25,7 +25,7 @@ class Progress {
 
   void before_row(const Key& key, std::int64_t bytes);
   void after_row(const Row& row);
-  /// Takes the line away, so that something else can be printed.
+  /// Removes the line, so that other output can be printed.
   void clear();
 
  private:
@@ -40,14 +40,14 @@ class Progress {
   std::chrono::nanoseconds silence_;
   Clock::time_point start_;
 
-  std::mutex mutex_{};  // Guards what follows: the beating thread reads it.
+  std::mutex mutex_{};  // Guards the next members, which the other thread reads.
   std::condition_variable_any wake_{};
   std::string doing_ = "waiting for all ranks";
   std::int64_t done_ = 0;
   std::optional<double> last_gbps_{};
   Clock::time_point last_word_;
 
-  std::jthread beating_{};  // Not on a terminal. Last: it uses the others.
+  std::jthread beating_{};  // Only without a terminal. Last member, because it uses the others.
 };
 
 }  // namespace tutti::tool

@@ -29,18 +29,18 @@ inline constexpr Names<4> names_of<Flag>{"few_samples", "noisy", "slow_first", "
 struct Key {
   std::string coll{};
   std::optional<DType> dtype{};        ///< Empty for barrier.
-  std::optional<ReduceOp::Kind> op{};  ///< Empty where nothing is reduced.
+  std::optional<ReduceOp::Kind> op{};  ///< Empty without a reduction.
   std::optional<PlaceMode> place{};    ///< Empty for barrier.
-  std::optional<int> root{};           ///< Empty where there is none.
-  std::string counts{};                ///< How S is cut; empty where it is not.
+  std::optional<int> root{};           ///< Empty without a root.
+  std::string counts{};                ///< Division of S; empty if S is not divided.
 
   friend bool operator==(const Key&, const Key&) = default;
 };
 
 struct FirstWrong {
   int rank = 0;
-  PlaceMode array = PlaceMode::out;  ///< `in` when an input was changed.
-  std::int64_t index = 0;            ///< In elements; outside of the array for a guard byte.
+  PlaceMode array = PlaceMode::out;  ///< `in` for a modified input.
+  std::int64_t index = 0;            ///< Element index; outside of the array for a guard byte.
   std::string expected{};
   std::string got{};
 };
@@ -50,20 +50,20 @@ struct Row {
   std::int64_t bytes = 0;
   std::int64_t count = 0;
   int ranks = 1;
-  std::vector<std::int64_t> counts{};  ///< Elements of each rank's block; empty when all alike.
+  std::vector<std::int64_t> counts{};  ///< Elements of each rank's block; empty if all are equal.
   Summary time_us{};
-  /// 50, 90, 99 and those that were asked for.
+  /// 50, 90, 99 and the requested ones.
   std::map<double, double> percentiles_us{{50, 0}, {90, 0}, {99, 0}};
   std::vector<double> rank_mean_us{};
   int slowest_rank = 0;
   std::optional<double> algbw{};        ///< GB/s; empty for barrier.
-  std::optional<double> busbw{};        ///< Empty for barrier, and when nothing crosses a link.
-  std::optional<std::int64_t> wrong{};  ///< Elements on all ranks; empty when not checked.
+  std::optional<double> busbw{};        ///< Empty for barrier, and if no byte crosses a link.
+  std::optional<std::int64_t> wrong{};  ///< Elements on all ranks; empty if not checked.
   std::optional<FirstWrong> first_wrong{};
   std::vector<double> samples_us{};  ///< Kept with --samples all.
   std::vector<Flag> flags{};
   std::int64_t warmup_calls = 0;
-  std::int64_t calls_per_sample = 1;  ///< Queued back to back; on a device alone more than one.
+  std::int64_t calls_per_sample = 1;  ///< Calls queued back to back; above one only on a device.
 
   bool has(Flag flag) const noexcept;
 };

@@ -36,7 +36,7 @@ constexpr std::array<Suffix, 15> suffixes{{{"", 1},
                                            {"GB", 1'000'000'000},
                                            {"TB", 1'000'000'000'000}}};
 
-/// " of '1K:4K'" when the token is only a part of what was typed.
+/// " of '1K:4K'" if the token is only a part of the user's text.
 std::string within(std::string_view token, std::string_view item) {
   return token == item ? std::string() : fmt::format(" in '{}'", item);
 }
@@ -64,7 +64,7 @@ Size parse_one(std::string_view token, std::string_view item) {
       token, within(token, item), suffix);
 }
 
-/// How a range goes on: times `factor`, or plus `add`.
+/// The step of a range: times `factor`, or plus `add`.
 struct Step {
   std::int64_t factor = 2;
   std::int64_t add = 0;
@@ -79,7 +79,7 @@ Step parse_step(std::string_view token, std::string_view item, bool elements) {
   } else if (token.starts_with('+')) {
     const Size add = parse_one(token.substr(1), item);
     if (add.elements != elements)
-      refuse("size step '{}' in '{}': bytes and elements are mixed", token, item);
+      refuse("size step '{}' in '{}': bytes and elements are mixed; use one of them", token, item);
     return {0, add.value};
   }
   refuse("size step '{}' in '{}': expected xN with N of at least 2, or +SIZE", token, item);
@@ -90,7 +90,8 @@ void parse_range(std::string_view item, std::vector<Size>& sizes) {
   const std::size_t second_colon = item.find(':', first_colon + 1);
   const Size low = parse_one(item.substr(0, first_colon), item);
   const Size high = parse_one(item.substr(first_colon + 1, second_colon - first_colon - 1), item);
-  if (low.elements != high.elements) refuse("size range '{}': bytes and elements are mixed", item);
+  if (low.elements != high.elements)
+    refuse("size range '{}': bytes and elements are mixed; use one of them", item);
   if (low.value > high.value)
     refuse("size range '{}': the minimum {} is above the maximum {}", item, low.token, high.token);
   Step step;

@@ -18,7 +18,7 @@ std::size_t round_up(std::size_t n, std::size_t unit) {
   return (n + unit - 1) / unit * unit;
 }
 
-/// Bytes of the buffer that holds an array, or both of them in place.
+/// Bytes of the buffer of an array, or in place of both arrays.
 std::size_t slot_bytes(std::size_t bytes) {
   return bytes == 0 ? 0 : round_up(bytes, line) + 2 * Guarded::guard_bytes;
 }
@@ -71,7 +71,7 @@ Mismatches Guarded::damage(std::size_t width) const {
       }
     });
   };
-  // What lies behind the array first: an overrun is the usual damage.
+  // Checks the bytes after the array first: overruns are the usual damage.
   look(data() + bytes_, static_cast<std::int64_t>(bytes_));
   look(slot_, -static_cast<std::int64_t>(guard_bytes));
   return found;
@@ -87,7 +87,7 @@ std::vector<Buffers> Workspace::lay_out(const Extent& extent, DType dtype, bool 
   const Sizes sizes = buffer_bytes(extent, dtype, in_place);
   const std::size_t stride = round_up(footprint(extent, dtype, in_place), copies > 1 ? page : line);
   if (slab_.bytes() < stride * copies) {
-    slab_ = Tensor();  // Both at once may not fit.
+    slab_ = Tensor();  // Frees one first: both at once may not fit.
     slab_ = Tensor(*memory_, Shape{static_cast<std::int64_t>(stride * copies)}, DType::u8);
   }
 
@@ -102,7 +102,7 @@ std::vector<Buffers> Workspace::lay_out(const Extent& extent, DType dtype, bool 
       return buffer.data() + (in_place ? static_cast<std::size_t>(at) * width : 0);
     };
     const Device device = memory_->device();
-    // An empty array has a dtype all the same: with uneven blocks it takes part.
+    // An empty array needs its dtype, because with uneven blocks the rank still takes part.
     set.arrays.in = ConstTensorView(
         extent.in == 0 ? nullptr : pointer_to(in_place ? set.out : set.in, extent.in_at), dtype,
         Shape{extent.in}, device);

@@ -12,10 +12,10 @@
 
 namespace tutti::tool {
 
-/// An array between guard bytes, to catch who writes outside of it. Borrows its memory.
+/// An array between guard bytes, which detect writes outside of it. Borrows its memory.
 class Guarded {
  public:
-  static constexpr std::size_t guard_bytes = 256;  // On each side; keeps 64-byte alignment.
+  static constexpr std::size_t guard_bytes = 256;  // Bytes on each side; keeps 64-byte alignment.
 
   Guarded() = default;
   /// `slot` has bytes + 2 * guard_bytes bytes of `memory`.
@@ -24,7 +24,8 @@ class Guarded {
   std::byte* data() const noexcept { return slot_ + guard_bytes; }
   std::size_t bytes() const noexcept { return bytes_; }
   void paint_guards() const;
-  /// A value that no correct result holds for long: NaN in every float, -1 or the largest integer.
+  /// Fills it with a value that no correct result holds for long: NaN in every float, -1 or the
+  /// largest integer.
   void poison() const;
   /// Counts the guard bytes that changed; the index is in elements of `width` bytes.
   Mismatches damage(std::size_t width) const;
@@ -43,16 +44,16 @@ struct Buffers {
   Guarded out{};
 };
 
-/// The memory of one rank, kept from case to case, so that no measured call meets fresh pages.
+/// The memory of one rank, reused for all cases, so that page faults are not measured.
 class Workspace {
  public:
   explicit Workspace(Memory& memory) noexcept : memory_(&memory) {}
 
-  /// How much one call's buffers take, guards included.
+  /// Bytes of one call's buffers, guards included.
   static std::size_t footprint(const Extent& extent, DType dtype, bool in_place) noexcept;
 
-  /// `copies` sets of buffers, each on pages of its own when there are several. Valid until the
-  /// next lay_out().
+  /// `copies` sets of buffers, on separate pages if there are several. Valid until the next
+  /// lay_out().
   std::vector<Buffers> lay_out(const Extent& extent, DType dtype, bool in_place,
                                std::size_t copies);
 

@@ -43,7 +43,7 @@ void AtomicFile::commit(std::string_view text) {
     if (n < 0) failed("write");
     text.remove_prefix(static_cast<std::size_t>(n));
   }
-  // The rename must not become durable before the bytes.
+  // Syncs the bytes first: the rename must not become durable before them.
   if (fsync(file_) != 0 && errno != EINVAL) failed("fsync");
   if (std::rename(temporary_.c_str(), path_.c_str()) != 0) failed("rename");
   close(std::exchange(file_, -1));

@@ -5,15 +5,14 @@
 
 namespace tutti::tool {
 
-/// A file that appears whole or not at all: written beside its place, then renamed over it.
+/// A file that appears complete or not at all: written to a temporary file, then renamed.
 class AtomicFile {
  public:
-  /// Checks that the place can be written.
-  /// @throws Failure usage, naming the file.
+  /// Checks that the file can be written. @throws Failure usage, naming the file.
   explicit AtomicFile(std::string path);
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
-  ~AtomicFile();  ///< Without commit() nothing is left.
+  ~AtomicFile();  ///< Without commit(): leaves no file.
 
   /// @throws Failure internal, naming the file.
   void commit(std::string_view text);

@@ -4,7 +4,7 @@
 
 namespace tutti::tool {
 
-/// What `git describe` said when this was built, or "unknown".
+/// The output of `git describe` at build time, or "unknown".
 std::string git_version();
 /// "g++ 12.2.0".
 std::string compiler();

@@ -9,7 +9,8 @@
 
 namespace tutti::tool {
 
-/// What --device says: "cpu"; "cuda", of which the ranks of a host take turns; "cuda:N" for all.
+/// The value of --device: "cpu"; "cuda": the ranks of a host take the devices in turn; "cuda:N":
+/// the same device for all.
 struct DeviceRequest {
   DeviceType type = DeviceType::cpu;
   std::optional<int> index{};
@@ -19,14 +20,14 @@ struct DeviceRequest {
 DeviceRequest parse_device(std::string_view text);
 std::string to_string(const DeviceRequest& request);
 
-/// Without --device: the host, unless this backend serves other devices alone.
+/// The device without --device: the host, unless the backend serves only other devices.
 DeviceRequest usual_device(std::string_view backend);
 
-/// Which device each rank of a host has.
+/// The device of each rank of a host.
 class DevicePlacement {
  public:
   DevicePlacement() = default;
-  /// @throws Failure unavailable when this machine has no such device.
+  /// @throws Failure unavailable if this machine has no such device.
   DevicePlacement(const DeviceRequest& request, const BackendEntry& backend);
   Device of(int local_rank) const noexcept;
 

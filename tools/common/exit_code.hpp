@@ -8,13 +8,13 @@
 
 namespace tutti::tool {
 
-/// What the process ends with. All ranks end with the largest of theirs.
+/// Exit status of the process. All ranks exit with the largest of their statuses.
 enum class Exit : int {
   ok = 0,
-  gate = 1,  // A gate failed or a run got slower (later subcommands).
+  gate = 1,  // A gate failed or a run is slower (later subcommands).
   wrong_data = 2,
   usage = 64,
-  unavailable = 69,  // The backend or the launch cannot be had here.
+  unavailable = 69,  // The backend or the launch is not available here.
   internal = 70,
   skipped = 77,  // `unavailable` under --skip-unavailable; meson and automake read it as "skipped".
   timeout = 124,
@@ -31,8 +31,7 @@ class Failure : public std::runtime_error {
   Exit code_;
 };
 
-/// The user has to type something else. The line says what was seen, what was expected and what
-/// to change.
+/// Reports a usage error. The text has the value, the expected ones and the change to make.
 template <typename... Args>
 [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
   throw Failure(Exit::usage, fmt::format(format, std::forward<Args>(args)...));

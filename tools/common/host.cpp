@@ -13,7 +13,7 @@
 namespace tutti::tool {
 namespace {
 
-/// What follows "key   :" in a file of such lines, or nothing.
+/// The value of "key   :" in a file of such lines; empty if missing.
 std::string field(const char* file, std::string_view key) {
   std::ifstream lines(file);
   std::string line;
@@ -28,7 +28,7 @@ std::string field(const char* file, std::string_view key) {
 }
 
 std::int64_t free_memory() {
-  // "12345 kB"; leaves out what a container may have less.
+  // Reads "12345 kB". A container may allow less.
   const std::string available = field("/proc/meminfo", "MemAvailable");
   if (!available.empty()) return std::atoll(available.c_str()) * 1024;
   return static_cast<std::int64_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);

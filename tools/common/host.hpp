@@ -6,15 +6,15 @@
 
 namespace tutti::tool {
 
-/// What this process can learn about where it runs. A value type.
+/// The machine as this process sees it. A value type.
 struct Host {
   std::string name{};
   int pid = 0;
-  std::vector<int> cpus{};                  ///< Numbers of those that this process may use.
-  std::string cpuset{};                     ///< The same as ranges: "0-3".
-  std::string model{};                      ///< Of the CPU; empty when unknown.
-  std::int64_t last_level_cache_bytes = 0;  ///< 32 MiB when unknown.
-  std::int64_t free_bytes = 0;              ///< Memory that can be had without swapping.
+  std::vector<int> cpus{};                  ///< Numbers of the CPUs that this process may use.
+  std::string cpuset{};                     ///< The CPUs as ranges: "0-3".
+  std::string model{};                      ///< Model of the CPU; empty if unknown.
+  std::int64_t last_level_cache_bytes = 0;  ///< 32 MiB if unknown.
+  std::int64_t free_bytes = 0;              ///< Memory available without swapping.
 };
 Host this_host();
 

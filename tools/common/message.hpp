@@ -13,16 +13,15 @@
 
 namespace tutti::tool {
 
-/// A message between ranks, which run the same program: the parts of a value as text, in order,
-/// each as "3:abc". A struct names its parts once, for both ways: void parts(Message&, Struct&).
+/// A message between ranks of the same program: the parts of a value as text, in order, each as
+/// "3:abc". A struct names its parts once, for writing and reading: void parts(Message&, Struct&).
 class Message {
  public:
-  Message() = default;  ///< To be written.
+  Message() = default;  ///< Begins an empty message to write.
   explicit Message(std::string_view text) : rest_(text), reads_(true) {}
   const std::string& text() const noexcept { return text_; }
 
-  /// Writes the values, or reads them.
-  /// @throws std::runtime_error for a text that is no such message.
+  /// Writes the values, or reads them. @throws std::runtime_error for other text.
   template <typename... T>
   void operator()(T&... values) {
     (one(values), ...);

@@ -7,8 +7,8 @@
 
 namespace tutti::tool {
 
-/// The names of an enumeration's values, in their order: the same on the command line, in tables
-/// and in JSON. Specialised beside the enumeration.
+/// The names of an enumeration's values, in order, for the command line, tables and JSON.
+/// Specialised beside the enumeration.
 template <typename E>
 inline constexpr bool names_of = false;
 

@@ -7,17 +7,17 @@
 
 namespace tutti::tool {
 
-/// An option of a command. main.cpp lets CLI11 fill it in as text; the command gives it a meaning.
+/// An option of a command. CLI11 fills it with text in main.cpp; the command interprets it.
 struct Option {
-  /// Specified, but not in this release: refused by name rather than ignored.
+  /// Planned for a later release: refused by name instead of ignored.
   struct Later {};
 
-  std::string_view names;  ///< "-n,--ranks"; an argument has no dash.
-  /// A list may be given several times.
+  std::string_view names;  ///< "-n,--ranks"; positional arguments have no dash.
+  /// Options with a list may be repeated.
   std::variant<std::string*, std::vector<std::string>*, bool*, Later> value;
   std::string_view help{};
   std::string_view type{};   ///< "TIME".
-  std::string_view group{};  ///< Its heading in the help.
+  std::string_view group{};  ///< Heading in the help.
 };
 using OptionList = std::vector<Option>;
 

@@ -18,9 +18,9 @@ Signals::Signals(std::function<void(int)> handle) {
 
 Signals::~Signals() {
   thread_.request_stop();
-  pthread_kill(thread_.native_handle(), SIGTERM);  // Wakes it.
+  pthread_kill(thread_.native_handle(), SIGTERM);  // Ends the wait of the thread.
   thread_.join();
-  // A signal that was not handled in time takes its usual effect here.
+  // A signal that is still pending gets its default effect here.
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 

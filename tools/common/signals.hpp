@@ -11,7 +11,7 @@ namespace tutti::tool {
 /// before other threads start; otherwise they receive the signals.
 class Signals {
  public:
-  /// `handle` gets the number of the signal.
+  /// `handle` receives the signal's number.
   explicit Signals(std::function<void(int)> handle);
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;

@@ -9,7 +9,7 @@ namespace tutti::tool {
 
 double percentile(std::span<const double> sorted, double p) {
   const auto n = static_cast<double>(sorted.size());
-  // The subtraction keeps 99 % of 100 at 99 although 0.99 is not exact.
+  // The subtraction keeps 99 % of 100 at 99, because 0.99 is not exact.
   const double position = std::ceil(p / 100 * n - 1e-9);
   return sorted[static_cast<std::size_t>(std::clamp(position, 1.0, n)) - 1];
 }
@@ -43,7 +43,7 @@ Outliers find_outliers(std::span<const double> samples, std::span<const double> 
   std::vector<double> deviations;
   deviations.reserve(samples.size());
   for (const double x : samples) deviations.push_back(std::abs(x - middle));
-  // A clock ticks in whole nanoseconds: a smaller deviation than one is not known.
+  // The clock's resolution is a nanosecond, so smaller deviations are unknown.
   const double limit = 14.826 * std::max(median(deviations), 1e-3);
   Outliers found;
   found.count =

@@ -66,11 +66,11 @@ std::vector<BackendState> backend_states() {
   return states;
 }
 
-/// What "auto" means for a device and for ranks that are processes, or threads of one.
+/// The choice of "auto" for a device, with ranks that are processes, or threads of one process.
 struct Auto {
   std::string device{};
   std::string ranks{};
-  std::string name{};  ///< Empty: nothing serves it.
+  std::string name{};  ///< Empty: no backend serves it.
   std::string because{};
 };
 std::vector<Auto> auto_choices() {
@@ -133,7 +133,7 @@ void describe(Fields& fields, const Library&) {
   fields("matches", header_version == library_version());
 }
 
-/// Everything that --format json prints.
+/// The output of --format json.
 struct Installation {};
 
 void describe(Fields& fields, const Installation&) {

@@ -4,7 +4,8 @@
 
 namespace tutti::tool {
 
-/// What this is, what is built and why "auto" picks what, as text or as JSON.
+/// The version, the backends of this build and the reasons of the choice of "auto", as text or as
+/// JSON.
 std::string info_text();
 std::string info_json();
 

@@ -8,21 +8,21 @@
 
 namespace tutti::tool {
 
-/// One of the losses, with the options of a problem; gradients are not scaled for a reducer.
-/// Remembers its queue. A copy is the same loss.
+/// One of the losses, with the options of a problem; gradients are not scaled for a reducer. Keeps
+/// its queue between calls. A copy shares the loss.
 class LossCall {
  public:
   /// @throws Error invalid_argument for options that the loss refuses.
   LossCall(LossKind kind, const LossProblem& problem) { make(kind, problem); }
 
-  /// `rows` are of make_rows() for the same kind; a null group is this process alone.
+  /// `rows` are from make_rows() for the same kind; a null group is this process alone.
   losses::LossResult operator()(ProcessGroup* group, const LossRows& rows) {
     return call_(group, rows);
   }
 
-  /// Null for the others.
+  /// Null for losses that are not ranking losses.
   const std::shared_ptr<losses::RankingLoss>& ranking() const noexcept { return ranking_; }
-  /// Those of the last call of p_auc_at_budget; empty for the others.
+  /// Diagnostics of the last call of p_auc_at_budget; empty for other losses.
   std::vector<losses::PAucDiagnostics> diagnostics() const;
 
  private:

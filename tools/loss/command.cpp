@@ -19,10 +19,10 @@ constexpr std::int64_t most_calls = 1000;
 constexpr std::int64_t most_threads = 1024;
 constexpr std::int64_t most_rounds = 10'000;
 
-/// How many calls show a queue that has filled up and wrapped around, as far as that is cheap.
+/// The number of calls that fill a queue and wrap around in it, with this upper limit.
 constexpr std::int64_t most_calls_for_queue = 10;
 
-/// Rounding: numbers of one process and of many are the same but for the order of sums.
+/// Tolerance for rounding: only the order of sums differs between one process and many.
 constexpr double tolerance_f64 = 1e-12;
 constexpr double tolerance_f32 = 1e-5;
 
@@ -37,7 +37,7 @@ std::vector<LossKind> all_kinds() {
   return kinds;
 }
 
-/// One that is named twice counts once.
+/// Duplicates count once.
 std::vector<LossKind> parse_kinds(std::string_view text) {
   std::vector<LossKind> kinds;
   for (const std::string_view item : split_list("--losses", text)) {
@@ -114,7 +114,7 @@ LossOptions LossCommand::parse(const std::vector<std::string>& argv) const {
   const bool all = losses_.empty() || losses_ == "all";
   options.kinds = all ? all_kinds() : parse_kinds(losses_);
 
-  // Options that none of the losses uses are a misunderstanding.
+  // Refuses options that none of the losses uses.
   const auto needs = [&](std::string_view option, const std::string& text, std::string_view whose,
                          auto use) {
     if (!text.empty() && std::ranges::none_of(options.kinds, use))

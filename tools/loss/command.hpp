@@ -8,13 +8,13 @@
 
 namespace tutti::tool {
 
-/// The options of `tutti loss`, as text: parse() gives them a meaning.
+/// The options of `tutti loss` as text; parse() interprets them.
 class LossCommand {
  public:
-  /// They are written to this object.
+  /// Options that write to this object.
   OptionList options();
 
-  /// @throws Failure usage for a value that makes no sense, or an option that no chosen loss uses.
+  /// @throws Failure usage for an invalid value, or an option that no chosen loss uses.
   LossOptions parse(const std::vector<std::string>& argv) const;
 
  private:

@@ -10,7 +10,7 @@
 namespace tutti::tool {
 namespace {
 
-/// |a - b| / scale; 0 for what is equal, NaN too, and infinity where nothing else says how far.
+/// |a - b| / scale; 0 for equal values and two NaNs; infinity if the distance is undefined.
 double relative(double a, double b, double scale) {
   if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
   const double difference = std::abs(a - b) / scale;
@@ -22,7 +22,7 @@ double largest(const ConstTensorView& array) {
   const T* values = static_cast<const T*>(array.data);
   double most = 0;
   for (std::int64_t i = 0; i < array.shape.numel(); ++i)
-    most = std::max(most, std::abs(static_cast<double>(values[i])));  // NaN is not more.
+    most = std::max(most, std::abs(static_cast<double>(values[i])));  // A NaN compares false.
   return most;
 }
 

@@ -9,31 +9,31 @@
 
 namespace tutti::tool {
 
-/// A number that is not that of one process.
+/// A number that differs from that of one process.
 struct LossMismatch {
   int rank = 0;
   std::int64_t call = 0;
   std::string array{};     ///< "loss" or "gradient".
-  std::int64_t index = 0;  ///< Of the element in [N, C], all ranks' rows together.
+  std::int64_t index = 0;  ///< Index of the element in [N, C], over all ranks' rows.
   std::string expected{};
   std::string got{};
-  double difference = 0;  ///< Relative.
+  double difference = 0;  ///< Relative difference.
 };
 
-/// How far numbers are from those of one process.
+/// Differences from the numbers of one process.
 struct LossDifferences {
-  double loss = 0;         ///< The largest, relative.
-  double gradient = 0;     ///< The same.
+  double loss = 0;         ///< Largest relative difference of a loss.
+  double gradient = 0;     ///< Largest relative difference of a gradient.
   std::int64_t wrong = 0;  ///< Numbers beyond the tolerance.
   std::optional<LossMismatch> worst{};
 
-  /// Of other numbers as well.
+  /// Adds the differences of other numbers.
   void add(const LossDifferences& others);
 };
 
-/// Holds what a rank computed against what one process computed. Differences are relative: a
-/// gradient's to the largest element of the whole gradient, a loss's to itself, or to 1 where that
-/// is more (ranking losses are 1 minus a mean). What is not finite has to be equal.
+/// Compares the results of a rank with those of one process. Differences are relative: a gradient's
+/// to the largest element of the whole gradient, a loss's to itself, or to 1 if that is larger
+/// (ranking losses are 1 minus a mean). Infinities and NaNs must be equal.
 class LossComparison {
  public:
   LossComparison(int rank, double tolerance) : rank_(rank), tolerance_(tolerance) {}

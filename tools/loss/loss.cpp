@@ -27,21 +27,20 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// The other ranks wait for one that computes what all of them compute together later.
+/// Timeout for the ranks that wait while one computes alone.
 constexpr std::chrono::hours longest_alone{1};
 
-/// Without -n the ranks are a launcher's; then "auto" is a backend between processes.
+/// True for ranks of a launcher, without -n; then "auto" is a backend between processes.
 bool under_launcher(const LossOptions& options) {
   try {
     return (options.environment ? options.environment->detect() : VariablesEnvironment().detect())
         .has_value();
   } catch (const Error&) {
-    return true;  // find_ranks() says what is wrong with it.
+    return true;  // find_ranks() reports the error.
   }
 }
 
-/// Logits, targets, a gradient for each call that is compared, and the pool of every rank in
-/// double.
+/// Counts logits, targets, a gradient for each compared call, and the pool of every rank in double.
 void check_memory(const LossPlan& plan, int ranks, std::int64_t free_bytes) {
   const LossProblem& problem = plan.problem;
   const auto width = static_cast<double>(size_of(problem.dtype));
@@ -53,7 +52,7 @@ void check_memory(const LossPlan& plan, int ranks, std::int64_t free_bytes) {
            problem.classes, needed / 1e9, format_bytes(free_bytes));
 }
 
-/// Of all ranks together.
+/// The row of all ranks together.
 LossRow make_row(LossKind kind, const OneProcess& alone, const std::vector<OfRank>& ranks) {
   LossRow row;
   row.kind = kind;
@@ -83,8 +82,8 @@ LossRow make_row(LossKind kind, const OneProcess& alone, const std::vector<OfRan
   return row;
 }
 
-/// The whole run, on one rank.
-/// @param alone_by_loss  results of one process, shared by the ranks of this process.
+/// Runs all losses on one rank. @param alone_by_loss  results of one process, shared by the ranks
+/// of this process.
 void run_losses(Rank& rank, const LossOptions& options, bool threads,
                 std::vector<OneProcess>& alone_by_loss, LossRecord& record) {
   ProcessGroup& group = rank.group;
@@ -106,7 +105,7 @@ void run_losses(Rank& rank, const LossOptions& options, bool threads,
     wait_for_rank_0();
     const OfRank found =
         compute_together(rank, kind, options.plan, record.layout, alone, first || !threads);
-    group.barrier();  // Now nobody waits in vain for the word of another.
+    group.barrier();  // All ranks have sent their results by now.
     std::vector<OfRank> ranks;
     for (const std::string& text : control.collect(to_message(found)))
       ranks.push_back(from_message<OfRank>(text));
@@ -115,7 +114,7 @@ void run_losses(Rank& rank, const LossOptions& options, bool threads,
   }
 }
 
-/// Prints what went wrong and sets the record's status.
+/// Prints the errors and sets the record's status.
 Exit judge(const std::vector<Outcome>& outcomes, const LossOptions& options, LossRecord& record,
            std::FILE* err) {
   if (const Outcome* cause = first_cause(outcomes))
@@ -142,7 +141,7 @@ Exit judge(const std::vector<Outcome>& outcomes, const LossOptions& options, Los
 Exit run_loss(const LossOptions& options, std::FILE* out, std::FILE* err) {
   const BackendChoice backend = choose_backend(options, !under_launcher(options));
   RankSource source = find_ranks(options, backend);
-  // One process is enough to compare numbers: -n makes threads of every backend.
+  // One process is enough to compare numbers, so -n makes threads with every backend.
   if (source.kind == RankSource::Kind::launches) source.kind = RankSource::Kind::threads;
   const bool threads = source.kind == RankSource::Kind::threads;
   const std::int64_t free_bytes = this_host().free_bytes;

@@ -7,10 +7,10 @@
 
 namespace tutti::tool {
 
-/// Computes each loss on one process and on the ranks, compares and times them; the output goes to
+/// Computes each loss on one process and on the ranks, compares and times them; results go to
 /// `out`, errors to `err`.
-/// @return wrong_data when a number differs by more than the tolerance.
-/// @throws Failure for what stops it before anything was computed.
+/// @return wrong_data if a number differs by more than the tolerance.
+/// @throws Failure for errors before the first computation.
 Exit run_loss(const LossOptions& options, std::FILE* out, std::FILE* err);
 
 }  // namespace tutti::tool

@@ -26,8 +26,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// The calls of one loss, alone or as a rank of a group: number k is given this rank's part of
-/// rows [k N, (k + 1) N) of the stream.
+/// Makes the calls of one loss, alone or as a rank of a group. Call k gets this rank's part of rows
+/// [k N, (k + 1) N) of the stream.
 class Calls {
  public:
   Calls(LossKind kind, const LossProblem& problem, ProcessGroup* group, const RowLayout& layout)
@@ -35,7 +35,7 @@ class Calls {
 
   losses::LossResult next() { return loss_(group_, rows()); }
 
-  /// Rows are made before the clock starts, and ranks start together.
+  /// Makes the rows before the clock starts; the ranks start together.
   LossCost measure(std::int64_t rounds, bool watches_memory,
                    std::vector<losses::PAucDiagnostics>* bands) {
     LossCost cost;

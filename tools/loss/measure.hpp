@@ -14,22 +14,22 @@
 
 namespace tutti::tool {
 
-/// What is done with each loss. The same on every rank.
+/// The calls of each loss. The same on every rank.
 struct LossPlan {
   LossProblem problem{};
-  std::int64_t calls = 1;   ///< In a row, whose numbers are compared.
-  std::int64_t rounds = 5;  ///< Further calls, that are timed.
+  std::int64_t calls = 1;   ///< Calls of a row that are compared.
+  std::int64_t rounds = 5;  ///< Further calls, which are timed.
   double tolerance = 0;
 };
 
-/// Of the calls behind the compared ones: the timed ones, then one that is watched for memory.
+/// Cost of the calls after the compared ones: the timed ones, then one for peak memory.
 struct LossCost {
   std::vector<double> samples_us{};
-  std::uint64_t evaluations = 0;  ///< Of the first of them.
+  std::uint64_t evaluations = 0;  ///< Evaluations of the first timed call.
   std::optional<std::int64_t> peak_extra_bytes{};
 };
 
-/// On this process, without a group.
+/// Results of this process without a group.
 struct OneProcess {
   std::vector<losses::LossResult> calls{};
   LossCost cost{};
@@ -40,17 +40,17 @@ struct OneProcess {
 /// @param measured  false: the compared calls only.
 OneProcess compute_alone(LossKind kind, const LossPlan& plan, bool measured);
 
-/// On the ranks together: what one of them found.
+/// Results of one rank of the group.
 struct OfRank {
   LossDifferences differences{};
-  double loss = 0;              ///< Of the last compared call.
-  double gradient_squares = 0;  ///< Of its own rows.
+  double loss = 0;              ///< Loss of the last compared call.
+  double gradient_squares = 0;  ///< Sum over its own rows.
   LossCost cost{};
 };
-void parts(Message& message, OfRank& rank);  ///< For rank 0.
+void parts(Message& message, OfRank& rank);  ///< On rank 0.
 
-/// @param layout          the rows of a call on the ranks.
-/// @param watches_memory  one rank of each process does.
+/// @param layout          the ranks' rows in a call.
+/// @param watches_memory  set on one rank of each process.
 OfRank compute_together(Rank& rank, LossKind kind, const LossPlan& plan, const RowLayout& layout,
                         const OneProcess& alone, bool watches_memory);
 

@@ -5,13 +5,13 @@
 
 namespace tutti::tool {
 
-/// How much more memory this process had at its peak than when begin() was called: resident pages,
-/// as the kernel counts them (proc(5), VmHWM), of all threads. Small amounts come out as 0.
+/// The growth of this process's peak memory since begin(): resident pages of all threads, as the
+/// kernel counts them (proc(5), VmHWM). Small amounts may show as 0.
 class PeakMemory {
  public:
-  /// Gives what was freed back to the system, so that it counts when it is used again.
+  /// Returns freed memory to the system, so that its reuse counts.
   void begin();
-  /// Bytes; empty where the kernel does not let a process reset its peak.
+  /// Bytes; empty if the kernel does not allow a process to reset its peak.
   std::optional<std::int64_t> end() const;
 
  private:

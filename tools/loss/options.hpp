@@ -14,7 +14,7 @@ struct LossOptions : RunOptions, OutputOptions {
   std::vector<LossKind> kinds{};
   LossPlan plan{};
   Split split = Split::uneven;
-  std::vector<std::string> notes{};  ///< What was left out.
+  std::vector<std::string> notes{};  ///< Notes about losses that were left out.
 };
 
 }  // namespace tutti::tool

@@ -15,13 +15,13 @@
 namespace tutti::tool {
 namespace {
 
-/// Of the run, in every row of CSV and NDJSON.
+/// Fields of the run in every row of CSV and NDJSON.
 constexpr std::array<std::string_view, 14> shared{
     "started",           "status",      "tool.version", "tool.git",    "backend.name",
     "backend.transport", "world.size",  "world.hosts",  "config.rows", "config.classes",
     "config.dtype",      "config.seed", "config.queue", "config.split"};
 
-/// The columns of the two tables; Markdown has them in one.
+/// The columns of the two tables, which are one table in Markdown.
 const std::vector<std::string> numbers{
     "loss", "value", "gradient_norm", "difference.loss", "difference.gradient", "wrong"};
 const std::vector<std::string> costs{
@@ -64,7 +64,7 @@ Field describe_run(const LossRecord& record, const LossOptions& options) {
   });
 }
 
-/// Some columns of all rows.
+/// Selected columns of all rows.
 std::vector<TableRow> table_rows(const LossRecord& record,
                                  const std::vector<std::string>& columns) {
   std::vector<TableRow> rows;
@@ -109,9 +109,9 @@ std::vector<std::string> legend(const LossRecord& record, const LossOptions& opt
   return lines;
 }
 
-/// In at most 80 columns. Nothing when nothing was computed.
+/// The tables, in at most 80 columns; empty without results.
 std::string table(const LossRecord& record, const LossOptions& options) {
-  if (record.rows.empty()) return {};  // It ended before there was anything to show.
+  if (record.rows.empty()) return {};  // The run ended before the first result.
   std::string text = fmt::format("tutti loss {}  {}  {}\n  {}\n  {}\n", library_version_string(),
                                  describe_rows(options.plan.problem), describe_world(record),
                                  describe_data(options), describe_split(record, options));

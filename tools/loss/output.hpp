@@ -7,13 +7,13 @@
 
 namespace tutti::tool {
 
-/// The problem and how often it is computed, as text: the same on ranks that do the same.
+/// The problem and the number of calls, as text; equal on ranks with the same plan.
 std::string describe_plan(const LossOptions& options, const RowLayout& layout);
 
 /// A run in every format. Both arguments outlive it.
 Report loss_report(const LossRecord& record, const LossOptions& options);
 
-/// The JSON Schema of what `tutti loss -f json` prints.
+/// The JSON Schema of the output of `tutti loss -f json`.
 std::string loss_schema();
 
 }  // namespace tutti::tool

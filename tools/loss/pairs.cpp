@@ -10,7 +10,7 @@
 namespace tutti::tool {
 namespace {
 
-/// Processor time of this thread: a loop that is not running is not slow.
+/// Processor time of this thread, without the time in which it does not run.
 std::chrono::nanoseconds thread_time() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -21,7 +21,7 @@ double sigmoid(double x) {
   return 1 / (1 + std::exp(-x));
 }
 
-/// Calls `anchor` for the rows in turn, as far as the limit allows.
+/// Calls `anchor` for one row after another until the limit.
 template <typename Anchor>
 void run(PairLoop& loop, std::span<const std::size_t> rows, std::chrono::nanoseconds limit,
          Anchor anchor) {
@@ -45,7 +45,7 @@ std::vector<std::size_t> rows_with(std::span<const std::uint8_t> positive) {
   return rows;
 }
 
-/// The rows of the call that count, and as many before them as the queue holds.
+/// The valid rows of the call, and as many rows before them as the queue holds.
 std::vector<std::int64_t> pool_rows(const LossProblem& problem, std::int64_t call) {
   const auto counts = [&](std::int64_t row) {
     return target_of(problem, row) != losses::default_ignore_index;

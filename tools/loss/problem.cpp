@@ -15,7 +15,7 @@
 namespace tutti::tool {
 namespace {
 
-/// What is drawn for a row beside its scores.
+/// Random draws of a row, beside its scores.
 enum Draw : std::uint64_t { is_positive, which_class, is_ignored, first_score };
 
 /// A step of SplitMix64.
@@ -23,7 +23,7 @@ constexpr std::uint64_t mixed(std::uint64_t x) noexcept {
   return mix(x + 0x9e3779b97f4a7c15U);
 }
 
-/// A number of its own for every (seed, row, draw).
+/// Random bits of one (seed, row, draw).
 std::uint64_t bits(const LossProblem& problem, std::int64_t row, std::uint64_t draw) noexcept {
   return mixed(mixed(mixed(problem.seed) + static_cast<std::uint64_t>(row)) + draw);
 }

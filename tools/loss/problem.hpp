@@ -10,7 +10,7 @@
 
 #include "common/names.hpp"
 
-// What the losses of `tutti loss` are asked: synthetic rows and the options.
+// The input of `tutti loss`: synthetic rows and the options.
 
 namespace tutti::tool {
 
@@ -27,7 +27,7 @@ inline constexpr Names<6> names_of<LossKind>{"smooth_ap",       "recall_at_quant
                                              "p_auc_at_budget", "cross_entropy",
                                              "sigmoid_focal",   "softmax_focal"};
 
-/// Looks at a pool of rows; the others look at each row alone.
+/// True for losses of a pool of rows; the other losses are sums over rows.
 constexpr bool is_ranking(LossKind kind) noexcept {
   return kind <= LossKind::p_auc_at_budget;
 }
@@ -39,44 +39,45 @@ using Surrogate = losses::PAucAtBudgetOptions::Surrogate;
 template <>
 inline constexpr Names<2> names_of<Surrogate>{"trapezoid", "pairwise"};
 
-/// The same on every rank.
+/// The parameters of a run. The same on every rank.
 struct LossProblem {
-  std::int64_t rows = 10'000;  ///< Of one call, all ranks together.
+  std::int64_t rows = 10'000;  ///< Rows of one call, all ranks together.
   std::int64_t classes = 1;
-  double positive_rate = 0.05;  ///< Of several classes: all but class 0, in equal parts.
+  double positive_rate =
+      0.05;  ///< With several classes: the share of all classes but class 0, in equal parts.
   double ignore_rate = 0;
   DType dtype = DType::f32;  ///< f32 or f64.
   std::uint64_t seed = 0;
 
-  std::optional<double> temperature{};         ///< Empty: what the loss has without it.
+  std::optional<double> temperature{};         ///< Empty: the loss's default.
   double quantile = 0.005;                     ///< recall_at_quantile.
   double budget = 0.005;                       ///< p_auc_at_budget: its beta.
   Surrogate surrogate = Surrogate::trapezoid;  ///< p_auc_at_budget.
-  double gamma = 2;                            ///< The focal losses.
-  std::int64_t queue = 0;                      ///< The ranking losses.
-  int threads = 1;                             ///< smooth_ap: of each rank.
+  double gamma = 2;                            ///< Focal losses.
+  std::int64_t queue = 0;                      ///< Ranking losses.
+  int threads = 1;                             ///< smooth_ap: threads of each rank.
 };
 
-/// What row i of the stream is: the same whoever asks. Scores are normal, those of a row's own
-/// class higher by one, and rounded to the dtype.
+/// The target of row i of the stream, the same on every rank. Scores are normal, one higher for the
+/// row's own class, and rounded to the dtype.
 std::int64_t target_of(const LossProblem& problem, std::int64_t row) noexcept;
 bool belongs_to(const LossProblem& problem, std::int64_t row, std::int64_t class_index) noexcept;
 double score_of(const LossProblem& problem, std::int64_t row, std::int64_t class_index) noexcept;
 
-/// Rows as a loss takes them. Move-only.
+/// Rows as arguments of a loss. Move-only.
 struct LossRows {
   Tensor logits;   ///< [n, C]
   Tensor targets;  ///< i64 [n]; for sigmoid_focal [n, C] of 0 and 1 in the dtype of the logits.
 };
 
-/// Rows [first, first + count) of the stream, which has no end.
+/// Makes rows [first, first + count) of the stream, which has no end.
 LossRows make_rows(const LossProblem& problem, LossKind kind, std::int64_t first,
                    std::int64_t count);
 
-/// How the rows of a call lie on the ranks.
+/// The distribution of a call's rows over the ranks.
 enum class Split : std::uint8_t {
   even,    ///< Counts differ by one at most.
-  uneven,  ///< Rank r has r + 1 parts; of three ranks or more the middle one has nothing.
+  uneven,  ///< Rank r has r + 1 parts; with three or more ranks the middle one has no rows.
   one      ///< All rows are on the last rank.
 };
 template <>

@@ -22,7 +22,7 @@ std::optional<double> LossRow::speedup() const {
 
 namespace {
 
-/// A number of the losses; empty when it is not finite.
+/// The number; empty if it is not finite.
 std::optional<double> finite(double number) {
   return std::isfinite(number) ? std::optional(number) : std::nullopt;
 }
@@ -31,7 +31,7 @@ std::string bytes_or_dash(const std::optional<std::int64_t>& bytes) {
   return bytes ? format_bytes(*bytes) : "-";
 }
 
-/// "~1230": estimated.
+/// "~1230" if estimated.
 std::string speedup_text(const LossRow& row) {
   if (!row.pairs) return "-";
   const double factor = *row.speedup();
@@ -39,7 +39,7 @@ std::string speedup_text(const LossRow& row) {
                      factor < 10 ? fmt::format("{:.2g}", factor) : fmt::format("{:.0f}", factor));
 }
 
-/// The median has a column.
+/// Only the median has a column.
 void describe_time(Fields& fields, const LossTime& time, const std::string& heading) {
   fields("n", time.n, {.at_least = 1});
   fields("p50", time.p50, {.column = {heading, 10, fmt::format("{:.4g}", time.p50 / 1e3)}});

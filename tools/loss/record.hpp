@@ -30,20 +30,20 @@ LossTime loss_time(std::span<const double> samples_us);
 struct LossRow {
   LossKind kind{};
   std::optional<double> temperature{};
-  std::optional<std::int64_t> valid_classes{};  ///< Of the ranking losses, in the last call.
-  std::optional<std::int64_t> queued{};         ///< Rows, before the timed calls.
-  double loss = 0;                              ///< Of the last compared call.
+  std::optional<std::int64_t> valid_classes{};  ///< Ranking losses: of the last call.
+  std::optional<std::int64_t> queued{};         ///< Rows in the queue before the timed calls.
+  double loss = 0;                              ///< Loss of the last compared call.
   double gradient_norm = 0;
-  LossDifferences difference{};  ///< Of all ranks and calls.
-  LossTime time_us{};            ///< Of the ranks together; of a round the slowest rank's.
+  LossDifferences difference{};  ///< Differences of all ranks and calls.
+  LossTime time_us{};  ///< Time of the ranks together; in each round that of the slowest rank.
   LossTime time_us_one_process{};
-  std::vector<std::uint64_t> evaluations{};  ///< Of each rank.
+  std::vector<std::uint64_t> evaluations{};  ///< Evaluations of each rank.
   std::uint64_t evaluations_one_process = 0;
-  std::optional<std::int64_t> peak_extra_bytes{};  ///< Of the process that took most.
+  std::optional<std::int64_t> peak_extra_bytes{};  ///< Of the process with most.
   std::optional<std::int64_t> peak_extra_bytes_one_process{};
   std::optional<PairTime> pairs{};
 
-  /// Of one process over the loop of pairs.
+  /// Speedup of one process over the loop of pairs.
   std::optional<double> speedup() const;
 };
 

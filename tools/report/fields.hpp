@@ -15,50 +15,50 @@
 
 #include "common/names.hpp"
 
-// The description of a value: describe(fields, value) names each of its fields once. From that come
-// the JSON and its schema, CSV, and the columns of tables and Markdown.
+// The description of a value: describe(fields, value) names each field once. JSON and its schema,
+// CSV, and the columns of tables and Markdown are made from it.
 
 namespace tutti::tool {
 
-/// How a field is shown in a table.
+/// The column of a field in a table.
 struct Column {
   std::string heading{};       ///< '\n' between its lines; empty: no column.
   int width = 0;               ///< Negative: left-aligned.
   std::string cell{};          ///< The value.
-  std::string long_heading{};  ///< In Markdown; empty: as `heading`.
+  std::string long_heading{};  ///< Heading in Markdown; empty: as `heading`.
 };
 
-/// The meaning of a field, beside its type. Bounds are those of the items of a list.
+/// The meaning of a field, beside its type. For a list the bounds are those of its items.
 struct About {
   std::optional<int> at_least{};
   std::optional<int> above{};
   std::optional<int> below{};
-  std::string_view format{};   ///< Of a string: "date-time".
-  std::string_view instead{};  ///< Of an empty optional: this word, not null.
+  std::string_view format{};   ///< Format of a string: "date-time".
+  std::string_view instead{};  ///< Text of an empty optional, instead of null.
   bool omitted = false;        ///< An empty optional is left out.
-  bool constant = false;       ///< Always this value.
+  bool constant = false;       ///< The field's only value.
   Column column{};
 };
 
-/// A value that is not made of fields.
+/// A value without fields.
 using Plain =
     std::variant<bool, std::int64_t, std::uint64_t, double, std::string,
                  std::map<std::string, std::string>, std::vector<std::int64_t>,
                  std::vector<std::uint64_t>, std::vector<double>, std::vector<std::string>>;
 
-/// A field and what it holds.
+/// A field and its value.
 struct Field {
   std::string name{};
   std::string_view text{};
   About about{};
   Plain plain{};
-  std::span<const std::string_view> names{};  ///< All that `plain` may be.
+  std::span<const std::string_view> names{};  ///< All possible values of `plain`.
   bool optional = false;
-  bool absent = false;              ///< An empty optional: `plain` has its type alone.
-  std::vector<Field> fields{};      ///< Of an object.
-  std::vector<Field> items{};       ///< Of a list of objects, without names.
-  std::vector<Field> item_type{};   ///< Of such a list: one item, which exists always.
-  std::string_view more_numbers{};  ///< Further fields may be there, whose names match this.
+  bool absent = false;              ///< The optional is empty: `plain` has only its type.
+  std::vector<Field> fields{};      ///< Fields of an object.
+  std::vector<Field> items{};       ///< Items of a list of objects.
+  std::vector<Field> item_type{};   ///< One example item of such a list; always present.
+  std::string_view more_numbers{};  ///< Regular expression for names of additional fields.
 };
 
 template <typename T>
@@ -69,8 +69,8 @@ std::optional<T> unless_empty(const T& value) {
 /// Collects the fields of a value.
 class Fields {
  public:
-  /// A number, a text, a named enumeration, an optional, a vector, or an object: a value that has
-  /// describe(), or a function that names its fields.
+  /// A number, a text, a named enumeration, an optional, a vector, or an object (a value with a
+  /// describe(), or a function that names its fields).
   /// @param text  one line about it, for the schema.
   template <typename T>
   void operator()(std::string_view name, const T& value, std::string_view text,
@@ -85,7 +85,7 @@ class Fields {
   void operator()(std::string_view name, const T& value, const About& about = {}) {
     (*this)(name, value, std::string_view(), about);
   }
-  /// Names of further fields, all numbers, as a regular expression.
+  /// Allows additional fields, all numbers, whose names match this regular expression.
   void more_numbers(std::string_view pattern) { pattern_ = pattern; }
 
   template <typename T>

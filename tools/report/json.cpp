@@ -15,7 +15,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string dump(const Json& json, int indent) {
-  // Arguments and host names may hold any bytes.
+  // Arguments and host names may have any bytes.
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -107,7 +107,7 @@ Json schema_of(const Field& field) {
 
 // Rows.
 
-/// Adds the fields below `field` by their paths. Of an absent object each field is there, and null.
+/// Adds the fields below `field` by their paths. Fields of an absent object are null.
 void flatten(Json& flat, const std::string& path, const Field& field, bool absent = false) {
   absent = absent || field.absent;
   if (field.absent && field.about.omitted) return;

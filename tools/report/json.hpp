@@ -7,14 +7,14 @@
 
 #include "report/fields.hpp"
 
-// Everything that is JSON: the only source of the tool that includes a JSON library is json.cpp.
+// All JSON of the tool: only json.cpp includes a JSON library.
 
 namespace tutti::tool {
 
-/// As text; numbers are printed so that reading them gives the same bits.
+/// The object as JSON text; numbers are printed so that reading returns the same bits.
 std::string to_json(const Field& object);
 
-/// The JSON Schema (draft 2020-12) of what to_json() writes for values of this type.
+/// The JSON Schema (draft 2020-12) of to_json() for values of this type.
 std::string json_schema(std::string_view id, std::string_view title, const Field& object);
 
 /// The results of a run for other programs: each stands alone, with the fields of the run that
@@ -23,7 +23,8 @@ std::string json_schema(std::string_view id, std::string_view title, const Field
 /// @{
 /// One JSON object per line.
 std::string to_ndjson(const Field& run, std::span<const std::string_view> shared);
-/// RFC 4180 with a header line; null is an empty field, a list has spaces between its items.
+/// RFC 4180 with a header line; null is an empty field, the items of a list are separated by
+/// spaces.
 std::string to_csv(const Field& run, std::span<const std::string_view> shared);
 /// @}
 

@@ -34,7 +34,7 @@ struct World {
   int hosts = 1;
   bool threads = false;  ///< The ranks are threads of one process.
   bool oversubscribed = false;
-  int cpus = 1;  ///< That the ranks of rank 0's host may use.
+  int cpus = 1;  ///< CPUs that the ranks of rank 0's host may use.
   std::vector<RankInfo> ranks{};
 };
 
@@ -42,7 +42,7 @@ struct BackendInfo {
   std::string name{};
   std::string version{};
   std::string chosen_because{};
-  std::string transport{};  ///< "tcp/eth0"; empty when the ranks share memory.
+  std::string transport{};  ///< "tcp/eth0"; empty if the ranks share memory.
 };
 
 enum class Status : std::uint8_t { ok, wrong_data, timeout, interrupted, error };
@@ -51,7 +51,7 @@ inline constexpr Names<5> names_of<Status>{"ok", "wrong_data", "timeout", "inter
 
 struct RunRecord {
   Status status = Status::ok;
-  std::string error{};  ///< One line, for timeout and error.
+  std::string error{};  ///< One line, for status timeout and error.
   std::chrono::system_clock::time_point started{};
   double duration_s = 0;
   std::vector<std::string> argv{};
@@ -67,7 +67,7 @@ void describe(Fields& fields, const RunRecord& record);
 /// "4 ranks / 1 host  gloo tcp/lo".
 std::string describe_world(const RunRecord& record);
 
-/// The begin of a Markdown file: a title, the status unless it is ok, and the notes.
+/// The beginning of a Markdown file: a title, the status unless it is ok, and the notes.
 std::string markdown_head(std::string_view title, const RunRecord& record);
 
 }  // namespace tutti::tool

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t page_width = 80;
 
-/// A name may have a dot in it as well: "time_us.p99.9".
+/// A name may contain a dot: "time_us.p99.9".
 const Field* find(const std::vector<Field>& fields, std::string_view path) {
   for (const Field& field : fields) {
     if (field.name == path) return &field;
@@ -31,7 +31,7 @@ std::string trimmed(std::string line) {
   return line + '\n';
 }
 
-/// In one line, without the spaces before it.
+/// Joins the lines into one, without indentation.
 std::string in_one_line(std::string text) {
   std::ranges::replace(text, '\n', ' ');
   text.erase(0, text.find_first_not_of(' '));

@@ -8,14 +8,14 @@
 
 namespace tutti::tool {
 
-/// Some fields of a row as a line of a table for people.
+/// Selected fields of a row as a line of a table.
 class TableRow {
  public:
-  /// @param paths  of the columns, as in to_csv(): "time_us.p50". One that the row has not is left
-  /// out.
+  /// @param paths  of the columns, as in to_csv(): "time_us.p50". Paths that the row lacks are left
+  ///        out.
   TableRow(const Field& row, const std::vector<std::string>& paths);
 
-  // With their newlines.
+  // Both end with a newline.
   std::string heading() const;
   std::string line() const;
   std::string markdown_heading() const;
@@ -30,7 +30,7 @@ class TableRow {
 std::string wrapped(const std::vector<std::string>& items, std::string_view separator,
                     std::string_view indent);
 
-/// The words of a text in lines of at most 80 columns, all but the first indented further.
+/// Wraps a text in lines of at most 80 columns, all but the first indented further.
 std::string paragraph(const std::string& text);
 
 }  // namespace tutti::tool

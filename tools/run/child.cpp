@@ -18,7 +18,7 @@
 namespace tutti::tool {
 namespace {
 
-/// Signals that go on to the ranks, and those that tell about ranks and the terminal.
+/// Signals that are forwarded to the ranks, and signals about ranks and the terminal.
 constexpr std::array handled{SIGCHLD, SIGINT,  SIGTERM, SIGHUP, SIGQUIT,
                              SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
 
@@ -29,18 +29,19 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   return all;
 }
 
-/// Descriptors below 3 that a child gets; -1: its parent's.
+/// Descriptors that become 0, 1 and 2 of a child; -1: its parent's.
 struct Streams {
   int in;
   int out;
   int err;
 };
 
-/// Between fork and exec: async-signal-safe calls alone. Returns when it failed, with errno.
+/// Runs between fork and exec, with async-signal-safe calls alone. Returns only on failure, with
+/// errno set.
 void become(char* const* command, char* const* environment, const Streams& streams,
             pid_t parent_pid, const ParentScope& parent) {
   if (::setpgid(0, 0) != 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return;
-  if (::getppid() != parent_pid) ::_exit(1);  // It died before it could take this one with it.
+  if (::getppid() != parent_pid) ::_exit(1);  // The parent died before this setting took effect.
   if (streams.in >= 0 && ::dup2(streams.in, 0) < 0) return;
   if (streams.out >= 0 && ::dup2(streams.out, 1) < 0) return;
   if (streams.err >= 0 && ::dup2(streams.err, 2) < 0) return;
@@ -73,13 +74,14 @@ std::pair<Descriptor, Descriptor> make_pipe() {
 }
 
 ParentScope::ParentScope() {
-  for (int number = 0; number < 3; ++number)  // Else a pipe to a child could become one of them.
+  for (int number = 0; number < 3;
+       ++number)  // Otherwise a pipe to a child could get one of these numbers.
     if (::fcntl(number, F_GETFD) < 0) (void)!::open("/dev/null", O_RDWR);
   sigset_t mask;
   sigemptyset(&mask);
   for (const int signal : handled) {
     struct sigaction action {};
-    // What nohup and the like have switched off stays off. A blocked signal would not be.
+    // Signals that nohup and similar programs ignore stay ignored. Blocked signals would not.
     if (::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN &&
         signal != SIGCHLD)
       continue;
@@ -89,7 +91,7 @@ ParentScope::ParentScope() {
   struct sigaction action {};
   action.sa_handler = SIG_IGN;
   ::sigaction(SIGPIPE, &action, &old_pipe_);
-  action.sa_handler = SIG_DFL;  // Ignored, children would leave no status.
+  action.sa_handler = SIG_DFL;  // If SIGCHLD were ignored, children would leave no status.
   ::sigaction(SIGCHLD, &action, &old_child_);
   signals_ = Descriptor(::signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_)
@@ -135,7 +137,7 @@ Child start_child(const ChildOptions& options, const ParentScope& parent) {
     for (const int end : {child.out.get(), child.err.get()}) ::fcntl(end, F_SETFL, O_NONBLOCK);
   }
   if (options.own_input) in = Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  auto [answer, report] = make_pipe();  // Closed by a successful exec; else it has the errno.
+  auto [answer, report] = make_pipe();  // Closed by a successful exec; otherwise it has the errno.
 
   const pid_t self = ::getpid();
   child.pid = ::fork();
@@ -148,7 +150,7 @@ Child start_child(const ChildOptions& options, const ParentScope& parent) {
     (void)!::write(report.get(), &error, sizeof error);
     ::_exit(127);
   }
-  // Here too: whoever is first, the group is there before a signal is sent to it.
+  // Set in parent and child, so that the group exists before the first signal to it.
   ::setpgid(child.pid, child.pid);
   report.close();
   int error = 0;
@@ -169,7 +171,7 @@ void signal_children(int signal) {
     std::ifstream file(entry.path() / "stat");
     std::string line;
     std::getline(file, line);
-    // "pid (name) state parent ...", where the name may have anything in it.
+    // "pid (name) state parent ...", where the name may contain any character.
     const auto after = line.rfind(") ");
     if (after == std::string::npos || line.size() < after + 4) continue;
     pid_t parent = 0;

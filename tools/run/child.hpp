@@ -10,7 +10,7 @@
 
 namespace tutti::tool {
 
-/// A descriptor that is closed with it. Move-only.
+/// A file descriptor that the destructor closes. Move-only.
 class Descriptor {
  public:
   Descriptor() noexcept = default;
@@ -30,11 +30,12 @@ class Descriptor {
   int number_ = -1;
 };
 
-/// Its ends to read from and to write to. A child does not get them. @throws Failure unavailable.
+/// A pipe: the ends to read from and to write to. Closed in children. @throws Failure unavailable.
 std::pair<Descriptor, Descriptor> make_pipe();
 
-/// What this process changes about itself while it has children, and puts back: their signals come
-/// to a descriptor, orphans below them come to it, and it may open as many descriptors as allowed.
+/// Settings of this process while it has children; the destructor restores them. Signals arrive at
+/// a descriptor, this process becomes the parent of orphans below it, and the limit of descriptors
+/// is raised to the maximum.
 class ParentScope {
  public:
   ParentScope();
@@ -42,11 +43,11 @@ class ParentScope {
   ParentScope& operator=(const ParentScope&) = delete;
   ~ParentScope();
 
-  /// Readable when a signal has come.
+  /// Readable when a signal is pending.
   int signals() const noexcept { return signals_.get(); }
-  /// The next one that has come, or 0.
+  /// The next pending signal, or 0.
   int next_signal() const;
-  /// In a child: as if this object had never been. Async-signal-safe.
+  /// Restores all settings in a child. Async-signal-safe.
   void undo_in_child() const noexcept;
 
  private:
@@ -58,27 +59,27 @@ class ParentScope {
   Descriptor signals_{};
 };
 
-/// A process that was started, and the ends of its output that are ours.
+/// A started process, and this process's ends of its output pipes.
 struct Child {
-  pid_t pid = -1;  ///< Also the number of its process group.
+  pid_t pid = -1;  ///< Number of the process and of its group.
   Descriptor out{};
   Descriptor err{};
 };
 
-/// What a child gets beside its environment.
+/// The environment of a child, beside its variables.
 struct ChildOptions {
   std::vector<std::string> command{};
   std::vector<std::string> environment{};  ///< "NAME=value".
-  bool own_output = true;                  ///< Pipes to us; false: what this process has.
-  bool own_input = true;                   ///< /dev/null; false: what this process has.
+  bool own_output = true;                  ///< Pipes to this process; false: inherited.
+  bool own_input = true;                   ///< /dev/null; false: inherited.
 };
 
-/// Starts a process in a group of its own that dies with this thread.
-/// @throws Failure 127 when the program is not found, 126 when it cannot be run, unavailable when
-///         the system refuses another process.
+/// Starts a process in its own process group, which dies with this thread. @throws Failure 127 if
+/// the program is not found, 126 if it cannot be run, unavailable if the system refuses another
+/// process.
 Child start_child(const ChildOptions& options, const ParentScope& parent);
 
-/// Sends a signal to the processes whose parent is this one.
+/// Sends a signal to all children of this process.
 void signal_children(int signal);
 
 }  // namespace tutti::tool

@@ -37,7 +37,8 @@ std::size_t RunCommand::own_arguments(const std::vector<std::string>& argv) {
 }
 
 OptionList RunCommand::options() {
-  // PROGRAM for the help: own_arguments() keeps it from CLI11, which would look for options behind.
+  // PROGRAM for the help. own_arguments() hides it from CLI11, which would parse the options after
+  // it.
   return {
       {"PROGRAM", &program_, "what to run, and its arguments", "[ARGUMENTS]"},
       {"-n,--ranks", &ranks_, "how many ranks to start on this node", "N"},

@@ -11,11 +11,11 @@ namespace tutti::tool {
 /// The options of `tutti run`.
 class RunCommand {
  public:
-  /// How many of the arguments (program, "run", ...) are for tutti; what follows is PROGRAM and
-  /// its own.
+  /// The number of arguments (program, "run", ...) for tutti; the rest is PROGRAM and its
+  /// arguments.
   static std::size_t own_arguments(const std::vector<std::string>& argv);
 
-  /// They are written to this object.
+  /// Options that write to this object.
   OptionList options();
   /// @throws Failure usage.
   LaunchOptions parse(const std::vector<std::string>& argv) const;

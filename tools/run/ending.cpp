@@ -37,7 +37,7 @@ std::string key_of(int rank) {
   return fmt::format("end/{}", rank);
 }
 
-/// On rank 0: its own outcome and the others' in rank order. One that sent nothing within
+/// On rank 0: all outcomes in rank order, its own included. A rank without an outcome within
 /// `patience` is `silent`.
 std::vector<Outcome> collect_outcomes(Store& store, const Outcome& own, int size,
                                       std::chrono::nanoseconds patience) {
@@ -72,7 +72,7 @@ std::string last_seen(const Outcome& outcome, const World& world) {
                             name_of(outcome.last->operation), outcome.last->seq);
 }
 
-/// Lines about these ranks; nothing for none.
+/// Lines about these ranks; empty for none.
 std::string missing_lines(const std::vector<Outcome>& outcomes, const std::set<int>& ranks,
                           const World& world) {
   std::string text;
@@ -95,14 +95,14 @@ std::string progress_text(const Position& at, const std::string& group) {
   return text.empty() ? text : fmt::format(" ({})", text);
 }
 
-/// Several lines for a call that did not come together (timeout, mismatch).
+/// Several lines about a call that failed by timeout or mismatch.
 std::string hang_report(const std::vector<Outcome>& outcomes, const Outcome& cause,
                         const std::set<int>& missing, const World& world,
                         std::chrono::nanoseconds timeout) {
   const Failed& failed = *cause.failed;
   const bool late = failed.errc == Errc::timeout;
   const std::string& operation = failed.where.operation;
-  // All ranks are in the same measurement, and rank 0 always knows its own.
+  // All ranks are in the same measurement, and rank 0 always knows its own position.
   std::string text = fmt::format(
       "error: {}{}{}\n", late ? "" : "the ranks disagree about ",
       operation.empty() ? "making the group" : operation,
@@ -118,7 +118,8 @@ std::string hang_report(const std::vector<Outcome>& outcomes, const Outcome& cau
   text += fmt::format("  cause   : rank {}: {}\n", cause.rank, failed.text);
   if (!late) return text;
   std::string reason = "A rank is stuck inside of the call.";
-  if (failed.where.seq < 0) reason = "Not every rank came: was each of them started?";
+  if (failed.where.seq < 0)
+    reason = "Not every rank joined the group: check that all were started.";
   if (!missing.empty())
     reason = fmt::format("Rank {} did not make the call in time.", fmt::join(missing, ", "));
   return text + fmt::format("  hint    : {} If it was only slow, use a larger --timeout\n", reason);
@@ -127,8 +128,8 @@ std::string hang_report(const std::vector<Outcome>& outcomes, const Outcome& cau
 }  // namespace
 
 const Outcome* first_cause(const std::vector<Outcome>& outcomes) {
-  // A rank that failed by itself knows most, then one that waited in vain, then one that lost a
-  // peer. One that was only told that the group is broken knows least, as does a silent one.
+  // Orders outcomes by what they explain: a rank that failed by itself, a rank that timed out, a
+  // rank that lost a peer, a rank of a group that another rank broke, a silent rank.
   const auto echo = [](const Outcome& outcome) {
     const auto errc = outcome.failed->errc;
     if (errc == Errc::aborted) return 3;
@@ -174,7 +175,7 @@ Exit run_to_end(const RankSource& source, const RunOptions& options, const RankB
   if (group.rank != 0) {
     try {
       store->set(key_of(own.rank), to_message(own));
-      // Rank 0 may be in the last call until its deadline, and then writes the files.
+      // Rank 0 may be in the last call until its deadline, and writes the files afterwards.
       const auto limit = Deadline::after(options.timeout + std::chrono::seconds(10));
       return from_message<Exit>(store->get_text(status_key, limit));
     } catch (const Error& error) {

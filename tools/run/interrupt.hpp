@@ -8,18 +8,17 @@
 
 namespace tutti::tool {
 
-/// Ends a run early. Any thread asks; the ranks of this process look.
+/// Ends a run early. Any thread may ask; the ranks of this process poll.
 class Interrupt {
  public:
-  /// The run ends after the size that is being measured. False when there is no group yet, and so
-  /// nothing to finish.
+  /// Ends the run after the current size. False if there is no group yet, so no size to finish.
   bool ask() noexcept;
   bool asked() const noexcept { return asked_.load(std::memory_order_relaxed); }
 
-  /// The run ends now: calls in flight are aborted. False when there is no group.
+  /// Ends the run now: aborts calls in flight. False if there is no group.
   bool abort(std::string_view why) noexcept;
 
-  /// While it lives, the group is what abort() ends.
+  /// Registers a group for abort() during its lifetime.
   class Scope {
    public:
     Scope(Interrupt& interrupt, ProcessGroup& group);

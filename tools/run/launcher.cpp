@@ -28,16 +28,16 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-/// From SIGTERM to SIGKILL: together with the rest it stays below a second.
+/// From SIGTERM to SIGKILL; the whole end stays below a second.
 constexpr auto term_time = 500ms;
-/// What a rank leaves behind (the `tee` of its own log) may end by itself for so long.
+/// Time for processes that outlive their rank (the `tee` of its log) to end by themselves.
 constexpr auto leftover_time = 500ms;
-/// After the user's signal the ranks end one after the other, in their own time.
+/// Time for the ranks to end one after the other after the user's signal.
 constexpr auto signal_grace = 10s;
-/// The same signal comes twice at once where both the process and its group are signalled. Longer
-/// than the time in which a rank takes two for one, so that what is passed on counts there too.
+/// A signal to both a process and its group arrives twice; within this time it counts once. Longer
+/// than the interval of the ranks' own rule, so that a forwarded signal counts there too.
 constexpr auto again_time = 500ms;
-/// After the second signal the ranks save what they have.
+/// Time for the ranks to save results after the second signal.
 constexpr auto again_grace = 5s;
 
 /// One stream of one rank.
@@ -50,8 +50,8 @@ struct Stream {
 struct RankProcess {
   int rank = 0;
   pid_t pid = -1;
-  std::optional<int> status{};  ///< As waitpid() gives it, once it has ended.
-  bool group_gone = false;      ///< Then its number may soon be another group's.
+  std::optional<int> status{};  ///< Status of waitpid(), after the end.
+  bool group_gone = false;      ///< Afterwards another group may get this number.
 };
 
 int code_of(int status) {
@@ -68,7 +68,7 @@ bool same_file(int a, int b) {
 class Launch {
  public:
   explicit Launch(const LaunchOptions& options) : options_(options), rendezvous_(options) {
-    // A terminal gets both streams: as one, so that neither cuts into a line of the other.
+    // On a terminal both streams go through one sink, so that lines do not mix.
     out_ = std::make_unique<Sink>(STDOUT_FILENO);
     if (!same_file(STDOUT_FILENO, STDERR_FILENO)) err_ = std::make_unique<Sink>(STDERR_FILENO);
   }
@@ -95,25 +95,25 @@ class Launch {
   Sink& err() { return err_ ? *err_ : *out_; }
 
   const LaunchOptions& options_;
-  OrphanReaper reaper_{};  // Before this process adopts orphans: it would adopt this one.
-  ParentScope parent_{};   // Before the next: the threads of the others get its signal mask.
+  OrphanReaper reaper_{};  // Before this process adopts orphans, because it would adopt this one.
+  ParentScope parent_{};   // First, because other threads inherit its signal mask.
   Rendezvous rendezvous_;
   std::unique_ptr<Sink> out_{};
-  std::unique_ptr<Sink> err_{};  // Null: *out_ takes both.
+  std::unique_ptr<Sink> err_{};  // Null: both go to *out_.
   std::vector<RankProcess> ranks_{};
   std::vector<Stream> streams_{};
-  std::size_t running_ = 0;  // Of ranks_; they may have left other processes behind.
+  std::size_t running_ = 0;  // Of ranks_; other processes of theirs may remain.
   bool no_child_ = true;
-  std::optional<ExitStatus> failure_{};  // The first of this node.
-  int largest_status_ = 0;               // Of the ranks that ended by themselves.
+  std::optional<ExitStatus> failure_{};  // The first on this node.
+  int largest_status_ = 0;               // Worst status of the ranks that ended by themselves.
   int stopped_by_ = 0;                   // The user's signal,
-  int stop_signals_ = 0;                 // how many came,
-  Clock::time_point stopped_at_{};       // and the last of them.
+  int stop_signals_ = 0;                 // their number,
+  Clock::time_point stopped_at_{};       // and the time of the last one.
   bool ending_ = false;                  // SIGTERM was sent.
   std::vector<int> ended_ranks_{};
   std::optional<Clock::time_point> term_at_{};
   std::optional<Clock::time_point> kill_at_{};
-  std::optional<Clock::time_point> give_up_at_{};  // Then neither output nor nodes are awaited.
+  std::optional<Clock::time_point> give_up_at_{};  // Waits neither for output nor for nodes.
 };
 
 std::vector<std::string> Launch::environment(const RankAssignment& assignment,
@@ -141,7 +141,7 @@ std::vector<std::string> Launch::environment(const RankAssignment& assignment,
   std::vector<std::string> all;
   for (char** entry = ::environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
-    // A torchrun around this launch has an agent, but not at the MASTER_PORT that is told here.
+    // A torchrun around this launch has an agent, but not at the MASTER_PORT set here.
     if (text.starts_with("TORCHELASTIC_")) continue;
     if (!mine.contains(std::string(text.substr(0, text.find('='))))) all.emplace_back(text);
   }
@@ -153,8 +153,8 @@ void Launch::start(const RankAssignment& assignment) {
   for (int local = 0; local < options_.ranks; ++local) {
     ChildOptions child{.command = options_.command, .environment = environment(assignment, local)};
     child.own_output = options_.output == LaunchOptions::Output::prefixed;
-    // Piped input is for rank 0; a terminal would stop a process that reads it from another
-    // process group.
+    // Only rank 0 reads piped input. No rank reads a terminal, which would stop a process of
+    // another process group.
     child.own_input = assignment.first_rank + local != 0 || ::isatty(STDIN_FILENO) != 0;
     no_child_ = false;
     Child started = start_child(child, parent_);
@@ -220,7 +220,7 @@ void Launch::step() {
   }
   for (const Stream& stream : streams_)
     events.push_back({stream.to->full() ? -1 : stream.from.get(), POLLIN, 0});
-  // Without children nothing more can come, although another process may hold the pipe open.
+  // Without children no more output can come, although another process may hold the pipe open.
   const bool last = no_child_ && !streams_.empty();
   if (::poll(events.data(), events.size(), last ? 0 : timeout_ms()) < 0 && errno != EINTR)
     throw Failure(Exit::internal, fmt::format("poll: {}", std::strerror(errno)));
@@ -243,7 +243,7 @@ void Launch::step() {
 void Launch::read(Stream& stream) {
   std::array<char, 65536> bytes;
   for (;;) {
-    if (stream.to->broken()) return stream.from.close();  // Its writer shall know, as in a shell.
+    if (stream.to->broken()) return stream.from.close();  // Its writer gets SIGPIPE, as in a shell.
     const auto n = ::read(stream.from.get(), bytes.data(), bytes.size());
     if (n > 0) {
       stream.lines.take({bytes.data(), static_cast<std::size_t>(n)}, stream.to->waiting());
@@ -251,17 +251,17 @@ void Launch::read(Stream& stream) {
       stream.lines.finish(stream.to->waiting());
       return stream.from.close();
     }
-    if (!no_child_) return;  // The others' turn.
+    if (!no_child_) return;  // Continues with the other streams.
   }
 }
 
 void Launch::take_signal(int signal) {
   switch (signal) {
     case SIGCHLD:
-      return;  // reap() asks anyway.
+      return;  // reap() polls anyway.
     case SIGTSTP:
       signal_groups(SIGTSTP);
-      (void)::raise(SIGSTOP);  // SIGCONT is the next signal that comes.
+      (void)::raise(SIGSTOP);  // SIGCONT will be the next signal.
       return;
     case SIGCONT:
     case SIGUSR1:
@@ -278,7 +278,7 @@ void Launch::stop(int signal) {
   if (stop_signals_++ == 0) stopped_by_ = signal;
   stopped_at_ = now;
   signal_groups(signal);
-  // With no rank left there are only other nodes and readers of the output to wait for.
+  // Without running ranks it waits only for other nodes and readers of the output.
   if (stop_signals_ == 2 && running_ > 0)
     kill_at_ = give_up_at_ = now + again_grace;
   else if (stop_signals_ > 1 || running_ == 0)
@@ -297,7 +297,7 @@ void Launch::reap() {
     }
     const auto rank = std::find_if(ranks_.begin(), ranks_.end(),
                                    [pid](const RankProcess& r) { return r.pid == pid; });
-    if (rank == ranks_.end()) continue;  // An orphan that a rank left.
+    if (rank == ranks_.end()) continue;  // An orphan of a rank.
     rank->status = status;
     --running_;
     ended.push_back(&*rank);
@@ -314,7 +314,7 @@ void Launch::reap() {
 void Launch::judge(const std::vector<RankProcess*>& ended) {
   if (ended.empty()) return;
   if (!ending_) {
-    // Of several at once, one that a signal ended is the cause and the others saw it go.
+    // If several ended at once, the cause is one that a signal ended; the others lost their peer.
     const RankProcess* cause = nullptr;
     for (const RankProcess* rank : ended) {
       largest_status_ = std::max(largest_status_, code_of(*rank->status));
@@ -369,7 +369,7 @@ void Launch::end_what_is_due() {
     ending_ = true;
     signal_groups(SIGKILL);
     signal_children(SIGKILL);
-    kill_at_ = now + 50ms;  // Their own children come to this process now.
+    kill_at_ = now + 50ms;  // Their children are this process's children now.
   }
 }
 
@@ -388,7 +388,7 @@ int Launch::conclude() {
                    : fmt::format("; ended rank{} {}", ended_ranks_.size() == 1 ? "" : "s",
                                  format_ranges(ended_ranks_)));
   if (options_.ranks_report) end->code = std::max(largest_status_, end->code);
-  // After one signal the ranks may well end with 0; a second one ends them in the middle.
+  // After one signal the ranks may end with 0; a second one interrupts them.
   return stop_signals_ > 1 && end->code == 0 ? 128 + stopped_by_ : end->code;
 }
 

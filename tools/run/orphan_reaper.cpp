@@ -17,11 +17,11 @@ namespace {
 
 constexpr std::size_t most_groups = 4096;
 
-/// Reads process groups until the launcher is gone, positive ones to kill then, negative ones to
-/// forget. Async-signal-safe: the process it runs in may have had threads before the fork.
+/// Reads process groups until the launcher ends: positive ones are killed then, negative ones are
+/// removed. Async-signal-safe, because the process may have had threads before the fork.
 [[noreturn]] void reap(int pipe, int ended) {
-  ::setsid();  // The terminal's signals are for the launcher alone.
-  // An output that stays open here would never end for its reader.
+  ::setsid();  // The terminal's signals are for the launcher.
+  // An inherited output would stay open for its reader.
   if (::dup2(pipe, 0) < 0 || ::dup2(ended, 1) < 0) ::_exit(1);
   ::close_range(2, ~0U, 0);
   static std::array<pid_t, most_groups> groups;

@@ -6,16 +6,16 @@
 
 namespace tutti::tool {
 
-/// Another process that waits for the end of this one, however it comes, and then kills the process
-/// groups that are left: a rank may be a script, and the program below it has no other process that
-/// ends it when the launcher is killed. The reaper is not a child of this process.
+/// A process that waits for the end of this one, however it ends, and then kills the remaining
+/// process groups: if a rank is a script, no other process ends the program below it when the
+/// launcher is killed. The reaper is not a child of this process.
 class OrphanReaper {
  public:
-  /// @throws Failure unavailable when it cannot be started.
+  /// @throws Failure unavailable if it cannot be started.
   OrphanReaper();
   OrphanReaper(const OrphanReaper&) = delete;
   OrphanReaper& operator=(const OrphanReaper&) = delete;
-  /// Returns when the other process has done its work.
+  /// Returns when the reaper has ended.
   ~OrphanReaper();
 
   void watch(pid_t group) { send(group); }
@@ -24,8 +24,8 @@ class OrphanReaper {
  private:
   void send(pid_t group);
 
-  Descriptor groups_{};  // Closed when this process ends.
-  Descriptor ended_{};   // Closed when the other one does.
+  Descriptor groups_{};  // Closed at the end of this process.
+  Descriptor ended_{};   // Closed at the end of the reaper.
 };
 
 }  // namespace tutti::tool

@@ -10,7 +10,8 @@
 namespace tutti::tool {
 
 Sink::Sink(int descriptor) : descriptor_(descriptor), chunk_bytes_(PIPE_BUF) {
-  // A pipe or terminal that poll() calls writable takes so much without blocking; a file takes all.
+  // A pipe or terminal that poll() reports writable accepts this much without blocking; a file
+  // accepts all.
   struct stat status {};
   if (::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode)) chunk_bytes_ = full_bytes;
 }
@@ -43,7 +44,7 @@ void Prefixer::take(std::string_view bytes, std::string& out) {
     const auto end = bytes.find('\n');
     const auto room = longest_line - line_.size();
     const auto length = std::min(end == std::string_view::npos ? bytes.size() : end, room + 1);
-    if (length > room) {  // One byte more than a line may have.
+    if (length > room) {  // One byte more than the limit of a line.
       put(bytes.substr(0, room), out);
       bytes.remove_prefix(room);
     } else if (length == end) {

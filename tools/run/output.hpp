@@ -6,8 +6,8 @@
 
 namespace tutti::tool {
 
-/// Where lines go: a descriptor and what it has not taken yet. Writes no more at a time than the
-/// descriptor takes without blocking, once poll() has said that it takes something.
+/// A destination of lines: a descriptor and the bytes it has not accepted yet. After poll() reports
+/// it writable, writes no more than it accepts without blocking.
 class Sink {
  public:
   explicit Sink(int descriptor);
@@ -15,9 +15,9 @@ class Sink {
   int descriptor() const noexcept { return descriptor_; }
   std::string& waiting() noexcept { return waiting_; }
   bool empty() const noexcept { return written_ == waiting_.size(); }
-  /// So much waits that its sources should not be read for now.
+  /// True if so many bytes wait that the sources should not be read for now.
   bool full() const noexcept { return waiting_.size() - written_ > full_bytes; }
-  /// Its reader has gone.
+  /// True if the reader has closed it.
   bool broken() const noexcept { return broken_; }
   void write_some();
 
@@ -27,27 +27,27 @@ class Sink {
   int descriptor_;
   std::size_t chunk_bytes_;
   std::string waiting_{};
-  std::size_t written_ = 0;  // Of waiting_.
+  std::size_t written_ = 0;  // Bytes of waiting_.
   bool broken_ = false;
 };
 
-/// Puts a prefix in front of every line of one stream. Any bytes; only '\n' ends a line. A line of
-/// more than 64 KiB is cut into several.
+/// Prefixes every line of one stream. Accepts any bytes; only '\n' ends a line. A line of more than
+/// 64 KiB is cut into several.
 class Prefixer {
  public:
   static constexpr std::size_t longest_line = std::size_t{64} << 10;
 
   explicit Prefixer(std::string prefix) : prefix_(std::move(prefix)) {}
-  /// Appends to `out` the lines that are whole now.
+  /// Appends complete lines to `out`.
   void take(std::string_view bytes, std::string& out);
-  /// The stream has ended: its last line gets the newline that it lacks.
+  /// Ends the stream; its last line gets the missing newline.
   void finish(std::string& out);
 
  private:
   void put(std::string_view rest, std::string& out);
 
   std::string prefix_;
-  std::string line_{};  // What there is of a line whose end has not come.
+  std::string line_{};  // The beginning of an incomplete line.
 };
 
 }  // namespace tutti::tool

@@ -95,7 +95,7 @@ std::vector<Outcome> run_threads(const GroupOptions& options, const Decorate& de
         own.device = where.of(rank);
         threads.emplace_back([own = std::move(own), go, &decorate, &body,
                               &outcome = outcomes[static_cast<std::size_t>(rank)]] {
-          // Without all of them the first ones would wait for a rendezvous that cannot come.
+          // If a rank is missing, the others would wait for it in the rendezvous.
           if (go.get()) outcome = run_rank(own, decorate, body);
         });
       }

@@ -15,18 +15,17 @@
 
 namespace tutti::tool {
 
-/// The call that a rank is in, for the report of a hang. Written by that rank alone, read after it
-/// ended.
+/// The call that a rank is in, for the report of a hang. Written by that rank, read after its end.
 struct Position {
   std::string what{};           ///< "all_reduce".
   std::int64_t bytes = -1;      ///< -1: not in a measurement.
-  std::int64_t iteration = -1;  ///< -1: warming up or checking.
+  std::int64_t iteration = -1;  ///< -1: warm-up or check.
 };
 
-/// What a rank's body gets.
+/// The arguments of a rank's body.
 struct Rank {
   ProcessGroup& group;
-  std::shared_ptr<Store> store;  ///< The tool's own keys.
+  std::shared_ptr<Store> store;  ///< Prefix store for keys of the tool.
   Position& position;
 };
 using RankBody = std::function<void(Rank&)>;
@@ -34,25 +33,25 @@ using RankBody = std::function<void(Rank&)>;
 /// An exception that ended a rank.
 struct Failed {
   Exit exit = Exit::internal;  ///< The exit code of the command.
-  std::optional<Errc> errc{};  ///< Of an error of the library,
-  std::string text{};          ///< in one line,
+  std::optional<Errc> errc{};  ///< For an error of the library: its code,
+  std::string text{};          ///< its text in one line,
   Error::Where where{};        ///< and its place.
 };
 
-/// The last collective of a rank that ended well.
+/// The last collective of a rank that succeeded.
 struct LastCall {
   Operation operation{};
   std::uint64_t seq = 0;
-  double seconds_ago = 0;  ///< From its start to the end of the rank.
+  double seconds_ago = 0;  ///< From its start to the end of the rank, in seconds.
 };
 
-/// How a rank ended.
+/// The end of a rank.
 struct Outcome {
   int rank = 0;
-  std::optional<Failed> failed{};  ///< Empty when it went well.
-  std::optional<LastCall> last{};  ///< Of a rank that failed.
-  Position position{};             ///< Of a rank of this process.
-  bool silent = false;             ///< Another process, from which no word came.
+  std::optional<Failed> failed{};  ///< Empty after success.
+  std::optional<LastCall> last{};  ///< Position of a rank that failed.
+  Position position{};             ///< Exception of a rank of this process.
+  bool silent = false;             ///< A rank of another process that sent no outcome.
 };
 
 /// Wraps the backend of one rank; for tests. Empty: nothing.
@@ -60,13 +59,12 @@ using Decorate = std::function<std::unique_ptr<Backend>(int rank, std::unique_pt
 
 /// Runs `options.size` ranks as threads of this process over a store in memory, each on its device
 /// of `where`, and waits for all of them. A rank that throws aborts its group, so that the others
-/// end too.
-/// @throws Failure unavailable when so many threads cannot be started.
+/// end too. @throws Failure unavailable if the threads cannot be started.
 std::vector<Outcome> run_threads(const GroupOptions& options, const Decorate& decorate,
                                  const RankBody& body, const DevicePlacement& where);
 
-/// Runs the one rank that this process is; `options` has its rank and size, and for several the
-/// store.
+/// Runs this process's one rank; `options` has its rank and size, and the store if there are
+/// several.
 Outcome run_rank(GroupOptions options, const Decorate& decorate, const RankBody& body);
 
 }  // namespace tutti::tool

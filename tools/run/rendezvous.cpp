@@ -26,16 +26,16 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// How often a launcher looks whether this node has something to tell.
+/// The interval at which a launcher checks for reports of this node.
 constexpr auto slice = 100ms;
 constexpr auto connect_slice = 500ms;
 constexpr auto heartbeat = 1s;
-/// Without a sign of life for so long, a node has gone.
+/// A node without a sign of life for this time is lost.
 constexpr auto lost_after = 15s;
 
-/// What the launcher of a node tells the others.
+/// The message of a node's launcher to the others.
 struct Node {
-  int nodes = 0;  ///< Of the launch: all must agree.
+  int nodes = 0;  ///< Number of nodes, equal on all nodes.
   int ranks = 0;
   int free_port = 0;
   std::string where{};  ///< "host pid 4411".
@@ -49,13 +49,13 @@ std::string key_of(int node) {
   return fmt::format("node/{}", node);
 }
 
-/// The first value of a key counts, on all nodes.
+/// Sets a key if it is missing and returns its value, the same on all nodes.
 std::string set_once(Store& store, std::string_view key, const std::string& text) {
   const Bytes held = store.compare_set(key, {}, std::as_bytes(std::span(text)));
   return {reinterpret_cast<const char*>(held.data()), held.size()};
 }
 
-/// Empty when the key is not there within a slice.
+/// Empty if the key is missing after a slice.
 std::optional<std::string> await(Store& store, std::string_view key) {
   try {
     return store.get_text(key, slice);
@@ -65,7 +65,7 @@ std::optional<std::string> await(Store& store, std::string_view key) {
   }
 }
 
-/// A port that is free now, for any address of this host.
+/// A port that is currently free, on any address of this host.
 int free_port() {
   const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
@@ -145,7 +145,7 @@ void Rendezvous::talk(const std::stop_token& stop) {
     const auto store = make_prefix_store(connection, "launch/");
     try {
       assign(stop, *store);
-    } catch (const Failure& failure) {  // The others wait for the same, in vain.
+    } catch (const Failure& failure) {  // The other nodes wait until the same timeout.
       (void)set_once(*store, "refused", to_message(exit_status(failure)));
       throw;
     }
@@ -160,17 +160,18 @@ void Rendezvous::talk(const std::stop_token& stop) {
 }
 
 std::shared_ptr<Store> Rendezvous::open(const std::stop_token& stop) {
-  // As ranks do, with a rank per node: that of node 0 hosts the store and leaves last.
+  // The store of the launchers is that of a group with one rank per node: node 0 hosts it and
+  // leaves last.
   if (options_.node == 0)
     return open_cluster_store(ClusterInfo{.rank = 0, .size = options_.nodes, .store = address_},
                               lost_after);
   while (!stop.stop_requested()) {
     try {
       (void)open_store(address_, connect_slice);
-      // Its answers may take longer than this thread's end.
+      // Its answers may come after the end of this thread.
       return open_store(address_, lost_after);
     } catch (const Error& error) {
-      // Node 0 may not be up yet. Anything else will not get better.
+      // Node 0 may not have started yet. Retrying does not help against other errors.
       if (error.code() != Errc::timeout || join_deadline_.expired()) throw;
     }
   }
@@ -185,7 +186,7 @@ void Rendezvous::assign(const std::stop_token& stop, Store& store) {
   if (held != mine)
     throw Failure(
         Exit::usage,
-        fmt::format("there are two of --node-rank {}: {} and {}; each node needs its own",
+        fmt::format("two nodes have --node-rank {}: {} and {}; each node needs its own",
                     options_.node, from_message<Node>(held).where, from_message<Node>(mine).where));
   RankAssignment assignment{0, 0, address_, host_, 0};
   for (int number = 0; number < options_.nodes; ++number) {
@@ -198,7 +199,7 @@ void Rendezvous::assign(const std::stop_token& stop, Store& store) {
       }
       if (join_deadline_.expired())
         throw Failure(Exit::unavailable,
-                      fmt::format("node {} of {} did not come within {}", number, options_.nodes,
+                      fmt::format("node {} of {} did not connect within {}", number, options_.nodes,
                                   format_duration(options_.join_timeout)));
     }
     const auto node = from_message<Node>(*text);
@@ -225,7 +226,7 @@ void Rendezvous::watch(const std::stop_token& stop, Store& store) {
     std::int64_t beats = 0;
     Deadline lost = lost_after;
   };
-  std::map<int, Other> others;  // Node 0 looks after them.
+  std::map<int, Other> others;  // Node 0 watches them.
   if (options_.node == 0)
     for (int node = 1; node < options_.nodes; ++node) others[node] = {};
   Deadline next_beat = 0s;

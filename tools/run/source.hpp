@@ -19,24 +19,24 @@
 
 namespace tutti::tool {
 
-/// The options about the ranks of a command.
+/// The options of a command about its ranks.
 struct RunOptions {
   std::string backend = "auto";
   std::optional<DeviceRequest> device{};  ///< Empty: usual_device(backend).
-  std::optional<int> ranks{};             ///< On this node. Empty: the launcher's.
-  bool threads = false;                   ///< These are threads of this process.
+  std::optional<int> ranks{};             ///< Ranks on this node. Empty: the launcher's.
+  bool threads = false;                   ///< The ranks are threads of this process.
   int nodes = 1;
   int node = 0;
   std::string rendezvous{};           ///< "host:port" of node 0's store; several nodes only.
-  std::optional<int> expect_ranks{};  ///< Of all nodes; another number is refused.
-  std::string store{};                ///< Instead of the launcher's.
+  std::optional<int> expect_ranks{};  ///< Ranks of all nodes; another number is refused.
+  std::string store{};                ///< Replaces the launcher's.
   std::chrono::nanoseconds timeout = std::chrono::seconds(60);
   // For tests.
   Decorate decorate{};
   std::shared_ptr<const ClusterEnvironment> environment{};  ///< Null: VariablesEnvironment.
 };
 
-/// The options of every command with ranks, as text from the command line.
+/// The options of every command with ranks, as text.
 struct RankTexts {
   std::string ranks{};
   std::string backend = "auto";
@@ -51,10 +51,10 @@ struct RankTexts {
 constexpr std::int64_t most_ranks = 4096;
 
 /// @param one_process  the ranks are threads of this process.
-/// @throws Failure usage, or unavailable when there is no such backend here.
+/// @throws Failure usage, or unavailable if there is no such backend here.
 BackendChoice choose_backend(const RunOptions& options, bool one_process);
 
-/// The record of a run that begins now.
+/// A record of a run that begins now.
 RunRecord begin_record(const BackendChoice& backend, const OutputOptions& output);
 
 /// The source of the ranks of a run.
@@ -66,12 +66,13 @@ struct RankSource {
   };
   Kind kind = Kind::threads;
   GroupOptions group{};
-  DevicePlacement placement{};  ///< Of threads; a member has its device in `group`.
-  int local_size = 1;           ///< Ranks on this host, as far as is known.
+  DevicePlacement
+      placement{};     ///< Of threads; a rank of several processes has its device in `group`.
+  int local_size = 1;  ///< Ranks on this host, if known.
 };
 
-/// @throws Failure usage, or unavailable when the launcher started something else than was asked
-///         for, or the ranks cannot meet.
+/// @throws Failure usage; unavailable if the launcher started another number of ranks, or the ranks
+///         cannot meet.
 RankSource find_ranks(const RunOptions& options, const BackendChoice& backend);
 
 }  // namespace tutti::tool

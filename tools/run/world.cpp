@@ -19,7 +19,7 @@ void parts(Message& message, RankInfo& info) {
 
 namespace {
 
-/// The place of a rank, sent to rank 0.
+/// The host and process of a rank, sent to rank 0.
 struct Arrival {
   RankInfo info{};
   std::vector<int> cpus{};
@@ -43,7 +43,7 @@ World collect_world(Rank& rank, Control& control, bool threads, std::string_view
   world.threads = threads;
   struct Shared {
     int ranks = 0;
-    std::set<int> cpus{};  // A launcher may have bound each rank to some of its own.
+    std::set<int> cpus{};  // A launcher may have bound each rank to CPUs of its own.
   };
   std::map<std::string, Shared> hosts;
   for (const std::string& text : control.collect(to_message(mine))) {

@@ -8,9 +8,9 @@
 
 namespace tutti::tool {
 
-/// Every rank tells rank 0 where it is and what it is about to do. The world on rank 0; elsewhere
-/// without its ranks and hosts.
-/// @throws Failure usage on rank 0 when `plan` is not the same everywhere.
+/// Sends every rank's host, process and plan to rank 0. Returns the world on rank 0; on other ranks
+/// without ranks and hosts.
+/// @throws Failure usage on rank 0 if `plan` differs between ranks.
 World collect_world(Rank& rank, Control& control, bool threads, std::string_view plan);
 
 }  // namespace tutti::tool

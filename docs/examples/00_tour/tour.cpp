@@ -1,4 +1,4 @@
-// The program of the first page: ranks with different numbers of rows.
+// The program of README: ranks with different numbers of rows.
 
 #include <cstddef>
 #include <cstdio>

@@ -1,4 +1,4 @@
-// Four ranks, which are threads here, form a group and say hello in the order of their ranks.
+// Four ranks, threads of this process, form a group and print a line in rank order.
 
 #include <cstdio>
 #include <memory>
@@ -16,7 +16,7 @@ void say_hello(tutti::ProcessGroup& group) {
     if (turn == group.rank())
       std::printf("hello from rank %d of %d on backend %s, group '%s'\n", group.rank(),
                   group.size(), group.backend().c_str(), group.name().c_str());
-    group.barrier();  // Nobody goes on to the next turn before this one is over.
+    group.barrier();  // No rank begins the next turn before this one is over.
   }
 }
 
@@ -30,7 +30,7 @@ void run_rank(int rank, const std::shared_ptr<tutti::Store>& store) {
 
 int main() {
   std::printf("tutti %s\n", tutti::library_version_string().data());
-  const auto store = tutti::make_memory_store();  // Where the ranks find each other.
+  const auto store = tutti::make_memory_store();  // Rendezvous of the ranks.
   std::vector<std::jthread> ranks;
   for (int rank = 0; rank < size; ++rank) ranks.emplace_back(run_rank, rank, store);
 }

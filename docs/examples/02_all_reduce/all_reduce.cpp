@@ -1,4 +1,4 @@
-// Three ranks reduce a vector and a table, then disagree about a call and go on.
+// Three ranks reduce a vector and a table, then make different calls, and continue.
 
 #include <cstdio>
 #include <span>
@@ -27,21 +27,21 @@ void reduce(tutti::ProcessGroup& group) {
 
   const std::vector<float> in{r, 10 * r, 100};
   std::vector<float> out(3);
-  group.all_reduce(in, out, ReduceOp::avg);  // `in` stays as it is.
+  group.all_reduce(in, out, ReduceOp::avg);  // `in` is unchanged.
   if (first) print("average of it, into another:   ", out);
 
   std::vector<float> table{r, 5 - r, r, 5 - r, r, 5 - r};
   group.all_reduce(tutti::view(table, {2, 3}), ReduceOp::max);
   if (first) print("maximum of a 2 x 3 table:      ", table);
 
-  // Rank 2 has a row more than the others. Nobody gets a wrong sum: all of them get this error.
+  // Rank 2 passes one row more than the other ranks. No rank gets a wrong sum: all get this error.
   std::vector<float> rows(group.rank() == 2 ? 9 : 6);
   try {
     group.all_reduce(tutti::view(rows, {std::ssize(rows) / 3, 3}));
   } catch (const tutti::Error& error) {
     if (first) std::printf("\n%s\n\n", error.what());
   }
-  std::vector<int> ranks{1};  // Found before the data moved, so the group goes on.
+  std::vector<int> ranks{1};  // Found before data moved, so the group is usable.
   group.all_reduce(ranks);
   if (first) std::printf("the group still works: %d ranks\n", ranks[0]);
 }

@@ -1,4 +1,4 @@
-// Six ranks as 2 pipelines of 3 stages: groups inside a group, and a reduction in each of them.
+// Six ranks as 2 pipelines of 3 stages: groups inside a group, with a reduction in each.
 
 #include <array>
 #include <cstdio>
@@ -30,15 +30,15 @@ void show(const char* what, tutti::ProcessGroup& world, std::optional<tutti::Pro
 }
 
 void run(tutti::ProcessGroup& world) {
-  // Equal colours form a group. The key orders it: here the last rank of the world comes first.
+  // Ranks with equal colors form a group, ordered by key: here the world's last rank is first.
   auto pipeline = world.split(world.rank() / 3, -world.rank());
   show("split by pipeline, keys reversed", world, pipeline);
 
-  // A part of a part. A negative colour stays out.
+  // A sub-group of a sub-group. A negative color gets no group.
   auto ends = pipeline->split(pipeline->rank() == 1 ? -1 : 0);
   show("the two ends of each pipeline", world, ends);
 
-  const std::array corners{5, 0};  // Ranks of the world, in the order that they get.
+  const std::array corners{5, 0};  // Ranks of the world, in the order of their new ranks.
   auto corner = world.subset(corners);
   show("a subset, in the order of its list", world, corner);
 }

@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-/// Counts what any thread and any library of this program takes from malloc, operator new or mmap
-/// between start() and stop(). allocations.cpp defines these functions in the program, where the
-/// dynamic linker finds them before those of the C library.
+/// Counts allocations of all threads and libraries of this program from malloc, operator new or
+/// mmap between start() and stop(). allocations.cpp defines these functions in the program, where
+/// the dynamic linker finds them before those of the C library.
 namespace allocations {
 
 void start() noexcept;

@@ -1,5 +1,4 @@
-// A framework embeds tutti: its own allocator, store, logger, launcher and stream; tutti brings
-// none of its own.
+// A framework embeds tutti with its own allocator, store, logger, launcher and stream.
 
 #include <cstdio>
 #include <thread>

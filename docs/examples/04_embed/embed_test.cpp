@@ -1,6 +1,6 @@
-// Embedding leaves no trace: runs the trainer and watches what else happens in the process. With
-// an argument it has one promise broken, and succeeds if exactly that is noticed:
-// embed_test [VIOLATION].
+// Checks that embedding has no side effects: runs the trainer and observes the process. With an
+// argument it breaks one promise, and succeeds only if exactly that is detected: embed_test
+// [VIOLATION].
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -20,12 +20,12 @@ namespace {
 using Findings = std::set<std::string>;
 
 constexpr int size = 3;
-constexpr int warm_up = 50;  // Pools grow to what a step needs.
+constexpr int warm_up = 50;  // Pools grow to the size of a step.
 constexpr int steps = 500;
 constexpr int tensors_per_step = 5;
 constexpr int launches_per_step = 4;
 
-/// What is done, and what must be found then.
+/// Each violation, and its expected findings.
 const std::map<std::string_view, Findings> violations{
     {"none", {}},
     {"allocation_in_backend", {"allocation"}},
@@ -43,7 +43,7 @@ const std::map<std::string_view, Findings> violations{
 
 void misbehave(std::string_view violation) {
   if (violation == "allocation_in_backend") {
-    void* volatile block = std::malloc(1);  // Volatile: or the compiler leaves both calls out.
+    void* volatile block = std::malloc(1);  // Volatile, so that the compiler keeps both calls.
     std::free(block);
   } else if (violation == "mapping") {
     ::munmap(::mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 4096);
@@ -63,7 +63,7 @@ void misbehave(std::string_view violation) {
   }
 }
 
-/// A decorator: sees what the backend is asked to do, and does `act` in the middle of the run.
+/// A decorator that observes the calls of the backend, and calls `act` in the middle of the run.
 class Watcher final : public tutti::Backend {
  public:
   Watcher(std::unique_ptr<tutti::Backend> inner, tutti::Stream expected,
@@ -98,7 +98,7 @@ class Watcher final : public tutti::Backend {
   std::atomic<int> launches_{0};
 };
 
-/// A call that fails and an error that breaks the group: what a library would like to talk about.
+/// Makes a call fail and breaks the group, because a library is most likely to print on errors.
 void fail_on_purpose(tutti::ProcessGroup& group, tutti::Stream stream) {
   std::vector<float> x(group.rank() == 0 ? 1 : 2);
   const auto ignore_error = [](const auto& call) {

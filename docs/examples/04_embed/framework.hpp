@@ -16,12 +16,12 @@
 
 #include <tutti/tutti.hpp>
 
-// What a framework has before it embeds tutti, with the few lines that fit it to tutti's
-// interfaces.
+// Parts of a framework, with the few lines that fit them to tutti's interfaces.
 
 namespace framework {
 
-/// Its allocator: one region, cut into blocks of powers of two that are used again and again.
+/// The framework's allocator: one region, divided into reusable blocks whose sizes are powers of
+/// two.
 class Arena final : public tutti::Memory {
  public:
   explicit Arena(std::size_t bytes);
@@ -41,13 +41,13 @@ class Arena final : public tutti::Memory {
   std::unique_ptr<std::byte[]> region_;
   std::byte* begin_;
   std::byte* end_;
-  std::byte* unused_;                 // Everything from here on was never handed out.
+  std::byte* unused_;                 // Memory from here on has never been allocated.
   std::array<Free*, 64> returned_{};  // By the logarithm of the size.
   std::mutex mutex_;
   std::atomic<std::int64_t> allocations_{0};
 };
 
-/// Its key-value service, through which processes find each other.
+/// The framework's key-value service, for rendezvous.
 class KeyValueService final : public tutti::Store {
  public:
   using Store::set;
@@ -65,7 +65,7 @@ class KeyValueService final : public tutti::Store {
   std::map<std::string, tutti::Bytes, std::less<>> values_;
 };
 
-/// Its log of one rank.
+/// The framework's log of one rank.
 class Journal {
  public:
   tutti::Logger logger();
@@ -76,7 +76,7 @@ class Journal {
   std::vector<std::string> lines_;
 };
 
-/// Its scheduler, which knows every process's place.
+/// The framework's scheduler, which knows the rank of every process.
 class Scheduler final : public tutti::ClusterEnvironment {
  public:
   Scheduler(int rank, int size) : rank_(rank), size_(size) {}
@@ -87,7 +87,7 @@ class Scheduler final : public tutti::ClusterEnvironment {
   int size_;
 };
 
-/// What one rank hands to tutti.
+/// The services that one rank passes to tutti.
 struct Services {
   Arena* arena = nullptr;
   std::shared_ptr<KeyValueService> store{};

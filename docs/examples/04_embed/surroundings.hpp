@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-// What a library could change in the process around it.
+// State of the process that a library could change.
 
 /// The environment variables, as "NAME=value".
 std::vector<std::string> environment();
@@ -18,13 +18,13 @@ std::vector<std::string> signal_actions();
 /// The signals that the calling thread blocks.
 std::set<int> signal_mask();
 
-/// Sends what anybody writes to stdout and stderr into a file without a name.
+/// Redirects stdout and stderr to an unnamed file.
 class Capture {
  public:
   Capture();
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
-  /// Puts the two back. Returns how many bytes were written. Once.
+  /// Restores both. Returns the number of bytes written. Call it once.
   off_t end();
 
  private:

@@ -19,7 +19,7 @@ Trainer::Trainer(const Services& services, decltype(tutti::GroupOptions::decorat
 /// Filled with this rank's number.
 tutti::Tensor Trainer::make(const tutti::Shape& shape) {
   tutti::Tensor tensor(group_.memory(), shape, tutti::DType::f32, services_.stream);
-  std::fill_n(static_cast<float*>(tensor.data()), shape.numel(), static_cast<float>(group_.rank()));
+  std::ranges::fill(tensor.values<float>(), static_cast<float>(group_.rank()));
   return tensor;
 }
 
@@ -28,19 +28,19 @@ float Trainer::step() {
   const int next = (group_.rank() + 1) % group_.size();
   const int previous = (group_.rank() + group_.size() - 1) % group_.size();
 
-  // Gradients travel while the rest of the step runs.
+  // The gradients are reduced while the rest of the step runs.
   auto gradients = make({64, 16});
   auto averaged = group_.all_reduce_async(gradients, ReduceOp::avg,
                                           {.stream = services_.stream, .name = "gradients"});
 
-  // Activations go around the ring.
+  // Sends activations around the ring.
   const auto out = make({8});
   auto in = make({8});
   auto sent = group_.send_async(out, next, 0, here);
   group_.recv(in, previous, 0, here);
   sent.wait();
 
-  // Every rank has a row more than the one before.
+  // Every rank has one row more than the previous one.
   const int size = group_.size();
   std::array<std::int64_t, 8> rows{};
   for (int r = 0; r < size; ++r) rows[static_cast<std::size_t>(r)] = r + 1;
@@ -50,7 +50,7 @@ float Trainer::step() {
   group_.all_gather(mine, all, counts, here);
 
   averaged.wait();
-  return static_cast<const float*>(gradients.data())[0];
+  return gradients.values<float>()[0];
 }
 
 }  // namespace framework

@@ -10,7 +10,7 @@ class Trainer {
   /// `decorate` as in tutti::GroupOptions.
   explicit Trainer(const Services& services, decltype(tutti::GroupOptions::decorate) decorate = {});
 
-  /// One step. Returns what the ranks have in common after it: the mean of their ranks.
+  /// Runs one step. Returns the mean of the ranks' numbers, the same on all ranks.
   float step();
 
   tutti::ProcessGroup& group() noexcept { return group_; }

@@ -1,4 +1,4 @@
-// Three ranks, with two, no and three rows, bring them together in the ways there are.
+// Three ranks with two, no and three rows gather them with each function of gather.hpp.
 
 #include <array>
 #include <cstdint>
@@ -12,14 +12,9 @@
 
 namespace {
 
-template <typename T>
-std::span<const T> values(const tutti::ConstTensorView& array) {
-  return {static_cast<const T*>(array.data), static_cast<std::size_t>(array.shape.numel())};
-}
-
-/// Rows of two, behind what they are.
+/// Prints a name and rows of two numbers.
 void print_rows(const char* what, const tutti::ConstTensorView& array) {
-  const auto v = values<float>(array);
+  const auto v = array.values<float>();
   std::printf("%-28s", what);
   for (std::size_t i = 0; i + 1 < v.size(); i += 2)
     std::printf(" (%g %g)", static_cast<double>(v[i]), static_cast<double>(v[i + 1]));
@@ -30,7 +25,7 @@ void gather(tutti::ProcessGroup& group) {
   const bool first = group.rank() == 0;  // All ranks get the same; one prints it.
   const auto r = static_cast<float>(group.rank());
 
-  // What this rank has found: boxes [n, 2] and a label for each. Rank 1 has found nothing.
+  // This rank's detections: boxes [n, 2] and a label for each. Rank 1 has none.
   const std::array<std::int64_t, 3> found{2, 0, 3};
   const std::int64_t n = found[static_cast<std::size_t>(group.rank())];
   std::vector<float> boxes;
@@ -41,45 +36,45 @@ void gather(tutti::ProcessGroup& group) {
   }
   const auto mine = tutti::view(boxes, {n, 2});
 
-  // Nobody knows how many rows the others have: the call finds out and says so.
+  // The ranks do not know each other's row counts; the result contains them.
   const tutti::GatheredRows all = tutti::all_gather_rows(group, mine);
   if (first) {
     std::printf("%-28s %s\n", "rows of each rank", to_string(all.layout).c_str());
     print_rows("all of them", all.data);
   }
 
-  // From here on the layout is known, and costs no message.
+  // With a known layout no sizes are exchanged.
   const tutti::GatheredRows same = tutti::all_gather_rows(group, labels, {.layout = &all.layout});
   if (first) {
     std::printf("%-28s", "their labels");
-    for (const std::int64_t label : values<std::int64_t>(same.data))
+    for (const std::int64_t label : same.data.values<std::int64_t>())
       std::printf(" %lld", static_cast<long long>(label));
     std::printf("\n");
   }
 
-  // Or both at once: one layout, one message while they are small.
+  // Several arrays at once: one layout, and one message if they are small.
   const std::array<tutti::ConstTensorView, 2> arrays{mine, labels};
   const tutti::GatheredArrays both = tutti::all_gather_rows(group, std::span(arrays));
   if (first)
     std::printf("%-28s %s and %s\n", "boxes and labels at once",
                 to_string(both.data[0].shape()).c_str(), to_string(both.data[1].shape()).c_str());
 
-  // For code that wants one block per rank: [3, 3, 2], filled up with -1.
+  // One block per rank: [3, 3, 2], padded with -1.
   const tutti::PaddedRows padded = tutti::all_gather_padded(group, mine, -1);
   if (first) print_rows("padded", padded.data);
 
-  // To one rank, and back: root sends everybody the rows that came from there.
+  // Gathers on one rank, and scatters back: each rank receives its own rows.
   const tutti::GatheredRows at_two = tutti::gather_rows(group, mine, 2);
   const tutti::Tensor back =
       tutti::scatter_rows(group, at_two.data, group.rank() == 2 ? &at_two.layout : nullptr, 2);
   if (first) print_rows("from rank 2 again", back);
 
-  // The transpose: the sum over the ranks of what each has to say about every row.
+  // The transpose: the sum over the ranks of their votes on every row.
   const std::vector<float> votes(static_cast<std::size_t>(all.layout.total()), r + 1);
   const tutti::Tensor sums = tutti::reduce_scatter_rows(group, votes, all.layout);
   if (first) {
     std::printf("%-28s", "votes for rank 0's rows");
-    for (const float sum : values<float>(sums)) std::printf(" %g", static_cast<double>(sum));
+    for (const float sum : sums.values<float>()) std::printf(" %g", static_cast<double>(sum));
     std::printf("\n");
   }
 
@@ -95,7 +90,7 @@ void gather(tutti::ProcessGroup& group) {
       std::printf("image of rank %zu               %s '%s'\n", i,
                   to_string(images[i].shape()).c_str(), names[i].c_str());
 
-  // Rank 2 has rows of three. Nobody gets a wrong array: all of them get this error.
+  // Rank 2 has rows of three numbers. No rank gets a wrong array: all get this error.
   const std::vector<float> odd(static_cast<std::size_t>(group.rank() == 2 ? 3 : 2));
   try {
     (void)tutti::all_gather_rows(group, tutti::view(odd, {1, std::ssize(odd)}));

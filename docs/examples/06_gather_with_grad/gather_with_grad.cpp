@@ -1,4 +1,4 @@
-// A contrastive loss over the rows of three ranks, and which gradients of its gather are right.
+// Compares the gradient conventions of a gather in a contrastive loss over three ranks.
 
 #include <array>
 #include <cmath>
@@ -29,7 +29,7 @@ std::vector<double> embed(std::span<const Pair> rows) {
   return z;
 }
 
-/// The gradient by the weights, from that by the embeddings.
+/// The gradient by the weights, from the gradient by the embeddings.
 Pair by_weights(std::span<const Pair> rows, std::span<const double> by_z) {
   Pair sum{0, 0};
   for (std::size_t i = 0; i < rows.size(); ++i)
@@ -40,8 +40,8 @@ Pair by_weights(std::span<const Pair> rows, std::span<const double> by_z) {
 struct Gradients {
   std::vector<double> queries, keys;
 };
-/// Of scale * sum over queries i of (log sum_j exp(q_i k_j) - q_i k_i), where query i is key
-/// first + i.
+/// The gradient of scale * sum over queries i of (log sum_j exp(q_i k_j) - q_i k_i), where query i
+/// is key first + i.
 Gradients contrast(std::span<const double> queries, std::size_t first, std::span<const double> keys,
                    double scale) {
   Gradients g{std::vector<double>(queries.size()), std::vector<double>(keys.size())};
@@ -57,10 +57,6 @@ Gradients contrast(std::span<const double> queries, std::size_t first, std::span
   return g;
 }
 
-std::span<const double> values(const tutti::ConstTensorView& array) {
-  return {static_cast<const double*>(array.data), static_cast<std::size_t>(array.shape.numel())};
-}
-
 std::vector<double> plus(std::span<const double> a, std::span<const double> b) {
   std::vector<double> sum(a.begin(), a.end());
   for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += b[i];
@@ -73,8 +69,9 @@ Pair one_process() {
   return by_weights(data, plus(g.queries, g.keys));
 }
 
-/// This rank's part of a step. `whole`: the loss is over all rows, the same on every rank;
-/// otherwise over this rank's, weighted so that the mean over the ranks is the loss of all rows.
+/// This rank's part of a step. `whole`: the loss is over all rows, the same on every rank.
+/// Otherwise it is over this rank's rows, weighted so that the mean over the ranks is the loss of
+/// all rows.
 Pair step(tutti::ProcessGroup& group, bool whole, GradScale convention) {
   const auto r = static_cast<std::size_t>(group.rank());
   const auto first = static_cast<std::size_t>(begins[r]);
@@ -82,20 +79,20 @@ Pair step(tutti::ProcessGroup& group, bool whole, GradScale convention) {
   const std::vector<double> z = embed(rows);
 
   const auto gathered = tutti::autograd::all_gather_rows(group, z, convention);
-  const auto keys = values(gathered.value.view());
+  const auto keys = gathered.value.values<double>();
   const auto n = static_cast<double>(keys.size());
   Pair gradient;
   if (whole) {
     const Gradients g = contrast(keys, 0, keys, 1 / n);
     const std::vector<double> by_gathered = plus(g.queries, g.keys);
     const auto by_z = gathered.back(group, by_gathered);
-    gradient = by_weights(rows, values(by_z.value.view()));
+    gradient = by_weights(rows, by_z.value.values<double>());
   } else {
     const Gradients g = contrast(z, first, keys, group.size() / n);
     const auto by_z = gathered.back(group, g.keys);
-    gradient = by_weights(rows, plus(g.queries, values(by_z.value.view())));
+    gradient = by_weights(rows, plus(g.queries, by_z.value.values<double>()));
   }
-  // What a data-parallel wrapper does: the mean over the ranks.
+  // A data-parallel wrapper averages over the ranks.
   group.all_reduce(gradient, tutti::ReduceOp::avg);
   return gradient;
 }

@@ -1,4 +1,4 @@
-// Metrics of an epoch over ranks that saw different numbers of rows.
+// Metrics of an epoch over ranks with different numbers of rows.
 
 #include <cstdint>
 #include <cstdio>
@@ -15,8 +15,8 @@ struct Batch {
   std::int64_t rows;
 };
 
-/// What each rank sees: the data set has 10 rows, so the last batches are short, and rank 2 is
-/// ready before the others.
+/// The batches of each rank: the data set has 10 rows, so the last batches are short, and rank 2
+/// has only one.
 std::vector<Batch> batches_of(int rank) {
   if (rank == 0) return {{1.0, 3}, {2.0, 2}};
   if (rank == 1) return {{3.0, 3}, {6.0, 1}};
@@ -33,7 +33,7 @@ void train(tutti::ProcessGroup& group) {
   }
   const double own_mean = sum / static_cast<double>(rows);
 
-  // The mean of the ranks' means counts a row of a rank with few of them more than the others.
+  // The mean of the ranks' means gives rows of small ranks too much weight.
   const double of_means = tutti::sync_ddp(own_mean, &group, "mean");
   const double right = tutti::global_mean(group, sum, static_cast<double>(rows));
   if (first) std::printf("mean of means %.3f, mean over all rows %.3f\n", of_means, right);
@@ -60,7 +60,7 @@ void train(tutti::ProcessGroup& group) {
   for (const auto& [name, mean] : step.reduce(group))
     if (first) std::printf("%s of the step %.3f\n", name.c_str(), mean);
 
-  // Names that differ are an error on every rank, with both sides.
+  // Different names are an error on every rank, with both sides.
   const std::vector<tutti::NamedLoss> other{{group.rank() == 2 ? "box" : "class", 1, 1}};
   try {
     (void)tutti::reduce_losses(group, other);
@@ -83,6 +83,6 @@ int main() {
         train(group);
       });
   }
-  // The same code without a group: the value as it is.
+  // The same code without a group returns the value unchanged.
   std::printf("\nalone: %.3f\n", tutti::sync_ddp_if_available(1.5, nullptr, "mean"));
 }

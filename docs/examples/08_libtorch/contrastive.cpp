@@ -1,5 +1,5 @@
 // Three ranks with 3, 0 and 5 pairs train one layer of LibTorch for a step: each row is compared
-// with the rows of all ranks. The gradient is that of one process that has all 8 pairs.
+// with the rows of all ranks. The gradient equals that of one process with all 8 pairs.
 
 #include <cstdio>
 #include <thread>
@@ -31,7 +31,7 @@ struct Layer : torch::nn::Module {
   torch::Tensor weight;
 };
 
-// Row i of `anchors` belongs to row first + i of `candidates`; the others are its negatives.
+// Row i of `anchors` belongs to row first + i of `candidates`; the other rows are its negatives.
 torch::Tensor loss_of(const torch::Tensor& anchors, const torch::Tensor& candidates,
                       std::int64_t first) {
   const auto scores = anchors.matmul(candidates.t()) / 0.1;
@@ -58,12 +58,12 @@ Result on_a_rank(tutti::ProcessGroup& group, const torch::Tensor& left,
   const tutti::RowLayout layout = tutti::exchange_rows(group, left.size(0));
   const auto all =
       libtorch::all_gather_rows(group, layer.forward(right), GradScale::sum, {.layout = &layout});
-  // The own rows' part of the mean over all rows. A rank without rows has a loss of 0, and takes
-  // part in the backward of the gather all the same.
+  // This rank's part of the mean over all rows. A rank without rows has a loss of 0, and still
+  // takes part in the backward of the gather.
   const auto loss = loss_of(layer.forward(left), all, layout.offset(group.rank())) / layout.total();
   loss.backward();
 
-  // With GradScale::sum the gradients of the ranks add up to the gradient of the whole.
+  // With GradScale::sum the gradients of the ranks add up to the gradient of the global loss.
   const torch::NoGradGuard no_grad;
   double total = loss.item<double>();
   const torch::Tensor gradient = layer.weight.grad();
@@ -96,7 +96,7 @@ int main() {
     });
     first += own;
   }
-  ranks.clear();  // Joins them.
+  ranks.clear();  // Joins the threads.
 
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
     const double difference =

@@ -1,4 +1,4 @@
-// Trains a model to put the few ill patients first, on one rank and on four: the same curve.
+// Trains a model that ranks the few ill patients first, on one rank and on four: the same curve.
 
 #include <algorithm>
 #include <array>
@@ -17,12 +17,12 @@
 
 namespace {
 
-// Four hospitals; 2 % of their patients are ill. Blood of the ill reads higher, but each hospital's
-// instrument is off by more than that. A blank probe shows by how much.
+// Four hospitals; 2 % of their patients are ill. Ill patients have higher readings, but the offsets
+// between the hospitals' instruments are larger. A blank sample measures the offset.
 constexpr std::array<std::size_t, 4> patients{1000, 600, 300, 100};
 constexpr std::array offset{0.0, 3.0, -2.0, 5.0};
 
-using Pair = std::array<double, 2>;  // Of the reading and the blank.
+using Pair = std::array<double, 2>;  // Weights of the reading and the blank.
 struct Rows {
   std::vector<Pair> x;
   std::vector<std::int64_t> ill;
@@ -33,7 +33,7 @@ Rows rows_of(std::size_t begin, std::size_t end) {
   Rows rows;
   for (std::size_t h = begin; h < end; ++h) {
     std::mt19937 bits(static_cast<unsigned>(h));
-    const auto noise = [&] {  // About normal, and the same with every standard library.
+    const auto noise = [&] {  // Roughly normal, and the same with every standard library.
       double sum = -6;
       for (int i = 0; i < 12; ++i) sum += static_cast<double>(bits()) / 4294967296;
       return sum;
@@ -54,7 +54,7 @@ std::vector<double> scores_of(const Rows& rows, const Pair& weight) {
   return scores;
 }
 
-/// The exact one: the mean over the ill of the precision at their place.
+/// The exact average precision: the mean over the ill of the precision at their rank in the list.
 double average_precision(const Rows& rows, const Pair& weight) {
   const std::vector<double> scores = scores_of(rows, weight);
   std::vector<std::pair<double, bool>> order;
@@ -72,7 +72,7 @@ struct Step {
 };
 using Curve = std::vector<Step>;
 
-/// One rank's part of a training: with the loss of all ranks' rows, or only of its own.
+/// One rank's training, with the loss over all ranks' rows or over its own.
 Curve train(tutti::ProcessGroup& group, const Rows& rows, bool global) {
   tutti::losses::SmoothAp smooth_ap({.temperature = 0.1});
   Pair weight{0.5, 0.0};
@@ -81,11 +81,11 @@ Curve train(tutti::ProcessGroup& group, const Rows& rows, bool global) {
     const std::vector<double> scores = scores_of(rows, weight);
     const tutti::losses::RankingBatch batch{scores, rows.ill};
     const auto result = global ? smooth_ap(group, batch) : smooth_ap(batch);
-    const auto* by_score = static_cast<const double*>(result.grad.data());
+    const auto by_score = result.grad.values<double>();
     std::array<double, 3> mean{0, 0, result.loss};
     for (std::size_t i = 0; i < scores.size(); ++i)
       for (std::size_t f = 0; f < 2; ++f) mean[f] += by_score[i] * rows.x[i][f];
-    // A data-parallel trainer averages, too; the default GradScale::sum is for that.
+    // A data-parallel trainer averages as well, which the default GradScale::sum expects.
     group.all_reduce(mean, tutti::ReduceOp::avg);
     curve.push_back({mean[2], weight});
     for (std::size_t f = 0; f < 2; ++f) weight[f] -= 0.1 * mean[f];
@@ -93,7 +93,7 @@ Curve train(tutti::ProcessGroup& group, const Rows& rows, bool global) {
   return curve;
 }
 
-/// The curve of rank 0 when so many ranks share the hospitals.
+/// The curve of rank 0 if `size` ranks share the hospitals.
 Curve train_on(std::size_t size, bool global) {
   Curve curve;
   const auto store = tutti::make_memory_store();
@@ -108,7 +108,7 @@ Curve train_on(std::size_t size, bool global) {
       Curve own = train(group, rows, global);
       if (r == 0) curve = std::move(own);
     });
-  ranks.clear();  // Joins them.
+  ranks.clear();  // Joins the threads.
   return curve;
 }
 

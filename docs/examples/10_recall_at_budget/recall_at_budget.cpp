@@ -1,4 +1,4 @@
-// Three ranks train an alarm that may go off for 2 % of the transactions.
+// Three ranks train an alarm that may flag 2 % of the transactions.
 
 #include <array>
 #include <cmath>
@@ -18,19 +18,19 @@ namespace {
 namespace losses = tutti::losses;
 
 constexpr double budget = 0.02;
-constexpr std::array<std::size_t, 3> transactions{1500, 400, 1100};  // Of each rank.
+constexpr std::array<std::size_t, 3> transactions{1500, 400, 1100};  // Rows of each rank.
 
 struct Rows {
-  std::vector<std::array<double, 2>> x;  // How large, how odd.
+  std::vector<std::array<double, 2>> x;  // Size and unusualness of a transaction.
   std::vector<std::int64_t> fraud;
   std::vector<std::uint8_t> iid;  // 1: drawn at random.
 };
 
-/// One in 50 is a fraud, another one large and honest. One in 10 is a false alarm of last year,
-/// large too: none of those was thrown away, so that they are far more frequent than in life.
+/// One in 50 is a fraud, another one large and honest. One in 10 is a large false alarm of last
+/// year: all of those were kept, so they are more frequent here than in production.
 Rows rows_of(std::size_t rank) {
   std::mt19937 bits(static_cast<unsigned>(rank));
-  const auto noise = [&] {  // About normal, and the same with every standard library.
+  const auto noise = [&] {  // Roughly normal, and the same with every standard library.
     double sum = -6;
     for (int i = 0; i < 12; ++i) sum += static_cast<double>(bits()) / 4294967296;
     return sum;
@@ -46,7 +46,7 @@ Rows rows_of(std::size_t rank) {
   return rows;
 }
 
-// Only the order of scores counts, so that a weight for each of the two is an angle.
+// Only the order of scores matters, so an angle determines both weights.
 std::vector<double> scores_of(const Rows& rows, double angle) {
   std::vector<double> scores;
   for (const auto& [size, oddity] : rows.x)
@@ -60,7 +60,7 @@ double train(tutti::ProcessGroup& group, losses::RankingLoss& loss, const Rows& 
   for (int step = 0; step < 40; ++step) {
     const std::vector<double> scores = scores_of(rows, angle);
     const auto result = loss(group, {scores, rows.fraud, rows.iid});
-    const auto* by_score = static_cast<const double*>(result.grad.data());
+    const auto by_score = result.grad.values<double>();
     std::array<double, 1> gradient{};
     for (std::size_t i = 0; i < rows.x.size(); ++i) {
       const auto& [size, oddity] = rows.x[i];
@@ -72,7 +72,7 @@ double train(tutti::ProcessGroup& group, losses::RankingLoss& loss, const Rows& 
   return angle;
 }
 
-/// Whom the alarm disturbs before and after the training, of those who were drawn at random.
+/// Prints the flagged rows before and after the training, among those drawn at random.
 void show(tutti::ProcessGroup& group, losses::RankingLoss& loss, losses::PAucAtBudget& band,
           const Rows& rows, const tutti::ConstTensorView& iid) {
   for (const double angle : {0.0, train(group, loss, rows)}) {
@@ -80,7 +80,7 @@ void show(tutti::ProcessGroup& group, losses::RankingLoss& loss, losses::PAucAtB
     const double value = loss(group, {scores, rows.fraud, iid}).loss;
     (void)band(group, {scores, rows.fraud, iid});
     const double threshold = band.diagnostics()[0].t_beta;
-    std::array<int, 4> count{};  // Honest, frauds; and those of them that are above.
+    std::array<int, 4> count{};  // Honest rows and frauds; and the flagged ones among them.
     for (std::size_t i = 0; i < scores.size(); ++i) {
       const std::size_t kind = rows.fraud[i] != 0 ? 1 : 0;
       count[kind] += rows.iid[i];

@@ -1,5 +1,5 @@
-// Trains in batches that have hardly a positive: cross-entropy first, then Smooth-AP over a queue.
-// Stops in the middle, and goes on from a checkpoint with another number of ranks.
+// Trains in batches with few positives: cross-entropy first, then Smooth-AP over a queue. Stops in
+// the middle, and continues from a checkpoint with another number of ranks.
 
 #include <algorithm>
 #include <array>
@@ -33,11 +33,11 @@ struct Rows {
   std::vector<std::int64_t> fraud;
 };
 
-/// Payments, of which 3 % are fraud: those read higher in two of three features.
+/// Payments, of which 3 % are fraud, with higher values in two of three features.
 Rows make_payments() {
   Rows rows;
   std::mt19937 bits(1);
-  const auto noise = [&] {  // About normal, and the same with every standard library.
+  const auto noise = [&] {  // Roughly normal, and the same with every standard library.
     double sum = -6;
     for (int i = 0; i < 12; ++i) sum += static_cast<double>(bits()) / 4294967296;
     return sum;
@@ -54,7 +54,8 @@ double score(const Weights& x, const Weights& weights) {
   return x[0] * weights[0] + x[1] * weights[1] + x[2] * weights[2];
 }
 
-/// The exact one, over all payments: the mean over frauds of the precision at their place.
+/// The exact average precision over all payments: the mean over frauds of the precision at their
+/// rank in the list.
 double average_precision(const Rows& rows, const Weights& weights) {
   std::vector<std::pair<double, bool>> order;
   for (std::size_t i = 0; i < rows.x.size(); ++i)
@@ -79,7 +80,7 @@ Rows batch_of(const Rows& all, std::int64_t step, const tutti::ProcessGroup& gro
   return part;
 }
 
-// What it takes to go on.
+// The state of a training.
 struct Training {
   Weights weights{-1, 0, 1};
   WarmUp loss{tutti::losses::CrossEntropy({.pos_weight = 8}),
@@ -92,7 +93,7 @@ struct Training {
                .temp_decay_steps = 200}};
 };
 
-/// Rank 0 writes for all: what save() returns is the same on every rank.
+/// Rank 0 writes for all ranks, because save() returns the same bytes on each.
 void write(const std::string& file, const Training& training, tutti::ProcessGroup& group) {
   const std::string state = training.loss.save(group);
   if (group.rank() != 0) return;
@@ -126,7 +127,7 @@ Lines train(tutti::ProcessGroup& group, Training& training, std::int64_t first, 
     std::vector<double> scores;
     for (const auto& x : rows.x) scores.push_back(score(x, weights));
     const auto result = loss(group, {scores, rows.fraud});
-    const auto* by_score = static_cast<const double*>(result.grad.data());
+    const auto by_score = result.grad.values<double>();
     Weights mean{};
     for (std::size_t i = 0; i < scores.size(); ++i)
       for (std::size_t f = 0; f < mean.size(); ++f) mean[f] += by_score[i] * rows.x[i][f];
@@ -141,7 +142,7 @@ Lines train(tutti::ProcessGroup& group, Training& training, std::int64_t first, 
   return lines;
 }
 
-/// What rank 0 returns when so many run `body`.
+/// Runs `body` on `size` ranks and returns the result of rank 0.
 Lines on_ranks(int size, const std::function<Lines(tutti::ProcessGroup&)>& body) {
   Lines lines;
   const auto store = tutti::make_memory_store();
@@ -153,7 +154,7 @@ Lines on_ranks(int size, const std::function<Lines(tutti::ProcessGroup&)>& body)
       Lines own = body(group);
       if (rank == 0) lines = std::move(own);
     });
-  ranks.clear();  // Joins them.
+  ranks.clear();  // Joins the threads.
   return lines;
 }
 

@@ -1,4 +1,4 @@
-// Makes every kind of error happen and prints its text on each rank. docs/errors.md shows them.
+// Provokes every kind of error and prints its text on each rank. docs/errors.md shows the output.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -41,7 +41,7 @@ void print(int rank, const std::vector<std::string>& lines) {
   for (const auto& line : lines) std::printf("rank %d: %s\n", rank, line.c_str());
 }
 
-/// Runs `call` and returns what it says.
+/// Runs `call` and returns the text of its error.
 std::string text_of(const std::function<void()>& call) {
   try {
     call();
@@ -51,8 +51,8 @@ std::string text_of(const std::function<void()>& call) {
   }
 }
 
-/// Three ranks add lines, which are printed in the order of the ranks. No group ends before every
-/// rank has run `body`.
+/// Runs `body` on three ranks and prints their lines in rank order. No group ends before every rank
+/// has run `body`.
 using Lines = std::vector<std::string>;
 void on_ranks(const std::function<void(ProcessGroup& group, Lines& lines)>& body) {
   constexpr int size = 3;
@@ -64,7 +64,7 @@ void on_ranks(const std::function<void(ProcessGroup& group, Lines& lines)>& body
     for (int rank = 0; rank < size; ++rank)
       ranks.emplace_back([&, rank] {
         auto group = ProcessGroup::create(options(rank, size, store));
-        group.barrier();  // From here on nobody is late by accident.
+        group.barrier();  // All ranks have joined, so none is late by accident.
         body(group, lines[static_cast<std::size_t>(rank)]);
         all_ran.arrive_and_wait();
       });
@@ -72,7 +72,7 @@ void on_ranks(const std::function<void(ProcessGroup& group, Lines& lines)>& body
   for (int rank = 0; rank < size; ++rank) print(rank, lines[static_cast<std::size_t>(rank)]);
 }
 
-/// One rank's call is wrong in itself.
+/// One rank's call is invalid.
 void refused() {
   on_ranks([](ProcessGroup& group, Lines& lines) {
     std::vector<float> x(4);
@@ -82,7 +82,7 @@ void refused() {
   });
 }
 
-/// Every call is right in itself, but they are not the same.
+/// Every call is valid, but they differ.
 void mismatch() {
   on_ranks([](ProcessGroup& group, Lines& lines) {
     std::vector<float> x(4);
@@ -102,7 +102,7 @@ void timeout() {
   });
 }
 
-/// A rank whose group ends while the others wait for it.
+/// A rank whose group ends while the other ranks wait for it.
 void peer_lost() {
   on_ranks([](ProcessGroup& group, Lines& lines) {
     std::vector<float> x(4);
@@ -115,7 +115,7 @@ void peer_lost() {
   });
 }
 
-/// A rank that gives up while the others wait for it.
+/// A rank that aborts while the other ranks wait for it.
 void aborted() {
   on_ranks([](ProcessGroup& group, Lines& lines) {
     if (group.rank() == 1) {
@@ -128,7 +128,7 @@ void aborted() {
   });
 }
 
-/// A Work that failed, and rank 0 does not look.
+/// A failed Work whose error rank 0 does not collect.
 void uncollected() {
   on_ranks([](ProcessGroup& group, Lines& lines) {
     std::vector<float> x(4);
@@ -144,7 +144,7 @@ void uncollected() {
   });
 }
 
-/// Two sides of a message that do not fit, and one that has no other side.
+/// Two sides of a message that do not match, and a message without another side.
 void messages() {
   on_ranks([](ProcessGroup& group, Lines& lines) {
     std::vector<float> x(group.rank() == 0 ? 4 : 3);
@@ -156,7 +156,7 @@ void messages() {
   });
 }
 
-/// What a rank remembers of its calls.
+/// The trace of a rank's calls.
 void trace() {
   on_ranks([](ProcessGroup& group, Lines& lines) {
     std::vector<float> x(4);
@@ -169,7 +169,7 @@ void trace() {
   });
 }
 
-/// A group that a child process found in its memory.
+/// A child process with a copy of its parent's group.
 void forked() {
   auto group = ProcessGroup::create(options(0, 1, nullptr));
   std::fflush(stdout);
@@ -191,7 +191,7 @@ class NoLauncher final : public tutti::ClusterEnvironment {
   std::optional<tutti::ClusterInfo> detect() const override { return std::nullopt; }
 };
 
-/// What one rank alone can do wrong.
+/// Invalid calls of a single rank.
 void alone() {
   auto group = ProcessGroup::create(options(0, 1, nullptr));
   std::vector<float> x(4);

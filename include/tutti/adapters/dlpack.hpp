@@ -12,14 +12,15 @@
 #include <tutti/maybe_owned.hpp>
 #include <tutti/tensor.hpp>
 
-// Arrays of other frameworks as views, and arrays of this library for them. Nothing is copied
-// except where it says so. What has no view here is an Error invalid_argument that says why: more
-// than 8 dimensions, strides of an array that is not contiguous, lanes, other dtypes and devices.
+// Views of other frameworks' arrays, and DLPack arrays made from this library's. Nothing is copied
+// unless a function says so. Error invalid_argument names the reason where an array cannot have a
+// view: more than 8 dimensions, strides of an array that is not contiguous, lanes, other dtypes and
+// devices.
 
 namespace tutti::dlpack {
 
 namespace detail {
-/// That of the array, when it is contiguous; dimensions of size 1 may have any stride.
+/// The shape of a contiguous array; dimensions of size 1 may have any stride.
 inline Shape shape_of(const DLTensor& array) {
   const auto ndim = static_cast<std::size_t>(array.ndim);
   if (array.ndim < 0 || ndim > Shape::max_dims || (ndim != 0 && array.shape == nullptr))
@@ -63,7 +64,8 @@ inline ConstTensorView view(const DLTensor& array) {
   DLTensor same = array;
   return view(same);
 }
-/// Of an array with an owner. What is marked read-only has no mutable view: std::as_const it.
+/// A view of an array with an owner. A read-only array has no mutable view: pass
+/// std::as_const(array).
 template <Managed M>
 TensorView view(M& managed) {
   detail::check_version(managed);
@@ -78,8 +80,8 @@ ConstTensorView view(const M& managed) {
   return view(managed.dl_tensor);
 }
 
-/// A DLTensor over the caller's memory, which has to outlive it. Not copied: it points to its own
-/// shape. DLTensor knows no const; who is given a ConstTensorView's must not write.
+/// A DLTensor over the caller's memory, which has to outlive it. Not copyable, because it points to
+/// its own shape. DLTensor has no const: the consumer of a ConstTensorView must not write.
 class Borrowed {
  public:
   explicit Borrowed(const ConstTensorView& array) {
@@ -111,13 +113,13 @@ struct Delete {
     if (managed->deleter != nullptr) managed->deleter(managed);
   }
 };
-/// Calls the array's deleter. Holds what was received, until nobody uses its views any more; and
-/// what is to be given away, with release().
+/// Owns an array and calls its deleter. Keeps a received array alive while its views are in use;
+/// release() passes an array on.
 template <Managed M = DLManagedTensor>
 using Owned = std::unique_ptr<M, Delete>;
 
-/// Gives an array of ours away. Its deleter may run on any thread; the Memory has to live that
-/// long. own<DLManagedTensorVersioned>(...) makes the newer kind.
+/// Passes ownership of an array to another framework. The deleter may run on any thread; the
+/// array's Memory has to live until then. own<DLManagedTensorVersioned>(...) makes the newer type.
 template <Managed M = DLManagedTensor>
 Owned<M> own(Tensor&& array) {
   struct Holder {
@@ -134,7 +136,7 @@ Owned<M> own(Tensor&& array) {
   if constexpr (requires { managed.version.major; }) managed.version = {1, 0};
   return Owned<M>(&managed);
 }
-/// A MaybeOwned that is the caller's input is copied to `memory`.
+/// Copies a MaybeOwned that views the caller's input to `memory`.
 template <Managed M = DLManagedTensor>
 Owned<M> own(MaybeOwned&& value, Memory& memory = host_memory()) {
   return own<M>(std::move(value).take(memory));

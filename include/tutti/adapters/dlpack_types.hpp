@@ -4,7 +4,8 @@
 #include <cstdint>
 #include <string>
 
-// Every copy of DLPack's header has the same guard: the one that a framework brought comes first.
+// Every copy of DLPack's header has the same include guard: a framework's copy, included first, is
+// used.
 #if !defined(DLPACK_DLPACK_H_)
 #include <dlpack/dlpack.h>
 #endif
@@ -13,8 +14,8 @@
 #include <tutti/dtype.hpp>
 #include <tutti/error.hpp>
 
-// What DLPack calls the dtypes and devices. What has no name on the other side is an Error
-// invalid_argument.
+// Conversions between dtypes and devices and those of DLPack. A value without a counterpart is an
+// Error invalid_argument.
 
 namespace tutti::dlpack {
 
@@ -25,7 +26,7 @@ concept Managed = requires(M& managed) {
   managed.deleter(&managed);
 };
 
-/// By number, since arrays may come from a newer DLPack than the header.
+/// Uses numbers, because an array may come from a newer DLPack than this header.
 constexpr DLDataType to_dlpack(DType dtype) noexcept {
   const auto of_code = [&](int code) {
     return DLDataType{static_cast<std::uint8_t>(code),

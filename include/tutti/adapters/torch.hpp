@@ -25,7 +25,7 @@
 namespace tutti::libtorch {
 
 namespace detail {
-/// Results in torch's memory, unless the caller says otherwise.
+/// Places results in torch's memory, unless the caller chose another.
 inline GatherOptions in_torch(GatherOptions options) {
   if (options.memory == nullptr) options.memory = &memory();
   return options;
@@ -39,7 +39,7 @@ inline at::Tensor all_gather_rows(ProcessGroup& group, const at::Tensor& local, 
 }
 
 namespace detail {
-/// The arrays of all ranks, [W, ...]. torch multiplies them, so it has the derivative by each.
+/// The arrays of all ranks, [W, ...]. torch multiplies them and so derives by each factor.
 inline at::Tensor factors(ProcessGroup& group, const at::Tensor& in, const CallOptions& options) {
   const RowLayout layout = RowLayout::equal(group.size(), 1);
   return all_gather_rows(group, in.unsqueeze(0), GradScale::sum,
@@ -67,7 +67,7 @@ inline at::Tensor all_reduce(ProcessGroup& group, const at::Tensor& in, ReduceOp
   if (op.kind == ReduceOp::Kind::product) return detail::factors(group, in, options).prod(0);
   return detail::apply(autograd::all_reduce, group, in, op, options);
 }
-/// Of each element, the product over all other ranks.
+/// For each element, the product over all other ranks.
 inline at::Tensor product_of_others(ProcessGroup& group, const at::Tensor& in,
                                     const CallOptions& options = {}) {
   const at::Tensor all = detail::factors(group, in, options);
@@ -76,7 +76,7 @@ inline at::Tensor product_of_others(ProcessGroup& group, const at::Tensor& in,
       .prod(0);
 }
 
-/// Results that are on root only are [0] elsewhere, and part of the graph there too.
+/// Results on root; [0] on other ranks, and part of the graph there too.
 inline at::Tensor reduce(ProcessGroup& group, const at::Tensor& in, int root,
                          ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) {
   return detail::apply(autograd::reduce, group, in, root, op, options);
@@ -90,7 +90,8 @@ inline at::Tensor gather_rows(ProcessGroup& group, const at::Tensor& local, int 
                               const GatherOptions& options = {}) {
   return detail::apply(autograd::gather_rows, group, local, root, detail::in_torch(options));
 }
-/// `layout` is root's, elsewhere null; `whole` may be not defined there.
+/// `layout` is null and `whole` is ignored on ranks other than root; `whole` may be undefined
+/// there.
 inline at::Tensor scatter_rows(ProcessGroup& group, const at::Tensor& whole,
                                const RowLayout* layout, int root,
                                const GatherOptions& options = {}) {
@@ -100,13 +101,13 @@ inline at::Tensor scatter_rows(ProcessGroup& group, const at::Tensor& whole,
                        detail::in_torch(options));
 }
 
-/// Returns a token [0]: the backward of what uses it, `loss + token.sum()`, receives the gradient.
+/// Returns a token [0]. Adding token.sum() to the loss makes the backward receive the gradient.
 inline at::Tensor send(ProcessGroup& group, const at::Tensor& in, int peer, int tag = 0,
                        const CallOptions& options = {}) {
   return detail::apply(autograd::send, group, in, peer, tag, options);
 }
-/// `after` is anything on whose graph this depends, such as the token of an earlier send: its
-/// backward comes after this one's. Second derivatives need it.
+/// `after`: a tensor whose backward must come after this one's, such as the token of an earlier
+/// send. Second derivatives need it.
 inline at::Tensor recv(ProcessGroup& group, at::IntArrayRef sizes, at::ScalarType dtype, int peer,
                        int tag = 0, const at::Tensor& after = {}, const CallOptions& options = {}) {
   return detail::record(group, detail::no_part_of(after), [&](const ConstTensorView&) {

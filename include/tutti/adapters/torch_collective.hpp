@@ -47,26 +47,27 @@ struct Collective final : ::torch::autograd::Function<Collective> {
   }
 };
 
-/// call(in), as a node while gradients are recorded.
+/// Returns call(in); records a node if gradients are enabled.
 inline at::Tensor record(ProcessGroup& group, const at::Tensor& in, const Call& call) {
   if (!c10::GradMode::is_enabled()) {
     const at::Tensor x = in.contiguous();
     return to_torch(call(view(x)).value);
   }
-  // It makes the result require grad on every rank, so that all come to the backward or none.
+  // Makes the result require grad on every rank, so that either all ranks reach the backward or
+  // none.
   const at::Tensor anchor = at::empty({0});
   anchor.set_requires_grad(true);
   return Collective::apply(in, anchor, &group, call);
 }
 
-/// forward(group, in, args...) as a node.
+/// Records forward(group, in, args...) as a node.
 template <typename Forward, typename... Args>
 at::Tensor apply(const Forward& forward, ProcessGroup& group, const at::Tensor& in,
                  const Args&... args) {
   return record(group, in, [&](const ConstTensorView& x) { return forward(group, x, args...); });
 }
 
-/// The input of a node that reads none: [0], but on the graph of `x` if there is one.
+/// The input of a node that reads no data: [0], on the graph of `x` if it has one.
 inline at::Tensor no_part_of(const at::Tensor& x) {
   return x.defined() ? x.reshape({-1}).narrow(0, 0, 0) : at::empty({0});
 }

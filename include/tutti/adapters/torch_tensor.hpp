@@ -19,8 +19,8 @@
 #include <tutti/memory.hpp>
 #include <tutti/tensor.hpp>
 
-// Tensors of LibTorch as views, and arrays of this library as tensors. What has no view is an Error
-// invalid_argument that says why.
+// Views of LibTorch's tensors, and tensors made from this library's arrays. Error invalid_argument
+// names the reason if a tensor cannot have a view.
 
 namespace tutti::libtorch {
 
@@ -48,7 +48,8 @@ inline TensorView view_of(const at::Tensor& x, void* data) {
           from_torch(x.device())};
 }
 
-// Reading makes no copy of what is copied on write; before torch 2.1 nothing was.
+// const_data_ptr() does not materialize copy-on-write tensors. Versions before torch 2.1 have
+// neither.
 template <typename X>
 void* readable(const X& x) {
   if constexpr (requires { x.const_data_ptr(); }) return const_cast<void*>(x.const_data_ptr());
@@ -56,15 +57,15 @@ void* readable(const X& x) {
 }
 }  // namespace detail
 
-/// To be read. Refused unless contiguous; x outlives it.
+/// A read-only view. Refused unless contiguous; x outlives it.
 inline ConstTensorView view(const at::Tensor& x) {
   detail::check_view(x);
   return detail::view_of(x, detail::readable(x));
 }
 ConstTensorView view(at::Tensor&& x) = delete;
 
-/// To be written to, as an in-place operation of torch: autograd's check of saved tensors notices,
-/// and what requires grad is refused while gradients are recorded.
+/// A writable view, with the rules of torch's in-place operations: autograd detects writes to saved
+/// tensors, and a tensor that requires grad is refused while gradients are recorded.
 inline TensorView mutable_view(const at::Tensor& x) {
   detail::check_view(x);
   if (x.requires_grad() && c10::GradMode::is_enabled())
@@ -76,7 +77,8 @@ inline TensorView mutable_view(const at::Tensor& x) {
 }
 TensorView mutable_view(at::Tensor&& x) = delete;
 
-/// x to be read: x itself if it is contiguous, a copy that is. Outlives the call it is passed to.
+/// A contiguous x: x itself if it is contiguous, otherwise a copy. Outlives the call it is passed
+/// to.
 class Contiguous {
  public:
   explicit Contiguous(const at::Tensor& x) : tensor_(x.resolve_neg().contiguous()) {}
@@ -87,7 +89,7 @@ class Contiguous {
   at::Tensor tensor_;
 };
 
-/// Nothing is copied: the tensor holds the array, whose Memory has to live as long.
+/// Copies nothing: the tensor owns the array, whose Memory must outlive it.
 inline at::Tensor to_torch(Tensor&& array) {
   const auto owner = std::make_shared<Tensor>(std::move(array));
   const auto dims = owner->shape().dims();
@@ -95,18 +97,19 @@ inline at::Tensor to_torch(Tensor&& array) {
       owner->data(), at::IntArrayRef(dims.data(), dims.size()), [owner](void*) {},
       at::TensorOptions(to_torch(owner->dtype())).device(to_torch(owner->device())));
 }
-/// A MaybeOwned that is the caller's input is copied to `memory`.
+/// Copies a MaybeOwned that views the caller's input to `memory`.
 inline at::Tensor to_torch(MaybeOwned&& value, Memory& memory = host_memory()) {
   return to_torch(std::move(value).take(memory));
 }
 
-/// Host memory of torch's allocator: results that are made in it count as torch's.
+/// Host memory of torch's allocator, so that torch accounts for the results.
 class AllocatorMemory final : public Memory {
  public:
   explicit AllocatorMemory(c10::Allocator& allocator = *c10::GetAllocator(c10::kCPU))
       : allocator_(allocator) {
     if (allocator.raw_deleter() == nullptr)
-      fail(Errc::unsupported, "torch: this allocator cannot give memory back by its address");
+      fail(Errc::unsupported,
+           "torch: this allocator has no raw_deleter(), so it cannot free memory");
   }
   Device device() const noexcept override { return {}; }
   void* allocate(std::size_t bytes, Stream) override {
@@ -127,7 +130,7 @@ class AllocatorMemory final : public Memory {
   c10::Allocator& allocator_;
 };
 
-/// Over the allocator that torch has for host memory at the first call. Lives for ever.
+/// Memory of torch's host allocator as of the first call. Never destroyed.
 inline Memory& memory() {
   static Memory& always = *new AllocatorMemory;
   return always;

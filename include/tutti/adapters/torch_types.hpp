@@ -11,12 +11,13 @@
 #include <tutti/dtype.hpp>
 #include <tutti/error.hpp>
 
-// What LibTorch calls the dtypes and devices. What has no name on the other side is an Error.
+// Conversions between dtypes and devices and those of LibTorch. A value without a counterpart is an
+// Error.
 
 namespace tutti::libtorch {
 
 namespace detail {
-// Versions of torch differ in which of these they have.
+// The names that S has depend on the version of torch.
 template <typename S>
 constexpr std::optional<S> scalar_type(DType dtype) noexcept {
   if (dtype == DType::u8) return S::Byte;
@@ -61,7 +62,7 @@ inline c10::Device to_torch(Device device) {
           static_cast<c10::DeviceIndex>(device.index)};
 }
 inline Device from_torch(const c10::Device& device) {
-  const int index = std::max(0, static_cast<int>(device.index()));  // -1: not said.
+  const int index = std::max(0, static_cast<int>(device.index()));  // -1: no index.
   if (device.is_cpu()) return {};
   if (device.is_cuda()) return {DeviceType::cuda, index};
   if (device.type() == c10::DeviceType::PrivateUse1) return {DeviceType::extension, index};

@@ -18,20 +18,20 @@
 #include <tutti/store/store.hpp>
 #include <tutti/work.hpp>
 
-// The service provider interface: what a new backend writes. docs/adding-a-backend.md walks
+// The service provider interface (SPI) that a backend implements. docs/adding-a-backend.md walks
 // through one.
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// What a launch carries beside its operations.
+/// The parameters of a launch beside its operations.
 struct Call {
-  /// Its number in the group, without gaps. A launch of point-to-point alone has one only when
-  /// it is `in_order`.
+  /// Number in the group, without gaps. A launch of point-to-point alone has one only if it is
+  /// `in_order`.
   std::uint64_t seq = 0;
   std::uint64_t fingerprint = 0;  ///< Equal on all ranks or the program is wrong.
   Stream stream{};
-  Deadline deadline{};  ///< May be not set.
-  /// From the moment the call starts to wait; 0: there is the deadline alone.
+  Deadline deadline{};  ///< May be unset.
+  /// Counts from the moment the call starts to wait; 0: the deadline alone applies.
   std::chrono::nanoseconds timeout{};
   /// A batch of point-to-point that takes effect in the order of seq, like a collective.
   bool in_order = false;
@@ -39,7 +39,7 @@ struct Call {
   bool order_fixed = false;  ///< CallOptions::order_fixed.
   std::string_view name{};   ///< Borrowed until launch() returns.
 
-  /// The earlier of both, for a call that starts to wait now.
+  /// The earlier of deadline and timeout, for a call that starts to wait now.
   Deadline limit() const noexcept {
     if (deadline.is_set() && timeout == std::chrono::nanoseconds(0)) return deadline;
     const auto own = Deadline::after(timeout);
@@ -47,55 +47,56 @@ struct Call {
   }
 };
 
-/// The members of a sub-group, on one of them.
+/// A sub-group as one of its members sees it.
 struct SplitInit {
   std::span<const int> ranks;    ///< Members, by parent rank, in the new order.
-  int rank = 0;                  ///< This rank's place in it.
+  int rank = 0;                  ///< This rank's number in the sub-group.
   std::string name{};            ///< The sub-group's name, unique under the store.
   std::shared_ptr<Store> store;  ///< Keys already prefixed by the name.
 };
 
 /// A transport of one group on one rank. ProcessGroup has checked the arguments and numbered the
-/// calls; launch() may be called from several threads, collectives take effect in order of seq.
+/// calls. Several threads may call launch(); collectives take effect in order of seq.
 class Backend {
  public:
   virtual ~Backend();
   virtual bool supports(Operation operation, DType dtype, ReduceOp::Kind reduce) const noexcept = 0;
-  /// The memory it likes best; arrays on memory().device() are always accepted.
+  /// The preferred memory. Arrays on memory().device() are always accepted.
   virtual Memory& memory() noexcept = 0;
   /// One element is an ordinary call; several are a coalesced call or a batch of point-to-point.
-  /// Does not keep `ops`, nor what their Rows point to.
+  /// Keeps neither `ops` nor the lists of their Rows.
   virtual Work launch(std::span<const Op> ops, const Call& call) = 0;
-  /// This rank refused the call that has this number: nothing will be launched for it. Peers
-  /// that wait for it get an error with this text where the backend can tell them. Never blocks.
+  /// This rank refused the call of this number and will not launch it. Peers that wait for it get
+  /// an error with this text, if the backend can end their calls. Never blocks.
   virtual void refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept = 0;
-  /// A sub-group over the same connections, or null: then one is made from the store.
+  /// A sub-group over the same connections. Null: the caller makes one through the store.
   virtual std::unique_ptr<Backend> split(const SplitInit& init);
-  /// Ends every pending call on this rank with an error, and peers' where it can. From any thread.
+  /// Ends every pending call on this rank with an error, and on peers if it can. From any thread.
   virtual void abort(std::string_view why) noexcept = 0;
-  /// The first cause once the group is broken.
+  /// The first cause, once the group is broken.
   virtual std::optional<Error> failure() const = 0;
-  /// What carries the bytes, in words: "tcp/eth0". Empty when there is nothing to say.
+  /// The transport in words: "tcp/eth0". May be empty.
   virtual std::string transport() const;
-  /// How it could register this block, as far as this rank can tell; `none` by default. Never
-  /// blocks. @throws Error unsupported where it should but cannot.
+  /// The kind of registration that this rank could make of this block; `none` by default. Never
+  /// blocks. @throws Error unsupported for a block that needs registration but cannot have it.
   virtual RegistrationKind registrable(const TensorView& block, Stream stream) const;
-  /// On all ranks at once, with equal byte counts and the kind that all of them could; not called
-  /// for `none`. May turn out to be less.
+  /// Called on all ranks together, with equal byte counts and the kind that all ranks could make;
+  /// never with `none`. The result may be of a lesser kind.
   virtual Registration register_memory(const TensorView& block, RegistrationKind kind,
                                        Deadline limit);
-  /// The memory whose blocks it registers best; memory() by default.
+  /// The memory that gains most by registration; memory() by default.
   virtual Memory& registrable_memory() noexcept;
-  /// Host memory for copies from and to memory(), where they are fastest: pinned, if the device
-  /// knows that. Gone with the backend. Its allocate() refuses a stream that is being captured, on
-  /// which the host can wait for no copy. host_memory() by default.
+  /// Host memory for the fastest copies from and to memory(): pinned if the device supports it.
+  /// Lives as long as the backend. allocate() refuses a captured stream, because the host cannot
+  /// wait for a copy on it. host_memory() by default.
   virtual Memory& staging_memory() noexcept;
 };
 
 /// A communicator of the backend's library that the caller has made: for "nccl" an ncclComm_t.
 struct AdoptedCommunicator {
   void* communicator = nullptr;
-  /// Called once when the group is about to abort it, from any thread: from then on it is gone.
+  /// Called once, from any thread, before the group aborts the communicator; it is invalid
+  /// afterwards.
   std::function<void()> aborting{};
 };
 
@@ -104,7 +105,7 @@ struct BackendInit {
   int rank = 0;
   int size = 1;
   std::string name{};  ///< The group's.
-  std::string args{};  ///< What follows ':' in GroupOptions::backend.
+  std::string args{};  ///< The text after ':' in GroupOptions::backend.
   Device device{};
   Memory* memory = nullptr;  ///< The embedder's own, or null.
   std::chrono::nanoseconds timeout{};
@@ -117,23 +118,23 @@ struct BackendEntry {
   std::string_view name;
   std::string_view summary;  ///< One line for `tutti info`.
   bool (*serves)(Device device) noexcept;
-  /// Why it cannot run on this machine, or empty when it can.
+  /// The reason why it cannot run on this machine; empty if it can.
   std::string (*unavailable)();
   std::unique_ptr<Backend> (*make)(const BackendInit& init);
-  bool one_process = false;            ///< Its ranks are threads of one process.
-  std::string (*details)() = nullptr;  ///< More for `tutti info`, in lines: what it would do here.
-  bool adopts = false;                 ///< make() knows BackendInit::adopt.
-  int (*device_count)() = nullptr;     ///< How many devices beside the host's it finds here.
-  /// Whether it serves a device through host memory: that is slow, so only who asks for the backend
-  /// by name gets it. Null: no device.
+  bool one_process = false;            ///< Ranks must be threads of one process.
+  std::string (*details)() = nullptr;  ///< More lines for `tutti info`: its choices here.
+  bool adopts = false;                 ///< make() uses BackendInit::adopt.
+  int (*device_count)() = nullptr;     ///< Number of devices here, the host not counted.
+  /// True if it serves this device through host memory. That is slow, so "auto" never chooses it.
+  /// Null: it serves no device that way.
   bool (*stages)(Device device) noexcept = nullptr;
 };
 
 /// The backends in this build, in the order in which "auto" tries them.
 std::span<const BackendEntry> backends() noexcept;
 
-/// What "auto" (or "name", "name:args") means for a device, and the reason in words. `one_process`:
-/// all ranks are threads of this process, as Store::in_process() tells.
+/// The backend that "auto", "name" or "name:args" selects for a device, and the reason in words.
+/// `one_process`: all ranks are threads of this process (Store::in_process()).
 struct BackendChoice {
   const BackendEntry* entry = nullptr;  ///< Never null.
   std::string args{};
@@ -143,7 +144,7 @@ struct BackendChoice {
 ///         built, cannot run here or does not serve the device.
 BackendChoice choose_backend(std::string_view backend, Device device, bool one_process = true);
 
-/// Every backend this library knows of, built or not.
+/// The names of all backends of this library, built or not.
 std::span<const std::string_view> known_backends() noexcept;
 
 }  // namespace tutti

@@ -12,22 +12,21 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// A call in flight, as a backend implements it. All functions from any thread.
+/// A backend's side of a call in flight. All functions from any thread.
 class WorkState {
  public:
   virtual ~WorkState();
   virtual bool done() const noexcept = 0;
-  /// Blocks the host. True when done; never throws the error of the call. False before the
-  /// deadline only for a call that was captured into a graph: it is never done.
+  /// Blocks the host. True when done; never throws the call's error. Returns false before the
+  /// deadline only for a call captured into a graph, which is never done.
   virtual bool wait_until(Deadline deadline) = 0;
-  /// The error of the call, once done; raised only when no transport can touch the buffers any
-  /// more.
+  /// The call's error, once done. Reported only when no transport can touch the buffers any more.
   virtual std::exception_ptr error() const noexcept = 0;
   /// Work queued on `stream` from now on comes after this call.
   virtual void block_stream(Stream stream) = 0;
-  /// Runs `next` once this is done without an error; the result is done after it. On host
-  /// memory it runs on the group's worker, on a device it is called in order of the
-  /// communication stream, to queue more on it.
+  /// Runs `next` once this is done without an error; the result is done after `next`. On host
+  /// memory `next` runs on the group's worker. On a device it is called in the order of the
+  /// communication stream and may queue more work on it.
   virtual std::shared_ptr<WorkState> then(std::function<void()> next) = 0;
   /// Calls `f`, which does not throw, once this is done: with null, or with the error. The result
   /// is done after it, has the error of this and puts streams behind this. Runs on the group's
@@ -40,7 +39,7 @@ class WorkState {
   virtual bool withdraw(const Error& why) noexcept;
 };
 
-/// Receives how a call ended: the group. All functions from any thread.
+/// The group's side of a call in flight: receives its end. All functions from any thread.
 class WorkOwner {
  public:
   virtual ~WorkOwner();
@@ -48,7 +47,7 @@ class WorkOwner {
   virtual void collected(std::uint64_t token, bool failed) noexcept = 0;
   /// Receives an error that was not collected.
   virtual void uncollected(const Error& error) noexcept = 0;
-  /// A callback of Work::on_done() threw this.
+  /// A callback of Work::on_done() threw this error.
   virtual void callback_threw(const Error& error) noexcept = 0;
   virtual void abort(std::string_view why) noexcept = 0;
 };

@@ -31,8 +31,8 @@ enum class Reduction : std::uint8_t {
   none,
 };
 
-/// The value between the two order statistics next to a quantile, as in torch.quantile. `nearest`
-/// rounds a tie to the even position.
+/// The choice of a value between the two order statistics next to a quantile, as in torch.quantile.
+/// `nearest` rounds a tie to the even position.
 enum class Interpolation : std::uint8_t { linear, lower, higher, nearest, midpoint };
 
 /// The target of ignored rows: padding.

@@ -20,9 +20,10 @@ struct PAucAtBudgetOptions {
   Surrogate surrogate = Surrogate::trapezoid;
   int knots = 2;  ///< K of the trapezoid rule; 2 or more.
   Scale tau_scale = Scale::iqr;
-  Basis basis = Basis::fpr;  ///< Thresholds of the independent negatives, or of all such rows.
-  double temperature = 0.1;  ///< In units of the scale; no unit.
-  Positives positives = Positives::pool;  ///< live: without those of the queue.
+  Basis basis =
+      Basis::fpr;  ///< Source of the thresholds: independent negatives or independent rows.
+  double temperature = 0.1;               ///< In units of the scale; dimensionless.
+  Positives positives = Positives::pool;  ///< live: rows of the queue do not count.
   Interpolation interpolation = Interpolation::higher;
   Reduction reduction = Reduction::mean;
   GradScale scale = GradScale::sum;
@@ -32,11 +33,11 @@ struct PAucAtBudgetOptions {
 
 /// Values of one class. If the class is not valid, band_negatives is 0 and the others are NaN.
 struct PAucDiagnostics {
-  double t_alpha = 0;  ///< The thresholds at the ends of the band.
+  double t_alpha = 0;  ///< Thresholds at the ends of the band.
   double t_beta = 0;
-  double tau_eff = 0;               ///< The temperature in score units.
+  double tau_eff = 0;               ///< Temperature in score units.
   std::int64_t band_negatives = 0;  ///< Independent negatives within [t_beta, t_alpha].
-  double variance = 0;              ///< Of the terms of the positives.
+  double variance = 0;              ///< Variance over the terms of the positives.
 };
 
 /// One minus the area under the ROC curve between two false positive rates, divided by the width of
@@ -64,8 +65,8 @@ class PAucAtBudget final : public RankingLoss {
   explicit PAucAtBudget(const Options& options = {});
   const Options& options() const noexcept { return options_; }
 
-  /// Of the last call that succeeded, [C]; empty before. The same on every rank. Valid until the
-  /// next call, which writes them; thread rules are those of the class.
+  /// Diagnostics of the last call that succeeded, [C]; empty before. The same on every rank. Valid
+  /// until the next call; thread rules are those of the class.
   const std::vector<PAucDiagnostics>& diagnostics() const noexcept { return diagnostics_; }
 
  private:

@@ -35,7 +35,7 @@ struct PoolOptions {
   /// max(1, max_rows / (2 n)) rows of each of the n classes that occur, then any others. All ranks
   /// draw the same rows, for any split.
   std::int64_t max_rows = 0;
-  std::uint64_t seed = 0;  ///< Of the samples. Each training call draws another sample.
+  std::uint64_t seed = 0;  ///< Seed of the samples. Each training call draws another sample.
   /// false: the batch already holds the rows of all ranks (autograd::all_gather_rows). Every rank
   /// computes the result of one process; the group is used only to copy device arrays.
   bool gather = true;
@@ -46,8 +46,7 @@ struct PoolOptions {
   bool reference_compat = false;
 };
 
-/// A loss of a pool of rows: the rows of all ranks in this call that are not ignored, then the
-/// queue.
+/// A loss of a pool of rows: this call's rows of all ranks that are not ignored, then the queue.
 ///
 /// A call that throws leaves the loss unchanged. Losses whose queues hold different calls are
 /// refused with Error mismatch. One call at a time; otherwise thread rules are those of the group.
@@ -69,7 +68,7 @@ class RankingLoss {
   /// One process, without a group.
   LossResult operator()(const RankingBatch& batch) { return compute(nullptr, batch, {}); }
 
-  /// Options::temperature, or the last set_temperature(), which is the same on every rank.
+  /// Options::temperature, or the argument of the last set_temperature(). The same on every rank.
   double temperature() const noexcept { return temperature_; }
   void set_temperature(double temperature);
 

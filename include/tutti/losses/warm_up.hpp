@@ -21,8 +21,8 @@ struct WarmUpOptions {
   std::optional<std::int64_t> warmup_steps{};  ///< Requires warmup_epochs 0.
   std::int64_t blend_epochs = 0;               ///< 0: a hard switch.
   std::optional<std::int64_t> blend_steps{};   ///< Requires warmup_steps, and blend_epochs 0.
-  double temp_start = 0.05;                    ///< Of the main loss, at the start of its phase.
-  double temp_end = 0.005;                     ///< temp_decay_steps later, and from then on.
+  double temp_start = 0.05;                    ///< Temperature at the start of the main phase.
+  double temp_end = 0.005;  ///< Temperature temp_decay_steps later and from then on.
   std::int64_t temp_decay_steps = 10'000;
   double final_main_weight = 1;         ///< After the blend; above 0, 1 is the main loss alone.
   bool reset_queue_each_epoch = false;  ///< In the main phase.
@@ -66,7 +66,7 @@ class WarmUp {
          const Options& options = {});
   const Options& options() const noexcept { return options_; }
 
-  /// Counted from 0. @throws Error invalid_argument below 0.
+  /// Epochs count from 0. @throws Error invalid_argument for a negative number.
   void start_epoch(std::int64_t epoch);
   void start_step(std::int64_t step);
 

@@ -12,23 +12,23 @@ namespace [[gnu::visibility("default")]] tutti {
 
 struct StoreServerOptions {
   std::string host{};  ///< Empty: every interface, IPv6 and IPv4.
-  int port = 0;        ///< 0: a free one; port() tells which.
-  /// A client that has not introduced itself by then is closed.
+  int port = 0;        ///< 0: any free port; see port().
+  /// A connection without a complete handshake is closed after this time.
   std::chrono::nanoseconds handshake_timeout = std::chrono::seconds(5);
-  /// Beyond these a client or a request is refused: Error resource_exhausted on its side. A client
-  /// takes one descriptor; where those run out first, clients are refused from there on.
+  /// Limits. A client or request beyond them gets Error resource_exhausted, as does a client when
+  /// the descriptors run out (one per client).
   int max_clients = 10'000;
   std::size_t max_keys = 1'000'000;
   std::size_t max_total_bytes = std::size_t{1} << 30;  ///< Keys and values together.
   Logger logger{};                                     ///< Null: default_logger().
 };
 
-/// Holds the table that make_tcp_store() connects to, with one thread of its own. What it holds is
-/// gone with it. Called from any thread. docs/store.md has the protocol.
+/// The server of make_tcp_store(), with one thread of its own. Keeps the table in memory; its
+/// destructor discards it. Called from any thread. docs/store.md has the protocol.
 class StoreServer {
  public:
-  /// Listens when it returns. @throws Error invalid_argument for a bad port or host, backend when
-  /// the port is taken, resource_exhausted.
+  /// Listens when it returns. @throws Error invalid_argument for a bad port or host, backend if the
+  /// port is taken, resource_exhausted.
   explicit StoreServer(const StoreServerOptions& options = {});
   /// Closes all connections: the clients' calls throw Error peer_lost.
   ~StoreServer();
@@ -36,10 +36,10 @@ class StoreServer {
   StoreServer& operator=(const StoreServer&) = delete;
 
   int port() const noexcept;
-  /// How many have joined and not left. One per make_tcp_store().
+  /// The number of connected clients: one per make_tcp_store().
   int clients() const;
-  /// Blocks until every client that ever joined has left, this process's own too. False when the
-  /// deadline passed first.
+  /// Blocks until every client has left, including those of this process. False if the deadline
+  /// passes first.
   bool wait_until_left(Deadline deadline);
 
  private:

@@ -11,12 +11,12 @@
 
 namespace tutti::bench {
 
-/// Gloo's own calls, as a program without this library would make them: float32, sum.
+/// Gloo's own calls as a program without this library would make them: float32, sum.
 class Bare {
  public:
   using Algorithm = ::gloo::AllreduceOptions::Algorithm;
 
-  /// `directory`: empty, and the same for all ranks.
+  /// `directory`: empty, the same on all ranks.
   Bare(int rank, int size, const std::string& directory);
 
   void all_reduce(std::span<float> data, Algorithm algorithm);
@@ -25,7 +25,7 @@ class Bare {
   void all_gather(std::span<float> in, std::span<float> out);
   void all_gather_rows(std::span<float> in, std::span<float> out, std::vector<std::size_t> rows);
   void barrier();
-  /// Of the older interface: over buffers that are bound to a connection.
+  /// Calls of the older interface, over buffers bound to a connection.
   void bound_barrier();
 
  private:

@@ -26,11 +26,11 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// One way to do an operation, and what it took.
+/// One implementation of an operation, and its times.
 struct Variant {
   std::string name;
   std::function<void(int call)> run;
-  std::vector<double> rounds{};  ///< Seconds per call: the slowest rank's mean over a round.
+  std::vector<double> rounds{};  ///< Seconds per call: in each round the slowest rank's mean.
   int calls = 0;
   int slow = 0;  ///< Calls above a millisecond on this rank.
 };
@@ -40,16 +40,16 @@ double percentile(std::vector<double> values, double share) {
   return values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1))];
 }
 
-/// The arrays of one rank and the two transports. Every variant has connections and a transport
-/// thread of its own: the threads of one that has just run are already placed well, which is worth
-/// more than any difference to be measured.
+/// The arrays of one rank and the two transports. Every variant has its own connections and
+/// transport thread: the scheduler favours threads that have just run, which matters more than the
+/// differences to be measured.
 class Contest {
  public:
   Contest(Ranks& ranks, const CompareOptions& options)
       : ranks_(ranks), options_(options), group_(ranks.connect_tutti()) {
     for (auto& bare : bare_) bare = ranks.connect_bare();
     const auto largest = *std::ranges::max_element(options.sizes);
-    // Every rank has an element at least, also where there are fewer.
+    // Every rank has at least one element, even if the total is smaller.
     const auto count = largest / sizeof(float) + static_cast<std::size_t>(ranks.size());
     in_.assign(count, 1.0F);
     out_.assign(count, 0.0F);
@@ -123,7 +123,7 @@ class Contest {
       std::ranges::shuffle(order, random_);  // Equal on all ranks.
       for (const auto next : order) {
         auto& variant = all[next];
-        // A sum would grow from call to call without end.
+        // A sum would grow from call to call.
         std::ranges::fill(std::span(out_).first(std::min<std::size_t>(out_.size(), 1 << 12)), 0.0F);
         for (int call = 0; call < calls / 5 + 1; ++call) variant.run(call);
         ranks_.meet();

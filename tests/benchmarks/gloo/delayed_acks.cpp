@@ -23,17 +23,17 @@
 #include "commands.hpp"
 #include "ranks.hpp"
 
-// Gloo's older classes work on buffers that are bound to a connection. Sending from one sets
-// SO_SNDBUF of the connection to the message's size, which turns the kernel's own sizing off for
-// good. Later calls with larger messages then have one segment under way at a time; when the
-// receiver has been sending too, it takes the connection for a dialogue and waits up to 40 ms for
-// something to carry its acknowledgement. So it takes one small call of the older kind, then large
-// ones of the newer kind. The library uses no bound buffers.
+// Gloo's older classes use buffers bound to a connection. Sending from one sets SO_SNDBUF to the
+// message's size, which turns off the kernel's automatic size for good. Later calls with larger
+// messages then have one segment under way at a time. If the receiver has been sending too, it
+// assumes a dialogue and waits up to 40 ms for data to carry its acknowledgement. One small call of
+// the older kind followed by large ones of the newer kind shows it. The library uses no bound
+// buffers.
 
 namespace tutti::bench {
 namespace {
 
-/// TcpExt: DelayedACKs of this network namespace.
+/// TcpExt DelayedACKs of this network namespace.
 std::int64_t delayed_acks_so_far() {
   std::ifstream file("/proc/self/net/netstat");
   std::string names;
@@ -49,7 +49,7 @@ std::int64_t delayed_acks_so_far() {
   return 0;
 }
 
-/// A network of this process and its children alone, so that the counter is theirs.
+/// A network for this process and its children alone, so that the counter is theirs.
 bool enter_own_network() {
   if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) return false;
   const int descriptor = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);

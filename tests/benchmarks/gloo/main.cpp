@@ -1,4 +1,4 @@
-// Gloo's own calls beside this library's, on this machine: docs/gloo-benchmarks.md.
+// Compares Gloo's own calls with this library's on this machine; docs/gloo-benchmarks.md.
 
 #include <exception>
 #include <iostream>

@@ -16,9 +16,9 @@
 
 #include "commands.hpp"
 
-// One rank among others on a network whose links are slower than the machine. The fastest that
-// any all_gather or reduce_scatter can be is max over r of (S - b_r) / B: S bytes in all, b_r of
-// them rank r's own, B what a link carries.
+// One rank on a network whose links are slower than the machine. No all_gather or reduce_scatter
+// can be faster than max over r of (S - b_r) / B, with S bytes in all, b_r of rank r, and B the
+// bandwidth of a link.
 
 namespace tutti::bench {
 namespace {
@@ -47,7 +47,7 @@ class Network {
                                      .size = options.ranks,
                                      .timeout = std::chrono::minutes(2)})) {}
 
-  /// Seconds until the last rank has finished, the median.
+  /// Median of the seconds until the last rank has finished.
   double time(int repeats, const std::function<void()>& call) {
     std::vector<double> all;
     for (int i = 0; i < repeats; ++i) {
@@ -63,7 +63,7 @@ class Network {
     return all[all.size() / 2];
   }
 
-  /// Bytes per second of one link, one way.
+  /// Bytes per second of one link in one direction.
   double bandwidth() {
     std::vector<float> data(count(), 1.0F);
     const auto seconds = time(options_.repeats, [&] {
@@ -73,7 +73,7 @@ class Network {
     return static_cast<double>(data.size() * sizeof(float)) / seconds;
   }
 
-  /// True when the layout meets its targets.
+  /// True if the layout meets its targets.
   bool measure(const Layout& layout, double bytes_per_second) {
     const auto rows = rows_of(layout, options_.ranks, static_cast<std::int64_t>(count()));
     const auto mine = rows[static_cast<std::size_t>(options_.rank)];
@@ -103,11 +103,12 @@ class Network {
     if (std::ranges::any_of(own, [&](float x) { return x != static_cast<float>(options_.ranks); }))
       throw std::runtime_error("reduce_scatter: a wrong element");
 
-    // What a gradient costs that is an all_reduce of everybody's, of which the own rows are taken.
+    // Compares a reduce_scatter of a gradient with an all_reduce, of which each rank uses its own
+    // rows.
     const auto whole_reduce = time(1, [&] { group_.all_reduce(whole); });
 
     const bool close = gather <= 1.15 * bound && unknown <= 1.15 * bound;
-    // At least 5 times for 8 ranks, of the 7 that are possible.
+    // At least 5 times for 8 ranks; 7 is the optimum.
     const bool gains = layout.name != "one" || padding * 7 >= 5 * (options_.ranks - 1) * gather;
     if (options_.rank == 0) {
       fmt::print(
@@ -121,8 +122,7 @@ class Network {
     return close && gains;
   }
 
-  /// Sizes that only their ranks know beside sizes that all know; true when they cost at most 1.3
-  /// times as much.
+  /// Compares unknown sizes with known ones; true if they take at most 1.3 times as long.
   bool measure_small(const Layout& layout, std::int64_t bytes) {
     const auto rows = rows_of(layout, options_.ranks, bytes);
     const auto mine = rows[static_cast<std::size_t>(options_.rank)];

@@ -30,7 +30,7 @@ double Ranks::largest(double mine) {
   shared_.values[rank_] = mine;
   meet();
   const auto result = *std::max_element(shared_.values, shared_.values + size_);
-  meet();  // Nobody writes the next one before all have read.
+  meet();  // All ranks have read before the next value is written.
   return result;
 }
 

@@ -12,12 +12,12 @@
 
 namespace tutti::bench {
 
-/// The processes of one measurement, seen from one of them: what they share, and the two transports
-/// side by side over the same interface.
+/// The processes of one measurement, as one of them sees them: shared memory, and two transports
+/// over the same interface.
 class Ranks {
  public:
   static constexpr int max_size = 16;
-  /// On a page that all processes see.
+  /// On a page that all processes share.
   struct Shared {
     pthread_barrier_t barrier;
     double values[max_size] = {};
@@ -28,13 +28,13 @@ class Ranks {
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
 
-  /// Returns when all processes have come. Uses neither transport. Sleeps: a thread that has been
-  /// yielding in a loop is the last to run again on a busy machine.
+  /// Returns when all processes have called it. Uses neither transport. Sleeps, because a busy
+  /// machine schedules a thread that yields in a loop last.
   void meet();
-  /// The largest of what the processes bring.
+  /// The maximum over the processes.
   double largest(double mine);
 
-  /// New connections; collective.
+  /// Makes new connections; collective.
   std::unique_ptr<Bare> connect_bare();
   ProcessGroup connect_tutti();
 
@@ -46,8 +46,8 @@ class Ranks {
   int connected_ = 0;
 };
 
-/// Forks `size` processes, each runs `body`. When one fails the others are killed. Returns the
-/// number of those that did not end well.
+/// Forks `size` processes, each of which runs `body`. If one fails, the others are killed. Returns
+/// the number that failed.
 int run_ranks(int size, const std::function<void(Ranks&)>& body);
 
 }  // namespace tutti::bench

@@ -5,14 +5,14 @@
 #include "conformance/autograd/gradient_check.hpp"
 #include "conformance/observed.hpp"
 
-// Differentiable collectives of rows, from all ranks to all ranks.
+// Differentiable collectives of rows between all ranks.
 
 namespace tutti::test {
 namespace {
 
 class AutogradRows : public testing::TestWithParam<World> {
  protected:
-  /// For each layout, on the group and its parts.
+  /// Runs for each layout, on the group and its sub-groups.
   void on_layouts(const std::function<void(ProcessGroup& group, const Layout& layout)>& body) {
     on_group_and_parts(GetParam(), [&](ProcessGroup& group) {
       for (const Layout& layout : uneven_layouts(group.size())) {
@@ -104,7 +104,7 @@ TEST_P(AutogradRows, TheLayoutOfEqualRowsIsToldOnEveryRank) {
   });
 }
 
-// What libraries disagree about has no default.
+// There is no default scale, because libraries disagree.
 template <typename... Args>
 constexpr bool gathers = requires(Args&&... args) {
   autograd::all_gather_rows(std::forward<Args>(args)...);

@@ -5,7 +5,7 @@
 #include "conformance/autograd/gradient_check.hpp"
 #include "conformance/observed.hpp"
 
-// What differentiable collectives send, and that a group of one rank gets its numbers back.
+// The calls that differentiable collectives make, and the results in a group of one rank.
 
 namespace tutti::test {
 namespace {
@@ -67,7 +67,7 @@ TEST_P(AutogradAlone, ItsOwnScaleIsApplied) {
 class AutogradCalls : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, AutogradCalls, testing::ValuesIn(worlds_of_several()), CaseName());
 
-/// What was sent since the last question.
+/// Calls since the previous query.
 class Sent {
  public:
   explicit Sent(ProcessGroup& group) : group_(group) {}
@@ -100,7 +100,7 @@ TEST_P(AutogradCalls, AGatherIsOneCallAndSoIsItsAdjoint) {
       EXPECT_EQ(sent.now(), grad == GradScale::local_slice ? Operations{}
                                                            : Operations{Operation::reduce_scatter});
     }
-    // Nobody knew the layout: the rows come with it.
+    // The layout was unknown, so the message of sizes has the rows.
     (void)autograd::all_gather_rows(group, x, GradScale::sum);
     EXPECT_EQ(sent.now().size(), inlines(group) ? 1U : 2U);
     const auto at = autograd::reduce_scatter_rows(group, c, layout);

@@ -4,13 +4,13 @@
 #include "support/fake_backend.hpp"
 #include "support/fake_device.hpp"
 
-// On a device that exists only here: what moves and sums arrays works, what would have to compute
-// with them in host memory is refused by name.
+// On the fake device: collectives that move and sum arrays work; those that need elementwise host
+// arithmetic are refused by name.
 
 namespace tutti::test {
 namespace {
 
-/// What a rank of these tests has.
+/// The arguments of a rank of these tests.
 struct RankContext {
   ProcessGroup& group;
   FakeDevice& device;

@@ -8,7 +8,7 @@ namespace tutti::test {
 
 namespace {
 
-// What is cut off is some step^2 = 2e-10, what is rounded some 1e-15 / step.
+// The truncation error is about step^2 = 2e-10, the rounding error about 1e-15 / step.
 constexpr double step = 0x1p-16;
 constexpr double tolerance = 1e-7;
 // A wrong gradient is wrong along almost every direction.
@@ -30,7 +30,7 @@ Buffer put(ProcessGroup& group, const Numbers& values, const Shape& shape) {
   return {group, content};
 }
 
-/// The sum over the ranks in their order, in place.
+/// The sum over the ranks in rank order, in place.
 void sum_over_ranks(ProcessGroup& group, Numbers& values) {
   const auto n = std::ssize(values);
   const Buffer mine = put(group, values);
@@ -59,7 +59,7 @@ double dot(const Numbers& a, const Numbers& b) {
 
 namespace {
 
-/// This rank's part of the derivative of J along a direction of the stacked x.
+/// This rank's part of the derivative of J along a direction of all ranks' x.
 double slope_along(ProcessGroup& group, const Map& map, const Numbers& x, const Numbers& c,
                    const Numbers& direction) {
   const auto part_at = [&](double by) {
@@ -72,7 +72,7 @@ double slope_along(ProcessGroup& group, const Map& map, const Numbers& x, const 
   return (part_at(step) - part_at(-step)) / (2 * step);
 }
 
-/// Names the elements that are wrong.
+/// Names the wrong elements.
 void compare_elements(ProcessGroup& group, const Map& map, const Numbers& x, const Numbers& c,
                       const Numbers& gradient) {
   const auto sizes = exchange_rows(group, std::ssize(x));
@@ -96,7 +96,7 @@ void compare_elements(ProcessGroup& group, const Map& map, const Numbers& x, con
 void expect_gradient(ProcessGroup& group, const Map& map, const Numbers& x, const Numbers& c,
                      const Numbers& gradient) {
   ASSERT_EQ(gradient.size(), x.size());
-  // Of each direction the derivative, and what the gradient says about it.
+  // The numerical derivative along each direction, and that of the gradient.
   Numbers sums(2 * directions);
   for (std::uint64_t k = 0; k < directions; ++k) {
     const Numbers direction = random_numbers(std::ssize(x), group.rank(), 1000 + k);

@@ -102,7 +102,7 @@ Matrix pair_loss_gradient(const Matrix& z, const std::vector<double>& weights) {
   Matrix by = by_products(z);
   for (std::int64_t i = 0; i < z.rows; ++i)
     for (std::int64_t j = 0; j < z.rows; ++j) by(i, j) *= weights[static_cast<std::size_t>(i)];
-  // Row i of z is on the left of its own products and on the right of everybody's.
+  // Row i of z is the left factor of its own products and the right factor of every row's.
   Matrix gradient = times(by, z);
   const Matrix right = transposed_times(by, z);
   for (std::size_t i = 0; i < gradient.data.size(); ++i) gradient.data[i] += right.data[i];

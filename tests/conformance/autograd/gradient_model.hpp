@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-// A small model whose loss needs every pair of rows, with its derivatives written out.
+// A small model whose loss needs every pair of rows, with explicit derivatives.
 
 namespace tutti::test {
 
@@ -36,15 +36,15 @@ struct Model {
   Matrix in{3, 4};
   Matrix out{4, 2};
 
-  Model();  ///< Some parameters, always the same.
+  Model();  ///< Parameters, always the same.
   Matrix forward(const Matrix& x) const;
-  /// The gradient by all parameters, in a row, of a scalar whose gradient by forward(x) is `by_z`.
+  /// The gradient of a scalar by all parameters, as one list; `by_z` is its gradient by forward(x).
   std::vector<double> backward(const Matrix& x, const Matrix& by_z) const;
   std::vector<double*> parameters();
 };
 
-/// sum over rows i of weight_i (log sum over j of exp(z_i . z_j) - z_i . z_next(i)): every row is
-/// to be told from all others, and to be near the next one.
+/// sum over rows i of weight_i (log sum over j of exp(z_i . z_j) - z_i . z_next(i)): a contrastive
+/// loss in which the next row is the positive.
 double pair_loss(const Matrix& z, const std::vector<double>& weights);
 /// Its gradient by z.
 Matrix pair_loss_gradient(const Matrix& z, const std::vector<double>& weights);

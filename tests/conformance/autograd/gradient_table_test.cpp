@@ -6,20 +6,20 @@
 #include "conformance/autograd/gradient_check.hpp"
 #include "conformance/autograd/gradient_model.hpp"
 
-// The table of docs/gradients.md: which loss, which gradient of the gather and which reducer give
-// what one process would compute on the whole batch, and by which factor the others miss it.
+// The table of docs/gradients.md: the combinations of loss, gradient of the gather and reducer that
+// give the gradient of one process on the whole batch, and the factors by which the others differ.
 
 namespace tutti::test {
 namespace {
 
 constexpr std::int64_t batch = 12;
 
-/// What each rank back-propagates.
+/// The loss that each rank back-propagates.
 enum class Loss {
   replicated,       ///< The global mean, on every rank.
-  own_of_global,    ///< The own rows' part of it: divided by the number of all rows.
-  own_of_weighted,  ///< That times W: the own rows' mean weighted by n_r W / N.
-  own_of_own        ///< The mean over the own rows.
+  own_of_global,    ///< The part of its own rows: divided by the number of all rows.
+  own_of_weighted,  ///< W times that part: the mean of its own rows, weighted by n_r W / N.
+  own_of_own        ///< The mean of its own rows.
 };
 
 /// Row weights of this rank's loss.
@@ -85,14 +85,14 @@ Numbers minus(const Numbers& a, double factor, const Numbers& b) {
   return out;
 }
 
-/// How far `got` is from every multiple of `want`: the sine of the angle between them.
+/// The sine of the angle between them: the distance of `got` from the multiples of `want`.
 double off_direction(const Numbers& got, const Numbers& want) {
   const double best = dot(got, want) / dot(want, want);
   const Numbers rest = minus(got, best, want);
   return std::sqrt(dot(rest, rest) / dot(got, got));
 }
 
-/// The batch split so that ranks have different numbers of rows.
+/// The batch, split into different numbers of rows.
 RowLayout uneven(int size) {
   switch (size) {
     case 1:
@@ -106,8 +106,8 @@ RowLayout uneven(int size) {
   }
 }
 
-/// A line of the table: what the reduced gradient is of the true one; empty where it is no multiple
-/// of it.
+/// A line of the table: the factor of the reduced gradient; empty if it is no multiple of the true
+/// one.
 struct Line {
   const char* name;
   Loss loss;
@@ -148,7 +148,7 @@ TEST_P(GradientTable, EveryCombinationHasItsFactorOrIsBiased) {
                                               by_mean ? ReduceOp::avg : ReduceOp::sum);
         const auto factor = by_mean ? line.with_mean : line.with_sum;
         if (factor || group.size() == 1) {
-          // Sums of the same numbers in another order: some 1e-16 for each of the dozens added.
+          // Tolerance for sums in another order: about 1e-16 for each of the dozens of terms.
           EXPECT_LE(largest(minus(got, factor.value_or(1), want)), 1e-12 * largest(want));
         } else {
           EXPECT_GE(off_direction(got, want), 0.01);
@@ -190,7 +190,7 @@ TEST_P(GradientTable, AStepOnManyRanksIsTheStepOfOneProcess) {
   });
 }
 
-// What the table is measured with has to be right itself.
+// Checks the model itself.
 TEST_P(GradientTable, IsMeasuredWithTheDerivativesOfTheLoss) {
   const Numbers weights = random_numbers(batch, 0, 42);
   const Matrix x = whole_batch();
@@ -198,7 +198,7 @@ TEST_P(GradientTable, IsMeasuredWithTheDerivativesOfTheLoss) {
   const Numbers gradient = model.backward(x, pair_loss_gradient(model.forward(x), weights));
   const auto parameters = model.parameters();
   ASSERT_EQ(gradient.size(), parameters.size());
-  constexpr double step = 1e-5;  // The error is about step^2 = 1e-10, and 1e-16 / step.
+  constexpr double step = 1e-5;  // The error is about step^2 = 1e-10, plus 1e-16 / step.
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const auto loss_at = [&](double by) {
       *parameters[i] += by;

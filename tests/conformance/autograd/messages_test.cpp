@@ -10,7 +10,7 @@ namespace {
 class AutogradMessages : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, AutogradMessages, testing::ValuesIn(worlds()), CaseName());
 
-/// Around a ring, one message at a time: what rank r - 1 has comes to rank r.
+/// A ring, one message at a time: the array of rank r - 1 goes to rank r.
 struct Around {
   Tensor value;
   autograd::Backward of_send, of_recv;
@@ -29,7 +29,7 @@ Around pass_on(ProcessGroup& group, const ConstTensorView& x) {
   return {std::move(received.value), autograd::send(group, x, next, 3).back, received.back};
 }
 
-/// In the reverse order.
+/// Backwards are called in the reverse order.
 Tensor pass_back(ProcessGroup& group, const Around& at, const ConstTensorView& c) {
   if (group.rank() == 0) {
     EXPECT_EQ(at.of_recv(group, c).value.shape(), Shape{0});
@@ -42,7 +42,7 @@ Tensor pass_back(ProcessGroup& group, const Around& at, const ConstTensorView& c
 
 TEST_P(AutogradMessages, AGradientGoesBackTheWayTheMessageCame) {
   on_group_and_parts(GetParam(), [](ProcessGroup& group) {
-    if (group.size() == 1) return;  // A blocking send to oneself waits for ever.
+    if (group.size() == 1) return;  // A blocking send to this rank would wait for ever.
     expect_adjoint_at(
         group, random_numbers(3, group.rank(), 5), equal_shape, pass_on,
         [&](const Around& at, const ConstTensorView& c) { return pass_back(group, at, c); });
@@ -53,7 +53,7 @@ TEST_P(AutogradMessages, TheAdjointOfAPermutationIsItsInverse) {
   on_group_and_parts(GetParam(), [](ProcessGroup& group) {
     std::vector<int> to;
     for (int r = 0; r < group.size(); ++r) to.push_back(r);
-    do {  // Every permutation, those with fixed points and longer cycles included.
+    do {  // Every permutation, including fixed points and longer cycles.
       const Numbers mine{group.rank() + 0.5};
       const Buffer x = put(group, mine);
       const auto at = autograd::permute(group, x, to);

@@ -21,8 +21,8 @@ autograd::Differentiable reduced(ProcessGroup& group, const ConstTensorView& x, 
   return autograd::all_reduce(group, x, op);
 }
 
-/// Whether its gradient is computed element by element, which is refused where the host cannot
-/// reach the elements.
+/// True if its gradient is computed element by element, which is refused if the host cannot access
+/// the elements.
 bool is_refused(ProcessGroup& group, ReduceOp op) {
   const bool moves = op.kind == ReduceOp::Kind::sum || op.kind == ReduceOp::Kind::avg;
   if (moves || group.memory().device().type == DeviceType::cpu) return false;
@@ -64,11 +64,11 @@ TEST_P(AutogradReduce, TheForwardIsTheReduction) {
   });
 }
 
-// No division: where one factor is zero its own gradient is the product of the others, and where
-// two are, all are zero.
+// Weights are products, without a division: with one zero factor its own gradient is the product of
+// the others; with two, all gradients are zero.
 TEST_P(AutogradReduce, TheGradientOfAProductIsRightWhereFactorsAreZero) {
   on_groups([](ProcessGroup& group) {
-    // Zeros of: nobody; rank 0; ranks 0 and 1; all.
+    // Zeros on: no rank; rank 0; ranks 0 and 1; all ranks.
     Numbers x(4, group.rank() + 2.0);
     for (std::size_t i = 1; i < x.size(); ++i)
       if (group.rank() < static_cast<int>(i) || i == 3) x[i] = 0;
@@ -94,7 +94,8 @@ TEST_P(AutogradReduce, TheProductOfOthersLeavesOutTheOwnFactorOnly) {
   });
 }
 
-// Moving all that tie together moves the result as much: the shares add up to one, and are equal.
+// Changing all tied elements by the same amount changes the result by it: the shares are equal and
+// add up to one.
 TEST_P(AutogradReduce, RanksThatTieShareTheGradientEqually) {
   on_groups([](ProcessGroup& group) {
     const int size = group.size();
@@ -102,8 +103,8 @@ TEST_P(AutogradReduce, RanksThatTieShareTheGradientEqually) {
     const double nan = std::numeric_limits<double>::quiet_NaN();
     for (const ReduceOp op : {ReduceOp::min, ReduceOp::max}) {
       const double sign = op == ReduceOp::max ? 1 : -1;
-      // All tie; the even ranks; the last rank alone; zeros of both signs tie; NaN on rank 0; NaN
-      // on all.
+      // Ties of: all ranks; the even ranks; the last rank alone; zeros of both signs; NaN on rank
+      // 0; NaN on all.
       const Numbers x{sign * 5,
                       rank % 2 == 0 ? sign * 3 : 0,
                       sign * rank,
@@ -139,7 +140,7 @@ TEST_P(AutogradReduce, ExtremesWithoutTiesHaveTheGradientOfTheirHolder) {
   });
 }
 
-// What is small and whole is exact in every dtype: the gradients are those of f64.
+// Small integers are exact in every dtype: the gradients equal those of f64.
 TEST_P(AutogradReduce, EveryFloatHasTheGradientsOfDouble) {
   on_ranks(GetParam(), [](ProcessGroup& group) {
     const auto at_dtype = [&]<typename T>(ReduceOp op, T) {

@@ -2,7 +2,8 @@
 
 #include "conformance/autograd/gradient_check.hpp"
 
-// What has no gradient, or contradicts itself, is refused by name, and the group stays usable.
+// Calls without a gradient, or with contradictory arguments, are refused by name, and the group
+// stays usable.
 
 namespace tutti::test {
 namespace {
@@ -18,7 +19,7 @@ void expect_refused(const std::string& function, const std::vector<std::string>&
 }
 
 TEST_P(AutogradRefusal, DtypesWithoutAGradientAreRefusedAtTheForward) {
-  // Fresh: a refused send waits for its receiver, to tell it.
+  // A fresh group: a refused send waits until its receiver can read the refusal.
   on_fresh_ranks(GetParam(), [](ProcessGroup& group) {
     const auto layout = RowLayout::equal(group.size(), 1);
     const std::vector<std::int64_t> rows(index(group.size()), 1);
@@ -48,7 +49,7 @@ TEST_P(AutogradRefusal, DtypesWithoutAGradientAreRefusedAtTheForward) {
   });
 }
 
-// Only root knows what it scatters: the others hear of its refusal.
+// Only root knows its array: the other ranks receive its refusal.
 TEST_P(AutogradRefusal, AScatterWithoutAGradientIsRefusedByItsRoot) {
   on_ranks(GetParam(), [](ProcessGroup& group) {
     const auto layout = RowLayout::equal(group.size(), 1);
@@ -123,12 +124,12 @@ TEST_P(AutogradRefusal, ContradictingLayoutsRootsAndPermutationsAreRefused) {
 }
 
 struct NamedBackward {
-  std::string name;  ///< Of its forward.
+  std::string name;  ///< Name of the forward.
   autograd::Backward call;
   bool of_part = false;  ///< The value has the shape [1], not [W].
 };
 
-/// Of calls whose arrays have the shape [W], or [1] where a rank has a part.
+/// Calls whose arrays have the shape [W], or [1] on a rank with a part.
 std::vector<NamedBackward> backwards(ProcessGroup& group, Memory* memory = nullptr) {
   const int size = group.size();
   const auto layout = RowLayout::equal(size, 1);
@@ -152,7 +153,7 @@ std::vector<NamedBackward> backwards(ProcessGroup& group, Memory* memory = nullp
   return all;
 }
 
-/// In these only root's gradient is looked at.
+/// These calls read only root's gradient.
 bool only_root(const NamedBackward& backward) {
   return backward.name == "reduce" || backward.name == "gather_rows";
 }
@@ -162,7 +163,7 @@ TEST_P(AutogradRefusal, AGradientOfAnotherShapeOrDtypeIsRefusedByEveryBackward) 
     const Buffer longer = put(group, Numbers(index(group.size()) + 1));
     const Buffer others(group, DType::f32, {group.size()});
     for (const NamedBackward& backward : backwards(group)) {
-      if (only_root(backward) && group.size() > 1) continue;  // Below.
+      if (only_root(backward) && group.size() > 1) continue;  // See below.
       expect_refused(backward.name, {"(backward)", "gradient is f64 [", "was f64 ["},
                      [&] { backward.call(group, longer); });
       expect_refused(backward.name, {"(backward)", "gradient is f32 [", "was f64 ["}, [&] {
@@ -180,7 +181,7 @@ class AutogradRefusalOfOne : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, AutogradRefusalOfOne, testing::ValuesIn(worlds_that_compare()),
                          CaseName());
 
-// A refused call takes its number, as every other one: the next calls of all ranks meet.
+// A refused call takes its number like any other call, so the next calls of all ranks match.
 TEST_P(AutogradRefusalOfOne, DoesNotShiftTheCallsBehindIt) {
   on_ranks(GetParam(), [](ProcessGroup& group) {
     const bool last = group.rank() == group.size() - 1;
@@ -196,7 +197,7 @@ TEST_P(AutogradRefusalOfOne, DoesNotShiftTheCallsBehindIt) {
              [&] { autograd::broadcast(group, local, 0); },
              [&] { autograd::gather_rows(group, local, 0); }})
       expect_told(call);
-    if (group.memory().device().type != DeviceType::cpu) return;  // These are refused by all.
+    if (group.memory().device().type != DeviceType::cpu) return;  // All ranks refuse these.
     expect_told([&] { autograd::all_reduce(group, local, ReduceOp::max); });
     expect_told([&] { autograd::all_reduce(group, local, ReduceOp::product); });
   });
@@ -219,7 +220,7 @@ TEST_P(AutogradRefusalOfOne, IsToldToTheOthers) {
   });
 }
 
-/// The group's memory, until there is none left.
+/// The group's memory, which can run out.
 class EndingMemory final : public Memory {
  public:
   explicit EndingMemory(ProcessGroup& group) noexcept : memory_(group.memory()) {}

@@ -7,7 +7,7 @@ namespace {
 
 class AutogradRoot : public testing::TestWithParam<World> {
  protected:
-  /// With every rank of the group and its parts as root.
+  /// Runs with every rank of the group and of its sub-groups as root.
   void on_roots(const std::function<void(ProcessGroup& group, int root)>& body) {
     on_group_and_parts(GetParam(), [&](ProcessGroup& group) {
       for (int root = 0; root < group.size(); ++root) {

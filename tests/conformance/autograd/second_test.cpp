@@ -2,8 +2,8 @@
 
 #include "conformance/autograd/gradient_check.hpp"
 
-// Derivatives of backwards. Of a linear forward the backward is linear, and its own backward is the
-// forward; min and max have weights that do not move, product has some that do.
+// Derivatives of backwards. The backward of a linear forward is linear, and its backward is the
+// forward. The weights of min and max are constant; those of product are not.
 
 namespace tutti::test {
 namespace {
@@ -16,7 +16,7 @@ class AutogradSecond : public testing::TestWithParam<World> {
 };
 INSTANTIATE_TEST_SUITE_P(Worlds, AutogradSecond, testing::ValuesIn(worlds()), CaseName());
 
-/// The backward is a linear map whose own backward is its adjoint, and that one's the map again.
+/// The backward is a linear map; its backward is the adjoint, whose backward is the map again.
 void expect_second(ProcessGroup& group, const autograd::Differentiable& first, const Shape& in) {
   const auto back = [&](ProcessGroup& g, const ConstTensorView& c) { return first.back(g, c); };
   expect_adjoint(group, first.value.shape(), back);
@@ -29,7 +29,7 @@ void expect_second(ProcessGroup& group, const autograd::Differentiable& first, c
   EXPECT_EQ(numbers(group, third.back(group, c).value), numbers(group, second.value));
 }
 
-/// This, and the backward of the backward is the forward.
+/// Also, the backward of the backward is the forward.
 void expect_second_is_forward(ProcessGroup& group, const autograd::Differentiable& first,
                               const ConstTensorView& x) {
   expect_second(group, first, x.shape);
@@ -91,7 +91,7 @@ TEST_P(AutogradSecond, TheBackwardOfWhatMovesArraysHasTheForwardAsBackward) {
   });
 }
 
-/// The two halves of what both a forward's input and its gradient are moved in.
+/// The two halves of the direction in which the input and the gradient are moved.
 std::pair<Numbers, Numbers> halves(ProcessGroup& group, const ConstTensorView& both) {
   const Numbers all = numbers(group, both);
   const auto middle = all.begin() + std::ssize(all) / 2;
@@ -110,7 +110,7 @@ Numbers times(const Numbers& a, const Numbers& b) {
   return out;
 }
 
-/// x and c -> the gradient by x where that by all_reduce(x) is c.
+/// x and c -> the gradient by x, if the gradient by all_reduce(x) is c.
 struct Gradient {
   Tensor value;
 };
@@ -144,7 +144,7 @@ TEST_P(AutogradSecond, TheWeightsOfAProductMoveWithTheOtherFactors) {
     Numbers both = random_numbers(6, group.rank(), 36);
     if (group.rank() == 0) both[1] = 0;
     if (group.rank() <= 1) both[2] = 0;
-    // The backward of the product is others * sum, made of two forwards of the header.
+    // The backward of the product is others * sum, composed of two forwards of the header.
     expect_adjoint_at(
         group, both, {6},
         [](ProcessGroup& g, const ConstTensorView& at) {

@@ -8,7 +8,7 @@ namespace {
 class Adoption : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, Adoption, testing::ValuesIn(worlds({1})), CaseName());
 
-// What a backend that can makes of a real one is in its own tests.
+// Adoption of a real communicator is tested with the backend that supports it.
 TEST_P(Adoption, WhatIsNoCommunicatorIsRefusedByName) {
   for (const BackendEntry& entry : backends()) {
     if (entry.name != GetParam().backend) continue;

@@ -35,7 +35,7 @@ TEST_P(Async, ManyCallsInFlightMayBeWaitedForInAnyOrder) {
   });
 }
 
-// Each call uses what the one before it gave: they take effect in order.
+// Each call uses the result of the previous one: they take effect in order.
 TEST_P(Async, CallsOfOneGroupRunInTheOrderOfIssue) {
   on_ranks(world(), [](ProcessGroup& group) {
     const int n = group.size();
@@ -44,7 +44,7 @@ TEST_P(Async, CallsOfOneGroupRunInTheOrderOfIssue) {
     Work first = group.all_reduce_async(data);
     Work second = group.all_reduce_async(data);
     Work third = group.all_gather_async(data, all);
-    group.broadcast(data, 0);  // A blocking call queues behind them.
+    group.broadcast(data, 0);  // A blocking call queues after them.
     third.wait();
     second.wait();
     first.wait();
@@ -94,7 +94,7 @@ TEST_P(Async, ThenRunsAfterTheCallAndBeforeItsOwnEnd) {
   });
 }
 
-// What a hook after a reduction does: cast back, or hand the result to the next call.
+// A typical hook after a reduction: casts back, or passes the result to the next call.
 TEST_P(Async, ThenMayIssueTheNextCall) {
   on_ranks(world(), [](ProcessGroup& group) {
     const Buffer data(group, number(1));
@@ -106,7 +106,7 @@ TEST_P(Async, ThenMayIssueTheNextCall) {
   });
 }
 
-// On host memory it would wait for the thread that it runs on.
+// On host memory it would wait for its own thread.
 TEST_P(Async, ABlockingCallInsideThenIsRefused) {
   on_ranks(world(), [](ProcessGroup& group) {
     if (group.memory().device().type != DeviceType::cpu) return;
@@ -142,7 +142,7 @@ TEST_P(Async, ThenCarriesWhatItsFunctionThrew) {
 TEST_P(Async, AllWaitsForEveryOne) {
   on_ranks(world(), [](ProcessGroup& group) {
     std::vector<Buffer> data;
-    std::vector<Work> works(1);  // A finished one among them.
+    std::vector<Work> works(1);  // Including a finished one.
     for (int i = 0; i < 5; ++i) {
       data.emplace_back(group, number(i));
       works.push_back(group.all_reduce_async(data.back()));
@@ -186,7 +186,7 @@ TEST_P(AsyncOfSeveral, WaitForOnlyObserves) {
       EXPECT_TRUE(work.wait_for(group_timeout));
       EXPECT_TRUE(work.done());
       work.wait();
-      work.wait();  // Again: it is finished.
+      work.wait();  // A second time, when finished.
     }
     EXPECT_TRUE(same(data.read(), number(size)));
   });
@@ -218,8 +218,8 @@ TEST_P(AsyncOfSeveral, GroupsInOppositeOrderDoNotDeadlock) {
   });
 }
 
-// One thread waits in a collective; the other exchanges messages without which the last rank does
-// not enter it.
+// One thread waits in a collective; the other exchanges messages that the last rank needs before it
+// enters the collective.
 TEST_P(AsyncOfSeveral, AGroupMayBeUsedFromTwoThreads) {
   on_ranks(world(), [](ProcessGroup& group) {
     const int rank = group.rank();
@@ -250,8 +250,8 @@ TEST_P(AsyncOfSeveral, AGroupMayBeUsedFromTwoThreads) {
   });
 }
 
-// Calls of two threads get their numbers in some order; where only one of them makes
-// collectives, that order is the same everywhere.
+// Calls of two threads are numbered in any order; if only one thread makes collectives, their order
+// is the same on all ranks.
 TEST_P(AsyncOfSeveral, PointToPointOfOneThreadAndCollectivesOfAnotherDoNotDisturbEachOther) {
   on_ranks(world(), [](ProcessGroup& group) {
     const int size = group.size();

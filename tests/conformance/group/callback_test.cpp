@@ -7,8 +7,8 @@
 
 #include "conformance/cells.hpp"
 
-// Work::on_done() and Work::detach(): a callback runs once, whatever ends the call, and on the
-// worker of the group.
+// Work::on_done() and Work::detach(): a callback runs once, whatever ends the call, on the group's
+// worker.
 
 namespace tutti::test {
 namespace {
@@ -17,7 +17,7 @@ Array number(int value) {
   return array_of<std::int32_t>({value});
 }
 
-/// What the callbacks of a rank got.
+/// The arguments of a rank's callbacks.
 class Heard {
  public:
   std::function<void(const Error*)> callback() {
@@ -35,7 +35,7 @@ class Heard {
     const std::lock_guard lock(mutex_);
     return threads_;
   }
-  /// For a call that nobody waits for.
+  /// Deadline of a call without a waiting thread.
   bool await(std::size_t count) const {
     const Deadline limit = 20s;
     while (ends().size() < count && !limit.expired()) std::this_thread::sleep_for(1ms);
@@ -92,8 +92,8 @@ TEST_P(Callbacks, RunInTheOrderOfTheirCalls) {
   });
 }
 
-// Collectives end on the worker, messages on the thread of a peer or of a transport; their
-// callbacks all run on one thread, which is none of these.
+// Collectives end on the worker, messages on a thread of a peer or of a transport. Their callbacks
+// all run on one thread, none of those.
 TEST_P(Callbacks, RunOnOneThreadOfTheGroupWhichIsNotTheCallers) {
   PerRank<std::thread::id> callers(world().size);
   PerRank<std::thread::id> workers(world().size);
@@ -229,7 +229,7 @@ TEST_P(CallbacksOfSeveral, OnDoneGetsAnAbortOnTheWorker) {
   });
 }
 
-// Nobody waits for the call, so the library keeps its deadline.
+// No thread waits for the call, so the library enforces its deadline.
 TEST_P(CallbacksOfSeveral, OnDoneGetsTheTimeoutOfADetachedMessage) {
   RankBarrier failed(world().size);
   on_fresh_ranks(world(), [&](ProcessGroup& group) {

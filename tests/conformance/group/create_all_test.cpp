@@ -46,7 +46,7 @@ TEST_P(RanksOfOneProcess, AreNotMadeWhenOneOfThemCannotBe) {
   }
 }
 
-/// All ranks but the one that differs wait for it, unless it came first.
+/// The other ranks wait for the rank that differs, unless it came first.
 void expect_mismatch(std::span<const GroupOptions> all, const std::vector<std::string>& parts) {
   expect_error(Errc::mismatch, parts, [&] { (void)ProcessGroup::create_all(all); });
 }

@@ -4,15 +4,15 @@
 
 #include "conformance/cells.hpp"
 
-// What ends a group: deadlines, ranks that are missing or gone, aborts. Every rank learns it soon,
-// with the first cause; what comes after fails at once; a new group works.
+// Events that break a group: deadlines, ranks that are missing or gone, aborts. Every rank gets an
+// error soon, with the first cause; later calls fail at once; a new group works.
 
 namespace tutti::test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// How long after its deadline a call may take to give up.
+/// Time after its deadline in which a call must have ended.
 constexpr auto grace = 500ms;
 /// "At once".
 constexpr auto at_once = 300ms;
@@ -24,8 +24,8 @@ void expect_within(Clock::time_point start, std::chrono::nanoseconds limit) {
       << "took " << std::chrono::duration_cast<std::chrono::milliseconds>(took).count() << " ms";
 }
 
-/// Whether the text names a rank: "rank 2", "ranks 1 2", "missing: 1 (not seen), 2 (has left)".
-/// (Not with std::regex: libstdc++'s fills a table of the locale without a lock.)
+/// True if the text names a rank: "rank 2", "ranks 1 2", "missing: 1 (not seen), 2 (has left)".
+/// Without std::regex: libstdc++'s fills a table of the locale without a lock.
 bool names_rank(const std::string& text, int rank) {
   for (const std::string_view word : {"rank ", "ranks ", "missing: "}) {
     for (auto at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
@@ -41,7 +41,7 @@ bool names_rank(const std::string& text, int rank) {
   return false;
 }
 
-/// A rank of the group that has to get an error now, and nothing but errors afterwards.
+/// Checks that a rank of the group gets an error now, and only errors afterwards.
 void expect_broken(ProcessGroup& group, const std::string& cause) {
   const auto start = Clock::now();
   const Buffer data(group, array_of<float>({1}));
@@ -87,7 +87,7 @@ TEST_P(Failures, AMissingRankIsNamedByTheDeadline) {
           expect_broken(group, error.message());
         }
         failed.wait();
-        // The rank that was missing learns it too.
+        // The missing rank gets the error too.
         if (group.rank() == last())
           expect_error({Errc::aborted, Errc::timeout, Errc::peer_lost}, {"deadline"},
                        [&] { group.all_reduce(data, ReduceOp::sum, {.deadline = 200ms}); });
@@ -121,7 +121,7 @@ TEST_P(Failures, TheTimeoutOfTheGroupHoldsForCallsWithoutADeadline) {
   on_fresh_ranks(
       world(),
       [&](ProcessGroup& group) {
-        // Everybody is here first: the timeout is that of the call, not of making the group.
+        // All ranks have joined: the timeout is that of the call, not of making the group.
         failed.wait();
         if (group.rank() != last()) {
           const auto start = Clock::now();
@@ -256,7 +256,7 @@ TEST_P(Failures, DifferentGroupsFailApart) {
                  {.store = store});
 }
 
-// A rank that does not come at all is found when the group is made.
+// A rank that never comes is detected when the group is made.
 TEST_P(Failures, MakingAGroupEndsByItsTimeoutWhenARankIsMissing) {
   const auto store = make_memory_store();
   on_threads(last(), [&](int rank) {

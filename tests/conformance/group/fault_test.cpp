@@ -1,7 +1,7 @@
 #include "conformance/cells.hpp"
 #include "support/fault_backend.hpp"
 
-// A backend in which something goes wrong: what the group makes of it.
+// A backend with faults: the errors of the group.
 
 namespace tutti::test {
 namespace {
@@ -11,7 +11,7 @@ class FaultsIn : public testing::TestWithParam<World> {
   const World& world() const { return GetParam(); }
   int last() const { return world().size - 1; }
 
-  /// A fresh group in which the last rank has these faults.
+  /// A fresh group whose last rank has these faults.
   void on_faulty_ranks(const Faults& faults, const std::function<void(ProcessGroup&)>& body,
                        std::chrono::nanoseconds timeout = group_timeout) const {
     const auto adjust = [&](GroupOptions& options) {
@@ -31,7 +31,7 @@ TEST_P(FaultsIn, ASlowRankOnlyCostsTime) {
   });
 }
 
-// The rank whose transport failed knows why; its peers are told, and nobody waits for long.
+// The rank whose transport failed has the cause; its peers receive it, and no rank waits for long.
 TEST_P(FaultsIn, AFailedLaunchBreaksTheGroupOnEveryRank) {
   on_faulty_ranks({.fail_at = 1}, [&](ProcessGroup& group) {
     expect_usable(group);
@@ -65,7 +65,7 @@ TEST_P(FaultsIn, ALostCallIsATimeoutThatNamesTheRank) {
         expect_usable(group);
         const Buffer data(group, array_of<float>({1}));
         if (group.rank() == last()) {
-          group.all_reduce(data);  // It believes that all is well.
+          group.all_reduce(data);  // It has seen no error.
           expect_error({Errc::aborted, Errc::timeout}, {}, [&] { group.barrier(); });
         } else {
           expect_error({Errc::timeout, Errc::aborted, Errc::peer_lost}, {std::to_string(last())},

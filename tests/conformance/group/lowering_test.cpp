@@ -3,8 +3,8 @@
 #include "conformance/cells.hpp"
 #include "support/forward_backend.hpp"
 
-// A backend that has only what every transport has: the front makes gather, scatter, all_to_all
-// and barrier of that, and their results, errors and order stay the same.
+// A backend with only the operations that every transport has. The front composes gather, scatter,
+// all_to_all and barrier of them; results, errors and order stay the same.
 
 namespace tutti::test {
 namespace {
@@ -120,14 +120,14 @@ TEST_P(Lowering, NoRankLeavesABarrierBeforeAllHaveEntered) {
   });
 }
 
-// The calls of a group take effect in the order in which they were made, whatever they are made of.
+// The calls of a group take effect in the order in which they were made, however they are composed.
 TEST_P(Lowering, AGatherSeesWhatThePendingCallBeforeItGives) {
   RankBarrier issued(GetParam().size);
   on_plain_ranks([&](ProcessGroup& group) {
     const int size = group.size();
     const Buffer data(group, array_of<std::int32_t>({1}));
     const Buffer all(group, DType::i32, {size});
-    // The others have issued both calls before rank 0 lets the first one begin.
+    // The other ranks issue both calls before rank 0 starts the first.
     if (group.rank() == 0) issued.wait();
     Work first = group.all_reduce_async(data);
     Work second = group.gather_async(data, all, 0);
@@ -160,7 +160,7 @@ TEST_P(LoweringCompared, ARefusedCallIsToldToThePeers) {
     const int size = group.size();
     const Buffer in(group, array_of<std::int32_t>({group.rank(), 5}));
     const Buffer out(group, DType::i32, {2 * size});
-    // Who waits for rank 1 learns it; the other ranks are not concerned.
+    // Ranks that wait for rank 1 get the error; the other ranks do not.
     const auto expect_refusal = [&](const std::function<void()>& call) {
       if (group.rank() == 1)
         expect_error(Errc::invalid_argument, {"null"}, call);
@@ -172,7 +172,7 @@ TEST_P(LoweringCompared, ARefusedCallIsToldToThePeers) {
     const TensorView null(nullptr, DType::i32, {2}, group.memory().device());
     const TensorView part = group.rank() == 1 ? null : in.view();
     expect_refusal([&] { group.gather(part, out, 0); });
-    // A batch of messages is over or it is not: where the transport has it, the group breaks.
+    // A batch of messages ends as a whole: after a failure in the transport the group is broken.
     if (shares_fate(GetParam().backend)) return;
     expect_refusal([&] { group.scatter(out, part, 0); });
     expect_usable(group);

@@ -6,17 +6,17 @@
 #include "conformance/cells.hpp"
 #include "support/gather_bounded.hpp"
 
-// Ranks that disagree about a call: every rank has to get an error that names both sides, and the
-// group has to stay usable. Rank 0 makes one call, the others another.
+// Ranks that disagree about a call: every rank gets an error that names both sides, and the group
+// stays usable. Rank 0 makes one call, the other ranks another.
 
 namespace tutti::test {
 namespace {
 
-/// One collective, so that two of them can differ in one thing.
+/// One collective; two of them can differ in one property.
 struct Spec {
   Operation operation = Operation::barrier;
   DType dtype = DType::f32;
-  std::int64_t rows = 2;  ///< Of each rank, or of the whole array where it has no parts.
+  std::int64_t rows = 2;  ///< Rows of each rank, or of the whole array if it has no parts.
   Shape row_shape{3};
   ReduceOp reduce = ReduceOp::sum;
   int root = 0;
@@ -115,11 +115,11 @@ std::vector<Operation> collectives() {
   return all;
 }
 
-/// A way in which two calls differ, and what of it both texts have to show.
+/// A difference of two calls, and the texts that describe it.
 struct Difference {
   std::string name;
-  Spec zero;    ///< Of rank 0.
-  Spec others;  ///< Of the others.
+  Spec zero;    ///< Text of rank 0's call.
+  Spec others;  ///< Text of the other ranks' call.
   std::vector<std::string> texts;
 };
 
@@ -170,7 +170,7 @@ std::vector<Difference> differences_of(Operation operation) {
   return all;
 }
 
-/// Every rank makes its call and requires the same kind of answer.
+/// Makes every rank's call and checks that all get the same kind of error.
 void expect_mismatch(const World& world, const Spec& zero, const Spec& others,
                      const std::vector<std::string>& texts) {
   on_ranks(world, [&](ProcessGroup& group) {
@@ -178,7 +178,7 @@ void expect_mismatch(const World& world, const Spec& zero, const Spec& others,
     for (const bool async : {false, true}) {
       const Error error = expect_error(Errc::mismatch, texts, [&] { issue(group, mine, async); });
       EXPECT_EQ(error.where().group, group.name());
-      // The same error on every rank, so it has the place of one of the calls.
+      // The same error on every rank, so its place is one of the calls.
       EXPECT_TRUE(error.where().operation == name_of(zero.operation) ||
                   error.where().operation == name_of(others.operation))
           << error.where().operation;
@@ -232,7 +232,7 @@ std::vector<OperationPair> unordered_pairs() {
 class MismatchOfOrder : public testing::TestWithParam<OperationPair> {};
 INSTANTIATE_TEST_SUITE_P(Pairs, MismatchOfOrder, testing::ValuesIn(unordered_pairs()), CaseName());
 
-// A then B against B then A: both calls fail, then the order is common again.
+// A then B against B then A: both calls fail; afterwards the order is common again.
 TEST_P(MismatchOfOrder, IsAnErrorForBothCalls) {
   const Operation zero = GetParam().zero;
   const Operation others = GetParam().others;
@@ -279,7 +279,7 @@ TEST_P(MismatchOfArguments, IsAnErrorOnEveryRankThatShowsBothSides) {
   expect_mismatch(world, difference.zero, difference.others, difference.texts);
 }
 
-// What is not equal and need not be, and what only some calls compare.
+// Properties that may differ, and properties that only some calls compare.
 
 class Mismatch : public testing::TestWithParam<World> {
  protected:
@@ -294,7 +294,7 @@ TEST_P(Mismatch, ARankThatDiffersIsNamed) {
         issue(group, {.operation = Operation::all_reduce, .rows = group.rank() == odd ? 9 : 8},
               false);
       });
-      // Of two, neither is the odd one.
+      // With two ranks there is no majority.
       EXPECT_EQ(error.where().rank, group.size() == 2 ? -1 : odd);
       expect_usable(group);
     });
@@ -369,7 +369,7 @@ TEST_P(Mismatch, OfASendAndItsReceiveIsAnErrorOnBothSides) {
           else
             group.recv(data, 0, 3, {.name = mine.name});
         });
-        // The pair is in step again.
+        // The pair matches again.
         const Buffer next(group, array_of<std::int32_t>({sends ? 77 : 0}));
         if (sends)
           group.send(next, 1, 3);
@@ -401,7 +401,7 @@ TEST_P(Mismatch, OfCoalescedCallsIsAnErrorOnEveryRank) {
       expect_error(Errc::mismatch, {"all_reduce", "broadcast"}, [&] { work.wait(); });
     }
     {
-      // One call more on rank 0.
+      // Rank 0 makes one call more.
       Coalesce together(group);
       reduce();
       if (group.rank() == 0) broadcast();

@@ -3,8 +3,8 @@
 
 #include "conformance/cells.hpp"
 
-// A call that is wrong in itself is refused on the rank that makes it, before a byte leaves. Its
-// peers, whose calls are right, learn who refused and why; the group stays usable.
+// The rank that makes an invalid call refuses it before a byte leaves. Its peers, whose calls are
+// valid, get an error with that rank and the reason; the group stays usable.
 
 namespace tutti::test {
 namespace {
@@ -14,14 +14,15 @@ constexpr std::int64_t huge = std::numeric_limits<std::int64_t>::max();
 struct BadCall {
   std::string name;
   Errc code = Errc::invalid_argument;
-  std::vector<std::string> texts;  ///< What the refusing rank has to say.
+  std::vector<std::string> texts;  ///< The text of the refusing rank.
   std::function<Work(ProcessGroup& group, bool bad)> issue;
-  int from_size = 1;  ///< With fewer ranks it is not wrong, or wrong in another way.
-  /// Without one rank the others wait. Otherwise some may be done before they learn of the refusal.
+  int from_size = 1;  ///< With fewer ranks it is valid, or invalid for another reason.
+  /// True if all other ranks wait for the refusing one. Otherwise some may finish before the
+  /// refusal arrives.
   bool all_wait = true;
 };
 
-/// Arrays that live until the group's shared run ends: refused calls never touch them.
+/// Arrays that outlive the group, because tests share it. Refused calls never access them.
 TensorView array(ProcessGroup& group, const Shape& shape, DType dtype = DType::f32) {
   static std::vector<std::byte> host(std::size_t{1} << 16);
   return {host.data() + static_cast<std::size_t>(group.rank()) * 8192, dtype, shape,
@@ -208,7 +209,7 @@ INSTANTIATE_TEST_SUITE_P(Calls, Refusal, testing::ValuesIn(bad_call_cases()), Ca
 TEST_P(Refusal, IsToldToThePeersAndLeavesTheGroupUsable) {
   const World& world = GetParam().world;
   const BadCall& call = GetParam().call;
-  // One rank has to do for peers that learn it after 100 ms.
+  // One refusing rank suffices for peers that learn of it after 100 ms.
   const bool slow = world.backend == "gloo" && !world.checked;
   for (int refusing = slow ? world.size - 1 : 0; refusing < world.size; ++refusing) {
     on_ranks(world, [&](ProcessGroup& group) {
@@ -235,7 +236,7 @@ TEST_P(Refusal, IsToldToThePeersAndLeavesTheGroupUsable) {
 class RefusalByAll : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, RefusalByAll, testing::ValuesIn(worlds()), CaseName());
 
-// With nobody to tell and blocking as well as not: the call throws and that is all.
+// In a group of one rank, blocking or not, the call throws and does nothing else.
 TEST_P(RefusalByAll, EveryRankRefusesTheSameBadCall) {
   on_ranks(GetParam(), [](ProcessGroup& group) {
     for (const BadCall& call : bad_calls()) {
@@ -264,7 +265,8 @@ TEST_P(RefusalByAll, APeerThatDoesNotExistIsRefusedLocally) {
 class RefusalOfOne : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, RefusalOfOne, testing::ValuesIn(worlds_that_refuse()), CaseName());
 
-// Long before the deadline; a rank that had done its part learns it by its next call at the latest.
+// Long before the deadline. A rank that had finished its part gets the error by its next call at
+// the latest.
 TEST_P(RefusalOfOne, IsToldToRanksThatWaitEvenIfOthersHaveDoneTheirPart) {
   for (const BadCall& call : bad_calls()) {
     if (call.all_wait) continue;

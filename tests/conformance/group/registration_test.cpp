@@ -7,12 +7,13 @@
 
 #include "conformance/cells.hpp"
 
-// A program that registers its memory runs over every backend; those that gain nothing say so.
+// Programs that register memory run over every backend; a backend that gains nothing returns
+// `none`.
 
 namespace tutti::test {
 namespace {
 
-/// Numbers in the memory that is best for it.
+/// Numbers in registrable_memory().
 class Numbers {
  public:
   Numbers(ProcessGroup& group, std::int64_t count)

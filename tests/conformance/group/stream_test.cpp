@@ -7,25 +7,25 @@
 #include "support/fake_device.hpp"
 #include "support/sanitizers.hpp"
 
-// The rules of streams, on a device that exists only here: it is asynchronous, slow on request,
-// and whatever is read too early or freed too early is poison. Each rule is checked once with a
-// backend that keeps it and once with one that does not, which the check has to notice.
+// The rules of streams, on the fake device: asynchronous, slow on request; memory read or freed too
+// early is poisoned. Each rule is checked with a backend that keeps it and with one that breaks it,
+// which the check must detect.
 
 namespace tutti::test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// How long a slow kernel takes. A host that waits for one is easily told from one that does not.
+/// Duration of a slow kernel, long enough to tell a host that waits for it from one that does not.
 constexpr auto slow = 100ms;
 
 constexpr std::int64_t count = 1000;
 
-/// What a rank of these tests has.
+/// The arguments of a rank of these tests.
 struct RankContext {
   ProcessGroup& group;
   FakeDevice& device;
-  FakeStream& compute;  ///< Where the inputs come from.
+  FakeStream& compute;  ///< The stream of the inputs.
   FakeStream& other;
 
   TensorView make() const {
@@ -64,7 +64,7 @@ void on_fake_ranks(const World& world, FakeFlaws flaws,
   });
 }
 
-/// Whether every element of `data` is `want`, read in order on `stream`.
+/// True if every element of `data`, read in order on `stream`, is `want`.
 bool holds(const RankContext& at, const TensorView& data, float want, FakeStream& stream) {
   std::vector<float> host(count);
   at.device.copy(host.data(), data.data, data.bytes(), stream.handle());
@@ -75,15 +75,15 @@ float sum_of(const RankContext& at) {
   return static_cast<float>(at.group.size() * (at.group.size() + 1) / 2);
 }
 
-/// One rule: true when it holds on this rank.
+/// Checks one rule; true if it holds on this rank.
 using Rule = std::function<bool(const RankContext& at)>;
 
 void expect_rule(const World& world, const Rule& rule) {
   on_fake_ranks(world, {}, [&](const RankContext& at) { EXPECT_TRUE(rule(at)); });
 }
 
-/// The negative control: at least one rank has to notice the flaw. On a busy machine the host may
-/// be later than a slow kernel now and then, and then there is nothing to notice.
+/// The negative control: at least one rank must detect the flaw. Repeated, because on a busy
+/// machine the host may be later than a slow kernel, and then the flaw has no effect.
 void expect_noticed(const World& world, FakeFlaws flaws, const Rule& rule) {
   if (thread_sanitizer) GTEST_SKIP() << "the control is a data race on purpose";
   bool noticed = false;
@@ -103,14 +103,14 @@ bool sees_inputs_of_a_slow_kernel(const RankContext& at) {
   return holds(at, out, sum_of(at), at.compute);
 }
 
-// A host that blocks is never quick; one that does not may be held up by something else.
+// A host that blocks is never quick; one that does not may be delayed by other causes.
 bool does_not_block_the_host(const RankContext& at) {
   bool right = true;
   bool quick = false;
   for (int attempt = 0; attempt < 3; ++attempt) {
     const TensorView data = at.make();
     at.device.fill(data, static_cast<float>(at.group.rank() + 1), slow, at.compute.handle());
-    at.group.barrier_async().wait();  // Everybody is here: what follows waits for nobody.
+    at.group.barrier_async().wait();  // All ranks have joined: the next calls do not wait for any.
     const auto start = Clock::now();
     at.group.all_reduce(data, ReduceOp::sum, {.stream = at.compute.handle()});
     quick = quick || Clock::now() - start < slow / 2;
@@ -132,7 +132,7 @@ bool lets_another_stream_read_the_result(const RankContext& at) {
   return right;
 }
 
-// Rank 0 is slow, so the inputs of the others are in use long after their verb has returned.
+// Rank 0 is slow, so the inputs of the other ranks are in use long after their verbs have returned.
 bool lets_buffers_be_freed_in_stream_order(const RankContext& at) {
   const TensorView in = at.make();
   const TensorView out = at.make();
@@ -151,7 +151,7 @@ class Streams : public testing::TestWithParam<World> {
   const World& world() const { return GetParam(); }
 };
 
-// `local` carries the bytes of the fake device, so it stands for all backends.
+// `local` moves the bytes of the fake device, so it represents all backends.
 std::vector<World> fake_worlds() {
   std::vector<World> all = worlds_of_several();
   std::erase_if(all, [](const World& world) { return world.backend != "local"; });
@@ -245,8 +245,8 @@ TEST_P(Streams, WaitEndsByTheDeadlineOfTheCall) {
   });
 }
 
-// A hook after a reduction, as mixed precision has it: it runs on the communication stream, behind
-// its call and before the next.
+// A hook after a reduction, as for mixed precision: it runs on the communication stream, after its
+// call and before the next.
 TEST_P(Streams, ThenRunsInOrderOfTheCommunicationStream) {
   on_fake_ranks(world(), {}, [](const RankContext& at) {
     const TensorView data = at.make();

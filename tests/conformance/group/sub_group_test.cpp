@@ -16,7 +16,7 @@ class SubGroupsOfSeveral : public SubGroups {};
 INSTANTIATE_TEST_SUITE_P(Worlds, SubGroupsOfSeveral, testing::ValuesIn(worlds_of_several()),
                          CaseName());
 
-/// Gathers `mine` over `group`: who is in it, in its order.
+/// Gathers `mine` over `group`: its members, in order.
 std::vector<std::int32_t> members(ProcessGroup& group, int mine) {
   const Buffer in(group, array_of<std::int32_t>({mine}));
   const Buffer out(group, DType::i32, {group.size()});
@@ -54,7 +54,7 @@ TEST_P(SubGroups, TheKeyOrdersTheRanks) {
     for (int r = size - 1; r >= 0; --r) want.push_back(r);
     EXPECT_EQ(members(*reversed, rank), want);
 
-    // Roots, blocks and folds go by the rank in the sub-group.
+    // Roots, blocks and folds follow the rank in the sub-group.
     const Buffer data(*reversed, array_of<std::int32_t>({rank}));
     reversed->broadcast(data, 0);
     EXPECT_TRUE(same(data.read(), array_of<std::int32_t>({size - 1})));
@@ -177,7 +177,7 @@ TEST_P(SubGroups, ManySplitsInARowAreGroupsOfTheirOwn) {
     EXPECT_EQ(names.size(), parts.size()) << "two sub-groups have one name";
     for (const std::string& name : names)
       EXPECT_EQ(name.rfind(group.name(), 0), 0U) << name << " does not tell its parent";
-    // In the opposite order: each still has its own calls.
+    // In the opposite order; each group still matches its own calls.
     for (auto part = parts.rbegin(); part != parts.rend(); ++part) expect_usable(*part);
     expect_usable(group);
   });

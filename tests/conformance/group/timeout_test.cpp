@@ -7,7 +7,7 @@
 
 #include "conformance/cells.hpp"
 
-// CallOptions::timeout beside CallOptions::deadline and the group's timeout.
+// CallOptions::timeout together with CallOptions::deadline and the group's timeout.
 
 namespace tutti::test {
 namespace {
@@ -15,7 +15,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Call = std::function<void(ProcessGroup& group, const CallOptions& options)>;
 
-/// How long after its limit a call may take to give up.
+/// Time after its limit in which a call must have ended.
 constexpr auto grace = 500ms;
 
 class FailuresByTimeout : public testing::TestWithParam<World> {
@@ -23,8 +23,8 @@ class FailuresByTimeout : public testing::TestWithParam<World> {
   const World& world() const { return GetParam(); }
   int last() const { return world().size - 1; }
 
-  /// The last rank does not make the call; on the others it has to end within `limit`, although
-  /// everything else allows 3 s.
+  /// The last rank does not make the call. On the other ranks it has to end within `limit`,
+  /// although the other limits allow 3 s.
   void expect_ended(const CallOptions& options, std::chrono::milliseconds limit, const Call& call) {
     RankBarrier barrier(world().size);
     on_fresh_ranks(world(),
@@ -111,7 +111,7 @@ TEST_P(FailuresByTimeout, ACallMayTakeLongerThanTheTimeoutOfItsGroup) {
   }
 }
 
-// The same options serve any number of calls, each from its own beginning.
+// The same options serve any number of calls, each counted from its own beginning.
 TEST_P(FailuresByTimeout, ATimeoutCountsAnewForEachCall) {
   on_ranks(world(), [&](ProcessGroup& group) {
     const CallOptions options{.timeout = 2s};
@@ -120,6 +120,27 @@ TEST_P(FailuresByTimeout, ATimeoutCountsAnewForEachCall) {
       group.barrier(options);
     }
   });
+}
+
+// Ranks that made different calls wait for each other. Over gloo in normal mode the text of the
+// timeout says so.
+TEST(TimeoutOverGloo, NamesTheCallsOfAllRanks) {
+  for (const World& world : worlds({3})) {
+    if (world.backend != "gloo" || world.checked) continue;
+    on_fresh_ranks(world, [](ProcessGroup& group) {
+      const CallOptions options{.timeout = 300ms};
+      const Buffer data(group, DType::f32, {4});
+      expect_error(Errc::timeout,
+                   {"entered: ", "missing: ", " (", " #0 on group", "called: ",
+                    "ranks may have made different calls, which TUTTI_CHECK=1 compares"},
+                   [&] {
+                     if (group.rank() == 1)
+                       group.barrier(options);
+                     else
+                       group.all_reduce(data, ReduceOp::sum, options);
+                   });
+    });
+  }
 }
 
 class RefusalOfTimeouts : public testing::TestWithParam<World> {};

@@ -54,7 +54,7 @@ TEST_P(CrossEntropyOfRanks, IsThatOfOneProcessForAnySplit) {
     const CrossEntropy::Options one{.pos_weight = 7, .reduction = reduction};
     for (const auto& options : {several, one}) {
       expect_one_process<double>(GetParam(), options, 1e-12);
-      // The value is that of rounded logits, so only the gradient is rounded to floats.
+      // The value is computed from rounded logits, so only the gradient is rounded to floats.
       expect_one_process<float>(GetParam(), options, 1e-5);
     }
   }
@@ -90,7 +90,7 @@ TEST_P(CrossEntropyOfRanks, NothingToDivideByIsZero) {
     for (const auto reduction : {Reduction::mean, Reduction::sum, Reduction::none})
       expect_zero(CrossEntropy({.classes = 2, .reduction = reduction})(group, {all, ignored}));
     expect_zero(CrossEntropy({.classes = 2, .weight = {1, 0}})(group, {all, weightless}));
-    // Smoothing gives the row a loss of its own; its weight in the mean stays 0.
+    // With smoothing the row has a loss of its own, but its weight in the mean is 0.
     expect_zero(CrossEntropy({.classes = 2, .weight = {1, 0}, .label_smoothing = 0.1})(
         group, {all, weightless}));
     expect_zero(CrossEntropy()(group, {std::span(logits).first(2), ignored}));
@@ -152,7 +152,7 @@ TEST(CrossEntropyAlone, TheGradientIsThatOfFiniteDifferences) {
         const CrossEntropy loss(options);
         const auto at = [&] { return loss(rows.all().view()); };
         const auto gradient = values_of(at().grad);
-        constexpr double step = 1e-5;  // The error is step^2, and 1e-16 / step of the value.
+        constexpr double step = 1e-5;  // The error is step^2, plus 1e-16 / step of the value.
         for (std::size_t i = 0; i < rows.logits.size(); ++i)
           EXPECT_NEAR(gradient[i],
                       central_difference(rows.logits[i], step, [&] { return at().loss; }), 1e-8)
@@ -180,7 +180,7 @@ TEST(CrossEntropyAlone, TwoClassesAreOneClassWithTheirDifference) {
   }
 }
 
-// exp(-800) is 0 in double, and its part of a sum with 1 long before.
+// exp(-800) is 0 in double, and so are much larger terms beside 1.
 TEST(CrossEntropyAlone, WhatIsRightForSureKeepsItsSmallGradient) {
   const std::vector<double> logits{40, 0, 800, 0};
   const std::vector<std::int64_t> targets{0, 0};

@@ -25,7 +25,7 @@ constexpr Way ways[] = {{Reduction::mean, false},
                         {Reduction::none, false},
                         {Reduction::mean, true}};
 
-/// Rows of logits [N, C, 2] with a class each, and of [N, C, 2] with yes or no each.
+/// Rows of logits [N, C, 2], with a class each or with 0 or 1 for each element.
 struct Rows {
   std::int64_t classes = 3;
   std::int64_t count = 0;
@@ -85,7 +85,7 @@ void expect_one_process(const World& world, const Rows& rows, double scale, cons
   const LossResult want = call(nullptr, 0, rows.count);
   std::vector<Layout> splits;
   for (Layout layout : layouts(world.size)) {
-    layout.back() += rows.count - total(layout);  // The same rows, however they are split.
+    layout.back() += rows.count - total(layout);  // The same rows for any split.
     if (layout.back() >= 0) splits.push_back(layout);
   }
   ASSERT_FALSE(splits.empty());
@@ -139,7 +139,8 @@ TEST_P(FocalOfRanks, AMistakeOfOneRankIsAnErrorOnAll) {
       expect_error(Errc::mismatch, {"gamma 2", "gamma 3"}, [&] {
         softmax_of(SoftmaxFocal({.gamma = last ? 3.0 : 2.0}), &group, rows, 0, 4);
       });
-    if (group.size() > 1) {  // Also what changes only a part of the result: shapes, dtypes, scales.
+    if (group.size() >
+        1) {  // Also differences that affect only a part of the result: shapes, dtypes, scales.
       const std::vector<float> narrow(last ? 8 : 12);
       const std::vector<std::int64_t> classes(4);
       expect_error(Errc::mismatch, {"[*, 2]", "[*, 3]"}, [&] {
@@ -176,7 +177,7 @@ TEST_P(FocalOfRanks, TheScaleChoosesTheFactorOfTheGradient) {
   });
 }
 
-// By the definitions, straight from the formulas of the headers.
+// Computed directly by the formulas of the headers.
 
 double softmax_by_definition(const Rows& rows, const SoftmaxFocal::Options& o) {
   double sum = 0;
@@ -276,7 +277,7 @@ TEST(FocalAlone, NoneLeavesRowsAndElementsApart) {
             rows.logits.size());
 }
 
-// (1 - p)^(gamma - 1) is infinite where p is 1, and has nothing to be multiplied with there.
+// (1 - p)^(gamma - 1) is infinite for p = 1 and must not be a factor there.
 TEST(FocalAlone, WhatIsRightForSureHasNoGradient) {
   for (const double gamma : {0.0, 0.25, 0.5, 1.0, 2.0}) {
     const std::vector<double> logits{800, -800, 40, -40, 0, 1};

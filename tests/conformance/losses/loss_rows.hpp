@@ -20,7 +20,7 @@ struct LossRows {
 
   std::int64_t count() const { return std::ssize(targets); }
 
-  /// Some of them as a batch of doubles or floats.
+  /// A selection of rows as a batch of doubles or floats.
   template <typename T>
   struct Batch {
     std::int64_t classes = 1;
@@ -44,8 +44,7 @@ struct LossRows {
   }
 };
 
-/// The central difference of value() by a number that it depends on, and that is the same again
-/// afterwards.
+/// The central difference of value() by `number`, which it depends on; restores the number.
 template <typename Value>
 double central_difference(double& number, double step, const Value& value) {
   const double at = number;
@@ -72,7 +71,7 @@ inline LossRows make_loss_rows(std::int64_t count, std::int64_t classes, unsigne
   return rows;
 }
 
-/// Ways in which `count` rows may lie on the ranks.
+/// Splits of `count` rows over the ranks.
 inline std::vector<Layout> splits_of(std::int64_t count, int ranks) {
   std::vector<Layout> splits;
   for (Layout split : layouts(ranks)) {

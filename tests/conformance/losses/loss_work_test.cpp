@@ -6,7 +6,7 @@
 
 #include "conformance/cells.hpp"
 
-// What a rank computes and sends for a loss, counted: its share of the work of one process, and no
+// Counts the work and the bytes of a rank in a loss: its share of the work of one process, and no
 // bytes beyond the table of docs/losses.md.
 
 namespace tutti::test {
@@ -38,7 +38,7 @@ struct Rows {
   }
 };
 
-/// Bytes that the calls of a group since `calls` brought, by operation.
+/// Bytes of the group's calls since call `calls`, by operation.
 struct Sent {
   std::vector<std::int64_t> bytes = std::vector<std::int64_t>(operation_count);
   std::int64_t calls = 0;
@@ -69,9 +69,9 @@ void expect_a_share_each(const World& world, const typename Loss::Options& optio
   });
 }
 
-// With as many rows on every rank: a rank completes the gradient of its own rows.
+// With equal numbers of rows a rank completes the gradient of its own rows.
 TEST_P(WorkOfLosses, IsAShareOfWhatOneProcessDoes) {
-  // 240 rows on each of 1 to 4 ranks, or a thousand, which are not inlined.
+  // 240 rows on each of 1 to 4 ranks, or a thousand, which are too many to be inlined in a message.
   const std::int64_t small = 240 * GetParam().size;
   const std::int64_t large = (reduced() ? 1056 : 2400) * GetParam().size;
   for (const auto count : {small, large}) {
@@ -85,13 +85,13 @@ TEST_P(WorkOfLosses, IsAShareOfWhatOneProcessDoes) {
     expect_a_share_each<PAucAtBudget>(GetParam(), {.beta = 0.2, .surrogate = surrogate}, large);
 }
 
-// More than 5 % beyond a share, which is less than 5 % of all rows.
+// Tolerance: 5 % of a share, which is less than 5 % of all rows.
 TEST_P(WorkOfLosses, OfSmoothApIsAShareForSlightlyUnevenRows) {
   const World& world = GetParam();
   const Rows rows(1000 * world.size);
   const auto alone = SmoothAp()(rows.part(0, 1)).evaluations;
   on_ranks(world, [&](ProcessGroup& group) {
-    // The first has 1196, 1072 where there are two, the others share the rest.
+    // The first rank has 1196 rows (1072 with two ranks); the other ranks share the rest.
     const auto ranks = static_cast<std::size_t>(group.size());
     const std::size_t most = ranks == 1 ? 1000 : ranks == 2 ? 1072 : 1196;
     const std::size_t others = ranks == 1 ? 0 : (1000 * ranks - most) / (ranks - 1);
@@ -105,7 +105,8 @@ TEST_P(WorkOfLosses, OfSmoothApIsAShareForSlightlyUnevenRows) {
   });
 }
 
-// Where the rows lie too unevenly, the ranks take equal parts of the gradient of Smooth-AP too.
+// If the rows are split too unevenly, the ranks compute equal parts of the gradient of Smooth-AP as
+// well.
 TEST_P(WorkOfLosses, OfSmoothApIsAShareForAnySplit) {
   const World& world = GetParam();
   const Rows rows(1056 * world.size);
@@ -131,12 +132,12 @@ Sent sent_by(Loss loss, ProcessGroup& group, const RankingBatch& batch) {
 
 TEST_P(WorkOfLosses, SmoothApSendsItsRowsAndThreeNumbersPerAnchor) {
   const World& world = GetParam();
-  const std::int64_t each = 8000;  // 96,000 bytes: more than what is inlined.
+  const std::int64_t each = 8000;  // 96,000 bytes: more than the limit of inlined rows.
   const Rows rows(each * world.size);
   on_fresh_ranks(world, [&](ProcessGroup& group) {
     const auto sent = sent_by(SmoothAp(), group, rows.part(group.rank(), group.size()));
     const auto anchors = each / 4;
-    // A score and a target per row; three doubles per anchor; and who has how many rows.
+    // A score and a target per row, three doubles per anchor, and the row counts.
     EXPECT_EQ(sent.of(Operation::all_gather), each * (4 + 8) + anchors * 24);
     EXPECT_LE(sent.of(Operation::all_gather_bounded), 1024);
     EXPECT_EQ(sent.calls, 4);
@@ -149,7 +150,8 @@ TEST_P(WorkOfLosses, RecallAtQuantileSendsNoRows) {
     const Rows rows(each * world.size);
     on_fresh_ranks(world, [&](ProcessGroup& group) {
       const auto sent = sent_by(RecallAtQuantile(), group, rows.part(group.rank(), group.size()));
-      // Four times 256 counts; rows, iid and live ones of two kinds and each rank's; one sum.
+      // Four times 256 counts; counts of rows, iid rows and live rows, of two kinds each, and of
+      // each rank; one sum.
       EXPECT_EQ(sent.of(Operation::all_reduce), 4 * 256 * 8 + (6 + group.size()) * 8 + 8);
       EXPECT_LE(sent.of(Operation::all_gather_bounded), 1024);
       EXPECT_EQ(sent.calls, 7);
@@ -176,13 +178,13 @@ TEST_P(WorkOfLosses, PAucSendsCountsAndOfPairsTheBand) {
   on_fresh_ranks(world, [&](ProcessGroup& group) {
     if (group.size() == 1) return;
     const auto mine = rows.part(group.rank(), group.size());
-    // The places of alpha and beta, which are the knots too, and of 0.75 and 0.25.
+    // The positions of alpha and beta, which are also the knots, and of 0.75 and 0.25.
     const auto counts = 4 * 4 * 256 * 8;
     const auto kinds = (6 + group.size()) * 8;
     auto sent = sent_by(PAucAtBudget({.beta = 0.5}), group, mine);
     EXPECT_EQ(sent.of(Operation::all_reduce), counts + kinds + 3 * 8);
     EXPECT_EQ(sent.of(Operation::all_gather), 0);
-    // Pairs: class and score of the band's rows, half of the negatives, and a sum for each.
+    // Pairwise: class and score of the band's rows, half of the negatives, and a sum for each.
     sent = sent_by(
         PAucAtBudget({.beta = 0.5, .surrogate = PAucAtBudget::Options::Surrogate::pairwise}), group,
         mine);

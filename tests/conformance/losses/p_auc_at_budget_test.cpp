@@ -6,8 +6,8 @@
 #include "conformance/losses/loss_rows.hpp"
 #include "support/call_loss.hpp"
 
-// What it computes is held against recorded cases (tests/unit/losses/ranking_reference_test.cpp);
-// here, that the split of the rows does not matter, and the gradient against finite differences.
+// Any split of the rows gives the same result, and the gradient equals finite differences. Values
+// are compared with recorded cases in tests/unit/losses/ranking_reference_test.cpp.
 
 namespace tutti::test {
 namespace {
@@ -131,8 +131,8 @@ TEST_P(PAucOfRanks, AMistakeOfOneRankIsAnErrorOnAll) {
   });
 }
 
-// Thresholds and scales are constants for the gradient: it is that of the loss whose thresholds
-// stay, so rows move that are no reference. Positives are none for Basis::fpr.
+// Thresholds and scales are constants for the gradient, so only rows that do not affect them are
+// moved: for Basis::fpr the positives.
 TEST(PAucAlone, TheGradientOfPositivesIsThatOfFiniteDifferences) {
   for (const Options& options : all_options(1)) {
     if (options.basis != Options::Basis::fpr) continue;

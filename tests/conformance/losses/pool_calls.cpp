@@ -169,14 +169,14 @@ Layout pool_split(std::int64_t rows, int ranks, std::size_t call) {
     case 0:  // Even; the last one has the rest.
       std::ranges::fill(split, rows / ranks);
       break;
-    case 1:  // One has all.
+    case 1:  // One rank has all rows.
       split[call / 4 % w] = rows;
       break;
-    case 2:  // More and more; the first has none.
+    case 2:  // Increasing; the first has none.
       for (std::size_t r = 0; r < w; ++r)
         split[r] = rows * static_cast<std::int64_t>(r) / (ranks * ranks);
       break;
-    default:  // One has nearly all.
+    default:  // One rank has nearly all rows.
       std::ranges::fill(split, std::min<std::int64_t>(2, rows / ranks));
       split[0] += rows - total(split);
   }
@@ -187,7 +187,7 @@ Layout pool_split(std::int64_t rows, int ranks, std::size_t call) {
 void expect_part(const PoolOutcome& got, const PoolOutcome& want, const ProcessGroup& group,
                  const Layout& split, const PoolSequence& sequence) {
   SCOPED_TRACE("rows " + to_string(split));
-  // Ranks add up in another order; floats are rounded at the end.
+  // Tolerance: ranks sum in another order; floats are rounded at the end.
   const double tolerance = sequence.in_float ? 1e-5 : 1e-12;
   EXPECT_NEAR(got.loss, want.loss, tolerance);
   EXPECT_EQ(got.valid, want.valid);

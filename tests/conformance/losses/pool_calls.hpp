@@ -13,11 +13,11 @@
 
 #include "conformance/cells.hpp"
 
-// Calls of the ranking losses one after the other, and what one process would make of them.
+// Sequences of calls of the ranking losses, and the results of one process.
 
 namespace tutti::test {
 
-/// Rows as a ranking loss takes them.
+/// Rows as arguments of a ranking loss.
 struct PoolRows {
   std::int64_t classes = 1;
   std::vector<double> logits{};
@@ -33,7 +33,7 @@ struct PoolRows {
 /// no positive. Scores are floats.
 PoolRows make_pool_rows(std::int64_t count, std::int64_t classes, std::uint64_t seed);
 
-/// A loss with everything but its pool chosen.
+/// A loss with all options but its pool.
 struct RankingKind {
   std::string name;
   std::function<std::unique_ptr<losses::RankingLoss>(std::int64_t classes,
@@ -47,7 +47,7 @@ RankingKind pairwise_kind();
 RankingKind live_kind();  ///< pAUC of the positives of the call.
 std::vector<RankingKind> ranking_kinds();
 
-/// One call: so many rows of all ranks together.
+/// One call with this number of rows of all ranks together.
 struct PoolCall {
   std::int64_t rows = 0;
   bool training = true;
@@ -58,14 +58,15 @@ struct PoolSequence {
   std::int64_t classes = 1;
   std::vector<PoolCall> calls;
   bool in_float = false;
-  bool large = false;  ///< More rows than travel with the first message.
+  bool large = false;  ///< More rows than are inlined in the first message.
 
   PoolRows rows(std::size_t call) const;
 };
-/// None, all ignored, more than a queue of `queue` rows, one, evaluation.
+/// Calls with: no rows, all rows ignored, more rows than a queue of `queue`, one row, an
+/// evaluation.
 PoolSequence pool_sequence(std::int64_t classes, std::int64_t queue, bool large);
 
-/// What a call gave, with the gradient of its rows in double.
+/// The result of a call, with the gradient of its rows in double.
 struct PoolOutcome {
   double loss = 0;
   std::vector<double> per_class{};
@@ -78,22 +79,21 @@ struct PoolOutcome {
 PoolOutcome call_pool(losses::RankingLoss& loss, ProcessGroup* group, const PoolRows& rows,
                       bool in_float = false, bool training = true);
 
-/// What one process gives for every call, by its own queue.
+/// Results of one process for every call, with its own queue.
 std::vector<PoolOutcome> alone(const PoolSequence& sequence, const RankingKind& kind,
                                const losses::PoolOptions& pool);
-/// The same in the slow way: a list of rows, appended to a batch for a loss without a queue.
+/// The same without a queue: appends a list of earlier rows to each batch.
 std::vector<PoolOutcome> by_list_of_rows(const PoolSequence& sequence, const RankingKind& kind,
                                          std::int64_t queue);
 
-/// How the rows of the call lie on the ranks: another way for every call.
+/// The split of a call's rows over the ranks, another one for every call.
 Layout pool_split(std::int64_t rows, int ranks, std::size_t call);
 
-/// What this rank got for its part: loss and gradient are those of one process. GradScale is
-/// sum.
+/// Checks this rank's result: loss and gradient equal those of one process. GradScale is sum.
 void expect_part(const PoolOutcome& got, const PoolOutcome& want, const ProcessGroup& group,
                  const Layout& split, const PoolSequence& sequence);
 
-/// Calls [first, last) of the sequence on this rank.
+/// Makes calls [first, last) of the sequence on this rank.
 void expect_calls(losses::RankingLoss& loss, ProcessGroup& group, const PoolSequence& sequence,
                   std::span<const PoolOutcome> want, std::size_t first, std::size_t last);
 

@@ -8,8 +8,8 @@
 #include "conformance/losses/pool_calls.hpp"
 #include "support/fault_backend.hpp"
 
-// Calls of ranking losses that fail, which leave no trace, and losses that remember other calls
-// than those of the other ranks.
+// Failed calls of ranking losses leave the loss unchanged. Losses whose calls differ from those of
+// the other ranks are refused.
 
 namespace tutti::test {
 namespace {
@@ -159,7 +159,7 @@ TEST_P(PoolRefusalsOfSeveral, RanksThatRememberOtherCallsAreRefused) {
   });
 }
 
-// What is drawn follows from the calls that a loss has seen, with or without a queue.
+// The sample depends on the loss's earlier calls, with or without a queue.
 TEST_P(PoolRefusalsOfSeveral, ARankThatHasMadeACallMoreIsRefused) {
   const auto sequence = pool_sequence(1, 0, false);
   const PoolOptions pool{.max_rows = 9};
@@ -198,7 +198,7 @@ TEST_P(PoolRefusalsOfSeveral, ALossThatWasFilledAloneIsRefusedByName) {
       expect_refused({group.rank() == last() ? Errc::invalid_argument : Errc::mismatch});
       loss->reset_queue();
       expect_calls(*loss, group, sequence, want, 0, sequence.calls.size());
-      // Nor may it go on alone.
+      // One rank of it cannot continue alone.
       expect_error(Errc::invalid_argument,
                    {name, "rank " + std::to_string(group.rank()) + " of", "rank 0 of 1"},
                    [&] { call_pool(*loss, nullptr, make_pool_rows(3, 1, 4)); });
@@ -289,7 +289,7 @@ TEST_P(PoolRefusals, WhatIsNoSavedStateIsRefusedAndChangesNothing) {
   });
 }
 
-// In its first exchange, in one between and in its last one.
+// Fails in the first exchange, in a middle one and in the last one.
 TEST_P(PoolRefusalsOfSeveral, AGroupThatBreaksInACallEnqueuesNothingOnAnyRank) {
   struct Example {
     RankingKind kind;
@@ -330,7 +330,7 @@ TEST_P(PoolRefusalsOfSeveral, AGroupThatBreaksInACallEnqueuesNothingOnAnyRank) {
         }
       };
       on_fresh_ranks(world(), call, {.adjust = adjust});
-      // Beyond the last one, it is the call that it would have been at first.
+      // After the last exchange the call succeeds, as it would have at first.
       for (const int one : finished.all()) EXPECT_EQ(one, failing == e.exchanges ? 1 : 0);
     }
   }

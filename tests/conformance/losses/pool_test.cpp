@@ -8,8 +8,8 @@
 
 #include "conformance/losses/pool_calls.hpp"
 
-// The pool of a ranking loss: rows of this call, rows of earlier ones, and what is drawn of them,
-// for any split of the rows over the ranks.
+// The pool of a ranking loss (rows of this call, rows of earlier calls, and the sample of them) for
+// any split of the rows over the ranks.
 
 namespace tutti::test {
 namespace {
@@ -48,7 +48,7 @@ TEST_P(PoolOf, SmallBatchesWithAQueueAreThoseOfOneProcess) {
     }
 }
 
-// Where sums over ranks do, the rows of each rank stay with it.
+// If sums over ranks suffice, rows are not sent.
 TEST_P(PoolOf, LargeBatchesWithAQueueAreThoseOfOneProcess) {
   for (const auto& kind : {smooth_ap_kind(), recall_kind(), pairwise_kind()}) {
     const bool several = kind.name == "recall_at_quantile";
@@ -72,15 +72,15 @@ TEST_P(PoolOf, ReproducesTheQueueOfTheReferenceForAnySplit) {
   for (const auto& kind : {recall_kind(), pairwise_kind()}) {
     const auto sequence = pool_sequence(1, 20, false);
     auto want = alone(sequence, kind, pool);
-    // expect_part() expects W times the gradient, which is what the reference leaves out.
+    // expect_part() expects W times the gradient; the reference does not have this factor.
     for (auto& call : want)
       for (double& g : call.grad) g /= world().size;
     expect_sequence(sequence, kind, pool, want);
   }
 }
 
-// The first message has the rows of all while they are few. Then a loss of sums asks for nothing
-// more, and Smooth-AP for the anchors.
+// The first message has the rows of all ranks if they are few. Afterwards a loss of sums exchanges
+// nothing, and Smooth-AP only the anchors.
 TEST_P(PoolOf, FewRowsAreOneExchange) {
   on_ranks(world(), [&](ProcessGroup& group) {
     const bool inlined = group.supports(Operation::all_gather_bounded, DType::u8);
@@ -120,7 +120,7 @@ TEST_P(PoolOf, EvaluationSeesTheQueueAndKeepsNothing) {
       train(*other);
       const auto queued = loss->queued();
       EXPECT_GT(queued, 0);
-      // Twice the same, the draw included.
+      // Two equal runs, with equal samples.
       const auto first = call_pool(*loss, &group, part(1), false, false);
       const auto again = call_pool(*loss, &group, part(1), false, false);
       EXPECT_EQ(first.loss, again.loss);
@@ -130,7 +130,7 @@ TEST_P(PoolOf, EvaluationSeesTheQueueAndKeepsNothing) {
                 call_pool(*recall_kind().make(1, {.max_rows = pool.max_rows, .seed = 3}), &group,
                           part(1), false, false)
                     .loss);
-      // As if it had not been.
+      // As if the call had not been made.
       const auto with = call_pool(*loss, &group, part(3));
       const auto without = call_pool(*other, &group, part(3));
       EXPECT_EQ(with.loss, without.loss);
@@ -165,7 +165,7 @@ TEST_P(PoolOf, SamplesAreTheSameRowsForAnySplit) {
     expect(kind, pool_sequence(1, 500, true), {.queue = 500, .max_rows = 400, .seed = 5});
 }
 
-/// Scores so far from each other that every pair counts, and has a slope.
+/// Scores so far apart that every pair is computed and has a slope.
 std::vector<bool> drawn(losses::RankingLoss& loss, const PoolRows& rows) {
   const auto got = call_pool(loss, nullptr, rows);
   std::vector<bool> all;
@@ -217,7 +217,7 @@ TEST(PoolAlone, APoolThatIsNotTooLargeIsNotSampled) {
   }
 }
 
-// A batch that its caller has gathered, and a gradient that its caller brings back.
+// A batch gathered by the caller, and the gradient that the caller sends back.
 TEST_P(PoolOf, RowsGatheredByTheCallerGiveTheSame) {
   const auto sequence = pool_sequence(3, 20, false);
   struct Way {
@@ -252,7 +252,7 @@ TEST_P(PoolOf, RowsGatheredByTheCallerGiveTheSame) {
                                           {nullptr, DType::boolean, Shape::vector(0)},
                                           training});
         group.barrier();
-        // Never gathered twice: the barriers are neighbours.
+        // Never gathered: no calls between the barriers.
         const auto trace = group.trace();
         EXPECT_EQ(trace[trace.size() - 2].operation, Operation::barrier);
         const auto grad = all.back(group, std::as_const(got.grad).view()).value;
@@ -271,7 +271,7 @@ TEST_P(PoolOf, RowsGatheredByTheCallerGiveTheSame) {
   }
 }
 
-// Nothing is decided when a loss is made, or by its first call.
+// Neither the constructor nor the first call fixes the group.
 TEST_P(PoolOf, ALossThatBeganAloneGathersOnceThereIsAGroup) {
   const auto sequence = pool_sequence(1, 0, false);
   for (const auto& kind : {smooth_ap_kind(), trapezoid_kind()}) {
@@ -337,7 +337,7 @@ TEST(PoolAlone, ScoresThatAreAllTiedHaveALossWhereItIsDefined) {
   }
 }
 
-// A queue of f64 scores goes on with f32 ones: as floats, as the rows of the call are.
+// A queue of f64 scores continues with f32 ones: as floats, like the rows of the call.
 TEST(PoolAlone, QueuedScoresTakeTheTypeOfTheCall) {
   const auto rows = make_pool_rows(30, 1, 6);
   const auto more = make_pool_rows(30, 1, 7);

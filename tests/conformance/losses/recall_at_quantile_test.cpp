@@ -36,7 +36,7 @@ Rows make_rows(std::int64_t count, std::int64_t classes, unsigned seed = 1) {
   std::normal_distribution<double> score;
   Rows rows{classes, {}, {}};
   for (std::int64_t i = 0; i < count; ++i) {
-    // Ties are where order statistics go wrong.
+    // Ties are the hard case of order statistics.
     for (std::int64_t c = 0; c < classes; ++c)
       rows.logits.push_back(random() % 2 == 0 ? std::round(score(random)) : score(random));
     const auto some = static_cast<std::int64_t>(random() % 1000);
@@ -59,7 +59,7 @@ LossResult loss_of(const RecallAtQuantile::Options& options, ProcessGroup* group
   return call_loss(RecallAtQuantile(options), group, batch);
 }
 
-/// By the definition: all scores sorted.
+/// Computed by the definition: all scores sorted.
 double threshold_of(const Rows& rows, std::int64_t c, const RecallAtQuantile::Options& o) {
   std::vector<double> all;
   for (std::int64_t i = 0; i < rows.count(); ++i)

@@ -8,7 +8,7 @@
 
 #include "conformance/losses/loss_rows.hpp"
 
-// A loss over the rows of all ranks is that of one process with all rows: for any split of them.
+// A loss over the rows of all ranks equals that of one process with all rows, for any split.
 
 namespace tutti::test {
 namespace {
@@ -19,7 +19,7 @@ using losses::SmoothAp;
 
 using Rows = LossRows;
 
-/// Every fifth row is ignored; in several classes the last one has no positive.
+/// Every fifth row is ignored; with several classes the last one has no positive.
 Rows make_rows(std::int64_t count, std::int64_t classes, unsigned seed = 1) {
   std::mt19937_64 random(seed);
   std::normal_distribution<double> score;
@@ -35,7 +35,7 @@ Rows make_rows(std::int64_t count, std::int64_t classes, unsigned seed = 1) {
   return rows;
 }
 
-/// By the definition: every anchor with every row.
+/// Computed by the definition: every anchor with every row.
 double by_definition(const Rows& rows, std::int64_t c, double temperature) {
   std::vector<std::size_t> kept;
   for (std::size_t i = 0; i < rows.targets.size(); ++i)
@@ -72,7 +72,7 @@ std::vector<T> values(const Tensor& tensor) {
   return {data, data + tensor.shape().numel()};
 }
 
-/// How `total` rows may lie on the ranks.
+/// Splits of `total` rows over the ranks.
 std::vector<Layout> splits(std::int64_t total, int ranks) {
   const auto w = index(ranks);
   std::vector<Layout> all;
@@ -147,7 +147,7 @@ TEST_P(SmoothApOfRanks, IsThatOfOneProcessForAnySplit) {
     }
 }
 
-// More than what the metadata exchange inlines, and enough for the engine of cells.
+// More rows than an metadata exchange inlines, and enough for the engine of cells.
 TEST_P(SmoothApOfRanks, IsThatOfOneProcessForManyRows) {
   expect_one_process<double>(GetParam(), make_rows(reduced() ? 2000 : 9000, 1),
                              {.temperature = 0.05}, 1e-12);
@@ -225,7 +225,7 @@ TEST(SmoothApAlone, TheGradientIsThatOfFiniteDifferences) {
   SmoothAp loss({.classes = 3, .temperature = 0.3});
   const auto at = [&] { return loss(rows.part<double>(0, rows.count()).view()); };
   const auto gradient = values<double>(at().grad);
-  constexpr double step = 1e-5;  // The error is step^2 / temperature^2, and 1e-16 / step.
+  constexpr double step = 1e-5;  // The error is step^2 / temperature^2, plus 1e-16 / step.
   for (std::size_t i = 0; i < rows.logits.size(); ++i)
     EXPECT_NEAR(gradient[i], central_difference(rows.logits[i], step, [&] { return at().loss; }),
                 1e-8)

@@ -41,7 +41,7 @@ WarmUp make(const WarmUp::Options& options, GradScale scale = GradScale::sum) {
                 options);
 }
 
-/// One step of training with what a trainer calls before it.
+/// One training step with the hooks that a trainer calls before it.
 template <typename T = double>
 LossResult train(WarmUp& loss, ProcessGroup* group, std::int64_t step, const Layout& split = {}) {
   if (step % steps_of_epoch == 0) loss.start_epoch(step / steps_of_epoch);
@@ -55,7 +55,8 @@ LossResult train(WarmUp& loss, ProcessGroup* group, std::int64_t step, const Lay
 class WarmUpOfRanks : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, WarmUpOfRanks, testing::ValuesIn(worlds()), CaseName());
 
-/// `got` of the ranks' parts is `want` of one process. `scale`: of the gradient.
+/// Checks that `got`, the ranks' parts, equals `want` of one process. `scale` is the factor of the
+/// gradient.
 template <typename T>
 void expect_same(const LossResult& got, const LossResult& want, ProcessGroup& group,
                  const Layout& split, double scale, double tolerance) {
@@ -99,7 +100,7 @@ TEST_P(WarmUpOfRanks, EveryPhaseIsThatOfOneProcessForAnySplit) {
   expect_one_process<float>(GetParam(), {splits.back()}, GradScale::sum, 1e-5);
 }
 
-// Also on one process what W ranks have saved, and the other way round.
+// A state saved by W ranks is loaded by one process, and the reverse.
 TEST_P(WarmUpOfRanks, WhatIsLoadedGoesOnAsIfNothingHadHappened) {
   for (const bool by_steps : {true, false}) {
     std::vector<LossResult> want;
@@ -192,7 +193,7 @@ TEST_P(WarmUpOfSeveralRanks, RanksInOtherPlacesOfTheScheduleAreRefused) {
   });
 }
 
-// By hand: what is mixed, and with which weights.
+// The mixed values and their weights, computed by hand.
 
 TEST(WarmUpAlone, ValueAndGradientAreTheSameMix) {
   for (const double final_weight : {1.0, 0.75}) {
@@ -228,7 +229,7 @@ TEST(WarmUpAlone, ValueAndGradientAreTheSameMix) {
 }
 
 TEST(WarmUpAlone, ALossWithoutWeightIsNotAsked) {
-  constexpr std::uint64_t most = 1'000'000;  // Of both, by far.
+  constexpr std::uint64_t most = 1'000'000;  // Larger than both, by far.
   int asked = 0;
   WarmUp loss(
       [&](ProcessGroup* group, const RankingBatch& batch, const CallOptions& call) {
@@ -307,7 +308,7 @@ TEST_P(WarmUpOfRanks, AFirstLossOfAnotherShapeOnOneRankIsAnErrorOnAll) {
   });
 }
 
-// Every rank has all rows already: so does the first loss.
+// Every rank already has all rows; so does the first loss.
 TEST_P(WarmUpOfRanks, WithGatheredRowsIsThatOfOneProcess) {
   const auto rows = make_loss_rows(12, 1).all();
   const auto make_one = [] {
@@ -395,7 +396,7 @@ TEST(WarmUpAlone, WhatWasNotSavedIsRefusedAndChangesNothing) {
     expect_error(Errc::invalid_argument, {text}, [&] { target.load(bytes); });
     ASSERT_EQ(target.save(), before);
   };
-  refused("0 bytes that are no saved state", "");
+  refused("0 bytes are not a saved state", "");
   refused("no saved state", std::string(1000, 'x'));
   for (std::size_t size = 0; size < state.size(); ++size) refused("", state.substr(0, size));
   refused("damaged", state + "x");

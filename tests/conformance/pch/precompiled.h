@@ -1,5 +1,5 @@
-// What nearly every file of the suite includes, compiled once (cpp_pch). Each file includes what it
-// needs all the same.
+// Headers that nearly every file of the suite includes, compiled once (cpp_pch). Files still
+// include every header they use.
 #include <algorithm>
 #include <cmath>
 #include <string>

@@ -21,7 +21,7 @@ class GatherBroadcastBytesComparing : public GatherBroadcastBytes {};
 INSTANTIATE_TEST_SUITE_P(Worlds, GatherBroadcastBytesComparing,
                          testing::ValuesIn(worlds_that_compare()), CaseName());
 
-/// Every byte occurs, zero too, and no block is like the next one.
+/// Contains every byte, zero included, and no two equal blocks in sequence.
 std::string bytes_of(std::size_t length, int root) {
   std::string bytes(length, '\0');
   for (std::size_t i = 0; i < length; ++i)

@@ -13,8 +13,8 @@
 #include "conformance/observed.hpp"
 #include "support/dtypes.hpp"
 
-// What the ranks disagree about, and what one of them cannot do: an error on all of them, by name,
-// and the group stays usable.
+// Differences between the ranks, and calls that are invalid on one of them: an error on all ranks,
+// with the reason, and the group stays usable.
 
 namespace tutti::test {
 namespace {
@@ -38,7 +38,7 @@ class GatherRefusalOfOne : public GatherRefusal {};
 INSTANTIATE_TEST_SUITE_P(Worlds, GatherRefusalOfOne, testing::ValuesIn(worlds_that_refuse()),
                          CaseName());
 
-// Nothing but the number of rows is too much here: no rank can have the sum.
+// Only the number of rows is too large: no rank could store the sum.
 TEST_P(GatherRefusalOfSeveral, MoreRowsThanFitAreRefusedEverywhere) {
   on_ranks(world(), [](ProcessGroup& group) {
     const ConstTensorView mine(nullptr, DType::u8, {std::int64_t{1} << 62, 0},
@@ -49,16 +49,16 @@ TEST_P(GatherRefusalOfSeveral, MoreRowsThanFitAreRefusedEverywhere) {
   });
 }
 
-/// A gather of which one rank makes another call.
+/// A gather in which one rank makes another call.
 struct Disagreement {
   std::string name;
   std::vector<std::string> texts;
   std::function<void(ProcessGroup& group, bool other)> call;
 };
 
-/// Memory for arrays whose content does not matter.
+/// Memory of arrays whose contents do not matter.
 ConstTensorView array(ProcessGroup& group, DType dtype, const Shape& shape) {
-  static const std::vector<std::byte> zeros(std::size_t{1} << 20);  // Enough for all of them.
+  static const std::vector<std::byte> zeros(std::size_t{1} << 20);  // Enough for all arrays.
   return {zeros.data(), dtype, shape, group.memory().device()};
 }
 
@@ -151,7 +151,7 @@ std::vector<Disagreement> disagreements() {
   };
 }
 
-// In every mode of every backend: the messages say it themselves.
+// Also in normal mode, because the messages themselves have the comparison.
 TEST_P(GatherRefusalOfSeveral, WhatTheRanksDisagreeAboutIsNamedOnEveryRank) {
   for (const Disagreement& d : disagreements())
     for (int odd = 0; odd < size(); ++odd) {
@@ -168,7 +168,7 @@ TEST_P(GatherRefusalOfSeveral, WhatTheRanksDisagreeAboutIsNamedOnEveryRank) {
     }
 }
 
-/// A gather that one rank cannot make.
+/// A gather that is invalid on one rank.
 struct BadGather {
   std::string name;
   std::vector<std::string> texts;
@@ -294,7 +294,7 @@ struct BadRoot {
   std::function<void(ConstTensorView& whole, RowLayout& rows, const RowLayout*& layout)> spoil;
 };
 
-// Only root knows what it sends; it tells the others when that is nothing.
+// Only root knows its array, and sends its refusal to the other ranks.
 TEST_P(GatherRefusal, WhatRootCannotScatterIsAnErrorOnAll) {
   const std::vector<BadRoot> bad{
       {"no layout", {"layout"}, [](auto&, auto&, auto& layout) { layout = nullptr; }},
@@ -330,7 +330,7 @@ TEST_P(GatherRefusal, WhatRootCannotScatterIsAnErrorOnAll) {
       });
 }
 
-/// Layouts that say something else than the arrays of a group of this size, 2 rows on each rank.
+/// Layouts that contradict the arrays of a group of this size with 2 rows on each rank.
 std::vector<RowLayout> wrong_layouts(int size) {
   return {RowLayout::equal(size, 3),     RowLayout::equal(size, 1),     RowLayout::equal(size, 0),
           RowLayout::equal(size + 1, 2), RowLayout::equal(size - 1, 2), RowLayout()};
@@ -417,7 +417,7 @@ TEST_P(GatherRefusalOfOne, AKnownLayoutHidesNoRefusal) {
     });
 }
 
-/// Has none left.
+/// Memory that is exhausted.
 class FullMemory final : public Memory {
  public:
   Device device() const noexcept override { return {}; }
@@ -426,7 +426,7 @@ class FullMemory final : public Memory {
   void copy(void*, const void*, std::size_t, Stream) override {}
 };
 
-/// A program's own, which throws what it likes.
+/// Memory of a program, which throws its own exceptions.
 class ForeignMemory final : public Memory {
  public:
   Device device() const noexcept override { return {}; }
@@ -460,7 +460,7 @@ TEST_P(GatherRefusalComparing, ARankWithoutMemoryForItsResultLetsNoRankWait) {
     on_ranks(world(), [&](ProcessGroup& group) {
       const bool bad = group.rank() == odd;
       const RowLayout rows = RowLayout::equal(group.size(), 2);
-      const auto mine = array(group, DType::u8, {2, 40000});  // Does not travel with its size.
+      const auto mine = array(group, DType::u8, {2, 40000});  // Too large to be inlined.
       const auto whole = array(group, DType::u8, {2 * group.size(), 40000});
       const auto refused = [&](const auto& call) {
         Memory* memory = bad ? &full : nullptr;

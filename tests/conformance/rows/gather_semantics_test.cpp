@@ -8,9 +8,9 @@
 #include "conformance/cells.hpp"
 #include "conformance/observed.hpp"
 
-// What torchmetrics' gather_all_tensors and Lightning's all_gather_ddp_if_available do in every
-// corner, and what is done here where they hang, crash or disagree. Arrays that are not contiguous
-// are the adapters': a view has no strides.
+// The edge cases of torchmetrics' gather_all_tensors and Lightning's all_gather_ddp_if_available,
+// including those in which they hang, crash or disagree. Adapters test arrays that are not
+// contiguous: a view has no strides.
 
 namespace tutti::test {
 namespace {
@@ -26,7 +26,7 @@ class GatherSemanticsOfSeveral : public GatherSemantics {};
 INSTANTIATE_TEST_SUITE_P(Worlds, GatherSemanticsOfSeveral, testing::ValuesIn(worlds_of_several()),
                          CaseName());
 
-/// Rank r brings an array of shapes[r]; every rank gets all of them, each in its own shape.
+/// Rank r passes an array of shapes[r]; every rank gets all arrays, each in its own shape.
 void expect_gathered(const World& world, DType dtype, const std::vector<Shape>& shapes) {
   std::vector<Array> arrays;
   for (std::size_t r = 0; r < shapes.size(); ++r)
@@ -41,7 +41,7 @@ void expect_gathered(const World& world, DType dtype, const std::vector<Shape>& 
   });
 }
 
-/// The shape that `of` gives for each rank.
+/// Calls `of` for the shape of each rank.
 template <typename Of>
 std::vector<Shape> shapes_of(int size, const Of& of) {
   std::vector<Shape> shapes;
@@ -92,7 +92,7 @@ TEST_P(GatherSemantics, BooleansTravelLikeBytes) {
   expect_gathered(world(), DType::boolean, shapes_of(size(), [](int r) { return Shape{r + 2}; }));
 }
 
-// Beyond what travels with the sizes.
+// Larger than inlined arrays.
 TEST_P(GatherSemantics, LargeArraysTakeTheSecondRound) {
   expect_gathered(world(), DType::u8, shapes_of(size(), [](int r) {
                     return Shape{3, r == 0 ? 30000 : 7};
@@ -123,7 +123,7 @@ TEST_P(GatherSemantics, SmallArraysAreOneCall) {
   });
 }
 
-// The order is that of the ranks of the group, not of the world.
+// The order is that of the ranks in the group, not in the world.
 TEST_P(GatherSemantics, ASubGroupGathersInItsOwnOrder) {
   on_ranks(world(), [](ProcessGroup& group) {
     auto reversed = group.split(0, -group.rank());
@@ -138,7 +138,7 @@ TEST_P(GatherSemantics, ASubGroupGathersInItsOwnOrder) {
       EXPECT_TRUE(same(content_of(group, all[index(r)]), array_of<std::int32_t>({world_rank})));
       EXPECT_EQ(together.get<std::int32_t>(r), world_rank);
     }
-    // Of two groups at once: each has its own ranks only.
+    // In two groups at once, each with its own ranks only.
     auto part = group.split(group.rank() % 2);
     ASSERT_TRUE(part.has_value());
     const auto some = gather_all_tensors(*part, mine);
@@ -153,7 +153,7 @@ struct Difference {
   std::string name;
   DType dtype;
   Shape shape;
-  std::vector<std::string> texts;  ///< Of both sides, beside f32 [2, 3].
+  std::vector<std::string> texts;  ///< Text of both sides; the other ranks have f32 [2, 3].
 };
 
 TEST_P(GatherSemanticsOfSeveral, OtherDimensionsOrDTypesAreTheSameErrorEverywhere) {
@@ -213,7 +213,7 @@ TEST_P(GatherSemantics, WithAGroupTheRanksAreStackedAlsoWhenThereIsOne) {
       EXPECT_TRUE(same_bits(content_of(group, all), concat(arrays).reshaped(stacked)));
       EXPECT_FALSE(all.is_input());
       EXPECT_EQ(calls_of(group), before + (inlines(group) || shape.numel() == 0 ? 1U : 2U));
-      // Known to be equal: nothing is asked.
+      // Known to be equal: no sizes are exchanged.
       const RowLayout each = RowLayout::equal(group.size(), 1);
       const MaybeOwned again = all_gather_ddp_if_available(mine, &group, {.layout = &each});
       EXPECT_TRUE(same_bits(content_of(group, again), concat(arrays).reshaped(stacked)));

@@ -19,7 +19,7 @@
 namespace tutti::test {
 namespace {
 
-constexpr std::int64_t max_inlined = 65536;  ///< So many bytes travel with the sizes.
+constexpr std::int64_t max_inlined = 65536;  ///< Limit of inlined bytes.
 
 class GatherMatrix : public testing::TestWithParam<MoveCell> {
  protected:
@@ -93,7 +93,7 @@ TEST_P(GatherMatrix, SeveralArraysShareOneExchange) {
   }
 }
 
-/// Values that a dtype has, and that every bit of counts.
+/// Values that the dtype represents and that need each of its bits.
 std::vector<double> fills_of(DType dtype) {
   if (dtype == DType::boolean) return {0, 1};
   if (dtype == DType::f8e4m3 || dtype == DType::f8e5m2) return {0, -1.5, std::nan("")};
@@ -121,7 +121,7 @@ struct RealPart<std::complex<T>> {
 template <typename T>
 using Real = typename RealPart<T>::type;
 
-/// [W, max n, ...] the slow way.
+/// [W, max n, ...] by a simple loop.
 Array padded(const std::vector<Array>& parts, const Layout& layout, const Shape& row_shape,
              double fill) {
   const DType dtype = parts[0].dtype();
@@ -217,7 +217,7 @@ TEST_P(ReduceScatterRows, GivesEveryRankItsRowsOfTheReduced) {
   }
 }
 
-// Rows that are not arrays of several.
+// One array with several dimensions per row.
 
 TEST_P(Gathering, AZeroDimensionalArrayIsOneRow) {
   on_ranks(world(), [](ProcessGroup& group) {
@@ -279,7 +279,7 @@ TEST_P(Gathering, SmallGathersAreOneRoundAndLargeOnesTwo) {
     const auto two_rounds = 2U;
     const auto for_small = inlines(group) ? one_round : two_rounds;
     const Buffer small(group, DType::u8, {max_inlined});
-    // One rank with more is enough: it announces that more follows.
+    // One larger rank suffices: it announces a second round.
     const Buffer large(group, DType::u8, {group.rank() == 0 ? max_inlined + 1 : 1});
     const auto rows = RowLayout::equal(group.size(), max_inlined);
     EXPECT_EQ(calls([&] { (void)all_gather_rows(group, small); }), for_small);
@@ -291,7 +291,7 @@ TEST_P(Gathering, SmallGathersAreOneRoundAndLargeOnesTwo) {
   });
 }
 
-// A backend that takes no shorter message than was posted: sizes first, then rows.
+// A backend without messages shorter than posted: sizes first, then rows.
 class WithoutBounded final : public ForwardBackend {
  public:
   using ForwardBackend::ForwardBackend;
@@ -336,7 +336,7 @@ TEST_P(GatheringOfSeveral, BackendsWithoutBoundedMessagesTakeTwoRounds) {
 // Memory.
 
 TEST_P(Gathering, ResultsAreInTheCallersMemory) {
-  // Small and large: both ways of travelling.
+  // Small and large: inlined, and in a second round.
   for (const std::int64_t row_bytes : {8, 50000}) {
     Layout layout(index(size()), 2);
     layout.back() = 3;

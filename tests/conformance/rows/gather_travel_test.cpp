@@ -13,12 +13,12 @@
 #include "conformance/observed.hpp"
 #include "support/forward_backend.hpp"
 
-// How rows travel, and what of the caller's memory reaches the transport.
+// The messages that carry rows, and the caller's memory that the transport accesses.
 
 namespace tutti::test {
 namespace {
 
-constexpr std::int64_t max_inlined = 65536;  ///< So many bytes travel with the sizes.
+constexpr std::int64_t max_inlined = 65536;  ///< Limit of inlined bytes.
 
 class GatherTravel : public testing::TestWithParam<World> {
  protected:
@@ -36,8 +36,8 @@ struct Rowed {
   Shape row_shape;
 };
 
-/// Edge cases: nothing at all, one rank only, rows without bytes, one byte more or less than what
-/// is inlined, rows larger than a segment of a ring.
+/// Edge cases: no rows, one rank only, rows without bytes, one byte more or less than the inlined
+/// limit, rows larger than a segment of a ring.
 std::vector<Rowed> rowed_layouts(int size) {
   const auto ranks = index(size);
   std::vector<Rowed> all{{Layout(ranks, 0), {}}, {Layout(ranks, 0), {3}}};
@@ -62,9 +62,9 @@ std::vector<Rowed> rowed_layouts(int size) {
   return all;
 }
 
-// Many segments of a ring: a rank that waits for a send before it receives would wait for ever.
+// Many segments of a ring: a rank that waited for a send before receiving would wait for ever.
 TEST_P(GatherTravelOfSeveral, LargeBlocksArrive) {
-  // A sanitizer looks at each byte, and so does a double of a device.
+  // A sanitizer checks each byte, and so does the double of a device.
   const bool small = reduced() || world().backend == "nccl_double";
   const std::int64_t large = small ? 600 << 10 : 9 << 20;
   for (const bool one_only : {false, true}) {
@@ -124,7 +124,7 @@ TEST_P(GatherTravel, RowsMayLieInTheResult) {
   }
 }
 
-// Several on their way at once would mix if their messages could.
+// Several pending gathers, whose messages must not mix.
 TEST_P(GatherTravel, CallsOneBehindTheOtherDoNotMix) {
   Layout layout(index(size()), 4);
   layout.front() = 1;
@@ -141,7 +141,7 @@ TEST_P(GatherTravel, CallsOneBehindTheOtherDoNotMix) {
   });
 }
 
-/// Writes down what this rank gives to the transport.
+/// Records the arrays that this rank passes to the transport.
 class Listener final : public ForwardBackend {
  public:
   Listener(std::unique_ptr<Backend> inner, int rank, std::vector<std::string>& sent)
@@ -156,7 +156,7 @@ class Listener final : public ForwardBackend {
   }
 
  private:
-  /// What is received lies in `in`, too, and holds whatever was there before.
+  /// The received bytes are in `in`, too, which may hold any bytes before.
   bool sends(const Op& op) const {
     const bool of_root = op.kind == Operation::broadcast || op.kind == Operation::scatter;
     return op.kind != Operation::recv && (!of_root || op.root == rank_);
@@ -179,7 +179,7 @@ TEST_P(GatherTravelOfSeveral, NothingTravelsButTheRows) {
   on_fresh_ranks(
       world(),
       [&](ProcessGroup& group) {
-        // Rank 0 has the most, the last one a single row.
+        // Rank 0 has most rows, the last one a single row.
         Layout layout;
         for (int r = 0; r < group.size(); ++r) layout.push_back(group.size() - r);
         const RowLayout rows(layout);

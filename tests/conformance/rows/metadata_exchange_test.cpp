@@ -12,15 +12,15 @@
 #include "conformance/cells.hpp"
 #include "support/forward_backend.hpp"
 
-// Bytes of another rank are not trusted: a message that contradicts itself is an error by name.
+// Bytes of another rank are not trusted: a contradictory message is an error with the reason.
 
 namespace tutti::test {
 namespace {
 
-/// Overwrites a number in the message of rank 1, as this rank received it.
+/// Overwrites a number in rank 1's message, as this rank received it.
 struct Damage {
   const char* name;
-  std::size_t at;  ///< From the beginning of the message.
+  std::size_t at;  ///< Offset in the message.
   std::uint64_t value;
   std::size_t bytes;
 };
@@ -49,8 +49,8 @@ INSTANTIATE_TEST_SUITE_P(Worlds, MetadataExchanges, testing::ValuesIn(worlds_of_
                          CaseName());
 
 TEST_P(MetadataExchanges, AMessageThatContradictsItselfIsRefusedByName) {
-  // Behind the version, whether it is a refusal, and the function: the words to agree on, of which
-  // there are none.
+  // The offset after the version, the flag of a refusal, and the function: the words to compare,
+  // which are empty.
   const std::size_t words = 4 + 1 + 4 + std::string_view("all_gather_rows").size();
   const std::size_t bytes = words + 4 + 1 + 4;
   const std::size_t arrays = bytes + 8;

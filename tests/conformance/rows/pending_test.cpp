@@ -11,7 +11,7 @@
 #include "conformance/cells.hpp"
 #include "conformance/observed.hpp"
 
-// Gathers whose rows travel behind their return.
+// Async gathers: the rows travel after the function has returned.
 
 namespace tutti::test {
 namespace {
@@ -39,7 +39,7 @@ void expect_same(ProcessGroup& group, const GatheredRows& got, const GatheredRow
 
 TEST_P(GatherPending, GivesWhatTheBlockingFormGives) {
   std::uint64_t salt = 0;
-  // Rows of 80 KB are not inlined.
+  // Rows of 80 KB are never inlined.
   for (const Shape& row_shape : {Shape{}, Shape{3}, Shape{20000}})
     for (const Layout& layout : layouts(size())) {
       const auto parts = make_parts(DType::f32, layout, row_shape, ++salt);
@@ -58,7 +58,7 @@ TEST_P(GatherPending, GivesWhatTheBlockingFormGives) {
           auto padded = all_gather_padded_async(group, in, 7, options);
           auto at_root = gather_rows_async(group, in, root, options);
           auto sums = reduce_scatter_rows_async(group, whole, rows);
-          // In another order than they were made.
+          // Waits in another order than that of the calls.
           const Tensor sum = sums.get();
           const GatheredRows rooted = at_root.get();
           const PaddedRows blocks = padded.get();
@@ -84,7 +84,7 @@ TEST_P(PendingGathers, WithALayoutNothingWaits) {
     const Buffer in(group, array_of<float>({1, 2}));
     const Buffer whole(group, DType::f32, {2 * group.size()});
     const Buffer token(group, array_of<float>({3}));
-    // Makes its calls only when rank 0 has made all of them.
+    // Makes its calls after rank 0 has made all of them.
     if (group.rank() == 1) group.recv(token, 0, 4, soon);
     const GatherOptions options{.layout = &rows, .call = soon};
     auto all = all_gather_rows_async(group, in, options);

@@ -11,9 +11,9 @@
 #include "conformance/observed.hpp"
 #include "support/dtypes.hpp"
 
-// What PyTorch Lightning's sync_ddp does in every corner, and what is done here where its eras
-// disagree: before 2.2 a mean was a new array, max and min were once sums, a name that does not
-// exist was one too.
+// The edge cases of PyTorch Lightning's sync_ddp, and the choices of this library where versions of
+// Lightning disagree: before 2.2 a mean was a new array, and max, min and unknown names were once
+// sums.
 
 namespace tutti::test {
 namespace {
@@ -36,7 +36,7 @@ class SyncComparing : public Sync {};
 INSTANTIATE_TEST_SUITE_P(Worlds, SyncComparing, testing::ValuesIn(worlds_that_compare()),
                          CaseName());
 
-/// The result is the input: the same object, in which the value now is.
+/// The result is the input: the same array, with the new value.
 void expect_in_place(const MaybeOwned& result, const Buffer& input) {
   EXPECT_EQ(result.data(), input.view().data);
   EXPECT_EQ(result.dtype(), input.view().dtype);
@@ -44,12 +44,12 @@ void expect_in_place(const MaybeOwned& result, const Buffer& input) {
   EXPECT_TRUE(result.is_input());
 }
 
-/// Whether legacy_out_of_place is refused: its division is one of host memory.
+/// True if legacy_out_of_place is refused: its division needs host memory.
 bool divides_elsewhere(ProcessGroup& group) {
   return group.memory().device().type != DeviceType::cpu;
 }
 
-/// Whether the backend does not combine such arrays. Then it says so by name.
+/// True if the backend does not reduce such arrays and refuses them by name.
 bool is_refused(ProcessGroup& group, const Buffer& data, const SyncOp& op) {
   const auto kind = op.reduce().kind;
   const auto dtype = data.view().dtype;
@@ -187,13 +187,13 @@ TEST_P(Sync, EveryEnumeratorIsUsedAsItIsForEveryDType) {
   });
 }
 
-// -3 / 2 is -1: not -2, which is what a shift or a floor would give.
+// -3 / 2 is -1, not -2 as with a shift or a floor.
 TEST_P(Sync, TheMeanOfIntegersTruncatesTowardZero) {
   on_ranks(world(), [](ProcessGroup& group) {
     for (const DType dtype : {DType::i8, DType::i32, DType::i64})
       visit_dtype(dtype, [&]<typename T>() {
         if constexpr (std::is_integral_v<T>) {
-          // One column per sum; rank 0 has what the others leave.
+          // One column per sum; rank 0 adds the remainder.
           Array mine(dtype, {19});
           Array want(dtype, {19});
           const int others = group.size() - 1;
@@ -221,7 +221,7 @@ TEST_P(SyncOfSeveral, MinusThreeHalvesAreMinusOne) {
   });
 }
 
-// In the array's own type, whatever a backend's own average would do.
+// In the array's dtype, whatever average the backend has.
 TEST_P(Sync, TheMeanOfIntegersIsThatOfTheirWrappedSum) {
   on_ranks(world(), [](ProcessGroup& group) {
     const int n = group.size();
@@ -306,7 +306,7 @@ TEST_P(SyncOfSeveral, BooleansHaveNoMean) {
   });
 }
 
-// Before 2.2: result is not tensor, and tensor is left as the sum.
+// Before 2.2: the result is a new tensor, and the input is left as the sum.
 TEST_P(Sync, LegacyMeanIsANewArrayAndLeavesTheSum) {
   on_ranks(world(), [](ProcessGroup& group) {
     for (const char* name : {"mean", "avg", "AVG"})
@@ -351,7 +351,7 @@ TEST_P(Sync, LegacyMeanOfTheExampleIsThatOfTheOldDocumentation) {
   });
 }
 
-// The oldest era made a sum of them without a word; nobody wants that back.
+// The oldest versions computed a sum for unknown names. Here it is an error.
 TEST_P(Sync, LegacyChangesNothingButTheMean) {
   on_ranks(world(), [](ProcessGroup& group) {
     for (const Name& name : op_names) {
@@ -445,12 +445,12 @@ TEST_P(Sync, NumbersComeBackAsNumbers) {
     EXPECT_EQ(sync_ddp(rank + 1, &group), n * (n + 1) / 2);
     EXPECT_EQ(sync_ddp(rank, &group, "max"), n - 1);
     EXPECT_EQ(sync_ddp(1 << rank, &group, ReduceOp::bor), (1 << n) - 1);
-    // No detour by a double, which has 53 bits.
+    // Not converted to double, which has 53 bits.
     constexpr std::int64_t large = (std::int64_t{1} << 53) + 1;
     EXPECT_EQ(sync_ddp(large, &group), large * n);
     EXPECT_EQ(sync_ddp_if_available(large, &group, "min"), large);
     EXPECT_EQ(sync_ddp_if_available(large, nullptr), large);
-    // Of an array only: a number has no place to leave the sum.
+    // For arrays only: a number has no storage for the sum.
     EXPECT_EQ(sync_ddp(-3, &group, "mean", {.legacy_out_of_place = true}), -3);
     expect_error(Errc::invalid_argument, {"'mode'", allowed},
                  [&] { (void)sync_ddp(1.0, &group, "mode"); });
@@ -473,7 +473,7 @@ TEST_P(Sync, ASubGroupSyncsItsOwnRanks) {
     ASSERT_TRUE(part.has_value());
     const Buffer data(group, array_of<float>({static_cast<float>(group.rank())}));
     sync_ddp(data, &*part, "mean");
-    // 0 2 .. or 1 3 ..: the mean is the first rank plus what lies between.
+    // 0 2 .. or 1 3 ..: the mean is the first rank's value plus the ranks between.
     const auto want = static_cast<float>(group.rank() % 2 + part->size() - 1);
     EXPECT_TRUE(same(data.read(), array_of<float>({want})));
   });
@@ -539,7 +539,8 @@ TEST_P(Sync, LossesAreReducedByNameInOneRound) {
   });
 }
 
-// Sums of many sizes round: the order of the ranks decides, and it is the same for everybody.
+// Sums of numbers of different magnitude round. The ranks are added in order, so the result is the
+// same on all.
 TEST_P(Sync, LossesHaveTheSameBitsOnEveryRankAndBackend) {
   on_ranks(world(), [](ProcessGroup& group) {
     const auto value = [](int r) { return std::exp(3.7 * r) / 3; };
@@ -565,7 +566,7 @@ TEST_P(Sync, ManyLossesWithLongNamesNeedNotFitInOneRound) {
   });
 }
 
-// In every mode: no backend has to compare for this.
+// In normal mode too, because no backend needs to compare for this.
 TEST_P(SyncOfSeveral, OtherNamesAreAMismatchOnEveryRank) {
   using Losses = std::vector<NamedLoss>;
   const Losses usual{{"loss", 1, 1}, {"aux", 2, 1}};
@@ -579,7 +580,7 @@ TEST_P(SyncOfSeveral, OtherNamesAreAMismatchOnEveryRank) {
       {{{"loss", 1, 1}}, "1 losses: 'loss'"},
       {{{"loss", 1, 1}, {"aux", 2, 1}, {"third", 2, 1}}, "3 losses: 'loss', 'aux', 'third'"},
       {{}, "0 losses"},
-      // Written one behind the other they are the same.
+      // Concatenated, the names are equal.
       {{{"lossa", 1, 1}, {"ux", 2, 1}}, "2 losses: 'lossa', 'ux'"},
   };
   for (const Case& c : cases)
@@ -600,12 +601,12 @@ TEST_P(SyncOfSeveral, OtherNamesAreAMismatchOnEveryRank) {
     }
 }
 
-/// What a rank sees in one step: so many rows in each micro-batch, with this mean.
+/// A rank's micro-batches in one step: rows and mean of each.
 struct MicroBatch {
   std::int64_t rows;
   double mean;
 };
-/// Rank r has r + 1 micro-batches; the means are such that nothing rounds.
+/// Rank r has r + 1 micro-batches; the means are chosen so that nothing rounds.
 std::vector<MicroBatch> batches_of(int rank) {
   std::vector<MicroBatch> all;
   for (int i = 0; i <= rank; ++i) all.push_back({3 * i + rank + 1, 0.25 * (7 * rank - 5 * i + 1)});
@@ -622,7 +623,7 @@ TEST_P(Sync, TheAccumulatedLossIsTheMeanOfAllRowsOfAllMicroBatches) {
         rows += static_cast<double>(batch.rows);
       }
     LossAccumulator losses;
-    for (int step = 0; step < 2; ++step) {  // The second sees nothing of the first.
+    for (int step = 0; step < 2; ++step) {  // The second step is independent of the first.
       for (const MicroBatch& batch : batches_of(group.rank()))
         losses.add("loss", batch.mean, batch.rows);
       const auto reduced = losses.reduce(group);
@@ -636,7 +637,7 @@ TEST_P(Sync, TheAccumulatedLossIsTheMeanOfAllRowsOfAllMicroBatches) {
 
 TEST_P(Sync, AccumulatedLossesComeInTheOrderOfTheirNames) {
   on_ranks(world(), [](ProcessGroup& group) {
-    // Ranks see their first micro-batches in different orders.
+    // Ranks add their first micro-batches in different orders.
     std::vector<std::string> names{"c", "a", "b"};
     std::rotate(names.begin(), names.begin() + group.rank() % 3, names.end());
     LossAccumulator losses;
@@ -650,7 +651,7 @@ TEST_P(Sync, ARankWithoutMicroBatchesExpectsTheNames) {
   on_ranks(world(), [](ProcessGroup& group) {
     LossAccumulator losses;
     losses.expect("rare");
-    for (int step = 0; step < 3; ++step) {  // expect() stays.
+    for (int step = 0; step < 3; ++step) {  // expect() persists.
       if (group.rank() == 0 && step < 2) losses.add("rare", 0.5, 8);
       const auto reduced = losses.reduce(group);
       ASSERT_EQ(reduced.size(), 1U);

@@ -4,7 +4,7 @@
 #include "conformance/cells.hpp"
 #include "support/gather_bounded.hpp"
 
-// An operation of the SPI without a verb, issued as the front issues it for a gather of unknown
+// An operation of the SPI without a verb, issued as the front issues it in a gather of unknown
 // sizes.
 
 namespace tutti::test {
@@ -13,7 +13,7 @@ namespace {
 class AllGatherBounded : public testing::TestWithParam<MoveCell> {};
 INSTANTIATE_TEST_SUITE_P(Matrix, AllGatherBounded, testing::ValuesIn(move_cells()), CaseName());
 
-/// What every rank has afterwards: the rows of each at its place, poison behind them.
+/// The result on every rank: the rows of each at their offset, poison after them.
 void put_blocks(Array& out, const std::vector<Array>& parts, std::int64_t bound) {
   if (out.numel() == 0) return;
   const auto row = static_cast<std::int64_t>(out.bytes().size()) / out.shape().rows();
@@ -90,7 +90,7 @@ TEST_P(AllGatherBoundedWorlds, BlocksMayBeLarge) {
   });
 }
 
-// What was refused leaves no trace: the next call has the same numbers everywhere.
+// A refused call has no effect: the next call has the same number on all ranks.
 TEST_P(AllGatherBoundedWorlds, MoreRowsThanThereIsRoomForAreRefusedByName) {
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     const Buffer in(group, Array(DType::f32, {3}));

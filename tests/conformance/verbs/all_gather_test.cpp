@@ -48,7 +48,7 @@ TEST_P(AllGather, GivesTheSameAsynchronously) {
       const Buffer out(group, dtype, want.shape());
       Work work;
       {
-        const Layout lent = layout;  // The list is the caller's again when the verb returns.
+        const Layout lent = layout;  // The caller may reuse the list when the verb has returned.
         work = group.all_gather_async(in, out, lent);
       }
       work.wait();

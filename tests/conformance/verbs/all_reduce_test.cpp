@@ -6,7 +6,7 @@ namespace {
 class AllReduce : public testing::TestWithParam<ReduceCell> {};
 INSTANTIATE_TEST_SUITE_P(Matrix, AllReduce, testing::ValuesIn(reduce_cells()), CaseName());
 
-// Both forms, each against the left fold.
+// Both forms, each compared with the left fold.
 TEST_P(AllReduce, GivesTheFoldOverRanksOnEveryRank) {
   const World& world = GetParam().world;
   const DType dtype = GetParam().dtype;

@@ -3,7 +3,7 @@
 namespace tutti::test {
 namespace {
 
-/// rows[i][j]: how many rank i sends to rank j.
+/// rows[i][j]: number of rows that rank i sends to rank j.
 using Matrix = std::vector<Layout>;
 
 Matrix transposed(const Matrix& rows) {

@@ -14,7 +14,7 @@ TEST_P(Barrier, NoRankLeavesBeforeAllHaveEntered) {
   std::atomic<int> entered = 0;
   on_ranks(world, [&](ProcessGroup& group) {
     for (int round = 1; round <= 20; ++round) {
-      // Another rank is late each time.
+      // A different rank is late each time.
       if (round % world.size == group.rank()) std::this_thread::sleep_for(2ms);
       entered.fetch_add(1);
       group.barrier();

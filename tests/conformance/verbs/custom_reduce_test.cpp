@@ -3,13 +3,13 @@
 
 #include "conformance/cells.hpp"
 
-// Reductions by a function of the caller's.
+// Reductions with a function of the caller.
 
 namespace tutti::test {
 namespace {
 
-/// x op y = 10 x + y: the digits of the result are the ranks, in the order of the fold. It is not
-/// even associative, so that only the left fold gives it.
+/// x op y = 10 x + y: the digits of the result are the ranks, in the order of the fold. Not
+/// associative, so that only the left fold gives this result.
 void append_digits(const void* in, void* inout, std::int64_t count, DType, void*) {
   const auto* x = static_cast<const std::int64_t*>(in);
   auto* y = static_cast<std::int64_t*>(inout);
@@ -39,7 +39,7 @@ void refuse(const void*, void*, std::int64_t, DType, void*) {
 constexpr std::int64_t modulus = 97;
 std::int64_t shared_modulus = modulus;
 
-/// A way to combine, and the slow way.
+/// A way to combine, and a simple reference.
 struct Way {
   const char* name;
   ReduceOp op;
@@ -59,7 +59,7 @@ Array input(std::int64_t count, int rank) {
   return array;
 }
 
-/// Of the first `ranks`.
+/// Reference over the first `ranks` ranks.
 Array fold(const Way& way, std::int64_t count, int ranks) {
   Array all = input(count, 0);
   for (int r = 1; r < ranks; ++r) {
@@ -75,7 +75,7 @@ std::vector<std::int64_t> many_counts() {
   return {1, 17, 3000, 100003};
 }
 
-/// A backend without host memory says no, by name.
+/// A backend without host memory refuses, by name.
 bool takes_functions(ProcessGroup& group) {
   const Buffer data(group, DType::i64, {4});
   if (group.supports(Operation::all_reduce, DType::i64, ways[0].op)) return true;

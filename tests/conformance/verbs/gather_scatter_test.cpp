@@ -59,7 +59,7 @@ TEST_P(Scatter, GivesEachRankItsRowsOfTheRoot) {
   const DType dtype = GetParam().dtype;
   for (const Shape& row_shape : row_shapes) {
     for (const Layout& layout : layouts(world.size)) {
-      // A different one on every rank, so that a wrong root is seen.
+      // A different array on every rank, so that a wrong root is detected.
       const auto inputs = make_inputs(dtype, rows_of(total(layout), row_shape), world.size,
                                       Fill::bits, ReduceOp::Kind::sum, 10);
       on_ranks(world, [&](ProcessGroup& group) {

@@ -1,4 +1,4 @@
-// Counts beyond 2^31 elements. Slow, and takes 9 GB of memory: a program of its own in the suite
+// Counts beyond 2^31 elements. Slow, and needs 9 GB of memory: a program of its own in the suite
 // "slow".
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t beyond = (std::int64_t{1} << 31) + 17;
 
-/// What rank `rank` holds at `i`; a period that no power of two divides.
+/// Element `i` of rank `rank`; its period is no multiple of a power of two.
 std::uint8_t at(int rank, std::int64_t i) {
   return static_cast<std::uint8_t>((i % 251) + rank);
 }

@@ -59,7 +59,7 @@ TEST_P(ReduceScatter, GivesTheSameAsynchronously) {
     const Buffer out(group, dtype, {rows});
     Work work;
     {
-      const Layout lent = layout;  // The list is the caller's again when the verb returns.
+      const Layout lent = layout;  // The caller may reuse the list when the verb has returned.
       work =
           group.reduce_scatter_async(in, out, lent, op_of(kind, scales, rank), options_of(variant));
     }

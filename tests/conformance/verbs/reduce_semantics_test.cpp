@@ -4,7 +4,7 @@
 #include "conformance/cells.hpp"
 #include "support/dtypes.hpp"
 
-// What the reduce ops mean where that is not obvious.
+// Edge cases of the reduce ops.
 
 namespace tutti::test {
 namespace {
@@ -93,7 +93,7 @@ TEST_P(ReduceSemantics, OrderFixedHalvesAccumulateInFloatAndRoundOnce) {
   expect_all_reduce(inputs, ReduceOp::sum, floats(DType::f16, {sum}), {.order_fixed = true});
 }
 
-// Two summands have one order.
+// Two summands have only one order.
 class ReduceSemanticsOfThree : public ReduceSemantics {};
 INSTANTIATE_TEST_SUITE_P(Worlds, ReduceSemanticsOfThree, testing::ValuesIn(worlds({3, 4})),
                          CaseName());
@@ -199,7 +199,7 @@ TEST_P(ReduceSemantics, BooleansAreAndOrAndXor) {
   expect_all_reduce(inputs, ReduceOp::bxor, array_of<bool>({false, odd, true, !odd}));
 }
 
-// A byte from elsewhere may be 2 or 255 and mean true.
+// A byte of another library may be 2 or 255 and mean true.
 TEST_P(ReduceSemantics, BooleanResultsAreZeroOrOne) {
   Array odd_bytes(DType::boolean, {4});
   std::ranges::copy(std::vector{std::byte{2}, std::byte{255}, std::byte{0}, std::byte{1}},
@@ -216,7 +216,7 @@ TEST_P(ReduceSemantics, WhatHasNoMeaningIsRefusedByName) {
       for (int k = 0; k < reduce_op_count; ++k) {
         const auto kind = static_cast<Kind>(k);
         if (has_meaning(dtype, kind)) continue;
-        if (kind == Kind::custom) continue;  // It is what the caller says.
+        if (kind == Kind::custom) continue;  // As the caller declares.
         const ReduceOp op{kind, 1};
         const Errc code = is_complex(dtype) ? Errc::unsupported : Errc::invalid_argument;
         const Buffer all(group, dtype, {2 * group.size()});
@@ -238,7 +238,7 @@ TEST_P(ReduceSemantics, WhatHasNoMeaningIsRefusedByName) {
   });
 }
 
-// Also where the order is the backend's choice, and down to the payload of a NaN.
+// A copy, also if the backend chooses the order, including the payload of a NaN.
 TEST_P(ReduceSemantics, EveryRankGetsTheSameBits) {
   for (const DType dtype : all_dtypes)
     for (const Kind kind : kinds_of(dtype)) {

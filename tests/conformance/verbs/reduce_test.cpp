@@ -29,7 +29,7 @@ TEST_P(Reduce, GivesTheFoldOverRanksOnTheRootAlone) {
           EXPECT_TRUE(same(out.read(), rank == root ? want : before));
           EXPECT_TRUE(same_bits(in.read(), mine)) << "the input was changed";
 
-          // In place on the root; the others have no output at all.
+          // In place on the root; the other ranks have no output.
           const Buffer both(group, mine);
           group.reduce(both, rank == root ? both.view() : TensorView(), root, op,
                        options_of(variant));

@@ -54,7 +54,7 @@ TEST_P(SendRecv, ARingOfCrossedAsyncCallsDoesNotDeadlock) {
     const int size = group.size();
     const int next = (group.rank() + 1) % size;
     const int previous = (group.rank() + size - 1) % size;
-    // Everybody sends first.
+    // Every rank sends first.
     const Buffer in(group, number(group.rank()));
     const Buffer out(group, DType::i32, {2});
     Work sent = group.send_async(in, next);
@@ -62,7 +62,7 @@ TEST_P(SendRecv, ARingOfCrossedAsyncCallsDoesNotDeadlock) {
     sent.wait();
     received.wait();
     EXPECT_TRUE(same(out.read(), number(previous)));
-    // Everybody receives first.
+    // Every rank receives first.
     const Buffer again(group, DType::i32, {2});
     received = group.recv_async(again, next);
     group.send_async(in, previous).wait();
@@ -127,7 +127,7 @@ TEST_P(SendRecv, BothDirectionsOfAPairAreApart) {
   });
 }
 
-// A rank is its own peer like any other; a blocking send to itself would wait for ever.
+// A rank may be its own peer; a blocking send to itself would wait for ever.
 TEST_P(SendRecv, ARankMaySendToItselfAsynchronously) {
   on_ranks(world(), [](ProcessGroup& group) {
     const Buffer in(group, number(group.rank()));
@@ -144,7 +144,7 @@ TEST_P(SendRecv, ARankMaySendToItselfAsynchronously) {
   });
 }
 
-/// Enough for a call that does not hang.
+/// Enough time for a call that does not hang.
 const CallOptions soon{.timeout = 5s};
 
 TEST_P(SendRecv, ARingOfBothAtOnceDoesNotDeadlock) {
@@ -166,7 +166,7 @@ TEST_P(SendRecv, ARingOfBothAtOnceDoesNotDeadlock) {
   });
 }
 
-// Different dtypes and sizes each way, and peers that use the two calls.
+// Different dtypes and sizes in each direction, and peers that use the two calls.
 TEST_P(SendRecv, BothAtOnceMatchesSendsAndReceives) {
   on_ranks(world(), [](ProcessGroup& group) {
     const Array three = array_of<double>({1, 2, 3});
@@ -227,7 +227,7 @@ TEST_P(SendRecv, BothAtOnceIsRefusedWithTheNumbers) {
                [&] { group.sendrecv(in, size, out, 0); });
     expect_bad({"recv", "peer is -1", ranks}, [&] { group.sendrecv(in, 0, out, -1); });
     expect_bad({"tag is -2", ">= 0"}, [&] { group.sendrecv(in, own, out, own, -2); });
-    // With the rank itself, so that no other rank hears of it.
+    // With this rank as peer, so that no other rank gets an error.
     expect_bad({"in and out overlap", "sendrecv does not work in place"},
                [&] { group.sendrecv(out, own, out, own, 9); });
     const TensorView nothing(nullptr, DType::i32, {2}, group.memory().device());
@@ -255,7 +255,7 @@ TEST_P(SendRecv, ShapesMayDifferWhereTheCountIsEqual) {
 TEST_P(SendRecv, DoesNotQueueBehindAPendingCollective) {
   on_ranks(world(), [](ProcessGroup& group) {
     if (group.rank() == 1) {
-      // Enters the collective only when it has heard from rank 0, whose call is pending by then.
+      // Enters the collective after a message from rank 0, whose call is pending by then.
       const Buffer out(group, DType::i32, {2});
       group.recv(out, 0, 4);
       EXPECT_TRUE(same(out.read(), number(42)));
@@ -273,7 +273,7 @@ TEST_P(SendRecv, DoesNotQueueBehindAPendingCollective) {
 
 TEST_P(SendRecv, CollectivesAndPointToPointDoNotShareNumbers) {
   on_ranks(world(), [](ProcessGroup& group) {
-    // Only two of the ranks make these calls; the others count on with the collectives alone.
+    // Only two ranks make these calls; the other ranks number their collectives without them.
     for (int i = 0; i < 3; ++i) {
       if (group.rank() == 0) {
         const Buffer in(group, number(i));

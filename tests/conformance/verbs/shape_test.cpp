@@ -1,6 +1,6 @@
 #include "conformance/cells.hpp"
 
-// Shapes at the edges: scalars, eight dimensions, nothing at all.
+// Edge cases of shapes: scalars, eight dimensions, empty arrays.
 
 namespace tutti::test {
 namespace {
@@ -92,7 +92,7 @@ TEST_P(Shapes, ManySmallRowsWork) {
   on_ranks(GetParam(), [](ProcessGroup& group) { check_every_verb(group, {1021, 1}); });
 }
 
-// A call without a byte takes part in the order of calls like any other, and changes nothing.
+// A call without bytes takes part in the order of calls and changes nothing.
 TEST_P(Shapes, CallsWithoutElementsSucceed) {
   on_ranks(GetParam(), [](ProcessGroup& group) {
     for (const Shape& shape : {Shape{0}, Shape{3, 0}, Shape{0, 3}, Shape{2, 0, 5}})

@@ -1,9 +1,11 @@
-"""Records what torch.nn.functional.cross_entropy and binary_cross_entropy_with_logits (torch 2.15) compute for one process:
+"""Records torch.nn.functional.cross_entropy and binary_cross_entropy_with_logits (torch 2.15) of
+one process:
+
 record_cross_entropy.py > cross_entropy.txt
 
-A line per case: dtype, options as key=value, then N, C, logits, targets, the loss of each row (empty when there is one number),
-the loss, the gradient of the loss or of the sum of `each`. The binary function ignores no rows: its cases leave them out.
-"""
+A line per case: dtype, options as key=value, then N, C, logits, targets, the loss of each row
+(empty if there is one number), the loss, the gradient of the loss or of the sum of `each`. The
+binary function ignores no rows: its cases leave them out."""
 import random
 
 import torch
@@ -52,7 +54,7 @@ def yes_or_no(dtype, reduction, smoothing, pos_weight):
     targets[ignored] = IGNORED
 
     def loss(z):
-        # Rows that do not count are 0 of their own, so that each has its place.
+        # Ignored rows have loss 0 in the list, so that indices match.
         y = targets.to(z.dtype) * (1 - smoothing) + smoothing / 2
         rows = binary_cross_entropy_with_logits(z[:, 0], y, pos_weight=torch.tensor(pos_weight, dtype=z.dtype), reduction="none")
         if reduction == "none":

@@ -19,7 +19,7 @@ INTERPOLATIONS = ("linear", "lower", "higher", "nearest", "midpoint")
 
 
 def make(loss, classes, queue, reduction):
-    """A module, and what it was made of."""
+    """A module and its options."""
     how = random.choice(INTERPOLATIONS)
     if loss == "smooth_ap":
         temperature = random.choice((0.01, 0.3))
@@ -43,7 +43,7 @@ def make(loss, classes, queue, reduction):
 
 
 def targets_of(loss, rows, classes, plain):
-    """plain: every row counts."""
+    """plain: no row is ignored."""
     targets = labels(rows, classes)
     if plain:
         return torch.where(targets == -100, torch.tensor(0), targets)
@@ -62,7 +62,7 @@ def call(module, loss, dtype, classes, plain):
         words.append("reset")
     module.train(random.random() < 0.75)
     words.append("train" if module.training else "eval")
-    # Without padding all is compared with a queue of doubles too, so they have to be floats.
+    # Without padding, everything is compared with a queue of doubles too, so scores must be floats.
     logits = scores(rows, classes)
     logits = (logits.float() if plain else logits).to(DTYPES[dtype]).requires_grad_()
     targets = targets_of(loss, rows, classes, plain)

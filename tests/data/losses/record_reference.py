@@ -34,7 +34,7 @@ def record(loss, dtype, options, logits, targets, module, iid=None):
 
 
 def scores(rows, classes):
-    """Some of them tied."""
+    """Scores, some of them tied."""
     values = torch.randn(rows, classes, dtype=torch.float64)
     return values if random.random() < 0.5 else (values * 2).round() / 2
 
@@ -43,7 +43,7 @@ def labels(rows, classes):
     if classes == 1:
         targets = torch.randint(0, 2, (rows,))
     else:
-        # Sometimes a class is never there.
+        # Sometimes one class does not occur.
         targets = torch.randint(0, classes if random.random() < 0.5 else classes - 1, (rows,))
     return torch.where(torch.rand(rows) < 0.15, torch.tensor(-100), targets)
 
@@ -56,7 +56,7 @@ def ranking():
                     for temperature in (0.01, 0.3):
                         logits, targets = scores(rows, classes), labels(rows, classes)
                         if (targets == -100).all():
-                            continue  # "none" of an empty pool is one of its defects.
+                            continue  # "none" of an empty pool is a defect of the package.
                         options = {"temperature": temperature, "reduction": reduction}
                         record("smooth_ap", dtype, options, logits, targets,
                                SmoothAPLoss(classes, queue_size=0, temperature=temperature, reduction=reduction))

@@ -72,7 +72,7 @@ def schedule(counts_steps):
             call(1, step)
             step += random.choice((1, 1, 1, 3))
         epoch += 1
-        if random.random() < 0.05:  # Begun anew from something older.
+        if random.random() < 0.05:  # Started again from an older state.
             epoch, step = max(0, epoch - 2), max(0, step - 6)
     print(f"schedule temperature={temperature} {words(options)};{' '.join(fields)}")
 

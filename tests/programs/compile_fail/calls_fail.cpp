@@ -5,8 +5,7 @@
 
 #include <tutti/process_group.hpp>
 
-// What the verbs refuse to compile: results that are dropped, and arrays that they cannot or
-// should not use.
+// Calls that must not compile: dropped results, and arrays that a verb cannot or should not use.
 void calls(tutti::ProcessGroup& group, tutti::Tensor tensor, std::vector<float> values) {
   const std::vector<float> constant = values;
 

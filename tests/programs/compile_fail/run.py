@@ -1,8 +1,8 @@
-"""Compiles a file once as it stands, which must work, and once per case, which must not.
+"""Compiles a file once unchanged, which must succeed, and once per case, which must fail.
 
-A case is `#ifdef NAME  // error: REGEX`, the wrong line, `#else`, the right one, `#endif`. With NAME defined the
-compiler must report an error that matches the regex, and none in another line of the file. Prints TAP.
-"""
+A case is `#ifdef NAME  // error: REGEX`, the wrong line, `#else`, the right one, `#endif`. With
+NAME defined the compiler must report an error that matches the regex, and none in another line of
+the file. Prints TAP."""
 import os
 import re
 import subprocess

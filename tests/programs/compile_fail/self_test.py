@@ -1,4 +1,5 @@
-"""run.py tells a case that compiles, or fails for another reason, from one that fails as it should."""
+"""Checks that run.py distinguishes a case that compiles, or fails for another reason, from one that
+fails as expected."""
 import pathlib
 import subprocess
 import sys

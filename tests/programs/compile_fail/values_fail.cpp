@@ -5,8 +5,8 @@
 
 #include <tutti/tutti.hpp>
 
-// What the resource types and values refuse to compile: copies of what is owned, views of what is
-// gone, numbers without a unit.
+// Values and resource types that must not compile: copies of owned objects, views of temporaries,
+// numbers without a unit.
 void values(tutti::Tensor tensor, tutti::ProcessGroup group, tutti::Work work,
             std::vector<float> floats) {
 #ifdef TENSOR_COPY  // error: deleted

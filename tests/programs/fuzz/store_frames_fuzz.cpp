@@ -12,9 +12,9 @@
 #include "store/protocol.hpp"
 #include "store/requests.hpp"
 
-// A client may send any bytes, cut anywhere. Fed here: the handshake, the frame reader, the
-// requests and the table behind them, as the server does it, but without sockets. Whatever comes,
-// every request is answered once or waits, and what is held stays within the limits.
+// A client may send any bytes, cut anywhere. Feeds them to the handshake, the frame reader, the
+// requests and the table of the server, without sockets. Every request is answered once or waits,
+// and memory stays within the limits.
 
 namespace {
 
@@ -27,7 +27,7 @@ void require(bool holds, const char* what) {
   std::abort();
 }
 
-/// What the server says to a client that sends `bytes` in pieces of `step` bytes.
+/// The server's replies to a client that sends `bytes` in pieces of `step` bytes.
 class Session {
  public:
   Session()
@@ -53,7 +53,7 @@ class Session {
     } catch (const Error& error) {  // The server closes the connection.
       output_ += error.what();
     }
-    // By the last deadline all that waited is answered, but what waits for ever.
+    // By the last deadline all waiting requests are answered, except those without a deadline.
     requests_.expire(Clock::time_point::max() - std::chrono::nanoseconds(1));
     requests_.forget(1);
     require(requests_.next_expiry() == Clock::time_point::max(), "nothing waits for who has left");
@@ -97,7 +97,7 @@ class Session {
   std::string output_;
 };
 
-/// The same bytes as a server's replies to a client, with frames given up in between.
+/// Reads the same bytes as a server's replies to a client that abandons frames in between.
 void read_replies(std::span<const std::byte> bytes, std::size_t step) {
   FrameReader reader(64);
   try {
@@ -116,18 +116,18 @@ void read_replies(std::span<const std::byte> bytes, std::size_t step) {
 
 }  // namespace
 
-// libFuzzer's name, not ours.
+// The name is libFuzzer's.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);   // NOLINT
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {  // NOLINT
   if (size == 0) return 0;
   const std::size_t step = 1 + data[0] % 40;
   const auto bytes = std::as_bytes(std::span(data, size)).subspan(1);
-  // However the bytes are cut, they mean the same.
+  // The replies do not depend on the cuts.
   const auto in_pieces = Session().run(bytes, step);
   require(in_pieces == Session().run(bytes, bytes.size()), "pieces and whole say the same");
   read_replies(bytes, step);
 
-  // Most inputs get past the handshake only if it is given to them.
+  // Prepends the handshake, because few inputs contain one.
   const auto hello = encode_handshake(client_magic, {});
   std::vector<std::byte> input(hello.begin(), hello.end());
   input.insert(input.end(), bytes.begin(), bytes.end());

@@ -1,9 +1,9 @@
-"""The shared library exports namespace tutti alone, and nothing of tutti::internal."""
+"""Checks that the shared library exports namespace tutti, and nothing of tutti::internal."""
 import re
 import subprocess
 import sys
 
-# What may stand before a name in the demangled symbol.
+# Prefixes of a name in the demangled symbol.
 KIND = r"(vtable|typeinfo|typeinfo name|VTT|guard variable|(non-virtual|virtual|covariant return) thunk)"
 OURS = re.compile(rf"({KIND} (for|to) )?tutti::(?!internal::)")
 
@@ -11,7 +11,7 @@ OURS = re.compile(rf"({KIND} (for|to) )?tutti::(?!internal::)")
 def exported(library):
     listed = subprocess.run(["nm", "--dynamic", "--defined-only", "--demangle", "--format=posix", library],
                             capture_output=True, text=True, check=True).stdout
-    # "name kind value size", where the name may hold spaces.
+    # "name kind value size"; the name may contain spaces.
     return [re.sub(r" [A-Za-z]( [0-9a-f]+){1,2}$", "", line) for line in listed.splitlines()]
 
 

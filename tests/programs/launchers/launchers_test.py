@@ -1,7 +1,6 @@
-"""One program, unchanged, under every launcher: launchers_test.py PATH_OF_TUTTI PROGRAM [unittest arguments].
-
-What is not installed or not permitted here is skipped with a message.
-"""
+"""Runs one program, unchanged, under every launcher: launchers_test.py PATH_OF_TUTTI PROGRAM
+[unittest arguments]. Launchers that are not installed or not permitted here are skipped with a
+message."""
 import os
 import random
 import re
@@ -20,7 +19,7 @@ TIMEOUT = 60
 
 
 def free_port(first=1024, last=65000, at_once=1):
-    """The first of some neighbouring ports that nobody has."""
+    """The first of several consecutive free ports."""
     while True:
         port = random.randint(first, last)
         try:
@@ -33,7 +32,7 @@ def free_port(first=1024, last=65000, at_once=1):
 
 
 def installed(*names, says=""):
-    """The first of the programs that is here and says in its version that it is the one."""
+    """The first of the programs that is installed and whose version text has this name."""
     for name in names:
         path = shutil.which(name)
         if path and says in subprocess.run([path, "--version"], capture_output=True, text=True).stdout:
@@ -47,7 +46,7 @@ def start(arguments, **variables):
 
 
 def finish(process):
-    """(status, what it wrote to stdout, to stderr)."""
+    """(status, stdout, stderr)."""
     try:
         output, errors = process.communicate(timeout=TIMEOUT)
     finally:
@@ -71,7 +70,7 @@ class Launchers(unittest.TestCase):
         command = [mpirun, "--oversubscribe", "-x", "MASTER_ADDR", "-x", "MASTER_PORT", "-n", "3", PROGRAM]
         port = str(free_port(at_once=2))
         self.assert_all_well(3, [finish(start(command, MASTER_ADDR="127.0.0.1", MASTER_PORT=port, **root))])
-        # Without an address: one line from every rank says what to set.
+        # Without an address, one line from every rank names the variable to set.
         status, _, errors = finish(start([mpirun, "--oversubscribe", "-n", "2", PROGRAM], **root))
         self.assertNotEqual(status, 0)
         self.assertRegex(errors, r"error: .*2 ranks .* Open MPI gives no address.* TUTTI_STORE.* MASTER_ADDR")
@@ -94,7 +93,7 @@ class Launchers(unittest.TestCase):
         torchrun = shutil.which("torchrun")
         if not torchrun:
             self.skipTest("torchrun is not installed")
-        # Its agent's store lives on over the restart, and so does the name that the first attempt used.
+        # The store of its agent outlives the restart, and so do the keys of the first attempt.
         script = 'if [ "$TORCHELASTIC_RESTART_COUNT$RANK" = 01 ]; then exit 3; fi; exec "$0"'
         self.assert_all_well(2, [finish(start([torchrun, "--standalone", "--nproc-per-node", "2", "--max-restarts", "1",
                                                "--no-python", "sh", "-c", script, PROGRAM]))])
@@ -109,12 +108,12 @@ class Launchers(unittest.TestCase):
 
     def test_by_hand(self):
         store = f"tcp://127.0.0.1:{free_port()}"
-        # Rank 0 comes last: the others wait for the store that it hosts.
+        # Rank 0 comes last; the other ranks wait for the store that it hosts.
         ranks = [start([PROGRAM], TUTTI_RANK=str(rank), TUTTI_SIZE="3", TUTTI_STORE=store) for rank in (2, 1, 0)]
         self.assert_all_well(3, [finish(rank) for rank in ranks])
 
     def test_another_launcher_around_it(self):
-        # srun starts a launcher per node, which starts ranks.
+        # srun starts one launcher per node, which starts the ranks.
         outer = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "nowhere"}
         self.assert_all_well(2, [finish(start([TUTTI, "run", "-n", "2", PROGRAM], **outer))])
 
@@ -148,7 +147,7 @@ class Launchers(unittest.TestCase):
 
 
 class Namespaces(unittest.TestCase):
-    """Two hosts: network namespaces with a cable between them."""
+    """Two hosts: network namespaces connected by a virtual cable."""
     assert_all_well = Launchers.assert_all_well
 
     def setUp(self):

@@ -1,4 +1,4 @@
-// A program as a user writes it: it knows nothing of who starts it. Every rank checks its numbers.
+// A user's program, independent of the launcher. Every rank checks its numbers.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -37,7 +37,7 @@ int main() try {
   std::iota(ascending.begin(), ascending.end(), 0);
   expect(order, ascending, "all_gather");
 
-  // Even and odd ranks apart, in reverse order.
+  // Even and odd ranks in separate groups, in reverse order.
   auto half = group.split(static_cast<int>(rank % 2), -group.rank());
   std::int64_t expected = 0;
   for (std::int64_t other = rank % 2; other < size; other += 2) expected += other;

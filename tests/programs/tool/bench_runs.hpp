@@ -13,13 +13,13 @@
 
 #include "bench/bench.hpp"
 
-// Whole runs of `tutti bench` inside a test, over backends that a test changes.
+// Whole runs of `tutti bench` inside a test, over modified backends.
 
 namespace tutti::tool {
 
 using Json = nlohmann::json;
 
-/// What a FILE* was given.
+/// The text written to a FILE*.
 class Captured {
  public:
   Captured() : file_(open_memstream(&text_, &size_)) {}
@@ -41,10 +41,10 @@ class Captured {
   std::FILE* file_;
 };
 
-/// A backend that does what another one does, after `change` had a look.
+/// Forwards to another backend, through `change`.
 class Changed final : public Backend {
  public:
-  /// Given the real call; may call it, and change anything before and after.
+  /// Receives the real call; may make it, and change anything before and after.
   using Real = std::function<Work(std::span<const Op>, const Call&)>;
   using Change = std::function<Work(std::span<const Op>, const Call&, const Real&)>;
 

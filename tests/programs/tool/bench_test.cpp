@@ -20,14 +20,14 @@
 #include "bench_runs.hpp"
 #include "common/message.hpp"
 
-// Whole runs, over backends that do something wrong: what must be noticed is noticed.
+// Whole runs over faulty backends, whose faults must be detected.
 
 namespace tutti::tool {
 namespace {
 
 using namespace std::chrono_literals;
 
-/// A backend that has not all operations of another one.
+/// A backend that lacks operations of another one.
 class Lacking final : public Backend {
  public:
   Lacking(std::unique_ptr<Backend> inner, std::function<bool(Operation)> lacks)
@@ -50,8 +50,8 @@ class Lacking final : public Backend {
   std::function<bool(Operation)> lacks_;
 };
 
-/// Two ranks, 1 KiB of f32, ten iterations; the calls of `bad_rank` that are all_reduce go
-/// through `change`. The tool's own calls are never all_reduce.
+/// Two ranks, 1 KiB of f32, ten iterations. The all_reduce calls of `bad_rank` go through `change`;
+/// the tool's own calls are never all_reduce.
 BenchOptions two_ranks(int bad_rank, const Changed::Change& change) {
   BenchOptions options;
   options.ranks = 2;
@@ -226,7 +226,7 @@ TEST(Bench, ARankThatNeverEntersIsMissingInTheHangReport) {
         std::move(inner), [calls = std::make_shared<int>(0)](std::span<const Op> ops,
                                                              const Call& call, const auto& real) {
           Work work = real(ops, call);
-          // After a call: the next one is never begun while the others wait in it.
+          // After a call: the next one never begins while the other ranks wait in it.
           if (ops.front().kind == Operation::all_reduce && ++*calls == 4)
             std::this_thread::sleep_for(700ms);
           return work;
@@ -297,12 +297,12 @@ TEST(Bench, IterationsGoOnUntilTheMinimumTimeIsReached) {
   options.timing.warmup.reset();
   options.timing.min_time = 50ms;
   options.timing.samples = Samples::all;
-  options.timing.rank_agg = RankAgg::rank0;  // The rank that decides.
+  options.timing.rank_agg = RankAgg::rank0;  // Rank 0, which decides.
   const Json row = run(options).row();
   double total_us = 0;
   for (const Json& sample : row.at("samples_us")) total_us += sample.get<double>();
   EXPECT_GE(total_us, 50e3);
-  EXPECT_LT(total_us, 10e6);  // A machine that does other things is slow to notice.
+  EXPECT_LT(total_us, 10e6);  // A busy machine reacts late.
   EXPECT_GE(row.at("time_us").at("n"), 10);
   EXPECT_GE(row.at("warmup_calls"), 9);
   EXPECT_LE(row.at("warmup_calls"), 50);
@@ -352,7 +352,7 @@ TEST(Bench, NoFurtherSizeIsMeasuredAfterTheTotalTime) {
     return real(ops, call);
   });
   options.request.sizes = parse_sizes("8,16,32");
-  options.max_total = 20ms;  // Less than the first size takes.
+  options.max_total = 20ms;  // Less than the time of the first size.
   const Result r = run(options);
   EXPECT_EQ(r.code, Exit::ok);
   EXPECT_EQ(r.json.at("results").size(), 1U);
@@ -372,10 +372,11 @@ TEST(Bench, ColdRotatesOverSeveralBuffers) {
   options.cold = true;
   options.timing.check = Check::all;  // Also the results in the other buffers.
   EXPECT_EQ(run(options).row().at("wrong"), 0);
-  EXPECT_EQ(seen->size(), 11U);  // One of warm-up, ten counted; the first check used the first.
+  EXPECT_EQ(seen->size(),
+            11U);  // One warm-up call, ten counted; the first check used the first buffer.
 }
 
-/// all_gather of 1 KiB with uneven blocks; whatever rank 1 does goes through `change`.
+/// all_gather of 1 KiB with uneven blocks; all calls of rank 1 go through `change`.
 BenchOptions uneven(const char* name, const Changed::Change& change) {
   BenchOptions options = two_ranks(1, {});
   options.ranks = 3;
@@ -417,7 +418,7 @@ TEST(Bench, AWrongByteInAnotherRanksBlockIsSeen) {
   }
 }
 
-/// Ranks as a launcher starts them, but in threads: each has only its environment and the store.
+/// Ranks as under a launcher, but on threads: each has only its environment and the store.
 class Told final : public ClusterEnvironment {
  public:
   Told(int rank, int size, std::string store) : info_{"test", rank, size, -1, -1, -1, store} {}
@@ -437,7 +438,7 @@ std::vector<Member> run_members(
     const std::function<void(int rank, BenchOptions& own)>& alter = {}) {
   static std::atomic<int> runs = 0;
   const std::string address = "memory://bench-" + std::to_string(runs++);
-  const auto store = open_store(address);  // Lives while anybody may ask for it.
+  const auto store = open_store(address);  // Outlives all users.
   std::vector<Member> members(static_cast<std::size_t>(size));
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < size; ++rank)
@@ -589,7 +590,7 @@ TEST(Bench, OneRankHasNoBusBandwidth) {
   EXPECT_GT(r.row().at("algbw"), 0);
 }
 
-/// Display columns: bytes that do not continue a UTF-8 character.
+/// Display columns: counts bytes that do not continue a UTF-8 character.
 std::size_t columns(const std::string& line) {
   std::size_t n = 0;
   for (const char c : line) n += (static_cast<unsigned char>(c) & 0xc0) != 0x80 ? 1 : 0;

@@ -26,7 +26,7 @@ Values cut(const std::string& counts, std::int64_t total, int ranks) {
   return {layout.counts().begin(), layout.counts().end()};
 }
 
-/// The line with which `f` is refused; empty when it is not.
+/// The text of the refusal of `f`; empty if it is accepted.
 template <typename F>
 std::string refusal(F&& f) {
   try {
@@ -38,7 +38,7 @@ std::string refusal(F&& f) {
   return "";
 }
 
-/// A file that goes with the test.
+/// A file that is removed with the test.
 class NumbersFile {
  public:
   explicit NumbersFile(const std::string& text) {
@@ -109,7 +109,7 @@ TEST(Counts, AFileHasTheCountsOrTheirProportions) {
   EXPECT_FALSE(counts.is_even());
   EXPECT_EQ(cut(file.option(), 12, 4), (Values{3, 0, 5, 4}));
   EXPECT_EQ(cut(file.option(), 1200, 4), (Values{300, 0, 500, 400}));
-  // Where a product of 64 bits would wrap.
+  // Values whose 64-bit product would wrap.
   const NumbersFile large("4000000000000000000,1000000000000000001");
   EXPECT_EQ(cut(large.option(), 5000000000000000001, 2),
             (Values{4000000000000000000, 1000000000000000001}));

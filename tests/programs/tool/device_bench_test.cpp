@@ -8,8 +8,8 @@
 #include "backends/nccl/double/double.hpp"
 #include "bench_runs.hpp"
 
-// `tutti bench` with arrays on devices, over the double of NCCL and CUDA: what is measured here is
-// the double, so nobody looks at the times.
+// `tutti bench` with arrays on devices, over the double of NCCL and CUDA. The double is measured,
+// so times are ignored.
 
 namespace tutti::tool {
 namespace {
@@ -46,12 +46,12 @@ BenchOptions with_change(BenchOptions options, const Changed::Change& change) {
   return options;
 }
 
-/// Behind the call, in order on its stream: out[index] = 0.25.
+/// After the call, in order on its stream: out[index] = 0.25.
 Changed::Change overwrites(std::int64_t index) {
   return [index](std::span<const Op> ops, const Call& call, const Changed::Real& real) {
     Work work = real(ops, call);
     work.block_stream(call.stream);
-    test_double::apis().cuda->set_device(1);  // Whose default stream it is.
+    test_double::apis().cuda->set_device(1);  // The device of the default stream.
     test_double::fill(static_cast<cudaStream_t>(call.stream.handle),
                       static_cast<float*>(ops.front().out.data) + index, 1, 0.25F);
     return work;
@@ -74,7 +74,7 @@ TEST(DeviceBench, EveryCollectiveOnFourDevicesHasNothingWrong) {
     }
     measured.insert(row.at("coll").get<std::string>());
   }
-  // Without nvcc there are no scans, and notes say so.
+  // Builds without nvcc have no scans, and notes say so.
   for (const Collective& collective : collectives()) {
     const std::string name(collective.name);
     const bool unsupported = contains(r.err, "does not support " + name);
@@ -111,7 +111,7 @@ TEST(DeviceBench, AWriteBehindAnArrayOnADeviceIsDamage) {
   EXPECT_EQ(r.row().at("first_wrong").at("index"), 256);
 }
 
-/// The calls of a row, and how many of them there have to be.
+/// The number of calls of a row, and the expected number.
 void expect_calls(const BenchOptions& options, std::int64_t looked_at) {
   std::atomic<std::int64_t> calls{0};
   const Result r = run(with_change(options, [&](auto ops, const Call& call, const auto& real) {
@@ -146,7 +146,7 @@ TEST(DeviceBench, SamplesAreMeasuredForAsLongAsTheyAreAskedTo) {
   const Json& time = r.row().at("time_us");
   const double spent = time.at("n").get<double>() * time.at("mean").get<double>() *
                        r.row().at("calls_per_sample").get<double>();
-  EXPECT_GE(spent, 0.9 * 100e3);  // Of the slower rank; rank 0's clock decides.
+  EXPECT_GE(spent, 0.9 * 100e3);  // Of the slower rank; the clock of rank 0 decides.
 }
 
 TEST(DeviceBench, TheCacheOfTheCpuIsNotThatOfADevice) {

@@ -11,7 +11,7 @@
 #include "bench/staging.hpp"
 #include "common/exit_code.hpp"
 
-// What --device means, and how the bytes of arrays elsewhere are reached.
+// The meaning of --device, and access to the bytes of device arrays.
 
 namespace tutti::tool {
 namespace {
@@ -69,7 +69,7 @@ TEST(Device, ADeviceThatIsNotThereIsUnavailable) {
   EXPECT_STREQ(failure.what(), "--device cuda:1: this machine has 1 such device");
 }
 
-/// Memory that only copy() reaches, as far as the tool knows.
+/// Memory that the tool can access only through copy().
 class Elsewhere final : public Memory {
  public:
   Device device() const noexcept override { return {DeviceType::cuda, 0}; }

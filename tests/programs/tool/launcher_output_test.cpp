@@ -11,7 +11,7 @@
 namespace tutti::tool {
 namespace {
 
-/// What comes of the pieces, and of the end of the stream.
+/// The output for these pieces, and for the end of the stream.
 std::string prefixed(std::initializer_list<std::string_view> pieces) {
   Prefixer lines("[7] ");
   std::string out;
@@ -98,7 +98,7 @@ TEST_F(SinkTest, IsFullWhenMuchWaits) {
 }
 
 TEST_F(SinkTest, IsBrokenWhenTheReaderHasGone) {
-  // As launch() does it: the write fails instead of ending this process.
+  // As in launch(): the write fails instead of ending this process.
   const auto old = ::signal(SIGPIPE, SIG_IGN);
   Sink sink(ends_[1]);
   close(ends_[0]);

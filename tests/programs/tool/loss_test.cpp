@@ -71,7 +71,7 @@ TEST(LossRows, ClassesAndIgnoredRowsAreAsOftenAsAsked) {
     else
       share[static_cast<std::size_t>(target)] += 1.0 / rows;
   }
-  // Ten standard deviations of a count of so many rows.
+  // Ten standard deviations of a count over this number of rows.
   EXPECT_NEAR(ignored, 0.2, 0.016);
   EXPECT_NEAR(share[0], 0.8 * 0.7, 0.016);
   for (std::size_t c = 1; c < 4; ++c) EXPECT_NEAR(share[c], 0.8 * 0.1, 0.016);
@@ -132,7 +132,7 @@ TEST(LossComparison, AnAlteredElementIsWrongAndNamedByItsPlaceInTheWholeGradient
   LossComparison found(3, 1e-12);
   found.gradient(2, view(whole, {4, 2}), 1, view(own, {3, 2}));
   EXPECT_EQ(found.found().wrong, 2);
-  EXPECT_NEAR(found.found().gradient, 1e-9, 1e-15);  // Of the largest element.
+  EXPECT_NEAR(found.found().gradient, 1e-9, 1e-15);  // Relative to the largest element.
   ASSERT_TRUE(found.found().worst);
   EXPECT_EQ(found.found().worst->rank, 3);
   EXPECT_EQ(found.found().worst->call, 2);
@@ -199,7 +199,7 @@ OneClass one_class(const LossProblem& problem) {
   return rows;
 }
 
-/// Sums of the same terms in another order, and a soft rank with an error of 1e-10.
+/// Tolerance: the same terms in another order, and a soft rank with an error of 1e-10.
 void expect_same(const PairLoop& loop, const losses::LossResult& result) {
   EXPECT_EQ(loop.done, loop.anchors);
   EXPECT_NEAR(loop.loss, result.loss, 1e-9);
@@ -265,7 +265,7 @@ TEST(PeakMemory, SeesWhatWasTakenAndGivenBackInBetween) {
   PeakMemory peak;
   peak.begin();
   {
-    // Unlike new, it cannot be left out by the compiler: every page is written through volatile.
+    // Unlike new, the compiler cannot remove it: every page is written through volatile.
     const std::unique_ptr<volatile char[]> block(new volatile char[size]);
     for (std::size_t i = 0; i < size; i += 4096) block[i] = 1;
   }
@@ -285,7 +285,7 @@ struct Close {
 };
 using File = std::unique_ptr<std::FILE, Close>;
 
-/// What the file was given.
+/// The text written to the file.
 std::string text_of(const File& file) {
   std::string text(static_cast<std::size_t>(std::ftell(file.get())), ' ');
   std::rewind(file.get());
@@ -293,8 +293,8 @@ std::string text_of(const File& file) {
   return text;
 }
 
-/// `meddle` sees the all_reduces of doubles, when they are done: of the losses here only
-/// recall_at_quantile has such, when there are too many rows to gather, and the tool has none.
+/// `meddle` receives finished all_reduces of doubles. Of the losses here only recall_at_quantile
+/// makes them, if there are too many rows to gather; the tool makes none.
 class Meddling final : public test::ForwardBackend {
  public:
   using Meddle = std::function<void(std::span<double>)>;

@@ -30,7 +30,7 @@ def tutti(*arguments, **variables):
 
 
 def backends():
-    """Those of this build that serve ranks on host memory."""
+    """The backends of this build that serve ranks on host memory."""
     found = json.loads(tutti("info", "-f", "json").stdout)["backends"]
     return [backend["name"] for backend in found if backend["available"] and "cpu" in backend["serves"]]
 
@@ -46,7 +46,7 @@ class Program(unittest.TestCase):
         return json.loads(self.runs(*arguments, "-f", "json"))
 
     def refuses(self, arguments, *words):
-        """It ends with 64 and one line on stderr that has all of `words`; nothing on stdout."""
+        """Exits with 64 and one line on stderr that has all of `words`; nothing on stdout."""
         done = tutti("loss", *arguments)
         with self.subTest(arguments=arguments):
             self.assertEqual((done.returncode, done.stdout), (64, ""), done.stderr)
@@ -55,7 +55,7 @@ class Program(unittest.TestCase):
                 self.assertIn(word, done.stderr)
 
     def check(self, run, ranks, losses):
-        """Every loss has numbers, and they are those of one process."""
+        """Every loss has numbers, equal to those of one process."""
         self.assertEqual(run["status"], "ok")
         self.assertEqual(run["world"]["size"], ranks)
         self.assertEqual([row["loss"] for row in run["results"]], losses)
@@ -118,7 +118,7 @@ class Loss(Program):
         self.assertEqual(short["notes"], ["smooth_ap: after 2 calls its queue has 400 of 5000 rows"])
 
     def test_a_tolerance_that_nothing_can_keep_ends_with_two(self):
-        # The sums of a focal loss are over thousands of rows, and in another order: some seed's last bits differ.
+        # A focal loss sums thousands of rows in another order, so with some seeds the last bits differ.
         for seed in range(20):
             done = tutti("loss", "-n", 3, "-l", "sigmoid_focal", "-d", "f64", "--rows", 5000, "--rounds", 1,
                          "--tolerance", 0, "--seed", seed, "-f", "json")

@@ -28,7 +28,7 @@ std::vector<std::byte> filled(const Pattern& pattern, DType dtype, int rank,
   return data;
 }
 
-/// Elements as doubles: exact for what a Pattern holds, except for 64-bit random integers.
+/// Elements as doubles: exact for a Pattern, except for 64-bit random integers.
 std::vector<double> as_doubles(const std::vector<std::byte>& data, DType dtype) {
   std::vector<double> values;
   visit_dtype(dtype == DType::boolean ? DType::u8 : dtype, [&]<typename T>() {
@@ -46,7 +46,7 @@ std::vector<double> as_doubles(const std::vector<std::byte>& data, DType dtype) 
   return values;
 }
 
-/// The last integer up to which the float type holds every one.
+/// The largest n such that the float type represents all integers up to n.
 double exact_limit(DType dtype) {
   switch (dtype) {
     case DType::f16:
@@ -160,7 +160,7 @@ TEST(Pattern, CheckAcceptsBitwiseResultsOf64BitIntegers) {
       }
     }
     EXPECT_EQ(pattern.check(result.data(), count, {0, 3, 0}).count, 0) << name_of(op);
-    // One rank left out is seen in every element that it decides.
+    // A missing rank is detected in every element that it decides.
     EXPECT_GT(pattern.check(result.data(), count, {0, 2, 0}).count, count / 5) << name_of(op);
   }
 }

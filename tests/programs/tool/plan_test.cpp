@@ -51,7 +51,7 @@ TEST(Plan, OnlyACollectiveThatCutsItsArrayNeedsAMultipleOfTheRanks) {
   EXPECT_NE(refusal(request, 3).find("'9'"), std::string::npos);
 }
 
-/// README has "8:64M" of all collectives on 4 ranks.
+/// README measures "8:64M" of all collectives on 4 ranks.
 TEST(Plan, SizesOfARangeAreRoundedUp) {
   Request request = request_for({"all_reduce", "all_gather"});
   request.sizes = parse_sizes("8:64M");
@@ -59,7 +59,8 @@ TEST(Plan, SizesOfARangeAreRoundedUp) {
   ASSERT_EQ(plan.blocks.size(), 2U);
   EXPECT_EQ(plan.blocks[0].bytes.front(), 8);
   EXPECT_EQ(plan.blocks[1].bytes.front(), 16);
-  EXPECT_EQ(plan.blocks[1].bytes.size(), plan.blocks[0].bytes.size() - 1);  // 8 and 16 are one.
+  EXPECT_EQ(plan.blocks[1].bytes.size(),
+            plan.blocks[0].bytes.size() - 1);  // 8 and 16 are rounded to one size.
 
   request = request_for({"scatter"});
   request.sizes = parse_sizes("24:36:+1,48");
@@ -215,7 +216,7 @@ TEST(Plan, TheFingerprintTellsLayoutsSizesAndOptionsApart) {
   EXPECT_NE(one, print("linear", "48", DType::i32));
 }
 
-/// The array of the rank that gets everybody's block decides.
+/// The array of the rank that receives all blocks decides.
 TEST(Plan, MemoryIsThatOfTheRankThatNeedsMost) {
   Request request = request_for({"all_to_all"});
   request.sizes = parse_sizes("1M");
@@ -244,7 +245,7 @@ double factor(const char* name, const char* counts, int ranks, int root = 0) {
   return collective->factor.of(block.cell(ranks, 0, 4800));
 }
 
-/// The bus bandwidth factors, as docs/benchmarking.md derives them.
+/// The bus bandwidth factors as derived in docs/benchmarking.md.
 TEST(Plan, FactorsAreThoseOfNcclTests) {
   EXPECT_DOUBLE_EQ(factor("all_reduce", "even", 4), 1.5);
   for (const char* name : {"all_gather", "all_gather_rows", "all_gather_padded", "reduce_scatter",

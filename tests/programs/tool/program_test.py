@@ -1,4 +1,5 @@
-"""Runs the program as a user types it: program_test.py PATH_OF_TUTTI [unittest arguments]."""
+"""Runs the program with command lines of a user: program_test.py PATH_OF_TUTTI [unittest
+arguments]."""
 import csv
 import io
 import json
@@ -29,7 +30,7 @@ QUICK = ["--min-time", "1ms", "--warmup", "1", "-f", "json"]
 
 
 def tutti(*arguments, **variables):
-    """Runs it outside of any launcher; `variables` join the environment."""
+    """Runs it outside of any launcher; `variables` are added to the environment."""
     environment = {name: value for name, value in os.environ.items() if not LAUNCHER_VARIABLES.match(name)}
     return subprocess.run([TUTTI, *map(str, arguments)], env={**environment, **variables}, text=True,
                           capture_output=True, timeout=120)
@@ -37,7 +38,7 @@ def tutti(*arguments, **variables):
 
 class Program(unittest.TestCase):
     def runs(self, *arguments, **variables):
-        """The output of a run that must go well."""
+        """The output of a run that must succeed."""
         done = tutti(*arguments, **variables)
         self.assertEqual(done.returncode, 0, f"{' '.join(map(str, arguments))}\n{done.stderr}")
         return done.stdout
@@ -46,7 +47,7 @@ class Program(unittest.TestCase):
         return json.loads(self.runs("bench", *arguments, **variables))
 
     def refuses(self, code, arguments, *words, **variables):
-        """It ends with `code` and one line on stderr that has all of `words`; nothing on stdout."""
+        """Exits with `code` and one line on stderr that has all of `words`; nothing on stdout."""
         done = tutti(*arguments, **variables)
         with self.subTest(arguments=arguments):
             self.assertEqual(done.returncode, code, done.stdout + done.stderr)
@@ -58,7 +59,7 @@ class Program(unittest.TestCase):
 
 class Bench(Program):
     def check_rows(self, run, ranks):
-        """Nothing is wrong anywhere, and `wrong` is unknown only for barrier."""
+        """No row has wrong data, and `wrong` is unknown only for barrier."""
         for row in run["results"]:
             if row["coll"] == "barrier":
                 self.assertIsNone(row["wrong"])
@@ -121,7 +122,7 @@ class Bench(Program):
         validator = jsonschema.Draft202012Validator(schema)
         for run in runs:
             validator.validate(run)
-        # The validator finds faults: what it accepts means something.
+        # Checks that the validator finds faults.
         for change in ({"schema_version": 2}, {"status": "fine"}, {"surprise": 1}):
             self.assertFalse(validator.is_valid({**runs[0], **change}), change)
         del runs[0]["results"][0]["wrong"]
@@ -223,7 +224,7 @@ class Bench(Program):
 
 
 def factor(row):
-    """Bus bandwidth over algorithm bandwidth, from the counts alone."""
+    """Bus bandwidth divided by algorithm bandwidth, from the counts alone."""
     counts, size = row["counts"], row["count"]
     if row["coll"] in ("gather", "scatter"):
         return (size - counts[row["root"]]) / size
@@ -333,7 +334,7 @@ class Uneven(Program):
 
 
 def at(run, row, column):
-    """What a column of the flat formats names: a path in the row, or else in the run."""
+    """The value of a column of the flat formats: at its path in the row, or else in the run."""
     value = row if column.split(".")[0] in row else run
     for step in column.split(".", 1):
         value = None if value is None else value.get(step)
@@ -414,10 +415,11 @@ class Outputs(Program):
 
 
 class Signals(Program):
-    """Ctrl-C and SIGTERM; rank 0's outputs are complete all the same."""
+    """Ctrl-C and SIGTERM; rank 0's outputs are complete nevertheless."""
 
     def interrupted(self, signals, arguments, after, backend="local"):
-        """Runs it, sends the signals when stdout or stderr has a line with `after`, gives the record and stderr."""
+        """Runs it, sends the signals when stdout or stderr has a line with `after`, returns the record and
+        stderr."""
         with tempfile.TemporaryDirectory() as folder:
             files = [pathlib.Path(folder, name) for name in ("r.json", "r.csv")]
             outs = [argument for file in files for argument in ("--out", str(file))]
@@ -439,7 +441,7 @@ class Signals(Program):
             return run, out, err
 
     def test_ctrl_c_finishes_the_size_and_writes_everything(self):
-        # Twice at once, as from a terminal and from a launcher: still one Ctrl-C.
+        # Two signals at once, as from a terminal and from a launcher, are one Ctrl-C.
         run, out, err = self.interrupted([signal.SIGINT, signal.SIGINT],
                                          ["-s", "8,16,32,64,128,256", "--min-time", "100ms"], " 8 B ")
         sizes = [row["bytes"] for row in run["results"]]
@@ -462,7 +464,7 @@ class Signals(Program):
             with subprocess.Popen([TUTTI, "bench", "--backend", "local", "--out", folder + "/r.json"], env=environment,
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
                 while not [name for name in os.listdir(folder) if "r.json" not in name]:
-                    self.assertIsNone(process.poll())  # It has not come to the store yet.
+                    self.assertIsNone(process.poll())  # It has not reached the store yet.
                 process.send_signal(signal.SIGINT)
                 process.communicate(timeout=20)
             self.assertEqual(process.returncode, 130)
@@ -575,7 +577,7 @@ class Processes(Program):
                 self.assertEqual((run["status"], [row["bytes"] for row in run["results"]]), ("interrupted", [8]))
 
     def with_failure(self, signal_number, *arguments):
-        """Sends the signal to rank 1 while it measures; gives status, record, stderr."""
+        """Sends the signal to rank 1 during its measurement; returns status, record, stderr."""
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder, "r.json")
             with subprocess.Popen([TUTTI, "bench", *map(str, self.two), "-s", "8,16", "--iters", "1000000", *arguments,
@@ -736,12 +738,12 @@ class Refusals(Program):
         self.refuses(69, ["bench", "-n", "1"], "launcher started 16 processes (OMPI_COMM_WORLD_SIZE=16)", "has 1 rank.",
                      OMPI_COMM_WORLD_RANK="3", OMPI_COMM_WORLD_SIZE="16")
         self.refuses(69, ["bench", "-n", "1"], "(PMI_SIZE=4)", PMI_RANK="3", PMI_SIZE="4")
-        # A job's script is one process of however many tasks.
+        # A job's script is one process, however many tasks the job has.
         self.measures("-n", 2, "-s", "1K", "--backend", "local", *QUICK, SLURM_JOB_ID="7")
 
     def test_local_over_processes_is_unavailable_on_every_rank(self):
         with tempfile.TemporaryDirectory() as folder:
-            # Rank 0 keeps what a late rank would read; under AddressSanitizer that is not a leak to report.
+            # Rank 0 keeps values that a late rank would read, which AddressSanitizer would report as a leak.
             sanitizer = os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
             environment = {**os.environ, "WORLD_SIZE": "2", "TUTTI_STORE": f"file://{folder}",
                            "ASAN_OPTIONS": sanitizer}
@@ -749,7 +751,7 @@ class Refusals(Program):
                                       env={**environment, "RANK": str(rank)}, text=True, stdout=subprocess.PIPE,
                                       stderr=subprocess.PIPE) for rank in range(2)]
             results = [(*rank.communicate(timeout=60), rank.returncode) for rank in ranks]
-        # Rank 1 sees that rank 0 is another process; rank 0 waits for nobody, and then tells why.
+        # Rank 1 detects that rank 0 is another process; rank 0 does not wait and then reports the reason.
         self.assertEqual([code for _, _, code in results], [69, 69], results)
         self.assertIn("threads of one process", results[0][1])
         self.assertEqual(results[1][1], "")
@@ -786,7 +788,7 @@ class Others(Program):
 
 
 if __name__ == "__main__":
-    # Whoever runs this in the background may ignore it; then so would everything it starts.
+    # A shell that runs this in the background may ignore the signal, and all its children would inherit that.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     TUTTI = os.path.abspath(sys.argv.pop(1))

@@ -14,7 +14,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Two ends: the progress writes to one, the test reads the other.
+/// A pseudo-terminal: the progress writes to one end, the test reads the other.
 class Ends {
  public:
   enum class Kind { pipe, terminal };
@@ -39,7 +39,7 @@ class Ends {
     if (to_ != nullptr) std::fclose(to_);
     to_ = nullptr;
   }
-  /// Blocks until there is something.
+  /// Blocks until there is output.
   std::string read_some() {
     char text[1024];
     const ssize_t n = read(from_, text, sizeof text);

@@ -1,4 +1,4 @@
-"""`tutti run` as a user types it: run_test.py PATH_OF_TUTTI [unittest arguments]."""
+"""Runs `tutti run` with command lines of a user: run_test.py PATH_OF_TUTTI [unittest arguments]."""
 import contextlib
 import os
 import pathlib
@@ -14,7 +14,7 @@ import unittest
 TUTTI = ""
 LAUNCHER_VARIABLES = re.compile(r"^(TUTTI_|RANK$|WORLD_SIZE$|LOCAL_|GROUP_RANK$|MASTER_|TORCHELASTIC_)")
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not LAUNCHER_VARIABLES.match(name)}
-# More than a second would be for a machine that is busy with something else; the limits of the tool are shorter.
+# Limit for a busy machine; the limits of the tool are shorter.
 SOON = 10
 
 
@@ -32,7 +32,7 @@ def shell(ranks, script, **options):
 
 
 def processes_with(word):
-    """The processes that have the word among their arguments and are more than a zombie."""
+    """Processes with this word among their arguments, zombies excluded."""
     found = []
     for entry in pathlib.Path("/proc").iterdir():
         try:
@@ -44,7 +44,7 @@ def processes_with(word):
 
 
 def arguments_of(pid):
-    """b"" for one that has ended."""
+    """The command line; b"" after the end."""
     try:
         return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -52,7 +52,7 @@ def arguments_of(pid):
 
 
 def parent_of(pid):
-    """0 for one that has ended."""
+    """The parent; 0 after the end."""
     try:
         return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
     except OSError:
@@ -60,8 +60,7 @@ def parent_of(pid):
 
 
 def ranks_with(word):
-    """Without the processes of the launcher itself, and without what a shell has forked and not yet made another program:
-    a copy of the shell, for a moment."""
+    """Ranks without the launcher's own processes, and without copies of a shell between fork and exec."""
     found = []
     for pid in processes_with(word):
         arguments, parent = arguments_of(pid), parent_of(pid)
@@ -71,7 +70,7 @@ def ranks_with(word):
 
 
 def descriptors(pid):
-    """What a process has open, in words; what it closes meanwhile is left out."""
+    """The open descriptors of a process, in words; those that it closes meanwhile are left out."""
     names = []
     for fd in os.listdir(f"/proc/{pid}/fd"):
         with contextlib.suppress(FileNotFoundError):
@@ -80,7 +79,7 @@ def descriptors(pid):
 
 
 def eventually(condition, seconds=SOON):
-    """Waits until the condition holds; its last value."""
+    """Waits until the condition holds; returns its last value."""
     until = time.monotonic() + seconds
     while not (value := condition()) and time.monotonic() < until:
         time.sleep(0.01)
@@ -95,13 +94,13 @@ def free_port():
 
 class Run(unittest.TestCase):
     def setUp(self):
-        # An argument that no other process has.
+        # An argument that no other process has, to find this one.
         self.word = f"{self.id().rsplit('.', 1)[1]}-{os.getpid()}"
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
 
     def start(self, *arguments, **options):
-        """Starts it; its end is awaited, and it leaves no process with self.word behind."""
+        """Starts it. On exit, waits for its end and checks that no process with self.word remains."""
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
         process = subprocess.Popen([TUTTI, "run", *map(str, arguments)], env=ENVIRONMENT, **options)
         self.addCleanup(self.end, process)
@@ -178,7 +177,7 @@ class Output(Run):
         self.assertEqual(sorted(done.stderr.splitlines()), ["[0] to stderr", "[1] to stderr"])
 
     def test_lines_of_many_ranks_stay_whole(self):
-        # Written in pieces, to stdout and stderr alike, which are one pipe here.
+        # Written in pieces, to stdout and stderr, which are one pipe here.
         script = ("import os\n"
                   "rank = os.environ['RANK']\n"
                   "for i in range(300):\n"
@@ -230,7 +229,7 @@ class Output(Run):
         process = self.start("-n", 2, "sh", "-c", script)
         self.assertTrue(eventually(lambda: processes_with(self.word)))
         ready.touch()
-        # Nobody has read a byte yet.
+        # No byte has been read yet.
         self.assertTrue(eventually(lambda: not processes_with(self.word)))
         _, errors = process.communicate(timeout=SOON)
         self.assertEqual(process.returncode, 9)
@@ -327,7 +326,7 @@ class Signals(Run):
                     file.unlink()
                 process = self.listening(2, f"trap 'echo got it; exit 0' {number.name[3:]}")
                 process.send_signal(number)
-                output, _ = process.communicate(timeout=SOON)  # The shells say what became of their `sleep`.
+                output, _ = process.communicate(timeout=SOON)  # The shells print the end of their `sleep`.
                 self.assertEqual(process.returncode, 0)
                 self.assertEqual(sorted(output.splitlines()), ["[0] got it", "[1] got it"])
 
@@ -340,7 +339,7 @@ class Signals(Run):
         self.assert_nothing_left()
 
     def test_after_a_signal_a_slow_rank_may_finish(self):
-        # Rank 0 is gone at once with a status; rank 1 takes longer than a failure would leave it.
+        # Rank 0 exits at once with a status; rank 1 takes longer than the grace time after a failure.
         process = self.listening(2, "trap '[ $RANK = 0 ] && exit 130; sleep 0.8; echo saved; exit 0' INT")
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=SOON)
@@ -356,14 +355,14 @@ class Signals(Run):
             return process.poll() is not None
 
         self.assertTrue(eventually(ended))
-        self.assertGreater(time.monotonic() - started, 0.9)  # Twice at once is once.
+        self.assertGreater(time.monotonic() - started, 0.9)  # Two at once count once.
         self.assert_nothing_left()
 
     def test_a_signal_that_comes_again_reaches_the_ranks_and_is_no_success(self):
         process = self.listening(2, "trap 'n=$((n + 1)); [ $n = 1 ] || { echo saved; exit 0; }' INT")
         for _ in range(2):
             process.send_signal(signal.SIGINT)
-            time.sleep(0.8)  # Twice at once is once.
+            time.sleep(0.8)  # Two at once count once.
         output, errors = process.communicate(timeout=SOON)
         self.assertEqual(process.returncode, 130, errors)
         self.assertEqual(sorted(output.splitlines()), ["[0] saved", "[1] saved"])
@@ -376,7 +375,7 @@ class Signals(Run):
         all_of_it = [process.pid, *ranks_with(self.word)]
         self.assertEqual(len(all_of_it), 3)
         process.send_signal(signal.SIGTSTP)
-        # D is a shell that waits for a child to become another program (vfork), and the child is what stopped.
+        # State D is a shell that waits for its child's exec (vfork); the child is the stopped process.
         self.assertTrue(eventually(lambda: states([process.pid]) == {"T"} and states(all_of_it) <= {"T", "D"}))
         process.send_signal(signal.SIGCONT)
         self.assertTrue(eventually(lambda: "T" not in states(all_of_it)))
@@ -384,7 +383,7 @@ class Signals(Run):
         self.assertEqual(process.wait(SOON), 0)
 
     def test_when_the_launcher_is_killed_the_ranks_and_what_they_started_end(self):
-        # A rank is often a script around the program.
+        # A rank is often a script that runs the program.
         below = f"trap \"\" TERM HUP; touch {self.folder.name}/below$RANK; while :; do sleep 0.01; done"
         process = self.listening(3, f"trap '' TERM HUP; sh -c '{below}' {self.word} &")
         self.assertTrue(eventually(lambda: all(pathlib.Path(self.folder.name, f"below{rank}").exists()
@@ -459,7 +458,7 @@ class Nodes(Run):
         launches = [self.start("-n", 1, *place, "--node-rank", node, "true") for node in (0, 1, 1)]
         for _, errors, status in self.outputs(launches):
             self.assertEqual(status, 64, errors)
-            self.assertIn("there are two of --node-rank 1: ", errors)
+            self.assertIn("two nodes have --node-rank 1: ", errors)
 
     def test_nodes_that_disagree_about_their_number_are_refused_on_all(self):
         place = ["--rendezvous", f"127.0.0.1:{free_port()}"]
@@ -487,7 +486,7 @@ class Nodes(Run):
                             "--join-timeout", "300ms", "true")
         (_, missing, status), (_, unreachable, other) = self.outputs([first, second])
         self.assertEqual((status, other), (69, 69))
-        self.assertIn("node 1 of 2 did not come within 0.3 s", missing)
+        self.assertIn("node 1 of 2 did not connect within 0.3 s", missing)
         self.assertIn("127.0.0.1", unreachable)
 
     def test_a_port_that_is_taken_is_named(self):
@@ -503,7 +502,7 @@ class Nodes(Run):
     def test_a_launch_that_waits_for_nodes_can_be_interrupted(self):
         launch = self.start("-n", 1, "--nnodes", 2, "--node-rank", 0, "--rendezvous", f"127.0.0.1:{free_port()}",
                             "true", self.word)
-        # Signals wait for it from before the first descriptor of its own that is no pipe.
+        # It handles signals before it opens its first descriptor that is not a pipe.
         self.assertTrue(eventually(lambda: any("signalfd" in name for name in descriptors(launch.pid))))
         launch.send_signal(signal.SIGINT)
         self.assertEqual(launch.wait(SOON), 130)
@@ -543,7 +542,8 @@ class Refusals(Run):
 
 
 if __name__ == "__main__":
-    # Whoever runs this in the background may ignore some; then so would everything it starts.
+    # A shell that runs this in the background may ignore some signals, and all its children would inherit
+    # that.
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
         if signal.getsignal(ignored) == signal.SIG_IGN:
             signal.signal(ignored, signal.SIG_DFL)

@@ -17,7 +17,7 @@ std::vector<std::int64_t> values(const std::string& spec) {
   return values;
 }
 
-/// The line with which `spec` is refused; empty when it is not.
+/// The text of the refusal of `spec`; empty if it is accepted.
 std::string refusal(const std::string& spec) {
   try {
     parse_sizes(spec);

@@ -1,5 +1,6 @@
-// The collectives over wires in memory: every algorithm at every size of group, cut into messages
-// or not, gives what the slow way gives, and sends as many bytes as docs/gloo.md says.
+// The collectives over wires in memory: every algorithm, at every group size, with and without
+// segmentation, gives the result of a simple reference, and sends the number of bytes in
+// docs/gloo.md.
 
 #include <algorithm>
 #include <atomic>
@@ -24,7 +25,7 @@ using collectives::index;
 using collectives::Wire;
 using Numbers = std::vector<std::int32_t>;
 
-/// Rank r's element i. Small, so that sums of any order are exact and nothing repeats soon.
+/// Element i of rank r. Small, so that sums of any order are exact, with a long period.
 std::int32_t value(int rank, std::size_t i) {
   return static_cast<std::int32_t>((i * 7 + static_cast<std::size_t>(rank) * 13) % 1009);
 }
@@ -41,7 +42,7 @@ std::int32_t sum_of(int first, int last, std::size_t i) {
 
 struct Case {
   int size;
-  std::size_t elements;  ///< Of a rank's array, or of all blocks together.
+  std::size_t elements;  ///< Elements of a rank's array, or of all blocks together.
   std::string layout = "even";
 };
 std::ostream& operator<<(std::ostream& out, const Case& c) {
@@ -66,7 +67,7 @@ std::vector<Case> ragged_cases() {
   return all;
 }
 
-/// Rows of every rank; their sum is about c.elements.
+/// Rows of every rank, about c.elements in total.
 std::vector<std::int64_t> rows_of(const Case& c) {
   const auto n = static_cast<std::int64_t>(c.elements);
   std::vector<std::int64_t> rows(index(c.size));
@@ -123,7 +124,7 @@ TEST_P(Algorithms, AllReduceSumsOnEveryRank) {
           if (out[i] != sum_of(0, size() - 1, i)) throw std::runtime_error("wrong element");
         if (!in_place && in != numbers(wire.rank(), n())) throw std::runtime_error("input changed");
       });
-    // Twice, because of in_place. A ring's rank sends all slices but one, twice.
+    // Twice, because of in_place. A rank of a ring sends all slices but one, twice.
     const auto w = index(size());
     if (algorithm == Algorithm::ring || algorithm == Algorithm::slices) {
       EXPECT_EQ(total(mine), 2 * 2 * (w - 1) * bytes()) << name_of(algorithm);
@@ -300,7 +301,7 @@ TEST_P(Ragged, GatherAndScatterAreDirect) {
 }
 
 TEST_P(Ragged, AllToAllSendsEachBlockOnce) {
-  const auto rows = rows_of(GetParam());  // What every rank sends to rank r.
+  const auto rows = rows_of(GetParam());  // Every rank's block for r.
   const auto all =
       static_cast<std::size_t>(std::accumulate(rows.begin(), rows.end(), std::int64_t{0}));
   wires.run([&](Wire& wire) {
@@ -349,7 +350,7 @@ TEST_P(OtherSizes, ABarrierIsLeftWhenAllHaveEntered) {
   });
 }
 
-// Ranks put in numbers whose float sum depends on the order.
+// Numbers whose float sum depends on the order.
 TEST_P(OtherSizes, EveryRankHasTheSameBits) {
   const int size = GetParam();
   for (const auto algorithm :

@@ -18,14 +18,14 @@
 
 namespace tutti::test {
 
-/// Wires between threads that behave like the real ones: a message is copied as soon as both sides
-/// have posted it and not before, sizes have to agree (or fit, when `bounded`), and it counts what
+/// Wires between threads with the rules of the real ones: a message is copied when both sides have
+/// posted it and not before; sizes must be equal (or fit, if `bounded`). Counts the bytes that
 /// every rank sends.
 class MemoryWires {
  public:
   explicit MemoryWires(int size) : size_(size), sent(static_cast<std::size_t>(size)) {}
 
-  /// Runs body(wire) on one thread per rank; throws what went wrong first.
+  /// Runs body(wire) on one thread per rank; rethrows the first error.
   template <typename Body>
   void run(const Body& body) {
     std::vector<std::thread> threads;
@@ -137,8 +137,8 @@ class MemoryWires {
   bool broken_ = false;
 
  public:
-  bool bounded = false;  ///< Messages may be empty, or shorter than what was posted for them.
-  std::vector<std::size_t> sent;  ///< Bytes, by rank.
+  bool bounded = false;           ///< Messages may be empty, or shorter than posted.
+  std::vector<std::size_t> sent;  ///< Sent bytes, by rank.
 };
 
 }  // namespace tutti::test

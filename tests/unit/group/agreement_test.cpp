@@ -50,7 +50,7 @@ Failure late(const Status& status) {
   return {.cause = timeout(), .status = status, .ask = {0, 1, 2, 3}};
 }
 
-/// Every call fails, as that of a server that is gone.
+/// A store whose calls all fail, as if the server were gone.
 class DeadStore final : public Store {
  public:
   void set(std::string_view, std::span<const std::byte>) override { fail_now(); }
@@ -81,7 +81,7 @@ TEST(Agreement, TheFirstCauseCountsOnAllRanks) {
   EXPECT_EQ(later.cause({})->what(), causes[0]);
 }
 
-/// A memory store in which one write, the first of this key, is lost.
+/// A memory store that loses one write, the first of this key.
 class LossyStore final : public Store {
  public:
   explicit LossyStore(std::string lost) : lost_(std::move(lost)) {}
@@ -107,6 +107,9 @@ class LossyStore final : public Store {
   std::string lost_;
 };
 
+constexpr std::string_view different_calls =
+    "ranks may have made different calls, which TUTTI_CHECK=1 compares before data moves";
+
 TEST(Agreement, AHealthyGroupHasNoCause) {
   Agreement agreement(make_memory_store(), 0, size);
   EXPECT_FALSE(agreement.cause(in_call(1)));
@@ -120,10 +123,11 @@ TEST(Agreement, ADeadlineNamesTheRankThatIsElsewhere) {
     const Error cause = agreement.report(late(in_call(rank == 2 ? 3 : 4)));
     EXPECT_EQ(cause.code(), Errc::timeout);
     const std::string text = cause.what();
-    // Rank 2 names the others when it is the first.
+    // Rank 2 names the others if it is the first.
     const bool named = text.find("entered: 0 1 3; missing: 2 (all_reduce #3") != std::string::npos;
     const bool reversed = text.find("entered: 2; missing: 0 (all_reduce #4") != std::string::npos;
     EXPECT_TRUE(named || reversed) << text;
+    EXPECT_NE(text.find(different_calls), std::string::npos) << text;
     EXPECT_EQ(cause.where().rank, named ? 2 : 0);
   });
 }
@@ -134,6 +138,7 @@ TEST(Agreement, ADeadlineNamesTheRankThatIsInNoCall) {
     const Error cause = agreement.report(late(in_call(4)));
     EXPECT_NE(std::string(cause.what()).find("entered: 0 2 3; missing: 1"), std::string::npos)
         << cause.what();
+    EXPECT_EQ(std::string(cause.what()).find(different_calls), std::string::npos) << cause.what();
     EXPECT_EQ(cause.where().missing, std::vector<int>{1});
   });
 }
@@ -193,7 +198,7 @@ TEST(Agreement, ARankWithoutADeadlinePublishesItsStatusWhenOneIsCollected) {
 
 TEST(Agreement, ARankThatDiesWhileItCollectsCostsASecond) {
   const auto store = make_memory_store();
-  EXPECT_TRUE(Agreement(store, 0, size).announce(late(in_call(4))));  // And no more of it.
+  EXPECT_TRUE(Agreement(store, 0, size).announce(late(in_call(4))));  // And no later ones.
   const auto begin = std::chrono::steady_clock::now();
   std::array<std::string, size> causes;
   on_ranks(store, [&](Agreement& agreement, int rank) {

@@ -16,8 +16,8 @@
 
 #include "support/ranks.hpp"
 
-// What a steady stream of calls allocates: nothing. The library shares the operators below with
-// this program, so that its allocations are counted too.
+// A steady stream of calls allocates nothing. The library uses the operators below too, so its
+// allocations are counted.
 
 namespace {
 
@@ -36,7 +36,7 @@ void* allocate(std::size_t bytes, std::size_t alignment) {
 
 }  // namespace
 
-// Not inlined: GCC would see malloc() and free() on the two sides and call them mismatched.
+// Not inlined, because GCC would warn that malloc() and free() do not match the operators.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   return allocate(bytes, 1);
 }
@@ -63,7 +63,7 @@ constexpr int ranks = 2;
 constexpr int warm_up = 300;
 constexpr int counted = 300;
 
-/// Memory of the group, counting what it is asked for.
+/// Memory of the group that counts requests.
 class CountingMemory final : public Memory {
  public:
   Device device() const noexcept override { return {}; }
@@ -79,7 +79,7 @@ class CountingMemory final : public Memory {
   }
 };
 
-/// One rank's arrays and what it does with them again and again.
+/// One rank's arrays and its repeated calls.
 struct Arrays {
   std::vector<float> small = std::vector<float>(6);
   std::vector<float> large = std::vector<float>(6 * ranks);
@@ -201,7 +201,7 @@ TEST_P(Allocation, OfASteadyStreamOfCallsIsNone) {
   EXPECT_EQ(count(GetParam().call), 0U) << "in " << counted << " calls of each of " << ranks;
 }
 
-// The counter itself must be able to fail.
+// Checks that the counter can fail.
 TEST(AllocationCounter, SeesTheLibrarysOwnAllocations) {
   allocations = 0;
   counting = true;
@@ -210,7 +210,7 @@ TEST(AllocationCounter, SeesTheLibrarysOwnAllocations) {
   EXPECT_GT(allocations, 0U);
 }
 
-// These are free to allocate; the numbers are for who wants to change that.
+// These may allocate; the numbers are printed for reference.
 TEST(AllocationCounter, ReportsWhatOtherCallsNeed) {
   const auto report = [](const char* what, const Call& call) {
     const auto n = count(call);

@@ -122,7 +122,7 @@ TEST(ChooseBackend, ADeviceThatIsNotServedIsUnsupported) {
   expect_error(Errc::unsupported, texts, [&] { (void)choose_backend("auto", foreign); });
 }
 
-// Slow, so nobody gets it without having asked for it.
+// It is slow, so it is used only if requested by name.
 TEST(ChooseBackend, AutoDoesNotChooseABackendThatStages) {
   const Device device{DeviceType::cuda, 0};
   for (const auto& entry : backends()) {

@@ -30,7 +30,7 @@ Call call(std::uint64_t seq, Deadline deadline = 20s) {
   return {.seq = seq, .deadline = deadline};
 }
 
-/// A job that calls a function, and keeps the error with which it was dropped.
+/// A job that calls a function, and stores the error with which it was dropped.
 class FunctionJob final : public CallQueue::Job {
  public:
   explicit FunctionJob(std::function<void()> run = {}) : run_(std::move(run)) {}
@@ -67,7 +67,7 @@ class FunctionJob final : public CallQueue::Job {
   std::optional<Error> dropped_;
 };
 
-/// What happened in which order.
+/// A log of events in order.
 class Order {
  public:
   void add(std::uint64_t seq) {
@@ -185,7 +185,7 @@ TEST_F(CallQueueTest, JobsAndInlineCallsShareTheOrder) {
   EXPECT_EQ(order.get(), count_to(5));
 }
 
-// Each thread decides for itself which of its calls are async; numbers come from one counter.
+// Each thread chooses which of its calls are async; numbers come from one counter.
 TEST_F(CallQueueTest, FourThreadsOfMixedCallsKeepTheOrder) {
   constexpr std::uint64_t calls = 4000;
   std::atomic<std::uint64_t> next = 0;
@@ -364,7 +364,7 @@ TEST_F(CallQueueTest, StopMayComeFromAJobOfItsOwnWorker) {
   expect_error(Errc::aborted, {}, [&] { queue->submit(0, std::make_shared<FunctionJob>()); });
 }
 
-// The worker holds the queue until it has ended; otherwise this reads freed memory.
+// The worker keeps the queue alive until it has ended; otherwise it would read freed memory.
 TEST_F(CallQueueTest, TheLastReferenceMayDieOnTheWorker) {
   for (int round = 0; round < 50; ++round) {
     auto own = std::make_shared<CallQueue>();
@@ -386,7 +386,7 @@ TEST_F(CallQueueTest, AWorkerThatCannotStartIsAnErrorOfItsJobs) {
   const auto end = test::in_child([&]() -> std::string {
     const rlimit nothing_more{1, 1};
     if (::setrlimit(RLIMIT_AS, &nothing_more) != 0) return "setrlimit";
-    try {  // Stacks of threads that have ended are used again.
+    try {  // Stacks of ended threads are reused.
       for (;;) std::thread([] { std::this_thread::sleep_for(1h); }).detach();
     } catch (const std::system_error&) {
     }

@@ -23,13 +23,13 @@
 #include "support/ranks.hpp"
 #include "support/scoped_variables.hpp"
 
-// What checked mode does besides what every backend has to do: what it leaves in the store, and
-// what it finds on its own, over a transport that compares nothing.
+// Properties of checked mode alone: the keys that it leaves in the store, and the errors that it
+// finds over a transport that compares nothing.
 
 namespace tutti::test {
 namespace {
 
-/// A store that knows which keys are in it, and fails when it is told to.
+/// A store that lists its keys, and fails on request.
 class WatchedStore final : public Store {
  public:
   using Store::set;
@@ -77,7 +77,8 @@ class WatchedStore final : public Store {
         keys_, [&](const std::string& key) { return key.find(part) != std::string::npos; });
   }
   std::atomic<bool> fails{false};
-  std::function<void(std::string_view key, bool found)> looked{};  ///< After every try_get().
+  std::function<void(std::string_view key, bool found)>
+      looked{};  ///< Called after every try_get().
 
  private:
   void check() const {
@@ -95,7 +96,7 @@ class WatchedStore final : public Store {
   std::set<std::string> keys_;
 };
 
-/// A transport whose messages never arrive: only checked mode can tell why.
+/// A transport whose messages never arrive: only checked mode can report the reason.
 class Mute final : public ForwardBackend {
  public:
   using ForwardBackend::ForwardBackend;
@@ -163,7 +164,7 @@ double seconds_since(Deadline::Clock::time_point when) {
   return std::chrono::duration<double>(Deadline::Clock::now() - when).count();
 }
 
-// When it is on.
+// Activation.
 
 bool is_checked(const GroupOptions& options) {
   const auto store = std::make_shared<WatchedStore>();
@@ -204,9 +205,9 @@ TEST(CheckedMode, AnotherValueIsRefused) {
   }
 }
 
-// What it leaves behind.
+// Keys in the store.
 
-/// How many keys more the store has after `calls` calls than after the first ten.
+/// Number of additional keys in the store after `calls` calls, relative to the first ten.
 std::int64_t growth(int size, int calls, const std::function<void(ProcessGroup&, int)>& call) {
   const auto store = std::make_shared<WatchedStore>();
   std::atomic<std::size_t> before = 0;
@@ -264,7 +265,7 @@ TEST(CheckedMode, RecordsOfMismatchedCallsAreErasedToo) {
   EXPECT_LE(grown, 0);
 }
 
-// A refusal stays until its readers have passed it; that is at the next good call.
+// A refusal stays until its readers have passed it, at the next valid call.
 TEST(CheckedMode, RecordsOfRefusedCallsAreErasedLater) {
   std::vector<std::vector<float>> data(2, std::vector<float>(4));
   const auto grown = growth(2, 100, [&](ProcessGroup& group, int i) {
@@ -279,7 +280,7 @@ TEST(CheckedMode, RecordsOfRefusedCallsAreErasedLater) {
   EXPECT_LE(grown, 0);
 }
 
-// Point-to-point over a transport that says nothing.
+// Point-to-point over a transport without errors of its own.
 
 TEST(CheckedMode, APointToPointMismatchIsNamedOnBothSides) {
   on_fresh_ranks(
@@ -344,7 +345,7 @@ TEST(CheckedMode, AContinuationOfAMismatchIsSkippedAndNamesIt) {
   });
 }
 
-// Nobody waits where nobody has to.
+// No rank waits unnecessarily.
 
 TEST(CheckedMode, AnAsyncCallDoesNotWaitForItsPeers) {
   RankBarrier issued(2);
@@ -385,13 +386,13 @@ TEST(CheckedMode, TwoGroupsInOppositeOrderDoNotDeadlock) {
   });
 }
 
-// How waiting for a record ends.
+// Ends of the wait for a record.
 
 TEST(CheckedMode, AbortReachesARankThatWaitsForARecord) {
   std::atomic<Deadline::Clock::rep> aborted = 0;
   on_fresh_ranks(checked_world(3), [&](ProcessGroup& group) {
     if (group.rank() == 2) {
-      std::this_thread::sleep_for(60ms);  // The others are waiting by now.
+      std::this_thread::sleep_for(60ms);  // The other ranks are waiting by now.
       aborted = Deadline::Clock::now().time_since_epoch().count();
       group.abort("enough");
       return;
@@ -420,11 +421,11 @@ TEST(CheckedMode, ARankThatDoesNotComeIsNamedOnAllThatWait) {
       EXPECT_EQ(error.where().rank, 1);
       expect_error(Errc::aborted, {"broken", "rank 1"}, [&] { group.barrier(); });
     }
-    done.wait();  // Leaving would be another reason.
+    done.wait();  // Leaving would be another cause.
   });
 }
 
-// Rank 0 gives up between two looks of rank 1: at what was said, and at the transport.
+// Rank 0 fails between two reads of rank 1: of the published records, and of the transport.
 TEST(CheckedMode, TheFirstCauseCountsWhateverIsSeenFirst) {
   const auto store = std::make_shared<WatchedStore>();
   std::atomic<std::thread::id> waiting;
@@ -468,7 +469,7 @@ TEST(CheckedMode, ARankThatLeavesIsNamed) {
   });
 }
 
-// A store that goes away.
+// A store that fails.
 
 TEST(CheckedMode, AStoreThatFailsIsAnErrorOfTheCall) {
   const auto store = std::make_shared<WatchedStore>();
@@ -501,7 +502,7 @@ TEST(CheckedMode, AStoreThatFailsWhileAMessageIsOnItsWayIsAnErrorOfItsWork) {
         barrier.wait();
         store->fails = true;
         expect_error({Errc::backend, Errc::aborted}, {}, [&] { work.wait(); });
-        // And one that nobody waits for does not end the program.
+        // A failure without a waiting thread does not end the program.
         barrier.wait();
       },
       fresh);

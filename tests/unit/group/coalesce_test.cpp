@@ -15,15 +15,15 @@
 #include "support/errors.hpp"
 #include "support/forward_backend.hpp"
 
-// What one Coalesce does to its groups, seen from below: groups of one rank, whose launches are
-// written down. What several ranks see of it is in the conformance suite.
+// Tests one Coalesce on groups of one rank, whose launches are recorded. The conformance suite has
+// several ranks.
 
 namespace tutti::test {
 namespace {
 
 using namespace std::chrono_literals;
 
-/// One launch that reached a backend.
+/// A recorded launch.
 struct Launch {
   std::string group;
   std::vector<Operation> operations;
@@ -183,7 +183,7 @@ TEST_F(CoalesceTest, AGroupCollectsForOneAtATime) {
   Coalesce outer(a);
   expect_error(Errc::invalid_argument, {"first", "already"}, [&] { const Coalesce inner(a); });
   expect_error(Errc::invalid_argument, {"first"}, [&] { const Coalesce inner({&b, &a}); });
-  b.barrier();  // The Coalesce has released it.
+  b.barrier();  // It has been released.
   expect_error(Errc::invalid_argument, {"second"}, [&] { const Coalesce twice({&b, &b}); });
   b.barrier();
   (void)a.barrier_async();
@@ -270,7 +270,7 @@ TEST_F(CoalesceTest, AGroupWithoutCallsIsNotBroken) {
   EXPECT_THROW(a.barrier(), Error);
 }
 
-// Its peers made all the calls: they have to learn that this rank did not.
+// Its peers made all the calls and must get an error.
 TEST_F(CoalesceTest, AFailedLaunchBreaksTheGroupsBehindIt) {
   const bool always = true;
   auto a = make("a");
@@ -315,8 +315,8 @@ TEST_F(CoalesceTest, CallsOfAnotherThreadAreSentAtOnce) {
   EXPECT_EQ(launches.get().at(1).operations, std::vector{Operation::barrier});
 }
 
-// The other thread looks at a group whose Coalesce may be ending: with a sanitizer this shows
-// whether it touches what is gone.
+// The other thread uses a group whose Coalesce may be ending; a sanitizer detects accesses to freed
+// memory.
 TEST_F(CoalesceTest, OtherThreadsMayCallWhileOneComesAndGoes) {
   auto group = make("a");
   std::atomic<bool> stop = false;

@@ -28,7 +28,7 @@ TensorView second(const Shape& shape, DType dtype = DType::f32) {
 
 constexpr Bounds bounds{.rank = 1, .size = 3};
 
-/// Of a call as it is launched: checked, so that the rows are filled in.
+/// The fingerprint of a launched call, after the checks have filled in the rows.
 std::uint64_t fingerprint(Op op, const CallOptions& options = {}, const Bounds& on = bounds) {
   validate(op, on, options);
   Hash hash;
@@ -164,7 +164,7 @@ TEST(Fingerprint, RootsDiffer) {
   }
 }
 
-// What the root has and the others have not must not make a difference.
+// Arguments that differ between the root and other ranks must not change it.
 TEST(Fingerprint, IsEqualOnTheRootAndElsewhere) {
   const std::vector<std::int64_t> rows{2, 2, 2};
   for (const Operation kind : collectives())
@@ -237,7 +237,7 @@ TEST(Fingerprint, NamesAndOrderFixedDiffer) {
   }
 }
 
-// The parts of a call follow each other without a gap: the end of one must not read as the
+// The fields of a call are hashed without separators: the end of one must not count as the
 // beginning of the next.
 TEST(Fingerprint, OnePartOfACallIsNeverTakenForAnother) {
   const auto gather = [](const Shape& in, const CallOptions& options) {

@@ -16,8 +16,8 @@
 #include "support/ranks.hpp"
 #include "support/sanitizers.hpp"
 
-// A process that has groups and forks. The child has no threads but its own, and it shares no
-// memory with the parent: what it inherited cannot work, and must say so instead of waiting.
+// A process with groups that forks. The child has a single thread and shares no memory with the
+// parent: inherited groups cannot work, and must report it instead of waiting.
 
 namespace tutti::test {
 namespace {
@@ -29,7 +29,7 @@ GroupOptions alone(bool checked) {
           .logger = [](LogLevel, std::string_view) {}};
 }
 
-/// The code of what `call` throws, or "nothing".
+/// The code of the error that `call` throws, or "nothing".
 std::string code_of(const std::function<void()>& call) {
   try {
     call();
@@ -164,7 +164,7 @@ TEST_P(Fork, ACoalesceOfAChildIsRefused) {
   EXPECT_EQ(end.output, "forked");
 }
 
-// Nobody in the child will ever finish it, and its deadline is a minute away.
+// The child can never finish it, and its deadline is a minute away.
 TEST_P(Fork, APendingWorkOfAChildThrowsInsteadOfWaiting) {
   Work pending = group->recv_async(out, 0);
   const auto end = in_child([&] { return code_of([&] { pending.wait(); }); });
@@ -186,7 +186,7 @@ TEST_P(Fork, APendingWorkMayBeDestroyedInAChild) {
   pending.wait();
 }
 
-// A collective of two ranks, of which one has not come yet.
+// A collective of two ranks, of which one has not entered yet.
 TEST_P(Fork, APendingCollectiveOfAChildThrowsInsteadOfWaiting) {
   const auto store = make_memory_store();
   PerRank<std::optional<ProcessGroup>> groups(2);

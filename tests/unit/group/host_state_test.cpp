@@ -155,7 +155,7 @@ TEST_F(HostStateTest, WhatAContinuationThrowsIsItsOwnError) {
   EXPECT_FALSE(ran);
 }
 
-// A continuation may hold the Work of the next call; it must not outlive its run.
+// A continuation may own the Work of the next call, and must not outlive its run.
 TEST_F(HostStateTest, AContinuationLetsGoOfWhatItCaptured) {
   const auto captured = std::make_shared<int>(1);
   const std::weak_ptr<int> watch = captured;
@@ -176,7 +176,7 @@ TEST_F(HostStateTest, AContinuationBehindTheEndOfItsGroupIsDropped) {
   expect_error(Errc::aborted, {"destroyed"}, [&] { std::rethrow_exception(after->error()); });
 }
 
-// A pool that takes a thread key ends after 1024 of them, and every group of every rank has one.
+// A pool that uses a thread key fails after 1024 of them, and every group of every rank has a pool.
 TEST(HostStatePool, ThereMayBeThousands) {
   std::vector<std::unique_ptr<Pool>> pools;
   for (int i = 0; i < 3000; ++i) {

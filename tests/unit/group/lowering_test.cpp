@@ -16,9 +16,9 @@
 #include "support/forward_backend.hpp"
 #include "support/ranks.hpp"
 
-// gather, scatter, all_to_all and barrier over a backend that has none of them: the front makes
-// them of sends, receives and an all_reduce. The arrays hold where each element comes from and
-// goes to, so that every result is known without a second way to compute it.
+// gather, scatter, all_to_all and barrier over a backend without them: the front composes them of
+// sends, receives and an all_reduce. Each element encodes its source and destination, so every
+// result is known without a second implementation.
 
 namespace tutti::test {
 namespace {
@@ -87,7 +87,7 @@ std::vector<Layout> layouts(int size) {
   all.push_back(last);
   return all;
 }
-/// What rank `from` has for rank `to`, `rows` rows of it.
+/// Rows from rank `from` to rank `to`, `rows` of them.
 Values block(int from, int to, std::int64_t rows) {
   Values values(static_cast<std::size_t>(rows * columns));
   for (std::size_t i = 0; i < values.size(); ++i)
@@ -172,7 +172,7 @@ TEST_P(Lowering, ScatterGivesEachRankItsRowsOfEveryRoot) {
 TEST_P(Lowering, AllToAllBringsEveryBlockToItsRank) {
   on_bare_ranks(world(), [&](ProcessGroup& group) {
     const int rank = group.rank();
-    // Rows from i to j, with nothing in some directions and everything in one.
+    // Rows from i to j, with none in some directions and all in one.
     const std::vector<std::function<std::int64_t(int, int)>> matrices{
         [](int, int) { return 2; },
         [](int i, int j) { return i + 2 * j; },
@@ -225,7 +225,7 @@ TEST_P(Lowering, EqualRowsNeedNotBeGiven) {
   });
 }
 
-// Calls in flight share the reserved tag of a pair: they must not take each other's messages.
+// Calls in flight share the reserved tag of a pair: their messages must not mix.
 TEST_P(Lowering, ManyCallsInFlightDoNotMix) {
   on_bare_ranks(world(), [&](ProcessGroup& group) {
     const int rank = group.rank();
@@ -277,7 +277,7 @@ TEST_P(Lowering, ARefusedCallIsToldToThePeersThatNeedIt) {
       if (bad) in.data = nullptr;
       group.gather(in, array(all), 0);
     };
-    // The root waits for the rank that refuses; the other senders need nobody but the root.
+    // The root waits for the rank that refuses; the other senders need only the root.
     const int refuser = size() - 1;
     if (group.rank() == refuser)
       expect_error(Errc::invalid_argument, {"gather", "null"}, [&] { gather(true); });

@@ -13,7 +13,7 @@
 namespace tutti::test {
 namespace {
 
-/// A call that has ended already, well or not.
+/// A call that has already ended, with or without an error.
 class Ended final : public WorkState, public std::enable_shared_from_this<Ended> {
  public:
   explicit Ended(std::exception_ptr error) noexcept : error_(std::move(error)) {}
@@ -30,7 +30,7 @@ class Ended final : public WorkState, public std::enable_shared_from_this<Ended>
   std::exception_ptr error_;
 };
 
-/// Its calls end at once, also blocking ones, in a Work that has the error.
+/// A backend whose calls end at once, blocking ones included, in a Work with the error.
 class EndedBackend final : public Backend {
  public:
   explicit EndedBackend(std::optional<Error> error) : error_(std::move(error)) {}

@@ -27,7 +27,7 @@ Record record(const Op& op, std::uint64_t fingerprint, const Call& call = {}) {
   return Record::of({&op, 1}, signed_call);
 }
 
-// In words.
+// Descriptions in words.
 
 TEST(Describe, SaysWhatHasToBeEqual) {
   EXPECT_EQ(describe(all_reduce()), "all_reduce sum f32 [4]");
@@ -104,7 +104,7 @@ TEST(CallError, HasThePlaceOfTheCall) {
       << "its number in the pair";
 }
 
-// What travels.
+// Encoding.
 
 static_assert(std::is_trivially_copyable_v<Record>);
 static_assert(sizeof(Record) == 256);

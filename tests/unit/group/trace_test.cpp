@@ -28,7 +28,7 @@ Op op_of(Operation kind, std::int64_t bytes = 0) {
   return {.kind = kind, .in = ConstTensorView(&somewhere, DType::u8, {bytes})};
 }
 
-/// What a writer says about a call that has this number and nothing special.
+/// The entry of a call with this number and default fields.
 void begin(TraceRing& ring, std::uint64_t index, const Op& op, std::size_t ops = 1,
            bool async = false, std::string_view name = {}) {
   ring.begin(index, index, op.kind, op, ops, async, name);
@@ -72,7 +72,7 @@ TEST(TraceRing, ShowsHowACallEnded) {
   EXPECT_EQ(entries[3].state, State::running);
 }
 
-// Works may be collected in any order, so an old call may end when its place has been taken.
+// Works may be collected in any order, so an old call may end after its slot has been reused.
 TEST(TraceRing, TheEndOfAnOverwrittenCallIsNotThatOfItsSuccessor) {
   TraceRing ring;
   begin(ring, 0);
@@ -192,7 +192,7 @@ TEST(TraceRing, KnowsWhenACallStartedToATimerTick) {
   EXPECT_LE(started, after);
 }
 
-// Every field follows from the number, so that an entry of two calls shows.
+// Every field is a function of the number, so that a mixed entry is detected.
 Op numbered(std::uint64_t index) {
   static std::byte somewhere{};
   Op op{.kind = static_cast<Operation>(index % operation_count),
@@ -252,8 +252,8 @@ TEST(TraceRing, AReaderSeesWholeEntriesInOrderWhileCallsAreWritten) {
   for (const auto& entry : entries) EXPECT_EQ(entry.state, State::done);
 }
 
-// More threads than slots cannot be in begin() at once: each takes a number and writes it before
-// the next, so two writers share a slot only when one sleeps for 64 calls of the others.
+// At most as many threads as slots are in begin() at once: each takes a number and writes it before
+// its next. Two writers share a slot only if one sleeps for 64 calls of the others.
 TEST(TraceRing, SeveralWritersKeepTheirOwnEntries) {
   TraceRing ring;
   std::atomic<std::uint64_t> next = 0;
@@ -283,7 +283,7 @@ TEST(TraceRing, SeveralWritersKeepTheirOwnEntries) {
   }
 }
 
-// In words.
+// Entries in words.
 
 TEST(TraceEntry, TextSaysWhatTheCallWas) {
   TraceEntry entry{.seq = 17,
@@ -322,7 +322,7 @@ TEST(TraceEntry, TextHasTheRootOrThePeer) {
             "barrier #0 done");
 }
 
-// Of a group.
+// The trace of a group.
 
 GroupOptions alone() {
   return {.backend = "local", .checked = false, .logger = [](LogLevel, std::string_view) {}};

@@ -23,7 +23,7 @@ using Kind = ReduceOp::Kind;
 
 constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
 
-// Nothing is read or written: the arrays are addresses in here.
+// Nothing is read or written: only addresses matter here.
 alignas(64) std::array<std::byte, 4096> buffer;
 
 TensorView at(std::size_t offset, const Shape& shape, DType dtype = DType::f32) {
@@ -77,7 +77,7 @@ constexpr std::array reductions{Operation::all_reduce, Operation::reduce, Operat
                                 Operation::scan, Operation::exclusive_scan};
 constexpr std::array elementwise{Operation::all_reduce, Operation::scan, Operation::exclusive_scan};
 
-/// A correct call of every operation, with this rank as the root where there is one.
+/// A valid call of every operation, with this rank as the root if there is one.
 Op correct(Operation kind, DType dtype = DType::f32) {
   switch (kind) {
     case Operation::all_reduce:
@@ -117,7 +117,7 @@ std::vector<Operation> all_operations() {
 bool uses_in(Operation o) {
   return o != Operation::barrier && o != Operation::recv;
 }
-/// On this rank, which is the root, and apart from broadcast, whose two arrays are one.
+/// On this rank, the root, and without broadcast, whose two arrays are one.
 bool uses_out(Operation o) {
   return o != Operation::barrier && o != Operation::send && o != Operation::broadcast;
 }
@@ -480,7 +480,7 @@ TEST(Validate, RefusesRowsThatOverflowWithBothNumbers) {
   refuse(Errc::count_overflow, sum, exchange(first({6}), second({6}), rows, Rows(2)));
   refuse(Errc::count_overflow, sum, exchange(first({6}), second({6}), Rows(2), rows));
   refuse(Errc::count_overflow, product, exchange(first({6}), second({6}), Rows(most / 2), Rows(2)));
-  // The part's own rows times the ranks, when nothing else is said.
+  // The part's own rows times the number of ranks, by default.
   refuse(Errc::count_overflow, {std::to_string(most), "3 ranks"},
          make(Operation::all_gather, first({most}, DType::u8), second({6}, DType::u8)));
 }
@@ -537,7 +537,8 @@ TEST(Validate, RefusesAnUnknownOperation) {
            Op{.kind = static_cast<Operation>(value)});
 }
 
-// The short cut must never let through what the full check refuses, nor change the call otherwise.
+// The fast path must refuse everything that the full check refuses, and make the same call
+// otherwise.
 
 }  // namespace
 }  // namespace tutti::internal

@@ -29,7 +29,7 @@ static_assert(!std::is_copy_constructible_v<Work> && !std::is_copy_assignable_v<
 static_assert(std::is_nothrow_move_constructible_v<Work>);
 static_assert(std::is_nothrow_move_assignable_v<Work>);
 
-/// A call that ends when the test says so.
+/// A call whose end the test controls.
 class HandState final : public WorkState {
  public:
   bool done() const noexcept override {
@@ -118,7 +118,7 @@ class HandState final : public WorkState {
   std::vector<std::pair<Next, std::shared_ptr<HandState>>> next_;
 };
 
-/// The group, writing down what it is told.
+/// A group that records notifications.
 class HandOwner final : public WorkOwner {
  public:
   void collected(std::uint64_t token, bool failed) noexcept override {
@@ -151,7 +151,7 @@ class WorkTest : public testing::Test {
   const std::shared_ptr<HandOwner> owner = std::make_shared<HandOwner>();
 };
 
-/// Finishes `state` from another thread once somebody waits for it.
+/// Finishes `state` from another thread when a thread waits for it.
 std::thread finish_when_waited_for(const std::shared_ptr<HandState>& state,
                                    std::atomic<bool>& finished) {
   return std::thread([&finished, state] {
@@ -290,7 +290,7 @@ TEST_F(WorkTest, DestructorDoesNotAbortWhatHasEndedAlready) {
   EXPECT_EQ(owner->events, Events{"collected 7 well"});
 }
 
-// A Work that is made and used up inside a handler is not being unwound.
+// A Work that is made and used up inside a handler is not part of the unwinding.
 TEST_F(WorkTest, AWorkMadeWhileUnwindingIsWaitedForLikeOthers) {
   struct Cleanup {
     std::function<void()> run;
@@ -310,7 +310,7 @@ TEST_F(WorkTest, AWorkMadeWhileUnwindingIsWaitedForLikeOthers) {
 TEST_F(WorkTest, MoveLeavesAFinishedWorkBehind) {
   Work first = make();
   Work second = std::move(first);
-  EXPECT_TRUE(first.done());  // NOLINT(bugprone-use-after-move): what is left is the point.
+  EXPECT_TRUE(first.done());  // NOLINT(bugprone-use-after-move): checks the moved-from state.
   first.wait();
   EXPECT_FALSE(second.done());
   EXPECT_TRUE(owner->events.empty());
@@ -419,7 +419,7 @@ TEST_F(WorkTest, ThenCarriesWhatItsFunctionThrewToTheOwner) {
 
 // on_done
 
-/// Writes down what its callbacks get.
+/// Records the arguments of its callbacks.
 struct Heard {
   std::function<void(const Error*)> callback() {
     return [this](const Error* error) {

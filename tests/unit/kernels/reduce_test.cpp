@@ -42,7 +42,7 @@ using Sizes = std::initializer_list<std::size_t>;
 constexpr Kind all_kinds[] = {Kind::sum,  Kind::avg, Kind::product, Kind::min,        Kind::max,
                               Kind::band, Kind::bor, Kind::bxor,    Kind::premul_sum, Kind::custom};
 
-/// What a complex number has two of.
+/// The type of a complex number's parts.
 DType component_of(DType dtype) {
   return dtype == DType::complex64 ? DType::f32 : dtype == DType::complex128 ? DType::f64 : dtype;
 }
@@ -80,8 +80,8 @@ double slow_min(double a, double b) {
   return std::min(a, b);
 }
 
-/// What is exact in double, or rounded there, is rounded again to float: for +, -, * and / of
-/// floats that is the correctly rounded result, because 53 >= 2 * 24 + 2.
+/// A result that is exact in double, or rounded there, is rounded again to float. For +, -, * and /
+/// of floats that is the correctly rounded result, because 53 >= 2 * 24 + 2.
 double round_to_acc(DType dtype, double value) {
   return dtype == DType::f64 ? value : static_cast<double>(static_cast<float>(value));
 }
@@ -189,7 +189,7 @@ Bytes slow_fold(DType dtype, Kind kind, std::span<const void* const> inputs,
   return out;
 }
 
-/// Every bit, but a NaN is a NaN.
+/// Compares every bit; any two NaNs are equal.
 void expect_same(DType dtype, std::span<const std::byte> expected,
                  std::span<const std::byte> actual) {
   ASSERT_EQ(expected.size(), actual.size());
@@ -207,8 +207,8 @@ void expect_same(DType dtype, std::span<const std::byte> expected,
 
 // ---- Inputs -----------------------------------------------------------------------------------
 
-/// Any bit pattern, often a remarkable one. Every other float is a number between -1 and 1: so
-/// there are sums that are rounded and not drowned by a NaN.
+/// Any bit pattern, often a special one. Every other float is between -1 and 1, so that some sums
+/// are rounded and not NaN.
 class Values {
  public:
   explicit Values(DType of) : dtype_(component_of(of)) {
@@ -252,7 +252,7 @@ class Values {
   std::vector<std::uint64_t> ordinary_;
 };
 
-/// Arrays at odd addresses, each between guards.
+/// Arrays at odd addresses, each between guard bytes.
 class Arrays {
  public:
   Arrays(DType dtype, std::size_t count, std::size_t n, std::size_t misalignment)
@@ -498,7 +498,7 @@ TEST_P(TargetKernels, ReduceFnEqualsTheScalarFnAlsoInPlace) {
   });
 }
 
-/// All codes of a small float, as an array of it.
+/// An array of all codes of a small float.
 Bytes all_codes(DType dtype) {
   const std::size_t size = size_of(dtype);
   const unsigned n = small_format(dtype).code_count();
@@ -535,7 +535,7 @@ TEST_P(TargetKernels, NanIsEncodedAsTheCanonicalQuietNan) {
   }
 }
 
-// The products have up to twice the bits of the factors and reach into overflow and underflow.
+// The products need up to twice the bits of the factors, and reach overflow and underflow.
 TEST_P(TargetKernels, SmallFloatsAreRoundedToNearestEven) {
   for (const DType dtype : all_dtypes) {
     if (!is_small(dtype)) continue;
@@ -619,7 +619,7 @@ TEST_P(TargetKernels, IntegerAvgWrapsThenTruncatesTowardZero) {
   EXPECT_EQ(fold_of<std::int32_t>(Kind::avg, {1, 2}), 1);
   EXPECT_EQ(fold_of<std::int8_t>(Kind::avg, {100, 100}), -28);
   EXPECT_EQ(fold_of<std::uint64_t>(Kind::avg, {~std::uint64_t{0}, 0}), ~std::uint64_t{0} / 2);
-  // A count that the type cannot hold.
+  // A count that the type cannot represent.
   EXPECT_EQ(fold_of<std::int8_t>(Kind::avg, std::vector<std::int8_t>(200, 1)), 0);
   EXPECT_EQ(fold_of<std::uint8_t>(Kind::avg, std::vector<std::uint8_t>(256, 1)), 0);
 }
@@ -680,7 +680,7 @@ TEST_P(TargetKernels, BooleansAreReadAsNotZeroAndWrittenAsZeroOrOne) {
 }
 
 TEST_P(TargetKernels, OneInputIsCopiedBitForBit) {
-  // A signalling NaN with a payload: only a copy keeps it.
+  // A signalling NaN with a payload: only a copy preserves it.
   const std::uint32_t bits = 0x7f812345;
   std::uint32_t out = 0;
   const void* const in[] = {&bits};

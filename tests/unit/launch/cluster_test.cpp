@@ -13,7 +13,7 @@ namespace {
 using test::expect_error;
 using test::ScopedVariables;
 
-/// A process that no launcher has started, whoever started this one.
+/// Clears the launchers' variables of this process.
 class VariablesEnvironmentTest : public testing::Test {
  protected:
   VariablesEnvironmentTest() {
@@ -129,7 +129,7 @@ TEST_F(VariablesEnvironmentTest, HalfAPairIsRefusedWithBothNames) {
                  [&] { (void)environment.detect(); });
   }
   {
-    // Not completed from the other launcher's variables.
+    // Not completed with the other launcher's variables.
     const ScopedVariables set{{"TUTTI_SIZE", "4"}, {"RANK", "1"}, {"WORLD_SIZE", "4"}};
     expect_error(Errc::invalid_argument, {"TUTTI_SIZE", "TUTTI_RANK"},
                  [&] { (void)environment.detect(); });
@@ -358,7 +358,7 @@ TEST_F(VariablesEnvironmentTest, TuttiStoreWinsAndSaysWhichRankHostsIt) {
   EXPECT_FALSE(environment.detect()->hosts_store);
 }
 
-// Slurm starts torchrun's agents and torchrun the ranks, or MPI's daemons and they the ranks.
+// Slurm starts torchrun's agents, which start the ranks, or MPI's daemons, which start them.
 TEST_F(VariablesEnvironmentTest, ALauncherInsideAnotherWins) {
   const ScopedVariables slurm{{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}};
   {
@@ -367,7 +367,8 @@ TEST_F(VariablesEnvironmentTest, ALauncherInsideAnotherWins) {
     EXPECT_EQ(environment.detect()->rank, 5);
   }
   {
-    // torchrun numbers its agents as they come, so one rank per agent differs from Slurm's.
+    // torchrun numbers its agents in order of arrival, so one rank per agent may differ from
+    // Slurm's number.
     const ScopedVariables set{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TORCHELASTIC_RUN_ID", "none"}};
     EXPECT_EQ(environment.detect()->launcher, "torchrun");
     EXPECT_EQ(environment.detect()->rank, 0);
@@ -390,7 +391,7 @@ TEST_F(VariablesEnvironmentTest, APlainRankThatContradictsTheLauncherIsRefusedWi
     const ScopedVariables agreed{{"RANK", "3"}};
     EXPECT_EQ(environment.detect()->rank, 3) << "a script has copied them";
   }
-  // mpirun in a script of Slurm, where SLURM_PROCID is 0 everywhere.
+  // mpirun in a script of Slurm, where SLURM_PROCID is 0 on every rank.
   const ScopedVariables set{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"PMI_RANK", "2"},
                             {"PMI_SIZE", "4"},     {"RANK", "2"},         {"WORLD_SIZE", "4"}};
   EXPECT_EQ(environment.detect()->rank, 2);

@@ -26,7 +26,7 @@
 namespace tutti::test {
 namespace {
 
-/// A launcher that says what the test wants.
+/// A launcher with values of the test.
 class FakeEnvironment final : public ClusterEnvironment {
  public:
   explicit FakeEnvironment(std::optional<ClusterInfo> info) : info_(std::move(info)) {}
@@ -48,7 +48,7 @@ GroupOptions on_local(const std::string& name = "world") {
   return {.backend = "local", .timeout = 15s, .name = name, .checked = false};
 }
 
-/// No launcher's variables, whoever started this process.
+/// Clears the launchers' variables of this process.
 class Init : public testing::Test {
  protected:
   Init() {
@@ -61,7 +61,7 @@ class Init : public testing::Test {
   ScopedVariables nothing{};
 };
 
-/// A port that was free a moment ago, "tcp://127.0.0.1:port".
+/// A port that was free when checked, as "tcp://127.0.0.1:port".
 std::string free_address() {
   return "tcp://127.0.0.1:" + std::to_string(StoreServer({.host = "127.0.0.1"}).port());
 }
@@ -197,7 +197,7 @@ TEST_F(Init, ASecondCallMakesASecondIndependentGroup) {
     auto second = init({.group = on_local("second"), .environment = environment});
     first.barrier();
     second.barrier();
-    // Both ranks leave the first barrier behind before one of them breaks that group.
+    // Both ranks leave the first barrier before one of them breaks that group.
     if (rank == 0) first.abort("not needed any more");
     std::vector<std::int32_t> sum{1};
     second.all_reduce(sum);
@@ -218,8 +218,8 @@ TEST_F(Init, LeavesTheEnvironmentAsItWas) {
   EXPECT_EQ(variables(), before);
 }
 
-// Real processes find each other by the variables and the files, and learn that `local` is of
-// threads alone.
+// Processes find each other through the variables and the files, and get the error that `local`
+// serves threads alone.
 TEST_F(Init, LocalTellsProcessesToChooseAnotherBackend) {
   const TemporaryDirectory directory;
   const auto address = "file://" + directory.path();
@@ -284,7 +284,7 @@ TEST(OpenStoreOfALaunch, RefusesAPortInUseByItsName) {
                [&] { (void)open_cluster_store(info_of_rank(0, address), 5s); });
 }
 
-// What a connection holds for a while, such as one of another program that is closing.
+// A connection holds the port for a while, such as a closing one of another program.
 TEST(OpenStoreOfALaunch, WaitsForAPortThatIsHeldWithoutAListener) {
   const int holder = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in name{};

@@ -9,7 +9,7 @@
 
 #include "unit/losses/recorded.hpp"
 
-// Against what torch 2.15 computed for one process: tests/data/losses/cross_entropy.txt, made by
+// Compares with torch 2.15 on one process: tests/data/losses/cross_entropy.txt, made by
 // tests/data/losses/record_cross_entropy.py.
 
 namespace tutti::test {
@@ -65,7 +65,7 @@ TEST(CrossEntropyReference, OneProcessIsWhatTorchSays) {
     SCOPED_TRACE(c.words);
     ASSERT_EQ(c.numbers.size(), 6U);
     if (c.words.starts_with("f32"))
-      expect_recorded<float>(c, 1e-6);  // What torch rounds to.
+      expect_recorded<float>(c, 1e-6);  // torch's rounding.
     else
       expect_recorded<double>(c, 1e-10);
   }

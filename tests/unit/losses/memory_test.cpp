@@ -12,8 +12,8 @@
 #include <tutti/losses/p_auc_at_budget.hpp>
 #include <tutti/losses/smooth_ap.hpp>
 
-// A loss needs memory for the rows, not for pairs of them: each runs in a process that cannot get
-// more address space than so much.
+// A loss needs memory for the rows, not for pairs of them: each runs in a process with limited
+// address space.
 
 namespace tutti::test {
 namespace {
@@ -23,7 +23,7 @@ using losses::SmoothAp;
 
 constexpr std::size_t megabyte = std::size_t{1} << 20;
 
-/// From now on this process gets `bytes` more.
+/// Limits the address space of this process to `bytes` more.
 void limit_memory(std::size_t bytes) {
   std::size_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
@@ -48,7 +48,7 @@ struct Rows {
   }
 };
 
-/// The child's end: 0 when `loss` had enough with so much.
+/// Exit status of the child: 0 if `loss` succeeded within the limit.
 template <typename Loss>
 void run(Loss loss, const losses::RankingBatch& batch, std::size_t bytes) {
   limit_memory(bytes);
@@ -95,7 +95,7 @@ TEST_F(LossMemory, GrowsWithRowsTimesClasses) {
               "");
 }
 
-// The limit is one: without it the tests above could not fail.
+// Checks the limit itself: without it the tests above could not fail.
 TEST_F(LossMemory, TooLittleIsAnError) {
   const Rows rows(1'000'000, 1, 50'000);
   EXPECT_EXIT(run(SmoothAp(), rows.batch(1), 16 * megabyte), ExitedWithCode(2), "");

@@ -14,11 +14,11 @@
 namespace tutti::internal::losses {
 namespace {
 
-/// The lists of several ranks, one thread: add_up() is given the sum by asking every rank in turn.
-/// What a rank does depends on the sums alone, so it is run once per round and rank.
+/// The lists of several ranks on one thread: add_up() gets the sum over all ranks. A rank's work
+/// depends on the sums alone, so it runs once per round and rank.
 std::vector<double> of_ranks(const std::vector<std::vector<double>>& parts,
                              const std::vector<std::int64_t>& indices, int bytes) {
-  // All rounds of all ranks, in lock step: rank r waits in round k until all have given theirs.
+  // Runs all rounds of all ranks in lock step: rank r waits in round k for the counts of all.
   std::vector<std::vector<std::int64_t>> sums;
   std::vector<double> found;
   for (std::size_t rounds = 0; rounds <= static_cast<std::size_t>(bytes); ++rounds) {
@@ -150,7 +150,7 @@ TEST(QuantileIndex, IsThatOfTorch) {
   EXPECT_EQ(quantile_index(0.5, 4, true).high, 2);
   EXPECT_EQ(quantile_index(0.5, 4, true).weight, 0.5);
   EXPECT_EQ(quantile_index(0.999, 1, true).high, 0);
-  // Where torch refuses.
+  // Inputs that torch refuses.
   EXPECT_EQ(quantile_index(0.5, (std::int64_t{1} << 25) + 1, true).low, std::int64_t{1} << 24);
 }
 

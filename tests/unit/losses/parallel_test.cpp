@@ -46,7 +46,7 @@ TEST(InParallel, OnePartRunsOnTheCallersThreadAndTheOthersDoNot) {
   EXPECT_NE(of[2], caller);
 }
 
-// Parts that wait for one another end only if all run at the same time.
+// Parts that wait for one another end only if all run at once.
 TEST(InParallel, PartsRunAtTheSameTime) {
   std::atomic<int> arrived = 0;
   in_parallel(3, 3, [&](std::size_t, std::size_t) {

@@ -10,7 +10,7 @@
 
 #include "unit/losses/recorded_losses.hpp"
 
-// Sequences of calls with a queue, against what the package imbalanced-losses 0.5.1 computed:
+// Compares losses with a queue to results of the package imbalanced-losses 0.5.1:
 // tests/data/losses/queue.txt, made by tests/data/losses/record_queue.py with torch 2.15.
 
 namespace tutti::test {
@@ -100,7 +100,7 @@ TEST(LossesQueueReference, CallAfterCallIsWhatThePackageSaysWhereItIsToBeReprodu
   expect_sequences(true);
 }
 
-// Without padding, and with scores that are floats, its defects do not show.
+// Without padding and with float scores the package's defects have no effect.
 TEST(LossesQueueReference, CallAfterCallIsWhatThePackageSaysWhereNoRowIsIgnored) {
   expect_sequences(false);
 }

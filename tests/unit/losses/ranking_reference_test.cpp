@@ -11,7 +11,7 @@
 
 #include "unit/losses/recorded_losses.hpp"
 
-// Against what the package imbalanced-losses 0.5.1 computed for one process:
+// Compares with the package imbalanced-losses 0.5.1 on one process:
 // tests/data/losses/reference.txt, made by tests/data/losses/record_reference.py with torch 2.15.
 
 namespace tutti::test {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-// Cases that a program of tests/data/losses has recorded: a line each, of fields that ';' divides.
+// Cases recorded by a program of tests/data/losses: one per line, fields separated by ';'.
 
 namespace tutti::test {
 
@@ -18,7 +18,7 @@ inline std::vector<double> numbers(const std::string& text) {
   return all;
 }
 
-/// Words of a field, and of them the options that are key=value.
+/// The words of a field; those of the form key=value are options.
 struct Recorded {
   std::string words;
   std::map<std::string, std::string> options;

@@ -15,7 +15,7 @@
 
 #include "unit/losses/recorded.hpp"
 
-// Options of losses as they are recorded, and what has to come out.
+// Recorded options of losses, and their expected results.
 
 namespace tutti::test {
 
@@ -68,12 +68,12 @@ inline losses::PAucAtBudgetOptions p_auc_options_of(const Recorded& c, std::int6
       .reduction = reduction_of(c)};
 }
 
-/// each: of the classes, rows or elements; empty where it was not recorded.
+/// each: values of the classes, rows or elements; empty if not recorded.
 inline void expect_recorded(const losses::LossResult& got, bool is_float, double total,
                             std::span<const double> each, std::span<const double> grad) {
   const double tolerance = is_float ? 1e-6 : 1e-10;
-  // The package computes in floats: the rounding of a score divided by a temperature of 0.01 is
-  // 1e-5 of a slope.
+  // The package computes in floats: rounding a score divided by a temperature of 0.01 changes a
+  // slope by 1e-5.
   const double slope_tolerance = is_float ? 4e-6 : 1e-10;
   EXPECT_NEAR(got.loss, total, tolerance * (1 + std::abs(total)));
   if (!each.empty()) {

@@ -19,7 +19,7 @@ using test::expect_error;
 using tutti::losses::PoolOptions;
 using Counts = std::vector<std::int64_t>;
 
-/// The k-th row ever, in two classes.
+/// Row k of the whole test, with two classes.
 void add_row(RowQueue::Rows& rows, std::int64_t k) {
   rows.scores.push_back(static_cast<double>(k) + 0.25);
   rows.scores.push_back(-static_cast<double>(k) / 3);
@@ -39,7 +39,8 @@ class Ranks {
 
   RowQueue& operator[](std::size_t r) { return queues_[r]; }
 
-  /// Rank r brings counts[r] rows, the next ones. It need not keep more than the queue.
+  /// Adds counts[r] rows of each rank r, the next ones. A rank passes at most the rows that the
+  /// queue keeps.
   void enqueue(const Counts& counts, std::int64_t first) {
     for (std::size_t r = 0; r < queues_.size(); ++r) {
       RowQueue::Rows mine;
@@ -51,7 +52,7 @@ class Ranks {
     }
   }
 
-  /// All rows, in the order of their numbers, as every rank knows it.
+  /// All rows in the order of their numbers, as every rank sees them.
   RowQueue::Rows all() const {
     RowQueue::Rows rows;
     std::vector<std::size_t> next(queues_.size());
@@ -69,7 +70,7 @@ class Ranks {
     return rows;
   }
 
-  /// They hold the rows of this list and know the same of one another.
+  /// Checks that the queues hold the rows of this list and agree about each other.
   void expect_rows(const std::deque<std::int64_t>& want) const {
     RowQueue::Rows rows;
     for (const auto k : want) add_row(rows, k);
@@ -114,7 +115,7 @@ TEST(RowQueue, HoldsTheLastRowsOfAllRanks) {
       for (int call = 0; call < 60; ++call) {
         SCOPED_TRACE(call);
         Counts counts;
-        // None, some, more than there is room for.
+        // No rows, a few, more than the queue keeps.
         for (std::size_t r = 0; r < ranks; ++r)
           counts.push_back(random() % 3 == 0   ? 0
                            : random() % 7 == 0 ? most + 3
@@ -148,11 +149,11 @@ TEST(RowQueue, SaysWhenItsPastIsAnotherOne) {
     return ranks[0].state();
   };
   const auto same = after({{3, 4}});
-  EXPECT_EQ(after({{3, 4}, {0, 0}}), same);  // Nothing came.
+  EXPECT_EQ(after({{3, 4}, {0, 0}}), same);  // No rows came.
   EXPECT_NE(after({{4, 3}}), same);
   EXPECT_NE(after({{3, 4}, {3, 4}}), same);
   EXPECT_NE(after({}), same);
-  // As many rows, but of other calls.
+  // Equally many rows, but of other calls.
   EXPECT_NE(after({{9, 9}, {3, 4}}), after({{3, 4}, {9, 9}}));
 }
 
@@ -163,7 +164,7 @@ TEST(RowQueue, IsAsNewWhenItIsReset) {
   ranks[0].reset();
   ranks[1].reset();
   ranks.expect_rows({});
-  EXPECT_NE(ranks[0].state(), as_new);  // But samples go on.
+  EXPECT_NE(ranks[0].state(), as_new);  // But the count for samples continues.
   EXPECT_EQ(ranks[0].calls(), 1);
   ranks[0].check_world(1, 4);
   ranks.enqueue({1, 2}, 50);
@@ -172,7 +173,7 @@ TEST(RowQueue, IsAsNewWhenItIsReset) {
 
 TEST(RowQueue, StaysWithTheRankAndTheRanksThatFilledIt) {
   Ranks ranks(2, {.queue = 5});
-  ranks[1].check_world(0, 1);  // Nothing is in it.
+  ranks[1].check_world(0, 1);  // It is empty.
   ranks.enqueue({4, 3}, 0);
   ranks[1].check_world(1, 2);
   for (const auto& [rank, size] : {std::pair{0, 1}, {0, 2}, {1, 3}})
@@ -194,7 +195,7 @@ TEST(RowQueue, IsTheSameForAnyNumberOfRanksThatLoadIt) {
       EXPECT_EQ(after[0].calls(), 1);
       EXPECT_EQ(after[0].next(), before[0].next());
       EXPECT_EQ(after[size - 1].save(after.all(), 0.5), state);
-      // Shares are even, and it goes on from there.
+      // Shares are even, and later calls continue from there.
       for (std::size_t r = 0; r < size; ++r)
         EXPECT_LE(
             after[r].size_of(static_cast<int>(r)),
@@ -236,7 +237,7 @@ TEST(RowQueue, RefusesWhatIsNoSavedQueueAndStaysAsItWas) {
                [&] { smaller.load(state, 0, 1); });
 }
 
-// Numbers that a loss cannot have, under a digest that is right.
+// Numbers that no loss can have, with a valid digest.
 TEST(RowQueue, RefusesATemperatureThatIsNone) {
   Ranks ranks(1, {.queue = 6});
   for (const double bad : {0.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {

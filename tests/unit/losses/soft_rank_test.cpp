@@ -36,7 +36,7 @@ double slope_of(double x) {
   return e / ((1 + e) * (1 + e));
 }
 
-/// By the definition, in long sums.
+/// Computed by the definition, with long double sums.
 std::vector<SoftRank::Sums> sums_of(const Pool& pool, const SoftRank& ranks, double temperature) {
   std::vector<SoftRank::Sums> all;
   for (std::size_t k = 0; k < ranks.anchors(); ++k) {
@@ -82,7 +82,7 @@ Pool clusters(std::size_t rows, double distance, double temperature) {
   return pool;
 }
 
-/// By the definition, of all rows, with the a and b that a Smooth-AP has.
+/// Computed by the definition for all rows, with the a and b of a Smooth-AP.
 struct Gradient {
   std::vector<double> a, b;
   std::vector<SoftRank::Slopes> slopes;
@@ -107,8 +107,8 @@ Gradient gradient_of(const Pool& pool, const SoftRank& ranks, double temperature
   return result;
 }
 
-/// All engines against the definition. Ranks relative to themselves, slopes and gradients to the
-/// largest of the pool: a slope may be as small as e^-46 where it does not count.
+/// Compares all engines with the definition. Ranks relative to themselves; slopes and gradients
+/// relative to the largest of the pool, because a negligible slope may be as small as e^-46.
 void expect_exact(const Pool& pool, double temperature, double tolerance = 1e-10) {
   std::vector<std::uint32_t> rows(pool.scores.size());
   std::iota(rows.begin(), rows.end(), 0U);
@@ -118,7 +118,7 @@ void expect_exact(const Pool& pool, double temperature, double tolerance = 1e-10
     const SoftRank ranks(pool.scores, pool.positive, temperature, engine);
     SCOPED_TRACE(fmt::format("{} rows, temperature {}, engine {} as {}", rows.size(), temperature,
                              static_cast<int>(engine), static_cast<int>(ranks.engine())));
-    if (engine == Engine::pairs) {  // The order of the anchors is the same in all.
+    if (engine == Engine::pairs) {  // All engines order the anchors the same way.
       want = sums_of(pool, ranks, temperature);
       gradient = gradient_of(pool, ranks, temperature, want);
     }
@@ -180,7 +180,7 @@ TEST(SoftRank, MinusZeroIsATieOfZero) {
     pool.scores.push_back(i % 2 == 0 ? -0.0 : 0.0);
     pool.positive.push_back(i % 3 == 0 ? 1 : 0);
   }
-  for (const double other : {0.5, 0.1}) {  // A float, and not.
+  for (const double other : {0.5, 0.1}) {  // One that is a float, and one that is not.
     pool.scores[7] = other;
     const SoftRank ranks(pool.scores, pool.positive, 0.01);
     for (std::size_t k = 0; k < ranks.anchors(); ++k) EXPECT_EQ(ranks.row(k), 3 * k);
@@ -191,7 +191,7 @@ TEST(SoftRank, MinusZeroIsATieOfZero) {
 // Floats are sorted by fewer bytes than doubles.
 TEST(SoftRank, AnchorsAreInTheOrderOfScoresAndThenOfRows) {
   Pool pool = normal(2000, 700);
-  pool.scores[0] = 1e300;  // Beyond floats.
+  pool.scores[0] = 1e300;  // Outside of the range of floats.
   pool.scores[1] = 1e-310;
   for (std::size_t i = 2; i < 600; ++i) pool.scores[i] = std::round(pool.scores[i] * 16) / 16;
   for (const bool floats : {false, true}) {
@@ -207,8 +207,8 @@ TEST(SoftRank, AnchorsAreInTheOrderOfScoresAndThenOfRows) {
   }
 }
 
-// Cells are two temperatures wide and begin at the lowest score; the fourth cell is the first that
-// is not near; nothing reaches further than the logarithm of the rows over 1e-14.
+// Cells are two temperatures wide and begin at the lowest score; the fourth cell is the first far
+// one; the reach is the logarithm of the rows over 1e-14.
 TEST(SoftRank, ClustersAtTheEdgeOfACellOrAWindowAreRight) {
   const std::size_t rows = test::reduced() ? 90 : 900;
   const double reach = std::log(static_cast<double>(rows) / 1e-14);
@@ -219,7 +219,7 @@ TEST(SoftRank, ClustersAtTheEdgeOfACellOrAWindowAreRight) {
         expect_exact(clusters(rows, distance * off, temperature), temperature);
 }
 
-// What the far cells of both sides do is carried from cell to cell, also across empty ones.
+// The sums of the far cells are carried from cell to cell, also across empty ones.
 TEST(SoftRank, CellsWithEmptyOnesBetweenThemAreRight) {
   for (const double step : {0.7, 2.0, 6.0, 7.9, 8.1, 14.0, 31.0}) {
     Pool pool;
@@ -249,7 +249,7 @@ TEST(SoftRank, DenormalAndHugeScoresAreRight) {
   expect_exact(pool, 0.01);
 }
 
-// Masked rows have -1e9, and must not cost the others their digits.
+// Masked rows have -1e9, and must not reduce the precision of the others.
 TEST(SoftRank, OutliersAtAnyDistanceChangeNothing) {
   for (const double outlier : {-65504.0, -1e9, -1e12, -7e13, 1e14, -1e30}) {
     Pool pool = normal(2000, 500);
@@ -259,7 +259,7 @@ TEST(SoftRank, OutliersAtAnyDistanceChangeNothing) {
   }
 }
 
-// Scores are doubles with 20 bits to spare, so that the shifts are exact.
+// Scores are doubles with 20 unused bits, so that the shifts are exact.
 TEST(SoftRank, ScoresFarFromZeroAreAsGood) {
   for (const double temperature : {1e-4, 0.01})
     for (const double shift : {1024.0, 0x1p20, 0x1p30}) {
@@ -281,7 +281,7 @@ TEST(SoftRank, NoAnchorsAreNoWork) {
   empty.sums(0, {});
 }
 
-// Ranks of a group each compute a part. Nothing may depend on how the parts are cut.
+// Each rank of a group computes a part. Results must not depend on the cuts.
 TEST(SoftRank, APartHasTheSameBitsAsTheWhole) {
   const Pool pool = normal(5000, 1100);
   for (const auto engine : {Engine::pairs, Engine::windows, Engine::cells}) {
@@ -328,7 +328,7 @@ TEST(SoftRank, APartHasTheSameBitsAsTheWhole) {
   }
 }
 
-/// Sums and slopes of all anchors and rows, in two sweeps of so many threads.
+/// Sums and slopes of all anchors and rows, in two sweeps with this number of threads.
 struct Everything {
   std::vector<SoftRank::Sums> sums;
   std::vector<SoftRank::Slopes> slopes;

@@ -24,7 +24,7 @@ struct Pool {
   std::size_t rows() const { return kinds.size(); }
 };
 
-/// counts[k] rows of class k, the classes among one another.
+/// counts[k] rows of class k, interleaved.
 Pool make_pool(const std::vector<std::int64_t>& counts) {
   Pool pool{{}, counts, 0};
   auto left = counts;
@@ -58,8 +58,8 @@ std::int64_t size_of(const Chosen& chosen) {
   return std::accumulate(chosen.begin(), chosen.end(), std::int64_t{0});
 }
 
-// A right generator passes each of these with a probability of 1 - 1e-6; seeds are fixed.
-constexpr double normal_bound = 4.9;  ///< Of the absolute value of a standard normal number.
+// A correct generator passes each of these with a probability of 1 - 1e-6; seeds are fixed.
+constexpr double normal_bound = 4.9;  ///< Bound on the absolute value of a standard normal number.
 /// Wilson, Hilferty: "The distribution of chi-square", PNAS 1931.
 double chi_square_bound(double degrees) {
   const double v = 2 / (9 * degrees);
@@ -82,7 +82,7 @@ TEST(Subsample, HasTheSizeAndTheQuotaOfEveryClass) {
     std::vector<std::int64_t> counts;
     std::int64_t size;
   };
-  // Rare classes, absent ones, one class alone, quotas that are odd.
+  // Rare classes, absent ones, a single class, odd quotas.
   for (const Example& e :
        {Example{{100, 3}, 20}, {{100, 0, 7, 2}, 31}, {{50}, 49}, {{0, 60, 0}, 1}, {{9, 9, 9}, 26}})
     for (std::int64_t call = 0; call < 50; ++call) {
@@ -111,14 +111,14 @@ TEST(Subsample, TakesOneRowOfSomeClassesWhenThereAreMoreClassesThanPlaces) {
       seen[k] += drawn[k];
     }
   }
-  // Every class as often: the counts of draws without replacement.
+  // Equal classes: the counts of draws without replacement.
   const double mean = calls * 0.3;
   double sum = 0;
   for (const auto n : seen) sum += std::pow(static_cast<double>(n) - mean, 2);
   EXPECT_LT(sum * 0.9 / (calls * 0.3 * 0.7), chi_square_bound(9));
 }
 
-// Of a class, the rows that are drawn are any. With m of n in a call, the indicators have the
+// Within a class all rows are equally likely. With m of n in a call, the indicators have the
 // variance v = m/n (1 - m/n) and the covariance -v / (n - 1).
 TEST(Subsample, DrawsEveryRowOfAClassAsOften) {
   const Pool pool = make_pool({30, 12});
@@ -154,7 +154,7 @@ TEST(Subsample, DrawsEveryRowOfAClassAsOften) {
             normal_bound * std::sqrt(calls * each));
 }
 
-// Two draws have as many rows in common as two that know nothing of each other.
+// Two samples share as many rows as independent ones.
 TEST(Subsample, CallsAndSeedsAreIndependent) {
   const Pool pool = make_pool({40});
   constexpr std::int64_t pairs = 1500;
@@ -191,7 +191,7 @@ TEST(Subsample, IsTheSameAgain) {
   EXPECT_NE(draw(pool, 40, 3, 11), draw(pool, 40, 4, 11));
 }
 
-// Each rank knows its own rows and what all have together.
+// Each rank knows its own rows and the totals.
 TEST(Subsample, DoesNotDependOnWhichRankHasTheRows) {
   for (const std::int64_t size : {1, 2, 5, 60, 119}) {
     const Pool pool = make_pool({80, 0, 30, 10});

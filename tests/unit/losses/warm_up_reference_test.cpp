@@ -12,7 +12,7 @@
 
 #include "unit/losses/recorded.hpp"
 
-// Against what the package imbalanced-losses 0.5.1 did: tests/data/losses/warm_up.txt, made by
+// Compares with the package imbalanced-losses 0.5.1: tests/data/losses/warm_up.txt, made by
 // tests/data/losses/record_warm_up.py.
 
 namespace tutti::test {
@@ -61,13 +61,14 @@ TEST(WarmUpReference, TheScheduleIsThatOfThePackage) {
     int number = 0;
     for (Reader call(c.numbers.at(0)); !call.done(); ++number) {
       SCOPED_TRACE("call " + std::to_string(number));
-      loss.main()({score, target});  // So that a reset of the queue is seen.
+      loss.main()({score, target});  // So that a reset of the queue is visible.
       ASSERT_GT(loss.main().queued(), 0);
       const bool step = call.next() != 0;
       step ? loss.start_step(call.integer()) : loss.start_epoch(call.integer());
       EXPECT_DOUBLE_EQ(loss.main_weight(), call.next());
       const double temperature = call.next();
-      EXPECT_NEAR(loss.temperature(), temperature, 1e-14 * temperature);  // Two exp() may differ.
+      EXPECT_NEAR(loss.temperature(), temperature,
+                  1e-14 * temperature);  // Two implementations of exp() may differ.
       EXPECT_EQ(loss.in_warm_up(), call.next() != 0);
       EXPECT_EQ(loss.in_blend(), call.next() != 0);
       const bool reset = call.next() != 0;

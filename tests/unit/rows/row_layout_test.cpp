@@ -125,7 +125,7 @@ TEST(RowLayout, OwnsItsCounts) {
   EXPECT_EQ(layout[0], 1);
 }
 
-// A call borrows the counts: those of a temporary would be gone.
+// A call borrows the counts: those of a temporary would be destroyed.
 static_assert(std::is_convertible_v<const RowLayout&, Rows>);
 static_assert(std::is_convertible_v<RowLayout&, Rows>);
 static_assert(!std::is_convertible_v<RowLayout, Rows>);

@@ -23,7 +23,7 @@
 #include "support/ranks.hpp"
 #include "unit/store/tcp_peer.hpp"
 
-// The server: clients that break every rule, beside ones that must not notice.
+// The server with clients that break every rule, beside clients that must not be affected.
 
 namespace tutti::test {
 namespace {
@@ -53,7 +53,7 @@ T number_at(std::span<const std::byte> bytes, std::size_t at) {
   return number;
 }
 
-/// A client made of frames.
+/// A client that sends frames.
 struct RawClient {
   struct Answer {
     std::uint64_t id = 0;
@@ -80,10 +80,10 @@ struct RawClient {
   TcpPeer peer;
 };
 
-/// What a client needs: its connection and the three descriptors of its Asio.
+/// Descriptors of a client: its connection and three of its Asio.
 constexpr int client_descriptors = 4;
 
-/// Descriptors of this process: allows as many as it may have, or fewer than it has.
+/// Limits the descriptors of this process to this many, or to fewer than are open.
 class DescriptorLimit {
  public:
   DescriptorLimit() { (void)::getrlimit(RLIMIT_NOFILE, &before_); }
@@ -95,7 +95,7 @@ class DescriptorLimit {
     const rlimit more{.rlim_cur = wanted, .rlim_max = before_.rlim_max};
     return wanted <= before_.rlim_max && ::setrlimit(RLIMIT_NOFILE, &more) == 0;
   }
-  /// So that `count` more can be opened.
+  /// Allows `count` more descriptors.
   void leave(int count) const {
     EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before_), 0);
     std::vector<int> open;
@@ -110,7 +110,7 @@ class DescriptorLimit {
   rlimit before_{};
 };
 
-// --- Where it listens
+// --- Addresses to listen on
 
 TEST(StoreServer, TakesAFreePortAndServesIpv4AndIpv6) {
   StoreServer server;
@@ -157,7 +157,7 @@ TEST(StoreServer, KnowsTheClientsAndWaitsUntilAllHaveLeft) {
   last.join();
 }
 
-// --- Clients that do not introduce themselves
+// --- Clients without a handshake
 
 TEST(StoreServer, ClosesGarbageAtOnce) {
   StoreServer server(on_loopback());
@@ -249,10 +249,10 @@ TEST(StoreServer, RefusesLengthsInsideAFrameThatLie) {
     EXPECT_TRUE(client.peer.closed_within(3s));
   };
   refused(Verb::try_get, {});                              // No key.
-  refused(Verb::try_get, {0xff, 0xff, 0xff, 0xff, 'k'});   // A longer key than there is.
-  refused(Verb::try_get, {1, 0, 0, 0, 'k', 'x'});          // More than the key.
+  refused(Verb::try_get, {0xff, 0xff, 0xff, 0xff, 'k'});   // A key beyond the limit.
+  refused(Verb::try_get, {1, 0, 0, 0, 'k', 'x'});          // More bytes than the key has.
   refused(Verb::get, {1, 0, 0, 0, 'k', 1, 2, 3});          // Half a number.
-  refused(Verb::set, {1, 0, 0, 0, 'k', 5, 0, 0, 0, 'v'});  // A longer value than there is.
+  refused(Verb::set, {1, 0, 0, 0, 'k', 5, 0, 0, 0, 'v'});  // A value beyond the limit.
   refused(Verb{0}, {1, 0, 0, 0, 'k'});
   refused(Verb{200}, {1, 0, 0, 0, 'k'});
 }
@@ -358,7 +358,7 @@ TEST(StoreServer, CountsGetsThatWaitAndLetsGoOfThemWithTheirClient) {
   std::optional<RawClient> client(std::in_place, server);
   for (std::uint64_t id = 1; id <= 100; ++id)
     client->ask({.verb = Verb::get, .id = id, .key = "late", .number = 60'000'000'000});
-  const auto answer = client->answer();  // Of the first one that was too much.
+  const auto answer = client->answer();  // Of the first request beyond the limit.
   EXPECT_EQ(answer.code, Errc::resource_exhausted);
   EXPECT_LT(answer.id, 100U);
   client.reset();
@@ -437,7 +437,7 @@ TEST(StoreServer, StopsReadingFromAClientThatDoesNotRead) {
     const auto frame = internal::encode_request({.verb = Verb::try_get, .id = id, .key = "large"});
     requests.insert(requests.end(), frame.begin(), frame.end());
   }
-  // What two kernels buffer, and no more, however often the server is asked.
+  // The bytes that two kernels buffer, and no more, for any number of requests.
   std::size_t taken = 0;
   for (int idle = 0; idle < 20 && taken < (std::size_t{256} << 20);) {
     const auto n = deaf.peer.send_some(requests);
@@ -473,18 +473,18 @@ TEST(StoreServer, ClosesAClientThatEndsItsSide) {
 
 // --- Many
 
-/// Clients of every bad kind, connected for as long as it lives.
+/// Clients of every bad kind, connected during its lifetime.
 class BadClients {
  public:
   BadClients(const StoreServer& server, int of_each) {
     const auto hello = internal::encode_handshake(internal::client_magic, {});
     for (int i = 0; i < of_each; ++i) {
-      peers_.push_back(TcpPeer::to(server.port()));  // Says nothing.
+      peers_.push_back(TcpPeer::to(server.port()));  // Sends nothing.
       peers_.push_back(TcpPeer::to(server.port()));  // Stops in the middle of its handshake.
       peers_.back().send(std::span(hello).first(9));
       peers_.push_back(TcpPeer::to(server.port()));  // Garbage.
       peers_.back().send("\x16\x03\x01 hello, is this a mail server?");
-      // Half-open: joined, announced a large value, and was never heard of again.
+      // Half-open: joined, announced a large value, and sent nothing more.
       RawClient half(server);
       half.peer.send(internal::encode_frame_header({.kind = 1, .id = 1}, Store::max_value_bytes));
       half.peer.send("the beginning");
@@ -516,7 +516,7 @@ TEST(StoreServer, TwoThousandClientsMeetBesideOnesThatBreakTheRules) {
   EXPECT_LT(slowest, 1s) << "a rank joins within a second";
   EXPECT_EQ(server.clients(), ranks + bad);
 
-  // Everybody counts himself and waits for the same key.
+  // Every client counts itself and waits for the same key.
   const auto before = Clock::now();
   for (auto& client : clients) {
     client.ask({.verb = Verb::add, .id = 1, .key = "ranks", .number = 1});

@@ -38,10 +38,10 @@ std::string text(const Bytes& value) {
   return {reinterpret_cast<const char*>(value.data()), value.size()};
 }
 
-/// A kind of store. Ranks that share one open it each for themselves.
+/// A kind of store. Ranks that share one open it separately.
 struct Kind {
   std::string name;
-  std::size_t prefix = 0;  ///< Bytes of the longest key that are not the caller's.
+  std::size_t prefix = 0;  ///< Bytes of the longest key that the store itself uses.
   std::function<std::function<std::shared_ptr<Store>()>()> make;
 };
 
@@ -238,7 +238,7 @@ TEST_P(AnyStore, ValuesOutsideTheLimitAreRefused) {
   EXPECT_EQ(store->get_text("key", 0s).size(), largest.size());
 }
 
-// Every pair of them is apart: what one key holds is never read or erased by another.
+// Every pair of stores is separate: keys of one are never read or erased by another.
 TEST_P(AnyStore, OddKeysAreKeysOfTheirOwn) {
   using namespace std::string_literals;
   std::vector<std::string> keys{"a",
@@ -296,7 +296,7 @@ TEST_P(AnyStore, OddKeysAreKeysOfTheirOwn) {
   }
 }
 
-// They share one object, not only one table: who waits in it delays nobody.
+// They share one object, not only one table: a waiting thread delays no other.
 TEST_P(AnyStore, ThreadsOfOneStoreDoNotWaitForEachOther) {
   test::on_threads(8, [&](int rank) {
     const auto mine = "of " + std::to_string(rank);

@@ -11,8 +11,8 @@
 
 namespace tutti::test {
 
-/// One end of a TCP connection on loopback that says whatever a test wants. Everything that waits
-/// gives up after ten seconds and throws.
+/// One end of a TCP connection on loopback that sends arbitrary bytes. Functions that wait throw
+/// after ten seconds.
 class TcpPeer {
  public:
   explicit TcpPeer(int descriptor);
@@ -24,14 +24,14 @@ class TcpPeer {
 
   void send(std::span<const std::byte> bytes);
   void send(std::string_view text);
-  /// What could be sent without waiting.
+  /// The number of bytes that could be sent without waiting.
   std::size_t send_some(std::span<const std::byte> bytes);
   std::vector<std::byte> read(std::size_t bytes);
-  /// Reads until the other side closes; what came.
+  /// Reads until the other side closes; returns the bytes.
   std::string read_to_end();
-  /// Reads and drops until the other side closes. False when the time is up first.
+  /// Reads and discards until the other side closes. False if the time ends first.
   bool closed_within(std::chrono::milliseconds time);
-  /// close() resets the connection instead of ending it.
+  /// Makes close() reset the connection instead of ending it.
   void reset_on_close();
   void end_of_sending();
 
@@ -40,7 +40,7 @@ class TcpPeer {
   int descriptor_;
 };
 
-/// A server on 127.0.0.1 whose every connection, one after the other, is handed to `serve`.
+/// A server on 127.0.0.1 that passes each of its connections, one after the other, to `serve`.
 class TcpScript {
  public:
   explicit TcpScript(std::function<void(TcpPeer& peer, int connection)> serve);
@@ -50,13 +50,13 @@ class TcpScript {
   int port() const { return port_; }
 
  private:
-  int port_ = 0;  // Before the listener, which sets it.
+  int port_ = 0;  // Before the listener, whose constructor sets it.
   int listener_;
   std::function<void(TcpPeer&, int)> serve_;
   std::thread thread_;
 };
 
-/// A port on 127.0.0.1 at which nobody listened a moment ago.
+/// A port on 127.0.0.1 without a listener.
 int free_port();
 
 }  // namespace tutti::test

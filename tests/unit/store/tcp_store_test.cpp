@@ -17,7 +17,7 @@
 #include "support/ranks.hpp"
 #include "unit/store/tcp_peer.hpp"
 
-// The client: against a real server, and against ones that do what a server must not do.
+// The client, with a real server, and with servers that break the protocol.
 
 namespace tutti::test {
 namespace {
@@ -39,7 +39,7 @@ void welcome(TcpPeer& peer) {
   peer.send(internal::encode_handshake(internal::server_magic, {}));
 }
 
-/// The next request on this connection. Its number is all that the tests want of it.
+/// The next request on this connection. Tests use only its number.
 std::uint64_t read_request(TcpPeer& peer) {
   const auto header = peer.read(internal::frame_header_bytes);
   std::size_t body = 0;
@@ -95,7 +95,7 @@ TEST(TcpStore, TriesAgainUntilThereIsAServer) {
   std::atomic<int> connections = 0;
   const TcpScript server([&](TcpPeer& peer, int connection) {
     ++connections;
-    if (connection < 3) return;  // As a proxy does that has nobody behind it yet.
+    if (connection < 3) return;  // As a proxy without a server behind it does.
     welcome(peer);
     reply(peer, read_request(peer), internal::Outcome::nothing, "");
     stay_until_closed(peer);
@@ -146,7 +146,7 @@ TEST(TcpStore, AnAnswerAfterTheDeadlineIsNotTakenForTheNextOne) {
   const TcpScript server([](TcpPeer& peer, int) {
     welcome(peer);
     const auto first = read_request(peer);
-    const auto second = read_request(peer);  // The client has given up the first one.
+    const auto second = read_request(peer);  // The client has abandoned the first one.
     reply(peer, first, internal::Outcome::value, "late");
     reply(peer, second, internal::Outcome::value, "second");
     reply(peer, read_request(peer), internal::Outcome::value, "third");
@@ -191,7 +191,7 @@ TEST(TcpStore, AServerThatDoesNotAnswerIsATimeoutOfEveryCall) {
   silent([&] { (void)store->try_get("key"); }, "try_get");
   silent([&] { store->add("key", 1); }, "add");
   silent([&] { store->erase("key"); }, "erase");
-  // Far more than fits between the two: what was not sent when its caller left is not sent later.
+  // Far more than both buffers hold. Bytes that are unsent when the caller gives up are never sent.
   const std::string large(Store::max_value_bytes, 'x');
   for (int i = 0; i < 4; ++i) silent([&] { store->set("key", large); }, "set");
 }
@@ -211,7 +211,7 @@ TEST(TcpStore, AServerThatLeavesIsPeerLostForAllClientsAndFromThenOn) {
                  [&] { (void)store->get("key/" + std::to_string(rank), 20s); });
   });
   leaves.join();
-  for (int i = 0; i < 3; ++i)  // And not a signal.
+  for (int i = 0; i < 3; ++i)  // Throws, and raises no signal.
     expect_error(Errc::peer_lost, {address_text(port)}, [&] { store->set("key", "value"); });
 }
 
@@ -308,7 +308,7 @@ TEST(TcpStore, AForkedChildIsRefusedAndTheParentGoesOn) {
   const auto child = in_child([&]() -> std::string {
     const auto error = expect_error(Errc::forked, {"fork", address_text(server.port())},
                                     [&] { (void)store->get("key", 1s); });
-    store.reset();  // Closes the child's copy alone.
+    store.reset();  // Closes only the child's copy.
     try {
       (void)server.clients();
       return "a server";

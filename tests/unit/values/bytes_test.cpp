@@ -31,7 +31,7 @@ std::string hex(std::span<const std::byte> bytes) {
   return text;
 }
 
-/// The message of the Error that `read` throws, of the reader's code.
+/// The message of the Error that `read` throws; checks that it has the reader's code.
 template <typename Read>
 std::string error_of(const Read& read) {
   try {

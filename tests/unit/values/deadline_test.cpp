@@ -75,7 +75,7 @@ TEST(Deadline, HugeDurationsSaturateToNone) {
   EXPECT_TRUE(Deadline(std::chrono::duration<double>(1e30)).is_none());
   EXPECT_TRUE(
       Deadline(std::chrono::duration<double>(std::numeric_limits<double>::infinity())).is_none());
-  // The sum with the clock's own time is what must not overflow.
+  // The sum with the clock's current time must not overflow.
   EXPECT_TRUE(Deadline::after(Clock::time_point::max() - Clock::now() + 1s).is_none());
   EXPECT_FALSE(Deadline(std::chrono::hours(24 * 365 * 100)).is_none());
 }

@@ -18,7 +18,7 @@ TEST(Device, DevicesOfAnotherIndexAreNotEqual) {
   EXPECT_NE((Device{DeviceType::cuda, 1}), (Device{DeviceType::extension, 1}));
 }
 
-// A bridge to DLPack casts them.
+// The DLPack bridge casts these values.
 TEST(Device, TypesHaveTheNumbersOfDLPack) {
   EXPECT_EQ(static_cast<int>(DeviceType::cpu), 1);
   EXPECT_EQ(static_cast<int>(DeviceType::cuda), 2);

@@ -19,7 +19,7 @@ static_assert(dtype_of<std::byte> == DType::u8);
 static_assert(dtype_of<bool> == DType::boolean);
 static_assert(dtype_of<std::int32_t> == DType::i32);
 static_assert(dtype_of<std::uint32_t> == DType::u32);
-// Two types of 8 bytes each: a list by name would miss one of them.
+// There are two types of 8 bytes each: a list of type names would miss one.
 static_assert(dtype_of<long long> == DType::i64 && dtype_of<unsigned long long> == DType::u64);
 static_assert(dtype_of<std::int64_t> == DType::i64 && dtype_of<std::uint64_t> == DType::u64);
 static_assert(dtype_of<const float> == DType::f32 && dtype_of<volatile double> == DType::f64);

@@ -14,7 +14,7 @@ static_assert(std::is_nothrow_copy_constructible_v<Error>);
 static_assert(std::is_nothrow_copy_assignable_v<Error>);
 static_assert(std::is_base_of_v<std::runtime_error, Error>);
 
-// Users see these names and match them in what(): a changed one breaks their programs.
+// Users match these names in what(): a changed one breaks their programs.
 TEST(Error, ACodeIsPrintedByItsName) {
   EXPECT_EQ(name_of(Errc::invalid_argument), "invalid_argument");
   EXPECT_EQ(name_of(Errc::count_overflow), "count_overflow");

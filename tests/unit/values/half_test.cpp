@@ -84,7 +84,7 @@ TYPED_TEST(SmallFloat, EveryCodeSurvivesTheWayThroughFloat) {
   }
 }
 
-// Together with EncodingNeverStepsBack this is every float: what lies between two checked
+// Together with EncodingNeverStepsBack this covers every float: floats between two checked
 // neighbours of one code can only have that code.
 TYPED_TEST(SmallFloat, BothSidesOfEveryRoundingBoundaryAreRight) {
   for (std::uint32_t code = 0; code <= this->format.largest(); ++code) {
@@ -93,7 +93,7 @@ TYPED_TEST(SmallFloat, BothSidesOfEveryRoundingBoundaryAreRight) {
     const double middle = (low + high) / 2;
     ASSERT_EQ(static_cast<double>(static_cast<float>(middle)), middle) << "the test is too coarse";
     for (const double value : {low, middle, high}) {
-      const auto here = static_cast<float>(value);  // bf16: the last is infinite.
+      const auto here = static_cast<float>(value);  // bf16: the last value is infinite.
       if (std::isinf(here)) continue;
       for (const float near : {std::nextafter(here, 0.0F), here,
                                std::nextafter(here, std::numeric_limits<float>::infinity())}) {
@@ -143,7 +143,7 @@ TYPED_TEST(SmallFloat, DefaultMadeIsZero) {
             static_cast<std::size_t>(1 + this->format.exp_bits + this->format.man_bits));
 }
 
-// Known numbers of the standards, so that an error in the reference shows too.
+// Known numbers of the standards, which detect an error in the reference.
 TEST(SmallFloats, KnownValues) {
   static_assert(Float16(1.0F).bits == 0x3c00 && Float16(-2.0F).bits == 0xc000);
   static_assert(Float16(65504.0F).bits == 0x7bff && Float16(65519.0F).bits == 0x7bff);
@@ -161,7 +161,7 @@ template <typename T>
 class SlowSmallFloat : public SmallFloat<T> {};
 TYPED_TEST_SUITE(SlowSmallFloat, Types, Names);
 
-/// Every float there is, in the suite "slow".
+/// Every float, in the suite "slow".
 TYPED_TEST(SlowSmallFloat, EncodingNeverStepsBack) {
   std::uint32_t last = 0;
   for (std::uint32_t bits = 0; bits <= 0x7f800000U; ++bits) {

@@ -14,7 +14,7 @@ namespace {
 
 using test::ScopedVariables;
 
-/// What a message of each level writes to stderr.
+/// The text that a message of each level writes to stderr.
 std::string log_all(const Logger& logger) {
   testing::internal::CaptureStderr();
   logger(LogLevel::error, "one");

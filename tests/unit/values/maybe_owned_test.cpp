@@ -16,7 +16,7 @@ namespace {
 
 using test::RecordingMemory;
 
-// A view of a temporary would outlive its array; an input becomes a value only where that is said.
+// A view of a temporary would outlive its array; an input is wrapped only explicitly.
 static_assert(!std::copy_constructible<MaybeOwned> && !std::is_copy_assignable_v<MaybeOwned>);
 static_assert(std::is_nothrow_move_constructible_v<MaybeOwned>);
 static_assert(std::is_nothrow_move_assignable_v<MaybeOwned>);

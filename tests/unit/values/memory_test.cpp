@@ -11,7 +11,7 @@
 
 #include "support/errors.hpp"
 
-// A sanitizer ends the program for what it finds too large, unless it is told that null is fine.
+// Sanitizers end the program at a huge allocation, unless they may return null.
 extern "C" const char* __asan_default_options() {  // NOLINT(bugprone-reserved-identifier)
   return "allocator_may_return_null=1";
 }
@@ -42,7 +42,7 @@ TEST(HostMemory, NoBytesAreStillAnAddressOfTheirOwn) {
 
 TEST(HostMemory, MoreThanThereIsIsAnErrorWithTheNumber) {
   constexpr auto most = std::numeric_limits<std::size_t>::max();
-  // The second would become a small number when it is rounded up to the alignment.
+  // The second size would wrap when it is rounded up to the alignment.
   for (const std::size_t bytes : {most / 2, most, most - 63, most - 64})
     test::expect_error(Errc::resource_exhausted, {std::to_string(bytes)},
                        [&] { (void)host_memory().allocate(bytes, {}); });

@@ -39,7 +39,7 @@ TEST(ReduceOp, OnlyPremulHasAScale) {
     EXPECT_EQ(op.scale, 1) << name_of(op.kind);
 }
 
-// Of three lists: the constants, the kinds and their names.
+// Checks three lists: the constants, the kinds and their names.
 TEST(ReduceOp, AConstantIsPrintedByItsName) {
   EXPECT_EQ(name_of(ReduceOp::sum.kind), "sum");
   EXPECT_EQ(name_of(ReduceOp::avg.kind), "avg");

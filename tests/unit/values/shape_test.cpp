@@ -61,7 +61,7 @@ TEST(Shape, ANegativeDimensionIsRefusedByPlaceAndValue) {
   });
   expect_error(Errc::invalid_argument, {"dimension 0 is -1"}, [] { (void)Shape{-1}; });
   expect_error(Errc::invalid_argument, {std::to_string(-most - 1)}, [] { (void)Shape{-most - 1}; });
-  // Zeros must not hide it.
+  // Zeros must not hide the overflow.
   expect_error(Errc::invalid_argument, {"-3"}, [] { (void)Shape{0, -3}; });
   expect_error(Errc::invalid_argument, {"-3"}, [] { (void)Shape{-3, 0}; });
 }
@@ -82,7 +82,7 @@ TEST(Shape, AnOverflowingProductShowsBothFactors) {
   expect_error(Errc::count_overflow, {std::to_string(most), "2 "}, [] { (void)Shape{most, 2}; });
 }
 
-// [0, a, b] must not become [n, a, b] with more elements than can be counted.
+// [0, a, b] must not become [n, a, b] with more elements than 63 bits can count.
 TEST(Shape, AZeroDoesNotHideAnOverflow) {
   expect_error(Errc::count_overflow, {std::to_string(two_to_32)}, [] {
     (void)Shape{0, two_to_32, two_to_32};

@@ -18,7 +18,7 @@ namespace {
 
 using test::expect_error;
 
-/// Writes down what it is asked for.
+/// Records its requests.
 class RecordingMemory final : public Memory {
  public:
   struct Request {
@@ -175,6 +175,38 @@ TEST(Tensor, ViewsAreItsArray) {
   EXPECT_EQ(readable.shape, (Shape{2, 2}));
 }
 
+template <typename X>
+concept HasValues = requires {
+  std::declval<X>().template values<float>();
+};
+static_assert(HasValues<Tensor&> && HasValues<const Tensor&>);
+static_assert(!HasValues<Tensor>, "the array would be gone");
+
+TEST(Tensor, ValuesAreItsElements) {
+  Tensor tensor(host_memory(), {2, 3}, DType::f32);
+  const std::span<float> values = tensor.values<float>();
+  EXPECT_EQ(values.data(), tensor.data());
+  ASSERT_EQ(values.size(), 6U);
+  values[5] = 7;
+  const Tensor& constant = tensor;
+  const std::span<const float> read = constant.values<float>();
+  EXPECT_EQ(read[5], 7);
+  EXPECT_EQ(tensor.view().values<float>().size(), 6U);
+  EXPECT_EQ(constant.view().values<float>().size(), 6U);
+}
+
+TEST(Tensor, ValuesOfAnotherDTypeOrDeviceAreRefusedWithBothSides) {
+  RecordingMemory memory;
+  Tensor host(host_memory(), {2}, DType::f32);
+  const Tensor device(memory, {2}, DType::f32);
+  expect_error(Errc::invalid_argument, {"values", "f32", "not f64"},
+               [&] { (void)host.values<double>(); });
+  expect_error(Errc::invalid_argument, {"values", "f32", "not i32"},
+               [&] { (void)device.values<std::int32_t>(); });
+  expect_error(Errc::invalid_argument, {"values", to_string(memory.device()), "not cpu", "copy"},
+               [&] { (void)device.values<float>(); });
+}
+
 TEST(Tensor, WithoutElementsStillHasAnAddress) {
   RecordingMemory memory;
   {
@@ -194,7 +226,7 @@ TEST(Tensor, MovesWithoutAskingTheMemory) {
     Tensor second = std::move(first);
     EXPECT_EQ(second.data(), data);
     EXPECT_EQ(first.data(),
-              nullptr);  // NOLINT(bugprone-use-after-move): what is left is the point.
+              nullptr);  // NOLINT(bugprone-use-after-move): the moved-from state.
     EXPECT_EQ(memory.allocated.size(), 1U);
     EXPECT_TRUE(memory.released.empty());
   }

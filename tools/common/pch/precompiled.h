@@ -1,4 +1,4 @@
-// Compiled once for all sources of the tool (cpp_pch). Each source includes what it needs all the same.
+// Compiled once for all sources of the tool (cpp_pch). Sources still include every header they use.
 #include <functional>
 #include <map>
 #include <optional>
