@@ -9,7 +9,9 @@
 
 #include <fmt/format.h>
 
-#include "group/host_backend.hpp"
+#include <tutti/backend/host_backend.hpp>
+
+#include "group/host_calls.hpp"
 #include "group/record.hpp"
 #include "memory.hpp"
 #include "messages.hpp"
@@ -26,7 +28,7 @@ using internal::has_collective;
 /// The numbers of the calls, the worker and the form of the calls are those of a host backend. A
 /// call's point on its stream is marked at launch(), in the caller's thread; it is copied when that
 /// has been reached and it is its turn, because its input may be the output of the call before.
-class Staged final : public internal::HostBackend {
+class Staged final : public HostBackend {
  public:
   Staged(std::unique_ptr<Backend> host, const BackendInit& init, const CudaApi& cuda)
       : HostBackend(init.name, init.rank),
@@ -116,7 +118,7 @@ class Staged final : public internal::HostBackend {
     std::vector<Work> states;
     for (const auto& op : ops) {
       if (!is_point_to_point(op.kind)) continue;
-      auto message = make_state<Message>(ready, op, call, limit);
+      auto message = calls().make_state<Message>(ready, op, call, limit);
       messages_.post(message);
       states.emplace_back(std::move(message));
     }

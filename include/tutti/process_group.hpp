@@ -7,10 +7,13 @@
 #include <string_view>
 #include <vector>
 
-#include <tutti/backend/backend.hpp>
 #include <tutti/call_options.hpp>
 #include <tutti/group_options.hpp>
+#include <tutti/registration.hpp>
+#include <tutti/rows.hpp>
+#include <tutti/tensor.hpp>
 #include <tutti/trace.hpp>
+#include <tutti/work.hpp>
 
 namespace tutti::internal {
 class Core;
@@ -31,8 +34,7 @@ namespace [[gnu::visibility("default")]] tutti {
 /// Rows: R_r is the row count of rank r; without `rows` it is the same on all ranks.
 class ProcessGroup {
  public:
-  /// Blocks until all ranks are there. @throws Error.
-  static ProcessGroup create(const GroupOptions& options);
+  static ProcessGroup create(const GroupOptions& options);  ///< Waits for all ranks. @throws Error.
   /// Over a backend of the caller's own, which decides what options.backend and device say here.
   static ProcessGroup create(const GroupOptions& options, std::unique_ptr<Backend> backend);
   /// Several ranks of one process: makes their groups side by side, on threads that end here, and
@@ -84,8 +86,7 @@ class ProcessGroup {
   /// out = op over ranks 0..rank-1 of in; the operation's identity on rank 0.
   void exclusive_scan(const ConstTensorView& in, const TensorView& out, ReduceOp op = ReduceOp::sum,
                       const CallOptions& options = {});
-  /// Returns when every rank has entered.
-  void barrier(const CallOptions& options = {});
+  void barrier(const CallOptions& options = {});  ///< Returns when every rank has entered.
   /// May wait until the peer receives. Matched by (sender, receiver, tag) in order.
   void send(const ConstTensorView& data, int peer, int tag = 0, const CallOptions& options = {});
   void recv(const TensorView& data, int peer, int tag = 0, const CallOptions& options = {});
@@ -131,8 +132,7 @@ class ProcessGroup {
 
   /// Collective, with equal byte counts on all ranks: makes this block of the group's device known
   /// to the transport; see Registration. Slow; waits on the host for all ranks, alone of the
-  /// group's calls. A refusal is an error on all ranks, and the group stays usable. On the wire: 16
-  /// bytes per rank, and what the transport exchanges.
+  /// group's calls. On the wire: 16 bytes per rank, and what the transport exchanges.
   /// @throws Error invalid_argument, mismatch; unsupported also while options.stream is captured.
   Registration register_memory(const TensorView& block, const CallOptions& options = {});
 

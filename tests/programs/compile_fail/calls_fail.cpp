@@ -5,9 +5,15 @@
 
 #include <tutti/process_group.hpp>
 
-// What the verbs refuse to compile: results that are dropped, and arrays that they cannot or
-// should not use.
+// What does not compile: dropped results, arrays that a verb cannot or should not use, and parts of
+// a backend in a header for users.
 void calls(tutti::ProcessGroup& group, tutti::Tensor tensor, std::vector<float> values) {
+#ifdef PARTS_OF_THE_SPI  // error: not a member|no member|not been declared
+  group.barrier(tutti::Call());
+#else
+  group.barrier(tutti::CallOptions());
+#endif
+
   const std::vector<float> constant = values;
 
 #ifdef DROPPED_WORK  // error: nodiscard
