@@ -9,7 +9,9 @@
 
 #include <fmt/format.h>
 
-#include "group/host_backend.hpp"
+#include <tutti/backend/host_backend.hpp>
+
+#include "group/host_calls.hpp"
 #include "group/record.hpp"
 #include "memory.hpp"
 #include "messages.hpp"
@@ -26,7 +28,7 @@ using internal::has_collective;
 /// Calls are numbered and run as in any HostBackend. launch() records the position on Call::stream
 /// in the caller's thread. The arrays are copied when the stream has reached it and the call's turn
 /// has come, because an input may be the output of the previous call.
-class Staged final : public internal::HostBackend {
+class Staged final : public HostBackend {
  public:
   Staged(std::unique_ptr<Backend> host, const BackendInit& init, const CudaApi& cuda)
       : HostBackend(init.name, init.rank),
@@ -116,7 +118,7 @@ class Staged final : public internal::HostBackend {
     std::vector<Work> states;
     for (const auto& op : ops) {
       if (!is_point_to_point(op.kind)) continue;
-      auto message = make_state<Message>(ready, op, call, limit);
+      auto message = calls().make_state<Message>(ready, op, call, limit);
       messages_.post(message);
       states.emplace_back(std::move(message));
     }

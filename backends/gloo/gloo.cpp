@@ -16,11 +16,12 @@
 #include <fmt/format.h>
 #include <gloo/transport/tcp/device.h>
 
-#include <tutti/backend/backend.hpp>
+#include <tutti/backend/backend_table.hpp>
+#include <tutti/backend/host_backend.hpp>
 
 #include "collectives/algorithms.hpp"
 #include "group.hpp"
-#include "group/host_backend.hpp"
+#include "group/host_calls.hpp"
 #include "group/mailbox.hpp"
 #include "group/record.hpp"
 #include "on_cuda.hpp"
@@ -105,7 +106,7 @@ class CallWire final : public collectives::Wire {
   std::pmr::list<Mesh::Message> recvs_;
 };
 
-class GlooBackend final : public internal::HostBackend {
+class GlooBackend final : public HostBackend {
  public:
   GlooBackend(std::shared_ptr<const Group> group, Memory& memory)
       : HostBackend(group->name, group->rank),
@@ -116,7 +117,7 @@ class GlooBackend final : public internal::HostBackend {
             [group = group_](const Error& why) { group->mesh->fail({.cause = why}); })),
         waiter_threads_(std::make_shared<WaiterThreads>()),
         listener_(std::make_shared<const Mesh::Listener>(
-            [queue = queue(), box = to_itself_](const Error& cause) {
+            [queue = calls().queue(), box = to_itself_](const Error& cause) {
               queue->fail(cause);
               box->fail(cause);
             })) {
@@ -169,7 +170,7 @@ class GlooBackend final : public internal::HostBackend {
       for (const auto& op : ops) {
         if (is_point_to_point(op.kind)) continue;
         const bool sizes_differ = op.kind == Operation::all_to_all;
-        wire.emplace(*group_, call, index++, sizes_differ, scratch_, pool());
+        wire.emplace(*group_, call, index++, sizes_differ, scratch_, calls().pool());
         collectives::run_collective(*wire, op, call.order_fixed);
       }
     } catch (const TransportError& transport_error) {
@@ -183,12 +184,12 @@ class GlooBackend final : public internal::HostBackend {
 
   std::shared_ptr<WorkState> post_one(const Op& op, const Call& call, Deadline limit) override {
     if (op.peer == rank()) {
-      auto message = make_state<internal::Mailbox::Message>(to_itself_, op, limit);
+      auto message = calls().make_state<internal::Mailbox::Message>(to_itself_, op, limit);
       to_itself_->post(message, rank(), call);
       return message;
     }
     const BlockSigpipe quiet;
-    auto state = make_state<PairState>(group_, waiter_threads_, op, limit);
+    auto state = calls().make_state<PairState>(group_, waiter_threads_, op, limit);
     {
       const std::lock_guard lock(pairs_mutex_);
       if (pairs_.size() == pairs_.capacity())

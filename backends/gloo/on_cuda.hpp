@@ -3,7 +3,7 @@
 #include <functional>
 #include <memory>
 
-#include <tutti/backend/backend.hpp>
+#include <tutti/backend/backend_table.hpp>
 
 namespace tutti::backend::gloo {
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include <tutti/backend/backend.hpp>
+#include <tutti/log.hpp>
 
 #include "interface.hpp"
 #include "sockets.hpp"

@@ -13,10 +13,11 @@
 
 #include <fmt/format.h>
 
-#include <tutti/backend/backend.hpp>
+#include <tutti/backend/backend_table.hpp>
+#include <tutti/backend/host_backend.hpp>
 
 #include "execute.hpp"
-#include "group/host_backend.hpp"
+#include "group/host_calls.hpp"
 #include "group/record.hpp"
 #include "shared_state.hpp"
 #include "values/current_error.hpp"
@@ -110,7 +111,7 @@ std::shared_ptr<SharedState> find_shared_state(const BackendInit& init, Deadline
   return shared;
 }
 
-class LocalBackend final : public internal::HostBackend {
+class LocalBackend final : public HostBackend {
  public:
   explicit LocalBackend(const BackendInit& init)
       : HostBackend(init.name, init.rank),
@@ -154,7 +155,7 @@ class LocalBackend final : public internal::HostBackend {
 
   std::shared_ptr<WorkState> post_one(const Op& op, const Call& call, Deadline limit) override {
     // A message keeps the shared state alive, of which the mailbox is a part.
-    auto message = make_state<internal::Mailbox::Message>(
+    auto message = calls().make_state<internal::Mailbox::Message>(
         std::shared_ptr<internal::Mailbox>(shared_, &shared_->mailbox()), op, limit);
     shared_->mailbox().post(message, rank(), call);
     return message;

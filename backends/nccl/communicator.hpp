@@ -10,6 +10,7 @@
 
 #include <tutti/backend/backend.hpp>
 #include <tutti/deadline.hpp>
+#include <tutti/group_options.hpp>
 
 #include "gpu.hpp"
 

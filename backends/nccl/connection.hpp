@@ -5,7 +5,7 @@
 
 #include <nccl.h>
 
-#include <tutti/backend/backend.hpp>
+#include <tutti/backend/backend_table.hpp>
 #include <tutti/deadline.hpp>
 
 #include "communicator.hpp"

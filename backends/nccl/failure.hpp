@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include <tutti/backend/backend.hpp>
+#include <tutti/backend/backend_table.hpp>
 
 #include "group/agreement.hpp"
 #include "group/call_queue.hpp"

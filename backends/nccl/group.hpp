@@ -6,7 +6,7 @@
 #include <span>
 #include <string_view>
 
-#include <tutti/backend/backend.hpp>
+#include <tutti/backend/backend_table.hpp>
 
 #include "connection.hpp"
 #include "cuda/pinned_pool.hpp"

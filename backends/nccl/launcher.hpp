@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <tutti/backend/backend.hpp>
+#include <tutti/backend/backend_table.hpp>
 #include <tutti/tensor.hpp>
 
 #include "bounded.hpp"

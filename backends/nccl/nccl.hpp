@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include <tutti/backend/backend.hpp>
+#include <tutti/backend/backend_table.hpp>
 
 #include "gpu.hpp"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <tutti/backend/backend.hpp>
+#include <tutti/backend/backend_table.hpp>
 #include <tutti/deadline.hpp>
 
 #include "communicator.hpp"

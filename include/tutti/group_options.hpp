@@ -6,12 +6,25 @@
 #include <optional>
 #include <string>
 
-#include <tutti/backend/backend.hpp>
+#include <tutti/device.hpp>
+#include <tutti/log.hpp>
+#include <tutti/memory.hpp>
+#include <tutti/store/store.hpp>
 
 namespace [[gnu::visibility("default")]] tutti {
 
+class Backend;  // <tutti/backend/backend.hpp>
+
+/// A communicator of the backend's library that the caller has made: for "nccl" an ncclComm_t.
+struct AdoptedCommunicator {
+  void* communicator = nullptr;
+  /// Called once, from any thread, before the group aborts the communicator; it is invalid
+  /// afterwards.
+  std::function<void()> aborting{};
+};
+
 struct GroupOptions {
-  std::string backend = "auto";    ///< A name from backends(), "name:args", or "auto".
+  std::string backend = "auto";    ///< A name of `tutti info`, "name:args", or "auto".
   std::shared_ptr<Store> store{};  ///< Required for more than one rank.
   int rank = 0;
   int size = 1;

@@ -7,10 +7,13 @@
 #include <string_view>
 #include <vector>
 
-#include <tutti/backend/backend.hpp>
 #include <tutti/call_options.hpp>
 #include <tutti/group_options.hpp>
+#include <tutti/registration.hpp>
+#include <tutti/rows.hpp>
+#include <tutti/tensor.hpp>
 #include <tutti/trace.hpp>
+#include <tutti/work.hpp>
 
 namespace tutti::internal {
 class Core;
@@ -33,7 +36,7 @@ class ProcessGroup {
  public:
   /// Blocks until all ranks have called it. @throws Error.
   static ProcessGroup create(const GroupOptions& options);
-  /// Uses the caller's own backend; options.backend and options.device must not be set.
+  /// Over a backend of the caller's own; options.backend and options.device must not be set.
   static ProcessGroup create(const GroupOptions& options, std::unique_ptr<Backend> backend);
   /// Creates the groups of several ranks of this process, on one thread each, and returns them in
   /// the order of `options`. @throws Error if one fails: the first that is not a timeout, if any.
@@ -84,13 +87,12 @@ class ProcessGroup {
   /// out = op over ranks 0..rank-1 of in; the operation's identity on rank 0.
   void exclusive_scan(const ConstTensorView& in, const TensorView& out, ReduceOp op = ReduceOp::sum,
                       const CallOptions& options = {});
-  /// Returns when every rank has entered.
-  void barrier(const CallOptions& options = {});
+  void barrier(const CallOptions& options = {});  ///< Returns when every rank has entered.
   /// May block until the peer receives. Matched in order by (sender, receiver, tag).
   void send(const ConstTensorView& data, int peer, int tag = 0, const CallOptions& options = {});
   void recv(const TensorView& data, int peer, int tag = 0, const CallOptions& options = {});
-  /// send(in, to) and recv(out, from), posted at once: a ring of them cannot deadlock. `to` and
-  /// `from` may differ and may be this rank. Peers may use send and recv.
+  /// send(in, to) and recv(out, from), posted at once: a ring of them cannot deadlock. Both ranks
+  /// may be this one. Peers may use send and recv.
   void sendrecv(const ConstTensorView& in, int to, const TensorView& out, int from, int tag = 0,
                 const CallOptions& options = {});
 

@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
-#include <tutti/backend/backend.hpp>
+#include <tutti/dtype.hpp>
+#include <tutti/operation.hpp>
+#include <tutti/reduce_op.hpp>
 
 namespace [[gnu::visibility("default")]] tutti {
 

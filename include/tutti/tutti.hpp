@@ -1,8 +1,7 @@
 #pragma once
 
-// Everything except the adapters.
+// Everything that users call: all but the adapters and tutti/backend/.
 #include <tutti/autograd.hpp>
-#include <tutti/backend/backend.hpp>
 #include <tutti/call_options.hpp>
 #include <tutti/cluster.hpp>
 #include <tutti/coalesce.hpp>

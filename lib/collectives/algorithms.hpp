@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include <tutti/operation.hpp>
+#include <tutti/backend/op.hpp>
 
 #include "collectives/wire.hpp"
 

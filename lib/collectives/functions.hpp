@@ -1,6 +1,6 @@
 #pragma once
 
-#include <tutti/operation.hpp>
+#include <tutti/backend/op.hpp>
 
 #include "collectives/wire.hpp"
 

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <span>
 
-#include <tutti/operation.hpp>
+#include <tutti/backend/op.hpp>
 
 #include "collectives/blocks.hpp"
 #include "kernels/reduce.hpp"

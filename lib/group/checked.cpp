@@ -6,8 +6,10 @@
 
 #include <fmt/format.h>
 
+#include <tutti/backend/host_backend.hpp>
+
 #include "group/agreement.hpp"
-#include "group/host_backend.hpp"
+#include "group/host_calls.hpp"
 #include "group/record.hpp"
 #include "values/current_error.hpp"
 #include "values/fail.hpp"
@@ -181,7 +183,7 @@ class Checked final : public HostBackend {
    private:
     /// Ends with inner_. Continuations run on the same worker as those of the group's other calls.
     std::shared_ptr<HostState> on_own_queue() {
-      auto end = group_.make_state<HostState>();
+      auto end = group_.calls().make_state<HostState>();
       // A difference found before is the cause, not the withdrawal that followed it.
       (void)inner_->on_done([end, inner = inner_, cause = difference_](const Error*) {
         end->finish(cause != nullptr ? cause : inner->error());

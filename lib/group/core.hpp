@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/backend/backend_table.hpp>
 #include <tutti/process_group.hpp>
 
 #include "group/prepare.hpp"

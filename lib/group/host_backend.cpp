@@ -1,4 +1,4 @@
-#include "group/host_backend.hpp"
+#include <tutti/backend/host_backend.hpp>
 
 #include <algorithm>
 #include <memory_resource>
@@ -7,13 +7,16 @@
 #include <utility>
 #include <vector>
 
+#include "group/host_calls.hpp"
 #include "group/record.hpp"
 #include "group/row_lists.hpp"
 #include "kernels/reduce.hpp"
 #include "values/current_error.hpp"
+#include "values/fail.hpp"
 #include "values/group_errors.hpp"
 
-namespace tutti::internal {
+namespace [[gnu::visibility("default")]] tutti {
+
 namespace {
 
 void wait_and_throw(WorkState& state) {
@@ -21,22 +24,27 @@ void wait_and_throw(WorkState& state) {
   if (const auto error = state.error()) std::rethrow_exception(error);
 }
 
+Call without_name(Call call) noexcept {
+  call.name = {};
+  return call;
+}
+
 }  // namespace
 
 /// An async call: copies of the caller's operations and rows, and the state of its Work.
-class HostBackend::Task final : public HostState, public CallQueue::Job {
+class HostBackend::Task final : public internal::HostState, public internal::CallQueue::Job {
  public:
-  Task(std::shared_ptr<CallQueue> queue, HostBackend& backend, std::span<const Op> ops,
+  Task(std::shared_ptr<internal::CallQueue> queue, HostBackend& backend, std::span<const Op> ops,
        const Call& call, std::shared_ptr<WorkState> posted)
-      : HostState(std::move(queue)),
+      : internal::HostState(std::move(queue)),
         backend_(backend),
-        ops_(ops.begin(), ops.end(), &backend.pool()),
-        rows_(&backend.pool()),
-        name_(call.name, &backend.pool()),
+        ops_(ops.begin(), ops.end(), &backend.calls().pool()),
+        rows_(&backend.calls().pool()),
+        name_(call.name, &backend.calls().pool()),
         call_(call),
         posted_(std::move(posted)) {
-    reserve_row_lists(ops_, rows_);
-    for (auto& op : ops_) copy_row_lists(op, rows_);
+    internal::reserve_row_lists(ops_, rows_);
+    for (auto& op : ops_) internal::copy_row_lists(op, rows_);
     call_.name = name_;
     call_.deadline = call.limit();  // The timeout counts from here, not from the call's turn.
     call_.blocking = true;
@@ -47,9 +55,9 @@ class HostBackend::Task final : public HostState, public CallQueue::Job {
     try {
       backend_.run_in_turn(ops_, call_);
     } catch (...) {
-      const Error error = to_error(std::current_exception());
+      const Error error = internal::to_error(std::current_exception());
       thrown = std::make_exception_ptr(placed(error));
-      if (breaks_group(error.code())) backend_.abort(error.message());
+      if (internal::breaks_group(error.code())) backend_.abort(error.message());
     }
     if (posted_ != nullptr) {
       posted_->wait_until(Deadline::none());
@@ -61,7 +69,7 @@ class HostBackend::Task final : public HostState, public CallQueue::Job {
 
  private:
   Error placed(const Error& error) const {
-    return with_location(error, backend_.group_, ops_, call_, backend_.rank_);
+    return internal::with_location(error, backend_.group_, ops_, call_, backend_.rank_);
   }
 
   HostBackend& backend_;
@@ -73,10 +81,7 @@ class HostBackend::Task final : public HostState, public CallQueue::Job {
 };
 
 HostBackend::HostBackend(std::string group, int rank)
-    : group_(std::move(group)),
-      rank_(rank),
-      pool_(std::make_shared<Pool>()),
-      queue_(std::make_shared<CallQueue>()) {}
+    : group_(std::move(group)), rank_(rank), calls_(std::make_unique<internal::HostCalls>()) {}
 
 HostBackend::~HostBackend() {
   stop();
@@ -99,14 +104,35 @@ std::shared_ptr<WorkState> HostBackend::post(std::span<const Op> ops, const Call
   return states.empty() ? first : std::move(Work::all(states)).release();
 }
 
-std::shared_ptr<WorkState> HostBackend::post_one(const Op&, const Call&, Deadline) {
-  return nullptr;
+std::shared_ptr<WorkState> HostBackend::post_one(const Op& op, const Call&, Deadline) {
+  internal::failf(
+      Errc::unsupported,
+      "this backend posts no {}: override post_one(), or supports() so that it returns false",
+      name_of(op.kind));
+}
+
+HostBackend::Posted HostBackend::make_message(const Op& op, const Call& call) {
+  auto state = calls_->make_state<internal::HostState>();
+  return {state,
+          [state, op, call = without_name(call), group = group_, rank = rank_](const Error* error) {
+            state->finish(error == nullptr ? nullptr
+                                           : std::make_exception_ptr(internal::with_location(
+                                                 *error, group, {&op, 1}, call, rank)));
+          }};
+}
+
+void HostBackend::fail_queued(const Error& why) noexcept {
+  calls_->queue()->fail(why);
+}
+
+void HostBackend::stop() noexcept {
+  calls_->queue()->stop();
 }
 
 void HostBackend::run_in_turn(std::span<const Op> ops, const Call& call) {
-  std::optional<CallQueue::Turn> turn;
+  std::optional<internal::CallQueue::Turn> turn;
   try {
-    turn.emplace(*queue_, call);
+    turn.emplace(*calls_->queue(), call);
   } catch (const Error& error) {
     if (error.code() == Errc::timeout) abort(error.what());  // Later calls cannot keep the order.
     throw;
@@ -121,7 +147,7 @@ void HostBackend::run_now(std::span<const Op> ops, const Call& call) {
   if (!call.in_order) return run(ops, call);
   const auto posted = post(ops, call);
   try {
-    if (has_collective(ops)) run(ops, call);
+    if (internal::has_collective(ops)) run(ops, call);
   } catch (...) {
     if (posted != nullptr) posted->wait_until(Deadline::none());
     throw;
@@ -135,17 +161,17 @@ bool HostBackend::supports(Operation operation, DType dtype, ReduceOp::Kind kind
     case Operation::all_reduce:
     case Operation::reduce:
     case Operation::reduce_scatter:
-      return can_reduce(dtype, kind);
+      return internal::can_reduce(dtype, kind);
     case Operation::scan:
     case Operation::exclusive_scan:
-      return can_reduce(dtype, kind) && kind != ReduceOp::Kind::avg;
+      return internal::can_reduce(dtype, kind) && kind != ReduceOp::Kind::avg;
     default:
       return true;
   }
 }
 
 Work HostBackend::launch(std::span<const Op> ops, const Call& call) {
-  if (call.blocking && queue_->in_continuation()) {
+  if (call.blocking && calls_->queue()->in_continuation()) {
     const Error why(
         Errc::invalid_argument,
         "a blocking verb inside then() or on_done() would wait for itself; use its async form");
@@ -162,12 +188,13 @@ Work HostBackend::launch(std::span<const Op> ops, const Call& call) {
     try {
       posted = post(ops, call);
     } catch (...) {
-      if (has_collective(ops)) refuse(ops, call, to_error(std::current_exception()));
+      if (internal::has_collective(ops))
+        refuse(ops, call, internal::to_error(std::current_exception()));
       throw;
     }
   }
   try {
-    if (!has_collective(ops)) {
+    if (!internal::has_collective(ops)) {
       if (!call.blocking) return Work(std::move(posted));
     } else if (call.blocking) {
       run_in_turn(ops, call);
@@ -186,8 +213,8 @@ Work HostBackend::launch(std::span<const Op> ops, const Call& call) {
 Work HostBackend::submit(std::span<const Op> ops, const Call& call,
                          const std::shared_ptr<WorkState>& posted) {
   try {
-    auto task = make_state<Task>(*this, ops, call, posted);
-    queue_->submit(call.seq, task);
+    auto task = calls_->make_state<Task>(*this, ops, call, posted);
+    calls_->queue()->submit(call.seq, task);
     return Work(std::move(task));
   } catch (const std::bad_alloc&) {
     const Error why(Errc::resource_exhausted, "no memory to queue the call");
@@ -201,7 +228,7 @@ Work HostBackend::submit(std::span<const Op> ops, const Call& call,
 
 void HostBackend::refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept {
   publish(ops, call, why);
-  if (call.in_order || has_collective(ops)) queue_->skip(call.seq);
+  if (call.in_order || internal::has_collective(ops)) calls_->queue()->skip(call.seq);
 }
 
-}  // namespace tutti::internal
+}  // namespace tutti

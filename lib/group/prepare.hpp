@@ -7,8 +7,8 @@
 #include <optional>
 #include <type_traits>
 
+#include <tutti/backend/op.hpp>
 #include <tutti/error.hpp>
-#include <tutti/operation.hpp>
 
 #include "values/current_error.hpp"
 

@@ -35,8 +35,8 @@ struct GatherRequest {
 GatherRequest checked(GatherRequest request);
 
 /// Exchange of metadata: one message from every rank to every other one, with a header, the shape
-/// of each array, and small arrays inlined. All ranks then hold the same messages and reach the
-/// same verdict.
+/// of each array, and small arrays inlined. All ranks then hold the same messages and take the
+/// same decision.
 ///
 /// Bytes: 27, the caller's name, the words to compare or the refusal, 5 per array and 8 per
 /// dimension, then the arrays.

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tutti/backend/backend.hpp>
+#include <tutti/backend/backend_table.hpp>
 
 #include "support/errors.hpp"
 

@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include <tutti/backend/backend.hpp>
 #include <tutti/tutti.hpp>
 
 namespace {

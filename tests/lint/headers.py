@@ -3,7 +3,7 @@ import re
 
 import tree
 
-LONGEST = 160
+LONGEST = 150
 
 
 def check(root):

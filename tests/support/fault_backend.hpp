@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "support/forward_backend.hpp"
+#include <tutti/backend/forwarding_backend.hpp>
 
 namespace tutti::test {
 
@@ -22,10 +22,10 @@ struct Faults {
 };
 
 /// A backend with deliberate faults.
-class FaultBackend final : public ForwardBackend {
+class FaultBackend final : public ForwardingBackend {
  public:
   FaultBackend(std::unique_ptr<Backend> inner, Faults faults)
-      : ForwardBackend(std::move(inner)), faults_(std::move(faults)) {}
+      : ForwardingBackend(std::move(inner)), faults_(std::move(faults)) {}
 
   Work launch(std::span<const Op> ops, const Call& call) override {
     const int now = launches_.fetch_add(1);

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "support/forward_backend.hpp"
+#include <tutti/backend/forwarding_backend.hpp>
 
 namespace tutti::test {
 
@@ -27,11 +27,11 @@ std::byte* bytes_of(const TensorView& view) {
 }
 
 /// Launches other operations than the caller's.
-class Rewriter final : public ForwardBackend {
+class Rewriter final : public ForwardingBackend {
  public:
   using Rewrite = std::function<void(Op& op)>;
   Rewriter(std::unique_ptr<Backend> inner, Rewrite rewrite)
-      : ForwardBackend(std::move(inner)), rewrite_(std::move(rewrite)) {}
+      : ForwardingBackend(std::move(inner)), rewrite_(std::move(rewrite)) {}
 
   Work launch(std::span<const Op> ops, const Call& call) override {
     std::vector<Op> changed(ops.begin(), ops.end());
@@ -44,11 +44,11 @@ class Rewriter final : public ForwardBackend {
 };
 
 /// Corrupts the results of blocking calls. Not of async calls, which end later.
-class Spoiler final : public ForwardBackend {
+class Spoiler final : public ForwardingBackend {
  public:
   using Spoil = std::function<void(const Op& op)>;
   Spoiler(std::unique_ptr<Backend> inner, Spoil spoil)
-      : ForwardBackend(std::move(inner)), spoil_(std::move(spoil)) {}
+      : ForwardingBackend(std::move(inner)), spoil_(std::move(spoil)) {}
 
   Work launch(std::span<const Op> ops, const Call& call) override {
     Work work = inner().launch(ops, call);
@@ -62,9 +62,9 @@ class Spoiler final : public ForwardBackend {
 };
 
 /// Restores the last element of `out`, like a loop that ends one element too early.
-class DropsLastElement final : public ForwardBackend {
+class DropsLastElement final : public ForwardingBackend {
  public:
-  using ForwardBackend::ForwardBackend;
+  using ForwardingBackend::ForwardingBackend;
 
   Work launch(std::span<const Op> ops, const Call& call) override {
     const TensorView out = ops[0].out;
@@ -79,9 +79,9 @@ class DropsLastElement final : public ForwardBackend {
 };
 
 /// Blocking collectives return at once; their results come too late.
-class ReturnsEarly final : public ForwardBackend {
+class ReturnsEarly final : public ForwardingBackend {
  public:
-  using ForwardBackend::ForwardBackend;
+  using ForwardingBackend::ForwardingBackend;
 
   Work launch(std::span<const Op> ops, const Call& call) override {
     late_ = {};
@@ -108,9 +108,9 @@ class ReturnsEarly final : public ForwardBackend {
 };
 
 /// Runs the messages of a batch one after the other.
-class SendsBeforeItReceives final : public ForwardBackend {
+class SendsBeforeItReceives final : public ForwardingBackend {
  public:
-  using ForwardBackend::ForwardBackend;
+  using ForwardingBackend::ForwardingBackend;
 
   Work launch(std::span<const Op> ops, const Call& call) override {
     if (!call.blocking ||
@@ -122,9 +122,9 @@ class SendsBeforeItReceives final : public ForwardBackend {
 };
 
 /// Async collectives do not change `out`.
-class AsyncMovesNothing final : public ForwardBackend {
+class AsyncMovesNothing final : public ForwardingBackend {
  public:
-  using ForwardBackend::ForwardBackend;
+  using ForwardingBackend::ForwardingBackend;
 
   Work launch(std::span<const Op> ops, const Call& call) override {
     if (call.blocking || ops.size() != 1 || is_point_to_point(ops[0].kind))
@@ -135,9 +135,9 @@ class AsyncMovesNothing final : public ForwardBackend {
 };
 
 /// Async collectives have ended when they return.
-class AsyncWaits final : public ForwardBackend {
+class AsyncWaits final : public ForwardingBackend {
  public:
-  using ForwardBackend::ForwardBackend;
+  using ForwardingBackend::ForwardingBackend;
 
   Work launch(std::span<const Op> ops, const Call& call) override {
     Work work = inner().launch(ops, call);
@@ -147,9 +147,9 @@ class AsyncWaits final : public ForwardBackend {
 };
 
 /// Ignores timeouts.
-class IgnoresTimeout final : public ForwardBackend {
+class IgnoresTimeout final : public ForwardingBackend {
  public:
-  using ForwardBackend::ForwardBackend;
+  using ForwardingBackend::ForwardingBackend;
 
   Work launch(std::span<const Op> ops, const Call& call) override {
     Call now = call;
@@ -160,9 +160,9 @@ class IgnoresTimeout final : public ForwardBackend {
 };
 
 /// Reports failed calls as successful.
-class SwallowsErrors final : public ForwardBackend {
+class SwallowsErrors final : public ForwardingBackend {
  public:
-  using ForwardBackend::ForwardBackend;
+  using ForwardingBackend::ForwardingBackend;
 
   Work launch(std::span<const Op> ops, const Call& call) override {
     try {
@@ -174,13 +174,13 @@ class SwallowsErrors final : public ForwardBackend {
 };
 
 /// Changes the on_done() of a Work.
-class Callbacks final : public ForwardBackend {
+class Callbacks final : public ForwardingBackend {
  public:
   using Callback = std::function<void(const Error*)>;
   using Change = std::function<Callback(Callback)>;
 
   Callbacks(std::unique_ptr<Backend> inner, Change change)
-      : ForwardBackend(std::move(inner)), change_(std::move(change)) {}
+      : ForwardingBackend(std::move(inner)), change_(std::move(change)) {}
 
   Work launch(std::span<const Op> ops, const Call& call) override {
     Work work = inner().launch(ops, call);
@@ -330,7 +330,7 @@ std::map<std::string, Decorate> mutants(int rank, int size) {
       {"drops_on_done", change_callbacks([](const Callbacks::Callback&) -> Callbacks::Callback {
          return [](const Error*) {};
        })},
-      {"none", wrap<ForwardBackend>()},
+      {"none", wrap<ForwardingBackend>()},
   };
 }
 

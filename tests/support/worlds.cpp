@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include <tutti/backend/backend.hpp>
+#include <tutti/backend/backend_table.hpp>
 
 namespace tutti::test {
 

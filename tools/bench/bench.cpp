@@ -12,7 +12,7 @@
 
 #include <fmt/format.h>
 
-#include <tutti/backend/backend.hpp>
+#include <tutti/backend/backend_table.hpp>
 #include <tutti/version.hpp>
 
 #include "bench/output.hpp"

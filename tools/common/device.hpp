@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include <tutti/backend/backend.hpp>
+#include <tutti/backend/backend_table.hpp>
 #include <tutti/device.hpp>
 
 namespace tutti::tool {

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include <tutti/backend/backend.hpp>
+#include <tutti/backend/backend_table.hpp>
 #include <tutti/version.hpp>
 
 #include "common/build.hpp"

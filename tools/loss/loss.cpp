@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include <tutti/backend/backend.hpp>
+#include <tutti/backend/backend_table.hpp>
 
 #include "common/duration.hpp"
 #include "common/host.hpp"

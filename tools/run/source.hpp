@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include <tutti/backend/backend.hpp>
+#include <tutti/backend/backend_table.hpp>
 #include <tutti/cluster.hpp>
 #include <tutti/process_group.hpp>
 

@@ -11,6 +11,8 @@
 #include <cstdlib>
 #include <thread>
 
+#include <tutti/backend/forwarding_backend.hpp>
+
 #include "allocations.hpp"
 #include "surroundings.hpp"
 #include "trainer.hpp"
@@ -64,11 +66,11 @@ void misbehave(std::string_view violation) {
 }
 
 /// A decorator that observes the calls of the backend, and calls `act` in the middle of the run.
-class Watcher final : public tutti::Backend {
+class Watcher final : public tutti::ForwardingBackend {
  public:
   Watcher(std::unique_ptr<tutti::Backend> inner, tutti::Stream expected,
           std::atomic<bool>& other_stream, std::function<void()> act)
-      : inner_(std::move(inner)),
+      : ForwardingBackend(std::move(inner)),
         expected_(expected),
         other_stream_(other_stream),
         act_(std::move(act)) {}
@@ -76,22 +78,10 @@ class Watcher final : public tutti::Backend {
   tutti::Work launch(std::span<const tutti::Op> ops, const tutti::Call& call) override {
     if (call.stream != expected_) other_stream_ = true;
     if (++launches_ == launches_per_step * (warm_up + steps / 2)) act_();
-    return inner_->launch(ops, call);
+    return inner().launch(ops, call);
   }
-  bool supports(tutti::Operation operation, tutti::DType dtype,
-                tutti::ReduceOp::Kind reduce) const noexcept override {
-    return inner_->supports(operation, dtype, reduce);
-  }
-  tutti::Memory& memory() noexcept override { return inner_->memory(); }
-  void refuse(std::span<const tutti::Op> ops, const tutti::Call& call,
-              const tutti::Error& why) noexcept override {
-    inner_->refuse(ops, call, why);
-  }
-  void abort(std::string_view why) noexcept override { inner_->abort(why); }
-  std::optional<tutti::Error> failure() const override { return inner_->failure(); }
 
  private:
-  std::unique_ptr<tutti::Backend> inner_;
   tutti::Stream expected_;
   std::atomic<bool>& other_stream_;
   std::function<void()> act_;

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include <tutti/backend/backend.hpp>
 #include <tutti/tutti.hpp>
 
 namespace {

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <tutti/backend/backend.hpp>
+#include <tutti/backend/backend_table.hpp>
 
 #include "nccl/nccl.hpp"
 

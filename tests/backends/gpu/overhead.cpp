@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include <tutti/backend/backend_table.hpp>
 #include <tutti/process_group.hpp>
 
 #include "cuda/api.hpp"

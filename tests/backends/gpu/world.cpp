@@ -2,7 +2,7 @@
 #include <memory>
 #include <string>
 
-#include <tutti/backend/backend.hpp>
+#include <tutti/backend/backend_table.hpp>
 
 // The backend table of a conformance suite on real devices: nccl with rank r on device r (of fewer
 // devices they take turns), and gloo whose arrays are on device 0. The counterpart of

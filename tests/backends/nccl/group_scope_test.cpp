@@ -1,11 +1,11 @@
 #include <atomic>
 #include <new>
 
+#include <tutti/backend/forwarding_backend.hpp>
 #include <tutti/coalesce.hpp>
 
 #include "backends/nccl/groups.hpp"
 #include "cuda/memory.hpp"
-#include "support/forward_backend.hpp"
 
 // Every call of NCCL between ncclGroupStart and ncclGroupEnd fails once, and so does every
 // allocation of a call. The group of NCCL has to be closed, the error has to name the call of NCCL,
@@ -90,11 +90,11 @@ class ShortMemory final : public Memory {
 };
 
 /// A backend without operations for rows: the front makes them of messages.
-class Plain final : public ForwardBackend {
+class Plain final : public ForwardingBackend {
  public:
-  using ForwardBackend::ForwardBackend;
+  using ForwardingBackend::ForwardingBackend;
   bool supports(Operation operation, DType dtype, ReduceOp::Kind reduce) const noexcept override {
-    return operation != Operation::gather && ForwardBackend::supports(operation, dtype, reduce);
+    return operation != Operation::gather && ForwardingBackend::supports(operation, dtype, reduce);
   }
 };
 

@@ -1,5 +1,7 @@
 #include <tutti/autograd.hpp>
 
+#include <tutti/backend/backend_table.hpp>
+
 #include "conformance/autograd/gradient_check.hpp"
 #include "support/fake_backend.hpp"
 #include "support/fake_device.hpp"

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <tutti/backend/backend_table.hpp>
+
 #include "conformance/cells.hpp"
 
 namespace tutti::test {

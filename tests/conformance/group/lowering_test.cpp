@@ -1,7 +1,8 @@
 #include <atomic>
 
+#include <tutti/backend/forwarding_backend.hpp>
+
 #include "conformance/cells.hpp"
-#include "support/forward_backend.hpp"
 
 // A backend with only the operations that every transport has. The front composes gather, scatter,
 // all_to_all and barrier of them; results, errors and order stay the same.
@@ -9,9 +10,9 @@
 namespace tutti::test {
 namespace {
 
-class WithoutComposites final : public ForwardBackend {
+class WithoutComposites final : public ForwardingBackend {
  public:
-  using ForwardBackend::ForwardBackend;
+  using ForwardingBackend::ForwardingBackend;
 
   bool supports(Operation operation, DType dtype, ReduceOp::Kind reduce) const noexcept override {
     switch (operation) {
@@ -21,9 +22,9 @@ class WithoutComposites final : public ForwardBackend {
       case Operation::barrier:
         return false;
       case Operation::all_reduce:
-        return dtype != DType::f64 && ForwardBackend::supports(operation, dtype, reduce);
+        return dtype != DType::f64 && ForwardingBackend::supports(operation, dtype, reduce);
       default:
-        return ForwardBackend::supports(operation, dtype, reduce);
+        return ForwardingBackend::supports(operation, dtype, reduce);
     }
   }
 };

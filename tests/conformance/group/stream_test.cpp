@@ -2,6 +2,8 @@
 #include <functional>
 #include <thread>
 
+#include <tutti/backend/backend_table.hpp>
+
 #include "conformance/cells.hpp"
 #include "support/fake_backend.hpp"
 #include "support/fake_device.hpp"

@@ -10,10 +10,11 @@
 
 #include <fmt/format.h>
 
+#include <tutti/backend/forwarding_backend.hpp>
+
 #include "conformance/cells.hpp"
 #include "conformance/observed.hpp"
 #include "support/dtypes.hpp"
-#include "support/forward_backend.hpp"
 #include "support/recording_memory.hpp"
 
 namespace tutti::test {
@@ -292,12 +293,12 @@ TEST_P(Gathering, SmallGathersAreOneRoundAndLargeOnesTwo) {
 }
 
 // A backend without messages shorter than posted: sizes first, then rows.
-class WithoutBounded final : public ForwardBackend {
+class WithoutBounded final : public ForwardingBackend {
  public:
-  using ForwardBackend::ForwardBackend;
+  using ForwardingBackend::ForwardingBackend;
   bool supports(Operation operation, DType dtype, ReduceOp::Kind reduce) const noexcept override {
     return operation != Operation::all_gather_bounded &&
-           ForwardBackend::supports(operation, dtype, reduce);
+           ForwardingBackend::supports(operation, dtype, reduce);
   }
 };
 

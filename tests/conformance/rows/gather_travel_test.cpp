@@ -7,11 +7,11 @@
 
 #include <fmt/format.h>
 
+#include <tutti/backend/forwarding_backend.hpp>
 #include <tutti/gather.hpp>
 
 #include "conformance/cells.hpp"
 #include "conformance/observed.hpp"
-#include "support/forward_backend.hpp"
 
 // The messages that carry rows, and the caller's memory that the transport accesses.
 
@@ -142,17 +142,17 @@ TEST_P(GatherTravel, CallsOneBehindTheOtherDoNotMix) {
 }
 
 /// Records the arrays that this rank passes to the transport.
-class Listener final : public ForwardBackend {
+class Listener final : public ForwardingBackend {
  public:
   Listener(std::unique_ptr<Backend> inner, int rank, std::vector<std::string>& sent)
-      : ForwardBackend(std::move(inner)), rank_(rank), sent_(sent) {}
+      : ForwardingBackend(std::move(inner)), rank_(rank), sent_(sent) {}
 
   Work launch(std::span<const Op> ops, const Call& call) override {
     for (const Op& op : ops)
       if (op.in.bytes() != 0 && sends(op))
         memory().copy(sent_.emplace_back(op.in.bytes(), '\0').data(), op.in.data, op.in.bytes(),
                       call.stream);
-    return ForwardBackend::launch(ops, call);
+    return ForwardingBackend::launch(ops, call);
   }
 
  private:

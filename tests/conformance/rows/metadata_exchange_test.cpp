@@ -7,10 +7,10 @@
 #include <string_view>
 #include <utility>
 
+#include <tutti/backend/forwarding_backend.hpp>
 #include <tutti/gather.hpp>
 
 #include "conformance/cells.hpp"
-#include "support/forward_backend.hpp"
 
 // Bytes of another rank are not trusted: a contradictory message is an error with the reason.
 
@@ -25,12 +25,12 @@ struct Damage {
   std::size_t bytes;
 };
 
-class DamagingBackend final : public ForwardBackend {
+class DamagingBackend final : public ForwardingBackend {
  public:
   DamagingBackend(std::unique_ptr<Backend> inner, const Damage& damage, int ranks)
-      : ForwardBackend(std::move(inner)), damage_(damage), ranks_(ranks) {}
+      : ForwardingBackend(std::move(inner)), damage_(damage), ranks_(ranks) {}
   Work launch(std::span<const Op> ops, const Call& call) override {
-    Work work = ForwardBackend::launch(ops, call);
+    Work work = ForwardingBackend::launch(ops, call);
     if (ops[0].kind == Operation::all_gather_bounded || ops[0].kind == Operation::all_gather) {
       const std::size_t room = ops[0].out.bytes() / static_cast<std::size_t>(ranks_);
       std::memcpy(static_cast<std::byte*>(ops[0].out.data) + room + damage_.at, &damage_.value,

@@ -7,6 +7,12 @@
 
 // Calls that must not compile: dropped results, and arrays that a verb cannot or should not use.
 void calls(tutti::ProcessGroup& group, tutti::Tensor tensor, std::vector<float> values) {
+#ifdef PARTS_OF_THE_SPI  // error: not a member|no member|not been declared
+  group.barrier(tutti::Call());
+#else
+  group.barrier(tutti::CallOptions());
+#endif
+
   const std::vector<float> constant = values;
 
 #ifdef DROPPED_WORK  // error: nodiscard

@@ -11,6 +11,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <tutti/backend/forwarding_backend.hpp>
+
 #include "bench/bench.hpp"
 
 // Whole runs of `tutti bench` inside a test, over modified backends.
@@ -42,30 +44,20 @@ class Captured {
 };
 
 /// Forwards to another backend, through `change`.
-class Changed final : public Backend {
+class Changed final : public ForwardingBackend {
  public:
   /// Receives the real call; may make it, and change anything before and after.
   using Real = std::function<Work(std::span<const Op>, const Call&)>;
   using Change = std::function<Work(std::span<const Op>, const Call&, const Real&)>;
 
   Changed(std::unique_ptr<Backend> inner, Change change)
-      : inner_(std::move(inner)), change_(std::move(change)) {}
-  bool supports(Operation o, DType d, ReduceOp::Kind k) const noexcept override {
-    return inner_->supports(o, d, k);
-  }
-  Memory& memory() noexcept override { return inner_->memory(); }
+      : ForwardingBackend(std::move(inner)), change_(std::move(change)) {}
   Work launch(std::span<const Op> ops, const Call& call) override {
     return change_(ops, call,
-                   [this](std::span<const Op> o, const Call& c) { return inner_->launch(o, c); });
+                   [this](std::span<const Op> o, const Call& c) { return inner().launch(o, c); });
   }
-  void refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept override {
-    inner_->refuse(ops, call, why);
-  }
-  void abort(std::string_view why) noexcept override { inner_->abort(why); }
-  std::optional<Error> failure() const override { return inner_->failure(); }
 
  private:
-  std::unique_ptr<Backend> inner_;
   Change change_;
 };
 

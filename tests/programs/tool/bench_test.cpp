@@ -28,25 +28,15 @@ namespace {
 using namespace std::chrono_literals;
 
 /// A backend that lacks operations of another one.
-class Lacking final : public Backend {
+class Lacking final : public ForwardingBackend {
  public:
   Lacking(std::unique_ptr<Backend> inner, std::function<bool(Operation)> lacks)
-      : inner_(std::move(inner)), lacks_(std::move(lacks)) {}
+      : ForwardingBackend(std::move(inner)), lacks_(std::move(lacks)) {}
   bool supports(Operation o, DType d, ReduceOp::Kind k) const noexcept override {
-    return !lacks_(o) && inner_->supports(o, d, k);
+    return !lacks_(o) && ForwardingBackend::supports(o, d, k);
   }
-  Memory& memory() noexcept override { return inner_->memory(); }
-  Work launch(std::span<const Op> ops, const Call& call) override {
-    return inner_->launch(ops, call);
-  }
-  void refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept override {
-    inner_->refuse(ops, call, why);
-  }
-  void abort(std::string_view why) noexcept override { inner_->abort(why); }
-  std::optional<Error> failure() const override { return inner_->failure(); }
 
  private:
-  std::unique_ptr<Backend> inner_;
   std::function<bool(Operation)> lacks_;
 };
 

@@ -14,11 +14,12 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <tutti/backend/forwarding_backend.hpp>
+
 #include "loss/call.hpp"
 #include "loss/compare.hpp"
 #include "loss/memory.hpp"
 #include "loss/pairs.hpp"
-#include "support/forward_backend.hpp"
 
 namespace tutti::tool {
 namespace {
@@ -295,11 +296,11 @@ std::string text_of(const File& file) {
 
 /// `meddle` receives finished all_reduces of doubles. Of the losses here only recall_at_quantile
 /// makes them, if there are too many rows to gather; the tool makes none.
-class Meddling final : public test::ForwardBackend {
+class Meddling final : public ForwardingBackend {
  public:
   using Meddle = std::function<void(std::span<double>)>;
   Meddling(std::unique_ptr<Backend> inner, Meddle meddle)
-      : ForwardBackend(std::move(inner)), meddle_(std::move(meddle)) {}
+      : ForwardingBackend(std::move(inner)), meddle_(std::move(meddle)) {}
 
   Work launch(std::span<const Op> ops, const Call& call) override {
     Work work = inner().launch(ops, call);

@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tutti/backend/backend.hpp>
 #include <tutti/coalesce.hpp>
 #include <tutti/process_group.hpp>
 

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tutti/backend/backend.hpp>
+#include <tutti/backend/backend_table.hpp>
 #include <tutti/process_group.hpp>
 
 #include "support/errors.hpp"

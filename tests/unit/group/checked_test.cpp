@@ -15,11 +15,11 @@
 
 #include <gtest/gtest.h>
 
+#include <tutti/backend/forwarding_backend.hpp>
 #include <tutti/process_group.hpp>
 #include <tutti/store/store.hpp>
 
 #include "support/errors.hpp"
-#include "support/forward_backend.hpp"
 #include "support/ranks.hpp"
 #include "support/scoped_variables.hpp"
 
@@ -97,9 +97,9 @@ class WatchedStore final : public Store {
 };
 
 /// A transport whose messages never arrive: only checked mode can report the reason.
-class Mute final : public ForwardBackend {
+class Mute final : public ForwardingBackend {
  public:
-  using ForwardBackend::ForwardBackend;
+  using ForwardingBackend::ForwardingBackend;
 
   Work launch(std::span<const Op> ops, const Call& call) override {
     if (!is_point_to_point(ops[0].kind)) return inner().launch(ops, call);

@@ -12,8 +12,9 @@
 
 #include <gtest/gtest.h>
 
+#include <tutti/backend/forwarding_backend.hpp>
+
 #include "support/errors.hpp"
-#include "support/forward_backend.hpp"
 
 // Tests one Coalesce on groups of one rank, whose launches are recorded. The conformance suite has
 // several ranks.
@@ -49,10 +50,10 @@ class Launches {
   std::vector<Launch> all_;
 };
 
-class Recorder final : public ForwardBackend {
+class Recorder final : public ForwardingBackend {
  public:
   Recorder(std::unique_ptr<Backend> inner, std::string group, Launches& launches, const bool& fails)
-      : ForwardBackend(std::move(inner)),
+      : ForwardingBackend(std::move(inner)),
         group_(std::move(group)),
         launches_(launches),
         fails_(fails) {}

@@ -1,11 +1,13 @@
-#include "group/host_backend.hpp"
+#include <tutti/backend/host_backend.hpp>
 
-#include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <stdexcept>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -15,10 +17,8 @@
 
 #include "support/errors.hpp"
 
-namespace tutti::internal {
+namespace tutti::test {
 namespace {
-
-using test::expect_error;
 
 /// A transport of one rank whose collectives are a function.
 class FunctionBackend final : public HostBackend {
@@ -36,7 +36,6 @@ class FunctionBackend final : public HostBackend {
 
  protected:
   void run(std::span<const Op>, const Call&) override { run_(); }
-  std::shared_ptr<WorkState> post(std::span<const Op>, const Call&) override { return nullptr; }
   void publish(std::span<const Op>, const Call&, const Error&) noexcept override {}
 
  private:
@@ -76,5 +75,101 @@ TEST(HostBackend, WhatATransportThrowsIsAnErrorOfAnAsyncCallAndBreaksTheGroup) {
   }
 }
 
+/// Messages under way, which a test ends in the place of a transport.
+class Messages {
+ public:
+  using Finish = std::function<void(const Error*)>;
+  void add(Finish finish) {
+    const std::lock_guard lock(mutex_);
+    pending_.push_back(std::move(finish));
+  }
+  /// Ends all of them on a thread of its own, as soon as there is one.
+  void end(const Error* error) {
+    std::thread([&] {
+      std::vector<Finish> ending;
+      while (ending.empty()) {
+        std::this_thread::yield();
+        const std::lock_guard lock(mutex_);
+        ending.swap(pending_);
+      }
+      for (const auto& finish : ending) finish(error);
+    }).join();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<Finish> pending_;
+};
+
+/// A transport whose messages end when the test says so.
+class MessageBackend final : public HostBackend {
+ public:
+  explicit MessageBackend(Messages& messages) : HostBackend("world", 0), messages_(messages) {}
+  ~MessageBackend() override { stop(); }
+
+  Memory& memory() noexcept override { return host_memory(); }
+  void abort(std::string_view why) noexcept override {
+    fail_queued(Error(Errc::aborted, std::string(why)));
+  }
+  std::optional<Error> failure() const override { return std::nullopt; }
+
+ protected:
+  void run(std::span<const Op>, const Call&) override {}
+  std::shared_ptr<WorkState> post_one(const Op& op, const Call& call, Deadline) override {
+    auto message = make_message(op, call);
+    messages_.add(std::move(message.finish));
+    return message.state;
+  }
+  void publish(std::span<const Op>, const Call&, const Error&) noexcept override {}
+
+ private:
+  Messages& messages_;
+};
+
+class HostBackendMessages : public testing::Test {
+ protected:
+  Messages messages;
+  ProcessGroup group = ProcessGroup::create({}, std::make_unique<MessageBackend>(messages));
+  std::vector<float> values{1, 2};
+};
+
+TEST_F(HostBackendMessages, EndWhenTheyAreFinished) {
+  Work work = group.recv_async(values, 0);
+  EXPECT_FALSE(work.done());
+  bool ran = false;
+  Work next = std::move(work).then([&] { ran = true; });
+  messages.end(nullptr);
+  next.wait();
+  EXPECT_TRUE(ran);
+}
+
+TEST_F(HostBackendMessages, AreWaitedForByABlockingCall) {
+  std::thread transport([&] { messages.end(nullptr); });
+  group.recv(values, 0);
+  transport.join();
+}
+
+TEST_F(HostBackendMessages, CarryTheirErrorWithItsPlace) {
+  Work work = group.send_async(values, 0, 3);
+  const Error cut(Errc::peer_lost, "the wire is cut");
+  messages.end(&cut);
+  expect_error(Errc::peer_lost, {"send #0", "'world'", "the wire is cut"}, [&] { work.wait(); });
+}
+
+TEST_F(HostBackendMessages, MayEndAfterTheirGroup) {
+  Work work = group.recv_async(values, 0);
+  { const ProcessGroup gone = std::move(group); }
+  messages.end(nullptr);
+  work.wait();
+}
+
+TEST(HostBackend, ABackendWithoutMessagesSaysSo) {
+  ProcessGroup group = make_group([] {});
+  const float value = 0;
+  const ConstTensorView data(&value, DType::f32, {1});
+  expect_error(Errc::unsupported, {"send #0", "posts no send", "override post_one()", "supports()"},
+               [&] { group.send(data, 0); });
+}
+
 }  // namespace
-}  // namespace tutti::internal
+}  // namespace tutti::test

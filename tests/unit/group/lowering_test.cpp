@@ -9,11 +9,11 @@
 
 #include <gtest/gtest.h>
 
+#include <tutti/backend/forwarding_backend.hpp>
 #include <tutti/coalesce.hpp>
 #include <tutti/process_group.hpp>
 
 #include "support/errors.hpp"
-#include "support/forward_backend.hpp"
 #include "support/ranks.hpp"
 
 // gather, scatter, all_to_all and barrier over a backend without them: the front composes them of
@@ -31,9 +31,9 @@ bool is_lowered(Operation o) {
          o == Operation::barrier;
 }
 
-class Bare final : public ForwardBackend {
+class Bare final : public ForwardingBackend {
  public:
-  using ForwardBackend::ForwardBackend;
+  using ForwardingBackend::ForwardingBackend;
   bool supports(Operation operation, DType dtype, ReduceOp::Kind reduce) const noexcept override {
     return !is_lowered(operation) && inner().supports(operation, dtype, reduce);
   }

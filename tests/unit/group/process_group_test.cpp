@@ -8,6 +8,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tutti/backend/backend.hpp>
+
 #include "support/errors.hpp"
 
 namespace tutti::test {

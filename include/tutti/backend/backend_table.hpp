@@ -1,0 +1,63 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <tutti/backend/backend.hpp>
+#include <tutti/group_options.hpp>
+
+namespace [[gnu::visibility("default")]] tutti {
+
+/// The arguments of BackendEntry::make, on one rank.
+struct BackendInit {
+  std::shared_ptr<Store> store;  ///< Never null; keys already prefixed by the group's name.
+  int rank = 0;
+  int size = 1;
+  std::string name{};  ///< The group's.
+  std::string args{};  ///< The text after ':' in GroupOptions::backend.
+  Device device{};
+  Memory* memory = nullptr;  ///< The embedder's own, or null.
+  std::chrono::nanoseconds timeout{};
+  Logger logger{};                             ///< Never empty.
+  std::optional<AdoptedCommunicator> adopt{};  ///< GroupOptions::adopt.
+};
+
+/// One row of the table that backends/meson.build generates.
+struct BackendEntry {
+  std::string_view name;
+  std::string_view summary;  ///< One line for `tutti info`.
+  bool (*serves)(Device device) noexcept;
+  /// The reason why it cannot run on this machine; empty if it can.
+  std::string (*unavailable)();
+  std::unique_ptr<Backend> (*make)(const BackendInit& init);
+  bool one_process = false;            ///< Ranks must be threads of one process.
+  std::string (*details)() = nullptr;  ///< More lines for `tutti info`: its choices here.
+  bool adopts = false;                 ///< make() uses BackendInit::adopt.
+  int (*device_count)() = nullptr;     ///< Number of devices here, the host not counted.
+  /// True if it serves this device through host memory. That is slow, so "auto" never chooses it.
+  /// Null: it serves no device that way.
+  bool (*stages)(Device device) noexcept = nullptr;
+};
+
+/// The backends in this build, in the order in which "auto" tries them.
+std::span<const BackendEntry> backends() noexcept;
+
+/// The backend that "auto", "name" or "name:args" selects for a device, and the reason in words.
+/// `one_process`: all ranks are threads of this process (Store::in_process()).
+struct BackendChoice {
+  const BackendEntry* entry = nullptr;  ///< Never null.
+  std::string args{};
+  std::string because{};
+};
+/// @throws Error invalid_argument for an unknown name, unsupported for a known one that is not
+///         built, cannot run here or does not serve the device.
+BackendChoice choose_backend(std::string_view backend, Device device, bool one_process = true);
+
+/// The names of all backends of this library, built or not.
+std::span<const std::string_view> known_backends() noexcept;
+
+}  // namespace tutti

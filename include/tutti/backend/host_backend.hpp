@@ -1,0 +1,77 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include <tutti/backend/backend.hpp>
+
+namespace tutti::internal {
+class HostCalls;
+}
+
+namespace [[gnu::visibility("default")]] tutti {
+
+/// Base class of backends for host memory. Blocking calls run on the caller's thread, async calls
+/// on a worker thread that starts with the first of them, both in the order of their numbers.
+/// Sends and receives are posted at once. A derived class moves the bytes: run(), post_one() and
+/// publish(), with memory(), abort() and failure() of Backend.
+///
+/// A blocking call allocates nothing here. A call inside a continuation of the group is refused if
+/// it would wait for itself. An error that run() throws in an async call and that breaks the group
+/// is given to abort().
+class HostBackend : public Backend {
+ public:
+  HostBackend(std::string group, int rank);
+  ~HostBackend() override;
+
+  /// Reductions of the dtypes that the library can reduce, and custom ones; every other operation.
+  bool supports(Operation operation, DType dtype, ReduceOp::Kind kind) const noexcept override;
+  Work launch(std::span<const Op> ops, const Call& call) override;
+  void refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept final;
+
+ protected:
+  /// A send or receive in flight.
+  struct Posted {
+    std::shared_ptr<WorkState> state;
+    /// Ends it: null after success. The first call counts. From any thread, also after the group.
+    std::function<void(const Error* error)> finish;
+  };
+
+  /// Runs the collectives among `ops`, in turn; skips send and recv. Blocks to call.limit() at
+  /// the most and throws Error.
+  virtual void run(std::span<const Op> ops, const Call& call) = 0;
+  /// Posts the sends and receives among `ops`, with post_one(); skips collectives. What it returns
+  /// is done when all of them are.
+  virtual std::shared_ptr<WorkState> post(std::span<const Op> ops, const Call& call);
+  /// Posts a send or receive: the state of a make_message(), or null if it has ended. Never blocks
+  /// for a peer. It ends by `limit` at the latest. @throws Error unsupported by default.
+  virtual std::shared_ptr<WorkState> post_one(const Op& op, const Call& call, Deadline limit);
+  /// Tells the peers that this rank refused the call. Never blocks.
+  virtual void publish(std::span<const Op> ops, const Call& call, const Error& why) noexcept = 0;
+
+  /// Makes a message for post_one(). An error that ends it gets the place of `op`.
+  Posted make_message(const Op& op, const Call& call);
+  /// Ends every call of this rank that waits for its turn.
+  void fail_queued(const Error& why) noexcept;
+  /// Ends the worker. The destructor of a derived class calls it before it destroys what run() and
+  /// post_one() use.
+  void stop() noexcept;
+  const std::string& group() const noexcept { return group_; }
+  int rank() const noexcept { return rank_; }
+  /// For backends of tutti's tree: the queue, and states from a pool.
+  internal::HostCalls& calls() const noexcept { return *calls_; }
+
+ private:
+  class [[gnu::visibility("hidden")]] Task;
+  void run_in_turn(std::span<const Op> ops, const Call& call);
+  void run_now(std::span<const Op> ops, const Call& call);  // In its turn.
+  Work submit(std::span<const Op> ops, const Call& call, const std::shared_ptr<WorkState>& posted);
+
+  std::string group_;
+  int rank_;
+  std::unique_ptr<internal::HostCalls> calls_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+
+#include <tutti/operation.hpp>
+#include <tutti/reduce_op.hpp>
+#include <tutti/rows.hpp>
+#include <tutti/tensor.hpp>
+
+namespace [[gnu::visibility("default")]] tutti {
+
+/// One operation with checked arguments. `in` and `out` may be the same memory (in place); for
+/// broadcast they are the same array. Arrays that this rank does not use are empty.
+struct Op {
+  Operation kind = Operation::barrier;
+  ConstTensorView in{};
+  TensorView out{};
+  /// all_gather, reduce_scatter, gather, scatter: rows per rank; all_to_all: rows to receive.
+  /// all_gather_bounded: the bound B; this rank's own count is that of `in`.
+  Rows rows{};
+  Rows send_rows{};  ///< all_to_all: rows to send.
+  ReduceOp reduce{};
+  int root = -1;
+  int peer = -1;
+  int tag = 0;
+  std::uint64_t seq = 0;          ///< send, recv: number in this ordered pair and tag.
+  std::uint64_t fingerprint = 0;  ///< send, recv: equal on both sides or the program is wrong.
+};
+
+}  // namespace tutti
