@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string_view>
 
 #include <tutti/reduce_op.hpp>
@@ -27,9 +28,15 @@ enum class Operation : std::uint8_t {
   exclusive_scan,
   barrier,
   send,
-  recv
+  recv,
+  recv_any  ///< Asked of supports() alone: recv with any_peer. The kind of such an Op is recv.
 };
+/// The kinds of Op.
 inline constexpr int operation_count = static_cast<int>(Operation::recv) + 1;
+
+/// The peer of a recv from any rank: takes the oldest send to this rank and tag. `unsupported`
+/// unless supports(Operation::recv_any). Not -1, which is rank - 1 on rank 0.
+inline constexpr int any_peer = std::numeric_limits<int>::min();
 
 std::string_view name_of(Operation operation) noexcept;
 constexpr bool is_point_to_point(Operation o) noexcept {
@@ -48,9 +55,13 @@ struct Op {
   Rows send_rows{};  ///< all_to_all.
   ReduceOp reduce{};
   int root = -1;
-  int peer = -1;
+  int peer = -1;  ///< send, recv. any_peer only where supports(recv_any).
   int tag = 0;
-  std::uint64_t seq = 0;          ///< send, recv: its number for this ordered pair and tag.
+  /// recv: receives the sender's rank before the call ends without an error. May be null.
+  int* source = nullptr;
+  /// send, recv: its number for this ordered pair and tag. A recv from any_peer has a count of its
+  /// own per tag; a backend that supports it matches messages in the order of the calls.
+  std::uint64_t seq = 0;
   std::uint64_t fingerprint = 0;  ///< send, recv: equal on both sides or the program is wrong.
 };
 

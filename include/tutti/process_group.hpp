@@ -88,9 +88,9 @@ class ProcessGroup {
   void barrier(const CallOptions& options = {});
   /// May wait until the peer receives. Matched by (sender, receiver, tag) in order.
   void send(const ConstTensorView& data, int peer, int tag = 0, const CallOptions& options = {});
-  void recv(const TensorView& data, int peer, int tag = 0, const CallOptions& options = {});
-  /// send(in, to) and recv(out, from), posted at once: a ring of them cannot deadlock. `to` and
-  /// `from` may differ and may be this rank. Peers may use send and recv.
+  /// Returns the sender's rank; recv_async writes it to *source before its end. Takes any_peer.
+  int recv(const TensorView& data, int peer, int tag = 0, const CallOptions& options = {});
+  /// send(in, to) and recv(out, from) at once: a ring cannot deadlock. Peers may use send and recv.
   void sendrecv(const ConstTensorView& in, int to, const TensorView& out, int from, int tag = 0,
                 const CallOptions& options = {});
 
@@ -118,7 +118,8 @@ class ProcessGroup {
   Work barrier_async(const CallOptions& options = {});
   Work send_async(const ConstTensorView& data, int peer, int tag = 0,
                   const CallOptions& options = {});
-  Work recv_async(const TensorView& data, int peer, int tag = 0, const CallOptions& options = {});
+  Work recv_async(const TensorView& data, int peer, int tag = 0, const CallOptions& options = {},
+                  int* source = nullptr);
   Work sendrecv_async(const ConstTensorView& in, int to, const TensorView& out, int from,
                       int tag = 0, const CallOptions& options = {});
 
@@ -131,8 +132,7 @@ class ProcessGroup {
 
   /// Collective, with equal byte counts on all ranks: makes this block of the group's device known
   /// to the transport; see Registration. Slow; waits on the host for all ranks, alone of the
-  /// group's calls. A refusal is an error on all ranks, and the group stays usable. On the wire: 16
-  /// bytes per rank, and what the transport exchanges.
+  /// group's calls. On the wire: 16 bytes per rank, and what the transport exchanges.
   /// @throws Error invalid_argument, mismatch; unsupported also while options.stream is captured.
   Registration register_memory(const TensorView& block, const CallOptions& options = {});
 

@@ -97,7 +97,7 @@ auto view(R&& values, const Shape& shape) {
 }
 
 /// An owning array. Move-only: copying device memory must be written out. A temporary does not
-/// convert to a view, so that no call can outlive its buffer.
+/// convert to a view, so that no call can outlive its buffer. Holds Memory::lifetime().
 class Tensor {
  public:
   Tensor() noexcept = default;
@@ -125,9 +125,10 @@ class Tensor {
     Memory* memory;
     std::size_t bytes;
     Stream stream;
+    std::shared_ptr<const void> lifetime;  // The memory's; released after the data.
     void operator()(void* data) const noexcept { memory->release(data, bytes, stream); }
   };
-  std::unique_ptr<void, Release> buffer_{nullptr, Release{nullptr, 0, {}}};
+  std::unique_ptr<void, Release> buffer_{nullptr, Release{nullptr, 0, {}, nullptr}};
   Shape shape_ = Shape::vector(0);
   DType dtype_ = DType::f32;
   Device device_{};

@@ -54,7 +54,7 @@ class [[nodiscard]] Work {
   /// it. Does not block the host on a device; on host memory it waits.
   void block_stream(Stream stream);
   /// Runs `next` after the call; for a finished Work it runs now. The new Work ends after `next`
-  /// and carries what it threw. An error skips it.
+  /// and carries what it threw. An error skips it. @throws Error as on_done().
   Work then(std::function<void()> next) &&;
   /// Calls `f` once after the call has ended: with null after success, else with the error, which
   /// is then collected; wait() still throws it. For a Work without a call (default-made, or after

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -17,6 +18,9 @@ namespace tutti::internal {
 
 /// Sends and receives between ranks of one process that wait for their other half. The second of
 /// the two calls copies the bytes and ends both. All functions from any thread.
+///
+/// A message matches the oldest one that fits it: sends of one sender to one receiver and tag in
+/// their order, and a receive from any_peer the oldest send to its rank and tag.
 class Mailbox {
  public:
   /// A send or receive. Its deadline is checked in done() and wait_until(), and by the worker of
@@ -40,27 +44,35 @@ class Mailbox {
   struct Post {
     Op op;
     int rank = 0;
+    std::uint64_t age = 0;             // Counts posts that wait.
     std::string text;                  // Why it was refused, or what it is when it has a name.
     std::shared_ptr<HostState> state;  // Null: the rank refused it.
   };
   struct Box {
-    std::vector<Post> sends;  // Oldest first; rarely more than one.
+    std::vector<Post> sends;
     std::vector<Post> recvs;
   };
   static constexpr std::size_t kept_boxes =
       256;  // Empty ones, so that a steady state allocates nothing.
 
+  using Queue = std::vector<Post>;          // Oldest first; rarely more than one.
+  using Place = std::tuple<int, int, int>;  // Sender, or any_peer; receiver; tag.
+
   void add(Post post) noexcept;
+  // Under the lock:
+  std::optional<Post> match(const Post& post);
+  bool is_alone(int rank) const noexcept;  // All other ranks are gone.
   void complete(const Post& send, const Post& recv) const noexcept;
   bool withdraw(const Message& message) noexcept;  // True when it was there.
-  static void end_all(const std::vector<Post>& posts, const Error& why) noexcept;
+  static void end_all(std::span<const Post> posts, const Error& why) noexcept;
 
   const std::string group_;
   const std::function<void(const Error&)> broken_;
   std::mutex mutex_;
   std::optional<Error> cause_;
   std::vector<bool> gone_;
-  std::map<std::tuple<int, int, int>, Box> boxes_;  // By sender, receiver, tag.
+  std::map<Place, Box> boxes_;
+  std::uint64_t age_ = 0;
 };
 
 class Mailbox::Message final : public HostState {
@@ -73,6 +85,7 @@ class Mailbox::Message final : public HostState {
   bool wait_until(Deadline deadline) override;
   std::shared_ptr<WorkState> then(std::function<void()> next) override;
   std::shared_ptr<WorkState> on_done(std::function<void(const Error*)> f) override;
+  bool withdraw(const Error& why) noexcept override;
   const Op& op() const noexcept { return op_; }
 
  private:

@@ -87,8 +87,8 @@ class Backend {
   /// The memory whose blocks it registers best; memory() by default.
   virtual Memory& registrable_memory() noexcept;
   /// Host memory for copies from and to memory(), where they are fastest: pinned, if the device
-  /// knows that. Gone with the backend. Its allocate() refuses a stream that is being captured, on
-  /// which the host can wait for no copy. host_memory() by default.
+  /// knows that. Its lifetime() outlives the backend. Its allocate() refuses a stream that is being
+  /// captured, on which the host can wait for no copy. host_memory() by default.
   virtual Memory& staging_memory() noexcept;
 };
 
@@ -127,6 +127,7 @@ struct BackendEntry {
   /// Whether it serves a device through host memory: that is slow, so only who asks for the backend
   /// by name gets it. Null: no device.
   bool (*stages)(Device device) noexcept = nullptr;
+  bool receives_from_any = false;  ///< Its groups support Operation::recv_any.
 };
 
 /// The backends in this build, in the order in which "auto" tries them.
