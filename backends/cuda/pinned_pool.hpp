@@ -62,6 +62,7 @@ class PinnedPool final : public Memory, public std::enable_shared_from_this<Pinn
   void release(void* data, std::size_t bytes, Stream stream) noexcept override;
   /// Between arrays of the host.
   void copy(void* to, const void* from, std::size_t bytes, Stream stream) override;
+  std::shared_ptr<const void> lifetime() const noexcept override { return weak_from_this().lock(); }
 
  private:
   struct Idle {

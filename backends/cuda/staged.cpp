@@ -59,10 +59,13 @@ class Staged final : public HostBackend {
     if (!has_collective(ops) && !call.in_order) return HostBackend::launch(ops, call);
     Call now = call;
     now.deadline = call.limit();  // The time before the call's turn counts.
-    {
+    try {
       auto ready = mark_stream(ops, now);
       const std::lock_guard lock(mutex_);
       points_.emplace(call.seq, std::move(ready));
+    } catch (...) {  // A refusal takes the number of the call.
+      refuse(ops, call, internal::to_error(std::current_exception()));
+      throw;
     }
     try {
       return HostBackend::launch(ops, now);
@@ -107,24 +110,20 @@ class Staged final : public HostBackend {
     carry(collectives, call, point_of(call.seq), false);
   }
 
-  std::shared_ptr<WorkState> post(std::span<const Op> ops, const Call& call) override {
+  void post(std::span<const Op> ops, const Call& call, internal::PostedMessages& posted) override {
     const bool with_collective = has_collective(ops);
     if (call.in_order && !with_collective) {
-      carry(ops, call, point_of(call.seq), true);  // Called in their turn.
-      return nullptr;
+      return carry(ops, call, point_of(call.seq), true);  // Called in their turn.
     }
     const auto ready = with_collective ? point_of(call.seq, false) : mark_stream(ops, call);
     const auto limit = call.limit();
-    std::vector<Work> states;
+    posted.reserve(ops.size());
     for (const auto& op : ops) {
       if (!is_point_to_point(op.kind)) continue;
       auto message = calls().make_state<Message>(ready, op, call, limit);
       messages_.post(message);
-      states.emplace_back(std::move(message));
+      posted.add(std::move(message));
     }
-    if (states.empty()) return nullptr;
-    return states.size() == 1 ? std::move(states.front()).release()
-                              : std::move(Work::all(states)).release();
   }
 
   void publish(std::span<const Op> ops, const Call& call, const Error& why) noexcept override {
@@ -132,7 +131,6 @@ class Staged final : public HostBackend {
   }
 
  private:
-  /// A refusal takes the number of the call.
   StreamPoint mark_stream(std::span<const Op> ops, const Call& call) {
     try {
       const DeviceScope scope(gpu_->cuda(), gpu_->index());
@@ -141,9 +139,7 @@ class Staged final : public HostBackend {
       ready->record(to_cuda(call.stream));
       return ready;
     } catch (...) {
-      const Error why = internal::to_error(std::current_exception());
-      refuse(ops, call, why);
-      throw failed(why, ops, call);
+      throw failed(internal::to_error(std::current_exception()), ops, call);
     }
   }
 

@@ -1,9 +1,12 @@
 #include "pairs.hpp"
 
 #include <cstring>
+#include <exception>
+#include <new>
 #include <utility>
 
 #include "group/record.hpp"
+#include "values/fail.hpp"
 #include "values/group_errors.hpp"
 
 namespace tutti::backend::gloo {
@@ -26,7 +29,14 @@ void WaiterThreads::run(std::function<void()> wait) {
   {
     const std::lock_guard lock(mutex_);
     queue_.push_back(std::move(wait));
-    if (idle_ < queue_.size()) threads_.emplace_back([this] { work(); });
+    try {
+      if (idle_ < queue_.size()) threads_.emplace_back([this] { work(); });
+    } catch (const std::exception& error) {
+      queue_.pop_back();
+      internal::failf(Errc::resource_exhausted,
+                      "gloo: cannot start a thread that waits for a send or receive: {}",
+                      error.what());
+    }
   }
   changed_.notify_one();
 }
@@ -55,7 +65,7 @@ PairState::PairState(std::shared_ptr<internal::CallQueue> queue, std::shared_ptr
       op_(op),
       limit_(limit) {}
 
-void PairState::post() noexcept {
+void PairState::post() {
   const bool sends = op_.kind == Operation::send;
   auto bytes = sends ? op_.in.bytes() : op_.out.bytes();
   auto* data = sends ? const_cast<void*>(op_.in.data) : op_.out.data;
@@ -71,6 +81,10 @@ void PairState::post() noexcept {
   } catch (const TransportError& transport_error) {
     message_.reset();
     end(std::make_exception_ptr(group_->failed(transport_error, {&op_, 1}, {})));
+  } catch (const std::bad_alloc&) {
+    message_.reset();
+    end(std::current_exception());
+    throw;
   } catch (...) {
     message_.reset();
     end(std::current_exception());
@@ -104,27 +118,39 @@ void PairState::wait_here() noexcept {
   finish(error);
 }
 
-void PairState::hand_over() {
-  if (forked() || claimed_.exchange(true)) return;
-  if (const auto waiter_threads = waiter_threads_.lock()) {
-    try {
-      waiter_threads->run([self = shared_from_this(), this] { wait_here(); });
-      return;
-    } catch (...) {  // Without a thread the next wait() does it.
-    }
+bool PairState::hand_over() noexcept {
+  try {
+    require_watcher();
+    return true;
+  } catch (...) {
+    return false;
   }
-  claimed_ = false;
+}
+
+void PairState::require_watcher() {
+  if (forked() || claimed_.exchange(true)) return;
+  try {
+    if (const auto waiter_threads = waiter_threads_.lock())
+      return waiter_threads->run([self = shared_from_this(), this] { wait_here(); });
+  } catch (...) {
+    claimed_ = false;
+    throw;
+  }
+  claimed_ = false;  // The group has ended, and ends this.
 }
 
 bool PairState::done() const noexcept {
-  if (!HostState::done()) const_cast<PairState*>(this)->hand_over();
+  if (HostState::done()) return true;
+  auto& self = const_cast<PairState&>(*this);
+  // Without a thread a later wait() ends it, and at the deadline this does.
+  if (!self.hand_over() && limit_.expired() && !self.claimed_.exchange(true)) self.wait_here();
   return HostState::done();
 }
 
 bool PairState::wait_until(Deadline deadline) {
   if (HostState::done() || forked()) return true;
   if (deadline.time() < limit_.time()) {
-    hand_over();
+    (void)hand_over();
   } else if (!claimed_.exchange(true)) {
     wait_here();
     return true;
@@ -135,12 +161,12 @@ bool PairState::wait_until(Deadline deadline) {
 }
 
 std::shared_ptr<WorkState> PairState::then(std::function<void()> next) {
-  hand_over();
+  require_watcher();
   return HostState::then(std::move(next));
 }
 
 std::shared_ptr<WorkState> PairState::on_done(std::function<void(const Error*)> f) {
-  hand_over();
+  require_watcher();
   return HostState::on_done(std::move(f));
 }
 

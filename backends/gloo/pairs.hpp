@@ -20,6 +20,7 @@ namespace tutti::backend::gloo {
 class WaiterThreads {
  public:
   ~WaiterThreads();
+  /// @throws Error resource_exhausted; `wait` is then never called.
   void run(std::function<void()> wait);
 
  private:
@@ -40,7 +41,7 @@ class PairState : public internal::HostState {
             std::weak_ptr<WaiterThreads> waiter_threads, const Op& op, Deadline limit);
 
   /// Posts the message to or from another rank. Reports errors in error().
-  void post() noexcept;
+  void post();
 
   bool done() const noexcept override;
   bool wait_until(Deadline deadline) override;
@@ -56,7 +57,10 @@ class PairState : public internal::HostState {
 
  private:
   void wait_here() noexcept;
-  void hand_over();
+  /// Lets a thread wait for the message. False: no thread can start.
+  bool hand_over() noexcept;
+  /// The same for a continuation, which needs it. @throws Error resource_exhausted.
+  void require_watcher();
   void end(std::exception_ptr error) noexcept;
   void stop_waiting(const Error& why) noexcept;
 

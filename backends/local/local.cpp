@@ -125,6 +125,9 @@ class LocalBackend final : public HostBackend {
     stop();
   }
 
+  bool supports(Operation operation, DType dtype, ReduceOp::Kind kind) const noexcept override {
+    return operation == Operation::recv_any || HostBackend::supports(operation, dtype, kind);
+  }
   Memory& memory() noexcept override { return *memory_; }
 
   void abort(std::string_view why) noexcept override {
@@ -190,6 +193,7 @@ const BackendEntry entry{
       return std::make_unique<LocalBackend>(init);
     },
     .one_process = true,
+    .receives_from_any = true,
 };
 
 }  // namespace tutti::backend::local

@@ -66,6 +66,8 @@ bool Launcher::supports(Operation operation, DType dtype, ReduceOp::Kind reduce)
     case Operation::scan:
     case Operation::exclusive_scan:
       return folds;
+    case Operation::recv_any:
+      return false;  // NCCL has no such receive.
     default:
       return true;
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 
 #include <tutti/device.hpp>
 
@@ -20,6 +21,9 @@ class Memory {
   /// Copies in order on `stream`. Either side may be host memory, pinned included; the host then
   /// waits, and may reuse that memory when this returns. Ranges do not overlap.
   virtual void copy(void* to, const void* from, std::size_t bytes, Stream stream) = 0;
+  /// Keeps this object alive while held. A Tensor holds it, so a Tensor of a group's memory may
+  /// outlive the group. Null by default: then the object itself outlives its Tensors.
+  virtual std::shared_ptr<const void> lifetime() const noexcept { return nullptr; }
 };
 
 /// Host memory of malloc(), 64-byte aligned. Never destroyed.

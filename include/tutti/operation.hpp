@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string_view>
 
 namespace [[gnu::visibility("default")]] tutti {
@@ -23,9 +24,15 @@ enum class Operation : std::uint8_t {
   exclusive_scan,
   barrier,
   send,
-  recv
+  recv,
+  recv_any  ///< Asked of supports() alone: recv with any_peer. The kind of such an Op is recv.
 };
+/// The kinds of Op.
 inline constexpr int operation_count = static_cast<int>(Operation::recv) + 1;
+
+/// The peer of a recv from any rank: takes the oldest send to this rank and tag. `unsupported`
+/// unless supports(Operation::recv_any). Not -1, which is rank - 1 on rank 0.
+inline constexpr int any_peer = std::numeric_limits<int>::min();
 
 std::string_view name_of(Operation operation) noexcept;
 constexpr bool is_point_to_point(Operation o) noexcept {

@@ -29,17 +29,16 @@ namespace [[gnu::visibility("default")]] tutti {
 /// buffers; on a device it is ordered on CallOptions::stream and does not block the host.
 /// `verb_async(...)` returns a Work. Arguments are checked before a byte leaves (Error
 /// invalid_argument, count_overflow, unsupported). A call refused on one rank is an error on all;
-/// the group stays usable if the backend can end the peers' calls (docs/errors.md). timeout,
-/// peer_lost, aborted and backend errors break it. R_r is the row count of rank r; without `rows`
-/// it is the same on all ranks.
+/// the group stays usable if the backend can end the peers' calls; other errors break it
+/// (docs/errors.md). R_r is the row count of rank r; without `rows` it is equal on all ranks.
 class ProcessGroup {
  public:
   /// Blocks until all ranks have called it. @throws Error.
   static ProcessGroup create(const GroupOptions& options);
   /// Over a backend of the caller's own; options.backend and options.device must not be set.
   static ProcessGroup create(const GroupOptions& options, std::unique_ptr<Backend> backend);
-  /// Creates the groups of several ranks of this process, on one thread each, and returns them in
-  /// the order of `options`. @throws Error if one fails: the first that is not a timeout, if any.
+  /// The groups of several ranks of this process, made on one thread each, in the order of
+  /// `options`. @throws Error if one fails: the first that is not a timeout, if any.
   static std::vector<ProcessGroup> create_all(std::span<const GroupOptions> options);
 
   ProcessGroup(ProcessGroup&&) noexcept;
@@ -51,8 +50,8 @@ class ProcessGroup {
   const std::string& backend() const noexcept;  ///< Its name in backends().
   std::string transport() const;                ///< The transport: "tcp/eth0".
   Memory& memory() noexcept;
-  /// The memory that gains most by register_memory(); memory() if none gains. On "nccl": memory of
-  /// ncclMemAlloc, whose release blocks the host until its stream is done.
+  /// The memory that gains most by register_memory(); memory() if none gains. On "nccl" it is
+  /// ncclMemAlloc's: a release blocks the host until its stream is done.
   Memory& registrable_memory() noexcept;
   bool supports(Operation operation, DType dtype, ReduceOp op = ReduceOp::sum) const;
 
@@ -90,9 +89,9 @@ class ProcessGroup {
   void barrier(const CallOptions& options = {});  ///< Returns when every rank has entered.
   /// May block until the peer receives. Matched in order by (sender, receiver, tag).
   void send(const ConstTensorView& data, int peer, int tag = 0, const CallOptions& options = {});
-  void recv(const TensorView& data, int peer, int tag = 0, const CallOptions& options = {});
-  /// send(in, to) and recv(out, from), posted at once: a ring of them cannot deadlock. Both ranks
-  /// may be this one. Peers may use send and recv.
+  /// Returns the sender's rank; recv_async writes it to *source before its end. Takes any_peer.
+  int recv(const TensorView& data, int peer, int tag = 0, const CallOptions& options = {});
+  /// send(in, to) and recv(out, from) at once: a ring cannot deadlock. Peers may use send and recv.
   void sendrecv(const ConstTensorView& in, int to, const TensorView& out, int from, int tag = 0,
                 const CallOptions& options = {});
 
@@ -120,21 +119,20 @@ class ProcessGroup {
   Work barrier_async(const CallOptions& options = {});
   Work send_async(const ConstTensorView& data, int peer, int tag = 0,
                   const CallOptions& options = {});
-  Work recv_async(const TensorView& data, int peer, int tag = 0, const CallOptions& options = {});
+  Work recv_async(const TensorView& data, int peer, int tag = 0, const CallOptions& options = {},
+                  int* source = nullptr);
   Work sendrecv_async(const ConstTensorView& in, int to, const TensorView& out, int from,
                       int tag = 0, const CallOptions& options = {});
 
   /// Collective. Ranks with equal `color` form a group, ordered by `key`, then by rank; a negative
-  /// color gets none. On the wire: 16 bytes per rank, limited by `options`. The new group is then
-  /// made within this group's timeout.
+  /// color gets none. On the wire: 16 bytes per rank; then the group's timeout limits its creation.
   std::optional<ProcessGroup> split(int color, int key = 0, const CallOptions& options = {});
   /// split() by a list: all ranks pass the same `ranks`, the members; other ranks get no group.
   std::optional<ProcessGroup> subset(std::span<const int> ranks, const CallOptions& options = {});
 
   /// Collective, with equal byte counts: registers a block of the group's device with the
-  /// transport; see Registration. Slow: the host waits for all ranks. A refusal is an error on all
-  /// ranks, and the group stays usable. On the wire: 16 bytes per rank, and the transport's own
-  /// exchange.
+  /// transport; see Registration. Slow: the host waits for all ranks. On the wire: 16 bytes per
+  /// rank, and the transport's own exchange.
   /// @throws Error invalid_argument, mismatch; unsupported also while options.stream is captured.
   Registration register_memory(const TensorView& block, const CallOptions& options = {});
 

@@ -20,7 +20,6 @@ template <typename R>
 concept ElementRange = std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
     Element<std::ranges::range_value_t<R>> &&
     (std::is_lvalue_reference_v<R> || std::ranges::borrowed_range<std::remove_cvref_t<R>>);
-
 template <typename R>
 concept WritableRange =
     ElementRange<R> && !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>;
@@ -139,9 +138,10 @@ class Tensor {
     Memory* memory;
     std::size_t bytes;
     Stream stream;
+    std::shared_ptr<const void> lifetime;  // The memory's; released after the data.
     void operator()(void* data) const noexcept { memory->release(data, bytes, stream); }
   };
-  std::unique_ptr<void, Release> buffer_{nullptr, Release{nullptr, 0, {}}};
+  std::unique_ptr<void, Release> buffer_{nullptr, Release{nullptr, 0, {}, nullptr}};
   Shape shape_ = Shape::vector(0);
   DType dtype_ = DType::f32;
   Device device_{};

@@ -20,7 +20,7 @@ struct TraceEntry {
   DType dtype = DType::u8;
   ReduceOp::Kind reduce = ReduceOp::Kind::sum;
   std::int64_t bytes = 0;  ///< Bytes of `in`; of `out` on ranks without input.
-  int peer = -1;           ///< Root or peer; -1 where there is none.
+  int peer = -1;           ///< Root or peer, also any_peer; -1 where there is none.
   std::uint32_t ops = 1;   ///< Above one: a coalesced call, described by its first operation.
   State state = State::running;
   bool async = false;  ///< An async call stays `running` until its Work is collected.

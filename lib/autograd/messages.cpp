@@ -109,6 +109,9 @@ Differentiable send(ProcessGroup& group, const ConstTensorView& in, int peer, in
 
 Differentiable recv(ProcessGroup& group, const Shape& shape, DType dtype, int peer, int tag,
                     const CallOptions& options) {
+  if (peer == any_peer)
+    tutti::fail(Errc::invalid_argument,
+                "recv: peer is any_peer, but the gradient goes back to one rank; name it");
   return receive({group, "recv", options}, {nullptr, dtype, shape}, {peer, tag});
 }
 

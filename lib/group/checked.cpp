@@ -39,7 +39,8 @@ class Checked final : public HostBackend {
         store_(make_prefix_store(std::move(store), "check/")),
         agreement_(store_, rank, size),
         size_(size),
-        on_host_(inner_->memory().device().type == DeviceType::cpu) {}
+        on_host_(inner_->memory().device().type == DeviceType::cpu),
+        matches_by_itself_(inner_->supports(Operation::recv_any, DType::u8, ReduceOp::Kind::sum)) {}
   ~Checked() override {
     agreement_.leave(0);  // A peer may be waiting for a record of this rank.
     stop();
@@ -94,39 +95,56 @@ class Checked final : public HostBackend {
     work.wait();
   }
 
-  std::shared_ptr<WorkState> post(std::span<const Op> ops, const Call& call) override {
+  void post(std::span<const Op> ops, const Call& call, PostedMessages& posted) override {
     std::vector<Op> pairs;
     for (const auto& op : ops)
       if (is_point_to_point(op.kind)) pairs.push_back(op);
     std::vector<Record> records;
     for (const auto& op : pairs) {
+      if (matches_by_itself_) break;
       records.push_back(Record::of({&op, 1}, paired(op, call)));
       publish_pair(op, records.back());
     }
+    posted.reserve(1);
     Call now = call;
     now.blocking = false;
     now.deadline = call.limit();
     // In a launch with collectives, the collectives end the number.
     now.in_order = call.in_order && pairs.size() == ops.size();
-    Work work = inner_->launch(pairs, now);
-    if (work.state() == nullptr) return nullptr;
-    const auto inner = std::move(work).release();
-    return std::make_shared<Watch>(*this, inner, inner, std::move(pairs), std::move(records), now);
+    try {
+      Work work = inner_->launch(pairs, now);
+      if (work.state() == nullptr) return;
+      auto inner = std::move(work).release();
+      if (matches_by_itself_) pairs.clear();
+      posted.add(
+          std::make_shared<Watch>(*this, inner, inner, std::move(pairs), std::move(records), now));
+    } catch (...) {  // The inner backend has told the peers; the store has not.
+      const auto thrown = std::current_exception();
+      publish_refusal(pairs, now, to_error(thrown));
+      auto failed = calls().make_state<HostState>();
+      failed->finish(thrown);
+      posted.add(std::move(failed));
+    }
   }
 
   void publish(std::span<const Op> ops, const Call& call, const Error& why) noexcept override {
+    publish_refusal(ops, call, why);
+    inner_->refuse(ops, call, why);
+  }
+
+ private:
+  void publish_refusal(std::span<const Op> ops, const Call& call, const Error& why) noexcept {
     try {
       for_each_part(ops, call, [&](std::span<const Op> part, const Call& its) {
         const bool message = is_point_to_point(part[0].kind) && part.size() == 1;
+        if (message && matches_by_itself_) return;
         put(message ? pair_key(part[0], true) : key(its.seq, rank()),
             Record::refusal(part, its, why));
       });
     } catch (...) {  // Without the store the peers wait for their deadline.
     }
-    inner_->refuse(ops, call, why);
   }
 
- private:
   /// The Work of a pair. Compares the peer's record while it waits.
   class Watch final : public WorkState {
    public:
@@ -176,27 +194,41 @@ class Checked final : public HostBackend {
       return on_own_queue()->then(std::move(next));
     }
     std::shared_ptr<WorkState> on_done(std::function<void(const Error*)> f) override {
-      return std::make_shared<Watch>(group_, inner_, on_own_queue()->on_done(std::move(f)), pairs_,
-                                     records_, call_);
+      auto after = std::make_shared<Watch>(group_, inner_, on_own_queue()->on_done(std::move(f)),
+                                           pairs_, records_, call_);
+      after->forgotten_ = true;
+      return after;
     }
 
    private:
     /// Ends with inner_. Continuations run on the same worker as those of the group's other calls.
     std::shared_ptr<HostState> on_own_queue() {
       auto end = group_.calls().make_state<HostState>();
+      std::vector<std::string> used;
+      if (!std::exchange(forgotten_, true)) used = used_keys();
       // A difference found before is the cause, not the withdrawal that followed it.
-      (void)inner_->on_done([end, inner = inner_, cause = difference_](const Error*) {
+      (void)inner_->on_done([end, inner = inner_, cause = difference_, store = group_.store_,
+                             used = std::move(used)](const Error* error) {
+        if (error == nullptr) erase(*store, used);
         end->finish(cause != nullptr ? cause : inner->error());
       });
       return end;
     }
     /// A receive that has ended needs no record. A sender ignores a missing record.
-    void forget() noexcept {
+    void forget() {
       if (std::exchange(forgotten_, true) || inner_->error() != nullptr) return;
+      erase(*group_.store_, used_keys());
+    }
+    std::vector<std::string> used_keys() const {
+      std::vector<std::string> keys;
+      for (const auto& op : pairs_)
+        if (op.kind == Operation::recv)
+          for (const bool mine : {true, false}) keys.push_back(group_.pair_key(op, mine));
+      return keys;
+    }
+    static void erase(Store& store, const std::vector<std::string>& keys) noexcept {
       try {
-        for (const auto& op : pairs_)
-          if (op.kind == Operation::recv)
-            for (const bool mine : {true, false}) group_.store_->erase(group_.pair_key(op, mine));
+        for (const auto& key : keys) store.erase(key);
       } catch (...) {  // The records stay in the store.
       }
     }
@@ -378,6 +410,9 @@ class Checked final : public HostBackend {
   Agreement agreement_;
   int size_;
   bool on_host_;
+  /// The inner backend compares sends and receives when it matches them, because it receives from
+  /// any rank. Their numbers may differ then, so nothing is compared here.
+  bool matches_by_itself_;
   std::uint64_t forgotten_ = 0;  // This rank's records below this number are erased.
 };
 

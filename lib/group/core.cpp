@@ -52,6 +52,31 @@ GroupOptions prepared(const GroupOptions& options) {
 
 constexpr std::string_view made_with = "made_with";
 
+/// The keys of creations that failed would mislead later ones, so each try after a failed one has
+/// keys of its own.
+class Try {
+ public:
+  explicit Try(GroupOptions& o) : store_(o.store) {
+    if (o.size == 1) return;
+    if (const auto failed = store_->try_get(key)) failed_ = *failed;
+    const auto number = to_text(failed_);
+    if (!number.empty()) o.store = make_prefix_store(store_, fmt::format("try/{}/", number));
+  }
+  /// Ranks that join from now on make the next try. The first rank of a try that fails counts it.
+  void end(int size) noexcept {
+    try {
+      const auto next = failed_.empty() ? 1 : std::stoi(to_text(failed_)) + 1;
+      if (size > 1) store_->compare_set(key, failed_, to_bytes(std::to_string(next)));
+    } catch (...) {  // The store failed too.
+    }
+  }
+
+ private:
+  static constexpr std::string_view key = "failed_tries";
+  std::shared_ptr<Store> store_;
+  Bytes failed_{};
+};
+
 /// Compares size and mode with those of the first rank, which publishes them. Ranks that differ in
 /// them would wait for each other in vain.
 void check_made_alike(const GroupOptions& o) {
@@ -104,8 +129,16 @@ std::unique_ptr<Backend> Core::make_backend(const BackendEntry& entry, const std
 ProcessGroup Core::create(const GroupOptions& options) {
   auto o = prepared(options);
   const auto choice = choose_backend(o.backend, o.device, o.store->in_process());
+  Try attempt(o);
   check_made_alike(o);
-  auto backend = make_backend(*choice.entry, choice.args, o);
+  std::unique_ptr<Backend> backend;
+  try {
+    backend = make_backend(*choice.entry, choice.args, o);
+  } catch (...) {
+    // After a refusal the other ranks still wait for this one.
+    if (breaks_group(to_error(std::current_exception()).code())) attempt.end(o.size);
+    throw;
+  }
   // All ranks have joined, so the name may be used again.
   if (o.rank == 0 && o.size > 1) o.store->erase(made_with);
   o.logger(LogLevel::info, fmt::format("group '{}': rank {} of {} on {}, because {}", o.name,
@@ -201,7 +234,23 @@ void Core::check(Op& op, const CallOptions& options, bool supported) const {
           describe(op));
 }
 
-void Core::check_peer(const Op& op) const {
+void Core::check_any_peer(const Op& op, std::string_view verb) const {
+  if (verb != name_of(Operation::recv))
+    failf(Errc::invalid_argument, "{}: the peer of its {} is any_peer, which only recv takes", verb,
+          name_of(op.kind));
+  if (supports(Operation::recv_any, DType::u8, ReduceOp::Kind::sum)) return;
+  std::string able;
+  for (const auto& entry : backends())
+    if (entry.receives_from_any) able += fmt::format("{}{}", able.empty() ? "" : ", ", entry.name);
+  failf(Errc::unsupported,
+        "recv: backend '{}' cannot receive from any_peer; name the peer, or choose a backend that "
+        "can: {}",
+        backend_name_, able.empty() ? "this build has none" : able);
+}
+
+void Core::check_peer(const Op& op, std::string_view verb) const {
+  if (op.peer == any_peer && op.tag >= 0) [[unlikely]]
+    return check_any_peer(op, verb);
   if (op.peer < 0 || op.peer >= bounds_.size || op.tag < 0) [[unlikely]]
     failf(Errc::invalid_argument,
           "{}: peer is {} and tag is {}; this group has ranks 0 to {}, tags are >= 0",
@@ -237,7 +286,7 @@ Work Core::issue(Op& op, const CallOptions& options, Wait wait, Prepare prepare,
                  std::string_view caller) {
   const bool blocking = wait != Wait::nothing;
   check_usable(name_of(op.kind));
-  if (is_point_to_point(op.kind)) check_peer(op);
+  if (is_point_to_point(op.kind)) check_peer(op, name_of(op.kind));
   const bool collecting =
       collecting_on.load(std::memory_order_relaxed) == std::this_thread::get_id();
   if (collecting && blocking) [[unlikely]]
@@ -268,11 +317,21 @@ Work Core::issue(Op& op, const CallOptions& options, Wait wait, Prepare prepare,
 Work Core::issue_pair(std::span<Op, 2> pair, const CallOptions& options, Wait wait) {
   constexpr std::string_view verb = "sendrecv";
   check_usable(verb);
-  for (const Op& op : pair) check_peer(op);
   const bool blocking = wait != Wait::nothing;
   const bool collecting =
       collecting_on.load(std::memory_order_relaxed) == std::this_thread::get_id();
   if (collecting && blocking) throw_collecting(verb);
+  const auto bad_peer = [&](const Op& op) { return refusal_of([&] { check_peer(op, verb); }); };
+  const std::array<std::optional<Error>, 2> bad{bad_peer(pair[0]), bad_peer(pair[1])};
+  if (bad[0] || bad[1]) [[unlikely]] {
+    const bool both = bad[0] && bad[1];
+    const auto at = bad[0] ? 0U : 1U;
+    if (both || collecting) throw Error(*bad[at]);
+    // The other one's peer waits.
+    const auto good = pair.subspan(1 - at, 1);
+    const Call call = number(good, options, blocking, false);
+    refuse(good, call, *bad[at], pair[at]);
+  }
   const Op* checked = pair.data();
   const auto check_both = [&] {
     for (Op& op : pair) {

@@ -99,7 +99,8 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
 
   [[noreturn]] void throw_unusable(std::string_view operation) const;
   void check(Op& op, const CallOptions& options, bool supported) const;
-  void check_peer(const Op& op) const;
+  void check_peer(const Op& op, std::string_view verb) const;
+  void check_any_peer(const Op& op, std::string_view verb) const;
   /// Throws for a blocking call of the thread whose calls a Coalesce collects.
   [[noreturn]] void throw_collecting(std::string_view verb) const;
   /// Runs check(), and refuses the call on an error.

@@ -15,14 +15,29 @@
 #include "values/fail.hpp"
 #include "values/group_errors.hpp"
 
+namespace tutti::internal {
+
+std::exception_ptr PostedMessages::wait() noexcept {
+  std::exception_ptr first;
+  for (const auto& state : states_) {
+    state->wait_until(Deadline::none());
+    if (first == nullptr) first = state->error();
+  }
+  return first;
+}
+
+std::shared_ptr<WorkState> PostedMessages::all() const {
+  if (states_.size() == 1) return states_.front();
+  std::vector<Work> works;
+  for (const auto& state : states_) works.emplace_back(state);
+  return std::move(Work::all(works)).release();
+}
+
+}  // namespace tutti::internal
+
 namespace [[gnu::visibility("default")]] tutti {
 
 namespace {
-
-void wait_and_throw(WorkState& state) {
-  state.wait_until(Deadline::none());  // The call's deadline bounds it, see post().
-  if (const auto error = state.error()) std::rethrow_exception(error);
-}
 
 Call without_name(Call call) noexcept {
   call.name = {};
@@ -87,21 +102,13 @@ HostBackend::~HostBackend() {
   stop();
 }
 
-std::shared_ptr<WorkState> HostBackend::post(std::span<const Op> ops, const Call& call) {
+void HostBackend::post(std::span<const Op> ops, const Call& call,
+                       internal::PostedMessages& posted) {
   const auto limit = call.limit();
-  std::shared_ptr<WorkState> first;
-  std::vector<Work> states;  // Used for several operations only.
-  for (const auto& op : ops) {
-    if (!is_point_to_point(op.kind)) continue;
-    auto state = post_one(op, call, limit);
-    if (first == nullptr) {
-      first = std::move(state);
-      continue;
-    }
-    if (states.empty()) states.emplace_back(first);
-    states.emplace_back(std::move(state));
-  }
-  return states.empty() ? first : std::move(Work::all(states)).release();
+  posted.reserve(ops.size());  // Adding one may not fail.
+  for (const auto& op : ops)
+    if (is_point_to_point(op.kind))
+      if (auto state = post_one(op, call, limit)) posted.add(std::move(state));
 }
 
 std::shared_ptr<WorkState> HostBackend::post_one(const Op& op, const Call&, Deadline) {
@@ -145,17 +152,33 @@ void HostBackend::run_in_turn(std::span<const Op> ops, const Call& call) {
 
 void HostBackend::run_now(std::span<const Op> ops, const Call& call) {
   if (!call.in_order) return run(ops, call);
-  const auto posted = post(ops, call);
+  internal::PostedMessages posted(calls_->pool());
+  try {
+    post(ops, call, posted);
+  } catch (...) {
+    const Error why = internal::to_error(std::current_exception());
+    if (!posted.empty())
+      abandon(posted, why);
+    else if (why.code() == Errc::resource_exhausted)
+      publish(ops, call, why);  // It has had its turn.
+    throw;
+  }
   try {
     if (internal::has_collective(ops)) run(ops, call);
   } catch (...) {
-    if (posted != nullptr) posted->wait_until(Deadline::none());
+    (void)posted.wait();
     throw;
   }
-  if (posted != nullptr) wait_and_throw(*posted);
+  if (const auto error = posted.wait()) std::rethrow_exception(error);
+}
+
+void HostBackend::abandon(internal::PostedMessages& posted, const Error& why) noexcept {
+  abort(why.message());
+  (void)posted.wait();
 }
 
 bool HostBackend::supports(Operation operation, DType dtype, ReduceOp::Kind kind) const noexcept {
+  if (operation == Operation::recv_any) return false;
   if (kind == ReduceOp::Kind::custom) return true;
   switch (operation) {
     case Operation::all_reduce:
@@ -183,45 +206,50 @@ Work HostBackend::launch(std::span<const Op> ops, const Call& call) {
     run_in_turn(ops, call);
     return {};
   }
-  std::shared_ptr<WorkState> posted;
-  if (std::ranges::any_of(ops, [](const Op& op) { return is_point_to_point(op.kind); })) {
-    try {
-      posted = post(ops, call);
-    } catch (...) {
-      if (internal::has_collective(ops))
-        refuse(ops, call, internal::to_error(std::current_exception()));
-      throw;
-    }
+  internal::PostedMessages posted(calls_->pool());
+  try {
+    if (std::ranges::any_of(ops, [](const Op& op) { return is_point_to_point(op.kind); }))
+      post(ops, call, posted);
+  } catch (...) {
+    const Error why = internal::to_error(std::current_exception());
+    if (posted.empty())
+      refuse(ops, call, why);
+    else
+      abandon(posted, why);
+    throw;
   }
   try {
     if (!internal::has_collective(ops)) {
-      if (!call.blocking) return Work(std::move(posted));
+      if (!call.blocking) return Work(posted.all());
     } else if (call.blocking) {
       run_in_turn(ops, call);
     } else {
-      return submit(ops, call, posted);
+      return submit(ops, call, posted.all());
     }
   } catch (...) {
     // The caller must not get the error while a transport may still touch its buffers.
-    if (posted != nullptr) posted->wait_until(Deadline::none());
+    (void)posted.wait();
     throw;
   }
-  if (posted != nullptr) wait_and_throw(*posted);
+  if (const auto error = posted.wait()) std::rethrow_exception(error);
   return {};
 }
 
 Work HostBackend::submit(std::span<const Op> ops, const Call& call,
                          const std::shared_ptr<WorkState>& posted) {
+  const auto give_up = [&](const Error& why) {
+    posted == nullptr ? refuse(ops, call, why) : abort(why.message());
+  };
   try {
     auto task = calls_->make_state<Task>(*this, ops, call, posted);
     calls_->queue()->submit(call.seq, task);
     return Work(std::move(task));
   } catch (const std::bad_alloc&) {
     const Error why(Errc::resource_exhausted, "no memory to queue the call");
-    refuse(ops, call, why);
+    give_up(why);
     throw Error(why);
   } catch (const Error& error) {
-    if (error.code() == Errc::resource_exhausted) refuse(ops, call, error);
+    if (error.code() == Errc::resource_exhausted) give_up(error);
     throw;
   }
 }

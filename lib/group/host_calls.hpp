@@ -1,12 +1,40 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
+#include <exception>
 #include <memory>
+#include <memory_resource>
 #include <utility>
+#include <vector>
 
 #include "group/call_queue.hpp"
 #include "group/host_state.hpp"
 
 namespace tutti::internal {
+
+/// The sends and receives of a launch that are posted. The first four take no allocation.
+class PostedMessages {
+ public:
+  explicit PostedMessages(std::pmr::memory_resource& pool)
+      : memory_(room_.data(), room_.size(), &pool), states_(&memory_) {}
+  PostedMessages(const PostedMessages&) = delete;
+  PostedMessages& operator=(const PostedMessages&) = delete;
+
+  void reserve(std::size_t count) { states_.reserve(count); }
+  void add(std::shared_ptr<WorkState> state) { states_.push_back(std::move(state)); }
+  bool empty() const noexcept { return states_.empty(); }
+  /// Blocks until all of them are done, which the call's deadline bounds. Returns the first error
+  /// in their order.
+  std::exception_ptr wait() noexcept;
+  /// One state for all of them; null for none.
+  std::shared_ptr<WorkState> all() const;
+
+ private:
+  std::array<std::byte, 4 * sizeof(std::shared_ptr<WorkState>)> room_;
+  std::pmr::monotonic_buffer_resource memory_;
+  std::pmr::vector<std::shared_ptr<WorkState>> states_;
+};
 
 /// The order of a HostBackend's calls, and memory for their states.
 class HostCalls {

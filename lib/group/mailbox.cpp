@@ -13,6 +13,7 @@ namespace tutti::internal {
 namespace {
 
 Error has_left(int rank) {
+  if (rank == any_peer) return {Errc::peer_lost, "all other ranks have left the group", {}};
   return {Errc::peer_lost, fmt::format("rank {} has left the group", rank), {.rank = rank}};
 }
 
@@ -33,31 +34,64 @@ void Mailbox::refuse(const Op& op, int rank, const Error& why) noexcept {
   add({.op = op, .rank = rank, .text = refusal_text({&op, 1}, {}, why), .state = nullptr});
 }
 
+bool Mailbox::is_alone(int rank) const noexcept {
+  for (std::size_t r = 0; r < gone_.size(); ++r)
+    if (!gone_[r] && static_cast<int>(r) != rank) return false;
+  return gone_.size() > 1;
+}
+
+std::optional<Mailbox::Post> Mailbox::match(const Post& post) {
+  const bool sending = post.op.kind == Operation::send;
+  const auto queue_of = [&](Box& box) -> Queue& { return sending ? box.recvs : box.sends; };
+  auto oldest = boxes_.end();
+  const auto look = [&](int sender, int receiver) {
+    const auto found = boxes_.find({sender, receiver, post.op.tag});
+    if (found == boxes_.end() || queue_of(found->second).empty()) return;
+    if (oldest == boxes_.end() ||
+        queue_of(found->second).front().age < queue_of(oldest->second).front().age)
+      oldest = found;
+  };
+  if (sending) {
+    look(post.rank, post.op.peer);
+    look(any_peer, post.op.peer);
+  } else if (post.op.peer != any_peer) {
+    look(post.op.peer, post.rank);
+  } else {
+    for (int sender = 0; sender < std::ssize(gone_); ++sender) look(sender, post.rank);
+  }
+  if (oldest == boxes_.end()) return std::nullopt;
+  auto& box = oldest->second;
+  std::optional<Post> found(std::move(queue_of(box).front()));
+  queue_of(box).erase(queue_of(box).begin());
+  // Tags may be used once each.
+  if (box.sends.empty() && box.recvs.empty() && boxes_.size() > kept_boxes) boxes_.erase(oldest);
+  return found;
+}
+
 void Mailbox::add(Post post) noexcept {
   const bool sending = post.op.kind == Operation::send;
-  const std::tuple pair{sending ? post.rank : post.op.peer, sending ? post.op.peer : post.rank,
-                        post.op.tag};
+  const int peer = post.op.peer;
   std::optional<Post> other;
   std::optional<Error> error;
   {
     const std::lock_guard lock(mutex_);
     if (cause_) {
       error = broken(*cause_);
+    } else if (other = match(post); other) {
+      // The lock need not be held to copy.
+    } else if (peer == any_peer ? is_alone(post.rank) : gone_[static_cast<std::size_t>(peer)]) {
+      error = has_left(peer);
     } else {
-      auto& box = boxes_[pair];
-      auto& theirs = sending ? box.recvs : box.sends;
-      if (!theirs.empty()) {
-        other = std::move(theirs.front());
-        theirs.erase(theirs.begin());
-        // Tags may be used once each.
-        if (box.sends.empty() && box.recvs.empty() && boxes_.size() > kept_boxes)
-          boxes_.erase(pair);
-      } else if (gone_[static_cast<std::size_t>(post.op.peer)]) {
-        error = has_left(post.op.peer);
-      } else {
-        (sending ? box.sends : box.recvs).push_back(std::move(post));
-        return;
+      const auto [found, made] =
+          boxes_.try_emplace({sending ? post.rank : peer, sending ? peer : post.rank, post.op.tag});
+      auto& box = found->second;
+      if (made) {  // Which side comes first may change at any time.
+        box.sends.reserve(2);
+        box.recvs.reserve(2);
       }
+      post.age = age_++;
+      (sending ? box.sends : box.recvs).push_back(std::move(post));
+      return;
     }
   }
   if (other) return sending ? complete(post, *other) : complete(*other, post);
@@ -88,6 +122,7 @@ void Mailbox::complete(const Post& send, const Post& recv) const noexcept {
   }
   if (const auto bytes = send.op.in.bytes(); bytes != 0 && recv.op.out.data != send.op.in.data)
     std::memmove(recv.op.out.data, send.op.in.data, bytes);  // A rank may send to itself.
+  if (recv.op.source != nullptr) *recv.op.source = send.rank;
   send.state->finish(nullptr);
   recv.state->finish(nullptr);
 }
@@ -108,7 +143,10 @@ void Mailbox::leave(int rank) noexcept {
     const std::lock_guard lock(mutex_);
     gone_[static_cast<std::size_t>(rank)] = true;
     for (auto& [pair, box] : boxes_) {
-      if (std::get<0>(pair) != rank && std::get<1>(pair) != rank) continue;
+      const auto [sender, receiver, tag] = pair;
+      const bool left =
+          sender == rank || receiver == rank || (sender == any_peer && is_alone(receiver));
+      if (!left) continue;
       for (auto* queue : {&box.sends, &box.recvs})
         for (auto& post : std::exchange(*queue, {})) orphans.push_back(std::move(post));
     }
@@ -118,7 +156,8 @@ void Mailbox::leave(int rank) noexcept {
   if (std::ranges::any_of(
           orphans, [&](const Post& post) { return post.state != nullptr && post.rank != rank; }))
     broken_(error);
-  end_all(orphans, error);
+  for (const auto& post : orphans)
+    end_all({&post, 1}, post.op.peer == any_peer ? has_left(any_peer) : error);
 }
 
 void Mailbox::fail(const Error& cause) noexcept {
@@ -133,7 +172,7 @@ void Mailbox::fail(const Error& cause) noexcept {
   end_all(pending, cause);
 }
 
-void Mailbox::end_all(const std::vector<Post>& posts, const Error& why) noexcept {
+void Mailbox::end_all(std::span<const Post> posts, const Error& why) noexcept {
   for (const auto& post : posts)
     if (post.state != nullptr) post.state->finish(std::make_exception_ptr(why));
 }
@@ -182,12 +221,18 @@ std::shared_ptr<WorkState> Mailbox::Message::on_done(std::function<void(const Er
   return HostState::on_done(std::move(f));
 }
 
+bool Mailbox::Message::withdraw(const Error& why) noexcept {
+  if (box_->withdraw(*this)) finish(std::make_exception_ptr(why));
+  return true;  // Otherwise it has been matched, and ends.
+}
+
 void Mailbox::Message::expire() noexcept {
   if (!box_->withdraw(*this)) return;
-  const auto late =
-      call_error(Errc::timeout, box_->group_, {&op_, 1}, {}, op_.peer,
-                 fmt::format("the deadline passed; rank {} has not made its side of {}", op_.peer,
-                             describe(op_)));
+  const bool any = op_.peer == any_peer;
+  const auto late = call_error(
+      Errc::timeout, box_->group_, {&op_, 1}, {}, any ? -1 : op_.peer,
+      fmt::format("the deadline passed; {} made its side of {}",
+                  any ? "no rank has" : fmt::format("rank {} has not", op_.peer), describe(op_)));
   box_->broken_(late);
   finish(std::make_exception_ptr(late));
 }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -40,27 +41,35 @@ class Mailbox {
   struct Post {
     Op op;
     int rank = 0;
-    std::string text;  // The reason of a refusal, or the description of a named message.
+    std::uint64_t age = 0;  // Number among the messages that wait.
+    std::string text;       // The reason of a refusal, or the description of a named message.
     std::shared_ptr<HostState> state;  // Null: the rank refused it.
   };
   struct Box {
-    std::vector<Post> sends;  // Oldest first; rarely more than one.
+    std::vector<Post> sends;
     std::vector<Post> recvs;
   };
   // Empty boxes are kept, so that a steady state allocates nothing.
   static constexpr std::size_t kept_boxes = 256;
 
+  using Queue = std::vector<Post>;          // Oldest first; rarely more than one.
+  using Key = std::tuple<int, int, int>;  // Sender, or any_peer; receiver; tag.
+
   void add(Post post) noexcept;
+  // Under the lock:
+  std::optional<Post> match(const Post& post);
+  bool is_alone(int rank) const noexcept;  // All other ranks are gone.
   void complete(const Post& send, const Post& recv) const noexcept;
   bool withdraw(const Message& message) noexcept;  // True when it was there.
-  static void end_all(const std::vector<Post>& posts, const Error& why) noexcept;
+  static void end_all(std::span<const Post> posts, const Error& why) noexcept;
 
   const std::string group_;
   const std::function<void(const Error&)> broken_;
   std::mutex mutex_;
   std::optional<Error> cause_;
   std::vector<bool> gone_;
-  std::map<std::tuple<int, int, int>, Box> boxes_;  // By sender, receiver, tag.
+  std::map<Key, Box> boxes_;
+  std::uint64_t age_ = 0;
 };
 
 class Mailbox::Message final : public HostState {
@@ -73,6 +82,7 @@ class Mailbox::Message final : public HostState {
   bool wait_until(Deadline deadline) override;
   std::shared_ptr<WorkState> then(std::function<void()> next) override;
   std::shared_ptr<WorkState> on_done(std::function<void(const Error*)> f) override;
+  bool withdraw(const Error& why) noexcept override;
   const Op& op() const noexcept { return op_; }
 
  private:

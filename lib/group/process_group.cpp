@@ -107,11 +107,30 @@ TUTTI_VERB(scatter,
 TUTTI_VERB(barrier, (const CallOptions& options), make(Operation::barrier, {}, {}))
 TUTTI_VERB(send, TUTTI_ARGS(const ConstTensorView& data, int peer, int tag),
            make_pair(Operation::send, data, {}, peer, tag))
-TUTTI_VERB(recv, TUTTI_ARGS(const TensorView& data, int peer, int tag),
-           make_pair(Operation::recv, {}, data, peer, tag))
 
 #undef TUTTI_ARGS
 #undef TUTTI_VERB
+
+int ProcessGroup::recv(const TensorView& data, int peer, int tag, const CallOptions& options) {
+  Op op = make_pair(Operation::recv, {}, data, peer, tag);
+  if (peer != any_peer) [[likely]] {
+    (void)core_->issue(op, options, internal::Core::Wait::stream);
+    return peer;
+  }
+  int source = any_peer;
+  op.source = &source;
+  core_->issue(op, options, internal::Core::Wait::host).wait();
+  return source;
+}
+
+Work ProcessGroup::recv_async(const TensorView& data, int peer, int tag, const CallOptions& options,
+                              int* source) {
+  Op op = make_pair(Operation::recv, {}, data, peer, tag);
+  op.source = source;
+  Work work = core_->issue(op, options, internal::Core::Wait::nothing);
+  if (source != nullptr && peer != any_peer) *source = peer;
+  return work;
+}
 
 void ProcessGroup::sendrecv(const ConstTensorView& in, int to, const TensorView& out, int from,
                             int tag, const CallOptions& options) {

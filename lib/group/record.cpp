@@ -18,6 +18,7 @@ std::string_view name_of(Operation operation) noexcept {
       "all_reduce",     "broadcast",  "reduce", "all_gather", "all_gather_bounded",
       "reduce_scatter", "all_to_all", "gather", "scatter",    "scan",
       "exclusive_scan", "barrier",    "send",   "recv"};
+  if (operation == Operation::recv_any) return "recv_any";
   const auto index = static_cast<std::size_t>(operation);
   return index < names.size() ? names[index] : "unknown operation";
 }
@@ -49,8 +50,8 @@ std::string describe(const Op& op) {
   if (op.rows.given() && op.kind != Operation::all_to_all) text += ' ' + describe_rows(op.rows);
   if (op.root >= 0) text += fmt::format(" root {}", op.root);
   if (is_point_to_point(op.kind))
-    text +=
-        fmt::format(" {} {} tag {}", op.kind == Operation::send ? "to" : "from", op.peer, op.tag);
+    text += fmt::format(" {} {} tag {}", op.kind == Operation::send ? "to" : "from",
+                        op.peer == any_peer ? "any_peer" : std::to_string(op.peer), op.tag);
   return text;
 }
 

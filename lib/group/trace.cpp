@@ -61,6 +61,7 @@ std::string to_string(const TraceEntry& e) {
   if (e.operation != Operation::barrier) text += fmt::format(" {} {} B", name_of(e.dtype), e.bytes);
   if (e.peer >= 0)
     text += fmt::format(" {} {}", is_point_to_point(e.operation) ? "peer" : "root", e.peer);
+  if (e.peer == any_peer) text += " any_peer";
   if (e.ops > 1) text += fmt::format(" (first of {})", e.ops);
   if (!e.name.empty()) text += fmt::format(" '{}'", e.name);
   constexpr std::string_view states[] = {"running", "done", "failed", "refused"};

@@ -31,7 +31,7 @@ Tensor::Tensor(Memory& memory, const Shape& shape, DType dtype, Stream stream)
     internal::failf(Errc::count_overflow, "tensor {} {}: {} elements x {} bytes exceed 2^63 - 1",
                     name_of(dtype), to_string(shape), shape.numel(), size);
   const std::size_t bytes = view().bytes();
-  buffer_ = {memory.allocate(bytes, stream), Release{&memory, bytes, stream}};
+  buffer_ = {memory.allocate(bytes, stream), Release{&memory, bytes, stream, memory.lifetime()}};
 }
 
 }  // namespace tutti

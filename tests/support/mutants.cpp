@@ -311,6 +311,10 @@ std::map<std::string, Decorate> mutants(int rank, int size) {
          if (op.kind == Operation::all_gather && op.out.bytes() != 0)
            op.out.data = bytes_of(op.out) + size_of(op.out.dtype);
        })},
+      {"any_peer_is_rank_1", rewrite([](Op& op) {
+         if (op.peer == any_peer) op.peer = 1;
+       })},
+      {"loses_the_source", rewrite([](Op& op) { op.source = nullptr; })},
       {"ignores_tag", rewrite([](Op& op) { op.tag = 0; })},
       {"corrupts_a_byte_on_last_rank", spoil([last](const Op& op) {
          if (last && op.out.bytes() != 0) bytes_of(op.out)[op.out.bytes() / 2] ^= std::byte{1};
@@ -329,6 +333,12 @@ std::map<std::string, Decorate> mutants(int rank, int size) {
       {"swallows_errors", wrap<SwallowsErrors>()},
       {"drops_on_done", change_callbacks([](const Callbacks::Callback&) -> Callbacks::Callback {
          return [](const Error*) {};
+       })},
+      {"runs_on_done_twice", change_callbacks([](Callbacks::Callback f) -> Callbacks::Callback {
+         return [f = std::move(f)](const Error* error) {
+           f(error);
+           f(error);
+         };
        })},
       {"none", wrap<ForwardingBackend>()},
   };

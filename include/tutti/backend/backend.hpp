@@ -84,8 +84,8 @@ class Backend {
                                        Deadline limit);
   /// The memory that gains most by registration; memory() by default.
   virtual Memory& registrable_memory() noexcept;
-  /// Host memory for the fastest copies from and to memory(): pinned if the device supports it.
-  /// Lives as long as the backend. allocate() refuses a captured stream, because the host cannot
+  /// Host memory for the fastest copies from and to memory(): pinned if the device supports it. Its
+  /// lifetime() outlives the backend. allocate() refuses a captured stream, because the host cannot
   /// wait for a copy on it. host_memory() by default.
   virtual Memory& staging_memory() noexcept;
 };

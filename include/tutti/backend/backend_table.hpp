@@ -41,6 +41,7 @@ struct BackendEntry {
   /// True if it serves this device through host memory. That is slow, so "auto" never chooses it.
   /// Null: it serves no device that way.
   bool (*stages)(Device device) noexcept = nullptr;
+  bool receives_from_any = false;  ///< Its groups support Operation::recv_any.
 };
 
 /// The backends in this build, in the order in which "auto" tries them.

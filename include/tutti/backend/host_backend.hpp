@@ -9,6 +9,7 @@
 
 namespace tutti::internal {
 class HostCalls;
+class PostedMessages;
 }
 
 namespace [[gnu::visibility("default")]] tutti {
@@ -42,11 +43,13 @@ class HostBackend : public Backend {
   /// Runs the collectives among `ops`, in turn; skips send and recv. Blocks to call.limit() at
   /// the most and throws Error.
   virtual void run(std::span<const Op> ops, const Call& call) = 0;
-  /// Posts the sends and receives among `ops`, with post_one(); skips collectives. What it returns
-  /// is done when all of them are.
-  virtual std::shared_ptr<WorkState> post(std::span<const Op> ops, const Call& call);
-  /// Posts a send or receive: the state of a make_message(), or null if it has ended. Never blocks
-  /// for a peer. It ends by `limit` at the latest. @throws Error unsupported by default.
+  /// Posts the sends and receives among `ops` with post_one(), and adds them to `posted`; skips
+  /// collectives. When it throws, the call is refused, or the group is aborted if `posted` has
+  /// some.
+  virtual void post(std::span<const Op> ops, const Call& call, internal::PostedMessages& posted);
+  /// Posts a send or receive, or throws: the state of a make_message(), or null if it has ended.
+  /// Never blocks for a peer. It ends by `limit` at the latest. @throws Error unsupported by
+  /// default.
   virtual std::shared_ptr<WorkState> post_one(const Op& op, const Call& call, Deadline limit);
   /// Tells the peers that this rank refused the call. Never blocks.
   virtual void publish(std::span<const Op> ops, const Call& call, const Error& why) noexcept = 0;
@@ -67,6 +70,8 @@ class HostBackend : public Backend {
   class [[gnu::visibility("hidden")]] Task;
   void run_in_turn(std::span<const Op> ops, const Call& call);
   void run_now(std::span<const Op> ops, const Call& call);  // In its turn.
+  /// Aborts the group because `posted` cannot be withdrawn, and waits for its end.
+  void abandon(internal::PostedMessages& posted, const Error& why) noexcept;
   Work submit(std::span<const Op> ops, const Call& call, const std::shared_ptr<WorkState>& posted);
 
   std::string group_;

@@ -21,9 +21,13 @@ struct Op {
   Rows send_rows{};  ///< all_to_all: rows to send.
   ReduceOp reduce{};
   int root = -1;
-  int peer = -1;
+  int peer = -1;  ///< send, recv. any_peer only where supports(recv_any).
   int tag = 0;
-  std::uint64_t seq = 0;          ///< send, recv: number in this ordered pair and tag.
+  /// recv: receives the sender's rank before the call ends without an error. May be null.
+  int* source = nullptr;
+  /// send, recv: number in this ordered pair and tag. A recv from any_peer has a count of its own
+  /// per tag; a backend that supports it matches messages in the order of the calls.
+  std::uint64_t seq = 0;
   std::uint64_t fingerprint = 0;  ///< send, recv: equal on both sides or the program is wrong.
 };
 

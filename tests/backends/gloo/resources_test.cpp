@@ -1,6 +1,7 @@
 // The resources that groups over gloo hold and release. Ranks are processes.
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -10,11 +11,15 @@
 #include <iostream>
 #include <optional>
 #include <set>
+#include <system_error>
+#include <thread>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "rank_processes.hpp"
+#include "support/errors.hpp"
+#include "support/sanitizers.hpp"
 #include "support/worlds.hpp"
 
 namespace tutti::test {
@@ -103,6 +108,57 @@ void expect_no_growth_by_groups(int cycles) {
       auto part = group.split(0);
       expect_usable(*part);
     });
+    return std::string();
+  });
+}
+
+/// Leaves the process without room for the stack of one more thread.
+void take_all_threads() {
+  const rlimit nothing_more{1, 1};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &nothing_more), 0);
+  try {  // Stacks of threads that have ended are used again.
+    for (;;) std::thread([] { std::this_thread::sleep_for(1h); }).detach();
+  } catch (const std::system_error&) {
+  }
+}
+
+// Gloo can only be waited for, so a message with a callback takes a thread.
+TEST(GlooResources, ACallbackOfAMessageWithoutAThreadIsRefused) {
+  if (address_sanitizer || thread_sanitizer)
+    GTEST_SKIP() << "a sanitizer needs address space of its own at any time";
+  on_processes({.size = 2}, [](RankProcess& rank) {
+    auto group = rank.make_group("threads");
+    std::vector<float> data(4, static_cast<float>(rank.rank()));
+    group.barrier_async().wait();  // Starts the worker.
+    if (rank.rank() == 1) {
+      rank.barrier();
+      for (int i = 0; i < 3; ++i) group.send(data, 0);
+      rank.barrier();
+      return std::string();
+    }
+    int ran = 0;
+    auto late = std::vector<float>(4);
+    Work polled = group.recv_async(late, 1, 1, {.timeout = 2s});  // Never sent.
+    Work work = group.recv_async(data, 1);
+    take_all_threads();
+    const std::vector<std::string> why{"gloo: cannot start a thread", "send or receive"};
+    expect_error(Errc::resource_exhausted, why, [&] { work.on_done([&](auto*) { ++ran; }); });
+    expect_error(Errc::resource_exhausted, why,
+                 [&] { work = std::move(work).then([&] { ++ran; }); });
+    EXPECT_FALSE(work.done());
+    rank.barrier();
+    work.wait();  // On this thread.
+    EXPECT_EQ(data, std::vector<float>(4, 1));
+    work = group.recv_async(data, 1);
+    expect_error(Errc::resource_exhausted, why, [&] { std::move(work).detach(); });
+    EXPECT_TRUE(work.done()) << "detach() waits where it is refused";
+    work.wait();
+    group.recv(data, 1);
+    EXPECT_EQ(ran, 0);
+    for (const Deadline limit = 20s; !polled.done() && !limit.expired();)
+      std::this_thread::sleep_for(10ms);
+    expect_error(Errc::timeout, {"recv"}, [&] { polled.wait(); });
+    rank.barrier();
     return std::string();
   });
 }

@@ -1,3 +1,5 @@
+#include <atomic>
+
 #include <tutti/coalesce.hpp>
 #include <tutti/gather.hpp>
 
@@ -179,6 +181,7 @@ TEST_F(Captured, WhatTheHostTakesPartInIsRefusedByName) {
     const TensorView data = at.make();
     at.fill(data, 1);
     const CallOptions options{.stream = at.stream()};
+    std::atomic<int> ran = 0;
     Work kept;
     {
       const Graph graph = capture(at, [&] {
@@ -200,6 +203,9 @@ TEST_F(Captured, WhatTheHostTakesPartInIsRefusedByName) {
         Work again = at.group.all_reduce_async(data, ReduceOp::sum, options);
         again.block_stream(at.stream());
         expect_error(Errc::unsupported, {"graph"}, [&] { (void)std::move(again).then([] {}); });
+        expect_error(Errc::unsupported, {"graph"},
+                     [&] { kept.on_done([&](const Error*) { ++ran; }); });
+        expect_error(Errc::unsupported, {"graph"}, [&] { std::move(again).detach(); });
       });
       ASSERT_NE(graph, nullptr);
       expect_error(Errc::unsupported, {"graph", "same capture"},
@@ -209,6 +215,7 @@ TEST_F(Captured, WhatTheHostTakesPartInIsRefusedByName) {
     }
     at.group.all_reduce(data, ReduceOp::sum, options);  // The group goes on.
     EXPECT_TRUE(at.holds(data, 27));
+    EXPECT_EQ(ran, 0) << "a callback that was refused ran";
     at.free(data);
     barrier.wait();
   });

@@ -4,6 +4,7 @@
 #include "backends/nccl/staged_groups.hpp"
 #include "cuda/pinned_pool.hpp"
 #include "cuda/stage.hpp"
+#include "group/core.hpp"
 
 // Arrays on devices over a backend of host memory, with the double of CUDA.
 
@@ -48,6 +49,25 @@ class Staged : public Double {
     on_staged(size, body, Setup());
   }
 };
+
+// The pool ends with the last group on its device, but not before its Tensors.
+TEST_F(Staged, TensorsOfItsMemoryMayOutliveTheGroup) {
+  Tensor pinned;
+  Tensor device;
+  std::weak_ptr<const void> pool;
+  on_staged(1, [&](const Member& at) {
+    auto& staging = internal::Core::of(at.group).staging_memory();
+    pool = staging.lifetime();
+    pinned = Tensor(staging, {1000}, DType::f32);
+    device = Tensor(at.group.memory(), {1000}, DType::f32);
+  });
+  ASSERT_FALSE(pool.expired());
+  static_cast<float*>(pinned.data())[999] = 7;
+  EXPECT_EQ(pinned.device(), Device());
+  pinned = Tensor();
+  EXPECT_TRUE(pool.expired());
+  device = Tensor();
+}
 
 TEST_F(Staged, RanksOfOneDeviceSeeInputsOfSlowKernels) {
   on_staged(3, [](const Member& at) {

@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include <tutti/coalesce.hpp>
+
 #include "conformance/cells.hpp"
 
 // Work::on_done() and Work::detach(): a callback runs once, whatever ends the call, on the group's
@@ -127,8 +129,13 @@ TEST_P(Callbacks, MayMakeTheNextCallButNotABlockingOne) {
     const Buffer other(group, number(1));
     Work next;
     Work work = group.all_reduce_async(data);
-    work.on_done([&](const Error*) { next = group.all_reduce_async(data); });
+    std::atomic<int> calls = 0;
+    work.on_done([&](const Error*) {
+      // A second call of this would wait for the Work of the first one, on the worker, for ever.
+      if (++calls == 1) next = group.all_reduce_async(data);
+    });
     work.wait();
+    EXPECT_EQ(calls, 1);
     next.wait();
     EXPECT_TRUE(same(data.read(), number(group.size() * group.size())));
     Work last = group.all_reduce_async(data);
@@ -164,6 +171,27 @@ TEST_P(Callbacks, OnDoneOfAllRunsOnce) {
     all.on_done(heard.callback());
     all.wait();
     EXPECT_EQ(heard.ends(), success);
+  });
+}
+
+TEST_P(Callbacks, OfACallInsideACoalesceAreRefusedAndNeverRun) {
+  on_ranks(world(), [](ProcessGroup& group) {
+    const Buffer data(group, number(1));
+    const Buffer more(group, number(1));
+    Heard heard;
+    Coalesce together(group);
+    Work one = group.all_reduce_async(data);
+    expect_error(Errc::unsupported, {"on_done()", "Coalesce", "launch()"},
+                 [&] { one.on_done(heard.callback()); });
+    expect_error(Errc::unsupported, {"detach()", "Coalesce", "launch()"},
+                 [&] { std::move(one).detach(); });
+    (void)group.all_reduce_async(more);
+    Work all = together.launch();
+    all.on_done(heard.callback());  // Of the launch it works.
+    all.wait();
+    one.wait();
+    EXPECT_EQ(heard.ends(), success);
+    EXPECT_TRUE(same(data.read(), number(group.size())));
   });
 }
 

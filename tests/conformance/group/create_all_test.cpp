@@ -59,6 +59,26 @@ TEST_P(RanksOfOneProcess, OfAnotherSizeAreNamed) {
                         "size " + std::to_string(GetParam().size + 1), "GroupOptions::checked"});
 }
 
+TEST_P(RanksOfOneProcess, MayUseTheNameAgainAfterAFailure) {
+  for (int failures = 0; failures < 2; ++failures) {  // Each takes a try of its own.
+    auto all = options();
+    const auto right = all;
+    for (int n = 0; n <= failures; ++n) {
+      for (auto& one : all) one.timeout = std::chrono::milliseconds(200);
+      all.front().size = GetParam().size + 1;  // It waits for one more rank.
+      const std::vector<GroupOptions> first{all.front()};
+      expect_error({Errc::timeout, Errc::peer_lost}, {},
+                   [&] { (void)ProcessGroup::create_all(first); });
+    }
+    auto groups = ProcessGroup::create_all(right);
+    ASSERT_EQ(groups.size(), right.size());
+    on_threads(GetParam().size, [&](int i) {
+      ProcessGroup group = std::move(groups[static_cast<std::size_t>(i)]);
+      group.barrier();
+    });
+  }
+}
+
 TEST_P(RanksOfOneProcess, OfWhichOnlyOneIsCheckedAreNamed) {
   auto all = options();
   for (auto& one : all) one.timeout = std::chrono::milliseconds(200);

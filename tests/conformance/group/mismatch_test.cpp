@@ -103,6 +103,7 @@ void issue(ProcessGroup& group, const Spec& spec, bool async) {
       break;
     case Operation::send:
     case Operation::recv:
+    case Operation::recv_any:
       FAIL() << "no collective";
   }
   work.wait();

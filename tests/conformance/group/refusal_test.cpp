@@ -314,5 +314,33 @@ TEST_P(RefusalOfMessages, IsToldToTheReceiver) {
   });
 }
 
+// The peer of the valid half waits for it.
+TEST_P(RefusalOfMessages, OfASendrecvWithOneBadPeerIsToldToTheOther) {
+  on_ranks(GetParam(), [](ProcessGroup& group) {
+    const Buffer in(group, array_of<float>({5}));
+    const Buffer out(group, DType::f32, {1});
+    const auto ranks = "ranks 0 to " + std::to_string(group.size() - 1);
+    const CallOptions soon{.timeout = 5s};
+    if (group.rank() == 0) {
+      expect_error(Errc::invalid_argument, {"recv", "peer is -1", ranks},
+                   [&] { group.sendrecv(in, 1, out, -1, 3, soon); });
+      expect_error(Errc::invalid_argument, {"send", "peer is -1", ranks},
+                   [&] { group.sendrecv_async(in, -1, out, 1, 4, soon).wait(); });
+      expect_error(Errc::invalid_argument, {"sendrecv", "recv is any_peer", "only recv"},
+                   [&] { group.sendrecv(in, 1, out, any_peer, 5, soon); });
+      group.sendrecv(in, 1, out, 1, 3, soon);
+    } else if (group.rank() == 1) {
+      for (const auto& [tag, text] : {std::pair(3, "peer is -1"), {5, "any_peer"}})
+        expect_error(Errc::mismatch, {"rank 0", "refused", text},
+                     [&, tag = tag] { group.recv(out, 0, tag, soon); });
+      expect_error(Errc::mismatch, {"rank 0", "refused", "peer is -1"},
+                   [&] { group.send(in, 0, 4, soon); });
+      group.sendrecv(in, 0, out, 0, 3, soon);
+      EXPECT_TRUE(same(out.read(), array_of<float>({5})));
+    }
+    expect_usable(group);
+  });
+}
+
 }  // namespace
 }  // namespace tutti::test

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <atomic>
 #include <functional>
+#include <memory>
 #include <thread>
 
 #include <tutti/backend/backend_table.hpp>
@@ -268,6 +270,36 @@ TEST_P(Streams, ThenRunsInOrderOfTheCommunicationStream) {
     EXPECT_NE(hook, host);
     const int size = at.group.size();
     EXPECT_TRUE(holds(at, data, static_cast<float>(2 * size * size), at.other));
+  });
+}
+
+// A callback sees the result of its call, on a thread that is not the host's; an error reaches it.
+TEST_P(Streams, OnDoneRunsOnceTheDeviceHasEndedTheCall) {
+  on_fake_ranks(world(), {}, [](const RankContext& at) {
+    const TensorView data = at.make();
+    at.device.fill(data, 1, slow, at.compute.handle());
+    const CallOptions options{.stream = at.compute.handle()};
+    auto* values = static_cast<float*>(data.data);
+    const auto host = std::this_thread::get_id();
+    std::atomic<float> seen = 0;
+    std::atomic<int> calls = 0;
+    std::atomic<bool> elsewhere = false;
+    Work work = at.group.all_reduce_async(data, ReduceOp::sum, options);
+    work.on_done([&](const Error* error) {
+      ++calls;
+      seen = error == nullptr ? values[count - 1] : -1;
+      elsewhere = std::this_thread::get_id() != host;
+    });
+    work.wait();
+    EXPECT_EQ(calls, 1);
+    EXPECT_EQ(seen, static_cast<float>(at.group.size()));
+    EXPECT_TRUE(elsewhere);
+    auto kept = std::make_shared<int>(1);
+    const std::weak_ptr<int> watch = kept;
+    at.group.all_reduce_async(data, ReduceOp::sum, options).detach(std::move(kept));
+    for (const Deadline limit = 20s; !watch.expired() && !limit.expired();)
+      std::this_thread::sleep_for(1ms);
+    EXPECT_TRUE(watch.expired());
   });
 }
 

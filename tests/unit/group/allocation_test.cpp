@@ -87,6 +87,7 @@ struct Arrays {
   std::vector<float> other = std::vector<float>(6 * ranks);
   std::vector<std::int64_t> rows{4, 8};
   std::array<Work, 8> works;
+  int calls = 0;
 };
 using Call = std::function<void(ProcessGroup&, Arrays&)>;
 
@@ -188,6 +189,30 @@ std::vector<Case> cases() {
          Work recv = g.recv_async(std::span(a.other).first(a.small.size()), 1 - g.rank());
          send.wait();
          recv.wait();
+       }},
+      {"sendrecv",
+       [](G& g, A& a) {
+         g.sendrecv(a.small, 1 - g.rank(), std::span(a.other).first(a.small.size()), 1 - g.rank());
+       }},
+      {"send_recv_from_any_peer",
+       [](G& g, A& a) {
+         if (g.rank() == 0)
+           g.send(a.small, 1);
+         else
+           g.recv(a.small, any_peer);
+       }},
+      // A slow rank changes which side of a message comes first.
+      {"send_recv_in_the_other_order_than_before",
+       [](G& g, A& a) {
+         const auto out = std::span(a.other).first(a.small.size());
+         const bool receives_first = a.calls++ < warm_up;
+         Work first =
+             receives_first ? g.recv_async(out, g.rank()) : g.send_async(a.small, g.rank());
+         if (receives_first)
+           g.send(a.small, g.rank());
+         else
+           g.recv(out, g.rank());
+         first.wait();
        }},
       {"trace_of_a_call_that_is_named",
        [](G& g, A& a) { g.broadcast(a.small, 0, {.name = "0123456789abcdef0123456789"}); }},

@@ -331,6 +331,57 @@ TEST_F(CallQueueTest, ContinuationsRunBetweenNumberedCalls) {
   EXPECT_EQ(order.get(), (std::vector<std::uint64_t>{99, 0, 1}));
 }
 
+TEST_F(CallQueueTest, ATimedJobRunsAtItsMomentAndInTheOrderOfMoments) {
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<std::shared_ptr<FunctionJob>> jobs;
+  for (const auto ms : {60, 20, 40})
+    queue->submit_at(Deadline::after(std::chrono::milliseconds(ms)),
+                     jobs.emplace_back(std::make_shared<FunctionJob>(
+                         [this, ms] { order.add(static_cast<std::uint64_t>(ms)); })));
+  ASSERT_TRUE(jobs.front()->await_run());
+  EXPECT_GE(std::chrono::steady_clock::now() - start, 60ms);
+  EXPECT_EQ(order.get(), (std::vector<std::uint64_t>{20, 40, 60}));
+}
+
+TEST_F(CallQueueTest, ATimedJobRunsWhileANumberedOneWaitsAndAfterAFailure) {
+  const auto waiting = submit(1);
+  const auto first = std::make_shared<FunctionJob>();
+  queue->submit_at(Deadline::after(10ms), first);
+  EXPECT_TRUE(first->await_run());
+  EXPECT_FALSE(waiting->ran());
+  queue->fail(Error(Errc::peer_lost, "gone"));
+  const auto second = std::make_shared<FunctionJob>();
+  queue->submit_at(Deadline::after(10ms), second);
+  EXPECT_TRUE(second->await_run());
+}
+
+/// Says that nothing is left to do for it.
+class OverJob final : public CallQueue::Job {
+ public:
+  void run() noexcept override {}
+  void drop(const Error&) noexcept override {}
+  bool is_over() const noexcept override { return true; }
+};
+
+TEST_F(CallQueueTest, TimedJobsThatAreOverAreNotKeptUntilTheirMoment) {
+  std::vector<std::weak_ptr<OverJob>> jobs;
+  for (int i = 0; i < 1000; ++i) {
+    auto job = std::make_shared<OverJob>();
+    jobs.push_back(job);
+    queue->submit_at(Deadline::after(1h), std::move(job));
+  }
+  EXPECT_LE(std::ranges::count_if(jobs, [](const auto& job) { return !job.expired(); }), 64);
+}
+
+TEST_F(CallQueueTest, StopEndsTheWorkerWithoutItsTimedJobs) {
+  const auto job = std::make_shared<FunctionJob>();
+  queue->submit_at(Deadline::after(1h), job);
+  queue->stop();
+  EXPECT_FALSE(job->ran());
+  queue->submit_at(Deadline::after(0ms), job);
+  EXPECT_FALSE(job->ran());
+}
+
 TEST_F(CallQueueTest, StopJoinsTheWorkerAndDropsWhatCameTooLate) {
   const auto waiting = submit(1);
   queue->stop();

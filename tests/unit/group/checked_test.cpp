@@ -101,6 +101,9 @@ class Mute final : public ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
 
+  bool supports(Operation operation, DType dtype, ReduceOp::Kind reduce) const noexcept override {
+    return operation != Operation::recv_any && inner().supports(operation, dtype, reduce);
+  }
   Work launch(std::span<const Op> ops, const Call& call) override {
     if (!is_point_to_point(ops[0].kind)) return inner().launch(ops, call);
     auto state = std::make_shared<Never>(call.limit());
@@ -207,8 +210,23 @@ TEST(CheckedMode, AnotherValueIsRefused) {
 
 // Keys in the store.
 
+/// A transport that carries messages as local does, but leaves the comparison to the records.
+class MatchesByNumber final : public ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+  bool supports(Operation operation, DType dtype, ReduceOp::Kind reduce) const noexcept override {
+    return operation != Operation::recv_any && inner().supports(operation, dtype, reduce);
+  }
+};
+
+std::unique_ptr<Backend> match_by_number(std::unique_ptr<Backend> inner) {
+  return std::make_unique<MatchesByNumber>(std::move(inner));
+}
+
 /// Number of additional keys in the store after `calls` calls, relative to the first ten.
-std::int64_t growth(int size, int calls, const std::function<void(ProcessGroup&, int)>& call) {
+std::int64_t growth(
+    int size, int calls, const std::function<void(ProcessGroup&, int)>& call,
+    const std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)>& decorate = {}) {
   const auto store = std::make_shared<WatchedStore>();
   std::atomic<std::size_t> before = 0;
   std::atomic<std::size_t> after = 0;
@@ -227,7 +245,9 @@ std::int64_t growth(int size, int calls, const std::function<void(ProcessGroup&,
                    if (group.rank() == 0) after = store->keys();
                    barrier.wait();
                  },
-                 {.store = store});
+                 {.store = store, .adjust = [&](GroupOptions& options) {
+                    if (decorate) options.decorate = decorate;
+                  }});
   return static_cast<std::int64_t>(after) - static_cast<std::int64_t>(before);
 }
 
@@ -244,14 +264,34 @@ TEST(CheckedMode, RecordsOfAsyncCollectivesAreErased) {
 
 TEST(CheckedMode, RecordsOfPointToPointAreErased) {
   std::vector<std::vector<float>> data(2, std::vector<float>(4));
-  const auto grown = growth(2, 1000, [&](ProcessGroup& group, int) {
-    auto& mine = data[static_cast<std::size_t>(group.rank())];
-    if (group.rank() == 0)
-      group.send(mine, 1);
-    else
-      group.recv(mine, 0);
-  });
+  const auto grown = growth(
+      2, 1000,
+      [&](ProcessGroup& group, int) {
+        auto& mine = data[static_cast<std::size_t>(group.rank())];
+        if (group.rank() == 0)
+          group.send(mine, 1);
+        else
+          group.recv(mine, 0);
+      },
+      match_by_number);
   EXPECT_LE(grown, 2) << "keys per message stay in the store";
+}
+
+TEST(CheckedMode, RecordsOfDetachedReceivesAreErased) {
+  const auto grown = growth(
+      2, 200,
+      [&](ProcessGroup& group, int) {
+        auto data = std::make_shared<std::vector<float>>(4);
+        const std::weak_ptr<void> watch = data;
+        Work work = group.rank() == 0 ? group.send_async(*data, 1) : group.recv_async(*data, 0);
+        std::move(work).detach(std::move(data));
+        for (const Deadline limit = 20s; !watch.expired() && !limit.expired();)
+          std::this_thread::sleep_for(100us);
+        EXPECT_TRUE(watch.expired());
+        group.barrier();
+      },
+      match_by_number);
+  EXPECT_LE(grown, 2);
 }
 
 TEST(CheckedMode, RecordsOfMismatchedCallsAreErasedToo) {

@@ -1,3 +1,4 @@
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -184,6 +185,28 @@ TEST_P(Fork, APendingWorkMayBeDestroyedInAChild) {
   EXPECT_TRUE(end.ended) << "it waits for a thread that is not there";
   group->send(data, 0);
   pending.wait();
+}
+
+// A child has no worker, so its callbacks run on the calling thread; the parent's run in the
+// parent.
+TEST_P(Fork, CallbacksOfAChildGetTheForkAtOnce) {
+  Work pending = group->recv_async(out, 0);
+  std::atomic<int> of_parent = 0;
+  pending.on_done([&](const Error*) { ++of_parent; });
+  const auto end = in_child([&] {
+    std::string output;
+    pending.on_done([&](const Error* error) {
+      output = error == nullptr ? "null" : std::string(name_of(error->code()));
+    });
+    const auto kept = std::make_shared<int>(1);
+    std::move(pending).detach(kept);
+    return output + " " + std::to_string(of_parent) + " " + std::to_string(kept.use_count());
+  });
+  EXPECT_TRUE(end.ended) << "it waits for a thread that is not there";
+  EXPECT_EQ(end.output, "forked 0 1");
+  group->send(data, 0);
+  pending.wait();
+  EXPECT_EQ(of_parent, 1);
 }
 
 // A collective of two ranks, of which one has not entered yet.

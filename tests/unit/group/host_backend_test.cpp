@@ -1,5 +1,8 @@
 #include <tutti/backend/host_backend.hpp>
 
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -56,6 +59,87 @@ std::vector<Foreign> foreign() {
   return {{[] { throw std::runtime_error("the wire is cut"); }, Errc::backend, "the wire is cut"},
           {[] { throw std::bad_alloc(); }, Errc::resource_exhausted, "memory"},
           {[] { throw 7; }, Errc::backend, "no std::exception"}};
+}
+
+/// A transport of two ranks that posts so many messages, and then has no memory. Its messages end
+/// by abort() alone.
+class FullBackend final : public HostBackend {
+ public:
+  explicit FullBackend(std::size_t room) : HostBackend("world", 0), room_(room) {}
+  ~FullBackend() override { stop(); }
+
+  Memory& memory() noexcept override { return host_memory(); }
+  void abort(std::string_view why) noexcept override {
+    const Error cause(Errc::aborted, std::string(why));
+    failure_ = cause;
+    for (const auto& message : posted_) message.finish(&cause);
+    fail_queued(cause);
+  }
+  std::optional<Error> failure() const override { return failure_; }
+
+  std::vector<std::string> told;  ///< Refusals published to peers.
+  std::ptrdiff_t under_way() const {
+    return std::ranges::count_if(posted_,
+                                 [](const auto& message) { return !message.state->done(); });
+  }
+
+ protected:
+  void run(std::span<const Op>, const Call&) override {}
+  std::shared_ptr<WorkState> post_one(const Op& op, const Call& call, Deadline) override {
+    if (posted_.size() == room_) throw std::bad_alloc();
+    return posted_.emplace_back(make_message(op, call)).state;
+  }
+  void publish(std::span<const Op> ops, const Call&, const Error& why) noexcept override {
+    for (const Op& op : ops)
+      told.push_back(std::string(name_of(op.kind)) + " " + std::to_string(op.peer) + ": " +
+                     why.message());
+  }
+
+ private:
+  std::size_t room_;
+  std::vector<Posted> posted_;
+  std::optional<Error> failure_;
+};
+
+struct Full {
+  explicit Full(std::size_t room) : Full(std::make_unique<FullBackend>(room)) {}
+  FullBackend& backend;
+  ProcessGroup group;
+  std::vector<float> in = std::vector<float>(4);
+  std::vector<float> out = std::vector<float>(4);
+
+ private:
+  explicit Full(std::unique_ptr<FullBackend> made)
+      : backend(*made),
+        group(ProcessGroup::create({.store = make_memory_store(), .size = 2, .checked = false},
+                                   std::move(made))) {}
+};
+
+TEST(HostBackend, WithoutMemoryForTheFirstMessageThePeersAreTold) {
+  Full full(0);
+  expect_error(Errc::resource_exhausted, {"memory"}, [&] { full.group.send(full.in, 1); });
+  EXPECT_EQ(full.backend.told, std::vector<std::string>{"send 1: out of memory"});
+  Full both(0);
+  expect_error(Errc::resource_exhausted, {"memory"},
+               [&] { both.group.sendrecv_async(both.in, 1, both.out, 0).wait(); });
+  EXPECT_EQ(both.backend.told,
+            (std::vector<std::string>{"send 1: out of memory", "recv 0: out of memory"}));
+}
+
+// A posted message cannot be withdrawn, so the group is aborted, on the peers too. The buffers are
+// the caller's again when the call throws.
+TEST(HostBackend, WithoutMemoryForTheSecondMessageTheGroupIsAborted) {
+  for (const bool async : {false, true}) {
+    Full full(1);
+    expect_error(Errc::resource_exhausted, {"memory"}, [&] {
+      async ? full.group.sendrecv_async(full.in, 1, full.out, 1).wait()
+            : full.group.sendrecv(full.in, 1, full.out, 1);
+    });
+    ASSERT_TRUE(full.backend.failure().has_value());
+    EXPECT_EQ(full.backend.failure()->code(), Errc::aborted);
+    EXPECT_TRUE(full.backend.told.empty());
+    EXPECT_EQ(full.backend.under_way(), 0);
+  }
 }
 
 TEST(HostBackend, WhatATransportThrowsIsAnErrorOfABlockingCallAndBreaksTheGroup) {

@@ -105,6 +105,8 @@ Op correct(Operation kind, DType dtype = DType::f32) {
       return {.kind = kind, .in = first({4}, dtype), .peer = 0};
     case Operation::recv:
       return {.kind = kind, .out = first({4}, dtype), .peer = 0};
+    case Operation::recv_any:
+      break;  // No Op has it.
   }
   return {};
 }

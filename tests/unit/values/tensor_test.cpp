@@ -4,6 +4,7 @@
 #include <concepts>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -47,6 +48,45 @@ class RecordingMemory final : public Memory {
   std::vector<Request> allocated;
   std::vector<Request> released;
 };
+
+/// Of a group that may end: its Tensors keep it.
+class SharedMemory final : public Memory, public std::enable_shared_from_this<SharedMemory> {
+ public:
+  explicit SharedMemory(int& alive) : alive_(alive) { ++alive_; }
+  ~SharedMemory() override { --alive_; }
+  Device device() const noexcept override { return {}; }
+  void* allocate(std::size_t bytes, Stream stream) override {
+    return host_memory().allocate(bytes, stream);
+  }
+  void release(void* data, std::size_t bytes, Stream stream) noexcept override {
+    EXPECT_EQ(alive_, 1) << "the memory ended before its block";
+    host_memory().release(data, bytes, stream);
+  }
+  void copy(void* to, const void* from, std::size_t bytes, Stream stream) override {
+    host_memory().copy(to, from, bytes, stream);
+  }
+  std::shared_ptr<const void> lifetime() const noexcept override { return shared_from_this(); }
+
+ private:
+  int& alive_;
+};
+
+TEST(Tensor, KeepsTheMemoryThatSharesItsLifetime) {
+  int alive = 0;
+  auto memory = std::make_shared<SharedMemory>(alive);
+  Tensor first(*memory, {4}, DType::f32);
+  Tensor second(*memory, {4}, DType::f32);
+  memory.reset();
+  EXPECT_EQ(alive, 1);
+  first = Tensor();
+  EXPECT_EQ(alive, 1);
+  Tensor third = std::move(second);
+  second = Tensor(host_memory(), {1}, DType::u8);
+  EXPECT_EQ(alive, 1);
+  third = std::move(second);
+  EXPECT_EQ(alive, 0);
+  EXPECT_EQ(host_memory().lifetime(), nullptr);
+}
 
 // Views.
 
