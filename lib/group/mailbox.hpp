@@ -52,7 +52,7 @@ class Mailbox {
   // Empty boxes are kept, so that a steady state allocates nothing.
   static constexpr std::size_t kept_boxes = 256;
 
-  using Queue = std::vector<Post>;          // Oldest first; rarely more than one.
+  using Queue = std::vector<Post>;        // Oldest first; rarely more than one.
   using Key = std::tuple<int, int, int>;  // Sender, or any_peer; receiver; tag.
 
   void add(Post post) noexcept;
