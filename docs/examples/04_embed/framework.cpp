@@ -71,7 +71,7 @@ tutti::Bytes KeyValueService::get(std::string_view key, tutti::Deadline deadline
   const auto there = [&] { return (found = values_.find(key)) != values_.end(); };
   if (deadline.is_set() && !deadline.is_none()) {
     if (!changed_.wait_until(lock, deadline.time(), there))
-      tutti::fail(tutti::Errc::timeout, "nobody has set '" + std::string(key) + "' in time");
+      tutti::fail(tutti::Errc::timeout, "'" + std::string(key) + "' was not set in time");
   } else {
     changed_.wait(lock, there);
   }

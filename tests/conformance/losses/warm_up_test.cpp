@@ -369,7 +369,7 @@ TEST(WarmUpAlone, WarnsOnceWhenStepsAreNotCounted) {
   WarmUp resumed = make(options);
   resumed.load(counted.save());
   resumed(rows.view());
-  EXPECT_EQ(output.size(), 1U) << "somebody counted before it was saved";
+  EXPECT_EQ(output.size(), 1U) << "steps were counted before it was saved";
 }
 
 TEST(WarmUpAlone, WarnsInAWarmUpOfUncountedSteps) {

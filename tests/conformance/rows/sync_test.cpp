@@ -507,7 +507,7 @@ TEST_P(Sync, TheGlobalMeanWeighsRanksByTheirRows) {
     const double rank = group.rank();
     const double mean = global_mean(group, rank * rank, rank);
     if (group.size() == 1)
-      EXPECT_TRUE(std::isnan(mean)) << "nobody has rows";
+      EXPECT_TRUE(std::isnan(mean)) << "no rank has rows";
     else
       EXPECT_EQ(mean, sum / count);
     EXPECT_TRUE(std::isnan(global_mean(group, 0, 0)));
@@ -526,7 +526,7 @@ TEST_P(Sync, LossesAreReducedByNameInOneRound) {
     const std::vector<NamedLoss> losses{{"loss", rank + 1, rank + 1},
                                         {"", 3 * rank, 2},
                                         {"with 'quotes', and\nlines", -1, rank == 0 ? 4.0 : 0.0},
-                                        {"nobody's", 0, 0}};
+                                        {"of no rank", 0, 0}};
     const auto before = calls_of(group);
     const auto means = reduce_losses(group, losses);
     EXPECT_EQ(calls_of(group), before + (inlines(group) ? 1U : 2U));
@@ -659,7 +659,7 @@ TEST_P(Sync, ARankWithoutMicroBatchesExpectsTheNames) {
       if (step < 2)
         EXPECT_EQ(reduced[0].second, 0.5);
       else
-        EXPECT_TRUE(std::isnan(reduced[0].second)) << "nobody had a row";
+        EXPECT_TRUE(std::isnan(reduced[0].second)) << "no rank had a row";
     }
   });
 }

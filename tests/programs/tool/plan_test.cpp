@@ -268,7 +268,7 @@ TEST(Plan, FactorsOfUnevenBlocksAreTheShareThatMustCrossTheBusiestLink) {
     EXPECT_DOUBLE_EQ(factor(name, "one-only", 4, 2), 0) << name;  // It has everything already.
   }
   EXPECT_DOUBLE_EQ(factor("all_to_all", "linear", 4), 1.2);   // 3 x 0.4 S come to rank 3.
-  EXPECT_DOUBLE_EQ(factor("all_to_all", "one-only", 4), 3);   // Everybody's S to rank 2.
+  EXPECT_DOUBLE_EQ(factor("all_to_all", "one-only", 4), 3);   // S of every rank to rank 2.
   EXPECT_DOUBLE_EQ(factor("all_to_all", "one-empty", 4), 1);  // All of S leaves rank 2.
 }
 

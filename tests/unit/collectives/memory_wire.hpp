@@ -47,7 +47,7 @@ class MemoryWires {
     if (error) std::rethrow_exception(error);
     for (const auto& [pair, channel] : channels_)
       if (!channel.sends.empty() || !channel.recvs.empty())
-        throw std::runtime_error("a message was sent that nobody received, or the reverse");
+        throw std::runtime_error("a message was sent and not received, or the reverse");
   }
 
  private:

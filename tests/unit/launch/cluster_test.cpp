@@ -410,7 +410,7 @@ TEST_F(VariablesEnvironmentTest, HalfAPairIsNotCompletedByAnotherLauncher) {
                  [&] { (void)environment.detect(); });
   }
   const ScopedVariables set{{"TUTTI_RANK", "2"}, {"TUTTI_SIZE", "3"}, {"RANK", "2"}};
-  EXPECT_EQ(environment.detect()->rank, 2) << "behind a whole pair nobody looks at a half one";
+  EXPECT_EQ(environment.detect()->rank, 2) << "behind a whole pair a half one is ignored";
 }
 
 }  // namespace

@@ -143,7 +143,7 @@ TEST(StoreServer, RefusesWhatItCannotListenOn) {
 
 TEST(StoreServer, KnowsTheClientsAndWaitsUntilAllHaveLeft) {
   StoreServer server(on_loopback());
-  EXPECT_TRUE(server.wait_until_left(0s)) << "nobody has come yet";
+  EXPECT_TRUE(server.wait_until_left(0s)) << "no client has joined yet";
   auto one = join(server);
   auto other = join(server);
   const auto unauthenticated_peer = TcpPeer::to(server.port());
