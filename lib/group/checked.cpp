@@ -205,15 +205,22 @@ class Checked final : public HostBackend {
       // A difference that was found already is the cause, not the withdrawal that followed it.
       (void)inner_->on_done([end, inner = inner_, cause = difference_, store = group_.store_,
                              used = std::move(used)](const Error* error) {
-        if (error == nullptr) erase(*store, used);
+        try {
+          for (const auto& key : used)
+            if (error == nullptr) store->erase(key);
+        } catch (...) {  // They stay.
+        }
         end->finish(cause != nullptr ? cause : inner->error());
       });
       return end;
     }
     /// What was received needs no record any more; a sender takes a missing one for "nothing said".
-    void forget() {
+    void forget() noexcept {
       if (std::exchange(forgotten_, true) || inner_->error() != nullptr) return;
-      erase(*group_.store_, used_keys());
+      try {
+        for (const auto& key : used_keys()) group_.store_->erase(key);
+      } catch (...) {  // They stay.
+      }
     }
     std::vector<std::string> used_keys() const {
       std::vector<std::string> keys;
@@ -221,12 +228,6 @@ class Checked final : public HostBackend {
         if (op.kind == Operation::recv)
           for (const bool mine : {true, false}) keys.push_back(group_.pair_key(op, mine));
       return keys;
-    }
-    static void erase(Store& store, const std::vector<std::string>& keys) noexcept {
-      try {
-        for (const auto& key : keys) store.erase(key);
-      } catch (...) {  // They stay.
-      }
     }
 
     Checked& group_;  // The Work's owner keeps it.
