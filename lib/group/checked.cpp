@@ -209,15 +209,22 @@ class Checked final : public HostBackend {
       // A difference found before is the cause, not the withdrawal that followed it.
       (void)inner_->on_done([end, inner = inner_, cause = difference_, store = group_.store_,
                              used = std::move(used)](const Error* error) {
-        if (error == nullptr) erase(*store, used);
+        try {
+          for (const auto& key : used)
+            if (error == nullptr) store->erase(key);
+        } catch (...) {  // The records stay in the store.
+        }
         end->finish(cause != nullptr ? cause : inner->error());
       });
       return end;
     }
     /// A receive that has ended needs no record. A sender ignores a missing record.
-    void forget() {
+    void forget() noexcept {
       if (std::exchange(forgotten_, true) || inner_->error() != nullptr) return;
-      erase(*group_.store_, used_keys());
+      try {
+        for (const auto& key : used_keys()) group_.store_->erase(key);
+      } catch (...) {  // The records stay in the store.
+      }
     }
     std::vector<std::string> used_keys() const {
       std::vector<std::string> keys;
@@ -225,12 +232,6 @@ class Checked final : public HostBackend {
         if (op.kind == Operation::recv)
           for (const bool mine : {true, false}) keys.push_back(group_.pair_key(op, mine));
       return keys;
-    }
-    static void erase(Store& store, const std::vector<std::string>& keys) noexcept {
-      try {
-        for (const auto& key : keys) store.erase(key);
-      } catch (...) {  // The records stay in the store.
-      }
     }
 
     Checked& group_;  // Kept alive by the Work's owner.

@@ -126,10 +126,11 @@ int ProcessGroup::recv(const TensorView& data, int peer, int tag, const CallOpti
 Work ProcessGroup::recv_async(const TensorView& data, int peer, int tag, const CallOptions& options,
                               int* source) {
   Op op = make_pair(Operation::recv, {}, data, peer, tag);
-  op.source = source;
-  Work work = core_->issue(op, options, internal::Core::Wait::nothing);
-  if (source != nullptr && peer != any_peer) *source = peer;
-  return work;
+  if (peer == any_peer)
+    op.source = source;
+  else if (source != nullptr)
+    *source = peer;
+  return core_->issue(op, options, internal::Core::Wait::nothing);
 }
 
 void ProcessGroup::sendrecv(const ConstTensorView& in, int to, const TensorView& out, int from,

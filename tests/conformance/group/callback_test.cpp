@@ -292,8 +292,10 @@ TEST_P(CallbacksOfSeveral, OnDoneGetsTheTimeoutOfACollective) {
 }
 
 TEST_P(CallbacksOfSeveral, OnDoneGetsTheLossOfAPeer) {
+  RankBarrier called(world().size);
   on_fresh_ranks(world(), [&](ProcessGroup& group) {
     if (group.rank() == last()) {
+      called.wait();
       const ProcessGroup gone = std::move(group);
       return;
     }
@@ -301,6 +303,7 @@ TEST_P(CallbacksOfSeveral, OnDoneGetsTheLossOfAPeer) {
     Heard heard;
     Work work = group.recv_async(data, last());
     work.on_done(heard.callback());
+    called.wait();
     EXPECT_TRUE(work.wait_for(group_timeout));
     ASSERT_EQ(heard.ends().size(), 1U);
     EXPECT_TRUE(heard.ends()[0] == Errc::peer_lost || heard.ends()[0] == Errc::aborted);

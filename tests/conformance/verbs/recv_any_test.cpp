@@ -44,7 +44,7 @@ TEST_P(ReceiveFromAny, IsRefusedByNameWhereTheBackendCannot) {
     EXPECT_EQ(able(group), group.supports(Operation::recv_any, DType::f64));
     if (!able(group)) {
       const std::vector<std::string> texts{"recv", "'" + group.backend() + "'", "any_peer",
-                                           "name the peer", "can: local"};
+                                           "name the peer", "can: "};
       expect_error(Errc::unsupported, texts, [&] { (void)group.recv(out, any_peer, 1, soon); });
       expect_error(Errc::unsupported, texts,
                    [&] { group.recv_async(out, any_peer, 1, soon).wait(); });
