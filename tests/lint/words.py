@@ -49,10 +49,8 @@ TEXTS = [
     (re.compile(r"\bcall(s|ed)? the r" r"oll\b", re.I), "collect status"),
     (re.compile(r"\b(come|comes|came|travel|travels) al" r"ong\b", re.I), "inlined"),
     (re.compile(r"(^|[/.:;] )By wh" r"at\b"), "a sentence with its subject first"),
+    (re.compile(r"\b(no|some|every|any)bo" r"dy\b|\bwho" r"ever\b", re.I), RANKS),
 ]
-# The same in the folders whose sentences are plain.
-RANK_TEXTS = [(re.compile(r"\b(no|some|every|any)bo" r"dy\b|\bwho" r"ever\b", re.I), RANKS)]
-PLAIN = re.compile(r"backends/|lib/(group|store|collectives)/|tests/(backends|support)/")
 
 CXX = tree.CXX + (".cu", ".h", ".inc")
 # A comment or a literal of C++.
@@ -83,8 +81,8 @@ def private_names(code):
             yield match[0], instead
 
 
-def private_words(name, text):
-    for pattern, instead in TEXTS + (RANK_TEXTS if PLAIN.match(name) else []):
+def private_words(text):
+    for pattern, instead in TEXTS:
         for match in pattern.finditer(text):
             yield match[0].strip(), instead
 
@@ -96,9 +94,9 @@ def vocabulary(name, text):
     if name.endswith(CXX):
         yield from private_names(TEXT.sub(" ", text))
         for match in TEXT.finditer(text):
-            yield from private_words(name, match[0])
+            yield from private_words(match[0])
         return
-    yield from private_words(name, text)
+    yield from private_words(text)
 
 
 def check(root):
