@@ -77,7 +77,7 @@ void fill_behind(ProcessGroup& group, const TensorView& block, std::int64_t rows
 void check_layout(const ProcessGroup& group, const ConstTensorView& local,
                   const RowLayout& layout) {
   if (layout.ranks() != group.size())
-    internal::failf(Errc::invalid_argument, "the layout is of {} ranks; this group has {}",
+    internal::failf(Errc::invalid_argument, "rows has {} entries; this group has {} ranks",
                     layout.ranks(), group.size());
   if (layout[group.rank()] != local.shape.rows())
     internal::failf(Errc::invalid_argument,

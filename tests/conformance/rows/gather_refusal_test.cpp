@@ -346,8 +346,8 @@ TEST_P(GatherRefusal, ALayoutThatContradictsTheArrayIsRefused) {
         const bool every_rank = wrong.ranks() == group.size();
         expect_error(Errc::invalid_argument,
                      every_rank ? std::vector<std::string>{"rows"}
-                                : std::vector{std::to_string(wrong.ranks()) + " ranks",
-                                              std::to_string(group.size())},
+                                : std::vector{std::to_string(wrong.ranks()) + " entries",
+                                              std::to_string(group.size()) + " ranks"},
                      call);
       };
       refused([&] { (void)all_gather_rows(group, mine, options); });
