@@ -6,6 +6,9 @@
 #include <tutti/call_options.hpp>
 #include <tutti/cluster.hpp>
 #include <tutti/coalesce.hpp>
+#include <tutti/ddp/bucket.hpp>
+#include <tutti/ddp/gradient_reducer.hpp>
+#include <tutti/ddp/hooks.hpp>
 #include <tutti/deadline.hpp>
 #include <tutti/device.hpp>
 #include <tutti/dtype.hpp>

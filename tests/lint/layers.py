@@ -11,7 +11,7 @@ LIB = [
     "kernels store",
     "group collectives",
     "rows launch",
-    "autograd losses",
+    "autograd losses ddp",
 ]
 # Backends use lib/ up to here.
 BACKENDS_USE = "group collectives"
@@ -33,6 +33,7 @@ HEADER_ONLY = {
     "values": "call_options deadline grad_scale half operation registration rows version",
     "group": "backend/backend backend/work_state group_options pending",
     "launch": "cluster",
+    "ddp": "ddp/gradient_reducer",
     "losses": "losses/loss",
 }
 TOP = {"tutti": "includes all public headers but adapters/ and backend/"}
