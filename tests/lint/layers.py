@@ -33,7 +33,6 @@ HEADER_ONLY = {
     "values": "call_options deadline grad_scale half operation registration rows version",
     "group": "backend/backend backend/work_state group_options pending",
     "launch": "cluster",
-    "ddp": "ddp/gradient_reducer",
     "losses": "losses/loss",
 }
 TOP = {"tutti": "includes all public headers but adapters/ and backend/"}

@@ -57,23 +57,25 @@ struct ReducerOptions {
 ///       optimizer step
 ///
 /// A bucket is reduced as soon as its gradients are there and the buckets before it are launched.
-/// Memory: one copy of the gradients, in the group's registrable memory; no allocation after the
-/// second step. Other calls on the group, between the first mark of a step and finish(), must come
-/// in the same order on all ranks: give the reducer a group of its own (ProcessGroup::split).
+/// Memory: one copy of the gradients, in the group's registrable memory, and for a moment a second
+/// one at the end of the first step. No allocation after the second step. Other calls on the group,
+/// between the first mark of a step and finish(), must come in the same order on all ranks: give
+/// the reducer a group of its own (ProcessGroup::split).
 ///
 /// Errors: what a rank does wrong (a gradient twice, missing, or of another shape) ends the step on
 /// all ranks with an Error that names rank and parameter. Peers have code mismatch, from finish().
 /// The group stays usable, gradients of that step are unspecified, and the next mark_ready() begins
-/// a new step. Errors of the group (peer_lost, timeout) and of hooks break the group.
+/// a new step; finish() right after a mark that threw throws the same. Errors of the group
+/// (peer_lost, timeout) and of hooks break the group.
 ///
 /// Thread rules: marks from any threads, at any time within backward; the rest from one thread,
 /// with no mark under way. The group must outlive the reducer. A resource type: neither copied nor
 /// moved.
 class GradientReducer {
  public:
-  /// Collective. Compares parameters, buffers and options (8 bytes to each rank), and broadcasts
-  /// rank 0's values. @throws Error invalid_argument; mismatch on every rank, with the first
-  /// difference.
+  /// Collective. Compares parameters, buffers and options (one small message to each rank), and
+  /// broadcasts rank 0's values. @throws Error invalid_argument; mismatch on every rank, with the
+  /// first difference.
   explicit GradientReducer(ProcessGroup& group, std::vector<Parameter> parameters,
                            const ReducerOptions& options = {}, std::vector<Parameter> buffers = {});
   GradientReducer(const GradientReducer&) = delete;
