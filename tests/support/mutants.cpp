@@ -134,6 +134,19 @@ class AsyncMovesNothing final : public ForwardBackend {
   }
 };
 
+/// Of the buckets of gradients, the first one alone is reduced.
+class ReducesOneBucket final : public ForwardBackend {
+ public:
+  using ForwardBackend::ForwardBackend;
+
+  Work launch(std::span<const Op> ops, const Call& call) override {
+    if (!call.name.starts_with("ddp bucket ") || call.name == "ddp bucket 0")
+      return inner().launch(ops, call);
+    const Op barrier{};  // Keeps the order.
+    return inner().launch({&barrier, 1}, call);
+  }
+};
+
 /// Async collectives have ended when they return.
 class AsyncWaits final : public ForwardBackend {
  public:
@@ -173,11 +186,15 @@ class SwallowsErrors final : public ForwardBackend {
   }
 };
 
-/// Changes what a Work does with on_done().
+/// Changes what a Work does with then() and on_done().
 class Callbacks final : public ForwardBackend {
  public:
   using Callback = std::function<void(const Error*)>;
-  using Change = std::function<Callback(Callback)>;
+  using Next = std::function<void()>;
+  struct Change {
+    std::function<Next(Next)> then = [](Next next) { return next; };
+    std::function<Callback(Callback)> on_done = [](Callback f) { return f; };
+  };
 
   Callbacks(std::unique_ptr<Backend> inner, Change change)
       : ForwardBackend(std::move(inner)), change_(std::move(change)) {}
@@ -198,10 +215,10 @@ class Callbacks final : public ForwardBackend {
     std::exception_ptr error() const noexcept override { return inner_->error(); }
     void block_stream(Stream stream) override { inner_->block_stream(stream); }
     std::shared_ptr<WorkState> then(std::function<void()> next) override {
-      return inner_->then(std::move(next));
+      return inner_->then(change_.then(std::move(next)));
     }
     std::shared_ptr<WorkState> on_done(Callback f) override {
-      return inner_->on_done(change_(std::move(f)));
+      return inner_->on_done(change_.on_done(std::move(f)));
     }
 
    private:
@@ -327,9 +344,13 @@ std::map<std::string, Decorate> mutants(int rank, int size) {
       {"async_calls_wait", wrap<AsyncWaits>()},
       {"ignores_timeout", wrap<IgnoresTimeout>()},
       {"swallows_errors", wrap<SwallowsErrors>()},
-      {"drops_on_done", change_callbacks([](const Callbacks::Callback&) -> Callbacks::Callback {
-         return [](const Error*) {};
-       })},
+      {"reduces_one_bucket", wrap<ReducesOneBucket>()},
+      {"drops_on_done", change_callbacks({.on_done =
+                                              [](const Callbacks::Callback&) {
+                                                return Callbacks::Callback([](const Error*) {});
+                                              }})},
+      {"drops_then",
+       change_callbacks({.then = [](const Callbacks::Next&) { return Callbacks::Next([] {}); }})},
       {"none", wrap<ForwardBackend>()},
   };
 }
