@@ -5,6 +5,12 @@
 #include <tutti/call_options.hpp>
 #include <tutti/cluster.hpp>
 #include <tutti/coalesce.hpp>
+#include <tutti/ddp/bucket.hpp>
+#include <tutti/ddp/gradient_reducer.hpp>
+#include <tutti/ddp/hooks.hpp>
+#include <tutti/ddp/local_sgd.hpp>
+#include <tutti/ddp/power_sgd.hpp>
+#include <tutti/ddp/top_k.hpp>
 #include <tutti/deadline.hpp>
 #include <tutti/device.hpp>
 #include <tutti/dtype.hpp>

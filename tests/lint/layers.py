@@ -12,7 +12,7 @@ LIB = [
     "kernels store",
     "group collectives",
     "rows launch",
-    "autograd losses",
+    "autograd losses ddp",
 ]
 # Backends use the folders of lib/ up to this one.
 BACKENDS_USE = "group collectives"

@@ -1,6 +1,7 @@
 #include "support/mutants.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <complex>
 #include <cstddef>
@@ -134,6 +135,19 @@ class AsyncMovesNothing final : public ForwardingBackend {
   }
 };
 
+/// Of the buckets of gradients, the first one alone is reduced.
+class ReducesOneBucket final : public ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+
+  Work launch(std::span<const Op> ops, const Call& call) override {
+    if (!call.name.starts_with("ddp bucket ") || call.name == "ddp bucket 0")
+      return inner().launch(ops, call);
+    const Op barrier{};  // Keeps the order.
+    return inner().launch({&barrier, 1}, call);
+  }
+};
+
 /// Async collectives have ended when they return.
 class AsyncWaits final : public ForwardingBackend {
  public:
@@ -173,11 +187,15 @@ class SwallowsErrors final : public ForwardingBackend {
   }
 };
 
-/// Changes the on_done() of a Work.
+/// Changes the then() and on_done() of a Work.
 class Callbacks final : public ForwardingBackend {
  public:
   using Callback = std::function<void(const Error*)>;
-  using Change = std::function<Callback(Callback)>;
+  using Next = std::function<void()>;
+  struct Change {
+    std::function<Next(Next)> then = [](Next next) { return next; };
+    std::function<Callback(Callback)> on_done = [](Callback f) { return f; };
+  };
 
   Callbacks(std::unique_ptr<Backend> inner, Change change)
       : ForwardingBackend(std::move(inner)), change_(std::move(change)) {}
@@ -198,10 +216,10 @@ class Callbacks final : public ForwardingBackend {
     std::exception_ptr error() const noexcept override { return inner_->error(); }
     void block_stream(Stream stream) override { inner_->block_stream(stream); }
     std::shared_ptr<WorkState> then(std::function<void()> next) override {
-      return inner_->then(std::move(next));
+      return inner_->then(change_.then(std::move(next)));
     }
     std::shared_ptr<WorkState> on_done(Callback f) override {
-      return inner_->on_done(change_(std::move(f)));
+      return inner_->on_done(change_.on_done(std::move(f)));
     }
 
    private:
@@ -210,6 +228,48 @@ class Callbacks final : public ForwardingBackend {
   };
 
   Change change_;
+};
+
+/// Runs the functions of then() when its Work is waited for.
+class RunsThenLate final : public ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+
+  Work launch(std::span<const Op> ops, const Call& call) override {
+    Work work = inner().launch(ops, call);
+    if (work.state() == nullptr) return work;
+    return Work(std::make_shared<Late>(std::move(work).release(), [] {}));
+  }
+
+ private:
+  class Late final : public WorkState, public std::enable_shared_from_this<Late> {
+   public:
+    Late(std::shared_ptr<WorkState> before, std::function<void()> next)
+        : before_(std::move(before)), next_(std::move(next)) {}
+    bool done() const noexcept override { return done_; }
+    bool wait_until(Deadline deadline) override {
+      if (!before_->wait_until(deadline)) return false;
+      std::call_once(once_, [&] {
+        if (before_->error() == nullptr) next_();
+        done_ = true;
+      });
+      return true;
+    }
+    std::exception_ptr error() const noexcept override { return before_->error(); }
+    void block_stream(Stream stream) override { before_->block_stream(stream); }
+    std::shared_ptr<WorkState> then(std::function<void()> next) override {
+      return std::make_shared<Late>(shared_from_this(), std::move(next));
+    }
+    std::shared_ptr<WorkState> on_done(std::function<void(const Error*)> f) override {
+      return before_->on_done(std::move(f));
+    }
+
+   private:
+    std::shared_ptr<WorkState> before_;
+    std::function<void()> next_;
+    std::once_flag once_;
+    std::atomic<bool> done_ = false;
+  };
 };
 
 Decorate change_callbacks(Callbacks::Change change) {
@@ -331,15 +391,22 @@ std::map<std::string, Decorate> mutants(int rank, int size) {
       {"async_calls_wait", wrap<AsyncWaits>()},
       {"ignores_timeout", wrap<IgnoresTimeout>()},
       {"swallows_errors", wrap<SwallowsErrors>()},
-      {"drops_on_done", change_callbacks([](const Callbacks::Callback&) -> Callbacks::Callback {
-         return [](const Error*) {};
-       })},
-      {"runs_on_done_twice", change_callbacks([](Callbacks::Callback f) -> Callbacks::Callback {
-         return [f = std::move(f)](const Error* error) {
-           f(error);
-           f(error);
-         };
-       })},
+      {"reduces_one_bucket", wrap<ReducesOneBucket>()},
+      {"drops_on_done", change_callbacks({.on_done =
+                                              [](const Callbacks::Callback&) {
+                                                return Callbacks::Callback([](const Error*) {});
+                                              }})},
+      {"runs_on_done_twice", change_callbacks({.on_done =
+                                                   [](Callbacks::Callback f) {
+                                                     return Callbacks::Callback(
+                                                         [f = std::move(f)](const Error* error) {
+                                                           f(error);
+                                                           f(error);
+                                                         });
+                                                   }})},
+      {"drops_then",
+       change_callbacks({.then = [](const Callbacks::Next&) { return Callbacks::Next([] {}); }})},
+      {"runs_then_late", wrap<RunsThenLate>()},
       {"none", wrap<ForwardingBackend>()},
   };
 }

@@ -1,0 +1,58 @@
+#include <tutti/ddp/bucket.hpp>
+
+#include <utility>
+
+#include "values/fail.hpp"
+
+namespace tutti {
+namespace [[gnu::visibility("default")]] ddp {
+
+Bucket::Bucket(ProcessGroup& group, const TensorView& buffer, std::shared_ptr<const Slices> slices,
+               int index, int count)
+    : group_(&group),
+      buffer_(buffer),
+      slices_(std::move(slices)),
+      index_(index),
+      count_(count),
+      divisor_(group.size()) {
+  using internal::failf;
+  if (buffer_.shape.ndim() != 1)
+    failf(Errc::invalid_argument, "the array of a bucket is {}; it must be [n]",
+          to_string(buffer_.shape));
+  if (slices_ == nullptr) failf(Errc::invalid_argument, "the slices of a bucket are null");
+  for (const Slice& slice : *slices_)
+    if (slice.offset < 0 || slice.offset > buffer_.shape.numel() ||
+        slice.shape.numel() > buffer_.shape.numel() - slice.offset)
+      failf(Errc::invalid_argument,
+            "parameter {} has {} elements from element {} of a bucket; the bucket has {}", slice.id,
+            slice.shape.numel(), slice.offset, buffer_.shape.numel());
+}
+
+TensorView Bucket::gradient(std::size_t i) const {
+  const Slice& slice = slices_->at(i);
+  auto* const first = static_cast<std::byte*>(buffer_.data) +
+                      static_cast<std::size_t>(slice.offset) * size_of(buffer_.dtype);
+  return {first, buffer_.dtype, slice.shape, buffer_.device};
+}
+
+ReduceOp Bucket::op() const {
+  if (divisor_ == 1) return ReduceOp::sum;
+  // The sum of small floats may overflow where the mean does not.
+  const bool small = is_float(buffer_.dtype) && size_of(buffer_.dtype) <= 2;
+  if (divisor_ == group_->size() && !small) return ReduceOp::avg;
+  return ReduceOp::premul(1 / divisor_);
+}
+
+Bucket Bucket::over(const TensorView& buffer) const {
+  if (!(buffer.shape == buffer_.shape))
+    internal::failf(Errc::invalid_argument, "the other array of bucket {} is {}; it must be {}",
+                    index_, to_string(buffer.shape), to_string(buffer_.shape));
+  Bucket other = *this;
+  other.buffer_ = buffer;
+  return other;
+}
+
+HookState::~HookState() = default;
+
+}  // namespace ddp
+}  // namespace tutti

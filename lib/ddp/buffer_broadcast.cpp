@@ -1,0 +1,48 @@
+#include "ddp/buffer_broadcast.hpp"
+
+#include <cstdint>
+#include <utility>
+
+#include "ddp/layout.hpp"
+
+namespace tutti::ddp {
+namespace {
+
+std::int64_t padded_bytes(const Parameter& buffer) {
+  return padded_numel(buffer.value) * static_cast<std::int64_t>(size_of(buffer.value.dtype));
+}
+
+}  // namespace
+
+BufferBroadcast::BufferBroadcast(ProcessGroup& group, std::vector<Parameter> buffers,
+                                 const ReducerOptions& options)
+    : group_(group), buffers_(std::move(buffers)) {
+  call_.timeout = options.timeout;
+  call_.name = "ddp buffers";
+  std::int64_t bytes = 0;
+  for (const Parameter& buffer : buffers_) bytes += padded_bytes(buffer);
+  array_ = Tensor(group.memory(), Shape{bytes}, DType::u8);
+}
+
+void BufferBroadcast::copy(Way way) {
+  auto* place = static_cast<std::byte*>(array_.data());
+  for (const Parameter& buffer : buffers_) {
+    const TensorView& v = buffer.value;
+    if (v.bytes() != 0) {
+      if (way == Way::into_array)
+        group_.memory().copy(place, v.data, v.bytes(), {});
+      else
+        group_.memory().copy(v.data, place, v.bytes(), {});
+    }
+    place += padded_bytes(buffer);
+  }
+}
+
+void BufferBroadcast::run() {
+  if (array_.bytes() == 0) return;
+  if (group_.rank() == 0) copy(Way::into_array);
+  group_.broadcast(array_, 0, call_);
+  if (group_.rank() != 0) copy(Way::out_of_array);
+}
+
+}  // namespace tutti::ddp

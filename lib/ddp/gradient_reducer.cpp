@@ -1,0 +1,425 @@
+#include <tutti/ddp/gradient_reducer.hpp>
+
+#include <cmath>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <tutti/ddp/hooks.hpp>
+
+#include "ddp/buffer_broadcast.hpp"
+#include "ddp/descriptions.hpp"
+#include "ddp/gradient_arrays.hpp"
+#include "ddp/layout.hpp"
+#include "ddp/step_status.hpp"
+#include "values/fail.hpp"
+
+namespace tutti {
+namespace ddp {
+namespace {
+
+enum class Mark : std::uint8_t { none, ready, unused };
+
+/// A parameter in the step under way.
+struct Gradient {
+  Mark mark = Mark::none;
+  TensorView array{};  // Where finish() writes the result; null if it lives in its bucket.
+  std::optional<Stream> producer{};  // Also of the step before: its copies may be under way.
+};
+
+/// A bucket in the step under way. Its Work may be of the step before, on a device.
+struct Launch {
+  std::string name;
+  std::size_t left = 0;  // Gradients without a mark.
+  std::optional<Stream> stream{};
+  Work work{};
+};
+
+}  // namespace
+
+struct GradientReducer::Impl {
+  Impl(ProcessGroup& g, std::vector<Parameter> p, const ReducerOptions& o, std::vector<Parameter> b)
+      : group(g),
+        options(o),
+        parameters(std::move(p)),
+        logger(o.logger ? o.logger : default_logger()),
+        call{.timeout = o.timeout, .order_fixed = o.order_fixed},
+        on_host(g.memory().device().type == DeviceType::cpu),
+        buffers(g, std::move(b), o),
+        arrays(g, parameters, assign_buckets(parameters, initial_order(parameters.size()), o),
+               call),
+        status(g, parameters, o),
+        gradients(parameters.size()),
+        used(parameters.size()),
+        rebuilds(o.rebuild_buckets && !o.find_unused_parameters) {
+    set_divisor(o.divisor);
+    if (rebuilds) arrived.reserve(parameters.size());
+    name_launches();
+    arrays.broadcast_values(call);
+    buffers.run();
+  }
+
+  void set_divisor(double d) { divisor = d == 0 ? group.size() : d; }
+  std::string name_of(std::size_t id) const { return ddp::name_of(parameters, id); }
+
+  void name_launches();
+  void mark(std::size_t id, const TensorView* gradient, Stream producer);
+  void mark_locked(std::size_t id, const TensorView* gradient, Stream producer);
+  std::string problem_with(std::size_t id, const TensorView* gradient) const;
+  void clear(std::size_t id);
+  void count(std::size_t id);
+  void launch_full();
+  void finish();
+  void end_step(const std::string& problem, bool empty);
+  void write_back(std::size_t bucket);
+  void rebuild();
+  void reset();
+  [[noreturn]] void end_with_mistake(const std::string& what);
+  [[noreturn]] void abandon(std::exception_ptr why);
+
+  ProcessGroup& group;
+  const ReducerOptions options;
+  const std::vector<Parameter> parameters;
+  const Logger logger;
+  const CallOptions call;
+  const bool on_host;
+  BufferBroadcast buffers;
+  GradientArrays arrays;
+  StepStatus status;
+  CommHook hook = all_reduce_hook;
+
+  std::mutex mutex;  // Of marks.
+  std::vector<Gradient> gradients;
+  std::vector<std::uint8_t> used;  // By id: 1 where any rank had a gradient in the last step.
+  Ids arrived;                     // Until the rebuild: in the order of their marks.
+  bool rebuilds;
+  bool in_step = false;
+  std::exception_ptr failed;  // What the last mark threw.
+  std::size_t next = 0;       // The bucket that is launched next.
+  std::int64_t step = 0;
+  double divisor = 1;
+  int no_sync = 0;
+  std::vector<Launch> launches;  // Behind the memory, so that its Works end before.
+  Work status_work;
+};
+
+void GradientReducer::Impl::name_launches() {
+  launches.clear();
+  for (const Bucket& bucket : arrays.buckets())
+    launches.push_back(
+        {.name = fmt::format("ddp bucket {}", bucket.index()), .left = bucket.slices().size()});
+}
+
+/// What is wrong with a mark, or empty. Null: mark_unused().
+std::string GradientReducer::Impl::problem_with(std::size_t id, const TensorView* gradient) const {
+  if (id >= parameters.size())
+    return fmt::format("parameter {} was marked; there are {}", id, parameters.size());
+  if (gradients[id].mark != Mark::none)
+    return fmt::format(
+        "{} was marked twice; mark it once per step, and use no_sync() to accumulate", name_of(id));
+  return gradient == nullptr ? ""
+                             : arrays.problem_with(id, *gradient, options.gradient_as_bucket_view);
+}
+
+void GradientReducer::Impl::mark(std::size_t id, const TensorView* gradient, Stream producer) {
+  const std::lock_guard lock(mutex);
+  if (no_sync > 0) return;
+  in_step = true;
+  failed = nullptr;
+  try {
+    mark_locked(id, gradient, producer);
+  } catch (...) {
+    failed = std::current_exception();
+    throw;
+  }
+}
+
+void GradientReducer::Impl::mark_locked(std::size_t id, const TensorView* gradient,
+                                        Stream producer) {
+  if (const auto problem = problem_with(id, gradient); !problem.empty()) end_with_mistake(problem);
+  Gradient& mine = gradients[id];
+  if (gradient == nullptr) {
+    mine.mark = Mark::unused;
+    clear(id);
+  } else {
+    const TensorView place = arrays.gradient(id);
+    const bool moves = gradient->data != place.data && place.bytes() != 0;
+    Launch& bucket = launches[static_cast<std::size_t>(arrays.bucket_of(id))];
+    if (!bucket.stream) bucket.stream = producer;
+    if (!on_host && mine.producer && !(*mine.producer == producer)) arrays.wait_for(*mine.producer);
+    if (moves) group.memory().copy(place.data, gradient->data, place.bytes(), producer);
+    if (!on_host && !(*bucket.stream == producer)) arrays.wait_for(producer);
+    mine.mark = Mark::ready;
+    mine.array = moves ? *gradient : TensorView();
+    mine.producer = producer;
+    if (rebuilds) arrived.push_back(id);
+  }
+  count(id);
+  launch_full();
+}
+
+/// Zeros for the gradient that this rank lacks.
+void GradientReducer::Impl::clear(std::size_t id) {
+  arrays.clear(id, gradients[id].producer.value_or(Stream{}));
+}
+
+void GradientReducer::Impl::count(std::size_t id) {
+  --launches[static_cast<std::size_t>(arrays.bucket_of(id))].left;
+}
+
+void GradientReducer::Impl::launch_full() {
+  const auto buckets = arrays.buckets();
+  try {
+    for (; next < launches.size() && launches[next].left == 0; ++next) {
+      Bucket& bucket = buckets[next];
+      Launch& launch = launches[next];
+      CallOptions mine = call;
+      mine.stream = launch.stream.value_or(Stream{});
+      mine.name = launch.name;
+      bucket.set_call(mine);
+      bucket.set_step(step, divisor);
+      launch.work = hook(bucket);
+    }
+  } catch (...) {
+    // Peers may be in a call of the hook that this rank will not make.
+    abandon(std::current_exception());
+  }
+}
+
+void GradientReducer::Impl::finish() {
+  if (no_sync > 0) return;
+  if (!in_step && failed != nullptr) std::rethrow_exception(std::exchange(failed, nullptr));
+  in_step = true;
+  if (!options.find_unused_parameters) {
+    std::size_t missing = 0;
+    std::size_t first = 0;
+    for (std::size_t id = gradients.size(); id-- > 0;) {
+      if (gradients[id].mark != Mark::none) continue;
+      first = id;
+      ++missing;
+    }
+    if (missing != 0)
+      end_with_mistake(fmt::format(
+          "{}{} {} no gradient; mark it as ready or unused, or set find_unused_parameters where "
+          "ranks may differ",
+          name_of(first), missing > 1 ? fmt::format(" and {} others", missing - 1) : "",
+          missing > 1 ? "have" : "has"));
+  }
+  end_step({}, false);
+}
+
+/// Ends the step on all ranks, and throws the mistake of this one.
+void GradientReducer::Impl::end_with_mistake(const std::string& what) {
+  const auto problem = fmt::format("step {}: {}", step, what);
+  const Error mistake(Errc::invalid_argument, "GradientReducer: " + problem);
+  if (!status.is_exchanged()) {
+    group.abort(mistake.message());
+    abandon(std::make_exception_ptr(mistake));
+  }
+  try {
+    end_step(problem, false);
+  } catch (...) {
+    // The mistake is what this rank can mend. If the group is broken, its next call says so.
+  }
+  throw mistake;
+}
+
+void GradientReducer::Impl::end_step(const std::string& problem, bool empty) {
+  for (std::size_t id = 0; id < gradients.size(); ++id) {
+    used[id] = gradients[id].mark == Mark::ready;
+    if (gradients[id].mark != Mark::none) continue;
+    clear(id);
+    count(id);
+  }
+  launch_full();
+  std::string error;
+  try {
+    if (status.is_exchanged()) status_work = status.launch(used, !problem.empty(), empty);
+    for (std::size_t i = 0; i < launches.size(); ++i) {
+      if (on_host) launches[i].work.wait();
+      write_back(i);
+    }
+    if (status.is_exchanged()) {
+      status_work.wait();
+      error = status.read(problem);
+      for (Launch& launch : launches) launch.work.wait();
+    }
+  } catch (...) {
+    abandon(std::current_exception());
+  }
+  ++step;
+  if (error.empty()) {
+    if (options.find_unused_parameters)
+      for (std::size_t id = 0; id < used.size(); ++id) used[id] = status.is_used(id);
+    if (rebuilds) {
+      try {
+        rebuild();
+      } catch (...) {
+        abandon(std::current_exception());
+      }
+    }
+    return reset();
+  }
+  reset();
+  throw Error(Errc::mismatch, "GradientReducer: " + error);
+}
+
+void GradientReducer::Impl::write_back(std::size_t index) {
+  const Bucket& bucket = arrays.buckets()[index];
+  std::optional<Stream> blocked;
+  for (std::size_t i = 0; i < bucket.slices().size(); ++i) {
+    const Gradient& mine = gradients[bucket.slices()[i].id];
+    if (mine.mark != Mark::ready) continue;
+    if (!on_host && !(blocked == mine.producer)) {
+      launches[index].work.block_stream(*mine.producer);
+      blocked = mine.producer;
+    }
+    if (mine.array.data == nullptr) continue;
+    const TensorView result = bucket.gradient(i);
+    group.memory().copy(mine.array.data, result.data, result.bytes(), *mine.producer);
+  }
+}
+
+void GradientReducer::Impl::rebuild() {
+  const Ids order = broadcast_order(group, arrived, parameters.size(), options);
+  if (!on_host)
+    for (Gradient& gradient : gradients) arrays.wait_for(gradient.producer.value_or(Stream{}));
+  for (Launch& launch : launches) launch.work.wait();
+  arrays.rearrange(assign_buckets(parameters, order, options));
+  name_launches();
+  rebuilds = false;
+}
+
+void GradientReducer::Impl::reset() {
+  in_step = false;
+  next = 0;
+  arrived.clear();
+  for (Gradient& gradient : gradients) {
+    gradient.mark = Mark::none;
+    gradient.array = {};
+  }
+  for (std::size_t i = 0; i < launches.size(); ++i) {
+    launches[i].left = arrays.buckets()[i].slices().size();
+    launches[i].stream.reset();
+  }
+}
+
+/// After an error of a call or of a hook: ends the calls under way, and throws.
+void GradientReducer::Impl::abandon(std::exception_ptr why) {
+  try {
+    std::rethrow_exception(why);
+  } catch (const std::exception& error) {
+    group.abort(fmt::format("GradientReducer: step {}: {}", step, error.what()));
+  } catch (...) {
+    group.abort(fmt::format("GradientReducer: step {}: the hook threw", step));
+  }
+  const auto collect = [](Work& work) {
+    try {
+      work.wait();
+    } catch (...) {  // `why` came first.
+    }
+  };
+  for (Launch& launch : launches) collect(launch.work);
+  collect(status_work);
+  reset();
+  std::rethrow_exception(why);
+}
+
+}  // namespace ddp
+
+namespace [[gnu::visibility("default")]] ddp {
+
+GradientReducer::GradientReducer(ProcessGroup& group, std::vector<Parameter> parameters,
+                                 const ReducerOptions& options, std::vector<Parameter> buffers) {
+  compare_descriptions(group, parameters, buffers, options);
+  impl_ = std::make_unique<Impl>(group, std::move(parameters), options, std::move(buffers));
+}
+
+GradientReducer::~GradientReducer() {
+  if (impl_->in_step)
+    impl_->group.abort(fmt::format(
+        "a GradientReducer was destroyed within step {}, without finish()", impl_->step));
+}
+
+void GradientReducer::mark_ready(std::size_t id, const TensorView& gradient, Stream producer) {
+  impl_->mark(id, &gradient, producer);
+}
+
+void GradientReducer::mark_unused(std::size_t id) {
+  impl_->mark(id, nullptr, {});
+}
+
+void GradientReducer::finish() {
+  impl_->finish();
+}
+
+void GradientReducer::step_empty() {
+  if (impl_->in_step)
+    impl_->end_with_mistake("step_empty() after a mark; call finish() in a step with gradients");
+  impl_->in_step = true;
+  impl_->failed = nullptr;
+  impl_->end_step({}, true);
+}
+
+GradientReducer::NoSync GradientReducer::no_sync() {
+  if (impl_->in_step)
+    internal::failf(Errc::invalid_argument,
+                    "GradientReducer::no_sync within step {}; finish() it first", impl_->step);
+  return NoSync(impl_->no_sync);
+}
+
+void GradientReducer::broadcast_buffers() {
+  impl_->buffers.run();
+}
+
+void GradientReducer::set_hook(CommHook hook, const HookWrapper& wrapper) {
+  if (!hook) return;
+  if (impl_->in_step)
+    internal::failf(Errc::invalid_argument,
+                    "GradientReducer::set_hook within step {}; finish() it first", impl_->step);
+  if (wrapper) {
+    hook = wrapper(std::move(hook));
+    if (!hook)
+      internal::failf(Errc::invalid_argument,
+                      "GradientReducer::set_hook: the wrapper returned no hook");
+    if (impl_->group.rank() == 0)
+      impl_->logger(LogLevel::info, "GradientReducer: a wrapper was applied to the hook");
+  }
+  for (Launch& launch : impl_->launches) launch.work.wait();  // They may use the old hook.
+  impl_->hook = std::move(hook);
+}
+
+void GradientReducer::set_divisor(double divisor) {
+  if (!(divisor >= 0) || std::isinf(divisor))
+    internal::failf(Errc::invalid_argument,
+                    "GradientReducer::set_divisor: divisor is {}; it must be > 0, or 0 for the "
+                    "number of ranks",
+                    divisor);
+  impl_->set_divisor(divisor);
+}
+
+TensorView GradientReducer::gradient(std::size_t id) const {
+  if (id >= impl_->parameters.size())
+    internal::failf(Errc::invalid_argument,
+                    "GradientReducer::gradient of parameter {}; there are {}", id,
+                    impl_->parameters.size());
+  return impl_->arrays.gradient(id);
+}
+
+bool GradientReducer::is_used(std::size_t id) const {
+  return impl_->used.at(id) != 0;
+}
+
+std::span<const Parameter> GradientReducer::parameters() const noexcept {
+  return impl_->parameters;
+}
+
+std::span<const Bucket> GradientReducer::buckets() const noexcept {
+  return impl_->arrays.buckets();
+}
+
+}  // namespace ddp
+}  // namespace tutti

@@ -1,0 +1,112 @@
+#include <tutti/ddp/hooks.hpp>
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "values/fail.hpp"
+
+namespace tutti {
+namespace ddp {
+namespace {
+
+/// to[i] = from[i], rounded to nearest. Floats of 2, 4 and 8 bytes.
+void cast(const ConstTensorView& from, const TensorView& to) {
+  const auto n = static_cast<std::size_t>(from.shape.numel());
+  visit_dtype(from.dtype, [&]<typename From>() {
+    visit_dtype(to.dtype, [&]<typename To>() {
+      constexpr bool wide = std::is_floating_point_v<From> || std::is_floating_point_v<To>;
+      constexpr bool small = std::is_same_v<From, Float16> || std::is_same_v<From, BFloat16> ||
+                             std::is_same_v<To, Float16> || std::is_same_v<To, BFloat16>;
+      if constexpr (wide && small) {
+        const auto* in = static_cast<const From*>(from.data);
+        auto* out = static_cast<To*>(to.data);
+        for (std::size_t i = 0; i < n; ++i) out[i] = To(static_cast<float>(in[i]));
+      }
+    });
+  });
+}
+
+/// A hook around another one, which sees the gradients in a type of 2 bytes.
+class Compression {
+ public:
+  Compression(DType dtype, CommHook hook) noexcept : dtype_(dtype), hook_(std::move(hook)) {}
+
+  Work operator()(Bucket& bucket) {
+    const TensorView& wide = bucket.buffer();
+    if (is_float(wide.dtype) && size_of(wide.dtype) <= 2) return hook_(bucket);
+    if (!is_float(wide.dtype) || wide.device.type != DeviceType::cpu)
+      internal::failf(Errc::unsupported,
+                      "the compression to {} takes floats in host memory; bucket {} is {} on {}",
+                      name_of(dtype_), bucket.index(), name_of(wide.dtype), to_string(wide.device));
+    Copy& copy = copy_of(bucket);
+    cast(wide, copy.narrow);
+    return hook_(*copy.bucket).then([&copy, &bucket] { cast(copy.narrow, bucket.buffer()); });
+  }
+
+ private:
+  struct Copy {
+    Tensor narrow;
+    std::optional<Bucket> bucket;  // What the inner hook sees, until its Work has ended.
+  };
+
+  Copy& copy_of(const Bucket& bucket) {
+    const auto index = static_cast<std::size_t>(bucket.index());
+    if (copies_.size() <= index) copies_.resize(index + 1);
+    auto& copy = copies_[index];
+    if (copy == nullptr) copy = std::make_unique<Copy>();
+    if (!copy->bucket || !(copy->narrow.shape() == bucket.buffer().shape))
+      copy->narrow = Tensor(bucket.group().memory(), bucket.buffer().shape, dtype_);
+    copy->bucket.emplace(bucket.over(copy->narrow));
+    return *copy;
+  }
+
+  DType dtype_;
+  CommHook hook_;
+  std::vector<std::unique_ptr<Copy>> copies_;  // By Bucket::index().
+};
+
+CommHook compressed(DType dtype, CommHook hook) {
+  if (!hook)
+    internal::failf(Errc::invalid_argument,
+                    "the hook inside of the compression to {} is null; pass all_reduce_hook",
+                    name_of(dtype));
+  return [compression = std::make_shared<Compression>(dtype, std::move(hook))](Bucket& bucket) {
+    return (*compression)(bucket);
+  };
+}
+
+}  // namespace
+}  // namespace ddp
+
+namespace [[gnu::visibility("default")]] ddp {
+
+Work all_reduce_hook(Bucket& bucket) {
+  return bucket.group().all_reduce_async(bucket.buffer(), bucket.op(), bucket.call());
+}
+
+Work noop_hook(Bucket&) {
+  return {};
+}
+
+CommHook fp16_compress_hook() {
+  return fp16_compress_wrapper(all_reduce_hook);
+}
+
+CommHook bf16_compress_hook() {
+  return bf16_compress_wrapper(all_reduce_hook);
+}
+
+CommHook fp16_compress_wrapper(CommHook hook) {
+  return compressed(DType::f16, std::move(hook));
+}
+
+CommHook bf16_compress_wrapper(CommHook hook) {
+  return compressed(DType::bf16, std::move(hook));
+}
+
+}  // namespace ddp
+}  // namespace tutti

@@ -1,0 +1,231 @@
+#include <tutti/ddp/hooks.hpp>
+
+#include "conformance/ddp/network.hpp"
+
+// What register_ddp_comm_hook promises, and hooks that compress.
+
+namespace tutti::test {
+namespace {
+
+using ddp::Bucket;
+using ddp::CommHook;
+using ddp::GradientReducer;
+
+class CommHooks : public testing::TestWithParam<World> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, CommHooks, testing::ValuesIn(worlds()), CaseName());
+
+constexpr std::int64_t numel = 1000;
+
+/// Fractions that are not exact in 16 bits, other ones on each rank.
+template <typename T>
+std::vector<T> gradient_of(int rank) {
+  std::vector<T> values(numel);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<T>(std::sin(0.37 * static_cast<double>(i) + rank) * (1 + rank) / 3);
+  return values;
+}
+
+std::vector<ddp::Parameter> one(DType dtype) {
+  return {{"w", {nullptr, dtype, {numel}}}};
+}
+
+/// One step with the hook.
+template <typename T>
+std::vector<T> reduced(ProcessGroup& group, CommHook hook, const ddp::HookWrapper& wrapper = {}) {
+  GradientReducer reducer(group, one(dtype_of<T>));
+  reducer.set_hook(std::move(hook), wrapper);
+  auto values = gradient_of<T>(group.rank());
+  reducer.mark_ready(0, values);
+  reducer.finish();
+  return values;
+}
+
+/// The mean, in double.
+std::vector<double> mean(int size) {
+  std::vector<double> sum(numel);
+  for (int rank = 0; rank < size; ++rank) {
+    const auto values = gradient_of<double>(rank);
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += values[i] / size;
+  }
+  return sum;
+}
+
+template <typename T>
+void expect_near(const std::vector<T>& got, const std::vector<double>& want, double tolerance) {
+  double most = 0;
+  for (std::size_t i = 0; i < got.size(); ++i)
+    most = std::max(most, std::abs(static_cast<double>(got[i]) - want[i]));
+  EXPECT_LE(most, tolerance) << "the gradient differs";
+}
+
+TEST_P(CommHooks, AllReduceIsTheMean) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    expect_near(reduced<double>(group, ddp::all_reduce_hook), mean(group.size()), 1e-14);
+    expect_near(reduced<float>(group, ddp::all_reduce_hook), mean(group.size()), 1e-6);
+  });
+}
+
+TEST_P(CommHooks, ANullHookChangesNothing) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    expect_near(reduced<double>(group, nullptr), mean(group.size()), 1e-14);
+    const ddp::HookWrapper never = [](const CommHook& hook) {
+      ADD_FAILURE() << "the wrapper of a null hook was called";
+      return hook;
+    };
+    expect_near(reduced<double>(group, nullptr, never), mean(group.size()), 1e-14);
+  });
+}
+
+TEST_P(CommHooks, TheHookSeesUndividedGradientsAndOwnsTheDivision) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    const auto mine = gradient_of<double>(group.rank());
+    const auto sums = reduced<double>(group, [&](Bucket& bucket) {
+      EXPECT_EQ(std::memcmp(bucket.buffer().data, mine.data(), numel * sizeof(double)), 0);
+      EXPECT_EQ(bucket.divisor(), group.size());
+      return bucket.group().all_reduce_async(bucket.buffer(), ReduceOp::sum, bucket.call());
+    });
+    auto want = mean(group.size());
+    for (double& v : want) v *= group.size();
+    expect_near(sums, want, 1e-13);
+  });
+}
+
+TEST_P(CommHooks, AFinishedWorkIsAResult) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    EXPECT_EQ(reduced<double>(group, ddp::noop_hook), gradient_of<double>(group.rank()));
+    const auto ones = reduced<double>(group, [](Bucket& bucket) {
+      auto* data = static_cast<double*>(bucket.buffer().data);
+      std::fill_n(data, bucket.buffer().shape.numel(), 1.0);
+      return Work();
+    });
+    EXPECT_EQ(ones, std::vector<double>(numel, 1.0));
+  });
+}
+
+TEST_P(CommHooks, WhatFollowsTheReductionRunsBeforeFinishReturns) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    const auto halves = reduced<double>(group, [](Bucket& bucket) {
+      return ddp::all_reduce_hook(bucket).then([&bucket] {
+        const TensorView gradient = bucket.gradient(0);
+        auto* data = static_cast<double*>(gradient.data);
+        for (std::int64_t i = 0; i < gradient.shape.numel(); ++i) data[i] /= 2;
+      });
+    });
+    auto want = mean(group.size());
+    for (double& v : want) v /= 2;
+    expect_near(halves, want, 1e-14);
+  });
+}
+
+TEST_P(CommHooks, CompressionIsTheMeanWithinItsRounding) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    // Values are up to 4/3. Each of 3 roundings is half a unit in the last place: 2^-11, 2^-8.
+    const double largest = 4.0 / 3;
+    for (const auto& hook :
+         {ddp::fp16_compress_hook(), ddp::fp16_compress_wrapper(ddp::all_reduce_hook)})
+      expect_near(reduced<float>(group, hook), mean(group.size()),
+                  largest * (group.size() + 2) * std::ldexp(1, -11));
+    expect_near(reduced<double>(group, ddp::bf16_compress_hook()), mean(group.size()),
+                largest * (group.size() + 2) * std::ldexp(1, -8));
+    const auto exact = reduced<float>(group, ddp::all_reduce_hook);
+    EXPECT_NE(reduced<float>(group, ddp::fp16_compress_hook()), exact) << "nothing was compressed";
+    EXPECT_NE(reduced<float>(group, ddp::bf16_compress_hook()), exact) << "nothing was compressed";
+  });
+}
+
+TEST_P(CommHooks, TheCompressionHookIsTheWrapperAroundAllReduce) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    EXPECT_EQ(reduced<float>(group, ddp::fp16_compress_hook()),
+              reduced<float>(group, ddp::all_reduce_hook, ddp::fp16_compress_wrapper));
+    EXPECT_EQ(reduced<float>(group, ddp::bf16_compress_hook()),
+              reduced<float>(group, ddp::all_reduce_hook, ddp::bf16_compress_wrapper));
+  });
+}
+
+TEST_P(CommHooks, TheInnerHookOfACompressionSeesTheCastBucket) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    int calls = 0;
+    const auto values = reduced<float>(
+        group,
+        [&](Bucket& bucket) {
+          ++calls;
+          EXPECT_EQ(bucket.buffer().dtype, DType::f16);
+          EXPECT_EQ(bucket.gradient(0).shape, (Shape{numel}));
+          return Work();
+        },
+        ddp::fp16_compress_wrapper);
+    EXPECT_EQ(calls, 1);
+    const auto mine = gradient_of<float>(group.rank());
+    for (std::size_t i = 0; i < values.size(); ++i)
+      EXPECT_EQ(values[i], static_cast<float>(Float16(mine[i])));
+  });
+}
+
+TEST_P(CommHooks, CompressedTrainingStaysNearTheUncompressedOne) {
+  const auto want = trained_alone<float>(1, 50);
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    for (const auto& [hook, tolerance] :
+         {std::pair(ddp::fp16_compress_hook(), 1e-3), std::pair(ddp::bf16_compress_hook(), 1e-2)}) {
+      Network<float> network(1);
+      Staged<float> staged(group, network);
+      GradientReducer reducer(group, staged.parameters(), small_buckets());
+      reducer.set_hook(hook);
+      for (unsigned step = 0; step < 50; ++step) {
+        staged.step(reducer, step);
+        network.update(learning_rate);
+      }
+      EXPECT_LE(distance(network, want), tolerance);
+    }
+  });
+}
+
+TEST_P(CommHooks, SmallFloatsAreDividedBeforeTheSum) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    std::vector<Float16> values(8, Float16(60000.0F));  // Two of them are infinite in f16.
+    GradientReducer reducer(group, {{"w", {nullptr, DType::f16, {8}}}});
+    reducer.mark_ready(0, values);
+    reducer.finish();
+    for (const Float16 v : values) EXPECT_NEAR(static_cast<float>(v), 60000, 64);
+  });
+}
+
+TEST_P(CommHooks, RankZeroLogsTheWrapper) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    int lines = 0;
+    GradientReducer reducer(group, one(DType::f32),
+                            {.logger = [&](LogLevel level, std::string_view message) {
+                              EXPECT_EQ(level, LogLevel::info);
+                              EXPECT_NE(message.find("wrapper"), std::string_view::npos);
+                              ++lines;
+                            }});
+    reducer.set_hook(ddp::all_reduce_hook);
+    EXPECT_EQ(lines, 0);
+    reducer.set_hook(ddp::all_reduce_hook, ddp::bf16_compress_wrapper);
+    EXPECT_EQ(lines, group.rank() == 0 ? 1 : 0);
+  });
+}
+
+TEST_P(CommHooks, HooksAreSetBetweenSteps) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    GradientReducer reducer(group,
+                            {{"a", {nullptr, DType::f32, {4}}}, {"b", {nullptr, DType::f32, {4}}}});
+    std::vector<float> values(4, 1);
+    reducer.mark_ready(0, values);
+    expect_error(Errc::invalid_argument, {"set_hook within step 0"},
+                 [&] { reducer.set_hook(ddp::noop_hook); });
+    expect_error(Errc::invalid_argument, {"no_sync within step 0"},
+                 [&] { (void)reducer.no_sync(); });
+    std::vector<float> others(4, 1);
+    reducer.mark_ready(1, others);
+    reducer.finish();
+    expect_error(Errc::invalid_argument, {"the wrapper returned no hook"}, [&] {
+      reducer.set_hook(ddp::noop_hook, [](const CommHook&) { return CommHook(); });
+    });
+    expect_error(Errc::invalid_argument, {"compression to f16 is null"},
+                 [&] { (void)ddp::fp16_compress_wrapper(nullptr); });
+    expect_error(Errc::invalid_argument, {"divisor is -1"}, [&] { reducer.set_divisor(-1); });
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test

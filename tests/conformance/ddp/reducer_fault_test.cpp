@@ -1,0 +1,335 @@
+#include <tutti/ddp/gradient_reducer.hpp>
+
+#include <optional>
+
+#include "conformance/ddp/network.hpp"
+#include "conformance/observed.hpp"
+
+// A rank that makes a mistake, or dies: an error on every rank that names rank and parameter.
+
+namespace tutti::test {
+namespace {
+
+using ddp::GradientReducer;
+using ddp::Parameter;
+using ddp::ReducerOptions;
+
+class ReducerFaults : public testing::TestWithParam<World> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, ReducerFaults, testing::ValuesIn(worlds_of_several()), CaseName());
+
+/// Three gradients of 8 elements in buckets of their own, which hold rank + 1.
+struct Three {
+  explicit Three(ProcessGroup& group) {
+    Array content(DType::f64, {8});
+    for (std::int64_t i = 0; i < 8; ++i) content.put<double>(i, group.rank() + 1);
+    for (int i = 0; i < 3; ++i) arrays.emplace_back(group, content);
+  }
+  static std::vector<Parameter> parameters(ProcessGroup& group) {
+    std::vector<Parameter> list;
+    for (const char* name : {"first", "second", "third"})
+      list.push_back({name, {nullptr, DType::f64, {8}, group.memory().device()}});
+    return list;
+  }
+  static ReducerOptions options() { return {.first_bucket_cap = 64, .bucket_cap = 64}; }
+  void mark_all(GradientReducer& reducer) {
+    for (std::size_t id = 3; id-- > 0;) reducer.mark_ready(id, arrays[id]);
+  }
+  std::vector<Buffer> arrays;
+};
+
+void expect_next_step_is_right(GradientReducer& reducer, ProcessGroup& group) {
+  Three next(group);
+  next.mark_all(reducer);
+  reducer.finish();
+  for (const Buffer& buffer : next.arrays) {
+    const Array array = buffer.read();
+    for (std::int64_t i = 0; i < 8; ++i)
+      EXPECT_DOUBLE_EQ(array.get<double>(i), (group.size() + 1) / 2.0);
+  }
+}
+
+TensorView with(const Buffer& buffer, DType dtype, const Shape& shape) {
+  TensorView other = buffer;
+  other.dtype = dtype;
+  other.shape = shape;
+  return other;
+}
+
+/// The last rank makes a mistake in step 1 by `wrong`, which throws or not; all ranks have an error
+/// with these texts, and the next step is right.
+void expect_mistake(const World& world, const std::vector<std::string>& texts,
+                    const std::function<void(GradientReducer&, Three&)>& wrong) {
+  on_ranks(world, [&](ProcessGroup& group) {
+    GradientReducer reducer(group, Three::parameters(group), Three::options());
+    expect_next_step_is_right(reducer, group);
+    Three mine(group);
+    const int last = group.size() - 1;
+    if (group.rank() == last) {
+      expect_error(Errc::invalid_argument, texts, [&] { wrong(reducer, mine); });
+    } else {
+      auto all = texts;
+      all.push_back("rank " + std::to_string(last) + ": ");
+      expect_error(Errc::mismatch, all, [&] {
+        mine.mark_all(reducer);
+        reducer.finish();
+      });
+    }
+    expect_next_step_is_right(reducer, group);
+  });
+}
+
+TEST_P(ReducerFaults, ASkippedParameterIsNamedOnEveryRank) {
+  expect_mistake(GetParam(), {"step 1", "parameter 1 'second' has no gradient"},
+                 [](GradientReducer& reducer, Three& mine) {
+                   reducer.mark_ready(2, mine.arrays[2]);
+                   reducer.mark_ready(0, mine.arrays[0]);
+                   reducer.finish();
+                 });
+}
+
+TEST_P(ReducerFaults, AStepWithoutMarksIsNamedOnEveryRank) {
+  expect_mistake(GetParam(), {"step 1", "parameter 0 'first' and 2 others have no gradient"},
+                 [](GradientReducer& reducer, Three&) { reducer.finish(); });
+}
+
+TEST_P(ReducerFaults, ASecondMarkIsNamedOnEveryRank) {
+  expect_mistake(GetParam(), {"step 1", "parameter 2 'third' was marked twice"},
+                 [](GradientReducer& reducer, Three& mine) {
+                   reducer.mark_ready(2, mine.arrays[2]);
+                   reducer.mark_ready(2, mine.arrays[2]);
+                 });
+}
+
+TEST_P(ReducerFaults, AnotherShapeIsNamedOnEveryRank) {
+  expect_mistake(GetParam(), {"step 1", "'second' is f64 [4, 2]", "the parameter is f64 [8]"},
+                 [](GradientReducer& reducer, Three& mine) {
+                   reducer.mark_ready(2, mine.arrays[2]);
+                   reducer.mark_ready(1, with(mine.arrays[1], DType::f64, {4, 2}));
+                 });
+}
+
+TEST_P(ReducerFaults, AnotherDtypeIsNamedOnEveryRank) {
+  expect_mistake(GetParam(), {"step 1", "'third' is f32 [8]"},
+                 [](GradientReducer& reducer, Three& mine) {
+                   reducer.mark_ready(2, with(mine.arrays[2], DType::f32, {8}));
+                 });
+}
+
+TEST_P(ReducerFaults, AnUnknownParameterIsNamedOnEveryRank) {
+  expect_mistake(
+      GetParam(), {"step 1", "parameter 3 was marked; there are 3"},
+      [](GradientReducer& reducer, Three& mine) { reducer.mark_ready(3, mine.arrays[2]); });
+}
+
+TEST_P(ReducerFaults, ANullGradientIsNamedOnEveryRank) {
+  expect_mistake(GetParam(), {"step 1", "gradient of parameter 2 'third' is null"},
+                 [](GradientReducer& reducer, Three& mine) {
+                   TensorView null = mine.arrays[2];
+                   null.data = nullptr;
+                   reducer.mark_ready(2, null);
+                 });
+}
+
+TEST_P(ReducerFaults, AnEmptyStepWithAMarkIsNamedOnEveryRank) {
+  expect_mistake(GetParam(), {"step 1", "step_empty() after a mark"},
+                 [](GradientReducer& reducer, Three& mine) {
+                   reducer.mark_ready(2, mine.arrays[2]);
+                   reducer.step_empty();
+                 });
+}
+
+TEST_P(ReducerFaults, APlaceOfBeforeTheRebuildIsNamedOnEveryRank) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    GradientReducer reducer(group, Three::parameters(group), Three::options());
+    const TensorView before = reducer.gradient(0);
+    Three first(group);
+    for (std::size_t id = 0; id < 3; ++id) reducer.mark_ready(id, first.arrays[id]);
+    reducer.finish();
+    ASSERT_NE(before.data, reducer.gradient(0).data);
+    expect_error({Errc::invalid_argument, Errc::mismatch},
+                 {"parameter 0 'first' is not at its place in the bucket"}, [&] {
+                   if (group.rank() == 0) reducer.mark_ready(0, before);
+                   Three mine(group);
+                   mine.mark_all(reducer);
+                   reducer.finish();
+                 });
+    expect_next_step_is_right(reducer, group);
+  });
+}
+
+TEST_P(ReducerFaults, AfterAMistakeFinishThrowsItAgain) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    GradientReducer reducer(group, Three::parameters(group), Three::options());
+    Three mine(group);
+    if (group.rank() == 0) {
+      reducer.mark_ready(1, mine.arrays[1]);
+      expect_error(Errc::invalid_argument, {"twice"},
+                   [&] { reducer.mark_ready(1, mine.arrays[1]); });
+      expect_error(Errc::invalid_argument, {"twice"}, [&] { reducer.finish(); });
+    } else {
+      mine.mark_all(reducer);
+      expect_error(Errc::mismatch, {"rank 0: ", "twice"}, [&] { reducer.finish(); });
+    }
+    expect_next_step_is_right(reducer, group);
+  });
+}
+
+TEST_P(ReducerFaults, DifferentUnusedParametersAreAMismatch) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    GradientReducer reducer(group, Three::parameters(group), Three::options());
+    Three mine(group);
+    reducer.mark_ready(2, mine.arrays[2]);
+    reducer.mark_ready(0, mine.arrays[0]);
+    if (group.rank() == 0)
+      reducer.mark_unused(1);
+    else
+      reducer.mark_ready(1, mine.arrays[1]);
+    expect_error(Errc::mismatch,
+                 {"parameter 1 'second' has a gradient on ranks 1", "is unused on ranks 0",
+                  "find_unused_parameters"},
+                 [&] { reducer.finish(); });
+    expect_next_step_is_right(reducer, group);
+  });
+}
+
+TEST_P(ReducerFaults, DifferentParametersAreNamedAtTheStart) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    const int last = group.size() - 1;
+    const auto differs =
+        [&](const std::vector<std::string>& texts,
+            const std::function<void(std::vector<Parameter>&, ReducerOptions&)>& change) {
+          auto parameters = Three::parameters(group);
+          auto options = Three::options();
+          if (group.rank() == last) change(parameters, options);
+          expect_error(Errc::mismatch, texts, [&] { GradientReducer(group, parameters, options); });
+        };
+    const std::string name = "rank " + std::to_string(last) + ": ";
+    differs({"rank 0: parameter 1 'second' f64 [8]", name + "parameter 1 'second' f64 [2, 4]"},
+            [](auto& p, auto&) {
+              p[1].value.shape = {2, 4};
+            });
+    differs({"rank 0: parameter 2 'third' f64", name + "parameter 2 'third' f32"},
+            [](auto& p, auto&) { p[2].value.dtype = DType::f32; });
+    differs({"rank 0: parameter 0 'first'", name + "parameter 0 'other'"},
+            [](auto& p, auto&) { p[0].name = "other"; });
+    differs({"rank 0: parameter 2 'third'", name + "nothing more"},
+            [](auto& p, auto&) { p.pop_back(); });
+    differs({"find_unused_parameters false", "find_unused_parameters true"},
+            [](auto&, auto& o) { o.find_unused_parameters = true; });
+    expect_usable(group);
+  });
+}
+
+TEST_P(ReducerFaults, ARefusedArgumentOfOneRankIsAnErrorOnAll) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    const int last = group.size() - 1;
+    auto parameters = Three::parameters(group);
+    if (group.rank() == last) parameters[1].value.dtype = DType::i32;
+    const std::string problem =
+        "parameter 1 'second' is i32; gradients are floats or complex numbers";
+    if (group.rank() == last)
+      expect_error(Errc::invalid_argument, {problem}, [&] { GradientReducer(group, parameters); });
+    else
+      expect_error(Errc::mismatch, {problem, "rank " + std::to_string(last)},
+                   [&] { GradientReducer(group, parameters); });
+    expect_error(Errc::invalid_argument, {"bucket_cap is 0"},
+                 [&] { GradientReducer(group, Three::parameters(group), {.bucket_cap = 0}); });
+    expect_usable(group);
+  });
+}
+
+constexpr std::initializer_list<Errc> ends = {Errc::aborted, Errc::peer_lost};
+
+TEST_P(ReducerFaults, ADestroyedReducerAbortsTheStepAndCommunicatesNothing) {
+  on_fresh_ranks(GetParam(), [&](ProcessGroup& group) {
+    std::optional<GradientReducer> reducer;
+    reducer.emplace(group, Three::parameters(group), Three::options());
+    Three mine(group);
+    const int last = group.size() - 1;
+    if (group.rank() == last) {
+      reducer->mark_ready(2, mine.arrays[2]);
+      const auto calls = calls_of(group);
+      reducer.reset();
+      EXPECT_EQ(calls_of(group), calls);
+      return;
+    }
+    expect_error(std::vector<Errc>(ends), {"destroyed within step 0"}, [&] {
+      mine.mark_all(*reducer);
+      reducer->finish();
+    });
+  });
+}
+
+TEST_P(ReducerFaults, ARankThatDiesInAStepIsAnErrorOnTheOthers) {
+  RankBarrier dead(GetParam().size);
+  const auto store = make_memory_store();
+  on_fresh_ranks(GetParam(),
+                 [&](ProcessGroup& group) {
+                   const int last = group.size() - 1;
+                   Three mine(group);
+                   {
+                     GradientReducer reducer(group, Three::parameters(group), Three::options());
+                     if (group.rank() == last) {
+                       reducer.mark_ready(2, mine.arrays[2]);
+                       group.abort("this rank is dead");
+                     } else {
+                       expect_error(std::vector<Errc>(ends), {"dead"}, [&] {
+                         mine.mark_all(reducer);
+                         reducer.finish();
+                       });
+                     }
+                   }
+                   dead.wait();
+                   // The survivors go on.
+                   if (group.rank() == last) return;
+                   World survivors = GetParam();
+                   survivors.size -= 1;
+                   GroupOptions options = group_options(survivors, group.rank(), store);
+                   options.name = "survivors";
+                   ProcessGroup rest = ProcessGroup::create(options);
+                   GradientReducer reducer(rest, Three::parameters(group), Three::options());
+                   expect_next_step_is_right(reducer, rest);
+                 },
+                 {.store = store});
+}
+
+TEST_P(ReducerFaults, AHookThatThrowsAbortsTheGroup) {
+  on_fresh_ranks(GetParam(), [&](ProcessGroup& group) {
+    GradientReducer reducer(group, Three::parameters(group), Three::options());
+    const int last = group.size() - 1;
+    if (group.rank() == last)
+      reducer.set_hook([](ddp::Bucket& bucket) -> Work {
+        if (bucket.index() == 1) throw std::runtime_error("no more factors");
+        return bucket.group().all_reduce_async(bucket.buffer(), bucket.op(), bucket.call());
+      });
+    Three mine(group);
+    try {
+      mine.mark_all(reducer);
+      reducer.finish();
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const std::exception& error) {
+      EXPECT_NE(std::string(error.what()).find("no more factors"), std::string::npos)
+          << error.what();
+    }
+  });
+}
+
+TEST_P(ReducerFaults, WithoutTheCheckASkippedParameterAbortsTheGroup) {
+  on_fresh_ranks(GetParam(), [&](ProcessGroup& group) {
+    auto options = Three::options();
+    options.check_steps = false;
+    GradientReducer reducer(group, Three::parameters(group), options);
+    expect_next_step_is_right(reducer, group);
+    Three mine(group);
+    expect_error({Errc::invalid_argument, Errc::aborted, Errc::peer_lost},
+                 {"parameter 1 'second' has no gradient"}, [&] {
+                   reducer.mark_ready(2, mine.arrays[2]);
+                   if (group.rank() != 0) reducer.mark_ready(1, mine.arrays[1]);
+                   reducer.mark_ready(0, mine.arrays[0]);
+                   reducer.finish();
+                 });
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test

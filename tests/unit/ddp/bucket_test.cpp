@@ -1,0 +1,70 @@
+#include <tutti/ddp/bucket.hpp>
+
+#include <gtest/gtest.h>
+
+#include <tutti/ddp/gradient_reducer.hpp>
+#include <tutti/half.hpp>
+
+#include "support/errors.hpp"
+#include "support/ranks.hpp"
+
+namespace tutti::test {
+namespace {
+
+using ddp::Bucket;
+
+std::shared_ptr<const Bucket::Slices> two_slices() {
+  return std::make_shared<const Bucket::Slices>(Bucket::Slices{
+      {.id = 4, .offset = 0, .shape = {2, 3}}, {.id = 1, .offset = 16, .shape = {3}}});
+}
+
+TEST(Bucket, GradientsArePartsOfTheBuffer) {
+  on_ranks({"local", 1, false}, [](ProcessGroup& group) {
+    std::vector<float> values(32);
+    const Bucket bucket(group, values, two_slices(), 1, 3);
+    EXPECT_EQ(bucket.gradient(0).data, values.data());
+    EXPECT_EQ(bucket.gradient(0).shape, (Shape{2, 3}));
+    EXPECT_EQ(bucket.gradient(1).data, values.data() + 16);
+    EXPECT_EQ(bucket.slices()[1].id, 1U);
+    EXPECT_FALSE(bucket.is_last());
+
+    std::vector<Float16> halves(32);
+    const Bucket other = bucket.over(halves);
+    EXPECT_EQ(other.gradient(1).data, halves.data() + 16);
+    EXPECT_EQ(other.gradient(1).dtype, DType::f16);
+    EXPECT_EQ(other.index(), 1);
+    std::vector<float> longer(33);
+    expect_error(Errc::invalid_argument, {"[33]", "[32]"}, [&] { (void)bucket.over(longer); });
+  });
+}
+
+TEST(Bucket, RefusesArraysThatDoNotHoldItsSlices) {
+  on_ranks({"local", 1, false}, [](ProcessGroup& group) {
+    std::vector<float> values(18);
+    expect_error(Errc::invalid_argument, {"parameter 1 has 3 elements from element 16", "has 18"},
+                 [&] { Bucket(group, values, two_slices()); });
+    expect_error(Errc::invalid_argument, {"[2, 9]"}, [&] {
+      Bucket(group, view(values, {2, 9}), two_slices());
+    });
+    expect_error(Errc::invalid_argument, {"slices of a bucket are null"},
+                 [&] { Bucket(group, values, nullptr); });
+  });
+}
+
+TEST(Bucket, TheReductionDividesByTheDivisor) {
+  on_ranks({"local", 3, false}, [](ProcessGroup& group) {
+    std::vector<float> wide(32);
+    std::vector<BFloat16> small(32);
+    Bucket bucket(group, wide, two_slices());
+    EXPECT_EQ(bucket.op(), ReduceOp::avg);
+    EXPECT_EQ(bucket.over(small).op(), ReduceOp::premul(1.0 / 3)) << "may overflow in the sum";
+    bucket.set_step(7, 1);
+    EXPECT_EQ(bucket.op(), ReduceOp::sum);
+    bucket.set_step(7, 5);
+    EXPECT_EQ(bucket.op(), ReduceOp::premul(0.2));
+    EXPECT_EQ(bucket.step(), 7);
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test
