@@ -9,6 +9,9 @@
 #include <tutti/ddp/bucket.hpp>
 #include <tutti/ddp/gradient_reducer.hpp>
 #include <tutti/ddp/hooks.hpp>
+#include <tutti/ddp/join.hpp>
+#include <tutti/ddp/sharded_update.hpp>
+#include <tutti/ddp/sparse_rows.hpp>
 #include <tutti/deadline.hpp>
 #include <tutti/device.hpp>
 #include <tutti/dtype.hpp>
