@@ -163,6 +163,8 @@ ShardedUpdate::~ShardedUpdate() {
 }
 
 void ShardedUpdate::step(const Update& update, Stream stream) {
+  if (!update)
+    failf(Errc::invalid_argument, "ShardedUpdate::step: the update is empty; pass a function");
   if (!impl_->reduced)
     failf(Errc::invalid_argument,
           "ShardedUpdate::step without a step of the reducer since the last one; call finish() or "
