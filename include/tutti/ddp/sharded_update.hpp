@@ -66,8 +66,8 @@ class ShardedUpdate {
 
   /// In the order of state_first. Constant from the first step() on, and empty before.
   std::span<const Shard> shards() const noexcept;
-  /// Elements of this rank, for the optimizer to allocate in the first update: the elements of all
-  /// parameters / W, and at most 128 bytes more per bucket.
+  /// Elements of this rank, for the optimizer to allocate in the first update: about those of all
+  /// parameters / W. Ranks have equal parts of each bucket, but for 64 bytes, padding included.
   std::int64_t state_size() const noexcept;
 
  private:

@@ -1,10 +1,11 @@
 #include <tutti/ddp/join.hpp>
 
 #include <algorithm>
+#include <functional>
 
 #include <tutti/losses/cross_entropy.hpp>
 
-#include "conformance/ddp/network.hpp"
+#include "conformance/cells.hpp"
 
 namespace tutti::test {
 namespace {

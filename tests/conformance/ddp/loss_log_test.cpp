@@ -4,7 +4,7 @@
 
 #include <tutti/sync.hpp>
 
-#include "conformance/ddp/network.hpp"
+#include "conformance/ddp/host_network.hpp"
 
 // Losses as a training loop reports them: docs/data-parallel.md, "Losses".
 
@@ -17,8 +17,8 @@ INSTANTIATE_TEST_SUITE_P(Worlds, LossLog, testing::ValuesIn(worlds()), CaseName(
 // No rank knows the rows of the global batch before the step.
 TEST_P(LossLog, UnevenMicroBatchesAreOneBatchInGradientAndLoss) {
   on_ranks(GetParam(), [](ProcessGroup& group) {
-    Network<double> network(1);
-    Network<double> alone(1);
+    HostNetwork<double> network(1);
+    HostNetwork<double> alone(1);
     ddp::GradientReducer reducer(group, network.parameters(), {.divisor = 1});
     LossAccumulator losses;
     losses.expect("loss");  // A rank may have no rows.

@@ -1,6 +1,6 @@
 #include <tutti/ddp/sharded_update.hpp>
 
-#include "conformance/ddp/network.hpp"
+#include "conformance/ddp/host_network.hpp"
 
 namespace tutti::test {
 namespace {
@@ -59,12 +59,12 @@ class Optimizer {
 };
 
 template <typename T>
-Network<T> train_unsharded(ProcessGroup& group, const ReducerOptions& options) {
-  Network<T> network(1);
+HostNetwork<T> train_unsharded(ProcessGroup& group, const ReducerOptions& options) {
+  HostNetwork<T> network(1);
   GradientReducer reducer(group, network.parameters(), options);
   auto states = network.gradients;  // Zeros.
   for (unsigned step = 0; step < steps; ++step) {
-    reduced_step(network, reducer, group, step);
+    network.step(reducer, group, step);
     for (std::size_t id = 0; id < 4; ++id)
       update<T>(network.values[id], std::span<const T>(network.gradients[id]), states[id]);
   }
@@ -72,12 +72,12 @@ Network<T> train_unsharded(ProcessGroup& group, const ReducerOptions& options) {
 }
 
 template <typename T>
-Network<T> train_sharded(ProcessGroup& group, const ReducerOptions& options) {
-  Network<T> network(group.rank() == 0 ? 1U : 7U);
+HostNetwork<T> train_sharded(ProcessGroup& group, const ReducerOptions& options) {
+  HostNetwork<T> network(group.rank() == 0 ? 1U : 7U);
   GradientReducer reducer(group, network.parameters(), options);
   Optimizer<T> optimizer(reducer);
   for (unsigned step = 0; step < steps; ++step) {
-    reduced_step(network, reducer, group, step);
+    network.step(reducer, group, step);
     optimizer.step();
   }
   return network;
@@ -122,7 +122,7 @@ TEST_P(Sharded, GradientsMayLiveInTheBuckets) {
     options.order_fixed = true;
     const auto want = train_unsharded<float>(group, options);
     options.gradient_as_bucket_view = true;
-    Network<float> network(1);
+    HostNetwork<float> network(1);
     GradientReducer reducer(group, network.parameters(), options);
     Optimizer<float> optimizer(reducer);
     const double weight = static_cast<double>(group.size()) / rows_of_batch;
@@ -201,12 +201,12 @@ TEST_P(Sharded, EachElementIsUpdatedByOneRankAndTheStateIsDivided) {
 // After step_empty() on all ranks gradients are 0, and the momentum goes on.
 TEST_P(Sharded, AStepWithoutBatchesIsAStep) {
   on_ranks(GetParam(), [](ProcessGroup& group) {
-    Network<double> network(1);
+    HostNetwork<double> network(1);
     auto options = small_buckets();
     options.order_fixed = true;
     GradientReducer reducer(group, network.parameters(), options);
     Optimizer<double> optimizer(reducer);
-    reduced_step(network, reducer, group, 0);
+    network.step(reducer, group, 0);
     optimizer.step();
     const auto before = network.values;
     reducer.step_empty();
@@ -217,7 +217,7 @@ TEST_P(Sharded, AStepWithoutBatchesIsAStep) {
 
 TEST_P(Sharded, AStepNeedsOneOfTheReducer) {
   on_ranks(GetParam(), [](ProcessGroup& group) {
-    Network<double> network(1);
+    HostNetwork<double> network(1);
     GradientReducer reducer(group, network.parameters());
     Optimizer<double> optimizer(reducer);
     const auto refused = [&] {
@@ -226,17 +226,17 @@ TEST_P(Sharded, AStepNeedsOneOfTheReducer) {
                    [&] { optimizer.step(); });
     };
     refused();
-    reduced_step(network, reducer, group, 0);
+    network.step(reducer, group, 0);
     expect_error(Errc::invalid_argument, {"ShardedUpdate::step", "the update is empty"},
                  [&] { optimizer.sharded().step({}); });
     optimizer.step();
     refused();
     {
       const auto scope = reducer.no_sync();
-      reduced_step(network, reducer, group, 1);
+      network.step(reducer, group, 1);
     }
     refused();
-    reduced_step(network, reducer, group, 1);
+    network.step(reducer, group, 1);
     optimizer.step();
   });
 }
@@ -275,7 +275,7 @@ TEST_P(ShardedOfSeveral, AMistakeEndsTheStepOnAllRanksAndTheNextOneIsRight) {
     auto options = small_buckets();
     options.order_fixed = true;
     const auto want = train_unsharded<double>(group, options);
-    Network<double> network(1);
+    HostNetwork<double> network(1);
     GradientReducer reducer(group, network.parameters(), options);
     Optimizer<double> optimizer(reducer);
     for (unsigned step = 0; step < steps; ++step) {
@@ -286,7 +286,7 @@ TEST_P(ShardedOfSeveral, AMistakeEndsTheStepOnAllRanksAndTheNextOneIsRight) {
           for (const std::size_t id : {2U, 1U, 0U}) reducer.mark_ready(id, network.gradient(id));
           reducer.finish();
         });
-      reduced_step(network, reducer, group, step);
+      network.step(reducer, group, step);
       optimizer.step();
     }
     EXPECT_TRUE(network.values == want.values) << "the parameters differ";
@@ -295,10 +295,10 @@ TEST_P(ShardedOfSeveral, AMistakeEndsTheStepOnAllRanksAndTheNextOneIsRight) {
 
 TEST_P(ShardedOfSeveral, WhatTheUpdateThrowsAbortsTheGroup) {
   on_fresh_ranks(GetParam(), [](ProcessGroup& group) {
-    Network<double> network(1);
+    HostNetwork<double> network(1);
     GradientReducer reducer(group, network.parameters(), small_buckets());
     ShardedUpdate sharded(reducer);
-    reduced_step(network, reducer, group, 0);
+    network.step(reducer, group, 0);
     const bool wrong = group.rank() == group.size() - 1;
     try {
       sharded.step([&](const Shard&, const TensorView&, const ConstTensorView&) {
