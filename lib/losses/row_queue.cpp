@@ -8,10 +8,10 @@
 #include <fmt/format.h>
 
 #include "losses/elements.hpp"
-#include "losses/saved_state.hpp"
 #include "values/bytes.hpp"
 #include "values/fail.hpp"
 #include "values/hash.hpp"
+#include "values/saved_state.hpp"
 
 namespace tutti::internal::losses {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "losses/philox.hpp"
+#include "values/philox.hpp"
 
 namespace tutti::internal::losses {
 namespace {

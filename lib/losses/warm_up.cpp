@@ -11,10 +11,10 @@
 
 #include "losses/elements.hpp"
 #include "losses/over_ranks.hpp"
-#include "losses/saved_state.hpp"
 #include "losses/staged.hpp"
 #include "values/bytes.hpp"
 #include "values/fail.hpp"
+#include "values/saved_state.hpp"
 
 namespace tutti {
 namespace losses {
@@ -234,7 +234,7 @@ std::string WarmUp::save_over(ProcessGroup* group, const CallOptions& call) cons
   out.u8(counts_steps() ? 1 : 0).i64(now.epoch).i64(now.step);
   out.u8(static_cast<std::uint8_t>(now.to_main)).i64(now.switch_step).u8(now.stepped ? 1 : 0);
   out.raw(group == nullptr ? main_->save() : main_->save(*group, call));
-  return internal::losses::seal(magic, out);
+  return internal::seal(magic, out);
 }
 
 void WarmUp::load(ProcessGroup& group, std::string_view state) {
@@ -246,7 +246,7 @@ void WarmUp::load(std::string_view state) {
 }
 
 void WarmUp::load_over(ProcessGroup* group, std::string_view state) {
-  auto in = internal::losses::unseal(magic, "saved state of warm_up", state).content;
+  auto in = internal::unseal(magic, "saved state of warm_up", state).content;
   const bool saved_steps = in.u8() != 0;
   Schedule saved;
   saved.epoch = in.i64();

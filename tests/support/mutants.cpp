@@ -1,6 +1,7 @@
 #include "support/mutants.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <complex>
 #include <cstddef>
@@ -238,6 +239,48 @@ class Callbacks final : public ForwardBackend {
   Change change_;
 };
 
+/// Runs the functions of then() when its Work is waited for.
+class RunsThenLate final : public ForwardBackend {
+ public:
+  using ForwardBackend::ForwardBackend;
+
+  Work launch(std::span<const Op> ops, const Call& call) override {
+    Work work = inner().launch(ops, call);
+    if (work.state() == nullptr) return work;
+    return Work(std::make_shared<Late>(std::move(work).release(), [] {}));
+  }
+
+ private:
+  class Late final : public WorkState, public std::enable_shared_from_this<Late> {
+   public:
+    Late(std::shared_ptr<WorkState> before, std::function<void()> next)
+        : before_(std::move(before)), next_(std::move(next)) {}
+    bool done() const noexcept override { return done_; }
+    bool wait_until(Deadline deadline) override {
+      if (!before_->wait_until(deadline)) return false;
+      std::call_once(once_, [&] {
+        if (before_->error() == nullptr) next_();
+        done_ = true;
+      });
+      return true;
+    }
+    std::exception_ptr error() const noexcept override { return before_->error(); }
+    void block_stream(Stream stream) override { before_->block_stream(stream); }
+    std::shared_ptr<WorkState> then(std::function<void()> next) override {
+      return std::make_shared<Late>(shared_from_this(), std::move(next));
+    }
+    std::shared_ptr<WorkState> on_done(std::function<void(const Error*)> f) override {
+      return before_->on_done(std::move(f));
+    }
+
+   private:
+    std::shared_ptr<WorkState> before_;
+    std::function<void()> next_;
+    std::once_flag once_;
+    std::atomic<bool> done_ = false;
+  };
+};
+
 Decorate change_callbacks(Callbacks::Change change) {
   return [change = std::move(change)](std::unique_ptr<Backend> inner) {
     return std::make_unique<Callbacks>(std::move(inner), change);
@@ -365,6 +408,7 @@ std::map<std::string, Decorate> mutants(int rank, int size) {
                                               }})},
       {"drops_then",
        change_callbacks({.then = [](const Callbacks::Next&) { return Callbacks::Next([] {}); }})},
+      {"runs_then_late", wrap<RunsThenLate>()},
       {"none", wrap<ForwardBackend>()},
   };
 }

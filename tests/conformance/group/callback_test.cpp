@@ -94,6 +94,24 @@ TEST_P(Callbacks, RunInTheOrderOfTheirCalls) {
 
 // Collectives end on the worker, messages on the thread of a peer or of a transport; their
 // callbacks all run on one thread, which is none of these.
+// A continuation makes the input of a call that was issued behind it.
+TEST_P(Callbacks, ThenRunsBeforeAsyncCallsThatAreIssuedLater) {
+  on_ranks(world(), [](ProcessGroup& group) {
+    const int n = group.size();
+    for (int round = 0; round < 100; ++round) {
+      const Buffer first(group, number(group.rank() + round));
+      const Buffer second(group, number(-1));
+      Work works[2];
+      works[0] = group.all_reduce_async(first).then(
+          [&] { second.write(number(first.read().get<std::int32_t>(0) + 1)); });
+      works[1] = group.all_reduce_async(second);
+      Work::all(works).wait();
+      ASSERT_TRUE(same(second.read(), number(n * (n * round + n * (n - 1) / 2 + 1))))
+          << "round " << round;
+    }
+  });
+}
+
 TEST_P(Callbacks, RunOnOneThreadOfTheGroupWhichIsNotTheCallers) {
   PerRank<std::thread::id> callers(world().size);
   PerRank<std::thread::id> workers(world().size);

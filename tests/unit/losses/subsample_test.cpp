@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "losses/philox.hpp"
+#include "values/philox.hpp"
 
 namespace tutti::internal::losses {
 namespace {

@@ -3,7 +3,7 @@
 #include <array>
 #include <cstdint>
 
-namespace tutti::internal::losses {
+namespace tutti::internal {
 
 /// Philox4x32-10: four random words that are a function of a counter and a key. Salmon, Moraes,
 /// Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
@@ -21,4 +21,4 @@ constexpr std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> count
   return counter;
 }
 
-}  // namespace tutti::internal::losses
+}  // namespace tutti::internal

@@ -9,9 +9,10 @@
 #include "values/fail.hpp"
 #include "values/hash.hpp"
 
-// The saved state of a loss: 8 characters that name the format, a digest of the rest, the rest.
+// The saved state of a loss or hook: 8 characters that name the format, a digest of the rest, the
+// rest.
 
-namespace tutti::internal::losses {
+namespace tutti::internal {
 
 inline std::uint64_t digest_of(std::string_view content) {
   Hash hash;
@@ -44,4 +45,4 @@ inline OpenedState unseal(std::string_view magic, std::string_view what, std::st
   return {digest, in};
 }
 
-}  // namespace tutti::internal::losses
+}  // namespace tutti::internal

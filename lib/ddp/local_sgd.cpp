@@ -1,0 +1,164 @@
+#include <tutti/ddp/local_sgd.hpp>
+
+#include <cstddef>
+#include <utility>
+
+#include <tutti/ddp/hooks.hpp>
+
+#include "ddp/segments.hpp"
+#include "values/fail.hpp"
+#include "values/saved_state.hpp"
+
+namespace tutti {
+namespace ddp {
+namespace {
+
+using internal::failf;
+
+constexpr std::string_view magic = "tuttiPL1";
+constexpr std::string_view what_is_saved = "saved state of post_local_sgd_hook";
+
+constexpr std::size_t chunk_bytes = std::size_t{1} << 20;  // Smaller arrays travel together.
+
+/// The mean over `ranks` ranks, times `factor`.
+ReduceOp mean(DType dtype, int ranks, double factor) {
+  // The sum of small floats may overflow where the mean does not.
+  const bool small = is_float(dtype) && size_of(dtype) <= 2;
+  return factor == 1 && !small ? ReduceOp::avg : ReduceOp::premul(factor / ranks);
+}
+
+void scale_on_host(Bucket& bucket, double factor) {
+  check_computable(bucket, "post_local_sgd_hook without a sub-group and with a divisor of its own");
+  const TensorView& buffer = bucket.buffer();
+  with_compute_type(buffer.dtype, [&]<typename T>() {
+    with_elements<T>(buffer, [&](auto* elements) {
+      using E = std::remove_pointer_t<decltype(elements)>;
+      for (std::int64_t i = 0; i < buffer.shape.numel(); ++i)
+        elements[i] = static_cast<E>(static_cast<T>(elements[i]) * static_cast<T>(factor));
+    });
+  });
+}
+
+}  // namespace
+}  // namespace ddp
+
+namespace [[gnu::visibility("default")]] ddp {
+
+PostLocalSgdState::PostLocalSgdState(std::int64_t start_step, ProcessGroup* sub_group)
+    : start_step_(start_step), sub_group_(sub_group) {
+  if (start_step < 0)
+    failf(Errc::invalid_argument, "start_step of post_local_sgd_hook is {}; it must be 0 or more",
+          start_step);
+}
+
+std::string PostLocalSgdState::save() const {
+  internal::Writer out;
+  out.i64(step_);
+  return internal::seal(magic, out);
+}
+
+void PostLocalSgdState::load(std::string_view state) {
+  auto in = internal::unseal(magic, what_is_saved, state).content;
+  const auto step = in.i64();
+  in.end();
+  if (step < 0)
+    failf(Errc::invalid_argument, "the {} is damaged ({} bytes)", what_is_saved, state.size());
+  step_ = step;
+}
+
+Work post_local_sgd_hook(PostLocalSgdState& state, Bucket& bucket) {
+  const auto now = state.step_;
+  if (bucket.is_last()) ++state.step_;
+  if (now < state.start_step_) return all_reduce_hook(bucket);
+  const TensorView& buffer = bucket.buffer();
+  const double factor = bucket.group().size() / bucket.divisor();
+  if (ProcessGroup* const group = state.sub_group_)
+    return group->all_reduce_async(buffer, mean(buffer.dtype, group->size(), factor),
+                                   bucket.call());
+  if (factor != 1) scale_on_host(bucket, factor);
+  return {};
+}
+
+CommHook post_local_sgd_hook(std::shared_ptr<PostLocalSgdState> state) {
+  if (state == nullptr) failf(Errc::invalid_argument, "the state of post_local_sgd_hook is null");
+  return [state = std::move(state)](Bucket& bucket) { return post_local_sgd_hook(*state, bucket); };
+}
+
+PeriodicModelAverager::PeriodicModelAverager(ProcessGroup& group, std::int64_t period,
+                                             std::int64_t warmup_steps)
+    : group_(&group), period_(period), warmup_steps_(warmup_steps) {
+  if (period < 1)
+    failf(Errc::invalid_argument, "period of PeriodicModelAverager is {}; it must be 1 or more",
+          period);
+  if (warmup_steps < 0)
+    failf(Errc::invalid_argument,
+          "warmup_steps of PeriodicModelAverager is {}; it must be 0 or more", warmup_steps);
+}
+
+void PeriodicModelAverager::set_step(std::int64_t step) {
+  if (step < 0)
+    failf(Errc::invalid_argument, "step of PeriodicModelAverager is {}; it must be 0 or more",
+          step);
+  step_ = step;
+}
+
+bool PeriodicModelAverager::average(std::span<const TensorView> parameters,
+                                    const CallOptions& call) {
+  const auto now = step_;
+  for (const TensorView& p : parameters)
+    if (!is_float(p.dtype) && !is_complex(p.dtype))
+      failf(Errc::invalid_argument,
+            "PeriodicModelAverager averages floats and complex numbers, and "
+            "got an array of {}",
+            name_of(p.dtype));
+  ++step_;
+  if (now < warmup_steps_ || (now - warmup_steps_) % period_ != 0) return false;
+
+  Memory& memory = group_->memory();
+  std::size_t first = 0;  // Of those that lie in together_.
+  std::size_t used = 0;   // Its bytes.
+  const auto for_each_small = [&](std::size_t end, auto&& f) {
+    std::size_t at = 0;
+    for (std::size_t i = first; i < end; ++i) {
+      const std::size_t bytes = parameters[i].bytes();
+      if (bytes == 0 || bytes >= chunk_bytes) continue;
+      f(parameters[i].data, static_cast<std::byte*>(together_.data()) + at, bytes);
+      at += bytes;
+    }
+  };
+  const auto send = [&](std::size_t end) {
+    if (used != 0) {
+      const DType dtype = parameters[first].dtype;
+      for_each_small(end, [&](void* from, std::byte* to, std::size_t bytes) {
+        memory.copy(to, from, bytes, call.stream);
+      });
+      const TensorView data(together_.data(), dtype,
+                            Shape::vector(static_cast<std::int64_t>(used / size_of(dtype))),
+                            together_.device());
+      group_->all_reduce(data, mean(dtype, group_->size(), 1), call);
+      for_each_small(end, [&](void* to, std::byte* from, std::size_t bytes) {
+        memory.copy(to, from, bytes, call.stream);
+      });
+    }
+    first = end;
+    used = 0;
+  };
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const TensorView& p = parameters[i];
+    // All of a run have the dtype of its first.
+    if (p.dtype != parameters[first].dtype ||
+        (p.bytes() < chunk_bytes && used + p.bytes() > chunk_bytes))
+      send(i);
+    if (p.bytes() >= chunk_bytes)
+      group_->all_reduce(p, mean(p.dtype, group_->size(), 1), call);
+    else
+      used += p.bytes();
+    if (used != 0 && together_.bytes() == 0)
+      together_ = Tensor(memory, Shape::vector(chunk_bytes), DType::u8, call.stream);
+  }
+  send(parameters.size());
+  return true;
+}
+
+}  // namespace ddp
+}  // namespace tutti

@@ -1,0 +1,290 @@
+#include <tutti/ddp/power_sgd.hpp>
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <tutti/ddp/hooks.hpp>
+
+#include "ddp/kept_arrays.hpp"
+#include "ddp/power_sgd_plan.hpp"
+#include "ddp/segments.hpp"
+#include "values/fail.hpp"
+#include "values/saved_state.hpp"
+
+namespace tutti {
+namespace ddp {
+
+using internal::failf;
+
+namespace {
+
+constexpr std::string_view magic = "tuttiPS1";
+constexpr std::string_view what_is_saved = "saved state of PowerSGD";
+
+enum class Form : std::uint8_t { none, per_tensor, batched };
+
+constexpr std::string_view name_of(Form form) noexcept {
+  return form == Form::batched ? "batched_power_sgd_hook" : "power_sgd_hook";
+}
+
+/// The zeros behind a batched bucket have an error too. Ids of parameters are smaller.
+constexpr std::uint64_t filling = std::uint64_t{1} << 63;
+
+/// `count` elements of a flat array from `at` on.
+TensorView part(Tensor& array, std::int64_t at, std::int64_t count) {
+  auto* first = static_cast<std::byte*>(array.data());
+  return {first + static_cast<std::size_t>(at) * size_of(array.dtype()), array.dtype(),
+          Shape::vector(count)};
+}
+
+std::int64_t end_of(std::span<const Segment> segments) {
+  return segments.empty() ? 0 : segments.back().at + segments.back().count;
+}
+
+}  // namespace
+
+struct PowerSgdState::Impl {
+  PowerSgdOptions options;
+  Form form = Form::none;
+  std::int64_t step = 0;
+  KeptArrays errors;  // By id: of parameters that have no plan now.
+  KeptArrays factors;
+  std::vector<std::unique_ptr<Plan>> plans;  // By Bucket::index().
+
+  void add_matrices(Plan& plan, const Bucket& bucket) const;
+  std::unique_ptr<Plan> make_plan(const Bucket& bucket);
+  void keep(Plan& plan, std::size_t index, KeptArrays& of_errors, KeptArrays& of_factors) const;
+  Plan& plan_of(const Bucket& bucket);
+  Work run(Form wanted, Bucket& bucket);
+};
+
+/// Decides what is compressed, and the places of everything.
+void PowerSgdState::Impl::add_matrices(Plan& plan, const Bucket& bucket) const {
+  std::int64_t compressed = 0;
+  std::int64_t left = 0;
+  for (const Slice& slice : bucket.slices()) {
+    const std::int64_t count = slice.shape.numel();
+    if (count == 0) continue;
+    Matrix matrix{slice.id, compressed, slice.shape.rows(), slice.shape.row_numel()};
+    const auto smaller = std::min(matrix.rows, matrix.columns);
+    matrix.rank = static_cast<int>(std::min<std::int64_t>(smaller, options.rank));
+    const auto thin = static_cast<double>((matrix.rows + matrix.columns) * matrix.rank);
+    const bool shrinks = thin * options.min_compression_rate < static_cast<double>(count);
+    if (form == Form::batched || shrinks) {
+      plan.compressed.push_back({slice.id, slice.offset, compressed, count});
+      compressed += count;
+    } else {
+      plan.rest.push_back({slice.id, slice.offset, left, count});
+      left += count;
+    }
+    if (form == Form::per_tensor && shrinks) plan.matrices.push_back(matrix);
+  }
+  if (form == Form::batched && compressed != 0) {
+    auto side = static_cast<std::int64_t>(std::sqrt(static_cast<double>(compressed)));
+    while (side * side < compressed) ++side;
+    plan.matrices.push_back({static_cast<std::size_t>(bucket.index()), 0, side, side,
+                             static_cast<int>(std::min<std::int64_t>(side, options.rank))});
+  }
+  std::int64_t p = 0;
+  std::int64_t q = 0;
+  for (Matrix& matrix : plan.matrices) {
+    matrix.p = std::exchange(p, p + matrix.rows * matrix.rank);
+    matrix.q = std::exchange(q, q + matrix.columns * matrix.rank);
+  }
+  for (Segment& segment : plan.rest) segment.at += p;
+  plan.sent_numel = p + left;
+}
+
+std::unique_ptr<Plan> PowerSgdState::Impl::make_plan(const Bucket& bucket) {
+  auto plan = std::make_unique<Plan>();
+  plan->options = &options;
+  plan->slices = bucket.slices();
+  add_matrices(*plan, bucket);
+  std::int64_t elements = 0;
+  std::int64_t of_q = 0;
+  std::int64_t of_row = 0;
+  for (const Matrix& matrix : plan->matrices) {
+    elements += matrix.rows * matrix.columns;
+    of_q += matrix.columns * matrix.rank;
+    of_row = std::max(of_row, matrix.columns);
+  }
+  const auto make = [&](std::int64_t count) {
+    Tensor array(bucket.group().memory(), Shape::vector(count),
+                 compute_dtype(bucket.buffer().dtype));
+    std::memset(array.data(), 0, array.bytes());
+    return array;
+  };
+  plan->m = make(elements);
+  plan->sent = make(plan->sent_numel);
+  plan->q = make(of_q);
+  plan->row = make(of_row);
+
+  for (const Segment& s : plan->compressed)
+    errors.take_or_throw(s.id, part(plan->m, s.at, s.count), "the error of parameter");
+  const auto used = end_of(plan->compressed);
+  errors.take(filling | static_cast<std::uint64_t>(bucket.index()),
+              part(plan->m, used, elements - used));
+  for (Matrix& matrix : plan->matrices) {
+    const TensorView q = part(plan->q, matrix.q, matrix.columns * matrix.rank);
+    // A rebuilt bucket is another square.
+    matrix.has_q = form == Form::batched ? factors.take(matrix.id, q)
+                                         : factors.take_or_throw(matrix.id, q, "Q of parameter");
+  }
+  return plan;
+}
+
+/// What has to outlive a plan.
+void PowerSgdState::Impl::keep(Plan& plan, std::size_t index, KeptArrays& of_errors,
+                               KeptArrays& of_factors) const {
+  if (options.error_feedback) {
+    for (const Segment& s : plan.compressed) of_errors.put(s.id, part(plan.m, s.at, s.count));
+    const auto used = end_of(plan.compressed);
+    if (const auto rest = plan.m.shape().numel() - used; rest != 0)
+      of_errors.put(filling | index, part(plan.m, used, rest));
+  }
+  if (options.warm_start)
+    for (const Matrix& matrix : plan.matrices)
+      of_factors.put(matrix.id, part(plan.q, matrix.q, matrix.columns * matrix.rank));
+}
+
+Plan& PowerSgdState::Impl::plan_of(const Bucket& bucket) {
+  const auto index = static_cast<std::size_t>(bucket.index());
+  if (index >= plans.size() || !same_slices(plans[index]->slices, bucket.slices())) {
+    // The buckets were rebuilt: of those from here on none has been reduced in this step.
+    for (std::size_t i = index; i < plans.size(); ++i) keep(*plans[i], i, errors, factors);
+    plans.resize(std::min(index, plans.size()));
+    if (plans.size() != index)
+      failf(Errc::invalid_argument,
+            "{} got bucket {} before bucket {}; buckets are reduced in their order", name_of(form),
+            index, plans.size());
+    plans.push_back(make_plan(bucket));
+  }
+  return *plans[index];
+}
+
+Work PowerSgdState::Impl::run(Form wanted, Bucket& bucket) {
+  check_computable(bucket, name_of(wanted));
+  if (form != Form::none && form != wanted)
+    failf(Errc::invalid_argument, "{} got the state of {}; give each hook its own", name_of(wanted),
+          name_of(form));
+  form = wanted;
+  const auto now = step;
+  if (bucket.is_last()) ++step;
+  if (now < options.start_step) return all_reduce_hook(bucket);
+  Plan& plan = plan_of(bucket);
+  if (plan.matrices.empty()) return all_reduce_hook(bucket);
+
+  compress(plan, bucket, now);
+  ProcessGroup& group = bucket.group();
+  // Both calls are made here, in the same order on all ranks. project() runs between them.
+  std::array<Work, 2> sums;
+  sums[0] = group.all_reduce_async(plan.sent, ReduceOp::sum, bucket.call()).then([&plan] {
+    project(plan);
+  });
+  sums[1] = group.all_reduce_async(plan.q, ReduceOp::sum, bucket.call());
+  return Work::all(sums).then([&plan, &bucket] { decompress(plan, bucket); });
+}
+
+}  // namespace ddp
+
+namespace [[gnu::visibility("default")]] ddp {
+
+PowerSgdState::PowerSgdState(PowerSgdOptions options) : impl_(std::make_unique<Impl>()) {
+  const auto refuse = [](std::string_view option, auto value, std::string_view bound) {
+    failf(Errc::invalid_argument, "{} of PowerSGD is {}; it must be {}", option, value, bound);
+  };
+  if (options.rank < 1) refuse("rank", options.rank, "1 or more");
+  if (options.start_step < 0) refuse("start_step", options.start_step, "0 or more");
+  if (!(options.min_compression_rate > 0))
+    refuse("min_compression_rate", options.min_compression_rate, "above 0");
+  if (!(options.orthogonalization_epsilon >= 0))
+    refuse("orthogonalization_epsilon", options.orthogonalization_epsilon, "0 or more");
+  impl_->options = std::move(options);
+}
+
+PowerSgdState::~PowerSgdState() = default;
+
+const PowerSgdOptions& PowerSgdState::options() const noexcept {
+  return impl_->options;
+}
+
+std::int64_t PowerSgdState::step() const noexcept {
+  return impl_->step;
+}
+
+double PowerSgdState::compression_rate() const noexcept {
+  std::int64_t before = 0;
+  std::int64_t after = 0;
+  for (const auto& plan : impl_->plans) {
+    for (const Slice& slice : plan->slices) before += slice.shape.numel();
+    after += plan->sent_numel + plan->q.shape().numel();
+  }
+  return after == 0 ? 1 : static_cast<double>(before) / static_cast<double>(after);
+}
+
+std::string PowerSgdState::save() const {
+  const auto& o = impl_->options;
+  KeptArrays errors = impl_->errors;
+  KeptArrays factors = impl_->factors;
+  for (std::size_t i = 0; i < impl_->plans.size(); ++i)
+    impl_->keep(*impl_->plans[i], i, errors, factors);
+  internal::Writer out;
+  out.i32(o.rank).u8(o.error_feedback ? 1 : 0).u8(o.warm_start ? 1 : 0);
+  out.f64(o.min_compression_rate).u8(static_cast<std::uint8_t>(impl_->form)).i64(impl_->step);
+  errors.write(out);
+  factors.write(out);
+  return internal::seal(magic, out);
+}
+
+void PowerSgdState::load(std::string_view state) {
+  auto in = internal::unseal(magic, what_is_saved, state).content;
+  const auto& o = impl_->options;
+  const auto compare = [](std::string_view option, auto saved, auto mine) {
+    if (saved != mine)
+      failf(Errc::invalid_argument, "{} of the saved PowerSGD is {}, of this one {}", option, saved,
+            mine);
+  };
+  compare("rank", in.i32(), o.rank);
+  compare("error_feedback", in.u8() != 0, o.error_feedback);
+  compare("warm_start", in.u8() != 0, o.warm_start);
+  compare("min_compression_rate", in.f64(), o.min_compression_rate);
+  const auto form = static_cast<Form>(in.u8());
+  const auto step = in.i64();
+  auto errors = KeptArrays::read(in);
+  auto factors = KeptArrays::read(in);
+  in.end();
+  if (form > Form::batched || step < 0)
+    failf(Errc::invalid_argument, "the {} is damaged ({} bytes)", what_is_saved, state.size());
+  impl_->form = form;
+  impl_->step = step;
+  impl_->errors = std::move(errors);
+  impl_->factors = std::move(factors);
+  impl_->plans.clear();
+}
+
+Work power_sgd_hook(PowerSgdState& state, Bucket& bucket) {
+  return state.impl_->run(Form::per_tensor, bucket);
+}
+
+Work batched_power_sgd_hook(PowerSgdState& state, Bucket& bucket) {
+  return state.impl_->run(Form::batched, bucket);
+}
+
+CommHook power_sgd_hook(std::shared_ptr<PowerSgdState> state) {
+  if (state == nullptr) failf(Errc::invalid_argument, "the state of power_sgd_hook is null");
+  return [state = std::move(state)](Bucket& bucket) { return power_sgd_hook(*state, bucket); };
+}
+
+CommHook batched_power_sgd_hook(std::shared_ptr<PowerSgdState> state) {
+  if (state == nullptr)
+    failf(Errc::invalid_argument, "the state of batched_power_sgd_hook is null");
+  return
+      [state = std::move(state)](Bucket& bucket) { return batched_power_sgd_hook(*state, bucket); };
+}
+
+}  // namespace ddp
+}  // namespace tutti
