@@ -8,8 +8,11 @@
 #include <tutti/ddp/bucket.hpp>
 #include <tutti/ddp/gradient_reducer.hpp>
 #include <tutti/ddp/hooks.hpp>
+#include <tutti/ddp/join.hpp>
 #include <tutti/ddp/local_sgd.hpp>
 #include <tutti/ddp/power_sgd.hpp>
+#include <tutti/ddp/sharded_update.hpp>
+#include <tutti/ddp/sparse_rows.hpp>
 #include <tutti/ddp/top_k.hpp>
 #include <tutti/deadline.hpp>
 #include <tutti/device.hpp>

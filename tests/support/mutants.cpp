@@ -135,18 +135,27 @@ class AsyncMovesNothing final : public ForwardingBackend {
   }
 };
 
-/// Of the buckets of gradients, the first one alone is reduced.
-class ReducesOneBucket final : public ForwardingBackend {
+/// Of the calls with numbered names, such as "ddp bucket 3", the first one alone moves data.
+class MovesTheFirst final : public ForwardingBackend {
  public:
-  using ForwardingBackend::ForwardingBackend;
+  MovesTheFirst(std::unique_ptr<Backend> inner, std::string name)
+      : ForwardingBackend(std::move(inner)), name_(std::move(name)) {}
 
   Work launch(std::span<const Op> ops, const Call& call) override {
-    if (!call.name.starts_with("ddp bucket ") || call.name == "ddp bucket 0")
-      return inner().launch(ops, call);
+    if (!call.name.starts_with(name_) || call.name == name_ + "0") return inner().launch(ops, call);
     const Op barrier{};  // Keeps the order.
     return inner().launch({&barrier, 1}, call);
   }
+
+ private:
+  std::string name_;
 };
+
+Decorate move_the_first(const char* name) {
+  return [name](std::unique_ptr<Backend> inner) {
+    return std::make_unique<MovesTheFirst>(std::move(inner), name);
+  };
+}
 
 /// Async collectives have ended when they return.
 class AsyncWaits final : public ForwardingBackend {
@@ -391,7 +400,12 @@ std::map<std::string, Decorate> mutants(int rank, int size) {
       {"async_calls_wait", wrap<AsyncWaits>()},
       {"ignores_timeout", wrap<IgnoresTimeout>()},
       {"swallows_errors", wrap<SwallowsErrors>()},
-      {"reduces_one_bucket", wrap<ReducesOneBucket>()},
+      {"reduces_one_bucket", move_the_first("ddp bucket ")},
+      {"gathers_one_bucket", move_the_first("ddp parameters ")},
+      {"counts_ranks_once", rewrite([](Op& op) {
+         if (op.kind == Operation::all_reduce && op.in.dtype == DType::i64)
+           change_kind(op, Kind::sum, Kind::max);
+       })},
       {"drops_on_done", change_callbacks({.on_done =
                                               [](const Callbacks::Callback&) {
                                                 return Callbacks::Callback([](const Error*) {});

@@ -2,11 +2,13 @@
 #include <cstdint>
 #include <cstdlib>
 #include <new>
+#include <optional>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include <tutti/ddp/gradient_reducer.hpp>
+#include <tutti/ddp/sharded_update.hpp>
 
 #include "support/ranks.hpp"
 
@@ -80,7 +82,7 @@ constexpr std::size_t parameters = 20;
 constexpr std::int64_t numel = 100;
 
 /// The number of allocations of all ranks' steps after `warm_up` steps.
-std::uint64_t count(int warm_up, const ddp::ReducerOptions& options) {
+std::uint64_t count(int warm_up, const ddp::ReducerOptions& options, bool shards = false) {
   std::vector<CountingMemory> memories(ranks);
   RankBarrier barrier(ranks);
   std::atomic<std::uint64_t> result = 0;
@@ -89,14 +91,20 @@ std::uint64_t count(int warm_up, const ddp::ReducerOptions& options) {
       [&](ProcessGroup& group) {
         const auto& memory = memories[static_cast<std::size_t>(group.rank())];
         std::vector<std::vector<float>> gradients(parameters, std::vector<float>(numel));
-        const std::vector<ddp::Parameter> list(parameters, {"p", {nullptr, DType::f32, {numel}}});
+        std::vector<std::vector<float>> values(parameters, std::vector<float>(numel));
+        std::vector<ddp::Parameter> list;
+        for (auto& value : values) list.push_back({"p", value});
         const std::size_t before = memory.live();
         ddp::GradientReducer reducer(group, list, options);
+        std::optional<ddp::ShardedUpdate> sharded;
+        if (shards) sharded.emplace(reducer);
+        const ddp::ShardedUpdate::Update update = [](const auto&, const auto&, const auto&) {};
         const auto step = [&] {
           for (std::size_t id = parameters; id-- > 0;)
             reducer.mark_ready(id, options.gradient_as_bucket_view ? reducer.gradient(id)
                                                                    : TensorView(gradients[id]));
           reducer.finish();
+          if (sharded) sharded->step(update);
         };
         for (int i = 0; i < warm_up; ++i) step();
         // 100 floats are 112 with their padding; the status has 3 words.
@@ -132,6 +140,10 @@ TEST(ReducerAllocation, AStepOverViewsAllocatesNothing) {
   EXPECT_EQ(count(until_pools_are_full,
                   {.first_bucket_cap = 1000, .bucket_cap = 2000, .gradient_as_bucket_view = true}),
             0U);
+}
+
+TEST(ReducerAllocation, AStepWithShardsAllocatesNothing) {
+  EXPECT_EQ(count(until_pools_are_full, {.first_bucket_cap = 1000, .bucket_cap = 2000}, true), 0U);
 }
 
 TEST(ReducerAllocation, AStepWithOneBucketAllocatesNothingAfterTheSecond) {

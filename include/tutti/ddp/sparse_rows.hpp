@@ -1,0 +1,39 @@
+#pragma once
+
+#include <tutti/gather.hpp>
+#include <tutti/process_group.hpp>
+#include <tutti/tensor.hpp>
+
+namespace tutti {
+namespace [[gnu::visibility("default")]] ddp {
+
+/// The rows of an array [N, ...] that are not 0: the gradient of an embedding, for example.
+struct SparseRows {
+  Tensor indices;  ///< [m]: ascending, each once.
+  Tensor rows;     ///< [m, ...]: row i belongs to indices[i].
+};
+
+struct SparseRowsOptions {
+  double divisor = 1;         ///< Of the sum over ranks. 0: W, the mean; 1: the sum.
+  std::int64_t num_rows = 0;  ///< N, to check indices against. 0: any index from 0 on.
+  GatherOptions gather{};     ///< With a layout no sizes are exchanged.
+};
+
+/// The sum over ranks of rows, equal indices added. Gathers the rows of all ranks, and adds in rank
+/// order, within a rank in the order given, in the precision of the dtype (f16 and bf16 in float,
+/// rounded once). The result has the same bits on every rank and backend.
+///
+/// Parameters with such gradients stay out of the reducer's list. The sum is worth it while the
+/// ranks together have fewer than about 2 N rows: an all_reduce sends 2 N rows.
+///
+/// @param indices  [n_r], i32 or i64; unordered, with repetitions, also empty.
+/// @param rows     [n_r, ...], floats or complex numbers.
+/// On the wire: as all_gather_rows() of two arrays. Memory: the rows of all ranks, and on a device
+/// the same on the host, which adds there and waits.
+/// @throws Error as all_gather_rows(); invalid_argument on every rank, with the first wrong index
+///         and its rank. The group stays usable.
+SparseRows all_reduce_rows(ProcessGroup& group, const ConstTensorView& indices,
+                           const ConstTensorView& rows, const SparseRowsOptions& options = {});
+
+}  // namespace ddp
+}  // namespace tutti

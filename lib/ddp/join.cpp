@@ -1,0 +1,58 @@
+#include <tutti/ddp/join.hpp>
+
+#include <array>
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include <tutti/gather.hpp>
+#include <tutti/sync.hpp>
+
+#include "values/fail.hpp"
+
+namespace tutti {
+namespace ddp {
+namespace {
+
+/// Which ranks still have a batch, in words. Collective.
+std::string describe_ranks(ProcessGroup& group, bool has_batch, const CallOptions& options) {
+  const auto all = all_gather_bytes(group, has_batch ? "1" : "0", options);
+  std::array<std::string, 2> ranks;
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    ranks[all[rank] == "1" ? 1 : 0] += fmt::format(" {}", rank);
+  return fmt::format("ranks{} have no batch left, ranks{} have one", ranks[0], ranks[1]);
+}
+
+}  // namespace
+}  // namespace ddp
+
+namespace [[gnu::visibility("default")]] ddp {
+
+Join::Join(GradientReducer& reducer, const JoinOptions& options)
+    : reducer_(&reducer), group_(nullptr), options_(options) {
+  if (reducer.buckets().empty())
+    internal::failf(Errc::invalid_argument,
+                    "Join: the reducer has no parameters; there is nothing to stay in step with");
+  group_ = &reducer.buckets()[0].group();
+}
+
+bool Join::next(bool has_batch) {
+  const CallOptions call{.timeout = options_.timeout, .name = "ddp join"};
+  const auto sum = sync_ddp(std::int64_t{has_batch}, group_, ReduceOp::sum,
+                            {.timeout = call.timeout, .name = call.name});
+  with_batch_ = static_cast<int>(sum);
+  const bool all = with_batch_ == group_->size();
+  if (options_.throw_on_early_termination && !all && with_batch_ != 0)
+    internal::failf(Errc::mismatch,
+                    "Join: {}; give all ranks as many batches, or let Join go on without "
+                    "throw_on_early_termination",
+                    describe_ranks(*group_, has_batch, call));
+  if (!options_.divide_by_initial_world_size) reducer_->set_divisor(with_batch_);
+  if (with_batch_ == 0) return false;
+  if (!has_batch && options_.make_empty_steps) reducer_->step_empty();
+  return true;
+}
+
+}  // namespace ddp
+}  // namespace tutti
