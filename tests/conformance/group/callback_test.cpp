@@ -95,7 +95,7 @@ TEST_P(Callbacks, RunInTheOrderOfTheirCalls) {
 }
 
 // A continuation makes the input of a call that was issued behind it.
-TEST_P(Callbacks, ThenRunsBeforeAsyncCallsThatAreIssuedLater) {
+TEST_P(Callbacks, ThenRunsBeforeCollectivesThatAreIssuedLater) {
   on_ranks(world(), [](ProcessGroup& group) {
     const int n = group.size();
     for (int round = 0; round < 100; ++round) {
