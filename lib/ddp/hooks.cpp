@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -13,21 +12,29 @@ namespace tutti {
 namespace ddp {
 namespace {
 
-/// to[i] = from[i], rounded to nearest. Floats of 2, 4 and 8 bytes.
-void cast(const ConstTensorView& from, const TensorView& to) {
+/// to[i] = from[i], rounded to nearest.
+template <typename From, typename To>
+void convert(const ConstTensorView& from, const TensorView& to) {
+  const auto* in = static_cast<const From*>(from.data);
+  auto* out = static_cast<To*>(to.data);
   const auto n = static_cast<std::size_t>(from.shape.numel());
-  visit_dtype(from.dtype, [&]<typename From>() {
-    visit_dtype(to.dtype, [&]<typename To>() {
-      constexpr bool wide = std::is_floating_point_v<From> || std::is_floating_point_v<To>;
-      constexpr bool small = std::is_same_v<From, Float16> || std::is_same_v<From, BFloat16> ||
-                             std::is_same_v<To, Float16> || std::is_same_v<To, BFloat16>;
-      if constexpr (wide && small) {
-        const auto* in = static_cast<const From*>(from.data);
-        auto* out = static_cast<To*>(to.data);
-        for (std::size_t i = 0; i < n; ++i) out[i] = To(static_cast<float>(in[i]));
-      }
-    });
-  });
+  for (std::size_t i = 0; i < n; ++i) out[i] = To(static_cast<float>(in[i]));
+}
+
+/// One side is of the type Small, the other is f32 or f64.
+template <typename Small>
+void cast_small(const ConstTensorView& from, const TensorView& to) {
+  if (from.dtype == DType::f32) return convert<float, Small>(from, to);
+  if (from.dtype == DType::f64) return convert<double, Small>(from, to);
+  if (to.dtype == DType::f32) return convert<Small, float>(from, to);
+  return convert<Small, double>(from, to);
+}
+
+void cast(DType small, const ConstTensorView& from, const TensorView& to) {
+  if (small == DType::f16)
+    cast_small<Float16>(from, to);
+  else
+    cast_small<BFloat16>(from, to);
 }
 
 /// A hook around another one, which sees the gradients in a type of 2 bytes.
@@ -43,8 +50,10 @@ class Compression {
                       "the compression to {} takes floats in host memory; bucket {} is {} on {}",
                       name_of(dtype_), bucket.index(), name_of(wide.dtype), to_string(wide.device));
     Copy& copy = copy_of(bucket);
-    cast(wide, copy.narrow);
-    return hook_(*copy.bucket).then([&copy, &bucket] { cast(copy.narrow, bucket.buffer()); });
+    cast(dtype_, wide, copy.narrow);
+    return hook_(*copy.bucket).then([&copy, &bucket] {
+      cast(copy.narrow.dtype(), copy.narrow, bucket.buffer());
+    });
   }
 
  private:
