@@ -26,10 +26,10 @@ class WorkState;
 /// its next call throws the error. A default-made Work is finished.
 ///
 /// Functions passed to then() and on_done() run on the group's worker thread, one after the other,
-/// and may start late, behind an async call. They may make async calls on the group. A blocking call
-/// on host memory would wait for itself and is refused; waiting for a Work of the group hangs. On
-/// host memory a function that then() adds to a collective runs before async collectives that this
-/// thread issues afterwards on the group, so it may make their input.
+/// and may start late, behind an async call. They may make async calls on the group. A blocking
+/// call on host memory would wait for itself and is refused; waiting for a Work of the group hangs.
+/// On host memory a function that then() adds to a collective runs before async collectives that
+/// this thread issues afterwards on the group, so it may make their input.
 class [[nodiscard]] Work {
  public:
   Work() noexcept = default;
