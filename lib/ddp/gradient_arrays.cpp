@@ -21,7 +21,10 @@ std::byte* at(void* data, std::int64_t offset, DType dtype) {
 
 GradientArrays::GradientArrays(ProcessGroup& group, std::span<const Parameter> parameters,
                                const std::vector<Ids>& buckets, const CallOptions& call)
-    : group_(group), parameters_(parameters), locations_(parameters.size()) {
+    : group_(group),
+      parameters_(parameters),
+      probe_(group.memory(), Shape{1}, DType::u8),
+      locations_(parameters.size()) {
   std::array<std::int64_t, dtype_count> numel{};
   for (const Parameter& p : parameters)
     numel[static_cast<std::size_t>(p.value.dtype)] += padded_numel(p.value);
@@ -165,9 +168,9 @@ void GradientArrays::clear(const TensorView& view, Stream stream) {
 }
 
 void GradientArrays::wait_for(Stream stream) {
-  if (arrays_.empty() || arrays_.front().data.device().type == DeviceType::cpu) return;
+  if (group_.memory().device().type == DeviceType::cpu) return;
   std::byte unused{};
-  group_.memory().copy(&unused, arrays_.front().data.data(), 1, stream);
+  group_.memory().copy(&unused, probe_.data(), 1, stream);
 }
 
 }  // namespace tutti::ddp

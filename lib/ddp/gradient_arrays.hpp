@@ -58,6 +58,7 @@ class GradientArrays {
 
   ProcessGroup& group_;
   std::span<const Parameter> parameters_;
+  Tensor probe_;  // For wait_for(): no kernel uses it.
   std::vector<Array> arrays_;
   std::vector<Bucket> buckets_;
   std::vector<Location> locations_;  // By id.
