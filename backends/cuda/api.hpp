@@ -76,8 +76,8 @@ struct DriverApi {
 #undef TUTTI_FIELD
 };
 
-/// The functions of the installed libraries, loaded at the first call and never unloaded. @throws
-/// Error unsupported: the library, the reason and what to install.
+/// The functions of the installed libraries, loaded at the first call and never unloaded.
+/// @throws Error unsupported; its text names the missing library, the reason and what to install.
 const CudaApi& cuda_api();
 const DriverApi& driver_api();
 

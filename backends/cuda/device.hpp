@@ -115,7 +115,7 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
 };
 
 /// Sets the thread's current device, and restores the previous one, unless the process has no
-/// context there: restoring would make one, with memory of its own. The library's own threads set
+/// context there: restoring would make one, which takes memory. The library's own threads set
 /// their device once (use_device()), so that a scope costs nothing there.
 ///
 /// Required around all calls but those that choose a device. Queries and ends of events and

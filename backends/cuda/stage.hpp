@@ -8,7 +8,7 @@
 
 namespace tutti::backend::cuda {
 
-/// The error text of a call that its stream does not reach before the deadline.
+/// The error text of a call whose stream was still busy with earlier work at the deadline.
 inline constexpr const char* late_text =
     "the deadline passed before the work on the call's stream had ended, so that its arrays could "
     "not be copied to the host";

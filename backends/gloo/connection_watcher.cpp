@@ -45,7 +45,7 @@ class ConnectionWatcher::Event {
   Event() : descriptor_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (descriptor_ < 0)
       internal::failf(Errc::resource_exhausted,
-                      "gloo: cannot make the descriptor of the connection watcher: {}",
+                      "gloo: cannot start the connection watcher (no file descriptor): {}",
                       std::strerror(errno));
   }
   ~Event() { ::close(descriptor_); }

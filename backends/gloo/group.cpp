@@ -101,7 +101,7 @@ bool Group::abandon(const Call& call) const noexcept {
       for (auto& message : messages) message.wait(limit);
     }
     return true;
-  } catch (...) {  // The caller fails the mesh.
+  } catch (...) {  // On false the caller marks the mesh as failed.
     return false;
   }
 }

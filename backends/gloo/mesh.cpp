@@ -75,7 +75,7 @@ bool Mesh::ended(std::size_t connection) noexcept {
   try {
     left = left || agreement_.left(peer);
     late = !left && agreement_.collecting();
-  } catch (...) {  // A store may be the program's own.
+  } catch (...) {  // The program may supply the store, so it may throw any type.
     store_ended = true;
   }
   if (left) left_.insert(peer);

@@ -13,8 +13,8 @@ bool stages(Device device) noexcept;
 /// The number of CUDA devices.
 int device_count();
 
-/// A group on `init.device` that stages its arrays through the group of host memory from `make`.
-/// @throws Error unsupported: which library is missing, what to install.
+/// A group on `init.device` that stages its arrays through the host-memory group that `make`
+/// returns. @throws Error unsupported; its text names the missing library.
 std::unique_ptr<Backend> make_on_cuda(
     const BackendInit& init,
     const std::function<std::unique_ptr<Backend>(const BackendInit& on_host)>& make);

@@ -60,7 +60,7 @@ PeerInfo decode(std::span<const std::byte> bytes, int rank, int size) {
   return info;
 }
 
-/// Gloo's timeouts are in milliseconds. 0 means 10 ms, and huge ones overflow to "now".
+/// A timeout for Gloo, in milliseconds. To Gloo, 0 means 10 ms and a huge value overflows to "now".
 std::chrono::milliseconds clamp(std::chrono::nanoseconds time, std::chrono::milliseconds most) {
   return std::clamp(
       std::chrono::ceil<std::chrono::milliseconds>(std::min<std::chrono::nanoseconds>(time, most)),
@@ -106,7 +106,7 @@ sockaddr_storage address_of(const transport::Pair& pair) {
 }
 
 /// Whether pairs have listeners of their own, as in Gloo of 2022. Later versions share the device's
-/// listener and name the pair by a number behind the address.
+/// listener and name the pair by a number after the address.
 bool listens_alone(const transport::Pair& pair) {
   const auto bytes = pair.address().bytes();
   ssize_t number = -1;

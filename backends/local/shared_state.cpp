@@ -25,7 +25,7 @@ void pause() noexcept {
 
 constexpr int spins = 1000;  // A pause is about 50 ns.
 constexpr int yields = 50;
-// After a yield that took longer than this, so many waits do not yield.
+// After a yield longer than long_yield, the next waits_without_yields waits do not yield.
 constexpr std::chrono::milliseconds long_yield(1);
 constexpr int waits_without_yields = 1000;
 
@@ -192,7 +192,8 @@ bool SharedState::wait_open(Round& round, std::unique_lock<std::mutex>& lock, co
     return false;
   };
   if (over()) return true;
-  const auto limit = call.limit();  // Reads the clock, only when a call has to wait.
+  // Reads the clock, so it comes after the first check: only calls that wait pay for it.
+  const auto limit = call.limit();
   bool in_time = true;
   ++sleepers_;
   if (limit.is_none())

@@ -64,7 +64,8 @@ class Failure {
   const internal::Refusal* refusal_of(const Op& op, const Call& call) const noexcept {
     return agreement_.refusal_of(id_of(op, call));
   }
-  /// The ranks that have left, each with the number behind its last collective. From one thread.
+  /// The ranks that have left, each with one more than the number of its last collective. Called
+  /// from one thread.
   const std::map<int, std::uint64_t>& departed() noexcept { return agreement_.departed(); }
 
   /// Records that no operation of the group runs any more. `late`: added to the error texts when an

@@ -51,7 +51,8 @@ class Folding {
   Op op_;
   Slice mine_;
   std::size_t slot_bytes_;
-  Scratch scratch_;  // A slot for each rank, then a scale for each where they have one.
+  // One slot per rank; with premul_sum also one scale per rank, after the slots.
+  Scratch scratch_;
 };
 
 }  // namespace tutti::backend::nccl

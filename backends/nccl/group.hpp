@@ -72,7 +72,7 @@ class Group : public std::enable_shared_from_this<Group> {
   PointToPoint messages_;
   Registrations registrations_;
   Watcher watcher_;
-  std::atomic<std::uint64_t> next_{0};  // The number behind the last collective of this rank.
+  std::atomic<std::uint64_t> next_{0};  // One more than the number of this rank's last collective.
 };
 
 }  // namespace tutti::backend::nccl

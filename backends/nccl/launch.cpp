@@ -98,7 +98,7 @@ bool Launch::advance() {
     for (auto& op : lowered_) op.after(comm);
     for (auto& op : bounded_) op.after();
   });
-  lowered_.clear();  // Frees the call's memory in stream order, also in a graph.
+  lowered_.clear();  // Frees the call's memory in stream order, in a graph too.
   if (!bounded_.empty()) {
     counting_.add(state_, std::move(bounded_));
     return true;

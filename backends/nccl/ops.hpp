@@ -26,7 +26,8 @@ bool is_left_fold(const Op& op, int size) noexcept;
 /// True when an operation needs the library's own kernels.
 bool needs_kernels(const Op& op, int size, bool order_fixed) noexcept;
 
-/// True when a call with this operation needs scratch memory, or ends later than its last kernel.
+/// True when a call with this operation needs scratch memory, or has work after its last NCCL
+/// kernel (copies out of the scratch memory).
 bool needs_scratch(const Op& op, int size, bool order_fixed) noexcept;
 
 /// One collective as calls of NCCL, in one or more groups of NCCL, which all operations of a call

@@ -35,8 +35,8 @@ class Watcher {
   void start(std::shared_ptr<void> owner);
   /// Ends the call when it has run or when the group has broken.
   void watch(const std::shared_ptr<EventState>& state);
-  /// Polls NCCL and the peers from now on also without a call: the launch of a graph is not
-  /// visible.
+  /// From now on, polls NCCL and the peers even when no call is pending: graph launches are
+  /// invisible to the library.
   void watch_graphs();
   /// Wakes the thread because the group has broken.
   void wake() noexcept;

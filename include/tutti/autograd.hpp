@@ -17,12 +17,11 @@
 // transpose. docs/gradients.md derives the backwards and says which gradient a reducer needs.
 //
 // Forward and backward are collective; every rank makes the same calls in the same order. Before
-// anything is sent, the forward refuses other dtypes than f32, f64, f16 and bf16, and operations
-// without a gradient (Error invalid_argument). Gradients that are computed element by element need
-// host memory: those of min, max, product, premul_sum, and of avg where the backward is not a
-// reduction. On a device their forward is Error unsupported. A group of one rank makes the same
-// calls. Results of both directions are in the group's memory, or in the forward's
-// GatherOptions::memory.
+// anything is sent, the forward refuses dtypes other than f32, f64, f16 and bf16, and operations
+// without a gradient (Error invalid_argument). The gradients of min, max, product, premul_sum, and
+// of avg where the backward is not a reduction, are computed element by element and need host
+// memory. On a device their forward is Error unsupported. A group of one rank makes the same calls.
+// Results of both directions are in the group's memory, or in the memory of the forward's options.
 
 namespace tutti {
 
@@ -42,8 +41,8 @@ class Backward {
       : transpose_(std::move(transpose)) {}
   /// Collective. `gradient` has the shape and dtype of the forward's value. It is not read for
   /// send, nor on ranks other than root if the value is on root only.
-  /// @return the gradient of the forward's input, and the transpose of this call, so derivatives by
-  ///         `gradient` of any order exist. Saved arrays count as constants.
+  /// @return the gradient of the forward's input, and a Backward of this call, so it can be
+  ///         differentiated again by `gradient`, to any order. Saved arrays count as constants.
   Differentiable operator()(ProcessGroup& group, const ConstTensorView& gradient,
                             const CallOptions& options = {}) const;
   /// The name of the collective that it calls, as "reduce_scatter_rows". Empty: it makes no call.
@@ -69,11 +68,11 @@ DifferentiableRows all_gather_rows(ProcessGroup& group, const ConstTensorView& l
 /// `op` is sum, avg or premul_sum. Value [n_rank, ...]. Backward: an all_gather of rows, scaled.
 Differentiable reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
                                    const RowLayout& layout, ReduceOp op = ReduceOp::sum,
-                                   const GatherOptions& options = {});
+                                   const ResultOptions& options = {});
 /// Sends block j of `in` [sum send_rows, ...] to rank j. Value [sum recv_rows, ...]. Rows that are
 /// not given are an equal part of `in` for each rank. Backward: the same with the counts swapped.
 Differentiable all_to_all_rows(ProcessGroup& group, const ConstTensorView& in, Rows send_rows = {},
-                               Rows recv_rows = {}, const GatherOptions& options = {});
+                               Rows recv_rows = {}, const ResultOptions& options = {});
 
 /// `op` is sum, avg, premul_sum, min, max or product. For min and max, ranks that tie share the
 /// gradient equally; all ranks with a NaN tie. The gradient of product is correct where factors are
@@ -100,7 +99,7 @@ DifferentiableRows gather_rows(ProcessGroup& group, const ConstTensorView& local
 /// The forward is tutti::scatter_rows. The gradient of `whole` is [0] on ranks other than root.
 /// Backward: tutti::gather_rows, with its exchange of layouts.
 Differentiable scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
-                            const RowLayout* layout, int root, const GatherOptions& options = {});
+                            const RowLayout* layout, int root, const ResultOptions& options = {});
 
 /// Value [0]. Backward: receives the gradient, with the same tag. Call backwards in the reverse
 /// order of the forwards; otherwise ranks wait for each other. A group of one rank sends to itself.

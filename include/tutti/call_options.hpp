@@ -9,17 +9,23 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// Options of one call. A value type; borrows `name` until the call returns.
+/// Options of one call. A value type; borrows `name` until the function returns.
 struct CallOptions {
-  Stream stream{};      ///< The stream that produced the inputs and will use the outputs.
-  Deadline deadline{};  ///< A moment: one limit for several calls. Replaces the group's timeout.
-  /// A span, the usual limit: from when the call starts to wait. 0: the group's, unless there is a
-  /// deadline; with both the earlier one ends the call. A function that makes several calls gives
-  /// it to each of them. Negative: invalid_argument.
+  Stream stream{};  ///< The stream that produced the inputs and will use the outputs.
+  /// A moment, also shared by several calls; default: not set. If set, the group's timeout does not
+  /// apply.
+  Deadline deadline{};
+  /// A span, the usual limit. A blocking call counts it from when it starts to wait, an async call
+  /// from when it is issued. 0: the group's, unless there is a deadline; with both the earlier one
+  /// ends the call. A function that makes several calls gives it to each of them. Negative:
+  /// invalid_argument.
   std::chrono::nanoseconds timeout{};
-  bool order_fixed = false;  ///< Reduce as a left fold over ranks 0..W-1, rounded once: the same
-                             ///< bits for every backend, algorithm and message size.
-  /// Allows avg of integers, which is not exact: it truncates toward zero.
+  /// Reduces as a left fold over ranks 0..W-1 in the accumulation type (f32 for half types),
+  /// rounded once to the result: the same bits for every backend, algorithm and message size.
+  /// Ignored by calls that do not reduce.
+  bool order_fixed = false;
+  /// Allows avg of integers, which is not exact: it truncates toward zero. Ignored by calls that do
+  /// not reduce.
   bool integer_avg = false;
   std::string_view name{};  ///< Compared between ranks and shown in errors and traces.
 };

@@ -6,8 +6,8 @@ namespace [[gnu::visibility("default")]] tutti {
 
 /// A moment after which a call gives up. A value type; `{.deadline = 5s}` counts from now.
 ///
-/// A default-made Deadline is "not set": a timeout applies, counted from the moment the call starts
-/// to wait. Unlimited waiting must be explicit: Deadline::none().
+/// A default-made Deadline is "not set": a timeout applies (CallOptions::timeout). Unlimited
+/// waiting must be explicit: Deadline::none().
 class Deadline {
  public:
   using Clock = std::chrono::steady_clock;

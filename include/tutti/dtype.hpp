@@ -79,7 +79,7 @@ constexpr decltype(auto) visit_dtype(DType t, F&& f) {
   __builtin_unreachable();
 }
 
-/// Bytes per element; 0 for a value that is no enumerator.
+/// Bytes per element; 0 for a value that is not an enumerator.
 constexpr std::size_t size_of(DType t) noexcept {
   if (static_cast<int>(t) >= dtype_count) return 0;
   // The capture avoids a warning of nvcc 13.0 about a template lambda without one.

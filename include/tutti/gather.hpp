@@ -13,16 +13,18 @@
 #include <tutti/tensor.hpp>
 
 // Gathers of arrays whose sizes differ between ranks. Collective: all ranks call the same function.
-// If dtype, number of dimensions, row shape or the function differ between ranks, every rank gets
-// Error mismatch, which names both sides; the group stays usable. A call that is invalid on one
-// rank is an error on all. Exception: when small rows travel with their sizes, a failed allocation
-// of the result is an error on that rank alone. docs/gathering.md.
+// Functions that exchange sizes compare the function, dtype, number of dimensions and row shape in
+// that exchange: if they differ, every rank gets Error mismatch with both sides and the group stays
+// usable. With a layout, ProcessGroup's comparisons apply. A call that is invalid on one rank is an
+// error on all. Exception: if small rows travel with their sizes, a failed allocation of the result
+// is an error on that rank alone. docs/gathering.md.
 
 namespace [[gnu::visibility("default")]] tutti {
 
+/// Options of gathers that can find out the layout. A value type.
 struct GatherOptions {
-  /// The result of exchange_rows(), if the caller has it; null: it is exchanged. With a layout only
-  /// ProcessGroup's own comparisons are made (all of them in checked mode).
+  /// The result of exchange_rows(); null: the call exchanges the row counts. With a layout, ranks
+  /// compare only what ProcessGroup compares. Borrowed until the function returns.
   const RowLayout* layout = nullptr;
   Memory* memory = nullptr;  ///< Memory of results; null: the group's. Outlives the results.
   CallOptions call{};
@@ -43,9 +45,10 @@ struct GatheredRows {
 ///
 /// @param local  [n_r, ...]: n_r may differ between ranks and may be 0; the other dimensions and
 ///               the dtype must not. A 0-dimensional array is one row.
-/// On the wire: without a layout one message of 136 bytes (72 more per further array) from each
-/// rank to each other one, with the rows in it when they are 64 KiB or less everywhere; otherwise,
-/// and with a layout, about max over r of (total - own rows of r) per rank.
+/// On the wire, without a layout: from each rank to each peer 27 bytes, the function's name, and
+/// 5 + 8 ndim bytes per array on host memory, or 2880 bytes on a device. Rows are in that message
+/// if they are 64 KiB or less on every rank. Otherwise, and with a layout: about max over r of
+/// (total - own rows of r) per rank.
 /// @throws Error invalid_argument when the layout contradicts local.
 GatheredRows all_gather_rows(ProcessGroup& group, const ConstTensorView& local,
                              const GatherOptions& options = {});
@@ -67,9 +70,9 @@ struct PaddedRows {
   Tensor data;  ///< [W, max n, ...]: row j of rank r at [r, j]; `fill` after each rank's last row.
   RowLayout layout;
 };
-/// Pads each rank's rows to the largest number of rows. `fill` must be a value of the dtype: 0.5 is
-/// none of an integer. On the wire: as all_gather_rows while the rows are 64 KiB or less
-/// everywhere; otherwise, and with a layout, (W - 1) max n rows per rank.
+/// Pads each rank's rows to the largest number of rows. `fill` must be a value of the dtype: not
+/// 0.5 for integers. On the wire: as all_gather_rows if the rows are 64 KiB or less on every rank;
+/// otherwise, and with a layout, (W - 1) max n rows per rank.
 PaddedRows all_gather_padded(ProcessGroup& group, const ConstTensorView& local, double fill,
                              const GatherOptions& options = {});
 
@@ -80,7 +83,8 @@ GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int 
 /// The reverse: rank r gets rows [offset(r), offset(r + 1)) of root's `whole`.
 ///
 /// @param whole   [sum n_r, ...] on root; not used elsewhere, where {} will do.
-/// @param layout  root's; elsewhere null. Root sends it, with dtype and row shape: one broadcast.
+/// @param layout  root's; ignored elsewhere. Root broadcasts it with the dtype and row shape; then
+///                a scatter follows.
 /// @return [n_rank, ...].
 Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout* layout,
                     int root, const ResultOptions& options = {});
@@ -107,9 +111,9 @@ void broadcast_bytes(ProcessGroup& group, std::string& bytes, int root,
                      const CallOptions& options = {});
 
 /// Async forms: the rows travel after the function has returned. Without a layout the function
-/// waits for the group's earlier calls and the exchange of sizes, which includes small rows.
-/// `local` and `whole` must live until Pending::get(). Refusals and mismatches are thrown here,
-/// later errors by get(). Several may be pending at a time.
+/// waits for the group's earlier calls and the exchange of sizes. Small rows travel in that
+/// exchange. `local` and `whole` must live until get() or the destructor has returned. Refusals and
+/// mismatches are thrown here, later errors by get(). Several may be pending at a time.
 Pending<GatheredRows> all_gather_rows_async(ProcessGroup& group, const ConstTensorView& local,
                                             const GatherOptions& options = {});
 Pending<PaddedRows> all_gather_padded_async(ProcessGroup& group, const ConstTensorView& local,

@@ -23,14 +23,15 @@ struct AdoptedCommunicator {
   std::function<void()> aborting{};
 };
 
+/// Options of ProcessGroup::create(). A value type.
 struct GroupOptions {
   std::string backend = "auto";    ///< A name of `tutti info`, "name:args", or "auto".
   std::shared_ptr<Store> store{};  ///< Required for more than one rank.
   int rank = 0;
   int size = 1;
   Device device{};
-  std::chrono::nanoseconds timeout = std::chrono::minutes(5);  ///< Default of calls.
-  std::string name = "world";     ///< Prefix of its keys in the store; shown in errors.
+  std::chrono::nanoseconds timeout = std::chrono::minutes(5);  ///< The default timeout of calls.
+  std::string name = "world";     ///< Prefix of the group's keys in the store; shown in errors.
   std::optional<bool> checked{};  ///< Checked mode; empty: on if TUTTI_CHECK=1.
   Memory* memory = nullptr;       ///< Used instead of the backend's own; outlives the group.
   Logger logger{};                ///< Empty: default_logger().

@@ -10,6 +10,7 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
+/// Options of init(). A value type.
 struct InitOptions {
   /// Fields that are set override the environment. Set rank and size together or not at all.
   std::optional<int> rank{};
@@ -24,10 +25,10 @@ struct InitOptions {
 ProcessGroup init(const InitOptions& options = {});
 
 /// The store of the ranks of `info`, limited to the keys of this run. Rank 0 hosts it if
-/// ClusterInfo::hosts_store is set; there the last reference to the store waits up to 10 seconds
+/// ClusterInfo::hosts_store is set; there the release of the last reference waits up to 10 seconds
 /// for the other ranks to leave.
-/// @throws Error invalid_argument without a known address, timeout without an answer, backend if
-///         rank 0's port is taken or another program answers.
+/// @throws Error `invalid_argument` without a known address, `timeout` without an answer,
+///         `Errc::backend` if rank 0's port is taken or another program answers.
 std::shared_ptr<Store> open_cluster_store(
     const ClusterInfo& info, std::chrono::nanoseconds timeout = std::chrono::minutes(5));
 

@@ -8,18 +8,18 @@
 namespace [[gnu::visibility("default")]] tutti {
 
 /// An allocator of arrays: host, pinned, CUDA, or the embedder's own. One object per device and
-/// allocator; it outlives its Tensors. Called from any thread.
+/// allocator. It outlives its Tensors, unless lifetime() keeps it alive. Called from any thread.
 class Memory {
  public:
   virtual ~Memory();
   virtual Device device() const noexcept = 0;
   /// Returns at least `bytes` bytes, aligned to 64; never null, even for 0 bytes. The block may be
-  /// used in order on `stream`. @throws Error resource_exhausted.
+  /// used by work queued on `stream` after this returns. @throws Error resource_exhausted.
   virtual void* allocate(std::size_t bytes, Stream stream) = 0;
   /// `bytes` as passed to allocate(). Work already queued on `stream` may still use the block.
   virtual void release(void* data, std::size_t bytes, Stream stream) noexcept = 0;
   /// Copies in order on `stream`. Either side may be host memory, pinned included; the host then
-  /// waits, and may reuse that memory when this returns. Ranges do not overlap.
+  /// waits, and may reuse that memory when this returns. Ranges must not overlap.
   virtual void copy(void* to, const void* from, std::size_t bytes, Stream stream) = 0;
   /// Keeps this object alive while held. A Tensor holds it, so a Tensor of a group's memory may
   /// outlive the group. Null by default: then the object itself outlives its Tensors.

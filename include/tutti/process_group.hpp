@@ -28,30 +28,29 @@ namespace [[gnu::visibility("default")]] tutti {
 /// Every verb has two forms. `verb(...)` on host memory returns when the caller may reuse the
 /// buffers; on a device it is ordered on CallOptions::stream and does not block the host.
 /// `verb_async(...)` returns a Work. Arguments are checked before a byte leaves (Error
-/// invalid_argument, count_overflow, unsupported). A call refused on one rank is an error on all;
-/// the group stays usable if the backend can end the peers' calls; other errors break it
-/// (docs/errors.md). R_r is the row count of rank r; without `rows` it is equal on all ranks.
+/// invalid_argument, count_overflow, unsupported). A refusal or mismatch is an error on all ranks;
+/// if found before data moves, the group stays usable where the backend can end the peers' calls.
+/// Other errors break it: docs/errors.md. R_r is rank r's row count, equal everywhere by default.
 class ProcessGroup {
  public:
   /// Blocks until all ranks have called it. @throws Error.
   static ProcessGroup create(const GroupOptions& options);
   /// Over a backend of the caller's own; options.backend and options.device must not be set.
   static ProcessGroup create(const GroupOptions& options, std::unique_ptr<Backend> backend);
-  /// The groups of several ranks of this process, made on one thread each, in the order of
-  /// `options`. @throws Error if one fails: the first that is not a timeout, if any.
+  /// Groups of several ranks of this process, each made on a thread of its own, in the order of
+  /// `options`. @throws Error: the first that is not a timeout, otherwise the timeout.
   static std::vector<ProcessGroup> create_all(std::span<const GroupOptions> options);
 
   ProcessGroup(ProcessGroup&&) noexcept;
   ProcessGroup& operator=(ProcessGroup&&) noexcept;
-  ~ProcessGroup();  ///< Communicates nothing.
+  ~ProcessGroup();  ///< No collective. Peers that wait for this rank get peer_lost; nccl may block.
   int rank() const noexcept;
   int size() const noexcept;
   const std::string& name() const noexcept;
   const std::string& backend() const noexcept;  ///< Its name in backends().
   std::string transport() const;                ///< The transport: "tcp/eth0".
   Memory& memory() noexcept;
-  /// The memory that gains most by register_memory(); memory() if none gains. On "nccl" it is
-  /// ncclMemAlloc's: a release blocks the host until its stream is done.
+  /// The memory that gains most by register_memory(), or memory(). On "nccl": ncclMemAlloc's.
   Memory& registrable_memory() noexcept;
   bool supports(Operation operation, DType dtype, ReduceOp op = ReduceOp::sum) const;
 
@@ -71,7 +70,7 @@ class ProcessGroup {
   /// out [R_rank, ...] = this rank's rows of op over ranks of in [sum R_r, ...].
   void reduce_scatter(const ConstTensorView& in, const TensorView& out, Rows rows = {},
                       ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
-  /// in [sum send_rows, ...]: block j goes to rank j. out [sum recv_rows, ...]: block i is from i.
+  /// Sends block j of in [sum send_rows, ...] to rank j; out [sum recv_rows, ...] is in rank order.
   void all_to_all(const ConstTensorView& in, const TensorView& out, Rows send_rows = {},
                   Rows recv_rows = {}, const CallOptions& options = {});
   /// all_gather() with out used on `root` only.
@@ -80,16 +79,17 @@ class ProcessGroup {
   /// out [R_rank, ...] = this rank's rows of root's in [sum R_r, ...]; elsewhere in is not used.
   void scatter(const ConstTensorView& in, const TensorView& out, int root, Rows rows = {},
                const CallOptions& options = {});
-  /// out = op over ranks 0..rank of in.
+  /// out = op over ranks 0..rank of in. `op` is not avg.
   void scan(const ConstTensorView& in, const TensorView& out, ReduceOp op = ReduceOp::sum,
             const CallOptions& options = {});
-  /// out = op over ranks 0..rank-1 of in; the operation's identity on rank 0.
+  /// The same over ranks 0..rank-1. On rank 0 the identity of `op`; custom leaves out unchanged.
   void exclusive_scan(const ConstTensorView& in, const TensorView& out, ReduceOp op = ReduceOp::sum,
                       const CallOptions& options = {});
-  void barrier(const CallOptions& options = {});  ///< Returns when every rank has entered.
+  void barrier(const CallOptions& options = {});  ///< Blocks the host until all ranks have entered.
   /// May block until the peer receives. Matched in order by (sender, receiver, tag).
   void send(const ConstTensorView& data, int peer, int tag = 0, const CallOptions& options = {});
-  /// Returns the sender's rank; recv_async writes it to *source before its end. Takes any_peer.
+  /// Returns the sender; peer may be any_peer. recv_async writes it to *source (if not null) before
+  /// the Work ends; *source must live until then.
   int recv(const TensorView& data, int peer, int tag = 0, const CallOptions& options = {});
   /// send(in, to) and recv(out, from) at once: a ring cannot deadlock. Peers may use send and recv.
   void sendrecv(const ConstTensorView& in, int to, const TensorView& out, int from, int tag = 0,
@@ -125,14 +125,14 @@ class ProcessGroup {
                       int tag = 0, const CallOptions& options = {});
 
   /// Collective. Ranks with equal `color` form a group, ordered by `key`, then by rank; a negative
-  /// color gets none. On the wire: 16 bytes per rank; then the group's timeout limits its creation.
+  /// color gets none. On the wire: 16 bytes per rank, under `options`; making the group obeys
+  /// GroupOptions::timeout. It may outlive this one.
   std::optional<ProcessGroup> split(int color, int key = 0, const CallOptions& options = {});
-  /// split() by a list: all ranks pass the same `ranks`, the members; other ranks get no group.
+  /// split() by a list of the members, as std::array{0, 2}, the same on all ranks.
   std::optional<ProcessGroup> subset(std::span<const int> ranks, const CallOptions& options = {});
 
-  /// Collective, with equal byte counts: registers a block of the group's device with the
-  /// transport; see Registration. Slow: the host waits for all ranks. On the wire: 16 bytes per
-  /// rank, and the transport's own exchange.
+  /// Collective, with equal byte counts: registers a block with the transport; see Registration.
+  /// The host waits for all ranks. On the wire: 16 bytes per rank and the transport's exchange.
   /// @throws Error invalid_argument, mismatch; unsupported also while options.stream is captured.
   Registration register_memory(const TensorView& block, const CallOptions& options = {});
 

@@ -46,9 +46,10 @@ struct ReduceOp {
   static const ReduceOp sum, avg, product, min, max, band, bor, bxor;
   static constexpr ReduceOp premul(double scale) noexcept { return {Kind::premul_sum, scale}; }
 
-  /// Combines with `f`, which is associative. The result is ((x0 op x1) op x2) ..., where x_r is
-  /// the array of rank r: in every call `in` is the value of the lower ranks, `inout` that of the
-  /// higher. With `commutative` a backend may combine in any order and exchange the two.
+  /// Combines with `f`, an associative function or a lambda without captures; state is passed in
+  /// `context`. The result is ((x0 op x1) op x2) ..., where x_r is the array of rank r: in every
+  /// call `in` is the value of the lower ranks, `inout` that of the higher. With `commutative` a
+  /// backend may combine in any order and exchange the two.
   ///
   /// All ranks pass equivalent functions. A rank calls its function for the part of the elements
   /// that it combines, in pieces of any size, aligned to 64 bytes; in a group of one rank never.

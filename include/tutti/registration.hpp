@@ -5,7 +5,8 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// The kinds of registration of a block of memory. Each includes the advantages of those before it.
+/// The kinds of registration of a block of memory. Each kind gives all the advantages of the kinds
+/// before it.
 enum class RegistrationKind {
   none,    ///< Not registered: nothing would be gained.
   buffer,  ///< Known to this rank's transport, which may move it without an intermediate copy.

@@ -9,7 +9,7 @@
 namespace [[gnu::visibility("default")]] tutti {
 
 /// Up to 8 dimensions, stored inline; row-major and contiguous by definition. A value type.
-/// A row is everything behind the first dimension; a 0-dimensional shape is one row.
+/// A row has all dimensions after the first one; a 0-dimensional shape is one row.
 class Shape {
  public:
   static constexpr std::size_t max_dims = 8;

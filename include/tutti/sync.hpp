@@ -38,6 +38,7 @@ class SyncOp {
   std::optional<std::string> name_;
 };
 
+/// Options of sync_ddp() and its like. A value type.
 struct SyncOptions {
   /// Lightning before 2.2: "mean" of an array returns a new one (floats; integers become f32) and
   /// leaves the sum in the input. Host memory only.
@@ -83,8 +84,8 @@ std::int64_t sync_ddp_if_available(T value, ProcessGroup* group, const SyncOp& o
 MaybeOwned all_gather_ddp_if_available(const ConstTensorView& data, ProcessGroup* group,
                                        const GatherOptions& options = {});
 
-/// sum over ranks of `sum` / sum over ranks of `count`: the mean over all rows whatever their
-/// split, where a mean of per-rank means is wrong. One all_reduce of two doubles. No rows: NaN.
+/// sum over ranks of `sum` / sum over ranks of `count`: the mean over all rows for any split of the
+/// rows; a mean of per-rank means would be wrong. One all_reduce of two doubles. No rows: NaN.
 double global_mean(ProcessGroup& group, double sum, double count, const CallOptions& options = {});
 
 /// A scalar with the number of rows it is the sum over.
@@ -110,8 +111,8 @@ class LossAccumulator {
   void add(std::string_view name, double mean, std::int64_t rows);
   /// Declares a loss for which this rank may have no micro-batch. Call it once per name.
   void expect(std::string_view name);
-  /// reduce_losses() in the order of their names, which is the same on every rank; then all is 0
-  /// rows again. After an error nothing has changed.
+  /// Calls reduce_losses() on the losses sorted by name, which must be the same on every rank. Then
+  /// resets expected losses to 0 rows and removes all others. After an error nothing has changed.
   std::vector<std::pair<std::string, double>> reduce(ProcessGroup& group,
                                                      const CallOptions& options = {});
 

@@ -17,19 +17,19 @@ namespace [[gnu::visibility("default")]] tutti {
 class WorkOwner;  // <tutti/backend/work_state.hpp>
 class WorkState;
 
-/// A call in flight. The destructor waits for the call, by its deadline at the latest; while an
-/// exception unwinds the stack, it aborts the group first. detach() releases a call without
-/// waiting. A call borrows the caller's buffers, which must outlive it. Move-only. One thread at a
-/// time.
+/// A call in flight. The destructor waits until the call ends, at the latest at its deadline
+/// (default: five minutes); while an exception unwinds the stack, it aborts the group first.
+/// detach() releases a call without waiting. A call borrows the caller's buffers, which must
+/// outlive it. Move-only. One thread at a time.
 ///
 /// An error is collected by wait(), error() or on_done(). An uncollected error breaks the group:
 /// its next call throws the error. A default-made Work is finished.
 ///
-/// Functions passed to then() and on_done() run on the group's worker thread, one after the other,
-/// and may start late, behind an async call. They may make async calls on the group. A blocking
-/// call on host memory would wait for itself and is refused; waiting for a Work of the group hangs.
-/// On host memory a function that then() adds to a collective runs before async collectives that
-/// this thread issues afterwards on the group, so it may make their input.
+/// Functions passed to then() and on_done() run on the group's worker thread in turn, so they may
+/// start late, behind an async collective. They may issue async calls. Never wait for a Work of the
+/// same group in one: it hangs. A blocking call on host memory is refused. On host
+/// memory a function that then() adds to a collective runs before async collectives that this
+/// thread issues afterwards on the group, so it may make their input.
 class [[nodiscard]] Work {
  public:
   Work() noexcept = default;
@@ -43,34 +43,36 @@ class [[nodiscard]] Work {
     if (state_ != nullptr) settle();
   }
 
-  /// Blocks the host until the call has ended, by its deadline at the latest. Throws the call's
-  /// error. Afterwards the caller may reuse the buffers. Refuses a call captured into a graph, for
-  /// which the host cannot wait.
+  /// Blocks the host until the call ends, at the latest at its deadline. Throws the call's error.
+  /// Afterwards the caller may reuse the buffers. Refuses a call captured into a graph, for which
+  /// the host cannot wait.
   void wait();
   /// True when the call has ended. If the deadline passes first, the call continues.
   bool wait_for(Deadline deadline) const;
   bool done() const noexcept;
   /// The call's error; empty while it runs and after success.
   std::optional<Error> error();
-  /// Work queued on `stream` from now on may use the buffers, and they may be freed in order on
-  /// it. Does not block the host on a device; on host memory it waits.
+  /// Kernels and copies queued on `stream` after this may use the buffers, and they may be freed in
+  /// order on it. Does not block the host on a device; on host memory it waits.
   void block_stream(Stream stream);
-  /// Runs `next` after the call; at once if the call has ended. The new Work ends after `next` and
-  /// has the error that `next` threw. An error of the call skips `next`; on_done() always runs.
+  /// Runs `next` after the call. For a Work without a call `next` runs now, on this thread. The new
+  /// Work ends after `next` and has the error that `next` threw. An error of the call skips `next`;
+  /// on_done() always runs.
   Work then(std::function<void()> next) &&;
   /// Calls `f` once after the call has ended: with null after success, else with the error, which
   /// is then collected; wait() still throws it. For a Work without a call (default-made, or after
   /// wait()) `f` runs now, on this thread, with null.
-  /// This Work ends after `f`; block_stream() does not wait for `f`. What `f` throws is logged as
-  /// an error and breaks nothing. Callbacks of one Work run in the order of these calls.
+  /// wait() on this Work now waits for `f` as well. Streams do not wait for `f`. An exception of
+  /// `f` is logged as an error and breaks nothing. Callbacks of one Work run in the order in which
+  /// they were passed.
   /// @throws Error resource_exhausted if no worker can start; unsupported for a call in a graph or
   ///         inside a Coalesce. `f` is then never called.
   void on_done(std::function<void(const Error*)> f);
-  /// Releases the call without waiting. `keep_alive` is held until the call has ended, for
-  /// example the buffers; so is the group. Its error breaks the group unless on_done() collected
-  /// it. @throws Error as on_done(); the call has then ended.
+  /// Releases the call without waiting. `keep_alive`, for example the buffers, is held until the
+  /// call has ended; the group too. The call's error breaks the group unless on_done() collected
+  /// it. @throws Error as on_done(); before throwing it waits for the call.
   void detach(std::shared_ptr<void> keep_alive = {}) &&;
-  /// One Work for all of them. Throws the first error in their order.
+  /// One Work for all. Takes the Works; wait() of the result throws the first error in their order.
   static Work all(std::span<Work> works);
 
   /// For backends and decorators: the backend's side of the call; null when finished. Stays owned

@@ -129,13 +129,13 @@ DifferentiableRows all_gather_rows(ProcessGroup& group, const ConstTensorView& l
 
 Differentiable reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
                                    const RowLayout& layout, ReduceOp op,
-                                   const GatherOptions& options) {
+                                   const ResultOptions& options) {
   return reduce_scatter({group, "reduce_scatter_rows", options.call, options.memory}, whole, layout,
                         op);
 }
 
 Differentiable all_to_all_rows(ProcessGroup& group, const ConstTensorView& in, Rows send_rows,
-                               Rows recv_rows, const GatherOptions& options) {
+                               Rows recv_rows, const ResultOptions& options) {
   return exchange({group, "all_to_all_rows", options.call, options.memory}, in,
                   counts_of(send_rows, in, group.size()), counts_of(recv_rows, in, group.size()));
 }

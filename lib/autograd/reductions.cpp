@@ -102,7 +102,7 @@ internal::Factors factors_of(const Step& step, const Tensor& all) {
           static_cast<std::size_t>(all.shape().row_numel())};
 }
 
-/// Computes the product of all ranks and that of all other ranks from one gather, without a
+/// Computes the product of all ranks and the product of all other ranks from one gather, without a
 /// division: factors may be zero.
 Differentiable all_reduce_product(const Step& step, const ConstTensorView& in) {
   Tensor out;

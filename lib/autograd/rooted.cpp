@@ -108,11 +108,10 @@ DifferentiableRows gather_rows(ProcessGroup& group, const ConstTensorView& local
 }
 
 Differentiable scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
-                            const RowLayout* layout, int root, const GatherOptions& options) {
+                            const RowLayout* layout, int root, const ResultOptions& options) {
   const Step step{group, "scatter_rows", options.call, options.memory};
   // Only root knows the dtype.
-  auto rows = internal::scatter_rows(group, whole, layout, root,
-                                     {.memory = options.memory, .call = options.call},
+  auto rows = internal::scatter_rows(group, whole, layout, root, options,
                                      [&] { step.check_dtype(whole.dtype); });
   return step.result<collect>("gather_rows", group.rank() == root ? whole : ConstTensorView(),
                               std::move(rows), root, std::optional<RowLayout>());

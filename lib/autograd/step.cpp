@@ -34,15 +34,15 @@ void Step::check_input(const ConstTensorView& in) const {
 void Step::check_dtype(DType dtype) const {
   if (has_gradient(dtype)) return;
   refuse(Errc::invalid_argument,
-         fmt::format("{} has no gradient; f16, bf16, f32 and f64 have", name_of(dtype)));
+         fmt::format("{} has no gradient; use one of: f16, bf16, f32, f64", name_of(dtype)));
 }
 
 void Step::check_op(ReduceOp op, std::initializer_list<ReduceOp::Kind> among) const {
   if (std::ranges::find(among, op.kind) != among.end()) return;
   std::vector<std::string_view> names;
   for (const auto kind : among) names.push_back(name_of(kind));
-  refuse(Errc::invalid_argument,
-         fmt::format("{} has no gradient here; {} have", name_of(op.kind), fmt::join(names, ", ")));
+  refuse(Errc::invalid_argument, fmt::format("{} has no gradient in {}; use one of: {}",
+                                             name_of(op.kind), function, fmt::join(names, ", ")));
 }
 
 void Step::check_linear(ReduceOp op) const {

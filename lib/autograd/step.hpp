@@ -61,8 +61,8 @@ struct Step {
   }
   /// Makes one call. `prepare` checks this rank's own arguments and makes the results.
   void call(const Op& op, Prepare prepare) const { internal::call(group, op, options, prepare); }
-  /// Returns this step's result `value` with its backward, function(step, gradient, saved...),
-  /// which calls `collective`.
+  /// Returns `value` with a backward that calls function(step, gradient, saved...). `collective` is
+  /// the collective which that function calls.
   template <auto function, typename... Saved>
   Differentiable result(std::string_view collective, const ConstTensorView& in, Tensor value,
                         const Saved&... saved) const {

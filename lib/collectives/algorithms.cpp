@@ -24,8 +24,8 @@ enum class Order : std::uint8_t { any, fixed };
 struct Row {
   Operation operation;
   Order order;         ///< fixed: for order_fixed and custom reductions that do not commute.
-  int size;            ///< At most so many ranks
-  std::int64_t bytes;  ///< and so many bytes.
+  int size;            ///< The most ranks
+  std::int64_t bytes;  ///< and bytes for which the row is chosen.
   Algorithm algorithm;
   void (*run)(Wire& wire, const Op& op);
 };
@@ -115,7 +115,7 @@ void run_row(Wire& wire, const Op& op, const Fits& fits) {
   const auto* row =
       std::ranges::find_if(table, [&](const Row& r) { return r.operation == op.kind && fits(r); });
   if (row == table.end())
-    internal::failf(Errc::backend, "no algorithm for {} among collectives",
+    internal::failf(Errc::backend, "the algorithm table has no row for {}",
                     tutti::name_of(op.kind));
   row->run(wire, op);
 }

@@ -55,7 +55,7 @@ void reduce_chain(Wire& wire, const Op& op) {
   const auto slot = [&](Bytes base, std::size_t k) { return base + k % slots * segment; };
   const auto size_of_piece = [&](std::size_t k) { return std::min(segment, bytes - k * segment); };
 
-  // The outgoing data differs from the incoming, so each has memory of its own.
+  // Outgoing and incoming data differ, so each has its own memory.
   std::size_t posted = 0;
   const auto count = messages_of(bytes, segment);
   const int prev = first ? -1 : (wire.rank() + size - 1) % size;

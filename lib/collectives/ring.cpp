@@ -188,7 +188,7 @@ void fold_ring(Wire& wire, Arena& arena, const Reducer& reducer, const Blocks& b
       [&](const Ring::Item& item, std::size_t j) {
         if (item.hop != 0) return wire.send(next, slot(j), bytes(item));
         if (!reducer.scaled()) return wire.send(next, input(item), bytes(item));
-        wire.wait_sends(slots - 1);  // At most as many sends in flight as slots.
+        wire.wait_sends(slots - 1);  // Each send in flight needs its own slot.
         auto* room = prepared + own++ % slots * message;
         reducer.prepare(room, input(item), bytes(item));
         wire.send(next, room, bytes(item));
@@ -198,7 +198,7 @@ void fold_ring(Wire& wire, Arena& arena, const Reducer& reducer, const Blocks& b
         auto* to = slot(j);
         if (ring.last_hop(item)) to = static_cast<Bytes>(out) + item.message * message;
         if (reducer.scaled()) {
-          auto* room = prepared + slots * message;  // Never sent from.
+          auto* room = prepared + slots * message;  // A scratch slot: nothing is sent from it.
           reducer.prepare(room, input(item), bytes(item));
           reducer.combine(to, slot(j), room, bytes(item));
         } else {

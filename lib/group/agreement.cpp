@@ -109,7 +109,7 @@ std::string Agreement::claim() const {
   return fmt::format("{}{}", collecting_prefix, rank_);
 }
 
-/// The result of try_get(), in bounded time also where the store does not answer.
+/// The result of try_get(), in bounded time even if the store does not answer.
 std::optional<Bytes> Agreement::peek(const std::string& key) const {
   try {
     return store_->get(key, Deadline::after({}));

@@ -43,8 +43,8 @@ struct Refusal {
   std::string text;  ///< "all_reduce #17: the array is null".
 };
 
-/// A hash that names a collective, or a send and its receive, on all ranks, also when their
-/// arguments differ. `rank`: of the caller.
+/// A hash that names a collective, or a send and its receive, on all ranks, even if the arguments
+/// differ between ranks. `rank`: of the caller.
 std::uint64_t call_id(std::string_view group, std::uint64_t seq) noexcept;
 std::uint64_t pair_id(std::string_view group, int rank, const Op& op) noexcept;
 

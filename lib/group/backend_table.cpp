@@ -58,16 +58,26 @@ std::span<const BackendEntry> backends() noexcept {
   return table;
 }
 
+namespace {
+constexpr std::string_view planned[] = {"shm", "ucx", "hier"};
+}
+
 std::span<const std::string_view> known_backends() noexcept {
   static const std::vector<std::string_view> names = [] {
     std::vector<std::string_view> all;
     for (const auto& entry : backends()) all.push_back(entry.name);
-    // Backends of other builds or later versions.
-    for (const std::string_view name : {"gloo", "nccl", "shm", "hier"})
+    for (const std::string_view name : {"gloo", "nccl"})  // Of other builds.
+      if (std::ranges::find(all, name) == all.end()) all.push_back(name);
+    for (const std::string_view name : planned)
       if (std::ranges::find(all, name) == all.end()) all.push_back(name);
     return all;
   }();
   return names;
+}
+
+bool is_planned(std::string_view backend) noexcept {
+  return std::ranges::find(planned, backend) != std::end(planned) &&
+         std::ranges::find(backends(), backend, &BackendEntry::name) == backends().end();
 }
 
 namespace {
@@ -125,6 +135,9 @@ BackendChoice choose_backend(std::string_view backend, Device device, bool one_p
       internal::failf(Errc::unsupported, "backend '{}' cannot be used: {}", name, why);
     return {&entry, args, "it was asked for by name"};
   }
+  if (is_planned(name))
+    internal::failf(Errc::unsupported, "backend '{}' is not written yet; this build has:{}", name,
+                    built());
   if (std::ranges::find(known_backends(), name) != known_backends().end())
     internal::failf(Errc::unsupported, "backend '{}' is not in this build, which has:{}", name,
                     built());

@@ -17,9 +17,9 @@
 
 // Every rank writes a Record of its call under check/<number>/<rank> and reads those of the other
 // ranks. On host memory this happens where the call runs: inline, or on this decorator's worker, so
-// that async calls do not block and groups stay independent. On a device it happens in the caller's
-// thread, without touching a stream. A difference is found before the inner backend has seen the
-// call, so the group stays usable. Point-to-point compares only the two sides of a pair.
+// that async calls do not block and groups stay independent. For device arrays it happens in the
+// caller's thread, without touching a stream. A difference is found before the inner backend has
+// seen the call, so the group stays usable. Point-to-point compares only the two sides of a pair.
 
 namespace tutti::internal {
 namespace {

@@ -249,12 +249,14 @@ void Core::check_any_peer(const Op& op, std::string_view verb) const {
 }
 
 void Core::check_peer(const Op& op, std::string_view verb) const {
-  if (op.peer == any_peer && op.tag >= 0) [[unlikely]]
+  if (op.tag < 0) [[unlikely]]
+    failf(Errc::invalid_argument, "{}: tag is {}; it must be >= 0", name_of(op.kind), op.tag);
+  if (op.peer == any_peer) [[unlikely]]
     return check_any_peer(op, verb);
-  if (op.peer < 0 || op.peer >= bounds_.size || op.tag < 0) [[unlikely]]
-    failf(Errc::invalid_argument,
-          "{}: peer is {} and tag is {}; this group has ranks 0 to {}, tags are >= 0",
-          name_of(op.kind), op.peer, op.tag, bounds_.size - 1);
+  if (op.peer < 0 || op.peer >= bounds_.size) [[unlikely]]
+    failf(Errc::invalid_argument, "{}: peer is {}; this group has ranks 0 to {}{}",
+          name_of(op.kind), op.peer, bounds_.size - 1,
+          verb == name_of(Operation::recv) ? "; any_peer receives from any rank" : "");
 }
 
 void Core::throw_collecting(std::string_view verb) const {

@@ -112,7 +112,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   /// Runs `prepare`, and on an error refuses the call.
   void prepare_or_refuse(Op& op, const CallOptions& options, bool blocking, Prepare prepare,
                          std::string_view caller);
-  /// Orders `stream` behind the work; rethrows its error if already known.
+  /// Makes `stream` wait for the work; rethrows the work's error if already known.
   static void follow(Work work, Stream stream);
   /// The timeout of a call: the group's, unless the call has a timeout or a deadline.
   std::chrono::nanoseconds timeout_of(const CallOptions& options) const noexcept {

@@ -77,7 +77,7 @@ class HostState::Callback final : public Continuation {
     }
     finish(before());
   }
-  /// Runs also when the call failed.
+  /// Runs even if the call failed.
   void drop(const Error&) noexcept override { run(); }
 
   void block_stream(Stream stream) override {

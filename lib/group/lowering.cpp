@@ -63,7 +63,7 @@ std::vector<Op> to_point_to_point(const Op& op, const Bounds& b) {
       }
       break;
     default:
-      failf(Errc::unsupported, "{} cannot be made of point-to-point", name_of(op.kind));
+      failf(Errc::unsupported, "{} cannot be composed of sends and receives", name_of(op.kind));
   }
   return batch;
 }

@@ -10,8 +10,8 @@
 namespace tutti {
 namespace {
 
-/// A function of its own: where an aggregate with many empty members is initialised in place, GCC
-/// 12 emits `rep stos`, whose start takes longer than the rest of the front.
+/// Separate, because GCC 12 emits `rep stos` for the aggregate when it is initialised in place, and
+/// starting that takes longer than all other work of the front.
 Op make(Operation kind, const ConstTensorView& in, const TensorView& out, ReduceOp reduce = {},
         Rows rows = {}, int root = -1) {
   return {.kind = kind, .in = in, .out = out, .rows = rows, .reduce = reduce, .root = root};

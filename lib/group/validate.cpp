@@ -131,7 +131,7 @@ std::int64_t checked_total(const char* what, const Rows& rows, int size) {
     return total;
   }
   if (std::ssize(rows.list()) != size) [[unlikely]]
-    failf(Errc::invalid_argument, "{} has {} entries; this group has {} ranks", what,
+    failf(Errc::invalid_argument, "{} has {} entries; the world size is {}", what,
           rows.list().size(), size);
   for (int r = 0; r < size; ++r) {
     if (rows[r] < 0) [[unlikely]]
@@ -263,7 +263,7 @@ void validate(Op& op, const Bounds& b, const CallOptions& o) {
       op.rows = Rows(op.out.shape.rows() / b.size);
       if (op.in.shape.rows() > op.rows[b.rank]) [[unlikely]]
         failf(Errc::invalid_argument,
-              "in is {}, which has {} rows; out {} has room for {} of each rank",
+              "in is {}, which has {} rows; out {} has room for {} rows of each rank",
               to_string(op.in.shape), op.in.shape.rows(), to_string(op.out.shape), op.rows[b.rank]);
       check_overlap(op.in.data, op.in.bytes(), op.out.data, op.out.bytes(),
                     block_offset(op.rows, b.rank, op.out.row_bytes()), own_block);

@@ -15,7 +15,7 @@
 
 namespace tutti::internal {
 
-/// The type in which elements stored as T are computed.
+/// The accumulator type of elements stored as T.
 template <typename T>
 struct Accumulation {
   using type = float;

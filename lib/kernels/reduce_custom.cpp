@@ -18,9 +18,9 @@ void call(const ReduceOp& op, const void* in, void* inout, std::size_t n, DType 
   try {
     op.function(in, inout, static_cast<std::int64_t>(n), dtype, op.context);
   } catch (const std::exception& thrown) {
-    failf(Errc::backend, "the function of the custom reduction threw: {}", thrown.what());
+    failf(Errc::backend, "the custom reduction threw: {}", thrown.what());
   } catch (...) {
-    failf(Errc::backend, "the function of the custom reduction threw no std::exception");
+    failf(Errc::backend, "the custom reduction threw something that is not a std::exception");
   }
 }
 

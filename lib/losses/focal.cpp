@@ -38,8 +38,8 @@ void check_normalization(std::string_view loss, bool by_positives, Reduction red
 SigmoidFocal::SigmoidFocal(const Options& options) : options_(options) {
   internal::losses::check_weight("sigmoid_focal", "gamma", options.gamma);
   if (options.alpha != -1 && !(options.alpha >= 0 && options.alpha <= 1))
-    failf(Errc::invalid_argument, "sigmoid_focal: alpha is {}; it must be 0 to 1, or -1",
-          options.alpha);
+    failf(Errc::invalid_argument,
+          "sigmoid_focal: alpha is {}; it must be between 0 and 1, or -1 for none", options.alpha);
   check_normalization("sigmoid_focal", options.normalize_by_positives, options.reduction);
 }
 

@@ -32,7 +32,7 @@ void in_parallel(int threads, std::size_t count, const F& f) {
     }
   };
   {
-    std::vector<std::jthread> others;  // Joined on every exit, also if a thread cannot start.
+    std::vector<std::jthread> others;  // Joined on every exit, even if a thread cannot start.
     others.reserve(parts - 1);
     for (std::size_t part = 1; part < parts; ++part) try {
         others.emplace_back(run, part);

@@ -19,7 +19,7 @@ using internal::losses::RowQueue;
 void check_temperature(std::string_view loss, double temperature) {
   // The range keeps quotients by it and its multiples finite.
   if (!(temperature >= 1e-300 && temperature <= 1e300))
-    failf(Errc::invalid_argument, "{}: temperature is {}; it must be above 0, 1e-300 to 1e300",
+    failf(Errc::invalid_argument, "{}: temperature is {}; it must be between 1e-300 and 1e300",
           loss, temperature);
 }
 

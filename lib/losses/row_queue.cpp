@@ -204,7 +204,7 @@ void PoolRows::hold(std::vector<Tensor>&& arrays) {
   arrays_ = std::move(arrays);
   logits = arrays_[0];
   targets = arrays_[1];
-  // Uses no iid array of its own: a view of this rank's rows would be too short.
+  // Does not view this rank's iid array, which would be too short.
   iid = {nullptr, DType::u8, Shape::vector(0)};
   if (arrays_.size() > 2) iid = arrays_[2];
 }

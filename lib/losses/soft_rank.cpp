@@ -95,8 +95,8 @@ std::uint64_t SoftRank::sums_by_windows(std::size_t first, std::span<Sums> out) 
   const double scale = 1 / temperature_;
   for (std::size_t k = 0; k < out.size(); ++k) {
     const double at = pool_.anchors[first + k];
-    // A row or anchor above the window counts as 1, below it as 0. The anchor itself, σ(0) or
-    // σ'(0), does not count.
+    // σ is taken as 1 above the window at ± reach_ and as 0 below it. The anchor's own term
+    // (σ(0) = 0.5, σ'(0) = 0.25) is subtracted.
     const auto within = [&](std::span<const double> all, double& value, double& slope) {
       const auto low = std::lower_bound(all.begin(), all.end(), at - reach_);
       const auto high = std::upper_bound(low, all.end(), at + reach_);

@@ -24,7 +24,7 @@ ConstTensorView Staged::on_host(std::string_view what, const ConstTensorView& ar
   const auto device_text = to_string(array.device);
   if (group_ == nullptr)
     failf(Errc::unsupported,
-          "{} are on {}, and without a group nothing can copy them; pass a group of {}, or copy "
+          "{} are on {}, and only a group can copy them from there; pass a group on {}, or copy "
           "them to the host",
           what, device_text, device_text);
   auto& memory = group_->memory();

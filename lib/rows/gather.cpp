@@ -147,7 +147,7 @@ Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const Row
       check_array("the array", whole, group.memory().device());
       if (layout == nullptr) internal::failf(Errc::invalid_argument, "root has to pass the layout");
       if (layout->ranks() != group.size())
-        internal::failf(Errc::invalid_argument, "rows has {} entries; this group has {} ranks",
+        internal::failf(Errc::invalid_argument, "rows has {} entries; the world size is {}",
                         layout->ranks(), group.size());
       if (layout->total() != whole.shape.rows())
         internal::failf(Errc::invalid_argument, "whole is {}, which has {} rows; the layout has {}",

@@ -20,7 +20,7 @@ Memory& memory_of(ProcessGroup& group, const Options& options) {
 GatheredArrays gather_arrays(ProcessGroup& group, const GatherRequest& request,
                              const GatherOptions& options, Work* work = nullptr);
 
-/// gather_arrays() with arrays and results in host memory, whatever the group's device.
+/// gather_arrays() with arrays and results in host memory, for any device of the group.
 GatheredArrays gather_host_arrays(ProcessGroup& group, GatherRequest request,
                                   const CallOptions& options);
 

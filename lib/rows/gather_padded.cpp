@@ -55,7 +55,8 @@ std::vector<std::byte> element_of(DType dtype, double value) {
   std::vector<std::byte> bytes(size_of(dtype));
   visit_dtype(dtype, [&]<typename T>() {
     if (!holds<T>(value))
-      internal::failf(Errc::invalid_argument, "fill {} is no value of {}", value, name_of(dtype));
+      internal::failf(Errc::invalid_argument, "fill {} is not a value of {}", value,
+                      name_of(dtype));
     const auto element = element_of<T>(value);
     std::memcpy(bytes.data(), &element, sizeof element);
   });
@@ -77,7 +78,7 @@ void fill_behind(ProcessGroup& group, const TensorView& block, std::int64_t rows
 void check_layout(const ProcessGroup& group, const ConstTensorView& local,
                   const RowLayout& layout) {
   if (layout.ranks() != group.size())
-    internal::failf(Errc::invalid_argument, "rows has {} entries; this group has {} ranks",
+    internal::failf(Errc::invalid_argument, "rows has {} entries; the world size is {}",
                     layout.ranks(), group.size());
   if (layout[group.rank()] != local.shape.rows())
     internal::failf(Errc::invalid_argument,

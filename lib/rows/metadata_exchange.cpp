@@ -20,8 +20,8 @@ constexpr std::uint32_t version = 0x74757402;
 constexpr std::size_t max_caller = 32;
 constexpr std::size_t max_agree = 512;
 constexpr std::size_t max_text = 1024;
-/// Room for an message without its arrays: numbers, the caller's name, and either words and
-/// shapes or a refusal.
+/// Room for a message without its arrays: numbers, the caller's name, and either words and shapes
+/// or a refusal.
 constexpr std::size_t header_bytes =
     64 + max_agree +
     std::max(MetadataExchange::max_arrays * (8 + Shape::max_dims * sizeof(std::int64_t)), max_text);
@@ -53,9 +53,9 @@ std::string describe(const MetadataExchange::Message& message) {
   return text;
 }
 
-/// @throws Error of any code for bytes that are no message.
+/// @throws Error of any code for bytes that are not a message.
 MetadataExchange::Message read(std::span<const std::byte> bytes) {
-  Reader in(bytes, Errc::mismatch, "it");
+  Reader in(bytes, Errc::mismatch, "the message");
   MetadataExchange::Message message;
   message.version = in.u32();
   if (message.version != version) return message;
@@ -71,7 +71,7 @@ MetadataExchange::Message read(std::span<const std::byte> bytes) {
   for (std::size_t i = 0; i < arrays; ++i) {
     message.dtypes.push_back(static_cast<DType>(in.u8()));
     if (static_cast<int>(message.dtypes[i]) >= dtype_count)
-      failf(Errc::mismatch, "it has dtype {}", static_cast<int>(message.dtypes[i]));
+      failf(Errc::mismatch, "the message has dtype {}", static_cast<int>(message.dtypes[i]));
     message.shapes.emplace_back(in.list());
   }
   const auto before = in.left();
@@ -80,7 +80,8 @@ MetadataExchange::Message read(std::span<const std::byte> bytes) {
         in.items(static_cast<std::uint64_t>(message.shapes[i].numel()), size_of(message.dtypes[i]))
             .data());
   if (message.inlined && before - in.left() != size)
-    failf(Errc::mismatch, "it has {} bytes of arrays but announces {}", before - in.left(), size);
+    failf(Errc::mismatch, "the message has {} bytes of arrays but announces {}", before - in.left(),
+          size);
   return message;
 }
 

@@ -22,7 +22,7 @@ struct GatherRequest {
   int root = -1;
   std::size_t small = most;     ///< Limit of inlined bytes; at most `most`.
   bool only_small = false;      ///< gather_arrays: gathers nothing if a rank has more bytes.
-  bool in_host_memory = false;  ///< The arrays are in host memory, whatever the group's device.
+  bool in_host_memory = false;  ///< The arrays are in host memory, for any device of the group.
   /// Checks this rank's arguments and may set its arrays. Runs first. If it throws, every rank gets
   /// an Error.
   std::function<void(GatherRequest&)> check{};

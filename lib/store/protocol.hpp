@@ -48,7 +48,8 @@ struct Frame {
 };
 inline constexpr std::size_t frame_header_bytes = 16;
 inline constexpr std::size_t max_reply_bytes = Store::max_value_bytes;
-/// A key and two values, with a margin: slightly too long values are told apart from garbage.
+/// Room for a key, two values and a margin: a value slightly over the limit gets its own error and
+/// is not treated as garbage.
 inline constexpr std::size_t max_request_bytes =
     2 * Store::max_value_bytes + (std::size_t{64} << 10);
 

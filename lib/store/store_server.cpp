@@ -183,7 +183,7 @@ class ServerLoop {
     log(LogLevel::warning, "a client was refused: " + text);
   }
 
-  /// Closes the oldest client without a handshake, so that it does not take the slot of a rank.
+  /// Closes the oldest client without a handshake, so that a rank can connect in its place.
   bool drop_oldest_unauthenticated() {
     if (unauthenticated_.empty()) return false;
     close(clients_.at(*unauthenticated_.begin()));

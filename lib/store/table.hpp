@@ -21,7 +21,8 @@ class StoreTable {
     std::size_t keys = std::numeric_limits<std::size_t>::max();
     std::size_t bytes = std::numeric_limits<std::size_t>::max();  ///< Keys and values together.
   };
-  /// A value may outlive its key and counts until it is released. Null: no such key.
+  /// A value may outlive its key; its bytes count against Limits::bytes until it is released.
+  /// Null: no such key.
   using Value = std::shared_ptr<const Bytes>;
 
   StoreTable() : StoreTable(Limits{}) {}

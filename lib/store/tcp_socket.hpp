@@ -19,7 +19,8 @@ namespace tutti::internal {
 /// within 60 s.
 void tune(asio::ip::tcp::socket& socket) noexcept;
 
-/// Ends a connection also while a forked child has the descriptor, where close() alone would not.
+/// Ends a connection even if a forked child still holds the descriptor; close() alone would leave
+/// it open.
 void shut_down(asio::ip::tcp::socket& socket) noexcept;
 
 /// "host:port", an IPv6 address in brackets.

@@ -302,7 +302,7 @@ std::shared_ptr<Store> make_tcp_store(const std::string& host, int port,
   try {
     return std::make_shared<TcpStore>(host, port, timeout);
   } catch (const std::system_error& error) {
-    internal::failf(Errc::resource_exhausted, "store {}: cannot make its descriptors: {}",
+    internal::failf(Errc::resource_exhausted, "store {}: cannot open a socket: {}",
                     internal::endpoint_text(host, port), error.what());
   }
 }

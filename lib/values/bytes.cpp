@@ -35,7 +35,8 @@ std::string_view Reader::text() {
 
 std::span<const std::byte> Reader::items(std::uint64_t count, std::size_t size) {
   if (count > rest_.size() / size)
-    failf(code_, "{} is cut off: {} bytes are left for {} x {}", what_, rest_.size(), count, size);
+    failf(code_, "{} is too short: it needs {} items of {} bytes, {} bytes are left", what_, count,
+          size, rest_.size());
   const auto bytes = static_cast<std::size_t>(count) * size;
   const auto taken = rest_.first(bytes);
   rest_ = rest_.subspan(bytes);

@@ -19,7 +19,7 @@ inline Error to_error(const std::exception_ptr& thrown) {
   } catch (const std::exception& error) {
     return {Errc::backend, error.what()};
   } catch (...) {
-    return {Errc::backend, "an exception that is no std::exception"};
+    return {Errc::backend, "an exception that is not a std::exception"};
   }
 }
 

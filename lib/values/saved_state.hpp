@@ -37,7 +37,7 @@ struct OpenedState {
 /// not sealed with this magic, or has changed since.
 inline OpenedState unseal(std::string_view magic, std::string_view what, std::string_view state) {
   if (!state.starts_with(magic))
-    failf(Errc::invalid_argument, "{} bytes are not a {}", state.size(), what);
+    failf(Errc::invalid_argument, "the given state ({} bytes) is not a {}", state.size(), what);
   Reader in(state.substr(magic.size()), Errc::invalid_argument, what);
   const auto digest = in.u64();
   if (digest != digest_of(state.substr(state.size() - in.left())))

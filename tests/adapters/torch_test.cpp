@@ -87,7 +87,8 @@ TEST(TorchTensor, EveryDTypeGoesThereAndBack) {
     const bool late = dtype == DType::u16 || dtype == DType::u32 || dtype == DType::u64 ||
                       dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
     if (late && !libtorch::detail::scalar_type<c10::ScalarType>(dtype)) {
-      expect_error(Errc::unsupported, {"this version has no", std::string(name_of(dtype))},
+      expect_error(Errc::unsupported,
+                   {"this version of LibTorch has no", std::string(name_of(dtype))},
                    [&] { libtorch::to_torch(dtype); });
       continue;
     }

@@ -184,7 +184,8 @@ std::string Plan::fingerprint(int ranks) const {
       text +=
           fmt::format(" {}: {}", size, fmt::join(block.cell(ranks, 0, size).blocks.counts(), " "));
   }
-  return fmt::format("{:x}", std::hash<std::string>()(text));  // All ranks run the same program.
+  // std::hash suffices: all ranks run the same binary.
+  return fmt::format("{:x}", std::hash<std::string>()(text));
 }
 
 Plan make_plan(const Request& request, int ranks) {

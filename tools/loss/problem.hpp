@@ -67,7 +67,7 @@ double score_of(const LossProblem& problem, std::int64_t row, std::int64_t class
 /// Rows as arguments of a loss. Move-only.
 struct LossRows {
   Tensor logits;   ///< [n, C]
-  Tensor targets;  ///< i64 [n]; for sigmoid_focal [n, C] of 0 and 1 in the dtype of the logits.
+  Tensor targets;  ///< i64 [n]; for sigmoid_focal: [n, C], each 0 or 1, in the logits' dtype.
 };
 
 /// Makes rows [first, first + count) of the stream, which has no end.

@@ -66,7 +66,7 @@ struct Child {
   Descriptor err{};
 };
 
-/// The environment of a child, beside its variables.
+/// What a child process is started with.
 struct ChildOptions {
   std::vector<std::string> command{};
   std::vector<std::string> environment{};  ///< "NAME=value".

@@ -160,8 +160,8 @@ void Rendezvous::talk(const std::stop_token& stop) {
 }
 
 std::shared_ptr<Store> Rendezvous::open(const std::stop_token& stop) {
-  // The store of the launchers is that of a group with one rank per node: node 0 hosts it and
-  // leaves last.
+  // The launchers open a store as a group with one rank per node would: node 0 hosts it and leaves
+  // last.
   if (options_.node == 0)
     return open_cluster_store(ClusterInfo{.rank = 0, .size = options_.nodes, .store = address_},
                               lost_after);

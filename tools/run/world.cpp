@@ -58,7 +58,7 @@ World collect_world(Rank& rank, Control& control, bool threads, std::string_view
     shared.cpus.insert(arrival.cpus.begin(), arrival.cpus.end());
     world.ranks.push_back(arrival.info);
   }
-  if (hosts.empty()) return world;  // Only rank 0 knows.
+  if (hosts.empty()) return world;  // Only rank 0 receives the arrivals.
   world.hosts = static_cast<int>(hosts.size());
   world.cpus = static_cast<int>(hosts[host.name].cpus.size());
   for (const auto& [name, shared] : hosts)

@@ -18,15 +18,16 @@
 // contiguous. Results are new tensors.
 //
 // Every rank makes the same calls, forward and back: while gradients are recorded a result requires
-// grad on every rank, whatever its input says, and every rank has to back-propagate through it. One
-// that has no use for its part adds `out.sum() * 0` to its loss. The group outlives the graph; the
-// backward calls are made on the thread that calls backward().
+// grad on every rank, even if its input does not, and every rank has to back-propagate through it.
+// A rank that has no use for its part adds `out.sum() * 0` to its loss. The group outlives the
+// graph; the backward calls are made on the thread that calls backward().
 
 namespace tutti::libtorch {
 
 namespace detail {
 /// Places results in torch's memory, unless the caller chose another.
-inline GatherOptions in_torch(GatherOptions options) {
+template <typename Options>
+Options in_torch(Options options) {
   if (options.memory == nullptr) options.memory = &memory();
   return options;
 }
@@ -50,13 +51,13 @@ inline at::Tensor factors(ProcessGroup& group, const at::Tensor& in, const CallO
 /// [sum n_r, ...] -> [n_rank, ...]; sum, avg, premul_sum.
 inline at::Tensor reduce_scatter_rows(ProcessGroup& group, const at::Tensor& whole,
                                       const RowLayout& layout, ReduceOp op = ReduceOp::sum,
-                                      const GatherOptions& options = {}) {
+                                      const ResultOptions& options = {}) {
   return detail::apply(autograd::reduce_scatter_rows, group, whole, layout, op,
                        detail::in_torch(options));
 }
 /// [sum send_rows, ...] -> [sum recv_rows, ...]
 inline at::Tensor all_to_all_rows(ProcessGroup& group, const at::Tensor& in, Rows send_rows = {},
-                                  Rows recv_rows = {}, const GatherOptions& options = {}) {
+                                  Rows recv_rows = {}, const ResultOptions& options = {}) {
   return detail::apply(autograd::all_to_all_rows, group, in, send_rows, recv_rows,
                        detail::in_torch(options));
 }
@@ -94,7 +95,7 @@ inline at::Tensor gather_rows(ProcessGroup& group, const at::Tensor& local, int 
 /// there.
 inline at::Tensor scatter_rows(ProcessGroup& group, const at::Tensor& whole,
                                const RowLayout* layout, int root,
-                               const GatherOptions& options = {}) {
+                               const ResultOptions& options = {}) {
   const bool read = group.rank() == root && whole.defined();
   const at::Tensor part = read ? whole : detail::no_part_of(whole);
   return detail::apply(autograd::scatter_rows, group, part, layout, root,

@@ -47,7 +47,7 @@ constexpr std::optional<S> scalar_type(DType dtype) noexcept {
 
 inline c10::ScalarType to_torch(DType dtype) {
   if (const auto type = detail::scalar_type<c10::ScalarType>(dtype)) return *type;
-  fail(Errc::unsupported, "torch: this version has no " + std::string(name_of(dtype)));
+  fail(Errc::unsupported, "this version of LibTorch has no " + std::string(name_of(dtype)));
 }
 inline DType from_torch(c10::ScalarType type) {
   for (int i = 0; i < dtype_count; ++i)

@@ -26,10 +26,10 @@ struct Call {
   /// Number in the group, without gaps. A launch of point-to-point alone has one only if it is
   /// `in_order`.
   std::uint64_t seq = 0;
-  std::uint64_t fingerprint = 0;  ///< Equal on all ranks or the program is wrong.
+  std::uint64_t fingerprint = 0;  ///< If ranks differ, the backend reports a mismatch.
   Stream stream{};
   Deadline deadline{};  ///< May be unset.
-  /// Counts from the moment the call starts to wait; 0: the deadline alone applies.
+  /// See CallOptions::timeout; 0: the deadline alone applies.
   std::chrono::nanoseconds timeout{};
   /// A batch of point-to-point that takes effect in the order of seq, like a collective.
   bool in_order = false;
@@ -54,7 +54,8 @@ struct SplitInit {
 };
 
 /// A transport of one group on one rank. ProcessGroup has checked the arguments and numbered the
-/// calls. Several threads may call launch(); collectives take effect in order of seq.
+/// calls. Several threads may call launch(); collectives take effect in order of seq. HostBackend
+/// is the base class for host memory.
 class Backend {
  public:
   virtual ~Backend();

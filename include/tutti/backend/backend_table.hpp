@@ -58,7 +58,10 @@ struct BackendChoice {
 ///         built, cannot run here or does not serve the device.
 BackendChoice choose_backend(std::string_view backend, Device device, bool one_process = true);
 
-/// The names of all backends of this library, built or not.
+/// The names of all backends of this library: built, of other builds, and planned.
 std::span<const std::string_view> known_backends() noexcept;
+
+/// True for a backend that no build has yet.
+bool is_planned(std::string_view backend) noexcept;
 
 }  // namespace tutti

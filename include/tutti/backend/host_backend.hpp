@@ -19,9 +19,8 @@ namespace [[gnu::visibility("default")]] tutti {
 /// Sends and receives are posted at once. A derived class moves the bytes: run(), post_one() and
 /// publish(), with memory(), abort() and failure() of Backend.
 ///
-/// A blocking call allocates nothing here. A call inside a continuation of the group is refused if
-/// it would wait for itself. An error that run() throws in an async call and that breaks the group
-/// is given to abort().
+/// A blocking call allocates nothing here. A blocking call inside then() or on_done() is refused.
+/// An error that run() throws in an async call and that breaks the group is given to abort().
 class HostBackend : public Backend {
  public:
   HostBackend(std::string group, int rank);
@@ -36,25 +35,27 @@ class HostBackend : public Backend {
   /// A send or receive in flight.
   struct Posted {
     std::shared_ptr<WorkState> state;
-    /// Ends it: null after success. The first call counts. From any thread, also after the group.
+    /// Ends the message: null for success. Later calls are ignored. May be called from any thread,
+    /// even after the group is destroyed.
     std::function<void(const Error* error)> finish;
   };
 
-  /// Runs the collectives among `ops`, in turn; skips send and recv. Blocks to call.limit() at
-  /// the most and throws Error.
+  /// Runs the collectives among `ops`, in turn; skips send and recv. Blocks until call.limit() at
+  /// the latest. @throws Error.
   virtual void run(std::span<const Op> ops, const Call& call) = 0;
   /// Posts the sends and receives among `ops` with post_one(), and adds them to `posted`; skips
-  /// collectives. When it throws, the call is refused, or the group is aborted if `posted` has
-  /// some.
+  /// collectives. If it throws with `posted` empty, the call is refused; otherwise the group is
+  /// aborted. For backends in the tree.
   virtual void post(std::span<const Op> ops, const Call& call, internal::PostedMessages& posted);
-  /// Posts a send or receive, or throws: the state of a make_message(), or null if it has ended.
-  /// Never blocks for a peer. It ends by `limit` at the latest. @throws Error unsupported by
-  /// default.
+  /// Posts one send or receive without waiting for the peer. Returns make_message()'s state, or
+  /// null if the message has already ended. The message must end by `limit`. Default: throws
+  /// Error unsupported.
   virtual std::shared_ptr<WorkState> post_one(const Op& op, const Call& call, Deadline limit);
   /// Tells the peers that this rank refused the call. Never blocks.
   virtual void publish(std::span<const Op> ops, const Call& call, const Error& why) noexcept = 0;
 
-  /// Makes a message for post_one(). An error that ends it gets the place of `op`.
+  /// Makes a message for post_one(). An error passed to finish() gets the location of `op`: group,
+  /// operation, number, rank.
   Posted make_message(const Op& op, const Call& call);
   /// Ends every call of this rank that waits for its turn.
   void fail_queued(const Error& why) noexcept;

@@ -16,19 +16,21 @@ struct Op {
   ConstTensorView in{};
   TensorView out{};
   /// all_gather, reduce_scatter, gather, scatter: rows per rank; all_to_all: rows to receive.
-  /// all_gather_bounded: the bound B; this rank's own count is that of `in`.
+  /// all_gather_bounded: the bound B; this rank's own count is the number of rows of `in`.
   Rows rows{};
   Rows send_rows{};  ///< all_to_all: rows to send.
   ReduceOp reduce{};
   int root = -1;
-  int peer = -1;  ///< send, recv. any_peer only where supports(recv_any).
+  int peer = -1;  ///< send, recv. recv: any_peer only if supports(Operation::recv_any).
   int tag = 0;
   /// recv: receives the sender's rank before the call ends without an error. May be null.
   int* source = nullptr;
-  /// send, recv: number in this ordered pair and tag. A recv from any_peer has a count of its own
-  /// per tag; a backend that supports it matches messages in the order of the calls.
+  /// send, recv: number, counted per (sender, receiver, tag). A recv from any_peer is counted among
+  /// the receives from any_peer of its tag; a backend that supports it matches messages in the
+  /// order of the calls.
   std::uint64_t seq = 0;
-  std::uint64_t fingerprint = 0;  ///< send, recv: equal on both sides or the program is wrong.
+  /// send, recv: if the sides differ, the backend reports a mismatch.
+  std::uint64_t fingerprint = 0;
 };
 
 }  // namespace tutti

@@ -24,9 +24,8 @@ class WorkState {
   virtual std::exception_ptr error() const noexcept = 0;
   /// Work queued on `stream` from now on comes after this call.
   virtual void block_stream(Stream stream) = 0;
-  /// Runs `next` once this is done without an error; the result is done after `next`. On host
-  /// memory `next` runs on the group's worker. On a device it is called in the order of the
-  /// communication stream and may queue more work on it.
+  /// Runs `next` once this is done without an error; the result is done after `next`. `next` runs
+  /// on the group's worker after the call has ended, on a device too.
   virtual std::shared_ptr<WorkState> then(std::function<void()> next) = 0;
   /// Calls `f`, which does not throw, once this is done: with null, or with the error. The result
   /// is done after it, has the error of this and puts streams behind this. Runs on the group's

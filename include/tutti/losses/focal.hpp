@@ -11,7 +11,7 @@
 // 5. Computed in double. On the wire: one exchange of a few numbers per call. Divisors are counted
 // over all ranks.
 //
-// The losses are values; thread rules are those of the group. Calls throw on every rank, with the
+// The losses are values; the group's thread rules apply. Calls throw on every rank, with the
 // codes of RankingLoss.
 
 namespace tutti {

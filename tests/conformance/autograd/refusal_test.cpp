@@ -137,12 +137,13 @@ std::vector<NamedBackward> backwards(ProcessGroup& group, Memory* memory = nullp
   const Buffer part = put(group, Numbers(1));
   const std::vector<std::int64_t> rows(index(size), 1);
   const GatherOptions known{.layout = &layout, .memory = memory};
+  const ResultOptions given{.memory = memory};
   const auto* roots_layout = group.rank() == 0 ? &layout : nullptr;
   std::vector<NamedBackward> all{
       {"all_gather_rows", autograd::all_gather_rows(group, part, GradScale::sum, known).back},
       {"reduce_scatter_rows",
-       autograd::reduce_scatter_rows(group, whole, layout, ReduceOp::sum, known).back, true},
-      {"all_to_all_rows", autograd::all_to_all_rows(group, whole, rows, rows, known).back},
+       autograd::reduce_scatter_rows(group, whole, layout, ReduceOp::sum, given).back, true},
+      {"all_to_all_rows", autograd::all_to_all_rows(group, whole, rows, rows, given).back},
       {"all_reduce", autograd::all_reduce(group, whole).back},
       {"reduce", autograd::reduce(group, whole, 0).back},
       {"broadcast", autograd::broadcast(group, whole, 0).back},
@@ -250,6 +251,7 @@ TEST_P(AutogradRefusalOfOne, ARankWithoutMemoryForItsResultTellsTheOthers) {
     const Buffer c = put(group, Numbers(index(group.size())));
     const std::vector<std::int64_t> rows(index(group.size()), 1);
     const GatherOptions options{.layout = &layout, .memory = &memory};
+    const ResultOptions result{.memory = &memory};
     const auto before = backwards(group, &memory);
     if (group.rank() == 1) memory.end();
     const auto expect_told = [&](const auto& call) {
@@ -260,8 +262,8 @@ TEST_P(AutogradRefusalOfOne, ARankWithoutMemoryForItsResultTellsTheOthers) {
       expect_usable(group);
     };
     expect_told([&] { autograd::all_gather_rows(group, x, GradScale::sum, options); });
-    expect_told([&] { autograd::reduce_scatter_rows(group, c, layout, ReduceOp::sum, options); });
-    expect_told([&] { autograd::all_to_all_rows(group, c, rows, rows, options); });
+    expect_told([&] { autograd::reduce_scatter_rows(group, c, layout, ReduceOp::sum, result); });
+    expect_told([&] { autograd::all_to_all_rows(group, c, rows, rows, result); });
     for (const NamedBackward& backward : before) {
       SCOPED_TRACE(backward.name);
       if (backward.name == "all_gather_rows" || backward.name == "all_to_all_rows")

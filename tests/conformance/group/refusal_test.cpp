@@ -124,7 +124,7 @@ std::vector<BadCall> bad_calls() {
        }},
       {"rows_of_another_length",
        Errc::invalid_argument,
-       {"rows", "ranks"},
+       {"rows has", "the world size is"},
        [](G& g, bool bad) {
          const Layout rows(index(g.size()) + (bad ? 1 : 0), 2);
          return g.all_gather_async(array(g, {2}), second_array(g, {2 * g.size()}), rows);
@@ -322,7 +322,8 @@ TEST_P(RefusalOfMessages, OfASendrecvWithOneBadPeerIsToldToTheOther) {
     const auto ranks = "ranks 0 to " + std::to_string(group.size() - 1);
     const CallOptions soon{.timeout = 5s};
     if (group.rank() == 0) {
-      expect_error(Errc::invalid_argument, {"recv", "peer is -1", ranks},
+      expect_error(Errc::invalid_argument,
+                   {"recv", "peer is -1", ranks + "; any_peer receives from any rank"},
                    [&] { group.sendrecv(in, 1, out, -1, 3, soon); });
       expect_error(Errc::invalid_argument, {"send", "peer is -1", ranks},
                    [&] { group.sendrecv_async(in, -1, out, 1, 4, soon).wait(); });

@@ -396,7 +396,7 @@ TEST(WarmUpAlone, WhatWasNotSavedIsRefusedAndChangesNothing) {
     expect_error(Errc::invalid_argument, {text}, [&] { target.load(bytes); });
     ASSERT_EQ(target.save(), before);
   };
-  refused("0 bytes are not a saved state", "");
+  refused("the given state (0 bytes) is not a saved state", "");
   refused("no saved state", std::string(1000, 'x'));
   for (std::size_t size = 0; size < state.size(); ++size) refused("", state.substr(0, size));
   refused("damaged", state + "x");

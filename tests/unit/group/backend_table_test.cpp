@@ -101,11 +101,23 @@ TEST(ChooseBackend, AnUnknownNameIsRefusedWithAllThatAreKnown) {
   }
 }
 
+TEST(BackendTable, PlannedBackendsAreKnownAndNotBuilt) {
+  const auto names = built();
+  for (const auto* name : {"shm", "ucx", "hier"}) {
+    EXPECT_NE(std::ranges::find(known_backends(), name), known_backends().end()) << name;
+    EXPECT_EQ(is_planned(name), std::ranges::find(names, name) == names.end()) << name;
+  }
+  for (const auto* name : {"local", "gloo", "nccl", "auto", "nothing", ""})
+    EXPECT_FALSE(is_planned(name)) << name;
+}
+
 TEST(ChooseBackend, AKnownOneThatIsNotBuiltIsUnsupportedAndTheBuiltOnesAreNamed) {
   const auto names = built();
   for (const auto name : known_backends()) {
     if (std::ranges::find(names, name) != names.end()) continue;
-    std::vector<std::string> texts{std::string("'") + std::string(name) + "'", "not in this build"};
+    std::vector<std::string> texts{std::string("'") + std::string(name) + "'",
+                                   is_planned(name) ? "is not written yet; this build has:"
+                                                    : "is not in this build, which has:"};
     texts.insert(texts.end(), names.begin(), names.end());
     expect_error(Errc::unsupported, texts, [&] { (void)choose_backend(name, {}); });
     expect_error(Errc::unsupported, texts,

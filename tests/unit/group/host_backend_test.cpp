@@ -58,7 +58,7 @@ struct Foreign {
 std::vector<Foreign> foreign() {
   return {{[] { throw std::runtime_error("the wire is cut"); }, Errc::backend, "the wire is cut"},
           {[] { throw std::bad_alloc(); }, Errc::resource_exhausted, "memory"},
-          {[] { throw 7; }, Errc::backend, "no std::exception"}};
+          {[] { throw 7; }, Errc::backend, "not a std::exception"}};
 }
 
 /// A transport of two ranks that posts so many messages, and then has no memory. Its messages end

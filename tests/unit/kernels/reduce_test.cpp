@@ -772,7 +772,7 @@ TEST(CustomFold, WhatTheFunctionThrowsIsAnErrorOfTheBackend) {
             }),
             "the function of the custom reduction threw: invalid_argument: no such row");
   EXPECT_EQ(thrown_by([](const void*, void*, std::int64_t, DType, void*) { throw 7; }),
-            "the function of the custom reduction threw no std::exception");
+            "the custom reduction threw something that is not a std::exception");
 }
 
 }  // namespace

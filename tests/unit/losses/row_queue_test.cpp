@@ -227,7 +227,7 @@ TEST(RowQueue, RefusesWhatIsNoSavedQueueAndStaysAsItWas) {
   expect_refused(state + '\0', {"damaged"});
   expect_refused(state + state, {"damaged"});
   expect_refused("", {"0 bytes"});
-  expect_refused(std::string(200, 'x'), {"200 bytes are not a saved state"});
+  expect_refused(std::string(200, 'x'), {"the given state (200 bytes) is not a saved state"});
 
   RowQueue other(3, options);
   expect_error(Errc::invalid_argument, {"2 classes", "this one 3"},

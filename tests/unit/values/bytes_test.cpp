@@ -107,7 +107,7 @@ TEST(Bytes, EveryTruncationIsAnError) {
   for (std::size_t n = 0; n < bytes.size(); ++n)
     EXPECT_NE(error_of([&] {
                 read_all_kinds(reader_of(std::span(bytes).first(n)));
-              }).find("the message is cut off"),
+              }).find("the message is too short"),
               std::string::npos)
         << n;
 }
@@ -115,7 +115,7 @@ TEST(Bytes, EveryTruncationIsAnError) {
 TEST(Bytes, AnErrorNamesTheMessageAndBothSizes) {
   const auto bytes = Writer().u16(0).u8(0).take();
   EXPECT_EQ(error_of([&] { reader_of(bytes).u32(); }),
-            "the message is cut off: 3 bytes are left for 1 x 4");
+            "the message is too short: it needs 1 items of 4 bytes, 3 bytes are left");
   EXPECT_EQ(error_of([&] { reader_of(bytes).end(); }), "the message has 3 bytes too many");
 }
 
