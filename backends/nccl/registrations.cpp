@@ -120,11 +120,15 @@ void Registrations::await_window(const TensorView& block, void** handle, const s
 }
 
 void Registrations::end(const Entry& entry) noexcept {
-  const std::lock_guard lock(mutex_);
-  const auto found = std::ranges::find(entries_, entry);
-  if (found == entries_.end()) return;  // The group has ended.
-  entries_.erase(found);
-  deregister(entry);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::ranges::find(entries_, entry);
+    if (found == entries_.end()) return;  // The group has ended.
+    entries_.erase(found);
+    deregister(entry);
+  }
+  // The caller may free the memory when this returns: an aborted communicator must have ended.
+  if (failure_.broken()) (void)failure_.await_cause();
 }
 
 void Registrations::end_all() noexcept {

@@ -185,6 +185,16 @@ TEST_F(NcclRegistration, AGroupThatEndsForgetsItsBlocks) {
   EXPECT_EQ(calls("ncclCommWindowDeregister"), before + 2);
 }
 
+TEST_F(NcclRegistration, AfterAnAbortItsEndWaitsForTheCommunicator) {
+  on_groups(2, [](const Member& at) {
+    std::optional<Block> block(std::in_place, at, at.group.registrable_memory());
+    std::optional<Registration> registered = at.group.register_memory(block->view);
+    at.group.abort("the test");
+    registered.reset();
+    block.reset();  // The double reports memory that is still registered.
+  });
+}
+
 TEST_F(NcclRegistration, AssigningEndsTheOneBefore) {
   on_groups(2, [](const Member& at) {
     std::optional<Block> first(std::in_place, at, at.group.registrable_memory());
