@@ -303,7 +303,7 @@ TEST_P(GatherRefusal, WhatRootCannotScatterIsAnErrorOnAll) {
        {"77"},
        [](auto& whole, auto&, auto&) { whole.dtype = static_cast<DType>(77); }},
       {"too many ranks",
-       {"ranks"},
+       {"entries; the world size is"},
        [](auto&, RowLayout& rows, auto&) { rows = RowLayout::equal(rows.ranks() + 1, 2); }},
       {"another total",
        {"rows; the layout has"},

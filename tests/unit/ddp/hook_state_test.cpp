@@ -88,8 +88,8 @@ TEST(HookState, OtherBytesAreNotLoadedAndChangeNothing) {
     OneBucket(group).run(ddp::post_local_sgd_hook(local));
     const auto check = [](ddp::HookState& state, ddp::HookState& other, const std::string& name) {
       const std::string saved = state.save();
-      expect_bad({"0 bytes are not a saved state of " + name}, [&] { state.load(""); });
-      expect_bad({"are not a saved state of " + name}, [&] { state.load(other.save()); });
+      expect_bad({"(0 bytes) is not a saved state of " + name}, [&] { state.load(""); });
+      expect_bad({"is not a saved state of " + name}, [&] { state.load(other.save()); });
       for (std::size_t i = 0; i < saved.size(); ++i) {
         std::string damaged = saved;
         damaged[i] = static_cast<char>(damaged[i] ^ 4);

@@ -451,12 +451,14 @@ TEST(Validate, RefusesRowsOfAnotherNumberOfRanks) {
   for (const Operation kind : by_rows)
     for (const std::size_t entries : {0U, 2U, 4U}) {
       const std::vector<std::int64_t> rows(entries, 2);
-      refuse({"rows", std::to_string(entries) + " entries", "3 ranks"},
+      refuse({"rows", std::to_string(entries) + " entries", "world size is 3"},
              with_rows(kind, {2}, {6}, rows));
     }
   const std::vector<std::int64_t> two(2, 2);
-  refuse({"send_rows", "2 entries", "3 ranks"}, exchange(first({6}), second({6}), two, Rows(2)));
-  refuse({"recv_rows", "2 entries", "3 ranks"}, exchange(first({6}), second({6}), Rows(2), two));
+  refuse({"send_rows", "2 entries", "world size is 3"},
+         exchange(first({6}), second({6}), two, Rows(2)));
+  refuse({"recv_rows", "2 entries", "world size is 3"},
+         exchange(first({6}), second({6}), Rows(2), two));
 }
 
 TEST(Validate, RefusesNegativeRowsByPlaceAndValue) {

@@ -770,7 +770,7 @@ TEST(CustomFold, WhatTheFunctionThrowsIsAnErrorOfTheBackend) {
   EXPECT_EQ(thrown_by([](const void*, void*, std::int64_t, DType, void*) {
               fail(Errc::invalid_argument, "no such row");
             }),
-            "the function of the custom reduction threw: invalid_argument: no such row");
+            "the custom reduction threw: invalid_argument: no such row");
   EXPECT_EQ(thrown_by([](const void*, void*, std::int64_t, DType, void*) { throw 7; }),
             "the custom reduction threw something that is not a std::exception");
 }
