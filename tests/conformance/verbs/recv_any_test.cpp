@@ -63,7 +63,10 @@ TEST_P(ReceiveFromAny, OnlyRecvTakesIt) {
     refuse({"send: ", "any_peer", "only recv"}, [&] { group.send(data, any_peer, 1, soon); });
     refuse({"recv", "one rank", "any_peer"},
            [&] { (void)autograd::recv(group, {2}, DType::f32, any_peer); });
-    refuse({"recv", "tag is -3"}, [&] { (void)group.recv(out, any_peer, -3, soon); });
+    refuse({"recv", "tag is -3; it must be >= 0"},
+           [&] { (void)group.recv(out, any_peer, -3, soon); });
+    refuse({"recv", "peer is -1", "; any_peer receives from any rank"},
+           [&] { (void)group.recv(out, -1, 1, soon); });
     expect_usable(group);
   });
 }
