@@ -15,8 +15,8 @@ namespace {
 
 using internal::failf;
 
-constexpr std::string_view magic = "tuttiPL1";
-constexpr std::string_view what_is_saved = "saved state of post_local_sgd_hook";
+constexpr std::string_view local_sgd_magic = "tuttiPL1";
+constexpr std::string_view local_sgd_text = "saved state of post_local_sgd_hook";
 
 constexpr std::size_t chunk_bytes = std::size_t{1} << 20;  // Smaller arrays travel together.
 
@@ -54,15 +54,15 @@ PostLocalSgdState::PostLocalSgdState(std::int64_t start_step, ProcessGroup* sub_
 std::string PostLocalSgdState::save() const {
   internal::Writer out;
   out.i64(step_);
-  return internal::seal(magic, out);
+  return internal::seal(local_sgd_magic, out);
 }
 
 void PostLocalSgdState::load(std::string_view state) {
-  auto in = internal::unseal(magic, what_is_saved, state).content;
+  auto in = internal::unseal(local_sgd_magic, local_sgd_text, state).content;
   const auto step = in.i64();
   in.end();
   if (step < 0)
-    failf(Errc::invalid_argument, "the {} is damaged ({} bytes)", what_is_saved, state.size());
+    failf(Errc::invalid_argument, "the {} is damaged ({} bytes)", local_sgd_text, state.size());
   step_ = step;
 }
 

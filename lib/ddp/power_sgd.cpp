@@ -22,8 +22,8 @@ using internal::failf;
 
 namespace {
 
-constexpr std::string_view magic = "tuttiPS1";
-constexpr std::string_view what_is_saved = "saved state of PowerSGD";
+constexpr std::string_view power_sgd_magic = "tuttiPS1";
+constexpr std::string_view power_sgd_text = "saved state of PowerSGD";
 
 enum class Form : std::uint8_t { none, per_tensor, batched };
 
@@ -237,11 +237,11 @@ std::string PowerSgdState::save() const {
   out.f64(o.min_compression_rate).u8(static_cast<std::uint8_t>(impl_->form)).i64(impl_->step);
   errors.write(out);
   factors.write(out);
-  return internal::seal(magic, out);
+  return internal::seal(power_sgd_magic, out);
 }
 
 void PowerSgdState::load(std::string_view state) {
-  auto in = internal::unseal(magic, what_is_saved, state).content;
+  auto in = internal::unseal(power_sgd_magic, power_sgd_text, state).content;
   const auto& o = impl_->options;
   const auto compare = [](std::string_view option, auto saved, auto mine) {
     if (saved != mine)
@@ -258,7 +258,7 @@ void PowerSgdState::load(std::string_view state) {
   auto factors = KeptArrays::read(in);
   in.end();
   if (form > Form::batched || step < 0)
-    failf(Errc::invalid_argument, "the {} is damaged ({} bytes)", what_is_saved, state.size());
+    failf(Errc::invalid_argument, "the {} is damaged ({} bytes)", power_sgd_text, state.size());
   impl_->form = form;
   impl_->step = step;
   impl_->errors = std::move(errors);

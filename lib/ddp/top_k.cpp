@@ -24,8 +24,8 @@ using internal::failf;
 
 namespace {
 
-constexpr std::string_view magic = "tuttiTK1";
-constexpr std::string_view what_is_saved = "saved state of top_k_hook";
+constexpr std::string_view top_k_magic = "tuttiTK1";
+constexpr std::string_view top_k_text = "saved state of top_k_hook";
 
 using Position = std::uint32_t;
 
@@ -222,11 +222,11 @@ std::string TopKState::save() const {
   internal::Writer out;
   out.u8(impl_->options.error_feedback ? 1 : 0).i64(impl_->step);
   errors.write(out);
-  return internal::seal(magic, out);
+  return internal::seal(top_k_magic, out);
 }
 
 void TopKState::load(std::string_view state) {
-  auto in = internal::unseal(magic, what_is_saved, state).content;
+  auto in = internal::unseal(top_k_magic, top_k_text, state).content;
   const bool feedback = in.u8() != 0;
   if (feedback != impl_->options.error_feedback)
     failf(Errc::invalid_argument, "error_feedback of the saved top_k_hook is {}, of this one {}",
@@ -235,7 +235,7 @@ void TopKState::load(std::string_view state) {
   auto errors = KeptArrays::read(in);
   in.end();
   if (step < 0)
-    failf(Errc::invalid_argument, "the {} is damaged ({} bytes)", what_is_saved, state.size());
+    failf(Errc::invalid_argument, "the {} is damaged ({} bytes)", top_k_text, state.size());
   impl_->step = step;
   impl_->errors = std::move(errors);
   impl_->plans.clear();
