@@ -43,7 +43,7 @@ class Scratch {
   Scratch& operator=(Scratch&& other) noexcept;
 
   std::byte* data() const noexcept { return data_; }
-  /// Releases it in the order of this stream, which is ordered after its own.
+  /// Releases the memory in the order of `stream`, which is ordered after the previous stream.
   void last_used_on(cudaStream_t stream) noexcept { stream_ = stream; }
 
  private:
