@@ -74,8 +74,8 @@ struct Plan {
   std::string fingerprint(int ranks) const;
 };
 
-/// The same on every rank. @throws Failure usage for a request that this number of ranks cannot
-/// run.
+/// Makes the plan, the same on every rank. @throws Failure usage for a request that this number of
+/// ranks cannot run.
 Plan make_plan(const Request& request, int ranks);
 
 /// @throws Failure usage if the largest case of `local_ranks` ranks exceeds `free_bytes`.

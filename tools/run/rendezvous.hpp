@@ -31,10 +31,10 @@ struct ExitStatus {
 };
 ExitStatus exit_status(const Failure& failure);
 
-/// Connects the launchers of one launch, one per node, through a store that node 0 hosts. They
-/// exchange their numbers of ranks and the first failure. A thread does so while the caller handles
-/// signals and ranks; one node needs no thread. Thread-safe. The destructor on node 0 waits a few
-/// seconds at most for the others to leave its store.
+/// Connects the launchers of one launch, one per node, through a store that node 0 hosts. The
+/// launchers exchange their numbers of ranks and the first failure, on a thread of this object; one
+/// node needs no thread. Thread-safe. On node 0, the destructor waits a few seconds at most for the
+/// other launchers to leave the store.
 class Rendezvous {
  public:
   /// @throws Failure if the store cannot be hosted.
@@ -56,7 +56,7 @@ class Rendezvous {
   std::shared_ptr<Store> open(const std::stop_token& stop);
   void assign(const std::stop_token& stop, Store& store);
   void watch(const std::stop_token& stop, Store& store);
-  /// Sets a value for the caller, unless it is set.
+  /// Sets `first`, a value for the caller, unless it is set already.
   template <typename T>
   void publish(std::optional<T>& first, const T& value);
 
