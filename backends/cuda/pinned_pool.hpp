@@ -85,7 +85,7 @@ class PinnedPool final : public Memory, public std::enable_shared_from_this<Pinn
   std::map<void*, Block> allocated_;  // The blocks that allocate() returned.
 };
 
-/// The pool of a device, shared by the groups on it and destroyed with the last of them.
+/// The pool of a device, shared by the groups on the device and destroyed with the last group.
 std::shared_ptr<PinnedPool> pinned_pool(const CudaApi& cuda, int device);
 
 }  // namespace tutti::backend::cuda

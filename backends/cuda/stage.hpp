@@ -35,7 +35,8 @@ class Stage {
   /// Returns `op` with the arrays in pinned memory, once ready(). `op`: the constructor's
   /// operation; the result refers to the rows of `op`.
   Op on_host(const Op& op) const noexcept;
-  /// Queues the copy of the results; ready() is true when it has run. @throws Error.
+  /// Queues the copies of the results to the device; ready() is true when they have run. @throws
+  /// Error.
   void bring_back(const Op& op);
 
  private:

@@ -60,7 +60,7 @@ class Mesh {
   /// The same for a call that ended with Kind::failed: another thread fails the mesh.
   Error await_failure(const internal::Failure& failure) noexcept;
   std::optional<Error> failure() const;
-  /// The cause when the connection to `peer` ended. `rank`: the peer's rank in the caller's group.
+  /// The error for an ended connection to `peer`. `rank`: the peer's rank in the caller's group.
   Error lost(int peer, int rank) const;
 
   /// Called once, on any thread, with the cause of the failure. Must not refer to its owner, which
@@ -109,9 +109,9 @@ class Mesh {
   void watch(std::weak_ptr<Mesh> self);
   /// Handles a connection that the peer closed. Returns false if it has to be called again.
   bool ended(std::size_t connection) noexcept;
-  /// True when a message (of this peer only, if given) has been doubted for as long as `patience`.
+  /// True when a message (of peer `only`, if given) has been doubtful for more than `patience`.
   bool waits_in_vain(std::optional<int> only, std::chrono::nanoseconds patience) noexcept;
-  /// Cancels the messages of calls that a peer refused. Asks the store only while messages wait.
+  /// Cancels the messages of calls that a peer refused. Polls the store only while messages wait.
   void look() noexcept;
 
   int rank_;

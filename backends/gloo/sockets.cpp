@@ -65,7 +65,7 @@ bool watches(int descriptor, const std::vector<int>& watched) {
 }  // namespace
 
 void admit_only(std::uint64_t token, std::span<const sockaddr_storage> listeners) noexcept {
-  // The fields of a frame's header. The position of the token depends on Gloo's version.
+  // The number of 8-byte fields in a frame's header. The token's field depends on Gloo's version.
   constexpr std::uint32_t fields = 7;
   constexpr std::uint32_t drop = 0;
   constexpr std::uint32_t pass = 0xffffffff;

@@ -192,7 +192,7 @@ bool SharedState::wait_open(Round& round, std::unique_lock<std::mutex>& lock, co
     return false;
   };
   if (over()) return true;
-  // Reads the clock, so it comes after the first check: only calls that wait pay for it.
+  // limit() reads the clock, so only a call that has to wait gets this far.
   const auto limit = call.limit();
   bool in_time = true;
   ++sleepers_;

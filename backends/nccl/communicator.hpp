@@ -16,8 +16,8 @@
 
 namespace tutti::backend::nccl {
 
-/// A scope between ncclGroupStart and ncclGroupEnd. An open group of NCCL collects every later call
-/// of the thread, so the scope also closes it after an exception.
+/// A scope between ncclGroupStart and ncclGroupEnd. An open ncclGroup collects every later NCCL
+/// call of the thread, so the scope closes the ncclGroup after an exception too.
 class GroupScope {
  public:
   explicit GroupScope(const NcclApi& nccl) : nccl_(nccl) {

@@ -22,7 +22,7 @@ class NcclMemory final : public Memory {
   void release(void* data, std::size_t bytes, Stream stream) noexcept override;
   void copy(void* to, const void* from, std::size_t bytes, Stream stream) override;
 
-  /// True when this may become a window: it lies within one block and has NCCL's alignment.
+  /// True when the range may become a window: it lies within one block and has NCCL's alignment.
   bool can_be_a_window(const void* data, std::size_t bytes) const noexcept;
 
  private:

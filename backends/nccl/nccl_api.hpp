@@ -72,7 +72,7 @@ std::string version_text(int code);
 Error nccl_error(const NcclApi& nccl, ncclResult_t code, const char* call);
 
 /// Throws nccl_error() unless `code` is ncclSuccess or ncclInProgress, which a non-blocking
-/// communicator returns while it continues.
+/// communicator returns while an operation is in progress.
 inline void check(const NcclApi& nccl, ncclResult_t code, const char* call) {
   if (code != ncclSuccess && code != ncclInProgress) [[unlikely]]
     throw nccl_error(nccl, code, call);

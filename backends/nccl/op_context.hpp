@@ -15,7 +15,8 @@ constexpr std::size_t aligned(std::size_t bytes) noexcept {
   return (bytes + slot_alignment - 1) / slot_alignment * slot_alignment;
 }
 
-/// The device, stream and ranks of one operation, with functions that move bytes there. A value.
+/// The device, stream and ranks of one operation, with functions that queue copies and sends on the
+/// stream. A value.
 struct OpContext {
   Gpu& gpu;
   cudaStream_t stream;

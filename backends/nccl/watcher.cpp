@@ -82,7 +82,8 @@ Communicators Watcher::communicators() const {
   return all;
 }
 
-/// Blocks until there is work, and fills `states`, which may stay empty. False: end the thread.
+/// Blocks until there is work, and fills `states` with the pending calls, if any. Returns false
+/// when the thread has to end.
 bool Watcher::await_work(States& states) {
   states.clear();
   std::unique_lock lock(mutex_);

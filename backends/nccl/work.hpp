@@ -45,7 +45,7 @@ class EventState final : public internal::HostState {
   /// captured work after it.
   void capture() noexcept { captured_ = true; }
   bool is_captured() const noexcept { return captured_; }
-  /// Queries the event. True when the call has ended; an error of the device ends it too.
+  /// Queries the event. True when the call has ended. A device error ends the call too.
   bool poll() noexcept;
   /// Ignores the event from now on: the communicator is about to be aborted.
   void ignore_event() noexcept;

@@ -252,8 +252,8 @@ std::vector<std::int64_t> durations_of(ProcessGroup& group, Calls& calls, const 
   };
   call(timing.iters.value_or(fewest_samples));
   if (timing.iters) return ns;
-  // Each round is at most ten times as long as all earlier ones, so that a wrong estimate of a
-  // call's duration costs little.
+  // Each round is at most ten times as long as all earlier rounds together, so that a wrong
+  // estimate of a call's duration costs little.
   while (true) {
     const auto done = std::ssize(ns);
     const auto spent = static_cast<double>(spent_ns);
@@ -292,8 +292,8 @@ void set_flags(Row& row, const std::vector<double>& samples, const std::vector<d
   // Below 100 samples p99 is the maximum.
   if (samples.size() < 100) row.flags.push_back(Flag::few_samples);
   const Outliers outliers = find_outliers(samples, sorted);
-  // One in a hundred is the smallest share that moves p99. Among many thousands a few are always
-  // delayed by the scheduler.
+  // One outlier in a hundred is the smallest share that moves p99. Among many thousands of samples
+  // the scheduler always delays a few.
   if (static_cast<double>(outliers.count) > 0.01 * static_cast<double>(samples.size()))
     row.flags.push_back(Flag::noisy);
   if (outliers.first) row.flags.push_back(Flag::slow_first);

@@ -69,8 +69,8 @@ struct Plan {
   std::vector<Block> blocks{};
   std::vector<std::string> notes{};  ///< Notes about calls that were left out.
   std::int64_t rows() const noexcept;
-  /// Fingerprint of everything that must be equal on all ranks: options, or a file of --counts, may
-  /// differ between hosts.
+  /// Fingerprint of everything that must be equal on all ranks, because options or a file of
+  /// --counts may differ between hosts.
   std::string fingerprint(int ranks) const;
 };
 

@@ -22,7 +22,7 @@ struct PairLoop {
   std::chrono::nanoseconds time{};  ///< Sum over the anchors that are done.
 };
 
-/// Smooth-AP. After a fifth of `limit`, continues only if all anchors would fit within it.
+/// Smooth-AP. After a fifth of `limit`, continues only if all anchors would end within `limit`.
 PairLoop smooth_ap_by_pairs(std::span<const double> scores, std::span<const std::uint8_t> positive,
                             double temperature, std::chrono::nanoseconds limit);
 

@@ -30,7 +30,8 @@ class Descriptor {
   int number_ = -1;
 };
 
-/// A pipe: the ends to read from and to write to. Closed in children. @throws Failure unavailable.
+/// Makes a pipe and returns its read end and its write end, both close-on-exec. @throws Failure
+/// unavailable.
 std::pair<Descriptor, Descriptor> make_pipe();
 
 /// Settings of this process while it has children; the destructor restores them. Signals arrive at
