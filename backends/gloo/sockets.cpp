@@ -124,7 +124,7 @@ Sockets Sockets::find(std::span<const sockaddr_storage> own_ends,
     close_on_exec(descriptor);
     length = sizeof peer;
     if (::getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
-    // Connections that one listener accepted have the same own address.
+    // All connections that one listener accepted have the same local address.
     for (std::size_t i = 0; i < own_ends.size(); ++i)
       if (same_address(own, own_ends[i]) && same_address(peer, their_ends[i])) {
         originals.push_back(descriptor);

@@ -192,7 +192,7 @@ bool SharedState::wait_open(Round& round, std::unique_lock<std::mutex>& lock, co
     return false;
   };
   if (over()) return true;
-  // limit() reads the clock, so only a call that has to wait gets this far.
+  // limit() reads the clock, so it is called only when the call has to wait.
   const auto limit = call.limit();
   bool in_time = true;
   ++sleepers_;

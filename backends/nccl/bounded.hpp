@@ -53,7 +53,7 @@ class Bounded {
   std::int64_t most_;
   std::size_t row_bytes_;
   std::size_t slot_;
-  cuda::PinnedPool::Block counts_;  // This rank's count, then those of all ranks.
+  cuda::PinnedPool::Block counts_;  // This rank's count, then the counts of all ranks.
   Scratch scratch_;                 // The counts of all ranks, then their slots.
 };
 

@@ -46,7 +46,7 @@ class Connection {
   const BackendInit& init_;
   std::shared_ptr<Store> store_;
   internal::Agreement& agreement_;
-  std::shared_ptr<void> claim_;  // On the device, among the ranks in this process.
+  std::shared_ptr<void> claim_;  // This rank's claim on the device.
   std::shared_ptr<Communicator> communicator_;
   std::chrono::steady_clock::time_point next_look_{};
 };

@@ -220,7 +220,7 @@ void Watcher::drain() noexcept {
   States states;
   {
     const std::lock_guard lock(mutex_);
-    states = pending_;  // watch() handles later ones.
+    states = pending_;  // watch() handles later calls.
   }
   for (const auto& state : states)
     if (!state->poll()) state->ignore_event();

@@ -9,7 +9,7 @@
 
 namespace tutti::tool {
 
-/// A number that differs from that of one process.
+/// A number that differs from the number of one process.
 struct LossMismatch {
   int rank = 0;
   std::int64_t call = 0;

@@ -27,7 +27,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Timeout for the ranks that wait while one computes alone.
+/// Timeout for the ranks that wait while one rank computes alone.
 constexpr std::chrono::hours longest_alone{1};
 
 /// True if a launcher started the ranks and -n is not given; "auto" is then a backend between

@@ -28,7 +28,7 @@ struct OutputOptions {
   Format format = Format::table;
   std::vector<std::string> files{};  ///< Their endings select the formats.
   std::vector<std::string>
-      env_allow{};  ///< Environment variables beside the usual ones, as shell patterns.
+      env_allow{};  ///< More environment variables for the record, as shell patterns.
   std::vector<std::string> argv{};
 };
 

@@ -128,8 +128,8 @@ std::string hang_report(const std::vector<Outcome>& outcomes, const Outcome& cau
 }  // namespace
 
 const Outcome* first_cause(const std::vector<Outcome>& outcomes) {
-  // Orders outcomes by how likely they caused the others: a rank that failed by itself, one that
-  // timed out, one that lost a peer, and last one that was aborted or is silent.
+  // Orders outcomes by how likely they caused the others: a rank that failed by itself, a rank
+  // that timed out, a rank that lost a peer, and last an aborted or silent rank.
   const auto echo = [](const Outcome& outcome) {
     const auto errc = outcome.failed->errc;
     if (errc == Errc::aborted) return 3;

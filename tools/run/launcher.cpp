@@ -52,7 +52,7 @@ struct RankProcess {
   int rank = 0;
   pid_t pid = -1;
   std::optional<int> status{};  ///< Status of waitpid(), after the end.
-  bool group_gone = false;      ///< Afterwards another group may get this number.
+  bool group_gone = false;      ///< Then another group may have this number.
 };
 
 int code_of(int status) {
@@ -107,9 +107,9 @@ class Launch {
   bool no_child_ = true;
   std::optional<ExitStatus> failure_{};  // The first on this node.
   int largest_status_ = 0;               // Worst status of the ranks that ended by themselves.
-  int stopped_by_ = 0;                   // The user's signal,
-  int stop_signals_ = 0;                 // their number,
-  Clock::time_point stopped_at_{};       // and the time of the last one.
+  int stopped_by_ = 0;                   // The user's first signal.
+  int stop_signals_ = 0;                 // The number of the user's signals.
+  Clock::time_point stopped_at_{};       // The time of the last of these signals.
   bool ending_ = false;                  // SIGTERM was sent.
   std::vector<int> ended_ranks_{};
   std::optional<Clock::time_point> term_at_{};

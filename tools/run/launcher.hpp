@@ -10,7 +10,7 @@ namespace tutti::tool {
 /// main thread of a process without other children.
 ///
 /// A rank's variables: TUTTI_RANK, TUTTI_SIZE, TUTTI_LOCAL_RANK, TUTTI_LOCAL_SIZE, TUTTI_NODE,
-/// TUTTI_STORE, and those of torchrun.
+/// TUTTI_STORE, and torchrun's variables.
 ///
 /// @return the exit status: 0 if every rank exited with 0, otherwise the status of the rank that
 /// failed first; 128 + N for signal N.

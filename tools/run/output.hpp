@@ -17,7 +17,7 @@ class Sink {
   bool empty() const noexcept { return written_ == waiting_.size(); }
   /// True if too many bytes wait; the sources should then not be read.
   bool full() const noexcept { return waiting_.size() - written_ > full_bytes; }
-  /// True if the reader has closed it.
+  /// True if the reader has closed its end.
   bool broken() const noexcept { return broken_; }
   void write_some();
 

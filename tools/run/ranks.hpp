@@ -34,9 +34,9 @@ using RankBody = std::function<void(Rank&)>;
 /// An exception that ended a rank.
 struct Failed {
   Exit exit = Exit::internal;  ///< The exit code of the command.
-  std::optional<Errc> errc{};  ///< For an error of the library: its code,
-  std::string text{};          ///< its text in one line,
-  Error::Where where{};        ///< and its place.
+  std::optional<Errc> errc{};  ///< The code of an error of the library.
+  std::string text{};          ///< The text of the exception in one line.
+  Error::Where where{};        ///< The location of an error of the library.
 };
 
 /// The last collective that succeeded on a rank.

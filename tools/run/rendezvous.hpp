@@ -20,8 +20,8 @@ struct RankAssignment {
   int first_rank = 0;
   int size = 0;
   std::string store{};        ///< Store of the ranks: "tcp://host:port".
-  std::string master_host{};  ///< For programs of other libraries: host of rank 0,
-  int master_port = 0;        ///< and a free port on it.
+  std::string master_host{};  ///< Host of rank 0, for programs of other libraries.
+  int master_port = 0;        ///< A free port on that host.
 };
 
 /// The end of the launch: 0, or the failure that was reported first.
@@ -63,8 +63,8 @@ class Rendezvous {
   const LaunchOptions options_;
   const Deadline join_deadline_;
   std::string address_{};                  // Address of the store.
-  std::string host_ = "127.0.0.1";         // In it.
-  std::unique_ptr<StoreServer> server_{};  // Only with one node. With several the thread hosts it.
+  std::string host_ = "127.0.0.1";         // The host in address_.
+  std::unique_ptr<StoreServer> server_{};  // With one node. With several, the thread has it.
   Descriptor changed_{};
 
   mutable std::mutex mutex_{};  // Guards the next members.
