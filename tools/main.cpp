@@ -35,7 +35,7 @@ constexpr std::string_view present = "run, bench, loss, info, schema";
 constexpr std::array<std::string_view, 7> later{"compare", "check",  "report",     "pairs",
                                                 "topo",    "doctor", "completions"};
 
-/// Refuses an unknown subcommand with a list of all, which CLI11's own error lacks.
+/// Refuses an unknown subcommand with a list of all subcommands, which CLI11's own error lacks.
 void check_subcommand(const std::vector<std::string>& argv) {
   if (argv.size() < 2) refuse("no subcommand; there are: {} (see tutti --help)", present);
   const std::string& name = argv[1];

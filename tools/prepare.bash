@@ -1,4 +1,4 @@
-# What quickstart and check share: packages, configuration, build. To be sourced.
+# Functions that quickstart and check share: packages, configuration, build. Sourced, not run.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=${BUILD_DIR:-build}
@@ -11,7 +11,7 @@ build_packages=(g++ meson ninja-build pkg-config libfmt-dev libasio-dev libhwy-d
 say() { printf '\n==> %s\n' "$*"; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-# install_packages NAME...: says which of these and of the packages for building are missing, and installs them.
+# install_packages NAME...: prints which of these packages and of the build packages are missing, and installs them.
 install_packages() {
   [[ $may_install == yes ]] || return 0
   set -- "${build_packages[@]}" "$@"
@@ -35,7 +35,7 @@ install_packages() {
   fi
   local install=(apt-get install -qq --no-install-recommends)
   local install_as_root=("${become_root[@]}" env DEBIAN_FRONTEND=noninteractive "${install[@]}" -y "${missing[@]}")
-  # A list of packages that is absent or out of date is renewed, a good one is left alone.
+  # Runs apt-get update only when the packages cannot be installed without it.
   if ! "${install[@]}" --simulate "${missing[@]}" >/dev/null 2>&1 || ! "${install_as_root[@]}" >/dev/null; then
     "${become_root[@]}" apt-get update -qq
     "${install_as_root[@]}" >/dev/null || die "apt-get could not install: ${missing[*]}"
@@ -43,17 +43,17 @@ install_packages() {
   packages_changed=yes
 }
 
-# The options of a folder that has the tool with every backend that can be built; tools/check adds to them.
+# Options for a build folder with the tool and every backend that can be built; tools/check appends options.
 # shellcheck disable=SC2034  # The scripts that source this file use it.
 tool_options="--buildtype=release -Dtool=enabled -Dbackends=auto -Dcuda="
 
-# configured FOLDER "OPTIONS": whether the folder was configured with these options, or with more behind them, and no
-# package is new.
+# configured FOLDER "OPTIONS": true if the folder was configured with options that begin with these, and no package was
+# installed since.
 configured() {
   [[ -f $1/build.ninja && $packages_changed == no && $(cat "$1/configured-with" 2>/dev/null) == "$2"* ]]
 }
 
-# configure FOLDER OPTION...: does nothing when the folder is configured with these options.
+# configure FOLDER OPTION...: runs meson setup, unless the folder is configured with these options.
 configure() {
   local folder=$1 again=()
   shift
@@ -63,7 +63,7 @@ configure() {
   meson setup "${again[@]}" "$folder" "$root" "$@" && printf '%s\n' "$*" >"$folder/configured-with"
 }
 
-# compile FOLDER [TARGET...]: with $JOBS compilers at a time, by default as many as there are processors.
+# compile FOLDER [TARGET...]: runs $JOBS compilers at a time, by default one per processor.
 compile() {
   local folder=$1
   shift

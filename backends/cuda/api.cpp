@@ -53,8 +53,7 @@ DriverApi load_driver() {
   return api;
 }
 
-/// True for errors that lose the context of the device, so that every later call of this process
-/// fails.
+/// True for errors that destroy the device's context: every later call of this process fails.
 bool is_sticky(cudaError_t code) {
   // Missing in some headers: cudaErrorContained, TensorMemoryLeak, MpsClientTerminated and
   // ExternalDevice.

@@ -8,13 +8,13 @@
 
 #include <tutti/error.hpp>
 
-// The functions of the CUDA runtime and of the driver as tables, for the reasons in nccl_api.hpp,
-// and the texts of their errors.
+// Tables of the functions of the CUDA runtime and of the driver (nccl_api.hpp has the reasons), and
+// the texts of CUDA errors.
 
 namespace tutti::backend::cuda {
 
-/// field, function, parameters; all return cudaError_t. The types are written out because
-/// cuda_runtime.h, which nccl.h includes, overloads some of the names.
+/// Entries X(field, function, parameters); all functions return cudaError_t. The types are written
+/// out because cuda_runtime.h, which nccl.h includes, overloads some of the names.
 #define TUTTI_CUDA_FUNCTIONS(X)                                                                   \
   X(get_device_count, cudaGetDeviceCount, (int* count))                                           \
   X(get_device, cudaGetDevice, (int* device))                                                     \
@@ -54,12 +54,12 @@ struct CudaApi {
 #undef TUTTI_FIELD
   const char* (*get_error_name)(cudaError_t error) = nullptr;
   const char* (*get_error_string)(cudaError_t error) = nullptr;
-  /// True when this process has a context on the device. cudaSetDevice() would make one.
+  /// True when this process has a context on the device. Does not create one.
   bool (*has_context)(int device) = nullptr;
 };
 
-/// field, function: those that load and launch kernels, and those that query a device without a
-/// context. Drivers for CUDA 12.0, which cudart 12 requires, have all of them.
+/// Entries X(field, function): the functions that load and launch kernels or that query a device
+/// without a context. Drivers for CUDA 12.0, which cudart 12 requires, have all of them.
 #define TUTTI_CUDA_DRIVER_FUNCTIONS(X)                        \
   X(device_get, cuDeviceGet)                                  \
   X(device_primary_ctx_get_state, cuDevicePrimaryCtxGetState) \
@@ -88,7 +88,7 @@ int count_devices() noexcept;
 /// "13.0" of 13000.
 std::string version_text(int code);
 
-/// The error of `call` of the CUDA runtime. The text says whether CUDA remains unusable in this
+/// The error of the runtime's function `call`. The text says whether CUDA remains unusable in this
 /// process.
 Error cuda_error(const CudaApi& cuda, cudaError_t code, const char* call);
 

@@ -77,7 +77,7 @@ Gpu::Event::~Event() {
   try {
     const std::lock_guard lock(gpu_->mutex_);
     gpu_->idle_.push_back(event_);
-  } catch (...) {  // No memory to put it into the pool.
+  } catch (...) {  // The pool could not grow.
     const DeviceScope scope(gpu_->cuda(), gpu_->index(), std::nothrow);
     (void)gpu_->cuda().event_destroy(event_);
   }

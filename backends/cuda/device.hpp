@@ -20,8 +20,8 @@ inline cudaStream_t to_cuda(Stream stream) noexcept {
   return static_cast<cudaStream_t>(stream.handle);
 }
 
-/// The T of `key`, made of `args` by the first call and kept for as long as the process runs.
-/// Called from any thread.
+/// Returns the T of `key`. The first call constructs it from `args`; it is never destroyed. Called
+/// from any thread.
 template <typename T, typename Key, typename... Args>
 T& process_wide(const Key& key, Args&&... args) {
   static std::mutex guard;
@@ -39,8 +39,8 @@ class Pause {
   int turns_ = 0;
 };
 
-/// Pauses until `ready()`; calls `look`, which may throw, in between. @throws Error timeout with
-/// the text `late` when the limit has passed.
+/// Polls `ready` with growing pauses until it returns true. Calls `look`, which may throw, before
+/// each pause. @throws Error timeout, with the text `late`, when the limit has passed.
 template <typename Ready, typename Look>
 void await(Deadline limit, const char* late, const Ready& ready, const Look& look) {
   for (Pause pause; !ready(); pause()) {
@@ -49,14 +49,14 @@ void await(Deadline limit, const char* late, const Ready& ready, const Look& loo
   }
 }
 
-/// The state of a device on which at most one call is being queued. One per device and process.
+/// The lock of a device: at most one call is being queued on it. One per device and process.
 struct Launching {
   std::mutex mutex;
   std::condition_variable ended;
   bool under_way = false;
 };
 
-/// The device of one group with a pool of its events. Called from any thread.
+/// The device of one group, and a pool of CUDA events on it. Called from any thread.
 class Gpu : public std::enable_shared_from_this<Gpu> {
  public:
   /// @throws Error unsupported unless there is such a device.
@@ -65,7 +65,7 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
 
-  /// A point of a stream, from a pool. Move-only; the destructor returns it.
+  /// A CUDA event from the pool. Move-only; the destructor returns the event to the pool.
   class Event {
    public:
     Event(Event&& other) noexcept = default;
@@ -75,7 +75,7 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
     void record(cudaStream_t stream);
     /// Orders later work on `stream` after the event.
     void block(cudaStream_t stream) const;
-    /// True when everything before the event has run. May be called while other threads capture, in
+    /// True when all work before the event has run. May be called while other threads capture, in
     /// any mode. @throws Error.
     bool done() const;
 
@@ -87,8 +87,8 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
   };
   Event event();
 
-  /// The right to queue a call on the device, so that the calls of two groups do not interleave.
-  /// Move-only; may be destroyed on another thread.
+  /// The right to queue a call on the device: calls of two groups do not interleave. Move-only; may
+  /// be destroyed on another thread.
   class Turn {
    public:
     Turn(Turn&& other) noexcept;
@@ -114,12 +114,12 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
   std::vector<cudaEvent_t> idle_;
 };
 
-/// Sets the thread's current device, and restores the previous one, unless the process has no
-/// context there: restoring would make one, which takes memory. The library's own threads set
-/// their device once (use_device()), so that a scope costs nothing there.
+/// Sets the thread's current device. The destructor restores the previous device if the process has
+/// a context on it; otherwise cudaSetDevice() would create a context, which takes memory. The
+/// library's own threads set their device once (use_device()), so a scope costs nothing on them.
 ///
-/// Required around all calls but those that choose a device. Queries and ends of events and
-/// streams, too, make a context on the thread's current device if there is none.
+/// Required around all calls except those that choose a device. Querying or destroying an event or
+/// a stream creates a context on the thread's current device too, if there is none.
 class DeviceScope {
  public:
   DeviceScope(const CudaApi& cuda, int device);
@@ -138,8 +138,8 @@ inline void use_device(const CudaApi& cuda, int device) noexcept {
   (void)cuda.set_device(device);  // The next call reports an error.
 }
 
-/// Lets the thread query events, make streams and so on while other threads capture in a mode that
-/// would prohibit it. Only for calls that do not touch captured work. In a DeviceScope.
+/// Lets the thread query events or make streams while other threads capture in a mode that would
+/// prohibit it. Only for calls that do not touch captured work. Requires a DeviceScope.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(const CudaApi& cuda) noexcept : cuda_(cuda) { swap(); }
@@ -155,14 +155,14 @@ class RelaxedCapture {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-/// True when work on the stream is captured into a graph. @throws Error when the capture has
-/// failed, or when the stream must not be queried: the default one while another is captured.
+/// True while the stream is captured into a graph. @throws Error when the capture has failed, and
+/// for the default stream while another stream is captured.
 bool is_capturing(const CudaApi& cuda, int device, cudaStream_t stream);
 inline bool is_capturing(const Gpu& gpu, cudaStream_t stream) {
   return is_capturing(gpu.cuda(), gpu.index(), stream);
 }
 
-/// A stream that does not wait for the default one.
+/// A stream that does not synchronise with the default stream.
 class CudaStream {
  public:
   explicit CudaStream(std::shared_ptr<Gpu> gpu);

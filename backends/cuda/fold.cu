@@ -18,7 +18,7 @@ extern "C" __global__ void tutti_fold(tutti::backend::cuda::Fold fold) {
   tutti::backend::cuda::run_fold(fold, this_thread(), all_threads());
 }
 
-/// Writes a number of the host to `to`; nothing if `to` is null.
+/// Writes `value`, a number from the host, to `to`. Does nothing if `to` is null.
 extern "C" __global__ void tutti_put(double* to, double value) {
   if (to != nullptr && this_thread() == 0) *to = value;
 }

@@ -5,8 +5,8 @@
 
 #include "kernels/reduce_arithmetic.hpp"
 
-// The library's own reductions on a device. nvcc compiles this C++ into kernels, and every compiler
-// into functions of the host, whose tests cover the code of the kernels.
+// The library's own reductions on a device. nvcc compiles this header into kernels. Other compilers
+// compile it into host functions, so that tests on the host cover the kernels' code.
 
 #ifdef __CUDACC__
 #define TUTTI_BOTH_SIDES __host__ __device__
@@ -16,9 +16,9 @@
 
 namespace tutti::backend::cuda {
 
-/// A fold over one piece of the arrays of all ranks, which lie in slots of scratch memory. Left
-/// folds in rank order in the accumulation type, rounded once, as in internal::fold(). The argument
-/// of a kernel, by value.
+/// A left fold over one piece of every rank's array. The pieces lie in slots of scratch memory, one
+/// per rank. Folds in rank order in the accumulation type and rounds once, as internal::fold(). A
+/// kernel's argument, passed by value.
 struct Fold {
   enum class Form : std::uint8_t {
     all,            ///< Slot `into` becomes the fold of all slots.
@@ -37,7 +37,7 @@ struct Fold {
 };
 
 /// The elements that a thread reads at once: at least 4 bytes, so that a warp reads whole cache
-/// lines. The last word of a slot may reach beyond its elements.
+/// lines. The last word of a slot may extend beyond the slot's elements.
 template <typename T>
 struct alignas(sizeof(T) < 4 ? 4 : sizeof(T)) [[gnu::may_alias]] Word {
   static constexpr std::size_t size = sizeof(T) < 4 ? 4 / sizeof(T) : 1;
@@ -55,8 +55,8 @@ TUTTI_BOTH_SIDES Word<T>* word_at(const Fold& fold, int slot, std::uint64_t i) {
   return reinterpret_cast<Word<T>*>(begin) + i;
 }
 
-/// One word of the accumulation. Branches on the reduction for every word: a kernel for each pair
-/// of type and reduction would be ten times the code, and memory bandwidth is the limit anyway.
+/// One word of the accumulation. Branches on the reduction for every word: memory bandwidth is the
+/// limit, and a kernel per pair of type and reduction would be ten times the code.
 template <typename T>
 struct FoldedWord {
   static constexpr std::size_t n = Word<T>::size;
@@ -83,7 +83,7 @@ struct FoldedWord {
 
 template <typename T>
 TUTTI_BOTH_SIDES void fold_word(const Fold& fold, std::uint64_t i) {
-  constexpr int at_once = 4;  // Slots that are read before the first of them is needed.
+  constexpr int at_once = 4;  // Slots that are read before the first one is folded.
   FoldedWord<T> folded{};
   for (int first = 0; first < fold.size; first += at_once) {
     Word<T> words[at_once];

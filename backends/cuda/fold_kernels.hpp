@@ -13,8 +13,8 @@ namespace tutti::backend::cuda {
 /// Empty in a build without nvcc.
 std::span<const std::byte> fold_image() noexcept;
 
-/// The kernels of fold.cu, for all devices of the process. Called from any thread whose current
-/// device is that of the stream.
+/// The kernels of fold.cu, for all devices of the process. Called from any thread; the thread's
+/// current device must be the stream's.
 class FoldKernels {
  public:
   /// @throws Error backend when the driver rejects the image.
@@ -25,8 +25,8 @@ class FoldKernels {
   /// Queues *to = value on `stream`; copies `value` at once.
   void put(double* to, double value, cudaStream_t stream) const;
   /// Launches each kernel once, without an effect. A driver may load a kernel at its first launch
-  /// and then wait for the whole device, which would deadlock behind a collective that waits for
-  /// its peers.
+  /// and then wait for the whole device; that would deadlock while a collective on the device waits
+  /// for its peers.
   void load(cudaStream_t stream) const;
 
  private:
@@ -37,8 +37,8 @@ class FoldKernels {
   CUkernel put_ = nullptr;
 };
 
-/// The kernels of an image, loaded at the first call and never unloaded. @throws Error unsupported
-/// without an image, and the errors of the constructor.
+/// Returns the kernels of an image, loaded at the first call and never unloaded. @throws Error
+/// unsupported when `image` is empty; otherwise as the constructor.
 const FoldKernels& fold_kernels(const DriverApi* driver, std::span<const std::byte> image);
 
 }  // namespace tutti::backend::cuda

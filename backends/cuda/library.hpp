@@ -6,14 +6,14 @@
 
 namespace tutti::backend::cuda {
 
-/// A shared library that is opened on demand and never closed, because its threads may run until
-/// the process ends.
+/// A shared library that is opened on demand and never closed, because the library's threads may
+/// run until the process ends.
 class Library {
  public:
-  /// Opens the first of `names` that exists. @throws Error unsupported. `install`: the remedy in
-  /// its text.
+  /// Opens the first of `names` that exists. @throws Error unsupported; its text ends with
+  /// `install`, the remedy.
   Library(std::initializer_list<const char*> names, std::string_view install);
-  /// @throws Error unsupported naming the symbol.
+  /// @throws Error unsupported; its text names the symbol.
   void* symbol(const char* name) const;
   /// Null when there is none.
   void* find(const char* name) const noexcept;

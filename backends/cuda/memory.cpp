@@ -48,7 +48,7 @@ class CudaMemory final : public Memory {
           "waits for its end; make it outside of the capture");
     check(cuda_, cuda_.memcpy_async(to, from, bytes, cudaMemcpyDefault, to_cuda(stream)),
           "cudaMemcpyAsync");
-    // The caller may use host memory when this returns: no stream orders it.
+    // The host accesses its memory outside of any stream, so the copy has to end before the return.
     if (for_host) check(cuda_, cuda_.stream_synchronize(to_cuda(stream)), "cudaStreamSynchronize");
   }
 

@@ -51,7 +51,7 @@ void Message::advance(Backend& host, const Staging& staging) {
     step_ = Step::back;
   }
   if (!stage_->ready()) return;
-  stage_.reset();  // Before the call ends: the next one may reuse the memory at once.
+  stage_.reset();  // Before the call ends: the next call may reuse the memory at once.
   finish(nullptr);
 }
 

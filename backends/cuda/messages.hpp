@@ -14,7 +14,7 @@
 
 namespace tutti::backend::cuda {
 
-/// The point of a call on its stream.
+/// The point on Call::stream at which a call was made.
 using StreamPoint = std::shared_ptr<Gpu::Event>;
 
 /// A staged send or receive. Its steps: wait for the stream, copy to the host, transfer between
@@ -26,10 +26,10 @@ class Message final : public internal::HostState {
 
   const Op& op() const noexcept { return op_; }
   const Call& call() const noexcept { return call_; }
-  /// True when it has been passed to the host's backend.
+  /// True when the message has been passed to the host's backend.
   bool launched() const noexcept { return step_ >= Step::carried; }
-  /// Advances as far as possible without blocking, and ends with HostState::finish(). @throws
-  /// Error; the message has not ended then.
+  /// Advances the message as far as possible without blocking. The last step is
+  /// HostState::finish(). @throws Error; the message has then not ended.
   void advance(Backend& host, const Staging& staging);
 
  private:
@@ -41,14 +41,14 @@ class Message final : public internal::HostState {
   Call call_;
   Step step_ = Step::waits;
   std::optional<Stage> stage_;
-  Work carried_;  // By the host's backend.
+  Work carried_;  // The transfer by the host's backend.
 };
 
-/// The messages of a group in flight, and the thread that advances them. They never wait for a
-/// collective, nor for messages of another peer or tag. From any thread.
+/// The messages of a group in flight, and the thread that advances them. A message never waits for
+/// a collective or for a message of another peer or tag. Called from any thread.
 class Messages {
  public:
-  /// Returns the error of a message that failed here. Called from the thread, without a lock.
+  /// Returns the error with which a failed message ends. Called on the thread, without a lock.
   using Failed = std::function<Error(const Error& why, const Message& message)>;
 
   Messages(Backend& host, const Staging& staging, Failed failed);
@@ -62,7 +62,7 @@ class Messages {
 
  private:
   void work();
-  /// True when something has changed.
+  /// True when a message has advanced.
   bool attend();
 
   Backend& host_;
@@ -72,7 +72,7 @@ class Messages {
   std::condition_variable changed_;
   std::vector<std::shared_ptr<Message>> posted_;
   bool stop_ = false;
-  std::vector<std::shared_ptr<Message>> pending_;  // The thread's, in the order of post().
+  std::vector<std::shared_ptr<Message>> pending_;  // The thread's own; in the order of post().
   std::thread thread_;
 };
 

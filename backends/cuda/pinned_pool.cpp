@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t page = 4096;
 
-/// True when no copy uses the block. False after an error of the device, when the state is unknown.
+/// True when no copy uses the block. False after a device error, because the state is unknown.
 bool is_free(const std::optional<Gpu::Event>& busy) noexcept {
   try {
     return !busy || busy->done();
@@ -58,7 +58,7 @@ PinnedPool::~PinnedPool() {
   trim(0);  // Blocks in use by a copy are leaked: the copy could write to reused memory.
 }
 
-// The thread may have any current device, and other threads may capture into a graph.
+// The caller may have any current device, and other threads may capture into a graph.
 
 cudaError_t PinnedPool::get_from_cuda(std::size_t bytes, void** data) {
   const DeviceScope scope(gpu_->cuda(), gpu_->index());
@@ -120,7 +120,7 @@ void PinnedPool::trim(std::size_t keep) noexcept {
       return true;
     });
     for (auto* data : gone) give_to_cuda(data);
-  } catch (...) {  // No memory to free it; a later call does.
+  } catch (...) {  // `gone` could not grow; a later call frees the memory.
   }
 }
 
@@ -129,7 +129,7 @@ void PinnedPool::give(Idle block) noexcept {
     const std::lock_guard lock(mutex_);
     idle_.push_back(std::move(block));
     idle_bytes_ += idle_.back().bytes;
-  } catch (...) {  // No memory to put it into the pool.
+  } catch (...) {  // The pool could not grow.
     if (is_free(block.busy)) give_to_cuda(block.data);
     return;
   }

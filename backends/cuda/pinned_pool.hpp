@@ -13,13 +13,13 @@
 
 namespace tutti::backend::cuda {
 
-/// A pool of page-locked host memory for copies from and to one device. An allocation by CUDA takes
-/// long and may make the device wait. From any thread.
+/// A pool of page-locked host memory for copies from and to one device, because an allocation by
+/// CUDA takes long and may make the device wait. Called from any thread.
 ///
-/// The Memory of Backend::staging_memory() for the groups on the device.
+/// Backend::staging_memory() of the groups on the device.
 class PinnedPool final : public Memory, public std::enable_shared_from_this<PinnedPool> {
  public:
-  /// The bound on idle memory. Memory beyond it is freed, the oldest first.
+  /// The limit of idle memory in bytes. Memory beyond the limit is freed, the oldest block first.
   static constexpr std::size_t most_idle = std::size_t{512} << 20;
 
   explicit PinnedPool(std::shared_ptr<Gpu> gpu, std::size_t bound = most_idle);
@@ -36,8 +36,8 @@ class PinnedPool final : public Memory, public std::enable_shared_from_this<Pinn
     ~Block();
 
     std::byte* data() const noexcept { return data_; }
-    /// Marks the block as used by the work on `stream`: take() reuses it only after that work.
-    /// @throws Error; the block is then never reused.
+    /// Marks the block as used by the work queued on `stream`: take() reuses it only after that
+    /// work. @throws Error; the block is then never reused.
     void busy_on(Gpu& gpu, cudaStream_t stream);
     void idle() noexcept { busy_.reset(); }
     /// Marks the block as used for an unknown time: take() never reuses it.
@@ -53,14 +53,14 @@ class PinnedPool final : public Memory, public std::enable_shared_from_this<Pinn
     std::size_t bytes_ = 0;
     std::optional<Gpu::Event> busy_;
   };
-  /// At least `bytes`, aligned to 64. @throws Error resource_exhausted.
+  /// Returns a block of at least `bytes` bytes, aligned to 64. @throws Error resource_exhausted.
   Block take(std::size_t bytes);
 
   Device device() const noexcept override { return {}; }
-  /// @throws Error unsupported also while `stream` is captured.
+  /// @throws Error as take() does, and unsupported while `stream` is captured.
   void* allocate(std::size_t bytes, Stream stream) override;
   void release(void* data, std::size_t bytes, Stream stream) noexcept override;
-  /// Between arrays of the host.
+  /// Copies from host memory to host memory.
   void copy(void* to, const void* from, std::size_t bytes, Stream stream) override;
   std::shared_ptr<const void> lifetime() const noexcept override { return weak_from_this().lock(); }
 
@@ -82,10 +82,10 @@ class PinnedPool final : public Memory, public std::enable_shared_from_this<Pinn
   std::mutex mutex_;
   std::list<Idle> idle_;  // In the order of return.
   std::size_t idle_bytes_ = 0;
-  std::map<void*, Block> allocated_;  // By allocate().
+  std::map<void*, Block> allocated_;  // The blocks that allocate() returned.
 };
 
-/// The pool of a device, shared by the groups on it and destroyed with the last of them.
+/// The pool of a device, shared by the groups on the device and destroyed with the last group.
 std::shared_ptr<PinnedPool> pinned_pool(const CudaApi& cuda, int device);
 
 }  // namespace tutti::backend::cuda

@@ -26,15 +26,17 @@ struct Staging {
 /// back. One thread at a time.
 class Stage {
  public:
-  /// Queues the copies of the inputs of `op`, which must be complete. @throws Error.
+  /// Queues the copies of the inputs of `op`. Earlier work on the inputs must have ended. @throws
+  /// Error.
   Stage(const Staging& staging, const Op& op);
 
   /// True when the last queued copies have run. @throws Error.
   bool ready();
-  /// The operation on the arrays in pinned memory, once ready(). `op`: the operation of the
-  /// constructor, whose rows it refers to.
+  /// Returns `op` with the arrays in pinned memory, once ready(). `op`: the constructor's
+  /// operation; the result refers to the rows of `op`.
   Op on_host(const Op& op) const noexcept;
-  /// Queues the copy of the results; ready() is true when it has run. @throws Error.
+  /// Queues the copies of the results to the device; ready() is true when they have run. @throws
+  /// Error.
   void bring_back(const Op& op);
 
  private:

@@ -25,9 +25,9 @@ namespace {
 
 using internal::has_collective;
 
-/// Calls are numbered and run as in any HostBackend. launch() records the position on Call::stream
-/// in the caller's thread. The arrays are copied when the stream has reached it and the call's turn
-/// has come, because an input may be the output of the previous call.
+/// Numbers and runs calls as every HostBackend does. launch() records the position on Call::stream
+/// in the caller's thread. The arrays are copied when the stream has reached that position and the
+/// call has its turn, because an input may be the output of the previous call.
 class Staged final : public HostBackend {
  public:
   Staged(std::unique_ptr<Backend> host, const BackendInit& init, const CudaApi& cuda)
@@ -58,12 +58,12 @@ class Staged final : public HostBackend {
     if (const auto cause = failure()) throw internal::broken(*cause);
     if (!has_collective(ops) && !call.in_order) return HostBackend::launch(ops, call);
     Call now = call;
-    now.deadline = call.limit();  // The time before the call's turn counts.
+    now.deadline = call.limit();  // The wait for the call's turn counts.
     try {
       auto ready = mark_stream(ops, now);
       const std::lock_guard lock(mutex_);
       points_.emplace(call.seq, std::move(ready));
-    } catch (...) {  // A refusal takes the number of the call.
+    } catch (...) {  // A refused call uses up its number.
       refuse(ops, call, internal::to_error(std::current_exception()));
       throw;
     }
@@ -113,7 +113,7 @@ class Staged final : public HostBackend {
   void post(std::span<const Op> ops, const Call& call, internal::PostedMessages& posted) override {
     const bool with_collective = has_collective(ops);
     if (call.in_order && !with_collective) {
-      return carry(ops, call, point_of(call.seq), true);  // Called in their turn.
+      return carry(ops, call, point_of(call.seq), true);  // post() runs in the call's turn.
     }
     const auto ready = with_collective ? point_of(call.seq, false) : mark_stream(ops, call);
     const auto limit = call.limit();
@@ -192,15 +192,15 @@ class Staged final : public HostBackend {
     });
   }
 
-  /// Blocks until the copies have run. Nothing else is on that stream.
+  /// Blocks until the copies have run. The stream has no other work.
   static void end(const std::vector<std::unique_ptr<Stage>>& stages) {
     for (const auto& staged : stages)
       for (Pause pause; !staged->ready(); pause()) {
       }
   }
 
-  /// The error of a call, with its location. An error that breaks the group becomes the first
-  /// cause, unless there is one already.
+  /// Adds the call's location to an error. An error that breaks the group becomes the first cause,
+  /// unless there is one already.
   Error failed(const Error& why, std::span<const Op> ops, const Call& call) noexcept {
     const Error error =
         why.where().operation.empty()
@@ -220,8 +220,8 @@ class Staged final : public HostBackend {
   Memory& memory_;
   Staging staging_;
   mutable std::mutex mutex_;
-  std::optional<Error> cause_;  // Of failures that did not begin in the host's backend.
-  std::map<std::uint64_t, StreamPoint> points_;  // By number, of calls before their turn.
+  std::optional<Error> cause_;  // The first failure that did not begin in the host's backend.
+  std::map<std::uint64_t, StreamPoint> points_;  // By number, of calls that await their turn.
   std::unique_ptr<Backend> host_;
   Messages messages_;
 };

@@ -8,21 +8,21 @@
 
 namespace tutti::backend::gloo {
 
-/// A thread that detects ended connections. Gloo reports one only to a call that waits for that
-/// peer, not to calls that wait for other ranks.
+/// A thread that detects closed connections. Gloo reports a closed connection only to calls that
+/// wait for that peer.
 class ConnectionWatcher {
  public:
-  /// `ended(i)`: the peer ended connection i; called again in pauses until it returns true. `look`:
-  /// called every 100 ms at the latest.
+  /// `ended(i)`: called when the peer has closed connection i, and again in intervals until it
+  /// returns true. `look`: called at least every 100 ms.
   ConnectionWatcher(std::shared_ptr<const Sockets> sockets, std::function<bool(std::size_t)> ended,
                     std::function<void()> look);
   ~ConnectionWatcher();
   ConnectionWatcher(const ConnectionWatcher&) = delete;
   ConnectionWatcher& operator=(const ConnectionWatcher&) = delete;
 
-  /// Makes the thread release the sockets and end soon. From any thread, also from ended().
+  /// Makes the thread release the sockets and end soon. Called from any thread and from ended().
   void stop() noexcept;
-  /// Stops the thread and blocks until it has ended. On that thread itself: does not block.
+  /// Stops the thread and waits until it has ended. Does not wait when called on that thread.
   void join() noexcept;
 
  private:

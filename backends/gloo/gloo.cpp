@@ -54,8 +54,8 @@ class Scratch {
 /// The messages of one collective of a group.
 class CallWire final : public collectives::Wire {
  public:
-  /// For operation `index` of the call. `sizes_differ`: ranks may expect different sizes of a
-  /// message although their calls agree.
+  /// The messages of operation `index` of the call. `sizes_differ`: ranks may expect different
+  /// sizes of one message although their calls agree.
   CallWire(const Group& group, const Call& call, std::size_t index, bool sizes_differ,
            Scratch& scratch, std::pmr::memory_resource& pool)
       : group_(group),
@@ -70,7 +70,7 @@ class CallWire final : public collectives::Wire {
   int rank() const noexcept override { return group_.rank; }
   int size() const noexcept override { return group_.size(); }
   void send(int to, const void* data, std::size_t bytes) override {
-    // Gloo has one kind of buffer. It does not write to a buffer that it sends.
+    // Gloo's buffers are not const. Gloo does not write to a buffer that it sends.
     sends_.emplace_back(*group_.mesh, group_.mesh_rank(to), const_cast<void*>(data), bytes, call_)
         .send(slot_of(bytes));
   }
@@ -164,7 +164,7 @@ class GlooBackend final : public HostBackend {
   void run(std::span<const Op> ops, const Call& call) override {
     const BlockSigpipe quiet;
     std::optional<CallWire> wire;  // Destroyed after failed() has returned.
-    // Counts collectives only: the number of messages differs between ranks.
+    // Counts collectives only, because ranks may have different numbers of sends and receives.
     std::size_t index = 0;
     try {
       for (const auto& op : ops) {
@@ -175,7 +175,7 @@ class GlooBackend final : public HostBackend {
       }
     } catch (const TransportError& transport_error) {
       throw Error(group_->failed(transport_error, ops, call));
-    } catch (const Error& error) {  // Of a custom reduction: the peers wait for the rest.
+    } catch (const Error& error) {  // From a custom reduction. The peers wait for messages.
       throw Error(mesh().fail(
           {.cause = internal::call_error(error.code(), group(), ops, call, rank(),
                                          fmt::format("rank {}: {}", rank(), error.message()))}));
@@ -221,7 +221,7 @@ class GlooBackend final : public HostBackend {
           Errc::aborted,
           fmt::format("rank {} destroyed the group while a send or receive was under way", rank()),
           {.group = group(), .rank = rank()});
-    } catch (const std::bad_alloc&) {  // Then without its number.
+    } catch (const std::bad_alloc&) {  // The cause then has no rank.
     }
     mesh().fail({.cause = cause});
   }
@@ -276,8 +276,8 @@ std::unique_ptr<Backend> make(const BackendInit& init) {
                                        init.memory == nullptr ? host_memory() : *init.memory);
 }
 
-// Another library may export a Gloo of another version, as libtorch_cpu.so does, and the dynamic
-// linker would bind our calls to it (docs/adapters.md).
+// Returns an error text when the dynamic linker has bound Gloo's functions to another library, as
+// to libtorch_cpu.so, which exports another version of Gloo (docs/adapters.md).
 std::string foreign_gloo() {
   using Create =
       std::shared_ptr<::gloo::transport::Device> (*)(const ::gloo::transport::tcp::attr&);

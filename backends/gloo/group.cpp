@@ -69,7 +69,8 @@ Error Group::refused(std::span<const Op> ops, const Call& call, bool pair) const
   const auto& refusal = *mesh->agreement().refusal_of(pair ? pair_id(ops[0]) : call_id(call));
   const int peer = static_cast<int>(std::ranges::find(ranks, refusal.rank) - ranks.begin());
   const Error error = internal::refused_error(name, ops, call, peer, refusal.text);
-  // The slot of a pair is a hash of both sides' arguments, so an unmatched half stays unmatched.
+  // A send and its receive share a slot that is a hash of both calls' arguments, so a refused one
+  // never matches a later one.
   if (pair || abandon(call)) return error;
   return mesh->fail({.cause = Error(error.code(),
                                     error.message() + "; the group is broken, because not all "
@@ -85,8 +86,8 @@ bool Group::abandon(const Call& call) const noexcept {
     auto& agreement = mesh->agreement();
     agreement.abandon(call_id(call));
     const auto peers = agreement.await_abandoned(call_id(call), ranks, limit);
-    // No rank posts another message of the call. A peer's earlier messages arrive before its byte
-    // of the first round. This rank's answers to them arrive before its byte of the second round.
+    // No rank posts further messages of the call. On each connection, the peer's earlier messages
+    // arrive before its byte of round 1, and this rank's replies before its byte of round 2.
     std::array<std::byte, 2> bytes{};
     for (const std::uint64_t round : {std::uint64_t{1}, std::uint64_t{2}}) {
       internal::Hash hash;

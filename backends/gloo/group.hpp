@@ -21,24 +21,24 @@ struct Group {
   int mesh_rank(int group_rank) const noexcept {
     return ranks[static_cast<std::size_t>(group_rank)];
   }
-  /// The identity of a collective by its number, and of a send with its receive.
+  /// The id of a call for refusals: of a collective by its number, or of a send and its receive.
   std::uint64_t call_id(const Call& call) const noexcept;
   std::uint64_t pair_id(const Op& op) const noexcept;
   /// The slot of a collective's messages: equal on all ranks, different for every call of every
-  /// group. `index`: of the operation in the call.
+  /// group. `index`: the operation's index in the call.
   std::uint64_t slot(const Call& call, std::size_t index) const noexcept;
   /// The slot of a send and its receive.
   std::uint64_t pair_slot(const Op& op) const noexcept;
 
-  /// The error of a call that ended with a transport error. Fails the mesh, unless a peer refused
-  /// the call. The call's messages still exist.
+  /// Returns the error of a call that ended with a transport error. Fails the mesh, unless a peer
+  /// refused the call. Called before the call's messages are destroyed.
   Error failed(const TransportError& transport_error, std::span<const Op> ops,
                const Call& call) const noexcept;
 
  private:
   Error refused(std::span<const Op> ops, const Call& call, bool pair) const noexcept;
-  /// Ends a refused collective on all ranks that are in it. No byte of it arrives later. False: not
-  /// all ranks entered it within 2 s.
+  /// Ends a refused collective on all its ranks; none of its bytes arrives later. Returns false
+  /// when not all ranks entered the call within 2 s.
   bool abandon(const Call& call) const noexcept;
 };
 

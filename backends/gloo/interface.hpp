@@ -16,15 +16,15 @@ struct Interface {
 /// The addresses of this machine's interfaces that are up, IPv4 first.
 std::vector<Interface> interfaces();
 
-/// Chooses an interface. `wanted` has NCCL's syntax: "eth" (names that begin so), "=eth0" (this
-/// name), "^lo" (none that begin so), several with commas; empty: the interface that holds `route`,
-/// and without a route the first one that is not loopback. @throws Error invalid_argument with the
-/// names of all interfaces.
+/// Chooses an interface. `wanted` has the syntax of NCCL_SOCKET_IFNAME: "eth" (a prefix of the
+/// name), "=eth0" (the exact name), "^lo" (excludes a prefix); commas separate several. An empty
+/// `wanted` chooses the interface with the address `route`; if there is none, the first that is not
+/// loopback. @throws Error invalid_argument; its text lists all interfaces.
 Interface choose_interface(const std::vector<Interface>& all, std::string_view wanted,
                            std::string_view route);
 
-/// A string for the machine and its network namespace, equal for processes that can reach each
-/// other by loopback.
+/// Identifies this machine and its network namespace: equal for processes that can reach each other
+/// over loopback.
 std::string host_identity();
 
 }  // namespace tutti::backend::gloo

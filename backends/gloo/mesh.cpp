@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// The first and the longest pause between questions to the store about refused calls.
+/// The first and the longest interval between polls of the store for refused calls.
 constexpr std::chrono::nanoseconds first_look = 100ms;
 constexpr std::chrono::nanoseconds longest_look = 1s;
 
@@ -46,8 +46,8 @@ void Mesh::watch(std::weak_ptr<Mesh> self) {
     const auto mesh = self.lock();  // A listener of a failure may destroy the group.
     return mesh == nullptr || mesh->ended(i);
   };
-  // No reference is held between calls: the destructor waits for this thread. When the destructor
-  // runs on this thread, the pointer has expired.
+  // Holds no reference between calls, because the destructor waits for this thread. The weak
+  // pointer has expired when the destructor runs on this thread.
   const auto look = [this, self] {
     if (!self.expired()) this->look();
   };
@@ -79,15 +79,16 @@ bool Mesh::ended(std::size_t connection) noexcept {
     store_ended = true;
   }
   if (left) left_.insert(peer);
-  // Messages of other peers do not need a rank that left. Without the store the rank may have left.
+  // A rank that left fails only its own messages. Without the store the rank may have left.
   const auto only = left || store_ended ? std::optional<int>(peer) : std::nullopt;
   if (!late && !waits_in_vain(only, only ? 1000ms : 50ms)) return false;
   fail({.cause = lost(peer, peer)});
   return true;
 }
 
-/// True when a message has waited for `patience`. After a rank left, its last bytes may still be in
-/// the kernel's buffer; after a failure, peers may still finish an earlier call.
+/// True when a message has waited for `patience` and may no longer arrive. The last bytes of a rank
+/// that left may still be in the kernel's buffer; after a failure, peers may finish an earlier
+/// call.
 bool Mesh::waits_in_vain(std::optional<int> only, std::chrono::nanoseconds patience) noexcept {
   const std::lock_guard lock(mutex_);
   if (sockets_ == nullptr) return false;
@@ -151,7 +152,7 @@ Error Mesh::fail(const internal::Failure& failure) noexcept {
     if (sockets_ != nullptr) sockets_->shut_down();
     for (auto* m = messages_; m != nullptr; m = m->after_) m->cancel();
     try {
-      // Destroying a pair waits for Gloo's I/O loop, whose thread spins until then.
+      // Destroying a pair blocks until Gloo's I/O thread lets it go; that thread spins meanwhile.
       reaper_ = std::thread([context = std::move(context_)]() mutable {
         while (context.use_count() > 1) std::this_thread::sleep_for(1ms);
         context.reset();
@@ -243,14 +244,14 @@ void Mesh::Message::post(std::uint64_t slot) {
 }
 
 void Mesh::Message::wait(Deadline limit) {
-  constexpr auto longest = std::chrono::milliseconds(100h);  // Gloo adds it to a clock.
+  constexpr auto longest = std::chrono::milliseconds(100h);  // Gloo adds the timeout to a clock.
   const auto left = limit.remaining();
   const auto time = left >= longest ? longest
                                     : std::max<std::chrono::milliseconds>(
                                           std::chrono::ceil<std::chrono::milliseconds>(left), 1ms);
   try {
     if (sends_ ? buffer_->waitSend(nullptr, time) : buffer_->waitRecv(nullptr, time)) return;
-  } catch (const std::exception& error) {  // A timeout of Gloo's, or the pair was closed.
+  } catch (const std::exception& error) {  // Gloo timed out, or the pair is closed.
     if (limit.expired()) throw TransportError(TransportError::Kind::late, peer_);
     throw closed(error);
   }
@@ -260,8 +261,8 @@ void Mesh::Message::wait(Deadline limit) {
                        peer_);
 }
 
-/// The pair is closed. The timeout of one call closes all pairs of Gloo's context; the others see
-/// this text (transport/tcp/context.cc).
+/// Returns the error of a message whose pair is closed. When one call times out, Gloo closes all
+/// pairs of the context, and the other calls get this text (transport/tcp/context.cc).
 TransportError Mesh::Message::closed(const std::exception& why) const {
   const bool another =
       std::string_view(why.what()).find("Application timeout") != std::string_view::npos;

@@ -37,8 +37,8 @@ struct TransportError : std::exception {
   int peer;  ///< Mesh rank.
 };
 
-/// The connections between all ranks of a group, shared by the groups that are split from it. It
-/// is up, or it has failed for good. All functions from any thread.
+/// The connections between all ranks of a group, shared with the groups that are split from it. A
+/// failed mesh does not recover. Called from any thread.
 class Mesh {
  public:
   /// A mesh of one rank has no connections and needs only `size`.
@@ -54,17 +54,17 @@ class Mesh {
   const Interface& interface() const noexcept { return interface_; }
   internal::Agreement& agreement() noexcept { return agreement_; }
 
-  /// Fails the mesh, unless it has failed already, and tells the peers. Returns the first cause,
-  /// which is the same on all ranks. Blocks for at most 1 s.
+  /// Fails the mesh, unless it has failed already, and publishes the failure. Returns the first
+  /// cause, which is the same on all ranks. Blocks for at most 1 s.
   Error fail(const internal::Failure& failure) noexcept;
-  /// The same for a call that ended as `failed`: another thread fails the mesh.
+  /// The same for a call that ended with Kind::failed: another thread fails the mesh.
   Error await_failure(const internal::Failure& failure) noexcept;
   std::optional<Error> failure() const;
-  /// The cause when the connection to `peer` ended. `rank`: the peer's rank in the caller's group.
+  /// The error for an ended connection to `peer`. `rank`: the peer's rank in the caller's group.
   Error lost(int peer, int rank) const;
 
-  /// Called once, on any thread, with the cause of the failure. The owner may be destroyed
-  /// meanwhile, also by the call itself, so a listener must not refer to its owner.
+  /// Called once, on any thread, with the cause of the failure. Must not refer to its owner, which
+  /// may be destroyed meanwhile, even by the listener itself.
   using Listener = std::function<void(const Error& cause)>;
   void listen(const std::shared_ptr<const Listener>& listener);
 
@@ -72,7 +72,7 @@ class Mesh {
   /// memory after the destructor. A Message that is destroyed without a wait() fails the mesh.
   class Message {
    public:
-    /// `call`: Group::call_id() or pair_id(), by which a peer may refuse it; 0: no peer can.
+    /// `call`: the id by which a peer may refuse it (Group::call_id() or pair_id()); 0: no refusal.
     /// @throws TransportError
     Message(Mesh& mesh, int peer, void* data, std::size_t bytes, std::uint64_t call);
     ~Message();
@@ -83,7 +83,7 @@ class Mesh {
     void recv(std::uint64_t slot);
     /// @throws TransportError
     void wait(Deadline limit);
-    /// Ends a wait(), now or later, as `failed`. From any thread.
+    /// Ends the present or the next wait() with a TransportError. Called from any thread.
     void cancel() noexcept;
 
    private:
@@ -96,7 +96,7 @@ class Mesh {
     std::uint64_t call_;
     bool sends_ = false;
     bool looked_at_ = false;  // By Mesh::look().
-    /// The time since which the mesh expects that the message does not end by itself.
+    /// The time since which the mesh doubts that the message will still arrive.
     std::optional<std::chrono::steady_clock::time_point> doubted_;
     std::unique_ptr<::gloo::transport::UnboundBuffer> buffer_;
     Message* before_ = nullptr;  // In the mesh's list.
@@ -107,11 +107,11 @@ class Mesh {
   enum class State : std::uint8_t { up, failing, failed };
 
   void watch(std::weak_ptr<Mesh> self);
-  /// Handles a connection that the peer ended. False: ask again later.
+  /// Handles a connection that the peer closed. Returns false if it has to be called again.
   bool ended(std::size_t connection) noexcept;
-  /// True when a message (of this peer only, if given) has been doubted for as long as `patience`.
+  /// True when a message (of peer `only`, if given) has been doubtful for more than `patience`.
   bool waits_in_vain(std::optional<int> only, std::chrono::nanoseconds patience) noexcept;
-  /// Cancels the messages of calls that a peer refused. Asks the store only while messages wait.
+  /// Cancels the messages of calls that a peer refused. Polls the store only while messages wait.
   void look() noexcept;
 
   int rank_;

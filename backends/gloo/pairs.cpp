@@ -136,13 +136,13 @@ void PairState::require_watcher() {
     claimed_ = false;
     throw;
   }
-  claimed_ = false;  // The group has ended, and ends this.
+  claimed_ = false;  // The group has ended, and cancels this message.
 }
 
 bool PairState::done() const noexcept {
   if (HostState::done()) return true;
   auto& self = const_cast<PairState&>(*this);
-  // Without a thread a later wait() ends it, and at the deadline this does.
+  // Without a thread, a later wait() ends the message; after the deadline, this call does.
   if (!self.hand_over() && limit_.expired() && !self.claimed_.exchange(true)) self.wait_here();
   return HostState::done();
 }

@@ -16,7 +16,7 @@
 namespace tutti::backend::gloo {
 
 /// Threads that wait for messages whose Work is polled (done()) or has a continuation, because Gloo
-/// has no poll. One thread per such message in flight; usually none.
+/// cannot be polled. One thread per message of this kind in flight; usually none.
 class WaiterThreads {
  public:
   ~WaiterThreads();
@@ -47,8 +47,8 @@ class PairState : public internal::HostState {
   bool wait_until(Deadline deadline) override;
   std::shared_ptr<WorkState> then(std::function<void()> next) override;
   std::shared_ptr<WorkState> on_done(std::function<void(const Error*)> f) override;
-  /// The slot is a hash of both sides' arguments, so a message of one side alone is never matched
-  /// and may be dropped.
+  /// Drops a message that only one side has posted. Its slot is a hash of both sides' arguments, so
+  /// no later message matches it.
   bool withdraw(const Error& why) noexcept override;
   /// Cancels the message because its group ends. True if the message had not ended.
   bool cancel() noexcept;
@@ -57,9 +57,9 @@ class PairState : public internal::HostState {
 
  private:
   void wait_here() noexcept;
-  /// Lets a thread wait for the message. False: no thread can start.
+  /// Starts a thread that waits for the message. Returns false when no thread can start.
   bool hand_over() noexcept;
-  /// The same for a continuation, which needs it. @throws Error resource_exhausted.
+  /// Starts a thread as hand_over() does, for a continuation. @throws Error resource_exhausted.
   void require_watcher();
   void end(std::exception_ptr error) noexcept;
   void stop_waiting(const Error& why) noexcept;

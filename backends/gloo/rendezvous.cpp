@@ -60,7 +60,7 @@ PeerInfo decode(std::span<const std::byte> bytes, int rank, int size) {
   return info;
 }
 
-/// A timeout for Gloo, in milliseconds. To Gloo, 0 means 10 ms and a huge value overflows to "now".
+/// Converts a timeout for Gloo, to which 0 means 10 ms and a huge value overflows to "now".
 std::chrono::milliseconds clamp(std::chrono::nanoseconds time, std::chrono::milliseconds most) {
   return std::clamp(
       std::chrono::ceil<std::chrono::milliseconds>(std::min<std::chrono::nanoseconds>(time, most)),
@@ -105,8 +105,8 @@ sockaddr_storage address_of(const transport::Pair& pair) {
   return address;
 }
 
-/// Whether pairs have listeners of their own, as in Gloo of 2022. Later versions share the device's
-/// listener and name the pair by a number after the address.
+/// True when each pair has its own listener, as in Gloo of 2022. In later versions the pairs share
+/// the device's listener, and a number after the address names the pair.
 bool listens_alone(const transport::Pair& pair) {
   const auto bytes = pair.address().bytes();
   ssize_t number = -1;
@@ -123,8 +123,8 @@ std::uint64_t shared_token(Store& store, const std::string& prefix) {
   return std::stoull(internal::to_text(first), nullptr, 16);
 }
 
-/// Both ends send their ranks: the peer of a connection may be unauthenticated. `own`: this rank's
-/// ends of the connections to the other ranks. Returns the other ends.
+/// Exchanges ranks over every connection, because its peer may be unauthenticated. `own`: this
+/// rank's addresses of the connections to the other ranks. Returns the peers' addresses.
 std::vector<sockaddr_storage> handshake(transport::Context& context, const MeshInit& init,
                                         const std::string& prefix, std::uint64_t token,
                                         std::span<const sockaddr_storage> own) {
@@ -149,8 +149,8 @@ std::vector<sockaddr_storage> handshake(transport::Context& context, const MeshI
     buffers.push_back(context.createUnboundBuffer(&out[r], sizeof out[r]));
     buffers.back()->send(static_cast<int>(r), token);
   }
-  // The limit of a round trip. An unauthenticated peer sends nothing, and time for another attempt
-  // must be left.
+  // The timeout of one round trip. An unauthenticated peer may send nothing, and another attempt
+  // needs time too.
   const auto limit = Deadline::after(clamp(init.limit.remaining() / attempts, 2s));
   for (std::size_t i = 0; i < buffers.size(); i += 2) {
     buffers[i]->waitRecv(nullptr, clamp(limit.remaining(), 5s));
@@ -177,7 +177,7 @@ class Attempt {
   /// rendezvous.
   void exchange_addresses() {
     made_.context = made_.device->createContext(init_.rank, init_.size);
-    // Connecting takes up to 5 of these timeouts, and time for another attempt must be left.
+    // Connecting takes up to 5 of these timeouts, and another attempt needs time too.
     made_.context->setTimeout(clamp(init_.limit.remaining() / 5 / attempts, 2s));
     PeerInfo info{host_identity(),
                   fmt::format("{} ({})", made_.interface.name, made_.interface.address),
@@ -235,7 +235,7 @@ class Attempt {
 Connections rendezvous(const MeshInit& init) {
   const BlockSigpipe quiet;  // Gloo's thread inherits this.
   Connections made;
-  // W arrivals make one group, so a name may be used again once the earlier group is complete.
+  // Every W arrivals form one group, so a name may be reused once the earlier group is complete.
   const auto arrival = init.store->add("gloo/arrivals", 1);
   made.store = make_prefix_store(init.store, fmt::format("gloo/{}/", (arrival - 1) / init.size));
   made.interface =

@@ -5,8 +5,8 @@
 
 namespace tutti::backend::gloo {
 
-/// Blocks SIGPIPE on this thread and discards a pending one. Gloo writes without MSG_NOSIGNAL, so a
-/// write to a dead peer would end the process.
+/// Blocks SIGPIPE on this thread and discards a pending SIGPIPE. Gloo writes without MSG_NOSIGNAL,
+/// so a write to a dead peer would end the process.
 class BlockSigpipe {
  public:
   BlockSigpipe() noexcept {

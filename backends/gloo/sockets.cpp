@@ -65,7 +65,7 @@ bool watches(int descriptor, const std::vector<int>& watched) {
 }  // namespace
 
 void admit_only(std::uint64_t token, std::span<const sockaddr_storage> listeners) noexcept {
-  // The fields of a frame's header. The position of the token depends on Gloo's version.
+  // The number of 8-byte fields in a frame's header. The token's field depends on Gloo's version.
   constexpr std::uint32_t fields = 7;
   constexpr std::uint32_t drop = 0;
   constexpr std::uint32_t pass = 0xffffffff;
@@ -75,8 +75,8 @@ void admit_only(std::uint64_t token, std::span<const sockaddr_storage> listeners
     return sock_filter{static_cast<std::uint16_t>(code), static_cast<std::uint8_t>(yes),
                        static_cast<std::uint8_t>(no), k};
   };
-  // The packet begins with its TCP header. Byte 13 of it has the header's length in units of 4
-  // bytes.
+  // The packet begins with its TCP header. The upper half of the byte at offset 12 is the header's
+  // length in units of 4 bytes.
   std::vector<sock_filter> program{
       step(BPF_LD | BPF_B | BPF_ABS, 12),       step(BPF_ALU | BPF_RSH | BPF_K, 2),
       step(BPF_ALU | BPF_AND | BPF_K, 0x3c),    step(BPF_MISC | BPF_TAX, 0),
@@ -124,7 +124,7 @@ Sockets Sockets::find(std::span<const sockaddr_storage> own_ends,
     close_on_exec(descriptor);
     length = sizeof peer;
     if (::getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
-    // Connections to one listener share this end.
+    // All connections that one listener accepted have the same local address.
     for (std::size_t i = 0; i < own_ends.size(); ++i)
       if (same_address(own, own_ends[i]) && same_address(peer, their_ends[i])) {
         originals.push_back(descriptor);
@@ -164,7 +164,7 @@ void Sockets::drain() const noexcept {
     if (unconfirmed == 0) return;
     if (unconfirmed != before) moved = Clock::now();
     before = unconfirmed;
-    // Unacknowledged data is on the wire; a delayed acknowledgement takes 40 ms.
+    // Data that was sent needs only an acknowledgement, which may be delayed by 40 ms.
     const auto patience = sum(SIOCOUTQNSD) == 0 ? 50ms : 1000ms;
     if (Clock::now() - moved > patience) return;
     std::this_thread::sleep_for(pause);

@@ -9,9 +9,9 @@
 
 namespace tutti::backend::gloo {
 
-/// Makes the kernel drop every data segment to these listeners, and to the sockets they accept,
-/// that has no `token` among its first fields. Some frames of an unauthenticated peer would end
-/// Gloo's process (transport/tcp/pair.cc).
+/// Makes the kernel drop every data segment that lacks `token` in its first fields, on these
+/// listeners and on the sockets they accept. Some frames of an unauthenticated peer would make Gloo
+/// end the process (transport/tcp/pair.cc).
 void admit_only(std::uint64_t token, std::span<const sockaddr_storage> listeners) noexcept;
 
 /// The sockets of a mesh. Gloo does not expose them, so they are found among the descriptors of
@@ -20,7 +20,7 @@ void admit_only(std::uint64_t token, std::span<const sockaddr_storage> listeners
 class Sockets {
  public:
   Sockets() = default;
-  /// Finds the socket of each connection by its two ends. Also sets close-on-exec on Gloo's
+  /// Finds the socket of each connection by its two addresses. Sets close-on-exec on Gloo's
   /// descriptors and on the epoll instance that watches them.
   static Sockets find(std::span<const sockaddr_storage> own_ends,
                       std::span<const sockaddr_storage> their_ends);
@@ -35,10 +35,10 @@ class Sockets {
   void admit_all() const noexcept;
   /// Ends the connections in both directions; peers notice at once.
   void shut_down() const noexcept;
-  /// Blocks until the peers' machines have acknowledged all sent data: a socket closed with unread
-  /// input drops its unsent data. Gives up after 1 s without progress.
+  /// Blocks until the peers' machines have acknowledged all sent data, because closing a socket
+  /// with unread input drops its unsent data. Gives up after 1 s without progress.
   void drain() const noexcept;
-  /// In the order of the ends; -1: not found.
+  /// The descriptors in the order of find()'s addresses; -1: not found.
   std::span<const int> descriptors() const noexcept { return descriptors_; }
 
  private:

@@ -9,8 +9,8 @@
 
 // Every reduction is the left fold over ranks 0..W-1 in the accumulation type, rounded once.
 // Element-wise operations are cut into one slice per rank: rank r reads slice r of all inputs and
-// writes slice r of all outputs. So no two ranks touch the same element, also in place, and nothing
-// is copied twice.
+// writes slice r of all outputs. No two ranks touch the same element, even in place, and nothing is
+// copied twice.
 
 namespace tutti::backend::local {
 namespace {
@@ -31,7 +31,7 @@ std::byte* at(const TensorView& v, std::int64_t row) {
 template <typename T>
 using PerRank = fmt::basic_memory_buffer<T, 64>;
 
-/// All ranks' inputs from one offset on, for fold().
+/// The inputs of all ranks of one operation.
 class Inputs {
  public:
   Inputs(const Round& round, std::size_t k, int rank, int size)
@@ -64,7 +64,7 @@ class Inputs {
   PerRank<double> scales_;  // Empty unless the inputs are scaled.
 };
 
-/// fn(byte offset, elements) for every block of this rank's slice.
+/// Calls fn(byte offset, elements) for every block of this rank's slice.
 template <typename Fn>
 void for_blocks(const ConstTensorView& v, int rank, int size, const Fn& fn) {
   const auto r = static_cast<std::size_t>(rank);
@@ -92,8 +92,8 @@ void reduce(Inputs& in, int rank, int size) {
   });
 }
 
-/// From the last rank to the first: in place, a rank's output overwrites only inputs that are no
-/// longer needed.
+/// Computes the last rank's output first: in place, an output then overwrites only inputs that are
+/// no longer needed.
 void scan(Inputs& in, int rank, int size, bool exclusive) {
   const auto dtype = in.op(0).in.dtype;
   for_blocks(in.op(0).in, rank, size, [&](std::size_t offset, std::size_t n) {

@@ -1,5 +1,5 @@
-// Ranks are threads of one process. The executable specification: every other backend must agree
-// with this one (tests/conformance).
+// The backend local: ranks are threads of one process. It is the executable specification: every
+// other backend must agree with it (tests/conformance).
 
 #include <unistd.h>
 
@@ -26,8 +26,8 @@
 namespace tutti::backend::local {
 namespace {
 
-/// The shared states of this process that ranks may still look up. An address in the store would be
-/// simpler, but could outlive its state when a rank never joins.
+/// The shared states of this process that ranks may still look up. A pointer in the store would be
+/// simpler, but it could dangle when a rank never joins.
 class SharedStates {
  public:
   static SharedStates& of_process() {
@@ -70,7 +70,7 @@ std::uint64_t process_token() {
 
 std::shared_ptr<SharedState> find_shared_state(const BackendInit& init, Deadline limit) {
   if (init.size == 1) return std::make_shared<SharedState>(init.name, 1);
-  // W arrivals make one group, so a name may be used again once the earlier group is complete.
+  // Every W arrivals form one group, so a name may be reused once the earlier group is complete.
   const auto arrival = init.store->add("local/arrivals", 1);
   const auto key = fmt::format("local/rendezvous/{}", (arrival - 1) / init.size);
   std::shared_ptr<SharedState> shared;
@@ -157,7 +157,7 @@ class LocalBackend final : public HostBackend {
   }
 
   std::shared_ptr<WorkState> post_one(const Op& op, const Call& call, Deadline limit) override {
-    // A message keeps the shared state alive, of which the mailbox is a part.
+    // A message keeps the shared state alive, which contains the mailbox.
     auto message = calls().make_state<internal::Mailbox::Message>(
         std::shared_ptr<internal::Mailbox>(shared_, &shared_->mailbox()), op, limit);
     shared_->mailbox().post(message, rank(), call);

@@ -50,7 +50,7 @@ SharedState::SharedState(std::string group, int size)
       gone_(static_cast<std::size_t>(size)),
       last_(static_cast<std::size_t>(size), -1),
       mailbox_(group_, size, [this](const Error& cause) { break_with(cause); }) {
-  // A rank can be one round ahead of the others. Made here, these rounds cost no allocation later.
+  // A rank can be one round ahead of the others. Rounds made here cost no allocation later.
   for (int i = 0; i < 2; ++i) spare_.emplace_back().slots.resize(static_cast<std::size_t>(size));
 }
 
@@ -152,9 +152,9 @@ bool SharedState::spin(const Over& over) const noexcept {
   return false;
 }
 
-/// Polls for a bounded time. False: sleep now. Where ranks outnumber the cores, each yields its
-/// core to another rank, which costs less than a sleep. When another program takes the core for a
-/// time slice, the next waits sleep.
+/// Polls for a bounded time. False: sleep now. When ranks outnumber the cores, yields the core to
+/// another rank, which costs less than a sleep. After a long yield, because another program took
+/// the core for a time slice, the next waits sleep.
 template <typename Over>
 bool SharedState::look(const Over& over) noexcept {
   if (spins_ != 0) return spin(over);
@@ -192,7 +192,7 @@ bool SharedState::wait_open(Round& round, std::unique_lock<std::mutex>& lock, co
     return false;
   };
   if (over()) return true;
-  // Reads the clock, so it comes after the first check: only calls that wait pay for it.
+  // limit() reads the clock, so it is called only when the call has to wait.
   const auto limit = call.limit();
   bool in_time = true;
   ++sleepers_;

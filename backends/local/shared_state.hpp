@@ -30,7 +30,7 @@ struct Round {
   std::vector<Slot> slots;     // By rank.
   int arrived = 0;             // Ranks that entered or refused.
   std::optional<Error> error;  // The reason of a failure, the same for all ranks.
-  // Polled while other ranks write the members above, so on cache lines of their own.
+  // Own cache lines, because ranks poll these while others write the members above.
   alignas(64) std::atomic<State> state{State::open};
   alignas(64) std::atomic<int> finished{0};  // Steps that ranks have ended, over all operations.
   std::atomic<int> left{0};
@@ -40,7 +40,7 @@ struct Round {
   std::size_t collectives() const;
 };
 
-/// The state that the ranks of one group share. All functions from any rank's threads.
+/// The state that the ranks of one group share. Called from the threads of all ranks.
 class SharedState {
  public:
   SharedState(std::string group, int size);
@@ -48,18 +48,17 @@ class SharedState {
   int size() const noexcept { return size_; }
   const std::string& group() const noexcept { return group_; }
 
-  /// @throws Error invalid_argument when the rank has joined already, timeout when ranks are
+  /// @throws Error invalid_argument when the rank has joined already; timeout when ranks are
   /// missing.
   void join(int rank, Deadline limit);
-  /// The rank's group object has ended: calls that need it fail.
+  /// Records that the rank's group object has ended: calls that need this rank fail.
   void leave(int rank) noexcept;
 
-  /// Publishes this rank's operations and waits for those of the other ranks. On return the round
-  /// is running: all ranks are in it. @throws Error: the round's, or the cause that broke the
-  /// group.
+  /// Publishes this rank's operations and waits until all ranks have entered the round, which is
+  /// then running. @throws Error the round's error, or the cause that broke the group.
   Round& enter(int rank, std::span<const Op> ops, const Call& call);
-  /// Ends step `step` of the round and waits until all ranks have ended it. Has no deadline: all
-  /// peers are running this step, and none of them waits for anything else.
+  /// Ends step `step` of the round and waits until all ranks have ended it. Needs no deadline: all
+  /// peers are running this step and wait for nothing else.
   void finish_step(Round& round, int step) noexcept;
   /// Reports that this rank's share of the step failed. All ranks read round.error after the step.
   void fail_round(Round& round, int rank, std::span<const Op> ops, const Call& call,
@@ -67,7 +66,7 @@ class SharedState {
   void leave_round(Round& round) noexcept;
   void refuse_round(int rank, std::span<const Op> ops, const Call& call, const Error& why) noexcept;
 
-  /// Sends and receives. Valid as long as this object.
+  /// The sends and receives. Valid as long as this object.
   internal::Mailbox& mailbox() noexcept { return mailbox_; }
 
   /// The first cause counts. Ends every open round and message.

@@ -15,11 +15,11 @@
 
 namespace tutti::backend::nccl {
 
-/// all_gather_bounded: rows whose count only their own rank knows. The counts and slots of the
-/// maximum length are exchanged in one group of NCCL. When the counts have reached the host, copies
-/// out of the slots run on a stream of their own, so no call of the group waits for the host.
+/// An all_gather_bounded: each rank knows only its own row count. One ncclGroup exchanges the
+/// counts and slots of the maximum length. When the counts have reached the host, copies out of the
+/// slots run on a separate stream, so no call of the group waits for the host.
 ///
-/// Call order: before(), inside() of a group of NCCL, after(), and spread() when these have run.
+/// Call order: before(), inside() within an ncclGroup, after(), and spread() when counted().
 class Bounded {
  public:
   /// `counts` has room for counts_bytes().
@@ -53,11 +53,11 @@ class Bounded {
   std::int64_t most_;
   std::size_t row_bytes_;
   std::size_t slot_;
-  cuda::PinnedPool::Block counts_;  // This rank's count, then those of all ranks.
+  cuda::PinnedPool::Block counts_;  // This rank's count, then the counts of all ranks.
   Scratch scratch_;                 // The counts of all ranks, then their slots.
 };
 
-/// The calls of a group with rows that the host has to count. Called from any thread.
+/// The calls of a group whose row counts the host has to read. Called from any thread.
 class Counting {
  public:
   Counting(std::shared_ptr<Gpu> gpu, int size);
@@ -67,7 +67,7 @@ class Counting {
 
   /// Memory for the counts of one operation, reused if possible.
   cuda::PinnedPool::Block room();
-  /// Adds the call of `state`, which gets its event after the counts of `ops` have arrived.
+  /// Adds the call of `state`. The state gets its event after the counts of `ops` have arrived.
   void add(std::shared_ptr<EventState> state, std::vector<Bounded> ops);
   /// Queues the copies of the calls whose counts have arrived. True when no call is left. @throws
   /// Error with the location of the call.

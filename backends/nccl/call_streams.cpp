@@ -7,8 +7,8 @@
 namespace tutti::backend::nccl {
 namespace {
 
-/// True for a stream that the program has made. Default streams synchronise with other streams, or
-/// differ between threads, and NCCL queues its work on a thread of its own.
+/// True for a stream that the program has made. A default stream synchronises with other streams or
+/// differs between threads, and NCCL queues its work on a separate thread.
 bool is_made(cudaStream_t stream) noexcept {
   return stream != nullptr && stream != cudaStreamLegacy && stream != cudaStreamPerThread;
 }
@@ -17,9 +17,9 @@ bool is_made(cudaStream_t stream) noexcept {
 
 cudaStream_t CallStreams::choose(std::span<const Op> ops, const Call& call, int size) {
   const auto theirs = to_cuda(call.stream);
-  // The caller waits until the call has been queued, so the stream exists. A call with scratch
-  // memory does not use it: after a hanging abort the memory is released when the caller has
-  // returned.
+  // The caller waits until the call has been queued, so the caller's stream exists. A call with
+  // scratch memory runs elsewhere: after a hanging abort, its memory is released when the caller
+  // has returned.
   const bool direct =
       call.blocking && is_made(theirs) && std::ranges::none_of(ops, [&](const Op& op) {
         return needs_scratch(op, size, call.order_fixed);
@@ -28,7 +28,7 @@ cudaStream_t CallStreams::choose(std::span<const Op> ops, const Call& call, int 
     catch_up();
     return own_.get();
   }
-  // Also when the last call had a stream with this handle: the handle may have been reused.
+  // Needed even if the last call's stream had this handle: the handle may have been reused.
   if (elsewhere_ != nullptr) {
     elsewhere_->block(theirs);
   } else {

@@ -25,7 +25,7 @@ struct Message {
 /// ranks and a stream, made for the first message. Called from any thread.
 class Channel {
  public:
-  /// `key`: under which the two sides exchange NCCL's id in the store.
+  /// `key`: the store key under which the two ranks exchange the ncclUniqueId.
   Channel(std::shared_ptr<Gpu> gpu, Store& store, std::string key, bool sends, Memory& memory);
   ~Channel();
   Channel(const Channel&) = delete;
@@ -53,7 +53,7 @@ class Channel {
   Step step_ = Step::idle;
   CudaStream stream_;
   void* token_ =
-      nullptr;  // Travels for messages without elements, which have a place in order, too.
+      nullptr;  // One byte, sent for messages without elements so that they keep their order.
   std::deque<Message> waiting_;
   bool under_way_ = false;  // The first message is passed to NCCL and not yet queued.
 };

@@ -108,7 +108,7 @@ void Communicator::use_device() const noexcept {
 
 namespace {
 
-/// Runs `body` for each communicator on a thread of its own, because calls into NCCL may hang. A
+/// Runs `body` for each communicator on a separate thread, because calls into NCCL may hang. A
 /// hanging thread keeps its communicator alive. True when all have ended in time.
 bool on_threads(const Communicators& all, std::chrono::nanoseconds bound,
                 void (*body)(Communicator&, Deadline limit) noexcept) noexcept {

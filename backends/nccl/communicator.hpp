@@ -16,8 +16,8 @@
 
 namespace tutti::backend::nccl {
 
-/// A scope between ncclGroupStart and ncclGroupEnd. An open group of NCCL collects every later call
-/// of the thread, so the scope also closes it after an exception.
+/// A scope between ncclGroupStart and ncclGroupEnd. An open ncclGroup collects every later NCCL
+/// call of the thread, so the scope closes the ncclGroup after an exception too.
 class GroupScope {
  public:
   explicit GroupScope(const NcclApi& nccl) : nccl_(nccl) {
@@ -53,7 +53,7 @@ class Communicator {
   void begin(const ncclUniqueId& id, int rank, int size);
   /// Adopts a communicator, which it does not destroy. An abort calls `aborting` first.
   void adopt(const AdoptedCommunicator& adopted);
-  /// True when NCCL has no operation in progress. @throws Error the asynchronous error of NCCL.
+  /// True when NCCL has no operation in progress. @throws Error NCCL's asynchronous error.
   bool ready();
   /// Throws as ready() does, unless another thread is inside NCCL. Never blocks.
   void look();
@@ -70,8 +70,8 @@ class Communicator {
   void keep(std::shared_ptr<void> what);
   /// Aborts all operations. The duration is not bounded.
   void abort() noexcept;
-  /// Finalize and destroy a communicator without operations in progress. begin_end() is false when
-  /// NCCL refuses; ended() is true when the communicator has ended.
+  /// Finalizes and destroys a communicator that has no operation in progress. begin_end() is false
+  /// when NCCL refuses; ended() is true when the communicator has ended.
   bool begin_end() noexcept;
   bool ended() noexcept;
   /// Makes the device current on a thread of the library's own.
@@ -95,12 +95,12 @@ using Communicators = std::vector<std::shared_ptr<Communicator>>;
 /// The longest time that abort_all() waits for ncclCommAbort.
 constexpr std::chrono::seconds abort_bound{10};
 
-/// Aborts all communicators, each on a thread of its own because ncclCommAbort may hang. True when
+/// Aborts all communicators, each on a separate thread because ncclCommAbort may hang. True when
 /// all have ended within abort_bound.
 bool abort_all(const Communicators& all) noexcept;
 
-/// Finalizes and destroys all communicators, each on a thread of its own. Aborts those that take
-/// longer than 1 s, and returns after at most 2 s.
+/// Finalizes and destroys all communicators, each on a separate thread. Aborts a communicator after
+/// 1 s, and returns after at most 2 s.
 void end_all(const Communicators& all) noexcept;
 
 }  // namespace tutti::backend::nccl

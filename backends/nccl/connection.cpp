@@ -14,10 +14,10 @@
 namespace tutti::backend::nccl {
 namespace {
 
-/// Claims a device for a rank among the groups of this process, until the result is destroyed. A
-/// call holds the device until NCCL has queued it, and NCCL may wait for the other ranks meanwhile,
-/// so two ranks of a process on one device would deadlock. @throws Error unsupported when another
-/// rank of the communicator has the device.
+/// Claims a device for one rank of a communicator within this process, until the result is
+/// destroyed. Two ranks of a process on one device would deadlock: a call holds the device until
+/// NCCL has queued it, and NCCL may wait for the other ranks meanwhile. @throws Error unsupported
+/// when another rank of the communicator has the device.
 std::shared_ptr<void> claim_device(const ncclUniqueId& id, int device, const std::string& group) {
   static std::mutex guard;
   static auto& taken = *new std::set<std::pair<std::string, int>>;
@@ -36,8 +36,8 @@ std::shared_ptr<void> claim_device(const ncclUniqueId& id, int device, const std
           }};
 }
 
-/// Compares the communicator to be adopted with the group. Does not change it. @throws Error
-/// invalid_argument with both sides.
+/// Compares the communicator to be adopted with the group. Does not change the communicator.
+/// @throws Error invalid_argument; its text names both sides.
 void check_identity(const Gpu& gpu, const BackendInit& init, ncclComm_t comm) {
   int size = 0;
   int rank = 0;
@@ -91,7 +91,7 @@ void Connection::adopt(Deadline limit) {
     tutti::fail(Errc::invalid_argument, "the communicator to be adopted is null");
   const auto comm = static_cast<ncclComm_t>(init_.adopt->communicator);
   const auto& nccl = gpu_->nccl();
-  // Before the rendezvous: no rank then uses a communicator that another one refuses.
+  // Before the rendezvous: no rank then uses a communicator that another rank refuses.
   const auto ready = [&] {
     ncclResult_t state = ncclInProgress;
     check(nccl, nccl.comm_get_async_error(comm, &state), "ncclCommGetAsyncError");

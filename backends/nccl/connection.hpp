@@ -13,13 +13,13 @@
 
 namespace tutti::backend::nccl {
 
-/// Makes a group's communicator from a BackendInit. The ranks find each other through the store,
-/// and rank 0 publishes NCCL's id, or each rank adopts the communicator that it was given.
+/// Makes a group's communicator from a BackendInit. The ranks find each other through the store.
+/// Then rank 0 publishes an ncclUniqueId, or each rank adopts the communicator given to it.
 ///
 /// Used by the thread that makes the group; communicator() from any thread.
 class Connection {
  public:
-  /// `init` and `agreement` outlive it. `store`: of the group, for this backend.
+  /// `init` and `agreement` outlive this object. `store`: the group's store for this backend.
   Connection(std::shared_ptr<Gpu> gpu, const BackendInit& init, std::shared_ptr<Store> store,
              internal::Agreement& agreement);
   Connection(const Connection&) = delete;
@@ -27,8 +27,8 @@ class Connection {
 
   /// Blocks until the communicator of all ranks is ready. @throws Error.
   void open(Deadline limit);
-  /// Polls the store, for waits while the group is being made. @throws Error the cause that a peer
-  /// has published.
+  /// Polls the store while the group is being made. @throws Error the cause that a peer has
+  /// published.
   void check_peers();
   /// Aborts because this rank could not make the group. Returns the cause that counts on all ranks.
   Error give_up(const Error& mine) noexcept;
@@ -37,8 +37,8 @@ class Connection {
 
  private:
   void adopt(Deadline limit);
-  /// Publishes that this rank has joined, and blocks until all ranks have. @throws Error timeout
-  /// with the missing ranks, and the cause that a peer published.
+  /// Publishes that this rank has joined, and blocks until all ranks have joined. @throws Error
+  /// timeout, whose text names the missing ranks, or the cause that a peer published.
   void meet(Deadline limit);
   ncclUniqueId exchange_id(Deadline limit);
 
@@ -46,7 +46,7 @@ class Connection {
   const BackendInit& init_;
   std::shared_ptr<Store> store_;
   internal::Agreement& agreement_;
-  std::shared_ptr<void> claim_;  // On the device, among the ranks in this process.
+  std::shared_ptr<void> claim_;  // This rank's claim on the device.
   std::shared_ptr<Communicator> communicator_;
   std::chrono::steady_clock::time_point next_look_{};
 };

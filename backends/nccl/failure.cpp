@@ -42,7 +42,7 @@ void Failure::fail_late(const Op& op, const Call& call, Clock::time_point since)
   const Error mine = internal::call_error(Errc::timeout, init_.name, {&op, 1}, call,
                                           pair ? op.peer : init_.rank, text);
   if (pair || init_.size == 1) return fail(mine);
-  // Long enough for one poll of the store by the peers.
+  // The peers need this time to poll the store once.
   fail_late(mine, status_of(op, call), between_looks(Clock::now() - since) + 3 * first_look);
 }
 
@@ -109,7 +109,7 @@ Error Failure::await_cause() const noexcept {
 }
 
 internal::Status Failure::status_of(const Op& op, const Call& call) const {
-  // A root receives what the others send; each rank has one call for all of it.
+  // A lowered gather, scatter or all_to_all: each rank has one call for all of its messages.
   if (is_point_to_point(op.kind) && !is_message(op, call))
     return {fmt::format("the messages of call #{} on group '{}'", call.seq, init_.name), {}};
   return {fmt::format("{} #{} on group '{}'", name_of(op.kind),

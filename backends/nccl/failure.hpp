@@ -26,7 +26,8 @@ constexpr std::chrono::seconds rarest_look{1};
 std::chrono::nanoseconds between_looks(std::chrono::nanoseconds age);
 
 /// The first cause that broke a group, agreed on with the peers, and the errors of the calls that
-/// it ends. All parts of a group report here; the agreement decides which rank's cause counts.
+/// this cause ends. All parts of a group report failures here; the agreement decides which rank's
+/// cause counts.
 ///
 /// Called from any thread. `mutex_` guards cause_, late_ and drained_; no other lock is taken under
 /// it.
@@ -34,14 +35,14 @@ class Failure {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `order`: calls that wait for their turn there end with the cause.
+  /// `order`: the queue whose waiting calls end with the cause.
   Failure(const BackendInit& init, internal::Agreement& agreement,
           std::shared_ptr<internal::CallQueue> order)
       : init_(init), agreement_(agreement), order_(std::move(order)) {}
   Failure(const Failure&) = delete;
   Failure& operator=(const Failure&) = delete;
-  /// Sets the function that is called, without a lock, when the group has broken. Before the first
-  /// call.
+  /// Sets the function that is called, without a lock, when the group has broken. Must precede the
+  /// first call.
   void on_break(std::function<void()> action) { on_break_ = std::move(action); }
 
   bool broken() const noexcept { return broken_; }
@@ -53,18 +54,18 @@ class Failure {
   void fail(const Error& mine) noexcept;
   /// Breaks the group because a call of this rank reached its deadline.
   void fail_late(const Op& op, const Call& call, Clock::time_point since) noexcept;
-  /// The same for the call described by `call`. Collects the peers' status for at most `patience`.
+  /// The same with the error `mine`. Collects the peers' status for at most `patience`.
   void fail_late(const Error& mine, const internal::Status& status,
                  std::chrono::nanoseconds patience) noexcept;
   /// Breaks the group when a peer has published a cause. True when it did.
   bool poll_peers(const internal::Status& mine) noexcept;
-  /// Collects the refusals that peers have published since the last time. From one thread.
+  /// Collects the refusals that peers have published since the previous call. From one thread.
   void collect_refusals() noexcept { (void)agreement_.new_refusals(); }
-  /// The refusal of this call among those collected; null: none.
+  /// The refusal of this call among the collected refusals; null if there is none.
   const internal::Refusal* refusal_of(const Op& op, const Call& call) const noexcept {
     return agreement_.refusal_of(id_of(op, call));
   }
-  /// The ranks that have left, each with one more than the number of its last collective. Called
+  /// The ranks that have left, each mapped to the number of its last collective plus one. Called
   /// from one thread.
   const std::map<int, std::uint64_t>& departed() noexcept { return agreement_.departed(); }
 
@@ -73,14 +74,15 @@ class Failure {
   void set_drained(std::string late) noexcept;
   /// The error of a call, once the group is broken.
   Error error_of(const Op& op, const Call& call) const noexcept;
-  /// The same, after set_drained(), for which it blocks: nothing uses the arrays of the call then.
+  /// Blocks until set_drained() and returns error_of(): nothing uses the call's arrays then, unless
+  /// the text says so.
   Error await_error_of(const Op& op, const Call& call) const noexcept;
-  /// The unchanged cause, after set_drained() too.
+  /// Blocks until set_drained() and returns the cause, with the text `late` appended.
   Error await_cause() const noexcept;
 
   /// The status of a rank that is in this call: "all_reduce #3 on group 'g'".
   internal::Status status_of(const Op& op, const Call& call) const;
-  /// The call in refusals.
+  /// The id of the call in refusals.
   std::uint64_t id_of(const Op& op, const Call& call) const noexcept;
 
  private:

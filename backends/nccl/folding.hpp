@@ -10,8 +10,8 @@
 namespace tutti::backend::nccl {
 
 /// A reduction or scan that NCCL cannot compute as ReduceOp defines it. Every rank receives its
-/// slice of all ranks' elements, folds it in rank order by a kernel of the library, and sends the
-/// result to the ranks that need it. Has the steps of Lowering.
+/// slice of every rank's array, folds the slices in rank order with a kernel of the library, and
+/// sends the result to the ranks that need it. Has the steps of Lowering.
 class Folding {
  public:
   /// OpContext::kernels must not be null.

@@ -16,10 +16,10 @@ using cuda::DriverApi;
 using cuda::Pause;
 using cuda::to_cuda;
 
-/// The text of a deadline that passed in a call that NCCL has not queued.
+/// The error text for a deadline that passed before NCCL had queued the call.
 inline constexpr const char* late_in_nccl = "the deadline passed inside NCCL";
 
-/// The libraries that a group calls. They outlive it, and every Work and Memory of it. A value.
+/// The libraries that a group calls. They outlive the group, its Works and its Memory. A value.
 struct Apis {
   const NcclApi* nccl = nullptr;
   const CudaApi* cuda = nullptr;

@@ -51,8 +51,8 @@ Group::Group(const BackendInit& init, const Apis& apis)
   }
 }
 
-/// Makes a first call: NCCL connects the ranks in it and blocks until all of them have made it.
-/// Here, so that the first async call does not block.
+/// Makes a first call, in which NCCL connects the ranks and blocks until all of them have made it.
+/// Otherwise the first async call would block.
 void Group::warm_up(Deadline limit) {
   const Op op{.kind = Operation::barrier};
   const Call call{.stream = launcher_.stream(), .deadline = limit};
@@ -94,7 +94,7 @@ Work Group::launch(std::span<const Op> ops, const Call& call) {
     try {
       turn.emplace(*order_, call);
     } catch (const Error& error) {
-      // The order is lost for good.
+      // A call that never got its turn breaks the order of the calls.
       if (error.code() == Errc::timeout)
         failure_.fail(
             internal::call_error(error.code(), init_.name, ops, call, init_.rank, error.message()));
@@ -105,7 +105,7 @@ Work Group::launch(std::span<const Op> ops, const Call& call) {
   }
   if (state != nullptr) {
     if (call.blocking && ops.size() == 1 && ops[0].kind == Operation::barrier) {
-      state->wait_until(Deadline::none());  // The Watcher ends it by the deadline.
+      state->wait_until(Deadline::none());  // The Watcher ends the call by its deadline.
       if (const auto error = state->error()) std::rethrow_exception(error);
       return {};
     }
@@ -141,7 +141,7 @@ std::shared_ptr<EventState> Group::run(std::span<const Op> all, const Call& call
   const auto state = make_state(ops, call, limit);
   if (captured) {
     state->capture();
-    watcher_.watch_graphs();  // Before the launch: NCCL may block in it for a peer that aborts.
+    watcher_.watch_graphs();  // Before the launch, in which NCCL may block for a peer that aborts.
   }
   try {
     next_ = std::max<std::uint64_t>(next_, call.seq + 1);
@@ -184,8 +184,8 @@ void Group::leave() noexcept {
   order_->stop();
   if (failure_.broken()) return;
   const auto all = watcher_.communicators();
-  // No call was in flight, so the Watcher has not polled; but an adopted communicator has to be
-  // usable afterwards.
+  // The Watcher does not poll while no call is in flight, so a peer's failure may be unknown. An
+  // adopted communicator has to be usable afterwards.
   if (init_.adopt && agreement_.cause({})) return (void)abort_all(all);
   registrations_.end_all();
   agreement_.leave(next_);

@@ -38,8 +38,8 @@ class Group : public std::enable_shared_from_this<Group> {
   Registration register_memory(const TensorView& block, RegistrationKind kind, Deadline limit) {
     return registrations_.add(block, kind, limit, weak_from_this());
   }
-  /// Waits for the calls in flight, by their deadlines, then ends the threads and the
-  /// communicators. Once.
+  /// Waits for the calls in flight until their deadlines, then ends the threads and the
+  /// communicators. Only the first call has an effect.
   void leave() noexcept;
 
   const BackendInit& init() const noexcept { return init_; }

@@ -14,9 +14,9 @@
 
 namespace tutti::backend::nccl {
 
-/// The messages of one gather, scatter or all_to_all that the front has lowered. All ranks make
-/// them in the same call, so they need no tag and no communicator of their own: NCCL matches
-/// messages of two ranks by their order in the group.
+/// The messages of one gather, scatter or all_to_all that lib/group has lowered. All ranks make
+/// these messages in the same call, so NCCL matches the messages of two ranks by their order: they
+/// need no tag and no separate communicator.
 class Messages {
  public:
   explicit Messages(const OpContext& context) : context_(context) {}
@@ -33,11 +33,11 @@ class Messages {
   std::vector<TensorView> own_out_;
 };
 
-/// A call that is being queued on the stream of its group. NCCL queues each of the call's groups
-/// asynchronously and may wait for the other ranks meanwhile. One thread at a time.
+/// A call that is being queued on its stream. NCCL queues each ncclGroup of the call asynchronously
+/// and may wait for the other ranks meanwhile. One thread at a time.
 class Launch {
  public:
-  /// Orders the call after the work on Call::stream. `turn` is held until all of the call has been
+  /// Orders the call after the work on Call::stream. Holds `turn` until all of the call has been
   /// queued.
   Launch(const OpContext& context, std::shared_ptr<Communicator> communicator,
          std::span<const Op> ops, std::shared_ptr<EventState> state, Gpu::Turn turn,
@@ -45,8 +45,8 @@ class Launch {
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
 
-  /// Advances without blocking. True when all of the call has been queued; its state then has its
-  /// event. @throws Error.
+  /// Advances without blocking. True when all of the call has been queued; the call's state then
+  /// has its event. @throws Error.
   bool advance();
   cudaStream_t stream() const noexcept { return context_.stream; }
   bool is_captured() const noexcept { return state_->is_captured(); }
@@ -60,7 +60,7 @@ class Launch {
   std::shared_ptr<Communicator> communicator_;
   std::shared_ptr<EventState> state_;
   std::optional<Gpu::Turn> turn_;
-  std::vector<std::int64_t> rows_;  // The lists of the operations, whose owner may go away.
+  std::vector<std::int64_t> rows_;  // A copy of the operations' rows, which the caller may destroy.
   std::vector<Lowering> lowered_;
   std::vector<Bounded> bounded_;
   Counting& counting_;

@@ -67,7 +67,7 @@ bool Launcher::supports(Operation operation, DType dtype, ReduceOp::Kind reduce)
     case Operation::exclusive_scan:
       return folds;
     case Operation::recv_any:
-      return false;  // NCCL has no such receive.
+      return false;  // NCCL cannot receive from any rank.
     default:
       return true;
   }
@@ -95,7 +95,7 @@ void Launcher::launch(std::span<const Op> ops, const std::shared_ptr<EventState>
     scope.emplace(gpu_->cuda(), gpu_->index());
     relaxed.emplace(gpu_->cuda());
   }
-  await(state->limit());  // For the previous call.
+  await(state->limit());  // Until the previous call has been queued.
   auto turn = gpu_->turn(state->limit());
   {
     const auto& call = state->call();
@@ -125,7 +125,7 @@ bool Launcher::advance() {
 }
 
 void Launcher::try_advance() {
-  // A caller inside it continues by itself.
+  // If another thread has the lock, that thread advances the call.
   if (const std::unique_lock lock(mutex_, std::try_to_lock); lock && launch_ && launch_->advance())
     launch_.reset();
 }
@@ -154,7 +154,7 @@ void Launcher::mark_end(Gpu::Event& end) {
 std::vector<cudaStream_t> Launcher::streams() {
   std::vector<cudaStream_t> all{streams_.own(), counting_.stream()};
   const std::lock_guard lock(mutex_);
-  // The caller waits until its call has been queued, so the stream exists.
+  // The caller waits until its call has been queued, so the caller's stream exists.
   if (launch_ && !launch_->is_captured())
     all.push_back(launch_->stream());
   else
@@ -163,7 +163,7 @@ std::vector<cudaStream_t> Launcher::streams() {
 }
 
 void Launcher::give_up(bool idle) noexcept {
-  // NCCL may be queuing the call: its memory is kept until the device is idle.
+  // NCCL may be queuing the call, whose memory is kept until the device is idle.
   const std::lock_guard lock(mutex_);
   if (launch_) launch_->give_up();
   if (!idle) return;

@@ -21,8 +21,8 @@ namespace tutti::backend::nccl {
 /// Passes the collectives of a group to NCCL, one call after the other, each on its stream.
 ///
 /// launch() from one thread at a time, in the order of the calls; the other functions from any
-/// thread. `mutex_` guards launch_ and streams_. The locks of Communicator, Counting and EventState
-/// are taken under it, those of the other parts of the group never.
+/// thread. `mutex_` guards launch_ and streams_. Under it only the locks of Communicator, Counting
+/// and EventState are taken.
 class Launcher {
  public:
   /// The arguments outlive it.
@@ -46,10 +46,10 @@ class Launcher {
   void try_advance();
   /// Blocks until the last call has been queued. @throws Error.
   void await(Deadline limit);
-  /// Queues the copies of each all_gather_bounded whose counts have arrived. True when none is
-  /// left.
+  /// Queues the copies of each all_gather_bounded whose counts have arrived. True when no
+  /// all_gather_bounded is left.
   bool spread_rows() { return counting_.spread(init_.name, init_.rank); }
-  /// Blocks until none is left. The Watcher enforces the deadlines of the calls.
+  /// Blocks until spread_rows() is true. The Watcher enforces the deadlines of the calls.
   void await_rows() noexcept;
 
   /// Records the end of all calls so far.

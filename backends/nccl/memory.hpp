@@ -11,8 +11,8 @@
 namespace tutti::backend::nccl {
 
 /// Memory of ncclMemAlloc, which windows need. Not stream-ordered: a release blocks the host until
-/// its stream has run. A release on a stream that is being captured, or on the default stream while
-/// another is, leaks the block.
+/// the work on its stream has run. A release leaks the block if its stream is being captured, or if
+/// it is the default stream while another stream is captured.
 class NcclMemory final : public Memory {
  public:
   NcclMemory(const Apis& apis, int index);
@@ -22,7 +22,7 @@ class NcclMemory final : public Memory {
   void release(void* data, std::size_t bytes, Stream stream) noexcept override;
   void copy(void* to, const void* from, std::size_t bytes, Stream stream) override;
 
-  /// True when this may become a window: it lies within one block and has NCCL's alignment.
+  /// True when the range may become a window: it lies within one block and has NCCL's alignment.
   bool can_be_a_window(const void* data, std::size_t bytes) const noexcept;
 
  private:

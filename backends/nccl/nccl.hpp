@@ -8,8 +8,8 @@
 
 namespace tutti::backend::nccl {
 
-/// Makes a group over these libraries; tests pass their own. Blocks until all ranks have joined.
-/// @throws Error.
+/// Makes a group that calls `apis`; tests pass their own tables. Blocks until all ranks have
+/// joined. @throws Error.
 std::unique_ptr<Backend> make_nccl(const BackendInit& init, Apis apis);
 
 }  // namespace tutti::backend::nccl

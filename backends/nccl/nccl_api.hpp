@@ -7,12 +7,12 @@
 
 #include <tutti/error.hpp>
 
-// NCCL's functions as a table. The library is opened when the program needs it, not when it is
-// linked or loaded, and tests pass a table of their own.
+// NCCL's functions as a table. The library is opened when the program needs it, not when the
+// program is linked or loaded, and tests pass a table of their own.
 
 namespace tutti::backend::nccl {
 
-/// field, function: the required functions, all of which NCCL 2.18 has.
+/// Entries X(field, function): the required functions, all of which NCCL 2.18 has.
 #define TUTTI_NCCL_FUNCTIONS(X)                          \
   X(get_version, ncclGetVersion)                         \
   X(get_unique_id, ncclGetUniqueId)                      \
@@ -38,9 +38,9 @@ namespace tutti::backend::nccl {
   X(get_error_string, ncclGetErrorString)                \
   X(get_last_error, ncclGetLastError)
 
-/// field, function, parameters; all return ncclResult_t. The optional functions of later versions;
-/// Features tells which may be called. The types are written out because nccl.h may be older than
-/// the library; a window is a pointer to a structure whose name has changed.
+/// Entries X(field, function, parameters): optional functions of later versions; all return
+/// ncclResult_t. Features tells which may be called. The types are written out because nccl.h may
+/// be older than the library; a window is a pointer to a structure whose name has changed.
 #define TUTTI_NCCL_OPTIONAL_FUNCTIONS(X)                                        \
   X(mem_alloc, ncclMemAlloc, (void** data, std::size_t bytes))                  \
   X(mem_free, ncclMemFree, (void* data))                                        \
@@ -62,7 +62,7 @@ struct NcclApi {
 };
 
 /// The functions of the installed library, loaded at the first call and never unloaded. @throws
-/// Error unsupported: the library, the reason and what to install.
+/// Error unsupported; its text names the library, the reason and what to install.
 const NcclApi& nccl_api();
 
 /// "2.28.9" of 22809.
@@ -72,14 +72,14 @@ std::string version_text(int code);
 Error nccl_error(const NcclApi& nccl, ncclResult_t code, const char* call);
 
 /// Throws nccl_error() unless `code` is ncclSuccess or ncclInProgress, which a non-blocking
-/// communicator returns while it continues.
+/// communicator returns while an operation is in progress.
 inline void check(const NcclApi& nccl, ncclResult_t code, const char* call) {
   if (code != ncclSuccess && code != ncclInProgress) [[unlikely]]
     throw nccl_error(nccl, code, call);
 }
 
-/// The functions of a library beyond NCCL 2.18. A function counts when the version has it and the
-/// symbol exists: some vendors' libraries have one without the other.
+/// The functions that a library has beyond NCCL 2.18. Each needs both the version and the symbol,
+/// because some vendors' libraries have only one of the two.
 struct Features {
   int version = 0;            ///< The result of ncclGetVersion().
   bool memory = false;        ///< ncclMemAlloc and ncclMemFree, since 2.19.

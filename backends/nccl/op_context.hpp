@@ -15,7 +15,8 @@ constexpr std::size_t aligned(std::size_t bytes) noexcept {
   return (bytes + slot_alignment - 1) / slot_alignment * slot_alignment;
 }
 
-/// The device, stream and ranks of one operation, with functions that move bytes there. A value.
+/// The device, stream and ranks of one operation, with functions that queue copies and sends on the
+/// stream. A value.
 struct OpContext {
   Gpu& gpu;
   cudaStream_t stream;
@@ -43,7 +44,7 @@ class Scratch {
   Scratch& operator=(Scratch&& other) noexcept;
 
   std::byte* data() const noexcept { return data_; }
-  /// Releases it in the order of this stream, which is ordered after its own.
+  /// Releases the memory in the order of `stream`, which is ordered after the previous stream.
   void last_used_on(cudaStream_t stream) noexcept { stream_ = stream; }
 
  private:

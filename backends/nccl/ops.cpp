@@ -14,7 +14,7 @@ namespace {
 /// Arrays that are only moved are sent as bytes.
 constexpr auto as_bytes = ncclUint8;
 
-/// NCCL has no complex numbers: their sum is a sum of twice as many floats.
+/// The type of the parts of a complex number: NCCL sums complex arrays as twice as many floats.
 constexpr DType component_of(DType dtype) noexcept {
   if (dtype == DType::complex64) return DType::f32;
   if (dtype == DType::complex128) return DType::f64;
@@ -47,7 +47,7 @@ ncclRedOp_t builtin(ReduceOp::Kind kind) noexcept {
   }
 }
 
-/// The rows in which an operation counts its blocks.
+/// The bytes of one row of an operation.
 std::size_t row_bytes_of(const Op& op) noexcept {
   switch (op.kind) {
     case Operation::all_gather:
@@ -121,7 +121,7 @@ bool is_left_fold(const Op& op, int size) noexcept {
   const bool reduces = op.kind == Operation::all_reduce || op.kind == Operation::reduce ||
                        op.kind == Operation::reduce_scatter;
   if (!reduces || is_integer(op.in.dtype)) return true;
-  // NCCL rounds the factors and every intermediate result. Two ranks have only one order.
+  // NCCL rounds the factors and every intermediate result. With two ranks there is one order.
   return (size == 1 && op.reduce.kind != ReduceOp::Kind::premul_sum) ||
          (size == 2 &&
           (op.reduce.kind == ReduceOp::Kind::sum || op.reduce.kind == ReduceOp::Kind::product));
@@ -173,21 +173,21 @@ std::size_t Lowering::slot() const noexcept {
   return aligned(bytes_of(std::ranges::max(op_.rows.list())));
 }
 
-/// The rows that this rank sends to another one in a gather, scatter or all_to_all.
+/// The rows that this rank sends to `rank` in a gather, scatter or all_to_all.
 std::int64_t Lowering::rows_to(int rank) const noexcept {
   if (op_.kind == Operation::gather) return rank == op_.root ? op_.rows[context_.rank] : 0;
   if (op_.kind == Operation::scatter) return context_.rank == op_.root ? op_.rows[rank] : 0;
   return op_.send_rows[rank];
 }
 
-/// The rows that this rank receives from another one in such an operation.
+/// The rows that this rank receives from `rank` in a gather, scatter or all_to_all.
 std::int64_t Lowering::rows_from(int rank) const noexcept {
   if (op_.kind == Operation::gather) return context_.rank == op_.root ? op_.rows[rank] : 0;
   if (op_.kind == Operation::scatter) return rank == op_.root ? op_.rows[context_.rank] : 0;
   return op_.rows[rank];
 }
 
-/// Calls f(rank, in, bytes to it, out, bytes from it).
+/// Calls f(rank, in, bytes to send, out, bytes to receive) for the ranks.
 template <typename F>
 void Lowering::for_each_rank(const F& f) const {
   std::int64_t to = 0;

@@ -21,7 +21,7 @@ GatherAlgorithm choose_gather(const Rows& rows, int size, std::size_t row_bytes)
 
 /// True when NCCL reduces these as ReduceOp defines.
 bool can_reduce(DType dtype, ReduceOp::Kind kind) noexcept;
-/// True when NCCL's result equals the left fold in any order of reduction.
+/// True when every order of reduction in NCCL gives the result of the left fold.
 bool is_left_fold(const Op& op, int size) noexcept;
 /// True when an operation needs the library's own kernels.
 bool needs_kernels(const Op& op, int size, bool order_fixed) noexcept;
@@ -30,9 +30,9 @@ bool needs_kernels(const Op& op, int size, bool order_fixed) noexcept;
 /// kernel (copies out of the scratch memory).
 bool needs_scratch(const Op& op, int size, bool order_fixed) noexcept;
 
-/// One collective as calls of NCCL, in one or more groups of NCCL, which all operations of a call
-/// share. For each group: before(), outside of it, and then inside(). after(): when the last group
-/// has been queued. The number of groups is equal on all ranks.
+/// One collective as NCCL calls in one or more ncclGroups, which all operations of a call share.
+/// For each ncclGroup, call before() outside of it and then inside() within it; call after() when
+/// the last ncclGroup has been queued. The number of ncclGroups is equal on all ranks.
 class Lowering {
  public:
   Lowering(const OpContext& context, const Op& op, bool order_fixed);
@@ -59,7 +59,7 @@ class Lowering {
 
   OpContext context_;
   Op op_;
-  std::optional<Folding> folding_;  // Then nothing else here is used.
+  std::optional<Folding> folding_;  // If set, no other member is used.
   GatherAlgorithm algorithm_ = GatherAlgorithm::equal;
   std::size_t row_bytes_ = 0;
   Scratch scratch_;

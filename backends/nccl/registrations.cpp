@@ -30,7 +30,7 @@ Registrations::Registrations(std::shared_ptr<Gpu> gpu, const BackendInit& init, 
 Memory& Registrations::memory() const noexcept {
   try {
     if (Features::of(gpu_->nccl()).memory) return nccl_memory(gpu_->apis(), gpu_->index());
-  } catch (...) {  // The version cannot be queried.
+  } catch (...) {  // NCCL's version cannot be queried.
   }
   return memory_;
 }
@@ -54,7 +54,7 @@ RegistrationKind Registrations::kind_of(const TensorView& block, Stream stream) 
 Registration Registrations::add(const TensorView& block, RegistrationKind kind, Deadline limit,
                                 std::weak_ptr<void> owner) {
   failure_.require_intact();
-  // NCCL may write to it until the communicator has ended.
+  // NCCL may write the handle until the communicator has ended.
   const auto handle = std::make_shared<void*>(nullptr);
   const std::string what = fmt::format("register_memory of {} bytes", block.bytes());
   Entry entry{};
@@ -147,7 +147,7 @@ void Registrations::deregister(const Entry& entry) noexcept {
       const auto turn = gpu_->turn(limit);
       launcher_.mark_end(calls_end);
     }
-    // Without the turn, which the peers' calls may need. A timeout breaks the group.
+    // Waits without the turn, which the peers' calls may need. A timeout breaks the group.
     for (Pause pause; !calls_end.done(); pause())
       if (failure_.broken() || limit.expired()) return;
     const auto turn = gpu_->turn(limit);

@@ -28,13 +28,14 @@ class Registrations {
 
   /// The memory for windows, if NCCL has them.
   Memory& memory() const noexcept;
-  /// The kind that add() would make of this block. @throws Error unsupported, with the reason.
+  /// The kind that add() would make of this block. @throws Error unsupported; its text has the
+  /// reason.
   RegistrationKind kind_of(const TensorView& block, Stream stream) const;
-  /// Registers a block. A window is a collective of all ranks. `owner`: contains this object; when
-  /// it has ended, the end of the Registration does nothing. @throws Error.
+  /// Registers a block; for a window this is a collective of all ranks. `owner` contains this
+  /// object; after its end, the Registration's destructor does nothing. @throws Error.
   Registration add(const TensorView& block, RegistrationKind kind, Deadline limit,
                    std::weak_ptr<void> owner);
-  /// Ends all of them, before the communicator ends.
+  /// Ends all registrations, before the communicator ends.
   void end_all() noexcept;
 
  private:

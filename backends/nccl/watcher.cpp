@@ -71,7 +71,7 @@ void Watcher::watch_graphs() {
 
 void Watcher::wake() noexcept {
   {
-    const std::lock_guard lock(mutex_);  // The thread checks later, or waits now.
+    const std::lock_guard lock(mutex_);  // The thread checks the state later, or waits now.
   }
   changed_.notify_all();
 }
@@ -82,7 +82,8 @@ Communicators Watcher::communicators() const {
   return all;
 }
 
-/// Blocks until there is work, and fills `states`, which may stay empty. False: end the thread.
+/// Blocks until there is work, and fills `states` with the pending calls, if any. Returns false
+/// when the thread has to end.
 bool Watcher::await_work(States& states) {
   states.clear();
   std::unique_lock lock(mutex_);
@@ -99,7 +100,8 @@ bool Watcher::await_work(States& states) {
 
 void Watcher::work() {
   cuda::use_device(gpu_->cuda(), gpu_->index());
-  // Events are queried at any time, also while another thread captures. None of them is captured.
+  // The thread queries events at any time, even while another thread captures. No event is
+  // captured.
   const cuda::RelaxedCapture relaxed(gpu_->cuda());
   auto active = Clock::now();
   std::size_t before = 0;
@@ -195,7 +197,7 @@ void Watcher::look_at_peers(const States& states, Clock::time_point now) {
   }
 }
 
-/// True when the streams of the group have nothing left to do before this moment.
+/// Waits until the work on the group's streams has run. Returns false at the limit.
 bool Watcher::await_idle(Deadline limit) noexcept {
   try {
     const DeviceScope scope(gpu_->cuda(), gpu_->index());
@@ -218,7 +220,7 @@ void Watcher::drain() noexcept {
   States states;
   {
     const std::lock_guard lock(mutex_);
-    states = pending_;  // watch() handles later ones.
+    states = pending_;  // watch() handles later calls.
   }
   for (const auto& state : states)
     if (!state->poll()) state->ignore_event();

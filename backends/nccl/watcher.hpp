@@ -30,8 +30,8 @@ class Watcher {
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;
 
-  /// Starts the thread, which keeps `owner`, the object that contains this one, alive until it
-  /// ends. @throws Error resource_exhausted.
+  /// Starts the thread, which keeps `owner` alive until the thread ends. `owner` contains this
+  /// object. @throws Error resource_exhausted.
   void start(std::shared_ptr<void> owner);
   /// Ends the call when it has run or when the group has broken.
   void watch(const std::shared_ptr<EventState>& state);
@@ -40,8 +40,8 @@ class Watcher {
   void watch_graphs();
   /// Wakes the thread because the group has broken.
   void wake() noexcept;
-  /// Waits for the calls in flight, by their deadlines, then ends the thread. False when it was
-  /// stopped before.
+  /// Waits for the calls in flight until their deadlines, then ends the thread. False when stop()
+  /// was called before.
   bool stop() noexcept;
 
   /// All communicators of the group.

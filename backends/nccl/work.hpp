@@ -13,14 +13,14 @@
 
 namespace tutti::backend::nccl {
 
-/// True for a send or receive of a caller. The sends and receives of a lowered gather, scatter or
-/// all_to_all are part of a call of all ranks and have a reserved tag.
+/// True for a send or receive that the program called. The sends and receives of a lowered gather,
+/// scatter or all_to_all are part of a call of all ranks and have a reserved tag.
 inline bool is_message(const Op& op, const Call& call) noexcept {
   return is_point_to_point(op.kind) && !(call.in_order && op.tag < 0);
 }
 
-/// A call in flight, with an event after it on its stream. A query of the event ends it. The
-/// Watcher queries too, so that then() and deadlines need no caller.
+/// A call in flight, with an event after it on its stream. A query that finds the event complete
+/// ends the call. The Watcher queries too, so then() and deadlines need no waiting caller.
 class EventState final : public internal::HostState {
  public:
   using Clock = std::chrono::steady_clock;
@@ -30,23 +30,22 @@ class EventState final : public internal::HostState {
 
   bool done() const noexcept override;
   bool wait_until(Deadline deadline) override;
-  /// Blocks the host only until the call has been queued, which a message may have to wait for.
+  /// Blocks the host until the call has been queued; a message may wait for its peer until then.
   void block_stream(Stream stream) override;
   std::shared_ptr<WorkState> then(std::function<void()> next) override;
   std::shared_ptr<WorkState> on_done(std::function<void(const Error*)> f) override;
 
   /// Records that the call has been queued. `event`: the point after it.
   void queued(Gpu::Event event);
-  /// Records that the call runs on Call::stream, so that block_stream() need not order that after
-  /// it.
+  /// Records that the call runs on Call::stream, so that block_stream() skips this stream.
   void run_on_its_stream() noexcept { on_its_stream_ = true; }
-  /// Puts later work on `stream` behind the call, once that has been queued.
+  /// Orders later work on `stream` after the call. Does nothing before the call has been queued.
   void block(cudaStream_t stream);
-  /// Records that the call is captured into a graph: it never ends, and block_stream() orders
+  /// Records that the call is captured into a graph: the call never ends, and block_stream() orders
   /// captured work after it.
   void capture() noexcept { captured_ = true; }
   bool is_captured() const noexcept { return captured_; }
-  /// Queries the event. True when the call has ended; an error of the device ends it too.
+  /// Queries the event. True when the call has ended. A device error ends the call too.
   bool poll() noexcept;
   /// Ignores the event from now on: the communicator is about to be aborted.
   void ignore_event() noexcept;

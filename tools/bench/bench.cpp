@@ -122,8 +122,8 @@ bool supported(const ProcessGroup& group, const Block& block) {
   return has(operation) && (operation != Operation::send || has(Operation::recv));
 }
 
-/// The part of the plan that the backend supports. The rest is an error if the user named it, and a
-/// note if only an "all" included it.
+/// Returns the part of the plan that the backend supports. An unsupported call is an error if the
+/// user named it, and a note if only an "all" included it.
 Plan supported_part(const ProcessGroup& group, const Plan& plan, const Request& request,
                     Recorder* recorder) {
   const bool asked = !request.collectives.all && !request.dtypes.all && !request.ops.all;
@@ -178,7 +178,7 @@ void run_plan(Rank& rank, const Plan& plan, const BenchOptions& options, bool th
     }
     if (recorder != nullptr) recorder->end_block();
   }
-  // No rank leaves while another still needs it.
+  // No rank leaves the group while a peer still needs the rank.
   group.barrier();
 }
 

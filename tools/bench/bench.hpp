@@ -7,8 +7,8 @@
 
 namespace tutti::tool {
 
-/// Measures. Writes results to `out`, progress and errors to `err`. @throws Failure for errors
-/// before the first measurement.
+/// Runs `tutti bench`. Writes results to `out`, progress and errors to `err`. @throws Failure for
+/// errors before the first measurement.
 Exit run_bench(const BenchOptions& options, std::FILE* out, std::FILE* err);
 
 }  // namespace tutti::tool

@@ -25,7 +25,7 @@ constexpr Factor all_but_least{
     "(n-1)/n", "(S - min b)/S"};
 constexpr Factor all_but_root{[](const Cell& c) { return share(c.count - c.blocks[c.root], c); },
                               "(n-1)/n", "(S - b_root)/S"};
-/// Rank r sends everything but block r, and receives block r of every other rank.
+/// Rank r sends every block except block r, and receives block r of every other rank.
 constexpr Factor exchanged{[](const Cell& c) {
                              return std::max(all_but_least.of(c),
                                              share(c.blocks.max(), c) * (c.ranks - 1));
@@ -114,7 +114,7 @@ void gather_padded_rows(ProcessGroup& group, const Arrays& arrays, const How& ho
 
 void exchange_blocks(ProcessGroup& group, const Arrays& arrays, const How& how) {
   const Cell& cell = how.cell;
-  // Every rank sends block r to rank r, so all blocks received here have equal sizes.
+  // Every rank sends block r to rank r, so all blocks that a rank receives have equal sizes.
   const Rows received = cell.uneven ? Rows(cell.block()) : Rows();
   group.all_to_all(arrays.in, arrays.out, cell.rows(), received, how.options);
 }

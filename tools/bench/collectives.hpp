@@ -12,7 +12,7 @@
 
 namespace tutti::tool {
 
-/// One rank's side of a call; `count` elements is the size S of the sweep.
+/// One rank's part of a call. `count` is the size S of the sweep in elements.
 struct Cell {
   std::int64_t count = 0;
   int ranks = 1;
@@ -28,8 +28,8 @@ struct Cell {
   bool is_root() const noexcept { return rank == root; }
 };
 
-/// The arrays of a cell, in elements; 0 for arrays that this rank does not have. In place both lie
-/// in one buffer, at these offsets.
+/// The arrays of a cell, in elements; 0 for arrays that this rank does not have. In-place arrays
+/// share one buffer, at these offsets.
 struct Extent {
   std::int64_t in = 0;
   std::int64_t out = 0;
@@ -87,9 +87,9 @@ struct Collective {
   Factor factor = crosses_once;
   Part in = Part::whole;
   Part out = Part::whole;
-  /// The parts of the result. Empty if the output is one piece, described by `source`.
+  /// The parts of the result. Empty if `source` describes the whole output.
   std::vector<Piece> (*pieces)(const Cell& cell) = nullptr;
-  /// The source of the output, without its first element: that of a block is the rank's offset.
+  /// The source of the output. For a block, result() sets `first` to the rank's offset.
   Pattern::Source (*source)(const Cell& cell) = nullptr;
   void (*call)(ProcessGroup& group, const Arrays& arrays, const How& how);
 

@@ -25,8 +25,8 @@ constexpr std::int64_t most_warmup_calls = 50;
 constexpr std::size_t median_window = 5;
 constexpr std::int64_t fewest_samples = 10;
 constexpr std::int64_t most_samples = 1'000'000;  // Samples per row: 8 MB on every rank.
-/// Duration of a burst. On a device the host waits after each burst: long enough to make that wait
-/// negligible, and short enough for the device's queue.
+/// Duration of a burst in ns. The host waits for a device after each burst: a burst is long enough
+/// to make that wait negligible, and short enough for the device's queue.
 constexpr double burst_ns = 2e6;
 constexpr std::int64_t longest_burst = 200;
 
@@ -47,7 +47,7 @@ void parts(Message& message, RankResult& rank_result) {
   message(rank_result.mean_us, rank_result.wrong, rank_result.first);
 }
 
-/// An upper bound, with a wide margin, of the time in which a rank fills and checks its arrays.
+/// An upper bound, with a wide margin, of the time that a rank takes to fill and check its arrays.
 std::chrono::nanoseconds preparation(const Cell& cell, std::size_t copies) {
   const double values = static_cast<double>(cell.count) * cell.ranks * static_cast<double>(copies);
   return Deadline::saturate(std::chrono::duration<double, std::nano>(100 * values));
@@ -123,7 +123,7 @@ class Calls {
   const RankResult& rank_result() const noexcept { return rank_result_; }
 
  private:
-  /// A barrier that allows for ranks that fill or check longer than this one.
+  /// A barrier whose timeout allows other ranks to fill or check for longer than this one.
   void meet() { group_.barrier({.deadline = Deadline::after(patience_)}); }
 
   void prepare(const Buffers& set) const {
@@ -141,8 +141,8 @@ class Calls {
 
   void call(const Buffers& set) { collective_.call(group_, set.arrays, how_); }
 
-  /// Copies a byte and waits for the copy. The verbs and the copy are in order on the default
-  /// stream. Work::wait() polls at intervals, which is too coarse for a clock.
+  /// Copies a byte and waits for the copy, which the default stream orders after the calls.
+  /// Work::wait() polls at intervals, which is too coarse for a clock.
   void wait_for_device() {
     if (mark_.data() == nullptr) mark_ = Tensor(group_.memory(), Shape{1}, DType::u8);
     std::byte here{};
@@ -252,8 +252,8 @@ std::vector<std::int64_t> durations_of(ProcessGroup& group, Calls& calls, const 
   };
   call(timing.iters.value_or(fewest_samples));
   if (timing.iters) return ns;
-  // Each round is at most ten times as long as all earlier ones, so that a wrong estimate of a
-  // call's duration costs little.
+  // Each round is at most ten times as long as all earlier rounds together, so that a wrong
+  // estimate of a call's duration costs little.
   while (true) {
     const auto done = std::ssize(ns);
     const auto spent = static_cast<double>(spent_ns);
@@ -292,8 +292,8 @@ void set_flags(Row& row, const std::vector<double>& samples, const std::vector<d
   // Below 100 samples p99 is the maximum.
   if (samples.size() < 100) row.flags.push_back(Flag::few_samples);
   const Outliers outliers = find_outliers(samples, sorted);
-  // One in a hundred is the smallest share that moves p99. Among many thousands a few are always
-  // delayed by the scheduler.
+  // One outlier in a hundred is the smallest share that moves p99. Among many thousands of samples
+  // the scheduler always delays a few.
   if (static_cast<double>(outliers.count) > 0.01 * static_cast<double>(samples.size()))
     row.flags.push_back(Flag::noisy);
   if (outliers.first) row.flags.push_back(Flag::slow_first);

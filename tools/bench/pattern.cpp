@@ -35,8 +35,8 @@ template <typename T>
 constexpr bool is_complex_type =
     std::is_same_v<T, std::complex<float>> || std::is_same_v<T, std::complex<double>>;
 
-/// The parts of a complex number are `value` and -value: all operations on complex numbers are
-/// linear.
+/// The parts of a complex number are `value` and -value, because all operations on complex numbers
+/// are linear.
 template <typename T>
 T encode(std::int64_t value) noexcept {
   if constexpr (is_complex_type<T>) {
@@ -51,7 +51,8 @@ T encode(std::int64_t value) noexcept {
 
 constexpr std::uint64_t enough = 1U << 24;
 
-/// The largest n such that 0, 1, ... n are all exact; lower for wide types, which do not need all.
+/// The largest n such that 0, 1, ... n are all exact; a smaller n for wide types, which need no
+/// more.
 std::uint64_t exact_integers(DType dtype) {
   if (dtype == DType::boolean) return 1;
   return with_type(dtype, []<typename T>() -> std::uint64_t {
@@ -88,7 +89,7 @@ std::string text_of(const T& value) {
   }
 }
 
-/// Compares bits, so that a NaN or a zero of the wrong sign is wrong.
+/// Compares bits, so that a NaN and a zero of the wrong sign count as wrong.
 template <typename T, typename F>
 Mismatches compare(const void* data, std::int64_t count, F expected) {
   const T* got = static_cast<const T*>(data);

@@ -34,8 +34,8 @@ struct Mismatches {
 ///
 /// Sums are at most the largest n for which the dtype represents all integers up to n (2^24 in f32,
 /// 8 in f8e5m2). Products are at most 64, from factors 1 and 2. In bitwise operations one rank
-/// decides the result, a different one for every index. Data that is only moved is random in all
-/// bits of an integer, and any exact integer of a float.
+/// decides the result, a different one for every index. Data that is only moved has random bits in
+/// an integer type and random exact integers in a float type.
 class Pattern {
  public:
   /// `op` is empty for data that is only moved.

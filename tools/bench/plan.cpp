@@ -26,7 +26,7 @@ std::int64_t granularity(const Block& block, int ranks) {
   return block.counts && block.counts->is_even() ? width * ranks : width;
 }
 
-/// Rounds a size of a range up to a size that the call accepts. A single size must fit.
+/// Rounds a size of a range up to a size that the call accepts. Refuses another size instead.
 std::int64_t call_bytes(const Size& size, const Block& block, int ranks) {
   const std::int64_t bytes = bytes_of(size, block.dtype);
   const std::int64_t unit = granularity(block, ranks);
@@ -77,8 +77,8 @@ std::string_view impossible(DType dtype, ReduceOp::Kind op) {
   return "";
 }
 
-/// The reason why the call does not exist; empty if it exists. Refuses it, unless only an "all"
-/// included it.
+/// The reason why the call does not exist; empty if it exists. Refuses a missing call, unless only
+/// an "all" included it.
 std::string_view missing(const Request& request, const Collective& collective, DType dtype,
                          ReduceOp::Kind op) {
   std::string_view why = impossible(dtype, op);
@@ -118,7 +118,7 @@ std::vector<std::optional<PlaceMode>> block_places(const Request& request,
   if (!collective.moves_data()) return {std::nullopt};
   std::vector<std::optional<PlaceMode>> places;
   for (const PlaceMode place : request.places.values) {
-    // broadcast has one array: it is measured in place, whatever the default is.
+    // broadcast has one array, so it is measured in place, whatever the default is.
     const bool exists = place == PlaceMode::in ? collective.in_place : collective.out_of_place;
     if (exists) places.push_back(place);
   }
@@ -127,7 +127,7 @@ std::vector<std::optional<PlaceMode>> block_places(const Request& request,
   return places;
 }
 
-/// Notes that list the calls that an "all" included and that do not exist.
+/// Notes that list the nonexistent calls that an "all" included.
 std::vector<std::string> note_of(const std::map<std::string, std::int64_t>& left_out) {
   if (left_out.empty()) return {};
   std::int64_t total = 0;

@@ -69,13 +69,13 @@ struct Plan {
   std::vector<Block> blocks{};
   std::vector<std::string> notes{};  ///< Notes about calls that were left out.
   std::int64_t rows() const noexcept;
-  /// Fingerprint of everything that must be equal on all ranks: options, or a file of --counts, may
-  /// differ between hosts.
+  /// Fingerprint of everything that must be equal on all ranks, because options or a file of
+  /// --counts may differ between hosts.
   std::string fingerprint(int ranks) const;
 };
 
-/// The same on every rank. @throws Failure usage for a request that this number of ranks cannot
-/// run.
+/// Makes the plan, the same on every rank. @throws Failure usage for a request that this number of
+/// ranks cannot run.
 Plan make_plan(const Request& request, int ranks);
 
 /// @throws Failure usage if the largest case of `local_ranks` ranks exceeds `free_bytes`.

@@ -52,7 +52,7 @@ struct Row {
   int ranks = 1;
   std::vector<std::int64_t> counts{};  ///< Elements of each rank's block; empty if all are equal.
   Summary time_us{};
-  /// 50, 90, 99 and the requested ones.
+  /// The percentiles 50, 90, 99 and the requested ones.
   std::map<double, double> percentiles_us{{50, 0}, {90, 0}, {99, 0}};
   std::vector<double> rank_mean_us{};
   int slowest_rank = 0;

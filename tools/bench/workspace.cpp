@@ -87,7 +87,7 @@ std::vector<Buffers> Workspace::lay_out(const Extent& extent, DType dtype, bool 
   const Sizes sizes = buffer_bytes(extent, dtype, in_place);
   const std::size_t stride = round_up(footprint(extent, dtype, in_place), copies > 1 ? page : line);
   if (slab_.bytes() < stride * copies) {
-    slab_ = Tensor();  // Frees one first: both at once may not fit.
+    slab_ = Tensor();  // Frees the old slab first: both at once may not fit.
     slab_ = Tensor(*memory_, Shape{static_cast<std::int64_t>(stride * copies)}, DType::u8);
   }
 
@@ -102,7 +102,7 @@ std::vector<Buffers> Workspace::lay_out(const Extent& extent, DType dtype, bool 
       return buffer.data() + (in_place ? static_cast<std::size_t>(at) * width : 0);
     };
     const Device device = memory_->device();
-    // An empty array needs its dtype, because with uneven blocks the rank still takes part.
+    // An empty array needs its dtype: with uneven blocks, the rank takes part in the call.
     set.arrays.in = ConstTensorView(
         extent.in == 0 ? nullptr : pointer_to(in_place ? set.out : set.in, extent.in_at), dtype,
         Shape{extent.in}, device);

@@ -24,10 +24,10 @@ class Guarded {
   std::byte* data() const noexcept { return slot_ + guard_bytes; }
   std::size_t bytes() const noexcept { return bytes_; }
   void paint_guards() const;
-  /// Fills it with a value that no correct result holds for long: NaN in every float, -1 or the
-  /// largest integer.
+  /// Fills the array with a value that no correct result holds for long: NaN in every float, -1 or
+  /// the largest integer.
   void poison() const;
-  /// Counts the guard bytes that changed; the index is in elements of `width` bytes.
+  /// Counts the changed guard bytes. Mismatches::index is in elements of `width` bytes.
   Mismatches damage(std::size_t width) const;
 
  private:

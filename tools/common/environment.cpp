@@ -26,7 +26,7 @@ std::map<std::string, std::string> allowed_environment(const std::vector<std::st
     const std::size_t equals = text.find('=');
     if (equals == std::string_view::npos) continue;
     const std::string name(text.substr(0, equals));
-    // Skips variables of the launcher, which differ between ranks and runs; the record has them as
+    // Skips the launcher's variables, which differ between ranks and runs. The record has them as
     // `world`.
     if (std::find(launcher_variables.begin(), launcher_variables.end(), name) !=
         launcher_variables.end())

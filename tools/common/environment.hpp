@@ -6,8 +6,8 @@
 
 namespace tutti::tool {
 
-/// The variables that may enter a record: those that affect measurements. Others (tokens, paths,
-/// names) stay out, unless one of `more` (shell patterns) admits them.
+/// The variables that may enter a record: those that affect measurements, and variables that match
+/// one of `more` (shell patterns). Other variables may hold tokens, paths or names.
 std::map<std::string, std::string> allowed_environment(const std::vector<std::string>& more);
 
 }  // namespace tutti::tool

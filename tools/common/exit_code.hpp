@@ -31,7 +31,7 @@ class Failure : public std::runtime_error {
   Exit code_;
 };
 
-/// Reports a usage error. The text has the value, the expected ones and the change to make.
+/// Reports a usage error. The text has the value, the expected values and the change to make.
 template <typename... Args>
 [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
   throw Failure(Exit::usage, fmt::format(format, std::forward<Args>(args)...));

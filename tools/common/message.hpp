@@ -13,15 +13,16 @@
 
 namespace tutti::tool {
 
-/// A message between ranks of the same program: the parts of a value as text, in order, each as
-/// "3:abc". A struct names its parts once, for writing and reading: void parts(Message&, Struct&).
+/// A message between ranks of the same program: the parts of a value as text, in order, each with
+/// its length ("3:abc"). A struct names its parts in one function for both directions: void
+/// parts(Message&, Struct&).
 class Message {
  public:
   Message() = default;  ///< Begins an empty message to write.
   explicit Message(std::string_view text) : rest_(text), reads_(true) {}
   const std::string& text() const noexcept { return text_; }
 
-  /// Writes the values, or reads them. @throws std::runtime_error for other text.
+  /// Writes the values, or reads them. @throws std::runtime_error when the text has another form.
   template <typename... T>
   void operator()(T&... values) {
     (one(values), ...);

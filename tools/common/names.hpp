@@ -8,7 +8,7 @@
 namespace tutti::tool {
 
 /// The names of an enumeration's values, in order, for the command line, tables and JSON.
-/// Specialised beside the enumeration.
+/// Specialised next to the enumeration.
 template <typename E>
 inline constexpr bool names_of = false;
 

@@ -7,8 +7,8 @@
 
 namespace tutti::tool {
 
-/// Turns SIGINT and SIGTERM into calls on a dedicated thread instead of ending the process. Make it
-/// before other threads start; otherwise they receive the signals.
+/// Turns SIGINT and SIGTERM into calls on a dedicated thread instead of ending the process.
+/// Construct it before other threads start; otherwise those threads receive the signals.
 class Signals {
  public:
   /// `handle` receives the signal's number.

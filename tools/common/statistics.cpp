@@ -10,7 +10,7 @@ namespace tutti::tool {
 double percentile(std::span<const double> sorted, double p) {
   const auto n = static_cast<double>(sorted.size());
   // Rounding may put the product just above an integer (99.9 % of 1000); without the subtraction
-  // ceil() would go one too far.
+  // ceil() would return one too many.
   const double position = std::ceil(p / 100 * n - 1e-9);
   return sorted[static_cast<std::size_t>(std::clamp(position, 1.0, n)) - 1];
 }

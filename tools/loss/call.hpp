@@ -9,7 +9,7 @@
 namespace tutti::tool {
 
 /// One of the losses, with the options of a problem; gradients are not scaled for a reducer. Keeps
-/// its queue between calls. A copy shares the loss.
+/// the loss's queue between calls. A copy shares the loss.
 class LossCall {
  public:
   /// @throws Error invalid_argument for options that the loss refuses.

@@ -19,7 +19,7 @@ constexpr std::int64_t most_calls = 1000;
 constexpr std::int64_t most_threads = 1024;
 constexpr std::int64_t most_rounds = 10'000;
 
-/// The number of calls that fill a queue and wrap around in it, with this upper limit.
+/// The limit of the calls that fill a queue and wrap around in it.
 constexpr std::int64_t most_calls_for_queue = 10;
 
 /// Tolerance for rounding: only the order of sums differs between one process and many.

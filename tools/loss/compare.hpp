@@ -9,7 +9,7 @@
 
 namespace tutti::tool {
 
-/// A number that differs from that of one process.
+/// A number that differs from the number of one process.
 struct LossMismatch {
   int rank = 0;
   std::int64_t call = 0;
@@ -31,15 +31,16 @@ struct LossDifferences {
   void add(const LossDifferences& others);
 };
 
-/// Compares the results of a rank with those of one process. Differences are relative: a gradient's
-/// to the largest element of the whole gradient, a loss's to itself, or to 1 if that is larger
-/// (ranking losses are 1 minus a mean). Infinities and NaNs must be equal.
+/// Compares the results of a rank with those of one process. Differences are relative. The scale of
+/// a gradient is the largest element of the whole gradient. The scale of a loss is its value, at
+/// least 1 (ranking losses are 1 minus a mean). Infinities and NaNs must be equal.
 class LossComparison {
  public:
   LossComparison(int rank, double tolerance) : rank_(rank), tolerance_(tolerance) {}
 
   void loss(std::int64_t call, double expected, double got);
-  /// `expected` has the gradient of all rows; `got` that of rows [first_row, ...), f32 or f64.
+  /// `expected` has the gradient of all rows; `got` has the rows from `first_row` on, in f32 or
+  /// f64.
   void gradient(std::int64_t call, const ConstTensorView& expected, std::int64_t first_row,
                 const ConstTensorView& got);
 

@@ -27,10 +27,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Timeout for the ranks that wait while one computes alone.
+/// Timeout for the ranks that wait while one rank computes alone.
 constexpr std::chrono::hours longest_alone{1};
 
-/// True for ranks of a launcher, without -n; then "auto" is a backend between processes.
+/// True if a launcher started the ranks and -n is not given; "auto" is then a backend between
+/// processes.
 bool under_launcher(const LossOptions& options) {
   try {
     return (options.environment ? options.environment->detect() : VariablesEnvironment().detect())

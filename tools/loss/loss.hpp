@@ -7,7 +7,7 @@
 
 namespace tutti::tool {
 
-/// Computes each loss on one process and on the ranks, compares and times them; results go to
+/// Computes each loss on one process and on the ranks, compares and times both. Results go to
 /// `out`, errors to `err`.
 /// @return wrong_data if a number differs by more than the tolerance.
 /// @throws Failure for errors before the first computation.

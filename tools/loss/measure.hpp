@@ -22,7 +22,7 @@ struct LossPlan {
   double tolerance = 0;
 };
 
-/// Cost of the calls after the compared ones: the timed ones, then one for peak memory.
+/// Cost of the calls after the compared calls: first the timed calls, then one for peak memory.
 struct LossCost {
   std::vector<double> samples_us{};
   std::uint64_t evaluations = 0;  ///< Evaluations of the first timed call.

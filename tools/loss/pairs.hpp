@@ -8,8 +8,8 @@
 
 #include "loss/problem.hpp"
 
-// Direct loops of the losses that are means over pairs of rows: every anchor with every row, one
-// thread, in double. Reference of the engines.
+// Direct loops for the losses that are means over pairs of rows: every anchor with every row, one
+// thread, in double. The reference for the library's implementations.
 
 namespace tutti::tool {
 
@@ -22,7 +22,7 @@ struct PairLoop {
   std::chrono::nanoseconds time{};  ///< Sum over the anchors that are done.
 };
 
-/// Smooth-AP. After a fifth of `limit`, continues only if all anchors would fit within it.
+/// Smooth-AP. After a fifth of `limit`, continues only if all anchors would end within `limit`.
 PairLoop smooth_ap_by_pairs(std::span<const double> scores, std::span<const std::uint8_t> positive,
                             double temperature, std::chrono::nanoseconds limit);
 
@@ -36,8 +36,8 @@ struct PairTime {
       false;  ///< Extrapolated from a part of the anchors, because all would take over a second.
 };
 
-/// Times the loop over the pool of call number `call`: its rows, and rows of earlier calls in the
-/// queue. Empty for a loss that is not of pairs. `bands` are of that call.
+/// Times the loop over the pool of call number `call`: the call's rows, and the queue's rows of
+/// earlier calls. Empty for a loss without pairs. `bands`: the diagnostics of that call.
 std::optional<PairTime> time_pairs(LossKind kind, const LossProblem& problem, std::int64_t call,
                                    double temperature,
                                    std::span<const losses::PAucDiagnostics> bands);

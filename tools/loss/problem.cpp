@@ -15,7 +15,7 @@
 namespace tutti::tool {
 namespace {
 
-/// Random draws of a row, beside its scores.
+/// The random draws of a row; its scores begin at `first_score`.
 enum Draw : std::uint64_t { is_positive, which_class, is_ignored, first_score };
 
 /// A step of SplitMix64.

@@ -58,8 +58,8 @@ struct LossProblem {
   int threads = 1;                             ///< smooth_ap: threads of each rank.
 };
 
-/// The target of row i of the stream, the same on every rank. Scores are normal, one higher for the
-/// row's own class, and rounded to the dtype.
+/// The target of row i of the stream, the same on every rank. Scores are normally distributed, one
+/// higher for the row's own class, and rounded to the dtype.
 std::int64_t target_of(const LossProblem& problem, std::int64_t row) noexcept;
 bool belongs_to(const LossProblem& problem, std::int64_t row, std::int64_t class_index) noexcept;
 double score_of(const LossProblem& problem, std::int64_t row, std::int64_t class_index) noexcept;

@@ -35,11 +35,11 @@ struct LossRow {
   double loss = 0;                              ///< Loss of the last compared call.
   double gradient_norm = 0;
   LossDifferences difference{};  ///< Differences of all ranks and calls.
-  LossTime time_us{};  ///< Time of the ranks together; in each round that of the slowest rank.
+  LossTime time_us{};            ///< Per round, the time of the slowest rank.
   LossTime time_us_one_process{};
   std::vector<std::uint64_t> evaluations{};  ///< Evaluations of each rank.
   std::uint64_t evaluations_one_process = 0;
-  std::optional<std::int64_t> peak_extra_bytes{};  ///< Of the process with most.
+  std::optional<std::int64_t> peak_extra_bytes{};  ///< The largest of all processes.
   std::optional<std::int64_t> peak_extra_bytes_one_process{};
   std::optional<PairTime> pairs{};
 

@@ -28,7 +28,7 @@ struct Column {
   std::string long_heading{};  ///< Heading in Markdown; empty: as `heading`.
 };
 
-/// The meaning of a field, beside its type. For a list the bounds are those of its items.
+/// The meaning of a field, in addition to its type. The bounds of a list apply to its items.
 struct About {
   std::optional<int> at_least{};
   std::optional<int> above{};

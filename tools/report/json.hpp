@@ -17,9 +17,9 @@ std::string to_json(const Field& object);
 /// The JSON Schema (draft 2020-12) of to_json() for values of this type.
 std::string json_schema(std::string_view id, std::string_view title, const Field& object);
 
-/// The results of a run for other programs: each stands alone, with the fields of the run that
-/// `shared` names before its own. The name of a field is its path in the JSON: "time_us.p50",
-/// "backend.name". Every line ends with a newline.
+/// The rows of a run for other programs. Each row begins with the fields of the run that `shared`
+/// names. The name of a field is its path in the JSON: "time_us.p50", "backend.name". Every line
+/// ends with a newline.
 /// @{
 /// One JSON object per line.
 std::string to_ndjson(const Field& run, std::span<const std::string_view> shared);

@@ -28,7 +28,7 @@ struct OutputOptions {
   Format format = Format::table;
   std::vector<std::string> files{};  ///< Their endings select the formats.
   std::vector<std::string>
-      env_allow{};  ///< Environment variables beside the usual ones, as shell patterns.
+      env_allow{};  ///< More environment variables for the record, as shell patterns.
   std::vector<std::string> argv{};
 };
 
@@ -51,15 +51,14 @@ struct Report {
   std::function<std::string()> markdown{};
 };
 
-/// Fails before the measurement instead of after it. @throws Failure usage for a file that cannot
-/// be written.
+/// Checks before the measurement that the files can be written. @throws Failure usage for a file
+/// that cannot be written.
 void check_files(const OutputOptions& options);
 
-/// Prints to `out` and writes the files.
-/// @throws Failure internal.
+/// Prints to `out` and writes the files. @throws Failure internal.
 void write(const OutputOptions& options, const Report& report, std::FILE* out);
 
-/// @throws Failure internal if output to `out` failed.
+/// Flushes `out`. @throws Failure internal if output to `out` failed.
 void flush(std::FILE* out);
 
 }  // namespace tutti::tool

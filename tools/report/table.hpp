@@ -11,8 +11,8 @@ namespace tutti::tool {
 /// Selected fields of a row as a line of a table.
 class TableRow {
  public:
-  /// @param paths  of the columns, as in to_csv(): "time_us.p50". Paths that the row lacks are left
-  ///        out.
+  /// @param paths  of the columns, as in to_csv(): "time_us.p50". Leaves out paths that the row
+  /// lacks.
   TableRow(const Field& row, const std::vector<std::string>& paths);
 
   // Both end with a newline.

@@ -36,8 +36,8 @@ struct Streams {
   int err;
 };
 
-/// Runs between fork and exec, with async-signal-safe calls alone. Returns only on failure, with
-/// errno set.
+/// Runs between fork and exec, so only async-signal-safe calls are allowed. Returns only on
+/// failure, with errno set.
 void become(char* const* command, char* const* environment, const Streams& streams,
             pid_t parent_pid, const ParentScope& parent) {
   if (::setpgid(0, 0) != 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return;
@@ -81,7 +81,7 @@ ParentScope::ParentScope() {
   sigemptyset(&mask);
   for (const int signal : handled) {
     struct sigaction action {};
-    // Signals that nohup and similar programs ignore stay ignored. Blocked signals would not.
+    // A signal that the parent ignores, as under nohup, stays ignored. If blocked, it would not.
     if (::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN &&
         signal != SIGCHLD)
       continue;

@@ -30,11 +30,12 @@ class Descriptor {
   int number_ = -1;
 };
 
-/// A pipe: the ends to read from and to write to. Closed in children. @throws Failure unavailable.
+/// Makes a pipe and returns its read end and its write end, both close-on-exec. @throws Failure
+/// unavailable.
 std::pair<Descriptor, Descriptor> make_pipe();
 
 /// Settings of this process while it has children; the destructor restores them. Signals arrive at
-/// a descriptor, this process becomes the parent of orphans below it, and the limit of descriptors
+/// a signalfd, this process adopts orphans (PR_SET_CHILD_SUBREAPER), and the limit of descriptors
 /// is raised to the maximum.
 class ParentScope {
  public:
@@ -66,7 +67,7 @@ struct Child {
   Descriptor err{};
 };
 
-/// What a child process is started with.
+/// The arguments of start_child().
 struct ChildOptions {
   std::vector<std::string> command{};
   std::vector<std::string> environment{};  ///< "NAME=value".
@@ -74,9 +75,9 @@ struct ChildOptions {
   bool own_input = true;                   ///< /dev/null; false: inherited.
 };
 
-/// Starts a process in its own process group, which dies with this thread. @throws Failure 127 if
-/// the program is not found, 126 if it cannot be run, unavailable if the system refuses another
-/// process.
+/// Starts a process in its own process group. The kernel kills the process when this thread ends.
+/// @throws Failure 127 if the program is not found, 126 if it cannot be run, unavailable if the
+/// system refuses another process.
 Child start_child(const ChildOptions& options, const ParentScope& parent);
 
 /// Sends a signal to all children of this process.

@@ -37,8 +37,8 @@ std::size_t RunCommand::own_arguments(const std::vector<std::string>& argv) {
 }
 
 OptionList RunCommand::options() {
-  // PROGRAM for the help. own_arguments() hides it from CLI11, which would parse the options after
-  // it.
+  // Lists PROGRAM in the help. own_arguments() hides the program from CLI11, which would parse the
+  // options that follow it.
   return {
       {"PROGRAM", &program_, "what to run, and its arguments", "[ARGUMENTS]"},
       {"-n,--ranks", &ranks_, "how many ranks to start on this node", "N"},

@@ -11,7 +11,7 @@ namespace tutti::tool {
 /// The options of `tutti run`.
 class RunCommand {
  public:
-  /// The number of arguments (program, "run", ...) for tutti; the rest is PROGRAM and its
+  /// The number of arguments (tutti, "run", ...) that are tutti's own; the rest is PROGRAM and its
   /// arguments.
   static std::size_t own_arguments(const std::vector<std::string>& argv);
 

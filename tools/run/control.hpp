@@ -10,14 +10,14 @@
 
 namespace tutti::tool {
 
-/// A channel from every rank to rank 0 that does not use the group under test, so that reports of
-/// wrong data do not depend on it. Used only between measurements.
+/// A channel from every rank to rank 0. Does not use the group under test, so that reports of wrong
+/// data do not depend on that group. Used only between measurements.
 class Control {
  public:
   Control(std::shared_ptr<Store> store, int rank, int size, std::chrono::nanoseconds timeout);
 
-  /// Sends a text of every rank to rank 0, which gets all of them in rank order; other ranks get
-  /// none. All ranks call it in the same order.
+  /// Sends a text of every rank to rank 0, where it returns all texts in rank order; on other ranks
+  /// it returns none. All ranks call it in the same order.
   std::vector<std::string> collect(std::string_view text);
 
  private:

@@ -37,8 +37,8 @@ std::string key_of(int rank) {
   return fmt::format("end/{}", rank);
 }
 
-/// On rank 0: all outcomes in rank order, its own included. A rank without an outcome within
-/// `patience` is `silent`.
+/// Collects all outcomes on rank 0, in rank order, including rank 0's own. A rank without an
+/// outcome within `patience` is `silent`.
 std::vector<Outcome> collect_outcomes(Store& store, const Outcome& own, int size,
                                       std::chrono::nanoseconds patience) {
   std::vector<Outcome> outcomes{own};
@@ -128,8 +128,8 @@ std::string hang_report(const std::vector<Outcome>& outcomes, const Outcome& cau
 }  // namespace
 
 const Outcome* first_cause(const std::vector<Outcome>& outcomes) {
-  // Orders outcomes by what they explain: a rank that failed by itself, a rank that timed out, a
-  // rank that lost a peer, a rank of a group that another rank broke, a silent rank.
+  // Orders outcomes by how likely they caused the others: a rank that failed by itself, a rank
+  // that timed out, a rank that lost a peer, and last an aborted or silent rank.
   const auto echo = [](const Outcome& outcome) {
     const auto errc = outcome.failed->errc;
     if (errc == Errc::aborted) return 3;

@@ -10,25 +10,25 @@
 #include "run/ranks.hpp"
 #include "run/source.hpp"
 
-// The common end of ranks that are processes: each sends its outcome to rank 0, which decides and
-// prints, and all exit with its status. Uses the store, which works when the group does not. The
-// ranks missing from a call are those that the library names.
+// The common end of ranks that are processes. Each rank sends its outcome to rank 0, which decides
+// the exit status and prints; all ranks exit with that status. Uses the store, which works when the
+// group does not. The library's errors name the ranks missing from a call.
 
 namespace tutti::tool {
 
-/// The outcome that explains the others; never that of a rank that was only told to stop. Null if
-/// all succeeded.
+/// The outcome that caused the others. Prefers any failure to that of an aborted rank. Null if all
+/// ranks succeeded.
 const Outcome* first_cause(const std::vector<Outcome>& outcomes);
 
 /// Prints the cause of the ranks' failure and sets it in the record. @param skip_unavailable
-/// unavailable parts are no error.
+/// unavailable parts do not count as errors.
 Exit report_failure(const std::vector<Outcome>& outcomes, const Outcome& cause,
                     std::chrono::nanoseconds timeout, bool skip_unavailable, RunRecord& record,
                     std::FILE* err);
 
 /// Runs `body` on the ranks of this process. Ranks that are processes all exit with the status that
-/// rank 0 concludes from all outcomes. @param patience  time for which rank 0 waits for the other
-/// outcomes after its own.
+/// rank 0 concludes from all outcomes. @param patience  time that rank 0 waits for the other
+/// outcomes after its own outcome.
 Exit run_to_end(const RankSource& source, const RunOptions& options, const RankBody& body,
                 const std::function<std::chrono::nanoseconds(const Outcome& own)>& patience,
                 const std::function<Exit(const std::vector<Outcome>&)>& conclude);

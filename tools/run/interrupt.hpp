@@ -11,7 +11,7 @@ namespace tutti::tool {
 /// Ends a run early. Any thread may ask; the ranks of this process poll.
 class Interrupt {
  public:
-  /// Ends the run after the current size. False if there is no group yet, so no size to finish.
+  /// Ends the run after the current size. False if there is no group yet and so no current size.
   bool ask() noexcept;
   bool asked() const noexcept { return asked_.load(std::memory_order_relaxed); }
 

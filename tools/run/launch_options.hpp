@@ -17,7 +17,7 @@ struct LaunchOptions {
   std::string rendezvous{};  ///< "host:port" of the store of node 0; several nodes only.
   std::chrono::nanoseconds join_timeout =
       std::chrono::minutes(5);  ///< Time until all nodes must have joined.
-  /// Set in every rank, beside the variables of the launch.
+  /// Environment variables for every rank, in addition to the launcher's own.
   std::vector<std::pair<std::string, std::string>> variables{};
 
   enum class Output : std::uint8_t {
@@ -26,10 +26,10 @@ struct LaunchOptions {
   };
   Output output = Output::prefixed;
 
-  /// Time that the other ranks have after a rank has failed, before they are ended.
+  /// The time from the failure of one rank until the launcher ends the other ranks.
   std::chrono::nanoseconds grace{};
-  /// The ranks agree on their end and print the failure themselves: the result is the largest of
-  /// their statuses, and only a rank that a signal ended gets a line.
+  /// The ranks agree on their exit status and print the failure themselves. The result is then the
+  /// largest of their statuses, and the launcher prints a line only for a rank that a signal ended.
   bool ranks_report = false;
 };
 

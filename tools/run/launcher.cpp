@@ -28,14 +28,15 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-/// From SIGTERM to SIGKILL; the whole end stays below a second.
+/// Time from SIGTERM to SIGKILL; the whole end takes less than a second.
 constexpr auto term_time = 500ms;
 /// Time for processes that outlive their rank (the `tee` of its log) to end by themselves.
 constexpr auto leftover_time = 500ms;
 /// Time for the ranks to end one after the other after the user's signal.
 constexpr auto signal_grace = 10s;
-/// A signal to both a process and its group arrives twice; within this time it counts once. Longer
-/// than the interval of the ranks' own rule, so that a forwarded signal counts there too.
+/// A signal sent to both a process and its group arrives twice; within this time it counts once.
+/// Longer than the interval in which the ranks ignore a repeated signal, so that the ranks count
+/// every forwarded signal.
 constexpr auto again_time = 500ms;
 /// Time for the ranks to save results after the second signal.
 constexpr auto again_grace = 5s;
@@ -51,7 +52,7 @@ struct RankProcess {
   int rank = 0;
   pid_t pid = -1;
   std::optional<int> status{};  ///< Status of waitpid(), after the end.
-  bool group_gone = false;      ///< Afterwards another group may get this number.
+  bool group_gone = false;      ///< Then another group may have this number.
 };
 
 int code_of(int status) {
@@ -95,25 +96,25 @@ class Launch {
   Sink& err() { return err_ ? *err_ : *out_; }
 
   const LaunchOptions& options_;
-  OrphanReaper reaper_{};  // Before this process adopts orphans, because it would adopt this one.
-  ParentScope parent_{};   // First, because other threads inherit its signal mask.
+  OrphanReaper reaper_{};  // Before parent_, which would adopt the reaper.
+  ParentScope parent_{};   // Before all threads, which inherit its signal mask.
   Rendezvous rendezvous_;
   std::unique_ptr<Sink> out_{};
   std::unique_ptr<Sink> err_{};  // Null: both go to *out_.
   std::vector<RankProcess> ranks_{};
   std::vector<Stream> streams_{};
-  std::size_t running_ = 0;  // Of ranks_; other processes of theirs may remain.
+  std::size_t running_ = 0;  // Of ranks_; other processes of a rank may remain.
   bool no_child_ = true;
   std::optional<ExitStatus> failure_{};  // The first on this node.
   int largest_status_ = 0;               // Worst status of the ranks that ended by themselves.
-  int stopped_by_ = 0;                   // The user's signal,
-  int stop_signals_ = 0;                 // their number,
-  Clock::time_point stopped_at_{};       // and the time of the last one.
+  int stopped_by_ = 0;                   // The user's first signal.
+  int stop_signals_ = 0;                 // The number of the user's signals.
+  Clock::time_point stopped_at_{};       // The time of the last of these signals.
   bool ending_ = false;                  // SIGTERM was sent.
   std::vector<int> ended_ranks_{};
   std::optional<Clock::time_point> term_at_{};
   std::optional<Clock::time_point> kill_at_{};
-  std::optional<Clock::time_point> give_up_at_{};  // Waits neither for output nor for nodes.
+  std::optional<Clock::time_point> give_up_at_{};  // Then waits neither for output nor for nodes.
 };
 
 std::vector<std::string> Launch::environment(const RankAssignment& assignment,
@@ -141,7 +142,7 @@ std::vector<std::string> Launch::environment(const RankAssignment& assignment,
   std::vector<std::string> all;
   for (char** entry = ::environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
-    // A torchrun around this launch has an agent, but not at the MASTER_PORT set here.
+    // Removes the variables of an outer torchrun, whose agent is not at the MASTER_PORT set here.
     if (text.starts_with("TORCHELASTIC_")) continue;
     if (!mine.contains(std::string(text.substr(0, text.find('='))))) all.emplace_back(text);
   }
@@ -220,7 +221,7 @@ void Launch::step() {
   }
   for (const Stream& stream : streams_)
     events.push_back({stream.to->full() ? -1 : stream.from.get(), POLLIN, 0});
-  // Without children no more output can come, although another process may hold the pipe open.
+  // After the last child no more output is expected, although another process may hold a pipe open.
   const bool last = no_child_ && !streams_.empty();
   if (::poll(events.data(), events.size(), last ? 0 : timeout_ms()) < 0 && errno != EINTR)
     throw Failure(Exit::internal, fmt::format("poll: {}", std::strerror(errno)));
@@ -278,7 +279,7 @@ void Launch::stop(int signal) {
   if (stop_signals_++ == 0) stopped_by_ = signal;
   stopped_at_ = now;
   signal_groups(signal);
-  // Without running ranks it waits only for other nodes and readers of the output.
+  // When no rank runs, the launcher waits only for other nodes and for readers of the output.
   if (stop_signals_ == 2 && running_ > 0)
     kill_at_ = give_up_at_ = now + again_grace;
   else if (stop_signals_ > 1 || running_ == 0)
@@ -314,7 +315,8 @@ void Launch::reap() {
 void Launch::judge(const std::vector<RankProcess*>& ended) {
   if (ended.empty()) return;
   if (!ending_) {
-    // If several ended at once, the cause is one that a signal ended; the others lost their peer.
+    // If several ranks ended at once, a rank that a signal ended is the cause; the others lost this
+    // peer.
     const RankProcess* cause = nullptr;
     for (const RankProcess* rank : ended) {
       largest_status_ = std::max(largest_status_, code_of(*rank->status));
@@ -369,7 +371,7 @@ void Launch::end_what_is_due() {
     ending_ = true;
     signal_groups(SIGKILL);
     signal_children(SIGKILL);
-    kill_at_ = now + 50ms;  // Their children are this process's children now.
+    kill_at_ = now + 50ms;  // This process has adopted their children by then.
   }
 }
 
@@ -388,7 +390,7 @@ int Launch::conclude() {
                    : fmt::format("; ended rank{} {}", ended_ranks_.size() == 1 ? "" : "s",
                                  format_ranges(ended_ranks_)));
   if (options_.ranks_report) end->code = std::max(largest_status_, end->code);
-  // After one signal the ranks may end with 0; a second one interrupts them.
+  // After one signal the ranks may exit with 0. A second signal counts as an interrupt.
   return stop_signals_ > 1 && end->code == 0 ? 128 + stopped_by_ : end->code;
 }
 

@@ -17,11 +17,12 @@ namespace {
 
 constexpr std::size_t most_groups = 4096;
 
-/// Reads process groups until the launcher ends: positive ones are killed then, negative ones are
-/// removed. Async-signal-safe, because the process may have had threads before the fork.
+/// Reads process groups until the launcher ends, then kills them. A positive number adds a group, a
+/// negative one removes it. Async-signal-safe, because the process may have had threads before the
+/// fork.
 [[noreturn]] void reap(int pipe, int ended) {
   ::setsid();  // The terminal's signals are for the launcher.
-  // An inherited output would stay open for its reader.
+  // An inherited output pipe would stay open, and its reader would wait for more.
   if (::dup2(pipe, 0) < 0 || ::dup2(ended, 1) < 0) ::_exit(1);
   ::close_range(2, ~0U, 0);
   static std::array<pid_t, most_groups> groups;

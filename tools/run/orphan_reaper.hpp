@@ -6,16 +6,16 @@
 
 namespace tutti::tool {
 
-/// A process that waits for the end of this one, however it ends, and then kills the remaining
-/// process groups: if a rank is a script, no other process ends the program below it when the
-/// launcher is killed. The reaper is not a child of this process.
+/// A process that waits until this process ends, even by SIGKILL, and then kills the remaining
+/// process groups. Without it, a program started by a rank that is a script would outlive the
+/// launcher. The reaper is not a child of this process.
 class OrphanReaper {
  public:
   /// @throws Failure unavailable if it cannot be started.
   OrphanReaper();
   OrphanReaper(const OrphanReaper&) = delete;
   OrphanReaper& operator=(const OrphanReaper&) = delete;
-  /// Returns when the reaper has ended.
+  /// Ends the reaper and waits for its end.
   ~OrphanReaper();
 
   void watch(pid_t group) { send(group); }

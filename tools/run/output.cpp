@@ -10,8 +10,8 @@
 namespace tutti::tool {
 
 Sink::Sink(int descriptor) : descriptor_(descriptor), chunk_bytes_(PIPE_BUF) {
-  // A pipe or terminal that poll() reports writable accepts this much without blocking; a file
-  // accepts all.
+  // A pipe or terminal that poll() reports as writable accepts this many bytes without blocking; a
+  // file accepts any number.
   struct stat status {};
   if (::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode)) chunk_bytes_ = full_bytes;
 }

@@ -6,8 +6,8 @@
 
 namespace tutti::tool {
 
-/// A destination of lines: a descriptor and the bytes it has not accepted yet. After poll() reports
-/// it writable, writes no more than it accepts without blocking.
+/// A destination of lines: a descriptor and the bytes that it has not accepted yet. Writes at most
+/// the bytes that a descriptor accepts without blocking after poll() has reported it as writable.
 class Sink {
  public:
   explicit Sink(int descriptor);
@@ -15,9 +15,9 @@ class Sink {
   int descriptor() const noexcept { return descriptor_; }
   std::string& waiting() noexcept { return waiting_; }
   bool empty() const noexcept { return written_ == waiting_.size(); }
-  /// True if so many bytes wait that the sources should not be read for now.
+  /// True if too many bytes wait; the sources should then not be read.
   bool full() const noexcept { return waiting_.size() - written_ > full_bytes; }
-  /// True if the reader has closed it.
+  /// True if the reader has closed its end.
   bool broken() const noexcept { return broken_; }
   void write_some();
 

@@ -95,7 +95,8 @@ std::vector<Outcome> run_threads(const GroupOptions& options, const Decorate& de
         own.device = where.of(rank);
         threads.emplace_back([own = std::move(own), go, &decorate, &body,
                               &outcome = outcomes[static_cast<std::size_t>(rank)]] {
-          // If a rank is missing, the others would wait for it in the rendezvous.
+          // Unless all threads have started, the ranks would wait for a missing rank in the
+          // rendezvous.
           if (go.get()) outcome = run_rank(own, decorate, body);
         });
       }

@@ -15,7 +15,8 @@
 
 namespace tutti::tool {
 
-/// The call that a rank is in, for the report of a hang. Written by that rank, read after its end.
+/// The call that a rank is in, for the report of a hang. Written by that rank, read after the rank
+/// has ended.
 struct Position {
   std::string what{};           ///< "all_reduce".
   std::int64_t bytes = -1;      ///< -1: not in a measurement.
@@ -33,12 +34,12 @@ using RankBody = std::function<void(Rank&)>;
 /// An exception that ended a rank.
 struct Failed {
   Exit exit = Exit::internal;  ///< The exit code of the command.
-  std::optional<Errc> errc{};  ///< For an error of the library: its code,
-  std::string text{};          ///< its text in one line,
-  Error::Where where{};        ///< and its place.
+  std::optional<Errc> errc{};  ///< The code of an error of the library.
+  std::string text{};          ///< The text of the exception in one line.
+  Error::Where where{};        ///< The location of an error of the library.
 };
 
-/// The last collective of a rank that succeeded.
+/// The last collective that succeeded on a rank.
 struct LastCall {
   Operation operation{};
   std::uint64_t seq = 0;
@@ -49,22 +50,22 @@ struct LastCall {
 struct Outcome {
   int rank = 0;
   std::optional<Failed> failed{};  ///< Empty after success.
-  std::optional<LastCall> last{};  ///< Position of a rank that failed.
-  Position position{};             ///< Exception of a rank of this process.
+  std::optional<LastCall> last{};  ///< The last call of a rank that failed.
+  Position position{};             ///< Known for ranks of this process only.
   bool silent = false;             ///< A rank of another process that sent no outcome.
 };
 
 /// Wraps the backend of one rank; for tests. Empty: nothing.
 using Decorate = std::function<std::unique_ptr<Backend>(int rank, std::unique_ptr<Backend>)>;
 
-/// Runs `options.size` ranks as threads of this process over a store in memory, each on its device
-/// of `where`, and waits for all of them. A rank that throws aborts its group, so that the others
-/// end too. @throws Failure unavailable if the threads cannot be started.
+/// Runs `options.size` ranks as threads of this process over a store in memory, and waits for all
+/// of them. `where` has the device of each rank. A rank that throws aborts its group, so that the
+/// other ranks end too. @throws Failure unavailable if the threads cannot be started.
 std::vector<Outcome> run_threads(const GroupOptions& options, const Decorate& decorate,
                                  const RankBody& body, const DevicePlacement& where);
 
-/// Runs this process's one rank; `options` has its rank and size, and the store if there are
-/// several.
+/// Runs this process's one rank. `options` has the rank, the size and, if there are several ranks,
+/// the store.
 Outcome run_rank(GroupOptions options, const Decorate& decorate, const RankBody& body);
 
 }  // namespace tutti::tool

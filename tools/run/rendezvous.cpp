@@ -26,7 +26,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// The interval at which a launcher checks for reports of this node.
+/// The interval at which a launcher checks whether its node has a report.
 constexpr auto slice = 100ms;
 constexpr auto connect_slice = 500ms;
 constexpr auto heartbeat = 1s;
@@ -160,8 +160,7 @@ void Rendezvous::talk(const std::stop_token& stop) {
 }
 
 std::shared_ptr<Store> Rendezvous::open(const std::stop_token& stop) {
-  // The launchers open a store as a group with one rank per node would: node 0 hosts it and leaves
-  // last.
+  // Opens the store as a group with one rank per node would: node 0 hosts it and leaves last.
   if (options_.node == 0)
     return open_cluster_store(ClusterInfo{.rank = 0, .size = options_.nodes, .store = address_},
                               lost_after);

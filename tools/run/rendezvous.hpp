@@ -20,8 +20,8 @@ struct RankAssignment {
   int first_rank = 0;
   int size = 0;
   std::string store{};        ///< Store of the ranks: "tcp://host:port".
-  std::string master_host{};  ///< For programs of other libraries: host of rank 0,
-  int master_port = 0;        ///< and a free port on it.
+  std::string master_host{};  ///< Host of rank 0, for programs of other libraries.
+  int master_port = 0;        ///< A free port on that host.
 };
 
 /// The end of the launch: 0, or the failure that was reported first.
@@ -31,10 +31,10 @@ struct ExitStatus {
 };
 ExitStatus exit_status(const Failure& failure);
 
-/// Connects the launchers of one launch, one per node, through a store that node 0 hosts. They
-/// exchange their numbers of ranks and the first failure. A thread does so while the caller handles
-/// signals and ranks; one node needs no thread. Thread-safe. The destructor on node 0 waits a few
-/// seconds at most for the others to leave its store.
+/// Connects the launchers of one launch, one per node, through a store that node 0 hosts. The
+/// launchers exchange their numbers of ranks and the first failure, on a thread of this object; one
+/// node needs no thread. Thread-safe. On node 0, the destructor waits a few seconds at most for the
+/// other launchers to leave the store.
 class Rendezvous {
  public:
   /// @throws Failure if the store cannot be hosted.
@@ -56,15 +56,15 @@ class Rendezvous {
   std::shared_ptr<Store> open(const std::stop_token& stop);
   void assign(const std::stop_token& stop, Store& store);
   void watch(const std::stop_token& stop, Store& store);
-  /// Sets a value for the caller, unless it is set.
+  /// Sets `first`, a value for the caller, unless it is set already.
   template <typename T>
   void publish(std::optional<T>& first, const T& value);
 
   const LaunchOptions options_;
   const Deadline join_deadline_;
   std::string address_{};                  // Address of the store.
-  std::string host_ = "127.0.0.1";         // In it.
-  std::unique_ptr<StoreServer> server_{};  // Only with one node. With several the thread hosts it.
+  std::string host_ = "127.0.0.1";         // The host in address_.
+  std::unique_ptr<StoreServer> server_{};  // With one node. With several, the thread has it.
   Descriptor changed_{};
 
   mutable std::mutex mutex_{};  // Guards the next members.

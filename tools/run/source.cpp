@@ -21,8 +21,8 @@
 namespace tutti::tool {
 namespace {
 
-/// Launchers' variables for the number of processes. Not SLURM_NTASKS, which is also set in a job's
-/// script, a single process.
+/// Launchers' variables for the number of processes. SLURM_NTASKS is missing because it is also set
+/// in the script of a job, which is a single process.
 constexpr std::array<std::string_view, 5> size_variables{
     "TUTTI_SIZE", "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"};
 
@@ -31,8 +31,8 @@ struct Launcher {
   std::string because{};  ///< "OMPI_COMM_WORLD_SIZE=16".
 };
 
-/// The launcher that started most processes, with or without a known rank. Empty: none started more
-/// than one.
+/// The launcher that started the most processes, with or without a known rank. Empty if no launcher
+/// started more than one.
 std::optional<Launcher> started() {
   std::optional<Launcher> most;
   for (const std::string_view name : size_variables) {
@@ -46,7 +46,7 @@ std::optional<Launcher> started() {
   return most;
 }
 
-/// Refuses to run alone in each of many processes, where every process would measure one rank.
+/// Refuses to run alone in each of many processes: every process would measure one rank.
 void refuse_alone(int group, std::string_view remedy) {
   const std::optional<Launcher> launcher = started();
   if (!launcher) return;
@@ -159,7 +159,7 @@ RankSource find_ranks(const RunOptions& options, const BackendChoice& backend) {
       refuse("no launcher found (RANK and WORLD_SIZE are not set); pass -n N for N ranks here");
     join(*info, options, source);
   } else if (info && *options.ranks == (info->local_size > 0 ? info->local_size : info->size)) {
-    join(*info, options, source);  // The launcher started it: often it is this program with -n.
+    join(*info, options, source);  // Started by the launcher, often this program with -n.
   } else {
     refuse_alone(*options.ranks, "Leave out -n or unset the launcher variables.");
     if (!options.store.empty())

@@ -43,7 +43,7 @@ World collect_world(Rank& rank, Control& control, bool threads, std::string_view
   world.threads = threads;
   struct Shared {
     int ranks = 0;
-    std::set<int> cpus{};  // A launcher may have bound each rank to CPUs of its own.
+    std::set<int> cpus{};  // A launcher may have bound the ranks to separate CPUs.
   };
   std::map<std::string, Shared> hosts;
   for (const std::string& text : control.collect(to_message(mine))) {
