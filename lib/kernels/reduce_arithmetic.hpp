@@ -79,8 +79,7 @@ constexpr T apply(T a, T b) noexcept {
   const auto x = static_cast<Wrapping>(a);
   const auto y = static_cast<Wrapping>(b);
   if constexpr (kind == sum || kind == avg) return static_cast<T>(x + y);
-  if constexpr (kind == product)
-    return static_cast<T>(1U * x * y);  // 1U keeps the product unsigned.
+  if constexpr (kind == product) return static_cast<T>(1U * x * y);  // 1U: multiplies unsigned.
   if constexpr (kind == min) return b < a ? b : a;
   if constexpr (kind == max) return a < b ? b : a;
   if constexpr (kind == band) return static_cast<T>(x & y);
