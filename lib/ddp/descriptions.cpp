@@ -50,7 +50,7 @@ std::string problem_of(const char* what, std::size_t id, const Parameter& p, Dev
   return {};
 }
 
-/// Returns the first mistake in this rank's arguments; empty without a mistake.
+/// Returns an error text for this rank's arguments; empty if they are valid.
 std::string find_problem(ProcessGroup& group, std::span<const Parameter> parameters,
                          std::span<const Parameter> buffers, const ReducerOptions& options) {
   if (options.first_bucket_cap <= 0 || options.bucket_cap <= 0)

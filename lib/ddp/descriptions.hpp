@@ -10,7 +10,7 @@ namespace tutti::ddp {
 /// Returns "parameter 3 'fc.weight'", the name of a parameter in errors.
 std::string name_of(std::span<const Parameter> parameters, std::size_t id);
 
-/// Collective. Checks this rank's arguments of the reducer and compares them with the other ranks':
+/// Collective. Checks the reducer's arguments on this rank and compares the arguments of all ranks:
 /// sends one hash to each rank, and broadcasts the descriptions of two ranks if hashes differ.
 /// @throws Error invalid_argument if this rank's arguments are invalid; otherwise mismatch if the
 /// arguments of the ranks differ.

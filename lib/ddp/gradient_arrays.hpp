@@ -31,7 +31,7 @@ class GradientArrays {
   std::span<const Bucket> buckets() const noexcept { return buckets_; }
   int bucket_of(std::size_t id) const noexcept { return locations_[id].bucket; }
   TensorView gradient(std::size_t id) const;
-  /// Returns the mistake in the array passed for a gradient; empty without a mistake.
+  /// Returns an error text if the array passed for a gradient is wrong; otherwise an empty text.
   /// @param in_bucket  true: the array must be the gradient's place in its bucket.
   std::string problem_with(std::size_t id, const TensorView& gradient, bool in_bucket) const;
   void clear(std::size_t id, Stream stream);

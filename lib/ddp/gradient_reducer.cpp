@@ -113,7 +113,8 @@ void GradientReducer::Impl::name_launches() {
         {.name = fmt::format("ddp bucket {}", bucket.index()), .left = bucket.slices().size()});
 }
 
-/// Returns the mistake in a mark; empty without a mistake. A null gradient means mark_unused().
+/// Returns an error text if a mark is wrong; otherwise an empty text. A null gradient means
+/// mark_unused().
 std::string GradientReducer::Impl::problem_with(std::size_t id, const TensorView* gradient) const {
   if (id >= parameters.size())
     return fmt::format("parameter {} was marked; there are {}", id, parameters.size());
@@ -222,7 +223,7 @@ void GradientReducer::Impl::end_with_mistake(const std::string& what) {
   try {
     end_step(problem, false);
   } catch (...) {
-    // Throws the mistake, which this rank's caller can correct. If the group is broken, its next
+    // Ignored: the mistake is the error that the caller can correct. A broken group's next call
     // call throws.
   }
   throw mistake;

@@ -33,8 +33,7 @@ double norm(const T* column, std::int64_t n) {
   return std::sqrt(dot<double>(column, column, n));
 }
 
-/// If less than this part of a column's length remains after projections, the rest is rounding
-/// error.
+/// If projections leave less than this part of a column's length, the rest is rounding error.
 template <typename T>
 constexpr double negligible = std::is_same_v<T, float> ? 1e-6 : 1e-14;
 
@@ -59,7 +58,7 @@ bool orthonormalize(T* columns, std::int64_t n, int k, double epsilon) {
   double length = project_out(columns, n, k);
   bool depends = length == 0;
   if (epsilon == 0 && k > 0) {
-    // The first pass leaves rounding errors. A rest that consists of them becomes much shorter in
+    // The first pass leaves rounding errors. A remainder of rounding errors becomes much shorter in
     // the second pass.
     const double once = std::exchange(length, project_out(columns, n, k));
     depends = length <= before * negligible<T> || length < once / 2;

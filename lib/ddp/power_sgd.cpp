@@ -31,7 +31,7 @@ constexpr std::string_view name_of(Form form) noexcept {
   return form == Form::batched ? "batched_power_sgd_hook" : "power_sgd_hook";
 }
 
-/// Bit of the key for the error of a batched bucket's filling of zeros. Parameter ids are smaller.
+/// Marks the keys of errors in the padding of batched matrices. Parameter ids are smaller.
 constexpr std::uint64_t filling = std::uint64_t{1} << 63;
 
 /// Returns `count` elements of a flat array, from element `at` on.

@@ -88,7 +88,7 @@ concept Addable = requires {
   typename Sum<T>::Type;
 };
 
-/// out[i] = the sum of the rows with the i-th different index, divided by `divisor`.
+/// out[i] = the sum of the rows with the i-th distinct index, divided by `divisor`.
 template <Addable T>
 void add_rows(const std::vector<Entry>& entries, const ConstTensorView& rows, double divisor,
               const TensorView& out) {
@@ -109,7 +109,7 @@ void add_rows(const std::vector<Entry>& entries, const ConstTensorView& rows, do
   }
 }
 
-/// Writes each different index once.
+/// Writes each distinct index once.
 template <typename T>
 void write_indices(const std::vector<Entry>& entries, T* out) {
   for (std::size_t i = 0; i < entries.size(); ++i)

@@ -108,7 +108,7 @@ struct Small {
     const auto normal = hn::ShiftRight<shift>(hn::Add(magnitude, hn::Add(half, odd)));
 
     // The unit in the last place of this float is the smallest subnormal of T. Adding the float to
-    // a number therefore rounds it to that unit.
+    // a number therefore rounds the number to that unit.
     const auto unit = hn::Set(di, (rebias + 1 + shift) << 23);
     const auto sum = hn::Add(hn::BitCast(d, magnitude), hn::BitCast(d, unit));
     const auto subnormal = hn::Sub(hn::BitCast(di, sum), unit);
@@ -177,8 +177,8 @@ using Half = Small<Float16, 5, 10, true>;
 
 #endif
 
-/// Returns for floats: NaN if a or b is NaN, `equal` if a and b are equal, a if `before` is set,
-/// else b.
+/// Chooses between floats: NaN if a or b is NaN, `equal` if a and b are equal, else a if `before`
+/// is set, else b.
 template <class V, class M>
 V choose(V a, V b, M before, V equal) {
   // Equal numbers have equal bits, except zeros, whose signs may differ.

@@ -82,8 +82,8 @@ GlobalBatch::GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const B
   remember(here, rules);
 }
 
-/// Collective. Returns the rows of all ranks if the loss needs all or they are few; otherwise this
-/// rank's rows. Copies the batch to the host.
+/// Collective. Returns the rows of all ranks if the loss needs all rows or there are few; otherwise
+/// this rank's rows. Copies the batch to the host.
 PoolRows GlobalBatch::collect(RankingBatch& batch, const BatchRules& rules) {
   PoolRows source;
   std::vector<ConstTensorView> arrays;
@@ -187,7 +187,7 @@ void GlobalBatch::count(const PoolRows& source, const Chosen& chosen, bool and_e
   std::vector<std::int64_t> sums;
   for (const auto& of_kind : counts_)
     sums.insert(sums.end(), {of_kind.rows, of_kind.iid, of_kind.live});
-  // One exchange also gives each rank the number of rows that every rank adds to the queue.
+  // The same exchange sends the number of rows that each rank adds to the queue.
   if (and_enqueued) sums.insert(sums.end(), enqueued_.begin(), enqueued_.end());
   add_up(sums);
   for (std::size_t i = 0; i < counts_.size(); ++i)

@@ -34,17 +34,17 @@ struct BatchRules {
 /// Returns the weight of each valid class in the loss.
 double class_weight(Reduction reduction, std::span<const std::uint8_t> valid) noexcept;
 
-/// The pool of one call: the rows of this call that are not ignored, then those of the queue. Too
-/// large a pool is sampled.
+/// The pool of one call: the rows of this call that are not ignored, then those of the queue. A
+/// pool of more than max_rows rows is sampled.
 ///
 /// Every rank has all rows in the same order if the loss needs all rows or they are few. Otherwise
-/// each rank has its own rows. A loss sums over rows() and then calls add_up(), which is right in
-/// both cases.
+/// each rank has its own rows. A loss sums over rows() and then calls add_up(), which works in both
+/// cases.
 class GlobalBatch {
  public:
   /// Collective if PoolOptions::gather is set. A null group means a single process.
-  /// @throws Error invalid_argument or unsupported for an error in this rank's batch, mismatch for
-  /// one in another rank's batch.
+  /// @throws Error invalid_argument or unsupported if this rank's batch is invalid; mismatch if
+  /// another rank's batch is.
   GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
               RowQueue& queue, const CallOptions& call);
 
@@ -92,13 +92,13 @@ class GlobalBatch {
   /// row of numbers. Collective unless every rank has all rows.
   std::pair<std::vector<double>, std::size_t> gather(std::vector<double> mine,
                                                      std::size_t width) const;
-  /// Collective. Returns the shares of all ranks in rank order. `mine` has counts[rank()] items of
-  /// `width` numbers.
+  /// Collective. Returns the shares of all ranks in rank order. `mine`, this rank's share, has
+  /// counts[rank()] items of `width` numbers.
   std::vector<double> gather_shares(std::span<const double> mine, std::size_t width,
                                     std::span<const std::int64_t> counts) const;
 
-  /// Returns the number of rows of this call per rank. If every rank has all rows, those are the
-  /// first of rows().
+  /// Returns the number of rows of this call per rank. If every rank has all rows, they have the
+  /// first indices.
   std::span<const std::int64_t> own_of_ranks() const noexcept { return own_of_ranks_; }
   /// Collective. Each rank passes `width` numbers for each row in its part of RowLayout `parts`,
   /// and receives the numbers of its own rows.

@@ -25,8 +25,8 @@ using AddUp = std::function<void(std::span<std::int64_t> counts)>;
 std::vector<std::vector<double>> order_statistics(std::span<const Select> lists, int bytes,
                                                   const AddUp& add_up);
 
-/// The position of a quantile among n > 0 rows: between `low` and `high`; `weight` is that of
-/// `high`.
+/// The position of a quantile among n > 0 rows: between `low` and `high`; `high` has the weight
+/// `weight`.
 struct QuantileIndex {
   std::int64_t low = 0, high = 0;
   double weight = 0;

@@ -107,8 +107,8 @@ LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
   for (std::size_t r = 1; r < next.size(); ++r)
     next[r] = next[r - 1] + static_cast<std::size_t>(counts[r - 1]);
   const double weight = internal::losses::class_weight(options_.reduction, result.valid);
-  // If ranks have too different numbers of rows, they compute equal parts of all rows and send the
-  // results to the ranks that own the rows.
+  // If the numbers of rows differ too much between ranks, the ranks compute equal parts of all rows
+  // and send the results to the ranks that own the rows.
   const RowLayout owners(pool.own_of_ranks());
   const auto fair = (owners.total() + size - 1) / size;
   const bool uneven = size > 1 && owners.total() > few_rows && owners.max() > fair + fair / 20;

@@ -53,8 +53,8 @@ class SoftRank {
 
   using Slopes = SoftRankSlopes;
   /// out[i] = two sums over the anchors k other than rows[i]: of a_k σ'((s_rows[i] - s_k) / t), and
-  /// of b_k times the same σ', which is 0 if the row is not positive. a, b: one number per anchor.
-  /// Consecutive rows cost less.
+  /// of b_k times the same σ'. The second sum is 0 if the row is not positive. a, b: one number per
+  /// anchor. Consecutive rows cost less.
   void slopes(std::span<const double> a, std::span<const double> b,
               std::span<const std::uint32_t> rows, std::span<Slopes> out) const;
 

@@ -203,8 +203,7 @@ std::uint64_t SoftRankCells::slopes(const SortedPool& pool, std::span<const doub
   std::uint64_t evaluations = 0;
   for (std::size_t target = 0; target < cells_.size(); ++target) {
     const auto& cell = cells_[target];
-    // Has no branches, because about half of the rows belong to other ranks, which is
-    // unpredictable.
+    // Has no branch, because it is unpredictable which rows belong to this rank (about half do).
     targets.resize(cell.last - cell.first + 1);
     target_at.resize(targets.size());
     std::size_t count = 0;

@@ -48,8 +48,7 @@ inline constexpr std::int64_t furthest = 32;
 const std::array<double, exponentials>& decay(std::int64_t distance);
 
 /// The action of a row on itself as computed by the matrices, a series in the row's position. It is
-/// subtracted, and must equal the added value exactly, because next to an isolated row nothing else
-/// remains.
+/// subtracted, and must equal the added value exactly, because an isolated row has no other terms.
 using Self = std::array<double, 2 * terms - 1>;
 const Self& own_value();
 const Self& own_slope();

@@ -63,8 +63,8 @@ bool SortedPool::sort_as(std::span<const double> in, std::span<const std::uint8_
   return true;
 }
 
-/// Maps a row to its index in a list of rows, for sweeps over the sorted pool. Maps rows that are
-/// not in the list to its length. Consecutive rows need no table.
+/// Maps a row to its index in a list of rows, for sweeps over the sorted pool. Maps other rows to
+/// the length of the list. Consecutive rows need no table.
 class WantedRows {
  public:
   WantedRows(std::span<const std::uint32_t> rows, std::size_t pool) {

@@ -21,7 +21,8 @@ inline double softplus(double z) {
 }
 
 /// Writes the softmax p of one row's logits, which lie `stride` elements apart. Returns the
-/// logarithm of the sum of their exponentials, and the sum of p over the classes other than `own`.
+/// logarithm of the sum of the logits' exponentials, and the sum of p over the classes other than
+/// `own`.
 struct Softmax {
   double log_sum, others;
 };

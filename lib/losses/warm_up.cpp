@@ -205,7 +205,7 @@ LossResult WarmUp::mixed(ProcessGroup* group, const RankingBatch& batch, const C
   if (in_warm_up()) return warm_up_(group, batch, call);
   if (weight >= 1) return main_loss(group, batch, call);
   // Compares the weights, because two losses run in this phase. In a phase with one loss, its own
-  // exchange detects ranks that run another.
+  // exchange detects ranks that run the other loss.
   agree(group, fmt::format("main weight {}", weight), call);
   const LossResult first = warm_up_(group, batch, call);
   agree(group, "the first loss's gradient", call,

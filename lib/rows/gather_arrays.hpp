@@ -15,8 +15,8 @@ Memory& memory_of(ProcessGroup& group, const Options& options) {
 }
 
 /// Gathers the request's arrays, which share a layout, as all_gather_rows. A 0-dimensional array is
-/// one row. With `only_small`, the result has no data if a rank has more bytes. `work` is for one
-/// array on the group's device; it receives the Work of rows that were not inlined.
+/// one row. With `only_small`, the result has no data if a rank has more than `small` bytes. `work`
+/// is for one array on the group's device; it receives the Work of rows that were not inlined.
 GatheredArrays gather_arrays(ProcessGroup& group, const GatherRequest& request,
                              const GatherOptions& options, Work* work = nullptr);
 

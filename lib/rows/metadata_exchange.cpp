@@ -136,8 +136,8 @@ MetadataExchange::MetadataExchange(ProcessGroup& group, const GatherRequest& unc
   // costs less than W messages of full length.
   const bool can_inline =
       on_host(group) && group.supports(Operation::all_gather_bounded, DType::u8);
-  // The size is the same for every function, so that ranks in different functions can exchange
-  // messages.
+  // The size is the same for every function, so that ranks that call different functions can
+  // exchange messages.
   const std::size_t slot_bytes = header_bytes + (can_inline ? GatherRequest::most : 0);
   bytes_ = std::make_unique_for_overwrite<std::byte[]>(ranks * slot_bytes);
   const auto slot = [&](std::size_t r) {

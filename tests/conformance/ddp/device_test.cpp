@@ -8,7 +8,7 @@
 #include "support/fake_device.hpp"
 #include "support/sanitizers.hpp"
 
-// Gradients on a fake device of this test, computed by slow kernels on streams.
+// Gradients on a fake device, computed by slow kernels on streams.
 
 namespace tutti::test {
 namespace {
@@ -110,7 +110,7 @@ TEST_P(ReducerOnDevice, BucketsWaitForTwoProducers) {
   });
 }
 
-// With one rank the reduction changes nothing, so the test could not see when it runs.
+// With one rank the reduction changes nothing, so the test could not see when the reduction runs.
 class ReducerOnDevices : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, ReducerOnDevices, testing::ValuesIn(worlds({2})), CaseName());
 

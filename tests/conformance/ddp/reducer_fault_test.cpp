@@ -57,7 +57,7 @@ TensorView with(const Buffer& buffer, DType dtype, const Shape& shape) {
 }
 
 /// The last rank makes the mistake `wrong` in step 1. Expects an error with these texts on all
-/// ranks, and a right next step.
+/// ranks, and that the next step succeeds.
 void expect_mistake(const World& world, const std::vector<std::string>& texts,
                     const std::function<void(GradientReducer&, Three&)>& wrong) {
   on_ranks(world, [&](ProcessGroup& group) {

@@ -8,7 +8,7 @@
 #include "support/fake_backend.hpp"
 #include "support/fake_device.hpp"
 
-// Shards and sparse rows on a fake device of this test, with slow kernels on a stream.
+// Shards and sparse rows on a fake device, with slow kernels on a stream.
 
 namespace tutti::test {
 namespace {

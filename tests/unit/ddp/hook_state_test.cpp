@@ -158,7 +158,7 @@ TEST(HookState, BucketsComeInTheirOrder) {
   });
 }
 
-/// The group's memory, which counts the bytes requested.
+/// The group's memory, which counts allocations.
 class CountingMemory final : public Memory {
  public:
   Device device() const noexcept override { return {}; }
