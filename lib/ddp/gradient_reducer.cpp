@@ -224,7 +224,7 @@ void GradientReducer::Impl::end_with_mistake(const std::string& what) {
     end_step(problem, false);
   } catch (...) {
     // Ignored: the mistake is the error that the caller can correct. A broken group's next call
-    // call throws.
+    // throws.
   }
   throw mistake;
 }
