@@ -7,7 +7,7 @@
 
 #include "autograd/step.hpp"
 
-// A step records its transpose here, and a Backward applies it.
+// Each forward records its transpose here; a Backward applies the transposes.
 
 namespace tutti::internal {
 

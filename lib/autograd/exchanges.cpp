@@ -26,7 +26,7 @@ Differentiable gather_scaled(const Step& step, const ConstTensorView& local,
 Differentiable reduce_scatter(const Step& step, const ConstTensorView& whole,
                               const RowLayout& layout, ReduceOp op) {
   auto& group = step.group;
-  // A layout that contradicts the group or `whole` is refused by the call.
+  // The call refuses a layout that contradicts the group or `whole`.
   const auto rows = group.rank() < layout.ranks() ? layout[group.rank()] : 0;
   Tensor out;
   const Op scattering{.kind = Operation::reduce_scatter, .in = whole, .rows = layout, .reduce = op};
@@ -39,7 +39,7 @@ Differentiable reduce_scatter(const Step& step, const ConstTensorView& whole,
   return step.result<gather_scaled>("all_gather_rows", whole, std::move(out), layout, op);
 }
 
-/// The transpose of reduce_scatter: gathers rows and scales them. Never a forward.
+/// Gathers rows and scales them: the transpose of reduce_scatter. Runs only in a backward.
 Differentiable gather_scaled(const Step& step, const ConstTensorView& local,
                              const RowLayout& layout, ReduceOp op) {
   auto& group = step.group;
@@ -65,7 +65,7 @@ Differentiable gather_scaled(const Step& step, const ConstTensorView& local,
 
 Differentiable pad(const Step& step, const ConstTensorView& part, const RowLayout& layout);
 
-/// Takes this rank's rows of its own array. Never a forward.
+/// Takes this rank's rows of its own array. Runs only in a backward.
 Differentiable slice(const Step& step, const ConstTensorView& whole, const RowLayout& layout) {
   step.check_input(whole);
   Tensor out = step.make(step.transpose->to, whole.dtype);
@@ -75,7 +75,7 @@ Differentiable slice(const Step& step, const ConstTensorView& whole, const RowLa
   return step.result<pad>({}, whole, std::move(out), layout);
 }
 
-/// The transpose of slice: places this rank's rows among zeros.
+/// Places this rank's rows among zeros: the transpose of slice.
 Differentiable pad(const Step& step, const ConstTensorView& part, const RowLayout& layout) {
   step.check_input(part);
   Tensor out = step.make(step.transpose->to, part.dtype);
@@ -85,14 +85,14 @@ Differentiable pad(const Step& step, const ConstTensorView& part, const RowLayou
 
 using Counts = std::vector<std::int64_t>;
 
-/// Rows that are not given: an equal part of `in` for each rank. The call refuses an indivisible
-/// `in`.
+/// Returns the rows per rank. Without given rows, `in` is split equally; the call refuses an `in`
+/// that is not divisible.
 Counts counts_of(const Rows& rows, const ConstTensorView& in, int ranks) {
   if (rows.listed()) return {rows.list().begin(), rows.list().end()};
   return Counts(static_cast<std::size_t>(ranks), rows.given() ? rows[0] : in.shape.rows() / ranks);
 }
 
-/// Sends blocks between all ranks. Its own transpose, with the counts swapped.
+/// Sends blocks between all ranks. The transpose is the same function with the counts swapped.
 Differentiable exchange(const Step& step, const ConstTensorView& in, const Counts& send_rows,
                         const Counts& recv_rows) {
   Tensor out;

@@ -21,7 +21,7 @@ void fill_with_zeros(const Step& step, Tensor& out) {
     fill_identity(out.dtype(), Kind::sum, out.data(), count_of(out));
     return;
   }
-  // Copies a few zeros from the host, then doubles them on the device.
+  // Copies up to 4096 bytes of zeros from the host, then doubles them on the device.
   static constexpr std::array<std::byte, 4096> zeros{};
   auto* const to = static_cast<std::byte*>(out.data());
   auto done = std::min(out.bytes(), zeros.size());

@@ -11,7 +11,7 @@
 #include "autograd/step.hpp"
 #include "rows/row_views.hpp"
 
-// Messages from one rank to another: receive is the transpose of deliver.
+// Messages from one rank to another. receive() is the transpose of deliver().
 
 namespace tutti {
 namespace [[gnu::visibility("default")]] autograd {
@@ -19,7 +19,7 @@ namespace {
 
 using internal::Step;
 
-/// The tag of the messages of permute(). Callers use the other tags.
+/// The tag of the messages of permute(). Callers use other tags.
 constexpr int permute_tag = INT32_MAX - 2;
 
 struct Channel {
@@ -29,7 +29,7 @@ struct Channel {
 
 Differentiable receive(const Step& step, const ConstTensorView& what, const Channel& from);
 
-/// Sends `in`. Its result is empty.
+/// Sends `in`. The result is an empty array.
 Differentiable deliver(const Step& step, const ConstTensorView& in, const Channel& to) {
   Tensor none;
   const Op sending{.kind = Operation::send, .in = in, .peer = to.peer, .tag = to.tag};
@@ -40,7 +40,8 @@ Differentiable deliver(const Step& step, const ConstTensorView& in, const Channe
   return step.result<receive>("recv", in, std::move(none), to);
 }
 
-/// The transpose of deliver. `what` has the shape and dtype of the forward's result, and no data.
+/// Receives an array: the transpose of deliver(). `what` has the shape and dtype of the forward's
+/// result, without data.
 Differentiable receive(const Step& step, const ConstTensorView& what, const Channel& from) {
   const auto dtype = step.input_dtype(what);
   Tensor out;

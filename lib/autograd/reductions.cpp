@@ -8,7 +8,7 @@
 #include "kernels/gradients.hpp"
 #include "kernels/reduce.hpp"
 
-// Reductions to all ranks. The derivatives of the nonlinear ones are weights.
+// Reductions to all ranks. The derivative of a nonlinear reduction is an array of weights.
 
 namespace tutti {
 namespace [[gnu::visibility("default")]] autograd {
@@ -22,7 +22,7 @@ using Saved = std::shared_ptr<const Tensor>;
 Differentiable weigh_sum(const Step& step, const ConstTensorView& in, ReduceOp op,
                          const Saved& weights);
 
-/// all_reduce of weights * in. Without weights: of in.
+/// Returns all_reduce(weights * in), or all_reduce(in) without weights.
 Differentiable sum_weighted(const Step& step, const ConstTensorView& in, ReduceOp op,
                             const Saved& weights) {
   Tensor out;
@@ -38,7 +38,7 @@ Differentiable sum_weighted(const Step& step, const ConstTensorView& in, ReduceO
   return step.result<weigh_sum>("all_reduce", in, std::move(out), op, weights);
 }
 
-/// The transpose of sum_weighted: weights * all_reduce(in), times the factor of `op`.
+/// Returns weights * all_reduce(in), times the factor of `op`: the transpose of sum_weighted.
 Differentiable weigh_sum(const Step& step, const ConstTensorView& in, ReduceOp op,
                          const Saved& weights) {
   auto& group = step.group;
@@ -80,7 +80,7 @@ Differentiable all_reduce_extreme(const Step& step, const ConstTensorView& in, R
                                 share(std::move(weights)));
 }
 
-/// Gathers the arrays [...] of all ranks to [W, elements]. Allocates results [...], too.
+/// Gathers the arrays [...] of all ranks to [W, elements], and allocates `out` and `weights` [...].
 Tensor gather_factors(const Step& step, const ConstTensorView& in, Tensor& out,
                       Tensor* weights = nullptr) {
   Tensor all;
@@ -103,7 +103,7 @@ internal::Factors factors_of(const Step& step, const Tensor& all) {
 }
 
 /// Computes the product of all ranks and the product of all other ranks from one gather, without a
-/// division: factors may be zero.
+/// division, because factors may be zero.
 Differentiable all_reduce_product(const Step& step, const ConstTensorView& in) {
   Tensor out;
   Tensor weights;
@@ -118,7 +118,8 @@ Differentiable all_reduce_product(const Step& step, const ConstTensorView& in) {
                                 share(std::move(weights)));
 }
 
-/// The derivative of product_of_others at the ranks' inputs `all`. Its own transpose.
+/// Computes the derivative of product_of_others at the inputs `all` of the ranks. It is its own
+/// transpose.
 Differentiable others_gradient(const Step& step, const ConstTensorView& in, const Saved& all) {
   Tensor out;
   const auto gradients = gather_factors(step, in, out);

@@ -31,7 +31,7 @@ Differentiable reduce_to(const Step& step, const ConstTensorView& in, int root, 
   return step.result<spread>("broadcast", in, std::move(out), root, op);
 }
 
-/// The transpose of reduce_to: broadcasts root's array, scaled.
+/// Broadcasts root's array, scaled: the transpose of reduce_to.
 Differentiable spread(const Step& step, const ConstTensorView& in, int root, ReduceOp op) {
   auto& group = step.group;
   const bool at_root = group.rank() == root;
@@ -61,7 +61,7 @@ Differentiable spread(const Step& step, const ConstTensorView& in, int root, Red
 DifferentiableRows collect(const Step& step, const ConstTensorView& local, int root,
                            const std::optional<RowLayout>& layout);
 
-/// Scatters root's rows by a layout that all ranks know. Never a forward.
+/// Scatters root's rows by a layout that all ranks know. Runs only in a backward.
 Differentiable distribute(const Step& step, const ConstTensorView& whole, int root,
                           const RowLayout& layout) {
   const bool at_root = step.group.rank() == root;
@@ -75,7 +75,7 @@ Differentiable distribute(const Step& step, const ConstTensorView& whole, int ro
   return step.result<collect>("gather_rows", whole, std::move(out), root, std::optional(layout));
 }
 
-/// The transpose of distribute: gathers the ranks' rows on root. Exchanges the layout if none is
+/// Gathers the ranks' rows on root: the transpose of distribute. Exchanges the layout if none is
 /// given.
 DifferentiableRows collect(const Step& step, const ConstTensorView& local, int root,
                            const std::optional<RowLayout>& layout) {
@@ -110,7 +110,7 @@ DifferentiableRows gather_rows(ProcessGroup& group, const ConstTensorView& local
 Differentiable scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
                             const RowLayout* layout, int root, const ResultOptions& options) {
   const Step step{group, "scatter_rows", options.call, options.memory};
-  // Only root knows the dtype.
+  // Only root knows the dtype; the check runs there.
   auto rows = internal::scatter_rows(group, whole, layout, root, options,
                                      [&] { step.check_dtype(whole.dtype); });
   return step.result<collect>("gather_rows", group.rank() == root ? whole : ConstTensorView(),

@@ -48,7 +48,7 @@ void Step::check_op(ReduceOp op, std::initializer_list<ReduceOp::Kind> among) co
 void Step::check_linear(ReduceOp op) const {
   using enum ReduceOp::Kind;
   check_op(op, {sum, avg, premul_sum});
-  if (op.kind == premul_sum) check_host();  // The backward scales the sum.
+  if (op.kind == premul_sum) check_host();  // The backward scales on the host.
 }
 
 void Step::check_all_reduce(ReduceOp op) const {

@@ -15,10 +15,10 @@ namespace tutti::internal {
 using autograd::Differentiable;
 struct Step;
 
-/// The collective of a backward, for gradients of one shape and dtype.
+/// The collective that a backward runs, for gradients of one shape and dtype.
 struct Transpose {
-  int rank, size;               ///< Size of the forward's group.
-  std::string_view function;    ///< Name of the forward whose transpose this is, for errors.
+  int rank, size;               ///< The rank in the forward's group, and that group's size.
+  std::string_view function;    ///< Name of the forward, for errors.
   std::string_view collective;  ///< Name of this collective as a forward.
   Shape from, to;               ///< Shapes of the forward's value and input.
   DType dtype;
@@ -26,16 +26,16 @@ struct Transpose {
   std::function<Differentiable(const Step& step, const ConstTensorView& gradient)> run;
 };
 
-/// One call of a differentiable collective, forward or backward. Its checks throw Error with the
-/// name of the function and the group, and the numbers.
+/// One call of a differentiable collective, forward or backward. The checks throw Error; its text
+/// names the function and the group.
 struct Step {
   ProcessGroup& group;
-  std::string_view function;  ///< The forward, also in its backward.
+  std::string_view function;  ///< Name of the forward, in its backward too.
   const CallOptions& options;
   Memory* memory = nullptr;
-  const Transpose* transpose = nullptr;  ///< Null: this is a forward.
+  const Transpose* transpose = nullptr;  ///< Null in a forward.
 
-  /// The shape of the input. In a backward it is known even if this rank passes no array.
+  /// The shape of the input. A backward knows it even if this rank passes no array.
   const Shape& input_shape(const ConstTensorView& in) const noexcept {
     return transpose != nullptr ? transpose->from : in.shape;
   }
@@ -43,14 +43,14 @@ struct Step {
     return transpose != nullptr ? transpose->dtype : in.dtype;
   }
 
-  /// Checks that the dtype has gradients; in a backward, that `in` is a gradient of the forward's
-  /// value.
+  /// In a forward, checks that the dtype has gradients. In a backward, checks that `in` has the
+  /// shape and dtype of the forward's value.
   void check_input(const ConstTensorView& in) const;
   void check_dtype(DType dtype) const;
   void check_op(ReduceOp op, std::initializer_list<ReduceOp::Kind> among) const;
-  void check_linear(ReduceOp op) const;      ///< sum, avg, premul_sum.
-  void check_all_reduce(ReduceOp op) const;  ///< Linear kinds, min, max, product.
-  void check_host() const;                   ///< The host can read the group's arrays.
+  void check_linear(ReduceOp op) const;      ///< Accepts sum, avg, premul_sum.
+  void check_all_reduce(ReduceOp op) const;  ///< Accepts these, min, max, product.
+  void check_host() const;                   ///< Requires arrays that the host can read.
   [[noreturn]] void refuse(Errc code, const std::string& message) const;
   std::string name() const;  ///< "autograd::reduce", "autograd::reduce (backward)".
 
@@ -59,10 +59,10 @@ struct Step {
   Tensor make_result(const Shape& of_forward, DType dtype) const {
     return make(transpose != nullptr ? transpose->to : of_forward, dtype);
   }
-  /// Makes one call. `prepare` checks this rank's own arguments and makes the results.
+  /// Makes one call. `prepare` checks this rank's arguments and allocates the results.
   void call(const Op& op, Prepare prepare) const { internal::call(group, op, options, prepare); }
-  /// Returns `value` with a backward that calls function(step, gradient, saved...). `collective` is
-  /// the collective which that function calls.
+  /// Returns `value` with a backward that calls function(step, gradient, saved...). `collective`
+  /// names the collective that `function` calls.
   template <auto function, typename... Saved>
   Differentiable result(std::string_view collective, const ConstTensorView& in, Tensor value,
                         const Saved&... saved) const {

@@ -7,12 +7,12 @@
 
 namespace tutti::ddp {
 
-/// The buffers of the model, which rank 0 sends to all ranks as one array.
+/// Broadcasts the model's buffers from rank 0 as one array.
 class BufferBroadcast {
  public:
   BufferBroadcast(ProcessGroup& group, std::vector<Parameter> buffers,
                   const ReducerOptions& options);
-  /// Collective. Writes rank 0's buffers to those of all ranks.
+  /// Collective. Overwrites the buffers of every rank with rank 0's values.
   void run();
 
  private:
@@ -22,7 +22,7 @@ class BufferBroadcast {
   ProcessGroup& group_;
   std::vector<Parameter> buffers_;
   CallOptions call_;
-  Tensor array_;  // Of bytes.
+  Tensor array_;  // The buffers as bytes, one after the other, padded.
 };
 
 }  // namespace tutti::ddp

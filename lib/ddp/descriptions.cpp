@@ -22,7 +22,7 @@ std::string describe(const char* what, std::size_t id, const Parameter& p) {
                      to_string(p.value.shape), p.value.data == nullptr ? " without values" : "");
 }
 
-/// One line for everything that must be equal on all ranks.
+/// Describes what must be equal on all ranks: the options, then one line per parameter and buffer.
 std::string describe(std::span<const Parameter> parameters, std::span<const Parameter> buffers,
                      const ReducerOptions& o) {
   std::string text = fmt::format(
@@ -50,7 +50,7 @@ std::string problem_of(const char* what, std::size_t id, const Parameter& p, Dev
   return {};
 }
 
-/// What is wrong with the arguments on this rank, or empty.
+/// Returns an error text for this rank's arguments; empty if they are valid.
 std::string find_problem(ProcessGroup& group, std::span<const Parameter> parameters,
                          std::span<const Parameter> buffers, const ReducerOptions& options) {
   if (options.first_bucket_cap <= 0 || options.bucket_cap <= 0)
@@ -70,7 +70,7 @@ std::string find_problem(ProcessGroup& group, std::span<const Parameter> paramet
   return {};
 }
 
-/// The line of `text`, which moves behind it.
+/// Removes the first line from `text` and returns it.
 std::string_view take_line(std::string_view& text) {
   const auto end = std::min(text.find('\n'), text.size());
   const auto line = text.substr(0, end);

@@ -7,12 +7,13 @@
 
 namespace tutti::ddp {
 
-/// "parameter 3 'fc.weight'", as errors name it.
+/// Returns "parameter 3 'fc.weight'", the name of a parameter in errors.
 std::string name_of(std::span<const Parameter> parameters, std::size_t id);
 
-/// Collective. Checks what this rank passes to its reducer, and compares it with the other ranks:
-/// one message with a hash to each rank, and the descriptions of two ranks if they differ.
-/// @throws Error invalid_argument for a mistake of this rank; mismatch for another difference.
+/// Collective. Checks the reducer's arguments on this rank and compares the arguments of all ranks:
+/// sends one hash to each rank, and broadcasts the descriptions of two ranks if hashes differ.
+/// @throws Error invalid_argument if this rank's arguments are invalid; otherwise mismatch if the
+/// arguments of the ranks differ.
 void compare_descriptions(ProcessGroup& group, std::span<const Parameter> parameters,
                           std::span<const Parameter> buffers, const ReducerOptions& options);
 

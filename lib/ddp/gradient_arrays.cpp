@@ -58,7 +58,7 @@ void GradientArrays::lay_out(const std::vector<Ids>& buckets) {
       numel += padded_numel(parameters_[id].value);
     }
     const auto array = std::ranges::find(arrays_, dtype, &Array::dtype);
-    const bool empty = array == arrays_.end();  // Of parameters without elements.
+    const bool empty = array == arrays_.end();  // No parameter of this dtype has elements.
     const TensorView buffer(empty ? nullptr : at(array->data.data(), begin, dtype), dtype,
                             Shape{numel}, group_.memory().device());
     buckets_
@@ -92,7 +92,7 @@ void GradientArrays::rearrange(const std::vector<Ids>& buckets) {
       if (now.bytes() != 0) memory.copy(now.data, copy + offset, now.bytes(), {});
     }
   }
-  wait_for({});  // Producers use streams of their own.
+  wait_for({});  // The producers' streams do not wait for these copies.
 }
 
 void GradientArrays::broadcast_values(const CallOptions& call) {
@@ -144,7 +144,7 @@ std::string GradientArrays::problem_with(std::size_t id, const TensorView& gradi
 }
 
 bool GradientArrays::contains(const void* data) const noexcept {
-  const std::less<> before;  // Of any two addresses.
+  const std::less<> before;  // `<` is not defined for pointers into different arrays.
   return std::ranges::any_of(arrays_, [&](const Array& array) {
     const auto* begin = static_cast<const std::byte*>(array.data.data());
     return !before(data, begin) && before(data, begin + array.data.bytes());

@@ -14,29 +14,28 @@
 
 namespace tutti::ddp {
 
-/// The memory of all gradients: an array for each dtype, in which the buckets lie one behind the
-/// other.
+/// Holds all gradients: one array per dtype, which contains the buckets one after the other.
 class GradientArrays {
  public:
-  /// Collective: registers the arrays. They hold zeros.
+  /// Collective: registers the arrays, which start as zeros.
   GradientArrays(ProcessGroup& group, std::span<const Parameter> parameters,
                  const std::vector<Ids>& buckets, const CallOptions& call);
 
-  /// Puts the gradients into other buckets, with their content. No call is under way.
+  /// Moves the gradients with their values into other buckets. No call may be under way.
   void rearrange(const std::vector<Ids>& buckets);
-  /// Collective. Writes rank 0's values of the parameters to those of all ranks, by way of the
-  /// arrays, which hold zeros again.
+  /// Collective. Overwrites the parameters of every rank with rank 0's values. The values pass
+  /// through the arrays, which are then set to zero.
   void broadcast_values(const CallOptions& call);
 
   std::span<Bucket> buckets() noexcept { return buckets_; }
   std::span<const Bucket> buckets() const noexcept { return buckets_; }
   int bucket_of(std::size_t id) const noexcept { return locations_[id].bucket; }
   TensorView gradient(std::size_t id) const;
-  /// What is wrong with the array of a gradient that was computed, or empty.
-  /// @param in_bucket  it has to be at its place.
+  /// Returns an error text if the array passed for a gradient is wrong; otherwise an empty text.
+  /// @param in_bucket  true: the array must be the gradient's place in its bucket.
   std::string problem_with(std::size_t id, const TensorView& gradient, bool in_bucket) const;
   void clear(std::size_t id, Stream stream);
-  /// Waits on the host for what is queued on a stream of the device.
+  /// Blocks the host until the work queued on a stream of the device has ended.
   void wait_for(Stream stream);
 
  private:
@@ -50,7 +49,7 @@ class GradientArrays {
     std::size_t slice = 0;
   };
 
-  /// Whether the address lies in one of the arrays.
+  /// True if the address lies in one of the arrays.
   bool contains(const void* data) const noexcept;
   void lay_out(const std::vector<Ids>& buckets);
   void clear(const TensorView& view, Stream stream);
@@ -58,10 +57,10 @@ class GradientArrays {
 
   ProcessGroup& group_;
   std::span<const Parameter> parameters_;
-  Tensor probe_;  // For wait_for(): no kernel uses it.
+  Tensor probe_;  // The byte that wait_for() copies; no kernel uses it.
   std::vector<Array> arrays_;
   std::vector<Bucket> buckets_;
-  std::vector<Location> locations_;  // By id.
+  std::vector<Location> locations_;  // Indexed by parameter id.
 };
 
 }  // namespace tutti::ddp

@@ -23,17 +23,17 @@ namespace {
 
 enum class Mark : std::uint8_t { none, ready, unused };
 
-/// A parameter in the step under way.
+/// The state of a parameter in the current step.
 struct Gradient {
   Mark mark = Mark::none;
-  TensorView array{};  // Where finish() writes the result; null if it lives in its bucket.
-  std::optional<Stream> producer{};  // Also of the step before: its copies may be under way.
+  TensorView array{};                // finish() writes it; null if the gradient is in its bucket.
+  std::optional<Stream> producer{};  // Kept from the last step: its copies may still run.
 };
 
-/// A bucket in the step under way. Its Work may be of the step before, on a device.
+/// The state of a bucket in the current step. On a device, `work` may be that of the previous step.
 struct Launch {
   std::string name;
-  std::size_t left = 0;  // Gradients without a mark.
+  std::size_t left = 0;  // Gradients not marked yet.
   std::optional<Stream> stream{};
   Work work{};
 };
@@ -91,18 +91,18 @@ struct GradientReducer::Impl {
   StepStatus status;
   CommHook hook = all_reduce_hook;
 
-  std::mutex mutex;  // Of marks.
+  std::mutex mutex;  // Serializes marks.
   std::vector<Gradient> gradients;
-  std::vector<std::uint8_t> used;  // By id: 1 where any rank had a gradient in the last step.
-  Ids arrived;                     // Until the rebuild: in the order of their marks.
+  std::vector<std::uint8_t> used;  // By id: 1 if any rank had a gradient in the last step.
+  Ids arrived;                     // In the order of the marks, until the rebuild.
   bool rebuilds;
   bool in_step = false;
-  std::exception_ptr failed;  // What the last mark threw.
-  std::size_t next = 0;       // The bucket that is launched next.
+  std::exception_ptr failed;  // The exception of the last mark.
+  std::size_t next = 0;       // Index of the next bucket to launch.
   std::int64_t step = 0;
   double divisor = 1;
   int no_sync = 0;
-  std::vector<Launch> launches;  // Behind the memory, so that its Works end before.
+  std::vector<Launch> launches;  // Declared after the arrays, so that Works end first.
   Work status_work;
 };
 
@@ -113,7 +113,8 @@ void GradientReducer::Impl::name_launches() {
         {.name = fmt::format("ddp bucket {}", bucket.index()), .left = bucket.slices().size()});
 }
 
-/// What is wrong with a mark, or empty. Null: mark_unused().
+/// Returns an error text if a mark is wrong; otherwise an empty text. A null gradient means
+/// mark_unused().
 std::string GradientReducer::Impl::problem_with(std::size_t id, const TensorView* gradient) const {
   if (id >= parameters.size())
     return fmt::format("parameter {} was marked; there are {}", id, parameters.size());
@@ -161,7 +162,7 @@ void GradientReducer::Impl::mark_locked(std::size_t id, const TensorView* gradie
   launch_full();
 }
 
-/// Zeros for the gradient that this rank lacks.
+/// Sets a gradient to zero that this rank does not have.
 void GradientReducer::Impl::clear(std::size_t id) {
   arrays.clear(id, gradients[id].producer.value_or(Stream{}));
 }
@@ -184,7 +185,7 @@ void GradientReducer::Impl::launch_full() {
       launch.work = hook(bucket);
     }
   } catch (...) {
-    // Peers may be in a call of the hook that this rank will not make.
+    // Peers may wait in a collective of the hook that this rank will not call.
     abandon(std::current_exception());
   }
 }
@@ -211,7 +212,7 @@ void GradientReducer::Impl::finish() {
   end_step({}, false);
 }
 
-/// Ends the step on all ranks, and throws the mistake of this one.
+/// Ends the step on all ranks, then throws this rank's mistake.
 void GradientReducer::Impl::end_with_mistake(const std::string& what) {
   const auto problem = fmt::format("step {}: {}", step, what);
   const Error mistake(Errc::invalid_argument, "GradientReducer: " + problem);
@@ -222,7 +223,8 @@ void GradientReducer::Impl::end_with_mistake(const std::string& what) {
   try {
     end_step(problem, false);
   } catch (...) {
-    // The mistake is what this rank can mend. If the group is broken, its next call says so.
+    // Ignored: the mistake is the error that the caller can correct. A broken group's next call
+    // throws.
   }
   throw mistake;
 }
@@ -307,7 +309,7 @@ void GradientReducer::Impl::reset() {
   }
 }
 
-/// After an error of a call or of a hook: ends the calls under way, and throws.
+/// Aborts the group after an error of a call or a hook, waits for the calls under way, and throws.
 void GradientReducer::Impl::abandon(std::exception_ptr why) {
   try {
     std::rethrow_exception(why);
@@ -319,7 +321,7 @@ void GradientReducer::Impl::abandon(std::exception_ptr why) {
   const auto collect = [](Work& work) {
     try {
       work.wait();
-    } catch (...) {  // `why` came first.
+    } catch (...) {  // `why` was the first error.
     }
   };
   for (Launch& launch : launches) collect(launch.work);
@@ -388,7 +390,7 @@ void GradientReducer::set_hook(CommHook hook, const HookWrapper& wrapper) {
     if (impl_->group.rank() == 0)
       impl_->logger(LogLevel::info, "GradientReducer: a wrapper was applied to the hook");
   }
-  for (Launch& launch : impl_->launches) launch.work.wait();  // They may use the old hook.
+  for (Launch& launch : impl_->launches) launch.work.wait();  // Works may still use the old hook.
   impl_->hook = std::move(hook);
 }
 

@@ -12,7 +12,7 @@ namespace tutti {
 namespace ddp {
 namespace {
 
-/// to[i] = from[i], rounded to nearest.
+/// to[i] = from[i], converted through f32. Rounds to nearest.
 template <typename From, typename To>
 void convert(const ConstTensorView& from, const TensorView& to) {
   const auto* in = static_cast<const From*>(from.data);
@@ -21,7 +21,7 @@ void convert(const ConstTensorView& from, const TensorView& to) {
   for (std::size_t i = 0; i < n; ++i) out[i] = To(static_cast<float>(in[i]));
 }
 
-/// One side is of the type Small, the other is f32 or f64.
+/// Converts from Small to f32 or f64, or back.
 template <typename Small>
 void cast_small(const ConstTensorView& from, const TensorView& to) {
   if (from.dtype == DType::f32) return convert<float, Small>(from, to);
@@ -37,7 +37,7 @@ void cast(DType small, const ConstTensorView& from, const TensorView& to) {
     cast_small<BFloat16>(from, to);
 }
 
-/// A hook around another one, which sees the gradients in a type of 2 bytes.
+/// Wraps a hook, which gets the gradients in a type of 2 bytes.
 class Compression {
  public:
   Compression(DType dtype, CommHook hook) noexcept : dtype_(dtype), hook_(std::move(hook)) {}
@@ -59,7 +59,7 @@ class Compression {
  private:
   struct Copy {
     Tensor narrow;
-    std::optional<Bucket> bucket;  // What the inner hook sees, until its Work has ended.
+    std::optional<Bucket> bucket;  // The inner hook's bucket, valid until its Work has ended.
   };
 
   Copy& copy_of(const Bucket& bucket) {
@@ -75,7 +75,7 @@ class Compression {
 
   DType dtype_;
   CommHook hook_;
-  std::vector<std::unique_ptr<Copy>> copies_;  // By Bucket::index().
+  std::vector<std::unique_ptr<Copy>> copies_;  // Indexed by Bucket::index().
 };
 
 CommHook compressed(DType dtype, CommHook hook) {

@@ -15,7 +15,7 @@ namespace tutti {
 namespace ddp {
 namespace {
 
-/// Which ranks still have a batch, in words. Collective.
+/// Collective. Lists the ranks without and with a batch, in words.
 std::string describe_ranks(ProcessGroup& group, bool has_batch, const CallOptions& options) {
   const auto all = all_gather_bytes(group, has_batch ? "1" : "0", options);
   std::array<std::string, 2> ranks;

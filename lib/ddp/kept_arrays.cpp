@@ -12,7 +12,8 @@ namespace {
 using internal::Reader;
 using internal::Writer;
 
-/// The bits of floats are numbers, so that a saved state is the same on every host.
+/// Returns the bits of floats as integers, which a Writer saves in the same byte order on every
+/// host.
 template <typename Bits>
 std::vector<Bits> bits_of(const std::vector<std::byte>& bytes) {
   std::vector<Bits> bits(bytes.size() / sizeof(Bits));

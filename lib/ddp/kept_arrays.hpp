@@ -11,20 +11,22 @@
 
 namespace tutti::ddp {
 
-/// Arrays of f32 or f64 in host memory, by a number. A hook keeps here what has to outlive its
-/// buckets: while they are rebuilt, and in a checkpoint.
+/// Keeps arrays of f32 or f64 in host memory, each under a number. A hook uses it to keep state
+/// while buckets are rebuilt and in checkpoints.
 class KeptArrays {
  public:
   void put(std::uint64_t key, const ConstTensorView& array);
-  /// Moves the array with this key to `to`, if there is one of this dtype and number of elements.
+  /// Removes the array with this key, and copies it to `to` if dtype and number of elements are
+  /// equal. Returns true if it was copied.
   bool take(std::uint64_t key, const TensorView& to);
-  /// The same. @throws Error invalid_argument if there is one that does not fit. `what`: "the error
-  /// of parameter".
+  /// Does the same as take(), but keeps an array that does not fit.
+  /// @throws Error invalid_argument if the array does not fit. Its text begins with `what`, for
+  /// example "the error of parameter".
   bool take_or_throw(std::uint64_t key, const TensorView& to, std::string_view what);
   void clear() noexcept { arrays_.clear(); }
 
   void write(internal::Writer& out) const;
-  /// @throws Error of the reader.
+  /// @throws Error if bytes are missing, as Reader does.
   static KeptArrays read(internal::Reader& in);
 
  private:

@@ -21,8 +21,8 @@ std::vector<Ids> assign_buckets(std::span<const Parameter> parameters, const Ids
   struct Open {
     Ids ids;
     std::int64_t bytes = 0;
-    std::size_t full_at = 0;  // Position of its last parameter.
-    bool first = true;        // Of its dtype.
+    std::size_t full_at = 0;  // Position of the bucket's last parameter in `order`.
+    bool first = true;        // The first bucket of its dtype.
   };
   std::array<Open, dtype_count> open;
   std::vector<Open> closed;

@@ -11,26 +11,26 @@ namespace tutti::ddp {
 
 using Ids = std::vector<std::size_t>;
 
-/// Gradients start at multiples of this, in bytes.
+/// Alignment of the gradients in a bucket, in bytes.
 inline constexpr std::int64_t alignment = 64;
 
-/// Elements of an array with the padding behind it.
+/// Returns the number of elements of an array and the padding after it.
 inline std::int64_t padded_numel(const TensorView& array) noexcept {
   const auto unit = alignment / static_cast<std::int64_t>(size_of(array.dtype));
   return (array.shape.numel() + unit - 1) / unit * unit;
 }
 
-/// The order of registration, reversed: about the order in which backward computes gradients.
+/// Returns the ids in reverse order of registration, approximately the order of backward.
 Ids initial_order(std::size_t parameters);
 
-/// Puts parameters into buckets of one dtype each, in the order given. The first bucket of each
-/// dtype has options.first_bucket_cap bytes at most, the others bucket_cap; one parameter always
-/// fits. Buckets are in the order in which they become full.
+/// Assigns parameters in the given order to buckets of one dtype each. The first bucket of a dtype
+/// has at most options.first_bucket_cap bytes, the later ones bucket_cap; a larger parameter gets a
+/// bucket alone. Buckets are sorted by the position of their last parameter.
 std::vector<Ids> assign_buckets(std::span<const Parameter> parameters, const Ids& order,
                                 const ReducerOptions& options);
 
-/// Collective. The order of rank 0: `arrived`, and behind it the parameters that are not in it, as
-/// in initial_order().
+/// Collective. Returns rank 0's order: the ids in `arrived`, then all other ids as in
+/// initial_order().
 Ids broadcast_order(ProcessGroup& group, const Ids& arrived, std::size_t parameters,
                     const ReducerOptions& options);
 

@@ -18,11 +18,11 @@ using internal::failf;
 constexpr std::string_view local_sgd_magic = "tuttiPL1";
 constexpr std::string_view local_sgd_text = "saved state of post_local_sgd_hook";
 
-constexpr std::size_t chunk_bytes = std::size_t{1} << 20;  // Smaller arrays travel together.
+constexpr std::size_t chunk_bytes = std::size_t{1} << 20;  // Smaller arrays are averaged together.
 
-/// The mean over `ranks` ranks, times `factor`.
+/// Returns the reduction that computes `factor` times the mean over `ranks` ranks.
 ReduceOp mean(DType dtype, int ranks, double factor) {
-  // The sum of small floats may overflow where the mean does not.
+  // In types of 1 or 2 bytes the sum may overflow although the mean is finite.
   const bool small = is_float(dtype) && size_of(dtype) <= 2;
   return factor == 1 && !small ? ReduceOp::avg : ReduceOp::premul(factor / ranks);
 }
@@ -115,8 +115,8 @@ bool PeriodicModelAverager::average(std::span<const TensorView> parameters,
   if (now < warmup_steps_ || (now - warmup_steps_) % period_ != 0) return false;
 
   Memory& memory = group_->memory();
-  std::size_t first = 0;  // Of those that lie in together_.
-  std::size_t used = 0;   // Its bytes.
+  std::size_t first = 0;  // Index of the first parameter of the current run.
+  std::size_t used = 0;   // Bytes of the run's small parameters.
   const auto for_each_small = [&](std::size_t end, auto&& f) {
     std::size_t at = 0;
     for (std::size_t i = first; i < end; ++i) {
@@ -145,7 +145,7 @@ bool PeriodicModelAverager::average(std::span<const TensorView> parameters,
   };
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const TensorView& p = parameters[i];
-    // All of a run have the dtype of its first.
+    // All parameters of a run have the same dtype.
     if (p.dtype != parameters[first].dtype ||
         (p.bytes() < chunk_bytes && used + p.bytes() > chunk_bytes))
       send(i);

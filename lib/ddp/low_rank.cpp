@@ -10,9 +10,9 @@
 namespace tutti::ddp {
 namespace {
 
-constexpr int attempts = 4;  // At random columns, until one does not depend on the others.
+constexpr int attempts = 4;  // Random columns tried in place of a dependent column.
 
-/// Lanes that a compiler makes vectors of, added in a fixed order.
+/// Adds products in 16 lanes, which compilers can vectorise, in a fixed order.
 template <typename Sum, typename T>
 Sum dot(const T* a, const T* b, std::int64_t n) {
   constexpr std::int64_t lanes = 16;
@@ -33,11 +33,11 @@ double norm(const T* column, std::int64_t n) {
   return std::sqrt(dot<double>(column, column, n));
 }
 
-/// Below this part of its length, what is left of a column is rounding.
+/// If projections leave less than this part of a column's length, the rest is rounding error.
 template <typename T>
 constexpr double negligible = std::is_same_v<T, float> ? 1e-6 : 1e-14;
 
-/// Takes from column k what it has of those before it, and returns the length of the rest.
+/// Subtracts from column k its projections on the columns before it. Returns the remaining length.
 template <typename T>
 double project_out(T* columns, std::int64_t n, int k) {
   T* column = columns + k * n;
@@ -49,7 +49,8 @@ double project_out(T* columns, std::int64_t n, int k) {
   return norm(column, n);
 }
 
-/// Makes column k orthogonal to those before it, and of length 1. False: nothing was left of it.
+/// Makes column k orthogonal to the columns before it and of length 1. Returns false if nothing of
+/// it remains or its length is not finite.
 template <typename T>
 bool orthonormalize(T* columns, std::int64_t n, int k, double epsilon) {
   T* column = columns + k * n;
@@ -57,8 +58,8 @@ bool orthonormalize(T* columns, std::int64_t n, int k, double epsilon) {
   double length = project_out(columns, n, k);
   bool depends = length == 0;
   if (epsilon == 0 && k > 0) {
-    // The first pass leaves rounding behind. If that was all, the second one finds much of it
-    // again.
+    // The first pass leaves rounding errors. A remainder of rounding errors becomes much shorter in
+    // the second pass.
     const double once = std::exchange(length, project_out(columns, n, k));
     depends = length <= before * negligible<T> || length < once / 2;
   }

@@ -3,8 +3,9 @@
 #include <cstdint>
 #include <functional>
 
-// The algebra of PowerSGD, for float and double. A thin matrix lies by columns: [rank, length]. The
-// same bits on every machine, because ranks compute the same factors without comparing them.
+// The algebra of PowerSGD, for float and double. Thin matrices are stored by columns: [rank,
+// length]. Results have the same bits on every machine, because ranks compute the same factors
+// without comparing them.
 
 namespace tutti::ddp {
 
@@ -22,9 +23,10 @@ template <typename T>
 void product_row(const T* p, std::int64_t rows, std::int64_t row, const T* q, std::int64_t columns,
                  int rank, T* out);
 
-/// Makes the columns orthonormal, one after the other (Gram, Schmidt). Divides by norm + epsilon.
-/// With epsilon 0, a column that depends on those before it becomes 0.
-/// @param refill  if any: fills a column (its number) anew that would be 0 or is not finite.
+/// Makes the columns orthonormal one by one (Gram-Schmidt). Divides by norm + epsilon. With epsilon
+/// 0, a column that is linearly dependent on earlier columns becomes 0.
+/// @param refill  writes new values to the column with the given number, which is 0 or not finite;
+/// may be empty.
 template <typename T>
 void orthogonalize(T* columns, std::int64_t length, int rank, double epsilon,
                    const std::function<void(int)>& refill = {});

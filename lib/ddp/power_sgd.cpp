@@ -31,10 +31,10 @@ constexpr std::string_view name_of(Form form) noexcept {
   return form == Form::batched ? "batched_power_sgd_hook" : "power_sgd_hook";
 }
 
-/// The zeros behind a batched bucket have an error too. Ids of parameters are smaller.
+/// Marks the keys of errors in the padding of batched matrices. Parameter ids are smaller.
 constexpr std::uint64_t filling = std::uint64_t{1} << 63;
 
-/// `count` elements of a flat array from `at` on.
+/// Returns `count` elements of a flat array, from element `at` on.
 TensorView part(Tensor& array, std::int64_t at, std::int64_t count) {
   auto* first = static_cast<std::byte*>(array.data());
   return {first + static_cast<std::size_t>(at) * size_of(array.dtype()), array.dtype(),
@@ -51,9 +51,9 @@ struct PowerSgdState::Impl {
   PowerSgdOptions options;
   Form form = Form::none;
   std::int64_t step = 0;
-  KeptArrays errors;  // By id: of parameters that have no plan now.
+  KeptArrays errors;  // By parameter id, without parameters that are in a plan.
   KeptArrays factors;
-  std::vector<std::unique_ptr<Plan>> plans;  // By Bucket::index().
+  std::vector<std::unique_ptr<Plan>> plans;  // Indexed by Bucket::index().
 
   void add_matrices(Plan& plan, const Bucket& bucket) const;
   std::unique_ptr<Plan> make_plan(const Bucket& bucket);
@@ -62,7 +62,7 @@ struct PowerSgdState::Impl {
   Work run(Form wanted, Bucket& bucket);
 };
 
-/// Decides what is compressed, and the places of everything.
+/// Decides which gradients are compressed, and assigns their places in the plan's arrays.
 void PowerSgdState::Impl::add_matrices(Plan& plan, const Bucket& bucket) const {
   std::int64_t compressed = 0;
   std::int64_t left = 0;
@@ -130,14 +130,14 @@ std::unique_ptr<Plan> PowerSgdState::Impl::make_plan(const Bucket& bucket) {
               part(plan->m, used, elements - used));
   for (Matrix& matrix : plan->matrices) {
     const TensorView q = part(plan->q, matrix.q, matrix.columns * matrix.rank);
-    // A rebuilt bucket is another square.
+    // A rebuilt bucket is another matrix, so its Q may have another size.
     matrix.has_q = form == Form::batched ? factors.take(matrix.id, q)
                                          : factors.take_or_throw(matrix.id, q, "Q of parameter");
   }
   return plan;
 }
 
-/// What has to outlive a plan.
+/// Stores the errors and factors that must outlive the plan.
 void PowerSgdState::Impl::keep(Plan& plan, std::size_t index, KeptArrays& of_errors,
                                KeptArrays& of_factors) const {
   if (options.error_feedback) {
@@ -154,7 +154,7 @@ void PowerSgdState::Impl::keep(Plan& plan, std::size_t index, KeptArrays& of_err
 Plan& PowerSgdState::Impl::plan_of(const Bucket& bucket) {
   const auto index = static_cast<std::size_t>(bucket.index());
   if (index >= plans.size() || !same_slices(plans[index]->slices, bucket.slices())) {
-    // The buckets were rebuilt: of those from here on none has been reduced in this step.
+    // The buckets were rebuilt. This bucket and the later ones were not yet reduced in this step.
     for (std::size_t i = index; i < plans.size(); ++i) keep(*plans[i], i, errors, factors);
     plans.resize(std::min(index, plans.size()));
     if (plans.size() != index)
@@ -180,7 +180,7 @@ Work PowerSgdState::Impl::run(Form wanted, Bucket& bucket) {
 
   compress(plan, bucket, now);
   ProcessGroup& group = bucket.group();
-  // Both calls are made here, in the same order on all ranks. project() runs between them.
+  // All ranks issue both calls here in the same order. project() runs between the two.
   std::array<Work, 2> sums;
   sums[0] = group.all_reduce_async(plan.sent, ReduceOp::sum, bucket.call()).then([&plan] {
     project(plan);

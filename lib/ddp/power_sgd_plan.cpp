@@ -16,13 +16,14 @@ T* data(Tensor& array) {
   return static_cast<T*>(array.data());
 }
 
-/// Random numbers around 0, about normally distributed: sums of integers, the same everywhere.
+/// Writes random numbers, approximately normal with mean 0. Sums of integers are equal on every
+/// machine.
 template <typename T>
 void fill_random(T* to, std::int64_t count, std::uint64_t seed, std::size_t id, std::int64_t step,
                  std::uint32_t stream) {
   const auto low = [](auto x) { return static_cast<std::uint32_t>(x); };
   const std::array<std::uint32_t, 2> key{low(seed), low(seed >> 32)};
-  // 2^20 streams of 2^44 numbers, for each step and matrix.
+  // The counter has 2^20 streams of 2^44 numbers for each step and matrix.
   for (std::int64_t i = 0; i < count; ++i) {
     const auto words =
         internal::philox({low(i), low(i >> 32) ^ (stream << 12), low(id), low(step)}, key);
@@ -32,7 +33,7 @@ void fill_random(T* to, std::int64_t count, std::uint64_t seed, std::size_t id, 
   }
 }
 
-/// Q of the caller's, which lies by rows.
+/// Fills Q by the caller's function, which writes it by rows.
 template <typename T>
 void fill_given(const PowerSgdOptions& options, const Matrix& matrix, T* q) {
   std::vector<T> rows(static_cast<std::size_t>(matrix.columns * matrix.rank));
@@ -42,7 +43,7 @@ void fill_given(const PowerSgdOptions& options, const Matrix& matrix, T* q) {
       q[k * matrix.columns + j] = rows[static_cast<std::size_t>(j * matrix.rank + k)];
 }
 
-/// Q with orthonormal columns: that of the last step or a new one.
+/// Makes Q with orthonormal columns, from the Q of the last step or a new one.
 template <typename T>
 void start_q(const PowerSgdOptions& options, Matrix& matrix, std::int64_t step, T* q) {
   if (!options.warm_start || !matrix.has_q) {
@@ -52,7 +53,7 @@ void start_q(const PowerSgdOptions& options, Matrix& matrix, std::int64_t step, 
       fill_random(q, matrix.columns * matrix.rank, options.seed, matrix.id, step, 0);
   }
   matrix.has_q = true;
-  // A column may have died with a gradient of lower rank; it would stay 0 for ever.
+  // A gradient of lower rank may have set a column to 0, which would then stay 0 for ever.
   std::uint32_t stream = 0;
   const auto refill = [&](int k) {
     fill_random(q + k * matrix.columns, matrix.columns, options.seed, matrix.id, step, ++stream);
@@ -82,14 +83,15 @@ void project_as(Plan& plan) {
   }
 }
 
-/// Writes values for places of m, in their order and times `scale`, to the bucket.
+/// Writes consecutive elements of m, times `scale`, to the gradients in the bucket.
 template <typename T>
 class RowWriter {
  public:
   RowWriter(std::span<const Segment> segments, const TensorView& buffer, T scale)
       : segments_(segments), buffer_(buffer), scale_(scale) {}
 
-  /// `count` elements for the places from `at` on. Those behind the last gradient go nowhere.
+  /// Writes `count` values of the elements from `at` on. Values after the last gradient are
+  /// dropped.
   void write(std::int64_t at, const T* values, std::int64_t count) {
     while (count > 0 && next_ < segments_.size()) {
       const Segment& s = segments_[next_];
@@ -112,7 +114,7 @@ class RowWriter {
 
 template <typename T>
 void decompress_as(Plan& plan, const Bucket& bucket) {
-  // A rank's error is what the mean lacks, whatever the result is divided by.
+  // The error is the difference from the mean over the ranks, whatever the divisor of the result.
   const int size = bucket.group().size();
   RowWriter<T> writer(plan.compressed, bucket.buffer(), static_cast<T>(size / bucket.divisor()));
   T* row = data<T>(plan.row);

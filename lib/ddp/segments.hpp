@@ -8,14 +8,14 @@
 
 #include <tutti/ddp/bucket.hpp>
 
-// Gradients of a bucket behind each other, without the padding between them, in the type in which a
-// hook computes: f64 for f64, otherwise f32.
+// Packs the gradients of a bucket without padding, in the type in which hooks compute: f64 for f64,
+// otherwise f32.
 
 namespace tutti::ddp {
 
 /// The place of a gradient in its bucket and in the array without padding.
 struct Segment {
-  std::size_t id = 0;     ///< Of the parameter.
+  std::size_t id = 0;     ///< Id of the parameter.
   std::int64_t from = 0;  ///< First element in the bucket.
   std::int64_t at = 0;    ///< First element in the array.
   std::int64_t count = 0;
@@ -25,13 +25,13 @@ inline DType compute_dtype(DType dtype) noexcept {
   return dtype == DType::f64 ? DType::f64 : DType::f32;
 }
 
-/// @throws Error unsupported unless the bucket has floats of 2 bytes or more in host memory. `what`
-/// names the hook.
+/// Checks that the bucket holds floats of 2 bytes or more in host memory.
+/// @throws Error unsupported; its text names the hook (`what`).
 void check_computable(const Bucket& bucket, std::string_view what);
 
 bool same_slices(const Bucket::Slices& a, const Bucket::Slices& b) noexcept;
 
-/// Calls f.operator()<T>() with the type that belongs to compute_dtype(dtype).
+/// Calls f.operator()<T>() with T the C++ type of compute_dtype(dtype).
 template <typename F>
 void with_compute_type(DType dtype, F&& f) {
   if (dtype == DType::f64)
@@ -40,7 +40,8 @@ void with_compute_type(DType dtype, F&& f) {
     f.template operator()<float>();
 }
 
-/// Calls f(first element of `buffer`), a pointer to the elements' own type; T is the compute type.
+/// Calls f with a pointer to the first element of `buffer`, in its stored type. T is the compute
+/// type.
 template <typename T, typename F>
 void with_elements(const TensorView& buffer, F&& f) {
   if constexpr (std::is_same_v<T, double>) {
@@ -55,7 +56,7 @@ void with_elements(const TensorView& buffer, F&& f) {
   }
 }
 
-/// packed = the segments of the bucket, or += with `add`.
+/// Copies the segments of the bucket to `packed`, or adds them if `add` is set.
 template <typename T>
 void pack(std::span<const Segment> segments, const TensorView& buffer, T* packed, bool add) {
   with_elements<T>(buffer, [&](const auto* elements) {
@@ -68,7 +69,7 @@ void pack(std::span<const Segment> segments, const TensorView& buffer, T* packed
   });
 }
 
-/// The segments of the bucket = packed x scale.
+/// Writes packed * scale to the segments of the bucket.
 template <typename T>
 void unpack(std::span<const Segment> segments, const T* packed, T scale, const TensorView& buffer) {
   with_elements<T>(buffer, [&](auto* elements) {

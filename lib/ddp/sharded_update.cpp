@@ -19,14 +19,14 @@ namespace {
 
 using internal::failf;
 
-/// `count` elements of an array from element `first` on.
+/// Returns `count` elements of an array, from element `first` on.
 TensorView elements(const TensorView& array, std::int64_t first, std::int64_t count) {
   auto* const begin = static_cast<std::byte*>(array.data);
   const auto offset = static_cast<std::size_t>(first) * size_of(array.dtype);
   return {begin == nullptr ? nullptr : begin + offset, array.dtype, {count}, array.device};
 }
 
-/// Elements of a bucket that each rank updates, in parts of 64 bytes.
+/// Divides a bucket between the ranks in units of 64 bytes. Returns each rank's number of elements.
 std::vector<std::int64_t> divide(const TensorView& buffer, int ranks) {
   const std::int64_t numel = buffer.shape.numel();
   const auto unit = static_cast<std::int64_t>(64 / size_of(buffer.dtype));
@@ -48,7 +48,7 @@ struct ShardedUpdate::Impl {
   void give_up(const char* why);
   TensorView own_part(const Bucket& bucket) const;
 
-  /// What this rank has of a bucket.
+  /// The division of a bucket, and this rank's shards of it.
   struct Part {
     std::vector<std::int64_t> counts;  // Elements of each rank.
     std::size_t first_shard = 0;
@@ -57,11 +57,11 @@ struct ShardedUpdate::Impl {
     Work gather;
   };
   GradientReducer& reducer;
-  bool active = true;    // Until the destructor.
-  bool divided = false;  // The reducer rebuilds its buckets before the first step(), if at all.
-  bool reduced = false;  // Since the last step().
+  bool active = true;    // False once the ShardedUpdate is destroyed.
+  bool divided = false;  // True from the first step() on; buckets do not change after it.
+  bool reduced = false;  // True if gradients were reduced since the last step().
   std::chrono::nanoseconds timeout{};
-  std::vector<Part> parts;  // By Bucket::index().
+  std::vector<Part> parts;  // Indexed by Bucket::index().
   std::vector<Shard> shards;
   std::vector<std::int64_t> places;  // First element of each shard in its bucket.
   std::int64_t state_size = 0;
@@ -74,7 +74,8 @@ TensorView ShardedUpdate::Impl::own_part(const Bucket& bucket) const {
                   counts[static_cast<std::size_t>(rank)]);
 }
 
-/// The hook. Until it is known where the buckets stay, all ranks need all gradients.
+/// Reduces a bucket, as the reducer's hook. Before the first step() the buckets may still be
+/// rebuilt, so every rank gets all gradients.
 Work ShardedUpdate::Impl::reduce(Bucket& bucket) {
   timeout = bucket.call().timeout;
   if (bucket.is_last()) reduced = true;
@@ -137,11 +138,11 @@ void ShardedUpdate::Impl::step(const Update& update, Stream stream) {
   }
 }
 
-/// Peers may wait for a gather that this rank does not make.
+/// Aborts the group: peers may wait for a gather that this rank will not call.
 void ShardedUpdate::Impl::give_up(const char* why) {
   const auto buckets = reducer.buckets();
   if (!buckets.empty()) buckets[0].group().abort(fmt::format("ShardedUpdate: {}", why));
-  for (Part& part : parts) part.gather = Work();  // Waits.
+  for (Part& part : parts) part.gather = Work();  // Destroying the old Work waits for it.
 }
 
 }  // namespace ddp
@@ -159,7 +160,7 @@ ShardedUpdate::ShardedUpdate(GradientReducer& reducer) : impl_(std::make_shared<
 
 ShardedUpdate::~ShardedUpdate() {
   impl_->active = false;
-  impl_->parts.clear();  // Waits for what is under way on a device.
+  impl_->parts.clear();  // Waits for the gathers under way on a device.
 }
 
 void ShardedUpdate::step(const Update& update, Stream stream) {

@@ -20,7 +20,7 @@ namespace {
 
 using internal::failf;
 
-/// A copy in host memory of an array on a device; the array itself otherwise.
+/// Returns a copy in host memory of an array on a device, or a view of an array on the host.
 MaybeOwned on_host(Memory& memory, const Tensor& array, Stream stream) {
   if (array.device().type == DeviceType::cpu) return MaybeOwned(array.view());
   Tensor copy(host_memory(), array.shape(), array.dtype());
@@ -28,7 +28,7 @@ MaybeOwned on_host(Memory& memory, const Tensor& array, Stream stream) {
   return copy;
 }
 
-/// The array in `memory`.
+/// Copies an array to `memory` if that is on a device; otherwise returns the array.
 Tensor in_memory(Memory& memory, Tensor array, Stream stream) {
   if (memory.device().type == DeviceType::cpu) return array;
   Tensor copy(memory, array.shape(), array.dtype(), stream);
@@ -36,13 +36,13 @@ Tensor in_memory(Memory& memory, Tensor array, Stream stream) {
   return copy;
 }
 
-/// A row of the gathered array.
+/// A gathered row and its index.
 struct Entry {
   std::int64_t index;
   std::int64_t row;
 };
 
-/// The rows by index, equal indices in rank order.
+/// Returns the rows sorted by index; rows of equal index are in rank order.
 std::vector<Entry> sorted_entries(const ConstTensorView& indices, const RowLayout& layout,
                                   std::int64_t num_rows) {
   std::vector<Entry> entries;
@@ -65,7 +65,7 @@ std::vector<Entry> sorted_entries(const ConstTensorView& indices, const RowLayou
   return entries;
 }
 
-/// The type in which elements are added, and that of a divisor. Others cannot be added.
+/// The types of a sum and of its divisor. Not defined for elements that cannot be added.
 template <typename T>
 struct Sum {};
 template <std::floating_point T>
@@ -88,7 +88,7 @@ concept Addable = requires {
   typename Sum<T>::Type;
 };
 
-/// out[i] = the sum of the rows of group i, divided.
+/// out[i] = the sum of the rows with the i-th distinct index, divided by `divisor`.
 template <Addable T>
 void add_rows(const std::vector<Entry>& entries, const ConstTensorView& rows, double divisor,
               const TensorView& out) {
@@ -109,7 +109,7 @@ void add_rows(const std::vector<Entry>& entries, const ConstTensorView& rows, do
   }
 }
 
-/// The index of each group of entries.
+/// Writes each distinct index once.
 template <typename T>
 void write_indices(const std::vector<Entry>& entries, T* out) {
   for (std::size_t i = 0; i < entries.size(); ++i)
@@ -122,8 +122,8 @@ void write_indices(const std::vector<Entry>& entries, T* out) {
 
 namespace [[gnu::visibility("default")]] ddp {
 
-// What is wrong with one rank's arguments is found in the gathered ones, by all ranks: a rank that
-// refused alone would leave its peers waiting.
+// All ranks check the gathered arguments of all ranks, because a rank that refused alone would
+// leave its peers waiting.
 SparseRows all_reduce_rows(ProcessGroup& group, const ConstTensorView& indices,
                            const ConstTensorView& rows, const SparseRowsOptions& options) {
   const std::array<ConstTensorView, 2> mine{indices, rows};

@@ -10,30 +10,30 @@
 
 namespace tutti::ddp {
 
-/// What the ranks tell each other at the end of a step: whether one of them has made a mistake,
-/// whether all lack the same gradients, and with find_unused_parameters which gradients there are.
+/// Exchanges the status of the ranks at the end of a step: whether a rank made a mistake, whether
+/// all ranks lack the same gradients, and, with find_unused_parameters, which gradients exist.
 ///
-/// 3 words of 64 bits, and one per parameter, reduced with `max`:
-///   W - rank of a rank with a mistake, so that the lowest counts; 0 without
-///   hash of the unused parameters, and its complement: all are equal if the maxima are complements
-///   1 for each parameter that has a gradient
+/// Words of 64 bits, reduced with `max`:
+///   W - rank if this rank made a mistake, so that the lowest rank wins; otherwise 0
+///   hash of the unused parameters, then its complement: ranks agree if the maxima are complements
+///   with find_unused_parameters, one per parameter: 1 if it has a gradient
 class StepStatus {
  public:
   StepStatus(ProcessGroup& group, std::span<const Parameter> parameters,
              const ReducerOptions& options);
 
-  /// Whether steps have a status.
+  /// True if steps exchange a status.
   bool is_exchanged() const noexcept { return exchanged_; }
 
   /// Launches the exchange.
-  /// @param used   by id: 1 where this rank has a gradient.
-  /// @param wrong  this rank has made a mistake.
-  /// @param empty  this rank has no batch, so that it lacks gradients for a reason.
+  /// @param used   by id: 1 if this rank has a gradient.
+  /// @param wrong  true if this rank made a mistake.
+  /// @param empty  true if this rank has no batch, and therefore no gradients.
   Work launch(std::span<const std::uint8_t> used, bool wrong, bool empty);
 
-  /// After the Work. Gives the error of the step, the same on all ranks; empty without one.
-  /// Collective after a mistake.
-  /// @param problem  of this rank.
+  /// Reads the result after the Work has ended. Returns the error of the step, the same on all
+  /// ranks; empty without an error. Collective if there is an error.
+  /// @param problem  this rank's mistake.
   std::string read(const std::string& problem);
   bool is_used(std::size_t id) const noexcept { return words_[first_used + id] != 0; }
 
@@ -47,7 +47,7 @@ class StepStatus {
   bool exchanged_;
   CallOptions call_;
   std::vector<std::uint64_t> words_;
-  std::string used_;  // For find_difference(): '1', '0', or all '-' for a rank without a batch.
+  std::string used_;  // By id, for find_difference(): '1' or '0'; '-' without a batch.
   Tensor array_;
 };
 

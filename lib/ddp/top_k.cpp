@@ -29,25 +29,25 @@ constexpr std::string_view top_k_text = "saved state of top_k_hook";
 
 using Position = std::uint32_t;
 
-/// A bucket, and its arrays.
+/// The segments of a bucket, and its arrays.
 struct Plan {
   Bucket::Slices slices;
   std::vector<Segment> segments;
   std::int64_t numel = 0;
   std::int64_t k = 0;
-  Tensor m;     // Of the compute type. Between steps: the error.
+  Tensor m;     // In the compute type. Between steps: the error.
   Tensor sent;  // k elements, then their positions.
-  Tensor all;   // sent of each rank.
+  Tensor all;   // `sent` of every rank.
 };
 
-/// Larger for larger magnitudes; NaN is the largest.
+/// Returns an integer that orders numbers by magnitude; NaN is the largest.
 template <typename T>
 auto magnitude(T x) noexcept {
   using Bits = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
   return std::bit_cast<Bits>(x) & (std::numeric_limits<Bits>::max() >> 1);
 }
 
-/// The elements and positions that were sent, as they lie in a message.
+/// Points to the elements and the positions in a message.
 template <typename T>
 struct Message {
   T* elements;
@@ -57,7 +57,7 @@ struct Message {
       : elements(static_cast<T*>(data)), positions(reinterpret_cast<Position*>(elements + k)) {}
 };
 
-/// Chooses k elements of m and moves them to `to`; what is left is the error.
+/// Moves the k elements of m with the largest magnitudes to `to`. The rest of m is the error.
 template <typename T>
 void choose(T* m, std::int64_t n, std::int64_t k, std::vector<std::byte>& scratch, Message<T> to) {
   using Bits = decltype(magnitude(T()));
@@ -66,7 +66,7 @@ void choose(T* m, std::int64_t n, std::int64_t k, std::vector<std::byte>& scratc
   std::transform(m, m + n, keys.begin(), magnitude<T>);
   std::ranges::nth_element(keys, keys.begin() + (k - 1), std::greater<>());
   const Bits least = keys[static_cast<std::size_t>(k - 1)];
-  // Of the least ones as many as have a place.
+  // Number of elements of the smallest chosen magnitude that still fit.
   auto ties = k - std::ranges::count_if(keys.first(static_cast<std::size_t>(k)),
                                         [&](Bits key) { return key > least; });
   std::int64_t next = 0;
@@ -78,7 +78,7 @@ void choose(T* m, std::int64_t n, std::int64_t k, std::vector<std::byte>& scratc
   }
 }
 
-/// The sum over ranks of what they sent, divided.
+/// Writes the sum of all ranks' messages, divided by the divisor, to the bucket.
 template <typename T>
 void add_up(const Plan& plan, const Bucket& bucket) {
   const auto scale = static_cast<T>(1 / bucket.divisor());
@@ -92,7 +92,7 @@ void add_up(const Plan& plan, const Bucket& bucket) {
                                plan.k);
       auto segment = plan.segments.begin();
       for (std::int64_t i = 0; i < plan.k; ++i) {
-        const std::int64_t at = message.positions[i];  // They rise.
+        const std::int64_t at = message.positions[i];  // Positions are in ascending order.
         while (at >= segment->at + segment->count) ++segment;
         E& element = elements[segment->from + at - segment->at];
         element = static_cast<E>(static_cast<T>(element) + message.elements[i] * scale);
@@ -112,8 +112,8 @@ TensorView error_of(Plan& plan, const Segment& s) {
 struct TopKState::Impl {
   TopKOptions options;
   std::int64_t step = 0;
-  KeptArrays errors;                         // By id: of parameters that have no plan now.
-  std::vector<std::unique_ptr<Plan>> plans;  // By Bucket::index().
+  KeptArrays errors;  // By parameter id, without parameters that are in a plan.
+  std::vector<std::unique_ptr<Plan>> plans;  // Indexed by Bucket::index().
   std::vector<std::byte> scratch;
 
   std::unique_ptr<Plan> make_plan(const Bucket& bucket);
@@ -138,7 +138,7 @@ std::unique_ptr<Plan> TopKState::Impl::make_plan(const Bucket& bucket) {
   const double wanted = std::ceil(options.ratio * static_cast<double>(plan->numel));
   plan->k = std::clamp<std::int64_t>(static_cast<std::int64_t>(wanted), 1, plan->numel);
   const DType dtype = compute_dtype(bucket.buffer().dtype);
-  // Messages of f64 stay aligned behind each other.
+  // Padding keeps the messages of f64 aligned in the gathered array.
   const auto unit = static_cast<std::int64_t>(size_of(dtype));
   const auto positions = (plan->k * 4 + unit - 1) / unit * unit;
   const std::int64_t bytes = plan->k * unit + positions;
@@ -161,7 +161,7 @@ void TopKState::Impl::keep(Plan& plan, KeptArrays& in) const {
 Plan& TopKState::Impl::plan_of(const Bucket& bucket) {
   const auto index = static_cast<std::size_t>(bucket.index());
   if (index >= plans.size() || !same_slices(plans[index]->slices, bucket.slices())) {
-    // The buckets were rebuilt: of those from here on none has been reduced in this step.
+    // The buckets were rebuilt. This bucket and the later ones were not yet reduced in this step.
     for (std::size_t i = index; i < plans.size(); ++i) keep(*plans[i], errors);
     plans.resize(std::min(index, plans.size()));
     if (plans.size() != index)

@@ -8,7 +8,7 @@
 namespace tutti::internal {
 namespace {
 
-/// An array of T at any address, read in the type of the computation.
+/// Reads an array of T at any address. Elements are converted to the type of the computation.
 template <typename T>
 class Elements {
  public:
@@ -80,8 +80,8 @@ void product_of_others_gradient(DType dtype, const Factors& f, const void* gradi
   visit_gradient(dtype, [&]<typename T>(T) {
     const Elements<T> x(f.all);
     const Elements<T> u(gradients);
-    // The derivative of the product of the others in the direction u, by the product rule: no
-    // division, so factors may be zero.
+    // The product rule gives the derivative of the product of the others in the direction u,
+    // without a division, because factors may be zero.
     fill<T>(out, f.n, [&](std::size_t i) {
       Acc<T> product = 1;
       Acc<T> derivative = 0;

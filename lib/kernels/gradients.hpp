@@ -9,15 +9,15 @@
 #include "kernels/reduce_types.hpp"
 
 // Elementwise parts of gradients in host memory, for f16, bf16, f32 and f64. Half types are
-// computed in float. Arrays need no alignment. `n` counts elements.
+// computed in float. Arrays need no alignment. `n` is a number of elements.
 
 namespace tutti::internal {
 
-/// Accepts any byte as a dtype.
+/// True for dtypes that have gradients. Accepts any byte.
 constexpr bool has_gradient(DType dtype) noexcept {
   return dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f32 || dtype == DType::f64;
 }
-/// Calls f(T{}) with T the storage type of a dtype that has gradients.
+/// Calls f(T{}), where T is the storage type of a dtype that has gradients.
 template <typename F>
 void visit_gradient(DType dtype, const F& f) {
   visit_type(dtype, [&]<typename T>(T zero) {
@@ -33,8 +33,8 @@ void scale(DType dtype, void* data, std::size_t n, double by) noexcept;
 /// out[i] = a[i] * b[i]; out may be a or b.
 void multiply(DType dtype, void* out, const void* a, const void* b, std::size_t n) noexcept;
 
-/// marks[i] = 1 if `in` holds the extreme of all ranks, else 0. Zeros of either sign are equal, and
-/// so are NaNs.
+/// marks[i] = 1 if `in` holds the extreme of all ranks, else 0. Zeros of different sign count as
+/// equal, and so do NaNs.
 void mark_ties(DType dtype, const void* in, const void* extreme, std::int32_t* marks,
                std::size_t n) noexcept;
 
@@ -42,7 +42,7 @@ void mark_ties(DType dtype, const void* in, const void* extreme, std::int32_t* m
 void share_ties(DType dtype, const void* in, const void* extreme, const std::int32_t* ties,
                 void* weights, std::size_t n) noexcept;
 
-/// The factors of all ranks, [ranks, n], and the index of one rank.
+/// The factors of all ranks, [ranks, n], and the index of this rank.
 struct Factors {
   const void* all = nullptr;
   std::size_t ranks = 0;
@@ -53,8 +53,8 @@ struct Factors {
 /// out[i] = the product of the factors of all ranks but this one, in rank order.
 void product_of_others(DType dtype, const Factors& factors, void* out) noexcept;
 
-/// out[i] = the derivative by this rank's factor of sum over r of u_r * product_of_others_r, where
-/// u [ranks, n] are the gradients of all ranks.
+/// out[i] = sum over r of u_r * (derivative of rank r's product_of_others by this rank's factor),
+/// where u [ranks, n] are the gradients of all ranks.
 void product_of_others_gradient(DType dtype, const Factors& factors, const void* u,
                                 void* out) noexcept;
 

@@ -50,7 +50,7 @@ constexpr T narrow(Acc<T> value) noexcept {
   return T{value};
 }
 
-// Copies, because the address may be unaligned; compilers emit a plain load.
+// memcpy, because the address may be unaligned. Compilers emit a plain load.
 template <typename T>
 Acc<T> load(const std::byte* from) noexcept {
   T stored;
@@ -79,7 +79,7 @@ constexpr T apply(T a, T b) noexcept {
   const auto x = static_cast<Wrapping>(a);
   const auto y = static_cast<Wrapping>(b);
   if constexpr (kind == sum || kind == avg) return static_cast<T>(x + y);
-  if constexpr (kind == product) return static_cast<T>(1U * x * y);  // Never a product of ints.
+  if constexpr (kind == product) return static_cast<T>(1U * x * y);  // 1U: multiplies unsigned.
   if constexpr (kind == min) return b < a ? b : a;
   if constexpr (kind == max) return a < b ? b : a;
   if constexpr (kind == band) return static_cast<T>(x & y);
@@ -100,18 +100,18 @@ constexpr T apply(T a, T b) noexcept {
   if constexpr (kind == min || kind == max) {
     if (a < b) return kind == min ? a : b;
     if (b < a) return kind == min ? b : a;
-    if (a == b) return is_negative(a) == (kind == min) ? a : b;  // Only zeros differ here.
+    if (a == b) return is_negative(a) == (kind == min) ? a : b;  // Only zeros differ in their bits.
   }
-  return a + b;  // Makes a quiet NaN of unordered numbers.
+  return a + b;  // One is NaN: the sum is a quiet NaN.
 }
 
-/// The sum is the only operation of this type.
+/// Adds complex numbers, the only operation on them.
 template <ReduceOp::Kind kind, typename R>
 constexpr Complex<R> apply(Complex<R> a, Complex<R> b) noexcept {
   return {a.real + b.real, a.imag + b.imag};
 }
 
-/// An element of premul_sum before it is added.
+/// Multiplies an element by its scale before premul_sum adds it.
 template <typename A>
 constexpr A scaled(A value, double scale) noexcept {
   if constexpr (ComplexStorage<A>)
@@ -120,7 +120,7 @@ constexpr A scaled(A value, double scale) noexcept {
     return value * static_cast<A>(scale);
 }
 
-/// The division of an avg.
+/// Divides the sum of an avg by the number of inputs.
 template <typename A>
 constexpr A divide(A sum, std::size_t count) noexcept {
   if constexpr (std::signed_integral<A>) {
@@ -134,7 +134,7 @@ constexpr A divide(A sum, std::size_t count) noexcept {
   }
 }
 
-/// The largest value of T, infinite if T has an infinity; with sign -1 the smallest.
+/// Returns the largest value of T, which is infinity if T has one; with sign -1, the smallest.
 template <typename T>
 constexpr T extreme(int sign) noexcept {
   if constexpr (std::integral<T>) {
@@ -148,7 +148,7 @@ constexpr T extreme(int sign) noexcept {
   }
 }
 
-/// The identity e, op(e, x) == x; avg and custom have none: 0.
+/// Returns the identity e, for which op(e, x) == x; 0 for avg and custom, which have none.
 template <typename T, ReduceOp::Kind kind>
 constexpr T identity() noexcept {
   using enum ReduceOp::Kind;

@@ -21,10 +21,10 @@ void reduce(void* out, const void* a, const void* b, std::size_t n) {
     store<T>(to + i, apply<kind>(load<T>(x + i), load<T>(y + i)));
 }
 
-// Elements of intermediate results: a few KiB, which fit in the first-level cache.
+// Number of intermediate results: a few KiB, which fit in the first-level cache.
 constexpr std::size_t block = 512;
 
-/// An element of input k, ready to be added.
+/// Returns an element of input k in the accumulation type, scaled for premul_sum.
 template <typename T, Kind kind>
 Acc<T> term(std::span<const void* const> inputs, std::span<const double> scales, std::size_t k,
             std::size_t offset) noexcept {

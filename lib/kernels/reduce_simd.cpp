@@ -11,7 +11,7 @@
 #include "kernels/kernel_target.hpp"
 
 // This file is compiled once per instruction set: Highway includes it again for each. SSSE3 is left
-// out: processors limited to it are older than 2011 and use the scalar kernels.
+// out, because processors that stop at SSSE3 are older than 2011; they use the scalar kernels.
 #define HWY_DISABLED_TARGETS HWY_SSSE3
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/reduce_simd.cpp"
@@ -23,7 +23,7 @@ namespace tutti::internal::simd::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
 
-// For vectors of one lane or emulated vectors the scalar kernels are faster.
+// The scalar kernels are faster than vectors of one lane and than emulated vectors.
 const Kernels* table() {
   static constexpr Kernels none{.target = HWY_TARGET};
   return &none;
@@ -36,8 +36,8 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 using Kind = ReduceOp::Kind;
 
-// Storage types and the vectors of their computation: load() reads a vector of elements from any
-// address, store() writes one.
+// The structs below pair a storage type with the vectors of its computation. load() reads a vector
+// of elements from any address; store() writes one to any address.
 
 template <typename T>
 struct Plain {
@@ -57,8 +57,8 @@ struct Bool : Plain<std::uint8_t> {
   }
 };
 
-/// The small floats of half.hpp, by the algorithm of detail::decode_small and encode_small, in
-/// integers: the conversions of Highway 1.0 truncate on some targets.
+/// The small floats of half.hpp, with the integer algorithm of detail::decode_small and
+/// encode_small, because the conversions of Highway 1.0 truncate on some targets.
 template <typename T, int exp_bits, int man_bits, bool has_infinity>
 struct Small {
   using Stored = decltype(T::bits);
@@ -66,7 +66,7 @@ struct Small {
   using IntTag = hn::RebindToSigned<Tag>;
   using StoredTag = hn::Rebind<Stored, Tag>;
 
-  static constexpr int shift = 23 - man_bits;  // Shift from the mantissa of T to that of float.
+  static constexpr int shift = 23 - man_bits;  // From the mantissa of T to that of float.
   static constexpr std::int32_t rebias = 127 - ((1 << (exp_bits - 1)) - 1);
   static constexpr std::int32_t magnitude_mask = (1 << (exp_bits + man_bits)) - 1;
   static constexpr std::int32_t infinity = ((1 << exp_bits) - 1) << man_bits;
@@ -86,7 +86,7 @@ struct Small {
     const auto special_offset = hn::IfThenElseZero(is_special, offset);
     const auto normal = hn::Add(hn::Add(hn::ShiftLeft<shift>(magnitude), offset), special_offset);
 
-    // The next larger exponent gives the mantissa an implicit one; the subtraction removes it.
+    // The next larger exponent adds an implicit one to the mantissa; the subtraction removes it.
     const auto one = hn::Set(di, 1 << 23);
     const auto subnormal =
         hn::Sub(hn::BitCast(d, hn::Add(normal, one)), hn::BitCast(d, hn::Add(offset, one)));
@@ -102,13 +102,13 @@ struct Small {
     const auto sign =
         hn::And(hn::ShiftRight<31 - exp_bits - man_bits>(bits), hn::Set(di, magnitude_mask + 1));
 
-    // Rounds down below half a unit, up above it, and at half a unit if the kept part is odd.
+    // Rounds to nearest: half a unit is rounded up only if the kept part is odd.
     const auto odd = hn::And(hn::ShiftRight<shift>(magnitude), hn::Set(di, 1));
     const auto half = hn::Set(di, (1 << (shift - 1)) - 1 - (rebias << 23));
     const auto normal = hn::ShiftRight<shift>(hn::Add(magnitude, hn::Add(half, odd)));
 
-    // The last bit of this float is T's smallest subnormal, so adding it rounds a number to that
-    // unit.
+    // The unit in the last place of this float is the smallest subnormal of T. Adding the float to
+    // a number therefore rounds the number to that unit.
     const auto unit = hn::Set(di, (rebias + 1 + shift) << 23);
     const auto sum = hn::Add(hn::BitCast(d, magnitude), hn::BitCast(d, unit));
     const auto subnormal = hn::Sub(hn::BitCast(di, sum), unit);
@@ -122,7 +122,7 @@ struct Small {
   }
 };
 
-/// The canonical NaN with the sign of v.
+/// Returns the canonical NaN with the sign of v.
 template <class D>
 auto quiet_nan(D d, hn::Vec<D> v) {
   const hn::RebindToSigned<D> di;
@@ -155,8 +155,8 @@ struct Brain {
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)
 
-/// float16 if the processor converts it, rounding to nearest even. The conversion would keep
-/// payloads of NaNs.
+/// float16 on processors that convert it, rounding to nearest even. NaNs are handled apart, because
+/// the conversion would keep their payloads.
 struct Half {
   using Stored = hwy::float16_t;
   using Tag = hn::ScalableTag<float>;
@@ -177,7 +177,8 @@ using Half = Small<Float16, 5, 10, true>;
 
 #endif
 
-/// For floats: a if a is `before` b, else b; `equal` if they are equal; NaN if one is NaN.
+/// Chooses between floats: NaN if a or b is NaN, `equal` if a and b are equal, else a if `before`
+/// is set, else b.
 template <class V, class M>
 V choose(V a, V b, M before, V equal) {
   // Equal numbers have equal bits, except zeros, whose signs may differ.
@@ -209,7 +210,7 @@ V apply(V a, V b) {
   }
 }
 
-/// The arithmetic before and after the operation.
+/// The arithmetic around the operation: scaling of inputs, division of the result.
 enum class Form { plain, scaled, averaged };
 
 using Inputs = std::span<const void* const>;
@@ -222,7 +223,7 @@ std::byte* at(void* array, std::size_t bytes) {
   return static_cast<std::byte*>(array) + bytes;
 }
 
-/// A vector of input k, ready to be added.
+/// Returns a vector of input k, scaled if the form says so.
 template <class E, Form form>
 auto term(typename E::Tag d, const std::byte* from, Scales scales, std::size_t k) {
   if constexpr (form == Form::scaled) {
@@ -242,7 +243,7 @@ auto finish(D d, hn::Vec<D> sum, Inputs inputs) {
   }
 }
 
-/// Folds fewer elements than a vector holds, from i on, through copies of full length.
+/// Folds fewer elements than a vector holds, from element i on, through copies of full length.
 template <class E, Kind kind, Form form>
 HWY_NOINLINE void fold_rest(void* out, Inputs inputs, Scales scales, std::size_t i, std::size_t n) {
   using Stored = typename E::Stored;
@@ -258,13 +259,13 @@ HWY_NOINLINE void fold_rest(void* out, Inputs inputs, Scales scales, std::size_t
   std::memcpy(at(out, i * sizeof(Stored)), copy, n * sizeof(Stored));
 }
 
-// Prefetchers follow only this many arrays at a time. More arrays are folded in passes over a block
-// whose accumulators stay in the first-level cache.
+// Hardware prefetchers follow about this many arrays at a time. More arrays are folded in several
+// passes over a block; the accumulators of a block stay in the first-level cache.
 constexpr std::size_t arrays_per_pass = 16;
 
-/// Folds inputs [first, first + arrays_per_pass) of `n` elements, a whole number of vectors, from i
-/// on. `acc` carries the results between passes. Writes a vector to out after reading it from all
-/// inputs, because out may be one of them.
+/// Folds inputs [first, first + arrays_per_pass) over `n` elements from element i on; `n` is a
+/// multiple of the vector length. `acc` carries the results between passes. Each vector is read
+/// from all inputs before it is written to out, because out may be one of them.
 template <class E, Kind kind, Form form>
 void fold_pass(void* out, hn::TFromD<typename E::Tag>* acc, Inputs inputs, Scales scales,
                std::size_t first, std::size_t i, std::size_t n) {
@@ -318,7 +319,7 @@ void reduce(void* out, const void* a, const void* b, std::size_t n) {
   if (i < n) fold_rest<E, kind, Form::plain>(out, inputs, {}, i, n - i);
 }
 
-/// The kernels of `kind`. Booleans share the kernels of equivalent kinds.
+/// Adds the kernels of `kind`. Booleans share the kernels of equivalent kinds.
 template <class E, Kind kind>
 constexpr void add(Kernels& kernels, DType dtype, Kind as = kind) {
   const auto row = static_cast<std::size_t>(dtype);
@@ -360,7 +361,7 @@ constexpr void add_complex(Kernels& kernels, DType dtype) {
   folds[static_cast<std::size_t>(Kind::premul_sum)] = &fold_pairs<E, Form::scaled>;
 }
 
-// The product of 16-bit and 32-bit integers alone: few targets multiply vectors of other widths.
+// Adds a product only for 16-bit and 32-bit integers: few targets multiply vectors of other widths.
 template <typename T>
 constexpr void add_integer(Kernels& kernels, DType dtype) {
   using Bits = Plain<std::make_unsigned_t<T>>;

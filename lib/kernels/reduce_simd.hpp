@@ -5,12 +5,12 @@
 
 #include "kernels/reduce_types.hpp"
 
-// The vector kernels. Declared only in builds with Highway; reduce_simd.cpp then also defines
-// kernel_target.hpp.
+// The vector kernels. Declared only in builds with Highway, where reduce_simd.cpp also defines the
+// functions of kernel_target.hpp.
 
 namespace tutti::internal::simd {
 
-/// The kernels of one instruction set. Null: the scalar kernel is as fast, or the pair is
+/// The kernels of one instruction set. Null if the scalar kernel is as fast or the pair is
 /// undefined.
 struct Kernels {
   std::int64_t target = 0;  ///< Highway's number of the target.
@@ -18,7 +18,7 @@ struct Kernels {
   std::array<std::array<FoldFn, reduce_op_count>, dtype_count> fold{};
 };
 
-/// The kernels of the best instruction set of this machine.
+/// Returns the kernels of the best instruction set of this machine.
 const Kernels& kernels() noexcept;
 
 }  // namespace tutti::internal::simd

@@ -23,12 +23,12 @@ using ReduceFn = void (*)(void* out, const void* a, const void* b, std::size_t n
 using FoldFn = void (*)(void* out, std::span<const void* const> inputs,
                         std::span<const double> scales, std::size_t n) noexcept;
 
-/// A stored boolean. A peer may send any byte, but a bool holds only 0 and 1.
+/// A stored boolean. Received bytes may have any value, but a C++ bool must be 0 or 1.
 struct Boolean {
   std::uint8_t byte = 0;
 };
 
-/// A stored complex number. std::complex does not compile for devices.
+/// A stored complex number. std::complex does not compile in device code.
 template <typename R>
 struct Complex {
   R real{};
@@ -47,7 +47,7 @@ struct Storage<std::complex<R>> {
   using type = Complex<R>;
 };
 
-/// Calls f(T{}) with T the storage type of `dtype`.
+/// Calls f(T{}), where T is the storage type of `dtype`.
 template <typename F>
 constexpr decltype(auto) visit_type(DType dtype, F&& f) {
   return visit_dtype(
@@ -88,7 +88,7 @@ concept BooleanStorage = std::same_as<T, Boolean>;
 template <typename T>
 concept ComplexStorage = std::same_as<T, Complex<float>> || std::same_as<T, Complex<double>>;
 
-/// True for the pairs of fold(); see can_reduce().
+/// True for pairs that fold() supports; see can_reduce().
 template <typename T, ReduceOp::Kind kind>
 inline constexpr bool foldable = [] {
   using enum ReduceOp::Kind;
@@ -113,7 +113,7 @@ inline constexpr bool foldable = [] {
   }
 }();
 
-/// True for the pairs of reduce_fn(): kinds that are one operation of two elements.
+/// True for pairs that reduce_fn() supports: kinds that are one operation on two elements.
 template <typename T, ReduceOp::Kind kind>
 inline constexpr bool reducible =
     foldable<T, kind>&& kind != ReduceOp::Kind::avg&& kind != ReduceOp::Kind::premul_sum;

@@ -22,7 +22,7 @@ using internal::losses::SummedParts;
 using internal::losses::word;
 using Options = CrossEntropyOptions;
 
-/// One class: `z` [N].
+/// Computes the terms of one class; `z` is [N].
 SummedParts binary(std::span<const double> z, std::span<const std::int64_t> targets,
                    const Options& o) {
   SummedParts parts{.each = std::vector<double>(z.size()), .grad = std::vector<double>(z.size())};
@@ -39,7 +39,7 @@ SummedParts binary(std::span<const double> z, std::span<const std::int64_t> targ
   return parts;
 }
 
-/// Several classes: `z` [N, C].
+/// Computes the terms of several classes; `z` is [N, C].
 SummedParts multi_class(std::span<const double> z, std::span<const std::int64_t> targets,
                         const Options& o) {
   const auto classes = static_cast<std::size_t>(o.classes);

@@ -30,7 +30,7 @@ struct Logistic {
   double slope() const noexcept { return value * rest; }
 };
 
-/// Calls use(T{}) with the type of a dtype of logits.
+/// Calls use(T{}) with T the C++ type of a dtype of logits.
 template <typename Use>
 void with_type(DType dtype, const Use& use) {
   if (!has_gradient(dtype))
@@ -55,18 +55,19 @@ T from_double(double value) {
     return T(static_cast<float>(value));
 }
 
-/// @throws Error for a null array with elements, an array not on the host, an element not finite.
+/// @throws Error if an array with elements is null, is not on the host, or has an element that is
+/// not finite.
 void check_elements(std::string_view what, const ConstTensorView& array);
 std::vector<double> to_doubles(const ConstTensorView& array);
 
-/// Checks logits [N, classes], or [N] for one class, and their targets i64 [N] or [N, 1]. A target
-/// outside of the classes (of one class: 0 and 1) is `ignore_index`, unless `any_target`.
-/// @return the targets. @throws Error.
+/// Checks logits [N, classes], or [N] for one class, and their targets i64 [N] or [N, 1]. Every
+/// target must be a class (0 or 1 if `classes` is 1) or `ignore_index`, unless `any_target` is set.
+/// @return the targets. @throws Error if a check fails.
 std::span<const std::int64_t> check_rows(const ConstTensorView& logits,
                                          const ConstTensorView& targets, std::int64_t classes,
                                          std::int64_t ignore_index, bool any_target = false);
 
-/// Returns some rows of logits [N, C], transposed: [C, rows].
+/// Returns the given rows of logits [N, C], transposed: [C, rows].
 std::vector<double> columns_of(const ConstTensorView& logits, std::size_t classes,
                                std::span<const std::uint32_t> rows);
 

@@ -20,7 +20,8 @@ using internal::losses::sum_loss;
 using internal::losses::SummedParts;
 using internal::losses::word;
 
-/// q^(gamma - 1) q_small, with q_small of the order of q. For q = 0 it is 0, whatever gamma is.
+/// Returns q^(gamma - 1) q_small, where q_small is of the order of q. Returns 0 if q is 0, for any
+/// gamma.
 double focus(double q, double gamma, double q_small) {
   return q > 0 ? std::pow(q, gamma) * (q_small / q) : 0;
 }
@@ -119,7 +120,7 @@ LossResult SoftmaxFocal::compute(ProcessGroup* group, const ConstTensorView& giv
     const auto z = internal::losses::to_doubles(logits);
     const auto* y = static_cast<const std::int64_t*>(targets.data);
     const auto rows = static_cast<std::size_t>(targets.shape.numel());
-    // [N, C, *]: consecutive classes of one row are `stride` apart.
+    // In [N, C, *] the classes of one row are `stride` elements apart.
     const auto stride = z.empty() ? 1 : z.size() / (static_cast<std::size_t>(dims[0]) * classes);
     SummedParts parts{.each = std::vector<double>(rows), .grad = std::vector<double>(z.size())};
     std::vector<double> p(classes);

@@ -20,7 +20,7 @@
 namespace tutti::internal::losses {
 namespace {
 
-/// Rows are numbered in 31 bits.
+/// The largest number of rows; indices have 31 bits.
 constexpr std::int64_t most_rows = INT32_MAX;
 
 /// Checks this rank's rows before communicating.
@@ -45,8 +45,8 @@ void check_total(std::string_view loss, std::int64_t rows) {
     failf(Errc::count_overflow, "{}: {} rows; at most {} are supported", loss, rows, most_rows);
 }
 
-/// If every rank has at most this many bytes of rows, all ranks get all rows, even where sums over
-/// ranks would suffice: one exchange instead of six.
+/// If no rank has more than this many bytes of rows, all ranks get all rows, even where sums over
+/// ranks would suffice: one exchange replaces six.
 constexpr std::size_t few_bytes = 4096;
 
 }  // namespace
@@ -82,8 +82,8 @@ GlobalBatch::GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const B
   remember(here, rules);
 }
 
-/// Collective. Returns the rows of all ranks if they are needed or few. Copies the batch to the
-/// host.
+/// Collective. Returns the rows of all ranks if the loss needs all rows or there are few; otherwise
+/// this rank's rows. Copies the batch to the host.
 PoolRows GlobalBatch::collect(RankingBatch& batch, const BatchRules& rules) {
   PoolRows source;
   std::vector<ConstTensorView> arrays;
@@ -95,7 +95,7 @@ PoolRows GlobalBatch::collect(RankingBatch& batch, const BatchRules& rules) {
     source.logits = {batch.logits.data, dtype_, {rows, classes_}};
     source.targets = {batch.targets.data, DType::i64, {rows}};
     if (rules.uses_iid) source.iid = {batch.iid.data, DType::u8, {rows}};
-    // Rows of another rank may not be independent.
+    // All ranks send iid if the loss uses it, because another rank may pass one.
     if (queue_.own().size() != 0 || (rules.uses_iid && batch.iid.data == nullptr))
       source.join(queue_.own(), classes_);
     arrays = {source.logits, source.targets};
@@ -167,14 +167,14 @@ GlobalBatch::Chosen GlobalBatch::choose(const PoolRows& source, const BatchRules
   for (const auto& block : source.blocks) next[static_cast<std::size_t>(block.rank)] = block.queued;
   for (const auto& segment : queue_.segments()) {
     auto& row = next[static_cast<std::size_t>(segment.rank)];
-    if (row == source.rows()) continue;  // The row is on another rank.
+    if (row == source.rows()) continue;  // Another rank holds the rows.
     for (std::int64_t i = 0; i < segment.count; ++i, ++row)
       if (source.target(row) != rules.ignore_index) add(row, segment.first + i);
   }
   return chosen;
 }
 
-/// Collective unless every rank has all.
+/// Counts the chosen rows over all ranks. Collective unless every rank has all rows.
 void GlobalBatch::count(const PoolRows& source, const Chosen& chosen, bool and_enqueued) {
   std::ranges::fill(counts_, Count{});
   for (std::size_t i = 0; i < chosen.rows.size(); ++i) {
@@ -187,7 +187,7 @@ void GlobalBatch::count(const PoolRows& source, const Chosen& chosen, bool and_e
   std::vector<std::int64_t> sums;
   for (const auto& of_kind : counts_)
     sums.insert(sums.end(), {of_kind.rows, of_kind.iid, of_kind.live});
-  // The sums include the number of rows that each rank adds to the queue.
+  // The same exchange sends the number of rows that each rank adds to the queue.
   if (and_enqueued) sums.insert(sums.end(), enqueued_.begin(), enqueued_.end());
   add_up(sums);
   for (std::size_t i = 0; i < counts_.size(); ++i)
@@ -195,9 +195,9 @@ void GlobalBatch::count(const PoolRows& source, const Chosen& chosen, bool and_e
   if (and_enqueued) std::copy(sums.end() - ranks(), sums.end(), enqueued_.begin());
 }
 
-/// Collective unless every rank has all.
+/// Draws a sample of the chosen rows. Collective unless every rank has all rows.
 void GlobalBatch::draw(const PoolRows& source, Chosen& chosen) {
-  if (!has_all_)  // Rows of ranks before this one come first.
+  if (!has_all_)  // The rows of lower ranks have lower numbers.
     for (std::size_t i = 0; i < live_; ++i)
       chosen.numbers[i] +=
           std::accumulate(enqueued_.begin(), enqueued_.begin() + rank(), std::int64_t{0});
@@ -241,7 +241,7 @@ void GlobalBatch::take(const PoolRows& source, const Chosen& chosen) {
   }
 }
 
-/// Stores the rows that this rank adds to the queue.
+/// Copies the rows that commit() adds to the queue, and reserves memory for them.
 void GlobalBatch::remember(const RankingBatch& batch, const BatchRules& rules) {
   if (!training_ || queue_.options().queue == 0) return;
   fresh_ = queue_.newest(batch, rules.ignore_index, rules.uses_iid);
@@ -319,7 +319,7 @@ std::vector<double> GlobalBatch::gather_shares(std::span<const double> mine, std
 std::vector<double> GlobalBatch::return_to_owners(std::span<const double> mine, std::size_t width,
                                                   const RowLayout& parts) const {
   const RowLayout owners(own_of_ranks_);
-  // The overlap of part `r` of one layout and part `q` of the other.
+  // Returns the number of rows in both part `r` of layout a and part `q` of layout b.
   const auto common = [](const RowLayout& a, int r, const RowLayout& b, int q) {
     return std::max<std::int64_t>(
         0, std::min(a.offset(r) + a[r], b.offset(q) + b[q]) - std::max(a.offset(r), b.offset(q)));

@@ -14,7 +14,7 @@
 #include "losses/row_queue.hpp"
 #include "losses/staged.hpp"
 
-// The rows of all ranks in one call. Only this file and over_ranks communicate in this folder.
+// The rows of all ranks in one call. In this folder, only this file and over_ranks communicate.
 
 namespace tutti::internal::losses {
 
@@ -23,27 +23,28 @@ using tutti::losses::Reduction;
 
 struct BatchRules {
   std::string_view loss{};  ///< The name of the loss, for errors.
-  std::string options{};    ///< In words; compared between ranks.
+  std::string options{};    ///< The options in words, for comparison between ranks.
   std::int64_t classes = 1;
   std::int64_t ignore_index = 0;
   bool needs_all = false;   ///< Every rank needs all rows.
   bool uses_iid = false;    ///< false: all rows are independent.
-  bool any_target = false;  ///< Accepts targets outside of the classes.
+  bool any_target = false;  ///< Accepts targets that are not classes.
 };
 
-/// The weight of each valid class in the loss.
+/// Returns the weight of each valid class in the loss.
 double class_weight(Reduction reduction, std::span<const std::uint8_t> valid) noexcept;
 
 /// The pool of one call: the rows of this call that are not ignored, then those of the queue. A
-/// pool with too many rows is sampled.
+/// pool of more than max_rows rows is sampled.
 ///
-/// If the loss needs all rows, or they are few, every rank has all rows in the same order.
-/// Otherwise each rank has its own rows, and values are summed over the ranks. Losses sum over
-/// rows() and the ranks, and work in both cases.
+/// Every rank has all rows in the same order if the loss needs all rows or they are few. Otherwise
+/// each rank has its own rows. A loss sums over rows() and then calls add_up(), which works in both
+/// cases.
 class GlobalBatch {
  public:
-  /// Collective if PoolOptions::gather is set. A null group is one process.
-  /// @throws Error invalid_argument or unsupported for this rank's batch, mismatch for another's.
+  /// Collective if PoolOptions::gather is set. A null group means a single process.
+  /// @throws Error invalid_argument or unsupported if this rank's batch is invalid; mismatch if
+  /// another rank's batch is.
   GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
               RowQueue& queue, const CallOptions& call);
 
@@ -52,7 +53,7 @@ class GlobalBatch {
   bool in_float() const noexcept { return dtype_ != DType::f64; }  ///< Scores fit in float.
 
   std::size_t rows() const noexcept { return targets_.size(); }
-  /// The scores of one class, by row.
+  /// Returns the scores of one class, by row.
   std::span<const double> scores(std::size_t class_index) const noexcept {
     return std::span(scores_).subspan(class_index * rows(), rows());
   }
@@ -64,14 +65,14 @@ class GlobalBatch {
   bool is_live(std::size_t row) const noexcept {
     return row < live_;
   }  ///< Rows of this call, without the queue.
-  /// 1 where a row is positive for the class.
+  /// Returns 1 for each row that is positive for the class.
   std::vector<std::uint8_t> positives(std::size_t class_index) const;
 
-  /// Index of this rank's first row of this call; own() rows follow.
+  /// Returns the index of this rank's first row of this call. The own() rows start there.
   std::size_t first_own() const noexcept { return first_own_; }
   std::size_t own() const noexcept { return own_rows_.size(); }
   bool is_own(std::size_t row) const noexcept { return row - first_own_ < own(); }
-  /// The gradient [N_r, C] in the logits' dtype, of numbers [own(), C]; other rows get 0.
+  /// Returns the gradient [N_r, C] in the logits' dtype, from numbers [own(), C]. Other rows get 0.
   /// Call it once; only commit() may follow.
   Tensor gradient(std::span<const double> numbers);
   double scale_of(GradScale scale) const noexcept;
@@ -85,32 +86,33 @@ class GlobalBatch {
     return counts_[classes_ == 1 ? 1 : class_index];
   }
 
-  /// Sums over the ranks, in place. Collective unless every rank has all rows.
+  /// Sums numbers over the ranks, in place. Collective unless every rank has all rows.
   void add_up(const TensorView& numbers) const;
-  /// Returns the numbers [n, width] of all ranks, in rank order, and the index of this rank's first
-  /// one. Collective unless every rank has all rows.
+  /// Returns the numbers [n, width] of all ranks in rank order, and the index of this rank's first
+  /// row of numbers. Collective unless every rank has all rows.
   std::pair<std::vector<double>, std::size_t> gather(std::vector<double> mine,
                                                      std::size_t width) const;
-  /// Collective. Returns the shares of all ranks in rank order; `mine` is `counts[rank()]` items of
-  /// `width` numbers.
+  /// Collective. Returns the shares of all ranks in rank order. `mine`, this rank's share, has
+  /// counts[rank()] items of `width` numbers.
   std::vector<double> gather_shares(std::span<const double> mine, std::size_t width,
                                     std::span<const std::int64_t> counts) const;
 
-  /// Rows of this call on each rank, if every rank has all rows: rows() [0, their sum).
+  /// Returns the number of rows of this call per rank. If every rank has all rows, they have the
+  /// first indices.
   std::span<const std::int64_t> own_of_ranks() const noexcept { return own_of_ranks_; }
-  /// Collective. The ranks have computed `width` numbers for each of those rows, rank r for part r
-  /// of RowLayout `parts`. Every rank receives the numbers of its own rows.
+  /// Collective. Each rank passes `width` numbers for each row in its part of RowLayout `parts`,
+  /// and receives the numbers of its own rows.
   std::vector<double> return_to_owners(std::span<const double> mine, std::size_t width,
                                        const RowLayout& parts) const;
 
-  /// Adds the rows of this successful call to the queue.
+  /// Adds the rows of this call to the queue, once the loss has succeeded.
   void commit() noexcept;
 
  private:
-  /// The rows that are not ignored, those of this call first.
+  /// The rows that are not ignored, rows of this call first.
   struct Chosen {
-    std::vector<std::uint32_t> rows;    // Indices in the source.
-    std::vector<std::int64_t> numbers;  // Numbers of the queue.
+    std::vector<std::uint32_t> rows;    // Indices in the PoolRows.
+    std::vector<std::int64_t> numbers;  // Their numbers in the RowQueue.
   };
   PoolRows collect(RankingBatch& batch, const BatchRules& rules);
   Chosen choose(const PoolRows& source, const BatchRules& rules);
@@ -122,7 +124,7 @@ class GlobalBatch {
 
   ProcessGroup* group_;  // Null: this rank has all rows.
   RowQueue& queue_;
-  CallOptions call_;  // Without the name, which is borrowed.
+  CallOptions call_;  // Without `name`, whose memory the caller owns.
   Staged staged_;
   Shape shape_;
   DType dtype_;
@@ -134,11 +136,11 @@ class GlobalBatch {
   std::vector<std::uint8_t> iid_;
   std::size_t live_ = 0;
   std::size_t first_own_ = 0;
-  std::vector<std::uint32_t> own_rows_;  // Their indices in the batch.
+  std::vector<std::uint32_t> own_rows_;  // Indices of own rows in the batch.
   std::vector<std::int64_t> own_of_ranks_;
   std::vector<Count> counts_;           // Counts over all ranks, by kind_of().
   std::vector<std::int64_t> enqueued_;  // Rows that each rank adds to the queue.
-  RowQueue::Rows fresh_;                // This rank's last rows.
+  RowQueue::Rows fresh_;                // This rank's newest rows.
 };
 
 }  // namespace tutti::internal::losses

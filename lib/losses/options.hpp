@@ -10,7 +10,7 @@
 
 #include "values/fail.hpp"
 
-// Options that several losses have: their names in messages, and checks of their ranges.
+// Names in errors, and range checks, of options that several losses share.
 
 namespace tutti::internal::losses {
 

@@ -12,16 +12,16 @@ namespace {
 /// The state of the search for one order statistic.
 struct Search {
   std::size_t list;
-  std::uint64_t prefix = 0;  ///< Its highest bytes, as found so far.
-  std::int64_t index = 0;    ///< Its position among the keys with these bytes.
+  std::uint64_t prefix = 0;  ///< Highest bytes of its key, found so far.
+  std::int64_t index = 0;    ///< Its position among the keys with this prefix.
 };
 
 constexpr std::size_t bins = 256;
 
 using tutti::losses::Interpolation;
 
-/// Interpolates between two order statistics in the type of the scores, by the two formulas of
-/// torch.lerp. The last bit matters if a score equals the threshold.
+/// Interpolates between two order statistics in the type of the scores, with the two formulas of
+/// torch.lerp. Rounding must match where a score equals the threshold.
 template <typename T>
 double lerp(double low, double high, double weight) {
   const T a = static_cast<T>(low);
@@ -47,7 +47,7 @@ double interpolate(Interpolation how, double low, double high, double weight, bo
   return in_float ? lerp<float>(low, high, weight) : lerp<double>(low, high, weight);
 }
 
-/// The weight of `nearest`: 0 or 1.
+/// Returns the weight of `nearest`, 0 or 1. The middle goes to the even index.
 double nearest_weight(const QuantileIndex& index) {
   if (index.weight != 0.5) return index.weight < 0.5 ? 0 : 1;
   return index.low % 2 == 0 ? 0 : 1;
@@ -114,10 +114,10 @@ QuantileIndex quantile_index(double q, std::int64_t n, bool in_float) {
 
 std::vector<std::vector<double>> quantiles_of(std::span<const Quantiles> lists, Interpolation how,
                                               bool in_float, const AddUp& add_up) {
-  // Searches every position once: thresholds of a class often share them.
+  // Searches each position once, because the thresholds of a class often share positions.
   std::vector<Select> wanted;
   struct Between {
-    std::size_t low, high;  // Indices in the list's positions.
+    std::size_t low, high;  // Indices into Select::indices.
     double weight;
   };
   std::vector<std::vector<Between>> all(lists.size());

@@ -9,37 +9,39 @@
 
 namespace tutti::internal::losses {
 
-/// A request for order statistics of one list, which is spread over the ranks.
+/// A request for order statistics of one list whose parts are on the ranks.
 struct Select {
-  std::span<const double> scores;       ///< This rank's part, in any order. Finite.
-  std::vector<std::int64_t> indices{};  ///< Positions from 0, below the length of the whole list.
+  std::span<const double> scores;       ///< This rank's part, finite, in any order.
+  std::vector<std::int64_t> indices{};  ///< Positions in the sorted whole list, from 0.
 };
 
 /// Adds up an array over the ranks, in place.
 using AddUp = std::function<void(std::span<std::int64_t> counts)>;
 
-/// The exact order statistics of each list, the same on every rank. Counts keys of `bytes` bytes (4
-/// if every score is a float; otherwise 8) byte by byte from the highest. Calls add_up `bytes`
-/// times with 256 counts per position and exchanges nothing else. -0 is below 0.
+/// Returns the exact order statistics of each list, equal on every rank. Keys have `bytes` bytes: 4
+/// if every score is a float, otherwise 8. Round k counts the values of byte k, highest first.
+/// Calls add_up once per round with 256 counts per position and exchanges nothing else. -0 is below
+/// 0.
 std::vector<std::vector<double>> order_statistics(std::span<const Select> lists, int bytes,
                                                   const AddUp& add_up);
 
-/// The position of a quantile among n > 0 rows: between `low` and `high`, by `weight` above low.
+/// The position of a quantile among n > 0 rows: between `low` and `high`; `high` has the weight
+/// `weight`.
 struct QuantileIndex {
   std::int64_t low = 0, high = 0;
   double weight = 0;
 };
-/// The position as torch.quantile (2.15) computes it: q rounded to float if in_float, the product
-/// in double.
+/// Computes the position as torch.quantile (2.15) does: rounds q to float if in_float, and
+/// multiplies in double.
 QuantileIndex quantile_index(double q, std::int64_t n, bool in_float);
 
-/// A request for quantiles of one list, which is spread over the ranks.
+/// A request for quantiles of one list whose parts are on the ranks.
 struct Quantiles {
   std::span<const double> scores{};  ///< This rank's part.
   std::int64_t total = 0;            ///< Length of the whole list; above 0 if q is not empty.
   std::vector<double> q{};
 };
-/// One value for each q of each list, the same on every rank.
+/// Returns one value for each q of each list, equal on every rank.
 std::vector<std::vector<double>> quantiles_of(std::span<const Quantiles> lists,
                                               tutti::losses::Interpolation how, bool in_float,
                                               const AddUp& add_up);

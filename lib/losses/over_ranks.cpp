@@ -7,7 +7,7 @@
 namespace tutti::internal::losses {
 namespace {
 
-/// Compares the received row counts with the expected ones, which size the arrays.
+/// Checks that each rank sent the expected number of rows; the code after it relies on the sizes.
 template <typename Expected>
 void check_counts(ProcessGroup& group, std::string_view loss, const RowLayout& layout,
                   const Expected& expected) {

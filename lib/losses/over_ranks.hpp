@@ -12,12 +12,12 @@
 #include "group/prepare.hpp"
 #include "losses/row_queue.hpp"
 
-// Small exchanges of losses: sums of a few numbers, and the queue for save(). A null group is one
-// process.
+// Small exchanges of losses: sums of a few numbers, and the gather of the queue for save(). A null
+// group means a single process.
 
 namespace tutti::internal::losses {
 
-/// Runs `check` and names the loss as the operation of its Error.
+/// Runs `check`. An Error of it gets the loss as its operation.
 template <typename Check>
 void named(std::string_view loss, const Check& check) {
   if (const auto why = refusal_of(check))
@@ -26,14 +26,14 @@ void named(std::string_view loss, const Check& check) {
 
 /// Collective. Returns the sums over ranks of `width` numbers, added in rank order. `compute`
 /// writes this rank's numbers; if it throws, every rank gets an Error.
-/// @throws Error mismatch also if `options` (in words) differ between ranks.
+/// @throws Error mismatch if `options` (in words) or the calls of the ranks differ.
 std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
                                     std::string_view options, std::size_t width,
                                     const std::function<void(std::span<double> mine)>& compute,
                                     const CallOptions& call);
 
-/// Collective. Returns the queue's rows of all ranks, in the order of their numbers.
-/// @throws Error mismatch also if `options` (in words) or the queues differ between ranks.
+/// Collective. Returns the rows that all ranks have in the queue, ordered by number.
+/// @throws Error mismatch if `options` (in words), the queues or the calls of the ranks differ.
 RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, std::string_view options,
                             const RowQueue& queue, std::int64_t classes, const CallOptions& call);
 

@@ -24,11 +24,11 @@ using internal::losses::Logistic;
 using internal::losses::word;
 using Options = PAucAtBudgetOptions;
 
-/// A class is valid only if its scale is above this.
+/// A class is valid only if its scale is greater.
 constexpr double least_scale = 1e-12;
 
-/// False positive rates from alpha to beta, computed as torch.linspace does in the dtype of the
-/// scores.
+/// Returns 1 - f for the false positive rates f from alpha to beta, computed as torch.linspace does
+/// in the dtype of the scores.
 template <typename T>
 std::vector<double> complements_of_knots(const Options& o) {
   std::vector<double> q;
@@ -47,9 +47,9 @@ std::vector<double> complements_of_knots(const Options& o) {
 struct Band {
   double t_alpha = 0, t_beta = 0, tau = 0;
   std::vector<double> knots;
-  std::vector<double> scores;  ///< Pairwise: scores of all ranks' negatives in the band.
+  std::vector<double> scores;  ///< Pairwise: scores of the negatives in the band, of all ranks.
   std::vector<double> slopes;  ///< For each of these negatives, the sum over this rank's positives.
-  std::vector<std::size_t> own;  ///< This rank's rows in the band, and their indices in scores.
+  std::vector<std::size_t> own;  ///< This rank's rows in the band, in `scores` from first_own.
   std::size_t first_own = 0;
 };
 
@@ -97,7 +97,7 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
   result.valid.assign(classes, 0);
   std::vector<PAucDiagnostics> diagnostics(classes, {none, none, none, 0, none});
 
-  // The thresholds. Nothing else needs an order of all rows.
+  // Finds the thresholds. Only this step needs an order of all rows.
   std::vector<std::vector<double>> reference(classes);
   std::vector<internal::losses::Quantiles> lists(classes);
   for (std::size_t c = 0; c < classes; ++c) {
@@ -134,7 +134,7 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
     band.knots.assign(t.begin() + (iqr ? 4 : 2), t.end());
   }
 
-  // The negatives of the band: (class, score) of every rank.
+  // Gathers the negatives in the band of every rank, as (class, score).
   if (pairwise) {
     std::vector<double> mine;
     for (std::size_t c = 0; c < classes; ++c)
@@ -154,8 +154,8 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
       if (bands[c].scores.empty()) result.valid[c] = 0;
   }
 
-  // Per class: sum and sum of squares over this rank's positives, independent negatives in the
-  // band.
+  // Computes for each class the sum and the sum of squares over this rank's positives, and counts
+  // the independent negatives in the band.
   const auto& kernels = internal::losses::soft_rank_kernels();
   std::vector<double> sums(3 * classes);
   std::vector<double> grad(pool.own() * classes);

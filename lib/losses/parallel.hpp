@@ -10,8 +10,8 @@
 namespace tutti::internal::losses {
 
 /// Cuts [0, count) into `threads` contiguous parts whose lengths differ by at most one. Calls
-/// f(first, last) for each part that is not empty: the first on this thread, each other one on a
-/// thread of its own. Returns when all parts have ended, and rethrows the error of the first part
+/// f(first, last) for each part that is not empty: the first part on this thread, each other part
+/// on a new thread. Returns when all parts have ended. Rethrows the exception of the first part
 /// that threw.
 template <typename F>
 void in_parallel(int threads, std::size_t count, const F& f) {
@@ -37,8 +37,7 @@ void in_parallel(int threads, std::size_t count, const F& f) {
     for (std::size_t part = 1; part < parts; ++part) try {
         others.emplace_back(run, part);
       } catch (const std::system_error&) {
-        run(part);  // Without more threads this one computes the rest, because peers wait for this
-                    // rank.
+        run(part);  // No thread is left; this one computes, because peers wait for this rank.
       }
     run(0);
   }

@@ -17,13 +17,13 @@ using internal::failf;
 using internal::losses::RowQueue;
 
 void check_temperature(std::string_view loss, double temperature) {
-  // The range keeps quotients by it and its multiples finite.
+  // The range keeps quotients by the temperature and by its multiples finite.
   if (!(temperature >= 1e-300 && temperature <= 1e300))
     failf(Errc::invalid_argument, "{}: temperature is {}; it must be between 1e-300 and 1e300",
           loss, temperature);
 }
 
-/// The queue is allocated in host memory, so its length is limited.
+/// Limits the length of the queue, which is allocated in host memory.
 void check_pool(std::string_view loss, const PoolOptions& pool) {
   if (pool.queue < 0 || pool.queue > UINT32_MAX)
     failf(Errc::invalid_argument, "{}: queue is {}; it must be 0 to {} rows", loss, pool.queue,
@@ -95,7 +95,7 @@ void RankingLoss::load(std::string_view state) {
 
 void RankingLoss::load_as(int rank, int ranks, std::string_view state) {
   internal::losses::named(name_, [&] {
-    // The queue of another loss would fit, but its temperature has another unit.
+    // A queue of another loss would load, but the temperatures of two losses have different units.
     const auto name = state.substr(0, state.find('\n'));
     if (name.size() < state.size() && is_name(name)) {
       if (name != name_)

@@ -112,8 +112,8 @@ void RowQueue::enqueue(int rank, std::span<const std::int64_t> counts, const Row
   history_ = hash.value();
   rank_ = rank;
   ranks_ = static_cast<int>(counts.size());
-  // Drops own rows that are older than the last `queue` rows: first those of the queue, then new
-  // ones.
+  // Drops own rows that are not among the last `queue` rows of all ranks: rows of the queue first,
+  // then new rows.
   const auto oldest = next_ - options_.queue;
   std::int64_t dropped = 0;
   std::size_t gone = 0;
@@ -178,7 +178,7 @@ double RowQueue::load(std::string_view state, int rank, int ranks) {
     failf(Errc::invalid_argument, "the saved state of a ranking loss is damaged ({} bytes)",
           state.size());
 
-  // Every rank takes a part of about the same size.
+  // Every rank takes a part; the sizes differ by at most one row.
   const auto first_of = [&](int r) { return rows * r / ranks; };
   for (int r = 0; r < ranks; ++r) {
     const auto count = first_of(r + 1) - first_of(r);
@@ -204,7 +204,7 @@ void PoolRows::hold(std::vector<Tensor>&& arrays) {
   arrays_ = std::move(arrays);
   logits = arrays_[0];
   targets = arrays_[1];
-  // Does not view this rank's iid array, which would be too short.
+  // Removes the view of this rank's iid array, which would be too short.
   iid = {nullptr, DType::u8, Shape::vector(0)};
   if (arrays_.size() > 2) iid = arrays_[2];
 }

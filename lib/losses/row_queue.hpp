@@ -11,10 +11,10 @@
 namespace tutti::internal::losses {
 
 /// Keeps the last rows of all ranks between the calls of a ranking loss. Each rank stores its own
-/// rows and the numbers of the other ranks' rows.
+/// rows, and only the numbers of the other ranks' rows.
 ///
-/// Rows are numbered in the order of their arrival, over all ranks and calls, so a row has the same
-/// number for any split.
+/// Rows are numbered in the order of their arrival, over all ranks and calls. A row therefore has
+/// the same number however the rows are split between ranks.
 class RowQueue {
  public:
   struct Rows {
@@ -36,34 +36,35 @@ class RowQueue {
   const tutti::losses::PoolOptions& options() const noexcept { return options_; }
   std::int64_t calls() const noexcept {
     return calls_;
-  }  ///< Counted in training if rows are sampled.
+  }  ///< Calls in training, if rows are sampled.
   std::int64_t next() const noexcept {
     return next_;
-  }                                    ///< The next row's number; 0 without a queue.
+  }                                    ///< Number of the next row; 0 without a queue.
   std::int64_t size() const noexcept;  ///< Rows of all ranks.
   std::int64_t size_of(int rank) const noexcept;
   std::span<const Segment> segments() const noexcept { return segments_; }
   const Rows& own() const noexcept { return own_; }  ///< Sorted by number.
 
-  /// The state that all ranks must share, in words; empty if results do not depend on it.
+  /// Returns the state that all ranks must share, in words. Empty if results do not depend on it.
   std::string state() const;
   /// @throws Error invalid_argument if the stored rows belong to another rank or world size.
   void check_world(int rank, int ranks) const;
 
-  /// The last rows of a batch in host memory that the queue may take. `iid` counts if `uses_iid`.
+  /// Returns the last rows of a batch in host memory, as many as the queue can hold. Reads `iid` if
+  /// `uses_iid`.
   Rows newest(const tutti::losses::RankingBatch& batch, std::int64_t ignore_index,
               bool uses_iid) const;
   /// Allocates memory, so that enqueue() cannot fail.
   void reserve(std::size_t rows, int ranks);
   /// Adds the rows of a call: counts[r] rows of rank r. `mine` has this rank's last rows, at least
-  /// as many as the queue keeps.
+  /// as many as the queue holds.
   void enqueue(int rank, std::span<const std::int64_t> counts, const Rows& mine) noexcept;
-  void reset() noexcept;  ///< Counts a call, so that samples differ.
+  void reset() noexcept;  ///< Empties the queue. calls() stays, so that samples differ.
 
-  /// `all` are the rows of every rank, in the order of their numbers.
+  /// Returns the saved state. `all` are the rows of every rank, ordered by number.
   std::string save(const Rows& all, double temperature) const;
-  /// Restores `state` as one of `ranks` ranks. Returns the temperature.
-  /// @throws Error invalid_argument, without any change.
+  /// Restores `state` for `rank` of `ranks` ranks. Returns the temperature.
+  /// @throws Error invalid_argument; nothing has changed then.
   double load(std::string_view state, int rank, int ranks);
 
  private:
@@ -71,18 +72,17 @@ class RowQueue {
   tutti::losses::PoolOptions options_;
   std::int64_t calls_ = 0;
   std::int64_t next_ = 0;
-  std::uint64_t history_ = 0;  // Hash of the loaded state and of each rank's row counts since.
-  int rank_ = 0;               // Segments of the last enqueue().
+  std::uint64_t history_ = 0;  // Hash of the loaded state and all row counts since then.
+  int rank_ = 0;               // Rank and ranks_ at the last enqueue() or load().
   int ranks_ = 1;
   std::vector<Segment> segments_;
   Rows own_;
 };
 
-/// Views of the rows of a call, then those of the queue. Ignored rows are included.
+/// Views the rows of a call, then the rows of the queue. Ignored rows are included.
 class PoolRows {
  public:
-  /// The rows of one rank: those of this call from `live` on, its part of the queue from `queued`
-  /// on.
+  /// The rows of one rank: those of this call start at `live`, its part of the queue at `queued`.
   struct Block {
     int rank = 0;
     std::size_t live = 0, queued = 0;
@@ -99,9 +99,9 @@ class PoolRows {
   bool is_iid(std::size_t row) const {
     return iid.data == nullptr || static_cast<const std::uint8_t*>(iid.data)[row] != 0;
   }
-  /// Replaces the views: logits, targets and, if present, iid.
+  /// Views these arrays from now on: logits, targets and, if present, iid.
   void hold(std::vector<Tensor>&& arrays);
-  /// Copies these rows, appends those of the queue, and views the copies.
+  /// Copies these rows and the rows of the queue into one array each, and views the copies.
   void join(const RowQueue::Rows& queued, std::int64_t classes);
 
  private:

@@ -20,20 +20,21 @@ using internal::losses::in_parallel;
 using internal::losses::SoftRank;
 using internal::losses::word;
 
-/// Weights of one anchor for the gradient: a = B / A^2, b = 1 / A, and the term of its own score, b
-/// E - a D. B / A is a / b.
+/// Weights of one anchor for the gradient: a = B / A^2, b = 1 / A, and the term of its own score,
+/// own = b E - a D. B / A is a / b.
 struct Weights {
   double a = 0, b = 0, own = 0;
 };
 constexpr std::size_t width = sizeof(Weights) / sizeof(double);
 
-/// The part of `rank` in class c. Rotated by class, so that the remainder is spread over the ranks.
+/// Returns the part of `rank` in class c. Parts rotate with c, so that the remainder is spread over
+/// the ranks.
 std::pair<std::size_t, std::size_t> share(const SoftRank& ranks, std::int64_t c, int rank,
                                           int size) {
   return ranks.share(static_cast<int>((rank + c) % size), size);
 }
 
-/// Below this, another exchange takes longer than the work it saves.
+/// For fewer rows, another exchange takes longer than the work it saves.
 constexpr std::int64_t few_rows = 1000;
 
 RowLayout equal_parts(std::int64_t rows, int ranks) {
@@ -71,7 +72,7 @@ LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
   const auto classes = static_cast<std::size_t>(options_.classes);
   constexpr double invalid = std::numeric_limits<double>::quiet_NaN();
 
-  // This rank's part of the anchors of every class, for all ranks.
+  // Computes this rank's part of the anchors of every class, for all ranks.
   std::vector<SoftRank> ranks;
   std::vector<std::int64_t> counts(static_cast<std::size_t>(size));
   std::vector<Weights> mine;
@@ -101,13 +102,13 @@ LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
   const auto gathered = pool.gather_shares(
       {reinterpret_cast<const double*>(mine.data()), mine.size() * width}, width, counts);
 
-  // Every rank has all anchors here, and completes the gradient of its own rows.
+  // Every rank now has all anchors, and completes the gradient of its own rows.
   std::vector<std::size_t> next(static_cast<std::size_t>(size));  // Next index in each rank's part.
   for (std::size_t r = 1; r < next.size(); ++r)
     next[r] = next[r - 1] + static_cast<std::size_t>(counts[r - 1]);
   const double weight = internal::losses::class_weight(options_.reduction, result.valid);
-  // If the rows are split too unevenly, the ranks compute equal parts of all rows and send the
-  // results to the owners.
+  // If the numbers of rows differ too much between ranks, the ranks compute equal parts of all rows
+  // and send the results to the ranks that own the rows.
   const RowLayout owners(pool.own_of_ranks());
   const auto fair = (owners.total() + size - 1) / size;
   const bool uneven = size > 1 && owners.total() > few_rows && owners.max() > fair + fair / 20;

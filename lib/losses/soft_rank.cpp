@@ -10,10 +10,10 @@
 namespace tutti::internal::losses {
 namespace {
 
-/// Upper bound of the sum over rows beyond the reach.
+/// Upper bound of what rows beyond the reach add to a sum.
 constexpr double neglected = 1e-14;
 constexpr double everywhere = std::numeric_limits<double>::infinity();
-/// Below this number of pairs, sorting costs more than it saves.
+/// For fewer pairs, sorting costs more than it saves.
 constexpr double few_pairs = 1 << 16;
 
 }  // namespace
@@ -28,7 +28,8 @@ SoftRank::SoftRank(std::span<const double> scores, std::span<const std::uint8_t>
   choose();
 }
 
-/// Fills work_, unless the windows of all anchors have more than `most` rows.
+/// Fills work_. Returns false with an empty work_ if the windows of all anchors have more than
+/// `most` rows.
 bool SoftRank::windows_within(double most) {
   work_.reserve(pool_.anchors.size() + 1);
   work_.push_back(0);
@@ -95,7 +96,7 @@ std::uint64_t SoftRank::sums_by_windows(std::size_t first, std::span<Sums> out) 
   const double scale = 1 / temperature_;
   for (std::size_t k = 0; k < out.size(); ++k) {
     const double at = pool_.anchors[first + k];
-    // σ is taken as 1 above the window at ± reach_ and as 0 below it. The anchor's own term
+    // The window is at ± reach_. Above it σ is taken as 1, below it as 0. The anchor's own term
     // (σ(0) = 0.5, σ'(0) = 0.25) is subtracted.
     const auto within = [&](std::span<const double> all, double& value, double& slope) {
       const auto low = std::lower_bound(all.begin(), all.end(), at - reach_);
@@ -141,7 +142,7 @@ std::uint64_t SoftRank::slopes_by_windows(std::span<const double> a, std::span<c
     kernels.slopes(pool_.anchors.data() + first, a.data() + first,
                    positive ? b.data() + first : nullptr, count, at, scale, sums);
     evaluations += count;
-    // The anchor itself, σ'(0), does not count.
+    // Subtracts the term of the anchor itself, σ'(0) = 0.25.
     out[wanted] =
         positive ? Slopes{sums[0] - 0.25 * a[self], sums[1] - 0.25 * b[self]} : Slopes{sums[0], 0};
   }

@@ -17,34 +17,34 @@ namespace tutti::internal::losses {
 ///     A_k = 1 + sum over j != k of σ((s_j - s_k) / t)        B_k the same over positive rows j
 ///     D_k =     sum over j != k of σ'((s_j - s_k) / t)       E_k the same over positive rows j
 ///
-/// and the transposed sums that their gradients need. In double, in memory proportional to the
-/// pool. Every number depends on the pool alone, not on the part that a rank computes.
-/// Several threads may call const members at the same time.
+/// and the transposed sums that the gradients need. Computes in double, in memory proportional to
+/// the pool. Every number depends on the pool alone, not on the part that a rank computes. Several
+/// threads may call const members at the same time.
 ///
-/// Three methods, which the tests compare with each other:
+/// The three methods, which the tests compare with each other:
 ///   pairs    every anchor with every row.
-///   windows  sorted; rows that are further than 32 to 54 temperatures away count as 0 or 1.
-///   cells    sorted into cells of two temperatures (soft_rank_cells). A cell is its Chebyshev
-///            moments. How they act on a near cell depends on the distance of the two alone; all
-///            far cells of one side act together, as eight sums of exponentials
+///   windows  sorted; rows further than 32 to 54 temperatures away count as 0 or 1.
+///   cells    sorted into cells of two temperatures (soft_rank_cells), represented by Chebyshev
+///            moments. Near cells act on each other by a matrix that depends only on their
+///            distance. All far cells of one side act together, as eight sums of exponentials
 ///            (soft_rank_expansion). Linear in the pool at any temperature.
 class SoftRank {
  public:
   enum class Engine : std::uint8_t { automatic, pairs, windows, cells };
 
-  /// Requires finite scores, at most 2^31 of them, and temperature > 0.
+  /// Requires at most 2^31 scores, all finite, and temperature > 0.
   SoftRank(std::span<const double> scores, std::span<const std::uint8_t> positive,
            double temperature, Engine engine = Engine::automatic);
 
   Engine engine() const noexcept { return engine_; }
   std::size_t rows() const noexcept { return pool_.scores.size(); }
-  /// The number of anchors, which are ordered by their scores.
+  /// Returns the number of anchors. Anchors are ordered by score.
   std::size_t anchors() const noexcept { return pool_.anchors.size(); }
-  /// The row of an anchor.
+  /// Returns the row of an anchor.
   std::uint32_t row(std::size_t anchor) const noexcept {
     return pool_.rows[pool_.anchor_at[anchor]];
   }
-  /// The anchors of rank's part of the work: [first, last). All parts cost about the same.
+  /// Returns the anchors [first, last) of rank's part of the work. All parts cost about the same.
   std::pair<std::size_t, std::size_t> share(int rank, int ranks) const noexcept;
 
   using Sums = SoftRankSums;
@@ -52,13 +52,14 @@ class SoftRank {
   void sums(std::size_t first, std::span<Sums> out) const;
 
   using Slopes = SoftRankSlopes;
-  /// out[i] = sums over anchors k other than rows[i] of a_k σ'((s_rows[i] - s_k) / t), and of b_k
-  /// (0 for rows that are not positive). a, b: one number per anchor. Consecutive rows cost less.
+  /// out[i] = two sums over the anchors k other than rows[i]: of a_k σ'((s_rows[i] - s_k) / t), and
+  /// of b_k times the same σ'. The second sum is 0 if the row is not positive. a, b: one number per
+  /// anchor. Consecutive rows cost less.
   void slopes(std::span<const double> a, std::span<const double> b,
               std::span<const std::uint32_t> rows, std::span<Slopes> out) const;
 
-  /// The number of evaluations of σ and σ' of a pair, or of a series at a row, in sums() and
-  /// slopes() so far. Slopes of a positive row count once.
+  /// Returns how many times sums() and slopes() have evaluated σ and σ' of a pair, or a series at a
+  /// row. The two slopes of a positive row count once.
   std::uint64_t evaluations() const noexcept;
 
  private:

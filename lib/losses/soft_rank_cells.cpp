@@ -17,10 +17,10 @@ SoftRankCells::SoftRankCells(const SortedPool& pool, double temperature, double 
   const double step = cell_width * temperature;
   const double gap = reach + 3 * step;
   // After a gap wider than the reach, cells start at a new origin: a position far from its origin
-  // would lose its last digits, and an outlier may be at -1e9.
+  // would lose its last digits, for example at an outlier of -1e9.
   double origin = 0;
   double end =
-      -std::numeric_limits<double>::infinity();  // Index of the last cell, counted from its origin.
+      -std::numeric_limits<double>::infinity();  // End of the last cell, counted from its origin.
   std::int64_t base = 0;
   for (std::size_t i = 0; i < pool.scores.size(); ++i) {
     const double score = pool.scores[i];
@@ -52,8 +52,8 @@ SoftRankCells::SoftRankCells(const SortedPool& pool, double temperature, double 
 }
 
 double SoftRankCells::cost(const SortedPool& pool) const {
-  // Costs measured on x86-64 with AVX-512: a matrix costs as much as 8 pairs, a row of a series as
-  // 2, and the rest of a cell as four matrices of each kind.
+  // Costs in pairs, measured on x86-64 with AVX-512: 8 for a matrix, 2 for a row of a series. The
+  // rest of a cell costs as much as four matrices of each kind.
   double matrices = 0;
   for (const auto& cell : cells_)
     matrices += (cell.first_anchor != cell.last_anchor ? 6.0 : 1.0) *
@@ -64,8 +64,8 @@ double SoftRankCells::cost(const SortedPool& pool) const {
 }
 
 double SoftRankCells::position(double score, const Cell& cell) const noexcept {
-  // Both differences are of close numbers, so the position in the cell is exact even for scores far
-  // from 0.
+  // Both differences are between close numbers. The position in the cell is therefore exact even
+  // for scores far from 0.
   return (score - cell.origin - cell.begin) * (2 / (cell_width * temperature_)) - 1;
 }
 
@@ -100,8 +100,8 @@ std::vector<double> SoftRankCells::far_sums(const std::vector<double>& moments) 
   std::vector<double> sums(moments.size());
   for (const bool upwards : {true, false}) {
     const std::size_t side = upwards ? 0 : exponentials;
-    std::array<std::array<double, exponentials>, 2> carried{};  // Moments of rows and of anchors.
-    std::size_t next = 0;  // Carries the sums of the cells already passed.
+    std::array<std::array<double, exponentials>, 2> carried{};  // Of rows and of anchors.
+    std::size_t next = 0;  // The next cell to add to `carried`.
     for (std::size_t i = 0; i < cells_.size(); ++i) {
       const auto at = [&](std::size_t j) { return upwards ? j : cells_.size() - 1 - j; };
       const auto distance = [&](std::size_t j) {
@@ -134,7 +134,7 @@ std::uint64_t SoftRankCells::sums(const SortedPool& pool, std::size_t first,
     const auto from = std::max(cell.first_anchor, first);
     const auto to = std::min(cell.last_anchor, last);
     if (from >= to) continue;
-    Series value{};  // Moments of all rows.
+    Series value{};  // Of all rows.
     Series slope{};
     Series anchors_value{};
     Series anchors_slope{};
@@ -203,7 +203,7 @@ std::uint64_t SoftRankCells::slopes(const SortedPool& pool, std::span<const doub
   std::uint64_t evaluations = 0;
   for (std::size_t target = 0; target < cells_.size(); ++target) {
     const auto& cell = cells_[target];
-    // Without branches: about half of the rows belong to other ranks, which is unpredictable.
+    // Has no branch, because it is unpredictable which rows belong to this rank (about half do).
     targets.resize(cell.last - cell.first + 1);
     target_at.resize(targets.size());
     std::size_t count = 0;

@@ -9,20 +9,20 @@
 
 namespace tutti::internal::losses {
 
-/// The engine "cells" of a SoftRank, over one pool, which every function gets. The method is the
-/// fast multipole idea in one dimension with the kernel σ: Greengard and Rokhlin, "A fast algorithm
-/// for particle simulations", 1987; by interpolation: Fong and Darve, "The black-box fast multipole
-/// method", 2009.
+/// The engine "cells" of a SoftRank. Every function gets the same pool. The method is the fast
+/// multipole method in one dimension with the kernel σ: Greengard and Rokhlin, "A fast algorithm
+/// for particle simulations", 1987. The interpolation follows Fong and Darve, "The black-box fast
+/// multipole method", 2009.
 class SoftRankCells {
  public:
-  /// The pool is not empty. Rows beyond `reach` count as 0 or 1.
+  /// Requires a pool that is not empty. Rows beyond `reach` count as 0 or 1.
   SoftRankCells(const SortedPool& pool, double temperature, double reach);
-  /// Cost of all sums and slopes, in evaluations of a pair.
+  /// Returns the cost of all sums and slopes, in evaluations of a pair.
   double cost(const SortedPool& pool) const;
   /// Computes the moments. Call it before sums() and slopes().
   void make_moments(const SortedPool& pool);
 
-  /// As in SoftRank; both return the number of evaluations.
+  /// These compute as in SoftRank. Both return the number of evaluations.
   std::uint64_t sums(const SortedPool& pool, std::size_t first, std::span<SoftRankSums> out) const;
   std::uint64_t slopes(const SortedPool& pool, std::span<const double> a, std::span<const double> b,
                        const WantedRows& slot, std::span<SoftRankSlopes> out) const;
@@ -30,9 +30,9 @@ class SoftRankCells {
  private:
   struct Cell {
     std::int64_t index = 0;
-    double origin = 0;                              // A score.
-    double begin = 0;                               // Its lower end, relative to the origin.
-    std::size_t first = 0, last = 0;                // Range of the scores.
+    double origin = 0;                // Score at which cells start.
+    double begin = 0;                 // Lower end of the cell, relative to the origin.
+    std::size_t first = 0, last = 0;  // Range of the scores.
     std::size_t first_anchor = 0, last_anchor = 0;  // Range of the anchors.
     std::size_t near_first = 0, near_last = 0;      // Near cells, which act one by one.
   };

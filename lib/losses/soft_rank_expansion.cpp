@@ -9,7 +9,7 @@
 namespace tutti::internal::losses {
 namespace {
 
-/// The nodes of a series: the zeros of T_terms.
+/// Returns the nodes of a series: the zeros of T_terms.
 const Series& nodes() {
   static const auto all = [] {
     Series made{};
@@ -20,7 +20,7 @@ const Series& nodes() {
   return all;
 }
 
-/// The Chebyshev series with these values at the nodes.
+/// Returns the Chebyshev series with these values at the nodes.
 Series series_through(const Series& values) {
   Series series{};
   for (std::size_t n = 0; n < terms; ++n)
@@ -37,8 +37,8 @@ Series series_of(const F& f) {
   return series_through(values);
 }
 
-/// The Chebyshev series of f(u, v) on the square [-1, 1]^2; u is the target's position, v the
-/// source's.
+/// The Chebyshev series of f(u, v) on the square [-1, 1]^2, where u is the target's position and v
+/// the source's.
 template <typename F>
 Matrix matrix_of(const F& f) {
   std::array<Series, terms> at_node{};  // Element j: a series in u, at node j of v.
@@ -110,7 +110,7 @@ const Far& far_field() {
 
 const std::array<double, exponentials>& decay(std::int64_t distance) {
   static const auto all = [] {
-    std::array<std::array<double, exponentials>, furthest + 2> made{};  // The last ones are 0.
+    std::array<std::array<double, exponentials>, furthest + 2> made{};  // The last is 0.
     for (std::size_t d = 0; d + 1 < made.size(); ++d)
       for (std::size_t i = 0; i < exponentials; ++i)
         made[d][i] = std::exp(-cell_width * static_cast<double>(d) * static_cast<double>(i + 1));

@@ -1,13 +1,13 @@
 #include "losses/soft_rank_kernels.hpp"
 
-// This file is compiled once per instruction set: Highway includes it again for each. Sets without
-// a fast double division or fused multiply-add gain little over the scalar kernels.
+// This file is compiled once per instruction set: Highway includes it again for each. Without a
+// fast double division or fused multiply-add, vectors gain little over the scalar kernels.
 #define HWY_DISABLED_TARGETS HWY_SSSE3
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "losses/soft_rank_kernels_simd.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
-// After the other includes, because it is compiled per target too.
+// Must come after the other includes, because it is compiled per target too.
 #include <hwy/contrib/math/math-inl.h>
 
 HWY_BEFORE_NAMESPACE();
@@ -28,8 +28,8 @@ using Tag = hn::ScalableTag<double>;
 using V = hn::Vec<Tag>;
 using Narrow = hn::CappedTag<double, terms>;
 
-/// Calls body(vector of x, number of valid lanes, index) for all of x. The last vector may be
-/// short; its other lanes hold `filler`.
+/// Calls body(vector of x, number of valid lanes, index) for all of x. In the last vector, lanes
+/// that are not valid hold `filler`.
 template <typename Body>
 HWY_INLINE void for_vectors(const double* x, std::size_t count, double filler, const Body& body) {
   const Tag d;
@@ -42,7 +42,7 @@ HWY_INLINE void for_vectors(const double* x, std::size_t count, double filler, c
   body(hn::Load(d, rest), count - i, i);
 }
 
-/// Weights beside x; lanes that are not valid weigh 0.
+/// Returns the weights of a vector of x; lanes that are not valid get 0.
 HWY_INLINE V weights_at(const double* weights, std::size_t i, std::size_t n) {
   const Tag d;
   const auto lanes = hn::Lanes(d);

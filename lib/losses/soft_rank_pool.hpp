@@ -10,19 +10,19 @@ namespace tutti::internal::losses {
 
 /// The scores of a pool in ascending order, and its anchors.
 struct SortedPool {
-  /// At most 2^31 finite scores.
+  /// Requires at most 2^31 scores, all finite.
   SortedPool(std::span<const double> in, std::span<const std::uint8_t> positive) {
-    // Floats take half the bytes.
+    // Tries floats first, which take half the bytes.
     if (!sort_as<float>(in, positive)) sort_as<double>(in, positive);
   }
 
   Raw<double> scores;
   Raw<std::uint32_t> rows;               ///< Row of each score.
   std::vector<double> anchors;           ///< Positive scores.
-  std::vector<std::uint32_t> anchor_at;  ///< Their indices in `scores`.
+  std::vector<std::uint32_t> anchor_at;  ///< Their indices in `scores`, ascending.
 
  private:
-  /// Fills the members. False, without changes, unless every score is exact in Score.
+  /// Fills the members. Returns false and changes nothing if a score is not exact in Score.
   template <typename Score>
   bool sort_as(std::span<const double> in, std::span<const std::uint8_t> positive);
 };
@@ -31,7 +31,7 @@ template <typename Score>
 bool SortedPool::sort_as(std::span<const double> in, std::span<const std::uint8_t> positive) {
   struct Item {
     decltype(ordered_key(Score{})) key;
-    std::uint32_t row;  // The highest bit marks positive rows, so that it is sorted with the row.
+    std::uint32_t row;  // The highest bit marks a positive row; only `key` is sorted.
   };
   constexpr std::uint32_t highest = std::uint32_t{1} << 31;
   Raw<Item> items(in.size());
@@ -49,7 +49,7 @@ bool SortedPool::sort_as(std::span<const double> in, std::span<const std::uint8_
   radix_sort(items, [](const Item& item) { return item.key; });
   scores.resize(items.size());
   rows.resize(items.size());
-  anchor_at.resize(count + 1);  // One row more than the anchors, so that the loop needs no branch.
+  anchor_at.resize(count + 1);  // One more than the anchors, so that the loop needs no branch.
   std::size_t next = 0;
   for (std::size_t i = 0; i < items.size(); ++i) {
     scores[i] = static_cast<double>(score_of(items[i].key));
@@ -63,8 +63,8 @@ bool SortedPool::sort_as(std::span<const double> in, std::span<const std::uint8_
   return true;
 }
 
-/// The index of a row in a list of rows, for sweeps over the sorted pool; the list's length for
-/// other rows. Consecutive rows need no table.
+/// Maps a row to its index in a list of rows, for sweeps over the sorted pool. Maps other rows to
+/// the length of the list. Consecutive rows need no table.
 class WantedRows {
  public:
   WantedRows(std::span<const std::uint32_t> rows, std::size_t pool) {
@@ -86,7 +86,7 @@ class WantedRows {
   std::vector<std::uint32_t> table_;
 };
 
-/// A, B, D, E of an anchor, as in soft_rank.hpp.
+/// The sums A, B, D, E of an anchor, as in soft_rank.hpp.
 struct SoftRankSums {
   double a = 1, b = 1, d = 0, e = 0;
 };

@@ -12,7 +12,7 @@ bool is_on_host(const ConstTensorView& array) {
   return array.device.type == DeviceType::cpu;
 }
 
-/// false: null, without elements, or an invalid dtype. The loss reports what is wrong.
+/// False if the array is null, has no elements or an invalid dtype. The loss reports the error.
 bool has_bytes(const ConstTensorView& array) {
   return array.data != nullptr && static_cast<int>(array.dtype) < dtype_count && array.bytes() != 0;
 }

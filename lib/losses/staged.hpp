@@ -10,34 +10,36 @@
 namespace tutti::internal::losses {
 
 /// Makes the arrays of one call readable by the host: copies arrays on the group's device to pinned
-/// memory, in the order of the call's stream, and the gradient back to the device of the logits.
-/// The host waits for every copy. Ranks may hold their arrays on different devices.
+/// memory in the order of the call's stream, and copies the gradient back to the device of the
+/// logits. The host waits for every copy. Ranks may hold their arrays on different devices.
 ///
-/// The loss publishes an Error of this class to its peers, as it does for its other arguments,
-/// except on a captured stream. The gradient's memory is allocated before the first message.
+/// The loss publishes an Error of this class to its peers, as it does for errors in other
+/// arguments, except on a captured stream. The gradient's memory is allocated before the first
+/// message.
 class Staged {
  public:
-  /// A null group requires all arrays on the host.
+  /// A null group requires that all arrays are on the host.
   Staged(ProcessGroup* group, const CallOptions& call) noexcept
       : group_(group), stream_(call.stream) {}
 
-  /// Returns the array on the host. @throws Error unsupported for an array of another device, and
-  /// for a stream that is being captured.
+  /// Returns the array on the host. @throws Error unsupported if the array is on another device, or
+  /// if the stream is being captured.
   ConstTensorView on_host(std::string_view what, const ConstTensorView& array);
-  /// on_host() for the logits, and allocates their gradient. Call it once, before other arrays.
+  /// Calls on_host() for the logits, and allocates their gradient. Call it once, before other
+  /// arrays.
   ConstTensorView logits(const ConstTensorView& logits);
   tutti::losses::RankingBatch on_host(const tutti::losses::RankingBatch& batch);
 
-  /// Returns an array with the shape, dtype and device of the logits. `fill` writes it in host
-  /// memory, which may overwrite the staged logits.
+  /// Returns an array with the shape, dtype and device of the logits. `fill` writes the content to
+  /// host memory, which may be the memory of the staged logits.
   Tensor gradient(const std::function<void(void* to)>& fill);
 
  private:
   ProcessGroup* group_;
   Stream stream_;
-  std::vector<Tensor> copies_;  // Host copies, those of the logits first.
+  std::vector<Tensor> copies_;  // Host copies; the first is of the logits.
   ConstTensorView logits_{};
-  Tensor gradient_{};  // On a device.
+  Tensor gradient_{};  // The gradient, on a device.
 };
 
 }  // namespace tutti::internal::losses

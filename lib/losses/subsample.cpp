@@ -7,7 +7,7 @@
 namespace tutti::internal::losses {
 namespace {
 
-/// Priorities in the two orders: integers below 2^52, which doubles represent.
+/// Priorities in the two orders: integers below 2^52, which are exact in doubles.
 struct Priority {
   double in_class, in_rest;
 };
@@ -54,7 +54,7 @@ std::vector<std::uint8_t> subsample(const Population& population, std::int64_t s
     chosen[i] = limit.empty() || priorities[i].in_class <= limit[0] ? 1 : 0;
   }
 
-  // Draws the missing rows from the others, or, if there are too many, `size` of the chosen ones.
+  // Draws the missing rows from the remaining ones. If too many are chosen, draws `size` of those.
   const bool too_many = reserved > size;
   const auto wanted = too_many ? size : size - reserved;
   std::vector<double> rest;

@@ -11,7 +11,7 @@
 #include <tutti/losses/loss.hpp>
 #include <tutti/process_group.hpp>
 
-// Losses that are a sum of independent terms, one for each row or element of a rank.
+// Losses that are a sum of independent terms, one for each row or element.
 
 namespace tutti::internal::losses {
 
@@ -20,25 +20,27 @@ inline double softplus(double z) {
   return std::max(z, 0.0) + std::log1p(std::exp(-std::abs(z)));
 }
 
-/// Writes the softmax p of one row's logits, which lie `stride` apart. Returns the logarithm of the
-/// sum of their exponentials, and the sum of p over classes other than `own`.
+/// Writes the softmax p of one row's logits, which lie `stride` elements apart. Returns the
+/// logarithm of the sum of the logits' exponentials, and the sum of p over the classes other than
+/// `own`.
 struct Softmax {
   double log_sum, others;
 };
 Softmax softmax(std::span<const double> logits, std::size_t stride, std::size_t own,
                 std::span<double> p);
 
-/// The loss of each row or element of this rank and the gradient of each logit, before reduction.
+/// The loss of each row or element of this rank, and the gradient of each logit, before the
+/// reduction.
 struct SummedParts {
   std::vector<double> each;
   std::vector<double> grad;
   double count = 0;      ///< This rank's part of the divisor of Reduction::mean; 0 or more.
-  double positives = 0;  ///< The same with normalize_by_positives.
+  double positives = 0;  ///< The same divisor with normalize_by_positives.
 };
 
 struct SummedLoss {
   std::string_view name{};
-  std::string options{};  ///< In words; compared between ranks.
+  std::string options{};  ///< The options in words, for comparison between ranks.
   tutti::losses::Reduction reduction{};
   GradScale scale{};
   bool normalize_by_positives = false;
@@ -49,8 +51,8 @@ using MakeParts =
     std::function<SummedParts(const ConstTensorView& logits, const ConstTensorView& targets)>;
 
 /// Collective. Adds the terms of all ranks and scales this rank's gradient. If `parts` throws,
-/// every rank gets an Error. If the divisor is 0, loss and gradient are 0. A null group is one
-/// process.
+/// every rank gets an Error. If the divisor is 0, loss and gradient are 0. A null group means a
+/// single process.
 tutti::losses::LossResult sum_loss(ProcessGroup* group, const SummedLoss& loss,
                                    const ConstTensorView& logits, const ConstTensorView& targets,
                                    const CallOptions& call, const MakeParts& parts);

@@ -60,7 +60,7 @@ void check(const WarmUpOptions& o) {
           o.temp_decay_steps);
 }
 
-/// Checks the result of `warm_up_`, which is user code.
+/// Checks the result of `warm_up_`, a function of the user.
 void check_gradient(const Tensor& grad, const ConstTensorView& logits) {
   if (grad.dtype() != logits.dtype || !(grad.shape() == logits.shape) ||
       grad.device().type != DeviceType::cpu)
@@ -82,8 +82,8 @@ void mix(Tensor& to, double weight, const Tensor& other) {
   });
 }
 
-/// Collective. Throws on every rank unless all ranks are at the same place of the schedule and
-/// `check` passes on each.
+/// Collective. Throws on every rank unless `position`, the place in the schedule, is equal on all
+/// ranks and `check` passes on all.
 void agree(ProcessGroup* group, const std::string& position, const CallOptions& call,
            const std::function<void()>& check = {}) {
   const auto checked = [&](std::span<double>) {
@@ -169,13 +169,13 @@ WarmUp::WarmUp(const CrossEntropy& warm_up, std::unique_ptr<RankingLoss> main,
           },
           std::move(main), options) {}
 
-/// Both losses get the same copies of device arrays.
+/// Copies device arrays to the host once, for both losses.
 LossResult WarmUp::compute(ProcessGroup* group, const RankingBatch& batch,
                            const CallOptions& call) {
   internal::losses::Staged staged(group, call);
   auto here = batch;
-  if (!main_->gathers()) group = nullptr;  // The first loss sees the same rows.
-  // Peers get the error in the first exchange of their first loss. No loss is called here.
+  if (!main_->gathers()) group = nullptr;  // The first loss then sees only this rank's rows too.
+  // No loss is called here. Peers get the error in the first exchange of the loss that they call.
   if (const auto why = internal::refusal_of([&] { here = staged.on_host(batch); }))
     agree(group, {}, call, [&] { throw Error(*why); });
   auto result = mixed(group, here, call);
@@ -204,7 +204,8 @@ LossResult WarmUp::mixed(ProcessGroup* group, const RankingBatch& batch, const C
                                  : fmt::format("the temperature stays {}", temperature())));
   if (in_warm_up()) return warm_up_(group, batch, call);
   if (weight >= 1) return main_loss(group, batch, call);
-  // In the other phases only one loss runs, and its own exchange detects ranks that run another.
+  // Compares the weights, because two losses run in this phase. In a phase with one loss, its own
+  // exchange detects ranks that run the other loss.
   agree(group, fmt::format("main weight {}", weight), call);
   const LossResult first = warm_up_(group, batch, call);
   agree(group, "the first loss's gradient", call,

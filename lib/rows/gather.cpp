@@ -17,7 +17,7 @@
 namespace tutti::internal {
 namespace {
 
-/// Copies one array of all ranks from their messages.
+/// Copies one array of every rank from the received messages to `out`.
 void copy_gathered(ProcessGroup& group, const MetadataExchange& metadata, std::size_t array,
                    const TensorView& out, const RowLayout& layout, Stream stream) {
   for (int r = 0; r < group.size(); ++r) {
@@ -66,7 +66,7 @@ GatheredArrays gather_arrays(ProcessGroup& group, const GatherRequest& unchecked
     }
     if (request.only_small && !metadata.within(request.small)) return result;
   }
-  // The first call has the results of all and publishes refusals.
+  // The first call allocates all results and publishes a refusal.
   const auto gather = [&](std::size_t i) {
     Op op{.kind = Operation::all_gather, .rows = result.layout};
     if (i < locals.size()) op.in = locals[i];
@@ -101,7 +101,7 @@ GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& array, int 
         internal::failf(Errc::invalid_argument, "root is {}; this group has ranks 0 to {}", root,
                         group.size() - 1);
     };
-    // A low limit, because inlined rows go to all ranks.
+    // The limit is low, because inlined rows go to all ranks and not only to root.
     metadata.emplace(group,
                      GatherRequest{.caller = "gather_rows",
                                    .arrays = {&local, 1},
@@ -137,7 +137,8 @@ Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const Row
                     int root, const ResultOptions& options, const CallerCheck& check) {
   constexpr std::string_view caller = "scatter_rows";
   const bool at_root = group.rank() == root;
-  // Root's header: refusal or not, dtype and shape of the rows, and the rows of every rank.
+  // Root's header: a refusal flag, dtype and shape of the rows, and the number of rows of every
+  // rank.
   const auto ranks = static_cast<std::size_t>(group.size());
   std::vector<std::byte> message(3 + (Shape::max_dims + ranks) * sizeof(std::int64_t));
   std::optional<Error> refused;
@@ -300,7 +301,7 @@ std::vector<Tensor> gather_all_tensors(ProcessGroup& group, const ConstTensorVie
     }
     return result;
   }
-  // As one row of elements, for any shapes.
+  // Gathers each array as a list of elements, because shapes may differ.
   std::vector<std::int64_t> counts;
   for (int r = 0; r < group.size(); ++r) counts.push_back(metadata.shape(r, 0).numel());
   const RowLayout layout(counts);
@@ -336,7 +337,7 @@ std::vector<std::string> all_gather_bytes(ProcessGroup& group, std::string_view 
 
 void broadcast_bytes(ProcessGroup& group, std::string& bytes, int root,
                      const CallOptions& options) {
-  constexpr std::size_t message_bytes = 1024;  // Bytes of the length, and of the inlined string.
+  constexpr std::size_t message_bytes = 1024;  // The length, then the string if it fits.
   constexpr std::size_t small = message_bytes - sizeof(std::uint64_t);
   const bool at_root = group.rank() == root;
   std::vector<std::byte> message(message_bytes);

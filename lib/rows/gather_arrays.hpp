@@ -8,24 +8,25 @@
 
 namespace tutti::internal {
 
-/// The memory of the results.
+/// Returns the memory for results.
 template <typename Options>
 Memory& memory_of(ProcessGroup& group, const Options& options) {
   return options.memory != nullptr ? *options.memory : group.memory();
 }
 
-/// all_gather_rows of the request's arrays, which share a layout. A 0-dimensional array is one row.
-/// The result has no data if the request is for small arrays only and one is larger. `work`, for
-/// one array on the group's device: receives the Work of rows that were not inlined.
+/// Gathers the request's arrays, which share a layout, as all_gather_rows. A 0-dimensional array is
+/// one row. With `only_small`, the result has no data if a rank has more than `small` bytes. `work`
+/// is for one array on the group's device; it receives the Work of rows that were not inlined.
 GatheredArrays gather_arrays(ProcessGroup& group, const GatherRequest& request,
                              const GatherOptions& options, Work* work = nullptr);
 
-/// gather_arrays() with arrays and results in host memory, for any device of the group.
+/// Does the same as gather_arrays() with arrays and results in host memory, for any device of the
+/// group.
 GatheredArrays gather_host_arrays(ProcessGroup& group, GatherRequest request,
                                   const CallOptions& options);
 
-/// As the public functions, with the caller's own check, which runs on each rank (scatter_rows: on
-/// root). If it throws, every rank gets an Error.
+/// These do the same as the public functions, and run the caller's check on each rank
+/// (scatter_rows: on root). If the check throws, every rank gets an Error.
 using CallerCheck = std::function<void()>;
 GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int root,
                          const GatherOptions& options, const CallerCheck& check,

@@ -33,7 +33,7 @@ bool holds(double value) {
   if constexpr (std::is_same_v<T, bool>) {
     return value == 0 || value == 1;
   } else if constexpr (std::is_integral_v<T>) {
-    // 2^digits is the first value that does not fit; both limits are exact in a double.
+    // 2^digits is the first value that does not fit. Both limits are exact in a double.
     return value == std::trunc(value) &&
            value >= static_cast<double>(std::numeric_limits<T>::min()) &&
            value < std::ldexp(1.0, std::numeric_limits<T>::digits);
@@ -50,7 +50,7 @@ T element_of(double value) {
     return T(static_cast<float>(value));
 }
 
-/// The element of a dtype that equals `value`. @throws Error invalid_argument if there is none.
+/// Returns the element of a dtype that equals `value`. @throws Error invalid_argument if none does.
 std::vector<std::byte> element_of(DType dtype, double value) {
   std::vector<std::byte> bytes(size_of(dtype));
   visit_dtype(dtype, [&]<typename T>() {
@@ -63,7 +63,7 @@ std::vector<std::byte> element_of(DType dtype, double value) {
   return bytes;
 }
 
-/// Writes the element after the first `rows` rows of one rank's block.
+/// Fills one rank's block with the element, from row `rows` on.
 void fill_behind(ProcessGroup& group, const TensorView& block, std::int64_t rows,
                  std::span<const std::byte> element, Stream stream) {
   const auto behind = rows_of(block, rows, block.shape.rows() - rows);
@@ -74,7 +74,8 @@ void fill_behind(ProcessGroup& group, const TensorView& block, std::int64_t rows
   copy_rows(group, behind.data, padding.data(), padding.size(), stream);
 }
 
-/// @throws Error unless `layout` has this group's ranks, and for this rank the rows of `local`.
+/// @throws Error unless `layout` has one entry per rank of the group, and this rank's entry is the
+/// number of rows of `local`.
 void check_layout(const ProcessGroup& group, const ConstTensorView& local,
                   const RowLayout& layout) {
   if (layout.ranks() != group.size())
@@ -129,7 +130,7 @@ PaddedRows gather_padded(ProcessGroup& group, const ConstTensorView& array, doub
   };
   const auto put = [&](int rank, const void* rows) {
     const auto block = block_of(rank);
-    // Before the gather, because on a device the host waits for the copies of the fill.
+    // The fill precedes the gather, because on a device the host waits for the copies of the fill.
     fill_behind(group, block, layout[rank], element, stream);
     copy_rows(group, block.data, rows, rows_of(block, 0, layout[rank]).bytes(), stream);
   };
@@ -152,7 +153,7 @@ PaddedRows gather_padded(ProcessGroup& group, const ConstTensorView& array, doub
     op.out = {result.data.data(), local.dtype, local.shape.with_rows(most * group.size()),
               result.data.device()};
   };
-  // The blocks have equal sizes, so the call's name compares the layouts.
+  // The name of the call includes the layout, because equal block sizes would hide a difference.
   auto mine = options.call;
   const auto name = fmt::format("{}{}{}", mine.name, mine.name.empty() ? "rows " : ", rows ",
                                 fmt::join(layout.counts(), " "));

@@ -20,15 +20,15 @@ constexpr std::uint32_t version = 0x74757402;
 constexpr std::size_t max_caller = 32;
 constexpr std::size_t max_agree = 512;
 constexpr std::size_t max_text = 1024;
-/// Room for a message without its arrays: numbers, the caller's name, and either words and shapes
-/// or a refusal.
+/// Size of a message without its arrays: numbers, the caller's name, and either words and shapes or
+/// the text of a refusal.
 constexpr std::size_t header_bytes =
     64 + max_agree +
     std::max(MetadataExchange::max_arrays * (8 + Shape::max_dims * sizeof(std::int64_t)), max_text);
-/// Replaces the number of inlined bytes: the arrays come in a second round.
+/// Stands for the number of inlined bytes if the arrays follow in a second round.
 constexpr std::uint64_t later = ~std::uint64_t{0};
 
-/// Options that must be equal. Long texts are cut off, but compared in full by a hash.
+/// Returns the options that must be equal. A long text is cut, and a hash of the whole is added.
 std::string words_of(std::string_view agree) {
   if (agree.size() <= max_agree) return std::string(agree);
   Hash hash;
@@ -36,7 +36,7 @@ std::string words_of(std::string_view agree) {
   return fmt::format("{}... (hash {:016x})", agree.substr(0, max_agree - 32), hash.value());
 }
 
-/// The properties that must be equal, in words: "all_gather_rows of f32 [*, 3]".
+/// Describes the properties that must be equal: "all_gather_rows of f32 [*, 3]".
 std::string describe(const MetadataExchange::Message& message) {
   std::string text(message.caller);
   if (message.root >= 0) text += fmt::format(" to root {}", message.root);
@@ -53,7 +53,7 @@ std::string describe(const MetadataExchange::Message& message) {
   return text;
 }
 
-/// @throws Error of any code for bytes that are not a message.
+/// Parses a message. @throws Error of any code if the bytes are not a message.
 MetadataExchange::Message read(std::span<const std::byte> bytes) {
   Reader in(bytes, Errc::mismatch, "the message");
   MetadataExchange::Message message;
@@ -85,7 +85,7 @@ MetadataExchange::Message read(std::span<const std::byte> bytes) {
   return message;
 }
 
-/// Lists each text with the ranks that sent it, if the texts differ.
+/// Returns each different text with the ranks that sent it.
 std::string differences(std::span<const std::string> calls) {
   std::string text;
   for (std::size_t r = 0; r < calls.size(); ++r) {
@@ -132,11 +132,12 @@ MetadataExchange::MetadataExchange(ProcessGroup& group, const GatherRequest& unc
       for (const auto& array : request.arrays) check_array("the array", array, device);
     });
 
-  // The host does not read arrays on a device, and there a second round costs less than W messages
-  // of full length.
+  // On a device the arrays are never inlined: the host does not read them there, and a second round
+  // costs less than W messages of full length.
   const bool can_inline =
       on_host(group) && group.supports(Operation::all_gather_bounded, DType::u8);
-  // The same size for every function, so that ranks that call different ones can exchange messages.
+  // The size is the same for every function, so that ranks that call different functions can
+  // exchange messages.
   const std::size_t slot_bytes = header_bytes + (can_inline ? GatherRequest::most : 0);
   bytes_ = std::make_unique_for_overwrite<std::byte[]>(ranks * slot_bytes);
   const auto slot = [&](std::size_t r) {
@@ -151,7 +152,7 @@ MetadataExchange::MetadataExchange(ProcessGroup& group, const GatherRequest& unc
   } else {
     std::size_t bytes = 0;
     for (const auto& array : request.arrays) bytes += array.bytes();
-    // All arrays or none: a rank that needs the second round sends all of them there.
+    // A rank inlines all arrays or none. The second round, if one is needed, sends all of them.
     inlined = bytes == 0 || (can_inline && bytes <= request.small);
     head.text(words_of(request.agree)).u8(request.any_shape ? 1 : 0).i32(request.root);
     head.u64(inlined ? bytes : later).u8(static_cast<std::uint8_t>(request.arrays.size()));

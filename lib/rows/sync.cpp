@@ -23,7 +23,7 @@ namespace {
 constexpr std::array<std::string_view, 7> op_names{"sum", "mean", "avg",    "max",
                                                    "min", "prod", "product"};
 
-/// Independent of the locale.
+/// Does not depend on the locale.
 std::string lower_case(std::string text) {
   for (char& c : text)
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
@@ -39,7 +39,7 @@ CallOptions call_of(const SyncOptions& options) {
           .name = options.name};
 }
 
-/// True if the group's device cannot reduce these numbers, so that the host gathers and combines
+/// True if the group's device cannot reduce these numbers, so that the host must gather and combine
 /// them. False for an unknown operation, which the call refuses.
 bool is_combined_on_host(ProcessGroup& group, DType dtype, const SyncOp& op, bool order_fixed) {
   if (internal::on_host(group)) return false;
@@ -52,8 +52,8 @@ bool is_combined_on_host(ProcessGroup& group, DType dtype, const SyncOp& op, boo
   }
 }
 
-/// all_reduce of numbers in host memory. Numbers that the group's device cannot reduce are gathered
-/// and combined here.
+/// Reduces numbers in host memory over all ranks. Gathers and combines them here if the group's
+/// device cannot reduce them.
 void reduce_on_host(ProcessGroup& group, const TensorView& data, const SyncOp& sync_op,
                     const CallOptions& options) {
   if (!is_combined_on_host(group, data.dtype, sync_op, options.order_fixed))
@@ -78,7 +78,7 @@ void reduce_on_host(ProcessGroup& group, const TensorView& data, const SyncOp& s
   internal::fold(data.dtype, op.kind, data.data, parts, {}, static_cast<std::size_t>(n));
 }
 
-/// sum / by in a new array. Integers become f32 first, as in PyTorch.
+/// Returns sum / by in a new array. Integers become f32 first, as in PyTorch.
 Tensor divided(Memory& memory, const ConstTensorView& sum, int by) {
   const bool integers = is_integer(sum.dtype);
   Tensor mean(memory, sum.shape, integers ? DType::f32 : sum.dtype);
@@ -100,7 +100,7 @@ Tensor divided(Memory& memory, const ConstTensorView& sum, int by) {
   return mean;
 }
 
-/// One number as an array in the group's memory.
+/// Reduces one number over all ranks.
 template <typename T>
 T sync_number(T value, ProcessGroup& group, const SyncOp& op, const SyncOptions& options) {
   reduce_on_host(group, TensorView(std::span(&value, 1)), op, call_of(options));
@@ -137,7 +137,7 @@ std::vector<NamedLoss> decode(std::string_view message) {
   return losses;
 }
 
-/// "2 losses: 'a', 'b'".
+/// Lists the names: "2 losses: 'a', 'b'".
 std::string describe(std::span<const NamedLoss> losses) {
   std::string text = fmt::format("{} losses", losses.size());
   std::string_view before = ": ";
@@ -231,8 +231,8 @@ double global_mean(ProcessGroup& group, double sum, double count, const CallOpti
   return mean_of(both[0], both[1]);
 }
 
-// A gather instead of an all_reduce. With an all_reduce, ranks with other losses would add
-// unrelated numbers, or wait for numbers that are never sent. A gather of so few bytes is as fast;
+// Gathers the losses instead of reducing them. In an all_reduce, ranks with other losses would add
+// unrelated numbers or wait for numbers that are never sent. A gather of so few bytes is as fast;
 // all ranks then know all names and add in the same order.
 std::vector<double> reduce_losses(ProcessGroup& group, std::span<const NamedLoss> losses,
                                   const CallOptions& options) {

@@ -34,14 +34,15 @@ void reduce(tutti::ProcessGroup& group) {
   group.all_reduce(tutti::view(table, {2, 3}), ReduceOp::max);
   if (first) print("maximum of a 2 x 3 table:      ", table);
 
-  // Rank 2 passes one row more than the other ranks. No rank gets a wrong sum: all get this error.
+  // Rank 2 passes one row more than the other ranks. All ranks get this error, and none a wrong
+  // sum.
   std::vector<float> rows(group.rank() == 2 ? 9 : 6);
   try {
     group.all_reduce(tutti::view(rows, {std::ssize(rows) / 3, 3}));
   } catch (const tutti::Error& error) {
     if (first) std::printf("\n%s\n\n", error.what());
   }
-  std::vector<int> ranks{1};  // Found before data moved, so the group is usable.
+  std::vector<int> ranks{1};  // The error was found before data moved, so the group is usable.
   group.all_reduce(ranks);
   if (first) std::printf("the group still works: %d ranks\n", ranks[0]);
 }

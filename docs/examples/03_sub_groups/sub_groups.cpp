@@ -1,4 +1,4 @@
-// Six ranks as 2 pipelines of 3 stages: groups inside a group, with a reduction in each.
+// Six ranks form 2 pipelines of 3 stages: groups inside a group, with a reduction in each.
 
 #include <array>
 #include <cstdio>
@@ -18,7 +18,7 @@ void print_line(int me, std::optional<tutti::ProcessGroup>& group, int sum) {
     std::printf("  world rank %d: not a member\n", me);
 }
 
-/// Adds up the members' ranks in the world, inside the group; every rank prints in its turn.
+/// Adds the world ranks of a group's members. Every rank prints in its turn.
 void show(const char* what, tutti::ProcessGroup& world, std::optional<tutti::ProcessGroup>& group) {
   std::array<int, 1> sum{world.rank()};
   if (group) group->all_reduce(sum);
@@ -30,7 +30,7 @@ void show(const char* what, tutti::ProcessGroup& world, std::optional<tutti::Pro
 }
 
 void run(tutti::ProcessGroup& world) {
-  // Ranks with equal colors form a group, ordered by key: here the world's last rank is first.
+  // Ranks of equal color form a group, ordered by key: here the world's last rank comes first.
   auto pipeline = world.split(world.rank() / 3, -world.rank());
   show("split by pipeline, keys reversed", world, pipeline);
 

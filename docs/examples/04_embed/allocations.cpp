@@ -8,7 +8,7 @@
 #include <atomic>
 #include <cstddef>
 
-// glibc's allocator under its names for such replacements. operator new calls malloc.
+// glibc's names of its allocator, for programs that replace malloc. operator new calls malloc.
 extern "C" {
 void* __libc_malloc(std::size_t bytes);
 void* __libc_calloc(std::size_t count, std::size_t bytes);

@@ -1,6 +1,6 @@
-// Checks that embedding has no side effects: runs the trainer and observes the process. With an
-// argument it breaks one promise, and succeeds only if exactly that is detected: embed_test
-// [VIOLATION].
+// Runs the trainer and checks that embedding tutti has no side effects on the process. With an
+// argument, embed_test [VIOLATION], it breaks one promise, and succeeds only if exactly this
+// violation is detected.
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -65,7 +65,7 @@ void misbehave(std::string_view violation) {
   }
 }
 
-/// A decorator that observes the calls of the backend, and calls `act` in the middle of the run.
+/// A decorator that observes the calls of the backend, and calls `act` halfway through the run.
 class Watcher final : public tutti::ForwardingBackend {
  public:
   Watcher(std::unique_ptr<tutti::Backend> inner, tutti::Stream expected,
@@ -88,7 +88,7 @@ class Watcher final : public tutti::ForwardingBackend {
   std::atomic<int> launches_{0};
 };
 
-/// Makes a call fail and breaks the group, because a library is most likely to print on errors.
+/// Makes a call fail, which breaks the group. A library is most likely to print on errors.
 void fail_on_purpose(tutti::ProcessGroup& group, tutti::Stream stream) {
   std::vector<float> x(group.rank() == 0 ? 1 : 2);
   const auto ignore_error = [](const auto& call) {

@@ -7,7 +7,7 @@
 namespace framework {
 namespace {
 
-/// The logarithm of the block that holds `bytes`: at least one cache line.
+/// Returns the logarithm of the size of the block for `bytes`: at least one cache line.
 std::size_t block_of(std::size_t bytes) {
   return static_cast<std::size_t>(std::bit_width(std::max<std::size_t>(bytes, 64) - 1));
 }

@@ -31,7 +31,7 @@ std::vector<std::string> signal_actions() {
   std::vector<std::string> all;
   for (int signal = 1; signal < NSIG; ++signal) {
     struct sigaction action {};
-    if (::sigaction(signal, nullptr, &action) != 0) continue;  // The C library keeps two of them.
+    if (::sigaction(signal, nullptr, &action) != 0) continue;  // glibc reserves two signals.
     std::string text = std::to_string(signal) + ' ' + std::to_string(action.sa_flags) + ' ' +
                        std::to_string(reinterpret_cast<std::uintptr_t>(action.sa_sigaction));
     for (const int other : members(action.sa_mask)) text += ' ' + std::to_string(other);

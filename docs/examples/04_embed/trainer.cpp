@@ -16,7 +16,7 @@ Trainer::Trainer(const Services& services, decltype(tutti::GroupOptions::decorat
                                     .decorate = std::move(decorate)},
                           .environment = services.scheduler})) {}
 
-/// Filled with this rank's number.
+/// Returns an array filled with this rank's number.
 tutti::Tensor Trainer::make(const tutti::Shape& shape) {
   tutti::Tensor tensor(group_.memory(), shape, tutti::DType::f32, services_.stream);
   std::ranges::fill(tensor.values<float>(), static_cast<float>(group_.rank()));

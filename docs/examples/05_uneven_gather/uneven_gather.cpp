@@ -69,7 +69,7 @@ void gather(tutti::ProcessGroup& group) {
       tutti::scatter_rows(group, at_two.data, group.rank() == 2 ? &at_two.layout : nullptr, 2);
   if (first) print_rows("from rank 2 again", back);
 
-  // The transpose: the sum over the ranks of their votes on every row.
+  // The transpose of a gather: on every row, the sum of all ranks' votes.
   const std::vector<float> votes(static_cast<std::size_t>(all.layout.total()), r + 1);
   const tutti::Tensor sums = tutti::reduce_scatter_rows(group, votes, all.layout);
   if (first) {
@@ -90,7 +90,7 @@ void gather(tutti::ProcessGroup& group) {
       std::printf("image of rank %zu               %s '%s'\n", i,
                   to_string(images[i].shape()).c_str(), names[i].c_str());
 
-  // Rank 2 has rows of three numbers. No rank gets a wrong array: all get this error.
+  // Rank 2 has rows of three numbers. All ranks get this error, and none a wrong array.
   const std::vector<float> odd(static_cast<std::size_t>(group.rank() == 2 ? 3 : 2));
   try {
     (void)tutti::all_gather_rows(group, tutti::view(odd, {1, std::ssize(odd)}));

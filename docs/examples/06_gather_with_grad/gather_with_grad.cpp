@@ -17,8 +17,8 @@ namespace {
 using tutti::GradScale;
 using Pair = std::array<double, 2>;
 
-// Five rows of two features; rank 0 has the first two, rank 1 none, rank 2 the others. The model
-// is z = weight * row, summed over the features.
+// Five rows of two features; rank 0 has two rows, rank 1 none, rank 2 three. The model is z =
+// weight * row, summed over the features.
 constexpr std::array<Pair, 5> data{{{0.5, 1.0}, {-1.0, 0.3}, {0.8, -0.4}, {1.2, 0.6}, {-0.2, 0.9}}};
 constexpr std::array<std::int64_t, 4> begins{0, 2, 2, 5};
 constexpr Pair weight{0.7, -0.4};
@@ -29,7 +29,7 @@ std::vector<double> embed(std::span<const Pair> rows) {
   return z;
 }
 
-/// The gradient by the weights, from the gradient by the embeddings.
+/// Returns the gradient of the weights, from the gradient of the embeddings.
 Pair by_weights(std::span<const Pair> rows, std::span<const double> by_z) {
   Pair sum{0, 0};
   for (std::size_t i = 0; i < rows.size(); ++i)
@@ -40,8 +40,8 @@ Pair by_weights(std::span<const Pair> rows, std::span<const double> by_z) {
 struct Gradients {
   std::vector<double> queries, keys;
 };
-/// The gradient of scale * sum over queries i of (log sum_j exp(q_i k_j) - q_i k_i), where query i
-/// is key first + i.
+/// Returns the gradient of scale * sum over queries i of (log sum_j exp(q_i k_j) - q_i k_i). The
+/// key of query i is key first + i.
 Gradients contrast(std::span<const double> queries, std::size_t first, std::span<const double> keys,
                    double scale) {
   Gradients g{std::vector<double>(queries.size()), std::vector<double>(keys.size())};
@@ -69,7 +69,7 @@ Pair one_process() {
   return by_weights(data, plus(g.queries, g.keys));
 }
 
-/// This rank's part of a step. `whole`: the loss is over all rows, the same on every rank.
+/// This rank's part of a step. With `whole`, the loss is over all rows and the same on every rank.
 /// Otherwise it is over this rank's rows, weighted so that the mean over the ranks is the loss of
 /// all rows.
 Pair step(tutti::ProcessGroup& group, bool whole, GradScale convention) {

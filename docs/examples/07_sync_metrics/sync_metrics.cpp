@@ -11,12 +11,12 @@
 namespace {
 
 struct Batch {
-  double loss;  // The mean over its rows.
+  double loss;  // The mean over the rows of the batch.
   std::int64_t rows;
 };
 
-/// The batches of each rank: the data set has 10 rows, so the last batches are short, and rank 2
-/// has only one.
+/// Returns the batches of each rank. The data set has 10 rows; the last batches are short, and rank
+/// 2 has only one.
 std::vector<Batch> batches_of(int rank) {
   if (rank == 0) return {{1.0, 3}, {2.0, 2}};
   if (rank == 1) return {{3.0, 3}, {6.0, 1}};
@@ -33,7 +33,7 @@ void train(tutti::ProcessGroup& group) {
   }
   const double own_mean = sum / static_cast<double>(rows);
 
-  // The mean of the ranks' means gives rows of small ranks too much weight.
+  // The mean of the ranks' means gives the rows of small ranks too much weight.
   const double of_means = tutti::sync_ddp(own_mean, &group, "mean");
   const double right = tutti::global_mean(group, sum, static_cast<double>(rows));
   if (first) std::printf("mean of means %.3f, mean over all rows %.3f\n", of_means, right);
@@ -46,21 +46,21 @@ void train(tutti::ProcessGroup& group) {
     std::printf("correct %lld of %lld, the worst rank's mean %.3f\n",
                 static_cast<long long>(correct[0]), static_cast<long long>(correct[1]), worst);
 
-  // Several losses in one round, each over its own rows.
+  // Several losses in one call, each with its own number of rows.
   const std::vector<tutti::NamedLoss> losses{
       {"class", sum, static_cast<double>(rows)},
       {"mask", group.rank() == 1 ? 3.0 : 0.0, group.rank() == 1 ? 2.0 : 0.0}};
   const std::vector<double> means = tutti::reduce_losses(group, losses);
   if (first) std::printf("class %.3f, mask %.3f\n", means[0], means[1]);
 
-  // With gradient accumulation: the step's loss is over all rows of all its batches.
+  // With gradient accumulation, a step's loss is the mean over all rows of all its batches.
   tutti::LossAccumulator step;
-  step.expect("loss");  // Rank 2 may have no batch left, but it has the name.
+  step.expect("loss");  // Rank 2 may have no batch left; it still has the name.
   for (const Batch& batch : batches_of(group.rank())) step.add("loss", batch.loss, batch.rows);
   for (const auto& [name, mean] : step.reduce(group))
     if (first) std::printf("%s of the step %.3f\n", name.c_str(), mean);
 
-  // Different names are an error on every rank, with both sides.
+  // Different names are an error on every rank; its text names both sides.
   const std::vector<tutti::NamedLoss> other{{group.rank() == 2 ? "box" : "class", 1, 1}};
   try {
     (void)tutti::reduce_losses(group, other);

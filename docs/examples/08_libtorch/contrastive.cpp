@@ -1,5 +1,5 @@
-// Three ranks with 3, 0 and 5 pairs train one layer of LibTorch for a step: each row is compared
-// with the rows of all ranks. The gradient equals that of one process with all 8 pairs.
+// Three ranks with 3, 0 and 5 pairs train one layer of LibTorch for a step. The loss compares each
+// row with the rows of all ranks. The gradient equals that of one process with all 8 pairs.
 
 #include <cstdio>
 #include <thread>
@@ -17,7 +17,7 @@ using tutti::GradScale;
 const std::vector<std::int64_t> rows{3, 0, 5};
 constexpr std::int64_t features = 6;
 
-// The same numbers in every run.
+// Returns the same numbers in every run.
 torch::Tensor numbers(at::IntArrayRef sizes, double phase) {
   const auto count = torch::arange(sizes[0] * sizes[1], torch::kDouble);
   return torch::sin(count * 1.7 + phase).view(sizes);
@@ -58,8 +58,8 @@ Result on_a_rank(tutti::ProcessGroup& group, const torch::Tensor& left,
   const tutti::RowLayout layout = tutti::exchange_rows(group, left.size(0));
   const auto all =
       libtorch::all_gather_rows(group, layer.forward(right), GradScale::sum, {.layout = &layout});
-  // This rank's part of the mean over all rows. A rank without rows has a loss of 0, and still
-  // takes part in the backward of the gather.
+  // This rank's part of the mean over all rows. A rank without rows has a loss of 0 and still takes
+  // part in the backward of the gather.
   const auto loss = loss_of(layer.forward(left), all, layout.offset(group.rank())) / layout.total();
   loss.backward();
 

@@ -1,4 +1,5 @@
-// Trains a model that ranks the few ill patients first, on one rank and on four: the same curve.
+// Trains a model that ranks the few ill patients first. One rank and four ranks give the same
+// curve.
 
 #include <algorithm>
 #include <array>
@@ -17,8 +18,8 @@
 
 namespace {
 
-// Four hospitals; 2 % of their patients are ill. Ill patients have higher readings, but the offsets
-// between the hospitals' instruments are larger. A blank sample measures the offset.
+// Four hospitals, in which 2 % of the patients are ill. Ill patients have higher readings, but the
+// instruments of the hospitals have larger offsets. A blank sample measures the offset.
 constexpr std::array<std::size_t, 4> patients{1000, 600, 300, 100};
 constexpr std::array offset{0.0, 3.0, -2.0, 5.0};
 
@@ -28,7 +29,7 @@ struct Rows {
   std::vector<std::int64_t> ill;
 };
 
-/// The patients of these hospitals, the same in every run.
+/// Returns the patients of these hospitals, the same in every run.
 Rows rows_of(std::size_t begin, std::size_t end) {
   Rows rows;
   for (std::size_t h = begin; h < end; ++h) {
@@ -54,7 +55,7 @@ std::vector<double> scores_of(const Rows& rows, const Pair& weight) {
   return scores;
 }
 
-/// The exact average precision: the mean over the ill of the precision at their rank in the list.
+/// Returns the exact average precision: the mean over ill patients of the precision at their rank.
 double average_precision(const Rows& rows, const Pair& weight) {
   const std::vector<double> scores = scores_of(rows, weight);
   std::vector<std::pair<double, bool>> order;
@@ -72,7 +73,7 @@ struct Step {
 };
 using Curve = std::vector<Step>;
 
-/// One rank's training, with the loss over all ranks' rows or over its own.
+/// Runs one rank's training, with the loss over all ranks' rows or over its own rows.
 Curve train(tutti::ProcessGroup& group, const Rows& rows, bool global) {
   tutti::losses::SmoothAp smooth_ap({.temperature = 0.1});
   Pair weight{0.5, 0.0};
@@ -85,7 +86,7 @@ Curve train(tutti::ProcessGroup& group, const Rows& rows, bool global) {
     std::array<double, 3> mean{0, 0, result.loss};
     for (std::size_t i = 0; i < scores.size(); ++i)
       for (std::size_t f = 0; f < 2; ++f) mean[f] += by_score[i] * rows.x[i][f];
-    // A data-parallel trainer averages as well, which the default GradScale::sum expects.
+    // A data-parallel trainer averages, too. The default GradScale::sum expects this average.
     group.all_reduce(mean, tutti::ReduceOp::avg);
     curve.push_back({mean[2], weight});
     for (std::size_t f = 0; f < 2; ++f) weight[f] -= 0.1 * mean[f];
@@ -93,7 +94,7 @@ Curve train(tutti::ProcessGroup& group, const Rows& rows, bool global) {
   return curve;
 }
 
-/// The curve of rank 0 if `size` ranks share the hospitals.
+/// Returns the curve of rank 0 if `size` ranks share the hospitals.
 Curve train_on(std::size_t size, bool global) {
   Curve curve;
   const auto store = tutti::make_memory_store();

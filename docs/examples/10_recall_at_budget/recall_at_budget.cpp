@@ -26,8 +26,9 @@ struct Rows {
   std::vector<std::uint8_t> iid;  // 1: drawn at random.
 };
 
-/// One in 50 is a fraud, another one large and honest. One in 10 is a large false alarm of last
-/// year: all of those were kept, so they are more frequent here than in production.
+/// Returns a rank's transactions. One in 50 is a fraud, and one in 50 is large and honest. One in
+/// 10 is a large false alarm of last year; all false alarms were kept, so they are more frequent
+/// here than in production.
 Rows rows_of(std::size_t rank) {
   std::mt19937 bits(static_cast<unsigned>(rank));
   const auto noise = [&] {  // Roughly normal, and the same with every standard library.
@@ -54,7 +55,7 @@ std::vector<double> scores_of(const Rows& rows, double angle) {
   return scores;
 }
 
-/// The angle after 40 steps from 0, where the score is the size alone.
+/// Returns the angle after 40 steps from 0. At angle 0 the score is the size alone.
 double train(tutti::ProcessGroup& group, losses::RankingLoss& loss, const Rows& rows) {
   double angle = 0;
   for (int step = 0; step < 40; ++step) {
@@ -72,7 +73,7 @@ double train(tutti::ProcessGroup& group, losses::RankingLoss& loss, const Rows& 
   return angle;
 }
 
-/// Prints the flagged rows before and after the training, among those drawn at random.
+/// Prints the flagged rows before and after the training, counting only rows drawn at random.
 void show(tutti::ProcessGroup& group, losses::RankingLoss& loss, losses::PAucAtBudget& band,
           const Rows& rows, const tutti::ConstTensorView& iid) {
   for (const double angle : {0.0, train(group, loss, rows)}) {
@@ -80,7 +81,7 @@ void show(tutti::ProcessGroup& group, losses::RankingLoss& loss, losses::PAucAtB
     const double value = loss(group, {scores, rows.fraud, iid}).loss;
     (void)band(group, {scores, rows.fraud, iid});
     const double threshold = band.diagnostics()[0].t_beta;
-    std::array<int, 4> count{};  // Honest rows and frauds; and the flagged ones among them.
+    std::array<int, 4> count{};  // Honest rows, frauds, flagged honest rows, flagged frauds.
     for (std::size_t i = 0; i < scores.size(); ++i) {
       const std::size_t kind = rows.fraud[i] != 0 ? 1 : 0;
       count[kind] += rows.iid[i];

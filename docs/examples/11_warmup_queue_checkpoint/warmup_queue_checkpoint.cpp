@@ -1,5 +1,5 @@
-// Trains in batches with few positives: cross-entropy first, then Smooth-AP over a queue. Stops in
-// the middle, and continues from a checkpoint with another number of ranks.
+// Trains in batches with few positives: with cross-entropy first, then with Smooth-AP over a queue.
+// Stops halfway, and continues from a checkpoint with another number of ranks.
 
 #include <algorithm>
 #include <array>
@@ -33,7 +33,7 @@ struct Rows {
   std::vector<std::int64_t> fraud;
 };
 
-/// Payments, of which 3 % are fraud, with higher values in two of three features.
+/// Returns payments, of which 3 % are fraud. Frauds have higher values in two of three features.
 Rows make_payments() {
   Rows rows;
   std::mt19937 bits(1);
@@ -54,8 +54,8 @@ double score(const Weights& x, const Weights& weights) {
   return x[0] * weights[0] + x[1] * weights[1] + x[2] * weights[2];
 }
 
-/// The exact average precision over all payments: the mean over frauds of the precision at their
-/// rank in the list.
+/// Returns the exact average precision over all payments: the mean over frauds of the precision at
+/// their rank.
 double average_precision(const Rows& rows, const Weights& weights) {
   std::vector<std::pair<double, bool>> order;
   for (std::size_t i = 0; i < rows.x.size(); ++i)
@@ -67,7 +67,7 @@ double average_precision(const Rows& rows, const Weights& weights) {
   return sum / found;
 }
 
-/// This rank's part of the 24 payments of a step.
+/// Returns this rank's part of the 24 payments of a step.
 Rows batch_of(const Rows& all, std::int64_t step, const tutti::ProcessGroup& group) {
   std::mt19937 bits(static_cast<unsigned>(step));
   Rows part;
@@ -116,7 +116,7 @@ struct Line {
 };
 using Lines = std::vector<Line>;
 
-/// Steps [first, last) of one rank.
+/// Runs steps [first, last) on one rank.
 Lines train(tutti::ProcessGroup& group, Training& training, std::int64_t first, std::int64_t last) {
   const Rows all = make_payments();
   auto& [weights, loss] = training;

@@ -51,8 +51,8 @@ std::string text_of(const std::function<void()>& call) {
   }
 }
 
-/// Runs `body` on three ranks and prints their lines in rank order. No group ends before every rank
-/// has run `body`.
+/// Runs `body` on three ranks and prints their lines in rank order. Every group lives until all
+/// ranks have run `body`.
 using Lines = std::vector<std::string>;
 void on_ranks(const std::function<void(ProcessGroup& group, Lines& lines)>& body) {
   constexpr int size = 3;
@@ -72,7 +72,7 @@ void on_ranks(const std::function<void(ProcessGroup& group, Lines& lines)>& body
   for (int rank = 0; rank < size; ++rank) print(rank, lines[static_cast<std::size_t>(rank)]);
 }
 
-/// One rank's call is invalid.
+/// One rank makes an invalid call.
 void refused() {
   on_ranks([](ProcessGroup& group, Lines& lines) {
     std::vector<float> x(4);
@@ -82,7 +82,7 @@ void refused() {
   });
 }
 
-/// Every call is valid, but they differ.
+/// Every rank makes a valid call, but the calls differ.
 void mismatch() {
   on_ranks([](ProcessGroup& group, Lines& lines) {
     std::vector<float> x(4);
@@ -92,7 +92,7 @@ void mismatch() {
   });
 }
 
-/// A rank that makes no call.
+/// One rank makes no call.
 void timeout() {
   on_ranks([](ProcessGroup& group, Lines& lines) {
     std::vector<float> x(4);
@@ -102,7 +102,7 @@ void timeout() {
   });
 }
 
-/// A rank whose group ends while the other ranks wait for it.
+/// A rank's group ends while the other ranks wait for the rank.
 void peer_lost() {
   on_ranks([](ProcessGroup& group, Lines& lines) {
     std::vector<float> x(4);
@@ -115,7 +115,7 @@ void peer_lost() {
   });
 }
 
-/// A rank that aborts while the other ranks wait for it.
+/// A rank aborts while the other ranks wait for it.
 void aborted() {
   on_ranks([](ProcessGroup& group, Lines& lines) {
     if (group.rank() == 1) {
@@ -128,7 +128,7 @@ void aborted() {
   });
 }
 
-/// A failed Work whose error rank 0 does not collect.
+/// A Work fails, and rank 0 does not collect its error.
 void uncollected() {
   on_ranks([](ProcessGroup& group, Lines& lines) {
     std::vector<float> x(4);
@@ -144,7 +144,7 @@ void uncollected() {
   });
 }
 
-/// Two sides of a message that do not match, and a message without another side.
+/// A send and a recv that do not match, and a recv without a send.
 void messages() {
   on_ranks([](ProcessGroup& group, Lines& lines) {
     std::vector<float> x(group.rank() == 0 ? 4 : 3);
@@ -156,7 +156,7 @@ void messages() {
   });
 }
 
-/// The trace of a rank's calls.
+/// Prints the trace of a rank's calls.
 void trace() {
   on_ranks([](ProcessGroup& group, Lines& lines) {
     std::vector<float> x(4);
@@ -169,7 +169,7 @@ void trace() {
   });
 }
 
-/// A child process with a copy of its parent's group.
+/// A child process uses a copy of its parent's group.
 void forked() {
   auto group = ProcessGroup::create(options(0, 1, nullptr));
   std::fflush(stdout);
@@ -185,13 +185,13 @@ void forked() {
   std::printf("parent: %s\n", text_of([&] { group.barrier(); }).c_str());
 }
 
-/// A launcher that did not start this process.
+/// No launcher has started this process.
 class NoLauncher final : public tutti::ClusterEnvironment {
  public:
   std::optional<tutti::ClusterInfo> detect() const override { return std::nullopt; }
 };
 
-/// Invalid calls of a single rank.
+/// A single rank makes invalid calls.
 void alone() {
   auto group = ProcessGroup::create(options(0, 1, nullptr));
   std::vector<float> x(4);

@@ -1,5 +1,5 @@
-// A backend and a decorator of a program's own: StoreBackend moves the bytes of a group of three
-// ranks, CountsBytes counts them.
+// A backend and a decorator written outside the library: StoreBackend moves the bytes of a group of
+// three ranks, CountsBytes counts them.
 
 #include <array>
 #include <atomic>
@@ -41,7 +41,7 @@ class CountsBytes final : public tutti::ForwardingBackend {
   std::atomic<std::size_t>& bytes_;
 };
 
-/// What one rank has to say.
+/// The lines that one rank prints.
 using Lines = std::vector<std::string>;
 
 std::string text_of(std::span<const float> values) {
@@ -65,7 +65,7 @@ void run(tutti::ProcessGroup& world, Lines& lines) {
   world.all_reduce(sum);
   lines.push_back("all_reduce:" + text_of(sum));
 
-  const std::vector<std::int64_t> rows{1, 2, 3};  // Of each rank.
+  const std::vector<std::int64_t> rows{1, 2, 3};  // The number of rows of each rank.
   const std::vector<float> mine(static_cast<std::size_t>(world.rank()) + 1, rank);
   std::vector<float> all(6);
   world.all_gather_async(mine, all, rows).wait();

@@ -1,4 +1,4 @@
-// A small network is trained by 1, 2 and 4 ranks on the same batches: the loss curve is the same.
+// Trains a small network on 1, 2 and 4 ranks with the same batches. The loss curves are the same.
 
 #include <array>
 #include <cmath>
@@ -24,7 +24,7 @@ constexpr double rate = 0.5;
 struct Point {
   double x;
   double y;
-  double label;  // 0 or 1: on which of two spirals it lies.
+  double label;  // 0 or 1: the spiral on which the point lies.
 };
 
 std::vector<Point> make_spirals() {
@@ -40,7 +40,7 @@ std::vector<Point> make_spirals() {
   return points;
 }
 
-/// 2 inputs, 16 units with tanh, 1 output with a sigmoid; cross-entropy.
+/// A network of 2 inputs, 16 units with tanh, 1 output with a sigmoid, and cross-entropy.
 struct Network {
   std::vector<double> w1 = std::vector<double>(hidden * 2);
   std::vector<double> b1 = std::vector<double>(hidden);
@@ -58,13 +58,13 @@ Network make_network(unsigned seed) {
   return network;
 }
 
-/// Sets `d` to the gradient of the sum over the rows of their loss times `weight`, and returns that
-/// sum. Calls `ready` for a parameter as soon as its gradient is complete.
+/// Sets `d` to the gradient of `weight` times the sum of the rows' losses, and returns this sum.
+/// Calls `ready` for a parameter as soon as its gradient is complete.
 double backward(const Network& net, std::span<const Point> rows, double weight, Network& d,
                 const std::function<void(std::size_t id)>& ready) {
   d = Network();
   double loss = 0;
-  std::vector<std::array<double, hidden>> of_hidden;  // The gradient of each row's units.
+  std::vector<std::array<double, hidden>> of_hidden;  // The gradient of the units, per row.
   for (const Point& p : rows) {
     std::array<double, hidden> h{};
     double z = net.b2[0];
@@ -82,7 +82,7 @@ double backward(const Network& net, std::span<const Point> rows, double weight, 
     }
   }
   ready(3);
-  ready(2);  // From here on they travel, while the first layer is computed.
+  ready(2);  // The reducer can send these while the first layer is computed.
   for (std::size_t r = 0; r < rows.size(); ++r)
     for (std::size_t j = 0; j < hidden; ++j) {
       d.b1[j] += of_hidden[r][j];
@@ -101,13 +101,13 @@ std::vector<double> train(tutti::ProcessGroup& group, const std::vector<Point>& 
   const std::array<const char*, 4> names{"w1", "b1", "w2", "b2"};
   std::vector<tutti::ddp::Parameter> parameters;
   for (std::size_t id = 0; id < 4; ++id) parameters.push_back({names[id], *network.all()[id]});
-  // Two buckets, so that there is something to overlap. The losses below are parts of the mean over
-  // the batch, so gradients are added: divisor 1.
+  // Two buckets, so that communication overlaps with the backward. The losses below are parts of
+  // the mean over the batch, so gradients are added: divisor 1.
   tutti::ddp::GradientReducer reducer(group, parameters, {.first_bucket_cap = 256, .divisor = 1});
 
   std::vector<double> losses;
   for (int step = 0; step < steps; ++step) {
-    // The rows of this rank: a part of the batch. 50 rows are 13, 13, 12 and 12.
+    // This rank's part of the batch: 50 rows are split into 13, 13, 12 and 12.
     const auto first = static_cast<std::size_t>(step) * rows_of_batch % rows_of_data;
     const auto ranks = static_cast<std::size_t>(group.size());
     const auto rank = static_cast<std::size_t>(group.rank());

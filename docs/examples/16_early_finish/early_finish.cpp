@@ -1,4 +1,4 @@
-// Three ranks have 4, 2 and 1 batches. A Join keeps them in step until the last one has finished.
+// Three ranks have 4, 2 and 1 batches. A Join keeps them in step until all have finished.
 
 #include <array>
 #include <cstddef>
@@ -27,8 +27,8 @@ void on_ranks(int size, const std::function<void(tutti::ProcessGroup& group)>& b
     });
 }
 
-// Part 1: each rank has a loss of its own. One parameter p, and batch i of rank r wants it to be
-// 8 (r + 1): the loss is (p - 8 (r + 1))^2 / 2, its gradient p - 8 (r + 1).
+// Part 1: each rank has its own loss of the one parameter p. On rank r the loss of a batch is
+// (p - 8 (r + 1))^2 / 2, and its gradient is p - 8 (r + 1).
 
 struct Step {
   int with_batch;
@@ -50,16 +50,17 @@ std::vector<Step> train(tutti::ProcessGroup& group, bool by_initial_size) {
       reducer.finish();
       ++batch;
     }
-    // Ranks without a batch have the reduced gradient too, so parameters stay equal.
+    // Ranks without a batch receive the reduced gradient too, so parameters stay equal.
     parameter[0] -= 0.5 * *static_cast<const double*>(reducer.gradient(0).data);
     steps.push_back({join.ranks_with_batch(), parameter[0]});
   }
   return steps;
 }
 
-// Part 2: the loss is over the rows of all ranks. A rank without a batch calls it with no rows.
+// Part 2: the loss is over the rows of all ranks. A rank without a batch calls the loss with no
+// rows.
 
-/// The loss of each step. A row is a number x with a label of 0 or 1, and its logit is w x.
+/// Returns the loss of each step. A row is a number x with a label of 0 or 1; its logit is w x.
 std::vector<double> train_with_global_loss(tutti::ProcessGroup& group) {
   std::vector<double> w{0};
   tutti::ddp::GradientReducer reducer(group, {{"w", w}});
@@ -68,7 +69,7 @@ std::vector<double> train_with_global_loss(tutti::ProcessGroup& group) {
   std::vector<double> losses;
   const auto step_of = [&] { return static_cast<int>(losses.size()); };
   const auto has_batch = [&] {
-    // One process takes the rows of all three ranks.
+    // A single process takes the rows of all three ranks.
     return step_of() < (group.size() == 1 ? 4 : batches_of[static_cast<std::size_t>(group.rank())]);
   };
   while (join.next(has_batch())) {

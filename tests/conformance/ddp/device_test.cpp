@@ -8,7 +8,7 @@
 #include "support/fake_device.hpp"
 #include "support/sanitizers.hpp"
 
-// Gradients on a device that exists only here, computed by slow kernels on streams.
+// Gradients on a fake device, computed by slow kernels on streams.
 
 namespace tutti::test {
 namespace {
@@ -71,7 +71,7 @@ std::vector<ddp::Parameter> two(const FakeRank& at) {
   return {{"a", shape}, {"b", shape}};
 }
 
-/// Two steps with both gradients in one bucket, from one stream or two.
+/// Makes two steps with both gradients in one bucket, from one stream or two.
 bool waits_for_producers(const FakeRank& at, ReducerOptions options, FakeStream& second,
                          bool views) {
   GradientReducer reducer(at.group, two(at), options);
@@ -110,7 +110,7 @@ TEST_P(ReducerOnDevice, BucketsWaitForTwoProducers) {
   });
 }
 
-// Of one rank the reduction changes nothing, so that its moment does not show.
+// With one rank the reduction changes nothing, so the test could not see when the reduction runs.
 class ReducerOnDevices : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, ReducerOnDevices, testing::ValuesIn(worlds({2})), CaseName());
 

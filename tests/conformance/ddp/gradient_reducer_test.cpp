@@ -20,11 +20,11 @@ INSTANTIATE_TEST_SUITE_P(Worlds, ReducerOfSeveral, testing::ValuesIn(worlds_of_s
 
 constexpr unsigned steps = 50;
 
-/// Trains with the options; the parameters are those of one process.
+/// Trains with the options, and expects the parameters of a training on one process.
 void expect_trains(const World& world, const ReducerOptions& options) {
   const auto want = trained_alone<double>(1, steps);
   on_ranks(world, [&](ProcessGroup& group) {
-    // The other ranks start with other values, which rank 0's replace.
+    // The other ranks start with other values; rank 0's values replace them.
     Network<double> network(group.rank() == 0 ? 1U : 7U);
     Staged<double> staged(group, network);
     GradientReducer reducer(group, staged.parameters(), options);
@@ -111,7 +111,7 @@ TEST_P(Reducer, MicroBatchesWithoutSyncAreOneBatch) {
   });
 }
 
-/// An array of `value`.
+/// Returns an array filled with `value`.
 Array filled(const Shape& shape, double value) {
   Array array(DType::f64, shape);
   for (std::int64_t i = 0; i < array.numel(); ++i) array.put<double>(i, value);
@@ -125,7 +125,7 @@ void expect_all(const Buffer& got, double value) {
   expect_all(got.read(), value);
 }
 
-/// Gradients whose values are rank + 1, of parameters of 3 and 40 elements, and none.
+/// Gradients with the value rank + 1, of parameters of 3, 40 and 0 elements.
 struct Pair {
   explicit Pair(ProcessGroup& g)
       : group(g), a(g, filled({3}, g.rank() + 1)), b(g, filled({4, 10}, g.rank() + 1)) {}
@@ -148,7 +148,7 @@ struct Pair {
   Buffer b;
 };
 
-/// Parameters of 8 elements.
+/// Returns parameters of 8 elements.
 std::vector<ddp::Parameter> some_parameters(ProcessGroup& group, std::size_t count) {
   return {count, {"p", {nullptr, DType::f64, {8}, group.memory().device()}}};
 }
@@ -219,7 +219,7 @@ TEST_P(Reducer, BuffersAreThoseOfRankZero) {
   });
 }
 
-/// The ids of each bucket.
+/// Returns the ids of each bucket.
 std::vector<std::vector<std::size_t>> ids_of(const GradientReducer& reducer) {
   std::vector<std::vector<std::size_t>> all;
   for (const ddp::Bucket& bucket : reducer.buckets()) {
@@ -239,7 +239,7 @@ TEST_P(Reducer, BucketsAreRebuiltInTheOrderOfArrivalOnRankZero) {
     EXPECT_EQ(ids_of(reducer), (Ids{{3}, {2, 1}, {0}}));
     for (int step = 0; step < 3; ++step) {
       for (const Buffer& gradient : gradients) gradient.write(filled({8}, group.rank() + 1));
-      // Each rank in an order of its own; rank 0's counts.
+      // Each rank marks in another order; the rebuild uses rank 0's.
       const std::size_t orders[][4] = {{1, 3, 0, 2}, {2, 0, 1, 3}, {3, 2, 1, 0}, {0, 1, 2, 3}};
       for (const std::size_t id : orders[group.rank()]) reducer.mark_ready(id, gradients[id]);
       reducer.finish();
@@ -322,7 +322,7 @@ TEST_P(Reducer, WithFindUnusedRanksMayLackGradients) {
     GradientReducer reducer(group, Pair::parameters(group), {.find_unused_parameters = true});
     for (int step = 0; step < 3; ++step) {
       const Pair pair(group);
-      // Rank 0 alone has a gradient of b, and no rank has one of `none`.
+      // Only rank 0 has a gradient of b. No rank has a gradient of `none`.
       reducer.mark_ready(0, pair.a);
       if (group.rank() == 0) reducer.mark_ready(1, pair.b);
       reducer.finish();

@@ -11,11 +11,11 @@
 
 #include "conformance/cells.hpp"
 
-// Steps of a hook without a reducer: buckets of one rank, made and reduced as a reducer does.
+// Runs steps of a hook without a reducer: makes and reduces a rank's buckets as a reducer does.
 
 namespace tutti::test {
 
-/// Element i of the gradient of a parameter in a step, on a rank: between -1 and 1.
+/// Returns element i of a parameter's gradient in a step on a rank, between -1 and 1.
 inline double gradient_value(std::size_t id, int rank, std::int64_t step, std::int64_t i) {
   const auto bits =
       mix(id * 1000 + index(rank), static_cast<std::uint64_t>(step), static_cast<std::uint64_t>(i));
@@ -30,13 +30,13 @@ using Ids = std::vector<std::size_t>;
 
 class HookSteps {
  public:
-  /// The parameters [id] lie in these buckets.
+  /// Puts the parameters with these ids into buckets.
   HookSteps(ProcessGroup& group, DType dtype, std::vector<Shape> shapes, std::vector<Ids> buckets)
       : group_(&group), dtype_(dtype), shapes_(std::move(shapes)) {
     lay_out(buckets);
   }
 
-  /// As the rebuild of a reducer.
+  /// Changes the buckets, as the rebuild of a reducer does.
   void lay_out(const std::vector<Ids>& buckets) {
     buckets_.clear();
     arrays_.clear();
@@ -56,7 +56,7 @@ class HookSteps {
 
   void set_divisor(double divisor) { divisor_ = divisor; }
 
-  /// The results of one step: [id][element].
+  /// Runs one step and returns its results: [id][element].
   std::vector<std::vector<double>> run(const ddp::CommHook& hook,
                                        const GradientOf& gradient = gradient_value) {
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
@@ -87,7 +87,7 @@ class HookSteps {
     return results;
   }
 
-  /// The sum over ranks of their gradients, over `divisor`.
+  /// Returns the sum of all ranks' gradients, divided by `divisor`.
   std::vector<std::vector<double>> mean(std::int64_t step, double divisor,
                                         const GradientOf& gradient = gradient_value) const {
     std::vector<std::vector<double>> all(shapes_.size());
@@ -150,7 +150,7 @@ inline void expect_near(const Results& got, const Results& want, double toleranc
   }
 }
 
-/// The same bits as rank 0's.
+/// Expects the same bits as on rank 0.
 inline void expect_same_on_all_ranks(ProcessGroup& group, const Results& results) {
   for (const auto& mine : results) {
     auto first = mine;

@@ -2,7 +2,7 @@
 
 #include "conformance/ddp/network.hpp"
 
-// What register_ddp_comm_hook promises, and hooks that compress.
+// Tests what register_ddp_comm_hook promises, and the hooks that compress.
 
 namespace tutti::test {
 namespace {
@@ -16,7 +16,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, CommHooks, testing::ValuesIn(worlds()), CaseNam
 
 constexpr std::int64_t numel = 1000;
 
-/// Fractions that are not exact in 16 bits, other ones on each rank.
+/// Returns fractions that are not exact in 16 bits and differ between ranks.
 template <typename T>
 std::vector<T> gradient_of(int rank) {
   std::vector<T> values(numel);
@@ -29,7 +29,7 @@ std::vector<ddp::Parameter> one(DType dtype) {
   return {{"w", {nullptr, dtype, {numel}}}};
 }
 
-/// One step with the hook.
+/// Runs one step with the hook.
 template <typename T>
 std::vector<T> reduced(ProcessGroup& group, CommHook hook, const ddp::HookWrapper& wrapper = {}) {
   GradientReducer reducer(group, one(dtype_of<T>));
@@ -40,7 +40,7 @@ std::vector<T> reduced(ProcessGroup& group, CommHook hook, const ddp::HookWrappe
   return values;
 }
 
-/// The mean, in double.
+/// Returns the mean, computed in double.
 std::vector<double> mean(int size) {
   std::vector<double> sum(numel);
   for (int rank = 0; rank < size; ++rank) {
@@ -119,7 +119,8 @@ TEST_P(CommHooks, WhatFollowsTheReductionRunsBeforeFinishReturns) {
 
 TEST_P(CommHooks, CompressionIsTheMeanWithinItsRounding) {
   on_ranks(GetParam(), [&](ProcessGroup& group) {
-    // Values are up to 4/3. Each of 3 roundings is half a unit in the last place: 2^-11, 2^-8.
+    // Values are at most 4/3. Each of the 3 roundings is at most half a unit in the last place:
+    // 2^-11 in f16, 2^-8 in bf16.
     const double largest = 4.0 / 3;
     for (const auto& hook :
          {ddp::fp16_compress_hook(), ddp::fp16_compress_wrapper(ddp::all_reduce_hook)})
@@ -181,7 +182,7 @@ TEST_P(CommHooks, CompressedTrainingStaysNearTheUncompressedOne) {
 
 TEST_P(CommHooks, SmallFloatsAreDividedBeforeTheSum) {
   on_ranks(GetParam(), [&](ProcessGroup& group) {
-    std::vector<Float16> values(8, Float16(60000.0F));  // Two of them are infinite in f16.
+    std::vector<Float16> values(8, Float16(60000.0F));  // The sum of two is infinite in f16.
     GradientReducer reducer(group, {{"w", {nullptr, DType::f16, {8}}}});
     reducer.mark_ready(0, values);
     reducer.finish();

@@ -4,7 +4,7 @@
 
 namespace tutti::test {
 
-/// A network whose arrays are the reducer's, in host memory.
+/// A network whose arrays in host memory are also those of the reducer.
 template <typename T>
 struct HostNetwork : Network<T> {
   using Network<T>::Network;
@@ -20,7 +20,8 @@ struct HostNetwork : Network<T> {
     return view(std::span(this->gradients[id]), this->shape(id));
   }
 
-  /// One step of this rank with its rows, up to the update: gradients of the global mean.
+  /// Makes one step of this rank with its rows, without the update. The result is the gradients of
+  /// the global mean.
   void step(ddp::GradientReducer& reducer, ProcessGroup& group, unsigned number) {
     const auto rows = uneven_split(group.size(), number);
     // The reducer divides by W.

@@ -24,7 +24,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, JoinsOfSeveral, testing::ValuesIn(worlds_of_sev
 
 constexpr std::size_t count = 8;
 
-/// Batches of each rank: 3, 0, 5, 1.
+/// Returns the number of batches of a rank: 3, 0, 5 or 1.
 int batches_of(int rank) {
   constexpr int batches[] = {3, 0, 5, 1};
   return batches[rank % 4];
@@ -49,7 +49,7 @@ double sum_of_gradients(int size, int batch) {
   return sum;
 }
 
-/// One pass over the batches, with a parameter from which gradients are subtracted.
+/// Runs one pass over the batches, and subtracts the gradients from a parameter.
 double pass(ProcessGroup& group, const ReducerOptions& reducer_options,
             const JoinOptions& options) {
   std::vector<double> parameter(count, 100);
@@ -164,13 +164,13 @@ TEST_P(Joins, AReducerWithoutParametersIsRefused) {
 
 constexpr std::int64_t classes = 3;
 
-/// Rows of a rank in a step: uneven, and none once its batches are used.
+/// Returns the number of rows of a rank in a step: uneven, and 0 once its batches are used up.
 std::int64_t rows_of(int rank, int step) {
   return step < batches_of(rank) ? 1 + (rank + 2 * step) % 4 : 0;
 }
 
-/// Logits and targets of rows [first, first + rows) of the step's global batch: logits are weights
-/// times a number of the row.
+/// Logits and targets of rows [first, first + rows) of the step's global batch. The logits of a row
+/// are the weights times the row's x.
 struct Batch {
   Batch(std::int64_t first, std::int64_t rows, int step, const std::vector<double>& weights) {
     for (std::int64_t r = first; r < first + rows; ++r) {
@@ -179,7 +179,7 @@ struct Batch {
       targets.push_back((r + step) % classes);
     }
   }
-  /// Of the weights, from that of the logits.
+  /// Returns the gradient of the weights, from that of the logits.
   std::vector<double> gradient(const Tensor& grad) const {
     std::vector<double> sum(classes, 0);
     const auto* g = static_cast<const double*>(grad.data());
@@ -198,7 +198,7 @@ struct Batch {
 TEST_P(Joins, ALossOverZeroRowsStaysExact) {
   const int size = GetParam().size;
   const losses::CrossEntropy loss({.classes = classes});
-  // One process with the rows of all ranks.
+  // A single process has the rows of all ranks.
   std::vector<double> want{0.3, -0.2, 0.5};
   std::vector<double> want_losses;
   for (int step = 0; step < most_batches(size); ++step) {

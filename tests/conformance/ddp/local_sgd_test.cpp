@@ -35,7 +35,7 @@ TEST_P(LocalSgd, ReducesOverAllRanksAndThenOverTheSubGroup) {
             expect_near(got, steps.mean(step, divisor == 0 ? group.size() : divisor), tolerance);
             continue;
           }
-          // The mean of the sub-group; with the sum, W times that.
+          // The expected result is the mean over the sub-group; with divisor 1, W times the mean.
           Results want(shapes.size());
           for (std::size_t id = 0; id < shapes.size(); ++id)
             for (std::int64_t i = 0; i < shapes[id].numel(); ++i) {
@@ -100,7 +100,7 @@ TEST_P(LocalSgd, ModelsAreAveragedEveryPeriodBehindTheWarmUp) {
   });
 }
 
-// Small arrays travel together, of one dtype at a time; large ones alone.
+// Small arrays of one dtype are reduced together, large arrays alone.
 TEST_P(LocalSgd, ModelsOfAllSizesAndDtypesAreAveraged) {
   on_ranks(world(), [&](ProcessGroup& group) {
     const std::int64_t large = (1 << 18) + 3;  // Elements of f32: more than 1 MiB.
@@ -138,7 +138,7 @@ TEST_P(LocalSgd, RefusesIntegers) {
     expect_error(Errc::invalid_argument, {"averages floats and complex numbers", "i32"},
                  [&] { (void)averager.average(std::vector<TensorView>{counts}); });
     EXPECT_EQ(averager.step(), 0);
-    // Only a factor needs the host.
+    // Without a factor the hook does not read the array, so it may be on a device.
     const auto slices = std::make_shared<ddp::Bucket::Slices>();
     ddp::Bucket far(group, TensorView(counts.data(), DType::f32, {3}, {DeviceType::cuda, 0}),
                     slices);

@@ -6,7 +6,7 @@
 
 #include "conformance/ddp/host_network.hpp"
 
-// Losses as a training loop reports them: docs/data-parallel.md, "Losses".
+// Reports losses as in docs/data-parallel.md, section "Losses".
 
 namespace tutti::test {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 class LossLog : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, LossLog, testing::ValuesIn(worlds()), CaseName());
 
-// No rank knows the rows of the global batch before the step.
+// Before the step no rank knows the number of rows in the global batch.
 TEST_P(LossLog, UnevenMicroBatchesAreOneBatchInGradientAndLoss) {
   on_ranks(GetParam(), [](ProcessGroup& group) {
     HostNetwork<double> network(1);
@@ -49,7 +49,7 @@ TEST_P(LossLog, UnevenMicroBatchesAreOneBatchInGradientAndLoss) {
   });
 }
 
-/// Reduces to rank 0, which logs; no rank waits.
+/// Reduces to rank 0, which logs. No rank waits.
 void log_loss(ProcessGroup& group, double sum, double rows,
               const std::function<void(double mean)>& log) {
   auto sums = std::make_shared<std::array<double, 2>>(std::array{sum, rows});
@@ -61,7 +61,7 @@ void log_loss(ProcessGroup& group, double sum, double rows,
   std::move(work).detach(sums);
 }
 
-// Rank 0 comes to its first log when the other ranks have made all of theirs.
+// Rank 0 starts its first log after the other ranks have made all their logs.
 TEST_P(LossLog, NoRankWaitsForTheRankThatLogs) {
   constexpr std::size_t steps = 3;
   RankBarrier others_are_done(GetParam().size);

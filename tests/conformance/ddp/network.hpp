@@ -12,7 +12,7 @@
 
 #include "conformance/cells.hpp"
 
-// A network with its own backward, small enough to be trained by one process as the reference.
+// A network with its own backward, small enough that one process can train it as the reference.
 
 namespace tutti::test {
 
@@ -45,8 +45,8 @@ class Network {
     return id == 0 ? Shape{h, i} : id == 1 ? Shape{h} : id == 2 ? Shape{o, h} : Shape{o};
   }
 
-  /// Adds to the gradients those of the sum over rows [first, first + rows) of the squared error,
-  /// times `weight`. Returns that sum. Rows are the same for the same seed.
+  /// Adds `weight` times the gradients of the sum of squared errors over rows [first, first +
+  /// rows). Returns the sum. Rows are the same for the same seed.
   double backward(unsigned seed, std::int64_t first, std::int64_t rows, double weight,
                   const OnGradient& on_gradient = {}) {
     double loss = 0;
@@ -109,7 +109,7 @@ class Network {
   std::vector<std::vector<T>> gradients;
 };
 
-/// The largest difference between the parameters of two networks.
+/// Returns the largest difference between the parameters of two networks.
 template <typename T>
 double distance(const Network<T>& a, const Network<T>& b) {
   double most = 0;
@@ -124,7 +124,7 @@ double distance(const Network<T>& a, const Network<T>& b) {
 inline constexpr std::int64_t rows_of_batch = 13;
 inline constexpr double learning_rate = 0.3;
 
-/// What one process makes of the whole batches.
+/// Returns the network that one process trains with the whole batches.
 template <typename T>
 Network<T> trained_alone(unsigned seed, unsigned steps) {
   Network<T> network(seed);
@@ -136,7 +136,8 @@ Network<T> trained_alone(unsigned seed, unsigned steps) {
   return network;
 }
 
-/// Rows of each rank: 13 rows, uneven, and none on the last of several ranks in every third step.
+/// Returns the rows of each rank: 13 rows in all, uneven. In every third step, the last of several
+/// ranks has none.
 inline Layout uneven_split(int size, unsigned step) {
   Layout rows(index(size), 0);
   for (std::int64_t r = 0; r < rows_of_batch; ++r)
@@ -148,7 +149,7 @@ inline Layout uneven_split(int size, unsigned step) {
   return rows;
 }
 
-/// The arrays of a network where the group's calls take them.
+/// Copies of a network's arrays in the memory that the group's calls use.
 template <typename T>
 class Staged {
  public:
@@ -161,7 +162,7 @@ class Staged {
   std::vector<ddp::Parameter> parameters() const {
     return {{"w1", values_[0]}, {"b1", values_[1]}, {"w2", values_[2]}, {"b2", values_[3]}};
   }
-  /// What the reducer has made of the values.
+  /// Copies the parameters from the reducer's arrays to the network.
   void fetch_values() {
     for (std::size_t id = 0; id < 4; ++id) from_array(values_[id].read(), network_.values[id]);
   }
@@ -174,7 +175,8 @@ class Staged {
       from_array(gradients_[id].read(), network_.gradients[id]);
   }
 
-  /// One step of this rank with its rows, up to the update: gradients of the global mean.
+  /// Makes one step of this rank with its rows, without the update. The result is the gradients of
+  /// the global mean.
   void step(ddp::GradientReducer& reducer, unsigned number) {
     const auto rows = uneven_split(group_.size(), number);
     network_.zero_gradients();
@@ -183,7 +185,7 @@ class Staged {
     reducer.finish();
     fetch_gradients();
   }
-  /// Of a row. The reducer divides by W.
+  /// The weight of a row's loss. The reducer divides by W.
   double weight() const { return static_cast<double>(group_.size()) / rows_of_batch; }
 
  private:
@@ -203,7 +205,7 @@ class Staged {
   std::vector<Buffer> gradients_;
 };
 
-/// Buckets of about one parameter each.
+/// Options for buckets of about one parameter each.
 inline ddp::ReducerOptions small_buckets() {
   return {.first_bucket_cap = 64, .bucket_cap = 128};
 }

@@ -16,7 +16,7 @@ namespace {
 using ddp::PowerSgdOptions;
 using ddp::PowerSgdState;
 
-/// Two buckets; a matrix, a vector, a tensor, a scalar, a tall matrix.
+/// A matrix and a vector in the first bucket; a tensor, a scalar and a tall matrix in the second.
 const std::vector<Shape> shapes{{12, 10}, {9}, {6, 4, 5}, Shape(), {40, 3}};
 const std::vector<Ids> layout{{0, 1}, {2, 3, 4}};
 
@@ -30,7 +30,7 @@ ddp::CommHook hook_of(const std::shared_ptr<PowerSgdState>& state, bool batched)
   return batched ? ddp::batched_power_sgd_hook(state) : ddp::power_sgd_hook(state);
 }
 
-/// Q before the first step, from the number of its matrix.
+/// Returns an element of the Q before the first step, from the id of its matrix.
 double initial_value(std::size_t id, std::int64_t row, int column) {
   return gradient_value(id, 7, column, row);
 }
@@ -46,7 +46,7 @@ void give_q(std::size_t id, const TensorView& q) {
   }
 }
 
-/// The paper's algorithm 1 and 2 for one matrix of all ranks, written down plainly.
+/// Computes algorithms 1 and 2 of the paper for one matrix of all ranks, in the simplest way.
 class Reference {
  public:
   Reference(std::size_t id, std::int64_t rows, std::int64_t columns, int rank, int ranks)
@@ -163,7 +163,8 @@ TEST_P(PowerSgd, OfFullRankIsTheReduction) {
         });
 }
 
-// What was not sent is sent later: with gradients of 0, each step takes `rank` directions away.
+// A gradient that was not sent is sent later. In steps with gradients of 0, each step sends `rank`
+// more directions of the error.
 TEST_P(PowerSgd, ErrorsAndResultsTogetherAreTheGradients) {
   for (const bool batched : {false, true})
     on_ranks(world(), [&](ProcessGroup& group) {
@@ -183,7 +184,7 @@ TEST_P(PowerSgd, ErrorsAndResultsTogetherAreTheGradients) {
       for (std::size_t i = 0; i < want[0].size(); ++i)
         lost = std::max(lost, std::abs(sent[0][i] - want[0][i]));
       EXPECT_GT(lost, 0.05) << "nothing was lost that could come back";
-      // A square of 260 elements has 17 directions.
+      // 260 elements need a matrix of 17 x 17, which has 17 directions.
       for (int step = 0; step < 10; ++step)
         add(sent, steps.run(hook_of(state, batched), gradient), 1);
       expect_near(sent, want, 1e-9);
@@ -240,7 +241,7 @@ TEST_P(PowerSgd, RebuiltBucketsKeepErrorsAndQ) {
   });
 }
 
-// Errors of a bucket of another layout come back too; its square is a new one.
+// Errors outlive a change of the layout. The new bucket is another square matrix.
 TEST_P(PowerSgd, RebuiltBatchedBucketsKeepErrors) {
   on_ranks(world(), [&](ProcessGroup& group) {
     const auto state = std::make_shared<PowerSgdState>(
@@ -251,7 +252,7 @@ TEST_P(PowerSgd, RebuiltBatchedBucketsKeepErrors) {
     };
     Results sent;
     add(sent, steps.run(hook_of(state, true), once), 1);
-    steps.lay_out({{1, 0}});  // A square of 12: no place of it is what it was.
+    steps.lay_out({{1, 0}});  // The matrix is now 12 x 12, and every element has another place.
     for (int step = 0; step < 5; ++step) add(sent, steps.run(hook_of(state, true), once), 1);
     expect_near(sent, steps.mean(0, group.size()), 1e-9);
   });
@@ -274,7 +275,7 @@ TEST_P(PowerSgd, GradientsThatAreNotFiniteAreSeenAndForgotten) {
   });
 }
 
-// A direction that dies with gradients of 0 has to come back.
+// A column of Q that becomes 0 in a step with gradients of 0 has to come back.
 TEST_P(PowerSgd, StepsWithoutGradientsDoNotEndTheWarmStart) {
   on_ranks(world(), [&](ProcessGroup& group) {
     const auto state = std::make_shared<PowerSgdState>(
@@ -299,7 +300,7 @@ TEST_P(PowerSgd, WorksInsideOfACompression) {
   });
 }
 
-// What a hook keeps belongs to parameters: the reducer puts them into other buckets after a step.
+// A hook keeps state per parameter, because the reducer changes the buckets after the first step.
 TEST_P(PowerSgd, AndTopKGiveEverythingBackInAReducer) {
   on_ranks(world(), [&](ProcessGroup& group) {
     std::vector<ddp::Parameter> parameters;

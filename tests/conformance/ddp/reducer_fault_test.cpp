@@ -5,7 +5,8 @@
 #include "conformance/ddp/network.hpp"
 #include "conformance/observed.hpp"
 
-// A rank that makes a mistake, or dies: an error on every rank that names rank and parameter.
+// Tests a rank that makes a mistake or dies: every rank gets an error with the rank and the
+// parameter.
 
 namespace tutti::test {
 namespace {
@@ -17,7 +18,7 @@ using ddp::ReducerOptions;
 class ReducerFaults : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, ReducerFaults, testing::ValuesIn(worlds_of_several()), CaseName());
 
-/// Three gradients of 8 elements in buckets of their own, which hold rank + 1.
+/// Three gradients of 8 elements with the value rank + 1, each in its own bucket.
 struct Three {
   explicit Three(ProcessGroup& group) {
     Array content(DType::f64, {8});
@@ -55,8 +56,8 @@ TensorView with(const Buffer& buffer, DType dtype, const Shape& shape) {
   return other;
 }
 
-/// The last rank makes a mistake in step 1 by `wrong`, which throws or not; all ranks have an error
-/// with these texts, and the next step is right.
+/// The last rank makes the mistake `wrong` in step 1. Expects an error with these texts on all
+/// ranks, and that the next step succeeds.
 void expect_mistake(const World& world, const std::vector<std::string>& texts,
                     const std::function<void(GradientReducer&, Three&)>& wrong) {
   on_ranks(world, [&](ProcessGroup& group) {
@@ -280,7 +281,7 @@ TEST_P(ReducerFaults, ARankThatDiesInAStepIsAnErrorOnTheOthers) {
                      }
                    }
                    dead.wait();
-                   // The survivors go on.
+                   // The other ranks continue in a new group.
                    if (group.rank() == last) return;
                    World survivors = GetParam();
                    survivors.size -= 1;

@@ -8,7 +8,7 @@
 #include "support/fake_backend.hpp"
 #include "support/fake_device.hpp"
 
-// Shards and sparse rows on a device that exists only here, with slow kernels on a stream.
+// Shards and sparse rows on a fake device, with slow kernels on a stream.
 
 namespace tutti::test {
 namespace {
@@ -55,7 +55,7 @@ std::vector<T> read(FakeDevice& device, const ConstTensorView& array, Stream str
 class ShardedOnDevice : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, ShardedOnDevice, testing::ValuesIn(worlds({1, 2, 3})), CaseName());
 
-// The update sets a parameter to its gradient, slowly.
+// The update is a slow kernel that sets a parameter to its gradient.
 TEST_P(ShardedOnDevice, ParametersTravelBehindTheUpdate) {
   on_fake_ranks(GetParam(), [](ProcessGroup& group, FakeDevice& device, FakeStream& stream) {
     for (const bool check : {true, false}) {

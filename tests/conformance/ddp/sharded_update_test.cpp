@@ -19,7 +19,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, ShardedOfSeveral, testing::ValuesIn(worlds_of_s
 
 constexpr unsigned steps = 12;
 
-/// Momentum: one number of state per element.
+/// Updates with momentum: one number of state per element.
 template <typename T>
 void update(std::span<T> parameter, std::span<const T> gradient, std::span<T> state) {
   for (std::size_t i = 0; i < parameter.size(); ++i) {
@@ -37,7 +37,7 @@ std::span<const T> span_of(const ConstTensorView& view) {
   return {static_cast<const T*>(view.data), static_cast<std::size_t>(view.shape.numel())};
 }
 
-/// An optimizer that has the state of this rank's shards.
+/// An optimizer with the state of this rank's shards only.
 template <typename T>
 class Optimizer {
  public:
@@ -83,7 +83,7 @@ HostNetwork<T> train_sharded(ProcessGroup& group, const ReducerOptions& options)
   return network;
 }
 
-/// The same bits with and without shards.
+/// Expects the same bits with and without shards.
 template <typename T>
 void expect_same_bits(const World& world, const ReducerOptions& options) {
   on_ranks(world, [&](ProcessGroup& group) {
@@ -142,7 +142,7 @@ TEST_P(Sharded, GradientsMayLiveInTheBuckets) {
   });
 }
 
-/// Parameters of several sizes and types, and none.
+/// Parameters of several sizes and dtypes, one of them empty.
 struct Model {
   Model() : a(4000, 1), b(77, 2), c(1000, 3), none() {}
   std::vector<ddp::Parameter> parameters() {
@@ -198,7 +198,7 @@ TEST_P(Sharded, EachElementIsUpdatedByOneRankAndTheStateIsDivided) {
   EXPECT_EQ(elements, Model::numel);
 }
 
-// After step_empty() on all ranks gradients are 0, and the momentum goes on.
+// With step_empty() on all ranks the gradients are 0, and the momentum continues.
 TEST_P(Sharded, AStepWithoutBatchesIsAStep) {
   on_ranks(GetParam(), [](ProcessGroup& group) {
     HostNetwork<double> network(1);

@@ -24,7 +24,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, SparseGradientsOfSeveral, testing::ValuesIn(wor
 
 constexpr std::int64_t width = 3;
 
-/// Rows with indices in 0 .. most - 1, unordered and with repetitions.
+/// Rows with indices from 0 to most - 1, not ordered and partly equal.
 struct Gradient {
   std::vector<std::int64_t> indices;
   Array rows;
@@ -43,7 +43,7 @@ std::vector<Gradient> make_gradients(DType dtype, const Layout& layout, std::uin
   return all;
 }
 
-/// Row by row: rank 0's rows of an index first.
+/// Adds the rows of each index one by one, in rank order.
 Gradient sum_of(const std::vector<Gradient>& all, DType dtype, std::uint64_t most) {
   Gradient sum;
   std::vector<Array> rows;
@@ -94,7 +94,7 @@ TEST_P(SparseGradients, EqualIndicesAreAddedInRankOrder) {
     }
 }
 
-// Rows that are too many to be inlined with the sizes.
+// Too many rows to be inlined in the exchange of sizes.
 TEST_P(SparseGradients, ManyRowsAreAddedAsFewAre) {
   const Layout layout(index(world().size), 9000);
   const auto all = make_gradients(DType::f32, layout, 700);

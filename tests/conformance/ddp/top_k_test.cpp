@@ -22,7 +22,7 @@ class TopK : public testing::TestWithParam<World> {
 };
 INSTANTIATE_TEST_SUITE_P(Worlds, TopK, testing::ValuesIn(worlds()), CaseName());
 
-/// One bucket of all ranks, written down plainly in the type of its elements.
+/// Computes one bucket of all ranks in the simplest way, in the type of its elements.
 template <typename T>
 class Reference {
  public:
@@ -105,7 +105,7 @@ TEST_P(TopK, OfAllElementsIsTheReduction) {
     });
 }
 
-// What was not sent is sent later. Small integers: no order of sums rounds.
+// A gradient that was not sent is sent later. The values are small integers, so that no sum rounds.
 TEST_P(TopK, ErrorsAndResultsTogetherAreTheGradients) {
   on_ranks(world(), [&](ProcessGroup& group) {
     const auto state = std::make_shared<TopKState>(TopKOptions{.ratio = 0.15});

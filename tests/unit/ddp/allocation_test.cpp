@@ -12,8 +12,8 @@
 
 #include "support/ranks.hpp"
 
-// What a step of a reducer allocates: nothing, and its memory is one copy of the gradients. The
-// library shares the operators below with this program, so that its allocations are counted too.
+// A step of a reducer allocates nothing, and a reducer's memory is one copy of the gradients. The
+// library uses the operators below too, so its allocations are counted.
 
 namespace {
 
@@ -32,7 +32,7 @@ void* allocate(std::size_t bytes, std::size_t alignment) {
 
 }  // namespace
 
-// Not inlined: GCC would see malloc() and free() on the two sides and call them mismatched.
+// Not inlined: GCC would see malloc() on one side and free() on the other, and warn of a mismatch.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   return allocate(bytes, 1);
 }
@@ -55,7 +55,7 @@ void* allocate(std::size_t bytes, std::size_t alignment) {
 namespace tutti::test {
 namespace {
 
-/// Memory of the group, which counts.
+/// The group's memory, which counts allocations.
 class CountingMemory final : public Memory {
  public:
   Device device() const noexcept override { return {}; }
@@ -81,7 +81,7 @@ constexpr int ranks = 2;
 constexpr std::size_t parameters = 20;
 constexpr std::int64_t numel = 100;
 
-/// The number of allocations of all ranks' steps after `warm_up` steps.
+/// Returns the number of allocations in the steps of all ranks after `warm_up` steps.
 std::uint64_t count(int warm_up, const ddp::ReducerOptions& options, bool shards = false) {
   std::vector<CountingMemory> memories(ranks);
   RankBarrier barrier(ranks);
@@ -107,7 +107,7 @@ std::uint64_t count(int warm_up, const ddp::ReducerOptions& options, bool shards
           if (sharded) sharded->step(update);
         };
         for (int i = 0; i < warm_up; ++i) step();
-        // 100 floats are 112 with their padding; the status has 3 words, and the probe one byte.
+        // 100 floats are padded to 112. The status has 3 words, and the probe has one byte.
         EXPECT_LE(memory.live() - before, parameters * 112 * sizeof(float) + 64);
         barrier.wait();
         if (group.rank() == 0) {
@@ -129,7 +129,7 @@ std::uint64_t count(int warm_up, const ddp::ReducerOptions& options, bool shards
   return result;
 }
 
-// The group's pool of tasks grows to as many as are pending at a time, which takes some steps.
+// The group's task pool grows to the largest number of pending tasks, which takes some steps.
 constexpr int until_pools_are_full = 100;
 
 TEST(ReducerAllocation, AStepAllocatesNothing) {

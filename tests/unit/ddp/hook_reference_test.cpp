@@ -13,8 +13,8 @@
 #include "support/ranks.hpp"
 #include "unit/losses/recorded.hpp"
 
-// Against what torch's hooks did on 2 ranks: tests/data/ddp/hooks.txt, made by
-// tests/data/ddp/record_hooks.py.
+// Compares with the results of torch's hooks on 2 ranks in tests/data/ddp/hooks.txt, which
+// tests/data/ddp/record_hooks.py has made.
 
 namespace tutti::test {
 namespace {
@@ -22,7 +22,7 @@ namespace {
 struct Step {
   std::vector<double> gradients[2];
   std::vector<double> result;
-  std::vector<double> drawn;  ///< Every Q that torch drew, in the order of the matrices.
+  std::vector<double> drawn;  ///< Every Q drawn by torch, in the order of the matrices.
 };
 
 struct Case {
@@ -47,7 +47,7 @@ std::vector<Case> read_cases() {
     std::vector<std::string> fields;
     for (std::string field; std::getline(in, field, ';');) fields.push_back(field);
     if (words == "step") {
-      fields.resize(4);  // Behind the last ';' there may be nothing.
+      fields.resize(4);  // After the last ';' the line may end.
       cases.back().steps.push_back(
           {{numbers(fields[0]), numbers(fields[1])}, numbers(fields[2]), numbers(fields[3])});
       continue;
@@ -77,7 +77,7 @@ std::vector<Case> read_cases() {
 template <typename T>
 void run(const Case& c, ProcessGroup& group) {
   std::size_t step = 0;
-  std::size_t next = 0;  // Of the numbers that were drawn in this step.
+  std::size_t next = 0;  // Index in the numbers drawn in this step.
   ddp::PowerSgdOptions options{.rank = static_cast<int>(c.option("rank", 1)),
                                .start_step = static_cast<std::int64_t>(c.option("start", 0)),
                                .min_compression_rate = c.option("rate", 2),

@@ -13,7 +13,7 @@
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
 
-// Hooks with state, apart from what they compute: refusals, saved states, memory.
+// Tests the state of hooks, not their results: refusals, saved states, memory.
 
 namespace tutti::test {
 namespace {
@@ -158,7 +158,7 @@ TEST(HookState, BucketsComeInTheirOrder) {
   });
 }
 
-/// Of the group, counting what it is asked for.
+/// The group's memory, which counts allocations.
 class CountingMemory final : public Memory {
  public:
   Device device() const noexcept override { return {}; }

@@ -39,7 +39,7 @@ TEST(Layout, SmallParametersCountAsAligned) {
 }
 
 TEST(Layout, BucketsAreInTheOrderInWhichTheyBecomeFull) {
-  // The f64 bucket opens first and is full last.
+  // The f64 bucket opens first and is filled last.
   const std::vector<Parameter> list{parameter(8, DType::f64), parameter(16), parameter(16),
                                     parameter(8, DType::f64)};
   EXPECT_EQ(assign_buckets(list, {0, 1, 2, 3}, {.first_bucket_cap = 128, .bucket_cap = 128}),

@@ -111,7 +111,7 @@ TYPED_TEST(LowRank, AColumnThatDependsOnOthersBecomesZeroOrIsFilledAnew) {
                   this->tolerance);
 }
 
-// Rounding is not a direction: the columns have one more than their space.
+// Rounding errors are not a direction: 12 columns lie in a space of 11 dimensions.
 TYPED_TEST(LowRank, MoreColumnsThanDirectionsStayOrthonormalOrZero) {
   using T = TypeParam;
   constexpr std::int64_t n = 12;
