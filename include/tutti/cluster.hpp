@@ -5,7 +5,7 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// This process's rank and the group's address, from its launcher. -1 and empty: unknown.
+/// This process's rank and its group's store, as its launcher gives them. -1 and empty: unknown.
 struct ClusterInfo {
   std::string launcher{};  ///< "tutti", "torchrun", "Open MPI", "PMI", "PALS", "Slurm".
   int rank = -1;
@@ -15,7 +15,7 @@ struct ClusterInfo {
   int node = -1;            ///< Number of this host.
   std::string store{};      ///< Address of the store: "tcp://host:port", "file:///dir".
   bool hosts_store = true;  ///< Rank 0 hosts a tcp store; false: it is already running.
-  std::string run{};        ///< Identifies this run and restart; its keys begin with it.
+  std::string run{};        ///< Identifies this run and restart; prefix of its keys in the store.
 };
 
 /// The source of the values that the caller of init() left out. Derive from it to use another
@@ -23,7 +23,7 @@ struct ClusterInfo {
 class ClusterEnvironment {
  public:
   virtual ~ClusterEnvironment();
-  /// Empty if this process was not started by such a launcher.
+  /// Empty if the launchers that this class knows did not start this process.
   /// @throws Error invalid_argument for values that contradict each other.
   virtual std::optional<ClusterInfo> detect() const = 0;
 };

@@ -38,22 +38,23 @@ struct ReduceOp {
     custom
   };
   Kind kind = Kind::sum;
-  double scale = 1;                 ///< premul_sum only; may differ per rank, is never compared.
-  CustomReduce function = nullptr;  ///< custom only, as the next two. Never compared.
-  void* context = nullptr;          ///< Passed to `function`. Never compared.
-  bool commutative = false;         ///< Equal on all ranks.
+  double scale = 1;  ///< premul_sum only; may differ per rank, is never compared.
+  CustomReduce function =
+      nullptr;               ///< custom only, like `context` and `commutative`. Never compared.
+  void* context = nullptr;   ///< Passed to `function`. Never compared.
+  bool commutative = false;  ///< Equal on all ranks.
 
   static const ReduceOp sum, avg, product, min, max, band, bor, bxor;
   static constexpr ReduceOp premul(double scale) noexcept { return {Kind::premul_sum, scale}; }
 
   /// Combines with `f`, an associative function or a lambda without captures; state is passed in
   /// `context`. The result is ((x0 op x1) op x2) ..., where x_r is the array of rank r: in every
-  /// call `in` is the value of the lower ranks, `inout` that of the higher. With `commutative` a
-  /// backend may combine in any order and exchange the two.
+  /// call `in` is the value of the lower ranks, `inout` the value of the higher ranks. With
+  /// `commutative` a backend may combine in any order and swap the two.
   ///
   /// All ranks pass equivalent functions. A rank calls its function for the part of the elements
-  /// that it combines, in pieces of any size, aligned to 64 bytes; in a group of one rank never.
-  /// exclusive_scan leaves `out` of rank 0 unchanged.
+  /// that it combines, in pieces of any size, aligned to 64 bytes. A group of one rank never calls
+  /// it. exclusive_scan leaves `out` of rank 0 unchanged.
   ///
   /// An exception of `f` ends the call with Errc::backend on all ranks and breaks the group. In an
   /// async call `f` runs on another thread. @param context must outlive the call.

@@ -138,7 +138,7 @@ class Tensor {
     Memory* memory;
     std::size_t bytes;
     Stream stream;
-    std::shared_ptr<const void> lifetime;  // The memory's; released after the data.
+    std::shared_ptr<const void> lifetime;  // From Memory::lifetime(); released after the data.
     void operator()(void* data) const noexcept { memory->release(data, bytes, stream); }
   };
   std::unique_ptr<void, Release> buffer_{nullptr, Release{nullptr, 0, {}, nullptr}};

@@ -26,10 +26,10 @@ class WorkState;
 /// its next call throws the error. A default-made Work is finished.
 ///
 /// Functions passed to then() and on_done() run on the group's worker thread in turn, so they may
-/// start late, behind an async collective. They may issue async calls. Never wait for a Work of the
-/// same group in one: it hangs. A blocking call on host memory is refused. On host
-/// memory a function that then() adds to a collective runs before async collectives that this
-/// thread issues afterwards on the group, so it may make their input.
+/// start late, after an async collective. They may issue async calls. Never wait in one for a Work
+/// of the same group: it hangs. A blocking call on host memory is refused. On host memory a
+/// function that then() adds to a collective runs before async collectives that this thread issues
+/// afterwards on the group, so it may produce the input of those collectives.
 class [[nodiscard]] Work {
  public:
   Work() noexcept = default;
@@ -75,8 +75,8 @@ class [[nodiscard]] Work {
   /// One Work for all. Takes the Works; wait() of the result throws the first error in their order.
   static Work all(std::span<Work> works);
 
-  /// For backends and decorators: the backend's side of the call; null when finished. Stays owned
-  /// by this.
+  /// For backends and decorators: the backend's side of the call; null when finished. The Work
+  /// keeps ownership.
   const std::shared_ptr<WorkState>& state() const noexcept { return state_; }
   /// For decorators: releases the state without waiting.
   std::shared_ptr<WorkState> release() && noexcept { return std::move(state_); }
