@@ -38,11 +38,10 @@ struct ReduceOp {
     custom
   };
   Kind kind = Kind::sum;
-  double scale = 1;  ///< premul_sum only; may differ per rank, is never compared.
-  CustomReduce function =
-      nullptr;               ///< custom only, like `context` and `commutative`. Never compared.
-  void* context = nullptr;   ///< Passed to `function`. Never compared.
-  bool commutative = false;  ///< Equal on all ranks.
+  double scale = 1;                 ///< premul_sum only; may differ per rank, is never compared.
+  CustomReduce function = nullptr;  ///< custom only, like the next two members. Never compared.
+  void* context = nullptr;          ///< Passed to `function`. Never compared.
+  bool commutative = false;         ///< Equal on all ranks.
 
   static const ReduceOp sum, avg, product, min, max, band, bor, bxor;
   static constexpr ReduceOp premul(double scale) noexcept { return {Kind::premul_sum, scale}; }

@@ -52,8 +52,8 @@ class [[nodiscard]] Work {
   bool done() const noexcept;
   /// The call's error; empty while it runs and after success.
   std::optional<Error> error();
-  /// Kernels and copies queued on `stream` after this may use the buffers, and they may be freed in
-  /// order on it. Does not block the host on a device; on host memory it waits.
+  /// Kernels and copies queued on `stream` after this may use the buffers, and the buffers may be
+  /// freed in stream order. Does not block the host on a device; on host memory it waits.
   void block_stream(Stream stream);
   /// Runs `next` after the call. For a Work without a call `next` runs now, on this thread. The new
   /// Work ends after `next` and has the error that `next` threw. An error of the call skips `next`;

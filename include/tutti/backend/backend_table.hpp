@@ -34,11 +34,10 @@ struct BackendEntry {
   /// The reason why the backend cannot run on this machine; empty if it can.
   std::string (*unavailable)();
   std::unique_ptr<Backend> (*make)(const BackendInit& init);
-  bool one_process = false;  ///< Ranks must be threads of one process.
-  std::string (*details)() =
-      nullptr;          ///< More lines for `tutti info`: what the backend chooses on this machine.
-  bool adopts = false;  ///< make() uses BackendInit::adopt.
-  int (*device_count)() = nullptr;  ///< Number of devices here, the host not counted.
+  bool one_process = false;            ///< Ranks must be threads of one process.
+  std::string (*details)() = nullptr;  ///< More lines for `tutti info`, about this machine.
+  bool adopts = false;                 ///< make() uses BackendInit::adopt.
+  int (*device_count)() = nullptr;     ///< Number of devices here, the host not counted.
   /// True if the backend serves this device through host memory. That is slow, so "auto" never
   /// chooses it. Null: the backend serves no device that way.
   bool (*stages)(Device device) noexcept = nullptr;
@@ -56,7 +55,7 @@ struct BackendChoice {
   std::string because{};
 };
 /// @throws Error invalid_argument for an unknown name; unsupported for a known backend that is not
-/// built, cannot run here or does not serve the device.
+///         built, cannot run here or does not serve the device.
 BackendChoice choose_backend(std::string_view backend, Device device, bool one_process = true);
 
 /// The names of all backends: built into this library, built into others, and planned.

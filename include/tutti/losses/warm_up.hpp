@@ -95,9 +95,8 @@ class WarmUp {
   /// Restores a state of save(). Takes the same bytes on every rank; the number of ranks may
   /// differ. The state holds no options: the schedule goes on with the options of this object.
   /// @throws Error invalid_argument for other bytes, for a state that counts epochs while this
-  /// object
-  ///         counts steps or the reverse, and if the main loss's load() refuses; then nothing
-  ///         changes.
+  ///         object counts steps or the reverse, and if the main loss's load() refuses; then
+  ///         nothing changes.
   void load(ProcessGroup& group, std::string_view state);
   void load(std::string_view state);  ///< One process, without a group.
 
