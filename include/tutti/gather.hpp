@@ -44,11 +44,11 @@ struct GatheredRows {
 /// Concatenates every rank's rows (MPI_Allgatherv with counts that ranks need not know).
 ///
 /// @param local  [n_r, ...]: n_r may differ between ranks and may be 0; the other dimensions and
-///               the dtype must not. A 0-dimensional array is one row. On the wire, without a
-///               layout: from each rank to each peer 27 bytes, the function's name, and 5 + 8 ndim
-///               bytes per array on host memory, or 2880 bytes on a device. Rows are in that
-///               message if they are 64 KiB or less on every rank. Otherwise, and with a layout:
-///               about max over r of (total - own rows of r) per rank.
+///               the dtype must not. A 0-dimensional array is one row.
+/// On the wire, without a layout: from each rank to each peer 27 bytes, the function's name, and
+/// 5 + 8 ndim bytes per array on host memory, or 2880 bytes on a device. Rows are in that message
+/// if they are 64 KiB or less on every rank. Otherwise, and with a layout: about max over r of
+/// (total - own rows of r) per rank.
 /// @throws Error invalid_argument when the layout contradicts local.
 GatheredRows all_gather_rows(ProcessGroup& group, const ConstTensorView& local,
                              const GatherOptions& options = {});

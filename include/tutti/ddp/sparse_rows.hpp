@@ -27,9 +27,9 @@ struct SparseRowsOptions {
 /// which sends 2 N rows, while the ranks together have fewer than about 2 N rows.
 ///
 /// @param indices  [n_r], i32 or i64; in any order; may repeat or be empty.
-/// @param rows     [n_r, ...], floats or complex numbers. On the wire: as all_gather_rows() of two
-///                 arrays. Memory: the rows of all ranks. On a device the host adds and waits, and
-///                 holds the same amount.
+/// @param rows     [n_r, ...], floats or complex numbers.
+/// On the wire: as all_gather_rows() of two arrays. Memory: the rows of all ranks. On a device the
+/// host adds and waits, and holds a second copy of the rows.
 /// @throws Error as all_gather_rows(); invalid_argument on every rank, whose text names the first
 ///         wrong index and its rank. The group stays usable.
 SparseRows all_reduce_rows(ProcessGroup& group, const ConstTensorView& indices,
