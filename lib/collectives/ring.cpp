@@ -89,8 +89,7 @@ std::size_t ring_ahead(int size) {
 template <typename Post, typename Send, typename Arrived>
 void run_ring(Wire& wire, const Ring& ring, std::span<std::size_t> slots, Post&& post, Send&& send,
               Arrived&& arrived) {
-  constexpr std::size_t not_yet =
-      0;  // Otherwise 1 + the number of sends that must have ended first.
+  constexpr std::size_t not_yet = 0;  // Otherwise 1 + the number of sends that must have ended.
   const auto ahead = ring_ahead(wire.size());
   auto out = ring.outgoing();
   auto in = ring.incoming();

@@ -29,7 +29,7 @@ struct Handshake {
   /// Client: the kind of authentication, 0 for none. Server: 0 if it accepts the client, else 1 +
   /// Errc.
   std::uint16_t kind = 0;
-  std::uint32_t bytes = 0;  ///< Length of the following credentials or text of the refusal.
+  std::uint32_t bytes = 0;  ///< Length of the credentials or the refusal text after it.
 };
 /// True if a handshake can begin with these bytes, which may be fewer than handshake_bytes.
 bool may_be_handshake(std::string_view magic, std::span<const std::byte> bytes);
