@@ -40,10 +40,10 @@ class Backward {
  public:
   explicit Backward(std::shared_ptr<const internal::Transpose> transpose) noexcept
       : transpose_(std::move(transpose)) {}
-  /// Collective. `gradient` has the shape and dtype of the forward's value. It is not read for
-  /// send, nor on ranks other than root if the value is on root only.
-  /// @return the gradient of the forward's input, and a Backward of this call, so it can be
-  ///         differentiated again by `gradient`, to any order. Saved arrays count as constants.
+  /// Collective. `gradient` has the shape and dtype of the forward's value. `gradient` is not read
+  /// for send, nor on ranks other than root if the value is on root only.
+  /// @return the gradient of the forward's input, and a Backward of this call, to differentiate
+  ///         again by `gradient`, to any order. Saved arrays count as constants.
   Differentiable operator()(ProcessGroup& group, const ConstTensorView& gradient,
                             const CallOptions& options = {}) const;
   /// The collective that the Backward calls, for example "reduce_scatter_rows"; empty for none.
@@ -90,8 +90,8 @@ Differentiable product_of_others(ProcessGroup& group, const ConstTensorView& in,
 /// scaled.
 Differentiable reduce(ProcessGroup& group, const ConstTensorView& in, int root,
                       ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
-/// `in` has the same shape on every rank and is read on root only. Its gradient is zero on other
-/// ranks. Backward: a reduce(sum).
+/// `in` has the same shape on every rank and is read on root only. The gradient of `in` is zero on
+/// other ranks. Backward: a reduce(sum).
 Differentiable broadcast(ProcessGroup& group, const ConstTensorView& in, int root,
                          const CallOptions& options = {});
 /// Value [sum n_r, ...] on root, [0] elsewhere. Backward: a scatter.

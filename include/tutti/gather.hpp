@@ -105,7 +105,7 @@ std::vector<Tensor> gather_all_tensors(ProcessGroup& group, const ConstTensorVie
 std::vector<std::string> all_gather_bytes(ProcessGroup& group, std::string_view local,
                                           const CallOptions& options = {});
 
-/// Sends root's string, of any length, to every rank; root's is not modified. After an error
+/// Sends root's string, of any length, to every rank; root's string is not modified. After an error
 /// `bytes` is unchanged. On the wire: one broadcast of 1 KiB with the length and up to 1016 bytes;
 /// longer strings take a second broadcast.
 void broadcast_bytes(ProcessGroup& group, std::string& bytes, int root,

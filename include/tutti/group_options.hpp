@@ -18,7 +18,7 @@ class Backend;  // <tutti/backend/backend.hpp>
 /// A communicator that the caller made with the backend's library: for "nccl" an ncclComm_t.
 struct AdoptedCommunicator {
   void* communicator = nullptr;
-  /// Called once, from any thread, before the group aborts the communicator; it is invalid
+  /// Called once, from any thread, before the group aborts the communicator, which is invalid
   /// afterwards.
   std::function<void()> aborting{};
 };

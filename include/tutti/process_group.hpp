@@ -82,7 +82,7 @@ class ProcessGroup {
   /// out = op over ranks 0..rank of in. `op` is not avg.
   void scan(const ConstTensorView& in, const TensorView& out, ReduceOp op = ReduceOp::sum,
             const CallOptions& options = {});
-  /// The same over ranks 0..rank-1. On rank 0 the identity of `op`; custom leaves out unchanged.
+  /// scan() over ranks 0..rank-1. On rank 0 the identity of `op`; custom leaves out unchanged.
   void exclusive_scan(const ConstTensorView& in, const TensorView& out, ReduceOp op = ReduceOp::sum,
                       const CallOptions& options = {});
   void barrier(const CallOptions& options = {});  ///< Blocks the host until all ranks have entered.
@@ -128,12 +128,12 @@ class ProcessGroup {
   /// color gets none. It may outlive this one. On the wire: 16 bytes per rank, limited by
   /// `options`; GroupOptions::timeout limits the making of the group.
   std::optional<ProcessGroup> split(int color, int key = 0, const CallOptions& options = {});
-  /// split() by a list of the members, as std::array{0, 2}, the same on all ranks.
+  /// split() by a list of members, for example std::array{0, 2}, the same on all ranks.
   std::optional<ProcessGroup> subset(std::span<const int> ranks, const CallOptions& options = {});
 
   /// Collective, with equal byte counts: registers a block with the transport; see Registration.
   /// The host waits for all ranks. On the wire: 16 bytes per rank and the transport's exchange.
-  /// @throws Error invalid_argument, mismatch; unsupported also while options.stream is captured.
+  /// @throws Error invalid_argument, mismatch, unsupported (also while options.stream is captured).
   Registration register_memory(const TensorView& block, const CallOptions& options = {});
 
   /// Ends every pending call with Errc::aborted, on peers too if the backend can end their calls.

@@ -12,7 +12,7 @@ namespace [[gnu::visibility("default")]] tutti {
 using CustomReduce = void (*)(const void* in, void* inout, std::int64_t count, DType dtype,
                               void* context);
 
-/// How elements of different ranks are combined. A value type.
+/// The operation that combines the elements of different ranks. A value type.
 ///
 /// sum, product  integers wrap modulo 2^n; half types accumulate in float.
 /// avg           the sum divided by the number of ranks; integers only with

@@ -15,8 +15,8 @@
 #include <tutti/maybe_owned.hpp>
 #include <tutti/process_group.hpp>
 
-// Reductions of metrics and losses with the functions of PyTorch Lightning and torchmetrics;
-// docs/gathering.md has the edge cases. No barrier is added.
+// Reductions of metrics and losses, with functions like those of PyTorch Lightning and
+// torchmetrics; docs/gathering.md has the edge cases. No barrier is added.
 
 namespace [[gnu::visibility("default")]] tutti {
 
@@ -40,8 +40,8 @@ class SyncOp {
 
 /// Options of sync_ddp() and its like. A value type.
 struct SyncOptions {
-  /// Lightning before 2.2: "mean" of an array returns a new one (floats; integers become f32) and
-  /// leaves the sum in the input. Host memory only.
+  /// Behaves like Lightning before 2.2: "mean" returns a new array (floats; integers become f32)
+  /// and leaves the sum in the input. Host memory only.
   bool legacy_out_of_place = false;
   Stream stream{};  ///< The next members are those of CallOptions.
   Deadline deadline{};
@@ -107,8 +107,8 @@ std::vector<double> reduce_losses(ProcessGroup& group, std::span<const NamedLoss
 /// different numbers of micro-batches. A value type.
 class LossAccumulator {
  public:
-  /// `mean` over `rows` rows of this micro-batch. With 0 rows it is not read: it may be NaN.
-  /// @throws Error invalid_argument for a negative number of rows.
+  /// Adds the `mean` over `rows` rows of this micro-batch. With 0 rows `mean` is not read and may
+  /// be NaN. @throws Error invalid_argument for a negative number of rows.
   void add(std::string_view name, double mean, std::int64_t rows);
   /// Declares a loss for which this rank may have no micro-batch. Call it once per name.
   void expect(std::string_view name);

@@ -88,7 +88,7 @@ struct ConstTensorView {
   }
 };
 
-/// `values` seen as an array of that shape. @throws Error invalid_argument if the counts differ.
+/// A view of `values` with this shape. @throws Error invalid_argument if the counts differ.
 template <Element T>
 auto view(std::span<T> values, const Shape& shape) {
   detail::check_view(values.size(), shape);

@@ -68,8 +68,8 @@ class [[nodiscard]] Work {
   /// @throws Error resource_exhausted if no worker can start; unsupported for a call in a graph or
   ///         inside a Coalesce. `f` is then never called.
   void on_done(std::function<void(const Error*)> f);
-  /// Releases the call without waiting. `keep_alive`, for example the buffers, is held until the
-  /// call has ended; the group too. The call's error breaks the group unless on_done() collected
+  /// Releases the call without waiting. The group and `keep_alive`, for example the buffers, are
+  /// held until the call has ended. The call's error breaks the group unless on_done() collected
   /// it. @throws Error as on_done(); before throwing it waits for the call.
   void detach(std::shared_ptr<void> keep_alive = {}) &&;
   /// One Work for all. Takes the Works; wait() of the result throws the first error in their order.

@@ -121,8 +121,8 @@ void scan_direct(Wire& wire, const Op& op) {
   const bool exclusive = op.kind == Operation::exclusive_scan;
   const Reducer reducer(op, size);
   const auto bytes = op.in.bytes();
-  // An exclusive scan does not fold the rank's own array, but DirectFold needs one. So the rank
-  // makes the result in separate memory.
+  // An exclusive scan does not fold the rank's own array: rank 0 folds nothing and writes the
+  // identity.
   Arena arena(wire, fold_memory(size, bytes) + index(size) * sizeof(Flow));
   const auto sends = arena.take<Flow>(index(size));
   std::size_t to = 0;

@@ -29,8 +29,8 @@ void all_reduce_recursive_doubling(Wire& wire, const Op& op);
 
 // The segmented ring. Every block passes W - 1 links, cut into messages, and a rank forwards each
 // message as soon as it has arrived. A rank waits only for data that it forwards, so all links are
-// busy for any sizes of the blocks. Costs about max over r of (total - a block) / bandwidth, and W
-// - 2 messages of latency.
+// busy for any sizes of the blocks. Takes about max over r of (total - a block) / bandwidth, plus
+// the latency of W - 2 messages.
 void all_reduce_ring(Wire& wire, const Op& op);  ///< reduce_scatter of equal slices, all_gather.
 void all_gather_ring(Wire& wire, const Op& op);
 void reduce_scatter_ring(Wire& wire, const Op& op);

@@ -11,9 +11,9 @@
 namespace tutti::collectives {
 namespace {
 
-/// The schedule of one rank. In hop h = 0 .. W-2 rank r sends block (r - first - h) mod W to rank r
-/// + 1. In step t rank r sends message t - h of the block of hop h, for every h. It forwards in
-/// step t + 1 the messages received in step t.
+/// The schedule of one rank. In hop h = 0 .. W-2 rank r sends block (r - first - h) mod W to its
+/// successor. In step t rank r sends message t - h of the block of hop h, for every h. In step t +
+/// 1 it forwards the messages received in step t.
 class Ring {
  public:
   struct Item {

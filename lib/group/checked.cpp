@@ -200,7 +200,7 @@ class Checked final : public HostBackend {
     }
 
    private:
-    /// Ends with inner_. Continuations run on the same worker as those of the group's other calls.
+    /// A state that ends with inner_. Continuations run on the worker of the group's other calls.
     std::shared_ptr<HostState> on_own_queue() {
       auto end = group_.calls().make_state<HostState>();
       std::vector<std::string> used;

@@ -8,8 +8,8 @@
 
 namespace tutti::internal {
 
-/// True for collectives that the front composes of sends and receives for backends without them.
-/// (It composes a barrier of an all_reduce.)
+/// True for collectives that the front makes from sends and receives, for backends that lack them.
+/// (The front makes a barrier from an all_reduce.)
 constexpr bool can_lower(Operation o) noexcept {
   return o == Operation::gather || o == Operation::scatter || o == Operation::all_to_all;
 }

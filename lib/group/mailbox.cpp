@@ -63,7 +63,7 @@ std::optional<Mailbox::Post> Mailbox::match(const Post& post) {
   auto& box = oldest->second;
   std::optional<Post> found(std::move(queue_of(box).front()));
   queue_of(box).erase(queue_of(box).begin());
-  // A program may use each tag once.
+  // A program may use each tag only once, so not all empty boxes are kept.
   if (box.sends.empty() && box.recvs.empty() && boxes_.size() > kept_boxes) boxes_.erase(oldest);
   return found;
 }

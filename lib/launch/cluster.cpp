@@ -69,7 +69,7 @@ constexpr const Names& pmi = launchers[3];
 constexpr const Names& pals = launchers[4];
 constexpr const Names& slurm = launchers[5];
 
-/// Returns the first launcher from `names` on with a variable that is set; null: none.
+/// Returns the first launcher, from `names` on, that has set a variable; null: none.
 const Names* first_set(const Names* names) {
   for (; names != std::end(launchers); ++names) {
     const bool rank = !read_text(names->rank).empty();

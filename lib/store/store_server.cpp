@@ -35,8 +35,8 @@ constexpr std::size_t max_unsent = std::size_t{1} << 20;
 /// The approximate cost of a reply, excluding its bytes.
 constexpr std::size_t piece_bytes = 128;
 
-/// Blocks all signals in a thread while it lives: a thread started meanwhile inherits this, so
-/// signals go to the program's other threads.
+/// While this object lives, blocks all signals of its thread. A thread started meanwhile inherits
+/// this, so signals go to the program's other threads.
 class NoSignals {
  public:
   NoSignals() {

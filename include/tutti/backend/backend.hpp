@@ -62,8 +62,8 @@ class Backend {
   virtual bool supports(Operation operation, DType dtype, ReduceOp::Kind reduce) const noexcept = 0;
   /// The preferred memory. Arrays on memory().device() are always accepted.
   virtual Memory& memory() noexcept = 0;
-  /// One element is an ordinary call; several are a coalesced call or a batch of point-to-point.
-  /// Keeps neither `ops` nor the lists of their Rows.
+  /// One element is an ordinary call; several are a coalesced call or a batch of sends and
+  /// receives. Keeps neither `ops` nor the lists of their Rows.
   virtual Work launch(std::span<const Op> ops, const Call& call) = 0;
   /// Reports that this rank refused the call of this number and will not launch it. Peers that wait
   /// in the call get an error with this text, if the backend can end their calls. Never blocks.
@@ -78,7 +78,8 @@ class Backend {
   /// The transport in words: "tcp/eth0". May be empty.
   virtual std::string transport() const;
   /// The kind of registration that this rank could make of this block; `none` by default. Never
-  /// blocks. @throws Error unsupported for a block that needs registration but cannot have it.
+  /// blocks. @throws Error unsupported for a block that needs registration but cannot be
+  /// registered.
   virtual RegistrationKind registrable(const TensorView& block, Stream stream) const;
   /// Called on all ranks together, with equal byte counts and the highest kind that all ranks can
   /// make; never with `none`. The result may be of a lower kind.

@@ -10,8 +10,8 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// Base class of decorators (GroupOptions::decorate): every function calls the one of the inner
-/// backend, and a derived class overrides those that it changes.
+/// Base class of decorators (GroupOptions::decorate): every function calls the same function of the
+/// inner backend. A derived class overrides the functions that it changes.
 class ForwardingBackend : public Backend {
  public:
   /// @throws Error invalid_argument for null.

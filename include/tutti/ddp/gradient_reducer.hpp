@@ -73,8 +73,8 @@ struct ReducerOptions {
 class GradientReducer {
  public:
   /// Collective. Compares parameters, buffers and options (one small message to each rank), and
-  /// broadcasts rank 0's values. @throws Error invalid_argument; mismatch on every rank, with the
-  /// first difference.
+  /// broadcasts rank 0's values. @throws Error invalid_argument; mismatch on every rank, whose text
+  /// names the first difference.
   explicit GradientReducer(ProcessGroup& group, std::vector<Parameter> parameters,
                            const ReducerOptions& options = {}, std::vector<Parameter> buffers = {});
   GradientReducer(const GradientReducer&) = delete;

@@ -13,7 +13,7 @@ struct JoinOptions {
   /// False: the divisor is the number of ranks with a batch, and W again after the end: late
   /// batches have more weight.
   bool divide_by_initial_world_size = true;
-  /// next() throws on every rank once a rank has no batch left while another one has.
+  /// next() throws on every rank once one rank has no batch left and another rank has one.
   bool throw_on_early_termination = false;
   /// True: next() makes the step of a rank without a batch. False: after the collectives that its
   /// peers make before their gradients (a loss over zero rows) the rank calls

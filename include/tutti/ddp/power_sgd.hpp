@@ -20,7 +20,7 @@ struct PowerSgdOptions {
   bool error_feedback = true;       ///< Adds what a step loses to the next step's gradients.
   bool warm_start = true;           ///< Q starts as the last step's Q; false: as random numbers.
   /// Added to the norm of a column before the column is divided by it. 0: nothing is added, and a
-  /// column that depends on those before it becomes 0.
+  /// column that depends linearly on earlier columns becomes 0.
   double orthogonalization_epsilon = 0;
   std::uint64_t seed = 0;  ///< Seed of Q, which is the same on every platform.
   /// Fills Q [columns, rank] of f32 or f64 instead of random numbers, equally on all ranks. `id` is

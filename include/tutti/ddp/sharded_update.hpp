@@ -44,7 +44,7 @@ struct Shard {
 class ShardedUpdate {
  public:
   /// Updates elements in place.
-  /// @param shard      which elements they are.
+  /// @param shard      the elements to update.
   /// @param parameter  [count] of the parameter.
   /// @param gradient   [count], reduced and divided.
   using Update = std::function<void(const Shard& shard, const TensorView& parameter,
