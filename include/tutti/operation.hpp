@@ -25,8 +25,7 @@ enum class Operation : std::uint8_t {
   barrier,
   send,
   recv,
-  recv_any  ///< Argument of supports() only: recv with any_peer. An Op of such a recv has kind
-            ///< recv.
+  recv_any  ///< Argument of supports() only: recv with any_peer. The kind of its Op is recv.
 };
 /// The kinds of Op.
 inline constexpr int operation_count = static_cast<int>(Operation::recv) + 1;

@@ -40,7 +40,7 @@ inline at::Tensor all_gather_rows(ProcessGroup& group, const at::Tensor& local, 
 }
 
 namespace detail {
-/// The arrays of all ranks, [W, ...]. torch multiplies them, so its autograd finds each derivative.
+/// The arrays of all ranks, [W, ...]. torch computes their product and differentiates it.
 inline at::Tensor factors(ProcessGroup& group, const at::Tensor& in, const CallOptions& options) {
   const RowLayout layout = RowLayout::equal(group.size(), 1);
   return all_gather_rows(group, in.unsqueeze(0), GradScale::sum,

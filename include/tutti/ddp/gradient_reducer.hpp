@@ -37,8 +37,8 @@ struct ReducerOptions {
   /// After the first step, puts gradients into buckets in the order in which they arrived on rank
   /// 0. Ignored with find_unused_parameters.
   bool rebuild_buckets = true;
-  /// finish() compares the ranks: 24 bytes after the last bucket, for which the host waits. False:
-  /// a rank that lacks a gradient aborts the group, and finish() does not wait for devices.
+  /// finish() compares the ranks' steps: 24 bytes after the last bucket, for which the host waits.
+  /// False: a rank that lacks a gradient aborts the group, and finish() does not wait for devices.
   bool check_steps = true;
   double divisor = 0;        ///< Divisor of the sum over ranks. 0: W, the mean; 1: the sum.
   bool order_fixed = false;  ///< CallOptions::order_fixed of the reductions.
@@ -82,9 +82,9 @@ class GradientReducer {
   /// Does not communicate. Between a mark and finish() it aborts the group.
   ~GradientReducer();
 
-  /// Reports that the gradient of `id`, of the parameter's shape, is computed. It is copied into
-  /// its bucket unless it is there already. finish() writes the result back, so the array must live
-  /// until then.
+  /// Reports that the gradient of `id`, of the parameter's shape, is computed. The gradient is
+  /// copied into its bucket unless it is there already. finish() writes the result back, so the
+  /// array must live until then.
   /// @param producer  on a device: the stream that computes the gradient and may use the result.
   ///                  For a bucket with several producers the host waits.
   void mark_ready(std::size_t id, const TensorView& gradient, Stream producer = {});
@@ -118,10 +118,10 @@ class GradientReducer {
   /// Collective. Copies rank 0's buffers to all ranks. If used, call it before each forward.
   void broadcast_buffers();
 
-  /// Replaces all_reduce_hook, which reduces the buckets. The hook divides by Bucket::divisor(). A
-  /// null hook changes nothing. A wrapper is applied to the hook, and rank 0 logs this. Call it
-  /// with the same arguments on all ranks, between steps. @throws Error invalid_argument within a
-  /// step.
+  /// Replaces the hook that reduces the buckets, by default all_reduce_hook. A hook divides by
+  /// Bucket::divisor(). A null hook changes nothing. A wrapper is applied to the hook, and rank 0
+  /// logs this. Call it with the same arguments on all ranks, between steps. @throws Error
+  /// invalid_argument within a step.
   void set_hook(CommHook hook, const HookWrapper& wrapper = {});
   /// Like ReducerOptions::divisor, from the next step on; the same on all ranks.
   void set_divisor(double divisor);

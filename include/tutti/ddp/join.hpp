@@ -15,8 +15,8 @@ struct JoinOptions {
   bool divide_by_initial_world_size = true;
   /// next() throws on every rank once one rank has no batch left and another rank has one.
   bool throw_on_early_termination = false;
-  /// True: next() makes the step of a rank without a batch. False: after the collectives that its
-  /// peers make before their gradients (a loss over zero rows) the rank calls
+  /// True: next() makes the step of a rank without a batch. False: that rank makes the collectives
+  /// that its peers make before their gradients (a loss over zero rows), then calls
   /// GradientReducer::step_empty().
   bool make_empty_steps = true;
   std::chrono::nanoseconds timeout{};  ///< Timeout of the exchange; 0: the group's.

@@ -28,9 +28,9 @@ struct PowerSgdOptions {
   std::function<void(std::size_t id, const TensorView& q)> initial_q{};
 };
 
-/// The state of PowerSGD: this rank's compression error by parameter, and Q. It allows a rebuild of
-/// the buckets. One state serves one hook of one reducer. A resource type: neither copied nor
-/// moved.
+/// The state of PowerSGD: this rank's compression error by parameter, and Q. Stays valid when
+/// buckets are rebuilt. One state serves one hook of one reducer. A resource type: neither copied
+/// nor moved.
 class PowerSgdState final : public HookState {
  public:
   /// @throws Error invalid_argument.

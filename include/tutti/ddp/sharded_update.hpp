@@ -33,9 +33,9 @@ struct Shard {
 /// With ReducerOptions::order_fixed, parameters have the same bits as without shards. Otherwise
 /// backends other than "local" may add in a different order from their all_reduce.
 ///
-/// Gradients are reduced for this rank's shards only; finish() leaves the others unspecified. After
-/// step() the buckets hold parameters. So gradients that live in buckets must be overwritten in
-/// each step, not added to. Every Parameter needs `data`.
+/// Gradients are reduced for this rank's shards only; after finish() all others are unspecified.
+/// After step() the buckets hold parameters. So gradients that live in buckets must be overwritten
+/// in each step, not added to. Every Parameter needs `data`.
 ///
 /// Sets the reducer's hook; a later set_hook() ends the sharding. The destructor restores
 /// all_reduce_hook: like set_hook(), it runs on all ranks in the same step. The reducer must

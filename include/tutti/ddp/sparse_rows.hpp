@@ -23,8 +23,8 @@ struct SparseRowsOptions {
 /// order, within a rank in the given order, in the precision of the dtype (f16 and bf16 in float,
 /// rounded once). The result has the same bits on every rank and backend.
 ///
-/// Leave parameters with such gradients out of the reducer's list. Sends less than an all_reduce,
-/// which sends 2 N rows, while the ranks together have fewer than about 2 N rows.
+/// Leave parameters with sparse gradients out of the reducer's list. While the ranks together have
+/// fewer than about 2 N rows, this function sends less than an all_reduce, which sends 2 N rows.
 ///
 /// @param indices  [n_r], i32 or i64; in any order; may repeat or be empty.
 /// @param rows     [n_r, ...], floats or complex numbers.

@@ -17,8 +17,8 @@ struct TopKOptions {
   bool error_feedback = true;   ///< Adds unsent elements to the next step's gradients.
 };
 
-/// The state of top_k_hook(): this rank's unsent elements, by parameter. It allows a rebuild of the
-/// buckets. One state serves one reducer. A resource type: neither copied nor moved.
+/// The state of top_k_hook(): this rank's unsent elements, by parameter. Stays valid when buckets
+/// are rebuilt. One state serves one reducer. A resource type: neither copied nor moved.
 class TopKState final : public HookState {
  public:
   /// @throws Error invalid_argument.
