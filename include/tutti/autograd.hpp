@@ -10,7 +10,7 @@
 #include <tutti/grad_scale.hpp>
 
 // Differentiable collectives. A forward returns its value and a Backward. The Backward maps the
-// gradient of the value to the gradient of the input: another collective of this header, scaled.
+// gradient of the value to the gradient of the input: it calls another collective and scales.
 //
 // Each rank s back-propagates its own scalar L_s. Gradients are exactly those of J = sum over s of
 // L_s: a collective is a linear map of the stacked inputs of all ranks, and its backward is the
@@ -20,8 +20,9 @@
 // anything is sent, the forward refuses dtypes other than f32, f64, f16 and bf16, and operations
 // without a gradient (Error invalid_argument). The gradients of min, max, product, premul_sum, and
 // of avg where the backward is not a reduction, are computed element by element and need host
-// memory. On a device their forward is Error unsupported. A group of one rank makes the same calls.
-// Results of both directions are in the group's memory, or in the memory of the forward's options.
+// memory; on a device the forwards of these operations throw Error unsupported. A group of one rank
+// makes the same calls. Results are in the group's memory, or in the memory of the forward's
+// options.
 
 namespace tutti {
 
@@ -34,18 +35,18 @@ namespace [[gnu::visibility("default")]] autograd {
 struct Differentiable;
 
 /// The transpose of a forward. A value type that holds no group; copies share the saved arrays.
-/// Calls may be repeated. Concurrent calls are allowed as far as those of their group are.
+/// Calls may be repeated. Concurrent calls follow the group's thread rules.
 class Backward {
  public:
   explicit Backward(std::shared_ptr<const internal::Transpose> transpose) noexcept
       : transpose_(std::move(transpose)) {}
-  /// Collective. `gradient` has the shape and dtype of the forward's value. It is not read for
-  /// send, nor on ranks other than root if the value is on root only.
-  /// @return the gradient of the forward's input, and a Backward of this call, so it can be
-  ///         differentiated again by `gradient`, to any order. Saved arrays count as constants.
+  /// Collective. `gradient` has the shape and dtype of the forward's value. `gradient` is not read
+  /// for send, nor on ranks other than root if the value is on root only.
+  /// @return the gradient of the forward's input, and a Backward of this call, to differentiate
+  ///         again by `gradient`, to any order. Saved arrays count as constants.
   Differentiable operator()(ProcessGroup& group, const ConstTensorView& gradient,
                             const CallOptions& options = {}) const;
-  /// The name of the collective that it calls, as "reduce_scatter_rows". Empty: it makes no call.
+  /// The collective that the Backward calls, for example "reduce_scatter_rows"; empty for none.
   std::string_view collective() const noexcept;
 
  private:
@@ -69,15 +70,15 @@ DifferentiableRows all_gather_rows(ProcessGroup& group, const ConstTensorView& l
 Differentiable reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
                                    const RowLayout& layout, ReduceOp op = ReduceOp::sum,
                                    const ResultOptions& options = {});
-/// Sends block j of `in` [sum send_rows, ...] to rank j. Value [sum recv_rows, ...]. Rows that are
-/// not given are an equal part of `in` for each rank. Backward: the same with the counts swapped.
+/// Sends block j of `in` [sum send_rows, ...] to rank j. Value [sum recv_rows, ...]. Rows not
+/// given: each block has 1 / W of the rows of `in`. Backward: the same with the counts swapped.
 Differentiable all_to_all_rows(ProcessGroup& group, const ConstTensorView& in, Rows send_rows = {},
                                Rows recv_rows = {}, const ResultOptions& options = {});
 
 /// `op` is sum, avg, premul_sum, min, max or product. For min and max, ranks that tie share the
 /// gradient equally; all ranks with a NaN tie. The gradient of product is correct where factors are
-/// zero. On the wire: one all_reduce each way. The forward of min and max makes one more, of i32;
-/// that of product makes an all_gather instead.
+/// zero. On the wire: one all_reduce each way. The forward of min and max makes a second
+/// all_reduce, of i32; the forward of product makes an all_gather instead.
 Differentiable all_reduce(ProcessGroup& group, const ConstTensorView& in,
                           ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
 /// For each element, the product over all other ranks (1 in a group of one): the derivative of
@@ -89,8 +90,8 @@ Differentiable product_of_others(ProcessGroup& group, const ConstTensorView& in,
 /// scaled.
 Differentiable reduce(ProcessGroup& group, const ConstTensorView& in, int root,
                       ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
-/// `in` has the same shape on every rank and is read on root only. Its gradient is zero on other
-/// ranks. Backward: a reduce(sum).
+/// `in` has the same shape on every rank and is read on root only. The gradient of `in` is zero on
+/// other ranks. Backward: a reduce(sum).
 Differentiable broadcast(ProcessGroup& group, const ConstTensorView& in, int root,
                          const CallOptions& options = {});
 /// Value [sum n_r, ...] on root, [0] elsewhere. Backward: a scatter.
@@ -109,7 +110,7 @@ Differentiable send(ProcessGroup& group, const ConstTensorView& in, int peer, in
 Differentiable recv(ProcessGroup& group, const Shape& shape, DType dtype, int peer, int tag = 0,
                     const CallOptions& options = {});
 /// Sends rank r's array [...] to rank to[r]. The shape and `to`, a permutation, are the same on
-/// every rank. Backward: the inverse permutation. Its messages have a tag of their own.
+/// every rank. Backward: the inverse permutation. Its messages use a reserved tag.
 Differentiable permute(ProcessGroup& group, const ConstTensorView& in, std::span<const int> to,
                        const CallOptions& options = {});
 

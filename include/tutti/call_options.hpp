@@ -12,13 +12,13 @@ namespace [[gnu::visibility("default")]] tutti {
 /// Options of one call. A value type; borrows `name` until the function returns.
 struct CallOptions {
   Stream stream{};  ///< The stream that produced the inputs and will use the outputs.
-  /// A moment, also shared by several calls; default: not set. If set, the group's timeout does not
-  /// apply.
+  /// A moment at which the call gives up; calls may share it. Default: not set. If set, the group's
+  /// timeout does not apply.
   Deadline deadline{};
   /// A span, the usual limit. A blocking call counts it from when it starts to wait, an async call
-  /// from when it is issued. 0: the group's, unless there is a deadline; with both the earlier one
-  /// ends the call. A function that makes several calls gives it to each of them. Negative:
-  /// invalid_argument.
+  /// from when it is issued. 0: the group's timeout, unless `deadline` is set. If both are set, the
+  /// earlier one ends the call. A function that makes several calls gives each the full timeout.
+  /// Negative: Error invalid_argument.
   std::chrono::nanoseconds timeout{};
   /// Reduces as a left fold over ranks 0..W-1 in the accumulation type (f32 for half types),
   /// rounded once to the result: the same bits for every backend, algorithm and message size.

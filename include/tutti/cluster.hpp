@@ -5,7 +5,7 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// This process's rank and the group's address, from its launcher. -1 and empty: unknown.
+/// This process's rank and its group's store, as its launcher gives them. -1 and empty: unknown.
 struct ClusterInfo {
   std::string launcher{};  ///< "tutti", "torchrun", "Open MPI", "PMI", "PALS", "Slurm".
   int rank = -1;
@@ -15,7 +15,7 @@ struct ClusterInfo {
   int node = -1;            ///< Number of this host.
   std::string store{};      ///< Address of the store: "tcp://host:port", "file:///dir".
   bool hosts_store = true;  ///< Rank 0 hosts a tcp store; false: it is already running.
-  std::string run{};        ///< Identifies this run and restart; its keys begin with it.
+  std::string run{};        ///< Identifies this run and restart; prefix of its keys in the store.
 };
 
 /// The source of the values that the caller of init() left out. Derive from it to use another
@@ -23,7 +23,7 @@ struct ClusterInfo {
 class ClusterEnvironment {
  public:
   virtual ~ClusterEnvironment();
-  /// Empty if this process was not started by such a launcher.
+  /// Empty if the launchers that this class knows did not start this process.
   /// @throws Error invalid_argument for values that contradict each other.
   virtual std::optional<ClusterInfo> detect() const = 0;
 };
@@ -31,8 +31,8 @@ class ClusterEnvironment {
 /// Reads the variables of launchers, in this order: `tutti run` or any program that sets TUTTI_RANK
 /// and TUTTI_SIZE, torchrun, Open MPI, PMI (MPICH and others), PALS, Slurm. Rank and size come from
 /// the first launcher that has set one of them and are never mixed. Refused: only one of rank and
-/// size; and a RANK without torchrun, if another launcher has started as many processes and given
-/// this one another rank.
+/// size; and a RANK without torchrun, if another launcher has started the same number of processes
+/// and given this one another rank.
 ///
 /// The store is TUTTI_STORE. Without it rank 0 hosts one at MASTER_ADDR, with port TUTTI_STORE_PORT
 /// or MASTER_PORT + 1, since torch uses MASTER_PORT itself. Under Slurm it is on the first host of

@@ -15,13 +15,13 @@ namespace [[gnu::visibility("default")]] tutti {
 ///     (void)tensor_parallel.all_gather_async(b, c);
 ///     together.launch().wait();
 ///
-/// Calls of other threads on these groups are not collected. A Work returned in between waits for
-/// the launch; waiting for it earlier is an Error. Blocking verbs are refused while collecting.
-/// CallOptions of the first call of each group hold for its whole launch; its timeout counts from
-/// launch().
+/// Calls of other threads on these groups are not collected. A Work of a collected call ends with
+/// the launch; waiting for it before launch() is an Error. Blocking verbs are refused while
+/// collecting. The CallOptions of a group's first call apply to all its collected calls; the
+/// timeout counts from launch().
 ///
-/// Ending without launch() sends nothing and breaks the groups that had calls: their next call
-/// throws. Nothing communicates in the destructor.
+/// Destruction without launch() sends nothing and breaks the groups that had calls: their next call
+/// throws. The destructor does not communicate.
 class Coalesce {
  public:
   explicit Coalesce(std::initializer_list<ProcessGroup*> groups);

@@ -14,7 +14,7 @@ class Deadline {
 
   constexpr Deadline() noexcept = default;
 
-  /// Counts from now. Huge durations saturate to none(); zero and below have expired already.
+  /// Counts from now. Huge durations saturate to none(); zero and below expire at once.
   template <typename Rep, typename Period>
   Deadline(std::chrono::duration<Rep, Period> from_now) : Deadline(after(saturate(from_now))) {}
 

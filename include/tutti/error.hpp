@@ -9,7 +9,7 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// The caller's possible reaction to an error, not its source.
+/// The caller's possible reaction to an error, not the error's source.
 enum class Errc : std::uint8_t {
   invalid_argument,    ///< Fix the call. Nothing was sent.
   count_overflow,      ///< The sizes do not fit in 63 bits. Fix the call. Nothing was sent.

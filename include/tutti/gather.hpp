@@ -16,12 +16,12 @@
 // Functions that exchange sizes compare the function, dtype, number of dimensions and row shape in
 // that exchange: if they differ, every rank gets Error mismatch with both sides and the group stays
 // usable. With a layout, ProcessGroup's comparisons apply. A call that is invalid on one rank is an
-// error on all. Exception: if small rows travel with their sizes, a failed allocation of the result
-// is an error on that rank alone. docs/gathering.md.
+// error on all. Exception: if small rows travel with the sizes and a rank cannot allocate its
+// result, only that rank gets an error. docs/gathering.md.
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// Options of gathers that can find out the layout. A value type.
+/// Options of gathers that use a given layout or exchange the row counts. A value type.
 struct GatherOptions {
   /// The result of exchange_rows(); null: the call exchanges the row counts. With a layout, ranks
   /// compare only what ProcessGroup compares. Borrowed until the function returns.
@@ -57,8 +57,8 @@ struct GatheredArrays {
   std::vector<Tensor> data;  ///< [sum n_r, ...] of each array.
   RowLayout layout;
 };
-/// Several arrays with the same rows: one exchange of sizes for all, or one message if they are
-/// small.
+/// Gathers several arrays with equal row counts: one exchange of sizes for all, or one message if
+/// the arrays are small.
 GatheredArrays all_gather_rows(ProcessGroup& group, std::span<const ConstTensorView> locals,
                                const GatherOptions& options = {});
 
@@ -80,23 +80,24 @@ PaddedRows all_gather_padded(ProcessGroup& group, const ConstTensorView& local, 
 GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int root,
                          const GatherOptions& options = {});
 
-/// The reverse: rank r gets rows [offset(r), offset(r + 1)) of root's `whole`.
+/// Reverse of gather_rows(): rank r gets rows [offset(r), offset(r + 1)) of root's `whole`.
 ///
-/// @param whole   [sum n_r, ...] on root; not used elsewhere, where {} will do.
-/// @param layout  root's; ignored elsewhere. Root broadcasts it with the dtype and row shape; then
-///                a scatter follows.
+/// @param whole   [sum n_r, ...] on root; ignored on other ranks, which may pass {}.
+/// @param layout  read on root only. Root broadcasts it with the dtype and row shape; then a
+///                scatter follows.
 /// @return [n_rank, ...].
 Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout* layout,
                     int root, const ResultOptions& options = {});
 
-/// The transpose of all_gather_rows: this rank's rows [n_rank, ...] of op over ranks of
-/// `whole` [sum n_r, ...]. The layout is the same everywhere. On the wire: total - own rows.
+/// Reduces `whole` [sum n_r, ...] over ranks with `op` and returns this rank's rows [n_rank, ...]:
+/// the transpose of all_gather_rows. The layout is the same everywhere. On the wire: total - own
+/// rows.
 Tensor reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
                            const RowLayout& layout, ReduceOp op = ReduceOp::sum,
                            const ResultOptions& options = {});
 
-/// One array from each rank, in rank order. Every dimension may differ; their number and the dtype
-/// may not. 0-dimensional and empty arrays are allowed.
+/// One array from each rank, in rank order. The dimensions may differ between ranks; their number
+/// and the dtype may not. 0-dimensional and empty arrays are allowed.
 std::vector<Tensor> gather_all_tensors(ProcessGroup& group, const ConstTensorView& local,
                                        const ResultOptions& options = {});
 
@@ -104,7 +105,7 @@ std::vector<Tensor> gather_all_tensors(ProcessGroup& group, const ConstTensorVie
 std::vector<std::string> all_gather_bytes(ProcessGroup& group, std::string_view local,
                                           const CallOptions& options = {});
 
-/// Sends root's string, of any length, to every rank; root's is not modified. After an error
+/// Sends root's string, of any length, to every rank; root's string is not modified. After an error
 /// `bytes` is unchanged. On the wire: one broadcast of 1 KiB with the length and up to 1016 bytes;
 /// longer strings take a second broadcast.
 void broadcast_bytes(ProcessGroup& group, std::string& bytes, int root,

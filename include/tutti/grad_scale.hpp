@@ -7,16 +7,17 @@ namespace [[gnu::visibility("default")]] tutti {
 /// The factor on the gradient of this rank's rows, chosen for the reducer downstream. A reducer
 /// combines the parameters' gradients of the W ranks: it averages (DDP's default) or adds.
 ///
-/// G_s is the gradient of rank s's loss by the rows of all ranks. autograd::all_gather_rows
-/// requires a scale, because libraries differ by a factor of W. The losses of tutti/losses default
-/// to `sum`; all ranks have the same loss there, so `local_slice` equals `mean`. docs/gradients.md.
+/// G_s is the gradient of rank s's loss with respect to the rows of all ranks.
+/// autograd::all_gather_rows requires a scale, because libraries differ by a factor of W. The
+/// losses of tutti/losses default to `sum`; there all ranks have the same loss, so `local_slice`
+/// equals `mean`. docs/gradients.md.
 enum class GradScale : std::uint8_t {
-  /// Own rows of the sum over s of G_s, the gradient of the sum of all ranks' losses. In a loss: W
-  /// times the gradient. For a reducer that averages.
+  /// This rank's rows of sum over s of G_s, the gradient of the sum of all ranks' losses. In a
+  /// loss: W times the gradient. For a reducer that averages.
   sum,
   /// `sum` / W. In a loss: the gradient itself. For a reducer that adds.
   mean,
-  /// Own rows of this rank's G, without communication. Correct only if all ranks have the same
+  /// This rank's rows of its own G, without communication. Correct only if all ranks have the same
   /// loss; then it equals `mean`. For a reducer that adds.
   local_slice,
 };

@@ -15,10 +15,10 @@ namespace [[gnu::visibility("default")]] tutti {
 
 class Backend;  // <tutti/backend/backend.hpp>
 
-/// A communicator of the backend's library that the caller has made: for "nccl" an ncclComm_t.
+/// A communicator that the caller made with the backend's library: for "nccl" an ncclComm_t.
 struct AdoptedCommunicator {
   void* communicator = nullptr;
-  /// Called once, from any thread, before the group aborts the communicator; it is invalid
+  /// Called once, from any thread, before the group aborts the communicator, which is invalid
   /// afterwards.
   std::function<void()> aborting{};
 };
@@ -35,12 +35,13 @@ struct GroupOptions {
   std::optional<bool> checked{};  ///< Checked mode; empty: on if TUTTI_CHECK=1.
   Memory* memory = nullptr;       ///< Used instead of the backend's own; outlives the group.
   Logger logger{};                ///< Empty: default_logger().
-  /// Wraps the backend of this group (tracing, fault injection), and of sub-groups that the
-  /// wrapper's own split() does not make.
+  /// Wraps the group's backend, for tracing or fault injection. Wraps sub-groups too, except those
+  /// that the wrapper's own split() makes.
   std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> decorate{};
   /// An existing communicator to use instead of a new one, for backends that support it ("nccl").
-  /// Of the same rank, size and device; set on all ranks or on none. The group and its Works use it
-  /// alone; afterwards it is the caller's again, unless the group had to abort it.
+  /// Its rank, size and device equal the group's; set on all ranks or on none. Only the group and
+  /// its Works may use it while they live. Afterwards the caller owns it again, unless the group
+  /// aborted it.
   std::optional<AdoptedCommunicator> adopt{};
 };
 

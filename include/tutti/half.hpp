@@ -5,9 +5,9 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-// Storage types of the small floats, with correctly rounded conversions (to nearest, ties to
-// even). A finite value too large for the type becomes infinity, or NaN in Float8E4M3, which has
-// no infinity: an overflow is never hidden behind the largest finite number.
+// Storage types of the small floats, with correctly rounded conversions (to nearest, ties to even).
+// A finite value too large for the type becomes infinity, or NaN in Float8E4M3, which has no
+// infinity. An overflow never becomes the largest finite number.
 
 namespace detail {
 

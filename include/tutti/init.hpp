@@ -25,8 +25,8 @@ struct InitOptions {
 ProcessGroup init(const InitOptions& options = {});
 
 /// The store of the ranks of `info`, limited to the keys of this run. Rank 0 hosts it if
-/// ClusterInfo::hosts_store is set; there the release of the last reference waits up to 10 seconds
-/// for the other ranks to leave.
+/// ClusterInfo::hosts_store is set; then the release of rank 0's last reference waits up to 10
+/// seconds for the other ranks to leave.
 /// @throws Error `invalid_argument` without a known address, `timeout` without an answer,
 ///         `Errc::backend` if rank 0's port is taken or another program answers.
 std::shared_ptr<Store> open_cluster_store(

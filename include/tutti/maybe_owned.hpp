@@ -6,8 +6,8 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// Either an array of its own, or a view of the caller's input: if the function worked in place, or
-/// there is no group. The caller's input must outlive the view. Move-only.
+/// An owned array, or a view of the caller's input: the function worked in place, or there is no
+/// group. The caller's input must outlive the view. Move-only.
 class MaybeOwned {
  public:
   MaybeOwned() noexcept = default;

@@ -18,11 +18,11 @@ class Memory {
   virtual void* allocate(std::size_t bytes, Stream stream) = 0;
   /// `bytes` as passed to allocate(). Work already queued on `stream` may still use the block.
   virtual void release(void* data, std::size_t bytes, Stream stream) noexcept = 0;
-  /// Copies in order on `stream`. Either side may be host memory, pinned included; the host then
-  /// waits, and may reuse that memory when this returns. Ranges must not overlap.
+  /// Copies in order on `stream`. If one side is host memory, pinned included, the call returns
+  /// after the copy has ended. Ranges must not overlap.
   virtual void copy(void* to, const void* from, std::size_t bytes, Stream stream) = 0;
   /// Keeps this object alive while held. A Tensor holds it, so a Tensor of a group's memory may
-  /// outlive the group. Null by default: then the object itself outlives its Tensors.
+  /// outlive the group. Null by default: then the object itself must outlive its Tensors.
   virtual std::shared_ptr<const void> lifetime() const noexcept { return nullptr; }
 };
 

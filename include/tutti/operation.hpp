@@ -11,10 +11,10 @@ enum class Operation : std::uint8_t {
   broadcast,
   reduce,
   all_gather,
-  /// Not a verb. A gather in which each rank knows its own row count alone; backends that have it
-  /// report it through Backend::supports(). in [n_r, ...], n_r <= B, with B equal on all ranks; out
-  /// [W * B, ...]: rows of rank r begin at row r * B, and elements after them are not written. The
-  /// received n_r is not reported.
+  /// Not a verb of ProcessGroup. A gather in which each rank knows only its own row count; a
+  /// backend reports it through Backend::supports(). in [n_r, ...], n_r <= B, with B equal on all
+  /// ranks; out [W * B, ...]: rows of rank r begin at row r * B, and elements after them are not
+  /// written. The received n_r is not reported.
   all_gather_bounded,
   reduce_scatter,
   all_to_all,
@@ -25,13 +25,13 @@ enum class Operation : std::uint8_t {
   barrier,
   send,
   recv,
-  recv_any  ///< Asked of supports() alone: recv with any_peer. The kind of such an Op is recv.
+  recv_any  ///< Argument of supports() only: recv with any_peer. The kind of its Op is recv.
 };
 /// The kinds of Op.
 inline constexpr int operation_count = static_cast<int>(Operation::recv) + 1;
 
-/// The peer of a recv from any rank: takes the oldest send to this rank and tag. `unsupported`
-/// unless supports(Operation::recv_any). Not -1, which is rank - 1 on rank 0.
+/// The peer of a recv from any rank: takes the oldest send to this rank and tag. Error unsupported
+/// unless supports(Operation::recv_any). Not -1, because `rank - 1` on rank 0 must stay an error.
 inline constexpr int any_peer = std::numeric_limits<int>::min();
 
 std::string_view name_of(Operation operation) noexcept;

@@ -45,7 +45,7 @@ class [[nodiscard]] Pending {
 
  private:
   T value_;
-  Work work_;  // Last: ends first.
+  Work work_;  // Last member: destroyed first.
   bool taken_ = false;
 };
 

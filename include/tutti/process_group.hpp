@@ -37,7 +37,7 @@ class ProcessGroup {
   static ProcessGroup create(const GroupOptions& options);
   /// Over a backend of the caller's own; options.backend and options.device must not be set.
   static ProcessGroup create(const GroupOptions& options, std::unique_ptr<Backend> backend);
-  /// Groups of several ranks of this process, each made on a thread of its own, in the order of
+  /// Makes several ranks of this process, each on its own thread; the result has the order of
   /// `options`. @throws Error: the first that is not a timeout, otherwise the timeout.
   static std::vector<ProcessGroup> create_all(std::span<const GroupOptions> options);
 
@@ -50,7 +50,7 @@ class ProcessGroup {
   const std::string& backend() const noexcept;  ///< Its name in backends().
   std::string transport() const;                ///< The transport: "tcp/eth0".
   Memory& memory() noexcept;
-  /// The memory that gains most by register_memory(), or memory(). On "nccl": ncclMemAlloc's.
+  /// The memory that gains most from register_memory(), else memory(). On "nccl": ncclMemAlloc's.
   Memory& registrable_memory() noexcept;
   bool supports(Operation operation, DType dtype, ReduceOp op = ReduceOp::sum) const;
 
@@ -82,14 +82,14 @@ class ProcessGroup {
   /// out = op over ranks 0..rank of in. `op` is not avg.
   void scan(const ConstTensorView& in, const TensorView& out, ReduceOp op = ReduceOp::sum,
             const CallOptions& options = {});
-  /// The same over ranks 0..rank-1. On rank 0 the identity of `op`; custom leaves out unchanged.
+  /// scan() over ranks 0..rank-1. On rank 0 the identity of `op`; custom leaves out unchanged.
   void exclusive_scan(const ConstTensorView& in, const TensorView& out, ReduceOp op = ReduceOp::sum,
                       const CallOptions& options = {});
   void barrier(const CallOptions& options = {});  ///< Blocks the host until all ranks have entered.
   /// May block until the peer receives. Matched in order by (sender, receiver, tag).
   void send(const ConstTensorView& data, int peer, int tag = 0, const CallOptions& options = {});
-  /// Returns the sender; peer may be any_peer. recv_async writes it to *source (if not null) before
-  /// the Work ends; *source must live until then.
+  /// Returns the sender; peer may be any_peer. recv_async writes the sender to *source (if not
+  /// null) before the Work ends; *source must live until then.
   int recv(const TensorView& data, int peer, int tag = 0, const CallOptions& options = {});
   /// send(in, to) and recv(out, from) at once: a ring cannot deadlock. Peers may use send and recv.
   void sendrecv(const ConstTensorView& in, int to, const TensorView& out, int from, int tag = 0,
@@ -125,15 +125,15 @@ class ProcessGroup {
                       int tag = 0, const CallOptions& options = {});
 
   /// Collective. Ranks with equal `color` form a group, ordered by `key`, then by rank; a negative
-  /// color gets none. On the wire: 16 bytes per rank, under `options`; making the group obeys
-  /// GroupOptions::timeout. It may outlive this one.
+  /// color gets none. It may outlive this one. On the wire: 16 bytes per rank, limited by
+  /// `options`; GroupOptions::timeout limits the making of the group.
   std::optional<ProcessGroup> split(int color, int key = 0, const CallOptions& options = {});
-  /// split() by a list of the members, as std::array{0, 2}, the same on all ranks.
+  /// split() by a list of members, for example std::array{0, 2}, the same on all ranks.
   std::optional<ProcessGroup> subset(std::span<const int> ranks, const CallOptions& options = {});
 
   /// Collective, with equal byte counts: registers a block with the transport; see Registration.
   /// The host waits for all ranks. On the wire: 16 bytes per rank and the transport's exchange.
-  /// @throws Error invalid_argument, mismatch; unsupported also while options.stream is captured.
+  /// @throws Error invalid_argument, mismatch, unsupported (also while options.stream is captured).
   Registration register_memory(const TensorView& block, const CallOptions& options = {});
 
   /// Ends every pending call with Errc::aborted, on peers too if the backend can end their calls.

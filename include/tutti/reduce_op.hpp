@@ -12,7 +12,7 @@ namespace [[gnu::visibility("default")]] tutti {
 using CustomReduce = void (*)(const void* in, void* inout, std::int64_t count, DType dtype,
                               void* context);
 
-/// How elements of different ranks are combined. A value type.
+/// The operation that combines the elements of different ranks. A value type.
 ///
 /// sum, product  integers wrap modulo 2^n; half types accumulate in float.
 /// avg           the sum divided by the number of ranks; integers only with
@@ -39,7 +39,7 @@ struct ReduceOp {
   };
   Kind kind = Kind::sum;
   double scale = 1;                 ///< premul_sum only; may differ per rank, is never compared.
-  CustomReduce function = nullptr;  ///< custom only, as the next two. Never compared.
+  CustomReduce function = nullptr;  ///< custom only, like the next two members. Never compared.
   void* context = nullptr;          ///< Passed to `function`. Never compared.
   bool commutative = false;         ///< Equal on all ranks.
 
@@ -48,12 +48,12 @@ struct ReduceOp {
 
   /// Combines with `f`, an associative function or a lambda without captures; state is passed in
   /// `context`. The result is ((x0 op x1) op x2) ..., where x_r is the array of rank r: in every
-  /// call `in` is the value of the lower ranks, `inout` that of the higher. With `commutative` a
-  /// backend may combine in any order and exchange the two.
+  /// call `in` is the value of the lower ranks, `inout` the value of the higher ranks. With
+  /// `commutative` a backend may combine in any order and swap the two.
   ///
   /// All ranks pass equivalent functions. A rank calls its function for the part of the elements
-  /// that it combines, in pieces of any size, aligned to 64 bytes; in a group of one rank never.
-  /// exclusive_scan leaves `out` of rank 0 unchanged.
+  /// that it combines, in pieces of any size, aligned to 64 bytes. A group of one rank never calls
+  /// it. exclusive_scan leaves `out` of rank 0 unchanged.
   ///
   /// An exception of `f` ends the call with Errc::backend on all ranks and breaks the group. In an
   /// async call `f` runs on another thread. @param context must outlive the call.

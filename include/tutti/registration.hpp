@@ -16,9 +16,9 @@ enum class RegistrationKind {
 /// The registration of a block with a group's transport, made by ProcessGroup::register_memory().
 /// Transfers get faster; results do not change, and other arrays are still accepted.
 ///
-/// Destroy it before the memory is freed, on all ranks between the same calls. The destructor
-/// communicates nothing; it blocks the host until the group's pending calls have ended. The end of
-/// a group ends all of its registrations. A resource type: move-only. Any thread, one at a time.
+/// Destroy it before the memory is freed, on all ranks between the same calls. The destructor does
+/// not communicate; it blocks the host until the group's pending calls have ended. The end of a
+/// group ends all of its registrations. A resource type: move-only. Any thread, one at a time.
 class [[nodiscard]] Registration {
  public:
   Registration() noexcept = default;  ///< Registers nothing.

@@ -10,7 +10,7 @@ namespace [[gnu::visibility("default")]] tutti {
 /// The row counts of the ranks in a gather-like call: one number for all, or a list with one entry
 /// per rank. Borrows the list until the call returns (async calls copy it).
 ///
-/// Default-made: equal on all ranks, and taken from the call's arrays.
+/// Default-made: the same number for all ranks, derived from the call's arrays.
 class Rows {
  public:
   constexpr Rows() noexcept = default;
@@ -29,8 +29,8 @@ class Rows {
   constexpr std::int64_t operator[](int rank) const noexcept {
     return listed() ? per_rank_[static_cast<std::size_t>(rank)] : each_;
   }
-  /// Rows of the ranks before `rank`; offset(size) is the total. The call has checked that the sum
-  /// fits.
+  /// Rows of the ranks before `rank`; offset(size) is the total. The call has checked that the
+  /// total fits in 63 bits.
   constexpr std::int64_t offset(int rank) const noexcept {
     if (!listed()) return each_ * rank;
     std::int64_t sum = 0;

@@ -24,7 +24,7 @@ class Shape {
   ///         product of the non-zero dimensions does not fit in 63 bits.
   Shape(std::initializer_list<std::int64_t> dims) : Shape(std::span(dims.begin(), dims.size())) {}
   explicit Shape(std::span<const std::int64_t> dims);
-  /// One dimension, [n]. On the path of every call that passes a range of elements.
+  /// One dimension, [n]. Inline, because every call that passes a range of elements uses it.
   static Shape vector(std::int64_t n) { return n < 0 ? Shape({n}) : Shape(Vector{n}); }
 
   std::size_t ndim() const noexcept { return ndim_; }

@@ -15,8 +15,8 @@
 #include <tutti/maybe_owned.hpp>
 #include <tutti/process_group.hpp>
 
-// Reductions of metrics and losses with the functions of PyTorch Lightning and torchmetrics;
-// docs/gathering.md has the edge cases. No barrier is added.
+// Reductions of metrics and losses, with functions like those of PyTorch Lightning and
+// torchmetrics; docs/gathering.md has the edge cases. No barrier is added.
 
 namespace [[gnu::visibility("default")]] tutti {
 
@@ -30,7 +30,7 @@ class SyncOp {
   SyncOp(std::string_view name) : name_(name) {}
   SyncOp(const std::string& name) : name_(name) {}
   SyncOp(const char* name);
-  /// @throws Error invalid_argument for another name, with those that there are.
+  /// @throws Error invalid_argument for an unknown name; its text lists the valid names.
   ReduceOp reduce() const;
 
  private:
@@ -40,8 +40,8 @@ class SyncOp {
 
 /// Options of sync_ddp() and its like. A value type.
 struct SyncOptions {
-  /// Lightning before 2.2: "mean" of an array returns a new one (floats; integers become f32) and
-  /// leaves the sum in the input. Host memory only.
+  /// Behaves like Lightning before 2.2: "mean" returns a new array (floats; integers become f32)
+  /// and leaves the sum in the input. Host memory only.
   bool legacy_out_of_place = false;
   Stream stream{};  ///< The next members are those of CallOptions.
   Deadline deadline{};
@@ -50,8 +50,8 @@ struct SyncOptions {
   std::string_view name{};
 };
 
-/// Reduces over the ranks in place. "mean" of integers truncates toward zero: the sum, which wraps,
-/// divided by W. Returns the array that holds the result: `data` itself, except for
+/// Reduces over the ranks in place. "mean" of integers is the sum, which wraps, divided by W and
+/// truncated toward zero. Returns the array that holds the result: `data` itself, except for
 /// legacy_out_of_place. @throws Error not_initialized when `group` is null.
 MaybeOwned sync_ddp(const TensorView& data, ProcessGroup* group, const SyncOp& op = {},
                     const SyncOptions& options = {});
@@ -65,7 +65,7 @@ std::int64_t sync_ddp(T value, ProcessGroup* group, const SyncOp& op = {},
   return sync_ddp(std::int64_t{value}, group, op, options);
 }
 
-/// sync_ddp() that accepts no group: with null the value is unchanged and `op` is ignored.
+/// sync_ddp() that allows a null group: then the value is unchanged and `op` is ignored.
 MaybeOwned sync_ddp_if_available(const TensorView& data, ProcessGroup* group, const SyncOp& op = {},
                                  const SyncOptions& options = {});
 double sync_ddp_if_available(double value, ProcessGroup* group, const SyncOp& op = {},
@@ -78,14 +78,15 @@ std::int64_t sync_ddp_if_available(T value, ProcessGroup* group, const SyncOp& o
   return sync_ddp_if_available(std::int64_t{value}, group, op, options);
 }
 
-/// Arrays [...] of all ranks: [W, ...]. Null gives the input itself, [...]. The shapes are
-/// compared, as all_gather_rows() does it; with options.layout, which is RowLayout::equal(W, 1),
-/// they are known to be equal.
+/// Stacks the arrays [...] of all ranks to [W, ...]. A null group gives the input itself, [...].
+/// The shapes are compared as in all_gather_rows(). With options.layout, which must be
+/// RowLayout::equal(W, 1), the sizes are not exchanged.
 MaybeOwned all_gather_ddp_if_available(const ConstTensorView& data, ProcessGroup* group,
                                        const GatherOptions& options = {});
 
-/// sum over ranks of `sum` / sum over ranks of `count`: the mean over all rows for any split of the
-/// rows; a mean of per-rank means would be wrong. One all_reduce of two doubles. No rows: NaN.
+/// Returns sum over ranks of `sum` / sum over ranks of `count`: the mean over all rows, however the
+/// rows are split. The mean of per-rank means would be wrong. One all_reduce of two doubles. No
+/// rows: NaN.
 double global_mean(ProcessGroup& group, double sum, double count, const CallOptions& options = {});
 
 /// A scalar with the number of rows it is the sum over.
@@ -97,7 +98,7 @@ struct NamedLoss {
 /// The global mean of each loss, in the given order; NaN without rows. The same bits on every rank.
 /// Names and their order must be equal on all ranks; otherwise every rank gets Error mismatch with
 /// the names, and the group stays usable. On the wire: names and numbers from each rank to each
-/// other one, in one round up to 64 KiB.
+/// peer, in one round up to 64 KiB.
 std::vector<double> reduce_losses(ProcessGroup& group, std::span<const NamedLoss> losses,
                                   const CallOptions& options = {});
 
@@ -106,8 +107,8 @@ std::vector<double> reduce_losses(ProcessGroup& group, std::span<const NamedLoss
 /// different numbers of micro-batches. A value type.
 class LossAccumulator {
  public:
-  /// `mean` over `rows` rows of this micro-batch. With 0 rows it is not read: it may be NaN.
-  /// @throws Error invalid_argument for a negative number of rows.
+  /// Adds the `mean` over `rows` rows of this micro-batch. With 0 rows `mean` is not read and may
+  /// be NaN. @throws Error invalid_argument for a negative number of rows.
   void add(std::string_view name, double mean, std::int64_t rows);
   /// Declares a loss for which this rank may have no micro-batch. Call it once per name.
   void expect(std::string_view name);

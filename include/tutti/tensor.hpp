@@ -88,7 +88,7 @@ struct ConstTensorView {
   }
 };
 
-/// `values` seen as an array of that shape. @throws Error invalid_argument if the counts differ.
+/// A view of `values` with this shape. @throws Error invalid_argument if the counts differ.
 template <Element T>
 auto view(std::span<T> values, const Shape& shape) {
   detail::check_view(values.size(), shape);
@@ -138,7 +138,7 @@ class Tensor {
     Memory* memory;
     std::size_t bytes;
     Stream stream;
-    std::shared_ptr<const void> lifetime;  // The memory's; released after the data.
+    std::shared_ptr<const void> lifetime;  // From Memory::lifetime(); released after the data.
     void operator()(void* data) const noexcept { memory->release(data, bytes, stream); }
   };
   std::unique_ptr<void, Release> buffer_{nullptr, Release{nullptr, 0, {}, nullptr}};

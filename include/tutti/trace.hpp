@@ -15,12 +15,12 @@ namespace [[gnu::visibility("default")]] tutti {
 struct TraceEntry {
   enum class State : std::uint8_t { running, done, failed, refused };
 
-  std::uint64_t seq = 0;  ///< Number in the group; for send and recv in its ordered pair and tag.
+  std::uint64_t seq = 0;  ///< Number in the group; of send and recv, per (sender, receiver, tag).
   Operation operation = Operation::barrier;
   DType dtype = DType::u8;
   ReduceOp::Kind reduce = ReduceOp::Kind::sum;
   std::int64_t bytes = 0;  ///< Bytes of `in`; of `out` on ranks without input.
-  int peer = -1;           ///< Root or peer, also any_peer; -1 where there is none.
+  int peer = -1;           ///< Root, peer or any_peer; -1 if the call has none.
   std::uint32_t ops = 1;   ///< Above one: a coalesced call, described by its first operation.
   State state = State::running;
   bool async = false;  ///< An async call stays `running` until its Work is collected.
@@ -28,7 +28,7 @@ struct TraceEntry {
   std::string name{};                               ///< The first 16 bytes of CallOptions::name.
 };
 
-/// The last calls of a group, oldest first; at most 64 collectives and 64 of point-to-point.
+/// The last calls of a group, oldest first; at most 64 collectives and 64 sends and receives.
 using Trace = std::vector<TraceEntry>;
 
 /// "all_reduce #17 sum 4096 B done", one line.

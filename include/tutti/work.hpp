@@ -26,10 +26,10 @@ class WorkState;
 /// its next call throws the error. A default-made Work is finished.
 ///
 /// Functions passed to then() and on_done() run on the group's worker thread in turn, so they may
-/// start late, behind an async collective. They may issue async calls. Never wait for a Work of the
-/// same group in one: it hangs. A blocking call on host memory is refused. On host
-/// memory a function that then() adds to a collective runs before async collectives that this
-/// thread issues afterwards on the group, so it may make their input.
+/// start late, after an async collective. They may issue async calls. Never wait in one for a Work
+/// of the same group: it hangs. A blocking call on host memory is refused. On host memory a
+/// function that then() adds to a collective runs before async collectives that this thread issues
+/// afterwards on the group, so it may produce the input of those collectives.
 class [[nodiscard]] Work {
  public:
   Work() noexcept = default;
@@ -52,8 +52,8 @@ class [[nodiscard]] Work {
   bool done() const noexcept;
   /// The call's error; empty while it runs and after success.
   std::optional<Error> error();
-  /// Kernels and copies queued on `stream` after this may use the buffers, and they may be freed in
-  /// order on it. Does not block the host on a device; on host memory it waits.
+  /// Kernels and copies queued on `stream` after this may use the buffers, and the buffers may be
+  /// freed in stream order. Does not block the host on a device; on host memory it waits.
   void block_stream(Stream stream);
   /// Runs `next` after the call. For a Work without a call `next` runs now, on this thread. The new
   /// Work ends after `next` and has the error that `next` threw. An error of the call skips `next`;
@@ -68,15 +68,15 @@ class [[nodiscard]] Work {
   /// @throws Error resource_exhausted if no worker can start; unsupported for a call in a graph or
   ///         inside a Coalesce. `f` is then never called.
   void on_done(std::function<void(const Error*)> f);
-  /// Releases the call without waiting. `keep_alive`, for example the buffers, is held until the
-  /// call has ended; the group too. The call's error breaks the group unless on_done() collected
+  /// Releases the call without waiting. The group and `keep_alive`, for example the buffers, are
+  /// held until the call has ended. The call's error breaks the group unless on_done() collected
   /// it. @throws Error as on_done(); before throwing it waits for the call.
   void detach(std::shared_ptr<void> keep_alive = {}) &&;
   /// One Work for all. Takes the Works; wait() of the result throws the first error in their order.
   static Work all(std::span<Work> works);
 
-  /// For backends and decorators: the backend's side of the call; null when finished. Stays owned
-  /// by this.
+  /// For backends and decorators: the backend's side of the call; null when finished. The Work
+  /// keeps ownership.
   const std::shared_ptr<WorkState>& state() const noexcept { return state_; }
   /// For decorators: releases the state without waiting.
   std::shared_ptr<WorkState> release() && noexcept { return std::move(state_); }

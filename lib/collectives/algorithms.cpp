@@ -23,9 +23,9 @@ enum class Order : std::uint8_t { any, fixed };
 
 struct Row {
   Operation operation;
-  Order order;         ///< fixed: for order_fixed and custom reductions that do not commute.
-  int size;            ///< The most ranks
-  std::int64_t bytes;  ///< and bytes for which the row is chosen.
+  Order order;         ///< fixed: for order_fixed, and custom reductions that do not commute.
+  int size;            ///< Largest number of ranks,
+  std::int64_t bytes;  ///< and of bytes, for which the row is chosen.
   Algorithm algorithm;
   void (*run)(Wire& wire, const Op& op);
 };
@@ -69,7 +69,7 @@ constexpr auto table = [] {
 }();
 
 /// The size by which the table chooses, equal on all ranks: the bytes of the whole array, all
-/// blocks together. 0 for operations with one algorithm.
+/// blocks together. 0 for operations that have one algorithm.
 std::int64_t bytes_of(const Op& op) {
   switch (op.kind) {
     case Operation::all_gather:
@@ -86,7 +86,7 @@ std::int64_t bytes_of(const Op& op) {
   }
 }
 
-/// Runs the operation of a single rank: no messages, the same arithmetic.
+/// Runs an operation in a group of one rank: no messages, the same arithmetic.
 void run_alone(const Op& op) {
   const auto bytes = op.in.bytes();
   const Reducer reducer(op, 1);
@@ -108,7 +108,7 @@ void run_alone(const Op& op) {
   }
 }
 
-/// Runs the algorithm of the first row of the table, for this operation, that fits.
+/// Runs the algorithm of the table's first row for this operation for which fits(row) is true.
 template <typename Fits>
 void run_row(Wire& wire, const Op& op, const Fits& fits) {
   if (wire.size() == 1) return run_alone(op);

@@ -18,10 +18,10 @@ namespace tutti::collectives {
 /// read the data to send.
 void run_collective(Wire& wire, const Op& op, bool order_fixed);
 
-/// The table in words, a line per row.
+/// The table as text, a line per row.
 std::string describe_table();
 
-/// Each is described in functions.hpp.
+/// Described in functions.hpp.
 enum class Algorithm : std::uint8_t {
   direct,
   recursive_doubling,
@@ -33,8 +33,8 @@ enum class Algorithm : std::uint8_t {
 };
 std::string_view name_of(Algorithm algorithm) noexcept;
 
-/// Runs this rank's part with an algorithm of the caller's choice, for tests. @throws Error backend
-/// if the table has no such algorithm for the operation.
+/// Runs this rank's part with a given algorithm, for tests. @throws Error backend if the table has
+/// no such algorithm for the operation.
 void run_collective(Wire& wire, const Op& op, Algorithm algorithm);
 
 }  // namespace tutti::collectives

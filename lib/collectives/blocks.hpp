@@ -9,7 +9,7 @@
 
 #include "collectives/wire.hpp"
 
-// Memory of a call: its scratch, and the blocks of its arrays.
+// Memory of a call: scratch memory, and the blocks of the call's arrays.
 
 namespace tutti::collectives {
 
@@ -19,7 +19,7 @@ constexpr std::size_t index(int rank) {
   return static_cast<std::size_t>(rank);
 }
 
-/// Casts away const: a Flow is never written when it is sent.
+/// Casts away const: the data of a Flow is never written when it is sent.
 inline Bytes writable(const void* data) {
   return const_cast<Bytes>(static_cast<const std::byte*>(data));
 }
@@ -28,7 +28,7 @@ inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
   if (bytes != 0 && to != from) std::memmove(to, from, bytes);
 }
 
-/// The first byte of part `i` of an array that is cut at cache lines into equal parts.
+/// The first byte of part `i` of an array that is divided into equal parts at cache lines.
 constexpr std::size_t cut(std::size_t bytes, std::size_t parts, std::size_t i) {
   const auto lines = (bytes + 63) / 64;
   return std::min(bytes, (lines / parts * i + std::min(i, lines % parts)) * 64);
@@ -66,7 +66,7 @@ class Blocks {
     }
     offsets_[index(size)] = offset;
   }
-  /// An array in equal parts, cut at cache lines.
+  /// Divides an array into equal parts at cache lines.
   Blocks(Arena& arena, std::size_t bytes, int size)
       : offsets_(arena.take<std::size_t>(index(size) + 1)) {
     for (std::size_t r = 0; r <= index(size); ++r) offsets_[r] = cut(bytes, index(size), r);

@@ -10,7 +10,7 @@
 namespace tutti::collectives {
 namespace {
 
-/// The same part of several ranks' arrays, folded in rank order.
+/// The same part of several ranks' arrays, reduced by a left fold in rank order.
 struct DirectFold {
   int first = 0;  ///< The arrays of ranks first .. last are folded.
   int last = 0;
@@ -27,8 +27,8 @@ std::size_t fold_memory(int size, std::size_t bytes) {
   return index(size) * (per_peer + 64 + 2 * sizeof(Flow) + sizeof(void*) + sizeof(double)) + 64;
 }
 
-/// Receives and folds. `sends`: the parts of this rank's array that other ranks need, sent at the
-/// same time.
+/// Receives and folds. At the same time sends `sends`, the parts of this rank's array that other
+/// ranks need.
 void fold_direct(Wire& wire, Arena& arena, const Reducer& reducer, std::span<const Flow> sends,
                  const DirectFold& f) {
   const int me = wire.rank();
@@ -38,7 +38,7 @@ void fold_direct(Wire& wire, Arena& arena, const Reducer& reducer, std::span<con
   const auto recvs = arena.take<Flow>(index(size));
   const auto inputs = arena.take<const void*>(index(size));
   const auto scales = arena.take<double>(index(size));
-  if (reducer.scaled()) {  // All ranks take part, also those that fold nothing.
+  if (reducer.scaled()) {  // All ranks take part, even those that fold nothing.
     scales[index(me)] = reducer.scale();
     const auto to = arena.take<Flow>(index(size));
     std::size_t n = 0;
@@ -121,8 +121,8 @@ void scan_direct(Wire& wire, const Op& op) {
   const bool exclusive = op.kind == Operation::exclusive_scan;
   const Reducer reducer(op, size);
   const auto bytes = op.in.bytes();
-  // A rank's own array is no input of an exclusive scan; what is folded has to have one, so the
-  // result is made beside it.
+  // An exclusive scan does not fold the rank's own array: rank 0 folds nothing and writes the
+  // identity.
   Arena arena(wire, fold_memory(size, bytes) + index(size) * sizeof(Flow));
   const auto sends = arena.take<Flow>(index(size));
   std::size_t to = 0;

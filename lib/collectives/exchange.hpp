@@ -8,8 +8,8 @@
 #include "collectives/wire.hpp"
 
 // Moves blocks in messages. A bounded number of messages is posted at a time, in the same order on
-// both sides. So ranks cannot deadlock: a peer posts each message before it waits for a later one
-// (induction over the messages).
+// both sides. Ranks cannot deadlock, because a peer posts each message before it waits for a later
+// one (induction over the messages).
 
 namespace tutti::collectives {
 
@@ -18,7 +18,7 @@ struct Flow {
   int peer = 0;
   std::byte* data = nullptr;  ///< Not written when the block is sent.
   std::size_t bytes = 0;
-  /// 0: the block is complete in memory. Else message k lies in slot k % slots of `data`.
+  /// 0: the block is complete in memory. Otherwise message k is in slot k % slots of `data`.
   std::size_t slots = 0;
 };
 
@@ -36,14 +36,14 @@ constexpr Piece piece(const Flow& flow, std::size_t k, std::size_t message) {
           std::min(message, flow.bytes - from)};
 }
 
-/// Message size of a block that is not forwarded. A few messages let both ends work at the same
-/// time; more would only add fixed costs.
+/// Message size of a block that is not forwarded. With a few messages both ends work at the same
+/// time; more messages would only add fixed costs.
 constexpr std::size_t message_of(std::size_t bytes) {
   return std::clamp(std::bit_ceil(bytes / 4), segment, max_message);
 }
 
-/// Message size of a reduction that holds `slots` messages per peer: smaller with many peers, so
-/// that the memory is bounded.
+/// Message size of a reduction that holds `slots` messages per peer: smaller with many peers, to
+/// bound the memory.
 constexpr std::size_t message_for(int size, std::size_t slots) {
   constexpr std::size_t budget = std::size_t{16} << 20;
   const auto each = budget / (slots * static_cast<std::size_t>(size));
@@ -86,7 +86,7 @@ void exchange(Wire& wire, std::span<const Flow> sends, std::span<const Flow> rec
     for (const auto& flow : recvs)
       if (has(flow, k)) wire.wait_recv();
     later -= sends_in(k);
-    wire.wait_sends(later);  // In place, ready() overwrites what was sent.
+    wire.wait_sends(later);  // ready() overwrites the sent data if they share memory.
     ready(k);
     if (k + ahead >= rounds) continue;
     post(k + ahead);

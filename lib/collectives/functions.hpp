@@ -16,7 +16,7 @@ void scatter_direct(Wire& wire, const Op& op);
 void all_to_all_direct(Wire& wire, const Op& op);
 
 // Direct with a fold: every rank sends to each rank that reduces its data, all at once. A rank
-// folds the received data in rank order, so these serve CallOptions::order_fixed.
+// folds the received data in rank order, so these functions serve CallOptions::order_fixed.
 void all_reduce_direct(Wire& wire, const Op& op);
 void reduce_direct(Wire& wire, const Op& op);
 void reduce_scatter_direct(Wire& wire, const Op& op);
@@ -28,22 +28,22 @@ void scan_direct(Wire& wire, const Op& op);  ///< Inclusive or exclusive.
 void all_reduce_recursive_doubling(Wire& wire, const Op& op);
 
 // The segmented ring. Every block passes W - 1 links, cut into messages, and a rank forwards each
-// message as soon as it has arrived. So all links are busy all the time, for any sizes of the
-// blocks: a rank waits only for data that it forwards. Costs about max over r of (total - a block)
-// / bandwidth, and W - 2 messages of latency.
+// message as soon as it has arrived. A rank waits only for data that it forwards, so all links are
+// busy for any sizes of the blocks. Takes about max over r of (total - a block) / bandwidth, plus
+// the latency of W - 2 messages.
 void all_reduce_ring(Wire& wire, const Op& op);  ///< reduce_scatter of equal slices, all_gather.
 void all_gather_ring(Wire& wire, const Op& op);
 void reduce_scatter_ring(Wire& wire, const Op& op);
 
 // Slices: each rank folds a slice of the array in rank order; then the slices are collected. These
-// serve CallOptions::order_fixed.
+// functions serve CallOptions::order_fixed.
 void all_reduce_slices(Wire& wire, const Op& op);
 void reduce_slices(Wire& wire, const Op& op);
 
 // A binomial tree: log2 W steps, each with the whole array.
 void broadcast_binomial_tree(Wire& wire, const Op& op);
 
-// A chain: rank after rank, message by message.
+// A chain: each rank passes messages to the next rank.
 void broadcast_chain(Wire& wire, const Op& op);
 /// reduce: to the root. scan and exclusive_scan: to the last rank, and every rank keeps the partial
 /// result.

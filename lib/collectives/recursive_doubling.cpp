@@ -21,8 +21,7 @@ void all_reduce_recursive_doubling(Wire& wire, const Op& op) {
   auto* const theirs = arena.take(bytes).data();
   reducer.prepare(sum, op.in.data, bytes);
 
-  // The odd ranks of the first 2 * extra only send and receive: their partners are their
-  // neighbours.
+  // The odd ranks below 2 * extra only exchange arrays with their neighbours, the partners.
   const bool aside = me < 2 * extra && me % 2 == 1;
   const bool helps = me < 2 * extra && me % 2 == 0;
   if (aside) {

@@ -37,14 +37,14 @@ class Reducer {
   void finish(void* data, std::size_t bytes) const {
     if (kind_ == ReduceOp::Kind::avg) internal::divide(dtype_, data, bytes / element_, size_);
   }
-  /// The left fold, rounded once. `scales`: of every input, when scaled.
+  /// The left fold, rounded once. `scales`: one per input, if scaled.
   void fold(void* out, std::span<const void* const> inputs, std::span<const double> scales,
             std::size_t bytes) const {
     if (is_custom()) return internal::fold_custom(dtype_, reduce_, out, inputs, bytes / element_);
     internal::fold(dtype_, kind_, out, inputs, scaled() ? scales : std::span<const double>(),
                    bytes / element_);
   }
-  /// Writes rank 0's result of exclusive_scan. A custom reduction has no known identity: no effect.
+  /// Writes rank 0's result of exclusive_scan. Custom reductions have no known identity: no effect.
   void identity(void* out, std::size_t bytes) const {
     if (is_custom()) return;
     internal::fill_identity(dtype_, kind_, out, bytes / element_);

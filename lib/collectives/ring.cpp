@@ -11,20 +11,20 @@
 namespace tutti::collectives {
 namespace {
 
-/// The schedule of one rank. In hop h = 0 .. W-2 rank r sends block (r - first - h) mod W to rank r
-/// + 1. In step t rank r sends message t - h of the block of hop h, for every h. It forwards in
-/// step t + 1 the messages received in step t.
+/// The schedule of one rank. In hop h = 0 .. W-2 rank r sends block (r - first - h) mod W to its
+/// successor. In step t rank r sends message t - h of the block of hop h, for every h. In step t +
+/// 1 it forwards the messages received in step t.
 class Ring {
  public:
   struct Item {
     std::size_t step;
     std::size_t hop;
     std::size_t block;
-    std::size_t message;  ///< The number of the message in its block.
+    std::size_t message;  ///< The message's number in its block.
   };
 
-  /// `first`: 0 when a rank begins with its own block (all_gather), 1 when a block ends at its own
-  /// rank (reduce_scatter). `messages`: of every block.
+  /// `first`: 0 if a rank begins with its own block (all_gather), 1 if a block ends at its own rank
+  /// (reduce_scatter). `messages`: the number of messages of every block.
   Ring(int rank, std::span<const std::size_t> messages, std::size_t first)
       : size_(messages.size()),
         rank_(static_cast<std::size_t>(rank)),
@@ -77,15 +77,15 @@ class Ring {
   std::span<const std::size_t> messages_;
 };
 
-/// The number of receives posted ahead: enough for a pipeline and for two steps.
+/// The number of receives posted ahead: enough to keep the pipeline full, and for two steps.
 std::size_t ring_ahead(int size) {
   return std::max<std::size_t>(8, 2 * static_cast<std::size_t>(size - 1));
 }
 
-/// Runs this rank's part. post(item, j) posts the receive of message j. arrived(item, j) is called
-/// when it has arrived. send(item, j) sends a message: one of this rank's own when item.hop is 0,
-/// else received message j. Message j + slots.size() uses the memory of message j; without slots
-/// every message has memory of its own. (There are at least 2 * ring_ahead() slots, uninitialised.)
+/// Runs this rank's part. post(item, j) posts the receive of message j; arrived(item, j) is called
+/// when the message has arrived. send(item, j) sends one of this rank's own messages if item.hop is
+/// 0, otherwise received message j. Messages j and j + slots.size() share memory; without slots
+/// every message has separate memory. There are at least 2 * ring_ahead() slots, uninitialised.
 template <typename Post, typename Send, typename Arrived>
 void run_ring(Wire& wire, const Ring& ring, std::span<std::size_t> slots, Post&& post, Send&& send,
               Arrived&& arrived) {
@@ -97,7 +97,7 @@ void run_ring(Wire& wire, const Ring& ring, std::span<std::size_t> slots, Post&&
   auto to_forward = in;
   std::size_t came = 0;
   std::size_t posted = 0;
-  std::size_t forwarded = 0;  // The position of to_forward.
+  std::size_t forwarded = 0;  // Position of to_forward.
   std::size_t sent = 0;
 
   const auto post_more = [&] {
@@ -158,7 +158,7 @@ std::size_t fold_ring_memory(int size) {
          (2 * slots + 1) * (message_for(1, slots) + 64);
 }
 
-/// The reduction of block r is in `out` on rank r.
+/// Reduces block r into `out` on rank r.
 void fold_ring(Wire& wire, Arena& arena, const Reducer& reducer, const Blocks& blocks,
                const void* in, void* out) {
   const int me = wire.rank();
@@ -170,7 +170,7 @@ void fold_ring(Wire& wire, Arena& arena, const Reducer& reducer, const Blocks& b
   const auto slot_state = arena.take<std::size_t>(slots);
   auto* const arriving = arena.take(slots * message).data();
   auto* const prepared = arena.take((slots + 1) * message).data();
-  std::size_t own = 0;  // This rank's own messages that have been sent.
+  std::size_t own = 0;  // Messages of this rank's own block that have been sent.
 
   const Ring ring(me, messages, 1);
   const int next = (me + 1) % size;

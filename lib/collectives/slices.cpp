@@ -27,8 +27,8 @@ std::size_t pair_memory(std::size_t half) {
   return pair_slots * std::min(pair_message(half), half) + 64;
 }
 
-/// The algorithm for two ranks. Each folds half of the array and returns every folded message at
-/// once, between the messages of the half that its peer folds.
+/// The algorithm for two ranks. Each folds half of the array and returns each folded message at
+/// once, interleaved with messages of the half that its peer folds.
 void all_reduce_pair(Wire& wire, const Op& op) {
   const int me = wire.rank();
   const int peer = 1 - me;
@@ -60,8 +60,8 @@ void all_reduce_pair(Wire& wire, const Op& op) {
   };
   const auto count = messages_of(blocks.bytes(0), message);  // The first half is not smaller.
   for (std::size_t k = 0; k < std::min(pair_slots, count); ++k) post(k);
-  // The receives in the order of posting: pair_slots messages to fold, then alternately a folded
-  // message and one to fold.
+  // The receives in the order of posting: pair_slots messages to fold, then a folded message and a
+  // message to fold in alternation.
   const auto result = [&](std::size_t k) {
     if (const auto [at, n] = piece_of(peer, k); n != 0) wire.wait_recv();
   };

@@ -5,7 +5,8 @@
 namespace tutti::collectives {
 
 /// The messages of one collective call on one rank. Backends that move bytes implement it. Messages
-/// between two ranks arrive in the order of sending. An exception of a function ends the algorithm.
+/// between two ranks arrive in the order of sending. An exception of any function ends the
+/// algorithm.
 class Wire {
  public:
   virtual ~Wire() = default;
@@ -14,11 +15,11 @@ class Wire {
 
   /// Begins to send 0 to max_message bytes, which must not change until wait_sends().
   virtual void send(int to, const void* data, std::size_t bytes) = 0;
-  /// Begins to receive a message of at most this size. The received length is not reported.
+  /// Begins to receive a message of at most `bytes`. The received length is not reported.
   virtual void recv(int from, void* data, std::size_t bytes) = 0;
-  /// Waits for the oldest receive that was not yet waited for.
+  /// Waits for the oldest receive not yet waited for.
   virtual void wait_recv() = 0;
-  /// Waits, oldest first, until at most `left` sends are under way.
+  /// Waits for sends, oldest first, until at most `left` have not ended.
   virtual void wait_sends(std::size_t left = 0) = 0;
   /// Memory for this call, uninitialised. The next call of scratch() may move it.
   virtual std::byte* scratch(std::size_t bytes) = 0;
@@ -26,8 +27,8 @@ class Wire {
 
 /// Large enough that a message's fixed cost is negligible.
 inline constexpr std::size_t max_message = std::size_t{4} << 20;
-/// Large enough that the fixed cost is small, and small enough to forward or reduce a message while
-/// the rest is still arriving.
+/// Large enough for a small fixed cost, and small enough to forward or reduce one message while the
+/// next ones arrive.
 inline constexpr std::size_t segment = std::size_t{256} << 10;
 
 }  // namespace tutti::collectives

@@ -14,12 +14,12 @@
 
 // The keys:
 //   failure               the cause; "collecting <rank>" while that rank collects status
-//   status/<rank>         the call that a rank is in, published while status is collected
-//   refusals              how many calls have been refused
-//   refusal/<number>      one of them
+//   status/<rank>         the call that the rank is in, published while status is collected
+//   refusals              the number of refused calls
+//   refusal/<number>      one refused call
 //   abandoned/<call>/<rank>  "" or "refused": the rank sends nothing for this refused call
-//   left/<rank>           how many collectives the rank had ended when it left
-//   departures            how many ranks have left
+//   left/<rank>           the number of collectives that the rank had ended when it left
+//   departures            the number of ranks that have left
 
 namespace tutti::internal {
 namespace {
@@ -27,9 +27,9 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::string_view collecting_prefix = "collecting ";
-/// The time that the other ranks grant the collecting rank beyond its patience.
+/// The time for which other ranks wait for the collecting rank after its patience has ended.
 constexpr auto settle_time = 1s;
-/// The least time for collecting, also when this rank reached the store late.
+/// The least time for collecting, even if this rank reached the store late.
 constexpr auto least_patience = 10ms;
 constexpr auto pause = 2ms;
 
@@ -143,7 +143,7 @@ Error Agreement::settle(const Failure& failure, bool first) noexcept {
       std::this_thread::sleep_for(pause);
       held = store_->get("failure", end);
     }
-    // The collecting rank has died.
+    // The collecting rank did not finish in time.
     if (is_claim(to_text(held)))
       held = store_->compare_set("failure", held, to_bytes(encode_error(failure.cause)));
     return decode_error(to_text(held));
@@ -217,7 +217,7 @@ bool Agreement::collecting() const {
 void Agreement::publish_status(const Status& mine) noexcept {
   try {
     store_->set(key("status", rank_), encode(mine));
-  } catch (...) {  // The status is only for error texts.
+  } catch (...) {  // Status is needed only for error texts.
   }
 }
 
@@ -236,7 +236,7 @@ std::vector<Refusal> Agreement::new_refusals() noexcept {
     const auto count = peek("refusals");
     if (!count) return found;
     while (numbered_ < std::stoll(to_text(*count))) unread_.push_back(++numbered_);
-    // A rank takes its number before it writes and may fail in between.
+    // A rank takes its number before it writes the refusal, and may fail in between.
     std::vector<std::int64_t> missing;
     for (const auto number : unread_) {
       if (const auto bytes = peek(fmt::format("refusal/{}", number)))

@@ -22,15 +22,15 @@ namespace tutti::internal {
 /// The call that a rank is in.
 struct Status {
   std::string call{};  ///< "all_reduce #3 on group 'world'"; empty: none.
-  Record record{};     ///< Its signature, which may differ between ranks.
+  Record record{};     ///< The call's signature, which may differ between ranks.
 };
 
 /// The report of a rank whose group fails.
 struct Failure {
-  Error cause;      ///< Counts unless another rank reported one before.
-  Status status{};  ///< Of this rank.
-  /// The ranks whose status is collected after a timeout, in the order of the group that made the
-  /// call. Empty: `cause` is complete.
+  Error cause;      ///< Applies on all ranks, unless another rank reported one before.
+  Status status{};  ///< Status of this rank.
+  /// The ranks whose status is collected after a timeout, by their numbers in the group that made
+  /// the call. Empty: `cause` is complete.
   std::vector<int> ask{};
   std::chrono::nanoseconds patience = std::chrono::milliseconds(60);  ///< The time for collecting,
   std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();  ///< from here.
@@ -43,35 +43,36 @@ struct Refusal {
   std::string text;  ///< "all_reduce #17: the array is null".
 };
 
-/// A hash that names a collective, or a send and its receive, on all ranks, even if the arguments
-/// differ between ranks. `rank`: of the caller.
+/// A hash that identifies a collective, or a send and its receive. It is the same on all ranks,
+/// even if the arguments differ between ranks. `rank`: the caller's rank.
 std::uint64_t call_id(std::string_view group, std::uint64_t seq) noexcept;
 std::uint64_t pair_id(std::string_view group, int rank, const Op& op) noexcept;
 
-/// Agreement of the ranks of a group, through its store, on what broke it, which calls were refused
-/// and which ranks have left. The cause that reaches the store first counts on all ranks.
+/// Agreement of the ranks of a group through its store: on the error that broke the group, the
+/// calls that were refused and the ranks that have left. The first cause in the store applies to
+/// all ranks.
 ///
 /// Called from any thread, except where a function says "from one thread". Every function takes
-/// round trips to the store; only settle() and report() block for longer, and say for how long. A
-/// request that the store does not answer counts as "no such key": for a TCP store after 0.5 s,
-/// whatever its timeout is. Functions that are noexcept ignore a store that fails: each rank then
-/// uses its own cause.
+/// round trips to the store; only settle() and report() may block for longer, for the time given
+/// there. A request without an answer counts as "no such key": for a TCP store after 0.5 s, with
+/// any timeout. Functions that are noexcept ignore errors of the store: each rank then uses its own
+/// cause.
 class Agreement {
  public:
-  /// `store`: of this group alone. All keys of this class begin with "agreement/".
+  /// `store`: the group's, not shared with others. All keys of this class begin with "agreement/".
   Agreement(const std::shared_ptr<Store>& store, int rank, int size);
 
-  /// Reports that this rank has failed. True when no rank did so before. A backend ends its
-  /// connections after this and before settle(), so that peers find the report.
+  /// Reports that this rank has failed. True if no rank reported before. A backend ends its
+  /// connections after announce() and before settle(), so that peers find the report.
   bool announce(const Failure& failure) noexcept;
-  /// Returns the cause that counts on all ranks. `first`: from announce(). Blocks for at most
-  /// Failure::patience on the first rank, and 1 s longer on the other ranks, in case the first one
-  /// died.
+  /// Returns the cause that applies to all ranks. `first`: the result of announce(). Blocks for at
+  /// most Failure::patience on the first rank, and 1 s longer on the other ranks, in case the first
+  /// rank stops responding.
   Error settle(const Failure& failure, bool first) noexcept;
   /// announce() and settle().
   Error report(const Failure& failure) noexcept;
 
-  /// The cause that another rank reported. While a rank collects status, publishes this one's.
+  /// Returns the cause that another rank reported. Publishes `mine` while a rank collects status.
   std::optional<Error> cause(const Status& mine) noexcept;
   /// True while a rank collects status. @throws Error of the store.
   bool collecting() const;
@@ -80,10 +81,10 @@ class Agreement {
 
   /// Tells the peers that this rank refused a call.
   void refuse(const Refusal& refusal) noexcept;
-  /// The refusals that were published since the last time. From one thread.
+  /// The refusals published since the last call of this function. From one thread.
   std::vector<Refusal> new_refusals() noexcept;
   /// The first refusal of this call among those that new_refusals() has found; null: none. Takes no
-  /// round trip. Valid as long as this object.
+  /// round trip. Valid while this object lives.
   const Refusal* refusal_of(std::uint64_t call) const noexcept;
   /// Reports that this rank has left a refused call.
   void abandon(std::uint64_t call);
@@ -108,7 +109,7 @@ class Agreement {
   int size_;
   std::int64_t numbered_ = 0;  // Refusals known to this rank.
   std::vector<std::int64_t>
-      unread_;  // Numbers of refusals that are not in the store yet, or never will be.
+      unread_;  // Numbers of refusals that are missing in the store, perhaps for ever.
   mutable std::mutex refused_mutex_;
   std::map<std::uint64_t, Refusal> refused_;  // By call.
   std::map<int, std::uint64_t> departed_;
@@ -121,17 +122,17 @@ struct Presence {
   std::string last{};  ///< The last call that it published; may be empty.
 };
 
-/// `cause` with the ranks that have entered the call and the missing ones in its text, the same for
-/// all backends. Error::Where names the first missing rank; for peer_lost the first that left.
-/// `called`: the call in words; may be empty.
+/// Returns `cause` with the entered and the missing ranks in its text, in the same form for all
+/// backends. Error::Where names the first missing rank; for peer_lost the first rank that left.
+/// `called`: the call as text; may be empty.
 Error name_missing(const Error& cause, std::span<const Presence> ranks, std::string_view called);
 
-/// The error of a rank that waited until its deadline for all ranks to set `prefix` + rank in the
-/// store. Names the missing ranks.
+/// The error of a rank that waited until its deadline for all ranks to set the key `prefix` + rank.
+/// Names the missing ranks.
 Error rendezvous_error(Store& store, std::string_view prefix, std::string_view group, int size);
 
-/// Blocks until a rank has set `key`. Calls look() meanwhile, in growing pauses from 20 ms up to
-/// `pause`. @throws Error timeout at the limit, and what look() throws.
+/// Blocks until a rank has set `key`. Calls look() while waiting, with pauses growing from 20 ms to
+/// `pause`. @throws Error timeout at the limit, and the errors of look().
 template <typename Look>
 Bytes await_key(Store& store, std::string_view key, Deadline limit, std::chrono::nanoseconds pause,
                 const Look& look) {

@@ -48,8 +48,8 @@ Memory& Backend::staging_memory() noexcept {
 }
 
 std::span<const BackendEntry> backends() noexcept {
-  // The entries are constants of other files, initialised before main(), so they are copied at the
-  // first call.
+  // The entries are constants of other files and are initialised before main(), so they are copied
+  // on the first call.
   static const std::array table{
 #define TUTTI_BACKEND(name) backend::name::entry,
 #include "backend_list.inc"
@@ -66,7 +66,7 @@ std::span<const std::string_view> known_backends() noexcept {
   static const std::vector<std::string_view> names = [] {
     std::vector<std::string_view> all;
     for (const auto& entry : backends()) all.push_back(entry.name);
-    for (const std::string_view name : {"gloo", "nccl"})  // Of other builds.
+    for (const std::string_view name : {"gloo", "nccl"})  // Backends that other builds have.
       if (std::ranges::find(all, name) == all.end()) all.push_back(name);
     for (const std::string_view name : planned)
       if (std::ranges::find(all, name) == all.end()) all.push_back(name);
@@ -92,7 +92,7 @@ bool stages(const BackendEntry& entry, Device device) {
   return entry.stages != nullptr && entry.stages(device);
 }
 
-/// The reason why a backend cannot be used, or empty.
+/// The reason why a backend cannot be used; empty if it can.
 std::string obstacle(const BackendEntry& entry, Device device, bool one_process, bool by_name) {
   if (auto why = entry.unavailable(); !why.empty()) return why;
   if (by_name && stages(entry, device)) return {};
@@ -101,7 +101,7 @@ std::string obstacle(const BackendEntry& entry, Device device, bool one_process,
   return {};
 }
 
-/// The backends that "auto" does not choose.
+/// The backends that stage this device through host memory; "auto" does not choose them.
 std::string staging(Device device) {
   for (const auto& entry : backends())
     if (stages(entry, device) && entry.unavailable().empty())

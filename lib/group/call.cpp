@@ -19,7 +19,7 @@ bool lies_in(const ConstTensorView& part, const TensorView& whole) {
 /// The arrays of a host_call() in the group's memory.
 struct Staging {
   Tensor out{};
-  Tensor in{};  // Used when `in` does not lie in `out`.
+  Tensor in{};  // Used if `in` is not part of `out`.
   TensorView host{};
 
   /// Moves the arrays of `op`, which are in host memory, to the device.

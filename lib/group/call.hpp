@@ -6,22 +6,21 @@
 
 #include "group/prepare.hpp"
 
-// The entry points of the front for the code above it: gathers, gradients, sync and losses.
+// Entry points of the front for the layers above it: gathers, gradients, sync and losses.
 
 namespace tutti::internal {
 
-/// Issues one operation as its blocking verb does. `op` has its kind, the dtype in its arrays, and
-/// root, peer, tag and reduce where it has them; `prepare` may set the rest.
+/// Issues one operation like its blocking verb. `op` has its kind, the dtype in its arrays, and,
+/// where the operation has them, root, peer, tag and reduce; `prepare` may set the rest.
 ///
-/// `caller`: the public function, named by the errors of `prepare`; empty: the operation.
+/// `caller`: the public function, which errors of `prepare` name; empty: the operation.
 void call(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepare = {},
           std::string_view caller = {});
-/// Issues the operation as its async verb does. `work`: receives the Work; null: blocks as call()
-/// does.
+/// Issues the operation like its async verb. `work` receives the Work; null: blocks as call() does.
 void call(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepare,
           std::string_view caller, Work* work);
-/// call() of arrays in host memory, whatever the group's device; `op.in` may lie in `op.out`. On a
-/// device the arrays travel through the group's memory, and the host waits until the call has
+/// call() for arrays in host memory, for a group on any device; `op.in` may be part of `op.out`. On
+/// a device the arrays are copied through the group's memory, and the host waits until the call has
 /// ended. `prepare` enters host arrays.
 void host_call(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepare = {},
                std::string_view caller = {});
@@ -32,7 +31,7 @@ inline bool on_host(ProcessGroup& group) {
 
 /// Host memory for staging copies, pinned on CUDA.
 Memory& staging_memory(ProcessGroup& group) noexcept;
-/// @throws Error unsupported while the stream is captured: the host can wait for nothing on it.
+/// @throws Error unsupported for a captured stream, on which the host cannot wait.
 void check_host_may_wait(ProcessGroup& group, Stream stream);
 
 }  // namespace tutti::internal

@@ -16,7 +16,7 @@ thread_local const CallQueue* continuation_of = nullptr;
 }  // namespace
 
 CallQueue::CallQueue() {
-  (void)group_destroyed();  // Allocates the error here: stop() must not.
+  (void)group_destroyed();  // Allocates the error here, because stop() must not.
 }
 
 bool CallQueue::in_continuation() const noexcept {
@@ -65,7 +65,7 @@ void CallQueue::skip(std::uint64_t seq) noexcept {
 
 void CallQueue::start_worker() {
   if (running_) return;
-  // The thread holds a reference: it may outlive the queue's owner.
+  // The thread holds a reference, because it may outlive the queue's owner.
   try {
     worker_ = std::thread([self = shared_from_this()] { self->work(); });
   } catch (const std::system_error& error) {

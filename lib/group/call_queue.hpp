@@ -19,8 +19,8 @@
 namespace tutti::internal {
 
 /// The order of one group's collectives on one rank. A call runs after every call with a smaller
-/// number, on its caller's thread or on the group's worker. Continuations run on the worker in
-/// between. All functions from any thread.
+/// number, on its caller's thread or on the group's worker. The worker runs continuations between
+/// calls. All functions from any thread.
 class CallQueue : public std::enable_shared_from_this<CallQueue> {
  public:
   /// A job for the worker. The queue keeps it alive until it has run.
@@ -28,9 +28,9 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
    public:
     virtual ~Job() = default;
     virtual void run() noexcept = 0;
-    /// Called instead of run() when the job will not run.
+    /// Called instead of run() if the job will not run.
     virtual void drop(const Error& why) noexcept = 0;
-    /// True when a timed job has nothing left to do.
+    /// True if a timed job has nothing left to do.
     virtual bool is_over() const noexcept { return false; }
   };
 
@@ -39,17 +39,18 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   CallQueue& operator=(const CallQueue&) = delete;
 
   /// Blocks until every number below call.seq has ended. @throws Error timeout at the call's
-  /// deadline, and the error of fail(). @return the call's deadline; not set when it did not wait.
+  /// deadline, and the error of fail(). @return the call's deadline; not set if enter() did not
+  /// wait.
   Deadline enter(const Call& call) {
     const bool waits = turn_.load(std::memory_order_acquire) != call.seq || broken_.load();
     return waits ? enter_slow(call) : Deadline();
   }
-  /// Ends the number. Also for a call that failed.
+  /// Ends the number, even if its call failed.
   void leave(std::uint64_t seq) noexcept {
     turn_.store(seq + 1);
     if (attention_.load() != 0) advance();
   }
-  /// A call's turn: enter() to leave().
+  /// A call's turn, from enter() to leave().
   class Turn {
    public:
     Turn(CallQueue& queue, const Call& call)
@@ -57,7 +58,7 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
     ~Turn() { queue_.leave(seq_); }
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
-    /// The call's deadline; not set when it did not wait.
+    /// The call's deadline; not set if enter() did not wait.
     Deadline limit() const noexcept { return limit_; }
 
    private:
@@ -70,12 +71,12 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
 
   /// Runs `job` on the worker in the order of the numbers. The job calls leave().
   void submit(std::uint64_t seq, std::shared_ptr<Job> job);
-  /// Whether this thread runs a continuation of this queue. A blocking call there would wait for
+  /// True if this thread runs a continuation of this queue. A blocking call there would wait for
   /// itself.
   bool in_continuation() const noexcept;
   /// Runs `job` on the worker soon.
   void submit(std::shared_ptr<Job> job) noexcept;
-  /// Runs `job` on the worker at this moment; not at all if the worker ends before.
+  /// Runs `job` on the worker at this moment; never if the worker ends before it.
   /// @throws Error resource_exhausted.
   void submit_at(Deadline moment, std::shared_ptr<Job> job);
   /// Starts the worker, for a submit() that may not fail. @throws Error resource_exhausted.
@@ -105,7 +106,7 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
 
   ForkGuard fork_guard_;
   std::atomic<std::uint64_t> turn_{0};
-  /// Waiters plus skipped numbers. When 0, leave() needs no lock.
+  /// Number of waiters and skipped numbers. If 0, leave() needs no lock.
   std::atomic<std::uint64_t> attention_{0};
   std::atomic<bool> broken_{false};
 
@@ -113,14 +114,14 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   std::condition_variable moved_;
   std::optional<Error> error_;
   std::set<std::uint64_t> skipped_;
-  // Short vectors, erased at the front. They keep their memory, so a steady state allocates
+  // Short vectors, erased at the front. They keep their capacity, so a steady state allocates
   // nothing.
   std::vector<Numbered> numbered_;  // By number: threads may submit in another order.
   std::vector<std::shared_ptr<Job>> soon_;
   std::vector<Timed> timed_;     // By moment.
   std::size_t most_timed_ = 64;  // At this size, jobs that are over are erased.
   bool stop_ = false;
-  bool running_ = false;  // The worker waits with the others and counts in attention_.
+  bool running_ = false;  // The worker waits and is counted in attention_.
   std::thread worker_;
 };
 

@@ -15,19 +15,18 @@
 #include "values/fail.hpp"
 #include "values/group_errors.hpp"
 
-// Every rank writes a Record of its call under check/<number>/<rank> and reads those of the other
-// ranks. On host memory this happens where the call runs: inline, or on this decorator's worker, so
-// that async calls do not block and groups stay independent. For device arrays it happens in the
-// caller's thread, without touching a stream. A difference is found before the inner backend has
-// seen the call, so the group stays usable. Point-to-point compares only the two sides of a pair.
+// Every rank writes a Record of its call under check/<number>/<rank> and reads the other ranks'
+// records. On host memory this happens where the call runs: inline, or on this decorator's worker,
+// so that async calls do not block and groups stay independent. For device arrays it happens in the
+// caller's thread, without touching a stream. A difference is found before the inner backend gets
+// the call, so the group stays usable. Sends and receives compare only the two sides of a pair.
 
 namespace tutti::internal {
 namespace {
 
 using namespace std::chrono_literals;
 
-/// The longest time for which a waiting call does not notice an abort or a failure of the inner
-/// backend.
+/// The longest time until a waiting call notices an abort or a failure of the inner backend.
 constexpr auto look_up = 20ms;
 
 class Checked final : public HostBackend {
@@ -42,7 +41,7 @@ class Checked final : public HostBackend {
         on_host_(inner_->memory().device().type == DeviceType::cpu),
         matches_by_itself_(inner_->supports(Operation::recv_any, DType::u8, ReduceOp::Kind::sum)) {}
   ~Checked() override {
-    agreement_.leave(0);  // A peer may be waiting for a record of this rank.
+    agreement_.leave(0);  // A peer may wait for a record of this rank.
     stop();
   }
 
@@ -60,7 +59,7 @@ class Checked final : public HostBackend {
   Work launch(std::span<const Op> ops, const Call& call) override {
     if (on_host_) return HostBackend::launch(ops, call);
     Call limited = call;
-    limited.deadline = call.limit();  // The comparison counts.
+    limited.deadline = call.limit();  // Includes the time of the comparison.
     compare_all(ops, limited);
     return inner_->launch(ops, limited);
   }
@@ -87,7 +86,7 @@ class Checked final : public HostBackend {
     for (const auto& op : ops)
       if (!is_point_to_point(op.kind)) collectives.push_back(op);
     Call now = call;
-    now.deadline = call.limit();  // The comparison counts.
+    now.deadline = call.limit();  // Includes the time of the comparison.
     compare_all(collectives, now);
     now.blocking = true;
     now.in_order = false;
@@ -118,7 +117,7 @@ class Checked final : public HostBackend {
       if (matches_by_itself_) pairs.clear();
       posted.add(
           std::make_shared<Watch>(*this, inner, inner, std::move(pairs), std::move(records), now));
-    } catch (...) {  // The inner backend has told the peers; the store has not.
+    } catch (...) {  // The inner backend has told the peers; only the store lacks it.
       const auto thrown = std::current_exception();
       publish_refusal(pairs, now, to_error(thrown));
       auto failed = calls().make_state<HostState>();
@@ -145,10 +144,10 @@ class Checked final : public HostBackend {
     }
   }
 
-  /// The Work of a pair. Compares the peer's record while it waits.
+  /// The Work of a send or receive. Compares the peer's record while it waits.
   class Watch final : public WorkState {
    public:
-    /// `ends`: `inner`, or its continuation.
+    /// `ends`: `inner`, or a continuation of `inner`.
     Watch(Checked& group, std::shared_ptr<WorkState> inner, std::shared_ptr<WorkState> ends,
           std::vector<Op> pairs, std::vector<Record> records, Call call)
         : group_(group),
@@ -173,7 +172,7 @@ class Checked final : public HostBackend {
         } catch (...) {  // A difference, or an error of the store.
           difference_ = std::current_exception();
           const Error error = to_error(difference_);
-          // Either ends the use of the buffers.
+          // Both withdraw() and abort() end the use of the buffers.
           if (breaks_group(error.code()) || !inner_->withdraw(error))
             group_.inner_->abort(error.what());
           ends_->wait_until(Deadline::none());
@@ -183,13 +182,13 @@ class Checked final : public HostBackend {
       }
     }
     std::exception_ptr error() const noexcept override {
-      // A callback has received the error of inner_, which is the difference if that could end
-      // inner_.
+      // A callback has received the error of inner_. If withdraw() could end inner_, that error is
+      // the difference.
       return difference_ != nullptr && ends_ == inner_ ? difference_ : ends_->error();
     }
     void block_stream(Stream stream) override { inner_->block_stream(stream); }
-    /// While only a continuation waits, no thread compares: a difference that the transport does
-    /// not detect then ends at the deadline.
+    /// While only a continuation waits, no thread compares. A difference that the transport does
+    /// not detect then ends the call only at its deadline.
     std::shared_ptr<WorkState> then(std::function<void()> next) override {
       return on_own_queue()->then(std::move(next));
     }
@@ -201,12 +200,12 @@ class Checked final : public HostBackend {
     }
 
    private:
-    /// Ends with inner_. Continuations run on the same worker as those of the group's other calls.
+    /// A state that ends with inner_. Continuations run on the worker of the group's other calls.
     std::shared_ptr<HostState> on_own_queue() {
       auto end = group_.calls().make_state<HostState>();
       std::vector<std::string> used;
       if (!std::exchange(forgotten_, true)) used = used_keys();
-      // A difference found before is the cause, not the withdrawal that followed it.
+      // A difference found earlier is the cause, not the withdrawal that followed.
       (void)inner_->on_done([end, inner = inner_, cause = difference_, store = group_.store_,
                              used = std::move(used)](const Error* error) {
         try {
@@ -238,7 +237,7 @@ class Checked final : public HostBackend {
     std::shared_ptr<WorkState> inner_;
     std::shared_ptr<WorkState> ends_;
     std::vector<Op> pairs_;
-    std::vector<Record> records_;  // This rank's record of each.
+    std::vector<Record> records_;  // This rank's records, one per pair.
     Call call_;
     std::exception_ptr difference_;
     bool forgotten_ = false;
@@ -292,11 +291,12 @@ class Checked final : public HostBackend {
               Deadline limit) {
     const auto at = key(seq, peer);
     const auto look = [&] {
-      // First: a rank that gives up publishes the reason before it aborts the inner backend.
+      // Checked first: a rank that gives up publishes the reason before it aborts the inner
+      // backend.
       const auto failure = inner_->failure();
       if (const auto cause = agreement_.cause({})) throw Error(*cause);
       if (failure) throw Error(*failure);
-      // Before the record, so that a record written just before the rank left is not missed.
+      // Checked before the record, so as not to miss a record written just before the rank left.
       if (agreement_.left(peer) && !store_->try_get(at))
         throw call_error(Errc::peer_lost, group(), ops, call, peer,
                          fmt::format("rank {} has left the group; this rank called {}", peer,
@@ -329,7 +329,7 @@ class Checked final : public HostBackend {
     }
     try {
       std::vector<Record> records;
-      std::vector<Reader> counts;  // Behind the records.
+      std::vector<Reader> counts;  // After the records.
       for (const auto& bytes : encoded) {
         auto in = reader_of(bytes);
         records.push_back(read_record(in));
@@ -339,13 +339,13 @@ class Checked final : public HostBackend {
       auto error = compare(group(), ops, call, records);
       if (!error) error = compare_counts(ops, call, counts);
       if (error) throw Error(*error);
-    } catch (const Error& error) {  // Also for a record that cannot be read: the number is used.
+    } catch (const Error& error) {  // Even if a record cannot be read: the number is used.
       inner_->refuse(ops, call, error);
       throw;
     }
   }
 
-  /// A record, then for every all_to_all the rows that this rank sends and those that it expects.
+  /// Encodes a record, then for every all_to_all the row counts that this rank sends and expects.
   Bytes encode(std::span<const Op> ops, const Call& call) const {
     Writer out;
     write(out, Record::of(ops, call));
@@ -360,7 +360,7 @@ class Checked final : public HostBackend {
   }
 
   /// Compares the lists of rows. The records are equal, so all ranks have sent the same number of
-  /// lists. `readers`: of each rank, at its lists.
+  /// lists. `readers`: one per rank, positioned at its lists.
   std::optional<Error> compare_counts(std::span<const Op> ops, const Call& call,
                                       std::span<Reader> readers) {
     const auto list_of = [&](Reader& in) {
@@ -390,16 +390,17 @@ class Checked final : public HostBackend {
   }
 
   /// Erases this rank's records of earlier calls. All ranks have read them, because all records of
-  /// `seq` have arrived. When a rank refused `seq`, it may still need them, and nothing is erased.
+  /// `seq` have arrived. If a rank refused `seq`, it may still need earlier records, so nothing is
+  /// erased.
   void forget(std::uint64_t seq, std::span<const Record> records) {
     for (const auto& record : records)
       if (record.refused != 0) return;
     for (; forgotten_ < seq; ++forgotten_) store_->erase(key(forgotten_, rank()));
   }
 
-  /// Breaks the group on all ranks with the same cause: the first that reached the store.
+  /// Breaks the group on all ranks with the same cause: the first in the store.
   void give_up(const Error& error) noexcept {
-    // Without its location: each call that the error ends adds its own.
+    // Without its location, because each call that the error ends adds its own.
     const Error mine(error.code(), error.message(), {.rank = error.where().rank});
     const Error cause = agreement_.report({.cause = mine});
     fail_queued(cause);
@@ -411,8 +412,8 @@ class Checked final : public HostBackend {
   Agreement agreement_;
   int size_;
   bool on_host_;
-  /// The inner backend compares sends and receives when it matches them, because it receives from
-  /// any rank. Their numbers may differ then, so nothing is compared here.
+  /// The inner backend receives from any rank and compares sends and receives itself when it
+  /// matches them. The numbers of the two sides may differ then, so nothing is compared here.
   bool matches_by_itself_;
   std::uint64_t forgotten_ = 0;  // This rank's records below this number are erased.
 };

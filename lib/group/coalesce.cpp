@@ -15,8 +15,8 @@
 namespace tutti {
 namespace {
 
-/// The state of a Work that was made while collecting. Empty before launch(), then it refers to the
-/// state of the launch. Shared by all calls of one group.
+/// The state of a Work of a collected call. Empty before launch(); then it refers to the state of
+/// the launch. Shared by all calls of one group.
 class Collected final : public WorkState {
  public:
   void launched(std::shared_ptr<WorkState> state) {
@@ -175,7 +175,7 @@ Work Coalesce::launch() {
     try {
       works.push_back(batch.launch());
     } catch (...) {
-      // The following groups would miss a call that their peers make.
+      // The remaining groups would not make a call that their peers make.
       for (auto& rest : impl_->batches) rest.abandon();
       throw;
     }

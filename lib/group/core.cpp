@@ -52,8 +52,8 @@ GroupOptions prepared(const GroupOptions& options) {
 
 constexpr std::string_view made_with = "made_with";
 
-/// The keys of creations that failed would mislead later ones, so each try after a failed one has
-/// keys of its own.
+/// Keys of failed creations would mislead later ones, so each try after a failed one uses different
+/// keys.
 class Try {
  public:
   explicit Try(GroupOptions& o) : store_(o.store) {
@@ -62,7 +62,7 @@ class Try {
     const auto number = to_text(failed_);
     if (!number.empty()) o.store = make_prefix_store(store_, fmt::format("try/{}/", number));
   }
-  /// Ranks that join from now on make the next try. The first rank of a try that fails counts it.
+  /// Ranks that join from now on make the next try. The first rank to fail in a try counts it.
   void end(int size) noexcept {
     try {
       const auto next = failed_.empty() ? 1 : std::stoi(to_text(failed_)) + 1;
@@ -77,8 +77,8 @@ class Try {
   Bytes failed_{};
 };
 
-/// Compares size and mode with those of the first rank, which publishes them. Ranks that differ in
-/// them would wait for each other in vain.
+/// Compares size and mode with the first rank, which publishes them. Ranks with different sizes or
+/// modes would wait for each other until a timeout.
 void check_made_alike(const GroupOptions& o) {
   if (o.size == 1) return;
   const auto mine = fmt::format("size {} and checked mode {}", o.size, *o.checked ? "on" : "off");
@@ -135,11 +135,11 @@ ProcessGroup Core::create(const GroupOptions& options) {
   try {
     backend = make_backend(*choice.entry, choice.args, o);
   } catch (...) {
-    // After a refusal the other ranks still wait for this one.
+    // After an error that does not break the group, the other ranks still wait for this rank.
     if (breaks_group(to_error(std::current_exception()).code())) attempt.end(o.size);
     throw;
   }
-  // All ranks have joined, so the name may be used again.
+  // All ranks have joined, so the name may be reused.
   if (o.rank == 0 && o.size > 1) o.store->erase(made_with);
   o.logger(LogLevel::info, fmt::format("group '{}': rank {} of {} on {}, because {}", o.name,
                                        o.rank, o.size, choice.entry->name, choice.because));
@@ -169,7 +169,7 @@ Core::Core(const GroupOptions& options, std::string backend_name, std::unique_pt
       backend_(std::move(backend)) {}
 
 Core::~Core() {
-  // The backend's threads do not exist in a forked child, so it cannot be destroyed there.
+  // A forked child has no threads of the backend, so it cannot destroy the backend.
   if (fork_guard_.forked()) (void)backend_.release();
 }
 
@@ -273,8 +273,8 @@ void Core::prepare_or_refuse(Op& op, const CallOptions& options, bool blocking, 
     why = Error(why->code(), why->message(),
                 {.group = options_.name, .operation = std::string(caller), .rank = bounds_.rank});
   if (collecting_on.load(std::memory_order_relaxed) == std::this_thread::get_id())
-    throw Error(*why);  // The peers learn of no call before launch().
-  // The peers' dtype may differ, so the operation alone decides how the data is sent.
+    throw Error(*why);  // Before launch() the peers know of no call.
+  // The peers' dtype may differ, so only the operation decides how the data is sent.
   if (can_lower(op.kind) && !supports(op.kind, DType::u8, ReduceOp::Kind::sum)) {
     auto pairs = refused_pairs(op, bounds_);
     const Call call = number(pairs, options, blocking, true);
@@ -329,7 +329,7 @@ Work Core::issue_pair(std::span<Op, 2> pair, const CallOptions& options, Wait wa
     const bool both = bad[0] && bad[1];
     const auto at = bad[0] ? 0U : 1U;
     if (both || collecting) throw Error(*bad[at]);
-    // The other one's peer waits.
+    // The peer of the other message waits.
     const auto good = pair.subspan(1 - at, 1);
     const Call call = number(good, options, blocking, false);
     refuse(good, call, *bad[at], pair[at]);
@@ -353,7 +353,7 @@ Work Core::issue_pair(std::span<Op, 2> pair, const CallOptions& options, Wait wa
 }
 
 void Core::follow(Work work, Stream stream) {
-  work.block_stream(stream);  // Waits on host memory.
+  work.block_stream(stream);  // On host memory this waits.
   if (work.done()) return work.wait();
   (void)std::move(work).release();
 }

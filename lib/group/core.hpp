@@ -27,7 +27,7 @@ namespace tutti::internal {
 class Collector {
  public:
   virtual ~Collector() = default;
-  /// in_order: the operations have to run after the calls before them.
+  /// in_order: the operations run after the calls before them, as a collective.
   virtual Work collect(std::span<const Op> ops, const CallOptions& options, bool in_order) = 0;
 };
 
@@ -77,7 +77,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
       throw_unusable(operation);
   }
 
-  /// False also for values outside of the enumerations, which are never passed to a backend.
+  /// False also for values outside of the enumerations; no backend gets such values.
   bool supports(Operation kind, DType dtype, ReduceOp::Kind reduce) const noexcept {
     return static_cast<int>(dtype) < dtype_count && static_cast<int>(reduce) < reduce_op_count &&
            backend_->supports(kind, dtype, reduce);
@@ -101,7 +101,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   void check(Op& op, const CallOptions& options, bool supported) const;
   void check_peer(const Op& op, std::string_view verb) const;
   void check_any_peer(const Op& op, std::string_view verb) const;
-  /// Throws for a blocking call of the thread whose calls a Coalesce collects.
+  /// Throws for a blocking call of a thread whose calls a Coalesce collects.
   [[noreturn]] void throw_collecting(std::string_view verb) const;
   /// Runs check(), and refuses the call on an error.
   void check_numbered(Op& op, const CallOptions& options, const Call& call, bool supported);
@@ -109,10 +109,10 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   /// issued.
   [[noreturn]] void refuse(std::span<const Op> ops, const Call& call, const Error& why,
                            const Op& shown);
-  /// Runs `prepare`, and on an error refuses the call.
+  /// Runs `prepare`; refuses the call if it throws.
   void prepare_or_refuse(Op& op, const CallOptions& options, bool blocking, Prepare prepare,
                          std::string_view caller);
-  /// Makes `stream` wait for the work; rethrows the work's error if already known.
+  /// Makes `stream` wait for `work`; rethrows the error of `work` if it is already known.
   static void follow(Work work, Stream stream);
   /// The timeout of a call: the group's, unless the call has a timeout or a deadline.
   std::chrono::nanoseconds timeout_of(const CallOptions& options) const noexcept {
@@ -132,7 +132,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   Work send(std::span<const Op> ops, const Call& call, const Op& shown, Wait wait);
   Work lower(Op& op, const CallOptions& options, Wait wait);
   void lower_barrier(Op& op);
-  /// The trace of a launch, and its index there.
+  /// The trace that records a launch, and the launch's index there.
   std::pair<TraceRing*, std::uint64_t> trace_slot(const Op& shown, const Call& call) noexcept;
   static std::uint64_t traced_seq(const Op& shown, const Call& call) noexcept;
 
@@ -142,7 +142,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   std::vector<std::array<std::int64_t, 2>> exchange(std::array<std::int64_t, 2> mine,
                                                     std::string_view what,
                                                     const CallOptions& options);
-  /// Tells the other ranks in their exchange() that this rank refused the call, and throws.
+  /// Tells the other ranks' exchange() that this rank refused the call, and throws.
   [[noreturn]] void refuse_exchange(std::string_view what, const Error& why);
   /// Refuses an exchange when `check` throws or the options are invalid.
   template <typename Check>
@@ -157,7 +157,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
 
   GroupOptions options_;
   std::string backend_name_;
-  const BackendEntry* entry_;  // Null for a backend of the caller's.
+  const BackendEntry* entry_;  // Null if the caller made the backend.
   ForkGuard fork_guard_;
   Bounds bounds_;
   Memory* memory_ = nullptr;
@@ -168,7 +168,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   TraceRing pairs_;
 
   std::mutex pairs_mutex_;
-  // By (sending, peer, tag): the number of messages.
+  // Number of messages by (sending, peer, tag).
   std::map<std::tuple<bool, int, int>, std::uint64_t> pair_seq_;
 
   std::atomic<bool> broken_{false};
@@ -178,7 +178,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   std::uint64_t splits_ = 0;
   Tensor barrier_byte_{};
 
-  std::unique_ptr<Backend> backend_;  // Last, so that it is destroyed first.
+  std::unique_ptr<Backend> backend_;  // Last member: destroyed first.
 };
 
 }  // namespace tutti::internal

@@ -24,7 +24,7 @@ std::vector<ProcessGroup> ProcessGroup::create_all(std::span<const GroupOptions>
         }
       });
     } catch (const std::system_error& error) {
-      // Threads that have begun end by their timeouts.
+      // Threads already started end by their timeouts.
       no_thread = std::make_exception_ptr(
           Error(Errc::resource_exhausted,
                 std::string("create_all: no thread for each group: ") + error.what()));
@@ -32,7 +32,8 @@ std::vector<ProcessGroup> ProcessGroup::create_all(std::span<const GroupOptions>
     }
   for (auto& thread : threads) thread.join();
   if (no_thread) std::rethrow_exception(no_thread);
-  // The other ranks timed out because of a rank that could not join. Its error says more.
+  // Throws timeouts last: ranks time out because another rank could not join, whose error says
+  // more.
   for (const bool waited : {false, true})
     for (const auto& error : thrown)
       if (error && (internal::to_error(error).code() == Errc::timeout) == waited)

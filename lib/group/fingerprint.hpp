@@ -8,7 +8,7 @@
 
 namespace tutti::internal {
 
-/// A list of equal counts has the hash of the count alone: ranks may mix the two forms.
+/// A list of equal counts has the same hash as the count alone, because ranks may use either form.
 constexpr void add(Hash& hash, const Rows& rows) noexcept {
   bool equal = true;
   for (const auto n : rows.list()) equal = equal && n == rows[0];
@@ -25,9 +25,9 @@ constexpr bool is_reduction(Operation o) noexcept {
          o == Operation::scan || o == Operation::exclusive_scan;
 }
 
-/// Adds exactly the parts that must be equal on all ranks (for send and recv: on both sides). Not
-/// the scale of premul_sum, not the function of a custom reduction (its address differs between
-/// processes), and no count of all_to_all.
+/// Adds exactly the parts that must be equal on all ranks, or on both sides of a send and recv.
+/// Leaves out the scale of premul_sum, the function of a custom reduction (its address differs
+/// between processes) and the counts of all_to_all.
 inline void add(Hash& hash, const Op& op) noexcept {
   const auto kind = op.kind;
   const bool p2p = is_point_to_point(kind);
@@ -40,7 +40,7 @@ inline void add(Hash& hash, const Op& op) noexcept {
   const bool by_rows = kind == Operation::all_gather || kind == Operation::all_gather_bounded ||
                        kind == Operation::gather || kind == Operation::reduce_scatter ||
                        kind == Operation::scatter || kind == Operation::all_to_all;
-  // The number of dimensions, so that none of them is taken for a count or a name.
+  // The number of dimensions keeps a dimension from being read as a count or a name.
   const auto dims = p2p ? 0 : by_rows ? shape.row_dims().size() : shape.ndim();
   hash.add(static_cast<std::uint64_t>(kind == Operation::recv ? Operation::send : kind) |
            static_cast<std::uint64_t>(reduce) << 8 | static_cast<std::uint64_t>(commutes) << 15 |

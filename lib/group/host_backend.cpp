@@ -105,7 +105,7 @@ HostBackend::~HostBackend() {
 void HostBackend::post(std::span<const Op> ops, const Call& call,
                        internal::PostedMessages& posted) {
   const auto limit = call.limit();
-  posted.reserve(ops.size());  // Adding one may not fail.
+  posted.reserve(ops.size());  // So that adding one cannot fail.
   for (const auto& op : ops)
     if (is_point_to_point(op.kind))
       if (auto state = post_one(op, call, limit)) posted.add(std::move(state));
@@ -145,7 +145,7 @@ void HostBackend::run_in_turn(std::span<const Op> ops, const Call& call) {
     throw;
   }
   if (!turn->limit().is_set()) return run_now(ops, call);
-  Call rest = call;  // The timeout counts from the wait for the turn.
+  Call rest = call;  // Its timeout counts from the wait for the turn.
   rest.deadline = turn->limit();
   run_now(ops, rest);
 }
@@ -160,7 +160,7 @@ void HostBackend::run_now(std::span<const Op> ops, const Call& call) {
     if (!posted.empty())
       abandon(posted, why);
     else if (why.code() == Errc::resource_exhausted)
-      publish(ops, call, why);  // It has had its turn.
+      publish(ops, call, why);  // The call has had its turn.
     throw;
   }
   try {
@@ -227,7 +227,7 @@ Work HostBackend::launch(std::span<const Op> ops, const Call& call) {
       return submit(ops, call, posted.all());
     }
   } catch (...) {
-    // The caller must not get the error while a transport may still touch its buffers.
+    // The caller must not get the error while a transport may still access its buffers.
     (void)posted.wait();
     throw;
   }

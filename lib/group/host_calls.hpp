@@ -13,7 +13,7 @@
 
 namespace tutti::internal {
 
-/// The sends and receives of a launch that are posted. The first four take no allocation.
+/// Sends and receives that a launch has posted. The first four need no allocation.
 class PostedMessages {
  public:
   explicit PostedMessages(std::pmr::memory_resource& pool)
@@ -24,10 +24,10 @@ class PostedMessages {
   void reserve(std::size_t count) { states_.reserve(count); }
   void add(std::shared_ptr<WorkState> state) { states_.push_back(std::move(state)); }
   bool empty() const noexcept { return states_.empty(); }
-  /// Blocks until all of them are done, which the call's deadline bounds. Returns the first error
+  /// Blocks until all messages are done, at most until the call's deadline. Returns the first error
   /// in their order.
   std::exception_ptr wait() noexcept;
-  /// One state for all of them; null for none.
+  /// One state for all messages; null if there are none.
   std::shared_ptr<WorkState> all() const;
 
  private:
@@ -39,7 +39,7 @@ class PostedMessages {
 /// The order of a HostBackend's calls, and memory for their states.
 class HostCalls {
  public:
-  /// For a callback that may run while the backend ends.
+  /// For callbacks that may run while the backend is destroyed.
   const std::shared_ptr<CallQueue>& queue() const noexcept { return queue_; }
   Pool& pool() noexcept { return *pool_; }
   /// A state from the pool, of T(queue, args...).

@@ -6,18 +6,18 @@
 
 namespace tutti::internal {
 
-/// A job of the worker and the state of its result. Its captures are destroyed on the worker.
+/// A job of the worker and the state of the job's result. Its captures are destroyed on the worker.
 class HostState::Continuation : public HostState, public CallQueue::Job {
  public:
   using HostState::HostState;
-  /// Submits `after` to the worker when its call has ended with `error`; null: without one.
+  /// Submits `after` to the worker once its call has ended with `error` (null: without an error).
   static void start(std::shared_ptr<Continuation> after, const std::exception_ptr& error) noexcept {
     after->before_ = error;
     auto& queue = *after->queue_;
     queue.submit(std::move(after));
   }
 
-  /// Runs `after` on this thread instead.
+  /// Runs `after` on this thread.
   static void run_here(Continuation& after, const std::exception_ptr& error) noexcept {
     after.before_ = error;
     after.run();
@@ -142,7 +142,7 @@ std::shared_ptr<WorkState> HostState::then(std::function<void()> next) {
 
 std::shared_ptr<WorkState> HostState::on_done(std::function<void(const Error*)> f) {
   auto after = std::make_shared<Callback>(queue_, shared_from_this(), std::move(f));
-  if (forked()) {  // There is no worker, and the call will not end.
+  if (forked()) {  // There is no worker, and the call will never end.
     Continuation::run_here(*after, error());
     return after;
   }
@@ -162,8 +162,8 @@ void HostState::finish(const std::exception_ptr& error) noexcept {
     done_.store(true, std::memory_order_release);
     changed_.notify_all();
   }
-  // On the worker also after an error: this may be a transport's thread, which must not destroy the
-  // captures of a continuation.
+  // Even after an error continuations run on the worker: this may be a transport's thread, which
+  // must not destroy their captures.
   for (auto& after : next) Continuation::start(std::move(after), error);
 }
 

@@ -55,7 +55,7 @@ std::vector<Op> to_point_to_point(const Op& op, const Bounds& b) {
       break;
     case Operation::all_to_all:
       own(block(op.out, op.rows, b.rank), block(op.in, op.send_rows, b.rank));
-      for (int step = 1; step < b.size; ++step) {  // Each rank starts with another peer.
+      for (int step = 1; step < b.size; ++step) {  // Each rank starts with a different peer.
         const int to = (b.rank + step) % b.size;
         const int from = (b.rank + b.size - step) % b.size;
         send(block(op.in, op.send_rows, to), to);

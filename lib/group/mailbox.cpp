@@ -63,7 +63,7 @@ std::optional<Mailbox::Post> Mailbox::match(const Post& post) {
   auto& box = oldest->second;
   std::optional<Post> found(std::move(queue_of(box).front()));
   queue_of(box).erase(queue_of(box).begin());
-  // Tags may be used once each.
+  // A program may use each tag only once, so not all empty boxes are kept.
   if (box.sends.empty() && box.recvs.empty() && boxes_.size() > kept_boxes) boxes_.erase(oldest);
   return found;
 }
@@ -78,14 +78,14 @@ void Mailbox::add(Post post) noexcept {
     if (cause_) {
       error = broken(*cause_);
     } else if (other = match(post); other) {
-      // The lock need not be held to copy.
+      // Copying does not need the lock.
     } else if (peer == any_peer ? is_alone(post.rank) : gone_[static_cast<std::size_t>(peer)]) {
       error = has_left(peer);
     } else {
       const auto [found, made] =
           boxes_.try_emplace({sending ? post.rank : peer, sending ? peer : post.rank, post.op.tag});
       auto& box = found->second;
-      if (made) {  // Which side comes first may change at any time.
+      if (made) {  // Reserves both: either side may come first.
         box.sends.reserve(2);
         box.recvs.reserve(2);
       }
@@ -186,7 +186,7 @@ bool Mailbox::Message::wait_until(Deadline deadline) {
   if (HostState::wait_until(deadline.time() < limit_.time() ? deadline : limit_)) return true;
   if (!limit_.expired()) return false;
   expire();
-  return HostState::wait_until(Deadline::none());  // A matched message is being copied.
+  return HostState::wait_until(Deadline::none());  // The matched message is being copied.
 }
 
 /// Ends the message at its deadline.
@@ -223,7 +223,7 @@ std::shared_ptr<WorkState> Mailbox::Message::on_done(std::function<void(const Er
 
 bool Mailbox::Message::withdraw(const Error& why) noexcept {
   if (box_->withdraw(*this)) finish(std::make_exception_ptr(why));
-  return true;  // Otherwise it has been matched, and ends.
+  return true;  // Otherwise it has been matched and will end.
 }
 
 void Mailbox::Message::expire() noexcept {

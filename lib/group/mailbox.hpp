@@ -20,30 +20,30 @@ namespace tutti::internal {
 /// copies the bytes and ends both. All functions from any thread.
 class Mailbox {
  public:
-  /// A send or receive. Its deadline is checked in done() and wait_until(), and by the worker of
-  /// the group while a continuation waits for it.
+  /// A send or receive. done() and wait_until() check its deadline; the group's worker checks it
+  /// while a continuation waits for the message.
   class Message;
 
-  /// `broken`: called with the error of a message that reached its deadline, or whose peer has
+  /// `broken` is called with the error of a message that reached its deadline or whose peer has
   /// left. It breaks the group.
   Mailbox(std::string group, int size, std::function<void(const Error&)> broken);
 
   /// Matches the message of `rank`, or stores it until its peer's arrives.
   void post(const std::shared_ptr<Message>& message, int rank, const Call& call) noexcept;
-  /// The same for a message that the rank refused.
+  /// The same for a message that `rank` refused.
   void refuse(const Op& op, int rank, const Error& why) noexcept;
-  /// Fails the messages that need this rank, which has left.
+  /// Fails messages that need `rank`, which has left.
   void leave(int rank) noexcept;
-  /// Ends every message, also those to come. The first cause counts.
+  /// Ends every message, including later ones. The first cause applies.
   void fail(const Error& cause) noexcept;
 
  private:
   struct Post {
     Op op;
     int rank = 0;
-    std::uint64_t age = 0;  // Number among the messages that wait.
+    std::uint64_t age = 0;  // Number among the waiting messages.
     std::string text;       // The reason of a refusal, or the description of a named message.
-    std::shared_ptr<HostState> state;  // Null: the rank refused it.
+    std::shared_ptr<HostState> state;  // Null if the rank refused the message.
   };
   struct Box {
     std::vector<Post> sends;
@@ -60,7 +60,7 @@ class Mailbox {
   std::optional<Post> match(const Post& post);
   bool is_alone(int rank) const noexcept;  // All other ranks are gone.
   void complete(const Post& send, const Post& recv) const noexcept;
-  bool withdraw(const Message& message) noexcept;  // True when it was there.
+  bool withdraw(const Message& message) noexcept;  // True if the message was there.
   static void end_all(std::span<const Post> posts, const Error& why) noexcept;
 
   const std::string group_;

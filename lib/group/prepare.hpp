@@ -14,11 +14,12 @@
 
 namespace tutti::internal {
 
-/// The part of a call that checks this rank's arguments, allocates its results and enters its
-/// arrays in the Op.
+/// The part of a call that checks this rank's arguments, allocates its results and sets the arrays
+/// of the Op.
 ///
-/// When it throws an Error, the front refuses the call on this rank, tells the peers and throws the
-/// Error; bad_alloc counts as resource_exhausted. Refers to a function, which has to outlive it.
+/// If it throws an Error, the front refuses the call on this rank, tells the peers and throws the
+/// Error; bad_alloc counts as resource_exhausted. Refers to a function, which must outlive the
+/// Prepare.
 class Prepare {
  public:
   Prepare() = default;
@@ -36,8 +37,8 @@ class Prepare {
   void (*run_)(void*, Op&) = nullptr;
 };
 
-/// The Error for which a call is refused when `check` throws. An exception of another type is
-/// converted, so that every call keeps its number.
+/// The Error with which a call is refused if `check` throws. An exception of another type is
+/// converted, so that the call still takes its number.
 template <typename Check>
 std::optional<Error> refusal_of(const Check& check) {
   try {

@@ -10,8 +10,8 @@
 namespace tutti {
 namespace {
 
-/// Separate, because GCC 12 emits `rep stos` for the aggregate when it is initialised in place, and
-/// starting that takes longer than all other work of the front.
+/// A separate function, because GCC 12 emits `rep stos` for the aggregate when it is initialised in
+/// place. Starting `rep stos` takes longer than all other work of the front.
 Op make(Operation kind, const ConstTensorView& in, const TensorView& out, ReduceOp reduce = {},
         Rows rows = {}, int root = -1) {
   return {.kind = kind, .in = in, .out = out, .rows = rows, .reduce = reduce, .root = root};
@@ -62,7 +62,7 @@ bool ProcessGroup::supports(Operation operation, DType dtype, ReduceOp op) const
   return core_->supports(operation, dtype, op.kind);
 }
 
-// Two forms of every verb from one description. Macros stay in this file.
+// Generates both forms of every verb from one description. The macros stay in this file.
 #define TUTTI_VERB(name, params, ...)                                 \
   void ProcessGroup::name params {                                    \
     Op op_ = __VA_ARGS__;                                             \

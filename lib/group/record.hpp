@@ -13,30 +13,30 @@
 
 namespace tutti::internal {
 
-/// "all_reduce sum f32 [4]", "send f32 [2, 3] to 1 tag 0"; of several operations the first ones.
+/// "all_reduce sum f32 [4]", "send f32 [2, 3] to 1 tag 0"; for several operations, the first ones.
 std::string describe(std::span<const Op> ops, const Call& call);
 std::string describe(const Op& op);
 
-/// Whether one of the operations is a collective. The call then has a number.
+/// True if one of the operations is a collective. The call then has a number.
 bool has_collective(std::span<const Op> ops) noexcept;
 
-/// The name of a launch: that of its first operation.
+/// The name of a launch's first operation.
 std::string_view operation_of(std::span<const Op> ops) noexcept;
 
-/// An error with the location of this call. `rank`: the origin of the error.
+/// An error with the location of this call. `rank`: the rank that caused the error.
 Error call_error(Errc code, std::string_view group, std::span<const Op> ops, const Call& call,
                  int rank, const std::string& message);
 
-/// `error` with the location of this call, unless it has a location already. `rank`: its origin,
-/// unless the error names one.
+/// Returns `error` with the location of this call, unless it already has a location. `rank`: the
+/// rank that caused it, unless the error names one.
 Error with_location(const Error& error, std::string_view group, std::span<const Op> ops,
                     const Call& call, int rank);
 
-/// The description of a call that one rank publishes before the data moves, in a fixed size.
+/// The description of a call, of fixed size, that a rank publishes before data moves.
 struct Record {
   static constexpr std::uint32_t version = 1;
   std::uint32_t format = version;
-  std::uint32_t refused = 0;  ///< 1: the text is the reason. 0: the text describes the call.
+  std::uint32_t refused = 0;  ///< 1: the text is a refusal's reason. 0: it describes the call.
   std::uint64_t seq = 0;
   std::uint64_t fingerprint = 0;
   std::array<char, 232> text{};
@@ -46,22 +46,22 @@ struct Record {
   std::string_view view() const noexcept;
 };
 
-/// A record as bytes for peers, and back. @throws Error of the reader; mismatch for a record of
-/// another version.
+/// Encodes a record for peers, and decodes it. @throws Error of the reader; mismatch for a record
+/// of another version.
 void write(Writer& out, const Record& record);
 Record read_record(Reader& in);
 
-/// Compares the records of all ranks. Empty when they agree; else the error that every rank throws,
-/// with the same text.
+/// Compares the records of all ranks. Empty if they agree; otherwise the error that every rank
+/// throws, with the same text.
 std::optional<Error> compare(std::string_view group, std::span<const Op> ops, const Call& call,
                              std::span<const Record> records);
 
-/// The error of all ranks when rank `from` sends `sent` rows to rank `to`, which expects others.
+/// The error of all ranks if rank `from` sends `sent` rows to `to`, which expects another number.
 Error rows_error(std::string_view group, std::span<const Op> ops, const Call& call, int from,
                  int to, std::int64_t sent, std::int64_t expected);
 
-/// Compares the counts of an all_to_all. No fingerprint has them, because each is known to two
-/// ranks only. sent(from, to): what `from` sends; expected(from, to): what `to` expects.
+/// Compares the counts of an all_to_all. Fingerprints leave them out, because only two ranks know
+/// each count. sent(from, to): what `from` sends; expected(from, to): what `to` expects.
 template <typename Sent, typename Expected>
 std::optional<Error> compare_rows(std::string_view group, std::span<const Op> ops, const Call& call,
                                   int size, const Sent& sent, const Expected& expected) {
@@ -72,18 +72,18 @@ std::optional<Error> compare_rows(std::string_view group, std::span<const Op> op
   return std::nullopt;
 }
 
-/// The error of peers whose call one rank refused.
+/// The error on peers of a rank that refused the call.
 Error refused_error(std::string_view group, std::span<const Op> ops, const Call& call, int rank,
                     std::string_view why);
 
-/// A refusal for peers: "all_reduce #17: the array is null".
+/// The text of a refusal for peers: "all_reduce #17: the array is null".
 std::string refusal_text(std::span<const Op> ops, const Call& call, const Error& why);
 
-/// The text of a mismatch between a send and its receive.
+/// The text of a mismatch between a send and its recv.
 std::string sides_text(int sender, std::string_view send, int receiver, std::string_view recv);
 
-/// Calls `tell(ops, call)` for each part of a launch that has waiting peers of its own: every send
-/// and receive with its own number and fingerprint, and the collectives together.
+/// Calls `tell(ops, call)` for each part of a launch for which separate peers wait: every send and
+/// receive with its number and fingerprint, and all collectives together.
 template <typename Tell>
 void for_each_part(std::span<const Op> ops, const Call& call, const Tell& tell) {
   for (const auto& op : ops) {

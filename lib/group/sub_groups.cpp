@@ -10,7 +10,7 @@
 #include "values/group_errors.hpp"
 #include "values/hash.hpp"
 
-// Sub-groups and registrations: the calls of Core that exchange two numbers of each rank.
+// Sub-groups and registrations: functions of Core in which ranks exchange two numbers each.
 
 namespace tutti::internal {
 
@@ -31,7 +31,7 @@ std::vector<std::array<std::int64_t, 2>> Core::exchange(std::array<std::int64_t,
     (void)issue(gather, named, Wait::stream);
     return all;
   }
-  // Through the store: a collective on a device would have to be synchronised with the host.
+  // Uses the store: a collective on a device would need a synchronisation with the host.
   check_usable(what);
   const auto limit = make_call(options, true).limit();
   options_.store->set(exchange_key(what, bounds_.rank), std::as_bytes(std::span(mine)));
@@ -42,7 +42,7 @@ std::vector<std::array<std::int64_t, 2>> Core::exchange(std::array<std::int64_t,
       std::memcpy(theirs.data(), bytes.data(), sizeof theirs);
       continue;
     }
-    ++splits_;  // On every rank: the next exchange uses fresh keys.
+    ++splits_;  // On every rank, so the next exchange uses new keys.
     const std::string_view why(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     throw Error(Errc::mismatch, fmt::format("rank {} {}", r, why),
                 {.group = options_.name, .operation = std::string(what), .rank = r});

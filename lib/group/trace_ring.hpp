@@ -14,16 +14,16 @@
 
 namespace tutti::internal {
 
-/// The time of the coarse clock: a fifth of the cost of the precise one, exact to a timer tick,
-/// same epoch.
+/// The time of the coarse clock, which costs a fifth of the precise clock and is accurate to a
+/// timer tick. Both have the same epoch.
 inline std::int64_t coarse_now() noexcept {
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
   return now.tv_sec * 1'000'000'000 + now.tv_nsec;
 }
 
-/// The last calls of one kind. Written without a lock by any thread, read while it is written.
-/// The writers are inline: they are on the path of every call.
+/// The last calls of one kind. Any thread writes without a lock, even while another thread reads.
+/// The writers are inline, because every call executes them.
 class TraceRing {
  public:
   static constexpr std::size_t length = 64;
@@ -63,9 +63,9 @@ class TraceRing {
     slot.version.store(index + 1, release);
   }
 
-  /// Uses plain accesses: another locked instruction would cost more than all of begin(). Does
-  /// nothing when a later call has taken the slot. If a call takes it between the two accesses, the
-  /// word tells how an older version ended, and the newer entry reads as running.
+  /// Uses plain accesses, because another locked instruction would cost more than all of begin().
+  /// Does nothing if a later call has taken the slot. If a call takes the slot between the two
+  /// accesses, `ended` describes an older version, and the newer entry reads as running.
   void end(std::uint64_t index, TraceEntry::State state) noexcept {
     auto& slot = slots_[index % length];
     if (slot.version.load(std::memory_order_relaxed) == index + 1)
@@ -80,7 +80,7 @@ class TraceRing {
     return (index + 1) << 2 | static_cast<std::uint64_t>(state);
   }
 
-  // A slot is a sequence lock: `version` is index + 1, and 0 while it is written.
+  // A slot is a sequence lock: `version` is index + 1, and 0 during a write.
   struct alignas(64) Slot {
     std::atomic<std::uint64_t> version{0};
     std::atomic<std::uint64_t> ended{0};  // How this version ended, once it has.

@@ -11,20 +11,20 @@ namespace tutti::internal {
 struct Bounds {
   int rank = 0;
   int size = 1;
-  Device device{};  ///< Where arrays have to be.
+  Device device{};  ///< The device on which arrays must be.
 };
 
-/// Checks dtype, size, address and device of an array, which errors call `what`.
+/// Checks dtype, size, address and device of an array. Errors call it `what`.
 void check_array(const char* what, const ConstTensorView& array, const Device& device);
 
-/// @throws Error invalid_argument when the arrays of a verb without an in-place form overlap.
+/// @throws Error invalid_argument if arrays overlap in a verb without an in-place form.
 void check_apart(const ConstTensorView& in, const TensorView& out, std::string_view verb);
 
 /// @throws Error invalid_argument for a negative timeout.
 void check_timeout(const CallOptions& options);
 
 /// Checks one operation and completes it: sets rows that were not given, and empties arrays that
-/// are not used on this rank. @throws Error invalid_argument, count_overflow.
+/// this rank does not use. @throws Error invalid_argument, count_overflow.
 void validate(Op& op, const Bounds& bounds, const CallOptions& options);
 
 }  // namespace tutti::internal

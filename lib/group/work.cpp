@@ -27,7 +27,7 @@ Work::Work(std::shared_ptr<WorkState> state, std::shared_ptr<WorkOwner> owner,
 
 namespace {
 
-/// Whether on_done() has collected `thrown`, which may be null. Continuations pass on the same
+/// True if on_done() has collected `thrown`, which may be null. Continuations pass on the same
 /// exception object.
 bool is_collected(const std::shared_ptr<WorkState>& seen, const std::exception_ptr& thrown) {
   return seen != nullptr && seen->error() == thrown;
@@ -70,7 +70,7 @@ void Work::settle() noexcept {
   if (state_ == nullptr) return;
   if (owner_ != nullptr && !state_->done() && std::uncaught_exceptions() > unwinding_)
     owner_->abort("a Work was destroyed while an exception unwound the stack");
-  state_->wait_until(Deadline::none());  // The call ends by its own deadline.
+  state_->wait_until(Deadline::none());  // The call ends at its own deadline.
   const auto thrown = state_->error();
   if (owner_ != nullptr && !is_collected(seen_, thrown)) {
     owner_->collected(token_, thrown != nullptr);
@@ -109,7 +109,7 @@ std::optional<Error> Work::error() {
   const auto thrown = state_->error();
   if (thrown == nullptr) return std::nullopt;
   if (owner_ != nullptr) owner_->collected(token_, true);
-  owner_.reset();  // wait() may still throw it.
+  owner_.reset();  // wait() may still throw the error.
   return internal::to_error(thrown);
 }
 
@@ -197,7 +197,7 @@ void Work::detach(std::shared_ptr<void> keep_alive) && {
 
 namespace {
 
-/// The Work of all parts, done when all parts are. Passes the error of a part to that part's group.
+/// The Work of all parts, done when all are done. Passes an error of a part to that part's group.
 class All final : public WorkState, public WorkOwner, public std::enable_shared_from_this<All> {
  public:
   struct Part {
@@ -226,8 +226,8 @@ class All final : public WorkState, public WorkOwner, public std::enable_shared_
   void block_stream(Stream stream) override {
     for (const auto& part : parts_) part.state->block_stream(stream);
   }
-  /// Runs `next` on the part that ends last. A part that fails does not count down, so `next` does
-  /// not run.
+  /// Runs `next` on the part that ends last. A failed part is not counted down, so `next` does not
+  /// run.
   std::shared_ptr<WorkState> then(std::function<void()> next) override {
     auto left = std::make_shared<std::atomic<std::size_t>>(parts_.size());
     auto shared = std::make_shared<std::function<void()>>(std::move(next));

@@ -69,7 +69,7 @@ constexpr const Names& pmi = launchers[3];
 constexpr const Names& pals = launchers[4];
 constexpr const Names& slurm = launchers[5];
 
-/// Returns the first launcher from `names` on with a variable that is set; null: none.
+/// Returns the first launcher, from `names` on, that has set a variable; null: none.
 const Names* first_set(const Names* names) {
   for (; names != std::end(launchers); ++names) {
     const bool rank = !read_text(names->rank).empty();
@@ -116,9 +116,9 @@ void read_ranks(const Names& names, ClusterInfo& info) {
   info.node = read_number(names.node).value_or(-1);
 }
 
-/// Refuses RANK and WORLD_SIZE of a script that another launcher runs. They count if they belong to
-/// a launcher inside the other one, with any ranks. They are leftovers if there are as many ranks
-/// as the other launcher has processes, in another order.
+/// Refuses RANK and WORLD_SIZE left over from torchrun in a script that another launcher runs. They
+/// are leftovers if both launchers give the same size and different ranks. With another size they
+/// belong to a launcher inside the other one, and are accepted.
 void refuse_leftover(const ClusterInfo& info) {
   if (info.launcher != torchrun.launcher || !read_text("TORCHELASTIC_RUN_ID").empty()) return;
   const Names* outer = first_set(&torchrun + 1);
@@ -137,7 +137,7 @@ void refuse_leftover(const ClusterInfo& info) {
   internal::failf(Errc::invalid_argument, "the list of nodes '{}' has no first host", list);
 }
 
-/// The first host of one of Slurm's lists: "n03" for "n[03,07-12],gpu1".
+/// Returns the first host of a host list of Slurm: "n03" for "n[03,07-12],gpu1".
 std::string first_host(std::string_view list) {
   const auto end = list.find_first_of(",[");
   std::string host(list.substr(0, end));
@@ -180,7 +180,8 @@ int slurm_port() {
   return slurm_first_port + static_cast<int>(job % slurm_ports);
 }
 
-/// A store may outlive a restart of the job, and two steps of a job may use the same address.
+/// Returns the run's name in keys: a store may outlive a restart of the job, and two steps of a job
+/// may use the same address.
 std::string read_run(const ClusterInfo& info) {
   std::string run;
   const auto add = [&run](const char* name) {
@@ -211,7 +212,7 @@ void internal::read_store(ClusterInfo& info) {
                          : master_port.value_or(default_master_port) + 1;
     info.store = tcp_address(host, store_port(port));
   } else if (of_slurm) {
-    // Hosts of the step. A job may have other hosts, and rank 0 never runs on those.
+    // Hosts of the step. The job may have other hosts, on which rank 0 never runs.
     auto nodes = read_text("SLURM_STEP_NODELIST");
     if (nodes.empty()) nodes = read_text("SLURM_JOB_NODELIST");
     if (!nodes.empty() && !read_text("SLURM_JOB_ID").empty())

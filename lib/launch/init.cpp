@@ -21,12 +21,12 @@ namespace {
 
 constexpr std::string_view tcp = "tcp://";
 constexpr auto leave_timeout = std::chrono::seconds(10);
-/// The same limit while an exception unwinds.
+/// The limit while an exception unwinds.
 constexpr auto unwinding_leave_timeout = std::chrono::seconds(1);
 /// The pause before a taken port is tried again.
 constexpr auto hold_pause = std::chrono::milliseconds(100);
 
-/// A store's server and this process's own connection to it.
+/// A store's server and this process's connection to it.
 struct HostedStore {
   std::unique_ptr<StoreServer> server{};
   std::shared_ptr<Store> client{};
@@ -43,9 +43,9 @@ struct HostedStore {
   }
 };
 
-/// The address to listen on, so that every rank reaches `host`. A numeric address is used as it is.
-/// A name listens on all interfaces, because it may resolve differently here (Debian maps a host's
-/// own name to 127.0.1.1).
+/// The address to listen on so that every rank reaches `host`. A numeric address is used unchanged.
+/// For a name the server listens on all interfaces, because the name may resolve differently here
+/// (Debian maps a host's name to 127.0.1.1).
 std::string listen_address(const std::string& host) {
   in6_addr number{};
   const bool numeric = ::inet_pton(AF_INET, host.c_str(), &number) == 1 ||
@@ -54,7 +54,7 @@ std::string listen_address(const std::string& host) {
 }
 
 /// True if the port is taken but nothing listens on it: a closing connection, or another program's
-/// connection, holds the number and will release it.
+/// connection, uses the port and will release it.
 bool only_held(const Error& error, const std::string& host, int port) {
   const auto taken = std::make_error_code(std::errc::address_in_use).message();
   return error.message().find(taken) != std::string::npos && !internal::is_listening(host, port);
@@ -69,7 +69,7 @@ std::shared_ptr<Store> host_store(const std::string& address, std::chrono::nanos
   int port = 0;
   (void)std::from_chars(digits.data(), digits.data() + digits.size(), port);
   if (host.empty() || port < 1 || port > 65535)
-    return open_store(address, timeout);  // The error of the connection explains it.
+    return open_store(address, timeout);  // The connection's error explains the failure.
   auto hosted = std::make_shared<HostedStore>();
   const auto deadline = Deadline::after(timeout);
   while (hosted->server == nullptr) {

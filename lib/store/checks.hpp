@@ -7,7 +7,7 @@
 
 #include <tutti/store/store.hpp>
 
-// The checks and the counter arithmetic that all stores share, so that all refuse the same
+// The checks and the counter arithmetic that all stores share, so that they refuse the same
 // arguments.
 
 namespace tutti::internal {
@@ -17,10 +17,10 @@ void check_value(std::string_view key, std::size_t bytes);
 std::string to_text(const Bytes& bytes);
 Bytes to_bytes(std::string_view text);
 
-/// The new value of a counter, as the decimal text that is stored.
+/// Returns the new value of a counter, as the decimal text that is stored.
 Bytes sum(std::string_view key, const std::optional<Bytes>& old, std::int64_t delta,
           std::int64_t& result);
 
-[[noreturn]] void missing(std::string_view key);  ///< Throws the timeout of get().
+[[noreturn]] void missing(std::string_view key);  ///< Throws the timeout error of get().
 
 }  // namespace tutti::internal

@@ -15,8 +15,8 @@
 #include "store/checks.hpp"
 #include "values/fail.hpp"
 
-// A key is a file. Its value appears by rename(), so that a reader sees all of it or nothing. add
-// and compare_set hold an flock() on one lock file. Changes by other ranks are found by polling.
+// A key is a file. rename() makes a value visible, so a reader sees all of it or nothing. add and
+// compare_set hold an flock() on one lock file. Changes by other ranks are found by polling.
 
 namespace [[gnu::visibility("default")]] tutti {
 namespace {
@@ -77,8 +77,8 @@ class FileStore final : public Store {
   void set(std::string_view key, std::span<const std::byte> value) override {
     internal::check_key(key);
     internal::check_value(key, value.size());
-    // Under the lock: otherwise an add() could overwrite the value of this set() between its two
-    // steps.
+    // Under the lock: otherwise an add() that reads before this set() and writes after it would
+    // discard this set()'s value.
     const Lock lock(directory_);
     write(key, value);
   }
@@ -170,7 +170,7 @@ class FileStore final : public Store {
         os_error("create", path.parent_path());
       }
     }
-    // The lock admits one writer, so one name for the unfinished file is enough.
+    // The lock admits one writer, so one name suffices for the unfinished file.
     const auto unfinished = directory_ / ".unfinished";
     {
       const File file(unfinished, O_WRONLY | O_CREAT | O_TRUNC);

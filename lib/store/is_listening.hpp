@@ -4,7 +4,7 @@
 
 namespace tutti::internal {
 
-/// Whether a connection to host:port is accepted now.
+/// True if a connection to host:port is accepted now.
 bool is_listening(const std::string& host, int port);
 
 }  // namespace tutti::internal

@@ -10,7 +10,7 @@
 namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
-/// The common store of ranks that are threads, by name. The last reference destroys it.
+/// The store that ranks of one process share by name. Its last reference destroys it.
 std::shared_ptr<Store> memory_store_named(const std::string& name) {
   static std::mutex mutex;
   static std::map<std::string, std::weak_ptr<Store>> stores;

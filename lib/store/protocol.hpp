@@ -15,27 +15,28 @@
 
 namespace tutti::internal {
 
-// --- Handshakes: the first 16 bytes each way, then the text of a refusal.
+// --- Handshakes: in each direction 16 bytes, then the text of a refusal.
 
 inline constexpr std::uint16_t store_version = 1;
 inline constexpr std::size_t handshake_bytes = 16;
 inline constexpr std::size_t max_refusal_bytes = 4096;
-/// Two different values, so that a socket that is connected to itself is detected.
+/// Two different values, so that a socket detects that it is connected to itself.
 inline constexpr std::string_view client_magic = "\xd9tuttiC\n";
 inline constexpr std::string_view server_magic = "\xd9tuttiS\n";
 
 struct Handshake {
   std::uint16_t version = store_version;
-  /// Client: the kind of authentication, 0 for none. Server: 0 accepts the client, else 1 + Errc.
+  /// Client: the kind of authentication, 0 for none. Server: 0 if it accepts the client, else 1 +
+  /// Errc.
   std::uint16_t kind = 0;
-  std::uint32_t bytes = 0;  ///< Length of the following credentials or text of the refusal.
+  std::uint32_t bytes = 0;  ///< Length of the credentials or the refusal text after it.
 };
-/// Whether these bytes can begin a handshake. They may be fewer than handshake_bytes.
+/// True if a handshake can begin with these bytes, which may be fewer than handshake_bytes.
 bool may_be_handshake(std::string_view magic, std::span<const std::byte> bytes);
 Bytes encode_handshake(std::string_view magic, Handshake handshake);
-/// A server's handshake with the reason why the client is refused.
+/// A server's handshake that refuses the client, with the reason.
 Bytes encode_refusal(Errc code, std::string_view text);
-/// Decodes `handshake_bytes` bytes that may_be_handshake(). @throws Error for fewer.
+/// Decodes the first `handshake_bytes` bytes after may_be_handshake(). @throws Error for fewer.
 Handshake decode_handshake(std::span<const std::byte> bytes);
 
 // --- Frames: a header of 16 bytes and a body.
@@ -55,17 +56,17 @@ inline constexpr std::size_t max_request_bytes =
 
 Bytes encode_frame_header(const Frame& frame, std::size_t body_bytes);
 
-/// Cuts a stream into frames. A length is compared with the limit before memory is allocated for
-/// it, and memory grows with the received bytes, not with the length in the header.
+/// Cuts a stream into frames. A length above the limit is refused before memory is allocated.
+/// Memory grows with the bytes received, not with the length in the header.
 class FrameReader {
  public:
   explicit FrameReader(std::size_t max_body_bytes) : max_body_bytes_(max_body_bytes) {}
   /// Appends bytes. Frames returned before become invalid.
   void feed(std::span<const std::byte> bytes);
   /// The next complete frame, if there is one. @throws Error invalid_argument for a length above
-  /// the limit; the stream cannot be read any further.
+  /// the limit; afterwards the stream cannot be read.
   std::optional<Frame> next();
-  /// Skips the rest of the incomplete frame. Returns its id, if there is one.
+  /// Skips the rest of the incomplete frame, if there is one, and returns its id.
   std::optional<std::uint64_t> skip_unfinished();
   std::size_t buffered() const { return buffer_.size() - from_; }
 
@@ -93,7 +94,7 @@ struct Request {
 };
 Bytes encode_request(const Request& request);
 /// Decodes a request, which refers to the frame's body. Does not check the limits of keys and
-/// values. @throws Error invalid_argument when body and verb do not match.
+/// values. @throws Error invalid_argument when the body does not match the verb.
 Request decode_request(const Frame& frame);
 
 // --- Replies: the body is the value, or the text of the error.

@@ -25,8 +25,8 @@ struct Reply {
 
 Reply error_reply(std::uint64_t id, const Error& error);
 
-/// The logic of a store server, without sockets: the table, and the gets that wait for a key.
-/// Waiting gets need no limit of their own, because they count in the table's bytes.
+/// The logic of a store server, without sockets: the table, and the gets that wait for a key. The
+/// table's byte limit covers waiting gets.
 class StoreRequests {
  public:
   using Clock = Deadline::Clock;
@@ -36,7 +36,7 @@ class StoreRequests {
 
   StoreRequests(StoreTable::Limits limits, Send send) : table_(limits), send_(std::move(send)) {}
 
-  /// Handles a request. Replies at once, or to a get at its deadline at the latest.
+  /// Handles a request. Replies at once; a get may wait for its key, at most until its deadline.
   void handle(Client client, const Request& request, Clock::time_point now);
   /// Drops the client's waiting gets.
   void forget(Client client);

@@ -32,11 +32,11 @@ using Clock = Deadline::Clock;
 constexpr std::size_t read_bytes = std::size_t{256} << 10;
 /// The unsent bytes of a client above which the server does not read from it.
 constexpr std::size_t max_unsent = std::size_t{1} << 20;
-/// The approximate cost of a reply beside its bytes.
+/// The approximate cost of a reply, excluding its bytes.
 constexpr std::size_t piece_bytes = 128;
 
-/// Blocks all signals for a thread that is started now, so that the program's other threads get
-/// them.
+/// While this object lives, blocks all signals of its thread. A thread started meanwhile inherits
+/// this, so signals go to the program's other threads.
 class NoSignals {
  public:
   NoSignals() {
@@ -68,18 +68,18 @@ struct Client {
   tcp::socket socket;
   asio::steady_timer limit;
   bool joined = false;
-  bool leaving = false;  ///< Not read from any more; closed when everything is sent.
+  bool leaving = false;  ///< No longer read from; closed when everything is sent.
   bool reading = false;
   Bytes handshake{};
   FrameReader reader{max_request_bytes};
   std::deque<Piece> out{};
-  std::size_t sending = 0;  ///< The first pieces of `out`, passed to Asio.
+  std::size_t sending = 0;  ///< Number of first pieces of `out` that Asio is sending.
   std::size_t unsent = 0;   ///< The cost of all pieces.
   std::size_t counted = 0;  ///< This client's part of input_bytes_.
 };
 using ClientPtr = std::shared_ptr<Client>;
 
-/// A server's thread between the sockets and StoreRequests. It blocks only in one wait for all
+/// A server's thread, between the sockets and StoreRequests. It blocks only in one wait for all
 /// sockets.
 class ServerLoop {
  public:
@@ -143,7 +143,7 @@ class ServerLoop {
     while (!io_.stopped()) {
       try {
         io_.run();
-      } catch (const std::exception& error) {  // Out of memory, most likely.
+      } catch (const std::exception& error) {  // Most likely bad_alloc.
         log(LogLevel::error, error.what());
         std::this_thread::sleep_for(10ms);
       }
@@ -174,10 +174,10 @@ class ServerLoop {
 
   void refuse(tcp::socket& socket, const std::string& text) {
     const auto words = encode_refusal(Errc::resource_exhausted, text);
-    // The first bytes on a new connection always fit.
+    // The send buffer of a new connection has room for these bytes.
     (void)::send(socket.native_handle(), words.data(), words.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     shut_down(socket);
-    const auto now = Clock::now();  // At most one line a second, however many clients are refused.
+    const auto now = Clock::now();  // Logs at most once a second, for any number of refusals.
     if (now - last_warning_ < 1s) return;
     last_warning_ = now;
     log(LogLevel::warning, "a client was refused: " + text);
@@ -192,8 +192,8 @@ class ServerLoop {
 
   // --- Lifetime of a client
 
-  /// The handler of an operation of this client. An exception, most likely bad_alloc, ends this
-  /// client alone.
+  /// The handler of an operation of this client. An exception, most likely bad_alloc, ends only
+  /// this client.
   template <typename Step>
   auto guarded(const ClientPtr& client, Step step) {
     return [this, client, step](std::error_code error, auto...) {
@@ -207,8 +207,8 @@ class ServerLoop {
     };
   }
 
-  /// Closes the client after handshake_timeout, unless it completes the handshake; a leaving client
-  /// in any case.
+  /// Closes the client after handshake_timeout unless it completes the handshake. A leaving client
+  /// is always closed then.
   void limit_time(const ClientPtr& client) {
     unauthenticated_.insert(client->id);
     client->limit.expires_after(options_.handshake_timeout);
@@ -257,7 +257,7 @@ class ServerLoop {
         }));
   }
 
-  /// Reads into one buffer for all clients, so that 10,000 clients do not need one each.
+  /// Reads into one buffer that all clients share; 10,000 clients would need much memory otherwise.
   void read(const ClientPtr& client) {
     std::error_code error;
     const auto n = client->socket.read_some(asio::buffer(scratch_), error);
@@ -311,7 +311,7 @@ class ServerLoop {
           leave(client);
         }
       }
-    } catch (const Error& error) {  // The stream cannot be read any further.
+    } catch (const Error& error) {  // The stream cannot be read after this.
       queue(client->id, error_reply(0, error));
       leave(client);
     }
@@ -400,11 +400,11 @@ class ServerLoop {
   StoreListener listener_;
   std::uint64_t last_id_ = 0;
   std::map<std::uint64_t, ClientPtr> clients_;
-  std::set<std::uint64_t> unauthenticated_;  // Ids of clients that are closed at their limit.
+  std::set<std::uint64_t> unauthenticated_;  // Clients that are closed at their time limit.
   StoreRequests requests_;
   asio::steady_timer expiry_{io_};
   Clock::time_point expires_at_ = Clock::time_point::max();
-  std::size_t input_bytes_ = 0;  // Of unfinished frames, all clients together.
+  std::size_t input_bytes_ = 0;  // Bytes of unfinished frames of all clients.
   Bytes scratch_ = Bytes(read_bytes);
   Clock::time_point last_warning_{};
 

@@ -9,7 +9,7 @@
 namespace tutti::internal {
 namespace {
 
-/// A value that is counted as long as there are references to it.
+/// A value whose bytes are counted while it has references.
 struct Counted {
   Counted(std::span<const std::byte> value, std::shared_ptr<std::size_t> counter)
       : bytes(value.begin(), value.end()), used(std::move(counter)) {

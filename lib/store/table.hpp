@@ -13,8 +13,8 @@
 
 namespace tutti::internal {
 
-/// The keys and values of a store: the calls of Store without blocking and without locks. For one
-/// thread at a time, which includes returned values.
+/// The keys and values of a store: the functions of Store without blocking and without locks. Only
+/// one thread at a time may use the table and the values that it returns.
 class StoreTable {
  public:
   struct Limits {
@@ -28,8 +28,8 @@ class StoreTable {
   StoreTable() : StoreTable(Limits{}) {}
   explicit StoreTable(Limits limits) : limits_(limits) {}
 
-  // All throw as the functions of Store do, and Error resource_exhausted at the limits without a
-  // change.
+  // These throw as the functions of Store do. At a limit they throw Error resource_exhausted and
+  // change nothing.
   void set(std::string_view key, std::span<const std::byte> value);
   Value find(std::string_view key) const;
   std::int64_t add(std::string_view key, std::int64_t delta);
@@ -37,7 +37,7 @@ class StoreTable {
                     std::span<const std::byte> desired);
   bool erase(std::string_view key);
 
-  /// Counts bytes held outside of the table. `take` throws at the limit.
+  /// Counts bytes held outside of the table. take() throws at the limit.
   void take(std::string_view key, std::size_t bytes);
   void give_back(std::size_t bytes) noexcept { *used_ -= bytes; }
   std::size_t bytes() const noexcept { return *used_; }
@@ -48,7 +48,7 @@ class StoreTable {
   void put(Map::iterator position, std::string_view key, std::span<const std::byte> value);
 
   Limits limits_;
-  // Shared with the values, because an unread reply may outlive the table.
+  // The values share it, because an unread reply may outlive the table.
   std::shared_ptr<std::size_t> used_ = std::make_shared<std::size_t>(0);
   Map values_;
 };

@@ -30,13 +30,13 @@ using namespace std::chrono_literals;
 using asio::ip::tcp;
 using Clock = Deadline::Clock;
 
-/// The longest time of one attempt, so that a stopped server does not use up the whole timeout.
+/// Time limit of one attempt, so that a stopped server does not use up the whole timeout.
 constexpr auto attempt_limit = 15s;
-/// The time for which a full server is asked again before the call fails.
+/// Time for which a client retries while the server is full.
 constexpr auto full_limit = 5s;
 
-/// Assigns a descriptor to a socket, or closes it. Asio's own open() and accept() make descriptors
-/// without close-on-exec.
+/// Assigns a descriptor to a socket, or closes the descriptor. Asio's open() and accept() make
+/// descriptors without close-on-exec.
 template <typename Socket>
 std::error_code adopt(Socket& socket, const tcp& protocol, int descriptor) {
   if (descriptor < 0) return {errno, std::system_category()};
@@ -51,7 +51,7 @@ std::error_code open(Socket& socket, const tcp& protocol) {
   return adopt(socket, protocol, ::socket(protocol.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
 }
 
-// Asio's own category has errno's values, but does not compare equal to all of std::errc.
+// Asio's system category has the values of errno, but not all compare equal to std::errc.
 bool no_descriptor(const std::error_code& error) {
   return error.value() == EMFILE || error.value() == ENFILE;
 }
@@ -75,7 +75,7 @@ class Backoff {
   std::chrono::nanoseconds next_ = 5ms;
 };
 
-/// The reason why an attempt failed that may be repeated.
+/// The reason why an attempt failed, after which another attempt may succeed.
 struct Problem {
   std::string text;
   bool full = false;    ///< The server has too many clients.
@@ -119,7 +119,7 @@ class Attempt {
   static constexpr auto silent =
       "connected, but it did not answer the handshake; is it a store of tutti?";
 
-  /// Runs one operation to its end. Throws a Problem when it fails or reaches the time limit.
+  /// Runs one operation to its end. Throws a Problem when the operation fails or is late.
   template <typename Start>
   void finish(const char* late, Start start) {
     std::optional<std::error_code> result;
@@ -151,8 +151,7 @@ class Attempt {
                        });
     });
     const auto begin = std::span(bytes).first(got);
-    // On loopback a socket may connect to itself, when its own port is the port that it connects
-    // to.
+    // On loopback a socket connects to itself if the kernel gives it the port that it connects to.
     if (may_be_handshake(client_magic, begin)) throw Problem{"connected to itself"};
     if (!may_be_handshake(server_magic, begin))
       failf(Errc::invalid_argument,
@@ -198,7 +197,7 @@ tcp::socket connect_to_store(asio::io_context& io, const std::string& host, int 
       try {
         return Attempt(io, name, until).connect(address.endpoint());
       } catch (const Problem& why) {
-        // An attempt that the time limit cut short says less than the one before.
+        // An attempt that reached the time limit says less than the one before.
         if (why.in_time || problem.text.empty()) problem = why;
       }
     }
@@ -245,7 +244,7 @@ StoreListener::StoreListener(asio::io_context& io, const std::string& host, int 
 }
 
 StoreListener::~StoreListener() {
-  for (auto& listener : listeners_)  // Also ends the listening socket of a forked child.
+  for (auto& listener : listeners_)  // Also ends the listening socket in a forked child.
     (void)::shutdown(listener.acceptor.native_handle(), SHUT_RDWR);
 }
 
@@ -321,7 +320,7 @@ void tune(tcp::socket& socket) noexcept {
   set(IPPROTO_TCP, TCP_KEEPIDLE, 20);
   set(IPPROTO_TCP, TCP_KEEPINTVL, 10);
   set(IPPROTO_TCP, TCP_KEEPCNT, 3);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 60'000);  // The same for unacknowledged data; in milliseconds.
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 60'000);  // Limit for unacknowledged data, in milliseconds.
 }
 
 void shut_down(tcp::socket& socket) noexcept {

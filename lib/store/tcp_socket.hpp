@@ -10,8 +10,8 @@
 #include <asio/ip/tcp.hpp>
 #include <asio/steady_timer.hpp>
 
-// The connections of a TCP store, at both ends. Asio takes long to compile, so no other header
-// includes this one.
+// The connections of a TCP store, at both ends. Only three sources include this header, because
+// Asio takes long to compile.
 
 namespace tutti::internal {
 
@@ -26,16 +26,16 @@ void shut_down(asio::ip::tcp::socket& socket) noexcept;
 /// "host:port", an IPv6 address in brackets.
 std::string endpoint_text(const std::string& host, int port);
 
-/// A connection to the store server at host:port, after the handshakes. Tries again with growing
-/// pauses until the timeout. Runs `io`, which must have no other work. @throws Error timeout
-/// without an answer, resource_exhausted when the server is full, invalid_argument when another
-/// program answers, unsupported for another version.
+/// Connects to the store server at host:port and exchanges handshakes. Retries with growing pauses
+/// until the timeout. Runs `io`, which must have no other work. @throws Error timeout without an
+/// answer, resource_exhausted when the server is full, invalid_argument when another program
+/// answers, unsupported for another version.
 asio::ip::tcp::socket connect_to_store(asio::io_context& io, const std::string& host, int port,
                                        std::chrono::nanoseconds timeout);
 
 /// Accepts the clients of a store server. When the process has no descriptor left, a client gets an
 /// error through a reserved descriptor, or waits 100 ms. Otherwise the listening socket would stay
-/// ready and keep its thread busy.
+/// readable and keep its thread busy.
 class StoreListener {
  public:
   using Accepted = std::function<void(asio::ip::tcp::socket socket)>;

@@ -32,14 +32,15 @@ using internal::Request;
 using internal::Verb;
 using Clock = Deadline::Clock;
 
-/// The server enforces the deadline of a get. Its reply may take `grace` longer, so that a deadline
-/// that has almost passed still allows one round trip.
+/// The server enforces the deadline of a get. The client waits `grace` longer for the reply, and at
+/// least `round_trip`, so a deadline that has almost passed allows one round trip.
 constexpr auto grace = 50ms;
 constexpr auto round_trip = 500ms;
 
-/// One connection to a store server, for any number of threads. Replies carry the number of their
+/// One connection to a store server, for any number of threads. A reply has the number of its
 /// request, so a waiting get delays no other request. There is no background thread: one of the
-/// waiting threads runs Asio for all of them. When it has its own answer, the next one does.
+/// waiting threads runs Asio for all of them. When it has its answer, another waiting thread takes
+/// over.
 class Connection {
  public:
   struct Answer {
@@ -56,7 +57,7 @@ class Connection {
   }
   ~Connection() {
     if (fork_guard_
-            .forked())  // A child closes its descriptor only: the connection is the parent's.
+            .forked())  // A child only closes its descriptor: the connection is the parent's.
       ::close(wire_.release()->socket.native_handle());
     else
       internal::shut_down(wire_->socket);
@@ -64,8 +65,8 @@ class Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  /// Empty when the limit passed without an answer: the connection stays usable, and a later answer
-  /// is dropped. @throws Error peer_lost when the server has ended, now and in every later call;
+  /// Empty if no answer came before the limit: the connection stays usable, and a later answer is
+  /// dropped. @throws Error peer_lost when the server has ended, now and in every later call;
   /// backend for an invalid reply; forked in a child.
   std::optional<Answer> call(Request request, Clock::time_point limit);
 
@@ -97,7 +98,7 @@ class Connection {
   std::condition_variable changed_;
   std::optional<Error> broken_;
   bool runs_ = false;         // A waiting thread runs Asio.
-  std::deque<Outgoing> out_;  // The first one is being sent.
+  std::deque<Outgoing> out_;  // Asio is sending the first one.
   internal::FrameReader reader_{internal::max_reply_bytes};
   std::map<std::uint64_t, std::optional<Answer>> waiting_;
   Bytes scratch_ = Bytes(std::size_t{64} << 10);
@@ -127,7 +128,7 @@ std::optional<Connection::Answer> Connection::call(Request request, Clock::time_
       try {
         (void)wire_->io.run_one_until(limit);
         lock.lock();
-      } catch (const std::exception& error) {  // No memory, most likely.
+      } catch (const std::exception& error) {  // Most likely bad_alloc.
         lock.lock();
         end(Errc::resource_exhausted, error.what());
       }
@@ -138,7 +139,7 @@ std::optional<Connection::Answer> Connection::call(Request request, Clock::time_
   auto mine = waiting_.extract(place);
   if (mine.mapped()) return std::move(mine.mapped());
   if (broken_) throw Error(*broken_);
-  // A request of which no byte was sent need not be sent.
+  // A request of which no byte was sent is withdrawn.
   const auto unsent = std::ranges::find(out_, request.id, &Outgoing::id);
   if (unsent != out_.end() && unsent != out_.begin()) out_.erase(unsent);
   return std::nullopt;
@@ -149,7 +150,7 @@ void Connection::send() {
                     [this](std::error_code error, std::size_t) {
                       const std::lock_guard lock(mutex_);
                       out_.pop_front();
-                      // The reason, perhaps a refusal, is in the received data.
+                      // The received data may hold the reason, such as a refusal.
                       if (error) out_.clear();
                       if (!out_.empty()) send();
                     });
@@ -253,7 +254,7 @@ class TcpStore final : public Store {
                     std::span<const std::byte> desired) override {
     internal::check_key(key);
     internal::check_value(key, desired.size());
-    // No stored value can be equal to one that is too long, so it is not sent.
+    // No stored value can equal a value above the limit, so it is not sent.
     if (expected.size() > max_value_bytes) return try_get(key).value_or(Bytes{});
     return ask({.verb = Verb::compare_set, .key = key, .expected = expected, .value = desired})
         .value_or(Bytes{});

@@ -13,8 +13,8 @@
 
 #include <tutti/error.hpp>
 
-// Messages between ranks, records in the store and saved states: numbers of fixed width,
-// little-endian on every host, without padding.
+// Encoding of messages between ranks, records in the store and saved states: numbers of fixed
+// width, little-endian on every host, without padding.
 
 namespace tutti::internal {
 
@@ -34,12 +34,12 @@ class Writer {
   Writer& i64(std::int64_t value) { return number(value); }
   Writer& f64(double value) { return number(value); }
 
-  /// Writes bytes, a string or integers after their count, a u32. @throws Error count_overflow.
+  /// Writes a count as u32, then bytes, a string or integers. @throws Error count_overflow.
   Writer& block(std::span<const std::byte> bytes);
   Writer& text(std::string_view text) { return block(std::as_bytes(std::span(text))); }
   Writer& list(std::span<const std::int64_t> values);
 
-  /// Writes bytes and numbers without a count; the reader must know it.
+  /// Writes bytes and numbers without a count, which the reader must know.
   Writer& raw(std::span<const std::byte> bytes);
   Writer& raw(std::string_view text) { return raw(std::as_bytes(std::span(text))); }
   template <Number T>
@@ -65,12 +65,12 @@ class Writer {
   std::vector<std::byte> bytes_;
 };
 
-/// Reads what a Writer has written. The bytes are not trusted: each function throws Error when
-/// fewer are left than it needs, and allocates no more than is left. Borrows the bytes, as do the
-/// strings and blocks that it returns.
+/// Reads what a Writer has written, and does not trust it: each function throws Error if too few
+/// bytes are left, and allocates no more than are left. Borrows the bytes; so do the strings and
+/// blocks that it returns.
 class Reader {
  public:
-  /// `what` names the bytes in errors, which have this code.
+  /// Errors have this code, and `what` names the bytes in them.
   Reader(std::span<const std::byte> bytes, Errc code, std::string_view what) noexcept
       : rest_(bytes), code_(code), what_(what) {}
   Reader(std::string_view bytes, Errc code, std::string_view what) noexcept

@@ -7,7 +7,7 @@
 
 namespace tutti::internal {
 
-/// Any exception as an Error. A foreign exception becomes Errc::backend with its text, or
+/// Converts any exception to an Error. One of another type becomes Errc::backend with its text, or
 /// Errc::resource_exhausted if memory ran out.
 inline Error to_error(const std::exception_ptr& thrown) {
   try {

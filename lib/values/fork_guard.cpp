@@ -8,7 +8,7 @@
 namespace tutti::internal {
 
 std::atomic<std::uint64_t>& ForkGuard::page() {
-  // One page per process, never unmapped. Holds a process id.
+  // One page per process, never unmapped, with a process id.
   static std::atomic<std::uint64_t>& shared = []() -> std::atomic<std::uint64_t>& {
     const auto size = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
     void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -5,8 +5,8 @@
 
 namespace tutti::internal {
 
-/// Detects that this process is a fork of the one that made a group, for the price of one load: the
-/// process id lies on a page that the kernel clears on fork (MADV_WIPEONFORK, Linux 4.14).
+/// Detects with one load that this process is a fork of the process that made a group. The process
+/// id is in a page that the kernel clears on fork (MADV_WIPEONFORK, Linux 4.14).
 class ForkGuard {
  public:
   ForkGuard();

@@ -6,13 +6,13 @@
 
 namespace tutti::internal {
 
-/// True for errors that break the group. Errors found before data moved leave it as it was.
+/// True for errors that break the group. Errors found before data moves leave the group unchanged.
 constexpr bool breaks_group(Errc code) noexcept {
   return code != Errc::invalid_argument && code != Errc::count_overflow &&
          code != Errc::unsupported && code != Errc::mismatch;
 }
 
-/// The error of a call on a group that broke earlier. The text has the cause.
+/// The error of a call on a group that broke earlier; its text has the cause.
 inline Error broken(const Error& cause) {
   if (cause.message().starts_with("the group is broken")) return cause;
   return {Errc::aborted,
@@ -29,7 +29,7 @@ inline Error ended_by(const Error& cause, const Error::Where& call = {}) {
   return own || cause.code() == Errc::aborted ? cause : broken(cause);
 }
 
-/// The error of a call whose group is destroyed meanwhile. Allocates on first use.
+/// The error of a call whose group is destroyed before the call ends. Allocates on first use.
 inline const Error& group_destroyed() {
   static const Error error(Errc::aborted, "the group has been destroyed");
   return error;

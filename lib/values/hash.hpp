@@ -9,7 +9,7 @@
 namespace tutti::internal {
 
 /// A 64-bit hash, equal on every host, for fingerprints and saved states. One multiplication per
-/// 64-bit word, because every call computes one.
+/// 64-bit word, because every call computes a hash.
 class Hash {
  public:
   constexpr void add(std::uint64_t word) noexcept {

@@ -9,8 +9,8 @@
 #include "values/fail.hpp"
 #include "values/hash.hpp"
 
-// The saved state of a loss or hook: 8 characters that name the format, a digest of the rest, the
-// rest.
+// The saved state of a loss or hook: 8 characters that name the format, a digest of the contents,
+// the contents.
 
 namespace tutti::internal {
 
@@ -33,8 +33,8 @@ struct OpenedState {
   Reader content;
 };
 
-/// `what` is a noun without an article, for errors. @throws Error invalid_argument when `state` was
-/// not sealed with this magic, or has changed since.
+/// Errors use `what`, a noun without an article. @throws Error invalid_argument when `state` was
+/// not sealed with this magic, or has changed since then.
 inline OpenedState unseal(std::string_view magic, std::string_view what, std::string_view state) {
   if (!state.starts_with(magic))
     failf(Errc::invalid_argument, "the given state ({} bytes) is not a {}", state.size(), what);

@@ -13,9 +13,9 @@
 #include <tutti/tensor.hpp>
 
 // Views of other frameworks' arrays, and DLPack arrays made from this library's. Nothing is copied
-// unless a function says so. Error invalid_argument names the reason where an array cannot have a
-// view: more than 8 dimensions, strides of an array that is not contiguous, lanes, other dtypes and
-// devices.
+// unless a function says so. An array without a view is an Error invalid_argument that names the
+// reason: more than 8 dimensions, strides that are not contiguous, several lanes, another dtype or
+// device.
 
 namespace tutti::dlpack {
 
@@ -80,8 +80,9 @@ ConstTensorView view(const M& managed) {
   return view(managed.dl_tensor);
 }
 
-/// A DLTensor over the caller's memory, which has to outlive it. Not copyable, because it points to
-/// its own shape. DLTensor has no const: the consumer of a ConstTensorView must not write.
+/// A DLTensor over the caller's memory, which has to outlive the Borrowed. Not copyable, because it
+/// points to its own shape. DLTensor has no const: the consumer of a ConstTensorView must not
+/// write.
 class Borrowed {
  public:
   explicit Borrowed(const ConstTensorView& array) {

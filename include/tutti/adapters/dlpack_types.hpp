@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-// Every copy of DLPack's header has the same include guard: a framework's copy, included first, is
+// All copies of DLPack's header share one include guard, so a framework's copy, included first, is
 // used.
 #if !defined(DLPACK_DLPACK_H_)
 #include <dlpack/dlpack.h>
@@ -14,8 +14,8 @@
 #include <tutti/dtype.hpp>
 #include <tutti/error.hpp>
 
-// Conversions between dtypes and devices and those of DLPack. A value without a counterpart is an
-// Error invalid_argument.
+// Conversions of dtypes and devices from and to DLPack's. A value without a counterpart is an Error
+// invalid_argument.
 
 namespace tutti::dlpack {
 
@@ -26,7 +26,7 @@ concept Managed = requires(M& managed) {
   managed.deleter(&managed);
 };
 
-/// Uses numbers, because an array may come from a newer DLPack than this header.
+/// Uses numbers, because an array may come from a newer DLPack than the included header.
 constexpr DLDataType to_dlpack(DType dtype) noexcept {
   const auto of_code = [&](int code) {
     return DLDataType{static_cast<std::uint8_t>(code),

@@ -14,13 +14,13 @@
 // The collectives of <tutti/autograd.hpp> as functions of LibTorch's autograd, in host memory, with
 // their gradients. docs/adapters.md.
 //
-// Any derivative can be taken: a backward is a node of the graph, too. Inputs need not be
+// Derivatives of any order work, because a backward is a node of the graph. Inputs need not be
 // contiguous. Results are new tensors.
 //
 // Every rank makes the same calls, forward and back: while gradients are recorded a result requires
 // grad on every rank, even if its input does not, and every rank has to back-propagate through it.
-// A rank that has no use for its part adds `out.sum() * 0` to its loss. The group outlives the
-// graph; the backward calls are made on the thread that calls backward().
+// A rank that has no use for its part adds `out.sum() * 0` to its loss. The group must outlive the
+// graph. Collectives of the backward are called on the thread that calls backward().
 
 namespace tutti::libtorch {
 
@@ -40,7 +40,7 @@ inline at::Tensor all_gather_rows(ProcessGroup& group, const at::Tensor& local, 
 }
 
 namespace detail {
-/// The arrays of all ranks, [W, ...]. torch multiplies them and so derives by each factor.
+/// The arrays of all ranks, [W, ...]. torch computes their product and differentiates it.
 inline at::Tensor factors(ProcessGroup& group, const at::Tensor& in, const CallOptions& options) {
   const RowLayout layout = RowLayout::equal(group.size(), 1);
   return all_gather_rows(group, in.unsqueeze(0), GradScale::sum,
@@ -77,7 +77,7 @@ inline at::Tensor product_of_others(ProcessGroup& group, const at::Tensor& in,
       .prod(0);
 }
 
-/// Results on root; [0] on other ranks, and part of the graph there too.
+/// Results on root; [0] on other ranks, where it is part of the graph as well.
 inline at::Tensor reduce(ProcessGroup& group, const at::Tensor& in, int root,
                          ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) {
   return detail::apply(autograd::reduce, group, in, root, op, options);
@@ -116,7 +116,7 @@ inline at::Tensor recv(ProcessGroup& group, at::IntArrayRef sizes, at::ScalarTyp
     return autograd::recv(group, shape, from_torch(dtype), peer, tag, options);
   });
 }
-/// Rank r's tensor, of the same shape everywhere, goes to rank to[r].
+/// Sends rank r's tensor, of the same shape everywhere, to rank to[r].
 inline at::Tensor permute(ProcessGroup& group, const at::Tensor& in, std::span<const int> to,
                           const CallOptions& options = {}) {
   return detail::apply(autograd::permute, group, in, to, options);

@@ -18,7 +18,7 @@ namespace tutti::libtorch::detail {
 using Call = std::function<autograd::Differentiable(const ConstTensorView& in)>;
 at::Tensor record(ProcessGroup& group, const at::Tensor& in, const Call& call);
 
-/// A node whose backward is the Backward of its call, recorded as a node in turn.
+/// A node of torch's graph. Its backward calls the Backward of its call and records that as a node.
 struct Collective final : ::torch::autograd::Function<Collective> {
   using Context = ::torch::autograd::AutogradContext;
   using List = ::torch::autograd::variable_list;
@@ -67,7 +67,7 @@ at::Tensor apply(const Forward& forward, ProcessGroup& group, const at::Tensor& 
   return record(group, in, [&](const ConstTensorView& x) { return forward(group, x, args...); });
 }
 
-/// The input of a node that reads no data: [0], on the graph of `x` if it has one.
+/// The input of a node that reads no data: [0], attached to the graph of `x` if `x` is in one.
 inline at::Tensor no_part_of(const at::Tensor& x) {
   return x.defined() ? x.reshape({-1}).narrow(0, 0, 0) : at::empty({0});
 }

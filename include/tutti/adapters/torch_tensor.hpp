@@ -49,7 +49,7 @@ inline TensorView view_of(const at::Tensor& x, void* data) {
 }
 
 // const_data_ptr() does not materialize copy-on-write tensors. Versions before torch 2.1 have
-// neither.
+// neither this function nor such tensors.
 template <typename X>
 void* readable(const X& x) {
   if constexpr (requires { x.const_data_ptr(); }) return const_cast<void*>(x.const_data_ptr());
@@ -57,7 +57,7 @@ void* readable(const X& x) {
 }
 }  // namespace detail
 
-/// A read-only view. Refused unless contiguous; x outlives it.
+/// A read-only view of `x`, which must outlive it. Refused unless `x` is contiguous.
 inline ConstTensorView view(const at::Tensor& x) {
   detail::check_view(x);
   return detail::view_of(x, detail::readable(x));
@@ -77,8 +77,8 @@ inline TensorView mutable_view(const at::Tensor& x) {
 }
 TensorView mutable_view(at::Tensor&& x) = delete;
 
-/// A contiguous x: x itself if it is contiguous, otherwise a copy. Outlives the call it is passed
-/// to.
+/// A contiguous x: x itself if it is contiguous, otherwise a copy. Must outlive the call to which
+/// it is passed.
 class Contiguous {
  public:
   explicit Contiguous(const at::Tensor& x) : tensor_(x.resolve_neg().contiguous()) {}
@@ -89,7 +89,7 @@ class Contiguous {
   at::Tensor tensor_;
 };
 
-/// Copies nothing: the tensor owns the array, whose Memory must outlive it.
+/// Copies nothing: the tensor owns the array, and the array's Memory must outlive the tensor.
 inline at::Tensor to_torch(Tensor&& array) {
   const auto owner = std::make_shared<Tensor>(std::move(array));
   const auto dims = owner->shape().dims();

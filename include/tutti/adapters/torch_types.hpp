@@ -11,13 +11,13 @@
 #include <tutti/dtype.hpp>
 #include <tutti/error.hpp>
 
-// Conversions between dtypes and devices and those of LibTorch. A value without a counterpart is an
+// Conversions of dtypes and devices from and to LibTorch's. A value without a counterpart is an
 // Error.
 
 namespace tutti::libtorch {
 
 namespace detail {
-// The names that S has depend on the version of torch.
+// The enumerators of S depend on the version of torch.
 template <typename S>
 constexpr std::optional<S> scalar_type(DType dtype) noexcept {
   if (dtype == DType::u8) return S::Byte;

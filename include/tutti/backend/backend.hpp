@@ -21,17 +21,17 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// The parameters of a launch beside its operations.
+/// Parameters of a launch other than its operations.
 struct Call {
-  /// Number in the group, without gaps. A launch of point-to-point alone has one only if it is
-  /// `in_order`.
+  /// Number in the group, without gaps. A launch of only sends and receives has a number only if it
+  /// is `in_order`.
   std::uint64_t seq = 0;
   std::uint64_t fingerprint = 0;  ///< If ranks differ, the backend reports a mismatch.
   Stream stream{};
   Deadline deadline{};  ///< May be unset.
   /// See CallOptions::timeout; 0: the deadline alone applies.
   std::chrono::nanoseconds timeout{};
-  /// A batch of point-to-point that takes effect in the order of seq, like a collective.
+  /// Only sends and receives, which take effect in the order of seq, like a collective.
   bool in_order = false;
   bool blocking = false;     ///< A host backend runs inline and returns a finished Work.
   bool order_fixed = false;  ///< CallOptions::order_fixed.
@@ -45,7 +45,7 @@ struct Call {
   }
 };
 
-/// A sub-group as one of its members sees it.
+/// Parameters of a sub-group, for one of its members.
 struct SplitInit {
   std::span<const int> ranks;    ///< Members, by parent rank, in the new order.
   int rank = 0;                  ///< This rank's number in the sub-group.
@@ -62,32 +62,34 @@ class Backend {
   virtual bool supports(Operation operation, DType dtype, ReduceOp::Kind reduce) const noexcept = 0;
   /// The preferred memory. Arrays on memory().device() are always accepted.
   virtual Memory& memory() noexcept = 0;
-  /// One element is an ordinary call; several are a coalesced call or a batch of point-to-point.
-  /// Keeps neither `ops` nor the lists of their Rows.
+  /// One element is an ordinary call; several are a coalesced call or a batch of sends and
+  /// receives. Keeps neither `ops` nor the lists of their Rows.
   virtual Work launch(std::span<const Op> ops, const Call& call) = 0;
-  /// This rank refused the call of this number and will not launch it. Peers that wait for it get
-  /// an error with this text, if the backend can end their calls. Never blocks.
+  /// Reports that this rank refused the call of this number and will not launch it. Peers that wait
+  /// in the call get an error with this text, if the backend can end their calls. Never blocks.
   virtual void refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept = 0;
   /// A sub-group over the same connections. Null: the caller makes one through the store.
   virtual std::unique_ptr<Backend> split(const SplitInit& init);
-  /// Ends every pending call on this rank with an error, and on peers if it can. From any thread.
+  /// Ends every pending call on this rank with an error, and on peers if the backend can. From any
+  /// thread.
   virtual void abort(std::string_view why) noexcept = 0;
-  /// The first cause, once the group is broken.
+  /// The error that broke the group; empty while the group is usable.
   virtual std::optional<Error> failure() const = 0;
   /// The transport in words: "tcp/eth0". May be empty.
   virtual std::string transport() const;
   /// The kind of registration that this rank could make of this block; `none` by default. Never
-  /// blocks. @throws Error unsupported for a block that needs registration but cannot have it.
+  /// blocks. @throws Error unsupported for a block that needs registration but cannot be
+  /// registered.
   virtual RegistrationKind registrable(const TensorView& block, Stream stream) const;
-  /// Called on all ranks together, with equal byte counts and the kind that all ranks could make;
-  /// never with `none`. The result may be of a lesser kind.
+  /// Called on all ranks together, with equal byte counts and the highest kind that all ranks can
+  /// make; never with `none`. The result may be of a lower kind.
   virtual Registration register_memory(const TensorView& block, RegistrationKind kind,
                                        Deadline limit);
-  /// The memory that gains most by registration; memory() by default.
+  /// The memory that gains most from registration; memory() by default.
   virtual Memory& registrable_memory() noexcept;
   /// Host memory for the fastest copies from and to memory(): pinned if the device supports it. Its
   /// lifetime() outlives the backend. allocate() refuses a captured stream, because the host cannot
-  /// wait for a copy on it. host_memory() by default.
+  /// wait for a copy on that stream. host_memory() by default.
   virtual Memory& staging_memory() noexcept;
 };
 

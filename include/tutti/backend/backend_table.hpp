@@ -20,7 +20,7 @@ struct BackendInit {
   std::string name{};  ///< The group's.
   std::string args{};  ///< The text after ':' in GroupOptions::backend.
   Device device{};
-  Memory* memory = nullptr;  ///< The embedder's own, or null.
+  Memory* memory = nullptr;  ///< The embedder's memory, or null.
   std::chrono::nanoseconds timeout{};
   Logger logger{};                             ///< Never empty.
   std::optional<AdoptedCommunicator> adopt{};  ///< GroupOptions::adopt.
@@ -31,15 +31,15 @@ struct BackendEntry {
   std::string_view name;
   std::string_view summary;  ///< One line for `tutti info`.
   bool (*serves)(Device device) noexcept;
-  /// The reason why it cannot run on this machine; empty if it can.
+  /// The reason why the backend cannot run on this machine; empty if it can.
   std::string (*unavailable)();
   std::unique_ptr<Backend> (*make)(const BackendInit& init);
   bool one_process = false;            ///< Ranks must be threads of one process.
-  std::string (*details)() = nullptr;  ///< More lines for `tutti info`: its choices here.
+  std::string (*details)() = nullptr;  ///< More lines for `tutti info`, about this machine.
   bool adopts = false;                 ///< make() uses BackendInit::adopt.
   int (*device_count)() = nullptr;     ///< Number of devices here, the host not counted.
-  /// True if it serves this device through host memory. That is slow, so "auto" never chooses it.
-  /// Null: it serves no device that way.
+  /// True if the backend serves this device through host memory. That is slow, so "auto" never
+  /// chooses it. Null: the backend serves no device that way.
   bool (*stages)(Device device) noexcept = nullptr;
   bool receives_from_any = false;  ///< Its groups support Operation::recv_any.
 };
@@ -54,11 +54,11 @@ struct BackendChoice {
   std::string args{};
   std::string because{};
 };
-/// @throws Error invalid_argument for an unknown name, unsupported for a known one that is not
+/// @throws Error invalid_argument for an unknown name; unsupported for a known backend that is not
 ///         built, cannot run here or does not serve the device.
 BackendChoice choose_backend(std::string_view backend, Device device, bool one_process = true);
 
-/// The names of all backends of this library: built, of other builds, and planned.
+/// The names of all backends: built into this library, built into others, and planned.
 std::span<const std::string_view> known_backends() noexcept;
 
 /// True for a backend that no build has yet.

@@ -10,8 +10,8 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// Base class of decorators (GroupOptions::decorate): every function calls the one of the inner
-/// backend, and a derived class overrides those that it changes.
+/// Base class of decorators (GroupOptions::decorate): every function calls the same function of the
+/// inner backend. A derived class overrides the functions that it changes.
 class ForwardingBackend : public Backend {
  public:
   /// @throws Error invalid_argument for null.
@@ -21,7 +21,7 @@ class ForwardingBackend : public Backend {
   Memory& memory() noexcept override;
   Work launch(std::span<const Op> ops, const Call& call) override;
   void refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept override;
-  /// The inner backend's sub-group, without a decorator of its own.
+  /// The inner backend's sub-group, without a decorator.
   std::unique_ptr<Backend> split(const SplitInit& init) override;
   void abort(std::string_view why) noexcept override;
   std::optional<Error> failure() const override;

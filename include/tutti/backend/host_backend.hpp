@@ -20,13 +20,15 @@ namespace [[gnu::visibility("default")]] tutti {
 /// publish(), with memory(), abort() and failure() of Backend.
 ///
 /// A blocking call allocates nothing here. A blocking call inside then() or on_done() is refused.
-/// An error that run() throws in an async call and that breaks the group is given to abort().
+/// If run() throws, in an async call, an error that breaks the group, abort() gets the error's
+/// text.
 class HostBackend : public Backend {
  public:
   HostBackend(std::string group, int rank);
   ~HostBackend() override;
 
-  /// Reductions of the dtypes that the library can reduce, and custom ones; every other operation.
+  /// False for recv_any. True for custom reductions, for reductions of dtypes that the library can
+  /// reduce, and for every other operation.
   bool supports(Operation operation, DType dtype, ReduceOp::Kind kind) const noexcept override;
   Work launch(std::span<const Op> ops, const Call& call) override;
   void refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept final;
@@ -59,19 +61,19 @@ class HostBackend : public Backend {
   Posted make_message(const Op& op, const Call& call);
   /// Ends every call of this rank that waits for its turn.
   void fail_queued(const Error& why) noexcept;
-  /// Ends the worker. The destructor of a derived class calls it before it destroys what run() and
-  /// post_one() use.
+  /// Ends the worker. The destructor of a derived class calls it before it destroys members that
+  /// run() and post_one() use.
   void stop() noexcept;
   const std::string& group() const noexcept { return group_; }
   int rank() const noexcept { return rank_; }
-  /// For backends of tutti's tree: the queue, and states from a pool.
+  /// For backends in the tree: the queue, and states from a pool.
   internal::HostCalls& calls() const noexcept { return *calls_; }
 
  private:
   class [[gnu::visibility("hidden")]] Task;
   void run_in_turn(std::span<const Op> ops, const Call& call);
   void run_now(std::span<const Op> ops, const Call& call);  // In its turn.
-  /// Aborts the group because `posted` cannot be withdrawn, and waits for its end.
+  /// Aborts the group because `posted` cannot be withdrawn, and waits for those messages to end.
   void abandon(internal::PostedMessages& posted, const Error& why) noexcept;
   Work submit(std::span<const Op> ops, const Call& call, const std::shared_ptr<WorkState>& posted);
 

@@ -26,7 +26,7 @@ struct Op {
   /// recv: receives the sender's rank before the call ends without an error. May be null.
   int* source = nullptr;
   /// send, recv: number, counted per (sender, receiver, tag). A recv from any_peer is counted among
-  /// the receives from any_peer of its tag; a backend that supports it matches messages in the
+  /// the receives from any_peer with its tag; a backend that supports it matches messages in the
   /// order of the calls.
   std::uint64_t seq = 0;
   /// send, recv: if the sides differ, the backend reports a mismatch.

@@ -18,33 +18,33 @@ namespace [[gnu::visibility("default")]] ddp {
 
 /// The gradient of one parameter in a bucket.
 struct Slice {
-  std::size_t id = 0;       ///< The parameter's place in the list of the reducer.
+  std::size_t id = 0;       ///< The parameter's index in the reducer's list.
   std::int64_t offset = 0;  ///< First element in Bucket::buffer().
   Shape shape;              ///< Of the parameter.
 };
 
-/// The gradients that are reduced as one array, as a CommHook sees them. A value type that borrows
-/// the array: it is valid while the reducer lives, and until its buckets are rebuilt once, at the
-/// end of the first step.
+/// Gradients that are reduced as one array. A value type that borrows the array from the reducer:
+/// valid while the reducer lives, and at most until it rebuilds its buckets at the end of the first
+/// step.
 ///
-/// Bucket i is launched before bucket i + 1, on all ranks. Index, slices and place in memory are
-/// the same in all steps of one generation(), so a hook may keep state by index().
+/// Bucket i is launched before bucket i + 1, on all ranks. Index, slices and address are the same
+/// in all steps of one generation(), so a hook may keep state by index().
 class Bucket {
  public:
   using Slices = std::vector<Slice>;
 
-  /// For reducers, and for hooks that work on an array of their own. `buffer` is [n], and holds all
-  /// `slices`. @throws Error invalid_argument if it does not.
+  /// For reducers, and for hooks that reduce another array. `buffer` is [n] and holds all `slices`.
+  /// @throws Error invalid_argument if it does not.
   Bucket(ProcessGroup& group, const TensorView& buffer, std::shared_ptr<const Slices> slices,
          int index = 0, int count = 1);
 
   int index() const noexcept { return index_; }
-  int count() const noexcept { return count_; }  ///< Of all buckets.
+  int count() const noexcept { return count_; }  ///< Number of all buckets.
   bool is_last() const noexcept { return index_ + 1 == count_; }
   int generation() const noexcept { return generation_; }  ///< 0, and 1 after the rebuild.
-  std::int64_t step() const noexcept { return step_; }     ///< Reductions before this one, from 0.
+  std::int64_t step() const noexcept { return step_; }  ///< Number of reductions before this one.
 
-  /// [n]: this rank's gradients, and after the hook's Work the reduced ones. Slices start at
+  /// [n]: this rank's gradients, and the reduced ones after the hook's Work. Slices start at
   /// multiples of 64 bytes; elements between them are 0.
   const TensorView& buffer() const noexcept { return buffer_; }
   const Slices& slices() const noexcept { return *slices_; }
@@ -52,15 +52,15 @@ class Bucket {
   TensorView gradient(std::size_t i) const;
 
   ProcessGroup& group() const noexcept { return *group_; }
-  /// What the sum over ranks is divided by. A hook owns the division.
+  /// The divisor of the sum over ranks. The hook divides, not the reducer.
   double divisor() const noexcept { return divisor_; }
   /// The reduction that sums and divides by divisor(): avg, sum or premul_sum.
   ReduceOp op() const;
-  /// For the hook's collectives: limits of the reducer, the stream that produced the gradients, and
-  /// a name, which ranks compare: "ddp bucket 3". Borrowed from the reducer.
+  /// For the hook's collectives: the reducer's timeout and order_fixed, the stream that produced
+  /// the gradients, and a name that ranks compare: "ddp bucket 3". Borrowed from the reducer.
   const CallOptions& call() const noexcept { return call_; }
 
-  /// The same bucket over another array: [n] as buffer(), of any dtype, on any device.
+  /// The same bucket over another array: [n] like buffer(), of any dtype, on any device.
   Bucket over(const TensorView& buffer) const;
 
   /// For reducers.
@@ -84,22 +84,23 @@ class Bucket {
 };
 
 /// Reduces one bucket over the ranks. The Work ends when buffer() holds the result; a finished Work
-/// is allowed. The hook divides: the reducer does not. It runs on the thread that makes the bucket
-/// full, once per bucket and step in the order of index(), on all ranks, also for a bucket of which
-/// this rank has only zeros. It issues async calls and may add Work::then(). The bucket lives until
+/// is allowed. The hook divides, the reducer does not. All ranks run the hook once per bucket and
+/// step, in the order of index(), on the thread that makes the bucket full; a rank that has only
+/// zeros runs it too. It issues async calls and may add Work::then(). The bucket lives until the
+/// Work has ended. Every rank makes the same calls; an exception aborts the group.
 /// the Work has ended. Every rank makes the same calls; an exception aborts the group.
 using CommHook = std::function<Work(Bucket&)>;
 
-/// Makes a hook of another one: compression around any reduction.
+/// Makes a hook from another hook: compression around any reduction.
 using HookWrapper = std::function<CommHook(CommHook)>;
 
-/// What a hook keeps from step to step, for checkpoints: error feedback, factors of the last step.
-/// The state of a rank is its own: save and load it on each.
+/// The state that a hook keeps from step to step, for checkpoints: error feedback, factors of the
+/// last step. It differs between ranks: save and load it on each rank.
 class HookState {
  public:
   virtual ~HookState();
   virtual std::string save() const = 0;
-  /// @throws Error invalid_argument for other bytes; nothing is changed then.
+  /// @throws Error invalid_argument for other bytes; then nothing changes.
   virtual void load(std::string_view state) = 0;
 };
 

@@ -16,38 +16,37 @@
 namespace tutti {
 namespace [[gnu::visibility("default")]] ddp {
 
-/// A parameter of the model. Its id is its place in the list.
+/// A parameter of the model. Its id is its index in the list.
 struct Parameter {
   std::string name;  ///< Compared between ranks, and shown in errors.
-  /// Dtype and shape of parameter and gradient, on the group's device: floats or complex numbers.
-  /// With `data`, the constructor writes rank 0's values into it.
+  /// Dtype (float or complex), shape and device of the parameter and its gradient. The device is
+  /// the group's. If `data` is set, the constructor writes rank 0's values into it.
   TensorView value;
 };
 
-/// Equal on all ranks, except for `logger`.
+/// Options of GradientReducer. Equal on all ranks, except for `logger`.
 struct ReducerOptions {
   std::int64_t first_bucket_cap = 1
                                   << 20;  ///< Bytes. Small, so that the first bucket is full soon.
-  std::int64_t bucket_cap = 25 << 20;     ///< Bytes. A larger parameter has a bucket of its own.
-  /// Ranks may lack gradients of different parameters: these ranks contribute zeros. On the wire: 8
+  std::int64_t bucket_cap = 25 << 20;     ///< Bytes. A larger parameter gets its own bucket.
+  /// Allows a parameter without a gradient on some ranks: they contribute zeros. On the wire: 8
   /// bytes per parameter and step.
   bool find_unused_parameters = false;
   /// Gradients live in the buckets: mark_ready() accepts gradient(id) only, and nothing is copied.
   bool gradient_as_bucket_view = false;
-  /// After the first step gradients are put into buckets in the order in which they arrived on rank
-  /// 0. Without effect with find_unused_parameters.
+  /// After the first step, puts gradients into buckets in the order in which they arrived on rank
+  /// 0. Ignored with find_unused_parameters.
   bool rebuild_buckets = true;
-  /// finish() compares the ranks: 24 bytes, behind the last bucket; the host waits for them.
-  /// Without it a rank that lacks a gradient aborts the group, and finish() does not wait for
-  /// devices.
+  /// finish() compares the ranks' steps: 24 bytes after the last bucket, for which the host waits.
+  /// False: a rank that lacks a gradient aborts the group, and finish() does not wait for devices.
   bool check_steps = true;
-  double divisor = 0;                  ///< Of the sum over ranks. 0: W, the mean; 1: the sum.
-  bool order_fixed = false;            ///< Of the reductions: CallOptions::order_fixed.
-  std::chrono::nanoseconds timeout{};  ///< Of each call; 0: the group's.
+  double divisor = 0;        ///< Divisor of the sum over ranks. 0: W, the mean; 1: the sum.
+  bool order_fixed = false;  ///< CallOptions::order_fixed of the reductions.
+  std::chrono::nanoseconds timeout{};  ///< Timeout of each call; 0: the group's.
   Logger logger{};                     ///< Empty: default_logger().
 };
 
-/// Reduces gradients over the ranks of a group while backward still runs, as torch's
+/// Reduces gradients over the ranks of a group while backward still runs, like torch's
 /// DistributedDataParallel. The framework keeps parameters, gradients and backward:
 ///
 ///     GradientReducer reducer(group, parameters);   // ranks start with rank 0's values
@@ -56,49 +55,50 @@ struct ReducerOptions {
 ///       reducer.finish();                            // gradients are now means over the ranks
 ///       optimizer step
 ///
-/// A bucket is reduced as soon as its gradients are there and the buckets before it are launched.
-/// Memory: one copy of the gradients, in the group's registrable memory, and for a moment a second
-/// one at the end of the first step. No allocation after the second step. Other calls on the group,
+/// A bucket is reduced as soon as it has its gradients and the buckets before it are launched.
+/// Memory: one copy of the gradients, in the group's registrable memory; a second copy for a moment
+/// at the end of the first step. No allocation after the second step. Other calls on the group,
 /// between the first mark of a step and finish(), must come in the same order on all ranks: give
-/// the reducer a group of its own (ProcessGroup::split).
+/// the reducer a separate group (ProcessGroup::split).
 ///
-/// Errors: what a rank does wrong (a gradient twice, missing, or of another shape) ends the step on
-/// all ranks with an Error that names rank and parameter. Peers have code mismatch, from finish().
-/// The group stays usable, gradients of that step are unspecified, and the next mark_ready() begins
-/// a new step; finish() right after a mark that threw throws the same. Errors of the group
-/// (peer_lost, timeout) and of hooks break the group.
+/// Errors: a wrong mark (a gradient twice, missing, or of another shape) ends the step on all ranks
+/// with an Error that names rank and parameter. On peers finish() throws it with code mismatch. The
+/// group stays usable and the step's gradients are unspecified. The next mark_ready() begins a new
+/// step; if finish() is called instead, after a mark that threw, it throws the same error. Errors
+/// of the group (peer_lost, timeout) and of hooks break the group.
 ///
-/// Thread rules: marks from any threads, at any time within backward; the rest from one thread,
-/// with no mark under way. The group must outlive the reducer. A resource type: neither copied nor
-/// moved.
+/// Thread rules: mark_ready() and mark_unused() from any threads during backward; all other
+/// functions from one thread, while no mark is running. The group must outlive the reducer. A
+/// resource type: neither copied nor moved.
 class GradientReducer {
  public:
   /// Collective. Compares parameters, buffers and options (one small message to each rank), and
-  /// broadcasts rank 0's values. @throws Error invalid_argument; mismatch on every rank, with the
-  /// first difference.
+  /// broadcasts rank 0's values. @throws Error invalid_argument; mismatch on every rank, whose text
+  /// names the first difference.
   explicit GradientReducer(ProcessGroup& group, std::vector<Parameter> parameters,
                            const ReducerOptions& options = {}, std::vector<Parameter> buffers = {});
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
-  /// Communicates nothing. Between a mark and finish() it aborts the group.
+  /// Does not communicate. Between a mark and finish() it aborts the group.
   ~GradientReducer();
 
-  /// The gradient of `id` is computed: [...] of the parameter's shape. It is copied into its bucket
-  /// unless it lives there; finish() writes the result back, so it must live until then.
-  /// @param producer  on a device: the stream that computes it, and on which the result is usable.
-  ///                  Gradients of one bucket from several streams cost a wait of the host.
+  /// Reports that the gradient of `id`, of the parameter's shape, is computed. The gradient is
+  /// copied into its bucket unless it is there already. finish() writes the result back, so the
+  /// array must live until then.
+  /// @param producer  on a device: the stream that computes the gradient and may use the result.
+  ///                  For a bucket with several producers the host waits.
   void mark_ready(std::size_t id, const TensorView& gradient, Stream producer = {});
-  /// This rank has no gradient of `id` in this step and contributes zeros. Without
+  /// Reports that this rank has no gradient of `id` in this step and contributes zeros. Without
   /// find_unused_parameters the same parameters must be unused on all ranks.
   void mark_unused(std::size_t id);
   /// Collective. Waits until all buckets are reduced, and writes the results to the gradients. With
   /// find_unused_parameters, parameters without a mark are unused.
   void finish();
-  /// A whole step of a rank without a batch: zeros for all gradients, whatever the options say.
+  /// Makes a whole step on a rank without a batch: zeros for all gradients, with any options.
   void step_empty();
 
-  /// While it lives, marks and finish() do nothing: the framework accumulates gradients of
-  /// micro-batches, and marks the sums in the last one, outside of the scope.
+  /// A scope in which marks and finish() do nothing. The framework accumulates gradients of
+  /// micro-batches within it, and marks the sums in the last micro-batch, after the scope.
   class [[nodiscard]] NoSync {
    public:
     NoSync(NoSync&& other) noexcept : count_(std::exchange(other.count_, nullptr)) {}
@@ -115,20 +115,21 @@ class GradientReducer {
   /// @throws Error invalid_argument between a mark and finish().
   NoSync no_sync();
 
-  /// Collective. Writes rank 0's buffers to those of all ranks: before each forward, if at all.
+  /// Collective. Copies rank 0's buffers to all ranks. If used, call it before each forward.
   void broadcast_buffers();
 
-  /// Replaces the reduction of buckets: all_reduce_hook. The hook divides by Bucket::divisor(). A
-  /// null hook changes nothing. The wrapper, if any, is applied, and rank 0 logs that. The same on
-  /// all ranks, between steps. @throws Error invalid_argument within a step.
+  /// Replaces the hook that reduces the buckets, by default all_reduce_hook. A hook divides by
+  /// Bucket::divisor(). A null hook changes nothing. A wrapper is applied to the hook, and rank 0
+  /// logs this. Call it with the same arguments on all ranks, between steps. @throws Error
+  /// invalid_argument within a step.
   void set_hook(CommHook hook, const HookWrapper& wrapper = {});
-  /// As ReducerOptions::divisor, from the next step on; the same on all ranks.
+  /// Like ReducerOptions::divisor, from the next step on; the same on all ranks.
   void set_divisor(double divisor);
 
-  /// The place of a gradient in its bucket; the reduced one after finish(). The first finish() may
-  /// move it, with its content.
+  /// A view of a gradient in its bucket; reduced after finish(). The first finish() may move the
+  /// gradient and its values.
   TensorView gradient(std::size_t id) const;
-  /// Whether any rank had a gradient in the last step.
+  /// True if any rank had a gradient of `id` in the last step.
   bool is_used(std::size_t id) const;
   std::span<const Parameter> parameters() const noexcept;
   std::span<const Bucket> buckets() const noexcept;  ///< Valid until the first finish() has ended.

@@ -5,14 +5,14 @@
 namespace tutti {
 namespace [[gnu::visibility("default")]] ddp {
 
-// A hook without state is a function; set_hook() takes its name. Hooks with state are in headers of
-// their own.
+// A hook without state is a function; set_hook() takes its name. Hooks with state have separate
+// headers.
 
 /// Reduces in the dtype of the gradients: the default. One all_reduce with Bucket::op(), whose
 /// division is exact for a divisor that is a power of two.
 Work all_reduce_hook(Bucket& bucket);
 
-/// Leaves each rank's own gradients, undivided. On the wire: nothing. For measuring.
+/// Leaves each rank's gradients as they are, undivided. On the wire: nothing. For measuring.
 Work noop_hook(Bucket& bucket);
 
 /// Casts the bucket to f16 or bf16, divides, reduces in that type, and casts back. On the wire:
@@ -21,11 +21,11 @@ Work noop_hook(Bucket& bucket);
 CommHook fp16_compress_hook();
 CommHook bf16_compress_hook();
 
-/// Casts the bucket to f16 or bf16, calls `hook` with the cast bucket, and casts back when its Work
-/// has ended. The copy has 2 bytes per element. Gradients of 2 bytes and less go to `hook` as they
-/// are.
-/// @throws Error invalid_argument for a null hook; the new hook throws unsupported for gradients on
-///         a device, which the host cannot cast, and for complex ones.
+/// Casts the bucket to f16 or bf16, calls `hook` with the cast bucket, and casts back when the Work
+/// of `hook` has ended. The copy has 2 bytes per element. Gradients with elements of 2 bytes or
+/// less go to `hook` unchanged.
+/// @throws Error invalid_argument for a null hook; the new hook throws unsupported for complex
+///         gradients and for gradients on a device, which the host cannot cast.
 CommHook fp16_compress_wrapper(CommHook hook);
 CommHook bf16_compress_wrapper(CommHook hook);
 

@@ -11,12 +11,13 @@
 namespace tutti {
 namespace [[gnu::visibility("default")]] ddp {
 
-/// What post_local_sgd_hook() keeps: the step. Copies share nothing.
+/// The state of post_local_sgd_hook(): the step. Copies share nothing.
 class PostLocalSgdState final : public HookState {
  public:
-  /// @param start_step  steps before it are reduced over all ranks; equal on all ranks.
-  /// @param sub_group   afterwards: over these ranks, for example those of one host. Null: each
-  ///                    rank keeps its own gradients. Made by ProcessGroup::split; outlives this.
+  /// @param start_step  earlier steps are reduced over all ranks; equal on all ranks.
+  /// @param sub_group   later steps are reduced over it, for example the ranks of one host. Null:
+  ///                    each rank keeps its own gradients. Made by ProcessGroup::split; outlives
+  ///                    this.
   /// @throws Error invalid_argument.
   explicit PostLocalSgdState(std::int64_t start_step = 1000, ProcessGroup* sub_group = nullptr);
 
@@ -31,30 +32,31 @@ class PostLocalSgdState final : public HookState {
   std::int64_t step_ = 0;
 };
 
-/// Reduces over all ranks, and from start_step on over the sub-group: local SGD, as torch's
-/// post_localSGD_hook (Lin et al.: "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020). Ranks
-/// then drift apart; PeriodicModelAverager brings them together. A mean over the ranks becomes one
-/// over the sub-group; with another divisor the result is that mean times W / divisor.
+/// Reduces over all ranks, and from start_step on over the sub-group: local SGD, like torch's
+/// post_localSGD_hook (Lin et al.: "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020). From
+/// then on the ranks' parameters differ; PeriodicModelAverager averages them. A mean over the ranks
+/// becomes a mean over the sub-group; with a divisor other than W the result is that mean times W /
+/// divisor.
 /// On the wire: one all_reduce of the bucket, or nothing. `state` must outlive the Work.
-/// @throws Error unsupported without a sub-group for gradients on a device or complex ones, when
-///         the divisor is not W.
+/// @throws Error unsupported for gradients on a device and complex gradients, if there is no
+///         sub-group and the divisor is not W.
 Work post_local_sgd_hook(PostLocalSgdState& state, Bucket& bucket);
 CommHook post_local_sgd_hook(std::shared_ptr<PostLocalSgdState> state);
 
-/// Averages parameters over the ranks of a group every `period` steps, as torch's averager of this
-/// name. Call it on all ranks of the group after each step of the optimizer. Move-only.
+/// Averages parameters over the ranks of a group every `period` steps, like torch's averager of
+/// this name. Call it on all ranks of the group after each step of the optimizer. Move-only.
 class PeriodicModelAverager {
  public:
-  /// @param warmup_steps  nothing is averaged in so many first steps; the first one afterwards is
-  ///                      averaged. That of torch; the start_step of PostLocalSgdState.
+  /// @param warmup_steps  number of first steps without averaging; the next step averages, as in
+  ///                      torch. Use the start_step of PostLocalSgdState.
   /// @throws Error invalid_argument.
   PeriodicModelAverager(ProcessGroup& group, std::int64_t period, std::int64_t warmup_steps = 0);
 
   /// Collective in the steps that average; the same arrays on all ranks, floats or complex numbers
   /// [...] on the group's device. Returns whether this step averages. Arrays below 1 MiB travel
   /// together. On the wire: an all_reduce of each MiB of small arrays, and of each larger array.
-  /// Memory: 1 MiB, allocated in the first such step. Small arrays on a device cost a wait of the
-  /// host. @throws Error.
+  /// Memory: 1 MiB, allocated in the first step that averages. The host waits for small arrays on a
+  /// device. @throws Error.
   bool average(std::span<const TensorView> parameters, const CallOptions& call = {});
 
   std::int64_t step() const noexcept { return step_; }  ///< Calls of average() so far.

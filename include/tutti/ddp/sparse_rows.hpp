@@ -14,24 +14,24 @@ struct SparseRows {
 };
 
 struct SparseRowsOptions {
-  double divisor = 1;         ///< Of the sum over ranks. 0: W, the mean; 1: the sum.
+  double divisor = 1;         ///< Divisor of the sum over ranks. 0: W, the mean; 1: the sum.
   std::int64_t num_rows = 0;  ///< N, to check indices against. 0: any index from 0 on.
   GatherOptions gather{};     ///< With a layout no sizes are exchanged.
 };
 
-/// The sum over ranks of rows, equal indices added. Gathers the rows of all ranks, and adds in rank
-/// order, within a rank in the order given, in the precision of the dtype (f16 and bf16 in float,
+/// Adds rows of equal index over the ranks. Gathers the rows of all ranks and adds them in rank
+/// order, within a rank in the given order, in the precision of the dtype (f16 and bf16 in float,
 /// rounded once). The result has the same bits on every rank and backend.
 ///
-/// Parameters with such gradients stay out of the reducer's list. The sum is worth it while the
-/// ranks together have fewer than about 2 N rows: an all_reduce sends 2 N rows.
+/// Leave parameters with sparse gradients out of the reducer's list. While the ranks together have
+/// fewer than about 2 N rows, this function sends less than an all_reduce, which sends 2 N rows.
 ///
-/// @param indices  [n_r], i32 or i64; unordered, with repetitions, also empty.
+/// @param indices  [n_r], i32 or i64; in any order; may repeat or be empty.
 /// @param rows     [n_r, ...], floats or complex numbers.
-/// On the wire: as all_gather_rows() of two arrays. Memory: the rows of all ranks, and on a device
-/// the same on the host, which adds there and waits.
-/// @throws Error as all_gather_rows(); invalid_argument on every rank, with the first wrong index
-///         and its rank. The group stays usable.
+/// On the wire: as all_gather_rows() of two arrays. Memory: the rows of all ranks. On a device the
+/// host adds and waits, and holds a second copy of the rows.
+/// @throws Error as all_gather_rows(); invalid_argument on every rank, whose text names the first
+///         wrong index and its rank. The group stays usable.
 SparseRows all_reduce_rows(ProcessGroup& group, const ConstTensorView& indices,
                            const ConstTensorView& rows, const SparseRowsOptions& options = {});
 

@@ -7,8 +7,8 @@
 #include <tutti/tensor.hpp>
 
 // Types that all losses share. A loss is a function of the rows of all ranks: every rank gets the
-// value of one process with the concatenated batch, and the gradient of its own rows. The result
-// does not depend on the split; a rank may have no rows. docs/losses.md.
+// loss that one process computes for the concatenated batch, and the gradient of its own rows. The
+// result does not depend on the split; a rank may have no rows. docs/losses.md.
 //
 // A call with a group is collective: every rank calls, in the same order. A call without a group
 // computes the loss of this process alone.

@@ -23,7 +23,7 @@ struct PAucAtBudgetOptions {
   Basis basis =
       Basis::fpr;  ///< Source of the thresholds: independent negatives or independent rows.
   double temperature = 0.1;               ///< In units of the scale; dimensionless.
-  Positives positives = Positives::pool;  ///< live: rows of the queue do not count.
+  Positives positives = Positives::pool;  ///< live: positives of the queue do not count.
   Interpolation interpolation = Interpolation::higher;
   Reduction reduction = Reduction::mean;
   GradScale scale = GradScale::sum;

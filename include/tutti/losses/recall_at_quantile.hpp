@@ -29,8 +29,8 @@ struct RecallAtQuantileOptions {
 /// order is that of torch.quantile 2.15, for any number of rows and for half types.
 ///
 /// On the wire: if every rank has at most 4 KiB of rows, one message sends them to all ranks.
-/// Otherwise a message to agree, then all_reduces of a few numbers, and 4 all_reduces (f64: 8) of
-/// 2 KiB per class and order statistic. The bytes do not depend on the number of rows.
+/// Otherwise one message to agree on this, then all_reduces of a few numbers, and 4 all_reduces
+/// (f64: 8) of 2 KiB per class and order statistic. The bytes do not depend on the number of rows.
 class RecallAtQuantile final : public RankingLoss {
  public:
   using Options = RecallAtQuantileOptions;

@@ -22,14 +22,14 @@ struct WarmUpOptions {
   std::int64_t blend_epochs = 0;               ///< 0: a hard switch.
   std::optional<std::int64_t> blend_steps{};   ///< Requires warmup_steps, and blend_epochs 0.
   double temp_start = 0.05;                    ///< Temperature at the start of the main phase.
-  double temp_end = 0.005;  ///< Temperature temp_decay_steps later and from then on.
+  double temp_end = 0.005;  ///< Temperature after temp_decay_steps, and from then on.
   std::int64_t temp_decay_steps = 10'000;
-  double final_main_weight = 1;         ///< After the blend; above 0, 1 is the main loss alone.
+  double final_main_weight = 1;  ///< Weight after the blend, above 0; 1: the main loss alone.
   bool reset_queue_each_epoch = false;  ///< In the main phase.
   Logger logger{};                      ///< Empty: default_logger().
 };
 
-/// Runs a first loss, then a ranking loss: soft ranks of scores that are still noise teach little.
+/// Runs a first loss, then a ranking loss, which trains poorly while scores are still noise.
 ///
 ///     warm-up   the first loss
 ///     blend     (1 - w) first + w main; w = (k + 1) / (length + 1) final_main_weight, k from 0
@@ -47,8 +47,8 @@ struct WarmUpOptions {
 ///                       result = loss(group, {logits, targets});
 ///
 /// Every rank passes the same epochs and steps; differing phases, weights or temperatures are an
-/// Error mismatch. On the wire: the exchanges of the losses; if both run, two exchanges of a few
-/// words more. The schedule is that of LossWarmupWrapper of imbalanced-losses 0.5.1. One call at a
+/// Error mismatch. On the wire: the exchanges of the losses; if both run, two more exchanges of a
+/// few words. The schedule is that of LossWarmupWrapper of imbalanced-losses 0.5.1. One call at a
 /// time; otherwise thread rules are those of the group. Move-only.
 class WarmUp {
  public:
@@ -88,15 +88,15 @@ class WarmUp {
   RankingLoss& main() noexcept { return *main_; }
   const RankingLoss& main() const noexcept { return *main_; }
 
-  /// Collective. Returns the place in the schedule and the main loss's save(): the same bytes on
-  /// every rank. A state of the first loss is not included.
+  /// Collective. Returns the position in the schedule and the main loss's save(): the same bytes on
+  /// every rank. State of the first loss is not included.
   std::string save(ProcessGroup& group, const CallOptions& call = {}) const;
   std::string save() const;  ///< One process, without a group.
   /// Restores a state of save(). Takes the same bytes on every rank; the number of ranks may
-  /// differ. The state holds no options: the schedule goes on with those of this object.
-  /// @throws Error invalid_argument for other bytes, for a state that counts epochs where this
-  ///         object counts steps or the reverse, and if the main loss's load() refuses; nothing is
-  ///         changed then.
+  /// differ. The state holds no options: the schedule goes on with the options of this object.
+  /// @throws Error invalid_argument for other bytes, for a state that counts epochs while this
+  ///         object counts steps or the reverse, and if the main loss's load() refuses; then
+  ///         nothing changes.
   void load(ProcessGroup& group, std::string_view state);
   void load(std::string_view state);  ///< One process, without a group.
 
@@ -107,7 +107,7 @@ class WarmUp {
     std::int64_t epoch = 0;
     std::int64_t step = 0;
     Switch to_main = Switch::not_yet;
-    std::int64_t switch_step = 0;  // Once it is done.
+    std::int64_t switch_step = 0;  // Set once to_main is `done`.
     bool stepped = false;          // start_step() was called.
   };
 

@@ -37,7 +37,7 @@ class Store {
   /// missing. Returns the value afterwards (empty: the key is missing).
   virtual Bytes compare_set(std::string_view key, std::span<const std::byte> expected,
                             std::span<const std::byte> desired) = 0;
-  /// True if there was such a key.
+  /// True if the key existed.
   virtual bool erase(std::string_view key) = 0;
   /// This machine's address on the interface that reaches the store: numeric, without a port. Empty
   /// without a network.

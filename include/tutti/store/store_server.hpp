@@ -15,16 +15,16 @@ struct StoreServerOptions {
   int port = 0;        ///< 0: any free port; see port().
   /// A connection without a complete handshake is closed after this time.
   std::chrono::nanoseconds handshake_timeout = std::chrono::seconds(5);
-  /// Limits. A client or request beyond them gets Error resource_exhausted, as does a client when
-  /// the descriptors run out (one per client).
+  /// Limits. A client or request beyond them gets Error resource_exhausted. So does a client for
+  /// which no file descriptor is left (one per client).
   int max_clients = 10'000;
   std::size_t max_keys = 1'000'000;
   std::size_t max_total_bytes = std::size_t{1} << 30;  ///< Keys and values together.
   Logger logger{};                                     ///< Null: default_logger().
 };
 
-/// The server of make_tcp_store(), with one thread of its own. Keeps the table in memory; its
-/// destructor discards it. Called from any thread. docs/store.md has the protocol.
+/// The server of make_tcp_store(), with its own thread. Keeps the table in memory; its destructor
+/// discards it. Called from any thread. docs/store.md has the protocol.
 class StoreServer {
  public:
   /// Listens when it returns. @throws Error invalid_argument for a bad port or host, backend if the
@@ -38,7 +38,7 @@ class StoreServer {
   int port() const noexcept;
   /// The number of connected clients: one per make_tcp_store().
   int clients() const;
-  /// Blocks until every client has left, including those of this process. False if the deadline
+  /// Blocks until every client has left, including clients in this process. False if the deadline
   /// passes first.
   bool wait_until_left(Deadline deadline);
 
