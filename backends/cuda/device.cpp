@@ -132,8 +132,9 @@ bool is_capturing(const CudaApi& cuda, int device, cudaStream_t stream) {
   }
   check(cuda, code, "cudaStreamIsCapturing");
   if (status == cudaStreamCaptureStatusInvalidated)
-    tutti::fail(Errc::invalid_argument,
-                "the capture of the call's stream into a CUDA graph has failed before");
+    tutti::fail(
+        Errc::invalid_argument,
+        "the capture of the call's stream into a CUDA graph has already failed; capture again");
   return status == cudaStreamCaptureStatusActive;
 }
 

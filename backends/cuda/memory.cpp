@@ -42,10 +42,9 @@ class CudaMemory final : public Memory {
     const DeviceScope scope(cuda_, index_);
     const bool for_host = on_host(to) || on_host(from);
     if (for_host && is_capturing(cuda_, index_, to_cuda(stream)))
-      tutti::fail(
-          Errc::unsupported,
-          "the stream is being captured into a CUDA graph, and a copy from or to host memory "
-          "waits for its end; make it outside of the capture");
+      tutti::fail(Errc::unsupported,
+                  "the stream is being captured into a CUDA graph, and a copy from or to host "
+                  "memory waits on the host until it has ended; copy outside of the capture");
     check(cuda_, cuda_.memcpy_async(to, from, bytes, cudaMemcpyDefault, to_cuda(stream)),
           "cudaMemcpyAsync");
     // The host accesses its memory outside of any stream, so the copy has to end before the return.

@@ -140,7 +140,7 @@ void* PinnedPool::allocate(std::size_t bytes, Stream stream) {
   if (is_capturing(*gpu_, to_cuda(stream)))
     tutti::fail(Errc::unsupported,
                 "the call's stream is being captured into a CUDA graph, but the host has to wait "
-                "for what it copies; call it outside of the capture");
+                "for the call's copies; call it outside of the capture");
   if (bytes == 0) return nullptr;  // The caller asks only whether an allocation is permitted.
   auto block = take(bytes);
   void* data = block.data();

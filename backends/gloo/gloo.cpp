@@ -217,10 +217,11 @@ class GlooBackend final : public HostBackend {
   void abandon_messages() noexcept {
     Error cause = internal::group_destroyed();
     try {
-      cause = Error(
-          Errc::aborted,
-          fmt::format("rank {} destroyed the group while a send or receive was under way", rank()),
-          {.group = group(), .rank = rank()});
+      cause =
+          Error(Errc::aborted,
+                fmt::format("rank {} destroyed the group while a send or receive was in progress",
+                            rank()),
+                {.group = group(), .rank = rank()});
     } catch (const std::bad_alloc&) {  // The cause then has no rank.
     }
     mesh().fail({.cause = cause});

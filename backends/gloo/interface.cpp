@@ -88,8 +88,8 @@ Interface choose_interface(const std::vector<Interface>& all, std::string_view w
   });
   if (found != nullptr) return *found;
   internal::failf(Errc::invalid_argument,
-                  "gloo: no interface fits '{}'; there are {}. 'eth' means names that begin with "
-                  "it, '=eth0' this name, '^lo' all others",
+                  "gloo: no interface matches '{}'; there are {}. 'eth' matches names that begin "
+                  "with eth, '=eth0' only eth0, '^lo' names that do not begin with lo",
                   wanted, list(all));
 }
 

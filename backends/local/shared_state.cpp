@@ -58,7 +58,7 @@ void SharedState::join(int rank, Deadline limit) {
   std::unique_lock lock(mutex_);
   if (joined_[static_cast<std::size_t>(rank)])
     internal::failf(Errc::invalid_argument,
-                    "group '{}': rank {} is taken already; every rank joins once", group_, rank);
+                    "group '{}': rank {} has already joined; every rank joins once", group_, rank);
   joined_[static_cast<std::size_t>(rank)] = true;
   ++members_;
   moved_.notify_all();

@@ -58,7 +58,7 @@ void Bounded::spread(cudaStream_t stream) {
   const auto counts = all_counts();
   for (std::size_t r = 0; r < counts.size(); ++r)
     if (counts[r] < 0 || counts[r] > most_)
-      internal::failf(Errc::mismatch, "rank {} has {} rows; here there is room for {} of each rank",
+      internal::failf(Errc::mismatch, "rank {} has {} rows; this rank has room for {} of each rank",
                       r, counts[r], most_);
   scratch_.last_used_on(stream);
   context_.stream = stream;

@@ -13,8 +13,8 @@ namespace tutti::backend::nccl {
 ncclUniqueId to_id(std::span<const std::byte> bytes, std::string_view whose) {
   ncclUniqueId id;
   if (bytes.size() != sizeof id)
-    internal::failf(Errc::mismatch, "the NCCL id of {} has {} bytes, ours {}", whose, bytes.size(),
-                    sizeof id);
+    internal::failf(Errc::mismatch, "the NCCL id of {} has {} bytes, this rank's has {}", whose,
+                    bytes.size(), sizeof id);
   std::memcpy(&id, bytes.data(), sizeof id);
   return id;
 }

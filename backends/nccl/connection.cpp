@@ -48,12 +48,14 @@ void check_identity(const Gpu& gpu, const BackendInit& init, ncclComm_t comm) {
   check(nccl, nccl.comm_cu_device(comm, &device), "ncclCommCuDevice");
   if (size != init.size || rank != init.rank)
     internal::failf(Errc::invalid_argument,
-                    "the communicator to be adopted is rank {} of {}, the group here rank {} of {}",
+                    "the communicator to adopt is rank {} of {}, the group is rank {} of {}; they "
+                    "must be equal",
                     rank, size, init.rank, init.size);
   if (device != gpu.index())
     internal::failf(Errc::invalid_argument,
-                    "the communicator to be adopted is on cuda:{}, the group on cuda:{}", device,
-                    gpu.index());
+                    "the communicator to adopt is on cuda:{}, the group is on cuda:{}; they must "
+                    "be on the same device",
+                    device, gpu.index());
 }
 
 void warn_of_blocking(const BackendInit& init) {
@@ -88,7 +90,7 @@ void Connection::open(Deadline limit) {
 
 void Connection::adopt(Deadline limit) {
   if (init_.adopt->communicator == nullptr)
-    tutti::fail(Errc::invalid_argument, "the communicator to be adopted is null");
+    tutti::fail(Errc::invalid_argument, "the communicator to adopt is null");
   const auto comm = static_cast<ncclComm_t>(init_.adopt->communicator);
   const auto& nccl = gpu_->nccl();
   // Before the rendezvous: no rank then uses a communicator that another rank refuses.

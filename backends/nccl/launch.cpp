@@ -19,11 +19,14 @@ void Messages::add(const Op& op) {
 
 void Messages::copy_own() const {
   if (own_in_.size() != own_out_.size())
-    internal::failf(Errc::mismatch, "this rank sends {} messages to itself and receives {}",
-                    own_in_.size(), own_out_.size());
+    internal::failf(
+        Errc::mismatch,
+        "this rank sends {} messages to itself and receives {}; the numbers must be equal",
+        own_in_.size(), own_out_.size());
   for (std::size_t i = 0; i < own_in_.size(); ++i) {
     if (own_in_[i].bytes() != own_out_[i].bytes())
-      internal::failf(Errc::mismatch, "this rank sends {} bytes to itself and receives {}",
+      internal::failf(Errc::mismatch,
+                      "this rank sends {} bytes to itself and receives {}; the sizes must be equal",
                       own_in_[i].bytes(), own_out_[i].bytes());
     context_.copy(own_out_[i].data, own_in_[i].data, own_in_[i].bytes());
   }

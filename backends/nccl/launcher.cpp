@@ -80,8 +80,8 @@ bool Launcher::check_call(std::span<const Op> ops, const Call& call) const {
   for (const auto& op : ops)
     if (needs_kernels(op, init_.size, call.order_fixed))
       internal::failf(Errc::unsupported,
-                      "{} {} of {} in the order of {} ranks is done by kernels of the library's "
-                      "own, and there are none: {}",
+                      "{} {} of {} in the order of {} ranks needs kernels of tutti itself, which "
+                      "this process cannot use: {}",
                       name_of(op.kind), name_of(op.reduce.kind), name_of(op.in.dtype), init_.size,
                       no_kernels_);
   return captured;

@@ -336,7 +336,7 @@ void Lowering::inside(int group, ncclComm_t comm) {
         context_.recv(out, received, r, comm);
       });
     default:
-      tutti::fail(Errc::unsupported, "the backend nccl has no such operation");
+      tutti::fail(Errc::unsupported, "the backend nccl does not implement this operation");
   }
 }
 

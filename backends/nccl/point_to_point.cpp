@@ -23,7 +23,8 @@ void SelfMailbox::copy(Message& send, Message& recv) {
   if (send.bytes != recv.bytes) {
     const auto error = std::make_exception_ptr(Error(
         Errc::mismatch,
-        fmt::format("this rank sends {} bytes to itself and receives {}", send.bytes, recv.bytes)));
+        fmt::format("this rank sends {} bytes to itself and receives {}; the sizes must be equal",
+                    send.bytes, recv.bytes)));
     send.state->finish(error);
     return recv.state->finish(error);
   }

@@ -20,7 +20,7 @@ namespace {
 
 [[noreturn]] void refuse_captured(const char* what) {
   internal::failf(Errc::unsupported,
-                  "the call was captured into a CUDA graph and runs when that is launched; {}",
+                  "the call was captured into a CUDA graph and runs when the graph is launched; {}",
                   what);
 }
 
@@ -41,7 +41,7 @@ bool EventState::wait_until(Deadline deadline) {
 void EventState::block_stream(Stream stream) {
   if (captured_) {
     if (!cuda::is_capturing(*gpu_, to_cuda(stream)))
-      refuse_captured("only a stream of the same capture can be ordered behind it");
+      refuse_captured("only a stream of the same capture can wait for it");
     const std::lock_guard lock(mutex_);
     const DeviceScope scope(gpu_->cuda(), gpu_->index());
     return event_->block(to_cuda(stream));
@@ -63,12 +63,12 @@ void EventState::block(cudaStream_t stream) {
 }
 
 std::shared_ptr<WorkState> EventState::then(std::function<void()> next) {
-  if (captured_) refuse_captured("Work::then() has no place in it");
+  if (captured_) refuse_captured("Work::then() cannot be captured");
   return HostState::then(std::move(next));
 }
 
 std::shared_ptr<WorkState> EventState::on_done(std::function<void(const Error*)> f) {
-  if (captured_) refuse_captured("Work::on_done() and Work::detach() have no place in it");
+  if (captured_) refuse_captured("Work::on_done() and Work::detach() cannot be captured");
   return HostState::on_done(std::move(f));
 }
 

@@ -32,7 +32,8 @@ class [[nodiscard]] Pending {
   /// Waits as Work::wait() does and returns the value, once. @throws Error of the call; there is no
   /// value then.
   T get() {
-    if (taken_) fail(Errc::invalid_argument, "Pending::get() was called already");
+    if (taken_)
+      fail(Errc::invalid_argument, "Pending::get() was already called; it returns the result once");
     taken_ = true;  // Also after an error: the value was not written.
     work_.wait();
     return std::move(value_);

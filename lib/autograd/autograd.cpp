@@ -30,7 +30,8 @@ Differentiable Backward::operator()(ProcessGroup& group, const ConstTensorView& 
   const internal::Step step{group, to.function, options, to.memory, &to};
   if (group.rank() != to.rank || group.size() != to.size)
     step.refuse(Errc::invalid_argument,
-                fmt::format("this is rank {} of {}, but the forward was made as rank {} of {}",
+                fmt::format("this group has rank {} of {}, but the forward was called on rank {} "
+                            "of {}; pass the same group",
                             group.rank(), group.size(), to.rank, to.size));
   return to.run(step, gradient);
 }

@@ -27,8 +27,9 @@ void Step::check_input(const ConstTensorView& in) const {
   if (in.dtype != input_dtype(in) || !(in.shape == input_shape(in)))
     refuse(
         Errc::invalid_argument,
-        fmt::format("the gradient is {} {}, but the forward's value was {} {}", name_of(in.dtype),
-                    to_string(in.shape), name_of(transpose->dtype), to_string(transpose->from)));
+        fmt::format("the gradient is {} {}, but the forward's value was {} {}; they must be equal",
+                    name_of(in.dtype), to_string(in.shape), name_of(transpose->dtype),
+                    to_string(transpose->from)));
 }
 
 void Step::check_dtype(DType dtype) const {

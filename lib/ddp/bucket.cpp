@@ -17,14 +17,14 @@ Bucket::Bucket(ProcessGroup& group, const TensorView& buffer, std::shared_ptr<co
       divisor_(group.size()) {
   using internal::failf;
   if (buffer_.shape.ndim() != 1)
-    failf(Errc::invalid_argument, "the array of a bucket is {}; it must be [n]",
+    failf(Errc::invalid_argument, "the array of a bucket is {}; it must have one dimension",
           to_string(buffer_.shape));
   if (slices_ == nullptr) failf(Errc::invalid_argument, "the slices of a bucket are null");
   for (const Slice& slice : *slices_)
     if (slice.offset < 0 || slice.offset > buffer_.shape.numel() ||
         slice.shape.numel() > buffer_.shape.numel() - slice.offset)
       failf(Errc::invalid_argument,
-            "parameter {} has {} elements from element {} of a bucket; the bucket has {}", slice.id,
+            "parameter {} has {} elements at offset {} of a bucket, which has only {}", slice.id,
             slice.shape.numel(), slice.offset, buffer_.shape.numel());
 }
 
@@ -45,8 +45,9 @@ ReduceOp Bucket::op() const {
 
 Bucket Bucket::over(const TensorView& buffer) const {
   if (!(buffer.shape == buffer_.shape))
-    internal::failf(Errc::invalid_argument, "the other array of bucket {} is {}; it must be {}",
-                    index_, to_string(buffer.shape), to_string(buffer_.shape));
+    internal::failf(Errc::invalid_argument,
+                    "Bucket::over: the array for bucket {} is {}; its shape must be {}", index_,
+                    to_string(buffer.shape), to_string(buffer_.shape));
   Bucket other = *this;
   other.buffer_ = buffer;
   return other;

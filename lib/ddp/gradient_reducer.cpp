@@ -369,7 +369,8 @@ void GradientReducer::step_empty() {
 GradientReducer::NoSync GradientReducer::no_sync() {
   if (impl_->in_step)
     internal::failf(Errc::invalid_argument,
-                    "GradientReducer::no_sync within step {}; finish() it first", impl_->step);
+                    "GradientReducer::no_sync was called during step {}; call finish() first",
+                    impl_->step);
   return NoSync(impl_->no_sync);
 }
 
@@ -381,12 +382,13 @@ void GradientReducer::set_hook(CommHook hook, const HookWrapper& wrapper) {
   if (!hook) return;
   if (impl_->in_step)
     internal::failf(Errc::invalid_argument,
-                    "GradientReducer::set_hook within step {}; finish() it first", impl_->step);
+                    "GradientReducer::set_hook was called during step {}; call finish() first",
+                    impl_->step);
   if (wrapper) {
     hook = wrapper(std::move(hook));
     if (!hook)
       internal::failf(Errc::invalid_argument,
-                      "GradientReducer::set_hook: the wrapper returned no hook");
+                      "GradientReducer::set_hook: the wrapper returned a null hook");
     if (impl_->group.rank() == 0)
       impl_->logger(LogLevel::info, "GradientReducer: a wrapper was applied to the hook");
   }
@@ -405,9 +407,10 @@ void GradientReducer::set_divisor(double divisor) {
 
 TensorView GradientReducer::gradient(std::size_t id) const {
   if (id >= impl_->parameters.size())
-    internal::failf(Errc::invalid_argument,
-                    "GradientReducer::gradient of parameter {}; there are {}", id,
-                    impl_->parameters.size());
+    internal::failf(
+        Errc::invalid_argument,
+        "GradientReducer::gradient: there is no parameter {}; the reducer has {}, numbered from 0",
+        id, impl_->parameters.size());
   return impl_->arrays.gradient(id);
 }
 

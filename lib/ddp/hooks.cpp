@@ -80,9 +80,10 @@ class Compression {
 
 CommHook compressed(DType dtype, CommHook hook) {
   if (!hook)
-    internal::failf(Errc::invalid_argument,
-                    "the hook inside of the compression to {} is null; pass all_reduce_hook",
-                    name_of(dtype));
+    internal::failf(
+        Errc::invalid_argument,
+        "the hook passed to the wrapper that compresses to {} is null; pass all_reduce_hook",
+        name_of(dtype));
   return [compression = std::make_shared<Compression>(dtype, std::move(hook))](Bucket& bucket) {
     return (*compression)(bucket);
   };

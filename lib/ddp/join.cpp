@@ -33,7 +33,7 @@ Join::Join(GradientReducer& reducer, const JoinOptions& options)
     : reducer_(&reducer), group_(nullptr), options_(options) {
   if (reducer.buckets().empty())
     internal::failf(Errc::invalid_argument,
-                    "Join: the reducer has no parameters; there is nothing to stay in step with");
+                    "Join: the reducer has no parameters; it needs at least one");
   group_ = &reducer.buckets()[0].group();
 }
 
@@ -45,8 +45,8 @@ bool Join::next(bool has_batch) {
   const bool all = with_batch_ == group_->size();
   if (options_.throw_on_early_termination && !all && with_batch_ != 0)
     internal::failf(Errc::mismatch,
-                    "Join: {}; give all ranks as many batches, or let Join go on without "
-                    "throw_on_early_termination",
+                    "Join: {}; give all ranks the same number of batches, or set "
+                    "throw_on_early_termination to false",
                     describe_ranks(*group_, has_batch, call));
   if (!options_.divide_by_initial_world_size) reducer_->set_divisor(with_batch_);
   if (with_batch_ == 0) return false;

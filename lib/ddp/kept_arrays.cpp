@@ -52,7 +52,7 @@ bool KeptArrays::take_or_throw(std::uint64_t key, const TensorView& to, std::str
   if (dtype != to.dtype || bytes.size() != to.bytes())
     internal::failf(Errc::invalid_argument,
                     "{} {} has {} elements of {} in the hook's state, and {} of {} in its bucket; "
-                    "the state is that of another model",
+                    "load a state of the same model",
                     what, key, bytes.size() / size_of(dtype), name_of(dtype), to.shape.numel(),
                     name_of(to.dtype));
   return take(key, to);

@@ -80,7 +80,9 @@ Work post_local_sgd_hook(PostLocalSgdState& state, Bucket& bucket) {
 }
 
 CommHook post_local_sgd_hook(std::shared_ptr<PostLocalSgdState> state) {
-  if (state == nullptr) failf(Errc::invalid_argument, "the state of post_local_sgd_hook is null");
+  if (state == nullptr)
+    failf(Errc::invalid_argument,
+          "the state of post_local_sgd_hook is null; pass a PostLocalSgdState");
   return [state = std::move(state)](Bucket& bucket) { return post_local_sgd_hook(*state, bucket); };
 }
 

@@ -159,8 +159,8 @@ Plan& PowerSgdState::Impl::plan_of(const Bucket& bucket) {
     plans.resize(std::min(index, plans.size()));
     if (plans.size() != index)
       failf(Errc::invalid_argument,
-            "{} got bucket {} before bucket {}; buckets are reduced in their order", name_of(form),
-            index, plans.size());
+            "{} got bucket {} before bucket {}; buckets must come in the order of their index",
+            name_of(form), index, plans.size());
     plans.push_back(make_plan(bucket));
   }
   return *plans[index];
@@ -169,8 +169,8 @@ Plan& PowerSgdState::Impl::plan_of(const Bucket& bucket) {
 Work PowerSgdState::Impl::run(Form wanted, Bucket& bucket) {
   check_computable(bucket, name_of(wanted));
   if (form != Form::none && form != wanted)
-    failf(Errc::invalid_argument, "{} got the state of {}; give each hook its own", name_of(wanted),
-          name_of(form));
+    failf(Errc::invalid_argument, "{} got the state of {}; give each hook a state of its own",
+          name_of(wanted), name_of(form));
   form = wanted;
   const auto now = step;
   if (bucket.is_last()) ++step;
@@ -245,8 +245,9 @@ void PowerSgdState::load(std::string_view state) {
   const auto& o = impl_->options;
   const auto compare = [](std::string_view option, auto saved, auto mine) {
     if (saved != mine)
-      failf(Errc::invalid_argument, "{} of the saved PowerSGD is {}, of this one {}", option, saved,
-            mine);
+      failf(Errc::invalid_argument,
+            "{} is {} in the saved state of PowerSGD and {} in this one; they must be equal",
+            option, saved, mine);
   };
   compare("rank", in.i32(), o.rank);
   compare("error_feedback", in.u8() != 0, o.error_feedback);
@@ -275,13 +276,15 @@ Work batched_power_sgd_hook(PowerSgdState& state, Bucket& bucket) {
 }
 
 CommHook power_sgd_hook(std::shared_ptr<PowerSgdState> state) {
-  if (state == nullptr) failf(Errc::invalid_argument, "the state of power_sgd_hook is null");
+  if (state == nullptr)
+    failf(Errc::invalid_argument, "the state of power_sgd_hook is null; pass a PowerSgdState");
   return [state = std::move(state)](Bucket& bucket) { return power_sgd_hook(*state, bucket); };
 }
 
 CommHook batched_power_sgd_hook(std::shared_ptr<PowerSgdState> state) {
   if (state == nullptr)
-    failf(Errc::invalid_argument, "the state of batched_power_sgd_hook is null");
+    failf(Errc::invalid_argument,
+          "the state of batched_power_sgd_hook is null; pass a PowerSgdState");
   return
       [state = std::move(state)](Bucket& bucket) { return batched_power_sgd_hook(*state, bucket); };
 }

@@ -168,8 +168,8 @@ void ShardedUpdate::step(const Update& update, Stream stream) {
     failf(Errc::invalid_argument, "ShardedUpdate::step: the update is empty; pass a function");
   if (!impl_->reduced)
     failf(Errc::invalid_argument,
-          "ShardedUpdate::step without a step of the reducer since the last one; call finish() or "
-          "step_empty() first");
+          "ShardedUpdate::step: the reducer has ended no step since the last update; call finish() "
+          "or step_empty() first");
   impl_->reduced = false;
   if (!impl_->divided) impl_->divide_buckets();
   try {

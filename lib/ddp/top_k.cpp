@@ -132,7 +132,7 @@ std::unique_ptr<Plan> TopKState::Impl::make_plan(const Bucket& bucket) {
     plan->numel += count;
   }
   if (plan->numel > std::numeric_limits<Position>::max())
-    failf(Errc::unsupported, "bucket {} has {} elements; top_k_hook has positions of 32 bits",
+    failf(Errc::unsupported, "bucket {} has {} elements to send; top_k_hook sends 32-bit positions",
           bucket.index(), plan->numel);
   if (plan->numel == 0) return plan;
   const double wanted = std::ceil(options.ratio * static_cast<double>(plan->numel));
@@ -166,8 +166,9 @@ Plan& TopKState::Impl::plan_of(const Bucket& bucket) {
     plans.resize(std::min(index, plans.size()));
     if (plans.size() != index)
       failf(Errc::invalid_argument,
-            "top_k_hook got bucket {} before bucket {}; buckets are reduced in their order", index,
-            plans.size());
+            "top_k_hook got bucket {} before bucket {}; buckets must come in the order of their "
+            "index",
+            index, plans.size());
     plans.push_back(make_plan(bucket));
   }
   return *plans[index];
@@ -229,7 +230,9 @@ void TopKState::load(std::string_view state) {
   auto in = internal::unseal(top_k_magic, top_k_text, state).content;
   const bool feedback = in.u8() != 0;
   if (feedback != impl_->options.error_feedback)
-    failf(Errc::invalid_argument, "error_feedback of the saved top_k_hook is {}, of this one {}",
+    failf(Errc::invalid_argument,
+          "error_feedback is {} in the saved state of top_k_hook and {} in this one; they must be "
+          "equal",
           feedback, impl_->options.error_feedback);
   const auto step = in.i64();
   auto errors = KeptArrays::read(in);
@@ -246,7 +249,8 @@ Work top_k_hook(TopKState& state, Bucket& bucket) {
 }
 
 CommHook top_k_hook(std::shared_ptr<TopKState> state) {
-  if (state == nullptr) failf(Errc::invalid_argument, "the state of top_k_hook is null");
+  if (state == nullptr)
+    failf(Errc::invalid_argument, "the state of top_k_hook is null; pass a TopKState");
   return [state = std::move(state)](Bucket& bucket) { return top_k_hook(*state, bucket); };
 }
 

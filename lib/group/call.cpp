@@ -59,8 +59,8 @@ void call(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepar
   auto& core = Core::of(group);
   if (core.collecting_on.load(std::memory_order_relaxed) == std::this_thread::get_id())
     failf(Errc::invalid_argument,
-          "{}_async: group '{}' collects calls for a Coalesce, which would outlive the result; "
-          "launch() first",
+          "{}_async: group '{}' is collecting calls for a Coalesce, which would outlive the "
+          "result; call launch() first",
           caller, group.name());
   *work = core.issue(op, options, Core::Wait::nothing, prepare, caller);
 }

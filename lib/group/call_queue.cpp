@@ -38,7 +38,7 @@ Deadline CallQueue::enter_slow(const Call& call) {
   if (error_) throw Error(*error_);
   if (!in_time)
     failf(Errc::timeout,
-          "call #{} reached its deadline behind call #{} of this rank, which has not ended",
+          "call #{} reached its deadline while it waited for call #{} of this rank to end",
           call.seq, turn_.load());
   return limit;
 }

@@ -366,7 +366,8 @@ class Checked final : public HostBackend {
     const auto list_of = [&](Reader& in) {
       auto list = in.list();
       if (std::ssize(list) != size_)
-        failf(Errc::mismatch, "checked mode: a peer's record has rows of {} ranks; there are {}",
+        failf(Errc::mismatch,
+              "checked mode: a peer's record lists the rows of {} ranks; the group has {}",
               list.size(), size_);
       return list;
     };

@@ -50,11 +50,14 @@ class Collected final : public WorkState {
     if (const auto state = get()) state->block_stream(stream);
   }
   std::shared_ptr<WorkState> then(std::function<void()>) override {
-    fail(Errc::unsupported, "then() on a call inside a Coalesce; use it on the Work of launch()");
+    fail(Errc::unsupported,
+         "then() was called on the Work of a call inside a Coalesce; call it on the Work of "
+         "launch()");
   }
   std::shared_ptr<WorkState> on_done(std::function<void(const Error*)>) override {
     fail(Errc::unsupported,
-         "on_done() or detach() on a call inside a Coalesce; use it on the Work of launch()");
+         "on_done() or detach() was called on the Work of a call inside a Coalesce; call it on the "
+         "Work of launch()");
   }
 
  private:
@@ -153,7 +156,8 @@ Coalesce::Coalesce(std::initializer_list<ProcessGroup*> groups) : impl_(std::mak
     if (group == nullptr) fail(Errc::not_initialized, "Coalesce: a group is null");
     if (!impl_->batches.emplace_back(internal::Core::of(*group).shared_from_this()).open())
       internal::failf(Errc::invalid_argument,
-                      "Coalesce: group '{}' is collecting already; launch the other one first",
+                      "Coalesce: group '{}' is already collecting calls for another Coalesce; call "
+                      "launch() of that one first",
                       group->name());
   }
 }
@@ -168,7 +172,7 @@ Coalesce::~Coalesce() {
 
 Work Coalesce::launch() {
   if (std::exchange(impl_->launched, true))
-    fail(Errc::invalid_argument, "Coalesce: launch() was called already");
+    fail(Errc::invalid_argument, "Coalesce: launch() was already called; make a new Coalesce");
   for (auto& batch : impl_->batches) batch.close();
   std::vector<Work> works;
   for (auto& batch : impl_->batches) {

@@ -35,7 +35,7 @@ GroupOptions prepared(const GroupOptions& options) {
     failf(Errc::invalid_argument, "group '{}': rank is {}; a group of {} has ranks 0 to {}", o.name,
           o.rank, o.size, o.size - 1);
   if (o.name.empty() || o.name.size() > 200)
-    failf(Errc::invalid_argument, "the group's name has {} bytes; allowed are 1 to 200",
+    failf(Errc::invalid_argument, "the group's name has {} bytes; it must have 1 to 200",
           o.name.size());
   if (o.timeout <= std::chrono::nanoseconds(0))
     failf(Errc::invalid_argument, "group '{}': timeout is {} ns; it must be positive", o.name,
@@ -150,11 +150,14 @@ ProcessGroup Core::create(const GroupOptions& options) {
 ProcessGroup Core::create(const GroupOptions& options, std::unique_ptr<Backend> backend) {
   const auto o = prepared(options);
   if (o.adopt)
-    failf(Errc::invalid_argument, "group '{}': a backend of the caller's own adopts nothing",
+    failf(Errc::invalid_argument,
+          "group '{}': a Backend object passed to create() cannot adopt a communicator; do not set "
+          "GroupOptions::adopt",
           o.name);
   if (o.backend != GroupOptions().backend || o.device != Device())
     failf(Errc::invalid_argument,
-          "group '{}': backend is '{}' and device {}; a backend of the caller's own decides both",
+          "group '{}': backend is '{}' and device is {}; set neither when passing a Backend "
+          "object, which decides both",
           o.name, o.backend, to_string(o.device));
   return ProcessGroup(std::make_shared<Core>(o, "custom", wrap(std::move(backend), o), nullptr));
 }
@@ -230,13 +233,14 @@ Trace Core::trace() const {
 void Core::check(Op& op, const CallOptions& options, bool supported) const {
   validate(op, bounds_, options);
   if (!supported) [[unlikely]]
-    failf(Errc::unsupported, "backend '{}' has no {}; choose another one", backend_name_,
-          describe(op));
+    failf(Errc::unsupported, "backend '{}' does not implement {}; choose another backend",
+          backend_name_, describe(op));
 }
 
 void Core::check_any_peer(const Op& op, std::string_view verb) const {
   if (verb != name_of(Operation::recv))
-    failf(Errc::invalid_argument, "{}: the peer of its {} is any_peer, which only recv takes", verb,
+    failf(Errc::invalid_argument,
+          "{}: the peer of its {} is any_peer, which only recv accepts; name a rank", verb,
           name_of(op.kind));
   if (supports(Operation::recv_any, DType::u8, ReduceOp::Kind::sum)) return;
   std::string able;
@@ -261,8 +265,8 @@ void Core::check_peer(const Op& op, std::string_view verb) const {
 
 void Core::throw_collecting(std::string_view verb) const {
   failf(Errc::invalid_argument,
-        "{}: group '{}' collects calls for a Coalesce; use {}_async, or launch() first", verb,
-        options_.name, verb);
+        "{}: group '{}' is collecting calls for a Coalesce; call {}_async, or call launch() first",
+        verb, options_.name, verb);
 }
 
 void Core::prepare_or_refuse(Op& op, const CallOptions& options, bool blocking, Prepare prepare,

@@ -27,7 +27,7 @@ std::vector<ProcessGroup> ProcessGroup::create_all(std::span<const GroupOptions>
       // Threads already started end by their timeouts.
       no_thread = std::make_exception_ptr(
           Error(Errc::resource_exhausted,
-                std::string("create_all: no thread for each group: ") + error.what()));
+                std::string("create_all: cannot start a thread for each group: ") + error.what()));
       break;
     }
   for (auto& thread : threads) thread.join();

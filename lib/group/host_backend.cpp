@@ -112,10 +112,10 @@ void HostBackend::post(std::span<const Op> ops, const Call& call,
 }
 
 std::shared_ptr<WorkState> HostBackend::post_one(const Op& op, const Call&, Deadline) {
-  internal::failf(
-      Errc::unsupported,
-      "this backend posts no {}: override post_one(), or supports() so that it returns false",
-      name_of(op.kind));
+  internal::failf(Errc::unsupported,
+                  "this backend does not implement post_one() for {}: override it, or make "
+                  "supports() return false",
+                  name_of(op.kind));
 }
 
 HostBackend::Posted HostBackend::make_message(const Op& op, const Call& call) {

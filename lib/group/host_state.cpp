@@ -113,7 +113,8 @@ bool HostState::wait_until(Deadline deadline) {
 std::exception_ptr HostState::error() const noexcept {
   if (!done())
     return forked() ? std::make_exception_ptr(Error(
-                          Errc::forked, "the call was made before fork(); it cannot end here"))
+                          Errc::forked,
+                          "the call was made before fork(); it can end only in the parent process"))
                     : nullptr;
   const std::lock_guard lock(mutex_);
   return error_;

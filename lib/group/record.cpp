@@ -151,8 +151,10 @@ Record read_record(Reader& in) {
   Record record;
   record.format = in.u32();
   if (record.format != Record::version)
-    failf(Errc::mismatch, "a peer's record of its call has version {}, ours {}", record.format,
-          Record::version);
+    failf(Errc::mismatch,
+          "a peer's record of its call has version {}, this rank's has {}; run the same version of "
+          "tutti on every rank",
+          record.format, Record::version);
   record.refused = in.u32();
   record.seq = in.u64();
   record.fingerprint = in.u64();
@@ -166,11 +168,10 @@ std::string list_ranks(std::span<const int> ranks) {
 
 Error rows_error(std::string_view group, std::span<const Op> ops, const Call& call, int from,
                  int to, std::int64_t sent, std::int64_t expected) {
-  return call_error(
-      Errc::mismatch, group, ops, call, -1,
-      fmt::format("rank {} sends {} rows to rank {}, which expects {}: send_rows[{}] there "
-                  "and recv_rows[{}] here must be equal",
-                  from, sent, to, expected, to, from));
+  return call_error(Errc::mismatch, group, ops, call, -1,
+                    fmt::format("rank {} sends {} rows to rank {}, which expects {}: send_rows[{}] "
+                                "of the sender and recv_rows[{}] of the receiver must be equal",
+                                from, sent, to, expected, to, from));
 }
 
 Error refused_error(std::string_view group, std::span<const Op> ops, const Call& call, int rank,

@@ -73,7 +73,8 @@ ProcessGroup Core::make_part(std::span<const int> ranks, int rank, const std::st
   o.store = make_prefix_store(options_.store, part + '/');
   auto backend = backend_->split({.ranks = ranks, .rank = rank, .name = o.name, .store = o.store});
   if (backend == nullptr && entry_ == nullptr)
-    failf(Errc::unsupported, "group '{}': its backend is the caller's own and has no split",
+    failf(Errc::unsupported,
+          "group '{}': the Backend object passed to create() does not implement split()",
           options_.name);
   if (backend == nullptr)
     backend =
@@ -100,9 +101,9 @@ void Core::check_subset(std::span<const int> ranks) const {
   for (const int r : ranks) {
     if (r < 0 || r >= bounds_.size || seen[static_cast<std::size_t>(r)])
       failf(Errc::invalid_argument,
-            "subset [{}] of group '{}': {} is {}; ranks are 0 to {}, each at most once",
+            "subset [{}] of group '{}': {} is {}; list each of the ranks 0 to {} at most once",
             fmt::join(ranks, ", "), options_.name, r,
-            r < 0 || r >= bounds_.size ? "no rank" : "there twice", bounds_.size - 1);
+            r < 0 || r >= bounds_.size ? "not a rank" : "in the list twice", bounds_.size - 1);
     seen[static_cast<std::size_t>(r)] = true;
   }
 }
@@ -118,8 +119,8 @@ std::optional<ProcessGroup> Core::subset(std::span<const int> ranks, const CallO
     if (all[static_cast<std::size_t>(r)] != all[0])
       throw Error(
           Errc::mismatch,
-          fmt::format("ranks 0 and {} passed different lists ({} and {} ranks, this rank: "
-                      "[{}]); every rank has to pass the same",
+          fmt::format("ranks 0 and {} passed different lists ({} and {} ranks, this rank: [{}]); "
+                      "every rank has to pass the same list",
                       r, all[0][1], all[static_cast<std::size_t>(r)][1], fmt::join(ranks, ", ")),
           {.group = options_.name, .operation = "subset", .rank = r});
   const auto me = std::ranges::find(ranks, bounds_.rank);
@@ -148,7 +149,7 @@ Registration Core::register_memory(const TensorView& block, const CallOptions& o
   check_usable(what);
   if (collecting_on.load() == std::this_thread::get_id())
     failf(Errc::invalid_argument,
-          "register_memory: group '{}' collects calls for a Coalesce; launch() first",
+          "register_memory: group '{}' is collecting calls for a Coalesce; call launch() first",
           options_.name);
   auto kind = RegistrationKind::none;
   check_exchange(what, options, [&] {
@@ -162,8 +163,8 @@ Registration Core::register_memory(const TensorView& block, const CallOptions& o
     const auto& theirs = all[static_cast<std::size_t>(r)];
     if (theirs[0] != all[0][0])
       throw Error(Errc::mismatch,
-                  fmt::format("ranks 0 and {} register {} and {} bytes; all blocks have to be "
-                              "equally large",
+                  fmt::format("ranks 0 and {} register {} and {} bytes; every rank has to register "
+                              "the same number of bytes",
                               r, all[0][0], theirs[0]),
                   {.group = options_.name, .operation = std::string(what), .rank = r});
     kind = std::min(kind, static_cast<RegistrationKind>(theirs[1]));

@@ -19,8 +19,8 @@ constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
 [[gnu::cold, gnu::noinline]] void refuse_array(const char* what, const ConstTensorView& v,
                                                const Bounds& b) {
   if (static_cast<int>(v.dtype) >= dtype_count)
-    failf(Errc::invalid_argument, "{}: dtype {} is unknown; there are {}", what,
-          static_cast<int>(v.dtype), dtype_count);
+    failf(Errc::invalid_argument, "{}: dtype {} is unknown; there are {} dtypes, numbered from 0",
+          what, static_cast<int>(v.dtype), dtype_count);
   const auto size = static_cast<std::int64_t>(size_of(v.dtype));
   const auto numel = v.shape.numel();
   if (numel > most / size)
@@ -69,7 +69,7 @@ void check_row_shape(const Op& op) {
   const auto b = op.out.shape.row_dims();
   if (a.size() != b.size() || !std::equal(a.begin(), a.end(), b.begin())) [[unlikely]]
     failf(Errc::invalid_argument,
-          "in is {} and out is {}; all dimensions behind the first must be equal",
+          "in is {} and out is {}; all dimensions after the first must be equal",
           to_string(op.in.shape), to_string(op.out.shape));
 }
 
@@ -97,11 +97,13 @@ void check_reduce(const Op& op, DType dtype, const CallOptions& o) {
   using Kind = ReduceOp::Kind;
   const auto kind = op.reduce.kind;
   if (static_cast<int>(kind) >= reduce_op_count) [[unlikely]]
-    failf(Errc::invalid_argument, "reduce op {} is unknown; there are {}", static_cast<int>(kind),
-          reduce_op_count);
+    failf(Errc::invalid_argument,
+          "reduce op {} is unknown; there are {} reduce ops, numbered from 0",
+          static_cast<int>(kind), reduce_op_count);
   if (is_complex(dtype) && kind >= Kind::product && kind <= Kind::bxor) [[unlikely]]
-    failf(Errc::unsupported, "{} of {}: complex numbers have sum, avg, premul_sum and custom",
-          name_of(kind), name_of(dtype));
+    failf(Errc::unsupported,
+          "{} of {}: complex numbers support only sum, avg, premul_sum and custom", name_of(kind),
+          name_of(dtype));
   if (kind == Kind::custom && op.reduce.function == nullptr) [[unlikely]]
     failf(Errc::invalid_argument, "custom: the function is null; pass one to ReduceOp::custom()");
   if (kind == Kind::avg && !is_float(dtype) && !is_complex(dtype)) [[unlikely]] {
@@ -156,10 +158,11 @@ void check_rows(Rows& rows, const Shape& part, const char* part_name, const Shap
   if (!rows.given()) rows = Rows(part.rows());
   const auto total = checked_total("rows", rows, b.size);
   if (part.rows() != rows[b.rank]) [[unlikely]]
-    failf(Errc::invalid_argument, "{} is {}, which has {} rows; rows says {} for rank {}",
-          part_name, to_string(part), part.rows(), rows[b.rank], b.rank);
+    failf(Errc::invalid_argument,
+          "{} is {}, which has {} rows; the argument rows gives {} for rank {}", part_name,
+          to_string(part), part.rows(), rows[b.rank], b.rank);
   if (whole != nullptr && whole->rows() != total) [[unlikely]]
-    failf(Errc::invalid_argument, "{} is {}, which has {} rows; the ranks have {} together",
+    failf(Errc::invalid_argument, "{} is {}, which has {} rows; the rows of all ranks add up to {}",
           whole_name, to_string(*whole), whole->rows(), total);
 }
 
@@ -168,7 +171,8 @@ void check_exchange(const char* what, Rows& rows, const Shape& shape, const char
   check_given(what, rows);
   if (!rows.given()) {
     if (shape.rows() % b.size != 0) [[unlikely]]
-      failf(Errc::invalid_argument, "{} is {}, which has {} rows for {} ranks; pass {}", array,
+      failf(Errc::invalid_argument,
+            "{} is {}, whose {} rows are not a multiple of {} ranks; pass {}", array,
             to_string(shape), shape.rows(), b.size, what);
     rows = Rows(shape.rows() / b.size);
   }
@@ -258,7 +262,8 @@ void validate(Op& op, const Bounds& b, const CallOptions& o) {
       check_array("out", op.out, b);
       check_row_shape(op);
       if (op.out.shape.rows() % b.size != 0) [[unlikely]]
-        failf(Errc::invalid_argument, "out is {}, which has {} rows for {} ranks",
+        failf(Errc::invalid_argument,
+              "out is {}, which has {} rows; the number must be a multiple of {}, the world size",
               to_string(op.out.shape), op.out.shape.rows(), b.size);
       op.rows = Rows(op.out.shape.rows() / b.size);
       if (op.in.shape.rows() > op.rows[b.rank]) [[unlikely]]
@@ -310,8 +315,8 @@ void validate(Op& op, const Bounds& b, const CallOptions& o) {
     case Operation::recv_any:
       break;  // No Op has it.
   }
-  failf(Errc::invalid_argument, "operation {} is unknown; there are {}", static_cast<int>(op.kind),
-        operation_count);
+  failf(Errc::invalid_argument, "operation {} is unknown; there are {} operations, numbered from 0",
+        static_cast<int>(op.kind), operation_count);
 }
 
 }  // namespace tutti::internal

@@ -85,8 +85,8 @@ void Work::wait() {
   if (state_ == nullptr) return;
   if (!state_->wait_until(Deadline::none()))
     fail(Errc::unsupported,
-         "the call was captured into a graph and runs when that is launched, so there is nothing "
-         "to wait for on the host; use Work::block_stream(stream)");
+         "the call was captured into a graph and runs when the graph is launched, so the host "
+         "cannot wait for it; use Work::block_stream(stream)");
   // Reset first: a thrown error counts as collected.
   const auto state = std::exchange(state_, nullptr);
   const auto owner = std::exchange(owner_, nullptr);

@@ -39,7 +39,8 @@ std::optional<int> read_number(const char* name) {
 std::optional<int> read_port(const char* name) {
   const auto port = read_number(name);
   if (port && (*port < 1 || *port > 65535))
-    internal::failf(Errc::invalid_argument, "{} is {}; a port is from 1 to 65535", name, *port);
+    internal::failf(Errc::invalid_argument, "{} is {}; a port must be from 1 to 65535", name,
+                    *port);
   return port;
 }
 
@@ -95,7 +96,7 @@ void read_ranks(const Names& names, ClusterInfo& info) {
     const Names* other = first_set(&names + 1);
     internal::failf(Errc::invalid_argument, "{} is set, but {} is not; a launcher sets both{}{}{}",
                     rank ? names.rank : names.size, rank ? names.size : names.rank,
-                    other == nullptr ? "" : ", and those of another (",
+                    other == nullptr ? "" : ", and the variables of another (",
                     other == nullptr ? "" : other->launcher,
                     other == nullptr ? "" : ") do not complete them");
   }
@@ -106,7 +107,7 @@ void read_ranks(const Names& names, ClusterInfo& info) {
     check_rank(names.local_rank, *local_rank, names.local_size, *local_size);
   if (local_size && *local_size > *size)
     internal::failf(Errc::invalid_argument,
-                    "{} is {}, but {} is {}; a host has no more ranks than there are",
+                    "{} is {}, but {} is {}; a host cannot have more ranks than the world",
                     names.local_size, *local_size, names.size, *size);
   info.launcher = names.launcher;
   info.rank = *rank;
@@ -134,7 +135,8 @@ void refuse_leftover(const ClusterInfo& info) {
 }
 
 [[noreturn]] void bad_list(std::string_view list) {
-  internal::failf(Errc::invalid_argument, "the list of nodes '{}' has no first host", list);
+  internal::failf(Errc::invalid_argument, "the list of nodes '{}' does not begin with a host name",
+                  list);
 }
 
 /// Returns the first host of a host list of Slurm: "n03" for "n[03,07-12],gpu1".
@@ -164,10 +166,9 @@ std::string tcp_address(std::string_view host, int port) {
 int store_port(int base) {
   const int port = read_port("TUTTI_STORE_PORT").value_or(base);
   if (port > 65535)
-    internal::failf(Errc::invalid_argument,
-                    "the store would be at MASTER_PORT + 1 = {}; ports end at 65535; set "
-                    "TUTTI_STORE_PORT",
-                    port);
+    internal::failf(
+        Errc::invalid_argument,
+        "the store's port would be MASTER_PORT + 1 = {}, above 65535; set TUTTI_STORE_PORT", port);
   return port;
 }
 

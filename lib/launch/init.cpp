@@ -107,11 +107,12 @@ std::shared_ptr<Store> open_cluster_store(const ClusterInfo& info,
 
 ProcessGroup init(const InitOptions& options) {
   if (options.rank.has_value() != options.size.has_value())
-    internal::failf(Errc::invalid_argument, "init: {} is set, but {} is not; they go together",
+    internal::failf(Errc::invalid_argument, "init: {} is set, but {} is not; set both or neither",
                     options.rank ? "rank" : "size", options.rank ? "size" : "rank");
   if (options.group.rank != 0 || options.group.size != 1)
     internal::failf(Errc::invalid_argument,
-                    "init: InitOptions::group has rank {} of {}; set InitOptions::rank and size",
+                    "init: InitOptions::group has rank {} of {}; set InitOptions::rank and "
+                    "InitOptions::size instead",
                     options.group.rank, options.group.size);
   const VariablesEnvironment variables;
   const ClusterEnvironment& environment =

@@ -76,16 +76,16 @@ CrossEntropy::CrossEntropy(const Options& options) : options_(options) {
   internal::losses::check_weight(name, "pos_weight", o.pos_weight);
   if (o.classes > 1 && o.pos_weight != 1)
     failf(Errc::invalid_argument,
-          "cross_entropy: pos_weight is {} for {} classes; use it for one class, and weight for "
-          "several",
+          "cross_entropy: pos_weight is {} for {} classes; pos_weight is only for one class; use "
+          "weight",
           o.pos_weight, o.classes);
   if (o.weight.empty()) return;
   if (o.classes == 1)
-    failf(Errc::invalid_argument,
-          "cross_entropy: weight is for several classes; pos_weight is for one");
+    failf(Errc::invalid_argument, "cross_entropy: weight is set, but classes is 1; use pos_weight");
   if (std::ssize(o.weight) != o.classes)
-    failf(Errc::invalid_argument, "cross_entropy: there are {} weights for {} classes",
-          o.weight.size(), o.classes);
+    failf(Errc::invalid_argument,
+          "cross_entropy: there are {} weights for {} classes; pass one per class", o.weight.size(),
+          o.classes);
   for (std::size_t c = 0; c < o.weight.size(); ++c)
     internal::losses::check_weight(name, fmt::format("weight[{}]", c), o.weight[c]);
 }

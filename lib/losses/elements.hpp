@@ -34,7 +34,7 @@ struct Logistic {
 template <typename Use>
 void with_type(DType dtype, const Use& use) {
   if (!has_gradient(dtype))
-    failf(Errc::invalid_argument, "logits are {}; they may be f32, f64, f16 and bf16",
+    failf(Errc::invalid_argument, "logits are {}; they must be f16, bf16, f32 or f64",
           name_of(dtype));
   visit_gradient(dtype, use);
 }

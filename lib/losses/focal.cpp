@@ -65,7 +65,7 @@ LossResult SigmoidFocal::compute(ProcessGroup* group, const ConstTensorView& giv
     parts.count = static_cast<double>(z.size());
     for (std::size_t i = 0; i < z.size(); ++i) {
       if (y[i] < 0 || y[i] > 1)
-        failf(Errc::invalid_argument, "target {} is {}; targets are 0 to 1", i, y[i]);
+        failf(Errc::invalid_argument, "targets[{}] is {}; targets are 0 to 1", i, y[i]);
       parts.positives += y[i] > 0 ? 1 : 0;
       const auto [p, not_p] = internal::losses::Logistic(z[i]);
       const double q = p * (1 - y[i]) + not_p * y[i];  // 1 - p_t
@@ -113,8 +113,9 @@ LossResult SoftmaxFocal::compute(ProcessGroup* group, const ConstTensorView& giv
             to_string(logits.shape), name_of(targets.dtype), to_string(targets.shape));
     const auto classes = static_cast<std::size_t>(dims[1]);
     if (!o.alpha.empty() && o.alpha.size() != classes)
-      failf(Errc::invalid_argument, "alpha has {} weights, logits have {} classes", o.alpha.size(),
-            classes);
+      failf(Errc::invalid_argument,
+            "alpha has {} weights, logits have {} classes; pass one weight per class",
+            o.alpha.size(), classes);
     internal::losses::check_elements("logits", logits);
     internal::losses::check_elements("targets", targets);
     const auto z = internal::losses::to_doubles(logits);
@@ -127,9 +128,8 @@ LossResult SoftmaxFocal::compute(ProcessGroup* group, const ConstTensorView& giv
     for (std::size_t i = 0; i < rows; ++i) {
       if (y[i] == o.ignore_index) continue;
       if (y[i] < 0 || y[i] >= dims[1])
-        failf(Errc::invalid_argument,
-              "target {} is {}; there are classes 0 to {}, and {} to ignore", i, y[i], classes - 1,
-              o.ignore_index);
+        failf(Errc::invalid_argument, "targets[{}] is {}; targets are 0 to {}, or {} to ignore", i,
+              y[i], classes - 1, o.ignore_index);
       parts.count += 1;
       parts.positives += y[i] != o.background ? 1 : 0;
       const auto first = i / stride * classes * stride + i % stride;

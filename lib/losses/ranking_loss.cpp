@@ -99,7 +99,8 @@ void RankingLoss::load_as(int rank, int ranks, std::string_view state) {
     const auto name = state.substr(0, state.find('\n'));
     if (name.size() < state.size() && is_name(name)) {
       if (name != name_)
-        failf(Errc::invalid_argument, "the saved state is of {}, this loss is {}", name, name_);
+        failf(Errc::invalid_argument, "the saved state was made by {}, but this loss is {}", name,
+              name_);
       state.remove_prefix(name.size() + 1);
     }
     temperature_ = queue_->load(state, rank, ranks);

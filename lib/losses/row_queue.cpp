@@ -57,8 +57,8 @@ std::string RowQueue::state() const {
 void RowQueue::check_world(int rank, int ranks) const {
   if (segments_.empty() || (rank == rank_ && ranks == ranks_)) return;
   failf(Errc::invalid_argument,
-        "the queue was filled as rank {} of {}, this call is of rank {} of {}: reset_queue(), or "
-        "save() there and load() here",
+        "the queue was filled by rank {} of {}, but this call is made by rank {} of {}: call "
+        "reset_queue(), or save() there and load() here",
         rank_, ranks_, rank, ranks);
 }
 
@@ -163,8 +163,9 @@ double RowQueue::load(std::string_view state, int rank, int ranks) {
   const auto queue = in.i64();
   if (classes != classes_ || queue != options_.queue)
     failf(Errc::invalid_argument,
-          "the saved loss has {} classes and a queue of {} rows, this one {} and {}", classes,
-          queue, classes_, options_.queue);
+          "the saved loss has {} classes and a queue of {} rows, this loss has {} and {}; they "
+          "must be equal",
+          classes, queue, classes_, options_.queue);
   RowQueue made(classes_, options_);
   made.calls_ = in.i64();
   made.next_ = in.i64();
@@ -220,8 +221,8 @@ void PoolRows::join(const RowQueue::Rows& queued, std::int64_t classes) {
       const T value = from_double<T>(score);
       if (!std::isfinite(to_double(value)))
         failf(Errc::invalid_argument,
-              "a queued score is {}, the logits are {}: call reset_queue() before logits of a "
-              "smaller range",
+              "a queued score is {}, which does not fit in the logits' dtype {}: call "
+              "reset_queue() before the dtype changes",
               score, name_of(logits.dtype));
       std::memcpy(to, &value, sizeof value);
       to += sizeof value;

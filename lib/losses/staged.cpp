@@ -30,8 +30,8 @@ ConstTensorView Staged::on_host(std::string_view what, const ConstTensorView& ar
   auto& memory = group_->memory();
   if (array.device != memory.device())
     failf(Errc::unsupported,
-          "{} are on {}, but this group works on {}; they must be there or on the host", what,
-          device_text, to_string(memory.device()));
+          "{} are on {}, but this group works on {}; they must be on that device or on the host",
+          what, device_text, to_string(memory.device()));
   if (!has_bytes(array)) return {array.data, array.dtype, array.shape};
   auto& copy = copies_.emplace_back(staging_memory(*group_), array.shape, array.dtype, stream_);
   memory.copy(copy.data(), array.data, array.bytes(), stream_);

@@ -38,11 +38,13 @@ void check(const WarmUpOptions& o) {
           *o.blend_steps);
   if (o.blend_steps && !o.warmup_steps)
     failf(Errc::invalid_argument,
-          "warm_up: blend_steps is {} without warmup_steps; blend_epochs goes with warmup_epochs",
+          "warm_up: blend_steps is {}, but warmup_steps is not set; set it, or use blend_epochs "
+          "instead",
           *o.blend_steps);
   if (o.warmup_steps && o.blend_epochs != 0)
     failf(Errc::invalid_argument,
-          "warm_up: warmup_steps is {} and blend_epochs {}; blend_steps goes with warmup_steps",
+          "warm_up: warmup_steps is {} and blend_epochs is {}; with warmup_steps, set blend_steps "
+          "instead",
           *o.warmup_steps, o.blend_epochs);
   check_not_negative("warmup_epochs", o.warmup_epochs);
   check_not_negative("warmup_steps", o.warmup_steps.value_or(0));
@@ -65,7 +67,8 @@ void check_gradient(const Tensor& grad, const ConstTensorView& logits) {
   if (grad.dtype() != logits.dtype || !(grad.shape() == logits.shape) ||
       grad.device().type != DeviceType::cpu)
     failf(Errc::invalid_argument,
-          "warm_up: the gradient of the first loss is {} {} on {}, the logits are {} {}",
+          "warm_up: the gradient of the first loss is {} {} on {}; as for the logits, it must be "
+          "{} {} on cpu",
           name_of(grad.dtype()), to_string(grad.shape()), to_string(grad.device()),
           name_of(logits.dtype), to_string(logits.shape));
 }
@@ -261,7 +264,8 @@ void WarmUp::load_over(ProcessGroup* group, std::string_view state) {
     failf(Errc::invalid_argument, "the saved state of warm_up is damaged ({} bytes)", state.size());
   const auto unit = [](bool steps) { return steps ? "steps" : "epochs"; };
   if (counts_steps() != saved_steps)
-    failf(Errc::invalid_argument, "warm_up: the saved schedule counts {}, this one {}",
+    failf(Errc::invalid_argument,
+          "warm_up: the saved schedule counts {}, this one counts {}; both must count the same",
           unit(saved_steps), unit(counts_steps()));
   const auto of_main = state.substr(state.size() - in.left());
   group == nullptr ? main_->load(of_main) : main_->load(*group, of_main);

@@ -36,10 +36,11 @@ GatheredArrays gather_arrays(ProcessGroup& group, const GatherRequest& unchecked
   request.arrays = locals;
   request.check = [&](GatherRequest& mine) {
     if (mine.refused) throw Error(*mine.refused);
-    if (locals.empty()) failf(Errc::invalid_argument, "there are no arrays");
+    if (locals.empty()) failf(Errc::invalid_argument, "no arrays were passed; pass at least one");
     for (const auto& local : locals)
       if (local.shape.rows() != locals[0].shape.rows())
-        failf(Errc::invalid_argument, "arrays that share a layout have {} and {} rows",
+        failf(Errc::invalid_argument,
+              "arrays that share a layout have {} and {} rows; they must have the same number",
               locals[0].shape.rows(), local.shape.rows());
   };
   request = checked(std::move(request));
@@ -146,7 +147,8 @@ Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const Row
     refused = internal::refusal_of([&] {
       if (check) check();
       check_array("the array", whole, group.memory().device());
-      if (layout == nullptr) internal::failf(Errc::invalid_argument, "root has to pass the layout");
+      if (layout == nullptr)
+        internal::failf(Errc::invalid_argument, "the layout is null on root; root has to pass it");
       if (layout->ranks() != group.size())
         internal::failf(Errc::invalid_argument, "rows has {} entries; the world size is {}",
                         layout->ranks(), group.size());
@@ -178,7 +180,8 @@ Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const Row
   if (static_cast<int>(dtype) >= dtype_count || ndim > dims.size())
     throw internal::gather_error(
         Errc::mismatch, group, caller, root,
-        fmt::format("rank {} has {} dimensions of dtype {}", root, ndim, static_cast<int>(dtype)));
+        fmt::format("rank {} sent a damaged description: {} dimensions, dtype {}", root, ndim,
+                    static_cast<int>(dtype)));
   const Shape shape(std::span<const std::int64_t>(dims).first(ndim));
   const auto mine = shape.with_rows(rows[group.rank()]);
   Tensor out;

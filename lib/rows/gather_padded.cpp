@@ -83,7 +83,7 @@ void check_layout(const ProcessGroup& group, const ConstTensorView& local,
                     layout.ranks(), group.size());
   if (layout[group.rank()] != local.shape.rows())
     internal::failf(Errc::invalid_argument,
-                    "local is {}, which has {} rows; rows says {} for rank {}",
+                    "local is {}, which has {} rows; the argument rows gives {} for rank {}",
                     to_string(local.shape), local.shape.rows(), layout[group.rank()], group.rank());
   std::int64_t padded = 0;
   if (__builtin_mul_overflow(layout.max(), std::int64_t{group.size()}, &padded))
@@ -106,9 +106,10 @@ PaddedRows gather_padded(ProcessGroup& group, const ConstTensorView& array, doub
   const auto check = [&](GatherRequest&) {
     if (static_cast<int>(local.dtype) < dtype_count) element = element_of(local.dtype, fill);
     if (local.shape.ndim() == Shape::max_dims)
-      internal::failf(Errc::invalid_argument,
-                      "the array has {} dimensions, the result would have {}", Shape::max_dims,
-                      Shape::max_dims + 1);
+      internal::failf(
+          Errc::invalid_argument,
+          "the array has {} dimensions, so the result would have {}, more than a Shape supports",
+          Shape::max_dims, Shape::max_dims + 1);
   };
   GatherRequest request{.caller = caller, .arrays = {&local, 1}, .check = check};
   std::optional<MetadataExchange> metadata;

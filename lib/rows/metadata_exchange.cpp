@@ -71,7 +71,8 @@ MetadataExchange::Message read(std::span<const std::byte> bytes) {
   for (std::size_t i = 0; i < arrays; ++i) {
     message.dtypes.push_back(static_cast<DType>(in.u8()));
     if (static_cast<int>(message.dtypes[i]) >= dtype_count)
-      failf(Errc::mismatch, "the message has dtype {}", static_cast<int>(message.dtypes[i]));
+      failf(Errc::mismatch, "the message has the unknown dtype {}",
+            static_cast<int>(message.dtypes[i]));
     message.shapes.emplace_back(in.list());
   }
   const auto before = in.left();

@@ -158,7 +158,7 @@ ReduceOp SyncOp::reduce() const {
   if (!name_) return op_;
   const auto name = lower_case(*name_);
   if (std::ranges::find(op_names, name) == op_names.end())
-    internal::failf(Errc::invalid_argument, "reduce op '{}' is unknown; there are {}", *name_,
+    internal::failf(Errc::invalid_argument, "reduce op '{}' is unknown; known are {}", *name_,
                     fmt::join(op_names, ", "));
   return {*parse_reduce_op(name)};
 }
@@ -243,7 +243,7 @@ std::vector<double> reduce_losses(ProcessGroup& group, std::span<const NamedLoss
     if (!std::ranges::equal(sums, theirs, {}, &NamedLoss::name, &NamedLoss::name))
       throw internal::gather_error(
           Errc::mismatch, group, "reduce_losses", -1,
-          fmt::format("rank 0 has {}; rank {} has {}; every rank has to have the same",
+          fmt::format("rank 0 has {}; rank {} has {}; every rank has to pass the same losses",
                       describe(sums), r, describe(theirs)));
     for (std::size_t i = 0; i < sums.size(); ++i) {
       sums[i].sum += theirs[i].sum;
@@ -257,8 +257,8 @@ std::vector<double> reduce_losses(ProcessGroup& group, std::span<const NamedLoss
 
 void LossAccumulator::add(std::string_view name, double mean, std::int64_t rows) {
   if (rows < 0)
-    internal::failf(Errc::invalid_argument, "loss '{}' is over {} rows; it must be 0 or more", name,
-                    rows);
+    internal::failf(Errc::invalid_argument, "loss '{}' has {} rows; the number must be 0 or more",
+                    name, rows);
   auto& loss = sums_[std::string(name)];
   if (rows == 0) return;
   loss.sum += mean * static_cast<double>(rows);

@@ -36,8 +36,8 @@ std::shared_ptr<Store> open_tcp(std::string_view address, std::string_view host_
   if (host.empty() || !plain || error != std::errc() || end != digits.data() + digits.size() ||
       port < 1 || port > 65535)
     internal::failf(Errc::invalid_argument,
-                    "store '{}': a name or an IPv4 address and a port is needed, as in "
-                    "tcp://host:29500, or an IPv6 address in brackets, tcp://[::1]:29500",
+                    "store '{}': expected tcp://HOST:PORT with a name or an IPv4 address, such as "
+                    "tcp://host:29500, or an IPv6 address in brackets, such as tcp://[::1]:29500",
                     address);
   return make_tcp_store(std::string(host), port, timeout);
 }
@@ -47,8 +47,8 @@ std::shared_ptr<Store> open_tcp(std::string_view address, std::string_view host_
 std::shared_ptr<Store> open_store(std::string_view address, std::chrono::nanoseconds timeout) {
   const auto colon = address.find("://");
   if (colon == std::string_view::npos)
-    internal::failf(Errc::invalid_argument, "store '{}' is no address: this version knows {}",
-                    address, known);
+    internal::failf(Errc::invalid_argument,
+                    "store '{}' is not an address; this version supports {}", address, known);
   const auto scheme = address.substr(0, colon);
   const std::string rest(address.substr(colon + 3));
   if (scheme == "tcp") return open_tcp(address, rest, timeout);
@@ -61,11 +61,13 @@ std::shared_ptr<Store> open_store(std::string_view address, std::chrono::nanosec
   }
   if (scheme == "memory") {
     if (rest.empty())
-      internal::failf(Errc::invalid_argument, "store '{}' has no name: this version knows {}",
-                      address, known);
+      internal::failf(Errc::invalid_argument,
+                      "store '{}' has no name after '://'; this version supports {}", address,
+                      known);
     return memory_store_named(rest);
   }
-  internal::failf(Errc::unsupported, "store '{}': this version knows {}", address, known);
+  internal::failf(Errc::unsupported, "store '{}' is of an unknown kind; this version supports {}",
+                  address, known);
 }
 
 }  // namespace tutti

@@ -71,7 +71,7 @@ Reply StoreRequests::answer(Client client, const Request& request, Clock::time_p
 void StoreRequests::wait(Client client, const Request& request, Clock::time_point now) {
   const Waiter waiter(client, request.id);
   if (waits_.contains(waiter))
-    failf(Errc::invalid_argument, "store: request {} for '{}' waits already", request.id,
+    failf(Errc::invalid_argument, "store: request {} for '{}' is already waiting", request.id,
           request.key);
   const std::chrono::nanoseconds left(request.number);
   const auto until = left >= Clock::time_point::max() - now ? Clock::time_point::max() : now + left;

@@ -51,8 +51,8 @@ Bytes sum(std::string_view key, const std::optional<Bytes>& old, std::int64_t de
     const auto text = to_text(*old);
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), before);
     if (error != std::errc() || end != text.data() + text.size() || text.empty())
-      failf(Errc::invalid_argument, "store: add to '{}', which holds {} bytes that are no number",
-            key, text.size());
+      failf(Errc::invalid_argument,
+            "store: add to '{}', which holds {} bytes that are not a number", key, text.size());
   }
   if (__builtin_add_overflow(before, delta, &result))
     failf(Errc::count_overflow, "store: add to '{}': {} + {} exceeds 63 bits", key, before, delta);

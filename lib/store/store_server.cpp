@@ -90,8 +90,8 @@ class ServerLoop {
             [this](tcp::socket socket) { take_in(std::move(socket)); },
             [this] { return drop_oldest_unauthenticated(); },
             [this](tcp::socket& socket) {
-              refuse(socket, fmt::format("no descriptor is left in the process of the store, which "
-                                         "has {} clients; raise its limit (ulimit -n)",
+              refuse(socket, fmt::format("the process of the store has {} clients and no free file "
+                                         "descriptor; raise its limit (ulimit -n)",
                                          clients_.size()));
             }),
         requests_({.keys = options.max_keys, .bytes = options.max_total_bytes},
@@ -100,7 +100,7 @@ class ServerLoop {
     options_.handshake_timeout =
         std::clamp<std::chrono::nanoseconds>(options_.handshake_timeout, 1ms, 24h);
     if (options_.max_clients < 1)
-      failf(Errc::invalid_argument, "store server: max_clients is {}; at least 1 is needed",
+      failf(Errc::invalid_argument, "store server: max_clients is {}; it must be 1 or more",
             options_.max_clients);
     const NoSignals no_signals;
     thread_ = std::thread([this] { run(); });
@@ -136,7 +136,8 @@ class ServerLoop {
  private:
   void refuse_child() const {
     if (forked())
-      fail(Errc::forked, "the store server was made before fork(); it serves from the parent");
+      fail(Errc::forked,
+           "the store server was made before fork(); it runs only in the parent process");
   }
 
   void run() noexcept {
@@ -286,11 +287,12 @@ class ServerLoop {
       leave(client);
     };
     if (handshake.version != store_version)
-      return refuse_it(fmt::format("it speaks version {} of its protocol, the client version {}",
-                                   store_version, handshake.version));
+      return refuse_it(
+          fmt::format("it speaks version {} of the store protocol, the client speaks version {}",
+                      store_version, handshake.version));
     if (handshake.kind != 0 || handshake.bytes != 0)
-      return refuse_it(fmt::format("it checks no credentials, but the client sends some of kind {}",
-                                   handshake.kind));
+      return refuse_it(fmt::format(
+          "it does not check credentials, but the client sends some of kind {}", handshake.kind));
     client->joined = true;
     unauthenticated_.erase(client->id);
     client->limit.cancel();

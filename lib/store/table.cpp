@@ -27,7 +27,7 @@ struct Counted {
 void StoreTable::require(std::string_view key, std::size_t bytes, std::size_t freed) const {
   const auto used = *used_ - freed;
   if (used > limits_.bytes || bytes > limits_.bytes - used)
-    failf(Errc::resource_exhausted, "store: '{}' needs {} bytes more, but {} of {} are taken", key,
+    failf(Errc::resource_exhausted, "store: '{}' needs {} more bytes, but {} of {} are in use", key,
           bytes, used, limits_.bytes);
 }
 
@@ -40,8 +40,9 @@ void StoreTable::put(Map::iterator position, std::string_view key,
                      std::span<const std::byte> value) {
   const bool is_new = position == values_.end();
   if (is_new && values_.size() >= limits_.keys)
-    failf(Errc::resource_exhausted, "store: no room for '{}': there are {} keys of at most {}", key,
-          values_.size(), limits_.keys);
+    failf(Errc::resource_exhausted,
+          "store: no room for '{}': there are {} keys, at most {} are allowed", key, values_.size(),
+          limits_.keys);
   // A replaced value frees its bytes, unless it has other references.
   const auto freed = !is_new && position->second.use_count() == 1 ? position->second->size() : 0;
   require(key, value.size() + (is_new ? key.size() : 0), freed);

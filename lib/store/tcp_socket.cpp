@@ -161,8 +161,10 @@ class Attempt {
     const auto handshake = decode_handshake(bytes);
     if (handshake.kind == 0) {
       if (handshake.version != store_version || handshake.bytes != 0)
-        failf(Errc::unsupported, "store {}: it speaks version {} of its protocol, this library {}",
-              name_, handshake.version, store_version);
+        failf(
+            Errc::unsupported,
+            "store {}: it speaks version {} of the store protocol, this library speaks version {}",
+            name_, handshake.version, store_version);
       return;
     }
     std::string why(std::min<std::size_t>(handshake.bytes, max_refusal_bytes), '\0');
@@ -220,7 +222,7 @@ StoreListener::StoreListener(asio::io_context& io, const std::string& host, int 
       refused_(std::move(refused)),
       spare_(io) {
   if (port < 0 || port > 65535)
-    failf(Errc::invalid_argument, "store server: port is {}; it is 0 for a free one, up to 65535",
+    failf(Errc::invalid_argument, "store server: port is {}; it must be 0 (any free port) to 65535",
           port);
   std::error_code error;
   if (host.empty()) {

@@ -245,7 +245,7 @@ class TcpStore final : public Store {
     std::int64_t result = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), result);
     if (error != std::errc() || end != text.data() + text.size())
-      internal::failf(Errc::backend, "{}: the server answered add with '{}', which is no number",
+      internal::failf(Errc::backend, "{}: the server answered add with '{}', which is not a number",
                       connection_.name(), text);
     return result;
   }
@@ -276,10 +276,11 @@ class TcpStore final : public Store {
   std::optional<Bytes> ask(const Request& request) {
     auto answer = connection_.call(request, later(Clock::now(), timeout_));
     if (!answer)
-      internal::failf(Errc::timeout,
-                      "{}: no answer to {} '{}' within {:.3g} s; it may have happened or not",
-                      connection_.name(), internal::name_of(request.verb), request.key,
-                      std::chrono::duration<double>(timeout_).count());
+      internal::failf(
+          Errc::timeout,
+          "{}: no answer to {} '{}' within {:.3g} s; the server may or may not have done it",
+          connection_.name(), internal::name_of(request.verb), request.key,
+          std::chrono::duration<double>(timeout_).count());
     return value_of(*std::move(answer));
   }
 
@@ -299,7 +300,8 @@ std::shared_ptr<Store> make_tcp_store(const std::string& host, int port,
                                       std::chrono::nanoseconds timeout) {
   if (host.empty()) fail(Errc::invalid_argument, "make_tcp_store: the host is empty");
   if (port < 1 || port > 65535)
-    internal::failf(Errc::invalid_argument, "make_tcp_store: port is {}; it is 1 to 65535", port);
+    internal::failf(Errc::invalid_argument, "make_tcp_store: port is {}; it must be 1 to 65535",
+                    port);
   try {
     return std::make_shared<TcpStore>(host, port, timeout);
   } catch (const std::system_error& error) {

@@ -15,7 +15,7 @@ void detail::check_view(std::size_t count, const Shape& shape) {
 std::size_t detail::count_of(DType asked, DType dtype, const Shape& shape, Device device) {
   if (asked != dtype)
     internal::failf(Errc::invalid_argument,
-                    "values: the array has dtype {}, not {}; use values() with its own type",
+                    "values: the array has dtype {}, not {}; call values() with the array's type",
                     name_of(dtype), name_of(asked));
   if (device.type != DeviceType::cpu)
     internal::failf(Errc::invalid_argument,

@@ -91,7 +91,8 @@ std::string_view missing(const Request& request, const Collective& collective, D
   }
   if (asked && !why.empty())
     refuse(
-        "--op {}: {} of {} is not possible, there are no {}; leave it out or use another --dtype",
+        "--op {}: {} of {} is not possible, because there are no {}; leave it out or use another "
+        "--dtype",
         tutti::name_of(op), collective.name, tutti::name_of(dtype), why);
   return why;
 }

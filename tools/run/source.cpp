@@ -166,8 +166,10 @@ RankSource find_ranks(const RunOptions& options, const BackendChoice& backend) {
       refuse("--store {}: ranks started by -n use their own store; leave one of the two out",
              options.store);
     if (threads && options.nodes > 1)
-      refuse("--nnodes {}: the ranks are threads of one process ({})", options.nodes,
-             options.threads ? "--threads-per-proc" : "backend local");
+      refuse(
+          "--nnodes {}: the ranks are threads of one process ({}), which runs on one node; leave "
+          "one of the two out",
+          options.nodes, options.threads ? "--threads-per-proc" : "backend local");
     source.local_size = *options.ranks;
     source.group.size = *options.ranks * options.nodes;
     source.kind =

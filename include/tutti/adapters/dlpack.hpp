@@ -45,7 +45,7 @@ void check_version(const M& managed) {
     if (managed.version.major != 1)
       fail(Errc::invalid_argument, "dlpack: an array of ABI version " +
                                        std::to_string(managed.version.major) +
-                                       "; this adapter knows 1");
+                                       "; this adapter supports version 1");
 }
 }  // namespace detail
 

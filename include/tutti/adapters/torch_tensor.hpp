@@ -36,7 +36,10 @@ inline void check_view(const at::Tensor& x) {
   if (!x.defined()) refuse("the tensor is not defined");
   if (x.layout() != at::kStrided || x.is_nested() || !x.has_storage())
     refuse("a sparse, nested or wrapped tensor has no view");
-  if (x.is_neg() || x.is_conj()) refuse("the tensor waits for resolve_neg() or resolve_conj()");
+  if (x.is_neg() || x.is_conj())
+    refuse(
+        "the tensor has its negative or conjugate bit set; call resolve_neg() or resolve_conj() "
+        "first");
   if (!x.is_contiguous())
     refuse("sizes " + text_of(x.sizes()) + " with strides " + text_of(x.strides()) +
            " are not contiguous: use libtorch::Contiguous or contiguous()");

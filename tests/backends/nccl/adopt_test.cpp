@@ -114,11 +114,11 @@ TEST_F(Adopting, AnotherPlaceInTheCommunicatorIsRefusedWithBothSidesAndLeavesItA
     init.adopt->aborting = [&] { aborted = true; };
     // Both ranks get the first refusal.
     const Error error =
-        expect_error(Errc::invalid_argument, {"of 2, the group here rank"}, [&] { make(init); });
+        expect_error(Errc::invalid_argument, {"of 2, the group is rank"}, [&] { make(init); });
     const bool first =
-        error.message().find("rank 0 of 2, the group here rank 1 of 2") != std::string::npos;
+        error.message().find("rank 0 of 2, the group is rank 1 of 2") != std::string::npos;
     const bool second =
-        error.message().find("rank 1 of 2, the group here rank 0 of 2") != std::string::npos;
+        error.message().find("rank 1 of 2, the group is rank 0 of 2") != std::string::npos;
     EXPECT_TRUE(first || second) << error.message();
     EXPECT_FALSE(aborted);
     expect_still_usable(at);
@@ -131,7 +131,7 @@ TEST_F(Adopting, AnotherDeviceIsRefusedWithBothSides) {
   on_bare_ranks(size, [&](BareRank& at) {
     BackendInit init = init_of(at, store);
     init.device.index = at.rank + 4;
-    expect_error(Errc::invalid_argument, {"is on cuda:", "the group on cuda:"},
+    expect_error(Errc::invalid_argument, {"is on cuda:", "the group is on cuda:"},
                  [&] { make(init); });
     expect_still_usable(at);
     end(at);
@@ -143,7 +143,7 @@ TEST_F(Adopting, ARankThatRefusesIsHeardByTheOthersBeforeTheyUseTheirs) {
   on_bare_ranks(size, [&](BareRank& at) {
     BackendInit init = init_of(at, store);
     if (at.rank == 1) init.adopt->communicator = nullptr;
-    expect_error(Errc::invalid_argument, {"to be adopted is null"}, [&] { make(init); });
+    expect_error(Errc::invalid_argument, {"to adopt is null"}, [&] { make(init); });
     expect_still_usable(at);
     end(at);
   });

@@ -283,7 +283,7 @@ TEST_P(AutogradRefusalOfOne, ABackwardBelongsToAGroupOfTheForwardsSize) {
                    {"rank 0 of 1", "of " + std::to_string(group.size())},
                    [&] { all.back(*alone, gradient); });
     const auto own = autograd::all_gather_rows(*alone, x, GradScale::local_slice);
-    expect_refused("all_gather_rows (backward)", {"forward was made as rank 0 of 1"},
+    expect_refused("all_gather_rows (backward)", {"forward was called on rank 0 of 1"},
                    [&] { own.back(group, x); });
     expect_usable(group);
   });

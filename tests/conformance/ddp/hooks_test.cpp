@@ -212,17 +212,17 @@ TEST_P(CommHooks, HooksAreSetBetweenSteps) {
                             {{"a", {nullptr, DType::f32, {4}}}, {"b", {nullptr, DType::f32, {4}}}});
     std::vector<float> values(4, 1);
     reducer.mark_ready(0, values);
-    expect_error(Errc::invalid_argument, {"set_hook within step 0"},
+    expect_error(Errc::invalid_argument, {"set_hook was called during step 0"},
                  [&] { reducer.set_hook(ddp::noop_hook); });
-    expect_error(Errc::invalid_argument, {"no_sync within step 0"},
+    expect_error(Errc::invalid_argument, {"no_sync was called during step 0"},
                  [&] { (void)reducer.no_sync(); });
     std::vector<float> others(4, 1);
     reducer.mark_ready(1, others);
     reducer.finish();
-    expect_error(Errc::invalid_argument, {"the wrapper returned no hook"}, [&] {
+    expect_error(Errc::invalid_argument, {"the wrapper returned a null hook"}, [&] {
       reducer.set_hook(ddp::noop_hook, [](const CommHook&) { return CommHook(); });
     });
-    expect_error(Errc::invalid_argument, {"compression to f16 is null"},
+    expect_error(Errc::invalid_argument, {"compresses to f16 is null"},
                  [&] { (void)ddp::fp16_compress_wrapper(nullptr); });
     expect_error(Errc::invalid_argument, {"divisor is -1"}, [&] { reducer.set_divisor(-1); });
   });

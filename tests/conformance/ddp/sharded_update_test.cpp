@@ -222,7 +222,7 @@ TEST_P(Sharded, AStepNeedsOneOfTheReducer) {
     Optimizer<double> optimizer(reducer);
     const auto refused = [&] {
       expect_error(Errc::invalid_argument,
-                   {"ShardedUpdate::step without a step of the reducer", "call finish()"},
+                   {"ShardedUpdate::step: the reducer has ended no step", "call finish()"},
                    [&] { optimizer.step(); });
     };
     refused();

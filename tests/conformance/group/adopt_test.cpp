@@ -17,7 +17,7 @@ TEST_P(Adoption, WhatIsNoCommunicatorIsRefusedByName) {
     GroupOptions options = group_options(GetParam(), 0, make_memory_store());
     options.adopt = AdoptedCommunicator{};
     if (entry.adopts)
-      expect_error(Errc::invalid_argument, {"to be adopted is null"},
+      expect_error(Errc::invalid_argument, {"to adopt is null"},
                    [&] { ProcessGroup::create(options); });
     else
       expect_error(Errc::unsupported, {"'" + GetParam().backend + "' cannot adopt"},

@@ -212,7 +212,7 @@ TEST(CrossEntropyAlone, WhatIsOutOfRangeIsRefused) {
   refused("label_smoothing is nan", {.label_smoothing = std::nan("")});
   refused("pos_weight is -1", {.pos_weight = -1});
   refused("pos_weight is 2 for 3 classes", {.classes = 3, .pos_weight = 2});
-  refused("weight is for several", {.weight = {1}});
+  refused("weight is set, but classes is 1", {.weight = {1}});
   refused("2 weights for 3 classes", {.classes = 3, .weight = {1, 2}});
   refused("weight[1] is -1", {.classes = 2, .weight = {1, -1}});
   refused("weight[0] is inf", {.classes = 2, .weight = {HUGE_VAL, 1}});

@@ -422,8 +422,8 @@ TEST(WarmUpAlone, OptionsThatContradictEachOtherAreRefused) {
   refused("warmup_epochs is 1 and warmup_steps 5", {.warmup_epochs = 1, .warmup_steps = 5});
   refused("blend_epochs is 2 and blend_steps 4",
           {.warmup_steps = 1, .blend_epochs = 2, .blend_steps = 4});
-  refused("blend_steps is 4 without warmup_steps", {.warmup_epochs = 1, .blend_steps = 4});
-  refused("warmup_steps is 1 and blend_epochs 2", {.warmup_steps = 1, .blend_epochs = 2});
+  refused("blend_steps is 4, but warmup_steps is not set", {.warmup_epochs = 1, .blend_steps = 4});
+  refused("warmup_steps is 1 and blend_epochs is 2", {.warmup_steps = 1, .blend_epochs = 2});
   refused("warmup_epochs is -1", {.warmup_epochs = -1});
   refused("warmup_steps is -2", {.warmup_steps = -2});
   refused("blend_epochs is -1", {.blend_epochs = -1});

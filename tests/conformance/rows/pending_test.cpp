@@ -112,7 +112,8 @@ TEST_P(GatherPending, GivesItsValueOnceAndMayBeMovedAndDropped) {
     auto moved = std::move(first);
     EXPECT_TRUE(moved.wait_for(Deadline::none()));
     EXPECT_EQ(moved.get().data.shape(), Shape{group.size()});
-    expect_error(Errc::invalid_argument, {"Pending::get() was called already"},
+    expect_error(Errc::invalid_argument,
+                 {"Pending::get() was already called; it returns the result once"},
                  [&] { (void)moved.get(); });
     { const auto dropped = all_gather_padded_async(group, in, 0, options); }
     expect_usable(group);
@@ -140,7 +141,7 @@ TEST_P(GatherPending, RefusalsAreThrownByTheCall) {
     const auto expect_bad = [&](const std::vector<std::string>& texts, const auto& call) {
       expect_error(Errc::invalid_argument, texts, call);
     };
-    const std::string says = "rows says 3 for rank " + std::to_string(group.rank());
+    const std::string says = "the argument rows gives 3 for rank " + std::to_string(group.rank());
     expect_bad({says}, [&] { (void)all_gather_rows_async(group, in, contradicting); });
     expect_bad({says}, [&] { (void)all_gather_padded_async(group, in, 0, contradicting); });
     expect_bad({says}, [&] { (void)gather_rows_async(group, in, 0, contradicting); });
@@ -177,7 +178,7 @@ TEST_P(PendingGathers, ATimeoutIsThrownByGet) {
       auto all = all_gather_rows_async(group, in, {.layout = &rows, .call = {.timeout = 100ms}});
       expect_error({Errc::timeout, Errc::peer_lost, Errc::aborted}, {"all_gather"},
                    [&] { (void)all.get(); });
-      expect_error(Errc::invalid_argument, {"was called already"}, [&] { (void)all.get(); });
+      expect_error(Errc::invalid_argument, {"was already called"}, [&] { (void)all.get(); });
     }
     barrier.wait();
   });

@@ -41,7 +41,7 @@ TEST(Bucket, GradientsArePartsOfTheBuffer) {
 TEST(Bucket, RefusesArraysThatDoNotHoldItsSlices) {
   on_ranks({"local", 1, false}, [](ProcessGroup& group) {
     std::vector<float> values(18);
-    expect_error(Errc::invalid_argument, {"parameter 1 has 3 elements from element 16", "has 18"},
+    expect_error(Errc::invalid_argument, {"parameter 1 has 3 elements at offset 16", "has only 18"},
                  [&] { Bucket(group, values, two_slices()); });
     expect_error(Errc::invalid_argument, {"[2, 9]"}, [&] {
       Bucket(group, view(values, {2, 9}), two_slices());

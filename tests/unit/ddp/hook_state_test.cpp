@@ -54,13 +54,13 @@ TEST(HookState, BadOptionsAreRefused) {
 }
 
 TEST(HookState, ANullStateIsRefused) {
-  expect_bad({"the state of power_sgd_hook is null"},
+  expect_bad({"the state of power_sgd_hook is null; pass a PowerSgdState"},
              [] { (void)ddp::power_sgd_hook(std::shared_ptr<PowerSgdState>()); });
-  expect_bad({"the state of batched_power_sgd_hook is null"},
+  expect_bad({"the state of batched_power_sgd_hook is null; pass a PowerSgdState"},
              [] { (void)ddp::batched_power_sgd_hook(std::shared_ptr<PowerSgdState>()); });
-  expect_bad({"the state of top_k_hook is null"},
+  expect_bad({"the state of top_k_hook is null; pass a TopKState"},
              [] { (void)ddp::top_k_hook(std::shared_ptr<TopKState>()); });
-  expect_bad({"the state of post_local_sgd_hook is null"},
+  expect_bad({"the state of post_local_sgd_hook is null; pass a PostLocalSgdState"},
              [] { (void)ddp::post_local_sgd_hook(std::shared_ptr<PostLocalSgdState>()); });
 }
 
@@ -107,17 +107,17 @@ TEST(HookState, OtherBytesAreNotLoadedAndChangeNothing) {
 TEST(HookState, OtherOptionsAreRefused) {
   const std::string saved = PowerSgdState({.rank = 2}).save();
   PowerSgdState({.rank = 2, .start_step = 5, .seed = 3}).load(saved);
-  expect_bad({"rank of the saved PowerSGD is 2, of this one 1"},
+  expect_bad({"rank is 2 in the saved state of PowerSGD and 1 in this one"},
              [&] { PowerSgdState().load(saved); });
-  expect_bad({"error_feedback of the saved PowerSGD is true, of this one false"},
+  expect_bad({"error_feedback is true in the saved state of PowerSGD and false in this one"},
              [&] { PowerSgdState({.rank = 2, .error_feedback = false}).load(saved); });
-  expect_bad({"warm_start of the saved PowerSGD is true, of this one false"},
+  expect_bad({"warm_start is true in the saved state of PowerSGD and false in this one"},
              [&] { PowerSgdState({.rank = 2, .warm_start = false}).load(saved); });
-  expect_bad({"min_compression_rate of the saved PowerSGD is 2, of this one 3"},
+  expect_bad({"min_compression_rate is 2 in the saved state of PowerSGD and 3 in this one"},
              [&] { PowerSgdState({.rank = 2, .min_compression_rate = 3}).load(saved); });
   const std::string sparse = TopKState().save();
   TopKState({.ratio = 0.5}).load(sparse);
-  expect_bad({"error_feedback of the saved top_k_hook is true, of this one false"},
+  expect_bad({"error_feedback is true in the saved state of top_k_hook and false in this one"},
              [&] { TopKState({.error_feedback = false}).load(sparse); });
 }
 

@@ -45,7 +45,7 @@ TEST(BackendTable, HasLocalInEveryBuild) {
 
 TEST(BackendTable, EveryBuiltBackendIsKnown) {
   std::set<std::string_view> known(known_backends().begin(), known_backends().end());
-  EXPECT_EQ(known.size(), known_backends().size()) << "one is there twice";
+  EXPECT_EQ(known.size(), known_backends().size()) << "one is in the list twice";
   for (const auto& entry : backends()) EXPECT_TRUE(known.contains(entry.name)) << entry.name;
   EXPECT_FALSE(known.contains("auto"));
 }

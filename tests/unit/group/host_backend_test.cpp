@@ -251,7 +251,8 @@ TEST(HostBackend, ABackendWithoutMessagesSaysSo) {
   ProcessGroup group = make_group([] {});
   const float value = 0;
   const ConstTensorView data(&value, DType::f32, {1});
-  expect_error(Errc::unsupported, {"send #0", "posts no send", "override post_one()", "supports()"},
+  expect_error(Errc::unsupported,
+               {"send #0", "does not implement post_one() for send", "override it", "supports()"},
                [&] { group.send(data, 0); });
 }
 

@@ -257,7 +257,8 @@ TEST(RecordBytes, WhatIsNoRecordIsAnError) {
   Writer newer;
   newer.u32(Record::version + 1);
   auto in = reader_of(newer);
-  test::expect_error(Errc::mismatch, {"version 2", "ours 1"}, [&] { (void)read_record(in); });
+  test::expect_error(Errc::mismatch, {"version 2", "this rank's has 1"},
+                     [&] { (void)read_record(in); });
   // A text that is too long is cut off.
   Writer longer;
   longer.u32(Record::version).u32(0).u64(1).u64(2).text(std::string(5000, 'y'));

@@ -378,7 +378,7 @@ TEST(Validate, ComplexNumbersAreSummedAveragedAndScaled) {
                                      ReduceOp::band, ReduceOp::bor, ReduceOp::bxor})
         refuse(Errc::unsupported,
                {std::string(name_of(reduce.kind)) + " of " + std::string(name_of(dtype)),
-                "complex numbers have sum, avg, premul_sum and custom"},
+                "complex numbers support only sum, avg, premul_sum and custom"},
                reducing(correct(kind, dtype), reduce));
 }
 

@@ -177,7 +177,7 @@ TEST(RowQueue, StaysWithTheRankAndTheRanksThatFilledIt) {
   ranks.enqueue({4, 3}, 0);
   ranks[1].check_world(1, 2);
   for (const auto& [rank, size] : {std::pair{0, 1}, {0, 2}, {1, 3}})
-    expect_error(Errc::invalid_argument, {"as rank 1 of 2", "reset_queue()", "load()"},
+    expect_error(Errc::invalid_argument, {"by rank 1 of 2", "reset_queue()", "load()"},
                  [&, r = rank, w = size] { ranks[1].check_world(r, w); });
 }
 
@@ -230,7 +230,7 @@ TEST(RowQueue, RefusesWhatIsNoSavedQueueAndStaysAsItWas) {
   expect_refused(std::string(200, 'x'), {"the given state (200 bytes) is not a saved state"});
 
   RowQueue other(3, options);
-  expect_error(Errc::invalid_argument, {"2 classes", "this one 3"},
+  expect_error(Errc::invalid_argument, {"2 classes", "this loss has 3"},
                [&] { other.load(state, 0, 1); });
   RowQueue smaller(2, {.queue = 5});
   expect_error(Errc::invalid_argument, {"a queue of 6 rows", "and 5"},

@@ -214,8 +214,8 @@ TEST(StoreServer, RefusesAnotherVersionAndCredentialsByAMessage) {
     EXPECT_EQ(internal::decode_handshake(head).kind, 1 + static_cast<int>(Errc::unsupported));
     EXPECT_NE(output.find(why), std::string::npos) << output;
   };
-  refused({.version = 7}, "version 1 of its protocol, the client version 7");
-  refused({.version = 0}, "the client version 0");
+  refused({.version = 7}, "version 1 of the store protocol, the client speaks version 7");
+  refused({.version = 0}, "the client speaks version 0");
   refused({.kind = 3, .bytes = 4000}, "credentials");
   refused({.bytes = 0xffffffff}, "credentials");
   EXPECT_EQ(server.clients(), 0);
