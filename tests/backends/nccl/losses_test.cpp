@@ -406,7 +406,8 @@ TEST_F(Losses, OfArraysThatNothingCanCopyAreRefusedByName) {
       const auto rows = rows_of(kind, 0, 1, 0);
       OnDevice device(at);
       const auto batch = device.put(view_of(kind, rows));
-      expect_error(Errc::unsupported, {"logits are on cuda:0", "only a group can copy them", "to the host"},
+      expect_error(Errc::unsupported,
+                   {"logits are on cuda:0", "only a group can copy them", "to the host"},
                    [&] { kind.make().call(nullptr, batch, {}); });
     }
     auto host = ProcessGroup::create({.backend = "local", .name = "host"});
