@@ -160,10 +160,12 @@ void CallQueue::work() {
   for (;;) {
     const auto ready = [&] { return !numbered_.empty() && numbered_.front().seq == turn_.load(); };
     for (take_due(); !stop_ && soon_.empty() && !ready(); take_due()) {
-      if (timed_.empty())
+      if (timed_.empty()) {
         moved_.wait(lock);
-      else
-        moved_.wait_until(lock, timed_.front().moment);
+      } else {
+        const auto moment = timed_.front().moment;  // A copy: timed_ may grow during the wait.
+        moved_.wait_until(lock, moment);
+      }
     }
     std::shared_ptr<Job> job;
     const bool continuation = !soon_.empty();

@@ -373,6 +373,16 @@ TEST_F(CallQueueTest, TimedJobsThatAreOverAreNotKeptUntilTheirMoment) {
   EXPECT_LE(std::ranges::count_if(jobs, [](const auto& job) { return !job.expired(); }), 64);
 }
 
+// AddressSanitizer sees a worker that waits for a moment which has moved.
+TEST_F(CallQueueTest, TimedJobsMayBeAddedWhileTheWorkerWaitsForOne) {
+  const auto first = std::make_shared<FunctionJob>();
+  queue->submit_at(Deadline::after(50ms), first);
+  std::this_thread::sleep_for(10ms);
+  for (int i = 0; i < 100; ++i)
+    queue->submit_at(Deadline::after(1h), std::make_shared<FunctionJob>());
+  EXPECT_TRUE(first->await_run());
+}
+
 TEST_F(CallQueueTest, StopEndsTheWorkerWithoutItsTimedJobs) {
   const auto job = std::make_shared<FunctionJob>();
   queue->submit_at(Deadline::after(1h), job);
