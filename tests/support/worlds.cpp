@@ -20,7 +20,8 @@ std::vector<World> worlds(std::initializer_list<int> sizes) {
   for (const BackendEntry& entry : backends()) {
     if (!entry.unavailable().empty() || !entry.serves({})) continue;  // The suite names no device.
     for (const bool checked : {false, true})
-      for (const int size : sizes) all.push_back({std::string(entry.name), size, checked});
+      for (const int size : sizes)
+        if (!reduced() || size <= 3) all.push_back({std::string(entry.name), size, checked});
   }
   return all;
 }

@@ -34,7 +34,7 @@ std::vector<World> worlds_that_compare();
 /// if all ranks wait in the call: those that compare, and `gloo`.
 std::vector<World> worlds_that_refuse();
 
-/// True when TUTTI_TEST_REDUCED is set: fewer dtypes and sizes, for runs under a sanitizer.
+/// True when TUTTI_TEST_REDUCED is set: fewer dtypes, sizes and ranks, for runs under a sanitizer.
 bool reduced();
 /// True when TUTTI_TEST_REDUCED is "0": every dtype in checked mode too.
 bool everything();
