@@ -139,7 +139,7 @@ std::vector<BadCall> bad_calls() {
        }},
       {"rows_that_contradict_the_whole",
        Errc::invalid_argument,
-       {"rows", "together"},
+       {"rows", "add up to"},
        [](G& g, bool bad) {
          return g.reduce_scatter_async(array(g, {2 * g.size() + (bad ? 1 : 0)}),
                                        second_array(g, {2}), Rows(2));

@@ -128,7 +128,8 @@ TEST_P(FocalOfRanks, AMistakeOfOneRankIsAnErrorOnAll) {
     const bool last = group.rank() == group.size() - 1;
     Rows mine = rows;
     if (last) mine.targets[3] = 3;
-    expect_error(last ? Errc::invalid_argument : Errc::mismatch, {"softmax_focal", "target 3 is 3"},
+    expect_error(last ? Errc::invalid_argument : Errc::mismatch,
+                 {"softmax_focal", "targets[3] is 3"},
                  [&] { softmax_of(SoftmaxFocal(), &group, mine, 0, 4); });
     mine = rows;
     if (last) mine.logits[13] = std::nan("");
@@ -329,7 +330,8 @@ TEST(FocalAlone, WhatIsOutOfRangeIsRefused) {
   const std::vector<double> logits{1, 2};
   const std::vector<double> targets{0, 3};
   const std::vector<std::int64_t> classes{0, 1};
-  expect_error(Errc::invalid_argument, {"target 1 is 3"}, [&] { SigmoidFocal()(logits, targets); });
+  expect_error(Errc::invalid_argument, {"targets[1] is 3"},
+               [&] { SigmoidFocal()(logits, targets); });
   expect_error(Errc::invalid_argument, {"targets are i64"},
                [&] { SigmoidFocal()(logits, classes); });
   expect_error(Errc::invalid_argument, {"[N, C, *]"}, [&] { SoftmaxFocal()(logits, classes); });

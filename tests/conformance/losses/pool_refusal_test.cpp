@@ -282,7 +282,7 @@ TEST_P(PoolRefusals, WhatIsNoSavedStateIsRefusedAndChangesNothing) {
                             state.substr(0, state.size() - 1), state + 'x', flipped,
                             wider->save(group), longer->save(group)})
       expect_error(Errc::invalid_argument, {"recall_at_quantile"}, [&] { loss->load(group, bad); });
-    expect_error(Errc::invalid_argument, {"of smooth_ap", "this loss is recall_at_quantile"},
+    expect_error(Errc::invalid_argument, {"made by smooth_ap", "this loss is recall_at_quantile"},
                  [&] { loss->load(group, losses::SmoothAp({.pool = {.queue = 20}}).save(group)); });
     EXPECT_EQ(loss->save(group), state);
     expect_calls(*loss, group, sequence, want, 3, sequence.calls.size());

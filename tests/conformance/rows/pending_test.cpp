@@ -145,7 +145,7 @@ TEST_P(GatherPending, RefusalsAreThrownByTheCall) {
     expect_bad({says}, [&] { (void)all_gather_rows_async(group, in, contradicting); });
     expect_bad({says}, [&] { (void)all_gather_padded_async(group, in, 0, contradicting); });
     expect_bad({says}, [&] { (void)gather_rows_async(group, in, 0, contradicting); });
-    expect_bad({"together"}, [&] { (void)reduce_scatter_rows_async(group, in, more); });
+    expect_bad({"add up to"}, [&] { (void)reduce_scatter_rows_async(group, in, more); });
     expect_bad({"fill 0.5 is not a value of i32"},
                [&] { (void)all_gather_padded_async(group, in, 0.5); });
     expect_bad({"root is -1"}, [&] { (void)gather_rows_async(group, in, -1); });

@@ -414,7 +414,8 @@ TEST(Validate, ABoundedGatherHasRoomForTheRowsOfThisRank) {
   accept(make(Operation::all_gather_bounded, first({0, 3}), second({0, 3})));
   refuse({"in is [2, 3]", "out [3, 3] has room for 1"},
          make(Operation::all_gather_bounded, first({2, 3}), second({3, 3})));
-  refuse({"7 rows", "3 ranks"}, make(Operation::all_gather_bounded, first({2, 3}), second({7, 3})));
+  refuse({"7 rows", "multiple of 3"},
+         make(Operation::all_gather_bounded, first({2, 3}), second({7, 3})));
   refuse({"[2, 3]", "[6, 4]"}, make(Operation::all_gather_bounded, first({2, 3}), second({6, 4})));
 }
 
