@@ -7,7 +7,7 @@
 
 namespace tutti::backend::gloo {
 
-/// Whether arrays on CUDA devices can be staged: false in a build without CUDA.
+/// True if arrays on CUDA devices can be staged; false in a build without CUDA.
 bool stages(Device device) noexcept;
 
 /// The number of CUDA devices.

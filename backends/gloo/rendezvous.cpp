@@ -211,7 +211,7 @@ class Attempt {
     made_.sockets.admit_all();
   }
 
-  /// Whether all ranks are connected. The last rank that reports publishes the outcome.
+  /// True if all ranks are connected. The last rank that reports publishes the outcome.
   bool agree(bool connected) {
     auto& store = *made_.store;
     if (!connected) store.add(prefix_ + "failed", 1);

@@ -47,7 +47,7 @@ std::vector<int> descriptors_of_process() {
   return all;
 }
 
-/// Whether `descriptor` is an epoll instance that watches one of `watched`.
+/// True if `descriptor` is an epoll instance that watches one of `watched`.
 bool watches(int descriptor, const std::vector<int>& watched) {
   std::error_code ignored;
   const auto number = std::to_string(descriptor);

@@ -22,7 +22,7 @@ struct Matrix {
   bool has_q = false;  // Plan::q holds the Q of an earlier step.
 };
 
-/// How PowerSGD compresses a bucket. The arrays have the compute type.
+/// The compression of a bucket by PowerSGD. The arrays have the compute type.
 struct Plan {
   const PowerSgdOptions* options = nullptr;
   Bucket::Slices slices;

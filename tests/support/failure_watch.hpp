@@ -2,7 +2,7 @@
 
 namespace tutti::test {
 
-/// Whether an ASSERT or a FAIL() went wrong on this thread since this was made.
+/// True if an ASSERT or a FAIL() failed on this thread since this was made.
 class FailureWatch {
  public:
   FailureWatch() noexcept;

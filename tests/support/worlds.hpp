@@ -42,10 +42,10 @@ bool everything();
 /// The backends that reduce as a left fold, rounded once, also without order_fixed.
 bool always_order_fixed(const std::string& backend);
 
-/// Whether a backend supports CallOptions::order_fixed for all of its reductions.
+/// True if a backend supports CallOptions::order_fixed for all of its reductions.
 bool can_fix_order(const std::string& backend);
 
-/// Whether a backend has this reduction. NCCL without kernels of nvcc lacks some (docs/nccl.md);
+/// True if a backend has this reduction. NCCL without kernels of nvcc lacks some (docs/nccl.md);
 /// the other backends have every reduction with a meaning.
 bool reduces(const std::string& backend, DType dtype, ReduceOp::Kind kind);
 

@@ -21,7 +21,7 @@
 namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
 
-/// How the loss combines its terms: classes (ranking losses), rows (SoftmaxFocal, CrossEntropy) or
+/// The combination of the terms of a loss: classes (ranking losses), rows (SoftmaxFocal, CrossEntropy) or
 /// elements (SigmoidFocal). Counts are over all ranks.
 enum class Reduction : std::uint8_t {
   mean,

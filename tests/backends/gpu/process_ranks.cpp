@@ -35,7 +35,7 @@ class Here {
     static Here here;
     return here;
   }
-  /// Whether all ranks succeeded. All ranks call it in the same order.
+  /// True if all ranks succeeded. All ranks call it in the same order.
   bool all_well(bool well) {
     const std::string key = fmt::format("case/{}", cases_++);
     if (!well) store->add(key + "/failed", 1);

@@ -5,7 +5,7 @@
 
 #include "backends/nccl/groups.hpp"
 
-// How the backend nccl uses kernels of its own, over the double.
+// The kernels of the backend nccl, over the double.
 
 namespace tutti::test::nccl_double {
 namespace {

@@ -416,7 +416,7 @@ class StagedMutants : public Staged {
  protected:
   static constexpr int size = 2;
 
-  /// Whether the numbers were right.
+  /// True if the numbers were right.
   static bool use(const CudaApi& mutated) {
     // Leaked on purpose: memory pools know it by its address.
     static std::vector<std::unique_ptr<CudaApi>> all;

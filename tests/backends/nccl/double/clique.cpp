@@ -17,7 +17,7 @@ std::size_t bytes_of(const Operation& operation) {
   return operation.count * size_of(operation.type);
 }
 
-/// Whether a fault blocks the operation of this rank.
+/// True if a fault blocks the operation of this rank.
 bool is_blocked(const Machine& machine, const Operation& operation) {
   const Faults& faults = machine.devices[Machine::index(operation.comm->device)].faults;
   return faults.async_error != ncclSuccess || faults.sticky != cudaSuccess;

@@ -63,7 +63,7 @@ void set_messages_side_by_side(bool side_by_side);
 /// ncclInProgress until all of them have made it; not for all functions at the first call of any.
 void set_connects_each_function(bool each);
 
-/// Whether the platform has symmetric windows, and NCCL's settings allow registered buffers.
+/// True if the platform has symmetric windows, and NCCL's settings allow registered buffers.
 /// Otherwise registering succeeds with a null handle.
 void set_registers(bool windows, bool buffers);
 

@@ -92,7 +92,7 @@ class PinnedMemory {
   void* allocate(std::size_t bytes);
   /// False for what is no block.
   bool release(void* data);
-  /// Whether `bytes` from `data` on lie in one block.
+  /// True if `bytes` from `data` on are in one block.
   bool contains(const void* data, std::size_t bytes) const;
   std::size_t bytes() const noexcept { return bytes_; }
   std::size_t blocks() const noexcept { return blocks_.size(); }
