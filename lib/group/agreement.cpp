@@ -236,7 +236,7 @@ std::vector<Refusal> Agreement::new_refusals() noexcept {
     const auto count = peek("refusals");
     if (!count) return found;
     while (numbered_ < std::stoll(to_text(*count))) unread_.push_back(++numbered_);
-    // A rank takes its number before it writes the refusal, and may fail in between.
+    // A rank takes the refusal's number before it writes the refusal, and may fail in between.
     std::vector<std::int64_t> missing;
     for (const auto number : unread_) {
       if (const auto bytes = peek(fmt::format("refusal/{}", number)))
@@ -295,7 +295,7 @@ const std::map<int, std::uint64_t>& Agreement::departed() noexcept {
       std::from_chars(text.data(), text.data() + text.size(), ended);
       departed_.emplace(r, ended);
     }
-  } catch (...) {  // Without the store, as in leave().
+  } catch (...) {  // Without the store no further departures are found.
   }
   return departed_;
 }

@@ -22,18 +22,19 @@ namespace tutti::internal {
 /// The call that a rank is in.
 struct Status {
   std::string call{};  ///< "all_reduce #3 on group 'world'"; empty: none.
-  Record record{};     ///< The call's signature, which may differ between ranks.
+  Record record{};     ///< The rank's description of the call; ranks may differ.
 };
 
-/// The report of a rank whose group fails.
+/// The report of a rank that has found an error which breaks its group.
 struct Failure {
   Error cause;      ///< Applies on all ranks, unless another rank reported one before.
   Status status{};  ///< Status of this rank.
-  /// The ranks whose status is collected after a timeout, by their numbers in the group that made
-  /// the call. Empty: `cause` is complete.
+  /// The ranks whose status is collected after a timeout: rank i of the group that made the call is
+  /// rank ask[i] of the Agreement (another number only in a sub-group). Empty: `cause` is complete.
   std::vector<int> ask{};
-  std::chrono::nanoseconds patience = std::chrono::milliseconds(60);  ///< The time for collecting,
-  std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();  ///< from here.
+  /// The time for collecting status, counted from `since`.
+  std::chrono::nanoseconds patience = std::chrono::milliseconds(60);
+  std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
 };
 
 /// A call that a rank refused.
@@ -43,8 +44,9 @@ struct Refusal {
   std::string text;  ///< "all_reduce #17: the array is null".
 };
 
-/// A hash that identifies a collective, or a send and its receive. It is the same on all ranks,
-/// even if the arguments differ between ranks. `rank`: the caller's rank.
+/// Return a hash: call_id() identifies a collective, pair_id() a send and its receive; `rank` is
+/// the caller's. All ranks of the call compute the same number, even if their arrays, dtypes or
+/// reduce operations differ.
 std::uint64_t call_id(std::string_view group, std::uint64_t seq) noexcept;
 std::uint64_t pair_id(std::string_view group, int rank, const Op& op) noexcept;
 
@@ -52,27 +54,30 @@ std::uint64_t pair_id(std::string_view group, int rank, const Op& op) noexcept;
 /// calls that were refused and the ranks that have left. The first cause in the store applies to
 /// all ranks.
 ///
-/// Called from any thread, except where a function says "from one thread". Every function takes
-/// round trips to the store; only settle() and report() may block for longer, for the time given
-/// there. A request without an answer counts as "no such key": for a TCP store after 0.5 s, with
-/// any timeout. Functions that are noexcept ignore errors of the store: each rank then uses its own
-/// cause.
+/// Called from any thread, except where a function says "from one thread". All functions except
+/// refusal_of() take round trips to the store; only settle(), report() and await_abandoned() may
+/// block for longer. A lookup in a TCP store that does not answer ends after 0.5 s as if the key
+/// were missing; a write waits for the store's own timeout. Functions that are noexcept ignore
+/// errors of the store: each rank then uses its own cause.
 class Agreement {
  public:
-  /// `store`: the group's, not shared with others. All keys of this class begin with "agreement/".
+  /// `store`: the group's, whose keys no other group uses. All keys of this class begin with
+  /// "agreement/".
   Agreement(const std::shared_ptr<Store>& store, int rank, int size);
 
-  /// Reports that this rank has failed. True if no rank reported before. A backend ends its
-  /// connections after announce() and before settle(), so that peers find the report.
+  /// Reports that this rank has failed. True if no rank has reported before, or if the store fails.
+  /// A backend ends its connections between announce() and settle(): a peer that detects this then
+  /// finds the report.
   bool announce(const Failure& failure) noexcept;
   /// Returns the cause that applies to all ranks. `first`: the result of announce(). Blocks for at
   /// most Failure::patience on the first rank, and 1 s longer on the other ranks, in case the first
   /// rank stops responding.
   Error settle(const Failure& failure, bool first) noexcept;
-  /// announce() and settle().
+  /// Calls announce(), then settle().
   Error report(const Failure& failure) noexcept;
 
-  /// Returns the cause that another rank reported. Publishes `mine` while a rank collects status.
+  /// Returns the reported cause; empty while there is none. While a rank collects status, publishes
+  /// `mine`.
   std::optional<Error> cause(const Status& mine) noexcept;
   /// True while a rank collects status. @throws Error of the store.
   bool collecting() const;
@@ -86,15 +91,15 @@ class Agreement {
   /// The first refusal of this call among those that new_refusals() has found; null: none. Takes no
   /// round trip. Valid while this object lives.
   const Refusal* refusal_of(std::uint64_t call) const noexcept;
-  /// Reports that this rank has left a refused call.
+  /// Reports that this rank has left a refused call. @throws Error of the store.
   void abandon(std::uint64_t call);
   /// Blocks until all of `ranks` have refused or abandoned the call, and returns those that
-  /// abandoned it. @throws Error timeout.
+  /// abandoned it. @throws Error timeout at `limit`, and errors of the store.
   std::vector<int> await_abandoned(std::uint64_t call, std::span<const int> ranks, Deadline limit);
 
   /// Reports that this rank leaves on purpose and has ended its collectives below number `ended`.
   void leave(std::uint64_t ended) noexcept;
-  /// @throws Error of the store.
+  /// True if the rank has called leave(). @throws Error of the store.
   bool left(int rank) const;
   /// The ranks that have left, each with the argument of its leave(). From one thread.
   const std::map<int, std::uint64_t>& departed() noexcept;
@@ -107,9 +112,9 @@ class Agreement {
   std::shared_ptr<Store> store_;
   int rank_;
   int size_;
-  std::int64_t numbered_ = 0;  // Refusals known to this rank.
-  std::vector<std::int64_t>
-      unread_;  // Numbers of refusals that are missing in the store, perhaps for ever.
+  std::int64_t numbered_ = 0;  // The last number of a refusal that this rank knows of.
+  // Numbers of refusals not read yet: a rank that failed may never write its refusal.
+  std::vector<std::int64_t> unread_;
   mutable std::mutex refused_mutex_;
   std::map<std::uint64_t, Refusal> refused_;  // By call.
   std::map<int, std::uint64_t> departed_;
@@ -123,16 +128,17 @@ struct Presence {
 };
 
 /// Returns `cause` with the entered and the missing ranks in its text, in the same form for all
-/// backends. Error::Where names the first missing rank; for peer_lost the first rank that left.
-/// `called`: the call as text; may be empty.
+/// backends. `ranks`: one per rank of the group. Error::Where names the first missing rank; for
+/// peer_lost a rank that left, if one has. `called`: the call as text; may be empty.
 Error name_missing(const Error& cause, std::span<const Presence> ranks, std::string_view called);
 
-/// The error of a rank that waited until its deadline for all ranks to set the key `prefix` + rank.
-/// Names the missing ranks.
+/// Returns the timeout error of a rank whose deadline passed before all ranks had set their keys
+/// `prefix` + rank. Names the ranks without a key. @throws Error of the store.
 Error rendezvous_error(Store& store, std::string_view prefix, std::string_view group, int size);
 
-/// Blocks until a rank has set `key`. Calls look() while waiting, with pauses growing from 20 ms to
-/// `pause`. @throws Error timeout at the limit, and the errors of look().
+/// Blocks until a rank has set `key`, and returns the value. Meanwhile calls look(), which may
+/// throw to end the wait, after pauses that grow from 20 ms to `pause`. @throws Error timeout at
+/// the limit, and errors of look() and of the store.
 template <typename Look>
 Bytes await_key(Store& store, std::string_view key, Deadline limit, std::chrono::nanoseconds pause,
                 const Look& look) {

@@ -16,13 +16,14 @@ bool lies_in(const ConstTensorView& part, const TensorView& whole) {
   return part.bytes() == 0 || (!before(data, begin) && before(data, begin + whole.bytes()));
 }
 
-/// The arrays of a host_call() in the group's memory.
+/// Copies of the host arrays of a host_call(), in the group's memory.
 struct Staging {
   Tensor out{};
-  Tensor in{};  // Used if `in` is not part of `out`.
+  Tensor in{};  // Empty if the call's `in` is part of its `out`.
   TensorView host{};
 
-  /// Moves the arrays of `op`, which are in host memory, to the device.
+  /// Replaces the host arrays of `op` with arrays on the group's device, and copies the input
+  /// there.
   void enter(ProcessGroup& group, Op& op, Stream stream) {
     check_host_may_wait(group, stream);
     auto& memory = group.memory();
@@ -40,7 +41,7 @@ struct Staging {
       in = Tensor(memory, from.shape, from.dtype, stream);
       op.in.data = in.data();
     }
-    // Only the root of a rooted operation has an input.
+    // Only the root of a broadcast has an input. No other operation with a root comes here.
     if (from.bytes() != 0 && (op.root < 0 || op.root == group.rank()))
       memory.copy(const_cast<void*>(op.in.data), from.data, from.bytes(), stream);
   }

@@ -10,18 +10,21 @@
 
 namespace tutti::internal {
 
-/// Issues one operation like its blocking verb. `op` has its kind, the dtype in its arrays, and,
-/// where the operation has them, root, peer, tag and reduce; `prepare` may set the rest.
+/// Issues one operation like the synchronous form of its verb. `op` has its kind, the dtype in its
+/// arrays, and, where the operation has them, root, peer, tag and reduce; `prepare` may set the
+/// rest.
 ///
-/// `caller`: the public function, which errors of `prepare` name; empty: the operation.
+/// `caller`: the public function that errors of `prepare` name; if empty, they name the operation.
 void call(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepare = {},
           std::string_view caller = {});
-/// Issues the operation like its async verb. `work` receives the Work; null: blocks as call() does.
+/// Issues the operation like the async form of its verb and stores the Work in `*work`. If `work`
+/// is null, does the same as the function above. @throws Error invalid_argument while a Coalesce
+/// collects this thread's calls.
 void call(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepare,
           std::string_view caller, Work* work);
 /// call() for arrays in host memory, for a group on any device; `op.in` may be part of `op.out`. On
 /// a device the arrays are copied through the group's memory, and the host waits until the call has
-/// ended. `prepare` enters host arrays.
+/// ended. `prepare` sets host arrays.
 void host_call(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepare = {},
                std::string_view caller = {});
 

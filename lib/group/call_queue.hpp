@@ -19,8 +19,8 @@
 namespace tutti::internal {
 
 /// The order of one group's collectives on one rank. A call runs after every call with a smaller
-/// number, on its caller's thread or on the group's worker. The worker runs continuations between
-/// calls. All functions from any thread.
+/// number, on its caller's thread or on the group's worker. Between calls the worker runs
+/// continuations: the functions of Work::then() and Work::on_done(). All functions from any thread.
 class CallQueue : public std::enable_shared_from_this<CallQueue> {
  public:
   /// A job for the worker. The queue keeps it alive until it has run.
@@ -28,7 +28,7 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
    public:
     virtual ~Job() = default;
     virtual void run() noexcept = 0;
-    /// Called instead of run() if the job will not run.
+    /// Called instead of run() if the job will not run; not called for a job of submit_at().
     virtual void drop(const Error& why) noexcept = 0;
     /// True if a timed job has nothing left to do.
     virtual bool is_over() const noexcept { return false; }
@@ -45,7 +45,7 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
     const bool waits = turn_.load(std::memory_order_acquire) != call.seq || broken_.load();
     return waits ? enter_slow(call) : Deadline();
   }
-  /// Ends the number, even if its call failed.
+  /// Ends the number. Has to be called even if the number's call failed.
   void leave(std::uint64_t seq) noexcept {
     turn_.store(seq + 1);
     if (attention_.load() != 0) advance();
@@ -66,27 +66,32 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
     std::uint64_t seq_;
     Deadline limit_;
   };
-  /// Declares that no call will have this number.
+  /// Declares that no call will enter with this number.
   void skip(std::uint64_t seq) noexcept;
 
-  /// Runs `job` on the worker in the order of the numbers. The job calls leave().
+  /// Runs `job` on the worker once all numbers below `seq` have ended. The job calls leave(seq).
+  /// @throws Error aborted after fail() or stop(), resource_exhausted if the worker cannot start.
   void submit(std::uint64_t seq, std::shared_ptr<Job> job);
   /// True if this thread runs a continuation of this queue. A blocking call there would wait for
   /// itself.
   bool in_continuation() const noexcept;
-  /// Runs `job` on the worker soon.
+  /// Runs `job` on the worker before the next numbered job. Drops it on this thread if the worker
+  /// cannot start or has been stopped.
   void submit(std::shared_ptr<Job> job) noexcept;
   /// Runs `job` on the worker at this moment; never if the worker ends before it.
   /// @throws Error resource_exhausted.
   void submit_at(Deadline moment, std::shared_ptr<Job> job);
-  /// Starts the worker, for a submit() that may not fail. @throws Error resource_exhausted.
+  /// Starts the worker, so that a later submit(job) cannot fail for lack of a thread. @throws Error
+  /// resource_exhausted.
   void start();
 
-  /// Ends every wait for a turn with this error and drops all numbered jobs.
+  /// Ends every wait for a turn with this error and drops all numbered jobs. Later calls of enter()
+  /// and submit(seq, job) throw. The first error applies.
   void fail(const Error& why) noexcept;
   /// True in a forked child, which has no worker: pending calls never end there.
   bool forked() const noexcept { return fork_guard_.forked(); }
-  /// Drops all jobs and ends the worker.
+  /// Fails the queue with group_destroyed(), then waits until the worker has run the submitted
+  /// continuations and has ended. On the worker's own thread it does not wait.
   void stop() noexcept;
 
  private:
@@ -106,7 +111,8 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
 
   ForkGuard fork_guard_;
   std::atomic<std::uint64_t> turn_{0};
-  /// Number of waiters and skipped numbers. If 0, leave() needs no lock.
+  /// Number of threads that wait for a turn, a started worker among them, plus the number of
+  /// skipped numbers. If 0, leave() needs no lock.
   std::atomic<std::uint64_t> attention_{0};
   std::atomic<bool> broken_{false};
 
@@ -116,12 +122,12 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   std::set<std::uint64_t> skipped_;
   // Short vectors, erased at the front. They keep their capacity, so a steady state allocates
   // nothing.
-  std::vector<Numbered> numbered_;  // By number: threads may submit in another order.
+  std::vector<Numbered> numbered_;  // Sorted by number: threads may submit in another order.
   std::vector<std::shared_ptr<Job>> soon_;
   std::vector<Timed> timed_;     // By moment.
-  std::size_t most_timed_ = 64;  // At this size, jobs that are over are erased.
+  std::size_t most_timed_ = 64;  // At this size of timed_, jobs that are over are erased.
   bool stop_ = false;
-  bool running_ = false;  // The worker waits and is counted in attention_.
+  bool running_ = false;  // The worker has started and is counted in attention_.
   std::thread worker_;
 };
 

@@ -19,7 +19,11 @@
 // records. On host memory this happens where the call runs: inline, or on this decorator's worker,
 // so that async calls do not block and groups stay independent. For device arrays it happens in the
 // caller's thread, without touching a stream. A difference is found before the inner backend gets
-// the call, so the group stays usable. Sends and receives compare only the two sides of a pair.
+// the call, so the group stays usable.
+//
+// A send or receive in host memory is launched at once, with a record under check/pair/.... Each of
+// the two ranks compares the other's record while it waits. Sends and receives of device arrays are
+// not compared.
 
 namespace tutti::internal {
 namespace {
@@ -108,7 +112,7 @@ class Checked final : public HostBackend {
     Call now = call;
     now.blocking = false;
     now.deadline = call.limit();
-    // In a launch with collectives, the collectives end the number.
+    // If the launch has collectives, they take the number in the inner backend.
     now.in_order = call.in_order && pairs.size() == ops.size();
     try {
       Work work = inner_->launch(pairs, now);
@@ -117,7 +121,7 @@ class Checked final : public HostBackend {
       if (matches_by_itself_) pairs.clear();
       posted.add(
           std::make_shared<Watch>(*this, inner, inner, std::move(pairs), std::move(records), now));
-    } catch (...) {  // The inner backend has told the peers; only the store lacks it.
+    } catch (...) {  // The inner backend has told the peers of it; the store has no record yet.
       const auto thrown = std::current_exception();
       publish_refusal(pairs, now, to_error(thrown));
       auto failed = calls().make_state<HostState>();
@@ -144,10 +148,12 @@ class Checked final : public HostBackend {
     }
   }
 
-  /// The Work of a send or receive. Compares the peer's record while it waits.
+  /// The state of a launch's sends and receives. Compares the peers' records while a thread waits
+  /// for it.
   class Watch final : public WorkState {
    public:
-    /// `ends`: `inner`, or a continuation of `inner`.
+    /// `ends`: the state that done() and wait_until() refer to: `inner`, or a continuation of
+    /// `inner`.
     Watch(Checked& group, std::shared_ptr<WorkState> inner, std::shared_ptr<WorkState> ends,
           std::vector<Op> pairs, std::vector<Record> records, Call call)
         : group_(group),
@@ -182,8 +188,8 @@ class Checked final : public HostBackend {
       }
     }
     std::exception_ptr error() const noexcept override {
-      // A callback has received the error of inner_. If withdraw() could end inner_, that error is
-      // the difference.
+      // A continuation passes on the error that its callback got from inner_. If withdraw() ended
+      // inner_, that error is the difference.
       return difference_ != nullptr && ends_ == inner_ ? difference_ : ends_->error();
     }
     void block_stream(Stream stream) override { inner_->block_stream(stream); }
@@ -200,7 +206,8 @@ class Checked final : public HostBackend {
     }
 
    private:
-    /// A state that ends with inner_. Continuations run on the worker of the group's other calls.
+    /// Returns a state that ends with inner_ and whose continuations run on the same worker as
+    /// those of the group's other calls.
     std::shared_ptr<HostState> on_own_queue() {
       auto end = group_.calls().make_state<HostState>();
       std::vector<std::string> used;
@@ -217,7 +224,8 @@ class Checked final : public HostBackend {
       });
       return end;
     }
-    /// A receive that has ended needs no record. A sender ignores a missing record.
+    /// Erases the records of both sides of each receive that has ended. A sender ignores a missing
+    /// record.
     void forget() noexcept {
       if (std::exchange(forgotten_, true) || inner_->error() != nullptr) return;
       try {
@@ -291,8 +299,8 @@ class Checked final : public HostBackend {
               Deadline limit) {
     const auto at = key(seq, peer);
     const auto look = [&] {
-      // Checked first: a rank that gives up publishes the reason before it aborts the inner
-      // backend.
+      // Read before the cause: a rank publishes the cause before it aborts the inner backends, so
+      // the store has the cause of any failure seen here.
       const auto failure = inner_->failure();
       if (const auto cause = agreement_.cause({})) throw Error(*cause);
       if (failure) throw Error(*failure);
@@ -310,7 +318,8 @@ class Checked final : public HostBackend {
     return await_key(*store_, at, limit, look_up, look);
   }
 
-  /// @throws Error mismatch on all ranks; the inner backend then skips the number.
+  /// Compares this call of all ranks. @throws Error mismatch on all ranks if the calls differ: the
+  /// inner backend skips the number. An error while waiting for a record breaks the group.
   void compare_all(std::span<const Op> ops, const Call& call) {
     if (ops.empty() || is_point_to_point(ops[0].kind)) return;
     if (const auto cause = inner_->failure()) throw broken(*cause);
@@ -329,7 +338,7 @@ class Checked final : public HostBackend {
     }
     try {
       std::vector<Record> records;
-      std::vector<Reader> counts;  // After the records.
+      std::vector<Reader> counts;  // Positioned after the records.
       for (const auto& bytes : encoded) {
         auto in = reader_of(bytes);
         records.push_back(read_record(in));
@@ -359,8 +368,8 @@ class Checked final : public HostBackend {
     return out.take();
   }
 
-  /// Compares the lists of rows. The records are equal, so all ranks have sent the same number of
-  /// lists. `readers`: one per rank, positioned at its lists.
+  /// Compares the lists of rows; empty if they agree. The records are equal, so all ranks have sent
+  /// the same number of lists. `readers`: one per rank, positioned at its lists.
   std::optional<Error> compare_counts(std::span<const Op> ops, const Call& call,
                                       std::span<Reader> readers) {
     const auto list_of = [&](Reader& in) {
@@ -414,7 +423,8 @@ class Checked final : public HostBackend {
   int size_;
   bool on_host_;
   /// The inner backend receives from any rank and compares sends and receives itself when it
-  /// matches them. The numbers of the two sides may differ then, so nothing is compared here.
+  /// matches them. The numbers of the two sides may differ then, so this class does not compare
+  /// them.
   bool matches_by_itself_;
   std::uint64_t forgotten_ = 0;  // This rank's records below this number are erased.
 };

@@ -7,8 +7,9 @@
 
 namespace tutti::internal {
 
-/// Checked mode: a decorator that compares every call of all ranks through the store before the
-/// inner backend sees it.
+/// Checked mode: a decorator that compares the calls of all ranks through the group's `store`. It
+/// compares a collective before the inner backend gets it, and a send or receive in host memory
+/// while the caller waits for it.
 std::unique_ptr<Backend> make_checked(std::unique_ptr<Backend> inner, std::shared_ptr<Store> store,
                                       const std::string& group, int rank, int size);
 

@@ -15,8 +15,8 @@
 namespace tutti {
 namespace {
 
-/// The state of a Work of a collected call. Empty before launch(); then it refers to the state of
-/// the launch. Shared by all calls of one group.
+/// The state of the Works of all collected calls on one group. After launch() it forwards to the
+/// state of the launch.
 class Collected final : public WorkState {
  public:
   void launched(std::shared_ptr<WorkState> state) {
@@ -71,7 +71,7 @@ class Collected final : public WorkState {
   bool abandoned_ = false;
 };
 
-/// The calls on one group.
+/// The collected calls on one group.
 class Batch final : public internal::Collector {
  public:
   explicit Batch(std::shared_ptr<internal::Core> core) : core_(std::move(core)) {}
@@ -179,7 +179,7 @@ Work Coalesce::launch() {
     try {
       works.push_back(batch.launch());
     } catch (...) {
-      // The remaining groups would not make a call that their peers make.
+      // Breaks the remaining groups: their peers make a call that this rank will not make.
       for (auto& rest : impl_->batches) rest.abandon();
       throw;
     }

@@ -52,8 +52,8 @@ GroupOptions prepared(const GroupOptions& options) {
 
 constexpr std::string_view made_with = "made_with";
 
-/// Keys of failed creations would mislead later ones, so each try after a failed one uses different
-/// keys.
+/// One try to make the group. The keys of a failed try would mislead the ranks of the next one, so
+/// every try after a failed one has its own prefix.
 class Try {
  public:
   explicit Try(GroupOptions& o) : store_(o.store) {
@@ -62,7 +62,8 @@ class Try {
     const auto number = to_text(failed_);
     if (!number.empty()) o.store = make_prefix_store(store_, fmt::format("try/{}/", number));
   }
-  /// Ranks that join from now on make the next try. The first rank to fail in a try counts it.
+  /// Ends a try that failed on this rank: ranks that join from now on make the next try. Only the
+  /// first rank that fails in a try increases the number.
   void end(int size) noexcept {
     try {
       const auto next = failed_.empty() ? 1 : std::stoi(to_text(failed_)) + 1;
@@ -77,8 +78,8 @@ class Try {
   Bytes failed_{};
 };
 
-/// Compares size and mode with the first rank, which publishes them. Ranks with different sizes or
-/// modes would wait for each other until a timeout.
+/// Compares the size and the checked mode with those of the rank that joined first, which publishes
+/// them. Without this, ranks that differ would wait for each other until a timeout.
 void check_made_alike(const GroupOptions& o) {
   if (o.size == 1) return;
   const auto mine = fmt::format("size {} and checked mode {}", o.size, *o.checked ? "on" : "off");
@@ -135,7 +136,8 @@ ProcessGroup Core::create(const GroupOptions& options) {
   try {
     backend = make_backend(*choice.entry, choice.args, o);
   } catch (...) {
-    // After an error that does not break the group, the other ranks still wait for this rank.
+    // After an error that would not break a group the other ranks still wait in this try, and this
+    // rank may join them.
     if (breaks_group(to_error(std::current_exception()).code())) attempt.end(o.size);
     throw;
   }
@@ -198,7 +200,7 @@ void Core::break_with(const Error& cause, bool report) noexcept {
     broken_ = true;
   }
   backend_->abort(cause.what());
-  // Logs the error, because no call has thrown it.
+  // A warning if no call has thrown the error.
   options_.logger(report ? LogLevel::warning : LogLevel::info,
                   fmt::format("group '{}': {}", options_.name, cause.what()));
 }
@@ -278,7 +280,8 @@ void Core::prepare_or_refuse(Op& op, const CallOptions& options, bool blocking, 
                 {.group = options_.name, .operation = std::string(caller), .rank = bounds_.rank});
   if (collecting_on.load(std::memory_order_relaxed) == std::this_thread::get_id())
     throw Error(*why);  // Before launch() the peers know of no call.
-  // The peers' dtype may differ, so only the operation decides how the data is sent.
+  // If the backend lacks the operation, the peers wait in sends and receives. Asks for u8, because
+  // this rank's dtype may be the wrong one.
   if (can_lower(op.kind) && !supports(op.kind, DType::u8, ReduceOp::Kind::sum)) {
     auto pairs = refused_pairs(op, bounds_);
     const Call call = number(pairs, options, blocking, true);
@@ -333,7 +336,7 @@ Work Core::issue_pair(std::span<Op, 2> pair, const CallOptions& options, Wait wa
     const bool both = bad[0] && bad[1];
     const auto at = bad[0] ? 0U : 1U;
     if (both || collecting) throw Error(*bad[at]);
-    // The peer of the other message waits.
+    // The peer of the valid message waits for it.
     const auto good = pair.subspan(1 - at, 1);
     const Call call = number(good, options, blocking, false);
     refuse(good, call, *bad[at], pair[at]);

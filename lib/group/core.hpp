@@ -27,14 +27,15 @@ namespace tutti::internal {
 class Collector {
  public:
   virtual ~Collector() = default;
-  /// in_order: the operations run after the calls before them, as a collective.
+  /// Collects one call and returns its Work. `in_order`: `ops` are the sends and receives of one
+  /// lowered collective (Call::in_order).
   virtual Work collect(std::span<const Op> ops, const CallOptions& options, bool in_order) = 0;
 };
 
-/// The part of a group that pending Works share with it.
+/// The front of one group. Pending Works keep it alive after the ProcessGroup is destroyed.
 class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
  public:
-  /// Checks the options and makes the backend.
+  /// Checks the options and makes a group, over a new backend or over the given one. @throws Error.
   static ProcessGroup create(const GroupOptions& options);
   static ProcessGroup create(const GroupOptions& options, std::unique_ptr<Backend> backend);
 
@@ -46,12 +47,12 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
 
   /// The event that the caller of a verb waits for.
   enum class Wait {
-    nothing,  ///< An async verb: its Work is the caller's.
-    stream,   ///< On a device the call's stream waits, not the host; there is no Work then.
-    host,     ///< A blocking call; the caller waits for the Work, if there is one.
+    nothing,  ///< An async form: the caller gets the Work.
+    stream,   ///< A synchronous form: on a device the stream waits, not the host. No Work.
+    host,     ///< The host waits: the caller calls wait() on the Work, which may be empty.
   };
-  /// Issues one call. An error of `prepare` refuses the call. `caller`: the function that errors
-  /// name; empty: the operation.
+  /// Issues one call. An error of `prepare` refuses it. `caller`: the function that such an error
+  /// names; if empty, it names the operation.
   Work issue(Op& op, const CallOptions& options, Wait wait, Prepare prepare = {},
              std::string_view caller = {});
   /// Posts a send and a receive at once.
@@ -71,7 +72,8 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   void abort(std::string_view why) noexcept override;
   /// Breaks the group: every later call throws, and the next one throws the cause itself.
   void break_with(const Error& cause, bool report) noexcept;
-  /// @throws Error forked, aborted.
+  /// @throws Error forked in a child. If the group is broken: aborted, or the cause itself if no
+  /// call has thrown it yet.
   void check_usable(std::string_view operation) const {
     if (fork_guard_.forked() || broken_.load(std::memory_order_relaxed)) [[unlikely]]
       throw_unusable(operation);
@@ -105,8 +107,8 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   [[noreturn]] void throw_collecting(std::string_view verb) const;
   /// Runs check(), and refuses the call on an error.
   void check_numbered(Op& op, const CallOptions& options, const Call& call, bool supported);
-  /// Tells the backend that `ops` are refused, and throws. `shown`: the operation that the caller
-  /// issued.
+  /// Tells the backend that `ops` are refused, and throws `why` with the call's location. `shown`:
+  /// the operation that the caller issued.
   [[noreturn]] void refuse(std::span<const Op> ops, const Call& call, const Error& why,
                            const Op& shown);
   /// Runs `prepare`; refuses the call if it throws.
@@ -144,7 +146,8 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
                                                     const CallOptions& options);
   /// Tells the other ranks' exchange() that this rank refused the call, and throws.
   [[noreturn]] void refuse_exchange(std::string_view what, const Error& why);
-  /// Refuses an exchange when `check` throws or the options are invalid.
+  /// Runs `check` before an exchange(). If it throws, or if the timeout is negative, refuses the
+  /// exchange.
   template <typename Check>
   void check_exchange(std::string_view what, const CallOptions& options, const Check& check) {
     const auto why = refusal_of([&] {
@@ -163,12 +166,12 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   Memory* memory_ = nullptr;
 
   std::atomic<std::uint64_t> next_seq_{0};
-  std::atomic<std::uint64_t> next_pair_{0};  // Counts entries of the second trace.
+  std::atomic<std::uint64_t> next_pair_{0};  // Index of the next entry in pairs_.
   TraceRing collectives_;
   TraceRing pairs_;
 
   std::mutex pairs_mutex_;
-  // Number of messages by (sending, peer, tag).
+  // Number of messages so far, by (whether this rank sends, peer, tag).
   std::map<std::tuple<bool, int, int>, std::uint64_t> pair_seq_;
 
   std::atomic<bool> broken_{false};

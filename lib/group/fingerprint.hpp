@@ -8,7 +8,8 @@
 
 namespace tutti::internal {
 
-/// A list of equal counts has the same hash as the count alone, because ranks may use either form.
+/// Adds row counts. A list of equal counts adds the same as the count alone, because ranks may use
+/// either form.
 constexpr void add(Hash& hash, const Rows& rows) noexcept {
   bool equal = true;
   for (const auto n : rows.list()) equal = equal && n == rows[0];
@@ -40,7 +41,8 @@ inline void add(Hash& hash, const Op& op) noexcept {
   const bool by_rows = kind == Operation::all_gather || kind == Operation::all_gather_bounded ||
                        kind == Operation::gather || kind == Operation::reduce_scatter ||
                        kind == Operation::scatter || kind == Operation::all_to_all;
-  // The number of dimensions keeps a dimension from being read as a count or a name.
+  // Adds the number of dimensions, so that a dimension cannot pass for a count or for part of the
+  // name.
   const auto dims = p2p ? 0 : by_rows ? shape.row_dims().size() : shape.ndim();
   hash.add(static_cast<std::uint64_t>(kind == Operation::recv ? Operation::send : kind) |
            static_cast<std::uint64_t>(reduce) << 8 | static_cast<std::uint64_t>(commutes) << 15 |
@@ -56,7 +58,8 @@ inline void add(Hash& hash, const Op& op) noexcept {
   }
 }
 
-/// Completes the hash of all operations of a launch.
+/// Adds the parts of the call, order_fixed and name, to the hash of its operations, and returns the
+/// fingerprint.
 inline std::uint64_t finish_hash(Hash& hash, const Call& call) noexcept {
   if (call.order_fixed) hash.add(1);
   if (!call.name.empty()) hash.add(call.name);

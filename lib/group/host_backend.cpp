@@ -145,7 +145,7 @@ void HostBackend::run_in_turn(std::span<const Op> ops, const Call& call) {
     throw;
   }
   if (!turn->limit().is_set()) return run_now(ops, call);
-  Call rest = call;  // Its timeout counts from the wait for the turn.
+  Call rest = call;  // The timeout counts from the beginning of the wait for the turn.
   rest.deadline = turn->limit();
   run_now(ops, rest);
 }
@@ -160,7 +160,7 @@ void HostBackend::run_now(std::span<const Op> ops, const Call& call) {
     if (!posted.empty())
       abandon(posted, why);
     else if (why.code() == Errc::resource_exhausted)
-      publish(ops, call, why);  // The call has had its turn.
+      publish(ops, call, why);  // Not refuse(): the number must not be skipped.
     throw;
   }
   try {

@@ -25,7 +25,7 @@ class PostedMessages {
   void add(std::shared_ptr<WorkState> state) { states_.push_back(std::move(state)); }
   bool empty() const noexcept { return states_.empty(); }
   /// Blocks until all messages are done, at most until the call's deadline. Returns the first error
-  /// in their order.
+  /// in their order; null: none.
   std::exception_ptr wait() noexcept;
   /// One state for all messages; null if there are none.
   std::shared_ptr<WorkState> all() const;
@@ -39,10 +39,10 @@ class PostedMessages {
 /// The order of a HostBackend's calls, and memory for their states.
 class HostCalls {
  public:
-  /// For callbacks that may run while the backend is destroyed.
+  /// Shared with callbacks that may run while the backend is destroyed.
   const std::shared_ptr<CallQueue>& queue() const noexcept { return queue_; }
   Pool& pool() noexcept { return *pool_; }
-  /// A state from the pool, of T(queue, args...).
+  /// Makes a T(queue, args...), in memory of the pool.
   template <typename T, typename... Args>
   std::shared_ptr<T> make_state(Args&&... args) {
     return std::allocate_shared<T>(PoolAllocator<T>(pool_), queue_, std::forward<Args>(args)...);

@@ -6,7 +6,8 @@
 
 namespace tutti::internal {
 
-/// A job of the worker and the state of the job's result. Its captures are destroyed on the worker.
+/// A function of then() or on_done(): a job of the worker, and the state of the Work that ends
+/// after it. The function's captures are destroyed on the worker.
 class HostState::Continuation : public HostState, public CallQueue::Job {
  public:
   using HostState::HostState;
@@ -77,7 +78,7 @@ class HostState::Callback final : public Continuation {
     }
     finish(before());
   }
-  /// Runs even if the call failed.
+  /// Runs all the same: on_done() calls its function even if there is no worker.
   void drop(const Error&) noexcept override { run(); }
 
   void block_stream(Stream stream) override {
@@ -95,7 +96,7 @@ class HostState::Callback final : public Continuation {
   }
 
   mutable std::mutex call_mutex_;
-  std::shared_ptr<HostState> call_;  // Null when it has ended.
+  std::shared_ptr<HostState> call_;  // Null after f_ has run.
   std::function<void(const Error*)> f_;
 };
 

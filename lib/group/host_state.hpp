@@ -65,8 +65,8 @@ class HostState : public WorkState, public std::enable_shared_from_this<HostStat
   std::shared_ptr<WorkState> on_done(std::function<void(const Error*)> f) override;
 
   bool forked() const noexcept { return queue_->forked(); }
-  /// Ends the call; null: without an error. Later calls are ignored. The caller must hold a
-  /// reference, because a waiter may drop its reference at once.
+  /// Ends the call with `error`; null: without an error. Only the first finish() has an effect. The
+  /// caller must hold a reference, because a waiter may drop its reference at once.
   void finish(const std::exception_ptr& error) noexcept;
 
  protected:
@@ -76,7 +76,8 @@ class HostState : public WorkState, public std::enable_shared_from_this<HostStat
   class Continuation;
   class Next;
   class Callback;
-  /// Starts `after` when this is done. False: this is done already, with `error`.
+  /// Registers `after`, which starts when this call ends. Returns false, and sets `error`, if the
+  /// call has ended already: then the caller starts `after`.
   bool attach(const std::shared_ptr<Continuation>& after, std::exception_ptr& error);
 
   std::atomic<bool> done_{false};

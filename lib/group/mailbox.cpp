@@ -152,7 +152,7 @@ void Mailbox::leave(int rank) noexcept {
     }
   }
   const Error error = has_left(rank);
-  // A peer may wait for a message that this rank has not posted.
+  // A peer waits for a message that `rank` will never post.
   if (std::ranges::any_of(
           orphans, [&](const Post& post) { return post.state != nullptr && post.rank != rank; }))
     broken_(error);

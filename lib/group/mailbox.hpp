@@ -24,15 +24,16 @@ class Mailbox {
   /// while a continuation waits for the message.
   class Message;
 
-  /// `broken` is called with the error of a message that reached its deadline or whose peer has
-  /// left. It breaks the group.
+  /// `broken` breaks the group. It is called with the error of a message that reached its deadline
+  /// or whose peer has left.
   Mailbox(std::string group, int size, std::function<void(const Error&)> broken);
 
   /// Matches the message of `rank`, or stores it until its peer's arrives.
   void post(const std::shared_ptr<Message>& message, int rank, const Call& call) noexcept;
-  /// The same for a message that `rank` refused.
+  /// The same for a message that `rank` refused: the peer's message ends with the error.
   void refuse(const Op& op, int rank, const Error& why) noexcept;
-  /// Fails messages that need `rank`, which has left.
+  /// Records that `rank` has left. Messages that need it, posted before or later, end with
+  /// peer_lost.
   void leave(int rank) noexcept;
   /// Ends every message, including later ones. The first cause applies.
   void fail(const Error& cause) noexcept;
@@ -41,7 +42,7 @@ class Mailbox {
   struct Post {
     Op op;
     int rank = 0;
-    std::uint64_t age = 0;  // Number among the waiting messages.
+    std::uint64_t age = 0;  // Counts stored messages; the smallest is the oldest.
     std::string text;       // The reason of a refusal, or the description of a named message.
     std::shared_ptr<HostState> state;  // Null if the rank refused the message.
   };
@@ -49,7 +50,7 @@ class Mailbox {
     std::vector<Post> sends;
     std::vector<Post> recvs;
   };
-  // Empty boxes are kept, so that a steady state allocates nothing.
+  // Empty boxes are kept up to this number of boxes, so that a steady state allocates nothing.
   static constexpr std::size_t kept_boxes = 256;
 
   using Queue = std::vector<Post>;        // Oldest first; rarely more than one.
@@ -58,9 +59,9 @@ class Mailbox {
   void add(Post post) noexcept;
   // Under the lock:
   std::optional<Post> match(const Post& post);
-  bool is_alone(int rank) const noexcept;  // All other ranks are gone.
+  bool is_alone(int rank) const noexcept;  // All other ranks have left; false in a group of one.
   void complete(const Post& send, const Post& recv) const noexcept;
-  bool withdraw(const Message& message) noexcept;  // True if the message was there.
+  bool withdraw(const Message& message) noexcept;  // True if the message was waiting.
   static void end_all(std::span<const Post> posts, const Error& why) noexcept;
 
   const std::string group_;

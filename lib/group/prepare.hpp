@@ -37,8 +37,8 @@ class Prepare {
   void (*run_)(void*, Op&) = nullptr;
 };
 
-/// The Error with which a call is refused if `check` throws. An exception of another type is
-/// converted, so that the call still takes its number.
+/// Runs `check`. Returns the Error with which the call is refused; empty if `check` did not throw.
+/// An exception of another type is converted, so that the call still takes its number.
 template <typename Check>
 std::optional<Error> refusal_of(const Check& check) {
   try {

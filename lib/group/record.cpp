@@ -207,7 +207,8 @@ std::optional<Error> compare(std::string_view group, std::span<const Op> ops, co
     text += fmt::format("{} {}: {} #{}; ", side.ranks.size() == 1 ? "rank" : "ranks",
                         list_ranks(side.ranks), side.record->view(), side.record->seq);
   text += "every rank has to make the same calls in the same order";
-  // Names the rank of the smallest group of equal records as the likely origin.
+  // Names the first rank of the smallest set of equal records as the likely origin; no rank if all
+  // sets have the same size.
   const auto odd =
       std::ranges::min_element(sides, {}, [](const Side& side) { return side.ranks.size(); });
   const bool tie = std::ranges::all_of(

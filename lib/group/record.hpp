@@ -20,7 +20,7 @@ std::string describe(const Op& op);
 /// True if one of the operations is a collective. The call then has a number.
 bool has_collective(std::span<const Op> ops) noexcept;
 
-/// The name of a launch's first operation.
+/// The name of a launch's first operation; "coalesced call" if there is none.
 std::string_view operation_of(std::span<const Op> ops) noexcept;
 
 /// An error with the location of this call. `rank`: the rank that caused the error.
@@ -32,11 +32,12 @@ Error call_error(Errc code, std::string_view group, std::span<const Op> ops, con
 Error with_location(const Error& error, std::string_view group, std::span<const Op> ops,
                     const Call& call, int rank);
 
-/// The description of a call, of fixed size, that a rank publishes before data moves.
+/// A rank's description of its call, which it publishes so that ranks can be compared. The text is
+/// cut off to fit.
 struct Record {
   static constexpr std::uint32_t version = 1;
   std::uint32_t format = version;
-  std::uint32_t refused = 0;  ///< 1: the text is a refusal's reason. 0: it describes the call.
+  std::uint32_t refused = 0;  ///< 1: the text is a refusal's reason. 0: the text is the call.
   std::uint64_t seq = 0;
   std::uint64_t fingerprint = 0;
   std::array<char, 232> text{};
@@ -56,12 +57,14 @@ Record read_record(Reader& in);
 std::optional<Error> compare(std::string_view group, std::span<const Op> ops, const Call& call,
                              std::span<const Record> records);
 
-/// The error of all ranks if rank `from` sends `sent` rows to `to`, which expects another number.
+/// The error of all ranks if rank `from` sends `sent` rows to rank `to`, which expects `expected`
+/// rows.
 Error rows_error(std::string_view group, std::span<const Op> ops, const Call& call, int from,
                  int to, std::int64_t sent, std::int64_t expected);
 
 /// Compares the counts of an all_to_all. Fingerprints leave them out, because only two ranks know
-/// each count. sent(from, to): what `from` sends; expected(from, to): what `to` expects.
+/// each count. sent(from, to): the rows that `from` sends; expected(from, to): the rows that `to`
+/// expects. Empty if they agree.
 template <typename Sent, typename Expected>
 std::optional<Error> compare_rows(std::string_view group, std::span<const Op> ops, const Call& call,
                                   int size, const Sent& sent, const Expected& expected) {
@@ -72,7 +75,7 @@ std::optional<Error> compare_rows(std::string_view group, std::span<const Op> op
   return std::nullopt;
 }
 
-/// The error on peers of a rank that refused the call.
+/// The error on peers of `rank`, which refused the call. `why`: its refusal_text().
 Error refused_error(std::string_view group, std::span<const Op> ops, const Call& call, int rank,
                     std::string_view why);
 
@@ -83,7 +86,7 @@ std::string refusal_text(std::span<const Op> ops, const Call& call, const Error&
 std::string sides_text(int sender, std::string_view send, int receiver, std::string_view recv);
 
 /// Calls `tell(ops, call)` for each part of a launch for which separate peers wait: every send and
-/// receive with its number and fingerprint, and all collectives together.
+/// receive with its number and fingerprint, then all collectives together (`ops` unchanged).
 template <typename Tell>
 void for_each_part(std::span<const Op> ops, const Call& call, const Tell& tell) {
   for (const auto& op : ops) {

@@ -9,7 +9,8 @@
 
 namespace tutti::internal {
 
-/// Reserves memory for the row lists of all `ops`. Call it before the first copy_row_lists().
+/// Reserves memory in `kept` for the row lists of all `ops`, because copy_row_lists() must not move
+/// earlier copies.
 template <typename Ops, typename Allocator>
 void reserve_row_lists(const Ops& ops, std::vector<std::int64_t, Allocator>& kept) {
   std::size_t listed = 0;
@@ -17,7 +18,7 @@ void reserve_row_lists(const Ops& ops, std::vector<std::int64_t, Allocator>& kep
   kept.reserve(listed);
 }
 
-/// Copies the row lists of `op` and makes `op` refer to the copies.
+/// Appends the row lists of `op` to `kept` and makes `op` refer to the copies.
 template <typename Allocator>
 void copy_row_lists(Op& op, std::vector<std::int64_t, Allocator>& kept) {
   for (Rows* rows : {&op.rows, &op.send_rows}) {

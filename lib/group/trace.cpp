@@ -44,7 +44,7 @@ void TraceRing::read(std::vector<TraceEntry>& out) const {
     const auto ended = slot.ended.load(acquire);
     e.state = ended >> 2 == version ? static_cast<TraceEntry::State>(ended & 3)
                                     : TraceEntry::State::running;
-    // Overwritten while it was read. The next snapshot has the newer call.
+    // Leaves out a slot that was overwritten during the read. The next snapshot has the newer call.
     if (slot.version.load(relaxed) == version) found.push_back({version, std::move(e)});
   }
   std::ranges::sort(found, {}, &Found::index);

@@ -22,13 +22,14 @@ inline std::int64_t coarse_now() noexcept {
   return now.tv_sec * 1'000'000'000 + now.tv_nsec;
 }
 
-/// The last calls of one kind. Any thread writes without a lock, even while another thread reads.
-/// The writers are inline, because every call executes them.
+/// A group's last collectives, or its last sends and receives. Any thread writes without a lock,
+/// even while another thread reads. The writers are inline, because every call executes them.
 class TraceRing {
  public:
   static constexpr std::size_t length = 64;
 
-  /// `index` counts without gaps.
+  /// Records the start of a call. `index`: its number in this ring, without gaps. `ops`: the number
+  /// of operations, of which `first` is the first.
   [[gnu::always_inline]] void begin(std::uint64_t index, std::uint64_t seq, Operation kind,
                                     const Op& first, std::size_t ops, bool async,
                                     std::string_view name) noexcept {
@@ -63,9 +64,10 @@ class TraceRing {
     slot.version.store(index + 1, release);
   }
 
-  /// Uses plain accesses, because another locked instruction would cost more than all of begin().
-  /// Does nothing if a later call has taken the slot. If a call takes the slot between the two
-  /// accesses, `ended` describes an older version, and the newer entry reads as running.
+  /// Records how call `index` ended. Uses a plain load and store, because another locked
+  /// instruction would cost more than all of begin(). Does nothing if a later call has taken the
+  /// slot. If a call takes the slot between load and store, `ended` describes an older version, and
+  /// the newer entry reads as running.
   void end(std::uint64_t index, TraceEntry::State state) noexcept {
     auto& slot = slots_[index % length];
     if (slot.version.load(std::memory_order_relaxed) == index + 1)
@@ -83,7 +85,7 @@ class TraceRing {
   // A slot is a sequence lock: `version` is index + 1, and 0 during a write.
   struct alignas(64) Slot {
     std::atomic<std::uint64_t> version{0};
-    std::atomic<std::uint64_t> ended{0};  // How this version ended, once it has.
+    std::atomic<std::uint64_t> ended{0};  // ended_of() the last call that ended in this slot.
     std::atomic<std::uint64_t> seq{0};
     std::atomic<std::uint64_t> what{0};  // Operation, dtype, reduce op, async, ops, peer.
     std::atomic<std::int64_t> bytes{0};

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
 
-/// Throws for the condition of check_array() that is not met.
+/// Throws if an array that is not plain is invalid; returns if it is valid, for example empty.
 [[gnu::cold, gnu::noinline]] void refuse_array(const char* what, const ConstTensorView& v,
                                                const Bounds& b) {
   if (static_cast<int>(v.dtype) >= dtype_count)
@@ -79,7 +79,8 @@ bool disjoint(const void* a, std::size_t a_bytes, const void* b, std::size_t b_b
   return a_bytes == 0 || b_bytes == 0 || x >= y + b_bytes || y >= x + a_bytes;
 }
 
-/// Two arrays may share memory only if `part` begins `offset` bytes into `whole`.
+/// Refuses arrays that share memory, unless `part` begins `offset` bytes into `whole`. `allowed`:
+/// that rule in words.
 void check_overlap(const void* part, std::size_t part_bytes, const void* whole,
                    std::size_t whole_bytes, std::size_t offset, const char* allowed) {
   if (part == static_cast<const std::byte*>(whole) + offset ||
@@ -124,7 +125,7 @@ void check_reduce(const Op& op, DType dtype, const CallOptions& o) {
     failf(Errc::invalid_argument, "avg has no meaning in {}; use sum", name_of(op.kind));
 }
 
-/// The total, or an error that shows both operands of the overflowing addition.
+/// Returns the rows of all ranks together. @throws Error invalid_argument, count_overflow.
 std::int64_t checked_total(const char* what, const Rows& rows, int size) {
   std::int64_t total = 0;
   if (!rows.listed()) {
@@ -151,7 +152,8 @@ void check_given(const char* what, const Rows& rows) {
     failf(Errc::invalid_argument, "{} is {}; it must be >= 0", what, rows[0]);
 }
 
-/// `part` is this rank's array, `whole` has all ranks' rows; null if the rank has no such array.
+/// Checks `rows` against `part`, this rank's array, and `whole`, which has all ranks' rows (null if
+/// this rank has no such array). Sets `rows` if they were not given.
 void check_rows(Rows& rows, const Shape& part, const char* part_name, const Shape* whole,
                 const char* whole_name, const Bounds& b) {
   check_given("rows", rows);

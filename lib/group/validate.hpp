@@ -14,17 +14,18 @@ struct Bounds {
   Device device{};  ///< The device on which arrays must be.
 };
 
-/// Checks dtype, size, address and device of an array. Errors call it `what`.
+/// Checks dtype, size, address and device of an array. Errors call the array `what`. @throws Error
+/// invalid_argument, count_overflow.
 void check_array(const char* what, const ConstTensorView& array, const Device& device);
 
-/// @throws Error invalid_argument if arrays overlap in a verb without an in-place form.
+/// @throws Error invalid_argument if the arrays of `verb`, which has no in-place form, overlap.
 void check_apart(const ConstTensorView& in, const TensorView& out, std::string_view verb);
 
 /// @throws Error invalid_argument for a negative timeout.
 void check_timeout(const CallOptions& options);
 
 /// Checks one operation and completes it: sets rows that were not given, and empties arrays that
-/// this rank does not use. @throws Error invalid_argument, count_overflow.
+/// this rank does not use. @throws Error invalid_argument, count_overflow, unsupported.
 void validate(Op& op, const Bounds& bounds, const CallOptions& options);
 
 }  // namespace tutti::internal

@@ -27,7 +27,8 @@ Work::Work(std::shared_ptr<WorkState> state, std::shared_ptr<WorkOwner> owner,
 
 namespace {
 
-/// True if on_done() has collected `thrown`, which may be null. Continuations pass on the same
+/// True if on_done() has collected `thrown`, which may be null. `seen`: the state to which
+/// on_done() added its function; null: on_done() was not called. Continuations pass on the same
 /// exception object.
 bool is_collected(const std::shared_ptr<WorkState>& seen, const std::exception_ptr& thrown) {
   return seen != nullptr && seen->error() == thrown;
@@ -39,7 +40,8 @@ void call_with(const std::function<void(const Error*)>& f, const std::exception_
   f(&error);
 }
 
-/// Calls the function of on_done(), which may throw.
+/// Calls the function of on_done() and logs an exception that it throws, through the owner if there
+/// is one.
 void call_guarded(const std::function<void(const Error*)>& f, const Error* error,
                   WorkOwner* owner) noexcept {
   try {
@@ -109,7 +111,7 @@ std::optional<Error> Work::error() {
   const auto thrown = state_->error();
   if (thrown == nullptr) return std::nullopt;
   if (owner_ != nullptr) owner_->collected(token_, true);
-  owner_.reset();  // wait() may still throw the error.
+  owner_.reset();  // Collected. The state stays, so that wait() throws the error.
   return internal::to_error(thrown);
 }
 
@@ -119,7 +121,7 @@ void Work::block_stream(Stream stream) {
 
 namespace {
 
-/// The state of a finished call whose continuation threw.
+/// The state of a Work that then() returned for a Work without a call, after the function threw.
 class Failed final : public WorkState, public std::enable_shared_from_this<Failed> {
  public:
   explicit Failed(std::exception_ptr thrown) noexcept : thrown_(std::move(thrown)) {}
@@ -165,7 +167,8 @@ void Work::on_done(std::function<void(const Error*)> f) {
   seen_ = std::exchange(state_, std::move(after));
 }
 
-/// A detached Work.
+/// The callback that detach() adds. Holds the parts of the Work until the call has ended, and
+/// reports an error that was not collected.
 struct Work::Detached {
   std::shared_ptr<void> keep_alive;  // First, so that it is released last.
   std::shared_ptr<WorkState> state;
@@ -226,8 +229,8 @@ class All final : public WorkState, public WorkOwner, public std::enable_shared_
   void block_stream(Stream stream) override {
     for (const auto& part : parts_) part.state->block_stream(stream);
   }
-  /// Runs `next` on the part that ends last. A failed part is not counted down, so `next` does not
-  /// run.
+  /// Runs `next` as a continuation of the part that ends last. A failed part is not counted, so
+  /// after an error `next` never runs.
   std::shared_ptr<WorkState> then(std::function<void()> next) override {
     auto left = std::make_shared<std::atomic<std::size_t>>(parts_.size());
     auto shared = std::make_shared<std::function<void()>>(std::move(next));
@@ -239,7 +242,7 @@ class All final : public WorkState, public WorkOwner, public std::enable_shared_
                        part.owner, part.token, part.seen});
     return std::make_shared<All>(std::move(links));
   }
-  /// On the worker of the part that ends last.
+  /// Calls `f` on the worker of the part that ends last.
   std::shared_ptr<WorkState> on_done(std::function<void(const Error*)> f) override {
     auto left = std::make_shared<std::atomic<std::size_t>>(parts_.size());
     auto shared = std::make_shared<std::function<void(const Error*)>>(std::move(f));
