@@ -15,9 +15,10 @@
 
 namespace tutti::backend::nccl {
 
-/// An all_gather_bounded: each rank knows only its own row count. One ncclGroup exchanges the
-/// counts and slots of the maximum length. When the counts have reached the host, copies out of the
-/// slots run on a separate stream, so no call of the group waits for the host.
+/// One all_gather_bounded, in which each rank knows only its own row count. One ncclGroup gathers
+/// the counts and a slot of the maximum length from each rank. When the counts have reached the
+/// host, spread() queues copies out of the slots on a separate stream, so no collective waits for
+/// the host.
 ///
 /// Call order: before(), inside() within an ncclGroup, after(), and spread() when counted().
 class Bounded {
@@ -33,7 +34,8 @@ class Bounded {
   void after();
   /// True when the counts of all ranks have reached the host.
   bool counted() const { return counts_.busy()->done(); }
-  /// Queues the copies on `stream`. @throws Error mismatch when a rank has more rows than its slot.
+  /// Queues the copies of the rows from the slots to `out` on `stream`. @throws Error mismatch when
+  /// a rank has more rows than its slot.
   void spread(cudaStream_t stream);
 
   /// Returns the memory of the counts for reuse. Call it after the copies have been queued.
@@ -57,7 +59,8 @@ class Bounded {
   Scratch scratch_;                 // The counts of all ranks, then their slots.
 };
 
-/// The calls of a group whose row counts the host has to read. Called from any thread.
+/// The calls of a group with an all_gather_bounded, until the host has read their row counts and
+/// queued their copies. Called from any thread.
 class Counting {
  public:
   Counting(std::shared_ptr<Gpu> gpu, int size);
@@ -65,12 +68,13 @@ class Counting {
   /// collectives wait for their peers.
   void reserve();
 
-  /// Memory for the counts of one operation, reused if possible.
+  /// Returns pinned memory for the counts of one operation: that of an earlier call, if it is free.
   cuda::PinnedPool::Block room();
-  /// Adds the call of `state`. The state gets its event after the counts of `ops` have arrived.
+  /// Adds the call of `state`. spread() gives the state its event, behind the copies of `ops`.
   void add(std::shared_ptr<EventState> state, std::vector<Bounded> ops);
-  /// Queues the copies of the calls whose counts have arrived. True when no call is left. @throws
-  /// Error with the location of the call.
+  /// Queues the copies of the calls whose counts have arrived, in the order of add(). Returns true
+  /// when no call is left. @throws Error as Bounded::spread(), with the location of the call, or an
+  /// error of CUDA.
   bool spread(const std::string& group, int rank);
   /// Drops the remaining calls. Call it when nothing uses their memory.
   void forget() noexcept;
@@ -84,7 +88,7 @@ class Counting {
   std::shared_ptr<Gpu> gpu_;
   std::shared_ptr<cuda::PinnedPool> pool_;
   int size_;
-  CudaStream copies_;  // Ordered after the group's stream; no collective waits for it.
+  CudaStream copies_;  // Each copy is ordered after its call's stream. No collective waits for it.
   std::mutex mutex_;
   std::deque<Waiting> waiting_;
   std::vector<cuda::PinnedPool::Block> idle_;

@@ -7,8 +7,9 @@
 namespace tutti::backend::nccl {
 namespace {
 
-/// True for a stream that the program has made. A default stream synchronises with other streams or
-/// differs between threads, and NCCL queues its work on a separate thread.
+/// True for a stream that the program has made, on which a collective may run. A default stream
+/// synchronises with other streams, or its handle means another stream on NCCL's thread, which
+/// queues the collective.
 bool is_made(cudaStream_t stream) noexcept {
   return stream != nullptr && stream != cudaStreamLegacy && stream != cudaStreamPerThread;
 }
@@ -17,9 +18,9 @@ bool is_made(cudaStream_t stream) noexcept {
 
 cudaStream_t CallStreams::choose(std::span<const Op> ops, const Call& call, int size) {
   const auto theirs = to_cuda(call.stream);
-  // The caller waits until the call has been queued, so the caller's stream exists. A call with
-  // scratch memory runs elsewhere: after a hanging abort, its memory is released when the caller
-  // has returned.
+  // A blocking call may run on the caller's stream: the caller waits until the call has been
+  // queued, so the stream exists until then. A call with scratch memory may not: after an abort
+  // that hangs, its memory is released on the call's stream when the caller has already returned.
   const bool direct =
       call.blocking && is_made(theirs) && std::ranges::none_of(ops, [&](const Op& op) {
         return needs_scratch(op, size, call.order_fixed);
@@ -28,7 +29,8 @@ cudaStream_t CallStreams::choose(std::span<const Op> ops, const Call& call, int 
     catch_up();
     return own_.get();
   }
-  // Needed even if the last call's stream had this handle: the handle may have been reused.
+  // Orders `theirs` after the last call even if that call ran on the same handle: the program may
+  // have destroyed that stream, and made another one with its handle.
   if (elsewhere_ != nullptr) {
     elsewhere_->block(theirs);
   } else {
@@ -41,7 +43,7 @@ cudaStream_t CallStreams::choose(std::span<const Op> ops, const Call& call, int 
 }
 
 cudaStream_t CallStreams::for_capture(cudaStream_t from) {
-  // This handle means a different stream on each thread.
+  // cudaStreamPerThread means a different stream on each thread.
   const auto thread = from == cudaStreamPerThread ? std::this_thread::get_id() : std::thread::id();
   auto& found = of_captures_[{from, thread}];
   if (found == nullptr) found = std::make_unique<CudaStream>(gpu_);

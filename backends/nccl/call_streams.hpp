@@ -13,8 +13,8 @@
 
 namespace tutti::backend::nccl {
 
-/// Chooses the stream of a call (the group's own, the caller's, or one for captured calls) and
-/// orders that stream after the group's previous call.
+/// Chooses the stream of a call: the group's own, the caller's, or one for captured calls. Orders
+/// the first two after the group's previous call.
 ///
 /// For one thread at a time, under Launcher's mutex. EventState's lock is taken under that mutex.
 class CallStreams {
@@ -38,7 +38,7 @@ class CallStreams {
   std::shared_ptr<Gpu> gpu_;
   CudaStream own_;
   std::shared_ptr<EventState> elsewhere_;  // The last call; null if it is on own_.
-  /// By the stream where a capture begins.
+  /// By the argument of for_capture(), and by the thread if that is cudaStreamPerThread.
   std::map<std::pair<cudaStream_t, std::thread::id>, std::unique_ptr<CudaStream>> of_captures_;
 };
 

@@ -31,7 +31,8 @@ void Channel::post(Message message) {
 
 void Channel::advance() {
   const std::lock_guard lock(mutex_);
-  if (waiting_.empty()) {  // Messages may still run on the device.
+  // Looks for NCCL's errors, because queued messages may still run on the device.
+  if (waiting_.empty()) {
     if (step_ == Step::open) communicator_->look();
     return;
   }

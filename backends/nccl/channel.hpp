@@ -17,15 +17,16 @@ namespace tutti::backend::nccl {
 struct Message {
   std::shared_ptr<EventState> state;
   Gpu::Event input;
-  void* data;  ///< Not written when the message is sent.
+  void* data;  ///< Only read if the message is a send.
   std::size_t bytes;
 };
 
-/// The messages of one (sender, receiver, tag) on one of the two ranks. Has a communicator of two
-/// ranks and a stream, made for the first message. Called from any thread.
+/// The messages of one (sender, receiver, tag), on one of the two ranks. Has a stream and a
+/// communicator of the two ranks, which connect at the first message. Called from any thread.
 class Channel {
  public:
-  /// `key`: the store key under which the two ranks exchange the ncclUniqueId.
+  /// `key`: the store key under which the sender publishes the ncclUniqueId. `sends`: this rank is
+  /// the sender.
   Channel(std::shared_ptr<Gpu> gpu, Store& store, std::string key, bool sends, Memory& memory);
   ~Channel();
   Channel(const Channel&) = delete;

@@ -74,7 +74,8 @@ void Communicator::abort() noexcept {
     comm = std::exchange(comm_, nullptr);
   }
   if (comm == nullptr) return;
-  const cuda::RelaxedCapture relaxed(gpu_->cuda());  // ncclCommAbort frees memory.
+  // ncclCommAbort frees memory, which is prohibited while another thread captures.
+  const cuda::RelaxedCapture relaxed(gpu_->cuda());
   if (aborting_) aborting_();
   // Without the lock: the abort may hang, and threads that wait for the lock have deadlines.
   (void)gpu_->nccl().comm_abort(comm);
@@ -98,7 +99,7 @@ bool Communicator::ended() noexcept {
       return false;
     comm = std::exchange(comm_, nullptr);
   }
-  (void)gpu_->nccl().comm_destroy(comm);  // Without the lock, like an abort.
+  (void)gpu_->nccl().comm_destroy(comm);  // Without the lock, as in abort().
   return true;
 }
 
@@ -108,8 +109,9 @@ void Communicator::use_device() const noexcept {
 
 namespace {
 
-/// Runs `body` for each communicator on a separate thread, because calls into NCCL may hang. A
-/// hanging thread keeps its communicator alive. True when all have ended in time.
+/// Runs `body` for each communicator on a separate thread, because calls into NCCL may hang.
+/// `limit` is `bound` from now. Returns true if all threads have ended by then. A thread that hangs
+/// keeps its communicator alive.
 bool on_threads(const Communicators& all, std::chrono::nanoseconds bound,
                 void (*body)(Communicator&, Deadline limit) noexcept) noexcept {
   struct Count {

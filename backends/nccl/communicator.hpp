@@ -38,7 +38,8 @@ class GroupScope {
   bool open_ = true;
 };
 
-/// The id that rank `whose` published in the store. @throws Error mismatch.
+/// Returns the id in `bytes`, which a rank has published in the store. `whose`: the rank, for the
+/// error text. @throws Error mismatch if the length is wrong.
 ncclUniqueId to_id(std::span<const std::byte> bytes, std::string_view whose);
 
 /// A non-blocking ncclComm_t. Called from any thread; calls NCCL from one thread at a time.
@@ -49,11 +50,14 @@ class Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  /// Begins to connect. ready() is true when all ranks are connected.
+  /// Begins to connect; ready() returns true when all ranks are connected. @throws Error aborted
+  /// after abort(), or NCCL's error.
   void begin(const ncclUniqueId& id, int rank, int size);
-  /// Adopts a communicator, which it does not destroy. An abort calls `aborting` first.
+  /// Adopts a communicator of the program. begin_end() leaves it to the program. abort() calls
+  /// AdoptedCommunicator::aborting and then aborts it. @throws Error aborted after abort().
   void adopt(const AdoptedCommunicator& adopted);
-  /// True when NCCL has no operation in progress. @throws Error NCCL's asynchronous error.
+  /// True when no call into NCCL is still ncclInProgress. @throws Error NCCL's asynchronous error,
+  /// or aborted when the communicator has ended.
   bool ready();
   /// Throws as ready() does, unless another thread is inside NCCL. Never blocks.
   void look();
@@ -66,15 +70,16 @@ class Communicator {
     call(comm_);
   }
 
-  /// Keeps memory that NCCL may write to alive until the communicator has ended.
+  /// Keeps `what`, memory that NCCL may write to, alive until this object is destroyed.
   void keep(std::shared_ptr<void> what);
-  /// Aborts all operations. The duration is not bounded.
+  /// Aborts the communicator. Later calls throw aborted. May hang in NCCL.
   void abort() noexcept;
-  /// Finalizes and destroys a communicator that has no operation in progress. begin_end() is false
-  /// when NCCL refuses; ended() is true when the communicator has ended.
+  /// Finalizes and destroys a communicator without blocking. begin_end() begins, when no operation
+  /// is in progress, and returns false if NCCL refuses. Poll ended() then: it returns true when it
+  /// has destroyed the communicator.
   bool begin_end() noexcept;
   bool ended() noexcept;
-  /// Makes the device current on a thread of the library's own.
+  /// Makes the device current on the calling thread, which is the library's own.
   void use_device() const noexcept;
 
  private:
@@ -99,8 +104,8 @@ constexpr std::chrono::seconds abort_bound{10};
 /// all have ended within abort_bound.
 bool abort_all(const Communicators& all) noexcept;
 
-/// Finalizes and destroys all communicators, each on a separate thread. Aborts a communicator after
-/// 1 s, and returns after at most 2 s.
+/// Finalizes and destroys all communicators, each on a separate thread. Aborts a communicator that
+/// has not ended after 1 s. Returns after at most 2 s.
 void end_all(const Communicators& all) noexcept;
 
 }  // namespace tutti::backend::nccl

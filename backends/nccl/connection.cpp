@@ -36,8 +36,8 @@ std::shared_ptr<void> claim_device(const ncclUniqueId& id, int device, const std
           }};
 }
 
-/// Compares the communicator to be adopted with the group. Does not change the communicator.
-/// @throws Error invalid_argument; its text names both sides.
+/// Compares rank, size and device of the communicator to be adopted with those of the group.
+/// @throws Error invalid_argument if they differ; its text names both sides.
 void check_identity(const Gpu& gpu, const BackendInit& init, ncclComm_t comm) {
   int size = 0;
   int rank = 0;

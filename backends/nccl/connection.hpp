@@ -30,7 +30,8 @@ class Connection {
   /// Polls the store while the group is being made. @throws Error the cause that a peer has
   /// published.
   void check_peers();
-  /// Aborts because this rank could not make the group. Returns the cause that counts on all ranks.
+  /// Reports `mine`, the error because of which this rank cannot make the group, and aborts the
+  /// communicator. Returns the cause on which the ranks agree.
   Error give_up(const Error& mine) noexcept;
 
   const std::shared_ptr<Communicator>& communicator() const noexcept { return communicator_; }

@@ -18,7 +18,8 @@
 
 namespace tutti::backend::nccl {
 
-/// The time from the start of a call to the first poll of the store.
+/// The time from the start of a call to the first poll of the store, and the shortest time between
+/// two polls.
 constexpr std::chrono::milliseconds first_look{20};
 /// The longest time between two polls of the store.
 constexpr std::chrono::seconds rarest_look{1};
@@ -52,14 +53,18 @@ class Failure {
 
   /// Breaks the group, because of `mine` or of the cause that a peer published first.
   void fail(const Error& mine) noexcept;
-  /// Breaks the group because a call of this rank reached its deadline.
+  /// Breaks the group because a call of this rank reached its deadline. `since`: when the call
+  /// began. Unless the call is a send or receive, collects the peers' status first.
   void fail_late(const Op& op, const Call& call, Clock::time_point since) noexcept;
-  /// The same with the error `mine`. Collects the peers' status for at most `patience`.
+  /// The same with the error `mine` of a call with `status`. Collects the peers' status for at most
+  /// `patience`.
   void fail_late(const Error& mine, const internal::Status& status,
                  std::chrono::nanoseconds patience) noexcept;
-  /// Breaks the group when a peer has published a cause. True when it did.
+  /// Breaks the group when a peer has published a cause, and returns true then. `mine`: this rank's
+  /// status, published if a peer collects status.
   bool poll_peers(const internal::Status& mine) noexcept;
-  /// Collects the refusals that peers have published since the previous call. From one thread.
+  /// Collects the refusals that peers have published since the last collect_refusals(). From one
+  /// thread.
   void collect_refusals() noexcept { (void)agreement_.new_refusals(); }
   /// The refusal of this call among the collected refusals; null if there is none.
   const internal::Refusal* refusal_of(const Op& op, const Call& call) const noexcept {
@@ -69,15 +74,17 @@ class Failure {
   /// from one thread.
   const std::map<int, std::uint64_t>& departed() noexcept { return agreement_.departed(); }
 
-  /// Records that no operation of the group runs any more. `late`: added to the error texts when an
-  /// abort has not ended.
+  /// Records that no operation of the group runs any more, and ends await_error_of() and
+  /// await_cause(). `late`: empty, or if the abort has not ended, a text that says so, which is
+  /// added to their errors.
   void set_drained(std::string late) noexcept;
   /// The error of a call, once the group is broken.
   Error error_of(const Op& op, const Call& call) const noexcept;
-  /// Blocks until set_drained() and returns error_of(): nothing uses the call's arrays then, unless
-  /// the text says so.
+  /// Blocks until set_drained() and returns error_of(). Nothing uses the call's arrays then, unless
+  /// the error's text says that the device may.
   Error await_error_of(const Op& op, const Call& call) const noexcept;
-  /// Blocks until set_drained() and returns the cause, with the text `late` appended.
+  /// Blocks until set_drained() and returns the cause, with set_drained()'s `late` appended to its
+  /// text.
   Error await_cause() const noexcept;
 
   /// The status of a rank that is in this call: "all_reduce #3 on group 'g'".

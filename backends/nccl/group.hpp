@@ -26,7 +26,7 @@ namespace tutti::backend::nccl {
 /// order Registrations, Launcher, PointToPoint, Watcher, Failure.
 class Group : public std::enable_shared_from_this<Group> {
  public:
-  /// Blocks until all ranks are there. @throws Error.
+  /// Blocks until all ranks have joined. @throws Error.
   static std::shared_ptr<Group> make(const BackendInit& init, const Apis& apis);
   Group(const BackendInit& init, const Apis& apis);  ///< For make().
   Group(const Group&) = delete;
@@ -38,8 +38,9 @@ class Group : public std::enable_shared_from_this<Group> {
   Registration register_memory(const TensorView& block, RegistrationKind kind, Deadline limit) {
     return registrations_.add(block, kind, limit, weak_from_this());
   }
-  /// Waits for the calls in flight until their deadlines, then ends the threads and the
-  /// communicators. Only the first call has an effect.
+  /// Waits for the calls in flight until their deadlines, then ends the group's thread and its
+  /// communicators; an adopted communicator is left to the program. Only the first call has an
+  /// effect.
   void leave() noexcept;
 
   const BackendInit& init() const noexcept { return init_; }
@@ -55,7 +56,8 @@ class Group : public std::enable_shared_from_this<Group> {
   std::shared_ptr<EventState> make_state(std::span<const Op> ops, const Call& call, Deadline limit);
   /// Posts the messages among `ops`.
   void post(std::span<const Op> ops, const Call& call, Deadline limit, std::vector<Work>& works);
-  /// Launches the collectives among `ops`, in their turn. Null if there are none.
+  /// Launches the operations that are not messages as one call, in its turn, and returns its state.
+  /// Null if there are none.
   std::shared_ptr<EventState> run(std::span<const Op> ops, const Call& call, Deadline limit,
                                   bool captured);
 

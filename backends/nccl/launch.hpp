@@ -22,7 +22,8 @@ class Messages {
   explicit Messages(const OpContext& context) : context_(context) {}
 
   void add(const Op& op);
-  /// Copies the messages of this rank to itself. Outside of the group. @throws Error.
+  /// Copies the messages of this rank to itself. Call it outside of the ncclGroup. @throws Error
+  /// mismatch if the numbers or sizes of sends and receives differ.
   void copy_own() const;
   void inside(ncclComm_t comm) const;
 
@@ -50,7 +51,8 @@ class Launch {
   bool advance();
   cudaStream_t stream() const noexcept { return context_.stream; }
   bool is_captured() const noexcept { return state_->is_captured(); }
-  /// Stops the call, but keeps its memory alive.
+  /// Gives up the turn on the device after an abort. Keeps the call's memory, which NCCL may still
+  /// use.
   void give_up() noexcept { turn_.reset(); }
 
  private:

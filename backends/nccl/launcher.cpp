@@ -11,10 +11,10 @@
 namespace tutti::backend::nccl {
 namespace {
 
-/// The time that a call waits for NCCL to queue it before the Watcher continues.
+/// The time for which launch() itself advances a call. After it the Watcher does.
 constexpr std::chrono::milliseconds hand_over{2};
 
-/// @throws Error unsupported for operations that need the host, which a graph cannot have.
+/// @throws Error unsupported for operations that need the host: a graph cannot contain them.
 void refuse_capture(std::span<const Op> ops, const Call& call) {
   for (const auto& op : ops)
     if (op.kind == Operation::barrier || op.kind == Operation::all_gather_bounded ||
@@ -109,7 +109,7 @@ void Launcher::launch(std::span<const Op> ops, const std::shared_ptr<EventState>
       streams_.ran_elsewhere(state);
     }
   }
-  if (captured) return await(state->limit());  // The capture may end when this returns.
+  if (captured) return await(state->limit());  // The capture may end when launch() returns.
   // The Watcher continues while NCCL waits for other ranks: their calls may depend on this thread.
   const auto enough = std::chrono::steady_clock::now() + hand_over;
   for (Pause pause; !advance(); pause()) {
@@ -133,7 +133,7 @@ void Launcher::try_advance() {
 void Launcher::await(Deadline limit) {
   cuda::await(
       limit, late_in_nccl, [&] { return advance(); }, [&] { failure_.require_intact(); });
-  failure_.require_intact();  // The call was given up, not queued.
+  failure_.require_intact();  // A call that was given up counts as queued.
 }
 
 void Launcher::await_rows() noexcept {

@@ -35,7 +35,7 @@ class Launcher {
   void prepare();
   bool supports(Operation operation, DType dtype, ReduceOp::Kind reduce) const noexcept;
   /// True when the call is captured into a graph. @throws Error unsupported for operations that a
-  /// graph or this build does not support.
+  /// graph or this build does not support, or as cuda::is_capturing().
   bool check_call(std::span<const Op> ops, const Call& call) const;
 
   /// Passes the call to NCCL, which may queue it later. @throws Error.
@@ -49,10 +49,11 @@ class Launcher {
   /// Queues the copies of each all_gather_bounded whose counts have arrived. True when no
   /// all_gather_bounded is left.
   bool spread_rows() { return counting_.spread(init_.name, init_.rank); }
-  /// Blocks until spread_rows() is true. The Watcher enforces the deadlines of the calls.
+  /// Blocks until spread_rows() returns true or the group has broken. At a call's deadline the
+  /// Watcher breaks the group.
   void await_rows() noexcept;
 
-  /// Records the end of all calls so far.
+  /// Records `end` behind all calls so far.
   void mark_end(Gpu::Event& end);
   /// The streams on which calls may still run, after an abort.
   std::vector<cudaStream_t> streams();
@@ -72,7 +73,7 @@ class Launcher {
   std::mutex mutex_;
   CallStreams streams_;
   Tensor token_{};          // One element in device memory, for barriers.
-  std::string no_kernels_;  // The reason, where there are none.
+  std::string no_kernels_;  // Why kernels cannot be used; empty if they can.
   OpContext context_;       // With the group's own stream; constant after prepare().
   Counting counting_;
   std::optional<Launch> launch_;

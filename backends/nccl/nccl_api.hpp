@@ -68,7 +68,8 @@ const NcclApi& nccl_api();
 /// "2.28.9" of 22809.
 std::string version_text(int code);
 
-/// The error of `call`, which returned `code`, with NCCL's last text.
+/// The error of `call`, which returned `code`, with NCCL's last text. peer_lost for
+/// ncclRemoteError, otherwise backend.
 Error nccl_error(const NcclApi& nccl, ncclResult_t code, const char* call);
 
 /// Throws nccl_error() unless `code` is ncclSuccess or ncclInProgress, which a non-blocking

@@ -26,10 +26,10 @@ struct OpContext {
   void* token;                       ///< One element in device memory, for a barrier.
   const cuda::FoldKernels* kernels;  ///< Null without kernels.
 
-  /// Queues a copy. Nothing for 0 bytes, or when both addresses are equal.
+  /// Queues a copy. Does nothing for 0 bytes, or when both addresses are equal.
   void copy(void* to, const void* from, std::size_t bytes,
             cudaMemcpyKind kind = cudaMemcpyDeviceToDevice) const;
-  /// Sends bytes. Nothing for 0 bytes, or when the peer is this rank.
+  /// Call ncclSend and ncclRecv. They do nothing for 0 bytes, or when the peer is this rank.
   void send(const void* data, std::size_t bytes, int peer, ncclComm_t comm) const;
   void recv(void* data, std::size_t bytes, int peer, ncclComm_t comm) const;
 };
@@ -44,7 +44,8 @@ class Scratch {
   Scratch& operator=(Scratch&& other) noexcept;
 
   std::byte* data() const noexcept { return data_; }
-  /// Releases the memory in the order of `stream`, which is ordered after the previous stream.
+  /// Makes the destructor release the memory in the order of `stream`, which is ordered after the
+  /// previous stream.
   void last_used_on(cudaStream_t stream) noexcept { stream_ = stream; }
 
  private:

@@ -14,7 +14,8 @@ namespace {
 /// Arrays that are only moved are sent as bytes.
 constexpr auto as_bytes = ncclUint8;
 
-/// The type of the parts of a complex number: NCCL sums complex arrays as twice as many floats.
+/// The type that NCCL reduces for `dtype`: f32 for complex64, f64 for complex128, because NCCL sums
+/// a complex array as twice as many floats; otherwise `dtype`.
 constexpr DType component_of(DType dtype) noexcept {
   if (dtype == DType::complex64) return DType::f32;
   if (dtype == DType::complex128) return DType::f64;
@@ -22,7 +23,7 @@ constexpr DType component_of(DType dtype) noexcept {
 }
 
 ncclDataType_t type_of(DType dtype) noexcept {
-  // The library's kernels reduce the types that NCCL does not have.
+  // NCCL does not have the other types; the library's kernels reduce them.
   constexpr std::pair<DType, ncclDataType_t> types[] = {
       {DType::i8, ncclInt8},       {DType::i32, ncclInt32},   {DType::u32, ncclUint32},
       {DType::i64, ncclInt64},     {DType::u64, ncclUint64},  {DType::f16, ncclFloat16},
@@ -47,7 +48,7 @@ ncclRedOp_t builtin(ReduceOp::Kind kind) noexcept {
   }
 }
 
-/// The bytes of one row of an operation.
+/// The bytes of one row of an operation; 0 if the operation is not divided into rows.
 std::size_t row_bytes_of(const Op& op) noexcept {
   switch (op.kind) {
     case Operation::all_gather:
@@ -121,7 +122,9 @@ bool is_left_fold(const Op& op, int size) noexcept {
   const bool reduces = op.kind == Operation::all_reduce || op.kind == Operation::reduce ||
                        op.kind == Operation::reduce_scatter;
   if (!reduces || is_integer(op.in.dtype)) return true;
-  // NCCL rounds the factors and every intermediate result. With two ranks there is one order.
+  // In NCCL one rank rounds only the factor of premul_sum, and two ranks round a sum or product
+  // once, in either order, as the left fold does. Otherwise the order is NCCL's, and NCCL rounds
+  // every intermediate result.
   return (size == 1 && op.reduce.kind != ReduceOp::Kind::premul_sum) ||
          (size == 2 &&
           (op.reduce.kind == ReduceOp::Kind::sum || op.reduce.kind == ReduceOp::Kind::product));
@@ -187,7 +190,7 @@ std::int64_t Lowering::rows_from(int rank) const noexcept {
   return op_.rows[rank];
 }
 
-/// Calls f(rank, in, bytes to send, out, bytes to receive) for the ranks.
+/// Calls f(rank, in, bytes to send, out, bytes to receive) for each rank.
 template <typename F>
 void Lowering::for_each_rank(const F& f) const {
   std::int64_t to = 0;

@@ -11,17 +11,20 @@
 
 namespace tutti::backend::nccl {
 
-/// The algorithm of an all_gather. Chosen by arguments that are equal on all ranks.
+/// The algorithm of an all_gather or reduce_scatter, chosen by arguments that are equal on all
+/// ranks.
 enum class GatherAlgorithm : std::uint8_t {
-  equal,      ///< ncclAllGather.
-  padded,     ///< ncclAllGather of slots that are as large as the largest, and copies.
-  broadcasts  ///< A broadcast per rank that has rows.
+  equal,  ///< ncclAllGather or ncclReduceScatter.
+  /// all_gather only: ncclAllGather of slots as large as the largest block, and copies.
+  padded,
+  broadcasts  ///< An ncclBroadcast or ncclReduce per rank that has rows.
 };
 GatherAlgorithm choose_gather(const Rows& rows, int size, std::size_t row_bytes) noexcept;
 
-/// True when NCCL reduces these as ReduceOp defines.
+/// True when NCCL reduces `dtype` by `kind` as ReduceOp defines.
 bool can_reduce(DType dtype, ReduceOp::Kind kind) noexcept;
-/// True when every order of reduction in NCCL gives the result of the left fold.
+/// True when every order of reduction in NCCL gives the result of the left fold. True for
+/// operations that do not reduce.
 bool is_left_fold(const Op& op, int size) noexcept;
 /// True when an operation needs the library's own kernels.
 bool needs_kernels(const Op& op, int size, bool order_fixed) noexcept;
@@ -59,7 +62,7 @@ class Lowering {
 
   OpContext context_;
   Op op_;
-  std::optional<Folding> folding_;  // If set, no other member is used.
+  std::optional<Folding> folding_;  // If set, it computes the operation.
   GatherAlgorithm algorithm_ = GatherAlgorithm::equal;
   std::size_t row_bytes_ = 0;
   Scratch scratch_;

@@ -74,7 +74,8 @@ void PointToPoint::advance() {
 std::shared_ptr<Channel> PointToPoint::channel(const Op& op) {
   const bool sends = op.kind == Operation::send;
   const std::lock_guard lock(mutex_);
-  failure_.require_intact();  // An abort covers only the existing channels.
+  // Makes no channel in a broken group, whose abort covers only the existing ones.
+  failure_.require_intact();
   auto& found = channels_[{sends, op.peer, op.tag}];
   if (found == nullptr)
     found = std::make_shared<Channel>(

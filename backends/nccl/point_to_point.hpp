@@ -27,7 +27,7 @@ class SelfMailbox {
   std::shared_ptr<Gpu> gpu_;
   std::mutex mutex_;
   CudaStream stream_;
-  std::map<int, std::deque<Message>> waiting_;  // By tag; of one kind at a time.
+  std::map<int, std::deque<Message>> waiting_;  // By tag; a queue has only sends or only receives.
 };
 
 /// The sends and receives of a group: a Channel for each direction, peer and tag, and a
@@ -42,8 +42,8 @@ class PointToPoint {
   PointToPoint(const PointToPoint&) = delete;
   PointToPoint& operator=(const PointToPoint&) = delete;
 
-  /// Posts a call, ordered after the work on Call::stream, and queues it as far as possible without
-  /// blocking. @throws Error.
+  /// Posts a send or receive, ordered after the work on Call::stream, and queues it as far as
+  /// possible without blocking. @throws Error.
   void post(const std::shared_ptr<EventState>& state);
   /// Queues messages without blocking. @throws Error when a channel has failed.
   void advance();

@@ -54,7 +54,7 @@ RegistrationKind Registrations::kind_of(const TensorView& block, Stream stream) 
 Registration Registrations::add(const TensorView& block, RegistrationKind kind, Deadline limit,
                                 std::weak_ptr<void> owner) {
   failure_.require_intact();
-  // NCCL may write the handle until the communicator has ended.
+  // On the heap, because NCCL may write the handle until the communicator has ended.
   const auto handle = std::make_shared<void*>(nullptr);
   const std::string what = fmt::format("register_memory of {} bytes", block.bytes());
   Entry entry{};
@@ -71,7 +71,7 @@ Registration Registrations::add(const TensorView& block, RegistrationKind kind, 
       failure_.fail(mine);
     throw failure_.await_cause();
   }
-  if (entry.handle == nullptr) return {};  // NCCL's settings disable windows.
+  if (entry.handle == nullptr) return {};  // NCCL's settings forbid it (NCCL_LOCAL_REGISTER=0).
   const auto end_of = [this, entry, owner = std::move(owner)](const RegistrationKind* its_kind) {
     if (const auto alive = owner.lock()) end(entry);
     delete its_kind;
@@ -86,7 +86,8 @@ Registration Registrations::add(const TensorView& block, RegistrationKind kind, 
 Registrations::Entry Registrations::make(const TensorView& block, RegistrationKind kind,
                                          void** handle, const std::string& what, Deadline limit) {
   const DeviceScope scope(gpu_->cuda(), gpu_->index());
-  const cuda::RelaxedCapture relaxed(gpu_->cuda());  // Another thread may capture.
+  // Another thread's capture would prohibit the registration.
+  const cuda::RelaxedCapture relaxed(gpu_->cuda());
   launcher_.await(limit);
   const auto turn = gpu_->turn(limit);
   if (kind == RegistrationKind::window) await_window(block, handle, what, limit);
@@ -147,7 +148,8 @@ void Registrations::deregister(const Entry& entry) noexcept {
       const auto turn = gpu_->turn(limit);
       launcher_.mark_end(calls_end);
     }
-    // Waits without the turn, which the peers' calls may need. A timeout breaks the group.
+    // Waits without the turn, which the peers' calls may need. At the limit the memory stays
+    // registered.
     for (Pause pause; !calls_end.done(); pause())
       if (failure_.broken() || limit.expired()) return;
     const auto turn = gpu_->turn(limit);
@@ -159,7 +161,7 @@ void Registrations::deregister(const Entry& entry) noexcept {
       else
         check(nccl, nccl.comm_deregister(comm, entry.handle), "ncclCommDeregister");
     });
-  } catch (...) {  // The group is broken and drops all entries.
+  } catch (...) {  // A broken group, or a timeout: the memory stays registered.
   }
 }
 

@@ -26,13 +26,15 @@ class Registrations {
   Registrations(const Registrations&) = delete;
   Registrations& operator=(const Registrations&) = delete;
 
-  /// The memory for windows, if NCCL has them.
+  /// NCCL's memory, which windows need; the group's memory if this NCCL has none.
   Memory& memory() const noexcept;
-  /// The kind that add() would make of this block. @throws Error unsupported; its text has the
-  /// reason.
+  /// The kind to pass to add() for this block. @throws Error unsupported if `stream` is being
+  /// captured, or if this NCCL has no registration.
   RegistrationKind kind_of(const TensorView& block, Stream stream) const;
-  /// Registers a block; for a window this is a collective of all ranks. `owner` contains this
-  /// object; after its end, the Registration's destructor does nothing. @throws Error.
+  /// Registers a block; for a window this is a collective of all ranks. Falls back to a buffer if
+  /// NCCL makes no window. Returns an empty Registration if NCCL's settings forbid both. `owner`
+  /// contains this object; after its end, the Registration's destructor does nothing. @throws
+  /// Error; the group is then broken.
   Registration add(const TensorView& block, RegistrationKind kind, Deadline limit,
                    std::weak_ptr<void> owner);
   /// Ends all registrations, before the communicator ends.

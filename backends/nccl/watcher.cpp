@@ -71,7 +71,8 @@ void Watcher::watch_graphs() {
 
 void Watcher::wake() noexcept {
   {
-    const std::lock_guard lock(mutex_);  // The thread checks the state later, or waits now.
+    // Now the thread has not yet checked broken(), or it waits.
+    const std::lock_guard lock(mutex_);
   }
   changed_.notify_all();
 }
@@ -179,7 +180,7 @@ void Watcher::look_at_peers(const States& states, Clock::time_point now) {
     const auto& op = state->op();
     const auto* refusal = failure_.refusal_of(op, state->call());
     if (refusal == nullptr || state->poll()) continue;
-    // NCCL cannot cancel operations that this rank has queued.
+    // Breaks the group, because NCCL cannot cancel operations that this rank has queued.
     return failure_.fail(
         internal::refused_error(init_.name, {&op, 1}, state->call(), refusal->rank, refusal->text));
   }

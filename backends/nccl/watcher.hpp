@@ -40,8 +40,8 @@ class Watcher {
   void watch_graphs();
   /// Wakes the thread because the group has broken.
   void wake() noexcept;
-  /// Waits for the calls in flight until their deadlines, then ends the thread. False when stop()
-  /// was called before.
+  /// Waits for the calls in flight until their deadlines, then ends the thread. On that thread
+  /// itself it only tells the thread to end. Returns false when stop() was called before.
   bool stop() noexcept;
 
   /// All communicators of the group.
@@ -74,7 +74,8 @@ class Watcher {
   bool stop_ = false;
 
   Clock::time_point next_look_{};
-  std::map<int, Clock::time_point> gone_since_;  // By rank.
+  // When a departed rank was first seen to have left.
+  std::map<int, Clock::time_point> gone_since_;
   std::thread thread_;
 };
 
