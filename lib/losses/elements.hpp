@@ -13,7 +13,7 @@
 #include "kernels/gradients.hpp"
 #include "values/fail.hpp"
 
-// Conversion of the dtypes of logits to double and back.
+// Checks of a batch's arrays, and conversions of logits to double and back.
 
 namespace tutti::internal::losses {
 
@@ -30,7 +30,8 @@ struct Logistic {
   double slope() const noexcept { return value * rest; }
 };
 
-/// Calls use(T{}) with T the C++ type of a dtype of logits.
+/// Calls use(T{}) with the C++ type T of `dtype`. @throws Error invalid_argument unless `dtype` is
+/// f16, bf16, f32 or f64.
 template <typename Use>
 void with_type(DType dtype, const Use& use) {
   if (!has_gradient(dtype))
@@ -55,8 +56,9 @@ T from_double(double value) {
     return T(static_cast<float>(value));
 }
 
-/// @throws Error if an array with elements is null, is not on the host, or has an element that is
-/// not finite.
+/// Checks an array, which error texts name `what`. @throws Error invalid_argument if it has
+/// elements and is null, or has an element that is not finite; unsupported if it is not on the
+/// host.
 void check_elements(std::string_view what, const ConstTensorView& array);
 std::vector<double> to_doubles(const ConstTensorView& array);
 

@@ -46,7 +46,7 @@ void check_total(std::string_view loss, std::int64_t rows) {
 }
 
 /// If no rank has more than this many bytes of rows, all ranks get all rows, even where sums over
-/// ranks would suffice: one exchange replaces six.
+/// ranks would suffice. For f32 that saves six exchanges.
 constexpr std::size_t few_bytes = 4096;
 
 }  // namespace
@@ -83,7 +83,7 @@ GlobalBatch::GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const B
 }
 
 /// Collective. Returns the rows of all ranks if the loss needs all rows or there are few; otherwise
-/// this rank's rows. Copies the batch to the host.
+/// this rank's rows. Replaces the arrays of `batch` by copies on the host.
 PoolRows GlobalBatch::collect(RankingBatch& batch, const BatchRules& rules) {
   PoolRows source;
   std::vector<ConstTensorView> arrays;
@@ -174,7 +174,8 @@ GlobalBatch::Chosen GlobalBatch::choose(const PoolRows& source, const BatchRules
   return chosen;
 }
 
-/// Counts the chosen rows over all ranks. Collective unless every rank has all rows.
+/// Counts the chosen rows over all ranks, and if `and_enqueued` is set, exchanges enqueued_.
+/// Collective unless every rank has all rows.
 void GlobalBatch::count(const PoolRows& source, const Chosen& chosen, bool and_enqueued) {
   std::ranges::fill(counts_, Count{});
   for (std::size_t i = 0; i < chosen.rows.size(); ++i) {
@@ -187,7 +188,6 @@ void GlobalBatch::count(const PoolRows& source, const Chosen& chosen, bool and_e
   std::vector<std::int64_t> sums;
   for (const auto& of_kind : counts_)
     sums.insert(sums.end(), {of_kind.rows, of_kind.iid, of_kind.live});
-  // The same exchange sends the number of rows that each rank adds to the queue.
   if (and_enqueued) sums.insert(sums.end(), enqueued_.begin(), enqueued_.end());
   add_up(sums);
   for (std::size_t i = 0; i < counts_.size(); ++i)
@@ -319,7 +319,7 @@ std::vector<double> GlobalBatch::gather_shares(std::span<const double> mine, std
 std::vector<double> GlobalBatch::return_to_owners(std::span<const double> mine, std::size_t width,
                                                   const RowLayout& parts) const {
   const RowLayout owners(own_of_ranks_);
-  // Returns the number of rows in both part `r` of layout a and part `q` of layout b.
+  // Returns the number of rows that part `r` of layout a and part `q` of layout b share.
   const auto common = [](const RowLayout& a, int r, const RowLayout& b, int q) {
     return std::max<std::int64_t>(
         0, std::min(a.offset(r) + a[r], b.offset(q) + b[q]) - std::max(a.offset(r), b.offset(q)));

@@ -42,9 +42,10 @@ double class_weight(Reduction reduction, std::span<const std::uint8_t> valid) no
 /// cases.
 class GlobalBatch {
  public:
-  /// Collective if PoolOptions::gather is set. A null group means a single process.
-  /// @throws Error invalid_argument or unsupported if this rank's batch is invalid; mismatch if
-  /// another rank's batch is.
+  /// Collective if PoolOptions::gather is set. A null group means a single process. @throws Error
+  /// invalid_argument or unsupported if this rank's batch is invalid; mismatch if another rank's
+  /// batch is, or if the options or queues of the ranks differ; count_overflow for more than
+  /// INT32_MAX rows.
   GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
               RowQueue& queue, const CallOptions& call);
 
@@ -65,7 +66,7 @@ class GlobalBatch {
   bool is_live(std::size_t row) const noexcept {
     return row < live_;
   }  ///< Rows of this call, without the queue.
-  /// Returns 1 for each row that is positive for the class.
+  /// Returns one number per row: 1 if the row is positive for the class, otherwise 0.
   std::vector<std::uint8_t> positives(std::size_t class_index) const;
 
   /// Returns the index of this rank's first row of this call. The own() rows start there.
@@ -86,7 +87,8 @@ class GlobalBatch {
     return counts_[classes_ == 1 ? 1 : class_index];
   }
 
-  /// Sums numbers over the ranks, in place. Collective unless every rank has all rows.
+  /// Sums numbers over the ranks, in place. Collective, unless every rank has all rows: then it
+  /// does nothing.
   void add_up(const TensorView& numbers) const;
   /// Returns the numbers [n, width] of all ranks in rank order, and the index of this rank's first
   /// row of numbers. Collective unless every rank has all rows.
@@ -97,8 +99,8 @@ class GlobalBatch {
   std::vector<double> gather_shares(std::span<const double> mine, std::size_t width,
                                     std::span<const std::int64_t> counts) const;
 
-  /// Returns the number of rows of this call per rank. If every rank has all rows, they have the
-  /// first indices.
+  /// Returns the number of rows of this call per rank. Requires that every rank has all rows; the
+  /// rows of this call are then the first ones, ordered by rank.
   std::span<const std::int64_t> own_of_ranks() const noexcept { return own_of_ranks_; }
   /// Collective. Each rank passes `width` numbers for each row in its part of RowLayout `parts`,
   /// and receives the numbers of its own rows.

@@ -10,7 +10,8 @@
 
 #include "values/fail.hpp"
 
-// Names in errors, and range checks, of options that several losses share.
+// The words for enumerators in errors and in options that ranks compare, and range checks of
+// options that several losses share.
 
 namespace tutti::internal::losses {
 

@@ -21,7 +21,7 @@ constexpr std::size_t bins = 256;
 using tutti::losses::Interpolation;
 
 /// Interpolates between two order statistics in the type of the scores, with the two formulas of
-/// torch.lerp. Rounding must match where a score equals the threshold.
+/// torch.lerp. The rounding has to be torch's, because a score may equal the threshold.
 template <typename T>
 double lerp(double low, double high, double weight) {
   const T a = static_cast<T>(low);
@@ -47,7 +47,8 @@ double interpolate(Interpolation how, double low, double high, double weight, bo
   return in_float ? lerp<float>(low, high, weight) : lerp<double>(low, high, weight);
 }
 
-/// Returns the weight of `nearest`, 0 or 1. The middle goes to the even index.
+/// Returns the weight of index.high for Interpolation::nearest: 0 or 1. In the middle the even
+/// index counts.
 double nearest_weight(const QuantileIndex& index) {
   if (index.weight != 0.5) return index.weight < 0.5 ? 0 : 1;
   return index.low % 2 == 0 ? 0 : 1;

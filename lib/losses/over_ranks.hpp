@@ -17,7 +17,7 @@
 
 namespace tutti::internal::losses {
 
-/// Runs `check`. An Error of it gets the loss as its operation.
+/// Runs `check`. Rethrows its Error with the loss as the operation.
 template <typename Check>
 void named(std::string_view loss, const Check& check) {
   if (const auto why = refusal_of(check))

@@ -24,11 +24,11 @@ using internal::losses::Logistic;
 using internal::losses::word;
 using Options = PAucAtBudgetOptions;
 
-/// A class is valid only if its scale is greater.
+/// A class is valid only if its tau_scale (interquartile range or band) is greater.
 constexpr double least_scale = 1e-12;
 
-/// Returns 1 - f for the false positive rates f from alpha to beta, computed as torch.linspace does
-/// in the dtype of the scores.
+/// Returns 1 - f for `knots` false positive rates f from alpha to beta, computed as torch.linspace
+/// does in the type of the scores.
 template <typename T>
 std::vector<double> complements_of_knots(const Options& o) {
   std::vector<double> q;
@@ -49,7 +49,8 @@ struct Band {
   std::vector<double> knots;
   std::vector<double> scores;  ///< Pairwise: scores of the negatives in the band, of all ranks.
   std::vector<double> slopes;  ///< For each of these negatives, the sum over this rank's positives.
-  std::vector<std::size_t> own;  ///< This rank's rows in the band, in `scores` from first_own.
+  /// This rank's rows in the band. Their scores begin at scores[first_own].
+  std::vector<std::size_t> own;
   std::size_t first_own = 0;
 };
 
@@ -134,7 +135,7 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
     band.knots.assign(t.begin() + (iqr ? 4 : 2), t.end());
   }
 
-  // Gathers the negatives in the band of every rank, as (class, score).
+  // Gathers every rank's negatives in the band, as (class, score).
   if (pairwise) {
     std::vector<double> mine;
     for (std::size_t c = 0; c < classes; ++c)
@@ -154,8 +155,8 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
       if (bands[c].scores.empty()) result.valid[c] = 0;
   }
 
-  // Computes for each class the sum and the sum of squares over this rank's positives, and counts
-  // the independent negatives in the band.
+  // Computes for each class the sum of the values of this rank's positives and of their squares,
+  // and counts the independent negatives in the band.
   const auto& kernels = internal::losses::soft_rank_kernels();
   std::vector<double> sums(3 * classes);
   std::vector<double> grad(pool.own() * classes);

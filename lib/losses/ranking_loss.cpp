@@ -23,7 +23,8 @@ void check_temperature(std::string_view loss, double temperature) {
           loss, temperature);
 }
 
-/// Limits the length of the queue, which is allocated in host memory.
+/// Checks max_rows, and the length of the queue, which is limited because it is allocated in host
+/// memory.
 void check_pool(std::string_view loss, const PoolOptions& pool) {
   if (pool.queue < 0 || pool.queue > UINT32_MAX)
     failf(Errc::invalid_argument, "{}: queue is {}; it must be 0 to {} rows", loss, pool.queue,
@@ -95,7 +96,8 @@ void RankingLoss::load(std::string_view state) {
 
 void RankingLoss::load_as(int rank, int ranks, std::string_view state) {
   internal::losses::named(name_, [&] {
-    // A queue of another loss would load, but the temperatures of two losses have different units.
+    // Refuses the state of another loss: its queue would load, but the temperatures of two losses
+    // have different units.
     const auto name = state.substr(0, state.find('\n'));
     if (name.size() < state.size() && is_name(name)) {
       if (name != name_)

@@ -23,7 +23,7 @@ class RowQueue {
     std::vector<std::uint8_t> iid{};
     std::size_t size() const noexcept { return targets.size(); }
   };
-  /// The rows of one rank in one call.
+  /// The queued rows of one rank from one call. They have the numbers [first, first + count).
   struct Segment {
     std::int64_t first = 0;
     std::int64_t count = 0;
@@ -36,7 +36,7 @@ class RowQueue {
   const tutti::losses::PoolOptions& options() const noexcept { return options_; }
   std::int64_t calls() const noexcept {
     return calls_;
-  }  ///< Calls in training, if rows are sampled.
+  }  ///< Calls in training. Counted only with max_rows.
   std::int64_t next() const noexcept {
     return next_;
   }                                    ///< Number of the next row; 0 without a queue.
@@ -50,14 +50,13 @@ class RowQueue {
   /// @throws Error invalid_argument if the stored rows belong to another rank or world size.
   void check_world(int rank, int ranks) const;
 
-  /// Returns the last rows of a batch in host memory, as many as the queue can hold. Reads `iid` if
-  /// `uses_iid`.
+  /// Returns the last rows of a batch in host memory, as many as the queue can hold. Leaves out
+  /// ignored rows, unless reference_compat is set. Reads `iid` if `uses_iid`.
   Rows newest(const tutti::losses::RankingBatch& batch, std::int64_t ignore_index,
               bool uses_iid) const;
   /// Allocates memory, so that enqueue() cannot fail.
   void reserve(std::size_t rows, int ranks);
-  /// Adds the rows of a call: counts[r] rows of rank r. `mine` has this rank's last rows, at least
-  /// as many as the queue holds.
+  /// Adds the rows of a call: counts[r] rows of rank r. `mine`: newest() of this rank's batch.
   void enqueue(int rank, std::span<const std::int64_t> counts, const Rows& mine) noexcept;
   void reset() noexcept;  ///< Empties the queue. calls() stays, so that samples differ.
 
@@ -73,13 +72,15 @@ class RowQueue {
   std::int64_t calls_ = 0;
   std::int64_t next_ = 0;
   std::uint64_t history_ = 0;  // Hash of the loaded state and all row counts since then.
-  int rank_ = 0;               // Rank and ranks_ at the last enqueue() or load().
+  // The rank, and in ranks_ the world size, of the last enqueue() or load().
+  int rank_ = 0;
   int ranks_ = 1;
   std::vector<Segment> segments_;
   Rows own_;
 };
 
-/// Views the rows of a call, then the rows of the queue. Ignored rows are included.
+/// Views the rows of a call and of the queue, those of one rank or those of all ranks. Ignored rows
+/// are included.
 class PoolRows {
  public:
   /// The rows of one rank: those of this call start at `live`, its part of the queue at `queued`.
@@ -99,9 +100,11 @@ class PoolRows {
   bool is_iid(std::size_t row) const {
     return iid.data == nullptr || static_cast<const std::uint8_t*>(iid.data)[row] != 0;
   }
-  /// Views these arrays from now on: logits, targets and, if present, iid.
+  /// Keeps these arrays and views them from now on: logits, targets and, if present, iid.
   void hold(std::vector<Tensor>&& arrays);
-  /// Copies these rows and the rows of the queue into one array each, and views the copies.
+  /// Copies the viewed rows and then `queued` into one array each of logits, targets and iid, and
+  /// views the copies. @throws Error invalid_argument if a queued score does not fit in the logits'
+  /// dtype.
   void join(const RowQueue::Rows& queued, std::int64_t classes);
 
  private:

@@ -20,15 +20,15 @@ using internal::losses::in_parallel;
 using internal::losses::SoftRank;
 using internal::losses::word;
 
-/// Weights of one anchor for the gradient: a = B / A^2, b = 1 / A, and the term of its own score,
-/// own = b E - a D. B / A is a / b.
+/// Weights of one anchor for the gradient, from its sums A, B, D and E (soft_rank.hpp): a = B /
+/// A^2, b = 1 / A, and the term of its own score, own = b E - a D. B / A is a / b.
 struct Weights {
   double a = 0, b = 0, own = 0;
 };
 constexpr std::size_t width = sizeof(Weights) / sizeof(double);
 
-/// Returns the part of `rank` in class c. Parts rotate with c, so that the remainder is spread over
-/// the ranks.
+/// Returns the anchors [first, last) of class c that `rank` computes. Parts rotate with c, so that
+/// the remainder is spread over the ranks.
 std::pair<std::size_t, std::size_t> share(const SoftRank& ranks, std::int64_t c, int rank,
                                           int size) {
   return ranks.share(static_cast<int>((rank + c) % size), size);
@@ -102,8 +102,9 @@ LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
   const auto gathered = pool.gather_shares(
       {reinterpret_cast<const double*>(mine.data()), mine.size() * width}, width, counts);
 
-  // Every rank now has all anchors, and completes the gradient of its own rows.
-  std::vector<std::size_t> next(static_cast<std::size_t>(size));  // Next index in each rank's part.
+  // Every rank now has the Weights of all anchors, and completes the gradient of its own rows.
+  // The next index in `gathered`, by rank.
+  std::vector<std::size_t> next(static_cast<std::size_t>(size));
   for (std::size_t r = 1; r < next.size(); ++r)
     next[r] = next[r - 1] + static_cast<std::size_t>(counts[r - 1]);
   const double weight = internal::losses::class_weight(options_.reduction, result.valid);

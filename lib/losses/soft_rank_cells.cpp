@@ -64,7 +64,7 @@ double SoftRankCells::cost(const SortedPool& pool) const {
 }
 
 double SoftRankCells::position(double score, const Cell& cell) const noexcept {
-  // Both differences are between close numbers. The position in the cell is therefore exact even
+  // Both differences are between close numbers, so the position in the cell keeps its digits even
   // for scores far from 0.
   return (score - cell.origin - cell.begin) * (2 / (cell_width * temperature_)) - 1;
 }
@@ -203,7 +203,7 @@ std::uint64_t SoftRankCells::slopes(const SortedPool& pool, std::span<const doub
   std::uint64_t evaluations = 0;
   for (std::size_t target = 0; target < cells_.size(); ++target) {
     const auto& cell = cells_[target];
-    // Has no branch, because it is unpredictable which rows belong to this rank (about half do).
+    // Has no branch, because it is unpredictable which rows belong to this rank.
     targets.resize(cell.last - cell.first + 1);
     target_at.resize(targets.size());
     std::size_t count = 0;

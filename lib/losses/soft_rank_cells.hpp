@@ -30,7 +30,8 @@ class SoftRankCells {
  private:
   struct Cell {
     std::int64_t index = 0;
-    double origin = 0;                // Score at which cells start.
+    // The score at which the row of cells begins that this one belongs to.
+    double origin = 0;
     double begin = 0;                 // Lower end of the cell, relative to the origin.
     std::size_t first = 0, last = 0;  // Range of the scores.
     std::size_t first_anchor = 0, last_anchor = 0;  // Range of the anchors.

@@ -54,7 +54,7 @@ Matrix matrix_of(const F& f) {
   return matrix;
 }
 
-/// T_m T_n is (T_(m+n) + T_|m-n|) / 2.
+/// Returns the series of the matrix at u = v, with T_m T_n = (T_(m+n) + T_|m-n|) / 2.
 Self self_of(const Matrix& matrix) {
   Self series{};
   for (std::size_t n = 0; n < terms; ++n)

@@ -1,7 +1,8 @@
 #include "losses/soft_rank_kernels.hpp"
 
-// This file is compiled once per instruction set: Highway includes it again for each. Without a
-// fast double division or fused multiply-add, vectors gain little over the scalar kernels.
+// This file is compiled once per instruction set: Highway includes it again for each. SSSE3 is left
+// out: without a fast double division or fused multiply-add, vectors gain little over the scalar
+// kernels.
 #define HWY_DISABLED_TARGETS HWY_SSSE3
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "losses/soft_rank_kernels_simd.cpp"

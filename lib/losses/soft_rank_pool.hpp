@@ -31,7 +31,7 @@ template <typename Score>
 bool SortedPool::sort_as(std::span<const double> in, std::span<const std::uint8_t> positive) {
   struct Item {
     decltype(ordered_key(Score{})) key;
-    std::uint32_t row;  // The highest bit marks a positive row; only `key` is sorted.
+    std::uint32_t row;  // The highest bit marks a positive row. Not part of the sort's key.
   };
   constexpr std::uint32_t highest = std::uint32_t{1} << 31;
   Raw<Item> items(in.size());
@@ -63,8 +63,8 @@ bool SortedPool::sort_as(std::span<const double> in, std::span<const std::uint8_
   return true;
 }
 
-/// Maps a row to its index in a list of rows, for sweeps over the sorted pool. Maps other rows to
-/// the length of the list. Consecutive rows need no table.
+/// Maps a row to its index in a list of rows, for sweeps over the sorted pool. Maps a row that is
+/// not in the list to a number that is not below the list's length. Consecutive rows need no table.
 class WantedRows {
  public:
   WantedRows(std::span<const std::uint32_t> rows, std::size_t pool) {
@@ -91,7 +91,7 @@ struct SoftRankSums {
   double a = 1, b = 1, d = 0, e = 0;
 };
 
-/// The transposed sums at a row.
+/// The two sums of SoftRank::slopes() at a row.
 struct SoftRankSlopes {
   double a = 0, b = 0;
 };

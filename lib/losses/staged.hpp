@@ -13,7 +13,7 @@ namespace tutti::internal::losses {
 /// memory in the order of the call's stream, and copies the gradient back to the device of the
 /// logits. The host waits for every copy. Ranks may hold their arrays on different devices.
 ///
-/// The loss publishes an Error of this class to its peers, as it does for errors in other
+/// The loss publishes an Error that this class throws to its peers, as it does for errors in other
 /// arguments, except on a captured stream. The gradient's memory is allocated before the first
 /// message.
 class Staged {
@@ -37,9 +37,9 @@ class Staged {
  private:
   ProcessGroup* group_;
   Stream stream_;
-  std::vector<Tensor> copies_;  // Host copies; the first is of the logits.
+  std::vector<Tensor> copies_;  // Host copies. If the logits are on a device, the first is theirs.
   ConstTensorView logits_{};
-  Tensor gradient_{};  // The gradient, on a device.
+  Tensor gradient_{};  // The gradient, if the logits are on a device.
 };
 
 }  // namespace tutti::internal::losses

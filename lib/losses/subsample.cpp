@@ -7,7 +7,8 @@
 namespace tutti::internal::losses {
 namespace {
 
-/// Priorities in the two orders: integers below 2^52, which are exact in doubles.
+/// A row's places in the two random orders of subsample(), lowest first: integers below 2^52, which
+/// are exact in doubles.
 struct Priority {
   double in_class, in_rest;
 };

@@ -62,7 +62,7 @@ void check(const WarmUpOptions& o) {
           o.temp_decay_steps);
 }
 
-/// Checks the result of `warm_up_`, a function of the user.
+/// Checks the gradient of `warm_up_`, a function of the user.
 void check_gradient(const Tensor& grad, const ConstTensorView& logits) {
   if (grad.dtype() != logits.dtype || !(grad.shape() == logits.shape) ||
       grad.device().type != DeviceType::cpu)
@@ -178,7 +178,8 @@ LossResult WarmUp::compute(ProcessGroup* group, const RankingBatch& batch,
   internal::losses::Staged staged(group, call);
   auto here = batch;
   if (!main_->gathers()) group = nullptr;  // The first loss then sees only this rank's rows too.
-  // No loss is called here. Peers get the error in the first exchange of the loss that they call.
+  // This rank then calls no loss. Its peers get the error in the first exchange of the loss that
+  // they call.
   if (const auto why = internal::refusal_of([&] { here = staged.on_host(batch); }))
     agree(group, {}, call, [&] { throw Error(*why); });
   auto result = mixed(group, here, call);
