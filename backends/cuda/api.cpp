@@ -25,7 +25,7 @@ bool has_context(int device) {
     return driver_api().device_get(&found, device) != CUDA_SUCCESS ||
            driver_api().device_primary_ctx_get_state(found, &flags, &active) != CUDA_SUCCESS ||
            active != 0;
-  } catch (const Error&) {  // Without a driver there is no context.
+  } catch (const Error&) {  // Without a driver it is unknown.
     return true;
   }
 }

@@ -8,8 +8,8 @@
 
 #include <tutti/error.hpp>
 
-// Tables of the functions of the CUDA runtime and of the driver (nccl_api.hpp has the reasons), and
-// the texts of CUDA errors.
+// The functions of the CUDA runtime and of the driver as tables, for the reasons in nccl_api.hpp,
+// and the texts of CUDA errors.
 
 namespace tutti::backend::cuda {
 
@@ -54,7 +54,8 @@ struct CudaApi {
 #undef TUTTI_FIELD
   const char* (*get_error_name)(cudaError_t error) = nullptr;
   const char* (*get_error_string)(cudaError_t error) = nullptr;
-  /// True when this process has a context on the device. Does not create one.
+  /// True when this process has a context on the device, or when the driver does not say. Does not
+  /// create a context.
   bool (*has_context)(int device) = nullptr;
 };
 
@@ -81,15 +82,17 @@ struct DriverApi {
 const CudaApi& cuda_api();
 const DriverApi& driver_api();
 
-/// The reason why no device can be used, and what to install; empty when there is a device.
+/// The reason why no device can be used, and what to install; empty when there is a device. @throws
+/// Error if CUDA fails for another reason.
 std::string absent(const CudaApi& cuda);
-/// The number of devices; 0 without CUDA.
+/// The number of devices; 0 if it cannot be queried.
 int count_devices() noexcept;
 /// "13.0" of 13000.
 std::string version_text(int code);
 
-/// The error of the runtime's function `call`. The text says whether CUDA remains unusable in this
-/// process.
+/// The error of the runtime's function `call`, which returned `code`: resource_exhausted without
+/// memory, otherwise backend. The text says so if this process cannot use the device any more.
+/// Resets the thread's last CUDA error.
 Error cuda_error(const CudaApi& cuda, cudaError_t code, const char* call);
 
 inline void check(const CudaApi& cuda, cudaError_t code, const char* call) {

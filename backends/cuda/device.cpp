@@ -121,7 +121,7 @@ DeviceScope::~DeviceScope() {
 }
 
 bool is_capturing(const CudaApi& cuda, int device, cudaStream_t stream) {
-  const DeviceScope scope(cuda, device);  // Each device has a default stream.
+  const DeviceScope scope(cuda, device);  // Each device has a default stream of its own.
   auto status = cudaStreamCaptureStatusNone;
   const auto code = cuda.stream_is_capturing(stream, &status);
   if (code == cudaErrorStreamCaptureImplicit) {

@@ -20,8 +20,8 @@ inline cudaStream_t to_cuda(Stream stream) noexcept {
   return static_cast<cudaStream_t>(stream.handle);
 }
 
-/// Returns the T of `key`. The first call constructs it from `args`; it is never destroyed. Called
-/// from any thread.
+/// Returns the T of `key`. The first call with this key constructs it from `args`; it is never
+/// destroyed. Called from any thread.
 template <typename T, typename Key, typename... Args>
 T& process_wide(const Key& key, Args&&... args) {
   static std::mutex guard;
@@ -100,7 +100,7 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
     explicit Turn(Launching& launching) noexcept : launching_(&launching) {}
     Launching* launching_;
   };
-  /// @throws Error timeout.
+  /// Blocks until no other call is being queued on the device. @throws Error timeout.
   Turn turn(Deadline limit) const;
 
   const CudaApi& cuda() const noexcept { return cuda_; }
@@ -115,11 +115,11 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
 };
 
 /// Sets the thread's current device. The destructor restores the previous device if the process has
-/// a context on it; otherwise cudaSetDevice() would create a context, which takes memory. The
-/// library's own threads set their device once (use_device()), so a scope costs nothing on them.
+/// a context on it; otherwise cudaSetDevice() would create a context, which takes memory. On the
+/// library's own threads, which set their device once (use_device()), a scope changes nothing.
 ///
-/// Required around all calls except those that choose a device. Querying or destroying an event or
-/// a stream creates a context on the thread's current device too, if there is none.
+/// Required around all CUDA calls that depend on the current device. Querying or destroying an
+/// event or a stream does too: it creates a context on the current device if there is none.
 class DeviceScope {
  public:
   DeviceScope(const CudaApi& cuda, int device);
@@ -148,15 +148,15 @@ class RelaxedCapture {
   RelaxedCapture& operator=(const RelaxedCapture&) = delete;
 
  private:
-  /// Fails only for an invalid mode.
+  /// Ignores the result: the function fails only for an invalid mode.
   void swap() noexcept { (void)cuda_.thread_exchange_stream_capture_mode(&mode_); }
 
   const CudaApi& cuda_;
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-/// True while the stream is captured into a graph. @throws Error when the capture has failed, and
-/// for the default stream while another stream is captured.
+/// True while the stream is captured into a graph. @throws Error invalid_argument when the capture
+/// has failed; unsupported for the default stream while a stream that waits for it is captured.
 bool is_capturing(const CudaApi& cuda, int device, cudaStream_t stream);
 inline bool is_capturing(const Gpu& gpu, cudaStream_t stream) {
   return is_capturing(gpu.cuda(), gpu.index(), stream);

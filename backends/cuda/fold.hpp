@@ -55,8 +55,8 @@ TUTTI_BOTH_SIDES Word<T>* word_at(const Fold& fold, int slot, std::uint64_t i) {
   return reinterpret_cast<Word<T>*>(begin) + i;
 }
 
-/// One word of the accumulation. Branches on the reduction for every word: memory bandwidth is the
-/// limit, and a kernel per pair of type and reduction would be ten times the code.
+/// The accumulators of the elements of one Word. Branches on the reduction for every word: memory
+/// bandwidth is the limit, and a kernel per pair of type and reduction would be ten times the code.
 template <typename T>
 struct FoldedWord {
   static constexpr std::size_t n = Word<T>::size;
@@ -115,7 +115,7 @@ TUTTI_BOTH_SIDES void scan_word(const Fold& fold, std::uint64_t i) {
   }
 }
 
-/// The share of thread `thread` of `threads`.
+/// Folds the words of thread `thread` among `threads` threads.
 TUTTI_BOTH_SIDES inline void run_fold(const Fold& fold, std::uint64_t thread,
                                       std::uint64_t threads) {
   internal::visit_type(fold.dtype, [&]<typename T>(T) {

@@ -15,7 +15,8 @@ namespace {
 #include "cuda/fold_image.inc"  // fold_image_words
 
 constexpr std::uint64_t block = 256;
-/// More blocks than any device runs at once. A thread folds several words.
+/// The most blocks of a launch: more than any device runs at once. For more words, each thread
+/// folds several.
 constexpr std::uint64_t most_blocks = 4096;
 
 void check(const DriverApi& driver, CUresult code, const char* call) {

@@ -17,7 +17,7 @@ std::span<const std::byte> fold_image() noexcept;
 /// current device must be the stream's.
 class FoldKernels {
  public:
-  /// @throws Error backend when the driver rejects the image.
+  /// @throws Error backend when the driver rejects the image; resource_exhausted without memory.
   FoldKernels(const DriverApi& driver, std::span<const std::byte> image);
 
   /// Launches the fold on `stream`.
@@ -38,7 +38,7 @@ class FoldKernels {
 };
 
 /// Returns the kernels of an image, loaded at the first call and never unloaded. @throws Error
-/// unsupported when `image` is empty; otherwise as the constructor.
+/// unsupported when `driver` is null or `image` is empty; otherwise as the constructor.
 const FoldKernels& fold_kernels(const DriverApi* driver, std::span<const std::byte> image);
 
 }  // namespace tutti::backend::cuda

@@ -10,10 +10,11 @@ namespace tutti::backend::cuda {
 /// run until the process ends.
 class Library {
  public:
-  /// Opens the first of `names` that exists. @throws Error unsupported; its text ends with
-  /// `install`, the remedy.
+  /// Opens the first of `names` that can be loaded. @throws Error unsupported if none can; its text
+  /// ends with `install`, the remedy.
   Library(std::initializer_list<const char*> names, std::string_view install);
-  /// @throws Error unsupported; its text names the symbol.
+  /// Returns a symbol's address. @throws Error unsupported if there is none; its text names the
+  /// symbol.
   void* symbol(const char* name) const;
   /// Null when there is none.
   void* find(const char* name) const noexcept;
@@ -21,7 +22,7 @@ class Library {
   void load(Function*& function, const char* name) const {
     function = reinterpret_cast<Function*>(symbol(name));
   }
-  /// Null where the library has no such symbol.
+  /// Sets `function` to null if the library has no such symbol.
   template <typename Function>
   void load_if_there(Function*& function, const char* name) const {
     function = reinterpret_cast<Function*>(find(name));

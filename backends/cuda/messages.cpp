@@ -111,7 +111,8 @@ void Messages::work() {
 
 bool Messages::attend() {
   bool changed = false;
-  // Messages of one peer and tag are passed to the host's backend in the order of their numbers.
+  // Messages of one direction, peer and tag are passed to the host's backend in the order of their
+  // numbers.
   std::vector<std::tuple<bool, int, int>> behind;
   for (const auto& message : pending_) {
     const auto& op = message->op();

@@ -62,7 +62,7 @@ class Messages {
 
  private:
   void work();
-  /// True when a message has advanced.
+  /// Advances the messages without blocking. True when one has been launched or has ended.
   bool attend();
 
   Backend& host_;
@@ -72,7 +72,8 @@ class Messages {
   std::condition_variable changed_;
   std::vector<std::shared_ptr<Message>> posted_;
   bool stop_ = false;
-  std::vector<std::shared_ptr<Message>> pending_;  // The thread's own; in the order of post().
+  // Used only by the thread; in the order of post().
+  std::vector<std::shared_ptr<Message>> pending_;
   std::thread thread_;
 };
 

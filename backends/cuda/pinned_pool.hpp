@@ -73,7 +73,7 @@ class PinnedPool final : public Memory, public std::enable_shared_from_this<Pinn
   cudaError_t get_from_cuda(std::size_t bytes, void** data);
   void give_to_cuda(void* data) noexcept;
   std::optional<Idle> take_idle(std::size_t bytes);
-  /// Frees idle memory beyond `keep` bytes that no copy uses.
+  /// Frees the oldest idle blocks that no copy uses, until at most `keep` idle bytes are left.
   void trim(std::size_t keep) noexcept;
   void give(Idle block) noexcept;
 

@@ -47,7 +47,7 @@ class Stage {
 
   Staging staging_;
   bool writes_;          ///< Whether this rank's `out` is a result.
-  bool copies_ = false;  ///< Whether something has been queued.
+  bool copies_ = false;  ///< Whether the running queue() has queued a copy.
   PinnedPool::Block block_;
   std::byte* in_ = nullptr;
   std::byte* out_ = nullptr;

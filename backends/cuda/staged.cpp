@@ -192,7 +192,7 @@ class Staged final : public HostBackend {
     });
   }
 
-  /// Blocks until the copies have run. The stream has no other work.
+  /// Blocks until the copies have run. Needs no deadline, because their stream has no other work.
   static void end(const std::vector<std::unique_ptr<Stage>>& stages) {
     for (const auto& staged : stages)
       for (Pause pause; !staged->ready(); pause()) {
@@ -200,7 +200,7 @@ class Staged final : public HostBackend {
   }
 
   /// Adds the call's location to an error. An error that breaks the group becomes the first cause,
-  /// unless there is one already.
+  /// unless there is one already, and aborts the group.
   Error failed(const Error& why, std::span<const Op> ops, const Call& call) noexcept {
     const Error error =
         why.where().operation.empty()
