@@ -13,7 +13,7 @@
 
 namespace tutti::internal {
 
-/// True for dtypes that have gradients. Accepts any byte.
+/// True for dtypes that have gradients. `dtype` may be a number that is not an enumerator.
 constexpr bool has_gradient(DType dtype) noexcept {
   return dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f32 || dtype == DType::f64;
 }
@@ -33,12 +33,13 @@ void scale(DType dtype, void* data, std::size_t n, double by) noexcept;
 /// out[i] = a[i] * b[i]; out may be a or b.
 void multiply(DType dtype, void* out, const void* a, const void* b, std::size_t n) noexcept;
 
-/// marks[i] = 1 if `in` holds the extreme of all ranks, else 0. Zeros of different sign count as
-/// equal, and so do NaNs.
+/// marks[i] = 1 if in[i] equals extreme[i], the minimum or maximum over all ranks, else 0. Zeros of
+/// different sign count as equal, and so do NaNs.
 void mark_ties(DType dtype, const void* in, const void* extreme, std::int32_t* marks,
                std::size_t n) noexcept;
 
-/// weights[i] = 1 / ties[i] where `in` holds the extreme, else 0.
+/// weights[i] = 1 / ties[i] where in[i] equals extreme[i], else 0. `ties`: the sum of all ranks'
+/// marks.
 void share_ties(DType dtype, const void* in, const void* extreme, const std::int32_t* ties,
                 void* weights, std::size_t n) noexcept;
 

@@ -79,7 +79,7 @@ constexpr T apply(T a, T b) noexcept {
   const auto x = static_cast<Wrapping>(a);
   const auto y = static_cast<Wrapping>(b);
   if constexpr (kind == sum || kind == avg) return static_cast<T>(x + y);
-  if constexpr (kind == product) return static_cast<T>(1U * x * y);  // 1U: multiplies unsigned.
+  if constexpr (kind == product) return static_cast<T>(1U * x * y);  // 1U: no promotion to int.
   if constexpr (kind == min) return b < a ? b : a;
   if constexpr (kind == max) return a < b ? b : a;
   if constexpr (kind == band) return static_cast<T>(x & y);
@@ -100,7 +100,7 @@ constexpr T apply(T a, T b) noexcept {
   if constexpr (kind == min || kind == max) {
     if (a < b) return kind == min ? a : b;
     if (b < a) return kind == min ? b : a;
-    if (a == b) return is_negative(a) == (kind == min) ? a : b;  // Only zeros differ in their bits.
+    if (a == b) return is_negative(a) == (kind == min) ? a : b;  // Zeros may differ in sign.
   }
   return a + b;  // One is NaN: the sum is a quiet NaN.
 }

@@ -319,7 +319,8 @@ void reduce(void* out, const void* a, const void* b, std::size_t n) {
   if (i < n) fold_rest<E, kind, Form::plain>(out, inputs, {}, i, n - i);
 }
 
-/// Adds the kernels of `kind`. Booleans share the kernels of equivalent kinds.
+/// Adds the kernels of `kind` to the table as those of `as`, because booleans share the kernels of
+/// equivalent kinds.
 template <class E, Kind kind>
 constexpr void add(Kernels& kernels, DType dtype, Kind as = kind) {
   const auto row = static_cast<std::size_t>(dtype);

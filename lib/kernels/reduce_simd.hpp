@@ -10,15 +10,16 @@
 
 namespace tutti::internal::simd {
 
-/// The kernels of one instruction set. Null if the scalar kernel is as fast or the pair is
-/// undefined.
+/// The kernels of one instruction set. An entry is null if the scalar kernel is as fast or the pair
+/// is undefined.
 struct Kernels {
   std::int64_t target = 0;  ///< Highway's number of the target.
   std::array<std::array<ReduceFn, reduce_op_count>, dtype_count> reduce{};
   std::array<std::array<FoldFn, reduce_op_count>, dtype_count> fold{};
 };
 
-/// Returns the kernels of the best instruction set of this machine.
+/// Returns the kernels of the best instruction set of this machine, or of the one that
+/// choose_kernel_target() has selected.
 const Kernels& kernels() noexcept;
 
 }  // namespace tutti::internal::simd
