@@ -67,7 +67,7 @@ GatheredArrays gather_arrays(ProcessGroup& group, const GatherRequest& unchecked
     }
     if (request.only_small && !metadata.within(request.small)) return result;
   }
-  // The first call allocates all results and publishes a refusal.
+  // The first call allocates all results and publishes this rank's refusal.
   const auto gather = [&](std::size_t i) {
     Op op{.kind = Operation::all_gather, .rows = result.layout};
     if (i < locals.size()) op.in = locals[i];

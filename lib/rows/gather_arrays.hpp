@@ -8,7 +8,7 @@
 
 namespace tutti::internal {
 
-/// Returns the memory for results.
+/// Returns the memory for results: options.memory, or the group's if that is null.
 template <typename Options>
 Memory& memory_of(ProcessGroup& group, const Options& options) {
   return options.memory != nullptr ? *options.memory : group.memory();
@@ -16,7 +16,8 @@ Memory& memory_of(ProcessGroup& group, const Options& options) {
 
 /// Gathers the request's arrays, which share a layout, as all_gather_rows. A 0-dimensional array is
 /// one row. With `only_small`, the result has no data if a rank has more than `small` bytes. `work`
-/// is for one array on the group's device; it receives the Work of rows that were not inlined.
+/// may be set for one array on the group's device: it then receives the Work of the gather, unless
+/// the rows were inlined.
 GatheredArrays gather_arrays(ProcessGroup& group, const GatherRequest& request,
                              const GatherOptions& options, Work* work = nullptr);
 

@@ -50,7 +50,8 @@ T element_of(double value) {
     return T(static_cast<float>(value));
 }
 
-/// Returns the element of a dtype that equals `value`. @throws Error invalid_argument if none does.
+/// Returns `value` as an element of `dtype`. Floats round it. @throws Error invalid_argument if an
+/// integer or boolean cannot hold it.
 std::vector<std::byte> element_of(DType dtype, double value) {
   std::vector<std::byte> bytes(size_of(dtype));
   visit_dtype(dtype, [&]<typename T>() {
@@ -74,8 +75,9 @@ void fill_behind(ProcessGroup& group, const TensorView& block, std::int64_t rows
   copy_rows(group, behind.data, padding.data(), padding.size(), stream);
 }
 
-/// @throws Error unless `layout` has one entry per rank of the group, and this rank's entry is the
-/// number of rows of `local`.
+/// @throws Error invalid_argument unless `layout` has one entry per rank of the group, and this
+/// rank's entry is the number of rows of `local`; count_overflow for more than INT64_MAX padded
+/// rows.
 void check_layout(const ProcessGroup& group, const ConstTensorView& local,
                   const RowLayout& layout) {
   if (layout.ranks() != group.size())
@@ -132,6 +134,7 @@ PaddedRows gather_padded(ProcessGroup& group, const ConstTensorView& array, doub
   const auto put = [&](int rank, const void* rows) {
     const auto block = block_of(rank);
     // The fill precedes the gather, because on a device the host waits for the copies of the fill.
+    // After the gather, it would wait for the gather too.
     fill_behind(group, block, layout[rank], element, stream);
     copy_rows(group, block.data, rows, rows_of(block, 0, layout[rank]).bytes(), stream);
   };
@@ -154,7 +157,8 @@ PaddedRows gather_padded(ProcessGroup& group, const ConstTensorView& array, doub
     op.out = {result.data.data(), local.dtype, local.shape.with_rows(most * group.size()),
               result.data.device()};
   };
-  // The name of the call includes the layout, because equal block sizes would hide a difference.
+  // The name of the call includes the layout, because ranks with different layouts may have blocks
+  // of equal size.
   auto mine = options.call;
   const auto name = fmt::format("{}{}{}", mine.name, mine.name.empty() ? "rows " : ", rows ",
                                 fmt::join(layout.counts(), " "));

@@ -28,7 +28,7 @@ constexpr std::size_t header_bytes =
 /// Stands for the number of inlined bytes if the arrays follow in a second round.
 constexpr std::uint64_t later = ~std::uint64_t{0};
 
-/// Returns the options that must be equal. A long text is cut, and a hash of the whole is added.
+/// Returns GatherRequest::agree. A long text is cut, and a hash of the whole is added.
 std::string words_of(std::string_view agree) {
   if (agree.size() <= max_agree) return std::string(agree);
   Hash hash;
@@ -53,7 +53,8 @@ std::string describe(const MetadataExchange::Message& message) {
   return text;
 }
 
-/// Parses a message. @throws Error of any code if the bytes are not a message.
+/// Parses a message. Reads only the version of a message of another version. @throws Error of any
+/// code if the bytes are not a message.
 MetadataExchange::Message read(std::span<const std::byte> bytes) {
   Reader in(bytes, Errc::mismatch, "the message");
   MetadataExchange::Message message;

@@ -31,7 +31,7 @@ struct GatherRequest {
   std::string_view agree{};
 };
 
-/// Runs the request's check and returns the request with the outcome.
+/// Runs the request's check, and returns the request without it. `refused` is set if it threw.
 GatherRequest checked(GatherRequest request);
 
 /// Exchanges metadata: every rank sends every other rank one message with a header, the shape of
@@ -45,7 +45,8 @@ class MetadataExchange {
  public:
   static constexpr std::size_t max_arrays = 32;
 
-  /// Collective. @throws Error mismatch, or the Error of this rank's own check.
+  /// Collective. @throws Error the Error of this rank's own check; mismatch if another rank's check
+  /// threw, or if the ranks made different calls.
   MetadataExchange(ProcessGroup& group, const GatherRequest& unchecked, const CallOptions& options);
 
   const Shape& shape(int rank, std::size_t array) const {
@@ -84,7 +85,7 @@ class MetadataExchange {
 /// Throws this rank's refusal. Adds the caller as the operation if the Error has none.
 [[noreturn]] void throw_refusal(const Error& why, ProcessGroup& group, std::string_view caller);
 
-/// Makes an Error of this function on this group.
+/// Makes an Error of the function `caller` on this group. `rank`: the rank to blame, or -1.
 Error gather_error(Errc code, ProcessGroup& group, std::string_view caller, int rank,
                    const std::string& message);
 

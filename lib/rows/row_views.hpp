@@ -13,7 +13,8 @@ ConstTensorView rows_of(const ConstTensorView& whole, std::int64_t first, std::i
 /// Returns a view with rows: a 0-dimensional array becomes one row, [1].
 ConstTensorView as_rows(const ConstTensorView& array);
 
-/// Copies within the group's memory. Does nothing if the addresses are equal or for 0 bytes.
+/// Copies to the group's memory, from it or from the host. Does nothing if the addresses are equal
+/// or for 0 bytes.
 void copy_rows(ProcessGroup& group, void* to, const void* from, std::size_t bytes, Stream stream);
 
 }  // namespace tutti::internal
