@@ -65,7 +65,8 @@ Differentiable gather_scaled(const Step& step, const ConstTensorView& local,
 
 Differentiable pad(const Step& step, const ConstTensorView& part, const RowLayout& layout);
 
-/// Takes this rank's rows of its own array. Runs only in a backward.
+/// Takes this rank's rows of the array that this rank passes. Does not communicate. Runs only in a
+/// backward.
 Differentiable slice(const Step& step, const ConstTensorView& whole, const RowLayout& layout) {
   step.check_input(whole);
   Tensor out = step.make(step.transpose->to, whole.dtype);

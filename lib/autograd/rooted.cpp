@@ -7,7 +7,7 @@
 #include "rows/gather_arrays.hpp"
 #include "rows/row_views.hpp"
 
-// Collectives with a root. Only the root reads the gradient of its array.
+// Collectives with a root. The gradient of a result that only root has is read on root only.
 
 namespace tutti {
 namespace [[gnu::visibility("default")]] autograd {
