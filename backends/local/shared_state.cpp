@@ -142,7 +142,7 @@ Error SharedState::missing(Errc code, const Round& round, std::span<const Op> op
                                 internal::describe(ops, call));
 }
 
-/// Spins for a bounded time. False: `over` has not become true.
+/// Spins for a bounded time. Returns whether `over` has become true.
 template <typename Over>
 bool SharedState::spin(const Over& over) const noexcept {
   for (int i = 0; i < spins_; ++i) {
@@ -152,9 +152,10 @@ bool SharedState::spin(const Over& over) const noexcept {
   return false;
 }
 
-/// Polls for a bounded time. False: sleep now. When ranks outnumber the cores, yields the core to
-/// another rank, which costs less than a sleep. After a long yield, because another program took
-/// the core for a time slice, the next waits sleep.
+/// Polls for a bounded time. Returns whether `over` has become true; if not, the caller sleeps.
+/// When ranks outnumber the cores, yields the core to another rank, which costs less than a sleep.
+/// After a long yield, because another program took the core for a time slice, the next waits
+/// sleep.
 template <typename Over>
 bool SharedState::look(const Over& over) noexcept {
   if (spins_ != 0) return spin(over);
@@ -181,11 +182,12 @@ std::unique_lock<std::mutex> SharedState::acquire() const {
   return lock;
 }
 
-/// Waits until the round is no longer open, at most until the call's deadline.
+/// Waits until the round is no longer open, the group has broken, or a rank has left without
+/// entering. Returns false at the call's deadline.
 bool SharedState::wait_open(Round& round, std::unique_lock<std::mutex>& lock, const Call& call) {
   const auto over = [&] {
     if (round.state.load(std::memory_order_relaxed) != Round::State::open || cause_) return true;
-    for (int r = 0; r < size_; ++r)  // A rank that has left.
+    for (int r = 0; r < size_; ++r)  // Left without entering.
       if (gone_[static_cast<std::size_t>(r)] &&
           round.slots[static_cast<std::size_t>(r)].call == nullptr)
         return true;

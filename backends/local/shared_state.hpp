@@ -48,19 +48,21 @@ class SharedState {
   int size() const noexcept { return size_; }
   const std::string& group() const noexcept { return group_; }
 
-  /// @throws Error invalid_argument when the rank has joined already; timeout when ranks are
-  /// missing.
+  /// Blocks until all ranks have joined. @throws Error invalid_argument when the rank has joined
+  /// already; timeout when ranks are missing; the cause if the group has broken.
   void join(int rank, Deadline limit);
   /// Records that the rank's group object has ended: calls that need this rank fail.
   void leave(int rank) noexcept;
 
   /// Publishes this rank's operations and waits until all ranks have entered the round, which is
-  /// then running. @throws Error the round's error, or the cause that broke the group.
+  /// then running. @throws Error the round's error, or the cause that broke the group. A deadline,
+  /// or a rank that left, breaks it.
   Round& enter(int rank, std::span<const Op> ops, const Call& call);
   /// Ends step `step` of the round and waits until all ranks have ended it. Needs no deadline: all
   /// peers are running this step and wait for nothing else.
   void finish_step(Round& round, int step) noexcept;
-  /// Reports that this rank's share of the step failed. All ranks read round.error after the step.
+  /// Records the error of this rank's share of the step and breaks the group. All ranks read
+  /// round.error after the step.
   void fail_round(Round& round, int rank, std::span<const Op> ops, const Call& call,
                   const Error& why);
   void leave_round(Round& round) noexcept;
