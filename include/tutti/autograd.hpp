@@ -13,8 +13,9 @@
 // gradient of the value to the gradient of the input: it calls another collective and scales.
 //
 // Each rank s back-propagates its own scalar L_s. Gradients are exactly those of J = sum over s of
-// L_s: a collective is a linear map of the stacked inputs of all ranks, and its backward is the
-// transpose. docs/gradients.md derives the backwards and says which gradient a reducer needs.
+// L_s: the derivative of a collective is a linear map of the stacked inputs of all ranks, and the
+// backward is its transpose. docs/gradients.md derives the backwards and says which gradient a
+// reducer needs.
 //
 // Forward and backward are collective; every rank makes the same calls in the same order. Before
 // anything is sent, the forward refuses dtypes other than f32, f64, f16 and bf16, and operations
@@ -59,19 +60,19 @@ struct Differentiable {
   Backward back;
 };
 struct DifferentiableRows : Differentiable {
-  RowLayout layout;  ///< On every rank.
+  RowLayout layout;  ///< The row counts; on every rank.
 };
 
-/// Value [sum n_r, ...], the rows of all ranks. The backward depends on `scale`. On the wire: one
-/// ragged reduce_scatter for sum and mean, nothing for local_slice.
+/// Value [sum n_r, ...], the rows of all ranks. Backward: a reduce_scatter of rows for `scale` sum
+/// and mean; for local_slice it sends nothing.
 DifferentiableRows all_gather_rows(ProcessGroup& group, const ConstTensorView& local,
                                    GradScale scale, const GatherOptions& options = {});
 /// `op` is sum, avg or premul_sum. Value [n_rank, ...]. Backward: an all_gather of rows, scaled.
 Differentiable reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
                                    const RowLayout& layout, ReduceOp op = ReduceOp::sum,
                                    const ResultOptions& options = {});
-/// Sends block j of `in` [sum send_rows, ...] to rank j. Value [sum recv_rows, ...]. Rows not
-/// given: each block has 1 / W of the rows of `in`. Backward: the same with the counts swapped.
+/// Sends block j of `in` [sum send_rows, ...] to rank j. Value [sum recv_rows, ...]. Without row
+/// counts each block has 1 / W of the rows of `in`. Backward: the same with the counts swapped.
 Differentiable all_to_all_rows(ProcessGroup& group, const ConstTensorView& in, Rows send_rows = {},
                                Rows recv_rows = {}, const ResultOptions& options = {});
 

@@ -34,9 +34,10 @@ class ClusterEnvironment {
 /// size; and a RANK without torchrun, if another launcher has started the same number of processes
 /// and given this one another rank.
 ///
-/// The store is TUTTI_STORE. Without it rank 0 hosts one at MASTER_ADDR, with port TUTTI_STORE_PORT
-/// or MASTER_PORT + 1, since torch uses MASTER_PORT itself. Under Slurm it is on the first host of
-/// the step, at a port derived from the job's number. docs/launching.md lists all cases.
+/// TUTTI_STORE is the address of the store. Without it rank 0 hosts one at MASTER_ADDR, with port
+/// TUTTI_STORE_PORT or MASTER_PORT + 1, since torch uses MASTER_PORT itself. Under Slurm without
+/// MASTER_ADDR it is on the first host of the step, at a port derived from the job's number.
+/// docs/launching.md lists all cases.
 class VariablesEnvironment final : public ClusterEnvironment {
  public:
   std::optional<ClusterInfo> detect() const override;

@@ -30,7 +30,7 @@ class Coalesce {
   Coalesce& operator=(const Coalesce&) = delete;
   ~Coalesce();
 
-  /// Sends the collected calls. Call it once.
+  /// Sends the collected calls and returns one Work for all. Call it once.
   Work launch();
 
  private:

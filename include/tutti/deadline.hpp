@@ -40,7 +40,7 @@ class Deadline {
     return is_set() ? when_ : Clock::time_point::max();
   }
 
-  /// Converts any duration to nanoseconds, clamped to their range.
+  /// Converts any duration to nanoseconds, clamped to 0 .. nanoseconds::max().
   template <typename Rep, typename Period>
   static constexpr std::chrono::nanoseconds saturate(std::chrono::duration<Rep, Period> d) {
     using Wide = std::chrono::duration<long double, std::nano>;

@@ -37,7 +37,7 @@ enum class DType : std::uint8_t {
 
 inline constexpr int dtype_count = static_cast<int>(DType::complex128) + 1;
 
-/// Calls f.operator()<T>() with the C++ type of `t`, which must be an enumerator.
+/// Returns f.operator()<T>(), where T is the C++ type of `t`. `t` must be an enumerator.
 template <typename F>
 constexpr decltype(auto) visit_dtype(DType t, F&& f) {
   switch (t) {
@@ -102,8 +102,8 @@ std::string_view name_of(DType t) noexcept;
 /// The inverse of name_of(); also accepts "bool". Empty for an unknown name.
 std::optional<DType> parse_dtype(std::string_view name) noexcept;
 
-/// The C++ types that have a dtype: integers of 1, 2, 4 and 8 bytes, bool, float, double, their
-/// std::complex and the types of half.hpp. `char` has none.
+/// The dtype of T; empty if T has none. Types with a dtype: std::byte (u8), bool, integers of 1, 2,
+/// 4 and 8 bytes except `char`, float, double, their std::complex, and the types of half.hpp.
 template <typename T>
 consteval std::optional<DType> find_dtype() {
   if constexpr (std::same_as<T, bool>) return DType::boolean;

@@ -9,7 +9,7 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// The caller's possible reaction to an error, not the error's source.
+/// The code of an error: what the caller can do about it, not where it came from.
 enum class Errc : std::uint8_t {
   invalid_argument,    ///< Fix the call. Nothing was sent.
   count_overflow,      ///< The sizes do not fit in 63 bits. Fix the call. Nothing was sent.
@@ -40,7 +40,8 @@ class Error : public std::runtime_error {
   };
 
   Error(Errc code, const std::string& message);
-  /// The text becomes "all_reduce #17 on group 'world': <message>".
+  /// what() is, for example, "timeout: all_reduce #17 on group 'world': <message>"; unknown parts
+  /// of `where` are left out.
   Error(Errc code, const std::string& message, Where where);
 
   Errc code() const noexcept { return code_; }
@@ -54,7 +55,7 @@ class Error : public std::runtime_error {
   std::shared_ptr<const std::string> message_;
 };
 
-/// Throws Error. The message has the values, and both sides of a comparison.
+/// Throws Error. `message` should have the values, and both sides of a comparison.
 [[noreturn]] void fail(Errc code, const std::string& message);
 
 }  // namespace tutti

@@ -48,7 +48,7 @@ struct GatheredRows {
 /// On the wire, without a layout: from each rank to each peer 27 bytes, the function's name, and
 /// 5 + 8 ndim bytes per array on host memory, or 2880 bytes on a device. Rows are in that message
 /// if they are 64 KiB or less on every rank. Otherwise, and with a layout: about max over r of
-/// (total - own rows of r) per rank.
+/// (total - n_r) rows per rank.
 /// @throws Error invalid_argument when the layout contradicts local.
 GatheredRows all_gather_rows(ProcessGroup& group, const ConstTensorView& local,
                              const GatherOptions& options = {});
@@ -83,8 +83,8 @@ GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int 
 /// Reverse of gather_rows(): rank r gets rows [offset(r), offset(r + 1)) of root's `whole`.
 ///
 /// @param whole   [sum n_r, ...] on root; ignored on other ranks, which may pass {}.
-/// @param layout  read on root only. Root broadcasts it with the dtype and row shape; then a
-///                scatter follows.
+/// @param layout  read on root only; may be null elsewhere. Root broadcasts it with the dtype and
+///                row shape; then a scatter follows.
 /// @return [n_rank, ...].
 Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout* layout,
                     int root, const ResultOptions& options = {});
@@ -111,10 +111,10 @@ std::vector<std::string> all_gather_bytes(ProcessGroup& group, std::string_view 
 void broadcast_bytes(ProcessGroup& group, std::string& bytes, int root,
                      const CallOptions& options = {});
 
-/// Async forms: the rows travel after the function has returned. Without a layout the function
-/// waits for the group's earlier calls and the exchange of sizes. Small rows travel in that
-/// exchange. `local` and `whole` must live until get() or the destructor has returned. Refusals and
-/// mismatches are thrown here, later errors by get(). Several may be pending at a time.
+/// Async forms: the function may return before the rows have arrived. Without a layout it waits for
+/// the group's earlier calls and the exchange of sizes, in which small rows are inlined. `local`
+/// and `whole` must live until get() or the destructor has returned. Refusals and mismatches are
+/// thrown here, later errors by get(). Several may be pending at a time.
 Pending<GatheredRows> all_gather_rows_async(ProcessGroup& group, const ConstTensorView& local,
                                             const GatherOptions& options = {});
 Pending<PaddedRows> all_gather_padded_async(ProcessGroup& group, const ConstTensorView& local,

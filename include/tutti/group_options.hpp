@@ -25,7 +25,7 @@ struct AdoptedCommunicator {
 
 /// Options of ProcessGroup::create(). A value type.
 struct GroupOptions {
-  std::string backend = "auto";    ///< A name of `tutti info`, "name:args", or "auto".
+  std::string backend = "auto";    ///< A name in `tutti info`, "name:args", or "auto".
   std::shared_ptr<Store> store{};  ///< Required for more than one rank.
   int rank = 0;
   int size = 1;

@@ -21,14 +21,15 @@ struct InitOptions {
 
 /// Makes a group from the launcher's variables. Keeps no state: a second call makes a second group,
 /// which needs another GroupOptions::name under the same store. Writes no environment variable.
-/// @throws Error not_initialized when neither the caller nor the environment gives rank and size.
+/// @throws Error not_initialized when neither the caller nor the environment gives rank and size,
+///         and errors of open_cluster_store() and ProcessGroup::create().
 ProcessGroup init(const InitOptions& options = {});
 
-/// The store of the ranks of `info`, limited to the keys of this run. Rank 0 hosts it if
+/// The store of the ranks of `info`, limited to the keys of this run. Rank 0 hosts a tcp store if
 /// ClusterInfo::hosts_store is set; then the release of rank 0's last reference waits up to 10
 /// seconds for the other ranks to leave.
-/// @throws Error `invalid_argument` without a known address, `timeout` without an answer,
-///         `Errc::backend` if rank 0's port is taken or another program answers.
+/// @throws Error invalid_argument without a known address or if another program answers, timeout
+///         without an answer, backend if rank 0's port is taken, and errors of open_store().
 std::shared_ptr<Store> open_cluster_store(
     const ClusterInfo& info, std::chrono::nanoseconds timeout = std::chrono::minutes(5));
 

@@ -6,7 +6,7 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// An owned array, or a view of the caller's input: the function worked in place, or there is no
+/// An owned array, or a view of the caller's input if the function worked in place or there is no
 /// group. The caller's input must outlive the view. Move-only.
 class MaybeOwned {
  public:

@@ -8,7 +8,8 @@
 namespace [[gnu::visibility("default")]] tutti {
 
 /// An allocator of arrays: host, pinned, CUDA, or the embedder's own. One object per device and
-/// allocator. It outlives its Tensors, unless lifetime() keeps it alive. Called from any thread.
+/// allocator. It must outlive its Tensors, unless lifetime() keeps it alive. Called from any
+/// thread.
 class Memory {
  public:
   virtual ~Memory();
@@ -16,7 +17,8 @@ class Memory {
   /// Returns at least `bytes` bytes, aligned to 64; never null, even for 0 bytes. The block may be
   /// used by work queued on `stream` after this returns. @throws Error resource_exhausted.
   virtual void* allocate(std::size_t bytes, Stream stream) = 0;
-  /// `bytes` as passed to allocate(). Work already queued on `stream` may still use the block.
+  /// Frees a block; `bytes` as passed to allocate(). Work already queued on `stream` may still use
+  /// the block.
   virtual void release(void* data, std::size_t bytes, Stream stream) noexcept = 0;
   /// Copies in order on `stream`. If one side is host memory, pinned included, the call returns
   /// after the copy has ended. Ranges must not overlap.

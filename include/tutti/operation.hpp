@@ -27,7 +27,7 @@ enum class Operation : std::uint8_t {
   recv,
   recv_any  ///< Argument of supports() only: recv with any_peer. The kind of its Op is recv.
 };
-/// The kinds of Op.
+/// The number of kinds that an Op can have: all but recv_any, the last.
 inline constexpr int operation_count = static_cast<int>(Operation::recv) + 1;
 
 /// The peer of a recv from any rank: takes the oldest send to this rank and tag. Error unsupported

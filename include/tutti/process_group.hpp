@@ -47,7 +47,7 @@ class ProcessGroup {
   int rank() const noexcept;
   int size() const noexcept;
   const std::string& name() const noexcept;
-  const std::string& backend() const noexcept;  ///< Its name in backends().
+  const std::string& backend() const noexcept;  ///< Its name in backends(), or "custom".
   std::string transport() const;                ///< The transport: "tcp/eth0".
   Memory& memory() noexcept;
   /// The memory that gains most from register_memory(), else memory(). On "nccl": ncclMemAlloc's.
@@ -59,7 +59,7 @@ class ProcessGroup {
                   const CallOptions& options = {});
   void all_reduce(const ConstTensorView& in, const TensorView& out, ReduceOp op = ReduceOp::sum,
                   const CallOptions& options = {});
-  /// data [...] of `root` on every rank. Strings of any length: broadcast_bytes() in gather.hpp.
+  /// Copies root's data [...] to all ranks. Strings of any length: broadcast_bytes() in gather.hpp.
   void broadcast(const TensorView& data, int root, const CallOptions& options = {});
   /// out [...] on `root` = op over ranks of in [...]; elsewhere out is not used.
   void reduce(const ConstTensorView& in, const TensorView& out, int root,
@@ -82,7 +82,7 @@ class ProcessGroup {
   /// out = op over ranks 0..rank of in. `op` is not avg.
   void scan(const ConstTensorView& in, const TensorView& out, ReduceOp op = ReduceOp::sum,
             const CallOptions& options = {});
-  /// scan() over ranks 0..rank-1. On rank 0 the identity of `op`; custom leaves out unchanged.
+  /// scan() over ranks 0..rank-1. Rank 0 gets the identity of `op`; custom does not change its out.
   void exclusive_scan(const ConstTensorView& in, const TensorView& out, ReduceOp op = ReduceOp::sum,
                       const CallOptions& options = {});
   void barrier(const CallOptions& options = {});  ///< Blocks the host until all ranks have entered.

@@ -43,7 +43,7 @@ struct SyncOptions {
   /// Behaves like Lightning before 2.2: "mean" returns a new array (floats; integers become f32)
   /// and leaves the sum in the input. Host memory only.
   bool legacy_out_of_place = false;
-  Stream stream{};  ///< The next members are those of CallOptions.
+  Stream stream{};  ///< This and the next members are those of CallOptions.
   Deadline deadline{};
   std::chrono::nanoseconds timeout{};
   bool order_fixed = false;
@@ -89,7 +89,7 @@ MaybeOwned all_gather_ddp_if_available(const ConstTensorView& data, ProcessGroup
 /// rows: NaN.
 double global_mean(ProcessGroup& group, double sum, double count, const CallOptions& options = {});
 
-/// A scalar with the number of rows it is the sum over.
+/// A loss, summed over `count` rows.
 struct NamedLoss {
   std::string name;
   double sum = 0;

@@ -100,7 +100,7 @@ auto view(R&& values, const Shape& shape) {
   return view(std::span(values), shape);
 }
 
-/// An owning array. Move-only. A temporary has no view, so that no call can outlive its buffer.
+/// An owning array. Move-only. A temporary Tensor has no view, because a call could outlive it.
 class Tensor {
  public:
   Tensor() noexcept = default;

@@ -31,7 +31,7 @@ struct TraceEntry {
 /// The last calls of a group, oldest first; at most 64 collectives and 64 sends and receives.
 using Trace = std::vector<TraceEntry>;
 
-/// "all_reduce #17 sum 4096 B done", one line.
+/// "all_reduce #17 sum f32 4096 B done", one line.
 std::string to_string(const TraceEntry& entry);
 
 }  // namespace tutti

@@ -26,10 +26,11 @@ class WorkState;
 /// its next call throws the error. A default-made Work is finished.
 ///
 /// Functions passed to then() and on_done() run on the group's worker thread in turn, so they may
-/// start late, after an async collective. They may issue async calls. Never wait in one for a Work
-/// of the same group: it hangs. A blocking call on host memory is refused. On host memory a
-/// function that then() adds to a collective runs before async collectives that this thread issues
-/// afterwards on the group, so it may produce the input of those collectives.
+/// start late, after an async collective. They may issue async calls. Such a function must not wait
+/// for a Work of the same group: the wait would never end. A blocking call on host memory is
+/// refused. On host memory a function that then() adds to a collective runs before async
+/// collectives that this thread issues afterwards on the group, so it may produce the input of
+/// those collectives.
 class [[nodiscard]] Work {
  public:
   Work() noexcept = default;
@@ -47,7 +48,7 @@ class [[nodiscard]] Work {
   /// Afterwards the caller may reuse the buffers. Refuses a call captured into a graph, for which
   /// the host cannot wait.
   void wait();
-  /// True when the call has ended. If the deadline passes first, the call continues.
+  /// Waits until `deadline` at most. True if the call has ended; otherwise it continues.
   bool wait_for(Deadline deadline) const;
   bool done() const noexcept;
   /// The call's error; empty while it runs and after success.
@@ -75,19 +76,19 @@ class [[nodiscard]] Work {
   /// One Work for all. Takes the Works; wait() of the result throws the first error in their order.
   static Work all(std::span<Work> works);
 
-  /// For backends and decorators: the backend's side of the call; null when finished. The Work
-  /// keeps ownership.
+  /// For backends and decorators: the backend's side of the call; null for a Work without a call.
+  /// The Work keeps ownership.
   const std::shared_ptr<WorkState>& state() const noexcept { return state_; }
   /// For decorators: releases the state without waiting.
   std::shared_ptr<WorkState> release() && noexcept { return std::move(state_); }
 
  private:
   struct Detached;
-  void settle() noexcept;  // Used by the destructor.
+  void settle() noexcept;  // Waits, and reports an error that was not collected.
 
   std::shared_ptr<WorkState> state_;
   std::shared_ptr<WorkOwner> owner_;
-  std::shared_ptr<WorkState> seen_;  // Watched by on_done(); its error counts as collected.
+  std::shared_ptr<WorkState> seen_;  // The state before on_done(); its error counts as collected.
   std::uint64_t token_ = 0;
   int unwinding_ = 0;  // std::uncaught_exceptions() at construction.
 };

@@ -13,9 +13,9 @@
 #include <tutti/tensor.hpp>
 
 // Views of other frameworks' arrays, and DLPack arrays made from this library's. Nothing is copied
-// unless a function says so. An array without a view is an Error invalid_argument that names the
-// reason: more than 8 dimensions, strides that are not contiguous, several lanes, another dtype or
-// device.
+// unless a function says so. view() throws Error invalid_argument for an array that cannot have a
+// view, and names the reason: more than 8 dimensions, strides that are not contiguous, several
+// lanes, another dtype, device or ABI version, no data, misaligned data.
 
 namespace tutti::dlpack {
 
@@ -64,8 +64,8 @@ inline ConstTensorView view(const DLTensor& array) {
   DLTensor same = array;
   return view(same);
 }
-/// A view of an array with an owner. A read-only array has no mutable view: pass
-/// std::as_const(array).
+/// A view of a DLManagedTensor or DLManagedTensorVersioned. A read-only array has no mutable view:
+/// pass std::as_const(array).
 template <Managed M>
 TensorView view(M& managed) {
   detail::check_version(managed);
@@ -81,8 +81,8 @@ ConstTensorView view(const M& managed) {
 }
 
 /// A DLTensor over the caller's memory, which has to outlive the Borrowed. Not copyable, because it
-/// points to its own shape. DLTensor has no const: the consumer of a ConstTensorView must not
-/// write.
+/// points to its own shape. DLTensor has no const: if the memory is read-only, the consumer must
+/// not write.
 class Borrowed {
  public:
   explicit Borrowed(const ConstTensorView& array) {
@@ -115,7 +115,7 @@ struct Delete {
   }
 };
 /// Owns an array and calls its deleter. Keeps a received array alive while its views are in use;
-/// release() passes an array on.
+/// release() gives up the ownership, to hand the array to another framework.
 template <Managed M = DLManagedTensor>
 using Owned = std::unique_ptr<M, Delete>;
 
@@ -137,7 +137,8 @@ Owned<M> own(Tensor&& array) {
   if constexpr (requires { managed.version.major; }) managed.version = {1, 0};
   return Owned<M>(&managed);
 }
-/// Copies a MaybeOwned that views the caller's input to `memory`.
+/// own() for a MaybeOwned. If that is a view of the caller's input, the input is copied to
+/// `memory`.
 template <Managed M = DLManagedTensor>
 Owned<M> own(MaybeOwned&& value, Memory& memory = host_memory()) {
   return own<M>(std::move(value).take(memory));

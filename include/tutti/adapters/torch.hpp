@@ -25,7 +25,7 @@
 namespace tutti::libtorch {
 
 namespace detail {
-/// Places results in torch's memory, unless the caller chose another.
+/// Sets options.memory to torch's memory, unless the caller has set it.
 template <typename Options>
 Options in_torch(Options options) {
   if (options.memory == nullptr) options.memory = &memory();
@@ -40,7 +40,8 @@ inline at::Tensor all_gather_rows(ProcessGroup& group, const at::Tensor& local, 
 }
 
 namespace detail {
-/// The arrays of all ranks, [W, ...]. torch computes their product and differentiates it.
+/// The factors of a product over ranks: the arrays of all ranks, [W, ...]. torch computes the
+/// product and differentiates it.
 inline at::Tensor factors(ProcessGroup& group, const at::Tensor& in, const CallOptions& options) {
   const RowLayout layout = RowLayout::equal(group.size(), 1);
   return all_gather_rows(group, in.unsqueeze(0), GradScale::sum,
@@ -48,7 +49,7 @@ inline at::Tensor factors(ProcessGroup& group, const at::Tensor& in, const CallO
 }
 }  // namespace detail
 
-/// [sum n_r, ...] -> [n_rank, ...]; sum, avg, premul_sum.
+/// [sum n_r, ...] -> [n_rank, ...]; `op` is sum, avg or premul_sum.
 inline at::Tensor reduce_scatter_rows(ProcessGroup& group, const at::Tensor& whole,
                                       const RowLayout& layout, ReduceOp op = ReduceOp::sum,
                                       const ResultOptions& options = {}) {
@@ -62,7 +63,7 @@ inline at::Tensor all_to_all_rows(ProcessGroup& group, const at::Tensor& in, Row
                        detail::in_torch(options));
 }
 
-/// sum, avg, premul_sum, min, max, product.
+/// `op` is sum, avg, premul_sum, min, max or product.
 inline at::Tensor all_reduce(ProcessGroup& group, const at::Tensor& in, ReduceOp op = ReduceOp::sum,
                              const CallOptions& options = {}) {
   if (op.kind == ReduceOp::Kind::product) return detail::factors(group, in, options).prod(0);
@@ -77,7 +78,8 @@ inline at::Tensor product_of_others(ProcessGroup& group, const at::Tensor& in,
       .prod(0);
 }
 
-/// Results on root; [0] on other ranks, where it is part of the graph as well.
+/// The result is on root; other ranks get [0], which is part of the graph as well. `op` is sum, avg
+/// or premul_sum.
 inline at::Tensor reduce(ProcessGroup& group, const at::Tensor& in, int root,
                          ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) {
   return detail::apply(autograd::reduce, group, in, root, op, options);
@@ -91,8 +93,8 @@ inline at::Tensor gather_rows(ProcessGroup& group, const at::Tensor& local, int 
                               const GatherOptions& options = {}) {
   return detail::apply(autograd::gather_rows, group, local, root, detail::in_torch(options));
 }
-/// `layout` is null and `whole` is ignored on ranks other than root; `whole` may be undefined
-/// there.
+/// `layout` and `whole` are read on root only. On other ranks `layout` may be null and `whole`
+/// undefined.
 inline at::Tensor scatter_rows(ProcessGroup& group, const at::Tensor& whole,
                                const RowLayout* layout, int root,
                                const ResultOptions& options = {}) {
@@ -107,8 +109,8 @@ inline at::Tensor send(ProcessGroup& group, const at::Tensor& in, int peer, int 
                        const CallOptions& options = {}) {
   return detail::apply(autograd::send, group, in, peer, tag, options);
 }
-/// `after`: a tensor whose backward must come after this one's, such as the token of an earlier
-/// send. Second derivatives need it.
+/// `after`: a tensor whose backward must run after the backward of this receive, such as the token
+/// of an earlier send. Second derivatives need it.
 inline at::Tensor recv(ProcessGroup& group, at::IntArrayRef sizes, at::ScalarType dtype, int peer,
                        int tag = 0, const at::Tensor& after = {}, const CallOptions& options = {}) {
   return detail::record(group, detail::no_part_of(after), [&](const ConstTensorView&) {

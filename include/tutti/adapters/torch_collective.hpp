@@ -18,7 +18,8 @@ namespace tutti::libtorch::detail {
 using Call = std::function<autograd::Differentiable(const ConstTensorView& in)>;
 at::Tensor record(ProcessGroup& group, const at::Tensor& in, const Call& call);
 
-/// A node of torch's graph. Its backward calls the Backward of its call and records that as a node.
+/// The node of one forward in torch's graph. Its backward calls the Backward that the forward
+/// returned, and records that call as a node as well.
 struct Collective final : ::torch::autograd::Function<Collective> {
   using Context = ::torch::autograd::AutogradContext;
   using List = ::torch::autograd::variable_list;

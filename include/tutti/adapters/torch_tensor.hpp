@@ -19,8 +19,8 @@
 #include <tutti/memory.hpp>
 #include <tutti/tensor.hpp>
 
-// Views of LibTorch's tensors, and tensors made from this library's arrays. Error invalid_argument
-// names the reason if a tensor cannot have a view.
+// Views of LibTorch's tensors, and tensors made from this library's arrays. view() and
+// mutable_view() throw Error invalid_argument with the reason if a tensor cannot have a view.
 
 namespace tutti::libtorch {
 
@@ -80,8 +80,8 @@ inline TensorView mutable_view(const at::Tensor& x) {
 }
 TensorView mutable_view(at::Tensor&& x) = delete;
 
-/// A contiguous x: x itself if it is contiguous, otherwise a copy. Must outlive the call to which
-/// it is passed.
+/// A contiguous x: x itself if it is contiguous, otherwise a copy. The Contiguous must outlive the
+/// call to which it is passed.
 class Contiguous {
  public:
   explicit Contiguous(const at::Tensor& x) : tensor_(x.resolve_neg().contiguous()) {}
@@ -92,7 +92,8 @@ class Contiguous {
   at::Tensor tensor_;
 };
 
-/// Copies nothing: the tensor owns the array, and the array's Memory must outlive the tensor.
+/// Returns a tensor that owns the array; nothing is copied. The array's Memory must outlive the
+/// tensor.
 inline at::Tensor to_torch(Tensor&& array) {
   const auto owner = std::make_shared<Tensor>(std::move(array));
   const auto dims = owner->shape().dims();
@@ -100,7 +101,8 @@ inline at::Tensor to_torch(Tensor&& array) {
       owner->data(), at::IntArrayRef(dims.data(), dims.size()), [owner](void*) {},
       at::TensorOptions(to_torch(owner->dtype())).device(to_torch(owner->device())));
 }
-/// Copies a MaybeOwned that views the caller's input to `memory`.
+/// to_torch() for a MaybeOwned. If that is a view of the caller's input, the input is copied to
+/// `memory`.
 inline at::Tensor to_torch(MaybeOwned&& value, Memory& memory = host_memory()) {
   return to_torch(std::move(value).take(memory));
 }

@@ -12,7 +12,7 @@
 #include <tutti/error.hpp>
 
 // Conversions of dtypes and devices from and to LibTorch's. A value without a counterpart is an
-// Error.
+// Error: unsupported for a dtype that this version of LibTorch lacks, otherwise invalid_argument.
 
 namespace tutti::libtorch {
 

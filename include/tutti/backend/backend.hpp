@@ -26,12 +26,15 @@ struct Call {
   /// Number in the group, without gaps. A launch of only sends and receives has a number only if it
   /// is `in_order`.
   std::uint64_t seq = 0;
-  std::uint64_t fingerprint = 0;  ///< If ranks differ, the backend reports a mismatch.
+  /// Hash of the properties that must be equal on all ranks. If ranks differ, the backend reports a
+  /// mismatch.
+  std::uint64_t fingerprint = 0;
   Stream stream{};
   Deadline deadline{};  ///< May be unset.
   /// See CallOptions::timeout; 0: the deadline alone applies.
   std::chrono::nanoseconds timeout{};
-  /// Only sends and receives, which take effect in the order of seq, like a collective.
+  /// The sends and receives of the launch replace a collective that the backend lacks: they take
+  /// effect in the order of seq, like a collective.
   bool in_order = false;
   bool blocking = false;     ///< A host backend runs inline and returns a finished Work.
   bool order_fixed = false;  ///< CallOptions::order_fixed.
@@ -47,9 +50,9 @@ struct Call {
 
 /// Parameters of a sub-group, for one of its members.
 struct SplitInit {
-  std::span<const int> ranks;    ///< Members, by parent rank, in the new order.
+  std::span<const int> ranks;    ///< The members' ranks in the parent, by new rank.
   int rank = 0;                  ///< This rank's number in the sub-group.
-  std::string name{};            ///< The sub-group's name, unique under the store.
+  std::string name{};            ///< The sub-group's name, unique in the store.
   std::shared_ptr<Store> store;  ///< Keys already prefixed by the name.
 };
 
@@ -60,15 +63,17 @@ class Backend {
  public:
   virtual ~Backend();
   virtual bool supports(Operation operation, DType dtype, ReduceOp::Kind reduce) const noexcept = 0;
-  /// The preferred memory. Arrays on memory().device() are always accepted.
+  /// Memory for results. Calls accept all arrays on its device.
   virtual Memory& memory() noexcept = 0;
-  /// One element is an ordinary call; several are a coalesced call or a batch of sends and
-  /// receives. Keeps neither `ops` nor the lists of their Rows.
+  /// Starts a call. One operation is an ordinary call; several are a coalesced call or a batch of
+  /// sends and receives. Returns an empty Work if the call has ended. Keeps neither `ops` nor the
+  /// lists of their Rows.
   virtual Work launch(std::span<const Op> ops, const Call& call) = 0;
   /// Reports that this rank refused the call of this number and will not launch it. Peers that wait
   /// in the call get an error with this text, if the backend can end their calls. Never blocks.
   virtual void refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept = 0;
-  /// A sub-group over the same connections. Null: the caller makes one through the store.
+  /// Makes a sub-group over the same connections. Null, the default: the caller makes the sub-group
+  /// through the store.
   virtual std::unique_ptr<Backend> split(const SplitInit& init);
   /// Ends every pending call on this rank with an error, and on peers if the backend can. From any
   /// thread.
@@ -78,18 +83,18 @@ class Backend {
   /// The transport in words: "tcp/eth0". May be empty.
   virtual std::string transport() const;
   /// The kind of registration that this rank could make of this block; `none` by default. Never
-  /// blocks. @throws Error unsupported for a block that needs registration but cannot be
-  /// registered.
+  /// blocks. @throws Error unsupported if the transport registers memory but cannot register this
+  /// block now.
   virtual RegistrationKind registrable(const TensorView& block, Stream stream) const;
-  /// Called on all ranks together, with equal byte counts and the highest kind that all ranks can
-  /// make; never with `none`. The result may be of a lower kind.
+  /// Registers a block. Called on all ranks together, with equal byte counts and the highest kind
+  /// that all ranks can make; never with `none`. The result may be of a lower kind.
   virtual Registration register_memory(const TensorView& block, RegistrationKind kind,
                                        Deadline limit);
   /// The memory that gains most from registration; memory() by default.
   virtual Memory& registrable_memory() noexcept;
-  /// Host memory for the fastest copies from and to memory(): pinned if the device supports it. Its
-  /// lifetime() outlives the backend. allocate() refuses a captured stream, because the host cannot
-  /// wait for a copy on that stream. host_memory() by default.
+  /// Host memory for the fastest copies from and to memory(): pinned if the device supports it. It
+  /// may be used after the backend is destroyed. allocate() refuses a captured stream, because the
+  /// host cannot wait for a copy on that stream. host_memory() by default.
   virtual Memory& staging_memory() noexcept;
 };
 

@@ -20,7 +20,7 @@ struct BackendInit {
   std::string name{};  ///< The group's.
   std::string args{};  ///< The text after ':' in GroupOptions::backend.
   Device device{};
-  Memory* memory = nullptr;  ///< The embedder's memory, or null.
+  Memory* memory = nullptr;  ///< GroupOptions::memory; may be null.
   std::chrono::nanoseconds timeout{};
   Logger logger{};                             ///< Never empty.
   std::optional<AdoptedCommunicator> adopt{};  ///< GroupOptions::adopt.
@@ -47,18 +47,19 @@ struct BackendEntry {
 /// The backends in this build, in the order in which "auto" tries them.
 std::span<const BackendEntry> backends() noexcept;
 
-/// The backend that "auto", "name" or "name:args" selects for a device, and the reason in words.
-/// `one_process`: all ranks are threads of this process (Store::in_process()).
+/// The result of choose_backend().
 struct BackendChoice {
   const BackendEntry* entry = nullptr;  ///< Never null.
-  std::string args{};
-  std::string because{};
+  std::string args{};                   ///< The text after ':'.
+  std::string because{};                ///< The reason in words.
 };
+/// Returns the backend that "auto", "name" or "name:args" selects for a device. `one_process`: all
+/// ranks are threads of this process (Store::in_process()).
 /// @throws Error invalid_argument for an unknown name; unsupported for a known backend that is not
 ///         built, cannot run here or does not serve the device.
 BackendChoice choose_backend(std::string_view backend, Device device, bool one_process = true);
 
-/// The names of all backends: built into this library, built into others, and planned.
+/// The names of all backends: of this build, of other builds, and planned ones.
 std::span<const std::string_view> known_backends() noexcept;
 
 /// True for a backend that no build has yet.

@@ -15,20 +15,20 @@ class PostedMessages;
 namespace [[gnu::visibility("default")]] tutti {
 
 /// Base class of backends for host memory. Blocking calls run on the caller's thread, async calls
-/// on a worker thread that starts with the first of them, both in the order of their numbers.
-/// Sends and receives are posted at once. A derived class moves the bytes: run(), post_one() and
-/// publish(), with memory(), abort() and failure() of Backend.
+/// on a worker thread that starts with the first of them, both in the order of their numbers. Sends
+/// and receives are posted at once. A derived class moves the bytes: it implements run(),
+/// post_one() and publish(), with memory(), abort() and failure() of Backend.
 ///
 /// A blocking call allocates nothing here. A blocking call inside then() or on_done() is refused.
-/// If run() throws, in an async call, an error that breaks the group, abort() gets the error's
-/// text.
+/// If run() throws an error that breaks the group, abort() is called with its text: by this class
+/// in an async call, by ProcessGroup in a blocking call.
 class HostBackend : public Backend {
  public:
   HostBackend(std::string group, int rank);
   ~HostBackend() override;
 
-  /// False for recv_any. True for custom reductions, for reductions of dtypes that the library can
-  /// reduce, and for every other operation.
+  /// False for recv_any. True for custom reductions, for reductions that the library can compute
+  /// (no avg in scans), and for every other operation.
   bool supports(Operation operation, DType dtype, ReduceOp::Kind kind) const noexcept override;
   Work launch(std::span<const Op> ops, const Call& call) override;
   void refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept final;
@@ -37,17 +37,17 @@ class HostBackend : public Backend {
   /// A send or receive in flight.
   struct Posted {
     std::shared_ptr<WorkState> state;
-    /// Ends the message: null for success. Later calls are ignored. May be called from any thread,
-    /// even after the group is destroyed.
+    /// Ends the message: null for success. Only the first call has an effect. May be called from
+    /// any thread, even after the group is destroyed.
     std::function<void(const Error* error)> finish;
   };
 
-  /// Runs the collectives among `ops`, in turn; skips send and recv. Blocks until call.limit() at
-  /// the latest. @throws Error.
+  /// Runs the collectives among `ops`; skips sends and receives. Called in the order of the
+  /// numbers. Blocks until call.limit() at the latest. @throws Error.
   virtual void run(std::span<const Op> ops, const Call& call) = 0;
   /// Posts the sends and receives among `ops` with post_one(), and adds them to `posted`; skips
   /// collectives. If it throws with `posted` empty, the call is refused; otherwise the group is
-  /// aborted. For backends in the tree.
+  /// aborted. Only backends in the tree override it.
   virtual void post(std::span<const Op> ops, const Call& call, internal::PostedMessages& posted);
   /// Posts one send or receive without waiting for the peer. Returns make_message()'s state, or
   /// null if the message has already ended. The message must end by `limit`. Default: throws

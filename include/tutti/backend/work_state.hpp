@@ -17,10 +17,12 @@ class WorkState {
  public:
   virtual ~WorkState();
   virtual bool done() const noexcept = 0;
-  /// Blocks the host. True when done; never throws the call's error. Returns false before the
-  /// deadline only for a call captured into a graph, which is never done.
+  /// Blocks the host until the call is done or the deadline has passed. True if done; never throws
+  /// the call's error. Returns false before the deadline only for a call captured into a graph,
+  /// which is never done.
   virtual bool wait_until(Deadline deadline) = 0;
-  /// The call's error, once done. Reported only when no transport can access the buffers any more.
+  /// The call's error, once done; null: none. Reported only when no transport can access the
+  /// buffers any more.
   virtual std::exception_ptr error() const noexcept = 0;
   /// Orders work that is queued on `stream` from now on after this call.
   virtual void block_stream(Stream stream) = 0;
@@ -43,7 +45,8 @@ class WorkState {
 class WorkOwner {
  public:
   virtual ~WorkOwner();
-  /// Reports that the error, if any, of the call with this token was collected.
+  /// Reports that the call with this token has ended and its outcome was collected. `failed`: the
+  /// outcome is an error.
   virtual void collected(std::uint64_t token, bool failed) noexcept = 0;
   /// Receives an error that was not collected.
   virtual void uncollected(const Error& error) noexcept = 0;

@@ -28,8 +28,9 @@ struct CrossEntropyOptions {
 ///
 ///     loss = -w y' log σ(z) - (1 - y') log (1 - σ(z))
 ///
-/// The mean divides by the number of rows. On one process both equal PyTorch's functions of these
-/// names. If the divisor is 0, loss and gradient are 0.
+/// The mean divides by the number of rows. On one process they equal PyTorch's cross_entropy and,
+/// with the targets y', binary_cross_entropy_with_logits. If the divisor is 0, loss and gradient
+/// are 0.
 ///
 /// Computed in double. On the wire: one exchange of a few numbers per call. A value; thread rules
 /// are those of the group.
@@ -41,7 +42,7 @@ class CrossEntropy {
   explicit CrossEntropy(const Options& options = {});
   const Options& options() const noexcept { return options_; }
 
-  /// `batch.iid` and `batch.training` are ignored. Targets of one class are 0 or 1.
+  /// `batch.iid` and `batch.training` are ignored. For one class the targets are 0 or 1.
   /// @throws Error on every rank, with the codes of RankingLoss.
   LossResult operator()(ProcessGroup& group, const RankingBatch& batch,
                         const CallOptions& call = {}) const {

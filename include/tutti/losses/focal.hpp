@@ -28,8 +28,9 @@ struct SigmoidFocalOptions {
   GradScale scale = GradScale::sum;
 };
 
-/// One binary decision per logit. With p = σ(z), p_t = p y + (1 - p) (1 - y):
+/// One binary decision per logit. With z the logit, y the target and p = σ(z):
 ///
+///     p_t = p y + (1 - p) (1 - y);  alpha_t = alpha y + (1 - alpha) (1 - y), or 1 if alpha is -1
 ///     loss = alpha_t (1 - p_t)^gamma (softplus(z) - z y)
 class SigmoidFocal {
  public:

@@ -21,8 +21,8 @@
 namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
 
-/// The combination of a loss's terms: classes (ranking losses), rows (SoftmaxFocal, CrossEntropy)
-/// or elements (SigmoidFocal). Counts are over all ranks.
+/// The combination of a loss's terms, one for each class (ranking losses), row (SoftmaxFocal,
+/// CrossEntropy) or element (SigmoidFocal). Counts are over all ranks.
 enum class Reduction : std::uint8_t {
   mean,
   sum,

@@ -25,8 +25,8 @@ struct RecallAtQuantileOptions {
 ///     loss = 1 - mean over positives i of σ((s_i - θ) / temperature)
 ///
 /// A class without positives is not valid. θ is exact. It is found without gathering the scores, by
-/// counting the bytes of their bit patterns from the highest (radix select). Its position in the
-/// order is that of torch.quantile 2.15, for any number of rows and for half types.
+/// counting the bytes of their bit patterns from the highest (radix select). Its position among the
+/// sorted scores is that of torch.quantile 2.15, for any number of rows and for half types.
 ///
 /// On the wire: if every rank has at most 4 KiB of rows, one message sends them to all ranks.
 /// Otherwise one message to agree on this, then all_reduces of a few numbers, and 4 all_reduces

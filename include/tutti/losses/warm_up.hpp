@@ -25,7 +25,7 @@ struct WarmUpOptions {
   double temp_end = 0.005;  ///< Temperature after temp_decay_steps, and from then on.
   std::int64_t temp_decay_steps = 10'000;
   double final_main_weight = 1;  ///< Weight after the blend, above 0; 1: the main loss alone.
-  bool reset_queue_each_epoch = false;  ///< In the main phase.
+  bool reset_queue_each_epoch = false;  ///< Empties the queue at each epoch of the main phase.
   Logger logger{};                      ///< Empty: default_logger().
 };
 
@@ -70,9 +70,9 @@ class WarmUp {
   void start_epoch(std::int64_t epoch);
   void start_step(std::int64_t step);
 
-  /// Evaluations get the same mix. In the main phase the result has per_class and valid of the main
-  /// loss. Logs one warning if start_step() was never called although phases count steps or the
-  /// main phase runs: the temperature does not fall.
+  /// Evaluations (RankingBatch::training is false) get the same mix. In the main phase the result
+  /// has per_class and valid of the main loss. Logs one warning if start_step() was never called
+  /// although phases count steps or the main phase runs: the temperature does not fall.
   /// @throws Error on every rank, with the codes of RankingLoss.
   LossResult operator()(ProcessGroup& group, const RankingBatch& batch,
                         const CallOptions& call = {}) {

@@ -31,13 +31,13 @@ class Store {
   /// Blocks until the key exists. @throws Error timeout, naming the key.
   virtual Bytes get(std::string_view key, Deadline deadline) = 0;
   /// Adds atomically and returns the new value; a missing key counts as 0. The value is kept as
-  /// decimal text. @throws Error invalid_argument if the value is not a number.
+  /// decimal text. @throws Error invalid_argument if the value is not a number, count_overflow.
   virtual std::int64_t add(std::string_view key, std::int64_t delta) = 0;
   /// Sets `desired` if the value equals `expected`, or if `expected` is empty and the key is
   /// missing. Returns the value afterwards (empty: the key is missing).
   virtual Bytes compare_set(std::string_view key, std::span<const std::byte> expected,
                             std::span<const std::byte> desired) = 0;
-  /// True if the key existed.
+  /// Removes a key. True if it existed.
   virtual bool erase(std::string_view key) = 0;
   /// This machine's address on the interface that reaches the store: numeric, without a port. Empty
   /// without a network.
@@ -60,12 +60,14 @@ std::shared_ptr<Store> make_file_store(const std::string& directory);
 /// Connects to a StoreServer, retrying with growing pauses until `timeout`, which also limits calls
 /// without a deadline. host: a name, an IPv4 or an IPv6 address. One connection, shared by any
 /// number of threads.
-/// @throws Error timeout; invalid_argument if another program answers at that port. Calls throw
-///         peer_lost if the server is gone, and resource_exhausted if it is full.
+/// @throws Error timeout; invalid_argument if another program answers at that port; unsupported for
+///         another version; resource_exhausted if the server is full. Calls throw peer_lost if the
+///         server is gone, timeout if it does not answer, and resource_exhausted at a limit of the
+///         table.
 std::shared_ptr<Store> make_tcp_store(const std::string& host, int port,
                                       std::chrono::nanoseconds timeout);
 
-/// The part of `base` whose keys begin with `prefix`.
+/// A store over `base` that puts `prefix` before every key.
 std::shared_ptr<Store> make_prefix_store(std::shared_ptr<Store> base, std::string prefix);
 
 /// Opens a store by its address: "tcp://host:port" with an IPv6 address in brackets,

@@ -19,16 +19,16 @@ struct StoreServerOptions {
   /// which no file descriptor is left (one per client).
   int max_clients = 10'000;
   std::size_t max_keys = 1'000'000;
-  std::size_t max_total_bytes = std::size_t{1} << 30;  ///< Keys and values together.
-  Logger logger{};                                     ///< Null: default_logger().
+  std::size_t max_total_bytes = std::size_t{1} << 30;  ///< Keys, values and waiting gets.
+  Logger logger{};                                     ///< Empty: default_logger().
 };
 
 /// The server of make_tcp_store(), with its own thread. Keeps the table in memory; its destructor
 /// discards it. Called from any thread. docs/store.md has the protocol.
 class StoreServer {
  public:
-  /// Listens when it returns. @throws Error invalid_argument for a bad port or host, backend if the
-  /// port is taken, resource_exhausted.
+  /// Listens when it returns. @throws Error invalid_argument for a bad port, host or max_clients,
+  /// backend if the port is taken, resource_exhausted.
   explicit StoreServer(const StoreServerOptions& options = {});
   /// Closes all connections: the clients' calls throw Error peer_lost.
   ~StoreServer();
