@@ -37,7 +37,8 @@ TensorView Bucket::gradient(std::size_t i) const {
 
 ReduceOp Bucket::op() const {
   if (divisor_ == 1) return ReduceOp::sum;
-  // In types of 1 or 2 bytes the sum may overflow although the mean is finite.
+  // In types of 1 or 2 bytes the sum may overflow although the mean is finite, so each rank scales
+  // before the sum.
   const bool small = is_float(buffer_.dtype) && size_of(buffer_.dtype) <= 2;
   if (divisor_ == group_->size() && !small) return ReduceOp::avg;
   return ReduceOp::premul(1 / divisor_);

@@ -92,7 +92,7 @@ void GradientArrays::rearrange(const std::vector<Ids>& buckets) {
       if (now.bytes() != 0) memory.copy(now.data, copy + offset, now.bytes(), {});
     }
   }
-  wait_for({});  // The producers' streams do not wait for these copies.
+  wait_for({});  // The host waits, because the producers' streams do not wait for these copies.
 }
 
 void GradientArrays::broadcast_values(const CallOptions& call) {

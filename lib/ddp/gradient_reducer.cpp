@@ -26,7 +26,8 @@ enum class Mark : std::uint8_t { none, ready, unused };
 /// The state of a parameter in the current step.
 struct Gradient {
   Mark mark = Mark::none;
-  TensorView array{};                // finish() writes it; null if the gradient is in its bucket.
+  // The caller's, to which finish() writes the result; null if the gradient is in its bucket.
+  TensorView array{};
   std::optional<Stream> producer{};  // Kept from the last step: its copies may still run.
 };
 
@@ -162,7 +163,7 @@ void GradientReducer::Impl::mark_locked(std::size_t id, const TensorView* gradie
   launch_full();
 }
 
-/// Sets a gradient to zero that this rank does not have.
+/// Sets to zero a gradient that this rank does not have.
 void GradientReducer::Impl::clear(std::size_t id) {
   arrays.clear(id, gradients[id].producer.value_or(Stream{}));
 }
@@ -212,7 +213,8 @@ void GradientReducer::Impl::finish() {
   end_step({}, false);
 }
 
-/// Ends the step on all ranks, then throws this rank's mistake.
+/// Ends the step on all ranks, or aborts the group if steps exchange no status; then throws this
+/// rank's mistake.
 void GradientReducer::Impl::end_with_mistake(const std::string& what) {
   const auto problem = fmt::format("step {}: {}", step, what);
   const Error mistake(Errc::invalid_argument, "GradientReducer: " + problem);

@@ -14,7 +14,7 @@ using Ids = std::vector<std::size_t>;
 /// Alignment of the gradients in a bucket, in bytes.
 inline constexpr std::int64_t alignment = 64;
 
-/// Returns the number of elements of an array and the padding after it.
+/// Returns the number of elements of an array plus the padding after it, in elements.
 inline std::int64_t padded_numel(const TensorView& array) noexcept {
   const auto unit = alignment / static_cast<std::int64_t>(size_of(array.dtype));
   return (array.shape.numel() + unit - 1) / unit * unit;

@@ -22,7 +22,8 @@ constexpr std::size_t chunk_bytes = std::size_t{1} << 20;  // Smaller arrays are
 
 /// Returns the reduction that computes `factor` times the mean over `ranks` ranks.
 ReduceOp mean(DType dtype, int ranks, double factor) {
-  // In types of 1 or 2 bytes the sum may overflow although the mean is finite.
+  // In types of 1 or 2 bytes the sum may overflow although the mean is finite, so each rank scales
+  // before the sum.
   const bool small = is_float(dtype) && size_of(dtype) <= 2;
   return factor == 1 && !small ? ReduceOp::avg : ReduceOp::premul(factor / ranks);
 }

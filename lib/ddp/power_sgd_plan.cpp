@@ -16,8 +16,8 @@ T* data(Tensor& array) {
   return static_cast<T*>(array.data());
 }
 
-/// Writes random numbers, approximately normal with mean 0. Sums of integers are equal on every
-/// machine.
+/// Writes random numbers, approximately normal with mean 0. They are sums of integers, and so equal
+/// on every machine.
 template <typename T>
 void fill_random(T* to, std::int64_t count, std::uint64_t seed, std::size_t id, std::int64_t step,
                  std::uint32_t stream) {

@@ -42,7 +42,7 @@ class Bucket {
   int count() const noexcept { return count_; }  ///< Number of all buckets.
   bool is_last() const noexcept { return index_ + 1 == count_; }
   int generation() const noexcept { return generation_; }  ///< 0, and 1 after the rebuild.
-  std::int64_t step() const noexcept { return step_; }  ///< Number of reductions before this one.
+  std::int64_t step() const noexcept { return step_; }     ///< Number of steps before this one.
 
   /// [n]: this rank's gradients, and the reduced ones after the hook's Work. Slices start at
   /// multiples of 64 bytes; elements between them are 0.
@@ -88,7 +88,6 @@ class Bucket {
 /// step, in the order of index(), on the thread that makes the bucket full; a rank that has only
 /// zeros runs it too. It issues async calls and may add Work::then(). The bucket lives until the
 /// Work has ended. Every rank makes the same calls; an exception aborts the group.
-/// the Work has ended. Every rank makes the same calls; an exception aborts the group.
 using CommHook = std::function<Work(Bucket&)>;
 
 /// Makes a hook from another hook: compression around any reduction.
@@ -100,7 +99,7 @@ class HookState {
  public:
   virtual ~HookState();
   virtual std::string save() const = 0;
-  /// @throws Error invalid_argument for other bytes; then nothing changes.
+  /// @throws Error invalid_argument for bytes that save() did not write; then nothing changes.
   virtual void load(std::string_view state) = 0;
 };
 

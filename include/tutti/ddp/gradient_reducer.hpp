@@ -73,8 +73,8 @@ struct ReducerOptions {
 class GradientReducer {
  public:
   /// Collective. Compares parameters, buffers and options (one small message to each rank), and
-  /// broadcasts rank 0's values. @throws Error invalid_argument; mismatch on every rank, whose text
-  /// names the first difference.
+  /// broadcasts rank 0's values. @throws Error invalid_argument if this rank's arguments are
+  /// invalid; otherwise mismatch on every rank, whose text names the first difference.
   explicit GradientReducer(ProcessGroup& group, std::vector<Parameter> parameters,
                            const ReducerOptions& options = {}, std::vector<Parameter> buffers = {});
   GradientReducer(const GradientReducer&) = delete;
@@ -91,8 +91,9 @@ class GradientReducer {
   /// Reports that this rank has no gradient of `id` in this step and contributes zeros. Without
   /// find_unused_parameters the same parameters must be unused on all ranks.
   void mark_unused(std::size_t id);
-  /// Collective. Waits until all buckets are reduced, and writes the results to the gradients. With
-  /// find_unused_parameters, parameters without a mark are unused.
+  /// Collective. Reduces the remaining buckets and writes the results to the gradients; on a
+  /// device, in the order of the producers' streams. With find_unused_parameters, parameters
+  /// without a mark are unused.
   void finish();
   /// Makes a whole step on a rank without a batch: zeros for all gradients, with any options.
   void step_empty();
