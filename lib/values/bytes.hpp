@@ -65,12 +65,12 @@ class Writer {
   std::vector<std::byte> bytes_;
 };
 
-/// Reads what a Writer has written, and does not trust it: each function throws Error if too few
-/// bytes are left, and allocates no more than are left. Borrows the bytes; so do the strings and
-/// blocks that it returns.
+/// Reads the bytes of a Writer without trusting them: each function throws Error if too few bytes
+/// are left, and allocates no more than are left. Borrows the bytes; returned strings and blocks
+/// refer to them.
 class Reader {
  public:
-  /// Errors have this code, and `what` names the bytes in them.
+  /// Errors have this code and call the bytes `what`.
   Reader(std::span<const std::byte> bytes, Errc code, std::string_view what) noexcept
       : rest_(bytes), code_(code), what_(what) {}
   Reader(std::string_view bytes, Errc code, std::string_view what) noexcept

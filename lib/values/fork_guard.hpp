@@ -5,8 +5,8 @@
 
 namespace tutti::internal {
 
-/// Detects with one load that this process is a fork of the process that made a group. The process
-/// id is in a page that the kernel clears on fork (MADV_WIPEONFORK, Linux 4.14).
+/// Detects with one load that this process is a forked child of the process that made the guard.
+/// The process id is in a page that the kernel clears on fork (MADV_WIPEONFORK, Linux 4.14).
 class ForkGuard {
  public:
   ForkGuard();

@@ -6,13 +6,15 @@
 
 namespace tutti::internal {
 
-/// True for errors that break the group. Errors found before data moves leave the group unchanged.
+/// True for errors that break the group. Errors with other codes are found before data moves and
+/// leave the group usable.
 constexpr bool breaks_group(Errc code) noexcept {
   return code != Errc::invalid_argument && code != Errc::count_overflow &&
          code != Errc::unsupported && code != Errc::mismatch;
 }
 
-/// The error of a call on a group that broke earlier; its text has the cause.
+/// The error of a call on a group that broke earlier; its text has the cause. Returns `cause`
+/// itself if it is such an error.
 inline Error broken(const Error& cause) {
   if (cause.message().starts_with("the group is broken")) return cause;
   return {Errc::aborted,
@@ -20,8 +22,9 @@ inline Error broken(const Error& cause) {
           {.rank = cause.where().rank}};
 }
 
-/// The error of a call that a broken group ended: the cause itself if it belongs to that call or
-/// the program aborted the group; otherwise broken().
+/// The error of a call that ended because its group broke: the cause itself if the cause belongs to
+/// this call or if the program aborted the group; otherwise broken(). `call`: the location of the
+/// call.
 inline Error ended_by(const Error& cause, const Error::Where& call = {}) {
   const auto& where = cause.where();
   const bool own = !call.operation.empty() && where.group == call.group && where.seq == call.seq &&

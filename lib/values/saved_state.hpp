@@ -33,8 +33,9 @@ struct OpenedState {
   Reader content;
 };
 
-/// Errors use `what`, a noun without an article. @throws Error invalid_argument when `state` was
-/// not sealed with this magic, or has changed since then.
+/// Checks a state that seal() made, and returns its digest and contents. Errors call the state
+/// `what`, a noun without an article. @throws Error invalid_argument when `state` was not sealed
+/// with this magic, or has changed since then.
 inline OpenedState unseal(std::string_view magic, std::string_view what, std::string_view state) {
   if (!state.starts_with(magic))
     failf(Errc::invalid_argument, "the given state ({} bytes) is not a {}", state.size(), what);

@@ -12,8 +12,8 @@
 namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
-/// a * b, or an error that shows both. The product leaves out zero dimensions, so with_rows()
-/// cannot turn [0, huge] into [n, huge] unchecked.
+/// Returns a * b. @throws Error count_overflow. Zero dimensions are left out of the product, so
+/// that a shape such as [0, huge, huge], whose row_numel() would overflow, is refused.
 std::int64_t times(std::int64_t a, std::int64_t b, std::span<const std::int64_t> dims) {
   std::int64_t product = 0;
   if (__builtin_mul_overflow(a, b, &product))
