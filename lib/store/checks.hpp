@@ -17,7 +17,9 @@ void check_value(std::string_view key, std::size_t bytes);
 std::string to_text(const Bytes& bytes);
 Bytes to_bytes(std::string_view text);
 
-/// Returns the new value of a counter, as the decimal text that is stored.
+/// Adds `delta` to a counter with the stored value `old`; empty: 0. Returns the new value as the
+/// text to store, and as a number in `result`. @throws Error invalid_argument if `old` is not a
+/// number, count_overflow.
 Bytes sum(std::string_view key, const std::optional<Bytes>& old, std::int64_t delta,
           std::int64_t& result);
 

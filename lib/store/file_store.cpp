@@ -15,8 +15,9 @@
 #include "store/checks.hpp"
 #include "values/fail.hpp"
 
-// A key is a file. rename() makes a value visible, so a reader sees all of it or nothing. add and
-// compare_set hold an flock() on one lock file. Changes by other ranks are found by polling.
+// A key is a file. rename() makes a value visible, so a reader sees all of it or nothing. All
+// functions that write hold an flock() on one lock file. Changes by other ranks are found by
+// polling.
 
 namespace [[gnu::visibility("default")]] tutti {
 namespace {

@@ -10,7 +10,8 @@
 namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
-/// The store that ranks of one process share by name. Its last reference destroys it.
+/// The store that ranks of one process share by name. The release of the last reference destroys
+/// it.
 std::shared_ptr<Store> memory_store_named(const std::string& name) {
   static std::mutex mutex;
   static std::map<std::string, std::weak_ptr<Store>> stores;

@@ -29,7 +29,7 @@ struct Handshake {
   /// Client: the kind of authentication, 0 for none. Server: 0 if it accepts the client, else 1 +
   /// Errc.
   std::uint16_t kind = 0;
-  std::uint32_t bytes = 0;  ///< Length of the credentials or the refusal text after it.
+  std::uint32_t bytes = 0;  ///< Length of the credentials or refusal text that follow.
 };
 /// True if a handshake can begin with these bytes, which may be fewer than handshake_bytes.
 bool may_be_handshake(std::string_view magic, std::span<const std::byte> bytes);
@@ -66,7 +66,8 @@ class FrameReader {
   /// The next complete frame, if there is one. @throws Error invalid_argument for a length above
   /// the limit; afterwards the stream cannot be read.
   std::optional<Frame> next();
-  /// Skips the rest of the incomplete frame, if there is one, and returns its id.
+  /// If the header of an incomplete frame has arrived, skips the rest of that frame and returns its
+  /// id.
   std::optional<std::uint64_t> skip_unfinished();
   std::size_t buffered() const { return buffer_.size() - from_; }
 

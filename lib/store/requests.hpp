@@ -31,7 +31,7 @@ class StoreRequests {
  public:
   using Clock = Deadline::Clock;
   using Client = std::uint64_t;
-  /// Must not call this object.
+  /// Sends a reply to a client. Must not call the StoreRequests.
   using Send = std::function<void(Client client, const Reply& reply)>;
 
   StoreRequests(StoreTable::Limits limits, Send send) : table_(limits), send_(std::move(send)) {}
@@ -42,7 +42,7 @@ class StoreRequests {
   void forget(Client client);
   /// Answers the gets whose deadline has passed.
   void expire(Clock::time_point now);
-  /// time_point::max() when nothing waits.
+  /// The earliest deadline of a waiting get; time_point::max() when none waits.
   Clock::time_point next_expiry() const;
 
  private:

@@ -35,8 +35,8 @@ constexpr std::size_t max_unsent = std::size_t{1} << 20;
 /// The approximate cost of a reply, excluding its bytes.
 constexpr std::size_t piece_bytes = 128;
 
-/// While this object lives, blocks all signals of its thread. A thread started meanwhile inherits
-/// this, so signals go to the program's other threads.
+/// While this object lives, blocks all signals in the thread that made it. A thread started
+/// meanwhile inherits this, so signals go to the program's other threads.
 class NoSignals {
  public:
   NoSignals() {
@@ -193,8 +193,8 @@ class ServerLoop {
 
   // --- Lifetime of a client
 
-  /// The handler of an operation of this client. An exception, most likely bad_alloc, ends only
-  /// this client.
+  /// Makes `step` the handler of an operation of this client. An exception, most likely bad_alloc,
+  /// ends only this client.
   template <typename Step>
   auto guarded(const ClientPtr& client, Step step) {
     return [this, client, step](std::error_code error, auto...) {

@@ -37,7 +37,8 @@ class StoreTable {
                     std::span<const std::byte> desired);
   bool erase(std::string_view key);
 
-  /// Counts bytes held outside of the table. take() throws at the limit.
+  /// Counts bytes that are held outside of the table. At the limit take() throws Error
+  /// resource_exhausted, which names `key`.
   void take(std::string_view key, std::size_t bytes);
   void give_back(std::size_t bytes) noexcept { *used_ -= bytes; }
   std::size_t bytes() const noexcept { return *used_; }

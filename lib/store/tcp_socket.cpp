@@ -35,8 +35,9 @@ constexpr auto attempt_limit = 15s;
 /// Time for which a client retries while the server is full.
 constexpr auto full_limit = 5s;
 
-/// Assigns a descriptor to a socket, or closes the descriptor. Asio's open() and accept() make
-/// descriptors without close-on-exec.
+/// Assigns a descriptor to a socket; closes it if that fails. A negative descriptor stands for the
+/// error in errno. Callers make the descriptor, because Asio's open() and accept() make it without
+/// close-on-exec.
 template <typename Socket>
 std::error_code adopt(Socket& socket, const tcp& protocol, int descriptor) {
   if (descriptor < 0) return {errno, std::system_category()};
@@ -119,7 +120,8 @@ class Attempt {
   static constexpr auto silent =
       "connected, but it did not answer the handshake; is it a store of tutti?";
 
-  /// Runs one operation to its end. Throws a Problem when the operation fails or is late.
+  /// Runs one operation to its end. Throws a Problem when the operation fails, or with the text
+  /// `late` when it does not end in time.
   template <typename Start>
   void finish(const char* late, Start start) {
     std::optional<std::error_code> result;
@@ -251,7 +253,7 @@ StoreListener::~StoreListener() {
 }
 
 void StoreListener::listen_at(tcp::endpoint endpoint, bool both_families, std::error_code& error) {
-  endpoint.port(static_cast<std::uint16_t>(port_));  // 0: the first listener chooses one.
+  endpoint.port(static_cast<std::uint16_t>(port_));  // 0: the kernel chooses, once for all.
   tcp::acceptor acceptor(io_);
   error = open(acceptor, endpoint.protocol());
   if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
@@ -290,9 +292,9 @@ bool StoreListener::accept_at(Listener& listener) try {
   } else if (no_descriptor(error) && !make_room_()) {
     spare_.close();
     if (!accept()) refused_(socket);
-    return !open(spare_, tcp::v4());  // Another thread may have taken it.
+    return !open(spare_, tcp::v4());  // Another thread may have taken the descriptor.
   }
-  // After most errors the client has disconnected already.
+  // After other errors the client has disconnected, and the next one is accepted at once.
   return error.value() != ENOMEM && error.value() != ENOBUFS;
 } catch (const std::exception&) {  // No memory.
   return false;

@@ -28,19 +28,21 @@ std::string endpoint_text(const std::string& host, int port);
 
 /// Connects to the store server at host:port and exchanges handshakes. Retries with growing pauses
 /// until the timeout. Runs `io`, which must have no other work. @throws Error timeout without an
-/// answer, resource_exhausted when the server is full, invalid_argument when another program
-/// answers, unsupported for another version.
+/// answer, resource_exhausted when the server is full or this process has no descriptor left,
+/// invalid_argument when another program answers, unsupported for another version.
 asio::ip::tcp::socket connect_to_store(asio::io_context& io, const std::string& host, int port,
                                        std::chrono::nanoseconds timeout);
 
 /// Accepts the clients of a store server. When the process has no descriptor left, a client gets an
-/// error through a reserved descriptor, or waits 100 ms. Otherwise the listening socket would stay
-/// readable and keep its thread busy.
+/// error through a reserved descriptor, or waits 100 ms. Without this the listening socket would
+/// stay readable and keep its thread busy.
 class StoreListener {
  public:
   using Accepted = std::function<void(asio::ip::tcp::socket socket)>;
-  using MakeRoom = std::function<bool()>;  ///< Closes a connection if one can be spared.
-  using Refused = std::function<void(asio::ip::tcp::socket& socket)>;  ///< Without descriptors.
+  /// Closes a connection if one can be spared. Returns whether it did.
+  using MakeRoom = std::function<bool()>;
+  /// Sends the error to a client for which no descriptor is left.
+  using Refused = std::function<void(asio::ip::tcp::socket& socket)>;
 
   /// Listens when it returns; throws as StoreServer does. Empty host: every interface.
   StoreListener(asio::io_context& io, const std::string& host, int port, Accepted accepted,

@@ -150,7 +150,8 @@ void Connection::send() {
                     [this](std::error_code error, std::size_t) {
                       const std::lock_guard lock(mutex_);
                       out_.pop_front();
-                      // The received data may hold the reason, such as a refusal.
+                      // The connection does not end here: the received data may hold the reason,
+                      // such as a refusal.
                       if (error) out_.clear();
                       if (!out_.empty()) send();
                     });
