@@ -15,9 +15,9 @@ ClusterEnvironment::~ClusterEnvironment() = default;
 
 namespace {
 
-/// The default port of torch's launchers.
+/// Used if MASTER_PORT is not set: the default port of torch's launchers.
 constexpr int default_master_port = 29500;
-/// Ports of Slurm's jobs: below the kernel's range of ephemeral ports.
+/// Ports of stores under Slurm, below the kernel's range of ephemeral ports.
 constexpr int slurm_first_port = 20000;
 constexpr int slurm_ports = 10000;
 
@@ -44,7 +44,7 @@ std::optional<int> read_port(const char* name) {
   return port;
 }
 
-/// The variables of one launcher; null if it sets none.
+/// The variables of one launcher; null for one that it does not set.
 struct Names {
   const char* launcher;
   const char* rank;
@@ -181,8 +181,8 @@ int slurm_port() {
   return slurm_first_port + static_cast<int>(job % slurm_ports);
 }
 
-/// Returns the run's name in keys: a store may outlive a restart of the job, and two steps of a job
-/// may use the same address.
+/// Returns the prefix of this run's keys. A store may outlive a restart of the job, and two steps
+/// of a job may use the same address.
 std::string read_run(const ClusterInfo& info) {
   std::string run;
   const auto add = [&run](const char* name) {

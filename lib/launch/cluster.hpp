@@ -4,7 +4,8 @@
 
 namespace tutti::internal {
 
-/// Fills in the store's address from variables that any launcher may set.
+/// Sets info.store and info.hosts_store from the environment and info.launcher. Leaves them
+/// unchanged if no variable gives an address.
 void read_store(ClusterInfo& info);
 
 }  // namespace tutti::internal

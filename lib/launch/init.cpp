@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::string_view tcp = "tcp://";
 constexpr auto leave_timeout = std::chrono::seconds(10);
-/// The limit while an exception unwinds.
+/// leave_timeout while an exception unwinds the stack.
 constexpr auto unwinding_leave_timeout = std::chrono::seconds(1);
 /// The pause before a taken port is tried again.
 constexpr auto hold_pause = std::chrono::milliseconds(100);
