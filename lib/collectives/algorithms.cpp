@@ -24,8 +24,8 @@ enum class Order : std::uint8_t { any, fixed };
 struct Row {
   Operation operation;
   Order order;         ///< fixed: for order_fixed, and custom reductions that do not commute.
-  int size;            ///< Largest number of ranks,
-  std::int64_t bytes;  ///< and of bytes, for which the row is chosen.
+  int size;            ///< Largest number of ranks for which the row is chosen.
+  std::int64_t bytes;  ///< Largest number of bytes for which the row is chosen.
   Algorithm algorithm;
   void (*run)(Wire& wire, const Op& op);
 };

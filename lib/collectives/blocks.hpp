@@ -28,17 +28,18 @@ inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
   if (bytes != 0 && to != from) std::memmove(to, from, bytes);
 }
 
-/// The first byte of part `i` of an array that is divided into equal parts at cache lines.
+/// The offset of part `i` if an array of `bytes` bytes is divided at cache lines into `parts`
+/// nearly equal parts.
 constexpr std::size_t cut(std::size_t bytes, std::size_t parts, std::size_t i) {
   const auto lines = (bytes + 63) / 64;
   return std::min(bytes, (lines / parts * i + std::min(i, lines % parts)) * 64);
 }
 
-/// Hands out the call's scratch memory.
+/// Hands out a call's scratch memory: up to 16 pieces, of `bytes` bytes together.
 class Arena {
  public:
   Arena(Wire& wire, std::size_t bytes) : at_(wire.scratch(bytes + slack)) {}
-  /// Uninitialised.
+  /// Returns the next `n` elements, uninitialised.
   template <typename T = std::byte>
   std::span<T> take(std::size_t n) {
     auto* from = at_;
@@ -66,7 +67,7 @@ class Blocks {
     }
     offsets_[index(size)] = offset;
   }
-  /// Divides an array into equal parts at cache lines.
+  /// Divides an array at cache lines into nearly equal blocks.
   Blocks(Arena& arena, std::size_t bytes, int size)
       : offsets_(arena.take<std::size_t>(index(size) + 1)) {
     for (std::size_t r = 0; r <= index(size); ++r) offsets_[r] = cut(bytes, index(size), r);

@@ -18,7 +18,7 @@ void broadcast_chain(Wire& wire, const Op& op) {
   const auto bytes = op.out.bytes();
   auto* data = static_cast<Bytes>(op.out.data);
   if (position == 0) copy_bytes(data, op.in.data, bytes);
-  // Two ranks forward nothing.
+  // Two ranks forward nothing, so their messages may be larger.
   const auto message = size == 2 ? message_of(bytes) : segment;
   const auto count = messages_of(bytes, message);
   const auto size_of_piece = [&](std::size_t k) { return std::min(message, bytes - k * message); };
@@ -55,7 +55,7 @@ void reduce_chain(Wire& wire, const Op& op) {
   const auto slot = [&](Bytes base, std::size_t k) { return base + k % slots * segment; };
   const auto size_of_piece = [&](std::size_t k) { return std::min(segment, bytes - k * segment); };
 
-  // Outgoing and incoming data differ, so each has its own memory.
+  // A rank sends other data than it receives, so each direction has its own memory.
   std::size_t posted = 0;
   const auto count = messages_of(bytes, segment);
   const int prev = first ? -1 : (wire.rank() + size - 1) % size;

@@ -38,7 +38,7 @@ void fold_direct(Wire& wire, Arena& arena, const Reducer& reducer, std::span<con
   const auto recvs = arena.take<Flow>(index(size));
   const auto inputs = arena.take<const void*>(index(size));
   const auto scales = arena.take<double>(index(size));
-  if (reducer.scaled()) {  // All ranks take part, even those that fold nothing.
+  if (reducer.scaled()) {  // All ranks exchange scales, even if they fold nothing.
     scales[index(me)] = reducer.scale();
     const auto to = arena.take<Flow>(index(size));
     std::size_t n = 0;

@@ -22,16 +22,16 @@ void reduce_direct(Wire& wire, const Op& op);
 void reduce_scatter_direct(Wire& wire, const Op& op);
 void scan_direct(Wire& wire, const Op& op);  ///< Inclusive or exclusive.
 
-// Recursive doubling: log2 W steps, each with the whole array. The ranks beyond the largest power
-// of two send their arrays to a partner first and receive the result from it last. Operands are in
-// rank order, so both sides compute the same bits.
+// Recursive doubling: log2 W steps, each with the whole array. If W is not a power of two, some
+// ranks only send their array to a partner first and receive the result from it last. Operands are
+// in rank order, so both sides compute the same bits.
 void all_reduce_recursive_doubling(Wire& wire, const Op& op);
 
 // The segmented ring. Every block passes W - 1 links, cut into messages, and a rank forwards each
 // message as soon as it has arrived. A rank waits only for data that it forwards, so all links are
-// busy for any sizes of the blocks. Takes about max over r of (total - a block) / bandwidth, plus
+// busy for any sizes of the blocks. Takes about max over r of (total - block r) / bandwidth, plus
 // the latency of W - 2 messages.
-void all_reduce_ring(Wire& wire, const Op& op);  ///< reduce_scatter of equal slices, all_gather.
+void all_reduce_ring(Wire& wire, const Op& op);  ///< A reduce_scatter, then an all_gather.
 void all_gather_ring(Wire& wire, const Op& op);
 void reduce_scatter_ring(Wire& wire, const Op& op);
 
@@ -45,8 +45,8 @@ void broadcast_binomial_tree(Wire& wire, const Op& op);
 
 // A chain: each rank passes messages to the next rank.
 void broadcast_chain(Wire& wire, const Op& op);
-/// reduce: to the root. scan and exclusive_scan: to the last rank, and every rank keeps the partial
-/// result.
+/// Partial results go to the root (reduce), or to the last rank while every rank keeps its own
+/// (scan and exclusive_scan).
 void reduce_chain(Wire& wire, const Op& op);
 
 // Dissemination: log2 W steps, each with an empty message.

@@ -23,7 +23,8 @@ class Reducer {
 
   bool scaled() const { return kind_ == ReduceOp::Kind::premul_sum; }
   double scale() const { return reduce_.scale; }
-  /// Converts this rank's contribution; booleans become 0 or 1.
+  /// Writes this rank's contribution to a reduction: premul_sum scales it, and booleans become 0 or
+  /// 1.
   void prepare(void* out, const void* in, std::size_t bytes) const {
     if (!scaled() && dtype_ != DType::boolean) return copy_bytes(out, in, bytes);
     const void* inputs[] = {in};
@@ -37,7 +38,7 @@ class Reducer {
   void finish(void* data, std::size_t bytes) const {
     if (kind_ == ReduceOp::Kind::avg) internal::divide(dtype_, data, bytes / element_, size_);
   }
-  /// The left fold, rounded once. `scales`: one per input, if scaled.
+  /// The left fold, rounded once. `scales`: one per input if scaled(), otherwise ignored.
   void fold(void* out, std::span<const void* const> inputs, std::span<const double> scales,
             std::size_t bytes) const {
     if (is_custom()) return internal::fold_custom(dtype_, reduce_, out, inputs, bytes / element_);

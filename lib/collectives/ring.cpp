@@ -82,10 +82,11 @@ std::size_t ring_ahead(int size) {
   return std::max<std::size_t>(8, 2 * static_cast<std::size_t>(size - 1));
 }
 
-/// Runs this rank's part. post(item, j) posts the receive of message j; arrived(item, j) is called
-/// when the message has arrived. send(item, j) sends one of this rank's own messages if item.hop is
-/// 0, otherwise received message j. Messages j and j + slots.size() share memory; without slots
-/// every message has separate memory. There are at least 2 * ring_ahead() slots, uninitialised.
+/// Runs this rank's part. Message j is the j-th that this rank receives. post(item, j) posts its
+/// receive; arrived(item, j) is called when the message has arrived. send(item, j) sends one of
+/// this rank's own messages if item.hop is 0, otherwise received message j. Messages j and j +
+/// slots.size() share memory; without slots every message has separate memory. If there are slots,
+/// there are at least twice ring_ahead(), uninitialised.
 template <typename Post, typename Send, typename Arrived>
 void run_ring(Wire& wire, const Ring& ring, std::span<std::size_t> slots, Post&& post, Send&& send,
               Arrived&& arrived) {
@@ -194,7 +195,7 @@ void fold_ring(Wire& wire, Arena& arena, const Reducer& reducer, const Blocks& b
         wire.send(next, room, bytes(item));
       },
       [&](const Ring::Item& item, std::size_t j) {
-        // item.block counts from the sender. The last hop ends at the block's own rank.
+        // The last hop of a block ends at the block's own rank.
         auto* to = slot(j);
         if (ring.last_hop(item)) to = static_cast<Bytes>(out) + item.message * message;
         if (reducer.scaled()) {

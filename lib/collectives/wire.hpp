@@ -25,10 +25,10 @@ class Wire {
   virtual std::byte* scratch(std::size_t bytes) = 0;
 };
 
-/// Large enough that a message's fixed cost is negligible.
+/// The largest message, for which a message's fixed cost is negligible.
 inline constexpr std::size_t max_message = std::size_t{4} << 20;
-/// Large enough for a small fixed cost, and small enough to forward or reduce one message while the
-/// next ones arrive.
+/// The message size of algorithms that forward or reduce. Large enough for a small fixed cost, and
+/// small enough to forward or reduce one message while the next ones arrive.
 inline constexpr std::size_t segment = std::size_t{256} << 10;
 
 }  // namespace tutti::collectives
