@@ -1,5 +1,5 @@
-// Host memory between processes, over TCP. Gloo's transport carries the messages; the collectives
-// are those of lib/collectives (docs/design/0003-gloo-and-launching.md).
+// The backend of host memory between processes, over TCP. Gloo's transport carries the messages;
+// the collectives are those of lib/collectives (docs/design/0003-gloo-and-launching.md).
 
 #include <dlfcn.h>
 
@@ -55,7 +55,8 @@ class Scratch {
 class CallWire final : public collectives::Wire {
  public:
   /// The messages of operation `index` of the call. `sizes_differ`: ranks may expect different
-  /// sizes of one message although their calls agree.
+  /// sizes of one message although their calls agree. Messages then match only if their sizes are
+  /// equal.
   CallWire(const Group& group, const Call& call, std::size_t index, bool sizes_differ,
            Scratch& scratch, std::pmr::memory_resource& pool)
       : group_(group),
@@ -175,7 +176,8 @@ class GlooBackend final : public HostBackend {
       }
     } catch (const TransportError& transport_error) {
       throw Error(group_->failed(transport_error, ops, call));
-    } catch (const Error& error) {  // From a custom reduction. The peers wait for messages.
+    } catch (const Error& error) {
+      // From a custom reduction. Fails the mesh, because the peers wait for this rank's messages.
       throw Error(mesh().fail(
           {.cause = internal::call_error(error.code(), group(), ops, call, rank(),
                                          fmt::format("rank {}: {}", rank(), error.message()))}));

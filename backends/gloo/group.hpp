@@ -31,14 +31,15 @@ struct Group {
   std::uint64_t pair_slot(const Op& op) const noexcept;
 
   /// Returns the error of a call that ended with a transport error. Fails the mesh, unless a peer
-  /// refused the call. Called before the call's messages are destroyed.
+  /// refused the call and all of its ranks have left it. Called before the call's messages are
+  /// destroyed.
   Error failed(const TransportError& transport_error, std::span<const Op> ops,
                const Call& call) const noexcept;
 
  private:
   Error refused(std::span<const Op> ops, const Call& call, bool pair) const noexcept;
-  /// Ends a refused collective on all its ranks; none of its bytes arrives later. Returns false
-  /// when not all ranks entered the call within 2 s.
+  /// Ends a refused collective on all its ranks; none of its bytes arrives later. Returns false if
+  /// that fails, for example when not all ranks have entered or refused the call within 2 s.
   bool abandon(const Call& call) const noexcept;
 };
 

@@ -19,7 +19,8 @@ std::vector<Interface> interfaces();
 /// Chooses an interface. `wanted` has the syntax of NCCL_SOCKET_IFNAME: "eth" (a prefix of the
 /// name), "=eth0" (the exact name), "^lo" (excludes a prefix); commas separate several. An empty
 /// `wanted` chooses the interface with the address `route`; if there is none, the first that is not
-/// loopback. @throws Error invalid_argument; its text lists all interfaces.
+/// loopback, or else the first. @throws Error invalid_argument if none matches `wanted`, with all
+/// interfaces in its text; unsupported if there is no interface.
 Interface choose_interface(const std::vector<Interface>& all, std::string_view wanted,
                            std::string_view route);
 

@@ -43,7 +43,8 @@ void Mesh::watch(std::weak_ptr<Mesh> self) {
   // The watcher's thread may fail the mesh before this function has returned.
   const std::lock_guard lock(mutex_);
   const auto ended = [self](std::size_t i) {
-    const auto mesh = self.lock();  // A listener of a failure may destroy the group.
+    // Keeps the mesh alive: a listener of its failure may destroy the group.
+    const auto mesh = self.lock();
     return mesh == nullptr || mesh->ended(i);
   };
   // Holds no reference between calls, because the destructor waits for this thread. The weak
@@ -152,7 +153,8 @@ Error Mesh::fail(const internal::Failure& failure) noexcept {
     if (sockets_ != nullptr) sockets_->shut_down();
     for (auto* m = messages_; m != nullptr; m = m->after_) m->cancel();
     try {
-      // Destroying a pair blocks until Gloo's I/O thread lets it go; that thread spins meanwhile.
+      // The thread destroys the context when nothing else uses it. Otherwise destroying a pair
+      // would block until Gloo's I/O thread lets it go; that thread spins meanwhile.
       reaper_ = std::thread([context = std::move(context_)]() mutable {
         while (context.use_count() > 1) std::this_thread::sleep_for(1ms);
         context.reset();
@@ -244,7 +246,8 @@ void Mesh::Message::post(std::uint64_t slot) {
 }
 
 void Mesh::Message::wait(Deadline limit) {
-  constexpr auto longest = std::chrono::milliseconds(100h);  // Gloo adds the timeout to a clock.
+  // Gloo adds the timeout to a clock, which must not overflow.
+  constexpr auto longest = std::chrono::milliseconds(100h);
   const auto left = limit.remaining();
   const auto time = left >= longest ? longest
                                     : std::max<std::chrono::milliseconds>(

@@ -23,10 +23,11 @@ class UnboundBuffer;
 
 namespace tutti::backend::gloo {
 
-/// The reason why a message was not delivered. The call then fails the mesh.
+/// The reason why a message was not delivered. The call then fails the mesh, unless a peer refused
+/// it.
 struct TransportError : std::exception {
   enum class Kind : std::uint8_t {
-    late,     ///< The deadline passed while it waited for the peer.
+    late,     ///< The deadline passed while the message waited for the peer.
     lost,     ///< The connection to the peer ended.
     failed,   ///< The mesh has failed, or is about to.
     refused,  ///< A rank refused the call; the mesh is up.
@@ -55,21 +56,25 @@ class Mesh {
   internal::Agreement& agreement() noexcept { return agreement_; }
 
   /// Fails the mesh, unless it has failed already, and publishes the failure. Returns the first
-  /// cause, which is the same on all ranks. Blocks for at most 1 s.
+  /// cause, which is the same on all ranks. Blocks for at most about 1 s longer than
+  /// Failure::patience.
   Error fail(const internal::Failure& failure) noexcept;
-  /// The same for a call that ended with Kind::failed: another thread fails the mesh.
+  /// The same for a call that ended with Kind::failed: waits up to 2 s for the thread that fails
+  /// the mesh, and fails it only after that.
   Error await_failure(const internal::Failure& failure) noexcept;
   std::optional<Error> failure() const;
   /// The error for an ended connection to `peer`. `rank`: the peer's rank in the caller's group.
   Error lost(int peer, int rank) const;
 
-  /// Called once, on any thread, with the cause of the failure. Must not refer to its owner, which
-  /// may be destroyed meanwhile, even by the listener itself.
+  /// Called once, on any thread, with the cause of the failure; at once if the mesh has failed.
+  /// Must not refer to its owner, which may be destroyed meanwhile, even by the listener itself.
   using Listener = std::function<void(const Error& cause)>;
   void listen(const std::shared_ptr<const Listener>& listener);
 
   /// A block of memory that is sent to or received from one peer. The transport does not touch the
-  /// memory after the destructor. A Message that is destroyed without a wait() fails the mesh.
+  /// memory after the destructor. Gloo cannot withdraw a posted message: if the peer posts its side
+  /// of a Message that was destroyed before the end of wait(), the connection stops, so the owner
+  /// fails the mesh.
   class Message {
    public:
     /// `call`: the id by which a peer may refuse it (Group::call_id() or pair_id()); 0: no refusal.

@@ -14,7 +14,7 @@ bool stages(Device device) noexcept;
 int device_count();
 
 /// A group on `init.device` that stages its arrays through the host-memory group that `make`
-/// returns. @throws Error unsupported; its text names the missing library.
+/// returns. @throws Error unsupported if the device cannot be used; its text has the reason.
 std::unique_ptr<Backend> make_on_cuda(
     const BackendInit& init,
     const std::function<std::unique_ptr<Backend>(const BackendInit& on_host)>& make);

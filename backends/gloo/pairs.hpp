@@ -20,7 +20,8 @@ namespace tutti::backend::gloo {
 class WaiterThreads {
  public:
   ~WaiterThreads();
-  /// @throws Error resource_exhausted; `wait` is then never called.
+  /// Calls `wait` on one of the threads. @throws Error resource_exhausted if a thread cannot start;
+  /// `wait` is then never called.
   void run(std::function<void()> wait);
 
  private:
@@ -40,7 +41,7 @@ class PairState : public internal::HostState {
   PairState(std::shared_ptr<internal::CallQueue> queue, std::shared_ptr<const Group> group,
             std::weak_ptr<WaiterThreads> waiter_threads, const Op& op, Deadline limit);
 
-  /// Posts the message to or from another rank. Reports errors in error().
+  /// Posts the message to or from another rank. Reports errors in error(). @throws std::bad_alloc
   void post();
 
   bool done() const noexcept override;

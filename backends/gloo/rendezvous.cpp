@@ -115,7 +115,8 @@ bool listens_alone(const transport::Pair& pair) {
   return number == -1;
 }
 
-/// A random token that only clients of the store know.
+/// Returns the random token of an attempt, the same on all ranks, which only clients of the store
+/// know.
 std::uint64_t shared_token(Store& store, const std::string& prefix) {
   std::random_device random;
   const auto mine = fmt::format("{:08x}{:08x}", random(), random());
@@ -124,7 +125,8 @@ std::uint64_t shared_token(Store& store, const std::string& prefix) {
 }
 
 /// Exchanges ranks over every connection, because its peer may be unauthenticated. `own`: this
-/// rank's addresses of the connections to the other ranks. Returns the peers' addresses.
+/// rank's addresses of the connections to the other ranks. Returns the peers' addresses. Throws if
+/// a peer is not the expected rank or does not answer.
 std::vector<sockaddr_storage> handshake(transport::Context& context, const MeshInit& init,
                                         const std::string& prefix, std::uint64_t token,
                                         std::span<const sockaddr_storage> own) {
@@ -233,7 +235,7 @@ class Attempt {
 }  // namespace
 
 Connections rendezvous(const MeshInit& init) {
-  const BlockSigpipe quiet;  // Gloo's thread inherits this.
+  const BlockSigpipe quiet;  // Gloo's thread inherits the blocked signal.
   Connections made;
   // Every W arrivals form one group, so a name may be reused once the earlier group is complete.
   const auto arrival = init.store->add("gloo/arrivals", 1);

@@ -38,7 +38,7 @@ struct Connections {
 /// Finds the other ranks through the store and connects to all of them. Tries again when an
 /// unauthenticated peer took a connection. @throws Error timeout; its text names the missing ranks.
 /// Error invalid_argument: no such interface. Error unsupported: a rank with a loopback address has
-/// peers on other hosts.
+/// peers on other hosts. Error backend: all attempts to connect failed.
 Connections rendezvous(const MeshInit& init);
 
 }  // namespace tutti::backend::gloo

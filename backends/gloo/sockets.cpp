@@ -124,7 +124,8 @@ Sockets Sockets::find(std::span<const sockaddr_storage> own_ends,
     close_on_exec(descriptor);
     length = sizeof peer;
     if (::getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
-    // All connections that one listener accepted have the same local address.
+    // Compares both addresses, because all connections that one listener accepted have the same
+    // local one.
     for (std::size_t i = 0; i < own_ends.size(); ++i)
       if (same_address(own, own_ends[i]) && same_address(peer, their_ends[i])) {
         originals.push_back(descriptor);

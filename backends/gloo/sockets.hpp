@@ -36,7 +36,8 @@ class Sockets {
   /// Ends the connections in both directions; peers notice at once.
   void shut_down() const noexcept;
   /// Blocks until the peers' machines have acknowledged all sent data, because closing a socket
-  /// with unread input drops its unsent data. Gives up after 1 s without progress.
+  /// with unread input drops its unsent data. Gives up after 1 s without progress, or after 50 ms
+  /// if only acknowledgements are missing.
   void drain() const noexcept;
   /// The descriptors in the order of find()'s addresses; -1: not found.
   std::span<const int> descriptors() const noexcept { return descriptors_; }
