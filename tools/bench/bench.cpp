@@ -182,12 +182,12 @@ void run_plan(Rank& rank, const Plan& plan, const BenchOptions& options, bool th
   group.barrier();
 }
 
-/// True if an interrupt is the only cause of the run's failure.
+/// True if `cause` may be the effect of an interrupt: an aborted group or a lost peer.
 bool ended_on_request(const Outcome& cause) {
   return cause.failed->errc == Errc::aborted || cause.failed->errc == Errc::peer_lost;
 }
 
-/// Prints the errors and sets the record's status.
+/// Prints the errors, sets the record's status and returns the exit status.
 Exit judge(const std::vector<Outcome>& outcomes, const BenchOptions& options, bool asked_to_end,
            BenchRecord& record, std::FILE* err) {
   const Outcome* cause = first_cause(outcomes);
@@ -212,7 +212,8 @@ class OnSignal {
   OnSignal(Interrupt& interrupt, std::FILE* err) : interrupt_(interrupt), err_(err) {}
 
   void operator()(int signal) {
-    // A terminal and a launcher may both forward the same Ctrl-C.
+    // Ignores a SIGINT soon after the last one: a terminal and a launcher may both forward the same
+    // Ctrl-C.
     const auto now = Clock::now();
     const bool again = interrupt_.asked();
     if (again && signal == SIGINT && now - last_ < std::chrono::milliseconds(300)) return;

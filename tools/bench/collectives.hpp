@@ -49,7 +49,7 @@ struct Arrays {
   TensorView out{};
 };
 
-/// The form of a call.
+/// The arguments of a call besides its arrays.
 struct How {
   const Cell& cell;
   ReduceOp op{};
@@ -87,9 +87,10 @@ struct Collective {
   Factor factor = crosses_once;
   Part in = Part::whole;
   Part out = Part::whole;
-  /// The parts of the result. Empty if `source` describes the whole output.
+  /// The parts of the result. Null if `source` describes the whole output.
   std::vector<Piece> (*pieces)(const Cell& cell) = nullptr;
-  /// The source of the output. For a block, result() sets `first` to the rank's offset.
+  /// The source of the whole output, if `pieces` is null. For a block, result() sets `first` to the
+  /// rank's offset.
   Pattern::Source (*source)(const Cell& cell) = nullptr;
   void (*call)(ProcessGroup& group, const Arrays& arrays, const How& how);
 

@@ -14,7 +14,7 @@
 namespace tutti::tool {
 namespace {
 
-/// All values of an enumeration in their order.
+/// The first `count` values of an enumeration, in their order.
 template <typename T>
 std::vector<T> first_values(int count) {
   std::vector<T> values;

@@ -11,7 +11,7 @@ namespace tutti::tool {
 /// The options of `tutti bench` as text; parse() interprets them.
 class BenchCommand {
  public:
-  /// Options that write to this object.
+  /// Returns the options for CLI11, which writes their texts to this object.
   OptionList options();
 
   /// @throws Failure usage for an invalid value, or an option of a later release.

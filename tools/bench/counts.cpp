@@ -36,7 +36,7 @@ struct Form {
   std::string_view name;
   std::int64_t (*weight)(int rank, int ranks);
 };
-// Rank n/2 is not the first, and with three ranks not the last.
+// The special rank is n/2, because it is not the first, and with three ranks not the last.
 constexpr std::array<Form, 5> forms{{
     {"last-short", [](int r, int n) -> std::int64_t { return r + 1 < n ? 2 : 1; }},
     {"one-empty",

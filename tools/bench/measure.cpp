@@ -91,7 +91,8 @@ class Calls {
   std::int64_t burst() const noexcept { return burst_; }
   void set_burst(std::int64_t calls) noexcept { burst_ = calls; }
 
-  /// Writes the duration of each call to `ns`, or the mean of its burst.
+  /// Makes a burst of calls for each element of `ns` and writes their mean duration to it.
+  /// `counted`: position_ then counts these iterations.
   void run(std::span<std::int64_t> ns, bool counted) {
     const bool each_checked = timing_.check == Check::all && collective_.moves_data();
     const bool latency = timing_.mode == Mode::latency;
@@ -206,7 +207,8 @@ class Calls {
   RankResult rank_result_{};
 };
 
-/// Makes calls until the last five medians, each over five calls, agree within 5 %. Rank 0 decides.
+/// Makes timing.warmup calls; if that is empty, calls until the last five medians, each over five
+/// calls, agree within 5 %, at most 50. Rank 0 decides. Returns the number of calls.
 std::int64_t warm_up(ProcessGroup& group, Calls& calls, const Timing& timing) {
   std::array<std::int64_t, most_warmup_calls> ns{};
   if (timing.warmup) {
@@ -271,7 +273,8 @@ std::vector<std::int64_t> durations_of(ProcessGroup& group, Calls& calls, const 
   }
 }
 
-/// Combines the ranks' times of every iteration; the result is rank 0's.
+/// Combines the ranks' times of every iteration, in microseconds. The result is valid on rank 0
+/// only.
 std::vector<double> combine(ProcessGroup& group, std::span<const std::int64_t> own_ns,
                             RankAgg agg) {
   std::vector<std::int64_t> ns(own_ns.begin(), own_ns.end());
@@ -299,7 +302,8 @@ void set_flags(Row& row, const std::vector<double>& samples, const std::vector<d
   if (outliers.first) row.flags.push_back(Flag::slow_first);
 }
 
-/// The number of buffer sets that --cold rotates over; the same on every rank.
+/// The number of buffer sets that --cold rotates over; the same on every rank. Sets `capped` if the
+/// memory allows fewer than wanted.
 std::size_t copies_for(const Block& block, int ranks, std::int64_t bytes, const Timing& timing,
                        bool& capped) {
   capped = false;

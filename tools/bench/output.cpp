@@ -60,7 +60,8 @@ double round_up_nicely(double seconds) {
   return 10 * power;
 }
 
-/// The slowest rank relative to the median rank, over all rows, and the ratio.
+/// Returns the rank that is slowest relative to the median rank, on average over the rows, and its
+/// excess: 0.1 for 10 %.
 std::pair<int, double> slowest_rank(const std::vector<Row>& rows) {
   std::vector<double> slowness(rows.front().rank_mean_us.size());
   for (const Row& row : rows) {

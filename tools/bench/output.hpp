@@ -22,7 +22,7 @@ class Table {
   void begin(const BenchRecord& record, const Key& first);
   void begin_block(const Key& key);
   void row(const Row& row);
-  /// `rows`: all rows of the block.
+  /// `rows`: all rows of the block. `fit`: empty if there is no fit.
   void end_block(std::span<const Row> rows, const std::optional<Fit>& fit);
   void end(const BenchRecord& record);
 

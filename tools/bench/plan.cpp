@@ -26,7 +26,8 @@ std::int64_t granularity(const Block& block, int ranks) {
   return block.counts && block.counts->is_even() ? width * ranks : width;
 }
 
-/// Rounds a size of a range up to a size that the call accepts. Refuses another size instead.
+/// Returns a size in bytes. If the call does not accept it, rounds a size of a range up, and
+/// refuses any other size.
 std::int64_t call_bytes(const Size& size, const Block& block, int ranks) {
   const std::int64_t bytes = bytes_of(size, block.dtype);
   const std::int64_t unit = granularity(block, ranks);

@@ -58,7 +58,7 @@ struct Block {
   std::optional<Counts> counts{};     ///< Empty if S is not divided.
   std::vector<std::int64_t> bytes{};  ///< Sizes, in the order of measurement.
 
-  Key key() const;  ///< Title of its rows.
+  Key key() const;  ///< The settings that its rows share.
   /// @throws Failure usage if `counts` does not allow this number of ranks.
   Cell cell(int ranks, int rank, std::int64_t size_bytes) const;
   /// The largest footprint of a rank for this size, in bytes.

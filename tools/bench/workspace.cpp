@@ -18,7 +18,8 @@ std::size_t round_up(std::size_t n, std::size_t unit) {
   return (n + unit - 1) / unit * unit;
 }
 
-/// Bytes of the buffer of an array, or in place of both arrays.
+/// Bytes of a buffer of `bytes` bytes with its guards; 0 without a buffer. In place both arrays
+/// share one buffer.
 std::size_t slot_bytes(std::size_t bytes) {
   return bytes == 0 ? 0 : round_up(bytes, line) + 2 * Guarded::guard_bytes;
 }

@@ -8,7 +8,8 @@
 
 namespace tutti::tool {
 
-/// Exit status of the process. All ranks exit with the largest of their statuses.
+/// Exit status of the process. Ranks that are processes exit with the status on which rank 0
+/// decides.
 enum class Exit : int {
   ok = 0,
   gate = 1,  // A gate failed or a run is slower (later subcommands).

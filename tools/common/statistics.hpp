@@ -41,7 +41,7 @@ struct Point {
   double us = 0;
 };
 
-/// t = alpha + S / beta.
+/// The time of a call as a line over its size S: t = alpha + S / beta.
 struct Fit {
   double alpha_us = 0;
   double beta_gbps = 0;
@@ -49,8 +49,9 @@ struct Fit {
   double r2 = 0;
 };
 
-/// Least squares of the relative error, so that the largest sizes of a sweep do not dominate. alpha
-/// is not negative. Empty for fewer than three different sizes, or if time does not grow with size.
+/// Fits a line by least squares of the relative error, so that the largest sizes of a sweep do not
+/// dominate. alpha is not negative. Empty for fewer than three different sizes, for a time that is
+/// not above 0, or if time does not grow with size.
 std::optional<Fit> fit_line(std::span<const Point> points);
 
 }  // namespace tutti::tool

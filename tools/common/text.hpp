@@ -42,7 +42,8 @@ std::string plural(std::int64_t count, std::string_view one, std::string_view ma
 /// unit.
 std::string format_bytes(std::int64_t bytes);
 
-/// Microseconds with about three significant digits: "0.412", "41.20", "5710.1".
+/// Microseconds with three decimals below 10, two below 100, otherwise one: "0.412", "41.20",
+/// "5710.1".
 std::string format_us(double us);
 
 /// At most seven columns: "0.00012", "1.234", "250.1"; "n/a" for an empty value.

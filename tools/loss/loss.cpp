@@ -30,8 +30,7 @@ using Clock = std::chrono::steady_clock;
 /// Timeout for the ranks that wait while one rank computes alone.
 constexpr std::chrono::hours longest_alone{1};
 
-/// True if a launcher started the ranks and -n is not given; "auto" is then a backend between
-/// processes.
+/// True if a launcher started this process; "auto" is then a backend between processes.
 bool under_launcher(const LossOptions& options) {
   try {
     return (options.environment ? options.environment->detect() : VariablesEnvironment().detect())
@@ -41,7 +40,8 @@ bool under_launcher(const LossOptions& options) {
   }
 }
 
-/// Counts logits, targets, a gradient for each compared call, and the pool of every rank in double.
+/// Refuses rows that need more than `free_bytes`: logits, targets, a gradient for each compared
+/// call, and the pool of every rank in double.
 void check_memory(const LossPlan& plan, int ranks, std::int64_t free_bytes) {
   const LossProblem& problem = plan.problem;
   const auto width = static_cast<double>(size_of(problem.dtype));
@@ -106,7 +106,8 @@ void run_losses(Rank& rank, const LossOptions& options, bool threads,
     wait_for_rank_0();
     const OfRank found =
         compute_together(rank, kind, options.plan, record.layout, alone, first || !threads);
-    group.barrier();  // All ranks have sent their results by now.
+    // The ranks have computed their results, so collect() waits only for messages.
+    group.barrier();
     std::vector<OfRank> ranks;
     for (const std::string& text : control.collect(to_message(found)))
       ranks.push_back(from_message<OfRank>(text));
@@ -115,7 +116,7 @@ void run_losses(Rank& rank, const LossOptions& options, bool threads,
   }
 }
 
-/// Prints the errors and sets the record's status.
+/// Prints the errors, sets the record's status and returns the exit status.
 Exit judge(const std::vector<Outcome>& outcomes, const LossOptions& options, LossRecord& record,
            std::FILE* err) {
   if (const Outcome* cause = first_cause(outcomes))

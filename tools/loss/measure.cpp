@@ -35,7 +35,9 @@ class Calls {
 
   losses::LossResult next() { return loss_(group_, rows()); }
 
-  /// Makes the rows before the clock starts; the ranks start together.
+  /// Times `rounds` calls, then makes one more, whose peak memory it records if `watches_memory` is
+  /// set. Makes the rows before the clock starts; the ranks start together. `bands`: null, or
+  /// receives the diagnostics of the first call.
   LossCost measure(std::int64_t rounds, bool watches_memory,
                    std::vector<losses::PAucDiagnostics>* bands) {
     LossCost cost;

@@ -47,7 +47,7 @@ struct OfRank {
   double gradient_squares = 0;  ///< Sum over its own rows.
   LossCost cost{};
 };
-void parts(Message& message, OfRank& rank);  ///< On rank 0.
+void parts(Message& message, OfRank& rank);  ///< For the message to rank 0.
 
 /// @param layout          the ranks' rows in a call.
 /// @param watches_memory  set on one rank of each process.

@@ -43,7 +43,7 @@ struct LossRow {
   std::optional<std::int64_t> peak_extra_bytes_one_process{};
   std::optional<PairTime> pairs{};
 
-  /// Speedup of one process over the loop of pairs.
+  /// Speedup of one process over the loop of pairs; empty without that loop.
   std::optional<double> speedup() const;
 };
 

@@ -69,9 +69,9 @@ std::optional<T> unless_empty(const T& value) {
 /// Collects the fields of a value.
 class Fields {
  public:
-  /// A number, a text, a named enumeration, an optional, a vector, or an object (a value with a
-  /// describe(), or a function that names its fields).
-  /// @param text  one line about it, for the schema.
+  /// Adds a field: a number, a text, a named enumeration, an optional, a vector, or an object (a
+  /// value with a describe(), or a function that names its fields).
+  /// @param text  one line about the field, for the schema.
   template <typename T>
   void operator()(std::string_view name, const T& value, std::string_view text,
                   const About& about = {}) {

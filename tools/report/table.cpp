@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t page_width = 80;
 
-/// A name may contain a dot: "time_us.p99.9".
+/// Finds a field by its path; null if there is none. A name may contain a dot: "time_us.p99.9".
 const Field* find(const std::vector<Field>& fields, std::string_view path) {
   for (const Field& field : fields) {
     if (field.name == path) return &field;

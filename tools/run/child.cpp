@@ -137,7 +137,8 @@ Child start_child(const ChildOptions& options, const ParentScope& parent) {
     for (const int end : {child.out.get(), child.err.get()}) ::fcntl(end, F_SETFL, O_NONBLOCK);
   }
   if (options.own_input) in = Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  auto [answer, report] = make_pipe();  // Closed by a successful exec; otherwise it has the errno.
+  // A successful exec closes `report`; otherwise the child writes errno to it.
+  auto [answer, report] = make_pipe();
 
   const pid_t self = ::getpid();
   child.pid = ::fork();

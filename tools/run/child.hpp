@@ -44,7 +44,7 @@ class ParentScope {
   ParentScope& operator=(const ParentScope&) = delete;
   ~ParentScope();
 
-  /// Readable when a signal is pending.
+  /// A descriptor that is readable when a signal is pending.
   int signals() const noexcept { return signals_.get(); }
   /// The next pending signal, or 0.
   int next_signal() const;

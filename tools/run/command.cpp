@@ -12,7 +12,7 @@ namespace {
 constexpr std::int64_t most_ranks = 4096;
 constexpr std::int64_t most_nodes = 4096;
 
-/// "host:port", and "[address]:port" for IPv6.
+/// Refuses a text other than "host:port", or "[address]:port" for IPv6.
 void check_rendezvous(const std::string& text) {
   const auto colon = text.rfind(':');
   const auto host = text.substr(0, colon == std::string::npos ? 0 : colon);

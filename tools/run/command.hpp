@@ -15,7 +15,7 @@ class RunCommand {
   /// arguments.
   static std::size_t own_arguments(const std::vector<std::string>& argv);
 
-  /// Options that write to this object.
+  /// Returns the options for CLI11, which writes their texts to this object.
   OptionList options();
   /// @throws Failure usage.
   LaunchOptions parse(const std::vector<std::string>& argv) const;

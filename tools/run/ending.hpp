@@ -16,12 +16,12 @@
 
 namespace tutti::tool {
 
-/// The outcome that caused the others. Prefers any failure to that of an aborted rank. Null if all
-/// ranks succeeded.
+/// The outcome that most likely caused the others: a rank that failed by itself before one that
+/// timed out, lost a peer, was aborted or is silent. Null if all ranks succeeded.
 const Outcome* first_cause(const std::vector<Outcome>& outcomes);
 
-/// Prints the cause of the ranks' failure and sets it in the record. @param skip_unavailable
-/// unavailable parts do not count as errors.
+/// Prints the cause of the ranks' failure, sets it in the record and returns the exit status.
+/// @param skip_unavailable  an unavailable part is reported as skipped, not as an error.
 Exit report_failure(const std::vector<Outcome>& outcomes, const Outcome& cause,
                     std::chrono::nanoseconds timeout, bool skip_unavailable, RunRecord& record,
                     std::FILE* err);

@@ -18,7 +18,7 @@ class Interrupt {
   /// Ends the run now: aborts calls in flight. False if there is no group.
   bool abort(std::string_view why) noexcept;
 
-  /// Registers a group for abort() during its lifetime.
+  /// Registers a group for abort() while this object lives.
   class Scope {
    public:
     Scope(Interrupt& interrupt, ProcessGroup& group);

@@ -52,7 +52,8 @@ struct RankProcess {
   int rank = 0;
   pid_t pid = -1;
   std::optional<int> status{};  ///< Status of waitpid(), after the end.
-  bool group_gone = false;      ///< Then another group may have this number.
+  /// No process of its group is left; another group may get the number.
+  bool group_gone = false;
 };
 
 int code_of(int status) {
@@ -279,7 +280,8 @@ void Launch::stop(int signal) {
   if (stop_signals_++ == 0) stopped_by_ = signal;
   stopped_at_ = now;
   signal_groups(signal);
-  // When no rank runs, the launcher waits only for other nodes and for readers of the output.
+  // When no rank runs, the launcher waits only for other nodes and for readers of the output, so
+  // the next signal ends it.
   if (stop_signals_ == 2 && running_ > 0)
     kill_at_ = give_up_at_ = now + again_grace;
   else if (stop_signals_ > 1 || running_ == 0)
@@ -371,7 +373,7 @@ void Launch::end_what_is_due() {
     ending_ = true;
     signal_groups(SIGKILL);
     signal_children(SIGKILL);
-    kill_at_ = now + 50ms;  // This process has adopted their children by then.
+    kill_at_ = now + 50ms;  // Kills again, when this process has adopted their children.
   }
 }
 

@@ -55,7 +55,7 @@ std::string set_once(Store& store, std::string_view key, const std::string& text
   return {reinterpret_cast<const char*>(held.data()), held.size()};
 }
 
-/// Empty if the key is missing after a slice.
+/// Returns the value of a key; empty if it is missing after a slice.
 std::optional<std::string> await(Store& store, std::string_view key) {
   try {
     return store.get_text(key, slice);
@@ -145,7 +145,8 @@ void Rendezvous::talk(const std::stop_token& stop) {
     const auto store = make_prefix_store(connection, "launch/");
     try {
       assign(stop, *store);
-    } catch (const Failure& failure) {  // The other nodes wait until the same timeout.
+    } catch (const Failure& failure) {
+      // Publishes the refusal, because the other nodes would wait until the join timeout.
       (void)set_once(*store, "refused", to_message(exit_status(failure)));
       throw;
     }
@@ -167,7 +168,7 @@ std::shared_ptr<Store> Rendezvous::open(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     try {
       (void)open_store(address_, connect_slice);
-      // Its answers may come after the end of this thread.
+      // Opens it again with a longer timeout, which limits the calls.
       return open_store(address_, lost_after);
     } catch (const Error& error) {
       // Node 0 may not have started yet. Retrying does not help against other errors.

@@ -40,7 +40,7 @@ class Rendezvous {
   /// @throws Failure if the store cannot be hosted.
   explicit Rendezvous(const LaunchOptions& options);
 
-  /// Readable after a change of assignment() or status().
+  /// A descriptor that is readable after a change of assignment() or status().
   int changed() const noexcept { return changed_.get(); }
   void clear_changed() const;
   /// Empty until all nodes have joined.
@@ -56,7 +56,7 @@ class Rendezvous {
   std::shared_ptr<Store> open(const std::stop_token& stop);
   void assign(const std::stop_token& stop, Store& store);
   void watch(const std::stop_token& stop, Store& store);
-  /// Sets `first`, a value for the caller, unless it is set already.
+  /// Sets `first`, a value for the caller, unless it is set already, and makes changed() readable.
   template <typename T>
   void publish(std::optional<T>& first, const T& value);
 
