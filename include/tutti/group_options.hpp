@@ -33,7 +33,7 @@ struct GroupOptions {
   std::chrono::nanoseconds timeout = std::chrono::minutes(5);  ///< The default timeout of calls.
   std::string name = "world";     ///< Prefix of the group's keys in the store; shown in errors.
   std::optional<bool> checked{};  ///< Checked mode; empty: on if TUTTI_CHECK=1.
-  Memory* memory = nullptr;       ///< Used instead of the backend's own; outlives the group.
+  Memory* memory = nullptr;       ///< Memory for results; null: the backend's. Outlives the group.
   Logger logger{};                ///< Empty: default_logger().
   /// Wraps the group's backend, for tracing or fault injection. Wraps sub-groups too, except those
   /// that the wrapper's own split() makes.

@@ -61,13 +61,13 @@ class ProcessGroup {
                   const CallOptions& options = {});
   /// Copies root's data [...] to all ranks. Strings of any length: broadcast_bytes() in gather.hpp.
   void broadcast(const TensorView& data, int root, const CallOptions& options = {});
-  /// out [...] on `root` = op over ranks of in [...]; elsewhere out is not used.
+  /// out [...] on `root` = op over ranks of in [...]; other ranks need no `out`.
   void reduce(const ConstTensorView& in, const TensorView& out, int root,
               ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
-  /// out [sum R_r, ...] = all ranks' in [R_r, ...]; in may lie in out. See also all_gather_rows().
+  /// out [sum R_r, ...] = all ranks' in [R_r, ...]. `in` may be in `out`. See all_gather_rows().
   void all_gather(const ConstTensorView& in, const TensorView& out, Rows rows = {},
                   const CallOptions& options = {});
-  /// out [R_rank, ...] = this rank's rows of op over ranks of in [sum R_r, ...].
+  /// out [R_rank, ...] = this rank's rows of (op over ranks of in [sum R_r, ...]).
   void reduce_scatter(const ConstTensorView& in, const TensorView& out, Rows rows = {},
                       ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
   /// Sends block j of in [sum send_rows, ...] to rank j; out [sum recv_rows, ...] is in rank order.
@@ -76,7 +76,7 @@ class ProcessGroup {
   /// all_gather() with out used on `root` only.
   void gather(const ConstTensorView& in, const TensorView& out, int root, Rows rows = {},
               const CallOptions& options = {});
-  /// out [R_rank, ...] = this rank's rows of root's in [sum R_r, ...]; elsewhere in is not used.
+  /// out [R_rank, ...] = this rank's rows of root's in [sum R_r, ...]; other ranks need no `in`.
   void scatter(const ConstTensorView& in, const TensorView& out, int root, Rows rows = {},
                const CallOptions& options = {});
   /// out = op over ranks 0..rank of in. `op` is not avg.

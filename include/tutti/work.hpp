@@ -44,9 +44,9 @@ class [[nodiscard]] Work {
     if (state_ != nullptr) settle();
   }
 
-  /// Blocks the host until the call ends, at the latest at its deadline. Throws the call's error.
-  /// Afterwards the caller may reuse the buffers. Refuses a call captured into a graph, for which
-  /// the host cannot wait.
+  /// Blocks the host until the call ends, at the latest at its deadline. Throws the call's error,
+  /// or Error unsupported for a call captured into a graph, for which the host cannot wait.
+  /// Afterwards the caller may reuse the buffers.
   void wait();
   /// Waits until `deadline` at most. True if the call has ended; otherwise it continues.
   bool wait_for(Deadline deadline) const;

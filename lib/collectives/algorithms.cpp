@@ -23,7 +23,7 @@ enum class Order : std::uint8_t { any, fixed };
 
 struct Row {
   Operation operation;
-  Order order;         ///< fixed: for order_fixed, and custom reductions that do not commute.
+  Order order;         ///< fixed: only for order_fixed and custom reductions that do not commute.
   int size;            ///< Largest number of ranks for which the row is chosen.
   std::int64_t bytes;  ///< Largest number of bytes for which the row is chosen.
   Algorithm algorithm;

@@ -77,14 +77,15 @@ class Ring {
   std::span<const std::size_t> messages_;
 };
 
-/// The number of receives posted ahead: enough to keep the pipeline full, and for two steps.
+/// The number of receives posted ahead: enough to keep the pipeline full, and at least the messages
+/// of two steps.
 std::size_t ring_ahead(int size) {
   return std::max<std::size_t>(8, 2 * static_cast<std::size_t>(size - 1));
 }
 
 /// Runs this rank's part. Message j is the j-th that this rank receives. post(item, j) posts its
-/// receive; arrived(item, j) is called when the message has arrived. send(item, j) sends one of
-/// this rank's own messages if item.hop is 0, otherwise received message j. Messages j and j +
+/// receive; arrived(item, j) is called when the message has arrived. send(item, j) sends a message
+/// of this rank's own array if item.hop is 0, otherwise received message j. Messages j and j +
 /// slots.size() share memory; without slots every message has separate memory. If there are slots,
 /// there are at least twice ring_ahead(), uninitialised.
 template <typename Post, typename Send, typename Arrived>
@@ -171,7 +172,7 @@ void fold_ring(Wire& wire, Arena& arena, const Reducer& reducer, const Blocks& b
   const auto slot_state = arena.take<std::size_t>(slots);
   auto* const arriving = arena.take(slots * message).data();
   auto* const prepared = arena.take((slots + 1) * message).data();
-  std::size_t own = 0;  // Messages of this rank's own block that have been sent.
+  std::size_t own = 0;  // Messages of hop 0 that have been prepared and sent.
 
   const Ring ring(me, messages, 1);
   const int next = (me + 1) % size;

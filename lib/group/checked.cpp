@@ -400,8 +400,7 @@ class Checked final : public HostBackend {
   }
 
   /// Erases this rank's records of earlier calls. All ranks have read them, because all records of
-  /// `seq` have arrived. If a rank refused `seq`, it may still need earlier records, so nothing is
-  /// erased.
+  /// `seq` have arrived. A rank that refused `seq` may still need them: then nothing is erased.
   void forget(std::uint64_t seq, std::span<const Record> records) {
     for (const auto& record : records)
       if (record.refused != 0) return;

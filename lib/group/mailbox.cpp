@@ -121,7 +121,8 @@ void Mailbox::complete(const Post& send, const Post& recv) const noexcept {
     });
   }
   if (const auto bytes = send.op.in.bytes(); bytes != 0 && recv.op.out.data != send.op.in.data)
-    std::memmove(recv.op.out.data, send.op.in.data, bytes);  // A rank may send to itself.
+    // Not memcpy(): a rank may send to itself within one array.
+    std::memmove(recv.op.out.data, send.op.in.data, bytes);
   if (recv.op.source != nullptr) *recv.op.source = send.rank;
   send.state->finish(nullptr);
   recv.state->finish(nullptr);

@@ -57,9 +57,9 @@ class Mailbox {
   using Key = std::tuple<int, int, int>;  // Sender, or any_peer; receiver; tag.
 
   void add(Post post) noexcept;
-  // Under the lock:
-  std::optional<Post> match(const Post& post);
-  bool is_alone(int rank) const noexcept;  // All other ranks have left; false in a group of one.
+  std::optional<Post> match(const Post& post);  // Under the lock.
+  // Under the lock. True if all other ranks have left; false in a group of one.
+  bool is_alone(int rank) const noexcept;
   void complete(const Post& send, const Post& recv) const noexcept;
   bool withdraw(const Message& message) noexcept;  // True if the message was waiting.
   static void end_all(std::span<const Post> posts, const Error& why) noexcept;

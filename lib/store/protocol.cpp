@@ -55,8 +55,8 @@ void FrameReader::feed(std::span<const std::byte> bytes) {
   const auto skipped = std::min(skip_, bytes.size());
   skip_ -= skipped;
   bytes = bytes.subspan(skipped);
-  constexpr std::size_t keep = std::size_t{256}
-                               << 10;  // More memory is released after a large frame.
+  // The buffer of a larger frame is released after the frame.
+  constexpr std::size_t keep = std::size_t{256} << 10;
   if (from_ == buffer_.size() && buffer_.capacity() > keep)
     buffer_ = Bytes();
   else

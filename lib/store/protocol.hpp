@@ -15,7 +15,7 @@
 
 namespace tutti::internal {
 
-// --- Handshakes: in each direction 16 bytes, then the text of a refusal.
+// --- Handshakes: in each direction 16 bytes, and after a refusal its text.
 
 inline constexpr std::uint16_t store_version = 1;
 inline constexpr std::size_t handshake_bytes = 16;
@@ -36,7 +36,8 @@ bool may_be_handshake(std::string_view magic, std::span<const std::byte> bytes);
 Bytes encode_handshake(std::string_view magic, Handshake handshake);
 /// A server's handshake that refuses the client, with the reason.
 Bytes encode_refusal(Errc code, std::string_view text);
-/// Decodes the first `handshake_bytes` bytes after may_be_handshake(). @throws Error for fewer.
+/// Decodes the first handshake_bytes bytes, which may_be_handshake() has accepted. @throws Error
+/// invalid_argument if there are fewer.
 Handshake decode_handshake(std::span<const std::byte> bytes);
 
 // --- Frames: a header of 16 bytes and a body.

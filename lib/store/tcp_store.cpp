@@ -56,8 +56,8 @@ class Connection {
     receive();
   }
   ~Connection() {
-    if (fork_guard_
-            .forked())  // A child only closes its descriptor: the connection is the parent's.
+    // A child only closes its descriptor: the connection is the parent's.
+    if (fork_guard_.forked())
       ::close(wire_.release()->socket.native_handle());
     else
       internal::shut_down(wire_->socket);

@@ -20,7 +20,8 @@
 namespace tutti::dlpack {
 
 namespace detail {
-/// The shape of a contiguous array; dimensions of size 1 may have any stride.
+/// The shape of a contiguous array, in which dimensions of size 1 may have any stride. @throws
+/// Error invalid_argument for other arrays.
 inline Shape shape_of(const DLTensor& array) {
   const auto ndim = static_cast<std::size_t>(array.ndim);
   if (array.ndim < 0 || ndim > Shape::max_dims || (ndim != 0 && array.shape == nullptr))

@@ -19,7 +19,7 @@ namespace [[gnu::visibility("default")]] losses {
 struct WarmUpOptions {
   std::int64_t warmup_epochs = 0;              ///< 0: the main loss from the beginning.
   std::optional<std::int64_t> warmup_steps{};  ///< Requires warmup_epochs 0.
-  std::int64_t blend_epochs = 0;               ///< 0: a hard switch.
+  std::int64_t blend_epochs = 0;               ///< Length of the blend; 0: a hard switch.
   std::optional<std::int64_t> blend_steps{};   ///< Requires warmup_steps, and blend_epochs 0.
   double temp_start = 0.05;                    ///< Temperature at the start of the main phase.
   double temp_end = 0.005;  ///< Temperature after temp_decay_steps, and from then on.

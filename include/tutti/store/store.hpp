@@ -57,9 +57,9 @@ std::shared_ptr<Store> make_memory_store();
 /// flock(). Use a new directory for every run: the store never empties it.
 std::shared_ptr<Store> make_file_store(const std::string& directory);
 
-/// Connects to a StoreServer, retrying with growing pauses until `timeout`, which also limits calls
-/// without a deadline. host: a name, an IPv4 or an IPv6 address. One connection, shared by any
-/// number of threads.
+/// Connects to a StoreServer, retrying with growing pauses until `timeout`, which also limits every
+/// call that takes no Deadline. host: a name, an IPv4 or an IPv6 address. One connection, shared by
+/// any number of threads.
 /// @throws Error timeout; invalid_argument if another program answers at that port; unsupported for
 ///         another version; resource_exhausted if the server is full. Calls throw peer_lost if the
 ///         server is gone, timeout if it does not answer, and resource_exhausted at a limit of the
