@@ -16,9 +16,9 @@
 
 namespace tutti::backend::cuda {
 
-/// A left fold over one piece of every rank's array. The pieces lie in slots of scratch memory, one
-/// per rank. Folds in rank order in the accumulation type and rounds once, as internal::fold(). A
-/// kernel's argument, passed by value.
+/// The arguments of a left fold or scan over one piece of every rank's array. The pieces lie in
+/// slots of scratch memory, one per rank. The kernel, which gets this struct by value, folds in
+/// rank order in the accumulation type and rounds once, as internal::fold().
 struct Fold {
   enum class Form : std::uint8_t {
     all,            ///< Slot `into` becomes the fold of all slots.

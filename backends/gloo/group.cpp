@@ -69,8 +69,8 @@ Error Group::refused(std::span<const Op> ops, const Call& call, bool pair) const
   const auto& refusal = *mesh->agreement().refusal_of(pair ? pair_id(ops[0]) : call_id(call));
   const int peer = static_cast<int>(std::ranges::find(ranks, refusal.rank) - ranks.begin());
   const Error error = internal::refused_error(name, ops, call, peer, refusal.text);
-  // A send and its receive share a slot that is a hash of both calls' arguments, so a refused one
-  // never matches a later one.
+  // The mesh stays up: a send and its receive share a slot that is a hash of their arguments, so a
+  // refused one never matches a later one.
   if (pair || abandon(call)) return error;
   return mesh->fail({.cause = Error(error.code(),
                                     error.message() + "; the group is broken, because not all "

@@ -87,9 +87,9 @@ bool Mesh::ended(std::size_t connection) noexcept {
   return true;
 }
 
-/// True when a message has waited for `patience` and may no longer arrive. The last bytes of a rank
-/// that left may still be in the kernel's buffer; after a failure, peers may finish an earlier
-/// call.
+/// True when a message has been doubtful for `patience`, so that it is unlikely to arrive. Until
+/// then it may: the last bytes of a rank that left may still be in the kernel's buffer, and after a
+/// failure peers may finish an earlier call.
 bool Mesh::waits_in_vain(std::optional<int> only, std::chrono::nanoseconds patience) noexcept {
   const std::lock_guard lock(mutex_);
   if (sockets_ == nullptr) return false;

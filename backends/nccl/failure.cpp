@@ -109,7 +109,7 @@ Error Failure::await_cause() const noexcept {
 }
 
 internal::Status Failure::status_of(const Op& op, const Call& call) const {
-  // A lowered gather, scatter or all_to_all: each rank has one call for all of its messages.
+  // The messages of a lowered gather, scatter or all_to_all are one call on each rank.
   if (is_point_to_point(op.kind) && !is_message(op, call))
     return {fmt::format("the messages of call #{} on group '{}'", call.seq, init_.name), {}};
   return {fmt::format("{} #{} on group '{}'", name_of(op.kind),

@@ -184,8 +184,8 @@ void Group::leave() noexcept {
   order_->stop();
   if (failure_.broken()) return;
   const auto all = watcher_.communicators();
-  // The program may go on using an adopted communicator, so aborts it if a peer has failed. Asks
-  // the store, because the Watcher does not poll while no call is in flight.
+  // Aborts an adopted communicator if a peer has failed, because the program may go on using it.
+  // Asks the store, because the Watcher does not poll while no call is in flight.
   if (init_.adopt && agreement_.cause({})) return (void)abort_all(all);
   registrations_.end_all();
   agreement_.leave(next_);

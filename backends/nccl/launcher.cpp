@@ -14,7 +14,8 @@ namespace {
 /// The time for which launch() itself advances a call. After it the Watcher does.
 constexpr std::chrono::milliseconds hand_over{2};
 
-/// @throws Error unsupported for operations that need the host: a graph cannot contain them.
+/// Checks a captured call. @throws Error unsupported for operations that need the host: a graph
+/// cannot contain them.
 void refuse_capture(std::span<const Op> ops, const Call& call) {
   for (const auto& op : ops)
     if (op.kind == Operation::barrier || op.kind == Operation::all_gather_bounded ||

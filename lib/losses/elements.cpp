@@ -18,7 +18,7 @@ void check_elements(std::string_view what, const ConstTensorView& array) {
   const auto values = to_doubles(array);
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (std::isfinite(values[i])) continue;
-    // The element's index in the array.
+    // The element's index in every dimension: "3, 0".
     std::string index;
     auto left = static_cast<std::int64_t>(i);
     for (std::size_t d = array.shape.ndim(); d-- > 0; left /= array.shape.dims()[d])

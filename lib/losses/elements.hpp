@@ -17,7 +17,7 @@
 
 namespace tutti::internal::losses {
 
-/// σ(x) and 1 - σ(x), both computed without a subtraction.
+/// σ(x) and 1 - σ(x), both computed without a subtraction, which would lose digits.
 struct Logistic {
   double value, rest;
   explicit Logistic(double x) {

@@ -103,7 +103,7 @@ LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
       {reinterpret_cast<const double*>(mine.data()), mine.size() * width}, width, counts);
 
   // Every rank now has the Weights of all anchors, and completes the gradient of its own rows.
-  // The next index in `gathered`, by rank.
+  // `next`: by rank, the index of its next Weights in `gathered`.
   std::vector<std::size_t> next(static_cast<std::size_t>(size));
   for (std::size_t r = 1; r < next.size(); ++r)
     next[r] = next[r - 1] + static_cast<std::size_t>(counts[r - 1]);

@@ -30,7 +30,7 @@ class SoftRankCells {
  private:
   struct Cell {
     std::int64_t index = 0;
-    // The score at which the row of cells begins that this one belongs to.
+    // The lowest score since the last wide gap.
     double origin = 0;
     double begin = 0;                 // Lower end of the cell, relative to the origin.
     std::size_t first = 0, last = 0;  // Range of the scores.

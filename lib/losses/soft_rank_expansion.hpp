@@ -27,10 +27,11 @@ struct Action {
 inline constexpr std::int64_t near = 3;
 const Action& action(std::int64_t distance);
 
-/// At least three cells lie between far cells. There σ(-x) is the sum over i >= 1 of -(-1)^i
-/// e^(-ix), and the terms after the eighth are below e^-54. Each term is a product of a part of the
-/// source, one of the distance and one of the target. All cells on one side therefore act together:
-/// as eight sums of exponentials of the cells below, then eight of the cells above.
+/// The number of exponentials of one side. At least three cells lie between far cells. There σ(-x)
+/// is the sum over i >= 1 of -(-1)^i e^(-ix), and the terms after the eighth are below e^-54. Each
+/// term is a product of a part of the source, one of the distance and one of the target. All cells
+/// on one side therefore act together: as eight sums of exponentials of the cells below, then eight
+/// of the cells above.
 inline constexpr std::size_t exponentials = terms / 2;
 
 struct Far {

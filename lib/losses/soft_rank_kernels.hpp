@@ -28,7 +28,7 @@ struct SoftRankKernels {
                  double scale, double* sums);
 };
 
-/// Returns the kernels of kernel_target().
+/// Returns the fastest kernels for the instruction set kernel_target().
 const SoftRankKernels& soft_rank_kernels() noexcept;
 
 /// Returns the kernels in plain C++, for builds without Highway and as the reference in tests.

@@ -7,7 +7,7 @@
 namespace tutti::internal::losses {
 namespace {
 
-/// A row's places in the two random orders of subsample(), lowest first: integers below 2^52, which
+/// A row's keys in the two random orders of subsample(), lowest first: integers below 2^52, which
 /// are exact in doubles.
 struct Priority {
   double in_class, in_rest;

@@ -154,7 +154,7 @@ Table::Table(std::FILE* out, const BenchOptions& options, bool single_block)
       columns_(bench_columns(options)),
       single_block_(single_block),
       sort_rows_(options.request.order == Order::random) {
-  columns_.pop_back();  // Marks stand for the flags.
+  columns_.pop_back();  // The table has marks instead of flags.
 }
 
 void Table::begin(const BenchRecord& record, const Key& first) {

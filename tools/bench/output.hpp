@@ -15,7 +15,7 @@ namespace tutti::tool {
 class Table {
  public:
   /// @param options       outlive it.
-  /// @param single_block  the title names it.
+  /// @param single_block  there is one block, which the title names.
   Table(std::FILE* out, const BenchOptions& options, bool single_block);
 
   /// `record` has the world, the backend and the notes so far.

@@ -8,7 +8,7 @@ namespace tutti::tool {
 /// A file that appears complete or not at all: written to a temporary file, then renamed.
 class AtomicFile {
  public:
-  /// Checks that the file can be written. @throws Failure usage, naming the file.
+  /// Creates the temporary file. @throws Failure usage, naming the file, if it cannot be written.
   explicit AtomicFile(std::string path);
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;

@@ -22,7 +22,7 @@ enum class Exit : int {
   interrupted = 130
 };
 
-/// Ends the program with one line on stderr.
+/// An error that ends the command. The text is one line for stderr.
 class Failure : public std::runtime_error {
  public:
   Failure(Exit code, const std::string& line) : std::runtime_error(line), code_(code) {}

@@ -17,7 +17,8 @@ class Control {
   Control(std::shared_ptr<Store> store, int rank, int size, std::chrono::nanoseconds timeout);
 
   /// Sends a text of every rank to rank 0, where it returns all texts in rank order; on other ranks
-  /// it returns none. All ranks call it in the same order.
+  /// it returns none. All ranks call it in the same order. @throws Error timeout on rank 0 if a
+  /// rank sends none.
   std::vector<std::string> collect(std::string_view text);
 
  private:

@@ -102,7 +102,8 @@ std::string hang_report(const std::vector<Outcome>& outcomes, const Outcome& cau
   const Failed& failed = *cause.failed;
   const bool late = failed.errc == Errc::timeout;
   const std::string& operation = failed.where.operation;
-  // All ranks are in the same measurement, and rank 0 always knows its own position.
+  // Shows rank 0's position: all ranks are in the same measurement, and those of other processes
+  // send no position.
   std::string text = fmt::format(
       "error: {}{}{}\n", late ? "" : "the ranks disagree about ",
       operation.empty() ? "making the group" : operation,

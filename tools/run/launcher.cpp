@@ -104,7 +104,7 @@ class Launch {
   std::unique_ptr<Sink> err_{};  // Null: both go to *out_.
   std::vector<RankProcess> ranks_{};
   std::vector<Stream> streams_{};
-  std::size_t running_ = 0;  // Of ranks_; other processes of a rank may remain.
+  std::size_t running_ = 0;  // Ranks that run; other processes of a rank may remain.
   bool no_child_ = true;
   std::optional<ExitStatus> failure_{};  // The first on this node.
   int largest_status_ = 0;               // Worst status of the ranks that ended by themselves.
@@ -115,7 +115,7 @@ class Launch {
   std::vector<int> ended_ranks_{};
   std::optional<Clock::time_point> term_at_{};
   std::optional<Clock::time_point> kill_at_{};
-  std::optional<Clock::time_point> give_up_at_{};  // Then waits neither for output nor for nodes.
+  std::optional<Clock::time_point> give_up_at_{};  // Then it no longer waits for output or nodes.
 };
 
 std::vector<std::string> Launch::environment(const RankAssignment& assignment,

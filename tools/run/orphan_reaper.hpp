@@ -6,9 +6,9 @@
 
 namespace tutti::tool {
 
-/// A process that waits until this process ends, even by SIGKILL, and then kills the remaining
-/// process groups. Without it, a program started by a rank that is a script would outlive the
-/// launcher. The reaper is not a child of this process.
+/// A process that waits until this process ends, even by SIGKILL, and then kills the process groups
+/// that are still watched. Without it, a program started by a rank that is a script would outlive
+/// the launcher. The reaper is not a child of this process.
 class OrphanReaper {
  public:
   /// @throws Failure unavailable if it cannot be started.

@@ -38,7 +38,7 @@ class Prefixer {
   static constexpr std::size_t longest_line = std::size_t{64} << 10;
 
   explicit Prefixer(std::string prefix) : prefix_(std::move(prefix)) {}
-  /// Appends complete lines to `out`.
+  /// Takes more bytes of the stream and appends the complete lines to `out`.
   void take(std::string_view bytes, std::string& out);
   /// Ends the stream; its last line gets the missing newline.
   void finish(std::string& out);

@@ -65,7 +65,7 @@ std::vector<Outcome> run_threads(const GroupOptions& options, const Decorate& de
                                  const RankBody& body, const DevicePlacement& where);
 
 /// Runs this process's one rank. `options` has the rank, the size and, if there are several ranks,
-/// the store.
+/// the store. An exception aborts the group and becomes Outcome::failed.
 Outcome run_rank(GroupOptions options, const Decorate& decorate, const RankBody& body);
 
 }  // namespace tutti::tool

@@ -50,8 +50,9 @@ struct RankTexts {
 
 constexpr std::int64_t most_ranks = 4096;
 
+/// Returns the backend that the options name, or the choice of "auto". @throws Failure usage, or
+/// unavailable if there is no such backend here.
 /// @param one_process  the ranks are threads of this process.
-/// @throws Failure usage, or unavailable if there is no such backend here.
 BackendChoice choose_backend(const RunOptions& options, bool one_process);
 
 /// A record of a run that begins now.
@@ -71,8 +72,8 @@ struct RankSource {
   int local_size = 1;  ///< Ranks on this host, if known.
 };
 
-/// @throws Failure usage; unavailable if the launcher started another number of ranks, or the ranks
-///         cannot meet.
+/// Returns the source of the ranks: -n, or the launcher. @throws Failure usage; unavailable if the
+/// launcher started another number of ranks, or the ranks cannot meet.
 RankSource find_ranks(const RunOptions& options, const BackendChoice& backend);
 
 }  // namespace tutti::tool
