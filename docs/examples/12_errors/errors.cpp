@@ -1,4 +1,4 @@
-// Provokes every kind of error and prints its text on each rank. docs/errors.md shows the output.
+// Provokes errors and prints their texts on each rank. docs/errors.md shows the output.
 
 #include <sys/wait.h>
 #include <unistd.h>
