@@ -61,6 +61,9 @@ Mesh::~Mesh() {
   if (context_ == nullptr) return;
   agreement_.leave(0);
   sockets_->drain();
+  // Gloo's I/O thread closes the pairs of ended connections at once. Destroying a pair that is open
+  // takes until the thread's next tick, up to 10 ms (transport/tcp/loop.cc).
+  sockets_->shut_down();
 }
 
 bool Mesh::ended(std::size_t connection) noexcept {
