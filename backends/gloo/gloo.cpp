@@ -27,6 +27,7 @@
 #include "on_cuda.hpp"
 #include "pairs.hpp"
 #include "sigpipe.hpp"
+#include "values/environment_switch.hpp"
 #include "values/fail.hpp"
 #include "values/group_errors.hpp"
 #include "values/hash.hpp"
@@ -249,14 +250,24 @@ std::string wanted_interface(const std::string& args) {
   return args.empty() && text != nullptr ? text : args;
 }
 
+Settings settings() {
+  return {.batch = internal::environment_switch("TUTTI_GLOO_BATCH", true),
+          .reno = internal::environment_switch("TUTTI_GLOO_RENO", true)};
+}
+
 std::string details() {
   std::string text;
   try {
     const auto chosen = choose_interface(interfaces(), wanted_interface(""), "");
     text = fmt::format("interface {} ({}), or the one that reaches the store\n", chosen.name,
                        chosen.address);
+    const auto [batch, reno] = settings();
+    text += fmt::format("I/O thread: {} (TUTTI_GLOO_BATCH)\n",
+                        batch ? "SCHED_BATCH" : "the policy of the thread that makes the group");
+    text += fmt::format("congestion control: {} (TUTTI_GLOO_RENO)\n",
+                        reno ? "reno within a host, otherwise the system's" : "the system's");
   } catch (const Error& error) {
-    text = fmt::format("{}\n", error.message());
+    text += fmt::format("{}\n", error.message());
   }
   return text + collectives::describe_table();
 }
@@ -269,6 +280,7 @@ std::unique_ptr<Backend> make(const BackendInit& init) {
                                     .rank = init.rank,
                                     .size = init.size,
                                     .interface = wanted_interface(init.args),
+                                    .settings = settings(),
                                     .limit = Deadline::after(init.timeout),
                                     .logger = init.logger});
   group->name = init.name;

@@ -16,6 +16,7 @@
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
+#include "batch_policy.hpp"
 #include "group/agreement.hpp"
 #include "sigpipe.hpp"
 #include "store/checks.hpp"
@@ -211,6 +212,7 @@ class Attempt {
     const auto theirs = handshake(*made_.context, init_, prefix_, token_, own);
     made_.sockets = Sockets::find(own, theirs);
     made_.sockets.admit_all();
+    if (init_.settings.reno) use_reno();
   }
 
   /// True if all ranks are connected. The last rank that reports publishes the outcome.
@@ -225,6 +227,14 @@ class Attempt {
   Connections take() { return std::move(made_); }
 
  private:
+  /// Loopback has no slow link whose queue bbr could keep short, and bbr's pacing costs time there.
+  void use_reno() const noexcept {
+    const auto me = static_cast<std::size_t>(init_.rank);
+    for (std::size_t r = 0; r < peer_infos_.size(); ++r)
+      if (r != me && peer_infos_[r].host == peer_infos_[me].host)
+        made_.sockets.set_congestion_control(r < me ? r : r - 1, "reno");
+  }
+
   const MeshInit& init_;
   Connections made_;
   std::string prefix_;
@@ -246,6 +256,7 @@ Connections rendezvous(const MeshInit& init) {
   ::gloo::transport::tcp::attr attr;
   attr.hostname = made.interface.address;
   try {
+    const BatchPolicy batch(init.settings.batch);  // Gloo's thread inherits this too.
     made.device = ::gloo::transport::tcp::CreateDevice(attr);
   } catch (const std::exception& error) {
     internal::failf(Errc::backend, "gloo: cannot use {} ({}): {}", made.interface.name,

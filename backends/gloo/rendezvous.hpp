@@ -16,12 +16,19 @@ class Device;
 
 namespace tutti::backend::gloo {
 
+/// How the connections use the system; each has an environment variable (docs/environment.md).
+struct Settings {
+  bool batch = true;  ///< Gloo's I/O thread has the scheduling policy SCHED_BATCH.
+  bool reno = true;   ///< Connections within this host use the congestion control reno.
+};
+
 struct MeshInit {
   std::shared_ptr<Store> store;  ///< The group's.
   std::string group;
   int rank = 0;
   int size = 1;
   std::string interface;  ///< `wanted` of choose_interface().
+  Settings settings{};
   Deadline limit{};
   Logger logger{};
 };

@@ -5,6 +5,7 @@
 #include <linux/filter.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -105,6 +106,12 @@ void Sockets::admit_all() const noexcept {
   const int none = 0;
   for (const int descriptor : descriptors_)
     if (descriptor >= 0) ::setsockopt(descriptor, SOL_SOCKET, SO_DETACH_FILTER, &none, sizeof none);
+}
+
+void Sockets::set_congestion_control(std::size_t connection, std::string_view name) const noexcept {
+  if (const int descriptor = descriptors_[connection]; descriptor >= 0)
+    ::setsockopt(descriptor, IPPROTO_TCP, TCP_CONGESTION, name.data(),
+                 static_cast<socklen_t>(name.size()));
 }
 
 Sockets Sockets::find(std::span<const sockaddr_storage> own_ends,

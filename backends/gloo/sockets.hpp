@@ -2,8 +2,10 @@
 
 #include <sys/socket.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -33,6 +35,8 @@ class Sockets {
 
   /// Undoes admit_only().
   void admit_all() const noexcept;
+  /// Sets the congestion control of one connection. No effect if the kernel refuses `name`.
+  void set_congestion_control(std::size_t connection, std::string_view name) const noexcept;
   /// Ends the connections in both directions; peers notice at once.
   void shut_down() const noexcept;
   /// Blocks until the peers' machines have acknowledged all sent data, because closing a socket

@@ -1,7 +1,6 @@
 #include "group/core.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <string_view>
 #include <utility>
 
@@ -13,19 +12,12 @@
 #include "group/record.hpp"
 #include "store/checks.hpp"
 #include "values/current_error.hpp"
+#include "values/environment_switch.hpp"
 #include "values/fail.hpp"
 #include "values/group_errors.hpp"
 
 namespace tutti::internal {
 namespace {
-
-bool wants_checks() {
-  const char* text = std::getenv("TUTTI_CHECK");
-  const std::string_view value = text == nullptr ? "" : text;
-  if (value == "1") return true;
-  if (value.empty() || value == "0") return false;
-  failf(Errc::invalid_argument, "TUTTI_CHECK is '{}'; it must be 0 or 1", value);
-}
 
 GroupOptions prepared(const GroupOptions& options) {
   GroupOptions o = options;
@@ -46,7 +38,7 @@ GroupOptions prepared(const GroupOptions& options) {
           o.size);
   o.store = make_prefix_store(o.store == nullptr ? make_memory_store() : o.store, o.name + '/');
   if (!o.logger) o.logger = default_logger();
-  if (!o.checked) o.checked = wants_checks();
+  if (!o.checked) o.checked = environment_switch("TUTTI_CHECK", false);
   return o;
 }
 

@@ -2,7 +2,6 @@
 // byte is written to the caller's memory afterwards. Ranks are processes.
 
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -282,35 +281,10 @@ TEST(GlooDeadline, AnAbortEndsThePendingCallsOfAllRanksAtOnce) {
 
 // --- A link of 1 Mbit/s ---
 
-bool command(const std::string& line) {
-  return std::system((line + " 2>/dev/null").c_str()) == 0;  // NOLINT(cert-env33-c)
-}
-
-/// Two ranks in network namespaces of their own, which end with them, joined by a slow link.
-bool enter_slow_link(RankProcess& rank) {
-  const bool own = ::unshare(CLONE_NEWNET) == 0;
-  rank.store().set(fmt::format("own/{}", rank.rank()), own ? "1" : "");
-  rank.barrier();
-  for (int r = 0; r < 2; ++r)
-    if (rank.store().get_text(fmt::format("own/{}", r), Deadline::after(5s)).empty()) return false;
-  bool made = true;
-  if (rank.rank() == 0)
-    made =
-        command(fmt::format("ip link add eth0 type veth peer name eth0 netns {}", rank.process(1)));
-  rank.barrier();
-  made = made && command("ip link set lo up") &&
-         command(fmt::format("ip addr add 10.99.0.{}/24 dev eth0", rank.rank() + 1)) &&
-         command("tc qdisc add dev eth0 root tbf rate 1mbit burst 16kb latency 100ms") &&
-         command("ip link set eth0 up");
-  if (made) rank.store().add("made", 1);
-  rank.barrier();
-  return rank.store().add("made", 0) == 2;
-}
-
 void expect_on_time_over_a_slow_link(bool store_too, int runs) {
   const auto output =
       on_processes({.size = 2, .limit = 240s}, [&](RankProcess& rank) -> std::string {
-        if (!enter_slow_link(rank)) return "no link";
+        if (!rank.enter_own_network("1mbit")) return "no link";
         if (store_too) rank.use_tcp("10.99.0.1");
         std::vector<std::uint8_t> small(8);
         std::vector<std::uint8_t> data(16 * MiB);

@@ -1,9 +1,14 @@
 #include "gloo/mesh.hpp"
 
+#include <sched.h>
+
 #include <memory>
+#include <stdexcept>
 #include <string>
 
 #include <gtest/gtest.h>
+
+#include "gloo/batch_policy.hpp"
 
 // Meshes of one rank, which fail without a peer.
 
@@ -62,6 +67,17 @@ TEST(Mesh, AListenerMayListen) {
   mesh->listen(outer);
   (void)mesh->fail({.cause = cause});
   EXPECT_EQ(heard, 1);
+}
+
+TEST(BatchPolicy, IsUndoneByAnException) {
+  ASSERT_EQ(::sched_getscheduler(0), SCHED_OTHER);
+  try {
+    const BatchPolicy batch(true);
+    EXPECT_EQ(::sched_getscheduler(0), SCHED_BATCH);
+    throw std::runtime_error("no device");
+  } catch (const std::runtime_error&) {
+    EXPECT_EQ(::sched_getscheduler(0), SCHED_OTHER);
+  }
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 #include "rank_processes.hpp"
 
+#include <sched.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -16,6 +18,13 @@
 #include "support/temporary_directory.hpp"
 
 namespace tutti::test {
+namespace {
+
+bool command(const std::string& line) {
+  return std::system((line + " 2>/dev/null").c_str()) == 0;  // NOLINT(cert-env33-c)
+}
+
+}  // namespace
 
 RankProcess::RankProcess(int rank, int size, const std::string& directory)
     : rank_(rank), size_(size), files_(make_file_store(directory)), store_(files_) {
@@ -62,6 +71,27 @@ void RankProcess::barrier(int count) {
 
 pid_t RankProcess::process(int rank) {
   return std::stoi(files_->get_text(fmt::format("process/{}", rank), Deadline::after(20s)));
+}
+
+bool RankProcess::enter_own_network(const std::string& rate) {
+  const bool own = ::unshare(CLONE_NEWNET) == 0;
+  store_->set(fmt::format("own/{}", rank_), own ? "1" : "");
+  barrier();
+  for (int r = 0; r < 2; ++r)
+    if (store_->get_text(fmt::format("own/{}", r), Deadline::after(5s)).empty()) return false;
+  bool made = true;
+  if (rank_ == 0)
+    made = command(fmt::format("ip link add eth0 type veth peer name eth0 netns {}", process(1)));
+  barrier();
+  made = made && command("ip link set lo up") &&
+         command(fmt::format("ip addr add 10.99.0.{}/24 dev eth0", rank_ + 1)) &&
+         (rate.empty() ||
+          command(fmt::format("tc qdisc add dev eth0 root tbf rate {} burst 16kb latency 100ms",
+                              rate))) &&
+         command("ip link set eth0 up");
+  if (made) store_->add("made", 1);
+  barrier();
+  return store_->add("made", 0) == 2;
 }
 
 std::vector<std::string> on_processes(const Processes& how,

@@ -43,6 +43,11 @@ class RankProcess {
   void barrier(int count = 0);
   pid_t process(int rank);
 
+  /// Moves two ranks into network namespaces of their own, which end with them and are joined by a
+  /// link: 10.99.0.1 and 10.99.0.2. `rate`: its limit in the syntax of tc; empty for none. False if
+  /// that is not permitted here.
+  bool enter_own_network(const std::string& rate = "");
+
  private:
   int rank_;
   int size_;

@@ -9,7 +9,9 @@ namespace tutti::bench {
 struct CompareOptions {
   int ranks = 2;
   int rounds = 21;
-  int calls = 50;  ///< Calls per round; fewer from 1 MiB up.
+  int calls = 50;      ///< Calls per round; fewer from 1 MiB up.
+  bool plain = false;  ///< Also tutti without its settings of the system.
+  int load = 0;        ///< Processes that compute meanwhile.
   std::vector<std::size_t> sizes = {8,        64,        1 << 10,  4 << 10,  16 << 10,
                                     64 << 10, 256 << 10, 1U << 20, 16U << 20};
   std::vector<std::string> operations = {"all_reduce", "all_gather", "all_gather_rows",

@@ -17,6 +17,9 @@ int main(int argc, char** argv) {
   times->add_option("-n,--ranks", compare.ranks)->check(CLI::Range(2, 16));
   times->add_option("--rounds", compare.rounds)->check(CLI::PositiveNumber);
   times->add_option("--calls", compare.calls, "per round")->check(CLI::PositiveNumber);
+  times->add_flag("--plain", compare.plain, "also tutti without SCHED_BATCH and reno");
+  times->add_option("--load", compare.load, "processes that compute meanwhile")
+      ->check(CLI::Range(0, 16));
   times->add_option("--sizes", compare.sizes, "bytes")->delimiter(',');
   times->add_option("--operations", compare.operations)->delimiter(',');
 

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -41,7 +42,9 @@ std::unique_ptr<Bare> Ranks::connect_bare() {
   return std::make_unique<Bare>(rank_, size_, place);
 }
 
-ProcessGroup Ranks::connect_tutti() {
+ProcessGroup Ranks::connect_tutti(const Settings& settings) {
+  setenv("TUTTI_GLOO_BATCH", settings.batch ? "1" : "0", 1);
+  setenv("TUTTI_GLOO_RENO", settings.reno ? "1" : "0", 1);
   const auto place = fmt::format("{}/{}", directory_, connected_++);
   std::filesystem::create_directories(place);
   meet();
@@ -50,6 +53,24 @@ ProcessGroup Ranks::connect_tutti() {
                                .rank = rank_,
                                .size = size_,
                                .timeout = std::chrono::minutes(1)});
+}
+
+Load::Load(int processes) {
+  for (int i = 0; i < processes; ++i) {
+    const auto child = fork();
+    if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      for (volatile unsigned sum = 0;;) sum = sum + 1;
+    }
+    if (child > 0) processes_.push_back(child);
+  }
+}
+
+Load::~Load() {
+  for (const auto process : processes_) {
+    kill(process, SIGKILL);
+    waitpid(process, nullptr, 0);
+  }
 }
 
 namespace {

@@ -1,16 +1,24 @@
 #pragma once
 
 #include <pthread.h>
+#include <sys/types.h>
 
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <tutti/process_group.hpp>
 
 #include "bare.hpp"
 
 namespace tutti::bench {
+
+/// The settings of gloo that an environment variable switches off.
+struct Settings {
+  bool batch = true;
+  bool reno = true;
+};
 
 /// The processes of one measurement, as one of them sees them: shared memory, and two transports
 /// over the same interface.
@@ -36,7 +44,7 @@ class Ranks {
 
   /// Makes new connections; collective.
   std::unique_ptr<Bare> connect_bare();
-  ProcessGroup connect_tutti();
+  ProcessGroup connect_tutti(const Settings& settings = {});
 
  private:
   Shared& shared_;
@@ -44,6 +52,18 @@ class Ranks {
   int size_;
   std::string directory_;
   int connected_ = 0;
+};
+
+/// Processes that compute for as long as this object lives.
+class Load {
+ public:
+  explicit Load(int processes);
+  ~Load();
+  Load(const Load&) = delete;
+  Load& operator=(const Load&) = delete;
+
+ private:
+  std::vector<pid_t> processes_;
 };
 
 /// Forks `size` processes, each of which runs `body`. If one fails, the others are killed. Returns
