@@ -67,6 +67,7 @@ struct GradientReducer::Impl {
   std::string name_of(std::size_t id) const { return ddp::name_of(parameters, id); }
 
   void name_launches();
+  void begin_step();
   void mark(std::size_t id, const TensorView* gradient, Stream producer);
   void mark_locked(std::size_t id, const TensorView* gradient, Stream producer);
   std::string problem_with(std::size_t id, const TensorView* gradient) const;
@@ -98,6 +99,7 @@ struct GradientReducer::Impl {
   Ids arrived;                     // In the order of the marks, until the rebuild.
   bool rebuilds;
   bool in_step = false;
+  bool reduced = false;       // The last step ended without an error.
   std::exception_ptr failed;  // The exception of the last mark.
   std::size_t next = 0;       // Index of the next bucket to launch.
   std::int64_t step = 0;
@@ -126,11 +128,16 @@ std::string GradientReducer::Impl::problem_with(std::size_t id, const TensorView
                              : arrays.problem_with(id, *gradient, options.gradient_as_bucket_view);
 }
 
+void GradientReducer::Impl::begin_step() {
+  in_step = true;
+  reduced = false;
+  failed = nullptr;
+}
+
 void GradientReducer::Impl::mark(std::size_t id, const TensorView* gradient, Stream producer) {
   const std::lock_guard lock(mutex);
   if (no_sync > 0) return;
-  in_step = true;
-  failed = nullptr;
+  begin_step();
   try {
     mark_locked(id, gradient, producer);
   } catch (...) {
@@ -194,7 +201,7 @@ void GradientReducer::Impl::launch_full() {
 void GradientReducer::Impl::finish() {
   if (no_sync > 0) return;
   if (!in_step && failed != nullptr) std::rethrow_exception(std::exchange(failed, nullptr));
-  in_step = true;
+  begin_step();
   if (!options.find_unused_parameters) {
     std::size_t missing = 0;
     std::size_t first = 0;
@@ -265,6 +272,7 @@ void GradientReducer::Impl::end_step(const std::string& problem, bool empty) {
         abandon(std::current_exception());
       }
     }
+    reduced = true;
     return reset();
   }
   reset();
@@ -363,8 +371,7 @@ void GradientReducer::finish() {
 void GradientReducer::step_empty() {
   if (impl_->in_step)
     impl_->end_with_mistake("step_empty() after a mark; call finish() in a step with gradients");
-  impl_->in_step = true;
-  impl_->failed = nullptr;
+  impl_->begin_step();
   impl_->end_step({}, true);
 }
 
@@ -414,6 +421,10 @@ TensorView GradientReducer::gradient(std::size_t id) const {
         "GradientReducer::gradient: there is no parameter {}; the reducer has {}, numbered from 0",
         id, impl_->parameters.size());
   return impl_->arrays.gradient(id);
+}
+
+bool GradientReducer::is_reduced() const noexcept {
+  return impl_->reduced;
 }
 
 bool GradientReducer::is_used(std::size_t id) const {

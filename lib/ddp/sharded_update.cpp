@@ -170,6 +170,10 @@ void ShardedUpdate::step(const Update& update, Stream stream) {
     failf(Errc::invalid_argument,
           "ShardedUpdate::step: the reducer has ended no step since the last update; call finish() "
           "or step_empty() first");
+  if (!impl_->reducer.is_reduced())
+    failf(Errc::invalid_argument,
+          "ShardedUpdate::step: the reducer's step has not ended, or it ended with an error; call "
+          "finish(), or repeat the step");
   impl_->reduced = false;
   if (!impl_->divided) impl_->divide_buckets();
   try {

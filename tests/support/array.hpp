@@ -57,11 +57,21 @@ class Array {
 };
 
 template <typename T>
-Array array_of(std::initializer_list<T> values) {
+Array array_of(std::span<const T> values) {
   Array array(dtype_of<T>, Shape{static_cast<std::int64_t>(values.size())});
   std::int64_t i = 0;
   for (const T value : values) array.put<T>(i++, value);
   return array;
+}
+template <typename T>
+Array array_of(std::initializer_list<T> values) {
+  return array_of(std::span<const T>(values.begin(), values.size()));
+}
+template <typename T>
+std::vector<T> values_of(const Array& array) {
+  std::vector<T> values;
+  for (std::int64_t i = 0; i < array.shape().numel(); ++i) values.push_back(array.get<T>(i));
+  return values;
 }
 
 /// The concatenation along dimension 0. All arrays have the same row shape.

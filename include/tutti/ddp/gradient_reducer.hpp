@@ -130,6 +130,9 @@ class GradientReducer {
   /// A view of a gradient in its bucket; reduced after finish(). The first finish() may move the
   /// gradient and its values.
   TensorView gradient(std::size_t id) const;
+  /// True after a finish() or step_empty() that did not throw, until the next mark: gradients are
+  /// reduced.
+  bool is_reduced() const noexcept;
   /// True if any rank had a gradient of `id` in the last step.
   bool is_used(std::size_t id) const;
   std::span<const Parameter> parameters() const noexcept;

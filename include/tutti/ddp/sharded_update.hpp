@@ -62,8 +62,9 @@ class ShardedUpdate {
   /// W of the parameters per rank.
   /// @param stream  on a device: the producer stream of the marks. `update` and the copies are
   ///                queued on it.
-  /// @throws Error invalid_argument on every rank if there was no step since the last call. An
-  ///         exception of `update` aborts the group.
+  /// @throws Error invalid_argument, before it communicates, if there was no step since the last
+  ///         call or GradientReducer::is_reduced() is false. An exception of `update` aborts the
+  ///         group.
   void step(const Update& update, Stream stream = {});
 
   /// This rank's shards by state_first. Empty before the first step(), constant afterwards.

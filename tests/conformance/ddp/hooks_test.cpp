@@ -1,6 +1,7 @@
 #include <tutti/ddp/hooks.hpp>
 
 #include "conformance/ddp/network.hpp"
+#include "conformance/observed.hpp"
 
 // Tests what register_ddp_comm_hook promises, and the hooks that compress.
 
@@ -25,19 +26,19 @@ std::vector<T> gradient_of(int rank) {
   return values;
 }
 
-std::vector<ddp::Parameter> one(DType dtype) {
-  return {{"w", {nullptr, dtype, {numel}}}};
+std::vector<ddp::Parameter> one(ProcessGroup& group, DType dtype) {
+  return {{"w", {nullptr, dtype, {numel}, group.memory().device()}}};
 }
 
 /// Runs one step with the hook.
 template <typename T>
 std::vector<T> reduced(ProcessGroup& group, CommHook hook, const ddp::HookWrapper& wrapper = {}) {
-  GradientReducer reducer(group, one(dtype_of<T>));
+  GradientReducer reducer(group, one(group, dtype_of<T>));
   reducer.set_hook(std::move(hook), wrapper);
-  auto values = gradient_of<T>(group.rank());
-  reducer.mark_ready(0, values);
+  const Buffer gradient(group, array_of<T>(gradient_of<T>(group.rank())));
+  reducer.mark_ready(0, gradient);
   reducer.finish();
-  return values;
+  return values_of<T>(gradient.read());
 }
 
 /// Returns the mean, computed in double.
@@ -80,7 +81,7 @@ TEST_P(CommHooks, TheHookSeesUndividedGradientsAndOwnsTheDivision) {
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     const auto mine = gradient_of<double>(group.rank());
     const auto sums = reduced<double>(group, [&](Bucket& bucket) {
-      EXPECT_EQ(std::memcmp(bucket.buffer().data, mine.data(), numel * sizeof(double)), 0);
+      EXPECT_EQ(values_of<double>(content_of(bucket.group(), bucket.gradient(0))), mine);
       EXPECT_EQ(bucket.divisor(), group.size());
       return bucket.group().all_reduce_async(bucket.buffer(), ReduceOp::sum, bucket.call());
     });
@@ -182,18 +183,20 @@ TEST_P(CommHooks, CompressedTrainingStaysNearTheUncompressedOne) {
 
 TEST_P(CommHooks, SmallFloatsAreDividedBeforeTheSum) {
   on_ranks(GetParam(), [&](ProcessGroup& group) {
-    std::vector<Float16> values(8, Float16(60000.0F));  // The sum of two is infinite in f16.
-    GradientReducer reducer(group, {{"w", {nullptr, DType::f16, {8}}}});
+    // The sum of two is infinite in f16.
+    const Buffer values(group, array_of<Float16>(std::vector<Float16>(8, Float16(60000.0F))));
+    GradientReducer reducer(group, {{"w", {nullptr, DType::f16, {8}, group.memory().device()}}});
     reducer.mark_ready(0, values);
     reducer.finish();
-    for (const Float16 v : values) EXPECT_NEAR(static_cast<float>(v), 60000, 64);
+    for (const Float16 v : values_of<Float16>(values.read()))
+      EXPECT_NEAR(static_cast<float>(v), 60000, 64);
   });
 }
 
 TEST_P(CommHooks, RankZeroLogsTheWrapper) {
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     int lines = 0;
-    GradientReducer reducer(group, one(DType::f32),
+    GradientReducer reducer(group, one(group, DType::f32),
                             {.logger = [&](LogLevel level, std::string_view message) {
                               EXPECT_EQ(level, LogLevel::info);
                               EXPECT_NE(message.find("wrapper"), std::string_view::npos);
@@ -208,15 +211,14 @@ TEST_P(CommHooks, RankZeroLogsTheWrapper) {
 
 TEST_P(CommHooks, HooksAreSetBetweenSteps) {
   on_ranks(GetParam(), [&](ProcessGroup& group) {
-    GradientReducer reducer(group,
-                            {{"a", {nullptr, DType::f32, {4}}}, {"b", {nullptr, DType::f32, {4}}}});
-    std::vector<float> values(4, 1);
+    const Buffer values(group, array_of<float>({1, 1, 1, 1}));
+    const Buffer others(group, array_of<float>({1, 1, 1, 1}));
+    GradientReducer reducer(group, {{"a", values}, {"b", others}});
     reducer.mark_ready(0, values);
     expect_error(Errc::invalid_argument, {"set_hook was called during step 0"},
                  [&] { reducer.set_hook(ddp::noop_hook); });
     expect_error(Errc::invalid_argument, {"no_sync was called during step 0"},
                  [&] { (void)reducer.no_sync(); });
-    std::vector<float> others(4, 1);
     reducer.mark_ready(1, others);
     reducer.finish();
     expect_error(Errc::invalid_argument, {"the wrapper returned a null hook"}, [&] {

@@ -6,6 +6,7 @@
 #include <tutti/losses/cross_entropy.hpp>
 
 #include "conformance/cells.hpp"
+#include "conformance/observed.hpp"
 
 namespace tutti::test {
 namespace {
@@ -49,12 +50,20 @@ double sum_of_gradients(int size, int batch) {
   return sum;
 }
 
+Array filled(double value) {
+  return array_of<double>(std::vector<double>(count, value));
+}
+ddp::Parameter parameter_a(ProcessGroup& group) {
+  return {"a", {nullptr, DType::f64, {count}, group.memory().device()}};
+}
+
 /// Runs one pass over the batches, and subtracts the gradients from a parameter.
 double pass(ProcessGroup& group, const ReducerOptions& reducer_options,
             const JoinOptions& options) {
   std::vector<double> parameter(count, 100);
-  GradientReducer reducer(group, {{"a", parameter}, {"b", {nullptr, DType::f32, {5}}}},
-                          reducer_options);
+  GradientReducer reducer(
+      group, {parameter_a(group), {"b", {nullptr, DType::f32, {5}, group.memory().device()}}},
+      reducer_options);
   Join join(reducer, options);
   int batch = 0;
   int made = 0;
@@ -62,14 +71,14 @@ double pass(ProcessGroup& group, const ReducerOptions& reducer_options,
     EXPECT_EQ(join.ranks_with_batch(), ranks_with(group.size(), made));
     ++made;
     if (batch < batches_of(group.rank())) {
-      std::vector<double> a(count, gradient_of(group.rank(), batch));
-      std::vector<float> b(5, 1);
+      const Buffer a(group, filled(gradient_of(group.rank(), batch)));
+      const Buffer b(group, array_of<float>({1, 1, 1, 1, 1}));
       reducer.mark_ready(1, b);
       reducer.mark_ready(0, a);
       reducer.finish();
       ++batch;
     }
-    const auto* const reduced = static_cast<const double*>(reducer.gradient(0).data);
+    const auto reduced = values_of<double>(content_of(group, reducer.gradient(0)));
     for (std::size_t i = 0; i < count; ++i) parameter[i] -= reduced[i];
   }
   EXPECT_EQ(made, most_batches(group.size())) << "next() gave false too early or too late";
@@ -108,8 +117,8 @@ TEST_P(Joins, TheReducersOwnDivisorStays) {
 
 TEST_P(Joins, AfterTheEndTheDivisorIsThatOfAllRanks) {
   on_ranks(GetParam(), [](ProcessGroup& group) {
-    std::vector<double> gradient(count, group.rank());
-    GradientReducer reducer(group, {{"a", {nullptr, DType::f64, {count}}}});
+    const Buffer gradient(group, filled(group.rank()));
+    GradientReducer reducer(group, {parameter_a(group)});
     Join join(reducer, {.divide_by_initial_world_size = false});
     bool has = group.rank() == 0;
     while (join.next(has)) {
@@ -119,18 +128,19 @@ TEST_P(Joins, AfterTheEndTheDivisorIsThatOfAllRanks) {
       }
       has = false;
     }
-    std::ranges::fill(gradient, group.rank());
+    gradient.write(filled(group.rank()));
     reducer.mark_ready(0, gradient);
     reducer.finish();
-    for (const double v : gradient) EXPECT_DOUBLE_EQ(v, (group.size() - 1) / 2.0);
+    for (const double v : values_of<double>(gradient.read()))
+      EXPECT_DOUBLE_EQ(v, (group.size() - 1) / 2.0);
   });
 }
 
 TEST_P(JoinsOfSeveral, EarlyTerminationMayBeAnErrorOnEveryRank) {
   on_ranks(GetParam(), [](ProcessGroup& group) {
-    GradientReducer reducer(group, {{"a", {nullptr, DType::f64, {count}}}});
+    GradientReducer reducer(group, {parameter_a(group)});
     Join join(reducer, {.throw_on_early_termination = true});
-    std::vector<double> gradient(count, 1);
+    const Buffer gradient(group, filled(1));
     ASSERT_TRUE(join.next(true));
     reducer.mark_ready(0, gradient);
     reducer.finish();
@@ -143,7 +153,7 @@ TEST_P(JoinsOfSeveral, EarlyTerminationMayBeAnErrorOnEveryRank) {
 
 TEST_P(JoinsOfSeveral, AMistakeOfARankWithABatchIsSeenByOnesWithout) {
   on_ranks(GetParam(), [](ProcessGroup& group) {
-    GradientReducer reducer(group, {{"a", {nullptr, DType::f64, {count}}}});
+    GradientReducer reducer(group, {parameter_a(group)});
     Join join(reducer);
     expect_error({Errc::mismatch, Errc::invalid_argument}, {"'a' has no gradient"}, [&] {
       (void)join.next(group.rank() == 0);
@@ -212,7 +222,8 @@ TEST_P(Joins, ALossOverZeroRowsStaysExact) {
   }
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     std::vector<double> weights{0.3, -0.2, 0.5};
-    GradientReducer reducer(group, {{"weights", weights}});
+    GradientReducer reducer(
+        group, {{"weights", {nullptr, DType::f64, {classes}, group.memory().device()}}});
     Join join(reducer, {.make_empty_steps = false});
     int step = 0;
     for (; join.next(step < batches_of(group.rank())); ++step) {
@@ -223,13 +234,13 @@ TEST_P(Joins, ALossOverZeroRowsStaysExact) {
       ASSERT_LT(index(step), want_losses.size());
       EXPECT_NEAR(result.loss, want_losses[index(step)], 1e-12);
       if (step < batches_of(group.rank())) {
-        auto gradient = mine.gradient(result.grad);
+        const Buffer gradient(group, array_of<double>(mine.gradient(result.grad)));
         reducer.mark_ready(0, gradient);
         reducer.finish();
       } else {
         reducer.step_empty();
       }
-      const auto* const reduced = static_cast<const double*>(reducer.gradient(0).data);
+      const auto reduced = values_of<double>(content_of(group, reducer.gradient(0)));
       for (std::size_t i = 0; i < weights.size(); ++i) weights[i] -= 0.1 * reduced[i];
     }
     for (std::size_t i = 0; i < weights.size(); ++i)

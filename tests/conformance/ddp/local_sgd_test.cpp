@@ -86,17 +86,19 @@ TEST_P(LocalSgd, ModelsAreAveragedEveryPeriodBehindTheWarmUp) {
     const double own = group.rank();
     const double mean = (group.size() - 1) / 2.0;
     for (int step = 0; step < 9; ++step) {
-      std::vector<double> a(5, own), b(7, own + 10);
+      const Buffer a(group, array_of<double>({own, own}));
+      const Buffer b(group, array_of<double>({own + 10}));
       const bool averaged = averager.average(std::vector<TensorView>{a, b});
       EXPECT_EQ(averaged, step == 2 || step == 5 || step == 8) << "step " << step;
-      for (const double x : a) EXPECT_NEAR(x, averaged ? mean : own, 1e-12);
-      for (const double x : b) EXPECT_NEAR(x, averaged ? mean + 10 : own + 10, 1e-12);
+      const double want = averaged ? mean : own;
+      for (const std::int64_t i : {0, 1}) EXPECT_NEAR(a.read().get<double>(i), want, 1e-12);
+      EXPECT_NEAR(b.read().get<double>(0), want + 10, 1e-12);
     }
     EXPECT_EQ(averager.step(), 9);
     averager.set_step(2);
-    std::vector<double> a(1, own);
+    const Buffer a(group, array_of<double>({own}));
     EXPECT_TRUE(averager.average(std::vector<TensorView>{a}));
-    EXPECT_NEAR(a[0], mean, 1e-12);
+    EXPECT_NEAR(a.read().get<double>(0), mean, 1e-12);
   });
 }
 

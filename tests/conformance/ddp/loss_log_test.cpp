@@ -4,7 +4,7 @@
 
 #include <tutti/sync.hpp>
 
-#include "conformance/ddp/host_network.hpp"
+#include "conformance/ddp/network.hpp"
 
 // Reports losses as in docs/data-parallel.md, section "Losses".
 
@@ -17,9 +17,10 @@ INSTANTIATE_TEST_SUITE_P(Worlds, LossLog, testing::ValuesIn(worlds()), CaseName(
 // Before the step no rank knows the number of rows in the global batch.
 TEST_P(LossLog, UnevenMicroBatchesAreOneBatchInGradientAndLoss) {
   on_ranks(GetParam(), [](ProcessGroup& group) {
-    HostNetwork<double> network(1);
-    HostNetwork<double> alone(1);
-    ddp::GradientReducer reducer(group, network.parameters(), {.divisor = 1});
+    Network<double> network(1);
+    Network<double> alone(1);
+    Staged<double> staged(group, network);
+    ddp::GradientReducer reducer(group, staged.parameters(), {.divisor = 1});
     LossAccumulator losses;
     losses.expect("loss");  // A rank may have no rows.
     for (unsigned step = 0; step < 6; ++step) {
@@ -34,8 +35,9 @@ TEST_P(LossLog, UnevenMicroBatchesAreOneBatchInGradientAndLoss) {
         row += rows;
         left -= rows;
       }
-      for (std::size_t id = 4; id-- > 0;) reducer.mark_ready(id, network.gradient(id));
+      for (std::size_t id = 4; id-- > 0;) staged.mark(reducer, id);
       reducer.finish();
+      staged.fetch_gradients();
       const auto rows = static_cast<double>(sync_ddp(mine, &group));
       EXPECT_EQ(rows, rows_of_batch);
       network.update(learning_rate / rows);

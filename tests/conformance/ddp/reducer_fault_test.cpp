@@ -42,6 +42,7 @@ void expect_next_step_is_right(GradientReducer& reducer, ProcessGroup& group) {
   Three next(group);
   next.mark_all(reducer);
   reducer.finish();
+  EXPECT_TRUE(reducer.is_reduced());
   for (const Buffer& buffer : next.arrays) {
     const Array array = buffer.read();
     for (std::int64_t i = 0; i < 8; ++i)
@@ -75,6 +76,7 @@ void expect_mistake(const World& world, const std::vector<std::string>& texts,
         reducer.finish();
       });
     }
+    EXPECT_FALSE(reducer.is_reduced());
     expect_next_step_is_right(reducer, group);
   });
 }
