@@ -6,6 +6,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <tutti/ddp/gradient_reducer.hpp>
@@ -45,19 +46,33 @@ class Network {
     return id == 0 ? Shape{h, i} : id == 1 ? Shape{h} : id == 2 ? Shape{o, h} : Shape{o};
   }
 
-  /// Adds `weight` times the gradients of the sum of squared errors over rows [first, first +
-  /// rows). Returns the sum. Rows are the same for the same seed.
-  double backward(unsigned seed, std::int64_t first, std::int64_t rows, double weight,
-                  const OnGradient& on_gradient = {}) {
-    double loss = 0;
-    std::vector<std::vector<T>> d2;
-    std::vector<std::vector<T>> d1;
-    std::vector<std::vector<T>> xs;
-    for (std::int64_t r = first; r < first + rows; ++r) {
+  struct Row {
+    std::vector<T> x;
+    std::vector<T> wanted;  ///< Outputs.
+  };
+  /// Draws rows [first, first + count) of a data set: the same for the same seed.
+  static std::vector<Row> draw_rows(unsigned seed, std::int64_t first, std::int64_t count) {
+    std::vector<Row> rows;
+    for (std::int64_t r = first; r < first + count; ++r) {
       std::mt19937_64 random(seed * 1000 + static_cast<unsigned>(r));
       std::normal_distribution<double> normal;
       std::vector<T> x(inputs);
       for (T& v : x) v = static_cast<T>(normal(random));
+      const std::vector<T> wanted{x[0] - x[1], x[2] * x[3]};
+      rows.push_back({std::move(x), wanted});
+    }
+    return rows;
+  }
+
+  /// Adds `weight` times the gradients of the sum of squared errors over the rows. Returns the sum.
+  double backward(unsigned seed, std::int64_t first, std::int64_t count, double weight,
+                  const OnGradient& on_gradient = {}) {
+    return backward(draw_rows(seed, first, count), weight, on_gradient);
+  }
+  double backward(const std::vector<Row>& rows, double weight, const OnGradient& on_gradient = {}) {
+    double loss = 0;
+    std::vector<std::vector<T>> d1;
+    for (const auto& [x, wanted] : rows) {
       std::vector<T> h(hidden);
       for (std::size_t j = 0; j < hidden; ++j) {
         T sum = values[1][j];
@@ -69,8 +84,7 @@ class Network {
       for (std::size_t k = 0; k < outputs; ++k) {
         T y = values[3][k];
         for (std::size_t j = 0; j < hidden; ++j) y += values[2][k * hidden + j] * h[j];
-        const T wanted = k == 0 ? x[0] - x[1] : x[2] * x[3];
-        const T error = y - wanted;
+        const T error = y - wanted[k];
         loss += 0.5 * weight * static_cast<double>(error) * static_cast<double>(error);
         dy[k] = error * static_cast<T>(weight);
         for (std::size_t j = 0; j < hidden; ++j) {
@@ -81,7 +95,6 @@ class Network {
       }
       for (std::size_t j = 0; j < hidden; ++j) dh[j] *= T(1) - h[j] * h[j];
       d1.push_back(dh);
-      xs.push_back(x);
     }
     if (on_gradient) on_gradient(3);
     if (on_gradient) on_gradient(2);
@@ -89,7 +102,7 @@ class Network {
       for (std::size_t j = 0; j < hidden; ++j) {
         gradients[1][j] += d1[r][j];
         for (std::size_t i = 0; i < inputs; ++i)
-          gradients[0][j * inputs + i] += d1[r][j] * xs[r][i];
+          gradients[0][j * inputs + i] += d1[r][j] * rows[r].x[i];
       }
     if (on_gradient) on_gradient(1);
     if (on_gradient) on_gradient(0);
