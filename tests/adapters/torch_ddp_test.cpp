@@ -1,0 +1,453 @@
+#include <tutti/adapters/torch_ddp.hpp>
+
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/sin.h>
+#include <ATen/ops/tanh.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <tutti/ddp/hooks.hpp>
+
+#include "support/errors.hpp"
+#include "support/fake_backend.hpp"
+#include "support/ranks.hpp"
+
+namespace tutti {
+namespace {
+
+using ddp::ReducerOptions;
+using libtorch::DdpOptions;
+using libtorch::DistributedDataParallel;
+using test::expect_error;
+using test::World;
+
+/// Returns the same numbers in every run.
+at::Tensor numbers(at::IntArrayRef sizes, double phase) {
+  return at::sin(at::arange(c10::multiply_integers(sizes), at::kDouble) * 1.7 + phase).view(sizes);
+}
+
+/// 6 inputs, 5 hidden units with tanh, 2 outputs. Other seeds give other values.
+struct Network : ::torch::nn::Module {
+  explicit Network(double seed)
+      : w1(register_parameter("w1", numbers({5, 6}, seed))),
+        b1(register_parameter("b1", numbers({5}, seed + 1))),
+        w2(register_parameter("w2", numbers({2, 5}, seed + 2))),
+        b2(register_parameter("b2", numbers({2}, seed + 3))) {}
+  /// Without `with_hidden`, w1 and b1 get no gradient.
+  at::Tensor forward(const at::Tensor& x, bool with_hidden = true) {
+    const at::Tensor h = at::tanh(x.matmul(w1.t()) + b1);
+    return (with_hidden ? h : h.detach()).matmul(w2.t()) + b2;
+  }
+  at::Tensor w1, b1, w2, b2;
+};
+
+constexpr std::int64_t batch_rows = 13;
+
+at::Tensor batch(int step) {
+  return numbers({batch_rows, 8}, 10 + step);  // The last two columns are wanted outputs.
+}
+/// Every size-th row from `rank` on: ranks have different numbers of rows.
+at::Tensor part(const at::Tensor& rows, const ProcessGroup& group) {
+  return rows.slice(0, group.rank(), batch_rows, group.size());
+}
+template <typename Model>
+at::Tensor loss_of(Model& model, const at::Tensor& rows, bool with_hidden = true) {
+  const at::Tensor error = model.forward(rows.narrow(1, 0, 6), with_hidden) - rows.narrow(1, 6, 2);
+  return (error * error).sum() / batch_rows;
+}
+
+void update(const ::torch::nn::Module& module) {
+  const c10::NoGradGuard off;
+  for (const at::Tensor& p : module.parameters())
+    if (p.grad().defined()) p.sub_(p.grad(), 0.3);
+}
+Network trained_alone(int steps) {
+  Network network(1);
+  for (int step = 0; step < steps; ++step) {
+    network.zero_grad();
+    loss_of(network, batch(step)).backward();
+    update(network);
+  }
+  return network;
+}
+
+void expect_near(const at::Tensor& actual, const at::Tensor& expected, double tolerance = 1e-10) {
+  ASSERT_TRUE(actual.defined() && expected.defined());
+  ASSERT_EQ(actual.sizes(), expected.sizes());
+  EXPECT_LE((actual - expected).abs().max().item<double>(), tolerance)
+      << actual << "\nexpected: " << expected;
+}
+void expect_same_parameters(const ::torch::nn::Module& actual,
+                            const ::torch::nn::Module& expected) {
+  const auto want = expected.named_parameters();
+  for (const auto& [name, p] : actual.named_parameters().pairs()) {
+    SCOPED_TRACE(name);
+    expect_near(p, want[name]);
+  }
+}
+void expect_same_gradients(const ::torch::nn::Module& actual, const ::torch::nn::Module& expected) {
+  const auto want = expected.named_parameters();
+  for (const auto& [name, p] : actual.named_parameters().pairs()) {
+    SCOPED_TRACE(name);
+    expect_near(p.grad(), want[name].grad());
+  }
+}
+
+/// Buckets of about one parameter each.
+ReducerOptions small_buckets() {
+  return {.first_bucket_cap = 16, .bucket_cap = 64};
+}
+
+class TorchDdp : public testing::TestWithParam<World> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, TorchDdp, testing::ValuesIn(test::worlds()), test::CaseName());
+
+class TorchDdpOfSeveral : public testing::TestWithParam<World> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, TorchDdpOfSeveral, testing::ValuesIn(test::worlds_of_several()),
+                         test::CaseName());
+
+void expect_trains(const World& world, const ReducerOptions& options, bool set_to_none) {
+  constexpr int steps = 10;
+  const Network expected = trained_alone(steps);
+  test::on_ranks(world, [&](ProcessGroup& group) {
+    Network network(group.rank() + 1);  // Rank 0's values count.
+    DistributedDataParallel model(group, network, {.reducer = options});
+    for (int step = 0; step < steps; ++step) {
+      network.zero_grad(set_to_none);
+      (loss_of(model, part(batch(step), group)) * group.size()).backward();
+      update(network);
+    }
+    expect_same_parameters(network, expected);
+  });
+}
+
+TEST_P(TorchDdp, TrainsAsOneProcess) {
+  expect_trains(GetParam(), {}, true);
+}
+
+TEST_P(TorchDdp, TrainsAsOneProcessWithSmallBuckets) {
+  expect_trains(GetParam(), small_buckets(), false);
+}
+
+TEST_P(TorchDdp, TrainsAsOneProcessWithGradientsInTheBuckets) {
+  auto options = small_buckets();
+  options.gradient_as_bucket_view = true;
+  expect_trains(GetParam(), options, true);
+  expect_trains(GetParam(), options, false);
+}
+
+TEST_P(TorchDdp, GradientsLieInTheBucketsAndOutliveThem) {
+  test::on_ranks(GetParam(), [&](ProcessGroup& group) {
+    Network network(1), expected(1);
+    {
+      auto options = small_buckets();
+      options.gradient_as_bucket_view = true;
+      DistributedDataParallel model(group, network, {.reducer = options});
+      for (int step = 0; step < 3; ++step) {
+        network.zero_grad(false);
+        (loss_of(model, part(batch(step), group)) * group.size()).backward();
+        const auto parameters = network.parameters();
+        for (std::size_t id = 0; id < parameters.size(); ++id)
+          EXPECT_EQ(parameters[id].grad().data_ptr(), model.reducer().gradient(id).data);
+      }
+    }
+    loss_of(expected, batch(2)).backward();
+    expect_same_gradients(network, expected);
+  });
+}
+
+TEST_P(TorchDdp, BucketsAreReducedWhileBackwardRuns) {
+  test::on_ranks(GetParam(), [&](ProcessGroup& group) {
+    Network network(1);
+    DistributedDataParallel model(group, network, {.reducer = small_buckets()});
+    std::vector<std::string> events;
+    model.set_hook([&](ddp::Bucket& bucket) {
+      events.push_back("bucket " + std::to_string(bucket.index()));
+      return ddp::all_reduce_hook(bucket);
+    });
+    network.w1.register_hook([&](const at::Tensor&) { events.emplace_back("gradient of w1"); });
+    loss_of(model, part(batch(0), group)).backward();
+    ASSERT_EQ(events.size(), 5U);
+    EXPECT_EQ(events[0], "bucket 0");
+    EXPECT_EQ(events[3], "gradient of w1");
+    EXPECT_EQ(events[4], "bucket 3");
+  });
+}
+
+TEST_P(TorchDdp, RanksStartWithTheParametersAndBuffersOfRank0) {
+  struct Module : Network {
+    explicit Module(double seed) : Network(seed) {
+      register_parameter("frozen", numbers({3}, seed), false);
+      register_buffer("count", at::full({}, seed, at::kLong));
+      register_buffer("none", at::Tensor());
+    }
+  };
+  test::on_ranks(GetParam(), [&](ProcessGroup& group) {
+    Module module(group.rank() + 1);
+    const Module expected(1);
+    const DistributedDataParallel model(group, module, {.broadcast_buffers = false});
+    expect_same_parameters(module, expected);
+    EXPECT_EQ(module.named_buffers()["count"].item<std::int64_t>(), 1);
+  });
+}
+
+TEST_P(TorchDdp, TiedParametersAreReducedOnce) {
+  struct Tied : Network {
+    Tied() : Network(1) { register_parameter("again", w2); }
+  };
+  test::on_ranks(GetParam(), [&](ProcessGroup& group) {
+    Tied network, expected;
+    DistributedDataParallel model(group, network);
+    EXPECT_EQ(model.reducer().parameters().size(), 4U);
+    (loss_of(model, part(batch(0), group)) * group.size()).backward();
+    loss_of(expected, batch(0)).backward();
+    expect_same_gradients(network, expected);
+  });
+}
+
+TEST_P(TorchDdp, MicroBatchesUnderNoSyncAreOneBatch) {
+  for (const bool views : {false, true})
+    test::on_ranks(GetParam(), [&](ProcessGroup& group) {
+      Network network(1);
+      Network expected(1);
+      DistributedDataParallel model(group, network,
+                                    {.reducer = {.gradient_as_bucket_view = views}});
+      for (int step = 0; step < 3; ++step) {
+        network.zero_grad(true);
+        {
+          const auto scope = model.no_sync();
+          const auto inner = model.no_sync();
+          for (int micro = 0; micro < group.rank() + 1; ++micro)  // Their number may differ.
+            (loss_of(model, part(batch(step), group)) * group.size() / (group.rank() + 1))
+                .backward();
+        }
+        // The hidden layer has gradients of the other micro-batches alone.
+        (loss_of(model, part(batch(step + 1), group), false) * group.size()).backward();
+        expected.zero_grad(true);
+        (loss_of(expected, batch(step)) + loss_of(expected, batch(step + 1), false)).backward();
+        expect_same_gradients(network, expected);
+      }
+    });
+}
+
+TEST_P(TorchDdpOfSeveral, ParametersMayBeUnusedOnSomeRanks) {
+  for (const bool views : {false, true})
+    test::on_ranks(GetParam(), [&](ProcessGroup& group) {
+      Network network(1);
+      DistributedDataParallel model(
+          group, network,
+          {.reducer = {.find_unused_parameters = true, .gradient_as_bucket_view = views}});
+      const int last = group.size() - 1;
+      for (int step = 0; step < 3; ++step) {
+        network.zero_grad(true);
+        loss_of(model, batch(step), group.rank() != last).backward();
+        Network used(1), unused(1);
+        loss_of(used, batch(step)).backward();
+        loss_of(unused, batch(step), false).backward();
+        expect_near(network.b1.grad(), used.b1.grad() * last / group.size());
+        expect_near(network.w1.grad(), used.w1.grad() * last / group.size());
+        expect_near(network.w2.grad(), unused.w2.grad());
+      }
+      network.zero_grad(true);
+      loss_of(model, batch(0), false).backward();
+      EXPECT_FALSE(network.w1.grad().defined());  // No rank used it.
+      EXPECT_TRUE(network.b2.grad().defined());
+    });
+}
+
+TEST_P(TorchDdpOfSeveral, AMissingGradientIsNamedOnEveryRank) {
+  test::on_ranks(GetParam(), [&](ProcessGroup& group) {
+    Network network(1), expected(1);
+    DistributedDataParallel model(group, network, {.reducer = small_buckets()});
+    const int last = group.size() - 1;
+    if (group.rank() == last)
+      expect_error(Errc::invalid_argument, {"parameter 0 'w1' and 1 others have no gradient"},
+                   [&] { loss_of(model, batch(0), false).backward(); });
+    else
+      expect_error(Errc::mismatch, {"rank " + std::to_string(last) + ": ", "'w1'"},
+                   [&] { loss_of(model, batch(0)).backward(); });
+    network.zero_grad(true);
+    (loss_of(model, part(batch(1), group)) * group.size()).backward();
+    loss_of(expected, batch(1)).backward();
+    expect_same_gradients(network, expected);
+  });
+}
+
+TEST_P(TorchDdp, AnInterruptedBackwardIsNamedByTheNextOne) {
+  test::on_ranks(GetParam(), [&](ProcessGroup& group) {
+    Network network(1), expected(1);
+    DistributedDataParallel model(group, network, {.reducer = small_buckets()});
+    const auto key = network.w1.register_hook([](const at::Tensor& gradient) -> at::Tensor {
+      if (gradient.defined()) throw std::runtime_error("interrupted");
+      return gradient;
+    });
+    EXPECT_THROW(loss_of(model, batch(0)).backward(), std::exception);
+    network.w1.remove_hook(key);
+    expect_error(Errc::invalid_argument, {"was marked twice"},
+                 [&] { loss_of(model, batch(0)).backward(); });
+    network.zero_grad(true);
+    (loss_of(model, part(batch(1), group)) * group.size()).backward();
+    loss_of(expected, batch(1)).backward();
+    expect_same_gradients(network, expected);
+  });
+}
+
+TEST_P(TorchDdpOfSeveral, ModulesThatDifferAreNamed) {
+  struct Wide : Network {
+    explicit Wide(std::int64_t n) : Network(1) { register_parameter("extra", numbers({n}, 1)); }
+  };
+  test::on_ranks(GetParam(), [&](ProcessGroup& group) {
+    Wide module(group.rank() == 0 ? 3 : 4);
+    expect_error(Errc::mismatch, {"'extra' f64 [3]", "'extra' f64 [4]"},
+                 [&] { DistributedDataParallel model(group, module); });
+  });
+}
+
+TEST_P(TorchDdp, AHookReplacesTheReduction) {
+  test::on_ranks(GetParam(), [&](ProcessGroup& group) {
+    Network network(1), expected(1);
+    DistributedDataParallel model(group, network);
+    model.set_hook(ddp::all_reduce_hook, ddp::fp16_compress_wrapper);
+    (loss_of(model, part(batch(0), group)) * group.size()).backward();
+    loss_of(expected, batch(0)).backward();
+    expect_near(network.w1.grad(), expected.w1.grad(), 4e-3);  // Gradients below 2, 11 bits each.
+    EXPECT_FALSE(network.w1.grad().equal(expected.w1.grad()));
+  });
+}
+
+/// Has a buffer that forward() sets to the sum of the input.
+struct Counting : Network {
+  Counting() : Network(1), sum(register_buffer("sum", at::zeros({}, at::kDouble))) {}
+  at::Tensor forward(const at::Tensor& x, bool with_hidden = true) {
+    seen = sum.item<double>();
+    const c10::NoGradGuard off;
+    sum.copy_(x.sum());
+    const c10::AutoGradMode on(true);
+    return Network::forward(x, with_hidden);
+  }
+  at::Tensor sum;
+  double seen = 0;  ///< The buffer at the begin of forward().
+};
+
+TEST_P(TorchDdpOfSeveral, ForwardSendsTheBuffersOfRank0) {
+  test::on_ranks(GetParam(), [&](ProcessGroup& group) {
+    Counting module;
+    DistributedDataParallel model(group, module);
+    const auto rows = [&](int rank) { return at::full({2, 8}, rank + 1.0, at::kDouble); };
+    loss_of(model, rows(group.rank())).backward();
+    loss_of(model, rows(group.rank())).backward();
+    EXPECT_EQ(module.seen, 12);  // 2 rows of 6 inputs.
+    {
+      const c10::NoGradGuard off;  // Ranks need not evaluate together.
+      if (group.rank() == 1) model.forward(rows(1).narrow(1, 0, 6));
+    }
+    EXPECT_EQ(module.seen, group.rank() == 1 ? 24 : 12);
+    const auto scope = model.no_sync();
+    for (int micro = 0; micro <= group.rank(); ++micro) loss_of(model, rows(2)).backward();
+  });
+}
+
+TEST_P(TorchDdpOfSeveral, BuffersStayApartWhenTheyAreNotSent) {
+  test::on_ranks(GetParam(), [&](ProcessGroup& group) {
+    Counting module;
+    DistributedDataParallel model(group, module, {.broadcast_buffers = false});
+    for (int step = 0; step < 2; ++step)
+      loss_of(model, at::full({2, 8}, group.rank() + 1.0, at::kDouble)).backward();
+    EXPECT_EQ(module.seen, 12.0 * (group.rank() + 1));
+  });
+}
+
+TEST(TorchDdpArguments, ABufferThatMovedIsRefused) {
+  test::on_ranks({"local", 2, false}, [](ProcessGroup& group) {
+    Counting module;
+    DistributedDataParallel model(group, module);
+    module.sum.set_data(at::zeros({}, at::kDouble));
+    expect_error(Errc::invalid_argument, {"memory of a buffer"}, [&] { loss_of(model, batch(0)); });
+  });
+}
+
+TEST(TorchDdpArguments, AParameterThatIsNotContiguousIsRefused) {
+  struct Turned : ::torch::nn::Module {
+    Turned() { register_parameter("turned", numbers({2, 3}, 1).t()); }
+    at::Tensor forward(const at::Tensor& x) { return x; }
+  };
+  test::on_ranks({"local", 2, false}, [](ProcessGroup& group) {
+    Turned module;
+    expect_error(Errc::invalid_argument, {"strides [1, 3]"},
+                 [&] { DistributedDataParallel model(group, module); });
+  });
+}
+
+TEST(TorchDdpArguments, AGroupOfADeviceIsRefused) {
+  const auto store = make_memory_store();
+  test::FakeDevice device(0);
+  ProcessGroup group =
+      ProcessGroup::create({.store = store, .rank = 0, .size = 1},
+                           std::make_unique<test::FakeBackend>(
+                               device, BackendInit{.store = make_prefix_store(store, "in/"),
+                                                   .rank = 0,
+                                                   .size = 1,
+                                                   .name = "fake",
+                                                   .timeout = test::group_timeout,
+                                                   .logger = default_logger()}));
+  Network network(1);
+  expect_error(Errc::unsupported, {"in host memory only"},
+               [&] { DistributedDataParallel model(group, network); });
+}
+
+TEST(TorchDdpArguments, ASparseGradientAbortsTheGroup) {
+  struct Table : ::torch::nn::Module {
+    Table() : table(register_parameter("table", numbers({4, 3}, 1))) {}
+    at::Tensor forward(const at::Tensor& ids, bool sparse) {
+      return at::embedding(table, ids, -1, false, sparse);
+    }
+    at::Tensor table;
+  };
+  test::on_fresh_ranks({"local", 3, false}, [](ProcessGroup& group) {
+    Table module;
+    DistributedDataParallel model(group, module);
+    const auto backward = [&] { model.forward(at::arange(2), group.rank() == 2).sum().backward(); };
+    if (group.rank() == 2)
+      expect_error(Errc::invalid_argument, {"gradient of table", "sparse"}, backward);
+    else
+      expect_error(Errc::aborted, {"gradient of table", "sparse"}, backward);
+  });
+}
+
+TEST_P(TorchDdp, RanksMayHaveDifferentNumbersOfBatches) {
+  for (const bool views : {false, true})
+    test::on_ranks(GetParam(), [&](ProcessGroup& group) {
+      Counting module;
+      Network expected(1);
+      DistributedDataParallel model(group, module, {.reducer = {.gradient_as_bucket_view = views}});
+      auto join = model.join();
+      const int size = group.size();
+      const auto has_batch = [&](int rank, int step) { return step < size - rank; };
+      int step = 0;
+      for (; model.next(join, has_batch(group.rank(), step)); ++step) {
+        if (has_batch(group.rank(), step)) {
+          module.zero_grad(true);
+          loss_of(model, batch(step + group.rank())).backward();
+        }
+        expected.zero_grad(true);
+        for (int rank = 0; has_batch(rank, step) && rank < size; ++rank)
+          (loss_of(expected, batch(step + rank)) / size).backward();
+        expect_same_gradients(module, expected);
+        update(module);
+        update(expected);
+      }
+      EXPECT_EQ(step, size);
+    });
+}
+
+}  // namespace
+}  // namespace tutti
