@@ -123,8 +123,8 @@ Error cuda_error(const CudaApi& cuda, cudaError_t code, const char* call) {
   const auto errc = code == cudaErrorMemoryAllocation ? Errc::resource_exhausted : Errc::backend;
   return {errc, fmt::format("{} failed: {} ({}){}", call, cuda.get_error_name(code),
                             cuda.get_error_string(code),
-                            is_sticky(code) ? "; the device can not be used by this process any "
-                                              "more: restart it"
+                            is_sticky(code) ? "; this process cannot use the device any more: "
+                                              "restart the process"
                                             : "")};
 }
 

@@ -76,7 +76,8 @@ PinnedPool::Block PinnedPool::take(std::size_t bytes) {
   if (bytes == 0) return {};
   if (const auto found = take_idle(bytes)) return {shared_from_this(), found->data, found->bytes};
   if (bytes > std::numeric_limits<std::size_t>::max() - page)
-    internal::failf(Errc::resource_exhausted, "{} bytes of pinned host memory", bytes);
+    internal::failf(Errc::resource_exhausted, "cannot allocate {} bytes of pinned host memory",
+                    bytes);
   const std::size_t room = (bytes + page - 1) / page * page;
   const auto& cuda = gpu_->cuda();
   void* data = nullptr;

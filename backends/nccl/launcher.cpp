@@ -21,7 +21,7 @@ void refuse_capture(std::span<const Op> ops, const Call& call) {
     if (op.kind == Operation::barrier || op.kind == Operation::all_gather_bounded ||
         is_message(op, call))
       internal::failf(Errc::unsupported,
-                      "a {} cannot be captured into a CUDA graph; call it outside of the capture",
+                      "{} cannot be captured into a CUDA graph; call it outside of the capture",
                       name_of(op.kind));
 }
 

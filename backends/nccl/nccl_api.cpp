@@ -27,9 +27,10 @@ NcclApi load() {
 #undef TUTTI_LOAD
   int version = 0;
   if (api.get_version(&version) != ncclSuccess || version < NCCL_VERSION(2, 18, 0))
-    internal::failf(Errc::unsupported,
-                    "libnccl.so.2 is NCCL {}; this backend needs 2.18 or newer: install one",
-                    version_text(version));
+    internal::failf(
+        Errc::unsupported,
+        "libnccl.so.2 is NCCL {}; this backend needs 2.18 or newer: install a newer NCCL",
+        version_text(version));
   return api;
 }
 

@@ -120,7 +120,8 @@ void GradientReducer::Impl::name_launches() {
 /// mark_unused().
 std::string GradientReducer::Impl::problem_with(std::size_t id, const TensorView* gradient) const {
   if (id >= parameters.size())
-    return fmt::format("parameter {} was marked; there are {}", id, parameters.size());
+    return fmt::format("parameter {} was marked; the reducer has {}, numbered from 0", id,
+                       parameters.size());
   if (gradients[id].mark != Mark::none)
     return fmt::format(
         "{} was marked twice; mark it once per step, and use no_sync() to accumulate", name_of(id));
@@ -212,9 +213,9 @@ void GradientReducer::Impl::finish() {
     }
     if (missing != 0)
       end_with_mistake(fmt::format(
-          "{}{} {} no gradient; mark it as ready or unused, or set find_unused_parameters where "
+          "{}{} {} no gradient; mark each as ready or unused, or set find_unused_parameters where "
           "ranks may differ",
-          name_of(first), missing > 1 ? fmt::format(" and {} others", missing - 1) : "",
+          name_of(first), missing > 1 ? fmt::format(" and {} more", missing - 1) : "",
           missing > 1 ? "have" : "has"));
   }
   end_step({}, false);

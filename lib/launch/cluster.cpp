@@ -96,9 +96,9 @@ void read_ranks(const Names& names, ClusterInfo& info) {
     const Names* other = first_set(&names + 1);
     internal::failf(Errc::invalid_argument, "{} is set, but {} is not; a launcher sets both{}{}{}",
                     rank ? names.rank : names.size, rank ? names.size : names.rank,
-                    other == nullptr ? "" : ", and the variables of another (",
+                    other == nullptr ? "" : "; the variables of another launcher (",
                     other == nullptr ? "" : other->launcher,
-                    other == nullptr ? "" : ") do not complete them");
+                    other == nullptr ? "" : ") cannot replace the missing one");
   }
   check_rank(names.rank, *rank, names.size, *size);
   const auto local_rank = read_number(names.local_rank);

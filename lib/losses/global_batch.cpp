@@ -35,7 +35,7 @@ void check(const RankingBatch& batch, const BatchRules& rules, bool compat) {
   if (iid.data == nullptr && iid.shape.numel() == 0) return;
   if ((iid.dtype != DType::boolean && iid.dtype != DType::u8) || iid.shape.numel() != rows ||
       iid.shape.rows() != rows)
-    failf(Errc::invalid_argument, "iid is {} {}, logits {}; it must be boolean or u8 [{}]",
+    failf(Errc::invalid_argument, "iid is {} {}, logits {}; iid must be boolean or u8 [{}]",
           name_of(iid.dtype), to_string(iid.shape), to_string(logits.shape), rows);
   check_elements("iid", iid);
 }

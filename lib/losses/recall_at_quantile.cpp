@@ -24,7 +24,7 @@ RecallAtQuantile::RecallAtQuantile(const Options& options)
     : RankingLoss("recall_at_quantile", options.classes, options.temperature, options.pool),
       options_(options) {
   if (!(options.quantile > 0 && options.quantile < 1))
-    failf(Errc::invalid_argument, "{}: quantile is {}; it must be between 0 and 1", name(),
+    failf(Errc::invalid_argument, "{}: quantile is {}; it must be above 0 and below 1", name(),
           options.quantile);
 }
 

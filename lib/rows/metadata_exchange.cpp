@@ -191,8 +191,9 @@ MetadataExchange::MetadataExchange(ProcessGroup& group, const GatherRequest& unc
                                     r, why->message()));
     const auto& message = messages_.back();
     if (message.version != version)
-      throw mismatch(r, fmt::format("rank {} speaks another version: {:#x}, here {:#x}", r,
-                                    message.version, version));
+      throw mismatch(r, fmt::format("rank {} sent version {:#x} of the message, this rank {:#x}; "
+                                    "all ranks need the same version of the library",
+                                    r, message.version, version));
     if (message.refused)
       throw mismatch(r, fmt::format("rank {} refused {}: {}", r, message.caller, message.words));
     complete_ = complete_ && message.inlined;

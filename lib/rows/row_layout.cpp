@@ -14,8 +14,8 @@ RowLayout::RowLayout(std::span<const std::int64_t> counts) : counts_(counts.begi
   offsets_.reserve(counts.size() + 1);
   for (std::size_t r = 0; r < counts.size(); ++r) {
     if (counts[r] < 0)
-      internal::failf(Errc::invalid_argument, "rank {} has {} rows; it must be 0 or more", r,
-                      counts[r]);
+      internal::failf(Errc::invalid_argument, "rank {} has {} rows; the number must be 0 or more",
+                      r, counts[r]);
     std::int64_t sum = 0;
     if (__builtin_add_overflow(offsets_.back(), counts[r], &sum))
       internal::failf(Errc::count_overflow,

@@ -163,8 +163,8 @@ class ServerLoop {
   void take_in(tcp::socket socket) {
     if (clients_.size() >= static_cast<std::size_t>(options_.max_clients) &&
         !drop_oldest_unauthenticated())
-      return refuse(socket,
-                    fmt::format("it has {} clients, which is its limit", options_.max_clients));
+      return refuse(socket, fmt::format("the server has {} clients, which is its limit",
+                                        options_.max_clients));
     socket.non_blocking(true);
     tune(socket);
     const auto client = std::make_shared<Client>(++last_id_, std::move(socket));
@@ -287,12 +287,13 @@ class ServerLoop {
       leave(client);
     };
     if (handshake.version != store_version)
-      return refuse_it(
-          fmt::format("it speaks version {} of the store protocol, the client speaks version {}",
-                      store_version, handshake.version));
-    if (handshake.kind != 0 || handshake.bytes != 0)
       return refuse_it(fmt::format(
-          "it does not check credentials, but the client sends some of kind {}", handshake.kind));
+          "the server speaks version {} of the store protocol, the client speaks version {}",
+          store_version, handshake.version));
+    if (handshake.kind != 0 || handshake.bytes != 0)
+      return refuse_it(
+          fmt::format("the server does not check credentials, but the client sends some of kind {}",
+                      handshake.kind));
     client->joined = true;
     unauthenticated_.erase(client->id);
     client->limit.cancel();

@@ -117,7 +117,7 @@ TEST_F(DLPackTest, OtherStridesAreRefusedByName) {
 
 TEST_F(DLPackTest, EmptyArraysNeedNoDataAndNoStrides) {
   foreign.tensor.data = nullptr;
-  expect_refused({"f32 [2, 3] without data"});
+  expect_refused({"f32 [2, 3] has no data"});
   foreign.reshape({2, 0, 3}, {5, 5, 5});
   EXPECT_EQ(dlpack::view(foreign.tensor).shape, (Shape{2, 0, 3}));
 }

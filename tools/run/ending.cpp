@@ -122,8 +122,10 @@ std::string hang_report(const std::vector<Outcome>& outcomes, const Outcome& cau
   if (failed.where.seq < 0)
     reason = "Not every rank joined the group: check that all were started.";
   if (!missing.empty())
-    reason = fmt::format("Rank {} did not make the call in time.", fmt::join(missing, ", "));
-  return text + fmt::format("  hint    : {} If it was only slow, use a larger --timeout\n", reason);
+    reason = fmt::format("Rank{} {} did not make the call in time.", missing.size() == 1 ? "" : "s",
+                         fmt::join(missing, ", "));
+  return text +
+         fmt::format("  hint    : {} If a rank was only slow, use a larger --timeout\n", reason);
 }
 
 }  // namespace

@@ -89,8 +89,8 @@ void join(const ClusterInfo& info, const RunOptions& options, RankSource& source
   }
   if (told.store.empty())
     throw Failure(Exit::unavailable,
-                  fmt::format("launcher {} started {} processes, but they have no common store "
-                              "in; pass --store or set TUTTI_STORE",
+                  fmt::format("launcher {} started {} processes, but they have no common store; "
+                              "pass --store or set TUTTI_STORE",
                               info.launcher, info.size));
   source.group.store = open(told, options);
 }

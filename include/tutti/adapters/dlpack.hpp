@@ -27,7 +27,8 @@ inline Shape shape_of(const DLTensor& array) {
   if (array.ndim < 0 || ndim > Shape::max_dims || (ndim != 0 && array.shape == nullptr))
     fail(Errc::invalid_argument, "dlpack: " + std::to_string(array.ndim) + " dimensions" +
                                      (array.shape == nullptr ? " and no shape" : "") +
-                                     "; an array has 0 to " + std::to_string(Shape::max_dims));
+                                     "; an array has a shape, whose length is 0 to " +
+                                     std::to_string(Shape::max_dims));
   const Shape shape(std::span<const std::int64_t>(array.shape, ndim));
   if (array.strides == nullptr || shape.numel() == 0) return shape;
   std::int64_t expected = 1;
@@ -44,7 +45,7 @@ template <Managed M>
 void check_version(const M& managed) {
   if constexpr (requires { managed.version.major; })
     if (managed.version.major != 1)
-      fail(Errc::invalid_argument, "dlpack: an array of ABI version " +
+      fail(Errc::invalid_argument, "dlpack: the array has ABI version " +
                                        std::to_string(managed.version.major) +
                                        "; this adapter supports version 1");
 }
@@ -58,7 +59,7 @@ inline TensorView view(DLTensor& array) {
   const auto address = reinterpret_cast<std::uintptr_t>(array.data) + array.byte_offset;
   if (array.data == nullptr || address % size_of(dtype) != 0)
     fail(Errc::invalid_argument, "dlpack: " + std::string(name_of(dtype)) + " " + to_string(shape) +
-                                     (array.data == nullptr ? " without data" : " is misaligned"));
+                                     (array.data == nullptr ? " has no data" : " is misaligned"));
   return {static_cast<std::byte*>(array.data) + array.byte_offset, dtype, shape, device};
 }
 inline ConstTensorView view(const DLTensor& array) {

@@ -45,8 +45,8 @@ constexpr DLDataType to_dlpack(DType dtype) noexcept {
 
 inline DType from_dlpack(const DLDataType& type) {
   if (type.lanes != 1)
-    fail(Errc::invalid_argument, "dlpack: elements of " + std::to_string(type.lanes) +
-                                     " lanes; an element has one: make them a dimension");
+    fail(Errc::invalid_argument, "dlpack: an element has " + std::to_string(type.lanes) +
+                                     " lanes; it must have 1: make the lanes a dimension");
   for (int i = 0; i < dtype_count; ++i) {
     const DLDataType same = to_dlpack(static_cast<DType>(i));
     if (same.code == type.code && same.bits == type.bits) return static_cast<DType>(i);
@@ -65,9 +65,9 @@ inline Device from_dlpack(const DLDevice& device) {
   for (const DeviceType type : {DeviceType::cuda, DeviceType::extension})
     if (static_cast<int>(device.device_type) == static_cast<int>(type))
       return {type, device.device_id};
-  fail(Errc::invalid_argument, "dlpack: device type " +
-                                   std::to_string(static_cast<int>(device.device_type)) +
-                                   "; cpu (1), cuda (2), pinned (3) and extension (12) have views");
+  fail(Errc::invalid_argument,
+       "dlpack: device type " + std::to_string(static_cast<int>(device.device_type)) +
+           " has no view; use cpu (1), cuda (2), pinned (3) or extension (12)");
 }
 
 }  // namespace tutti::dlpack

@@ -91,7 +91,7 @@ TEST_P(ReducerFaults, ASkippedParameterIsNamedOnEveryRank) {
 }
 
 TEST_P(ReducerFaults, AStepWithoutMarksIsNamedOnEveryRank) {
-  expect_mistake(GetParam(), {"step 1", "parameter 0 'first' and 2 others have no gradient"},
+  expect_mistake(GetParam(), {"step 1", "parameter 0 'first' and 2 more have no gradient"},
                  [](GradientReducer& reducer, Three&) { reducer.finish(); });
 }
 
@@ -120,7 +120,7 @@ TEST_P(ReducerFaults, AnotherDtypeIsNamedOnEveryRank) {
 
 TEST_P(ReducerFaults, AnUnknownParameterIsNamedOnEveryRank) {
   expect_mistake(
-      GetParam(), {"step 1", "parameter 3 was marked; there are 3"},
+      GetParam(), {"step 1", "parameter 3 was marked; the reducer has 3"},
       [](GradientReducer& reducer, Three& mine) { reducer.mark_ready(3, mine.arrays[2]); });
 }
 
