@@ -282,7 +282,8 @@ std::unique_ptr<Backend> make(const BackendInit& init) {
                                     .interface = wanted_interface(init.args),
                                     .settings = settings(),
                                     .limit = Deadline::after(init.timeout),
-                                    .logger = init.logger});
+                                    .logger = init.logger,
+                                    .checked = init.checked});
   group->name = init.name;
   group->rank = init.rank;
   group->ranks.resize(static_cast<std::size_t>(init.size));

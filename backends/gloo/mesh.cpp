@@ -25,6 +25,7 @@ constexpr std::chrono::nanoseconds longest_look = 1s;
 Mesh::Mesh(const MeshInit& init, Connections made)
     : rank_(init.rank),
       size_(init.size),
+      checked_(init.checked),
       interface_(std::move(made.interface)),
       agreement_(made.store, init.rank, init.size),
       device_(std::move(made.device)),
@@ -71,7 +72,7 @@ bool Mesh::ended(std::size_t connection) noexcept {
   {
     const std::lock_guard lock(mutex_);
     if (state_ != State::up) return true;
-    if (messages_ == nullptr) return false;
+    if (messages_ == nullptr && !checked_) return false;
   }
   bool left = left_.contains(peer);
   bool late = false;
@@ -83,6 +84,12 @@ bool Mesh::ended(std::size_t connection) noexcept {
     store_ended = true;
   }
   if (left) left_.insert(peer);
+  // In checked mode a call waits for the records of all ranks before it sends a message.
+  if (checked_ && !left && !store_ended) {
+    const auto now = std::chrono::steady_clock::now();
+    if (!died_) died_ = now;
+    late = late || now - *died_ > 1000ms;
+  }
   // A rank that left fails only its own messages. Without the store the rank may have left.
   const auto only = left || store_ended ? std::optional<int>(peer) : std::nullopt;
   if (!late && !waits_in_vain(only, only ? 1000ms : 50ms)) return false;

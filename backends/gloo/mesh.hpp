@@ -121,6 +121,7 @@ class Mesh {
 
   int rank_;
   int size_;
+  bool checked_;
   Interface interface_;
   internal::Agreement agreement_;
   std::shared_ptr<::gloo::transport::Device> device_;
@@ -135,6 +136,7 @@ class Mesh {
   std::vector<std::weak_ptr<const Listener>> listeners_;
   std::thread reaper_;
   // For connection_watcher_ alone.
+  std::optional<std::chrono::steady_clock::time_point> died_;  // A rank, without leaving.
   std::set<int> left_;  // Ranks that left on purpose and whose connections ended.
   std::chrono::steady_clock::time_point next_look_{};
   std::chrono::nanoseconds look_pause_{};

@@ -31,6 +31,7 @@ struct MeshInit {
   Settings settings{};
   Deadline limit{};
   Logger logger{};
+  bool checked = false;  ///< BackendInit::checked.
 };
 
 /// A transport context of Gloo whose pairs are connected to authenticated peers.

@@ -115,7 +115,8 @@ std::unique_ptr<Backend> Core::make_backend(const BackendEntry& entry, const std
                           .memory = o.memory,
                           .timeout = o.timeout,
                           .logger = o.logger,
-                          .adopt = o.adopt}),
+                          .adopt = o.adopt,
+                          .checked = *o.checked}),
               o);
 }
 

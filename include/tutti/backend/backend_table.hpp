@@ -24,6 +24,9 @@ struct BackendInit {
   std::chrono::nanoseconds timeout{};
   Logger logger{};                             ///< Never empty.
   std::optional<AdoptedCommunicator> adopt{};  ///< GroupOptions::adopt.
+  /// Calls are compared between ranks, through the store, before they are launched. So failure()
+  /// must report a dead rank even if no launched call waits for it.
+  bool checked = false;
 };
 
 /// One row of the table that backends/meson.build generates.
