@@ -65,8 +65,8 @@ struct Result {
 Result train(tutti::ProcessGroup& group, const Case& c) {
   const auto data = mlp::make_spirals();
   mlp::Network<float> network({2, 64, 64, 1}, 7);
+  auto pair = group.split(group.rank() / 2);  // Of two ranks; outlives the hook.
   ddp::GradientReducer reducer(group, network.parameters());
-  auto pair = group.split(group.rank() / 2);
   reducer.set_hook(c.make(*pair));
   ddp::PeriodicModelAverager averager(group, period, local_from);
   std::vector<tutti::TensorView> values;
