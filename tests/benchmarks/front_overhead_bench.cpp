@@ -5,13 +5,12 @@
 // The argument multiplies the limits, for sanitizers and busy machines.
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <semaphore>
 #include <string_view>
 #include <thread>
@@ -20,24 +19,7 @@
 #include <tutti/backend/backend.hpp>
 #include <tutti/tutti.hpp>
 
-namespace {
-
-std::atomic<long> allocations{0};
-
-}  // namespace
-
-// Not inlined, because GCC would warn that malloc() and free() do not match the operators.
-[[gnu::noinline]] void* operator new(std::size_t bytes) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* data = std::malloc(bytes)) return data;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* data) noexcept {
-  std::free(data);
-}
-[[gnu::noinline]] void operator delete(void* data, std::size_t) noexcept {
-  std::free(data);
-}
+#include "support/counted_allocations.hpp"
 
 namespace {
 
@@ -57,7 +39,7 @@ class Empty final : public tutti::Backend {
 struct Result {
   double p20_ns;
   double p50_ns;
-  long allocations;
+  std::uint64_t allocations;
 };
 
 template <typename Fn>
@@ -67,14 +49,14 @@ Result measure(const Fn& call) {
   std::vector<double> times;
   times.reserve(rounds);
   for (int i = 0; i < 10 * calls; ++i) call();  // Warm-up.
-  const long before = allocations.load();
+  tutti::test::begin_counting();
   for (int r = 0; r < rounds; ++r) {
     const auto begin = std::chrono::steady_clock::now();
     for (int i = 0; i < calls; ++i) call();
     const std::chrono::duration<double, std::nano> spent = std::chrono::steady_clock::now() - begin;
     times.push_back(spent.count() / calls);
   }
-  const long allocated = allocations.load() - before;
+  const std::uint64_t allocated = tutti::test::end_counting();
   std::ranges::sort(times);
   return {times[times.size() / 5], times[times.size() / 2], allocated};
 }
@@ -102,8 +84,9 @@ int main(int argc, char** argv) {
     const double pairs = r.p20_ns / pair.p20_ns;
     const bool ok = r.allocations == 0 && (limit == 0 || pairs <= limit * room);
     good = good && ok;
-    std::printf("%-24s %5.2f pairs  p20 %6.1f ns  p50 %6.1f ns  %ld allocations%s\n", name, pairs,
-                r.p20_ns, r.p50_ns, r.allocations, ok ? "" : "  MISSED");
+    std::printf("%-24s %5.2f pairs  p20 %6.1f ns  p50 %6.1f ns  %llu allocations%s\n", name, pairs,
+                r.p20_ns, r.p50_ns, static_cast<unsigned long long>(r.allocations),
+                ok ? "" : "  MISSED");
   };
   report("all_reduce", 5, [&] { group.all_reduce(data); });
   report("broadcast", 5, [&] { group.broadcast(data, 0); });

@@ -1,10 +1,7 @@
 #include <tutti/autograd.hpp>
 
-#include <tutti/backend/backend_table.hpp>
-
 #include "conformance/autograd/gradient_check.hpp"
-#include "support/fake_backend.hpp"
-#include "support/fake_device.hpp"
+#include "support/fake_ranks.hpp"
 
 // On the fake device: collectives that move and sum arrays work; those that need elementwise host
 // arithmetic are refused by name.
@@ -13,10 +10,7 @@ namespace tutti::test {
 namespace {
 
 /// The arguments of a rank of these tests.
-struct RankContext {
-  ProcessGroup& group;
-  FakeDevice& device;
-
+struct RankContext : FakeRank {
   ConstTensorView put(const std::vector<float>& values) const {
     const TensorView view(device.allocate(values.size() * sizeof(float), {}), DType::f32,
                           Shape::vector(std::ssize(values)), device.device());
@@ -31,28 +25,7 @@ struct RankContext {
 };
 
 void on_fake_ranks(const World& world, const std::function<void(const RankContext&)>& body) {
-  const auto store = make_memory_store();
-  on_threads(world.size, [&](int rank) {
-    GroupOptions options = group_options(world, rank, store);
-    options.backend = GroupOptions().backend;
-    options.name = "fake";
-    FakeDevice device(rank);
-    ProcessGroup group = ProcessGroup::create(
-        options, std::make_unique<FakeBackend>(device,
-                                               BackendInit{.store = make_prefix_store(store, "in/"),
-                                                           .rank = rank,
-                                                           .size = world.size,
-                                                           .name = "fake",
-                                                           .timeout = options.timeout,
-                                                           .logger = options.logger},
-                                               FakeFlaws{}));
-    try {
-      body({group, device});
-    } catch (...) {
-      group.abort("a rank left the test");
-      throw;
-    }
-  });
+  run_fake_ranks(world, {}, [&](const FakeRank& rank) { body({rank}); });
 }
 
 class AutogradDevice : public testing::TestWithParam<World> {};

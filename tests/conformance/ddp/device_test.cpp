@@ -4,8 +4,7 @@
 #include <tutti/ddp/hooks.hpp>
 
 #include "conformance/ddp/network.hpp"
-#include "support/fake_backend.hpp"
-#include "support/fake_device.hpp"
+#include "support/fake_ranks.hpp"
 #include "support/sanitizers.hpp"
 
 // Gradients on a fake device, computed by slow kernels on streams.
@@ -19,60 +18,32 @@ using ddp::ReducerOptions;
 constexpr auto slow = 100ms;
 constexpr std::int64_t count = 100;
 
-struct FakeRank {
-  ProcessGroup& group;
-  FakeDevice& device;
-  FakeStream& compute;
-  FakeStream& other;
-
+/// A rank that makes gradients.
+struct Gradients : FakeRank {
   TensorView make() const {
     return {device.allocate(count * sizeof(float), {}), DType::f32, {count}, device.device()};
   }
   float mean() const { return static_cast<float>(group.size() + 1) / 2; }
 };
 
-void on_fake_ranks(const World& world, FakeFlaws flaws, const std::function<void(FakeRank)>& body) {
-  const auto store = make_memory_store();
-  on_threads(world.size, [&](int rank) {
-    GroupOptions options = group_options(world, rank, store);
-    options.backend = GroupOptions().backend;
-    options.name = "fake";
-    FakeDevice device(rank);
-    FakeStream compute;
-    FakeStream other;
-    ProcessGroup group = ProcessGroup::create(
-        options, std::make_unique<FakeBackend>(device,
-                                               BackendInit{.store = make_prefix_store(store, "in/"),
-                                                           .rank = rank,
-                                                           .size = world.size,
-                                                           .name = "fake",
-                                                           .timeout = options.timeout,
-                                                           .logger = options.logger},
-                                               flaws));
-    try {
-      body({group, device, compute, other});
-    } catch (...) {
-      group.abort("a rank left the test");
-      throw;
-    }
-    compute.synchronize();
-    other.synchronize();
-  });
+void on_fake_ranks(const World& world, FakeFlaws flaws,
+                   const std::function<void(const Gradients&)>& body) {
+  run_fake_ranks(world, flaws, [&](const FakeRank& rank) { body({rank}); });
 }
 
-bool holds(const FakeRank& at, const TensorView& data, float want, FakeStream& stream) {
+bool holds(const Gradients& at, const TensorView& data, float want, FakeStream& stream) {
   std::vector<float> host(count);
   at.device.copy(host.data(), data.data, data.bytes(), stream.handle());
   return std::ranges::all_of(host, [&](float value) { return value == want; });
 }
 
-std::vector<ddp::Parameter> two(const FakeRank& at) {
+std::vector<ddp::Parameter> two(const Gradients& at) {
   const TensorView shape(nullptr, DType::f32, {count}, at.device.device());
   return {{"a", shape}, {"b", shape}};
 }
 
 /// Makes two steps with both gradients in one bucket, from one stream or two.
-bool waits_for_producers(const FakeRank& at, ReducerOptions options, FakeStream& second,
+bool waits_for_producers(const Gradients& at, ReducerOptions options, FakeStream& second,
                          bool views) {
   GradientReducer reducer(at.group, two(at), options);
   bool right = true;
@@ -95,7 +66,7 @@ class ReducerOnDevice : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, ReducerOnDevice, testing::ValuesIn(worlds({1, 2})), CaseName());
 
 TEST_P(ReducerOnDevice, BucketsWaitForTheProducer) {
-  on_fake_ranks(GetParam(), {}, [](const FakeRank& at) {
+  on_fake_ranks(GetParam(), {}, [](const Gradients& at) {
     for (const bool check : {true, false})
       for (const bool views : {true, false})
         EXPECT_TRUE(waits_for_producers(at, {.check_steps = check}, at.compute, views))
@@ -104,7 +75,7 @@ TEST_P(ReducerOnDevice, BucketsWaitForTheProducer) {
 }
 
 TEST_P(ReducerOnDevice, BucketsWaitForTwoProducers) {
-  on_fake_ranks(GetParam(), {}, [](const FakeRank& at) {
+  on_fake_ranks(GetParam(), {}, [](const Gradients& at) {
     EXPECT_TRUE(waits_for_producers(at, {}, at.other, true));
     EXPECT_TRUE(waits_for_producers(at, {.check_steps = false}, at.other, false));
   });
@@ -119,7 +90,7 @@ TEST_P(ReducerOnDevices, ABackendThatDoesNotWaitIsNoticed) {
   bool noticed = false;
   for (int attempt = 0; attempt < 5 && !noticed; ++attempt) {
     PerRank<char> held(GetParam().size);
-    on_fake_ranks(GetParam(), {.ignores_call_stream = true}, [&](const FakeRank& at) {
+    on_fake_ranks(GetParam(), {.ignores_call_stream = true}, [&](const Gradients& at) {
       held[at.group.rank()] = waits_for_producers(at, {}, at.compute, true);
     });
     noticed = std::ranges::any_of(held.all(), [](char h) { return h == 0; });
@@ -128,7 +99,7 @@ TEST_P(ReducerOnDevices, ABackendThatDoesNotWaitIsNoticed) {
 }
 
 TEST_P(ReducerOnDevice, ParametersAndUnusedGradientsAreOnTheDevice) {
-  on_fake_ranks(GetParam(), {}, [](const FakeRank& at) {
+  on_fake_ranks(GetParam(), {}, [](const Gradients& at) {
     const TensorView value = at.make();
     at.device.fill(value, static_cast<float>(at.group.rank() + 3), {}, {});
     GradientReducer reducer(at.group, {{"a", value}}, {.find_unused_parameters = true});
@@ -145,7 +116,7 @@ TEST_P(ReducerOnDevice, ParametersAndUnusedGradientsAreOnTheDevice) {
 }
 
 TEST_P(ReducerOnDevice, CompressionIsRefusedByName) {
-  on_fake_ranks(GetParam(), {}, [](const FakeRank& at) {
+  on_fake_ranks(GetParam(), {}, [](const Gradients& at) {
     GradientReducer reducer(at.group, two(at));
     reducer.set_hook(ddp::fp16_compress_hook());
     const TensorView gradient = at.make();

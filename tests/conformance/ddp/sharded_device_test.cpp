@@ -5,8 +5,7 @@
 #include <tutti/ddp/sparse_rows.hpp>
 
 #include "conformance/cells.hpp"
-#include "support/fake_backend.hpp"
-#include "support/fake_device.hpp"
+#include "support/fake_ranks.hpp"
 
 // Shards and sparse rows on a fake device, with slow kernels on a stream.
 
@@ -20,29 +19,8 @@ constexpr std::int64_t count = 100;
 
 void on_fake_ranks(const World& world,
                    const std::function<void(ProcessGroup&, FakeDevice&, FakeStream&)>& body) {
-  const auto store = make_memory_store();
-  on_threads(world.size, [&](int rank) {
-    GroupOptions options = group_options(world, rank, store);
-    options.backend = GroupOptions().backend;
-    options.name = "fake";
-    FakeDevice device(rank);
-    FakeStream stream;
-    ProcessGroup group = ProcessGroup::create(
-        options,
-        std::make_unique<FakeBackend>(device, BackendInit{.store = make_prefix_store(store, "in/"),
-                                                          .rank = rank,
-                                                          .size = world.size,
-                                                          .name = "fake",
-                                                          .timeout = options.timeout,
-                                                          .logger = options.logger}));
-    try {
-      body(group, device, stream);
-    } catch (...) {
-      group.abort("a rank left the test");
-      throw;
-    }
-    stream.synchronize();
-  });
+  run_fake_ranks(world, {},
+                 [&](const FakeRank& rank) { body(rank.group, rank.device, rank.compute); });
 }
 
 template <typename T>

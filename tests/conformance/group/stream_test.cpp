@@ -4,11 +4,8 @@
 #include <memory>
 #include <thread>
 
-#include <tutti/backend/backend_table.hpp>
-
 #include "conformance/cells.hpp"
-#include "support/fake_backend.hpp"
-#include "support/fake_device.hpp"
+#include "support/fake_ranks.hpp"
 #include "support/sanitizers.hpp"
 
 // The rules of streams, on the fake device: asynchronous, slow on request; memory read or freed too
@@ -26,12 +23,7 @@ constexpr auto slow = 100ms;
 constexpr std::int64_t count = 1000;
 
 /// The arguments of a rank of these tests.
-struct RankContext {
-  ProcessGroup& group;
-  FakeDevice& device;
-  FakeStream& compute;  ///< The stream of the inputs.
-  FakeStream& other;
-
+struct RankContext : FakeRank {
   TensorView make() const {
     return {device.allocate(count * sizeof(float), {}), DType::f32, {count}, device.device()};
   }
@@ -40,32 +32,7 @@ struct RankContext {
 /// Runs `body` on `world.size` ranks whose arrays are on a fake device.
 void on_fake_ranks(const World& world, FakeFlaws flaws,
                    const std::function<void(RankContext)>& body) {
-  const auto store = make_memory_store();
-  on_threads(world.size, [&](int rank) {
-    GroupOptions options = group_options(world, rank, store);
-    options.backend = GroupOptions().backend;
-    options.name = "fake";
-    FakeDevice device(rank);
-    FakeStream compute;
-    FakeStream other;
-    ProcessGroup group = ProcessGroup::create(
-        options, std::make_unique<FakeBackend>(device,
-                                               BackendInit{.store = make_prefix_store(store, "in/"),
-                                                           .rank = rank,
-                                                           .size = world.size,
-                                                           .name = "fake",
-                                                           .timeout = options.timeout,
-                                                           .logger = options.logger},
-                                               flaws));
-    try {
-      body({group, device, compute, other});
-    } catch (...) {
-      group.abort("a rank left the test");
-      throw;
-    }
-    compute.synchronize();
-    other.synchronize();
-  });
+  run_fake_ranks(world, flaws, [&](const FakeRank& rank) { body({rank}); });
 }
 
 /// True if every element of `data`, read in order on `stream`, is `want`.

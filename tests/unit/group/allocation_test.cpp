@@ -1,61 +1,21 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <iostream>
-#include <new>
 #include <span>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include <tutti/backend/backend.hpp>
 #include <tutti/coalesce.hpp>
 #include <tutti/process_group.hpp>
 
+#include "support/counted_allocations.hpp"
 #include "support/ranks.hpp"
 
-// A steady stream of calls allocates nothing. The library uses the operators below too, so its
-// allocations are counted.
-
-namespace {
-
-std::atomic<bool> counting = false;
-std::atomic<std::uint64_t> allocations = 0;
-
-void* allocate(std::size_t bytes, std::size_t alignment) {
-  if (counting.load(std::memory_order_relaxed)) ++allocations;
-  if (bytes == 0) bytes = 1;
-  void* data = alignment <= alignof(std::max_align_t)
-                   ? std::malloc(bytes)
-                   : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-  if (data == nullptr) throw std::bad_alloc();
-  return data;
-}
-
-}  // namespace
-
-// Not inlined, because GCC would warn that malloc() and free() do not match the operators.
-[[gnu::noinline]] void* operator new(std::size_t bytes) {
-  return allocate(bytes, 1);
-}
-[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  return allocate(bytes, static_cast<std::size_t>(alignment));
-}
-[[gnu::noinline]] void operator delete(void* data) noexcept {
-  std::free(data);
-}
-[[gnu::noinline]] void operator delete(void* data, std::size_t) noexcept {
-  std::free(data);
-}
-[[gnu::noinline]] void operator delete(void* data, std::align_val_t) noexcept {
-  std::free(data);
-}
-[[gnu::noinline]] void operator delete(void* data, std::size_t, std::align_val_t) noexcept {
-  std::free(data);
-}
+// A steady stream of calls allocates nothing.
 
 namespace tutti::test {
 namespace {
@@ -63,22 +23,6 @@ namespace {
 constexpr int ranks = 2;
 constexpr int warm_up = 300;
 constexpr int counted = 300;
-
-/// Memory of the group that counts requests.
-class CountingMemory final : public Memory {
- public:
-  Device device() const noexcept override { return {}; }
-  void* allocate(std::size_t bytes, Stream stream) override {
-    if (counting) ++allocations;
-    return host_memory().allocate(bytes, stream);
-  }
-  void release(void* data, std::size_t bytes, Stream stream) noexcept override {
-    host_memory().release(data, bytes, stream);
-  }
-  void copy(void* to, const void* from, std::size_t bytes, Stream stream) override {
-    host_memory().copy(to, from, bytes, stream);
-  }
-};
 
 /// One rank's arrays and its repeated calls.
 struct Arrays {
@@ -101,17 +45,11 @@ std::uint64_t count(const Call& call) {
                    Arrays arrays;
                    for (int i = 0; i < warm_up; ++i) call(group, arrays);
                    barrier.wait();
-                   if (group.rank() == 0) {
-                     allocations = 0;
-                     counting = true;
-                   }
+                   if (group.rank() == 0) begin_counting();
                    barrier.wait();
                    for (int i = 0; i < counted; ++i) call(group, arrays);
                    barrier.wait();
-                   if (group.rank() == 0) {
-                     counting = false;
-                     result = allocations.load();
-                   }
+                   if (group.rank() == 0) result = end_counting();
                    barrier.wait();
                  },
                  {.adjust = [&](GroupOptions& options) { options.memory = &memory; }});
@@ -229,11 +167,9 @@ TEST_P(Allocation, OfASteadyStreamOfCallsIsNone) {
 
 // Checks that the counter can fail.
 TEST(AllocationCounter, SeesTheLibrarysOwnAllocations) {
-  allocations = 0;
-  counting = true;
+  begin_counting();
   const auto group = ProcessGroup::create({.backend = "local", .checked = false});
-  counting = false;
-  EXPECT_GT(allocations, 0U);
+  EXPECT_GT(end_counting(), 0U);
 }
 
 // These may allocate; the numbers are printed for reference.
