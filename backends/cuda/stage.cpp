@@ -44,8 +44,9 @@ Stage::Stage(const Staging& staging, const Op& op)
       block_(staging.pool->take(room_for(op))) {
   in_ = block_.data();
   out_ = is_one_array(op) || in_ == nullptr ? in_ : in_ + rounded(op.in.bytes());
-  // Some operations do not write all of `out`: the slots beyond the rows of each rank, or `out` of
-  // rank 0. Those bytes are copied back with the rest.
+  // all_gather_bounded does not write the slots beyond each rank's rows, and a custom
+  // exclusive_scan does not write `out` on rank 0. The whole copy of `out` returns to the device,
+  // so for these operations it begins with the bytes of `out`.
   const bool keeps =
       op.kind == Operation::all_gather_bounded ||
       (op.kind == Operation::exclusive_scan && op.reduce.kind == ReduceOp::Kind::custom);

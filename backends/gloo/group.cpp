@@ -74,7 +74,7 @@ Error Group::refused(std::span<const Op> ops, const Call& call, bool pair) const
   if (pair || abandon(call)) return error;
   return mesh->fail({.cause = Error(error.code(),
                                     error.message() + "; the group is broken, because not all "
-                                                      "ranks waited in the call",
+                                                      "other ranks waited in the call in time",
                                     error.where())});
 }
 

@@ -114,7 +114,8 @@ class Mesh {
   void watch(std::weak_ptr<Mesh> self);
   /// Handles a connection that the peer closed. Returns false if it has to be called again.
   bool ended(std::size_t connection) noexcept;
-  /// True when a message (of peer `only`, if given) has been doubtful for more than `patience`.
+  /// Called while a connection has ended. From the first call on, pending messages (only those of
+  /// peer `only`, if given) may no longer arrive; true when this has lasted for `patience`.
   bool waits_in_vain(std::optional<int> only, std::chrono::nanoseconds patience) noexcept;
   /// Cancels the messages of calls that a peer refused. Polls the store only while messages wait.
   void look() noexcept;

@@ -11,7 +11,8 @@ namespace tutti::backend::nccl {
 
 /// A reduction or scan that NCCL cannot compute as ReduceOp defines it. Every rank receives its
 /// slice of every rank's array, folds the slices in rank order with a kernel of the library, and
-/// sends the result to the ranks that need it. Has the steps of Lowering.
+/// sends the result to the ranks that need it. Call groups(), before(), inside() and after() as for
+/// Lowering (ops.hpp).
 class Folding {
  public:
   /// OpContext::kernels must not be null.

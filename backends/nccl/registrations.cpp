@@ -92,7 +92,7 @@ Registrations::Entry Registrations::make(const TensorView& block, RegistrationKi
   const auto turn = gpu_->turn(limit);
   if (kind == RegistrationKind::window) await_window(block, handle, what, limit);
   if (*handle != nullptr) return {kind, *handle};
-  // Devices without peer access have no windows.
+  // A buffer was requested, or NCCL made no window, as on devices without peer access.
   communicator_->use([&](ncclComm_t comm) {
     check(gpu_->nccl(), gpu_->nccl().comm_register(comm, block.data, block.bytes(), handle),
           "ncclCommRegister");

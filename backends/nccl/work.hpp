@@ -30,7 +30,8 @@ class EventState final : public internal::HostState {
 
   bool done() const noexcept override;
   bool wait_until(Deadline deadline) override;
-  /// Blocks the host until the call has been queued; a message may wait for its peer until then.
+  /// Orders later work on `stream` after the call. Blocks the host until the call has been queued:
+  /// for the first message of a sender, receiver and tag, until the peer has made its side.
   void block_stream(Stream stream) override;
   std::shared_ptr<WorkState> then(std::function<void()> next) override;
   std::shared_ptr<WorkState> on_done(std::function<void(const Error*)> f) override;

@@ -12,8 +12,9 @@ namespace [[gnu::visibility("default")]] tutti {
 /// losses of tutti/losses default to `sum`; there all ranks have the same loss, so `local_slice`
 /// equals `mean`. docs/gradients.md.
 enum class GradScale : std::uint8_t {
-  /// This rank's rows of sum over s of G_s, the gradient of the sum of all ranks' losses. In a
-  /// loss: W times the gradient. For a reducer that averages.
+  /// This rank's rows of the sum over s of G_s: the gradient of the sum of all ranks' losses. If
+  /// all ranks have the same loss (tutti/losses), that is W times its gradient: for a reducer that
+  /// averages. If the ranks' losses add up to the global loss: for a reducer that adds.
   sum,
   /// `sum` / W. In a loss: the gradient itself. For a reducer that adds.
   mean,

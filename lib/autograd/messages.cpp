@@ -19,7 +19,7 @@ namespace {
 
 using internal::Step;
 
-/// The tag of the messages of permute(). Callers use other tags.
+/// The tag of the messages of permute(). A program must not use it; this is not checked.
 constexpr int permute_tag = INT32_MAX - 2;
 
 struct Channel {

@@ -21,7 +21,7 @@ class Wire {
   virtual void wait_recv() = 0;
   /// Waits for sends, oldest first, until at most `left` have not ended.
   virtual void wait_sends(std::size_t left = 0) = 0;
-  /// Memory for this call, uninitialised. The next call of scratch() may move it.
+  /// Returns uninitialised memory for this collective. The next scratch() may free it.
   virtual std::byte* scratch(std::size_t bytes) = 0;
 };
 

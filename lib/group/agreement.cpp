@@ -17,7 +17,8 @@
 //   status/<rank>         the call that the rank is in, published while status is collected
 //   refusals              the number of refused calls
 //   refusal/<number>      one refused call
-//   abandoned/<call>/<rank>  "" or "refused": the rank sends nothing for this refused call
+//   abandoned/<call>/<rank>  the rank sends nothing more for this refused call: "refused" if it
+//                         refused the call itself, "" if it has left it
 //   left/<rank>           the number of collectives that the rank had ended when it left
 //   departures            the number of ranks that have left
 

@@ -108,8 +108,8 @@ std::string obstacle(const BackendEntry& entry, Device device, bool one_process,
 std::string staging(Device device) {
   for (const auto& entry : backends())
     if (stages(entry, device) && entry.unavailable().empty())
-      return fmt::format("; backend = \"{}\" stages arrays through host memory, which is slow",
-                         entry.name);
+      return fmt::format(
+          "; pass backend = \"{}\" to stage arrays through host memory, which is slow", entry.name);
   return {};
 }
 

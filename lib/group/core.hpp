@@ -70,7 +70,8 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   void uncollected(const Error& error) noexcept override;
   void callback_threw(const Error& error) noexcept override;
   void abort(std::string_view why) noexcept override;
-  /// Breaks the group: every later call throws, and the next one throws the cause itself.
+  /// Breaks the group: every later call throws an error with `cause` in its text. `report`: no
+  /// call has thrown the cause yet, so the next call throws the cause itself.
   void break_with(const Error& cause, bool report) noexcept;
   /// @throws Error forked in a child. If the group is broken: aborted, or the cause itself if no
   /// call has thrown it yet.

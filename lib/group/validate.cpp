@@ -7,8 +7,8 @@
 #include "group/fingerprint.hpp"
 #include "values/fail.hpp"
 
-// Each message has the value, the expected value and the remedy. A correct call passes a few inline
-// comparisons; everything else is cold.
+// Each message says what was passed and what is permitted, and gives a remedy where that is not
+// obvious. A correct call makes only a few inline comparisons; the code that throws is cold.
 
 namespace tutti::internal {
 namespace {

@@ -10,8 +10,9 @@
 
 // Reductions over host memory, for every dtype. Arrays need no alignment. `n` is a number of
 // elements. Integers wrap. min and max propagate NaN and order -0 below +0. Booleans are read as
-// "not zero" and written as 0 or 1. The accumulation type is float for f32 and the half types,
-// double for f64, and the type itself for integers; a complex number is two floats or two doubles.
+// "not zero" and written as 0 or 1. The accumulation type is float for f32 and smaller floats,
+// double for f64, bool for booleans, and the type itself for integers; a complex number is two
+// floats or two doubles.
 // Results do not depend on the instruction set.
 
 namespace tutti::internal {

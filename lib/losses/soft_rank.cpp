@@ -28,8 +28,8 @@ SoftRank::SoftRank(std::span<const double> scores, std::span<const std::uint8_t>
   choose();
 }
 
-/// Fills work_. Returns false with an empty work_ if the windows of all anchors have more than
-/// `most` rows.
+/// Fills work_ with the running totals of the rows in the anchors' windows. Returns false with an
+/// empty work_ if the total exceeds `most`.
 bool SoftRank::windows_within(double most) {
   work_.reserve(pool_.anchors.size() + 1);
   work_.push_back(0);

@@ -22,8 +22,9 @@ class Staged {
   Staged(ProcessGroup* group, const CallOptions& call) noexcept
       : group_(group), stream_(call.stream) {}
 
-  /// Returns the array on the host. @throws Error unsupported if the array is on another device, or
-  /// if the stream is being captured.
+  /// Returns the array in host memory; an array on the group's device is copied. @throws Error
+  /// unsupported if it is on any other device, or if it must be copied while the stream is
+  /// captured.
   ConstTensorView on_host(std::string_view what, const ConstTensorView& array);
   /// Calls on_host() for the logits, and allocates their gradient. Call it once, before other
   /// arrays.

@@ -134,8 +134,9 @@ MetadataExchange::MetadataExchange(ProcessGroup& group, const GatherRequest& unc
       for (const auto& array : request.arrays) check_array("the array", array, device);
     });
 
-  // On a device the arrays are never inlined: the host does not read them there, and a second round
-  // costs less than W messages of full length.
+  // Inlines only if the group works on the host and has all_gather_bounded: a plain all_gather
+  // sends W slots with room for the largest inlined arrays, which costs more than a second round,
+  // and the host cannot read arrays on a device.
   const bool can_inline =
       on_host(group) && group.supports(Operation::all_gather_bounded, DType::u8);
   // The size is the same for every function, so that ranks that call different functions can

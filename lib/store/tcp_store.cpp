@@ -66,8 +66,8 @@ class Connection {
   Connection& operator=(const Connection&) = delete;
 
   /// Empty if no answer came before the limit: the connection stays usable, and a later answer is
-  /// dropped. @throws Error peer_lost when the server has ended, now and in every later call;
-  /// backend for an invalid reply; forked in a child.
+  /// dropped. @throws Error peer_lost when the connection has ended, backend for an invalid reply,
+  /// resource_exhausted: every later call then throws the same error. forked in a child.
   std::optional<Answer> call(Request request, Clock::time_point limit);
 
   const std::string& name() const noexcept { return name_; }

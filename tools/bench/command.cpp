@@ -22,7 +22,8 @@ std::vector<T> first_values(int count) {
   return values;
 }
 
-/// All kinds but custom, the last: a command line cannot pass a function.
+/// The number of kinds that a command line can name: all but custom, which takes a function and is
+/// the last.
 constexpr int named_ops = static_cast<int>(ReduceOp::Kind::custom);
 
 std::optional<ReduceOp::Kind> parse_named_op(std::string_view name) noexcept {
@@ -184,7 +185,7 @@ BenchOptions BenchCommand::parse(const std::vector<std::string>& argv) const {
     const auto threads = parse_integer("--threads-per-proc", threads_, 1, most_ranks);
     options.threads = options.ranks && threads == *options.ranks && threads > 1;
     if (threads != 1 && !options.threads)
-      refuse("--threads-per-proc {}: in this release 1, or all ranks of -n", threads_);
+      refuse("--threads-per-proc {}: must be 1 or equal to -n in this release", threads_);
   }
   if (!expect_ranks_.empty())
     options.expect_ranks =

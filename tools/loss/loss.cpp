@@ -128,9 +128,9 @@ Exit judge(const std::vector<Outcome>& outcomes, const LossOptions& options, Los
                       name_of(row.kind)));
     const std::int64_t queue = options.plan.problem.queue;
     if (row.queued && *row.queued < queue)
-      record.notes.push_back(fmt::format("{}: after {} calls its queue has {} of {} rows",
-                                         name_of(row.kind), options.plan.calls, *row.queued,
-                                         queue));
+      record.notes.push_back(fmt::format("{}: after {} its queue has {} of {} rows",
+                                         name_of(row.kind), plural(options.plan.calls, "call"),
+                                         *row.queued, queue));
     if (row.difference.wrong == 0) continue;
     fmt::print(err, "error: {}: {}\n", name_of(row.kind), describe_wrong(row));
     record.status = Status::wrong_data;

@@ -125,11 +125,13 @@ void describe(Fields& fields, const LossRow& row) {
 }
 
 std::string describe_wrong(const LossRow& row) {
-  std::string text = fmt::format("{} from that of one process",
-                                 plural(row.difference.wrong, "number differs", "numbers differ"));
+  std::string text =
+      fmt::format("{} those of one process",
+                  plural(row.difference.wrong, "number differs from", "numbers differ from"));
   if (const auto& worst = row.difference.worst)
-    text += fmt::format(", most: rank {} call {} {}[{}] expected {} got {}", worst->rank,
-                        worst->call, worst->array, worst->index, worst->expected, worst->got);
+    text += fmt::format(", the largest difference: rank {} call {} {}[{}] expected {} got {}",
+                        worst->rank, worst->call, worst->array, worst->index, worst->expected,
+                        worst->got);
   return text;
 }
 

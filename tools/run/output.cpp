@@ -10,8 +10,8 @@
 namespace tutti::tool {
 
 Sink::Sink(int descriptor) : descriptor_(descriptor), chunk_bytes_(PIPE_BUF) {
-  // A pipe or terminal that poll() reports as writable accepts this many bytes without blocking; a
-  // file accepts any number.
+  // A pipe that poll() reports as writable accepts PIPE_BUF bytes without blocking, a regular file
+  // any number. A terminal may accept fewer; write() then blocks until it has been drained.
   struct stat status {};
   if (::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode)) chunk_bytes_ = full_bytes;
 }

@@ -7,7 +7,7 @@
 namespace tutti::tool {
 
 /// A destination of lines: a descriptor and the bytes that it has not accepted yet. Writes at most
-/// the bytes that a descriptor accepts without blocking after poll() has reported it as writable.
+/// the bytes that a pipe accepts without blocking after poll() has reported it as writable.
 class Sink {
  public:
   explicit Sink(int descriptor);

@@ -128,7 +128,7 @@ class Loss(Program):
                 break
         self.assertEqual((done.returncode, run["status"]), (2, "wrong_data"))
         self.assertLess(row["difference"]["loss"], 1e-12)
-        self.assertRegex(done.stderr, r"^error: sigmoid_focal: \d+ numbers? differs? from that of one process, most: rank")
+        self.assertRegex(done.stderr, r"^error: sigmoid_focal: \d+ numbers? differs? from those of one process, the largest difference: rank")
         table = tutti("loss", "-n", 3, "-l", "sigmoid_focal", "-d", "f64", "--rows", 5000, "--rounds", 1, "--tolerance", 0,
                       "--seed", seed)
         self.assertEqual(table.returncode, 2)
