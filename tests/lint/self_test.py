@@ -127,6 +127,7 @@ BAD = [
     (environment, "tools/start", "#!/bin/sh\necho ${TUTTI_MORE:-1}\n", "TUTTI_MORE is not in the table"),
     (environment, "lib/values/log.cpp", "int x;\n", "TUTTI_LOG is in the table, but nothing reads it"),
     (formatting, "lib/group/work.cpp", "int   x;\n", "run clang-format-14 -i lib/group/work.cpp"),
+    (formatting, "docs/tool.md", "a word " * 20 + "\n", "docs/tool.md:1: 140 columns"),
     (shell, "tools/start", "#!/usr/bin/env bash\nrm $1\n", "tools/start:2"),
 ]
 
