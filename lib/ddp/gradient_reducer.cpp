@@ -264,8 +264,8 @@ void GradientReducer::Impl::end_step(const std::string& problem, bool empty) {
   }
   ++step;
   if (error.empty()) {
-    if (options.find_unused_parameters)
-      for (std::size_t id = 0; id < used.size(); ++id) used[id] = status.is_used(id);
+    for (std::size_t id = 0; id < used.size(); ++id)
+      used[id] = status.is_exchanged() ? status.is_used(id) : empty || used[id];
     if (rebuilds) {
       try {
         rebuild();

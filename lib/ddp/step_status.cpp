@@ -36,6 +36,7 @@ Work StepStatus::launch(std::span<const std::uint8_t> used, bool wrong, bool emp
   const bool compares = !find_unused_ && !empty;
   words_[1] = compares ? hash.value() : 0;
   words_[2] = compares ? ~hash.value() : 0;
+  words_[3] = empty ? 1 : 0;
   group_.memory().copy(array_.data(), words_.data(), array_.bytes(), {});
   return group_.all_reduce_async(array_, ReduceOp::max, call_);
 }
@@ -48,8 +49,19 @@ std::string StepStatus::read(const std::string& problem) {
     broadcast_bytes(group_, text, rank, call_);
     return fmt::format("rank {}: {}", rank, text);
   }
-  const bool nothing = words_[1] == 0 && words_[2] == 0;
-  return nothing || words_[1] == ~words_[2] ? "" : find_difference();
+  if (words_[1] == 0 && words_[2] == 0) return "";  // Nothing was compared.
+  if (words_[1] != ~words_[2]) return find_difference();
+  if (words_[3] != 0) learn_used();
+  return "";
+}
+
+void StepStatus::learn_used() {
+  if (words_[1] == tutti::internal::Hash().value()) {  // No parameter is unused.
+    used_.assign(used_.size(), '1');
+    return;
+  }
+  for (const auto& used : all_gather_bytes(group_, used_, call_))
+    if (!used.starts_with('-')) used_ = used;
 }
 
 std::string StepStatus::find_difference() {

@@ -16,6 +16,7 @@ namespace tutti::ddp {
 /// Words of 64 bits, reduced with `max`:
 ///   W - rank if this rank made a mistake, so that the lowest rank wins; otherwise 0
 ///   hash of the unused parameters, then its complement: ranks agree if the maxima are complements
+///   1 if this rank has no batch, and therefore contributes no hash
 ///   with find_unused_parameters, one per parameter: 1 if it has a gradient
 class StepStatus {
  public:
@@ -35,10 +36,15 @@ class StepStatus {
   /// ranks; empty without an error. Collective if there is an error.
   /// @param problem  this rank's mistake.
   std::string read(const std::string& problem);
-  bool is_used(std::size_t id) const noexcept { return words_[first_used + id] != 0; }
+  /// True if any rank had a gradient of `id`. Call it after read() has returned no error.
+  bool is_used(std::size_t id) const noexcept {
+    return find_unused_ ? words_[first_used + id] != 0 : used_[id] == '1';
+  }
 
  private:
-  static constexpr std::size_t first_used = 3;
+  static constexpr std::size_t first_used = 4;
+  /// Completes used_ on ranks without a batch. Collective if they need it from another rank.
+  void learn_used();
   std::string find_difference();
 
   ProcessGroup& group_;
@@ -47,7 +53,7 @@ class StepStatus {
   bool exchanged_;
   CallOptions call_;
   std::vector<std::uint64_t> words_;
-  std::string used_;  // By id, for find_difference(): '1' or '0'; '-' without a batch.
+  std::string used_;  // By id: '1' or '0'; '-' without a batch.
   Tensor array_;
 };
 

@@ -306,6 +306,7 @@ Error name_missing(const Error& cause, std::span<const Presence> ranks, std::str
   std::vector<int> absent;
   std::string missing;
   int origin = -1;
+  int first_left = -1;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const auto& rank = ranks[i];
     const int number = static_cast<int>(i);
@@ -314,7 +315,8 @@ Error name_missing(const Error& cause, std::span<const Presence> ranks, std::str
       continue;
     }
     absent.push_back(number);
-    if (origin < 0 || (rank.left && cause.code() == Errc::peer_lost)) origin = number;
+    if (origin < 0) origin = number;
+    if (rank.left && cause.code() == Errc::peer_lost && first_left < 0) first_left = number;
     missing += fmt::format("{}{}", missing.empty() ? "" : ", ", number);
     if (rank.left)
       missing += " (has left the group)";
@@ -327,7 +329,7 @@ Error name_missing(const Error& cause, std::span<const Presence> ranks, std::str
                                     "deadline allows, or a rank or its device has stopped",
                                     cause.message()));
   return with_message(
-      cause, cause.code(), origin,
+      cause, cause.code(), first_left < 0 ? origin : first_left,
       fmt::format("{}; entered: {}; missing: {}{}{}", cause.message(), list_ranks(entered), missing,
                   called.empty() ? "" : "; called: ", called),
       absent);

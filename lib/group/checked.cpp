@@ -64,7 +64,7 @@ class Checked final : public HostBackend {
     if (on_host_) return HostBackend::launch(ops, call);
     Call limited = call;
     limited.deadline = call.limit();  // Includes the time of the comparison.
-    compare_all(ops, limited);
+    compare_all(collectives_of(ops), ops, limited);
     return inner_->launch(ops, limited);
   }
 
@@ -86,12 +86,10 @@ class Checked final : public HostBackend {
 
  protected:
   void run(std::span<const Op> ops, const Call& call) override {
-    std::vector<Op> collectives;
-    for (const auto& op : ops)
-      if (!is_point_to_point(op.kind)) collectives.push_back(op);
+    const auto collectives = collectives_of(ops);
     Call now = call;
     now.deadline = call.limit();  // Includes the time of the comparison.
-    compare_all(collectives, now);
+    compare_all(collectives, collectives, now);
     now.blocking = true;
     now.in_order = false;
     Work work = inner_->launch(collectives, now);
@@ -320,8 +318,10 @@ class Checked final : public HostBackend {
 
   /// Compares this call of all ranks. @throws Error mismatch on all ranks if the calls differ: the
   /// inner backend skips the number. An error while waiting for a record breaks the group.
-  void compare_all(std::span<const Op> ops, const Call& call) {
-    if (ops.empty() || is_point_to_point(ops[0].kind)) return;
+  /// @param ops  the collectives of the launch.
+  /// @param all  the operations that the inner backend refuses then.
+  void compare_all(std::span<const Op> ops, std::span<const Op> all, const Call& call) {
+    if (ops.empty()) return;
     if (const auto cause = inner_->failure()) throw broken(*cause);
     std::vector<Bytes> encoded(static_cast<std::size_t>(size_));
     auto& mine = encoded[static_cast<std::size_t>(rank())];
@@ -349,9 +349,16 @@ class Checked final : public HostBackend {
       if (!error) error = compare_counts(ops, call, counts);
       if (error) throw Error(*error);
     } catch (const Error& error) {  // Even if a record cannot be read: the number is used.
-      inner_->refuse(ops, call, error);
+      inner_->refuse(all, call, error);
       throw;
     }
+  }
+
+  static std::vector<Op> collectives_of(std::span<const Op> ops) {
+    std::vector<Op> collectives;
+    for (const auto& op : ops)
+      if (!is_point_to_point(op.kind)) collectives.push_back(op);
+    return collectives;
   }
 
   /// Encodes a record, then for every all_to_all the row counts that this rank sends and expects.

@@ -24,6 +24,10 @@ class Collected final : public WorkState {
     state_ = std::move(state);
     launched_ = true;
   }
+  void refused(std::exception_ptr error) {
+    const std::lock_guard lock(mutex_);
+    refusal_ = std::move(error);
+  }
   void abandoned() {
     const std::lock_guard lock(mutex_);
     abandoned_ = true;
@@ -31,7 +35,8 @@ class Collected final : public WorkState {
 
   bool done() const noexcept override {
     const std::lock_guard lock(mutex_);
-    return abandoned_ || (launched_ && (state_ == nullptr || state_->done()));
+    return abandoned_ || refusal_ != nullptr ||
+           (launched_ && (state_ == nullptr || state_->done()));
   }
   bool wait_until(Deadline deadline) override {
     const auto state = get();
@@ -39,6 +44,7 @@ class Collected final : public WorkState {
   }
   std::exception_ptr error() const noexcept override {
     const std::lock_guard lock(mutex_);
+    if (refusal_ != nullptr) return refusal_;
     if (!launched_)
       return std::make_exception_ptr(Error(
           Errc::invalid_argument, abandoned_ ? "the Coalesce of this call ended without launch()"
@@ -67,6 +73,7 @@ class Collected final : public WorkState {
   }
   mutable std::mutex mutex_;
   std::shared_ptr<WorkState> state_;
+  std::exception_ptr refusal_;
   bool launched_ = false;
   bool abandoned_ = false;
 };
@@ -113,10 +120,16 @@ class Batch final : public internal::Collector {
       state_->launched(nullptr);
       return {};
     }
-    Work work = core_->launch(ops_, *options_, in_order_);
-    state_->launched(work.state());
-    launched_ = true;
-    return work;
+    try {
+      Work work = core_->launch(ops_, *options_, in_order_);
+      state_->launched(work.state());
+      launched_ = true;
+      return work;
+    } catch (const Error&) {  // Refused on all ranks, or the group is broken: needs no abandon().
+      state_->refused(std::current_exception());
+      launched_ = true;
+      throw;
+    }
   }
 
   void abandon() noexcept {

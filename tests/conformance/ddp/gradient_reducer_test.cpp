@@ -354,5 +354,31 @@ TEST_P(ReducerOfSeveral, ARankWithoutABatchContributesZeros) {
   });
 }
 
+// An optimizer that skips unused parameters must skip the same ones on all ranks.
+TEST_P(ReducerOfSeveral, ARankWithoutABatchKnowsWhichParametersAreUsed) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    GradientReducer reducer(group, Pair::parameters(group));
+    const bool has_batch = group.rank() != group.size() - 1;
+    for (const bool without_first : {false, true, false}) {
+      const Pair pair(group);
+      if (!has_batch) {
+        reducer.step_empty();
+      } else if (without_first) {
+        reducer.mark_unused(0);
+        reducer.mark_ready(1, pair.b);
+        reducer.mark_unused(2);
+        reducer.finish();
+      } else {
+        pair.mark_all(reducer);
+        reducer.finish();
+      }
+      EXPECT_EQ(reducer.is_used(0), !without_first);
+      EXPECT_TRUE(reducer.is_used(1));
+    }
+    reducer.step_empty();
+    EXPECT_FALSE(reducer.is_used(1)) << "no rank had a batch";
+  });
+}
+
 }  // namespace
 }  // namespace tutti::test

@@ -4,6 +4,8 @@
 #include <memory>
 #include <thread>
 
+#include <tutti/coalesce.hpp>
+
 #include "conformance/cells.hpp"
 #include "support/fake_ranks.hpp"
 #include "support/sanitizers.hpp"
@@ -313,6 +315,30 @@ TEST_P(Streams, MessagesFollowTheRulesToo) {
       return true;
     }
     return holds(at, data, 7, at.compute);
+  });
+}
+
+// The collectives of a launch are compared whatever comes first in it.
+TEST(StreamsChecked, ALaunchThatBeginsWithAMessageIsCompared) {
+  on_fake_ranks({"fake", 3, true}, {}, [](const RankContext& at) {
+    const int right = (at.group.rank() + 1) % at.group.size();
+    const int left = (at.group.rank() + at.group.size() - 1) % at.group.size();
+    const CallOptions options{.stream = at.compute.handle()};
+    const TensorView out = at.make();
+    const TensorView in = at.make();
+    const TensorView data = at.make();
+    at.device.fill(out, 7, 0ms, at.compute.handle());
+    const auto launch = [&](ReduceOp op) {
+      Coalesce together(at.group);
+      (void)at.group.send_async(out, right, 1, options);
+      (void)at.group.recv_async(in, left, 1, options);
+      (void)at.group.all_reduce_async(data, op, options);
+      return together.launch();
+    };
+    expect_error(Errc::mismatch, {"all_reduce", "sum", "max"},
+                 [&] { (void)launch(at.group.rank() == 0 ? ReduceOp::sum : ReduceOp::max); });
+    launch(ReduceOp::max).block_stream(at.compute.handle());  // The group stays usable.
+    EXPECT_TRUE(holds(at, in, 7, at.compute));
   });
 }
 
