@@ -133,8 +133,8 @@ class GradientReducer {
   /// True after a finish() or step_empty() that did not throw, until the next mark: gradients are
   /// reduced.
   bool is_reduced() const noexcept;
-  /// True if any rank had a gradient of `id` in the last step. With check_steps = false, always true
-  /// after step_empty().
+  /// True if any rank had a gradient of `id` in the last step. With check_steps = false, always
+  /// true after step_empty().
   bool is_used(std::size_t id) const;
   std::span<const Parameter> parameters() const noexcept;
   std::span<const Bucket> buckets() const noexcept;  ///< Valid until the first finish() has ended.
