@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <span>
@@ -23,7 +22,6 @@
 #include "common/signals.hpp"
 #include "common/text.hpp"
 #include "run/ending.hpp"
-#include "run/launcher.hpp"
 #include "run/source.hpp"
 #include "run/world.hpp"
 
@@ -34,17 +32,6 @@ using Clock = std::chrono::steady_clock;
 
 /// Rank 0's decision before each row.
 enum Decision : std::int64_t { go_on, out_of_time, interrupted };
-
-/// Chooses the backend. A build without a backend between processes measures threads.
-BackendChoice choose(const BenchOptions& options) {
-  try {
-    return choose_backend(options, false);
-  } catch (const Failure& failure) {
-    const bool only_threads = options.ranks && options.nodes == 1;
-    if (failure.code() != Exit::unavailable || !only_threads) throw;
-    return choose_backend(options, true);
-  }
-}
 
 /// Collects and shows results on rank 0 during the run.
 class Recorder {
@@ -238,30 +225,13 @@ class OnSignal {
   bool aborted_ = false;
 };
 
-/// Starts this program again as the ranks, which find their rank through the launcher's variables.
-Exit start_ranks(const BenchOptions& options) {
-  LaunchOptions ranks;
-  ranks.command = options.argv;
-  ranks.command.front() = std::filesystem::read_symlink("/proc/self/exe");
-  ranks.ranks = *options.ranks;
-  ranks.nodes = options.nodes;
-  ranks.node = options.node;
-  ranks.rendezvous = options.rendezvous;
-  ranks.join_timeout = options.timeout;
-  ranks.output = LaunchOptions::Output::inherited;
-  ranks.ranks_report = true;
-  // Enough time for rank 0 to detect a missing rank, report it and write the results.
-  ranks.grace = options.patience + std::chrono::seconds(1);
-  return static_cast<Exit>(launch(ranks));
-}
-
 Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
   BenchOptions options = asked;
   if (!options.device) options.device = usual_device(options.backend);
   const bool on_cpu = options.device->type == DeviceType::cpu;
   if (options.cold && !on_cpu)
     refuse("--cold: not supported on a device in this release; leave it out");
-  const BackendChoice backend = choose(options);
+  const BackendChoice backend = choose_backend(options);
   const RankSource source = find_ranks(options, backend);
   const int size = source.group.size;
   const bool threads = source.kind == RankSource::Kind::threads;
@@ -270,7 +240,8 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
   const Host host = this_host();
   if (on_cpu) check_memory(plan, size, source.local_size, host.free_bytes);
   if (writes) check_files(options);
-  if (source.kind == RankSource::Kind::launches) return start_ranks(options);
+  if (source.kind == RankSource::Kind::launches)
+    return start_ranks(options, options.argv, options.patience);
 
   options.timing.timeout = options.timeout;
   if (options.cold) {
@@ -319,13 +290,7 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
 }  // namespace
 
 Exit run_bench(const BenchOptions& options, std::FILE* out, std::FILE* err) {
-  try {
-    return bench(options, out, err);
-  } catch (const Failure& failure) {
-    if (failure.code() != Exit::unavailable || !options.skip_unavailable) throw;
-    fmt::print(err, "skipped: {}\n", failure.what());
-    return Exit::skipped;
-  }
+  return or_skipped(options, err, [&] { return bench(options, out, err); });
 }
 
 }  // namespace tutti::tool

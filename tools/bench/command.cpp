@@ -1,7 +1,6 @@
 #include "bench/command.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
 
 #include <fmt/format.h>
@@ -81,18 +80,6 @@ Choice<const Collective*> parse_collectives(const std::vector<std::string>& argu
   return choice;
 }
 
-/// Reads a count; empty for "auto".
-std::optional<std::int64_t> parse_count(std::string_view option, std::string_view text,
-                                        std::int64_t low) {
-  if (text == "auto") return std::nullopt;
-  std::int64_t number = -1;
-  const char* end = text.data() + text.size();
-  const auto [stop, problem] = std::from_chars(text.data(), end, number);
-  if (problem != std::errc() || stop != end || number < low || number > 1'000'000)
-    refuse("{} '{}': expected auto or a whole number from {} to 1000000", option, text, low);
-  return number;
-}
-
 std::vector<double> parse_percentiles(std::string_view text) {
   std::vector<double> percentiles;
   for (const std::string_view item : split_list("--percentiles", text))
@@ -120,22 +107,8 @@ Choice<Counts> parse_counts(std::string_view text) {
 OptionList BenchCommand::options() {
   OptionList list{{"collectives", &collectives_, "all, or some of them (default all_reduce)",
                    "COLL[,COLL...]", ""}};
-  rank_texts_.add_to(list, "start so many ranks here; without it the launcher's", "--backend");
+  launch_texts_.add_to(list);
   const OptionList own{
-      {"--nnodes", &nodes_, "with -n ranks each (1)", "K", "Launch"},
-      {"--node-rank", &node_, "this node's number (0)", "R", "Launch"},
-      {"--rendezvous", &rendezvous_, "where node 0 listens, for several nodes", "HOST:PORT",
-       "Launch"},
-      {"--expect-ranks", &expect_ranks_, "refuse to measure another number of ranks", "N",
-       "Launch"},
-      {"--iface", &iface_, "network interface, as the backend writes it", "NAME", "Launch"},
-      {"--device", &device_, "cpu, cuda (the ranks take turns) or cuda:N; nccl: cuda (cpu)",
-       "DEVICE", "Launch"},
-      {"--threads-per-proc", &threads_, "1: ranks are processes; or N: threads of this one", "T",
-       "Launch"},
-      {"--skip-unavailable", &skip_unavailable_,
-       "exit 77 instead of 69 when the backend cannot be had", "", "Launch"},
-
       {"-s,--sizes", &sizes_, "such as 8:1G or 4K,1M; see --help-sizes", "SPEC", "Work"},
       {"-d,--dtype", &dtypes_, "such as f32,bf16, or all (f32)", "LIST", "Work"},
       {"-o,--op", &ops_, "such as sum,max, or all (sum)", "LIST", "Work"},
@@ -172,29 +145,8 @@ OptionList BenchCommand::options() {
 
 BenchOptions BenchCommand::parse(const std::vector<std::string>& argv) const {
   BenchOptions options;
-  rank_texts_.parse(options);
+  launch_texts_.parse(options);
   output_texts_.parse(options, argv);
-  options.skip_unavailable = skip_unavailable_;
-  options.nodes = static_cast<int>(parse_integer("--nnodes", nodes_, 1, most_ranks));
-  options.node = static_cast<int>(parse_integer("--node-rank", node_, 0, options.nodes - 1));
-  if (options.nodes > 1 && rendezvous_.empty())
-    refuse("--nnodes {} needs --rendezvous HOST:PORT, where node 0 listens", nodes_);
-  options.rendezvous = rendezvous_;
-  if (!device_.empty()) options.device = parse_device(device_);
-  if (!threads_.empty()) {
-    const auto threads = parse_integer("--threads-per-proc", threads_, 1, most_ranks);
-    options.threads = options.ranks && threads == *options.ranks && threads > 1;
-    if (threads != 1 && !options.threads)
-      refuse("--threads-per-proc {}: must be 1 or equal to -n in this release", threads_);
-  }
-  if (!expect_ranks_.empty())
-    options.expect_ranks =
-        static_cast<int>(parse_integer("--expect-ranks", expect_ranks_, 1, most_ranks));
-  if (!iface_.empty()) {
-    if (options.backend.find(':') != std::string::npos)
-      refuse("--iface {}: --backend {} has an argument already", iface_, options.backend);
-    options.backend += ":" + iface_;
-  }
   options.handles_signals = true;
 
   Request& request = options.request;

@@ -20,17 +20,9 @@ class BenchCommand {
   bool help_sizes() const noexcept { return help_sizes_; }
 
  private:
-  RankTexts rank_texts_{};
+  LaunchTexts launch_texts_{};
   OutputTexts output_texts_{};
   std::vector<std::string> collectives_{};
-  std::string nodes_ = "1";
-  std::string node_ = "0";
-  std::string rendezvous_{};
-  std::string expect_ranks_{};
-  std::string iface_{};
-  std::string device_{};
-  std::string threads_{};
-  bool skip_unavailable_ = false;
   std::string sizes_{};
   std::string dtypes_{};
   std::string ops_{};

@@ -142,12 +142,9 @@ class Calls {
 
   void call(const Buffers& set) { collective_.call(group_, set.arrays, how_); }
 
-  /// Copies a byte and waits for the copy, which the default stream orders after the calls.
-  /// Work::wait() polls at intervals, which is too coarse for a clock.
   void wait_for_device() {
     if (mark_.data() == nullptr) mark_ = Tensor(group_.memory(), Shape{1}, DType::u8);
-    std::byte here{};
-    group_.memory().copy(&here, mark_.data(), 1, {});
+    wait_for_default_stream(group_.memory(), mark_.data());
   }
 
   std::int64_t elements(std::size_t bytes) const noexcept {

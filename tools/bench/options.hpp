@@ -16,7 +16,6 @@ struct BenchOptions : RunOptions, OutputOptions {
   bool percentiles_given = false;
   bool cold = false;
   std::chrono::nanoseconds max_total = std::chrono::minutes(10);
-  bool skip_unavailable = false;
   bool quiet = false;
   bool verbose = false;
   bool handles_signals = false;  ///< SIGINT and SIGTERM end the run early.

@@ -34,4 +34,9 @@ void read(Memory& memory, const void* from, std::size_t bytes,
   }
 }
 
+void wait_for_default_stream(Memory& memory, const void* array) {
+  std::byte here{};
+  memory.copy(&here, array, 1, {});
+}
+
 }  // namespace tutti::tool

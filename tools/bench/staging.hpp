@@ -23,4 +23,8 @@ void read(
     Memory& memory, const void* from, std::size_t bytes,
     const std::function<void(const std::byte* piece, std::size_t at, std::size_t bytes)>& look);
 
+/// Waits for the work queued on the default stream: copies the byte at `array`, in order behind
+/// that work. Work::wait() polls at intervals, which is too coarse for a clock.
+void wait_for_default_stream(Memory& memory, const void* array);
+
 }  // namespace tutti::tool

@@ -39,6 +39,11 @@ Summary summarize(std::span<const double> samples) {
   return s;
 }
 
+Spread spread(std::span<const double> samples) {
+  const auto [low, high] = std::minmax_element(samples.begin(), samples.end());
+  return {std::ssize(samples), median(samples), *low, *high};
+}
+
 Outliers find_outliers(std::span<const double> samples, std::span<const double> sorted) {
   const double middle = percentile(sorted, 50);
   std::vector<double> deviations;

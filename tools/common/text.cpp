@@ -35,6 +35,17 @@ std::int64_t parse_integer(std::string_view option, std::string_view text, std::
   return value;
 }
 
+std::optional<std::int64_t> parse_count(std::string_view option, std::string_view text,
+                                        std::int64_t low) {
+  if (text == "auto") return std::nullopt;
+  std::int64_t number = -1;
+  const char* end = text.data() + text.size();
+  const auto [stop, problem] = std::from_chars(text.data(), end, number);
+  if (problem != std::errc() || stop != end || number < low || number > 1'000'000)
+    refuse("{} '{}': expected auto or a whole number from {} to 1000000", option, text, low);
+  return number;
+}
+
 double parse_number(std::string_view option, std::string_view text, std::string_view expected,
                     bool (*fits)(double)) {
   double number = 0;

@@ -19,6 +19,10 @@ std::vector<std::string_view> split_list(std::string_view option, std::string_vi
 std::int64_t parse_integer(std::string_view option, std::string_view text, std::int64_t low,
                            std::int64_t high);
 
+/// Reads a count from `low` to a million; empty for "auto". Refuses anything else, naming `option`.
+std::optional<std::int64_t> parse_count(std::string_view option, std::string_view text,
+                                        std::int64_t low);
+
 /// Reads a finite number for which `fits` holds. Refuses anything else, naming the `expected`
 /// range.
 double parse_number(std::string_view option, std::string_view text, std::string_view expected,

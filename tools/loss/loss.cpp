@@ -62,7 +62,7 @@ LossRow make_row(LossKind kind, const OneProcess& alone, const std::vector<OfRan
   if (is_ranking(kind)) row.valid_classes = std::ranges::count(last.valid, std::uint8_t{1});
   row.queued = alone.queued;
   row.loss = ranks.front().loss;
-  row.time_us_one_process = loss_time(alone.cost.samples_us);
+  row.time_us_one_process = spread(alone.cost.samples_us);
   row.evaluations_one_process = alone.cost.evaluations;
   row.peak_extra_bytes_one_process = alone.cost.peak_extra_bytes;
   if (row.valid_classes != 0) row.pairs = alone.pairs;
@@ -79,7 +79,7 @@ LossRow make_row(LossKind kind, const OneProcess& alone, const std::vector<OfRan
                            [](double a, double b) { return std::max(a, b); });
   }
   row.gradient_norm = std::sqrt(gradient_squares);
-  row.time_us = loss_time(slowest_us);
+  row.time_us = spread(slowest_us);
   return row;
 }
 

@@ -25,7 +25,7 @@ constexpr std::array<std::string_view, 14> shared{
 const std::vector<std::string> numbers{
     "loss", "value", "gradient_norm", "difference.loss", "difference.gradient", "wrong"};
 const std::vector<std::string> costs{
-    "loss",        "time_us_one_process.p50",      "time_us.p50",
+    "loss",        "time_us_one_process",          "time_us",
     "evaluations", "peak_extra_bytes_one_process", "peak_extra_bytes",
     "pair_loop"};
 

@@ -1,21 +1,14 @@
 #include "loss/pairs.hpp"
 
-#include <time.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include <tutti/losses/loss.hpp>
 
+#include "common/processor_time.hpp"
+
 namespace tutti::tool {
 namespace {
-
-/// Processor time of this thread, without the time in which it does not run.
-std::chrono::nanoseconds thread_time() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
-}
 
 double sigmoid(double x) {
   return 1 / (1 + std::exp(-x));
@@ -26,12 +19,12 @@ template <typename Anchor>
 void run(PairLoop& loop, std::span<const std::size_t> rows, std::chrono::nanoseconds limit,
          Anchor anchor) {
   loop.anchors = static_cast<std::int64_t>(rows.size());
-  const auto start = thread_time();
+  const auto start = thread_processor_time();
   bool goes_on = false;
   for (const std::size_t row : rows) {
     anchor(row);
     ++loop.done;
-    loop.time = thread_time() - start;
+    loop.time = thread_processor_time() - start;
     if (goes_on || loop.time < limit / 5) continue;
     if (loop.time / loop.done > limit / loop.anchors) return;
     goes_on = true;

@@ -10,11 +10,6 @@
 
 namespace tutti::tool {
 
-LossTime loss_time(std::span<const double> samples_us) {
-  const auto [low, high] = std::minmax_element(samples_us.begin(), samples_us.end());
-  return {std::ssize(samples_us), median(samples_us), *low, *high};
-}
-
 std::optional<double> LossRow::speedup() const {
   if (!pairs) return std::nullopt;
   return std::chrono::duration<double, std::micro>(pairs->time).count() / time_us_one_process.p50;
@@ -37,14 +32,6 @@ std::string speedup_text(const LossRow& row) {
   const double factor = *row.speedup();
   return fmt::format("{}{}", row.pairs->estimated ? "~" : "",
                      factor < 10 ? fmt::format("{:.2g}", factor) : fmt::format("{:.0f}", factor));
-}
-
-/// Only the median has a column.
-void describe_time(Fields& fields, const LossTime& time, const std::string& heading) {
-  fields("n", time.n, {.at_least = 1});
-  fields("p50", time.p50, {.column = {heading, 10, fmt::format("{:.4g}", time.p50 / 1e3)}});
-  fields("min", time.min);
-  fields("max", time.max);
 }
 
 /// The plain loop over pairs of rows.
@@ -102,11 +89,10 @@ void describe(Fields& fields, const LossRow& row) {
          "losses and gradient elements beyond the tolerance, on all ranks",
          {.at_least = 0, .column = {"check", 7, row.difference.wrong == 0 ? "ok" : "BAD"}});
   fields("worst", row.difference.worst);
-  fields(
-      "time_us", [&](Fields& time) { describe_time(time, row.time_us, "ms\n" + ranks); },
-      "of the ranks together; of a round the slowest rank's");
-  fields("time_us_one_process",
-         [&](Fields& time) { describe_time(time, row.time_us_one_process, "ms\n1 process"); });
+  fields("time_us", row.time_us, "of the ranks together; of a round the slowest rank's",
+         {.column = milliseconds("ms\n" + ranks, row.time_us)});
+  fields("time_us_one_process", row.time_us_one_process,
+         {.column = milliseconds("ms\n1 process", row.time_us_one_process)});
   fields("evaluations", row.evaluations,
          "of each rank in a call: values of the sigmoid of pairs, or of series for them",
          {.at_least = 0,

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -18,15 +17,6 @@
 
 namespace tutti::tool {
 
-struct LossTime {
-  std::int64_t n = 0;
-  double p50 = 0;
-  double min = 0;
-  double max = 0;
-};
-/// `samples_us` is not empty.
-LossTime loss_time(std::span<const double> samples_us);
-
 struct LossRow {
   LossKind kind{};
   std::optional<double> temperature{};
@@ -35,8 +25,8 @@ struct LossRow {
   double loss = 0;                              ///< Loss of the last compared call.
   double gradient_norm = 0;
   LossDifferences difference{};  ///< Differences of all ranks and calls.
-  LossTime time_us{};            ///< Per round, the time of the slowest rank.
-  LossTime time_us_one_process{};
+  Spread time_us{};              ///< Per round, the time of the slowest rank.
+  Spread time_us_one_process{};
   std::vector<std::uint64_t> evaluations{};  ///< Evaluations of each rank.
   std::uint64_t evaluations_one_process = 0;
   std::optional<std::int64_t> peak_extra_bytes{};  ///< The largest of all processes.

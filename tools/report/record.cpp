@@ -1,5 +1,7 @@
 #include "report/record.hpp"
 
+#include <utility>
+
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
@@ -9,6 +11,17 @@
 #include "common/text.hpp"
 
 namespace tutti::tool {
+
+void describe(Fields& fields, const Spread& us) {
+  fields("n", us.n, {.at_least = 1});
+  fields("p50", us.p50);
+  fields("min", us.min);
+  fields("max", us.max);
+}
+
+Column milliseconds(std::string heading, const Spread& us) {
+  return {std::move(heading), 10, fmt::format("{:.4g}", us.p50 / 1e3)};
+}
 
 void describe(Fields& fields, const Tool& tool) {
   fields("name", "tutti", {.constant = true});

@@ -8,11 +8,17 @@
 #include <vector>
 
 #include "common/names.hpp"
+#include "common/statistics.hpp"
 #include "report/fields.hpp"
 
 // The record of a run of any command with ranks: plain values.
 
 namespace tutti::tool {
+
+/// Times of repeated calls, in microseconds.
+void describe(Fields& fields, const Spread& us);
+/// A column with their median in milliseconds.
+Column milliseconds(std::string heading, const Spread& us);
 
 /// The program that made a record.
 struct Tool {

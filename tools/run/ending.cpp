@@ -166,6 +166,16 @@ Exit report_failure(const std::vector<Outcome>& outcomes, const Outcome& cause,
   return failed.exit;
 }
 
+Exit or_skipped(const RunOptions& options, std::FILE* err, const std::function<Exit()>& run) {
+  try {
+    return run();
+  } catch (const Failure& failure) {
+    if (failure.code() != Exit::unavailable || !options.skip_unavailable) throw;
+    fmt::print(err, "skipped: {}\n", failure.what());
+    return Exit::skipped;
+  }
+}
+
 Exit run_to_end(const RankSource& source, const RunOptions& options, const RankBody& body,
                 const std::function<std::chrono::nanoseconds(const Outcome& own)>& patience,
                 const std::function<Exit(const std::vector<Outcome>&)>& conclude) {

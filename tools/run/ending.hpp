@@ -26,6 +26,10 @@ Exit report_failure(const std::vector<Outcome>& outcomes, const Outcome& cause,
                     std::chrono::nanoseconds timeout, bool skip_unavailable, RunRecord& record,
                     std::FILE* err);
 
+/// The result of `run`. With `skip_unavailable`, a failure `unavailable` is a line on `err` and the
+/// result `skipped`.
+Exit or_skipped(const RunOptions& options, std::FILE* err, const std::function<Exit()>& run);
+
 /// Runs `body` on the ranks of this process. Ranks that are processes all exit with the status that
 /// rank 0 concludes from all outcomes. @param patience  time that rank 0 waits for the other
 /// outcomes after its own outcome.

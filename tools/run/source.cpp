@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -17,6 +18,7 @@
 #include "common/environment.hpp"
 #include "common/exit_code.hpp"
 #include "common/text.hpp"
+#include "run/launcher.hpp"
 
 namespace tutti::tool {
 namespace {
@@ -115,6 +117,60 @@ void RankTexts::parse(RunOptions& options) const {
   options.timeout = parse_timeout("--timeout", timeout);
 }
 
+void LaunchTexts::add_to(OptionList& options) {
+  RankTexts::add_to(options, "start so many ranks here; without it the launcher's", "--backend");
+  options.insert(
+      options.end(),
+      {{"--nnodes", &nodes, "with -n ranks each (1)", "K", "Launch"},
+       {"--node-rank", &node, "this node's number (0)", "R", "Launch"},
+       {"--rendezvous", &rendezvous, "where node 0 listens, for several nodes", "HOST:PORT",
+        "Launch"},
+       {"--expect-ranks", &expect_ranks, "refuse to measure another number of ranks", "N",
+        "Launch"},
+       {"--iface", &iface, "network interface, as the backend writes it", "NAME", "Launch"},
+       {"--device", &device, "cpu, cuda (the ranks take turns) or cuda:N; nccl: cuda (cpu)",
+        "DEVICE", "Launch"},
+       {"--threads-per-proc", &threads, "1: ranks are processes; or N: threads of this one", "T",
+        "Launch"},
+       {"--skip-unavailable", &skip_unavailable,
+        "exit 77 instead of 69 when the backend cannot be had", "", "Launch"}});
+}
+
+void LaunchTexts::parse(RunOptions& options) const {
+  RankTexts::parse(options);
+  options.skip_unavailable = skip_unavailable;
+  options.nodes = static_cast<int>(parse_integer("--nnodes", nodes, 1, most_ranks));
+  options.node = static_cast<int>(parse_integer("--node-rank", node, 0, options.nodes - 1));
+  if (options.nodes > 1 && rendezvous.empty())
+    refuse("--nnodes {} needs --rendezvous HOST:PORT, where node 0 listens", nodes);
+  options.rendezvous = rendezvous;
+  if (!device.empty()) options.device = parse_device(device);
+  if (!threads.empty()) {
+    const auto count = parse_integer("--threads-per-proc", threads, 1, most_ranks);
+    options.threads = options.ranks && count == *options.ranks && count > 1;
+    if (count != 1 && !options.threads)
+      refuse("--threads-per-proc {}: must be 1 or equal to -n in this release", threads);
+  }
+  if (!expect_ranks.empty())
+    options.expect_ranks =
+        static_cast<int>(parse_integer("--expect-ranks", expect_ranks, 1, most_ranks));
+  if (!iface.empty()) {
+    if (options.backend.find(':') != std::string::npos)
+      refuse("--iface {}: --backend {} has an argument already", iface, options.backend);
+    options.backend += ":" + iface;
+  }
+}
+
+BackendChoice choose_backend(const RunOptions& options) {
+  try {
+    return choose_backend(options, false);
+  } catch (const Failure& failure) {
+    const bool only_threads = options.ranks && options.nodes == 1;
+    if (failure.code() != Exit::unavailable || !only_threads) throw;
+    return choose_backend(options, true);
+  }
+}
+
 BackendChoice choose_backend(const RunOptions& options, bool one_process) {
   const DeviceRequest device = options.device.value_or(DeviceRequest{});
   try {
@@ -180,6 +236,23 @@ RankSource find_ranks(const RunOptions& options, const BackendChoice& backend) {
                   fmt::format("--expect-ranks {}: this group has {}", *options.expect_ranks,
                               plural(source.group.size, "rank")));
   return source;
+}
+
+Exit start_ranks(const RunOptions& options, const std::vector<std::string>& argv,
+                 std::chrono::nanoseconds patience) {
+  LaunchOptions ranks;
+  ranks.command = argv;
+  ranks.command.front() = std::filesystem::read_symlink("/proc/self/exe");
+  ranks.ranks = *options.ranks;
+  ranks.nodes = options.nodes;
+  ranks.node = options.node;
+  ranks.rendezvous = options.rendezvous;
+  ranks.join_timeout = options.timeout;
+  ranks.output = LaunchOptions::Output::inherited;
+  ranks.ranks_report = true;
+  // Enough time for rank 0 to detect a missing rank, report it and write the results.
+  ranks.grace = patience + std::chrono::seconds(1);
+  return static_cast<Exit>(launch(ranks));
 }
 
 }  // namespace tutti::tool

@@ -31,6 +31,7 @@ struct RunOptions {
   std::optional<int> expect_ranks{};  ///< Ranks of all nodes; another number is refused.
   std::string store{};                ///< Replaces the launcher's.
   std::chrono::nanoseconds timeout = std::chrono::seconds(60);
+  bool skip_unavailable = false;  ///< Exit 77 instead of 69.
   // For tests.
   Decorate decorate{};
   std::shared_ptr<const ClusterEnvironment> environment{};  ///< Null: VariablesEnvironment.
@@ -48,12 +49,31 @@ struct RankTexts {
   void parse(RunOptions& options) const;
 };
 
+/// The options of commands that also start processes, on several nodes, for any device.
+struct LaunchTexts : RankTexts {
+  std::string nodes = "1";
+  std::string node = "0";
+  std::string rendezvous{};
+  std::string expect_ranks{};
+  std::string iface{};
+  std::string device{};
+  std::string threads{};
+  bool skip_unavailable = false;
+
+  void add_to(OptionList& options);
+  /// @throws Failure usage.
+  void parse(RunOptions& options) const;
+};
+
 constexpr std::int64_t most_ranks = 4096;
 
 /// Returns the backend that the options name, or the choice of "auto". @throws Failure usage, or
 /// unavailable if there is no such backend here.
 /// @param one_process  the ranks are threads of this process.
 BackendChoice choose_backend(const RunOptions& options, bool one_process);
+/// The same for ranks that are processes. With -n on one node, a build without a backend between
+/// processes measures threads.
+BackendChoice choose_backend(const RunOptions& options);
 
 /// A record of a run that begins now.
 RunRecord begin_record(const BackendChoice& backend, const OutputOptions& output);
@@ -75,5 +95,11 @@ struct RankSource {
 /// Returns the source of the ranks: -n, or the launcher. @throws Failure usage; unavailable if the
 /// launcher started another number of ranks, or the ranks cannot meet.
 RankSource find_ranks(const RunOptions& options, const BackendChoice& backend);
+
+/// Starts this program again as the ranks, which find their rank through the launcher's variables.
+/// @param argv      of this program.
+/// @param patience  the time for which rank 0 waits for the other ranks' outcomes.
+Exit start_ranks(const RunOptions& options, const std::vector<std::string>& argv,
+                 std::chrono::nanoseconds patience);
 
 }  // namespace tutti::tool
