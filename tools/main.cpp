@@ -27,6 +27,9 @@
 #include "loss/output.hpp"
 #include "run/command.hpp"
 #include "run/launcher.hpp"
+#include "step/command.hpp"
+#include "step/output.hpp"
+#include "step/step.hpp"
 
 namespace tutti::tool {
 namespace {
@@ -98,6 +101,10 @@ Exit run(int argc, char** argv) {
   CLI::App* bench = app.add_subcommand("bench", "measure collectives; every result is checked");
   BenchCommand bench_command;
   define(*bench, bench_command.options());
+  // Not in fallthrough: options before it belong to `bench`, which has other ones.
+  CLI::App* step = bench->add_subcommand("step", "steps of a GradientReducer against bucket size");
+  StepCommand step_command;
+  define(*step, step_command.options());
 
   CLI::App* loss = app.add_subcommand("loss", "check and time losses of the rows of all ranks");
   LossCommand loss_command;
@@ -107,9 +114,10 @@ Exit run(int argc, char** argv) {
   std::string info_format = "text";
   define(*info, {{"-f,--format", &info_format, "text or json", "FORMAT"}});
 
-  CLI::App* schema = app.add_subcommand("schema", "the JSON Schema of what bench and loss print");
+  CLI::App* schema =
+      app.add_subcommand("schema", "the JSON Schema of what bench, bench step and loss print");
   std::string schema_of = "bench";
-  define(*schema, {{"command", &schema_of, "bench or loss (bench)", "COMMAND"}});
+  define(*schema, {{"command", &schema_of, "bench, step or loss (bench)", "COMMAND"}});
 
   const bool runs = arguments[1] == "run";
   try {
@@ -125,9 +133,9 @@ Exit run(int argc, char** argv) {
 
   if (runs) return static_cast<Exit>(launch(run_command.parse(arguments)));
   if (app.got_subcommand(schema)) {
-    constexpr Names<2> commands{"bench", "loss"};
-    const bool of_loss = parse_choice("schema", schema_of, commands) == 1;
-    return print(of_loss ? loss_schema() : bench_schema());
+    constexpr Names<3> commands{"bench", "loss", "step"};
+    constexpr std::array schemas{bench_schema, loss_schema, step_schema};
+    return print(schemas[parse_choice("schema", schema_of, commands)]());
   }
   if (app.got_subcommand(info)) {
     constexpr Names<2> formats{"text", "json"};
@@ -135,6 +143,10 @@ Exit run(int argc, char** argv) {
     return print(json ? info_json() : info_text());
   }
   if (app.got_subcommand(loss)) return run_loss(loss_command.parse(arguments), stdout, stderr);
+  if (bench->got_subcommand(step)) {
+    if (arguments[2] != "step") refuse("step: write it right behind bench, then its options");
+    return run_step(step_command.parse(arguments), stdout, stderr);
+  }
   if (bench_command.help_sizes()) return print(sizes_help());
   return run_bench(bench_command.parse(arguments), stdout, stderr);
 }

@@ -25,6 +25,7 @@ TOOLS = [
     "report",
     "run",
     "bench",
+    "step",
     "loss",
     "inspect",
 ]

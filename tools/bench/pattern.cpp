@@ -104,14 +104,15 @@ Mismatches compare(const void* data, std::int64_t count, F expected) {
 
 }  // namespace
 
-Pattern::Pattern(DType dtype, std::optional<Kind> op, int ranks, std::uint64_t seed)
+Pattern::Pattern(DType dtype, std::optional<Kind> op, int ranks, std::uint64_t seed,
+                 std::optional<DType> exact_in)
     : dtype_(dtype), op_(op), ranks_(ranks), seed_(mix(seed + 0x9e3779b97f4a7c15U)) {
   // Booleans have only "and", "or" and "xor".
   if (op_ && dtype_ == DType::boolean) {
     if (op_ == Kind::product || op_ == Kind::min) op_ = Kind::band;
     if (op_ == Kind::sum || op_ == Kind::max) op_ = Kind::bor;
   }
-  limit_ = exact_integers(dtype_);
+  limit_ = std::min(exact_integers(dtype_), exact_integers(exact_in.value_or(dtype_)));
   if (!op_) {
     values_ = is_float(dtype_) || is_complex(dtype_) ? Values::bounded : Values::bits;
     return;

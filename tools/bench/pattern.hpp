@@ -38,8 +38,10 @@ struct Mismatches {
 /// an integer type and random exact integers in a float type.
 class Pattern {
  public:
-  /// `op` is empty for data that is only moved.
-  Pattern(DType dtype, std::optional<ReduceOp::Kind> op, int ranks, std::uint64_t seed);
+  /// `op` is empty for data that is only moved. If `exact_in` is given, reductions are exact in
+  /// that dtype too.
+  Pattern(DType dtype, std::optional<ReduceOp::Kind> op, int ranks, std::uint64_t seed,
+          std::optional<DType> exact_in = {});
 
   /// data[i] = the value of (rank, first + i).
   void fill(void* data, std::int64_t count, int rank, std::int64_t first) const;

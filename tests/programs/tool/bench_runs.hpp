@@ -68,12 +68,16 @@ struct Result {
 
   const Json& row() const { return json.at("results").at(0); }
 };
-inline Result run(const BenchOptions& options) {
+template <typename Options>
+Result run(Exit (*command)(const Options&, std::FILE*, std::FILE*), const Options& options) {
   Captured out;
   Captured err;
-  const Exit code = run_bench(options, out.file(), err.file());
+  const Exit code = command(options, out.file(), err.file());
   const std::string text = out.text();
   return {code, text.empty() ? Json() : Json::parse(text), err.text()};
+}
+inline Result run(const BenchOptions& options) {
+  return run(run_bench, options);
 }
 
 inline bool contains(const std::string& text, const std::string& part) {

@@ -7,6 +7,7 @@
 
 #include "backends/nccl/double/double.hpp"
 #include "bench_runs.hpp"
+#include "step/step.hpp"
 
 // `tutti bench` with arrays on devices, over the double of NCCL and CUDA. The double is measured,
 // so times are ignored.
@@ -159,6 +160,43 @@ TEST(DeviceBench, TheCacheOfTheCpuIsNotThatOfADevice) {
     EXPECT_EQ(failure.code(), Exit::usage);
     EXPECT_TRUE(contains(failure.what(), "--cold")) << failure.what();
   }
+}
+
+StepOptions steps_on_devices() {
+  StepOptions options;
+  options.ranks = 2;
+  options.backend = "nccl_double";
+  options.device = DeviceRequest{DeviceType::cuda, {}};
+  options.format = Format::json;
+  options.model = parse_model("uniform:5x300K", DType::f32);
+  options.bucket_bytes = {1 << 20};
+  options.compute = std::chrono::milliseconds(1);
+  options.calls = true;
+  options.rounds = 2;
+  options.check = Check::all;
+  return options;
+}
+
+TEST(DeviceBench, StepsReduceTheGradientsOnDevices) {
+  for (const bool as_view : {false, true}) {
+    StepOptions options = steps_on_devices();
+    options.as_view = as_view;
+    const Result r = run(run_step, options);
+    EXPECT_EQ(r.code, Exit::ok) << r.err;
+    EXPECT_EQ(r.json.at("world").at("ranks").at(1).at("device"), "cuda:1");
+    EXPECT_EQ(r.row().at("wrong"), 0);
+    for (const char* part :
+         {"communication_us", "compute_us", "overlap_us", "no_overlap_us", "calls_us"})
+      EXPECT_EQ(r.row().at(part).at("n"), 2) << part;
+  }
+}
+
+TEST(DeviceBench, AHookThatCannotReduceOnADeviceIsUnavailable) {
+  StepOptions options = steps_on_devices();
+  options.hook = StepHook::bf16;
+  const Result r = run(run_step, options);
+  EXPECT_EQ(r.code, Exit::unavailable);
+  EXPECT_TRUE(contains(r.err, "host memory")) << r.err;
 }
 
 TEST(DeviceBench, TheTableNamesTheDevices) {

@@ -91,6 +91,21 @@ TEST(Pattern, EverySumOfFloatsIsExactInTheDtypeForManyRanks) {
   }
 }
 
+TEST(Pattern, ASumOfOneDtypeCanBeExactInAnother) {
+  for (const DType exact_in : {DType::f16, DType::bf16, DType::f64})
+    for (const int ranks : {1, 3, 300}) {
+      const Pattern pattern(DType::f32, Kind::sum, ranks, seed, exact_in);
+      std::vector<double> sums(static_cast<std::size_t>(count), 0);
+      for (int rank = 0; rank < ranks; ++rank) {
+        const auto values = as_doubles(filled(pattern, DType::f32, rank), DType::f32);
+        for (std::size_t i = 0; i < values.size(); ++i) sums[i] += values[i];
+      }
+      const double largest = *std::max_element(sums.begin(), sums.end());
+      EXPECT_LE(largest, std::min(exact_limit(exact_in), exact_limit(DType::f32)));
+      EXPECT_GT(largest, 0);
+    }
+}
+
 TEST(Pattern, EveryProductFitsIntoAnyDtype) {
   for (const DType dtype : all_dtypes()) {
     if (dtype == DType::boolean || is_complex(dtype)) continue;

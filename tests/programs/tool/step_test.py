@@ -1,0 +1,276 @@
+"""`tutti bench step` as a user types it: step_test.py PATH_OF_TUTTI [unittest arguments]."""
+import csv
+import io
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+try:
+    import jsonschema
+except ImportError:
+    jsonschema = None
+
+TUTTI = ""
+LAUNCHER_VARIABLES = re.compile(r"^(TUTTI_|RANK$|WORLD_SIZE$|LOCAL_|GROUP_|MASTER_|OMPI_|PMI_|PALS_|SLURM_)")
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not LAUNCHER_VARIABLES.match(name)}
+HOOKS = ["all_reduce", "fp16", "bf16", "noop"]
+TIMES = ["communication_us", "compute_us", "overlap_us", "no_overlap_us", "calls_us"]
+
+
+def small(**others):
+    """Options of a quick run, with others."""
+    options = {"model": "uniform:9x10000e", "bucket": "64K,100K", "compute": "1ms", "rounds": 2, "warmup": 0, **others}
+    return [text for name, value in options.items() for text in (f"--{name}", value)]
+
+
+def tutti(*arguments, **variables):
+    return subprocess.run([TUTTI, *map(str, arguments)], env={**ENVIRONMENT, **variables}, text=True, capture_output=True,
+                          timeout=120)
+
+
+def backends():
+    """The backends of this build that serve ranks on host memory."""
+    found = json.loads(tutti("info", "-f", "json").stdout)["backends"]
+    return [backend["name"] for backend in found if backend["available"] and "cpu" in backend["serves"]]
+
+
+class Program(unittest.TestCase):
+    def runs(self, *arguments):
+        done = tutti("bench", "step", *arguments)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), " ".join(map(str, arguments)))
+        return done.stdout
+
+    def record(self, *arguments):
+        return json.loads(self.runs(*arguments, "-f", "json"))
+
+    def refuses(self, arguments, *words):
+        """Exits with 64 and one line on stderr that has all of `words`; nothing on stdout."""
+        done = tutti("bench", *arguments)
+        with self.subTest(arguments=arguments):
+            self.assertEqual((done.returncode, done.stdout), (64, ""), done.stderr)
+            self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+            for word in ("error: ", *words):
+                self.assertIn(word, done.stderr)
+
+    def check(self, run, ranks, times, rounds=2):
+        """Every row has right gradients, and exactly these times."""
+        self.assertEqual((run["status"], run["world"]["size"]), ("ok", ranks))
+        self.assertEqual([row["bucket_bytes"] for row in run["results"]], run["config"]["bucket_bytes"])
+        for row in run["results"]:
+            self.assertEqual((row["wrong"], row["first_wrong"]), (0, None), row)
+            for name in TIMES:
+                time = row[name]
+                self.assertEqual(time is not None, name in times, name)
+                if time is not None:
+                    self.assertEqual(time["n"], rounds)
+                    self.assertGreater(time["min"], 0)
+                    self.assertLessEqual(time["min"], time["p50"])
+                    self.assertLessEqual(time["p50"], time["max"])
+            self.assertGreaterEqual(row["communication_cpu"], 0)
+
+
+class Step(Program):
+    def test_every_hook_is_right_on_every_backend_and_any_number_of_ranks(self):
+        for backend in backends():
+            for ranks in (1, 2, 3):
+                for hook in HOOKS:
+                    with self.subTest(backend=backend, ranks=ranks, hook=hook):
+                        run = self.record("-n", ranks, "--backend", backend, "--hook", hook, "--check", "all", *small())
+                        self.check(run, ranks, TIMES[:4])
+                        self.assertEqual((run["backend"]["name"], run["config"]["hook"]), (backend, hook))
+                        self.assertIs(run["world"]["threads"], ranks == 1 or backend == "local")
+
+    def test_every_dtype_and_both_places_of_the_gradients_are_right(self):
+        for dtype in ("f16", "bf16", "f32", "f64"):
+            for place in ([], ["--as-view"]):
+                for hook in ("all_reduce", "bf16"):
+                    run = self.record("-n", 3, "--backend", "local", "-d", dtype, "--hook", hook, *place, *small())
+                    self.check(run, 3, TIMES[:4])
+                    self.assertIs(run["config"]["as_view"], bool(place))
+
+    def test_the_named_models_have_the_buckets_of_their_size(self):
+        for model, parameters, elements in (("resnet50", 161, 25557032), ("bert-base", 199, 109482240),
+                                            ("gpt2", 148, 124439808)):
+            run = self.record("-n", 1, *small(model=model, bucket="1M,25M", compute="0s", rounds=1, check="none", dtype="bf16"))
+            self.assertEqual((run["config"]["parameters"], run["config"]["elements"]), (parameters, elements))
+            narrow, wide = run["results"]
+            self.assertGreater(narrow["buckets"], wide["buckets"])
+            for row in (narrow, wide):
+                self.assertGreaterEqual(row["bytes"], 2 * elements)
+                self.assertLess(row["bytes"], 2 * elements + 64 * parameters)
+                self.assertLessEqual(row["first_bucket_bytes"], 1 << 20)
+            self.assertGreaterEqual(wide["buckets"], 2 * elements // (25 << 20))
+
+    def test_buckets_have_the_sizes_that_were_asked_for(self):
+        run = self.record("-n", 1, *small(model="uniform:8x4K", bucket="8K,4K"), "--first-bucket", "4K")
+        wide, narrow = run["results"]
+        self.assertEqual((wide["buckets"], wide["last_bucket_bytes"], wide["bytes"]), (5, 4096, 8 * 4096))
+        self.assertEqual((narrow["buckets"], narrow["last_bucket_bytes"]), (8, 4096))
+
+    def test_only_the_chosen_kinds_of_steps_are_measured(self):
+        for options, times in ((["--overlap"], ["communication_us", "compute_us", "overlap_us"]),
+                               (["--no-overlap"], ["communication_us", "compute_us", "no_overlap_us"]),
+                               (["--overlap", "--no-overlap"], TIMES[:4]),
+                               (["--calls"], TIMES),
+                               (["--calls"], ["communication_us", "calls_us"])):
+            alone = times[1] == "calls_us"
+            run = self.record("-n", 2, "--backend", "local", *small(compute="0s" if alone else "1ms"), *options)
+            self.check(run, 2, times)
+            for row in run["results"]:
+                self.assertEqual(row["hidden"] is not None, "overlap_us" in times)
+                self.assertEqual(row["bound_us"] is not None, "compute_us" in times)
+                self.assertEqual(row["overlap_steps_per_s"] is not None, "overlap_us" in times)
+                self.assertEqual(row["calls_over_communication"] is not None, "calls_us" in times)
+
+    def test_the_numbers_follow_from_the_times(self):
+        run = self.record("-n", 2, "--backend", "local", *small(), "--calls")
+        for row in run["results"]:
+            times = {name: row[name]["p50"] for name in TIMES}
+            communication, compute, overlap = times["communication_us"], times["compute_us"], times["overlap_us"]
+            bound = max(communication, compute) + communication * row["last_bucket_bytes"] / row["bytes"]
+            for name, value in (("overlap_steps_per_s", 1e6 / overlap),
+                                ("no_overlap_steps_per_s", 1e6 / times["no_overlap_us"]),
+                                ("hidden", (communication + compute - overlap) / min(communication, compute)),
+                                ("bound_us", bound), ("overlap_over_bound", overlap / bound),
+                                ("communication_gbps", row["bytes"] / communication / 1000),
+                                ("calls_over_communication", times["calls_us"] / communication)):
+                self.assertAlmostEqual(row[name] / value, 1, places=9, msg=name)
+            self.assertGreaterEqual(compute, 500)  # Of 1 ms of processor time.
+            self.assertGreaterEqual(row["no_overlap_us"]["min"], 500)
+
+    def test_rounds_go_on_for_the_time_that_was_asked_for(self):
+        run = self.record("-n", 2, "--backend", "local", "--model", "uniform:1x64", "--bucket", "1M", "--compute", "1ms",
+                          "--overlap", "--min-time", "100ms")
+        row = run["results"][0]
+        self.assertGreaterEqual(row["communication_us"]["n"], 5)
+        self.assertGreaterEqual(row["overlap_us"]["n"] * (row["overlap_us"]["max"] + row["compute_us"]["max"]
+                                                          + row["communication_us"]["max"]), 100e3)
+
+    def test_the_json_follows_the_schema(self):
+        schema = json.loads(tutti("schema", "step").stdout)
+        self.assertEqual(schema["$id"], "tutti/step-run-1")
+        runs = [self.record("-n", 2, *small(), "--calls"),
+                self.record("-n", 1, *small(compute="0s", check="none"), "--first-bucket", "1K")]
+        if jsonschema is None:
+            self.skipTest("the Python module jsonschema is not here: the output was not validated")
+        jsonschema.Draft202012Validator.check_schema(schema)
+        validator = jsonschema.Draft202012Validator(schema)
+        for run in runs:
+            validator.validate(run)
+        for change in ({"schema_version": 2}, {"status": "fine"}, {"surprise": 1}):
+            self.assertFalse(validator.is_valid({**runs[0], **change}), change)
+        for change in ({"wrong": -1}, {"buckets": "many"}, {"compute_us": {"n": 1}}):
+            self.assertFalse(validator.is_valid({**runs[0], "results": [{**runs[0]["results"][0], **change}]}), change)
+
+    def test_the_tables_fit_and_say_what_was_measured(self):
+        text = self.runs("-n", 3, "--backend", "local", *small(), "--calls")
+        for line in text.splitlines():
+            self.assertLessEqual(len(line), 80, line)
+            self.assertEqual(line, line.rstrip())
+        self.assertRegex(text, r"^tutti bench step \S+  3 ranks / 1 host  local\n")
+        self.assertIn("\n  uniform:9x10000e  9 gradients  351.6 KiB of f32\n  hook all_reduce, 1 ms of compute a step\n", text)
+        for bucket in ("64 KiB", "100 KiB"):
+            self.assertRegex(text, rf"\n +{bucket} +\d( +[\d.]+){{6}} +ok\n")
+            self.assertRegex(text, rf"\n +{bucket} +[\d.]+ +\d+% +-?\d+%( +[\d.]+){{4}}\n")
+        self.assertRegex(text, r"\n  medians of at least 2 rounds +[\d.]+ s\n$")
+        for absent, options in ((["compute", "overlap", "hidden", "calls"], small(compute="0s")),
+                                (["no overlap", "calls"], [*small(), "--overlap"])):
+            text = self.runs("-n", 1, *options).split("\n\n", 1)[1]
+            for word in absent:
+                self.assertNotIn(word, text)
+
+    def test_every_format_has_the_numbers_of_the_json(self):
+        with tempfile.TemporaryDirectory() as folder:
+            files = {ending: pathlib.Path(folder, f"r.{ending}") for ending in ("json", "ndjson", "csv", "md")}
+            self.runs("-n", 2, *small(), *[argument for file in files.values() for argument in ("--out", file)])
+            texts = {ending: file.read_text() for ending, file in files.items()}
+        run = json.loads(texts["json"])
+        lines = [json.loads(line) for line in texts["ndjson"].splitlines()]
+        rows = list(csv.DictReader(io.StringIO(texts["csv"]), strict=True))
+        self.assertEqual([len(lines), len(rows)], 2 * [len(run["results"])])
+        for result, line, row in zip(run["results"], lines, rows):
+            self.assertEqual((line["bucket_bytes"], line["overlap_us.p50"]), (result["bucket_bytes"], result["overlap_us"]["p50"]))
+            self.assertEqual((line["config.model"], line["world.size"]), ("uniform:9x10000e", 2))
+            self.assertEqual(list(row), list(line))
+            self.assertEqual((float(row["hidden"]), row["calls_us.p50"]), (result["hidden"], ""))
+        self.assertRegex(texts["md"], r"^# tutti bench step \S+: uniform:9x10000e  9 gradients ")
+        self.assertEqual(texts["md"].count("\n| 64 KiB | "), 1)
+        for form, start in (("ndjson", '{"started":'), ("csv", "started,status,"), ("md", "# tutti bench step ")):
+            self.assertTrue(self.runs("-n", 1, *small(), "-f", form).startswith(start), form)
+
+    def test_what_makes_no_sense_is_refused_by_name(self):
+        two = ["step", "-n", "2"]
+        for arguments, words in (
+                (["step", "-n", "0"], ["-n '0'"]),
+                (["step"], ["-n N"]),
+                (["-n", "2", "step"], ["step", "bench"]),
+                ([*two, "all_reduce"], ["all_reduce"]),
+                ([*two, "--model", "resnet51"], ["'resnet51'", "resnet50", "uniform"]),
+                ([*two, "--model", "uniform:16"], ["uniform:NxSIZE"]),
+                ([*two, "--model", "uniform:2x1000000M"], ["uniform:2x1000000M", "free"]),
+                ([*two, "--dtype", "i32"], ["'i32'", "bf16"]),
+                ([*two, "--bucket", "0"], ["'0'"]),
+                ([*two, "--bucket", "1Q"], ["'1Q'"]),
+                ([*two, "--first-bucket", "1K,2K"], ["--first-bucket '1K,2K'"]),
+                ([*two, "--hook", "power_sgd"], ["'power_sgd'", "all_reduce"]),
+                ([*two, "--compute", "fast"], ["--compute 'fast'"]),
+                ([*two, "--compute", "0s", "--overlap"], ["--compute 0s", "--overlap"]),
+                ([*two, "--compute", "0s", "--no-overlap"], ["--compute 0s", "--no-overlap"]),
+                ([*two, "--rounds", "0"], ["--rounds '0'"]),
+                ([*two, "--warmup", "-1"], ["--warmup"]),
+                ([*two, "--min-time", "1"], ["--min-time '1'"]),
+                ([*two, "--check", "some"], ["'some'", "first"]),
+                ([*two, "--seed", "x"], ["--seed 'x'"]),
+                ([*two, "--sizes", "1M"], ["--sizes"]),
+                ([*two, "-f", "yaml"], ["'yaml'"]),
+                ([*two, "--out", "r.html"], ["r.html"]),
+                ([*two, "--backend", "gluu"], ["gluu"]),
+                ([*two, "--device", "moon"], ["moon"]),
+                ([*two, "--timeout", "0s"], ["--timeout"])):
+            self.refuses(arguments, *words)
+
+    def test_a_missing_device_is_unavailable_or_skipped(self):
+        if "nccl" in backends():
+            self.skipTest("this machine may have a device")
+        arguments = ["bench", "step", "-n", 2, "--backend", "nccl", *small()]
+        self.assertEqual(tutti(*arguments).returncode, 69)
+        self.assertEqual(tutti(*arguments, "--skip-unavailable").returncode, 77)
+
+    def test_help_names_the_options(self):
+        text = self.runs("--help")
+        for option in ("--model", "--bucket", "--hook", "--compute", "--no-overlap", "--calls", "--rounds", "--device"):
+            self.assertIn(option, text)
+
+
+class Processes(Program):
+    """Ranks of a launcher."""
+
+    @classmethod
+    def setUpClass(cls):
+        if "gloo" not in backends():
+            raise unittest.SkipTest("the backend gloo is not in this build")
+
+    def test_a_launcher_s_ranks_measure_together_and_rank_0_prints(self):
+        done = tutti("run", "-n", 3, "--", TUTTI, "bench", "step", *small(), "-f", "json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = done.stdout.splitlines()
+        self.assertEqual({line[:4] for line in lines}, {"[0] "})
+        run = json.loads("\n".join(line[4:] for line in lines))
+        self.check(run, 3, TIMES[:4])
+        self.assertEqual(len({rank["pid"] for rank in run["world"]["ranks"]}), 3)
+
+    def test_ranks_that_were_told_different_things_end_together(self):
+        done = tutti("run", "-n", 2, "--", "sh", "-c", f"exec '{TUTTI}' bench step --compute 0s --model uniform:1$RANK'x4K'")
+        self.assertEqual(done.returncode, 64, done.stderr)
+        self.assertEqual(done.stderr.count("[0] error: rank 1 was started with other options than rank 0"), 1, done.stderr)
+        self.assertEqual(done.stdout, "", done.stderr)
+
+
+if __name__ == "__main__":
+    TUTTI = os.path.abspath(sys.argv.pop(1))
+    unittest.main(verbosity=2)

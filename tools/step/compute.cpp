@@ -1,0 +1,46 @@
+#include "step/compute.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "common/processor_time.hpp"
+
+namespace tutti::tool {
+namespace {
+
+constexpr int samples = 5;
+constexpr std::chrono::nanoseconds sample = std::chrono::milliseconds(5);
+
+}  // namespace
+
+ComputeLoop::ComputeLoop(std::chrono::nanoseconds duration) {
+  if (duration.count() == 0) return;
+  double fastest_ns = std::numeric_limits<double>::max();  // Of a round.
+  std::int64_t n = 1000;
+  for (int i = 0; i < samples;) {
+    const auto start = thread_processor_time();
+    run(n);
+    const auto spent = thread_processor_time() - start;
+    if (spent < sample) {
+      n *= 2;
+      continue;
+    }
+    fastest_ns = std::min(fastest_ns, static_cast<double>(spent.count()) / static_cast<double>(n));
+    ++i;
+  }
+  rounds_ =
+      std::max<std::int64_t>(std::llround(static_cast<double>(duration.count()) / fastest_ns), 1);
+}
+
+void ComputeLoop::run(std::int64_t rounds) noexcept {
+  std::uint64_t x = state_;
+  for (std::int64_t i = 0; i < rounds; ++i) {  // Each round needs the result of the last.
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^= x << 17;
+  }
+  state_ = x;
+}
+
+}  // namespace tutti::tool

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/statistics.hpp"
+#include "report/record.hpp"
+
+// The record of a run of `tutti bench step`: plain values. Times are over rounds; a round's is that
+// of the slowest rank.
+
+namespace tutti::tool {
+
+struct StepWrong {
+  int rank = 0;
+  std::string parameter{};
+  std::int64_t index = 0;  ///< Element of the gradient.
+  std::string expected{};
+  std::string got{};
+};
+
+/// The steps with one size of buckets.
+struct StepRow {
+  std::int64_t bucket_bytes = 0;
+  std::int64_t first_bucket_bytes = 0;
+  std::int64_t buckets = 0;
+  std::int64_t bytes = 0;              ///< Of all buckets.
+  std::int64_t last_bucket_bytes = 0;  ///< Of the bucket that is launched last.
+  Spread communication_us{};           ///< Steps without compute.
+  double communication_cpu = 0;        ///< Processors that the busiest rank uses in such steps.
+  std::optional<Spread> compute_us{};
+  std::optional<Spread> overlap_us{};
+  std::optional<Spread> no_overlap_us{};
+  std::optional<Spread> calls_us{};
+  std::optional<std::int64_t> wrong{};  ///< Elements, on all ranks; empty if not checked.
+  std::optional<StepWrong> first_wrong{};
+
+  /// max(compute, communication) and the last bucket's part of the communication, which no compute
+  /// can hide.
+  std::optional<double> bound_us() const;
+  /// The part of the shorter one of compute and communication that overlapped: 1 is all.
+  std::optional<double> hidden() const;
+};
+
+struct StepRecord : RunRecord {
+  std::vector<StepRow> rows{};
+};
+
+void describe(Fields& fields, const StepWrong& wrong);
+void describe(Fields& fields, const StepRow& row);
+
+/// The wrong elements of a row, in one line.
+std::string describe_wrong(const StepRow& row);
+
+}  // namespace tutti::tool
