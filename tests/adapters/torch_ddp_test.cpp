@@ -165,6 +165,20 @@ TEST_P(TorchDdp, GradientsLieInTheBucketsAndOutliveThem) {
   });
 }
 
+TEST_P(TorchDdp, ABackwardAfterTheEndOfTheModelReducesNothing) {
+  test::on_ranks(GetParam(), [&](ProcessGroup& group) {
+    Network network(1), expected(1);
+    at::Tensor loss;
+    {
+      DistributedDataParallel model(group, network);
+      loss = loss_of(model, part(batch(0), group));
+    }
+    loss.backward();
+    loss_of(expected, part(batch(0), group)).backward();
+    expect_same_gradients(network, expected);
+  });
+}
+
 TEST_P(TorchDdp, BucketsAreReducedWhileBackwardRuns) {
   test::on_ranks(GetParam(), [&](ProcessGroup& group) {
     Network network(1);
