@@ -284,7 +284,7 @@ TEST_P(TorchDdpOfSeveral, AMissingGradientIsNamedOnEveryRank) {
     DistributedDataParallel model(group, network, {.reducer = small_buckets()});
     const int last = group.size() - 1;
     if (group.rank() == last)
-      expect_error(Errc::invalid_argument, {"parameter 0 'w1' and 1 others have no gradient"},
+      expect_error(Errc::invalid_argument, {"parameter 0 'w1' and 1 more have no gradient"},
                    [&] { loss_of(model, batch(0), false).backward(); });
     else
       expect_error(Errc::mismatch, {"rank " + std::to_string(last) + ": ", "'w1'"},
