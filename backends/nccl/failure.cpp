@@ -36,9 +36,10 @@ void Failure::fail(const Error& mine) noexcept {
 void Failure::fail_late(const Op& op, const Call& call, Clock::time_point since) noexcept {
   if (broken_) return;
   const bool pair = is_message(op, call);
-  const auto text = pair ? fmt::format("the deadline passed; rank {} has not made its side of {}",
-                                       op.peer, internal::describe({&op, 1}, call))
-                         : std::string("the deadline passed");
+  const auto text =
+      pair ? fmt::format("the deadline passed; rank {} may not have made its side of {}", op.peer,
+                         internal::describe({&op, 1}, call))
+           : std::string("the deadline passed");
   const Error mine = internal::call_error(Errc::timeout, init_.name, {&op, 1}, call,
                                           pair ? op.peer : init_.rank, text);
   if (pair || init_.size == 1) return fail(mine);

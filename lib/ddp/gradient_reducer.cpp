@@ -120,8 +120,8 @@ void GradientReducer::Impl::name_launches() {
 /// mark_unused().
 std::string GradientReducer::Impl::problem_with(std::size_t id, const TensorView* gradient) const {
   if (id >= parameters.size())
-    return fmt::format("parameter {} was marked; the reducer has {}, numbered from 0", id,
-                       parameters.size());
+    return fmt::format("parameter {} was marked; the reducer has {} parameters, numbered from 0",
+                       id, parameters.size());
   if (gradients[id].mark != Mark::none)
     return fmt::format(
         "{} was marked twice; mark it once per step, and use no_sync() to accumulate", name_of(id));
@@ -417,10 +417,10 @@ void GradientReducer::set_divisor(double divisor) {
 
 TensorView GradientReducer::gradient(std::size_t id) const {
   if (id >= impl_->parameters.size())
-    internal::failf(
-        Errc::invalid_argument,
-        "GradientReducer::gradient: there is no parameter {}; the reducer has {}, numbered from 0",
-        id, impl_->parameters.size());
+    internal::failf(Errc::invalid_argument,
+                    "GradientReducer::gradient: there is no parameter {}; the reducer has {} "
+                    "parameters, numbered from 0",
+                    id, impl_->parameters.size());
   return impl_->arrays.gradient(id);
 }
 

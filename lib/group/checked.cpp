@@ -110,7 +110,8 @@ class Checked final : public HostBackend {
     Call now = call;
     now.blocking = false;
     now.deadline = call.limit();
-    // If the launch has collectives, they take the number in the inner backend.
+    // run() launches the collectives under the call's number, so the messages take it only when
+    // there are no collectives.
     now.in_order = call.in_order && pairs.size() == ops.size();
     try {
       Work work = inner_->launch(pairs, now);

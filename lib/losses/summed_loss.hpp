@@ -20,12 +20,12 @@ inline double softplus(double z) {
   return std::max(z, 0.0) + std::log1p(std::exp(-std::abs(z)));
 }
 
-/// Writes the softmax p of one row's logits, which lie `stride` elements apart. Returns the
-/// logarithm of the sum of the logits' exponentials, and the sum of p over the classes other than
-/// `own`.
+/// Of one row: the logarithm of the sum of the logits' exponentials, and the sum of the softmax
+/// over the classes other than the row's own.
 struct Softmax {
   double log_sum, others;
 };
+/// Writes the softmax of one row's logits, which lie `stride` elements apart, to p.
 Softmax softmax(std::span<const double> logits, std::size_t stride, std::size_t own,
                 std::span<double> p);
 

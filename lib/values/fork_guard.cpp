@@ -8,8 +8,8 @@
 namespace tutti::internal {
 
 std::atomic<std::uint64_t>& ForkGuard::page() {
-  // One page per process, never unmapped. It holds the id of the process once that has made a
-  // guard; a forked child finds 0.
+  // One page per process, never unmapped. Once the process has made a guard, the page holds its id;
+  // a forked child finds 0.
   static std::atomic<std::uint64_t>& shared = []() -> std::atomic<std::uint64_t>& {
     const auto size = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
     void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

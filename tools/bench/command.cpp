@@ -50,7 +50,8 @@ Choice<T> parse_list(std::string_view option, std::string_view text, const std::
   }
   for (const std::string_view item : split_list(option, text)) {
     const std::optional<T> value = find(item);
-    if (!value) refuse("{} '{}': unknown; known: all{}", option, item, names_of(known));
+    if (!value)
+      refuse("{} '{}': unknown; give all alone, or names from:{}", option, item, names_of(known));
     choice.add(*value);
   }
   return choice;

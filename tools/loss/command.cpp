@@ -19,7 +19,8 @@ constexpr std::int64_t most_calls = 1000;
 constexpr std::int64_t most_threads = 1024;
 constexpr std::int64_t most_rounds = 10'000;
 
-/// The limit of the calls that fill a queue and wrap around in it.
+/// With --queue, the default of --calls fills the queue and wraps around in it, in at most so many
+/// calls.
 constexpr std::int64_t most_calls_for_queue = 10;
 
 /// Tolerance for rounding: only the order of sums differs between one process and many.
@@ -43,7 +44,8 @@ std::vector<LossKind> parse_kinds(std::string_view text) {
   for (const std::string_view item : split_list("--losses", text)) {
     const auto* found = std::ranges::find(names_of<LossKind>, item);
     if (found == names_of<LossKind>.end())
-      refuse("--losses '{}': unknown; known: all {}", item, fmt::join(names_of<LossKind>, " "));
+      refuse("--losses '{}': unknown; give all alone, or names from: {}", item,
+             fmt::join(names_of<LossKind>, " "));
     const auto kind = static_cast<LossKind>(found - names_of<LossKind>.begin());
     if (std::ranges::find(kinds, kind) == kinds.end()) kinds.push_back(kind);
   }

@@ -124,7 +124,7 @@ Exit judge(const std::vector<Outcome>& outcomes, const LossOptions& options, Los
   for (const LossRow& row : record.rows) {
     if (row.valid_classes == 0)
       record.notes.push_back(
-          fmt::format("{}: no class is valid in the last call, so there is nothing to compare",
+          fmt::format("{}: no class is valid in the last call, so its loss and gradient are 0",
                       name_of(row.kind)));
     const std::int64_t queue = options.plan.problem.queue;
     if (row.queued && *row.queued < queue)

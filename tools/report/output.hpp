@@ -55,7 +55,8 @@ struct Report {
 /// that cannot be written.
 void check_files(const OutputOptions& options);
 
-/// Prints to `out` and writes the files. @throws Failure internal.
+/// Prints to `out` and writes the files. @throws Failure usage if a file cannot be created,
+/// internal if a write fails.
 void write(const OutputOptions& options, const Report& report, std::FILE* out);
 
 /// Flushes `out`. @throws Failure internal if output to `out` failed.

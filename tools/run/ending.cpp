@@ -193,8 +193,10 @@ Exit run_to_end(const RankSource& source, const RunOptions& options, const RankB
       return from_message<Exit>(store->get_text(status_key, limit));
     } catch (const Error& error) {
       if (!own.failed) throw;
-      throw Failure(own.failed->exit, fmt::format("rank {}: {} (and from rank 0: {})", own.rank,
-                                                  own.failed->text, error.what()));
+      throw Failure(
+          own.failed->exit,
+          fmt::format("rank {}: {} (and the exchange with rank 0 through the store failed: {})",
+                      own.rank, own.failed->text, error.what()));
     }
   }
   const std::vector<Outcome> outcomes = collect_outcomes(*store, own, group.size, patience(own));

@@ -256,7 +256,7 @@ class Loss(Program):
         run = self.record("-n", 2, "-l", "smooth_ap", "--rows", 1)
         self.assertEqual((run["results"][0]["valid_classes"], run["results"][0]["pair_loop"]), (0, None))
         self.assertEqual(run["notes"],
-                         ["smooth_ap: no class is valid in the last call, so there is nothing to compare"])
+                         ["smooth_ap: no class is valid in the last call, so its loss and gradient are 0"])
 
     def test_what_makes_no_sense_is_refused_by_name(self):
         two = ["-n", "2"]
