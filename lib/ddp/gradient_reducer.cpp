@@ -4,6 +4,7 @@
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
@@ -99,9 +100,10 @@ struct GradientReducer::Impl {
   Ids arrived;                     // In the order of the marks, until the rebuild.
   bool rebuilds;
   bool in_step = false;
-  bool reduced = false;       // The last step ended without an error.
-  std::exception_ptr failed;  // The exception of the last mark.
-  std::size_t next = 0;       // Index of the next bucket to launch.
+  bool reduced = false;               // The last step ended without an error.
+  std::optional<std::string> broken;  // The reason why abandon() has aborted the group.
+  std::exception_ptr failed;          // The exception of the last mark.
+  std::size_t next = 0;               // Index of the next bucket to launch.
   std::int64_t step = 0;
   double divisor = 1;
   int no_sync = 0;
@@ -130,6 +132,10 @@ std::string GradientReducer::Impl::problem_with(std::size_t id, const TensorView
 }
 
 void GradientReducer::Impl::begin_step() {
+  if (broken)
+    internal::failf(Errc::aborted,
+                    "GradientReducer: the group is broken, make a new one; first cause: {}",
+                    *broken);
   in_step = true;
   reduced = false;
   failed = nullptr;
@@ -325,10 +331,11 @@ void GradientReducer::Impl::abandon(std::exception_ptr why) {
   try {
     std::rethrow_exception(why);
   } catch (const std::exception& error) {
-    group.abort(fmt::format("GradientReducer: step {}: {}", step, error.what()));
+    broken = error.what();
   } catch (...) {
-    group.abort(fmt::format("GradientReducer: step {}: the hook threw", step));
+    broken = "the hook threw";
   }
+  group.abort(fmt::format("GradientReducer: step {}: {}", step, *broken));
   const auto collect = [](Work& work) {
     try {
       work.wait();
@@ -337,7 +344,7 @@ void GradientReducer::Impl::abandon(std::exception_ptr why) {
   };
   for (Launch& launch : launches) collect(launch.work);
   collect(status_work);
-  reset();
+  in_step = false;
   std::rethrow_exception(why);
 }
 

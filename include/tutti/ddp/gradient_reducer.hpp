@@ -65,7 +65,8 @@ struct ReducerOptions {
 /// with an Error that names rank and parameter. On peers finish() throws it with code mismatch. The
 /// group stays usable and the step's gradients are unspecified. The next mark_ready() begins a new
 /// step; if finish() is called instead, after a mark that threw, it throws the same error. Errors
-/// of the group (peer_lost, timeout) and of hooks break the group.
+/// of the group (peer_lost, timeout) and of hooks break the group; every later mark and step throws
+/// aborted with the first cause.
 ///
 /// Thread rules: mark_ready() and mark_unused() from any threads during backward; all other
 /// functions from one thread, while no mark is running. The group must outlive the reducer. A

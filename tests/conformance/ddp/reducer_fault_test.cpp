@@ -314,6 +314,17 @@ TEST_P(ReducerFaults, AHookThatThrowsAbortsTheGroup) {
       EXPECT_NE(std::string(error.what()).find("no more factors"), std::string::npos)
           << error.what();
     }
+    // A program may have ignored the error.
+    const auto refused = [&](const std::function<void()>& call) {
+      expect_error(Errc::aborted,
+                   {"GradientReducer: the group is broken, make a new one; first cause: ",
+                    "no more factors"},
+                   call);
+    };
+    refused([&] { reducer.mark_ready(0, mine.arrays[0]); });  // Of the last bucket.
+    refused([&] { reducer.mark_unused(0); });
+    refused([&] { reducer.step_empty(); });
+    EXPECT_FALSE(reducer.is_reduced());
   });
 }
 
