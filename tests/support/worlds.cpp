@@ -35,14 +35,17 @@ std::vector<World> worlds_of_several() {
 
 std::vector<World> worlds_that_compare() {
   std::vector<World> all = worlds_of_several();
-  std::erase_if(all, [](const World& world) { return world.backend != "local" && !world.checked; });
+  std::erase_if(all, [](const World& world) {
+    return world.backend != "local" && world.backend != "shm" && !world.checked;
+  });
   return all;
 }
 
 std::vector<World> worlds_that_refuse() {
   std::vector<World> all = worlds_of_several();
   std::erase_if(all, [](const World& world) {
-    return world.backend != "local" && world.backend != "gloo" && !world.checked;
+    return world.backend != "local" && world.backend != "shm" && world.backend != "gloo" &&
+           !world.checked;
   });
   return all;
 }

@@ -27,8 +27,8 @@ std::ostream& operator<<(std::ostream& out, const World& world);
 std::vector<World> worlds(std::initializer_list<int> sizes = {1, 2, 3, 4});
 /// The same with at least two ranks.
 std::vector<World> worlds_of_several();
-/// The worlds in which a difference between ranks is found before the data moves: `local` always,
-/// the others in checked mode.
+/// The worlds in which a difference between ranks is found before the data moves: `local` and `shm`
+/// always, the others in checked mode.
 std::vector<World> worlds_that_compare();
 /// The worlds in which a call that one rank refuses is an error on all, and the group stays usable
 /// if all ranks wait in the call: those that compare, and `gloo`.

@@ -17,6 +17,7 @@ void on_world(const World& world, const std::function<void(ProcessGroup& group)>
   on_processes({.size = world.size, .limit = 120s}, [&](RankProcess& rank) {
     rank.use_tcp();
     auto options = rank.options("matrix");
+    options.backend = world.backend;
     options.checked = world.checked;
     auto group = ProcessGroup::create(options);
     body(group);
@@ -32,7 +33,7 @@ std::vector<std::int64_t> counts_of(DType dtype) {
   return all;
 }
 
-class GlooProcesses : public testing::TestWithParam<World> {
+class RanksAsProcesses : public testing::TestWithParam<World> {
  protected:
   const World& world() const { return GetParam(); }
   /// Each pair of a dtype and a reduce op with a meaning.
@@ -45,19 +46,20 @@ class GlooProcesses : public testing::TestWithParam<World> {
   }
 };
 
-std::vector<World> gloo_worlds() {
+std::vector<World> worlds_of_processes() {
   auto all = worlds();
-  std::erase_if(all, [](const World& world) { return world.backend != "gloo"; });
+  std::erase_if(all, [](const World& world) { return world.backend == "local"; });
   return all;
 }
-INSTANTIATE_TEST_SUITE_P(Worlds, GlooProcesses, testing::ValuesIn(gloo_worlds()), CaseName());
+INSTANTIATE_TEST_SUITE_P(Worlds, RanksAsProcesses, testing::ValuesIn(worlds_of_processes()),
+                         CaseName());
 
-TEST_P(GlooProcesses, ReduceRight) {
+TEST_P(RanksAsProcesses, ReduceRight) {
   on_world(world(), [](ProcessGroup& group) {
     const int n = group.size();
     const int me = group.rank();
     for_each_reduction([&](DType dtype, ReduceOp::Kind kind) {
-      for (const Variant& variant : variants("gloo"))
+      for (const Variant& variant : variants(group.backend()))
         for (const std::int64_t count : counts_of(dtype)) {
           SCOPED_TRACE(to_string(variant) + ", count " + std::to_string(count));
           const auto inputs = make_inputs(dtype, {count}, n, variant.fill, kind);
@@ -93,12 +95,12 @@ TEST_P(GlooProcesses, ReduceRight) {
   });
 }
 
-TEST_P(GlooProcesses, ReduceScatterRows) {
+TEST_P(RanksAsProcesses, ReduceScatterRows) {
   on_world(world(), [](ProcessGroup& group) {
     const int n = group.size();
     const int me = group.rank();
     for_each_reduction([&](DType dtype, ReduceOp::Kind kind) {
-      for (const Variant& variant : variants("gloo"))
+      for (const Variant& variant : variants(group.backend()))
         for (const Layout& layout : layouts(n)) {
           SCOPED_TRACE(to_string(variant) + ", rows " + to_string(layout));
           const Shape shape = rows_of(total(layout), {37});
@@ -115,7 +117,7 @@ TEST_P(GlooProcesses, ReduceScatterRows) {
   });
 }
 
-TEST_P(GlooProcesses, MoveRows) {
+TEST_P(RanksAsProcesses, MoveRows) {
   on_world(world(), [](ProcessGroup& group) {
     const int n = group.size();
     const int me = group.rank();
@@ -161,7 +163,7 @@ TEST_P(GlooProcesses, MoveRows) {
   });
 }
 
-TEST_P(GlooProcesses, SendAndReceive) {
+TEST_P(RanksAsProcesses, SendAndReceive) {
   on_world(world(), [](ProcessGroup& group) {
     const int n = group.size();
     const int me = group.rank();
@@ -180,7 +182,7 @@ TEST_P(GlooProcesses, SendAndReceive) {
   });
 }
 
-TEST_P(GlooProcesses, WorkInSubGroupsAndAsynchronously) {
+TEST_P(RanksAsProcesses, WorkInSubGroupsAndAsynchronously) {
   on_world(world(), [](ProcessGroup& group) {
     auto part = group.split(group.rank() % 2, -group.rank());
     expect_usable(*part);

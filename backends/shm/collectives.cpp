@@ -1,0 +1,483 @@
+#include "collectives.hpp"
+
+#include <algorithm>
+#include <complex>
+#include <cstring>
+#include <limits>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "collectives/blocks.hpp"
+#include "group/fingerprint.hpp"
+
+namespace tutti::backend::shm {
+namespace {
+
+using collectives::copy_bytes;
+using collectives::cut;
+using collectives::Reducer;
+
+constexpr std::size_t KiB = 1024;
+/// The bytes of all ranks' arrays up to which each rank folds the whole arrays.
+constexpr std::size_t fold_everything = 32 * KiB;
+constexpr std::size_t least_piece = 16 * KiB;
+constexpr std::size_t block = 32 * KiB;  // Stays in the first-level cache.
+
+/// A list with one entry per rank. Groups of up to 64 ranks need no allocation.
+template <typename T>
+using PerRank = fmt::basic_memory_buffer<T, 64>;
+
+const std::byte* bytes_of(const ConstTensorView& view) {
+  return static_cast<const std::byte*>(view.data);
+}
+std::byte* bytes_of(const TensorView& view) {
+  return static_cast<std::byte*>(view.data);
+}
+
+bool is_scaled(const Op& op) {
+  return op.reduce.kind == ReduceOp::Kind::premul_sum;
+}
+
+}  // namespace
+
+Collective::Collective(Member& member, const Op& op, bool in_entry)
+    : member_(member),
+      op_(op),
+      rank_(member.rank()),
+      size_(member.size()),
+      base_(member.position()) {
+  piece_ = std::numeric_limits<std::size_t>::max();
+  if (size_ != 1) choose(in_entry);
+}
+
+// --- How the data moves ---
+
+void Collective::choose(bool in_entry) {
+  switch (op_.kind) {
+    case Operation::all_reduce:
+    case Operation::reduce:
+    case Operation::scan:
+    case Operation::exclusive_scan:
+      return choose_reduction(op_.in.bytes(), in_entry && !is_scaled(op_));
+    case Operation::reduce_scatter:
+      if (in_entry && !is_scaled(op_) && op_.in.bytes() <= inline_bytes) return;
+      return divide_blocks(largest_block());
+    case Operation::broadcast:
+      if (in_entry && op_.in.bytes() <= inline_bytes) return;
+      return divide(op_.in.bytes(), 2 * least_piece);
+    case Operation::all_gather:
+    case Operation::gather:
+      if (in_entry && largest_block() <= inline_bytes) return;
+      return divide(largest_block(), 2 * least_piece);
+    case Operation::all_gather_bounded:  // The length is in the slot's prefix.
+      return divide(largest_block(), 2 * least_piece);
+    case Operation::scatter:
+      if (in_entry && all_blocks() <= inline_bytes) return;
+      return divide(all_blocks(), 2 * least_piece);
+    case Operation::all_to_all:
+      way_ = Way::rounds;
+      counts_ = true;
+      return;
+    case Operation::barrier:
+    case Operation::send:
+    case Operation::recv:
+    case Operation::recv_any:
+      rounds_ = 0;
+      return;
+  }
+}
+
+void Collective::choose_reduction(std::size_t bytes, bool in_entry) {
+  if (in_entry && bytes <= inline_bytes) return;
+  const bool scans = op_.kind == Operation::scan || op_.kind == Operation::exclusive_scan;
+  if (!scans && bytes * static_cast<std::size_t>(size_) > fold_everything) {
+    divide(bytes, least_piece);
+    way_ = Way::slices;
+  } else {
+    divide(bytes, fold_everything);
+  }
+}
+
+void Collective::divide(std::size_t bytes, std::size_t least) {
+  way_ = Way::rounds;
+  const auto most = member_.layout().slot_bytes();
+  piece_ = std::min(std::max(whole_lines((bytes + 1) / 2), least), most);
+  rounds_ = (bytes + piece_ - 1) / piece_;
+  if (rounds_ == 0) rounds_ = 1;
+}
+
+void Collective::divide_blocks(std::size_t largest) {
+  way_ = Way::rounds;
+  const auto most =
+      member_.layout().slot_bytes() / static_cast<std::size_t>(size_) / cache_line * cache_line;
+  piece_ = std::min(std::max(whole_lines(largest), cache_line), most);
+  rounds_ = (largest + piece_ - 1) / piece_;
+  if (rounds_ == 0) rounds_ = 1;
+}
+
+Collective::Part Collective::part(std::size_t bytes, std::size_t round) const noexcept {
+  if (round == 0) return {0, std::min(bytes, piece_)};
+  const auto from = std::min(bytes, round * piece_);
+  return {from, std::min(piece_, bytes - from)};
+}
+
+std::size_t Collective::row_bytes() const noexcept {
+  const bool by_out = op_.kind == Operation::scatter || op_.kind == Operation::reduce_scatter;
+  return by_out ? op_.out.row_bytes() : op_.in.row_bytes();
+}
+
+std::size_t Collective::block_bytes(int rank) const noexcept {
+  return static_cast<std::size_t>(op_.rows[rank]) * row_bytes();
+}
+
+std::size_t Collective::largest_block() const noexcept {
+  std::size_t largest = 0;
+  for (int r = 0; r < size_; ++r) largest = std::max(largest, block_bytes(r));
+  return largest;
+}
+
+std::size_t Collective::all_blocks() const noexcept {
+  std::size_t sum = 0;
+  for (int r = 0; r < size_; ++r) sum += block_bytes(r);
+  return sum;
+}
+
+std::span<const std::byte> Collective::small() const noexcept {
+  if (way_ != Way::entry || size_ == 1) return {};
+  const bool from_root = op_.kind == Operation::broadcast || op_.kind == Operation::scatter;
+  if (op_.kind == Operation::barrier || (from_root && rank_ != op_.root)) return {};
+  return {bytes_of(op_.in), op_.in.bytes()};
+}
+
+// --- Filling ---
+
+void Collective::fill(std::size_t round) {
+  const auto number = base_ + round;
+  member_.await_free(number);
+  if (counts_) return fill_counts();
+  if (internal::is_reduction(op_.kind)) member_.prefix(rank_, number).scale = op_.reduce.scale;
+  const auto array = part(op_.in.bytes(), round);
+  switch (op_.kind) {
+    case Operation::all_reduce:
+    case Operation::reduce:
+      if (way_ == Way::slices) {
+        fill_other_slices(round);
+        break;
+      }
+      [[fallthrough]];
+    case Operation::scan:
+    case Operation::exclusive_scan:
+    case Operation::all_gather:
+    case Operation::gather:
+      copy_bytes(member_.slot(rank_, number), bytes_of(op_.in) + array.from, array.bytes);
+      break;
+    case Operation::all_gather_bounded:
+      member_.prefix(rank_, number).bytes = op_.in.bytes();
+      copy_bytes(member_.slot(rank_, number), bytes_of(op_.in) + array.from, array.bytes);
+      break;
+    case Operation::broadcast:
+    case Operation::scatter:
+      if (rank_ == op_.root)
+        copy_bytes(member_.slot(rank_, number), bytes_of(op_.in) + array.from, array.bytes);
+      break;
+    case Operation::reduce_scatter:
+      fill_blocks(round, op_.rows);
+      break;
+    case Operation::all_to_all:
+      fill_blocks(round, op_.send_rows);
+      break;
+    default:
+      break;
+  }
+  member_.filled(number);
+}
+
+/// The part of each other rank's block.
+void Collective::fill_blocks(std::size_t round, const Rows& rows) {
+  auto* const slot = member_.slot(rank_, base_ + round);
+  std::size_t offset = 0;
+  for (int r = 0; r < size_; ++r) {
+    const auto bytes = static_cast<std::size_t>(rows[r]) * row_bytes();
+    const auto p = part(bytes, round);
+    if (r != rank_)
+      copy_bytes(slot + static_cast<std::size_t>(r) * piece_, bytes_of(op_.in) + offset + p.from,
+                 p.bytes);
+    offset += bytes;
+  }
+}
+
+void Collective::fill_other_slices(std::size_t round) {
+  const auto array = part(op_.in.bytes(), round);
+  const auto parts = static_cast<std::size_t>(size_);
+  const auto me = static_cast<std::size_t>(rank_);
+  const auto begin = cut(array.bytes, parts, me);
+  const auto end = cut(array.bytes, parts, me + 1);
+  auto* const slot = member_.slot(rank_, base_ + round);
+  const auto* const in = bytes_of(op_.in) + array.from;
+  copy_bytes(slot, in, begin);
+  copy_bytes(slot + end, in + end, array.bytes - end);
+}
+
+// --- Taking ---
+
+void Collective::run() {
+  if (counts_)
+    compare_counts();
+  else if (op_.kind == Operation::all_to_all)  // One rank.
+    member_.check_rows([&](int, int) { return op_.send_rows[0]; },
+                       [&](int, int) { return op_.rows[0]; });
+  if (way_ == Way::slices)
+    run_slices();
+  else
+    run_rounds();
+  if (way_ != Way::entry) member_.advance(rounds_);
+}
+
+void Collective::run_rounds() {
+  for (std::size_t k = 0; k < rounds_; ++k) {
+    if (k + 1 < rounds_) fill(k + 1);
+    take(k);
+    if (way_ != Way::entry) member_.taken(base_ + k);
+  }
+}
+
+void Collective::run_slices() {
+  for (std::size_t k = 0; k < rounds_; ++k) {
+    if (k + 1 < rounds_) fill(k + 1);
+    fold_slice(k);
+    if (k > 0) take_slices(k - 1);
+  }
+  take_slices(rounds_ - 1);
+}
+
+/// The data of another rank, once it is there.
+const std::byte* Collective::source(int rank, std::size_t round) {
+  if (way_ == Way::entry) return member_.entry_data(rank);
+  member_.await_filled(rank, base_ + round);
+  return member_.slot(rank, base_ + round);
+}
+
+void Collective::take(std::size_t round) {
+  switch (op_.kind) {
+    case Operation::all_reduce:
+    case Operation::reduce:
+      return take_reduced(round);
+    case Operation::scan:
+    case Operation::exclusive_scan:
+      return take_scanned(round);
+    case Operation::reduce_scatter:
+      return take_own_block_reduced(round);
+    case Operation::all_gather:
+    case Operation::all_gather_bounded:
+    case Operation::gather:
+      return take_gathered(round);
+    case Operation::broadcast:
+      return take_from_root(round);
+    case Operation::scatter:
+      return take_scattered(round);
+    case Operation::all_to_all:
+      return take_exchanged(round);
+    default:
+      return;
+  }
+}
+
+/// out[0, bytes) = the fold of the first `ranks` arrays, which are `offset` bytes into the slots.
+/// `own`: this rank's array, from its own memory.
+void Collective::fold(std::byte* out, const std::byte* own, std::size_t round, std::size_t offset,
+                      std::size_t bytes, int ranks) {
+  if (bytes == 0) return;
+  PerRank<const void*> inputs;
+  PerRank<double> scales;
+  for (int r = 0; r < ranks; ++r) {
+    inputs.push_back(r == rank_ ? own : source(r, round) + offset);
+    if (is_scaled(op_))
+      scales.push_back(r == rank_ ? op_.reduce.scale : member_.prefix(r, base_ + round).scale);
+  }
+  const Reducer reducer(op_, size_);
+  static_assert(block % sizeof(std::complex<double>) == 0, "a block has whole elements");
+  for (std::size_t at = 0; at < bytes; at += block) {
+    const auto n = std::min(block, bytes - at);
+    try {
+      reducer.fold(out + at, {inputs.data(), inputs.size()}, {scales.data(), scales.size()}, n);
+    } catch (const Error& error) {  // Of a custom reduction. The peers wait for this rank.
+      member_.fail_call(error);
+    }
+    for (auto& input : inputs) input = static_cast<const std::byte*>(input) + n;
+  }
+}
+
+void Collective::take_reduced(std::size_t round) {
+  if (op_.kind == Operation::reduce && rank_ != op_.root) return;
+  const auto p = part(op_.in.bytes(), round);
+  fold(bytes_of(op_.out) + p.from, bytes_of(op_.in) + p.from, round, 0, p.bytes, size_);
+}
+
+void Collective::take_scanned(std::size_t round) {
+  const auto p = part(op_.in.bytes(), round);
+  auto* const out = bytes_of(op_.out) + p.from;
+  const int ranks = op_.kind == Operation::scan ? rank_ + 1 : rank_;
+  if (ranks == 0) return Reducer(op_, size_).identity(out, p.bytes);
+  fold(out, bytes_of(op_.in) + p.from, round, 0, p.bytes, ranks);
+}
+
+void Collective::take_own_block_reduced(std::size_t round) {
+  const auto p = part(op_.out.bytes(), round);
+  const auto own = static_cast<std::size_t>(op_.rows.offset(rank_)) * row_bytes();
+  const auto offset = way_ == Way::entry ? own : static_cast<std::size_t>(rank_) * piece_;
+  fold(bytes_of(op_.out) + p.from, bytes_of(op_.in) + own + p.from, round, offset, p.bytes, size_);
+}
+
+void Collective::take_gathered(std::size_t round) {
+  if (op_.kind == Operation::gather && rank_ != op_.root) return;
+  const bool bounded = op_.kind == Operation::all_gather_bounded;
+  auto* out = bytes_of(op_.out);
+  for (int r = 0; r < size_; ++r) {
+    const auto room = block_bytes(r);
+    if (r == rank_) {
+      const auto p = part(op_.in.bytes(), round);
+      copy_bytes(out + p.from, bytes_of(op_.in) + p.from, p.bytes);
+    } else if (room != 0) {
+      const auto* from = source(r, round);
+      const auto bytes = bounded ? member_.prefix(r, base_ + round).bytes : room;
+      if (bytes > room) member_.fail_corrupt(r, "a block's length");
+      const auto p = part(bytes, round);
+      copy_bytes(out + p.from, from, p.bytes);
+    }
+    out += room;
+  }
+}
+
+void Collective::take_from_root(std::size_t round) {
+  if (rank_ == op_.root) return;
+  const auto p = part(op_.out.bytes(), round);
+  if (p.bytes != 0) copy_bytes(bytes_of(op_.out) + p.from, source(op_.root, round), p.bytes);
+}
+
+/// The root's whole array moves; each rank takes its block.
+void Collective::take_scattered(std::size_t round) {
+  const auto begin = static_cast<std::size_t>(op_.rows.offset(rank_)) * row_bytes();
+  const auto end = begin + op_.out.bytes();
+  const auto p = part(all_blocks(), round);
+  const auto from = std::max(begin, p.from);
+  const auto to = std::min(end, p.from + p.bytes);
+  if (from >= to) return;
+  const auto* data = rank_ == op_.root ? bytes_of(op_.in) + p.from : source(op_.root, round);
+  copy_bytes(bytes_of(op_.out) + (from - begin), data + (from - p.from), to - from);
+}
+
+void Collective::take_exchanged(std::size_t round) {
+  auto* out = bytes_of(op_.out);
+  for (int r = 0; r < size_; ++r) {
+    const auto bytes = block_bytes(r);
+    const auto p = part(bytes, round);
+    if (r == rank_) {
+      const auto own = static_cast<std::size_t>(op_.send_rows.offset(rank_)) * row_bytes();
+      copy_bytes(out + p.from, bytes_of(op_.in) + own + p.from, p.bytes);
+    } else if (p.bytes != 0) {
+      copy_bytes(out + p.from, source(r, round) + static_cast<std::size_t>(rank_) * piece_,
+                 p.bytes);
+    }
+    out += bytes;
+  }
+}
+
+// --- Slices ---
+
+/// Folds this rank's slice of the round, and publishes it.
+void Collective::fold_slice(std::size_t round) {
+  const auto array = part(op_.in.bytes(), round);
+  const auto parts = static_cast<std::size_t>(size_);
+  const auto begin = cut(array.bytes, parts, static_cast<std::size_t>(rank_));
+  const auto end = cut(array.bytes, parts, static_cast<std::size_t>(rank_) + 1);
+  const auto* const in = bytes_of(op_.in) + array.from;
+  auto* const slice = member_.slice(rank_, base_ + round);
+  const bool keeps = op_.kind == Operation::all_reduce || rank_ == op_.root;
+  const bool publishes = op_.kind == Operation::all_reduce || rank_ != op_.root;
+  // In blocks, so that the copy finds the result in the cache.
+  for (auto at = begin; at < end; at += block) {
+    const auto n = std::min(block, end - at);
+    auto* const shared = slice + (at - begin);
+    auto* const out = keeps ? bytes_of(op_.out) + array.from + at : shared;
+    fold(out, in + at, round, at, n, size_);
+    if (keeps && publishes) copy_bytes(shared, out, n);
+  }
+  member_.folded(base_ + round);
+}
+
+void Collective::take_slices(std::size_t round) {
+  const auto array = part(op_.in.bytes(), round);
+  const auto parts = static_cast<std::size_t>(size_);
+  const bool takes = op_.kind == Operation::all_reduce || rank_ == op_.root;
+  for (int i = 1; i < size_ && takes; ++i) {
+    const int r = (rank_ + i) % size_;
+    const auto begin = cut(array.bytes, parts, static_cast<std::size_t>(r));
+    const auto end = cut(array.bytes, parts, static_cast<std::size_t>(r) + 1);
+    member_.await_folded(r, base_ + round);
+    copy_bytes(bytes_of(op_.out) + array.from + begin, member_.slice(r, base_ + round),
+               end - begin);
+  }
+  member_.taken(base_ + round);
+}
+
+// --- The row counts of all_to_all ---
+
+void Collective::fill_counts() {
+  auto* const slot = member_.slot(rank_, base_);
+  const auto put = [&](int i, std::int64_t rows) {
+    std::memcpy(slot + static_cast<std::size_t>(i) * sizeof rows, &rows, sizeof rows);
+  };
+  for (int r = 0; r < size_; ++r) {
+    put(r, op_.send_rows[r]);
+    put(size_ + r, op_.rows[r]);
+  }
+  member_.filled(base_);
+}
+
+/// Compares the counts of all ranks and divides the data. Fingerprints leave the counts out.
+void Collective::compare_counts() {
+  const auto n = static_cast<std::size_t>(size_);
+  PerRank<std::int64_t> counts;  // Of each rank: sent rows, then expected rows.
+  counts.resize(2 * n * n);
+  for (std::size_t r = 0; r < n; ++r)
+    std::memcpy(&counts[2 * n * r], source(static_cast<int>(r), 0), 2 * n * sizeof(std::int64_t));
+  member_.taken(base_);
+  member_.advance(1);
+  ++base_;
+  counts_ = false;
+  const auto count = [&](int rank, int index) {
+    return counts[2 * n * static_cast<std::size_t>(rank) + static_cast<std::size_t>(index)];
+  };
+  member_.check_rows([&](int from, int to) { return count(from, to); },
+                     [&](int from, int to) { return count(to, size_ + from); });
+  const auto most = std::numeric_limits<std::int64_t>::max() /
+                    std::max<std::int64_t>(1, static_cast<std::int64_t>(row_bytes()));
+  std::int64_t largest = 0;
+  for (int r = 0; r < size_; ++r)
+    for (int to = 0; to < size_; ++to) {
+      if (count(r, to) < 0 || count(r, to) > most) member_.fail_corrupt(r, "a row count");
+      largest = std::max(largest, count(r, to));
+    }
+  divide_blocks(static_cast<std::size_t>(largest) * row_bytes());
+  if (largest == 0)
+    rounds_ = 0;
+  else
+    fill(0);
+}
+
+void run_collectives(Member& member, std::span<const Op> ops, const Call& call) {
+  member.begin(ops, call);
+  bool entered = false;
+  for (const auto& op : ops) {
+    if (is_point_to_point(op.kind)) continue;
+    Collective collective(member, op, !entered);
+    if (collective.has_rounds()) collective.fill(0);
+    if (!entered) member.enter(collective.small(), collective.has_rounds());
+    entered = true;
+    collective.run();
+  }
+  member.end();
+}
+
+}  // namespace tutti::backend::shm

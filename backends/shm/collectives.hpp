@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include <tutti/backend/op.hpp>
+
+#include "collectives/reducer.hpp"
+#include "member.hpp"
+
+// Every reduction is the left fold over ranks 0..W-1 in the accumulation type, rounded once.
+
+namespace tutti::backend::shm {
+
+/// One collective of a call. Its data moves in rounds: in each, a rank fills its slot, and takes
+/// from the slots of others what it needs.
+class Collective {
+ public:
+  /// `in_entry`: a small array may be in the entry.
+  Collective(Member& member, const Op& op, bool in_entry);
+
+  /// The array for the entry; empty if the data needs rounds.
+  std::span<const std::byte> small() const noexcept;
+  /// True if there are rounds. Then fill(0) has to be called before run().
+  bool has_rounds() const noexcept { return way_ != Way::entry; }
+  void fill(std::size_t round);
+  /// Moves the rest of the data. All ranks have entered the call.
+  /// @throws Error mismatch if the row counts of an all_to_all differ; the errors of Member.
+  void run();
+
+ private:
+  enum class Way : std::uint8_t {
+    entry,   ///< The data is in the entries, or there is one rank.
+    rounds,  ///< Every rank takes what it needs.
+    slices,  ///< Rank r folds slice r of each round, and others take the results.
+  };
+  struct Part {
+    std::size_t from;
+    std::size_t bytes;
+  };
+
+  void choose(bool in_entry);
+  void choose_reduction(std::size_t bytes, bool in_entry);
+  /// In rounds of at least `least` bytes.
+  void divide(std::size_t bytes, std::size_t least);
+  /// In rounds of one part of each block; a slot holds a part for each rank.
+  void divide_blocks(std::size_t largest);
+  Part part(std::size_t bytes, std::size_t round) const noexcept;
+  std::size_t row_bytes() const noexcept;
+  std::size_t block_bytes(int rank) const noexcept;
+  std::size_t largest_block() const noexcept;
+  std::size_t all_blocks() const noexcept;
+
+  const std::byte* source(int rank, std::size_t round);
+  void take(std::size_t round);
+  void take_reduced(std::size_t round);
+  void take_scanned(std::size_t round);
+  void take_own_block_reduced(std::size_t round);
+  void take_gathered(std::size_t round);
+  void take_from_root(std::size_t round);
+  void take_scattered(std::size_t round);
+  void take_exchanged(std::size_t round);
+  void fill_own_block(std::size_t round);
+  void fill_blocks(std::size_t round, const Rows& rows);
+  void fill_other_slices(std::size_t round);
+  void fold(std::byte* out, const std::byte* own, std::size_t round, std::size_t offset,
+            std::size_t bytes, int ranks);
+  void fold_slice(std::size_t round);
+  void take_slices(std::size_t round);
+  void run_rounds();
+  void run_slices();
+  void fill_counts();
+  void compare_counts();
+
+  Member& member_;
+  const Op& op_;
+  const int rank_;
+  const int size_;
+  Way way_ = Way::entry;
+  bool counts_ = false;  // Round 0 has the row counts of an all_to_all.
+  std::uint64_t base_;   // The number of round 0 of the data.
+  std::size_t rounds_ = 1;
+  std::size_t piece_ = 0;  // The bytes of an array or of each block that move in a round.
+};
+
+/// Runs the collectives of a call. @throws Error.
+void run_collectives(Member& member, std::span<const Op> ops, const Call& call);
+
+}  // namespace tutti::backend::shm

@@ -1,0 +1,133 @@
+#include "host.hpp"
+
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <fstream>
+#include <limits>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include <fmt/format.h>
+
+namespace tutti::backend::shm {
+namespace {
+
+constexpr auto unlimited = std::numeric_limits<std::size_t>::max();
+
+std::string target(const char* link) {
+  std::array<char, 64> text{};
+  const auto n = ::readlink(link, text.data(), text.size() - 1);
+  return n > 0 ? text.data() : "unknown";
+}
+
+/// Rounds up, because a rank that is throttled for a part of the time still runs at once otherwise.
+std::size_t in_cores(double quota, double period) {
+  if (!(quota > 0) || !(period > 0)) return unlimited;
+  return std::max<std::size_t>(1, static_cast<std::size_t>((quota + period - 1) / period));
+}
+
+/// The limit of one directory of version 2, or of version 1.
+std::size_t limit_of(const std::string& directory) {
+  double quota = 0;
+  double period = 0;
+  // "max 100000" has no number at its beginning, so nothing is read.
+  if (std::ifstream(directory + "/cpu.max") >> quota >> period) return in_cores(quota, period);
+  std::ifstream(directory + "/cpu.cfs_quota_us") >> quota;
+  std::ifstream(directory + "/cpu.cfs_period_us") >> period;
+  return in_cores(quota, period);
+}
+
+/// The least limit from this directory up to the root.
+std::size_t limit_above(const std::string& root, std::string path) {
+  std::size_t least = limit_of(root);
+  while (!path.empty() && path != "/") {
+    least = std::min(least, limit_of(root + path));
+    path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
+  }
+  return least;
+}
+
+}  // namespace
+
+HostIdentity host_identity() {
+  HostIdentity identity{.boot = "unknown",
+                        .network = target("/proc/self/ns/net"),
+                        .processes = target("/proc/self/ns/pid"),
+                        .users = target("/proc/self/ns/user")};
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> identity.boot;
+  return identity;
+}
+
+std::string difference(const HostIdentity& a, const HostIdentity& b) {
+  const auto differs = [](const char* what, const std::string& x, const std::string& y) {
+    return x == y ? std::string() : fmt::format("{} ({} and {})", what, x, y);
+  };
+  for (const auto& text : {differs("the boot id", a.boot, b.boot),
+                           differs("the network namespace", a.network, b.network),
+                           differs("the process namespace", a.processes, b.processes),
+                           differs("the user namespace", a.users, b.users)})
+    if (!text.empty()) return text;
+  return {};
+}
+
+std::size_t cgroup_quota(const std::string& root, const std::string& own) {
+  std::size_t least = unlimited;
+  std::istringstream lines(own);
+  for (std::string line; std::getline(lines, line);) {
+    // "hierarchy:controllers:path"; version 2 has no controllers.
+    const auto first = line.find(':');
+    const auto second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const auto controllers = line.substr(first + 1, second - first - 1);
+    const auto path = line.substr(second + 1);
+    if (controllers.empty())
+      least = std::min(least, limit_above(root, path));
+    else if (("," + controllers + ",").find(",cpu,") != std::string::npos)
+      least = std::min(least, limit_above(root + "/" + controllers, path));
+  }
+  return least;
+}
+
+Cores usable_cores() {
+  Cores cores;
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  if (::sched_getaffinity(0, sizeof mask, &mask) == 0) {
+    for (int i = 0; i < CPU_SETSIZE; ++i)
+      if (CPU_ISSET(static_cast<std::size_t>(i), &mask)) cores.list.push_back(i);
+  } else {  // More cores than the mask has bits.
+    for (unsigned i = 0; i < std::thread::hardware_concurrency(); ++i)
+      cores.list.push_back(static_cast<int>(i));
+  }
+  std::ostringstream own;
+  own << std::ifstream("/proc/self/cgroup").rdbuf();
+  cores.quota = cgroup_quota("/sys/fs/cgroup", own.str());
+  return cores;
+}
+
+std::size_t count_cores(const std::vector<Cores>& processes) {
+  std::set<int> all;
+  std::size_t quota = unlimited;  // Of one cgroup, which the processes usually share.
+  for (const auto& process : processes) {
+    all.insert(process.list.begin(), process.list.end());
+    quota = std::min(quota, process.quota);
+  }
+  return std::min(all.size(), quota);
+}
+
+Descriptor process_descriptor(int process) noexcept {
+  // glibc 2.36 has pidfd_open(); the number is the same on every processor.
+#ifdef SYS_pidfd_open
+  return Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
+#else
+  return Descriptor(static_cast<int>(::syscall(434, process, 0)));
+#endif
+}
+
+}  // namespace tutti::backend::shm

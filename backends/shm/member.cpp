@@ -1,0 +1,380 @@
+#include "member.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "group/record.hpp"
+#include "values/fail.hpp"
+#include "values/group_errors.hpp"
+
+namespace tutti::backend::shm {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// A sleeping rank looks at the group's state this often.
+constexpr std::chrono::nanoseconds slice_of_sleep = 20ms;
+
+}  // namespace
+
+Member::Member(const BackendInit& init)
+    : group_(init.name),
+      rank_(init.rank),
+      size_(init.size),
+      layout_(init.size),
+      made_(rendezvous(init, layout_.bytes(), Deadline::after(init.timeout))),
+      polling_(Polling::of(static_cast<std::size_t>(init.size), made_.cores)),
+      agreement_(made_.store, init.rank, init.size) {
+  for (const auto& process : made_.processes) processes_.push_back({process.get(), POLLIN, 0});
+  join(Deadline::after(init.timeout));
+}
+
+void Member::join(Deadline limit) {
+  shared().joined.fetch_add(1);
+  futex_wake(shared().joined);
+  for (;;) {
+    const auto now = shared().joined.load();
+    if (now >= static_cast<std::uint32_t>(size_)) return;
+    if (const int dead = find_dead(); dead >= 0) throw Error(dead_error(dead));
+    if (limit.expired())
+      internal::failf(
+          Errc::timeout,
+          "group '{}': {} of {} ranks have mapped the shared memory before the deadline", group_,
+          now, size_);
+    futex_wait(shared().joined, now, slice_of_sleep);
+  }
+}
+
+SharedGroup& Member::shared() const noexcept {
+  return *std::launder(reinterpret_cast<SharedGroup*>(at(0)));
+}
+
+SharedRank& Member::of(int rank) const noexcept {
+  return *std::launder(
+      reinterpret_cast<SharedRank*>(at(layout_.rank(static_cast<std::size_t>(rank)))));
+}
+
+SharedRing& Member::ring(int from, int to) const noexcept {
+  return *std::launder(reinterpret_cast<SharedRing*>(
+      at(layout_.ring(static_cast<std::size_t>(from), static_cast<std::size_t>(to)))));
+}
+
+// --- Waiting ---
+
+// A rank that is about to sleep (A) counts itself and then loads the word again; a rank that stores
+// the word (B) then loads the count. All four are sequentially consistent, so either A sees the new
+// word or B sees that A sleeps.
+void Member::notify() noexcept {
+  if (shared().sleepers.load(std::memory_order_seq_cst) != 0) wake_waiters();
+}
+
+void Member::wake_waiters() noexcept {
+  for (int r = 0; r < size_; ++r) {
+    auto& bell = of(r).collectives;
+    if (bell.sleeps.load(std::memory_order_seq_cst) == static_cast<std::uint32_t>(rank_) + 1)
+      ring_bell(bell);
+  }
+}
+
+void Member::ring_bell(Bell& bell) noexcept {
+  bell.bell.fetch_add(1, std::memory_order_release);  // The sleeper's comparison sees the change.
+  futex_wake(bell.bell);
+}
+
+void Member::wake_all() noexcept {
+  for (int r = 0; r < size_; ++r) {
+    ring_bell(of(r).collectives);
+    ring_bell(of(r).messages);
+  }
+}
+
+void Member::await_asleep(const Awaited& awaited) {
+  if (!limit_.is_set()) limit_ = call_->limit();
+  auto& bell = mine().collectives;
+  while (!awaited.reached(std::memory_order_acquire)) {
+    look(awaited);
+    bell.sleeps.store(static_cast<std::uint32_t>(awaited.peer) + 1, std::memory_order_seq_cst);
+    shared().sleepers.fetch_add(1, std::memory_order_seq_cst);
+    const auto heard = bell.bell.load(std::memory_order_acquire);
+    if (!awaited.reached(std::memory_order_seq_cst) && !is_broken())
+      futex_wait(bell.bell, heard, std::min(slice_of_sleep, limit_.remaining()));
+    shared().sleepers.fetch_sub(1, std::memory_order_relaxed);
+    bell.sleeps.store(0, std::memory_order_relaxed);
+  }
+}
+
+void Member::await_all(Number SharedRank::*word, std::uint64_t value) {
+  for (int i = 1; i < size_; ++i) {
+    const int peer = (rank_ + i) % size_;
+    await({peer, of(peer).*word, value});
+  }
+}
+
+/// Throws if the wait cannot end.
+void Member::look(const Awaited& awaited) {
+  if (is_broken()) throw_cause();
+  if (entering_) look_for_refusal();
+  look_for_ranks_that_left(awaited);
+  if (const int dead = find_dead(); dead >= 0) {
+    const auto where = location();
+    const Error lost = internal::call_error(Errc::peer_lost, group_, ops_, *call_, dead,
+                                            dead_error(dead).message());
+    throw Error(internal::ended_by(fail({.cause = lost}), where));
+  }
+  if (limit_.expired() && !awaited.reached(std::memory_order_acquire))
+    fail_waiting(Errc::timeout, "the deadline passed");
+}
+
+void Member::look_for_refusal() {
+  // Only a hint; the refusals themselves are in the store.
+  const auto now = shared().refusals.load(std::memory_order_acquire);
+  if (now != seen_refusals_) {
+    seen_refusals_ = now;
+    (void)agreement_.new_refusals();
+  }
+  if (const auto* refusal = agreement_.refusal_of(internal::call_id(group_, call_->seq)))
+    throw Error(internal::refused_error(group_, ops_, *call_, refusal->rank, refusal->text));
+}
+
+void Member::look_for_ranks_that_left(const Awaited& awaited) {
+  for (int r = 0; r < size_; ++r) {
+    if (!has_left(r)) continue;
+    const bool missing = entering_
+                             ? !has_entered(r, std::memory_order_acquire)
+                             : r == awaited.peer && !awaited.reached(std::memory_order_acquire);
+    if (missing) fail_waiting(Errc::peer_lost, "a rank has left");
+  }
+}
+
+int Member::find_dead() const {
+  auto events = processes_;  // Several threads may look.
+  if (::poll(events.data(), events.size(), 0) <= 0) return -1;
+  for (std::size_t r = 0; r < events.size(); ++r)
+    if (events[r].revents != 0 && !has_left(static_cast<int>(r))) return static_cast<int>(r);
+  return -1;
+}
+
+// --- Entry ---
+
+void Member::begin(std::span<const Op> ops, const Call& call) noexcept {
+  ops_ = ops;
+  call_ = &call;
+  limit_ = {};
+  entering_ = false;
+}
+
+/// Waits until no peer reads this rank's last entry with this parity. Usually that is known: all
+/// ranks entered the call in between, so they left the call before it.
+void Member::await_reusable_entry() {
+  if (entered_ == 0 || (call_->seq + 1 - entered_) % 2 != 0) return;
+  await_all(&SharedRank::left, entered_);
+}
+
+void Member::enter(std::span<const std::byte> data, bool first_filled) {
+  if (is_broken()) throw_cause();
+  await_reusable_entry();
+  auto& entry = mine().entries[call_->seq % 2];
+  entry.fingerprint = call_->fingerprint;
+  if (!data.empty()) std::memcpy(entry.data.data(), data.data(), data.size());
+  entry.call.store(call_->seq + 1, std::memory_order_seq_cst);  // See notify().
+  notify();
+  entering_ = true;
+  for (int i = 1; i < size_; ++i) {
+    const int peer = (rank_ + i) % size_;
+    await({peer, of(peer).entries[call_->seq % 2].call, call_->seq + 1, true});
+  }
+  entering_ = false;
+  // Not before: a rank may give up a call that another rank refused, and enter a later one.
+  bool equal = true;
+  for (int r = 0; r < size_; ++r)
+    equal = equal && of(r).entries[call_->seq % 2].fingerprint == call_->fingerprint;
+  entered_ = call_->seq + 1;
+  // All ranks have left the calls before.
+  known_taken_ = position_;
+  known_filled_ = position_ + (first_filled ? 1 : 0);
+  if (!equal) compare();
+}
+
+/// All ranks have entered, and their calls differ: each describes its own to the others.
+void Member::compare() {
+  auto& own = mine();
+  own.record = internal::Record::of(ops_, *call_);
+  own.described.store(call_->seq + 1, std::memory_order_seq_cst);  // See notify().
+  notify();
+  await_all(&SharedRank::described, call_->seq + 1);
+  std::vector<internal::Record> records;
+  for (int r = 0; r < size_; ++r) {
+    records.push_back(of(r).record);
+    records.back().refused = 0;
+  }
+  auto error = internal::compare(group_, ops_, *call_, records);
+  end();
+  if (error) throw Error(*error);
+  internal::failf(Errc::backend, "shm: the fingerprints of call #{} changed", call_->seq);
+}
+
+const std::byte* Member::entry_data(int rank) const noexcept {
+  return of(rank).entries[call_->seq % 2].data.data();
+}
+
+void Member::end() noexcept {
+  // A peer that waits for this sleeps for at most a slice; it is rare.
+  mine().left.store(entered_, std::memory_order_release);
+}
+
+bool Member::has_entered(int rank, std::memory_order order) const noexcept {
+  return rank == rank_ || of(rank).entries[call_->seq % 2].call.load(order) == call_->seq + 1;
+}
+
+// --- Rounds ---
+
+std::byte* Member::slot(int rank, std::uint64_t round) const noexcept {
+  return at(layout_.slot(static_cast<std::size_t>(rank), round % Layout::slots));
+}
+
+SlotPrefix& Member::prefix(int rank, std::uint64_t round) const noexcept {
+  return *reinterpret_cast<SlotPrefix*>(slot(rank, round) - Layout::slot_prefix);
+}
+
+std::byte* Member::slice(int rank, std::uint64_t round) const noexcept {
+  return at(layout_.slice(static_cast<std::size_t>(rank), round % Layout::slots));
+}
+
+void Member::await_free(std::uint64_t round) {
+  if (round < known_taken_ + Layout::slots) return;
+  const auto needed = round + 1 - Layout::slots;
+  await_all(&SharedRank::taken, needed);
+  known_taken_ = needed;
+}
+
+void Member::await_filled(int peer, std::uint64_t round) {
+  if (round < known_filled_) return;
+  await({peer, of(peer).filled, round + 1});
+}
+
+void Member::await_folded(int peer, std::uint64_t round) {
+  await({peer, of(peer).folded, round + 1});
+}
+
+// Each store makes the data before it visible to the peer that loads it (release), and is
+// sequentially consistent for notify().
+void Member::filled(std::uint64_t round) noexcept {
+  mine().filled.store(round + 1, std::memory_order_seq_cst);
+  notify();
+}
+
+void Member::folded(std::uint64_t round) noexcept {
+  mine().folded.store(round + 1, std::memory_order_seq_cst);
+  notify();
+}
+
+void Member::taken(std::uint64_t round) noexcept {
+  mine().taken.store(round + 1, std::memory_order_seq_cst);
+  notify();
+}
+
+// --- Failure ---
+
+Error::Where Member::location() const {
+  return internal::call_error(Errc::backend, group_, ops_, *call_, rank_, {}).where();
+}
+
+Error Member::left_error(int rank) {
+  return {Errc::peer_lost, fmt::format("rank {} has left the group", rank), {.rank = rank}};
+}
+
+Error Member::dead_error(int rank) {
+  return {Errc::peer_lost, fmt::format("the process of rank {} has died", rank), {.rank = rank}};
+}
+
+Error Member::cause() noexcept {
+  return fail({.cause = Error(Errc::aborted, "another rank broke the group")});
+}
+
+void Member::throw_cause() {
+  throw Error(internal::ended_by(cause(), location()));
+}
+
+/// Fails the group because ranks have not entered the call, or have stopped in it.
+void Member::fail_waiting(Errc code, const char* what) {
+  std::vector<internal::Presence> ranks;
+  for (int r = 0; r < size_; ++r) {
+    std::uint64_t last = 0;  // The number + 1.
+    for (const auto& entry : of(r).entries)
+      last = std::max(last, entry.call.load(std::memory_order_relaxed));
+    ranks.push_back(
+        {.entered = has_entered(r, std::memory_order_relaxed),
+         .left = has_left(r),
+         .last = last == 0 ? "no collective yet" : fmt::format("last seen in #{}", last - 1)});
+  }
+  const Error error =
+      internal::name_missing(internal::call_error(code, group_, ops_, *call_, -1, what), ranks,
+                             internal::describe(ops_, *call_));
+  throw Error(internal::ended_by(fail({.cause = error}), error.where()));
+}
+
+void Member::fail_call(const Error& why) {
+  const auto error = internal::call_error(why.code(), group_, ops_, *call_, rank_,
+                                          fmt::format("rank {}: {}", rank_, why.message()));
+  throw Error(internal::ended_by(fail({.cause = error}), error.where()));
+}
+
+void Member::fail_corrupt(int peer, std::string_view what) {
+  fail_call(corrupt_error(peer, what));
+}
+
+Error Member::corrupt_error(int peer, std::string_view what) {
+  return {Errc::backend,
+          fmt::format("rank {} wrote {} into the shared memory that is not possible", peer, what),
+          {.rank = peer}};
+}
+
+Error Member::fail(const internal::Failure& failure) noexcept {
+  {
+    std::unique_lock lock(mutex_);
+    if (failing_) {
+      settled_.wait(lock, [&] { return cause_.has_value(); });
+      return *cause_;
+    }
+    failing_ = true;
+  }
+  const bool first = agreement_.announce(failure);
+  // After the announcement, so that a peer that sees the word finds the cause in the store.
+  shared().broken.store(1, std::memory_order_seq_cst);
+  wake_all();
+  const Error cause = agreement_.settle(failure, first);
+  {
+    const std::lock_guard lock(mutex_);
+    cause_ = cause;
+  }
+  settled_.notify_all();
+  if (listener_) listener_(cause);
+  return cause;
+}
+
+std::optional<Error> Member::failure() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (cause_) return cause_;
+  }
+  if (!is_broken()) return std::nullopt;
+  return cause();
+}
+
+void Member::refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept {
+  agreement_.refuse(
+      {internal::call_id(group_, call.seq), rank_, internal::refusal_text(ops, call, why)});
+  shared().refusals.fetch_add(1, std::memory_order_release);  // The refusal is in the store.
+  wake_all();
+}
+
+void Member::leave() noexcept {
+  mine().gone.store(1, std::memory_order_seq_cst);
+  wake_all();
+}
+
+}  // namespace tutti::backend::shm

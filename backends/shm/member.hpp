@@ -1,0 +1,187 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <poll.h>
+
+#include <tutti/backend/backend_table.hpp>
+
+#include "futex.hpp"
+#include "group/agreement.hpp"
+#include "group/record.hpp"
+#include "layout.hpp"
+#include "rendezvous.hpp"
+
+namespace tutti::backend::shm {
+
+/// One rank's side of a group's shared memory: its entries to calls, the rounds of a call's data,
+/// and the group's failure. The functions from begin() to end() are for the one thread whose turn
+/// it is; all others may be called from any thread.
+class Member {
+ public:
+  /// Finds the other ranks, and returns when all have mapped the segment.
+  explicit Member(const BackendInit& init);
+  Member(const Member&) = delete;
+  Member& operator=(const Member&) = delete;
+
+  const std::string& group() const noexcept { return group_; }
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+  const Layout& layout() const noexcept { return layout_; }
+
+  // A call.
+
+  /// Begins a call, whose rounds may be filled from now on.
+  void begin(std::span<const Op> ops, const Call& call) noexcept;
+  /// Enters the call with a small array, and waits until all ranks have entered. `first_filled`:
+  /// round 0 of the call is filled already.
+  /// @throws Error mismatch on all ranks if their calls differ, or if a rank refused the call; the
+  ///         group stays usable. Other errors break the group.
+  void enter(std::span<const std::byte> data, bool first_filled);
+  /// The small array of a rank that has entered.
+  const std::byte* entry_data(int rank) const noexcept;
+  /// Ends the call on this rank.
+  void end() noexcept;
+
+  // Rounds are numbered from the first call of the group on; all ranks use the same numbers.
+
+  std::uint64_t position() const noexcept { return position_; }
+  /// Ends an operation with so many rounds.
+  void advance(std::uint64_t rounds) noexcept { position_ += rounds; }
+  std::byte* slot(int rank, std::uint64_t round) const noexcept;
+  SlotPrefix& prefix(int rank, std::uint64_t round) const noexcept;
+  std::byte* slice(int rank, std::uint64_t round) const noexcept;
+  /// Waits until this rank may fill its slot for this round.
+  void await_free(std::uint64_t round);
+  void await_filled(int peer, std::uint64_t round);
+  void await_folded(int peer, std::uint64_t round);
+  void filled(std::uint64_t round) noexcept;
+  void folded(std::uint64_t round) noexcept;
+  void taken(std::uint64_t round) noexcept;
+
+  // Errors of the call.
+
+  /// Breaks the group because this rank's part of the call failed.
+  [[noreturn]] void fail_call(const Error& why);
+  /// Breaks the group because a peer wrote an impossible number.
+  [[noreturn]] void fail_corrupt(int peer, std::string_view what);
+  /// @throws Error mismatch on all ranks, unless sent(from, to) == expected(from, to) everywhere.
+  template <typename Sent, typename Expected>
+  void check_rows(const Sent& sent, const Expected& expected) {
+    const auto error = internal::compare_rows(group_, ops_, *call_, size_, sent, expected);
+    if (!error) return;
+    end();
+    throw Error(*error);
+  }
+
+  // Failure.
+
+  /// Breaks the group. Returns the first cause, which is the same on all ranks. Blocks for at most
+  /// about 1 s.
+  Error fail(const internal::Failure& failure) noexcept;
+  std::optional<Error> failure() noexcept;
+  bool is_broken() const noexcept { return shared().broken.load(std::memory_order_acquire) != 0; }
+  /// The cause of a group that is_broken().
+  Error cause() noexcept;
+  /// Called once, on any thread, with the cause. Set before the first call.
+  void on_failure(std::function<void(const Error&)> listener) { listener_ = std::move(listener); }
+  /// Tells the peers that this rank refused a collective.
+  void refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept;
+  /// Leaves the group: peers that need this rank fail.
+  void leave() noexcept;
+  bool has_left(int rank) const noexcept {
+    // After this load the last words of the rank are visible.
+    return of(rank).gone.load(std::memory_order_acquire) != 0;
+  }
+  /// A rank whose process died without leaving; -1: none.
+  int find_dead() const;
+  /// The errors of a rank that left or died.
+  static Error left_error(int rank);
+  static Error dead_error(int rank);
+  /// The error when a peer wrote an impossible number.
+  static Error corrupt_error(int peer, std::string_view what);
+
+  // For messages.
+
+  Bell& message_bell(int rank) const noexcept { return of(rank).messages; }
+  SharedRing& ring(int from, int to) const noexcept;
+  const Polling& polling() const noexcept { return polling_; }
+  static void ring_bell(Bell& bell) noexcept;
+
+ private:
+  /// A number that a peer will reach.
+  struct Awaited {
+    int peer;
+    const Number& word;
+    std::uint64_t value;
+    bool exact = false;  ///< A higher number is not enough.
+    bool reached(std::memory_order order) const noexcept {
+      const auto now = word.load(order);
+      return exact ? now == value : now >= value;
+    }
+  };
+
+  SharedGroup& shared() const noexcept;
+  SharedRank& of(int rank) const noexcept;
+  SharedRank& mine() const noexcept { return of(rank_); }
+  std::byte* at(std::size_t offset) const noexcept { return made_.segment->data() + offset; }
+
+  void join(Deadline limit);
+  void await(const Awaited& awaited) {
+    if (polling_.until([&] { return awaited.reached(std::memory_order_acquire); })) return;
+    await_asleep(awaited);
+  }
+  void await_asleep(const Awaited& awaited);
+  void await_all(Number SharedRank::*word, std::uint64_t value);
+  void look(const Awaited& awaited);
+  void look_for_refusal();
+  void look_for_ranks_that_left(const Awaited& awaited);
+  void await_reusable_entry();
+  void compare();
+  void notify() noexcept;
+  void wake_waiters() noexcept;
+  void wake_all() noexcept;
+  bool has_entered(int rank, std::memory_order order) const noexcept;
+  [[noreturn]] void fail_waiting(Errc code, const char* what);
+  [[noreturn]] void throw_cause();
+  Error::Where location() const;
+
+  const std::string group_;
+  const int rank_;
+  const int size_;
+  const Layout layout_;
+  Membership made_;
+  Polling polling_;
+  std::vector<pollfd> processes_;
+
+  // Of the call in turn.
+  std::span<const Op> ops_{};
+  const Call* call_ = nullptr;
+  Deadline limit_{};       // Set when the call first sleeps.
+  bool entering_ = false;  // The call waits for the entries of all ranks.
+  std::uint64_t position_ = 0;
+  std::uint64_t known_filled_ = 0;  // All ranks have filled the rounds below,
+  std::uint64_t known_taken_ = 0;   // and taken these.
+  std::uint64_t entered_ = 0;       // The last call that all ranks entered, + 1.
+  std::uint32_t seen_refusals_ = 0;
+
+  std::mutex mutex_;
+  std::condition_variable settled_;
+  bool failing_ = false;
+  std::optional<Error> cause_;
+  std::function<void(const Error&)> listener_;
+  internal::Agreement agreement_;
+};
+
+}  // namespace tutti::backend::shm

@@ -1,0 +1,291 @@
+#include "messages.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <span>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "group/record.hpp"
+#include "values/current_error.hpp"
+#include "values/fail.hpp"
+#include "values/group_errors.hpp"
+
+namespace tutti::backend::shm {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// While messages are pending, the thread looks at the group's state this often.
+constexpr std::chrono::nanoseconds pause_of_looks = 20ms;
+std::vector<std::byte> bytes_of(std::string_view text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
+}  // namespace
+
+Messages::Messages(std::shared_ptr<Member> member)
+    : member_(std::move(member)), bell_(member_->message_bell(member_->rank())) {
+  const int me = member_->rank();
+  const auto capacity = member_->layout().ring_bytes();
+  for (int r = 0; r < member_->size(); ++r)
+    peers_.push_back(
+        {RingSender(member_->ring(me, r), capacity), RingReceiver(member_->ring(r, me), capacity)});
+}
+
+// --- Calls ---
+
+void Messages::post(const std::shared_ptr<Message>& message, const Call& call) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (cause_) {
+      message->finish(std::make_exception_ptr(internal::broken(*cause_)));
+      return;
+    }
+    const auto& op = message->op();
+    if (!call.name.empty()) message->text_ = internal::describe({&op, 1}, call);
+    start_thread();
+    add(message);
+    if (idle_) Member::ring_bell(bell_);  // From now on the thread has to look regularly.
+    idle_ = false;
+  }
+  (void)drive();
+}
+
+void Messages::refuse(const Op& op, const Error& why) noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    if (cause_) return;
+    start_thread();
+    const auto text = internal::refusal_text({&op, 1}, {}, why);
+    if (op.kind == Operation::recv)
+      match_receive({op.peer, op.tag, nullptr, text});
+    else if (op.peer != member_->rank())
+      put_text(op.peer, Frame::Kind::refused_send, ++last_id_, op.tag, text);
+    else
+      match_request(
+          {op.peer, {.kind = Frame::Kind::refused_send, .tag = op.tag}, bytes_of(text), nullptr});
+  } catch (...) {  // The peer then waits until its deadline.
+  }
+  (void)drive();
+}
+
+// --- Progress ---
+
+bool Messages::drive() noexcept {
+  bool moved = false;
+  std::optional<Error> broken;
+  {
+    const std::lock_guard lock(mutex_);
+    try {
+      if (!cause_) moved = move();
+      broken = corrupt_;
+    } catch (...) {  // Out of memory.
+      broken = internal::to_error(std::current_exception());
+    }
+  }
+  finish_ended();
+  if (broken) fail(member_->fail({.cause = *broken}));
+  return moved;
+}
+
+/// Ends the complete messages without the lock, because a callback may run on this thread.
+void Messages::finish_ended() noexcept {
+  std::vector<End> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    if (ended_.empty()) return;
+    ended.swap(ended_);
+  }
+  for (const auto& entry : ended) entry.message->finish(entry.error);
+}
+
+void Messages::start_thread() {
+  if (thread_.joinable() || member_->size() == 1) return;
+  try {
+    // The thread holds a reference: a callback on it may destroy the group.
+    thread_ = std::thread([self = shared_from_this()] { self->work(); });
+  } catch (const std::system_error& error) {
+    internal::failf(Errc::resource_exhausted,
+                    "shm: cannot start the thread of sends and receives: {}", error.what());
+  }
+}
+
+void Messages::work() noexcept {
+  for (;;) {
+    if (drive()) continue;
+    bool idle = false;
+    {
+      const std::lock_guard lock(mutex_);
+      if (stop_) return;
+      idle = pending_.empty() &&
+             std::ranges::all_of(peers_, [](const Peer& peer) { return peer.packets.empty(); });
+      idle_ = idle;
+      asleep_ = true;
+      // Before the last look at the rings: a peer that adds a frame later sees this.
+      if (polling_ == 0) bell_.sleeps.store(1, std::memory_order_seq_cst);
+    }
+    if (!idle) look();
+    const auto heard = bell_.bell.load(std::memory_order_acquire);
+    bool stopped = false;
+    {
+      const std::lock_guard lock(mutex_);
+      stopped = stop_ || (idle && !idle_);  // Or a message was posted meanwhile.
+    }
+    if (!stopped && !drive()) futex_wait(bell_.bell, heard, idle ? 1h : pause_of_looks);
+    const std::lock_guard lock(mutex_);
+    asleep_ = false;
+    idle_ = false;
+    bell_.sleeps.store(0, std::memory_order_relaxed);
+  }
+}
+
+/// Moves frames on the caller's thread for a while. Peers need not wake the thread meanwhile.
+void Messages::poll_for(const Message& message) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (polling_++ == 0) bell_.sleeps.store(0, std::memory_order_relaxed);
+  }
+  (void)member_->polling().until([&] {
+    (void)drive();
+    return message.ended();
+  });
+  {
+    const std::lock_guard lock(mutex_);
+    if (--polling_ == 0 && asleep_) bell_.sleeps.store(1, std::memory_order_seq_cst);
+  }
+  (void)drive();  // Frames that came while no peer saw a sleeper.
+}
+
+/// Looks at deadlines and at the group's state.
+void Messages::look() noexcept {
+  if (member_->is_broken()) return fail(member_->cause());
+  std::vector<std::shared_ptr<Message>> late;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& message : pending_)
+      if (message->limit().expired()) late.push_back(message);
+  }
+  if (!late.empty()) return expire(*late.front());  // All others end with it.
+  if (const auto lost = find_lost()) fail(member_->fail({.cause = *lost}));
+}
+
+/// The error of messages that need a rank which is no longer there.
+std::optional<Error> Messages::find_lost() {
+  std::vector<bool> left;
+  for (int r = 0; r < member_->size(); ++r) left.push_back(member_->has_left(r));
+  const int dead = member_->find_dead();
+  (void)drive();  // After the looks: a rank that leaves has sent all its frames before.
+  const std::lock_guard lock(mutex_);
+  if (cause_ || pending_.empty()) return std::nullopt;
+  for (int r = 0; r < member_->size(); ++r)
+    if (left[static_cast<std::size_t>(r)] && needs(r)) return Member::left_error(r);
+  if (is_alone(left) && std::ranges::any_of(receives_, [](const Receive& receive) {
+        return receive.peer == any_peer && receive.message != nullptr;
+      }))
+    return Error(Errc::peer_lost, "all other ranks have left the group");
+  if (dead >= 0) return Member::dead_error(dead);
+  return std::nullopt;
+}
+
+bool Messages::needs(int rank) const {
+  const auto& peer = peers_[static_cast<std::size_t>(rank)];
+  return !peer.sends.empty() || !peer.receives.empty() || !peer.differing.empty() ||
+         std::ranges::any_of(receives_, [&](const Receive& receive) {
+           return receive.peer == rank && receive.message != nullptr;
+         });
+}
+
+bool Messages::is_alone(const std::vector<bool>& left) const {
+  for (int r = 0; r < member_->size(); ++r)
+    if (r != member_->rank() && !left[static_cast<std::size_t>(r)]) return false;
+  return member_->size() > 1;
+}
+
+void Messages::expire(Message& message) noexcept {
+  if (message.ended()) return;
+  const auto& op = message.op();
+  const bool any = op.peer == any_peer;
+  const auto late = internal::call_error(
+      Errc::timeout, member_->group(), {&op, 1}, {}, any ? -1 : op.peer,
+      fmt::format("the deadline passed; {} made its side of {}",
+                  any ? "no rank has" : fmt::format("rank {} has not", op.peer),
+                  internal::describe(op)));
+  fail(member_->fail({.cause = late}));
+}
+
+void Messages::fail(const Error& cause) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!cause_) cause_ = cause;
+    for (const auto& message : std::exchange(pending_, {})) {
+      const auto own = internal::call_error(cause_->code(), member_->group(), {&message->op(), 1},
+                                            {}, cause_->where().rank, {});
+      // A cause of no call is that of every message: a peer has left.
+      const bool of_a_call = !cause_->where().operation.empty();
+      ended_.push_back(
+          {message, std::make_exception_ptr(of_a_call ? internal::ended_by(*cause_, own.where())
+                                                      : *cause_)});
+    }
+    requests_.clear();
+    receives_.clear();
+    for (auto& peer : peers_) {
+      peer.packets.clear();
+      peer.accepted.clear();
+      peer.sends.clear();
+      peer.receives.clear();
+      peer.differing.clear();
+    }
+  }
+  finish_ended();
+}
+
+void Messages::stop() noexcept {
+  // A receive may have ended while its answer waits for room.
+  const auto soon = Deadline::after(1s);
+  const auto waits = [&] {
+    const std::lock_guard lock(mutex_);
+    return std::ranges::any_of(peers_, [](const Peer& peer) { return !peer.packets.empty(); });
+  };
+  while (waits() && !soon.expired() && !member_->is_broken())
+    if (!drive()) std::this_thread::sleep_for(1ms);
+  fail(internal::group_destroyed());
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  Member::ring_bell(bell_);
+  if (!thread_.joinable()) return;
+  if (thread_.get_id() == std::this_thread::get_id())
+    thread_.detach();
+  else
+    thread_.join();
+}
+
+// --- A message ---
+
+std::string Messages::Message::description() const {
+  return text_.empty() ? internal::describe(op_) : text_;
+}
+
+bool Messages::Message::done() const noexcept {
+  if (!ended() && !forked()) {
+    (void)messages_->drive();
+    if (limit_.expired()) messages_->expire(const_cast<Message&>(*this));
+  }
+  return ended();
+}
+
+bool Messages::Message::wait_until(Deadline deadline) {
+  if (ended() || forked()) return true;
+  messages_->poll_for(*this);
+  if (HostState::wait_until(deadline.time() < limit_.time() ? deadline : limit_)) return true;
+  if (!limit_.expired()) return false;
+  messages_->expire(*this);
+  return HostState::wait_until(Deadline::none());
+}
+
+}  // namespace tutti::backend::shm

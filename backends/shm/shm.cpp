@@ -1,0 +1,113 @@
+// Processes and threads of one host, over shared memory (docs/design/0015-speed.md).
+
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <tutti/backend/backend_table.hpp>
+#include <tutti/backend/host_backend.hpp>
+
+#include "collectives.hpp"
+#include "group/host_calls.hpp"
+#include "group/record.hpp"
+#include "host.hpp"
+#include "member.hpp"
+#include "messages.hpp"
+#include "values/fail.hpp"
+
+namespace tutti::backend::shm {
+namespace {
+
+class ShmBackend final : public HostBackend {
+ public:
+  explicit ShmBackend(const BackendInit& init)
+      : HostBackend(init.name, init.rank),
+        memory_(init.memory == nullptr ? host_memory() : *init.memory),
+        member_(std::make_shared<Member>(init)),
+        messages_(std::make_shared<Messages>(member_)) {
+    member_->on_failure(
+        [queue = calls().queue(), weak = std::weak_ptr<Messages>(messages_)](const Error& cause) {
+          queue->fail(cause);
+          if (const auto messages = weak.lock()) messages->fail(cause);
+        });
+  }
+  ~ShmBackend() override {
+    messages_->stop();
+    member_->leave();
+    stop();
+  }
+
+  bool supports(Operation operation, DType dtype, ReduceOp::Kind kind) const noexcept override {
+    return operation == Operation::recv_any || HostBackend::supports(operation, dtype, kind);
+  }
+  Memory& memory() noexcept override { return memory_; }
+
+  void abort(std::string_view why) noexcept override {
+    (void)member_->fail(
+        {.cause = Error(Errc::aborted, fmt::format("rank {} aborted the group: {}", rank(), why),
+                        {.group = group(), .rank = rank()})});
+  }
+  std::optional<Error> failure() const override { return member_->failure(); }
+  std::string transport() const override { return member_->size() == 1 ? "" : "shared memory"; }
+
+ protected:
+  void run(std::span<const Op> ops, const Call& call) override {
+    run_collectives(*member_, ops, call);
+  }
+
+  std::shared_ptr<WorkState> post_one(const Op& op, const Call& call, Deadline limit) override {
+    auto message = calls().make_state<Messages::Message>(messages_, op, limit);
+    messages_->post(message, call);
+    return message;
+  }
+
+  void publish(std::span<const Op> ops, const Call& call, const Error& why) noexcept override {
+    internal::for_each_part(ops, call, [&](std::span<const Op> part, const Call& its) {
+      if (part.size() == 1 && is_point_to_point(part[0].kind))
+        messages_->refuse(part[0], why);
+      else
+        member_->refuse(part, its, why);
+    });
+  }
+
+ private:
+  Memory& memory_;
+  std::shared_ptr<Member> member_;
+  std::shared_ptr<Messages> messages_;
+};
+
+std::string unavailable() {
+  if (process_descriptor(::getpid()).is_open()) return {};
+  return "the kernel does not permit pidfd_open() (Linux 5.3), by which a rank detects the death "
+         "of another";
+}
+
+std::string details() {
+  const auto cores = usable_cores();
+  return fmt::format("ranks poll while they wait if at most {} run on this host\n",
+                     count_cores({cores}));
+}
+
+}  // namespace
+
+extern const BackendEntry entry;
+const BackendEntry entry{
+    .name = "shm",
+    .summary = "processes and threads of one host, over shared memory",
+    .serves = [](Device device) noexcept { return device.type == DeviceType::cpu; },
+    .unavailable = unavailable,
+    .make = [](const BackendInit& init) -> std::unique_ptr<Backend> {
+      if (!init.args.empty())
+        internal::failf(Errc::invalid_argument,
+                        "backend 'shm' takes no arguments, but was given '{}'", init.args);
+      return std::make_unique<ShmBackend>(init);
+    },
+    .details = details,
+    .receives_from_any = true,
+};
+
+}  // namespace tutti::backend::shm
