@@ -58,9 +58,9 @@ TEST(ShmGroup, ReducesArraysOfAllSizes) {
   for (const int size : {2, 3, 4})
     on_processes({.size = size}, [](RankProcess& rank) {
       auto group = ProcessGroup::create(options_of(rank, "sizes"));
-      for (const std::size_t bytes :
-           {48, 52, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 256 << 10, 512 << 10, 1 << 20, 5 << 20})
-        for (const std::size_t more : {0, 1, 17}) expect_sums(group, bytes / 4 + more);
+      for (const std::size_t elements : {12U, 13U, 2U << 10, 4U << 10, 8U << 10, 16U << 10,
+                                         64U << 10, 128U << 10, 256U << 10, 1280U << 10})
+        for (const std::size_t more : {0U, 1U, 17U}) expect_sums(group, elements + more);
       return std::string();
     });
 }
@@ -146,10 +146,10 @@ void expect_survivors(What what, std::size_t bytes, int runs) {
 
 TEST(ShmGroup, AKilledPeerEndsTheCallsOfAllSurvivors) {
   expect_survivors(What::all_reduce, 8, 3);
-  expect_survivors(What::all_reduce, 8 << 20, 3);
-  expect_survivors(What::broadcast, 1 << 20, 2);
+  expect_survivors(What::all_reduce, std::size_t{8} << 20, 3);
+  expect_survivors(What::broadcast, std::size_t{1} << 20, 2);
   expect_survivors(What::barrier, 8, 2);
-  expect_survivors(What::message, 1 << 20, 3);
+  expect_survivors(What::message, std::size_t{1} << 20, 3);
 }
 
 TEST(SlowShmGroup, AKilledPeerEndsTheCallsOfAllSurvivors) {
@@ -161,7 +161,7 @@ TEST(SlowShmGroup, AKilledPeerEndsTheCallsOfAllSurvivors) {
 TEST(ShmGroup, AStoppedPeerCostsNoMoreThanTheDeadline) {
   on_processes({.size = 2}, [](RankProcess& rank) {
     auto group = ProcessGroup::create(options_of(rank, "stopped"));
-    std::vector<std::uint8_t> data(4 << 20);
+    std::vector<std::uint8_t> data(std::size_t{4} << 20);
     group.barrier();
     if (rank.last()) {
       ::raise(SIGSTOP);

@@ -198,8 +198,7 @@ std::vector<BadCallCase> bad_call_cases() {
   std::vector<BadCallCase> cases;
   for (const World& world : worlds_that_refuse())
     for (const BadCall& call : bad_calls())
-      if (call.all_wait || world.checked || world.backend != "gloo")
-        cases.push_back({world, call});
+      if (call.all_wait || world.checked || world.backend != "gloo") cases.push_back({world, call});
   return cases;
 }
 
