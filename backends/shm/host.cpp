@@ -59,7 +59,8 @@ HostIdentity host_identity() {
   HostIdentity identity{.boot = "unknown",
                         .network = target("/proc/self/ns/net"),
                         .processes = target("/proc/self/ns/pid"),
-                        .users = target("/proc/self/ns/user")};
+                        .users = target("/proc/self/ns/user"),
+                        .user = std::to_string(::geteuid())};
   std::ifstream("/proc/sys/kernel/random/boot_id") >> identity.boot;
   return identity;
 }
@@ -68,10 +69,11 @@ std::string difference(const HostIdentity& a, const HostIdentity& b) {
   const auto differs = [](const char* what, const std::string& x, const std::string& y) {
     return x == y ? std::string() : fmt::format("{} ({} and {})", what, x, y);
   };
-  for (const auto& text : {differs("the boot id", a.boot, b.boot),
-                           differs("the network namespace", a.network, b.network),
-                           differs("the process namespace", a.processes, b.processes),
-                           differs("the user namespace", a.users, b.users)})
+  for (const auto& text :
+       {differs("the boot id", a.boot, b.boot),
+        differs("the network namespace", a.network, b.network),
+        differs("the process namespace", a.processes, b.processes),
+        differs("the user namespace", a.users, b.users), differs("the user", a.user, b.user)})
     if (!text.empty()) return text;
   return {};
 }

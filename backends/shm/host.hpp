@@ -9,13 +9,14 @@
 
 namespace tutti::backend::shm {
 
-/// What two processes must have in common to share memory: the running kernel (boot id) and the
-/// network, process and user namespaces.
+/// What two processes must have in common to share memory: the running kernel (boot id), the
+/// network, process and user namespaces, and the user.
 struct HostIdentity {
   std::string boot;
   std::string network;
   std::string processes;
   std::string users;
+  std::string user;
 };
 HostIdentity host_identity();
 

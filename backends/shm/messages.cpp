@@ -20,7 +20,7 @@ using namespace std::chrono_literals;
 
 /// While messages are pending, the thread looks at the group's state this often.
 constexpr std::chrono::nanoseconds pause_of_looks = 20ms;
-std::vector<std::byte> bytes_of(std::string_view text) {
+std::vector<std::byte> payload_of(std::string_view text) {
   const auto bytes = std::as_bytes(std::span(text));
   return {bytes.begin(), bytes.end()};
 }
@@ -67,7 +67,7 @@ void Messages::refuse(const Op& op, const Error& why) noexcept {
       put_text(op.peer, Frame::Kind::refused_send, ++last_id_, op.tag, text);
     else
       match_request(
-          {op.peer, {.kind = Frame::Kind::refused_send, .tag = op.tag}, bytes_of(text), nullptr});
+          {op.peer, {.kind = Frame::Kind::refused_send, .tag = op.tag}, payload_of(text), nullptr});
   } catch (...) {  // The peer then waits until its deadline.
   }
   (void)drive();
@@ -104,7 +104,7 @@ void Messages::finish_ended() noexcept {
 }
 
 void Messages::start_thread() {
-  if (thread_.joinable() || member_->size() == 1) return;
+  if (thread_.joinable()) return;
   try {
     // The thread holds a reference: a callback on it may destroy the group.
     thread_ = std::thread([self = shared_from_this()] { self->work(); });

@@ -33,7 +33,6 @@ struct PeerInfo {
   std::uint32_t version = Layout::version;
   HostIdentity host;
   std::int32_t process = 0;
-  std::uint32_t user = 0;
   Cores cores;
   std::string address{};  ///< Rank 0: its socket's.
   std::string error{};    ///< Rank 0: why there is no shared memory.
@@ -43,7 +42,7 @@ Bytes encode(const PeerInfo& info) {
   internal::Writer out;
   out.u32(info.version);
   out.text(info.host.boot).text(info.host.network).text(info.host.processes).text(info.host.users);
-  out.i32(info.process).u32(info.user).u64(info.cores.quota);
+  out.text(info.host.user).i32(info.process).u64(info.cores.quota);
   const std::vector<std::int64_t> list(info.cores.list.begin(), info.cores.list.end());
   out.list(list).text(info.address).text(info.error);
   return out.take();
@@ -60,9 +59,8 @@ PeerInfo decode(const Bytes& bytes, int rank) {
                     "run the same version of tutti on every rank",
                     rank, info.version, Layout::version);
   info.host = {std::string(in.text()), std::string(in.text()), std::string(in.text()),
-               std::string(in.text())};
+               std::string(in.text()), std::string(in.text())};
   info.process = in.i32();
-  info.user = in.u32();
   info.cores.quota = in.u64();
   for (const auto core : in.list()) info.cores.list.push_back(static_cast<int>(core));
   info.address = in.text();
@@ -103,7 +101,7 @@ bool is_process(const Descriptor& socket, const PeerInfo& info) {
   ucred peer{};
   socklen_t length = sizeof peer;
   return ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
-         peer.pid == info.process && peer.uid == info.user;
+         peer.pid == info.process && std::to_string(peer.uid) == info.host.user;
 }
 
 void limit_waits(const Descriptor& socket) {
@@ -205,7 +203,6 @@ class Rendezvous {
   void exchange_infos() {
     mine_.host = host_identity();
     mine_.process = ::getpid();
-    mine_.user = ::geteuid();
     mine_.cores = usable_cores();
     made_.store->set(key(init_.rank), encode(mine_));
     for (int r = 0; r < init_.size; ++r) {

@@ -28,7 +28,7 @@ TEST(HostIdentity, IsThatOfThisProcess) {
 }
 
 TEST(HostIdentity, EachDifferenceIsNamedWithBothSides) {
-  const shm::HostIdentity a{"boot", "net", "pid", "user"};
+  const shm::HostIdentity a{"boot", "net", "pid", "users", "user"};
   const auto differs = [&](std::string shm::HostIdentity::*part) {
     auto b = a;
     b.*part = "other";
@@ -37,7 +37,8 @@ TEST(HostIdentity, EachDifferenceIsNamedWithBothSides) {
   EXPECT_EQ(differs(&shm::HostIdentity::boot), "the boot id (boot and other)");
   EXPECT_EQ(differs(&shm::HostIdentity::network), "the network namespace (net and other)");
   EXPECT_EQ(differs(&shm::HostIdentity::processes), "the process namespace (pid and other)");
-  EXPECT_EQ(differs(&shm::HostIdentity::users), "the user namespace (user and other)");
+  EXPECT_EQ(differs(&shm::HostIdentity::users), "the user namespace (users and other)");
+  EXPECT_EQ(differs(&shm::HostIdentity::user), "the user (user and other)");
 }
 
 class CgroupQuota : public testing::Test {
