@@ -248,7 +248,8 @@ INSTANTIATE_TEST_SUITE_P(Worlds, CallbacksOfSeveral, testing::ValuesIn(worlds_of
                          CaseName());
 
 TEST_P(CallbacksOfSeveral, OnDoneGetsARefusalOfAPeer) {
-  if (!world().checked) GTEST_SKIP() << "the transport may wait for the deadline";
+  if (world().backend != "local" && world().backend != "shm" && !world().checked)
+    GTEST_SKIP() << "a rank may have done its part before the refusal";
   on_fresh_ranks(world(), [](ProcessGroup& group) {
     const Buffer data(group, number(1));
     if (group.rank() == 0) {
