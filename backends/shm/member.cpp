@@ -34,6 +34,7 @@ Member::Member(const BackendInit& init)
 }
 
 void Member::join(Deadline limit) {
+  // Sequentially consistent by default; once per group.
   shared().joined.fetch_add(1);
   futex_wake(shared().joined);
   for (;;) {
@@ -99,9 +100,12 @@ void Member::await_asleep(const Awaited& awaited) {
     look(awaited);
     bell.sleeps.store(static_cast<std::uint32_t>(awaited.peer) + 1, std::memory_order_seq_cst);
     shared().sleepers.fetch_add(1, std::memory_order_seq_cst);
+    // Before the last look at the word: the kernel does not let this thread sleep after a later
+    // ring.
     const auto heard = bell.bell.load(std::memory_order_acquire);
     if (!awaited.reached(std::memory_order_seq_cst) && !is_broken())
       futex_wait(bell.bell, heard, std::min(slice_of_sleep, limit_.remaining()));
+    // Relaxed: a peer that sees this late rings once too often.
     shared().sleepers.fetch_sub(1, std::memory_order_relaxed);
     bell.sleeps.store(0, std::memory_order_relaxed);
   }
@@ -132,7 +136,7 @@ void Member::look(const Awaited& awaited) {
 void Member::look_for_refusal() {
   // Only a hint; the refusals themselves are in the store.
   const auto now = shared().refusals.load(std::memory_order_acquire);
-  if (now != seen_refusals_) {
+  if (now != seen_refusals_) {  // Acquired: the refusal is in the store.
     seen_refusals_ = now;
     (void)agreement_.new_refusals();
   }
@@ -301,7 +305,7 @@ void Member::throw_cause() {
 
 /// Fails the group because ranks have not entered the call, or have stopped in it.
 void Member::fail_waiting(Errc code, const char* what) {
-  std::vector<internal::Presence> ranks;
+  std::vector<internal::Presence> ranks;  // Relaxed loads: only for the text.
   for (int r = 0; r < size_; ++r) {
     std::uint64_t last = 0;  // The number + 1.
     for (const auto& entry : of(r).entries)
@@ -373,7 +377,8 @@ void Member::refuse(std::span<const Op> ops, const Call& call, const Error& why)
 }
 
 void Member::leave() noexcept {
-  mine().gone.store(1, std::memory_order_seq_cst);
+  // After all other words of this rank (release): a peer that sees it has seen them.
+  mine().gone.store(1, std::memory_order_release);
   wake_all();
 }
 

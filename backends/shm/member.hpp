@@ -91,6 +91,7 @@ class Member {
   /// about 1 s.
   Error fail(const internal::Failure& failure) noexcept;
   std::optional<Error> failure() noexcept;
+  /// Acquires: the cause is in the store.
   bool is_broken() const noexcept { return shared().broken.load(std::memory_order_acquire) != 0; }
   /// The cause of a group that is_broken().
   Error cause() noexcept;
@@ -101,7 +102,7 @@ class Member {
   /// Leaves the group: peers that need this rank fail.
   void leave() noexcept;
   bool has_left(int rank) const noexcept {
-    // After this load the last words of the rank are visible.
+    // Acquires: the last words of the rank are visible then.
     return of(rank).gone.load(std::memory_order_acquire) != 0;
   }
   /// A rank whose process died without leaving; -1: none.

@@ -139,6 +139,7 @@ void Messages::work() noexcept {
     const std::lock_guard lock(mutex_);
     asleep_ = false;
     idle_ = false;
+    // Relaxed, as in poll_for(): a peer that sees this late rings once too often.
     bell_.sleeps.store(0, std::memory_order_relaxed);
   }
 }
