@@ -72,9 +72,9 @@ class Mesh {
   void listen(const std::shared_ptr<const Listener>& listener);
 
   /// A block of memory that is sent to or received from one peer. The transport does not touch the
-  /// memory after the destructor. Gloo cannot withdraw a posted message: if the peer posts its side
-  /// of a Message that was destroyed before the end of wait(), the connection stops, so the owner
-  /// fails the mesh.
+  /// memory after the destructor. Gloo nevertheless keeps a posted message: if a Message is
+  /// destroyed without a successful wait(), and the peer then posts its side, the connection stops.
+  /// The owner therefore has to fail the mesh, unless a peer refused the call.
   class Message {
    public:
     /// `call`: the id by which a peer may refuse it (Group::call_id() or pair_id()); 0: no refusal.

@@ -77,13 +77,12 @@ std::string details() {
     check(cuda, cuda.runtime_get_version(&runtime), "cudaRuntimeGetVersion");
     check(cuda, cuda.driver_get_version(&driver), "cudaDriverGetVersion");
     check(cuda, cuda.get_device_count(&count), "cudaGetDeviceCount");
-    return fmt::format("NCCL {}, CUDA runtime {}, driver for CUDA {}, {} device{}\n{}\n{}\n",
-                       version_text(features.version), cuda::version_text(runtime),
-                       cuda::version_text(driver), count, count == 1 ? "" : "s",
-                       to_string(features),
-                       cuda::fold_image().empty() ? "built without nvcc: reduces what NCCL can"
-                                                  : "reduces by kernels of its own what NCCL "
-                                                    "cannot");
+    return fmt::format(
+        "NCCL {}, CUDA runtime {}, driver for CUDA {}, {} device{}\n{}\n{}\n",
+        version_text(features.version), cuda::version_text(runtime), cuda::version_text(driver),
+        count, count == 1 ? "" : "s", to_string(features),
+        cuda::fold_image().empty() ? "built without nvcc: only the reductions of NCCL"
+                                   : "reductions that NCCL lacks: by kernels of this library");
   } catch (const Error& error) {
     return fmt::format("{}\n", error.message());
   }

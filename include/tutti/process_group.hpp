@@ -50,7 +50,7 @@ class ProcessGroup {
   const std::string& backend() const noexcept;  ///< Its name in backends(), or "custom".
   std::string transport() const;                ///< The transport: "tcp/eth0".
   Memory& memory() noexcept;
-  /// The memory that gains most from register_memory(), else memory(). On "nccl": ncclMemAlloc's.
+  /// Memory for register_memory(): that of ncclMemAlloc on "nccl"; where there is none, memory().
   Memory& registrable_memory() noexcept;
   bool supports(Operation operation, DType dtype, ReduceOp op = ReduceOp::sum) const;
 
@@ -125,8 +125,8 @@ class ProcessGroup {
                       int tag = 0, const CallOptions& options = {});
 
   /// Collective. Ranks with equal `color` form a group, ordered by `key`, then by rank; a negative
-  /// color gets none. It may outlive this one. On the wire: 16 bytes per rank, limited by
-  /// `options`; GroupOptions::timeout limits the making of the group.
+  /// color gets none. It may outlive this one. On the wire: 16 bytes per rank, within the deadline
+  /// of `options`; GroupOptions::timeout limits the making of the group.
   std::optional<ProcessGroup> split(int color, int key = 0, const CallOptions& options = {});
   /// split() by a list of members, for example std::array{0, 2}, the same on all ranks.
   std::optional<ProcessGroup> subset(std::span<const int> ranks, const CallOptions& options = {});

@@ -8,7 +8,8 @@
 
 namespace tutti::internal {
 
-/// Throws Error with a formatted message: values, both sides of a comparison, and what to change.
+/// Throws Error with a formatted message. The format should give the values, both sides of a
+/// comparison, and what to change.
 template <typename... Args>
 [[noreturn, gnu::cold, gnu::noinline]] void failf(Errc code, fmt::format_string<Args...> format,
                                                   Args&&... args) {

@@ -108,9 +108,9 @@ void check_options_have_use(const Request& request) {
   if ((request.root || request.all_roots) && !any([](const Collective* c) { return c->rooted; }))
     refuse("--root: none of the chosen collectives has a root; leave it out");
   const bool moves = any([](const Collective* c) { return c->moves_data(); });
-  if (request.dtypes.given && !moves) refuse("--dtype: barrier moves no data; leave it out");
-  if (!request.sizes.empty() && !moves) refuse("--sizes: barrier moves no data; leave it out");
-  if (request.places.given && !moves) refuse("--place: barrier moves no data; leave it out");
+  if (request.dtypes.given && !moves) refuse("--dtype: barrier moves no data; leave --dtype out");
+  if (!request.sizes.empty() && !moves) refuse("--sizes: barrier moves no data; leave --sizes out");
+  if (request.places.given && !moves) refuse("--place: barrier moves no data; leave --place out");
   if (request.counts.given && !any([](const Collective* c) { return c->divides(); }))
     refuse("--counts: none of the chosen collectives cuts S into blocks; leave it out");
 }

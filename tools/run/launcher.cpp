@@ -280,8 +280,8 @@ void Launch::stop(int signal) {
   if (stop_signals_++ == 0) stopped_by_ = signal;
   stopped_at_ = now;
   signal_groups(signal);
-  // When no rank runs, the launcher waits only for other nodes and for readers of the output, so
-  // the next signal ends it.
+  // If no rank runs, the launcher waits only for other nodes and for readers of the output, so this
+  // signal ends it, even if it is the first.
   if (stop_signals_ == 2 && running_ > 0)
     kill_at_ = give_up_at_ = now + again_grace;
   else if (stop_signals_ > 1 || running_ == 0)

@@ -80,8 +80,8 @@ inline TensorView mutable_view(const at::Tensor& x) {
 }
 TensorView mutable_view(at::Tensor&& x) = delete;
 
-/// A contiguous x: x itself if it is contiguous, otherwise a copy. The Contiguous must outlive the
-/// call to which it is passed.
+/// x itself if it is contiguous and its negative bit is not set, otherwise a contiguous copy. The
+/// Contiguous must outlive the call to which it is passed.
 class Contiguous {
  public:
   explicit Contiguous(const at::Tensor& x) : tensor_(x.resolve_neg().contiguous()) {}
