@@ -10,6 +10,7 @@
 
 #include "collectives/blocks.hpp"
 #include "group/fingerprint.hpp"
+#include "values/current_error.hpp"
 
 namespace tutti::backend::shm {
 namespace {
@@ -469,13 +470,19 @@ void Collective::compare_counts() {
 void run_collectives(Member& member, std::span<const Op> ops, const Call& call) {
   member.begin(ops, call);
   bool entered = false;
-  for (const auto& op : ops) {
-    if (is_point_to_point(op.kind)) continue;
-    Collective collective(member, op, !entered);
-    if (collective.has_rounds()) collective.fill(0);
-    if (!entered) member.enter(collective.small(), collective.has_rounds());
-    entered = true;
-    collective.run();
+  try {
+    for (const auto& op : ops) {
+      if (is_point_to_point(op.kind)) continue;
+      Collective collective(member, op, !entered);
+      if (collective.has_rounds()) collective.fill(0);
+      if (!entered) member.enter(collective.small(), collective.has_rounds());
+      entered = true;
+      collective.run();
+    }
+  } catch (const Error&) {
+    throw;         // Agreed on by all ranks, or the group is broken.
+  } catch (...) {  // No memory for a list of ranks.
+    member.fail_call(internal::to_error(std::current_exception()));
   }
   member.end();
 }

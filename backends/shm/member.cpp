@@ -121,8 +121,10 @@ void Member::await_all(Number SharedRank::*word, std::uint64_t value) {
 /// Throws if the wait cannot end.
 void Member::look(const Awaited& awaited) {
   if (is_broken()) throw_cause();
+  // Before the refusals: a rank may refuse the call and then leave.
+  const bool misses = misses_rank_that_left(awaited);
   if (entering_) look_for_refusal();
-  look_for_ranks_that_left(awaited);
+  if (misses) fail_waiting(Errc::peer_lost, "a rank has left", awaited);
   if (const int dead = find_dead(); dead >= 0) {
     const auto where = location();
     const Error lost = internal::call_error(Errc::peer_lost, group_, ops_, *call_, dead,
@@ -130,7 +132,7 @@ void Member::look(const Awaited& awaited) {
     throw Error(internal::ended_by(fail({.cause = lost}), where));
   }
   if (limit_.expired() && !awaited.reached(std::memory_order_acquire))
-    fail_waiting(Errc::timeout, "the deadline passed");
+    fail_waiting(Errc::timeout, "the deadline passed", awaited);
 }
 
 void Member::look_for_refusal() {
@@ -144,14 +146,15 @@ void Member::look_for_refusal() {
     throw Error(internal::refused_error(group_, ops_, *call_, refusal->rank, refusal->text));
 }
 
-void Member::look_for_ranks_that_left(const Awaited& awaited) {
+bool Member::misses_rank_that_left(const Awaited& awaited) const noexcept {
   for (int r = 0; r < size_; ++r) {
     if (!has_left(r)) continue;
     const bool missing = entering_
                              ? !has_entered(r, std::memory_order_acquire)
                              : r == awaited.peer && !awaited.reached(std::memory_order_acquire);
-    if (missing) fail_waiting(Errc::peer_lost, "a rank has left");
+    if (missing) return true;
   }
+  return false;
 }
 
 int Member::find_dead() const {
@@ -164,11 +167,12 @@ int Member::find_dead() const {
 
 // --- Entry ---
 
-void Member::begin(std::span<const Op> ops, const Call& call) noexcept {
+void Member::begin(std::span<const Op> ops, const Call& call) {
   ops_ = ops;
   call_ = &call;
   limit_ = {};
   entering_ = false;
+  if (is_broken()) throw_cause();
 }
 
 /// Waits until no peer reads this rank's last entry with this parity. Usually that is known: all
@@ -267,6 +271,9 @@ void Member::await_folded(int peer, std::uint64_t round) {
 // Each store makes the data before it visible to the peer that loads it (release), and is
 // sequentially consistent for notify().
 void Member::filled(std::uint64_t round) noexcept {
+  // Before the entry, the entry publishes the round. If the call is refused, a later call uses the
+  // same number, which must not count as filled then.
+  if (entered_ != call_->seq + 1) return;
   mine().filled.store(round + 1, std::memory_order_seq_cst);
   notify();
 }
@@ -296,6 +303,8 @@ Error Member::dead_error(int rank) {
 }
 
 Error Member::cause() noexcept {
+  // This rank's own cause counts if the store cannot be reached.
+  if (const int dead = find_dead(); dead >= 0) return fail({.cause = dead_error(dead)});
   return fail({.cause = Error(Errc::aborted, "another rank broke the group")});
 }
 
@@ -304,14 +313,16 @@ void Member::throw_cause() {
 }
 
 /// Fails the group because ranks have not entered the call, or have stopped in it.
-void Member::fail_waiting(Errc code, const char* what) {
+void Member::fail_waiting(Errc code, const char* what, const Awaited& awaited) {
   std::vector<internal::Presence> ranks;  // Relaxed loads: only for the text.
   for (int r = 0; r < size_; ++r) {
     std::uint64_t last = 0;  // The number + 1.
     for (const auto& entry : of(r).entries)
       last = std::max(last, entry.call.load(std::memory_order_relaxed));
+    // A rank that has stopped after its entry is missing too.
+    const bool stopped = !entering_ && r == awaited.peer;
     ranks.push_back(
-        {.entered = has_entered(r, std::memory_order_relaxed),
+        {.entered = !stopped && has_entered(r, std::memory_order_relaxed),
          .left = has_left(r),
          .last = last == 0 ? "no collective yet" : fmt::format("last seen in #{}", last - 1)});
   }

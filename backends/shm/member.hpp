@@ -42,8 +42,9 @@ class Member {
 
   // A call.
 
-  /// Begins a call, whose rounds may be filled from now on.
-  void begin(std::span<const Op> ops, const Call& call) noexcept;
+  /// Begins a call, whose rounds may be filled from now on. @throws Error if the group is broken: a
+  /// peer may still read this rank's slots of an earlier call.
+  void begin(std::span<const Op> ops, const Call& call);
   /// Enters the call with a small array, and waits until all ranks have entered. `first_filled`:
   /// round 0 of the call is filled already.
   /// @throws Error mismatch on all ranks if their calls differ, or if a rank refused the call; the
@@ -147,14 +148,14 @@ class Member {
   void await_all(Number SharedRank::*word, std::uint64_t value);
   void look(const Awaited& awaited);
   void look_for_refusal();
-  void look_for_ranks_that_left(const Awaited& awaited);
+  bool misses_rank_that_left(const Awaited& awaited) const noexcept;
   void await_reusable_entry();
   void compare();
   void notify() noexcept;
   void wake_waiters() noexcept;
   void wake_all() noexcept;
   bool has_entered(int rank, std::memory_order order) const noexcept;
-  [[noreturn]] void fail_waiting(Errc code, const char* what);
+  [[noreturn]] void fail_waiting(Errc code, const char* what, const Awaited& awaited);
   [[noreturn]] void throw_cause();
   Error::Where location() const;
 

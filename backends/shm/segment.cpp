@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
@@ -22,10 +23,15 @@ namespace {
 /// Allocates all pages, so that a lack of memory is an error here and never SIGBUS later.
 /// Returns an errno.
 int allocate(int file, std::size_t bytes) {
-  for (;;) {
-    const int error = ::posix_fallocate(file, 0, static_cast<off_t>(bytes));
-    if (error != EINTR) return error;
+  // In pieces: a signal undoes the piece that it interrupts.
+  constexpr std::size_t piece = std::size_t{1} << 20;
+  for (std::size_t at = 0; at < bytes;) {
+    const auto n = std::min(piece, bytes - at);
+    const int error = ::posix_fallocate(file, static_cast<off_t>(at), static_cast<off_t>(n));
+    if (error != 0 && error != EINTR) return error;
+    if (error == 0) at += n;
   }
+  return 0;
 }
 
 Descriptor allocated(Descriptor file, std::size_t bytes, std::string_view place) {

@@ -22,6 +22,8 @@
 namespace tutti::backend::shm {
 namespace {
 
+constexpr int most_ranks = 256;  // Whose rings take 277 MB.
+
 class ShmBackend final : public HostBackend {
  public:
   explicit ShmBackend(const BackendInit& init)
@@ -104,6 +106,9 @@ const BackendEntry entry{
       if (!init.args.empty())
         internal::failf(Errc::invalid_argument,
                         "backend 'shm' takes no arguments, but was given '{}'", init.args);
+      if (init.size > most_ranks)
+        internal::failf(Errc::unsupported, "backend 'shm' has at most {} ranks, not {}", most_ranks,
+                        init.size);
       return std::make_unique<ShmBackend>(init);
     },
     .details = details,

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <optional>
@@ -16,6 +17,8 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <tutti/coalesce.hpp>
 
 #include "../gloo/rank_processes.hpp"
 #include "shm/collectives.hpp"
@@ -63,6 +66,28 @@ TEST(ShmGroup, ReducesArraysOfAllSizes) {
         for (const std::size_t more : {0U, 1U, 17U}) expect_sums(group, elements + more);
       return std::string();
     });
+}
+
+// The rounds of a refused call have the numbers of the next call's rounds.
+TEST(ShmGroup, ARefusedCallLeavesNothingToTheNext) {
+  on_processes({.size = 2}, [](RankProcess& rank) {
+    auto group = ProcessGroup::create(options_of(rank, "refused"));
+    for (int i = 0; i < 20; ++i) {
+      std::vector<std::int32_t> data(100'000, 7);
+      EXPECT_THROW(group.all_reduce(rank.last() ? TensorView(nullptr, DType::i32, {100'000})
+                                                : TensorView(data)),
+                   Error);
+      std::vector<std::int32_t> one(1, 1);
+      std::vector<std::int32_t> next(100'000, 1);
+      Coalesce together(group);
+      (void)group.all_reduce_async(one);
+      (void)group.all_reduce_async(next);
+      if (rank.last()) std::this_thread::sleep_for(1ms);
+      together.launch().wait();
+      EXPECT_EQ(next, std::vector<std::int32_t>(100'000, 2));
+    }
+    return std::string();
+  });
 }
 
 // --- Ranks that die ---
@@ -329,6 +354,7 @@ TEST(ShmMember, ALengthThatIsNotPossibleBreaksTheGroup) {
     if (member->rank() == 0) {
       member->begin(ops, call);
       member->prefix(0, 0).bytes = 101;
+      std::memset(member->slot(0, 0), 0xFF, 200);
       member->filled(0);
       member->enter({}, true);
       return;
