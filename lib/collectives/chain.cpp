@@ -19,7 +19,7 @@ void broadcast_chain(Wire& wire, const Op& op) {
   auto* data = static_cast<Bytes>(op.out.data);
   if (position == 0) copy_bytes(data, op.in.data, bytes);
   // Two ranks forward nothing, so their messages may be larger.
-  const auto message = size == 2 ? message_of(bytes) : segment;
+  const auto message = size == 2 ? max_message : segment;
   const auto count = messages_of(bytes, message);
   const auto size_of_piece = [&](std::size_t k) { return std::min(message, bytes - k * message); };
   std::size_t posted = 0;

@@ -36,12 +36,6 @@ constexpr Piece piece(const Flow& flow, std::size_t k, std::size_t message) {
           std::min(message, flow.bytes - from)};
 }
 
-/// Message size of a block that is not forwarded. With a few messages both ends work at the same
-/// time; more messages would only add fixed costs.
-constexpr std::size_t message_of(std::size_t bytes) {
-  return std::clamp(std::bit_ceil(bytes / 4), segment, max_message);
-}
-
 /// Message size of a reduction that holds `slots` messages per peer: smaller with many peers, to
 /// bound the memory.
 constexpr std::size_t message_for(int size, std::size_t slots) {
@@ -51,25 +45,23 @@ constexpr std::size_t message_for(int size, std::size_t slots) {
 }
 
 /// Moves all flows at once, with `ahead` messages of each in flight. Calls ready(k), in the order
-/// of k, when message k of every flow has arrived or has been sent. `message`: the message size of
-/// all flows; 0: each flow has its own.
+/// of k, when message k of every flow has arrived or has been sent. `message`: the message size.
 template <typename Ready>
 void exchange(Wire& wire, std::span<const Flow> sends, std::span<const Flow> recvs,
               std::size_t message, std::size_t ahead, Ready&& ready) {
-  const auto of = [&](const Flow& flow) { return message != 0 ? message : message_of(flow.bytes); };
   std::size_t rounds = 0;
-  for (const auto& flow : sends) rounds = std::max(rounds, messages_of(flow.bytes, of(flow)));
-  for (const auto& flow : recvs) rounds = std::max(rounds, messages_of(flow.bytes, of(flow)));
-  const auto has = [&](const Flow& flow, std::size_t k) { return k * of(flow) < flow.bytes; };
+  for (const auto& flow : sends) rounds = std::max(rounds, messages_of(flow.bytes, message));
+  for (const auto& flow : recvs) rounds = std::max(rounds, messages_of(flow.bytes, message));
+  const auto has = [&](const Flow& flow, std::size_t k) { return k * message < flow.bytes; };
   const auto post = [&](std::size_t k) {
     for (const auto& flow : recvs)
       if (has(flow, k)) {
-        const auto p = piece(flow, k, of(flow));
+        const auto p = piece(flow, k, message);
         wire.recv(flow.peer, p.data, p.bytes);
       }
     for (const auto& flow : sends)
       if (has(flow, k)) {
-        const auto p = piece(flow, k, of(flow));
+        const auto p = piece(flow, k, message);
         wire.send(flow.peer, p.data, p.bytes);
       }
   };
@@ -94,8 +86,10 @@ void exchange(Wire& wire, std::span<const Flow> sends, std::span<const Flow> rec
   }
 }
 
+/// Moves blocks that are not forwarded. Smaller messages would only add fixed costs, because the
+/// transport itself overlaps the work of both ends.
 inline void exchange(Wire& wire, std::span<const Flow> sends, std::span<const Flow> recvs) {
-  exchange(wire, sends, recvs, 0, 4, [](std::size_t) {});
+  exchange(wire, sends, recvs, max_message, 4, [](std::size_t) {});
 }
 
 }  // namespace tutti::collectives
