@@ -4,8 +4,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -23,15 +23,15 @@ namespace {
 /// Allocates all pages, so that a lack of memory is an error here and never SIGBUS later.
 /// Returns an errno.
 int allocate(int file, std::size_t bytes) {
-  // In pieces: a signal undoes the piece that it interrupts.
-  constexpr std::size_t piece = std::size_t{1} << 20;
-  for (std::size_t at = 0; at < bytes;) {
-    const auto n = std::min(piece, bytes - at);
-    const int error = ::posix_fallocate(file, static_cast<off_t>(at), static_cast<off_t>(n));
-    if (error != 0 && error != EINTR) return error;
-    if (error == 0) at += n;
-  }
-  return 0;
+  // In one call, which a file system without room refuses before it takes any. Without signals: one
+  // would undo the allocation, and a regular one would do so for ever.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int error = ::posix_fallocate(file, 0, static_cast<off_t>(bytes));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return error;
 }
 
 Descriptor allocated(Descriptor file, std::size_t bytes, std::string_view place) {
