@@ -144,7 +144,7 @@ TEST(ChooseBackend, AutoDoesNotChooseABackendThatStages) {
     try {
       EXPECT_NE(choose_backend("auto", device).entry, &entry);
     } catch (const Error& e) {
-      const auto named = "backend = \"" + std::string(entry.name) + "\" stages";
+      const auto named = "backend = \"" + std::string(entry.name) + "\" to stage";
       EXPECT_NE(e.message().find(named), std::string::npos) << e.message();
     }
   }
