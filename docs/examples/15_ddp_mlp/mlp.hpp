@@ -77,8 +77,10 @@ class Network {
   tutti::TensorView gradient(std::size_t id) { return view_of(gradients_, id); }
   std::vector<tutti::ddp::Parameter> parameters() {
     std::vector<tutti::ddp::Parameter> all;
-    for (std::size_t id = 0; id < values_.size(); ++id)
-      all.push_back({(id % 2 == 0 ? "w" : "b") + std::to_string(id / 2 + 1), value(id)});
+    for (std::size_t id = 0; id < values_.size(); ++id) {
+      std::string name(1, id % 2 == 0 ? 'w' : 'b');
+      all.push_back({name += std::to_string(id / 2 + 1), value(id)});
+    }
     return all;
   }
 
