@@ -70,6 +70,7 @@ def main(bases):
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--failed"]:
-        print("\n".join(failed(sys.argv[2])))
+        for name in failed(sys.argv[2]):
+            print(name)
         sys.exit()
     sys.exit(main(sys.argv[1:]))

@@ -173,8 +173,8 @@ struct Model {
         c(group, filled<double>(1000, 3)),
         none(group, DType::f32, {0}) {}
   template <typename T>
-  static Array filled(std::size_t numel, T value) {
-    return array_of<T>(std::vector<T>(numel, value));
+  static Array filled(std::size_t count, T value) {
+    return array_of<T>(std::vector<T>(count, value));
   }
   std::vector<ddp::Parameter> parameters() const {
     TensorView matrix = a;
