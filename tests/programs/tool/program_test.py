@@ -710,7 +710,7 @@ class Refusals(Program):
         run = self.measures("-n", 2, "--threads-per-proc", 2, "--backend", backend, "-s", 64, *QUICK)
         self.assertTrue(run["world"]["threads"])
         self.assertEqual(len({rank["pid"] for rank in run["world"]["ranks"]}), 1)
-        self.refuses(64, ["bench", "-n", "4", "--threads-per-proc", "2"], "--threads-per-proc 2", "all ranks of -n")
+        self.refuses(64, ["bench", "-n", "4", "--threads-per-proc", "2"], "--threads-per-proc 2", "equal to -n")
         self.refuses(64, ["bench", "--threads-per-proc", "1x", "-n", "2"], "--threads-per-proc")
 
     def test_a_known_backend_that_is_not_built_is_unavailable_or_skipped(self):
