@@ -16,7 +16,7 @@ class Device;
 
 namespace tutti::backend::gloo {
 
-/// How the connections use the system; each has an environment variable (docs/environment.md).
+/// Settings of the connections. Each has an environment variable (docs/environment.md).
 struct Settings {
   bool batch = true;  ///< Gloo's I/O thread has the scheduling policy SCHED_BATCH.
   bool reno = true;   ///< Connections within this host use the congestion control reno.

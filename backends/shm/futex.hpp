@@ -26,7 +26,7 @@ inline void pause() noexcept {
 #endif
 }
 
-/// How a rank polls before it sleeps.
+/// The number of polls of a rank before it sleeps.
 struct Polling {
   int pauses = 0;  ///< 0 if the ranks outnumber the cores. A pause is about 50 ns.
   int yields = 0;

@@ -9,8 +9,8 @@
 
 namespace tutti::backend::shm {
 
-/// What two processes must have in common to share memory: the running kernel (boot id), the
-/// network, process and user namespaces, and the user.
+/// The identity of a process's host. Processes can share memory if theirs are equal: the running
+/// kernel (boot id), the network, process and user namespaces, and the user.
 struct HostIdentity {
   std::string boot;
   std::string network;

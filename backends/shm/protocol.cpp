@@ -7,7 +7,7 @@
 #include "group/record.hpp"
 #include "messages.hpp"
 
-// How sends and receives match, and the frames that ranks exchange for it.
+// The matching of sends and receives, and the frames that ranks exchange for it.
 
 namespace tutti::backend::shm {
 namespace {

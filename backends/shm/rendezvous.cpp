@@ -110,35 +110,38 @@ void limit_waits(const Descriptor& socket) {
     ::setsockopt(socket.get(), SOL_SOCKET, option, &time, sizeof time);
 }
 
-bool send_file(const Descriptor& socket, const Descriptor& file) {
+/// A message of one byte, with room for a descriptor.
+struct FileMessage {
+  FileMessage() noexcept {
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+  }
+  FileMessage(const FileMessage&) = delete;
+  FileMessage& operator=(const FileMessage&) = delete;
+
   std::byte token{};
   iovec data{&token, 1};
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
   msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  auto* header = CMSG_FIRSTHDR(&message);
+};
+
+bool send_file(const Descriptor& socket, const Descriptor& file) {
+  FileMessage sent;
+  auto* header = CMSG_FIRSTHDR(&sent.message);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof(int));
   const int number = file.get();
   std::memcpy(CMSG_DATA(header), &number, sizeof number);
-  return ::sendmsg(socket.get(), &message, MSG_NOSIGNAL) == 1;
+  return ::sendmsg(socket.get(), &sent.message, MSG_NOSIGNAL) == 1;
 }
 
 Descriptor receive_file(const Descriptor& socket) {
-  std::byte token{};
-  iovec data{&token, 1};
-  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  if (::recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC) != 1) return {};
-  const auto* header = CMSG_FIRSTHDR(&message);
+  FileMessage received;
+  if (::recvmsg(socket.get(), &received.message, MSG_CMSG_CLOEXEC) != 1) return {};
+  const auto* header = CMSG_FIRSTHDR(&received.message);
   if (header == nullptr || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS ||
       header->cmsg_len != CMSG_LEN(sizeof(int)))
     return {};
