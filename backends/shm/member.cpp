@@ -27,7 +27,7 @@ Member::Member(const BackendInit& init)
       size_(init.size),
       layout_(init.size),
       made_(rendezvous(init, layout_.bytes(), Deadline::after(init.timeout))),
-      polling_(Polling::of(static_cast<std::size_t>(init.size), made_.cores)),
+      polling_(static_cast<std::size_t>(init.size), made_.cores),
       agreement_(made_.store, init.rank, init.size) {
   for (const auto& process : made_.processes) processes_.push_back({process.get(), POLLIN, 0});
   join(Deadline::after(init.timeout));
@@ -36,7 +36,7 @@ Member::Member(const BackendInit& init)
 void Member::join(Deadline limit) {
   // Sequentially consistent by default; once per group.
   shared().joined.fetch_add(1);
-  futex_wake(shared().joined);
+  internal::futex_wake(shared().joined, internal::Sharing::processes);
   for (;;) {
     const auto now = shared().joined.load();
     if (now >= static_cast<std::uint32_t>(size_)) return;
@@ -46,7 +46,7 @@ void Member::join(Deadline limit) {
           Errc::timeout,
           "group '{}': {} of {} ranks have mapped the shared memory before the deadline", group_,
           now, size_);
-    futex_wait(shared().joined, now, slice_of_sleep);
+    internal::futex_wait(shared().joined, now, slice_of_sleep, internal::Sharing::processes);
   }
 }
 
@@ -83,7 +83,7 @@ void Member::wake_waiters() noexcept {
 
 void Member::ring_bell(Bell& bell) noexcept {
   bell.bell.fetch_add(1, std::memory_order_release);  // The sleeper's comparison sees the change.
-  futex_wake(bell.bell);
+  internal::futex_wake(bell.bell, internal::Sharing::processes);
 }
 
 void Member::wake_all() noexcept {
@@ -104,7 +104,8 @@ void Member::await_asleep(const Awaited& awaited) {
     // ring.
     const auto heard = bell.bell.load(std::memory_order_acquire);
     if (!awaited.reached(std::memory_order_seq_cst) && !is_broken())
-      futex_wait(bell.bell, heard, std::min(slice_of_sleep, limit_.remaining()));
+      internal::futex_wait(bell.bell, heard, std::min(slice_of_sleep, limit_.remaining()),
+                           internal::Sharing::processes);
     // Relaxed: a peer that sees this late rings once too often.
     shared().sleepers.fetch_sub(1, std::memory_order_relaxed);
     bell.sleeps.store(0, std::memory_order_relaxed);

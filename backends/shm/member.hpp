@@ -17,9 +17,9 @@
 
 #include <tutti/backend/backend_table.hpp>
 
-#include "futex.hpp"
 #include "group/agreement.hpp"
 #include "group/record.hpp"
+#include "group/waiting.hpp"
 #include "layout.hpp"
 #include "rendezvous.hpp"
 
@@ -118,7 +118,7 @@ class Member {
 
   Bell& message_bell(int rank) const noexcept { return of(rank).messages; }
   SharedRing& ring(int from, int to) const noexcept;
-  const Polling& polling() const noexcept { return polling_; }
+  internal::Polling& polling() noexcept { return polling_; }
   static void ring_bell(Bell& bell) noexcept;
 
  private:
@@ -164,7 +164,7 @@ class Member {
   const int size_;
   const Layout layout_;
   Membership made_;
-  Polling polling_;
+  internal::Polling polling_;
   std::vector<pollfd> processes_;
 
   // Of the call in turn.

@@ -135,7 +135,9 @@ void Messages::work() noexcept {
       const std::lock_guard lock(mutex_);
       stopped = stop_ || (idle && !idle_);  // Or a message was posted meanwhile.
     }
-    if (!stopped && !drive()) futex_wait(bell_.bell, heard, idle ? 1h : pause_of_looks);
+    if (!stopped && !drive())
+      internal::futex_wait(bell_.bell, heard, idle ? 1h : pause_of_looks,
+                           internal::Sharing::processes);
     const std::lock_guard lock(mutex_);
     asleep_ = false;
     idle_ = false;

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+// How a rank waits for another rank of its host: it polls a word for a short time, yields its core
+// for a short time, and then sleeps until it is woken.
+
+namespace tutti::internal {
+
+// The kernel compares the word itself, so the atomic has to be that word.
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
+static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t));
+
+/// Who shares a word. The kernel finds the sleepers of threads faster.
+enum class Sharing : std::uint8_t { threads, processes };
+
+/// Sleeps until a wake-up, at most for `time`, unless the word differs from `seen`. May return
+/// early.
+void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
+                std::chrono::nanoseconds time, Sharing sharing) noexcept;
+/// Wakes all threads that sleep on the word with the same `sharing`.
+void futex_wake(const std::atomic<std::uint32_t>& word, Sharing sharing) noexcept;
+
+/// Tells the processor that this thread polls. Takes 1 to 50 ns.
+inline void pause() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+/// The polls of a rank before it sleeps. Called from any thread.
+class Polling {
+ public:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::microseconds pausing{50};
+  static constexpr std::chrono::milliseconds yielding{1};
+
+  /// So many ranks share so many cores. If the ranks outnumber the cores, they do not pause.
+  Polling(std::size_t ranks, std::size_t cores) noexcept : pauses_(ranks <= cores) {}
+
+  /// True when ready() has become true, false when it is time to sleep: after pauses of 50 us, and
+  /// 100 yields or yields of 1 ms.
+  template <typename Ready>
+  bool until(const Ready& ready) noexcept {
+    return ready() || pause_until(ready) || yield_until(ready);
+  }
+  /// The first part of until().
+  template <typename Ready>
+  bool pause_until(const Ready& ready) const noexcept {
+    if (!pauses_) return false;
+    // The first pauses read no clock: most waits end with them.
+    if (pause_few(ready)) return true;
+    const auto limit = Clock::now() + pausing;
+    do {
+      if (pause_few(ready)) return true;
+    } while (Clock::now() < limit);
+    return false;
+  }
+
+ private:
+  template <typename Ready>
+  static bool pause_few(const Ready& ready) noexcept {
+    for (int i = 0; i < 64; ++i) {
+      pause();
+      if (ready()) return true;
+    }
+    return false;
+  }
+  template <typename Ready>
+  bool yield_until(const Ready& ready) noexcept {
+    // Relaxed: a count without data. Threads that meet here may count one wait too many or too few.
+    if (unyielding_.load(std::memory_order_relaxed) > 0) {
+      unyielding_.fetch_sub(1, std::memory_order_relaxed);
+      return false;
+    }
+    const auto limit = Clock::now() + yielding;
+    for (int i = 0; i < 100; ++i) {
+      yield();
+      const bool is_ready = ready();
+      // Another program took the core for a time slice, and would do so again.
+      const bool was_long = Clock::now() >= limit;
+      if (was_long) unyielding_.store(waits_without_yields, std::memory_order_relaxed);
+      if (is_ready || was_long) return is_ready;
+    }
+    return false;
+  }
+  static void yield() noexcept;
+
+  static constexpr int waits_without_yields = 1000;
+  bool pauses_;
+  std::atomic<int> unyielding_{0};  // The number of next waits that do not yield.
+};
+
+}  // namespace tutti::internal

@@ -1,0 +1,97 @@
+// Polls, yields and sleeps.
+
+#include "group/waiting.hpp"
+
+#include <thread>
+
+#include <gtest/gtest.h>
+
+namespace tutti::test {
+namespace {
+
+using namespace std::chrono_literals;
+using internal::futex_wait;
+using internal::futex_wake;
+using internal::Polling;
+using internal::Sharing;
+
+constexpr auto many = std::size_t{1000};  // Ranks.
+
+TEST(Polling, EndsWhenReady) {
+  for (const std::size_t ranks : {std::size_t{1}, many})
+    for (const int polls : {1, 2, 50, 80}) {
+      Polling polling(ranks, 1);
+      int left = polls;
+      EXPECT_TRUE(polling.until([&] { return --left == 0; })) << polls;
+    }
+}
+
+TEST(Polling, PausesOnlyIfEveryRankHasACore) {
+  const auto count = [](std::size_t ranks) {
+    const Polling polling(ranks, 2);
+    int polls = 0;
+    EXPECT_FALSE(polling.pause_until([&] { return ++polls == 0; }));
+    return polls;
+  };
+  EXPECT_GT(count(2), 64);
+  EXPECT_EQ(count(3), 0);
+}
+
+// The number of pauses follows from the time, because a pause takes 1 to 50 ns.
+TEST(Polling, PausesForTheSameTimeHoweverLongAPollTakes) {
+  Polling polling(1, 1);
+  int polls = 0;
+  EXPECT_FALSE(polling.pause_until([&] {
+    std::this_thread::sleep_for(10us);
+    return ++polls == 0;
+  }));
+  EXPECT_EQ(polls, 128);
+}
+
+TEST(Polling, DoesNotYieldAgainAfterALongYield) {
+  Polling polling(many, 1);
+  int polls = 0;
+  const auto slow = [&] {
+    if (++polls % 2 == 0) std::this_thread::sleep_for(2 * Polling::yielding);  // After a yield.
+    return false;
+  };
+  EXPECT_FALSE(polling.until(slow));
+  EXPECT_EQ(polls, 2);
+  for (int i = 0; i < 1000; ++i) {
+    polls = 0;
+    EXPECT_FALSE(polling.until(slow));
+    ASSERT_EQ(polls, 1) << i;
+  }
+  polls = 0;
+  EXPECT_FALSE(polling.until([&] { return ++polls == 0; }));
+  EXPECT_GT(polls, 1);  // It yields again.
+}
+
+TEST(Futex, DoesNotSleepIfTheWordDiffers) {
+  const std::atomic<std::uint32_t> word{1};
+  for (const auto sharing : {Sharing::threads, Sharing::processes})
+    futex_wait(word, 0, 1h, sharing);
+}
+
+TEST(Futex, SleepsForItsTime) {
+  const std::atomic<std::uint32_t> word{1};
+  const auto start = Polling::Clock::now();
+  futex_wait(word, 1, 20ms, Sharing::threads);
+  EXPECT_GE(Polling::Clock::now() - start, 20ms);
+  futex_wait(word, 1, -1h, Sharing::threads);
+}
+
+TEST(Futex, SleepsUntilItIsWoken) {
+  for (const auto sharing : {Sharing::threads, Sharing::processes}) {
+    std::atomic<std::uint32_t> word{0};
+    std::thread waker([&] {
+      word = 1;
+      futex_wake(word, sharing);
+    });
+    while (word == 0) futex_wait(word, 0, std::chrono::nanoseconds::max(), sharing);
+    waker.join();
+  }
+}
+
+}  // namespace
+}  // namespace tutti::test
