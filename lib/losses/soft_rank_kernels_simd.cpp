@@ -2,8 +2,8 @@
 
 // This file is compiled once per instruction set: Highway includes it again for each. SSSE3 is left
 // out: without a fast double division or fused multiply-add, vectors gain little over the scalar
-// kernels.
-#define HWY_DISABLED_TARGETS HWY_SSSE3
+// kernels. SVE is left out, because its vectors cannot be elements of an array; NEON is used.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "losses/soft_rank_kernels_simd.cpp"
 #include <hwy/foreach_target.h>
