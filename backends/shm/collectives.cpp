@@ -10,6 +10,7 @@
 
 #include "collectives/blocks.hpp"
 #include "group/fingerprint.hpp"
+#include "row_counts.hpp"
 #include "values/current_error.hpp"
 
 namespace tutti::backend::shm {
@@ -42,19 +43,19 @@ bool is_scaled(const Op& op) {
 
 }  // namespace
 
-Collective::Collective(Member& member, const Op& op, bool in_entry)
+Collective::Collective(Member& member, const Op& op, bool in_entry, std::int64_t largest_rows)
     : member_(member),
       op_(op),
       rank_(member.rank()),
       size_(member.size()),
       base_(member.position()) {
   piece_ = std::numeric_limits<std::size_t>::max();
-  if (size_ != 1) choose(in_entry);
+  if (size_ != 1) choose(in_entry, static_cast<std::size_t>(largest_rows));
 }
 
 // --- How the data moves ---
 
-void Collective::choose(bool in_entry) {
+void Collective::choose(bool in_entry, std::size_t largest_rows) {
   switch (op_.kind) {
     case Operation::all_reduce:
     case Operation::reduce:
@@ -77,9 +78,8 @@ void Collective::choose(bool in_entry) {
       if (in_entry && all_blocks() <= inline_bytes) return;
       return divide(all_blocks(), 2 * least_piece);
     case Operation::all_to_all:
-      way_ = Way::rounds;
-      counts_ = true;
-      return;
+      if (largest_rows != 0) return divide_blocks(largest_rows * row_bytes());
+      [[fallthrough]];
     case Operation::barrier:
     case Operation::send:
     case Operation::recv:
@@ -156,7 +156,6 @@ std::span<const std::byte> Collective::small() const noexcept {
 void Collective::fill(std::size_t round) {
   const auto number = base_ + round;
   member_.await_free(number);
-  if (counts_) return fill_counts();
   if (internal::is_reduction(op_.kind)) member_.prefix(rank_, number).scale = op_.reduce.scale;
   const auto array = part(op_.in.bytes(), round);
   switch (op_.kind) {
@@ -223,11 +222,6 @@ void Collective::fill_other_slices(std::size_t round) {
 // --- Taking ---
 
 void Collective::run() {
-  if (counts_)
-    compare_counts();
-  else if (op_.kind == Operation::all_to_all)  // One rank.
-    member_.check_rows([&](int, int) { return op_.send_rows[0]; },
-                       [&](int, int) { return op_.rows[0]; });
   if (way_ == Way::slices)
     run_slices();
   else
@@ -422,58 +416,21 @@ void Collective::take_slices(std::size_t round) {
   member_.taken(base_ + round);
 }
 
-// --- The row counts of all_to_all ---
-
-void Collective::fill_counts() {
-  auto* const slot = member_.slot(rank_, base_);
-  const auto put = [&](int i, std::int64_t rows) {
-    std::memcpy(slot + static_cast<std::size_t>(i) * sizeof rows, &rows, sizeof rows);
-  };
-  for (int r = 0; r < size_; ++r) {
-    put(r, op_.send_rows[r]);
-    put(size_ + r, op_.rows[r]);
-  }
-  member_.filled(base_);
-}
-
-/// Compares the counts of all ranks and divides the data. Fingerprints leave the counts out.
-void Collective::compare_counts() {
-  const auto n = static_cast<std::size_t>(size_);
-  PerRank<std::int64_t> counts;  // Of each rank: sent rows, then expected rows.
-  counts.resize(2 * n * n);
-  for (std::size_t r = 0; r < n; ++r)
-    std::memcpy(&counts[2 * n * r], source(static_cast<int>(r), 0), 2 * n * sizeof(std::int64_t));
-  member_.taken(base_);
-  member_.advance(1);
-  ++base_;
-  counts_ = false;
-  const auto count = [&](int rank, int index) {
-    return counts[2 * n * static_cast<std::size_t>(rank) + static_cast<std::size_t>(index)];
-  };
-  member_.check_rows([&](int from, int to) { return count(from, to); },
-                     [&](int from, int to) { return count(to, size_ + from); });
-  const auto most = std::numeric_limits<std::int64_t>::max() /
-                    std::max<std::int64_t>(1, static_cast<std::int64_t>(row_bytes()));
-  std::int64_t largest = 0;
-  for (int r = 0; r < size_; ++r)
-    for (int to = 0; to < size_; ++to) {
-      if (count(r, to) < 0 || count(r, to) > most) member_.fail_corrupt(r, "a row count");
-      largest = std::max(largest, count(r, to));
-    }
-  divide_blocks(static_cast<std::size_t>(largest) * row_bytes());
-  if (largest == 0)
-    rounds_ = 0;
-  else
-    fill(0);
-}
-
 void run_collectives(Member& member, std::span<const Op> ops, const Call& call) {
   member.begin(ops, call);
   bool entered = false;
   try {
+    RowCounts counts(member, ops);
+    if (!counts.empty()) {
+      counts.fill(0);
+      member.enter({}, true);
+      entered = true;
+      counts.compare();
+    }
     for (const auto& op : ops) {
       if (is_point_to_point(op.kind)) continue;
-      Collective collective(member, op, !entered);
+      Collective collective(member, op, !entered,
+                            op.kind == Operation::all_to_all ? counts.largest(op) : 0);
       if (collective.has_rounds()) collective.fill(0);
       if (!entered) member.enter(collective.small(), collective.has_rounds());
       entered = true;

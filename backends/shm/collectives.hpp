@@ -17,8 +17,8 @@ namespace tutti::backend::shm {
 /// from the slots of others what it needs.
 class Collective {
  public:
-  /// `in_entry`: a small array may be in the entry.
-  Collective(Member& member, const Op& op, bool in_entry);
+  /// `in_entry`: a small array may be in the entry. `largest_rows`: of an all_to_all (RowCounts).
+  Collective(Member& member, const Op& op, bool in_entry, std::int64_t largest_rows);
 
   /// The array for the entry; empty if the data needs rounds.
   std::span<const std::byte> small() const noexcept;
@@ -26,7 +26,7 @@ class Collective {
   bool has_rounds() const noexcept { return way_ != Way::entry; }
   void fill(std::size_t round);
   /// Moves the rest of the data. All ranks have entered the call.
-  /// @throws Error mismatch if the row counts of an all_to_all differ; the errors of Member.
+  /// @throws Error of Member.
   void run();
 
  private:
@@ -40,7 +40,7 @@ class Collective {
     std::size_t bytes;
   };
 
-  void choose(bool in_entry);
+  void choose(bool in_entry, std::size_t largest_rows);
   void choose_reduction(std::size_t bytes, bool in_entry);
   /// In rounds of at least `least` bytes.
   void divide(std::size_t bytes, std::size_t least);
@@ -70,16 +70,13 @@ class Collective {
   void take_slices(std::size_t round);
   void run_rounds();
   void run_slices();
-  void fill_counts();
-  void compare_counts();
 
   Member& member_;
   const Op& op_;
   const int rank_;
   const int size_;
   Way way_ = Way::entry;
-  bool counts_ = false;  // Round 0 has the row counts of an all_to_all.
-  std::uint64_t base_;   // The number of round 0 of the data.
+  const std::uint64_t base_;  // The number of round 0.
   std::size_t rounds_ = 1;
   std::size_t piece_ = 0;  // The bytes of an array or of each block that move in a round.
 };

@@ -77,13 +77,15 @@ class Member {
   [[noreturn]] void fail_call(const Error& why);
   /// Breaks the group because a peer wrote an impossible number.
   [[noreturn]] void fail_corrupt(int peer, std::string_view what);
-  /// @throws Error mismatch on all ranks, unless sent(from, to) == expected(from, to) everywhere.
+  /// The error `mismatch`, unless sent(from, to) == expected(from, to) everywhere.
   template <typename Sent, typename Expected>
-  void check_rows(const Sent& sent, const Expected& expected) {
-    const auto error = internal::compare_rows(group_, ops_, *call_, size_, sent, expected);
-    if (!error) return;
+  std::optional<Error> compare_rows(const Sent& sent, const Expected& expected) const {
+    return internal::compare_rows(group_, ops_, *call_, size_, sent, expected);
+  }
+  /// Ends the call with an error that all ranks throw. The group stays usable.
+  [[noreturn]] void end_with(const Error& error) {
     end();
-    throw Error(*error);
+    throw Error(error);
   }
 
   // Failure.

@@ -90,6 +90,41 @@ TEST(ShmGroup, ARefusedCallLeavesNothingToTheNext) {
   });
 }
 
+// As many all_to_all operations as need several rounds of row counts.
+TEST(ShmGroup, RowCountsAreComparedBeforeDataMoves) {
+  on_processes({.size = 2}, [](RankProcess& rank) {
+    auto group = ProcessGroup::create(options_of(rank, "counts"));
+    constexpr std::size_t exchanges = (std::size_t{256} << 10) / (4 * sizeof(std::int64_t)) + 10;
+    for (const bool differs : {true, false, true}) {
+      std::vector<std::int32_t> sum(100'000, 1);
+      std::vector<std::vector<std::int32_t>> received(exchanges, std::vector<std::int32_t>(2, -1));
+      const std::vector<std::int32_t> sent{rank.rank() + 1, rank.rank() + 11};
+      const std::vector<std::int64_t> equal{1, 1};
+      Coalesce together(group);
+      (void)group.all_reduce_async(sum);
+      for (std::size_t i = 0; i < exchanges; ++i) {
+        const bool less = differs && rank.last() && i + 1 == exchanges;  // None for rank 0.
+        (void)group.all_to_all_async(std::span(sent).subspan(less ? 1 : 0), received[i],
+                                     less ? Rows{0, 1} : Rows(equal), equal);
+      }
+      auto work = together.launch();
+      if (differs) {
+        expect_error(Errc::mismatch, {"rank 1 sends 0 rows to rank 0"}, [&] { work.wait(); });
+        EXPECT_EQ(sum, std::vector<std::int32_t>(100'000, 1));
+        EXPECT_EQ(received[0], std::vector<std::int32_t>(2, -1));
+      } else {
+        work.wait();
+        EXPECT_EQ(sum, std::vector<std::int32_t>(100'000, 2));
+        const int shift = 10 * rank.rank();
+        for (const auto& rows : received)
+          EXPECT_EQ(rows, (std::vector<std::int32_t>{1 + shift, 2 + shift}));
+      }
+    }
+    expect_sums(group, 100'000);
+    return std::string();
+  });
+}
+
 // --- Ranks that die ---
 
 enum class What : std::uint8_t { all_reduce, broadcast, barrier, message };
