@@ -5,11 +5,9 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <memory>
 
 #include <fmt/format.h>
@@ -91,14 +89,6 @@ Interface choose_interface(const std::vector<Interface>& all, std::string_view w
                   "gloo: no interface matches '{}'; there are {}. 'eth' matches names that begin "
                   "with eth, '=eth0' only eth0, '^lo' names that do not begin with lo",
                   wanted, list(all));
-}
-
-std::string host_identity() {
-  std::string boot = "?";
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  std::array<char, 64> space{};
-  const auto n = ::readlink("/proc/self/ns/net", space.data(), space.size() - 1);
-  return fmt::format("{} {}", boot, n > 0 ? space.data() : "?");
 }
 
 }  // namespace tutti::backend::gloo

@@ -24,8 +24,4 @@ std::vector<Interface> interfaces();
 Interface choose_interface(const std::vector<Interface>& all, std::string_view wanted,
                            std::string_view route);
 
-/// Identifies this machine and its network namespace: equal for processes that can reach each other
-/// over loopback.
-std::string host_identity();
-
 }  // namespace tutti::backend::gloo

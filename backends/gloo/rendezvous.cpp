@@ -22,6 +22,7 @@
 #include "store/checks.hpp"
 #include "values/bytes.hpp"
 #include "values/fail.hpp"
+#include "values/host_identity.hpp"
 
 namespace tutti::backend::gloo {
 namespace {
@@ -33,7 +34,7 @@ constexpr int attempts = 5;
 
 /// The data that a rank publishes in the store for its peers.
 struct PeerInfo {
-  std::string host;       ///< host_identity()
+  std::string host;       ///< Equal for ranks that reach each other over loopback.
   std::string interface;  ///< Its name and address, for error texts.
   bool loopback = false;
   std::vector<std::vector<char>> addresses;  ///< By rank: the address that the peer connects to.
@@ -182,7 +183,8 @@ class Attempt {
     made_.context = made_.device->createContext(init_.rank, init_.size);
     // Connecting takes up to 5 of these timeouts, and another attempt needs time too.
     made_.context->setTimeout(clamp(init_.limit.remaining() / 5 / attempts, 2s));
-    PeerInfo info{host_identity(),
+    const auto host = internal::host_identity();
+    PeerInfo info{fmt::format("{} {}", host.boot, host.network),
                   fmt::format("{} ({})", made_.interface.name, made_.interface.address),
                   made_.interface.loopback,
                   {}};

@@ -5,26 +5,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdint>
 #include <fstream>
 #include <limits>
 #include <set>
 #include <sstream>
 #include <thread>
 
-#include <fmt/format.h>
-
 namespace tutti::backend::shm {
 namespace {
 
 constexpr auto unlimited = std::numeric_limits<std::size_t>::max();
-
-std::string target(const char* link) {
-  std::array<char, 64> text{};
-  const auto n = ::readlink(link, text.data(), text.size() - 1);
-  return n > 0 ? text.data() : "unknown";
-}
 
 /// Rounds up, because a rank that is throttled for a part of the time still runs at once otherwise.
 std::size_t in_cores(double quota, double period) {
@@ -54,29 +44,6 @@ std::size_t limit_above(const std::string& root, std::string path) {
 }
 
 }  // namespace
-
-HostIdentity host_identity() {
-  HostIdentity identity{.boot = "unknown",
-                        .network = target("/proc/self/ns/net"),
-                        .processes = target("/proc/self/ns/pid"),
-                        .users = target("/proc/self/ns/user"),
-                        .user = std::to_string(::geteuid())};
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> identity.boot;
-  return identity;
-}
-
-std::string difference(const HostIdentity& a, const HostIdentity& b) {
-  const auto differs = [](const char* what, const std::string& x, const std::string& y) {
-    return x == y ? std::string() : fmt::format("{} ({} and {})", what, x, y);
-  };
-  for (const auto& text :
-       {differs("the boot id", a.boot, b.boot),
-        differs("the network namespace", a.network, b.network),
-        differs("the process namespace", a.processes, b.processes),
-        differs("the user namespace", a.users, b.users), differs("the user", a.user, b.user)})
-    if (!text.empty()) return text;
-  return {};
-}
 
 std::size_t cgroup_quota(const std::string& root, const std::string& own) {
   std::size_t least = unlimited;

@@ -2,27 +2,11 @@
 
 #include <cstddef>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "descriptor.hpp"
 
 namespace tutti::backend::shm {
-
-/// The identity of a process's host. Processes can share memory if theirs are equal: the running
-/// kernel (boot id), the network, process and user namespaces, and the user.
-struct HostIdentity {
-  std::string boot;
-  std::string network;
-  std::string processes;
-  std::string users;
-  std::string user;
-};
-HostIdentity host_identity();
-
-/// The first difference in words, "the boot id (a and b)"; empty if processes with these identities
-/// can share memory.
-std::string difference(const HostIdentity& a, const HostIdentity& b);
 
 /// The cores that a process may use.
 struct Cores {

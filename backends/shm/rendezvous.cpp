@@ -22,6 +22,7 @@
 #include "values/bytes.hpp"
 #include "values/current_error.hpp"
 #include "values/fail.hpp"
+#include "values/host_identity.hpp"
 
 namespace tutti::backend::shm {
 namespace {
@@ -31,7 +32,7 @@ using namespace std::chrono_literals;
 /// The data that a rank publishes in the store for its peers.
 struct PeerInfo {
   std::uint32_t version = Layout::version;
-  HostIdentity host;
+  internal::HostIdentity host;
   std::int32_t process = 0;
   Cores cores;
   std::string address{};  ///< Rank 0: its socket's.
@@ -204,7 +205,7 @@ class Rendezvous {
   static std::string key(int rank) { return fmt::format("rank/{}", rank); }
 
   void exchange_infos() {
-    mine_.host = host_identity();
+    mine_.host = internal::host_identity();
     mine_.process = ::getpid();
     mine_.cores = usable_cores();
     made_.store->set(key(init_.rank), encode(mine_));
@@ -220,7 +221,8 @@ class Rendezvous {
 
   void check_hosts() const {
     for (std::size_t r = 1; r < infos_.size(); ++r)
-      if (const auto differs = difference(infos_[0].host, infos_[r].host); !differs.empty())
+      if (const auto differs = internal::difference(infos_[0].host, infos_[r].host);
+          !differs.empty())
         internal::failf(Errc::unsupported,
                         "group '{}': the backend shm needs all ranks on one host, but ranks 0 and "
                         "{} differ in {}; choose gloo",

@@ -345,4 +345,27 @@ Error rendezvous_error(Store& store, std::string_view prefix, std::string_view g
           {.rank = missing.empty() ? -1 : missing.front()}};
 }
 
+std::vector<int> exchange_hosts(Store& store, std::string_view group, int rank, int size,
+                                std::string_view host, Deadline limit) {
+  if (size == 1) return {0};
+  // Every W arrivals are one exchange.
+  const auto prefix = fmt::format("hosts/{}/", (store.add("hosts/arrivals", 1) - 1) / size);
+  store.set(fmt::format("{}{}", prefix, rank), host);
+  std::vector<std::string> hosts;
+  std::vector<int> numbers;
+  for (int r = 0; r < size; ++r) {
+    std::string theirs;
+    try {
+      theirs = store.get_text(fmt::format("{}{}", prefix, r), limit);
+    } catch (const Error& error) {
+      if (error.code() != Errc::timeout) throw;
+      throw rendezvous_error(store, prefix, group, size);
+    }
+    const auto found = std::ranges::find(hosts, theirs) - hosts.begin();
+    if (found == std::ssize(hosts)) hosts.push_back(std::move(theirs));
+    numbers.push_back(static_cast<int>(found));
+  }
+  return numbers;
+}
+
 }  // namespace tutti::internal

@@ -1,4 +1,4 @@
-// The identity of a host, and the cores that ranks may use.
+// The cores that ranks may use, and the ends of processes.
 
 #include "shm/host.hpp"
 
@@ -19,27 +19,6 @@ namespace tutti::test {
 namespace {
 
 namespace shm = backend::shm;
-
-TEST(HostIdentity, IsThatOfThisProcess) {
-  const auto own = shm::host_identity();
-  EXPECT_EQ(own.boot.size(), 36U) << own.boot;
-  EXPECT_TRUE(own.network.starts_with("net:")) << own.network;
-  EXPECT_EQ(shm::difference(own, shm::host_identity()), "");
-}
-
-TEST(HostIdentity, EachDifferenceIsNamedWithBothSides) {
-  const shm::HostIdentity a{"boot", "net", "pid", "users", "user"};
-  const auto differs = [&](std::string shm::HostIdentity::*part) {
-    auto b = a;
-    b.*part = "other";
-    return shm::difference(a, b);
-  };
-  EXPECT_EQ(differs(&shm::HostIdentity::boot), "the boot id (boot and other)");
-  EXPECT_EQ(differs(&shm::HostIdentity::network), "the network namespace (net and other)");
-  EXPECT_EQ(differs(&shm::HostIdentity::processes), "the process namespace (pid and other)");
-  EXPECT_EQ(differs(&shm::HostIdentity::users), "the user namespace (users and other)");
-  EXPECT_EQ(differs(&shm::HostIdentity::user), "the user (user and other)");
-}
 
 class CgroupQuota : public testing::Test {
  protected:

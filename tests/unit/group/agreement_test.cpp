@@ -4,8 +4,10 @@
 #include <barrier>
 #include <chrono>
 #include <functional>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -298,6 +300,26 @@ TEST(Agreement, AwaitKeyLooksUntilTheKeyIsThere) {
     (void)await_key(*store, "other", Deadline::none(), 20ms,
                     [] { throw Error(Errc::aborted, "stop"); });
   });
+}
+
+TEST(ExchangeHosts, NumbersHostsByTheirFirstRankEachTime) {
+  const auto store = make_memory_store();
+  for (const auto& [names, numbers] : std::vector<std::pair<std::string, std::vector<int>>>{
+           {"bbaa", {0, 0, 1, 1}}, {"abca", {0, 1, 2, 0}}, {"abcd", {0, 1, 2, 3}}}) {
+    std::array<std::vector<int>, size> found;
+    on_ranks(store, [&, &all = names](Agreement&, int rank) {
+      const auto r = static_cast<std::size_t>(rank);
+      const auto own = all.substr(r, 1);
+      found[r] = exchange_hosts(*store, "world", rank, size, own, Deadline::after(10s));
+    });
+    for (const auto& hosts : found) EXPECT_EQ(hosts, numbers) << names;
+  }
+}
+
+TEST(ExchangeHosts, NamesTheRanksThatHaveNotJoined) {
+  const auto store = make_memory_store();
+  expect_error(Errc::timeout, {"group 'world'", "missing: 0 2"},
+               [&] { (void)exchange_hosts(*store, "world", 1, 3, "a", Deadline::after(50ms)); });
 }
 
 }  // namespace

@@ -1,0 +1,73 @@
+#include "values/host_identity.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <fstream>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "values/fail.hpp"
+
+namespace tutti::internal {
+namespace {
+
+std::string target(const char* link) {
+  std::array<char, 64> text{};
+  const auto n = ::readlink(link, text.data(), text.size() - 1);
+  return n > 0 ? text.data() : "unknown";
+}
+
+std::vector<std::string> names_in(std::string_view list) {
+  std::vector<std::string> names;
+  for (;;) {
+    const auto comma = list.find(',');
+    names.emplace_back(list.substr(0, comma));
+    if (comma == std::string_view::npos) return names;
+    list.remove_prefix(comma + 1);
+  }
+}
+
+}  // namespace
+
+HostIdentity host_identity() {
+  HostIdentity identity{.boot = "unknown",
+                        .network = target("/proc/self/ns/net"),
+                        .processes = target("/proc/self/ns/pid"),
+                        .users = target("/proc/self/ns/user"),
+                        .user = std::to_string(::geteuid())};
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> identity.boot;
+  return identity;
+}
+
+std::string difference(const HostIdentity& a, const HostIdentity& b) {
+  const auto differs = [](const char* what, const std::string& x, const std::string& y) {
+    return x == y ? std::string() : fmt::format("{} ({} and {})", what, x, y);
+  };
+  for (const auto& text :
+       {differs("the boot id", a.boot, b.boot),
+        differs("the network namespace", a.network, b.network),
+        differs("the process namespace", a.processes, b.processes),
+        differs("the user namespace", a.users, b.users), differs("the user", a.user, b.user)})
+    if (!text.empty()) return text;
+  return {};
+}
+
+std::string host_of(int rank) {
+  const char* list = std::getenv("TUTTI_HOSTS");
+  if (list == nullptr || *list == '\0') {
+    const auto own = host_identity();
+    return fmt::format("{} {} {} {} {}", own.boot, own.network, own.processes, own.users, own.user);
+  }
+  const auto names = names_in(list);
+  if (std::ranges::count(names, "") != 0)
+    failf(Errc::invalid_argument,
+          "TUTTI_HOSTS is '{}'; list a name for each rank, separated by commas", list);
+  return "TUTTI_HOSTS " + names[static_cast<std::size_t>(rank) % names.size()];
+}
+
+}  // namespace tutti::internal

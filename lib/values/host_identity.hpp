@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+
+namespace tutti::internal {
+
+/// The identity of a process's host. Processes can share memory if theirs are equal: the running
+/// kernel (boot id), the network, process and user namespaces, and the user.
+struct HostIdentity {
+  std::string boot;
+  std::string network;
+  std::string processes;
+  std::string users;
+  std::string user;
+};
+HostIdentity host_identity();
+
+/// The first difference in words, "the boot id (a and b)"; empty if processes with these identities
+/// can share memory.
+std::string difference(const HostIdentity& a, const HostIdentity& b);
+
+/// The host of a rank as text: the name that TUTTI_HOSTS gives, or else host_identity().
+/// TUTTI_HOSTS lists names by rank, "a,a,b,b"; a list shorter than the group repeats.
+/// @throws Error invalid_argument for an empty name in the list.
+std::string host_of(int rank);
+
+}  // namespace tutti::internal
