@@ -1,0 +1,258 @@
+"""Makes the tables and plots of docs/performance.md from the runs of contest.py.
+
+    report.py [--write] RUNS PAGE
+
+A table stands between "<!-- made: NAME ARGUMENTS -->" and "<!-- end -->" in PAGE; a plot in the folder of the page's
+name. Without --write the page and the plots are compared with the runs. Noisy cells are refused."""
+import argparse
+import json
+import pathlib
+import re
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "docs"))
+import svg  # noqa: E402
+
+MADE = re.compile(r"(<!-- made: (.*?) -->\n)(.*?)(<!-- end -->)", re.S)
+# The library's ways between processes of one host, and the one between threads.
+OURS = ("tutti shm memory", "tutti shm", "tutti local")
+BARE_GLOO = ("bare Gloo", "bare Gloo ring", "bare Gloo bcube")
+# Text, then the contestant and the best of these peers, operation, sizes, ranks, the most of their ratio. The limit of
+# the machine is "limit": an exchange of cache lines for a barrier, otherwise a copy by all ranks at once.
+KIB, MIB = 1 << 10, 1 << 20
+LARGE = [64 * KIB, 1 * MIB, 16 * MIB, 64 * MIB]
+ALL = [8, KIB, 8 * KIB, *LARGE]
+NEWEST = ("Open MPI 5.0", "MPICH 5.0", "Intel MPI")
+TARGETS = [
+    ("group's memory, half of Open MPI 4.1", "tutti shm memory", ("Open MPI 4.1",), "all_reduce", [8], 2, 1 / 2),
+    ("group's memory, a sixth of Open MPI 4.1", "tutti shm memory", ("Open MPI 4.1",), "all_reduce", LARGE, 2, 1 / 6),
+    ("group's memory, beside a copy", "tutti shm memory", ("limit",), "all_reduce", [64 * MIB], 2, 0.7),
+    ("barrier beside an exchange of cache lines", "tutti shm", ("limit",), "barrier", [0], 2, 1.5),
+    ("private memory, Open MPI 4.1 / 2.5", "tutti shm", ("Open MPI 4.1",), "all_reduce", LARGE, 2, 1 / 2.5),
+    ("private memory, a quarter of bare Gloo", "tutti shm", BARE_GLOO, "all_reduce", ALL, 2, 1 / 4),
+    ("4 ranks on 2 cores, Open MPI 4.1 / 1.8", "tutti shm", ("Open MPI 4.1",), "all_reduce", [8], 4, 1 / 1.8),
+    ("group's memory, no slower than the newest MPIs", "tutti shm memory", NEWEST, "all_reduce", ALL, 2, 1),
+    ("private memory, no slower than the newest MPIs", "tutti shm", NEWEST, "all_reduce", ALL, 2, 1),
+    ("threads, no slower than the best MPI", "tutti local", (*NEWEST, "Open MPI 4.1", "MPICH 4.0"), "all_reduce", ALL, 2, 1),
+    ("gloo beside bare Gloo, small", "tutti gloo", BARE_GLOO, "all_reduce", [8, KIB, 8 * KIB, 64 * KIB], 2, 0.7),
+    ("gloo beside bare Gloo, large", "tutti gloo", BARE_GLOO, "all_reduce", [MIB, 16 * MIB, 64 * MIB], 2, 1.05),
+    ("ucx over TCP, an eighth of gloo", "tutti ucx tcp", ("tutti gloo",), "all_reduce", [8], 2, 1 / 8),
+    ("ucx over TCP beside bare UCX", "tutti ucx tcp", ("bare UCX tcp",), "all_reduce", LARGE, 2, 1.1),
+    ("a step with auto, a third of torch", "tutti auto", ("torch Gloo",), "step", [0], 2, 1 / 3),
+]
+
+
+def size_name(size):
+    for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
+        if size >= unit:
+            return f"{size // unit} {name}"
+    return f"{size} B"
+
+
+def number(value):
+    return f"{value:,.0f}".replace(",", " ") if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def row(*columns):
+    return "| " + " | ".join(columns) + " |"
+
+
+def is_peer(name):
+    return name != "limit" and not name.startswith("tutti")
+
+
+class Runs:
+    def __init__(self, text):
+        self.runs, self.cells = {}, {}
+        for line in text.splitlines():
+            record = json.loads(line)
+            if record["kind"] == "run":
+                self.runs[record["ranks"]] = record
+            if record["kind"] == "cell":
+                self.cells[record["ranks"], record["operation"], record["bytes"]] = record
+
+    def noisy(self):
+        return [" ".join(map(str, key)) for key, cell in self.cells.items() if cell["noisy"]]
+
+    def sizes(self, ranks, operation):
+        return sorted(size for r, o, size in self.cells if (r, o) == (ranks, operation))
+
+    def median(self, ranks, operation, size, name):
+        """Microseconds; None if the contestant has no such operation."""
+        times = self.cells.get((ranks, operation, size), {"times_us": {}})["times_us"].get(name)
+        return times[1] if times else None
+
+    def names(self, ranks, operation):
+        """This library first, then the peers, then the limit."""
+        names = {name for size in self.sizes(ranks, operation) for name in self.cells[ranks, operation, size]["times_us"]}
+        return sorted(names, key=lambda name: (name == "limit", is_peer(name), name))
+
+    def best(self, ranks, operation, size, names=None):
+        """(time, name) of the fastest of these, by default of the peers."""
+        times = self.cells.get((ranks, operation, size), {"times_us": {}})["times_us"]
+        found = [(time[1], name) for name, time in times.items() if (name in names if names else is_peer(name))]
+        return min(found, default=(None, None))
+
+
+def machine(runs):
+    """Facts about the machine and the noise."""
+    run = next(iter(runs.runs.values()))
+    cells = runs.cells.values()
+    exchange = sorted(cell["exchange_ns"][1] for cell in cells)
+    yield (f"* {run['cores']} cores, {run['processor']}, {run['system']}; {run['date']}; "
+           f"{', '.join(str(r['rounds']) for r in runs.runs.values())} rounds with "
+           f"{', '.join(map(str, runs.runs))} ranks.")
+    yield (f"* Noise: stolen by the hypervisor {max(c['noise']['stolen'] for c in cells):.1%}, used by other programs "
+           f"{max(c['noise']['others'] for c in cells):.1%} at most in a cell. An exchange of cache lines took "
+           f"{exchange[0]:.0f} to {exchange[-1]:.0f} ns (medians of cells).")
+    versions = {name: text for r in runs.runs.values() for name, text in r["versions"].items() if is_peer(name) and text}
+    yield "* Versions: " + ", ".join(f"{name}: {text}" for name, text in sorted(versions.items())) + "."
+
+
+def times(runs, ranks, operation):
+    """Medians of all contestants in microseconds."""
+    sizes = runs.sizes(int(ranks), operation)
+    limit = "exchange of cache lines" if operation == "barrier" else "copy by all ranks"
+    yield row(f"{operation}, {ranks} ranks, µs", *map(size_name, sizes)) if operation not in ("barrier", "step") else row("", "µs")
+    yield "|---|" + "---|" * len(sizes)
+    for name in runs.names(int(ranks), operation):
+        values = [runs.median(int(ranks), operation, size, name) for size in sizes]
+        yield row(limit if name == "limit" else name, *("" if v is None else number(v) for v in values))
+
+
+def ratios(runs, ranks, *operations):
+    """This library's times divided by those of the best peer."""
+    ranks = int(ranks)
+    ours = [name for name in OURS if any(name in runs.names(ranks, operation) for operation in operations)]
+    yield row(f"{ranks} ranks", "size", "best peer", "µs", *(f"{name} / best" for name in ours))
+    yield "|---" * (4 + len(ours)) + "|"
+    for operation in operations:
+        for size in runs.sizes(ranks, operation):
+            best, peer = runs.best(ranks, operation, size)
+            if best is None:
+                continue
+            values = [runs.median(ranks, operation, size, name) for name in ours]
+            shown = ["" if v is None else f"{v / best:.2f}" for v in values]
+            yield row(operation, size_name(size) if size else "", peer, number(best),
+                      *(f"**{text}**" if v is not None and v > best else text for v, text in zip(values, shown)))
+
+
+def beside(runs, ranks, ours, *peers):
+    """One contestant's times divided by the best of some peers, for all operations. '_' stands for a space."""
+    ours, peers, ranks = ours.replace("_", " "), [peer.replace("_", " ") for peer in peers], int(ranks)
+    found = {}
+    for r, operation, size in sorted(runs.cells):
+        value = runs.median(r, operation, size, ours)
+        best = runs.best(r, operation, size, peers)[0]
+        if r == ranks and value is not None and best is not None:
+            found.setdefault(operation, {})[size] = value / best
+    sizes = sorted({size for values in found.values() for size in values})
+    yield row(f"{ours} / {' or '.join(peers)}", *(size_name(size) if size else "" for size in sizes))
+    yield "|---|" + "---|" * len(sizes)
+    for operation, values in found.items():
+        yield row(operation, *(f"{values[size]:.2f}" if size in values else "" for size in sizes))
+
+
+def skew(runs, ranks):
+    """An all_gather of rows in three layouts."""
+    ranks = int(ranks)
+    layouts = {"equal rows": "rows_equal", "rank r has r + 1 shares": "all_gather_rows", "rank 0 has all": "rows_one"}
+    size = max(runs.sizes(ranks, "rows_one"))
+    yield row(f"{size_name(size)}, {ranks} ranks, µs", *layouts, "most / least")
+    yield "|---" * (len(layouts) + 2) + "|"
+    for name in runs.names(ranks, "rows_one"):
+        values = [runs.median(ranks, operation, size, name) for operation in layouts.values()]
+        if name != "limit" and None not in values:
+            yield row(name, *map(number, values), f"{max(values) / min(values):.2f}")
+
+
+def targets(runs):
+    """Every target, and the measured ratios."""
+    yield row("target", "operation", "at most", "measured", "")
+    yield "|---|---|---|---|---|"
+    for text, ours, peers, operation, sizes, ranks, most in TARGETS:
+        values = {}
+        for size in sizes:
+            size = next(iter(runs.sizes(ranks, operation)), None) if size == 0 else size
+            value, best = runs.median(ranks, operation, size, ours), runs.best(ranks, operation, size, peers)[0]
+            if value is not None and best is not None:
+                values[size] = value / best
+        if not values:
+            continue
+        met = all(round(value, 2) <= round(most, 2) for value in values.values())
+        shown = ", ".join((f"{size_name(size)} " if len(values) > 1 else "") +
+                          (f"{v:.2f}" if round(v, 2) <= round(most, 2) else f"**{v:.2f}**") for size, v in values.items())
+        yield row(text, operation if len(sizes) == 1 and len(values) == 1 and sizes[0] == 0 else
+                  f"{operation}{', ' + size_name(sizes[0]) if len(sizes) == 1 else ''}", f"{most:.2f}", shown,
+                  "met" if met else "missed")
+
+
+TABLES = {function.__name__: function for function in (machine, times, ratios, beside, skew, targets)}
+COLORS = ["#c62828", "#ef6c00", "#ad1457", "#2e7d32", "#00838f", "#4e342e", "#6a1b9a"]
+GREYS = ["#1565c0", "#5c6bc0", "#0277bd", "#78909c", "#455a64", "#9e9d24", "#8d6e63", "#90a4ae", "#b0bec5"]
+
+
+def plot(runs, ranks, operation):
+    """Time against size of every contestant, with the two limits of the machine."""
+    sizes = runs.sizes(ranks, operation)
+    lines = {name: [(size, runs.median(ranks, operation, size, name)) for size in sizes
+                    if runs.median(ranks, operation, size, name) is not None] for name in runs.names(ranks, operation)}
+    exchange = sorted(runs.cells[ranks, operation, size]["exchange_ns"][1] for size in sizes)[len(sizes) // 2] / 1000
+    least = min(exchange, *(time for name, line in lines.items() if name != "limit" for _, time in line))
+    decades = [10.0 ** e for e in range(-3, 7)]
+    most = max(time for line in lines.values() for _, time in line)
+    low = max(d for d in decades if d <= least)
+    ticks = [d for d in decades if low <= d and d / 10 < most]
+    made = svg.Plot(
+        svg.Axis(f"bytes of an {operation}, {ranks} ranks" if operation[0] == "a" else f"bytes of a {operation}, {ranks} ranks",
+                 ((size, size_name(size)) for size in sizes), log=True),
+        svg.Axis("time of a call, median", ((d, f"{d:g} µs" if d < 1000 else f"{d / 1000:g} ms") for d in ticks), log=True),
+        width=860, height=560, right=190, left=80)
+    made.path([(sizes[0], exchange), (sizes[-1], exchange)], 'stroke="#222" stroke-dasharray="2 4"')
+    labels = [(made.y_of(exchange), "exchange of cache lines", "#222")]
+    colors, greys = iter(COLORS), iter(GREYS * 3)
+    for name, line in lines.items():
+        if name == "limit":
+            line = [point for point in line if point[1] >= low]
+            made.path(line, 'stroke="#222" stroke-width="1.5" stroke-dasharray="6 4"')
+            labels.append((made.y_of(line[-1][1]), "copy by all ranks", "#222"))
+            continue
+        color = next(greys) if is_peer(name) else next(colors)
+        made.path(line, f'stroke="{color}" stroke-width="{1.2 if is_peer(name) else 2.2}"')
+        labels.append((made.y_of(line[-1][1]), name, color))
+    place = 0
+    for y, name, color in sorted(labels):  # From the top down, without overlaps.
+        place = max(place + 14, y + 4)
+        made.text(made.right + 8, place, name, f'fill="{color}"')
+    return made.end()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("runs", type=pathlib.Path)
+    parser.add_argument("page", type=pathlib.Path)
+    options = parser.parse_args()
+    runs = Runs(options.runs.read_text())
+    if runs.noisy():
+        sys.exit("noisy, not for publication: " + "; ".join(runs.noisy()))
+
+    def table(found):
+        name, *arguments = found[2].split()
+        return found[1] + "\n".join(["", *TABLES[name](runs, *arguments), "", ""]) + found[4]
+
+    page = options.page.read_text()
+    made = {options.page: MADE.sub(table, page)}
+    for name in re.findall(r"\((?:performance/)([a-z_]+)_(\d+)\.svg\)", page):
+        made[options.page.with_suffix("") / f"{name[0]}_{name[1]}.svg"] = plot(runs, int(name[1]), name[0])
+    different = [path for path, text in made.items() if not path.exists() or path.read_text() != text]
+    for path in different if options.write else []:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(made[path])
+    if different and not options.write:
+        sys.exit("not made from the runs, make again with --write: " + ", ".join(map(str, different)))
+    print("written" if options.write else "equal")
+
+
+if __name__ == "__main__":
+    main()

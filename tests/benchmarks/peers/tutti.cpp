@@ -1,0 +1,117 @@
+// This library as a contestant of contest.py.
+// usage: peer_tutti BACKEND DIRECTORY SIZE [RANK] [--memory]
+// Without RANK all ranks are threads of this process. --memory: arrays in the group's memory.
+
+#include <tutti/tutti.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <tutti/ddp/gradient_reducer.hpp>
+
+#include "contestant.hpp"
+
+namespace tutti::peers {
+namespace {
+
+/// A step of data-parallel training without its computation: the gradients are there, and arrive
+/// from the last parameter to the first, as in backward.
+Call make_step(ProcessGroup& group, const Request& request, Arrays arrays) {
+  std::vector<ddp::Parameter> parameters;
+  std::vector<TensorView> gradients;
+  std::size_t next = 0;
+  for (const auto count : request.counts) {
+    gradients.emplace_back(arrays.in.subspan(next, count));
+    parameters.push_back({"p" + std::to_string(parameters.size()),
+                          TensorView(nullptr, DType::f32, gradients.back().shape)});
+    next += count;
+  }
+  auto reducer = std::make_shared<ddp::GradientReducer>(group, std::move(parameters));
+  return [reducer, gradients](int) {
+    for (auto id = gradients.size(); id-- > 0;) reducer->mark_ready(id, gradients[id]);
+    reducer->finish();
+  };
+}
+
+Call make(ProcessGroup& group, const Request& request, Arrays arrays) {
+  const auto& operation = request.operation;
+  const auto in = arrays.in;
+  const auto out = arrays.out;
+  const int size = group.size();
+  if (operation == "barrier") return [&group](int) { group.barrier(); };
+  if (operation == "all_reduce") return [=, &group](int) { group.all_reduce(in); };
+  if (operation == "broadcast") return [=, &group](int call) { group.broadcast(in, call % size); };
+  if (operation == "reduce") return [=, &group](int call) { group.reduce(in, out, call % size); };
+  if (operation == "all_gather") return [=, &group](int) { group.all_gather(in, out); };
+  if (operation == "all_gather_rows") {
+    const std::vector<std::int64_t> rows(request.counts.begin(), request.counts.end());
+    return [=, &group](int) { group.all_gather(in, out, std::span(rows)); };
+  }
+  if (operation == "step") return make_step(group, request, arrays);
+  return {};
+}
+
+int run(ProcessGroup group, const std::string& directory, bool memory) {
+  std::vector<Tensor> tensors;  // The arrays of the last request: `in`, `out`.
+  const auto allocate = [&](std::size_t count) {
+    if (tensors.size() == 2) tensors.clear();
+    return tensors
+        .emplace_back(group.registrable_memory(), Shape::vector(static_cast<std::int64_t>(count)),
+                      DType::f32)
+        .values<float>();
+  };
+  return serve(
+      directory,
+      {.rank = group.rank(),
+       .size = group.size(),
+       .version = group.transport(),
+       .make = [&](const auto& request, auto arrays) { return make(group, request, arrays); },
+       .allocate = memory ? std::function<std::span<float>(std::size_t)>(allocate) : nullptr});
+}
+
+GroupOptions options(const std::string& backend, std::shared_ptr<Store> store, int rank, int size) {
+  return {.backend = backend,
+          .store = std::move(store),
+          .rank = rank,
+          .size = size,
+          .timeout = std::chrono::minutes(1)};
+}
+
+}  // namespace
+}  // namespace tutti::peers
+
+int main(int count, char** words) try {
+  using namespace tutti;
+  using namespace tutti::peers;
+  std::vector<std::string> arguments(words + 1, words + count);
+  const bool memory = std::erase(arguments, "--memory") != 0;
+  if (arguments.size() != 3 && arguments.size() != 4) return 2;
+  const auto& backend = arguments[0];
+  const auto& directory = arguments[1];
+  const int size = std::stoi(arguments[2]);
+  if (arguments.size() == 4) {
+    const auto path = directory + "/store";
+    std::filesystem::create_directories(path);
+    return run(ProcessGroup::create(
+                   options(backend, make_file_store(path), std::stoi(arguments[3]), size)),
+               directory, memory);
+  }
+  const auto store = make_memory_store();
+  std::vector<GroupOptions> all;
+  for (int rank = 0; rank < size; ++rank) all.push_back(options(backend, store, rank, size));
+  auto groups = ProcessGroup::create_all(all);
+  std::vector<std::jthread> ranks;
+  for (auto& group : groups) ranks.emplace_back([&] { run(std::move(group), directory, memory); });
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "peer_tutti: %s\n", error.what());
+  return 1;
+}
