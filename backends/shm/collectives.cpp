@@ -26,10 +26,6 @@ constexpr std::size_t fold_everything = 32 * KiB;
 constexpr std::size_t least_piece = 16 * KiB;
 constexpr std::size_t block = 32 * KiB;  // Stays in the first-level cache.
 
-/// A list with one entry per rank. Groups of up to 64 ranks need no allocation.
-template <typename T>
-using PerRank = fmt::basic_memory_buffer<T, 64>;
-
 const std::byte* bytes_of(const ConstTensorView& view) {
   return static_cast<const std::byte*>(view.data);
 }
@@ -50,7 +46,9 @@ Collective::Collective(Member& member, const Op& op, bool in_entry, std::int64_t
       size_(member.size()),
       base_(member.position()) {
   piece_ = std::numeric_limits<std::size_t>::max();
-  if (size_ != 1) choose(in_entry, static_cast<std::size_t>(largest_rows));
+  if (size_ == 1) return;
+  choose(in_entry, static_cast<std::size_t>(largest_rows));
+  if (in_entry && way_ != Way::entry && Direct::gains(op, member)) direct_.emplace(member, op);
 }
 
 // --- How the data moves ---
@@ -145,6 +143,7 @@ std::size_t Collective::all_blocks() const noexcept {
 }
 
 std::span<const std::byte> Collective::small() const noexcept {
+  if (direct_) return direct_->entry();
   if (way_ != Way::entry || size_ == 1) return {};
   const bool from_root = op_.kind == Operation::broadcast || op_.kind == Operation::scatter;
   if (op_.kind == Operation::barrier || (from_root && rank_ != op_.root)) return {};
@@ -222,6 +221,14 @@ void Collective::fill_other_slices(std::size_t round) {
 // --- Taking ---
 
 void Collective::run() {
+  if (direct_) {
+    if (direct_->agree()) return direct_->run();
+    // Ranks whose arrays are private have filled their slots before the entry.
+    if (fills_first())
+      member_.filled(base_);
+    else
+      fill(0);
+  }
   if (way_ == Way::slices)
     run_slices();
   else
@@ -431,10 +438,19 @@ void run_collectives(Member& member, std::span<const Op> ops, const Call& call) 
       if (is_point_to_point(op.kind)) continue;
       Collective collective(member, op, !entered,
                             op.kind == Operation::all_to_all ? counts.largest(op) : 0);
-      if (collective.has_rounds()) collective.fill(0);
-      if (!entered) member.enter(collective.small(), collective.has_rounds());
-      entered = true;
-      collective.run();
+      try {
+        if (entered) {
+          if (collective.has_rounds()) collective.fill(0);
+        } else {
+          if (collective.fills_first()) collective.fill(0);
+          member.enter(collective.small(), collective.all_fill_first());
+          entered = true;
+        }
+        collective.run();
+      } catch (const Error&) {
+        collective.withdraw();
+        throw;
+      }
     }
   } catch (const Error&) {
     throw;         // Agreed on by all ranks, or the group is broken.

@@ -2,11 +2,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include <tutti/backend/op.hpp>
 
 #include "collectives/reducer.hpp"
+#include "direct.hpp"
 #include "member.hpp"
 
 // Every reduction is the left fold over ranks 0..W-1 in the accumulation type, rounded once.
@@ -24,10 +26,18 @@ class Collective {
   std::span<const std::byte> small() const noexcept;
   /// True if there are rounds. Then fill(0) has to be called before run().
   bool has_rounds() const noexcept { return way_ != Way::entry; }
+  /// True if this rank fills round 0 before it enters the call.
+  bool fills_first() const noexcept { return has_rounds() && !(direct_ && direct_->is_complete()); }
+  /// True if all ranks do.
+  bool all_fill_first() const noexcept { return has_rounds() && !direct_; }
   void fill(std::size_t round);
   /// Moves the rest of the data. All ranks have entered the call.
   /// @throws Error of Member.
   void run();
+  /// After an error: returns when no peer accesses the arrays of this rank.
+  void withdraw() noexcept {
+    if (direct_) direct_->withdraw();
+  }
 
  private:
   enum class Way : std::uint8_t {
@@ -78,7 +88,8 @@ class Collective {
   Way way_ = Way::entry;
   const std::uint64_t base_;  // The number of round 0.
   std::size_t rounds_ = 1;
-  std::size_t piece_ = 0;  // The bytes of an array or of each block that move in a round.
+  std::optional<Direct> direct_;  // Tried first.
+  std::size_t piece_ = 0;         // The bytes of an array or of each block that move in a round.
 };
 
 /// Runs the collectives of a call. @throws Error.

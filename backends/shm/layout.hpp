@@ -58,9 +58,12 @@ struct SharedRank {
   alignas(cache_line) Number filled;     ///< Rounds whose slot is filled.
   alignas(cache_line) Number folded;     ///< Rounds whose slice of the result is complete.
   alignas(cache_line) Number taken;      ///< Rounds of which this rank needs nothing any more.
+  alignas(cache_line) Number moved;      ///< Direct collectives whose data this rank has moved.
+  alignas(cache_line) Number agreed;     ///< 2 * agreements on new segments, + 1: mapped all.
   alignas(cache_line) Number left;       ///< The last entered call that this rank has left, + 1.
   alignas(cache_line) Number described;  ///< The call that `record` describes, + 1.
   Word gone;                             ///< 1: the rank has left the group.
+  Word accesses;                         ///< 1: the rank may access its peers' arrays.
   internal::Record record;  ///< This rank's call, written when the ranks' calls differ.
   Bell collectives;
   Bell messages;
@@ -82,7 +85,7 @@ struct SharedRing {
 /// The offsets in the segment of a group of `size` ranks.
 class Layout {
  public:
-  static constexpr std::uint32_t version = 1;
+  static constexpr std::uint32_t version = 2;
   static constexpr std::size_t slots = 4;  ///< Of each rank.
   static constexpr std::size_t slot_prefix = sizeof(SlotPrefix);
 

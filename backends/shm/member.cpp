@@ -28,6 +28,7 @@ Member::Member(const BackendInit& init)
       layout_(init.size),
       made_(rendezvous(init, layout_.bytes(), Deadline::after(init.timeout))),
       polling_(static_cast<std::size_t>(init.size), made_.cores),
+      in_one_process_(std::ranges::none_of(made_.processes, &Descriptor::is_open)),
       agreement_(made_.store, init.rank, init.size) {
   for (const auto& process : made_.processes) processes_.push_back({process.get(), POLLIN, 0});
   join(Deadline::after(init.timeout));

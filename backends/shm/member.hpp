@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -21,6 +22,8 @@
 #include "group/record.hpp"
 #include "group/waiting.hpp"
 #include "layout.hpp"
+#include "mapped_memory.hpp"
+#include "peer_memory.hpp"
 #include "rendezvous.hpp"
 
 namespace tutti::backend::shm {
@@ -70,6 +73,31 @@ class Member {
   void filled(std::uint64_t round) noexcept;
   void folded(std::uint64_t round) noexcept;
   void taken(std::uint64_t round) noexcept;
+
+  // Direct access to the arrays of peers (access.cpp).
+
+  /// True if all ranks are threads of this process.
+  bool in_one_process() const noexcept { return in_one_process_; }
+  /// Memory that peers can map.
+  MappedMemory& memory() const noexcept { return *memory_; }
+  PeerMemory& peer_memory() noexcept { return peer_memory_; }
+  /// True if all ranks say so.
+  bool agree(bool own);
+  /// From now to end_access() this rank may access its peers' arrays. @throws Error if the group is
+  /// broken: a peer may have returned from its call.
+  void begin_access();
+  /// @throws Error if the group is broken.
+  void check_access() {
+    if (is_broken()) throw_cause();
+  }
+  void end_access() noexcept;
+  /// The number of collectives of which this rank has moved its part.
+  std::uint64_t moved() const noexcept { return moved_; }
+  /// Waits until all ranks have moved their part of a collective.
+  void await_moved();
+  /// The group is broken. Waits until no peer accesses arrays. False if a process still may,
+  /// because it has stopped.
+  bool await_no_access() noexcept;
 
   // Errors of the call.
 
@@ -168,6 +196,11 @@ class Member {
   Membership made_;
   internal::Polling polling_;
   std::vector<pollfd> processes_;
+  const bool in_one_process_;
+  const std::shared_ptr<MappedMemory> memory_ = MappedMemory::of_process();
+  PeerMemory peer_memory_{made_};
+  std::uint64_t agreements_ = 0;
+  std::uint64_t moved_ = 0;
 
   // Of the call in turn.
   std::span<const Op> ops_{};

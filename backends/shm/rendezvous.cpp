@@ -175,6 +175,7 @@ class Rendezvous {
     std::vector<Cores> cores;
     for (std::size_t r = 0; r < infos_.size(); ++r) {
       cores.push_back(infos_[r].cores);
+      made_.ids.push_back(infos_[r].process);
       if (infos_[r].process == ::getpid()) continue;
       made_.processes[r] = process_descriptor(infos_[r].process);
       if (!made_.processes[r].is_open())

@@ -17,6 +17,7 @@ struct Membership {
   std::shared_ptr<Store> store;  ///< A prefix of the group's store, for this group alone.
   std::shared_ptr<Segment> segment;
   std::vector<Descriptor> processes;  ///< By rank; not open for ranks of this process.
+  std::vector<int> ids;               ///< Of the processes, by rank.
   std::size_t cores = 1;              ///< The cores that all ranks may use together.
 };
 

@@ -28,8 +28,8 @@ class ShmBackend final : public HostBackend {
  public:
   explicit ShmBackend(const BackendInit& init)
       : HostBackend(init.name, init.rank),
-        memory_(init.memory == nullptr ? host_memory() : *init.memory),
         member_(std::make_shared<Member>(init)),
+        memory_(init.memory == nullptr ? member_->memory() : *init.memory),
         messages_(std::make_shared<Messages>(member_)) {
     member_->on_failure(
         [queue = calls().queue(), weak = std::weak_ptr<Messages>(messages_)](const Error& cause) {
@@ -47,6 +47,7 @@ class ShmBackend final : public HostBackend {
     return operation == Operation::recv_any || HostBackend::supports(operation, dtype, kind);
   }
   Memory& memory() noexcept override { return memory_; }
+  Memory& registrable_memory() noexcept override { return member_->memory(); }
 
   void abort(std::string_view why) noexcept override {
     (void)member_->fail(
@@ -77,8 +78,8 @@ class ShmBackend final : public HostBackend {
   }
 
  private:
-  Memory& memory_;
   std::shared_ptr<Member> member_;
+  Memory& memory_;
   std::shared_ptr<Messages> messages_;
 };
 

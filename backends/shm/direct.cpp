@@ -1,0 +1,285 @@
+#include "direct.hpp"
+
+#include <algorithm>
+#include <complex>
+#include <cstring>
+#include <utility>
+
+#include "collectives/blocks.hpp"
+#include "collectives/reducer.hpp"
+#include "group/fingerprint.hpp"
+
+namespace tutti::backend::shm {
+namespace {
+
+using collectives::copy_bytes;
+using collectives::cut;
+using collectives::Reducer;
+
+/// The bytes of a call's data from which its second synchronisation costs less than a copy.
+constexpr std::size_t least_direct = 2 << 10;
+/// Data moves in pieces that stay in the first-level cache.
+constexpr std::size_t piece = 8 << 10;
+static_assert(piece % sizeof(std::complex<double>) == 0, "a piece has whole elements");
+
+std::size_t row_bytes(const Op& op) noexcept {
+  const bool by_out = op.kind == Operation::scatter || op.kind == Operation::reduce_scatter;
+  return by_out ? op.out.row_bytes() : op.in.row_bytes();
+}
+
+std::size_t block_bytes(const Op& op, int rank) noexcept {
+  return static_cast<std::size_t>(op.rows[rank]) * row_bytes(op);
+}
+
+std::size_t block_begin(const Op& op, int rank) noexcept {
+  return static_cast<std::size_t>(op.rows.offset(rank)) * row_bytes(op);
+}
+
+/// True if the data are the blocks of the ranks, in their order.
+bool has_blocks(const Op& op) noexcept {
+  switch (op.kind) {
+    case Operation::all_gather:
+    case Operation::all_gather_bounded:
+    case Operation::gather:
+    case Operation::scatter:
+    case Operation::reduce_scatter:
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// The bytes of the data that the ranks divide among themselves.
+std::size_t whole_bytes(const Op& op, int size) noexcept {
+  if (has_blocks(op)) return block_begin(op, size);
+  const bool has_data = op.kind == Operation::broadcast || internal::is_reduction(op.kind);
+  return has_data ? op.in.bytes() : 0;
+}
+
+/// While this exists, the rank may access its peers' arrays.
+class Access {
+ public:
+  explicit Access(Member& member) : member_(member) { member_.begin_access(); }
+  ~Access() { member_.end_access(); }
+  Access(const Access&) = delete;
+  Access& operator=(const Access&) = delete;
+
+ private:
+  Member& member_;
+};
+
+}  // namespace
+
+bool Direct::gains(const Op& op, const Member& member) noexcept {
+  return member.size() > 1 && whole_bytes(op, member.size()) > least_direct;
+}
+
+Direct::Direct(Member& member, const Op& op) : member_(member), op_(op), size_(member.size()) {
+  const auto ranks = static_cast<std::size_t>(size_);
+  entries_.resize(ranks);
+  ins_.resize(ranks);
+  outs_.resize(ranks);
+  const auto find = [&](const void* data, std::size_t bytes) {
+    if (!member.in_one_process()) return member.memory().find(data, bytes);
+    return Location{.segment = Location::this_process,
+                    .offset = reinterpret_cast<std::uintptr_t>(data)};
+  };
+  const auto in = find(op.in.data, op.in.bytes());
+  const bool in_place = op.out.data == op.in.data && op.out.bytes() == op.in.bytes();
+  own() = {.in = in,
+           .out = in_place ? in : find(op.out.data, op.out.bytes()),
+           .scale = op.reduce.scale,
+           .bytes = op.in.bytes()};
+}
+
+// --- The arrays ---
+
+/// The bytes of a rank's input that its peers read.
+std::size_t Direct::in_bytes(int rank) const noexcept {
+  switch (op_.kind) {
+    case Operation::broadcast:
+    case Operation::scatter:
+      return rank == op_.root ? whole_bytes(op_, size_) : 0;
+    case Operation::all_gather:
+    case Operation::gather:
+      return block_bytes(op_, rank);
+    case Operation::all_gather_bounded:
+      return entries_[static_cast<std::size_t>(rank)].bytes;
+    default:
+      return whole_bytes(op_, size_);
+  }
+}
+
+/// The bytes of a rank's output that its peers write.
+std::size_t Direct::out_bytes(int rank) const noexcept {
+  switch (op_.kind) {
+    case Operation::reduce:
+    case Operation::gather:
+      return rank == op_.root ? whole_bytes(op_, size_) : 0;
+    case Operation::broadcast:
+      return rank == op_.root ? 0 : whole_bytes(op_, size_);
+    case Operation::scatter:
+    case Operation::reduce_scatter:
+      return block_bytes(op_, rank);
+    default:
+      return whole_bytes(op_, size_);
+  }
+}
+
+bool Direct::is_complete(int rank) const noexcept {
+  const auto& entry = entries_[static_cast<std::size_t>(rank)];
+  return (in_bytes(rank) == 0 || entry.in.segment != Location::nowhere) &&
+         (out_bytes(rank) == 0 || entry.out.segment != Location::nowhere);
+}
+
+bool Direct::agree() {
+  bool complete = true;
+  for (int r = 0; r < size_; ++r) {
+    auto& entry = entries_[static_cast<std::size_t>(r)];
+    std::memcpy(&entry, member_.entry_data(r), sizeof entry);
+    const bool bounded = op_.kind == Operation::all_gather_bounded;
+    if (bounded && entry.bytes > block_bytes(op_, r)) member_.fail_corrupt(r, "a block's length");
+    complete = complete && is_complete(r);
+  }
+  if (!complete) return false;
+  if (!member_.in_one_process() && !can_access_all()) return false;
+  for (int r = 0; r < size_; ++r) {
+    const auto& entry = entries_[static_cast<std::size_t>(r)];
+    ins_[static_cast<std::size_t>(r)] = locate(r, entry.in, in_bytes(r));
+    outs_[static_cast<std::size_t>(r)] = locate(r, entry.out, out_bytes(r));
+  }
+  return true;
+}
+
+template <typename Visit>
+void Direct::for_each_location(const Visit& visit) const {
+  for (int r = 0; r < size_; ++r) {
+    const auto& entry = entries_[static_cast<std::size_t>(r)];
+    if (in_bytes(r) != 0) visit(r, entry.in);
+    if (out_bytes(r) != 0) visit(r, entry.out);
+  }
+}
+
+/// All ranks know the same segments, so they agree on new ones at the same time.
+bool Direct::can_access_all() {
+  auto& peers = member_.peer_memory();
+  bool is_new = false;
+  for_each_location([&](int r, const Location& location) {
+    is_new = is_new || peers.state(r, location) == PeerMemory::State::unknown;
+  });
+  if (is_new) {
+    bool mapped = true;
+    for_each_location(
+        [&](int r, const Location& location) { mapped = peers.map(r, location) && mapped; });
+    peers.settle(member_.agree(mapped));
+  }
+  bool all = true;
+  for_each_location([&](int r, const Location& location) {
+    all = all && peers.state(r, location) == PeerMemory::State::mapped;
+  });
+  return all;
+}
+
+std::byte* Direct::locate(int rank, const Location& location, std::size_t bytes) {
+  if (bytes == 0) return nullptr;
+  if (member_.in_one_process()) return reinterpret_cast<std::byte*>(location.offset);
+  auto* const data = member_.peer_memory().data(rank, location, bytes);
+  if (data == nullptr) member_.fail_corrupt(rank, "the location of an array");
+  return data;
+}
+
+// --- The data ---
+
+void Direct::run() {
+  {
+    const Access access(member_);
+    if (internal::is_reduction(op_.kind))
+      reduce();
+    else
+      copy();
+  }
+  member_.await_moved();
+}
+
+/// Calls visit(block, begin, bytes) for each piece of this rank's part of the data, where `begin`
+/// counts from the beginning of all blocks. The data is divided by its length alone, so skewed
+/// blocks and arrays in place cost no more than equal ones.
+template <typename Visit>
+void Direct::for_each_piece(const Visit& visit) {
+  const auto whole = whole_bytes(op_, size_);
+  const auto ranks = static_cast<std::size_t>(size_);
+  const auto me = static_cast<std::size_t>(member_.rank());
+  const auto first = cut(whole, ranks, me);
+  const auto last = cut(whole, ranks, me + 1);
+  const int blocks = has_blocks(op_) ? size_ : 1;
+  for (int b = 0; b < blocks; ++b) {
+    const auto begin = has_blocks(op_) ? block_begin(op_, b) : 0;
+    const auto bytes = op_.kind == Operation::all_gather_bounded
+                           ? in_bytes(b)
+                           : (has_blocks(op_) ? block_bytes(op_, b) : whole);
+    const auto end = std::min(last, begin + bytes);
+    for (auto at = std::max(first, begin); at < end; at += piece) {
+      member_.check_access();
+      visit(b, at, std::min(piece, end - at));
+    }
+  }
+}
+
+void Direct::copy() {
+  const bool scatters = op_.kind == Operation::scatter;
+  const bool from_root = scatters || op_.kind == Operation::broadcast;
+  for_each_piece([&](int b, std::size_t at, std::size_t bytes) {
+    const auto block = static_cast<std::size_t>(b);
+    const auto in_block = has_blocks(op_) ? at - block_begin(op_, b) : at;
+    const auto* const from =
+        from_root ? ins_[static_cast<std::size_t>(op_.root)] + at : ins_[block] + in_block;
+    if (scatters) return copy_bytes(outs_[block] + in_block, from, bytes);
+    for (auto* const out : outs_)
+      if (out != nullptr) copy_bytes(out + at, from, bytes);
+  });
+}
+
+void Direct::reduce() {
+  const Reducer reducer(op_, size_);
+  PerRank<const void*> inputs;
+  PerRank<double> scales;
+  inputs.resize(static_cast<std::size_t>(size_));
+  for (const auto& entry : entries_) scales.push_back(entry.scale);
+  for_each_piece([&](int b, std::size_t at, std::size_t bytes) {
+    for (std::size_t r = 0; r < ins_.size(); ++r) inputs[r] = ins_[r] + at;
+    const auto fold = [&](std::byte* out, std::size_t ranks) {
+      try {
+        reducer.fold(out, {inputs.data(), ranks}, {scales.data(), ranks}, bytes);
+      } catch (const Error& error) {  // Of a custom reduction. The peers wait for this rank.
+        member_.fail_call(error);
+      }
+    };
+    switch (op_.kind) {
+      case Operation::reduce_scatter:
+        return fold(outs_[static_cast<std::size_t>(b)] + (at - block_begin(op_, b)), ins_.size());
+      case Operation::reduce:
+        return fold(outs_[static_cast<std::size_t>(op_.root)] + at, ins_.size());
+      case Operation::scan:  // From the last rank on: its result in place is no other's input.
+        for (auto r = outs_.size(); r-- > 0;) fold(outs_[r] + at, r + 1);
+        return;
+      case Operation::exclusive_scan:
+        for (auto r = outs_.size(); r-- > 1;) fold(outs_[r] + at, r);
+        return reducer.identity(outs_[0] + at, bytes);
+      default:
+        break;
+    }
+    auto* const own = outs_[static_cast<std::size_t>(member_.rank())] + at;
+    fold(own, ins_.size());
+    for (auto* const out : outs_) copy_bytes(out + at, own, bytes);
+  });
+}
+
+// --- Errors ---
+
+void Direct::withdraw() noexcept {
+  if (!member_.is_broken() || member_.await_no_access()) return;
+  member_.memory().quarantine(op_.in.data);
+  member_.memory().quarantine(op_.out.data);
+}
+
+}  // namespace tutti::backend::shm

@@ -1,0 +1,478 @@
+// Memory that processes share, and collectives whose ranks access each other's arrays.
+
+#include "shm/direct.hpp"
+
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <stdexcept>
+#include <thread>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "../gloo/rank_processes.hpp"
+#include "shm/collectives.hpp"
+#include "shm/mapped_memory.hpp"
+#include "shm/member.hpp"
+#include "support/errors.hpp"
+#include "support/processes.hpp"
+#include "support/ranks.hpp"
+
+namespace tutti::test {
+namespace {
+
+namespace shm = backend::shm;
+using shm::Location;
+using shm::MappedMemory;
+
+// --- The memory ---
+
+TEST(MappedMemory, ReusesWhatIsReleased) {
+  const auto memory = MappedMemory::of_process();
+  EXPECT_EQ(memory, MappedMemory::of_process());
+  constexpr std::size_t size = 100'000;
+  std::array<void*, 3> blocks{};
+  for (auto& block : blocks) {
+    block = memory->allocate(size, {});
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block) % 64, 0U);
+    std::memset(block, 1, size);
+  }
+  memory->release(blocks[1], size, {});
+  EXPECT_EQ(memory->allocate(size, {}), blocks[1]);
+  // Neighbours become one block again, in any order.
+  for (const std::size_t i : {1U, 0U, 2U}) memory->release(blocks[i], size, {});
+  EXPECT_EQ(memory->allocate(3 * size, {}), blocks[0]);
+  memory->release(blocks[0], 3 * size, {});
+}
+
+TEST(MappedMemory, GivesEveryBlockALocationOfItsOwn) {
+  const auto memory = MappedMemory::of_process();
+  void* const none = memory->allocate(0, {});
+  void* const other = memory->allocate(0, {});
+  EXPECT_NE(none, other);
+  auto* const large = static_cast<std::byte*>(memory->allocate(std::size_t{3} << 20, {}));
+  const auto place = memory->find(large, std::size_t{3} << 20);
+  const auto middle = memory->find(large + 1000, 8);
+  EXPECT_EQ(middle.segment, place.segment);
+  EXPECT_EQ(middle.offset, place.offset + 1000);
+  EXPECT_NE(memory->find(none, 0).segment, Location::nowhere);
+  const int elsewhere = 0;
+  EXPECT_EQ(memory->find(&elsewhere, sizeof elsewhere).segment, Location::nowhere);
+  EXPECT_EQ(memory->find(nullptr, 0).segment, Location::nowhere);
+  EXPECT_EQ(memory->find(large, std::size_t{1} << 40).segment, Location::nowhere);
+  memory->release(none, 0, {});
+  memory->release(other, 0, {});
+  memory->release(large, std::size_t{3} << 20, {});
+}
+
+TEST(MappedMemory, DoesNotReuseTheMemoryOfAQuarantinedArray) {
+  const auto memory = MappedMemory::of_process();
+  void* const block = memory->allocate(1000, {});
+  memory->quarantine(block);
+  memory->release(block, 1000, {});
+  void* const next = memory->allocate(1000, {});
+  EXPECT_NE(memory->find(next, 1000).segment, memory->find(block, 1000).segment);
+  memory->release(next, 1000, {});
+}
+
+TEST(MappedMemory, EndsWithItsLastUser) {
+  const auto before = holdings().descriptors;
+  auto memory = MappedMemory::of_process();
+  Tensor kept(*memory, Shape{1000}, DType::f32);
+  const auto first = memory->find(kept.data(), 4000);
+  memory.reset();
+  EXPECT_EQ(holdings().descriptors, before + 1);
+  std::memset(kept.data(), 1, 4000);
+  kept = Tensor();
+  EXPECT_EQ(holdings().descriptors, before);
+  memory = MappedMemory::of_process();
+  const Tensor next(*memory, Shape{1000}, DType::f32);
+  EXPECT_GT(memory->find(next.data(), 4000).segment, first.segment) << "a number is used again";
+}
+
+TEST(MappedMemory, ThatIsNotThereIsAnErrorWithItsSize) {
+  const auto child = in_child([] {
+    const auto memory = MappedMemory::of_process();
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{1 << 20, 1 << 20};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    expect_error(Errc::resource_exhausted, {"4194304 bytes", "shared memory"},
+                 [&] { (void)memory->allocate(std::size_t{3} << 20, {}); });
+    expect_error(Errc::resource_exhausted, {"bytes of shared memory"},
+                 [&] { (void)memory->allocate(~std::size_t{0}, {}); });
+    return std::string();
+  });
+  EXPECT_TRUE(child.ended);
+}
+
+TEST(MappedMemory, OfTheParentIsRefusedInAForkedChild) {
+  const auto memory = MappedMemory::of_process();
+  Tensor kept(*memory, Shape{1000}, DType::f32);
+  const auto child = in_child([&] {
+    expect_error(Errc::forked, {"fork"}, [&] { (void)memory->allocate(8, {}); });
+    EXPECT_NE(MappedMemory::of_process(), memory);
+    static_cast<float*>(kept.data())[0] = 7;
+    return std::string();
+  });
+  EXPECT_TRUE(child.ended);
+  EXPECT_EQ(static_cast<float*>(kept.data())[0], 7);
+}
+
+// --- Collectives ---
+
+std::shared_ptr<shm::Member> make_member(RankProcess& rank, const std::string& name) {
+  return std::make_shared<shm::Member>(
+      BackendInit{.store = make_prefix_store(rank.options(name).store, name),
+                  .rank = rank.rank(),
+                  .size = rank.size(),
+                  .name = name,
+                  .timeout = 10s,
+                  .logger = [](LogLevel, std::string_view) {}});
+}
+
+/// An array of a rank, in memory that peers can map or in private memory.
+class Array32 {
+ public:
+  Array32(MappedMemory& memory, bool mapped, std::size_t before, std::size_t count)
+      : tensor_(mapped ? static_cast<Memory&>(memory) : host_memory(),
+                Shape{static_cast<std::int64_t>(before + count + 16)}, DType::i32),
+        before_(before),
+        count_(count) {
+    std::ranges::fill(tensor_.values<std::int32_t>(), -1);
+  }
+  std::span<std::int32_t> values() {
+    return tensor_.values<std::int32_t>().subspan(before_, count_);
+  }
+  /// True if nothing was written beside the array.
+  bool is_intact() {
+    const auto all = tensor_.values<std::int32_t>();
+    const auto untouched = [](std::int32_t value) { return value == -1; };
+    return std::ranges::all_of(all.first(before_), untouched) &&
+           std::ranges::all_of(all.subspan(before_ + count_), untouched);
+  }
+
+ private:
+  Tensor tensor_;
+  std::size_t before_;
+  std::size_t count_;
+};
+
+std::int32_t number(int rank, std::size_t i) {
+  return static_cast<std::int32_t>(i % 1009) * (rank + 1) + rank;
+}
+
+struct Arrays {
+  bool in_mapped;
+  bool out_mapped;
+  bool in_place;
+};
+
+/// Runs one operation on `count` elements (of the whole) and checks its result. The arrays of the
+/// ranks begin at different offsets. Returns the number of direct collectives of the member.
+std::uint64_t run_and_check(shm::Member& member, std::uint64_t& calls, Operation kind,
+                            std::size_t count, const Arrays& how) {
+  const int me = member.rank();
+  const auto size = static_cast<std::size_t>(member.size());
+  const auto mine = static_cast<std::size_t>(me);
+  std::vector<std::int64_t> rows(size);  // Skewed.
+  for (std::size_t r = 0; r + 1 < size; ++r) rows[r] = static_cast<std::int64_t>(r * 100);
+  rows.back() = static_cast<std::int64_t>(count - (size - 1) * (size - 2) / 2 * 100);
+  const auto begin = [&](std::size_t r) {
+    std::size_t sum = 0;
+    for (std::size_t i = 0; i < r; ++i) sum += static_cast<std::size_t>(rows[i]);
+    return sum;
+  };
+  const auto block = static_cast<std::size_t>(rows[mine]);
+  const bool gathers = kind == Operation::all_gather || kind == Operation::gather;
+  const bool scatters = kind == Operation::scatter || kind == Operation::reduce_scatter;
+  const int root = member.size() - 1;
+  const bool broadcasts = kind == Operation::broadcast;
+  Array32 in(member.memory(), how.in_mapped, 3 + 5 * mine, gathers ? block : count);
+  Array32 out(member.memory(), how.out_mapped, 16 + mine, scatters ? block : count);
+  auto source = in.values();
+  auto result = out.values();
+  if (how.in_place || broadcasts) {
+    if (gathers)
+      source = result.subspan(begin(mine), block);
+    else if (scatters)
+      result = source.subspan(begin(mine), block);
+    else
+      source = result;
+  }
+  for (std::size_t i = 0; i < source.size(); ++i) source[i] = number(me, i);
+
+  Op op{.kind = kind, .in = source, .out = result, .reduce = ReduceOp::sum, .root = root};
+  if (gathers || scatters) op.rows = Rows(rows);
+  const bool is_root = me == root;
+  if (!is_root && (kind == Operation::gather || kind == Operation::reduce)) op.out = {};
+  if (!is_root && kind == Operation::scatter) op.in = {};
+  const std::vector ops{op};
+  const Call call{.seq = calls++, .fingerprint = 1, .deadline = Deadline::after(10s)};
+  shm::run_collectives(member, ops, call);
+
+  const auto sum = [&](std::size_t i, int ranks) {
+    std::int32_t all = 0;
+    for (int r = 0; r < ranks; ++r) all += number(r, i);
+    return all;
+  };
+  if (op.out.data != nullptr && (is_root || kind != Operation::gather)) {
+    for (std::size_t i = 0; i < result.size(); ++i) {
+      std::int32_t want = 0;
+      switch (kind) {
+        case Operation::broadcast:
+          want = number(root, i);
+          break;
+        case Operation::scatter:
+          want = number(root, begin(mine) + i);
+          break;
+        case Operation::reduce_scatter:
+          want = sum(begin(mine) + i, member.size());
+          break;
+        case Operation::scan:
+          want = sum(i, me + 1);
+          break;
+        case Operation::exclusive_scan:
+          want = sum(i, me);
+          break;
+        case Operation::all_gather:
+        case Operation::gather: {
+          std::size_t r = 0;
+          while (i >= begin(r + 1)) ++r;
+          want = number(static_cast<int>(r), i - begin(r));
+          break;
+        }
+        default:
+          want = sum(i, member.size());
+      }
+      if (result[i] != want) {
+        ADD_FAILURE() << name_of(kind) << " of " << count << ", rank " << me << ": element " << i
+                      << " is " << result[i] << ", not " << want;
+        break;
+      }
+    }
+  }
+  EXPECT_TRUE(in.is_intact() && out.is_intact()) << name_of(kind) << ", rank " << me;
+  return member.moved();
+}
+
+constexpr std::array direct_kinds{
+    Operation::all_reduce,     Operation::broadcast, Operation::reduce,
+    Operation::all_gather,     Operation::gather,    Operation::scatter,
+    Operation::reduce_scatter, Operation::scan,      Operation::exclusive_scan};
+
+TEST(ShmDirect, AccessesTheArraysOfPeersWhereverTheyAre) {
+  for (const int size : {2, 3})
+    on_processes({.size = size}, [](RankProcess& rank) {
+      const auto member = make_member(rank, "direct");
+      // Segments of the ranks differ in number and in size.
+      const Tensor first(member->memory(), Shape{(rank.rank() + 1) * 1'000'000}, DType::f32);
+      std::uint64_t calls = 0;
+      std::uint64_t direct = 0;
+      for (const auto kind : direct_kinds)
+        for (const std::size_t count : {5000U, 65'537U, 300'000U})
+          for (const bool in_place : {false, true}) {
+            const auto done = run_and_check(*member, calls, kind, count, {true, true, in_place});
+            EXPECT_EQ(done, ++direct) << name_of(kind);
+          }
+      return std::string();
+    });
+}
+
+TEST(ShmDirect, MixedWithPrivateArraysGoesThroughSlots) {
+  on_processes({.size = 3}, [](RankProcess& rank) {
+    const auto member = make_member(rank, "mixed");
+    std::uint64_t calls = 0;
+    for (const auto kind : direct_kinds)
+      for (const std::size_t count : {5000U, 300'000U})
+        for (int which = 0; which < 4; ++which) {
+          // Rank 1 and the root have a private array.
+          const bool is_private = rank.rank() != 0;
+          const Arrays how{.in_mapped = !is_private || which == 0,
+                           .out_mapped = !is_private || which == 1,
+                           .in_place = which == 3};
+          const bool in_and_out = which >= 2;
+          const auto before = member->moved();
+          const auto after = run_and_check(*member, calls, kind, count, how);
+          if (in_and_out) {
+            EXPECT_EQ(after, before) << name_of(kind);
+          }
+        }
+    // The group is usable in both ways after it.
+    const auto before = member->moved();
+    EXPECT_EQ(run_and_check(*member, calls, Operation::all_reduce, 50'000, {true, true, true}),
+              before + 1);
+    return std::string();
+  });
+}
+
+TEST(ShmDirect, ASegmentThatAPeerCannotMapIsNotUsedByAnyRank) {
+  on_processes({.size = 3}, [](RankProcess& rank) {
+    const auto member = make_member(rank, "unmapped");
+    Tensor own(member->memory(), Shape{1'000'000}, DType::i32);
+    if (rank.last()) {
+      const auto place = member->memory().find(own.data(), own.bytes());
+      const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+      ::dup2(nothing, place.file);
+      ::close(nothing);
+      own = Tensor();
+    }
+    std::uint64_t calls = 0;
+    for (int i = 0; i < 3; ++i)
+      EXPECT_EQ(run_and_check(*member, calls, Operation::all_reduce, 100'000, {true, true, true}),
+                0U);
+    return std::string();
+  });
+}
+
+TEST(ShmDirect, ALocationThatIsNotPossibleBreaksTheGroup) {
+  on_processes({.size = 2}, [](RankProcess& rank) {
+    const auto member = make_member(rank, "place");
+    Tensor data(member->memory(), Shape{100'000}, DType::i32);
+    const Op op{.kind = Operation::all_reduce, .in = data, .out = data, .reduce = ReduceOp::sum};
+    const std::vector ops{op};
+    const Call call{.deadline = Deadline::after(10s)};
+    if (rank.last()) {
+      auto place = member->memory().find(data.data(), data.bytes());
+      place.offset = ~std::uint64_t{0} - 100;
+      const shm::EntryArrays entry{.in = place, .out = place};
+      member->begin(ops, call);
+      member->enter(std::as_bytes(std::span(&entry, 1)), false);
+      (void)member->agree(true);  // Each has mapped the other's segment.
+      rank.barrier();
+      EXPECT_EQ(member->failure()->code(), Errc::backend);
+      return std::string();
+    }
+    expect_error(Errc::backend, {"rank 1 wrote the location of an array", "not possible"},
+                 [&] { shm::run_collectives(*member, ops, call); });
+    rank.barrier();
+    return std::string();
+  });
+}
+
+GroupOptions options_of(const RankProcess& rank, const std::string& name) {
+  auto options = rank.options(name);
+  options.backend = "shm";
+  return options;
+}
+
+void expect_sum(ProcessGroup& group, Tensor& data) {
+  std::ranges::fill(data.values<std::int32_t>(), group.rank() + 1);
+  group.all_reduce(data);
+  const auto want = group.size() * (group.size() + 1) / 2;
+  EXPECT_TRUE(std::ranges::all_of(data.values<std::int32_t>(),
+                                  [&](std::int32_t value) { return value == want; }));
+}
+
+TEST(ShmDirect, ArraysOutliveTheirGroupAndServeOthers) {
+  on_processes({.size = 2}, [](RankProcess& rank) {
+    const auto before = holdings().descriptors;
+    {
+      Tensor data;
+      {
+        auto first = ProcessGroup::create(options_of(rank, "first"));
+        EXPECT_EQ(&first.memory(), &first.registrable_memory());
+        data = Tensor(first.memory(), Shape{500'000}, DType::i32);
+        expect_sum(first, data);
+        auto second = ProcessGroup::create(options_of(rank, "second"));
+        EXPECT_EQ(&first.memory(), &second.memory());
+        for (int i = 0; i < 3; ++i) {
+          expect_sum(second, data);
+          expect_sum(first, data);
+        }
+        auto own = options_of(rank, "own memory");
+        own.memory = &host_memory();
+        auto third = ProcessGroup::create(own);
+        EXPECT_EQ(&third.memory(), &host_memory());
+        expect_sum(third, data);
+      }
+      auto later = ProcessGroup::create(options_of(rank, "later"));
+      expect_sum(later, data);
+    }
+    EXPECT_EQ(holdings().descriptors, before);
+    return std::string();
+  });
+}
+
+/// From now on this process cannot call memfd_create().
+bool forbid_memfd() {
+  std::array filter{sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                    sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
+                    sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+                    sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const sock_fprog program{static_cast<unsigned short>(filter.size()), filter.data()};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+TEST(ShmDirect, WorksWithoutMemfd) {
+  const auto output = on_processes({.size = 2}, [](RankProcess& rank) -> std::string {
+    if (!forbid_memfd()) return "not permitted";
+    const auto member = make_member(rank, "files");
+    std::uint64_t calls = 0;
+    EXPECT_EQ(run_and_check(*member, calls, Operation::all_reduce, 100'000, {true, true, true}),
+              1U);
+    return {};
+  });
+  if (output[0] == "not permitted") GTEST_SKIP() << "seccomp is not permitted here";
+}
+
+// --- Errors ---
+
+TEST(ShmDirect, AStoppedPeerCostsNoMoreThanTheDeadline) {
+  on_processes({.size = 2}, [](RankProcess& rank) {
+    auto group = ProcessGroup::create(options_of(rank, "stopped"));
+    Tensor data(group.memory(), Shape{1'000'000}, DType::i32);
+    expect_sum(group, data);
+    if (rank.last()) {
+      ::raise(SIGSTOP);
+      expect_error({Errc::timeout, Errc::aborted}, {"deadline"}, [&] { group.all_reduce(data); });
+      return std::string();
+    }
+    wait_until_stopped(rank.process(1));
+    const auto start = std::chrono::steady_clock::now();
+    expect_error(Errc::timeout, {"deadline", "missing: 1"},
+                 [&] { group.all_reduce(data, ReduceOp::sum, {.timeout = 100ms}); });
+    EXPECT_LT(std::chrono::steady_clock::now() - start, reduced() ? 2s : 500ms);
+    ::kill(rank.process(1), SIGCONT);
+    return std::string();
+  });
+}
+
+// Rank 0 fails while rank 1 combines its part, with arrays of rank 0 as input and output.
+TEST(ShmDirect, AnErrorIsReportedOnlyWhenNoThreadAccessesTheArrays) {
+  struct Progress {
+    std::atomic<bool> begun{false};
+    std::atomic<bool> ended{false};
+  } progress;
+  on_fresh_ranks({.backend = "shm", .size = 2}, [&](ProcessGroup& group) {
+    std::vector<std::int32_t> data(100'000, 1);
+    const auto fails = [](const void*, void*, std::int64_t, DType, void* context) {
+      while (!static_cast<Progress*>(context)->begun) std::this_thread::yield();
+      throw std::runtime_error("rank 0 fails");
+    };
+    const auto sleeps = [](const void*, void*, std::int64_t, DType, void* context) {
+      auto& of_rank_1 = *static_cast<Progress*>(context);
+      of_rank_1.begun = true;
+      std::this_thread::sleep_for(100ms);
+      of_rank_1.ended = true;
+    };
+    const auto op = group.rank() == 0 ? ReduceOp::custom(fails, true, &progress)
+                                      : ReduceOp::custom(sleeps, true, &progress);
+    EXPECT_THROW(group.all_reduce(data, op), Error);
+    EXPECT_TRUE(progress.ended) << "rank " << group.rank();
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test
