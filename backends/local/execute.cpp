@@ -31,32 +31,49 @@ std::byte* at(const TensorView& v, std::int64_t row) {
 template <typename T>
 using PerRank = fmt::basic_memory_buffer<T, 64>;
 
+/// The part of an operation that one rank executes: slice `part` of `parts` of the outputs of ranks
+/// `first` to `end` - 1.
+struct Share {
+  int first;
+  int end;
+  std::size_t part;
+  std::size_t parts;
+};
+
 /// The inputs of all ranks of one operation.
 class Inputs {
  public:
-  Inputs(const Round& round, std::size_t k, int rank, int size)
-      : round_(round), k_(k), rank_(rank), size_(size) {
-    const bool scaled = op(0).reduce.kind == ReduceOp::Kind::premul_sum;
+  Inputs(const Entered& call, std::size_t k, int rank, int size)
+      : call_(call), k_(k), rank_(rank), size_(size) {
+    const bool scaled = !call.inlined() && mine().reduce.kind == ReduceOp::Kind::premul_sum;
     for (int r = 0; r < size && scaled; ++r) scales_.push_back(op(r).reduce.scale);
   }
-  const Op& op(int rank) const { return round_.collective(rank, k_); }
+  /// In an inlined call only this rank's.
+  const Op& op(int rank) const { return call_.collective(rank, k_); }
+  const Op& mine() const { return op(rank_); }
+  const std::byte* data(int rank) const {
+    return call_.inlined() ? call_.of(rank).data.data()
+                           : static_cast<const std::byte*>(op(rank).in.data);
+  }
+  Share share() const {
+    if (call_.inlined()) return {rank_, rank_ + 1, 0, 1};
+    return {0, size_, static_cast<std::size_t>(rank_), static_cast<std::size_t>(size_)};
+  }
 
   /// out[0, n) = fold of the first `ranks` inputs from byte `offset` on.
   void fold(void* out, std::size_t offset, std::size_t n, int ranks) {
     data_.clear();
-    for (int r = 0; r < ranks; ++r)
-      data_.push_back(static_cast<const std::byte*>(op(r).in.data) + offset);
-    const auto& mine = op(rank_);
+    for (int r = 0; r < ranks; ++r) data_.push_back(data(r) + offset);
     const std::span<const void* const> data(data_.data(), data_.size());
-    if (mine.reduce.kind == ReduceOp::Kind::custom)
-      return internal::fold_custom(mine.in.dtype, mine.reduce, out, data, n);
-    internal::fold(mine.in.dtype, mine.reduce.kind, out, data,
+    if (mine().reduce.kind == ReduceOp::Kind::custom)
+      return internal::fold_custom(mine().in.dtype, mine().reduce, out, data, n);
+    internal::fold(mine().in.dtype, mine().reduce.kind, out, data,
                    {scales_.data(), std::min(scales_.size(), data_.size())}, n);
   }
   void fold(void* out, std::size_t offset, std::size_t n) { fold(out, offset, n, size_); }
 
  private:
-  const Round& round_;
+  const Entered& call_;
   std::size_t k_;
   int rank_;
   int size_;
@@ -64,62 +81,69 @@ class Inputs {
   PerRank<double> scales_;  // Empty unless the inputs are scaled.
 };
 
-/// Calls fn(byte offset, elements) for every block of this rank's slice.
+std::byte* output(const Inputs& in, int rank) {
+  return static_cast<std::byte*>(in.op(rank).out.data);
+}
+
+/// Calls fn(byte offset, elements) for every block of a share of arrays like `v`.
 template <typename Fn>
-void for_blocks(const ConstTensorView& v, int rank, int size, const Fn& fn) {
-  const auto r = static_cast<std::size_t>(rank);
-  const auto parts = static_cast<std::size_t>(size);
-  const auto end = cut(v.bytes(), parts, r + 1);
-  for (auto at = cut(v.bytes(), parts, r); at < end; at += block_bytes)
+void for_blocks(const ConstTensorView& v, const Share& share, const Fn& fn) {
+  const auto end = cut(v.bytes(), share.parts, share.part + 1);
+  for (auto at = cut(v.bytes(), share.parts, share.part); at < end; at += block_bytes)
     fn(at, std::min(block_bytes, end - at) / size_of(v.dtype));
 }
 
-void all_reduce(Inputs& in, int rank, int size) {
-  const auto& first = in.op(0);
-  for_blocks(first.in, rank, size, [&](std::size_t offset, std::size_t n) {
-    auto* out = static_cast<std::byte*>(first.out.data) + offset;
+void all_reduce(Inputs& in) {
+  const auto share = in.share();
+  for_blocks(in.mine().in, share, [&](std::size_t offset, std::size_t n) {
+    auto* out = output(in, share.first) + offset;
     in.fold(out, offset, n);
-    for (int r = 1; r < size; ++r)
-      copy_bytes(static_cast<std::byte*>(in.op(r).out.data) + offset, out,
-                 n * size_of(first.in.dtype));
+    for (int r = share.first + 1; r < share.end; ++r)
+      copy_bytes(output(in, r) + offset, out, n * size_of(in.mine().in.dtype));
   });
 }
 
-void reduce(Inputs& in, int rank, int size) {
-  const auto& root = in.op(in.op(0).root);
-  for_blocks(root.in, rank, size, [&](std::size_t offset, std::size_t n) {
-    in.fold(static_cast<std::byte*>(root.out.data) + offset, offset, n);
+void reduce(Inputs& in) {
+  const auto share = in.share();
+  const int root = in.mine().root;
+  if (root < share.first || root >= share.end) return;
+  for_blocks(in.mine().in, share, [&](std::size_t offset, std::size_t n) {
+    in.fold(output(in, root) + offset, offset, n);
   });
 }
 
 /// Computes the last rank's output first: in place, an output then overwrites only inputs that are
 /// no longer needed.
-void scan(Inputs& in, int rank, int size, bool exclusive) {
-  const auto dtype = in.op(0).in.dtype;
-  for_blocks(in.op(0).in, rank, size, [&](std::size_t offset, std::size_t n) {
-    for (int r = size - 1; r >= 0; --r) {
-      auto* out = static_cast<std::byte*>(in.op(r).out.data) + offset;
+void scan(Inputs& in, bool exclusive) {
+  const auto share = in.share();
+  const auto kind = in.mine().reduce.kind;
+  for_blocks(in.mine().in, share, [&](std::size_t offset, std::size_t n) {
+    for (int r = share.end - 1; r >= share.first; --r) {
+      auto* out = output(in, r) + offset;
       const int ranks = exclusive ? r : r + 1;
-      const auto kind = in.op(0).reduce.kind;
       if (ranks != 0)
         in.fold(out, offset, n, ranks);
       else if (kind != ReduceOp::Kind::custom)  // A custom reduction has no known identity.
-        internal::fill_identity(dtype, kind, out, n);
+        internal::fill_identity(in.mine().in.dtype, kind, out, n);
     }
   });
 }
 
 void reduce_scatter(Inputs& in, int rank) {
-  const auto& mine = in.op(rank);
+  const auto& mine = in.mine();
   const auto skip = static_cast<std::size_t>(mine.rows.offset(rank)) * mine.in.row_bytes();
   in.fold(mine.out.data, skip, static_cast<std::size_t>(mine.out.shape.numel()));
 }
 
-void gather(const Inputs& in, const Op& mine, int size) {
+void gather(const Inputs& in, int size) {
+  const auto& mine = in.mine();
   std::int64_t row = 0;
   for (int r = 0; r < size; ++r) {
-    const auto& from = in.op(r).in;
-    copy_bytes(at(mine.out, row), from.data, from.bytes());
+    // Only the rank itself knows its count in a bounded gather.
+    const auto bytes = mine.kind == Operation::all_gather_bounded
+                           ? in.op(r).in.bytes()
+                           : static_cast<std::size_t>(mine.rows[r]) * mine.out.row_bytes();
+    copy_bytes(at(mine.out, row), in.data(r), bytes);
     row += mine.rows[r];
   }
 }
@@ -135,34 +159,76 @@ void all_to_all(const Inputs& in, const Op& mine, int rank, int size) {
   }
 }
 
+/// The bytes of the longest array of all ranks; empty if a rank does not know it, or if ranks need
+/// more of their peers than arrays.
+std::optional<std::size_t> longest_input(const Op& op, int size) {
+  const auto kind = op.reduce.kind;
+  switch (op.kind) {
+    case Operation::barrier:
+      return 0;
+    case Operation::broadcast:
+      return op.in.bytes();
+    case Operation::all_reduce:
+    case Operation::reduce:
+    case Operation::scan:
+    case Operation::exclusive_scan:
+    case Operation::reduce_scatter:
+      // The function of a custom reduction may throw on one rank alone; each rank has its scale.
+      if (kind == ReduceOp::Kind::custom || kind == ReduceOp::Kind::premul_sum) return {};
+      return op.in.bytes();
+    case Operation::all_gather:
+    case Operation::gather: {
+      std::int64_t rows = 0;
+      for (int r = 0; r < size; ++r) rows = std::max(rows, op.rows[r]);
+      return static_cast<std::size_t>(rows) * op.in.row_bytes();
+    }
+    case Operation::scatter:
+      return static_cast<std::size_t>(op.rows.offset(size)) * op.out.row_bytes();
+    default:
+      return {};
+  }
+}
+
 }  // namespace
 
-void execute(const Round& round, std::size_t k, int rank, int size) {
-  Inputs in(round, k, rank, size);
-  const auto& mine = in.op(rank);
+std::optional<std::span<const std::byte>> inlined_array(std::span<const Op> ops, int rank,
+                                                        int size) {
+  if (ops.size() != 1) return {};
+  const auto& op = ops[0];
+  const auto longest = longest_input(op, size);
+  if (!longest || *longest > inline_bytes) return {};
+  const bool from_root = op.kind == Operation::broadcast || op.kind == Operation::scatter;
+  if (op.kind == Operation::barrier || (from_root && rank != op.root))
+    return std::span<const std::byte>();
+  return std::span(static_cast<const std::byte*>(op.in.data), op.in.bytes());
+}
+
+void execute(const Entered& call, std::size_t k, int rank, int size) {
+  Inputs in(call, k, rank, size);
+  const auto& mine = in.mine();
   switch (mine.kind) {
     case Operation::all_reduce:
-      return all_reduce(in, rank, size);
+      return all_reduce(in);
     case Operation::reduce:
-      return reduce(in, rank, size);
+      return reduce(in);
     case Operation::scan:
-      return scan(in, rank, size, false);
+      return scan(in, false);
     case Operation::exclusive_scan:
-      return scan(in, rank, size, true);
+      return scan(in, true);
     case Operation::reduce_scatter:
       return reduce_scatter(in, rank);
     case Operation::broadcast:
-      return copy_bytes(mine.out.data, in.op(mine.root).in.data, mine.out.bytes());
+      return copy_bytes(mine.out.data, in.data(mine.root), mine.out.bytes());
     case Operation::all_gather:
     case Operation::all_gather_bounded:
-      return gather(in, mine, size);
+      return gather(in, size);
     case Operation::gather:
-      if (rank == mine.root) gather(in, mine, size);
+      if (rank == mine.root) gather(in, size);
       return;
     case Operation::scatter: {
-      const auto& root = in.op(mine.root);
+      const auto skip = static_cast<std::size_t>(mine.rows.offset(rank)) * mine.out.row_bytes();
       if (mine.out.bytes() != 0)
-        copy_bytes(mine.out.data, at(root.in, mine.rows.offset(rank)), mine.out.bytes());
+        copy_bytes(mine.out.data, in.data(mine.root) + skip, mine.out.bytes());
       return;
     }
     case Operation::all_to_all:

@@ -140,20 +140,18 @@ class LocalBackend final : public HostBackend {
 
  protected:
   void run(std::span<const Op> ops, const Call& call) override {
-    auto& round = shared_->enter(rank(), ops, call);
-    const auto count = static_cast<int>(round.collectives());
-    for (int k = 0; k < count; ++k) {
+    const int size = shared_->size();
+    const auto entered = shared_->enter(rank(), ops, call, inlined_array(ops, rank(), size));
+    if (entered.inlined()) return execute(entered, 0, rank(), size);
+    const auto count = entered.collectives();
+    for (std::size_t k = 0; k < count; ++k) {
       try {
-        execute(round, static_cast<std::size_t>(k), rank(), shared_->size());
+        execute(entered, k, rank(), size);
       } catch (...) {
-        shared_->fail_round(round, rank(), ops, call, internal::to_error(std::current_exception()));
+        shared_->fail_step(rank(), ops, call, internal::to_error(std::current_exception()));
       }
-      shared_->finish_step(round, k);
-      if (round.error) break;  // Final by now, so equal on all ranks.
+      if (const auto error = shared_->finish_step(rank())) throw Error(*error);
     }
-    const auto error = round.error;
-    shared_->leave_round(round);
-    if (error) throw Error(*error);
   }
 
   std::shared_ptr<WorkState> post_one(const Op& op, const Call& call, Deadline limit) override {
@@ -169,7 +167,7 @@ class LocalBackend final : public HostBackend {
       if (part.size() == 1 && is_point_to_point(part[0].kind))
         shared_->mailbox().refuse(part[0], rank(), why);
       else
-        shared_->refuse_round(rank(), part, its, why);
+        shared_->refuse(rank(), part, its, why);
     });
   }
 

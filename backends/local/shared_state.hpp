@@ -1,10 +1,11 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <list>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -13,40 +14,70 @@
 
 #include <tutti/backend/backend.hpp>
 
+#include "group/agreement.hpp"
 #include "group/mailbox.hpp"
+#include "group/waiting.hpp"
 
 namespace tutti::backend::local {
 
-/// One collective launch, in which the ranks exchange their operations.
-struct Round {
-  enum class State : std::uint8_t { open, running, failed };
+constexpr std::size_t cache_line = 64;
+constexpr std::size_t inline_bytes = 88;
 
-  struct Slot {
-    std::span<const Op> ops{};
-    const Call* call = nullptr;  // Null until the rank has entered.
-  };
+/// The entry of a rank to a call. Written by this rank alone.
+struct alignas(2 * cache_line) Entry {
+  std::atomic<std::uint64_t> number{0};  ///< The number of the call + 1; stored last.
+  std::uint64_t fingerprint = 0;
+  std::span<const Op> ops{};  ///< Valid until all ranks have finished the call.
+  const Call* call = nullptr;
+  std::array<std::byte, inline_bytes> data;  ///< The array of an inlined call.
+};
+static_assert(sizeof(Entry) == 2 * cache_line);
 
-  std::uint64_t seq = 0;
-  std::vector<Slot> slots;     // By rank.
-  int arrived = 0;             // Ranks that entered or refused.
-  std::optional<Error> error;  // The reason of a failure, the same for all ranks.
-  // Own cache lines, because ranks poll these while others write the members above.
-  alignas(64) std::atomic<State> state{State::open};
-  alignas(64) std::atomic<int> finished{0};  // Steps that ranks have ended, over all operations.
-  std::atomic<int> left{0};
+/// The words of one rank. Peers poll some of them while the rank writes others.
+struct RankState {
+  std::array<Entry, 2> entries{};  ///< By the count of calls that all ranks have entered.
+  alignas(cache_line) std::atomic<std::uint64_t> finished{0};  ///< Steps that the rank has ended.
+  // Of the thread whose turn it is.
+  alignas(cache_line) std::uint64_t entered = 0;  ///< Calls that all ranks have entered.
+  std::uint64_t steps = 0;
+  // The rank's sleep.
+  alignas(cache_line) std::atomic<std::uint32_t> bell{0};  ///< Counts wake-ups.
+  std::atomic<std::uint32_t> sleeps{0};  ///< Not 0: the rank waits for this rank, + 1.
+  // Under the lock.
+  alignas(cache_line) std::uint64_t refused = 0;  ///< The newest refused call, + 1.
+  bool joined = false;
+  bool gone = false;
+};
 
+/// A call that all ranks have entered.
+class Entered {
+ public:
+  Entered(std::span<const RankState> ranks, std::size_t parity, bool inlined) noexcept
+      : ranks_(ranks), parity_(parity), inlined_(inlined) {}
+
+  const Entry& of(int rank) const noexcept {
+    return ranks_[static_cast<std::size_t>(rank)].entries[parity_];
+  }
   /// Collective number `k` of a rank. Point-to-point operations are not counted.
   const Op& collective(int rank, std::size_t k) const;
   std::size_t collectives() const;
+  /// The ranks' arrays are in their entries, and no rank waits for the others to finish: the
+  /// operations of other ranks may have ended.
+  bool inlined() const noexcept { return inlined_; }
+
+ private:
+  std::span<const RankState> ranks_;
+  std::size_t parity_;
+  bool inlined_;
 };
 
-/// The state that the ranks of one group share. Called from the threads of all ranks.
+/// The state that the ranks of one group share. Called from the threads of all ranks. A call takes
+/// the lock only if it has to sleep, or if the group is broken.
 class SharedState {
  public:
   SharedState(std::string group, int size);
 
   int size() const noexcept { return size_; }
-  const std::string& group() const noexcept { return group_; }
 
   /// Blocks until all ranks have joined. @throws Error invalid_argument when the rank has joined
   /// already; timeout when ranks are missing; the cause if the group has broken.
@@ -54,57 +85,68 @@ class SharedState {
   /// Records that the rank's group object has ended: calls that need this rank fail.
   void leave(int rank) noexcept;
 
-  /// Publishes this rank's operations and waits until all ranks have entered the round, which is
-  /// then running. @throws Error the round's error, or the cause that broke the group. A deadline,
-  /// or a rank that left, breaks it.
-  Round& enter(int rank, std::span<const Op> ops, const Call& call);
-  /// Ends step `step` of the round and waits until all ranks have ended it. Needs no deadline: all
-  /// peers are running this step and wait for nothing else.
-  void finish_step(Round& round, int step) noexcept;
-  /// Records the error of this rank's share of the step and breaks the group. All ranks read
-  /// round.error after the step.
-  void fail_round(Round& round, int rank, std::span<const Op> ops, const Call& call,
-                  const Error& why);
-  void leave_round(Round& round) noexcept;
-  void refuse_round(int rank, std::span<const Op> ops, const Call& call, const Error& why) noexcept;
+  /// Publishes this rank's operations, and `array` if the call is inlined, and waits until all
+  /// ranks have entered the call. @throws Error mismatch on all ranks if their calls differ, or if
+  /// a rank refused the call; the cause if the group has broken. A deadline, or a rank that left,
+  /// breaks it.
+  Entered enter(int rank, std::span<const Op> ops, const Call& call,
+                std::optional<std::span<const std::byte>> array);
+  /// Ends a step of the call and waits until all ranks have ended it. Needs no deadline: all peers
+  /// are running this step and wait for nothing else. Returns the error of the step, the same on
+  /// all ranks.
+  std::optional<Error> finish_step(int rank) noexcept;
+  /// Records the error of this rank's share of its step, and breaks the group.
+  void fail_step(int rank, std::span<const Op> ops, const Call& call, const Error& why);
+  void refuse(int rank, std::span<const Op> ops, const Call& call, const Error& why) noexcept;
 
   /// The sends and receives. Valid as long as this object.
   internal::Mailbox& mailbox() noexcept { return mailbox_; }
 
-  /// The first cause counts. Ends every open round and message.
+  /// The first cause counts. Ends every call that ranks wait to enter, and every message.
   void break_with(const Error& cause) noexcept;
   std::optional<Error> cause() const;
 
  private:
-  std::unique_lock<std::mutex> acquire() const;
-  Round& find(std::uint64_t seq);                    // Under the lock.
-  void depart(Round& round) noexcept;                // Under the lock.
-  void recycle(Round& round) noexcept;               // Under the lock.
-  std::optional<Error> compare(const Round& round);  // Under the lock.
-  bool wait_open(Round& round, std::unique_lock<std::mutex>& lock, const Call& call);
-  template <typename Over>
-  bool spin(const Over& over) const noexcept;
-  template <typename Over>
-  bool look(const Over& over) noexcept;
-  Error missing(Errc code, const Round& round, std::span<const Op> ops, const Call& call,
+  /// A call that a rank refused.
+  struct Refused {
+    std::uint64_t seq;
+    Error error;
+    int ended;  // Ranks that refused it or got the error.
+  };
+
+  RankState& of(int rank) noexcept { return ranks_[static_cast<std::size_t>(rank)]; }
+  const RankState& of(int rank) const noexcept { return ranks_[static_cast<std::size_t>(rank)]; }
+  bool has_entered(int rank, std::size_t parity, std::uint64_t number) const noexcept;
+  void await_asleep(int rank, int peer, std::span<const Op> ops, const Call& call);
+  std::optional<Error> compare(const Entered& entered, int rank) const;
+  Error missing(Errc code, std::size_t parity, std::span<const Op> ops, const Call& call,
                 const char* what) const;
+  void break_locked(const Error& cause) noexcept;  // Under the lock.
+  void announce(const Error& cause) noexcept;
+  const Error* refusal_of(std::uint64_t seq) const noexcept;  // Under the lock.
+  void end_refused(std::uint64_t seq) noexcept;               // Under the lock.
+  template <typename Ready>
+  void sleep(int rank, int peer, std::uint32_t heard, std::chrono::nanoseconds time,
+             const Ready& ready) noexcept;
+  void notify(int rank) noexcept;
+  void ring(int rank) noexcept;
+  void ring_all() noexcept;
 
   const std::string group_;
   const int size_;
-  const int spins_;                 // Polls without a yield; 0 when ranks outnumber the cores.
-  std::atomic<int> unyielding_{0};  // The number of next waits that do not yield.
+  std::vector<RankState> ranks_;
+  internal::Polling polling_;
+  std::atomic<int> sleepers_{0};  // Ranks that sleep in a call, or are about to.
+  std::atomic<bool> broken_{false};
+  std::atomic<std::uint64_t> failed_step_{0};  // The step that broke the group; 0: none.
 
   mutable std::mutex mutex_;
-  std::condition_variable moved_;
-  std::atomic<int> sleepers_{0};  // Ranks that wait for a round on moved_; changed under the lock.
+  std::condition_variable joined_;
   std::optional<Error> cause_;
-  std::vector<bool> joined_;
-  std::vector<bool> gone_;
-  std::vector<std::int64_t>
-      last_;  // By rank: the newest round that it has entered, for error texts.
+  std::optional<Error> step_error_;  // Of failed_step_.
+  std::uint64_t running_ = 0;  // The call that all ranks had entered when the group broke, + 1.
   int members_ = 0;
-  std::list<Round> rounds_;
-  std::list<Round> spare_;  // Reused: a steady state allocates nothing.
+  std::list<Refused> refused_;
   internal::Mailbox mailbox_;
 };
 
