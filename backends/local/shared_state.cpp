@@ -104,7 +104,7 @@ void SharedState::sleep(int rank, int peer, std::uint32_t heard, std::chrono::na
 // none is missing, running_ tells the ranks that find broken_ that the call runs.
 //
 // An entry is written again when all ranks have entered the call after its own, so they have left
-// its own. A call that a rank refused does not count: nobody reads its entries.
+// its own. A call that a rank refused does not count: no rank reads its entries.
 
 bool SharedState::has_entered(int rank, std::size_t parity, std::uint64_t number) const noexcept {
   return of(rank).entries[parity].number.load(std::memory_order_seq_cst) == number;
