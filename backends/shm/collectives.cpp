@@ -1,7 +1,6 @@
 #include "collectives.hpp"
 
 #include <algorithm>
-#include <complex>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -11,6 +10,7 @@
 #include "collectives/blocks.hpp"
 #include "group/fingerprint.hpp"
 #include "row_counts.hpp"
+#include "thresholds.hpp"
 #include "values/current_error.hpp"
 
 namespace tutti::backend::shm {
@@ -19,12 +19,6 @@ namespace {
 using collectives::copy_bytes;
 using collectives::cut;
 using collectives::Reducer;
-
-constexpr std::size_t KiB = 1024;
-/// The bytes of all ranks' arrays up to which each rank folds the whole arrays.
-constexpr std::size_t fold_everything = 32 * KiB;
-constexpr std::size_t least_piece = 16 * KiB;
-constexpr std::size_t block = 32 * KiB;  // Stays in the first-level cache.
 
 const std::byte* bytes_of(const ConstTensorView& view) {
   return static_cast<const std::byte*>(view.data);
@@ -48,7 +42,9 @@ Collective::Collective(Member& member, const Op& op, bool in_entry, std::int64_t
   piece_ = std::numeric_limits<std::size_t>::max();
   if (size_ == 1) return;
   choose(in_entry, static_cast<std::size_t>(largest_rows));
-  if (in_entry && way_ != Way::entry && Direct::gains(op, member)) direct_.emplace(member, op);
+  const auto largest = static_cast<std::size_t>(largest_rows) * row_bytes();
+  if (way_ != Way::entry && Direct::gains(op, member, largest))
+    direct_.emplace(member, op, in_entry);
 }
 
 // --- How the data moves ---
@@ -143,7 +139,7 @@ std::size_t Collective::all_blocks() const noexcept {
 }
 
 std::span<const std::byte> Collective::small() const noexcept {
-  if (direct_) return direct_->entry();
+  if (direct_ && direct_->in_entry()) return direct_->entry();
   if (way_ != Way::entry || size_ == 1) return {};
   const bool from_root = op_.kind == Operation::broadcast || op_.kind == Operation::scatter;
   if (op_.kind == Operation::barrier || (from_root && rank_ != op_.root)) return {};
@@ -151,6 +147,14 @@ std::span<const std::byte> Collective::small() const noexcept {
 }
 
 // --- Filling ---
+
+void Collective::begin() {
+  if (!has_rounds()) return;
+  if (direct_ && !direct_->in_entry())
+    direct_->fill(base_);
+  else if (fills_first())
+    fill(0);
+}
 
 void Collective::fill(std::size_t round) {
   const auto number = base_ + round;
@@ -221,19 +225,30 @@ void Collective::fill_other_slices(std::size_t round) {
 // --- Taking ---
 
 void Collective::run() {
-  if (direct_) {
-    if (direct_->agree()) return direct_->run();
-    // Ranks whose arrays are private have filled their slots before the entry.
-    if (fills_first())
-      member_.filled(base_);
-    else
-      fill(0);
-  }
+  if (direct_ && run_direct()) return;
   if (way_ == Way::slices)
     run_slices();
   else
     run_rounds();
   if (way_ != Way::entry) member_.advance(rounds_);
+}
+
+/// False if the data has to move through slots.
+bool Collective::run_direct() {
+  const bool agreed = direct_->agree(base_);
+  if (!direct_->in_entry()) {
+    member_.advance(1);
+    ++base_;
+  }
+  if (agreed) {
+    direct_->run();
+    return true;
+  }
+  if (fills_first())
+    member_.filled(base_);
+  else
+    fill(0);
+  return false;
 }
 
 void Collective::run_rounds() {
@@ -298,9 +313,8 @@ void Collective::fold(std::byte* out, const std::byte* own, std::size_t round, s
       scales.push_back(r == rank_ ? op_.reduce.scale : member_.prefix(r, base_ + round).scale);
   }
   const Reducer reducer(op_, size_);
-  static_assert(block % sizeof(std::complex<double>) == 0, "a block has whole elements");
-  for (std::size_t at = 0; at < bytes; at += block) {
-    const auto n = std::min(block, bytes - at);
+  for (std::size_t at = 0; at < bytes; at += fold_block) {
+    const auto n = std::min(fold_block, bytes - at);
     try {
       reducer.fold(out + at, {inputs.data(), inputs.size()}, {scales.data(), scales.size()}, n);
     } catch (const Error& error) {  // Of a custom reduction. The peers wait for this rank.
@@ -398,8 +412,8 @@ void Collective::fold_slice(std::size_t round) {
   const bool keeps = op_.kind == Operation::all_reduce || rank_ == op_.root;
   const bool publishes = op_.kind == Operation::all_reduce || rank_ != op_.root;
   // In blocks, so that the copy finds the result in the cache.
-  for (auto at = begin; at < end; at += block) {
-    const auto n = std::min(block, end - at);
+  for (auto at = begin; at < end; at += fold_block) {
+    const auto n = std::min(fold_block, end - at);
     auto* const shared = slice + (at - begin);
     auto* const out = keeps ? bytes_of(op_.out) + array.from + at : shared;
     fold(out, in + at, round, at, n, size_);
@@ -423,6 +437,24 @@ void Collective::take_slices(std::size_t round) {
   member_.taken(base_ + round);
 }
 
+namespace {
+
+/// Errors of other types break the group before any array is withdrawn.
+void run_one(Member& member, Collective& collective, bool& entered) {
+  try {
+    collective.begin();
+    if (!entered) member.enter(collective.small(), collective.all_fill_first());
+    entered = true;
+    collective.run();
+  } catch (const Error&) {
+    throw;
+  } catch (...) {  // No memory for a list of ranks.
+    member.fail_call(internal::to_error(std::current_exception()));
+  }
+}
+
+}  // namespace
+
 void run_collectives(Member& member, std::span<const Op> ops, const Call& call) {
   member.begin(ops, call);
   bool entered = false;
@@ -439,14 +471,7 @@ void run_collectives(Member& member, std::span<const Op> ops, const Call& call) 
       Collective collective(member, op, !entered,
                             op.kind == Operation::all_to_all ? counts.largest(op) : 0);
       try {
-        if (entered) {
-          if (collective.has_rounds()) collective.fill(0);
-        } else {
-          if (collective.fills_first()) collective.fill(0);
-          member.enter(collective.small(), collective.all_fill_first());
-          entered = true;
-        }
-        collective.run();
+        run_one(member, collective, entered);
       } catch (const Error&) {
         collective.withdraw();
         throw;

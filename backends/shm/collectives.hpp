@@ -24,13 +24,10 @@ class Collective {
 
   /// The array for the entry; empty if the data needs rounds.
   std::span<const std::byte> small() const noexcept;
-  /// True if there are rounds. Then fill(0) has to be called before run().
-  bool has_rounds() const noexcept { return way_ != Way::entry; }
-  /// True if this rank fills round 0 before it enters the call.
-  bool fills_first() const noexcept { return has_rounds() && !(direct_ && direct_->is_complete()); }
-  /// True if all ranks do.
-  bool all_fill_first() const noexcept { return has_rounds() && !direct_; }
-  void fill(std::size_t round);
+  /// Fills what this rank can fill before it enters the call.
+  void begin();
+  /// True if all ranks fill round 0 before they enter the call.
+  bool all_fill_first() const noexcept { return has_rounds() && !(direct_ && direct_->in_entry()); }
   /// Moves the rest of the data. All ranks have entered the call.
   /// @throws Error of Member.
   void run();
@@ -50,6 +47,14 @@ class Collective {
     std::size_t bytes;
   };
 
+  bool has_rounds() const noexcept { return way_ != Way::entry; }
+  /// True if this rank fills round 0 of the data before the entry: its peers cannot access its
+  /// arrays.
+  bool fills_first() const noexcept {
+    return !direct_ || (direct_->in_entry() && !direct_->is_complete());
+  }
+  void fill(std::size_t round);
+  bool run_direct();
   void choose(bool in_entry, std::size_t largest_rows);
   void choose_reduction(std::size_t bytes, bool in_entry);
   /// In rounds of at least `least` bytes.
@@ -86,7 +91,7 @@ class Collective {
   const int rank_;
   const int size_;
   Way way_ = Way::entry;
-  const std::uint64_t base_;  // The number of round 0.
+  std::uint64_t base_;  // The number of round 0.
   std::size_t rounds_ = 1;
   std::optional<Direct> direct_;  // Tried first.
   std::size_t piece_ = 0;         // The bytes of an array or of each block that move in a round.

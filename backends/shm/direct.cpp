@@ -1,13 +1,13 @@
 #include "direct.hpp"
 
 #include <algorithm>
-#include <complex>
 #include <cstring>
 #include <utility>
 
 #include "collectives/blocks.hpp"
 #include "collectives/reducer.hpp"
 #include "group/fingerprint.hpp"
+#include "thresholds.hpp"
 
 namespace tutti::backend::shm {
 namespace {
@@ -15,12 +15,6 @@ namespace {
 using collectives::copy_bytes;
 using collectives::cut;
 using collectives::Reducer;
-
-/// The bytes of a call's data from which its second synchronisation costs less than a copy.
-constexpr std::size_t least_direct = 2 << 10;
-/// Data moves in pieces that stay in the first-level cache.
-constexpr std::size_t piece = 8 << 10;
-static_assert(piece % sizeof(std::complex<double>) == 0, "a piece has whole elements");
 
 std::size_t row_bytes(const Op& op) noexcept {
   const bool by_out = op.kind == Operation::scatter || op.kind == Operation::reduce_scatter;
@@ -43,6 +37,7 @@ bool has_blocks(const Op& op) noexcept {
     case Operation::gather:
     case Operation::scatter:
     case Operation::reduce_scatter:
+    case Operation::all_to_all:  // Of its result.
       return true;
     default:
       return false;
@@ -70,15 +65,18 @@ class Access {
 
 }  // namespace
 
-bool Direct::gains(const Op& op, const Member& member) noexcept {
-  return member.size() > 1 && whole_bytes(op, member.size()) > least_direct;
+bool Direct::gains(const Op& op, const Member& member, std::size_t largest) noexcept {
+  const bool exchanges = op.kind == Operation::all_to_all;
+  return (exchanges ? largest : whole_bytes(op, member.size())) > least_direct;
 }
 
-Direct::Direct(Member& member, const Op& op) : member_(member), op_(op), size_(member.size()) {
+Direct::Direct(Member& member, const Op& op, bool in_entry)
+    : member_(member), op_(op), size_(member.size()), in_entry_(in_entry) {
   const auto ranks = static_cast<std::size_t>(size_);
   entries_.resize(ranks);
   ins_.resize(ranks);
   outs_.resize(ranks);
+  sent_.resize(ranks);
   const auto find = [&](const void* data, std::size_t bytes) {
     if (!member.in_one_process()) return member.memory().find(data, bytes);
     return Location{.segment = Location::this_process,
@@ -104,6 +102,7 @@ std::size_t Direct::in_bytes(int rank) const noexcept {
     case Operation::gather:
       return block_bytes(op_, rank);
     case Operation::all_gather_bounded:
+    case Operation::all_to_all:
       return entries_[static_cast<std::size_t>(rank)].bytes;
     default:
       return whole_bytes(op_, size_);
@@ -121,6 +120,8 @@ std::size_t Direct::out_bytes(int rank) const noexcept {
     case Operation::scatter:
     case Operation::reduce_scatter:
       return block_bytes(op_, rank);
+    case Operation::all_to_all:  // Each rank reads its blocks.
+      return 0;
     default:
       return whole_bytes(op_, size_);
   }
@@ -132,15 +133,39 @@ bool Direct::is_complete(int rank) const noexcept {
          (out_bytes(rank) == 0 || entry.out.segment != Location::nowhere);
 }
 
-bool Direct::agree() {
+/// The description of this rank's arrays, and where in its input its block for each rank begins.
+void Direct::fill(std::uint64_t round) {
+  member_.await_free(round);
+  auto* to = member_.slot(member_.rank(), round);
+  std::memcpy(to, &own(), sizeof own());
+  to += sizeof own();
+  std::uint64_t begin = 0;
+  for (int r = 0; r < size_ && op_.kind == Operation::all_to_all; ++r, to += sizeof begin) {
+    std::memcpy(to, &begin, sizeof begin);
+    begin += static_cast<std::uint64_t>(op_.send_rows[r]) * row_bytes(op_);
+  }
+  member_.filled(round);
+}
+
+bool Direct::agree(std::uint64_t round) {
   bool complete = true;
   for (int r = 0; r < size_; ++r) {
-    auto& entry = entries_[static_cast<std::size_t>(r)];
-    std::memcpy(&entry, member_.entry_data(r), sizeof entry);
+    const auto i = static_cast<std::size_t>(r);
+    if (!in_entry_ && r != member_.rank()) member_.await_filled(r, round);
+    // Copied once, so that a peer cannot change it between the checks and the use.
+    const auto* const from = in_entry_ ? member_.entry_data(r) : member_.slot(r, round);
+    std::memcpy(&entries_[i], from, sizeof entries_[i]);
+    if (op_.kind == Operation::all_to_all)
+      std::memcpy(
+          &sent_[i],
+          from + sizeof entries_[i] + static_cast<std::size_t>(member_.rank()) * sizeof sent_[i],
+          sizeof sent_[i]);
     const bool bounded = op_.kind == Operation::all_gather_bounded;
-    if (bounded && entry.bytes > block_bytes(op_, r)) member_.fail_corrupt(r, "a block's length");
+    if (bounded && entries_[i].bytes > block_bytes(op_, r))
+      member_.fail_corrupt(r, "a block's length");
     complete = complete && is_complete(r);
   }
+  if (!in_entry_) member_.taken(round);
   if (!complete) return false;
   if (!member_.in_one_process() && !can_access_all()) return false;
   for (int r = 0; r < size_; ++r) {
@@ -195,6 +220,8 @@ void Direct::run() {
     const Access access(member_);
     if (internal::is_reduction(op_.kind))
       reduce();
+    else if (op_.kind == Operation::all_to_all)
+      copy_blocks();
     else
       copy();
   }
@@ -218,9 +245,9 @@ void Direct::for_each_piece(const Visit& visit) {
                            ? in_bytes(b)
                            : (has_blocks(op_) ? block_bytes(op_, b) : whole);
     const auto end = std::min(last, begin + bytes);
-    for (auto at = std::max(first, begin); at < end; at += piece) {
+    for (auto at = std::max(first, begin); at < end; at += direct_piece) {
       member_.check_access();
-      visit(b, at, std::min(piece, end - at));
+      visit(b, at, std::min(direct_piece, end - at));
     }
   }
 }
@@ -237,6 +264,23 @@ void Direct::copy() {
     for (auto* const out : outs_)
       if (out != nullptr) copy_bytes(out + at, from, bytes);
   });
+}
+
+/// all_to_all: this rank reads its blocks.
+void Direct::copy_blocks() {
+  for (int i = 0; i < size_; ++i) {
+    const int r = (member_.rank() + i) % size_;
+    const auto begin = sent_[static_cast<std::size_t>(r)];
+    const auto bytes = block_bytes(op_, r);
+    const auto all = in_bytes(r);
+    if (begin > all || bytes > all - begin) member_.fail_corrupt(r, "the location of a block");
+    auto* const out = static_cast<std::byte*>(op_.out.data) + block_begin(op_, r);
+    const auto* const from = ins_[static_cast<std::size_t>(r)] + begin;
+    for (std::size_t at = 0; at < bytes; at += direct_piece) {
+      member_.check_access();
+      copy_bytes(out + at, from + at, std::min(direct_piece, bytes - at));
+    }
+  }
 }
 
 void Direct::reduce() {

@@ -21,25 +21,31 @@ struct EntryArrays {
   Location in;
   Location out;
   double scale = 0;         ///< Of premul_sum.
-  std::uint64_t bytes = 0;  ///< The length of the rank's block, where only that rank knows it.
+  std::uint64_t bytes = 0;  ///< The length of the input.
 };
 static_assert(sizeof(EntryArrays) == inline_bytes);
 
-/// A collective whose ranks read and write each other's arrays. It has no rounds. After the entry
-/// each rank moves its part of the data, and then waits until all ranks have.
+/// A collective whose ranks read and write each other's arrays. After all ranks have described
+/// their arrays, each moves its part of the data, and then waits until all ranks have.
 class Direct {
  public:
-  /// True if an operation with arrays of these sizes gains. Equal on all ranks.
-  static bool gains(const Op& op, const Member& member) noexcept;
+  /// True if an operation with arrays of these sizes gains. Equal on all ranks. `largest`: the
+  /// bytes of the largest block of an all_to_all.
+  static bool gains(const Op& op, const Member& member, std::size_t largest) noexcept;
 
-  Direct(Member& member, const Op& op);
+  /// `in_entry`: the ranks describe their arrays in their entries; otherwise in a round.
+  Direct(Member& member, const Op& op, bool in_entry);
 
+  bool in_entry() const noexcept { return in_entry_; }
   /// This rank's entry.
   std::span<const std::byte> entry() const noexcept { return std::as_bytes(std::span(&own(), 1)); }
+  /// Describes the arrays in a round instead.
+  void fill(std::uint64_t round);
   /// True if this rank names every array that its peers need.
   bool is_complete() const noexcept { return is_complete(member_.rank()); }
-  /// After the entry. True on all ranks if all can access the arrays that they need.
-  bool agree();
+  /// After the entry or in the round. True on all ranks if all can access the arrays that they
+  /// need.
+  bool agree(std::uint64_t round);
   /// Moves the data. @throws Error: the group is broken.
   void run();
   /// After an error: returns when no peer accesses this rank's arrays any more. If a peer stopped
@@ -61,14 +67,18 @@ class Direct {
   template <typename Visit>
   void for_each_piece(const Visit& visit);
   void copy();
+  void copy_blocks();
   void reduce();
 
   Member& member_;
   const Op& op_;
   const int size_;
+  const bool in_entry_;
   PerRank<EntryArrays> entries_;
   PerRank<std::byte*> ins_;   // Null: not needed.
   PerRank<std::byte*> outs_;  // Null: not needed.
+  PerRank<std::uint64_t>
+      sent_;  // all_to_all: where in its input a rank's block for this one begins.
 };
 
 }  // namespace tutti::backend::shm

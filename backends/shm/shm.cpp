@@ -17,6 +17,7 @@
 #include "host.hpp"
 #include "member.hpp"
 #include "messages.hpp"
+#include "thresholds.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::backend::shm {
@@ -92,7 +93,8 @@ std::string unavailable() {
 std::string details() {
   const auto cores = usable_cores();
   return fmt::format("ranks poll while they wait if at most {} run on this host\n",
-                     count_cores({cores}));
+                     count_cores({cores})) +
+         describe_thresholds();
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Memory that processes share, and collectives whose ranks access each other's arrays.
+// Collectives whose ranks access each other's arrays.
 
 #include "shm/direct.hpp"
 
@@ -7,7 +7,6 @@
 #include <linux/seccomp.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -26,119 +25,25 @@
 #include "shm/mapped_memory.hpp"
 #include "shm/member.hpp"
 #include "support/errors.hpp"
-#include "support/processes.hpp"
 #include "support/ranks.hpp"
 
 namespace tutti::test {
 namespace {
 
 namespace shm = backend::shm;
-using shm::Location;
 using shm::MappedMemory;
 
-// --- The memory ---
-
-TEST(MappedMemory, ReusesWhatIsReleased) {
-  const auto memory = MappedMemory::of_process();
-  EXPECT_EQ(memory, MappedMemory::of_process());
-  constexpr std::size_t size = 100'000;
-  std::array<void*, 3> blocks{};
-  for (auto& block : blocks) {
-    block = memory->allocate(size, {});
-    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block) % 64, 0U);
-    std::memset(block, 1, size);
-  }
-  memory->release(blocks[1], size, {});
-  EXPECT_EQ(memory->allocate(size, {}), blocks[1]);
-  // Neighbours become one block again, in any order.
-  for (const std::size_t i : {1U, 0U, 2U}) memory->release(blocks[i], size, {});
-  EXPECT_EQ(memory->allocate(3 * size, {}), blocks[0]);
-  memory->release(blocks[0], 3 * size, {});
+std::shared_ptr<shm::Member> make_member(std::shared_ptr<Store> store, int rank, int size) {
+  return std::make_shared<shm::Member>(BackendInit{.store = std::move(store),
+                                                   .rank = rank,
+                                                   .size = size,
+                                                   .name = "members",
+                                                   .timeout = 10s,
+                                                   .logger = [](LogLevel, std::string_view) {}});
 }
-
-TEST(MappedMemory, GivesEveryBlockALocationOfItsOwn) {
-  const auto memory = MappedMemory::of_process();
-  void* const none = memory->allocate(0, {});
-  void* const other = memory->allocate(0, {});
-  EXPECT_NE(none, other);
-  auto* const large = static_cast<std::byte*>(memory->allocate(std::size_t{3} << 20, {}));
-  const auto place = memory->find(large, std::size_t{3} << 20);
-  const auto middle = memory->find(large + 1000, 8);
-  EXPECT_EQ(middle.segment, place.segment);
-  EXPECT_EQ(middle.offset, place.offset + 1000);
-  EXPECT_NE(memory->find(none, 0).segment, Location::nowhere);
-  const int elsewhere = 0;
-  EXPECT_EQ(memory->find(&elsewhere, sizeof elsewhere).segment, Location::nowhere);
-  EXPECT_EQ(memory->find(nullptr, 0).segment, Location::nowhere);
-  EXPECT_EQ(memory->find(large, std::size_t{1} << 40).segment, Location::nowhere);
-  memory->release(none, 0, {});
-  memory->release(other, 0, {});
-  memory->release(large, std::size_t{3} << 20, {});
-}
-
-TEST(MappedMemory, DoesNotReuseTheMemoryOfAQuarantinedArray) {
-  const auto memory = MappedMemory::of_process();
-  void* const block = memory->allocate(1000, {});
-  memory->quarantine(block);
-  memory->release(block, 1000, {});
-  void* const next = memory->allocate(1000, {});
-  EXPECT_NE(memory->find(next, 1000).segment, memory->find(block, 1000).segment);
-  memory->release(next, 1000, {});
-}
-
-TEST(MappedMemory, EndsWithItsLastUser) {
-  const auto before = holdings().descriptors;
-  auto memory = MappedMemory::of_process();
-  Tensor kept(*memory, Shape{1000}, DType::f32);
-  const auto first = memory->find(kept.data(), 4000);
-  memory.reset();
-  EXPECT_EQ(holdings().descriptors, before + 1);
-  std::memset(kept.data(), 1, 4000);
-  kept = Tensor();
-  EXPECT_EQ(holdings().descriptors, before);
-  memory = MappedMemory::of_process();
-  const Tensor next(*memory, Shape{1000}, DType::f32);
-  EXPECT_GT(memory->find(next.data(), 4000).segment, first.segment) << "a number is used again";
-}
-
-TEST(MappedMemory, ThatIsNotThereIsAnErrorWithItsSize) {
-  const auto child = in_child([] {
-    const auto memory = MappedMemory::of_process();
-    ::signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit{1 << 20, 1 << 20};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-    expect_error(Errc::resource_exhausted, {"4194304 bytes", "shared memory"},
-                 [&] { (void)memory->allocate(std::size_t{3} << 20, {}); });
-    expect_error(Errc::resource_exhausted, {"bytes of shared memory"},
-                 [&] { (void)memory->allocate(~std::size_t{0}, {}); });
-    return std::string();
-  });
-  EXPECT_TRUE(child.ended);
-}
-
-TEST(MappedMemory, OfTheParentIsRefusedInAForkedChild) {
-  const auto memory = MappedMemory::of_process();
-  Tensor kept(*memory, Shape{1000}, DType::f32);
-  const auto child = in_child([&] {
-    expect_error(Errc::forked, {"fork"}, [&] { (void)memory->allocate(8, {}); });
-    EXPECT_NE(MappedMemory::of_process(), memory);
-    static_cast<float*>(kept.data())[0] = 7;
-    return std::string();
-  });
-  EXPECT_TRUE(child.ended);
-  EXPECT_EQ(static_cast<float*>(kept.data())[0], 7);
-}
-
-// --- Collectives ---
 
 std::shared_ptr<shm::Member> make_member(RankProcess& rank, const std::string& name) {
-  return std::make_shared<shm::Member>(
-      BackendInit{.store = make_prefix_store(rank.options(name).store, name),
-                  .rank = rank.rank(),
-                  .size = rank.size(),
-                  .name = name,
-                  .timeout = 10s,
-                  .logger = [](LogLevel, std::string_view) {}});
+  return make_member(make_prefix_store(rank.options(name).store, name), rank.rank(), rank.size());
 }
 
 /// An array of a rank, in memory that peers can map or in private memory.
@@ -271,6 +176,62 @@ constexpr std::array direct_kinds{
     Operation::all_gather,     Operation::gather,    Operation::scatter,
     Operation::reduce_scatter, Operation::scan,      Operation::exclusive_scan};
 
+/// A call of a small all_reduce, a large one, and an all_to_all with unequal blocks.
+void run_together(shm::Member& member, std::uint64_t& calls, bool mapped) {
+  const auto size = static_cast<std::size_t>(member.size());
+  const int me = member.rank();
+  const auto rows_of = [](std::size_t from, std::size_t to) {
+    return static_cast<std::int64_t>(from == 0 && to == 1 ? 0 : 3000 * from + 700 * to + 1);
+  };
+  std::vector<std::int64_t> sends(size);
+  std::vector<std::int64_t> receives(size);
+  std::size_t sent = 0;
+  std::size_t received = 0;
+  for (std::size_t r = 0; r < size; ++r) {
+    sent += static_cast<std::size_t>(sends[r] = rows_of(static_cast<std::size_t>(me), r));
+    received += static_cast<std::size_t>(receives[r] = rows_of(r, static_cast<std::size_t>(me)));
+  }
+  std::array<std::int32_t, 3> few{1, 2, 3};
+  Array32 many(member.memory(), mapped, 7, 50'000);
+  Array32 in(member.memory(), mapped, static_cast<std::size_t>(me), sent);
+  Array32 out(member.memory(), mapped, 5, received);
+  for (std::size_t i = 0; i < many.values().size(); ++i) many.values()[i] = number(me, i);
+  for (std::size_t i = 0; i < sent; ++i) in.values()[i] = number(me, i);
+  const std::vector ops{
+      Op{.kind = Operation::all_reduce, .in = few, .out = few, .reduce = ReduceOp::sum},
+      Op{.kind = Operation::all_reduce,
+         .in = many.values(),
+         .out = many.values(),
+         .reduce = ReduceOp::sum},
+      Op{.kind = Operation::all_to_all,
+         .in = in.values(),
+         .out = out.values(),
+         .rows = Rows(receives),
+         .send_rows = Rows(sends)}};
+  const Call call{.seq = calls++, .fingerprint = 1, .deadline = Deadline::after(10s)};
+  shm::run_collectives(member, ops, call);
+
+  EXPECT_EQ(few[2], 3 * member.size());
+  bool right = true;
+  for (std::size_t i = 0; i < many.values().size(); ++i) {
+    std::int32_t want = 0;
+    for (int r = 0; r < member.size(); ++r) want += number(r, i);
+    right = right && many.values()[i] == want;
+  }
+  EXPECT_TRUE(right) << "all_reduce, rank " << me;
+  std::size_t at = 0;
+  for (std::size_t r = 0; r < size; ++r) {
+    std::size_t begin = 0;
+    for (int to = 0; to < me; ++to)
+      begin += static_cast<std::size_t>(rows_of(r, static_cast<std::size_t>(to)));
+    for (std::int64_t i = 0; i < receives[r]; ++i)
+      right = right && out.values()[at++] ==
+                           number(static_cast<int>(r), begin + static_cast<std::size_t>(i));
+  }
+  EXPECT_TRUE(right) << "all_to_all, rank " << me;
+  EXPECT_TRUE(many.is_intact() && in.is_intact() && out.is_intact());
+}
+
 TEST(ShmDirect, AccessesTheArraysOfPeersWhereverTheyAre) {
   for (const int size : {2, 3})
     on_processes({.size = size}, [](RankProcess& rank) {
@@ -287,6 +248,26 @@ TEST(ShmDirect, AccessesTheArraysOfPeersWhereverTheyAre) {
           }
       return std::string();
     });
+}
+
+TEST(ShmDirect, AccessesPrivateArraysOfThreads) {
+  for (const int size : {2, 3}) {
+    const auto store = make_memory_store();
+    on_threads(size, [&](int rank) {
+      const auto member = make_member(store, rank, size);
+      std::uint64_t calls = 0;
+      std::uint64_t direct = 0;
+      for (const auto kind : direct_kinds)
+        for (const bool mapped : {false, true})
+          for (const bool in_place : {false, true}) {
+            const auto done = run_and_check(*member, calls, kind, 30'000,
+                                            {mapped && rank == 0, mapped, in_place});
+            EXPECT_EQ(done, ++direct) << name_of(kind);
+          }
+      run_together(*member, calls, false);
+      EXPECT_EQ(member->moved(), direct + 2);
+    });
+  }
 }
 
 TEST(ShmDirect, MixedWithPrivateArraysGoesThroughSlots) {
@@ -314,6 +295,21 @@ TEST(ShmDirect, MixedWithPrivateArraysGoesThroughSlots) {
               before + 1);
     return std::string();
   });
+}
+
+TEST(ShmDirect, IsThereForEveryOperationOfACall) {
+  for (const int size : {2, 3})
+    on_processes({.size = size}, [](RankProcess& rank) {
+      const auto member = make_member(rank, "together");
+      std::uint64_t calls = 0;
+      for (int i = 0; i < 6; ++i) {
+        const bool all_mapped = i % 2 == 0;
+        const auto before = member->moved();
+        run_together(*member, calls, all_mapped || !rank.last());
+        EXPECT_EQ(member->moved(), before + (all_mapped ? 2 : 0));
+      }
+      return std::string();
+    });
 }
 
 TEST(ShmDirect, ASegmentThatAPeerCannotMapIsNotUsedByAnyRank) {
