@@ -60,14 +60,15 @@ std::span<const BackendEntry> backends() noexcept {
 }
 
 namespace {
-constexpr std::string_view planned[] = {"ucx", "hier"};
+constexpr std::string_view planned[] = {"ucx"};
 }
 
 std::span<const std::string_view> known_backends() noexcept {
   static const std::vector<std::string_view> names = [] {
     std::vector<std::string_view> all;
     for (const auto& entry : backends()) all.push_back(entry.name);
-    for (const std::string_view name : {"gloo", "shm", "nccl"})  // Backends that other builds have.
+    for (const std::string_view name :
+         {"gloo", "shm", "nccl", "hier"})  // Backends that other builds have.
       if (std::ranges::find(all, name) == all.end()) all.push_back(name);
     for (const std::string_view name : planned)
       if (std::ranges::find(all, name) == all.end()) all.push_back(name);

@@ -1,6 +1,7 @@
 #include "group/call_queue.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -61,6 +62,17 @@ void CallQueue::skip(std::uint64_t seq) noexcept {
     ++attention_;
   }
   advance();
+}
+
+void CallQueue::skip_to(std::uint64_t seq) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    turn_ = seq;
+    const auto end = skipped_.lower_bound(seq);
+    attention_ -= static_cast<std::uint64_t>(std::distance(skipped_.begin(), end));
+    skipped_.erase(skipped_.begin(), end);
+  }
+  if (attention_.load() != 0) advance();
 }
 
 void CallQueue::start_worker() {

@@ -68,6 +68,8 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   };
   /// Declares that no call will enter with this number.
   void skip(std::uint64_t seq) noexcept;
+  /// Declares that no call will enter with a number below `seq`. No call has entered.
+  void skip_to(std::uint64_t seq) noexcept;
 
   /// Runs `job` on the worker once all numbers below `seq` have ended. The job calls leave(seq).
   /// @throws Error aborted after fail() or stop(), resource_exhausted if the worker cannot start.

@@ -259,4 +259,8 @@ void HostBackend::refuse(std::span<const Op> ops, const Call& call, const Error&
   if (call.in_order || internal::has_collective(ops)) calls_->queue()->skip(call.seq);
 }
 
+void HostBackend::skip_to(std::uint64_t seq) noexcept {
+  calls_->queue()->skip_to(seq);
+}
+
 }  // namespace tutti

@@ -46,7 +46,7 @@ MOST_LINES = 500    # of a file of include/, lib/, backends/ or tools/
 INCLUDE = re.compile(r'\s*#\s*include\s*([<"])([^>"]+)[>"]')
 BACKEND_LIBRARY = re.compile(r"(gloo|nccl|rccl|cuda|mpi|ucc|ucp)(_|/|\.h|$)")
 BELOW_THE_LOSSES = ("tutti/backend/", "tutti/store/store.hpp", "tutti/work.hpp")
-PUBLIC_API_ONLY = ("tools/", "docs/", "tests/conformance/", "tests/support/", "tests/programs/", "tests/adapters/", "backends/hier/")
+PUBLIC_API_ONLY = ("tools/", "docs/", "tests/conformance/", "tests/support/", "tests/programs/", "tests/adapters/")
 # Tests of the store's bytes include the store's private headers; tests of an operation without a verb include
 # the front.
 PUBLIC_API_EXCEPT = ("tests/programs/fuzz/", "tests/support/gather_bounded.hpp")

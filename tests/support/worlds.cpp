@@ -3,29 +3,53 @@
 #include <algorithm>
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 
 #include <tutti/backend/backend_table.hpp>
 
 namespace tutti::test {
 
 std::string to_string(const World& world) {
-  return world.backend + (world.checked ? "_checked_w" : "_normal_w") + std::to_string(world.size);
+  std::string name = world.backend;
+  for (char& c : name)
+    if (c == ':' || c == '+') c = '_';
+  return name + (world.checked ? "_checked_w" : "_normal_w") + std::to_string(world.size);
 }
 
 std::ostream& operator<<(std::ostream& out, const World& world) {
   return out << to_string(world);
 }
 
+namespace {
+
+bool runs_here(const BackendEntry& entry) {
+  return entry.unavailable().empty() && entry.serves({});  // The suite names no device.
+}
+
+/// Every backend of the table that can run here; hier over several of them.
+std::vector<std::string> names_of_backends() {
+  std::vector<std::string> names;
+  for (const BackendEntry& entry : backends())
+    if (runs_here(entry) && entry.name != "hier") names.emplace_back(entry.name);
+  const auto found = [&](std::string_view name) {
+    return std::ranges::find(names, name) != names.end();
+  };
+  for (const auto& [inner, outer] :
+       {std::pair("local", "local"), {"local", "gloo"}, {"shm", "gloo"}})
+    if (found(inner) && found(outer)) names.push_back(std::string("hier:") + inner + "+" + outer);
+  return names;
+}
+
+}  // namespace
+
 std::vector<World> worlds(std::initializer_list<int> sizes) {
   std::vector<World> all;
   const bool has_three = std::ranges::find(sizes, 3) != sizes.end();
   const auto runs = [&](int size) { return !reduced() || size < 2 || size == 3 || !has_three; };
-  for (const BackendEntry& entry : backends()) {
-    if (!entry.unavailable().empty() || !entry.serves({})) continue;  // The suite names no device.
+  for (const auto& name : names_of_backends())
     for (const bool checked : {false, true})
       for (const int size : sizes)
-        if (runs(size)) all.push_back({std::string(entry.name), size, checked});
-  }
+        if (runs(size)) all.push_back({name, size, checked});
   return all;
 }
 
@@ -45,9 +69,13 @@ std::vector<World> worlds_that_refuse() {
   std::vector<World> all = worlds_of_several();
   std::erase_if(all, [](const World& world) {
     return world.backend != "local" && world.backend != "shm" && world.backend != "gloo" &&
-           !world.checked;
+           !is_hier(world.backend) && !world.checked;
   });
   return all;
+}
+
+bool is_hier(const std::string& backend) {
+  return backend.starts_with("hier:");
 }
 
 bool reduced() {
@@ -89,7 +117,8 @@ bool reduces(const std::string& backend, DType dtype, ReduceOp::Kind kind) {
 }
 
 bool shares_fate(const std::string& backend) {
-  return backend == "gloo" || backend == "gloo_gpu" || backend == "gloo_staged_double";
+  return backend == "gloo" || backend == "gloo_gpu" || backend == "gloo_staged_double" ||
+         backend.ends_with("+gloo");
 }
 
 }  // namespace tutti::test

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -32,6 +33,9 @@ class HostBackend : public Backend {
   bool supports(Operation operation, DType dtype, ReduceOp::Kind kind) const noexcept override;
   Work launch(std::span<const Op> ops, const Call& call) override;
   void refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept final;
+  /// Ends all numbers below `seq`: calls have ended or will not be made. For a backend that uses
+  /// this one and leaves gaps between numbers. No call is in progress.
+  void skip_to(std::uint64_t seq) noexcept;
 
  protected:
   /// A send or receive in flight.

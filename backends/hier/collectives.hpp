@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "levels.hpp"
+
+namespace tutti::backend::hier {
+
+/// Memory that the calls of a group use one after another.
+class Scratch {
+ public:
+  std::byte* at_least(std::size_t bytes);
+
+ private:
+  std::unique_ptr<std::byte[]> data_;
+  std::size_t size_ = 0;
+};
+
+class Chunks;
+
+/// The collectives of one call. The first step of each is a collective of all ranks of a host, in
+/// which different calls on one host are found before data moves.
+class Collectives {
+ public:
+  /// `call` has a deadline and no timeout.
+  Collectives(Levels& levels, const Call& call, Scratch& scratch)
+      : levels_(levels), topology_(levels.topology), call_(call), scratch_(scratch) {}
+  /// Waits for what is in flight.
+  ~Collectives();
+  Collectives(const Collectives&) = delete;
+  Collectives& operator=(const Collectives&) = delete;
+
+  /// @throws Error of a part of the group.
+  void run(const Op& op);
+
+ private:
+  bool gains_nothing(const Op& op) const;
+  void run_flat(const Op& op);
+  void barrier();
+  void all_reduce(const Op& op);
+  void reduce(const Op& op);
+  void reduce_scatter(const Op& op);
+  void broadcast(const Op& op);
+  void all_gather(const Op& op);
+
+  Op inner_rows(Operation kind, const Chunks& chunks, std::size_t chunk);
+  void inner(const Op& op) { levels_.inner->run(op, call_); }
+  void inner_barrier();
+  void start_lane(const Op& op);
+  void wait_lane();  ///< For the oldest call of start_lane().
+  bool in_lane(int lanes) const { return topology_.place() < lanes; }
+
+  Levels& levels_;
+  const Topology& topology_;
+  const Call& call_;
+  Scratch& scratch_;
+  std::deque<std::shared_ptr<WorkState>> in_flight_;
+  std::vector<std::int64_t> rows_;
+};
+
+}  // namespace tutti::backend::hier

@@ -1,0 +1,334 @@
+// Several hosts with several ranks each (docs/hier.md).
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <tutti/backend/backend_table.hpp>
+#include <tutti/backend/host_backend.hpp>
+
+#include "collectives.hpp"
+#include "fate.hpp"
+#include "group/agreement.hpp"
+#include "group/host_calls.hpp"
+#include "group/record.hpp"
+#include "levels.hpp"
+#include "messages.hpp"
+#include "store/checks.hpp"
+#include "values/bytes.hpp"
+#include "values/current_error.hpp"
+#include "values/fail.hpp"
+#include "values/group_errors.hpp"
+#include "values/host_identity.hpp"
+
+namespace tutti::backend::hier {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct Parts {
+  Part inner;
+  Part outer;
+};
+
+class HierBackend final : public HostBackend {
+ public:
+  HierBackend(const BackendInit& init, Parts parts, std::vector<int> hosts,
+              std::unique_ptr<Backend> flat)
+      : HostBackend(init.name, init.rank),
+        init_(init),
+        parts_(std::move(parts)),
+        fate_(std::make_shared<Fate>(init.store, init.name, init.rank, init.size)),
+        calls_store_(make_prefix_store(init.store, "hier/calls/")),
+        levels_(make_levels(init, parts_.inner, parts_.outer, std::move(hosts), std::move(flat))),
+        inner_messages_(messages_of(*levels_.inner)),
+        flat_messages_(levels_.flat == nullptr ? nullptr : messages_of(*levels_.flat)) {
+    fate_->on_failure(
+        [this](std::string_view why) {
+          levels_.for_each([&](Level& level) { level.backend().abort(why); });
+        },
+        [this](const Error& cause) { fail_queued(cause); });
+  }
+  ~HierBackend() override {
+    fate_->leave();
+    stop();
+  }
+
+  bool supports(Operation operation, DType dtype, ReduceOp::Kind kind) const noexcept override {
+    bool all = HostBackend::supports(operation, dtype, kind);
+    levels_.for_each(
+        [&](const Level& level) { all = all && level.backend().supports(operation, dtype, kind); });
+    return all;
+  }
+  Memory& memory() noexcept override { return levels_.inner->backend().memory(); }
+  Memory& registrable_memory() noexcept override {
+    return levels_.inner->backend().registrable_memory();
+  }
+
+  std::unique_ptr<Backend> split(const SplitInit& init) override {
+    BackendInit own = init_;
+    own.store = init.store;
+    own.name = init.name;
+    own.rank = init.rank;
+    own.size = static_cast<int>(init.ranks.size());
+    std::vector<int> hosts;  // Numbered by their first rank in the sub-group.
+    std::vector<int> seen;
+    for (const int r : init.ranks) {
+      const int host = levels_.topology.host_of(r);
+      const auto found = std::ranges::find(seen, host) - seen.begin();
+      if (found == std::ssize(seen)) seen.push_back(host);
+      hosts.push_back(static_cast<int>(found));
+    }
+    std::unique_ptr<Backend> flat;
+    if (seen.size() > 1)
+      flat = levels_.flat->backend().split({.ranks = init.ranks,
+                                            .rank = init.rank,
+                                            .name = init.name,
+                                            .store = make_prefix_store(init.store, "hier/flat/")});
+    return std::make_unique<HierBackend>(own, parts_, std::move(hosts), std::move(flat));
+  }
+
+  void abort(std::string_view why) noexcept override {
+    (void)fate_->fail(
+        {.cause = Error(Errc::aborted, fmt::format("rank {} aborted the group: {}", rank(), why),
+                        {.group = group(), .rank = rank()})});
+  }
+  std::optional<Error> failure() const override {
+    if (auto cause = fate_->cause()) return cause;
+    std::optional<Error> found;
+    levels_.for_each([&](const Level& level) {
+      if (found) return;
+      if (const auto failure = level.backend().failure())
+        found = fate_->fail({.cause = of_group(*failure, level)});
+    });
+    return found;
+  }
+  std::string transport() const override {
+    std::string text = levels_.inner->backend().transport();
+    if (levels_.flat == nullptr) return text;
+    if (!text.empty()) text += " + ";
+    return text + fmt::format("{} ({} hosts, {} of their ranks at a time)",
+                              levels_.flat->backend().transport(), levels_.topology.hosts(),
+                              levels_.topology.lanes());
+  }
+
+ protected:
+  void run(std::span<const Op> ops, const Call& call) override {
+    Call own = call;
+    own.deadline = call.limit();
+    own.timeout = {};
+    levels_.for_each([&](Level& level) { level.begin(own); });
+    Collectives collectives(levels_, own, scratch_);
+    try {
+      for (const auto& op : ops)
+        if (!is_point_to_point(op.kind)) collectives.run(op);
+    } catch (...) {
+      // Before `collectives` waits for what is in flight: a part that has stopped ends it.
+      throw Error(ended(internal::to_error(std::current_exception()), ops, own));
+    }
+  }
+
+  std::shared_ptr<WorkState> post_one(const Op& op, const Call& call, Deadline limit) override {
+    const bool near = is_near(op.peer);
+    const auto& part = near ? inner_messages_ : flat_messages_;
+    const Op own = within(op, near);
+    if (op.source != nullptr) *op.source = op.peer;
+    Call its = call;
+    its.deadline = limit;
+    its.timeout = {};
+    its.blocking = false;
+    its.in_order = false;
+    try {
+      auto state = level(near).backend().launch({&own, 1}, its).release();
+      if (state == nullptr) return nullptr;
+      return calls().make_state<PartMessage>(std::move(state), part);
+    } catch (const Error& error) {
+      throw Error(part->of_group(error));
+    }
+  }
+
+  void publish(std::span<const Op> ops, const Call& call, const Error& why) noexcept override {
+    internal::for_each_part(ops, call, [&](std::span<const Op> part, const Call& its) {
+      if (part.size() == 1 && is_point_to_point(part[0].kind)) {
+        const bool near = is_near(part[0].peer);
+        const Op own = within(part[0], near);
+        level(near).backend().refuse({&own, 1}, its, why);
+        return;
+      }
+      if (fate_->size() > 1)
+        fate_->agreement().refuse(
+            {internal::call_id(group(), its.seq), rank(), internal::refusal_text(part, its, why)});
+      levels_.refuse(its, why);
+    });
+  }
+
+ private:
+  std::shared_ptr<const MessagePart> messages_of(const Level& level) const {
+    return std::make_shared<const MessagePart>(MessagePart{fate_, level.name(), level.ranks()});
+  }
+
+  bool is_near(int peer) const noexcept {
+    return levels_.topology.host_of(peer) == levels_.topology.host();
+  }
+  Level& level(bool near) const noexcept { return near ? *levels_.inner : *levels_.flat; }
+  /// A send or receive with the peer's rank in its part of the group.
+  Op within(Op op, bool near) const noexcept {
+    if (near) op.peer = levels_.topology.place_of(op.peer);
+    op.source = nullptr;
+    return op;
+  }
+
+  /// The error with the ranks of this group. Errors of other groups stay as they are.
+  Error of_group(const Error& error, const Level& level) const {
+    if (error.where().group != level.name()) return error;
+    return renumbered(error, group(), level.ranks());
+  }
+
+  /// The error of a call that ended with an error of a part.
+  Error ended(const Error& error, std::span<const Op> ops, const Call& call) {
+    Error own = error;
+    levels_.for_each([&](const Level& level) { own = of_group(own, level); });
+    if (!internal::breaks_group(own.code())) {
+      levels_.give_up(call, own);
+      return disagreement(own, ops, call);
+    }
+    // A part that had lost a rank before it got this call knows which.
+    if (own.code() == Errc::aborted)
+      levels_.for_each([&](const Level& level) {
+        const auto failure = level.backend().failure();
+        if (failure && failure->code() == Errc::peer_lost) own = of_group(*failure, level);
+      });
+    const int culprit = own.where().rank;
+    const std::string message = own.code() == Errc::timeout ? "the deadline passed"
+                                : own.code() == Errc::peer_lost && culprit >= 0 ? lost_text(culprit)
+                                                                                : own.message();
+    internal::Failure failure{
+        .cause = internal::call_error(own.code(), group(), ops, call, culprit, message)};
+    failure.status = {
+        fmt::format("{} #{} on group '{}'", internal::operation_of(ops), call.seq, group()),
+        internal::Record::of(ops, call)};
+    if (own.code() == Errc::timeout) {
+      failure.ask.resize(static_cast<std::size_t>(fate_->size()));
+      std::iota(failure.ask.begin(), failure.ask.end(), 0);
+      failure.patience = 150ms;  // A part may collect status before its call ends.
+    }
+    const Error cause =
+        own.code() == Errc::aborted ? fate_->await_failure(failure) : fate_->fail(failure);
+    return internal::ended_by(cause, failure.cause.where());
+  }
+
+  std::string lost_text(int lost) const {
+    try {
+      if (fate_->agreement().left(lost)) return fmt::format("rank {} has left the group", lost);
+    } catch (...) {  // Without the store the rank may have left.
+    }
+    return fmt::format("rank {} was lost: its process has died, or its host cannot be reached",
+                       lost);
+  }
+
+  static std::string key(const Call& call, int rank) {
+    return fmt::format("{}/{}", call.seq, rank);
+  }
+
+  /// The error of a call that a rank refused, or in which ranks made different calls. All ranks of
+  /// the call have such an error or get one, because each gives up the later phases of the call.
+  Error disagreement(const Error& error, std::span<const Op> ops, const Call& call) {
+    const auto look = [&] {
+      (void)fate_->agreement().new_refusals();
+      if (const auto* refusal = fate_->agreement().refusal_of(internal::call_id(group(), call.seq)))
+        throw Error(internal::refused_error(group(), ops, call, refusal->rank, refusal->text));
+    };
+    try {
+      look();
+      internal::Writer own;
+      write(own, internal::Record::of(ops, call));
+      calls_store_->set(key(call, rank()), own.bytes());
+      const auto soon = Deadline::after(2s);
+      const auto limit = call.deadline.time() < soon.time() ? call.deadline : soon;
+      std::vector<internal::Record> records;
+      for (int r = 0; r < fate_->size(); ++r) {
+        const auto bytes = internal::await_key(*calls_store_, key(call, r), limit, 100ms, look);
+        internal::Reader in(bytes, Errc::mismatch, "a peer's call");
+        records.push_back(internal::read_record(in));
+        in.end();
+      }
+      return internal::compare(group(), ops, call, records).value_or(error);
+    } catch (const Error& found) {
+      if (found.code() == Errc::mismatch) return found;
+    } catch (...) {  // Of a store that the program supplies.
+    }
+    const Error cause = fate_->fail(
+        {.cause = internal::call_error(error.code(), group(), ops, call, error.where().rank,
+                                       error.message() + "; the group is broken, because not all "
+                                                         "other ranks made the call in time")});
+    return internal::ended_by(cause, error.where());
+  }
+
+  BackendInit init_;  // For sub-groups.
+  Parts parts_;
+  std::shared_ptr<Fate> fate_;
+  std::shared_ptr<Store> calls_store_;
+  Levels levels_;
+  std::shared_ptr<const MessagePart> inner_messages_;
+  std::shared_ptr<const MessagePart> flat_messages_;
+  Scratch scratch_;
+};
+
+Part parse_part(const std::string& text, const std::string& args) {
+  if (text.empty() || text.starts_with("hier") || text.starts_with("auto"))
+    internal::failf(Errc::invalid_argument,
+                    "backend 'hier:{}': name a backend within a host and one between hosts, as in "
+                    "hier:shm+gloo or hier:shm+gloo:eth0",
+                    args);
+  const auto choice = choose_backend(text, Device{});
+  return {choice.entry, choice.args};
+}
+
+Parts parse(const std::string& given) {
+  const std::string args = given.empty() ? "shm+gloo" : given;
+  const auto plus = args.find('+');
+  return {parse_part(args.substr(0, plus), args),
+          parse_part(plus == std::string::npos ? "" : args.substr(plus + 1), args)};
+}
+
+std::unique_ptr<Backend> make(const BackendInit& init) {
+  auto parts = parse(init.args);
+  BackendInit own = init;
+  // Every W arrivals form one group, so a name may be reused once the earlier group is complete.
+  const auto arrival = init.size == 1 ? 1 : init.store->add("hier/arrivals", 1);
+  own.store = make_prefix_store(init.store, fmt::format("hier/{}/", (arrival - 1) / init.size));
+  auto host = internal::host_of(init.rank);
+  if (parts.inner.entry->one_process) host += fmt::format(" process {}", ::getpid());
+  auto hosts = internal::exchange_hosts(*own.store, init.name, init.rank, init.size, host,
+                                        Deadline::after(init.timeout));
+  return std::make_unique<HierBackend>(own, std::move(parts), std::move(hosts), nullptr);
+}
+
+std::string details() {
+  return fmt::format("the host of rank 0 here: {} (TUTTI_HOSTS)\n", internal::host_of(0));
+}
+
+}  // namespace
+
+extern const BackendEntry entry;
+const BackendEntry entry{
+    .name = "hier",
+    .summary =
+        "host memory of several ranks on each of several hosts; hier:shm+gloo names the "
+        "backends within a host and between hosts",
+    .serves = [](Device device) noexcept { return device.type == DeviceType::cpu; },
+    .unavailable = [] { return std::string(); },
+    .make = make,
+    .details = details,
+};
+
+}  // namespace tutti::backend::hier

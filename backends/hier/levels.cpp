@@ -1,0 +1,136 @@
+#include "levels.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "values/fail.hpp"
+
+namespace tutti::backend::hier {
+namespace {
+
+constexpr int phase_bits = 20;
+
+constexpr std::uint64_t first_number(const Call& call) noexcept {
+  return call.seq << phase_bits;
+}
+
+std::unique_ptr<Backend> make_part(const BackendInit& init, const Part& part, std::string prefix,
+                                   std::string name, int rank, int size) {
+  BackendInit own = init;
+  own.store = make_prefix_store(init.store, std::move(prefix));
+  own.rank = rank;
+  own.size = size;
+  own.name = std::move(name);
+  own.args = part.args;
+  return part.entry->make(own);
+}
+
+}  // namespace
+
+Topology::Topology(std::vector<int> hosts, int rank)
+    : hosts_(std::move(hosts)),
+      rank_(rank),
+      ranks_(static_cast<std::size_t>(*std::ranges::max_element(hosts_)) + 1) {
+  for (int r = 0; r < size(); ++r) {
+    auto& host = ranks_[static_cast<std::size_t>(host_of(r))];
+    places_.push_back(static_cast<int>(host.size()));
+    host.push_back(r);
+  }
+  lanes_ = static_cast<int>(std::ranges::min_element(ranks_, {}, &std::vector<int>::size)->size());
+}
+
+std::vector<int> Topology::lane() const {
+  std::vector<int> ranks;
+  for (const auto& host : ranks_) ranks.push_back(host[static_cast<std::size_t>(place())]);
+  return ranks;
+}
+
+int Topology::most_on_a_host() const noexcept {
+  return static_cast<int>(std::ranges::max_element(ranks_, {}, &std::vector<int>::size)->size());
+}
+
+Level::Level(std::unique_ptr<Backend> backend, std::string name, std::vector<int> ranks)
+    : backend_(std::move(backend)),
+      host_(dynamic_cast<HostBackend*>(backend_.get())),
+      name_(std::move(name)),
+      ranks_(std::move(ranks)) {
+  if (host_ == nullptr)
+    internal::failf(Errc::unsupported,
+                    "group '{}': hier is made of backends that order their calls as HostBackend "
+                    "does, such as shm and gloo",
+                    name_);
+}
+
+void Level::begin(const Call& call) noexcept {
+  next_ = first_number(call);
+  host_->skip_to(next_);
+}
+
+Call Level::next(const Call& call, bool blocking) noexcept {
+  Call own = call;
+  own.seq = next_++;
+  own.blocking = blocking;
+  own.in_order = false;
+  own.order_fixed = call.order_fixed;
+  return own;
+}
+
+void Level::run(const Op& op, const Call& call) {
+  backend_->launch({&op, 1}, next(call, true)).wait();
+}
+
+std::shared_ptr<WorkState> Level::start(const Op& op, const Call& call) {
+  return backend_->launch({&op, 1}, next(call, false)).release();
+}
+
+void Level::give_up(const Call& call, int in_flight, const Error& why) noexcept {
+  refuse(next_, in_flight, call, why);
+}
+
+void Level::refuse(const Call& call, int in_flight, const Error& why) noexcept {
+  refuse(first_number(call), in_flight, call, why);
+}
+
+void Level::refuse(std::uint64_t number, int in_flight, Call call, const Error& why) noexcept {
+  const Op op;
+  call.in_order = false;
+  for (int i = 0; i < in_flight; ++i) {
+    call.seq = number++;
+    backend_->refuse({&op, 1}, call, why);
+  }
+}
+
+Levels make_levels(const BackendInit& init, const Part& inner, const Part& outer,
+                   std::vector<int> hosts, std::unique_ptr<Backend> flat) {
+  Levels levels(Topology(std::move(hosts), init.rank));
+  const auto& topology = levels.topology;
+  const auto& here = topology.ranks_of(topology.host());
+  auto name = fmt::format("{}/host{}", init.name, topology.host());
+  levels.inner =
+      std::make_unique<Level>(make_part(init, inner, fmt::format("hier/host/{}/", topology.host()),
+                                        name, topology.place(), static_cast<int>(here.size())),
+                              name, here);
+  if (topology.hosts() == 1) return levels;
+  if (flat == nullptr) flat = make_part(init, outer, "hier/flat/", init.name, init.rank, init.size);
+  if (topology.in_lane()) {
+    const auto ranks = topology.lane();
+    name = fmt::format("{}/lane{}", init.name, topology.place());
+    const auto prefix = fmt::format("hier/lane/{}/", topology.place());
+    auto lane = flat->split({.ranks = ranks,
+                             .rank = topology.host(),
+                             .name = name,
+                             .store = make_prefix_store(init.store, prefix)});
+    if (lane == nullptr)
+      lane = make_part(init, outer, prefix, name, topology.host(), topology.hosts());
+    levels.lane = std::make_unique<Level>(std::move(lane), name, ranks);
+  }
+  std::vector<int> all(static_cast<std::size_t>(init.size));
+  std::iota(all.begin(), all.end(), 0);
+  levels.flat = std::make_unique<Level>(std::move(flat), init.name, std::move(all));
+  return levels;
+}
+
+}  // namespace tutti::backend::hier

@@ -1,0 +1,122 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/backend/backend_table.hpp>
+#include <tutti/backend/host_backend.hpp>
+
+namespace tutti::backend::hier {
+
+/// The places of the ranks of a group on its hosts. Ranks of a host are in the order of their ranks
+/// in the group.
+class Topology {
+ public:
+  /// `hosts`: the number of each rank's host; hosts are numbered by their first rank.
+  Topology(std::vector<int> hosts, int rank);
+
+  const std::vector<int>& host_of() const noexcept { return hosts_; }
+  int hosts() const noexcept { return static_cast<int>(ranks_.size()); }
+  int size() const noexcept { return static_cast<int>(hosts_.size()); }
+  int host() const noexcept { return host_of(rank_); }
+  int host_of(int rank) const noexcept { return hosts_[static_cast<std::size_t>(rank)]; }
+  const std::vector<int>& ranks_of(int host) const noexcept {
+    return ranks_[static_cast<std::size_t>(host)];
+  }
+  /// The number of a rank among those of its host.
+  int place_of(int rank) const noexcept { return places_[static_cast<std::size_t>(rank)]; }
+  int place() const noexcept { return place_of(rank_); }
+  /// The number of lanes: the least number of ranks of a host. Lane k connects the ranks with place
+  /// k of all hosts.
+  int lanes() const noexcept { return lanes_; }
+  bool in_lane() const noexcept { return place() < lanes_; }
+  std::vector<int> lane() const;  ///< The ranks of this rank's lane, by host.
+  int most_on_a_host() const noexcept;
+
+ private:
+  std::vector<int> hosts_;
+  int rank_;
+  std::vector<std::vector<int>> ranks_;  // By host.
+  std::vector<int> places_;              // By rank.
+  int lanes_ = 0;
+};
+
+/// One of the groups of which a hier group is made, with the order of its calls. The numbers of the
+/// calls that serve call n of the hier group begin at n * 2^20. So ranks whose call n ended in
+/// different phases, because a rank refused it, use equal numbers again in call n + 1.
+class Level {
+ public:
+  /// `ranks`: the ranks of the hier group, by rank of this one. `name`: this group's.
+  Level(std::unique_ptr<Backend> backend, std::string name, std::vector<int> ranks);
+
+  Backend& backend() const noexcept { return *backend_; }
+  const std::string& name() const noexcept { return name_; }
+  const std::vector<int>& ranks() const noexcept { return ranks_; }
+
+  /// Begins a call of the hier group. The previous one has ended.
+  void begin(const Call& call) noexcept;
+  /// Runs a collective for that call. @throws Error.
+  void run(const Op& op, const Call& call);
+  /// Starts one on the group's worker.
+  std::shared_ptr<WorkState> start(const Op& op, const Call& call);
+  /// Reports that this rank will make no further call for that call. `in_flight`: the most calls
+  /// that a peer has started and that wait for this rank.
+  void give_up(const Call& call, int in_flight, const Error& why) noexcept;
+  /// Reports that this rank will make no call at all for `call`. From any thread.
+  void refuse(const Call& call, int in_flight, const Error& why) noexcept;
+
+ private:
+  Call next(const Call& call, bool blocking) noexcept;
+  void refuse(std::uint64_t number, int in_flight, Call call, const Error& why) noexcept;
+
+  std::unique_ptr<Backend> backend_;
+  HostBackend* host_;  // backend_.
+  std::string name_;
+  std::vector<int> ranks_;
+  std::uint64_t next_ = 0;
+};
+
+/// The groups of one rank.
+struct Levels {
+  explicit Levels(Topology places) : topology(std::move(places)) {}
+
+  Topology topology;
+  std::unique_ptr<Level> inner;  ///< The ranks of this host.
+  std::unique_ptr<Level> flat;   ///< All ranks; null with one host.
+  std::unique_ptr<Level> lane;   ///< Null with one host, and if this rank is in no lane.
+
+  /// Reports on all levels that this rank will make no further call for `call`, or none at all.
+  void give_up(const Call& call, const Error& why) noexcept {
+    for_each([&](Level& level) { level.give_up(call, in_flight(level), why); });
+  }
+  void refuse(const Call& call, const Error& why) noexcept {
+    for_each([&](Level& level) { level.refuse(call, in_flight(level), why); });
+  }
+
+  template <typename F>
+  void for_each(const F& f) const {
+    for (const auto* level : {&inner, &flat, &lane})
+      if (*level != nullptr) f(**level);
+  }
+
+ private:
+  /// A lane has the calls of two chunks in flight.
+  int in_flight(const Level& level) const noexcept { return &level == lane.get() ? 2 : 1; }
+};
+
+/// A part of the backend's arguments: "gloo:eth0".
+struct Part {
+  const BackendEntry* entry = nullptr;
+  std::string args{};
+};
+
+/// Makes the groups of a rank. `flat`: the group of all ranks, if it exists already; may be null.
+Levels make_levels(const BackendInit& init, const Part& inner, const Part& outer,
+                   std::vector<int> hosts, std::unique_ptr<Backend> flat);
+
+}  // namespace tutti::backend::hier
