@@ -6,7 +6,8 @@ build=${BUILD_DIR:-build}
 may_install=yes
 packages_changed=no
 
-build_packages=(g++ meson ninja-build pkg-config libfmt-dev libasio-dev libhwy-dev libcli11-dev nlohmann-json3-dev libgloo-dev)
+build_packages=(g++ meson ninja-build pkg-config libfmt-dev libasio-dev libhwy-dev libcli11-dev nlohmann-json3-dev libgloo-dev
+  libucx-dev)
 
 say() { printf '\n==> %s\n' "$*"; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }

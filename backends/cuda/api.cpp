@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "library.hpp"
+#include "values/library.hpp"
 
 namespace tutti::backend::cuda {
 namespace {
@@ -31,9 +31,10 @@ bool has_context(int device) {
 }
 
 CudaApi load_runtime() {
-  const Library library({"libcudart.so.13", "libcudart.so.12"},
-                        "install the CUDA runtime (Python: nvidia-cuda-runtime) and put its folder "
-                        "into LD_LIBRARY_PATH");
+  const internal::Library library(
+      {"libcudart.so.13", "libcudart.so.12"},
+      "install the CUDA runtime (Python: nvidia-cuda-runtime) and put its folder "
+      "into LD_LIBRARY_PATH");
   CudaApi api;
 #define TUTTI_LOAD(field, function, parameters) library.load(api.field, #function);
   TUTTI_CUDA_FUNCTIONS(TUTTI_LOAD)
@@ -45,7 +46,8 @@ CudaApi load_runtime() {
 }
 
 DriverApi load_driver() {
-  const Library library({"libcuda.so.1"}, "install an NVIDIA driver for CUDA 12.0 or newer");
+  const internal::Library library({"libcuda.so.1"},
+                                  "install an NVIDIA driver for CUDA 12.0 or newer");
   DriverApi api;
 #define TUTTI_LOAD(field, function) library.load(api.field, #function);
   TUTTI_CUDA_DRIVER_FUNCTIONS(TUTTI_LOAD)

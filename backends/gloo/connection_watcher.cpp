@@ -1,12 +1,8 @@
 #include "connection_watcher.hpp"
 
 #include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <cerrno>
-#include <cstdint>
-#include <cstring>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -40,32 +36,10 @@ void watch(const Sockets& sockets, int stop, const std::function<bool(std::size_
 
 }  // namespace
 
-class ConnectionWatcher::Event {
- public:
-  Event() : descriptor_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (descriptor_ < 0)
-      internal::failf(Errc::resource_exhausted,
-                      "gloo: cannot start the connection watcher (no file descriptor): {}",
-                      std::strerror(errno));
-  }
-  ~Event() { ::close(descriptor_); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-
-  int descriptor() const noexcept { return descriptor_; }
-  void set() const noexcept {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const auto n = ::write(descriptor_, &one, sizeof one);
-  }
-
- private:
-  int descriptor_;
-};
-
 ConnectionWatcher::ConnectionWatcher(std::shared_ptr<const Sockets> sockets,
                                      std::function<bool(std::size_t)> ended,
                                      std::function<void()> look)
-    : stop_(std::make_shared<Event>()) {
+    : stop_(std::make_shared<mesh::Event>()) {
   try {
     thread_ =
         std::thread([sockets = std::move(sockets), stop = stop_, ended = std::move(ended),

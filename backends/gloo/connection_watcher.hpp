@@ -4,6 +4,7 @@
 #include <memory>
 #include <thread>
 
+#include "mesh/event.hpp"
 #include "sockets.hpp"
 
 namespace tutti::backend::gloo {
@@ -26,8 +27,7 @@ class ConnectionWatcher {
   void join() noexcept;
 
  private:
-  class Event;
-  std::shared_ptr<Event> stop_;  // Shared with the thread, which may end later.
+  std::shared_ptr<mesh::Event> stop_;  // Shared with the thread, which may end later.
   std::thread thread_;
 };
 

@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include "cuda/library.hpp"
 #include "values/fail.hpp"
+#include "values/library.hpp"
 
 namespace tutti::backend::nccl {
 namespace {
@@ -14,7 +14,7 @@ constexpr int since_registration = NCCL_VERSION(2, 19, 0);
 constexpr int since_windows = NCCL_VERSION(2, 27, 0);
 
 NcclApi load() {
-  const cuda::Library library(
+  const internal::Library library(
       {"libnccl.so.2"},
       "install NCCL 2.18 or newer (Debian: libnccl2; Python: nvidia-nccl-cu13) "
       "and put its folder into LD_LIBRARY_PATH");

@@ -60,7 +60,7 @@ std::span<const BackendEntry> backends() noexcept {
 }
 
 namespace {
-constexpr std::string_view planned[] = {"ucx"};
+constexpr std::array<std::string_view, 0> planned{};
 }
 
 std::span<const std::string_view> known_backends() noexcept {
@@ -68,7 +68,7 @@ std::span<const std::string_view> known_backends() noexcept {
     std::vector<std::string_view> all;
     for (const auto& entry : backends()) all.push_back(entry.name);
     for (const std::string_view name :
-         {"gloo", "shm", "nccl", "hier"})  // Backends that other builds have.
+         {"gloo", "shm", "ucx", "nccl", "hier"})  // Backends that other builds have.
       if (std::ranges::find(all, name) == all.end()) all.push_back(name);
     for (const std::string_view name : planned)
       if (std::ranges::find(all, name) == all.end()) all.push_back(name);

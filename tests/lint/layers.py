@@ -17,7 +17,7 @@ LIB = [
 # Backends use the folders of lib/ up to this one.
 BACKENDS_USE = "group collectives"
 # Folders of backends/ that are shared parts, not backends.
-SHARED_BY_BACKENDS = ("cuda",)
+SHARED_BY_BACKENDS = ("cuda", "mesh")
 
 # The folders of tools/, likewise.
 TOOLS = [

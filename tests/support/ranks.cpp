@@ -175,6 +175,9 @@ void on_threads(int size, const std::function<void(int rank)>& body) {
 GroupOptions group_options(const World& world, int rank, std::shared_ptr<Store> store) {
   GroupOptions options;
   options.backend = world.backend;
+  // The transports of ucx, which the name of a World does not have.
+  if (const char* list = std::getenv("TUTTI_TEST_UCX"); list != nullptr && world.backend == "ucx")
+    options.backend += std::string(":") + list;
   options.store = std::move(store);
   options.rank = rank;
   options.size = world.size;

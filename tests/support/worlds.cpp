@@ -69,7 +69,7 @@ std::vector<World> worlds_that_refuse() {
   std::vector<World> all = worlds_of_several();
   std::erase_if(all, [](const World& world) {
     return world.backend != "local" && world.backend != "shm" && world.backend != "gloo" &&
-           !is_hier(world.backend) && !world.checked;
+           world.backend != "ucx" && !is_hier(world.backend) && !world.checked;
   });
   return all;
 }
@@ -117,8 +117,8 @@ bool reduces(const std::string& backend, DType dtype, ReduceOp::Kind kind) {
 }
 
 bool shares_fate(const std::string& backend) {
-  return backend == "gloo" || backend == "gloo_gpu" || backend == "gloo_staged_double" ||
-         backend.ends_with("+gloo");
+  return backend == "gloo" || backend == "ucx" || backend == "gloo_gpu" ||
+         backend == "gloo_staged_double" || backend.ends_with("+gloo") || backend.ends_with("+ucx");
 }
 
 }  // namespace tutti::test

@@ -1,4 +1,4 @@
-#include "gloo/mesh.hpp"
+#include "mesh/mesh.hpp"
 
 #include <sched.h>
 
@@ -12,13 +12,15 @@
 
 // Meshes of one rank, which fail without a peer.
 
-namespace tutti::backend::gloo {
+namespace tutti::backend::mesh {
 namespace {
+
+using gloo::BatchPolicy;
 
 const Error cause(Errc::aborted, "rank 0 aborted the group");
 
 TEST(Mesh, TellsItsListenersOnce) {
-  const auto mesh = Mesh::make({});
+  const auto mesh = mesh_of_one();
   int heard = 0;
   const auto listener = std::make_shared<const Mesh::Listener>([&](const Error& why) {
     EXPECT_EQ(why.message(), cause.message());
@@ -33,7 +35,7 @@ TEST(Mesh, TellsItsListenersOnce) {
 }
 
 TEST(Mesh, DoesNotTellADetachedCall) {
-  const auto mesh = Mesh::make({});
+  const auto mesh = mesh_of_one();
   auto listener = std::make_shared<const Mesh::Listener>([](const Error&) { FAIL(); });
   mesh->listen(listener);
   listener.reset();
@@ -42,7 +44,7 @@ TEST(Mesh, DoesNotTellADetachedCall) {
 
 // A failed call releases its continuation, which may own the last reference to a group.
 TEST(Mesh, AListenerMayEndItselfAndOthers) {
-  const auto mesh = Mesh::make({});
+  const auto mesh = mesh_of_one();
   std::shared_ptr<const Mesh::Listener> first;
   std::shared_ptr<const Mesh::Listener> second;
   const std::string text = "what a listener has captured";
@@ -59,7 +61,7 @@ TEST(Mesh, AListenerMayEndItselfAndOthers) {
 }
 
 TEST(Mesh, AListenerMayListen) {
-  const auto mesh = Mesh::make({});
+  const auto mesh = mesh_of_one();
   int heard = 0;
   const auto inner = std::make_shared<const Mesh::Listener>([&](const Error&) { ++heard; });
   const auto outer =
@@ -81,4 +83,4 @@ TEST(BatchPolicy, IsUndoneByAnException) {
 }
 
 }  // namespace
-}  // namespace tutti::backend::gloo
+}  // namespace tutti::backend::mesh

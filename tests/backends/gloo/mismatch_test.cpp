@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "conformance/cells.hpp"
+#include "rank_processes.hpp"
 #include "support/gather_bounded.hpp"
 
 namespace tutti::test {
@@ -136,7 +137,7 @@ bool waits_for_all_ranks(Operation o) {
 
 void expect_no_wrong_success(const Spec& zero, const Spec& others) {
   SCOPED_TRACE("rank 0: " + to_string(zero) + "; the others: " + to_string(others));
-  const World world{.backend = "gloo", .size = 3};
+  const World world{.backend = tested_backend(), .size = 3};
   PerRank<int> succeeded(world.size);
   on_fresh_ranks(world, [&](ProcessGroup& group) {
     const Spec& mine = group.rank() == 0 ? zero : others;

@@ -26,6 +26,11 @@ bool command(const std::string& line) {
 
 }  // namespace
 
+std::string tested_backend() {
+  const char* name = std::getenv("TUTTI_TEST_BACKEND");
+  return name == nullptr ? "gloo" : name;
+}
+
 RankProcess::RankProcess(int rank, int size, const std::string& directory)
     : rank_(rank), size_(size), files_(make_file_store(directory)), store_(files_) {
   files_->set(fmt::format("process/{}", rank), std::to_string(::getpid()));
@@ -47,7 +52,7 @@ void RankProcess::use_tcp(const std::string& host) {
 
 GroupOptions RankProcess::options(const std::string& name) const {
   GroupOptions options;
-  options.backend = "gloo";
+  options.backend = tested_backend();
   options.store = make_prefix_store(store_, name + "/");
   options.rank = rank_;
   options.size = size_;
@@ -90,6 +95,11 @@ bool RankProcess::enter_own_network(const std::string& rate) {
                               rate))) &&
          command("ip link set eth0 up");
   if (made) store_->add("made", 1);
+  barrier();
+  // The link is up a moment after both of its ends. UCX uses no interface without a link.
+  const auto limit = Deadline::after(5s);
+  while (made && !command("ip link show eth0 | grep -q LOWER_UP") && !limit.expired())
+    std::this_thread::sleep_for(10ms);
   barrier();
   return store_->add("made", 0) == 2;
 }

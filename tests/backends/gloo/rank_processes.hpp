@@ -19,6 +19,9 @@ namespace tutti::test {
 
 using namespace std::chrono_literals;
 
+/// The backend of these tests: TUTTI_TEST_BACKEND, or else gloo.
+std::string tested_backend();
+
 /// One rank of such a test, with a store.
 class RankProcess {
  public:
@@ -35,7 +38,7 @@ class RankProcess {
   /// Switches to a store server in rank 0, at this address of rank 0.
   void use_tcp(const std::string& host = "127.0.0.1");
 
-  /// Options over gloo; the group's name is its own in the test.
+  /// Options over tested_backend(); the group's name is its own in the test.
   GroupOptions options(const std::string& name) const;
   ProcessGroup make_group(const std::string& name) const;
 

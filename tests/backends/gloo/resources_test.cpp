@@ -141,7 +141,7 @@ TEST(GlooResources, ACallbackOfAMessageWithoutAThreadIsRefused) {
     Work polled = group.recv_async(late, 1, 1, {.timeout = 2s});  // Never sent.
     Work work = group.recv_async(data, 1);
     take_all_threads();
-    const std::vector<std::string> why{"gloo: cannot start a thread", "send or receive"};
+    const std::vector<std::string> why{"cannot start a thread", "send or receive"};
     expect_error(Errc::resource_exhausted, why, [&] { work.on_done([&](auto*) { ++ran; }); });
     expect_error(Errc::resource_exhausted, why,
                  [&] { work = std::move(work).then([&] { ++ran; }); });

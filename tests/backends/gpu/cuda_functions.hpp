@@ -2,7 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "cuda/library.hpp"
+#include "values/library.hpp"
 
 // The functions of the CUDA runtime that these programs use beside those of the backends.
 
@@ -29,8 +29,8 @@ struct CudaFunctions {
 
 /// @throws Error unsupported, as cuda_api() does.
 inline CudaFunctions load_cuda_functions() {
-  const backend::cuda::Library library({"libcudart.so.13", "libcudart.so.12"},
-                                       "install the CUDA runtime");
+  const internal::Library library({"libcudart.so.13", "libcudart.so.12"},
+                                  "install the CUDA runtime");
   CudaFunctions functions;
 #define TUTTI_LOAD(field, function, parameters) library.load(functions.field, #function);
   TUTTI_GPU_FUNCTIONS(TUTTI_LOAD)

@@ -198,7 +198,8 @@ std::vector<BadCallCase> bad_call_cases() {
   std::vector<BadCallCase> cases;
   for (const World& world : worlds_that_refuse())
     for (const BadCall& call : bad_calls())
-      if (call.all_wait || world.checked || (world.backend != "gloo" && !is_hier(world.backend)))
+      if (call.all_wait || world.checked ||
+          (!shares_fate(world.backend) && !is_hier(world.backend)))
         cases.push_back({world, call});
   return cases;
 }
@@ -210,7 +211,7 @@ TEST_P(Refusal, IsToldToThePeersAndLeavesTheGroupUsable) {
   const World& world = GetParam().world;
   const BadCall& call = GetParam().call;
   // One refusing rank suffices for peers that learn of it after 100 ms.
-  const bool slow = (world.backend == "gloo" || is_hier(world.backend)) && !world.checked;
+  const bool slow = (shares_fate(world.backend) || is_hier(world.backend)) && !world.checked;
   for (int refusing = slow ? world.size - 1 : 0; refusing < world.size; ++refusing) {
     on_ranks(world, [&](ProcessGroup& group) {
       const std::string who = "rank " + std::to_string(refusing);

@@ -1,4 +1,4 @@
-#include "library.hpp"
+#include "values/library.hpp"
 
 #include <dlfcn.h>
 
@@ -6,7 +6,7 @@
 
 #include "values/fail.hpp"
 
-namespace tutti::backend::cuda {
+namespace tutti::internal {
 
 Library::Library(std::initializer_list<const char*> names, std::string_view install)
     : install_(install) {
@@ -18,8 +18,7 @@ Library::Library(std::initializer_list<const char*> names, std::string_view inst
     const char* why = ::dlerror();
     tried += fmt::format("{}{}", tried.empty() ? "" : "; ", why == nullptr ? name : why);
   }
-  internal::failf(Errc::unsupported, "{} cannot be loaded ({}); {}", *names.begin(), tried,
-                  install_);
+  failf(Errc::unsupported, "{} cannot be loaded ({}); {}", *names.begin(), tried, install_);
 }
 
 void* Library::find(const char* name) const noexcept {
@@ -29,8 +28,8 @@ void* Library::find(const char* name) const noexcept {
 void* Library::symbol(const char* name) const {
   void* found = find(name);
   if (found == nullptr)
-    internal::failf(Errc::unsupported, "{} has no {}: it is too old; {}", name_, name, install_);
+    failf(Errc::unsupported, "{} has no {}: it is too old; {}", name_, name, install_);
   return found;
 }
 
-}  // namespace tutti::backend::cuda
+}  // namespace tutti::internal

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace tutti::backend::cuda {
+namespace tutti::internal {
 
 /// A shared library that is opened on demand and never closed, because the library's threads may
 /// run until the process ends.
@@ -34,4 +34,4 @@ class Library {
   std::string install_;
 };
 
-}  // namespace tutti::backend::cuda
+}  // namespace tutti::internal

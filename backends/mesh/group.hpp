@@ -8,7 +8,7 @@
 
 #include "mesh.hpp"
 
-namespace tutti::backend::gloo {
+namespace tutti::backend::mesh {
 
 /// The ranks of a group on a mesh. Shared by the backend and by Works that outlive it.
 struct Group {
@@ -43,4 +43,4 @@ struct Group {
   bool abandon(const Call& call) const noexcept;
 };
 
-}  // namespace tutti::backend::gloo
+}  // namespace tutti::backend::mesh

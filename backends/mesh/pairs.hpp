@@ -13,10 +13,10 @@
 #include "group.hpp"
 #include "group/host_state.hpp"
 
-namespace tutti::backend::gloo {
+namespace tutti::backend::mesh {
 
-/// Threads that wait for messages whose Work is polled (done()) or has a continuation, because Gloo
-/// cannot be polled. One thread per message of this kind in flight; usually none.
+/// Threads that wait for messages whose Work is polled (done()) or has a continuation, because a
+/// mesh cannot be polled. One thread per message of this kind in flight; usually none.
 class WaiterThreads {
  public:
   ~WaiterThreads();
@@ -71,9 +71,9 @@ class PairState : public internal::HostState {
   Deadline limit_;
   std::byte token_{};  // The byte that an empty message carries.
   std::mutex message_mutex_;
-  std::unique_ptr<Mesh::Message> message_;
+  std::shared_ptr<Message> message_;
   std::atomic<bool> claimed_{false};  // A thread waits for the message.
   std::optional<Error> instead_;      // The error of a cancelled message; under message_mutex_.
 };
 
-}  // namespace tutti::backend::gloo
+}  // namespace tutti::backend::mesh

@@ -1,9 +1,7 @@
 #include "group.hpp"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
-#include <list>
 
 #include <fmt/format.h>
 
@@ -11,7 +9,7 @@
 #include "values/group_errors.hpp"
 #include "values/hash.hpp"
 
-namespace tutti::backend::gloo {
+namespace tutti::backend::mesh {
 
 std::uint64_t Group::call_id(const Call& call) const noexcept {
   return internal::call_id(name, call.seq);
@@ -86,25 +84,10 @@ bool Group::abandon(const Call& call) const noexcept {
     auto& agreement = mesh->agreement();
     agreement.abandon(call_id(call));
     const auto peers = agreement.await_abandoned(call_id(call), ranks, limit);
-    // No rank posts further messages of the call. On each connection, the peer's earlier messages
-    // arrive before its byte of round 1, and this rank's replies before its byte of round 2.
-    std::array<std::byte, 2> bytes{};
-    for (const std::uint64_t round : {std::uint64_t{1}, std::uint64_t{2}}) {
-      internal::Hash hash;
-      hash.add(call_id(call));
-      hash.add(~round);
-      std::list<Mesh::Message> messages;
-      for (const int peer : peers) {
-        if (peer == mesh->rank()) continue;
-        messages.emplace_back(*mesh, peer, &bytes[0], 1, 0).recv(hash.value());
-        messages.emplace_back(*mesh, peer, &bytes[1], 1, 0).send(hash.value());
-      }
-      for (auto& message : messages) message.wait(limit);
-    }
-    return true;
+    return mesh->end_refused(call_id(call), peers, limit);
   } catch (...) {  // On false the caller marks the mesh as failed.
     return false;
   }
 }
 
-}  // namespace tutti::backend::gloo
+}  // namespace tutti::backend::mesh

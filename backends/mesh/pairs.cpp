@@ -9,7 +9,7 @@
 #include "values/fail.hpp"
 #include "values/group_errors.hpp"
 
-namespace tutti::backend::gloo {
+namespace tutti::backend::mesh {
 
 WaiterThreads::~WaiterThreads() {
   {
@@ -34,8 +34,7 @@ void WaiterThreads::run(std::function<void()> wait) {
     } catch (const std::exception& error) {
       queue_.pop_back();
       internal::failf(Errc::resource_exhausted,
-                      "gloo: cannot start a thread that waits for a send or receive: {}",
-                      error.what());
+                      "cannot start a thread that waits for a send or receive: {}", error.what());
     }
   }
   changed_.notify_one();
@@ -74,10 +73,11 @@ void PairState::post() {
     bytes = 1;
   }
   try {
-    message_ = std::make_unique<Mesh::Message>(*group_->mesh, group_->mesh_rank(op_.peer), data,
-                                               bytes, group_->pair_id(op_));
+    message_ = group_->mesh->message(*std::pmr::new_delete_resource(), group_->mesh_rank(op_.peer),
+                                     data, bytes, group_->pair_id(op_));
     const auto slot = group_->pair_slot(op_);
     sends ? message_->send(slot) : message_->recv(slot);
+    group_->mesh->attend();
   } catch (const TransportError& transport_error) {
     message_.reset();
     end(std::make_exception_ptr(group_->failed(transport_error, {&op_, 1}, {})));
@@ -194,4 +194,4 @@ bool PairState::cancel() noexcept {
   return true;
 }
 
-}  // namespace tutti::backend::gloo
+}  // namespace tutti::backend::mesh

@@ -1,0 +1,206 @@
+#include "backend.hpp"
+
+#include <algorithm>
+#include <list>
+#include <memory_resource>
+#include <new>
+#include <numeric>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "collectives/algorithms.hpp"
+#include "group/host_calls.hpp"
+#include "group/record.hpp"
+#include "values/group_errors.hpp"
+#include "values/hash.hpp"
+
+namespace tutti::backend::mesh {
+namespace {
+
+/// The messages of one collective of a group.
+class CallWire final : public collectives::Wire {
+ public:
+  /// The messages of operation `index` of the call. `sizes_differ`: ranks may expect different
+  /// sizes of one message although their calls agree. Messages then match only if their sizes are
+  /// equal.
+  CallWire(const Group& group, const Call& call, std::size_t index, bool sizes_differ,
+           Scratch& scratch, std::pmr::memory_resource& pool)
+      : group_(group),
+        call_(group.call_id(call)),
+        slot_(group.slot(call, index)),
+        sizes_differ_(sizes_differ),
+        limit_(call.limit()),
+        scratch_(scratch),
+        pool_(pool),
+        sends_(&pool),
+        recvs_(&pool) {}
+
+  int rank() const noexcept override { return group_.rank; }
+  int size() const noexcept override { return group_.size(); }
+  void send(int to, const void* data, std::size_t bytes) override {
+    // The memory is not const for the transports' interfaces. None writes to memory that it sends.
+    add(sends_, to, const_cast<void*>(data), bytes).send(slot_of(bytes));
+  }
+  void recv(int from, void* data, std::size_t bytes) override {
+    add(recvs_, from, data, bytes).recv(slot_of(bytes));
+  }
+  void wait_recv() override {
+    recvs_.front()->wait(limit_);
+    recvs_.pop_front();
+  }
+  void wait_sends(std::size_t left) override {
+    for (; sends_.size() > left; sends_.pop_front()) sends_.front()->wait(limit_);
+  }
+  std::byte* scratch(std::size_t bytes) override { return scratch_.at_least(bytes); }
+
+ private:
+  using Messages = std::pmr::list<std::shared_ptr<Message>>;  // Oldest first.
+
+  Message& add(Messages& messages, int peer, void* data, std::size_t bytes) {
+    return *messages.emplace_back(
+        group_.mesh->message(pool_, group_.mesh_rank(peer), data, bytes, call_));
+  }
+  std::uint64_t slot_of(std::size_t bytes) const noexcept {
+    if (!sizes_differ_) return slot_;
+    internal::Hash hash;
+    hash.add(slot_);
+    hash.add(bytes);
+    return hash.value();
+  }
+
+  const Group& group_;
+  std::uint64_t call_;
+  std::uint64_t slot_;
+  bool sizes_differ_;
+  Deadline limit_;
+  Scratch& scratch_;
+  std::pmr::memory_resource& pool_;
+  Messages sends_;
+  Messages recvs_;
+};
+
+}  // namespace
+
+MeshBackend::MeshBackend(std::shared_ptr<const Group> group, Memory& memory)
+    : HostBackend(group->name, group->rank),
+      memory_(memory),
+      group_(std::move(group)),
+      to_itself_(std::make_shared<internal::Mailbox>(
+          group_->name, group_->size(),
+          [group = group_](const Error& why) { group->mesh->fail({.cause = why}); })),
+      waiter_threads_(std::make_shared<WaiterThreads>()),
+      listener_(std::make_shared<const Mesh::Listener>(
+          [queue = calls().queue(), box = to_itself_](const Error& cause) {
+            queue->fail(cause);
+            box->fail(cause);
+          })) {
+  mesh().listen(listener_);
+}
+
+MeshBackend::~MeshBackend() {
+  bool pending = false;
+  for (const auto& weak : pairs())
+    if (const auto pair = weak.lock()) pending = pair->cancel() || pending;
+  to_itself_->fail(internal::group_destroyed());
+  // The transport cannot cancel a posted message, so the other groups of the mesh fail too.
+  if (pending && !alone_on_mesh()) abandon_messages();
+  stop();
+}
+
+std::unique_ptr<Backend> MeshBackend::split(const SplitInit& init) {
+  auto part = std::make_shared<Group>();
+  part->name = init.name;
+  part->rank = init.rank;
+  if (init.ranks.size() == 1) {
+    part->mesh = mesh_of_one();
+    part->ranks = {0};
+  } else {
+    part->mesh = group_->mesh;
+    for (const int r : init.ranks) part->ranks.push_back(group_->mesh_rank(r));
+  }
+  return with(std::move(part));
+}
+
+void MeshBackend::abort(std::string_view why) noexcept {
+  mesh().fail(
+      {.cause = Error(Errc::aborted, fmt::format("rank {} aborted the group: {}", rank(), why),
+                      {.group = group(), .rank = rank()})});
+}
+
+void MeshBackend::run(std::span<const Op> ops, const Call& call) {
+  std::optional<CallWire> wire;  // Destroyed after failed() has returned.
+  // Counts collectives only, because ranks may have different numbers of sends and receives.
+  std::size_t index = 0;
+  try {
+    for (const auto& op : ops) {
+      if (is_point_to_point(op.kind)) continue;
+      const bool sizes_differ = op.kind == Operation::all_to_all;
+      wire.emplace(*group_, call, index++, sizes_differ, scratch_, calls().pool());
+      collectives::run_collective(*wire, op, call.order_fixed);
+    }
+  } catch (const TransportError& transport_error) {
+    throw Error(group_->failed(transport_error, ops, call));
+  } catch (const Error& error) {
+    // From a custom reduction. Fails the mesh, because the peers wait for this rank's messages.
+    throw Error(mesh().fail(
+        {.cause = internal::call_error(error.code(), group(), ops, call, rank(),
+                                       fmt::format("rank {}: {}", rank(), error.message()))}));
+  }
+}
+
+std::shared_ptr<WorkState> MeshBackend::post_one(const Op& op, const Call& call, Deadline limit) {
+  if (op.peer == rank()) {
+    auto message = calls().make_state<internal::Mailbox::Message>(to_itself_, op, limit);
+    to_itself_->post(message, rank(), call);
+    return message;
+  }
+  auto state = calls().make_state<PairState>(group_, waiter_threads_, op, limit);
+  {
+    const std::lock_guard lock(pairs_mutex_);
+    if (pairs_.size() == pairs_.capacity())
+      std::erase_if(pairs_, [](const auto& pair) { return pair.expired(); });
+    pairs_.push_back(state);
+  }
+  state->post();
+  return state;
+}
+
+void MeshBackend::publish(std::span<const Op> ops, const Call& call, const Error& why) noexcept {
+  internal::for_each_part(ops, call, [&](std::span<const Op> part, const Call& its) {
+    const bool message = part.size() == 1 && is_point_to_point(part[0].kind);
+    if (message && part[0].peer == rank()) return to_itself_->refuse(part[0], rank(), why);
+    if (group_->size() == 1) return;
+    mesh().agreement().refuse({message ? group_->pair_id(part[0]) : group_->call_id(its),
+                               mesh().rank(), internal::refusal_text(part, its, why)});
+  });
+}
+
+void MeshBackend::abandon_messages() noexcept {
+  Error cause = internal::group_destroyed();
+  try {
+    cause = Error(
+        Errc::aborted,
+        fmt::format("rank {} destroyed the group while a send or receive was in progress", rank()),
+        {.group = group(), .rank = rank()});
+  } catch (const std::bad_alloc&) {  // The cause then has no rank.
+  }
+  mesh().fail({.cause = cause});
+}
+
+std::vector<std::weak_ptr<PairState>> MeshBackend::pairs() {
+  const std::lock_guard lock(pairs_mutex_);
+  return pairs_;
+}
+
+std::shared_ptr<const Group> whole_group(const BackendInit& init, std::shared_ptr<Mesh> mesh) {
+  auto group = std::make_shared<Group>();
+  group->mesh = std::move(mesh);
+  group->name = init.name;
+  group->rank = init.rank;
+  group->ranks.resize(static_cast<std::size_t>(init.size));
+  std::iota(group->ranks.begin(), group->ranks.end(), 0);
+  return group;
+}
+
+}  // namespace tutti::backend::mesh

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <tutti/backend/backend_table.hpp>
+#include <tutti/backend/host_backend.hpp>
+
+#include "group.hpp"
+#include "group/mailbox.hpp"
+#include "pairs.hpp"
+
+namespace tutti::backend::mesh {
+
+/// Memory that a group's calls use one after another.
+class Scratch {
+ public:
+  std::byte* at_least(std::size_t bytes) {
+    if (bytes > size_) {
+      data_.reset();
+      data_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+      size_ = bytes;
+    }
+    return data_.get();
+  }
+
+ private:
+  std::unique_ptr<std::byte[]> data_;
+  std::size_t size_ = 0;
+};
+
+/// A group of host memory on a mesh. The collectives are those of lib/collectives.
+class MeshBackend : public HostBackend {
+ public:
+  MeshBackend(std::shared_ptr<const Group> group, Memory& memory);
+  ~MeshBackend() override;
+
+  Memory& memory() noexcept override { return memory_; }
+  std::unique_ptr<Backend> split(const SplitInit& init) override;
+  void abort(std::string_view why) noexcept override;
+  std::optional<Error> failure() const override { return group_->mesh->failure(); }
+  std::string transport() const override { return mesh().transport(); }
+
+ protected:
+  /// A backend of the same kind for a sub-group.
+  virtual std::unique_ptr<Backend> with(std::shared_ptr<const Group> group) const = 0;
+
+  void run(std::span<const Op> ops, const Call& call) override;
+  std::shared_ptr<WorkState> post_one(const Op& op, const Call& call, Deadline limit) override;
+  void publish(std::span<const Op> ops, const Call& call, const Error& why) noexcept override;
+
+  Memory& own_memory() const noexcept { return memory_; }
+
+ private:
+  Mesh& mesh() const noexcept { return *group_->mesh; }
+  bool alone_on_mesh() const noexcept { return group_->mesh.use_count() == 1; }
+  void abandon_messages() noexcept;
+  std::vector<std::weak_ptr<PairState>> pairs();
+
+  Memory& memory_;
+  std::shared_ptr<const Group> group_;
+  Scratch scratch_;
+  std::shared_ptr<internal::Mailbox> to_itself_;
+  std::mutex pairs_mutex_;
+  std::vector<std::weak_ptr<PairState>> pairs_;  // Includes some that have ended.
+  std::shared_ptr<WaiterThreads> waiter_threads_;
+  std::shared_ptr<const Mesh::Listener> listener_;
+};
+
+/// The group of all ranks of `init` on `mesh`.
+std::shared_ptr<const Group> whole_group(const BackendInit& init, std::shared_ptr<Mesh> mesh);
+
+}  // namespace tutti::backend::mesh

@@ -1,0 +1,178 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <memory_resource>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "group/agreement.hpp"
+
+namespace tutti::backend::mesh {
+
+/// The reason why a message was not delivered. The call then fails the mesh, unless a peer refused
+/// it.
+struct TransportError : std::exception {
+  enum class Kind : std::uint8_t {
+    late,     ///< The deadline passed while the message waited for the peer.
+    lost,     ///< The connection to the peer ended.
+    failed,   ///< The mesh has failed, or is about to.
+    refused,  ///< A rank refused the call; the mesh is up.
+  };
+  TransportError(Kind k, int p) : kind(k), peer(p) {}
+  const char* what() const noexcept override { return "a message was not delivered"; }
+  Kind kind;
+  int peer;  ///< Mesh rank.
+};
+
+class Message;
+
+/// The connections between all ranks of a group, shared with the groups that are split from it. A
+/// failed mesh does not recover. Called from any thread. A derived class moves the messages.
+class Mesh {
+ public:
+  Mesh(const std::shared_ptr<Store>& store, int rank, int size, bool checked);
+  virtual ~Mesh() = default;
+  Mesh(const Mesh&) = delete;
+  Mesh& operator=(const Mesh&) = delete;
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+  internal::Agreement& agreement() noexcept { return agreement_; }
+  /// Backend::transport().
+  virtual std::string transport() const = 0;
+
+  /// A message to or from a peer, in memory of `pool`. `call`: the id by which a peer may refuse it
+  /// (Group::call_id() or pair_id()); 0: no refusal. @throws TransportError
+  virtual std::shared_ptr<Message> message(std::pmr::memory_resource& pool, int peer, void* data,
+                                           std::size_t bytes, std::uint64_t call) = 0;
+  /// Ends the messages of a call that all of its ranks have left, so that none is under way when
+  /// the next call begins. `peers`: the ranks that have posted messages, perhaps this rank too.
+  /// Returns false if that fails.
+  virtual bool end_refused(std::uint64_t call, std::span<const int> peers, Deadline limit) = 0;
+
+  /// Called after a message has been posted for which no thread waits yet.
+  virtual void attend() noexcept {}
+
+  /// Fails the mesh, unless it has failed already, and publishes the failure. Returns the first
+  /// cause, which is the same on all ranks. Blocks for at most about 1 s longer than
+  /// Failure::patience.
+  Error fail(const internal::Failure& failure) noexcept;
+  /// The same for a call that ended with Kind::failed: waits up to 2 s for the thread that fails
+  /// the mesh, and fails it only after that.
+  Error await_failure(const internal::Failure& failure) noexcept;
+  std::optional<Error> failure() const;
+  /// The error for an ended connection to `peer`. `rank`: the peer's rank in the caller's group.
+  Error lost(int peer, int rank) const;
+
+  /// Called once, on any thread, with the cause of the failure; at once if the mesh has failed.
+  /// Must not refer to its owner, which may be destroyed meanwhile, even by the listener itself.
+  using Listener = std::function<void(const Error& cause)>;
+  void listen(const std::shared_ptr<const Listener>& listener);
+
+ protected:
+  /// Ends all connections and cancels all messages. Called once, when the mesh fails.
+  virtual void disconnect() noexcept = 0;
+  bool is_up() const noexcept;
+  /// True while there are messages.
+  bool waits() const noexcept;
+  /// Cancels all messages that match.
+  template <typename Match>
+  void cancel_if(const Match& match) noexcept;
+
+  // For the thread of the derived class that watches the connections.
+
+  /// Handles a connection that the peer closed. Returns false if it has to be called again.
+  bool ended(int peer) noexcept;
+  /// Cancels the messages of calls that a peer refused. Polls the store only while messages wait.
+  void look() noexcept;
+
+ private:
+  friend class Message;
+  enum class State : std::uint8_t { up, failing, failed };
+
+  /// Called while a connection has ended. From the first call on, pending messages (only those of
+  /// peer `only`, if given) may no longer arrive; true when this has lasted for `patience`.
+  bool waits_in_vain(std::optional<int> only, std::chrono::nanoseconds patience) noexcept;
+
+  int rank_;
+  int size_;
+  bool checked_;
+  internal::Agreement agreement_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable settled_;
+  State state_ = State::up;
+  Message* messages_ = nullptr;
+  std::optional<Error> cause_;
+  std::vector<std::weak_ptr<const Listener>> listeners_;
+  // For the watching thread alone.
+  std::optional<std::chrono::steady_clock::time_point> died_;  // A rank, without leaving.
+  std::set<int> left_;  // Ranks that left on purpose and whose connections ended.
+  std::chrono::steady_clock::time_point next_look_{};
+  std::chrono::nanoseconds look_pause_{};
+};
+
+/// A mesh of one rank, which has no connections.
+std::shared_ptr<Mesh> mesh_of_one();
+
+/// A block of memory that is sent to or received from one peer. The transport does not touch the
+/// memory after the destructor.
+class Message {
+ public:
+  Message(Mesh& mesh, int peer, std::uint64_t call) : mesh_(mesh), peer_(peer), call_(call) {}
+  virtual ~Message() = default;
+  Message(const Message&) = delete;
+  Message& operator=(const Message&) = delete;
+
+  /// Posts the message. It matches the peer's message with the same slot. @throws TransportError
+  virtual void send(std::uint64_t slot) = 0;
+  virtual void recv(std::uint64_t slot) = 0;
+  /// @throws TransportError
+  virtual void wait(Deadline limit) = 0;
+  /// Ends the present or the next wait() with a TransportError. Called from any thread, also with
+  /// the lock of the list.
+  virtual void cancel() noexcept = 0;
+
+ protected:
+  int peer() const noexcept { return peer_; }
+  /// The error of a cancelled message.
+  TransportError cancelled() const;
+  std::uint64_t call() const noexcept { return call_; }
+  /// Adds the message to the list of the mesh, last in the constructor of a derived class. @throws
+  /// TransportError if the mesh has failed or a peer has refused the call.
+  void enlist();
+  /// Removes the message from the list, first in the destructor of a derived class: cancel() is
+  /// then called no more.
+  void leave() noexcept;
+
+ private:
+  friend class Mesh;
+  Mesh& mesh_;
+  int peer_;
+  std::uint64_t call_;
+  bool listed_ = false;
+  bool looked_at_ = false;  // By Mesh::look().
+  /// The time since which the mesh doubts that the message will still arrive.
+  std::optional<std::chrono::steady_clock::time_point> doubted_;
+  Message* before_ = nullptr;  // In the mesh's list.
+  Message* after_ = nullptr;
+};
+
+template <typename Match>
+void Mesh::cancel_if(const Match& match) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (auto* m = messages_; m != nullptr; m = m->after_)
+    if (match(*m)) m->cancel();
+}
+
+}  // namespace tutti::backend::mesh

@@ -1,0 +1,223 @@
+#include "rendezvous.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "group/agreement.hpp"
+#include "store/checks.hpp"
+#include "values/bytes.hpp"
+#include "values/fail.hpp"
+#include "values/hash.hpp"
+#include "values/host_identity.hpp"
+
+namespace tutti::backend::ucx {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// A tag has 16 bits for the rank.
+constexpr int most_ranks = 1 << 16;
+
+/// The data that a rank publishes in the store for its peers.
+struct PeerInfo {
+  internal::HostIdentity host;
+  Process process;
+  std::string address;  ///< Of its UCP worker.
+};
+
+std::uint64_t checksum(std::string_view text) {
+  internal::Hash hash;
+  hash.add(text);
+  return hash.value();
+}
+
+Bytes encode(const PeerInfo& info) {
+  internal::Writer out;
+  out.text(info.host.boot).text(info.host.network).text(info.host.processes);
+  out.i64(info.process.id).u64(info.process.start);
+  out.text(info.address).u64(checksum(info.address));
+  return out.take();
+}
+
+/// UCX does not check an address that it unpacks, so this function does.
+PeerInfo decode(const Bytes& bytes, int rank) {
+  const auto what = fmt::format("ucx: the address of rank {} in the store", rank);
+  internal::Reader in(bytes, Errc::backend, what);
+  PeerInfo info;
+  info.host.boot = in.text();
+  info.host.network = in.text();
+  info.host.processes = in.text();
+  info.process.id = in.i64();
+  info.process.start = in.u64();
+  info.address = in.text();
+  const auto sum = in.u64();
+  in.end();
+  if (info.address.empty() || sum != checksum(info.address))
+    internal::failf(Errc::backend, "{} is damaged", what);
+  return info;
+}
+
+/// The start of a process in ticks since the boot; 0 if it has ended.
+std::uint64_t start_of(std::int64_t process) {
+  std::string line;
+  std::getline(std::ifstream(fmt::format("/proc/{}/stat", process)), line);
+  // "7 (name) S ...": the state is field 3, the start field 22. The name may contain anything.
+  std::istringstream fields(line.substr(std::min(line.size(), line.rfind(')') + 1)));
+  std::string field;
+  std::uint64_t start = 0;
+  fields >> field;
+  if (field.empty() || field == "Z" || field == "X") return 0;
+  for (int i = 4; i < 22; ++i) fields >> field;
+  fields >> start;
+  return start;
+}
+
+class Rendezvous {
+ public:
+  Rendezvous(const MeshInit& init, std::shared_ptr<Store> store)
+      : init_(init), store_(std::move(store)) {}
+
+  /// Returns the processes of all ranks.
+  std::vector<Process> connect(Worker& worker) {
+    const PeerInfo own{internal::host_identity(), Process::own(), worker.address()};
+    store_->set(key(init_.rank), encode(own));
+    std::vector<PeerInfo> peers;
+    for (int r = 0; r < init_.size; ++r) {
+      try {
+        peers.push_back(decode(
+            internal::await_key(*store_, key(r), init_.limit, 1s, [&] { look_for_error(); }), r));
+      } catch (const Error& error) {
+        if (error.code() != Errc::timeout) throw;
+        throw internal::rendezvous_error(*store_, prefix, init_.group, init_.size);
+      }
+    }
+    if (!init_.transports.report_ends) check_one_host(peers);
+    const auto here = std::ranges::count_if(
+        peers, [&](const PeerInfo& peer) { return peer.host.boot == own.host.boot; });
+    worker.set_polling(static_cast<std::size_t>(here), std::thread::hardware_concurrency());
+    for (int r = 0; r < init_.size; ++r)
+      if (r != init_.rank) worker.connect(r, peers[static_cast<std::size_t>(r)].address);
+    shake_hands(worker);
+    std::vector<Process> processes;
+    for (const auto& peer : peers) processes.push_back(peer.process);
+    return processes;
+  }
+
+  /// Ends the rendezvous of the other ranks too.
+  void publish(const Error& error) noexcept {
+    try {
+      (void)store_->compare_set(
+          "error", {}, internal::to_bytes(fmt::format("rank {}: {}", init_.rank, error.message())));
+    } catch (...) {  // They wait until their deadline.
+    }
+  }
+
+ private:
+  static constexpr std::string_view prefix = "address/";
+  static std::string key(int rank) { return fmt::format("{}{}", prefix, rank); }
+
+  void check_one_host(const std::vector<PeerInfo>& peers) const {
+    const auto& own = peers[static_cast<std::size_t>(init_.rank)].host;
+    for (int r = 0; r < init_.size; ++r) {
+      const auto& host = peers[static_cast<std::size_t>(r)].host;
+      if (host.boot != own.boot || host.processes != own.processes)
+        internal::failf(Errc::unsupported,
+                        "group '{}': ucx:shm needs all ranks on one host and in one process "
+                        "namespace; ranks {} and {} are not",
+                        init_.group, init_.rank, r);
+    }
+  }
+
+  void look_for_error() {
+    if (const auto text = store_->try_get("error"))
+      internal::failf(Errc::backend, "group '{}': {}", init_.group, internal::to_text(*text));
+  }
+
+  /// Exchanges an empty message with every peer. UCX connects only when a message is sent, and
+  /// reports the end of a connection only after that.
+  void shake_hands(Worker& worker) {
+    internal::Hash slot;
+    slot.add(std::string_view("handshake"));
+    std::vector<Worker::Request> requests(2 * static_cast<std::size_t>(init_.size));
+    for (int r = 0; r < init_.size; ++r) {
+      if (r == init_.rank) continue;
+      auto* const pair = &requests[2 * static_cast<std::size_t>(r)];
+      worker.recv(pair[0], r, Worker::tag_of(r, slot.value()), nullptr, 0);
+      worker.send(pair[1], r, Worker::tag_of(init_.rank, slot.value()), nullptr, 0);
+    }
+    try {
+      for (auto& request : requests)
+        if (request.peer >= 0) await(worker, request);
+    } catch (...) {
+      worker.close();  // Before the requests are destroyed.
+      throw;
+    }
+  }
+
+  void await(Worker& worker, Worker::Request& request) {
+    const std::atomic<bool> never{false};
+    for (auto outcome = Worker::Outcome::late; outcome == Worker::Outcome::late;) {
+      const auto soon = Deadline::after(100ms);
+      const bool last = init_.limit.time() <= soon.time();
+      outcome = worker.wait(request, last ? init_.limit : soon, never);
+      if (outcome == Worker::Outcome::ended && request.status == UCS_OK) return;
+      look_for_error();
+      if (outcome != Worker::Outcome::late)
+        internal::failf(
+            Errc::backend, "group '{}': rank {} cannot connect to rank {}: {}", init_.group,
+            init_.rank, request.peer,
+            request.ended ? ucx_api().status_string(request.status) : "the connection ended");
+      if (last)
+        throw Error(
+            Errc::timeout,
+            fmt::format("group '{}': rank {} got no answer from rank {} before the deadline",
+                        init_.group, init_.rank, request.peer),
+            {.rank = request.peer});
+    }
+  }
+
+  const MeshInit& init_;
+  std::shared_ptr<Store> store_;
+};
+
+}  // namespace
+
+Process Process::own() {
+  const auto id = ::getpid();
+  return {id, start_of(id)};
+}
+
+bool Process::is_alive() const {
+  return start_of(id) == start;
+}
+
+Connections rendezvous(const MeshInit& init, std::function<void(int peer)> ended) {
+  if (init.size > most_ranks)
+    internal::failf(Errc::unsupported, "group '{}': ucx connects at most {} ranks, not {}",
+                    init.group, most_ranks, init.size);
+  const auto& api = ucx_api();
+  // Every W arrivals form one group, so a name may be reused once the earlier group is complete.
+  const auto arrival = init.store->add("ucx/arrivals", 1);
+  Connections made;
+  made.store = make_prefix_store(init.store, fmt::format("ucx/{}/", (arrival - 1) / init.size));
+  Rendezvous here(init, made.store);
+  try {
+    made.worker = std::make_shared<Worker>(api, init.rank, init.size, init.transports, init.logger,
+                                           std::move(ended));
+    made.processes = here.connect(*made.worker);
+  } catch (const Error& error) {
+    if (error.code() != Errc::timeout) here.publish(error);
+    throw;
+  }
+  return made;
+}
+
+}  // namespace tutti::backend::ucx

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <tutti/backend/backend.hpp>
+#include <tutti/log.hpp>
+
+#include "worker.hpp"
+
+namespace tutti::backend::ucx {
+
+/// A process of this host.
+struct Process {
+  std::int64_t id = 0;
+  std::uint64_t start = 0;  ///< Tells processes apart that had the same id.
+
+  static Process own();
+  bool is_alive() const;
+};
+
+struct MeshInit {
+  std::shared_ptr<Store> store;  ///< The group's.
+  std::string group;
+  int rank = 0;
+  int size = 1;
+  Transports transports{};
+  Deadline limit{};
+  Logger logger{};
+  bool checked = false;  ///< BackendInit::checked.
+};
+
+struct Connections {
+  std::shared_ptr<Store> store;  ///< A prefix of the group's store, for this mesh alone.
+  std::shared_ptr<Worker> worker;
+  std::vector<Process> processes;  ///< By rank.
+};
+
+/// Finds the other ranks through the store and exchanges a message with each of them. `ended`: as
+/// for Worker. @throws Error timeout; its text names the missing ranks. Error backend: a transport
+/// cannot be used, or a rank cannot be reached.
+Connections rendezvous(const MeshInit& init, std::function<void(int peer)> ended);
+
+}  // namespace tutti::backend::ucx

@@ -1,0 +1,86 @@
+// The backend of host memory between processes, over every transport of UCX
+// (docs/design/0015-speed.md).
+
+#include <cstdlib>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <tutti/backend/backend_table.hpp>
+
+#include "collectives/algorithms.hpp"
+#include "mesh/backend.hpp"
+#include "ucx/mesh.hpp"
+
+namespace tutti::backend::ucx {
+namespace {
+
+class UcxBackend final : public mesh::MeshBackend {
+ public:
+  using MeshBackend::MeshBackend;
+
+ private:
+  std::unique_ptr<Backend> with(std::shared_ptr<const mesh::Group> group) const override {
+    return std::make_unique<UcxBackend>(std::move(group), own_memory());
+  }
+};
+
+/// The transports for the text after the colon. With `self`, which connects a worker to itself, UCX
+/// does not warn. Of shared memory only transports that copy: with CMA a peer may read the memory
+/// of a call that has ended with an error.
+Transports transports_of(const std::string& args) {
+  if (args.empty()) return {};
+  if (args == "shm") return {"posix,sysv,self", false};
+  return {args + ",self"};
+}
+
+std::unique_ptr<Backend> make(const BackendInit& init) {
+  auto mesh = make_mesh({.store = init.store,
+                         .group = init.name,
+                         .rank = init.rank,
+                         .size = init.size,
+                         .transports = transports_of(init.args),
+                         .limit = Deadline::after(init.timeout),
+                         .logger = init.logger,
+                         .checked = init.checked});
+  return std::make_unique<UcxBackend>(whole_group(init, std::move(mesh)),
+                                      init.memory == nullptr ? host_memory() : *init.memory);
+}
+
+std::string unavailable() {
+  try {
+    (void)ucx_api();
+    return {};
+  } catch (const Error& error) {
+    return error.message();
+  }
+}
+
+std::string details() {
+  std::string text;
+  try {
+    const auto& api = ucx_api();
+    const char* const wanted = std::getenv("UCX_TLS");
+    text = fmt::format("UCX {}; transports: {} (UCX_TLS); ucx:tcp and ucx:shm choose one kind\n",
+                       api.get_version_string(), wanted == nullptr ? "UCX chooses" : wanted);
+  } catch (const Error& error) {
+    text = fmt::format("{}\n", error.message());
+  }
+  return text + collectives::describe_table();
+}
+
+}  // namespace
+
+extern const BackendEntry entry;
+const BackendEntry entry{
+    .name = "ucx",
+    .summary =
+        "host memory over UCX: InfiniBand, RoCE, TCP, shared memory; ucx:tcp names the transports",
+    .serves = [](Device device) noexcept { return device.type == DeviceType::cpu; },
+    .unavailable = unavailable,
+    .make = make,
+    .details = details,
+};
+
+}  // namespace tutti::backend::ucx

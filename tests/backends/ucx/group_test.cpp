@@ -1,0 +1,222 @@
+// What is true of ucx alone. Ranks are processes.
+
+#include <dlfcn.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+
+#include <chrono>
+#include <fstream>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <tutti/backend/backend_table.hpp>
+
+#include "rank_processes.hpp"
+#include "support/errors.hpp"
+
+namespace tutti::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t MiB = std::size_t{1} << 20;
+
+GroupOptions options_of(RankProcess& rank, const std::string& backend,
+                        const std::string& name = "ucx") {
+  auto options = rank.options(name);
+  options.backend = backend;
+  return options;
+}
+
+void expect_usable(ProcessGroup& group) {
+  std::vector<float> data(1000, 1.0F);
+  group.all_reduce(data);
+  EXPECT_EQ(data, std::vector<float>(1000, static_cast<float>(group.size())));
+}
+
+class UcxTransports : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Names, UcxTransports, testing::Values("tcp", "shm"),
+                         [](const auto& name) { return name.param; });
+
+TEST_P(UcxTransports, CarryEverySizeOfMessage) {
+  on_processes({.size = 3}, [&](RankProcess& rank) {
+    auto group = ProcessGroup::create(options_of(rank, "ucx:" + GetParam()));
+    const auto used = group.transport();
+    EXPECT_NE(used.find(GetParam() == "tcp" ? "tcp/" : "/memory"), std::string::npos) << used;
+    for (const std::size_t count : {1UL, 100UL, 3000UL, 70'000UL, 1'000'003UL}) {
+      std::vector<std::int64_t> data(count);
+      std::iota(data.begin(), data.end(), group.rank());
+      group.all_reduce(data);
+      for (std::size_t i = 0; i < count; ++i)
+        if (data[i] != static_cast<std::int64_t>(3 * i + 3)) {
+          ADD_FAILURE() << "element " << i << " of " << count << " is " << data[i];
+          break;
+        }
+      const int next = (group.rank() + 1) % 3;
+      const int before = (group.rank() + 2) % 3;
+      std::vector<std::int64_t> from(count);
+      auto sent = group.send_async(data, next);
+      group.recv(from, before);
+      sent.wait();
+      EXPECT_EQ(from, data);
+    }
+    return std::string();
+  });
+}
+
+TEST(Ucx, HandlesNoSignals) {
+  on_processes({.size = 2}, [](RankProcess& rank) {
+    auto group = ProcessGroup::create(options_of(rank, "ucx:tcp"));
+    for (const int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGPIPE}) {
+      struct sigaction action {};
+      ::sigaction(signal, nullptr, &action);
+      EXPECT_EQ(action.sa_handler, SIG_DFL) << signal;
+    }
+    expect_usable(group);
+    return std::string();
+  });
+}
+
+TEST(Ucx, RefusesAnUnknownTransportOnAllRanks) {
+  on_processes({.size = 2}, [](RankProcess& rank) {
+    const auto begin = Clock::now();
+    // Rank 1 names the right one, and learns of the other rank's error.
+    expect_error(Errc::backend, {rank.rank() == 0 ? "ucx" : "rank 0"}, [&] {
+      ProcessGroup::create(options_of(rank, rank.rank() == 0 ? "ucx:nothing" : "ucx:tcp"));
+    });
+    EXPECT_LT(Clock::now() - begin, 10s);
+    return std::string();
+  });
+}
+
+TEST(Ucx, ChecksAddressesInTheStore) {
+  on_processes({.size = 1}, [](RankProcess& rank) {
+    for (const std::string bytes : {"", "garbage", "\3\0\0\0abc\4\0\0\0abcd12345678"}) {
+      auto options = options_of(rank, "ucx:tcp", fmt::format("of_{}_bytes", bytes.size()));
+      options.size = 2;
+      options.timeout = 5s;
+      options.store->set("ucx/0/address/1", bytes);
+      // The front may give the group's store a prefix.
+      options.store->set(options.name + "/ucx/0/address/1", bytes);
+      expect_error(Errc::backend, {"address of rank 1"}, [&] { ProcessGroup::create(options); });
+    }
+    return std::string();
+  });
+}
+
+TEST(Ucx, NamesTheRanksThatDoNotJoin) {
+  on_processes({.size = 2}, [](RankProcess& rank) {
+    auto options = options_of(rank, "ucx:tcp");
+    options.size = 4;
+    options.timeout = 1s;
+    expect_error(Errc::timeout, {"2 of 4 ranks joined", "missing: 2 3"},
+                 [&] { ProcessGroup::create(options); });
+    return std::string();
+  });
+}
+
+// Messages of this size wait for the receiver, so they have to be withdrawn.
+TEST(Ucx, LargeRefusedCallsLeaveTheGroupUsable) {
+  on_processes({.size = 3, .limit = 120s}, [](RankProcess& rank) {
+    auto group = ProcessGroup::create(options_of(rank, "ucx:tcp"));
+    for (int run = 0; run < 3; ++run) {
+      std::vector<float> data(4 * MiB / sizeof(float), 1.0F);
+      if (rank.rank() == run) {
+        TensorView null(data);
+        null.data = nullptr;
+        expect_error(Errc::invalid_argument, {"null"}, [&] { group.all_reduce(null); });
+      } else {
+        expect_error(Errc::mismatch, {fmt::format("rank {} refused", run)},
+                     [&] { group.all_reduce(data); });
+      }
+      expect_usable(group);
+    }
+    return std::string();
+  });
+}
+
+TEST(Ucx, ALargeSendWhoseReceiveIsRefusedEnds) {
+  on_processes({.size = 2}, [](RankProcess& rank) {
+    auto group = ProcessGroup::create(options_of(rank, "ucx:tcp"));
+    std::vector<float> data(4 * MiB / sizeof(float), 1.0F);
+    if (rank.rank() == 0) {
+      expect_error(Errc::mismatch, {"rank 1 refused"}, [&] { group.send(data, 1); });
+    } else {
+      TensorView null(data);
+      null.data = nullptr;
+      expect_error(Errc::invalid_argument, {"null"}, [&] { group.recv(null, 0); });
+    }
+    expect_usable(group);
+    return std::string();
+  });
+}
+
+TEST(Ucx, AMessageForWhichNoThreadWaitsMakesProgress) {
+  on_processes({.size = 2}, [](RankProcess& rank) {
+    auto group = ProcessGroup::create(options_of(rank, "ucx:tcp"));
+    std::vector<float> data(4 * MiB / sizeof(float), static_cast<float>(rank.rank()));
+    if (rank.rank() == 0) {
+      auto sent = group.send_async(data, 1);
+      rank.barrier();  // Of the store. The rank is busy with other work.
+      sent.wait();
+    } else {
+      const auto begin = Clock::now();
+      group.recv(data, 0);
+      EXPECT_LT(Clock::now() - begin, 5s);
+      EXPECT_EQ(data.back(), 0);
+      rank.barrier();
+    }
+    return std::string();
+  });
+}
+
+TEST(Ucx, AGroupMayEndWithUnmatchedMessages) {
+  on_processes({.size = 2}, [](RankProcess& rank) {
+    std::vector<float> large(4 * MiB / sizeof(float), 1.0F);
+    std::vector<float> small(4, 1.0F);
+    {
+      auto options = options_of(rank, "ucx:tcp");
+      options.timeout = 1s;
+      auto group = ProcessGroup::create(options);
+      expect_usable(group);
+      auto unmatched = group.send_async(large, 1 - rank.rank(), 1);
+      group.send(small, 1 - rank.rank(), 2);  // It does not wait for the receiver.
+      expect_error({Errc::timeout, Errc::aborted}, {"send"}, [&] { unmatched.wait(); });
+    }
+    auto again = ProcessGroup::create(options_of(rank, "ucx:tcp", "again"));
+    expect_usable(again);
+    return std::string();
+  });
+}
+
+TEST(Ucx, ALibraryThatCannotBeLoadedIsNamed) {
+  const auto result = on_processes({.size = 1}, [](RankProcess& rank) {
+    // The path is found in a process of its own, because the library would stay loaded here.
+    const auto path = on_processes({.size = 1}, [](RankProcess&) {
+      void* const handle = ::dlopen("libucp.so.0", RTLD_LAZY);
+      Dl_info info{};
+      if (handle == nullptr || ::dladdr(::dlsym(handle, "ucp_cleanup"), &info) == 0)
+        return std::string();
+      return std::string(info.dli_fname);
+    })[0];
+    const bool hidden = ::unshare(CLONE_NEWNS) == 0 &&
+                        ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                        ::mount("/dev/null", path.c_str(), nullptr, MS_BIND, nullptr) == 0;
+    if (!hidden) return std::string("not permitted");
+    expect_error(Errc::unsupported, {"ucx", "libucp.so.0", "libucx0"},
+                 [&] { ProcessGroup::create(options_of(rank, "ucx")); });
+    expect_error(Errc::unsupported, {"libucp.so.0"},
+                 [] { (void)choose_backend("ucx", {}, false); });
+    return std::string();
+  });
+  if (result[0] == "not permitted") GTEST_SKIP() << "mount namespaces are not permitted here";
+}
+
+}  // namespace
+}  // namespace tutti::test
