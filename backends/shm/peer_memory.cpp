@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <ranges>
 
 #include <fmt/format.h>
 
@@ -47,9 +46,11 @@ std::shared_ptr<Segment> map_segment(int id, const Descriptor& process, const Lo
 
 const PeerMemory::Known* PeerMemory::find(int rank, const Location& location) const noexcept {
   // The newest first: a rank uses few segments.
-  for (const auto& known : segments_[static_cast<std::size_t>(rank)] | std::views::reverse)
-    if (known.number == location.segment) return &known;
-  return nullptr;
+  const auto& segments = segments_[static_cast<std::size_t>(rank)];
+  const auto known = std::find_if(segments.rbegin(), segments.rend(), [&](const Known& segment) {
+    return segment.number == location.segment;
+  });
+  return known == segments.rend() ? nullptr : &*known;
 }
 
 PeerMemory::State PeerMemory::state(int rank, const Location& location) const noexcept {
