@@ -116,6 +116,7 @@ const BackendEntry entry{
     },
     .details = details,
     .receives_from_any = true,
+    .most_ranks = most_ranks,
 };
 
 }  // namespace tutti::backend::shm

@@ -47,11 +47,11 @@ class ProcessGroup {
   int rank() const noexcept;
   int size() const noexcept;
   const std::string& name() const noexcept;
-  const std::string& backend() const noexcept;  ///< Its name in backends(), or "custom".
-  std::string transport() const;                ///< The transport: "tcp/eth0".
+  const std::string& backend() const noexcept;         ///< Its name in backends(), or "custom".
+  const std::string& backend_reason() const noexcept;  ///< Why it was chosen, in words.
+  std::string transport() const;                       ///< The transport: "tcp/eth0".
   Memory& memory() noexcept;
-  /// Memory for register_memory(): that of ncclMemAlloc on "nccl"; where there is none, memory().
-  Memory& registrable_memory() noexcept;
+  Memory& registrable_memory() noexcept;  ///< For register_memory(); "nccl": of ncclMemAlloc.
   bool supports(Operation operation, DType dtype, ReduceOp op = ReduceOp::sum) const;
 
   /// out [...] = op over ranks of in [...]; the one-array form works in place.

@@ -345,24 +345,32 @@ Error rendezvous_error(Store& store, std::string_view prefix, std::string_view g
           {.rank = missing.empty() ? -1 : missing.front()}};
 }
 
-std::vector<int> exchange_hosts(Store& store, std::string_view group, int rank, int size,
-                                std::string_view host, Deadline limit) {
-  if (size == 1) return {0};
+std::vector<std::string> exchange_texts(Store& store, std::string_view group, int rank, int size,
+                                        std::string_view text, Deadline limit) {
+  if (size == 1) return {std::string(text)};
   // Every W arrivals are one exchange.
   const auto prefix = fmt::format("hosts/{}/", (store.add("hosts/arrivals", 1) - 1) / size);
-  store.set(fmt::format("{}{}", prefix, rank), host);
-  std::vector<std::string> hosts;
-  std::vector<int> numbers;
+  store.set(fmt::format("{}{}", prefix, rank), text);
+  std::vector<std::string> texts;
   for (int r = 0; r < size; ++r) {
-    std::string theirs;
     try {
-      theirs = store.get_text(fmt::format("{}{}", prefix, r), limit);
+      texts.push_back(store.get_text(fmt::format("{}{}", prefix, r), limit));
     } catch (const Error& error) {
       if (error.code() != Errc::timeout) throw;
       throw rendezvous_error(store, prefix, group, size);
     }
+  }
+  return texts;
+}
+
+std::vector<int> exchange_hosts(Store& store, std::string_view group, int rank, int size,
+                                std::string_view host, Deadline limit) {
+  const auto texts = exchange_texts(store, group, rank, size, host, limit);
+  std::vector<std::string_view> hosts;
+  std::vector<int> numbers;
+  for (const auto& theirs : texts) {
     const auto found = std::ranges::find(hosts, theirs) - hosts.begin();
-    if (found == std::ssize(hosts)) hosts.push_back(std::move(theirs));
+    if (found == std::ssize(hosts)) hosts.push_back(theirs);
     numbers.push_back(static_cast<int>(found));
   }
   return numbers;

@@ -136,6 +136,11 @@ Error name_missing(const Error& cause, std::span<const Presence> ranks, std::str
 /// `prefix` + rank. Names the ranks without a key. @throws Error of the store.
 Error rendezvous_error(Store& store, std::string_view prefix, std::string_view group, int size);
 
+/// Collects a text from each rank through the store. Called on all ranks, any number of times.
+/// @throws Error timeout; its text names the missing ranks.
+std::vector<std::string> exchange_texts(Store& store, std::string_view group, int rank, int size,
+                                        std::string_view text, Deadline limit);
+
 /// Collects the hosts of all ranks (values/host_identity.hpp) through the store. Returns for each
 /// rank the number of its host; hosts are numbered by their first rank. `host`: this rank's. Called
 /// on all ranks, any number of times. @throws Error timeout; its text names the missing ranks.

@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <array>
+#include <map>
+#include <optional>
 #include <vector>
 
 #include <fmt/format.h>
@@ -7,6 +9,7 @@
 
 #include <tutti/backend/backend_table.hpp>
 
+#include "group/backend_choice.hpp"
 #include "values/fail.hpp"
 
 // backend_list.inc, which backends/meson.build generates, has one line TUTTI_BACKEND(name) per
@@ -116,14 +119,157 @@ std::string staging(Device device) {
 
 }  // namespace
 
-BackendChoice choose_backend(std::string_view backend, Device device, bool one_process) {
-  const auto colon = backend.find(':');
-  const auto name = backend.substr(0, colon);
-  const std::string args(colon == std::string_view::npos ? "" : backend.substr(colon + 1));
+}  // namespace tutti
+
+namespace tutti::internal {
+namespace {
+
+constexpr std::string_view beyond_tcp = "ucx beyond TCP";
+
+const BackendEntry* find_entry(std::string_view name) {
+  const auto found = std::ranges::find(backends(), name, &BackendEntry::name);
+  return found == backends().end() ? nullptr : &*found;
+}
+
+/// The facts of one rank.
+struct Facts {
+  std::string host;
+  bool takes_args = false;  // A rank passed "auto:args".
+  /// By backend of the rank's build: the reason why the rank cannot use it; empty if it can.
+  std::map<std::string, std::string, std::less<>> obstacles;
+};
+
+Facts read_facts(std::string_view text) {
+  const auto line = [&] {
+    const auto end = std::min(text.find('\n'), text.size());
+    const auto found = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    return found;
+  };
+  Facts facts;
+  facts.host = line();
+  facts.takes_args = !line().empty();
+  while (!text.empty()) {
+    const auto name = line();
+    facts.obstacles.emplace(name, line());
+  }
+  return facts;
+}
+
+/// A backend that "auto" may choose, and the backends that every rank needs for it.
+struct Candidate {
+  std::string_view name;
+  std::string_view args;
+  std::vector<std::string_view> needs;
+  int ranks = 0;  // The most ranks among which it uses shared memory.
+
+  std::string text() const { return fmt::format("{}{}{}", name, args.empty() ? "" : ":", args); }
+};
+
+/// The reason why these ranks cannot use a candidate; empty if they can.
+std::string obstacle(const Candidate& candidate, std::span<const Facts> ranks) {
+  for (const auto name : candidate.needs)
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      const auto& obstacles = ranks[r].obstacles;
+      const auto found = obstacles.find(name);
+      if (found == obstacles.end()) return fmt::format("rank {} has no {}", r, name);
+      if (!found->second.empty()) return fmt::format("rank {}: {}", r, found->second);
+    }
+  const auto* shared = find_entry(candidate.needs.front());
+  const int most = shared == nullptr ? 0 : shared->most_ranks;
+  if (most == 0 || candidate.ranks <= most) return {};
+  return fmt::format("{} ranks are on one host; it serves up to {}", candidate.ranks, most);
+}
+
+}  // namespace
+
+bool is_chosen_together(std::string_view backend, Device device, bool one_process) noexcept {
+  return backend_name(backend) == "auto" && device.type == DeviceType::cpu && !one_process;
+}
+
+std::string backend_facts(std::string_view host, std::string_view args) {
+  auto text = fmt::format("{}\n{}", host, args);
+  const auto add = [&](std::string_view name, std::string why) {
+    std::ranges::replace(why, '\n', ' ');
+    text += fmt::format("\n{}\n{}", name, why);
+  };
+  for (const auto& entry : backends()) {
+    if (entry.one_process || !entry.serves({})) continue;
+    const auto why = entry.unavailable();
+    add(entry.name, why);
+    if (entry.is_beyond_tcp != nullptr && why.empty())
+      add(beyond_tcp, entry.is_beyond_tcp() ? "" : "its ucx has no faster network than TCP");
+  }
+  return text;
+}
+
+Decision decide_together(std::span<const std::string> facts) {
+  std::vector<Facts> ranks;
+  std::map<std::string, int> hosts;
+  int crowd = 0;  // Ranks of the host that has most.
+  bool takes_args = false;
+  for (const auto& text : facts) {
+    ranks.push_back(read_facts(text));
+    crowd = std::max(crowd, ++hosts[ranks.back().host]);
+    takes_args = takes_args || ranks.back().takes_args;
+  }
+  std::vector<Candidate> candidates;
+  std::string served = "processes on a host each";
+  // Of "auto" only gloo and ucx take an argument: the network interface, the transports.
+  if (hosts.size() == 1) {
+    served = "processes of one host";
+    if (!takes_args) candidates.push_back({"shm", {}, {"shm"}, crowd});
+  } else if (crowd > 1) {
+    served = "processes of several hosts";
+    if (!takes_args) {
+      candidates.push_back({"hier", "shm+ucx", {"shm", "hier", "ucx", beyond_tcp}, crowd});
+      candidates.push_back({"hier", "shm+gloo", {"shm", "hier", "gloo"}, crowd});
+    }
+  }
+  candidates.push_back({"gloo", {}, {"gloo"}});
+  candidates.push_back({"ucx", {}, {"ucx"}});
+  if (takes_args) served += " and takes an argument";
+  std::string tried = "local: its ranks are threads of one process";
+  for (const auto& candidate : candidates) {
+    const auto why = obstacle(candidate, ranks);
+    if (why.empty())
+      return {candidate.name, std::string(candidate.args),
+              fmt::format("it is the first that serves {}; not {}", served, tried)};
+    tried += fmt::format(", {}: {}", candidate.text(), why);
+  }
+  failf(Errc::unsupported, "no backend serves {} (not {})", served, tried);
+}
+
+BackendChoice choose_together(std::span<const std::string> facts, std::string_view args) {
+  auto decision = decide_together(facts);
+  return {find_entry(decision.backend), std::string(args.empty() ? decision.args : args),
+          std::move(decision.reason)};
+}
+
+}  // namespace tutti::internal
+
+namespace [[gnu::visibility("default")]] tutti {
+
+BackendChoice choose_backend(std::string_view backend, Device device, RankPlacement placement) {
+  const auto name = internal::backend_name(backend);
+  const std::string args(internal::backend_args(backend));
+  const bool threads = placement == RankPlacement::threads;
+  if (internal::is_chosen_together(backend, device, threads)) {
+    const auto on = [&](const char* host) { return internal::backend_facts(host, args); };
+    switch (placement) {
+      case RankPlacement::threads:
+      case RankPlacement::host:
+        return internal::choose_together(std::array{on("a"), on("a")}, args);
+      case RankPlacement::hosts:
+        return internal::choose_together(std::array{on("a"), on("a"), on("b"), on("b")}, args);
+      case RankPlacement::apart:
+        return internal::choose_together(std::array{on("a"), on("b")}, args);
+    }
+  }
   if (name == "auto") {
     std::string tried;
     for (const auto& entry : backends()) {
-      const auto why = obstacle(entry, device, one_process, false);
+      const auto why = obstacle(entry, device, threads, false);
       if (why.empty())
         return {&entry, args,
                 fmt::format("it is the first that serves {}{}", to_string(device),

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "group/agreement.hpp"
+#include "group/backend_choice.hpp"
 #include "group/checked.hpp"
 #include "group/fingerprint.hpp"
 #include "group/lowering.hpp"
@@ -15,6 +17,7 @@
 #include "values/environment_switch.hpp"
 #include "values/fail.hpp"
 #include "values/group_errors.hpp"
+#include "values/host_identity.hpp"
 
 namespace tutti::internal {
 namespace {
@@ -70,18 +73,20 @@ class Try {
   Bytes failed_{};
 };
 
-/// Compares the size and the checked mode with those of the rank that joined first, which publishes
-/// them. Without this, ranks that differ would wait for each other until a timeout.
+/// Compares the size, the checked mode and the backend's name with those of the rank that joined
+/// first, which publishes them. Without this, ranks that differ would wait for each other until a
+/// timeout.
 void check_made_alike(const GroupOptions& o) {
   if (o.size == 1) return;
-  const auto mine = fmt::format("size {} and checked mode {}", o.size, *o.checked ? "on" : "off");
+  const auto mine = fmt::format("size {}, checked mode {} and backend '{}'", o.size,
+                                *o.checked ? "on" : "off", backend_name(o.backend));
   const auto first = to_text(o.store->compare_set(made_with, {}, to_bytes(mine)));
   if (first != mine)
     throw Error(
         Errc::mismatch,
         fmt::format("group '{}': rank {} was made with {}, the rank that joined first with {}; "
-                    "every rank has to pass the same size and the same checked mode "
-                    "(GroupOptions::checked, TUTTI_CHECK)",
+                    "every rank has to pass the same size, checked mode (GroupOptions::checked, "
+                    "TUTTI_CHECK) and backend",
                     o.name, o.rank, mine, first),
         {.group = o.name, .rank = o.rank});
 }
@@ -95,14 +100,29 @@ std::unique_ptr<Backend> wrap(std::unique_ptr<Backend> backend, const GroupOptio
   return backend;
 }
 
+/// True if the ranks have to agree on a backend through the store.
+bool agrees_on_backend(const GroupOptions& o) {
+  const bool alone = o.size == 1 && backend_args(o.backend).empty();
+  const bool threads = alone || o.store->in_process();
+  return is_chosen_together(o.backend, o.device, threads);
+}
+
 DType dtype_of(const Op& op) noexcept {
   return op.kind == Operation::recv || op.kind == Operation::scatter ? op.out.dtype : op.in.dtype;
 }
 
 }  // namespace
 
-std::unique_ptr<Backend> Core::make_backend(const BackendEntry& entry, const std::string& args,
-                                            const GroupOptions& o) {
+BackendChoice choose_for(const GroupOptions& o) {
+  if (!agrees_on_backend(o)) return choose_backend(o.backend, o.device, RankPlacement::threads);
+  const auto facts = exchange_texts(*o.store, o.name, o.rank, o.size,
+                                    backend_facts(host_of(o.rank), backend_args(o.backend)),
+                                    Deadline::after(o.timeout));
+  return choose_together(facts, backend_args(o.backend));
+}
+
+std::unique_ptr<Backend> Core::make_backend(const BackendChoice& choice, const GroupOptions& o) {
+  const auto& entry = *choice.entry;
   if (o.adopt && !entry.adopts)
     failf(Errc::unsupported, "group '{}': backend '{}' cannot adopt a communicator", o.name,
           entry.name);
@@ -110,7 +130,7 @@ std::unique_ptr<Backend> Core::make_backend(const BackendEntry& entry, const std
                           .rank = o.rank,
                           .size = o.size,
                           .name = o.name,
-                          .args = args,
+                          .args = choice.args,
                           .device = o.device,
                           .memory = o.memory,
                           .timeout = o.timeout,
@@ -122,24 +142,31 @@ std::unique_ptr<Backend> Core::make_backend(const BackendEntry& entry, const std
 
 ProcessGroup Core::create(const GroupOptions& options) {
   auto o = prepared(options);
-  const auto choice = choose_backend(o.backend, o.device, o.store->in_process());
+  const bool agrees = agrees_on_backend(o);
+  BackendChoice choice;
+  if (!agrees) choice = choose_for(o);  // An error here is no failed try.
   Try attempt(o);
   check_made_alike(o);
   std::unique_ptr<Backend> backend;
   try {
-    backend = make_backend(*choice.entry, choice.args, o);
+    if (agrees) choice = choose_for(o);
+    backend = make_backend(choice, o);
   } catch (...) {
+    const Error error = to_error(std::current_exception());
     // After an error that would not break a group the other ranks still wait in this try, and this
     // rank may join them.
-    if (breaks_group(to_error(std::current_exception()).code())) attempt.end(o.size);
-    throw;
+    if (breaks_group(error.code())) attempt.end(o.size);
+    if (!agrees || choice.entry == nullptr) throw;
+    throw Error(error.code(),
+                fmt::format("{} (\"auto\" chose the backend {}: {})", error.message(),
+                            choice.entry->name, choice.because),
+                error.where());
   }
   // All ranks have joined, so the name may be reused.
   if (o.rank == 0 && o.size > 1) o.store->erase(made_with);
   o.logger(LogLevel::info, fmt::format("group '{}': rank {} of {} on {}, because {}", o.name,
                                        o.rank, o.size, choice.entry->name, choice.because));
-  return ProcessGroup(
-      std::make_shared<Core>(o, std::string(choice.entry->name), std::move(backend), choice.entry));
+  return ProcessGroup(std::make_shared<Core>(o, std::move(backend), choice));
 }
 
 ProcessGroup Core::create(const GroupOptions& options, std::unique_ptr<Backend> backend) {
@@ -154,14 +181,16 @@ ProcessGroup Core::create(const GroupOptions& options, std::unique_ptr<Backend> 
           "group '{}': backend is '{}' and device is {}; set neither when passing a Backend "
           "object, which decides both",
           o.name, o.backend, to_string(o.device));
-  return ProcessGroup(std::make_shared<Core>(o, "custom", wrap(std::move(backend), o), nullptr));
+  return ProcessGroup(
+      std::make_shared<Core>(o, wrap(std::move(backend), o),
+                             BackendChoice{nullptr, {}, "the caller made the Backend object"}));
 }
 
-Core::Core(const GroupOptions& options, std::string backend_name, std::unique_ptr<Backend> backend,
-           const BackendEntry* entry)
+Core::Core(const GroupOptions& options, std::unique_ptr<Backend> backend,
+           const BackendChoice& choice)
     : options_(options),
-      backend_name_(std::move(backend_name)),
-      entry_(entry),
+      choice_(choice),
+      backend_name_(choice.entry == nullptr ? "custom" : choice.entry->name),
       bounds_{options.rank, options.size, backend->memory().device()},
       memory_(options.memory == nullptr ? &backend->memory() : options.memory),
       backend_(std::move(backend)) {}

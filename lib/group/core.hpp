@@ -39,8 +39,8 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   static ProcessGroup create(const GroupOptions& options);
   static ProcessGroup create(const GroupOptions& options, std::unique_ptr<Backend> backend);
 
-  Core(const GroupOptions& options, std::string backend_name, std::unique_ptr<Backend> backend,
-       const BackendEntry* entry);
+  /// `choice`: the backend's row in the table, null if the caller made the backend.
+  Core(const GroupOptions& options, std::unique_ptr<Backend> backend, const BackendChoice& choice);
   ~Core() override;
 
   static Core& of(ProcessGroup& group) noexcept { return *group.core_; }
@@ -89,6 +89,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   const GroupOptions& options() const noexcept { return options_; }
   std::string transport() const { return backend_->transport(); }
   const std::string& backend_name() const noexcept { return backend_name_; }
+  const std::string& backend_reason() const noexcept { return choice_.because; }
   Memory& memory() noexcept { return *memory_; }
   Trace trace() const;
 
@@ -97,7 +98,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   std::atomic<std::thread::id> collecting_on{};
 
  private:
-  static std::unique_ptr<Backend> make_backend(const BackendEntry& entry, const std::string& args,
+  static std::unique_ptr<Backend> make_backend(const BackendChoice& choice,
                                                const GroupOptions& options);
 
   [[noreturn]] void throw_unusable(std::string_view operation) const;
@@ -160,8 +161,8 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   ProcessGroup make_part(std::span<const int> ranks, int rank, const std::string& part);
 
   GroupOptions options_;
+  BackendChoice choice_;
   std::string backend_name_;
-  const BackendEntry* entry_;  // Null if the caller made the backend.
   ForkGuard fork_guard_;
   Bounds bounds_;
   Memory* memory_ = nullptr;

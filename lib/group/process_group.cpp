@@ -51,6 +51,9 @@ std::string ProcessGroup::transport() const {
 const std::string& ProcessGroup::backend() const noexcept {
   return core_->backend_name();
 }
+const std::string& ProcessGroup::backend_reason() const noexcept {
+  return core_->backend_reason();
+}
 Memory& ProcessGroup::memory() noexcept {
   return core_->memory();
 }

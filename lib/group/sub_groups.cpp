@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "group/backend_choice.hpp"
 #include "group/core.hpp"
 #include "values/fail.hpp"
 #include "values/group_errors.hpp"
@@ -72,14 +73,15 @@ ProcessGroup Core::make_part(std::span<const int> ranks, int rank, const std::st
   o.size = static_cast<int>(ranks.size());
   o.store = make_prefix_store(options_.store, part + '/');
   auto backend = backend_->split({.ranks = ranks, .rank = rank, .name = o.name, .store = o.store});
-  if (backend == nullptr && entry_ == nullptr)
+  if (backend != nullptr)
+    return ProcessGroup(std::make_shared<Core>(o, std::move(backend), choice_));
+  if (choice_.entry == nullptr)
     failf(Errc::unsupported,
           "group '{}': the Backend object passed to create() does not implement split()",
           options_.name);
-  if (backend == nullptr)
-    backend =
-        make_backend(*entry_, choose_backend(o.backend, o.device, o.store->in_process()).args, o);
-  return ProcessGroup(std::make_shared<Core>(o, backend_name_, std::move(backend), entry_));
+  const auto choice = choose_for(o);  // Other than the parent's if "auto" finds other hosts.
+  backend = make_backend(choice, o);
+  return ProcessGroup(std::make_shared<Core>(o, std::move(backend), choice));
 }
 
 std::optional<ProcessGroup> Core::split(int color, int key, const CallOptions& options) {

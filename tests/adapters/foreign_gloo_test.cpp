@@ -18,7 +18,7 @@ TEST(ForeignGloo, IsRefusedByNameAndNotCalled) {
     if (entry.name == "gloo") why = entry.unavailable();
   EXPECT_NE(why.find("libtorch"), std::string::npos) << why;
   expect_error(Errc::unsupported, {"gloo", "libtorch", "LD_PRELOAD"},
-               [] { (void)choose_backend("gloo", {}, false); });
+               [] { (void)choose_backend("gloo", {}, RankPlacement::host); });
 }
 
 }  // namespace

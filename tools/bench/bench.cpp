@@ -267,7 +267,7 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
     // One of several threads is enough: its abort reaches the others.
     std::optional<Interrupt::Scope> scope;
     if (!threads || rank.group.rank() == 0) scope.emplace(interrupt, rank.group);
-    if (rank.group.rank() == 0) record.backend.transport = rank.group.transport();
+    if (rank.group.rank() == 0) record_backend(record, rank.group);
     run_plan(rank, plan, options, threads, interrupt,
              rank.group.rank() == 0 ? &*recorder : nullptr);
   };

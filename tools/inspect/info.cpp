@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -66,7 +68,7 @@ std::vector<BackendState> backend_states() {
   return states;
 }
 
-/// The choice of "auto" for a device, with ranks that are processes, or threads of one process.
+/// The choice of "auto" for a device and a placement of the ranks.
 struct Auto {
   std::string device{};
   std::string ranks{};
@@ -75,12 +77,18 @@ struct Auto {
 };
 std::vector<Auto> auto_choices() {
   std::vector<Auto> choices;
+  constexpr std::pair<RankPlacement, std::string_view> placements[] = {
+      {RankPlacement::threads, "threads"},
+      {RankPlacement::host, "processes of one host"},
+      {RankPlacement::hosts, "processes of several hosts"},
+      {RankPlacement::apart, "a process on each host"}};
   for (const Device device : {cpu, cuda})
-    for (const bool threads : {false, true}) {
-      Auto choice{std::string(word(device)), threads ? "threads" : "processes"};
+    for (const auto& [placement, ranks] : placements) {
+      Auto choice{std::string(word(device)), std::string(ranks)};
       try {
-        const BackendChoice found = choose_backend("auto", device, threads);
+        const BackendChoice found = choose_backend("auto", device, placement);
         choice.name = found.entry->name;
+        if (!found.args.empty()) choice.name += ":" + found.args;
         choice.because = found.because;
       } catch (const Error& error) {
         choice.because = error.message();
@@ -171,7 +179,7 @@ std::string info_text() {
   }
   text += "auto\n";
   for (const Auto& choice : auto_choices())
-    text += fmt::format("  {:<6}{:<11}{}: {}\n", choice.device, choice.ranks,
+    text += fmt::format("  {:<6}{:<28}{}: {}\n", choice.device, choice.ranks,
                         choice.name.empty() ? "nothing" : choice.name, choice.because);
   for (const BackendState& state : backend_states()) {
     if (state.entry == nullptr || state.entry->details == nullptr) continue;

@@ -141,7 +141,8 @@ Exit judge(const std::vector<Outcome>& outcomes, const LossOptions& options, Los
 }  // namespace
 
 Exit run_loss(const LossOptions& options, std::FILE* out, std::FILE* err) {
-  const BackendChoice backend = choose_backend(options, !under_launcher(options));
+  const BackendChoice backend = choose_backend(
+      options, under_launcher(options) ? RankPlacement::host : RankPlacement::threads);
   RankSource source = find_ranks(options, backend);
   // One process is enough to compare numbers, so -n makes threads with every backend.
   if (source.kind == RankSource::Kind::launches) source.kind = RankSource::Kind::threads;
@@ -160,7 +161,7 @@ Exit run_loss(const LossOptions& options, std::FILE* out, std::FILE* err) {
 
   std::vector<OneProcess> alone(options.kinds.size());
   const RankBody body = [&](Rank& rank) {
-    if (rank.group.rank() == 0) record.backend.transport = rank.group.transport();
+    if (rank.group.rank() == 0) record_backend(record, rank.group);
     run_losses(rank, options, threads, alone, record);
   };
   const auto conclude = [&](const std::vector<Outcome>& outcomes) {

@@ -163,19 +163,19 @@ void LaunchTexts::parse(RunOptions& options) const {
 
 BackendChoice choose_backend(const RunOptions& options) {
   try {
-    return choose_backend(options, false);
+    return choose_backend(options, RankPlacement::host);
   } catch (const Failure& failure) {
     const bool only_threads = options.ranks && options.nodes == 1;
     if (failure.code() != Exit::unavailable || !only_threads) throw;
-    return choose_backend(options, true);
+    return choose_backend(options, RankPlacement::threads);
   }
 }
 
-BackendChoice choose_backend(const RunOptions& options, bool one_process) {
+BackendChoice choose_backend(const RunOptions& options, RankPlacement placement) {
   const DeviceRequest device = options.device.value_or(DeviceRequest{});
   try {
     return tutti::choose_backend(options.backend, {device.type, device.index.value_or(0)},
-                                 one_process);
+                                 placement);
   } catch (const Error& error) {
     const bool typo = error.code() == Errc::invalid_argument;
     throw Failure(
@@ -197,6 +197,12 @@ RunRecord begin_record(const BackendChoice& backend, const OutputOptions& output
   return record;
 }
 
+void record_backend(RunRecord& record, const ProcessGroup& group) {
+  record.backend.name = group.backend();
+  record.backend.chosen_because = group.backend_reason();
+  record.backend.transport = group.transport();
+}
+
 RankSource find_ranks(const RunOptions& options, const BackendChoice& backend) {
   const bool threads = backend.entry->one_process || options.threads;
   if (backend.entry->name == "local" && !backend.args.empty())
@@ -204,8 +210,8 @@ RankSource find_ranks(const RunOptions& options, const BackendChoice& backend) {
            backend.args);
   RankSource source;
   source.placement = DevicePlacement(options.device.value_or(DeviceRequest{}), *backend.entry);
-  source.group.backend = backend.entry->name;
-  if (!backend.args.empty()) source.group.backend += ":" + backend.args;
+  // The ranks themselves know best what "auto" is, and whether they share a host.
+  source.group.backend = options.backend;
   source.group.timeout = options.timeout;
   const std::optional<ClusterInfo> info = detect(options);
   if (!options.ranks) {

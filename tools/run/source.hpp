@@ -69,14 +69,15 @@ constexpr std::int64_t most_ranks = 4096;
 
 /// Returns the backend that the options name, or the choice of "auto". @throws Failure usage, or
 /// unavailable if there is no such backend here.
-/// @param one_process  the ranks are threads of this process.
-BackendChoice choose_backend(const RunOptions& options, bool one_process);
+BackendChoice choose_backend(const RunOptions& options, RankPlacement placement);
 /// The same for ranks that are processes. With -n on one node, a build without a backend between
 /// processes measures threads.
 BackendChoice choose_backend(const RunOptions& options);
 
-/// A record of a run that begins now.
+/// A record of a run that begins now. `backend`: what "auto" would choose on this host.
 RunRecord begin_record(const BackendChoice& backend, const OutputOptions& output);
+/// Records the backend of the group that the ranks have made.
+void record_backend(RunRecord& record, const ProcessGroup& group);
 
 /// The source of the ranks of a run.
 struct RankSource {

@@ -37,7 +37,7 @@ void run_rows(Rank& rank, const StepOptions& options, bool threads, StepRecord& 
   Control control(rank.store, rank.group.rank(), rank.group.size(), options.timeout);
   World world = collect_world(rank, control, threads, describe_plan(options));
   if (first) {
-    record.backend.transport = rank.group.transport();
+    record_backend(record, rank.group);
     record.world = std::move(world);
     if (options.compute.count() > 0 && on_host(rank.group.memory()) &&
         2 * record.world.size / record.world.hosts > record.world.cpus)

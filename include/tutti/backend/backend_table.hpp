@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -45,9 +46,12 @@ struct BackendEntry {
   /// chooses it. Null: the backend serves no device that way.
   bool (*stages)(Device device) noexcept = nullptr;
   bool receives_from_any = false;  ///< Its groups support Operation::recv_any.
+  int most_ranks = 0;              ///< Of a group; 0: any number.
+  /// True if the backend drives a faster network than TCP here. Null: it does not.
+  bool (*is_beyond_tcp)() = nullptr;
 };
 
-/// The backends in this build, in the order in which "auto" tries them.
+/// The backends in this build.
 std::span<const BackendEntry> backends() noexcept;
 
 /// The result of choose_backend().
@@ -56,11 +60,19 @@ struct BackendChoice {
   std::string args{};                   ///< The text after ':'.
   std::string because{};                ///< The reason in words.
 };
-/// Returns the backend that "auto", "name" or "name:args" selects for a device. `one_process`: all
-/// ranks are threads of this process (Store::in_process()).
+/// The places of a group's ranks.
+enum class RankPlacement : std::uint8_t {
+  threads,  ///< Of this process (Store::in_process()).
+  host,     ///< Processes of one host.
+  hosts,    ///< Processes of several hosts, at least one of which has several.
+  apart     ///< One process on each of several hosts.
+};
+/// Returns the backend that "auto", "name" or "name:args" selects for a device, if all ranks can
+/// use the same backends as this process. ProcessGroup::create() decides by what all ranks can use.
 /// @throws Error invalid_argument for an unknown name; unsupported for a known backend that is not
 ///         built, cannot run here or does not serve the device.
-BackendChoice choose_backend(std::string_view backend, Device device, bool one_process = true);
+BackendChoice choose_backend(std::string_view backend, Device device,
+                             RankPlacement placement = RankPlacement::threads);
 
 /// The names of all backends: of this build, of other builds, and planned ones.
 std::span<const std::string_view> known_backends() noexcept;

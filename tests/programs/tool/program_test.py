@@ -476,9 +476,11 @@ class Processes(Program):
 
     @classmethod
     def setUpClass(cls):
-        backends = json.loads(tutti("info", "-f", "json").stdout)["backends"]
-        if not any(backend["name"] == "gloo" and backend["available"] for backend in backends):
+        info = json.loads(tutti("info", "-f", "json").stdout)
+        if not any(backend["name"] == "gloo" and backend["available"] for backend in info["backends"]):
             raise unittest.SkipTest("the backend gloo is not in this build")
+        cls.on_one_host = next(choice["backend"] for choice in info["auto"]
+                               if (choice["device"], choice["ranks"]) == ("cpu", "processes of one host"))
 
     check_rows = Bench.check_rows
     interrupted = Signals.interrupted
@@ -517,9 +519,10 @@ class Processes(Program):
         self.refuses(64, ["bench", *self.two, "--out", "/nowhere/r.json"], "/nowhere/r.json")
 
     def test_a_launcher_s_ranks_measure_together(self):
-        for arguments in (["--backend", "gloo"], [], ["-n", "2", "--backend", "gloo"]):
+        for backend, arguments in (("gloo", ["--backend", "gloo"]), (self.on_one_host, []),
+                                   ("gloo", ["-n", "2", "--backend", "gloo"])):
             out = self.runs("run", "-n", 2, "--", TUTTI, "bench", *arguments, "-s", "1K", "--iters", 3)
-            self.assertIn("2 ranks / 1 host  gloo", out)
+            self.assertIn(f"2 ranks / 1 host  {backend}", out)
             self.assertEqual({line[:4] for line in out.splitlines()}, {"[0] "})
 
     def test_ranks_that_are_bound_to_cpus_of_their_own_do_not_share_them(self):
@@ -765,12 +768,17 @@ class Others(Program):
         self.assertIn("gloo", names)
         local = info["backends"][names.index("local")]
         self.assertEqual((local["built"], local["available"], local["serves"]), (True, True, ["cpu"]))
-        self.assertEqual(info["auto"][0]["device"], "cpu")
-        self.assertTrue(info["auto"][0]["because"])
+        choices = {(choice["device"], choice["ranks"]): choice for choice in info["auto"]}
+        self.assertEqual(choices["cpu", "threads"]["backend"], "local")
+        host = choices["cpu", "processes of one host"]
+        has_shm = any(backend["name"] == "shm" and backend["available"] for backend in info["backends"])
+        self.assertEqual(host["backend"] == "shm", has_shm)
+        self.assertIn("not local: its ranks are threads", host["because"])
+        self.assertIn("processes of several hosts", choices["cpu", "processes of several hosts"]["because"])
         self.assertTrue(info["library"]["matches"])
         text = self.runs("info")
         self.assertRegex(text, r"\n  local +available +cpu: \S")
-        self.assertRegex(text, r"\nauto\n  cpu +processes +\w+: \S.*\n  cpu +threads +local: \S")
+        self.assertRegex(text, r"\nauto\n  cpu +threads +local: \S.*\n  cpu +processes of one host +\w+: \S")
         self.assertIn(info["tool"]["version"], text)
 
     def test_help_and_version(self):

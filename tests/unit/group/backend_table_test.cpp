@@ -67,14 +67,15 @@ TEST(ChooseBackend, AutoTakesNoBackendForThreadsWhenRanksAreProcesses) {
       backends(), [](const auto& entry) { return !entry.one_process && entry.serves({}); });
   if (others == 0) {
     expect_error(Errc::unsupported, {"local", "threads of one process"},
-                 [] { (void)choose_backend("auto", {}, false); });
+                 [] { (void)choose_backend("auto", {}, RankPlacement::host); });
     return;
   }
-  const auto choice = choose_backend("auto", {}, false);
+  const auto choice = choose_backend("auto", {}, RankPlacement::host);
   EXPECT_FALSE(choice.entry->one_process);
   EXPECT_NE(choice.because.find("not local: its ranks are threads"), std::string::npos)
       << choice.because;
-  EXPECT_EQ(choose_backend("local", {}, false).entry->name, "local") << "asked for by name";
+  EXPECT_EQ(choose_backend("local", {}, RankPlacement::host).entry->name, "local")
+      << "asked for by name";
 }
 
 TEST(ChooseBackend, ANameIsTakenAsItIs) {
