@@ -43,22 +43,29 @@ class Polling {
   /// So many ranks share so many cores. If the ranks outnumber the cores, they do not pause.
   Polling(std::size_t ranks, std::size_t cores) noexcept : pauses_(ranks <= cores) {}
 
-  /// True when ready() has become true, false when it is time to sleep: after pauses of 50 us, and
-  /// 100 yields or yields of 1 ms.
+  /// True when ready() has become true, false when it is time to sleep: after 100 yields or 1 ms.
+  /// In the first 50 us a rank pauses after each yield. It yields early, because the rank that it
+  /// waits for may be on the same core.
   template <typename Ready>
   bool until(const Ready& ready) noexcept {
-    return ready() || pause_until(ready) || yield_until(ready);
-  }
-  /// The first part of until().
-  template <typename Ready>
-  bool pause_until(const Ready& ready) const noexcept {
-    if (!pauses_) return false;
     // The first pauses read no clock: most waits end with them.
-    if (pause_few(ready)) return true;
-    const auto limit = Clock::now() + pausing;
-    do {
-      if (pause_few(ready)) return true;
-    } while (Clock::now() < limit);
+    if (ready() || (pauses_ && pause_few(ready))) return true;
+    // Relaxed: a count without data. Threads that meet here may count one wait too many or too few.
+    if (unyielding_.load(std::memory_order_relaxed) > 0) {
+      unyielding_.fetch_sub(1, std::memory_order_relaxed);
+      return false;
+    }
+    const auto start = Clock::now();
+    for (int i = 0; i < 100; ++i) {
+      yield();
+      const bool is_ready = ready();
+      const auto spent = Clock::now() - start;
+      // Another program took the core for a time slice, and would do so again.
+      const bool was_long = spent >= yielding;
+      if (was_long) unyielding_.store(waits_without_yields, std::memory_order_relaxed);
+      if (is_ready || was_long) return is_ready;
+      if (pauses_ && spent < pausing && pause_few(ready)) return true;
+    }
     return false;
   }
 
@@ -68,24 +75,6 @@ class Polling {
     for (int i = 0; i < 64; ++i) {
       pause();
       if (ready()) return true;
-    }
-    return false;
-  }
-  template <typename Ready>
-  bool yield_until(const Ready& ready) noexcept {
-    // Relaxed: a count without data. Threads that meet here may count one wait too many or too few.
-    if (unyielding_.load(std::memory_order_relaxed) > 0) {
-      unyielding_.fetch_sub(1, std::memory_order_relaxed);
-      return false;
-    }
-    const auto limit = Clock::now() + yielding;
-    for (int i = 0; i < 100; ++i) {
-      yield();
-      const bool is_ready = ready();
-      // Another program took the core for a time slice, and would do so again.
-      const bool was_long = Clock::now() >= limit;
-      if (was_long) unyielding_.store(waits_without_yields, std::memory_order_relaxed);
-      if (is_ready || was_long) return is_ready;
     }
     return false;
   }

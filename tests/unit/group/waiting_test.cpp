@@ -26,26 +26,30 @@ TEST(Polling, EndsWhenReady) {
     }
 }
 
+int polls_until_sleep(std::size_t ranks, std::size_t cores) {
+  Polling polling(ranks, cores);
+  int polls = 0;
+  EXPECT_FALSE(polling.until([&] { return ++polls == 0; }));
+  return polls;
+}
+
 TEST(Polling, PausesOnlyIfEveryRankHasACore) {
-  const auto count = [](std::size_t ranks) {
-    const Polling polling(ranks, 2);
-    int polls = 0;
-    EXPECT_FALSE(polling.pause_until([&] { return ++polls == 0; }));
-    return polls;
-  };
-  EXPECT_GT(count(2), 64);
-  EXPECT_EQ(count(3), 0);
+  EXPECT_LE(polls_until_sleep(3, 2), 1 + 100);
+  int polls = 0;  // Beside another program a yield may be long, which ends the polls.
+  for (int i = 0; i < 100 && polls <= 1 + 64 + 100; ++i) polls = polls_until_sleep(2, 2);
+  EXPECT_GT(polls, 1 + 64 + 100);
 }
 
 // The number of pauses follows from the time, because a pause takes 1 to 50 ns.
-TEST(Polling, PausesForTheSameTimeHoweverLongAPollTakes) {
+TEST(Polling, DoesNotPauseLongerIfAPollIsSlow) {
   Polling polling(1, 1);
   int polls = 0;
-  EXPECT_FALSE(polling.pause_until([&] {
-    std::this_thread::sleep_for(10us);
+  EXPECT_FALSE(polling.until([&] {
+    std::this_thread::sleep_for(Polling::pausing);
     return ++polls == 0;
   }));
-  EXPECT_EQ(polls, 128);
+  EXPECT_GE(polls, 1 + 64 + 1);
+  EXPECT_LE(polls, 1 + 64 + 100) << "pauses after a yield";
 }
 
 TEST(Polling, DoesNotYieldAgainAfterALongYield) {
