@@ -8,6 +8,8 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,6 +21,7 @@
 #include "execute.hpp"
 #include "group/host_calls.hpp"
 #include "group/record.hpp"
+#include "group/waiting.hpp"
 #include "shared_state.hpp"
 #include "values/current_error.hpp"
 #include "values/fail.hpp"
@@ -176,6 +179,11 @@ class LocalBackend final : public HostBackend {
   std::shared_ptr<SharedState> shared_;
 };
 
+std::string details() {
+  return internal::describe_polling(std::thread::hardware_concurrency()) +
+         fmt::format("arrays of up to {} bytes are in the entries of a call\n", inline_bytes);
+}
+
 }  // namespace
 
 extern const BackendEntry entry;
@@ -191,6 +199,7 @@ const BackendEntry entry{
       return std::make_unique<LocalBackend>(init);
     },
     .one_process = true,
+    .details = details,
     .receives_from_any = true,
 };
 

@@ -14,6 +14,7 @@
 #include "collectives.hpp"
 #include "group/host_calls.hpp"
 #include "group/record.hpp"
+#include "group/waiting.hpp"
 #include "host.hpp"
 #include "member.hpp"
 #include "messages.hpp"
@@ -91,10 +92,7 @@ std::string unavailable() {
 }
 
 std::string details() {
-  const auto cores = usable_cores();
-  return fmt::format("ranks poll while they wait if at most {} run on this host\n",
-                     count_cores({cores})) +
-         describe_thresholds();
+  return internal::describe_polling(count_cores({usable_cores()})) + describe_thresholds();
 }
 
 }  // namespace

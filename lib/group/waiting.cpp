@@ -9,6 +9,8 @@
 #include <climits>
 #include <ctime>
 
+#include <fmt/format.h>
+
 namespace tutti::internal {
 namespace {
 
@@ -32,6 +34,14 @@ void futex_wake(const std::atomic<std::uint32_t>& word, Sharing sharing) noexcep
 
 void Polling::yield() noexcept {
   ::sched_yield();
+}
+
+std::string describe_polling(std::size_t cores) {
+  return fmt::format(
+      "a rank that waits pauses {} times, yields up to {} times or {} ms, with pauses in the first "
+      "{} us, and sleeps\nthese limits are fixed; there are no pauses if more than {} ranks run on "
+      "this host\n",
+      Polling::pauses, Polling::yields, Polling::yielding.count(), Polling::pausing.count(), cores);
 }
 
 }  // namespace tutti::internal

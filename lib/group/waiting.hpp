@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 // How a rank waits for another rank of its host: it polls a word for a short time, yields its core
 // for a short time, and then sleeps until it is woken.
@@ -37,6 +38,8 @@ inline void pause() noexcept {
 class Polling {
  public:
   using Clock = std::chrono::steady_clock;
+  static constexpr int pauses = 64;  ///< In a row.
+  static constexpr int yields = 100;
   static constexpr std::chrono::microseconds pausing{50};
   static constexpr std::chrono::milliseconds yielding{1};
 
@@ -56,7 +59,7 @@ class Polling {
       return false;
     }
     const auto start = Clock::now();
-    for (int i = 0; i < 100; ++i) {
+    for (int i = 0; i < yields; ++i) {
       yield();
       const bool is_ready = ready();
       const auto spent = Clock::now() - start;
@@ -72,7 +75,7 @@ class Polling {
  private:
   template <typename Ready>
   static bool pause_few(const Ready& ready) noexcept {
-    for (int i = 0; i < 64; ++i) {
+    for (int i = 0; i < pauses; ++i) {
       pause();
       if (ready()) return true;
     }
@@ -84,5 +87,8 @@ class Polling {
   bool pauses_;
   std::atomic<int> unyielding_{0};  // The number of next waits that do not yield.
 };
+
+/// The limits of Polling in words, for `tutti info`.
+std::string describe_polling(std::size_t cores);
 
 }  // namespace tutti::internal
