@@ -1,8 +1,12 @@
 // The backend of host memory between processes, over every transport of UCX
 // (docs/design/0015-speed.md).
 
+#include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -70,6 +74,25 @@ std::string details() {
   return text + collectives::describe_table();
 }
 
+/// True if UCX_TLS, a list such as "rc,tcp", leaves out InfiniBand and RoCE.
+bool leaves_out_infiniband(std::string_view list) {
+  if (list.starts_with('^')) return true;
+  while (!list.empty()) {
+    for (const char* name : {"all", "ib", "rc", "dc", "ud"})
+      if (list.starts_with(name)) return false;
+    list.remove_prefix(std::min(list.find(','), list.size() - 1) + 1);
+  }
+  return true;
+}
+
+bool is_beyond_tcp() {
+  const char* const wanted = std::getenv("UCX_TLS");
+  if (wanted != nullptr && leaves_out_infiniband(wanted)) return false;
+  std::error_code none;  // No such directory: no such device.
+  return std::filesystem::directory_iterator("/sys/class/infiniband", none) !=
+         std::filesystem::directory_iterator();
+}
+
 }  // namespace
 
 extern const BackendEntry entry;
@@ -81,6 +104,7 @@ const BackendEntry entry{
     .unavailable = unavailable,
     .make = make,
     .details = details,
+    .is_beyond_tcp = is_beyond_tcp,
 };
 
 }  // namespace tutti::backend::ucx
