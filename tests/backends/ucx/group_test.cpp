@@ -212,7 +212,7 @@ TEST(Ucx, ALibraryThatCannotBeLoadedIsNamed) {
     expect_error(Errc::unsupported, {"ucx", "libucp.so.0", "libucx0"},
                  [&] { ProcessGroup::create(options_of(rank, "ucx")); });
     expect_error(Errc::unsupported, {"libucp.so.0"},
-                 [] { (void)choose_backend("ucx", {}, false); });
+                 [] { (void)choose_backend("ucx", {}, RankPlacement::host); });
     return std::string();
   });
   if (result[0] == "not permitted") GTEST_SKIP() << "mount namespaces are not permitted here";
