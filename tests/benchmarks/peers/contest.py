@@ -35,6 +35,7 @@ BACKENDS = {
     "gloo": "{bin}/peer_tutti gloo:=lo {directory} {size} {rank}",
     "ucx": "{bin}/peer_tutti ucx {directory} {size} {rank}",
     "ucx tcp": "env UCX_TLS=tcp,self {bin}/peer_tutti ucx {directory} {size} {rank}",
+    "hier": "env TUTTI_HOSTS=a,a,b,b {bin}/peer_tutti hier:shm+gloo:=lo {directory} {size} {rank}",
     "auto": "{bin}/peer_tutti auto {directory} {size} {rank}",
 }
 PEERS = {

@@ -9,6 +9,7 @@ import json
 import pathlib
 import re
 import sys
+import textwrap
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "docs"))
 import svg  # noqa: E402
@@ -95,7 +96,12 @@ class Runs:
 
 
 def machine(runs):
-    """Facts about the machine and the noise."""
+    """Facts about the machine and the noise, wrapped as prose."""
+    for fact in facts(runs):
+        yield from textwrap.wrap(fact, 120, subsequent_indent="  ")
+
+
+def facts(runs):
     run = next(iter(runs.runs.values()))
     cells = runs.cells.values()
     exchange = sorted(cell["exchange_ns"][1] for cell in cells)
@@ -105,8 +111,9 @@ def machine(runs):
     yield (f"* Noise: stolen by the hypervisor {max(c['noise']['stolen'] for c in cells):.1%}, used by other programs "
            f"{max(c['noise']['others'] for c in cells):.1%} at most in a cell. An exchange of cache lines took "
            f"{exchange[0]:.0f} to {exchange[-1]:.0f} ns (medians of cells).")
-    versions = {name: text for r in runs.runs.values() for name, text in r["versions"].items() if is_peer(name) and text}
-    yield "* Versions: " + ", ".join(f"{name}: {text}" for name, text in sorted(versions.items())) + "."
+    versions = {name: re.search(r"\d[\w.+]*", text) for r in runs.runs.values() for name, text in r["versions"].items()}
+    yield "* Versions: " + ", ".join(f"{name} is {found[0]}" for name, found in sorted(versions.items())
+                                     if is_peer(name) and found) + "."
 
 
 def times(runs, ranks, operation):
@@ -154,10 +161,11 @@ def beside(runs, ranks, ours, *peers):
 
 
 def skew(runs, ranks):
-    """An all_gather of rows in three layouts."""
+    """An all_gather of rows in the layouts that were measured."""
     ranks = int(ranks)
-    layouts = {"equal rows": "rows_equal", "rank r has r + 1 shares": "all_gather_rows", "rank 0 has all": "rows_one"}
     size = max(runs.sizes(ranks, "rows_one"))
+    layouts = {"equal rows": "rows_equal", "rank r has r + 1 shares": "all_gather_rows", "rank 0 has all": "rows_one"}
+    layouts = {text: operation for text, operation in layouts.items() if (ranks, operation, size) in runs.cells}
     yield row(f"{size_name(size)}, {ranks} ranks, µs", *layouts, "most / least")
     yield "|---" * (len(layouts) + 2) + "|"
     for name in runs.names(ranks, "rows_one"):
@@ -178,6 +186,7 @@ def targets(runs):
             if value is not None and best is not None:
                 values[size] = value / best
         if not values:
+            yield row(text, operation, f"{most:.2f}", "not measured", "")
             continue
         met = all(round(value, 2) <= round(most, 2) for value in values.values())
         shown = ", ".join((f"{size_name(size)} " if len(values) > 1 else "") +
@@ -188,8 +197,13 @@ def targets(runs):
 
 
 TABLES = {function.__name__: function for function in (machine, times, ratios, beside, skew, targets)}
-COLORS = ["#c62828", "#ef6c00", "#ad1457", "#2e7d32", "#00838f", "#4e342e", "#6a1b9a"]
-GREYS = ["#1565c0", "#5c6bc0", "#0277bd", "#78909c", "#455a64", "#9e9d24", "#8d6e63", "#90a4ae", "#b0bec5"]
+# One color for each contestant, the same in all plots; grey for others.
+COLORS = {"tutti shm memory": "#b71c1c", "tutti shm": "#e53935", "tutti local": "#f57c00", "tutti auto": "#8d6e63",
+          "tutti ucx": "#6a1b9a", "tutti ucx tcp": "#ab47bc", "tutti gloo": "#ec407a",
+          "tutti hier": "#5d4037",
+          "Intel MPI": "#0d47a1", "MPICH 4.0": "#64b5f6", "MPICH 5.0": "#1e88e5", "Open MPI 4.1": "#81c784",
+          "Open MPI 5.0": "#2e7d32", "bare Gloo": "#827717", "bare Gloo ring": "#afb42b", "bare Gloo bcube": "#cddc39",
+          "bare UCX": "#006064", "bare UCX tcp": "#00acc1", "torch Gloo": "#546e7a"}
 
 
 def plot(runs, ranks, operation):
@@ -210,14 +224,13 @@ def plot(runs, ranks, operation):
         width=860, height=560, right=190, left=80)
     made.path([(sizes[0], exchange), (sizes[-1], exchange)], 'stroke="#222" stroke-dasharray="2 4"')
     labels = [(made.y_of(exchange), "exchange of cache lines", "#222")]
-    colors, greys = iter(COLORS), iter(GREYS * 3)
     for name, line in lines.items():
         if name == "limit":
             line = [point for point in line if point[1] >= low]
             made.path(line, 'stroke="#222" stroke-width="1.5" stroke-dasharray="6 4"')
             labels.append((made.y_of(line[-1][1]), "copy by all ranks", "#222"))
             continue
-        color = next(greys) if is_peer(name) else next(colors)
+        color = COLORS.get(name, "#9e9e9e")
         made.path(line, f'stroke="{color}" stroke-width="{1.2 if is_peer(name) else 2.2}"')
         labels.append((made.y_of(line[-1][1]), name, color))
     place = 0
