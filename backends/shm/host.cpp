@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <limits>
 #include <set>
@@ -88,6 +89,19 @@ std::size_t count_cores(const std::vector<Cores>& processes) {
     quota = std::min(quota, process.quota);
   }
   return std::min(all.size(), quota);
+}
+
+Errc code_of_errno(int number) noexcept {
+  switch (number) {
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+    case ENOBUFS:
+    case ENOSPC:
+      return Errc::resource_exhausted;
+    default:
+      return Errc::backend;
+  }
 }
 
 Descriptor process_descriptor(int process) noexcept {

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include <tutti/error.hpp>
+
 #include "descriptor.hpp"
 
 namespace tutti::backend::shm {
@@ -21,8 +23,12 @@ Cores usable_cores();
 /// The number of cores that these processes may use at the same time.
 std::size_t count_cores(const std::vector<Cores>& processes);
 
-/// A descriptor that becomes readable when the process ends. Not open if there is none: the process
-/// has ended, or the kernel forbids it.
+/// The code of an error of the kernel: resource_exhausted if something is used up, otherwise
+/// backend.
+Errc code_of_errno(int number) noexcept;
+
+/// A descriptor that becomes readable when the process ends. Not open, and errno is set, if there
+/// is none: the process has ended, or the kernel forbids it.
 Descriptor process_descriptor(int process) noexcept;
 
 }  // namespace tutti::backend::shm

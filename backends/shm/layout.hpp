@@ -52,6 +52,12 @@ struct alignas(cache_line) SlotPrefix {
   std::uint64_t bytes;  ///< The length of the rank's block, where only that rank knows it.
 };
 
+/// The reason for which a rank breaks the group.
+struct SharedCause {
+  std::uint64_t bytes;
+  std::array<char, 2040> record;  ///< Of encode_error().
+};
+
 /// The words of one rank. A peer polls some of them while the rank writes others.
 struct SharedRank {
   std::array<Entry, 2> entries;          ///< By call number.
@@ -64,17 +70,21 @@ struct SharedRank {
   alignas(cache_line) Number described;  ///< The call that `record` describes, + 1.
   Word gone;                             ///< 1: the rank has left the group.
   Word accesses;                         ///< 1: the rank may access its peers' arrays.
+  Word joined;                           ///< 1: the rank has mapped the segment.
   internal::Record record;  ///< This rank's call, written when the ranks' calls differ.
+  SharedCause cause;        ///< Written before the rank sets SharedGroup::broken.
   Bell collectives;
   Bell messages;
 };
 
 struct SharedGroup {
   alignas(cache_line) Word sleepers;  ///< Ranks that sleep in a collective.
-  alignas(cache_line) Word broken;    ///< 1: the cause is in the store.
+  alignas(cache_line) Word broken;    ///< The rank that broke the group first, + 1.
   alignas(cache_line) Word refusals;  ///< Counts refused calls.
-  alignas(cache_line) Word joined;    ///< Ranks that have mapped the segment.
+  /// The number of ranks that have joined; given_up added by ranks that do not wait for the others.
+  alignas(cache_line) Word joined;
 };
+constexpr std::uint32_t given_up = std::uint32_t{1} << 31;
 
 /// Frames from one rank to another. Both numbers count bytes.
 struct SharedRing {
@@ -85,7 +95,7 @@ struct SharedRing {
 /// The offsets in the segment of a group of `size` ranks.
 class Layout {
  public:
-  static constexpr std::uint32_t version = 2;
+  static constexpr std::uint32_t version = 3;
   static constexpr std::size_t slots = 4;  ///< Of each rank.
   static constexpr std::size_t slot_prefix = sizeof(SlotPrefix);
 

@@ -25,51 +25,18 @@ Member::Member(const BackendInit& init)
     : group_(init.name),
       rank_(init.rank),
       size_(init.size),
-      layout_(init.size),
-      made_(rendezvous(init, layout_.bytes(), Deadline::after(init.timeout))),
+      made_(rendezvous(init)),
       polling_(static_cast<std::size_t>(init.size), made_.cores),
       in_one_process_(std::ranges::none_of(made_.processes, &Descriptor::is_open)),
       agreement_(made_.store, init.rank, init.size) {
   for (const auto& process : made_.processes) processes_.push_back({process.get(), POLLIN, 0});
-  join(Deadline::after(init.timeout));
-}
-
-void Member::join(Deadline limit) {
-  // Sequentially consistent by default; once per group.
-  shared().joined.fetch_add(1);
-  internal::futex_wake(shared().joined, internal::Sharing::processes);
-  for (;;) {
-    const auto now = shared().joined.load();
-    if (now >= static_cast<std::uint32_t>(size_)) return;
-    if (const int dead = find_dead(); dead >= 0) throw Error(dead_error(dead));
-    if (limit.expired())
-      internal::failf(
-          Errc::timeout,
-          "group '{}': {} of {} ranks have mapped the shared memory before the deadline", group_,
-          now, size_);
-    internal::futex_wait(shared().joined, now, slice_of_sleep, internal::Sharing::processes);
-  }
-}
-
-SharedGroup& Member::shared() const noexcept {
-  return *std::launder(reinterpret_cast<SharedGroup*>(at(0)));
-}
-
-SharedRank& Member::of(int rank) const noexcept {
-  return *std::launder(
-      reinterpret_cast<SharedRank*>(at(layout_.rank(static_cast<std::size_t>(rank)))));
-}
-
-SharedRing& Member::ring(int from, int to) const noexcept {
-  return *std::launder(reinterpret_cast<SharedRing*>(
-      at(layout_.ring(static_cast<std::size_t>(from), static_cast<std::size_t>(to)))));
 }
 
 // --- Waiting ---
 
-// A rank that is about to sleep (A) counts itself and then loads the word again; a rank that stores
-// the word (B) then loads the count. All four are sequentially consistent, so either A sees the new
-// word or B sees that A sleeps.
+// A rank that is about to sleep (A) stores whom it waits for, counts itself, and then loads the
+// word again; a rank that stores the word (B) then loads the count and A's store. All six are
+// sequentially consistent, so either A sees the new word or B sees that A sleeps.
 void Member::notify() noexcept {
   if (shared().sleepers.load(std::memory_order_seq_cst) != 0) wake_waiters();
 }
@@ -83,7 +50,9 @@ void Member::wake_waiters() noexcept {
 }
 
 void Member::ring_bell(Bell& bell) noexcept {
-  bell.bell.fetch_add(1, std::memory_order_release);  // The sleeper's comparison sees the change.
+  // Release: a rank that hears this ring sees the words stored before. The kernel compares the word
+  // under its lock, so it does not let a thread sleep that has loaded it before.
+  bell.bell.fetch_add(1, std::memory_order_release);
   internal::futex_wake(bell.bell, internal::Sharing::processes);
 }
 
@@ -101,8 +70,8 @@ void Member::await_asleep(const Awaited& awaited) {
     look(awaited);
     bell.sleeps.store(static_cast<std::uint32_t>(awaited.peer) + 1, std::memory_order_seq_cst);
     shared().sleepers.fetch_add(1, std::memory_order_seq_cst);
-    // Before the last look at the word: the kernel does not let this thread sleep after a later
-    // ring.
+    // Acquire, before the last look at the word: after a ring that this load sees, the look sees
+    // the word; after a later ring, the kernel does not let this thread sleep.
     const auto heard = bell.bell.load(std::memory_order_acquire);
     if (!awaited.reached(std::memory_order_seq_cst) && !is_broken())
       internal::futex_wait(bell.bell, heard, std::min(slice_of_sleep, limit_.remaining()),
@@ -128,21 +97,19 @@ void Member::look(const Awaited& awaited) {
   if (entering_) look_for_refusal();
   if (misses) fail_waiting(Errc::peer_lost, "a rank has left", awaited);
   if (const int dead = find_dead(); dead >= 0) {
-    const auto where = location();
-    const Error lost = internal::call_error(Errc::peer_lost, group_, ops_, *call_, dead,
-                                            dead_error(dead).message());
-    throw Error(internal::ended_by(fail({.cause = lost}), where));
+    (void)fail(dead_error(dead));
+    throw_cause();
   }
   if (limit_.expired() && !awaited.reached(std::memory_order_acquire))
     fail_waiting(Errc::timeout, "the deadline passed", awaited);
 }
 
 void Member::look_for_refusal() {
-  // Only a hint; the refusals themselves are in the store.
+  // Only a hint; the refusals themselves are in the store. Acquired: they are there then.
   const auto now = shared().refusals.load(std::memory_order_acquire);
-  if (now != seen_refusals_) {  // Acquired: the refusal is in the store.
-    seen_refusals_ = now;
+  if (now != seen_refusals_) {
     (void)agreement_.new_refusals();
+    if (agreement_.has_read_all()) seen_refusals_ = now;  // Otherwise the next look reads again.
   }
   if (const auto* refusal = agreement_.refusal_of(internal::call_id(group_, call_->seq)))
     throw Error(internal::refused_error(group_, ops_, *call_, refusal->rank, refusal->text));
@@ -232,7 +199,8 @@ const std::byte* Member::entry_data(int rank) const noexcept {
 }
 
 void Member::end() noexcept {
-  // A peer that waits for this sleeps for at most a slice; it is rare.
+  // Release: this rank has read the entries of the call. A peer that waits for this sleeps for at
+  // most a slice; it is rare.
   mine().left.store(entered_, std::memory_order_release);
 }
 
@@ -243,7 +211,7 @@ bool Member::has_entered(int rank, std::memory_order order) const noexcept {
 // --- Rounds ---
 
 std::byte* Member::slot(int rank, std::uint64_t round) const noexcept {
-  return at(layout_.slot(static_cast<std::size_t>(rank), round % Layout::slots));
+  return made_.memory.at(layout().slot(static_cast<std::size_t>(rank), round % Layout::slots));
 }
 
 SlotPrefix& Member::prefix(int rank, std::uint64_t round) const noexcept {
@@ -251,7 +219,7 @@ SlotPrefix& Member::prefix(int rank, std::uint64_t round) const noexcept {
 }
 
 std::byte* Member::slice(int rank, std::uint64_t round) const noexcept {
-  return at(layout_.slice(static_cast<std::size_t>(rank), round % Layout::slots));
+  return made_.memory.at(layout().slice(static_cast<std::size_t>(rank), round % Layout::slots));
 }
 
 void Member::await_free(std::uint64_t round) {
@@ -300,18 +268,13 @@ Error Member::left_error(int rank) {
   return {Errc::peer_lost, fmt::format("rank {} has left the group", rank), {.rank = rank}};
 }
 
-Error Member::dead_error(int rank) {
-  return {Errc::peer_lost, fmt::format("the process of rank {} has died", rank), {.rank = rank}};
-}
-
-Error Member::cause() noexcept {
-  // This rank's own cause counts if the store cannot be reached.
-  if (const int dead = find_dead(); dead >= 0) return fail({.cause = dead_error(dead)});
-  return fail({.cause = Error(Errc::aborted, "another rank broke the group")});
-}
-
 void Member::throw_cause() {
-  throw Error(internal::ended_by(cause(), location()));
+  const Error why = cause();
+  // A peer that is lost belongs to no call: every call ends with it.
+  if (why.code() == Errc::peer_lost && why.where().operation.empty())
+    throw Error(
+        internal::call_error(why.code(), group_, ops_, *call_, why.where().rank, why.message()));
+  throw Error(internal::ended_by(why, location()));
 }
 
 /// Fails the group because ranks have not entered the call, or have stopped in it.
@@ -331,13 +294,13 @@ void Member::fail_waiting(Errc code, const char* what, const Awaited& awaited) {
   const Error error =
       internal::name_missing(internal::call_error(code, group_, ops_, *call_, -1, what), ranks,
                              internal::describe(ops_, *call_));
-  throw Error(internal::ended_by(fail({.cause = error}), error.where()));
+  throw Error(internal::ended_by(fail(error), error.where()));
 }
 
 void Member::fail_call(const Error& why) {
   const auto error = internal::call_error(why.code(), group_, ops_, *call_, rank_,
                                           fmt::format("rank {}: {}", rank_, why.message()));
-  throw Error(internal::ended_by(fail({.cause = error}), error.where()));
+  throw Error(internal::ended_by(fail(error), error.where()));
 }
 
 void Member::fail_corrupt(int peer, std::string_view what) {
@@ -350,7 +313,7 @@ Error Member::corrupt_error(int peer, std::string_view what) {
           {.rank = peer}};
 }
 
-Error Member::fail(const internal::Failure& failure) noexcept {
+Error Member::fail(const Error& why) noexcept {
   {
     std::unique_lock lock(mutex_);
     if (failing_) {
@@ -359,11 +322,9 @@ Error Member::fail(const internal::Failure& failure) noexcept {
     }
     failing_ = true;
   }
-  const bool first = agreement_.announce(failure);
-  // After the announcement, so that a peer that sees the word finds the cause in the store.
-  shared().broken.store(1, std::memory_order_seq_cst);
+  const bool first = made_.memory.break_group(rank_, why);
+  const Error cause = first ? why : made_.memory.cause().value_or(why);
   wake_all();
-  const Error cause = agreement_.settle(failure, first);
   {
     const std::lock_guard lock(mutex_);
     cause_ = cause;
@@ -371,6 +332,10 @@ Error Member::fail(const internal::Failure& failure) noexcept {
   settled_.notify_all();
   if (listener_) listener_(cause);
   return cause;
+}
+
+Error Member::cause() noexcept {
+  return fail(Error(Errc::aborted, "another rank broke the group"));  // The first cause applies.
 }
 
 std::optional<Error> Member::failure() noexcept {

@@ -41,7 +41,7 @@ class Member {
   const std::string& group() const noexcept { return group_; }
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
-  const Layout& layout() const noexcept { return layout_; }
+  const Layout& layout() const noexcept { return made_.memory.layout(); }
 
   // A call.
 
@@ -118,11 +118,10 @@ class Member {
 
   // Failure.
 
-  /// Breaks the group. Returns the first cause, which is the same on all ranks. Blocks for at most
-  /// about 1 s.
-  Error fail(const internal::Failure& failure) noexcept;
+  /// Breaks the group. Returns the first cause, which is the same on all ranks.
+  Error fail(const Error& why) noexcept;
   std::optional<Error> failure() noexcept;
-  /// Acquires: the cause is in the store.
+  /// Acquires: the cause is in the shared memory.
   bool is_broken() const noexcept { return shared().broken.load(std::memory_order_acquire) != 0; }
   /// The cause of a group that is_broken().
   Error cause() noexcept;
@@ -138,16 +137,14 @@ class Member {
   }
   /// A rank whose process died without leaving; -1: none.
   int find_dead() const;
-  /// The errors of a rank that left or died.
   static Error left_error(int rank);
-  static Error dead_error(int rank);
   /// The error when a peer wrote an impossible number.
   static Error corrupt_error(int peer, std::string_view what);
 
   // For messages.
 
   Bell& message_bell(int rank) const noexcept { return of(rank).messages; }
-  SharedRing& ring(int from, int to) const noexcept;
+  SharedRing& ring(int from, int to) const noexcept { return made_.memory.ring(from, to); }
   internal::Polling& polling() noexcept { return polling_; }
   static void ring_bell(Bell& bell) noexcept;
 
@@ -164,12 +161,10 @@ class Member {
     }
   };
 
-  SharedGroup& shared() const noexcept;
-  SharedRank& of(int rank) const noexcept;
+  SharedGroup& shared() const noexcept { return made_.memory.group(); }
+  SharedRank& of(int rank) const noexcept { return made_.memory.of(rank); }
   SharedRank& mine() const noexcept { return of(rank_); }
-  std::byte* at(std::size_t offset) const noexcept { return made_.segment->data() + offset; }
 
-  void join(Deadline limit);
   void await(const Awaited& awaited) {
     if (polling_.until([&] { return awaited.reached(std::memory_order_acquire); })) return;
     await_asleep(awaited);
@@ -192,7 +187,6 @@ class Member {
   const std::string group_;
   const int rank_;
   const int size_;
-  const Layout layout_;
   Membership made_;
   internal::Polling polling_;
   std::vector<pollfd> processes_;

@@ -42,7 +42,7 @@ void Messages::post(const std::shared_ptr<Message>& message, const Call& call) {
   {
     const std::lock_guard lock(mutex_);
     if (cause_) {
-      message->finish(std::make_exception_ptr(internal::broken(*cause_)));
+      message->finish(ended_by_cause(*message));
       return;
     }
     const auto& op = message->op();
@@ -88,7 +88,7 @@ bool Messages::drive() noexcept {
     }
   }
   finish_ended();
-  if (broken) fail(member_->fail({.cause = *broken}));
+  if (broken) fail(member_->fail(*broken));
   return moved;
 }
 
@@ -125,10 +125,11 @@ void Messages::work() noexcept {
              std::ranges::all_of(peers_, [](const Peer& peer) { return peer.packets.empty(); });
       idle_ = idle;
       asleep_ = true;
-      // Before the last look at the rings: a peer that adds a frame later sees this.
+      // Before the last look at the rings: a peer that adds a frame later sees this (see wake()).
       if (polling_ == 0) bell_.sleeps.store(1, std::memory_order_seq_cst);
     }
     if (!idle) look();
+    // Acquire, before the last look at the rings, as in Member::await_asleep().
     const auto heard = bell_.bell.load(std::memory_order_acquire);
     bool stopped = false;
     {
@@ -158,6 +159,7 @@ void Messages::poll_for(const Message& message) noexcept {
   });
   {
     const std::lock_guard lock(mutex_);
+    // Sequentially consistent, before the look at the rings in drive(): see wake().
     if (--polling_ == 0 && asleep_) bell_.sleeps.store(1, std::memory_order_seq_cst);
   }
   (void)drive();  // Frames that came while no peer saw a sleeper.
@@ -173,7 +175,7 @@ void Messages::look() noexcept {
       if (message->limit().expired()) late.push_back(message);
   }
   if (!late.empty()) return expire(*late.front());  // All others end with it.
-  if (const auto lost = find_lost()) fail(member_->fail({.cause = *lost}));
+  if (const auto lost = find_lost()) fail(member_->fail(*lost));
 }
 
 /// The error of messages that need a rank which is no longer there.
@@ -190,7 +192,7 @@ std::optional<Error> Messages::find_lost() {
         return receive.peer == any_peer && receive.message != nullptr;
       }))
     return Error(Errc::peer_lost, "all other ranks have left the group");
-  if (dead >= 0) return Member::dead_error(dead);
+  if (dead >= 0) return dead_error(dead);
   return std::nullopt;
 }
 
@@ -217,22 +219,24 @@ void Messages::expire(Message& message) noexcept {
       fmt::format("the deadline passed; {} made its side of {}",
                   any ? "no rank has" : fmt::format("rank {} has not", op.peer),
                   internal::describe(op)));
-  fail(member_->fail({.cause = late}));
+  fail(member_->fail(late));
+}
+
+/// The error of a message when the group is broken.
+std::exception_ptr Messages::ended_by_cause(const Message& message) const {
+  const auto own = internal::call_error(cause_->code(), member_->group(), {&message.op(), 1}, {},
+                                        cause_->where().rank, {});
+  // A cause of no call is that of every message: a peer has left.
+  const bool of_a_call = !cause_->where().operation.empty();
+  return std::make_exception_ptr(of_a_call ? internal::ended_by(*cause_, own.where()) : *cause_);
 }
 
 void Messages::fail(const Error& cause) noexcept {
   {
     const std::lock_guard lock(mutex_);
     if (!cause_) cause_ = cause;
-    for (const auto& message : std::exchange(pending_, {})) {
-      const auto own = internal::call_error(cause_->code(), member_->group(), {&message->op(), 1},
-                                            {}, cause_->where().rank, {});
-      // A cause of no call is that of every message: a peer has left.
-      const bool of_a_call = !cause_->where().operation.empty();
-      ended_.push_back(
-          {message, std::make_exception_ptr(of_a_call ? internal::ended_by(*cause_, own.where())
-                                                      : *cause_)});
-    }
+    for (const auto& message : std::exchange(pending_, {}))
+      ended_.push_back({message, ended_by_cause(*message)});
     requests_.clear();
     receives_.clear();
     for (auto& peer : peers_) {

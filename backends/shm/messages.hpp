@@ -85,7 +85,9 @@ class Messages : public std::enable_shared_from_this<Messages> {
   bool move();
   bool receive_from(int from);
   bool send_to(int to);
-  bool send_data(Peer& peer);
+  void wake(int rank) noexcept;
+  std::size_t room_to(int to);
+  bool send_data(int to);
   void handle(int from, const Frame& frame);
   void handle_request(int from, const Frame& frame);
   void handle_data(int from, const Frame& frame);
@@ -96,6 +98,7 @@ class Messages : public std::enable_shared_from_this<Messages> {
   std::shared_ptr<Message> take_send(int from, std::uint64_t id);
   std::string read_text(int from, const Frame& frame);
   void end(const std::shared_ptr<Message>& message, const Error* error);
+  std::exception_ptr ended_by_cause(const Message& message) const;
   bool needs(int rank) const;
   bool is_alone(const std::vector<bool>& left) const;
 

@@ -158,19 +158,27 @@ bool Messages::receive_from(int from) {
   auto& in = peers_[static_cast<std::size_t>(from)].in;
   bool moved = false;
   Frame frame;
-  for (auto state = in.next(frame); state != RingReceiver::State::empty; state = in.next(frame)) {
+  // At most a ring's length, so that a fast sender delays nothing else.
+  const auto end = in.position() + member_->layout().ring_bytes();
+  for (auto state = in.next(frame); state != RingReceiver::State::empty && in.position() < end;
+       state = in.next(frame)) {
     if (state == RingReceiver::State::frame) handle(from, frame);
     if (state == RingReceiver::State::corrupt) corrupt_ = Member::corrupt_error(from, "a frame");
     if (corrupt_) return true;
     in.pop(frame);
     moved = true;
   }
-  // The peer may wait for room.
-  if (moved) {
-    auto& bell = member_->message_bell(from);
-    if (bell.sleeps.load(std::memory_order_seq_cst) != 0) Member::ring_bell(bell);
-  }
+  if (moved) wake(from);  // It may wait for room.
   return moved;
+}
+
+/// Wakes the thread of a peer, in one of whose rings this rank has moved an end.
+void Messages::wake(int rank) noexcept {
+  auto& bell = member_->message_bell(rank);
+  // The stores of an end of a ring and of `sleeps`, and the loads of the other word that follow
+  // them, are sequentially consistent: either the peer sees the end, or this rank sees that it
+  // sleeps.
+  if (bell.sleeps.load(std::memory_order_seq_cst) != 0) Member::ring_bell(bell);
 }
 
 bool Messages::send_to(int to) {
@@ -178,21 +186,26 @@ bool Messages::send_to(int to) {
   bool moved = false;
   while (!peer.packets.empty()) {
     const auto& packet = peer.packets.front();
-    const auto room = peer.out.room();
+    const auto room = room_to(to);
     if (room == 0 || room < packet.frame.payload) break;
     peer.out.push(packet.frame, packet.payload.data());
     peer.packets.pop_front();
     moved = true;
   }
-  if (peer.packets.empty()) moved = send_data(peer) || moved;
-  if (moved) {
-    auto& bell = member_->message_bell(to);
-    if (bell.sleeps.load(std::memory_order_seq_cst) != 0) Member::ring_bell(bell);
-  }
+  if (peer.packets.empty()) moved = send_data(to) || moved;
+  if (moved) wake(to);
   return moved;
 }
 
-bool Messages::send_data(Peer& peer) {
+/// The room in the ring to a peer.
+std::size_t Messages::room_to(int to) {
+  const auto room = peers_[static_cast<std::size_t>(to)].out.room();
+  if (!room) corrupt_ = Member::corrupt_error(to, "the end of a ring");
+  return room.value_or(0);
+}
+
+bool Messages::send_data(int to) {
+  auto& peer = peers_[static_cast<std::size_t>(to)];
   bool moved = false;
   while (!peer.accepted.empty()) {
     const auto id = peer.accepted.front();
@@ -201,7 +214,7 @@ bool Messages::send_data(Peer& peer) {
     const auto left = in.bytes() - transfer.moved;
     const auto most = std::min<std::uint64_t>(left, member_->layout().ring_bytes() / 4);
     // Few large frames: waits for room for a whole one.
-    if (peer.out.room() < most) return moved;
+    if (room_to(to) < most) return moved;
     peer.out.push({.kind = Frame::Kind::data, .id = id, .payload = most},
                   static_cast<const std::byte*>(in.data) + transfer.moved);
     transfer.moved += most;

@@ -1,26 +1,27 @@
 #include "rendezvous.hpp"
 
 #include <poll.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <optional>
-#include <span>
 #include <string>
+#include <thread>
 
 #include <fmt/format.h>
 
 #include "group/agreement.hpp"
+#include "group/waiting.hpp"
 #include "host.hpp"
 #include "layout.hpp"
+#include "store/checks.hpp"
+#include "unix_socket.hpp"
 #include "values/bytes.hpp"
 #include "values/current_error.hpp"
+#include "values/error_record.hpp"
 #include "values/fail.hpp"
 #include "values/host_identity.hpp"
 
@@ -28,6 +29,15 @@ namespace tutti::backend::shm {
 namespace {
 
 using namespace std::chrono_literals;
+using Clock = Deadline::Clock;
+
+/// A waiting rank looks for processes that have died and at its deadline this often,
+constexpr std::chrono::milliseconds pause_of_looks = 20ms;
+/// and in the store for a rank that has given up this often.
+constexpr std::chrono::milliseconds pause_of_requests = 200ms;
+
+/// Counts the ranks that have begun to make a group of this name.
+constexpr std::string_view arrivals = "shm/arrivals";
 
 /// The data that a rank publishes in the store for its peers.
 struct PeerInfo {
@@ -36,7 +46,7 @@ struct PeerInfo {
   std::int32_t process = 0;
   Cores cores;
   std::string address{};  ///< Rank 0: its socket's.
-  std::string error{};    ///< Rank 0: why there is no shared memory.
+  std::string error{};    ///< Rank 0: why there is no shared memory, of encode_error().
 };
 
 Bytes encode(const PeerInfo& info) {
@@ -70,155 +80,161 @@ PeerInfo decode(const Bytes& bytes, int rank) {
   return info;
 }
 
-[[noreturn]] void fail_socket(const char* what) {
-  internal::failf(errno == EMFILE || errno == ENFILE ? Errc::resource_exhausted : Errc::backend,
-                  "shm: cannot {}: {}", what, std::strerror(errno));
-}
-
-Descriptor make_socket() {
-  Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!socket.is_open()) fail_socket("make a unix socket");
-  return socket;
-}
-
-/// Listens at an address that the kernel chooses. The address is in no file system, and ends with
-/// the process.
-Descriptor listen_anywhere(int size, std::string& address) {
-  auto socket = make_socket();
-  sockaddr_un own{};
-  own.sun_family = AF_UNIX;
-  socklen_t length = sizeof own;
-  if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&own), sizeof own.sun_family) != 0 ||
-      ::listen(socket.get(), size) != 0 ||
-      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0)
-    fail_socket("listen on a unix socket");
-  const auto path = static_cast<std::size_t>(length) - offsetof(sockaddr_un, sun_path);
-  address.assign(own.sun_path, path);
-  return socket;
-}
-
-/// True if the kernel says that the peer is this process of this user.
-bool is_process(const Descriptor& socket, const PeerInfo& info) {
-  ucred peer{};
-  socklen_t length = sizeof peer;
-  return ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
-         peer.pid == info.process && std::to_string(peer.uid) == info.host.user;
-}
-
-void limit_waits(const Descriptor& socket) {
-  const timeval time{.tv_sec = 1, .tv_usec = 0};
-  for (const int option : {SO_RCVTIMEO, SO_SNDTIMEO})
-    ::setsockopt(socket.get(), SOL_SOCKET, option, &time, sizeof time);
-}
-
-/// A message of one byte, with room for a descriptor.
-struct FileMessage {
-  FileMessage() noexcept {
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-  }
-  FileMessage(const FileMessage&) = delete;
-  FileMessage& operator=(const FileMessage&) = delete;
-
-  std::byte token{};
-  iovec data{&token, 1};
-  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-};
-
-bool send_file(const Descriptor& socket, const Descriptor& file) {
-  FileMessage sent;
-  auto* header = CMSG_FIRSTHDR(&sent.message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  const int number = file.get();
-  std::memcpy(CMSG_DATA(header), &number, sizeof number);
-  return ::sendmsg(socket.get(), &sent.message, MSG_NOSIGNAL) == 1;
-}
-
-Descriptor receive_file(const Descriptor& socket) {
-  FileMessage received;
-  if (::recvmsg(socket.get(), &received.message, MSG_CMSG_CLOEXEC) != 1) return {};
-  const auto* header = CMSG_FIRSTHDR(&received.message);
-  if (header == nullptr || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS ||
-      header->cmsg_len != CMSG_LEN(sizeof(int)))
-    return {};
-  int number = -1;
-  std::memcpy(&number, CMSG_DATA(header), sizeof number);
-  return Descriptor(number);
-}
-
+// The keys, after the number of the group among those of its name:
+//   rank/<r>   PeerInfo
+//   failed     the first error of a rank that has given up
 class Rendezvous {
  public:
-  Rendezvous(const BackendInit& init, std::size_t bytes, Deadline limit)
-      : init_(init), bytes_(bytes), limit_(limit) {
+  explicit Rendezvous(const BackendInit& init)
+      : init_(init), limit_(Deadline::after(init.timeout)), made_(init.size) {
     // Every W arrivals form one group, so a name may be reused once the earlier group is complete.
-    const auto arrival = init.size == 1 ? 1 : init.store->add("shm/arrivals", 1);
+    const auto arrival = init.size == 1 ? 1 : init.store->add(arrivals, 1);
     made_.store = make_prefix_store(init.store, fmt::format("shm/{}/", (arrival - 1) / init.size));
   }
 
   Membership run() {
-    if (init_.rank == 0) make_segment();
-    exchange_infos();
-    check_hosts();
-    if (!infos_[0].error.empty())
-      throw Error(Errc::resource_exhausted, infos_[0].error, {.rank = 0});
-    if (init_.rank == 0)
-      pass_segment();
-    else
-      fetch_segment();
-    // Opened while the peers wait for each other in join(), so the numbers are still theirs.
-    made_.processes.resize(infos_.size());
-    std::vector<Cores> cores;
-    for (std::size_t r = 0; r < infos_.size(); ++r) {
-      cores.push_back(infos_[r].cores);
-      made_.ids.push_back(infos_[r].process);
-      if (infos_[r].process == ::getpid()) continue;
-      made_.processes[r] = process_descriptor(infos_[r].process);
-      if (!made_.processes[r].is_open())
-        throw Error(
-            Errc::peer_lost,
-            fmt::format("the process of rank {} cannot be watched: {}", r, std::strerror(errno)),
-            {.rank = static_cast<int>(r)});
-    }
-    made_.cores = count_cores(cores);
+    attempt([&] {
+      if (init_.rank == 0) make_segment();
+      exchange_infos();
+    });
+    check_hosts();  // All ranks find the same here.
+    if (!infos_[0].error.empty()) throw Error(internal::decode_error(infos_[0].error));
+    attempt([&] {
+      open_processes();
+      if (init_.rank == 0)
+        pass_segment();
+      else
+        fetch_segment();
+    });
     return std::move(made_);
   }
 
  private:
+  // --- Errors ---
+
+  /// Runs a part. Its error is told to the other ranks, unless the group is complete: either all
+  /// ranks make the group, or none does.
+  template <typename Part>
+  void attempt(const Part& part) {
+    try {
+      part();
+    } catch (...) {
+      const Error why = internal::to_error(std::current_exception());
+      const bool is_mapped = made_.memory.segment != nullptr;
+      if (is_mapped && !give_up()) return;
+      const Error told(why.code(),
+                       fmt::format("rank {} could not make group '{}': {}", init_.rank, init_.name,
+                                   why.message()),
+                       {.rank = why.where().rank < 0 ? init_.rank : why.where().rank});
+      const auto first = publish(told);
+      if (is_mapped) {
+        made_.memory.break_group(init_.rank, first.value_or(told));
+        wake();
+      }
+      throw Error(first.value_or(why));
+    }
+  }
+
+  /// Marks that this rank does not wait for the others. False if the group is complete.
+  bool give_up() const noexcept {
+    auto& joined = made_.memory.group().joined;
+    // Sequentially consistent by default, once per group: one of two ranks that complete the group
+    // and give it up at the same time comes first, for all ranks.
+    auto now = joined.load();
+    while (now != size())
+      if (joined.compare_exchange_weak(now, now | given_up)) return true;
+    return false;
+  }
+
+  /// Publishes the error, unless another rank has done so before: returns the error of that rank.
+  std::optional<Error> publish(const Error& told) const noexcept {
+    try {
+      // A write would wait for the timeout of a store that does not answer, a read does not.
+      if (!answers()) return std::nullopt;
+      const auto mine = internal::to_bytes(internal::encode_error(told));
+      const auto held = made_.store->compare_set("failed", {}, mine);
+      if (held != mine) return internal::decode_error(internal::to_text(held));
+    } catch (...) {  // Without the store the others wait until their deadline.
+    }
+    return std::nullopt;
+  }
+
+  bool answers() const { return peek(*init_.store, arrivals).has_value(); }
+
+  /// The value of a key, in bounded time even if the store does not answer.
+  static std::optional<Bytes> peek(Store& store, std::string_view key) {
+    try {
+      return store.get(key, Deadline::after({}));
+    } catch (const Error& error) {
+      if (error.code() != Errc::timeout) throw;
+      return std::nullopt;
+    }
+  }
+
+  /// Throws the error of a rank that has given up.
+  void look_for_failure() {
+    next_request_ = Clock::now() + pause_of_requests;
+    if (const auto failed = peek(*made_.store, "failed"))
+      throw Error(internal::decode_error(internal::to_text(*failed)));
+  }
+
+  /// Throws if the group cannot be made any more, late() at the deadline.
+  template <typename Late>
+  void look(const Late& late) {
+    auto events = watched_;
+    (void)::poll(events.data(), events.size(), 0);
+    for (std::size_t r = 0; r < events.size(); ++r)
+      if (events[r].revents != 0) throw Error(dead_error(static_cast<int>(r)));
+    if (Clock::now() >= next_request_) look_for_failure();
+    if (limit_.expired()) throw Error(late());
+  }
+
+  // --- Finding the other ranks ---
+
   void make_segment() {
     try {
       if (init_.size > 1) listener_ = listen_anywhere(init_.size, mine_.address);
-      file_ = make_file(bytes_);
-      made_.segment = Segment::map(file_, bytes_);
-      new (made_.segment->data()) SharedGroup{};
-      const Layout layout(init_.size);
-      for (std::size_t r = 0; r < static_cast<std::size_t>(init_.size); ++r)
-        new (made_.segment->data() + layout.rank(r)) SharedRank{};
+      const auto bytes = made_.memory.layout().bytes();
+      file_ = make_file(bytes);
+      made_.memory.segment = Segment::map(file_, bytes);
+      made_.memory.construct();
     } catch (const Error& error) {
-      mine_.error = error.message();
+      mine_.error = internal::encode_error({error.code(), error.message(), {.rank = 0}});
     }
   }
 
   static std::string key(int rank) { return fmt::format("rank/{}", rank); }
+  std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(init_.size); }
 
   void exchange_infos() {
     mine_.host = internal::host_identity();
     mine_.process = ::getpid();
     mine_.cores = usable_cores();
     made_.store->set(key(init_.rank), encode(mine_));
+    std::vector<Cores> cores;
     for (int r = 0; r < init_.size; ++r) {
+      infos_.push_back(decode(await_info(r), r));
+      made_.ids.push_back(infos_.back().process);
+      cores.push_back(infos_.back().cores);
+    }
+    made_.cores = count_cores(cores);
+  }
+
+  Bytes await_info(int rank) {
+    for (std::chrono::nanoseconds pause = pause_of_looks;; pause = std::min(2 * pause, longest())) {
+      const auto turn = Deadline::after(pause);
+      const bool last = limit_.time() <= turn.time();
       try {
-        infos_.push_back(decode(made_.store->get(key(r), limit_), r));
+        return made_.store->get(key(rank), last ? limit_ : turn);
       } catch (const Error& error) {
         if (error.code() != Errc::timeout) throw;
-        throw internal::rendezvous_error(*made_.store, "rank/", init_.name, init_.size);
+        if (last && !answers()) throw;
       }
+      look_for_failure();
+      if (last) throw internal::rendezvous_error(*made_.store, "rank/", init_.name, init_.size);
     }
   }
+  static constexpr std::chrono::nanoseconds longest() { return 1s; }
 
   void check_hosts() const {
     for (std::size_t r = 1; r < infos_.size(); ++r)
@@ -230,79 +246,144 @@ class Rendezvous {
                         init_.name, r, differs);
   }
 
-  /// Serves the other ranks. Ignores connections of other processes.
-  void pass_segment() {
-    for (int served = 1; served < init_.size;) {
-      pollfd event{listener_.get(), POLLIN, 0};
-      const auto time = std::clamp<std::chrono::nanoseconds>(limit_.remaining(), 0ms, 1000ms);
-      (void)::poll(&event, 1, static_cast<int>(time / 1ms));
-      if (event.revents == 0) {
-        if (!limit_.expired()) continue;
-        internal::failf(Errc::timeout,
-                        "group '{}': {} of {} ranks have fetched the shared memory before the "
-                        "deadline",
-                        init_.name, served, init_.size);
+  /// Before this rank joins: until then its peers wait for it, so the numbers are still theirs.
+  void open_processes() {
+    made_.processes.resize(infos_.size());
+    for (std::size_t r = 0; r < infos_.size(); ++r) {
+      auto& process = made_.processes[r];
+      if (infos_[r].process != ::getpid()) {
+        process = process_descriptor(infos_[r].process);
+        if (!process.is_open() && errno == ESRCH) throw Error(dead_error(static_cast<int>(r)));
+        if (!process.is_open())
+          internal::failf(code_of_errno(errno), "shm: cannot watch the process of rank {}: {}", r,
+                          std::strerror(errno));
       }
-      const Descriptor peer(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-      if (!peer.is_open()) {
-        if (errno == EINTR || errno == ECONNABORTED) continue;
-        fail_socket("accept a unix connection");
-      }
-      const bool known = std::any_of(infos_.begin() + 1, infos_.end(),
-                                     [&](const PeerInfo& info) { return is_process(peer, info); });
-      if (!known) continue;
-      limit_waits(peer);
-      // The peer confirms, so that a connection that broke is not counted.
-      std::byte token{};
-      if (send_file(peer, file_) && ::recv(peer.get(), &token, 1, 0) == 1) ++served;
+      watched_.push_back({process.get(), POLLIN, 0});
     }
   }
 
+  // --- The segment ---
+
+  /// Counts this rank, which has mapped the segment.
+  void join() {
+    // Relaxed: read by a rank that names the missing ones.
+    made_.memory.of(init_.rank).joined.store(1, std::memory_order_relaxed);
+    made_.memory.group().joined.fetch_add(1);  // See give_up().
+    wake();
+  }
+  bool is_complete() const noexcept { return made_.memory.group().joined.load() == size(); }
+  void wake() const noexcept {
+    internal::futex_wake(made_.memory.group().joined, internal::Sharing::processes);
+  }
+
+  Error late() const {
+    std::vector<int> missing;
+    for (int r = 0; r < init_.size; ++r)
+      if (made_.memory.of(r).joined.load(std::memory_order_relaxed) == 0) missing.push_back(r);
+    return {Errc::timeout,
+            fmt::format("group '{}': {} of {} ranks have mapped the shared memory before the "
+                        "deadline; missing: {}",
+                        init_.name, init_.size - std::ssize(missing), init_.size,
+                        internal::list_ranks(missing)),
+            {.rank = missing.empty() ? -1 : missing.front(), .missing = missing}};
+  }
+
+  /// Serves the other ranks until all have joined. Ignores connections of other processes.
+  void pass_segment() {
+    join();
+    std::vector<Descriptor> peers;  // A rank closes its connection when it has joined.
+    while (!is_complete()) {
+      look([&] { return late(); });
+      auto events = watched_;  // A process that dies ends the pause.
+      events.push_back({listener_.get(), POLLIN, 0});
+      for (const auto& peer : peers) events.push_back({peer.get(), POLLIN, 0});
+      (void)::poll(events.data(), events.size(), pause());
+      const auto first = watched_.size() + 1;
+      for (std::size_t i = peers.size(); i-- > 0;)
+        if (events[first + i].revents != 0) peers.erase(peers.begin() + static_cast<long>(i));
+      auto peer = accept_connection(listener_);
+      const bool is_known =
+          peer.is_open() &&
+          std::any_of(infos_.begin() + 1, infos_.end(), [&](const PeerInfo& info) {
+            return is_process(peer, info.process, info.host.user);
+          });
+      if (is_known && send_file(peer, file_)) peers.push_back(std::move(peer));
+    }
+  }
+  int pause() const {
+    const auto time = std::min<std::chrono::nanoseconds>(limit_.remaining(), pause_of_looks);
+    return static_cast<int>(time / 1ms) + 1;
+  }
+
   void fetch_segment() {
-    const auto& address = infos_[0].address;
-    sockaddr_un root{};
-    root.sun_family = AF_UNIX;
-    if (address.empty() || address.size() > sizeof root.sun_path)
-      internal::failf(Errc::backend, "shm: rank 0 published a socket address of {} bytes",
-                      address.size());
-    std::memcpy(root.sun_path, address.data(), address.size());
-    const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + address.size());
-    do {
-      const auto socket = make_socket();
-      if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&root), length) != 0) {
-        if (errno == EINTR || errno == EAGAIN) continue;
-        throw Error(Errc::peer_lost,
-                    fmt::format("cannot connect to rank 0: {}", std::strerror(errno)), {.rank = 0});
+    const auto not_passed = [&] {
+      return Error(
+          Errc::timeout,
+          fmt::format("group '{}': rank 0 did not pass the shared memory before the deadline",
+                      init_.name),
+          {.rank = 0});
+    };
+    for (Descriptor file; !file.is_open();) {
+      look(not_passed);
+      auto socket = connect_to(infos_[0].address);
+      if (!socket) {
+        look_for_failure();
+        throw Error(Errc::peer_lost, "rank 0 does not wait for the other ranks any more",
+                    {.rank = 0});
       }
-      if (!is_process(socket, infos_[0]))
+      if (!socket->is_open()) {  // Many connections wait.
+        std::this_thread::sleep_for(1ms);
+        continue;
+      }
+      if (!is_process(*socket, infos_[0].process, infos_[0].host.user))
         internal::failf(Errc::backend, "shm: the process that listens for rank 0 is not rank 0");
-      limit_waits(socket);
-      const auto file = receive_file(socket);
-      if (!file.is_open()) continue;
-      made_.segment = Segment::map(file, bytes_);
-      const std::byte token{};
-      if (::send(socket.get(), &token, 1, MSG_NOSIGNAL) == 1) return;
-    } while (!limit_.expired());
-    throw Error(Errc::timeout,
-                fmt::format("group '{}': rank 0 did not pass the shared memory before the deadline",
-                            init_.name),
-                {.rank = 0});
+      for (pollfd event{socket->get(), POLLIN, 0}; event.revents == 0;) {
+        look(not_passed);
+        (void)::poll(&event, 1, pause());
+      }
+      file = receive_file(*socket);
+      if (!file.is_open()) {
+        std::this_thread::sleep_for(1ms);  // The connection has ended.
+        continue;
+      }
+      made_.memory.segment = Segment::map(file, made_.memory.layout().bytes());
+      join();
+    }
+    await_ranks();
+  }
+
+  void await_ranks() {
+    auto& joined = made_.memory.group().joined;
+    while (!is_complete()) {
+      const auto now = joined.load();  // See give_up().
+      if ((now & given_up) != 0)
+        if (const auto cause = made_.memory.cause()) throw Error(*cause);
+      look([&] { return late(); });
+      internal::futex_wait(joined, now,
+                           std::min<std::chrono::nanoseconds>(limit_.remaining(), pause_of_looks),
+                           internal::Sharing::processes);
+    }
   }
 
   const BackendInit& init_;
-  std::size_t bytes_;
-  Deadline limit_;
+  const Deadline limit_;
   PeerInfo mine_;
   std::vector<PeerInfo> infos_;
   Descriptor listener_;
   Descriptor file_;
+  std::vector<pollfd> watched_;  // The processes of the other ranks.
+  Clock::time_point next_request_{};
   Membership made_;
 };
 
 }  // namespace
 
-Membership rendezvous(const BackendInit& init, std::size_t bytes, Deadline limit) {
-  return Rendezvous(init, bytes, limit).run();
+Error dead_error(int rank) {
+  return {Errc::peer_lost, fmt::format("the process of rank {} has died", rank), {.rank = rank}};
+}
+
+Membership rendezvous(const BackendInit& init) {
+  return Rendezvous(init).run();
 }
 
 }  // namespace tutti::backend::shm

@@ -12,11 +12,11 @@ std::byte* data_of(SharedRing* ring) noexcept {
 
 }  // namespace
 
-std::size_t RingSender::room() const noexcept {
+std::optional<std::size_t> RingSender::room() const noexcept {
   // Acquire: the receiver has read the bytes that this rank overwrites. Sequentially consistent
   // like every load after which a thread may sleep.
   const auto used = head_ - ring_->tail.load(std::memory_order_seq_cst);
-  if (used > capacity_) return 0;  // Impossible; the frames then never leave.
+  if (used > capacity_) return std::nullopt;
   const auto free = capacity_ - static_cast<std::size_t>(used);
   return free <= sizeof(Frame) ? 0 : free - sizeof(Frame);
 }

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "layout.hpp"
@@ -34,8 +35,9 @@ class RingSender {
  public:
   RingSender(SharedRing& ring, std::size_t capacity) noexcept : ring_(&ring), capacity_(capacity) {}
 
-  /// The bytes of payload for which there is room; 0 if there is no room for a frame.
-  std::size_t room() const noexcept;
+  /// The bytes of payload for which there is room; 0 if there is no room for a frame. Empty if the
+  /// receiver wrote an impossible number.
+  std::optional<std::size_t> room() const noexcept;
   /// Appends a frame, for which there is room.
   void push(Frame frame, const void* payload) noexcept;
 
@@ -59,6 +61,8 @@ class RingReceiver {
   void read(const Frame& frame, void* to) const noexcept;
   /// Releases the frame.
   void pop(const Frame& frame) noexcept;
+  /// The bytes released so far.
+  std::uint64_t position() const noexcept { return tail_; }
 
  private:
   SharedRing* ring_;

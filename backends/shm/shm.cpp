@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <memory>
 #include <string>
 #include <utility>
@@ -52,9 +53,9 @@ class ShmBackend final : public HostBackend {
   Memory& registrable_memory() noexcept override { return member_->memory(); }
 
   void abort(std::string_view why) noexcept override {
-    (void)member_->fail(
-        {.cause = Error(Errc::aborted, fmt::format("rank {} aborted the group: {}", rank(), why),
-                        {.group = group(), .rank = rank()})});
+    (void)member_->fail(Error(Errc::aborted,
+                              fmt::format("rank {} aborted the group: {}", rank(), why),
+                              {.group = group(), .rank = rank()}));
   }
   std::optional<Error> failure() const override { return member_->failure(); }
   std::string transport() const override { return member_->size() == 1 ? "" : "shared memory"; }
@@ -87,6 +88,7 @@ class ShmBackend final : public HostBackend {
 
 std::string unavailable() {
   if (process_descriptor(::getpid()).is_open()) return {};
+  if (code_of_errno(errno) == Errc::resource_exhausted) return {};  // Told to the peers later.
   return "the kernel does not permit pidfd_open() (Linux 5.3), by which a rank detects the death "
          "of another";
 }

@@ -233,6 +233,7 @@ void Agreement::refuse(const Refusal& refusal) noexcept {
 
 std::vector<Refusal> Agreement::new_refusals() noexcept {
   std::vector<Refusal> found;
+  read_all_ = false;
   try {
     const auto count = peek("refusals");
     if (!count) return found;
@@ -246,6 +247,7 @@ std::vector<Refusal> Agreement::new_refusals() noexcept {
         missing.push_back(number);
     }
     unread_ = std::move(missing);
+    read_all_ = unread_.empty();
   } catch (...) {
   }
   const std::lock_guard lock(refused_mutex_);

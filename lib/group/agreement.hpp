@@ -88,6 +88,9 @@ class Agreement {
   void refuse(const Refusal& refusal) noexcept;
   /// The refusals published since the last call of this function. From one thread.
   std::vector<Refusal> new_refusals() noexcept;
+  /// False if the store did not answer the last new_refusals(), or if a refusal that is announced
+  /// is not in the store yet. From the same thread.
+  bool has_read_all() const noexcept { return read_all_; }
   /// The first refusal of this call among those that new_refusals() has found; null: none. Takes no
   /// round trip. Valid while this object lives.
   const Refusal* refusal_of(std::uint64_t call) const noexcept;
@@ -113,6 +116,7 @@ class Agreement {
   int rank_;
   int size_;
   std::int64_t numbered_ = 0;  // The last number of a refusal that this rank knows of.
+  bool read_all_ = true;
   // Numbers of refusals not read yet: a rank that failed may never write its refusal.
   std::vector<std::int64_t> unread_;
   mutable std::mutex refused_mutex_;

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <string_view>
 #include <vector>
@@ -40,7 +42,11 @@ HostIdentity host_identity() {
                         .processes = target("/proc/self/ns/pid"),
                         .users = target("/proc/self/ns/user"),
                         .user = std::to_string(::geteuid())};
+  errno = 0;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> identity.boot;
+  if (errno == EMFILE || errno == ENFILE)
+    failf(Errc::resource_exhausted, "cannot read the identity of this host: {}",
+          std::strerror(errno));
   return identity;
 }
 

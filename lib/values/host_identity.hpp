@@ -13,6 +13,7 @@ struct HostIdentity {
   std::string users;
   std::string user;
 };
+/// @throws Error resource_exhausted if no descriptor is left.
 HostIdentity host_identity();
 
 /// The first difference in words, "the boot id (a and b)"; empty if processes with these identities

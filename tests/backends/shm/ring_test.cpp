@@ -50,7 +50,7 @@ TEST_F(Ring, KeepsOrderAndContentRoundItsEnd) {
   EXPECT_EQ(next(), State::empty);
   for (int i = 0; i < 200; ++i) {
     const std::string text(static_cast<std::size_t>(i * 37 % 400), static_cast<char>('a' + i % 26));
-    ASSERT_GE(sender_.room(), text.size());
+    ASSERT_GE(sender_.room().value(), text.size());
     push(text);
     push("second");
     EXPECT_EQ(pop(), text);
@@ -84,9 +84,9 @@ TEST_F(Ring, NumbersOfASenderThatIsWrongAreFound) {
   }
 }
 
-TEST_F(Ring, ATailThatIsWrongStopsTheSender) {
+TEST_F(Ring, ATailThatIsWrongIsFound) {
   memory_.shared.tail = 5;
-  EXPECT_EQ(sender_.room(), 0U);
+  EXPECT_EQ(sender_.room(), std::nullopt);
 }
 
 TEST_F(Ring, CarriesFramesBetweenThreads) {
@@ -94,7 +94,8 @@ TEST_F(Ring, CarriesFramesBetweenThreads) {
   std::thread sending([&] {
     for (int i = 0; i < count; ++i) {
       const std::string text(static_cast<std::size_t>(i % 300), static_cast<char>(i % 128));
-      while (sender_.room() < std::max<std::size_t>(text.size(), 1)) std::this_thread::yield();
+      while (sender_.room().value() < std::max<std::size_t>(text.size(), 1))
+        std::this_thread::yield();
       push(text);
     }
   });

@@ -255,11 +255,13 @@ TEST(Agreement, ARefusalThatReachesTheStoreLateIsFound) {
   Agreement peer(store, 0, size);
   refusing.refuse({.call = 97, .rank = 1, .text = "all_reduce #17: null"});
   EXPECT_TRUE(peer.new_refusals().empty());
+  EXPECT_FALSE(peer.has_read_all());
   const auto source = make_memory_store();
   Agreement(source, 1, size).refuse({.call = 97, .rank = 1, .text = "all_reduce #17: null"});
   store->set("agreement/refusal/1", *source->try_get("agreement/refusal/1"));
   ASSERT_EQ(peer.new_refusals().size(), 1U);
   EXPECT_EQ(peer.refusal_of(97)->text, "all_reduce #17: null");
+  EXPECT_TRUE(peer.has_read_all());
   EXPECT_TRUE(peer.new_refusals().empty());
 }
 

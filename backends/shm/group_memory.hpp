@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include <tutti/error.hpp>
+
+#include "layout.hpp"
+#include "segment.hpp"
+
+namespace tutti::backend::shm {
+
+/// The shared memory of a group, by its parts. Copies refer to the same memory.
+class GroupMemory {
+ public:
+  /// Memory without a segment, until `segment` is set.
+  explicit GroupMemory(int size) noexcept : size_(size), layout_(size) {}
+
+  /// Makes the words of a fresh segment.
+  void construct() const noexcept;
+
+  const Layout& layout() const noexcept { return layout_; }
+  std::byte* at(std::size_t offset) const noexcept { return segment->data() + offset; }
+  SharedGroup& group() const noexcept { return part<SharedGroup>(0); }
+  SharedRank& of(int rank) const noexcept {
+    return part<SharedRank>(layout_.rank(static_cast<std::size_t>(rank)));
+  }
+  SharedRing& ring(int from, int to) const noexcept {
+    return part<SharedRing>(
+        layout_.ring(static_cast<std::size_t>(from), static_cast<std::size_t>(to)));
+  }
+
+  /// Breaks the group. `why` applies to all ranks if no rank has broken it before; then this is
+  /// true. Once per rank. Its peers are not woken.
+  bool break_group(int rank, const Error& why) const noexcept;
+  /// The first cause; empty while the group is not broken.
+  std::optional<Error> cause() const noexcept;
+
+  std::shared_ptr<Segment> segment{};
+
+ private:
+  template <typename T>
+  T& part(std::size_t offset) const noexcept {
+    return *std::launder(reinterpret_cast<T*>(at(offset)));
+  }
+
+  int size_;
+  Layout layout_;
+};
+
+}  // namespace tutti::backend::shm

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "descriptor.hpp"
+
+// Unix sockets that pass a file to another process. None of these functions blocks.
+
+namespace tutti::backend::shm {
+
+/// Listens at an address that the kernel chooses. The address is in no file system, and ends with
+/// the process. @throws Error resource_exhausted, backend.
+Descriptor listen_anywhere(int backlog, std::string& address);
+
+/// The next connection; not open if there is none. @throws Error resource_exhausted, backend.
+Descriptor accept_connection(const Descriptor& listener);
+
+/// The connection to an address of listen_anywhere(). Not open if the listener has no room for it
+/// now; empty if nothing listens. @throws Error resource_exhausted, backend.
+std::optional<Descriptor> connect_to(std::string_view address);
+
+/// True if the kernel says that the peer is this process of this user.
+bool is_process(const Descriptor& socket, int process, std::string_view user);
+
+bool send_file(const Descriptor& socket, const Descriptor& file);
+/// The file of send_file(); not open if none has come. @throws Error resource_exhausted.
+Descriptor receive_file(const Descriptor& socket);
+
+}  // namespace tutti::backend::shm

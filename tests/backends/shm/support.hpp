@@ -1,0 +1,110 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tutti/process_group.hpp>
+#include <tutti/store/store.hpp>
+
+#include "../gloo/rank_processes.hpp"
+#include "support/ranks.hpp"
+#include "support/worlds.hpp"
+
+namespace tutti::test {
+
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::duration<double, std::milli>;
+
+inline double since(Clock::time_point start) {
+  return Milliseconds(Clock::now() - start).count();
+}
+
+/// A sanitizer slows everything down.
+inline double times() {
+  return reduced() ? 5 : 1;
+}
+
+inline GroupOptions options_of(const RankProcess& rank, const std::string& name) {
+  auto options = rank.options(name);
+  options.backend = "shm";
+  return options;
+}
+
+inline void expect_sums(ProcessGroup& group, std::size_t count) {
+  std::vector<std::int32_t> data(count);
+  for (std::size_t i = 0; i < count; ++i)
+    data[i] = static_cast<std::int32_t>(i % 1009) * (group.rank() + 1);
+  group.all_reduce(data);
+  const int n = group.size();
+  for (std::size_t i = 0; i < count; ++i)
+    ASSERT_EQ(data[i], static_cast<std::int32_t>(i % 1009) * (n * (n + 1) / 2)) << "element " << i;
+}
+
+/// The mappings of this process whose line in /proc/self/maps has this text.
+inline std::size_t mappings_of(std::string_view text) {
+  std::ifstream maps("/proc/self/maps");
+  std::size_t found = 0;
+  for (std::string line; std::getline(maps, line);) found += line.find(text) != std::string::npos;
+  return found;
+}
+
+/// The resources that a group holds.
+struct Held {
+  std::size_t descriptors = holdings().descriptors;
+  std::size_t threads = holdings().threads;
+  std::size_t mappings = mappings_of("memfd:tutti");
+  bool operator==(const Held&) const = default;
+  friend std::ostream& operator<<(std::ostream& out, const Held& held) {
+    return out << held.descriptors << " descriptors, " << held.threads << " threads, "
+               << held.mappings << " mappings";
+  }
+};
+
+/// A store over another one, for tests that look at its use or delay it.
+class StoreOver : public Store {
+ public:
+  explicit StoreOver(std::shared_ptr<Store> base) : base_(std::move(base)) {}
+  using Store::set;
+  void set(std::string_view key, std::span<const std::byte> value) override {
+    seen(key, true);
+    base_->set(key, value);
+  }
+  std::optional<Bytes> try_get(std::string_view key) override {
+    seen(key, false);
+    return base_->try_get(key);
+  }
+  Bytes get(std::string_view key, Deadline deadline) override {
+    seen(key, false);
+    return base_->get(key, deadline);
+  }
+  std::int64_t add(std::string_view key, std::int64_t delta) override {
+    seen(key, true);
+    return base_->add(key, delta);
+  }
+  Bytes compare_set(std::string_view key, std::span<const std::byte> expected,
+                    std::span<const std::byte> desired) override {
+    seen(key, true);
+    return base_->compare_set(key, expected, desired);
+  }
+  bool erase(std::string_view key) override { return base_->erase(key); }
+
+ protected:
+  virtual void seen(std::string_view key, bool written) = 0;
+
+ private:
+  std::shared_ptr<Store> base_;
+};
+
+}  // namespace tutti::test
