@@ -212,17 +212,17 @@ std::string address_of_rank_0(Store& store, const std::string& group) {
   return std::string(in.text());
 }
 
-TEST(ShmCreation, ConnectionsOfStrangersDoNotHoldRank0) {
+TEST(ShmCreation, ConnectionsOfUnauthenticatedPeersDoNotHoldRank0) {
   on_processes({.size = 2}, [](RankProcess& rank) {
-    auto options = options_of(rank, "strangers");
+    auto options = options_of(rank, "besieged");
     if (rank.rank() == 0) {
       options.timeout = 500ms;
       const auto start = Clock::now();
       expect_error(Errc::timeout, {"missing: 1"}, [&] { (void)ProcessGroup::create(options); });
       EXPECT_LT(since(start), 500 + 700 * times());
     } else {
-      const auto stranger = ::fork();
-      if (stranger == 0) {
+      const auto intruder = ::fork();
+      if (intruder == 0) {
         const auto address = address_of_rank_0(*options.store, options.name);
         for (const auto start = Clock::now(); since(start) < 3000;)
           if (!shm::connect_to(address)) break;  // Rank 0 has given up.
@@ -231,7 +231,7 @@ TEST(ShmCreation, ConnectionsOfStrangersDoNotHoldRank0) {
       options.store = std::make_shared<LateStore>(options.store, 1500ms);
       expect_error(Errc::timeout, {"rank 0 could not make", "missing: 1"},
                    [&] { (void)ProcessGroup::create(options); });
-      ::waitpid(stranger, nullptr, 0);
+      ::waitpid(intruder, nullptr, 0);
     }
     return std::string();
   });
