@@ -31,7 +31,7 @@ Call make_step(ProcessGroup& group, const Request& request, Arrays arrays) {
   std::size_t next = 0;
   for (const auto count : request.counts) {
     gradients.emplace_back(arrays.in.subspan(next, count));
-    parameters.push_back({"p" + std::to_string(parameters.size()),
+    parameters.push_back({std::to_string(parameters.size()),
                           TensorView(nullptr, DType::f32, gradients.back().shape)});
     next += count;
   }
