@@ -1,6 +1,10 @@
 #include <algorithm>
 #include <chrono>
+#include <fstream>
+#include <string>
 #include <thread>
+
+#include <fmt/format.h>
 
 #include "member.hpp"
 
@@ -11,8 +15,23 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// A rank that is not stopped ends its access within microseconds, or when it gets a core again.
-constexpr std::chrono::nanoseconds longest_access = 200ms;
+/// A rank ends its access within microseconds, or when it gets a core again.
+constexpr std::chrono::nanoseconds longest_access = 10s;
+constexpr std::chrono::nanoseconds longest_stop = 200ms;
+
+/// True if a signal or a debugger has stopped the process.
+bool is_stopped(int process) noexcept {
+  try {
+    std::ifstream file(fmt::format("/proc/{}/stat", process));
+    std::string text;
+    std::getline(file, text);
+    const auto name_end = text.rfind(") ");  // The name may contain anything.
+    return name_end != std::string::npos && name_end + 2 < text.size() &&
+           (text[name_end + 2] == 'T' || text[name_end + 2] == 't');
+  } catch (...) {  // No memory.
+    return false;
+  }
+}
 
 }  // namespace
 
@@ -56,15 +75,24 @@ void Member::await_moved() {
 
 bool Member::await_no_access() noexcept {
   (void)shared().broken.load(std::memory_order_seq_cst);  // See begin_access().
+  bool ended = true;
+  for (int r = 0; r < size_; ++r)
+    if (r != rank_) ended = await_end_of_access(r) && ended;
+  return ended;
+}
+
+bool Member::await_end_of_access(int rank) noexcept {
+  auto process = processes_[static_cast<std::size_t>(rank)];
   const auto limit = Deadline::after(longest_access);
-  for (int r = 0; r < size_; ++r) {
-    auto process = processes_[static_cast<std::size_t>(r)];
-    while (r != rank_ && of(r).accesses.load(std::memory_order_seq_cst) != 0) {
-      if (process.fd >= 0 && ::poll(&process, 1, 0) > 0) break;  // Has died.
-      // A thread of this process always ends its access.
-      if (process.fd >= 0 && limit.expired()) return false;
-      std::this_thread::sleep_for(20us);
-    }
+  auto stopped_until = Deadline::after(longest_stop);
+  while (of(rank).accesses.load(std::memory_order_seq_cst) != 0) {
+    std::this_thread::sleep_for(20us);
+    if (process.fd < 0) continue;  // A thread of this process always ends its access.
+    if (::poll(&process, 1, 0) > 0) return true;  // Has died.
+    if (limit.expired()) return false;
+    if (!stopped_until.expired()) continue;
+    if (is_stopped(made_.ids[static_cast<std::size_t>(rank)])) return false;
+    stopped_until = Deadline::after(longest_stop);
   }
   return true;
 }

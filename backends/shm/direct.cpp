@@ -66,6 +66,9 @@ class Access {
 }  // namespace
 
 bool Direct::gains(const Op& op, const Member& member, std::size_t largest) noexcept {
+  // Its function may take any time, in which a process must not write to the array of a peer whose
+  // call has failed.
+  if (op.reduce.kind == ReduceOp::Kind::custom && !member.in_one_process()) return false;
   const bool exchanges = op.kind == Operation::all_to_all;
   return (exchanges ? largest : whole_bytes(op, member.size())) > least_direct;
 }
@@ -292,9 +295,11 @@ void Direct::reduce() {
   for_each_piece([&](int b, std::size_t at, std::size_t bytes) {
     for (std::size_t r = 0; r < ins_.size(); ++r) inputs[r] = ins_[r] + at;
     const auto fold = [&](std::byte* out, std::size_t ranks) {
+      member_.check_access();
       try {
         reducer.fold(out, {inputs.data(), ranks}, {scales.data(), ranks}, bytes);
       } catch (const Error& error) {  // Of a custom reduction. The peers wait for this rank.
+        member_.end_access();
         member_.fail_call(error);
       }
     };
@@ -314,6 +319,7 @@ void Direct::reduce() {
     }
     auto* const own = outs_[static_cast<std::size_t>(member_.rank())] + at;
     fold(own, ins_.size());
+    member_.check_access();  // This process may have been stopped since the last look.
     for (auto* const out : outs_) copy_bytes(out + at, own, bytes);
   });
 }

@@ -127,7 +127,8 @@ bool Member::misses_rank_that_left(const Awaited& awaited) const noexcept {
 }
 
 int Member::find_dead() const {
-  auto events = processes_;  // Several threads may look.
+  fmt::basic_memory_buffer<pollfd, 64> events;  // Several threads may look.
+  events.append(processes_.data(), processes_.data() + processes_.size());
   if (::poll(events.data(), events.size(), 0) <= 0) return -1;
   for (std::size_t r = 0; r < events.size(); ++r)
     if (events[r].revents != 0 && !has_left(static_cast<int>(r))) return static_cast<int>(r);

@@ -86,9 +86,11 @@ class Member {
   /// From now to end_access() this rank may access its peers' arrays. @throws Error if the group is
   /// broken: a peer may have returned from its call.
   void begin_access();
-  /// @throws Error if the group is broken.
+  /// @throws Error if the group is broken. The access has ended then.
   void check_access() {
-    if (is_broken()) throw_cause();
+    if (!is_broken()) return;
+    end_access();
+    throw_cause();
   }
   void end_access() noexcept;
   /// The number of collectives of which this rank has moved its part.
@@ -172,6 +174,7 @@ class Member {
   void await_asleep(const Awaited& awaited);
   void await_all(Number SharedRank::*word, std::uint64_t value);
   void look(const Awaited& awaited);
+  bool await_end_of_access(int rank) noexcept;
   void look_for_refusal();
   bool misses_rank_that_left(const Awaited& awaited) const noexcept;
   void await_reusable_entry();

@@ -31,12 +31,12 @@ std::shared_ptr<Segment> map_segment(int id, const Descriptor& process, const Lo
   if (!file.is_open() || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
   // The number is still that of the peer, so the file was the peer's.
   if (has_ended(process)) return {};
-  if (static_cast<std::size_t>(status.st_size) < sizeof(SegmentLabel)) return {};
+  // Before it is mapped, which would allocate the pages of a file that is not a segment.
+  SegmentLabel label{};
+  if (::pread(file.get(), &label, sizeof label, 0) != ssize_t{sizeof label}) return {};
+  if (label.magic != SegmentLabel::word || label.segment != location.segment) return {};
   try {
-    auto memory = Segment::map(file, static_cast<std::size_t>(status.st_size));
-    const auto& label = *reinterpret_cast<const SegmentLabel*>(memory->data());
-    if (label.magic != SegmentLabel::word || label.segment != location.segment) return {};
-    return memory;
+    return Segment::map(file, static_cast<std::size_t>(status.st_size));
   } catch (const Error&) {
     return {};
   }
