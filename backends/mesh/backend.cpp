@@ -13,7 +13,6 @@
 #include "group/host_calls.hpp"
 #include "group/record.hpp"
 #include "values/group_errors.hpp"
-#include "values/hash.hpp"
 
 namespace tutti::backend::mesh {
 namespace {
@@ -21,15 +20,12 @@ namespace {
 /// The messages of one collective of a group.
 class CallWire final : public collectives::Wire {
  public:
-  /// The messages of operation `index` of the call. `sizes_differ`: ranks may expect different
-  /// sizes of one message although their calls agree. Messages then match only if their sizes are
-  /// equal.
-  CallWire(const Group& group, const Call& call, std::size_t index, bool sizes_differ,
-           Scratch& scratch, std::pmr::memory_resource& pool)
+  /// The messages of operation `index` of the call.
+  CallWire(const Group& group, const Call& call, std::size_t index, Scratch& scratch,
+           std::pmr::memory_resource& pool)
       : group_(group),
         call_(group.call_id(call)),
         slot_(group.slot(call, index)),
-        sizes_differ_(sizes_differ),
         limit_(call.limit()),
         scratch_(scratch),
         pool_(pool),
@@ -40,10 +36,10 @@ class CallWire final : public collectives::Wire {
   int size() const noexcept override { return group_.size(); }
   void send(int to, const void* data, std::size_t bytes) override {
     // The memory is not const for the transports' interfaces. None writes to memory that it sends.
-    add(sends_, to, const_cast<void*>(data), bytes).send(slot_of(bytes));
+    add(sends_, to, const_cast<void*>(data), bytes).send(slot_);
   }
   void recv(int from, void* data, std::size_t bytes) override {
-    add(recvs_, from, data, bytes).recv(slot_of(bytes));
+    add(recvs_, from, data, bytes).recv(slot_);
   }
   void wait_recv() override {
     recvs_.front()->wait(limit_);
@@ -61,18 +57,9 @@ class CallWire final : public collectives::Wire {
     return *messages.emplace_back(
         group_.mesh->message(pool_, group_.mesh_rank(peer), data, bytes, call_));
   }
-  std::uint64_t slot_of(std::size_t bytes) const noexcept {
-    if (!sizes_differ_) return slot_;
-    internal::Hash hash;
-    hash.add(slot_);
-    hash.add(bytes);
-    return hash.value();
-  }
-
   const Group& group_;
   std::uint64_t call_;
   std::uint64_t slot_;
-  bool sizes_differ_;
   Deadline limit_;
   Scratch& scratch_;
   std::pmr::memory_resource& pool_;
@@ -135,14 +122,14 @@ void MeshBackend::run(std::span<const Op> ops, const Call& call) {
   try {
     for (const auto& op : ops) {
       if (is_point_to_point(op.kind)) continue;
-      const bool sizes_differ = op.kind == Operation::all_to_all;
-      wire.emplace(*group_, call, index++, sizes_differ, scratch_, calls().pool());
+      wire.emplace(*group_, call, index++, scratch_, calls().pool());
       collectives::run_collective(*wire, op, call.order_fixed);
     }
   } catch (const TransportError& transport_error) {
     throw Error(group_->failed(transport_error, ops, call));
   } catch (const Error& error) {
-    // From a custom reduction. Fails the mesh, because the peers wait for this rank's messages.
+    // From a custom reduction, or the counts of an all_to_all differ. Fails the mesh, because the
+    // peers wait for this rank's messages.
     throw Error(mesh().fail(
         {.cause = internal::call_error(error.code(), group(), ops, call, rank(),
                                        fmt::format("rank {}: {}", rank(), error.message()))}));

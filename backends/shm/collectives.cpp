@@ -455,26 +455,6 @@ void run_one(Member& member, Collective& collective, bool& entered) {
 
 }  // namespace
 
-namespace {
-
-/// Ends the failed collective on this rank, and throws the error that is being handled again.
-[[noreturn]] void withdraw(Member& member, Collective& collective) {
-  try {
-    try {
-      throw;
-    } catch (const Error&) {
-      throw;
-    } catch (...) {  // No memory. The peers wait for this rank.
-      member.fail_call(internal::to_error(std::current_exception()));
-    }
-  } catch (...) {
-    collective.withdraw();
-    throw;
-  }
-}
-
-}  // namespace
-
 void run_collectives(Member& member, std::span<const Op> ops, const Call& call) {
   member.begin(ops, call);
   bool entered = false;
@@ -492,8 +472,9 @@ void run_collectives(Member& member, std::span<const Op> ops, const Call& call) 
                             op.kind == Operation::all_to_all ? counts.largest(op) : 0);
       try {
         run_one(member, collective, entered);
-      } catch (...) {
-        withdraw(member, collective);
+      } catch (const Error&) {
+        collective.withdraw();
+        throw;
       }
     }
   } catch (const Error&) {

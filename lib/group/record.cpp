@@ -168,10 +168,7 @@ std::string list_ranks(std::span<const int> ranks) {
 
 Error rows_error(std::string_view group, std::span<const Op> ops, const Call& call, int from,
                  int to, std::int64_t sent, std::int64_t expected) {
-  return call_error(Errc::mismatch, group, ops, call, -1,
-                    fmt::format("rank {} sends {} rows to rank {}, which expects {}: send_rows[{}] "
-                                "of the sender and recv_rows[{}] of the receiver must be equal",
-                                from, sent, to, expected, to, from));
+  return call_error(Errc::mismatch, group, ops, call, -1, rows_text(from, to, sent, expected));
 }
 
 Error refused_error(std::string_view group, std::span<const Op> ops, const Call& call, int rank,

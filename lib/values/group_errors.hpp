@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <string>
+
 #include <fmt/format.h>
 
 #include <tutti/error.hpp>
@@ -30,6 +33,14 @@ inline Error ended_by(const Error& cause, const Error::Where& call = {}) {
   const bool own = !call.operation.empty() && where.group == call.group && where.seq == call.seq &&
                    where.operation == call.operation;
   return own || cause.code() == Errc::aborted ? cause : broken(cause);
+}
+
+/// The text of an all_to_all whose counts differ between two ranks.
+inline std::string rows_text(int from, int to, std::int64_t sent, std::int64_t expected) {
+  return fmt::format(
+      "rank {} sends {} rows to rank {}, which expects {}: send_rows[{}] of the sender and "
+      "recv_rows[{}] of the receiver must be equal",
+      from, sent, to, expected, to, from);
 }
 
 /// The error of a call whose group is destroyed before the call ends. Allocates on first use.

@@ -207,6 +207,29 @@ TEST_P(GlooMismatch, OfOperationsNeverSucceedsWithWrongData) {
         {.operation = all[static_cast<std::size_t>((mine + step) % std::ssize(all))]});
 }
 
+/// Rank 0 sends `sent` rows to rank 1, which expects others.
+void expect_counts_are_compared(std::int64_t sent, std::int64_t expected) {
+  SCOPED_TRACE(fmt::format("{} rows are sent, {} expected", sent, expected));
+  const World world{.backend = tested_backend(), .size = 2};
+  on_fresh_ranks(world, [&](ProcessGroup& group) {
+    const bool sends = group.rank() == 0;
+    const Layout send{0, sends ? sent : 0};
+    const Layout recv{sends ? 0 : expected, 0};
+    const Buffer in(group, DType::i64, {total(send)});
+    const Buffer out(group, DType::i64, {total(recv)});
+    expect_error(Errc::mismatch, {"all_to_all", fmt::format("rank 0 sends {} rows", sent)},
+                 [&] { group.all_to_all(in, out, send, recv); });
+  });
+}
+
+TEST(MeshMismatch, CountsOfAnAllToAllAreComparedBeforeDataMoves) {
+  expect_counts_are_compared(3, 0);
+  expect_counts_are_compared(0, 3);
+  constexpr std::int64_t message = std::int64_t{4} << 17;  // Rows of 8 bytes.
+  expect_counts_are_compared(2 * message, message);
+  expect_counts_are_compared(message + 1, message);
+}
+
 TEST_P(SlowGlooMismatch, OfOperationsNeverSucceedsWithWrongData) {
   for (const Operation other : collectives())
     for (const std::int64_t rows : {few, many})
