@@ -132,9 +132,12 @@ std::shared_ptr<mesh::Message> Mesh::message(std::pmr::memory_resource& pool, in
                                        data, bytes, call);
 }
 
-bool Mesh::end_refused(std::uint64_t call, std::span<const int> peers, Deadline limit) {
-  // No rank posts further messages of the call. On each connection, the peer's earlier messages
-  // arrive before its byte of round 1, and this rank's replies before its byte of round 2.
+bool Mesh::end_refused(std::uint64_t call, std::span<const int> ranks, Deadline limit) {
+  agreement().abandon(call);
+  const auto peers = agreement().await_abandoned(call, ranks, limit);
+  // All ranks have left the call, so no rank posts further messages of it. On each connection, the
+  // peer's earlier messages arrive before its byte of round 1, and this rank's replies before its
+  // byte of round 2.
   std::array<std::byte, 2> bytes{};
   for (const std::uint64_t round : {std::uint64_t{1}, std::uint64_t{2}}) {
     internal::Hash hash;

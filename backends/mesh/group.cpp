@@ -81,10 +81,7 @@ bool Group::abandon(const Call& call) const noexcept {
     const auto soon = Deadline::after(std::chrono::seconds(2));
     const auto limit = std::min(soon, call.limit(),
                                 [](const auto& a, const auto& b) { return a.time() < b.time(); });
-    auto& agreement = mesh->agreement();
-    agreement.abandon(call_id(call));
-    const auto peers = agreement.await_abandoned(call_id(call), ranks, limit);
-    return mesh->end_refused(call_id(call), peers, limit);
+    return mesh->end_refused(call_id(call), ranks, limit);
   } catch (...) {  // On false the caller marks the mesh as failed.
     return false;
   }

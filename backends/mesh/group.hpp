@@ -38,8 +38,8 @@ struct Group {
 
  private:
   Error refused(std::span<const Op> ops, const Call& call, bool pair) const noexcept;
-  /// Ends a refused collective on all its ranks; none of its bytes arrives later. Returns false if
-  /// that fails, for example when not all ranks have entered or refused the call within 2 s.
+  /// Ends a refused collective; none of its bytes arrives later. Returns false if that fails within
+  /// 2 s.
   bool abandon(const Call& call) const noexcept;
 };
 

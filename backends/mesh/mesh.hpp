@@ -55,10 +55,10 @@ class Mesh {
   /// (Group::call_id() or pair_id()); 0: no refusal. @throws TransportError
   virtual std::shared_ptr<Message> message(std::pmr::memory_resource& pool, int peer, void* data,
                                            std::size_t bytes, std::uint64_t call) = 0;
-  /// Ends the messages of a call that all of its ranks have left, so that none is under way when
-  /// the next call begins. `peers`: the ranks that have posted messages, perhaps this rank too.
-  /// Returns false if that fails.
-  virtual bool end_refused(std::uint64_t call, std::span<const int> peers, Deadline limit) = 0;
+  /// Ends this rank's messages of a call of these ranks that one of them refused: none of them
+  /// matches a message of a later call. Returns false if that fails, for example when not all ranks
+  /// have entered or refused the call by `limit`.
+  virtual bool end_refused(std::uint64_t call, std::span<const int> ranks, Deadline limit) = 0;
 
   /// Called after a message has been posted for which no thread waits yet.
   virtual void attend() noexcept {}

@@ -182,7 +182,7 @@ std::shared_ptr<mesh::Message> Mesh::message(std::pmr::memory_resource& pool, in
                                        data, bytes, call);
 }
 
-/// The messages of the call are withdrawn one by one when they are destroyed.
+/// Tags are of one call, and messages of the call are withdrawn one by one when they are destroyed.
 bool Mesh::end_refused(std::uint64_t, std::span<const int>, Deadline) {
   return true;
 }

@@ -141,6 +141,30 @@ TEST(Ucx, LargeRefusedCallsLeaveTheGroupUsable) {
   });
 }
 
+/// The root's sends end before their receivers have posted anything, so it does not learn of the
+/// refusal.
+TEST(Ucx, ARefusedCallThatARankHasLeftWithoutAnErrorLeavesTheGroupUsable) {
+  on_processes({.size = 4}, [](RankProcess& rank) {
+    auto group = ProcessGroup::create(options_of(rank, "ucx:tcp"));
+    for (int run = 0; run < 3; ++run) {
+      std::vector<float> data(256, 1.0F);
+      if (rank.rank() == 2) {  // Forwards to rank 3.
+        TensorView null(data);
+        null.data = nullptr;
+        expect_error(Errc::invalid_argument, {"null"}, [&] { group.broadcast(null, 0); });
+      } else if (rank.rank() == 3) {
+        const auto begin = Clock::now();
+        expect_error(Errc::mismatch, {"rank 2 refused"}, [&] { group.broadcast(data, 0); });
+        EXPECT_LT(Clock::now() - begin, 1500ms);
+      } else {
+        group.broadcast(data, 0);
+      }
+      expect_usable(group);
+    }
+    return std::string();
+  });
+}
+
 TEST(Ucx, ALargeSendWhoseReceiveIsRefusedEnds) {
   on_processes({.size = 2}, [](RankProcess& rank) {
     auto group = ProcessGroup::create(options_of(rank, "ucx:tcp"));
