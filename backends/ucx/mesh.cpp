@@ -132,10 +132,11 @@ void Mesh::watch(const std::weak_ptr<Mesh>& self) {
       worker->attend(peers.empty() ? look_interval : again_interval);
       for (std::size_t r = 0; r < processes.size(); ++r)
         if (!processes[r].is_alive()) worker->set_lost(static_cast<int>(r));
-      if (!processes.empty() && !self.expired() && waits()) look_for_ends();
+      // Keeps the mesh alive, here and below: a listener of its failure may destroy the group.
+      if (!processes.empty())
+        if (const auto mesh = self.lock(); mesh != nullptr && waits()) look_for_ends();
       peers.merge(ended->take());
       std::erase_if(peers, [&](int peer) {
-        // Keeps the mesh alive: a listener of its failure may destroy the group.
         const auto mesh = self.lock();
         return mesh == nullptr || mesh->ended(peer);
       });
