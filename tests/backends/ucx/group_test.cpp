@@ -19,6 +19,7 @@
 
 #include "rank_processes.hpp"
 #include "support/errors.hpp"
+#include "support/sanitizers.hpp"
 
 namespace tutti::test {
 namespace {
@@ -71,6 +72,7 @@ TEST_P(UcxTransports, CarryEverySizeOfMessage) {
 }
 
 TEST(Ucx, HandlesNoSignals) {
+  if (address_sanitizer) GTEST_SKIP() << "AddressSanitizer handles signals";
   on_processes({.size = 2}, [](RankProcess& rank) {
     auto group = ProcessGroup::create(options_of(rank, "ucx:tcp"));
     for (const int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGPIPE}) {
