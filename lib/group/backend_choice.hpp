@@ -26,7 +26,7 @@ BackendChoice choose_for(const GroupOptions& options);
 /// True if "auto" or "auto:args" is to choose for ranks that may be processes.
 bool is_chosen_together(std::string_view backend, Device device, bool one_process) noexcept;
 
-/// What the other ranks have to know of a rank of this process on `host`
+/// The facts by which all ranks choose, of a rank of this process on `host`
 /// (values/host_identity.hpp). `args`: the text after "auto:".
 std::string backend_facts(std::string_view host, std::string_view args);
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <string>
 
-// How a rank waits for another rank of its host: it polls a word for a short time, yields its core
-// for a short time, and then sleeps until it is woken.
+// The wait of a rank for another rank of its host: the rank polls a word for a short time, yields
+// its core for a short time, and then sleeps until it is woken.
 
 namespace tutti::internal {
 
@@ -15,7 +15,7 @@ namespace tutti::internal {
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t));
 
-/// Who shares a word. The kernel finds the sleepers of threads faster.
+/// The sharers of a word. The kernel finds the sleepers of threads faster.
 enum class Sharing : std::uint8_t { threads, processes };
 
 /// Sleeps until a wake-up, at most for `time`, unless the word differs from `seen`. May return

@@ -1,4 +1,4 @@
-// What is true of ucx alone. Ranks are processes.
+// Tests of ucx alone. Ranks are processes.
 
 #include <dlfcn.h>
 #include <sched.h>
