@@ -8,7 +8,8 @@
 #include "chunks.hpp"
 #include "kernels/reduce.hpp"
 
-// While the lanes move chunk t between the hosts, the ranks of a host work on chunk t + 1.
+// While the lanes move chunk t between the hosts, the ranks of a host work on chunk t + 1, which
+// then moves beside chunk t.
 
 namespace tutti::backend::hier {
 namespace {
@@ -59,7 +60,7 @@ Collectives::~Collectives() {
 }
 
 void Collectives::start_lane(const Op& op) {
-  in_flight_.push_back(levels_.lane->start(op, call_));
+  in_flight_.push_back(levels_.lane[started_++ % levels_.lane.size()]->start(op, call_));
 }
 
 void Collectives::wait_lane() {
@@ -131,7 +132,7 @@ void Collectives::run_flat(const Op& op) {
 
 void Collectives::barrier() {
   inner_barrier();
-  if (in_lane(1)) levels_.lane->run(Op{.kind = Operation::barrier}, call_);
+  if (in_lane(1)) levels_.lane[0]->run(Op{.kind = Operation::barrier}, call_);
   inner_barrier();
 }
 

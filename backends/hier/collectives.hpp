@@ -59,6 +59,7 @@ class Collectives {
   const Call& call_;
   Scratch& scratch_;
   std::deque<std::shared_ptr<WorkState>> in_flight_;
+  std::size_t started_ = 0;  // Calls of start_lane(), equal on all ranks of the lane.
   std::vector<std::int64_t> rows_;
 };
 

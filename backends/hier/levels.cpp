@@ -86,21 +86,15 @@ std::shared_ptr<WorkState> Level::start(const Op& op, const Call& call) {
   return backend_->launch({&op, 1}, next(call, false)).release();
 }
 
-void Level::give_up(const Call& call, int in_flight, const Error& why) noexcept {
-  refuse(next_, in_flight, call, why);
+void Level::refuse(const Call& call, const Error& why) noexcept {
+  refuse(first_number(call), call, why);
 }
 
-void Level::refuse(const Call& call, int in_flight, const Error& why) noexcept {
-  refuse(first_number(call), in_flight, call, why);
-}
-
-void Level::refuse(std::uint64_t number, int in_flight, Call call, const Error& why) noexcept {
+void Level::refuse(std::uint64_t number, Call call, const Error& why) noexcept {
   const Op op;
   call.in_order = false;
-  for (int i = 0; i < in_flight; ++i) {
-    call.seq = number++;
-    backend_->refuse({&op, 1}, call, why);
-  }
+  call.seq = number;
+  backend_->refuse({&op, 1}, call, why);
 }
 
 Levels make_levels(const BackendInit& init, const Part& inner, const Part& outer,
@@ -117,15 +111,17 @@ Levels make_levels(const BackendInit& init, const Part& inner, const Part& outer
   if (flat == nullptr) flat = make_part(init, outer, "hier/flat/", init.name, init.rank, init.size);
   if (topology.in_lane()) {
     const auto ranks = topology.lane();
-    name = fmt::format("{}/lane{}", init.name, topology.place());
-    const auto prefix = fmt::format("hier/lane/{}/", topology.place());
-    auto lane = flat->split({.ranks = ranks,
-                             .rank = topology.host(),
-                             .name = name,
-                             .store = make_prefix_store(init.store, prefix)});
-    if (lane == nullptr)
-      lane = make_part(init, outer, prefix, name, topology.host(), topology.hosts());
-    levels.lane = std::make_unique<Level>(std::move(lane), name, ranks);
+    for (std::size_t i = 0; i < levels.lane.size(); ++i) {
+      name = fmt::format("{}/lane{}.{}", init.name, topology.place(), i);
+      const auto prefix = fmt::format("hier/lane/{}.{}/", topology.place(), i);
+      auto lane = flat->split({.ranks = ranks,
+                               .rank = topology.host(),
+                               .name = name,
+                               .store = make_prefix_store(init.store, prefix)});
+      if (lane == nullptr)
+        lane = make_part(init, outer, prefix, name, topology.host(), topology.hosts());
+      levels.lane[i] = std::make_unique<Level>(std::move(lane), name, ranks);
+    }
   }
   std::vector<int> all(static_cast<std::size_t>(init.size));
   std::iota(all.begin(), all.end(), 0);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -64,15 +65,15 @@ class Level {
   void run(const Op& op, const Call& call);
   /// Starts one on the group's worker.
   std::shared_ptr<WorkState> start(const Op& op, const Call& call);
-  /// Reports that this rank will make no further call for that call. `in_flight`: the most calls
-  /// that a peer has started and that wait for this rank.
-  void give_up(const Call& call, int in_flight, const Error& why) noexcept;
+  /// Reports that this rank will make no further call for that call. A peer has at most one call
+  /// in flight, so it waits for this rank in the next one.
+  void give_up(const Call& call, const Error& why) noexcept { refuse(next_, call, why); }
   /// Reports that this rank will make no call at all for `call`. From any thread.
-  void refuse(const Call& call, int in_flight, const Error& why) noexcept;
+  void refuse(const Call& call, const Error& why) noexcept;
 
  private:
   Call next(const Call& call, bool blocking) noexcept;
-  void refuse(std::uint64_t number, int in_flight, Call call, const Error& why) noexcept;
+  void refuse(std::uint64_t number, Call call, const Error& why) noexcept;
 
   std::unique_ptr<Backend> backend_;
   HostBackend* host_;  // backend_.
@@ -88,25 +89,24 @@ struct Levels {
   Topology topology;
   std::unique_ptr<Level> inner;  ///< The ranks of this host.
   std::unique_ptr<Level> flat;   ///< All ranks; null with one host.
-  std::unique_ptr<Level> lane;   ///< Null with one host, and if this rank is in no lane.
+  /// Two groups of the ranks of this rank's lane, because the calls of a group run one after
+  /// another: chunks use them in turn, and the messages of one chunk fill the pauses of the other.
+  /// Null with one host, and if this rank is in no lane.
+  std::array<std::unique_ptr<Level>, 2> lane;
 
   /// Reports on all levels that this rank will make no further call for `call`, or none at all.
   void give_up(const Call& call, const Error& why) noexcept {
-    for_each([&](Level& level) { level.give_up(call, in_flight(level), why); });
+    for_each([&](Level& level) { level.give_up(call, why); });
   }
   void refuse(const Call& call, const Error& why) noexcept {
-    for_each([&](Level& level) { level.refuse(call, in_flight(level), why); });
+    for_each([&](Level& level) { level.refuse(call, why); });
   }
 
   template <typename F>
   void for_each(const F& f) const {
-    for (const auto* level : {&inner, &flat, &lane})
+    for (const auto* level : {&inner, &flat, &lane[0], &lane[1]})
       if (*level != nullptr) f(**level);
   }
-
- private:
-  /// A lane has the calls of two chunks in flight.
-  int in_flight(const Level& level) const noexcept { return &level == lane.get() ? 2 : 1; }
 };
 
 /// A part of the backend's arguments: "gloo:eth0".
