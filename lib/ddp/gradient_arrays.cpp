@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "ddp/descriptions.hpp"
+#include "kernels/copy.hpp"
 
 namespace tutti::ddp {
 namespace {
@@ -38,6 +39,11 @@ GradientArrays::GradientArrays(ProcessGroup& group, std::span<const Parameter> p
     arrays_.back().registration = group.register_memory(arrays_.back().data, call);
   }
   lay_out(buckets);
+  std::size_t bytes = 0;
+  for (const Array& array : arrays_) bytes += array.data.bytes();
+  // Then the copy of a gradient has left the cache before it is used.
+  past_cache_ =
+      group.memory().device().type == DeviceType::cpu && bytes > internal::last_level_cache();
 }
 
 void GradientArrays::lay_out(const std::vector<Ids>& buckets) {
@@ -149,6 +155,13 @@ bool GradientArrays::contains(const void* data) const noexcept {
     const auto* begin = static_cast<const std::byte*>(array.data.data());
     return !before(data, begin) && before(data, begin + array.data.bytes());
   });
+}
+
+void GradientArrays::copy(void* to, const void* from, std::size_t bytes, Stream stream) {
+  if (past_cache_)
+    internal::copy_past_cache(to, from, bytes);
+  else
+    group_.memory().copy(to, from, bytes, stream);
 }
 
 void GradientArrays::clear(std::size_t id, Stream stream) {

@@ -35,6 +35,8 @@ class GradientArrays {
   /// @param in_bucket  true: the array must be the gradient's place in its bucket.
   std::string problem_with(std::size_t id, const TensorView& gradient, bool in_bucket) const;
   void clear(std::size_t id, Stream stream);
+  /// Copies a gradient into its bucket or back, in the order of the stream.
+  void copy(void* to, const void* from, std::size_t bytes, Stream stream);
   /// Blocks the host until the work queued on a stream of the device has ended.
   void wait_for(Stream stream);
 
@@ -59,6 +61,7 @@ class GradientArrays {
   std::span<const Parameter> parameters_;
   Tensor probe_;  // The byte that wait_for() copies; no kernel uses it.
   std::vector<Array> arrays_;
+  bool past_cache_ = false;  // Copies on the host need not stay in the cache.
   std::vector<Bucket> buckets_;
   std::vector<Location> locations_;  // Indexed by parameter id.
 };

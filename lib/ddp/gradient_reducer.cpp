@@ -166,7 +166,7 @@ void GradientReducer::Impl::mark_locked(std::size_t id, const TensorView* gradie
     Launch& bucket = launches[static_cast<std::size_t>(arrays.bucket_of(id))];
     if (!bucket.stream) bucket.stream = producer;
     if (!on_host && mine.producer && !(*mine.producer == producer)) arrays.wait_for(*mine.producer);
-    if (moves) group.memory().copy(place.data, gradient->data, place.bytes(), producer);
+    if (moves) arrays.copy(place.data, gradient->data, place.bytes(), producer);
     if (!on_host && !(*bucket.stream == producer)) arrays.wait_for(producer);
     mine.mark = Mark::ready;
     mine.array = moves ? *gradient : TensorView();
@@ -298,7 +298,7 @@ void GradientReducer::Impl::write_back(std::size_t index) {
     }
     if (mine.array.data == nullptr) continue;
     const TensorView result = bucket.gradient(i);
-    group.memory().copy(mine.array.data, result.data, result.bytes(), *mine.producer);
+    arrays.copy(mine.array.data, result.data, result.bytes(), *mine.producer);
   }
 }
 

@@ -81,9 +81,10 @@ OPERATIONS = {
     "rows_equal": ("all_gather_rows", shares(lambda rank: 1)),
     "rows_one": ("all_gather_rows", shares(lambda rank: int(rank == 0))),
     "step": ("step", lambda count, ranks: resnet50()),
+    "step_views": ("step_views", lambda count, ranks: resnet50()),
 }
 # The sizes of operations that are not measured at all sizes.
-SIZES_OF = {"barrier": lambda sizes: [0], "step": lambda sizes: [0],
+SIZES_OF = {"barrier": lambda sizes: [0], "step": lambda sizes: [0], "step_views": lambda sizes: [0],
             "rows_equal": lambda sizes: [max(sizes)], "rows_one": lambda sizes: [max(sizes)]}
 
 
@@ -343,7 +344,7 @@ def main():
     parser.add_argument("--target", type=float, default=0.01, help="seconds of one contestant in a round, about")
     parser.add_argument("--attempts", type=int, default=3, help="at a cell while the machine is noisy")
     parser.add_argument("--operations", type=lambda text: text.split(","),
-                        default="barrier all_reduce broadcast all_gather all_gather_rows rows_equal rows_one step".split())
+                        default="barrier all_reduce broadcast all_gather all_gather_rows rows_equal rows_one step step_views".split())
     parser.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")], default=SIZES)
     parser.add_argument("--mpi", action="append", default=[], metavar="NAME=PREFIX")
     parser.add_argument("--torch", metavar="PYTHON", help="an interpreter with torch")

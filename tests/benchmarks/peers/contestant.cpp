@@ -24,6 +24,10 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+bool is_step(const std::string& operation) {
+  return operation == "step" || operation == "step_views";
+}
+
 std::size_t sum(const std::vector<std::size_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
@@ -107,7 +111,7 @@ class Server {
       in = counts[rank];
       out = sum(counts);
     }
-    if (operation == "step") in = sum(counts);
+    if (is_step(operation)) in = sum(counts);
     arrays_ = {allocate(in, in_memory_), allocate(out, out_memory_)};
     std::ranges::fill(arrays_.in, static_cast<float>(rank + 1));
     std::ranges::fill(arrays_.out, 0.0F);
@@ -132,7 +136,7 @@ class Server {
     if (operation == "all_reduce") expect(arrays_.in, total);
     if (operation == "broadcast") expect(arrays_.in, 1.0F);
     if (operation == "reduce" && contestant_.rank == 0) expect(arrays_.out, total);
-    if (operation == "step") expect(arrays_.in, total / static_cast<float>(size));
+    if (is_step(operation)) expect(arrays_.in, total / static_cast<float>(size));
     if (operation == "copy") expect(arrays_.out, static_cast<float>(contestant_.rank + 1));
     if (operation == "all_gather" || operation == "all_gather_rows") {
       std::size_t next = 0;

@@ -12,15 +12,16 @@ namespace tutti::peers {
 struct Request {
   std::string operation;
   /// Elements: of the array (all_reduce, broadcast, reduce, copy); of one rank's block
-  /// (all_gather); of each rank's block (all_gather_rows); of each parameter (step). barrier and
-  /// exchange: 0.
+  /// (all_gather); of each rank's block (all_gather_rows); of each parameter (step, step_views).
+  /// barrier and exchange: 0.
   std::vector<std::size_t> counts;
 
   bool operator==(const Request&) const = default;
 };
 
 /// The arrays of a call. all_reduce and broadcast work in place, in `in`; a step replaces the
-/// gradients in `in`, one after the other, by their means over the ranks.
+/// gradients in `in`, one after the other, by their means over the ranks. The gradients of
+/// step_views are in buckets; the first call copies them from `in` and back.
 struct Arrays {
   std::span<float> in;
   std::span<float> out;

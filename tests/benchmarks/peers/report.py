@@ -40,6 +40,7 @@ TARGETS = [
     ("ucx over TCP, an eighth of gloo", "tutti ucx tcp", ("tutti gloo",), "all_reduce", [8], 2, 1 / 8),
     ("ucx over TCP beside bare UCX", "tutti ucx tcp", ("bare UCX tcp",), "all_reduce", LARGE, 2, 1.1),
     ("a step with auto, a third of torch", "tutti auto", ("torch Gloo",), "step", [0], 2, 1 / 3),
+    ("the same with views of buckets", "tutti auto", ("torch Gloo",), "step_views", [0], 2, 1 / 3),
 ]
 
 
@@ -120,7 +121,7 @@ def times(runs, ranks, operation):
     """Medians of all contestants in microseconds."""
     sizes = runs.sizes(int(ranks), operation)
     limit = "exchange of cache lines" if operation == "barrier" else "copy by all ranks"
-    yield row(f"{operation}, {ranks} ranks, µs", *map(size_name, sizes)) if operation not in ("barrier", "step") else row("", "µs")
+    yield row(f"{operation}, {ranks} ranks, µs", *map(size_name, sizes)) if any(sizes) and not operation.startswith("step") else row("", "µs")
     yield "|---|" + "---|" * len(sizes)
     for name in runs.names(int(ranks), operation):
         values = [runs.median(int(ranks), operation, size, name) for size in sizes]

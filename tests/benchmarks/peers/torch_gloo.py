@@ -39,9 +39,9 @@ def expect(tensor, value):
         raise RuntimeError("a wrong element")
 
 
-def make_step(counts, rank, size):
+def make_step(counts, rank, size, views):
     gradients = [torch.full((count,), float(rank + 1)) for count in counts]
-    model = torch.nn.parallel.DistributedDataParallel(Model(gradients))
+    model = torch.nn.parallel.DistributedDataParallel(Model(gradients), gradient_as_bucket_view=views)
 
     def call(_):
         model.zero_grad()
@@ -57,8 +57,8 @@ def make(operation, counts, rank, size):
     """The call, after a check of its first result; None if there is no such operation."""
     if operation == "barrier":
         return lambda _: dist.barrier()
-    if operation == "step":
-        return make_step(counts, rank, size)
+    if operation in ("step", "step_views"):
+        return make_step(counts, rank, size, operation == "step_views")
     total = size * (size + 1) / 2
     own = torch.full((max(counts) if operation == "all_gather_rows" else counts[0],), float(rank + 1))
     if operation == "all_reduce":

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <memory>
@@ -24,8 +25,9 @@ namespace tutti::peers {
 namespace {
 
 /// A step of data-parallel training without its computation: the gradients are there, and arrive
-/// from the last parameter to the first, as in backward.
-Call make_step(ProcessGroup& group, const Request& request, Arrays arrays) {
+/// from the last parameter to the first, as in backward. With `views` they are in the buckets, and
+/// their first values and results are copied from and to `arrays`.
+Call make_step(ProcessGroup& group, const Request& request, Arrays arrays, bool views) {
   std::vector<ddp::Parameter> parameters;
   std::vector<TensorView> gradients;
   std::size_t next = 0;
@@ -35,10 +37,25 @@ Call make_step(ProcessGroup& group, const Request& request, Arrays arrays) {
                           TensorView(nullptr, DType::f32, gradients.back().shape)});
     next += count;
   }
-  auto reducer = std::make_shared<ddp::GradientReducer>(group, std::move(parameters));
-  return [reducer, gradients](int) {
-    for (auto id = gradients.size(); id-- > 0;) reducer->mark_ready(id, gradients[id]);
+  auto reducer = std::make_shared<ddp::GradientReducer>(
+      group, std::move(parameters), ddp::ReducerOptions{.gradient_as_bucket_view = views});
+  const auto step = [reducer, gradients, views] {
+    for (auto id = gradients.size(); id-- > 0;)
+      reducer->mark_ready(id, views ? reducer->gradient(id) : gradients[id]);
     reducer->finish();
+  };
+  if (!views) return [step](int) { step(); };
+  const auto copy_all = [reducer, gradients](bool into_buckets) {
+    for (std::size_t id = 0; id < gradients.size(); ++id) {
+      const auto place = reducer->gradient(id);
+      std::memcpy(into_buckets ? place.data : gradients[id].data,
+                  into_buckets ? gradients[id].data : place.data, place.bytes());
+    }
+  };
+  return [=, first = true](int) mutable {
+    if (first) copy_all(true);
+    step();
+    if (std::exchange(first, false)) copy_all(false);
   };
 }
 
@@ -56,7 +73,8 @@ Call make(ProcessGroup& group, const Request& request, Arrays arrays) {
     const std::vector<std::int64_t> rows(request.counts.begin(), request.counts.end());
     return [=, &group](int) { group.all_gather(in, out, std::span(rows)); };
   }
-  if (operation == "step") return make_step(group, request, arrays);
+  if (operation == "step") return make_step(group, request, arrays, false);
+  if (operation == "step_views") return make_step(group, request, arrays, true);
   return {};
 }
 
