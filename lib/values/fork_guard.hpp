@@ -6,7 +6,8 @@
 namespace tutti::internal {
 
 /// Detects with one load that this process is a forked child of the process that made the guard.
-/// The process id is in a page that the kernel clears on fork (MADV_WIPEONFORK, Linux 4.14).
+/// The process id is in a page that the kernel clears on fork (MADV_WIPEONFORK, Linux 4.14), and
+/// that a handler of libc's fork() clears.
 class ForkGuard {
  public:
   ForkGuard();

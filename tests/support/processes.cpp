@@ -2,6 +2,8 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -82,6 +84,18 @@ std::vector<ChildEnd> in_children(int count, const std::function<std::string(int
 
 ChildEnd in_child(const std::function<std::string()>& body) {
   return in_children(1, [&](int) { return body(); }).front();
+}
+
+bool address_space_can_be_limited() {
+  const auto child = in_child([]() -> std::string {
+    const rlimit nothing_more{1, 1};
+    if (::setrlimit(RLIMIT_AS, &nothing_more) != 0) return "no";
+    constexpr std::size_t bytes = std::size_t{1} << 20;
+    void* const data =
+        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return data == MAP_FAILED ? "yes" : "no";
+  });
+  return child.output == "yes";
 }
 
 }  // namespace tutti::test

@@ -21,4 +21,7 @@ std::vector<ChildEnd> in_children(int count, const std::function<std::string(int
 /// One child.
 ChildEnd in_child(const std::function<std::string()>& body);
 
+/// True if setrlimit() can limit the address space of a process. An emulator may not apply limits.
+bool address_space_can_be_limited();
+
 }  // namespace tutti::test

@@ -12,6 +12,8 @@
 #include <tutti/losses/p_auc_at_budget.hpp>
 #include <tutti/losses/smooth_ap.hpp>
 
+#include "support/processes.hpp"
+
 // A loss needs memory for the rows, not for pairs of them: each runs in a process with limited
 // address space.
 
@@ -69,6 +71,7 @@ class LossMemory : public testing::Test {
     GTEST_SKIP() << "sanitizers need address space of their own";
 #endif
 #endif
+    if (!address_space_can_be_limited()) GTEST_SKIP() << "limits of memory have no effect here";
   }
 };
 
