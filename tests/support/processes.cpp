@@ -86,16 +86,16 @@ ChildEnd in_child(const std::function<std::string()>& body) {
   return in_children(1, [&](int) { return body(); }).front();
 }
 
-bool address_space_can_be_limited() {
+bool is_emulated() {
   const auto child = in_child([]() -> std::string {
     const rlimit nothing_more{1, 1};
-    if (::setrlimit(RLIMIT_AS, &nothing_more) != 0) return "no";
+    if (::setrlimit(RLIMIT_AS, &nothing_more) != 0) return "setrlimit";
     constexpr std::size_t bytes = std::size_t{1} << 20;
     void* const data =
         ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return data == MAP_FAILED ? "yes" : "no";
+    return data == MAP_FAILED ? "limited" : "emulated";
   });
-  return child.output == "yes";
+  return child.output == "emulated";
 }
 
 }  // namespace tutti::test

@@ -21,7 +21,8 @@ std::vector<ChildEnd> in_children(int count, const std::function<std::string(int
 /// One child.
 ChildEnd in_child(const std::function<std::string()>& body);
 
-/// True if setrlimit() can limit the address space of a process. An emulator may not apply limits.
-bool address_space_can_be_limited();
+/// True under qemu's user mode, where limits of address space have no effect, and where a forked
+/// child cannot start a thread.
+bool is_emulated();
 
 }  // namespace tutti::test

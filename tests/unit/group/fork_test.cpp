@@ -100,6 +100,7 @@ TEST_P(Fork, TheErrorNamesTheGroupAndWhatToDo) {
 
 TEST_P(Fork, AChildMayMakeAGroupOfItsOwn) {
   if (thread_sanitizer) GTEST_SKIP() << "ThreadSanitizer lets no forked child start a thread";
+  if (is_emulated()) GTEST_SKIP() << "qemu lets no forked child start a thread";
   const auto end = in_child([&]() -> std::string {
     auto own = ProcessGroup::create(alone(GetParam()));
     own.all_reduce(data);
