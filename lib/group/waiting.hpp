@@ -59,14 +59,17 @@ class Polling {
       return false;
     }
     const auto start = Clock::now();
+    auto before = start;
     for (int i = 0; i < yields; ++i) {
       yield();
       const bool is_ready = ready();
-      const auto spent = Clock::now() - start;
-      // Another program took the core for a time slice, and would do so again.
-      const bool was_long = spent >= yielding;
-      if (was_long) unyielding_.store(waits_without_yields, std::memory_order_relaxed);
-      if (is_ready || was_long) return is_ready;
+      const auto now = Clock::now();
+      const auto spent = now - start;
+      // One yield was long: another program took the core for a time slice, and would do so again.
+      if (now - before >= yielding)
+        unyielding_.store(waits_without_yields, std::memory_order_relaxed);
+      before = now;
+      if (is_ready || spent >= yielding) return is_ready;
       if (pauses_ && spent < pausing && pause_few(ready)) return true;
     }
     return false;

@@ -71,6 +71,23 @@ TEST(Polling, DoesNotYieldAgainAfterALongYield) {
   EXPECT_GT(polls, 1);  // It yields again.
 }
 
+TEST(Polling, YieldsAgainAfterManyShortYields) {
+  int polls = 0;
+  // A busy machine may make a yield long.
+  for (int attempt = 0; attempt < 50 && polls <= 1; ++attempt) {
+    Polling polling(many, 1);
+    const auto never = [&] {
+      ++polls;
+      std::this_thread::sleep_for(Polling::pausing);
+      return false;
+    };
+    EXPECT_FALSE(polling.until(never));  // 1 ms in all.
+    polls = 0;
+    EXPECT_FALSE(polling.until(never));
+  }
+  EXPECT_GT(polls, 1);
+}
+
 TEST(Futex, DoesNotSleepIfTheWordDiffers) {
   const std::atomic<std::uint32_t> word{1};
   for (const auto sharing : {Sharing::threads, Sharing::processes})
