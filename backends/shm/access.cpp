@@ -35,16 +35,16 @@ bool is_stopped(int process) noexcept {
 
 }  // namespace
 
-bool Member::agree(bool own) {
-  const auto begun = 2 * ++agreements_;
-  mine().agreed.store(begun + (own ? 1 : 0), std::memory_order_seq_cst);  // See notify().
+std::uint32_t Member::agree(std::uint32_t own) {
+  const auto begun = ++agreements_ << 32;
+  mine().agreed.store(begun + own, std::memory_order_seq_cst);  // See notify().
   notify();
   await_all(&SharedRank::agreed, begun);
-  bool all = own;
-  // A peer writes the next value only after this rank's entry to another call. Relaxed: acquired by
-  // the wait.
+  auto all = own;
+  // A peer writes the next value only after this rank's next entry or round, so after this.
+  // Relaxed: acquired by the wait.
   for (int r = 0; r < size_; ++r)
-    all = all && of(r).agreed.load(std::memory_order_relaxed) % 2 == 1;
+    all &= static_cast<std::uint32_t>(of(r).agreed.load(std::memory_order_relaxed));
   return all;
 }
 

@@ -176,7 +176,7 @@ void Collective::fill(std::size_t round) {
       copy_bytes(member_.slot(rank_, number), bytes_of(op_.in) + array.from, array.bytes);
       break;
     case Operation::all_gather_bounded:
-      member_.prefix(rank_, number).bytes = op_.in.bytes();
+      member_.prefix(rank_, number).bytes.store(op_.in.bytes(), std::memory_order_relaxed);
       copy_bytes(member_.slot(rank_, number), bytes_of(op_.in) + array.from, array.bytes);
       break;
     case Operation::broadcast:
@@ -356,7 +356,8 @@ void Collective::take_gathered(std::size_t round) {
       copy_bytes(out + p.from, bytes_of(op_.in) + p.from, p.bytes);
     } else if (room != 0) {
       const auto* from = source(r, round);
-      const auto bytes = bounded ? member_.prefix(r, base_ + round).bytes : room;
+      const auto bytes =
+          bounded ? member_.prefix(r, base_ + round).bytes.load(std::memory_order_relaxed) : room;
       if (bytes > room) member_.fail_corrupt(r, "a block's length");
       const auto p = part(bytes, round);
       copy_bytes(out + p.from, from, p.bytes);

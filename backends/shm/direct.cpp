@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "collectives/blocks.hpp"
 #include "collectives/reducer.hpp"
@@ -183,29 +184,39 @@ template <typename Visit>
 void Direct::for_each_location(const Visit& visit) const {
   for (int r = 0; r < size_; ++r) {
     const auto& entry = entries_[static_cast<std::size_t>(r)];
-    if (in_bytes(r) != 0) visit(r, entry.in);
-    if (out_bytes(r) != 0) visit(r, entry.out);
+    if (in_bytes(r) != 0) visit(r, entry.in, in_bytes(r));
+    if (out_bytes(r) != 0) visit(r, entry.out, out_bytes(r));
   }
 }
 
 /// All ranks know the same segments, so they agree on new ones at the same time.
 bool Direct::can_access_all() {
+  struct Array {
+    int rank;
+    Location location;
+    std::size_t bytes;
+  };
+  std::vector<Array> fresh;  // In segments to be mapped; usually empty.
   auto& peers = member_.peer_memory();
-  bool is_new = false;
-  for_each_location([&](int r, const Location& location) {
-    is_new = is_new || peers.state(r, location) == PeerMemory::State::unknown;
+  peers.begin_call();
+  bool refused = false;
+  for_each_location([&](int r, const Location& location, std::size_t bytes) {
+    const auto state = peers.state(r, location);
+    refused = refused || state == PeerMemory::State::refused;
+    if (state == PeerMemory::State::unknown) fresh.push_back({r, location, bytes});
   });
-  if (is_new) {
-    bool mapped = true;
-    for_each_location(
-        [&](int r, const Location& location) { mapped = peers.map(r, location) && mapped; });
-    peers.settle(member_.agree(mapped));
-  }
-  bool all = true;
-  for_each_location([&](int r, const Location& location) {
-    all = all && peers.state(r, location) == PeerMemory::State::mapped;
-  });
-  return all;
+  if (refused || fresh.empty()) return !refused;
+  // A bit for each array, and the last bit for all that follow.
+  const auto bit_of = [](std::size_t i) {
+    return std::uint32_t{1} << std::min<std::size_t>(i, 31);
+  };
+  auto mapped = ~std::uint32_t{0};
+  for (std::size_t i = 0; i < fresh.size(); ++i)
+    if (!peers.map(fresh[i].rank, fresh[i].location, fresh[i].bytes)) mapped &= ~bit_of(i);
+  mapped = member_.agree(mapped);
+  for (std::size_t i = 0; i < fresh.size(); ++i)
+    peers.settle(fresh[i].rank, fresh[i].location, (mapped & bit_of(i)) != 0);
+  return mapped == ~std::uint32_t{0};
 }
 
 std::byte* Direct::locate(int rank, const Location& location, std::size_t bytes) {

@@ -32,7 +32,7 @@ bool GroupMemory::break_group(int rank, const Error& why) const noexcept {
   try {
     const auto record = record_of(why);
     std::ranges::copy(record, mine.record.begin());
-    mine.bytes = record.size();
+    mine.bytes.store(record.size(), std::memory_order_relaxed);
   } catch (...) {  // No memory: the peers get no text.
   }
   // A cause is complete before its rank is named, so a process that dies in between leaves no half
@@ -50,8 +50,9 @@ std::optional<Error> GroupMemory::cause() const noexcept {
   try {
     if (broken <= static_cast<std::uint32_t>(size_)) {
       const auto& from = of(static_cast<int>(broken - 1)).cause;
-      const std::string record(from.record.data(),
-                               std::min<std::size_t>(from.bytes, from.record.size()));
+      const std::string record(
+          from.record.data(),
+          std::min<std::size_t>(from.bytes.load(std::memory_order_relaxed), from.record.size()));
       return internal::decode_error(record);
     }
   } catch (...) {  // No memory, or not a record.

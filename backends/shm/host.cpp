@@ -34,20 +34,16 @@ std::size_t limit_of(const std::string& directory) {
   return in_cores(quota, period);
 }
 
-/// The least limit from this directory up to the root.
-std::size_t limit_above(const std::string& root, std::string path) {
-  std::size_t least = limit_of(root);
-  while (!path.empty() && path != "/") {
-    least = std::min(least, limit_of(root + path));
-    path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
-  }
-  return least;
-}
-
 }  // namespace
 
-std::size_t cgroup_quota(const std::string& root, const std::string& own) {
-  std::size_t least = unlimited;
+std::string text_of(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+void for_each_cgroup(const std::string& root, const std::string& own, const std::string& controller,
+                     const std::function<void(const std::string& directory)>& visit) {
   std::istringstream lines(own);
   for (std::string line; std::getline(lines, line);) {
     // "hierarchy:controllers:path"; version 2 has no controllers.
@@ -55,12 +51,24 @@ std::size_t cgroup_quota(const std::string& root, const std::string& own) {
     const auto second = first == std::string::npos ? first : line.find(':', first + 1);
     if (second == std::string::npos) continue;
     const auto controllers = line.substr(first + 1, second - first - 1);
-    const auto path = line.substr(second + 1);
-    if (controllers.empty())
-      least = std::min(least, limit_above(root, path));
-    else if (("," + controllers + ",").find(",cpu,") != std::string::npos)
-      least = std::min(least, limit_above(root + "/" + controllers, path));
+    if (!controllers.empty() &&
+        ("," + controllers + ",").find("," + controller + ",") == std::string::npos)
+      continue;
+    const auto top = controllers.empty() ? root : root + "/" + controllers;
+    auto path = line.substr(second + 1);
+    while (!path.empty() && path != "/") {
+      visit(top + path);
+      path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
+    }
+    visit(top);
   }
+}
+
+std::size_t cgroup_quota(const std::string& root, const std::string& own) {
+  std::size_t least = unlimited;
+  for_each_cgroup(root, own, "cpu", [&](const std::string& directory) {
+    least = std::min(least, limit_of(directory));
+  });
   return least;
 }
 
@@ -75,9 +83,7 @@ Cores usable_cores() {
     for (unsigned i = 0; i < std::thread::hardware_concurrency(); ++i)
       cores.list.push_back(static_cast<int>(i));
   }
-  std::ostringstream own;
-  own << std::ifstream("/proc/self/cgroup").rdbuf();
-  cores.quota = cgroup_quota("/sys/fs/cgroup", own.str());
+  cores.quota = cgroup_quota("/sys/fs/cgroup", text_of("/proc/self/cgroup"));
   return cores;
 }
 

@@ -48,13 +48,15 @@ struct alignas(cache_line) Bell {
 
 /// The beginning of a slot.
 struct alignas(cache_line) SlotPrefix {
-  double scale;         ///< Of premul_sum.
-  std::uint64_t bytes;  ///< The length of the rank's block, where only that rank knows it.
+  double scale;  ///< Of premul_sum.
+  /// The length of the rank's block, where only that rank knows it. Atomic, so that it is read once
+  /// and cannot change between the check and the use; relaxed, as it is filled with the slot.
+  Number bytes;
 };
 
 /// The reason for which a rank breaks the group.
 struct SharedCause {
-  std::uint64_t bytes;
+  Number bytes;                   ///< Read once. Relaxed: published with `record`.
   std::array<char, 2040> record;  ///< Of encode_error().
 };
 
@@ -65,7 +67,7 @@ struct SharedRank {
   alignas(cache_line) Number folded;     ///< Rounds whose slice of the result is complete.
   alignas(cache_line) Number taken;      ///< Rounds of which this rank needs nothing any more.
   alignas(cache_line) Number moved;      ///< Direct collectives whose data this rank has moved.
-  alignas(cache_line) Number agreed;     ///< 2 * agreements on new segments, + 1: mapped all.
+  alignas(cache_line) Number agreed;     ///< Agreements on segments * 2^32 + a bit per mapped one.
   alignas(cache_line) Number left;       ///< The last entered call that this rank has left, + 1.
   alignas(cache_line) Number described;  ///< The call that `record` describes, + 1.
   Word gone;                             ///< 1: the rank has left the group.
@@ -95,7 +97,7 @@ struct SharedRing {
 /// The offsets in the segment of a group of `size` ranks.
 class Layout {
  public:
-  static constexpr std::uint32_t version = 3;
+  static constexpr std::uint32_t version = 4;
   static constexpr std::size_t slots = 4;  ///< Of each rank.
   static constexpr std::size_t slot_prefix = sizeof(SlotPrefix);
 

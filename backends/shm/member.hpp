@@ -81,8 +81,8 @@ class Member {
   /// Memory that peers can map.
   MappedMemory& memory() const noexcept { return *memory_; }
   PeerMemory& peer_memory() noexcept { return peer_memory_; }
-  /// True if all ranks say so.
-  bool agree(bool own);
+  /// The bits that all ranks have.
+  std::uint32_t agree(std::uint32_t own);
   /// From now to end_access() this rank may access its peers' arrays. @throws Error if the group is
   /// broken: a peer may have returned from its call.
   void begin_access();
@@ -195,7 +195,7 @@ class Member {
   std::vector<pollfd> processes_;
   const bool in_one_process_;
   const std::shared_ptr<MappedMemory> memory_ = MappedMemory::of_process();
-  PeerMemory peer_memory_{made_};
+  PeerMemory peer_memory_;
   std::uint64_t agreements_ = 0;
   std::uint64_t moved_ = 0;
 

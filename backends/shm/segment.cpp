@@ -1,64 +1,90 @@
 #include "segment.hpp"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
+#include "per_process.hpp"
 #include "values/fail.hpp"
+
+#ifndef MADV_POPULATE_WRITE  // Of glibc 2.35.
+#define MADV_POPULATE_WRITE 23
+#endif
 
 namespace tutti::backend::shm {
 namespace {
 
-/// Allocates all pages, so that a lack of memory is an error here and never SIGBUS later.
-/// Returns an errno.
-int allocate(int file, std::size_t bytes) {
-  // In one call, which a file system without room refuses before it takes any. Without signals: one
-  // would undo the allocation, and a regular one would do so for ever.
+constexpr std::uint64_t MiB = std::uint64_t{1} << 20;
+
+/// Allocates pages, so that a lack of memory is an error here and never SIGBUS later. Returns an
+/// errno.
+int allocate(int file, std::size_t begin, std::size_t bytes) {
+  // Without signals: one would undo the allocation, and a regular one would do so for ever.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int error = ::posix_fallocate(file, 0, static_cast<off_t>(bytes));
+  const int error = ::posix_fallocate(file, static_cast<off_t>(begin), static_cast<off_t>(bytes));
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return error;
 }
 
-Descriptor allocated(Descriptor file, std::size_t bytes, std::string_view place) {
-  if (const int error = allocate(file.get(), bytes); error != 0)
-    internal::failf(Errc::resource_exhausted,
-                    "shm: cannot allocate {} bytes of shared memory {}: {}", bytes, place,
-                    std::strerror(error));
-  return file;
+[[noreturn]] void fail_allocation(std::size_t bytes, std::string_view place, std::string_view why) {
+  internal::failf(Errc::resource_exhausted, "shm: cannot allocate {} bytes of shared memory {}: {}",
+                  bytes, place, why);
+}
+
+/// Allocates while memory is available. The kernel has no limit of its own for a memfd, and kills
+/// processes when it finds no memory. Looks before each chunk, because other processes may allocate
+/// at the same time; a chunk is so small that 32 of them cannot take all memory in between.
+void allocate_available(const Descriptor& file, std::size_t begin, std::size_t bytes,
+                        std::string_view place, const MemoryFigures& available) {
+  for (std::size_t done = 0; done < bytes;) {
+    const auto left = available();
+    const auto usable = left.bytes - left.bytes / 16;
+    if (bytes - done > usable)
+      fail_allocation(bytes, place,
+                      fmt::format("{} bytes are available, 15/16 of what is left of {}",
+                                  done + usable, left.limit));
+    const auto chunk = std::min<std::uint64_t>(
+        bytes - done, std::clamp<std::uint64_t>(left.bytes / 32, 2 * MiB, 64 * MiB));
+    if (const int error = allocate(file.get(), begin + done, chunk); error != 0)
+      fail_allocation(bytes, place, std::strerror(error));
+    done += chunk;
+  }
 }
 
 /// The mappings of this process that another thread may share.
 class Mappings {
  public:
-  static Mappings& of_process() {
-    // Never destroyed: groups may outlive static objects.
-    static Mappings& mappings = *new Mappings;
-    return mappings;
-  }
+  /// With a new mapping if there is none; true then.
   template <typename Make>
-  std::shared_ptr<Segment> find_or_make(const struct stat& file, const Make& make) {
+  std::pair<std::shared_ptr<Segment>, bool> find_or_make(const struct stat& file,
+                                                         const Make& make) {
     const std::lock_guard lock(mutex_);
     std::erase_if(mappings_, [](const auto& entry) { return entry.second.expired(); });
     auto& known = mappings_[{file.st_dev, file.st_ino}];
-    if (auto segment = known.lock()) return segment;
+    if (auto segment = known.lock()) return {segment, false};
     auto segment = make();
     known = segment;
-    return segment;
+    return {segment, true};
   }
 
  private:
@@ -68,10 +94,10 @@ class Mappings {
 
 }  // namespace
 
-Descriptor make_file(std::size_t bytes) {
+Descriptor make_file(std::size_t bytes, const FileOptions& options) {
   Descriptor file(::memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (file.is_open()) {
-    file = allocated(std::move(file), bytes, "(memfd)");
+    allocate_available(file, 0, bytes, "(memfd)", options.available);
     if (::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
       internal::failf(Errc::backend, "shm: cannot seal the shared memory: {}",
                       std::strerror(errno));
@@ -84,7 +110,7 @@ Descriptor make_file(std::size_t bytes) {
        {std::string("/dev/shm"), std::string(named == nullptr ? "" : named), std::string("/tmp")}) {
     if (directory.empty()) continue;
     try {
-      return make_file_in(directory, bytes);
+      return make_file_in(directory, bytes, options);
     } catch (const Error& error) {
       tried += "; " + error.message();
     }
@@ -94,16 +120,42 @@ Descriptor make_file(std::size_t bytes) {
                   std::strerror(forbidden), tried);
 }
 
-Descriptor make_file_in(const std::string& directory, std::size_t bytes) {
+Descriptor make_file_in(const std::string& directory, std::size_t bytes,
+                        const FileOptions& options) {
   Descriptor file(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, 0600));
-  if (!file.is_open())
+  const auto place = "in " + directory;
+  struct statfs system {};
+  if (!file.is_open() || ::fstatfs(file.get(), &system) != 0)
     internal::failf(Errc::resource_exhausted,
                     "shm: cannot create an unnamed file of {} bytes in {}: {}", bytes, directory,
                     std::strerror(errno));
-  return allocated(std::move(file), bytes, "in " + directory);
+  const bool in_memory = system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC;
+  if (options.only_memory && !in_memory)
+    fail_allocation(bytes, place, "the file system is not in memory");
+  // A tmpfs without a limit has no blocks.
+  const auto space = system.f_blocks == 0
+                         ? std::numeric_limits<std::uint64_t>::max()
+                         : system.f_bavail * static_cast<std::uint64_t>(system.f_bsize);
+  if (bytes > space)
+    fail_allocation(bytes, place, fmt::format("the file system has {} bytes left", space));
+  if (in_memory)
+    allocate_available(file, 0, bytes, place, options.available);
+  else if (const int error = allocate(file.get(), 0, bytes); error != 0)
+    fail_allocation(bytes, place, std::strerror(error));
+  return file;
 }
 
-std::shared_ptr<Segment> Segment::map(const Descriptor& file, std::size_t bytes) {
+void allocate_part(const Descriptor& file, std::size_t begin, std::size_t bytes,
+                   const MemoryFigures& available) {
+  allocate_available(file, begin, bytes, "again", available);
+}
+
+bool return_part(const Descriptor& file, std::size_t begin, std::size_t bytes) noexcept {
+  return ::fallocate(file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                     static_cast<off_t>(begin), static_cast<off_t>(bytes)) == 0;
+}
+
+std::shared_ptr<Segment> Segment::map(const Descriptor& file, std::size_t bytes, Use use) {
   struct stat status {};
   if (::fstat(file.get(), &status) != 0)
     internal::failf(Errc::backend, "shm: cannot read the size of the shared memory: {}",
@@ -115,18 +167,31 @@ std::shared_ptr<Segment> Segment::map(const Descriptor& file, std::size_t bytes)
   const int seals = ::fcntl(file.get(), F_GET_SEALS);
   if (seals >= 0 && seals != F_SEAL_SEAL && (seals & F_SEAL_SHRINK) == 0)
     internal::failf(Errc::backend, "shm: the shared memory is not sealed against shrinking");
-  return Mappings::of_process().find_or_make(status, [&] {
-    // Populated: the pages are there, and a later page fault would cost more.
-    void* data =
-        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file.get(), 0);
+  const auto [segment, is_new] = of_this_process<Mappings>().find_or_make(status, [&] {
+    void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
     if (data == MAP_FAILED)
       internal::failf(Errc::resource_exhausted, "shm: cannot map {} bytes of shared memory: {}",
                       bytes, std::strerror(errno));
-    return std::shared_ptr<Segment>(new Segment(static_cast<std::byte*>(data), bytes));
+    auto made = std::shared_ptr<Segment>(new Segment(static_cast<std::byte*>(data), bytes, use));
+    if (use == Use::arrays && ::madvise(data, bytes, MADV_DONTFORK) != 0)
+      internal::failf(Errc::backend, "shm: cannot keep shared memory from forked children: {}",
+                      std::strerror(errno));
+    return made;
   });
+  // Without the lock of the mappings, because it takes long.
+  if (is_new && use == Use::group) segment->populate(0, bytes);
+  return segment;
+}
+
+void Segment::populate(std::size_t begin, std::size_t bytes) const noexcept {
+  // The kernel wants whole pages. An error costs only time.
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const auto first = begin / page * page;
+  (void)::madvise(data_ + first, begin + bytes - first, MADV_POPULATE_WRITE);
 }
 
 Segment::~Segment() {
+  if (use_ == Use::arrays && fork_guard_.forked()) return;
   ::munmap(data_, bytes_);
 }
 

@@ -394,7 +394,7 @@ TEST(ShmCreation, WithoutMemoryIsAnErrorWithTheSize) {
     ASSERT_GT(bytes, std::size_t{4} << 20);
     for (int i = 0; i < 3; ++i)
       expect_error(Errc::resource_exhausted,
-                   {std::to_string(bytes), "memfd", "/dev/shm", "/tmp", "No space left"},
+                   {std::to_string(bytes), "memfd", "/dev/shm", "/tmp", "bytes left"},
                    [&] { (void)ProcessGroup::create(options_of(rank, "none")); });
     EXPECT_EQ(Held(), before);
     for (const auto* folder : {"/dev/shm", "/tmp"}) EXPECT_EQ(used_bytes(folder), 0U) << folder;

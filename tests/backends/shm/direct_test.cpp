@@ -344,7 +344,7 @@ TEST(ShmDirect, ALocationThatIsNotPossibleBreaksTheGroup) {
       const shm::EntryArrays entry{.in = place, .out = place};
       member->begin(ops, call);
       member->enter(std::as_bytes(std::span(&entry, 1)), false);
-      (void)member->agree(true);  // Each has mapped the other's segment.
+      (void)member->agree(~std::uint32_t{0});  // Each has mapped the other's segment.
       rank.barrier();
       EXPECT_EQ(member->failure()->code(), Errc::backend);
       return std::string();

@@ -3,8 +3,11 @@
 #include "shm/segment.hpp"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +15,7 @@
 
 #include <gtest/gtest.h>
 
+#include "../gloo/rank_processes.hpp"
 #include "support/errors.hpp"
 #include "support/processes.hpp"
 #include "support/temporary_directory.hpp"
@@ -19,9 +23,14 @@
 namespace tutti::test {
 namespace {
 
+using backend::shm::allocate_part;
+using backend::shm::AvailableMemory;
 using backend::shm::Descriptor;
+using backend::shm::FileOptions;
 using backend::shm::make_file;
 using backend::shm::make_file_in;
+using backend::shm::MemoryFigures;
+using backend::shm::return_part;
 using backend::shm::Segment;
 
 constexpr std::size_t size = 64 << 10;
@@ -78,6 +87,58 @@ TEST(Segment, ThatDoesNotFitIsAnErrorWithItsSize) {
   const std::size_t huge = (memory.f_blocks + 1) * memory.f_frsize;
   expect_error(Errc::resource_exhausted, {std::to_string(huge), "/dev/shm"},
                [&] { (void)make_file_in("/dev/shm", huge); });
+}
+
+// The kernel would end processes instead.
+TEST(Segment, LargerThanTheAvailableMemoryIsAnErrorWithBothSizes) {
+  const auto before = holdings().descriptors;
+  const FileOptions little{.available = [] { return AvailableMemory{3200 << 10, "a fake"}; }};
+  expect_error(Errc::resource_exhausted, {"4194304 bytes", "3072000 bytes are available", "a fake"},
+               [&] { (void)make_file(4 << 20, little); });
+  expect_error(Errc::resource_exhausted, {"4194304 bytes", "/dev/shm", "a fake"},
+               [&] { (void)make_file_in("/dev/shm", 4 << 20, little); });
+  (void)make_file(2 << 20, little);
+  // Another process takes the memory meanwhile.
+  int looks = 0;
+  const FileOptions less{.available = [&] {
+    return AvailableMemory{looks++ == 0 ? 64U << 20 : 1U << 20, "a fake"};
+  }};
+  expect_error(Errc::resource_exhausted, {"8388608 bytes", "a fake"},
+               [&] { (void)make_file(8 << 20, less); });
+  EXPECT_EQ(looks, 2);
+  EXPECT_EQ(holdings().descriptors, before);
+}
+
+TEST(Segment, CanReturnAPartOfItsMemoryAndAllocateItAgain) {
+  const auto file = make_file(4 * size);
+  const auto segment = Segment::map(file, 4 * size, Segment::Use::arrays);
+  std::fill_n(segment->data(), 4 * size, std::byte{1});
+  const auto blocks = [&] {
+    struct stat status {};
+    EXPECT_EQ(::fstat(file.get(), &status), 0);
+    return static_cast<std::size_t>(status.st_blocks) * 512;
+  };
+  ASSERT_TRUE(return_part(file, size, 2 * size));
+  EXPECT_EQ(blocks(), 2 * size);
+  const MemoryFigures none = [] { return AvailableMemory{0, "a fake"}; };
+  expect_error(Errc::resource_exhausted, {std::to_string(2 * size), "a fake"},
+               [&] { allocate_part(file, size, 2 * size, none); });
+  allocate_part(file, size, 2 * size, [] { return backend::shm::available_memory(); });
+  EXPECT_EQ(blocks(), 4 * size);
+  EXPECT_EQ(segment->data()[size - 1], std::byte{1});
+  EXPECT_EQ(segment->data()[size], std::byte{0});
+  EXPECT_EQ(segment->data()[3 * size], std::byte{1});
+}
+
+TEST(Segment, OfArraysIsInMemoryAlone) {
+  const TemporaryDirectory directory;
+  struct statfs system {};
+  ASSERT_EQ(::statfs(directory.path().c_str(), &system), 0);
+  if (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC)
+    GTEST_SKIP() << "temporary files are in memory here";
+  expect_error(Errc::resource_exhausted, {directory.path(), "not in memory"},
+               [&] { (void)make_file_in(directory.path(), size, {.only_memory = true}); });
+  (void)make_file_in("/dev/shm", size, {.only_memory = true});
 }
 
 TEST(Segment, MayBeAnUnnamedFile) {
