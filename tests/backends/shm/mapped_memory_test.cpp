@@ -284,18 +284,8 @@ bool faults_in_child(void* data) {
   return WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV;
 }
 
-/// False where an emulator ignores the advice.
-bool keeps_memory_from_children() {
-  void* const page =
-      ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  EXPECT_EQ(::madvise(page, 4096, MADV_DONTFORK), 0);
-  const bool faults = faults_in_child(page);
-  ::munmap(page, 4096);
-  return faults;
-}
-
 TEST(MappedMemory, OfTheParentIsRefusedInAForkedChild) {
-  if (!keeps_memory_from_children()) GTEST_SKIP() << "MADV_DONTFORK has no effect here";
+  if (is_emulated()) GTEST_SKIP() << "qemu ignores MADV_DONTFORK";
   auto memory = MappedMemory::of_process();
   Tensor kept(*memory, Shape{1000}, DType::f32);
   void* const data = kept.data();
@@ -321,7 +311,7 @@ TEST(MappedMemory, OfTheParentIsRefusedInAForkedChild) {
 }
 
 TEST(MappedMemory, CannotBeAccessedByAForkedChild) {
-  if (!keeps_memory_from_children()) GTEST_SKIP() << "MADV_DONTFORK has no effect here";
+  if (is_emulated()) GTEST_SKIP() << "qemu ignores MADV_DONTFORK";
   const auto memory = MappedMemory::of_process();
   Tensor kept(*memory, Shape{1000}, DType::f32);
   kept.values<float>()[0] = 7;
