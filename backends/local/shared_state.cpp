@@ -60,15 +60,28 @@ void SharedState::join(int rank, Deadline limit) {
 
 // --- Waiting ---
 //
-// A rank that is about to sleep (A) counts itself and then loads the word again; a rank that stores
-// the word (B) then loads the count. All four are sequentially consistent, so either A sees the new
-// word or B sees that A sleeps.
+// A rank that is about to sleep (A) counts itself and then loads the word again. A rank that stores
+// the word (B) has a fence after that, and then loads the count. All but the word's store are
+// sequentially consistent, and the fence orders that one too, so either A sees the new word or B
+// sees that A sleeps.
 
 void SharedState::notify(int rank) noexcept {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) == 0) return;
   for (int r = 0; r < size_; ++r)
     if (of(r).sleeps.load(std::memory_order_seq_cst) == static_cast<std::uint32_t>(rank) + 1)
       ring(r);
+}
+
+/// Polls until ready(), after a store for which peers may sleep. The fence waits until the store
+/// has reached the cache, which takes as long as the peers' answer, so most waits end before it.
+template <typename Ready>
+bool SharedState::poll(int rank, const Ready& ready) noexcept {
+  // Relaxed: only to find most sleepers early.
+  if (sleepers_.load(std::memory_order_relaxed) != 0) notify(rank);
+  const bool soon = polling_.shortly(ready);
+  notify(rank);
+  return soon || polling_.longer(ready);
 }
 
 void SharedState::ring(int rank) noexcept {
@@ -100,8 +113,10 @@ void SharedState::sleep(int rank, int peer, std::uint32_t heard, std::chrono::na
 // whether the call runs. It runs if all ranks have entered it and broken_ was false after that; a
 // rank that has seen both takes no lock. A rank that breaks the group, under the lock, stores
 // broken_ and then reads all entries, all sequentially consistent: if an entry is missing, it is
-// stored after broken_, so every rank that sees it sees broken_ too, and no rank runs the call. If
-// none is missing, running_ tells the ranks that find broken_ that the call runs.
+// stored after broken_. The rank that stores it has a fence before it loads broken_, and its peers
+// load the entry and broken_ sequentially consistently, so every rank that sees it sees broken_
+// too, and no rank runs the call. If none is missing, running_ tells the ranks that find broken_
+// that the call runs.
 //
 // An entry is written again when all ranks have entered the call after its own, so they have left
 // its own. A call that a rank refused does not count: no rank reads its entries.
@@ -121,10 +136,12 @@ Entered SharedState::enter(int rank, std::span<const Op> ops, const Call& call,
   entry.ops = ops;
   entry.call = &call;
   if (array && !array->empty()) std::memcpy(entry.data.data(), array->data(), array->size());
-  entry.number.store(call.seq + 1, std::memory_order_seq_cst);  // Publishes the entry.
-  notify(rank);
+  // Publishes the entry; ordered before the load of broken_ by the fence of poll().
+  entry.number.store(call.seq + 1, std::memory_order_release);
+  // The peers have read the entry of the call before, and read nothing else of its lines.
+  internal::expect_write(&own.entries[1 - parity]);
   int next = 0;
-  const bool all = polling_.until([&] {
+  const bool all = poll(rank, [&] {
     while (next < size_ && has_entered(next, parity, call.seq + 1)) ++next;
     return next == size_;
   });
@@ -228,15 +245,14 @@ Error SharedState::missing(Errc code, std::size_t parity, std::span<const Op> op
 std::optional<Error> SharedState::finish_step(int rank) noexcept {
   auto& own = of(rank);
   const auto step = ++own.steps;
-  own.finished.store(step, std::memory_order_seq_cst);  // Publishes the results.
-  notify(rank);
+  own.finished.store(step, std::memory_order_release);  // Publishes the results.
   const auto has = [&](int r) { return of(r).finished.load(std::memory_order_seq_cst) >= step; };
   int next = 0;
   const auto all = [&] {
     while (next < size_ && has(next)) ++next;
     return next == size_;
   };
-  for (bool ended = polling_.until(all); !ended; ended = all()) {
+  for (bool ended = poll(rank, all); !ended; ended = all()) {
     const auto heard = own.bell.load(std::memory_order_acquire);
     sleep(rank, next, heard, Deadline::none().remaining(), [&] { return has(next); });
   }

@@ -128,6 +128,8 @@ class SharedState {
   template <typename Ready>
   void sleep(int rank, int peer, std::uint32_t heard, std::chrono::nanoseconds time,
              const Ready& ready) noexcept;
+  template <typename Ready>
+  bool poll(int rank, const Ready& ready) noexcept;
   void notify(int rank) noexcept;
   void ring(int rank) noexcept;
   void ring_all() noexcept;

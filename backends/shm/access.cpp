@@ -37,8 +37,7 @@ bool is_stopped(int process) noexcept {
 
 std::uint32_t Member::agree(std::uint32_t own) {
   const auto begun = ++agreements_ << 32;
-  mine().agreed.store(begun + own, std::memory_order_seq_cst);  // See notify().
-  notify();
+  publish(mine().agreed, begun + own);
   await_all(&SharedRank::agreed, begun);
   auto all = own;
   // A peer writes the next value only after this rank's next entry or round, so after this.
@@ -64,10 +63,9 @@ void Member::end_access() noexcept {
 }
 
 void Member::await_moved() {
-  // Releases the data to the peers; sequentially consistent for notify().
-  mine().moved.store(++moved_, std::memory_order_seq_cst);
-  notify();
+  publish(mine().moved, ++moved_);  // Releases the data to the peers.
   await_all(&SharedRank::moved, moved_);
+  notify_of_stores();
   // After the store: a peer that failed and changed its arrays while this rank read them had broken
   // the group before.
   if (shared().broken.load(std::memory_order_seq_cst) != 0) throw_cause();

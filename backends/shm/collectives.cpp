@@ -312,11 +312,10 @@ void Collective::fold(std::byte* out, const std::byte* own, std::size_t round, s
     if (is_scaled(op_))
       scales.push_back(r == rank_ ? op_.reduce.scale : member_.prefix(r, base_ + round).scale);
   }
-  const Reducer reducer(op_, size_);
   for (std::size_t at = 0; at < bytes; at += fold_block) {
     const auto n = std::min(fold_block, bytes - at);
     try {
-      reducer.fold(out + at, {inputs.data(), inputs.size()}, {scales.data(), scales.size()}, n);
+      reducer_->fold(out + at, {inputs.data(), inputs.size()}, {scales.data(), scales.size()}, n);
     } catch (const Error& error) {  // Of a custom reduction. The peers wait for this rank.
       member_.fail_call(error);
     }
@@ -334,7 +333,7 @@ void Collective::take_scanned(std::size_t round) {
   const auto p = part(op_.in.bytes(), round);
   auto* const out = bytes_of(op_.out) + p.from;
   const int ranks = op_.kind == Operation::scan ? rank_ + 1 : rank_;
-  if (ranks == 0) return Reducer(op_, size_).identity(out, p.bytes);
+  if (ranks == 0) return reducer_->identity(out, p.bytes);
   fold(out, bytes_of(op_.in) + p.from, round, 0, p.bytes, ranks);
 }
 
@@ -444,8 +443,14 @@ namespace {
 void run_one(Member& member, Collective& collective, bool& entered) {
   try {
     collective.begin();
-    if (!entered) member.enter(collective.small(), collective.all_fill_first());
-    entered = true;
+    if (!entered) {
+      member.publish_entry(collective.small());
+      collective.prepare();
+      member.await_entries(collective.all_fill_first());
+      entered = true;
+    } else {
+      collective.prepare();
+    }
     collective.run();
   } catch (const Error&) {
     throw;

@@ -9,6 +9,7 @@
 
 #include "collectives/reducer.hpp"
 #include "direct.hpp"
+#include "group/fingerprint.hpp"
 #include "member.hpp"
 
 // Every reduction is the left fold over ranks 0..W-1 in the accumulation type, rounded once.
@@ -26,6 +27,10 @@ class Collective {
   std::span<const std::byte> small() const noexcept;
   /// Fills what this rank can fill before it enters the call.
   void begin();
+  /// Prepares run(), without data of the peers.
+  void prepare() {
+    if (internal::is_reduction(op_.kind)) reducer_.emplace(op_, size_);
+  }
   /// True if all ranks fill round 0 before they enter the call.
   bool all_fill_first() const noexcept { return has_rounds() && !(direct_ && direct_->in_entry()); }
   /// Moves the rest of the data. All ranks have entered the call.
@@ -94,7 +99,8 @@ class Collective {
   std::uint64_t base_;  // The number of round 0.
   std::size_t rounds_ = 1;
   std::optional<Direct> direct_;  // Tried first.
-  std::size_t piece_ = 0;         // The bytes of an array or of each block that move in a round.
+  std::optional<collectives::Reducer> reducer_;
+  std::size_t piece_ = 0;  // The bytes of an array or of each block that move in a round.
 };
 
 /// Runs the collectives of a call. @throws Error.

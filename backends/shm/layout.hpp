@@ -15,8 +15,9 @@
 // words `bell`. A fresh file is zero, so every number begins at 0.
 //
 // Memory order. A rank writes data, then stores a number; a peer loads the number, then reads the
-// data: release and acquire. A store after which a sleeping peer has to be woken, and the loads by
-// which a peer decides to sleep, are sequentially consistent (see Member::notify()).
+// data: release and acquire. Between a store after which a sleeping peer has to be woken and the
+// look for sleepers is a sequentially consistent fence, and the loads by which a peer decides to
+// sleep are sequentially consistent (see Member::notify()).
 
 namespace tutti::backend::shm {
 
@@ -32,13 +33,14 @@ constexpr std::size_t whole_lines(std::size_t bytes) noexcept {
   return (bytes + cache_line - 1) / cache_line * cache_line;
 }
 
-/// The entry of a rank to a call, in one cache line.
-struct alignas(cache_line) Entry {
+/// The entry of a rank to a call, in one cache line. The line beside it is empty, because a core
+/// that reads a line may fetch the line beside it too.
+struct alignas(2 * cache_line) Entry {
   Number call;  ///< The number of the call + 1; stored last.
   std::uint64_t fingerprint;
   std::array<std::byte, inline_bytes> data;  ///< A small array.
 };
-static_assert(sizeof(Entry) == cache_line);
+static_assert(offsetof(Entry, data) + inline_bytes == cache_line);
 
 /// A word on which one rank sleeps.
 struct alignas(cache_line) Bell {
@@ -97,7 +99,7 @@ struct SharedRing {
 /// The offsets in the segment of a group of `size` ranks.
 class Layout {
  public:
-  static constexpr std::uint32_t version = 4;
+  static constexpr std::uint32_t version = 5;
   static constexpr std::size_t slots = 4;  ///< Of each rank.
   static constexpr std::size_t slot_prefix = sizeof(SlotPrefix);
 

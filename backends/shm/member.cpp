@@ -36,9 +36,23 @@ Member::Member(const BackendInit& init)
 // --- Waiting ---
 
 // A rank that is about to sleep (A) stores whom it waits for, counts itself, and then loads the
-// word again; a rank that stores the word (B) then loads the count and A's store. All six are
-// sequentially consistent, so either A sees the new word or B sees that A sleeps.
+// word again. A rank that stores the word (B) has a fence after that, and then loads the count and
+// A's store. All but the word's store are sequentially consistent, and the fence orders that one
+// too, so either A sees the new word or B sees that A sleeps.
+//
+// The fence waits until the store has reached the cache, which takes as long as a peer's answer.
+// So B first uses the time: publish() only looks whether a rank sleeps already, and the fence
+// follows when B has to wait longer than a few pauses, or at the end of the call. A rank that falls
+// asleep in between is woken that late, and by itself after a slice of its sleep.
+void Member::publish(Number& word, std::uint64_t value) noexcept {
+  word.store(value, std::memory_order_release);  // With the data before it.
+  unnotified_ = true;
+  // Relaxed: only to find most sleepers early.
+  if (shared().sleepers.load(std::memory_order_relaxed) != 0) notify_of_stores();
+}
+
 void Member::notify() noexcept {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   if (shared().sleepers.load(std::memory_order_seq_cst) != 0) wake_waiters();
 }
 
@@ -153,15 +167,20 @@ void Member::await_reusable_entry() {
   await_all(&SharedRank::left, entered_);
 }
 
-void Member::enter(std::span<const std::byte> data, bool first_filled) {
+void Member::publish_entry(std::span<const std::byte> data) {
   if (is_broken()) throw_cause();
   await_reusable_entry();
-  auto& entry = mine().entries[call_->seq % 2];
+  auto& entries = mine().entries;
+  auto& entry = entries[call_->seq % 2];
   entry.fingerprint = call_->fingerprint;
   if (!data.empty()) std::memcpy(entry.data.data(), data.data(), data.size());
-  entry.call.store(call_->seq + 1, std::memory_order_seq_cst);  // See notify().
-  notify();
+  publish(entry.call, call_->seq + 1);
   entering_ = true;
+  // Most peers have read the entry of the call before, and read nothing else of its line.
+  internal::expect_write(&entries[(call_->seq + 1) % 2]);
+}
+
+void Member::await_entries(bool first_filled) {
   for (int i = 1; i < size_; ++i) {
     const int peer = (rank_ + i) % size_;
     await({peer, of(peer).entries[call_->seq % 2].call, call_->seq + 1, true});
@@ -182,8 +201,7 @@ void Member::enter(std::span<const std::byte> data, bool first_filled) {
 void Member::compare() {
   auto& own = mine();
   own.record = internal::Record::of(ops_, *call_);
-  own.described.store(call_->seq + 1, std::memory_order_seq_cst);  // See notify().
-  notify();
+  publish(own.described, call_->seq + 1);
   await_all(&SharedRank::described, call_->seq + 1);
   std::vector<internal::Record> records;
   for (int r = 0; r < size_; ++r) {
@@ -201,6 +219,7 @@ const std::byte* Member::entry_data(int rank) const noexcept {
 }
 
 void Member::end() noexcept {
+  notify_of_stores();
   // Release: this rank has read the entries of the call. A peer that waits for this sleeps for at
   // most a slice; it is rare.
   mine().left.store(entered_, std::memory_order_release);
@@ -240,24 +259,19 @@ void Member::await_folded(int peer, std::uint64_t round) {
   await({peer, of(peer).folded, round + 1});
 }
 
-// Each store makes the data before it visible to the peer that loads it (release), and is
-// sequentially consistent for notify().
 void Member::filled(std::uint64_t round) noexcept {
   // Before the entry, the entry publishes the round. If the call is refused, a later call uses the
   // same number, which must not count as filled then.
   if (entered_ != call_->seq + 1) return;
-  mine().filled.store(round + 1, std::memory_order_seq_cst);
-  notify();
+  publish(mine().filled, round + 1);
 }
 
 void Member::folded(std::uint64_t round) noexcept {
-  mine().folded.store(round + 1, std::memory_order_seq_cst);
-  notify();
+  publish(mine().folded, round + 1);
 }
 
 void Member::taken(std::uint64_t round) noexcept {
-  mine().taken.store(round + 1, std::memory_order_seq_cst);
-  notify();
+  publish(mine().taken, round + 1);
 }
 
 // --- Failure ---

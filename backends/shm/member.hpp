@@ -52,7 +52,14 @@ class Member {
   /// round 0 of the call is filled already.
   /// @throws Error mismatch on all ranks if their calls differ, or if a rank refused the call; the
   ///         group stays usable. Other errors break the group.
-  void enter(std::span<const std::byte> data, bool first_filled);
+  void enter(std::span<const std::byte> data, bool first_filled) {
+    publish_entry(data);
+    await_entries(first_filled);
+  }
+  /// The two halves of enter(). Between them the rank may prepare the rest of the call: it would
+  /// wait meanwhile.
+  void publish_entry(std::span<const std::byte> data);
+  void await_entries(bool first_filled);
   /// The small array of a rank that has entered.
   const std::byte* entry_data(int rank) const noexcept;
   /// Ends the call on this rank.
@@ -168,8 +175,10 @@ class Member {
   SharedRank& mine() const noexcept { return of(rank_); }
 
   void await(const Awaited& awaited) {
-    if (polling_.until([&] { return awaited.reached(std::memory_order_acquire); })) return;
-    await_asleep(awaited);
+    const auto reached = [&] { return awaited.reached(std::memory_order_acquire); };
+    if (polling_.shortly(reached)) return;
+    notify_of_stores();
+    if (!polling_.longer(reached)) await_asleep(awaited);
   }
   void await_asleep(const Awaited& awaited);
   void await_all(Number SharedRank::*word, std::uint64_t value);
@@ -179,6 +188,10 @@ class Member {
   bool misses_rank_that_left(const Awaited& awaited) const noexcept;
   void await_reusable_entry();
   void compare();
+  void publish(Number& word, std::uint64_t value) noexcept;
+  void notify_of_stores() noexcept {
+    if (std::exchange(unnotified_, false)) notify();
+  }
   void notify() noexcept;
   void wake_waiters() noexcept;
   void wake_all() noexcept;
@@ -202,8 +215,9 @@ class Member {
   // Of the call in turn.
   std::span<const Op> ops_{};
   const Call* call_ = nullptr;
-  Deadline limit_{};       // Set when the call first sleeps.
-  bool entering_ = false;  // The call waits for the entries of all ranks.
+  Deadline limit_{};         // Set when the call first sleeps.
+  bool entering_ = false;    // The call waits for the entries of all ranks.
+  bool unnotified_ = false;  // A peer may sleep although its word is stored: see publish().
   std::uint64_t position_ = 0;
   std::uint64_t known_filled_ = 0;  // All ranks have filled the rounds below,
   std::uint64_t known_taken_ = 0;   // and taken these.

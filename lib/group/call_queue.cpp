@@ -21,7 +21,9 @@ CallQueue::CallQueue() {
 }
 
 bool CallQueue::in_continuation() const noexcept {
-  return continuation_of == this;
+  // Relaxed: a continuation runs on the worker, which was counted before it started. Without a
+  // worker this avoids the lookup of a thread-local variable in a shared library.
+  return attention_.load(std::memory_order_relaxed) != 0 && continuation_of == this;
 }
 
 Deadline CallQueue::enter_slow(const Call& call) {

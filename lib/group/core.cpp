@@ -316,7 +316,8 @@ void Core::prepare_or_refuse(Op& op, const CallOptions& options, bool blocking, 
 Work Core::issue(Op& op, const CallOptions& options, Wait wait, Prepare prepare,
                  std::string_view caller) {
   const bool blocking = wait != Wait::nothing;
-  check_usable(name_of(op.kind));
+  if (is_unusable()) [[unlikely]]
+    throw_unusable(name_of(op.kind));
   if (is_point_to_point(op.kind)) check_peer(op, name_of(op.kind));
   const bool collecting =
       collecting_on.load(std::memory_order_relaxed) == std::this_thread::get_id();

@@ -76,7 +76,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   /// @throws Error forked in a child. If the group is broken: aborted, or the cause itself if no
   /// call has thrown it yet.
   void check_usable(std::string_view operation) const {
-    if (fork_guard_.forked() || broken_.load(std::memory_order_relaxed)) [[unlikely]]
+    if (is_unusable()) [[unlikely]]
       throw_unusable(operation);
   }
 
@@ -101,6 +101,9 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   static std::unique_ptr<Backend> make_backend(const BackendChoice& choice,
                                                const GroupOptions& options);
 
+  bool is_unusable() const noexcept {
+    return fork_guard_.forked() || broken_.load(std::memory_order_relaxed);
+  }
   [[noreturn]] void throw_unusable(std::string_view operation) const;
   void check(Op& op, const CallOptions& options, bool supported) const;
   void check_peer(const Op& op, std::string_view verb) const;

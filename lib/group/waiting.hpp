@@ -34,6 +34,17 @@ inline void pause() noexcept {
 #endif
 }
 
+/// Asks for the cache line of `data`, which this core writes soon: the store then needs no exchange
+/// with the core that has read the line.
+inline void expect_write(const void* data) noexcept {
+#if defined(__x86_64__)
+  // __builtin_prefetch(data, 1) is a prefetch for reading unless the target has an option.
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(data)));
+#else
+  __builtin_prefetch(data, 1);
+#endif
+}
+
 /// The polls of a rank before it sleeps. Called from any thread.
 class Polling {
  public:
@@ -51,8 +62,16 @@ class Polling {
   /// waits for may be on the same core.
   template <typename Ready>
   bool until(const Ready& ready) noexcept {
-    // The first pauses read no clock: most waits end with them.
-    if (ready() || (pauses_ && pause_few(ready))) return true;
+    return shortly(ready) || longer(ready);
+  }
+  /// The first pauses of until(), which read no clock: most waits end with them.
+  template <typename Ready>
+  bool shortly(const Ready& ready) noexcept {
+    return ready() || (pauses_ && pause_few(ready));
+  }
+  /// The rest of until().
+  template <typename Ready>
+  bool longer(const Ready& ready) noexcept {
     // Relaxed: a count without data. Threads that meet here may count one wait too many or too few.
     if (unyielding_.load(std::memory_order_relaxed) > 0) {
       unyielding_.fetch_sub(1, std::memory_order_relaxed);
