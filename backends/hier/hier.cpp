@@ -127,14 +127,11 @@ class HierBackend final : public HostBackend {
     own.deadline = call.limit();
     own.timeout = {};
     levels_.for_each([&](Level& level) { level.begin(own); });
-    Collectives collectives(levels_, own, scratch_);
-    try {
-      for (const auto& op : ops)
-        if (!is_point_to_point(op.kind)) collectives.run(op);
-    } catch (...) {
-      // Before `collectives` waits for what is in flight: a part that has stopped ends it.
-      throw Error(ended(internal::to_error(std::current_exception()), ops, own));
-    }
+    const auto error = run_parts(ops, own);
+    if (!error) return;
+    if (levels_.leave(own, *error) || fate_->cause()) throw Error(*error);
+    throw Error(internal::ended_by(fate_->fail({.cause = internal::broken_by_refusal(*error)}),
+                                   error->where()));
   }
 
   std::shared_ptr<WorkState> post_one(const Op& op, const Call& call, Deadline limit) override {
@@ -172,6 +169,19 @@ class HierBackend final : public HostBackend {
   }
 
  private:
+  /// Returns the error with which the call has ended on this rank.
+  std::optional<Error> run_parts(std::span<const Op> ops, const Call& call) {
+    Collectives collectives(levels_, call, scratch_);
+    try {
+      for (const auto& op : ops)
+        if (!is_point_to_point(op.kind)) collectives.run(op);
+    } catch (...) {
+      // Before `collectives` waits for what is in flight: a part that has stopped ends it.
+      return ended(internal::to_error(std::current_exception()), ops, call);
+    }
+    return std::nullopt;
+  }
+
   std::shared_ptr<const MessagePart> messages_of(const Level& level) const {
     return std::make_shared<const MessagePart>(MessagePart{fate_, level.name(), level.ranks()});
   }

@@ -69,12 +69,17 @@ void Level::begin(const Call& call) noexcept {
   host_->skip_to(next_);
 }
 
-Call Level::next(const Call& call, bool blocking) noexcept {
+Call Level::part(const Call& call, std::uint64_t number) const noexcept {
   Call own = call;
-  own.seq = next_++;
-  own.blocking = blocking;
+  own.seq = number;
+  own.part_of = first_number(call);
   own.in_order = false;
-  own.order_fixed = call.order_fixed;
+  return own;
+}
+
+Call Level::next(const Call& call, bool blocking) noexcept {
+  Call own = part(call, next_++);
+  own.blocking = blocking;
   return own;
 }
 
@@ -90,11 +95,14 @@ void Level::refuse(const Call& call, const Error& why) noexcept {
   refuse(first_number(call), call, why);
 }
 
-void Level::refuse(std::uint64_t number, Call call, const Error& why) noexcept {
+void Level::refuse(std::uint64_t number, const Call& call, const Error& why) noexcept {
   const Op op;
-  call.in_order = false;
-  call.seq = number;
-  backend_->refuse({&op, 1}, call, why);
+  backend_->refuse({&op, 1}, part(call, number), why);
+}
+
+bool Level::leave(const Call& call, const Error& why) noexcept {
+  const auto first = first_number(call);
+  return next_ == first || host_->leave_parts(part(call, first), why);
 }
 
 Levels make_levels(const BackendInit& init, const Part& inner, const Part& outer,

@@ -49,7 +49,8 @@ class Topology {
 
 /// One of the groups of which a hier group is made, with the order of its calls. The numbers of the
 /// calls that serve call n of the hier group begin at n * 2^20. So ranks whose call n ended in
-/// different phases, because a rank refused it, use equal numbers again in call n + 1.
+/// different phases, because a rank refused it, use equal numbers again in call n + 1. They are
+/// parts of one call (Call::part_of).
 class Level {
  public:
   /// `ranks`: the ranks of the hier group, by rank of this one. `name`: this group's.
@@ -68,12 +69,16 @@ class Level {
   /// Reports that this rank will make no further call for that call. A peer has at most one call
   /// in flight, so it waits for this rank in the next one.
   void give_up(const Call& call, const Error& why) noexcept { refuse(next_, call, why); }
+  /// Ends the calls for `call` after give_up(), when none is in flight. False if the level is
+  /// broken.
+  bool leave(const Call& call, const Error& why) noexcept;
   /// Reports that this rank will make no call at all for `call`. From any thread.
   void refuse(const Call& call, const Error& why) noexcept;
 
  private:
+  Call part(const Call& call, std::uint64_t number) const noexcept;
   Call next(const Call& call, bool blocking) noexcept;
-  void refuse(std::uint64_t number, Call call, const Error& why) noexcept;
+  void refuse(std::uint64_t number, const Call& call, const Error& why) noexcept;
 
   std::unique_ptr<Backend> backend_;
   HostBackend* host_;  // backend_.
@@ -97,6 +102,12 @@ struct Levels {
   /// Reports on all levels that this rank will make no further call for `call`, or none at all.
   void give_up(const Call& call, const Error& why) noexcept {
     for_each([&](Level& level) { level.give_up(call, why); });
+  }
+  /// Ends the calls for `call` after an error, when none is in flight. False if a level is broken.
+  bool leave(const Call& call, const Error& why) noexcept {
+    bool all = true;
+    for_each([&](Level& level) { all = level.leave(call, why) && all; });
+    return all;
   }
   void refuse(const Call& call, const Error& why) noexcept {
     for_each([&](Level& level) { level.refuse(call, why); });

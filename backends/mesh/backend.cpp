@@ -15,7 +15,6 @@
 #include "values/group_errors.hpp"
 
 namespace tutti::backend::mesh {
-namespace {
 
 /// The messages of one collective of a group.
 class CallWire final : public collectives::Wire {
@@ -66,8 +65,6 @@ class CallWire final : public collectives::Wire {
   Messages sends_;
   Messages recvs_;
 };
-
-}  // namespace
 
 MeshBackend::MeshBackend(std::shared_ptr<const Group> group, Memory& memory)
     : HostBackend(group->name, group->rank),
@@ -120,13 +117,19 @@ void MeshBackend::run(std::span<const Op> ops, const Call& call) {
   // Counts collectives only, because ranks may have different numbers of sends and receives.
   std::size_t index = 0;
   try {
+    // Messages of the parts before this one may still use the memory of the group.
+    if (call.part_of && mesh().agreement().refusal_of(group_->call_id(call)) != nullptr)
+      throw TransportError(TransportError::Kind::refused, mesh().rank());
     for (const auto& op : ops) {
       if (is_point_to_point(op.kind)) continue;
       wire.emplace(*group_, call, index++, scratch_, calls().pool());
       collectives::run_collective(*wire, op, call.order_fixed);
     }
   } catch (const TransportError& transport_error) {
-    throw Error(group_->failed(transport_error, ops, call));
+    const Error error = group_->failed(transport_error, ops, call);
+    if (call.part_of && wire && transport_error.kind == TransportError::Kind::refused)
+      ended_parts_.push_back(std::move(*wire));
+    throw Error(error);
   } catch (const Error& error) {
     // From a custom reduction, or the counts of an all_to_all differ. Fails the mesh, because the
     // peers wait for this rank's messages.
@@ -158,9 +161,18 @@ void MeshBackend::publish(std::span<const Op> ops, const Call& call, const Error
     const bool message = part.size() == 1 && is_point_to_point(part[0].kind);
     if (message && part[0].peer == rank()) return to_itself_->refuse(part[0], rank(), why);
     if (group_->size() == 1) return;
-    mesh().agreement().refuse({message ? group_->pair_id(part[0]) : group_->call_id(its),
-                               mesh().rank(), internal::refusal_text(part, its, why)});
+    mesh().agreement().refuse({.call = message ? group_->pair_id(part[0]) : group_->call_id(its),
+                               .rank = mesh().rank(),
+                               .text = internal::refusal_text(part, its, why),
+                               .entered = its.part_of && *its.part_of != its.seq});
   });
+}
+
+bool MeshBackend::leave_parts(const Call& call, const Error& why) noexcept {
+  const bool left = group_->size() == 1 || (!failure() && group_->abandon(call));
+  if (!left) mesh().fail({.cause = internal::broken_by_refusal(why)});
+  ended_parts_.clear();
+  return left;
 }
 
 void MeshBackend::abandon_messages() noexcept {

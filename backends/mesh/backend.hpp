@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -34,6 +35,8 @@ class Scratch {
   std::size_t size_ = 0;
 };
 
+class CallWire;
+
 /// A group of host memory on a mesh. The collectives are those of lib/collectives.
 class MeshBackend : public HostBackend {
  public:
@@ -45,6 +48,7 @@ class MeshBackend : public HostBackend {
   void abort(std::string_view why) noexcept override;
   std::optional<Error> failure() const override { return group_->mesh->failure(); }
   std::string transport() const override { return mesh().transport(); }
+  bool leave_parts(const Call& call, const Error& why) noexcept override;
 
  protected:
   /// A backend of the same kind for a sub-group.
@@ -65,6 +69,7 @@ class MeshBackend : public HostBackend {
   Memory& memory_;
   std::shared_ptr<const Group> group_;
   Scratch scratch_;
+  std::list<CallWire> ended_parts_;  // Until leave_parts(): peers may still post their sides.
   std::shared_ptr<internal::Mailbox> to_itself_;
   std::mutex pairs_mutex_;
   std::vector<std::weak_ptr<PairState>> pairs_;  // Includes some that have ended.

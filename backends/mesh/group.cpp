@@ -12,7 +12,7 @@
 namespace tutti::backend::mesh {
 
 std::uint64_t Group::call_id(const Call& call) const noexcept {
-  return internal::call_id(name, call.seq);
+  return internal::call_id(name, call.part_of.value_or(call.seq));
 }
 
 std::uint64_t Group::pair_id(const Op& op) const noexcept {
@@ -21,7 +21,7 @@ std::uint64_t Group::pair_id(const Op& op) const noexcept {
 
 std::uint64_t Group::slot(const Call& call, std::size_t index) const noexcept {
   internal::Hash hash;
-  hash.add(call_id(call));
+  hash.add(internal::call_id(name, call.seq));
   hash.add(call.fingerprint);
   hash.add(index);
   return hash.value();
@@ -69,11 +69,8 @@ Error Group::refused(std::span<const Op> ops, const Call& call, bool pair) const
   const Error error = internal::refused_error(name, ops, call, peer, refusal.text);
   // The mesh stays up: a send and its receive share a slot that is a hash of their arguments, so a
   // refused one never matches a later one.
-  if (pair || abandon(call)) return error;
-  return mesh->fail({.cause = Error(error.code(),
-                                    error.message() + "; the group is broken, because not all "
-                                                      "other ranks waited in the call in time",
-                                    error.where())});
+  if (pair || call.part_of || abandon(call)) return error;
+  return mesh->fail({.cause = internal::broken_by_refusal(error)});
 }
 
 bool Group::abandon(const Call& call) const noexcept {

@@ -21,7 +21,8 @@ struct Group {
   int mesh_rank(int group_rank) const noexcept {
     return ranks[static_cast<std::size_t>(group_rank)];
   }
-  /// The id of a call for refusals: of a collective by its number, or of a send and its receive.
+  /// The id of a call for refusals: of a collective by its number, which is one for all parts of a
+  /// call (Call::part_of), or of a send and its receive.
   std::uint64_t call_id(const Call& call) const noexcept;
   std::uint64_t pair_id(const Op& op) const noexcept;
   /// The slot of a collective's messages: equal on all ranks, different for every call of every
@@ -31,16 +32,16 @@ struct Group {
   std::uint64_t pair_slot(const Op& op) const noexcept;
 
   /// Returns the error of a call that ended with a transport error. Fails the mesh, unless a peer
-  /// refused the call and all of its ranks have left it. Called before the call's messages are
-  /// destroyed.
+  /// refused the call and all of its ranks have left it, or it is a part of a call, which abandon()
+  /// ends. Called before the call's messages are destroyed.
   Error failed(const TransportError& transport_error, std::span<const Op> ops,
                const Call& call) const noexcept;
-
- private:
-  Error refused(std::span<const Op> ops, const Call& call, bool pair) const noexcept;
   /// Ends a refused collective; none of its bytes arrives later. Returns false if that fails within
   /// 2 s.
   bool abandon(const Call& call) const noexcept;
+
+ private:
+  Error refused(std::span<const Op> ops, const Call& call, bool pair) const noexcept;
 };
 
 }  // namespace tutti::backend::mesh

@@ -224,7 +224,8 @@ void Agreement::publish_status(const Status& mine) noexcept {
 
 void Agreement::refuse(const Refusal& refusal) noexcept {
   try {
-    store_->set(key(fmt::format("abandoned/{}", refusal.call), rank_), "refused");
+    if (!refusal.entered)
+      store_->set(key(fmt::format("abandoned/{}", refusal.call), rank_), "refused");
     const auto number = store_->add("refusals", 1);
     store_->set(fmt::format("refusal/{}", number), encode(refusal, rank_));
   } catch (...) {  // Without the store the peers wait until their deadline.

@@ -42,6 +42,8 @@ struct Refusal {
   std::uint64_t call = 0;  ///< call_id() or pair_id().
   int rank = 0;
   std::string text;  ///< "all_reduce #17: the array is null".
+  /// The rank is in the call, so that it will abandon() it.
+  bool entered = false;
 };
 
 /// Return a hash: call_id() identifies a collective, pair_id() a send and its receive; `rank` is

@@ -43,6 +43,14 @@ inline std::string rows_text(int from, int to, std::int64_t sent, std::int64_t e
       from, sent, to, expected, to, from);
 }
 
+/// The error that breaks a group because a call with the error `why` has not ended on all ranks.
+inline Error broken_by_refusal(const Error& why) {
+  return {why.code(),
+          why.message() + "; the group is broken, because not all other ranks waited in the call "
+                          "in time",
+          why.where()};
+}
+
 /// The error of a call whose group is destroyed before the call ends. Allocates on first use.
 inline const Error& group_destroyed() {
   static const Error error(Errc::aborted, "the group has been destroyed");

@@ -35,7 +35,7 @@ std::vector<std::string> names_of_backends() {
     return std::ranges::find(names, name) != names.end();
   };
   for (const auto& [inner, outer] :
-       {std::pair("local", "local"), {"local", "gloo"}, {"shm", "gloo"}})
+       {std::pair("local", "local"), {"local", "gloo"}, {"shm", "gloo"}, {"shm", "ucx"}})
     if (found(inner) && found(outer)) names.push_back(std::string("hier:") + inner + "+" + outer);
   return names;
 }

@@ -39,6 +39,9 @@ struct Call {
   bool blocking = false;     ///< A host backend runs inline and returns a finished Work.
   bool order_fixed = false;  ///< CallOptions::order_fixed.
   std::string_view name{};   ///< Borrowed until launch() returns.
+  /// The number of the first of several calls that together serve one call of a backend which uses
+  /// this one. HostBackend::leave_parts() ends such calls after an error.
+  std::optional<std::uint64_t> part_of{};
 
   /// The earlier of deadline and timeout, for a call that starts to wait now.
   Deadline limit() const noexcept {
