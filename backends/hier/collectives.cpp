@@ -27,20 +27,29 @@ TensorView elements(void* data, DType dtype, std::size_t count) {
   return {data, dtype, Shape::vector(static_cast<std::int64_t>(count))};
 }
 
+/// True if the sum of a host may be infinite although the average is not. A host's average is then
+/// multiplied by the host's share of the ranks.
+bool averages_hosts(const Op& op) {
+  return op.reduce.kind == ReduceOp::Kind::avg && op.in.dtype == DType::f16;
+}
 /// The reduction of all but the last step: an average is divided at the end.
-ReduceOp first_step(ReduceOp op) {
-  return op.kind == ReduceOp::Kind::avg ? ReduceOp::sum : op;
+ReduceOp first_step(const Op& op) {
+  return op.reduce.kind == ReduceOp::Kind::avg && !averages_hosts(op) ? ReduceOp::sum : op.reduce;
 }
 /// The reduction of results of first_step().
-ReduceOp later_step(ReduceOp op) {
-  const bool sums = op.kind == ReduceOp::Kind::avg || op.kind == ReduceOp::Kind::premul_sum;
-  return sums ? ReduceOp::sum : op;
+ReduceOp later_step(const Op& op, const Topology& topology) {
+  if (averages_hosts(op))
+    return ReduceOp::premul(static_cast<double>(topology.ranks_of(topology.host()).size()) /
+                            topology.size());
+  const auto kind = op.reduce.kind;
+  const bool sums = kind == ReduceOp::Kind::avg || kind == ReduceOp::Kind::premul_sum;
+  return sums ? ReduceOp::sum : op.reduce;
 }
 void copy(void* to, const void* from, std::size_t bytes) {
   if (bytes != 0) std::memcpy(to, from, bytes);
 }
 void last_step(const Op& op, void* data, std::size_t count, int size) {
-  if (op.reduce.kind == ReduceOp::Kind::avg)
+  if (op.reduce.kind == ReduceOp::Kind::avg && !averages_hosts(op))
     internal::divide(op.in.dtype, data, count, static_cast<std::size_t>(size));
 }
 
@@ -106,6 +115,27 @@ bool Collectives::gains_nothing(const Op& op) const {
   }
 }
 
+std::size_t Collectives::parts_of(const Op& op) const {
+  const auto hosts = static_cast<std::size_t>(topology_.hosts());
+  if (std::max(op.in.bytes(), op.out.bytes()) <= small_bytes) return hosts + 2;
+  if (hosts == 1 || gains_nothing(op)) return 1;
+  switch (op.kind) {
+    case Operation::all_gather:
+      return HostBlocks(topology_, op.rows, op.out.row_bytes(), 1).size() * hosts + 1;
+    case Operation::reduce_scatter:
+      return HostBlocks(topology_, op.rows, static_cast<std::size_t>(op.out.shape.row_numel()),
+                        size_of(op.out.dtype))
+                 .size() *
+             (hosts + 1);
+    case Operation::broadcast:
+      return Chunks(topology_, op.in.bytes(), 1).size() + 1;
+    default:
+      return 2 *
+             Chunks(topology_, static_cast<std::size_t>(op.in.shape.numel()), size_of(op.in.dtype))
+                 .size();
+  }
+}
+
 void Collectives::run(const Op& op) {
   if (topology_.hosts() == 1) return inner(op);
   if (gains_nothing(op)) return run_flat(op);
@@ -163,14 +193,14 @@ void Collectives::all_reduce(const Op& op) {
     Op scatter = inner_rows(Operation::reduce_scatter, chunks, t);
     scatter.in = elements(at(op.in, chunk.from * element), dtype, chunk.count);
     scatter.out = own(t);
-    scatter.reduce = first_step(op.reduce);
+    scatter.reduce = first_step(op);
     inner(scatter);
     if (leads) {
       const auto slice = own(t);
       start_lane({.kind = Operation::all_reduce,
                   .in = slice,
                   .out = slice,
-                  .reduce = later_step(op.reduce)});
+                  .reduce = later_step(op, topology_)});
     }
     if (t > 0) finish(t - 1);
   }
@@ -210,13 +240,13 @@ void Collectives::reduce(const Op& op) {
     Op scatter = inner_rows(Operation::reduce_scatter, chunks, t);
     scatter.in = elements(at(op.in, chunk.from * element), dtype, chunk.count);
     scatter.out = own(t);
-    scatter.reduce = first_step(op.reduce);
+    scatter.reduce = first_step(op);
     inner(scatter);
     if (leads) {
       const auto slice = own(t);
       Op step{.kind = Operation::reduce,
               .in = slice,
-              .reduce = later_step(op.reduce),
+              .reduce = later_step(op, topology_),
               .root = root_host};
       if (at_root_host) step.out = slice;
       start_lane(step);
@@ -395,7 +425,7 @@ void Collectives::reduce_scatter(const Op& op) {
       Op scatter = inner_rows(Operation::reduce_scatter, blocks.chunks(h), t);
       scatter.in = elements(data[h] + chunk.from * element, dtype, chunk.count);
       scatter.out = elements(input + sum * element, dtype, own);
-      scatter.reduce = first_step(op.reduce);
+      scatter.reduce = first_step(op);
       inner(scatter);
       slices[h] = static_cast<std::int64_t>(own);
       sum += own;
@@ -405,7 +435,7 @@ void Collectives::reduce_scatter(const Op& op) {
                   .in = elements(input, dtype, sum),
                   .out = elements(results + t % 2 * slot * element, dtype, slice(here, t).count),
                   .rows = Rows(slices),
-                  .reduce = later_step(op.reduce)});
+                  .reduce = later_step(op, topology_)});
     if (t > 0) finish(t - 1);
   }
   finish(blocks.size() - 1);

@@ -34,6 +34,8 @@ class Collectives {
   Collectives(const Collectives&) = delete;
   Collectives& operator=(const Collectives&) = delete;
 
+  /// The most calls of an inner group or a lane that run(op) makes; equal on all ranks.
+  std::size_t parts_of(const Op& op) const;
   /// @throws Error of a part of the group.
   void run(const Op& op);
 

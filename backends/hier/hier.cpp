@@ -126,12 +126,12 @@ class HierBackend final : public HostBackend {
     Call own = call;
     own.deadline = call.limit();
     own.timeout = {};
+    refuse_too_many_parts(ops, own);
     levels_.for_each([&](Level& level) { level.begin(own); });
     const auto error = run_parts(ops, own);
     if (!error) return;
     if (levels_.leave(own, *error) || fate_->cause()) throw Error(*error);
-    throw Error(internal::ended_by(fate_->fail({.cause = internal::broken_by_refusal(*error)}),
-                                   error->where()));
+    throw Error(internal::ended_by(failure().value_or(*error), error->where()));
   }
 
   std::shared_ptr<WorkState> post_one(const Op& op, const Call& call, Deadline limit) override {
@@ -169,6 +169,19 @@ class HierBackend final : public HostBackend {
   }
 
  private:
+  /// All ranks refuse such a call alike.
+  void refuse_too_many_parts(std::span<const Op> ops, const Call& call) {
+    const Collectives collectives(levels_, call, scratch_);
+    std::size_t parts = 0;
+    for (const auto& op : ops)
+      if (!is_point_to_point(op.kind)) parts += collectives.parts_of(op);
+    if (parts > most_parts)
+      internal::failf(Errc::count_overflow,
+                      "the call needs {} steps within a host, and hier has numbers for {}; divide "
+                      "the array or the coalesced call",
+                      parts, most_parts);
+  }
+
   /// Returns the error with which the call has ended on this rank.
   std::optional<Error> run_parts(std::span<const Op> ops, const Call& call) {
     Collectives collectives(levels_, call, scratch_);

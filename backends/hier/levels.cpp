@@ -11,10 +11,8 @@
 namespace tutti::backend::hier {
 namespace {
 
-constexpr int phase_bits = 20;
-
 constexpr std::uint64_t first_number(const Call& call) noexcept {
-  return call.seq << phase_bits;
+  return call.seq << part_bits;
 }
 
 std::unique_ptr<Backend> make_part(const BackendInit& init, const Part& part, std::string prefix,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -46,6 +47,10 @@ class Topology {
   std::vector<int> places_;              // By rank.
   int lanes_ = 0;
 };
+
+/// The calls of one of these groups that may serve one call of the hier group.
+inline constexpr int part_bits = 20;
+inline constexpr std::size_t most_parts = std::size_t{1} << part_bits;
 
 /// One of the groups of which a hier group is made, with the order of its calls. The numbers of the
 /// calls that serve call n of the hier group begin at n * 2^20. So ranks whose call n ended in

@@ -120,6 +120,14 @@ void run_row(Wire& wire, const Op& op, const Fits& fits) {
   row->run(wire, op);
 }
 
+/// True if a partial sum may be infinite although the average is not. Sums of f32 and bf16 have the
+/// range of the accumulation type.
+bool sum_may_overflow(const Op& op) {
+  const auto dtype = op.in.dtype;
+  return op.reduce.kind == ReduceOp::Kind::avg && is_float(dtype) && size_of(dtype) <= 2 &&
+         dtype != DType::bf16;
+}
+
 std::string limit(std::int64_t value, std::int64_t any) {
   return value == any ? "any" : fmt::format("<= {}", value);
 }
@@ -149,7 +157,9 @@ std::string_view name_of(Algorithm algorithm) noexcept {
 void run_collective(Wire& wire, const Op& op, bool order_fixed) {
   const auto bytes = bytes_of(op);
   const auto& reduce = op.reduce;
-  const bool fixed = order_fixed || (reduce.kind == ReduceOp::Kind::custom && !reduce.commutative);
+  const bool fixed = order_fixed ||
+                     (reduce.kind == ReduceOp::Kind::custom && !reduce.commutative) ||
+                     sum_may_overflow(op);
   run_row(wire, op, [&](const Row& row) {
     return (row.order == Order::any || fixed) && wire.size() <= row.size && bytes <= row.bytes;
   });

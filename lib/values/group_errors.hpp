@@ -46,8 +46,9 @@ inline std::string rows_text(int from, int to, std::int64_t sent, std::int64_t e
 /// The error that breaks a group because a call with the error `why` has not ended on all ranks.
 inline Error broken_by_refusal(const Error& why) {
   return {why.code(),
-          why.message() + "; the group is broken, because not all other ranks waited in the call "
-                          "in time",
+          why.message() +
+              "; the group is broken, because not all other ranks waited in the call "
+              "in time",
           why.where()};
 }
 

@@ -121,6 +121,30 @@ TEST_P(CoalescedRefusal, ReachesRanksThatAreSeveralOperationsAhead) {
     });
 }
 
+// Nothing is sent, so the arrays need not exist.
+TEST(HierCalls, WithMoreStepsThanNumbersAreRefused) {
+  on_backends("local", "a,b,b,a", 4, [](Backend& backend, int) {
+    std::int32_t nothing = 0;
+    const TensorView array(&nothing, DType::i32, {std::int64_t{1} << 38});
+    const std::vector<std::int64_t> rows(4, std::int64_t{1} << 36);
+    const std::int64_t block = rows[0];
+    const TensorView part(&nothing, DType::i32, {block});
+    std::uint64_t seq = 0;
+    for (const Op& op :
+         {Op{.kind = Operation::all_reduce, .in = array, .out = array},
+          Op{.kind = Operation::reduce, .in = array, .out = array, .root = 1},
+          Op{.kind = Operation::broadcast, .in = array, .out = array, .root = 1},
+          Op{.kind = Operation::all_gather, .in = part, .out = array, .rows = rows},
+          Op{.kind = Operation::reduce_scatter, .in = array, .out = part, .rows = rows}}) {
+      const std::vector<Op> ops(8, op);
+      expect_error(Errc::count_overflow, {"steps", "1048576"},
+                   [&] { backend.launch(ops, call_of(seq, ops)).wait(); });
+      ++seq;
+      expect_usable(backend, 4, seq++);
+    }
+  });
+}
+
 // Both calls of a lane that are in flight end, and the memory that they use is free.
 TEST_P(CoalescedRefusal, EndsLargeArraysInFlight) {
   if (!has(GetParam())) GTEST_SKIP() << "not in this build";

@@ -1,5 +1,6 @@
 #include <complex>
 #include <limits>
+#include <utility>
 
 #include "conformance/cells.hpp"
 #include "support/dtypes.hpp"
@@ -82,6 +83,31 @@ TEST_P(ReduceSemantics, AnOverflowingHalfIsInfiniteAndNotTheLargestNumber) {
                     floats(DType::f8e5m2, {inf}));
   expect_all_reduce(std::vector(n, floats(DType::f8e4m3, {448})), ReduceOp::sum,
                     floats(DType::f8e4m3, {nan}));  // It has no infinity.
+}
+
+// The sizes select the different algorithms of gloo, and of hier one lane and several.
+TEST_P(ReduceSemantics, AnAverageIsFiniteIfTheSumIsNot) {
+  for (const auto& [dtype, value] : {std::pair(DType::f16, 40000.F), {DType::f8e4m3, 320.F}})
+    for (const std::size_t block : {1U, 5'000U, 100'000U}) {
+      const int size = world().size;
+      const Array all = floats(dtype, std::vector<float>(block * index(size), value));
+      const Array one = floats(dtype, std::vector<float>(block, value));
+      on_ranks(world(), [&, dtype = dtype](ProcessGroup& group) {
+        SCOPED_TRACE(name_of(dtype));
+        const Buffer in(group, all);
+        const Buffer out(group, dtype, all.shape());
+        group.all_reduce(in, out, ReduceOp::avg);
+        EXPECT_TRUE(same(out.read(), all)) << "all_reduce of " << block;
+        const Buffer at_root(group, dtype, all.shape());
+        group.reduce(in, at_root, size - 1, ReduceOp::avg);
+        if (group.rank() == size - 1) {
+          EXPECT_TRUE(same(at_root.read(), all)) << "reduce";
+        }
+        const Buffer part(group, dtype, one.shape());
+        group.reduce_scatter(in, part, Rows(static_cast<std::int64_t>(block)), ReduceOp::avg);
+        EXPECT_TRUE(same(part.read(), one)) << "reduce_scatter";
+      });
+    }
 }
 
 // In f16, 2048 + 1 is 2048: a sum that rounds at every rank loses every 1.
