@@ -6,14 +6,14 @@
 #include <sstream>
 #include <string_view>
 
-#include "host.hpp"
+#include "values/cores.hpp"
 
 namespace tutti::backend::shm {
 namespace {
 
 /// Nothing if the file is not there or has a word such as "max".
 std::optional<std::uint64_t> number_in(const std::string& path) {
-  std::istringstream text(text_of(path));
+  std::istringstream text(internal::text_of(path));
   std::uint64_t number = 0;
   return text >> number ? std::optional(number) : std::nullopt;
 }
@@ -43,14 +43,14 @@ std::optional<std::uint64_t> left_in_cgroup(const std::string& directory) {
   const auto limit = number_in(directory + "/memory.max");
   if (limit) {
     const auto files =
-        sum_of(text_of(directory + "/memory.stat"), {"active_file", "inactive_file"});
+        sum_of(internal::text_of(directory + "/memory.stat"), {"active_file", "inactive_file"});
     const auto used = number_in(directory + "/memory.current").value_or(0);
     return difference(*limit, difference(used, files.value_or(0)));
   }
   const auto old_limit = number_in(directory + "/memory.limit_in_bytes");
   if (!old_limit) return std::nullopt;
-  const auto files =
-      sum_of(text_of(directory + "/memory.stat"), {"total_active_file", "total_inactive_file"});
+  const auto files = sum_of(internal::text_of(directory + "/memory.stat"),
+                            {"total_active_file", "total_inactive_file"});
   const auto used = number_in(directory + "/memory.usage_in_bytes").value_or(0);
   return difference(*old_limit, difference(used, files.value_or(0)));
 }
@@ -59,14 +59,14 @@ std::optional<std::uint64_t> left_in_cgroup(const std::string& directory) {
 
 AvailableMemory available_memory(const std::string& root) {
   AvailableMemory least{std::numeric_limits<std::uint64_t>::max(), "no limit is known"};
-  if (const auto host = sum_of(text_of(root + "/proc/meminfo"), {"MemAvailable:"}))
+  if (const auto host = sum_of(internal::text_of(root + "/proc/meminfo"), {"MemAvailable:"}))
     least = {*host * 1024, "MemAvailable of the host"};
-  for_each_cgroup(root + "/sys/fs/cgroup", text_of(root + "/proc/self/cgroup"), "memory",
-                  [&](const std::string& directory) {
-                    const auto left = left_in_cgroup(directory);
-                    if (left && *left < least.bytes)
-                      least = {*left, "the limit of the cgroup " + directory};
-                  });
+  internal::for_each_cgroup(root + "/sys/fs/cgroup", internal::text_of(root + "/proc/self/cgroup"),
+                            "memory", [&](const std::string& directory) {
+                              const auto left = left_in_cgroup(directory);
+                              if (left && *left < least.bytes)
+                                least = {*left, "the limit of the cgroup " + directory};
+                            });
   return least;
 }
 

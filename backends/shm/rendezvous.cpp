@@ -20,6 +20,7 @@
 #include "store/checks.hpp"
 #include "unix_socket.hpp"
 #include "values/bytes.hpp"
+#include "values/cores.hpp"
 #include "values/current_error.hpp"
 #include "values/error_record.hpp"
 #include "values/fail.hpp"
@@ -44,7 +45,7 @@ struct PeerInfo {
   std::uint32_t version = Layout::version;
   internal::HostIdentity host;
   std::int32_t process = 0;
-  Cores cores;
+  internal::Cores cores;
   std::string address{};  ///< Rank 0: its socket's.
   std::string error{};    ///< Rank 0: why there is no shared memory, of encode_error().
 };
@@ -53,9 +54,9 @@ Bytes encode(const PeerInfo& info) {
   internal::Writer out;
   out.u32(info.version);
   out.text(info.host.boot).text(info.host.network).text(info.host.processes).text(info.host.users);
-  out.text(info.host.user).i32(info.process).u64(info.cores.quota);
-  const std::vector<std::int64_t> list(info.cores.list.begin(), info.cores.list.end());
-  out.list(list).text(info.address).text(info.error);
+  out.text(info.host.user).i32(info.process);
+  write(out, info.cores);
+  out.text(info.address).text(info.error);
   return out.take();
 }
 
@@ -72,8 +73,7 @@ PeerInfo decode(const Bytes& bytes, int rank) {
   info.host = {std::string(in.text()), std::string(in.text()), std::string(in.text()),
                std::string(in.text()), std::string(in.text())};
   info.process = in.i32();
-  info.cores.quota = in.u64();
-  for (const auto core : in.list()) info.cores.list.push_back(static_cast<int>(core));
+  info.cores = internal::read_cores(in);
   info.address = in.text();
   info.error = in.text();
   in.end();
@@ -209,9 +209,9 @@ class Rendezvous {
   void exchange_infos() {
     mine_.host = internal::host_identity();
     mine_.process = ::getpid();
-    mine_.cores = usable_cores();
+    mine_.cores = internal::usable_cores();
     made_.store->set(key(init_.rank), encode(mine_));
-    std::vector<Cores> cores;
+    std::vector<internal::Cores> cores;
     for (int r = 0; r < init_.size; ++r) {
       infos_.push_back(decode(await_info(r), r));
       made_.ids.push_back(infos_.back().process);

@@ -20,6 +20,7 @@
 #include "member.hpp"
 #include "messages.hpp"
 #include "thresholds.hpp"
+#include "values/cores.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::backend::shm {
@@ -94,7 +95,8 @@ std::string unavailable() {
 }
 
 std::string details() {
-  return internal::describe_polling(count_cores({usable_cores()})) + describe_thresholds();
+  return internal::describe_polling(internal::count_cores({internal::usable_cores()})) +
+         describe_thresholds();
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <fstream>
 #include <sstream>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include "group/agreement.hpp"
 #include "store/checks.hpp"
 #include "values/bytes.hpp"
+#include "values/cores.hpp"
 #include "values/fail.hpp"
 #include "values/hash.hpp"
 #include "values/host_identity.hpp"
@@ -30,6 +30,7 @@ constexpr int most_ranks = 1 << 16;
 struct PeerInfo {
   internal::HostIdentity host;
   Process process;
+  internal::Cores cores;
   std::string address;  ///< Of its UCP worker.
 };
 
@@ -43,6 +44,7 @@ Bytes encode(const PeerInfo& info) {
   internal::Writer out;
   out.text(info.host.boot).text(info.host.network).text(info.host.processes);
   out.i64(info.process.id).u64(info.process.start);
+  write(out, info.cores);
   out.text(info.address).u64(checksum(info.address));
   return out.take();
 }
@@ -57,6 +59,7 @@ PeerInfo decode(const Bytes& bytes, int rank) {
   info.host.processes = in.text();
   info.process.id = in.i64();
   info.process.start = in.u64();
+  info.cores = internal::read_cores(in);
   info.address = in.text();
   const auto sum = in.u64();
   in.end();
@@ -87,7 +90,8 @@ class Rendezvous {
 
   /// Returns the processes of all ranks.
   std::vector<Process> connect(Worker& worker) {
-    const PeerInfo own{internal::host_identity(), Process::own(), worker.address()};
+    const PeerInfo own{internal::host_identity(), Process::own(), internal::usable_cores(),
+                       worker.address()};
     store_->set(key(init_.rank), encode(own));
     std::vector<PeerInfo> peers;
     for (int r = 0; r < init_.size; ++r) {
@@ -100,9 +104,10 @@ class Rendezvous {
       }
     }
     if (!init_.transports.report_ends) check_one_host(peers);
-    const auto here = std::ranges::count_if(
-        peers, [&](const PeerInfo& peer) { return peer.host.boot == own.host.boot; });
-    worker.set_polling(static_cast<std::size_t>(here), std::thread::hardware_concurrency());
+    std::vector<internal::Cores> here;
+    for (const auto& peer : peers)
+      if (peer.host.boot == own.host.boot) here.push_back(peer.cores);
+    worker.set_polling(here.size(), internal::count_cores(here));
     for (int r = 0; r < init_.size; ++r)
       if (r != init_.rank) worker.connect(r, peers[static_cast<std::size_t>(r)].address);
     shake_hands(worker);
