@@ -37,7 +37,8 @@ class Mesh::Message final : public mesh::Message {
     sends_ = true;
     post([&] { buffer_->send(peer(), slot); });
   }
-  void recv(std::uint64_t slot) override {
+  /// Gloo reports no length. A longer message ends the connection.
+  void recv(std::uint64_t slot, bool) override {
     post([&] { buffer_->recv(peer(), slot); });
   }
   void wait(Deadline limit) override;
@@ -148,7 +149,7 @@ bool Mesh::end_refused(std::uint64_t call, std::span<const int> ranks, Deadline 
     for (const int peer : peers) {
       if (peer == rank()) continue;
       messages.push_back(message(memory, peer, &bytes[0], 1, 0));
-      messages.back()->recv(hash.value());
+      messages.back()->recv(hash.value(), true);
       messages.push_back(message(memory, peer, &bytes[1], 1, 0));
       messages.back()->send(hash.value());
     }

@@ -38,7 +38,10 @@ class CallWire final : public collectives::Wire {
     add(sends_, to, const_cast<void*>(data), bytes).send(slot_);
   }
   void recv(int from, void* data, std::size_t bytes) override {
-    add(recvs_, from, data, bytes).recv(slot_);
+    add(recvs_, from, data, bytes).recv(slot_, true);
+  }
+  void recv_at_most(int from, void* data, std::size_t bytes) override {
+    add(recvs_, from, data, bytes).recv(slot_, false);
   }
   void wait_recv() override {
     recvs_.front()->wait(limit_);

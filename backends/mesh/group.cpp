@@ -39,15 +39,24 @@ Error Group::failed(const TransportError& transport_error, std::span<const Op> o
   const bool pair = ops.size() == 1 && is_point_to_point(ops[0].kind);
   if (transport_error.kind == TransportError::Kind::refused) return refused(ops, call, pair);
   const int peer = static_cast<int>(std::ranges::find(ranks, transport_error.peer) - ranks.begin());
-  const bool lost = transport_error.kind == TransportError::Kind::lost;
-  Error cause =
-      lost ? mesh->lost(transport_error.peer, peer)
-      : pair
-          ? Error(Errc::timeout,
+  using Kind = TransportError::Kind;
+  const bool lost = transport_error.kind == Kind::lost;
+  const bool late = transport_error.kind != Kind::length && !lost;
+  Error cause(Errc::backend, {});
+  if (lost)
+    cause = mesh->lost(transport_error.peer, peer);
+  else if (!late)
+    cause = Error(Errc::mismatch,
+                  fmt::format("rank {} sent {} bytes, and rank {} expects {}", peer,
+                              transport_error.sent, rank, transport_error.expected),
+                  {.rank = peer});
+  else if (pair)
+    cause = Error(Errc::timeout,
                   fmt::format("the deadline passed; rank {} has not made its side of {}", peer,
                               internal::describe(ops, call)),
-                  {.rank = peer})
-          : Error(Errc::timeout,
+                  {.rank = peer});
+  else
+    cause = Error(Errc::timeout,
                   fmt::format("the deadline passed while rank {} waited for rank {}", rank, peer),
                   {.rank = peer});
   internal::Failure failure{.cause = internal::call_error(cause.code(), name, ops, call,
@@ -56,7 +65,7 @@ Error Group::failed(const TransportError& transport_error, std::span<const Op> o
     failure.status = {
         fmt::format("{} #{} on group '{}'", internal::operation_of(ops), call.seq, name),
         internal::Record::of(ops, call)};
-    if (!lost) failure.ask = ranks;
+    if (late) failure.ask = ranks;
   }
   cause = transport_error.kind == TransportError::Kind::failed ? mesh->await_failure(failure)
                                                                : mesh->fail(failure);

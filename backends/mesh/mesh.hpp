@@ -27,11 +27,15 @@ struct TransportError : std::exception {
     lost,     ///< The connection to the peer ended.
     failed,   ///< The mesh has failed, or is about to.
     refused,  ///< A rank refused the call; the mesh is up.
+    length,   ///< The peer's message has another length.
   };
   TransportError(Kind k, int p) : kind(k), peer(p) {}
   const char* what() const noexcept override { return "a message was not delivered"; }
   Kind kind;
   int peer;  ///< Mesh rank.
+  // Of Kind::length, in bytes.
+  std::size_t sent = 0;
+  std::size_t expected = 0;
 };
 
 class Message;
@@ -136,7 +140,8 @@ class Message {
 
   /// Posts the message. It matches the peer's message with the same slot. @throws TransportError
   virtual void send(std::uint64_t slot) = 0;
-  virtual void recv(std::uint64_t slot) = 0;
+  /// `exact`: a shorter message than the array is an error, if the transport reports lengths.
+  virtual void recv(std::uint64_t slot, bool exact) = 0;
   /// @throws TransportError
   virtual void wait(Deadline limit) = 0;
   /// Ends the present or the next wait() with a TransportError. Called from any thread, also with

@@ -13,10 +13,10 @@ namespace tutti::backend::mesh {
 
 WaiterThreads::~WaiterThreads() {
   {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
+    const std::lock_guard lock(queue_->mutex);
+    queue_->stop = true;
   }
-  changed_.notify_all();
+  queue_->changed.notify_all();
   for (auto& thread : threads_) {
     if (thread.get_id() == std::this_thread::get_id())
       thread.detach();  // A continuation destroyed the last reference.
@@ -27,28 +27,29 @@ WaiterThreads::~WaiterThreads() {
 
 void WaiterThreads::run(std::function<void()> wait) {
   {
-    const std::lock_guard lock(mutex_);
-    queue_.push_back(std::move(wait));
+    const std::lock_guard lock(queue_->mutex);
+    queue_->waits.push_back(std::move(wait));
     try {
-      if (idle_ < queue_.size()) threads_.emplace_back([this] { work(); });
+      if (queue_->idle < queue_->waits.size())
+        threads_.emplace_back([queue = queue_] { work(*queue); });
     } catch (const std::exception& error) {
-      queue_.pop_back();
+      queue_->waits.pop_back();
       internal::failf(Errc::resource_exhausted,
                       "cannot start a thread that waits for a send or receive: {}", error.what());
     }
   }
-  changed_.notify_one();
+  queue_->changed.notify_one();
 }
 
-void WaiterThreads::work() {
-  std::unique_lock lock(mutex_);
+void WaiterThreads::work(Queue& queue) {
+  std::unique_lock lock(queue.mutex);
   for (;;) {
-    ++idle_;
-    changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
-    --idle_;
-    if (queue_.empty()) return;
-    auto wait = std::move(queue_.front());
-    queue_.pop_front();
+    ++queue.idle;
+    queue.changed.wait(lock, [&] { return queue.stop || !queue.waits.empty(); });
+    --queue.idle;
+    if (queue.waits.empty()) return;
+    auto wait = std::move(queue.waits.front());
+    queue.waits.pop_front();
     lock.unlock();
     wait();
     wait = nullptr;
@@ -76,7 +77,7 @@ void PairState::post() {
     message_ = group_->mesh->message(*std::pmr::new_delete_resource(), group_->mesh_rank(op_.peer),
                                      data, bytes, group_->pair_id(op_));
     const auto slot = group_->pair_slot(op_);
-    sends ? message_->send(slot) : message_->recv(slot);
+    sends ? message_->send(slot) : message_->recv(slot, true);
     group_->mesh->attend();
   } catch (const TransportError& transport_error) {
     message_.reset();
@@ -92,8 +93,13 @@ void PairState::post() {
 }
 
 void PairState::end(std::exception_ptr error) noexcept {
-  claimed_ = true;
+  (void)claim();
   finish(std::move(error));
+}
+
+bool PairState::claim() noexcept {
+  const std::lock_guard lock(message_mutex_);
+  return !std::exchange(claimed_, true);
 }
 
 void PairState::wait_here() noexcept {
@@ -106,15 +112,17 @@ void PairState::wait_here() noexcept {
   } catch (...) {
     error = std::current_exception();
   }
+  std::shared_ptr<Message> ended;
   std::optional<Error> instead;
   {
     const std::lock_guard lock(message_mutex_);
-    message_.reset();
+    ended = std::move(message_);
     instead = instead_;
   }
   if (transport_error)
     error = std::make_exception_ptr(instead ? *instead
                                             : group_->failed(*transport_error, {&op_, 1}, {}));
+  ended.reset();  // Without the lock, because it may block.
   finish(error);
 }
 
@@ -128,22 +136,22 @@ bool PairState::hand_over() noexcept {
 }
 
 void PairState::require_watcher() {
-  if (forked() || claimed_.exchange(true)) return;
-  try {
-    if (const auto waiter_threads = waiter_threads_.lock())
-      return waiter_threads->run([self = shared_from_this(), this] { wait_here(); });
-  } catch (...) {
-    claimed_ = false;
-    throw;
-  }
-  claimed_ = false;  // The group has ended, and cancels this message.
+  if (forked()) return;
+  const auto waiter_threads = waiter_threads_.lock();
+  // The group has ended: it has dropped the message, or another thread waits for it.
+  if (waiter_threads == nullptr) return;
+  // A claim is final, because other threads rely on it. So it is made only when the thread runs.
+  const std::lock_guard lock(message_mutex_);
+  if (claimed_) return;
+  waiter_threads->run([self = shared_from_this(), this] { wait_here(); });
+  claimed_ = true;
 }
 
 bool PairState::done() const noexcept {
   if (HostState::done()) return true;
   auto& self = const_cast<PairState&>(*this);
   // Without a thread, a later wait() ends the message; after the deadline, this call does.
-  if (!self.hand_over() && limit_.expired() && !self.claimed_.exchange(true)) self.wait_here();
+  if (!self.hand_over() && limit_.expired() && self.claim()) self.wait_here();
   return HostState::done();
 }
 
@@ -151,7 +159,7 @@ bool PairState::wait_until(Deadline deadline) {
   if (HostState::done() || forked()) return true;
   if (deadline.time() < limit_.time()) {
     (void)hand_over();
-  } else if (!claimed_.exchange(true)) {
+  } else if (claim()) {
     wait_here();
     return true;
   } else {
@@ -171,16 +179,19 @@ std::shared_ptr<WorkState> PairState::on_done(std::function<void(const Error*)> 
 }
 
 void PairState::stop_waiting(const Error& why) noexcept {
-  const bool mine = !claimed_.exchange(true);
+  std::shared_ptr<Message> dropped;  // Its destructor may block, so it runs without the lock.
   {
     const std::lock_guard lock(message_mutex_);
-    if (mine) message_.reset();
-    if (message_ != nullptr) {
+    const bool waits = std::exchange(claimed_, true);
+    if (waits && message_ != nullptr) {
       instead_ = why;
       message_->cancel();
     }
+    if (waits) return;
+    dropped = std::move(message_);
   }
-  if (mine) finish(std::make_exception_ptr(why));
+  dropped.reset();
+  finish(std::make_exception_ptr(why));
 }
 
 bool PairState::withdraw(const Error& why) noexcept {

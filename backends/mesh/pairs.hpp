@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <list>
@@ -19,20 +18,24 @@ namespace tutti::backend::mesh {
 /// mesh cannot be polled. One thread per message of this kind in flight; usually none.
 class WaiterThreads {
  public:
+  /// Waits for the threads, unless it runs on one of them.
   ~WaiterThreads();
   /// Calls `wait` on one of the threads. @throws Error resource_exhausted if a thread cannot start;
   /// `wait` is then never called.
   void run(std::function<void()> wait);
 
  private:
-  void work();
+  struct Queue {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::list<std::function<void()>> waits;
+    std::size_t idle = 0;
+    bool stop = false;
+  };
+  static void work(Queue& queue);
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::list<std::function<void()>> queue_;
-  std::vector<std::thread> threads_;
-  std::size_t idle_ = 0;
-  bool stop_ = false;
+  std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();  // Shared with the threads.
+  std::vector<std::thread> threads_;                          // Under the lock of the queue.
 };
 
 /// A send or receive that has been posted.
@@ -57,6 +60,8 @@ class PairState : public internal::HostState {
   const Op& op() const noexcept { return op_; }
 
  private:
+  /// True for one caller, which then waits for the message or drops it.
+  bool claim() noexcept;
   void wait_here() noexcept;
   /// Starts a thread that waits for the message. Returns false when no thread can start.
   bool hand_over() noexcept;
@@ -72,8 +77,8 @@ class PairState : public internal::HostState {
   std::byte token_{};  // The byte that an empty message carries.
   std::mutex message_mutex_;
   std::shared_ptr<Message> message_;
-  std::atomic<bool> claimed_{false};  // A thread waits for the message.
-  std::optional<Error> instead_;      // The error of a cancelled message; under message_mutex_.
+  bool claimed_ = false;          // Never false again.
+  std::optional<Error> instead_;  // The error of a cancelled message.
 };
 
 }  // namespace tutti::backend::mesh

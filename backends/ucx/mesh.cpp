@@ -67,8 +67,9 @@ class Mesh::Message final : public mesh::Message {
     posted_ = true;
     worker_.send(request_, peer(), Worker::tag_of(worker_.rank(), slot), data_, bytes_);
   }
-  void recv(std::uint64_t slot) override {
+  void recv(std::uint64_t slot, bool exact) override {
     posted_ = true;
+    exact_ = exact;
     worker_.recv(request_, peer(), Worker::tag_of(peer(), slot), data_, bytes_);
   }
   void wait(Deadline limit) override {
@@ -76,6 +77,9 @@ class Mesh::Message final : public mesh::Message {
     switch (worker_.wait(request_, limit, cancelled_)) {
       case Outcome::ended:
         waited_ = true;
+        if (request_.status == UCS_ERR_MESSAGE_TRUNCATED ||
+            (request_.status == UCS_OK && exact_ && request_.received != bytes_))
+          throw wrong_length();
         if (request_.status == UCS_OK) return;
         break;
       case Outcome::lost:
@@ -96,11 +100,19 @@ class Mesh::Message final : public mesh::Message {
   }
 
  private:
+  TransportError wrong_length() const {
+    TransportError error(TransportError::Kind::length, peer());
+    error.sent = request_.received;
+    error.expected = bytes_;
+    return error;
+  }
+
   Mesh& mesh_;
   Worker& worker_;
   void* data_;
   std::size_t bytes_;
   bool posted_ = false;
+  bool exact_ = false;  // A receive whose length is known.
   bool waited_ = false;
   std::atomic<bool> cancelled_{false};
   Worker::Request request_;

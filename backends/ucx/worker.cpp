@@ -5,16 +5,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
-#include <cstdlib>
 #include <memory>
-#include <set>
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include "values/fail.hpp"
+#include "config.hpp"
 
 namespace tutti::backend::ucx {
 namespace {
@@ -42,57 +38,34 @@ ucp_request_param_t parameters(void* user) {
   return p;
 }
 
-/// UCX's configuration, which the user sets in the environment.
-class Config {
- public:
-  explicit Config(const UcxApi& api) : api_(api) {
-    check(api, api.config_read(nullptr, nullptr, &config_), "ucp_config_read");
-  }
-  ~Config() { api_.config_release(config_); }
-  Config(const Config&) = delete;
-  Config& operator=(const Config&) = delete;
-
-  void set(const char* name, const char* value) {
-    check(api_, api_.config_modify(config_, name, value),
-          fmt::format("setting UCX_{} to {}", name, value));
-  }
-  /// Sets it unless the user has.
-  void set_default(const char* name, const char* value) {
-    if (std::getenv(fmt::format("UCX_{}", name).c_str()) == nullptr) set(name, value);
-  }
-  operator const ucp_config_t*() const noexcept { return config_; }
-
- private:
-  const UcxApi& api_;
-  ucp_config_t* config_ = nullptr;
-};
-
-/// The text that UCX prints to a stream.
-template <typename Print>
-std::string printed(const Print& print) {
-  char* text = nullptr;
-  std::size_t size = 0;
-  std::FILE* stream = ::open_memstream(&text, &size);
-  if (stream == nullptr) return {};
-  print(stream);
-  (void)std::fclose(stream);
-  const std::unique_ptr<char, void (*)(void*)> owner(text, std::free);
-  return {text, size};
-}
-
 }  // namespace
 
 /// Holds the lock. A thread that makes progress gives it to a thread that wants it.
 class Worker::Lock {
  public:
   explicit Lock(Worker& worker)
-      : worker_(worker), lock_(worker.mutex_, std::try_to_lock), log_(worker.logger_) {
+      : worker_(worker), lock_(worker.mutex_, std::try_to_lock), log_(worker.collector_) {
     if (lock_) return;
     worker.wanting_.fetch_add(1);
     lock_.lock();
     worker.wanting_.fetch_sub(1);
   }
+  ~Lock() {
+    log_.reset();
+    if (!worker_.lines_.empty()) deliver();
+  }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
   std::unique_lock<std::mutex>& get() noexcept { return lock_; }
+  /// Calls the logger with UCX's lines, without the lock. The caller makes no progress: the logger
+  /// may close the worker, which waits for that.
+  void log_lines() {
+    if (worker_.lines_.empty()) return;
+    log_.reset();
+    deliver();
+    lock_.lock();
+    log_.emplace(worker_.collector_);
+  }
   void give_way() {
     if (worker_.wanting_.load(std::memory_order_relaxed) == 0) return;
     lock_.unlock();
@@ -102,9 +75,20 @@ class Worker::Lock {
   }
 
  private:
+  void deliver() noexcept {
+    const auto lines = std::exchange(worker_.lines_, {});
+    lock_.unlock();
+    for (const auto& [level, text] : lines) {
+      try {
+        worker_.logger_(level, text);
+      } catch (...) {  // An error of the logger is not one of the call.
+      }
+    }
+  }
+
   Worker& worker_;
   std::unique_lock<std::mutex> lock_;
-  LogTo log_;
+  std::optional<LogTo> log_;
 };
 
 /// A message of withdraw().
@@ -121,6 +105,8 @@ Worker::Worker(const UcxApi& api, int rank, int size, const Transports& transpor
       rank_(rank),
       report_ends_(transports.report_ends),
       logger_(std::move(logger)),
+      collector_(
+          [this](LogLevel level, std::string_view text) { lines_.emplace_back(level, text); }),
       ended_(std::move(ended)),
       endpoints_(static_cast<std::size_t>(size)) {
   polling_.emplace(2, 1);
@@ -183,25 +169,6 @@ void Worker::connect(int peer, std::string_view address) {
   check(api_, status, fmt::format("connecting to rank {}", peer));
 }
 
-std::string Worker::transports() const {
-  const std::lock_guard lock(mutex_);
-  std::set<std::string> found;
-  for (const auto& endpoint : endpoints_) {
-    if (endpoint.handle == nullptr) continue;
-    const auto text =
-        printed([&](std::FILE* stream) { api_.ep_print_info(endpoint.handle, stream); });
-    // A line per lane: "#  lane[0]:  2:tcp/eth0.0 md[2] ...".
-    for (auto at = text.find("lane["); at != std::string::npos; at = text.find("lane[", at + 1)) {
-      const auto colon = text.find(':', text.find(':', at) + 1);
-      const auto end = text.find_first_of(" \n", colon);
-      if (colon == std::string::npos || end == std::string::npos) break;
-      const auto name = text.substr(colon + 1, end - colon - 1);
-      found.insert(name.substr(0, name.rfind('.')));
-    }
-  }
-  return fmt::format("{}", fmt::join(found, ", "));
-}
-
 ucp_tag_t Worker::tag_of(int sender, std::uint64_t slot) noexcept {
   return withdrawal_of(sender) | std::max<ucp_tag_t>(slot & hash_mask, 1);
 }
@@ -211,8 +178,9 @@ void Worker::ended(void*, ucs_status_t status, void* request) {
   r.worker->end(r, status);
 }
 
-void Worker::received(void* handle, ucs_status_t status, const ucp_tag_recv_info_t*,
+void Worker::received(void* handle, ucs_status_t status, const ucp_tag_recv_info_t* info,
                       void* request) {
+  static_cast<Request*>(request)->received = info->length;
   ended(handle, status, request);
 }
 
@@ -289,6 +257,8 @@ void Worker::recv(Request& request, int peer, ucp_tag_t tag, void* data, std::si
   if (closing_) return begin(request, UCS_STATUS_PTR(UCS_ERR_CANCELED));
   auto p = parameters(&request);
   p.cb.recv = received;
+  // The callback has the length. Without this flag it is not called for a message that is there.
+  p.op_attr_mask |= UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
   begin(request, api_.tag_recv(worker_, data, bytes, tag, ~ucp_tag_t{0}, &p));
 }
 
@@ -316,6 +286,7 @@ Worker::Outcome Worker::wait(Request& request, Deadline limit, const std::atomic
                   std::min<std::chrono::nanoseconds>(limit.remaining(), slice)));
       progressing_ = false;
       if (sleeping_ > 0) changed_.notify_all();
+      lock.log_lines();
     } else {
       ++sleeping_;
       changed_.wait_until(lock.get(), std::min(limit.time(), Deadline::after(slice).time()));

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <tutti/deadline.hpp>
@@ -32,7 +33,8 @@ struct Transports {
 ///
 /// All calls of UCX are made under one lock, so that UCX needs none of its own. The threads that
 /// wait make the progress: one of them at a time, the others sleep until it has ended their request
-/// or its own. It gives the lock to a thread that posts a request.
+/// or its own. It gives the lock to a thread that posts a request. UCX's log lines go to the logger
+/// without the lock, so the logger may call this object.
 class Worker {
  public:
   /// A message in flight. Its memory, and the message's, stay valid until it has ended.
@@ -43,6 +45,7 @@ class Worker {
     bool sends = false;
     bool ended = true;
     ucs_status_t status = UCS_OK;
+    std::size_t received = 0;  ///< The length of the peer's message, even if it did not fit.
     Worker* worker = nullptr;
     Request* before = nullptr;  ///< In the worker's list.
     Request* after = nullptr;
@@ -140,6 +143,7 @@ class Worker {
   bool report_ends_;
   bool synchronous_ = false;
   Logger logger_;
+  Logger collector_;  // Adds UCX's lines to lines_.
   std::function<void(int peer)> ended_;
   std::optional<internal::Polling> polling_;
   mesh::Event event_;  // For the thread in attend().
@@ -153,6 +157,7 @@ class Worker {
   bool alerted_ = false;         // The thread in attend() knows that there may be requests.
   bool idle_ = false;            // No message for up to 100 ms.
   bool closing_ = false;
+  std::vector<std::pair<LogLevel, std::string>> lines_;
   Request* in_flight_ = nullptr;
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;  // Null after close().

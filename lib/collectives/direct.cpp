@@ -60,7 +60,7 @@ void all_gather_bounded_direct(Wire& wire, const Op& op) {
     const auto mine = std::min(most, op.in.bytes() - std::min(from, op.in.bytes()));
     for (int i = 1; i < size; ++i) {
       const int prev = (me + size - i) % size;
-      wire.recv(prev, out + index(prev) * bound + from, most);
+      wire.recv_at_most(prev, out + index(prev) * bound + from, most);
     }
     for (int i = 1; i < size; ++i) wire.send((me + i) % size, mine == 0 ? in : in + from, mine);
     for (int i = 1; i < size; ++i) wire.wait_recv();

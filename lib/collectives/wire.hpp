@@ -15,8 +15,10 @@ class Wire {
 
   /// Begins to send 0 to max_message bytes, which must not change until wait_sends().
   virtual void send(int to, const void* data, std::size_t bytes) = 0;
-  /// Begins to receive a message of at most `bytes`. The received length is not reported.
+  /// Begins to receive a message of this length.
   virtual void recv(int from, void* data, std::size_t bytes) = 0;
+  /// Begins to receive a message of at most `bytes`. The received length is not reported.
+  virtual void recv_at_most(int from, void* data, std::size_t bytes) = 0;
   /// Waits for the oldest receive not yet waited for.
   virtual void wait_recv() = 0;
   /// Waits for sends, oldest first, until at most `left` have not ended.

@@ -240,7 +240,6 @@ TEST_P(Ragged, AllGatherConcatenatesInRankOrder) {
 TEST_P(Ragged, ABoundedGatherSendsWhatThereIs) {
   const auto rows = rows_of(GetParam());
   const auto bound = std::ranges::max(rows) + 5;
-  wires.bounded = true;
   wires.run([&](Wire& wire) {
     const auto in = numbers(wire.rank(), static_cast<std::size_t>(rows[index(wire.rank())]));
     Numbers out(static_cast<std::size_t>(bound * size()), -1);
@@ -342,7 +341,7 @@ TEST_P(OtherSizes, RingsDoNotWaitForThemselves) {
 
 TEST_P(OtherSizes, ABarrierIsLeftWhenAllHaveEntered) {
   MemoryWires wires(GetParam());
-  wires.bounded = true;
+  wires.may_be_empty = true;
   std::atomic<int> entered{0};
   wires.run([&](Wire& wire) {
     ++entered;

@@ -19,8 +19,8 @@
 namespace tutti::test {
 
 /// Wires between threads with the rules of the real ones: a message is copied when both sides have
-/// posted it and not before; sizes must be equal (or fit, if `bounded`). Counts the bytes that
-/// every rank sends.
+/// posted it and not before; sizes must be equal (or fit, for recv_at_most()). Counts the bytes
+/// that every rank sends.
 class MemoryWires {
  public:
   explicit MemoryWires(int size) : size_(size), sent(static_cast<std::size_t>(size)) {}
@@ -54,6 +54,7 @@ class MemoryWires {
   struct Message {
     std::byte* data;
     std::size_t bytes;
+    bool at_most = false;
     bool done = false;
   };
   using Handle = std::shared_ptr<Message>;
@@ -76,12 +77,9 @@ class MemoryWires {
       channel.sends.push_back(sends_.back());
       wires_.match(channel);
     }
-    void recv(int from, void* data, std::size_t bytes) override {
-      const std::lock_guard lock(wires_.mutex_);
-      recvs_.push_back(std::make_shared<Message>(Message{static_cast<std::byte*>(data), bytes}));
-      auto& channel = wires_.channels_[{from, rank_}];
-      channel.recvs.push_back(recvs_.back());
-      wires_.match(channel);
+    void recv(int from, void* data, std::size_t bytes) override { recv(from, data, bytes, false); }
+    void recv_at_most(int from, void* data, std::size_t bytes) override {
+      recv(from, data, bytes, true);
     }
     void wait_recv() override { wait_first(recvs_); }
     void wait_sends(std::size_t left) override {
@@ -97,6 +95,14 @@ class MemoryWires {
     }
 
    private:
+    void recv(int from, void* data, std::size_t bytes, bool at_most) {
+      const std::lock_guard lock(wires_.mutex_);
+      recvs_.push_back(
+          std::make_shared<Message>(Message{static_cast<std::byte*>(data), bytes, at_most}));
+      auto& channel = wires_.channels_[{from, rank_}];
+      channel.recvs.push_back(recvs_.back());
+      wires_.match(channel);
+    }
     void wait_first(std::deque<Handle>& queue) {
       std::unique_lock lock(wires_.mutex_);
       if (queue.empty()) throw std::runtime_error("waits for a message that was not posted");
@@ -118,8 +124,10 @@ class MemoryWires {
     while (!channel.sends.empty() && !channel.recvs.empty()) {
       const auto from = channel.sends.front();
       const auto to = channel.recvs.front();
-      if ((bounded ? from->bytes > to->bytes : from->bytes != to->bytes || from->bytes == 0) ||
-          from->bytes > collectives::max_message)
+      const bool fits = to->at_most
+                            ? from->bytes <= to->bytes
+                            : from->bytes == to->bytes && (from->bytes != 0 || may_be_empty);
+      if (!fits || from->bytes > collectives::max_message)
         throw std::runtime_error("a message of " + std::to_string(from->bytes) +
                                  " bytes meets a receive of " + std::to_string(to->bytes));
       if (from->bytes != 0) std::memcpy(to->data, from->data, from->bytes);
@@ -137,7 +145,7 @@ class MemoryWires {
   bool broken_ = false;
 
  public:
-  bool bounded = false;           ///< Messages may be empty, or shorter than posted.
+  bool may_be_empty = false;      ///< Messages of recv() may be empty.
   std::vector<std::size_t> sent;  ///< Sent bytes, by rank.
 };
 
