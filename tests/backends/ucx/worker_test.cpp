@@ -16,7 +16,7 @@ namespace {
 using backend::ucx::Worker;
 using namespace std::chrono_literals;
 
-// UCX warns of a message that nobody has received when the worker is closed.
+// UCX warns of messages that have not been received when the worker is closed.
 TEST(UcxWorker, TheLoggerMayUseTheWorker) {
   std::vector<std::string> lines;
   std::unique_ptr<Worker> receiver;
