@@ -55,15 +55,6 @@ void last_step(const Op& op, void* data, std::size_t count, int size) {
 
 }  // namespace
 
-std::byte* Scratch::at_least(std::size_t bytes) {
-  if (bytes > size_) {
-    data_.reset();
-    data_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
-    size_ = bytes;
-  }
-  return data_.get();
-}
-
 Collectives::~Collectives() {
   for (const auto& state : in_flight_) state->wait_until(Deadline::none());
 }

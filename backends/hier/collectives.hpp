@@ -7,18 +7,9 @@
 #include <vector>
 
 #include "levels.hpp"
+#include "values/scratch.hpp"
 
 namespace tutti::backend::hier {
-
-/// Memory that the calls of a group use one after another.
-class Scratch {
- public:
-  std::byte* at_least(std::size_t bytes);
-
- private:
-  std::unique_ptr<std::byte[]> data_;
-  std::size_t size_ = 0;
-};
 
 class Chunks;
 
@@ -27,7 +18,7 @@ class Chunks;
 class Collectives {
  public:
   /// `call` has a deadline and no timeout.
-  Collectives(Levels& levels, const Call& call, Scratch& scratch)
+  Collectives(Levels& levels, const Call& call, internal::Scratch& scratch)
       : levels_(levels), topology_(levels.topology), call_(call), scratch_(scratch) {}
   /// Waits for what is in flight.
   ~Collectives();
@@ -59,7 +50,7 @@ class Collectives {
   Levels& levels_;
   const Topology& topology_;
   const Call& call_;
-  Scratch& scratch_;
+  internal::Scratch& scratch_;
   std::deque<std::shared_ptr<WorkState>> in_flight_;
   std::size_t started_ = 0;  // Calls of start_lane(), equal on all ranks of the lane.
   std::vector<std::int64_t> rows_;

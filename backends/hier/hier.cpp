@@ -303,7 +303,7 @@ class HierBackend final : public HostBackend {
   Levels levels_;
   std::shared_ptr<const MessagePart> inner_messages_;
   std::shared_ptr<const MessagePart> flat_messages_;
-  Scratch scratch_;
+  internal::Scratch scratch_;
 };
 
 Part parse_part(const std::string& text, const std::string& args) {

@@ -20,7 +20,7 @@ namespace tutti::backend::mesh {
 class CallWire final : public collectives::Wire {
  public:
   /// The messages of operation `index` of the call.
-  CallWire(const Group& group, const Call& call, std::size_t index, Scratch& scratch,
+  CallWire(const Group& group, const Call& call, std::size_t index, internal::Scratch& scratch,
            std::pmr::memory_resource& pool)
       : group_(group),
         call_(group.call_id(call)),
@@ -63,7 +63,7 @@ class CallWire final : public collectives::Wire {
   std::uint64_t call_;
   std::uint64_t slot_;
   Deadline limit_;
-  Scratch& scratch_;
+  internal::Scratch& scratch_;
   std::pmr::memory_resource& pool_;
   Messages sends_;
   Messages recvs_;

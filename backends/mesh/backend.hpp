@@ -15,25 +15,9 @@
 #include "group.hpp"
 #include "group/mailbox.hpp"
 #include "pairs.hpp"
+#include "values/scratch.hpp"
 
 namespace tutti::backend::mesh {
-
-/// Memory that a group's calls use one after another.
-class Scratch {
- public:
-  std::byte* at_least(std::size_t bytes) {
-    if (bytes > size_) {
-      data_.reset();
-      data_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
-      size_ = bytes;
-    }
-    return data_.get();
-  }
-
- private:
-  std::unique_ptr<std::byte[]> data_;
-  std::size_t size_ = 0;
-};
 
 class CallWire;
 
@@ -68,7 +52,7 @@ class MeshBackend : public HostBackend {
 
   Memory& memory_;
   std::shared_ptr<const Group> group_;
-  Scratch scratch_;
+  internal::Scratch scratch_;
   std::list<CallWire> ended_parts_;  // Until leave_parts(): peers may still post their sides.
   std::shared_ptr<internal::Mailbox> to_itself_;
   std::mutex pairs_mutex_;
