@@ -108,7 +108,7 @@ class HierBackend final : public HostBackend {
     levels_.for_each([&](const Level& level) {
       if (found) return;
       if (const auto failure = level.backend().failure())
-        found = fate_->fail({.cause = of_group(*failure, level)});
+        found = fate_->fail({.cause = of_group(*failure)});
     });
     return found;
   }
@@ -210,16 +210,20 @@ class HierBackend final : public HostBackend {
     return op;
   }
 
-  /// The error with the ranks of this group. Errors of other groups stay as they are.
-  Error of_group(const Error& error, const Level& level) const {
-    if (error.where().group != level.name()) return error;
-    return renumbered(error, group(), level.ranks());
+  /// The error with the ranks of this group. Parts on the same connections break together, so it
+  /// may be of another part than the one that reports it.
+  Error of_group(const Error& error) const {
+    std::optional<Error> own;
+    levels_.for_each([&](const Level& level) {
+      if (!own && error.where().group == level.name())
+        own = renumbered(error, group(), level.ranks());
+    });
+    return own.value_or(error);
   }
 
   /// The error of a call that ended with an error of a part.
   Error ended(const Error& error, std::span<const Op> ops, const Call& call) {
-    Error own = error;
-    levels_.for_each([&](const Level& level) { own = of_group(own, level); });
+    Error own = of_group(error);
     if (!internal::breaks_group(own.code())) {
       levels_.give_up(call, own);
       return disagreement(own, ops, call);
@@ -228,7 +232,7 @@ class HierBackend final : public HostBackend {
     if (own.code() == Errc::aborted)
       levels_.for_each([&](const Level& level) {
         const auto failure = level.backend().failure();
-        if (failure && failure->code() == Errc::peer_lost) own = of_group(*failure, level);
+        if (failure && failure->code() == Errc::peer_lost) own = of_group(*failure);
       });
     const int culprit = own.where().rank;
     const std::string message = own.code() == Errc::timeout ? "the deadline passed"
