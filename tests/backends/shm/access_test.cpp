@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -127,6 +128,39 @@ TEST(ShmAccess, RetiredSegmentsAreUnmapped) {
     }
     // Of 24 segments of each rank; the group has one more. Up to 188 MiB of a rank are kept.
     EXPECT_LE(most, 1U + 2 * 7);
+    return std::string();
+  });
+}
+
+TEST(ShmAccess, ArraysAreAccessedInMemoryThatWasReturned) {
+  on_processes({.size = 2}, [](RankProcess& process) {
+    Rank rank(process, "returned");
+    auto& memory = rank.member->memory();
+    const Shape shape{1'000'000};
+    (void)Tensor(memory, Shape{2'100'000}, DType::i32);  // Both are in its segment.
+    Tensor first(memory, shape, DType::i32);
+    Tensor second(memory, shape, DType::i32);
+    EXPECT_EQ(memory.find(first.data(), 1).segment, memory.find(second.data(), 1).segment);
+    EXPECT_TRUE(rank.sums(first));
+    EXPECT_TRUE(rank.sums(second));
+    const void* const place = first.data();
+    first = Tensor();
+    // The system has no memory, so all that is free is returned.
+    ::signal(SIGXFSZ, SIG_IGN);
+    rlimit before{};
+    ::getrlimit(RLIMIT_FSIZE, &before);
+    const rlimit little{1 << 20, before.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &little);
+    expect_error(Errc::resource_exhausted, {},
+                 [&] { (void)memory.allocate(std::size_t{64} << 20, {}); });
+    ::setrlimit(RLIMIT_FSIZE, &before);
+    Tensor again(memory, shape, DType::i32);
+    EXPECT_EQ(again.data(), place);
+    EXPECT_EQ(again.values<std::int32_t>()[500'000], 0) << "was not returned";
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_TRUE(rank.sums(again));
+      EXPECT_TRUE(rank.sums(second));
+    }
     return std::string();
   });
 }
