@@ -111,9 +111,7 @@ Worker::Worker(const UcxApi& api, int rank, int size, const Transports& transpor
       endpoints_(static_cast<std::size_t>(size)) {
   polling_.emplace(2, 1);
   const LogTo log(logger_);
-  Config config(api);
-  if (!transports.list.empty()) config.set("TLS", transports.list.c_str());
-  config.set_default("KEEPALIVE_INTERVAL", "1s");
+  const Config config(api, transports.list);
   ucp_params_t wanted{};
   wanted.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS |
                       UCP_PARAM_FIELD_TAG_SENDER_MASK;
