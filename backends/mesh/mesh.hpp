@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "collectives/wire.hpp"
 #include "group/agreement.hpp"
 
 namespace tutti::backend::mesh {
@@ -54,6 +55,7 @@ class Mesh {
   internal::Agreement& agreement() noexcept { return agreement_; }
   /// Backend::transport().
   virtual std::string transport() const = 0;
+  virtual collectives::Transport library() const noexcept = 0;
 
   /// A message to or from a peer, in memory of `pool`. `call`: the id by which a peer may refuse it
   /// (Group::call_id() or pair_id()); 0: no refusal. @throws TransportError
