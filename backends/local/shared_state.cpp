@@ -66,7 +66,7 @@ void SharedState::join(int rank, Deadline limit) {
 // sees that A sleeps.
 
 void SharedState::notify(int rank) noexcept {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  internal::full_fence();
   if (sleepers_.load(std::memory_order_seq_cst) == 0) return;
   for (int r = 0; r < size_; ++r)
     if (of(r).sleeps.load(std::memory_order_seq_cst) == static_cast<std::uint32_t>(rank) + 1)

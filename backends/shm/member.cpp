@@ -52,7 +52,7 @@ void Member::publish(Number& word, std::uint64_t value) noexcept {
 }
 
 void Member::notify() noexcept {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  internal::full_fence();
   if (shared().sleepers.load(std::memory_order_seq_cst) != 0) wake_waiters();
 }
 

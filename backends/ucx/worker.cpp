@@ -137,7 +137,7 @@ Worker::~Worker() {
   close();
 }
 
-void Worker::set_polling(std::size_t ranks, std::size_t cores) noexcept {
+void Worker::set_polling(std::size_t ranks, std::size_t cores) {
   polling_.emplace(ranks, cores);
 }
 

@@ -69,7 +69,7 @@ class Worker {
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return static_cast<int>(endpoints_.size()); }
   /// The number of ranks that share so many cores, by which threads decide how they wait.
-  void set_polling(std::size_t ranks, std::size_t cores) noexcept;
+  void set_polling(std::size_t ranks, std::size_t cores);
 
   /// From now on a send ends only when its message has been matched.
   void set_synchronous() noexcept { synchronous_ = true; }

@@ -7,27 +7,47 @@
 #include <new>
 
 namespace tutti::internal {
+namespace {
 
+using Number = std::atomic<std::uint64_t>;
+
+// No guard of a static variable: a child that is forked meanwhile would wait for it for ever.
+constinit std::atomic<Number*> shared_page{nullptr};
+constinit Number generations{0};  // A forked child goes on counting.
+
+}  // namespace
+
+// One page per process, never unmapped. Once the process has made a guard, the page holds the
+// number of its generation; a forked child finds 0.
 std::atomic<std::uint64_t>& ForkGuard::page() {
-  // One page per process, never unmapped. Once the process has made a guard, the page holds its id;
-  // a forked child finds 0.
-  static std::atomic<std::uint64_t>* shared = nullptr;
-  [[maybe_unused]] static const bool made = [] {
-    const auto size = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-    void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    static std::atomic<std::uint64_t> otherwise{0};
-    shared = data == MAP_FAILED ? &otherwise : new (data) std::atomic<std::uint64_t>(0);
-    // The handler is for systems that cannot wipe the page, or say so without doing it.
-    if (data != MAP_FAILED) (void)::madvise(data, size, MADV_WIPEONFORK);
-    // Relaxed: the child has one thread.
-    return ::pthread_atfork(nullptr, nullptr,
-                            [] { shared->store(0, std::memory_order_relaxed); }) == 0;
-  }();
-  return *shared;
+  // Acquire, and release below: the number is constructed.
+  if (auto* const page = shared_page.load(std::memory_order_acquire)) return *page;
+  const auto size = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  static constinit Number otherwise{0};
+  auto* const made = data == MAP_FAILED ? &otherwise : new (data) Number(0);
+  if (data != MAP_FAILED) (void)::madvise(data, size, MADV_WIPEONFORK);
+  Number* first = nullptr;
+  if (!shared_page.compare_exchange_strong(first, made, std::memory_order_acq_rel,
+                                           std::memory_order_acquire)) {
+    if (data != MAP_FAILED) ::munmap(data, size);
+    return *first;
+  }
+  // For systems that cannot wipe the page, or say so without doing it. Relaxed: the child has one
+  // thread.
+  (void)::pthread_atfork(nullptr, nullptr, [] {
+    shared_page.load(std::memory_order_relaxed)->store(0, std::memory_order_relaxed);
+  });
+  return *made;
 }
 
-ForkGuard::ForkGuard() : page_(&page()), mine_(static_cast<std::uint64_t>(::getpid())) {
-  page_->store(mine_, std::memory_order_relaxed);  // After a fork the child finds 0.
+ForkGuard::ForkGuard() : page_(&page()) {
+  // Relaxed: a number alone. Not the process's id, which a child in another namespace may share.
+  mine_ = page_->load(std::memory_order_relaxed);
+  while (mine_ == 0) {
+    const auto next = generations.fetch_add(1, std::memory_order_relaxed) + 1;
+    if (page_->compare_exchange_strong(mine_, next, std::memory_order_relaxed)) mine_ = next;
+  }
 }
 
 }  // namespace tutti::internal

@@ -2,9 +2,13 @@
 
 #include "group/waiting.hpp"
 
+#include <stdlib.h>
+
 #include <thread>
 
 #include <gtest/gtest.h>
+
+#include "support/errors.hpp"
 
 namespace tutti::test {
 namespace {
@@ -35,9 +39,30 @@ int polls_until_sleep(std::size_t ranks, std::size_t cores) {
 
 TEST(Polling, PausesOnlyIfEveryRankHasACore) {
   EXPECT_LE(polls_until_sleep(3, 2), 1 + 100);
+  const int most = 1 + Polling::pauses_in_a_row() + 100;
   int polls = 0;  // Beside another program a yield may be long, which ends the polls.
-  for (int i = 0; i < 100 && polls <= 1 + 64 + 100; ++i) polls = polls_until_sleep(2, 2);
-  EXPECT_GT(polls, 1 + 64 + 100);
+  for (int i = 0; i < 100 && polls <= most; ++i) polls = polls_until_sleep(2, 2);
+  EXPECT_GT(polls, most);
+}
+
+TEST(Polling, PausesForTheTimeInTheEnvironment) {
+  const auto with = [](const char* time) {
+    ::setenv("TUTTI_POLL_NS", time, 1);
+    const int pauses = Polling::pauses_in_a_row();
+    ::unsetenv("TUTTI_POLL_NS");
+    return pauses;
+  };
+  const int usual = Polling::pauses_in_a_row();
+  EXPECT_GE(usual, 1);
+  EXPECT_LE(usual, 64);
+  EXPECT_EQ(with("0"), 0);
+  EXPECT_NEAR(with("1000000") / 1000.0, with("100000") / 100.0, 1);
+  for (const char* wrong : {"fast", "-1", "1000001", "1.5", "2 us"})
+    expect_error(Errc::invalid_argument, {"TUTTI_POLL_NS", wrong, "0 to 1000000"}, [&] {
+      ::setenv("TUTTI_POLL_NS", wrong, 1);
+      Polling(1, 1);
+    });
+  ::unsetenv("TUTTI_POLL_NS");
 }
 
 // The number of pauses follows from the time, because a pause takes 1 to 50 ns.
@@ -48,8 +73,8 @@ TEST(Polling, DoesNotPauseLongerIfAPollIsSlow) {
     std::this_thread::sleep_for(Polling::pausing);
     return ++polls == 0;
   }));
-  EXPECT_GE(polls, 1 + 64 + 1);
-  EXPECT_LE(polls, 1 + 64 + 100) << "pauses after a yield";
+  EXPECT_GE(polls, 1 + Polling::pauses_in_a_row() + 1);
+  EXPECT_LE(polls, 1 + Polling::pauses_in_a_row() + 100) << "pauses after a yield";
 }
 
 TEST(Polling, DoesNotYieldAgainAfterALongYield) {
