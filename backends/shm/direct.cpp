@@ -184,8 +184,8 @@ template <typename Visit>
 void Direct::for_each_location(const Visit& visit) const {
   for (int r = 0; r < size_; ++r) {
     const auto& entry = entries_[static_cast<std::size_t>(r)];
-    if (in_bytes(r) != 0) visit(r, entry.in, in_bytes(r));
-    if (out_bytes(r) != 0) visit(r, entry.out, out_bytes(r));
+    if (in_bytes(r) != 0) visit(r, entry.in);
+    if (out_bytes(r) != 0) visit(r, entry.out);
   }
 }
 
@@ -194,16 +194,15 @@ bool Direct::can_access_all() {
   struct Array {
     int rank;
     Location location;
-    std::size_t bytes;
   };
   std::vector<Array> fresh;  // In segments to be mapped; usually empty.
   auto& peers = member_.peer_memory();
   peers.begin_call();
   bool refused = false;
-  for_each_location([&](int r, const Location& location, std::size_t bytes) {
+  for_each_location([&](int r, const Location& location) {
     const auto state = peers.state(r, location);
     refused = refused || state == PeerMemory::State::refused;
-    if (state == PeerMemory::State::unknown) fresh.push_back({r, location, bytes});
+    if (state == PeerMemory::State::unknown) fresh.push_back({r, location});
   });
   if (refused || fresh.empty()) return !refused;
   // A bit for each array, and the last bit for all that follow.
@@ -212,7 +211,7 @@ bool Direct::can_access_all() {
   };
   auto mapped = ~std::uint32_t{0};
   for (std::size_t i = 0; i < fresh.size(); ++i)
-    if (!peers.map(fresh[i].rank, fresh[i].location, fresh[i].bytes)) mapped &= ~bit_of(i);
+    if (!peers.map(fresh[i].rank, fresh[i].location)) mapped &= ~bit_of(i);
   mapped = member_.agree(mapped);
   for (std::size_t i = 0; i < fresh.size(); ++i)
     peers.settle(fresh[i].rank, fresh[i].location, (mapped & bit_of(i)) != 0);

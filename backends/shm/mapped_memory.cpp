@@ -26,8 +26,7 @@ constexpr std::uint64_t period = 1000;
 constexpr std::size_t label_bytes = whole_lines(sizeof(SegmentLabel));
 
 std::size_t page_bytes() {
-  static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  return bytes;
+  return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
 }
 
 std::size_t page_below(std::size_t offset) {
@@ -57,6 +56,12 @@ std::shared_ptr<MappedMemory> MappedMemory::of_process() {
   return memory;
 }
 
+MappedMemory::~MappedMemory() {
+  if (fork_guard_.forked()) return;
+  // A child that was forked before may hold the files, and a peer the mappings.
+  for (const auto& part : parts_) retire(part);
+}
+
 // --- Allocating ---
 
 void* MappedMemory::allocate(std::size_t bytes, Stream) {
@@ -75,7 +80,10 @@ void* MappedMemory::allocate(std::size_t bytes, Stream) {
   try {
     block = find_block(size);
   } catch (const Error& error) {
-    if (error.code() != Errc::resource_exhausted || !return_free(0)) throw;
+    if (error.code() != Errc::resource_exhausted) throw;
+    // One thread at a time: another one may be giving back what this one needs.
+    const std::lock_guard returning(returning_);
+    (void)return_free(0);
     block = find_block(size);
   }
   std::size_t keep = 0;
@@ -116,8 +124,8 @@ MappedMemory::Block MappedMemory::find_block(std::size_t bytes) {
     made = make_part(needed);
   }
   const std::lock_guard lock(mutex_);
-  allocated_ += made.front().memory->bytes();
   parts_.splice(parts_.end(), made);
+  count(parts_.back(), parts_.back().memory->bytes());
   block = {&parts_.back(), {label_bytes, label_bytes + bytes}};
   use(block);
   return block;
@@ -147,7 +155,7 @@ void MappedMemory::for_each_free(const Visit& visit) {
       auto begin = range.begin;
       for (; hole != part.holes.end() && hole->begin < range.end; ++hole) {
         if (begin < hole->begin) visit(part, {begin, hole->begin});
-        begin = hole->end;
+        begin = std::max(begin, hole->end);
       }
       if (begin < range.end) visit(part, {begin, range.end});
     }
@@ -210,8 +218,9 @@ void MappedMemory::fill(const Block& block, const std::vector<Range>& holes) {
       filled += hole.bytes();
     }
   } catch (...) {
-    for (const auto& hole : holes) (void)return_part(part.file, hole.begin, hole.bytes());
+    for (const auto& hole : holes) (void)part.memory->return_pages(hole.begin, hole.bytes());
     const std::lock_guard lock(mutex_);
+    part.holes.reserve(part.holes.size() + holes.size());  // All of them or none.
     for (const auto& hole : holes) add_hole(part, hole);
     in_use_ -= block.range.bytes();
     --part.blocks;
@@ -219,7 +228,15 @@ void MappedMemory::fill(const Block& block, const std::vector<Range>& holes) {
     throw;
   }
   const std::lock_guard lock(mutex_);
-  allocated_ += filled;
+  count(part, filled);
+}
+
+/// Counts `bytes` more of a part, or less: `bytes` wraps. A quarantined part does not count:
+/// its memory is not free before this memory ends.
+void MappedMemory::count(Part& part, std::size_t bytes) noexcept {
+  if (part.quarantined) return;
+  part.allocated += bytes;
+  allocated_ += bytes;
 }
 
 void MappedMemory::add_hole(Part& part, Range range) {
@@ -307,8 +324,7 @@ bool MappedMemory::return_free(std::size_t keep) noexcept try {
           parts_, [](const Part& part) { return part.blocks == 0 && !part.quarantined; });
       if (whole != parts_.end()) {
         unused.splice(unused.end(), parts_, whole);
-        allocated_ -= whole->memory->bytes();
-        for (const auto& hole : whole->holes) allocated_ += hole.bytes();
+        allocated_ -= whole->allocated;
       } else {
         block = largest_free();
         if (!block) return any;
@@ -322,10 +338,10 @@ bool MappedMemory::return_free(std::size_t keep) noexcept try {
       continue;
     }
     auto& [part, range] = block;
-    const bool returned = return_part(part->file, range.begin, range.bytes());
+    const bool returned = part->memory->return_pages(range.begin, range.bytes());
     const std::lock_guard lock(mutex_);
     if (returned) {
-      allocated_ -= range.bytes();
+      count(*part, std::size_t{0} - range.bytes());
       add_hole(*part, range);
     }
     --part->blocks;
@@ -341,7 +357,7 @@ void MappedMemory::retire(const Part& part) noexcept {
   auto& label = *std::launder(reinterpret_cast<SegmentLabel*>(part.memory->data()));
   // Relaxed: the peers' calls with its arrays have ended, and no peer has to see it at once.
   std::atomic_ref(label.segment).store(SegmentLabel::retired, std::memory_order_relaxed);
-  (void)return_part(part.file, page_bytes(), part.memory->bytes() - page_bytes());
+  (void)part.memory->return_pages(page_bytes(), part.memory->bytes() - page_bytes());
 }
 
 // --- Locations ---
@@ -375,7 +391,8 @@ Location MappedMemory::find(const void* data, std::size_t bytes) const noexcept 
 
 void MappedMemory::quarantine(const void* data) noexcept {
   const std::lock_guard lock(mutex_);
-  if (Part* const part = part_of(data); part != nullptr) {
+  if (Part* const part = part_of(data); part != nullptr && !part->quarantined) {
+    allocated_ -= part->allocated;
     part->quarantined = true;
     part->free.clear();
   }

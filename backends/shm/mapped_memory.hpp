@@ -45,7 +45,8 @@ struct SegmentLabel {
 /// Released blocks are used again, and free memory beyond a limit goes back to the system: twice
 /// the most memory that was in use during the last 1000 to 2000 releases, and 64 MiB. It is
 /// compared when memory is allocated that is not there, and every 1000 releases. So a loop that
-/// allocates the same sizes makes no system calls.
+/// allocates the same sizes makes no system calls, unless it releases more than 1000 arrays a
+/// round.
 class MappedMemory final : public Memory, public std::enable_shared_from_this<MappedMemory> {
  public:
   /// The one object of the process, or a new one.
@@ -53,6 +54,10 @@ class MappedMemory final : public Memory, public std::enable_shared_from_this<Ma
 
   explicit MappedMemory(MemoryFigures available = [] { return available_memory(); })
       : available_(std::move(available)) {}
+
+  ~MappedMemory() override;
+  MappedMemory(const MappedMemory&) = delete;
+  MappedMemory& operator=(const MappedMemory&) = delete;
 
   Device device() const noexcept override { return {}; }
   /// @throws Error resource_exhausted with the size; forked in a child.
@@ -80,7 +85,8 @@ class MappedMemory final : public Memory, public std::enable_shared_from_this<Ma
     std::vector<Range> free{};   // In order, and apart from each other. Has room for give().
     std::vector<Range> holes{};  // Of them, whole pages that the system has. In order.
     std::size_t blocks = 0;
-    bool quarantined = false;  // Nothing is free again.
+    std::size_t allocated = 0;  // Bytes, without holes.
+    bool quarantined = false;   // Nothing is free again.
   };
   using Parts = std::list<Part>;
   struct Block {
@@ -97,6 +103,7 @@ class MappedMemory final : public Memory, public std::enable_shared_from_this<Ma
   void use(const Block& block);
   void give(Part& part, Range range) noexcept;
   static void add_hole(Part& part, Range range);
+  void count(Part& part, std::size_t bytes) noexcept;
   template <typename Visit>
   void for_each_free(const Visit& visit);
   Block largest_free();
@@ -113,10 +120,11 @@ class MappedMemory final : public Memory, public std::enable_shared_from_this<Ma
 
   const MemoryFigures available_;
   internal::ForkGuard fork_guard_;
+  std::mutex returning_;  // Before mutex_.
   mutable std::mutex mutex_;
   Parts parts_;
   std::size_t in_use_ = 0;     // Bytes of blocks.
-  std::size_t allocated_ = 0;  // Bytes of segments, without holes.
+  std::size_t allocated_ = 0;  // Bytes of parts that are not quarantined.
   // The most bytes in use in this period of releases, and in the last one.
   std::size_t peak_ = 0;
   std::size_t last_peak_ = 0;

@@ -82,7 +82,7 @@ PeerMemory::State PeerMemory::state(int rank, const Location& location) const no
   return calls_ < known->again ? State::refused : State::unknown;
 }
 
-bool PeerMemory::map(int rank, const Location& location, std::size_t bytes) {
+bool PeerMemory::map(int rank, const Location& location) {
   auto* known = find(rank, location);
   const auto r = static_cast<std::size_t>(rank);
   if (known == nullptr) {
@@ -98,10 +98,7 @@ bool PeerMemory::map(int rank, const Location& location, std::size_t bytes) {
     warn(rank, error.message());
     return false;
   }
-  // The rest is populated by page faults: it may have parts that are not allocated.
-  const auto size = known->memory->bytes();
-  if (location.offset < size)
-    known->memory->populate(location.offset, std::min(bytes, size - location.offset));
+  // Not populated: that would allocate parts of the segment that its owner has given back.
   return true;
 }
 

@@ -31,9 +31,9 @@ class PeerMemory {
   /// Counts the calls with such arrays, equally on all ranks.
   void begin_call() noexcept { ++calls_; }
   State state(int rank, const Location& location) const noexcept;
-  /// Maps the segment of a location whose state is unknown, until settle(). `bytes`: the array's.
-  /// False if this rank cannot.
-  bool map(int rank, const Location& location, std::size_t bytes);
+  /// Maps the segment of a location whose state is unknown, until settle(). False if this rank
+  /// cannot.
+  bool map(int rank, const Location& location);
   /// Decides for a segment whose state is unknown. All ranks decide the same.
   void settle(int rank, const Location& location, bool all_mapped) noexcept;
   /// The array at a mapped location; null if it does not fit into the segment.

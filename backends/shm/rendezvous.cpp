@@ -195,7 +195,8 @@ class Rendezvous {
     try {
       if (init_.size > 1) listener_ = listen_anywhere(init_.size, mine_.address);
       const auto bytes = made_.memory.layout().bytes();
-      file_ = make_file(bytes);
+      // Some MiB; the figures of available memory may leave out what the kernel would free.
+      file_ = make_file(bytes, {.available = {}});
       made_.memory.segment = Segment::map(file_, bytes);
       made_.memory.construct();
     } catch (const Error& error) {

@@ -53,9 +53,14 @@ int allocate(int file, std::size_t begin, std::size_t bytes) {
 
 /// Allocates while memory is available. The kernel has no limit of its own for a memfd, and kills
 /// processes when it finds no memory. Looks before each chunk, because other processes may allocate
-/// at the same time; a chunk is so small that 32 of them cannot take all memory in between.
+/// at the same time; a chunk is so small that 256 of them cannot take all memory in between.
 void allocate_available(const Descriptor& file, std::size_t begin, std::size_t bytes,
                         std::string_view place, const MemoryFigures& available) {
+  if (!available) {
+    if (const int error = allocate(file.get(), begin, bytes); error != 0)
+      fail_allocation(bytes, place, std::strerror(error));
+    return;
+  }
   for (std::size_t done = 0; done < bytes;) {
     const auto left = available();
     const auto usable = left.bytes - left.bytes / 16;
@@ -64,7 +69,7 @@ void allocate_available(const Descriptor& file, std::size_t begin, std::size_t b
                       fmt::format("{} bytes are available, 15/16 of what is left of {}",
                                   done + usable, left.limit));
     const auto chunk = std::min<std::uint64_t>(
-        bytes - done, std::clamp<std::uint64_t>(left.bytes / 32, 2 * MiB, 64 * MiB));
+        bytes - done, std::clamp<std::uint64_t>(left.bytes / 256, 2 * MiB, 64 * MiB));
     if (const int error = allocate(file.get(), begin + done, chunk); error != 0)
       fail_allocation(bytes, place, std::strerror(error));
     done += chunk;
@@ -150,9 +155,10 @@ void allocate_part(const Descriptor& file, std::size_t begin, std::size_t bytes,
   allocate_available(file, begin, bytes, "again", available);
 }
 
-bool return_part(const Descriptor& file, std::size_t begin, std::size_t bytes) noexcept {
-  return ::fallocate(file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                     static_cast<off_t>(begin), static_cast<off_t>(bytes)) == 0;
+bool Segment::return_pages(std::size_t begin, std::size_t bytes) noexcept {
+  // Not fallocate(), which libraries that register memory for a network card do not see: the card
+  // would go on using the pages.
+  return ::madvise(data_ + begin, bytes, MADV_REMOVE) == 0;
 }
 
 std::shared_ptr<Segment> Segment::map(const Descriptor& file, std::size_t bytes, Use use) {
@@ -168,11 +174,12 @@ std::shared_ptr<Segment> Segment::map(const Descriptor& file, std::size_t bytes,
   if (seals >= 0 && seals != F_SEAL_SEAL && (seals & F_SEAL_SHRINK) == 0)
     internal::failf(Errc::backend, "shm: the shared memory is not sealed against shrinking");
   const auto [segment, is_new] = of_this_process<Mappings>().find_or_make(status, [&] {
+    const std::shared_ptr<Segment> made(new Segment(bytes, use));
     void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
     if (data == MAP_FAILED)
       internal::failf(Errc::resource_exhausted, "shm: cannot map {} bytes of shared memory: {}",
                       bytes, std::strerror(errno));
-    auto made = std::shared_ptr<Segment>(new Segment(static_cast<std::byte*>(data), bytes, use));
+    made->data_ = static_cast<std::byte*>(data);
     if (use == Use::arrays && ::madvise(data, bytes, MADV_DONTFORK) != 0)
       internal::failf(Errc::backend, "shm: cannot keep shared memory from forked children: {}",
                       std::strerror(errno));
@@ -184,14 +191,17 @@ std::shared_ptr<Segment> Segment::map(const Descriptor& file, std::size_t bytes,
 }
 
 void Segment::populate(std::size_t begin, std::size_t bytes) const noexcept {
-  // The kernel wants whole pages. An error costs only time.
+  // The kernel wants whole pages.
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   const auto first = begin / page * page;
-  (void)::madvise(data_ + first, begin + bytes - first, MADV_POPULATE_WRITE);
+  if (::madvise(data_ + first, begin + bytes - first, MADV_POPULATE_WRITE) == 0) return;
+  // Before Linux 5.14.
+  for (auto at = first; at < begin + bytes; at += page)
+    (void)*static_cast<const volatile std::byte*>(data_ + at);
 }
 
 Segment::~Segment() {
-  if (use_ == Use::arrays && fork_guard_.forked()) return;
+  if (data_ == nullptr || (use_ == Use::arrays && fork_guard_.forked())) return;
   ::munmap(data_, bytes_);
 }
 

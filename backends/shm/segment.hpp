@@ -14,6 +14,7 @@ namespace tutti::backend::shm {
 struct FileOptions {
   /// Refuses file systems on disks: their "shared memory" is written back to the disk.
   bool only_memory = false;
+  /// Empty: only the kernel decides.
   MemoryFigures available = [] { return available_memory(); };
 };
 
@@ -28,9 +29,6 @@ Descriptor make_file_in(const std::string& directory, std::size_t bytes,
 /// Allocates a part of such a file again. @throws Error as make_file().
 void allocate_part(const Descriptor& file, std::size_t begin, std::size_t bytes,
                    const MemoryFigures& available);
-/// Gives the memory of a part back to the system; whole pages. False if the system cannot. A later
-/// access to the part would allocate, so there must be none before allocate_part().
-bool return_part(const Descriptor& file, std::size_t begin, std::size_t bytes) noexcept;
 
 /// The mapping of such a file. Threads of one process share one mapping of a file.
 class Segment {
@@ -53,15 +51,16 @@ class Segment {
 
   std::byte* data() const noexcept { return data_; }
   std::size_t bytes() const noexcept { return bytes_; }
-  /// Enters allocated pages into the page table, because a later page fault costs more. Needs Linux
-  /// 5.14; otherwise does nothing.
+  /// Enters allocated pages into the page table, because a later page fault costs more.
   void populate(std::size_t begin, std::size_t bytes) const noexcept;
+  /// Gives the memory of whole pages back to the system. False if the system cannot. A later access
+  /// to them would allocate, so there must be none before allocate_part().
+  bool return_pages(std::size_t begin, std::size_t bytes) noexcept;
 
  private:
-  Segment(std::byte* data, std::size_t bytes, Use use) noexcept
-      : data_(data), bytes_(bytes), use_(use) {}
+  Segment(std::size_t bytes, Use use) noexcept : bytes_(bytes), use_(use) {}
 
-  std::byte* data_;
+  std::byte* data_ = nullptr;
   std::size_t bytes_;
   Use use_;
   internal::ForkGuard fork_guard_;

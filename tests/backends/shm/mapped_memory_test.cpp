@@ -337,5 +337,23 @@ TEST(MappedMemory, IsUsableInAChildThatIsForkedAtAnyMoment) {
   busy.join();
 }
 
+// A child that was forked before, or a peer's group, may hold the files.
+TEST(MappedMemory, EndsWithItsMemoryReturnedThoughAnotherProcessHoldsTheFile) {
+  auto memory = std::make_shared<MappedMemory>();
+  Tensor array(*memory, Shape{4 << 20}, DType::u8);
+  array.values<std::uint8_t>()[0] = 1;
+  const Descriptor held(::dup(memory->find(array.data(), 1).file));
+  ASSERT_TRUE(held.is_open());
+  const auto blocks = [&] {
+    struct stat status {};
+    EXPECT_EQ(::fstat(held.get(), &status), 0);
+    return status.st_blocks * 512;
+  };
+  EXPECT_GE(blocks(), 4 << 20);
+  array = Tensor();
+  memory.reset();
+  EXPECT_LE(blocks(), ::sysconf(_SC_PAGESIZE)) << "only the label";
+}
+
 }  // namespace
 }  // namespace tutti::test

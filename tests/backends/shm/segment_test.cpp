@@ -30,7 +30,6 @@ using backend::shm::FileOptions;
 using backend::shm::make_file;
 using backend::shm::make_file_in;
 using backend::shm::MemoryFigures;
-using backend::shm::return_part;
 using backend::shm::Segment;
 
 constexpr std::size_t size = 64 << 10;
@@ -118,7 +117,7 @@ TEST(Segment, CanReturnAPartOfItsMemoryAndAllocateItAgain) {
     EXPECT_EQ(::fstat(file.get(), &status), 0);
     return static_cast<std::size_t>(status.st_blocks) * 512;
   };
-  ASSERT_TRUE(return_part(file, size, 2 * size));
+  ASSERT_TRUE(segment->return_pages(size, 2 * size));
   EXPECT_EQ(blocks(), 2 * size);
   const MemoryFigures none = [] { return AvailableMemory{0, "a fake"}; };
   expect_error(Errc::resource_exhausted, {std::to_string(2 * size), "a fake"},
