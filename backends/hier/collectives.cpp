@@ -56,11 +56,16 @@ void last_step(const Op& op, void* data, std::size_t count, int size) {
 }  // namespace
 
 Collectives::~Collectives() {
-  for (const auto& state : in_flight_) state->wait_until(Deadline::none());
+  for (const auto& state : in_flight_)
+    if (state != nullptr) state->wait_until(Deadline::none());
 }
 
 void Collectives::start_lane(const Op& op) {
-  in_flight_.push_back(levels_.lane[started_++ % levels_.lane.size()]->start(op, call_));
+  Call call = call_;
+  // Hosts' shares of an average are added before they are rounded, or many would become 0.
+  if (op.reduce.kind == ReduceOp::Kind::premul_sum) call.order_fixed = true;
+  in_flight_.emplace_back();  // Before the call runs: it could not be waited for without a place.
+  in_flight_.back() = levels_.lane[started_++ % levels_.lane.size()]->start(op, call);
 }
 
 void Collectives::wait_lane() {
@@ -108,8 +113,9 @@ bool Collectives::gains_nothing(const Op& op) const {
 
 std::size_t Collectives::parts_of(const Op& op) const {
   const auto hosts = static_cast<std::size_t>(topology_.hosts());
-  if (std::max(op.in.bytes(), op.out.bytes()) <= small_bytes) return hosts + 2;
+  // First: the arrays of such an operation may differ between the ranks.
   if (hosts == 1 || gains_nothing(op)) return 1;
+  if (std::max(op.in.bytes(), op.out.bytes()) <= small_bytes) return hosts + 2;
   switch (op.kind) {
     case Operation::all_gather:
       return HostBlocks(topology_, op.rows, op.out.row_bytes(), 1).size() * hosts + 1;

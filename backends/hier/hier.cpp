@@ -175,7 +175,7 @@ class HierBackend final : public HostBackend {
     std::size_t parts = 0;
     for (const auto& op : ops)
       if (!is_point_to_point(op.kind)) parts += collectives.parts_of(op);
-    if (parts > most_parts)
+    if (parts >= most_parts)  // After an error one more number is refused.
       internal::failf(Errc::count_overflow,
                       "the call needs {} steps within a host, and hier has numbers for {}; divide "
                       "the array or the coalesced call",

@@ -3,6 +3,7 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 #include <functional>
@@ -96,6 +97,33 @@ TEST(HierProcesses, AStoppedRankIsNamedOnEveryHost) {
     if (rank.rank() == 0) ::kill(rank.process(3), SIGCONT);
     return std::string();
   });
+}
+
+// Each host's share is rounded once, when all are added: a third of the least number is 0, and
+// three rounded thirds of the largest are infinite.
+TEST(HierThreads, AveragesOfHalvesAreRoundedOnceOnThreeHosts) {
+  const ScopedVariables hosts{{"TUTTI_HOSTS", "a,b,b,c,a,c"}};
+  constexpr std::size_t size = 6;
+  for (const float value : {65504.F, 5.9604645e-8F, 1.F})
+    for (const std::size_t count : {size, size * 20'000}) {
+      const std::vector<Float16> all(count, Float16(value));
+      const auto expect = [&](const std::vector<Float16>& out, const char* what) {
+        EXPECT_TRUE(std::ranges::all_of(out, [&](Float16 x) { return x.bits == all[0].bits; }))
+            << what << " of " << count << " times " << value;
+      };
+      on_ranks({"hier:local+gloo", size, false}, [&](ProcessGroup& group) {
+        std::vector<Float16> out(count);
+        group.all_reduce(all, out, ReduceOp::avg);
+        expect(out, "all_reduce");
+        out.assign(count, all[0]);
+        group.reduce(all, out, 1, ReduceOp::avg);
+        expect(out, "reduce");
+        std::vector<Float16> part(count / size);
+        group.reduce_scatter(all, part, Rows(static_cast<std::int64_t>(part.size())),
+                             ReduceOp::avg);
+        expect(part, "reduce_scatter");
+      });
+    }
 }
 
 TEST(HierProcesses, GroupsReleaseEverything) {
