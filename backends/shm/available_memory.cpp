@@ -42,7 +42,7 @@ std::uint64_t difference(std::uint64_t from, std::uint64_t taken) {
 std::optional<std::uint64_t> left_in_cgroup(const std::string& directory) {
   const auto limit = number_in(directory + "/memory.max");
   if (limit) {
-    const auto files = sum_of(text_of(directory + "/memory.stat"),
+    const auto files = sum_of(internal::text_of(directory + "/memory.stat"),
                               {"active_file", "inactive_file", "slab_reclaimable"});
     const auto used = number_in(directory + "/memory.current").value_or(0);
     return difference(*limit, difference(used, files.value_or(0)));

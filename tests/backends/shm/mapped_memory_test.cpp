@@ -29,6 +29,7 @@
 namespace tutti::test {
 namespace {
 
+using backend::shm::Descriptor;
 using backend::shm::Location;
 using backend::shm::MappedMemory;
 
