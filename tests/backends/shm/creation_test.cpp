@@ -440,13 +440,16 @@ void make_groups(int count) {
     };
     for (int i = 0; i < 60; ++i) cycle(i);
     rank.barrier();
-    cycle(60);  // Meanwhile rank 0 closes the connection of the other rank's barrier.
     const Held before;
     const auto resident = holdings().resident_kib;
     const auto start = Clock::now();
-    for (int i = 61; i < count; ++i) cycle(i);
+    for (int i = 60; i < count; ++i) cycle(i);
     const auto took = since(start);
-    EXPECT_EQ(Held(), before);
+    const Held after;
+    // Less if the store, which rank 0 hosts, closed a connection that had ended earlier.
+    EXPECT_LE(after.descriptors, before.descriptors);
+    EXPECT_EQ(after.threads, before.threads);
+    EXPECT_EQ(after.mappings, before.mappings);
     const auto grown = static_cast<std::ptrdiff_t>(holdings().resident_kib) -
                        static_cast<std::ptrdiff_t>(resident);
     // Rank 0 has the store, with the keys of all groups.
