@@ -296,13 +296,17 @@ TEST_P(CallbacksOfSeveral, OnDoneGetsTheTimeoutOfADetachedMessage) {
 }
 
 TEST_P(CallbacksOfSeveral, OnDoneGetsTheTimeoutOfACollective) {
+  RankBarrier ready(world().size);
   RankBarrier failed(world().size);
   on_fresh_ranks(world(), [&](ProcessGroup& group) {
+    ready.wait();
     if (group.rank() != last()) {
       Heard heard;
       Work work = group.barrier_async({.deadline = 100ms});
       work.on_done(heard.callback());
-      expect_error({Errc::timeout, Errc::peer_lost}, {"barrier"}, [&] { work.wait(); });
+      // Aborted: on a busy machine the worker of this rank entered after another rank's deadline.
+      expect_error({Errc::timeout, Errc::peer_lost, Errc::aborted}, {"barrier"},
+                   [&] { work.wait(); });
       ASSERT_EQ(heard.ends().size(), 1U);
       EXPECT_TRUE(heard.ends()[0].has_value());
     }
