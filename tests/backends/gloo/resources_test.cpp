@@ -65,7 +65,8 @@ TEST(GlooResources, SubGroupsUseTheConnectionsOfTheirParent) {
     }
     for (auto& part : parts) expect_usable(part);
     const auto after = holdings();
-    EXPECT_EQ(after.descriptors, before.descriptors);
+    // Less if connections of the parent's rendezvous ended later.
+    EXPECT_LE(after.descriptors, before.descriptors);
     EXPECT_EQ(after.threads, before.threads);
     EXPECT_LT(median(own), reduced() ? 5 : 1);
     if (rank.rank() == 0)
