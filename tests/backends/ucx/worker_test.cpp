@@ -32,7 +32,6 @@ TEST(UcxWorker, TheLoggerMayUseTheWorker) {
       std::make_unique<Worker>(api, 0, 2, backend::ucx::Transports{"tcp,self"}, logger, [](int) {});
   sender.connect(0, receiver->address());
   receiver->connect(1, sender.address());
-  const std::atomic<bool> never{false};
   int number = 7;
   for (const std::uint64_t slot : {1U, 2U}) {
     Worker::Request sent;
