@@ -35,10 +35,10 @@ Config::Config(const UcxApi& api, std::string_view transports) : Config(api) {
   if (!is_set("KEEPALIVE_INTERVAL"))
     check(api, api.config_modify(config_, "KEEPALIVE_INTERVAL", "1s"),
           "setting UCX_KEEPALIVE_INTERVAL");
-  // Where UCX detects failures, TCP carries large messages in segments of this size, and 64 KiB
-  // cost a fifth of the rate. The segments hold messages of 256 and 512 KiB and their headers.
-  // UCX 1.13 knows the option by the name without TCP_, newer ones by the name with it, older ones
-  // not at all.
+  // UCX sends large messages over TCP in segments of this size if it detects failures; its default
+  // of 64 KiB costs a fifth of the rate. A segment holds a message of 512 KiB and its headers. UCX
+  // 1.13 knows the option by the name without TCP_, newer ones by the name with it, older ones not
+  // at all.
   constexpr const char* segment = "528k";
   if (has_tcp(list) && !is_set("TCP_RX_SEG_SIZE") &&
       api.config_modify(config_, "RX_SEG_SIZE", segment) != UCS_OK)

@@ -21,9 +21,9 @@ CallQueue::CallQueue() {
 }
 
 bool CallQueue::in_continuation() const noexcept {
-  // Relaxed: a continuation runs on the worker, which was counted before it started. Without a
-  // worker this avoids the lookup of a thread-local variable in a shared library.
-  return attention_.load(std::memory_order_relaxed) != 0 && continuation_of == this;
+  // Relaxed: a continuation runs on the worker, which has taken the lock under which this was set.
+  // Without a worker this avoids the lookup of a thread-local variable in a shared library.
+  return running_.load(std::memory_order_relaxed) && continuation_of == this;
 }
 
 Deadline CallQueue::enter_slow(const Call& call) {
@@ -86,7 +86,6 @@ void CallQueue::start_worker() {
     failf(Errc::resource_exhausted, "cannot start the group's worker thread: {}", error.what());
   }
   running_ = true;
-  ++attention_;
 }
 
 void CallQueue::submit(std::uint64_t seq, std::shared_ptr<Job> job) {
@@ -98,6 +97,7 @@ void CallQueue::submit(std::uint64_t seq, std::shared_ptr<Job> job) {
     const auto position = std::ranges::find_if(numbered_.rbegin(), numbered_.rend(),
                                                [&](const auto& n) { return n.seq < seq; });
     numbered_.insert(position.base(), {seq, std::move(job)});
+    ++attention_;
   }
   moved_.notify_all();
 }
@@ -150,6 +150,7 @@ void CallQueue::fail(const Error& why) noexcept {
     if (!error_) error_ = why;
     broken_ = true;
     dropped.swap(numbered_);
+    attention_ -= dropped.size();
   }
   moved_.notify_all();
   for (const auto& entry : dropped) entry.job->drop(why);
@@ -191,6 +192,7 @@ void CallQueue::work() {
     } else {
       job = std::move(numbered_.front().job);
       numbered_.erase(numbered_.begin());
+      --attention_;
     }
     lock.unlock();
     continuation_of = continuation ? this : nullptr;

@@ -113,8 +113,8 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
 
   ForkGuard fork_guard_;
   std::atomic<std::uint64_t> turn_{0};
-  /// Number of threads that wait for a turn, a started worker among them, plus the number of
-  /// skipped numbers. If 0, leave() needs no lock.
+  /// Number of threads that wait for a turn, of jobs that do, and of skipped numbers. If 0, leave()
+  /// needs no lock and wakes no thread: an idle worker has no job that a call could end.
   std::atomic<std::uint64_t> attention_{0};
   std::atomic<bool> broken_{false};
 
@@ -129,7 +129,7 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   std::vector<Timed> timed_;     // By moment.
   std::size_t most_timed_ = 64;  // At this size of timed_, jobs that are over are erased.
   bool stop_ = false;
-  bool running_ = false;  // The worker has started and is counted in attention_.
+  std::atomic<bool> running_{false};  // The worker has started. Written under the lock.
   std::thread worker_;
 };
 

@@ -321,6 +321,28 @@ TEST_F(CallQueueTest, AfterFailContinuationsStillRun) {
   EXPECT_TRUE(job->await_run());
 }
 
+TEST_F(CallQueueTest, CallsDoNotWakeAnIdleWorker) {
+  const auto waits_of_worker = [this] {
+    long waits = 0;
+    const auto job = std::make_shared<FunctionJob>([&waits] {
+      rusage usage{};
+      getrusage(RUSAGE_THREAD, &usage);
+      waits = usage.ru_nvcsw;
+    });
+    queue->submit(job);
+    EXPECT_TRUE(job->await_run());
+    return waits;
+  };
+  const auto before = waits_of_worker();
+  for (std::uint64_t i = 0; i < 1000; ++i) {
+    queue->enter(call(i));
+    queue->leave(i);
+    const auto until = std::chrono::steady_clock::now() + 20us;
+    while (std::chrono::steady_clock::now() < until) continue;
+  }
+  EXPECT_LT(waits_of_worker() - before, 100) << "of 1000 calls";
+}
+
 TEST_F(CallQueueTest, ContinuationsRunBetweenNumberedCalls) {
   const auto numbered = submit(1);
   const auto soon = std::make_shared<FunctionJob>([this] { order.add(99); });
