@@ -224,7 +224,7 @@ def programs(options, folder):
     for text in options.mpi:
         name, _, prefix = text.partition("=")
         compiler = pathlib.Path(prefix) / "bin/mpicxx"
-        prefixes[name] = (str(compiler) if compiler.exists() else None, f"{prefix}/bin/mpirun", f"{prefix}/lib")
+        prefixes[name] = (str(compiler) if compiler.exists() else None, f"{prefix}/bin/mpiexec", f"{prefix}/lib")
     program = None
     for name, (compiler, launcher, libraries) in prefixes.items():
         # A runtime without a compiler has MPICH's binary interface: it runs the program of the MPI before it.
