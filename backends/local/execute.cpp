@@ -103,6 +103,16 @@ void all_reduce(Inputs& in) {
   });
 }
 
+void broadcast(Inputs& in) {
+  const auto share = in.share();
+  const auto& mine = in.mine();
+  const auto* const from = in.data(mine.root);
+  for_blocks(mine.out, share, [&](std::size_t offset, std::size_t n) {
+    for (int r = share.first; r < share.end; ++r)
+      copy_bytes(output(in, r) + offset, from + offset, n * size_of(mine.out.dtype));
+  });
+}
+
 void reduce(Inputs& in) {
   const auto share = in.share();
   const int root = in.mine().root;
@@ -218,12 +228,15 @@ void execute(const Entered& call, std::size_t k, int rank, int size) {
     case Operation::reduce_scatter:
       return reduce_scatter(in, rank);
     case Operation::broadcast:
-      return copy_bytes(mine.out.data, in.data(mine.root), mine.out.bytes());
+      return broadcast(in);
     case Operation::all_gather:
     case Operation::all_gather_bounded:
       return gather(in, size);
     case Operation::gather:
-      if (rank == mine.root) gather(in, size);
+      if (!call.inlined())
+        copy_bytes(at(in.op(mine.root).out, mine.rows.offset(rank)), mine.in.data, mine.in.bytes());
+      else if (rank == mine.root)
+        gather(in, size);
       return;
     case Operation::scatter: {
       const auto skip = static_cast<std::size_t>(mine.rows.offset(rank)) * mine.out.row_bytes();

@@ -1,14 +1,10 @@
 #include "collectives.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <optional>
 
-#include <fmt/format.h>
-
 #include "collectives/blocks.hpp"
-#include "group/fingerprint.hpp"
 #include "row_counts.hpp"
 #include "thresholds.hpp"
 #include "values/current_error.hpp"
@@ -17,15 +13,6 @@ namespace tutti::backend::shm {
 namespace {
 
 using collectives::copy_bytes;
-using collectives::cut;
-using collectives::Reducer;
-
-const std::byte* bytes_of(const ConstTensorView& view) {
-  return static_cast<const std::byte*>(view.data);
-}
-std::byte* bytes_of(const TensorView& view) {
-  return static_cast<std::byte*>(view.data);
-}
 
 bool is_scaled(const Op& op) {
   return op.reduce.kind == ReduceOp::Kind::premul_sum;
@@ -86,11 +73,12 @@ void Collective::choose(bool in_entry, std::size_t largest_rows) {
 void Collective::choose_reduction(std::size_t bytes, bool in_entry) {
   if (in_entry && bytes <= inline_bytes) return;
   const bool scans = op_.kind == Operation::scan || op_.kind == Operation::exclusive_scan;
-  if (!scans && bytes * static_cast<std::size_t>(size_) > fold_everything) {
+  const auto most = fold_everything(static_cast<std::size_t>(size_));
+  if (!scans && bytes > most) {
     divide(bytes, least_piece);
     way_ = Way::slices;
   } else {
-    divide(bytes, fold_everything);
+    divide(bytes, std::max(most, 2 * least_piece));
   }
 }
 
@@ -210,18 +198,6 @@ void Collective::fill_blocks(std::size_t round, const Rows& rows) {
   }
 }
 
-void Collective::fill_other_slices(std::size_t round) {
-  const auto array = part(op_.in.bytes(), round);
-  const auto parts = static_cast<std::size_t>(size_);
-  const auto me = static_cast<std::size_t>(rank_);
-  const auto begin = cut(array.bytes, parts, me);
-  const auto end = cut(array.bytes, parts, me + 1);
-  auto* const slot = member_.slot(rank_, base_ + round);
-  const auto* const in = bytes_of(op_.in) + array.from;
-  copy_bytes(slot, in, begin);
-  copy_bytes(slot + end, in + end, array.bytes - end);
-}
-
 // --- Taking ---
 
 void Collective::run() {
@@ -257,15 +233,6 @@ void Collective::run_rounds() {
     take(k);
     if (way_ != Way::entry) member_.taken(base_ + k);
   }
-}
-
-void Collective::run_slices() {
-  for (std::size_t k = 0; k < rounds_; ++k) {
-    if (k + 1 < rounds_) fill(k + 1);
-    fold_slice(k);
-    if (k > 0) take_slices(k - 1);
-  }
-  take_slices(rounds_ - 1);
 }
 
 /// The data of another rank, once it is there.
@@ -397,44 +364,6 @@ void Collective::take_exchanged(std::size_t round) {
     }
     out += bytes;
   }
-}
-
-// --- Slices ---
-
-/// Folds this rank's slice of the round, and publishes it.
-void Collective::fold_slice(std::size_t round) {
-  const auto array = part(op_.in.bytes(), round);
-  const auto parts = static_cast<std::size_t>(size_);
-  const auto begin = cut(array.bytes, parts, static_cast<std::size_t>(rank_));
-  const auto end = cut(array.bytes, parts, static_cast<std::size_t>(rank_) + 1);
-  const auto* const in = bytes_of(op_.in) + array.from;
-  auto* const slice = member_.slice(rank_, base_ + round);
-  const bool keeps = op_.kind == Operation::all_reduce || rank_ == op_.root;
-  const bool publishes = op_.kind == Operation::all_reduce || rank_ != op_.root;
-  // In blocks, so that the copy finds the result in the cache.
-  for (auto at = begin; at < end; at += fold_block) {
-    const auto n = std::min(fold_block, end - at);
-    auto* const shared = slice + (at - begin);
-    auto* const out = keeps ? bytes_of(op_.out) + array.from + at : shared;
-    fold(out, in + at, round, at, n, size_);
-    if (keeps && publishes) copy_bytes(shared, out, n);
-  }
-  member_.folded(base_ + round);
-}
-
-void Collective::take_slices(std::size_t round) {
-  const auto array = part(op_.in.bytes(), round);
-  const auto parts = static_cast<std::size_t>(size_);
-  const bool takes = op_.kind == Operation::all_reduce || rank_ == op_.root;
-  for (int i = 1; i < size_ && takes; ++i) {
-    const int r = (rank_ + i) % size_;
-    const auto begin = cut(array.bytes, parts, static_cast<std::size_t>(r));
-    const auto end = cut(array.bytes, parts, static_cast<std::size_t>(r) + 1);
-    member_.await_folded(r, base_ + round);
-    copy_bytes(bytes_of(op_.out) + array.from + begin, member_.slice(r, base_ + round),
-               end - begin);
-  }
-  member_.taken(base_ + round);
 }
 
 namespace {

@@ -16,6 +16,13 @@
 
 namespace tutti::backend::shm {
 
+inline const std::byte* bytes_of(const ConstTensorView& view) {
+  return static_cast<const std::byte*>(view.data);
+}
+inline std::byte* bytes_of(const TensorView& view) {
+  return static_cast<std::byte*>(view.data);
+}
+
 /// One collective of a call. Its data moves in rounds: in each, a rank fills its slot, and takes
 /// from the slots of others what it needs.
 class Collective {
@@ -83,13 +90,16 @@ class Collective {
   void take_exchanged(std::size_t round);
   void fill_own_block(std::size_t round);
   void fill_blocks(std::size_t round, const Rows& rows);
-  void fill_other_slices(std::size_t round);
   void fold(std::byte* out, const std::byte* own, std::size_t round, std::size_t offset,
             std::size_t bytes, int ranks);
+  void run_rounds();
+
+  // Slices (slices.cpp).
+  void fill_other_slices(std::size_t round);
+  void run_slices();
+  std::byte* folded_slice(int rank, std::size_t round) const noexcept;
   void fold_slice(std::size_t round);
   void take_slices(std::size_t round);
-  void run_rounds();
-  void run_slices();
 
   Member& member_;
   const Op& op_;

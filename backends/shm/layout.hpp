@@ -99,7 +99,7 @@ struct SharedRing {
 /// The offsets in the segment of a group of `size` ranks.
 class Layout {
  public:
-  static constexpr std::uint32_t version = 5;
+  static constexpr std::uint32_t version = 6;
   static constexpr std::size_t slots = 4;  ///< Of each rank.
   static constexpr std::size_t slot_prefix = sizeof(SlotPrefix);
 
@@ -107,7 +107,6 @@ class Layout {
       : size_(static_cast<std::size_t>(size)),
         slot_bytes_(std::clamp(std::bit_floor(slot_budget / size_), std::size_t{64} << 10,
                                std::size_t{256} << 10)),
-        slice_bytes_(whole_lines(slot_bytes_ / size_ + 2 * cache_line)),
         ring_bytes_(std::clamp(std::bit_floor(ring_budget / (size_ * size_)), std::size_t{4} << 10,
                                std::size_t{256} << 10)) {}
 
@@ -121,12 +120,8 @@ class Layout {
   std::size_t slot(std::size_t r, std::size_t s) const noexcept {
     return rank(size_) + (r * slots + s) * (slot_prefix + slot_bytes_) + slot_prefix;
   }
-  /// The slice of a result that rank r folds.
-  std::size_t slice(std::size_t r, std::size_t s) const noexcept {
-    return slot(size_, 0) + (r * slots + s) * slice_bytes_;
-  }
   std::size_t ring(std::size_t from, std::size_t to) const noexcept {
-    return slice(size_, 0) + (from * size_ + to) * (sizeof(SharedRing) + ring_bytes_);
+    return slot(size_, 0) - slot_prefix + (from * size_ + to) * (sizeof(SharedRing) + ring_bytes_);
   }
   std::size_t bytes() const noexcept { return (ring(size_, 0) + 4095) / 4096 * 4096; }
 
@@ -137,7 +132,6 @@ class Layout {
 
   std::size_t size_;
   std::size_t slot_bytes_;
-  std::size_t slice_bytes_;
   std::size_t ring_bytes_;
 };
 

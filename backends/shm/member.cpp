@@ -232,15 +232,13 @@ bool Member::has_entered(int rank, std::memory_order order) const noexcept {
 // --- Rounds ---
 
 std::byte* Member::slot(int rank, std::uint64_t round) const noexcept {
-  return made_.memory.at(layout().slot(static_cast<std::size_t>(rank), round % Layout::slots));
+  const auto ranks = static_cast<std::size_t>(size_);
+  const auto place = (static_cast<std::size_t>(rank) + round / Layout::slots) % ranks;
+  return made_.memory.at(layout().slot(place, round % Layout::slots));
 }
 
 SlotPrefix& Member::prefix(int rank, std::uint64_t round) const noexcept {
   return *reinterpret_cast<SlotPrefix*>(slot(rank, round) - Layout::slot_prefix);
-}
-
-std::byte* Member::slice(int rank, std::uint64_t round) const noexcept {
-  return made_.memory.at(layout().slice(static_cast<std::size_t>(rank), round % Layout::slots));
 }
 
 void Member::await_free(std::uint64_t round) {

@@ -13,8 +13,11 @@ namespace tutti::backend::shm {
 constexpr std::size_t least_direct = std::size_t{2} << 10;
 /// There data moves in pieces that stay in the first-level cache.
 constexpr std::size_t direct_piece = std::size_t{8} << 10;
-/// In slots: the bytes of all ranks' arrays up to which each rank folds the whole arrays.
-constexpr std::size_t fold_everything = std::size_t{32} << 10;
+/// In slots: the bytes of an array up to which each rank folds the whole arrays. Two ranks read as
+/// much as with a slice each, in one synchronisation less.
+constexpr std::size_t fold_everything(std::size_t ranks) noexcept {
+  return ranks == 2 ? std::size_t{64} << 10 : (std::size_t{32} << 10) / ranks;
+}
 /// The least bytes of a round, and of the blocks in which its data is folded.
 constexpr std::size_t least_piece = std::size_t{16} << 10;
 constexpr std::size_t fold_block = std::size_t{32} << 10;

@@ -11,7 +11,6 @@
 
 #include <tutti/coalesce.hpp>
 
-#include "collectives/blocks.hpp"
 #include "shm/collectives.hpp"
 #include "shm/layout.hpp"
 #include "shm/member.hpp"
@@ -169,17 +168,9 @@ TEST(ShmMember, RoundsNeedNoMoreThanTheLayoutHas) {
     const auto last = size - 1;
     ASSERT_LE(layout.rank(last) + sizeof(shm::SharedRank), layout.slot(0, 0) - layout.slot_prefix);
     ASSERT_EQ(layout.slot(0, 1) - layout.slot(0, 0), layout.slot_bytes() + layout.slot_prefix);
-    ASSERT_EQ(layout.slot(last, 3) + layout.slot_bytes(), layout.slice(0, 0) - layout.slot_prefix);
+    ASSERT_EQ(layout.slot(last, 3) + layout.slot_bytes(), layout.ring(0, 0));
     ASSERT_LE(layout.ring(last, last) + sizeof(shm::SharedRing) + layout.ring_bytes(),
               layout.bytes());
-    // The largest slice of a full slot, and of slots that do not divide evenly.
-    const auto slice = layout.slice(0, 1) - layout.slice(0, 0);
-    for (std::size_t less = 0; less < 3 * shm::cache_line; ++less)
-      for (std::size_t r = 0; r < size; ++r)
-        ASSERT_LE(collectives::cut(layout.slot_bytes() - less, size, r + 1) -
-                      collectives::cut(layout.slot_bytes() - less, size, r),
-                  slice)
-            << size << " ranks";
     // A block of each rank, and the row counts of an all_to_all.
     ASSERT_GE(layout.slot_bytes() / size / shm::cache_line, 1U);
     ASSERT_LE(2 * size * sizeof(std::int64_t), layout.slot_bytes());
