@@ -13,8 +13,9 @@ namespace tutti::backend::local {
 std::optional<std::span<const std::byte>> inlined_array(std::span<const Op> ops, int rank,
                                                         int size);
 
-/// Runs this rank's share of operation `k` of a call: reads the other ranks' arrays and writes
-/// whole results or this rank's slice of them. The shares of all ranks make up the operation.
+/// Runs this rank's share of operation `k` of a call: reads the other ranks' arrays and writes its
+/// own result, or its slice or block of the results of others. The shares of all ranks make up the
+/// operation.
 /// @throws Error backend when the function of a custom reduction throws.
 void execute(const Entered& call, std::size_t k, int rank, int size);
 

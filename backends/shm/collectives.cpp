@@ -78,7 +78,7 @@ void Collective::choose_reduction(std::size_t bytes, bool in_entry) {
     divide(bytes, least_piece);
     way_ = Way::slices;
   } else {
-    divide(bytes, std::max(most, 2 * least_piece));
+    divide(bytes, scans ? 2 * least_piece : most);
   }
 }
 
@@ -92,6 +92,7 @@ void Collective::divide(std::size_t bytes, std::size_t least) {
 
 void Collective::divide_blocks(std::size_t largest) {
   way_ = Way::rounds;
+  blocks_ = true;
   const auto most =
       member_.layout().slot_bytes() / static_cast<std::size_t>(size_) / cache_line * cache_line;
   piece_ = std::min(std::max(whole_lines(largest), cache_line), most);
@@ -184,6 +185,12 @@ void Collective::fill(std::size_t round) {
   member_.filled(number);
 }
 
+/// The offset in a slot of the block from one rank to another. Counted from the sender on, so that
+/// two ranks use the same lines in both directions (Member::slot()).
+std::size_t Collective::place_of_block(int from, int to) const noexcept {
+  return static_cast<std::size_t>((to - from - 1 + size_) % size_) * piece_;
+}
+
 /// The part of each other rank's block.
 void Collective::fill_blocks(std::size_t round, const Rows& rows) {
   auto* const slot = member_.slot(rank_, base_ + round);
@@ -192,8 +199,7 @@ void Collective::fill_blocks(std::size_t round, const Rows& rows) {
     const auto bytes = static_cast<std::size_t>(rows[r]) * row_bytes();
     const auto p = part(bytes, round);
     if (r != rank_)
-      copy_bytes(slot + static_cast<std::size_t>(r) * piece_, bytes_of(op_.in) + offset + p.from,
-                 p.bytes);
+      copy_bytes(slot + place_of_block(rank_, r), bytes_of(op_.in) + offset + p.from, p.bytes);
     offset += bytes;
   }
 }
@@ -235,11 +241,11 @@ void Collective::run_rounds() {
   }
 }
 
-/// The data of another rank, once it is there.
+/// The data of another rank, once it is there; in blocks, that for this rank.
 const std::byte* Collective::source(int rank, std::size_t round) {
   if (way_ == Way::entry) return member_.entry_data(rank);
   member_.await_filled(rank, base_ + round);
-  return member_.slot(rank, base_ + round);
+  return member_.slot(rank, base_ + round) + (blocks_ ? place_of_block(rank, rank_) : 0);
 }
 
 void Collective::take(std::size_t round) {
@@ -307,7 +313,7 @@ void Collective::take_scanned(std::size_t round) {
 void Collective::take_own_block_reduced(std::size_t round) {
   const auto p = part(op_.out.bytes(), round);
   const auto own = static_cast<std::size_t>(op_.rows.offset(rank_)) * row_bytes();
-  const auto offset = way_ == Way::entry ? own : static_cast<std::size_t>(rank_) * piece_;
+  const auto offset = way_ == Way::entry ? own : 0;
   fold(bytes_of(op_.out) + p.from, bytes_of(op_.in) + own + p.from, round, offset, p.bytes, size_);
 }
 
@@ -359,8 +365,7 @@ void Collective::take_exchanged(std::size_t round) {
       const auto own = static_cast<std::size_t>(op_.send_rows.offset(rank_)) * row_bytes();
       copy_bytes(out + p.from, bytes_of(op_.in) + own + p.from, p.bytes);
     } else if (p.bytes != 0) {
-      copy_bytes(out + p.from, source(r, round) + static_cast<std::size_t>(rank_) * piece_,
-                 p.bytes);
+      copy_bytes(out + p.from, source(r, round), p.bytes);
     }
     out += bytes;
   }

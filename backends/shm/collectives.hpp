@@ -74,6 +74,7 @@ class Collective {
   /// In rounds of one part of each block; a slot holds a part for each rank.
   void divide_blocks(std::size_t largest);
   Part part(std::size_t bytes, std::size_t round) const noexcept;
+  std::size_t place_of_block(int from, int to) const noexcept;
   std::size_t row_bytes() const noexcept;
   std::size_t block_bytes(int rank) const noexcept;
   std::size_t largest_block() const noexcept;
@@ -111,6 +112,7 @@ class Collective {
   std::optional<Direct> direct_;  // Tried first.
   std::optional<collectives::Reducer> reducer_;
   std::size_t piece_ = 0;  // The bytes of an array or of each block that move in a round.
+  bool blocks_ = false;    // A slot has a block for each other rank.
 };
 
 /// Runs the collectives of a call. @throws Error.

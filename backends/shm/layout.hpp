@@ -11,8 +11,8 @@
 #include "group/record.hpp"
 #include "segment.hpp"
 
-// The shared memory of a group. Every word has one writer, except those of SharedGroup and the
-// words `bell`. A fresh file is zero, so every number begins at 0.
+// The shared memory of a group. Every word has one writer, except those of SharedGroup and of
+// slots, and the words `bell`. A fresh file is zero, so every number begins at 0.
 //
 // Memory order. A rank writes data, then stores a number; a peer loads the number, then reads the
 // data: release and acquire. Between a store after which a sleeping peer has to be woken and the
@@ -116,7 +116,7 @@ class Layout {
   std::size_t rank(std::size_t r) const noexcept {
     return whole_lines(sizeof(SharedGroup)) + r * whole_lines(sizeof(SharedRank));
   }
-  /// The data of slot `s` of rank r.
+  /// The data of slot `s` of rank r, or of its peer (Member::slot()).
   std::size_t slot(std::size_t r, std::size_t s) const noexcept {
     return rank(size_) + (r * slots + s) * (slot_prefix + slot_bytes_) + slot_prefix;
   }

@@ -232,8 +232,8 @@ bool Member::has_entered(int rank, std::memory_order order) const noexcept {
 // --- Rounds ---
 
 std::byte* Member::slot(int rank, std::uint64_t round) const noexcept {
-  const auto ranks = static_cast<std::size_t>(size_);
-  const auto place = (static_cast<std::size_t>(rank) + round / Layout::slots) % ranks;
+  const bool exchanged = size_ == 2 && round / Layout::slots % 2 != 0;
+  const auto place = static_cast<std::size_t>(exchanged ? 1 - rank : rank);
   return made_.memory.at(layout().slot(place, round % Layout::slots));
 }
 

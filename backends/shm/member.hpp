@@ -70,9 +70,9 @@ class Member {
   std::uint64_t position() const noexcept { return position_; }
   /// Ends an operation with so many rounds.
   void advance(std::uint64_t rounds) noexcept { position_ += rounds; }
-  /// The slot that a rank fills in a round. The memory changes owner: the next rank to fill it is
-  /// one that has read it, because a core writes faster to lines that it has just read than to
-  /// lines that another core has read.
+  /// The slot that a rank fills in a round. Two ranks exchange the memory of their slots each time
+  /// that all slots have been used: a rank then fills what it has read last. A core writes faster
+  /// to lines that it has read last than to lines that another core has read.
   std::byte* slot(int rank, std::uint64_t round) const noexcept;
   SlotPrefix& prefix(int rank, std::uint64_t round) const noexcept;
   /// Waits until this rank may fill its slot for this round.

@@ -33,10 +33,10 @@ void Collective::run_slices() {
   take_slices(rounds_ - 1);
 }
 
-/// The slot in which slice `rank` of the result lies at its offset. That of an all_reduce is in
-/// place of the next rank's input, which only `rank` reads: a core writes faster to lines that it
-/// has just read than to others. On two ranks, the next rank fills the lines again, after it has
-/// read the result there.
+/// The slot in which slice `rank` of the result lies at its offset. The result of an all_reduce
+/// replaces the input of the next rank, which only `rank` reads: a core writes faster to lines that
+/// it has read last than to others. On two ranks the next rank also fills these lines again, after
+/// it has read the result there.
 std::byte* Collective::folded_slice(int rank, std::size_t round) const noexcept {
   const int owner = op_.kind == Operation::all_reduce ? (rank + 1) % size_ : rank;
   return member_.slot(owner, base_ + round);

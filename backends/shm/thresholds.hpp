@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string>
 
-// The sizes at which the way of a call's data changes, measured on two cores (docs/shm.md).
+// The sizes at which the way of a call's data changes, measured on two cores (docs/performance.md).
 
 namespace tutti::backend::shm {
 

@@ -114,7 +114,7 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   ForkGuard fork_guard_;
   std::atomic<std::uint64_t> turn_{0};
   /// Number of threads that wait for a turn, of jobs that do, and of skipped numbers. If 0, leave()
-  /// needs no lock and wakes no thread: an idle worker has no job that a call could end.
+  /// needs no lock and wakes no thread. An idle worker waits for no turn.
   std::atomic<std::uint64_t> attention_{0};
   std::atomic<bool> broken_{false};
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <set>
 #include <thread>
 
 #include <fmt/format.h>
@@ -175,6 +176,18 @@ TEST(ShmMember, RoundsNeedNoMoreThanTheLayoutHas) {
     ASSERT_GE(layout.slot_bytes() / size / shm::cache_line, 1U);
     ASSERT_LE(2 * size * sizeof(std::int64_t), layout.slot_bytes());
   }
+}
+
+TEST(ShmMember, TwoRanksExchangeTheMemoryOfTheirSlots) {
+  on_members([](const std::shared_ptr<shm::Member>& member) {
+    std::set<std::byte*> places;
+    for (std::uint64_t round = 0; round < 8; ++round)
+      for (const int rank : {0, 1}) {
+        places.insert(member->slot(rank, round));
+        EXPECT_EQ(member->slot(rank, round + 4), member->slot(1 - rank, round));
+      }
+    EXPECT_EQ(places.size(), 8U);
+  });
 }
 
 TEST(ShmMember, TheFirstCauseAppliesToAllRanks) {
