@@ -20,11 +20,9 @@ using internal::failf;
 using internal::losses::sum_loss;
 using internal::losses::SummedParts;
 using internal::losses::word;
-using Options = CrossEntropyOptions;
-
 /// Computes the terms of one class; `z` is [N].
 SummedParts binary(std::span<const double> z, std::span<const std::int64_t> targets,
-                   const Options& o) {
+                   const CrossEntropyOptions& o) {
   SummedParts parts{.each = std::vector<double>(z.size()), .grad = std::vector<double>(z.size())};
   for (std::size_t i = 0; i < z.size(); ++i) {
     if (targets[i] == o.ignore_index) continue;
@@ -41,7 +39,7 @@ SummedParts binary(std::span<const double> z, std::span<const std::int64_t> targ
 
 /// Computes the terms of several classes; `z` is [N, C].
 SummedParts multi_class(std::span<const double> z, std::span<const std::int64_t> targets,
-                        const Options& o) {
+                        const CrossEntropyOptions& o) {
   const auto classes = static_cast<std::size_t>(o.classes);
   const auto weight = o.weight.empty() ? std::vector<double>(classes, 1) : o.weight;
   const double share = o.label_smoothing / static_cast<double>(classes);

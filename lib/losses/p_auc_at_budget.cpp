@@ -22,15 +22,13 @@ using internal::failf;
 using internal::losses::GlobalBatch;
 using internal::losses::Logistic;
 using internal::losses::word;
-using Options = PAucAtBudgetOptions;
-
 /// A class is valid only if its tau_scale (interquartile range or band) is greater.
 constexpr double least_scale = 1e-12;
 
 /// Returns 1 - f for `knots` false positive rates f from alpha to beta, computed as torch.linspace
 /// does in the type of the scores.
 template <typename T>
-std::vector<double> complements_of_knots(const Options& o) {
+std::vector<double> complements_of_knots(const PAucAtBudgetOptions& o) {
   std::vector<double> q;
   const T from = static_cast<T>(o.alpha);
   const T to = static_cast<T>(o.beta);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <ostream>
 #include <span>
@@ -77,6 +78,21 @@ Shape rows_of(std::int64_t rows, const Shape& row_shape);
 
 /// Makes calls that succeed only on a usable group.
 void expect_usable(ProcessGroup& group);
+
+/// One i32.
+inline Array number(int value) {
+  return array_of<std::int32_t>({value});
+}
+/// Two i32 of a message.
+inline Array message_of(int value) {
+  return array_of<std::int32_t>({value, ~value});
+}
+
+/// The deadline of a call that ends sooner unless the library waits for something in vain.
+inline const CallOptions soon{.timeout = std::chrono::seconds(5)};
+
+/// The most bytes that a gather sends with its counts.
+constexpr std::int64_t max_inlined = 65536;
 
 inline std::size_t index(int rank) {
   return static_cast<std::size_t>(rank);

@@ -32,7 +32,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t fewest_rounds = 5;
-constexpr std::int64_t most_rounds = 1000;
+constexpr std::int64_t most_timed_rounds = 1000;
 
 /// The measurements of a round, in this order.
 enum Part : std::size_t { communication, compute, overlap, no_overlap, calls, part_count };
@@ -315,9 +315,9 @@ StepRow StepBench::measure(std::int64_t bucket_bytes) {
   for (std::int64_t i = 0; i < options_.warmup; ++i) steps.round(false);
   std::chrono::nanoseconds spent{};
   for (std::int64_t i = 0;; ++i) {
-    const bool goes_on = options_.rounds
-                             ? i < *options_.rounds
-                             : i < fewest_rounds || (spent < options_.min_time && i < most_rounds);
+    const bool goes_on =
+        options_.rounds ? i < *options_.rounds
+                        : i < fewest_rounds || (spent < options_.min_time && i < most_timed_rounds);
     if (agree(group, goes_on ? 1 : 0) == 0) break;
     rank_.position.iteration = i;
     spent += steps.round(true);

@@ -11,9 +11,6 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-/// The duration of a slow kernel, long enough to tell whether the host waits for it.
-constexpr auto slow = 100ms;
-
 class Streams : public Double {};
 
 TEST_F(Streams, InputsOfASlowKernelAreSeen) {

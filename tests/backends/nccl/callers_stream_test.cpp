@@ -15,7 +15,7 @@ namespace tutti::test::nccl_double {
 namespace {
 
 /// The time for which a stream is busy, to detect work that runs too early.
-constexpr auto slow = 200ms;
+constexpr auto busy_time = 200ms;
 
 /// Stands for a stream of each rank, as a handle that CUDA gives to one stream after another.
 cudaStream_t alias() {
@@ -131,8 +131,8 @@ class CallersStream : public Double {
           const TensorView u = make(at, 0);
           const TensorView v = make(at, 0);
           // The host has not seen a call end when the next one is made.
-          at.fill(u, 1, slow);
-          fill(at.other, static_cast<float*>(v.data), Member::count, 1, slow);
+          at.fill(u, 1, busy_time);
+          fill(at.other, static_cast<float*>(v.data), Member::count, 1, busy_time);
           Work first = at.group.all_reduce_async(x, y, ReduceOp::sum, {.stream = at.stream()});
           at.group.all_reduce(y, z, ReduceOp::sum, {.stream = {at.other}});
           Work last = at.group.all_reduce_async(z, x, ReduceOp::sum, {.stream = at.stream()});
@@ -169,7 +169,7 @@ class CallersStream : public Double {
   /// stream after rank 0 got the error: from an earlier call on the group's own stream, or from the
   /// call itself when NCCL does not queue it.
   static bool is_blocked(const GroupSetup& setup, bool queued,
-                         std::chrono::nanoseconds takes = slow) {
+                         std::chrono::nanoseconds takes = busy_time) {
     RankBarrier barrier(size);
     std::atomic<bool> stood = false;
     on_groups(
@@ -302,7 +302,7 @@ TEST_F(CallersStream, AStreamWithTheHandleOfAnEarlierOneIsAnotherStream) {
         const TensorView y = make(at, 0);
         auto& stream = real.at(static_cast<std::size_t>(at.rank));
         stream = at.compute;
-        at.fill(x, 1, slow);
+        at.fill(x, 1, busy_time);
         at.group.all_reduce(x, y, ReduceOp::sum, {.stream = {alias()}});
         stream = at.other;
         at.group.all_reduce(y, x, ReduceOp::sum, {.stream = {alias()}});

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -13,6 +14,9 @@
 // Groups of the backend nccl over the double.
 
 namespace tutti::test::nccl_double {
+
+/// The duration of a slow kernel, long enough to tell whether the host waits for it.
+constexpr std::chrono::milliseconds slow(100);
 
 /// One rank of a group over the double.
 struct Member {

@@ -50,11 +50,11 @@ TEST_F(Kernels, TheHostDoesNotWaitForThem) {
     const TensorView data = at.make();
     at.fill(data, 1);
     at.group.all_reduce(data, ReduceOp::max, {.stream = at.stream()});  // Connects the ranks.
-    constexpr auto slow = 200ms;
+    constexpr auto busy = 200ms;
     const auto start = std::chrono::steady_clock::now();
-    at.fill(data, 2, slow);
+    at.fill(data, 2, busy);
     Work work = at.group.all_reduce_async(data, ReduceOp::max, {.stream = at.stream()});
-    EXPECT_LT(std::chrono::steady_clock::now() - start, slow);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, busy);
     work.wait();
     EXPECT_TRUE(at.holds(data, 2));
     at.free(data);

@@ -6,11 +6,12 @@
 namespace tutti::test::nccl_double {
 namespace {
 
-constexpr int size = 2;
 constexpr std::int64_t count = 100;
 
 class Lowered : public Double {
  protected:
+  static constexpr int size = 2;
+
   /// An all_reduce of slow inputs, whose result rank 1 sends to rank 0: what rank 0 then has. The
   /// host waits for neither.
   static std::vector<float> reduce_and_gather(const backend::nccl::Apis& apis) {

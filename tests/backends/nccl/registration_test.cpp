@@ -11,8 +11,6 @@
 namespace tutti::test::nccl_double {
 namespace {
 
-constexpr auto slow = 100ms;
-
 template <int code>
 ncclResult_t version(int* value) {
   *value = code;

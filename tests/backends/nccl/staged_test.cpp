@@ -19,8 +19,6 @@ using backend::cuda::CudaApi;
 using backend::cuda::Gpu;
 using backend::cuda::PinnedPool;
 
-constexpr auto slow = 100ms;
-
 class Staged : public Double {
  protected:
   struct Setup {

@@ -16,12 +16,15 @@ using ddp::GradientReducer;
 using ddp::ReducerOptions;
 
 constexpr auto slow = 100ms;
-constexpr std::int64_t count = 100;
+constexpr std::int64_t gradient_elements = 100;
 
 /// A rank that makes gradients.
 struct Gradients : FakeRank {
   TensorView make() const {
-    return {device.allocate(count * sizeof(float), {}), DType::f32, {count}, device.device()};
+    return {device.allocate(gradient_elements * sizeof(float), {}),
+            DType::f32,
+            {gradient_elements},
+            device.device()};
   }
   float mean() const { return static_cast<float>(group.size() + 1) / 2; }
 };
@@ -32,13 +35,13 @@ void on_fake_ranks(const World& world, FakeFlaws flaws,
 }
 
 bool holds(const Gradients& at, const TensorView& data, float want, FakeStream& stream) {
-  std::vector<float> host(count);
+  std::vector<float> host(gradient_elements);
   at.device.copy(host.data(), data.data, data.bytes(), stream.handle());
   return std::ranges::all_of(host, [&](float value) { return value == want; });
 }
 
 std::vector<ddp::Parameter> two(const Gradients& at) {
-  const TensorView shape(nullptr, DType::f32, {count}, at.device.device());
+  const TensorView shape(nullptr, DType::f32, {gradient_elements}, at.device.device());
   return {{"a", shape}, {"b", shape}};
 }
 

@@ -18,18 +18,18 @@ class ReducerOfSeveral : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, ReducerOfSeveral, testing::ValuesIn(worlds_of_several()),
                          CaseName());
 
-constexpr unsigned steps = 50;
+constexpr unsigned reducer_steps = 50;
 
 /// Trains with the options, and expects the parameters of a training on one process.
 void expect_trains(const World& world, const ReducerOptions& options) {
-  const auto want = trained_alone<double>(1, steps);
+  const auto want = trained_alone<double>(1, reducer_steps);
   on_ranks(world, [&](ProcessGroup& group) {
     // The other ranks start with other values; rank 0's values replace them.
     Network<double> network(group.rank() == 0 ? 1U : 7U);
     Staged<double> staged(group, network);
     GradientReducer reducer(group, staged.parameters(), options);
     staged.fetch_values();
-    for (unsigned step = 0; step < steps; ++step) {
+    for (unsigned step = 0; step < reducer_steps; ++step) {
       staged.step(reducer, step);
       network.update(learning_rate);
     }

@@ -10,8 +10,8 @@ namespace {
 using ddp::PeriodicModelAverager;
 using ddp::PostLocalSgdState;
 
-const std::vector<Shape> shapes{{12, 10}, {9}, {6, 4, 5}};
-const std::vector<Ids> layout{{0, 1}, {2}};
+const std::vector<Shape> local_shapes{{12, 10}, {9}, {6, 4, 5}};
+const std::vector<Ids> local_layout{{0, 1}, {2}};
 
 class LocalSgd : public testing::TestWithParam<World> {
  protected:
@@ -26,7 +26,7 @@ TEST_P(LocalSgd, ReducesOverAllRanksAndThenOverTheSubGroup) {
         auto part = group.split(group.rank() % 2);
         const auto state = std::make_shared<PostLocalSgdState>(2, &*part);
         const auto hook = ddp::post_local_sgd_hook(state);
-        HookSteps steps(group, dtype, shapes, layout);
+        HookSteps steps(group, dtype, local_shapes, local_layout);
         steps.set_divisor(divisor);
         const double tolerance = dtype == DType::f32 ? 1e-5 : 1e-2;
         for (int step = 0; step < 4; ++step) {
@@ -36,9 +36,9 @@ TEST_P(LocalSgd, ReducesOverAllRanksAndThenOverTheSubGroup) {
             continue;
           }
           // The expected result is the mean over the sub-group; with divisor 1, W times the mean.
-          Results want(shapes.size());
-          for (std::size_t id = 0; id < shapes.size(); ++id)
-            for (std::int64_t i = 0; i < shapes[id].numel(); ++i) {
+          Results want(local_shapes.size());
+          for (std::size_t id = 0; id < local_shapes.size(); ++id)
+            for (std::int64_t i = 0; i < local_shapes[id].numel(); ++i) {
               double sum = 0;
               for (int r = group.rank() % 2; r < group.size(); r += 2)
                 sum += gradient_value(id, r, step, i);
@@ -54,11 +54,11 @@ TEST_P(LocalSgd, WithoutASubGroupEachRankKeepsItsGradients) {
   for (const double divisor : {0.0, 1.0})
     on_ranks(world(), [&](ProcessGroup& group) {
       const auto state = std::make_shared<PostLocalSgdState>(0);
-      HookSteps steps(group, DType::f64, shapes, layout);
+      HookSteps steps(group, DType::f64, local_shapes, local_layout);
       steps.set_divisor(divisor);
-      Results want(shapes.size());
-      for (std::size_t id = 0; id < shapes.size(); ++id)
-        for (std::int64_t i = 0; i < shapes[id].numel(); ++i)
+      Results want(local_shapes.size());
+      for (std::size_t id = 0; id < local_shapes.size(); ++id)
+        for (std::int64_t i = 0; i < local_shapes[id].numel(); ++i)
           want[id].push_back(gradient_value(id, group.rank(), 0, i) *
                              (divisor == 0 ? 1 : group.size()));
       expect_near(steps.run(ddp::post_local_sgd_hook(state)), want, 1e-12);
@@ -68,7 +68,7 @@ TEST_P(LocalSgd, WithoutASubGroupEachRankKeepsItsGradients) {
 TEST_P(LocalSgd, ContinuesFromASavedState) {
   on_ranks(world(), [&](ProcessGroup& group) {
     const auto state = std::make_shared<PostLocalSgdState>(3);
-    HookSteps steps(group, DType::f64, shapes, layout);
+    HookSteps steps(group, DType::f64, local_shapes, local_layout);
     for (int step = 0; step < 2; ++step) (void)steps.run(ddp::post_local_sgd_hook(state));
     const auto loaded = std::make_shared<PostLocalSgdState>(3);
     loaded->load(state->save());

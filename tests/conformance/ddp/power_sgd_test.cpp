@@ -17,8 +17,8 @@ using ddp::PowerSgdOptions;
 using ddp::PowerSgdState;
 
 /// A matrix and a vector in the first bucket; a tensor, a scalar and a tall matrix in the second.
-const std::vector<Shape> shapes{{12, 10}, {9}, {6, 4, 5}, Shape(), {40, 3}};
-const std::vector<Ids> layout{{0, 1}, {2, 3, 4}};
+const std::vector<Shape> power_shapes{{12, 10}, {9}, {6, 4, 5}, Shape(), {40, 3}};
+const std::vector<Ids> power_layout{{0, 1}, {2, 3, 4}};
 
 class PowerSgd : public testing::TestWithParam<World> {
  protected:
@@ -115,11 +115,11 @@ TEST_P(PowerSgd, IsThePapersAlgorithmOverSteps) {
         const PowerSgdOptions options{
             .rank = rank, .start_step = 1, .min_compression_rate = 1.5, .initial_q = give_q};
         const auto state = std::make_shared<PowerSgdState>(options);
-        HookSteps steps(group, dtype, shapes, layout);
+        HookSteps steps(group, dtype, power_shapes, power_layout);
         std::map<std::size_t, Reference> references;
         for (const std::size_t id : {0u, 2u, 4u}) {
-          const std::int64_t n = shapes[id].rows();
-          const std::int64_t m = shapes[id].row_numel();
+          const std::int64_t n = power_shapes[id].rows();
+          const std::int64_t m = power_shapes[id].row_numel();
           if (static_cast<double>((n + m) * std::min<std::int64_t>(rank, m)) * 1.5 <
               static_cast<double>(n * m))
             references.try_emplace(id, id, n, m, rank, group.size());
@@ -133,7 +133,7 @@ TEST_P(PowerSgd, IsThePapersAlgorithmOverSteps) {
             for (auto& [id, reference] : references) {
               std::vector<std::vector<double>> gradients(index(group.size()));
               for (int r = 0; r < group.size(); ++r)
-                for (std::int64_t i = 0; i < shapes[id].numel(); ++i)
+                for (std::int64_t i = 0; i < power_shapes[id].numel(); ++i)
                   gradients[index(r)].push_back(gradient_value(id, r, step, i));
               want[id] = reference.step(gradients, group.size());
             }
@@ -151,7 +151,7 @@ TEST_P(PowerSgd, OfFullRankIsTheReduction) {
         on_ranks(world(), [&](ProcessGroup& group) {
           const auto state = std::make_shared<PowerSgdState>(
               PowerSgdOptions{.rank = 64, .start_step = 0, .min_compression_rate = 0.001});
-          HookSteps steps(group, dtype, shapes, layout);
+          HookSteps steps(group, dtype, power_shapes, power_layout);
           steps.set_divisor(divisor);
           const double tolerance = dtype == DType::f64   ? 1e-11
                                    : dtype == DType::f32 ? 1e-5
@@ -170,7 +170,7 @@ TEST_P(PowerSgd, ErrorsAndResultsTogetherAreTheGradients) {
     on_ranks(world(), [&](ProcessGroup& group) {
       const auto state = std::make_shared<PowerSgdState>(
           PowerSgdOptions{.rank = 2, .start_step = 0, .warm_start = false});
-      HookSteps steps(group, DType::f64, shapes, layout);
+      HookSteps steps(group, DType::f64, power_shapes, power_layout);
       Results sent, want;
       constexpr int with_gradients = 3;
       const auto gradient = [&](std::size_t id, int rank, std::int64_t step, std::int64_t i) {
@@ -195,7 +195,7 @@ TEST_P(PowerSgd, WithoutErrorFeedbackWhatIsLostStaysLost) {
   on_ranks(world(), [&](ProcessGroup& group) {
     const auto state =
         std::make_shared<PowerSgdState>(PowerSgdOptions{.start_step = 0, .error_feedback = false});
-    HookSteps steps(group, DType::f64, shapes, layout);
+    HookSteps steps(group, DType::f64, power_shapes, power_layout);
     (void)steps.run(hook_of(state, false));
     const auto zeros = [](std::size_t, int, std::int64_t, std::int64_t) { return 0.0; };
     for (const auto& result : steps.run(hook_of(state, false), zeros))
@@ -210,13 +210,13 @@ TEST_P(PowerSgd, ContinuesFromASavedStateBitForBit) {
       on_ranks(world(), [&](ProcessGroup& group) {
         const PowerSgdOptions options{.rank = 2, .start_step = 1, .seed = 5};
         const auto state = std::make_shared<PowerSgdState>(options);
-        HookSteps steps(group, dtype, shapes, layout);
+        HookSteps steps(group, dtype, power_shapes, power_layout);
         for (int step = 0; step < 3; ++step) (void)steps.run(hook_of(state, batched));
         const auto loaded = std::make_shared<PowerSgdState>(options);
         loaded->load(state->save());
         EXPECT_EQ(loaded->step(), 3);
         EXPECT_EQ(loaded->save(), state->save());
-        HookSteps others = HookSteps(group, dtype, shapes, layout);
+        HookSteps others = HookSteps(group, dtype, power_shapes, power_layout);
         const auto later = [](std::size_t id, int rank, std::int64_t step, std::int64_t i) {
           return gradient_value(id, rank, step + 3, i);
         };
@@ -231,8 +231,8 @@ TEST_P(PowerSgd, RebuiltBucketsKeepErrorsAndQ) {
     const PowerSgdOptions options{.rank = 2, .start_step = 0};
     const auto state = std::make_shared<PowerSgdState>(options);
     const auto rebuilt = std::make_shared<PowerSgdState>(options);
-    HookSteps steps(group, DType::f64, shapes, layout);
-    HookSteps others(group, DType::f64, shapes, layout);
+    HookSteps steps(group, DType::f64, power_shapes, power_layout);
+    HookSteps others(group, DType::f64, power_shapes, power_layout);
     for (int step = 0; step < 4; ++step) {
       if (step == 1) others.lay_out({{4, 0}, {3}, {1, 2}});
       if (step == 3) others.lay_out({{4, 3, 2, 1, 0}});
@@ -261,7 +261,7 @@ TEST_P(PowerSgd, RebuiltBatchedBucketsKeepErrors) {
 TEST_P(PowerSgd, GradientsThatAreNotFiniteAreSeenAndForgotten) {
   on_ranks(world(), [&](ProcessGroup& group) {
     const auto state = std::make_shared<PowerSgdState>(PowerSgdOptions{.rank = 2, .start_step = 0});
-    HookSteps steps(group, DType::f32, shapes, layout);
+    HookSteps steps(group, DType::f32, power_shapes, power_layout);
     (void)steps.run(hook_of(state, false));
     const auto overflow = [](std::size_t id, int rank, std::int64_t step, std::int64_t i) {
       return id == 0 && rank == 0 && i == 17 ? std::numeric_limits<double>::infinity()
@@ -280,7 +280,7 @@ TEST_P(PowerSgd, StepsWithoutGradientsDoNotEndTheWarmStart) {
   on_ranks(world(), [&](ProcessGroup& group) {
     const auto state = std::make_shared<PowerSgdState>(
         PowerSgdOptions{.rank = 64, .start_step = 0, .min_compression_rate = 0.001});
-    HookSteps steps(group, DType::f64, shapes, layout);
+    HookSteps steps(group, DType::f64, power_shapes, power_layout);
     const auto zeros = [](std::size_t, int, std::int64_t, std::int64_t) { return 0.0; };
     const Results none = steps.run(hook_of(state, false), zeros);
     for (const auto& result : none)
@@ -294,7 +294,7 @@ TEST_P(PowerSgd, WorksInsideOfACompression) {
     const auto state = std::make_shared<PowerSgdState>(
         PowerSgdOptions{.rank = 64, .start_step = 1, .min_compression_rate = 0.001});
     const auto hook = ddp::fp16_compress_wrapper(ddp::power_sgd_hook(state));
-    HookSteps steps(group, DType::f32, shapes, layout);
+    HookSteps steps(group, DType::f32, power_shapes, power_layout);
     for (int step = 0; step < 3; ++step)
       expect_near(steps.run(hook), steps.mean(step, group.size()), 1e-2);
   });
@@ -304,7 +304,7 @@ TEST_P(PowerSgd, WorksInsideOfACompression) {
 TEST_P(PowerSgd, AndTopKGiveEverythingBackInAReducer) {
   on_ranks(world(), [&](ProcessGroup& group) {
     std::vector<ddp::Parameter> parameters;
-    for (const Shape& shape : shapes)
+    for (const Shape& shape : power_shapes)
       parameters.push_back({to_string(shape), {nullptr, DType::f64, shape}});
     const auto power = std::make_shared<PowerSgdState>(
         PowerSgdOptions{.rank = 2, .start_step = 0, .warm_start = false});
@@ -318,18 +318,18 @@ TEST_P(PowerSgd, AndTopKGiveEverythingBackInAReducer) {
       reducer.set_hook(hook);
       Results sent, want;
       for (int step = 0; step < 14; ++step) {
-        Results results(shapes.size());
-        Results means(shapes.size());
-        for (std::size_t id = 0; id < shapes.size(); ++id)
-          for (std::int64_t i = 0; i < shapes[id].numel(); ++i) {
+        Results results(power_shapes.size());
+        Results means(power_shapes.size());
+        for (std::size_t id = 0; id < power_shapes.size(); ++id)
+          for (std::int64_t i = 0; i < power_shapes[id].numel(); ++i) {
             const double scale = step < 3 ? 1 : 0;
             results[id].push_back(scale * gradient_value(id, group.rank(), step, i));
             double sum = 0;
             for (int r = 0; r < group.size(); ++r) sum += scale * gradient_value(id, r, step, i);
             means[id].push_back(sum / group.size());
           }
-        for (std::size_t id = 0; id < shapes.size(); ++id)  // In the order of registration.
-          reducer.mark_ready(id, view(results[id], shapes[id]));
+        for (std::size_t id = 0; id < power_shapes.size(); ++id)  // In the order of registration.
+          reducer.mark_ready(id, view(results[id], power_shapes[id]));
         reducer.finish();
         add(sent, results, 1);
         add(want, means, 1);
@@ -344,7 +344,7 @@ TEST_P(PowerSgd, SaysWhatItSends) {
   on_ranks(world(), [&](ProcessGroup& group) {
     PowerSgdState state(PowerSgdOptions{.start_step = 1, .min_compression_rate = 1.5});
     const auto hook = [&](ddp::Bucket& bucket) { return ddp::power_sgd_hook(state, bucket); };
-    HookSteps steps(group, DType::f32, shapes, layout);
+    HookSteps steps(group, DType::f32, power_shapes, power_layout);
     (void)steps.run(hook);
     EXPECT_EQ(state.compression_rate(), 1);
     (void)steps.run(hook);

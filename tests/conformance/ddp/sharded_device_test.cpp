@@ -15,7 +15,7 @@ namespace {
 using ddp::Shard;
 
 constexpr auto slow = 20ms;
-constexpr std::int64_t count = 100;
+constexpr std::int64_t sharded_elements = 100;
 
 void on_fake_ranks(const World& world,
                    const std::function<void(ProcessGroup&, FakeDevice&, FakeStream&)>& body) {
@@ -38,8 +38,8 @@ TEST_P(ShardedOnDevice, ParametersTravelBehindTheUpdate) {
   on_fake_ranks(GetParam(), [](ProcessGroup& group, FakeDevice& device, FakeStream& stream) {
     for (const bool check : {true, false}) {
       const auto make = [&] {
-        return TensorView(device.allocate(count * sizeof(float), {}), DType::f32, {count},
-                          device.device());
+        return TensorView(device.allocate(sharded_elements * sizeof(float), {}), DType::f32,
+                          {sharded_elements}, device.device());
       };
       const TensorView a = make();
       const TensorView b = make();

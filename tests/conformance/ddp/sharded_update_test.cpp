@@ -18,7 +18,7 @@ class ShardedOfSeveral : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, ShardedOfSeveral, testing::ValuesIn(worlds_of_several()),
                          CaseName());
 
-constexpr unsigned steps = 12;
+constexpr unsigned sharded_steps = 12;
 
 /// Updates with momentum: one number of state per element.
 template <typename T>
@@ -68,7 +68,7 @@ Network<T> train_unsharded(ProcessGroup& group, const ReducerOptions& options) {
   Staged<T> staged(group, network);
   GradientReducer reducer(group, staged.parameters(), options);
   auto states = network.gradients;  // Zeros.
-  for (unsigned step = 0; step < steps; ++step) {
+  for (unsigned step = 0; step < sharded_steps; ++step) {
     staged.step(reducer, step);
     for (std::size_t id = 0; id < 4; ++id)
       update<T>(network.values[id], std::span<const T>(network.gradients[id]), states[id]);
@@ -83,7 +83,7 @@ Network<T> train_sharded(ProcessGroup& group, const ReducerOptions& options) {
   GradientReducer reducer(group, staged.parameters(), options);
   staged.fetch_values();
   Optimizer<T> optimizer(group, reducer);
-  for (unsigned step = 0; step < steps; ++step) {
+  for (unsigned step = 0; step < sharded_steps; ++step) {
     staged.step(reducer, step);
     optimizer.step();
     staged.fetch_values();
@@ -148,7 +148,7 @@ TEST_P(Sharded, GradientsMayLiveInTheBuckets) {
     GradientReducer reducer(group, staged.parameters(), options);
     Optimizer<float> optimizer(group, reducer);
     const double weight = static_cast<double>(group.size()) / rows_of_batch;
-    for (unsigned step = 0; step < steps; ++step) {
+    for (unsigned step = 0; step < sharded_steps; ++step) {
       const auto rows = uneven_split(group.size(), step);
       network.zero_gradients();
       network.backward(step, offset(rows, group.rank()), rows[index(group.rank())], weight,
@@ -324,7 +324,7 @@ TEST_P(ShardedOfSeveral, AMistakeEndsTheStepOnAllRanksAndTheNextOneIsRight) {
     Staged<double> staged(group, network);
     GradientReducer reducer(group, staged.parameters(), options);
     Optimizer<double> optimizer(group, reducer);
-    for (unsigned step = 0; step < steps; ++step) {
+    for (unsigned step = 0; step < sharded_steps; ++step) {
       if (step == 0 || step == 4) {  // Before and after the buckets are rebuilt.
         expect_error({Errc::invalid_argument, Errc::mismatch}, {"'b2' was marked twice"}, [&] {
           staged.mark(reducer, 3);

@@ -13,8 +13,8 @@ namespace {
 using ddp::TopKOptions;
 using ddp::TopKState;
 
-const std::vector<Shape> shapes{{12, 10}, {9}, {3, 4, 5}, Shape(), {0, 3}};
-const std::vector<Ids> layout{{0, 1}, {2, 3, 4}};
+const std::vector<Shape> top_k_shapes{{12, 10}, {9}, {3, 4, 5}, Shape(), {0, 3}};
+const std::vector<Ids> top_k_layout{{0, 1}, {2, 3, 4}};
 
 class TopK : public testing::TestWithParam<World> {
  protected:
@@ -28,7 +28,7 @@ class Reference {
  public:
   Reference(Ids ids, int ranks) : ids_(std::move(ids)) {
     for (const std::size_t id : ids_)
-      for (std::int64_t i = 0; i < shapes[id].numel(); ++i) places_.emplace_back(id, i);
+      for (std::int64_t i = 0; i < top_k_shapes[id].numel(); ++i) places_.emplace_back(id, i);
     errors_.assign(index(ranks), std::vector<T>(places_.size()));
   }
 
@@ -65,15 +65,15 @@ template <typename T>
 void expect_reference(ProcessGroup& group, double ratio, bool feedback, double divisor) {
   const auto state = std::make_shared<TopKState>(
       TopKOptions{.ratio = ratio, .start_step = 1, .error_feedback = feedback});
-  HookSteps steps(group, dtype_of<T>, shapes, layout);
+  HookSteps steps(group, dtype_of<T>, top_k_shapes, top_k_layout);
   steps.set_divisor(divisor);
   const double by = divisor == 0 ? group.size() : divisor;
   std::vector<Reference<T>> references;
-  for (const Ids& ids : layout) references.emplace_back(ids, group.size());
+  for (const Ids& ids : top_k_layout) references.emplace_back(ids, group.size());
   expect_near(steps.run(ddp::top_k_hook(state)), steps.mean(0, by), 1e-5);
   for (int step = 1; step < 5; ++step) {
     const Results got = steps.run(ddp::top_k_hook(state));
-    Results want(shapes.size());
+    Results want(top_k_shapes.size());
     for (auto& reference : references) reference.step(step, ratio, feedback, by, want);
     EXPECT_EQ(got, want) << "step " << step << " differs";
     expect_same_on_all_ranks(group, got);
@@ -95,7 +95,7 @@ TEST_P(TopK, OfAllElementsIsTheReduction) {
   for (const DType dtype : {DType::f16, DType::bf16, DType::f32, DType::f64})
     on_ranks(world(), [&](ProcessGroup& group) {
       const auto state = std::make_shared<TopKState>(TopKOptions{.ratio = 1});
-      HookSteps steps(group, dtype, shapes, layout);
+      HookSteps steps(group, dtype, top_k_shapes, top_k_layout);
       const double tolerance = dtype == DType::f64   ? 1e-14
                                : dtype == DType::f32 ? 1e-6
                                : dtype == DType::f16 ? 4e-3
@@ -109,7 +109,7 @@ TEST_P(TopK, OfAllElementsIsTheReduction) {
 TEST_P(TopK, ErrorsAndResultsTogetherAreTheGradients) {
   on_ranks(world(), [&](ProcessGroup& group) {
     const auto state = std::make_shared<TopKState>(TopKOptions{.ratio = 0.15});
-    HookSteps steps(group, DType::f32, shapes, layout);
+    HookSteps steps(group, DType::f32, top_k_shapes, top_k_layout);
     steps.set_divisor(1);
     const auto gradient = [](std::size_t id, int rank, std::int64_t step, std::int64_t i) {
       return step < 3 ? std::round(50 * gradient_value(id, rank, step, i)) : 0;
@@ -127,14 +127,14 @@ TEST_P(TopK, ContinuesFromASavedStateBitForBitInOtherBuckets) {
   on_ranks(world(), [&](ProcessGroup& group) {
     const TopKOptions options{.ratio = 0.2, .start_step = 1};
     const auto state = std::make_shared<TopKState>(options);
-    HookSteps steps(group, DType::f32, shapes, layout);
+    HookSteps steps(group, DType::f32, top_k_shapes, top_k_layout);
     for (int step = 0; step < 3; ++step) (void)steps.run(ddp::top_k_hook(state));
     const auto loaded = std::make_shared<TopKState>(options);
     loaded->load(state->save());
     EXPECT_EQ(loaded->step(), 3);
     EXPECT_EQ(loaded->save(), state->save());
-    HookSteps others(group, DType::f32, shapes, {{2, 3}, {4, 0, 1}});
-    others.lay_out(layout);
+    HookSteps others(group, DType::f32, top_k_shapes, {{2, 3}, {4, 0, 1}});
+    others.lay_out(top_k_layout);
     const auto later = [](std::size_t id, int rank, std::int64_t step, std::int64_t i) {
       return gradient_value(id, rank, step + 3, i);
     };
@@ -147,7 +147,7 @@ TEST_P(TopK, ContinuesFromASavedStateBitForBitInOtherBuckets) {
 TEST_P(TopK, RebuiltBucketsKeepErrors) {
   on_ranks(world(), [&](ProcessGroup& group) {
     const auto state = std::make_shared<TopKState>(TopKOptions{.ratio = 0.25});
-    HookSteps steps(group, DType::f64, shapes, layout);
+    HookSteps steps(group, DType::f64, top_k_shapes, top_k_layout);
     const auto once = [](std::size_t id, int rank, std::int64_t step, std::int64_t i) {
       return step == 0 ? gradient_value(id, rank, 0, i) : 0;
     };
@@ -164,7 +164,7 @@ TEST_P(TopK, RebuiltBucketsKeepErrors) {
 TEST_P(TopK, NanIsSent) {
   on_ranks(world(), [&](ProcessGroup& group) {
     const auto state = std::make_shared<TopKState>(TopKOptions{.ratio = 0.01});
-    HookSteps steps(group, DType::f64, shapes, layout);
+    HookSteps steps(group, DType::f64, top_k_shapes, top_k_layout);
     const auto broken = [](std::size_t id, int rank, std::int64_t step, std::int64_t i) {
       return id == 2 && rank == 0 && i == 31 ? std::numeric_limits<double>::quiet_NaN()
                                              : gradient_value(id, rank, step, i);

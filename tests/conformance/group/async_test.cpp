@@ -9,10 +9,6 @@
 namespace tutti::test {
 namespace {
 
-Array number(int value) {
-  return array_of<std::int32_t>({value});
-}
-
 class Async : public testing::TestWithParam<World> {
  protected:
   const World& world() const { return GetParam(); }

@@ -15,10 +15,6 @@
 namespace tutti::test {
 namespace {
 
-Array number(int value) {
-  return array_of<std::int32_t>({value});
-}
-
 /// The arguments of a rank's callbacks.
 class Heard {
  public:

@@ -13,10 +13,6 @@ class Coalescing : public testing::TestWithParam<World> {
 };
 INSTANTIATE_TEST_SUITE_P(Worlds, Coalescing, testing::ValuesIn(worlds()), CaseName());
 
-Array number(int value) {
-  return array_of<std::int32_t>({value});
-}
-
 int sum_of_ranks(int size) {
   return size * (size - 1) / 2;
 }

@@ -13,7 +13,7 @@ namespace tutti::test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Call = std::function<void(ProcessGroup& group, const CallOptions& options)>;
+using TimedCall = std::function<void(ProcessGroup& group, const CallOptions& options)>;
 
 /// Time after its limit in which a call must have ended.
 constexpr auto grace = 500ms;
@@ -25,7 +25,8 @@ class FailuresByTimeout : public testing::TestWithParam<World> {
 
   /// The last rank does not make the call. On the other ranks it has to end within `limit`,
   /// although the other limits allow 3 s.
-  void expect_ended(const CallOptions& options, std::chrono::milliseconds limit, const Call& call) {
+  void expect_ended(const CallOptions& options, std::chrono::milliseconds limit,
+                    const TimedCall& call) {
     RankBarrier barrier(world().size);
     on_fresh_ranks(world(),
                    [&](ProcessGroup& group) {

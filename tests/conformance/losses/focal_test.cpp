@@ -26,7 +26,7 @@ constexpr Way ways[] = {{Reduction::mean, false},
                         {Reduction::mean, true}};
 
 /// Rows of logits [N, C, 2], with a class each or with 0 or 1 for each element.
-struct Rows {
+struct FocalRows {
   std::int64_t classes = 3;
   std::int64_t count = 0;
   std::vector<double> logits;
@@ -42,10 +42,10 @@ struct Rows {
   }
 };
 
-Rows make_rows(std::int64_t count, unsigned seed = 1) {
+FocalRows make_focal_rows(std::int64_t count, unsigned seed = 1) {
   std::mt19937_64 random(seed);
   std::normal_distribution<double> score(0, 3);
-  Rows rows;
+  FocalRows rows;
   rows.count = count;
   for (std::int64_t i = 0; i < count * rows.classes * 2; ++i) {
     rows.logits.push_back(score(random));
@@ -57,7 +57,7 @@ Rows make_rows(std::int64_t count, unsigned seed = 1) {
   return rows;
 }
 
-LossResult softmax_of(const SoftmaxFocal& loss, ProcessGroup* group, const Rows& rows,
+LossResult softmax_of(const SoftmaxFocal& loss, ProcessGroup* group, const FocalRows& rows,
                       std::int64_t first, std::int64_t n) {
   const auto logits = rows.part_of(rows.logits, first, n);
   const auto targets =
@@ -66,7 +66,7 @@ LossResult softmax_of(const SoftmaxFocal& loss, ProcessGroup* group, const Rows&
   return call_loss(loss, group, view(logits, rows.shape(n)), view(targets, {n, 2}));
 }
 
-LossResult sigmoid_of(const SigmoidFocal& loss, ProcessGroup* group, const Rows& rows,
+LossResult sigmoid_of(const SigmoidFocal& loss, ProcessGroup* group, const FocalRows& rows,
                       std::int64_t first, std::int64_t n) {
   return call_loss(loss, group, view(rows.part_of(rows.logits, first, n), rows.shape(n)),
                    view(rows.part_of(rows.yes, first, n), rows.shape(n)));
@@ -81,7 +81,7 @@ class FocalOfRanks : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, FocalOfRanks, testing::ValuesIn(worlds()), CaseName());
 
 template <typename Call>
-void expect_one_process(const World& world, const Rows& rows, double scale, const Call& call) {
+void expect_one_process(const World& world, const FocalRows& rows, double scale, const Call& call) {
   const LossResult want = call(nullptr, 0, rows.count);
   std::vector<Layout> splits;
   for (Layout layout : layouts(world.size)) {
@@ -104,7 +104,7 @@ void expect_one_process(const World& world, const Rows& rows, double scale, cons
 }
 
 TEST_P(FocalOfRanks, IsThatOfOneProcessForAnySplit) {
-  const Rows rows = make_rows(40);
+  const FocalRows rows = make_focal_rows(40);
   for (const auto& [reduction, by_positives] : ways) {
     SCOPED_TRACE(std::to_string(static_cast<int>(reduction)) + (by_positives ? " positives" : ""));
     const SoftmaxFocal softmax(
@@ -123,10 +123,10 @@ TEST_P(FocalOfRanks, IsThatOfOneProcessForAnySplit) {
 }
 
 TEST_P(FocalOfRanks, AMistakeOfOneRankIsAnErrorOnAll) {
-  const Rows rows = make_rows(4);
+  const FocalRows rows = make_focal_rows(4);
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     const bool last = group.rank() == group.size() - 1;
-    Rows mine = rows;
+    FocalRows mine = rows;
     if (last) mine.targets[3] = 3;
     expect_error(last ? Errc::invalid_argument : Errc::mismatch,
                  {"softmax_focal", "targets[3] is 3"},
@@ -164,7 +164,7 @@ TEST_P(FocalOfRanks, AMistakeOfOneRankIsAnErrorOnAll) {
 }
 
 TEST_P(FocalOfRanks, TheScaleChoosesTheFactorOfTheGradient) {
-  const Rows rows = make_rows(6);
+  const FocalRows rows = make_focal_rows(6);
   const auto want = sigmoid_of(SigmoidFocal(), nullptr, rows, 0, 6);
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     const auto n = group.rank() == 0 ? rows.count : 0;
@@ -180,7 +180,7 @@ TEST_P(FocalOfRanks, TheScaleChoosesTheFactorOfTheGradient) {
 
 // Computed directly by the formulas of the headers.
 
-double softmax_by_definition(const Rows& rows, const SoftmaxFocal::Options& o) {
+double softmax_by_definition(const FocalRows& rows, const SoftmaxFocal::Options& o) {
   double sum = 0;
   double counted = 0;
   double positive = 0;
@@ -206,7 +206,7 @@ double softmax_by_definition(const Rows& rows, const SoftmaxFocal::Options& o) {
                                         : sum / (o.normalize_by_positives ? positive : counted);
 }
 
-double sigmoid_by_definition(const Rows& rows, const SigmoidFocal::Options& o) {
+double sigmoid_by_definition(const FocalRows& rows, const SigmoidFocal::Options& o) {
   double sum = 0;
   double positive = 0;
   for (std::size_t i = 0; i < rows.logits.size(); ++i) {
@@ -222,7 +222,8 @@ double sigmoid_by_definition(const Rows& rows, const SigmoidFocal::Options& o) {
 }
 
 /// The value, and the gradient against finite differences.
-void expect_derivative(Rows rows, double want, const std::function<LossResult(const Rows&)>& loss) {
+void expect_derivative(FocalRows rows, double want,
+                       const std::function<LossResult(const FocalRows&)>& loss) {
   const auto got = loss(rows);
   EXPECT_NEAR(got.loss, want, 1e-12 * std::abs(want));
   constexpr double step = 1e-5;
@@ -234,7 +235,7 @@ void expect_derivative(Rows rows, double want, const std::function<LossResult(co
 }
 
 TEST(FocalAlone, IsWhatItsDefinitionSaysAndSoIsItsGradient) {
-  const Rows rows = make_rows(12);
+  const FocalRows rows = make_focal_rows(12);
   for (const auto& [reduction, by_positives] : ways)
     for (const double gamma : {0.0, 0.5, 1.0, 2.0, 5.0}) {
       for (const double smoothing : {0.0, 0.1}) {
@@ -244,7 +245,7 @@ TEST(FocalAlone, IsWhatItsDefinitionSaysAndSoIsItsGradient) {
                                             .background = 1,
                                             .reduction = reduction,
                                             .normalize_by_positives = by_positives};
-        expect_derivative(rows, softmax_by_definition(rows, options), [&](const Rows& r) {
+        expect_derivative(rows, softmax_by_definition(rows, options), [&](const FocalRows& r) {
           return softmax_of(SoftmaxFocal(options), nullptr, r, 0, r.count);
         });
       }
@@ -253,7 +254,7 @@ TEST(FocalAlone, IsWhatItsDefinitionSaysAndSoIsItsGradient) {
                                             .gamma = gamma,
                                             .reduction = reduction,
                                             .normalize_by_positives = by_positives};
-        expect_derivative(rows, sigmoid_by_definition(rows, options), [&](const Rows& r) {
+        expect_derivative(rows, sigmoid_by_definition(rows, options), [&](const FocalRows& r) {
           return sigmoid_of(SigmoidFocal(options), nullptr, r, 0, r.count);
         });
       }
@@ -261,7 +262,7 @@ TEST(FocalAlone, IsWhatItsDefinitionSaysAndSoIsItsGradient) {
 }
 
 TEST(FocalAlone, NoneLeavesRowsAndElementsApart) {
-  const Rows rows = make_rows(6);
+  const FocalRows rows = make_focal_rows(6);
   const auto softmax =
       softmax_of(SoftmaxFocal({.reduction = Reduction::none}), nullptr, rows, 0, 6);
   ASSERT_EQ(softmax.per_element.size(), rows.targets.size());

@@ -19,11 +19,11 @@ using losses::RecallAtQuantile;
 using losses::SmoothAp;
 
 /// One class in float; the first `positives` rows of every 16 are positive.
-struct Rows {
+struct OneClassRows {
   std::vector<float> logits;
   std::vector<std::int64_t> targets;
 
-  explicit Rows(std::int64_t count, std::int64_t positives = 4) {
+  explicit OneClassRows(std::int64_t count, std::int64_t positives = 4) {
     std::mt19937_64 random(3);
     std::normal_distribution<float> score;
     for (std::int64_t i = 0; i < count; ++i) {
@@ -59,7 +59,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, WorkOfLosses, testing::ValuesIn(worlds()), Case
 template <typename Loss>
 void expect_a_share_each(const World& world, const typename Loss::Options& options,
                          std::int64_t count) {
-  const Rows rows(count);
+  const OneClassRows rows(count);
   const auto alone = Loss(options)(rows.part(0, 1)).evaluations;
   ASSERT_GT(alone, 0U);
   on_ranks(world, [&](ProcessGroup& group) {
@@ -88,7 +88,7 @@ TEST_P(WorkOfLosses, IsAShareOfWhatOneProcessDoes) {
 // Tolerance: 5 % of a share, which is less than 5 % of all rows.
 TEST_P(WorkOfLosses, OfSmoothApIsAShareForSlightlyUnevenRows) {
   const World& world = GetParam();
-  const Rows rows(1000 * world.size);
+  const OneClassRows rows(1000 * world.size);
   const auto alone = SmoothAp()(rows.part(0, 1)).evaluations;
   on_ranks(world, [&](ProcessGroup& group) {
     // The first rank has 1196 rows (1072 with two ranks); the other ranks share the rest.
@@ -109,7 +109,7 @@ TEST_P(WorkOfLosses, OfSmoothApIsAShareForSlightlyUnevenRows) {
 // well.
 TEST_P(WorkOfLosses, OfSmoothApIsAShareForAnySplit) {
   const World& world = GetParam();
-  const Rows rows(1056 * world.size);
+  const OneClassRows rows(1056 * world.size);
   for (const double temperature : {0.01, 0.5}) {
     const auto alone = SmoothAp({.temperature = temperature})(rows.part(0, 1)).evaluations;
     on_ranks(world, [&](ProcessGroup& group) {
@@ -133,7 +133,7 @@ Sent sent_by(Loss loss, ProcessGroup& group, const RankingBatch& batch) {
 TEST_P(WorkOfLosses, SmoothApSendsItsRowsAndThreeNumbersPerAnchor) {
   const World& world = GetParam();
   const std::int64_t each = 8000;  // 96,000 bytes: more than the limit of inlined rows.
-  const Rows rows(each * world.size);
+  const OneClassRows rows(each * world.size);
   on_fresh_ranks(world, [&](ProcessGroup& group) {
     const auto sent = sent_by(SmoothAp(), group, rows.part(group.rank(), group.size()));
     const auto anchors = each / 4;
@@ -147,7 +147,7 @@ TEST_P(WorkOfLosses, SmoothApSendsItsRowsAndThreeNumbersPerAnchor) {
 TEST_P(WorkOfLosses, RecallAtQuantileSendsNoRows) {
   const World& world = GetParam();
   for (const std::int64_t each : {1600, 16000}) {
-    const Rows rows(each * world.size);
+    const OneClassRows rows(each * world.size);
     on_fresh_ranks(world, [&](ProcessGroup& group) {
       const auto sent = sent_by(RecallAtQuantile(), group, rows.part(group.rank(), group.size()));
       // Four times 256 counts; counts of rows, iid rows and live rows, of two kinds each, and of
@@ -161,7 +161,7 @@ TEST_P(WorkOfLosses, RecallAtQuantileSendsNoRows) {
 
 TEST_P(WorkOfLosses, FewRowsAreOneMessage) {
   const World& world = GetParam();
-  const Rows rows(16 * world.size);
+  const OneClassRows rows(16 * world.size);
   on_fresh_ranks(world, [&](ProcessGroup& group) {
     if (group.size() == 1) return;
     const auto mine = rows.part(group.rank(), group.size());
@@ -174,7 +174,7 @@ TEST_P(WorkOfLosses, FewRowsAreOneMessage) {
 TEST_P(WorkOfLosses, PAucSendsCountsAndOfPairsTheBand) {
   const World& world = GetParam();
   const std::int64_t each = 1600;
-  const Rows rows(each * world.size);
+  const OneClassRows rows(each * world.size);
   on_fresh_ranks(world, [&](ProcessGroup& group) {
     if (group.size() == 1) return;
     const auto mine = rows.part(group.rank(), group.size());

@@ -16,7 +16,7 @@ using losses::Interpolation;
 using losses::PAucAtBudget;
 using Options = losses::PAucAtBudgetOptions;
 
-struct Rows {
+struct PAucRows {
   std::int64_t classes = 1;
   std::vector<double> logits;
   std::vector<std::int64_t> targets;
@@ -25,10 +25,10 @@ struct Rows {
   std::int64_t count() const { return std::ssize(targets); }
 };
 
-Rows make_rows(std::int64_t count, std::int64_t classes) {
+PAucRows make_p_auc_rows(std::int64_t count, std::int64_t classes) {
   std::mt19937_64 random(2);
   std::normal_distribution<double> score;
-  Rows rows{classes, {}, {}, {}};
+  PAucRows rows{classes, {}, {}, {}};
   for (std::int64_t i = 0; i < count; ++i) {
     for (std::int64_t c = 0; c < classes; ++c) rows.logits.push_back(score(random));
     const auto some = static_cast<std::int64_t>(random() % 1000);
@@ -44,8 +44,8 @@ struct Result : losses::LossResult {
   std::vector<losses::PAucDiagnostics> diagnostics;
 };
 
-Result loss_of(const Options& options, ProcessGroup* group, const Rows& rows, std::int64_t first,
-               std::int64_t n) {
+Result loss_of(const Options& options, ProcessGroup* group, const PAucRows& rows,
+               std::int64_t first, std::int64_t n) {
   const auto from = static_cast<std::size_t>(first);
   const auto count = static_cast<std::size_t>(n);
   const auto width = static_cast<std::size_t>(rows.classes);
@@ -84,7 +84,7 @@ TEST_P(PAucOfRanks, IsThatOfOneProcessForAnySplit) {
       if ((options.tau_scale == Options::Scale::iqr) != (options.basis == Options::Basis::fpr))
         continue;
       if (reduced() && classes > 1) continue;
-      const Rows rows = make_rows(80, classes);
+      const PAucRows rows = make_p_auc_rows(80, classes);
       const auto want = loss_of(options, nullptr, rows, 0, rows.count());
       for (Layout split : layouts(GetParam().size)) {
         split.back() += rows.count() - total(split);
@@ -113,7 +113,7 @@ TEST_P(PAucOfRanks, IsThatOfOneProcessForAnySplit) {
 }
 
 TEST_P(PAucOfRanks, AMistakeOfOneRankIsAnErrorOnAll) {
-  const Rows rows = make_rows(12, 3);
+  const PAucRows rows = make_p_auc_rows(12, 3);
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     const bool last = group.rank() == group.size() - 1;
     const auto logits = view(std::span(rows.logits), {12, 3});
@@ -136,7 +136,7 @@ TEST_P(PAucOfRanks, AMistakeOfOneRankIsAnErrorOnAll) {
 TEST(PAucAlone, TheGradientOfPositivesIsThatOfFiniteDifferences) {
   for (const Options& options : all_options(1)) {
     if (options.basis != Options::Basis::fpr) continue;
-    Rows rows = make_rows(50, 1);
+    PAucRows rows = make_p_auc_rows(50, 1);
     const auto at = [&] { return loss_of(options, nullptr, rows, 0, rows.count()); };
     const auto got = at();
     constexpr double step = 1e-6;
@@ -149,16 +149,16 @@ TEST(PAucAlone, TheGradientOfPositivesIsThatOfFiniteDifferences) {
 }
 
 TEST(PAucAlone, DiagnosticsAreThoseOfTheLastCallThatSucceeded) {
-  const Rows few = make_rows(40, 3);
-  const Rows many = make_rows(80, 3);
-  const auto batch = [](const Rows& rows) {
+  const PAucRows few = make_p_auc_rows(40, 3);
+  const PAucRows many = make_p_auc_rows(80, 3);
+  const auto batch = [](const PAucRows& rows) {
     return losses::RankingBatch{view(std::span(rows.logits), {rows.count(), 3}), rows.targets,
                                 rows.iid};
   };
   const Options options{.classes = 3, .beta = 0.5};
   PAucAtBudget loss(options);
   EXPECT_TRUE(loss.diagnostics().empty());
-  for (const Rows* rows : {&few, &many, &few}) {
+  for (const PAucRows* rows : {&few, &many, &few}) {
     losses::RankingLoss& base = loss;
     (void)base(batch(*rows));
     const auto want = loss_of(options, nullptr, *rows, 0, rows->count()).diagnostics;

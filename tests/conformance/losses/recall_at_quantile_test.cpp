@@ -20,7 +20,7 @@ constexpr Interpolation interpolations[] = {Interpolation::linear, Interpolation
                                             Interpolation::higher, Interpolation::nearest,
                                             Interpolation::midpoint};
 
-struct Rows {
+struct RecallRows {
   std::int64_t classes = 1;
   std::vector<double> logits;
   std::vector<std::int64_t> targets;
@@ -31,10 +31,10 @@ struct Rows {
   }
 };
 
-Rows make_rows(std::int64_t count, std::int64_t classes, unsigned seed = 1) {
+RecallRows make_recall_rows(std::int64_t count, std::int64_t classes, unsigned seed = 1) {
   std::mt19937_64 random(seed);
   std::normal_distribution<double> score;
-  Rows rows{classes, {}, {}};
+  RecallRows rows{classes, {}, {}};
   for (std::int64_t i = 0; i < count; ++i) {
     // Ties are the hard case of order statistics.
     for (std::int64_t c = 0; c < classes; ++c)
@@ -48,8 +48,8 @@ Rows make_rows(std::int64_t count, std::int64_t classes, unsigned seed = 1) {
 }
 
 template <typename T>
-LossResult loss_of(const RecallAtQuantile::Options& options, ProcessGroup* group, const Rows& rows,
-                   std::int64_t first, std::int64_t n) {
+LossResult loss_of(const RecallAtQuantile::Options& options, ProcessGroup* group,
+                   const RecallRows& rows, std::int64_t first, std::int64_t n) {
   std::vector<T> logits;
   for (std::int64_t i = first * rows.classes; i < (first + n) * rows.classes; ++i)
     logits.push_back(static_cast<T>(rows.logits[static_cast<std::size_t>(i)]));
@@ -60,7 +60,7 @@ LossResult loss_of(const RecallAtQuantile::Options& options, ProcessGroup* group
 }
 
 /// Computed by the definition: all scores sorted.
-double threshold_of(const Rows& rows, std::int64_t c, const RecallAtQuantile::Options& o) {
+double threshold_of(const RecallRows& rows, std::int64_t c, const RecallAtQuantile::Options& o) {
   std::vector<double> all;
   for (std::int64_t i = 0; i < rows.count(); ++i)
     if (rows.targets[static_cast<std::size_t>(i)] != o.ignore_index)
@@ -88,7 +88,7 @@ class RecallOfRanks : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, RecallOfRanks, testing::ValuesIn(worlds()), CaseName());
 
 template <typename T>
-void expect_one_process(const World& world, const Rows& rows,
+void expect_one_process(const World& world, const RecallRows& rows,
                         const RecallAtQuantile::Options& options, double tolerance) {
   const auto want = loss_of<T>(options, nullptr, rows, 0, rows.count());
   for (Layout split : layouts(world.size)) {
@@ -112,7 +112,7 @@ TEST_P(RecallOfRanks, IsThatOfOneProcessForAnySplit) {
   for (const std::int64_t classes : {1, 3})
     for (const auto interpolation : {Interpolation::linear, Interpolation::higher}) {
       if (reduced() && classes > 1) continue;
-      const Rows rows = make_rows(230, classes);
+      const RecallRows rows = make_recall_rows(230, classes);
       const RecallAtQuantile::Options options{
           .classes = classes, .quantile = 0.1, .temperature = 0.2, .interpolation = interpolation};
       expect_one_process<double>(GetParam(), rows, options, 1e-12);
@@ -121,10 +121,10 @@ TEST_P(RecallOfRanks, IsThatOfOneProcessForAnySplit) {
 }
 
 TEST_P(RecallOfRanks, AMistakeOfOneRankIsAnErrorOnAll) {
-  const Rows rows = make_rows(12, 3);
+  const RecallRows rows = make_recall_rows(12, 3);
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     const bool last = group.rank() == group.size() - 1;
-    Rows mine = rows;
+    RecallRows mine = rows;
     if (last) mine.targets[2] = 7;
     expect_error(last ? Errc::invalid_argument : Errc::mismatch,
                  {"recall_at_quantile", "targets[2] is 7"},
@@ -141,7 +141,7 @@ TEST(RecallAlone, IsWhatItsDefinitionSaysAndSoIsItsGradient) {
   for (const std::int64_t classes : {1, 3})
     for (const auto interpolation : interpolations)
       for (const double quantile : {0.005, 0.1, 0.5, 0.9}) {
-        const Rows rows = make_rows(150, classes, 5);
+        const RecallRows rows = make_recall_rows(150, classes, 5);
         const RecallAtQuantile::Options options{.classes = classes,
                                                 .quantile = quantile,
                                                 .temperature = 0.3,

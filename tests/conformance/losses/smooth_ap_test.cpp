@@ -17,13 +17,11 @@ using losses::LossResult;
 using losses::Reduction;
 using losses::SmoothAp;
 
-using Rows = LossRows;
-
 /// Every fifth row is ignored; with several classes the last one has no positive.
-Rows make_rows(std::int64_t count, std::int64_t classes, unsigned seed = 1) {
+LossRows make_smooth_ap_rows(std::int64_t count, std::int64_t classes, unsigned seed = 1) {
   std::mt19937_64 random(seed);
   std::normal_distribution<double> score;
-  Rows rows{classes, {}, {}};
+  LossRows rows{classes, {}, {}};
   for (std::int64_t i = 0; i < count; ++i) {
     for (std::int64_t c = 0; c < classes; ++c) rows.logits.push_back(score(random));
     const auto some = static_cast<std::int64_t>(random() % 1000);
@@ -36,7 +34,7 @@ Rows make_rows(std::int64_t count, std::int64_t classes, unsigned seed = 1) {
 }
 
 /// Computed by the definition: every anchor with every row.
-double by_definition(const Rows& rows, std::int64_t c, double temperature) {
+double by_definition(const LossRows& rows, std::int64_t c, double temperature) {
   std::vector<std::size_t> kept;
   for (std::size_t i = 0; i < rows.targets.size(); ++i)
     if (rows.targets[i] != losses::default_ignore_index) kept.push_back(i);
@@ -96,7 +94,7 @@ class SmoothApOfRanks : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, SmoothApOfRanks, testing::ValuesIn(worlds()), CaseName());
 
 template <typename T>
-void expect_one_process(const World& world, const Rows& rows, const SmoothAp::Options& options,
+void expect_one_process(const World& world, const LossRows& rows, const SmoothAp::Options& options,
                         double tolerance) {
   const auto whole = rows.part<T>(0, rows.count());
   const LossResult want = SmoothAp(options)(whole.view());
@@ -135,7 +133,7 @@ TEST_P(SmoothApOfRanks, IsThatOfOneProcessForAnySplit) {
     for (const std::int64_t count : {5, 101, 700}) {
       SCOPED_TRACE(count);
       if (reduced() && count > 200) continue;
-      const Rows rows = make_rows(count, classes);
+      const LossRows rows = make_smooth_ap_rows(count, classes);
       expect_one_process<double>(GetParam(), rows, {.classes = classes}, 1e-12);
       expect_one_process<double>(GetParam(), rows,
                                  {.classes = classes,
@@ -149,12 +147,12 @@ TEST_P(SmoothApOfRanks, IsThatOfOneProcessForAnySplit) {
 
 // More rows than an metadata exchange inlines, and enough for the engine of cells.
 TEST_P(SmoothApOfRanks, IsThatOfOneProcessForManyRows) {
-  expect_one_process<double>(GetParam(), make_rows(reduced() ? 2000 : 9000, 1),
+  expect_one_process<double>(GetParam(), make_smooth_ap_rows(reduced() ? 2000 : 9000, 1),
                              {.temperature = 0.05}, 1e-12);
 }
 
 TEST_P(SmoothApOfRanks, ClassesThatAreNotValidCountNowhere) {
-  Rows rows = make_rows(40, 3);
+  LossRows rows = make_smooth_ap_rows(40, 3);
   for (auto& target : rows.targets) target = target < 0 ? target : 1;
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     const auto mine = rows.part<double>(0, group.rank() == 0 ? rows.count() : 0);
@@ -167,10 +165,10 @@ TEST_P(SmoothApOfRanks, ClassesThatAreNotValidCountNowhere) {
 
 TEST_P(SmoothApOfRanks, AMistakeOfOneRankIsAnErrorOnAll) {
   const World& world = GetParam();
-  const Rows rows = make_rows(12, 3);
+  const LossRows rows = make_smooth_ap_rows(12, 3);
   struct Mistake {
     const char* text;
-    std::function<void(Rows::Batch<double>&)> make;
+    std::function<void(LossRows::Batch<double>&)> make;
   };
   const Mistake mistakes[] = {
       {"logits[1, 2] is nan", [](auto& b) { b.logits[5] = std::nan(""); }},
@@ -203,7 +201,7 @@ TEST_P(SmoothApOfRanks, AMistakeOfOneRankIsAnErrorOnAll) {
 TEST(SmoothApAlone, IsWhatItsDefinitionSays) {
   for (const std::int64_t classes : {1, 3})
     for (const double temperature : {1e-3, 0.01, 0.3, 5.0}) {
-      const Rows rows = make_rows(150, classes);
+      const LossRows rows = make_smooth_ap_rows(150, classes);
       const auto batch = rows.part<double>(0, rows.count());
       const auto got = SmoothAp({.classes = classes, .temperature = temperature})(batch.view());
       double sum = 0;
@@ -221,7 +219,7 @@ TEST(SmoothApAlone, IsWhatItsDefinitionSays) {
 }
 
 TEST(SmoothApAlone, TheGradientIsThatOfFiniteDifferences) {
-  Rows rows = make_rows(60, 3);
+  LossRows rows = make_smooth_ap_rows(60, 3);
   SmoothAp loss({.classes = 3, .temperature = 0.3});
   const auto at = [&] { return loss(rows.part<double>(0, rows.count()).view()); };
   const auto gradient = values<double>(at().grad);
@@ -233,7 +231,7 @@ TEST(SmoothApAlone, TheGradientIsThatOfFiniteDifferences) {
 }
 
 TEST(SmoothApAlone, NoNumberDependsOnTheThreads) {
-  const Rows rows = make_rows(reduced() ? 1000 : 9000, 3);
+  const LossRows rows = make_smooth_ap_rows(reduced() ? 1000 : 9000, 3);
   const auto batch = rows.part<double>(0, rows.count());
   const auto want = SmoothAp({.classes = 3})(batch.view());
   for (const int threads : {2, 3, 7}) {

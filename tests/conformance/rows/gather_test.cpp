@@ -20,8 +20,6 @@
 namespace tutti::test {
 namespace {
 
-constexpr std::int64_t max_inlined = 65536;  ///< Limit of inlined bytes.
-
 class GatherMatrix : public testing::TestWithParam<MoveCell> {
  protected:
   const World& world() const { return GetParam().world; }

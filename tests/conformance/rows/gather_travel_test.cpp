@@ -18,8 +18,6 @@
 namespace tutti::test {
 namespace {
 
-constexpr std::int64_t max_inlined = 65536;  ///< Limit of inlined bytes.
-
 class GatherTravel : public testing::TestWithParam<World> {
  protected:
   const World& world() const { return GetParam(); }

@@ -79,7 +79,6 @@ TEST_P(GatherPending, GivesWhatTheBlockingFormGives) {
 TEST_P(PendingGathers, WithALayoutNothingWaits) {
   on_ranks(world(), [](ProcessGroup& group) {
     expect_usable(group);  // Devices connect at the first call.
-    const CallOptions soon{.timeout = 5s};
     const auto rows = RowLayout::equal(group.size(), 2);
     const Buffer in(group, array_of<float>({1, 2}));
     const Buffer whole(group, DType::f32, {2 * group.size()});

@@ -14,12 +14,6 @@ namespace tutti::test {
 namespace {
 
 /// Enough for a call that does not hang.
-const CallOptions soon{.timeout = 5s};
-
-Array number(int value) {
-  return array_of<std::int32_t>({value, ~value});
-}
-
 bool able(const ProcessGroup& group) {
   return group.supports(Operation::recv_any, DType::i32);
 }
@@ -55,7 +49,7 @@ TEST_P(ReceiveFromAny, IsRefusedByNameWhereTheBackendCannot) {
 
 TEST_P(ReceiveFromAny, OnlyRecvTakesIt) {
   on_ranks(world(), [](ProcessGroup& group) {
-    const Buffer data(group, number(1));
+    const Buffer data(group, message_of(1));
     const Buffer out(group, DType::i32, {2});
     const auto refuse = [](const std::vector<std::string>& texts, const auto& call) {
       expect_error(Errc::invalid_argument, texts, call);
@@ -75,7 +69,7 @@ TEST_P(ReceiveFromAny, GivesTheSenderWithItsData) {
   on_able_ranks([](ProcessGroup& group) {
     const int size = group.size();
     if (group.rank() != 0) {
-      const Buffer in(group, number(group.rank()));
+      const Buffer in(group, message_of(group.rank()));
       group.send(in, 0, 3, soon);
       return;
     }
@@ -83,7 +77,7 @@ TEST_P(ReceiveFromAny, GivesTheSenderWithItsData) {
     for (int i = 1; i < size; ++i) {
       const Buffer out(group, DType::i32, {2});
       const int source = group.recv(out, any_peer, 3, soon);
-      EXPECT_TRUE(same(out.read(), number(source))) << "from " << source;
+      EXPECT_TRUE(same(out.read(), message_of(source))) << "from " << source;
       sources.insert(source);
     }
     EXPECT_EQ(std::ssize(sources), size - 1);
@@ -101,12 +95,12 @@ TEST_P(ReceiveFromAny, AsyncReceivesWriteTheSourceBeforeTheyEnd) {
       out.emplace_back(group, DType::i32, Shape{2});
       works.push_back(group.recv_async(out.back(), any_peer, 4, soon, &sources[index(i)]));
     }
-    const Buffer in(group, number(group.rank()));
+    const Buffer in(group, message_of(group.rank()));
     std::vector<Work> sent;
     for (int to = 0; to < size; ++to) sent.push_back(group.send_async(in, to, 4, soon));
     for (int i = 0; i < size; ++i) {
       works[index(i)].wait();
-      EXPECT_TRUE(same(out[index(i)].read(), number(sources[index(i)]))) << "receive " << i;
+      EXPECT_TRUE(same(out[index(i)].read(), message_of(sources[index(i)]))) << "receive " << i;
     }
     for (Work& work : sent) work.wait();
     std::ranges::sort(sources);
@@ -118,7 +112,7 @@ TEST_P(ReceiveFromAny, OfAPeerThatIsNamedTheSourceIsThatPeer) {
   on_ranks(world(), [](ProcessGroup& group) {
     const int next = (group.rank() + 1) % group.size();
     const int previous = (group.rank() + group.size() - 1) % group.size();
-    const Buffer in(group, number(group.rank()));
+    const Buffer in(group, message_of(group.rank()));
     const Buffer out(group, DType::i32, {2});
     int source = any_peer;
     Work received = group.recv_async(out, previous, 5, soon, &source);
@@ -137,7 +131,7 @@ TEST_P(ReceiveFromAny, MixesWithReceivesFromANamedPeer) {
   on_able_ranks([](ProcessGroup& group) {
     if (group.rank() == 1) {
       for (int i = 0; i < 6; ++i) {
-        const Buffer in(group, number(i));
+        const Buffer in(group, message_of(i));
         group.send(in, 0, 6, soon);
       }
     } else if (group.rank() == 0) {
@@ -151,34 +145,34 @@ TEST_P(ReceiveFromAny, MixesWithReceivesFromANamedPeer) {
       }
       for (int i = 0; i < 6; ++i) {
         works[index(i)].wait();
-        EXPECT_TRUE(same(out[index(i)].read(), number(i))) << "message " << i;
+        EXPECT_TRUE(same(out[index(i)].read(), message_of(i))) << "message " << i;
         EXPECT_EQ(sources[index(i)], 1);
       }
     }
     expect_usable(group);
     // The numbers of named receives go on.
     if (group.rank() == 1) {
-      const Buffer in(group, number(9));
+      const Buffer in(group, message_of(9));
       group.send(in, 0, 6, soon);
     } else if (group.rank() == 0) {
       const Buffer out(group, DType::i32, {2});
       group.recv(out, 1, 6, soon);
-      EXPECT_TRUE(same(out.read(), number(9)));
+      EXPECT_TRUE(same(out.read(), message_of(9)));
     }
   });
 }
 
 TEST_P(ReceiveFromAny, TakesItsTagAloneAndMayBeFromItself) {
   on_able_ranks([](ProcessGroup& group) {
-    const Buffer seven(group, number(7));
-    const Buffer eight(group, number(8));
+    const Buffer seven(group, message_of(7));
+    const Buffer eight(group, message_of(8));
     Work first = group.send_async(seven, group.rank(), 7, soon);
     Work second = group.send_async(eight, group.rank(), 8, soon);
     const Buffer out(group, DType::i32, {2});
     EXPECT_EQ(group.recv(out, any_peer, 8, soon), group.rank());
-    EXPECT_TRUE(same(out.read(), number(8)));
+    EXPECT_TRUE(same(out.read(), message_of(8)));
     EXPECT_EQ(group.recv(out, any_peer, 7, soon), group.rank());
-    EXPECT_TRUE(same(out.read(), number(7)));
+    EXPECT_TRUE(same(out.read(), message_of(7)));
     first.wait();
     second.wait();
   });
@@ -188,7 +182,7 @@ TEST_P(ReceiveFromAny, InACoalesce) {
   on_able_ranks([](ProcessGroup& group) {
     const int next = (group.rank() + 1) % group.size();
     const int previous = (group.rank() + group.size() - 1) % group.size();
-    const Buffer in(group, number(group.rank()));
+    const Buffer in(group, message_of(group.rank()));
     const Buffer out(group, DType::i32, {2});
     int source = any_peer;
     Coalesce together(group);
@@ -196,7 +190,7 @@ TEST_P(ReceiveFromAny, InACoalesce) {
     Work received = group.recv_async(out, any_peer, 9, soon, &source);
     together.launch().wait();
     EXPECT_EQ(source, previous);
-    EXPECT_TRUE(same(out.read(), number(previous)));
+    EXPECT_TRUE(same(out.read(), message_of(previous)));
     sent.wait();
     received.wait();
   });
@@ -204,7 +198,7 @@ TEST_P(ReceiveFromAny, InACoalesce) {
 
 TEST_P(ReceiveFromAny, AMismatchNamesBothSides) {
   on_able_ranks([](ProcessGroup& group) {
-    const Buffer two(group, number(1));
+    const Buffer two(group, message_of(1));
     const Buffer three(group, DType::i32, {3});
     if (group.rank() == 0)
       expect_error(Errc::mismatch, {"rank 1: send i32 [2]", "rank 0: recv i32 [3] from any_peer"},
@@ -219,7 +213,7 @@ TEST_P(ReceiveFromAny, AMismatchNamesBothSides) {
 TEST_P(ReceiveFromAny, ARefusalOfOneSideIsToldToTheOther) {
   on_able_ranks([](ProcessGroup& group) {
     const TensorView null(nullptr, DType::i32, {2}, group.memory().device());
-    const Buffer data(group, number(1));
+    const Buffer data(group, message_of(1));
     if (group.rank() == 0) {
       expect_error(Errc::mismatch, {"rank 1", "refused", "null"},
                    [&] { (void)group.recv(data, any_peer, 11, soon); });
@@ -266,7 +260,7 @@ TEST_P(ReceiveFromAny, EndsWhenAllOtherRanksHaveLeft) {
   on_able_ranks(
       [](ProcessGroup& group) {
         const Buffer out(group, DType::i32, {2});
-        const Buffer in(group, number(group.rank()));
+        const Buffer in(group, message_of(group.rank()));
         if (group.rank() == 0) {
           EXPECT_EQ(group.recv(out, any_peer, 15, soon), group.size() - 1);
           expect_error(Errc::peer_lost, {"all other ranks have left"},
@@ -282,7 +276,7 @@ TEST_P(ReceiveFromAny, EndsWhenAllOtherRanksHaveLeft) {
 TEST_P(ReceiveFromAny, IsInTheTrace) {
   on_able_ranks(
       [](ProcessGroup& group) {
-        const Buffer in(group, number(1));
+        const Buffer in(group, message_of(1));
         const Buffer out(group, DType::i32, {2});
         Work sent = group.send_async(in, group.rank(), 16, soon);
         (void)group.recv(out, any_peer, 16, soon);

@@ -45,29 +45,25 @@ class SendRecv : public testing::TestWithParam<World> {
 };
 INSTANTIATE_TEST_SUITE_P(Worlds, SendRecv, testing::ValuesIn(worlds_of_several()), CaseName());
 
-Array number(int value) {
-  return array_of<std::int32_t>({value, -value});
-}
-
 TEST_P(SendRecv, ARingOfCrossedAsyncCallsDoesNotDeadlock) {
   on_ranks(world(), [](ProcessGroup& group) {
     const int size = group.size();
     const int next = (group.rank() + 1) % size;
     const int previous = (group.rank() + size - 1) % size;
     // Every rank sends first.
-    const Buffer in(group, number(group.rank()));
+    const Buffer in(group, message_of(group.rank()));
     const Buffer out(group, DType::i32, {2});
     Work sent = group.send_async(in, next);
     Work received = group.recv_async(out, previous);
     sent.wait();
     received.wait();
-    EXPECT_TRUE(same(out.read(), number(previous)));
+    EXPECT_TRUE(same(out.read(), message_of(previous)));
     // Every rank receives first.
     const Buffer again(group, DType::i32, {2});
     received = group.recv_async(again, next);
     group.send_async(in, previous).wait();
     received.wait();
-    EXPECT_TRUE(same(again.read(), number(next)));
+    EXPECT_TRUE(same(again.read(), message_of(next)));
   });
 }
 
@@ -81,14 +77,14 @@ TEST_P(SendRecv, MessagesOfOneTagArriveInTheOrderInWhichTheyWereSent) {
     std::vector<Buffer> out;
     std::vector<Work> works;
     for (int i = 0; i < messages; ++i) {
-      in.emplace_back(group, number(100 * group.rank() + i));
+      in.emplace_back(group, message_of(100 * group.rank() + i));
       out.emplace_back(group, DType::i32, Shape{2});
     }
     for (const Buffer& data : in) works.push_back(group.send_async(data, next, 3));
     for (const Buffer& data : out) works.push_back(group.recv_async(data, previous, 3));
     for (auto work = works.rbegin(); work != works.rend(); ++work) work->wait();
     for (int i = 0; i < messages; ++i)
-      EXPECT_TRUE(same(out[index(i)].read(), number(100 * previous + i))) << "message " << i;
+      EXPECT_TRUE(same(out[index(i)].read(), message_of(100 * previous + i))) << "message " << i;
   });
 }
 
@@ -101,14 +97,14 @@ TEST_P(SendRecv, ATagIsAChannelOfItsOwn) {
     std::vector<Buffer> in;
     std::vector<Work> works;
     for (const int tag : tags) {
-      in.emplace_back(group, number(tag));
+      in.emplace_back(group, message_of(tag));
       works.push_back(group.send_async(in.back(), next, tag));
     }
     // Received in the opposite order.
     for (auto tag = tags.rbegin(); tag != tags.rend(); ++tag) {
       const Buffer out(group, DType::i32, {2});
       group.recv(out, previous, *tag);
-      EXPECT_TRUE(same(out.read(), number(*tag))) << "tag " << *tag;
+      EXPECT_TRUE(same(out.read(), message_of(*tag))) << "tag " << *tag;
     }
     for (Work& work : works) work.wait();
   });
@@ -118,35 +114,33 @@ TEST_P(SendRecv, BothDirectionsOfAPairAreApart) {
   on_ranks(world(), [](ProcessGroup& group) {
     const int peer = group.rank() ^ 1;
     if (peer >= group.size()) return;
-    const Buffer in(group, number(group.rank()));
+    const Buffer in(group, message_of(group.rank()));
     const Buffer out(group, DType::i32, {2});
     Work sent = group.send_async(in, peer, 7);
     group.recv(out, peer, 7);
     sent.wait();
-    EXPECT_TRUE(same(out.read(), number(peer)));
+    EXPECT_TRUE(same(out.read(), message_of(peer)));
   });
 }
 
 // A rank may be its own peer; a blocking send to itself would wait for ever.
 TEST_P(SendRecv, ARankMaySendToItselfAsynchronously) {
   on_ranks(world(), [](ProcessGroup& group) {
-    const Buffer in(group, number(group.rank()));
+    const Buffer in(group, message_of(group.rank()));
     const Buffer out(group, DType::i32, {2});
     Work sent = group.send_async(in, group.rank(), 2);
     group.recv(out, group.rank(), 2);
     sent.wait();
-    EXPECT_TRUE(same(out.read(), number(group.rank())));
+    EXPECT_TRUE(same(out.read(), message_of(group.rank())));
     const Buffer again(group, DType::i32, {2});
     Work received = group.recv_async(again, group.rank(), 2);
     group.send(in, group.rank(), 2);
     received.wait();
-    EXPECT_TRUE(same(again.read(), number(group.rank())));
+    EXPECT_TRUE(same(again.read(), message_of(group.rank())));
   });
 }
 
 /// Enough time for a call that does not hang.
-const CallOptions soon{.timeout = 5s};
-
 TEST_P(SendRecv, ARingOfBothAtOnceDoesNotDeadlock) {
   on_ranks(world(), [](ProcessGroup& group) {
     const int size = group.size();
@@ -171,7 +165,7 @@ TEST_P(SendRecv, BothAtOnceMatchesSendsAndReceives) {
   on_ranks(world(), [](ProcessGroup& group) {
     const Array three = array_of<double>({1, 2, 3});
     if (group.rank() == 0) {
-      const Buffer in(group, number(7));
+      const Buffer in(group, message_of(7));
       const Buffer out(group, DType::f64, {3});
       group.sendrecv(in, 1, out, 1, 6, soon);
       EXPECT_TRUE(same(out.read(), three));
@@ -181,7 +175,7 @@ TEST_P(SendRecv, BothAtOnceMatchesSendsAndReceives) {
       Work sent = group.send_async(in, 0, 6, soon);
       group.recv(out, 0, 6, soon);
       sent.wait();
-      EXPECT_TRUE(same(out.read(), number(7)));
+      EXPECT_TRUE(same(out.read(), message_of(7)));
     }
     expect_usable(group);
   });
@@ -189,17 +183,17 @@ TEST_P(SendRecv, BothAtOnceMatchesSendsAndReceives) {
 
 TEST_P(SendRecv, BothAtOnceMayBeWithTheRankItself) {
   on_ranks(world(), [](ProcessGroup& group) {
-    const Buffer in(group, number(group.rank()));
+    const Buffer in(group, message_of(group.rank()));
     const Buffer out(group, DType::i32, {2});
     group.sendrecv(in, group.rank(), out, group.rank(), 3, soon);
-    EXPECT_TRUE(same(out.read(), number(group.rank())));
+    EXPECT_TRUE(same(out.read(), message_of(group.rank())));
   });
 }
 
 TEST_P(SendRecv, BothAtOnceInACoalesce) {
   on_ranks(world(), [](ProcessGroup& group) {
     const int peer = group.rank() ^ 1;
-    const Buffer in(group, number(group.rank()));
+    const Buffer in(group, message_of(group.rank()));
     const Buffer out(group, DType::i32, {2});
     if (peer >= group.size()) return;
     Coalesce together(group);
@@ -208,7 +202,7 @@ TEST_P(SendRecv, BothAtOnceInACoalesce) {
     Work work = group.sendrecv_async(in, peer, out, peer, 8, soon);
     together.launch().wait();
     work.wait();
-    EXPECT_TRUE(same(out.read(), number(peer)));
+    EXPECT_TRUE(same(out.read(), message_of(peer)));
   });
 }
 
@@ -216,7 +210,7 @@ TEST_P(SendRecv, BothAtOnceIsRefusedWithTheNumbers) {
   on_ranks(world(), [](ProcessGroup& group) {
     const int size = group.size();
     const int own = group.rank();
-    const Buffer in(group, number(own));
+    const Buffer in(group, message_of(own));
     const Buffer out(group, DType::i32, {2});
     const auto expect_bad = [](const std::vector<std::string>& texts,
                                const std::function<void()>& call) {
@@ -257,13 +251,13 @@ TEST_P(SendRecv, DoesNotQueueBehindAPendingCollective) {
       // Enters the collective after a message from rank 0, whose call is pending by then.
       const Buffer out(group, DType::i32, {2});
       group.recv(out, 0, 4);
-      EXPECT_TRUE(same(out.read(), number(42)));
+      EXPECT_TRUE(same(out.read(), message_of(42)));
       group.barrier();
       return;
     }
     Work pending = group.barrier_async();
     if (group.rank() == 0) {
-      const Buffer in(group, number(42));
+      const Buffer in(group, message_of(42));
       group.send(in, 1, 4);
     }
     pending.wait();
@@ -275,12 +269,12 @@ TEST_P(SendRecv, CollectivesAndPointToPointDoNotShareNumbers) {
     // Only two ranks make these calls; the other ranks number their collectives without them.
     for (int i = 0; i < 3; ++i) {
       if (group.rank() == 0) {
-        const Buffer in(group, number(i));
+        const Buffer in(group, message_of(i));
         group.send(in, 1);
       } else if (group.rank() == 1) {
         const Buffer out(group, DType::i32, {2});
         group.recv(out, 0);
-        EXPECT_TRUE(same(out.read(), number(i)));
+        EXPECT_TRUE(same(out.read(), message_of(i)));
       }
       expect_usable(group);
     }
