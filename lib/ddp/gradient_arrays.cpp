@@ -21,9 +21,11 @@ std::byte* at(void* data, std::int64_t offset, DType dtype) {
 }  // namespace
 
 GradientArrays::GradientArrays(ProcessGroup& group, std::span<const Parameter> parameters,
-                               const std::vector<Ids>& buckets, const CallOptions& call)
+                               const std::vector<Ids>& buckets, const CallOptions& call,
+                               std::size_t large)
     : group_(group),
       parameters_(parameters),
+      large_(large),
       probe_(group.memory(), Shape{1}, DType::u8),
       locations_(parameters.size()) {
   std::array<std::int64_t, dtype_count> numel{};
@@ -51,7 +53,8 @@ void GradientArrays::lay_out(const std::vector<Ids>& buckets) {
   const int generation = buckets_.empty() ? 0 : buckets_.front().generation() + 1;
   buckets_.clear();
   buckets_.reserve(buckets.size());
-  for (const Ids& ids : buckets) {
+  for (Ids ids : buckets) {
+    std::ranges::stable_partition(ids, [&](std::size_t id) { return !is_large(id); });
     const DType dtype = parameters_[ids.front()].value.dtype;
     std::int64_t& begin = next[static_cast<std::size_t>(dtype)];
     const auto index = static_cast<int>(buckets_.size());

@@ -18,8 +18,9 @@ namespace tutti::ddp {
 class GradientArrays {
  public:
   /// Collective: registers the arrays, which start as zeros.
+  /// @param large  gradients of this many bytes or more lie behind the others of their bucket.
   GradientArrays(ProcessGroup& group, std::span<const Parameter> parameters,
-                 const std::vector<Ids>& buckets, const CallOptions& call);
+                 const std::vector<Ids>& buckets, const CallOptions& call, std::size_t large);
 
   /// Moves the gradients with their values into other buckets. No call may be under way.
   void rearrange(const std::vector<Ids>& buckets);
@@ -31,6 +32,7 @@ class GradientArrays {
   std::span<const Bucket> buckets() const noexcept { return buckets_; }
   int bucket_of(std::size_t id) const noexcept { return locations_[id].bucket; }
   TensorView gradient(std::size_t id) const;
+  bool is_large(std::size_t id) const noexcept { return parameters_[id].value.bytes() >= large_; }
   /// Returns an error text if the array passed for a gradient is wrong; otherwise an empty text.
   /// @param in_bucket  true: the array must be the gradient's place in its bucket.
   std::string problem_with(std::size_t id, const TensorView& gradient, bool in_bucket) const;
@@ -59,6 +61,7 @@ class GradientArrays {
 
   ProcessGroup& group_;
   std::span<const Parameter> parameters_;
+  std::size_t large_;
   Tensor probe_;  // The byte that wait_for() copies; no kernel uses it.
   std::vector<Array> arrays_;
   bool past_cache_ = false;  // Copies on the host need not stay in the cache.

@@ -1,7 +1,10 @@
 #include <tutti/ddp/gradient_reducer.hpp>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <exception>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -15,6 +18,7 @@
 #include "ddp/descriptions.hpp"
 #include "ddp/gradient_arrays.hpp"
 #include "ddp/layout.hpp"
+#include "ddp/step_state.hpp"
 #include "ddp/step_status.hpp"
 #include "values/fail.hpp"
 
@@ -22,23 +26,9 @@ namespace tutti {
 namespace ddp {
 namespace {
 
-enum class Mark : std::uint8_t { none, ready, unused };
-
-/// The state of a parameter in the current step.
-struct Gradient {
-  Mark mark = Mark::none;
-  // The caller's, to which finish() writes the result; null if the gradient is in its bucket.
-  TensorView array{};
-  std::optional<Stream> producer{};  // Kept from the last step: its copies may still run.
-};
-
-/// The state of a bucket in the current step. On a device, `work` may be that of the previous step.
-struct Launch {
-  std::string name;
-  std::size_t left = 0;  // Gradients not marked yet.
-  std::optional<Stream> stream{};
-  Work work{};
-};
+/// Bytes, equal on all ranks. On the host, gradients from here on are reduced in the arrays that
+/// were marked: two copies of 1 MiB take 0.3 ms, a call of gloo 0.1 ms (docs/performance.md).
+constexpr std::size_t large_gradient = 1 << 20;
 
 }  // namespace
 
@@ -51,10 +41,12 @@ struct GradientReducer::Impl {
         call{.timeout = o.timeout, .order_fixed = o.order_fixed},
         on_host(g.memory().device().type == DeviceType::cpu),
         buffers(g, std::move(b), o),
-        arrays(g, parameters, assign_buckets(parameters, initial_order(parameters.size()), o),
-               call),
+        arrays(g, parameters, assign_buckets(parameters, initial_order(parameters.size()), o), call,
+               on_host && !o.gradient_as_bucket_view ? large_gradient
+                                                     : std::numeric_limits<std::size_t>::max()),
         status(g, parameters, o),
         gradients(parameters.size()),
+        marked(parameters.size()),
         used(parameters.size()),
         rebuilds(o.rebuild_buckets && !o.find_unused_parameters) {
     set_divisor(o.divisor);
@@ -71,10 +63,11 @@ struct GradientReducer::Impl {
   void begin_step();
   void mark(std::size_t id, const TensorView* gradient, Stream producer);
   void mark_locked(std::size_t id, const TensorView* gradient, Stream producer);
-  std::string problem_with(std::size_t id, const TensorView* gradient) const;
+  std::string problem_with(std::size_t id, const TensorView* gradient);
   void clear(std::size_t id);
   void count(std::size_t id);
   void launch_full();
+  void reduce(const Bucket& bucket, Launch& launch) const;
   void finish();
   void end_step(const std::string& problem, bool empty);
   void write_back(std::size_t bucket);
@@ -92,10 +85,11 @@ struct GradientReducer::Impl {
   BufferBroadcast buffers;
   GradientArrays arrays;
   StepStatus status;
-  CommHook hook = all_reduce_hook;
+  CommHook hook;  // Empty: reduce().
 
   std::mutex mutex;  // Serializes marks.
   std::vector<Gradient> gradients;
+  MarkedArrays marked;
   std::vector<std::uint8_t> used;  // By id: 1 if any rank had a gradient in the last step.
   Ids arrived;                     // In the order of the marks, until the rebuild.
   bool rebuilds;
@@ -118,17 +112,26 @@ void GradientReducer::Impl::name_launches() {
         {.name = fmt::format("ddp bucket {}", bucket.index()), .left = bucket.slices().size()});
 }
 
-/// Returns an error text if a mark is wrong; otherwise an empty text. A null gradient means
-/// mark_unused().
-std::string GradientReducer::Impl::problem_with(std::size_t id, const TensorView* gradient) const {
+/// Returns an error text if a mark is wrong; otherwise notes the array and returns an empty text.
+/// A null gradient means mark_unused().
+std::string GradientReducer::Impl::problem_with(std::size_t id, const TensorView* gradient) {
   if (id >= parameters.size())
     return fmt::format("parameter {} was marked; the reducer has {} parameters, numbered from 0",
                        id, parameters.size());
   if (gradients[id].mark != Mark::none)
     return fmt::format(
         "{} was marked twice; mark it once per step, and use no_sync() to accumulate", name_of(id));
-  return gradient == nullptr ? ""
-                             : arrays.problem_with(id, *gradient, options.gradient_as_bucket_view);
+  if (gradient == nullptr) return {};
+  auto problem = arrays.problem_with(id, *gradient, options.gradient_as_bucket_view);
+  if (!problem.empty() || !on_host || gradient->bytes() == 0 ||
+      gradient->data == arrays.gradient(id).data)
+    return problem;
+  if (const auto other = marked.add(id, *gradient))
+    return fmt::format(
+        "the gradient of {} overlaps that of {}, which was marked before it; each needs memory of "
+        "its own until finish()",
+        name_of(id), name_of(*other));
+  return {};
 }
 
 void GradientReducer::Impl::begin_step() {
@@ -137,6 +140,8 @@ void GradientReducer::Impl::begin_step() {
                     "GradientReducer: the group is broken, make a new one; first cause: {}",
                     *broken);
   in_step = true;
+  if (reduced)
+    for (Gradient& gradient : gradients) gradient.in_place = false;
   reduced = false;
   failed = nullptr;
 }
@@ -166,7 +171,8 @@ void GradientReducer::Impl::mark_locked(std::size_t id, const TensorView* gradie
     Launch& bucket = launches[static_cast<std::size_t>(arrays.bucket_of(id))];
     if (!bucket.stream) bucket.stream = producer;
     if (!on_host && mine.producer && !(*mine.producer == producer)) arrays.wait_for(*mine.producer);
-    if (moves) arrays.copy(place.data, gradient->data, place.bytes(), producer);
+    mine.in_place = moves && !hook && arrays.is_large(id);
+    if (moves && !mine.in_place) arrays.copy(place.data, gradient->data, place.bytes(), producer);
     if (!on_host && !(*bucket.stream == producer)) arrays.wait_for(producer);
     mine.mark = Mark::ready;
     mine.array = moves ? *gradient : TensorView();
@@ -197,12 +203,37 @@ void GradientReducer::Impl::launch_full() {
       mine.name = launch.name;
       bucket.set_call(mine);
       bucket.set_step(step, divisor);
-      launch.work = hook(bucket);
+      if (hook) {
+        launch.works.resize(1);
+        launch.works.front() = hook(bucket);
+      } else {
+        reduce(bucket, launch);
+      }
     }
   } catch (...) {
     // Peers may wait in a collective of the hook that this rank will not call.
     abandon(std::current_exception());
   }
+}
+
+/// Reduces the small gradients of the bucket in one call, and each large one where it is: in the
+/// caller's array, or in the bucket if this rank has none. Ranks need not agree on that.
+void GradientReducer::Impl::reduce(const Bucket& bucket, Launch& launch) const {
+  TensorView small = bucket.buffer();
+  std::size_t calls = 0;
+  const auto all_reduce = [&](const TensorView& array) {
+    if (calls == launch.works.size()) launch.works.emplace_back();
+    launch.works[calls++] = group.all_reduce_async(array, bucket.op(), bucket.call());
+  };
+  for (std::size_t i = 0; i < bucket.slices().size(); ++i) {
+    const Slice& slice = bucket.slices()[i];
+    if (!arrays.is_large(slice.id)) continue;
+    if (calls == 0) small.shape = Shape{slice.offset};
+    const Gradient& mine = gradients[slice.id];
+    all_reduce(mine.in_place ? mine.array : bucket.gradient(i));
+  }
+  if (small.bytes() != 0 || calls == 0) all_reduce(small);
+  launch.works.resize(calls);
 }
 
 void GradientReducer::Impl::finish() {
@@ -257,13 +288,13 @@ void GradientReducer::Impl::end_step(const std::string& problem, bool empty) {
   try {
     if (status.is_exchanged()) status_work = status.launch(used, !problem.empty(), empty);
     for (std::size_t i = 0; i < launches.size(); ++i) {
-      if (on_host) launches[i].work.wait();
+      if (on_host) launches[i].wait();
       write_back(i);
     }
     if (status.is_exchanged()) {
       status_work.wait();
       error = status.read(problem);
-      for (Launch& launch : launches) launch.work.wait();
+      for (Launch& launch : launches) launch.wait();
     }
   } catch (...) {
     abandon(std::current_exception());
@@ -293,10 +324,10 @@ void GradientReducer::Impl::write_back(std::size_t index) {
     const Gradient& mine = gradients[bucket.slices()[i].id];
     if (mine.mark != Mark::ready) continue;
     if (!on_host && !(blocked == mine.producer)) {
-      launches[index].work.block_stream(*mine.producer);
+      for (Work& work : launches[index].works) work.block_stream(*mine.producer);
       blocked = mine.producer;
     }
-    if (mine.array.data == nullptr) continue;
+    if (mine.array.data == nullptr || mine.in_place) continue;
     const TensorView result = bucket.gradient(i);
     arrays.copy(mine.array.data, result.data, result.bytes(), *mine.producer);
   }
@@ -306,7 +337,7 @@ void GradientReducer::Impl::rebuild() {
   const Ids order = broadcast_order(group, arrived, parameters.size(), options);
   if (!on_host)
     for (Gradient& gradient : gradients) arrays.wait_for(gradient.producer.value_or(Stream{}));
-  for (Launch& launch : launches) launch.work.wait();
+  for (Launch& launch : launches) launch.wait();
   arrays.rearrange(assign_buckets(parameters, order, options));
   name_launches();
   rebuilds = false;
@@ -316,9 +347,11 @@ void GradientReducer::Impl::reset() {
   in_step = false;
   next = 0;
   arrived.clear();
+  marked.clear();
   for (Gradient& gradient : gradients) {
     gradient.mark = Mark::none;
-    gradient.array = {};
+    if (!reduced) gradient.in_place = false;
+    if (!gradient.in_place) gradient.array = {};
   }
   for (std::size_t i = 0; i < launches.size(); ++i) {
     launches[i].left = arrays.buckets()[i].slices().size();
@@ -342,7 +375,7 @@ void GradientReducer::Impl::abandon(std::exception_ptr why) {
     } catch (...) {  // `why` was the first error.
     }
   };
-  for (Launch& launch : launches) collect(launch.work);
+  for (Launch& launch : launches) std::ranges::for_each(launch.works, collect);
   collect(status_work);
   in_step = false;
   std::rethrow_exception(why);
@@ -409,7 +442,7 @@ void GradientReducer::set_hook(CommHook hook, const HookWrapper& wrapper) {
     if (impl_->group.rank() == 0)
       impl_->logger(LogLevel::info, "GradientReducer: a wrapper was applied to the hook");
   }
-  for (Launch& launch : impl_->launches) launch.work.wait();  // Works may still use the old hook.
+  for (Launch& launch : impl_->launches) launch.wait();  // Works may still use the old hook.
   impl_->hook = std::move(hook);
 }
 
@@ -428,7 +461,8 @@ TensorView GradientReducer::gradient(std::size_t id) const {
                     "GradientReducer::gradient: there is no parameter {}; the reducer has {} "
                     "parameters, numbered from 0",
                     id, impl_->parameters.size());
-  return impl_->arrays.gradient(id);
+  const Gradient& gradient = impl_->gradients[id];
+  return impl_->reduced && gradient.in_place ? gradient.array : impl_->arrays.gradient(id);
 }
 
 bool GradientReducer::is_reduced() const noexcept {

@@ -30,7 +30,7 @@ constexpr std::string_view top_k_text = "saved state of top_k_hook";
 using Position = std::uint32_t;
 
 /// The segments of a bucket, and its arrays.
-struct Plan {
+struct TopKPlan {
   Bucket::Slices slices;
   std::vector<Segment> segments;
   std::int64_t numel = 0;
@@ -80,7 +80,7 @@ void choose(T* m, std::int64_t n, std::int64_t k, std::vector<std::byte>& scratc
 
 /// Writes the sum of all ranks' messages, divided by the divisor, to the bucket.
 template <typename T>
-void add_up(const Plan& plan, const Bucket& bucket) {
+void add_up(const TopKPlan& plan, const Bucket& bucket) {
   const auto scale = static_cast<T>(1 / bucket.divisor());
   with_elements<T>(bucket.buffer(), [&](auto* elements) {
     using E = std::remove_pointer_t<decltype(elements)>;
@@ -101,7 +101,7 @@ void add_up(const Plan& plan, const Bucket& bucket) {
   });
 }
 
-TensorView error_of(Plan& plan, const Segment& s) {
+TensorView error_of(TopKPlan& plan, const Segment& s) {
   auto* first = static_cast<std::byte*>(plan.m.data());
   return {first + static_cast<std::size_t>(s.at) * size_of(plan.m.dtype()), plan.m.dtype(),
           Shape::vector(s.count)};
@@ -113,17 +113,17 @@ struct TopKState::Impl {
   TopKOptions options;
   std::int64_t step = 0;
   KeptArrays errors;  // By parameter id, without parameters that are in a plan.
-  std::vector<std::unique_ptr<Plan>> plans;  // Indexed by Bucket::index().
+  std::vector<std::unique_ptr<TopKPlan>> plans;  // Indexed by Bucket::index().
   std::vector<std::byte> scratch;
 
-  std::unique_ptr<Plan> make_plan(const Bucket& bucket);
-  void keep(Plan& plan, KeptArrays& in) const;
-  Plan& plan_of(const Bucket& bucket);
+  std::unique_ptr<TopKPlan> make_plan(const Bucket& bucket);
+  void keep(TopKPlan& plan, KeptArrays& in) const;
+  TopKPlan& plan_of(const Bucket& bucket);
   Work run(Bucket& bucket);
 };
 
-std::unique_ptr<Plan> TopKState::Impl::make_plan(const Bucket& bucket) {
-  auto plan = std::make_unique<Plan>();
+std::unique_ptr<TopKPlan> TopKState::Impl::make_plan(const Bucket& bucket) {
+  auto plan = std::make_unique<TopKPlan>();
   plan->slices = bucket.slices();
   for (const Slice& slice : bucket.slices()) {
     const std::int64_t count = slice.shape.numel();
@@ -153,12 +153,12 @@ std::unique_ptr<Plan> TopKState::Impl::make_plan(const Bucket& bucket) {
   return plan;
 }
 
-void TopKState::Impl::keep(Plan& plan, KeptArrays& in) const {
+void TopKState::Impl::keep(TopKPlan& plan, KeptArrays& in) const {
   if (!options.error_feedback) return;
   for (const Segment& s : plan.segments) in.put(s.id, error_of(plan, s));
 }
 
-Plan& TopKState::Impl::plan_of(const Bucket& bucket) {
+TopKPlan& TopKState::Impl::plan_of(const Bucket& bucket) {
   const auto index = static_cast<std::size_t>(bucket.index());
   if (index >= plans.size() || !same_slices(plans[index]->slices, bucket.slices())) {
     // The buckets were rebuilt. This bucket and the later ones were not yet reduced in this step.
@@ -179,7 +179,7 @@ Work TopKState::Impl::run(Bucket& bucket) {
   const auto now = step;
   if (bucket.is_last()) ++step;
   if (now < options.start_step) return all_reduce_hook(bucket);
-  Plan& plan = plan_of(bucket);
+  TopKPlan& plan = plan_of(bucket);
   if (plan.numel == 0) return {};
   Work result;
   with_compute_type(bucket.buffer().dtype, [&]<typename T>() {

@@ -67,7 +67,6 @@ struct ReducerOptions {
 /// step; if finish() is called instead, after a mark that threw, it throws the same error. Errors
 /// of the group (peer_lost, timeout) and of hooks break the group; every later mark and step throws
 /// aborted with the first cause.
-///
 /// Thread rules: mark_ready() and mark_unused() from any threads during backward; all other
 /// functions from one thread, while no mark is running. The group must outlive the reducer. A
 /// resource type: neither copied nor moved.
@@ -83,9 +82,10 @@ class GradientReducer {
   /// Does not communicate. Between a mark and finish() it aborts the group.
   ~GradientReducer();
 
-  /// Reports that the gradient of `id`, of the parameter's shape, is computed. The gradient is
-  /// copied into its bucket unless it is there already. finish() writes the result back, so the
-  /// array must live until then.
+  /// Reports that the gradient of `id`, of the parameter's shape, is computed. Until finish() has
+  /// left the result in the array, it must live, be neither read nor written, and overlap no other
+  /// gradient. It is copied into its bucket and back, unless it lies there. In host memory, the
+  /// default hook reduces gradients of 1 MiB and more in their arrays, without copies.
   /// @param producer  on a device: the stream that computes the gradient and may use the result.
   ///                  For a bucket with several producers the host waits.
   void mark_ready(std::size_t id, const TensorView& gradient, Stream producer = {});
@@ -128,8 +128,9 @@ class GradientReducer {
   /// Like ReducerOptions::divisor, from the next step on; the same on all ranks.
   void set_divisor(double divisor);
 
-  /// A view of a gradient in its bucket; reduced after finish(). The first finish() may move the
-  /// gradient and its values.
+  /// A view of a gradient in its bucket; reduced after finish(). Until the next mark it is the
+  /// array marked instead if that was reduced itself. The first finish() may move it with its
+  /// values.
   TensorView gradient(std::size_t id) const;
   /// True after a finish() or step_empty() that did not throw, until the next mark: gradients are
   /// reduced.

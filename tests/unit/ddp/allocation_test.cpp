@@ -18,10 +18,10 @@ namespace {
 
 constexpr int ranks = 2;
 constexpr std::size_t parameters = 20;
-constexpr std::int64_t numel = 100;
 
 /// Returns the number of allocations in the steps of all ranks after `warm_up` steps.
-std::uint64_t count(int warm_up, const ddp::ReducerOptions& options, bool shards = false) {
+std::uint64_t count(int warm_up, const ddp::ReducerOptions& options, bool shards = false,
+                    std::size_t numel = 100) {
   std::vector<CountingMemory> memories(ranks);
   RankBarrier barrier(ranks);
   std::atomic<std::uint64_t> result = 0;
@@ -46,8 +46,10 @@ std::uint64_t count(int warm_up, const ddp::ReducerOptions& options, bool shards
           if (sharded) sharded->step(update);
         };
         for (int i = 0; i < warm_up; ++i) step();
-        // 100 floats are padded to 112. The status has 3 words, and the probe has one byte.
-        EXPECT_LE(memory.live() - before, parameters * 112 * sizeof(float) + 64);
+        // Gradients begin at multiples of 16 floats. The status has 3 words, and the probe has one
+        // byte.
+        EXPECT_LE(memory.live() - before,
+                  parameters * ((numel + 15) / 16 * 16) * sizeof(float) + 64);
         barrier.wait();
         if (group.rank() == 0) begin_counting();
         barrier.wait();
@@ -67,6 +69,11 @@ constexpr int until_pools_are_full = 100;
 
 TEST(ReducerAllocation, AStepAllocatesNothing) {
   EXPECT_EQ(count(until_pools_are_full, {.first_bucket_cap = 1000, .bucket_cap = 2000}), 0U);
+}
+
+// Reduced in their arrays, a call for each.
+TEST(ReducerAllocation, AStepWithLargeGradientsAllocatesNothing) {
+  EXPECT_EQ(count(until_pools_are_full, {}, false, (1 << 18) + 1), 0U);
 }
 
 TEST(ReducerAllocation, AStepOverViewsAllocatesNothing) {
