@@ -54,7 +54,7 @@ void GradientArrays::lay_out(const std::vector<Ids>& buckets) {
   buckets_.clear();
   buckets_.reserve(buckets.size());
   for (Ids ids : buckets) {
-    std::ranges::stable_partition(ids, [&](std::size_t id) { return !is_large(id); });
+    std::stable_partition(ids.begin(), ids.end(), [&](std::size_t id) { return !is_large(id); });
     const DType dtype = parameters_[ids.front()].value.dtype;
     std::int64_t& begin = next[static_cast<std::size_t>(dtype)];
     const auto index = static_cast<int>(buckets_.size());
