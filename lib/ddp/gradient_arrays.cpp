@@ -41,11 +41,16 @@ GradientArrays::GradientArrays(ProcessGroup& group, std::span<const Parameter> p
     arrays_.back().registration = group.register_memory(arrays_.back().data, call);
   }
   lay_out(buckets);
+  set_copied(false);
+}
+
+void GradientArrays::set_copied(bool large) noexcept {
   std::size_t bytes = 0;
-  for (const Array& array : arrays_) bytes += array.data.bytes();
+  for (std::size_t id = 0; id < parameters_.size(); ++id)
+    if (large || !is_large(id)) bytes += parameters_[id].value.bytes();
   // Then the copy of a gradient has left the cache before it is used.
   past_cache_ =
-      group.memory().device().type == DeviceType::cpu && bytes > internal::last_level_cache();
+      group_.memory().device().type == DeviceType::cpu && bytes > internal::last_level_cache();
 }
 
 void GradientArrays::lay_out(const std::vector<Ids>& buckets) {

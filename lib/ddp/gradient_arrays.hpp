@@ -37,6 +37,8 @@ class GradientArrays {
   /// @param in_bucket  true: the array must be the gradient's place in its bucket.
   std::string problem_with(std::size_t id, const TensorView& gradient, bool in_bucket) const;
   void clear(std::size_t id, Stream stream);
+  /// Tells whether large gradients are copied too. At first they are not.
+  void set_copied(bool large) noexcept;
   /// Copies a gradient into its bucket or back, in the order of the stream.
   void copy(void* to, const void* from, std::size_t bytes, Stream stream);
   /// Blocks the host until the work queued on a stream of the device has ended.

@@ -123,14 +123,14 @@ std::string GradientReducer::Impl::problem_with(std::size_t id, const TensorView
         "{} was marked twice; mark it once per step, and use no_sync() to accumulate", name_of(id));
   if (gradient == nullptr) return {};
   auto problem = arrays.problem_with(id, *gradient, options.gradient_as_bucket_view);
-  if (!problem.empty() || !on_host || gradient->bytes() == 0 ||
+  if (!problem.empty() || !on_host || hook || gradient->bytes() == 0 ||
       gradient->data == arrays.gradient(id).data)
     return problem;
-  if (const auto other = marked.add(id, *gradient))
+  if (const auto other = marked.add(id, *gradient, arrays.is_large(id)))
     return fmt::format(
-        "the gradient of {} overlaps that of {}, which was marked before it; each needs memory of "
-        "its own until finish()",
-        name_of(id), name_of(*other));
+        "the gradient of {} overlaps that of {}, which was marked before it; a gradient of {} "
+        "bytes or more needs memory of its own until finish()",
+        name_of(id), name_of(*other), large_gradient);
   return {};
 }
 
@@ -444,6 +444,7 @@ void GradientReducer::set_hook(CommHook hook, const HookWrapper& wrapper) {
   }
   for (Launch& launch : impl_->launches) launch.wait();  // Works may still use the old hook.
   impl_->hook = std::move(hook);
+  impl_->arrays.set_copied(true);
 }
 
 void GradientReducer::set_divisor(double divisor) {
@@ -461,6 +462,8 @@ TensorView GradientReducer::gradient(std::size_t id) const {
                     "GradientReducer::gradient: there is no parameter {}; the reducer has {} "
                     "parameters, numbered from 0",
                     id, impl_->parameters.size());
+  // Marks on other threads change what follows.
+  if (impl_->options.gradient_as_bucket_view) return impl_->arrays.gradient(id);
   const Gradient& gradient = impl_->gradients[id];
   return impl_->reduced && gradient.in_place ? gradient.array : impl_->arrays.gradient(id);
 }

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,15 +12,14 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/utils/lambda_post_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
+#include <tutti/adapters/torch_leaf_hooks.hpp>
 #include <tutti/adapters/torch_tensor.hpp>
 #include <tutti/ddp/gradient_reducer.hpp>
 
 namespace tutti::libtorch::detail {
 
-/// Reduces the gradients of leaf tensors while a backward runs. Not copied: hooks refer to it.
+/// Reduces the gradients of leaf tensors while a backward runs. Not copied: its hooks refer to it.
 class Gradients {
  public:
   Gradients(ProcessGroup& group, std::vector<at::Tensor> leaves,
@@ -28,21 +28,12 @@ class Gradients {
       : group_(group),
         leaves_(std::move(leaves)),
         options_(options),
-        reducer_(group, std::move(parameters), options, std::move(buffers)) {
-    hooks_.reserve(leaves_.size());
-    for (std::size_t id = 0; id < leaves_.size(); ++id) {
-      const auto call = [this, id](const auto& outputs, const auto&) {
-        on_gradient(id);
-        return outputs;
-      };
-      const Node node = ::torch::autograd::impl::grad_accumulator(leaves_[id]);
-      hooks_.emplace_back(node, node->add_post_hook(std::make_unique<Hook>(call)));
-    }
-  }
+        held_(leaves_.size()),
+        reducer_(group, std::move(parameters), options, std::move(buffers)),
+        hooks_(leaves_, [this](auto id, const auto& computed) { on_gradient(id, computed); }) {}
   Gradients(const Gradients&) = delete;
   ~Gradients() {
     const c10::NoGradGuard off;
-    for (const auto& [node, key] : hooks_) node->del_post_hook(key);
     for (std::size_t id = 0; id < leaves_.size(); ++id) {
       if (!is_in_bucket(id)) continue;
       at::Tensor& gradient = leaves_[id].mutable_grad();
@@ -53,7 +44,6 @@ class Gradients {
       }
     }
   }
-
   ddp::GradientReducer& reducer() noexcept { return reducer_; }
   std::shared_ptr<void> no_sync() {
     const auto scope = is_synced() ? std::make_shared<NoSync>(reducer_.no_sync()) : scope_.lock();
@@ -64,18 +54,15 @@ class Gradients {
 
   void step_empty() {
     marked_.assign(leaves_.size(), false);
-    reducer_.step_empty();
-    take_results();
+    end_step([this] { reducer_.step_empty(); });
   }
 
  private:
   using Engine = ::torch::autograd::Engine;
-  using Hook = ::torch::autograd::utils::LambdaPostHook;
   using NoSync = ddp::GradientReducer::NoSync;
-  using Node = decltype(::torch::autograd::impl::grad_accumulator(at::Tensor()));
 
   /// Called by autograd when the gradient of a leaf is complete.
-  void on_gradient(std::size_t id) {
+  void on_gradient(std::size_t id, const at::Tensor& computed) {
     if (!is_synced()) return;
     if (backward_.expired()) {
       marked_.assign(leaves_.size(), false);
@@ -84,33 +71,43 @@ class Gradients {
       Engine::get_default_engine().queue_callback([this, backward] { finish(); });
       backward_ = backward;
     }
-    mark(id);
+    mark(id, computed);
   }
 
-  void mark(std::size_t id) {
+  void mark(std::size_t id, const at::Tensor& computed = {}) {
     const c10::NoGradGuard off;
     at::Tensor& gradient = leaves_[id].mutable_grad();
+    at::Tensor marked = gradient;
+    const bool in_buckets = options_.gradient_as_bucket_view;
+    if (!in_buckets && LeafHooks::is_shared(gradient, computed)) marked = gradient.clone();
     TensorView array;
     try {
-      array = mutable_view(gradient);
+      array = mutable_view(marked);
     } catch (const Error& error) {
       const auto why = "gradient of " + reducer_.parameters()[id].name + ": " + error.message();
       group_.abort(why);  // Peers wait for this gradient.
       fail(error.code(), why);
     }
-    if (options_.gradient_as_bucket_view && !is_in_bucket(id)) {
+    if (in_buckets && !is_in_bucket(id)) {
       gradient = in_bucket(id).copy_(gradient);
       array = reducer_.gradient(id);
     }
     marked_[id] = true;
     reducer_.mark_ready(id, array);
+    held_[id] = std::move(marked);
   }
 
   /// Ends the step. A leaf that the backward did not reach contributes what it has accumulated.
   void finish() {
     for (std::size_t id = 0; id < leaves_.size(); ++id)
       if (!marked_[id] && leaves_[id].grad().defined()) mark(id);
-    reducer_.finish();
+    end_step([this] { reducer_.finish(); });
+  }
+
+  /// The reducer uses no gradient any more when `end` has returned or thrown.
+  void end_step(const std::function<void()>& end) {
+    const std::shared_ptr<void> drop(nullptr, [this](void*) { held_.assign(leaves_.size(), {}); });
+    end();
     take_results();
   }
 
@@ -124,13 +121,16 @@ class Gradients {
         if (!is_in_bucket(id)) gradient = in_bucket(id);
       } else if (!marked_[id]) {
         gradient = in_bucket(id).clone();
+      } else if (!held_[id].is_same(gradient)) {
+        gradient.copy_(held_[id]);
       }
     }
   }
 
   bool is_in_bucket(std::size_t id) const {
     const at::Tensor& g = leaves_[id].grad();
-    return g.defined() && g.has_storage() && g.data_ptr() == reducer_.gradient(id).data;
+    if (!options_.gradient_as_bucket_view || !g.has_storage()) return false;
+    return g.data_ptr() == reducer_.gradient(id).data;
   }
   at::Tensor in_bucket(std::size_t id) const {
     return at::from_blob(reducer_.gradient(id).data, leaves_[id].sizes(), leaves_[id].options());
@@ -139,11 +139,12 @@ class Gradients {
   ProcessGroup& group_;
   std::vector<at::Tensor> leaves_;
   const ddp::ReducerOptions options_;
+  std::vector<at::Tensor> held_;  // By id: what was marked, which lives until the step ends.
   ddp::GradientReducer reducer_;
-  std::vector<std::pair<Node, std::uintptr_t>> hooks_;
   std::vector<bool> marked_;      // By id, since the begin of the last backward.
   std::weak_ptr<void> backward_;  // The backward whose end calls finish().
   std::weak_ptr<NoSync> scope_;   // The scope of no_sync().
+  LeafHooks hooks_;
 };
 
 }  // namespace tutti::libtorch::detail

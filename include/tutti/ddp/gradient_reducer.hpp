@@ -67,6 +67,7 @@ struct ReducerOptions {
 /// step; if finish() is called instead, after a mark that threw, it throws the same error. Errors
 /// of the group (peer_lost, timeout) and of hooks break the group; every later mark and step throws
 /// aborted with the first cause.
+///
 /// Thread rules: mark_ready() and mark_unused() from any threads during backward; all other
 /// functions from one thread, while no mark is running. The group must outlive the reducer. A
 /// resource type: neither copied nor moved.
@@ -82,10 +83,10 @@ class GradientReducer {
   /// Does not communicate. Between a mark and finish() it aborts the group.
   ~GradientReducer();
 
-  /// Reports that the gradient of `id`, of the parameter's shape, is computed. Until finish() has
-  /// left the result in the array, it must live, be neither read nor written, and overlap no other
-  /// gradient. It is copied into its bucket and back, unless it lies there. In host memory, the
-  /// default hook reduces gradients of 1 MiB and more in their arrays, without copies.
+  /// Reports that the gradient of `id`, of the parameter's shape, is computed. finish() leaves the
+  /// result in the array. Until then, or until the reducer's end, it must live, and be neither read
+  /// nor written. It is copied into its bucket and back, unless it lies there. On the host, without
+  /// a hook, gradients of 1 MiB and more are reduced in their arrays, which may overlap no other.
   /// @param producer  on a device: the stream that computes the gradient and may use the result.
   ///                  For a bucket with several producers the host waits.
   void mark_ready(std::size_t id, const TensorView& gradient, Stream producer = {});
@@ -120,26 +121,25 @@ class GradientReducer {
   /// Collective. Copies rank 0's buffers to all ranks. If used, call it before each forward.
   void broadcast_buffers();
 
-  /// Replaces the hook that reduces the buckets, by default all_reduce_hook. A hook divides by
-  /// Bucket::divisor(). A null hook changes nothing. A wrapper is applied to the hook, and rank 0
-  /// logs this. Call it with the same arguments on all ranks, between steps. @throws Error
-  /// invalid_argument within a step.
+  /// Sets a hook, which reduces whole buckets and divides by Bucket::divisor(). Without a hook, the
+  /// results are those of all_reduce_hook. A null hook changes nothing. A wrapper is applied to the
+  /// hook, and rank 0 logs this. Call it with the same arguments on all ranks, between steps.
+  /// @throws Error invalid_argument within a step.
   void set_hook(CommHook hook, const HookWrapper& wrapper = {});
   /// Like ReducerOptions::divisor, from the next step on; the same on all ranks.
   void set_divisor(double divisor);
 
-  /// A view of a gradient in its bucket; reduced after finish(). Until the next mark it is the
-  /// array marked instead if that was reduced itself. The first finish() may move it with its
-  /// values.
+  /// The place of a gradient in its bucket, which the first finish() may move with its values; or,
+  /// from finish() until the next mark, the marked array if that was reduced itself.
   TensorView gradient(std::size_t id) const;
-  /// True after a finish() or step_empty() that did not throw, until the next mark: gradients are
-  /// reduced.
+  /// True after a finish() or step_empty() that did not throw, until the next mark.
   bool is_reduced() const noexcept;
   /// True if any rank had a gradient of `id` in the last step. With check_steps = false, always
   /// true after step_empty().
   bool is_used(std::size_t id) const;
   std::span<const Parameter> parameters() const noexcept;
-  std::span<const Bucket> buckets() const noexcept;  ///< Valid until the first finish() has ended.
+  /// Valid until the first finish() has ended. Gradients reduced in their arrays are not in them.
+  std::span<const Bucket> buckets() const noexcept;
 
  private:
   struct Impl;

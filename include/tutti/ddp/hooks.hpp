@@ -8,8 +8,8 @@ namespace [[gnu::visibility("default")]] ddp {
 // A hook without state is a function; set_hook() takes its name. Hooks with state have separate
 // headers.
 
-/// Reduces in the dtype of the gradients: the default. One all_reduce with Bucket::op(), whose
-/// division is exact for a divisor that is a power of two.
+/// Reduces in the dtype of the gradients, as a reducer without a hook does, but the whole bucket in
+/// one all_reduce with Bucket::op(). Its division is exact for a divisor that is a power of two.
 Work all_reduce_hook(Bucket& bucket);
 
 /// Leaves each rank's gradients as they are, undivided. On the wire: nothing. For measuring.

@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <complex>
 #include <cstring>
+#include <optional>
+#include <thread>
 
 #include "conformance/cells.hpp"
 #include "conformance/observed.hpp"
@@ -178,26 +181,125 @@ TEST_P(LargeGradientsOfSeveral, MayLackOnSomeRanks) {
   });
 }
 
-// A gradient that is reduced where it is must not be copied by another mark meanwhile.
+TEST_P(LargeGradients, OfEveryDtypeAreReducedInTheirArrays) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    const auto reduces = [&]<typename T>(T mine, T mean) {
+      const auto filled = [](T value) {
+        Array array(dtype_of<T>, {2 * limit});
+        for (std::int64_t i = 0; i < array.numel(); ++i) array.put<T>(i, value);
+        return array;
+      };
+      const Buffer gradient(group, filled(mine));
+      GradientReducer reducer(group, {{"p", gradient.view()}}, {.rebuild_buckets = false});
+      gradient.write(filled(mine));
+      reducer.mark_ready(0, gradient);
+      reducer.finish();
+      EXPECT_TRUE(same(gradient.read(), filled(mean))) << name_of(dtype_of<T>);
+    };
+    const float mine = 2 * static_cast<float>(group.rank() + 1);
+    const auto mean = static_cast<float>(group.size() + 1);
+    if (group.size() != 3) {  // A division by 3 rounds in 16 bits.
+      reduces(Float16(mine), Float16(mean));
+      reduces(BFloat16(mine), BFloat16(mean));
+    }
+    reduces(static_cast<double>(mine), static_cast<double>(mean));
+    reduces(std::complex(mine, -mine), std::complex(mean, -mean));
+  });
+}
+
+TEST_P(LargeGradients, TakePartInStepsOfEveryKind) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    GradientReducer reducer(group, large_parameters(group), {.check_steps = false});
+    const auto expect_step = [&] {
+      Gradients mine(group);
+      mine.mark(reducer);
+      reducer.finish();
+      for (std::size_t id = 0; id < gradient_shapes.size(); ++id) {
+        expect_mean(group, id, mine.array(id));
+        expect_mean(group, id, reducer.gradient(id));
+      }
+    };
+    const auto no_rank = [](int) { return false; };
+    expect_step();
+    {
+      const auto scope = reducer.no_sync();
+      Gradients mine(group);
+      mine.mark(reducer);
+      reducer.finish();
+      EXPECT_TRUE(same(content_of(group, mine.array(0)), gradient_of(0, group.rank())));
+    }
+    expect_step();
+    Gradients mine(group);
+    for (std::size_t id = 1; id < gradient_shapes.size(); ++id)
+      reducer.mark_ready(id, mine.array(id));
+    reducer.mark_unused(0);
+    reducer.finish();
+    expect_mean(group, 0, reducer.gradient(0), no_rank);
+    expect_mean(group, 2, mine.array(2));
+    expect_step();
+    reducer.step_empty();
+    for (std::size_t id = 0; id < gradient_shapes.size(); ++id)
+      expect_mean(group, id, reducer.gradient(id), no_rank);
+    expect_step();
+    reducer.set_hook(ddp::all_reduce_hook);
+    expect_step();
+  });
+}
+
+TEST_P(LargeGradients, MayBeMarkedByThreads) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    GradientReducer reducer(group, large_parameters(group));
+    for (int step = 0; step < 3; ++step) {
+      Gradients mine(group);
+      std::vector<std::thread> threads;
+      for (std::size_t id = 0; id < gradient_shapes.size(); ++id)
+        threads.emplace_back([&, id] { reducer.mark_ready(id, mine.array(id)); });
+      for (std::thread& thread : threads) thread.join();
+      reducer.finish();
+      for (std::size_t id = 0; id < gradient_shapes.size(); ++id)
+        expect_mean(group, id, mine.array(id));
+    }
+  });
+}
+
+// A sanitizer detects a use of the arrays, which are freed while the group lives.
+TEST_P(LargeGradientsOfSeveral, AreNotUsedAfterAStepThatFailed) {
+  RankBarrier freed(GetParam().size);
+  on_fresh_ranks(GetParam(), [&](ProcessGroup& group) {
+    std::optional<Gradients> mine(group);
+    std::optional<GradientReducer> reducer;
+    reducer.emplace(group, large_parameters(group));
+    if (group.rank() == group.size() - 1) {
+      reducer->mark_ready(0, mine->array(0));
+      reducer.reset();
+    } else {
+      expect_error({Errc::aborted, Errc::peer_lost}, {"destroyed within step 0"}, [&] {
+        mine->mark(*reducer);
+        reducer->finish();
+      });
+    }
+    mine.reset();
+    freed.wait();
+  });
+}
+
+// What one call reads, another one must not write meanwhile.
 TEST_P(LargeGradientsOfSeveral, ThatOverlapAreRefusedOnEveryRank) {
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     if (group.memory().device().type != DeviceType::cpu) return;  // Copied in order there.
     GradientReducer reducer(group, large_parameters(group));
     const int last = group.size() - 1;
-    for (const bool overlaps : {true, false}) {
+    for (const bool small_first : {true, false}) {
       Gradients mine(group);
-      if (!overlaps) {
-        mine.mark(reducer);
-        reducer.finish();
-        for (std::size_t id = 0; id < gradient_shapes.size(); ++id)
-          expect_mean(group, id, mine.array(id));
-      } else if (group.rank() == last) {
-        TensorView inside = mine.array(0);
-        inside.data = static_cast<float*>(inside.data) + (limit - 9);
-        inside.shape = gradient_shapes[1];
-        reducer.mark_ready(0, mine.array(0));
-        expect_error(Errc::invalid_argument, {"gradient of parameter 1 'p1' overlaps", "'p0'"},
-                     [&] { reducer.mark_ready(1, inside); });
+      if (group.rank() == last) {
+        const TensorView whole = mine.array(0);
+        const TensorView end(static_cast<float*>(whole.data) + (limit - 9), DType::f32,
+                             gradient_shapes[1]);
+        const std::size_t first = small_first ? 1 : 0;
+        reducer.mark_ready(first, small_first ? end : whole);
+        expect_error(Errc::invalid_argument,
+                     {"overlaps that of parameter " + std::to_string(first), "1048576 bytes"},
+                     [&] { reducer.mark_ready(1 - first, small_first ? whole : end); });
       } else {
         expect_error(Errc::mismatch, {"rank " + std::to_string(last), "overlaps"}, [&] {
           mine.mark(reducer);
@@ -205,6 +307,23 @@ TEST_P(LargeGradientsOfSeveral, ThatOverlapAreRefusedOnEveryRank) {
         });
       }
     }
+    // Neighbours do not overlap, and small gradients may.
+    Gradients mine(group);
+    Array joined(DType::f32, {limit + 9});
+    std::memcpy(joined.bytes().data(), gradient_of(0, group.rank()).bytes().data(),
+                limit * sizeof(float));
+    TensorView small = mine.array(1);
+    small.data = joined.bytes().data() + limit * sizeof(float);
+    Array shared = gradient_of(3, group.rank());
+    const TensorView third(shared.bytes().data(), DType::f32, gradient_shapes[3]);
+    reducer.mark_ready(1, small);
+    reducer.mark_ready(0, {joined.bytes().data(), DType::f32, gradient_shapes[0]});
+    reducer.mark_ready(2, mine.array(2));
+    reducer.mark_ready(3, third);
+    reducer.mark_ready(4, {shared.bytes().data(), DType::f32, gradient_shapes[4]});
+    reducer.finish();
+    expect_mean(group, 0, reducer.gradient(0));
+    expect_mean(group, 2, mine.array(2));
   });
 }
 

@@ -219,6 +219,8 @@ TEST_P(ReducerFaults, DifferentParametersAreNamedAtTheStart) {
             [](auto& p, auto&) { p.pop_back(); });
     differs({"find_unused_parameters false", "find_unused_parameters true"},
             [](auto&, auto& o) { o.find_unused_parameters = true; });
+    differs({"gradient_as_bucket_view false", "gradient_as_bucket_view true"},
+            [](auto&, auto& o) { o.gradient_as_bucket_view = true; });
     expect_usable(group);
   });
 }
