@@ -74,6 +74,21 @@ TEST_P(TorchLargeGradients, AreMeansAndOutliveTheModel) {
   });
 }
 
+// As of the weight of a torch::nn::Linear: autograd computes a view, whose base nothing else uses.
+TEST_P(TorchLargeGradients, OfALinearLayerAreNotCopied) {
+  test::on_ranks(GetParam(), [](ProcessGroup& group) {
+    Pair module;
+    const void* computed = nullptr;
+    module.a.register_hook([&](const at::Tensor& gradient) { computed = gradient.data_ptr(); });
+    DistributedDataParallel model(group, module, {.reducer = {.find_unused_parameters = true}});
+    const auto input = at::full({1, elements / 512}, group.rank() + 1.0, at::kDouble);
+    input.matmul(module.a.t()).sum().backward();
+    EXPECT_EQ(module.a.grad().data_ptr(), computed);
+    EXPECT_EQ(model.reducer().gradient(0).data, computed);
+    expect_near(module.a.grad(), at::full({elements}, (group.size() + 1) / 2.0, at::kDouble));
+  });
+}
+
 // Autograd gives a and b views of one gradient.
 TEST_P(TorchLargeGradients, OfTwoParametersMayShareMemory) {
   struct Views : Pair {
@@ -87,6 +102,26 @@ TEST_P(TorchLargeGradients, OfTwoParametersMayShareMemory) {
       (model.forward() * weights(group.rank())).sum().backward();
       expect_near(module.a.grad(), mean_of_weights(group));
       expect_near(module.b.grad(), mean_of_weights(group));
+    }
+  });
+}
+
+// On one rank a and b get views of one gradient; the other ranks have no gradient of b.
+TEST_P(TorchLargeGradients, ThatShareMemoryOnOneRankHaveTheirOwnResults) {
+  struct Views : Pair {
+    at::Tensor forward(bool with_b) {
+      const at::Tensor x = a.view({elements});
+      return with_b ? x + b.view({elements}) : x * 1;
+    }
+  };
+  test::on_ranks(GetParam(), [](ProcessGroup& group) {
+    Views module;
+    DistributedDataParallel model(group, module, {.reducer = {.find_unused_parameters = true}});
+    for (int step = 0; step < 2; ++step) {
+      module.zero_grad(true);
+      (model.forward(group.rank() == 0) * weights(group.rank())).sum().backward();
+      expect_near(module.a.grad(), mean_of_weights(group));
+      expect_near(module.b.grad(), weights(0) / group.size());
     }
   });
 }
@@ -157,6 +192,7 @@ TEST_P(TorchLargeGradients, LiveUntilTheirReductionEnds) {
     for (int i = 0; i < 4; ++i) others.push_back(at::full({elements}, 7.0, at::kDouble));
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     for (const at::Tensor& other : others) EXPECT_TRUE((other == 7.0).all().item<bool>());
+    group.barrier();
     model.reset();
   });
 }

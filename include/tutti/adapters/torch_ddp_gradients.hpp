@@ -44,6 +44,7 @@ class Gradients {
       }
     }
   }
+
   ddp::GradientReducer& reducer() noexcept { return reducer_; }
   std::shared_ptr<void> no_sync() {
     const auto scope = is_synced() ? std::make_shared<NoSync>(reducer_.no_sync()) : scope_.lock();
@@ -77,24 +78,22 @@ class Gradients {
   void mark(std::size_t id, const at::Tensor& computed = {}) {
     const c10::NoGradGuard off;
     at::Tensor& gradient = leaves_[id].mutable_grad();
-    at::Tensor marked = gradient;
-    const bool in_buckets = options_.gradient_as_bucket_view;
-    if (!in_buckets && LeafHooks::is_shared(gradient, computed)) marked = gradient.clone();
     TensorView array;
     try {
-      array = mutable_view(marked);
+      if (LeafHooks::is_shared(gradient, computed)) gradient = gradient.clone();
+      array = mutable_view(gradient);
     } catch (const Error& error) {
       const auto why = "gradient of " + reducer_.parameters()[id].name + ": " + error.message();
       group_.abort(why);  // Peers wait for this gradient.
       fail(error.code(), why);
     }
-    if (in_buckets && !is_in_bucket(id)) {
+    if (options_.gradient_as_bucket_view && !is_in_bucket(id)) {
       gradient = in_bucket(id).copy_(gradient);
       array = reducer_.gradient(id);
     }
     marked_[id] = true;
     reducer_.mark_ready(id, array);
-    held_[id] = std::move(marked);
+    held_[id] = gradient;
   }
 
   /// Ends the step. A leaf that the backward did not reach contributes what it has accumulated.
@@ -121,8 +120,6 @@ class Gradients {
         if (!is_in_bucket(id)) gradient = in_bucket(id);
       } else if (!marked_[id]) {
         gradient = in_bucket(id).clone();
-      } else if (!held_[id].is_same(gradient)) {
-        gradient.copy_(held_[id]);
       }
     }
   }
@@ -139,7 +136,7 @@ class Gradients {
   ProcessGroup& group_;
   std::vector<at::Tensor> leaves_;
   const ddp::ReducerOptions options_;
-  std::vector<at::Tensor> held_;  // By id: what was marked, which lives until the step ends.
+  std::vector<at::Tensor> held_;  // By id: marked gradients, which live until the step ends.
   ddp::GradientReducer reducer_;
   std::vector<bool> marked_;      // By id, since the begin of the last backward.
   std::weak_ptr<void> backward_;  // The backward whose end calls finish().

@@ -16,8 +16,8 @@ namespace tutti::libtorch::detail {
 /// Calls a function each time autograd has completed the gradient of a leaf. Not copied.
 class LeafHooks {
  public:
-  /// Gets the index of the leaf, and the gradient that autograd computed: autograd added it to the
-  /// leaf's gradient, which may also share its memory.
+  /// Gets the index of the leaf, and the gradient that autograd computed. It was added to the
+  /// leaf's gradient, or it became that and shares its memory.
   using OnGradient = std::function<void(std::size_t id, const at::Tensor& computed)>;
 
   LeafHooks(const std::vector<at::Tensor>& leaves, const OnGradient& on_gradient) {
@@ -36,13 +36,15 @@ class LeafHooks {
     for (const auto& [node, key] : hooks_) node->del_post_hook(key);
   }
 
-  /// True if a tensor other than `computed` uses the memory of the gradient, such as a gradient
-  /// that the backward still reads.
+  /// True if the leaf's gradient is `computed`, whose memory other tensors use too, such as a
+  /// gradient that the backward still reads.
   static bool is_shared(const at::Tensor& gradient, const at::Tensor& computed) {
-    if (!gradient.has_storage()) return false;
-    const bool with_computed = computed.defined() && !computed.is_same(gradient) &&
-                               computed.has_storage() && computed.is_alias_of(gradient);
-    return gradient.storage().use_count() > (with_computed ? 2U : 1U);
+    if (!computed.defined() || computed.is_same(gradient) || !computed.has_storage() ||
+        !gradient.has_storage() || !computed.is_alias_of(gradient))
+      return false;
+    // Autograd's views keep the tensor of which they are views.
+    const bool with_base = computed.is_view() && computed._base().use_count() == 1;
+    return gradient.storage().use_count() > (with_base ? 3U : 2U);
   }
 
  private:

@@ -49,7 +49,7 @@ float element(std::size_t id, std::int64_t i, int rank) {
   return static_cast<float>((i + static_cast<std::int64_t>(id)) % period + 4 * rank);
 }
 
-Array gradient_of(std::size_t id, int rank) {
+Array large_gradient(std::size_t id, int rank) {
   Array content(DType::f32, gradient_shapes[id]);
   for (std::int64_t i = 0; i < std::min(period, content.numel()); ++i)
     content.put<float>(i, element(id, i, rank));
@@ -69,7 +69,7 @@ class Gradients {
  public:
   explicit Gradients(ProcessGroup& group) : group_(group) {
     for (std::size_t id = 0; id < gradient_shapes.size(); ++id) {
-      own_.push_back(gradient_of(id, group.rank()));
+      own_.push_back(large_gradient(id, group.rank()));
       of_group_.emplace_back(group, own_.back());
     }
   }
@@ -226,7 +226,7 @@ TEST_P(LargeGradients, TakePartInStepsOfEveryKind) {
       Gradients mine(group);
       mine.mark(reducer);
       reducer.finish();
-      EXPECT_TRUE(same(content_of(group, mine.array(0)), gradient_of(0, group.rank())));
+      EXPECT_TRUE(same(content_of(group, mine.array(0)), large_gradient(0, group.rank())));
     }
     expect_step();
     Gradients mine(group);
@@ -310,11 +310,11 @@ TEST_P(LargeGradientsOfSeveral, ThatOverlapAreRefusedOnEveryRank) {
     // Neighbours do not overlap, and small gradients may.
     Gradients mine(group);
     Array joined(DType::f32, {limit + 9});
-    std::memcpy(joined.bytes().data(), gradient_of(0, group.rank()).bytes().data(),
+    std::memcpy(joined.bytes().data(), large_gradient(0, group.rank()).bytes().data(),
                 limit * sizeof(float));
     TensorView small = mine.array(1);
     small.data = joined.bytes().data() + limit * sizeof(float);
-    Array shared = gradient_of(3, group.rank());
+    Array shared = large_gradient(3, group.rank());
     const TensorView third(shared.bytes().data(), DType::f32, gradient_shapes[3]);
     reducer.mark_ready(1, small);
     reducer.mark_ready(0, {joined.bytes().data(), DType::f32, gradient_shapes[0]});
