@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <utility>
 
 #include <fmt/format.h>
@@ -58,8 +59,12 @@ void GradientArrays::lay_out(const std::vector<Ids>& buckets) {
   const int generation = buckets_.empty() ? 0 : buckets_.front().generation() + 1;
   buckets_.clear();
   buckets_.reserve(buckets.size());
-  for (Ids ids : buckets) {
-    std::stable_partition(ids.begin(), ids.end(), [&](std::size_t id) { return !is_large(id); });
+  for (const Ids& members : buckets) {
+    Ids ids;
+    ids.reserve(members.size());
+    for (const bool large : {false, true})
+      std::ranges::copy_if(members, std::back_inserter(ids),
+                           [&](std::size_t id) { return is_large(id) == large; });
     const DType dtype = parameters_[ids.front()].value.dtype;
     std::int64_t& begin = next[static_cast<std::size_t>(dtype)];
     const auto index = static_cast<int>(buckets_.size());

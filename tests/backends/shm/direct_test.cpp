@@ -33,13 +33,17 @@ namespace {
 namespace shm = backend::shm;
 using shm::MappedMemory;
 
+/// The rank leaves at the end: a peer may still be in its last call when this process ends.
 std::shared_ptr<shm::Member> make_member(std::shared_ptr<Store> store, int rank, int size) {
-  return std::make_shared<shm::Member>(BackendInit{.store = std::move(store),
-                                                   .rank = rank,
-                                                   .size = size,
-                                                   .name = "members",
-                                                   .timeout = 10s,
-                                                   .logger = [](LogLevel, std::string_view) {}});
+  auto member =
+      std::make_shared<shm::Member>(BackendInit{.store = std::move(store),
+                                                .rank = rank,
+                                                .size = size,
+                                                .name = "members",
+                                                .timeout = 10s,
+                                                .logger = [](LogLevel, std::string_view) {}});
+  shm::Member* const place = member.get();
+  return {place, [member = std::move(member)](shm::Member* mine) { mine->leave(); }};
 }
 
 std::shared_ptr<shm::Member> make_member(RankProcess& rank, const std::string& name) {

@@ -283,13 +283,16 @@ TEST_F(CallQueueTest, AnExpiredDeadlineDoesNotRefuseACallWhoseTurnItIs) {
 
 TEST_F(CallQueueTest, FailWakesEveryWaiterWithItsError) {
   std::vector<std::thread> threads;
+  std::atomic<int> started = 0;
   std::atomic<int> woken = 0;
   for (const std::uint64_t seq : {1U, 2U, 3U})
     threads.emplace_back([&, seq] {
+      ++started;
       expect_error(Errc::peer_lost, {"rank 2 is gone"}, [&] { queue->enter(call(seq)); });
       ++woken;
     });
-  std::this_thread::sleep_for(10ms);
+  while (started < 3) std::this_thread::yield();
+  std::this_thread::sleep_for(50ms);
   EXPECT_EQ(woken, 0);
   queue->fail(Error(Errc::peer_lost, "rank 2 is gone"));
   for (auto& thread : threads) thread.join();
