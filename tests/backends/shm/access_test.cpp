@@ -23,6 +23,7 @@
 #include "shm/member.hpp"
 #include "support.hpp"
 #include "support/errors.hpp"
+#include "support/processes.hpp"
 
 namespace tutti::test {
 namespace {
@@ -133,6 +134,7 @@ TEST(ShmAccess, RetiredSegmentsAreUnmapped) {
 }
 
 TEST(ShmAccess, ArraysAreAccessedInMemoryThatWasReturned) {
+  if (is_emulated()) GTEST_SKIP() << "qemu ignores MADV_REMOVE";
   on_processes({.size = 2}, [](RankProcess& process) {
     Rank rank(process, "returned");
     auto& memory = rank.member->memory();

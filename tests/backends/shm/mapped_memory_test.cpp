@@ -201,6 +201,7 @@ TEST(MappedMemory, ALoopOfEqualSizesAsksTheSystemForNothing) {
 }
 
 TEST(MappedMemory, ReturnedMemoryIsAllocatedAgainOrRefused) {
+  if (is_emulated()) GTEST_SKIP() << "qemu ignores MADV_REMOVE";
   const auto before = allocated();
   const Limited limited;
   constexpr std::size_t size = 6 * MiB - 5000;  // Not of whole pages.
@@ -343,6 +344,7 @@ TEST(MappedMemory, IsUsableInAChildThatIsForkedAtAnyMoment) {
 
 // A child that was forked before, or a peer's group, may hold the files.
 TEST(MappedMemory, EndsWithItsMemoryReturnedThoughAnotherProcessHoldsTheFile) {
+  if (is_emulated()) GTEST_SKIP() << "qemu ignores MADV_REMOVE";
   auto memory = std::make_shared<MappedMemory>();
   Tensor array(*memory, Shape{4 << 20}, DType::u8);
   array.values<std::uint8_t>()[0] = 1;
