@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "group/host_state.hpp"
+#include "backend/host_state.hpp"
 #include "stage.hpp"
 
 namespace tutti::backend::cuda {

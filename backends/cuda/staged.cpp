@@ -11,8 +11,8 @@
 
 #include <tutti/backend/host_backend.hpp>
 
-#include "group/host_calls.hpp"
-#include "group/record.hpp"
+#include "backend/host_calls.hpp"
+#include "backend/record.hpp"
 #include "memory.hpp"
 #include "messages.hpp"
 #include "stage.hpp"

@@ -16,8 +16,8 @@
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
+#include "backend/agreement.hpp"
 #include "batch_policy.hpp"
-#include "group/agreement.hpp"
 #include "sigpipe.hpp"
 #include "store/checks.hpp"
 #include "values/bytes.hpp"

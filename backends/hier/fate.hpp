@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "group/agreement.hpp"
+#include "backend/agreement.hpp"
 #include "levels.hpp"
 
 namespace tutti::backend::hier {

@@ -16,11 +16,11 @@
 #include <tutti/backend/backend_table.hpp>
 #include <tutti/backend/host_backend.hpp>
 
+#include "backend/agreement.hpp"
+#include "backend/host_calls.hpp"
+#include "backend/record.hpp"
 #include "collectives.hpp"
 #include "fate.hpp"
-#include "group/agreement.hpp"
-#include "group/host_calls.hpp"
-#include "group/record.hpp"
 #include "levels.hpp"
 #include "messages.hpp"
 #include "store/checks.hpp"

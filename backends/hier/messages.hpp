@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "backend/host_state.hpp"
 #include "fate.hpp"
-#include "group/host_state.hpp"
 
 namespace tutti::backend::hier {
 

@@ -18,10 +18,10 @@
 #include <tutti/backend/backend_table.hpp>
 #include <tutti/backend/host_backend.hpp>
 
+#include "backend/host_calls.hpp"
+#include "backend/record.hpp"
+#include "backend/waiting.hpp"
 #include "execute.hpp"
-#include "group/host_calls.hpp"
-#include "group/record.hpp"
-#include "group/waiting.hpp"
 #include "shared_state.hpp"
 #include "values/current_error.hpp"
 #include "values/fail.hpp"

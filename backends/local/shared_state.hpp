@@ -14,9 +14,9 @@
 
 #include <tutti/backend/backend.hpp>
 
-#include "group/agreement.hpp"
-#include "group/mailbox.hpp"
-#include "group/waiting.hpp"
+#include "backend/agreement.hpp"
+#include "backend/mailbox.hpp"
+#include "backend/waiting.hpp"
 
 namespace tutti::backend::local {
 

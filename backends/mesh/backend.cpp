@@ -9,9 +9,9 @@
 
 #include <fmt/format.h>
 
+#include "backend/host_calls.hpp"
+#include "backend/record.hpp"
 #include "collectives/algorithms.hpp"
-#include "group/host_calls.hpp"
-#include "group/record.hpp"
 #include "values/group_errors.hpp"
 
 namespace tutti::backend::mesh {

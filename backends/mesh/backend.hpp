@@ -12,8 +12,8 @@
 #include <tutti/backend/backend_table.hpp>
 #include <tutti/backend/host_backend.hpp>
 
+#include "backend/mailbox.hpp"
 #include "group.hpp"
-#include "group/mailbox.hpp"
 #include "pairs.hpp"
 #include "values/scratch.hpp"
 

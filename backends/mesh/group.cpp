@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "group/record.hpp"
+#include "backend/record.hpp"
 #include "values/group_errors.hpp"
 #include "values/hash.hpp"
 

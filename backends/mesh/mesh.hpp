@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "backend/agreement.hpp"
 #include "collectives/wire.hpp"
-#include "group/agreement.hpp"
 
 namespace tutti::backend::mesh {
 

@@ -5,7 +5,7 @@
 #include <new>
 #include <utility>
 
-#include "group/record.hpp"
+#include "backend/record.hpp"
 #include "values/fail.hpp"
 #include "values/group_errors.hpp"
 

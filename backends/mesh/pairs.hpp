@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "backend/host_state.hpp"
 #include "group.hpp"
-#include "group/host_state.hpp"
 
 namespace tutti::backend::mesh {
 

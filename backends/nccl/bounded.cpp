@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "group/record.hpp"
+#include "backend/record.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::backend::nccl {

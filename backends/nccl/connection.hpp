@@ -8,8 +8,8 @@
 #include <tutti/backend/backend_table.hpp>
 #include <tutti/deadline.hpp>
 
+#include "backend/agreement.hpp"
 #include "communicator.hpp"
-#include "group/agreement.hpp"
 
 namespace tutti::backend::nccl {
 

@@ -13,8 +13,8 @@
 
 #include <tutti/backend/backend_table.hpp>
 
-#include "group/agreement.hpp"
-#include "group/call_queue.hpp"
+#include "backend/agreement.hpp"
+#include "backend/call_queue.hpp"
 
 namespace tutti::backend::nccl {
 

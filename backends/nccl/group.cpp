@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "backend/record.hpp"
 #include "cuda/memory.hpp"
-#include "group/record.hpp"
 #include "values/current_error.hpp"
 #include "values/fail.hpp"
 

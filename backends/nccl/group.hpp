@@ -8,10 +8,10 @@
 
 #include <tutti/backend/backend_table.hpp>
 
+#include "backend/call_queue.hpp"
 #include "connection.hpp"
 #include "cuda/pinned_pool.hpp"
 #include "failure.hpp"
-#include "group/call_queue.hpp"
 #include "launcher.hpp"
 #include "point_to_point.hpp"
 #include "registrations.hpp"

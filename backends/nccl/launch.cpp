@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "group/row_lists.hpp"
+#include "backend/row_lists.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::backend::nccl {

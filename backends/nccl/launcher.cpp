@@ -3,7 +3,7 @@
 #include <chrono>
 #include <utility>
 
-#include "group/record.hpp"
+#include "backend/record.hpp"
 #include "kernels/reduce.hpp"
 #include "values/current_error.hpp"
 #include "values/fail.hpp"

@@ -8,8 +8,8 @@
 #include <optional>
 #include <span>
 
+#include "backend/host_state.hpp"
 #include "gpu.hpp"
-#include "group/host_state.hpp"
 
 namespace tutti::backend::nccl {
 

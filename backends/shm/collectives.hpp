@@ -7,9 +7,9 @@
 
 #include <tutti/backend/op.hpp>
 
+#include "backend/fingerprint.hpp"
 #include "collectives/reducer.hpp"
 #include "direct.hpp"
-#include "group/fingerprint.hpp"
 #include "member.hpp"
 
 // Every reduction is the left fold over ranks 0..W-1 in the accumulation type, rounded once.

@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "backend/fingerprint.hpp"
 #include "collectives/blocks.hpp"
 #include "collectives/reducer.hpp"
-#include "group/fingerprint.hpp"
 #include "thresholds.hpp"
 
 namespace tutti::backend::shm {

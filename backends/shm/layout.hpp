@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <new>
 
-#include "group/record.hpp"
+#include "backend/record.hpp"
 #include "segment.hpp"
 
 // The shared memory of a group. Every word has one writer, except those of SharedGroup and of

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "group/record.hpp"
+#include "backend/record.hpp"
 #include "values/fail.hpp"
 #include "values/group_errors.hpp"
 

@@ -18,9 +18,9 @@
 
 #include <tutti/backend/backend_table.hpp>
 
-#include "group/agreement.hpp"
-#include "group/record.hpp"
-#include "group/waiting.hpp"
+#include "backend/agreement.hpp"
+#include "backend/record.hpp"
+#include "backend/waiting.hpp"
 #include "layout.hpp"
 #include "mapped_memory.hpp"
 #include "peer_memory.hpp"

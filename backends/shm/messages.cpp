@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "group/record.hpp"
+#include "backend/record.hpp"
 #include "values/current_error.hpp"
 #include "values/fail.hpp"
 #include "values/group_errors.hpp"

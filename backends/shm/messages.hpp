@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "group/host_state.hpp"
+#include "backend/host_state.hpp"
 #include "member.hpp"
 #include "ring.hpp"
 

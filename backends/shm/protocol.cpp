@@ -4,7 +4,7 @@
 #include <string_view>
 #include <utility>
 
-#include "group/record.hpp"
+#include "backend/record.hpp"
 #include "messages.hpp"
 
 // The matching of sends and receives, and the frames that ranks exchange for it.

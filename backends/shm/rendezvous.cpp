@@ -13,8 +13,8 @@
 
 #include <fmt/format.h>
 
-#include "group/agreement.hpp"
-#include "group/waiting.hpp"
+#include "backend/agreement.hpp"
+#include "backend/waiting.hpp"
 #include "host.hpp"
 #include "layout.hpp"
 #include "store/checks.hpp"

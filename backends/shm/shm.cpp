@@ -12,10 +12,10 @@
 #include <tutti/backend/backend_table.hpp>
 #include <tutti/backend/host_backend.hpp>
 
+#include "backend/host_calls.hpp"
+#include "backend/record.hpp"
+#include "backend/waiting.hpp"
 #include "collectives.hpp"
-#include "group/host_calls.hpp"
-#include "group/record.hpp"
-#include "group/waiting.hpp"
 #include "host.hpp"
 #include "member.hpp"
 #include "messages.hpp"

@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "group/agreement.hpp"
+#include "backend/agreement.hpp"
 #include "store/checks.hpp"
 #include "values/bytes.hpp"
 #include "values/cores.hpp"

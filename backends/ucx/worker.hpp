@@ -15,7 +15,7 @@
 
 #include <tutti/deadline.hpp>
 
-#include "group/waiting.hpp"
+#include "backend/waiting.hpp"
 #include "mesh/event.hpp"
 #include "ucx_api.hpp"
 

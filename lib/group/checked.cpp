@@ -8,9 +8,9 @@
 
 #include <tutti/backend/host_backend.hpp>
 
-#include "group/agreement.hpp"
-#include "group/host_calls.hpp"
-#include "group/record.hpp"
+#include "backend/agreement.hpp"
+#include "backend/host_calls.hpp"
+#include "backend/record.hpp"
 #include "values/current_error.hpp"
 #include "values/fail.hpp"
 #include "values/group_errors.hpp"

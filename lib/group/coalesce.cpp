@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "backend/row_lists.hpp"
 #include "group/core.hpp"
-#include "group/row_lists.hpp"
 #include "values/fail.hpp"
 
 namespace tutti {

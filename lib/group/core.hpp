@@ -98,9 +98,6 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   std::atomic<std::thread::id> collecting_on{};
 
  private:
-  static std::unique_ptr<Backend> make_backend(const BackendChoice& choice,
-                                               const GroupOptions& options);
-
   bool is_unusable() const noexcept {
     return fork_guard_.forked() || broken_.load(std::memory_order_relaxed);
   }

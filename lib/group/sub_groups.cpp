@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "group/backend_choice.hpp"
 #include "group/core.hpp"
+#include "group/create.hpp"
 #include "values/fail.hpp"
 #include "values/group_errors.hpp"
 #include "values/hash.hpp"

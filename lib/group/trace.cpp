@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "group/fingerprint.hpp"
+#include "backend/fingerprint.hpp"
 #include "group/trace_ring.hpp"
 
 namespace tutti::internal {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "group/fingerprint.hpp"
+#include "backend/fingerprint.hpp"
 #include "values/fail.hpp"
 
 // Each message says what was passed and what is permitted, and gives a remedy where that is not

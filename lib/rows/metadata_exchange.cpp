@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "backend/record.hpp"
 #include "group/call.hpp"
-#include "group/record.hpp"
 #include "group/validate.hpp"
 #include "values/bytes.hpp"
 #include "values/fail.hpp"

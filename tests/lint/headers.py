@@ -3,7 +3,7 @@ import re
 
 import tree
 
-LONGEST = 150
+LONG = 130   # lines of a public header: a sign to look at, not a wall
 
 
 def check(root):
@@ -16,8 +16,8 @@ def check(root):
         if not name.startswith("include/"):
             continue
         length = len(text.splitlines())
-        if length > LONGEST:
-            found.append(f"{name}: {length} lines; a public header has at most {LONGEST}: split the idea")
+        if length > LONG:
+            found.append(f"{tree.WARNING}{name}: {length} lines; a public header has about {LONG}")
         for number, line in tree.lines(path):
             if re.match(r"\s*#\s*(define|undef)\b", line):
                 found.append(f"{name}:{number}: a public header shows no macro: {line.strip()}")

@@ -112,7 +112,7 @@ void describe(Fields& fields, const Auto& choice) {
 void describe(Fields& fields, const BackendState& state) {
   const bool built = state.entry != nullptr;
   std::optional<std::string> why;
-  if (!built) why = is_planned(state.name) ? "not written yet" : "not in this build";
+  if (!built) why = "not in this build";
   if (!state.unavailable.empty()) why = state.unavailable;
   std::optional<std::string> summary;
   if (built) summary = state.entry->summary;

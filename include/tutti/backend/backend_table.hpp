@@ -74,10 +74,7 @@ enum class RankPlacement : std::uint8_t {
 BackendChoice choose_backend(std::string_view backend, Device device,
                              RankPlacement placement = RankPlacement::threads);
 
-/// The names of all backends: of this build, of other builds, and planned ones.
+/// The names of all backends, of this build and of others.
 std::span<const std::string_view> known_backends() noexcept;
-
-/// True for a backend that no build has yet.
-bool is_planned(std::string_view backend) noexcept;
 
 }  // namespace tutti

@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "group/fingerprint.hpp"
+#include "backend/fingerprint.hpp"
 #include "support/dtypes.hpp"
 #include "support/errors.hpp"
 

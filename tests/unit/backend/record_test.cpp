@@ -1,4 +1,4 @@
-#include "group/record.hpp"
+#include "backend/record.hpp"
 
 #include <string>
 #include <type_traits>

@@ -1,4 +1,4 @@
-#include "group/fingerprint.hpp"
+#include "backend/fingerprint.hpp"
 
 #include <array>
 #include <cstdint>

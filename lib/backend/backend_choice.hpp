@@ -20,9 +20,6 @@ constexpr std::string_view backend_args(std::string_view backend) noexcept {
   return colon == std::string_view::npos ? std::string_view() : backend.substr(colon + 1);
 }
 
-/// The choice for a group. Collective, for "auto" and ranks that may be processes. @throws Error.
-BackendChoice choose_for(const GroupOptions& options);
-
 /// True if "auto" or "auto:args" is to choose for ranks that may be processes.
 bool is_chosen_together(std::string_view backend, Device device, bool one_process) noexcept;
 

@@ -15,7 +15,7 @@
 #include <tutti/error.hpp>
 #include <tutti/store/store.hpp>
 
-#include "group/record.hpp"
+#include "backend/record.hpp"
 
 namespace tutti::internal {
 

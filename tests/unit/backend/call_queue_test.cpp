@@ -1,4 +1,4 @@
-#include "group/call_queue.hpp"
+#include "backend/call_queue.hpp"
 
 #include <sys/resource.h>
 

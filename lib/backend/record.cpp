@@ -1,4 +1,4 @@
-#include "group/record.hpp"
+#include "backend/record.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "group/fingerprint.hpp"
+#include "backend/fingerprint.hpp"
 #include "values/fail.hpp"
 #include "values/group_errors.hpp"
 

@@ -102,11 +102,9 @@ TEST(ChooseBackend, AnUnknownNameIsRefusedWithAllThatAreKnown) {
   }
 }
 
-TEST(BackendTable, BackendsOfOtherBuildsAreKnownAndNonePlanned) {
+TEST(BackendTable, BackendsOfOtherBuildsAreKnown) {
   for (const auto* name : {"gloo", "shm", "ucx", "nccl", "hier"})
     EXPECT_NE(std::ranges::find(known_backends(), name), known_backends().end()) << name;
-  for (const auto name : known_backends()) EXPECT_FALSE(is_planned(name)) << name;
-  for (const auto* name : {"auto", "nothing", ""}) EXPECT_FALSE(is_planned(name)) << name;
 }
 
 TEST(ChooseBackend, AKnownOneThatIsNotBuiltIsUnsupportedAndTheBuiltOnesAreNamed) {
@@ -114,8 +112,7 @@ TEST(ChooseBackend, AKnownOneThatIsNotBuiltIsUnsupportedAndTheBuiltOnesAreNamed)
   for (const auto name : known_backends()) {
     if (std::ranges::find(names, name) != names.end()) continue;
     std::vector<std::string> texts{std::string("'") + std::string(name) + "'",
-                                   is_planned(name) ? "is not written yet; this build has:"
-                                                    : "is not in this build, which has:"};
+                                   "is not in this build, which has:"};
     texts.insert(texts.end(), names.begin(), names.end());
     expect_error(Errc::unsupported, texts, [&] { (void)choose_backend(name, {}); });
     expect_error(Errc::unsupported, texts,

@@ -1,4 +1,4 @@
-#include "group/waiting.hpp"
+#include "backend/waiting.hpp"
 
 #include <linux/futex.h>
 #include <sched.h>

@@ -1,88 +1,22 @@
+#include "backend/backend_choice.hpp"
+
 #include <algorithm>
 #include <array>
 #include <map>
-#include <optional>
 #include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <tutti/backend/backend_table.hpp>
-
-#include "group/backend_choice.hpp"
 #include "values/fail.hpp"
-
-// backend_list.inc, which backends/meson.build generates, has one line TUTTI_BACKEND(name) per
-// backend of this build.
-#define TUTTI_BACKEND(name)               \
-  namespace name {                        \
-  extern const tutti::BackendEntry entry; \
-  }
-namespace tutti::backend {
-#include "backend_list.inc"
-}
-#undef TUTTI_BACKEND
 
 namespace [[gnu::visibility("default")]] tutti {
 
-Backend::~Backend() = default;
-
-std::string Backend::transport() const {
-  return {};
-}
-
-std::unique_ptr<Backend> Backend::split(const SplitInit&) {
-  return nullptr;
-}
-
-RegistrationKind Backend::registrable(const TensorView&, Stream) const {
-  return RegistrationKind::none;
-}
-
-Registration Backend::register_memory(const TensorView&, RegistrationKind, Deadline) {
-  return {};
-}
-
-Memory& Backend::registrable_memory() noexcept {
-  return memory();
-}
-
-Memory& Backend::staging_memory() noexcept {
-  return host_memory();
-}
-
-std::span<const BackendEntry> backends() noexcept {
-  // The entries are constants of other sources, which may be initialised after constants of this
-  // source. The first call copies them.
-  static const std::array table{
-#define TUTTI_BACKEND(name) backend::name::entry,
-#include "backend_list.inc"
-#undef TUTTI_BACKEND
-  };
-  return table;
-}
-
-namespace {
-constexpr std::array<std::string_view, 0> planned{};
-}
-
 std::span<const std::string_view> known_backends() noexcept {
-  static const std::vector<std::string_view> names = [] {
-    std::vector<std::string_view> all;
-    for (const auto& entry : backends()) all.push_back(entry.name);
-    for (const std::string_view name :
-         {"gloo", "shm", "ucx", "nccl", "hier"})  // Backends that other builds have.
-      if (std::ranges::find(all, name) == all.end()) all.push_back(name);
-    for (const std::string_view name : planned)
-      if (std::ranges::find(all, name) == all.end()) all.push_back(name);
-    return all;
-  }();
+  static constexpr auto names = std::to_array<std::string_view>({
+#include "known_backends.inc"
+  });
   return names;
-}
-
-bool is_planned(std::string_view backend) noexcept {
-  return std::ranges::find(planned, backend) != std::end(planned) &&
-         std::ranges::find(backends(), backend, &BackendEntry::name) == backends().end();
 }
 
 namespace {
@@ -285,9 +219,6 @@ BackendChoice choose_backend(std::string_view backend, Device device, RankPlacem
       internal::failf(Errc::unsupported, "backend '{}' cannot be used: {}", name, why);
     return {&entry, args, "it was asked for by name"};
   }
-  if (is_planned(name))
-    internal::failf(Errc::unsupported, "backend '{}' is not written yet; this build has:{}", name,
-                    built());
   if (std::ranges::find(known_backends(), name) != known_backends().end())
     internal::failf(Errc::unsupported, "backend '{}' is not in this build, which has:{}", name,
                     built());

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "group/call_queue.hpp"
-#include "group/host_state.hpp"
+#include "backend/call_queue.hpp"
+#include "backend/host_state.hpp"
 
 namespace tutti::internal {
 

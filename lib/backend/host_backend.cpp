@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "group/host_calls.hpp"
-#include "group/record.hpp"
-#include "group/row_lists.hpp"
+#include "backend/host_calls.hpp"
+#include "backend/record.hpp"
+#include "backend/row_lists.hpp"
 #include "kernels/reduce.hpp"
 #include "values/current_error.hpp"
 #include "values/fail.hpp"

@@ -10,7 +10,7 @@
 
 #include <tutti/backend/work_state.hpp>
 
-#include "group/call_queue.hpp"
+#include "backend/call_queue.hpp"
 
 namespace tutti::internal {
 

@@ -1,4 +1,4 @@
-#include "group/host_state.hpp"
+#include "backend/host_state.hpp"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "group/mailbox.hpp"
+#include "backend/mailbox.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "group/record.hpp"
+#include "backend/record.hpp"
 #include "values/group_errors.hpp"
 
 namespace tutti::internal {

@@ -1,6 +1,6 @@
 // Polls, yields and sleeps.
 
-#include "group/waiting.hpp"
+#include "backend/waiting.hpp"
 
 #include <stdlib.h>
 

@@ -12,7 +12,7 @@
 
 #include <tutti/backend/backend.hpp>
 
-#include "group/host_state.hpp"
+#include "backend/host_state.hpp"
 
 namespace tutti::internal {
 

@@ -1,4 +1,4 @@
-#include "group/agreement.hpp"
+#include "backend/agreement.hpp"
 
 #include <algorithm>
 #include <charconv>

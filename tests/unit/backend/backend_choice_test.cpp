@@ -1,4 +1,4 @@
-#include "group/backend_choice.hpp"
+#include "backend/backend_choice.hpp"
 
 #include <algorithm>
 #include <chrono>
