@@ -203,8 +203,11 @@ std::optional<std::size_t> longest_input(const Op& op, int size) {
 
 std::optional<std::span<const std::byte>> inlined_array(std::span<const Op> ops, int rank,
                                                         int size) {
-  if (ops.size() != 1) return {};
-  const auto& op = ops[0];
+  // Counts collectives alone: the number of messages beside them differs between ranks.
+  const auto is_collective = [](const Op& op) { return !is_point_to_point(op.kind); };
+  const auto only = std::ranges::find_if(ops, is_collective);
+  if (only == ops.end() || std::any_of(only + 1, ops.end(), is_collective)) return {};
+  const auto& op = *only;
   const auto longest = longest_input(op, size);
   if (!longest || *longest > inline_bytes) return {};
   const bool from_root = op.kind == Operation::broadcast || op.kind == Operation::scatter;

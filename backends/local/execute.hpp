@@ -9,7 +9,7 @@
 namespace tutti::backend::local {
 
 /// The array that this rank puts into its entry if the call is inlined, which all ranks decide
-/// alike: one operation whose arrays fit into an entry. Empty if the call is not inlined.
+/// alike: its only collective has arrays that fit into an entry. Empty if the call is not inlined.
 std::optional<std::span<const std::byte>> inlined_array(std::span<const Op> ops, int rank,
                                                         int size);
 

@@ -98,6 +98,33 @@ TEST_P(Coalescing, CollectivesAndPointToPointMix) {
   });
 }
 
+// The peers see this rank's collectives, not its messages, so only the former may decide how a call
+// is made.
+TEST_P(Coalescing, OneCollectiveAndMessagesThatSomeRanksDoNotHave) {
+  on_ranks(world(), [](ProcessGroup& group) {
+    const int rank = group.rank();
+    const int root = group.size() - 1;
+    for (int round = 0; round < 20; ++round) {
+      const Buffer sum(group, number(0));
+      const Buffer message(group, number(rank));
+      {
+        // Freed when the call has returned, so a late access of a peer is seen by AddressSanitizer.
+        const Buffer mine(group, number(rank + round));
+        Coalesce together(group);
+        if (rank == 0 && root > 0) (void)group.send_async(message, root);
+        if (rank == root && root > 0) (void)group.recv_async(message, 0);
+        (void)group.reduce_async(mine, sum, root);
+        together.launch().wait();
+      }
+      if (rank == root) {
+        EXPECT_TRUE(same(sum.read(), number(sum_of_ranks(group.size()) + round * group.size())));
+        EXPECT_TRUE(same(message.read(), number(0)));
+      }
+    }
+    expect_usable(group);
+  });
+}
+
 TEST_P(Coalescing, SeveralGroupsLaunchTogether) {
   on_ranks(world(), [](ProcessGroup& group) {
     auto half = group.split(group.rank() % 2);
