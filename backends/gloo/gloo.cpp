@@ -68,15 +68,8 @@ std::string details() {
 
 std::unique_ptr<Backend> make(const BackendInit& init) {
   if (init.device.type != DeviceType::cpu) return make_on_cuda(init, make);
-  auto mesh = make_mesh(MeshInit{.store = init.store,
-                                 .group = init.name,
-                                 .rank = init.rank,
-                                 .size = init.size,
-                                 .interface = wanted_interface(init.args),
-                                 .settings = settings(),
-                                 .limit = Deadline::after(init.timeout),
-                                 .logger = init.logger,
-                                 .checked = init.checked});
+  auto mesh =
+      make_mesh({.group = init, .interface = wanted_interface(init.args), .settings = settings()});
   return std::make_unique<GlooBackend>(whole_group(init, std::move(mesh)),
                                        init.memory == nullptr ? host_memory() : *init.memory);
 }

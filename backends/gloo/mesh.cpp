@@ -87,14 +87,14 @@ TransportError Mesh::Message::closed(const std::exception& why) const {
 }
 
 std::shared_ptr<mesh::Mesh> make_mesh(const MeshInit& init) {
-  if (init.size == 1) return mesh::mesh_of_one();
+  if (init.group.size == 1) return mesh::mesh_of_one();
   auto made = std::make_shared<Mesh>(init, rendezvous(init));
   made->watch(made);
   return made;
 }
 
 Mesh::Mesh(const MeshInit& init, Connections made)
-    : mesh::Mesh(made.store, init.rank, init.size, init.checked),
+    : mesh::Mesh(init.group.store, init.group.rank, init.group.size, init.group.checked),
       interface_(std::move(made.interface)),
       device_(std::move(made.device)),
       context_(std::move(made.context)),

@@ -16,7 +16,7 @@
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
-#include "backend/agreement.hpp"
+#include "backend/rendezvous.hpp"
 #include "batch_policy.hpp"
 #include "sigpipe.hpp"
 #include "store/checks.hpp"
@@ -69,23 +69,7 @@ std::chrono::milliseconds clamp(std::chrono::nanoseconds time, std::chrono::mill
       1ms, most);
 }
 
-std::vector<PeerInfo> exchange_peer_infos(const MeshInit& init, Store& store,
-                                          const std::string& prefix, const PeerInfo& mine) {
-  store.set(fmt::format("{}{}", prefix, init.rank), encode(mine));
-  std::vector<PeerInfo> peer_infos;
-  for (int r = 0; r < init.size; ++r) {
-    try {
-      peer_infos.push_back(
-          decode(store.get(fmt::format("{}{}", prefix, r), init.limit), r, init.size));
-    } catch (const Error& error) {
-      if (error.code() != Errc::timeout) throw;
-      throw internal::rendezvous_error(store, prefix, init.group, init.size);
-    }
-  }
-  return peer_infos;
-}
-
-void check_reachable(const MeshInit& init, const std::vector<PeerInfo>& peer_infos) {
+void check_reachable(const BackendInit& init, const std::vector<PeerInfo>& peer_infos) {
   for (int r = 0; r < init.size; ++r)
     for (int other = 0; other < init.size; ++other) {
       const auto& a = peer_infos[static_cast<std::size_t>(r)];
@@ -95,7 +79,7 @@ void check_reachable(const MeshInit& init, const std::vector<PeerInfo>& peer_inf
             Errc::unsupported,
             "group '{}': rank {} would use {}, which rank {} on another host cannot reach; name "
             "the interface in TUTTI_IFNAME, or give a store address that other hosts can reach",
-            init.group, r, a.interface, other);
+            init.name, r, a.interface, other);
     }
 }
 
@@ -119,19 +103,19 @@ bool listens_alone(const transport::Pair& pair) {
 
 /// Returns the random token of an attempt, the same on all ranks, which only clients of the store
 /// know.
-std::uint64_t shared_token(Store& store, const std::string& prefix) {
+std::uint64_t shared_token(internal::Rendezvous& rendezvous, const std::string& attempt) {
   std::random_device random;
   const auto mine = fmt::format("{:08x}{:08x}", random(), random());
-  const auto first = store.compare_set(prefix + "token", {}, internal::to_bytes(mine));
+  const auto first = rendezvous.publish_first(attempt + "/token", internal::to_bytes(mine));
   return std::stoull(internal::to_text(first), nullptr, 16);
 }
 
 /// Exchanges ranks over every connection, because its peer may be unauthenticated. `own`: this
 /// rank's addresses of the connections to the other ranks. Returns the peers' addresses. Throws if
 /// a peer is not the expected rank or does not answer.
-std::vector<sockaddr_storage> handshake(transport::Context& context, const MeshInit& init,
-                                        const std::string& prefix, std::uint64_t token,
-                                        std::span<const sockaddr_storage> own) {
+std::vector<sockaddr_storage> handshake(transport::Context& context, const BackendInit& init,
+                                        const std::string& attempt, std::uint64_t token,
+                                        std::span<const sockaddr_storage> own, Deadline end) {
   struct Handshake {
     std::uint64_t magic = 0x69747475742f676cU;  // "lg/tutti"
     std::int32_t from = -1;
@@ -155,7 +139,7 @@ std::vector<sockaddr_storage> handshake(transport::Context& context, const MeshI
   }
   // The timeout of one round trip. An unauthenticated peer may send nothing, and another attempt
   // needs time too.
-  const auto limit = Deadline::after(clamp(init.limit.remaining() / attempts, 2s));
+  const auto limit = Deadline::after(clamp(end.remaining() / attempts, 2s));
   for (std::size_t i = 0; i < buffers.size(); i += 2) {
     buffers[i]->waitRecv(nullptr, clamp(limit.remaining(), 5s));
     buffers[i + 1]->waitSend(nullptr, clamp(limit.remaining(), 5s));
@@ -163,7 +147,7 @@ std::vector<sockaddr_storage> handshake(transport::Context& context, const MeshI
   for (std::size_t r = 0; r < size; ++r)
     if (r != me &&
         (in[r].magic != out[r].magic || in[r].from != out[r].to || in[r].to != out[r].from))
-      internal::failf(Errc::backend, "gloo: {}: the peer that answered is not rank {}", prefix, r);
+      internal::failf(Errc::backend, "gloo: {}: the peer that answered is not rank {}", attempt, r);
   std::vector<sockaddr_storage> ends;
   for (std::size_t r = 0; r < size; ++r)
     if (r != me) ends.push_back(in[r].end);
@@ -172,17 +156,20 @@ std::vector<sockaddr_storage> handshake(transport::Context& context, const MeshI
 
 class Attempt {
  public:
-  Attempt(const MeshInit& init, const Connections& connections, int number)
-      : init_(init),
-        made_{connections.store, connections.interface, connections.device, {}, {}},
-        prefix_(fmt::format("attempt/{}/", number)) {}
+  Attempt(const MeshInit& init, internal::Rendezvous& rendezvous, const Connections& connections,
+          int number)
+      : init_(init.group),
+        settings_(init.settings),
+        rendezvous_(rendezvous),
+        made_{connections.interface, connections.device, {}, {}},
+        name_(fmt::format("gloo/attempt {}", number)) {}
 
   /// Publishes this rank's addresses and reads those of its peers. @throws Error, which ends the
   /// rendezvous.
   void exchange_addresses() {
     made_.context = made_.device->createContext(init_.rank, init_.size);
     // Connecting takes up to 5 of these timeouts, and another attempt needs time too.
-    made_.context->setTimeout(clamp(init_.limit.remaining() / 5 / attempts, 2s));
+    made_.context->setTimeout(clamp(rendezvous_.limit().remaining() / 5 / attempts, 2s));
     const auto host = internal::host_identity();
     PeerInfo info{fmt::format("{} {}", host.boot, host.network),
                   fmt::format("{} ({})", made_.interface.name, made_.interface.address),
@@ -196,9 +183,11 @@ class Attempt {
       info.addresses.back() = pair.address().bytes();
       if (listens_alone(pair)) own.push_back(address_of(pair));
     }
-    token_ = shared_token(*made_.store, prefix_);
+    token_ = shared_token(rendezvous_, name_);
     admit_only(token_, own);
-    peer_infos_ = exchange_peer_infos(init_, *made_.store, prefix_, info);
+    const auto infos = rendezvous_.exchange(name_, encode(info));
+    for (int r = 0; r < init_.size; ++r)
+      peer_infos_.push_back(decode(infos[static_cast<std::size_t>(r)], r, init_.size));
     check_reachable(init_, peer_infos_);
   }
 
@@ -211,19 +200,19 @@ class Attempt {
           peer_infos_[static_cast<std::size_t>(r)].addresses[static_cast<std::size_t>(init_.rank)]);
       own.push_back(address_of(*pair));
     }
-    const auto theirs = handshake(*made_.context, init_, prefix_, token_, own);
+    const auto theirs = handshake(*made_.context, init_, name_, token_, own, rendezvous_.limit());
     made_.sockets = Sockets::find(own, theirs);
     made_.sockets.admit_all();
-    if (init_.settings.reno) use_reno();
+    if (settings_.reno) use_reno();
   }
 
   /// True if all ranks are connected. The last rank that reports publishes the outcome.
   bool agree(bool connected) {
-    auto& store = *made_.store;
-    if (!connected) store.add(prefix_ + "failed", 1);
-    if (store.add(prefix_ + "done", 1) == init_.size)
-      store.set(prefix_ + "outcome", store.try_get(prefix_ + "failed") ? "again" : "up");
-    return store.get_text(prefix_ + "outcome", init_.limit) == "up";
+    auto& store = *rendezvous_.store();
+    if (!connected) store.add(name_ + "/failed", 1);
+    if (store.add(name_ + "/done", 1) == init_.size)
+      store.set(name_ + "/outcome", store.try_get(name_ + "/failed") ? "again" : "up");
+    return internal::to_text(rendezvous_.await(name_ + "/outcome")) == "up";
   }
 
   Connections take() { return std::move(made_); }
@@ -237,9 +226,11 @@ class Attempt {
         made_.sockets.set_congestion_control(r < me ? r : r - 1, "reno");
   }
 
-  const MeshInit& init_;
+  const BackendInit& init_;
+  const Settings& settings_;
+  internal::Rendezvous& rendezvous_;
   Connections made_;
-  std::string prefix_;
+  std::string name_;
   std::uint64_t token_ = 0;
   std::vector<PeerInfo> peer_infos_;
 };
@@ -249,12 +240,10 @@ class Attempt {
 Connections rendezvous(const MeshInit& init) {
   const BlockSigpipe quiet;  // Gloo's thread inherits the blocked signal.
   Connections made;
-  // Every W arrivals form one group, so a name may be reused once the earlier group is complete.
-  const auto arrival = init.store->add("gloo/arrivals", 1);
-  made.store = make_prefix_store(init.store, fmt::format("gloo/{}/", (arrival - 1) / init.size));
-  made.interface =
-      choose_interface(interfaces(), init.interface,
-                       init.store->in_process() ? "127.0.0.1" : init.store->local_address());
+  internal::Rendezvous rendezvous(init.group);
+  const auto& store = init.group.store;
+  made.interface = choose_interface(interfaces(), init.interface,
+                                    store->in_process() ? "127.0.0.1" : store->local_address());
   ::gloo::transport::tcp::attr attr;
   attr.hostname = made.interface.address;
   try {
@@ -266,7 +255,7 @@ Connections rendezvous(const MeshInit& init) {
   }
   std::string last;
   for (int number = 0; number < attempts; ++number) {
-    Attempt attempt(init, made, number);
+    Attempt attempt(init, rendezvous, made, number);
     attempt.exchange_addresses();
     bool connected = true;
     try {
@@ -274,13 +263,13 @@ Connections rendezvous(const MeshInit& init) {
     } catch (const std::exception& error) {
       connected = false;
       last = error.what();
-      init.logger(LogLevel::warning, fmt::format("group '{}': rank {} could not connect: {}",
-                                                 init.group, init.rank, last));
+      init.group.logger(LogLevel::warning, fmt::format("group '{}': rank {} could not connect: {}",
+                                                       init.group.name, init.group.rank, last));
     }
     if (attempt.agree(connected)) return attempt.take();
   }
   internal::failf(Errc::backend, "group '{}': {} attempts to connect failed; the last time: {}",
-                  init.group, attempts, last.empty() ? "on another rank" : last);
+                  init.group.name, attempts, last.empty() ? "on another rank" : last);
 }
 
 }  // namespace tutti::backend::gloo

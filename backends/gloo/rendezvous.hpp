@@ -3,8 +3,7 @@
 #include <memory>
 #include <string>
 
-#include <tutti/backend/backend.hpp>
-#include <tutti/log.hpp>
+#include <tutti/backend/backend_table.hpp>
 
 #include "interface.hpp"
 #include "sockets.hpp"
@@ -23,20 +22,13 @@ struct Settings {
 };
 
 struct MeshInit {
-  std::shared_ptr<Store> store;  ///< The group's.
-  std::string group;
-  int rank = 0;
-  int size = 1;
-  std::string interface;  ///< `wanted` of choose_interface().
+  const BackendInit& group;
+  std::string interface {};  ///< `wanted` of choose_interface().
   Settings settings{};
-  Deadline limit{};
-  Logger logger{};
-  bool checked = false;  ///< BackendInit::checked.
 };
 
 /// A transport context of Gloo whose pairs are connected to authenticated peers.
 struct Connections {
-  std::shared_ptr<Store> store;  ///< A prefix of the group's store, for this mesh alone.
   Interface interface {};
   std::shared_ptr<::gloo::transport::Device> device{};  ///< Destroyed after the context.
   std::shared_ptr<::gloo::transport::Context> context{};
@@ -46,7 +38,8 @@ struct Connections {
 /// Finds the other ranks through the store and connects to all of them. Tries again when an
 /// unauthenticated peer took a connection. @throws Error timeout; its text names the missing ranks.
 /// Error invalid_argument: no such interface. Error unsupported: a rank with a loopback address has
-/// peers on other hosts. Error backend: all attempts to connect failed.
+/// peers on other hosts. Error backend: all attempts to connect failed. The error of a rank that
+/// has given up.
 Connections rendezvous(const MeshInit& init);
 
 }  // namespace tutti::backend::gloo

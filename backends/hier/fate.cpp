@@ -62,10 +62,7 @@ Error renumbered(const Error& error, const std::string& group, std::span<const i
 }
 
 Fate::Fate(const std::shared_ptr<Store>& store, std::string group, int rank, int size)
-    : group_(std::move(group)),
-      rank_(rank),
-      size_(size),
-      agreement_(make_prefix_store(store, "hier/"), rank, size) {}
+    : group_(std::move(group)), rank_(rank), size_(size), agreement_(store, rank, size) {}
 
 void Fate::on_failure(std::function<void(std::string_view)> stop,
                       std::function<void(const Error&)> ended) {

@@ -19,6 +19,7 @@
 #include "backend/agreement.hpp"
 #include "backend/host_calls.hpp"
 #include "backend/record.hpp"
+#include "backend/rendezvous.hpp"
 #include "collectives.hpp"
 #include "fate.hpp"
 #include "levels.hpp"
@@ -329,15 +330,11 @@ Parts parse(const std::string& given) {
 
 std::unique_ptr<Backend> make(const BackendInit& init) {
   auto parts = parse(init.args);
-  BackendInit own = init;
-  // Every W arrivals form one group, so a name may be reused once the earlier group is complete.
-  const auto arrival = init.size == 1 ? 1 : init.store->add("hier/arrivals", 1);
-  own.store = make_prefix_store(init.store, fmt::format("hier/{}/", (arrival - 1) / init.size));
   auto host = internal::host_of(init.rank);
   if (parts.inner.entry->one_process) host += fmt::format(" process {}", ::getpid());
-  auto hosts = internal::exchange_hosts(*own.store, init.name, init.rank, init.size, host,
-                                        Deadline::after(init.timeout));
-  return std::make_unique<HierBackend>(own, std::move(parts), std::move(hosts), nullptr);
+  internal::Rendezvous rendezvous(init);
+  auto hosts = internal::exchange_hosts(rendezvous, host);
+  return std::make_unique<HierBackend>(init, std::move(parts), std::move(hosts), nullptr);
 }
 
 std::string details() {

@@ -15,12 +15,14 @@ constexpr std::uint64_t first_number(const Call& call) noexcept {
   return call.seq << part_bits;
 }
 
+/// `ranks`: of the whole group, by rank of the part.
 std::unique_ptr<Backend> make_part(const BackendInit& init, const Part& part, std::string prefix,
-                                   std::string name, int rank, int size) {
+                                   std::string name, int rank, const std::vector<int>& ranks) {
   BackendInit own = init;
+  own.whole = std::make_shared<const WholeGroup>(WholeGroup{init.name, init.store, ranks});
   own.store = make_prefix_store(init.store, std::move(prefix));
   own.rank = rank;
-  own.size = size;
+  own.size = static_cast<int>(ranks.size());
   own.name = std::move(name);
   own.args = part.args;
   return part.entry->make(own);
@@ -111,10 +113,12 @@ Levels make_levels(const BackendInit& init, const Part& inner, const Part& outer
   auto name = fmt::format("{}/host{}", init.name, topology.host());
   levels.inner =
       std::make_unique<Level>(make_part(init, inner, fmt::format("hier/host/{}/", topology.host()),
-                                        name, topology.place(), static_cast<int>(here.size())),
+                                        name, topology.place(), here),
                               name, here);
   if (topology.hosts() == 1) return levels;
-  if (flat == nullptr) flat = make_part(init, outer, "hier/flat/", init.name, init.rank, init.size);
+  std::vector<int> all(static_cast<std::size_t>(init.size));
+  std::iota(all.begin(), all.end(), 0);
+  if (flat == nullptr) flat = make_part(init, outer, "hier/flat/", init.name, init.rank, all);
   if (topology.in_lane()) {
     const auto ranks = topology.lane();
     for (std::size_t i = 0; i < levels.lane.size(); ++i) {
@@ -124,13 +128,10 @@ Levels make_levels(const BackendInit& init, const Part& inner, const Part& outer
                                .rank = topology.host(),
                                .name = name,
                                .store = make_prefix_store(init.store, prefix)});
-      if (lane == nullptr)
-        lane = make_part(init, outer, prefix, name, topology.host(), topology.hosts());
+      if (lane == nullptr) lane = make_part(init, outer, prefix, name, topology.host(), ranks);
       levels.lane[i] = std::make_unique<Level>(std::move(lane), name, ranks);
     }
   }
-  std::vector<int> all(static_cast<std::size_t>(init.size));
-  std::iota(all.begin(), all.end(), 0);
   levels.flat = std::make_unique<Level>(std::move(flat), init.name, std::move(all));
   return levels;
 }

@@ -20,6 +20,7 @@
 
 #include "backend/host_calls.hpp"
 #include "backend/record.hpp"
+#include "backend/rendezvous.hpp"
 #include "backend/waiting.hpp"
 #include "execute.hpp"
 #include "shared_state.hpp"
@@ -56,7 +57,7 @@ class SharedStates {
   std::uint64_t last_ = 0;
 };
 
-/// The record that rank 0 writes into the store: its process and its shared state.
+/// The record that a rank writes into the store: its process, and rank 0 its shared state.
 struct RendezvousInfo {
   std::uint64_t process = 0;
   std::uint64_t token = 0;
@@ -71,46 +72,34 @@ std::uint64_t process_token() {
   return token;
 }
 
-std::shared_ptr<SharedState> find_shared_state(const BackendInit& init, Deadline limit) {
-  if (init.size == 1) return std::make_shared<SharedState>(init.name, 1);
-  // Every W arrivals form one group, so a name may be reused once the earlier group is complete.
-  const auto arrival = init.store->add("local/arrivals", 1);
-  const auto key = fmt::format("local/rendezvous/{}", (arrival - 1) / init.size);
+std::shared_ptr<SharedState> find_shared_state(const BackendInit& init,
+                                               internal::Rendezvous& rendezvous) {
   std::shared_ptr<SharedState> shared;
+  RendezvousInfo mine{static_cast<std::uint64_t>(::getpid()), process_token(), 0};
   if (init.rank == 0) {
     shared = std::make_shared<SharedState>(init.name, init.size);
-    const RendezvousInfo info{static_cast<std::uint64_t>(::getpid()), process_token(),
-                              SharedStates::of_process().add(shared)};
-    init.store->set(key, std::as_bytes(std::span(&info, 1)));
-  } else {
-    Bytes bytes;
-    try {
-      bytes = init.store->get(key, limit);
-    } catch (const Error& error) {
-      if (error.code() != Errc::timeout) throw;
-      internal::failf(Errc::timeout, "group '{}': rank 0 of {} has not joined before the deadline",
-                      init.name, init.size);
-    }
+    mine.shared = SharedStates::of_process().add(shared);
+  }
+  const auto infos = rendezvous.exchange("local", std::as_bytes(std::span(&mine, 1)));
+  RendezvousInfo first;
+  for (std::size_t r = 0; r < infos.size(); ++r) {  // All ranks find the same.
     RendezvousInfo info;
-    if (bytes.size() != sizeof info)
-      internal::failf(Errc::backend, "local: the store holds {} bytes under '{}'; expected {}",
-                      bytes.size(), key, sizeof info);
-    std::memcpy(&info, bytes.data(), sizeof info);
-    if (info.process != static_cast<std::uint64_t>(::getpid()) || info.token != process_token())
+    if (infos[r].size() != sizeof info)
+      internal::failf(Errc::backend, "local: the store holds {} bytes of rank {}; expected {}",
+                      infos[r].size(), r, sizeof info);
+    std::memcpy(&info, infos[r].data(), sizeof info);
+    if (r == 0) first = info;
+    if (info.process != first.process || info.token != first.token)
       internal::failf(
           Errc::unsupported,
           "local: its ranks are threads of one process, but rank 0 is process {} and rank "
           "{} is process {}; choose a backend for processes",
-          info.process, init.rank, ::getpid());
-    shared = SharedStates::of_process().find(info.shared);
-    if (shared == nullptr)
-      internal::failf(Errc::timeout, "group '{}': rank 0 of {} left before this rank joined",
-                      init.name, init.size);
+          first.process, r, info.process);
   }
-  if (init.store->add(key + "/read", 1) == init.size) {
-    init.store->erase(key);
-    init.store->erase(key + "/read");
-  }
+  if (init.rank != 0) shared = SharedStates::of_process().find(first.shared);
+  if (shared == nullptr)
+    internal::failf(Errc::timeout, "group '{}': rank 0 of {} left before this rank joined",
+                    init.name, init.size);
   return shared;
 }
 
@@ -119,9 +108,9 @@ class LocalBackend final : public HostBackend {
   explicit LocalBackend(const BackendInit& init)
       : HostBackend(init.name, init.rank),
         memory_(init.memory == nullptr ? &host_memory() : init.memory) {
-    const auto limit = Deadline::after(init.timeout);
-    shared_ = find_shared_state(init, limit);
-    shared_->join(init.rank, limit);
+    internal::Rendezvous rendezvous(init);
+    shared_ = find_shared_state(init, rendezvous);
+    shared_->join(init.rank, rendezvous.limit());
   }
   ~LocalBackend() override {
     shared_->leave(rank());

@@ -68,20 +68,18 @@ void warn_of_blocking(const BackendInit& init) {
 
 }  // namespace
 
-Connection::Connection(std::shared_ptr<Gpu> gpu, const BackendInit& init,
-                       std::shared_ptr<Store> store, internal::Agreement& agreement)
+Connection::Connection(std::shared_ptr<Gpu> gpu, const BackendInit& init)
     : gpu_(std::move(gpu)),
       init_(init),
-      store_(std::move(store)),
-      agreement_(agreement),
+      rendezvous_(init),
       communicator_(std::make_shared<Communicator>(gpu_)) {}
 
 void Connection::open(Deadline limit) {
   const DeviceScope scope(gpu_->cuda(), gpu_->index());
   if (init_.adopt) return adopt(limit);
-  meet(limit);
+  (void)rendezvous_.exchange("nccl/here", std::string_view());
   warn_of_blocking(init_);
-  const auto id = exchange_id(limit);
+  const auto id = exchange_id();
   claim_ = claim_device(id, init_.device.index, init_.name);
   communicator_->begin(id, init_.rank, init_.size);
   cuda::await(
@@ -103,46 +101,24 @@ void Connection::adopt(Deadline limit) {
   cuda::await(limit, "the communicator to be adopted is still ncclInProgress", ready,
               [this] { check_peers(); });
   check_identity(*gpu_, init_, comm);
-  meet(limit);
+  (void)rendezvous_.exchange("nccl/here", std::string_view());
   communicator_->adopt(*init_.adopt);
 }
 
-void Connection::meet(Deadline limit) {
-  store_->set(fmt::format("here/{}", init_.rank), "");
-  for (int r = 0; r < init_.size; ++r) {
-    try {
-      (void)internal::await_key(*store_, fmt::format("here/{}", r), limit, first_look,
-                                [this] { check_peers(); });
-    } catch (const Error& error) {
-      if (error.code() != Errc::timeout || !limit.expired()) throw;
-      throw internal::rendezvous_error(*store_, "here/", init_.name, init_.size);
-    }
-  }
-}
-
-ncclUniqueId Connection::exchange_id(Deadline limit) {
+ncclUniqueId Connection::exchange_id() {
   if (init_.rank == 0) {
     ncclUniqueId id;
     check(gpu_->nccl(), gpu_->nccl().get_unique_id(&id), "ncclGetUniqueId");
-    store_->set("id", std::as_bytes(std::span(&id, 1)));
+    rendezvous_.publish("nccl/id", std::as_bytes(std::span(&id, 1)));
     return id;
   }
-  const auto bytes =
-      internal::await_key(*store_, "id", limit, first_look, [this] { check_peers(); });
-  return to_id(bytes, "rank 0");
-}
-
-void Connection::check_peers() {
-  const auto now = std::chrono::steady_clock::now();
-  if (now < next_look_) return;
-  next_look_ = now + first_look;
-  if (const auto cause = agreement_.cause({.call = "making the group"})) throw Error(*cause);
+  return to_id(rendezvous_.await("nccl/id"), "rank 0");
 }
 
 Error Connection::give_up(const Error& mine) noexcept {
   const int rank = mine.where().rank >= 0 ? mine.where().rank : init_.rank;
-  const Error cause = agreement_.report(
-      {.cause = Error(mine.code(), mine.message(), {.group = init_.name, .rank = rank})});
+  const Error cause =
+      rendezvous_.give_up(Error(mine.code(), mine.message(), {.group = init_.name, .rank = rank}));
   (void)abort_all({communicator_});
   return cause;
 }

@@ -29,7 +29,7 @@ Member::Member(const BackendInit& init)
       polling_(static_cast<std::size_t>(init.size), made_.cores),
       in_one_process_(std::ranges::none_of(made_.processes, &Descriptor::is_open)),
       peer_memory_(made_, init.name, init.logger),
-      agreement_(made_.store, init.rank, init.size) {
+      agreement_(init.store, init.rank, init.size) {
   for (const auto& process : made_.processes) processes_.push_back({process.get(), POLLIN, 0});
 }
 

@@ -13,11 +13,11 @@
 
 #include <fmt/format.h>
 
-#include "backend/agreement.hpp"
+#include "backend/record.hpp"
+#include "backend/rendezvous.hpp"
 #include "backend/waiting.hpp"
 #include "host.hpp"
 #include "layout.hpp"
-#include "store/checks.hpp"
 #include "unix_socket.hpp"
 #include "values/bytes.hpp"
 #include "values/cores.hpp"
@@ -30,15 +30,9 @@ namespace tutti::backend::shm {
 namespace {
 
 using namespace std::chrono_literals;
-using Clock = Deadline::Clock;
 
-/// A waiting rank looks for processes that have died and at its deadline this often,
+/// A waiting rank looks for processes that have died and at its deadline this often.
 constexpr std::chrono::milliseconds pause_of_looks = 20ms;
-/// and in the store for a rank that has given up this often.
-constexpr std::chrono::milliseconds pause_of_requests = 200ms;
-
-/// Counts the ranks that have begun to make a group of this name.
-constexpr std::string_view arrivals = "shm/arrivals";
 
 /// The data that a rank publishes in the store for its peers.
 struct PeerInfo {
@@ -80,17 +74,9 @@ PeerInfo decode(const Bytes& bytes, int rank) {
   return info;
 }
 
-// The keys, after the number of the group among those of its name:
-//   rank/<r>   PeerInfo
-//   failed     the first error of a rank that has given up
-class Rendezvous {
+class Assembly {
  public:
-  explicit Rendezvous(const BackendInit& init)
-      : init_(init), limit_(Deadline::after(init.timeout)), made_(init.size) {
-    // Every W arrivals form one group, so a name may be reused once the earlier group is complete.
-    const auto arrival = init.size == 1 ? 1 : init.store->add(arrivals, 1);
-    made_.store = make_prefix_store(init.store, fmt::format("shm/{}/", (arrival - 1) / init.size));
-  }
+  explicit Assembly(const BackendInit& init) : init_(init), rendezvous_(init), made_(init.size) {}
 
   Membership run() {
     attempt([&] {
@@ -122,16 +108,12 @@ class Rendezvous {
       const Error why = internal::to_error(std::current_exception());
       const bool is_mapped = made_.memory.segment != nullptr;
       if (is_mapped && !give_up()) return;
-      const Error told(why.code(),
-                       fmt::format("rank {} could not make group '{}': {}", init_.rank, init_.name,
-                                   why.message()),
-                       {.rank = why.where().rank < 0 ? init_.rank : why.where().rank});
-      const auto first = publish(told);
+      const Error first = rendezvous_.give_up(why);
       if (is_mapped) {
-        made_.memory.break_group(init_.rank, first.value_or(told));
+        made_.memory.break_group(init_.rank, first);
         wake();
       }
-      throw Error(first.value_or(why));
+      throw Error(first);
     }
   }
 
@@ -146,38 +128,6 @@ class Rendezvous {
     return false;
   }
 
-  /// Publishes the error, unless another rank has done so before: returns the error of that rank.
-  std::optional<Error> publish(const Error& told) const noexcept {
-    try {
-      // A write would wait for the timeout of a store that does not answer, a read does not.
-      if (!answers()) return std::nullopt;
-      const auto mine = internal::to_bytes(internal::encode_error(told));
-      const auto held = made_.store->compare_set("failed", {}, mine);
-      if (held != mine) return internal::decode_error(internal::to_text(held));
-    } catch (...) {  // Without the store the others wait until their deadline.
-    }
-    return std::nullopt;
-  }
-
-  bool answers() const { return peek(*init_.store, arrivals).has_value(); }
-
-  /// The value of a key, in bounded time even if the store does not answer.
-  static std::optional<Bytes> peek(Store& store, std::string_view key) {
-    try {
-      return store.get(key, Deadline::after({}));
-    } catch (const Error& error) {
-      if (error.code() != Errc::timeout) throw;
-      return std::nullopt;
-    }
-  }
-
-  /// Throws the error of a rank that has given up.
-  void look_for_failure() {
-    next_request_ = Clock::now() + pause_of_requests;
-    if (const auto failed = peek(*made_.store, "failed"))
-      throw Error(internal::decode_error(internal::to_text(*failed)));
-  }
-
   /// Throws if the group cannot be made any more, late() at the deadline.
   template <typename Late>
   void look(const Late& late) {
@@ -185,8 +135,8 @@ class Rendezvous {
     (void)::poll(events.data(), events.size(), 0);
     for (std::size_t r = 0; r < events.size(); ++r)
       if (events[r].revents != 0) throw Error(dead_error(static_cast<int>(r)));
-    if (Clock::now() >= next_request_) look_for_failure();
-    if (limit_.expired()) throw Error(late());
+    rendezvous_.check();
+    if (rendezvous_.limit().expired()) throw Error(late());
   }
 
   // --- Finding the other ranks ---
@@ -204,38 +154,21 @@ class Rendezvous {
     }
   }
 
-  static std::string key(int rank) { return fmt::format("rank/{}", rank); }
   std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(init_.size); }
 
   void exchange_infos() {
     mine_.host = internal::host_identity();
     mine_.process = ::getpid();
     mine_.cores = internal::usable_cores();
-    made_.store->set(key(init_.rank), encode(mine_));
+    const auto infos = rendezvous_.exchange("shm/rank", encode(mine_));
     std::vector<internal::Cores> cores;
     for (int r = 0; r < init_.size; ++r) {
-      infos_.push_back(decode(await_info(r), r));
+      infos_.push_back(decode(infos[static_cast<std::size_t>(r)], r));
       made_.ids.push_back(infos_.back().process);
       cores.push_back(infos_.back().cores);
     }
     made_.cores = count_cores(cores);
   }
-
-  Bytes await_info(int rank) {
-    for (std::chrono::nanoseconds pause = pause_of_looks;; pause = std::min(2 * pause, longest())) {
-      const auto turn = Deadline::after(pause);
-      const bool last = limit_.time() <= turn.time();
-      try {
-        return made_.store->get(key(rank), last ? limit_ : turn);
-      } catch (const Error& error) {
-        if (error.code() != Errc::timeout) throw;
-        if (last && !answers()) throw;
-      }
-      look_for_failure();
-      if (last) throw internal::rendezvous_error(*made_.store, "rank/", init_.name, init_.size);
-    }
-  }
-  static constexpr std::chrono::nanoseconds longest() { return 1s; }
 
   void check_hosts() const {
     for (std::size_t r = 1; r < infos_.size(); ++r)
@@ -312,7 +245,8 @@ class Rendezvous {
     }
   }
   int pause() const {
-    const auto time = std::min<std::chrono::nanoseconds>(limit_.remaining(), pause_of_looks);
+    const auto time =
+        std::min<std::chrono::nanoseconds>(rendezvous_.limit().remaining(), pause_of_looks);
     return static_cast<int>(time / 1ms) + 1;
   }
 
@@ -328,7 +262,7 @@ class Rendezvous {
       look(not_passed);
       auto socket = connect_to(infos_[0].address);
       if (!socket) {
-        look_for_failure();
+        rendezvous_.check();
         throw Error(Errc::peer_lost, "rank 0 does not wait for the other ranks any more",
                     {.rank = 0});
       }
@@ -360,20 +294,20 @@ class Rendezvous {
       if ((now & given_up) != 0)
         if (const auto cause = made_.memory.cause()) throw Error(*cause);
       look([&] { return late(); });
-      internal::futex_wait(joined, now,
-                           std::min<std::chrono::nanoseconds>(limit_.remaining(), pause_of_looks),
-                           internal::Sharing::processes);
+      internal::futex_wait(
+          joined, now,
+          std::min<std::chrono::nanoseconds>(rendezvous_.limit().remaining(), pause_of_looks),
+          internal::Sharing::processes);
     }
   }
 
   const BackendInit& init_;
-  const Deadline limit_;
+  internal::Rendezvous rendezvous_;
   PeerInfo mine_;
   std::vector<PeerInfo> infos_;
   Descriptor listener_;
   Descriptor file_;
   std::vector<pollfd> watched_;  // The processes of the other ranks.
-  Clock::time_point next_request_{};
   Membership made_;
 };
 
@@ -384,7 +318,7 @@ Error dead_error(int rank) {
 }
 
 Membership rendezvous(const BackendInit& init) {
-  return Rendezvous(init).run();
+  return Assembly(init).run();
 }
 
 }  // namespace tutti::backend::shm

@@ -15,7 +15,6 @@ namespace tutti::backend::shm {
 struct Membership {
   explicit Membership(int size) noexcept : memory(size) {}
 
-  std::shared_ptr<Store> store{};  ///< A prefix of the group's store, for this group alone.
   GroupMemory memory;
   std::vector<Descriptor> processes{};  ///< By rank; not open for ranks of this process.
   std::vector<int> ids{};               ///< Of the processes, by rank.

@@ -119,18 +119,18 @@ class Mesh::Message final : public mesh::Message {
 };
 
 std::shared_ptr<mesh::Mesh> make_mesh(const MeshInit& init) {
-  if (init.size == 1) return mesh::mesh_of_one();
+  if (init.group.size == 1) return mesh::mesh_of_one();
   auto ended = std::make_shared<Mesh::Ended>();
   auto made = rendezvous(init, [ended](int peer) { ended->add(peer); });
   // Checked mode compares the records of a message while its two sides wait for each other.
-  if (init.checked) made.worker->set_synchronous();
+  if (init.group.checked) made.worker->set_synchronous();
   auto mesh = std::make_shared<Mesh>(init, std::move(made), std::move(ended));
   mesh->watch(mesh);
   return mesh;
 }
 
 Mesh::Mesh(const MeshInit& init, Connections made, std::shared_ptr<Ended> ended)
-    : mesh::Mesh(made.store, init.rank, init.size, init.checked),
+    : mesh::Mesh(init.group.store, init.group.rank, init.group.size, init.group.checked),
       processes_(init.transports.report_ends ? std::vector<Process>{} : std::move(made.processes)),
       worker_(std::move(made.worker)),
       transport_(worker_->transports()),

@@ -10,8 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "backend/agreement.hpp"
-#include "store/checks.hpp"
+#include "backend/rendezvous.hpp"
 #include "values/bytes.hpp"
 #include "values/cores.hpp"
 #include "values/fail.hpp"
@@ -83,27 +82,19 @@ std::uint64_t start_of(std::int64_t process) {
   return start;
 }
 
-class Rendezvous {
+class Connector {
  public:
-  Rendezvous(const MeshInit& init, std::shared_ptr<Store> store)
-      : init_(init), store_(std::move(store)) {}
+  explicit Connector(const MeshInit& init) : init_(init.group), transports_(init.transports) {}
 
   /// Returns the processes of all ranks.
   std::vector<Process> connect(Worker& worker) {
     const PeerInfo own{internal::host_identity(), Process::own(), internal::usable_cores(),
                        worker.address()};
-    store_->set(key(init_.rank), encode(own));
+    const auto infos = rendezvous_.exchange("ucx/address", encode(own));
     std::vector<PeerInfo> peers;
-    for (int r = 0; r < init_.size; ++r) {
-      try {
-        peers.push_back(decode(
-            internal::await_key(*store_, key(r), init_.limit, 1s, [&] { look_for_error(); }), r));
-      } catch (const Error& error) {
-        if (error.code() != Errc::timeout) throw;
-        throw internal::rendezvous_error(*store_, prefix, init_.group, init_.size);
-      }
-    }
-    if (!init_.transports.report_ends) check_one_host(peers);
+    for (int r = 0; r < init_.size; ++r)
+      peers.push_back(decode(infos[static_cast<std::size_t>(r)], r));
+    if (!transports_.report_ends) check_one_host(peers);
     std::vector<internal::Cores> here;
     for (const auto& peer : peers)
       if (peer.host.boot == own.host.boot) here.push_back(peer.cores);
@@ -116,19 +107,7 @@ class Rendezvous {
     return processes;
   }
 
-  /// Ends the rendezvous of the other ranks too.
-  void publish(const Error& error) noexcept {
-    try {
-      (void)store_->compare_set(
-          "error", {}, internal::to_bytes(fmt::format("rank {}: {}", init_.rank, error.message())));
-    } catch (...) {  // They wait until their deadline.
-    }
-  }
-
  private:
-  static constexpr std::string_view prefix = "address/";
-  static std::string key(int rank) { return fmt::format("{}{}", prefix, rank); }
-
   void check_one_host(const std::vector<PeerInfo>& peers) const {
     const auto& own = peers[static_cast<std::size_t>(init_.rank)].host;
     for (int r = 0; r < init_.size; ++r) {
@@ -137,13 +116,8 @@ class Rendezvous {
         internal::failf(Errc::unsupported,
                         "group '{}': ucx:shm needs all ranks on one host and in one process "
                         "namespace; ranks {} and {} are not",
-                        init_.group, init_.rank, r);
+                        init_.name, init_.rank, r);
     }
-  }
-
-  void look_for_error() {
-    if (const auto text = store_->try_get("error"))
-      internal::failf(Errc::backend, "group '{}': {}", init_.group, internal::to_text(*text));
   }
 
   /// Exchanges an empty message with every peer. UCX connects only when a message is sent, and
@@ -171,26 +145,27 @@ class Rendezvous {
     const std::atomic<bool> never{false};
     for (auto outcome = Worker::Outcome::late; outcome == Worker::Outcome::late;) {
       const auto soon = Deadline::after(100ms);
-      const bool last = init_.limit.time() <= soon.time();
-      outcome = worker.wait(request, last ? init_.limit : soon, never);
+      const bool last = rendezvous_.limit().time() <= soon.time();
+      outcome = worker.wait(request, last ? rendezvous_.limit() : soon, never);
       if (outcome == Worker::Outcome::ended && request.status == UCS_OK) return;
-      look_for_error();
+      rendezvous_.check();
       if (outcome != Worker::Outcome::late)
         internal::failf(
-            Errc::backend, "group '{}': rank {} cannot connect to rank {}: {}", init_.group,
+            Errc::backend, "group '{}': rank {} cannot connect to rank {}: {}", init_.name,
             init_.rank, request.peer,
             request.ended ? ucx_api().status_string(request.status) : "the connection ended");
       if (last)
         throw Error(
             Errc::timeout,
             fmt::format("group '{}': rank {} got no answer from rank {} before the deadline",
-                        init_.group, init_.rank, request.peer),
+                        init_.name, init_.rank, request.peer),
             {.rank = request.peer});
     }
   }
 
-  const MeshInit& init_;
-  std::shared_ptr<Store> store_;
+  const BackendInit& init_;
+  const Transports& transports_;
+  internal::Rendezvous rendezvous_{init_};
 };
 
 }  // namespace
@@ -205,23 +180,15 @@ bool Process::is_alive() const {
 }
 
 Connections rendezvous(const MeshInit& init, std::function<void(int peer)> ended) {
-  if (init.size > most_ranks)
+  if (init.group.size > most_ranks)
     internal::failf(Errc::unsupported, "group '{}': ucx connects at most {} ranks, not {}",
-                    init.group, most_ranks, init.size);
+                    init.group.name, most_ranks, init.group.size);
   const auto& api = ucx_api();
-  // Every W arrivals form one group, so a name may be reused once the earlier group is complete.
-  const auto arrival = init.store->add("ucx/arrivals", 1);
+  Connector connector(init);
   Connections made;
-  made.store = make_prefix_store(init.store, fmt::format("ucx/{}/", (arrival - 1) / init.size));
-  Rendezvous here(init, made.store);
-  try {
-    made.worker = std::make_shared<Worker>(api, init.rank, init.size, init.transports, init.logger,
-                                           std::move(ended));
-    made.processes = here.connect(*made.worker);
-  } catch (const Error& error) {
-    if (error.code() != Errc::timeout) here.publish(error);
-    throw;
-  }
+  made.worker = std::make_shared<Worker>(api, init.group.rank, init.group.size, init.transports,
+                                         init.group.logger, std::move(ended));
+  made.processes = connector.connect(*made.worker);
   return made;
 }
 

@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <tutti/backend/backend.hpp>
-#include <tutti/log.hpp>
+#include <tutti/backend/backend_table.hpp>
 
 #include "worker.hpp"
 
@@ -23,25 +22,18 @@ struct Process {
 };
 
 struct MeshInit {
-  std::shared_ptr<Store> store;  ///< The group's.
-  std::string group;
-  int rank = 0;
-  int size = 1;
+  const BackendInit& group;
   Transports transports{};
-  Deadline limit{};
-  Logger logger{};
-  bool checked = false;  ///< BackendInit::checked.
 };
 
 struct Connections {
-  std::shared_ptr<Store> store;  ///< A prefix of the group's store, for this mesh alone.
-  std::shared_ptr<Worker> worker;
-  std::vector<Process> processes;  ///< By rank.
+  std::shared_ptr<Worker> worker{};
+  std::vector<Process> processes{};  ///< By rank.
 };
 
 /// Finds the other ranks through the store and exchanges a message with each of them. `ended`: as
 /// for Worker. @throws Error timeout; its text names the missing ranks. Error backend: a transport
-/// cannot be used, or a rank cannot be reached.
+/// cannot be used, or a rank cannot be reached. The error of a rank that has given up.
 Connections rendezvous(const MeshInit& init, std::function<void(int peer)> ended);
 
 }  // namespace tutti::backend::ucx

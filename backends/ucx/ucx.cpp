@@ -40,14 +40,7 @@ Transports transports_of(const std::string& args) {
 }
 
 std::unique_ptr<Backend> make(const BackendInit& init) {
-  auto mesh = make_mesh({.store = init.store,
-                         .group = init.name,
-                         .rank = init.rank,
-                         .size = init.size,
-                         .transports = transports_of(init.args),
-                         .limit = Deadline::after(init.timeout),
-                         .logger = init.logger,
-                         .checked = init.checked});
+  auto mesh = make_mesh({.group = init, .transports = transports_of(init.args)});
   return std::make_unique<UcxBackend>(whole_group(init, std::move(mesh)),
                                       init.memory == nullptr ? host_memory() : *init.memory);
 }

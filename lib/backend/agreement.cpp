@@ -7,13 +7,15 @@
 
 #include <fmt/format.h>
 
+#include "backend/rendezvous.hpp"
 #include "store/checks.hpp"
 #include "values/bytes.hpp"
 #include "values/error_record.hpp"
 #include "values/hash.hpp"
 
 // The keys:
-//   failure               the cause; "collecting <rank>" while that rank collects status
+//   failed                the cause; "collecting <rank>" while that rank collects status
+// and those that begin with "agreement/":
 //   status/<rank>         the call that the rank is in, published while status is collected
 //   refusals              the number of refused calls
 //   refusal/<number>      one refused call
@@ -27,7 +29,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::string_view collecting_prefix = "collecting ";
 /// The time for which other ranks wait for the collecting rank after its patience has ended.
 constexpr auto settle_time = 1s;
 /// The least time for collecting, even if this rank reached the store late.
@@ -39,7 +40,7 @@ std::string key(std::string_view what, int rank) {
 }
 
 bool is_claim(std::string_view held) {
-  return held.starts_with(collecting_prefix);
+  return held.starts_with(internal::collecting);
 }
 
 Bytes encode(const Status& status) {
@@ -104,26 +105,16 @@ std::uint64_t pair_id(std::string_view group, int rank, const Op& op) noexcept {
 }
 
 Agreement::Agreement(const std::shared_ptr<Store>& store, int rank, int size)
-    : store_(make_prefix_store(store, "agreement/")), rank_(rank), size_(size) {}
+    : failures_(store), store_(make_prefix_store(store, "agreement/")), rank_(rank), size_(size) {}
 
 std::string Agreement::claim() const {
-  return fmt::format("{}{}", collecting_prefix, rank_);
-}
-
-/// The result of try_get(), in bounded time even if the store does not answer.
-std::optional<Bytes> Agreement::peek(const std::string& key) const {
-  try {
-    return store_->get(key, Deadline::after({}));
-  } catch (const Error& error) {
-    if (error.code() != Errc::timeout) throw;
-    return std::nullopt;
-  }
+  return fmt::format("{}{}", internal::collecting, rank_);
 }
 
 bool Agreement::announce(const Failure& failure) noexcept {
   try {
     const auto mine = failure.ask.empty() ? encode_error(failure.cause) : claim();
-    if (to_text(store_->compare_set("failure", {}, to_bytes(mine))) == mine) return true;
+    if (to_text(failures_->compare_set(failed, {}, to_bytes(mine))) == mine) return true;
   } catch (...) {
     return true;
   }
@@ -136,17 +127,17 @@ Error Agreement::settle(const Failure& failure, bool first) noexcept {
     if (first && failure.ask.empty()) return failure.cause;
     if (first) {
       const auto named = to_bytes(encode_error(collect_status(failure)));
-      return decode_error(to_text(store_->compare_set("failure", to_bytes(claim()), named)));
+      return decode_error(to_text(failures_->compare_set(failed, to_bytes(claim()), named)));
     }
     const auto end = Deadline::after(failure.patience + settle_time);
-    Bytes held = store_->get("failure", end);
+    Bytes held = failures_->get(failed, end);
     while (is_claim(to_text(held)) && !end.expired()) {
       std::this_thread::sleep_for(pause);
-      held = store_->get("failure", end);
+      held = failures_->get(failed, end);
     }
     // The collecting rank did not finish in time.
     if (is_claim(to_text(held)))
-      held = store_->compare_set("failure", held, to_bytes(encode_error(failure.cause)));
+      held = failures_->compare_set(failed, held, to_bytes(encode_error(failure.cause)));
     return decode_error(to_text(held));
   } catch (...) {
     return failure.cause;
@@ -171,7 +162,7 @@ Error Agreement::collect_status(const Failure& failure) const {
   }
   for (;;) {
     std::erase_if(missing, [&](std::size_t i) {
-      if (const auto bytes = peek(key("status", failure.ask[i])))
+      if (const auto bytes = peek(*store_, key("status", failure.ask[i])))
         statuses[i] = decode_status(*bytes);
       return statuses[i].call == failure.status.call;
     });
@@ -201,7 +192,7 @@ Error Agreement::collect_status(const Failure& failure) const {
 
 std::optional<Error> Agreement::cause(const Status& mine) noexcept {
   try {
-    const auto held = peek("failure");
+    const auto held = peek(*failures_, failed);
     if (!held) return std::nullopt;
     if (!is_claim(to_text(*held))) return decode_error(to_text(*held));
     publish_status(mine);
@@ -211,7 +202,7 @@ std::optional<Error> Agreement::cause(const Status& mine) noexcept {
 }
 
 bool Agreement::collecting() const {
-  const auto held = peek("failure");
+  const auto held = peek(*failures_, failed);
   return held && is_claim(to_text(*held));
 }
 
@@ -236,13 +227,13 @@ std::vector<Refusal> Agreement::new_refusals() noexcept {
   std::vector<Refusal> found;
   read_all_ = false;
   try {
-    const auto count = peek("refusals");
+    const auto count = peek(*store_, "refusals");
     if (!count) return found;
     while (numbered_ < std::stoll(to_text(*count))) unread_.push_back(++numbered_);
     // A rank takes the refusal's number before it writes the refusal, and may fail in between.
     std::vector<std::int64_t> missing;
     for (const auto number : unread_) {
-      if (const auto bytes = peek(fmt::format("refusal/{}", number)))
+      if (const auto bytes = peek(*store_, fmt::format("refusal/{}", number)))
         found.push_back(decode_refusal(*bytes));
       else
         missing.push_back(number);
@@ -284,15 +275,15 @@ void Agreement::leave(std::uint64_t ended) noexcept {
 }
 
 bool Agreement::left(int rank) const {
-  return peek(key("left", rank)).has_value();
+  return peek(*store_, key("left", rank)).has_value();
 }
 
 const std::map<int, std::uint64_t>& Agreement::departed() noexcept {
   try {
-    const auto count = peek("departures");
+    const auto count = peek(*store_, "departures");
     if (!count || to_text(*count) == std::to_string(departed_.size())) return departed_;
     for (int r = 0; r < size_; ++r) {
-      const auto bytes = peek(key("left", r));
+      const auto bytes = peek(*store_, key("left", r));
       if (!bytes) continue;
       const auto text = to_text(*bytes);
       std::uint64_t ended = 0;
@@ -336,47 +327,6 @@ Error name_missing(const Error& cause, std::span<const Presence> ranks, std::str
       fmt::format("{}; entered: {}; missing: {}{}{}", cause.message(), list_ranks(entered), missing,
                   called.empty() ? "" : "; called: ", called),
       absent);
-}
-
-Error rendezvous_error(Store& store, std::string_view prefix, std::string_view group, int size) {
-  std::vector<int> missing;
-  for (int r = 0; r < size; ++r)
-    if (!store.try_get(fmt::format("{}{}", prefix, r))) missing.push_back(r);
-  return {Errc::timeout,
-          fmt::format("group '{}': {} of {} ranks joined before the deadline; missing: {}", group,
-                      size - std::ssize(missing), size, list_ranks(missing)),
-          {.rank = missing.empty() ? -1 : missing.front()}};
-}
-
-std::vector<std::string> exchange_texts(Store& store, std::string_view group, int rank, int size,
-                                        std::string_view text, Deadline limit) {
-  if (size == 1) return {std::string(text)};
-  // Every W arrivals are one exchange.
-  const auto prefix = fmt::format("hosts/{}/", (store.add("hosts/arrivals", 1) - 1) / size);
-  store.set(fmt::format("{}{}", prefix, rank), text);
-  std::vector<std::string> texts;
-  for (int r = 0; r < size; ++r) {
-    try {
-      texts.push_back(store.get_text(fmt::format("{}{}", prefix, r), limit));
-    } catch (const Error& error) {
-      if (error.code() != Errc::timeout) throw;
-      throw rendezvous_error(store, prefix, group, size);
-    }
-  }
-  return texts;
-}
-
-std::vector<int> exchange_hosts(Store& store, std::string_view group, int rank, int size,
-                                std::string_view host, Deadline limit) {
-  const auto texts = exchange_texts(store, group, rank, size, host, limit);
-  std::vector<std::string_view> hosts;
-  std::vector<int> numbers;
-  for (const auto& theirs : texts) {
-    const auto found = std::ranges::find(hosts, theirs) - hosts.begin();
-    if (found == std::ssize(hosts)) hosts.push_back(theirs);
-    numbers.push_back(static_cast<int>(found));
-  }
-  return numbers;
 }
 
 }  // namespace tutti::internal

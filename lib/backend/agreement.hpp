@@ -63,8 +63,8 @@ std::uint64_t pair_id(std::string_view group, int rank, const Op& op) noexcept;
 /// errors of the store: each rank then uses its own cause.
 class Agreement {
  public:
-  /// `store`: the group's, whose keys no other group uses. All keys of this class begin with
-  /// "agreement/".
+  /// `store`: the group's, whose keys no other group uses. The key of the cause is that of a
+  /// rendezvous; all other keys of this class begin with "agreement/".
   Agreement(const std::shared_ptr<Store>& store, int rank, int size);
 
   /// Reports that this rank has failed. True if no rank has reported before, or if the store fails.
@@ -112,8 +112,8 @@ class Agreement {
  private:
   Error collect_status(const Failure& failure) const;
   std::string claim() const;
-  std::optional<Bytes> peek(const std::string& key) const;
 
+  std::shared_ptr<Store> failures_;
   std::shared_ptr<Store> store_;
   int rank_;
   int size_;
@@ -137,41 +137,5 @@ struct Presence {
 /// backends. `ranks`: one per rank of the group. Error::Where names the first missing rank; for
 /// peer_lost a rank that left, if one has. `called`: the call as text; may be empty.
 Error name_missing(const Error& cause, std::span<const Presence> ranks, std::string_view called);
-
-/// Returns the timeout error of a rank whose deadline passed before all ranks had set their keys
-/// `prefix` + rank. Names the ranks without a key. @throws Error of the store.
-Error rendezvous_error(Store& store, std::string_view prefix, std::string_view group, int size);
-
-/// Collects a text from each rank through the store. Called on all ranks, any number of times.
-/// @throws Error timeout; its text names the missing ranks.
-std::vector<std::string> exchange_texts(Store& store, std::string_view group, int rank, int size,
-                                        std::string_view text, Deadline limit);
-
-/// Collects the hosts of all ranks (values/host_identity.hpp) through the store. Returns for each
-/// rank the number of its host; hosts are numbered by their first rank. `host`: this rank's. Called
-/// on all ranks, any number of times. @throws Error timeout; its text names the missing ranks.
-std::vector<int> exchange_hosts(Store& store, std::string_view group, int rank, int size,
-                                std::string_view host, Deadline limit);
-
-/// Blocks until a rank has set `key`, and returns the value. Meanwhile calls look(), which may
-/// throw to end the wait, after pauses that grow from 20 ms to `pause`. @throws Error timeout at
-/// the limit, and errors of look() and of the store.
-template <typename Look>
-Bytes await_key(Store& store, std::string_view key, Deadline limit, std::chrono::nanoseconds pause,
-                const Look& look) {
-  for (std::chrono::nanoseconds patience = std::chrono::milliseconds(20);;
-       patience = std::min(2 * patience, pause)) {
-    const auto turn = Deadline::after(patience);
-    const bool last = limit.time() <= turn.time();
-    try {
-      return store.get(key, last ? limit : turn);
-    } catch (const Error& error) {
-      if (error.code() != Errc::timeout) throw;
-      look();
-      if (auto bytes = store.try_get(key)) return *std::move(bytes);
-      if (last) throw;
-    }
-  }
-}
 
 }  // namespace tutti::internal

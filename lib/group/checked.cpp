@@ -11,6 +11,7 @@
 #include "backend/agreement.hpp"
 #include "backend/host_calls.hpp"
 #include "backend/record.hpp"
+#include "backend/rendezvous.hpp"
 #include "values/current_error.hpp"
 #include "values/fail.hpp"
 #include "values/group_errors.hpp"

@@ -38,6 +38,8 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   /// Checks the options and makes a group, over a new backend or over the given one. @throws Error.
   static ProcessGroup create(const GroupOptions& options);
   static ProcessGroup create(const GroupOptions& options, std::unique_ptr<Backend> backend);
+  /// Makes a group over a store whose keys no other group uses. An error ends it on all ranks.
+  static ProcessGroup create_over(const GroupOptions& options);
 
   /// `choice`: the backend's row in the table, null if the caller made the backend.
   Core(const GroupOptions& options, std::unique_ptr<Backend> backend, const BackendChoice& choice);

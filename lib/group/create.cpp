@@ -1,5 +1,3 @@
-#include "group/create.hpp"
-
 #include <algorithm>
 #include <exception>
 #include <optional>
@@ -10,15 +8,14 @@
 
 #include <fmt/format.h>
 
-#include "backend/agreement.hpp"
 #include "backend/backend_choice.hpp"
+#include "backend/rendezvous.hpp"
 #include "group/checked.hpp"
 #include "group/core.hpp"
 #include "store/checks.hpp"
 #include "values/current_error.hpp"
 #include "values/environment_switch.hpp"
 #include "values/fail.hpp"
-#include "values/group_errors.hpp"
 #include "values/host_identity.hpp"
 
 namespace tutti::internal {
@@ -49,40 +46,70 @@ GroupOptions prepared(const GroupOptions& options) {
 
 constexpr std::string_view made_with = "made_with";
 
-/// One try to make the group. The keys of a failed try would mislead the ranks of the next one, so
-/// every try after a failed one has its own prefix.
-class Try {
+/// The number of a group among those of its name, which separates their keys. A rank's n-th group
+/// has at least the number n, so a rank that could not come up ends the group on ranks that begin
+/// to make it later, too. Groups that have been made, or for which ranks waited in vain, are
+/// counted for all ranks.
+class Generation {
  public:
-  explicit Try(GroupOptions& o) : store_(o.store) {
+  /// Sets the prefix of the keys.
+  explicit Generation(GroupOptions& o) : store_(o.store), own_(fmt::format("groups/{}", o.rank)) {
     if (o.size == 1) return;
-    if (const auto failed = store_->try_get(key)) failed_ = *failed;
-    const auto number = to_text(failed_);
-    if (!number.empty()) o.store = make_prefix_store(store_, fmt::format("try/{}/", number));
+    held_ = to_text(store_->try_get(all).value_or(Bytes()));
+    const auto own = to_text(store_->try_get(own_).value_or(Bytes()));
+    number_ = std::max(to_number(held_), to_number(own));
+    o.store = keys_ = make_prefix_store(store_, fmt::format("{}/", number_));
+    size_ = o.size;
   }
-  /// Ends a try that failed on this rank: ranks that join from now on make the next try. Only the
-  /// first rank that fails in a try increases the number.
-  void end(int size) noexcept {
+  /// `error`: of this rank; empty: the group has been made.
+  void end(std::optional<Errc> error) noexcept {
+    if (size_ == 1) return;
+    const bool of_all =
+        !error || *error == Errc::timeout || *error == Errc::peer_lost || *error == Errc::aborted;
     try {
-      const auto next = failed_.empty() ? 1 : std::stoi(to_text(failed_)) + 1;
-      if (size > 1) store_->compare_set(key, failed_, to_bytes(std::to_string(next)));
+      if (error && !peek(*keys_, made_with)) return;  // A write would wait for the store's timeout.
+      const auto next = std::to_string(number_ + 1);
+      if (of_all)
+        (void)store_->compare_set(all, to_bytes(held_), to_bytes(next));
+      else
+        store_->set(own_, next);
     } catch (...) {  // The store failed too.
     }
   }
 
  private:
-  static constexpr std::string_view key = "failed_tries";
+  static int to_number(const std::string& text) { return text.empty() ? 0 : std::stoi(text); }
+
+  static constexpr std::string_view all = "groups";
   std::shared_ptr<Store> store_;
-  Bytes failed_{};
+  std::shared_ptr<Store> keys_;  // Of this group.
+  std::string own_;
+  std::string held_;
+  int number_ = 0;
+  int size_ = 1;
 };
+
+BackendInit init_of(const GroupOptions& o) {
+  return {.store = o.store,
+          .rank = o.rank,
+          .size = o.size,
+          .name = o.name,
+          .device = o.device,
+          .memory = o.memory,
+          .timeout = o.timeout,
+          .logger = o.logger,
+          .adopt = o.adopt,
+          .checked = *o.checked};
+}
 
 /// Compares the size, the checked mode and the backend's name with those of the rank that joined
 /// first, which publishes them. Without this, ranks that differ would wait for each other until a
 /// timeout.
-void check_made_alike(const GroupOptions& o) {
+void check_made_alike(const GroupOptions& o, Rendezvous& rendezvous) {
   if (o.size == 1) return;
   const auto mine = fmt::format("size {}, checked mode {} and backend '{}'", o.size,
                                 *o.checked ? "on" : "off", backend_name(o.backend));
-  const auto first = to_text(o.store->compare_set(made_with, {}, to_bytes(mine)));
+  const auto first = to_text(rendezvous.publish_first(made_with, to_bytes(mine)));
   if (first != mine)
     throw Error(
         Errc::mismatch,
@@ -109,62 +136,61 @@ bool agrees_on_backend(const GroupOptions& o) {
   return is_chosen_together(o.backend, o.device, threads);
 }
 
-}  // namespace
-
-BackendChoice choose_for(const GroupOptions& o) {
+/// The choice for a group. Collective, for "auto" and ranks that may be processes.
+BackendChoice choose_for(const GroupOptions& o, Rendezvous& rendezvous) {
   if (!agrees_on_backend(o)) return choose_backend(o.backend, o.device, RankPlacement::threads);
-  const auto facts = exchange_texts(*o.store, o.name, o.rank, o.size,
-                                    backend_facts(host_of(o.rank), backend_args(o.backend)),
-                                    Deadline::after(o.timeout));
+  const auto facts =
+      rendezvous.exchange("facts", backend_facts(host_of(o.rank), backend_args(o.backend)));
   return choose_together(facts, backend_args(o.backend));
 }
 
-std::unique_ptr<Backend> make_backend(const BackendChoice& choice, const GroupOptions& o) {
+std::unique_ptr<Backend> make_backend(const BackendChoice& choice, BackendInit init,
+                                      const GroupOptions& o) {
   const auto& entry = *choice.entry;
   if (o.adopt && !entry.adopts)
     failf(Errc::unsupported, "group '{}': backend '{}' cannot adopt a communicator", o.name,
           entry.name);
-  return wrap(entry.make({.store = o.store,
-                          .rank = o.rank,
-                          .size = o.size,
-                          .name = o.name,
-                          .args = choice.args,
-                          .device = o.device,
-                          .memory = o.memory,
-                          .timeout = o.timeout,
-                          .logger = o.logger,
-                          .adopt = o.adopt,
-                          .checked = *o.checked}),
-              o);
+  init.args = choice.args;
+  try {
+    return wrap(entry.make(init), o);
+  } catch (...) {
+    const Error error = to_error(std::current_exception());
+    if (!agrees_on_backend(o)) throw Error(error);
+    throw Error(error.code(),
+                fmt::format("{} (\"auto\" chose the backend {}: {})", error.message(), entry.name,
+                            choice.because),
+                error.where());
+  }
+}
+
+}  // namespace
+
+ProcessGroup Core::create_over(const GroupOptions& o) {
+  const auto init = init_of(o);
+  Rendezvous rendezvous(init);
+  try {
+    check_made_alike(o, rendezvous);
+    const auto choice = choose_for(o, rendezvous);
+    auto backend = make_backend(choice, init, o);
+    return ProcessGroup(std::make_shared<Core>(o, std::move(backend), choice));
+  } catch (...) {
+    throw Error(rendezvous.give_up(to_error(std::current_exception())));
+  }
 }
 
 ProcessGroup Core::create(const GroupOptions& options) {
   auto o = prepared(options);
-  const bool agrees = agrees_on_backend(o);
-  BackendChoice choice;
-  if (!agrees) choice = choose_for(o);  // An error here is no failed try.
-  Try attempt(o);
-  check_made_alike(o);
-  std::unique_ptr<Backend> backend;
+  Generation generation(o);
   try {
-    if (agrees) choice = choose_for(o);
-    backend = make_backend(choice, o);
-  } catch (...) {
-    const Error error = to_error(std::current_exception());
-    // After an error that would not break a group the other ranks still wait in this try, and this
-    // rank may join them.
-    if (breaks_group(error.code())) attempt.end(o.size);
-    if (!agrees || choice.entry == nullptr) throw;
-    throw Error(error.code(),
-                fmt::format("{} (\"auto\" chose the backend {}: {})", error.message(),
-                            choice.entry->name, choice.because),
-                error.where());
+    auto group = create_over(o);
+    generation.end(std::nullopt);
+    o.logger(LogLevel::info, fmt::format("group '{}': rank {} of {} on {}, because {}", o.name,
+                                         o.rank, o.size, group.backend(), group.backend_reason()));
+    return group;
+  } catch (const Error& error) {
+    generation.end(error.code());
+    throw;
   }
-  // All ranks have joined, so the name may be reused.
-  if (o.rank == 0 && o.size > 1) o.store->erase(made_with);
-  o.logger(LogLevel::info, fmt::format("group '{}': rank {} of {} on {}, because {}", o.name,
-                                       o.rank, o.size, choice.entry->name, choice.because));
-  return ProcessGroup(std::make_shared<Core>(o, std::move(backend), choice));
 }
 
 ProcessGroup Core::create(const GroupOptions& options, std::unique_ptr<Backend> backend) {

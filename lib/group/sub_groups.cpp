@@ -5,8 +5,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "backend/rendezvous.hpp"
 #include "group/core.hpp"
-#include "group/create.hpp"
+#include "values/current_error.hpp"
 #include "values/fail.hpp"
 #include "values/group_errors.hpp"
 #include "values/hash.hpp"
@@ -72,16 +73,20 @@ ProcessGroup Core::make_part(std::span<const int> ranks, int rank, const std::st
   o.rank = rank;
   o.size = static_cast<int>(ranks.size());
   o.store = make_prefix_store(options_.store, part + '/');
-  auto backend = backend_->split({.ranks = ranks, .rank = rank, .name = o.name, .store = o.store});
-  if (backend != nullptr)
-    return ProcessGroup(std::make_shared<Core>(o, std::move(backend), choice_));
+  Rendezvous rendezvous({.store = o.store, .rank = o.rank, .size = o.size, .name = o.name});
+  try {
+    auto backend =
+        backend_->split({.ranks = ranks, .rank = rank, .name = o.name, .store = o.store});
+    if (backend != nullptr)
+      return ProcessGroup(std::make_shared<Core>(o, std::move(backend), choice_));
+  } catch (...) {
+    throw Error(rendezvous.give_up(to_error(std::current_exception())));
+  }
   if (choice_.entry == nullptr)
     failf(Errc::unsupported,
           "group '{}': the Backend object passed to create() does not implement split()",
           options_.name);
-  const auto choice = choose_for(o);  // Other than the parent's if "auto" finds other hosts.
-  backend = make_backend(choice, o);
-  return ProcessGroup(std::make_shared<Core>(o, std::move(backend), choice));
+  return create_over(o);  // "auto" may choose another backend than the parent's.
 }
 
 std::optional<ProcessGroup> Core::split(int color, int key, const CallOptions& options) {

@@ -71,7 +71,7 @@ class WatchedStore final : public Store {
   void count(std::string_view key) {
     const std::lock_guard lock(mutex);
     if (key.ends_with("agreement/refusals")) ++refusals;
-    if (key.ends_with("agreement/failure")) ++causes;
+    if (key.ends_with("/failed")) ++causes;
   }
 
   std::shared_ptr<Store> base_ = make_memory_store();

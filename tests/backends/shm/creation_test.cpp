@@ -177,7 +177,7 @@ class SilentStore final : public StoreOver {
 
  private:
   void seen(std::string_view key, bool is_written) override {
-    const bool silent = written.contains("world/shm/0/rank/1");
+    const bool silent = written.contains("world/0/shm/rank/1");
     if (is_written)
       written.emplace(key);
     else if (silent)
@@ -195,15 +195,15 @@ TEST(ShmCreation, NothingIsWrittenToAStoreThatDoesNotAnswer) {
   options.size = 2;
   options.timeout = 100ms;
   expect_error(Errc::timeout, {"does not answer"}, [&] { (void)ProcessGroup::create(options); });
-  EXPECT_FALSE(store->written.contains("world/shm/0/failed"));
-  EXPECT_TRUE(store->written.contains("world/shm/0/rank/1"));
+  EXPECT_FALSE(store->written.contains("world/0/failed"));
+  EXPECT_TRUE(store->written.contains("world/0/shm/rank/1"));
 }
 
 // --- Other processes ---
 
 /// The address at which rank 0 of a group listens.
 std::string address_of_rank_0(Store& store, const std::string& group) {
-  const auto bytes = store.get(group + "/shm/0/rank/0", Deadline::after(10s));
+  const auto bytes = store.get(group + "/0/shm/rank/0", Deadline::after(10s));
   internal::Reader in(bytes, Errc::backend, "rank 0");
   (void)in.u32();
   for (int i = 0; i < 5; ++i) (void)in.text();
@@ -279,7 +279,7 @@ TEST(ShmCreation, ALackOfDescriptorsIsAnErrorOnAllRanks) {
         // A rank that came after the error would wait for a second try of the others.
         for (int r = 0; r < rank.size(); ++r)
           if (rank.rank() == lacking && r != lacking)
-            (void)options.store->get(fmt::format("{}/shm/0/rank/{}", options.name, r),
+            (void)options.store->get(fmt::format("{}/0/shm/rank/{}", options.name, r),
                                      Deadline::after(5s));
         const Held before;
         const auto start = Clock::now();
@@ -484,10 +484,10 @@ TEST(ShmCreation, LeavesTheKeysOfItsRanks) {
       expect_sums(group, 10);
     }
   });
-  // One more of the front.
-  EXPECT_EQ(store->written(), (std::set<std::string>{"world/made_with", "world/shm/arrivals",
-                                                     "world/shm/0/rank/0", "world/shm/0/rank/1",
-                                                     "world/shm/1/rank/0", "world/shm/1/rank/1"}));
+  EXPECT_EQ(store->written(),
+            (std::set<std::string>{"world/groups", "world/0/made_with", "world/0/shm/rank/0",
+                                   "world/0/shm/rank/1", "world/1/made_with", "world/1/shm/rank/0",
+                                   "world/1/shm/rank/1"}));
 }
 
 }  // namespace

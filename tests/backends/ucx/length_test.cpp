@@ -37,6 +37,16 @@ INSTANTIATE_TEST_SUITE_P(Bytes, UcxLength,
                                   std::to_string(c.param.expected);
                          });
 
+std::shared_ptr<backend::mesh::Mesh> mesh_of(const std::shared_ptr<Store>& store, int rank) {
+  const BackendInit init{.store = store,
+                         .rank = rank,
+                         .size = 2,
+                         .name = "lengths",
+                         .timeout = 20s,
+                         .logger = [](LogLevel, std::string_view) {}};
+  return backend::ucx::make_mesh({.group = init, .transports = {"tcp,self"}});
+}
+
 // Once the receive is there before the message, and once after it.
 TEST_P(UcxLength, ThatDiffersIsNamedWithBothNumbers) {
   const auto sent = GetParam().sent;  // Clang 14 lets no lambda capture a structured binding.
@@ -46,13 +56,7 @@ TEST_P(UcxLength, ThatDiffersIsNamedWithBothNumbers) {
     RankBarrier barrier(2);
     on_threads(2, [&](int rank) {
       auto group = std::make_shared<backend::mesh::Group>();
-      group->mesh = backend::ucx::make_mesh({.store = store,
-                                             .group = "lengths",
-                                             .rank = rank,
-                                             .size = 2,
-                                             .transports = {"tcp,self"},
-                                             .limit = Deadline::after(20s),
-                                             .logger = [](LogLevel, std::string_view) {}});
+      group->mesh = mesh_of(store, rank);
       group->name = "lengths";
       group->rank = rank;
       group->ranks = {0, 1};
@@ -102,13 +106,7 @@ TEST_P(UcxLength, ThatDiffersIsNamedWithBothNumbers) {
 TEST(UcxLengths, AtMostTheArrayAreReceived) {
   const auto store = make_memory_store();
   on_threads(2, [&](int rank) {
-    const auto mesh = backend::ucx::make_mesh({.store = store,
-                                               .group = "at_most",
-                                               .rank = rank,
-                                               .size = 2,
-                                               .transports = {"tcp,self"},
-                                               .limit = Deadline::after(20s),
-                                               .logger = [](LogLevel, std::string_view) {}});
+    const auto mesh = mesh_of(store, rank);
     std::vector<int> data(4, rank);
     auto& pool = *std::pmr::new_delete_resource();
     const auto message = mesh->message(pool, 1 - rank, data.data(), rank == 0 ? 8 : 16, 0);

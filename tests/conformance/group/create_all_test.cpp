@@ -1,3 +1,8 @@
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+
 #include <gtest/gtest.h>
 
 #include "conformance/cells.hpp"
@@ -46,14 +51,36 @@ TEST_P(RanksOfOneProcess, AreNotMadeWhenOneOfThemCannotBe) {
   }
 }
 
-/// The other ranks wait for the rank that differs, unless it came first.
+/// Makes the groups on a thread each, the last one a while after or before the others. Returns the
+/// errors.
+std::vector<Error> errors_of(std::span<const GroupOptions> all, bool last_is_first) {
+  std::vector<Error> errors(all.size(), Error(Errc::backend, ""));
+  on_threads(static_cast<int>(all.size()), [&](int i) {
+    const bool is_last = i + 1 == static_cast<int>(all.size());
+    if (is_last != last_is_first) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    try {
+      (void)ProcessGroup::create(all[static_cast<std::size_t>(i)]);
+      ADD_FAILURE() << "a group without its last rank";
+    } catch (const Error& error) {
+      errors[static_cast<std::size_t>(i)] = error;
+    }
+  });
+  return errors;
+}
+
+/// Every rank gets the error at once, also those that came before the rank that differs.
 void expect_mismatch(std::span<const GroupOptions> all, const std::vector<std::string>& parts) {
-  expect_error(Errc::mismatch, parts, [&] { (void)ProcessGroup::create_all(all); });
+  const auto begin = std::chrono::steady_clock::now();
+  for (const auto& error : errors_of(all, false)) {
+    EXPECT_EQ(error.code(), Errc::mismatch) << error.what();
+    for (const auto& part : parts)
+      EXPECT_NE(error.message().find(part), std::string::npos) << part << ": " << error.what();
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
 }
 
 TEST_P(RanksOfOneProcess, OfAnotherSizeAreNamed) {
   auto all = options();
-  for (auto& one : all) one.timeout = std::chrono::milliseconds(200);
   all.back().size += 1;
   expect_mismatch(all, {"size " + std::to_string(GetParam().size),
                         "size " + std::to_string(GetParam().size + 1), "GroupOptions::checked"});
@@ -79,9 +106,37 @@ TEST_P(RanksOfOneProcess, MayUseTheNameAgainAfterAFailure) {
   }
 }
 
+TEST_P(RanksOfOneProcess, EndAtOnceWhenARankCannotComeUp) {
+  if (GetParam().backend.find("nccl") != std::string::npos) GTEST_SKIP() << "it takes no argument";
+  for (const bool last_is_first : {true, false}) {
+    auto all = options();
+    const auto right = all;
+    all.back().backend += ":nosuch";
+    const auto begin = std::chrono::steady_clock::now();
+    const auto errors = errors_of(all, last_is_first);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+    // Over ucx this may be a peer, which cannot connect to the last rank.
+    const auto first =
+        static_cast<std::size_t>(std::ranges::find(errors, std::string::npos,
+                                                   [](const Error& error) {
+                                                     return error.message().find("could not make");
+                                                   }) -
+                                 errors.begin());
+    ASSERT_LT(first, all.size());
+    const auto text = "rank " + std::to_string(first) + " could not make group '" + all[0].name +
+                      "': " + errors[first].message();
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      EXPECT_EQ(errors[i].code(), errors[first].code()) << errors[i].what();
+      if (i != first) {
+        EXPECT_EQ(errors[i].message(), text);
+      }
+    }
+    EXPECT_EQ(ProcessGroup::create_all(right).size(), all.size()) << "the name may be used again";
+  }
+}
+
 TEST_P(RanksOfOneProcess, OfWhichOnlyOneIsCheckedAreNamed) {
   auto all = options();
-  for (auto& one : all) one.timeout = std::chrono::milliseconds(200);
   all.front().checked = !GetParam().checked;
   expect_mismatch(all, {"checked mode on", "checked mode off", "TUTTI_CHECK"});
 }

@@ -39,6 +39,12 @@ class Ends {
     if (to_ != nullptr) std::fclose(to_);
     to_ = nullptr;
   }
+  /// Blocks until there is a whole line, and returns it with its end.
+  std::string read_line() {
+    std::string line;
+    for (char c = 0; c != '\n' && read(from_, &c, 1) == 1;) line += c;
+    return line;
+  }
   /// Blocks until there is output.
   std::string read_some() {
     char text[1024];
@@ -66,12 +72,12 @@ Row a_row() {
 TEST(Progress, ASilentRunSaysWhereItIs) {
   Ends ends(Ends::Kind::pipe);
   Progress progress(ends.to(), true, 29, 20ms);
-  EXPECT_EQ(ends.read_some(), "waiting for all ranks [1/29]\n");
+  EXPECT_EQ(ends.read_line(), "waiting for all ranks [1/29]\n");
   progress.before_row(all_reduce(), 8);
   progress.after_row(a_row());
   progress.before_row(all_reduce(), 32 << 20);
   std::string line;
-  while (line.find("32 MiB") == std::string::npos) line = ends.read_some();
+  while (line.find("32 MiB") == std::string::npos) line = ends.read_line();
   EXPECT_EQ(line.find("all_reduce 32 MiB [2/29] 0.74 GB/s  ETA "), 0U) << line;
   EXPECT_EQ(line.back(), '\n');
 }

@@ -287,42 +287,5 @@ TEST(Agreement, WithoutTheStoreEveryRankSpeaksForItself) {
   expect_error(Errc::peer_lost, {"the store"}, [&] { (void)agreement.left(0); });
 }
 
-TEST(Agreement, AwaitKeyLooksUntilTheKeyIsThere) {
-  const auto store = make_memory_store();
-  int looks = 0;
-  const auto look = [&] {
-    if (++looks == 2) store->set("key", "value");
-  };
-  const auto bytes = await_key(*store, "key", Deadline::after(20s), 20ms, look);
-  EXPECT_EQ(bytes.size(), 5U);
-  EXPECT_EQ(looks, 2);
-  expect_error(Errc::timeout, {"other"},
-               [&] { (void)await_key(*store, "other", Deadline::after(30ms), 20ms, [] {}); });
-  expect_error(Errc::aborted, {"stop"}, [&] {
-    (void)await_key(*store, "other", Deadline::none(), 20ms,
-                    [] { throw Error(Errc::aborted, "stop"); });
-  });
-}
-
-TEST(ExchangeHosts, NumbersHostsByTheirFirstRankEachTime) {
-  const auto store = make_memory_store();
-  for (const auto& [names, numbers] : std::vector<std::pair<std::string, std::vector<int>>>{
-           {"bbaa", {0, 0, 1, 1}}, {"abca", {0, 1, 2, 0}}, {"abcd", {0, 1, 2, 3}}}) {
-    std::array<std::vector<int>, size> found;
-    on_ranks(store, [&, &all = names](Agreement&, int rank) {
-      const auto r = static_cast<std::size_t>(rank);
-      const auto own = all.substr(r, 1);
-      found[r] = exchange_hosts(*store, "world", rank, size, own, Deadline::after(10s));
-    });
-    for (const auto& hosts : found) EXPECT_EQ(hosts, numbers) << names;
-  }
-}
-
-TEST(ExchangeHosts, NamesTheRanksThatHaveNotJoined) {
-  const auto store = make_memory_store();
-  expect_error(Errc::timeout, {"group 'world'", "missing: 0 2"},
-               [&] { (void)exchange_hosts(*store, "world", 1, 3, "a", Deadline::after(50ms)); });
-}
-
 }  // namespace
 }  // namespace tutti::internal

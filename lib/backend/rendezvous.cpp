@@ -1,0 +1,140 @@
+#include "backend/rendezvous.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "backend/record.hpp"
+#include "store/checks.hpp"
+#include "values/error_record.hpp"
+
+// The keys:
+//   <what>/<rank>   the value of a rank
+//   failed          the error of the rank that gave up first; from then on of the group (Agreement)
+
+namespace tutti::internal {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// A rank that waits asks at most this often, and at least this often, whether a rank has given up.
+constexpr std::chrono::nanoseconds most_often = 20ms;
+constexpr std::chrono::nanoseconds least_often = 200ms;
+
+}  // namespace
+
+std::optional<Bytes> peek(Store& store, std::string_view key) {
+  try {
+    return store.get(key, Deadline::after({}));
+  } catch (const Error& error) {
+    if (error.code() != Errc::timeout) throw;
+    return std::nullopt;
+  }
+}
+
+Rendezvous::Rendezvous(const BackendInit& init)
+    : store_(init.store),
+      failures_(init.whole == nullptr ? init.store : init.whole->store),
+      group_(init.name),
+      rank_(init.rank),
+      size_(init.size),
+      limit_(Deadline::after(init.timeout)) {}
+
+void Rendezvous::publish(std::string_view key, std::span<const std::byte> value) {
+  store_->set(key, value);
+  published_ = key;
+}
+
+Bytes Rendezvous::publish_first(std::string_view key, std::span<const std::byte> value) {
+  auto first = store_->compare_set(key, {}, value);
+  published_ = key;
+  return first;
+}
+
+Bytes Rendezvous::await(std::string_view key) {
+  return await_key(*store_, key, limit_, least_often, [&] { look(); });
+}
+
+std::vector<Bytes> Rendezvous::exchange(std::string_view what, std::span<const std::byte> mine) {
+  std::vector<Bytes> values;
+  if (size_ == 1) {
+    values.emplace_back(mine.begin(), mine.end());
+    return values;
+  }
+  publish(fmt::format("{}/{}", what, rank_), mine);
+  for (int r = 0; r < size_; ++r) {
+    try {
+      values.push_back(await(fmt::format("{}/{}", what, r)));
+    } catch (const Error& error) {
+      if (error.code() != Errc::timeout || !limit_.expired() || !answers()) throw;
+      look();
+      throw late(what);
+    }
+  }
+  return values;
+}
+
+std::vector<std::string> Rendezvous::exchange(std::string_view what, std::string_view mine) {
+  std::vector<std::string> texts;
+  for (const auto& value : exchange(what, std::as_bytes(std::span(mine))))
+    texts.push_back(to_text(value));
+  return texts;
+}
+
+Error Rendezvous::late(std::string_view what) const {
+  std::vector<int> missing;
+  for (int r = 0; r < size_; ++r)
+    if (!store_->try_get(fmt::format("{}/{}", what, r))) missing.push_back(r);
+  return {Errc::timeout,
+          fmt::format("group '{}': {} of {} ranks joined before the deadline; missing: {}", group_,
+                      size_ - std::ssize(missing), size_, list_ranks(missing)),
+          {.rank = missing.empty() ? -1 : missing.front(), .missing = missing}};
+}
+
+void Rendezvous::check() {
+  const auto now = Deadline::Clock::now();
+  if (now < next_look_) return;
+  next_look_ = now + most_often;
+  look();
+}
+
+void Rendezvous::look() {
+  if (size_ == 1) return;
+  const auto held = peek(*failures_, failed);
+  if (held && !to_text(*held).starts_with(collecting)) throw Error(decode_error(to_text(*held)));
+}
+
+/// A write would wait for the timeout of a store that does not answer, a read does not.
+bool Rendezvous::answers() const {
+  return published_.empty() || peek(*store_, published_).has_value();
+}
+
+Error Rendezvous::give_up(const Error& why) noexcept {
+  try {
+    if (size_ == 1) return why;
+    const Error told(
+        why.code(),
+        fmt::format("rank {} could not make group '{}': {}", rank_, group_, why.message()),
+        {.rank = why.where().rank < 0 ? rank_ : why.where().rank, .missing = why.where().missing});
+    if (!answers()) return why;
+    const auto mine = to_bytes(encode_error(told));
+    const auto held = failures_->compare_set(failed, {}, mine);
+    return held == mine ? why : decode_error(to_text(held));
+  } catch (...) {  // Without the store the others wait until their deadline.
+    return why;
+  }
+}
+
+std::vector<int> exchange_hosts(Rendezvous& rendezvous, std::string_view host) {
+  const auto texts = rendezvous.exchange("host", host);
+  std::vector<std::string_view> hosts;
+  std::vector<int> numbers;
+  for (const auto& theirs : texts) {
+    const auto found = std::ranges::find(hosts, theirs) - hosts.begin();
+    if (found == std::ssize(hosts)) hosts.push_back(theirs);
+    numbers.push_back(static_cast<int>(found));
+  }
+  return numbers;
+}
+
+}  // namespace tutti::internal

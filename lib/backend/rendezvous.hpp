@@ -1,0 +1,97 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/backend/backend_table.hpp>
+#include <tutti/deadline.hpp>
+#include <tutti/error.hpp>
+
+namespace tutti::internal {
+
+/// The ranks that make a group find each other through its store: each publishes values, waits for
+/// those of the others, and ends the waits of all when it gives up. From one thread.
+class Rendezvous {
+ public:
+  /// The deadline is BackendInit::timeout from now. Borrows nothing.
+  explicit Rendezvous(const BackendInit& init);
+
+  /// The group's store, whose keys no other group uses.
+  const std::shared_ptr<Store>& store() const noexcept { return store_; }
+  Deadline limit() const noexcept { return limit_; }
+
+  void publish(std::string_view key, std::span<const std::byte> value);
+  /// Publishes a value, unless a rank has done so before. Returns the value that all ranks get.
+  Bytes publish_first(std::string_view key, std::span<const std::byte> value);
+  /// Blocks until a rank has published `key`. @throws Error timeout; the error of a rank that has
+  /// given up.
+  Bytes await(std::string_view key);
+  /// Publishes this rank's value under `what`, and returns the values of all ranks. `what` is used
+  /// once. @throws Error timeout, whose text names the missing ranks; the error of a rank that has
+  /// given up.
+  std::vector<Bytes> exchange(std::string_view what, std::span<const std::byte> mine);
+  std::vector<std::string> exchange(std::string_view what, std::string_view mine);
+
+  /// Throws the error of a rank that has given up. Asks the store at most once in 20 ms, so a rank
+  /// that waits for something else may call it often.
+  void check();
+  /// Ends the rendezvous of all ranks, because this rank cannot make the group. Returns the error
+  /// that all ranks throw: of the rank that gave up first.
+  Error give_up(const Error& why) noexcept;
+
+ private:
+  void look();
+  bool answers() const;
+  Error late(std::string_view what) const;
+
+  std::shared_ptr<Store> store_;
+  std::shared_ptr<Store> failures_;  // The store with the error of the rank that gave up.
+  std::string group_;
+  int rank_;
+  int size_;
+  Deadline limit_;
+  std::string published_;  // A key that the store has.
+  Deadline::Clock::time_point next_look_{};
+};
+
+/// The key of the error that ends a rendezvous, or breaks the group that it has made: one key, so
+/// ranks whose group is up learn of a rank that could not come up. The value of a group that
+/// collects the status of its ranks begins with `collecting`.
+inline constexpr std::string_view failed = "failed";
+inline constexpr std::string_view collecting = "collecting ";
+
+/// Collects the hosts of all ranks (values/host_identity.hpp). Returns for each rank the number of
+/// its host; hosts are numbered by their first rank. `host`: this rank's. Called on all ranks.
+/// @throws Error as Rendezvous::exchange().
+std::vector<int> exchange_hosts(Rendezvous& rendezvous, std::string_view host);
+
+/// The value of a key, in bounded time even if the store does not answer.
+std::optional<Bytes> peek(Store& store, std::string_view key);
+
+/// Blocks until a rank has set `key`, and returns the value. Meanwhile calls look(), which may
+/// throw to end the wait, after pauses that grow from 20 ms to `pause`. @throws Error timeout at
+/// the limit, and errors of look() and of the store.
+template <typename Look>
+Bytes await_key(Store& store, std::string_view key, Deadline limit, std::chrono::nanoseconds pause,
+                const Look& look) {
+  for (std::chrono::nanoseconds patience = std::chrono::milliseconds(20);;
+       patience = std::min(2 * patience, pause)) {
+    const auto turn = Deadline::after(patience);
+    const bool last = limit.time() <= turn.time();
+    try {
+      return store.get(key, last ? limit : turn);
+    } catch (const Error& error) {
+      if (error.code() != Errc::timeout) throw;
+      look();
+      if (auto bytes = store.try_get(key)) return *std::move(bytes);
+      if (last) throw;
+    }
+  }
+}
+
+}  // namespace tutti::internal
