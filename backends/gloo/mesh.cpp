@@ -158,7 +158,7 @@ bool Mesh::end_refused(std::uint64_t call, std::span<const int> ranks, Deadline 
   return true;
 }
 
-void Mesh::disconnect() noexcept {
+void Mesh::stop(const Error&) noexcept {
   const std::lock_guard lock(connections_mutex_);
   sockets_->shut_down();
   cancel_if([](const mesh::Message&) { return true; });

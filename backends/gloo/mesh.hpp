@@ -27,7 +27,7 @@ class Mesh final : public mesh::Mesh {
 
  private:
   class Message;
-  void disconnect() noexcept override;
+  void stop(const Error& why) noexcept override;
   /// The peer of connection i of Sockets.
   int peer_of(std::size_t connection) const noexcept {
     return static_cast<int>(connection) + (static_cast<int>(connection) < rank() ? 0 : 1);
@@ -37,7 +37,7 @@ class Mesh final : public mesh::Mesh {
   std::shared_ptr<::gloo::transport::Device> device_;
 
   std::mutex connections_mutex_;
-  std::shared_ptr<::gloo::transport::Context> context_;  // Null after disconnect().
+  std::shared_ptr<::gloo::transport::Context> context_;  // Null after stop().
   std::shared_ptr<const Sockets> sockets_;
   std::thread reaper_;
   std::unique_ptr<ConnectionWatcher> connection_watcher_;

@@ -21,7 +21,7 @@
 #include "backend/record.hpp"
 #include "backend/rendezvous.hpp"
 #include "collectives.hpp"
-#include "fate.hpp"
+#include "group.hpp"
 #include "levels.hpp"
 #include "messages.hpp"
 #include "store/checks.hpp"
@@ -48,19 +48,19 @@ class HierBackend final : public HostBackend {
       : HostBackend(init.name, init.rank),
         init_(init),
         parts_(std::move(parts)),
-        fate_(std::make_shared<Fate>(init.store, init.name, init.rank, init.size)),
+        group_(std::make_shared<Group>(init.store, init.name, init.rank, init.size)),
         calls_store_(make_prefix_store(init.store, "hier/calls/")),
         levels_(make_levels(init, parts_.inner, parts_.outer, std::move(hosts), std::move(flat))),
         inner_messages_(messages_of(*levels_.inner)),
         flat_messages_(levels_.flat == nullptr ? nullptr : messages_of(*levels_.flat)) {
-    fate_->on_failure(
+    group_->on_failure(
         [this](std::string_view why) {
           levels_.for_each([&](Level& level) { level.backend().abort(why); });
         },
         [this](const Error& cause) { fail_queued(cause); });
   }
   ~HierBackend() override {
-    fate_->leave();
+    group_->leave();
     stop();
   }
 
@@ -99,17 +99,17 @@ class HierBackend final : public HostBackend {
   }
 
   void abort(std::string_view why) noexcept override {
-    (void)fate_->fail(
+    (void)group_->fail(
         {.cause = Error(Errc::aborted, fmt::format("rank {} aborted the group: {}", rank(), why),
                         {.group = group(), .rank = rank()})});
   }
   std::optional<Error> failure() const override {
-    if (auto cause = fate_->cause()) return cause;
+    if (auto cause = group_->cause()) return cause;
     std::optional<Error> found;
     levels_.for_each([&](const Level& level) {
       if (found) return;
       if (const auto failure = level.backend().failure())
-        found = fate_->fail({.cause = of_group(*failure)});
+        found = group_->fail({.cause = of_group(*failure)});
     });
     return found;
   }
@@ -131,7 +131,7 @@ class HierBackend final : public HostBackend {
     levels_.for_each([&](Level& level) { level.begin(own); });
     const auto error = run_parts(ops, own);
     if (!error) return;
-    if (levels_.leave(own, *error) || fate_->cause()) throw Error(*error);
+    if (levels_.leave(own, *error) || group_->cause()) throw Error(*error);
     throw Error(internal::ended_by(failure().value_or(*error), error->where()));
   }
 
@@ -162,8 +162,8 @@ class HierBackend final : public HostBackend {
         level(near).backend().refuse({&own, 1}, its, why);
         return;
       }
-      if (fate_->size() > 1)
-        fate_->agreement().refuse(
+      if (group_->size() > 1)
+        group_->agreement().refuse(
             {internal::call_id(group(), its.seq), rank(), internal::refusal_text(part, its, why)});
       levels_.refuse(its, why);
     });
@@ -197,7 +197,7 @@ class HierBackend final : public HostBackend {
   }
 
   std::shared_ptr<const MessagePart> messages_of(const Level& level) const {
-    return std::make_shared<const MessagePart>(MessagePart{fate_, level.name(), level.ranks()});
+    return std::make_shared<const MessagePart>(MessagePart{group_, level.name(), level.ranks()});
   }
 
   bool is_near(int peer) const noexcept {
@@ -245,18 +245,18 @@ class HierBackend final : public HostBackend {
         fmt::format("{} #{} on group '{}'", internal::operation_of(ops), call.seq, group()),
         internal::Record::of(ops, call)};
     if (own.code() == Errc::timeout) {
-      failure.ask.resize(static_cast<std::size_t>(fate_->size()));
+      failure.ask.resize(static_cast<std::size_t>(group_->size()));
       std::iota(failure.ask.begin(), failure.ask.end(), 0);
       failure.patience = 150ms;  // A part may collect status before its call ends.
     }
     const Error cause =
-        own.code() == Errc::aborted ? fate_->await_failure(failure) : fate_->fail(failure);
+        own.code() == Errc::aborted ? group_->await_failure(failure) : group_->fail(failure);
     return internal::ended_by(cause, failure.cause.where());
   }
 
   std::string lost_text(int lost) const {
     try {
-      if (fate_->agreement().left(lost)) return fmt::format("rank {} has left the group", lost);
+      if (group_->agreement().left(lost)) return fmt::format("rank {} has left the group", lost);
     } catch (...) {  // Without the store the rank may have left.
     }
     return fmt::format("rank {} was lost: its process has died, or its host cannot be reached",
@@ -271,8 +271,9 @@ class HierBackend final : public HostBackend {
   /// the call have such an error or get one, because each gives up the later phases of the call.
   Error disagreement(const Error& error, std::span<const Op> ops, const Call& call) {
     const auto look = [&] {
-      (void)fate_->agreement().new_refusals();
-      if (const auto* refusal = fate_->agreement().refusal_of(internal::call_id(group(), call.seq)))
+      (void)group_->agreement().new_refusals();
+      if (const auto* refusal =
+              group_->agreement().refusal_of(internal::call_id(group(), call.seq)))
         throw Error(internal::refused_error(group(), ops, call, refusal->rank, refusal->text));
     };
     try {
@@ -283,7 +284,7 @@ class HierBackend final : public HostBackend {
       const auto soon = Deadline::after(2s);
       const auto limit = call.deadline.time() < soon.time() ? call.deadline : soon;
       std::vector<internal::Record> records;
-      for (int r = 0; r < fate_->size(); ++r) {
+      for (int r = 0; r < group_->size(); ++r) {
         const auto bytes = internal::await_key(*calls_store_, key(call, r), limit, 100ms, look);
         internal::Reader in(bytes, Errc::mismatch, "a peer's call");
         records.push_back(internal::read_record(in));
@@ -294,7 +295,7 @@ class HierBackend final : public HostBackend {
       if (found.code() == Errc::mismatch) return found;
     } catch (...) {  // Of a store that the program supplies.
     }
-    const Error cause = fate_->fail(
+    const Error cause = group_->fail(
         {.cause = internal::call_error(error.code(), group(), ops, call, error.where().rank,
                                        error.message() + "; the group is broken, because not all "
                                                          "other ranks made the call in time")});
@@ -303,7 +304,7 @@ class HierBackend final : public HostBackend {
 
   BackendInit init_;  // For sub-groups.
   Parts parts_;
-  std::shared_ptr<Fate> fate_;
+  std::shared_ptr<Group> group_;
   std::shared_ptr<Store> calls_store_;
   Levels levels_;
   std::shared_ptr<const MessagePart> inner_messages_;

@@ -8,10 +8,10 @@ namespace tutti::backend::hier {
 
 Error MessagePart::of_group(const Error& error) const {
   if (error.where().group != name) return error;
-  const Error own = renumbered(error, fate->group(), ranks);
+  const Error own = renumbered(error, group->name(), ranks);
   if (!internal::breaks_group(own.code())) return own;
-  const auto cause = own.code() == Errc::aborted ? fate->await_failure({.cause = own})
-                                                 : fate->fail({.cause = own});
+  const auto cause = own.code() == Errc::aborted ? group->await_failure({.cause = own})
+                                                 : group->fail({.cause = own});
   return internal::ended_by(cause, own.where());
 }
 

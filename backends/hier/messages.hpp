@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "backend/host_state.hpp"
-#include "fate.hpp"
+#include "group.hpp"
 
 namespace tutti::backend::hier {
 
 /// The part of a group that carries a message, for messages that outlive it.
 struct MessagePart {
-  std::shared_ptr<Fate> fate;
+  std::shared_ptr<Group> group;
   std::string name;
   std::vector<int> ranks;
 

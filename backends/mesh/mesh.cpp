@@ -27,21 +27,13 @@ class MeshOfOne final : public Mesh {
   bool end_refused(std::uint64_t, std::span<const int>, Deadline) override { return true; }
 
  private:
-  void disconnect() noexcept override {}
+  void stop(const Error&) noexcept override {}
 };
 
 }  // namespace
 
 std::shared_ptr<Mesh> mesh_of_one() {
   return std::make_shared<MeshOfOne>();
-}
-
-Mesh::Mesh(const std::shared_ptr<Store>& store, int rank, int size, bool checked)
-    : rank_(rank), size_(size), checked_(checked), agreement_(store, rank, size) {}
-
-bool Mesh::is_up() const noexcept {
-  const std::lock_guard lock(mutex_);
-  return state_ == State::up;
 }
 
 bool Mesh::waits() const noexcept {
@@ -52,15 +44,15 @@ bool Mesh::waits() const noexcept {
 bool Mesh::ended(int peer) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    if (state_ != State::up) return true;
+    if (!is_up()) return true;
     if (messages_ == nullptr && !checked_) return false;
   }
   bool left = left_.contains(peer);
   bool late = false;
   bool store_ended = false;
   try {
-    left = left || agreement_.left(peer);
-    late = !left && agreement_.collecting();
+    left = left || agreement().left(peer);
+    late = !left && agreement().collecting();
   } catch (...) {  // The program may supply the store, so it may throw any type.
     store_ended = true;
   }
@@ -83,7 +75,7 @@ bool Mesh::ended(int peer) noexcept {
 /// failure peers may finish an earlier call.
 bool Mesh::waits_in_vain(std::optional<int> only, std::chrono::nanoseconds patience) noexcept {
   const std::lock_guard lock(mutex_);
-  if (state_ != State::up) return false;
+  if (!is_up()) return false;
   const auto now = std::chrono::steady_clock::now();
   for (auto* m = messages_; m != nullptr; m = m->after_) {
     if (only && m->peer_ != *only) continue;
@@ -96,7 +88,7 @@ bool Mesh::waits_in_vain(std::optional<int> only, std::chrono::nanoseconds patie
 Error Mesh::lost(int peer, int rank) const {
   std::string text = fmt::format("the connection to rank {} ended: ", rank);
   try {
-    if (agreement_.left(peer))
+    if (agreement().left(peer))
       text = fmt::format("rank {} has left the group", rank);
     else
       text += "its process has died, or its host cannot be reached";
@@ -120,69 +112,37 @@ void Mesh::look() noexcept {
     next_look_ = now + look_pause_;
     if (!waits) return;
   }
-  if (agreement_.new_refusals().empty()) return;
-  cancel_if([&](const Message& m) { return agreement_.refusal_of(m.call_) != nullptr; });
+  if (agreement().new_refusals().empty()) return;
+  cancel_if([&](const Message& m) { return agreement().refusal_of(m.call_) != nullptr; });
 }
 
-Error Mesh::fail(const internal::Failure& failure) noexcept {
-  {
-    std::unique_lock lock(mutex_);
-    if (state_ != State::up) {
-      lock.unlock();
-      if (!failure.status.call.empty()) agreement_.publish_status(failure.status);
-      lock.lock();
-      settled_.wait(lock, [&] { return state_ == State::failed; });
-      return *cause_;
-    }
-    state_ = State::failing;
-  }
-  const bool first = agreement_.announce(failure);
-  disconnect();
-  const Error cause = agreement_.settle(failure, first);
+void Mesh::on_broken(const Error& cause) noexcept {
   decltype(listeners_) listeners;
   {
     const std::lock_guard lock(mutex_);
-    cause_ = cause;
-    state_ = State::failed;
     listeners.swap(listeners_);
   }
-  settled_.notify_all();
   for (const auto& weak : listeners)
     if (const auto listener = weak.lock()) (*listener)(cause);
-  return cause;
-}
-
-Error Mesh::await_failure(const internal::Failure& failure) noexcept {
-  if (!failure.status.call.empty()) agreement_.publish_status(failure.status);
-  {
-    std::unique_lock lock(mutex_);
-    settled_.wait_for(lock, 2s, [&] { return state_ == State::failed; });
-    if (cause_) return *cause_;
-  }
-  return fail(failure);
-}
-
-std::optional<Error> Mesh::failure() const {
-  const std::lock_guard lock(mutex_);
-  return cause_;
 }
 
 void Mesh::listen(const std::shared_ptr<const Listener>& listener) {
   {
     const std::lock_guard lock(mutex_);
-    if (!cause_) {
+    if (!is_broken()) {  // Then on_broken() still takes the list.
       std::erase_if(listeners_, [](const auto& weak) { return weak.expired(); });
       listeners_.push_back(listener);
       return;
     }
   }
-  (*listener)(*cause_);
+  (*listener)(*cause());
 }
 
 void Message::enlist() {
   const std::lock_guard lock(mesh_.mutex_);
-  if (mesh_.state_ != Mesh::State::up) throw TransportError(TransportError::Kind::failed, peer_);
-  if (mesh_.agreement_.refusal_of(call_) != nullptr)
+  // A mesh that fails after this test cancels the messages in the list.
+  if (!mesh_.is_up()) throw TransportError(TransportError::Kind::failed, peer_);
+  if (mesh_.agreement().refusal_of(call_) != nullptr)
     throw TransportError(TransportError::Kind::refused, peer_);
   after_ = mesh_.messages_;
   if (after_ != nullptr) after_->before_ = this;
@@ -198,7 +158,7 @@ void Message::leave() noexcept {
 }
 
 TransportError Message::cancelled() const {
-  const bool refused = mesh_.is_up() && mesh_.agreement_.refusal_of(call_) != nullptr;
+  const bool refused = mesh_.is_up() && mesh_.agreement().refusal_of(call_) != nullptr;
   return {refused ? TransportError::Kind::refused : TransportError::Kind::failed, peer_};
 }
 

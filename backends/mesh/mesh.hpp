@@ -1,7 +1,6 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -15,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/agreement.hpp"
+#include "backend/failing_group.hpp"
 #include "collectives/wire.hpp"
 
 namespace tutti::backend::mesh {
@@ -43,16 +42,13 @@ class Message;
 
 /// The connections between all ranks of a group, shared with the groups that are split from it. A
 /// failed mesh does not recover. Called from any thread. A derived class moves the messages.
-class Mesh {
+class Mesh : public internal::FailingGroup {
  public:
-  Mesh(const std::shared_ptr<Store>& store, int rank, int size, bool checked);
-  virtual ~Mesh() = default;
-  Mesh(const Mesh&) = delete;
-  Mesh& operator=(const Mesh&) = delete;
+  Mesh(const std::shared_ptr<Store>& store, int rank, int size, bool checked)
+      : FailingGroup(store, rank, size), rank_(rank), size_(size), checked_(checked) {}
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
-  internal::Agreement& agreement() noexcept { return agreement_; }
   /// Backend::transport().
   virtual std::string transport() const = 0;
   virtual collectives::Transport library() const noexcept = 0;
@@ -69,14 +65,6 @@ class Mesh {
   /// Called after a message has been posted for which no thread waits yet.
   virtual void attend() noexcept {}
 
-  /// Fails the mesh, unless it has failed already, and publishes the failure. Returns the first
-  /// cause, which is the same on all ranks. Blocks for at most about 1 s longer than
-  /// Failure::patience.
-  Error fail(const internal::Failure& failure) noexcept;
-  /// The same for a call that ended with Kind::failed: waits up to 2 s for the thread that fails
-  /// the mesh, and fails it only after that.
-  Error await_failure(const internal::Failure& failure) noexcept;
-  std::optional<Error> failure() const;
   /// The error for an ended connection to `peer`. `rank`: the peer's rank in the caller's group.
   Error lost(int peer, int rank) const;
 
@@ -86,9 +74,6 @@ class Mesh {
   void listen(const std::shared_ptr<const Listener>& listener);
 
  protected:
-  /// Ends all connections and cancels all messages. Called once, when the mesh fails.
-  virtual void disconnect() noexcept = 0;
-  bool is_up() const noexcept;
   /// True while there are messages.
   bool waits() const noexcept;
   /// Cancels all messages that match.
@@ -104,8 +89,7 @@ class Mesh {
 
  private:
   friend class Message;
-  enum class State : std::uint8_t { up, failing, failed };
-
+  void on_broken(const Error& cause) noexcept override;
   /// Called while a connection has ended. From the first call on, pending messages (only those of
   /// peer `only`, if given) may no longer arrive; true when this has lasted for `patience`.
   bool waits_in_vain(std::optional<int> only, std::chrono::nanoseconds patience) noexcept;
@@ -113,13 +97,9 @@ class Mesh {
   int rank_;
   int size_;
   bool checked_;
-  internal::Agreement agreement_;
 
   mutable std::mutex mutex_;
-  std::condition_variable settled_;
-  State state_ = State::up;
   Message* messages_ = nullptr;
-  std::optional<Error> cause_;
   std::vector<std::weak_ptr<const Listener>> listeners_;
   // For the watching thread alone.
   std::optional<std::chrono::steady_clock::time_point> died_;  // A rank, without leaving.

@@ -15,26 +15,18 @@ std::chrono::nanoseconds between_looks(std::chrono::nanoseconds age) {
   return std::clamp<std::chrono::nanoseconds>(age / 4, first_look, rarest_look);
 }
 
-std::optional<Error> Failure::cause() const {
-  const std::lock_guard lock(mutex_);
-  return cause_;
-}
-
 void Failure::require_intact() const {
-  if (broken_) throw internal::broken(*cause());
+  if (is_broken()) throw internal::broken(*cause());
 }
 
 void Failure::fail(const Error& mine) noexcept {
-  if (broken_) return;
   const bool has_rank = mine.where().rank >= 0;
-  break_with(
-      agreement_.report({.cause = has_rank ? mine
-                                           : Error(mine.code(), mine.message(),
-                                                   {.group = init_.name, .rank = init_.rank})}));
+  (void)fail({.cause = has_rank ? mine
+                                : Error(mine.code(), mine.message(),
+                                        {.group = init_.name, .rank = init_.rank})});
 }
 
 void Failure::fail_late(const Op& op, const Call& call, Clock::time_point since) noexcept {
-  if (broken_) return;
   const bool pair = is_message(op, call);
   const auto text =
       pair ? fmt::format("the deadline passed; rank {} may not have made its side of {}", op.peer,
@@ -49,24 +41,12 @@ void Failure::fail_late(const Op& op, const Call& call, Clock::time_point since)
 
 void Failure::fail_late(const Error& mine, const internal::Status& status,
                         std::chrono::nanoseconds patience) noexcept {
-  if (broken_) return;
   internal::Failure failure{.cause = mine, .status = status, .patience = patience};
   for (int r = 0; r < init_.size; ++r) failure.ask.push_back(r);
-  break_with(agreement_.report(failure));
+  (void)fail(failure);
 }
 
-bool Failure::poll_peers(const internal::Status& mine) noexcept {
-  const auto cause = agreement_.cause(mine);
-  if (cause) break_with(*cause);
-  return cause.has_value();
-}
-
-void Failure::break_with(const Error& cause) noexcept {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!cause_) cause_ = cause;
-    broken_ = true;
-  }
+void Failure::on_broken(const Error& cause) noexcept {
   if (on_break_) on_break_();
   order_->fail(internal::ended_by(cause));
 }
@@ -87,12 +67,11 @@ void Failure::await_drained() const noexcept {
 
 Error Failure::error_of(const Op& op, const Call& call) const noexcept {
   std::string late;
-  Error cause(Errc::aborted, "");
   {
     const std::lock_guard lock(mutex_);
-    cause = *cause_;
     late = late_;
   }
+  const Error cause = *this->cause();
   const auto mine = internal::call_error(cause.code(), init_.name, {&op, 1}, call, -1, "");
   const Error shown = internal::ended_by(cause, mine.where());
   return late.empty() ? shown : Error(shown.code(), shown.message() + late, shown.where());
@@ -106,7 +85,8 @@ Error Failure::await_error_of(const Op& op, const Call& call) const noexcept {
 Error Failure::await_cause() const noexcept {
   await_drained();
   const std::lock_guard lock(mutex_);
-  return {cause_->code(), cause_->message() + late_, cause_->where()};
+  const Error cause = *this->cause();
+  return {cause.code(), cause.message() + late_, cause.where()};
 }
 
 internal::Status Failure::status_of(const Op& op, const Call& call) const {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -8,13 +7,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 
 #include <tutti/backend/backend_table.hpp>
 
-#include "backend/agreement.hpp"
 #include "backend/call_queue.hpp"
+#include "backend/failing_group.hpp"
 
 namespace tutti::backend::nccl {
 
@@ -26,32 +24,24 @@ constexpr std::chrono::seconds rarest_look{1};
 /// The time between two polls for a call of this age.
 std::chrono::nanoseconds between_looks(std::chrono::nanoseconds age);
 
-/// The first cause that broke a group, agreed on with the peers, and the errors of the calls that
-/// this cause ends. All parts of a group report failures here; the agreement decides which rank's
-/// cause counts.
-///
-/// Called from any thread. `mutex_` guards cause_, late_ and drained_; no other lock is taken under
-/// it.
-class Failure {
+/// The failure of a group: the cause, and the errors of the calls that it ends. All parts of a
+/// group report failures here. Called from any thread.
+class Failure final : public internal::FailingGroup {
  public:
   using Clock = std::chrono::steady_clock;
 
   /// `order`: the queue whose waiting calls end with the cause.
-  Failure(const BackendInit& init, internal::Agreement& agreement,
-          std::shared_ptr<internal::CallQueue> order)
-      : init_(init), agreement_(agreement), order_(std::move(order)) {}
-  Failure(const Failure&) = delete;
-  Failure& operator=(const Failure&) = delete;
+  Failure(const BackendInit& init, std::shared_ptr<internal::CallQueue> order)
+      : FailingGroup(init.store, init.rank, init.size), init_(init), order_(std::move(order)) {}
   /// Sets the function that is called, without a lock, when the group has broken. Must precede the
   /// first call.
   void on_break(std::function<void()> action) { on_break_ = std::move(action); }
 
-  bool broken() const noexcept { return broken_; }
-  std::optional<Error> cause() const;
   /// @throws Error when the group is broken.
   void require_intact() const;
 
   /// Breaks the group, because of `mine` or of the cause that a peer published first.
+  using FailingGroup::fail;
   void fail(const Error& mine) noexcept;
   /// Breaks the group because a call of this rank reached its deadline. `since`: when the call
   /// began. Unless the call is a send or receive, collects the peers' status first.
@@ -60,19 +50,16 @@ class Failure {
   /// `patience`.
   void fail_late(const Error& mine, const internal::Status& status,
                  std::chrono::nanoseconds patience) noexcept;
-  /// Breaks the group when a peer has published a cause, and returns true then. `mine`: this rank's
-  /// status, published if a peer collects status.
-  bool poll_peers(const internal::Status& mine) noexcept;
   /// Collects the refusals that peers have published since the last collect_refusals(). From one
   /// thread.
-  void collect_refusals() noexcept { (void)agreement_.new_refusals(); }
+  void collect_refusals() noexcept { (void)agreement().new_refusals(); }
   /// The refusal of this call among the collected refusals; null if there is none.
-  const internal::Refusal* refusal_of(const Op& op, const Call& call) const noexcept {
-    return agreement_.refusal_of(id_of(op, call));
+  const internal::Refusal* refusal_of(const Op& op, const Call& call) noexcept {
+    return agreement().refusal_of(id_of(op, call));
   }
   /// The ranks that have left, each mapped to the number of its last collective plus one. Called
   /// from one thread.
-  const std::map<int, std::uint64_t>& departed() noexcept { return agreement_.departed(); }
+  const std::map<int, std::uint64_t>& departed() noexcept { return agreement().departed(); }
 
   /// Records that no operation of the group runs any more, and ends await_error_of() and
   /// await_cause(). `late`: empty, or if the abort has not ended, a text that says so, which is
@@ -93,18 +80,16 @@ class Failure {
   std::uint64_t id_of(const Op& op, const Call& call) const noexcept;
 
  private:
-  void break_with(const Error& cause) noexcept;
+  void stop(const Error&) noexcept override {}  // The Watcher aborts, with the cause.
+  void on_broken(const Error& cause) noexcept override;
   void await_drained() const noexcept;
 
   const BackendInit& init_;
-  internal::Agreement& agreement_;
   std::shared_ptr<internal::CallQueue> order_;
   std::function<void()> on_break_;
-  std::atomic<bool> broken_{false};
 
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
-  std::optional<Error> cause_;
   std::string late_;
   bool drained_ = false;
 };

@@ -32,8 +32,7 @@ Group::Group(const BackendInit& init, const Apis& apis)
       pinned_(cuda::pinned_pool(*apis.cuda, init.device.index)),
       order_(std::make_shared<internal::CallQueue>()),
       store_(make_prefix_store(init.store, "nccl/")),
-      agreement_(init.store, init.rank, init.size),
-      failure_(init_, agreement_, order_),
+      failure_(init_, order_),
       connection_(gpu_, init_),
       launcher_(gpu_, init_, memory_, failure_, connection_.communicator()),
       messages_(gpu_, *store_, memory_, init.rank, failure_),
@@ -167,7 +166,7 @@ void Group::refuse(std::span<const Op> ops, const Call& call, const Error& why) 
   for (const auto& op : ops) {
     const bool message = is_message(op, call);
     if (!message && std::exchange(told, true)) continue;
-    agreement_.refuse(
+    failure_.agreement().refuse(
         {failure_.id_of(op, call), init_.rank,
          fmt::format("{} #{}: {}", name_of(op.kind), message ? op.seq : call.seq, why.message())});
   }
@@ -182,13 +181,13 @@ void Group::abort(std::string_view why) noexcept {
 void Group::leave() noexcept {
   if (!watcher_.stop()) return;
   order_->stop();
-  if (failure_.broken()) return;
+  if (failure_.is_broken()) return;
   const auto all = watcher_.communicators();
   // Aborts an adopted communicator if a peer has failed, because the program may go on using it.
   // Asks the store, because the Watcher does not poll while no call is in flight.
-  if (init_.adopt && agreement_.cause({})) return (void)abort_all(all);
+  if (init_.adopt && failure_.agreement().cause({})) return (void)abort_all(all);
   registrations_.end_all();
-  agreement_.leave(next_);
+  failure_.agreement().leave(next_);
   end_all(all);
 }
 

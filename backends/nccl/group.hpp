@@ -67,7 +67,6 @@ class Group : public std::enable_shared_from_this<Group> {
   std::shared_ptr<cuda::PinnedPool> pinned_;
   std::shared_ptr<internal::CallQueue> order_;
   std::shared_ptr<Store> store_;
-  internal::Agreement agreement_;
   Failure failure_;
   Connection connection_;
   Launcher launcher_;

@@ -139,7 +139,7 @@ void Launcher::await(Deadline limit) {
 
 void Launcher::await_rows() noexcept {
   try {
-    for (Pause pause; !failure_.broken(); pause())
+    for (Pause pause; !failure_.is_broken(); pause())
       if (advance() && spread_rows()) return;
   } catch (...) {
     failure_.fail(internal::to_error(std::current_exception()));

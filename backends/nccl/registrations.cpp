@@ -129,7 +129,7 @@ void Registrations::end(const Entry& entry) noexcept {
     deregister(entry);
   }
   // The caller may free the memory when this returns: an aborted communicator must have ended.
-  if (failure_.broken()) (void)failure_.await_cause();
+  if (failure_.is_broken()) (void)failure_.await_cause();
 }
 
 void Registrations::end_all() noexcept {
@@ -151,9 +151,9 @@ void Registrations::deregister(const Entry& entry) noexcept {
     // Waits without the turn, which the peers' calls may need. At the limit the memory stays
     // registered.
     for (Pause pause; !calls_end.done(); pause())
-      if (failure_.broken() || limit.expired()) return;
+      if (failure_.is_broken() || limit.expired()) return;
     const auto turn = gpu_->turn(limit);
-    if (failure_.broken()) return;
+    if (failure_.is_broken()) return;
     const auto& nccl = gpu_->nccl();
     communicator_->use([&](ncclComm_t comm) {
       if (entry.kind == RegistrationKind::window)

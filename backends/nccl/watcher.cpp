@@ -59,7 +59,7 @@ void Watcher::watch(const std::shared_ptr<EventState>& state) {
     lock.unlock();
     return state->finish(std::make_exception_ptr(failure_.error_of(state->op(), state->call())));
   }
-  if (failure_.broken()) state->ignore_event();
+  if (failure_.is_broken()) state->ignore_event();
   pending_.push_back(state);
   if (pending_.size() == 1) changed_.notify_all();
 }
@@ -71,7 +71,7 @@ void Watcher::watch_graphs() {
 
 void Watcher::wake() noexcept {
   {
-    // Now the thread has not yet checked broken(), or it waits.
+    // Now the thread has not yet checked is_broken(), or it waits.
     const std::lock_guard lock(mutex_);
   }
   changed_.notify_all();
@@ -88,7 +88,9 @@ Communicators Watcher::communicators() const {
 bool Watcher::await_work(States& states) {
   states.clear();
   std::unique_lock lock(mutex_);
-  const auto awake = [&] { return stop_ || !pending_.empty() || (failure_.broken() && !drained_); };
+  const auto awake = [&] {
+    return stop_ || !pending_.empty() || (failure_.is_broken() && !drained_);
+  };
   changed_.wait(lock, [&] { return awake() || has_graphs_; });
   while (!changed_.wait_for(lock, awake() ? 0s : rarest_look, awake)) {
     lock.unlock();
@@ -96,7 +98,7 @@ bool Watcher::await_work(States& states) {
     lock.lock();
   }
   states = pending_;
-  return !stop_ || (!pending_.empty() && !drained_) || (failure_.broken() && !drained_);
+  return !stop_ || (!pending_.empty() && !drained_) || (failure_.is_broken() && !drained_);
 }
 
 void Watcher::work() {
@@ -107,7 +109,7 @@ void Watcher::work() {
   auto active = Clock::now();
   std::size_t before = 0;
   for (States states; await_work(states);) {
-    if (failure_.broken()) {
+    if (failure_.is_broken()) {
       drain();
       continue;
     }
@@ -129,12 +131,12 @@ void Watcher::work() {
     // A call that has just begun is likely to end soon.
     const auto pause = std::clamp<std::chrono::nanoseconds>((now - active) / 8, 50us, 5ms);
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, pause, [this] { return failure_.broken(); });
+    changed_.wait_for(lock, pause, [this] { return failure_.is_broken(); });
   }
 }
 
 void Watcher::look_at_graphs() noexcept {
-  if (failure_.broken()) return;
+  if (failure_.is_broken()) return;
   try {
     communicator_->look();
     failure_.poll_peers({});

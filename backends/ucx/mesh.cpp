@@ -200,7 +200,7 @@ bool Mesh::end_refused(std::uint64_t, std::span<const int>, Deadline) {
   return true;
 }
 
-void Mesh::disconnect() noexcept {
+void Mesh::stop(const Error&) noexcept {
   stop_->requested = true;
   worker_->close();
 }

@@ -36,7 +36,7 @@ class Mesh final : public mesh::Mesh {
   struct Stop {
     std::atomic<bool> requested{false};
   };
-  void disconnect() noexcept override;
+  void stop(const Error& why) noexcept override;
   void look_for_ends() noexcept;
 
   std::vector<Process> processes_;  // By rank, if the transports do not report their ends.

@@ -7,8 +7,9 @@ namespace tutti::internal {
 using namespace std::chrono_literals;
 
 Error FailingGroup::fail(const Failure& failure) noexcept {
-  if (!up_.exchange(false)) {  // Sequentially consistent: of several threads one goes on.
-    if (!failure.status.call.empty()) agreement_.publish_status(failure.status);
+  if (auto up = State::up; !state_.compare_exchange_strong(up, State::failing)) {
+    if (up == State::failing && !failure.status.call.empty())
+      agreement_.publish_status(failure.status);
     std::unique_lock lock(mutex_);
     settled_.wait(lock, [&] { return cause_.has_value(); });
     return *cause_;
@@ -20,20 +21,29 @@ Error FailingGroup::fail(const Failure& failure) noexcept {
   {
     const std::lock_guard lock(mutex_);
     cause_ = cause;
+    state_ = State::broken;
   }
   settled_.notify_all();
-  failed(cause);
+  on_broken(cause);
   return cause;
 }
 
 Error FailingGroup::await_failure(const Failure& failure) noexcept {
   const auto limit = Deadline::after(2s);
   while (!limit.expired()) {
-    if (const auto found = agreement_.cause(failure.status)) return fail({.cause = *found});
-    std::unique_lock lock(mutex_);
-    if (settled_.wait_for(lock, 5ms, [&] { return cause_.has_value(); })) return *cause_;
+    {
+      std::unique_lock lock(mutex_);
+      if (settled_.wait_for(lock, 5ms, [&] { return cause_.has_value(); })) return *cause_;
+    }
+    if (poll_peers(failure.status)) break;
   }
   return fail(failure);
+}
+
+bool FailingGroup::poll_peers(const Status& mine) noexcept {
+  const auto found = agreement_.cause(mine);
+  if (found) (void)fail({.cause = *found});
+  return found.has_value();
 }
 
 std::optional<Error> FailingGroup::cause() const {

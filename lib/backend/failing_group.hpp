@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -10,8 +11,8 @@
 
 namespace tutti::internal {
 
-/// A group that fails once: the error that reaches the store first breaks it, on all ranks with the
-/// same cause. Called from any thread. A derived class knows how its transport stops.
+/// A group that fails once: the first error that reaches the store breaks it, with the same cause
+/// on all ranks. A derived class knows how its transport stops. Called from any thread.
 class FailingGroup {
  public:
   FailingGroup(const std::shared_ptr<Store>& store, int rank, int size)
@@ -21,28 +22,37 @@ class FailingGroup {
   FailingGroup& operator=(const FailingGroup&) = delete;
 
   Agreement& agreement() noexcept { return agreement_; }
+  const Agreement& agreement() const noexcept { return agreement_; }
 
-  /// Breaks the group, unless it has failed already. Returns the first cause, which is the same on
+  /// Breaks the group, unless it is broken already. Returns the first cause, which is the same on
   /// all ranks. Blocks for at most about 1 s longer than Failure::patience.
   Error fail(const Failure& failure) noexcept;
-  /// The same for a call that ended because the transport was stopped: waits up to 2 s for the
+  /// The same for a call that ended because the transport has stopped: waits up to 2 s for the
   /// thread or the rank that found the cause.
   Error await_failure(const Failure& failure) noexcept;
-  /// The cause; empty while the group works, and while the ranks agree on it.
-  std::optional<Error> cause() const;
+  /// Breaks the group if a peer has published a cause, and returns true then. `mine`: this rank's
+  /// status, published if a peer collects status. Takes a round trip to the store.
+  bool poll_peers(const Status& mine) noexcept;
+
   /// False from the first call of fail() on.
-  bool is_up() const noexcept { return up_.load(std::memory_order_acquire); }
+  bool is_up() const noexcept { return state_ == State::up; }
+  /// True once the ranks have agreed on the cause.
+  bool is_broken() const noexcept { return state_ == State::broken; }
+  /// Empty until is_broken().
+  std::optional<Error> cause() const;
 
  protected:
-  /// Stops the transport: ends every call, on this rank and then on its peers, which find the error
-  /// that is published already. Called once.
+  /// Stops the transport, so that every call ends, on this rank and on its peers, which then find
+  /// the published error. Called once. `why`: this rank's error.
   virtual void stop(const Error& why) noexcept = 0;
-  /// Called once, with the cause, without a lock.
-  virtual void failed(const Error& cause) noexcept = 0;
+  /// Called once, without a lock, when the group is broken.
+  virtual void on_broken(const Error& cause) noexcept = 0;
 
  private:
+  enum class State : std::uint8_t { up, failing, broken };
+
   Agreement agreement_;
-  std::atomic<bool> up_{true};
+  std::atomic<State> state_{State::up};
   mutable std::mutex mutex_;
   std::condition_variable settled_;
   std::optional<Error> cause_;

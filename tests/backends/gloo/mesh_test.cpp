@@ -27,7 +27,7 @@ TEST(Mesh, TellsItsListenersOnce) {
     ++heard;
   });
   mesh->listen(listener);
-  EXPECT_FALSE(mesh->failure());
+  EXPECT_FALSE(mesh->cause());
   for (int i = 0; i < 2; ++i) (void)mesh->fail({.cause = cause});
   EXPECT_EQ(heard, 1);
   mesh->listen(listener);

@@ -13,7 +13,7 @@
 #include <tutti/backend/backend_table.hpp>
 #include <tutti/process_group.hpp>
 
-#include "hier/fate.hpp"
+#include "hier/group.hpp"
 #include "hier/levels.hpp"
 #include "support/errors.hpp"
 #include "support/ranks.hpp"

@@ -1,15 +1,11 @@
-#include "fate.hpp"
+#include "group.hpp"
 
 #include <charconv>
-#include <chrono>
-#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
 
 namespace tutti::backend::hier {
-
-using namespace std::chrono_literals;
 
 namespace {
 
@@ -61,67 +57,30 @@ Error renumbered(const Error& error, const std::string& group, std::span<const i
   return {error.code(), renumbered(error.message(), ranks), where};
 }
 
-Fate::Fate(const std::shared_ptr<Store>& store, std::string group, int rank, int size)
-    : group_(std::move(group)), rank_(rank), size_(size), agreement_(store, rank, size) {}
-
-void Fate::on_failure(std::function<void(std::string_view)> stop,
-                      std::function<void(const Error&)> ended) {
+void Group::on_failure(std::function<void(std::string_view)> stop,
+                       std::function<void(const Error&)> ended) {
   const std::lock_guard lock(hooks_mutex_);
   stop_ = std::move(stop);
   ended_ = std::move(ended);
 }
 
-void Fate::leave() noexcept {
+void Group::leave() noexcept {
   {
     const std::lock_guard lock(hooks_mutex_);
     stop_ = nullptr;
     ended_ = nullptr;
   }
-  if (size_ > 1) agreement_.leave(0);
+  if (size_ > 1) agreement().leave(0);
 }
 
-Error Fate::fail(const internal::Failure& failure) noexcept {
-  {
-    std::unique_lock lock(mutex_);
-    if (state_ != State::up) {
-      lock.unlock();
-      if (!failure.status.call.empty()) agreement_.publish_status(failure.status);
-      lock.lock();
-      settled_.wait(lock, [&] { return state_ == State::failed; });
-      return *cause_;
-    }
-    state_ = State::failing;
-  }
-  // Before the parts stop, so that a peer whose part stops finds the cause in the store.
-  const bool first = agreement_.announce(failure);
-  {
-    const std::lock_guard lock(hooks_mutex_);
-    if (stop_) stop_(failure.cause.message());
-  }
-  const Error cause = agreement_.settle(failure, first);
-  {
-    const std::lock_guard lock(mutex_);
-    cause_ = cause;
-    state_ = State::failed;
-  }
-  settled_.notify_all();
+void Group::stop(const Error& why) noexcept {
+  const std::lock_guard lock(hooks_mutex_);
+  if (stop_) stop_(why.message());
+}
+
+void Group::on_broken(const Error& cause) noexcept {
   const std::lock_guard lock(hooks_mutex_);
   if (ended_) ended_(cause);
-  return cause;
-}
-
-Error Fate::await_failure(const internal::Failure& failure) noexcept {
-  const auto limit = Deadline::after(2s);
-  while (!cause() && !limit.expired()) {
-    if (const auto found = agreement_.cause(failure.status)) return fail({.cause = *found});
-    std::this_thread::sleep_for(2ms);
-  }
-  return fail(failure);
-}
-
-std::optional<Error> Fate::cause() const {
-  const std::lock_guard lock(mutex_);
-  return cause_;
 }
 
 }  // namespace tutti::backend::hier
