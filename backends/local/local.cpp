@@ -77,7 +77,7 @@ std::shared_ptr<SharedState> find_shared_state(const BackendInit& init,
   std::shared_ptr<SharedState> shared;
   RendezvousInfo mine{static_cast<std::uint64_t>(::getpid()), process_token(), 0};
   if (init.rank == 0) {
-    shared = std::make_shared<SharedState>(init.name, init.size);
+    shared = std::make_shared<SharedState>(internal::GroupNames(init.name, init.whole), init.size);
     mine.shared = SharedStates::of_process().add(shared);
   }
   const auto infos = rendezvous.exchange("local", std::as_bytes(std::span(&mine, 1)));
@@ -106,7 +106,9 @@ std::shared_ptr<SharedState> find_shared_state(const BackendInit& init,
 class LocalBackend final : public HostBackend {
  public:
   explicit LocalBackend(const BackendInit& init)
-      : HostBackend(init.name, init.rank),
+      : LocalBackend(init, internal::GroupNames(init.name, init.whole)) {}
+  LocalBackend(const BackendInit& init, const internal::GroupNames& names)
+      : HostBackend(names.group(), init.rank, names(init.rank)),
         memory_(init.memory == nullptr ? &host_memory() : init.memory) {
     internal::Rendezvous rendezvous(init);
     shared_ = find_shared_state(init, rendezvous);
@@ -123,8 +125,9 @@ class LocalBackend final : public HostBackend {
   Memory& memory() noexcept override { return *memory_; }
 
   void abort(std::string_view why) noexcept override {
-    const Error cause(Errc::aborted, fmt::format("rank {} aborted the group: {}", rank(), why),
-                      {.rank = rank()});
+    const Error cause(Errc::aborted,
+                      fmt::format("rank {} aborted the group: {}", shown_rank(), why),
+                      {.rank = shown_rank()});
     shared_->break_with(cause);
     fail_queued(shared_->cause().value_or(cause));
   }

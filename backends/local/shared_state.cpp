@@ -26,18 +26,19 @@ std::size_t Entered::collectives() const {
       std::ranges::count_if(of(0).ops, [](const Op& op) { return !is_point_to_point(op.kind); }));
 }
 
-SharedState::SharedState(std::string group, int size)
-    : group_(std::move(group)),
+SharedState::SharedState(internal::GroupNames names, int size)
+    : names_(std::move(names)),
       size_(size),
       ranks_(static_cast<std::size_t>(size)),
       polling_(static_cast<std::size_t>(size), std::thread::hardware_concurrency()),
-      mailbox_(group_, size, [this](const Error& cause) { break_with(cause); }) {}
+      mailbox_(names_, size, [this](const Error& cause) { break_with(cause); }) {}
 
 void SharedState::join(int rank, Deadline limit) {
   std::unique_lock lock(mutex_);
   if (of(rank).joined)
     internal::failf(Errc::invalid_argument,
-                    "group '{}': rank {} has already joined; every rank joins once", group_, rank);
+                    "group '{}': rank {} has already joined; every rank joins once", names_.group(),
+                    names_(rank));
   of(rank).joined = true;
   ++members_;
   joined_.notify_all();
@@ -51,9 +52,9 @@ void SharedState::join(int rank, Deadline limit) {
   std::vector<int> absent;
   for (int r = 0; r < size_; ++r)
     if (!of(r).joined) absent.push_back(r);
-  break_locked(
-      Error(Errc::timeout, fmt::format("group '{}': {} of {} ranks joined; missing: {}", group_,
-                                       members_, size_, internal::list_ranks(absent))));
+  break_locked(Error(Errc::timeout,
+                     fmt::format("group '{}': {} of {} ranks joined; missing: {}", names_.group(),
+                                 members_, size_, internal::list_ranks(absent, names_))));
   joined_.notify_all();
   throw Error(*cause_);
 }
@@ -211,12 +212,12 @@ std::optional<Error> SharedState::compare(const Entered& entered, int rank) cons
     std::vector<internal::Record> records;
     for (int r = 0; r < size_; ++r)
       records.push_back(internal::Record::of(entered.of(r).ops, *entered.of(r).call));
-    return internal::compare(group_, first.ops, *first.call, records);
+    return internal::compare(names_, first.ops, *first.call, records);
   }
   for (std::size_t k = 0; k < entered.collectives(); ++k) {
     if (entered.collective(0, k).kind != Operation::all_to_all) continue;
     auto error = internal::compare_rows(
-        group_, first.ops, *first.call, size_,
+        names_, first.ops, *first.call, size_,
         [&](int from, int to) { return entered.collective(from, k).send_rows[to]; },
         [&](int from, int to) { return entered.collective(to, k).rows[from]; });
     if (error) return error;
@@ -236,8 +237,8 @@ Error SharedState::missing(Errc code, std::size_t parity, std::span<const Op> op
          .left = of(r).gone,
          .last = last == 0 ? "no collective yet" : fmt::format("last seen in #{}", last - 1)});
   }
-  return internal::name_missing(internal::call_error(code, group_, ops, call, -1, what), ranks,
-                                internal::describe(ops, call));
+  return internal::name_missing(internal::call_error(code, names_, ops, call, -1, what), ranks,
+                                internal::describe(ops, call, names_), names_);
 }
 
 // --- Steps ---
@@ -263,8 +264,8 @@ std::optional<Error> SharedState::finish_step(int rank) noexcept {
 }
 
 void SharedState::fail_step(int rank, std::span<const Op> ops, const Call& call, const Error& why) {
-  const auto error = internal::call_error(why.code(), group_, ops, call, rank,
-                                          fmt::format("rank {}: {}", rank, why.message()));
+  const auto error = internal::call_error(why.code(), names_, ops, call, rank,
+                                          fmt::format("rank {}: {}", names_(rank), why.message()));
   {
     const std::lock_guard lock(mutex_);
     if (!step_error_) {
@@ -286,7 +287,7 @@ void SharedState::refuse(int rank, std::span<const Op> ops, const Call& call,
     if (refusal_of(call.seq) == nullptr)
       refused_.push_back(
           {call.seq,
-           internal::refused_error(group_, ops, call, rank, internal::refusal_text(ops, call, why)),
+           internal::refused_error(names_, ops, call, rank, internal::refusal_text(ops, call, why)),
            0});
     end_refused(call.seq);
   }

@@ -75,7 +75,7 @@ class Entered {
 /// the lock only if it has to sleep, or if the group is broken.
 class SharedState {
  public:
-  SharedState(std::string group, int size);
+  SharedState(internal::GroupNames names, int size);
 
   int size() const noexcept { return size_; }
 
@@ -134,7 +134,7 @@ class SharedState {
   void ring(int rank) noexcept;
   void ring_all() noexcept;
 
-  const std::string group_;
+  const internal::GroupNames names_;
   const int size_;
   std::vector<RankState> ranks_;
   internal::Polling polling_;

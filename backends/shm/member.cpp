@@ -22,7 +22,7 @@ constexpr std::chrono::nanoseconds slice_of_sleep = 20ms;
 }  // namespace
 
 Member::Member(const BackendInit& init)
-    : group_(init.name),
+    : names_(init.name, init.whole),
       rank_(init.rank),
       size_(init.size),
       made_(rendezvous(init)),
@@ -112,7 +112,7 @@ void Member::look(const Awaited& awaited) {
   if (entering_) look_for_refusal();
   if (misses) fail_waiting(Errc::peer_lost, "a rank has left", awaited);
   if (const int dead = find_dead(); dead >= 0) {
-    (void)fail(dead_error(dead));
+    (void)fail(dead_error(names_, dead));
     throw_cause();
   }
   if (limit_.expired() && !awaited.reached(std::memory_order_acquire))
@@ -126,8 +126,8 @@ void Member::look_for_refusal() {
     (void)agreement_.new_refusals();
     if (agreement_.has_read_all()) seen_refusals_ = now;  // Otherwise the next look reads again.
   }
-  if (const auto* refusal = agreement_.refusal_of(internal::call_id(group_, call_->seq)))
-    throw Error(internal::refused_error(group_, ops_, *call_, refusal->rank, refusal->text));
+  if (const auto* refusal = agreement_.refusal_of(internal::call_id(names_.group(), call_->seq)))
+    throw Error(internal::refused_error(names_, ops_, *call_, refusal->rank, refusal->text));
 }
 
 bool Member::misses_rank_that_left(const Awaited& awaited) const noexcept {
@@ -208,7 +208,7 @@ void Member::compare() {
     records.push_back(of(r).record);
     records.back().refused = 0;
   }
-  auto error = internal::compare(group_, ops_, *call_, records);
+  auto error = internal::compare(names_, ops_, *call_, records);
   end();
   if (error) throw Error(*error);
   internal::failf(Errc::backend, "shm: the fingerprints of call #{} changed", call_->seq);
@@ -275,10 +275,11 @@ void Member::taken(std::uint64_t round) noexcept {
 // --- Failure ---
 
 Error::Where Member::location() const {
-  return internal::call_error(Errc::backend, group_, ops_, *call_, rank_, {}).where();
+  return internal::call_error(Errc::backend, names_, ops_, *call_, rank_, {}).where();
 }
 
-Error Member::left_error(int rank) {
+Error Member::left_error(int rank) const {
+  rank = names_(rank);
   return {Errc::peer_lost, fmt::format("rank {} has left the group", rank), {.rank = rank}};
 }
 
@@ -286,8 +287,7 @@ void Member::throw_cause() {
   const Error why = cause();
   // A peer that is lost belongs to no call: every call ends with it.
   if (why.code() == Errc::peer_lost && why.where().operation.empty())
-    throw Error(
-        internal::call_error(why.code(), group_, ops_, *call_, why.where().rank, why.message()));
+    throw Error(internal::with_location(why, names_, ops_, *call_, rank_));
   throw Error(internal::ended_by(why, location()));
 }
 
@@ -306,14 +306,14 @@ void Member::fail_waiting(Errc code, const char* what, const Awaited& awaited) {
          .last = last == 0 ? "no collective yet" : fmt::format("last seen in #{}", last - 1)});
   }
   const Error error =
-      internal::name_missing(internal::call_error(code, group_, ops_, *call_, -1, what), ranks,
-                             internal::describe(ops_, *call_));
+      internal::name_missing(internal::call_error(code, names_, ops_, *call_, -1, what), ranks,
+                             internal::describe(ops_, *call_, names_), names_);
   throw Error(internal::ended_by(fail(error), error.where()));
 }
 
 void Member::fail_call(const Error& why) {
-  const auto error = internal::call_error(why.code(), group_, ops_, *call_, rank_,
-                                          fmt::format("rank {}: {}", rank_, why.message()));
+  const auto error = internal::call_error(why.code(), names_, ops_, *call_, rank_,
+                                          fmt::format("rank {}: {}", names_(rank_), why.message()));
   throw Error(internal::ended_by(fail(error), error.where()));
 }
 
@@ -321,7 +321,8 @@ void Member::fail_corrupt(int peer, std::string_view what) {
   fail_call(corrupt_error(peer, what));
 }
 
-Error Member::corrupt_error(int peer, std::string_view what) {
+Error Member::corrupt_error(int peer, std::string_view what) const {
+  peer = names_(peer);
   return {Errc::backend,
           fmt::format("rank {} wrote {} into the shared memory that is not possible", peer, what),
           {.rank = peer}};
@@ -363,7 +364,7 @@ std::optional<Error> Member::failure() noexcept {
 
 void Member::refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept {
   agreement_.refuse(
-      {internal::call_id(group_, call.seq), rank_, internal::refusal_text(ops, call, why)});
+      {internal::call_id(names_.group(), call.seq), rank_, internal::refusal_text(ops, call, why)});
   shared().refusals.fetch_add(1, std::memory_order_release);  // The refusal is in the store.
   wake_all();
 }

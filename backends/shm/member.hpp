@@ -38,7 +38,7 @@ class Member {
   Member(const Member&) = delete;
   Member& operator=(const Member&) = delete;
 
-  const std::string& group() const noexcept { return group_; }
+  const internal::GroupNames& names() const noexcept { return names_; }
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
   const Layout& layout() const noexcept { return made_.memory.layout(); }
@@ -119,7 +119,7 @@ class Member {
   /// The error `mismatch`, unless sent(from, to) == expected(from, to) everywhere.
   template <typename Sent, typename Expected>
   std::optional<Error> compare_rows(const Sent& sent, const Expected& expected) const {
-    return internal::compare_rows(group_, ops_, *call_, size_, sent, expected);
+    return internal::compare_rows(names_, ops_, *call_, size_, sent, expected);
   }
   /// Ends the call with an error that all ranks throw. The group stays usable.
   [[noreturn]] void end_with(const Error& error) {
@@ -148,9 +148,9 @@ class Member {
   }
   /// A rank whose process died without leaving; -1: none.
   int find_dead() const;
-  static Error left_error(int rank);
+  Error left_error(int rank) const;
   /// The error when a peer wrote an impossible number.
-  static Error corrupt_error(int peer, std::string_view what);
+  Error corrupt_error(int peer, std::string_view what) const;
 
   // For messages.
 
@@ -202,7 +202,7 @@ class Member {
   [[noreturn]] void throw_cause();
   Error::Where location() const;
 
-  const std::string group_;
+  const internal::GroupNames names_;
   const int rank_;
   const int size_;
   Membership made_;

@@ -134,7 +134,7 @@ class Assembly {
     auto events = watched_;
     (void)::poll(events.data(), events.size(), 0);
     for (std::size_t r = 0; r < events.size(); ++r)
-      if (events[r].revents != 0) throw Error(dead_error(static_cast<int>(r)));
+      if (events[r].revents != 0) throw Error(dead_error(names_, static_cast<int>(r)));
     rendezvous_.check();
     if (rendezvous_.limit().expired()) throw Error(late());
   }
@@ -163,7 +163,7 @@ class Assembly {
     const auto infos = rendezvous_.exchange("shm/rank", encode(mine_));
     std::vector<internal::Cores> cores;
     for (int r = 0; r < init_.size; ++r) {
-      infos_.push_back(decode(infos[static_cast<std::size_t>(r)], r));
+      infos_.push_back(decode(infos[static_cast<std::size_t>(r)], names_(r)));
       made_.ids.push_back(infos_.back().process);
       cores.push_back(infos_.back().cores);
     }
@@ -187,7 +187,8 @@ class Assembly {
       auto& process = made_.processes[r];
       if (infos_[r].process != ::getpid()) {
         process = process_descriptor(infos_[r].process);
-        if (!process.is_open() && errno == ESRCH) throw Error(dead_error(static_cast<int>(r)));
+        if (!process.is_open() && errno == ESRCH)
+          throw Error(dead_error(names_, static_cast<int>(r)));
         if (!process.is_open())
           internal::failf(code_of_errno(errno), "shm: cannot watch the process of rank {}: {}", r,
                           std::strerror(errno));
@@ -302,6 +303,7 @@ class Assembly {
   }
 
   const BackendInit& init_;
+  internal::GroupNames names_{init_.name, init_.whole};
   internal::Rendezvous rendezvous_;
   PeerInfo mine_;
   std::vector<PeerInfo> infos_;
@@ -313,7 +315,8 @@ class Assembly {
 
 }  // namespace
 
-Error dead_error(int rank) {
+Error dead_error(const internal::GroupNames& names, int rank) {
+  rank = names(rank);
   return {Errc::peer_lost, fmt::format("the process of rank {} has died", rank), {.rank = rank}};
 }
 

@@ -6,6 +6,7 @@
 
 #include <tutti/backend/backend_table.hpp>
 
+#include "backend/group_names.hpp"
 #include "descriptor.hpp"
 #include "group_memory.hpp"
 
@@ -29,6 +30,6 @@ struct Membership {
 Membership rendezvous(const BackendInit& init);
 
 /// The error of a rank whose process has died.
-Error dead_error(int rank);
+Error dead_error(const internal::GroupNames& names, int rank);
 
 }  // namespace tutti::backend::shm

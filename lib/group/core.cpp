@@ -46,7 +46,9 @@ void Core::throw_unusable(std::string_view operation) const {
   const std::lock_guard lock(cause_mutex_);
   if (std::exchange(report_cause_, false)) throw Error(*cause_);
   const Error error = broken(*cause_);
-  throw Error(error.code(), error.message(), location(error.where().rank));
+  auto where = location(error.where().rank);
+  where.earlier = true;
+  throw Error(error.code(), error.message(), where);
 }
 
 void Core::break_with(const Error& cause, bool report) noexcept {
