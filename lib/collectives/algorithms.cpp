@@ -36,7 +36,7 @@ struct Row {
   }
 };
 
-// The first row that fits is used. Measured over TCP: docs/gloo-benchmarks.md, docs/ucx.md.
+// The first row that fits is used. Measured over TCP and UCX: docs/performance.md, docs/ucx.md.
 constexpr auto table = [] {
   using enum Operation;
   using enum Order;
