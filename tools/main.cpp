@@ -136,7 +136,8 @@ Exit run(int argc, char** argv) {
     return print(json ? info_json() : info_text());
   }
   if (bench->got_subcommand(step)) {
-    if (arguments[2] != "step") refuse("'step' must come directly after 'bench': tutti bench step [options]");
+    if (arguments[2] != "step")
+      refuse("'step' must come directly after 'bench': tutti bench step [options]");
     return run_step(step_command.parse(arguments), stdout, stderr);
   }
   if (bench_command.help_sizes()) return print(sizes_help());
