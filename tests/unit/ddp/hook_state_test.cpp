@@ -1,4 +1,3 @@
-#include <atomic>
 #include <limits>
 #include <memory>
 #include <string>
@@ -10,6 +9,7 @@
 #include <tutti/ddp/power_sgd.hpp>
 
 #include "support/errors.hpp"
+#include "support/memories.hpp"
 #include "support/ranks.hpp"
 
 // Tests the state of hooks, not their results: refusals, saved states, memory.
@@ -133,25 +133,8 @@ TEST(HookState, BucketsComeInTheirOrder) {
   });
 }
 
-/// The group's memory, which counts allocations.
-class CountingMemory final : public Memory {
- public:
-  Device device() const noexcept override { return {}; }
-  void* allocate(std::size_t bytes, Stream stream) override {
-    ++allocations;
-    return host_memory().allocate(bytes, stream);
-  }
-  void release(void* data, std::size_t bytes, Stream stream) noexcept override {
-    host_memory().release(data, bytes, stream);
-  }
-  void copy(void* to, const void* from, std::size_t bytes, Stream stream) override {
-    host_memory().copy(to, from, bytes, stream);
-  }
-  std::atomic<int> allocations = 0;
-};
-
 TEST(HookState, ArraysAreAllocatedInTheFirstCompressedStep) {
-  CountingMemory memories[2];
+  RecordingMemory memories[2];
   const Fresh fresh{
       .adjust = [&](GroupOptions& options) { options.memory = &memories[options.rank]; }};
   on_fresh_ranks(
@@ -160,13 +143,13 @@ TEST(HookState, ArraysAreAllocatedInTheFirstCompressedStep) {
         const auto power = std::make_shared<PowerSgdState>(
             ddp::PowerSgdOptions{.start_step = 1, .min_compression_rate = 1.1});
         OneBucket bucket(group);
-        auto& allocations = memories[group.rank()].allocations;
+        const auto& memory = memories[group.rank()];
         const auto hook = ddp::power_sgd_hook(power);
         for (int step = 0; step < 2; ++step) bucket.run(hook);
-        const int before = allocations;
+        const int before = memory.allocations();
         EXPECT_GT(before, 0);
         for (int step = 0; step < 5; ++step) bucket.run(hook);
-        EXPECT_EQ(allocations, before);
+        EXPECT_EQ(memory.allocations(), before);
       },
       fresh);
 }
