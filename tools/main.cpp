@@ -22,9 +22,6 @@
 #include "common/option.hpp"
 #include "common/text.hpp"
 #include "inspect/info.hpp"
-#include "loss/command.hpp"
-#include "loss/loss.hpp"
-#include "loss/output.hpp"
 #include "run/command.hpp"
 #include "run/launcher.hpp"
 #include "step/command.hpp"
@@ -34,7 +31,7 @@
 namespace tutti::tool {
 namespace {
 
-constexpr std::string_view present = "run, bench, loss, info, schema";
+constexpr std::string_view present = "run, bench, info, schema";
 constexpr std::array<std::string_view, 7> later{"compare", "check",  "report",     "pairs",
                                                 "topo",    "doctor", "completions"};
 
@@ -42,7 +39,7 @@ constexpr std::array<std::string_view, 7> later{"compare", "check",  "report",  
 void check_subcommand(const std::vector<std::string>& argv) {
   if (argv.size() < 2) refuse("no subcommand; there are: {} (see tutti --help)", present);
   const std::string& name = argv[1];
-  for (const char* known : {"run", "bench", "loss", "info", "schema", "-h", "--help", "--version"})
+  for (const char* known : {"run", "bench", "info", "schema", "-h", "--help", "--version"})
     if (name == known) return;
   if (name.starts_with('-')) refuse("unknown option '{}' (see tutti --help)", name);
   if (std::find(later.begin(), later.end(), name) != later.end())
@@ -101,23 +98,19 @@ Exit run(int argc, char** argv) {
   CLI::App* bench = app.add_subcommand("bench", "measure collectives; every result is checked");
   BenchCommand bench_command;
   define(*bench, bench_command.options());
-  // Not in fallthrough: options before it belong to `bench`, which has other ones.
+  // No fallthrough: options before it belong to `bench`, which has other options.
   CLI::App* step = bench->add_subcommand("step", "steps of a GradientReducer against bucket size");
   StepCommand step_command;
   define(*step, step_command.options());
-
-  CLI::App* loss = app.add_subcommand("loss", "check and time losses of the rows of all ranks");
-  LossCommand loss_command;
-  define(*loss, loss_command.options());
 
   CLI::App* info = app.add_subcommand("info", "versions, backends, and what auto would pick");
   std::string info_format = "text";
   define(*info, {{"-f,--format", &info_format, "text or json", "FORMAT"}});
 
   CLI::App* schema =
-      app.add_subcommand("schema", "the JSON Schema of what bench, bench step and loss print");
+      app.add_subcommand("schema", "the JSON Schema of what bench and bench step print");
   std::string schema_of = "bench";
-  define(*schema, {{"command", &schema_of, "bench, step or loss (bench)", "COMMAND"}});
+  define(*schema, {{"command", &schema_of, "bench or step (bench)", "COMMAND"}});
 
   const bool runs = arguments[1] == "run";
   try {
@@ -133,8 +126,8 @@ Exit run(int argc, char** argv) {
 
   if (runs) return static_cast<Exit>(launch(run_command.parse(arguments)));
   if (app.got_subcommand(schema)) {
-    constexpr Names<3> commands{"bench", "loss", "step"};
-    constexpr std::array schemas{bench_schema, loss_schema, step_schema};
+    constexpr Names<2> commands{"bench", "step"};
+    constexpr std::array schemas{bench_schema, step_schema};
     return print(schemas[parse_choice("schema", schema_of, commands)]());
   }
   if (app.got_subcommand(info)) {
@@ -142,9 +135,9 @@ Exit run(int argc, char** argv) {
     const bool json = parse_choice("--format", info_format, formats) == 1;
     return print(json ? info_json() : info_text());
   }
-  if (app.got_subcommand(loss)) return run_loss(loss_command.parse(arguments), stdout, stderr);
   if (bench->got_subcommand(step)) {
-    if (arguments[2] != "step") refuse("step: write it right behind bench, then its options");
+    if (arguments[2] != "step")
+      refuse("'step' must come directly after 'bench': tutti bench step [options]");
     return run_step(step_command.parse(arguments), stdout, stderr);
   }
   if (bench_command.help_sizes()) return print(sizes_help());

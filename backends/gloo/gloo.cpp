@@ -63,7 +63,7 @@ std::string details() {
   } catch (const Error& error) {
     text += fmt::format("{}\n", error.message());
   }
-  return text + collectives::describe_table(collectives::Transport::gloo);
+  return text + collectives::describe_table(true);
 }
 
 std::unique_ptr<Backend> make(const BackendInit& init) {

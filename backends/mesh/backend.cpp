@@ -33,7 +33,7 @@ class CallWire final : public collectives::Wire {
 
   int rank() const noexcept override { return group_.rank; }
   int size() const noexcept override { return group_.size(); }
-  collectives::Transport transport() const noexcept override { return group_.mesh->library(); }
+  bool wakes_a_thread() const noexcept override { return group_.mesh->wakes_a_thread(); }
   void send(int to, const void* data, std::size_t bytes) override {
     // The memory is not const for the transports' interfaces. None writes to memory that it sends.
     add(sends_, to, const_cast<void*>(data), bytes).send(slot_);

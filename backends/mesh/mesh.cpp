@@ -19,7 +19,7 @@ class MeshOfOne final : public Mesh {
  public:
   MeshOfOne() : Mesh({.store = make_memory_store()}) {}
   std::string transport() const override { return {}; }
-  collectives::Transport library() const noexcept override { return {}; }
+  bool wakes_a_thread() const noexcept override { return false; }
   std::shared_ptr<Message> message(std::pmr::memory_resource&, int peer, void*, std::size_t,
                                    std::uint64_t) override {
     throw TransportError(TransportError::Kind::lost, peer);

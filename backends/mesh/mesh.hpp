@@ -58,7 +58,7 @@ class Mesh : public internal::FailingGroup {
   int size() const noexcept { return size_; }
   /// Backend::transport().
   virtual std::string transport() const = 0;
-  virtual collectives::Transport library() const noexcept = 0;
+  virtual bool wakes_a_thread() const noexcept = 0;  ///< collectives::Wire::wakes_a_thread().
 
   /// A message to or from a peer, in memory of `pool`. `call`: the id by which a peer may refuse it
   /// (Group::call_id() or pair_id()); 0: no refusal. @throws TransportError

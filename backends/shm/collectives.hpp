@@ -89,7 +89,6 @@ class Collective {
   void take_from_root(std::size_t round);
   void take_scattered(std::size_t round);
   void take_exchanged(std::size_t round);
-  void fill_own_block(std::size_t round);
   void fill_blocks(std::size_t round, const Rows& rows);
   void fold(std::byte* out, const std::byte* own, std::size_t round, std::size_t offset,
             std::size_t bytes, int ranks);

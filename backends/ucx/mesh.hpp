@@ -23,7 +23,7 @@ class Mesh final : public mesh::Mesh {
   ~Mesh() override;
 
   std::string transport() const override { return transport_; }
-  collectives::Transport library() const noexcept override { return collectives::Transport::ucx; }
+  bool wakes_a_thread() const noexcept override { return false; }
   std::shared_ptr<mesh::Message> message(std::pmr::memory_resource& pool, int peer, void* data,
                                          std::size_t bytes, std::uint64_t call) override;
   bool end_refused(std::uint64_t call, std::span<const int> ranks, Deadline limit) override;

@@ -64,7 +64,7 @@ std::string details() {
   } catch (const Error& error) {
     text = fmt::format("{}\n", error.message());
   }
-  return text + collectives::describe_table(collectives::Transport::ucx);
+  return text + collectives::describe_table(false);
 }
 
 /// True if UCX_TLS, a list such as "rc,tcp", leaves out InfiniBand and RoCE.

@@ -13,7 +13,6 @@
 #include <tutti/ddp/power_sgd.hpp>
 #include <tutti/ddp/sharded_update.hpp>
 #include <tutti/ddp/sparse_rows.hpp>
-#include <tutti/ddp/top_k.hpp>
 #include <tutti/deadline.hpp>
 #include <tutti/device.hpp>
 #include <tutti/dtype.hpp>

@@ -20,7 +20,7 @@ constexpr auto any_bytes = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t KiB = 1024;
 
 enum class Order : std::uint8_t { any, fixed };
-enum class On : std::uint8_t { any, ucx };
+enum class Kind : std::uint8_t { any, waiting };  // waiting: the waiting thread moves messages.
 
 struct Row {
   Operation operation;
@@ -29,14 +29,12 @@ struct Row {
   std::int64_t bytes;  ///< Largest number of bytes for which the row is chosen.
   Algorithm algorithm;
   void (*run)(Wire& wire, const Op& op);
-  On on = On::any;  ///< The transport for which the row is chosen.
+  Kind wires = Kind::any;  ///< The wires for which the row is chosen.
 
-  constexpr bool is_for(Transport transport) const {
-    return on == On::any || transport == Transport::ucx;
-  }
+  constexpr bool is_for(bool wakes_a_thread) const { return wires == Kind::any || !wakes_a_thread; }
 };
 
-// The first row that fits is used. Measured over TCP: docs/gloo-benchmarks.md, docs/ucx.md.
+// The first row that fits is used. Measured over TCP and UCX: docs/performance.md, docs/ucx.md.
 constexpr auto table = [] {
   using enum Operation;
   using enum Order;
@@ -45,7 +43,7 @@ constexpr auto table = [] {
       {all_reduce, any, 2, 384 * KiB, direct, all_reduce_direct},
       {all_reduce, any, 2, any_bytes, slices, all_reduce_slices},
       {all_reduce, any, 4, 16 * KiB, direct, all_reduce_direct},
-      {all_reduce, any, 4, 128 * KiB, slices, all_reduce_slices, On::ucx},
+      {all_reduce, any, 4, 128 * KiB, slices, all_reduce_slices, Kind::waiting},
       {all_reduce, fixed, any_size, any_bytes, slices, all_reduce_slices},
       {all_reduce, any, any_size, 128 * KiB, recursive_doubling, all_reduce_recursive_doubling},
       {all_reduce, any, any_size, any_bytes, ring, all_reduce_ring},
@@ -168,7 +166,7 @@ void run_collective(Wire& wire, const Op& op, bool order_fixed) {
                      (reduce.kind == ReduceOp::Kind::custom && !reduce.commutative) ||
                      sum_may_overflow(op);
   run_row(wire, op, [&](const Row& row) {
-    return row.is_for(wire.transport()) && (row.order == Order::any || fixed) &&
+    return row.is_for(wire.wakes_a_thread()) && (row.order == Order::any || fixed) &&
            wire.size() <= row.size && bytes <= row.bytes;
   });
 }
@@ -177,11 +175,13 @@ void run_collective(Wire& wire, const Op& op, Algorithm algorithm) {
   run_row(wire, op, [&](const Row& row) { return row.algorithm == algorithm; });
 }
 
-std::string describe_table(Transport transport) {
-  auto text =
-      fmt::format("{:<16}{:<13}{:<8}{:<12}{}\n", "operation", "", "ranks", "bytes", "algorithm");
+std::string describe_table(bool wakes_a_thread) {
+  auto text = fmt::format(
+      "algorithms where {} messages:\n{:<16}{:<13}{:<8}{:<12}{}\n",
+      wakes_a_thread ? "a thread of the transport moves" : "the thread that waits moves",
+      "operation", "", "ranks", "bytes", "algorithm");
   for (const auto& row : table)
-    if (row.is_for(transport))
+    if (row.is_for(wakes_a_thread))
       text += fmt::format("{:<16}{:<13}{:<8}{:<12}{}\n", tutti::name_of(row.operation),
                           row.order == Order::fixed ? "order_fixed" : "", limit(row.size, any_size),
                           limit(row.bytes, any_bytes), name_of(row.algorithm));

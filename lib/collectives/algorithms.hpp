@@ -14,12 +14,12 @@
 namespace tutti::collectives {
 
 /// Runs this rank's part of one collective. A table chooses the algorithm by the operation, its
-/// bytes, the number of ranks and the transport. Returns when this rank's result is complete and
-/// the transport has read the data to send.
+/// bytes, the number of ranks and the kind of the wire. Returns when this rank's result is complete
+/// and the wire has read the data to send.
 void run_collective(Wire& wire, const Op& op, bool order_fixed);
 
-/// The rows of the table for a transport as text, a line per row.
-std::string describe_table(Transport transport);
+/// The rows of the table for a kind of wire as text, a line per row.
+std::string describe_table(bool wakes_a_thread);
 
 /// Described in functions.hpp.
 enum class Algorithm : std::uint8_t {

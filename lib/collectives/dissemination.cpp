@@ -10,7 +10,7 @@ void barrier_dissemination(Wire& wire, const Op&) {
     std::byte nothing{};  // An empty message costs the receiver one system call less.
     wire.recv((wire.rank() + size - step) % size, &nothing, 0);
     wire.send((wire.rank() + step) % size, &nothing, 0);
-    wire.wait_sends();  // First, because it is faster: docs/gloo-benchmarks.md.
+    wire.wait_sends();  // First: over TCP it ends first.
     wire.wait_recv();
   }
 }

@@ -1,14 +1,8 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 
 namespace tutti::collectives {
-
-/// The libraries that carry messages; the table of algorithms may differ between them. A message of
-/// gloo costs two switches between threads. Those of ucx are moved by the thread that waits, so
-/// algorithms with more and smaller messages pay earlier.
-enum class Transport : std::uint8_t { gloo, ucx };
 
 /// The messages of one collective call on one rank. Backends that move bytes implement it. Messages
 /// between two ranks arrive in the order of sending. An exception of any function ends the
@@ -18,7 +12,10 @@ class Wire {
   virtual ~Wire() = default;
   virtual int rank() const noexcept = 0;
   virtual int size() const noexcept = 0;
-  virtual Transport transport() const noexcept = 0;  ///< Equal on all ranks.
+  /// True if a message costs two switches between threads, because a thread of the transport moves
+  /// it. False if the waiting thread moves it: then algorithms with more and smaller messages pay
+  /// earlier. Equal on all ranks.
+  virtual bool wakes_a_thread() const noexcept = 0;
 
   /// Begins to send 0 to max_message bytes, which must not change until wait_sends().
   virtual void send(int to, const void* data, std::size_t bytes) = 0;

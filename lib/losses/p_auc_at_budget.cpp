@@ -194,14 +194,12 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
       }
       sums[3 * c] += value;
       sums[3 * c + 1] += value * value;
-      result.evaluations += pairwise ? band.scores.size() : band.knots.size();
       if (pool.is_own(i)) grad_of(i, c) = -slope * scale / positives;
     }
     band.slopes.resize(band.scores.size());
     for (std::size_t j = 0; j < band.scores.size(); ++j) {
       double both[2] = {};
       kernels.pairs(own_positives.data(), own_positives.size(), band.scores[j], scale, both);
-      result.evaluations += own_positives.size();
       band.slopes[j] = both[1] * scale / (positives * static_cast<double>(band.scores.size()));
     }
   }

@@ -68,7 +68,6 @@ LossResult RecallAtQuantile::compute(ProcessGroup* group, const RankingBatch& ba
     for (std::size_t i = 0; i < scores.size(); ++i) {
       if (!pool.is_positive(i, c)) continue;
       const Logistic l((scores[i] - threshold) / temperature);
-      ++result.evaluations;
       recalled[c] += l.value;
       if (pool.is_own(i))
         grad[(i - pool.first_own()) * classes + c] = -l.slope() / (positives * temperature);

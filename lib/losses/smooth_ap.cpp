@@ -151,7 +151,6 @@ LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
   }
   if (uneven) grad = pool.return_to_owners(grad, classes, parts);
   result.grad = pool.gradient(grad);
-  for (const auto& soft : ranks) result.evaluations += soft.evaluations();
   pool.commit();
   return result;
 }

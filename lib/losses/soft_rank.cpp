@@ -1,7 +1,6 @@
 #include "losses/soft_rank.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <limits>
 
@@ -80,18 +79,15 @@ std::pair<std::size_t, std::size_t> SoftRank::share(int rank, int ranks) const n
   return {begin(r), begin(r + 1)};
 }
 
-std::uint64_t SoftRank::evaluations() const noexcept {
-  return std::atomic_ref(evaluations_).load(std::memory_order_relaxed);
-}
-
 void SoftRank::sums(std::size_t first, std::span<Sums> out) const {
   if (out.empty()) return;
-  const auto done = cells_ ? cells_->sums(pool_, first, out) : sums_by_windows(first, out);
-  std::atomic_ref(evaluations_).fetch_add(done, std::memory_order_relaxed);
+  if (cells_)
+    cells_->sums(pool_, first, out);
+  else
+    sums_by_windows(first, out);
 }
 
-std::uint64_t SoftRank::sums_by_windows(std::size_t first, std::span<Sums> out) const {
-  std::uint64_t evaluations = 0;
+void SoftRank::sums_by_windows(std::size_t first, std::span<Sums> out) const {
   const auto& kernels = soft_rank_kernels();
   const double scale = 1 / temperature_;
   for (std::size_t k = 0; k < out.size(); ++k) {
@@ -106,25 +102,23 @@ std::uint64_t SoftRank::sums_by_windows(std::size_t first, std::span<Sums> out) 
                     scale, sums);
       value = 1 + static_cast<double>(all.end() - high) + (sums[0] - 0.5);
       slope = sums[1] - 0.25;
-      evaluations += static_cast<std::uint64_t>(high - low);
     };
     within(pool_.scores, out[k].a, out[k].d);
     within(pool_.anchors, out[k].b, out[k].e);
   }
-  return evaluations;
 }
 
 void SoftRank::slopes(std::span<const double> a, std::span<const double> b,
                       std::span<const std::uint32_t> rows, std::span<Slopes> out) const {
   const WantedRows slot(rows, pool_.scores.size());
-  const auto done =
-      cells_ ? cells_->slopes(pool_, a, b, slot, out) : slopes_by_windows(a, b, slot, out);
-  std::atomic_ref(evaluations_).fetch_add(done, std::memory_order_relaxed);
+  if (cells_)
+    cells_->slopes(pool_, a, b, slot, out);
+  else
+    slopes_by_windows(a, b, slot, out);
 }
 
-std::uint64_t SoftRank::slopes_by_windows(std::span<const double> a, std::span<const double> b,
-                                          const WantedRows& slot, std::span<Slopes> out) const {
-  std::uint64_t evaluations = 0;
+void SoftRank::slopes_by_windows(std::span<const double> a, std::span<const double> b,
+                                 const WantedRows& slot, std::span<Slopes> out) const {
   const auto& kernels = soft_rank_kernels();
   const double scale = 1 / temperature_;
   std::size_t own = 0;  // The next anchor at or after i.
@@ -141,12 +135,10 @@ std::uint64_t SoftRank::slopes_by_windows(std::span<const double> a, std::span<c
     double sums[2] = {};
     kernels.slopes(pool_.anchors.data() + first, a.data() + first,
                    positive ? b.data() + first : nullptr, count, at, scale, sums);
-    evaluations += count;
     // Subtracts the term of the anchor itself, σ'(0) = 0.25.
     out[wanted] =
         positive ? Slopes{sums[0] - 0.25 * a[self], sums[1] - 0.25 * b[self]} : Slopes{sums[0], 0};
   }
-  return evaluations;
 }
 
 }  // namespace tutti::internal::losses

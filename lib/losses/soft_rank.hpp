@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -58,16 +57,12 @@ class SoftRank {
   void slopes(std::span<const double> a, std::span<const double> b,
               std::span<const std::uint32_t> rows, std::span<Slopes> out) const;
 
-  /// Returns how many times sums() and slopes() have evaluated σ and σ' of a pair, or a series at a
-  /// row. The two slopes of a positive row count once.
-  std::uint64_t evaluations() const noexcept;
-
  private:
   void choose();
   bool windows_within(double most);
-  std::uint64_t sums_by_windows(std::size_t first, std::span<Sums> out) const;
-  std::uint64_t slopes_by_windows(std::span<const double> a, std::span<const double> b,
-                                  const WantedRows& slot, std::span<Slopes> out) const;
+  void sums_by_windows(std::size_t first, std::span<Sums> out) const;
+  void slopes_by_windows(std::span<const double> a, std::span<const double> b,
+                         const WantedRows& slot, std::span<Slopes> out) const;
 
   double temperature_;
   Engine engine_;
@@ -75,8 +70,6 @@ class SoftRank {
   SortedPool pool_;
   std::vector<std::uint64_t> work_;     // Windows: total rows in the windows of earlier anchors.
   std::optional<SoftRankCells> cells_;  // Used by the engine "cells".
-  alignas(std::atomic_ref<std::uint64_t>::required_alignment) mutable std::uint64_t evaluations_ =
-      0;
 };
 
 }  // namespace tutti::internal::losses

@@ -123,8 +123,8 @@ std::vector<double> SoftRankCells::far_sums(const std::vector<double>& moments) 
   return sums;
 }
 
-std::uint64_t SoftRankCells::sums(const SortedPool& pool, std::size_t first,
-                                  std::span<SoftRankSums> out) const {
+void SoftRankCells::sums(const SortedPool& pool, std::size_t first,
+                         std::span<SoftRankSums> out) const {
   const auto& kernels = soft_rank_kernels();
   const auto last = first + out.size();
   std::vector<double> at;
@@ -173,12 +173,11 @@ std::uint64_t SoftRankCells::sums(const SortedPool& pool, std::size_t first,
       out[from - first + k] = {1 + above + (a[k] - self[k]), 1 + anchors_above + (b[k] - self[k]),
                                d[k] - self_slope[k], e[k] - self_slope[k]};
   }
-  return 4 * out.size();
 }
 
-std::uint64_t SoftRankCells::slopes(const SortedPool& pool, std::span<const double> a,
-                                    std::span<const double> b, const WantedRows& slot,
-                                    std::span<SoftRankSlopes> out) const {
+void SoftRankCells::slopes(const SortedPool& pool, std::span<const double> a,
+                           std::span<const double> b, const WantedRows& slot,
+                           std::span<SoftRankSlopes> out) const {
   const auto& kernels = soft_rank_kernels();
   std::vector<double> at;
   std::vector<double> weighted(cells_.size() * 2 * terms);
@@ -200,7 +199,6 @@ std::uint64_t SoftRankCells::slopes(const SortedPool& pool, std::span<const doub
   std::vector<std::uint32_t> targets;
   std::vector<std::size_t> target_at;
   std::vector<double> values;
-  std::uint64_t evaluations = 0;
   for (std::size_t target = 0; target < cells_.size(); ++target) {
     const auto& cell = cells_[target];
     // Has no branch, because it is unpredictable which rows belong to this rank.
@@ -238,7 +236,6 @@ std::uint64_t SoftRankCells::slopes(const SortedPool& pool, std::span<const doub
     values.resize(targets.size());
     kernels.evaluate(at.data(), at.size(), by_a.data(), terms, values.data());
     for (std::size_t t = 0; t < targets.size(); ++t) out[targets[t]] = {values[t], 0};
-    evaluations += targets.size();
     if (own.empty()) continue;
     values.resize(2 * own.size());
     double* self = &values[own.size()];
@@ -250,7 +247,6 @@ std::uint64_t SoftRankCells::slopes(const SortedPool& pool, std::span<const doub
       result.b = values[k] - self[k] * b[own[k].anchor];
     }
   }
-  return evaluations;
 }
 
 }  // namespace tutti::internal::losses

@@ -22,10 +22,10 @@ class SoftRankCells {
   /// Computes the moments. Call it before sums() and slopes().
   void make_moments(const SortedPool& pool);
 
-  /// These compute as in SoftRank. Both return the number of evaluations.
-  std::uint64_t sums(const SortedPool& pool, std::size_t first, std::span<SoftRankSums> out) const;
-  std::uint64_t slopes(const SortedPool& pool, std::span<const double> a, std::span<const double> b,
-                       const WantedRows& slot, std::span<SoftRankSlopes> out) const;
+  /// These compute as in SoftRank.
+  void sums(const SortedPool& pool, std::size_t first, std::span<SoftRankSums> out) const;
+  void slopes(const SortedPool& pool, std::span<const double> a, std::span<const double> b,
+              const WantedRows& slot, std::span<SoftRankSlopes> out) const;
 
  private:
   struct Cell {

@@ -216,7 +216,6 @@ LossResult WarmUp::mixed(ProcessGroup* group, const RankingBatch& batch, const C
         [&] { check_gradient(first.grad, batch.logits); });
   LossResult result = main_loss(group, batch, call);
   result.loss = weight * result.loss + (1 - weight) * first.loss;
-  result.evaluations += first.evaluations;
   mix(result.grad, weight, first.grad);
   return result;
 }

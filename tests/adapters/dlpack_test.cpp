@@ -1,6 +1,5 @@
 #include <tutti/adapters/dlpack.hpp>
 
-#include <atomic>
 #include <cstdlib>
 #include <numeric>
 #include <type_traits>
@@ -11,6 +10,7 @@
 
 #include "support/dtypes.hpp"
 #include "support/errors.hpp"
+#include "support/memories.hpp"
 
 // Built once per version of DLPack's header; version 1.0 added versioned arrays.
 
@@ -18,6 +18,7 @@ namespace tutti {
 namespace {
 
 using test::expect_error;
+using test::RecordingMemory;
 
 static_assert(!std::is_copy_constructible_v<dlpack::Borrowed>);  // It points to its own shape.
 
@@ -53,23 +54,6 @@ struct DLPackTest : testing::Test {
     expect_error(Errc::invalid_argument, texts, [&] { dlpack::view(foreign.tensor); });
     expect_error(Errc::invalid_argument, texts,
                  [&] { dlpack::view(std::as_const(foreign.tensor)); });
-  }
-};
-
-// Host memory that counts allocated blocks.
-struct CountedMemory final : Memory {
-  std::atomic<int> out = 0;
-  Device device() const noexcept override { return {}; }
-  void* allocate(std::size_t bytes, Stream stream) override {
-    ++out;
-    return host_memory().allocate(bytes, stream);
-  }
-  void release(void* data, std::size_t bytes, Stream stream) noexcept override {
-    --out;
-    host_memory().release(data, bytes, stream);
-  }
-  void copy(void* to, const void* from, std::size_t bytes, Stream stream) override {
-    host_memory().copy(to, from, bytes, stream);
   }
 };
 
@@ -213,7 +197,7 @@ using Kinds = testing::Types<DLManagedTensor>;
 TYPED_TEST_SUITE(DLPackOwned, Kinds);
 
 TYPED_TEST(DLPackOwned, ItsDeleterGivesTheMemoryBack) {
-  CountedMemory memory;
+  RecordingMemory memory;
   TypeParam* given = nullptr;
   {
     Tensor array(memory, {2, 3}, DType::f64);
@@ -221,21 +205,21 @@ TYPED_TEST(DLPackOwned, ItsDeleterGivesTheMemoryBack) {
     given = dlpack::own<TypeParam>(std::move(array)).release();
     EXPECT_EQ(given->dl_tensor.data, data);
   }
-  EXPECT_EQ(memory.out, 1);
+  EXPECT_EQ(memory.live().size(), 1U);
   EXPECT_EQ(dlpack::view(*given).shape, (Shape{2, 3}));
   EXPECT_EQ(dlpack::view(*given).dtype, DType::f64);
   given->deleter(given);
-  EXPECT_EQ(memory.out, 0);
+  EXPECT_TRUE(memory.live().empty());
 }
 
 TYPED_TEST(DLPackOwned, WhatIsReceivedIsGivenBackOnce) {
-  CountedMemory memory;
+  RecordingMemory memory;
   {
     dlpack::Owned<TypeParam> received = dlpack::own<TypeParam>(Tensor(memory, {4}, DType::boolean));
     EXPECT_EQ(dlpack::view(*received).dtype, DType::boolean);
-    EXPECT_EQ(memory.out, 1);
+    EXPECT_EQ(memory.live().size(), 1U);
   }
-  EXPECT_EQ(memory.out, 0);
+  EXPECT_TRUE(memory.live().empty());
 }
 
 TYPED_TEST(DLPackOwned, WithoutADeleterNothingIsCalled) {

@@ -1,66 +1,121 @@
-#include <algorithm>
+#include <atomic>
+#include <barrier>
 #include <cstdint>
+#include <memory>
 #include <random>
+#include <span>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include <benchmark/benchmark.h>
 
+#include <tutti/group_options.hpp>
+#include <tutti/losses/cross_entropy.hpp>
 #include <tutti/losses/p_auc_at_budget.hpp>
 #include <tutti/losses/recall_at_quantile.hpp>
 #include <tutti/losses/smooth_ap.hpp>
+#include <tutti/process_group.hpp>
+#include <tutti/store/store.hpp>
 
-// Ranking losses of one process and one class, value and gradient, from float logits; arguments:
-// rows and positives.
+// Losses of one class over the rows of all ranks, value and gradient, from float logits. Arguments:
+// rows and positives of all ranks together. The benchmarks `.../ranks:W` compute the same batch on
+// W ranks that are threads of this process, over the backend local; the others on one process
+// without a group.
 
 namespace {
 
+using tutti::losses::RankingBatch;
+
+/// A batch. The positives are spread evenly, because some losses divide the work by them.
 struct Batch {
   explicit Batch(const benchmark::State& state)
       : logits(static_cast<std::size_t>(state.range(0))), targets(logits.size()) {
     std::mt19937_64 random(1);
     std::normal_distribution<float> normal;
     for (auto& logit : logits) logit = normal(random);
-    std::fill_n(targets.begin(), state.range(1), std::int64_t{1});
+    for (std::int64_t i = 0; i < state.range(1); ++i)
+      targets[static_cast<std::size_t>(state.range(0) * i / state.range(1))] = 1;
   }
-  tutti::losses::RankingBatch view() const {
-    return {{logits.data(), tutti::DType::f32, {static_cast<std::int64_t>(logits.size()), 1}},
-            targets};
+  /// The rows of rank `rank` of `ranks`.
+  RankingBatch part(std::size_t rank, std::size_t ranks) const {
+    const std::size_t first = logits.size() * rank / ranks;
+    const std::size_t count = logits.size() * (rank + 1) / ranks - first;
+    return {{logits.data() + first, tutti::DType::f32, {static_cast<std::int64_t>(count), 1}},
+            std::span(targets).subspan(first, count)};
   }
   std::vector<float> logits;
   std::vector<std::int64_t> targets;
 };
 
-template <typename Loss>
-void measure(benchmark::State& state, Loss loss) {
-  const Batch batch(state);
+void of_one_process(benchmark::State& state, const Batch& batch, auto loss) {
   for (auto _ : state) {
-    auto result = loss(batch.view());
+    auto result = loss(batch.part(0, 1));
     benchmark::DoNotOptimize(result.grad.data());
   }
 }
 
-void smooth_ap(benchmark::State& state) {
-  measure(state, tutti::losses::SmoothAp({.temperature = 0.01}));
-}
-void recall_at_quantile(benchmark::State& state) {
-  measure(state, tutti::losses::RecallAtQuantile({.quantile = 0.005}));
-}
-void p_auc_trapezoid(benchmark::State& state) {
-  measure(state, tutti::losses::PAucAtBudget({.knots = 8}));
-}
-void p_auc_pairwise(benchmark::State& state) {
-  measure(state, tutti::losses::PAucAtBudget(
-                     {.surrogate = tutti::losses::PAucAtBudgetOptions::Surrogate::pairwise}));
+/// Measures from the moment when all ranks start until the last one has its result.
+void of_ranks(benchmark::State& state, const Batch& batch, auto make) {
+  const auto ranks = static_cast<std::size_t>(state.range(2));
+  std::vector<tutti::GroupOptions> options(ranks);
+  const auto store = tutti::make_memory_store();
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    options[rank].backend = "local";
+    options[rank].store = store;
+    options[rank].rank = static_cast<int>(rank);
+    options[rank].size = static_cast<int>(ranks);
+  }
+  auto groups = tutti::ProcessGroup::create_all(options);
+  std::barrier round(static_cast<std::ptrdiff_t>(ranks + 1));
+  std::atomic<bool> over = false;
+  std::vector<std::jthread> threads;
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      auto loss = make();
+      for (round.arrive_and_wait(); !over; round.arrive_and_wait()) {
+        auto result = loss(groups[rank], batch.part(rank, ranks));
+        benchmark::DoNotOptimize(result.grad.data());
+        round.arrive_and_wait();
+      }
+    });
+  for (auto _ : state) {
+    round.arrive_and_wait();
+    round.arrive_and_wait();
+  }
+  over = true;
+  round.arrive_and_wait();
 }
 
-void sizes(benchmark::internal::Benchmark* benchmark) {
-  benchmark->Args({12'000, 3'000})->Args({1'000'000, 50'000})->Unit(benchmark::kMillisecond);
+/// Registers a loss under its name, without a group and with groups of 1, 2 and 4 ranks.
+void add(const std::string& name, auto make) {
+  using Counts = std::vector<std::int64_t>;
+  const std::vector<Counts> sizes{{12'000, 3'000}, {1'000'000, 50'000}};
+  auto* alone = benchmark::RegisterBenchmark(name.c_str(), [make](benchmark::State& state) {
+    of_one_process(state, Batch(state), make());
+  });
+  auto* together = benchmark::RegisterBenchmark(
+      (name + "_of_ranks").c_str(),
+      [make](benchmark::State& state) { of_ranks(state, Batch(state), make); });
+  alone->Unit(benchmark::kMillisecond);
+  together->ArgNames({"", "", "ranks"})->UseRealTime()->Unit(benchmark::kMillisecond);
+  for (const Counts& size : sizes) {
+    alone->Args(size);
+    for (const std::int64_t ranks : {1, 2, 4}) together->Args({size[0], size[1], ranks});
+  }
 }
-BENCHMARK(smooth_ap)->Apply(sizes);
-BENCHMARK(recall_at_quantile)->Apply(sizes);
-BENCHMARK(p_auc_trapezoid)->Apply(sizes);
-BENCHMARK(p_auc_pairwise)->Apply(sizes);
 
 }  // namespace
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) {
+  using namespace tutti::losses;
+  add("smooth_ap", [] { return SmoothAp({.temperature = 0.01}); });
+  add("recall_at_quantile", [] { return RecallAtQuantile({.quantile = 0.005}); });
+  add("p_auc_trapezoid", [] { return PAucAtBudget({.knots = 8}); });
+  add("p_auc_pairwise",
+      [] { return PAucAtBudget({.surrogate = PAucAtBudgetOptions::Surrogate::pairwise}); });
+  add("cross_entropy", [] { return CrossEntropy({.classes = 1}); });
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+}

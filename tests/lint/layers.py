@@ -27,7 +27,6 @@ TOOLS = [
     "run",
     "bench",
     "step",
-    "loss",
     "inspect",
 ]
 

@@ -59,7 +59,7 @@ std::uint64_t end_counting() noexcept {
 void* CountingMemory::allocate(std::size_t bytes, Stream stream) {
   count_one();
   live_ += bytes;
-  return host_memory().allocate(bytes, stream);
+  return PassingMemory::allocate(bytes, stream);
 }
 
 }  // namespace tutti::test

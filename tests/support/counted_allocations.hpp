@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <tutti/memory.hpp>
+#include "support/memories.hpp"
 
 namespace tutti::test {
 
@@ -15,16 +15,12 @@ void begin_counting() noexcept;
 std::uint64_t end_counting() noexcept;
 
 /// Host memory, each allocation of which counts too.
-class CountingMemory final : public Memory {
+class CountingMemory final : public PassingMemory {
  public:
-  Device device() const noexcept override { return {}; }
   void* allocate(std::size_t bytes, Stream stream) override;
   void release(void* data, std::size_t bytes, Stream stream) noexcept override {
     live_ -= bytes;
-    host_memory().release(data, bytes, stream);
-  }
-  void copy(void* to, const void* from, std::size_t bytes, Stream stream) override {
-    host_memory().copy(to, from, bytes, stream);
+    PassingMemory::release(data, bytes, stream);
   }
 
   /// The bytes that have not been released.

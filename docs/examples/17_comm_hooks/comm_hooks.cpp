@@ -13,6 +13,7 @@
 #include <tutti/tutti.hpp>
 
 #include "../15_ddp_mlp/mlp.hpp"
+#include "top_k.hpp"
 
 namespace {
 
@@ -113,10 +114,6 @@ ddp::CommHook batched_power_sgd(int rank) {
       std::make_shared<ddp::PowerSgdState>(ddp::PowerSgdOptions{.rank = rank, .start_step = 0}));
 }
 
-ddp::CommHook top_k(double ratio) {
-  return ddp::top_k_hook(std::make_shared<ddp::TopKState>(ddp::TopKOptions{.ratio = ratio}));
-}
-
 ddp::CommHook local_sgd(tutti::ProcessGroup& pair) {
   return ddp::post_local_sgd_hook(std::make_shared<ddp::PostLocalSgdState>(local_from, &pair));
 }
@@ -137,7 +134,7 @@ int main() {
            Case{"PowerSGD, rank 1", [](auto&) { return power_sgd(1); }},
            Case{"PowerSGD, rank 1, no feedback", [](auto&) { return power_sgd(1, false); }},
            Case{"batched PowerSGD, rank 4", [](auto&) { return batched_power_sgd(4); }},
-           Case{"top-k, 1 %", [](auto&) { return top_k(0.01); }},
+           Case{"top-k, 1 %", [](auto&) { return TopK(0.01); }},
            Case{"local SGD", local_sgd, true},
            Case{"noop", [](auto&) { return ddp::noop_hook; }},
        }) {

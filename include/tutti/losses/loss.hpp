@@ -52,9 +52,6 @@ struct LossResult {
   /// rank. Ignored rows have 0.
   std::vector<double> per_element;
   std::vector<std::uint8_t> valid;  ///< Ranking losses: 1 for each valid class, [C].
-  /// The number of evaluations of σ and σ' on this rank. Ranking losses divide them evenly between
-  /// the ranks.
-  std::uint64_t evaluations = 0;
 };
 
 }  // namespace losses

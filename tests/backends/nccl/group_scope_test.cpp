@@ -6,6 +6,7 @@
 
 #include "backends/nccl/groups.hpp"
 #include "cuda/memory.hpp"
+#include "support/memories.hpp"
 
 // Every call of NCCL between ncclGroupStart and ncclGroupEnd fails once, and so does every
 // allocation of a call. The group of NCCL has to be closed, the error has to name the call of NCCL,
@@ -65,29 +66,13 @@ backend::nccl::NcclApi failing_table() {
   return table;
 }
 
-/// The double's memory, whose allocations fail by the plan.
-class ShortMemory final : public Memory {
- public:
-  explicit ShortMemory(int rank) : inner_(backend::cuda::cuda_memory(cuda(), rank)) {}
-  Device device() const noexcept override { return inner_.device(); }
-  void* allocate(std::size_t bytes, Stream stream) override {
-    if (plan.allocations_left >= 0 && plan.allocations_left-- == 0) {
-      plan.failed = "memory";
-      if (plan.thrown_by_standard) throw std::bad_alloc();
-      throw Error(Errc::resource_exhausted, "no memory is left");
-    }
-    return inner_.allocate(bytes, stream);
-  }
-  void release(void* data, std::size_t bytes, Stream stream) noexcept override {
-    inner_.release(data, bytes, stream);
-  }
-  void copy(void* to, const void* from, std::size_t bytes, Stream stream) override {
-    inner_.copy(to, from, bytes, stream);
-  }
-
- private:
-  Memory& inner_;
-};
+/// Fails an allocation of the group's memory by the plan.
+void allocate_by_plan(std::size_t) {
+  if (plan.allocations_left < 0 || plan.allocations_left-- != 0) return;
+  plan.failed = "memory";
+  if (plan.thrown_by_standard) throw std::bad_alloc();
+  throw Error(Errc::resource_exhausted, "no memory is left");
+}
 
 /// A backend without operations for rows: the front makes them of messages.
 class Plain final : public ForwardingBackend {
@@ -184,7 +169,7 @@ class Groups : public Double {
   static bool fails(const Case& tested, const Plan& mine, int round,
                     const std::shared_ptr<Store>& store, int rank, RankBarrier& barrier) {
     static const backend::nccl::NcclApi table = failing_table();
-    ShortMemory memory(rank);
+    FailingMemory memory(allocate_by_plan, backend::cuda::cuda_memory(cuda(), rank));
     cudaStream_t compute = nullptr;
     cuda().stream_create_with_flags(&compute, cudaStreamNonBlocking);
     bool failed = false;

@@ -7,13 +7,11 @@
 #include <map>
 #include <string>
 
-#include "../gloo/bare.hpp"
+#include "bare_gloo.hpp"
 #include "contestant.hpp"
 
 namespace tutti::peers {
 namespace {
-
-using bench::Bare;
 
 Call make(Bare& gloo, Bare::Algorithm algorithm, int size, const Request& request, Arrays arrays) {
   const auto& operation = request.operation;

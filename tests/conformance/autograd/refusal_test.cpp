@@ -1,6 +1,7 @@
 #include <tutti/autograd.hpp>
 
 #include "conformance/autograd/gradient_check.hpp"
+#include "support/memories.hpp"
 
 // Calls without a gradient, or with contradictory arguments, are refused by name, and the group
 // stays usable.
@@ -221,31 +222,13 @@ TEST_P(AutogradRefusalOfOne, IsToldToTheOthers) {
   });
 }
 
-/// The group's memory, which can run out.
-class EndingMemory final : public Memory {
- public:
-  explicit EndingMemory(ProcessGroup& group) noexcept : memory_(group.memory()) {}
-  void end() noexcept { ended_ = true; }
-  Device device() const noexcept override { return memory_.device(); }
-  void* allocate(std::size_t bytes, Stream stream) override {
-    if (ended_) throw Error(Errc::resource_exhausted, "no " + std::to_string(bytes) + " bytes");
-    return memory_.allocate(bytes, stream);
-  }
-  void release(void* data, std::size_t bytes, Stream stream) noexcept override {
-    memory_.release(data, bytes, stream);
-  }
-  void copy(void* to, const void* from, std::size_t bytes, Stream stream) override {
-    memory_.copy(to, from, bytes, stream);
-  }
-
- private:
-  Memory& memory_;
-  bool ended_ = false;
-};
-
 TEST_P(AutogradRefusalOfOne, ARankWithoutMemoryForItsResultTellsTheOthers) {
   on_ranks(GetParam(), [](ProcessGroup& group) {
-    EndingMemory memory(group);
+    bool ended = false;
+    const auto check = [&](std::size_t bytes) {
+      if (ended) throw Error(Errc::resource_exhausted, "no " + std::to_string(bytes) + " bytes");
+    };
+    FailingMemory memory(check, group.memory());
     const auto layout = RowLayout::equal(group.size(), 1);
     const Buffer x = put(group, Numbers(1));
     const Buffer c = put(group, Numbers(index(group.size())));
@@ -253,7 +236,7 @@ TEST_P(AutogradRefusalOfOne, ARankWithoutMemoryForItsResultTellsTheOthers) {
     const GatherOptions options{.layout = &layout, .memory = &memory};
     const ResultOptions result{.memory = &memory};
     const auto before = backwards(group, &memory);
-    if (group.rank() == 1) memory.end();
+    ended = group.rank() == 1;
     const auto expect_told = [&](const auto& call) {
       if (group.rank() == 1)
         expect_error(Errc::resource_exhausted, {"no ", " bytes"}, call);

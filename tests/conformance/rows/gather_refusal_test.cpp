@@ -12,6 +12,7 @@
 #include "conformance/cells.hpp"
 #include "conformance/observed.hpp"
 #include "support/dtypes.hpp"
+#include "support/memories.hpp"
 
 // Differences between the ranks, and calls that are invalid on one of them: an error on all ranks,
 // with the reason, and the group stays usable.
@@ -422,26 +423,8 @@ TEST_P(GatherRefusalOfOne, AKnownLayoutHidesNoRefusal) {
     });
 }
 
-/// Memory that is exhausted.
-class FullMemory final : public Memory {
- public:
-  Device device() const noexcept override { return {}; }
-  void* allocate(std::size_t, Stream) override { fail(Errc::resource_exhausted, "it is full"); }
-  void release(void*, std::size_t, Stream) noexcept override {}
-  void copy(void*, const void*, std::size_t, Stream) override {}
-};
-
-/// Memory of a program, which throws its own exceptions.
-class ForeignMemory final : public Memory {
- public:
-  Device device() const noexcept override { return {}; }
-  void* allocate(std::size_t, Stream) override { throw std::runtime_error("it is foreign"); }
-  void release(void*, std::size_t, Stream) noexcept override {}
-  void copy(void*, const void*, std::size_t, Stream) override {}
-};
-
 TEST_P(GatherRefusalComparing, AMemoryThatThrowsAnExceptionOfItsOwnLetsNoRankWait) {
-  ForeignMemory foreign;
+  FailingMemory foreign([](std::size_t) { throw std::runtime_error("it is foreign"); });
   for (int odd = 0; odd < size(); ++odd)
     on_ranks(world(), [&](ProcessGroup& group) {
       const bool bad = group.rank() == odd;
@@ -460,7 +443,7 @@ TEST_P(GatherRefusalComparing, AMemoryThatThrowsAnExceptionOfItsOwnLetsNoRankWai
 }
 
 TEST_P(GatherRefusalComparing, ARankWithoutMemoryForItsResultLetsNoRankWait) {
-  FullMemory full;
+  FailingMemory full([](std::size_t) { fail(Errc::resource_exhausted, "it is full"); });
   for (int odd = 0; odd < size(); ++odd)
     on_ranks(world(), [&](ProcessGroup& group) {
       const bool bad = group.rank() == odd;

@@ -15,7 +15,7 @@
 #include "conformance/cells.hpp"
 #include "conformance/observed.hpp"
 #include "support/dtypes.hpp"
-#include "support/recording_memory.hpp"
+#include "support/memories.hpp"
 
 namespace tutti::test {
 namespace {
@@ -343,8 +343,9 @@ TEST_P(Gathering, ResultsAreInTheCallersMemory) {
     on_ranks(world(), [&](ProcessGroup& group) {
       RecordingMemory memory(group.memory());
       const auto expect_there = [&](const Tensor& tensor) {
-        const RecordingMemory::Allocation place(const_cast<void*>(tensor.data()), tensor.bytes());
-        EXPECT_EQ(memory.live(), std::vector{place});
+        ASSERT_EQ(memory.live().size(), 1U);
+        EXPECT_EQ(memory.live()[0].data, tensor.data());
+        EXPECT_EQ(memory.live()[0].bytes, tensor.bytes());
       };
       const Buffer mine(group, DType::u8, {rows[group.rank()], row_bytes});
       const Buffer whole(group, DType::u8, {rows.total(), row_bytes});
@@ -360,9 +361,9 @@ TEST_P(Gathering, ResultsAreInTheCallersMemory) {
       {
         const auto all = gather_all_tensors(group, mine, {.memory = &memory});
         EXPECT_EQ(memory.live().size(), all.size());
-        for (const auto& [data, bytes] : memory.live())
+        for (const auto& block : memory.live())
           EXPECT_TRUE(
-              std::ranges::any_of(all, [d = data](const Tensor& t) { return t.data() == d; }));
+              std::ranges::any_of(all, [&](const Tensor& t) { return t.data() == block.data; }));
       }
       EXPECT_TRUE(memory.live().empty()) << "all of it was given back";
     });

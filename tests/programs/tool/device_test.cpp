@@ -10,6 +10,7 @@
 
 #include "bench/staging.hpp"
 #include "common/exit_code.hpp"
+#include "support/memories.hpp"
 
 // The meaning of --device, and access to the bytes of device arrays.
 
@@ -70,17 +71,11 @@ TEST(Device, ADeviceThatIsNotThereIsUnavailable) {
 }
 
 /// Memory that the tool can access only through copy().
-class Elsewhere final : public Memory {
+class Elsewhere final : public test::PassingMemory {
  public:
   Device device() const noexcept override { return {DeviceType::cuda, 0}; }
-  void* allocate(std::size_t bytes, Stream stream) override {
-    return host_memory().allocate(bytes, stream);
-  }
-  void release(void* data, std::size_t bytes, Stream stream) noexcept override {
-    host_memory().release(data, bytes, stream);
-  }
   void copy(void* to, const void* from, std::size_t bytes, Stream stream) override {
-    host_memory().copy(to, from, bytes, stream);
+    PassingMemory::copy(to, from, bytes, stream);
     ++copies;
   }
   int copies = 0;

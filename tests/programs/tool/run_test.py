@@ -2,7 +2,6 @@
 import contextlib
 import os
 import pathlib
-import re
 import signal
 import socket
 import subprocess
@@ -11,9 +10,8 @@ import tempfile
 import time
 import unittest
 
-TUTTI = ""
-LAUNCHER_VARIABLES = re.compile(r"^(TUTTI_|RANK$|WORLD_SIZE$|LOCAL_|GROUP_RANK$|MASTER_|TORCHELASTIC_)")
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not LAUNCHER_VARIABLES.match(name)}
+from driver import ENVIRONMENT, TUTTI, main
+
 # Limit for a busy machine; the limits of the tool are shorter.
 SOON = 10
 
@@ -543,10 +541,4 @@ class Refusals(Run):
 
 
 if __name__ == "__main__":
-    # A shell that runs this in the background may ignore some signals, and all its children would inherit
-    # that.
-    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
-        if signal.getsignal(ignored) == signal.SIG_IGN:
-            signal.signal(ignored, signal.SIG_DFL)
-    TUTTI = os.path.abspath(sys.argv.pop(1))
-    unittest.main(verbosity=2)
+    main()

@@ -2,22 +2,11 @@
 import csv
 import io
 import json
-import os
 import pathlib
-import re
-import subprocess
-import sys
 import tempfile
-import unittest
 
-try:
-    import jsonschema
-except ImportError:
-    jsonschema = None
+from driver import TUTTI, Program, main, tutti
 
-TUTTI = ""
-LAUNCHER_VARIABLES = re.compile(r"^(TUTTI_|RANK$|WORLD_SIZE$|LOCAL_|GROUP_|MASTER_|OMPI_|PMI_|PALS_|SLURM_)")
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not LAUNCHER_VARIABLES.match(name)}
 HOOKS = ["all_reduce", "fp16", "bf16", "noop"]
 TIMES = ["communication_us", "compute_us", "overlap_us", "no_overlap_us", "calls_us"]
 
@@ -28,34 +17,20 @@ def small(**others):
     return [text for name, value in options.items() for text in (f"--{name}", value)]
 
 
-def tutti(*arguments, **variables):
-    return subprocess.run([TUTTI, *map(str, arguments)], env={**ENVIRONMENT, **variables}, text=True, capture_output=True,
-                          timeout=120)
-
-
 def backends():
     """The backends of this build that serve ranks on host memory."""
     found = json.loads(tutti("info", "-f", "json").stdout)["backends"]
     return [backend["name"] for backend in found if backend["available"] and "cpu" in backend["serves"]]
 
 
-class Program(unittest.TestCase):
-    def runs(self, *arguments):
+class StepProgram(Program):
+    def steps(self, *arguments):
         done = tutti("bench", "step", *arguments)
         self.assertEqual((done.returncode, done.stderr), (0, ""), " ".join(map(str, arguments)))
         return done.stdout
 
     def record(self, *arguments):
-        return json.loads(self.runs(*arguments, "-f", "json"))
-
-    def refuses(self, arguments, *words):
-        """Exits with 64 and one line on stderr that has all of `words`; nothing on stdout."""
-        done = tutti("bench", *arguments)
-        with self.subTest(arguments=arguments):
-            self.assertEqual((done.returncode, done.stdout), (64, ""), done.stderr)
-            self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
-            for word in ("error: ", *words):
-                self.assertIn(word, done.stderr)
+        return json.loads(self.steps(*arguments, "-f", "json"))
 
     def check(self, run, ranks, times, rounds=2):
         """Every row has right gradients, and exactly these times."""
@@ -74,7 +49,7 @@ class Program(unittest.TestCase):
             self.assertGreaterEqual(row["communication_cpu"], 0)
 
 
-class Step(Program):
+class Step(StepProgram):
     def test_every_hook_is_right_on_every_backend_and_any_number_of_ranks(self):
         for backend in backends():
             for ranks in (1, 2, 3):
@@ -152,23 +127,13 @@ class Step(Program):
                                                           + row["communication_us"]["max"]), 100e3)
 
     def test_the_json_follows_the_schema(self):
-        schema = json.loads(tutti("schema", "step").stdout)
-        self.assertEqual(schema["$id"], "tutti/step-run-1")
         runs = [self.record("-n", 2, *small(), "--calls"),
                 self.record("-n", 1, *small(compute="0s", check="none"), "--first-bucket", "1K")]
-        if jsonschema is None:
-            self.skipTest("the Python module jsonschema is not here: the output was not validated")
-        jsonschema.Draft202012Validator.check_schema(schema)
-        validator = jsonschema.Draft202012Validator(schema)
-        for run in runs:
-            validator.validate(run)
-        for change in ({"schema_version": 2}, {"status": "fine"}, {"surprise": 1}):
-            self.assertFalse(validator.is_valid({**runs[0], **change}), change)
-        for change in ({"wrong": -1}, {"buckets": "many"}, {"compute_us": {"n": 1}}):
-            self.assertFalse(validator.is_valid({**runs[0], "results": [{**runs[0]["results"][0], **change}]}), change)
+        self.check_schema("step", runs, ({"schema_version": 2}, {"status": "fine"}, {"surprise": 1}),
+                          ({"wrong": -1}, {"buckets": "many"}, {"compute_us": {"n": 1}}))
 
     def test_the_tables_fit_and_say_what_was_measured(self):
-        text = self.runs("-n", 3, "--backend", "local", *small(), "--calls")
+        text = self.steps("-n", 3, "--backend", "local", *small(), "--calls")
         for line in text.splitlines():
             self.assertLessEqual(len(line), 80, line)
             self.assertEqual(line, line.rstrip())
@@ -180,14 +145,14 @@ class Step(Program):
         self.assertRegex(text, r"\n  medians of at least 2 rounds +[\d.]+ s\n$")
         for absent, options in ((["compute", "overlap", "hidden", "calls"], small(compute="0s")),
                                 (["no overlap", "calls"], [*small(), "--overlap"])):
-            text = self.runs("-n", 1, *options).split("\n\n", 1)[1]
+            text = self.steps("-n", 1, *options).split("\n\n", 1)[1]
             for word in absent:
                 self.assertNotIn(word, text)
 
     def test_every_format_has_the_numbers_of_the_json(self):
         with tempfile.TemporaryDirectory() as folder:
             files = {ending: pathlib.Path(folder, f"r.{ending}") for ending in ("json", "ndjson", "csv", "md")}
-            self.runs("-n", 2, *small(), *[argument for file in files.values() for argument in ("--out", file)])
+            self.steps("-n", 2, *small(), *[argument for file in files.values() for argument in ("--out", file)])
             texts = {ending: file.read_text() for ending, file in files.items()}
         run = json.loads(texts["json"])
         lines = [json.loads(line) for line in texts["ndjson"].splitlines()]
@@ -201,7 +166,7 @@ class Step(Program):
         self.assertRegex(texts["md"], r"^# tutti bench step \S+: uniform:9x10000e  9 gradients ")
         self.assertEqual(texts["md"].count("\n| 64 KiB | "), 1)
         for form, start in (("ndjson", '{"started":'), ("csv", "started,status,"), ("md", "# tutti bench step ")):
-            self.assertTrue(self.runs("-n", 1, *small(), "-f", form).startswith(start), form)
+            self.assertTrue(self.steps("-n", 1, *small(), "-f", form).startswith(start), form)
 
     def test_what_makes_no_sense_is_refused_by_name(self):
         two = ["step", "-n", "2"]
@@ -232,7 +197,7 @@ class Step(Program):
                 ([*two, "--backend", "gluu"], ["gluu"]),
                 ([*two, "--device", "moon"], ["moon"]),
                 ([*two, "--timeout", "0s"], ["--timeout"])):
-            self.refuses(arguments, *words)
+            self.refuses(64, ["bench", *arguments], "error: ", *words)
 
     def test_a_missing_device_is_unavailable_or_skipped(self):
         if "nccl" in backends():
@@ -242,12 +207,12 @@ class Step(Program):
         self.assertEqual(tutti(*arguments, "--skip-unavailable").returncode, 77)
 
     def test_help_names_the_options(self):
-        text = self.runs("--help")
+        text = self.steps("--help")
         for option in ("--model", "--bucket", "--hook", "--compute", "--no-overlap", "--calls", "--rounds", "--device"):
             self.assertIn(option, text)
 
 
-class Processes(Program):
+class Processes(StepProgram):
     """Ranks of a launcher."""
 
     @classmethod
@@ -272,5 +237,4 @@ class Processes(Program):
 
 
 if __name__ == "__main__":
-    TUTTI = os.path.abspath(sys.argv.pop(1))
-    unittest.main(verbosity=2)
+    main()

@@ -377,27 +377,26 @@ TEST(Table, RefusesAnAlgorithmThatAnOperationDoesNotHave) {
                Error);
 }
 
-// 64 KiB on 4 ranks: recursive doubling sends 2 arrays per rank over gloo, slices 1.5 over ucx.
-TEST(Table, ChoosesByTheTransport) {
-  using collectives::Transport;
+// 64 KiB on 4 ranks: recursive doubling sends 2 arrays per rank, and slices send 1.5, where
+// messages wake no thread.
+TEST(Table, ChoosesByTheKindOfWire) {
   constexpr std::size_t bytes = std::size_t{64} << 10;
-  for (const auto transport : {Transport::gloo, Transport::ucx}) {
+  for (const bool wakes_a_thread : {true, false}) {
     MemoryWires wires(4);
-    wires.transport = transport;
+    wires.wakes_a_thread = wakes_a_thread;
     wires.run([&](Wire& wire) {
       Numbers data = numbers(wire.rank(), bytes / sizeof(std::int32_t));
       run_collective(wire, op_of(Operation::all_reduce, data, data), false);
       for (std::size_t i = 0; i < data.size(); ++i)
         if (data[i] != sum_of(0, 3, i)) throw std::runtime_error("wrong element");
     });
-    EXPECT_EQ(total(wires), 4 * (transport == Transport::ucx ? bytes / 2 * 3 : bytes * 2));
+    EXPECT_EQ(total(wires), 4 * (wakes_a_thread ? bytes * 2 : bytes / 2 * 3));
   }
-  EXPECT_NE(collectives::describe_table(Transport::gloo),
-            collectives::describe_table(Transport::ucx));
+  EXPECT_NE(collectives::describe_table(true), collectives::describe_table(false));
 }
 
 TEST(Table, IsPrintedWithTheNamesOfItsAlgorithms) {
-  const auto text = collectives::describe_table(collectives::Transport::gloo);
+  const auto text = collectives::describe_table(true);
   for (const auto algorithm :
        {Algorithm::direct, Algorithm::recursive_doubling, Algorithm::ring, Algorithm::slices,
         Algorithm::binomial_tree, Algorithm::chain, Algorithm::dissemination})

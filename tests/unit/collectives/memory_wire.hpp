@@ -68,7 +68,7 @@ class MemoryWires {
     One(MemoryWires& wires, int rank) : wires_(wires), rank_(rank) {}
     int rank() const noexcept override { return rank_; }
     int size() const noexcept override { return wires_.size_; }
-    collectives::Transport transport() const noexcept override { return wires_.transport; }
+    bool wakes_a_thread() const noexcept override { return wires_.wakes_a_thread; }
     void send(int to, const void* data, std::size_t bytes) override {
       const std::lock_guard lock(wires_.mutex_);
       wires_.sent[static_cast<std::size_t>(rank_)] += bytes;
@@ -146,7 +146,7 @@ class MemoryWires {
   bool broken_ = false;
 
  public:
-  collectives::Transport transport = collectives::Transport::gloo;
+  bool wakes_a_thread = true;
   bool may_be_empty = false;      ///< Messages of recv() may be empty.
   std::vector<std::size_t> sent;  ///< Sent bytes, by rank.
 };

@@ -1,4 +1,3 @@
-#include <atomic>
 #include <limits>
 #include <memory>
 #include <string>
@@ -8,9 +7,9 @@
 
 #include <tutti/ddp/local_sgd.hpp>
 #include <tutti/ddp/power_sgd.hpp>
-#include <tutti/ddp/top_k.hpp>
 
 #include "support/errors.hpp"
+#include "support/memories.hpp"
 #include "support/ranks.hpp"
 
 // Tests the state of hooks, not their results: refusals, saved states, memory.
@@ -21,7 +20,6 @@ namespace {
 using ddp::PeriodicModelAverager;
 using ddp::PostLocalSgdState;
 using ddp::PowerSgdState;
-using ddp::TopKState;
 
 template <typename F>
 void expect_bad(const std::vector<std::string>& texts, F&& f) {
@@ -37,11 +35,6 @@ TEST(HookState, BadOptionsAreRefused) {
              [] { PowerSgdState s({.min_compression_rate = 0}); });
   expect_bad({"orthogonalization_epsilon of PowerSGD is nan"},
              [] { PowerSgdState s({.orthogonalization_epsilon = nan}); });
-  expect_bad({"ratio of top_k_hook is 0; it must be above 0 and at most 1"},
-             [] { TopKState s({.ratio = 0}); });
-  expect_bad({"ratio of top_k_hook is 1.5"}, [] { TopKState s({.ratio = 1.5}); });
-  expect_bad({"ratio of top_k_hook is nan"}, [] { TopKState s({.ratio = nan}); });
-  expect_bad({"start_step of top_k_hook is -2"}, [] { TopKState s({.start_step = -2}); });
   expect_bad({"start_step of post_local_sgd_hook is -1"}, [] { PostLocalSgdState s(-1); });
   on_fresh_ranks({"local", 1, false}, [](ProcessGroup& group) {
     expect_bad({"period of PeriodicModelAverager is 0; it must be 1 or more"},
@@ -58,8 +51,6 @@ TEST(HookState, ANullStateIsRefused) {
              [] { (void)ddp::power_sgd_hook(std::shared_ptr<PowerSgdState>()); });
   expect_bad({"the state of batched_power_sgd_hook is null; pass a PowerSgdState"},
              [] { (void)ddp::batched_power_sgd_hook(std::shared_ptr<PowerSgdState>()); });
-  expect_bad({"the state of top_k_hook is null; pass a TopKState"},
-             [] { (void)ddp::top_k_hook(std::shared_ptr<TopKState>()); });
   expect_bad({"the state of post_local_sgd_hook is null; pass a PostLocalSgdState"},
              [] { (void)ddp::post_local_sgd_hook(std::shared_ptr<PostLocalSgdState>()); });
 }
@@ -81,10 +72,8 @@ TEST(HookState, OtherBytesAreNotLoadedAndChangeNothing) {
   on_fresh_ranks({"local", 1, false}, [](ProcessGroup& group) {
     const auto power = std::make_shared<PowerSgdState>(
         ddp::PowerSgdOptions{.start_step = 0, .min_compression_rate = 1.1});
-    const auto top = std::make_shared<TopKState>(ddp::TopKOptions{.ratio = 0.1});
     const auto local = std::make_shared<PostLocalSgdState>();
     OneBucket(group).run(ddp::power_sgd_hook(power));
-    OneBucket(group).run(ddp::top_k_hook(top));
     OneBucket(group).run(ddp::post_local_sgd_hook(local));
     const auto check = [](ddp::HookState& state, ddp::HookState& other, const std::string& name) {
       const std::string saved = state.save();
@@ -98,8 +87,7 @@ TEST(HookState, OtherBytesAreNotLoadedAndChangeNothing) {
       }
       EXPECT_EQ(state.save(), saved);
     };
-    check(*power, *top, "PowerSGD");
-    check(*top, *local, "top_k_hook");
+    check(*power, *local, "PowerSGD");
     check(*local, *power, "post_local_sgd_hook");
   });
 }
@@ -115,10 +103,6 @@ TEST(HookState, OtherOptionsAreRefused) {
              [&] { PowerSgdState({.rank = 2, .warm_start = false}).load(saved); });
   expect_bad({"min_compression_rate is 2 in the saved state of PowerSGD and 3 in this one"},
              [&] { PowerSgdState({.rank = 2, .min_compression_rate = 3}).load(saved); });
-  const std::string sparse = TopKState().save();
-  TopKState({.ratio = 0.5}).load(sparse);
-  expect_bad({"error_feedback is true in the saved state of top_k_hook and false in this one"},
-             [&] { TopKState({.error_feedback = false}).load(sparse); });
 }
 
 TEST(HookState, AStateOfAnotherModelOrHookIsRefused) {
@@ -135,12 +119,6 @@ TEST(HookState, AStateOfAnotherModelOrHookIsRefused) {
                [&] {
                  OneBucket(group, {9, 6}).run(ddp::power_sgd_hook(loaded));
                });
-    const auto top = std::make_shared<TopKState>();
-    OneBucket(group).run(ddp::top_k_hook(top));
-    const auto loaded_top = std::make_shared<TopKState>();
-    loaded_top->load(top->save());
-    expect_bad({"the error of parameter 0 has 48 elements"},
-               [&] { OneBucket(group, {50}).run(ddp::top_k_hook(loaded_top)); });
   });
 }
 
@@ -150,33 +128,13 @@ TEST(HookState, BucketsComeInTheirOrder) {
     const auto slices = std::make_shared<ddp::Bucket::Slices>(1, ddp::Slice{0, 0, {8, 8}});
     ddp::Bucket second(group, numbers, slices, 1, 2);
     PowerSgdState power({.start_step = 0});
-    TopKState top;
     expect_bad({"power_sgd_hook got bucket 1 before bucket 0"},
                [&] { (void)ddp::power_sgd_hook(power, second); });
-    expect_bad({"top_k_hook got bucket 1 before bucket 0"},
-               [&] { (void)ddp::top_k_hook(top, second); });
   });
 }
 
-/// The group's memory, which counts allocations.
-class CountingMemory final : public Memory {
- public:
-  Device device() const noexcept override { return {}; }
-  void* allocate(std::size_t bytes, Stream stream) override {
-    ++allocations;
-    return host_memory().allocate(bytes, stream);
-  }
-  void release(void* data, std::size_t bytes, Stream stream) noexcept override {
-    host_memory().release(data, bytes, stream);
-  }
-  void copy(void* to, const void* from, std::size_t bytes, Stream stream) override {
-    host_memory().copy(to, from, bytes, stream);
-  }
-  std::atomic<int> allocations = 0;
-};
-
 TEST(HookState, ArraysAreAllocatedInTheFirstCompressedStep) {
-  CountingMemory memories[2];
+  RecordingMemory memories[2];
   const Fresh fresh{
       .adjust = [&](GroupOptions& options) { options.memory = &memories[options.rank]; }};
   on_fresh_ranks(
@@ -184,17 +142,14 @@ TEST(HookState, ArraysAreAllocatedInTheFirstCompressedStep) {
       [&](ProcessGroup& group) {
         const auto power = std::make_shared<PowerSgdState>(
             ddp::PowerSgdOptions{.start_step = 1, .min_compression_rate = 1.1});
-        const auto top =
-            std::make_shared<TopKState>(ddp::TopKOptions{.ratio = 0.1, .start_step = 1});
         OneBucket bucket(group);
-        auto& allocations = memories[group.rank()].allocations;
-        for (const auto& hook : {ddp::power_sgd_hook(power), ddp::top_k_hook(top)}) {
-          for (int step = 0; step < 2; ++step) bucket.run(hook);
-          const int before = allocations;
-          EXPECT_GT(before, 0);
-          for (int step = 0; step < 5; ++step) bucket.run(hook);
-          EXPECT_EQ(allocations, before);
-        }
+        const auto& memory = memories[group.rank()];
+        const auto hook = ddp::power_sgd_hook(power);
+        for (int step = 0; step < 2; ++step) bucket.run(hook);
+        const int before = memory.allocations();
+        EXPECT_GT(before, 0);
+        for (int step = 0; step < 5; ++step) bucket.run(hook);
+        EXPECT_EQ(memory.allocations(), before);
       },
       fresh);
 }

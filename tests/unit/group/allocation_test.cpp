@@ -2,14 +2,12 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <iostream>
 #include <span>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include <tutti/coalesce.hpp>
 #include <tutti/process_group.hpp>
 
 #include "support/counted_allocations.hpp"
@@ -170,27 +168,6 @@ TEST(AllocationCounter, SeesTheLibrarysOwnAllocations) {
   begin_counting();
   const auto group = ProcessGroup::create({.backend = "local", .checked = false});
   EXPECT_GT(end_counting(), 0U);
-}
-
-// These may allocate; the numbers are printed for reference.
-TEST(AllocationCounter, ReportsWhatOtherCallsNeed) {
-  const auto report = [](const char* what, const Call& call) {
-    const auto n = count(call);
-    std::cout << what << ": " << static_cast<double>(n) / (counted * ranks) << " per call\n";
-  };
-  report("then()",
-         [](ProcessGroup& g, Arrays& a) { g.all_reduce_async(a.small).then([] {}).wait(); });
-  report("Work::all of two", [](ProcessGroup& g, Arrays& a) {
-    a.works[0] = g.all_reduce_async(a.small);
-    a.works[1] = g.barrier_async();
-    Work::all(std::span(a.works).first(2)).wait();
-  });
-  report("Coalesce of two", [](ProcessGroup& g, Arrays& a) {
-    Coalesce together(g);
-    (void)g.all_reduce_async(a.small);
-    (void)g.broadcast_async(a.other, 0);
-    together.launch().wait();
-  });
 }
 
 }  // namespace

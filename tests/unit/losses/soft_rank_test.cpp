@@ -355,17 +355,15 @@ Everything by_threads(const SoftRank& ranks, int threads) {
   return all;
 }
 
-TEST(SoftRank, ThreadsOnOneObjectGiveTheSameBitsAndTheSameCount) {
+TEST(SoftRank, ThreadsOnOneObjectGiveTheSameBits) {
   Pool pool = normal(4000, 900);
   for (std::size_t i = 0; i < 500; ++i) pool.scores[i] = std::round(pool.scores[i] * 8) / 8;
   for (const auto engine : {Engine::pairs, Engine::windows, Engine::cells}) {
     const SoftRank one(pool.scores, pool.positive, 0.02, engine);
     const auto want = by_threads(one, 1);
-    EXPECT_GT(one.evaluations(), 0U);
     for (const int threads : {2, 3, 5}) {
       const SoftRank many(pool.scores, pool.positive, 0.02, engine);
       const auto got = by_threads(many, threads);
-      EXPECT_EQ(many.evaluations(), one.evaluations());
       for (std::size_t k = 0; k < want.sums.size(); ++k) {
         EXPECT_EQ(got.sums[k].a, want.sums[k].a);
         EXPECT_EQ(got.sums[k].b, want.sums[k].b);
@@ -377,26 +375,6 @@ TEST(SoftRank, ThreadsOnOneObjectGiveTheSameBitsAndTheSameCount) {
         EXPECT_EQ(got.slopes[i].b, want.slopes[i].b);
       }
     }
-  }
-}
-
-// A rank may have all of the positives.
-TEST(SoftRank, SlopesOfPositiveRowsAreNoMoreWorkThanThoseOfOthers) {
-  const Pool pool = normal(2000, 500);
-  std::vector<std::uint32_t> of_kind[2];
-  for (std::uint32_t i = 0; i < 2000; ++i) of_kind[pool.positive[i]].push_back(i);
-  of_kind[0].resize(500);
-  for (const auto engine : {Engine::pairs, Engine::cells}) {
-    std::uint64_t evaluations[2] = {};
-    for (const std::size_t kind : {0U, 1U}) {
-      const SoftRank ranks(pool.scores, pool.positive, 0.1, engine);
-      const std::vector<double> weights(ranks.anchors(), 1);
-      std::vector<SoftRank::Slopes> out(500);
-      ranks.slopes(weights, weights, of_kind[kind], out);
-      evaluations[kind] = ranks.evaluations();
-    }
-    EXPECT_GT(evaluations[0], 0U);
-    EXPECT_EQ(evaluations[0], evaluations[1]);
   }
 }
 

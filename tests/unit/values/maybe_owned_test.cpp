@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "support/recording_memory.hpp"
+#include "support/memories.hpp"
 
 namespace tutti {
 namespace {

@@ -13,57 +13,30 @@
 #include <gtest/gtest.h>
 
 #include "support/errors.hpp"
+#include "support/memories.hpp"
 
 namespace tutti {
 namespace {
 
 using test::expect_error;
+using test::FailingMemory;
+using test::PassingMemory;
+using test::RecordingMemory;
 
-/// Records its requests.
-class RecordingMemory final : public Memory {
+/// Memory of a device, which the host could not read.
+class DeviceMemory final : public RecordingMemory {
  public:
-  struct Request {
-    void* data;
-    std::size_t bytes;
-    Stream stream;
-    bool operator==(const Request&) const = default;
-  };
-
   Device device() const noexcept override { return {DeviceType::extension, 5}; }
-  void* allocate(std::size_t bytes, Stream stream) override {
-    if (exhausted) fail(Errc::resource_exhausted, "the memory is full");
-    void* data = host_memory().allocate(bytes, stream);
-    allocated.push_back({data, bytes, stream});
-    return data;
-  }
-  void release(void* data, std::size_t bytes, Stream stream) noexcept override {
-    released.push_back({data, bytes, stream});
-    host_memory().release(data, bytes, stream);
-  }
-  void copy(void* to, const void* from, std::size_t bytes, Stream stream) override {
-    host_memory().copy(to, from, bytes, stream);
-  }
-
-  bool exhausted = false;
-  std::vector<Request> allocated;
-  std::vector<Request> released;
 };
 
 /// Of a group that may end: its Tensors keep it.
-class SharedMemory final : public Memory, public std::enable_shared_from_this<SharedMemory> {
+class SharedMemory final : public PassingMemory, public std::enable_shared_from_this<SharedMemory> {
  public:
   explicit SharedMemory(int& alive) : alive_(alive) { ++alive_; }
   ~SharedMemory() override { --alive_; }
-  Device device() const noexcept override { return {}; }
-  void* allocate(std::size_t bytes, Stream stream) override {
-    return host_memory().allocate(bytes, stream);
-  }
   void release(void* data, std::size_t bytes, Stream stream) noexcept override {
     EXPECT_EQ(alive_, 1) << "the memory ended before its block";
-    host_memory().release(data, bytes, stream);
-  }
-  void copy(void* to, const void* from, std::size_t bytes, Stream stream) override {
-    host_memory().copy(to, from, bytes, stream);
+    PassingMemory::release(data, bytes, stream);
   }
   std::shared_ptr<const void> lifetime() const noexcept override { return shared_from_this(); }
 
@@ -183,26 +156,22 @@ static_assert(!std::convertible_to<Tensor, TensorView>, "the array would be gone
 static_assert(!std::convertible_to<Tensor, ConstTensorView>);
 
 TEST(Tensor, TakesExactlyItsBytesOnItsStreamAndGivesThemBack) {
-  RecordingMemory memory;
+  DeviceMemory memory;
   int queue = 0;
   const Stream stream{&queue};
   {
     Tensor tensor(memory, {3, 5}, DType::f32, stream);
-    ASSERT_EQ(memory.allocated.size(), 1U);
-    EXPECT_EQ(memory.allocated[0].bytes, 60U);
-    EXPECT_EQ(memory.allocated[0].stream, stream);
-    EXPECT_EQ(tensor.data(), memory.allocated[0].data);
+    EXPECT_EQ(memory.live(), (std::vector<RecordingMemory::Block>{{tensor.data(), 60, stream}}));
     EXPECT_EQ(tensor.bytes(), 60U);
     EXPECT_EQ(tensor.device(), memory.device());
     EXPECT_EQ(tensor.shape(), (Shape{3, 5}));
     EXPECT_EQ(tensor.dtype(), DType::f32);
-    EXPECT_TRUE(memory.released.empty());
   }
-  EXPECT_EQ(memory.released, memory.allocated);
+  EXPECT_TRUE(memory.live().empty());
 }
 
 TEST(Tensor, ViewsAreItsArray) {
-  RecordingMemory memory;
+  DeviceMemory memory;
   Tensor tensor(memory, {2, 2}, DType::i64);
   const TensorView writable = tensor;
   EXPECT_EQ(writable.data, tensor.data());
@@ -236,7 +205,7 @@ TEST(Tensor, ValuesAreItsElements) {
 }
 
 TEST(Tensor, ValuesOfAnotherDTypeOrDeviceAreRefusedWithBothSides) {
-  RecordingMemory memory;
+  DeviceMemory memory;
   Tensor host(host_memory(), {2}, DType::f32);
   const Tensor device(memory, {2}, DType::f32);
   expect_error(Errc::invalid_argument, {"values", "f32", "not f64"},
@@ -253,9 +222,9 @@ TEST(Tensor, WithoutElementsStillHasAnAddress) {
     const Tensor tensor(memory, {0, 4}, DType::f64);
     EXPECT_NE(tensor.data(), nullptr);
     EXPECT_EQ(tensor.bytes(), 0U);
-    EXPECT_EQ(memory.allocated.at(0).bytes, 0U);
+    EXPECT_EQ(memory.live().at(0).bytes, 0U);
   }
-  EXPECT_EQ(memory.released, memory.allocated);
+  EXPECT_TRUE(memory.live().empty());
 }
 
 TEST(Tensor, MovesWithoutAskingTheMemory) {
@@ -267,10 +236,10 @@ TEST(Tensor, MovesWithoutAskingTheMemory) {
     EXPECT_EQ(second.data(), data);
     EXPECT_EQ(first.data(),
               nullptr);  // NOLINT(bugprone-use-after-move): the moved-from state.
-    EXPECT_EQ(memory.allocated.size(), 1U);
-    EXPECT_TRUE(memory.released.empty());
+    EXPECT_EQ(memory.allocations(), 1);
+    EXPECT_EQ(memory.live().size(), 1U);
   }
-  EXPECT_EQ(memory.released, memory.allocated);
+  EXPECT_TRUE(memory.live().empty());
 }
 
 TEST(Tensor, MoveAssignmentGivesBackTheOldArrayToItsOwnMemory) {
@@ -279,13 +248,10 @@ TEST(Tensor, MoveAssignmentGivesBackTheOldArrayToItsOwnMemory) {
   {
     Tensor target(one, {4}, DType::u8);
     target = Tensor(other, {9}, DType::u8);
-    EXPECT_EQ(one.released, one.allocated);
-    EXPECT_TRUE(other.released.empty());
-    EXPECT_EQ(target.bytes(), 9U);
-    EXPECT_EQ(target.data(), other.allocated.at(0).data);
+    EXPECT_TRUE(one.live().empty());
+    EXPECT_EQ(other.live(), (std::vector<RecordingMemory::Block>{{target.data(), 9}}));
   }
-  EXPECT_EQ(one.released.size(), 1U);
-  EXPECT_EQ(other.released, other.allocated);
+  EXPECT_TRUE(other.live().empty());
 }
 
 TEST(Tensor, DefaultMadeOwnsNothing) {
@@ -299,15 +265,14 @@ TEST(Tensor, BytesThatOverflowAreRefusedWithBothNumbersBeforeTheMemoryIsAsked) {
   constexpr std::int64_t count = std::numeric_limits<std::int64_t>::max() / 8 + 1;
   expect_error(Errc::count_overflow, {std::to_string(count), "8 bytes"},
                [&] { (void)Tensor(memory, {count}, DType::f64); });
-  EXPECT_TRUE(memory.allocated.empty());
-  EXPECT_TRUE(memory.released.empty());
+  EXPECT_EQ(memory.allocations(), 0);
 }
 
 TEST(Tensor, AMemoryThatIsFullIsPassedOnAndGetsNothingBack) {
-  RecordingMemory memory;
-  memory.exhausted = true;
+  FailingMemory full([](std::size_t) { fail(Errc::resource_exhausted, "the memory is full"); });
+  RecordingMemory memory(full);
   expect_error(Errc::resource_exhausted, {"full"}, [&] { (void)Tensor(memory, {4}, DType::f32); });
-  EXPECT_TRUE(memory.released.empty());
+  EXPECT_EQ(memory.allocations(), 0);
 }
 
 }  // namespace

@@ -325,86 +325,60 @@ ncclResult_t add(const NcclCall& call, ncclComm_t handle, Operation wanted) {
   return ncclSuccess;
 }
 
+/// A call between arrays; the caller adds what it has besides.
+Operation operation(Function function, const void* in, void* out, std::size_t count,
+                    ncclDataType_t type, cudaStream_t stream) {
+  return {
+      .function = function, .in = in, .out = out, .count = count, .type = type, .stream = stream};
+}
+
 ncclResult_t all_reduce(const void* in, void* out, std::size_t count, ncclDataType_t type,
                         ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  return add(NcclCall("ncclAllReduce"), comm,
-             {.function = Function::all_reduce,
-              .in = in,
-              .out = out,
-              .count = count,
-              .type = type,
-              .how = {op, {}},
-              .stream = stream});
+  Operation wanted = operation(Function::all_reduce, in, out, count, type, stream);
+  wanted.how = {op, {}};
+  return add(NcclCall("ncclAllReduce"), comm, std::move(wanted));
 }
 
 ncclResult_t reduce_to(const void* in, void* out, std::size_t count, ncclDataType_t type,
                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
-  return add(NcclCall("ncclReduce"), comm,
-             {.function = Function::reduce,
-              .in = in,
-              .out = out,
-              .count = count,
-              .type = type,
-              .how = {op, {}},
-              .root = root,
-              .stream = stream});
+  Operation wanted = operation(Function::reduce, in, out, count, type, stream);
+  wanted.how = {op, {}};
+  wanted.root = root;
+  return add(NcclCall("ncclReduce"), comm, std::move(wanted));
 }
 
 ncclResult_t broadcast(const void* in, void* out, std::size_t count, ncclDataType_t type, int root,
                        ncclComm_t comm, cudaStream_t stream) {
-  return add(NcclCall("ncclBroadcast"), comm,
-             {.function = Function::broadcast,
-              .in = in,
-              .out = out,
-              .count = count,
-              .type = type,
-              .root = root,
-              .stream = stream});
+  Operation wanted = operation(Function::broadcast, in, out, count, type, stream);
+  wanted.root = root;
+  return add(NcclCall("ncclBroadcast"), comm, std::move(wanted));
 }
 
 ncclResult_t all_gather(const void* in, void* out, std::size_t count, ncclDataType_t type,
                         ncclComm_t comm, cudaStream_t stream) {
   return add(NcclCall("ncclAllGather"), comm,
-             {.function = Function::all_gather,
-              .in = in,
-              .out = out,
-              .count = count,
-              .type = type,
-              .stream = stream});
+             operation(Function::all_gather, in, out, count, type, stream));
 }
 
 ncclResult_t reduce_scatter(const void* in, void* out, std::size_t count, ncclDataType_t type,
                             ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  return add(NcclCall("ncclReduceScatter"), comm,
-             {.function = Function::reduce_scatter,
-              .in = in,
-              .out = out,
-              .count = count,
-              .type = type,
-              .how = {op, {}},
-              .stream = stream});
+  Operation wanted = operation(Function::reduce_scatter, in, out, count, type, stream);
+  wanted.how = {op, {}};
+  return add(NcclCall("ncclReduceScatter"), comm, std::move(wanted));
 }
 
 ncclResult_t send(const void* data, std::size_t count, ncclDataType_t type, int peer,
                   ncclComm_t comm, cudaStream_t stream) {
-  return add(NcclCall("ncclSend"), comm,
-             {.function = Function::send,
-              .in = data,
-              .count = count,
-              .type = type,
-              .root = peer,
-              .stream = stream});
+  Operation wanted = operation(Function::send, data, nullptr, count, type, stream);
+  wanted.root = peer;
+  return add(NcclCall("ncclSend"), comm, std::move(wanted));
 }
 
 ncclResult_t recv(void* data, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                   cudaStream_t stream) {
-  return add(NcclCall("ncclRecv"), comm,
-             {.function = Function::recv,
-              .out = data,
-              .count = count,
-              .type = type,
-              .root = peer,
-              .stream = stream});
+  Operation wanted = operation(Function::recv, nullptr, data, count, type, stream);
+  wanted.root = peer;
+  return add(NcclCall("ncclRecv"), comm, std::move(wanted));
 }
 
 ncclResult_t group_start() {

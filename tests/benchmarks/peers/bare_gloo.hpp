@@ -9,7 +9,7 @@
 #include <gloo/allreduce.h>
 #include <gloo/context.h>
 
-namespace tutti::bench {
+namespace tutti::peers {
 
 /// Gloo's own calls as a program without this library would make them: float32, sum.
 class Bare {
@@ -25,11 +25,9 @@ class Bare {
   void all_gather(std::span<float> in, std::span<float> out);
   void all_gather_rows(std::span<float> in, std::span<float> out, std::vector<std::size_t> rows);
   void barrier();
-  /// Calls of the older interface, over buffers bound to a connection.
-  void bound_barrier();
 
  private:
   std::shared_ptr<::gloo::Context> context_;
 };
 
-}  // namespace tutti::bench
+}  // namespace tutti::peers

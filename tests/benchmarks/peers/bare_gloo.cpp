@@ -1,4 +1,4 @@
-#include "bare.hpp"
+#include "bare_gloo.hpp"
 
 #include <chrono>
 #include <memory>
@@ -7,7 +7,6 @@
 #include <gloo/allgather.h>
 #include <gloo/allgatherv.h>
 #include <gloo/barrier.h>
-#include <gloo/barrier_all_to_one.h>
 #include <gloo/broadcast.h>
 #include <gloo/math.h>
 #include <gloo/reduce.h>
@@ -15,7 +14,7 @@
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/transport/tcp/device.h>
 
-namespace tutti::bench {
+namespace tutti::peers {
 namespace {
 
 void add(void* out, const void* a, const void* b, std::size_t count) {
@@ -85,8 +84,4 @@ void Bare::barrier() {
   ::gloo::barrier(options);
 }
 
-void Bare::bound_barrier() {
-  ::gloo::BarrierAllToOne(context_).run();
-}
-
-}  // namespace tutti::bench
+}  // namespace tutti::peers

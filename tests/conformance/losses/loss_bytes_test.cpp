@@ -6,13 +6,11 @@
 
 #include "conformance/cells.hpp"
 
-// Counts the work and the bytes of a rank in a loss: its share of the work of one process, and no
-// bytes beyond the table of docs/losses.md.
+// Counts the calls and bytes of a rank in a loss: none beyond the table of docs/losses.md.
 
 namespace tutti::test {
 namespace {
 
-using losses::LossResult;
 using losses::PAucAtBudget;
 using losses::RankingBatch;
 using losses::RecallAtQuantile;
@@ -53,75 +51,8 @@ struct Sent {
   std::int64_t of(Operation operation) const { return bytes[static_cast<std::size_t>(operation)]; }
 };
 
-class WorkOfLosses : public testing::TestWithParam<World> {};
-INSTANTIATE_TEST_SUITE_P(Worlds, WorkOfLosses, testing::ValuesIn(worlds()), CaseName());
-
-template <typename Loss>
-void expect_a_share_each(const World& world, const typename Loss::Options& options,
-                         std::int64_t count) {
-  const OneClassRows rows(count);
-  const auto alone = Loss(options)(rows.part(0, 1)).evaluations;
-  ASSERT_GT(alone, 0U);
-  on_ranks(world, [&](ProcessGroup& group) {
-    const auto got = Loss(options)(group, rows.part(group.rank(), group.size())).evaluations;
-    const auto ranks = static_cast<std::uint64_t>(group.size());
-    EXPECT_LE(static_cast<double>(got), 1.05 * static_cast<double>((alone + ranks - 1) / ranks));
-  });
-}
-
-// With equal numbers of rows a rank completes the gradient of its own rows.
-TEST_P(WorkOfLosses, IsAShareOfWhatOneProcessDoes) {
-  // 240 rows on each of 1 to 4 ranks, or a thousand, which are too many to be inlined in a message.
-  const std::int64_t small = 240 * GetParam().size;
-  const std::int64_t large = (reduced() ? 1056 : 2400) * GetParam().size;
-  for (const auto count : {small, large}) {
-    SCOPED_TRACE(count);
-    expect_a_share_each<SmoothAp>(GetParam(), {}, count);                    // Pairs, or windows.
-    expect_a_share_each<SmoothAp>(GetParam(), {.temperature = 0.5}, count);  // Pairs, or cells.
-  }
-  expect_a_share_each<RecallAtQuantile>(GetParam(), {}, large);
-  for (const auto surrogate :
-       {PAucAtBudget::Options::Surrogate::trapezoid, PAucAtBudget::Options::Surrogate::pairwise})
-    expect_a_share_each<PAucAtBudget>(GetParam(), {.beta = 0.2, .surrogate = surrogate}, large);
-}
-
-// Tolerance: 5 % of a share, which is less than 5 % of all rows.
-TEST_P(WorkOfLosses, OfSmoothApIsAShareForSlightlyUnevenRows) {
-  const World& world = GetParam();
-  const OneClassRows rows(1000 * world.size);
-  const auto alone = SmoothAp()(rows.part(0, 1)).evaluations;
-  on_ranks(world, [&](ProcessGroup& group) {
-    // The first rank has 1196 rows (1072 with two ranks); the other ranks share the rest.
-    const auto ranks = static_cast<std::size_t>(group.size());
-    const std::size_t most = ranks == 1 ? 1000 : ranks == 2 ? 1072 : 1196;
-    const std::size_t others = ranks == 1 ? 0 : (1000 * ranks - most) / (ranks - 1);
-    const std::size_t begin = group.rank() == 0 ? 0 : most + (index(group.rank()) - 1) * others;
-    const auto end =
-        index(group.rank()) + 1 == ranks ? 1000 * ranks : most + index(group.rank()) * others;
-    const auto got = SmoothAp()(group, {std::span(rows.logits).subspan(begin, end - begin),
-                                        std::span(rows.targets).subspan(begin, end - begin)})
-                         .evaluations;
-    EXPECT_LE(static_cast<double>(got), 1.05 * static_cast<double>((alone + ranks - 1) / ranks));
-  });
-}
-
-// If the rows are split too unevenly, the ranks compute equal parts of the gradient of Smooth-AP as
-// well.
-TEST_P(WorkOfLosses, OfSmoothApIsAShareForAnySplit) {
-  const World& world = GetParam();
-  const OneClassRows rows(1056 * world.size);
-  for (const double temperature : {0.01, 0.5}) {
-    const auto alone = SmoothAp({.temperature = temperature})(rows.part(0, 1)).evaluations;
-    on_ranks(world, [&](ProcessGroup& group) {
-      const bool all = group.rank() == group.size() / 2;
-      const auto got = SmoothAp({.temperature = temperature})(
-                           group, all ? rows.part(0, 1) : rows.part(0, 1 << 20))
-                           .evaluations;
-      const auto ranks = static_cast<std::uint64_t>(group.size());
-      EXPECT_LE(static_cast<double>(got), 1.05 * static_cast<double>((alone + ranks - 1) / ranks));
-    });
-  }
-}
+class BytesOfLosses : public testing::TestWithParam<World> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, BytesOfLosses, testing::ValuesIn(worlds()), CaseName());
 
 template <typename Loss>
 Sent sent_by(Loss loss, ProcessGroup& group, const RankingBatch& batch) {
@@ -130,7 +61,7 @@ Sent sent_by(Loss loss, ProcessGroup& group, const RankingBatch& batch) {
   return Sent(group, before);
 }
 
-TEST_P(WorkOfLosses, SmoothApSendsItsRowsAndThreeNumbersPerAnchor) {
+TEST_P(BytesOfLosses, SmoothApSendsItsRowsAndThreeNumbersPerAnchor) {
   const World& world = GetParam();
   const std::int64_t each = 8000;  // 96,000 bytes: more than the limit of inlined rows.
   const OneClassRows rows(each * world.size);
@@ -144,7 +75,7 @@ TEST_P(WorkOfLosses, SmoothApSendsItsRowsAndThreeNumbersPerAnchor) {
   });
 }
 
-TEST_P(WorkOfLosses, RecallAtQuantileSendsNoRows) {
+TEST_P(BytesOfLosses, RecallAtQuantileSendsNoRows) {
   const World& world = GetParam();
   for (const std::int64_t each : {1600, 16000}) {
     const OneClassRows rows(each * world.size);
@@ -159,7 +90,7 @@ TEST_P(WorkOfLosses, RecallAtQuantileSendsNoRows) {
   }
 }
 
-TEST_P(WorkOfLosses, FewRowsAreOneMessage) {
+TEST_P(BytesOfLosses, FewRowsAreOneMessage) {
   const World& world = GetParam();
   const OneClassRows rows(16 * world.size);
   on_fresh_ranks(world, [&](ProcessGroup& group) {
@@ -171,7 +102,7 @@ TEST_P(WorkOfLosses, FewRowsAreOneMessage) {
   });
 }
 
-TEST_P(WorkOfLosses, PAucSendsCountsAndOfPairsTheBand) {
+TEST_P(BytesOfLosses, PAucSendsCountsAndOfPairsTheBand) {
   const World& world = GetParam();
   const std::int64_t each = 1600;
   const OneClassRows rows(each * world.size);
