@@ -75,6 +75,8 @@ bool has_collective(std::span<const Op> ops) noexcept {
 }
 
 std::string_view operation_of(std::span<const Op> ops) noexcept {
+  for (const auto& op : ops)  // Ranks have the same collectives, but not the same messages.
+    if (!is_point_to_point(op.kind)) return name_of(op.kind);
   return ops.empty() ? "coalesced call" : name_of(ops[0].kind);
 }
 
