@@ -19,7 +19,7 @@
 //
 // Forward and backward are collective; every rank makes the same calls in the same order. Before
 // anything is sent, the forward refuses dtypes other than f32, f64, f16 and bf16, and operations
-// without a gradient (Error invalid_argument). The gradients of min, max, product, premul_sum, and
+// without a gradient (Error invalid_argument). The gradients of min, max, prod, premul_sum, and
 // of avg where the backward is not a reduction, are computed element by element and need host
 // memory; on a device the forwards of these operations throw Error unsupported. A group of one rank
 // makes the same calls. Results are in the group's memory, or in the memory of the forward's

@@ -125,6 +125,11 @@ void Core::check_peer(const Op& op, std::string_view verb) const {
           verb == name_of(Operation::recv) ? "; any_peer receives from any rank" : "");
 }
 
+void Core::throw_moved_from() {
+  fail(Errc::invalid_argument,
+       "this ProcessGroup has been moved from; use the one that it was moved to");
+}
+
 void Core::throw_collecting(std::string_view verb) const {
   failf(Errc::invalid_argument,
         "{}: group '{}' is collecting calls for a Coalesce; call {}_async, or call launch() first",

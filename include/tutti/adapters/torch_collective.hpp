@@ -25,8 +25,8 @@ struct Collective final : ::torch::autograd::Function<Collective> {
   using List = ::torch::autograd::variable_list;
 
   struct Back final : ::torch::CustomClassHolder {
-    Back(ProcessGroup& g, autograd::Backward b) : group(g), backward(std::move(b)) {}
-    ProcessGroup& group;
+    Back(const ProcessGroup& g, autograd::Backward b) : group(g.share()), backward(std::move(b)) {}
+    mutable ProcessGroup group;
     autograd::Backward backward;
   };
 

@@ -41,7 +41,7 @@ struct DdpOptions {
 /// copy per step, zero them in place: zero_grad(false).
 ///
 /// Parameters and buffers are contiguous and in host memory. module.to() comes before. A gradient
-/// that is not contiguous aborts the group. One backward at a time. Group and module must outlive
+/// that is not contiguous aborts the group. One backward at a time. The module must outlive
 /// this object. A resource type: neither copied nor moved.
 template <typename Module>
 class DistributedDataParallel {

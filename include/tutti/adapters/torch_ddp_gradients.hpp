@@ -25,7 +25,7 @@ class Gradients {
   Gradients(ProcessGroup& group, std::vector<at::Tensor> leaves,
             std::vector<ddp::Parameter> parameters, const ddp::ReducerOptions& options,
             std::vector<ddp::Parameter> buffers)
-      : group_(group),
+      : group_(group.share()),
         leaves_(std::move(leaves)),
         options_(options),
         held_(leaves_.size()),
@@ -133,7 +133,7 @@ class Gradients {
     return at::from_blob(reducer_.gradient(id).data, leaves_[id].sizes(), leaves_[id].options());
   }
 
-  ProcessGroup& group_;
+  ProcessGroup group_;
   std::vector<at::Tensor> leaves_;
   const ddp::ReducerOptions options_;
   std::vector<at::Tensor> held_;  // By id: marked gradients, which live until the step ends.

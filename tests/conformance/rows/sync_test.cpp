@@ -149,12 +149,11 @@ struct Name {
   Kind kind;
 };
 constexpr Name op_names[] = {
-    {"sum", Kind::sum},      {"Sum", Kind::sum},         {"SUM", Kind::sum},
-    {"mean", Kind::avg},     {"Mean", Kind::avg},        {"MEAN", Kind::avg},
-    {"avg", Kind::avg},      {"Avg", Kind::avg},         {"AVG", Kind::avg},
-    {"max", Kind::max},      {"MAX", Kind::max},         {"min", Kind::min},
-    {"Min", Kind::min},      {"prod", Kind::product},    {"PROD", Kind::product},
-    {"Prod", Kind::product}, {"product", Kind::product}, {"PRODUCT", Kind::product}};
+    {"sum", Kind::sum},      {"Sum", Kind::sum},     {"SUM", Kind::sum},   {"mean", Kind::avg},
+    {"Mean", Kind::avg},     {"MEAN", Kind::avg},    {"avg", Kind::avg},   {"Avg", Kind::avg},
+    {"AVG", Kind::avg},      {"max", Kind::max},     {"MAX", Kind::max},   {"min", Kind::min},
+    {"Min", Kind::min},      {"prod", Kind::prod},   {"PROD", Kind::prod}, {"Prod", Kind::prod},
+    {"product", Kind::prod}, {"PRODUCT", Kind::prod}};
 
 // Lightning's own test asks for `result is tensor` with long, int, float and half.
 TEST_P(Sync, EveryNameReducesInPlace) {
