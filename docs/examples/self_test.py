@@ -47,6 +47,11 @@ class SelfTest(unittest.TestCase):
         self.assertIn("+two", problems)
         self.assertEqual(right, OUTPUT.format("one\ntwo\n"))
 
+    def test_lines_of_ranks_are_shown_in_the_order_of_the_ranks(self):
+        shown = OUTPUT.format("[2] a\n[2] b\n[10] c\n")
+        self.assertEqual(self.output(shown, "#!/bin/sh\necho '[10] c'; echo '[2] a'; echo '[2] b'\n"), ([], shown))
+        self.assertIn("+no rank", self.output(shown, "#!/bin/sh\necho '[10] c'; echo no rank\n")[0])
+
     def test_an_argument_that_names_a_program_is_its_path(self):
         self.assertIn(str(self.root / "say"), self.output("<!-- output: say say two -->\n```\n```\n")[1])
 
