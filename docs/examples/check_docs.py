@@ -5,12 +5,20 @@ usage: check_docs.py ROOT DOCUMENT...
 A fenced block under "<!-- code: PATH -->" occurs in that file. The blocks under "<!-- all of: PATH
 -->" together are the whole file, except for blank lines. Links to files and to headings resolve,
 and so does every path in backticks that begins with a folder of the sources. Paths are relative to
-ROOT, links to the document."""
+ROOT, links to the document.
+
+Between "<!-- way -->" and "<!-- end -->" a list has every source that a call passes. Each, but the
+first, has a header that another one includes, or implements a class through which it is called.
+What they include besides, if it has a source, stands under "Not passed"."""
 import pathlib
 import re
 import sys
 
 BLOCK = re.compile(r"^<!-- (code|all of): (\S+) -->\n+```\w*\n(.*?)^```$", re.M | re.S)
+WAY = re.compile(r"^<!-- way -->$(.*?)(^Not passed.*?)?^<!-- end -->$", re.M | re.S)
+SOURCE = re.compile(r"`((?:lib|backends)/[\w/]+\.cpp)`")
+INCLUDE = re.compile(r'^#include [<"]([^>"]+)[>"]', re.M)
+CALLED_THROUGH = ["include/tutti/backend/host_backend.hpp", "lib/collectives/functions.hpp", "backends/mesh/mesh.hpp"]
 FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
 LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
 PATH = re.compile(r"`((?:include|lib|backends|tests|tools|docs)/[\w./-]*)`")
@@ -56,10 +64,41 @@ def check_pointers(root, document, text):
             yield f"speaks of {path}, which does not exist"
 
 
+def included(root, path):
+    """The library's headers that a file includes."""
+    folders = [path.parent, *(root / base for base in ("lib", "backends", "include"))]
+    found = [[folder / name for folder in folders if (folder / name).is_file()] for name in INCLUDE.findall(path.read_text())]
+    return {headers[0] for headers in found if headers}
+
+
+def check_ways(root, text):
+    def all_included(path):
+        found, new = set(), included(root, path)
+        while new:
+            found |= new
+            new = set().union(*(included(root, header) for header in new)) - found
+        return found
+
+    called_through = {root / name for name in CALLED_THROUGH}
+    for way in WAY.finditer(text):
+        passed, beside = ({root / name for name in SOURCE.findall(part or "")} for part in way.groups())
+        headers = {source: all_included(source) for source in passed if source.is_file()}
+        for source, all_headers in headers.items():
+            direct = included(root, source)
+            own = {source.with_suffix(".hpp")} & all_headers or {header for header in direct if header.parent == source.parent}
+            others = set().union(*(found for other, found in headers.items() if other != source))
+            name = source.relative_to(root)
+            if source != root / SOURCE.search(way[1])[1] and not own & others and not called_through & all_headers:
+                yield f"{name}: no other source on the way includes a header of it"
+            for other in sorted(header.with_suffix(".cpp") for header in direct):
+                if other.is_file() and other.parent != root / "lib/values" and other not in passed | beside:
+                    yield f"{name} includes the header of {other.relative_to(root)}, which is not on the way"
+
+
 def check(root, document):
     text = document.read_text()
     return [f"{document.relative_to(root)}: {problem}"
-            for problem in [*check_quotes(root, text), *check_pointers(root, document, text)]]
+            for problem in [*check_quotes(root, text), *check_pointers(root, document, text), *check_ways(root, text)]]
 
 
 if __name__ == "__main__":

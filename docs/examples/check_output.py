@@ -4,15 +4,25 @@ usage: check_output.py [--write] DOCUMENT PROGRAM...
 
 Under each line "<!-- output: NAME ARGUMENT... -->" of DOCUMENT there is a fenced block. It must
 equal the output of the PROGRAM of this name with these arguments, which prints nothing on stderr.
-An argument that is the name of a PROGRAM stands for its path. Each PROGRAM must be shown. --write
-replaces the blocks by the output."""
+An argument that is the name of a PROGRAM stands for its path. If every line begins with a rank, as
+"[2] ", the lines are compared in the order of the ranks: `tutti run` prints them as they come. Each
+PROGRAM must be shown. --write replaces the blocks by the output."""
 import difflib
 import pathlib
 import re
 import subprocess
 import sys
 
+RANK = re.compile(r"\[(\d+)\] ")
 BLOCK = re.compile(r"^<!-- output: (?P<command>[^\n]+) -->\n+```\w*\n(?P<text>.*?)^```$", re.M | re.S)
+
+
+def by_rank(text):
+    lines = text.splitlines(keepends=True)
+    ranks = [RANK.match(line) for line in lines]
+    if not all(ranks):
+        return text
+    return "".join(line for _, line in sorted(zip(ranks, lines), key=lambda pair: int(pair[0][1])))
 
 
 def run(command, programs):
@@ -29,7 +39,7 @@ def run(command, programs):
         return None, f"status {done.returncode}: {done.stderr}"
     if done.stderr:
         return None, f"it prints on stderr: {done.stderr}"
-    return done.stdout, None
+    return by_rank(done.stdout), None
 
 
 def check(document, paths):

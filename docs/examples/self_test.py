@@ -20,6 +20,10 @@ PAGE = {
     "too much": ("<!-- all of: lib/x.cpp -->\n```cpp\nint a;\nint b;\nint c;\nint d;\n```\n", "quoted is 'int d;'"),
     "link": ("[x](nowhere.md)\n", "nowhere.md, which does not exist"),
     "anchor": ("# Here\n[x](#there)\n", "no such heading"),
+    "way": ("<!-- way -->\n1. `lib/a.cpp`\n2. `lib/b.cpp`\nNot passed: `lib/c.cpp`\n<!-- end -->\n", None),
+    "a source is left out": ("<!-- way -->\n1. `lib/a.cpp`\n2. `lib/b.cpp`\n<!-- end -->\n", "header of lib/c.cpp, which is not on"),
+    "a source that nothing reaches": ("<!-- way -->\n1. `lib/a.cpp`\n2. `lib/b.cpp`\n3. `lib/x.cpp`\n"
+                                      "Not passed: `lib/c.cpp`\n<!-- end -->\n", "lib/x.cpp: no other source"),
     "path": ("See `lib/nothing.hpp`.\n", "lib/nothing.hpp, which does not exist"),
 }
 
@@ -47,6 +51,11 @@ class SelfTest(unittest.TestCase):
         self.assertIn("+two", problems)
         self.assertEqual(right, OUTPUT.format("one\ntwo\n"))
 
+    def test_lines_of_ranks_are_shown_in_the_order_of_the_ranks(self):
+        shown = OUTPUT.format("[2] a\n[2] b\n[10] c\n")
+        self.assertEqual(self.output(shown, "#!/bin/sh\necho '[10] c'; echo '[2] a'; echo '[2] b'\n"), ([], shown))
+        self.assertIn("+no rank", self.output(shown, "#!/bin/sh\necho '[10] c'; echo no rank\n")[0])
+
     def test_an_argument_that_names_a_program_is_its_path(self):
         self.assertIn(str(self.root / "say"), self.output("<!-- output: say say two -->\n```\n```\n")[1])
 
@@ -58,7 +67,9 @@ class SelfTest(unittest.TestCase):
         self.assertIn("stderr: x", self.output(good, "#!/bin/sh\necho one; echo two; echo x >&2\n")[0][0])
 
     def test_docs_find_each_fault_once(self):
-        self.write("lib/x.cpp", SOURCE)
+        for file, text in {"x.cpp": SOURCE, "a.cpp": '#include "b.hpp"\n', "b.cpp": '#include "b.hpp"\n#include "c.hpp"\n',
+                           "b.hpp": "", "c.hpp": "", "c.cpp": '#include "c.hpp"\n'}.items():
+            self.write("lib/" + file, text)
         for name, (text, says) in PAGE.items():
             with self.subTest(name):
                 problems = check_docs.check(self.root, self.write("docs/page.md", text))

@@ -144,7 +144,8 @@ void HostBackend::run_in_turn(std::span<const Op> ops, const Call& call) {
   try {
     turn.emplace(*calls_->queue(), call);
   } catch (const Error& error) {
-    if (error.code() == Errc::timeout) abort(error.what());  // Later calls cannot keep the order.
+    // The missing call leaves a gap in the order, which later calls cannot keep.
+    if (error.code() == Errc::timeout) abort(error.what());
     throw;
   }
   if (!turn->limit().is_set()) return run_now(ops, call);

@@ -188,8 +188,8 @@ class Checked final : public HostBackend {
       }
     }
     std::exception_ptr error() const noexcept override {
-      // A continuation passes on the error that its callback got from inner_. If withdraw() ended
-      // inner_, that error is the difference.
+      // If withdraw() ended inner_, the error is the difference, not the one that withdraw() gave
+      // to inner_. A continuation passes on the error of inner_.
       return difference_ != nullptr && ends_ == inner_ ? difference_ : ends_->error();
     }
     void block_stream(Stream stream) override { inner_->block_stream(stream); }

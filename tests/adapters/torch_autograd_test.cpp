@@ -274,7 +274,7 @@ struct Recorded {
 };
 const std::vector<Recorded>& recorded() {
   static const std::vector<Recorded> all{
-#include "torch_distributed.inc"
+#include "../data/torch/torch_distributed.inc"
   };
   return all;
 }

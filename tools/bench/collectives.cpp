@@ -79,7 +79,7 @@ class PreparedMemory final : public Memory {
   void* allocate(std::size_t bytes, Stream) override {
     if (bytes != array_.bytes())
       throw Failure(Exit::wrong_data,
-                    fmt::format("a result of {} bytes, expected {}", bytes, array_.bytes()));
+                    fmt::format("the result has {} bytes; expected {}", bytes, array_.bytes()));
     return array_.data;
   }
   void release(void*, std::size_t, Stream) noexcept override {}

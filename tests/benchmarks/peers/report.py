@@ -1,4 +1,4 @@
-"""Makes the tables and plots of docs/performance.md from the runs of contest.py.
+"""Makes the tables and plots of docs/performance.md, and README's table, from the runs of contest.py.
 
     report.py [--write] RUNS PAGE
 
@@ -128,6 +128,23 @@ def times(runs, ranks, operation):
         yield row(limit if name == "limit" else name, *("" if v is None else number(v) for v in values))
 
 
+def summary(runs, ranks):
+    """Five figures: what a program gets by default, beside the fastest MPI and torch."""
+    ranks = int(ranks)
+    mpis = [name for name in COLORS if "MPI" in name]
+    lines = [("all_reduce", size, f"all_reduce of {size_name(size)}") for size in (8, 64 * KIB, 16 * MIB)]
+    lines += [("rows_one", max(runs.sizes(ranks, "rows_one")), "all_gather of {} that rank 0 has alone"),
+              ("step", max(runs.sizes(ranks, "step")), "gradients of ResNet-50 averaged, a training step")]
+    run = runs.runs[ranks]
+    yield row(f"{ranks} ranks, {run['cores']} cores of an {run['processor']}, µs", "tutti", "the fastest MPI", "torch.distributed, Gloo")
+    yield "|---" * 4 + "|"
+    for operation, size, text in lines:
+        best, mpi = runs.best(ranks, operation, size, mpis)
+        torch = runs.median(ranks, operation, size, "torch Gloo")
+        yield row(text.format(size_name(size)), number(runs.median(ranks, operation, size, "tutti auto")),
+                  f"{number(best)} ({mpi})" if best else "", number(torch) if torch else "")
+
+
 def ratios(runs, ranks, *operations):
     """This library's times divided by those of the best peer."""
     ranks = int(ranks)
@@ -197,7 +214,7 @@ def targets(runs):
                   "met" if met else "missed")
 
 
-TABLES = {function.__name__: function for function in (machine, times, ratios, beside, skew, targets)}
+TABLES = {function.__name__: function for function in (machine, times, summary, ratios, beside, skew, targets)}
 # One color for each contestant, the same in all plots; grey for others.
 COLORS = {"tutti shm memory": "#b71c1c", "tutti shm": "#e53935", "tutti local": "#f57c00", "tutti auto": "#8d6e63",
           "tutti ucx": "#6a1b9a", "tutti ucx tcp": "#ab47bc", "tutti gloo": "#ec407a",
