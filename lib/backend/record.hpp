@@ -21,8 +21,8 @@ std::string describe(const Op& op, const GroupNames& names = {});
 /// True if one of the operations is a collective. The call then has a number.
 bool has_collective(std::span<const Op> ops) noexcept;
 
-/// The name of a launch's first collective, which is the same on all ranks; if there is none, of its
-/// first message; "coalesced call" for an empty launch.
+/// The name of a launch's first collective, which is the same on all ranks; if there is none, of
+/// its first message; "coalesced call" for an empty launch.
 std::string_view operation_of(std::span<const Op> ops) noexcept;
 
 /// An error with the location of this call. `rank`: the rank of the group that caused the error.

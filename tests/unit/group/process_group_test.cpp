@@ -113,7 +113,7 @@ TEST(ProcessGroup, EveryFunctionOfAMovedFromGroupThrows) {
     SCOPED_TRACE(i);
     expect_error(Errc::invalid_argument, {"has been moved from"}, all[i]);
   }
-  group.abort("nobody hears it");
+  group.abort("no group hears it");
   owner.barrier();
   group = std::move(owner);
   group.barrier();
