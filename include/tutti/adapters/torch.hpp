@@ -7,8 +7,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 
-#include <tutti/adapters/torch_collective.hpp>
-#include <tutti/adapters/torch_tensor.hpp>
+#include <tutti/adapters/torch/detail/collective.hpp>
+#include <tutti/adapters/torch/tensor.hpp>
 #include <tutti/autograd.hpp>
 
 // The collectives of <tutti/autograd.hpp> as functions of LibTorch's autograd, in host memory, with

@@ -10,8 +10,8 @@
 #include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
 
-#include <tutti/adapters/torch_ddp_gradients.hpp>
-#include <tutti/adapters/torch_tensor.hpp>
+#include <tutti/adapters/torch/detail/ddp_gradients.hpp>
+#include <tutti/adapters/torch/tensor.hpp>
 #include <tutti/ddp/gradient_reducer.hpp>
 #include <tutti/ddp/join.hpp>
 

@@ -8,7 +8,7 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <tutti/adapters/torch_tensor.hpp>
+#include <tutti/adapters/torch/tensor.hpp>
 #include <tutti/autograd.hpp>
 
 // A collective as a node of torch's graph.

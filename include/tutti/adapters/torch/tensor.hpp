@@ -13,7 +13,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/GradMode.h>
 
-#include <tutti/adapters/torch_types.hpp>
+#include <tutti/adapters/torch/detail/types.hpp>
 #include <tutti/error.hpp>
 #include <tutti/maybe_owned.hpp>
 #include <tutti/memory.hpp>

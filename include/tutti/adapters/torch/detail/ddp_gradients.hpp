@@ -13,8 +13,8 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
 
-#include <tutti/adapters/torch_leaf_hooks.hpp>
-#include <tutti/adapters/torch_tensor.hpp>
+#include <tutti/adapters/torch/detail/leaf_hooks.hpp>
+#include <tutti/adapters/torch/tensor.hpp>
 #include <tutti/ddp/gradient_reducer.hpp>
 
 namespace tutti::libtorch::detail {
