@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <ranges>
 #include <vector>
 
 #include <fmt/format.h>
@@ -170,7 +169,9 @@ Record read_record(Reader& in) {
 }
 
 std::string list_ranks(std::span<const int> ranks, const GroupNames& names) {
-  return fmt::format("{}", fmt::join(ranks | std::views::transform(names), " "));
+  std::string text;
+  for (const int rank : ranks) text += fmt::format("{}{}", text.empty() ? "" : " ", names(rank));
+  return text;
 }
 
 Error rows_error(const GroupNames& names, std::span<const Op> ops, const Call& call, int from,
