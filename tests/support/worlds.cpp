@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include <tutti/backend/backend_table.hpp>
@@ -81,6 +83,15 @@ bool is_hier(const std::string& backend) {
 bool reduced() {
   const char* value = std::getenv("TUTTI_TEST_REDUCED");
   return value != nullptr && std::string_view(value) != "0" && *value != '\0';
+}
+
+double patience() {
+  if (reduced()) return 5;
+  // Means of 1, 5 and 15 minutes, then how many of all threads can run now.
+  double minute = 0, five_minutes = 0, quarter_hour = 0, now = 0;
+  std::ifstream("/proc/loadavg") >> minute >> five_minutes >> quarter_hour >> now;
+  const auto cores = std::max(1U, std::thread::hardware_concurrency());
+  return std::clamp(std::max(minute, now) / cores, 1.0, 5.0);
 }
 
 bool everything() {

@@ -39,6 +39,9 @@ bool is_hier(const std::string& backend);
 
 /// True when TUTTI_TEST_REDUCED is set: fewer dtypes, sizes and ranks, for runs under a sanitizer.
 bool reduced();
+/// The factor for the time by which a call may be late: 5 if reduced(), otherwise 1 to 5 by the
+/// processes that want to run on each core.
+double patience();
 /// True when TUTTI_TEST_REDUCED is "0": every dtype in checked mode too.
 bool everything();
 

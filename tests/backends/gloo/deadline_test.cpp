@@ -28,11 +28,6 @@ using Milliseconds = std::chrono::duration<double, std::milli>;
 
 constexpr std::int64_t MiB = std::int64_t{1} << 20;
 
-/// A sanitizer slows everything down.
-double times() {
-  return reduced() ? 4 : 1;
-}
-
 std::vector<double> numbers(const std::string& text) {
   std::istringstream in(text);
   std::vector<double> all;
@@ -52,8 +47,8 @@ void expect_on_time(std::string_view what, const std::vector<std::string>& outpu
   std::cout << fmt::format(
       "{}: {} calls ended {:.1f} ms after their deadline (median), {:.1f} ms at the most\n", what,
       late.size(), median, late.back());
-  EXPECT_LT(median, limit * times());
-  EXPECT_LT(late.back(), 500 * times());
+  EXPECT_LT(median, limit * patience());
+  EXPECT_LT(late.back(), 500 * patience());
 }
 
 enum class Peer : std::uint8_t { silent, stopped };
@@ -190,7 +185,7 @@ void expect_survivors_of_a_kill(std::int64_t bytes, int runs) {
         killer.join();
         return std::string();
       }
-      EXPECT_LT(late_of_first_failure(group, data, deadline), 500 * times());
+      EXPECT_LT(late_of_first_failure(group, data, deadline), 500 * patience());
       const Clock::time_point ended = Clock::now();
       const auto killed = Clock::time_point(
           Clock::duration(std::stoll(rank.store().get_text("killed", Deadline::after(5s)))));
@@ -271,7 +266,7 @@ TEST(GlooDeadline, AnAbortEndsThePendingCallsOfAllRanksAtOnce) {
             Clock::duration(std::stoll(rank.store().get_text("aborted", Deadline::after(5s)))));
         EXPECT_EQ(error.code(), Errc::aborted) << error.what();
         EXPECT_NE(std::string(error.what()).find("the button"), std::string::npos) << error.what();
-        EXPECT_LT(Milliseconds(ended - pressed).count(), 200 * times());
+        EXPECT_LT(Milliseconds(ended - pressed).count(), 200 * patience());
       }
       if (button) button->join();
       rank.barrier();

@@ -68,7 +68,7 @@ TEST(GlooResources, SubGroupsUseTheConnectionsOfTheirParent) {
     // Less if connections of the parent's rendezvous ended later.
     EXPECT_LE(after.descriptors, before.descriptors);
     EXPECT_EQ(after.threads, before.threads);
-    EXPECT_LT(median(own), reduced() ? 5 : 1);
+    EXPECT_LT(median(own), patience());
     if (rank.rank() == 0)
       std::cout << fmt::format(
           "a split takes {:.3f} ms of its own (median), {:.3f} ms with what it waits for; 64 "

@@ -140,7 +140,7 @@ void expect_to_cope_with(const UnauthenticatedPeer& peer, int number) {
     }
     rank.store().add(fmt::format("done/{}", number), 1);
     const auto took = std::chrono::duration<double>(Clock::now() - start).count();
-    EXPECT_LT(took, reduced() ? 24 : 7);
+    EXPECT_LT(took, 2 + 5 * patience());
     return fmt::format("{} after {:.2f} s{}", up ? "up" : "failed", took, text);
   });
   std::cout << peer.name << ": rank 0 " << output[0] << "\n";

@@ -21,16 +21,12 @@
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
 #include "support/scoped_variables.hpp"
+#include "support/worlds.hpp"
 
 namespace tutti::test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-/// A sanitizer slows everything down.
-int times() {
-  return reduced() ? 5 : 1;
-}
 
 /// Two hosts of two ranks, interleaved.
 constexpr const char* four = "a,b,b,a";
@@ -68,7 +64,7 @@ TEST(HierProcesses, AKilledRankEndsTheCallsOnEveryHost) {
       }
       const auto start = Clock::now();
       const auto error = expect_error({Errc::peer_lost, Errc::aborted}, {"rank"}, call_for_ever);
-      EXPECT_LT(Clock::now() - start, 1500ms * times()) << error.what();
+      EXPECT_LT(Clock::now() - start, 1500ms * patience()) << error.what();
       EXPECT_EQ(error.where().rank, 3) << error.what();
       expect_error(Errc::aborted, {"first cause"}, [&] { group.barrier(); });
       return std::string();
@@ -91,7 +87,7 @@ TEST(HierProcesses, AStoppedRankIsNamedOnEveryHost) {
     const auto error =
         expect_error(Errc::timeout, {"deadline", "entered: 0 1 2", "missing: 3"},
                      [&] { group.all_reduce(data, ReduceOp::max, {.timeout = 300ms}); });
-    EXPECT_LT(Clock::now() - start, 1000ms * times());
+    EXPECT_LT(Clock::now() - start, 1000ms * patience());
     EXPECT_EQ(error.where().missing, std::vector{3});
     rank.barrier(3);
     if (rank.rank() == 0) ::kill(rank.process(3), SIGCONT);

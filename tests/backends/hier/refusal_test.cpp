@@ -18,6 +18,7 @@
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
 #include "support/scoped_variables.hpp"
+#include "support/worlds.hpp"
 
 namespace tutti::test {
 namespace {
@@ -73,7 +74,7 @@ bool make_or_refuse(Backend& backend, int rank, int refusing, const std::vector<
     const auto text = "rank " + std::to_string(refusing) + " refused";
     EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
   }
-  EXPECT_LT(Clock::now() - begin, 5s * (reduced() ? 3 : 1)) << "rank " << rank;
+  EXPECT_LT(Clock::now() - begin, 5s * patience()) << "rank " << rank;
   return refused;
 }
 

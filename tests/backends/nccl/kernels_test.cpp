@@ -50,7 +50,7 @@ TEST_F(Kernels, TheHostDoesNotWaitForThem) {
     const TensorView data = at.make();
     at.fill(data, 1);
     at.group.all_reduce(data, ReduceOp::max, {.stream = at.stream()});  // Connects the ranks.
-    constexpr auto busy = 200ms;
+    constexpr auto busy = 500ms;
     const auto start = std::chrono::steady_clock::now();
     at.fill(data, 2, busy);
     Work work = at.group.all_reduce_async(data, ReduceOp::max, {.stream = at.stream()});

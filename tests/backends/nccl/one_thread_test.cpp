@@ -141,7 +141,7 @@ TEST_F(OneThread, MayMakeSeveralCallsOfARankBeforeThoseOfTheNextOnceTheyAreConne
 }
 
 TEST_F(OneThread, KeepsTheDeadlineOfACallThatItDoesNotMakeForAllRanks) {
-  auto ranks = make_ranks(500ms);
+  auto ranks = make_ranks(1500ms);
   const auto start = std::chrono::steady_clock::now();
   // This is the first broadcast, so NCCL waits for rank 3 to connect.
   std::vector<Work> works;
@@ -149,7 +149,7 @@ TEST_F(OneThread, KeepsTheDeadlineOfACallThatItDoesNotMakeForAllRanks) {
     if (at.rank != 3)
       works.push_back(
           at.group.broadcast_async(part(at.in, count), 0, {.stream = at.work_stream()}));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, 400ms) << "a call waited for the next rank";
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 1200ms) << "a call waited for the next rank";
   for (auto& work : works) expect_error(Errc::timeout, {"missing: 3"}, [&] { work.wait(); });
   ranks[3].group.abort("the others have");
   end(std::move(ranks));

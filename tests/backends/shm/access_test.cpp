@@ -202,7 +202,7 @@ TEST(ShmAccess, AProcessThatStopsInItsAccessCostsNoMoreThanTheDeadline) {
           group.all_reduce(data, ReduceOp::sum, {.timeout = 300ms});
         }
       });
-      EXPECT_LT(since(last), (300 + 200 + 150) * times());
+      EXPECT_LT(since(last), (300 + 200 + 150) * patience());
       EXPECT_EQ(error.where().rank, 1);
       // After the error the program may use its array.
       const auto values = data.values<std::int32_t>();

@@ -128,7 +128,7 @@ void expect_failure_of_rank_1(const std::function<void(GroupOptions&)>& be_late,
       const auto error = expect_error(Errc::timeout, {"group 'late'", "missing: 2"},
                                       [&] { (void)ProcessGroup::create(options); });
       EXPECT_EQ(error.where().rank, 2) << error.what();
-      EXPECT_LT(since(start), 2500 * times());
+      EXPECT_LT(since(start), 2500 * patience());
       EXPECT_EQ(Held(), before);
     }
     options.timeout = 20s;
@@ -164,7 +164,7 @@ TEST(ShmCreation, ADeadRankIsFoundBeforeTheDeadline) {
     const auto error = expect_error(Errc::peer_lost, {"the process of rank 2 has died"},
                                     [&] { (void)ProcessGroup::create(options); });
     EXPECT_EQ(error.where().rank, 2) << error.what();
-    EXPECT_LT(since(start), 300 + 500 * times());
+    EXPECT_LT(since(start), 300 + 500 * patience());
     return std::string();
   });
 }
@@ -220,7 +220,7 @@ TEST(ShmCreation, ConnectionsOfUnauthenticatedPeersDoNotHoldRank0) {
       options.timeout = 500ms;
       const auto start = Clock::now();
       expect_error(Errc::timeout, {"missing: 1"}, [&] { (void)ProcessGroup::create(options); });
-      EXPECT_LT(since(start), 500 + 700 * times());
+      EXPECT_LT(since(start), 500 + 700 * patience());
     } else {
       const auto intruder = ::fork();
       if (intruder == 0) {
@@ -292,7 +292,7 @@ TEST(ShmCreation, ALackOfDescriptorsIsAnErrorOnAllRanks) {
           error = thrown;
         }
         few.reset();
-        EXPECT_LT(since(start), 3000 * times());
+        EXPECT_LT(since(start), 3000 * patience());
         EXPECT_EQ(Held(), before);
         rank.barrier();  // Connections to the store are descriptors of rank 0.
         if (!error) break;

@@ -90,7 +90,7 @@ void expect_survivors(What what, std::size_t bytes, int runs) {
         const auto killed = Clock::time_point(
             Clock::duration(std::stoll(rank.store().get_text("killed", Deadline::after(5s)))));
         took = Milliseconds(ended - killed).count();
-        EXPECT_LT(took, 200 * times());
+        EXPECT_LT(took, 200 * patience());
         rank.barrier(2);
         auto options = options_of(rank, "survivors");
         options.rank -= options.rank > victim ? 1 : 0;
@@ -172,7 +172,7 @@ TEST(ShmFailure, AllSurvivorsNameTheRankThatDiedWithTheStore) {
                                         [&] { call_for_ever(group, What::all_reduce, data); });
         took = since(Clock::time_point(Clock::duration(shared->moment)));
         EXPECT_EQ(error.where().rank, 0) << error.what();
-        EXPECT_LT(took, 200 * times());
+        EXPECT_LT(took, 200 * patience());
       }
       EXPECT_EQ(Held(), before);
       return std::to_string(took);
@@ -205,7 +205,7 @@ TEST(ShmFailure, AStoppedHostOfTheStoreCostsNoMoreThanTheDeadline) {
             group.send(data, 0, 0, {.timeout = 200ms});
         });
         EXPECT_EQ(error.where().rank, 0) << error.what();
-        EXPECT_LT(since(start), 200 + 150 * times());
+        EXPECT_LT(since(start), 200 + 150 * patience());
         if (++shared->measured == 2) ::kill(host, SIGCONT);
       }
       rank.barrier();
@@ -228,7 +228,7 @@ TEST(ShmFailure, AStoppedPeerCostsNoMoreThanTheDeadline) {
     const auto start = Clock::now();
     expect_error(Errc::timeout, {"deadline", "missing: 1"},
                  [&] { group.all_reduce(data, ReduceOp::max, {.timeout = 100ms}); });
-    EXPECT_LT(since(start), 100 + 150 * times());
+    EXPECT_LT(since(start), 100 + 150 * patience());
     ::kill(rank.process(1), SIGCONT);
     return std::string();
   });

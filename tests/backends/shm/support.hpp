@@ -31,11 +31,6 @@ inline double since(Clock::time_point start) {
   return Milliseconds(Clock::now() - start).count();
 }
 
-/// A sanitizer slows everything down.
-inline double times() {
-  return reduced() ? 5 : 1;
-}
-
 inline GroupOptions options_of(const RankProcess& rank, const std::string& name) {
   auto options = rank.options(name);
   options.backend = "shm";

@@ -19,8 +19,7 @@ constexpr auto at_once = 300ms;
 
 void expect_within(Clock::time_point start, std::chrono::nanoseconds limit) {
   const auto took = Clock::now() - start;
-  // A sanitizer slows everything down.
-  EXPECT_LT(took, reduced() ? 4 * limit + 1s : limit)
+  EXPECT_LT(took, patience() * limit)
       << "took " << std::chrono::duration_cast<std::chrono::milliseconds>(took).count() << " ms";
 }
 

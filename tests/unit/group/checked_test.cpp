@@ -22,6 +22,7 @@
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
 #include "support/scoped_variables.hpp"
+#include "support/worlds.hpp"
 
 // Properties of checked mode alone: the keys that it leaves in the store, and the errors that it
 // finds over a transport that compares nothing.
@@ -335,7 +336,7 @@ TEST(CheckedMode, APointToPointMismatchIsNamedOnBothSides) {
                        else
                          group.recv(data, 0, 3);
                      });
-        EXPECT_LT(seconds_since(before), 2.0);
+        EXPECT_LT(seconds_since(before), 2 * patience());
       },
       over_mute());
 }
@@ -366,7 +367,7 @@ TEST(CheckedMode, ARefusedSendIsToldToItsReceiver) {
           const Error error = expect_error(Errc::mismatch, {"rank 0 refused", "null"},
                                            [&] { group.recv(data, 0, 5); });
           EXPECT_EQ(error.where().rank, 0);
-          EXPECT_LT(seconds_since(before), 2.0);
+          EXPECT_LT(seconds_since(before), 2 * patience());
         }
       },
       over_mute());
@@ -395,7 +396,7 @@ TEST(CheckedMode, AnAsyncCallDoesNotWaitForItsPeers) {
     if (group.rank() == 0) {
       const auto before = Deadline::Clock::now();
       work = group.all_reduce_async(data);
-      EXPECT_LT(seconds_since(before), 2.0);
+      EXPECT_LT(seconds_since(before), 2 * patience());
       EXPECT_FALSE(work.wait_for(5ms)) << "its peer has not come";
     }
     issued.wait();
@@ -446,7 +447,7 @@ TEST(CheckedMode, AbortReachesARankThatWaitsForARecord) {
     });
     const Deadline::Clock::time_point when{Deadline::Clock::duration(aborted)};
     EXPECT_NE(aborted, 0) << "ended before the abort";
-    EXPECT_LT(seconds_since(when), 0.2);
+    EXPECT_LT(seconds_since(when), 0.2 * patience());
   });
 }
 
