@@ -18,9 +18,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "shm/collectives.hpp"
-#include "shm/mapped_memory.hpp"
-#include "shm/member.hpp"
+#include "memory/collectives.hpp"
+#include "memory/mapped_memory.hpp"
+#include "memory/member.hpp"
+#include "shm/rendezvous.hpp"
 #include "support.hpp"
 #include "support/errors.hpp"
 #include "support/processes.hpp"
@@ -38,7 +39,7 @@ struct Rank {
   std::uint64_t calls = 0;
 
   Rank(RankProcess& rank, const std::string& name)
-      : member(std::make_shared<shm::Member>(
+      : member(shm::join(
             BackendInit{.store = make_prefix_store(rank.options(name).store, name),
                         .rank = rank.rank(),
                         .size = rank.size(),

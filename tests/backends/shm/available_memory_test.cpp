@@ -1,6 +1,6 @@
 // The memory that a process may still allocate.
 
-#include "shm/available_memory.hpp"
+#include "memory/available_memory.hpp"
 
 #include <filesystem>
 #include <fstream>

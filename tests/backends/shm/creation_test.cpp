@@ -26,7 +26,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "shm/layout.hpp"
+#include "memory/layout.hpp"
 #include "shm/unix_socket.hpp"
 #include "support.hpp"
 #include "support/errors.hpp"

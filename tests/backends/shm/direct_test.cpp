@@ -1,6 +1,6 @@
 // Collectives whose ranks access each other's arrays.
 
-#include "shm/direct.hpp"
+#include "memory/direct.hpp"
 
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -21,9 +21,10 @@
 #include <gtest/gtest.h>
 
 #include "../gloo/rank_processes.hpp"
-#include "shm/collectives.hpp"
-#include "shm/mapped_memory.hpp"
-#include "shm/member.hpp"
+#include "memory/collectives.hpp"
+#include "memory/mapped_memory.hpp"
+#include "memory/member.hpp"
+#include "shm/rendezvous.hpp"
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
 #include "support/worlds.hpp"
@@ -36,13 +37,12 @@ using shm::MappedMemory;
 
 /// The rank leaves at the end: a peer may still be in its last call when this process ends.
 std::shared_ptr<shm::Member> make_member(std::shared_ptr<Store> store, int rank, int size) {
-  auto member =
-      std::make_shared<shm::Member>(BackendInit{.store = std::move(store),
-                                                .rank = rank,
-                                                .size = size,
-                                                .name = "members",
-                                                .timeout = 10s,
-                                                .logger = [](LogLevel, std::string_view) {}});
+  auto member = shm::join(BackendInit{.store = std::move(store),
+                                      .rank = rank,
+                                      .size = size,
+                                      .name = "members",
+                                      .timeout = 10s,
+                                      .logger = [](LogLevel, std::string_view) {}});
   shm::Member* const place = member.get();
   return {place, [member = std::move(member)](shm::Member* mine) { mine->leave(); }};
 }

@@ -12,10 +12,11 @@
 
 #include <tutti/coalesce.hpp>
 
-#include "shm/collectives.hpp"
-#include "shm/layout.hpp"
-#include "shm/member.hpp"
+#include "memory/collectives.hpp"
+#include "memory/layout.hpp"
+#include "memory/member.hpp"
 #include "shm/messages.hpp"
+#include "shm/rendezvous.hpp"
 #include "support.hpp"
 #include "support/errors.hpp"
 
@@ -154,12 +155,12 @@ TEST(ShmGroup, RanksInDifferentNamespacesAreRefusedOnAllOfThem) {
 void on_members(const std::function<void(const std::shared_ptr<shm::Member>& member)>& body) {
   const auto store = make_memory_store();
   on_threads(2, [&](int rank) {
-    body(std::make_shared<shm::Member>(BackendInit{.store = store,
-                                                   .rank = rank,
-                                                   .size = 2,
-                                                   .name = "members",
-                                                   .timeout = 10s,
-                                                   .logger = [](LogLevel, std::string_view) {}}));
+    body(shm::join(BackendInit{.store = store,
+                               .rank = rank,
+                               .size = 2,
+                               .name = "members",
+                               .timeout = 10s,
+                               .logger = [](LogLevel, std::string_view) {}}));
   });
 }
 

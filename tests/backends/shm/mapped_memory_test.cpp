@@ -1,6 +1,6 @@
 // Memory that processes share.
 
-#include "shm/mapped_memory.hpp"
+#include "memory/mapped_memory.hpp"
 
 #include <signal.h>
 #include <sys/mman.h>

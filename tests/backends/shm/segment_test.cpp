@@ -1,6 +1,6 @@
 // Shared memory of several processes.
 
-#include "shm/segment.hpp"
+#include "memory/segment.hpp"
 
 #include <fcntl.h>
 #include <linux/magic.h>

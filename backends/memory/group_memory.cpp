@@ -5,7 +5,7 @@
 
 #include "values/error_record.hpp"
 
-namespace tutti::backend::shm {
+namespace tutti::backend::memory {
 namespace {
 
 /// The record of the error, with a shorter text if it would not fit.
@@ -20,6 +20,14 @@ std::string record_of(const Error& why) {
 }
 
 }  // namespace
+
+void GroupMemory::allocate() {
+  // The system has the pages of slots when they are first used.
+  constexpr std::align_val_t page{4096};
+  data = {static_cast<std::byte*>(::operator new(layout_.bytes_of_calls(), page)),
+          [](std::byte* all) { ::operator delete(all, page); }};
+  construct();
+}
 
 void GroupMemory::construct() const noexcept {
   new (at(0)) SharedGroup{};
@@ -60,4 +68,4 @@ std::optional<Error> GroupMemory::cause() const noexcept {
   return Error(Errc::aborted, "another rank broke the group");
 }
 
-}  // namespace tutti::backend::shm
+}  // namespace tutti::backend::memory
