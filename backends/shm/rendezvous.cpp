@@ -17,7 +17,6 @@
 #include "backend/rendezvous.hpp"
 #include "backend/waiting.hpp"
 #include "host.hpp"
-#include "layout.hpp"
 #include "unix_socket.hpp"
 #include "values/bytes.hpp"
 #include "values/cores.hpp"
@@ -315,13 +314,8 @@ class Assembly {
 
 }  // namespace
 
-Error dead_error(const internal::GroupNames& names, int rank) {
-  rank = names(rank);
-  return {Errc::peer_lost, fmt::format("the process of rank {} has died", rank), {.rank = rank}};
-}
-
-Membership rendezvous(const BackendInit& init) {
-  return Assembly(init).run();
+std::shared_ptr<Member> join(const BackendInit& init) {
+  return std::make_shared<Member>(init, Assembly(init).run());
 }
 
 }  // namespace tutti::backend::shm

@@ -15,11 +15,12 @@
 #include "backend/host_calls.hpp"
 #include "backend/record.hpp"
 #include "backend/waiting.hpp"
-#include "collectives.hpp"
 #include "host.hpp"
-#include "member.hpp"
+#include "memory/collectives.hpp"
+#include "memory/member.hpp"
+#include "memory/thresholds.hpp"
 #include "messages.hpp"
-#include "thresholds.hpp"
+#include "rendezvous.hpp"
 #include "values/cores.hpp"
 #include "values/fail.hpp"
 
@@ -34,7 +35,7 @@ class ShmBackend final : public HostBackend {
       : ShmBackend(init, internal::GroupNames(init.name, init.whole)) {}
   ShmBackend(const BackendInit& init, const internal::GroupNames& names)
       : HostBackend(names.group(), init.rank, names(init.rank)),
-        member_(std::make_shared<Member>(init)),
+        member_(join(init)),
         memory_(init.memory == nullptr ? member_->memory() : *init.memory),
         messages_(std::make_shared<Messages>(member_)) {
     member_->on_failure(

@@ -9,7 +9,7 @@
 #include "descriptor.hpp"
 #include "values/fork_guard.hpp"
 
-namespace tutti::backend::shm {
+namespace tutti::backend::memory {
 
 struct FileOptions {
   /// Refuses file systems on disks: their "shared memory" is written back to the disk.
@@ -66,4 +66,4 @@ class Segment {
   internal::ForkGuard fork_guard_;
 };
 
-}  // namespace tutti::backend::shm
+}  // namespace tutti::backend::memory

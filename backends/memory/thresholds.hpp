@@ -6,7 +6,7 @@
 
 // The sizes at which the way of a call's data changes, measured on two cores (docs/performance.md).
 
-namespace tutti::backend::shm {
+namespace tutti::backend::memory {
 
 /// The bytes of a call's data beyond which ranks access each other's arrays: its second
 /// synchronisation costs less than a copy.
@@ -29,4 +29,4 @@ static_assert(direct_piece % sizeof(std::complex<double>) == 0 &&
 /// The thresholds as a table for `tutti info`.
 std::string describe_thresholds();
 
-}  // namespace tutti::backend::shm
+}  // namespace tutti::backend::memory

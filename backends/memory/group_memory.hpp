@@ -11,7 +11,7 @@
 #include "layout.hpp"
 #include "segment.hpp"
 
-namespace tutti::backend::shm {
+namespace tutti::backend::memory {
 
 /// The shared memory of a group, by its parts. Copies refer to the same memory.
 class GroupMemory {
@@ -51,4 +51,4 @@ class GroupMemory {
   Layout layout_;
 };
 
-}  // namespace tutti::backend::shm
+}  // namespace tutti::backend::memory

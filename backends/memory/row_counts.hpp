@@ -10,7 +10,7 @@
 
 #include "member.hpp"
 
-namespace tutti::backend::shm {
+namespace tutti::backend::memory {
 
 /// The row counts of all all_to_all operations of a call. Fingerprints leave them out, so the ranks
 /// exchange them in rounds of their own, before any data of the call moves.
@@ -43,4 +43,4 @@ class RowCounts {
   fmt::basic_memory_buffer<Exchange, 16> ops_{};  // Without an allocation for so many.
 };
 
-}  // namespace tutti::backend::shm
+}  // namespace tutti::backend::memory

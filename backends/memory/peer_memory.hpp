@@ -10,9 +10,9 @@
 #include <tutti/log.hpp>
 
 #include "mapped_memory.hpp"
-#include "rendezvous.hpp"
+#include "membership.hpp"
 
-namespace tutti::backend::shm {
+namespace tutti::backend::memory {
 
 /// The segments of other ranks' mapped memory that this rank has mapped. A segment that a rank
 /// cannot map is refused by all ranks for some calls, which double, and then tried again: the lack
@@ -60,4 +60,4 @@ class PeerMemory {
   std::vector<std::vector<Known>> segments_;  // By rank.
 };
 
-}  // namespace tutti::backend::shm
+}  // namespace tutti::backend::memory

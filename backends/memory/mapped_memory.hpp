@@ -15,7 +15,7 @@
 #include "segment.hpp"
 #include "values/fork_guard.hpp"
 
-namespace tutti::backend::shm {
+namespace tutti::backend::memory {
 
 /// The location of an array in memory that processes can share, as a process describes it to
 /// others.
@@ -131,4 +131,4 @@ class MappedMemory final : public Memory, public std::enable_shared_from_this<Ma
   std::uint64_t releases_ = 0;
 };
 
-}  // namespace tutti::backend::shm
+}  // namespace tutti::backend::memory

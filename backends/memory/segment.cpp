@@ -28,7 +28,7 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-namespace tutti::backend::shm {
+namespace tutti::backend::memory {
 namespace {
 
 constexpr std::uint64_t MiB = std::uint64_t{1} << 20;
@@ -205,4 +205,4 @@ Segment::~Segment() {
   ::munmap(data_, bytes_);
 }
 
-}  // namespace tutti::backend::shm
+}  // namespace tutti::backend::memory

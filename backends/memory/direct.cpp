@@ -10,7 +10,7 @@
 #include "collectives/reducer.hpp"
 #include "thresholds.hpp"
 
-namespace tutti::backend::shm {
+namespace tutti::backend::memory {
 namespace {
 
 using collectives::copy_bytes;
@@ -342,4 +342,4 @@ void Direct::withdraw() noexcept {
   member_.memory().quarantine(op_.out.data);
 }
 
-}  // namespace tutti::backend::shm
+}  // namespace tutti::backend::memory

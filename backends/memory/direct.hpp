@@ -10,7 +10,7 @@
 
 #include "member.hpp"
 
-namespace tutti::backend::shm {
+namespace tutti::backend::memory {
 
 /// A list with one entry per rank. Groups of up to 64 ranks need no allocation.
 template <typename T>
@@ -81,4 +81,4 @@ class Direct {
       sent_;  // all_to_all: where in its input a rank's block for this one begins.
 };
 
-}  // namespace tutti::backend::shm
+}  // namespace tutti::backend::memory

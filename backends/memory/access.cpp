@@ -10,7 +10,7 @@
 
 // The parts of Member by which ranks access each other's arrays.
 
-namespace tutti::backend::shm {
+namespace tutti::backend::memory {
 namespace {
 
 using namespace std::chrono_literals;
@@ -95,4 +95,4 @@ bool Member::await_end_of_access(int rank) noexcept {
   return true;
 }
 
-}  // namespace tutti::backend::shm
+}  // namespace tutti::backend::memory

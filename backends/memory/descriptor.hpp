@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace tutti::backend::shm {
+namespace tutti::backend::memory {
 
 /// Owns a file descriptor. Move-only.
 class Descriptor {
@@ -31,4 +31,4 @@ class Descriptor {
   int number_ = -1;
 };
 
-}  // namespace tutti::backend::shm
+}  // namespace tutti::backend::memory

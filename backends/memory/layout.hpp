@@ -19,7 +19,7 @@
 // look for sleepers is a sequentially consistent fence, and the loads by which a peer decides to
 // sleep are sequentially consistent (see Member::notify()).
 
-namespace tutti::backend::shm {
+namespace tutti::backend::memory {
 
 using Number = std::atomic<std::uint64_t>;
 using Word = std::atomic<std::uint32_t>;
@@ -135,4 +135,4 @@ class Layout {
   std::size_t ring_bytes_;
 };
 
-}  // namespace tutti::backend::shm
+}  // namespace tutti::backend::memory

@@ -7,7 +7,7 @@
 
 #include "layout.hpp"
 
-namespace tutti::backend::shm {
+namespace tutti::backend::memory {
 
 std::string describe_thresholds() {
   std::string text = fmt::format("{:<12}{}\n", "bytes", "way of the data");
@@ -25,4 +25,4 @@ std::string describe_thresholds() {
   return text;
 }
 
-}  // namespace tutti::backend::shm
+}  // namespace tutti::backend::memory

@@ -9,7 +9,7 @@
 #include "thresholds.hpp"
 #include "values/current_error.hpp"
 
-namespace tutti::backend::shm {
+namespace tutti::backend::memory {
 namespace {
 
 using collectives::copy_bytes;
@@ -425,4 +425,4 @@ void run_collectives(Member& member, std::span<const Op> ops, const Call& call) 
   member.end();
 }
 
-}  // namespace tutti::backend::shm
+}  // namespace tutti::backend::memory

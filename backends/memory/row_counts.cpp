@@ -5,7 +5,7 @@
 #include <limits>
 #include <optional>
 
-namespace tutti::backend::shm {
+namespace tutti::backend::memory {
 namespace {
 
 std::size_t bytes_of_counts(std::size_t ranks) noexcept {
@@ -84,4 +84,4 @@ void RowCounts::compare() {
   if (differs) member_.end_with(*differs);
 }
 
-}  // namespace tutti::backend::shm
+}  // namespace tutti::backend::memory

@@ -7,7 +7,7 @@
 
 // The slices of a collective: rank r folds slice r of each round, and the others take the result.
 
-namespace tutti::backend::shm {
+namespace tutti::backend::memory {
 
 using collectives::copy_bytes;
 using collectives::cut;
@@ -77,4 +77,4 @@ void Collective::take_slices(std::size_t round) {
   member_.taken(base_ + round);
 }
 
-}  // namespace tutti::backend::shm
+}  // namespace tutti::backend::memory

@@ -23,18 +23,21 @@
 #include "backend/waiting.hpp"
 #include "layout.hpp"
 #include "mapped_memory.hpp"
+#include "membership.hpp"
 #include "peer_memory.hpp"
-#include "rendezvous.hpp"
 
-namespace tutti::backend::shm {
+namespace tutti::backend::memory {
+
+/// The error of a rank whose process has died.
+Error dead_error(const internal::GroupNames& names, int rank);
 
 /// One rank's side of a group's shared memory: its entries to calls, the rounds of a call's data,
 /// and the group's failure. The functions from begin() to end() are for the one thread whose turn
 /// it is; all others may be called from any thread.
 class Member {
  public:
-  /// Finds the other ranks, and returns when all have mapped the segment.
-  explicit Member(const BackendInit& init);
+  /// `made`: the group's memory, which all ranks have or will have.
+  Member(const BackendInit& init, Membership made);
   Member(const Member&) = delete;
   Member& operator=(const Member&) = delete;
 
@@ -234,4 +237,4 @@ class Member {
   internal::Agreement agreement_;
 };
 
-}  // namespace tutti::backend::shm
+}  // namespace tutti::backend::memory

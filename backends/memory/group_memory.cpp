@@ -5,7 +5,7 @@
 
 #include "values/error_record.hpp"
 
-namespace tutti::backend::shm {
+namespace tutti::backend::memory {
 namespace {
 
 /// The record of the error, with a shorter text if it would not fit.
@@ -60,4 +60,4 @@ std::optional<Error> GroupMemory::cause() const noexcept {
   return Error(Errc::aborted, "another rank broke the group");
 }
 
-}  // namespace tutti::backend::shm
+}  // namespace tutti::backend::memory

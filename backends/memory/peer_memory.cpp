@@ -13,7 +13,7 @@
 
 #include <fmt/format.h>
 
-namespace tutti::backend::shm {
+namespace tutti::backend::memory {
 namespace {
 
 /// Opens a descriptor of another process, or of this one. The kernel permits it to processes of one
@@ -137,4 +137,4 @@ std::byte* PeerMemory::data(int rank, const Location& location, std::size_t byte
   return known->memory->data() + location.offset;
 }
 
-}  // namespace tutti::backend::shm
+}  // namespace tutti::backend::memory

@@ -4,7 +4,7 @@
 
 #include "values/fork_guard.hpp"
 
-namespace tutti::backend::shm {
+namespace tutti::backend::memory {
 
 /// The object that the threads of this process share. A forked child gets a new one: at the fork
 /// another thread may have held a lock of the parent's, which nothing in the child would unlock.
@@ -29,4 +29,4 @@ T& of_this_process() {
   return now->value;
 }
 
-}  // namespace tutti::backend::shm
+}  // namespace tutti::backend::memory

@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-namespace tutti::backend::shm {
+namespace tutti::backend::memory {
 
 /// Memory that a process may still allocate.
 struct AvailableMemory {
@@ -21,4 +21,4 @@ AvailableMemory available_memory(const std::string& root = "");
 /// The source of these figures; tests pass their own.
 using MemoryFigures = std::function<AvailableMemory()>;
 
-}  // namespace tutti::backend::shm
+}  // namespace tutti::backend::memory

@@ -14,7 +14,7 @@
 
 // Every reduction is the left fold over ranks 0..W-1 in the accumulation type, rounded once.
 
-namespace tutti::backend::shm {
+namespace tutti::backend::memory {
 
 inline const std::byte* bytes_of(const ConstTensorView& view) {
   return static_cast<const std::byte*>(view.data);
@@ -117,4 +117,4 @@ class Collective {
 /// Runs the collectives of a call. @throws Error.
 void run_collectives(Member& member, std::span<const Op> ops, const Call& call);
 
-}  // namespace tutti::backend::shm
+}  // namespace tutti::backend::memory

@@ -12,7 +12,7 @@
 #include "per_process.hpp"
 #include "values/fail.hpp"
 
-namespace tutti::backend::shm {
+namespace tutti::backend::memory {
 namespace {
 
 constexpr std::size_t MiB = std::size_t{1} << 20;
@@ -398,4 +398,4 @@ void MappedMemory::quarantine(const void* data) noexcept {
   }
 }
 
-}  // namespace tutti::backend::shm
+}  // namespace tutti::backend::memory

@@ -11,7 +11,7 @@
 #include "values/fail.hpp"
 #include "values/group_errors.hpp"
 
-namespace tutti::backend::shm {
+namespace tutti::backend::memory {
 namespace {
 
 using namespace std::chrono_literals;
@@ -21,11 +21,16 @@ constexpr std::chrono::nanoseconds slice_of_sleep = 20ms;
 
 }  // namespace
 
-Member::Member(const BackendInit& init)
+Error dead_error(const internal::GroupNames& names, int rank) {
+  rank = names(rank);
+  return {Errc::peer_lost, fmt::format("the process of rank {} has died", rank), {.rank = rank}};
+}
+
+Member::Member(const BackendInit& init, Membership made)
     : names_(init.name, init.whole),
       rank_(init.rank),
       size_(init.size),
-      made_(rendezvous(init)),
+      made_(std::move(made)),
       polling_(static_cast<std::size_t>(init.size), made_.cores),
       in_one_process_(std::ranges::none_of(made_.processes, &Descriptor::is_open)),
       peer_memory_(made_, init.name, init.logger),
@@ -211,7 +216,7 @@ void Member::compare() {
   auto error = internal::compare(names_, ops_, *call_, records);
   end();
   if (error) throw Error(*error);
-  internal::failf(Errc::backend, "shm: the fingerprints of call #{} changed", call_->seq);
+  internal::failf(Errc::backend, "the fingerprints of call #{} changed", call_->seq);
 }
 
 const std::byte* Member::entry_data(int rank) const noexcept {
@@ -375,4 +380,4 @@ void Member::leave() noexcept {
   wake_all();
 }
 
-}  // namespace tutti::backend::shm
+}  // namespace tutti::backend::memory

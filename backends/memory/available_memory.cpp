@@ -8,7 +8,7 @@
 
 #include "values/cores.hpp"
 
-namespace tutti::backend::shm {
+namespace tutti::backend::memory {
 namespace {
 
 /// Nothing if the file is not there or has a word such as "max".
@@ -70,4 +70,4 @@ AvailableMemory available_memory(const std::string& root) {
   return least;
 }
 
-}  // namespace tutti::backend::shm
+}  // namespace tutti::backend::memory
