@@ -21,6 +21,14 @@ std::string record_of(const Error& why) {
 
 }  // namespace
 
+void GroupMemory::allocate() {
+  // The system has the pages of slots when they are first used.
+  constexpr std::align_val_t page{4096};
+  data = {static_cast<std::byte*>(::operator new(layout_.bytes_of_calls(), page)),
+          [](std::byte* all) { ::operator delete(all, page); }};
+  construct();
+}
+
 void GroupMemory::construct() const noexcept {
   new (at(0)) SharedGroup{};
   for (std::size_t r = 0; r < static_cast<std::size_t>(size_); ++r)

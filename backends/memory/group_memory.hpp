@@ -9,21 +9,22 @@
 #include <tutti/error.hpp>
 
 #include "layout.hpp"
-#include "segment.hpp"
 
 namespace tutti::backend::memory {
 
 /// The shared memory of a group, by its parts. Copies refer to the same memory.
 class GroupMemory {
  public:
-  /// Memory without a segment, until `segment` is set.
+  /// Without memory, until `data` is set.
   explicit GroupMemory(int size) noexcept : size_(size), layout_(size) {}
 
-  /// Makes the words of a fresh segment.
+  /// Makes memory of this process, without rings and with its words.
+  void allocate();
+  /// Makes the words of fresh memory.
   void construct() const noexcept;
 
   const Layout& layout() const noexcept { return layout_; }
-  std::byte* at(std::size_t offset) const noexcept { return segment->data() + offset; }
+  std::byte* at(std::size_t offset) const noexcept { return data.get() + offset; }
   SharedGroup& group() const noexcept { return part<SharedGroup>(0); }
   SharedRank& of(int rank) const noexcept {
     return part<SharedRank>(layout_.rank(static_cast<std::size_t>(rank)));
@@ -39,7 +40,7 @@ class GroupMemory {
   /// The first cause; empty while the group is not broken.
   std::optional<Error> cause() const noexcept;
 
-  std::shared_ptr<Segment> segment{};
+  std::shared_ptr<std::byte> data{};  ///< Layout::bytes(), at a cache line.
 
  private:
   template <typename T>

@@ -9,7 +9,6 @@
 #include <new>
 
 #include "backend/record.hpp"
-#include "segment.hpp"
 
 // The shared memory of a group. Every word has one writer, except those of SharedGroup and of
 // slots, and the words `bell`. A fresh file is zero, so every number begins at 0.
@@ -105,8 +104,9 @@ class Layout {
 
   explicit constexpr Layout(int size) noexcept
       : size_(static_cast<std::size_t>(size)),
-        slot_bytes_(std::clamp(std::bit_floor(slot_budget / size_), std::size_t{64} << 10,
-                               std::size_t{256} << 10)),
+        slot_bytes_(std::max(std::clamp(std::bit_floor(slot_budget / size_), std::size_t{64} << 10,
+                                        std::size_t{256} << 10),
+                             size_ * cache_line)),
         ring_bytes_(std::clamp(std::bit_floor(ring_budget / (size_ * size_)), std::size_t{4} << 10,
                                std::size_t{256} << 10)) {}
 
@@ -123,6 +123,8 @@ class Layout {
   std::size_t ring(std::size_t from, std::size_t to) const noexcept {
     return slot(size_, 0) - slot_prefix + (from * size_ + to) * (sizeof(SharedRing) + ring_bytes_);
   }
+  /// Without rings.
+  std::size_t bytes_of_calls() const noexcept { return ring(0, 0); }
   std::size_t bytes() const noexcept { return (ring(size_, 0) + 4095) / 4096 * 4096; }
 
  private:

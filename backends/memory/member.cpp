@@ -147,6 +147,7 @@ bool Member::misses_rank_that_left(const Awaited& awaited) const noexcept {
 }
 
 int Member::find_dead() const {
+  if (in_one_process_) return -1;
   fmt::basic_memory_buffer<pollfd, 64> events;  // Several threads may look.
   events.append(processes_.data(), processes_.data() + processes_.size());
   if (::poll(events.data(), events.size(), 0) <= 0) return -1;

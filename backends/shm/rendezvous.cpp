@@ -17,6 +17,7 @@
 #include "backend/rendezvous.hpp"
 #include "backend/waiting.hpp"
 #include "host.hpp"
+#include "memory/segment.hpp"
 #include "unix_socket.hpp"
 #include "values/bytes.hpp"
 #include "values/cores.hpp"
@@ -105,7 +106,7 @@ class Assembly {
       part();
     } catch (...) {
       const Error why = internal::to_error(std::current_exception());
-      const bool is_mapped = made_.memory.segment != nullptr;
+      const bool is_mapped = made_.memory.data != nullptr;
       if (is_mapped && !give_up()) return;
       const Error first = rendezvous_.give_up(why);
       if (is_mapped) {
@@ -146,11 +147,15 @@ class Assembly {
       const auto bytes = made_.memory.layout().bytes();
       // Some MiB; the figures of available memory may leave out what the kernel would free.
       file_ = make_file(bytes, {.available = {}});
-      made_.memory.segment = Segment::map(file_, bytes);
+      use(Segment::map(file_, bytes));
       made_.memory.construct();
     } catch (const Error& error) {
       mine_.error = internal::encode_error({error.code(), error.message(), {.rank = 0}});
     }
+  }
+
+  void use(const std::shared_ptr<Segment>& segment) {
+    made_.memory.data = std::shared_ptr<std::byte>(segment, segment->data());
   }
 
   std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(init_.size); }
@@ -281,7 +286,7 @@ class Assembly {
         std::this_thread::sleep_for(1ms);  // The connection has ended.
         continue;
       }
-      made_.memory.segment = Segment::map(file, made_.memory.layout().bytes());
+      use(Segment::map(file, made_.memory.layout().bytes()));
       join();
     }
     await_ranks();
