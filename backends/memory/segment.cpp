@@ -31,7 +31,7 @@
 namespace tutti::backend::memory {
 namespace {
 
-constexpr std::uint64_t MiB = std::uint64_t{1} << 20;
+constexpr std::uint64_t mebi = std::uint64_t{1} << 20;
 
 /// Allocates pages, so that a lack of memory is an error here and never SIGBUS later. Returns an
 /// errno.
@@ -69,7 +69,7 @@ void allocate_available(const Descriptor& file, std::size_t begin, std::size_t b
                       fmt::format("{} bytes are available, 15/16 of what is left of {}",
                                   done + usable, left.limit));
     const auto chunk = std::min<std::uint64_t>(
-        bytes - done, std::clamp<std::uint64_t>(left.bytes / 256, 2 * MiB, 64 * MiB));
+        bytes - done, std::clamp<std::uint64_t>(left.bytes / 256, 2 * mebi, 64 * mebi));
     if (const int error = allocate(file.get(), begin + done, chunk); error != 0)
       fail_allocation(bytes, place, std::strerror(error));
     done += chunk;

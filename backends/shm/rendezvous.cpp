@@ -32,7 +32,7 @@ namespace {
 using namespace std::chrono_literals;
 
 /// A waiting rank looks for processes that have died and at its deadline this often.
-constexpr std::chrono::milliseconds pause_of_looks = 20ms;
+constexpr std::chrono::milliseconds time_of_looks = 20ms;
 
 /// The data that a rank publishes in the store for its peers.
 struct PeerInfo {
@@ -251,7 +251,7 @@ class Assembly {
   }
   int pause() const {
     const auto time =
-        std::min<std::chrono::nanoseconds>(rendezvous_.limit().remaining(), pause_of_looks);
+        std::min<std::chrono::nanoseconds>(rendezvous_.limit().remaining(), time_of_looks);
     return static_cast<int>(time / 1ms) + 1;
   }
 
@@ -301,7 +301,7 @@ class Assembly {
       look([&] { return late(); });
       internal::futex_wait(
           joined, now,
-          std::min<std::chrono::nanoseconds>(rendezvous_.limit().remaining(), pause_of_looks),
+          std::min<std::chrono::nanoseconds>(rendezvous_.limit().remaining(), time_of_looks),
           internal::Sharing::processes);
     }
   }

@@ -33,7 +33,7 @@ using namespace std::chrono_literals;
 constexpr auto settle_time = 1s;
 /// The least time for collecting, even if this rank reached the store late.
 constexpr auto least_patience = 10ms;
-constexpr auto pause = 2ms;
+constexpr auto pause_of_polls = 2ms;
 
 std::string key(std::string_view what, int rank) {
   return fmt::format("{}/{}", what, rank);
@@ -132,7 +132,7 @@ Error Agreement::settle(const Failure& failure, bool first) noexcept {
     const auto end = Deadline::after(failure.patience + settle_time);
     Bytes held = failures_->get(failed, end);
     while (is_claim(to_text(held)) && !end.expired()) {
-      std::this_thread::sleep_for(pause);
+      std::this_thread::sleep_for(pause_of_polls);
       held = failures_->get(failed, end);
     }
     // The collecting rank did not finish in time.
@@ -167,7 +167,7 @@ Error Agreement::collect_status(const Failure& failure) const {
       return statuses[i].call == failure.status.call;
     });
     if (missing.empty() || end.expired()) break;
-    std::this_thread::sleep_for(pause);
+    std::this_thread::sleep_for(pause_of_polls);
   }
   std::vector<Presence> ranks(count, {.entered = true});
   for (const auto i : missing) ranks[i] = {.left = left(failure.ask[i]), .last = statuses[i].call};

@@ -1,7 +1,6 @@
 // Headers of other libraries that many sources of lib/ and backends/ include, compiled once
 // (cpp_pch). No header of the project belongs here, because each change would recompile everything.
-// Sources still include every header they use; the build with ThreadSanitizer has no precompiled
-// header and detects missing ones.
+// Sources still include every header they use; the slow test "install static" detects missing ones.
 #include <algorithm>
 #include <array>
 #include <atomic>

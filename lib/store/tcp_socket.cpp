@@ -84,7 +84,7 @@ struct Problem {
 };
 
 /// "48 54 54 50 'HTTP'": the bytes received instead of a handshake.
-std::string describe(std::span<const std::byte> bytes) {
+std::string in_quotes(std::span<const std::byte> bytes) {
   std::string hex;
   std::string text;
   for (const auto byte : bytes) {
@@ -159,7 +159,7 @@ class Attempt {
       failf(Errc::invalid_argument,
             "store {}: the program at this address does not speak tutti's store protocol; first "
             "bytes: {}",
-            name_, describe(begin));
+            name_, in_quotes(begin));
     const auto handshake = decode_handshake(bytes);
     if (handshake.kind == 0) {
       if (handshake.version != store_version || handshake.bytes != 0)

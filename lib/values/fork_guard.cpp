@@ -9,11 +9,11 @@
 namespace tutti::internal {
 namespace {
 
-using Generation = std::atomic<std::uint64_t>;
+using Generations = std::atomic<std::uint64_t>;
 
 // No guard of a static variable: a child that is forked meanwhile would wait for it for ever.
-constinit std::atomic<Generation*> shared_page{nullptr};
-constinit Generation generations{0};  // A forked child goes on counting.
+constinit std::atomic<Generations*> shared_page{nullptr};
+constinit Generations generations{0};  // A forked child goes on counting.
 
 }  // namespace
 
@@ -24,10 +24,10 @@ std::atomic<std::uint64_t>& ForkGuard::page() {
   if (auto* const page = shared_page.load(std::memory_order_acquire)) return *page;
   const auto size = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  static constinit Generation otherwise{0};
-  auto* const made = data == MAP_FAILED ? &otherwise : new (data) Generation(0);
+  static constinit Generations otherwise{0};
+  auto* const made = data == MAP_FAILED ? &otherwise : new (data) Generations(0);
   if (data != MAP_FAILED) (void)::madvise(data, size, MADV_WIPEONFORK);
-  Generation* first = nullptr;
+  Generations* first = nullptr;
   if (!shared_page.compare_exchange_strong(first, made, std::memory_order_acq_rel,
                                            std::memory_order_acquire)) {
     if (data != MAP_FAILED) ::munmap(data, size);

@@ -26,11 +26,14 @@ constexpr int size = 4;
 
 using Body = std::function<void(Agreement& agreement, int rank)>;
 
+/// All ranks begin together: a rank waits only 10 ms for the status of another.
 void on_ranks(const std::shared_ptr<Store>& store, const Body& body) {
+  std::barrier started(size);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank)
     threads.emplace_back([&, rank] {
       Agreement agreement(store, rank, size);
+      started.arrive_and_wait();
       body(agreement, rank);
     });
   for (auto& thread : threads) thread.join();
