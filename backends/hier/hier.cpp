@@ -48,11 +48,9 @@ class HierBackend final : public HostBackend {
       : HostBackend(init.name, init.rank),
         init_(init),
         parts_(std::move(parts)),
-        group_(std::make_shared<Group>(init.store, init.name, init.rank, init.size)),
+        group_(std::make_shared<Group>(init.store, init.rank, init.size)),
         calls_store_(make_prefix_store(init.store, "hier/calls/")),
-        levels_(make_levels(init, parts_.inner, parts_.outer, std::move(hosts), std::move(flat))),
-        inner_messages_(messages_of(*levels_.inner)),
-        flat_messages_(levels_.flat == nullptr ? nullptr : messages_of(*levels_.flat)) {
+        levels_(make_levels(init, parts_.inner, parts_.outer, std::move(hosts), std::move(flat))) {
     group_->on_failure(
         [this](std::string_view why) {
           levels_.for_each([&](Level& level) { level.backend().abort(why); });
@@ -108,8 +106,7 @@ class HierBackend final : public HostBackend {
     std::optional<Error> found;
     levels_.for_each([&](const Level& level) {
       if (found) return;
-      if (const auto failure = level.backend().failure())
-        found = group_->fail({.cause = of_group(*failure)});
+      if (const auto failure = level.backend().failure()) found = group_->fail({.cause = *failure});
     });
     return found;
   }
@@ -137,7 +134,6 @@ class HierBackend final : public HostBackend {
 
   std::shared_ptr<WorkState> post_one(const Op& op, const Call& call, Deadline limit) override {
     const bool near = is_near(op.peer);
-    const auto& part = near ? inner_messages_ : flat_messages_;
     const Op own = within(op, near);
     if (op.source != nullptr) *op.source = op.peer;
     Call its = call;
@@ -148,9 +144,9 @@ class HierBackend final : public HostBackend {
     try {
       auto state = level(near).backend().launch({&own, 1}, its).release();
       if (state == nullptr) return nullptr;
-      return calls().make_state<PartMessage>(std::move(state), part);
+      return calls().make_state<PartMessage>(std::move(state), group_);
     } catch (const Error& error) {
-      throw Error(part->of_group(error));
+      throw Error(group_->error_of_message(error));
     }
   }
 
@@ -196,10 +192,6 @@ class HierBackend final : public HostBackend {
     return std::nullopt;
   }
 
-  std::shared_ptr<const MessagePart> messages_of(const Level& level) const {
-    return std::make_shared<const MessagePart>(MessagePart{group_, level.name(), level.ranks()});
-  }
-
   bool is_near(int peer) const noexcept {
     return levels_.topology.host_of(peer) == levels_.topology.host();
   }
@@ -211,20 +203,9 @@ class HierBackend final : public HostBackend {
     return op;
   }
 
-  /// The error with the ranks of this group. Parts on the same connections break together, so it
-  /// may be of another part than the one that reports it.
-  Error of_group(const Error& error) const {
-    std::optional<Error> own;
-    levels_.for_each([&](const Level& level) {
-      if (!own && error.where().group == level.name())
-        own = renumbered(error, group(), level.ranks());
-    });
-    return own.value_or(error);
-  }
-
   /// The error of a call that ended with an error of a part.
   Error ended(const Error& error, std::span<const Op> ops, const Call& call) {
-    Error own = of_group(error);
+    Error own = error;
     if (!internal::breaks_group(own.code())) {
       levels_.give_up(call, own);
       return disagreement(own, ops, call);
@@ -233,7 +214,7 @@ class HierBackend final : public HostBackend {
     if (own.code() == Errc::aborted)
       levels_.for_each([&](const Level& level) {
         const auto failure = level.backend().failure();
-        if (failure && failure->code() == Errc::peer_lost) own = of_group(*failure);
+        if (failure && failure->code() == Errc::peer_lost) own = *failure;
       });
     const int culprit = own.where().rank;
     const std::string message = own.code() == Errc::timeout ? "the deadline passed"
@@ -307,8 +288,6 @@ class HierBackend final : public HostBackend {
   std::shared_ptr<Group> group_;
   std::shared_ptr<Store> calls_store_;
   Levels levels_;
-  std::shared_ptr<const MessagePart> inner_messages_;
-  std::shared_ptr<const MessagePart> flat_messages_;
   internal::Scratch scratch_;
 };
 

@@ -16,10 +16,14 @@ constexpr std::uint64_t first_number(const Call& call) noexcept {
 }
 
 /// `ranks`: of the whole group, by rank of the part.
+std::shared_ptr<const WholeGroup> whole_of(const BackendInit& init, const std::vector<int>& ranks) {
+  return std::make_shared<const WholeGroup>(WholeGroup{init.name, init.store, ranks});
+}
+
 std::unique_ptr<Backend> make_part(const BackendInit& init, const Part& part, std::string prefix,
                                    std::string name, int rank, const std::vector<int>& ranks) {
   BackendInit own = init;
-  own.whole = std::make_shared<const WholeGroup>(WholeGroup{init.name, init.store, ranks});
+  own.whole = whole_of(init, ranks);
   own.store = make_prefix_store(init.store, std::move(prefix));
   own.rank = rank;
   own.size = static_cast<int>(ranks.size());
@@ -52,16 +56,12 @@ int Topology::most_on_a_host() const noexcept {
   return static_cast<int>(std::ranges::max_element(ranks_, {}, &std::vector<int>::size)->size());
 }
 
-Level::Level(std::unique_ptr<Backend> backend, std::string name, std::vector<int> ranks)
-    : backend_(std::move(backend)),
-      host_(dynamic_cast<HostBackend*>(backend_.get())),
-      name_(std::move(name)),
-      ranks_(std::move(ranks)) {
+Level::Level(std::unique_ptr<Backend> backend)
+    : backend_(std::move(backend)), host_(dynamic_cast<HostBackend*>(backend_.get())) {
   if (host_ == nullptr)
     internal::failf(Errc::unsupported,
-                    "group '{}': hier is made of backends that order their calls as HostBackend "
-                    "does, such as shm and gloo",
-                    name_);
+                    "hier is made of backends that order their calls as HostBackend does, such as "
+                    "shm and gloo");
 }
 
 void Level::begin(const Call& call) noexcept {
@@ -110,11 +110,9 @@ Levels make_levels(const BackendInit& init, const Part& inner, const Part& outer
   Levels levels(Topology(std::move(hosts), init.rank));
   const auto& topology = levels.topology;
   const auto& here = topology.ranks_of(topology.host());
-  auto name = fmt::format("{}/host{}", init.name, topology.host());
-  levels.inner =
-      std::make_unique<Level>(make_part(init, inner, fmt::format("hier/host/{}/", topology.host()),
-                                        name, topology.place(), here),
-                              name, here);
+  levels.inner = std::make_unique<Level>(
+      make_part(init, inner, fmt::format("hier/host/{}/", topology.host()),
+                fmt::format("{}/host{}", init.name, topology.host()), topology.place(), here));
   if (topology.hosts() == 1) return levels;
   std::vector<int> all(static_cast<std::size_t>(init.size));
   std::iota(all.begin(), all.end(), 0);
@@ -122,17 +120,18 @@ Levels make_levels(const BackendInit& init, const Part& inner, const Part& outer
   if (topology.in_lane()) {
     const auto ranks = topology.lane();
     for (std::size_t i = 0; i < levels.lane.size(); ++i) {
-      name = fmt::format("{}/lane{}.{}", init.name, topology.place(), i);
+      const auto name = fmt::format("{}/lane{}.{}", init.name, topology.place(), i);
       const auto prefix = fmt::format("hier/lane/{}.{}/", topology.place(), i);
       auto lane = flat->split({.ranks = ranks,
                                .rank = topology.host(),
                                .name = name,
-                               .store = make_prefix_store(init.store, prefix)});
+                               .store = make_prefix_store(init.store, prefix),
+                               .whole = whole_of(init, ranks)});
       if (lane == nullptr) lane = make_part(init, outer, prefix, name, topology.host(), ranks);
-      levels.lane[i] = std::make_unique<Level>(std::move(lane), name, ranks);
+      levels.lane[i] = std::make_unique<Level>(std::move(lane));
     }
   }
-  levels.flat = std::make_unique<Level>(std::move(flat), init.name, std::move(all));
+  levels.flat = std::make_unique<Level>(std::move(flat));
   return levels;
 }
 

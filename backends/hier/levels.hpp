@@ -58,12 +58,9 @@ inline constexpr std::size_t most_parts = std::size_t{1} << part_bits;
 /// parts of one call (Call::part_of).
 class Level {
  public:
-  /// `ranks`: the ranks of the hier group, by rank of this one. `name`: this group's.
-  Level(std::unique_ptr<Backend> backend, std::string name, std::vector<int> ranks);
+  explicit Level(std::unique_ptr<Backend> backend);
 
   Backend& backend() const noexcept { return *backend_; }
-  const std::string& name() const noexcept { return name_; }
-  const std::vector<int>& ranks() const noexcept { return ranks_; }
 
   /// Begins a call of the hier group. The previous one has ended.
   void begin(const Call& call) noexcept;
@@ -87,8 +84,6 @@ class Level {
 
   std::unique_ptr<Backend> backend_;
   HostBackend* host_;  // backend_.
-  std::string name_;
-  std::vector<int> ranks_;
   std::uint64_t next_ = 0;
 };
 

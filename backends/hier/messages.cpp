@@ -2,18 +2,7 @@
 
 #include <utility>
 
-#include "values/group_errors.hpp"
-
 namespace tutti::backend::hier {
-
-Error MessagePart::of_group(const Error& error) const {
-  if (error.where().group != name) return error;
-  const Error own = renumbered(error, group->name(), ranks);
-  if (!internal::breaks_group(own.code())) return own;
-  const auto cause = own.code() == Errc::aborted ? group->await_failure({.cause = own})
-                                                 : group->fail({.cause = own});
-  return internal::ended_by(cause, own.where());
-}
 
 bool PartMessage::wait_until(Deadline deadline) {
   return HostState::done() || state_->wait_until(deadline);
@@ -27,7 +16,7 @@ std::exception_ptr PartMessage::error() const noexcept {
     std::rethrow_exception(thrown);
   } catch (const Error& error) {
     try {
-      return std::make_exception_ptr(part_->of_group(error));
+      return std::make_exception_ptr(group_->error_of_message(error));
     } catch (...) {
       return thrown;
     }

@@ -3,32 +3,20 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "backend/host_state.hpp"
 #include "group.hpp"
 
 namespace tutti::backend::hier {
 
-/// The part of a group that carries a message, for messages that outlive it.
-struct MessagePart {
-  std::shared_ptr<Group> group;
-  std::string name;
-  std::vector<int> ranks;
-
-  /// The error of the whole group for an error of the part; breaks the group if it broke the part.
-  Error of_group(const Error& error) const;
-};
-
 /// A send or receive within a part of the group. Its functions run on the worker of the whole
 /// group.
 class PartMessage final : public internal::HostState {
  public:
   PartMessage(std::shared_ptr<internal::CallQueue> queue, std::shared_ptr<WorkState> state,
-              std::shared_ptr<const MessagePart> part)
-      : HostState(std::move(queue)), state_(std::move(state)), part_(std::move(part)) {}
+              std::shared_ptr<Group> group)
+      : HostState(std::move(queue)), state_(std::move(state)), group_(std::move(group)) {}
 
   bool done() const noexcept override { return HostState::done() || state_->done(); }
   bool wait_until(Deadline deadline) override;
@@ -42,7 +30,7 @@ class PartMessage final : public internal::HostState {
   void follow();
 
   std::shared_ptr<WorkState> state_;
-  std::shared_ptr<const MessagePart> part_;
+  std::shared_ptr<Group> group_;
 };
 
 }  // namespace tutti::backend::hier

@@ -1,15 +1,11 @@
-// The backend local: ranks are threads of one process. It is the executable specification: every
-// other backend must agree with it (tests/conformance).
+// The backend local: ranks are threads of one process (docs/design/0016-memory-engine.md).
 
 #include <unistd.h>
 
-#include <cstring>
-#include <exception>
 #include <map>
 #include <mutex>
 #include <random>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,9 +18,11 @@
 #include "backend/record.hpp"
 #include "backend/rendezvous.hpp"
 #include "backend/waiting.hpp"
-#include "execute.hpp"
+#include "memory/collectives.hpp"
+#include "memory/thresholds.hpp"
 #include "shared_state.hpp"
-#include "values/current_error.hpp"
+#include "values/bytes.hpp"
+#include "values/cores.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::backend::local {
@@ -62,7 +60,27 @@ struct RendezvousInfo {
   std::uint64_t process = 0;
   std::uint64_t token = 0;
   std::uint64_t shared = 0;
+  internal::Cores cores;  ///< Of the rank's thread.
 };
+
+Bytes encode(const RendezvousInfo& info) {
+  internal::Writer out;
+  out.u64(info.process).u64(info.token).u64(info.shared);
+  write(out, info.cores);
+  return out.take();
+}
+
+RendezvousInfo decode(const Bytes& bytes, std::size_t rank) {
+  const auto what = fmt::format("local: the description of rank {} in the store", rank);
+  internal::Reader in(bytes, Errc::backend, what);
+  RendezvousInfo info;
+  info.process = in.u64();
+  info.token = in.u64();
+  info.shared = in.u64();
+  info.cores = internal::read_cores(in);
+  in.end();
+  return info;
+}
 
 std::uint64_t process_token() {
   static const std::uint64_t token = [] {
@@ -72,22 +90,22 @@ std::uint64_t process_token() {
   return token;
 }
 
+/// Sets `cores` to the number of cores that all ranks may use together.
 std::shared_ptr<SharedState> find_shared_state(const BackendInit& init,
-                                               internal::Rendezvous& rendezvous) {
+                                               internal::Rendezvous& rendezvous,
+                                               std::size_t& cores) {
   std::shared_ptr<SharedState> shared;
-  RendezvousInfo mine{static_cast<std::uint64_t>(::getpid()), process_token(), 0};
+  RendezvousInfo mine{static_cast<std::uint64_t>(::getpid()), process_token(), 0,
+                      internal::usable_cores()};
   if (init.rank == 0) {
-    shared = std::make_shared<SharedState>(init.name, init.size);
+    shared = std::make_shared<SharedState>(internal::GroupNames(init.name, init.whole), init.size);
     mine.shared = SharedStates::of_process().add(shared);
   }
-  const auto infos = rendezvous.exchange("local", std::as_bytes(std::span(&mine, 1)));
+  const auto infos = rendezvous.exchange("local", encode(mine));
   RendezvousInfo first;
+  std::vector<internal::Cores> all;
   for (std::size_t r = 0; r < infos.size(); ++r) {  // All ranks find the same.
-    RendezvousInfo info;
-    if (infos[r].size() != sizeof info)
-      internal::failf(Errc::backend, "local: the store holds {} bytes of rank {}; expected {}",
-                      infos[r].size(), r, sizeof info);
-    std::memcpy(&info, infos[r].data(), sizeof info);
+    const auto info = decode(infos[r], r);
     if (r == 0) first = info;
     if (info.process != first.process || info.token != first.token)
       internal::failf(
@@ -95,7 +113,9 @@ std::shared_ptr<SharedState> find_shared_state(const BackendInit& init,
           "local: its ranks are threads of one process, but rank 0 is process {} and rank "
           "{} is process {}; choose a backend for processes",
           first.process, r, info.process);
+    all.push_back(info.cores);
   }
+  cores = internal::count_cores(all);
   if (init.rank != 0) shared = SharedStates::of_process().find(first.shared);
   if (shared == nullptr)
     internal::failf(Errc::timeout, "group '{}': rank 0 of {} left before this rank joined",
@@ -106,44 +126,44 @@ std::shared_ptr<SharedState> find_shared_state(const BackendInit& init,
 class LocalBackend final : public HostBackend {
  public:
   explicit LocalBackend(const BackendInit& init)
-      : HostBackend(init.name, init.rank),
-        memory_(init.memory == nullptr ? &host_memory() : init.memory) {
+      : LocalBackend(init, internal::GroupNames(init.name, init.whole)) {}
+  LocalBackend(const BackendInit& init, const internal::GroupNames& names)
+      : HostBackend(names.group(), init.rank, names(init.rank)),
+        memory_(init.memory == nullptr ? host_memory() : *init.memory) {
     internal::Rendezvous rendezvous(init);
-    shared_ = find_shared_state(init, rendezvous);
-    shared_->join(init.rank, rendezvous.limit());
+    memory::Membership made(init.size);
+    shared_ = find_shared_state(init, rendezvous, made.cores);
+    made.memory = shared_->memory();
+    made.processes.resize(static_cast<std::size_t>(init.size));
+    member_ = std::make_shared<memory::Member>(init, std::move(made));
+    member_->on_failure(
+        [queue = calls().queue(), weak = std::weak_ptr<SharedState>(shared_)](const Error& cause) {
+          queue->fail(cause);
+          if (const auto shared = weak.lock()) shared->mailbox().fail(cause);
+        });
+    shared_->join(member_, rendezvous.limit());
   }
   ~LocalBackend() override {
-    shared_->leave(rank());
+    member_->leave();
+    shared_->mailbox().leave(rank());
     stop();
   }
 
   bool supports(Operation operation, DType dtype, ReduceOp::Kind kind) const noexcept override {
     return operation == Operation::recv_any || HostBackend::supports(operation, dtype, kind);
   }
-  Memory& memory() noexcept override { return *memory_; }
+  Memory& memory() noexcept override { return memory_; }
 
   void abort(std::string_view why) noexcept override {
-    const Error cause(Errc::aborted, fmt::format("rank {} aborted the group: {}", rank(), why),
-                      {.rank = rank()});
-    shared_->break_with(cause);
-    fail_queued(shared_->cause().value_or(cause));
+    (void)member_->fail(Error(Errc::aborted,
+                              fmt::format("rank {} aborted the group: {}", shown_rank(), why),
+                              {.rank = shown_rank()}));
   }
-  std::optional<Error> failure() const override { return shared_->cause(); }
+  std::optional<Error> failure() const override { return member_->failure(); }
 
  protected:
   void run(std::span<const Op> ops, const Call& call) override {
-    const int size = shared_->size();
-    const auto entered = shared_->enter(rank(), ops, call, inlined_array(ops, rank(), size));
-    if (entered.inlined()) return execute(entered, 0, rank(), size);
-    const auto count = entered.collectives();
-    for (std::size_t k = 0; k < count; ++k) {
-      try {
-        execute(entered, k, rank(), size);
-      } catch (...) {
-        shared_->fail_step(rank(), ops, call, internal::to_error(std::current_exception()));
-      }
-      if (const auto error = shared_->finish_step(rank())) throw Error(*error);
-    }
+    memory::run_collectives(*member_, ops, call);
   }
 
   std::shared_ptr<WorkState> post_one(const Op& op, const Call& call, Deadline limit) override {
@@ -159,18 +179,19 @@ class LocalBackend final : public HostBackend {
       if (part.size() == 1 && is_point_to_point(part[0].kind))
         shared_->mailbox().refuse(part[0], rank(), why);
       else
-        shared_->refuse(rank(), part, its, why);
+        member_->refuse(part, its, why);
     });
   }
 
  private:
-  Memory* memory_;
+  Memory& memory_;
   std::shared_ptr<SharedState> shared_;
+  std::shared_ptr<memory::Member> member_;
 };
 
 std::string details() {
-  return internal::describe_polling(std::thread::hardware_concurrency()) +
-         fmt::format("arrays of up to {} bytes are in the entries of a call\n", inline_bytes);
+  return internal::describe_polling(internal::count_cores({internal::usable_cores()})) +
+         memory::describe_thresholds();
 }
 
 }  // namespace
@@ -178,7 +199,7 @@ std::string details() {
 extern const BackendEntry entry;
 const BackendEntry entry{
     .name = "local",
-    .summary = "ranks are threads of one process; the executable specification",
+    .summary = "ranks are threads of one process",
     .serves = [](Device device) noexcept { return device.type == DeviceType::cpu; },
     .unavailable = [] { return std::string(); },
     .make = [](const BackendInit& init) -> std::unique_ptr<Backend> {

@@ -71,11 +71,11 @@ class CallWire final : public collectives::Wire {
 };
 
 MeshBackend::MeshBackend(std::shared_ptr<const Group> group, Memory& memory)
-    : HostBackend(group->name, group->rank),
+    : HostBackend(group->names.group(), group->rank, group->names(group->rank)),
       memory_(memory),
       group_(std::move(group)),
       to_itself_(std::make_shared<internal::Mailbox>(
-          group_->name, group_->size(),
+          group_->names, group_->size(),
           [group = group_](const Error& why) { group->mesh->fail({.cause = why}); })),
       waiter_threads_(std::make_shared<WaiterThreads>()),
       listener_(std::make_shared<const Mesh::Listener>(
@@ -99,6 +99,7 @@ MeshBackend::~MeshBackend() {
 std::unique_ptr<Backend> MeshBackend::split(const SplitInit& init) {
   auto part = std::make_shared<Group>();
   part->name = init.name;
+  part->names = {init.name, init.whole};
   part->rank = init.rank;
   if (init.ranks.size() == 1) {
     part->mesh = mesh_of_one();
@@ -111,9 +112,9 @@ std::unique_ptr<Backend> MeshBackend::split(const SplitInit& init) {
 }
 
 void MeshBackend::abort(std::string_view why) noexcept {
-  mesh().fail(
-      {.cause = Error(Errc::aborted, fmt::format("rank {} aborted the group: {}", rank(), why),
-                      {.group = group(), .rank = rank()})});
+  mesh().fail({.cause = Error(Errc::aborted,
+                              fmt::format("rank {} aborted the group: {}", shown_rank(), why),
+                              {.group = group(), .rank = shown_rank()})});
 }
 
 void MeshBackend::run(std::span<const Op> ops, const Call& call) {
@@ -137,9 +138,9 @@ void MeshBackend::run(std::span<const Op> ops, const Call& call) {
   } catch (const Error& error) {
     // From a custom reduction, or the counts of an all_to_all differ. Fails the mesh, because the
     // peers wait for this rank's messages.
-    throw Error(mesh().fail(
-        {.cause = internal::call_error(error.code(), group(), ops, call, rank(),
-                                       fmt::format("rank {}: {}", rank(), error.message()))}));
+    throw Error(mesh().fail({.cause = internal::call_error(
+                                 error.code(), group_->names, ops, call, rank(),
+                                 fmt::format("rank {}: {}", shown_rank(), error.message()))}));
   }
 }
 
@@ -182,10 +183,10 @@ bool MeshBackend::leave_parts(const Call& call, const Error& why) noexcept {
 void MeshBackend::abandon_messages() noexcept {
   Error cause = internal::group_destroyed();
   try {
-    cause = Error(
-        Errc::aborted,
-        fmt::format("rank {} destroyed the group while a send or receive was in progress", rank()),
-        {.group = group(), .rank = rank()});
+    cause = Error(Errc::aborted,
+                  fmt::format("rank {} destroyed the group while a send or receive was in progress",
+                              shown_rank()),
+                  {.group = group(), .rank = shown_rank()});
   } catch (const std::bad_alloc&) {  // The cause then has no rank.
   }
   mesh().fail({.cause = cause});
@@ -200,6 +201,7 @@ std::shared_ptr<const Group> whole_group(const BackendInit& init, std::shared_pt
   auto group = std::make_shared<Group>();
   group->mesh = std::move(mesh);
   group->name = init.name;
+  group->names = {init.name, init.whole};
   group->rank = init.rank;
   group->ranks.resize(static_cast<std::size_t>(init.size));
   std::iota(group->ranks.begin(), group->ranks.end(), 0);

@@ -42,40 +42,43 @@ Error Group::failed(const TransportError& transport_error, std::span<const Op> o
   using Kind = TransportError::Kind;
   const bool lost = transport_error.kind == Kind::lost;
   const bool late = transport_error.kind != Kind::length && !lost;
-  Error cause(Errc::backend, {});
-  if (lost)
-    cause = mesh->lost(transport_error.peer, peer);
-  else if (!late)
-    cause = Error(Errc::mismatch,
-                  fmt::format("rank {} sent {} bytes, and rank {} expects {}", peer,
-                              transport_error.sent, rank, transport_error.expected),
-                  {.rank = peer});
-  else if (pair)
-    cause = Error(Errc::timeout,
-                  fmt::format("the deadline passed; rank {} has not made its side of {}", peer,
-                              internal::describe(ops, call)),
-                  {.rank = peer});
-  else
-    cause = Error(Errc::timeout,
-                  fmt::format("the deadline passed while rank {} waited for rank {}", rank, peer),
-                  {.rank = peer});
-  internal::Failure failure{.cause = internal::call_error(cause.code(), name, ops, call,
-                                                          cause.where().rank, cause.message())};
+  Errc code = Errc::timeout;
+  int culprit = peer;
+  std::string text;
+  if (lost) {
+    const Error error = mesh->lost(transport_error.peer, names(peer));
+    code = error.code();
+    text = error.message();
+    if (error.where().rank < 0) culprit = -1;
+  } else if (!late) {
+    code = Errc::mismatch;
+    text = fmt::format("rank {} sent {} bytes, and rank {} expects {}", names(peer),
+                       transport_error.sent, names(rank), transport_error.expected);
+  } else if (pair) {
+    text = fmt::format("the deadline passed; rank {} has not made its side of {}", names(peer),
+                       internal::describe(ops, call, names));
+  } else {
+    text = fmt::format("the deadline passed while rank {} waited for rank {}", names(rank),
+                       names(peer));
+  }
+  internal::Failure failure{.cause = internal::call_error(code, names, ops, call, culprit, text),
+                            .names = names};
   if (!pair) {
     failure.status = {
         fmt::format("{} #{} on group '{}'", internal::operation_of(ops), call.seq, name),
         internal::Record::of(ops, call)};
     if (late) failure.ask = ranks;
   }
-  cause = transport_error.kind == TransportError::Kind::failed ? mesh->await_failure(failure)
-                                                               : mesh->fail(failure);
+  const Error cause = transport_error.kind == TransportError::Kind::failed
+                          ? mesh->await_failure(failure)
+                          : mesh->fail(failure);
   return internal::ended_by(cause, failure.cause.where());
 }
 
 Error Group::refused(std::span<const Op> ops, const Call& call, bool pair) const noexcept {
   const auto& refusal = *mesh->agreement().refusal_of(pair ? pair_id(ops[0]) : call_id(call));
   const int peer = static_cast<int>(std::ranges::find(ranks, refusal.rank) - ranks.begin());
-  const Error error = internal::refused_error(name, ops, call, peer, refusal.text);
+  const Error error = internal::refused_error(names, ops, call, peer, refusal.text);
   // The mesh stays up: a send and its receive share a slot that is a hash of their arguments, so a
   // refused one never matches a later one.
   if (pair || call.part_of || abandon(call)) return error;

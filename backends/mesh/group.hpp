@@ -13,7 +13,8 @@ namespace tutti::backend::mesh {
 /// The ranks of a group on a mesh. Shared by the backend and by Works that outlive it.
 struct Group {
   std::shared_ptr<Mesh> mesh;
-  std::string name;
+  std::string name;  ///< Unique on the mesh.
+  internal::GroupNames names;
   int rank = 0;
   std::vector<int> ranks;  ///< Mesh ranks, by group rank.
 

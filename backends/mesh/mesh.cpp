@@ -17,7 +17,7 @@ constexpr std::chrono::nanoseconds longest_look = 1s;
 
 class MeshOfOne final : public Mesh {
  public:
-  MeshOfOne() : Mesh(make_memory_store(), 0, 1, false) {}
+  MeshOfOne() : Mesh({.store = make_memory_store()}) {}
   std::string transport() const override { return {}; }
   bool wakes_a_thread() const noexcept override { return false; }
   std::shared_ptr<Message> message(std::pmr::memory_resource&, int peer, void*, std::size_t,
@@ -66,7 +66,7 @@ bool Mesh::ended(int peer) noexcept {
   // A rank that left fails only its own messages. Without the store the rank may have left.
   const auto only = left || store_ended ? std::optional<int>(peer) : std::nullopt;
   if (!late && !waits_in_vain(only, only ? 1000ms : 50ms)) return false;
-  fail({.cause = lost(peer, peer)});
+  fail({.cause = lost(peer, names_(peer))});
   return true;
 }
 

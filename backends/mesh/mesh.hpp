@@ -14,7 +14,10 @@
 #include <string>
 #include <vector>
 
+#include <tutti/backend/backend_table.hpp>
+
 #include "backend/failing_group.hpp"
+#include "backend/group_names.hpp"
 #include "collectives/wire.hpp"
 
 namespace tutti::backend::mesh {
@@ -44,8 +47,12 @@ class Message;
 /// failed mesh does not recover. Called from any thread. A derived class moves the messages.
 class Mesh : public internal::FailingGroup {
  public:
-  Mesh(const std::shared_ptr<Store>& store, int rank, int size, bool checked)
-      : FailingGroup(store, rank, size), rank_(rank), size_(size), checked_(checked) {}
+  explicit Mesh(const BackendInit& init)
+      : FailingGroup(init.store, init.rank, init.size),
+        names_(init.name, init.whole),
+        rank_(init.rank),
+        size_(init.size),
+        checked_(init.checked) {}
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
@@ -65,7 +72,7 @@ class Mesh : public internal::FailingGroup {
   /// Called after a message has been posted for which no thread waits yet.
   virtual void attend() noexcept {}
 
-  /// The error for an ended connection to `peer`. `rank`: the peer's rank in the caller's group.
+  /// The error for an ended connection to `peer`. `rank`: the peer's number in errors.
   Error lost(int peer, int rank) const;
 
   /// Called once, on any thread, with the cause of the failure; at once if the mesh has failed.
@@ -79,6 +86,9 @@ class Mesh : public internal::FailingGroup {
   /// Cancels all messages that match.
   template <typename Match>
   void cancel_if(const Match& match) noexcept;
+
+  /// How errors name the group with which the mesh was made.
+  const internal::GroupNames& names() const noexcept { return names_; }
 
   // For the thread of the derived class that watches the connections.
 
@@ -94,6 +104,7 @@ class Mesh : public internal::FailingGroup {
   /// peer `only`, if given) may no longer arrive; true when this has lasted for `patience`.
   bool waits_in_vain(std::optional<int> only, std::chrono::nanoseconds patience) noexcept;
 
+  internal::GroupNames names_;
   int rank_;
   int size_;
   bool checked_;

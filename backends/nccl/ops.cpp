@@ -37,7 +37,7 @@ ncclRedOp_t builtin(ReduceOp::Kind kind) noexcept {
   switch (kind) {
     case ReduceOp::Kind::avg:
       return ncclAvg;
-    case ReduceOp::Kind::product:
+    case ReduceOp::Kind::prod:
       return ncclProd;
     case ReduceOp::Kind::min:
       return ncclMin;
@@ -101,7 +101,7 @@ bool can_reduce(DType dtype, ReduceOp::Kind kind) noexcept {
   if (!number) return false;
   switch (kind) {
     case ReduceOp::Kind::sum:
-    case ReduceOp::Kind::product:
+    case ReduceOp::Kind::prod:
       return true;
     case ReduceOp::Kind::avg:  // NCCL's average of integers differs between versions.
     case ReduceOp::Kind::premul_sum:
@@ -127,7 +127,7 @@ bool is_left_fold(const Op& op, int size) noexcept {
   // every intermediate result.
   return (size == 1 && op.reduce.kind != ReduceOp::Kind::premul_sum) ||
          (size == 2 &&
-          (op.reduce.kind == ReduceOp::Kind::sum || op.reduce.kind == ReduceOp::Kind::product));
+          (op.reduce.kind == ReduceOp::Kind::sum || op.reduce.kind == ReduceOp::Kind::prod));
 }
 
 bool needs_kernels(const Op& op, int size, bool order_fixed) noexcept {

@@ -2,9 +2,11 @@
 
 #include <tutti/error.hpp>
 
-#include "descriptor.hpp"
+#include "memory/descriptor.hpp"
 
 namespace tutti::backend::shm {
+
+using namespace memory;
 
 /// The code of an error of the kernel: resource_exhausted if something is used up, otherwise
 /// backend.

@@ -46,7 +46,7 @@ void Messages::post(const std::shared_ptr<Message>& message, const Call& call) {
       return;
     }
     const auto& op = message->op();
-    if (!call.name.empty()) message->text_ = internal::describe({&op, 1}, call);
+    if (!call.name.empty()) message->text_ = internal::describe({&op, 1}, call, member_->names());
     start_thread();
     add(message);
     if (idle_) Member::ring_bell(bell_);  // From now on the thread has to look regularly.
@@ -187,12 +187,12 @@ std::optional<Error> Messages::find_lost() {
   const std::lock_guard lock(mutex_);
   if (cause_ || pending_.empty()) return std::nullopt;
   for (int r = 0; r < member_->size(); ++r)
-    if (left[static_cast<std::size_t>(r)] && needs(r)) return Member::left_error(r);
+    if (left[static_cast<std::size_t>(r)] && needs(r)) return member_->left_error(r);
   if (is_alone(left) && std::ranges::any_of(receives_, [](const Receive& receive) {
         return receive.peer == any_peer && receive.message != nullptr;
       }))
     return Error(Errc::peer_lost, "all other ranks have left the group");
-  if (dead >= 0) return dead_error(dead);
+  if (dead >= 0) return dead_error(member_->names(), dead);
   return std::nullopt;
 }
 
@@ -215,17 +215,17 @@ void Messages::expire(Message& message) noexcept {
   const auto& op = message.op();
   const bool any = op.peer == any_peer;
   const auto late = internal::call_error(
-      Errc::timeout, member_->group(), {&op, 1}, {}, any ? -1 : op.peer,
+      Errc::timeout, member_->names(), {&op, 1}, {}, any ? -1 : op.peer,
       fmt::format("the deadline passed; {} made its side of {}",
-                  any ? "no rank has" : fmt::format("rank {} has not", op.peer),
-                  internal::describe(op)));
+                  any ? "no rank has" : fmt::format("rank {} has not", member_->names()(op.peer)),
+                  internal::describe(op, member_->names())));
   fail(member_->fail(late));
 }
 
 /// The error of a message when the group is broken.
 std::exception_ptr Messages::ended_by_cause(const Message& message) const {
-  const auto own = internal::call_error(cause_->code(), member_->group(), {&message.op(), 1}, {},
-                                        cause_->where().rank, {});
+  const auto own =
+      internal::call_error(cause_->code(), member_->names(), {&message.op(), 1}, {}, -1, {});
   // A cause of no call is that of every message: a peer has left.
   const bool of_a_call = !cause_->where().operation.empty();
   return std::make_exception_ptr(of_a_call ? internal::ended_by(*cause_, own.where()) : *cause_);
@@ -275,7 +275,7 @@ void Messages::stop() noexcept {
 // --- A message ---
 
 std::string Messages::Message::description() const {
-  return text_.empty() ? internal::describe(op_) : text_;
+  return text_.empty() ? internal::describe(op_, messages_->member_->names()) : text_;
 }
 
 bool Messages::Message::done() const noexcept {

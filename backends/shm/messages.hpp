@@ -14,10 +14,12 @@
 #include <vector>
 
 #include "backend/host_state.hpp"
-#include "member.hpp"
+#include "memory/member.hpp"
 #include "ring.hpp"
 
 namespace tutti::backend::shm {
+
+using namespace memory;
 
 /// The sends and receives of one rank. The receiver matches them in the order of arrival and
 /// compares their fingerprints. Frames are moved by the callers that wait, and otherwise by a

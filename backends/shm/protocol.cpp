@@ -15,13 +15,14 @@ namespace {
 constexpr std::size_t longest_text = 1000;
 
 Error refused_by(const Member& member, const Op& op, int rank, std::string_view text) {
-  return internal::refused_error(member.group(), {&op, 1}, {}, rank, text);
+  return internal::refused_error(member.names(), {&op, 1}, {}, rank, text);
 }
 
 Error differs(const Member& member, const Op& op, int sender, std::string_view send, int receiver,
               std::string_view receive) {
-  return internal::call_error(Errc::mismatch, member.group(), {&op, 1}, {}, -1,
-                              internal::sides_text(sender, send, receiver, receive));
+  return internal::call_error(
+      Errc::mismatch, member.names(), {&op, 1}, {}, -1,
+      internal::sides_text(member.names(), sender, send, receiver, receive));
 }
 
 bool fits(int peer, int tag, int from, std::int32_t sent_tag) {
@@ -102,7 +103,7 @@ void Messages::complete(Request& request, Receive& receive) {
 void Messages::accept(Request& request, const std::shared_ptr<Message>& message) {
   const auto& op = message->op();
   if (request.frame.bytes != op.out.bytes()) {
-    corrupt_ = Member::corrupt_error(request.from, "a message's length");
+    corrupt_ = member_->corrupt_error(request.from, "a message's length");
     return;
   }
   if (op.source != nullptr) *op.source = request.from;
@@ -163,7 +164,7 @@ bool Messages::receive_from(int from) {
   for (auto state = in.next(frame); state != RingReceiver::State::empty && in.position() < end;
        state = in.next(frame)) {
     if (state == RingReceiver::State::frame) handle(from, frame);
-    if (state == RingReceiver::State::corrupt) corrupt_ = Member::corrupt_error(from, "a frame");
+    if (state == RingReceiver::State::corrupt) corrupt_ = member_->corrupt_error(from, "a frame");
     if (corrupt_) return true;
     in.pop(frame);
     moved = true;
@@ -200,7 +201,7 @@ bool Messages::send_to(int to) {
 /// The room in the ring to a peer.
 std::size_t Messages::room_to(int to) {
   const auto room = peers_[static_cast<std::size_t>(to)].out.room();
-  if (!room) corrupt_ = Member::corrupt_error(to, "the end of a ring");
+  if (!room) corrupt_ = member_->corrupt_error(to, "the end of a ring");
   return room.value_or(0);
 }
 
@@ -271,13 +272,13 @@ void Messages::handle(int from, const Frame& frame) {
       return end(message, &error);
     }
   }
-  corrupt_ = Member::corrupt_error(from, "a frame");
+  corrupt_ = member_->corrupt_error(from, "a frame");
 }
 
 void Messages::handle_request(int from, const Frame& frame) {
   const bool is_short = frame.payload == (frame.bytes <= short_bytes() ? frame.bytes : 0);
   if (frame.kind == Frame::Kind::request ? !is_short : frame.payload > longest_text) {
-    corrupt_ = Member::corrupt_error(from, "a message's length");
+    corrupt_ = member_->corrupt_error(from, "a message's length");
     return;
   }
   Request request{from, frame, std::vector<std::byte>(frame.payload), nullptr};
@@ -290,7 +291,7 @@ void Messages::handle_data(int from, const Frame& frame) {
   const auto found = peer.receives.find(frame.id);
   if (found == peer.receives.end() || frame.payload == 0 ||
       frame.payload > found->second.message->op().out.bytes() - found->second.moved) {
-    corrupt_ = Member::corrupt_error(from, "a frame of data");
+    corrupt_ = member_->corrupt_error(from, "a frame of data");
     return;
   }
   auto& transfer = found->second;

@@ -17,7 +17,7 @@
 #include "backend/rendezvous.hpp"
 #include "backend/waiting.hpp"
 #include "host.hpp"
-#include "layout.hpp"
+#include "memory/segment.hpp"
 #include "unix_socket.hpp"
 #include "values/bytes.hpp"
 #include "values/cores.hpp"
@@ -106,7 +106,7 @@ class Assembly {
       part();
     } catch (...) {
       const Error why = internal::to_error(std::current_exception());
-      const bool is_mapped = made_.memory.segment != nullptr;
+      const bool is_mapped = made_.memory.data != nullptr;
       if (is_mapped && !give_up()) return;
       const Error first = rendezvous_.give_up(why);
       if (is_mapped) {
@@ -134,7 +134,7 @@ class Assembly {
     auto events = watched_;
     (void)::poll(events.data(), events.size(), 0);
     for (std::size_t r = 0; r < events.size(); ++r)
-      if (events[r].revents != 0) throw Error(dead_error(static_cast<int>(r)));
+      if (events[r].revents != 0) throw Error(dead_error(names_, static_cast<int>(r)));
     rendezvous_.check();
     if (rendezvous_.limit().expired()) throw Error(late());
   }
@@ -147,11 +147,15 @@ class Assembly {
       const auto bytes = made_.memory.layout().bytes();
       // Some MiB; the figures of available memory may leave out what the kernel would free.
       file_ = make_file(bytes, {.available = {}});
-      made_.memory.segment = Segment::map(file_, bytes);
+      use(Segment::map(file_, bytes));
       made_.memory.construct();
     } catch (const Error& error) {
       mine_.error = internal::encode_error({error.code(), error.message(), {.rank = 0}});
     }
+  }
+
+  void use(const std::shared_ptr<Segment>& segment) {
+    made_.memory.data = std::shared_ptr<std::byte>(segment, segment->data());
   }
 
   std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(init_.size); }
@@ -163,7 +167,7 @@ class Assembly {
     const auto infos = rendezvous_.exchange("shm/rank", encode(mine_));
     std::vector<internal::Cores> cores;
     for (int r = 0; r < init_.size; ++r) {
-      infos_.push_back(decode(infos[static_cast<std::size_t>(r)], r));
+      infos_.push_back(decode(infos[static_cast<std::size_t>(r)], names_(r)));
       made_.ids.push_back(infos_.back().process);
       cores.push_back(infos_.back().cores);
     }
@@ -187,7 +191,8 @@ class Assembly {
       auto& process = made_.processes[r];
       if (infos_[r].process != ::getpid()) {
         process = process_descriptor(infos_[r].process);
-        if (!process.is_open() && errno == ESRCH) throw Error(dead_error(static_cast<int>(r)));
+        if (!process.is_open() && errno == ESRCH)
+          throw Error(dead_error(names_, static_cast<int>(r)));
         if (!process.is_open())
           internal::failf(code_of_errno(errno), "shm: cannot watch the process of rank {}: {}", r,
                           std::strerror(errno));
@@ -281,7 +286,7 @@ class Assembly {
         std::this_thread::sleep_for(1ms);  // The connection has ended.
         continue;
       }
-      made_.memory.segment = Segment::map(file, made_.memory.layout().bytes());
+      use(Segment::map(file, made_.memory.layout().bytes()));
       join();
     }
     await_ranks();
@@ -302,6 +307,7 @@ class Assembly {
   }
 
   const BackendInit& init_;
+  internal::GroupNames names_{init_.name, init_.whole};
   internal::Rendezvous rendezvous_;
   PeerInfo mine_;
   std::vector<PeerInfo> infos_;
@@ -313,12 +319,8 @@ class Assembly {
 
 }  // namespace
 
-Error dead_error(int rank) {
-  return {Errc::peer_lost, fmt::format("the process of rank {} has died", rank), {.rank = rank}};
-}
-
-Membership rendezvous(const BackendInit& init) {
-  return Assembly(init).run();
+std::shared_ptr<Member> join(const BackendInit& init) {
+  return std::make_shared<Member>(init, Assembly(init).run());
 }
 
 }  // namespace tutti::backend::shm

@@ -6,9 +6,11 @@
 #include <optional>
 #include <span>
 
-#include "layout.hpp"
+#include "memory/layout.hpp"
 
 namespace tutti::backend::shm {
+
+using namespace memory;
 
 /// A part of the protocol of sends and receives (messages.hpp). The payload follows it in the ring.
 struct alignas(cache_line) Frame {

@@ -15,11 +15,12 @@
 #include "backend/host_calls.hpp"
 #include "backend/record.hpp"
 #include "backend/waiting.hpp"
-#include "collectives.hpp"
 #include "host.hpp"
-#include "member.hpp"
+#include "memory/collectives.hpp"
+#include "memory/member.hpp"
+#include "memory/thresholds.hpp"
 #include "messages.hpp"
-#include "thresholds.hpp"
+#include "rendezvous.hpp"
 #include "values/cores.hpp"
 #include "values/fail.hpp"
 
@@ -31,8 +32,10 @@ constexpr int most_ranks = 256;  // Whose rings take 277 MB.
 class ShmBackend final : public HostBackend {
  public:
   explicit ShmBackend(const BackendInit& init)
-      : HostBackend(init.name, init.rank),
-        member_(std::make_shared<Member>(init)),
+      : ShmBackend(init, internal::GroupNames(init.name, init.whole)) {}
+  ShmBackend(const BackendInit& init, const internal::GroupNames& names)
+      : HostBackend(names.group(), init.rank, names(init.rank)),
+        member_(join(init)),
         memory_(init.memory == nullptr ? member_->memory() : *init.memory),
         messages_(std::make_shared<Messages>(member_)) {
     member_->on_failure(
@@ -55,8 +58,8 @@ class ShmBackend final : public HostBackend {
 
   void abort(std::string_view why) noexcept override {
     (void)member_->fail(Error(Errc::aborted,
-                              fmt::format("rank {} aborted the group: {}", rank(), why),
-                              {.group = group(), .rank = rank()}));
+                              fmt::format("rank {} aborted the group: {}", shown_rank(), why),
+                              {.group = group(), .rank = shown_rank()}));
   }
   std::optional<Error> failure() const override { return member_->failure(); }
   std::string transport() const override { return member_->size() == 1 ? "" : "shared memory"; }

@@ -4,11 +4,13 @@
 #include <string>
 #include <string_view>
 
-#include "descriptor.hpp"
+#include "memory/descriptor.hpp"
 
 // Unix sockets that pass a file to another process. None of these functions blocks.
 
 namespace tutti::backend::shm {
+
+using namespace memory;
 
 /// Listens at an address that the kernel chooses. The address is in no file system, and ends with
 /// the process. @throws Error resource_exhausted, backend.

@@ -59,8 +59,8 @@ class Mesh::Message final : public mesh::Message {
       mesh_.fail({.cause = Error(Errc::peer_lost,
                                  fmt::format("rank {} does not discard a message that rank {} has "
                                              "withdrawn",
-                                             peer(), mesh_.rank()),
-                                 {.rank = peer()})});
+                                             mesh_.names()(peer()), mesh_.names()(mesh_.rank())),
+                                 {.rank = mesh_.names()(peer())})});
   }
 
   void send(std::uint64_t slot) override {
@@ -130,7 +130,7 @@ std::shared_ptr<mesh::Mesh> make_mesh(const MeshInit& init) {
 }
 
 Mesh::Mesh(const MeshInit& init, Connections made, std::shared_ptr<Ended> ended)
-    : mesh::Mesh(init.group.store, init.group.rank, init.group.size, init.group.checked),
+    : mesh::Mesh(init.group),
       processes_(init.transports.report_ends ? std::vector<Process>{} : std::move(made.processes)),
       worker_(std::move(made.worker)),
       transport_(worker_->transports()),

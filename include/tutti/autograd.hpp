@@ -5,6 +5,7 @@
 #include <span>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <tutti/gather.hpp>
 #include <tutti/grad_scale.hpp>
@@ -19,7 +20,7 @@
 //
 // Forward and backward are collective; every rank makes the same calls in the same order. Before
 // anything is sent, the forward refuses dtypes other than f32, f64, f16 and bf16, and operations
-// without a gradient (Error invalid_argument). The gradients of min, max, product, premul_sum, and
+// without a gradient (Error invalid_argument). The gradients of min, max, prod, premul_sum, and
 // of avg where the backward is not a reduction, are computed element by element and need host
 // memory; on a device the forwards of these operations throw Error unsupported. A group of one rank
 // makes the same calls. Results are in the group's memory, or in the memory of the forward's
@@ -71,10 +72,15 @@ DifferentiableRows all_gather_rows(ProcessGroup& group, const ConstTensorView& l
 Differentiable reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
                                    const RowLayout& layout, ReduceOp op = ReduceOp::sum,
                                    const ResultOptions& options = {});
+struct DifferentiableExchange : Differentiable {
+  std::vector<std::int64_t> recv_rows;  ///< The number of rows from each rank.
+};
 /// Sends block j of `in` [sum send_rows, ...] to rank j. Value [sum recv_rows, ...]. Without row
-/// counts each block has 1 / W of the rows of `in`. Backward: the same with the counts swapped.
-Differentiable all_to_all_rows(ProcessGroup& group, const ConstTensorView& in, Rows send_rows = {},
-                               Rows recv_rows = {}, const ResultOptions& options = {});
+/// counts each block has 1 / W of the rows of `in`. With send_rows alone the ranks exchange them
+/// first, as all_to_all_rows() of gather.hpp. Backward: one all_to_all with the counts swapped.
+DifferentiableExchange all_to_all_rows(ProcessGroup& group, const ConstTensorView& in,
+                                       Rows send_rows = {}, Rows recv_rows = {},
+                                       const ResultOptions& options = {});
 
 /// `op` is sum, avg, premul_sum, min, max or product. For min and max, ranks that tie share the
 /// gradient equally; all ranks with a NaN tie. The gradient of product is correct where factors are

@@ -11,14 +11,14 @@ namespace [[gnu::visibility("default")]] tutti {
 /// group:
 ///
 ///     Coalesce together({&world, &tensor_parallel});
-///     (void)world.all_reduce_async(a);
-///     (void)tensor_parallel.all_gather_async(b, c);
+///     together.add(world.all_reduce_async(a));
+///     together.add(tensor_parallel.all_gather_async(b, c));
 ///     together.launch().wait();
 ///
-/// Calls of other threads on these groups are not collected. A Work of a collected call ends with
-/// the launch; waiting for it before launch() is an Error. Blocking verbs are refused while
-/// collecting. The CallOptions of a group's first call apply to all its collected calls; the
-/// timeout counts from launch().
+/// Calls of other threads on these groups are not collected. A Work of a collected call that is
+/// kept ends with the launch, too; waiting for it before launch() is an Error. Blocking verbs are
+/// refused while collecting. The CallOptions of a group's first call apply to all its collected
+/// calls; the timeout counts from launch().
 ///
 /// Destruction without launch() sends nothing and breaks the groups that had calls: their next call
 /// throws. The destructor does not communicate.
@@ -30,6 +30,8 @@ class Coalesce {
   Coalesce& operator=(const Coalesce&) = delete;
   ~Coalesce();
 
+  /// Takes the Work of a collected call, which ends with the launch.
+  void add(Work) noexcept {}
   /// Sends the collected calls and returns one Work for all. Call it once.
   Work launch();
 

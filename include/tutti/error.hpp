@@ -37,6 +37,7 @@ class Error : public std::runtime_error {
     std::int64_t seq = -1;       ///< The call's number in its group.
     int rank = -1;               ///< The rank that caused it.
     std::vector<int> missing{};  ///< The ranks that had not entered the call.
+    bool earlier = false;        ///< The group broke before; what() has the first cause.
   };
 
   Error(Errc code, const std::string& message);

@@ -96,6 +96,23 @@ Tensor reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
                            const RowLayout& layout, ReduceOp op = ReduceOp::sum,
                            const ResultOptions& options = {});
 
+struct ReceivedRows {
+  Tensor data;                     ///< [sum rows, ...] in rank order.
+  std::vector<std::int64_t> rows;  ///< The number of rows from each rank.
+};
+/// Sends block j of `in` [sum send_rows, ...] to rank j; no rank knows beforehand how many rows it
+/// receives, as in a mixture of experts. A 0-dimensional array is one row.
+///
+/// @param send_rows  a list with an entry per rank, or one number for all; without it each block
+/// has
+///                   1 / W of the rows. With counts known on both sides: ProcessGroup::all_to_all.
+/// On the wire: from each rank to each peer 40 bytes, the function's name, the words for dtype and
+/// row shape, and 8 W bytes of counts (2880 bytes on a device if that is more); then each row once.
+/// @throws Error invalid_argument on every rank when the counts of one are negative or not the rows
+///         of its `in`.
+ReceivedRows all_to_all_rows(ProcessGroup& group, const ConstTensorView& in, Rows send_rows = {},
+                             const ResultOptions& options = {});
+
 /// One array from each rank, in rank order. The dimensions may differ between ranks; their number
 /// and the dtype may not. 0-dimensional and empty arrays are allowed.
 std::vector<Tensor> gather_all_tensors(ProcessGroup& group, const ConstTensorView& local,
@@ -112,15 +129,17 @@ void broadcast_bytes(ProcessGroup& group, std::string& bytes, int root,
                      const CallOptions& options = {});
 
 /// Async forms: the function may return before the rows have arrived. Without a layout it waits for
-/// the group's earlier calls and the exchange of sizes, in which small rows are inlined. `local`
-/// and `whole` must live until get() or the destructor has returned. Refusals and mismatches are
-/// thrown here, later errors by get(). Several may be pending at a time.
+/// the group's earlier calls and the exchange of sizes, in which small rows are inlined. `local`,
+/// `in` and `whole` must live until get() or the destructor has returned. Refusals and mismatches
+/// are thrown here, later errors by get(). Several may be pending at a time.
 Pending<GatheredRows> all_gather_rows_async(ProcessGroup& group, const ConstTensorView& local,
                                             const GatherOptions& options = {});
 Pending<PaddedRows> all_gather_padded_async(ProcessGroup& group, const ConstTensorView& local,
                                             double fill, const GatherOptions& options = {});
 Pending<GatheredRows> gather_rows_async(ProcessGroup& group, const ConstTensorView& local, int root,
                                         const GatherOptions& options = {});
+Pending<ReceivedRows> all_to_all_rows_async(ProcessGroup& group, const ConstTensorView& in,
+                                            Rows send_rows = {}, const ResultOptions& options = {});
 Pending<Tensor> reduce_scatter_rows_async(ProcessGroup& group, const ConstTensorView& whole,
                                           const RowLayout& layout, ReduceOp op = ReduceOp::sum,
                                           const ResultOptions& options = {});

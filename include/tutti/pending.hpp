@@ -40,7 +40,8 @@ class [[nodiscard]] Pending {
   }
   /// The functions of Work. Only get() returns the value; it throws the call's error.
   bool done() const noexcept { return work_.done(); }
-  bool wait_for(Deadline deadline) const { return work_.wait_for(deadline); }
+  bool wait_until(Deadline deadline) const { return work_.wait_until(deadline); }
+  bool wait_for(std::chrono::nanoseconds time) const { return work_.wait_for(time); }
   void on_done(std::function<void(const Error*)> f) { work_.on_done(std::move(f)); }
   void block_stream(Stream stream) { work_.block_stream(stream); }
 

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include <tutti/call_options.hpp>
@@ -21,8 +23,9 @@ class Core;
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// N ranks that issue the same collectives in the same order. A resource type, move-only; pending
-/// Works keep its resources alive. Calls of several threads run in one order, which must be equal
+/// N ranks that issue the same collectives in the same order. A handle, move-only; what refers to a
+/// group (a pending Work, a reducer) keeps it alive. A group that has been moved from throws
+/// invalid_argument. Calls of several threads run in one order, which must be equal
 /// on all ranks; point-to-point never waits for a collective.
 ///
 /// Every verb has two forms. `verb(...)` on host memory returns when the caller may reuse the
@@ -43,15 +46,19 @@ class ProcessGroup {
 
   ProcessGroup(ProcessGroup&&) noexcept;
   ProcessGroup& operator=(ProcessGroup&&) noexcept;
-  ~ProcessGroup();  ///< No collective. Peers that wait for this rank get peer_lost; nccl may block.
-  int rank() const noexcept;
-  int size() const noexcept;
-  const std::string& name() const noexcept;
-  const std::string& backend() const noexcept;         ///< Its name in backends(), or "custom".
-  const std::string& backend_reason() const noexcept;  ///< Why it was chosen, in words.
-  std::string transport() const;                       ///< The transport: "tcp/eth0".
-  Memory& memory() noexcept;
-  Memory& registrable_memory() noexcept;  ///< For register_memory(); "nccl": of ncclMemAlloc.
+  /// No collective. Ends the group with its last handle: peers that wait for this rank get
+  /// peer_lost, and nccl may block.
+  ~ProcessGroup();
+  /// Another handle of the same group.
+  ProcessGroup share() const;
+  int rank() const;
+  int size() const;
+  const std::string& name() const;
+  const std::string& backend() const;         ///< Its name in backends(), or "custom".
+  const std::string& backend_reason() const;  ///< Why it was chosen, in words.
+  std::string transport() const;              ///< The transport: "tcp/eth0".
+  Memory& memory();
+  Memory& registrable_memory();  ///< For register_memory(); "nccl": of ncclMemAlloc.
   bool supports(Operation operation, DType dtype, ReduceOp op = ReduceOp::sum) const;
 
   /// out [...] = op over ranks of in [...]; the one-array form works in place.
@@ -59,6 +66,13 @@ class ProcessGroup {
                   const CallOptions& options = {});
   void all_reduce(const ConstTensorView& in, const TensorView& out, ReduceOp op = ReduceOp::sum,
                   const CallOptions& options = {});
+  /// Returns the reduction of one number of the host. On the wire: as an array of one element.
+  template <typename T>
+  requires std::is_arithmetic_v<T> T all_reduce(T value, ReduceOp op = ReduceOp::sum,
+                                                const CallOptions& options = {}) {
+    all_reduce_on_host(std::span(&value, 1), op, options);
+    return value;
+  }
   /// Copies root's data [...] to all ranks. Strings of any length: broadcast_bytes() in gather.hpp.
   void broadcast(const TensorView& data, int root, const CallOptions& options = {});
   /// out [...] on `root` = op over ranks of in [...]; other ranks need no `out`.
@@ -128,8 +142,12 @@ class ProcessGroup {
   /// color gets none. It may outlive this one. On the wire: 16 bytes per rank, within the deadline
   /// of `options`; GroupOptions::timeout limits the making of the group.
   std::optional<ProcessGroup> split(int color, int key = 0, const CallOptions& options = {});
-  /// split() by a list of members, for example std::array{0, 2}, the same on all ranks.
+  /// split() by a list of members, the same on all ranks.
   std::optional<ProcessGroup> subset(std::span<const int> ranks, const CallOptions& options = {});
+  std::optional<ProcessGroup> subset(std::initializer_list<int> ranks,
+                                     const CallOptions& options = {}) {
+    return subset(std::span(ranks.begin(), ranks.size()), options);
+  }
 
   /// Collective, with equal byte counts: registers a block with the transport; see Registration.
   /// The host waits for all ranks. On the wire: 16 bytes per rank and the transport's exchange.
@@ -144,6 +162,8 @@ class ProcessGroup {
  private:
   friend class internal::Core;
   explicit ProcessGroup(std::shared_ptr<internal::Core> core) noexcept;
+  internal::Core& core() const;  // @throws Error invalid_argument if this has been moved from.
+  void all_reduce_on_host(const TensorView& data, ReduceOp op, const CallOptions& options);
   std::shared_ptr<internal::Core> core_;
 };
 

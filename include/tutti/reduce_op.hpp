@@ -14,7 +14,7 @@ using CustomReduce = void (*)(const void* in, void* inout, std::int64_t count, D
 
 /// The operation that combines the elements of different ranks. A value type.
 ///
-/// sum, product  integers wrap modulo 2^n; half types accumulate in float.
+/// sum, prod     integers wrap modulo 2^n; half types accumulate in float.
 /// avg           the sum divided by the number of ranks; integers only with
 ///               CallOptions::integer_avg.
 /// min, max      IEEE 754-2019 minimum and maximum: a NaN on any rank is a NaN on all, -0 < +0.
@@ -23,27 +23,16 @@ using CustomReduce = void (*)(const void* in, void* inout, std::int64_t count, D
 /// custom        a function of the caller's; every dtype, on host memory.
 ///
 /// Complex numbers have sum, avg, premul_sum and custom; other kinds are Errc::unsupported.
-/// Booleans: band, min and product are "and"; bor, max and sum are "or"; results are 0 or 1.
+/// Booleans: band, min and prod are "and"; bor, max and sum are "or"; results are 0 or 1.
 struct ReduceOp {
-  enum class Kind : std::uint8_t {
-    sum,
-    avg,
-    product,
-    min,
-    max,
-    band,
-    bor,
-    bxor,
-    premul_sum,
-    custom
-  };
+  enum class Kind : std::uint8_t { sum, avg, prod, min, max, band, bor, bxor, premul_sum, custom };
   Kind kind = Kind::sum;
   double scale = 1;                 ///< premul_sum only; may differ per rank, is never compared.
   CustomReduce function = nullptr;  ///< custom only, like the next two members. Never compared.
   void* context = nullptr;          ///< Passed to `function`. Never compared.
   bool commutative = false;         ///< Equal on all ranks.
 
-  static const ReduceOp sum, avg, product, min, max, band, bor, bxor;
+  static const ReduceOp sum, avg, prod, min, max, band, bor, bxor;
   static constexpr ReduceOp premul(double scale) noexcept { return {Kind::premul_sum, scale}; }
 
   /// Combines with `f`, an associative function or a lambda without captures; state is passed in
@@ -68,7 +57,7 @@ struct ReduceOp {
 
 inline constexpr ReduceOp ReduceOp::sum{Kind::sum, 1};
 inline constexpr ReduceOp ReduceOp::avg{Kind::avg, 1};
-inline constexpr ReduceOp ReduceOp::product{Kind::product, 1};
+inline constexpr ReduceOp ReduceOp::prod{Kind::prod, 1};
 inline constexpr ReduceOp ReduceOp::min{Kind::min, 1};
 inline constexpr ReduceOp ReduceOp::max{Kind::max, 1};
 inline constexpr ReduceOp ReduceOp::band{Kind::band, 1};
@@ -80,7 +69,7 @@ inline constexpr int reduce_op_count = static_cast<int>(ReduceOp::Kind::custom) 
 /// "sum", "premul_sum", ...
 std::string_view name_of(ReduceOp::Kind kind) noexcept;
 
-/// The inverse of name_of(); also accepts "prod" and "mean". Empty for an unknown name.
+/// The inverse of name_of(); also accepts "product" and "mean". Empty for an unknown name.
 std::optional<ReduceOp::Kind> parse_reduce_op(std::string_view name) noexcept;
 
 }  // namespace tutti

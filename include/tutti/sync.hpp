@@ -38,43 +38,31 @@ class SyncOp {
   std::optional<std::string> name_;
 };
 
-/// Options of sync_ddp() and its like. A value type.
-struct SyncOptions {
-  /// Behaves like Lightning before 2.2: "mean" returns a new array (floats; integers become f32)
-  /// and leaves the sum in the input. Host memory only.
-  bool legacy_out_of_place = false;
-  Stream stream{};  ///< This and the next members are those of CallOptions.
-  Deadline deadline{};
-  std::chrono::nanoseconds timeout{};
-  bool order_fixed = false;
-  std::string_view name{};
-};
-
 /// Reduces over the ranks in place. "mean" of integers is the sum, which wraps, divided by W and
-/// truncated toward zero. Returns the array that holds the result: `data` itself, except for
-/// legacy_out_of_place. @throws Error not_initialized when `group` is null.
+/// truncated toward zero (`options` are as if with integer_avg). Returns `data`. @throws Error
+/// not_initialized when `group` is null.
 MaybeOwned sync_ddp(const TensorView& data, ProcessGroup* group, const SyncOp& op = {},
-                    const SyncOptions& options = {});
+                    const CallOptions& options = {});
 double sync_ddp(double value, ProcessGroup* group, const SyncOp& op = {},
-                const SyncOptions& options = {});
+                const CallOptions& options = {});
 std::int64_t sync_ddp(std::int64_t value, ProcessGroup* group, const SyncOp& op = {},
-                      const SyncOptions& options = {});
+                      const CallOptions& options = {});
 template <std::signed_integral T>
 std::int64_t sync_ddp(T value, ProcessGroup* group, const SyncOp& op = {},
-                      const SyncOptions& options = {}) {
+                      const CallOptions& options = {}) {
   return sync_ddp(std::int64_t{value}, group, op, options);
 }
 
 /// sync_ddp() that allows a null group: then the value is unchanged and `op` is ignored.
 MaybeOwned sync_ddp_if_available(const TensorView& data, ProcessGroup* group, const SyncOp& op = {},
-                                 const SyncOptions& options = {});
+                                 const CallOptions& options = {});
 double sync_ddp_if_available(double value, ProcessGroup* group, const SyncOp& op = {},
-                             const SyncOptions& options = {});
+                             const CallOptions& options = {});
 std::int64_t sync_ddp_if_available(std::int64_t value, ProcessGroup* group, const SyncOp& op = {},
-                                   const SyncOptions& options = {});
+                                   const CallOptions& options = {});
 template <std::signed_integral T>
 std::int64_t sync_ddp_if_available(T value, ProcessGroup* group, const SyncOp& op = {},
-                                   const SyncOptions& options = {}) {
+                                   const CallOptions& options = {}) {
   return sync_ddp_if_available(std::int64_t{value}, group, op, options);
 }
 

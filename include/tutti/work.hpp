@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -48,8 +49,10 @@ class [[nodiscard]] Work {
   /// or Error unsupported for a call captured into a graph, for which the host cannot wait.
   /// Afterwards the caller may reuse the buffers.
   void wait();
-  /// Waits until `deadline` at most. True if the call has ended; otherwise it continues.
-  bool wait_for(Deadline deadline) const;
+  /// Waits until `deadline`, or for `time`, at most. True if the call has ended; otherwise it
+  /// continues.
+  bool wait_until(Deadline deadline) const;
+  bool wait_for(std::chrono::nanoseconds time) const { return wait_until(Deadline::after(time)); }
   bool done() const noexcept;
   /// The call's error; empty while it runs and after success.
   std::optional<Error> error();

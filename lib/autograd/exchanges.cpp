@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "autograd/linear.hpp"
+#include "rows/all_to_all.hpp"
 #include "rows/gather_arrays.hpp"
 #include "rows/row_views.hpp"
 
@@ -86,13 +87,6 @@ Differentiable pad(const Step& step, const ConstTensorView& part, const RowLayou
 
 using Counts = std::vector<std::int64_t>;
 
-/// Returns the rows per rank. Without given rows, `in` is split equally; the call refuses an `in`
-/// that is not divisible.
-Counts counts_of(const Rows& rows, const ConstTensorView& in, int ranks) {
-  if (rows.listed()) return {rows.list().begin(), rows.list().end()};
-  return Counts(static_cast<std::size_t>(ranks), rows.given() ? rows[0] : in.shape.rows() / ranks);
-}
-
 /// Sends blocks between all ranks. The transpose is the same function with the counts swapped.
 Differentiable exchange(const Step& step, const ConstTensorView& in, const Counts& send_rows,
                         const Counts& recv_rows) {
@@ -135,10 +129,17 @@ Differentiable reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& w
                         op);
 }
 
-Differentiable all_to_all_rows(ProcessGroup& group, const ConstTensorView& in, Rows send_rows,
-                               Rows recv_rows, const ResultOptions& options) {
-  return exchange({group, "all_to_all_rows", options.call, options.memory}, in,
-                  counts_of(send_rows, in, group.size()), counts_of(recv_rows, in, group.size()));
+DifferentiableExchange all_to_all_rows(ProcessGroup& group, const ConstTensorView& in,
+                                       Rows send_rows, Rows recv_rows,
+                                       const ResultOptions& options) {
+  const Step step{group, "all_to_all_rows", options.call, options.memory};
+  const auto sent = internal::send_counts(send_rows, in, group.size());
+  auto received = send_rows.given() && !recv_rows.given()
+                      ? internal::exchange_counts(group, step.name(), in, sent, options.call,
+                                                  [&] { step.check_input(in); })
+                      : internal::send_counts(recv_rows, in, group.size());
+  auto done = exchange(step, in, sent, received);
+  return {std::move(done), std::move(received)};
 }
 
 }  // namespace autograd

@@ -112,7 +112,7 @@ Differentiable all_reduce_product(const Step& step, const ConstTensorView& in) {
   std::vector<const void*> rows;
   for (std::size_t r = 0; r < factors.ranks; ++r)
     rows.push_back(static_cast<const std::byte*>(all.data()) + r * in.bytes());
-  internal::fold(in.dtype, Kind::product, out.data(), rows, {}, factors.n);
+  internal::fold(in.dtype, Kind::prod, out.data(), rows, {}, factors.n);
   internal::product_of_others(in.dtype, factors, weights.data());
   return step.result<weigh_sum>("all_reduce", in, std::move(out), ReduceOp::sum,
                                 share(std::move(weights)));
@@ -133,7 +133,7 @@ Differentiable others_gradient(const Step& step, const ConstTensorView& in, cons
 Differentiable all_reduce(ProcessGroup& group, const ConstTensorView& in, ReduceOp op,
                           const CallOptions& options) {
   const Step step{group, "all_reduce", options};
-  if (op.kind == Kind::product) return all_reduce_product(step, in);
+  if (op.kind == Kind::prod) return all_reduce_product(step, in);
   if (op.kind == Kind::min || op.kind == Kind::max) return all_reduce_extreme(step, in, op);
   return sum_weighted(step, in, op, nullptr);
 }

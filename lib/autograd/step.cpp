@@ -54,7 +54,7 @@ void Step::check_linear(ReduceOp op) const {
 
 void Step::check_all_reduce(ReduceOp op) const {
   using enum ReduceOp::Kind;
-  check_op(op, {sum, avg, premul_sum, min, max, product});
+  check_op(op, {sum, avg, premul_sum, min, max, prod});
   if (op.kind != sum && op.kind != avg) check_host();
 }
 

@@ -174,11 +174,12 @@ Error Agreement::collect_status(const Failure& failure) const {
   if (missing.empty()) {
     std::vector<Record> records;
     for (const auto& status : statuses) records.push_back(status.record);
-    if (const auto differs = compare({}, {}, {}, records))
+    if (const auto differs = compare(failure.names, {}, {}, records))
       return with_message(failure.cause, Errc::mismatch, differs->where().rank,
                           fmt::format("{}; {}", differs->message(), failure.cause.message()));
   }
-  const Error named = name_missing(failure.cause, ranks, failure.status.record.view());
+  const Error named =
+      name_missing(failure.cause, ranks, failure.status.record.view(), failure.names);
   const auto in_another_call = [](const Presence& rank) {
     return !rank.entered && !rank.left && !rank.last.empty();
   };
@@ -295,7 +296,8 @@ const std::map<int, std::uint64_t>& Agreement::departed() noexcept {
   return departed_;
 }
 
-Error name_missing(const Error& cause, std::span<const Presence> ranks, std::string_view called) {
+Error name_missing(const Error& cause, std::span<const Presence> ranks, std::string_view called,
+                   const GroupNames& names) {
   std::vector<int> entered;
   std::vector<int> absent;
   std::string missing;
@@ -303,7 +305,7 @@ Error name_missing(const Error& cause, std::span<const Presence> ranks, std::str
   int first_left = -1;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const auto& rank = ranks[i];
-    const int number = static_cast<int>(i);
+    const int number = names(static_cast<int>(i));
     if (rank.entered) {
       entered.push_back(number);
       continue;

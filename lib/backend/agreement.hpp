@@ -32,6 +32,7 @@ struct Failure {
   /// The ranks whose status is collected after a timeout: rank i of the group that made the call is
   /// rank ask[i] of the Agreement (another number only in a sub-group). Empty: `cause` is complete.
   std::vector<int> ask{};
+  GroupNames names{};  ///< Of the group that made the call.
   /// The time for collecting status, counted from `since`.
   std::chrono::nanoseconds patience = std::chrono::milliseconds(60);
   std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
@@ -134,8 +135,9 @@ struct Presence {
 };
 
 /// Returns `cause` with the entered and the missing ranks in its text, in the same form for all
-/// backends. `ranks`: one per rank of the group. Error::Where names the first missing rank; for
-/// peer_lost a rank that left, if one has. `called`: the call as text; may be empty.
-Error name_missing(const Error& cause, std::span<const Presence> ranks, std::string_view called);
+/// backends. `ranks`: one per rank of the group `names`. Error::Where names the first missing rank;
+/// for peer_lost a rank that left, if one has. `called`: the call as text; may be empty.
+Error name_missing(const Error& cause, std::span<const Presence> ranks, std::string_view called,
+                   const GroupNames& names = {});
 
 }  // namespace tutti::internal

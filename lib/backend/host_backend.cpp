@@ -84,7 +84,7 @@ class HostBackend::Task final : public internal::HostState, public internal::Cal
 
  private:
   Error placed(const Error& error) const {
-    return internal::with_location(error, backend_.group_, ops_, call_, backend_.rank_);
+    return internal::with_location(error, backend_.group_, ops_, call_, backend_.shown_rank_);
   }
 
   HostBackend& backend_;
@@ -95,8 +95,11 @@ class HostBackend::Task final : public internal::HostState, public internal::Cal
   std::shared_ptr<WorkState> posted_;
 };
 
-HostBackend::HostBackend(std::string group, int rank)
-    : group_(std::move(group)), rank_(rank), calls_(std::make_unique<internal::HostCalls>()) {}
+HostBackend::HostBackend(std::string group, int rank, int shown_rank)
+    : group_(std::move(group)),
+      rank_(rank),
+      shown_rank_(shown_rank),
+      calls_(std::make_unique<internal::HostCalls>()) {}
 
 HostBackend::~HostBackend() {
   stop();
@@ -120,8 +123,8 @@ std::shared_ptr<WorkState> HostBackend::post_one(const Op& op, const Call&, Dead
 
 HostBackend::Posted HostBackend::make_message(const Op& op, const Call& call) {
   auto state = calls_->make_state<internal::HostState>();
-  return {state,
-          [state, op, call = without_name(call), group = group_, rank = rank_](const Error* error) {
+  return {state, [state, op, call = without_name(call), group = group_,
+                  rank = shown_rank_](const Error* error) {
             state->finish(error == nullptr ? nullptr
                                            : std::make_exception_ptr(internal::with_location(
                                                  *error, group, {&op, 1}, call, rank)));

@@ -10,23 +10,21 @@
 #include "values/group_errors.hpp"
 
 namespace tutti::internal {
-namespace {
 
-Error has_left(int rank) {
+Error Mailbox::has_left(int rank) const {
   if (rank == any_peer) return {Errc::peer_lost, "all other ranks have left the group", {}};
+  rank = names_(rank);
   return {Errc::peer_lost, fmt::format("rank {} has left the group", rank), {.rank = rank}};
 }
 
-}  // namespace
-
-Mailbox::Mailbox(std::string group, int size, std::function<void(const Error&)> broken)
-    : group_(std::move(group)), broken_(std::move(broken)), gone_(static_cast<std::size_t>(size)) {}
+Mailbox::Mailbox(GroupNames names, int size, std::function<void(const Error&)> broken)
+    : names_(std::move(names)), broken_(std::move(broken)), gone_(static_cast<std::size_t>(size)) {}
 
 void Mailbox::post(const std::shared_ptr<Message>& message, int rank, const Call& call) noexcept {
   const auto& op = message->op();
   add({.op = op,
        .rank = rank,
-       .text = call.name.empty() ? "" : describe({&op, 1}, call),
+       .text = call.name.empty() ? "" : describe({&op, 1}, call, names_),
        .state = message});
 }
 
@@ -108,16 +106,16 @@ void Mailbox::complete(const Post& send, const Post& recv) const noexcept {
   if (send.state == nullptr || recv.state == nullptr) {
     const Post& refuser = send.state == nullptr ? send : recv;
     return end_both([&](std::span<const Op> op) {
-      return refused_error(group_, op, {}, refuser.rank, refuser.text);
+      return refused_error(names_, op, {}, refuser.rank, refuser.text);
     });
   }
   if (send.op.fingerprint != recv.op.fingerprint) {
-    const auto shown = [](const Post& post) {
-      return post.text.empty() ? describe(post.op) : post.text;
+    const auto shown = [&](const Post& post) {
+      return post.text.empty() ? describe(post.op, names_) : post.text;
     };
-    const auto text = sides_text(send.rank, shown(send), recv.rank, shown(recv));
+    const auto text = sides_text(names_, send.rank, shown(send), recv.rank, shown(recv));
     return end_both([&](std::span<const Op> op) {
-      return call_error(Errc::mismatch, group_, op, {}, -1, text);
+      return call_error(Errc::mismatch, names_, op, {}, -1, text);
     });
   }
   if (const auto bytes = send.op.in.bytes(); bytes != 0 && recv.op.out.data != send.op.in.data)
@@ -230,10 +228,12 @@ bool Mailbox::Message::withdraw(const Error& why) noexcept {
 void Mailbox::Message::expire() noexcept {
   if (!box_->withdraw(*this)) return;
   const bool any = op_.peer == any_peer;
-  const auto late = call_error(
-      Errc::timeout, box_->group_, {&op_, 1}, {}, any ? -1 : op_.peer,
-      fmt::format("the deadline passed; {} made its side of {}",
-                  any ? "no rank has" : fmt::format("rank {} has not", op_.peer), describe(op_)));
+  const auto& names = box_->names_;
+  const auto late =
+      call_error(Errc::timeout, names, {&op_, 1}, {}, any ? -1 : op_.peer,
+                 fmt::format("the deadline passed; {} made its side of {}",
+                             any ? "no rank has" : fmt::format("rank {} has not", names(op_.peer)),
+                             describe(op_, names)));
   box_->broken_(late);
   finish(std::make_exception_ptr(late));
 }

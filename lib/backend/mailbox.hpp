@@ -12,6 +12,7 @@
 
 #include <tutti/backend/backend.hpp>
 
+#include "backend/group_names.hpp"
 #include "backend/host_state.hpp"
 
 namespace tutti::internal {
@@ -26,7 +27,7 @@ class Mailbox {
 
   /// `broken` breaks the group. It is called with the error of a message that reached its deadline
   /// or whose peer has left.
-  Mailbox(std::string group, int size, std::function<void(const Error&)> broken);
+  Mailbox(GroupNames names, int size, std::function<void(const Error&)> broken);
 
   /// Matches the message of `rank`, or stores it until its peer's arrives.
   void post(const std::shared_ptr<Message>& message, int rank, const Call& call) noexcept;
@@ -60,11 +61,12 @@ class Mailbox {
   std::optional<Post> match(const Post& post);  // Under the lock.
   // Under the lock. True if all other ranks have left; false in a group of one.
   bool is_alone(int rank) const noexcept;
+  Error has_left(int rank) const;
   void complete(const Post& send, const Post& recv) const noexcept;
   bool withdraw(const Message& message) noexcept;  // True if the message was waiting.
   static void end_all(std::span<const Post> posts, const Error& why) noexcept;
 
-  const std::string group_;
+  const GroupNames names_;
   const std::function<void(const Error&)> broken_;
   std::mutex mutex_;
   std::optional<Error> cause_;

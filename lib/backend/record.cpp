@@ -38,7 +38,7 @@ std::string describe_rows(const Rows& rows) {
 
 }  // namespace
 
-std::string describe(const Op& op) {
+std::string describe(const Op& op, const GroupNames& names) {
   std::string text(name_of(op.kind));
   if (op.kind == Operation::barrier) return text;
   if (is_reduction(op.kind)) text += fmt::format(" {}", name_of(op.reduce.kind));
@@ -48,20 +48,20 @@ std::string describe(const Op& op) {
   text += fmt::format(" {} {}", name_of(by_out ? op.out.dtype : op.in.dtype),
                       to_string(by_out ? op.out.shape : op.in.shape));
   if (op.rows.given() && op.kind != Operation::all_to_all) text += ' ' + describe_rows(op.rows);
-  if (op.root >= 0) text += fmt::format(" root {}", op.root);
+  if (op.root >= 0) text += fmt::format(" root {}", names(op.root));
   if (is_point_to_point(op.kind))
     text += fmt::format(" {} {} tag {}", op.kind == Operation::send ? "to" : "from",
-                        op.peer == any_peer ? "any_peer" : std::to_string(op.peer), op.tag);
+                        op.peer == any_peer ? "any_peer" : std::to_string(names(op.peer)), op.tag);
   return text;
 }
 
-std::string describe(std::span<const Op> ops, const Call& call) {
+std::string describe(std::span<const Op> ops, const Call& call, const GroupNames& names) {
   std::string text;
   if (ops.size() == 1) {
-    text = describe(ops[0]);
+    text = describe(ops[0], names);
   } else {
-    text = fmt::format("{} coalesced: {}", ops.size(), describe(ops[0]));
-    if (ops.size() > 1) text += fmt::format("; {}", describe(ops[1]));
+    text = fmt::format("{} coalesced: {}", ops.size(), describe(ops[0], names));
+    if (ops.size() > 1) text += fmt::format("; {}", describe(ops[1], names));
     if (ops.size() > 2) text += "; ...";
   }
   if (call.order_fixed) text += " order_fixed";
@@ -74,6 +74,8 @@ bool has_collective(std::span<const Op> ops) noexcept {
 }
 
 std::string_view operation_of(std::span<const Op> ops) noexcept {
+  for (const auto& op : ops)  // Ranks have the same collectives, but not the same messages.
+    if (!is_point_to_point(op.kind)) return name_of(op.kind);
   return ops.empty() ? "coalesced call" : name_of(ops[0].kind);
 }
 
@@ -85,31 +87,35 @@ std::uint64_t seq_of(std::span<const Op> ops, const Call& call) noexcept {
 
 }  // namespace
 
-Error call_error(Errc code, std::string_view group, std::span<const Op> ops, const Call& call,
+Error call_error(Errc code, const GroupNames& names, std::span<const Op> ops, const Call& call,
                  int rank, const std::string& message) {
   return {code,
           message,
-          {.group = std::string(group),
+          {.group = names.group(),
            .operation = std::string(operation_of(ops)),
            .seq = static_cast<std::int64_t>(seq_of(ops, call)),
-           .rank = rank}};
+           .rank = names(rank)}};
 }
 
-Error with_location(const Error& error, std::string_view group, std::span<const Op> ops,
+Error with_location(const Error& error, const GroupNames& names, std::span<const Op> ops,
                     const Call& call, int rank) {
   const auto& where = error.where();
   if (!where.operation.empty()) return error;
-  return call_error(error.code(), group, ops, call, where.rank >= 0 ? where.rank : rank,
-                    error.message());
+  auto located = call_error(error.code(), names, ops, call, rank, error.message()).where();
+  if (where.rank >= 0) located.rank = where.rank;
+  located.missing = where.missing;
+  located.earlier = where.earlier;
+  return {error.code(), error.message(), located};
 }
 
 std::string refusal_text(std::span<const Op> ops, const Call& call, const Error& why) {
   return fmt::format("{} #{}: {}", operation_of(ops), seq_of(ops, call), why.message());
 }
 
-std::string sides_text(int sender, std::string_view send, int receiver, std::string_view recv) {
+std::string sides_text(const GroupNames& names, int sender, std::string_view send, int receiver,
+                       std::string_view recv) {
   return fmt::format("rank {}: {}; rank {}: {}; both sides need the same dtype, count and name",
-                     sender, send, receiver, recv);
+                     names(sender), send, names(receiver), recv);
 }
 
 namespace {
@@ -162,26 +168,29 @@ Record read_record(Reader& in) {
   return record;
 }
 
-std::string list_ranks(std::span<const int> ranks) {
-  return fmt::format("{}", fmt::join(ranks, " "));
+std::string list_ranks(std::span<const int> ranks, const GroupNames& names) {
+  std::string text;
+  for (const int rank : ranks) text += fmt::format("{}{}", text.empty() ? "" : " ", names(rank));
+  return text;
 }
 
-Error rows_error(std::string_view group, std::span<const Op> ops, const Call& call, int from,
+Error rows_error(const GroupNames& names, std::span<const Op> ops, const Call& call, int from,
                  int to, std::int64_t sent, std::int64_t expected) {
-  return call_error(Errc::mismatch, group, ops, call, -1, rows_text(from, to, sent, expected));
+  return call_error(Errc::mismatch, names, ops, call, -1,
+                    rows_text(names(from), names(to), sent, expected));
 }
 
-Error refused_error(std::string_view group, std::span<const Op> ops, const Call& call, int rank,
+Error refused_error(const GroupNames& names, std::span<const Op> ops, const Call& call, int rank,
                     std::string_view why) {
-  return call_error(Errc::mismatch, group, ops, call, rank,
-                    fmt::format("rank {} refused {}", rank, why));
+  return call_error(Errc::mismatch, names, ops, call, rank,
+                    fmt::format("rank {} refused {}", names(rank), why));
 }
 
-std::optional<Error> compare(std::string_view group, std::span<const Op> ops, const Call& call,
+std::optional<Error> compare(const GroupNames& names, std::span<const Op> ops, const Call& call,
                              std::span<const Record> records) {
   for (std::size_t r = 0; r < records.size(); ++r)
     if (records[r].refused != 0)
-      return refused_error(group, ops, call, static_cast<int>(r), records[r].view());
+      return refused_error(names, ops, call, static_cast<int>(r), records[r].view());
 
   struct Side {
     const Record* record;
@@ -202,7 +211,7 @@ std::optional<Error> compare(std::string_view group, std::span<const Op> ops, co
   std::string text = "ranks made different calls: ";
   for (const auto& side : sides)
     text += fmt::format("{} {}: {} #{}; ", side.ranks.size() == 1 ? "rank" : "ranks",
-                        list_ranks(side.ranks), side.record->view(), side.record->seq);
+                        list_ranks(side.ranks, names), side.record->view(), side.record->seq);
   text += "every rank has to make the same calls in the same order";
   // Names the first rank of the smallest set of equal records as the likely origin; no rank if all
   // sets have the same size.
@@ -210,7 +219,7 @@ std::optional<Error> compare(std::string_view group, std::span<const Op> ops, co
       std::ranges::min_element(sides, {}, [](const Side& side) { return side.ranks.size(); });
   const bool tie = std::ranges::all_of(
       sides, [&](const Side& side) { return side.ranks.size() == sides[0].ranks.size(); });
-  return call_error(Errc::mismatch, group, ops, call, tie ? -1 : odd->ranks.front(), text);
+  return call_error(Errc::mismatch, names, ops, call, tie ? -1 : odd->ranks.front(), text);
 }
 
 }  // namespace tutti::internal

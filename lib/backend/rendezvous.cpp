@@ -35,7 +35,7 @@ std::optional<Bytes> peek(Store& store, std::string_view key) {
 Rendezvous::Rendezvous(const BackendInit& init)
     : store_(init.store),
       failures_(init.whole == nullptr ? init.store : init.whole->store),
-      group_(init.name),
+      names_(init.name, init.whole),
       rank_(init.rank),
       size_(init.size),
       limit_(Deadline::after(init.timeout)) {}
@@ -84,10 +84,10 @@ std::vector<std::string> Rendezvous::exchange(std::string_view what, std::string
 Error Rendezvous::late(std::string_view what) const {
   std::vector<int> missing;
   for (int r = 0; r < size_; ++r)
-    if (!store_->try_get(fmt::format("{}/{}", what, r))) missing.push_back(r);
+    if (!store_->try_get(fmt::format("{}/{}", what, r))) missing.push_back(names_(r));
   return {Errc::timeout,
-          fmt::format("group '{}': {} of {} ranks joined before the deadline; missing: {}", group_,
-                      size_ - std::ssize(missing), size_, list_ranks(missing)),
+          fmt::format("group '{}': {} of {} ranks joined before the deadline; missing: {}",
+                      names_.group(), size_ - std::ssize(missing), size_, list_ranks(missing)),
           {.rank = missing.empty() ? -1 : missing.front(), .missing = missing}};
 }
 
@@ -112,10 +112,11 @@ bool Rendezvous::answers() const {
 Error Rendezvous::give_up(const Error& why) noexcept {
   try {
     if (size_ == 1) return why;
-    const Error told(
-        why.code(),
-        fmt::format("rank {} could not make group '{}': {}", rank_, group_, why.message()),
-        {.rank = why.where().rank < 0 ? rank_ : why.where().rank, .missing = why.where().missing});
+    const Error told(why.code(),
+                     fmt::format("rank {} could not make group '{}': {}", names_(rank_),
+                                 names_.group(), why.message()),
+                     {.rank = why.where().rank < 0 ? names_(rank_) : why.where().rank,
+                      .missing = why.where().missing});
     if (!answers()) return why;
     const auto mine = to_bytes(encode_error(told));
     const auto held = failures_->compare_set(failed, {}, mine);

@@ -12,6 +12,8 @@
 #include <tutti/deadline.hpp>
 #include <tutti/error.hpp>
 
+#include "backend/group_names.hpp"
+
 namespace tutti::internal {
 
 /// The ranks that make a group find each other through its store: each publishes values, waits for
@@ -51,7 +53,7 @@ class Rendezvous {
 
   std::shared_ptr<Store> store_;
   std::shared_ptr<Store> failures_;  // The store with the error of the rank that gave up.
-  std::string group_;
+  GroupNames names_;
   int rank_;
   int size_;
   Deadline limit_;

@@ -98,7 +98,7 @@ void Work::wait() {
   if (thrown != nullptr) std::rethrow_exception(thrown);
 }
 
-bool Work::wait_for(Deadline deadline) const {
+bool Work::wait_until(Deadline deadline) const {
   return state_ == nullptr || state_->wait_until(deadline);
 }
 

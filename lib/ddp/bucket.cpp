@@ -9,7 +9,7 @@ namespace [[gnu::visibility("default")]] ddp {
 
 Bucket::Bucket(ProcessGroup& group, const TensorView& buffer, std::shared_ptr<const Slices> slices,
                int index, int count)
-    : group_(&group),
+    : group_(std::make_shared<ProcessGroup>(group.share())),
       buffer_(buffer),
       slices_(std::move(slices)),
       index_(index),

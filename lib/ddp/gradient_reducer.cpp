@@ -34,17 +34,18 @@ constexpr std::size_t large_gradient = 1 << 20;
 
 struct GradientReducer::Impl {
   Impl(ProcessGroup& g, std::vector<Parameter> p, const ReducerOptions& o, std::vector<Parameter> b)
-      : group(g),
+      : group(g.share()),
         options(o),
         parameters(std::move(p)),
         logger(o.logger ? o.logger : default_logger()),
         call{.timeout = o.timeout, .order_fixed = o.order_fixed},
-        on_host(g.memory().device().type == DeviceType::cpu),
-        buffers(g, std::move(b), o),
-        arrays(g, parameters, assign_buckets(parameters, initial_order(parameters.size()), o), call,
+        on_host(group.memory().device().type == DeviceType::cpu),
+        buffers(group, std::move(b), o),
+        arrays(group, parameters, assign_buckets(parameters, initial_order(parameters.size()), o),
+               call,
                on_host && !o.gradient_as_bucket_view ? large_gradient
                                                      : std::numeric_limits<std::size_t>::max()),
-        status(g, parameters, o),
+        status(group, parameters, o),
         gradients(parameters.size()),
         marked(parameters.size()),
         used(parameters.size()),
@@ -67,7 +68,7 @@ struct GradientReducer::Impl {
   void clear(std::size_t id);
   void count(std::size_t id);
   void launch_full();
-  void reduce(const Bucket& bucket, Launch& launch) const;
+  void reduce(const Bucket& bucket, Launch& launch);
   void finish();
   void end_step(const std::string& problem, bool empty);
   void write_back(std::size_t bucket);
@@ -76,7 +77,7 @@ struct GradientReducer::Impl {
   [[noreturn]] void end_with_mistake(const std::string& what);
   [[noreturn]] void abandon(std::exception_ptr why);
 
-  ProcessGroup& group;
+  ProcessGroup group;
   const ReducerOptions options;
   const std::vector<Parameter> parameters;
   const Logger logger;
@@ -218,7 +219,7 @@ void GradientReducer::Impl::launch_full() {
 
 /// Reduces the small gradients of the bucket in one call, and each large one where it is: in the
 /// caller's array, or in the bucket if this rank has none. Ranks need not agree on that.
-void GradientReducer::Impl::reduce(const Bucket& bucket, Launch& launch) const {
+void GradientReducer::Impl::reduce(const Bucket& bucket, Launch& launch) {
   TensorView small = bucket.buffer();
   std::size_t calls = 0;
   const auto all_reduce = [&](const TensorView& array) {

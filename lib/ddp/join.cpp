@@ -24,30 +24,32 @@ std::string describe_ranks(ProcessGroup& group, bool has_batch, const CallOption
   return fmt::format("ranks{} have no batch left, ranks{} have one", ranks[0], ranks[1]);
 }
 
+ProcessGroup group_of(const GradientReducer& reducer) {
+  if (reducer.buckets().empty())
+    internal::failf(Errc::invalid_argument,
+                    "Join: the reducer has no parameters; it needs at least one");
+  return reducer.buckets()[0].group().share();
+}
+
 }  // namespace
 }  // namespace ddp
 
 namespace [[gnu::visibility("default")]] ddp {
 
 Join::Join(GradientReducer& reducer, const JoinOptions& options)
-    : reducer_(&reducer), group_(nullptr), options_(options) {
-  if (reducer.buckets().empty())
-    internal::failf(Errc::invalid_argument,
-                    "Join: the reducer has no parameters; it needs at least one");
-  group_ = &reducer.buckets()[0].group();
-}
+    : reducer_(&reducer), group_(group_of(reducer)), options_(options) {}
 
 bool Join::next(bool has_batch) {
   const CallOptions call{.timeout = options_.timeout, .name = "ddp join"};
-  const auto sum = sync_ddp(std::int64_t{has_batch}, group_, ReduceOp::sum,
+  const auto sum = sync_ddp(std::int64_t{has_batch}, &group_, ReduceOp::sum,
                             {.timeout = call.timeout, .name = call.name});
   with_batch_ = static_cast<int>(sum);
-  const bool all = with_batch_ == group_->size();
+  const bool all = with_batch_ == group_.size();
   if (options_.throw_on_early_termination && !all && with_batch_ != 0)
     internal::failf(Errc::mismatch,
                     "Join: {}; give all ranks the same number of batches, or set "
                     "throw_on_early_termination to false",
-                    describe_ranks(*group_, has_batch, call));
+                    describe_ranks(group_, has_batch, call));
   if (!options_.divide_by_initial_world_size) reducer_->set_divisor(with_batch_);
   if (with_batch_ == 0) return false;
   if (!has_batch && options_.make_empty_steps) reducer_->step_empty();

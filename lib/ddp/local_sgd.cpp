@@ -46,7 +46,8 @@ void scale_on_host(Bucket& bucket, double factor) {
 namespace [[gnu::visibility("default")]] ddp {
 
 PostLocalSgdState::PostLocalSgdState(std::int64_t start_step, ProcessGroup* sub_group)
-    : start_step_(start_step), sub_group_(sub_group) {
+    : start_step_(start_step) {
+  if (sub_group != nullptr) sub_group_ = sub_group->share();
   if (start_step < 0)
     failf(Errc::invalid_argument, "start_step of post_local_sgd_hook is {}; it must be 0 or more",
           start_step);
@@ -73,7 +74,7 @@ Work post_local_sgd_hook(PostLocalSgdState& state, Bucket& bucket) {
   if (now < state.start_step_) return all_reduce_hook(bucket);
   const TensorView& buffer = bucket.buffer();
   const double factor = bucket.group().size() / bucket.divisor();
-  if (ProcessGroup* const group = state.sub_group_)
+  if (auto& group = state.sub_group_)
     return group->all_reduce_async(buffer, mean(buffer.dtype, group->size(), factor),
                                    bucket.call());
   if (factor != 1) scale_on_host(bucket, factor);
@@ -89,7 +90,7 @@ CommHook post_local_sgd_hook(std::shared_ptr<PostLocalSgdState> state) {
 
 PeriodicModelAverager::PeriodicModelAverager(ProcessGroup& group, std::int64_t period,
                                              std::int64_t warmup_steps)
-    : group_(&group), period_(period), warmup_steps_(warmup_steps) {
+    : group_(group.share()), period_(period), warmup_steps_(warmup_steps) {
   if (period < 1)
     failf(Errc::invalid_argument, "period of PeriodicModelAverager is {}; it must be 1 or more",
           period);
@@ -117,7 +118,7 @@ bool PeriodicModelAverager::average(std::span<const TensorView> parameters,
   ++step_;
   if (now < warmup_steps_ || (now - warmup_steps_) % period_ != 0) return false;
 
-  Memory& memory = group_->memory();
+  Memory& memory = group_.memory();
   std::size_t first = 0;  // Index of the first parameter of the current run.
   std::size_t used = 0;   // Bytes of the run's small parameters.
   const auto for_each_small = [&](std::size_t end, auto&& f) {
@@ -138,7 +139,7 @@ bool PeriodicModelAverager::average(std::span<const TensorView> parameters,
       const TensorView data(together_.data(), dtype,
                             Shape::vector(static_cast<std::int64_t>(used / size_of(dtype))),
                             together_.device());
-      group_->all_reduce(data, mean(dtype, group_->size(), 1), call);
+      group_.all_reduce(data, mean(dtype, group_.size(), 1), call);
       for_each_small(end, [&](void* to, std::byte* from, std::size_t bytes) {
         memory.copy(to, from, bytes, call.stream);
       });
@@ -153,7 +154,7 @@ bool PeriodicModelAverager::average(std::span<const TensorView> parameters,
         (p.bytes() < chunk_bytes && used + p.bytes() > chunk_bytes))
       send(i);
     if (p.bytes() >= chunk_bytes)
-      group_->all_reduce(p, mean(p.dtype, group_->size(), 1), call);
+      group_.all_reduce(p, mean(p.dtype, group_.size(), 1), call);
     else
       used += p.bytes();
     if (used != 0 && together_.bytes() == 0)

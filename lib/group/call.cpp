@@ -81,7 +81,7 @@ void host_call(ProcessGroup& group, Op op, const CallOptions& options, Prepare p
     group.memory().copy(host.data, staging.out.data(), host.bytes(), options.stream);
 }
 
-Memory& staging_memory(ProcessGroup& group) noexcept {
+Memory& staging_memory(ProcessGroup& group) {
   return Core::of(group).staging_memory();
 }
 

@@ -33,7 +33,7 @@ inline bool on_host(ProcessGroup& group) {
 }
 
 /// Host memory for staging copies, pinned on CUDA.
-Memory& staging_memory(ProcessGroup& group) noexcept;
+Memory& staging_memory(ProcessGroup& group);
 /// @throws Error unsupported for a captured stream, on which the host cannot wait.
 void check_host_may_wait(ProcessGroup& group, Stream stream);
 

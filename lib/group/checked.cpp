@@ -289,8 +289,9 @@ class Checked final : public HostBackend {
       if (theirs.refused != 0) return refused_error(group(), {&op, 1}, one, op.peer, theirs.view());
       if (own.fingerprint != theirs.fingerprint)
         return call_error(Errc::mismatch, group(), {&op, 1}, one, -1,
-                          sending ? sides_text(rank(), own.view(), op.peer, theirs.view())
-                                  : sides_text(op.peer, theirs.view(), rank(), own.view()));
+                          sending
+                              ? sides_text(group(), rank(), own.view(), op.peer, theirs.view())
+                              : sides_text(group(), op.peer, theirs.view(), rank(), own.view()));
     }
     return std::nullopt;
   }

@@ -46,7 +46,9 @@ void Core::throw_unusable(std::string_view operation) const {
   const std::lock_guard lock(cause_mutex_);
   if (std::exchange(report_cause_, false)) throw Error(*cause_);
   const Error error = broken(*cause_);
-  throw Error(error.code(), error.message(), location(error.where().rank));
+  auto where = location(error.where().rank);
+  where.earlier = true;
+  throw Error(error.code(), error.message(), where);
 }
 
 void Core::break_with(const Error& cause, bool report) noexcept {
@@ -121,6 +123,11 @@ void Core::check_peer(const Op& op, std::string_view verb) const {
     failf(Errc::invalid_argument, "{}: peer is {}; this group has ranks 0 to {}{}",
           name_of(op.kind), op.peer, bounds_.size - 1,
           verb == name_of(Operation::recv) ? "; any_peer receives from any rank" : "");
+}
+
+void Core::throw_moved_from() {
+  fail(Errc::invalid_argument,
+       "this ProcessGroup has been moved from; use the one that it was moved to");
 }
 
 void Core::throw_collecting(std::string_view verb) const {

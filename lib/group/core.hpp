@@ -45,7 +45,8 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   Core(const GroupOptions& options, std::unique_ptr<Backend> backend, const BackendChoice& choice);
   ~Core() override;
 
-  static Core& of(ProcessGroup& group) noexcept { return *group.core_; }
+  static Core& of(ProcessGroup& group) { return group.core(); }
+  [[noreturn]] static void throw_moved_from();
 
   /// The event that the caller of a verb waits for.
   enum class Wait {
@@ -189,3 +190,13 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
 };
 
 }  // namespace tutti::internal
+
+namespace tutti {
+
+inline internal::Core& ProcessGroup::core() const {
+  if (core_ == nullptr) [[unlikely]]
+    internal::Core::throw_moved_from();
+  return *core_;
+}
+
+}  // namespace tutti

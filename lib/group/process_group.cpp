@@ -3,6 +3,7 @@
 #include <array>
 #include <utility>
 
+#include "group/call.hpp"
 #include "group/core.hpp"
 
 // The verbs: each fills in an Op. Core does the rest.
@@ -36,44 +37,48 @@ ProcessGroup::ProcessGroup(ProcessGroup&&) noexcept = default;
 ProcessGroup& ProcessGroup::operator=(ProcessGroup&&) noexcept = default;
 ProcessGroup::~ProcessGroup() = default;
 
-int ProcessGroup::rank() const noexcept {
-  return core_->options().rank;
+ProcessGroup ProcessGroup::share() const {
+  return ProcessGroup(core().shared_from_this());
 }
-int ProcessGroup::size() const noexcept {
-  return core_->options().size;
+
+int ProcessGroup::rank() const {
+  return core().options().rank;
 }
-const std::string& ProcessGroup::name() const noexcept {
-  return core_->options().name;
+int ProcessGroup::size() const {
+  return core().options().size;
+}
+const std::string& ProcessGroup::name() const {
+  return core().options().name;
 }
 std::string ProcessGroup::transport() const {
-  return core_->transport();
+  return core().transport();
 }
-const std::string& ProcessGroup::backend() const noexcept {
-  return core_->backend_name();
+const std::string& ProcessGroup::backend() const {
+  return core().backend_name();
 }
-const std::string& ProcessGroup::backend_reason() const noexcept {
-  return core_->backend_reason();
+const std::string& ProcessGroup::backend_reason() const {
+  return core().backend_reason();
 }
-Memory& ProcessGroup::memory() noexcept {
-  return core_->memory();
+Memory& ProcessGroup::memory() {
+  return core().memory();
 }
-Memory& ProcessGroup::registrable_memory() noexcept {
-  return core_->registrable_memory();
+Memory& ProcessGroup::registrable_memory() {
+  return core().registrable_memory();
 }
 
 bool ProcessGroup::supports(Operation operation, DType dtype, ReduceOp op) const {
-  return core_->supports(operation, dtype, op.kind);
+  return core().supports(operation, dtype, op.kind);
 }
 
 // Generates both forms of every verb from one description. The macros stay in this file.
 #define TUTTI_VERB(name, params, ...)                                 \
   void ProcessGroup::name params {                                    \
     Op op_ = __VA_ARGS__;                                             \
-    (void)core_->issue(op_, options, internal::Core::Wait::stream);   \
+    (void)core().issue(op_, options, internal::Core::Wait::stream);   \
   }                                                                   \
   Work ProcessGroup::name##_async params {                            \
     Op op_ = __VA_ARGS__;                                             \
-    return core_->issue(op_, options, internal::Core::Wait::nothing); \
+    return core().issue(op_, options, internal::Core::Wait::nothing); \
   }
 #define TUTTI_ARGS(...) (__VA_ARGS__, const CallOptions& options)
 
@@ -114,15 +119,20 @@ TUTTI_VERB(send, TUTTI_ARGS(const ConstTensorView& data, int peer, int tag),
 #undef TUTTI_ARGS
 #undef TUTTI_VERB
 
+void ProcessGroup::all_reduce_on_host(const TensorView& data, ReduceOp op,
+                                      const CallOptions& options) {
+  internal::host_call(*this, make(Operation::all_reduce, data, data, op), options);
+}
+
 int ProcessGroup::recv(const TensorView& data, int peer, int tag, const CallOptions& options) {
   Op op = make_pair(Operation::recv, {}, data, peer, tag);
   if (peer != any_peer) [[likely]] {
-    (void)core_->issue(op, options, internal::Core::Wait::stream);
+    (void)core().issue(op, options, internal::Core::Wait::stream);
     return peer;
   }
   int source = any_peer;
   op.source = &source;
-  core_->issue(op, options, internal::Core::Wait::host).wait();
+  core().issue(op, options, internal::Core::Wait::host).wait();
   return source;
 }
 
@@ -133,42 +143,42 @@ Work ProcessGroup::recv_async(const TensorView& data, int peer, int tag, const C
     op.source = source;
   else if (source != nullptr)
     *source = peer;
-  return core_->issue(op, options, internal::Core::Wait::nothing);
+  return core().issue(op, options, internal::Core::Wait::nothing);
 }
 
 void ProcessGroup::sendrecv(const ConstTensorView& in, int to, const TensorView& out, int from,
                             int tag, const CallOptions& options) {
   std::array pair{make_pair(Operation::send, in, {}, to, tag),
                   make_pair(Operation::recv, {}, out, from, tag)};
-  (void)core_->issue_pair(pair, options, internal::Core::Wait::stream);
+  (void)core().issue_pair(pair, options, internal::Core::Wait::stream);
 }
 
 Work ProcessGroup::sendrecv_async(const ConstTensorView& in, int to, const TensorView& out,
                                   int from, int tag, const CallOptions& options) {
   std::array pair{make_pair(Operation::send, in, {}, to, tag),
                   make_pair(Operation::recv, {}, out, from, tag)};
-  return core_->issue_pair(pair, options, internal::Core::Wait::nothing);
+  return core().issue_pair(pair, options, internal::Core::Wait::nothing);
 }
 
 std::optional<ProcessGroup> ProcessGroup::split(int color, int key, const CallOptions& options) {
-  return core_->split(color, key, options);
+  return core().split(color, key, options);
 }
 
 std::optional<ProcessGroup> ProcessGroup::subset(std::span<const int> ranks,
                                                  const CallOptions& options) {
-  return core_->subset(ranks, options);
+  return core().subset(ranks, options);
 }
 
 Registration ProcessGroup::register_memory(const TensorView& block, const CallOptions& options) {
-  return core_->register_memory(block, options);
+  return core().register_memory(block, options);
 }
 
 void ProcessGroup::abort(std::string_view why) noexcept {
-  core_->abort(why);
+  if (core_ != nullptr) core_->abort(why);
 }
 
 Trace ProcessGroup::trace() const {
-  return core_->trace();
+  return core().trace();
 }
 
 }  // namespace tutti

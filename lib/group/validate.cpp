@@ -101,7 +101,7 @@ void check_reduce(const Op& op, DType dtype, const CallOptions& o) {
     failf(Errc::invalid_argument,
           "reduce op {} is unknown; there are {} reduce ops, numbered from 0",
           static_cast<int>(kind), reduce_op_count);
-  if (is_complex(dtype) && kind >= Kind::product && kind <= Kind::bxor) [[unlikely]]
+  if (is_complex(dtype) && kind >= Kind::prod && kind <= Kind::bxor) [[unlikely]]
     failf(Errc::unsupported,
           "{} of {}: complex numbers support only sum, avg, premul_sum and custom", name_of(kind),
           name_of(dtype));

@@ -40,7 +40,7 @@ void scale(DType dtype, void* data, std::size_t n, double by) noexcept {
 }
 
 void multiply(DType dtype, void* out, const void* a, const void* b, std::size_t n) noexcept {
-  reduce_fn(dtype, ReduceOp::Kind::product)(out, a, b, n);
+  reduce_fn(dtype, ReduceOp::Kind::prod)(out, a, b, n);
 }
 
 void mark_ties(DType dtype, const void* in, const void* extreme, std::int32_t* marks,

@@ -22,7 +22,7 @@ namespace tutti::internal {
 ReduceFn reduce_fn(DType dtype, ReduceOp::Kind kind) noexcept;
 
 /// True if fold() supports the pair:
-/// sum: all dtypes; product, min, max: all but complex; band, bor, bxor: integers and booleans;
+/// sum: all dtypes; prod, min, max: all but complex; band, bor, bxor: integers and booleans;
 /// avg: numbers (integers truncate toward zero); premul_sum: floats and complex numbers;
 /// custom: none, see fold_custom().
 bool can_reduce(DType dtype, ReduceOp::Kind kind) noexcept;

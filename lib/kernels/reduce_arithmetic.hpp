@@ -67,7 +67,7 @@ void store(std::byte* to, Acc<T> value) noexcept {
 template <ReduceOp::Kind kind>
 constexpr bool apply(bool a, bool b) noexcept {
   using enum ReduceOp::Kind;
-  if constexpr (kind == band || kind == min || kind == product) return a && b;
+  if constexpr (kind == band || kind == min || kind == prod) return a && b;
   if constexpr (kind == bor || kind == max || kind == sum) return a || b;
   if constexpr (kind == bxor) return a != b;
 }
@@ -79,7 +79,7 @@ constexpr T apply(T a, T b) noexcept {
   const auto x = static_cast<Wrapping>(a);
   const auto y = static_cast<Wrapping>(b);
   if constexpr (kind == sum || kind == avg) return static_cast<T>(x + y);
-  if constexpr (kind == product) return static_cast<T>(1U * x * y);  // 1U: no promotion to int.
+  if constexpr (kind == prod) return static_cast<T>(1U * x * y);  // 1U: no promotion to int.
   if constexpr (kind == min) return b < a ? b : a;
   if constexpr (kind == max) return a < b ? b : a;
   if constexpr (kind == band) return static_cast<T>(x & y);
@@ -96,7 +96,7 @@ constexpr bool is_negative(T value) noexcept {
 template <ReduceOp::Kind kind, std::floating_point T>
 constexpr T apply(T a, T b) noexcept {
   using enum ReduceOp::Kind;
-  if constexpr (kind == product) return a * b;
+  if constexpr (kind == prod) return a * b;
   if constexpr (kind == min || kind == max) {
     if (a < b) return kind == min ? a : b;
     if (b < a) return kind == min ? b : a;
@@ -153,10 +153,10 @@ template <typename T, ReduceOp::Kind kind>
 constexpr T identity() noexcept {
   using enum ReduceOp::Kind;
   if constexpr (BooleanStorage<T>)
-    return {kind == product || kind == min || kind == band};
+    return {kind == prod || kind == min || kind == band};
   else if constexpr (ComplexStorage<T>)
     return T{};
-  else if constexpr (kind == product)
+  else if constexpr (kind == prod)
     return T{1};
   else if constexpr (kind == min)
     return extreme<T>(1);

@@ -191,7 +191,7 @@ V apply(V a, V b) {
   constexpr bool floats = hwy::IsFloat<hn::TFromV<V>>();
   if constexpr (kind == Kind::sum) {
     return hn::Add(a, b);
-  } else if constexpr (kind == Kind::product) {
+  } else if constexpr (kind == Kind::prod) {
     return hn::Mul(a, b);
   } else if constexpr (kind == Kind::band) {
     return hn::And(a, b);
@@ -332,7 +332,7 @@ constexpr void add(Kernels& kernels, DType dtype, Kind as = kind) {
 template <class E>
 constexpr void add_float(Kernels& kernels, DType dtype) {
   add<E, Kind::sum>(kernels, dtype);
-  add<E, Kind::product>(kernels, dtype);
+  add<E, Kind::prod>(kernels, dtype);
   add<E, Kind::min>(kernels, dtype);
   add<E, Kind::max>(kernels, dtype);
   auto& folds = kernels.fold[static_cast<std::size_t>(dtype)];
@@ -367,7 +367,7 @@ template <typename T>
 constexpr void add_integer(Kernels& kernels, DType dtype) {
   using Bits = Plain<std::make_unsigned_t<T>>;
   add<Bits, Kind::sum>(kernels, dtype);
-  if constexpr (sizeof(T) == 2 || sizeof(T) == 4) add<Bits, Kind::product>(kernels, dtype);
+  if constexpr (sizeof(T) == 2 || sizeof(T) == 4) add<Bits, Kind::prod>(kernels, dtype);
   add<Plain<T>, Kind::min>(kernels, dtype);
   add<Plain<T>, Kind::max>(kernels, dtype);
   add<Bits, Kind::band>(kernels, dtype);
@@ -386,7 +386,7 @@ constexpr Kernels make_table() {
   add_integer<std::uint32_t>(kernels, DType::u32);
   add_integer<std::int64_t>(kernels, DType::i64);
   add_integer<std::uint64_t>(kernels, DType::u64);
-  for (const Kind kind : {Kind::band, Kind::min, Kind::product})
+  for (const Kind kind : {Kind::band, Kind::min, Kind::prod})
     add<Bool, Kind::band>(kernels, DType::boolean, kind);
   for (const Kind kind : {Kind::bor, Kind::max, Kind::sum})
     add<Bool, Kind::bor>(kernels, DType::boolean, kind);

@@ -63,8 +63,8 @@ constexpr decltype(auto) visit_kind(ReduceOp::Kind kind, F&& f) {
       return f(std::integral_constant<ReduceOp::Kind, sum>{});
     case avg:
       return f(std::integral_constant<ReduceOp::Kind, avg>{});
-    case product:
-      return f(std::integral_constant<ReduceOp::Kind, product>{});
+    case prod:
+      return f(std::integral_constant<ReduceOp::Kind, prod>{});
     case min:
       return f(std::integral_constant<ReduceOp::Kind, min>{});
     case max:

@@ -30,13 +30,9 @@ std::string lower_case(std::string text) {
   return text;
 }
 
-CallOptions call_of(const SyncOptions& options) {
-  return {.stream = options.stream,
-          .deadline = options.deadline,
-          .timeout = options.timeout,
-          .order_fixed = options.order_fixed,
-          .integer_avg = true,
-          .name = options.name};
+CallOptions with_integer_avg(CallOptions options) {
+  options.integer_avg = true;
+  return options;
 }
 
 /// True if the group's device cannot reduce these numbers, so that the host must gather and combine
@@ -78,32 +74,10 @@ void reduce_on_host(ProcessGroup& group, const TensorView& data, const SyncOp& s
   internal::fold(data.dtype, op.kind, data.data, parts, {}, static_cast<std::size_t>(n));
 }
 
-/// Returns sum / by in a new array. Integers become f32 first, as in PyTorch.
-Tensor divided(Memory& memory, const ConstTensorView& sum, int by) {
-  const bool integers = is_integer(sum.dtype);
-  Tensor mean(memory, sum.shape, integers ? DType::f32 : sum.dtype);
-  const auto n = static_cast<std::size_t>(sum.shape.numel());
-  if (!integers) {
-    if (n != 0) std::memcpy(mean.data(), sum.data, sum.bytes());
-    internal::divide(sum.dtype, mean.data(), n, static_cast<std::size_t>(by));
-    return mean;
-  }
-  auto* to = static_cast<float*>(mean.data());
-  internal::visit_type(sum.dtype, [&]<typename T>(T value) {
-    if constexpr (std::is_integral_v<T>)
-      for (std::size_t i = 0; i < n; ++i) {
-        std::memcpy(&value, static_cast<const std::byte*>(sum.data) + i * sizeof value,
-                    sizeof value);
-        to[i] = static_cast<float>(value) / static_cast<float>(by);
-      }
-  });
-  return mean;
-}
-
 /// Reduces one number over all ranks.
 template <typename T>
-T sync_number(T value, ProcessGroup& group, const SyncOp& op, const SyncOptions& options) {
-  reduce_on_host(group, TensorView(std::span(&value, 1)), op, call_of(options));
+T sync_number(T value, ProcessGroup& group, const SyncOp& op, const CallOptions& options) {
+  reduce_on_host(group, TensorView(std::span(&value, 1)), op, with_integer_avg(options));
   return value;
 }
 
@@ -164,48 +138,34 @@ ReduceOp SyncOp::reduce() const {
 }
 
 MaybeOwned sync_ddp(const TensorView& data, ProcessGroup* group_or_null, const SyncOp& op,
-                    const SyncOptions& options) {
-  auto& group = required(group_or_null);
-  bool apart = false;
-  const auto prepare = [&](Op& call) {
-    call.reduce = op.reduce();
-    // all_reduce refuses a mean of booleans.
-    apart = options.legacy_out_of_place && call.reduce.kind == ReduceOp::Kind::avg &&
-            data.dtype != DType::boolean;
-    if (!apart) return;
-    if (!internal::on_host(group))
-      internal::failf(Errc::unsupported,
-                      "legacy_out_of_place divides in host memory, but this group works on {}",
-                      to_string(group.memory().device()));
-    call.reduce = ReduceOp::sum;
-  };
-  internal::call(group, {.kind = Operation::all_reduce, .in = data, .out = data}, call_of(options),
-                 prepare, "sync_ddp");
-  if (!apart) return MaybeOwned(data);
-  return divided(group.memory(), data, group.size());
+                    const CallOptions& options) {
+  internal::call(
+      required(group_or_null), {.kind = Operation::all_reduce, .in = data, .out = data},
+      with_integer_avg(options), [&](Op& call) { call.reduce = op.reduce(); }, "sync_ddp");
+  return MaybeOwned(data);
 }
 
-double sync_ddp(double value, ProcessGroup* group, const SyncOp& op, const SyncOptions& options) {
+double sync_ddp(double value, ProcessGroup* group, const SyncOp& op, const CallOptions& options) {
   return sync_number(value, required(group), op, options);
 }
 
 std::int64_t sync_ddp(std::int64_t value, ProcessGroup* group, const SyncOp& op,
-                      const SyncOptions& options) {
+                      const CallOptions& options) {
   return sync_number(value, required(group), op, options);
 }
 
 MaybeOwned sync_ddp_if_available(const TensorView& data, ProcessGroup* group, const SyncOp& op,
-                                 const SyncOptions& options) {
+                                 const CallOptions& options) {
   return group == nullptr ? MaybeOwned(data) : sync_ddp(data, group, op, options);
 }
 
 double sync_ddp_if_available(double value, ProcessGroup* group, const SyncOp& op,
-                             const SyncOptions& options) {
+                             const CallOptions& options) {
   return group == nullptr ? value : sync_ddp(value, group, op, options);
 }
 
 std::int64_t sync_ddp_if_available(std::int64_t value, ProcessGroup* group, const SyncOp& op,
-                                   const SyncOptions& options) {
+                                   const CallOptions& options) {
   return group == nullptr ? value : sync_ddp(value, group, op, options);
 }
 

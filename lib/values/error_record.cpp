@@ -13,6 +13,7 @@ std::string encode_error(const Error& error) {
   out.u8(static_cast<std::uint8_t>(error.code())).i32(where.rank).i64(where.seq);
   out.text(where.group).text(where.operation).text(error.message());
   out.u32(static_cast<std::uint32_t>(where.missing.size())).numbers(where.missing);
+  out.u8(where.earlier ? 1 : 0);
   return std::string(out.view());
 }
 
@@ -30,6 +31,7 @@ Error decode_error(std::string_view record) {
   where.operation = in.text();
   const std::string message(in.text());
   where.missing = in.numbers<int>(in.u32());
+  where.earlier = in.u8() != 0;
   in.end();
   return {static_cast<Errc>(code), message, where};
 }

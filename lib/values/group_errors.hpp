@@ -19,10 +19,10 @@ constexpr bool breaks_group(Errc code) noexcept {
 /// The error of a call on a group that broke earlier; its text has the cause. Returns `cause`
 /// itself if it is such an error.
 inline Error broken(const Error& cause) {
-  if (cause.message().starts_with("the group is broken")) return cause;
+  if (cause.where().earlier) return cause;
   return {Errc::aborted,
           fmt::format("the group is broken, make a new one; first cause: {}", cause.what()),
-          {.rank = cause.where().rank}};
+          {.rank = cause.where().rank, .earlier = true}};
 }
 
 /// The error of a call that ended because its group broke: the cause itself if the cause belongs to

@@ -6,7 +6,7 @@ namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
 constexpr std::array<std::string_view, reduce_op_count> reduce_op_names{
-    "sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum", "custom"};
+    "sum", "avg", "prod", "min", "max", "band", "bor", "bxor", "premul_sum", "custom"};
 
 }  // namespace
 
@@ -16,7 +16,7 @@ std::string_view name_of(ReduceOp::Kind kind) noexcept {
 }
 
 std::optional<ReduceOp::Kind> parse_reduce_op(std::string_view name) noexcept {
-  if (name == "prod") return ReduceOp::Kind::product;
+  if (name == "product") return ReduceOp::Kind::prod;
   if (name == "mean") return ReduceOp::Kind::avg;
   for (std::size_t i = 0; i < reduce_op_names.size(); ++i)
     if (reduce_op_names[i] == name) return static_cast<ReduceOp::Kind>(i);

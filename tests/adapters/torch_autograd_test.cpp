@@ -292,7 +292,7 @@ at::Tensor call_by_name(std::string_view name, ProcessGroup& group, const at::Te
   if (name == "all_reduce avg") return libtorch::all_reduce(group, x, ReduceOp::avg);
   if (name == "all_reduce min") return libtorch::all_reduce(group, x, ReduceOp::min);
   if (name == "all_reduce max") return libtorch::all_reduce(group, x, ReduceOp::max);
-  if (name == "all_reduce product") return libtorch::all_reduce(group, x, ReduceOp::product);
+  if (name == "all_reduce product") return libtorch::all_reduce(group, x, ReduceOp::prod);
   if (name == "reduce sum") return libtorch::reduce(group, x, root);
   if (name == "broadcast") return libtorch::broadcast(group, x, root);
   if (name == "gather") return libtorch::gather_rows(group, x, root);

@@ -99,7 +99,7 @@ void add_all_reduces(std::vector<TorchCall>& calls) {
   // Both share the gradient of tied elements equally.
   add("min", ReduceOp::min, [](const at::Tensor& x) { return x.amin(0); });
   add("max", ReduceOp::max, [](const at::Tensor& x) { return x.amax(0); });
-  add("product", ReduceOp::product, [](const at::Tensor& x) { return x.prod(0); });
+  add("product", ReduceOp::prod, [](const at::Tensor& x) { return x.prod(0); });
   calls.push_back(
       {"all_reduce_premul_sum", 1, same_sizes,
        [](ProcessGroup& group, const at::Tensor& in) {

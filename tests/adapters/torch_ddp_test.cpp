@@ -1,4 +1,4 @@
-#include <tutti/adapters/torch_ddp.hpp>
+#include <tutti/adapters/torch/ddp.hpp>
 
 #include <functional>
 #include <memory>

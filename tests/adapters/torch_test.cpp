@@ -1,4 +1,4 @@
-#include <tutti/adapters/torch_tensor.hpp>
+#include <tutti/adapters/torch/tensor.hpp>
 
 #include <atomic>
 #include <cstring>

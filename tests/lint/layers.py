@@ -18,7 +18,7 @@ LIB = [
 # Backends use the folders of lib/ up to this one.
 BACKENDS_USE = "backend collectives"
 # Folders of backends/ that are shared parts, not backends.
-SHARED_BY_BACKENDS = ("cuda", "mesh")
+SHARED_BY_BACKENDS = ("cuda", "memory", "mesh")
 
 # The folders of tools/, likewise.
 TOOLS = [
@@ -144,7 +144,7 @@ def problem(t, name, quote, target, file):
     if "/losses/" in name and not name.startswith("tests/") and target.startswith(BELOW_THE_LOSSES):
         return "the loss layer sees a group, not its parts"
     if name.startswith("lib/"):
-        if (file or "").startswith("backends/") or BACKEND_LIBRARY.match(target) or target.split("/")[0] in t.backends:
+        if (file or "").startswith("backends/") or BACKEND_LIBRARY.match(target) or ("/" in target and target.split("/")[0] in t.backends):
             return "lib/ names no backend"
         return file and problem_of_lib(t, name, file)
     if name.startswith("backends/"):

@@ -39,7 +39,7 @@ T exact_value(std::uint64_t random, int rank, int size, ReduceOp::Kind kind) {
   switch (kind) {
     case ReduceOp::Kind::avg:  // The sum is a multiple of the size.
       return from_int<T>(rank < 2 ? small * size : 0);
-    case ReduceOp::Kind::product:
+    case ReduceOp::Kind::prod:
       return from_int<T>(random % 3 == 2 && is_signed ? -1 : static_cast<int>(random % 3));
     case ReduceOp::Kind::premul_sum:
       return from_int<T>(small);

@@ -34,7 +34,7 @@ bool combine_booleans(Kind kind, bool a, bool b) {
   switch (kind) {
     case Kind::band:
     case Kind::min:
-    case Kind::product:
+    case Kind::prod:
       return a && b;
     case Kind::bor:
     case Kind::max:
@@ -59,7 +59,7 @@ W combine_bits(Kind kind, W a, W b) {
     case Kind::sum:
     case Kind::avg:
       return static_cast<W>(x + y);
-    case Kind::product:
+    case Kind::prod:
       return static_cast<W>(x * y);
     case Kind::band:
       return static_cast<W>(x & y);
@@ -79,7 +79,7 @@ W combine_floats(Kind kind, W a, W b) {
     case Kind::avg:
     case Kind::premul_sum:
       return a + b;
-    case Kind::product:
+    case Kind::prod:
       return a * b;
     default:
       throw std::logic_error("floats do not have this operation");
@@ -156,7 +156,7 @@ T identity_element(Kind kind) {
     return T{};
   else
     switch (kind) {
-      case Kind::product:
+      case Kind::prod:
         return T(Wide<T>(1));
       case Kind::min:
         return highest_of<T>();
@@ -180,7 +180,7 @@ bool has_meaning(DType dtype, Kind kind) {
   switch (kind) {
     case Kind::sum:
       return true;
-    case Kind::product:
+    case Kind::prod:
     case Kind::min:
     case Kind::max:
       return !is_complex(dtype);

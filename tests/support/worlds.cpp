@@ -124,7 +124,7 @@ bool reduces(const std::string& backend, DType dtype, ReduceOp::Kind kind) {
   if (dtype == DType::boolean || (is_float(dtype) && size_of(dtype) == 1)) return false;
   if (kind == Kind::min || kind == Kind::max) return is_integer(dtype);
   if (kind == Kind::avg || kind == Kind::premul_sum) return is_float(dtype);
-  return kind == Kind::sum || kind == Kind::product;
+  return kind == Kind::sum || kind == Kind::prod;
 }
 
 bool shares_fate(const std::string& backend) {

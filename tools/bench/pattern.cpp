@@ -109,7 +109,7 @@ Pattern::Pattern(DType dtype, std::optional<Kind> op, int ranks, std::uint64_t s
     : dtype_(dtype), op_(op), ranks_(ranks), seed_(mix(seed + 0x9e3779b97f4a7c15U)) {
   // Booleans have only "and", "or" and "xor".
   if (op_ && dtype_ == DType::boolean) {
-    if (op_ == Kind::product || op_ == Kind::min) op_ = Kind::band;
+    if (op_ == Kind::prod || op_ == Kind::min) op_ = Kind::band;
     if (op_ == Kind::sum || op_ == Kind::max) op_ = Kind::bor;
   }
   limit_ = std::min(exact_integers(dtype_), exact_integers(exact_in.value_or(dtype_)));
@@ -132,7 +132,7 @@ Pattern::Pattern(DType dtype, std::optional<Kind> op, int ranks, std::uint64_t s
       values_ = Values::bounded;
       share(limit_ / 2);  // scale_of() is at most 2.
       break;
-    case Kind::product:
+    case Kind::prod:
       values_ = Values::twos;
       stride_ = (ranks_ + largest_twos - 1) / largest_twos;
       static_assert(largest_product == 1U << largest_twos);
@@ -200,7 +200,7 @@ std::int64_t Pattern::reduced(const Source& source, std::int64_t index) const no
       case Kind::premul_sum:
         result += next * static_cast<std::int64_t>(scale_of(rank));
         break;
-      case Kind::product:
+      case Kind::prod:
         result *= next;
         break;
       case Kind::min:
@@ -235,7 +235,7 @@ T Pattern::identity() const noexcept {
     case Kind::bxor:
     case Kind::custom:
       return encode<T>(0);
-    case Kind::product:
+    case Kind::prod:
       return encode<T>(1);
     case Kind::band:
       return encode<T>(dtype_ == DType::boolean ? 1 : -1);

@@ -57,7 +57,7 @@ std::vector<std::int64_t> block_sizes(const Request& request, const Block& block
 
 /// The reason why no backend has this reduction; empty if one may have it.
 std::string_view impossible(DType dtype, ReduceOp::Kind op) {
-  if (is_complex(dtype) && op >= ReduceOp::Kind::product && op <= ReduceOp::Kind::bxor)
+  if (is_complex(dtype) && op >= ReduceOp::Kind::prod && op <= ReduceOp::Kind::bxor)
     return "products, orders and bits of complex numbers";
   switch (op) {
     case ReduceOp::Kind::avg:
@@ -69,7 +69,7 @@ std::string_view impossible(DType dtype, ReduceOp::Kind op) {
     case ReduceOp::Kind::premul_sum:
       return is_float(dtype) || is_complex(dtype) ? "" : "premul_sum of integers and booleans";
     case ReduceOp::Kind::sum:
-    case ReduceOp::Kind::product:
+    case ReduceOp::Kind::prod:
     case ReduceOp::Kind::min:
     case ReduceOp::Kind::max:
     case ReduceOp::Kind::custom:  // A command line cannot pass a function.

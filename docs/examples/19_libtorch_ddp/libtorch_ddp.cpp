@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <torch/torch.h>
-#include <tutti/adapters/torch_ddp.hpp>
+#include <tutti/adapters/torch/ddp.hpp>
 #include <tutti/tutti.hpp>
 
 namespace {

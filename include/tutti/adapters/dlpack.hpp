@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include <tutti/adapters/dlpack_types.hpp>
+#include <tutti/adapters/dlpack/types.hpp>
 #include <tutti/maybe_owned.hpp>
 #include <tutti/tensor.hpp>
 

@@ -7,8 +7,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 
-#include <tutti/adapters/torch_collective.hpp>
-#include <tutti/adapters/torch_tensor.hpp>
+#include <tutti/adapters/torch/detail/collective.hpp>
+#include <tutti/adapters/torch/tensor.hpp>
 #include <tutti/autograd.hpp>
 
 // The collectives of <tutti/autograd.hpp> as functions of LibTorch's autograd, in host memory, with
@@ -19,8 +19,8 @@
 //
 // Every rank makes the same calls, forward and back: while gradients are recorded a result requires
 // grad on every rank, even if its input does not, and every rank has to back-propagate through it.
-// A rank that has no use for its part adds `out.sum() * 0` to its loss. The group must outlive the
-// graph. Collectives of the backward are called on the thread that calls backward().
+// A rank that has no use for its part adds `out.sum() * 0` to its loss. The graph
+// keeps the group. Collectives of the backward are called on the thread that calls backward().
 
 namespace tutti::libtorch {
 
@@ -66,7 +66,7 @@ inline at::Tensor all_to_all_rows(ProcessGroup& group, const at::Tensor& in, Row
 /// `op` is sum, avg, premul_sum, min, max or product.
 inline at::Tensor all_reduce(ProcessGroup& group, const at::Tensor& in, ReduceOp op = ReduceOp::sum,
                              const CallOptions& options = {}) {
-  if (op.kind == ReduceOp::Kind::product) return detail::factors(group, in, options).prod(0);
+  if (op.kind == ReduceOp::Kind::prod) return detail::factors(group, in, options).prod(0);
   return detail::apply(autograd::all_reduce, group, in, op, options);
 }
 /// For each element, the product over all other ranks.

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <tutti/backend/op.hpp>
 #include <tutti/backend/work_state.hpp>
@@ -51,12 +52,21 @@ struct Call {
   }
 };
 
+/// The group of which another one is a part, as `hier` is made of parts. Errors of a part name the
+/// whole group and its ranks.
+struct WholeGroup {
+  std::string name{};
+  std::shared_ptr<Store> store{};  ///< BackendInit::store of the whole group.
+  std::vector<int> ranks{};        ///< Ranks of the whole group, by rank of the part.
+};
+
 /// Parameters of a sub-group, for one of its members.
 struct SplitInit {
-  std::span<const int> ranks;    ///< The members' ranks in the parent, by new rank.
-  int rank = 0;                  ///< This rank's number in the sub-group.
-  std::string name{};            ///< The sub-group's name, unique in the store.
-  std::shared_ptr<Store> store;  ///< Keys already prefixed by the name.
+  std::span<const int> ranks;                 ///< The members' ranks in the parent, by new rank.
+  int rank = 0;                               ///< This rank's number in the sub-group.
+  std::string name{};                         ///< The sub-group's name, unique in the store.
+  std::shared_ptr<Store> store;               ///< Keys already prefixed by the name.
+  std::shared_ptr<const WholeGroup> whole{};  ///< Set in a part of another group.
 };
 
 /// A transport of one group on one rank. ProcessGroup has checked the arguments and numbered the

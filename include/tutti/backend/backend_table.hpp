@@ -14,13 +14,6 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// The group of which another one is a part, as `hier` is made of parts.
-struct WholeGroup {
-  std::string name{};
-  std::shared_ptr<Store> store{};  ///< BackendInit::store of the whole group.
-  std::vector<int> ranks{};        ///< Ranks of the whole group, by rank of the part.
-};
-
 /// The arguments of BackendEntry::make, on one rank.
 struct BackendInit {
   std::shared_ptr<Store> store;  ///< Never null; keys already prefixed by the group's name.
@@ -36,7 +29,7 @@ struct BackendInit {
   /// Calls are compared between ranks, through the store, before they are launched. So failure()
   /// must report a dead rank even if no launched call waits for it.
   bool checked = false;
-  /// Set in a part of another group: errors name the whole group and its ranks.
+  /// Set in a part of another group.
   std::shared_ptr<const WholeGroup> whole{};
 };
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include <tutti/backend/backend.hpp>
 
@@ -25,7 +26,10 @@ namespace [[gnu::visibility("default")]] tutti {
 /// in an async call, by ProcessGroup in a blocking call.
 class HostBackend : public Backend {
  public:
-  HostBackend(std::string group, int rank);
+  HostBackend(std::string group, int rank) : HostBackend(std::move(group), rank, rank) {}
+  /// `shown_rank`: the number in errors of this rank, in a part of another group (WholeGroup),
+  /// whose name is `group`.
+  HostBackend(std::string group, int rank, int shown_rank);
   ~HostBackend() override;
 
   /// False for recv_any. True for custom reductions, for reductions that the library can compute
@@ -74,8 +78,10 @@ class HostBackend : public Backend {
   /// Ends the worker. The destructor of a derived class calls it before it destroys members that
   /// run() and post_one() use.
   void stop() noexcept;
-  const std::string& group() const noexcept { return group_; }
   int rank() const noexcept { return rank_; }
+  /// The group and this rank as errors name them.
+  const std::string& group() const noexcept { return group_; }
+  int shown_rank() const noexcept { return shown_rank_; }
   /// For backends in the tree: the queue, and states from a pool.
   internal::HostCalls& calls() const noexcept { return *calls_; }
 
@@ -89,6 +95,7 @@ class HostBackend : public Backend {
 
   std::string group_;
   int rank_;
+  int shown_rank_;
   std::unique_ptr<internal::HostCalls> calls_;
 };
 

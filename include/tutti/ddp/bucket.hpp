@@ -72,7 +72,7 @@ class Bucket {
   void set_generation(int generation) noexcept { generation_ = generation; }
 
  private:
-  ProcessGroup* group_;
+  std::shared_ptr<ProcessGroup> group_;
   TensorView buffer_;
   std::shared_ptr<const Slices> slices_;
   int index_;

@@ -69,8 +69,7 @@ struct ReducerOptions {
 /// aborted with the first cause.
 ///
 /// Thread rules: mark_ready() and mark_unused() from any threads during backward; all other
-/// functions from one thread, while no mark is running. The group must outlive the reducer. A
-/// resource type: neither copied nor moved.
+/// functions from one thread, while no mark is running. A resource type: neither copied nor moved.
 class GradientReducer {
  public:
   /// Collective. Compares parameters, buffers and options (one small message to each rank), and

@@ -55,7 +55,7 @@ class Join {
 
  private:
   GradientReducer* reducer_;
-  ProcessGroup* group_;
+  ProcessGroup group_;
   JoinOptions options_;
   int with_batch_ = 0;
 };

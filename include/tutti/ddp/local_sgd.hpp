@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,8 +17,7 @@ class PostLocalSgdState final : public HookState {
  public:
   /// @param start_step  earlier steps are reduced over all ranks; equal on all ranks.
   /// @param sub_group   later steps are reduced over it, for example the ranks of one host. Null:
-  ///                    each rank keeps its own gradients. Made by ProcessGroup::split; outlives
-  ///                    this.
+  ///                    each rank keeps its own gradients. Made by ProcessGroup::split.
   /// @throws Error invalid_argument.
   explicit PostLocalSgdState(std::int64_t start_step = 1000, ProcessGroup* sub_group = nullptr);
 
@@ -28,7 +28,7 @@ class PostLocalSgdState final : public HookState {
  private:
   friend Work post_local_sgd_hook(PostLocalSgdState& state, Bucket& bucket);
   std::int64_t start_step_;
-  ProcessGroup* sub_group_;
+  std::optional<ProcessGroup> sub_group_;
   std::int64_t step_ = 0;
 };
 
@@ -64,7 +64,7 @@ class PeriodicModelAverager {
   void set_step(std::int64_t step);
 
  private:
-  ProcessGroup* group_;
+  ProcessGroup group_;
   std::int64_t period_;
   std::int64_t warmup_steps_;
   std::int64_t step_ = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <barrier>
 #include <functional>
 #include <span>
 #include <string>
@@ -13,7 +14,6 @@
 #include <tutti/backend/backend_table.hpp>
 #include <tutti/process_group.hpp>
 
-#include "hier/group.hpp"
 #include "hier/levels.hpp"
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
@@ -37,25 +37,6 @@ TEST(HierTopology, HasALaneForEachRankOfTheSmallestHost) {
   const hier::Topology last(hosts, 4);
   EXPECT_EQ(last.place(), 2);
   EXPECT_FALSE(last.in_lane());
-}
-
-TEST(HierErrors, HaveTheRanksOfTheWholeGroup) {
-  const std::vector<int> ranks{4, 7, 12};
-  const auto text = [&](std::string_view t) { return hier::renumbered(t, ranks); };
-  EXPECT_EQ(text("rank 1: send f32 [2] to 0 tag 3; rank 0: recv"),
-            "rank 7: send f32 [2] to 0 tag 3; rank 4: recv");
-  EXPECT_EQ(text("ranks 0 2: barrier #1; ranks 0 and 1, ranks 1, 2"),
-            "ranks 4 12: barrier #1; ranks 4 and 7, ranks 7, 12");
-  EXPECT_EQ(text("rank 1 sends 2 rows to rank 2"), "rank 7 sends 2 rows to rank 12");
-  EXPECT_EQ(text("rank 9 of 10, franks 1, rank x, rank "), "rank 9 of 10, franks 7, rank x, rank ");
-  EXPECT_EQ(text(""), "");
-  const Error error = hier::renumbered(
-      Error(Errc::timeout, "rank 2 is late",
-            {.group = "g/host1", .operation = "recv", .seq = 5, .rank = 2, .missing = {0, 2}}),
-      "g", ranks);
-  EXPECT_STREQ(error.what(), "timeout: recv #5 on group 'g': rank 12 is late");
-  EXPECT_EQ(error.where().rank, 12);
-  EXPECT_EQ(error.where().missing, (std::vector{4, 12}));
 }
 
 TEST(HierArguments, NameABackendWithinAHostAndOneBetween) {
@@ -84,12 +65,13 @@ TEST(HierArguments, NameABackendWithinAHostAndOneBetween) {
     expect_error(Errc::unsupported, {"is not in this build"}, [&] { make("hier"); });
 }
 
-/// Runs `body` on a group over hier:local+local with these hosts.
-void on_hosts(const char* hosts, int size, const std::function<void(ProcessGroup&)>& body) {
+/// Runs `body` on a group over `backend` with these hosts.
+void on_hosts(const char* hosts, int size, const std::function<void(ProcessGroup&)>& body,
+              const std::string& backend = "hier:local+local") {
   const ScopedVariables variables{{"TUTTI_HOSTS", hosts}};
   const auto store = make_memory_store();
   on_threads(size, [&](int rank) {
-    auto group = ProcessGroup::create({.backend = "hier:local+local",
+    auto group = ProcessGroup::create({.backend = backend,
                                        .store = store,
                                        .rank = rank,
                                        .size = size,
@@ -97,6 +79,59 @@ void on_hosts(const char* hosts, int size, const std::function<void(ProcessGroup
                                        .name = "hosts"});
     body(group);
   });
+}
+
+/// The backends of this build that can serve the ranks of a host.
+std::vector<std::string> within_a_host() {
+  std::vector<std::string> names;
+  for (const auto& entry : backends())
+    if (entry.name != "hier" && entry.serves({}) && entry.unavailable().empty())
+      names.emplace_back(entry.name);
+  return names;
+}
+
+// Ranks 1 and 2 are ranks 0 and 1 of their host's part.
+TEST(HierErrors, NameTheWholeGroupAndItsRanks) {
+  for (const auto& inner : within_a_host()) {
+    SCOPED_TRACE(inner);
+    const auto backend = "hier:" + inner + "+local";
+    std::barrier done(3);
+    const auto body = [&](ProcessGroup& group) {
+      std::vector<float> two(2);
+      std::vector<float> three(3);
+      const int rank = group.rank();
+      if (rank == 2) {
+        TensorView null(two);
+        null.data = nullptr;
+        expect_error(Errc::invalid_argument, {"null"}, [&] { group.send(null, 1, 3); });
+      } else if (rank == 1) {
+        const auto error =
+            expect_error(Errc::mismatch, {"rank 2 refused send"}, [&] { group.recv(two, 2, 3); });
+        EXPECT_EQ(error.where().rank, 2);
+        EXPECT_EQ(error.where().group, "hosts");
+      }
+      if (inner == "local" || inner == "shm") {
+        const std::vector<std::string> sides{
+            "rank 2: send f32 [2] to 1 tag 4 name 'shard of rank 0'",
+            "rank 1: recv f32 [3] from 2 tag 4"};
+        if (rank == 2)
+          expect_error(std::vector{Errc::mismatch}, sides,
+                       [&] { group.send(two, 1, 4, {.name = "shard of rank 0"}); });
+        else if (rank == 1)
+          expect_error(std::vector{Errc::mismatch}, sides, [&] { group.recv(three, 2, 4); });
+      }
+      group.barrier();
+      if (rank == 1) {
+        const auto error = expect_error(
+            Errc::timeout, {"rank 2 has not made its side of recv f32 [2] from 2 tag 5"},
+            [&] { group.recv(two, 2, 5, {.timeout = 100ms}); });
+        EXPECT_EQ(error.where().rank, 2);
+        EXPECT_EQ(error.where().group, "hosts");
+      }
+      done.arrive_and_wait();
+    };
+    on_hosts("a,b,b", 3, body, backend);
+  }
 }
 
 constexpr std::array hosts_of_six{"a",   "a,b,c,d,e,f", "a,a,a,b,b,b",

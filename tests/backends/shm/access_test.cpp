@@ -18,9 +18,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "shm/collectives.hpp"
-#include "shm/mapped_memory.hpp"
-#include "shm/member.hpp"
+#include "memory/collectives.hpp"
+#include "memory/mapped_memory.hpp"
+#include "memory/member.hpp"
+#include "shm/rendezvous.hpp"
 #include "support.hpp"
 #include "support/errors.hpp"
 #include "support/processes.hpp"
@@ -28,17 +29,18 @@
 namespace tutti::test {
 namespace {
 
+namespace memory = backend::memory;
 namespace shm = backend::shm;
-using shm::Location;
+using memory::Location;
 
 /// A rank whose warnings are counted.
 struct Rank {
   std::shared_ptr<std::vector<std::string>> warnings = std::make_shared<std::vector<std::string>>();
-  std::shared_ptr<shm::Member> member;
+  std::shared_ptr<memory::Member> member;
   std::uint64_t calls = 0;
 
   Rank(RankProcess& rank, const std::string& name)
-      : member(std::make_shared<shm::Member>(
+      : member(shm::join(
             BackendInit{.store = make_prefix_store(rank.options(name).store, name),
                         .rank = rank.rank(),
                         .size = rank.size(),
@@ -54,8 +56,8 @@ struct Rank {
     const Op op{.kind = Operation::all_reduce, .in = data, .out = data, .reduce = ReduceOp::sum};
     const std::vector ops{op};
     const auto before = member->moved();
-    shm::run_collectives(*member, ops,
-                         {.seq = calls++, .fingerprint = 1, .deadline = Deadline::after(10s)});
+    memory::run_collectives(*member, ops,
+                            {.seq = calls++, .fingerprint = 1, .deadline = Deadline::after(10s)});
     const auto want = member->size() * (member->size() + 1) / 2;
     EXPECT_TRUE(std::ranges::all_of(data.values<std::int32_t>(),
                                     [&](std::int32_t value) { return value == want; }));

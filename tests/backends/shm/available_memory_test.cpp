@@ -1,6 +1,6 @@
 // The memory that a process may still allocate.
 
-#include "shm/available_memory.hpp"
+#include "memory/available_memory.hpp"
 
 #include <filesystem>
 #include <fstream>
@@ -26,8 +26,8 @@ class AvailableMemory : public testing::Test {
   void write_host() const {
     write("proc/meminfo", "MemTotal:  9000000 kB\nMemFree: 5 kB\nMemAvailable:   102400 kB\n");
   }
-  backend::shm::AvailableMemory found() const {
-    return backend::shm::available_memory(root_.path());
+  backend::memory::AvailableMemory found() const {
+    return backend::memory::available_memory(root_.path());
   }
 
  private:
@@ -73,7 +73,7 @@ TEST_F(AvailableMemory, IsReadFromVersionOneToo) {
 }
 
 TEST(AvailableMemoryHere, IsNotZero) {
-  EXPECT_GT(backend::shm::available_memory().bytes, MiB);
+  EXPECT_GT(backend::memory::available_memory().bytes, MiB);
 }
 
 }  // namespace

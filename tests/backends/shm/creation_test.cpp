@@ -26,7 +26,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "shm/layout.hpp"
+#include "memory/layout.hpp"
 #include "shm/unix_socket.hpp"
 #include "support.hpp"
 #include "support/errors.hpp"
@@ -36,6 +36,7 @@
 namespace tutti::test {
 namespace {
 
+namespace memory = backend::memory;
 namespace shm = backend::shm;
 
 /// Delays a rank after it has found the others, and before it fetches the segment.
@@ -391,7 +392,7 @@ TEST(ShmCreation, WorksWithoutMemfd) {
 TEST(ShmCreation, WithoutMemoryIsAnErrorWithTheSize) {
   with_small_folders(false, {"/dev/shm", "/tmp"}, [](RankProcess& rank) {
     const Held before;
-    const auto bytes = shm::Layout(4).bytes();
+    const auto bytes = memory::Layout(4).bytes();
     ASSERT_GT(bytes, std::size_t{4} << 20);
     for (int i = 0; i < 3; ++i)
       expect_error(Errc::resource_exhausted,

@@ -1,6 +1,6 @@
 // Collectives whose ranks access each other's arrays.
 
-#include "shm/direct.hpp"
+#include "memory/direct.hpp"
 
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -21,9 +21,10 @@
 #include <gtest/gtest.h>
 
 #include "../gloo/rank_processes.hpp"
-#include "shm/collectives.hpp"
-#include "shm/mapped_memory.hpp"
-#include "shm/member.hpp"
+#include "memory/collectives.hpp"
+#include "memory/mapped_memory.hpp"
+#include "memory/member.hpp"
+#include "shm/rendezvous.hpp"
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
 #include "support/worlds.hpp"
@@ -31,23 +32,23 @@
 namespace tutti::test {
 namespace {
 
+namespace memory = backend::memory;
 namespace shm = backend::shm;
-using shm::MappedMemory;
+using memory::MappedMemory;
 
 /// The rank leaves at the end: a peer may still be in its last call when this process ends.
-std::shared_ptr<shm::Member> make_member(std::shared_ptr<Store> store, int rank, int size) {
-  auto member =
-      std::make_shared<shm::Member>(BackendInit{.store = std::move(store),
-                                                .rank = rank,
-                                                .size = size,
-                                                .name = "members",
-                                                .timeout = 10s,
-                                                .logger = [](LogLevel, std::string_view) {}});
-  shm::Member* const place = member.get();
-  return {place, [member = std::move(member)](shm::Member* mine) { mine->leave(); }};
+std::shared_ptr<memory::Member> make_member(std::shared_ptr<Store> store, int rank, int size) {
+  auto member = shm::join(BackendInit{.store = std::move(store),
+                                      .rank = rank,
+                                      .size = size,
+                                      .name = "members",
+                                      .timeout = 10s,
+                                      .logger = [](LogLevel, std::string_view) {}});
+  memory::Member* const place = member.get();
+  return {place, [member = std::move(member)](memory::Member* mine) { mine->leave(); }};
 }
 
-std::shared_ptr<shm::Member> make_member(RankProcess& rank, const std::string& name) {
+std::shared_ptr<memory::Member> make_member(RankProcess& rank, const std::string& name) {
   return make_member(make_prefix_store(rank.options(name).store, name), rank.rank(), rank.size());
 }
 
@@ -90,7 +91,7 @@ struct Arrays {
 
 /// Runs one operation on `count` elements (of the whole) and checks its result. The arrays of the
 /// ranks begin at different offsets. Returns the number of direct collectives of the member.
-std::uint64_t run_and_check(shm::Member& member, std::uint64_t& calls, Operation kind,
+std::uint64_t run_and_check(memory::Member& member, std::uint64_t& calls, Operation kind,
                             std::size_t count, const Arrays& how) {
   const int me = member.rank();
   const auto size = static_cast<std::size_t>(member.size());
@@ -129,7 +130,7 @@ std::uint64_t run_and_check(shm::Member& member, std::uint64_t& calls, Operation
   if (!is_root && kind == Operation::scatter) op.in = {};
   const std::vector ops{op};
   const Call call{.seq = calls++, .fingerprint = 1, .deadline = Deadline::after(10s)};
-  shm::run_collectives(member, ops, call);
+  memory::run_collectives(member, ops, call);
 
   const auto sum = [&](std::size_t i, int ranks) {
     std::int32_t all = 0;
@@ -182,7 +183,7 @@ constexpr std::array direct_kinds{
     Operation::reduce_scatter, Operation::scan,      Operation::exclusive_scan};
 
 /// A call of a small all_reduce, a large one, and an all_to_all with unequal blocks.
-void run_together(shm::Member& member, std::uint64_t& calls, bool mapped) {
+void run_together(memory::Member& member, std::uint64_t& calls, bool mapped) {
   const auto size = static_cast<std::size_t>(member.size());
   const int me = member.rank();
   const auto rows_of = [](std::size_t from, std::size_t to) {
@@ -214,7 +215,7 @@ void run_together(shm::Member& member, std::uint64_t& calls, bool mapped) {
          .rows = Rows(receives),
          .send_rows = Rows(sends)}};
   const Call call{.seq = calls++, .fingerprint = 1, .deadline = Deadline::after(10s)};
-  shm::run_collectives(member, ops, call);
+  memory::run_collectives(member, ops, call);
 
   EXPECT_EQ(few[2], 3 * member.size());
   bool right = true;
@@ -346,7 +347,7 @@ TEST(ShmDirect, ALocationThatIsNotPossibleBreaksTheGroup) {
     if (rank.last()) {
       auto place = member->memory().find(data.data(), data.bytes());
       place.offset = ~std::uint64_t{0} - 100;
-      const shm::EntryArrays entry{.in = place, .out = place};
+      const memory::EntryArrays entry{.in = place, .out = place};
       member->begin(ops, call);
       member->enter(std::as_bytes(std::span(&entry, 1)), false);
       (void)member->agree(~std::uint32_t{0});  // Each has mapped the other's segment.
@@ -355,7 +356,7 @@ TEST(ShmDirect, ALocationThatIsNotPossibleBreaksTheGroup) {
       return std::string();
     }
     expect_error(Errc::backend, {"rank 1 wrote the location of an array", "not possible"},
-                 [&] { shm::run_collectives(*member, ops, call); });
+                 [&] { memory::run_collectives(*member, ops, call); });
     rank.barrier();
     return std::string();
   });

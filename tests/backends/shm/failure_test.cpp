@@ -14,7 +14,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "shm/member.hpp"
+#include "memory/member.hpp"
 #include "shm/messages.hpp"
 #include "support.hpp"
 #include "support/errors.hpp"

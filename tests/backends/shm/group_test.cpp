@@ -12,16 +12,18 @@
 
 #include <tutti/coalesce.hpp>
 
-#include "shm/collectives.hpp"
-#include "shm/layout.hpp"
-#include "shm/member.hpp"
+#include "memory/collectives.hpp"
+#include "memory/layout.hpp"
+#include "memory/member.hpp"
 #include "shm/messages.hpp"
+#include "shm/rendezvous.hpp"
 #include "support.hpp"
 #include "support/errors.hpp"
 
 namespace tutti::test {
 namespace {
 
+namespace memory = backend::memory;
 namespace shm = backend::shm;
 // Around every change of how the data moves, and with many rounds.
 TEST(ShmGroup, ReducesArraysOfAllSizes) {
@@ -151,35 +153,36 @@ TEST(ShmGroup, RanksInDifferentNamespacesAreRefusedOnAllOfThem) {
 // --- Peers that write nonsense ---
 
 /// Two ranks as threads, whose shared memory a test may overwrite.
-void on_members(const std::function<void(const std::shared_ptr<shm::Member>& member)>& body) {
+void on_members(const std::function<void(const std::shared_ptr<memory::Member>& member)>& body) {
   const auto store = make_memory_store();
   on_threads(2, [&](int rank) {
-    body(std::make_shared<shm::Member>(BackendInit{.store = store,
-                                                   .rank = rank,
-                                                   .size = 2,
-                                                   .name = "members",
-                                                   .timeout = 10s,
-                                                   .logger = [](LogLevel, std::string_view) {}}));
+    body(shm::join(BackendInit{.store = store,
+                               .rank = rank,
+                               .size = 2,
+                               .name = "members",
+                               .timeout = 10s,
+                               .logger = [](LogLevel, std::string_view) {}}));
   });
 }
 
 TEST(ShmMember, RoundsNeedNoMoreThanTheLayoutHas) {
   for (std::size_t size = 1; size <= 256; ++size) {
-    const shm::Layout layout(static_cast<int>(size));
+    const memory::Layout layout(static_cast<int>(size));
     const auto last = size - 1;
-    ASSERT_LE(layout.rank(last) + sizeof(shm::SharedRank), layout.slot(0, 0) - layout.slot_prefix);
+    ASSERT_LE(layout.rank(last) + sizeof(memory::SharedRank),
+              layout.slot(0, 0) - layout.slot_prefix);
     ASSERT_EQ(layout.slot(0, 1) - layout.slot(0, 0), layout.slot_bytes() + layout.slot_prefix);
     ASSERT_EQ(layout.slot(last, 3) + layout.slot_bytes(), layout.ring(0, 0));
-    ASSERT_LE(layout.ring(last, last) + sizeof(shm::SharedRing) + layout.ring_bytes(),
+    ASSERT_LE(layout.ring(last, last) + sizeof(memory::SharedRing) + layout.ring_bytes(),
               layout.bytes());
     // A block of each rank, and the row counts of an all_to_all.
-    ASSERT_GE(layout.slot_bytes() / size / shm::cache_line, 1U);
+    ASSERT_GE(layout.slot_bytes() / size / memory::cache_line, 1U);
     ASSERT_LE(2 * size * sizeof(std::int64_t), layout.slot_bytes());
   }
 }
 
 TEST(ShmMember, TwoRanksExchangeTheMemoryOfTheirSlots) {
-  on_members([](const std::shared_ptr<shm::Member>& member) {
+  on_members([](const std::shared_ptr<memory::Member>& member) {
     std::set<std::byte*> places;
     for (std::uint64_t round = 0; round < 8; ++round)
       for (const int rank : {0, 1}) {
@@ -192,7 +195,7 @@ TEST(ShmMember, TwoRanksExchangeTheMemoryOfTheirSlots) {
 
 TEST(ShmMember, TheFirstCauseAppliesToAllRanks) {
   RankBarrier barrier(2);
-  on_members([&](const std::shared_ptr<shm::Member>& member) {
+  on_members([&](const std::shared_ptr<memory::Member>& member) {
     if (member->rank() == 0) (void)member->fail(Error(Errc::aborted, "the first"));
     barrier.wait();
     EXPECT_TRUE(member->is_broken());
@@ -205,7 +208,7 @@ TEST(ShmMember, TheFirstCauseAppliesToAllRanks) {
 /// Rank 0 writes `number` into a ring that it shares with rank 1, which sends or receives.
 void expect_error_of_ring(Operation operation, std::uint64_t number, const std::string& what) {
   RankBarrier barrier(2);
-  on_members([&](const std::shared_ptr<shm::Member>& member) {
+  on_members([&](const std::shared_ptr<memory::Member>& member) {
     if (member->rank() == 0) {
       if (operation == Operation::recv)
         member->ring(0, 1).head = number;
@@ -243,7 +246,7 @@ TEST(ShmMember, AFrameThatIsNotPossibleBreaksTheGroup) {
 }
 
 TEST(ShmMember, ALengthThatIsNotPossibleBreaksTheGroup) {
-  on_members([](const std::shared_ptr<shm::Member>& member) {
+  on_members([](const std::shared_ptr<memory::Member>& member) {
     std::vector<std::uint8_t> in(100);
     std::vector<std::uint8_t> out(200);
     const Op op{.kind = Operation::all_gather_bounded, .in = in, .out = out, .rows = 100};
@@ -258,7 +261,7 @@ TEST(ShmMember, ALengthThatIsNotPossibleBreaksTheGroup) {
       return;
     }
     expect_error(Errc::backend, {"rank 0 wrote a block's length", "not possible"},
-                 [&] { shm::run_collectives(*member, ops, call); });
+                 [&] { memory::run_collectives(*member, ops, call); });
     EXPECT_EQ(out[100], 0);
   });
 }

@@ -1,6 +1,6 @@
 // Memory that processes share.
 
-#include "shm/mapped_memory.hpp"
+#include "memory/mapped_memory.hpp"
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -30,9 +30,9 @@
 namespace tutti::test {
 namespace {
 
-using backend::shm::Descriptor;
-using backend::shm::Location;
-using backend::shm::MappedMemory;
+using backend::memory::Descriptor;
+using backend::memory::Location;
+using backend::memory::MappedMemory;
 
 TEST(MappedMemory, ReusesWhatIsReleased) {
   const auto memory = MappedMemory::of_process();
@@ -124,7 +124,7 @@ struct Limited {
   std::shared_ptr<MappedMemory> memory =
       std::make_shared<MappedMemory>([left = left, looks = looks] {
         ++*looks;
-        return backend::shm::AvailableMemory{*left, "a fake"};
+        return backend::memory::AvailableMemory{*left, "a fake"};
       });
 };
 

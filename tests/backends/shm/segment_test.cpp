@@ -1,6 +1,6 @@
 // Shared memory of several processes.
 
-#include "shm/segment.hpp"
+#include "memory/segment.hpp"
 
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -23,14 +23,14 @@
 namespace tutti::test {
 namespace {
 
-using backend::shm::allocate_part;
-using backend::shm::AvailableMemory;
-using backend::shm::Descriptor;
-using backend::shm::FileOptions;
-using backend::shm::make_file;
-using backend::shm::make_file_in;
-using backend::shm::MemoryFigures;
-using backend::shm::Segment;
+using backend::memory::allocate_part;
+using backend::memory::AvailableMemory;
+using backend::memory::Descriptor;
+using backend::memory::FileOptions;
+using backend::memory::make_file;
+using backend::memory::make_file_in;
+using backend::memory::MemoryFigures;
+using backend::memory::Segment;
 
 constexpr std::size_t size = 64 << 10;
 
@@ -123,7 +123,7 @@ TEST(Segment, CanReturnAPartOfItsMemoryAndAllocateItAgain) {
   const MemoryFigures none = [] { return AvailableMemory{0, "a fake"}; };
   expect_error(Errc::resource_exhausted, {std::to_string(2 * size), "a fake"},
                [&] { allocate_part(file, size, 2 * size, none); });
-  allocate_part(file, size, 2 * size, [] { return backend::shm::available_memory(); });
+  allocate_part(file, size, 2 * size, [] { return backend::memory::available_memory(); });
   EXPECT_EQ(blocks(), 4 * size);
   EXPECT_EQ(segment->data()[size - 1], std::byte{1});
   EXPECT_EQ(segment->data()[size], std::byte{0});

@@ -146,6 +146,11 @@ TEST_P(AutogradScaled, TheAdjointOfAnAllToAllSendsTheRowsBack) {
     expect_adjoint(group, {total(send_rows), 2}, [&](ProcessGroup& g, const ConstTensorView& x) {
       return autograd::all_to_all_rows(g, x, send_rows, recv_rows);
     });
+    expect_adjoint(group, {total(send_rows), 2}, [&](ProcessGroup& g, const ConstTensorView& x) {
+      auto done = autograd::all_to_all_rows(g, x, send_rows);
+      EXPECT_EQ(done.recv_rows, recv_rows);
+      return done;
+    });
     const std::vector<std::int64_t> two(index(group.size()), 2);
     for (const Rows& rows : {Rows(), Rows(2), Rows(two)})
       for (const Rows& expected : {Rows(), Rows(2), Rows(two)})

@@ -36,7 +36,7 @@ TEST_P(AutogradAlone, EveryFunctionAndItsTransposesGiveTheirInputsBits) {
       expect_same(autograd::reduce(group, x, 0, op));
     }
     for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::premul(1), ReduceOp::min,
-                              ReduceOp::max, ReduceOp::product})
+                              ReduceOp::max, ReduceOp::prod})
       expect_same(autograd::all_reduce(group, x, op));
     expect_same(autograd::broadcast(group, x, 0));
     expect_same(autograd::gather_rows(group, x, 0));
@@ -125,7 +125,7 @@ TEST_P(AutogradCalls, AReductionIsOneCallEachWayAndAnExtremeCountsItsTies) {
       expect_calls(op, {Operation::all_reduce});
     for (const ReduceOp op : {ReduceOp::min, ReduceOp::max})
       expect_calls(op, {Operation::all_reduce, Operation::all_reduce});
-    expect_calls(ReduceOp::product, {Operation::all_gather});
+    expect_calls(ReduceOp::prod, {Operation::all_gather});
   });
 }
 

@@ -40,7 +40,7 @@ TEST_P(AutogradDevice, WhatIsComputedElementByElementIsRefused) {
       expect_error(Errc::unsupported,
                    {"autograd::" + function, "host memory", to_string(at.device.device())}, call);
     };
-    for (const ReduceOp op : {ReduceOp::min, ReduceOp::max, ReduceOp::product, ReduceOp::premul(2)})
+    for (const ReduceOp op : {ReduceOp::min, ReduceOp::max, ReduceOp::prod, ReduceOp::premul(2)})
       expect_unsupported("all_reduce", [&] { autograd::all_reduce(group, x, op); });
     const auto scaled = ReduceOp::premul(2);
     expect_unsupported("reduce", [&] { autograd::reduce(group, x, 0, scaled); });

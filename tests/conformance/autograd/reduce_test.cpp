@@ -34,7 +34,7 @@ bool is_refused(ProcessGroup& group, ReduceOp op) {
 TEST_P(AutogradReduce, EachOperationHasItsOwnAdjoint) {
   on_groups([](ProcessGroup& group) {
     for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::premul(0.5 + group.rank()),
-                              ReduceOp::min, ReduceOp::max, ReduceOp::product}) {
+                              ReduceOp::min, ReduceOp::max, ReduceOp::prod}) {
       SCOPED_TRACE(name_of(op.kind));
       if (is_refused(group, op)) continue;
       const auto forward = [&](ProcessGroup& g, const ConstTensorView& x) {
@@ -42,7 +42,7 @@ TEST_P(AutogradReduce, EachOperationHasItsOwnAdjoint) {
       };
       expect_adjoint(group, equal_shape, forward);
       if (op == ReduceOp::max) expect_adjoint(group, Shape{}, forward);
-      if (op == ReduceOp::product) expect_adjoint(group, Shape{0, 4}, forward);
+      if (op == ReduceOp::prod) expect_adjoint(group, Shape{0, 4}, forward);
     }
   });
 }
@@ -52,7 +52,7 @@ TEST_P(AutogradReduce, TheForwardIsTheReduction) {
     const Numbers mine = random_numbers(5, group.rank(), 21);
     const Buffer x = put(group, mine);
     for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::premul(1.5), ReduceOp::min,
-                              ReduceOp::max, ReduceOp::product}) {
+                              ReduceOp::max, ReduceOp::prod}) {
       SCOPED_TRACE(name_of(op.kind));
       if (is_refused(group, op)) continue;
       const CallOptions options{.order_fixed = can_fix_order(group.backend())};
@@ -73,7 +73,7 @@ TEST_P(AutogradReduce, TheGradientOfAProductIsRightWhereFactorsAreZero) {
     for (std::size_t i = 1; i < x.size(); ++i)
       if (group.rank() < static_cast<int>(i) || i == 3) x[i] = 0;
     expect_adjoint_at(group, x, {4}, [](ProcessGroup& g, const ConstTensorView& at) {
-      return reduced(g, at, ReduceOp::product);
+      return reduced(g, at, ReduceOp::prod);
     });
     expect_adjoint_at(group, x, {4}, [](ProcessGroup& g, const ConstTensorView& at) {
       return autograd::product_of_others(g, at);
@@ -166,7 +166,7 @@ TEST_P(AutogradReduce, EveryFloatHasTheGradientsOfDouble) {
       return all;
     };
     for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::premul(2), ReduceOp::min,
-                              ReduceOp::max, ReduceOp::product}) {
+                              ReduceOp::max, ReduceOp::prod}) {
       if (is_refused(group, op)) continue;
       const Numbers want = at_dtype(op, double{});
       const auto expect_near = [&](const Numbers& got, double eps) {

@@ -70,9 +70,9 @@ TEST_P(AutogradRefusal, OperationsWithoutAGradientAreRefusedAtTheForward) {
     const Buffer x = put(group, Numbers(index(group.size())));
     const auto layout = RowLayout::equal(group.size(), 1);
     for (const ReduceOp op : {ReduceOp::band, ReduceOp::bor, ReduceOp::bxor})
-      expect_refused("all_reduce", {std::string(name_of(op.kind)), "no gradient", "product"},
+      expect_refused("all_reduce", {std::string(name_of(op.kind)), "no gradient", "prod"},
                      [&] { autograd::all_reduce(group, x, op); });
-    for (const ReduceOp op : {ReduceOp::band, ReduceOp::min, ReduceOp::max, ReduceOp::product}) {
+    for (const ReduceOp op : {ReduceOp::band, ReduceOp::min, ReduceOp::max, ReduceOp::prod}) {
       const std::vector<std::string> texts{std::string(name_of(op.kind)), "no gradient",
                                            "sum, avg, premul_sum"};
       expect_refused("reduce_scatter_rows", texts,
@@ -118,7 +118,7 @@ TEST_P(AutogradRefusal, ContradictingLayoutsRootsAndPermutationsAreRefused) {
     const ConstTensorView null(nullptr, DType::f64, {2});
     expect_bad([&] { autograd::all_reduce(group, null); });
     if (group.memory().device().type == DeviceType::cpu)
-      expect_bad([&] { autograd::all_reduce(group, null, ReduceOp::product); });
+      expect_bad([&] { autograd::all_reduce(group, null, ReduceOp::prod); });
     expect_bad([&] { autograd::reduce(group, null, 0); });
     expect_usable(group);
   });
@@ -201,7 +201,7 @@ TEST_P(AutogradRefusalOfOne, DoesNotShiftTheCallsBehindIt) {
       expect_told(call);
     if (group.memory().device().type != DeviceType::cpu) return;  // All ranks refuse these.
     expect_told([&] { autograd::all_reduce(group, local, ReduceOp::max); });
-    expect_told([&] { autograd::all_reduce(group, local, ReduceOp::product); });
+    expect_told([&] { autograd::all_reduce(group, local, ReduceOp::prod); });
   });
 }
 

@@ -148,7 +148,7 @@ TEST_P(AutogradSecond, TheWeightsOfAProductMoveWithTheOtherFactors) {
     expect_adjoint_at(
         group, both, {6},
         [](ProcessGroup& g, const ConstTensorView& at) {
-          return gradient_of_both(g, at, ReduceOp::product);
+          return gradient_of_both(g, at, ReduceOp::prod);
         },
         [&](const Gradient&, const ConstTensorView& v) {
           const Buffer x = put(group, {both.begin(), both.begin() + 3});

@@ -2,6 +2,9 @@
 
 #include <thread>
 
+#include <tutti/ddp/join.hpp>
+#include <tutti/ddp/local_sgd.hpp>
+
 #include "conformance/ddp/network.hpp"
 #include "conformance/observed.hpp"
 
@@ -155,6 +158,31 @@ std::vector<ddp::Parameter> some_parameters(ProcessGroup& group, std::size_t cou
 
 double sum_of_ranks(const ProcessGroup& group) {
   return group.size() * (group.size() + 1) / 2.0;
+}
+
+TEST_P(Reducer, HoldsItsGroupThatMovesInAVector) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    std::vector<ProcessGroup> groups;
+    groups.push_back(group.share());
+    GradientReducer reducer(groups[0], Pair::parameters(groups[0]));
+    ddp::Join join(reducer);
+    ddp::PeriodicModelAverager averager(groups[0], 1);
+    for (int step = 0; step < 3; ++step) {
+      groups.push_back(group.share());  // Moves the first one, more than once.
+      groups.shrink_to_fit();
+      if (step == 2) groups.clear();
+      EXPECT_TRUE(join.next(true));
+      const Pair pair(group);
+      pair.mark_all(reducer);
+      reducer.finish();
+      expect_all(pair.b, sum_of_ranks(group) / group.size());
+      const Buffer weights(group, filled({3}, group.rank() + 1));
+      const TensorView view = weights;
+      EXPECT_TRUE(averager.average(std::span(&view, 1)));
+      expect_all(weights, sum_of_ranks(group) / group.size());
+    }
+    expect_usable(reducer.buckets()[0].group());
+  });
 }
 
 TEST_P(Reducer, DividesByWorldSizeOrByTheGivenDivisor) {

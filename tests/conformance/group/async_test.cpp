@@ -177,6 +177,7 @@ TEST_P(AsyncOfSeveral, WaitForOnlyObserves) {
     } else {
       Work work = group.all_reduce_async(data);
       EXPECT_FALSE(work.wait_for(1ms));
+      EXPECT_FALSE(work.wait_until(Deadline::after(1ms)));
       EXPECT_FALSE(work.error().has_value());
       looked.wait();
       EXPECT_TRUE(work.wait_for(group_timeout));

@@ -27,9 +27,9 @@ TEST_P(Coalescing, DifferentCollectivesTravelAsOneCall) {
     const Buffer mine(group, ranks[index(rank)]);
     const Buffer all(group, DType::i32, {size});
     Coalesce together(group);
-    (void)group.all_reduce_async(sum);
-    (void)group.broadcast_async(data, size - 1);
-    (void)group.all_gather_async(mine, all);
+    together.add(group.all_reduce_async(sum));
+    together.add(group.broadcast_async(data, size - 1));
+    together.add(group.all_gather_async(mine, all));
     together.launch().wait();
     EXPECT_TRUE(same(sum.read(), number(sum_of_ranks(size))));
     EXPECT_TRUE(same(data.read(), number(size - 1)));

@@ -43,6 +43,17 @@ TEST_P(SubGroups, RanksOfOneColourFormAGroup) {
   });
 }
 
+TEST_P(SubGroups, AListNamesTheMembers) {
+  on_ranks(world(), [](ProcessGroup& group) {
+    auto part = group.size() > 2 ? group.subset({2, 0}) : group.subset({0});
+    ASSERT_EQ(part.has_value(), group.rank() % 2 == 0 && group.rank() < 3);
+    if (part) {
+      EXPECT_EQ(members(*part, group.rank()),
+                group.size() > 2 ? (std::vector{2, 0}) : std::vector{0});
+    }
+  });
+}
+
 TEST_P(SubGroups, TheKeyOrdersTheRanks) {
   on_ranks(world(), [](ProcessGroup& group) {
     const int size = group.size();

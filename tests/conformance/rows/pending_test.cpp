@@ -109,7 +109,7 @@ TEST_P(GatherPending, GivesItsValueOnceAndMayBeMovedAndDropped) {
     auto first = all_gather_rows_async(group, in, options);
     first = all_gather_rows_async(group, in, options);
     auto moved = std::move(first);
-    EXPECT_TRUE(moved.wait_for(Deadline::none()));
+    EXPECT_TRUE(moved.wait_until(Deadline::none()));
     EXPECT_EQ(moved.get().data.shape(), Shape{group.size()});
     expect_error(Errc::invalid_argument,
                  {"Pending::get() was already called; it returns the result once"},

@@ -44,11 +44,6 @@ void expect_in_place(const MaybeOwned& result, const Buffer& input) {
   EXPECT_TRUE(result.is_input());
 }
 
-/// True if legacy_out_of_place is refused: its division needs host memory.
-bool divides_elsewhere(ProcessGroup& group) {
-  return group.memory().device().type != DeviceType::cpu;
-}
-
 /// True if the backend does not reduce such arrays and refuses them by name.
 bool is_refused(ProcessGroup& group, const Buffer& data, const SyncOp& op) {
   const auto kind = op.reduce().kind;
@@ -149,12 +144,11 @@ struct Name {
   Kind kind;
 };
 constexpr Name op_names[] = {
-    {"sum", Kind::sum},      {"Sum", Kind::sum},         {"SUM", Kind::sum},
-    {"mean", Kind::avg},     {"Mean", Kind::avg},        {"MEAN", Kind::avg},
-    {"avg", Kind::avg},      {"Avg", Kind::avg},         {"AVG", Kind::avg},
-    {"max", Kind::max},      {"MAX", Kind::max},         {"min", Kind::min},
-    {"Min", Kind::min},      {"prod", Kind::product},    {"PROD", Kind::product},
-    {"Prod", Kind::product}, {"product", Kind::product}, {"PRODUCT", Kind::product}};
+    {"sum", Kind::sum},      {"Sum", Kind::sum},     {"SUM", Kind::sum},   {"mean", Kind::avg},
+    {"Mean", Kind::avg},     {"MEAN", Kind::avg},    {"avg", Kind::avg},   {"Avg", Kind::avg},
+    {"AVG", Kind::avg},      {"max", Kind::max},     {"MAX", Kind::max},   {"min", Kind::min},
+    {"Min", Kind::min},      {"prod", Kind::prod},   {"PROD", Kind::prod}, {"Prod", Kind::prod},
+    {"product", Kind::prod}, {"PRODUCT", Kind::prod}};
 
 // Lightning's own test asks for `result is tensor` with long, int, float and half.
 TEST_P(Sync, EveryNameReducesInPlace) {
@@ -297,88 +291,23 @@ TEST_P(SyncComparing, DifferentOperationsAreNamedOnAll) {
 TEST_P(SyncOfSeveral, BooleansHaveNoMean) {
   on_ranks(world(), [](ProcessGroup& group) {
     const Buffer data(group, array_of<bool>({group.rank() == 0, true}));
-    for (const bool legacy : {false, true})
-      expect_error(Errc::invalid_argument, {"avg of boolean"},
-                   [&] { sync_ddp(data, &group, "mean", {.legacy_out_of_place = legacy}); });
+    expect_error(Errc::invalid_argument, {"avg of boolean"},
+                 [&] { sync_ddp(data, &group, "mean"); });
     if (is_refused(group, data, "min")) return;
     expect_in_place(sync_ddp(data, &group, "min"), data);
     EXPECT_TRUE(same(data.read(), array_of<bool>({false, true})));
   });
 }
 
-// Before 2.2: the result is a new tensor, and the input is left as the sum.
-TEST_P(Sync, LegacyMeanIsANewArrayAndLeavesTheSum) {
-  on_ranks(world(), [](ProcessGroup& group) {
-    for (const char* name : {"mean", "avg", "AVG"})
-      for (const DType dtype : all_dtypes) {
-        if (dtype == DType::boolean) continue;
-        SCOPED_TRACE(std::string(name) + " of " + std::string(name_of(dtype)));
-        const auto inputs = make_inputs(dtype, {2, 3}, group.size(), Fill::exact);
-        const Array sum = reduce_in_order(Kind::sum, inputs);
-        const Buffer data(group, inputs[index(group.rank())]);
-        const MaybeOwned mean = sync_ddp(data, &group, name, {.legacy_out_of_place = true});
-        EXPECT_NE(mean.data(), data.view().data);
-        EXPECT_FALSE(mean.is_input());
-        EXPECT_TRUE(same(data.read(), sum)) << "the input is the sum";
-        Array want(is_integer(dtype) ? DType::f32 : dtype, {2, 3});
-        visit_dtype(dtype, [&]<typename T>() {
-          for (std::int64_t i = 0; i < want.numel(); ++i) {
-            const auto by = static_cast<float>(group.size());
-            if constexpr (is_complex_type<T>)
-              want.put<T>(i, sum.get<T>(i) / static_cast<typename T::value_type>(by));
-            else if constexpr (is_float_type<T>)
-              want.put<T>(i, T(Wide<T>(sum.get<T>(i)) / static_cast<Wide<T>>(by)));
-            else
-              want.put<float>(i, static_cast<float>(sum.get<T>(i)) / by);
-          }
-        });
-        EXPECT_TRUE(same(content_of(group, mean), want));
-      }
-  });
-}
-
-TEST_P(Sync, LegacyMeanOfTheExampleIsThatOfTheOldDocumentation) {
-  on_ranks(world(), [](ProcessGroup& group) {
-    const Example<std::int64_t> whole(group);
-    const MaybeOwned mean = sync_ddp(whole.data, &group, "mean", {.legacy_out_of_place = true});
-    const Array want = pair_of<float>(whole.is.mean, 2 * whole.is.mean);
-    EXPECT_TRUE(same(content_of(group, mean), want)) << "[1.5, 3] in f32 with two ranks";
-    EXPECT_TRUE(same(whole.data.read(), whole.sum()));
-    const Example<float> real(group);
-    const MaybeOwned other = sync_ddp(real.data, &group, "avg", {.legacy_out_of_place = true});
-    EXPECT_TRUE(same(content_of(group, other), want));
-    EXPECT_TRUE(same(real.data.read(), real.sum()));
-  });
-}
-
-// The oldest versions computed a sum for unknown names. Here it is an error.
-TEST_P(Sync, LegacyChangesNothingButTheMean) {
-  on_ranks(world(), [](ProcessGroup& group) {
-    for (const Name& name : op_names) {
-      if (name.kind == Kind::avg) continue;
-      SCOPED_TRACE(name.text);
-      const auto inputs = make_inputs(DType::f32, {4}, group.size(), Fill::exact, name.kind);
-      const Buffer data(group, inputs[index(group.rank())]);
-      if (is_refused(group, data, name.text)) continue;
-      expect_in_place(sync_ddp(data, &group, name.text, {.legacy_out_of_place = true}), data);
-      EXPECT_TRUE(same(data.read(), reduce_in_order(name.kind, inputs)));
-    }
-    const Buffer data(group, array_of<float>({1}));
-    expect_error(Errc::invalid_argument, {"'maximum'", allowed},
-                 [&] { sync_ddp(data, &group, "maximum", {.legacy_out_of_place = true}); });
-  });
-}
-
 TEST_P(Sync, IsOneCall) {
   on_ranks(world(), [](ProcessGroup& group) {
-    for (const bool legacy : {false, true})
-      for (const char* name : {"sum", "mean", "max"}) {
-        const Buffer data(group, array_of<float>({2, 3}));
-        if (is_refused(group, data, name) || (legacy && divides_elsewhere(group))) continue;
-        const auto before = calls_of(group);
-        sync_ddp(data, &group, name, {.legacy_out_of_place = legacy});
-        EXPECT_EQ(calls_of(group), before + 1) << name << ": there is no barrier";
-      }
+    for (const char* name : {"sum", "mean", "max"}) {
+      const Buffer data(group, array_of<float>({2, 3}));
+      if (is_refused(group, data, name)) continue;
+      const auto before = calls_of(group);
+      sync_ddp(data, &group, name);
+      EXPECT_EQ(calls_of(group), before + 1) << name << ": there is no barrier";
+    }
     const auto before = calls_of(group);
     EXPECT_EQ(sync_ddp(1.0, &group), group.size());
     EXPECT_EQ(calls_of(group), before + 1);
@@ -390,13 +319,10 @@ TEST_P(Sync, WithoutAGroupNothingIsTouchedAndTheOpIsNotLookedAt) {
     const Array mine = array_of<std::int64_t>({1, 2});
     const Buffer data(group, mine);
     const auto before = calls_of(group);
-    for (const char* op : {"sum", "mean", "no such thing", ""})
-      for (const bool legacy : {false, true}) {
-        const MaybeOwned same_object =
-            sync_ddp_if_available(data, nullptr, op, {.legacy_out_of_place = legacy});
-        expect_in_place(same_object, data);
-        EXPECT_TRUE(same(data.read(), mine));
-      }
+    for (const char* op : {"sum", "mean", "no such thing", ""}) {
+      expect_in_place(sync_ddp_if_available(data, nullptr, op), data);
+      EXPECT_TRUE(same(data.read(), mine));
+    }
     EXPECT_EQ(sync_ddp_if_available(2.5, nullptr, "no such thing"), 2.5);
     EXPECT_EQ(sync_ddp_if_available(7, nullptr, "no such thing"), 7);
     EXPECT_EQ(calls_of(group), before);
@@ -450,8 +376,7 @@ TEST_P(Sync, NumbersComeBackAsNumbers) {
     EXPECT_EQ(sync_ddp(large, &group), large * n);
     EXPECT_EQ(sync_ddp_if_available(large, &group, "min"), large);
     EXPECT_EQ(sync_ddp_if_available(large, nullptr), large);
-    // For arrays only: a number has no storage for the sum.
-    EXPECT_EQ(sync_ddp(-3, &group, "mean", {.legacy_out_of_place = true}), -3);
+    EXPECT_EQ(sync_ddp(-3, &group, "mean"), -3);
     expect_error(Errc::invalid_argument, {"'mode'", allowed},
                  [&] { (void)sync_ddp(1.0, &group, "mode"); });
   });
@@ -483,10 +408,6 @@ TEST_P(Sync, EmptyAndZeroDimensionalArraysAreArraysToo) {
   on_ranks(world(), [](ProcessGroup& group) {
     const Buffer none(group, DType::f32, {0, 3});
     expect_in_place(sync_ddp(none, &group, "mean"), none);
-    if (!divides_elsewhere(group)) {
-      const MaybeOwned legacy = sync_ddp(none, &group, "mean", {.legacy_out_of_place = true});
-      EXPECT_EQ(legacy.shape(), (Shape{0, 3}));
-    }
     const Buffer one(group, array_of<double>({2}).reshaped({}));
     expect_in_place(sync_ddp(one, &group), one);
     EXPECT_TRUE(same(one.read(), array_of<double>({2.0 * group.size()}).reshaped({})));

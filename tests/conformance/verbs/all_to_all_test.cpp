@@ -1,4 +1,7 @@
+#include <tutti/gather.hpp>
+
 #include "conformance/cells.hpp"
+#include "conformance/observed.hpp"
 
 namespace tutti::test {
 namespace {
@@ -69,15 +72,49 @@ TEST_P(AllToAll, SendsBlockJOfRankIToRankJ) {
         work.wait();
         EXPECT_TRUE(same_bits(later.read(), want)) << "asynchronously";
 
+        const auto unknown = all_to_all_rows(group, in, send_rows);
+        EXPECT_TRUE(same_bits(content_of(group, unknown.data), want)) << "of unknown counts";
+        EXPECT_EQ(unknown.rows, recv_rows);
+        const auto pending = all_to_all_rows_async(group, in, send_rows).get();
+        EXPECT_TRUE(same_bits(content_of(group, pending.data), want)) << "asynchronously";
+        EXPECT_EQ(pending.rows, recv_rows);
+
         if (send != matrices(size)[0]) return;
         for (const Rows& rows : {Rows(), Rows(3)}) {
           const Buffer again(group, dtype, want.shape());
           group.all_to_all(in, again, rows, rows);
           EXPECT_TRUE(same_bits(again.read(), want)) << "equal rows";
+          const auto equal = all_to_all_rows(group, in, rows);
+          EXPECT_TRUE(same_bits(content_of(group, equal.data), want)) << "equal rows";
         }
       });
     }
   }
+}
+
+class ExchangedRows : public testing::TestWithParam<World> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, ExchangedRows, testing::ValuesIn(worlds_of_several()), CaseName());
+
+TEST_P(ExchangedRows, OneWrongRankIsAnErrorOnAll) {
+  on_ranks(GetParam(), [](ProcessGroup& group) {
+    const int size = group.size();
+    const bool wrong = group.rank() == size - 1;
+    const Buffer in(group, DType::f32, {size, 2});
+    const Buffer other(group, DType::f32, {size, 3});
+    std::vector<std::int64_t> negative(index(size), 1);
+    negative[0] = -1;
+    const std::vector<std::int64_t> most(index(size), 2);
+    const std::vector<std::int64_t> longer(index(size) + 1, 1);
+    for (const Rows& rows : {Rows(negative), Rows(most), Rows(longer)}) {
+      expect_error(wrong ? Errc::invalid_argument : Errc::mismatch,
+                   {wrong ? "all_to_all_rows" : "rank " + std::to_string(size - 1)},
+                   [&] { (void)all_to_all_rows(group, in, wrong ? rows : Rows(1)); });
+      expect_usable(group);
+    }
+    expect_error(Errc::mismatch, {"rows of f32 [2]", "rows of f32 [3]"},
+                 [&] { (void)all_to_all_rows(group, wrong ? other : in, 1); });
+    expect_usable(group);
+  });
 }
 
 }  // namespace

@@ -148,7 +148,7 @@ TEST_P(ReduceSemantics, IntegersWrap) {
   expect_all_reduce(std::vector(n, array_of<std::uint16_t>({65535})), ReduceOp::sum,
                     array_of<std::uint16_t>({static_cast<std::uint16_t>(65536 - size)}));
   expect_all_reduce(
-      std::vector(n, array_of<std::int16_t>({32767, 256})), ReduceOp::product,
+      std::vector(n, array_of<std::int16_t>({32767, 256})), ReduceOp::prod,
       array_of<std::int16_t>({size % 2 == 0 ? std::int16_t{1} : std::int16_t{32767}, 0}));
   constexpr auto top32 = std::numeric_limits<std::uint32_t>::max();
   expect_all_reduce(std::vector(n, array_of<std::uint32_t>({top32})), ReduceOp::sum,
@@ -158,7 +158,7 @@ TEST_P(ReduceSemantics, IntegersWrap) {
                     array_of<std::int64_t>({static_cast<std::int64_t>(
                         static_cast<std::uint64_t>(top64) * static_cast<std::uint64_t>(size))}));
   // Each of these products is a multiple of 2^32.
-  expect_all_reduce(std::vector(n, array_of<std::int32_t>({1 << 16})), ReduceOp::product,
+  expect_all_reduce(std::vector(n, array_of<std::int32_t>({1 << 16})), ReduceOp::prod,
                     array_of<std::int32_t>({0}));
 }
 
@@ -217,7 +217,7 @@ TEST_P(ReduceSemantics, BooleansAreAndOrAndXor) {
   const int size = world().size;
   std::vector<Array> inputs(index(size), array_of<bool>({false, true, false, true}));
   inputs.back() = array_of<bool>({false, true, true, false});
-  for (const ReduceOp op : {ReduceOp::band, ReduceOp::min, ReduceOp::product})
+  for (const ReduceOp op : {ReduceOp::band, ReduceOp::min, ReduceOp::prod})
     expect_all_reduce(inputs, op, array_of<bool>({false, true, false, false}));
   for (const ReduceOp op : {ReduceOp::bor, ReduceOp::max, ReduceOp::sum})
     expect_all_reduce(inputs, op, array_of<bool>({false, true, true, true}));
@@ -231,8 +231,8 @@ TEST_P(ReduceSemantics, BooleanResultsAreZeroOrOne) {
   std::ranges::copy(std::vector{std::byte{2}, std::byte{255}, std::byte{0}, std::byte{1}},
                     odd_bytes.bytes().begin());
   const std::vector<Array> inputs(index(world().size), odd_bytes);
-  for (const ReduceOp op : {ReduceOp::band, ReduceOp::bor, ReduceOp::sum, ReduceOp::max,
-                            ReduceOp::min, ReduceOp::product})
+  for (const ReduceOp op :
+       {ReduceOp::band, ReduceOp::bor, ReduceOp::sum, ReduceOp::max, ReduceOp::min, ReduceOp::prod})
     expect_all_reduce(inputs, op, array_of<bool>({true, true, false, true}));
 }
 

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "conformance/cells.hpp"
 
 // Edge cases of shapes: scalars, eight dimensions, empty arrays.
@@ -7,6 +9,23 @@ namespace {
 
 class Shapes : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, Shapes, testing::ValuesIn(worlds()), CaseName());
+
+TEST_P(Shapes, OneNumberIsReducedWithoutAnArray) {
+  on_ranks(GetParam(), [](ProcessGroup& group) {
+    const int rank = group.rank();
+    const int size = group.size();
+    EXPECT_EQ(group.all_reduce(rank + 1), size * (size + 1) / 2);
+    EXPECT_EQ(group.all_reduce(0.5F * static_cast<float>(rank), ReduceOp::max),
+              0.5F * static_cast<float>(size - 1));
+    EXPECT_EQ(group.all_reduce(2.0, ReduceOp::prod), std::ldexp(1.0, size));
+    EXPECT_EQ(group.all_reduce(std::int64_t{1} << 40, ReduceOp::min), std::int64_t{1} << 40);
+    if (!reduces(group.backend(), DType::u8, ReduceOp::bor.kind)) return;
+    EXPECT_EQ(group.all_reduce(static_cast<std::uint8_t>(1U << rank), ReduceOp::bor),
+              (1U << size) - 1);
+    EXPECT_EQ(group.all_reduce(rank == 0, ReduceOp::bor), true);
+    EXPECT_EQ(group.all_reduce(rank == 0 && size > 1, ReduceOp::band), false);
+  });
+}
 
 /// One call of every verb with a single array shape per rank, each checked on every rank.
 void check_every_verb(ProcessGroup& group, const Shape& shape) {

@@ -110,7 +110,7 @@ TEST(Pattern, EveryProductFitsIntoAnyDtype) {
   for (const DType dtype : all_dtypes()) {
     if (dtype == DType::boolean || is_complex(dtype)) continue;
     for (const int ranks : {2, 7, 100}) {
-      const Pattern pattern(dtype, Kind::product, ranks, seed);
+      const Pattern pattern(dtype, Kind::prod, ranks, seed);
       std::vector<double> products(static_cast<std::size_t>(count), 1);
       for (int rank = 0; rank < ranks; ++rank) {
         const auto values = as_doubles(filled(pattern, dtype, rank), dtype);
@@ -181,7 +181,7 @@ TEST(Pattern, CheckAcceptsBitwiseResultsOf64BitIntegers) {
 }
 
 TEST(Pattern, BooleanSumsAreOrAndProductsAreAnd) {
-  for (const Kind op : {Kind::sum, Kind::max, Kind::bor, Kind::product, Kind::min, Kind::band}) {
+  for (const Kind op : {Kind::sum, Kind::max, Kind::bor, Kind::prod, Kind::min, Kind::band}) {
     const Pattern pattern(DType::boolean, op, 3, seed);
     auto result = typed<std::uint8_t>(pattern, DType::boolean, 0);
     int ones = 0;
@@ -243,7 +243,7 @@ TEST(Pattern, NoRankIsTheIdentityOfTheOperation) {
     EXPECT_EQ(pattern.check(&value, 1, {0, 0, 0}).count, 0) << name_of(dtype) << " " << name_of(op);
   };
   expect(DType::f32, Kind::sum, 0.0F);
-  expect(DType::f64, Kind::product, 1.0);
+  expect(DType::f64, Kind::prod, 1.0);
   expect(DType::f32, Kind::min, std::numeric_limits<float>::infinity());
   expect(DType::bf16, Kind::max, BFloat16(-std::numeric_limits<float>::infinity()));
   expect(DType::f8e4m3, Kind::max, Float8E4M3(-448.0F));

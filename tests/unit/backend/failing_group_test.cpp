@@ -35,7 +35,7 @@ class Probe final : public internal::FailingGroup {
   void on_broken(const Error& cause) noexcept override { causes.push_back(cause.message()); }
 };
 
-TEST(FailingGroup, FailsOnceWhoeverReportsFirst) {
+TEST(FailingGroup, FailsOnceWhicheverThreadReportsFirst) {
   Probe group(make_memory_store(), 0);
   EXPECT_TRUE(group.is_up());
   EXPECT_FALSE(group.cause());

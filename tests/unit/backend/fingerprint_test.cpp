@@ -126,7 +126,7 @@ TEST(Fingerprint, ReduceOpsDifferWhereThereIsOne) {
   for (const Operation kind : collectives()) {
     std::set<std::uint64_t> seen;
     const auto kinds = {ReduceOp::sum,
-                        ReduceOp::product,
+                        ReduceOp::prod,
                         ReduceOp::min,
                         ReduceOp::max,
                         ReduceOp::premul(2),

@@ -79,9 +79,10 @@ TEST(Describe, ALaunchHasItsOptionsAndItsFirstOperations) {
   EXPECT_EQ(describe(ops, {}), "3 coalesced: all_reduce sum f32 [4]; barrier; ...");
 }
 
-TEST(OperationOf, IsThatOfTheFirst) {
-  const std::vector<Op> ops{{.kind = Operation::barrier}, all_reduce()};
+TEST(OperationOf, IsTheFirstThatAllRanksHave) {
+  const std::vector<Op> ops{{.kind = Operation::send}, {.kind = Operation::barrier}, all_reduce()};
   EXPECT_EQ(operation_of(ops), "barrier");
+  EXPECT_EQ(operation_of(std::span(ops).first(1)), "send");
   EXPECT_EQ(operation_of({}), "coalesced call");
 }
 

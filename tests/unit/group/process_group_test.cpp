@@ -5,10 +5,17 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include <tutti/autograd.hpp>
 #include <tutti/backend/backend.hpp>
+#include <tutti/backend/forwarding_backend.hpp>
+#include <tutti/coalesce.hpp>
+#include <tutti/ddp/local_sgd.hpp>
+#include <tutti/gather.hpp>
+#include <tutti/sync.hpp>
 
 #include "support/errors.hpp"
 
@@ -51,6 +58,85 @@ class EndedBackend final : public Backend {
 
 ProcessGroup make_group(std::optional<Error> error) {
   return ProcessGroup::create({}, std::make_unique<EndedBackend>(std::move(error)));
+}
+
+TEST(ProcessGroup, EveryFunctionOfAMovedFromGroupThrows) {
+  ProcessGroup group = make_group(std::nullopt);
+  ProcessGroup owner = std::move(group);
+  float x[2]{};
+  float y[2]{};
+  const TensorView v(x);
+  const TensorView w(y);
+  const std::vector<std::function<void()>> all{
+      [&] { (void)group.share(); },
+      [&] { (void)group.rank(); },
+      [&] { (void)group.size(); },
+      [&] { (void)group.name(); },
+      [&] { (void)group.backend(); },
+      [&] { (void)group.backend_reason(); },
+      [&] { (void)group.transport(); },
+      [&] { (void)group.memory(); },
+      [&] { (void)group.registrable_memory(); },
+      [&] { (void)group.supports(Operation::barrier, DType::u8); },
+      [&] { (void)group.trace(); },
+      [&] { (void)group.split(0); },
+      [&] { (void)group.subset({0}); },
+      [&] { (void)group.register_memory(v); },
+      [&] { group.all_reduce(v); },
+      [&] { (void)group.all_reduce(1.0); },
+      [&] { (void)group.all_reduce_async(v, w); },
+      [&] { group.broadcast(v, 0); },
+      [&] { (void)group.broadcast_async(v, 0); },
+      [&] { group.reduce(v, w, 0); },
+      [&] { group.all_gather(v, w); },
+      [&] { group.reduce_scatter(v, w); },
+      [&] { group.all_to_all(v, w); },
+      [&] { group.gather(v, w, 0); },
+      [&] { group.scatter(v, w, 0); },
+      [&] { group.scan(v, w); },
+      [&] { group.exclusive_scan(v, w); },
+      [&] { group.barrier(); },
+      [&] { (void)group.barrier_async(); },
+      [&] { group.send(v, 0); },
+      [&] { group.recv(v, 0); },
+      [&] { (void)group.recv_async(v, 0); },
+      [&] { group.sendrecv(v, 0, w, 0); },
+      [&] { (void)group.sendrecv_async(v, 0, w, 0); },
+      [&] { (void)all_gather_rows(group, v); },
+      [&] { (void)all_gather_bytes(group, "x"); },
+      [&] { (void)autograd::all_reduce(group, v); },
+      [&] { (void)sync_ddp(1.0, &group); },
+      [&] { Coalesce together(group); },
+      [&] { ddp::PeriodicModelAverager(group, 1); },
+  };
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    SCOPED_TRACE(i);
+    expect_error(Errc::invalid_argument, {"has been moved from"}, all[i]);
+  }
+  group.abort("no group hears it");
+  owner.barrier();
+  group = std::move(owner);
+  group.barrier();
+}
+
+TEST(ProcessGroup, EndsWithItsLastHandle) {
+  const auto backend = [](std::shared_ptr<int> held) {
+    struct Held final : ForwardingBackend {
+      Held(std::shared_ptr<int> value, std::unique_ptr<Backend> inner)
+          : ForwardingBackend(std::move(inner)), kept(std::move(value)) {}
+      std::shared_ptr<int> kept;
+    };
+    return std::make_unique<Held>(std::move(held), std::make_unique<EndedBackend>(std::nullopt));
+  };
+  const auto held = std::make_shared<int>();
+  auto group = std::make_optional(ProcessGroup::create({}, backend(held)));
+  auto other = std::make_optional(group->share());
+  EXPECT_EQ(other->name(), group->name());
+  group.reset();
+  EXPECT_EQ(held.use_count(), 2);
+  other->barrier();
+  other.reset();
+  EXPECT_EQ(held.use_count(), 1);
 }
 
 TEST(ProcessGroup, ABlockingCallThrowsTheErrorInTheWorkOfItsBackend) {

@@ -374,8 +374,8 @@ TEST(Validate, RefusesBitsOfFloats) {
 TEST(Validate, ComplexNumbersAreSummedAveragedAndScaled) {
   for (const Operation kind : reductions)
     for (const DType dtype : {DType::complex64, DType::complex128})
-      for (const ReduceOp& reduce : {ReduceOp::product, ReduceOp::min, ReduceOp::max,
-                                     ReduceOp::band, ReduceOp::bor, ReduceOp::bxor})
+      for (const ReduceOp& reduce : {ReduceOp::prod, ReduceOp::min, ReduceOp::max, ReduceOp::band,
+                                     ReduceOp::bor, ReduceOp::bxor})
         refuse(Errc::unsupported,
                {std::string(name_of(reduce.kind)) + " of " + std::string(name_of(dtype)),
                 "complex numbers support only sum, avg, premul_sum and custom"},
@@ -395,8 +395,7 @@ TEST(Validate, ACustomReductionHasAFunction) {
 TEST(Validate, AcceptsTheOtherReduceOpsOfEveryDtype) {
   for (const Operation kind : reductions)
     for (const DType dtype : test::all_dtypes)
-      for (const ReduceOp& reduce :
-           {ReduceOp::sum, ReduceOp::product, ReduceOp::min, ReduceOp::max})
+      for (const ReduceOp& reduce : {ReduceOp::sum, ReduceOp::prod, ReduceOp::min, ReduceOp::max})
         if (!is_complex(dtype) || reduce == ReduceOp::sum)
           accept(reducing(correct(kind, dtype), reduce));
 }

@@ -39,8 +39,8 @@ using Kind = ReduceOp::Kind;
 using Bytes = std::vector<std::byte>;
 using Sizes = std::initializer_list<std::size_t>;
 
-constexpr Kind all_kinds[] = {Kind::sum,  Kind::avg, Kind::product, Kind::min,        Kind::max,
-                              Kind::band, Kind::bor, Kind::bxor,    Kind::premul_sum, Kind::custom};
+constexpr Kind all_kinds[] = {Kind::sum,  Kind::avg, Kind::prod, Kind::min,        Kind::max,
+                              Kind::band, Kind::bor, Kind::bxor, Kind::premul_sum, Kind::custom};
 
 /// The type of a complex number's parts.
 DType component_of(DType dtype) {
@@ -99,7 +99,7 @@ double slow_float(DType dtype, Kind kind, std::span<const double> values,
     } else if (kind == Kind::max) {
       acc = -slow_min(-acc, -term);
     } else {
-      acc = round_to_acc(dtype, kind == Kind::product ? acc * term : acc + term);
+      acc = round_to_acc(dtype, kind == Kind::prod ? acc * term : acc + term);
     }
   }
   if (kind == Kind::avg) acc = round_to_acc(dtype, acc / static_cast<double>(values.size()));
@@ -121,7 +121,7 @@ T slow_integer(Kind kind, std::span<const T> values) {
       case Kind::max:
         acc = std::max(acc, value);
         continue;
-      case Kind::product:
+      case Kind::prod:
         wrapped *= term;
         break;
       case Kind::band:
@@ -157,7 +157,7 @@ void slow_integer_at(Kind kind, std::span<const std::byte* const> from, std::byt
 void slow_boolean_at(Kind kind, std::span<const std::byte* const> from, std::byte* to) {
   std::size_t set = 0;
   for (const std::byte* byte : from) set += *byte != std::byte{0} ? 1 : 0;
-  const bool is_and = kind == Kind::band || kind == Kind::min || kind == Kind::product;
+  const bool is_and = kind == Kind::band || kind == Kind::min || kind == Kind::prod;
   const bool result = is_and ? set == from.size() : kind == Kind::bxor ? set % 2 == 1 : set > 0;
   *to = std::byte{result};
 }
@@ -672,7 +672,7 @@ TEST_P(TargetKernels, BooleansAreReadAsNotZeroAndWrittenAsZeroOrOne) {
   const std::byte one{1}, two{2};
   const void* const in[] = {&one, &two};
   for (const auto& [kind, expected] :
-       {std::pair{Kind::band, 1}, std::pair{Kind::product, 1}, std::pair{Kind::bxor, 0}}) {
+       {std::pair{Kind::band, 1}, std::pair{Kind::prod, 1}, std::pair{Kind::bxor, 0}}) {
     std::byte result{9};
     fold(DType::boolean, kind, &result, in, {}, 1);
     EXPECT_EQ(result, std::byte(expected)) << name_of(kind);
@@ -694,8 +694,8 @@ TEST_P(TargetKernels, OneInputIsCopiedBitForBit) {
 TEST_P(TargetKernels, IntegersOf16BitsWrap) {
   EXPECT_EQ(fold_of<std::int16_t>(Kind::sum, {32767, 1}), -32768);
   EXPECT_EQ(fold_of<std::uint16_t>(Kind::sum, {65535, 2}), 1);
-  EXPECT_EQ(fold_of<std::uint16_t>(Kind::product, {65535, 65535}), 1);
-  EXPECT_EQ(fold_of<std::int16_t>(Kind::product, {-32768, -32768, 3}), 0);
+  EXPECT_EQ(fold_of<std::uint16_t>(Kind::prod, {65535, 65535}), 1);
+  EXPECT_EQ(fold_of<std::int16_t>(Kind::prod, {-32768, -32768, 3}), 0);
   EXPECT_EQ(fold_of<std::int16_t>(Kind::min, {-1, 1}), -1);
   EXPECT_EQ(fold_of<std::uint16_t>(Kind::min, {65535, 1}), 1);
 }

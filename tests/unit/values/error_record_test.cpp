@@ -17,7 +17,8 @@ TEST(ErrorRecord, EverythingOfAnErrorArrives) {
                     .operation = "scan",
                     .seq = std::int64_t{1} << 40,
                     .rank = 3,
-                    .missing = {3, 5}});
+                    .missing = {3, 5},
+                    .earlier = true});
   const Error got = decode_error(encode_error(sent));
   EXPECT_EQ(got.code(), sent.code());
   EXPECT_EQ(got.message(), sent.message());
@@ -26,6 +27,7 @@ TEST(ErrorRecord, EverythingOfAnErrorArrives) {
   EXPECT_EQ(got.where().group, "g/1");
   EXPECT_EQ(got.where().operation, "scan");
   EXPECT_EQ(got.where().missing, (std::vector<int>{3, 5}));
+  EXPECT_TRUE(got.where().earlier);
 }
 
 TEST(ErrorRecord, WhatIsUnknownStaysUnknown) {

@@ -21,7 +21,7 @@ TEST(ReduceOp, EveryNameIsParsedBack) {
 }
 
 TEST(ReduceOp, ProdAndMeanAreOtherNames) {
-  EXPECT_EQ(parse_reduce_op("prod"), Kind::product);
+  EXPECT_EQ(parse_reduce_op("prod"), Kind::prod);
   EXPECT_EQ(parse_reduce_op("mean"), Kind::avg);
 }
 
@@ -34,7 +34,7 @@ TEST(ReduceOp, OtherNamesAreUnknown) {
 TEST(ReduceOp, OnlyPremulHasAScale) {
   EXPECT_EQ(ReduceOp::premul(0.25).scale, 0.25);
   EXPECT_EQ(ReduceOp::premul(0.25).kind, Kind::premul_sum);
-  for (const ReduceOp& op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::product, ReduceOp::min,
+  for (const ReduceOp& op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::prod, ReduceOp::min,
                              ReduceOp::max, ReduceOp::band, ReduceOp::bor, ReduceOp::bxor})
     EXPECT_EQ(op.scale, 1) << name_of(op.kind);
 }
@@ -43,7 +43,7 @@ TEST(ReduceOp, OnlyPremulHasAScale) {
 TEST(ReduceOp, AConstantIsPrintedByItsName) {
   EXPECT_EQ(name_of(ReduceOp::sum.kind), "sum");
   EXPECT_EQ(name_of(ReduceOp::avg.kind), "avg");
-  EXPECT_EQ(name_of(ReduceOp::product.kind), "product");
+  EXPECT_EQ(name_of(ReduceOp::prod.kind), "prod");
   EXPECT_EQ(name_of(ReduceOp::min.kind), "min");
   EXPECT_EQ(name_of(ReduceOp::max.kind), "max");
   EXPECT_EQ(name_of(ReduceOp::band.kind), "band");

@@ -1,0 +1,98 @@
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "member.hpp"
+
+// The parts of Member by which ranks access each other's arrays.
+
+namespace tutti::backend::memory {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// A rank ends its access within microseconds, or when it gets a core again.
+constexpr std::chrono::nanoseconds longest_access = 10s;
+constexpr std::chrono::nanoseconds longest_stop = 200ms;
+
+/// True if a signal or a debugger has stopped the process.
+bool is_stopped(int process) noexcept {
+  try {
+    std::ifstream file(fmt::format("/proc/{}/stat", process));
+    std::string text;
+    std::getline(file, text);
+    const auto name_end = text.rfind(") ");  // The name may contain anything.
+    return name_end != std::string::npos && name_end + 2 < text.size() &&
+           (text[name_end + 2] == 'T' || text[name_end + 2] == 't');
+  } catch (...) {  // No memory.
+    return false;
+  }
+}
+
+}  // namespace
+
+std::uint32_t Member::agree(std::uint32_t own) {
+  const auto begun = ++agreements_ << 32;
+  publish(mine().agreed, begun + own);
+  await_all(&SharedRank::agreed, begun);
+  auto all = own;
+  // A peer writes the next value only after this rank's next entry or round, so after this.
+  // Relaxed: acquired by the wait.
+  for (int r = 0; r < size_; ++r)
+    all &= static_cast<std::uint32_t>(of(r).agreed.load(std::memory_order_relaxed));
+  return all;
+}
+
+// This rank (A) stores `accesses` and then loads `broken`. A rank whose call fails (B) loads or
+// stores `broken` and then loads `accesses`. All are sequentially consistent, so either A sees that
+// the group is broken and accesses nothing, or B sees the access and waits for its end.
+void Member::begin_access() {
+  mine().accesses.store(1, std::memory_order_seq_cst);
+  if (shared().broken.load(std::memory_order_seq_cst) == 0) return;
+  end_access();
+  throw_cause();
+}
+
+void Member::end_access() noexcept {
+  // Releases the reads and writes of the arrays to a rank that waits for the end of them.
+  mine().accesses.store(0, std::memory_order_release);
+}
+
+void Member::await_moved() {
+  publish(mine().moved, ++moved_);  // Releases the data to the peers.
+  await_all(&SharedRank::moved, moved_);
+  notify_of_stores();
+  // After the store: a peer that failed and changed its arrays while this rank read them had broken
+  // the group before.
+  if (shared().broken.load(std::memory_order_seq_cst) != 0) throw_cause();
+}
+
+bool Member::await_no_access() noexcept {
+  (void)shared().broken.load(std::memory_order_seq_cst);  // See begin_access().
+  bool ended = true;
+  for (int r = 0; r < size_; ++r)
+    if (r != rank_) ended = await_end_of_access(r) && ended;
+  return ended;
+}
+
+bool Member::await_end_of_access(int rank) noexcept {
+  auto process = processes_[static_cast<std::size_t>(rank)];
+  const auto limit = Deadline::after(longest_access);
+  auto stopped_until = Deadline::after(longest_stop);
+  while (of(rank).accesses.load(std::memory_order_seq_cst) != 0) {
+    std::this_thread::sleep_for(20us);
+    if (process.fd < 0) continue;  // A thread of this process always ends its access.
+    if (::poll(&process, 1, 0) > 0) return true;  // Has died.
+    if (limit.expired()) return false;
+    if (!stopped_until.expired()) continue;
+    if (is_stopped(made_.ids[static_cast<std::size_t>(rank)])) return false;
+    stopped_until = Deadline::after(longest_stop);
+  }
+  return true;
+}
+
+}  // namespace tutti::backend::memory

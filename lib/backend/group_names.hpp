@@ -1,0 +1,37 @@
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <tutti/backend/backend.hpp>
+
+namespace tutti::internal {
+
+/// How errors name a group and its ranks: a part of another group (WholeGroup) as that group does.
+class GroupNames {
+ public:
+  GroupNames() = default;
+  template <std::convertible_to<std::string_view> Text>
+  GroupNames(const Text& group)  // NOLINT(google-explicit-constructor): most groups are no parts.
+      : group_(std::string_view(group)) {}
+  /// `whole`: null unless the group is a part.
+  GroupNames(std::string group, std::shared_ptr<const WholeGroup> whole)
+      : group_(whole == nullptr ? std::move(group) : whole->name), whole_(std::move(whole)) {}
+
+  const std::string& group() const noexcept { return group_; }
+  /// The number in errors of a rank of this group. Other numbers, such as any_peer: themselves.
+  int operator()(int rank) const noexcept {
+    const bool known = whole_ != nullptr && rank >= 0 && rank < std::ssize(whole_->ranks);
+    return known ? whole_->ranks[static_cast<std::size_t>(rank)] : rank;
+  }
+
+ private:
+  std::string group_;
+  std::shared_ptr<const WholeGroup> whole_;
+};
+
+}  // namespace tutti::internal
