@@ -81,18 +81,6 @@ class Failures {
   std::vector<std::string> texts_;
 };
 
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const Error& e) {
-    return fmt::format("{}: {}", name_of(e.code()), e.what());
-  } catch (const std::exception& e) {
-    return e.what();
-  } catch (...) {
-    return "something that is no exception";
-  }
-}
-
 // Runs `body` on one rank. True without an error.
 bool attempt(int rank, int size, Failures& failures, const std::function<void()>& body) {
   const testing::ScopedTrace trace(__FILE__, __LINE__, fmt::format("rank {} of {}", rank, size));

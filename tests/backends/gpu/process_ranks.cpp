@@ -57,18 +57,6 @@ class Here {
   int stores_ = 0;
 };
 
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const Error& e) {
-    return fmt::format("{}: {}", name_of(e.code()), e.what());
-  } catch (const std::exception& e) {
-    return e.what();
-  } catch (...) {
-    return "something that is no exception";
-  }
-}
-
 using WorldKey = std::pair<std::string, bool>;
 std::map<WorldKey, ProcessGroup>& shared_groups() {
   static auto& groups = *new std::map<WorldKey, ProcessGroup>;

@@ -61,6 +61,21 @@ class Changed final : public ForwardingBackend {
   Change change_;
 };
 
+/// The all_reduce calls of this rank go through `change`.
+inline BenchOptions with_change(BenchOptions options, const Changed::Change& change,
+                                int changed = 1) {
+  options.decorate = [changed, change](int rank, std::unique_ptr<Backend> inner) {
+    if (rank != changed) return inner;
+    return std::unique_ptr<Backend>(std::make_unique<Changed>(
+        std::move(inner),
+        [change](std::span<const Op> ops, const Call& call, const Changed::Real& real) {
+          return ops.front().kind == Operation::all_reduce ? change(ops, call, real)
+                                                           : real(ops, call);
+        }));
+  };
+  return options;
+}
+
 struct Result {
   Exit code;
   Json json;

@@ -54,17 +54,7 @@ BenchOptions two_ranks(int bad_rank, const Changed::Change& change) {
   options.request.sizes = parse_sizes("1K");
   options.timing.iters = 10;
   options.timing.warmup = 1;
-  if (change)
-    options.decorate = [bad_rank, change](int rank, std::unique_ptr<Backend> inner) {
-      if (rank != bad_rank) return inner;
-      return std::unique_ptr<Backend>(std::make_unique<Changed>(
-          std::move(inner),
-          [change](std::span<const Op> ops, const Call& call, const Changed::Real& real) {
-            return ops.front().kind == Operation::all_reduce ? change(ops, call, real)
-                                                             : real(ops, call);
-          }));
-    };
-  return options;
+  return change ? with_change(std::move(options), change, bad_rank) : options;
 }
 
 std::string output_of(const BenchOptions& options) {

@@ -33,20 +33,6 @@ BenchOptions on_devices(int ranks, const char* sizes) {
   return options;
 }
 
-/// The all_reduce calls of rank 1 go through `change`.
-BenchOptions with_change(BenchOptions options, const Changed::Change& change) {
-  options.decorate = [change](int rank, std::unique_ptr<Backend> inner) {
-    if (rank != 1) return inner;
-    return std::unique_ptr<Backend>(std::make_unique<Changed>(
-        std::move(inner),
-        [change](std::span<const Op> ops, const Call& call, const Changed::Real& real) {
-          return ops.front().kind == Operation::all_reduce ? change(ops, call, real)
-                                                           : real(ops, call);
-        }));
-  };
-  return options;
-}
-
 /// After the call, in order on its stream: out[index] = 0.25.
 Changed::Change overwrites(std::int64_t index) {
   return [index](std::span<const Op> ops, const Call& call, const Changed::Real& real) {
