@@ -107,7 +107,7 @@ DifferentiableRows gather_rows(ProcessGroup& group, const ConstTensorView& local
 /// The forward is tutti::scatter_rows. The gradient of `whole` is [0] on ranks other than root.
 /// Backward: tutti::gather_rows, with its exchange of layouts.
 Differentiable scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
-                            const RowLayout* layout, int root, const ResultOptions& options = {});
+                            const RowLayout& layout, int root, const ResultOptions& options = {});
 
 /// Value [0]. Backward: receives the gradient, with the same tag. Call backwards in the reverse
 /// order of the forwards; otherwise ranks wait for each other. A group of one rank sends to itself.

@@ -83,10 +83,10 @@ GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int 
 /// Reverse of gather_rows(): rank r gets rows [offset(r), offset(r + 1)) of root's `whole`.
 ///
 /// @param whole   [sum n_r, ...] on root; ignored on other ranks, which may pass {}.
-/// @param layout  read on root only; may be null elsewhere. Root broadcasts it with the dtype and
+/// @param layout  read on root only; other ranks may pass {}. Root broadcasts it with the dtype and
 ///                row shape; then a scatter follows.
 /// @return [n_rank, ...].
-Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout* layout,
+Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout& layout,
                     int root, const ResultOptions& options = {});
 
 /// Reduces `whole` [sum n_r, ...] over ranks with `op` and returns this rank's rows [n_rank, ...]:

@@ -108,7 +108,7 @@ DifferentiableRows gather_rows(ProcessGroup& group, const ConstTensorView& local
 }
 
 Differentiable scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
-                            const RowLayout* layout, int root, const ResultOptions& options) {
+                            const RowLayout& layout, int root, const ResultOptions& options) {
   const Step step{group, "scatter_rows", options.call, options.memory};
   // Only root knows the dtype; the check runs there.
   auto rows = internal::scatter_rows(group, whole, layout, root, options,

@@ -134,7 +134,7 @@ GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& array, int 
   return result;
 }
 
-Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout* layout,
+Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout& layout,
                     int root, const ResultOptions& options, const CallerCheck& check) {
   constexpr std::string_view caller = "scatter_rows";
   const bool at_root = group.rank() == root;
@@ -147,14 +147,12 @@ Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const Row
     refused = internal::refusal_of([&] {
       if (check) check();
       check_array("the array", whole, group.memory().device());
-      if (layout == nullptr)
-        internal::failf(Errc::invalid_argument, "the layout is null on root; root has to pass it");
-      if (layout->ranks() != group.size())
+      if (layout.ranks() != group.size())
         internal::failf(Errc::invalid_argument, "rows has {} entries; the world size is {}",
-                        layout->ranks(), group.size());
-      if (layout->total() != whole.shape.rows())
+                        layout.ranks(), group.size());
+      if (layout.total() != whole.shape.rows())
         internal::failf(Errc::invalid_argument, "whole is {}, which has {} rows; the layout has {}",
-                        to_string(whole.shape), whole.shape.rows(), layout->total());
+                        to_string(whole.shape), whole.shape.rows(), layout.total());
     });
     internal::Writer out;
     out.u8(refused ? 1 : 0).u8(static_cast<std::uint8_t>(whole.dtype));
@@ -162,7 +160,7 @@ Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const Row
     for (std::size_t d = 0; d < Shape::max_dims; ++d)
       out.i64(d < whole.shape.ndim() ? whole.shape.dims()[d] : 0);
     if (!refused)
-      for (const auto rows : layout->counts()) out.i64(rows);
+      for (const auto rows : layout.counts()) out.i64(rows);
     std::ranges::copy(out.bytes(), message.begin());
   }
   internal::host_call(group,
@@ -249,7 +247,7 @@ Pending<GatheredRows> gather_rows_async(ProcessGroup& group, const ConstTensorVi
   return {std::move(rows), std::move(work)};
 }
 
-Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout* layout,
+Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout& layout,
                     int root, const ResultOptions& options) {
   return internal::scatter_rows(group, whole, layout, root, options, {});
 }

@@ -32,7 +32,7 @@ using CallerCheck = std::function<void()>;
 GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int root,
                          const GatherOptions& options, const CallerCheck& check,
                          Work* work = nullptr);
-Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout* layout,
+Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout& layout,
                     int root, const ResultOptions& options, const CallerCheck& check);
 
 }  // namespace tutti::internal

@@ -296,8 +296,7 @@ at::Tensor call_by_name(std::string_view name, ProcessGroup& group, const at::Te
   if (name == "reduce sum") return libtorch::reduce(group, x, root);
   if (name == "broadcast") return libtorch::broadcast(group, x, root);
   if (name == "gather") return libtorch::gather_rows(group, x, root);
-  if (name == "scatter")
-    return libtorch::scatter_rows(group, x, group.rank() == root ? &equal : nullptr, root);
+  if (name == "scatter") return libtorch::scatter_rows(group, x, equal, root);
   if (name == "reduce_scatter sum") return libtorch::reduce_scatter_rows(group, x, equal);
   if (name == "reduce_scatter avg")
     return libtorch::reduce_scatter_rows(group, x, equal, ReduceOp::avg);

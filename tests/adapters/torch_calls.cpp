@@ -174,17 +174,18 @@ void add_rooted(std::vector<TorchCall>& calls) {
                      return libtorch::gather_rows(group, in, root_of(group.size()));
                    },
                    [](const Tensors& in) { return at_root(at::cat(in), ranks_of(in)); }});
-  calls.push_back(
-      {"scatter_rows", 1,
-       [](int rank, int ranks) {
-         return rank == root_of(ranks) ? whole_sizes(rank, ranks) : std::vector<std::int64_t>{0};
-       },
-       [](ProcessGroup& group, const at::Tensor& in) {
-         const RowLayout layout = uneven(group.size());
-         const int root = root_of(group.size());
-         return libtorch::scatter_rows(group, in, group.rank() == root ? &layout : nullptr, root);
-       },
-       [](const Tensors& in) { return each_its_rows(in.back(), ranks_of(in)); }});
+  calls.push_back({"scatter_rows", 1,
+                   [](int rank, int ranks) {
+                     return rank == root_of(ranks) ? whole_sizes(rank, ranks)
+                                                   : std::vector<std::int64_t>{0};
+                   },
+                   [](ProcessGroup& group, const at::Tensor& in) {
+                     const RowLayout layout = uneven(group.size());
+                     const int root = root_of(group.size());
+                     return libtorch::scatter_rows(
+                         group, in, group.rank() == root ? layout : RowLayout(), root);
+                   },
+                   [](const Tensors& in) { return each_its_rows(in.back(), ranks_of(in)); }});
 }
 
 void add_exchanges(std::vector<TorchCall>& calls) {

@@ -65,8 +65,7 @@ void gather(tutti::ProcessGroup& group) {
 
   // Gathers on one rank, and scatters back: each rank receives its own rows.
   const tutti::GatheredRows at_two = tutti::gather_rows(group, mine, 2);
-  const tutti::Tensor back =
-      tutti::scatter_rows(group, at_two.data, group.rank() == 2 ? &at_two.layout : nullptr, 2);
+  const tutti::Tensor back = tutti::scatter_rows(group, at_two.data, at_two.layout, 2);
   if (first) print_rows("from rank 2 again", back);
 
   // The transpose of a gather: on every row, the sum of all ranks' votes.

@@ -93,10 +93,10 @@ inline at::Tensor gather_rows(ProcessGroup& group, const at::Tensor& local, int 
                               const GatherOptions& options = {}) {
   return detail::apply(autograd::gather_rows, group, local, root, detail::in_torch(options));
 }
-/// `layout` and `whole` are read on root only. On other ranks `layout` may be null and `whole`
+/// `layout` and `whole` are read on root only. On other ranks `layout` may be empty and `whole`
 /// undefined.
 inline at::Tensor scatter_rows(ProcessGroup& group, const at::Tensor& whole,
-                               const RowLayout* layout, int root,
+                               const RowLayout& layout, int root,
                                const ResultOptions& options = {}) {
   const bool read = group.rank() == root && whole.defined();
   const at::Tensor part = read ? whole : detail::no_part_of(whole);

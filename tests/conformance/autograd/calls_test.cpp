@@ -40,7 +40,7 @@ TEST_P(AutogradAlone, EveryFunctionAndItsTransposesGiveTheirInputsBits) {
       expect_same(autograd::all_reduce(group, x, op));
     expect_same(autograd::broadcast(group, x, 0));
     expect_same(autograd::gather_rows(group, x, 0));
-    expect_same(autograd::scatter_rows(group, x, &layout, 0));
+    expect_same(autograd::scatter_rows(group, x, layout, 0));
     const std::vector<std::int64_t> rows{2};
     expect_same(autograd::all_to_all_rows(group, x, rows, rows));
     expect_same(autograd::permute(group, x, std::vector{0}));

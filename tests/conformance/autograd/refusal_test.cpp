@@ -57,10 +57,10 @@ TEST_P(AutogradRefusal, AScatterWithoutAGradientIsRefusedByItsRoot) {
     const std::vector<std::int32_t> whole(index(group.size()));
     if (group.rank() == 0)
       expect_refused("scatter_rows", {"i32", "has no gradient"},
-                     [&] { autograd::scatter_rows(group, whole, &layout, 0); });
+                     [&] { autograd::scatter_rows(group, whole, layout, 0); });
     else
       expect_error(Errc::mismatch, {"rank 0", "refused", "scatter_rows"},
-                   [&] { autograd::scatter_rows(group, {}, nullptr, 0); });
+                   [&] { autograd::scatter_rows(group, {}, {}, 0); });
     expect_usable(group);
   });
 }
@@ -139,7 +139,7 @@ std::vector<NamedBackward> backwards(ProcessGroup& group, Memory* memory = nullp
   const std::vector<std::int64_t> rows(index(size), 1);
   const GatherOptions known{.layout = &layout, .memory = memory};
   const ResultOptions given{.memory = memory};
-  const auto* roots_layout = group.rank() == 0 ? &layout : nullptr;
+  const auto roots_layout = group.rank() == 0 ? layout : RowLayout();
   std::vector<NamedBackward> all{
       {"all_gather_rows", autograd::all_gather_rows(group, part, GradScale::sum, known).back},
       {"reduce_scatter_rows",

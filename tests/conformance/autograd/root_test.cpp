@@ -67,7 +67,7 @@ TEST_P(AutogradRoot, TheAdjointOfAScatterIsAGather) {
       const RowLayout rows(layout);
       expect_adjoint(group, at_root ? Shape{rows.total(), 2} : Shape{0},
                      [&](ProcessGroup& g, const ConstTensorView& x) {
-                       return autograd::scatter_rows(g, x, at_root ? &rows : nullptr, root);
+                       return autograd::scatter_rows(g, x, at_root ? rows : RowLayout(), root);
                      });
     }
   });

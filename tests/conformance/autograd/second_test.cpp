@@ -78,7 +78,7 @@ TEST_P(AutogradSecond, TheBackwardOfWhatMovesArraysHasTheForwardAsBackward) {
     const bool at_root = group.rank() == root;
     const Buffer whole = put(group, random_numbers(at_root ? layout.total() : 0, group.rank(), 39));
     expect_second_is_forward(
-        group, autograd::scatter_rows(group, whole, at_root ? &layout : nullptr, root), whole);
+        group, autograd::scatter_rows(group, whole, at_root ? layout : RowLayout(), root), whole);
     std::vector<int> to;
     std::vector<std::int64_t> rows;
     for (int r = 0; r < group.size(); ++r) {

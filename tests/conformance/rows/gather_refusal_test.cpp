@@ -292,23 +292,23 @@ TEST_P(GatherRefusal, FillsHaveToBeValuesOfTheDType) {
 struct BadRoot {
   std::string name;
   std::vector<std::string> texts;
-  std::function<void(ConstTensorView& whole, RowLayout& rows, const RowLayout*& layout)> spoil;
+  std::function<void(ConstTensorView& whole, RowLayout& rows)> spoil;
 };
 
 // Only root knows its array, and sends its refusal to the other ranks.
 TEST_P(GatherRefusal, WhatRootCannotScatterIsAnErrorOnAll) {
   const std::vector<BadRoot> bad{
-      {"no layout", {"layout"}, [](auto&, auto&, auto& layout) { layout = nullptr; }},
-      {"null", {"null"}, [](auto& whole, auto&, auto&) { whole.data = nullptr; }},
-      {"unknown dtype",
-       {"77"},
-       [](auto& whole, auto&, auto&) { whole.dtype = static_cast<DType>(77); }},
+      {"no layout",
+       {"rows has 0 entries; the world size is"},
+       [](auto&, RowLayout& rows) { rows = RowLayout(); }},
+      {"null", {"null"}, [](auto& whole, auto&) { whole.data = nullptr; }},
+      {"unknown dtype", {"77"}, [](auto& whole, auto&) { whole.dtype = static_cast<DType>(77); }},
       {"too many ranks",
        {"entries; the world size is"},
-       [](auto&, RowLayout& rows, auto&) { rows = RowLayout::equal(rows.ranks() + 1, 2); }},
+       [](auto&, RowLayout& rows) { rows = RowLayout::equal(rows.ranks() + 1, 2); }},
       {"another total",
        {"rows; the layout has"},
-       [](auto&, RowLayout& rows, auto&) { rows = RowLayout::equal(rows.ranks(), 3); }},
+       [](auto&, RowLayout& rows) { rows = RowLayout::equal(rows.ranks(), 3); }},
   };
   for (const BadRoot& b : bad)
     for (int root = 0; root < size(); ++root)
@@ -317,15 +317,14 @@ TEST_P(GatherRefusal, WhatRootCannotScatterIsAnErrorOnAll) {
         const bool at_root = group.rank() == root;
         RowLayout rows = RowLayout::equal(group.size(), 2);
         ConstTensorView whole = array(group, DType::f32, {2 * group.size(), 3});
-        const RowLayout* layout = &rows;
         if (at_root)
-          b.spoil(whole, rows, layout);
+          b.spoil(whole, rows);
         else
-          layout = nullptr;
+          rows = RowLayout();
         const std::vector<std::string> told{"rank " + std::to_string(root), "refused scatter_rows"};
         const Error error = expect_error(at_root ? Errc::invalid_argument : Errc::mismatch,
                                          at_root ? b.texts : told,
-                                         [&] { (void)scatter_rows(group, whole, layout, root); });
+                                         [&] { (void)scatter_rows(group, whole, rows, root); });
         EXPECT_EQ(error.where().rank, root);
         expect_usable(group);
       });
@@ -471,7 +470,7 @@ TEST_P(GatherRefusalComparing, ARankWithoutMemoryForItsResultLetsNoRankWait) {
       }
       refused([&](Memory* m) { (void)gather_all_tensors(group, mine, {.memory = m}); });
       refused([&](Memory* m) {
-        (void)scatter_rows(group, whole, group.rank() == 0 ? &rows : nullptr, 0, {.memory = m});
+        (void)scatter_rows(group, whole, group.rank() == 0 ? rows : RowLayout(), 0, {.memory = m});
       });
       refused([&](Memory* m) {
         (void)reduce_scatter_rows(group, whole, rows, ReduceOp::sum, {.memory = m});

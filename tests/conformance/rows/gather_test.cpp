@@ -185,7 +185,7 @@ TEST_P(GatherMatrix, GatherRowsAndScatterRowsAreEachOthersReverse) {
         const Buffer whole(group, want);
         const Tensor back =
             scatter_rows(group, at_root ? ConstTensorView(whole) : ConstTensorView(),
-                         at_root ? &rows : nullptr, root);
+                         at_root ? rows : RowLayout(), root);
         EXPECT_TRUE(same_bits(content_of(group, back), mine));
       });
     }
@@ -355,8 +355,8 @@ TEST_P(Gathering, ResultsAreInTheCallersMemory) {
         expect_there(all_gather_padded(group, mine, 0, options).data);
         expect_there(gather_rows(group, mine, 0, options).data);
       }
-      expect_there(
-          scatter_rows(group, whole, group.rank() == 0 ? &rows : nullptr, 0, {.memory = &memory}));
+      expect_there(scatter_rows(group, whole, group.rank() == 0 ? rows : RowLayout(), 0,
+                                {.memory = &memory}));
       expect_there(reduce_scatter_rows(group, whole, rows, ReduceOp::max, {.memory = &memory}));
       {
         const auto all = gather_all_tensors(group, mine, {.memory = &memory});
