@@ -68,9 +68,11 @@ class WatchedStore final : public Store {
     return base_->erase(key);
   }
 
+  /// Without those of the backend, which keeps the refusals of a group.
   std::size_t keys() const {
     const std::lock_guard lock(mutex_);
-    return keys_.size();
+    return static_cast<std::size_t>(std::ranges::count_if(
+        keys_, [](const std::string& key) { return key.find("/check/") != std::string::npos; }));
   }
   bool has_key_with(std::string_view part) const {
     const std::lock_guard lock(mutex_);
