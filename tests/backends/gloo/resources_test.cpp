@@ -1,5 +1,6 @@
 // The resources that groups over gloo hold and release. Ranks are processes.
 
+#include <malloc.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -8,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <optional>
 #include <set>
@@ -113,6 +115,16 @@ void expect_no_growth_by_groups(int cycles) {
   });
 }
 
+/// One heap for all threads, with 8 MiB of room: Gloo's thread, too, may allocate at any time after
+/// take_all_threads().
+void make_room_in_the_heap() {
+  ASSERT_EQ(::mallopt(M_ARENA_MAX, 1), 1);
+  constexpr int bytes = 8 << 20;
+  ASSERT_EQ(::mallopt(M_MMAP_THRESHOLD, 2 * bytes), 1);
+  ASSERT_EQ(::mallopt(M_TRIM_THRESHOLD, 2 * bytes), 1);
+  std::free(std::malloc(bytes));
+}
+
 /// Leaves the process without room for the stack of one more thread.
 void take_all_threads() {
   const rlimit nothing_more{1, 1};
@@ -128,6 +140,7 @@ TEST(GlooResources, ACallbackOfAMessageWithoutAThreadIsRefused) {
   if (address_sanitizer || thread_sanitizer)
     GTEST_SKIP() << "a sanitizer needs address space of its own at any time";
   on_processes({.size = 2}, [](RankProcess& rank) {
+    make_room_in_the_heap();
     auto group = rank.make_group("threads");
     std::vector<float> data(4, static_cast<float>(rank.rank()));
     group.barrier_async().wait();  // Starts the worker.

@@ -197,21 +197,20 @@ TEST(Bench, ALateRankIsNamedInAHangReportAndTheRunEndsInTime) {
     EXPECT_TRUE(contains(r.err, part)) << part << "\n" << r.err;
 }
 
-TEST(Bench, ARankThatNeverEntersIsMissingInTheHangReport) {
-  BenchOptions options = two_ranks(0, {});
+/// Rank 1 sleeps after a call, so the next one never begins while the other ranks wait in it.
+BenchOptions with_a_late_rank() {
+  BenchOptions options = two_ranks(
+      1, [calls = std::make_shared<int>(0)](auto ops, const Call& call, const auto& real) {
+        Work work = real(ops, call);
+        if (++*calls == 4) std::this_thread::sleep_for(700ms);
+        return work;
+      });
   options.timeout = 200ms;
-  options.decorate = [](int rank, std::unique_ptr<Backend> inner) {
-    if (rank != 1) return inner;
-    return std::unique_ptr<Backend>(std::make_unique<Changed>(
-        std::move(inner), [calls = std::make_shared<int>(0)](std::span<const Op> ops,
-                                                             const Call& call, const auto& real) {
-          Work work = real(ops, call);
-          // After a call: the next one never begins while the other ranks wait in it.
-          if (ops.front().kind == Operation::all_reduce && ++*calls == 4)
-            std::this_thread::sleep_for(700ms);
-          return work;
-        }));
-  };
+  return options;
+}
+
+TEST(Bench, ARankThatNeverEntersIsMissingInTheHangReport) {
+  const BenchOptions options = with_a_late_rank();
   const Result r = run(options);
   EXPECT_EQ(r.code, Exit::timeout);
   for (const char* part : {"timed out after 0.2 s", "entered : 0\n", "missing : 1 (", ", pid ",
@@ -458,19 +457,7 @@ TEST(Members, OnlyRankZeroPrintsAndAllEndWithItsCode) {
 }
 
 TEST(Members, AHangReportHasTheTracesOfAllProcesses) {
-  BenchOptions options = two_ranks(0, {});
-  options.timeout = 200ms;
-  options.decorate = [](int rank, std::unique_ptr<Backend> inner) {
-    if (rank != 1) return inner;
-    return std::unique_ptr<Backend>(std::make_unique<Changed>(
-        std::move(inner), [calls = std::make_shared<int>(0)](std::span<const Op> ops,
-                                                             const Call& call, const auto& real) {
-          Work work = real(ops, call);
-          if (ops.front().kind == Operation::all_reduce && ++*calls == 4)
-            std::this_thread::sleep_for(500ms);
-          return work;
-        }));
-  };
+  const BenchOptions options = with_a_late_rank();
   const std::vector<Member> members = run_members(options, 3);
   for (const Member& member : members) EXPECT_EQ(member.code, Exit::timeout) << member.err;
   EXPECT_EQ(Json::parse(members[0].out).at("status"), "timeout");
