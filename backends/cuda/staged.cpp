@@ -110,7 +110,7 @@ class Staged final : public HostBackend {
     carry(collectives, call, point_of(call.seq), false);
   }
 
-  void post(std::span<const Op> ops, const Call& call, internal::PostedMessages& posted) override {
+  void post(std::span<const Op> ops, const Call& call, Posts& posted) override {
     const bool with_collective = has_collective(ops);
     if (call.in_order && !with_collective) {
       return carry(ops, call, point_of(call.seq), true);  // post() runs in the call's turn.

@@ -15,9 +15,9 @@
 #include "values/fail.hpp"
 #include "values/group_errors.hpp"
 
-namespace tutti::internal {
+namespace tutti {
 
-std::exception_ptr PostedMessages::wait() noexcept {
+std::exception_ptr HostBackend::Posts::wait() noexcept {
   std::exception_ptr first;
   for (const auto& state : states_) {
     state->wait_until(Deadline::none());
@@ -26,14 +26,14 @@ std::exception_ptr PostedMessages::wait() noexcept {
   return first;
 }
 
-std::shared_ptr<WorkState> PostedMessages::all() const {
+std::shared_ptr<WorkState> HostBackend::Posts::all() const {
   if (states_.size() == 1) return states_.front();
   std::vector<Work> works;
   for (const auto& state : states_) works.emplace_back(state);
   return std::move(Work::all(works)).release();
 }
 
-}  // namespace tutti::internal
+}  // namespace tutti
 
 namespace [[gnu::visibility("default")]] tutti {
 
@@ -99,14 +99,13 @@ HostBackend::HostBackend(std::string group, int rank, int shown_rank)
     : group_(std::move(group)),
       rank_(rank),
       shown_rank_(shown_rank),
-      calls_(std::make_unique<internal::HostCalls>()) {}
+      calls_(std::make_unique<Calls>()) {}
 
 HostBackend::~HostBackend() {
   stop();
 }
 
-void HostBackend::post(std::span<const Op> ops, const Call& call,
-                       internal::PostedMessages& posted) {
+void HostBackend::post(std::span<const Op> ops, const Call& call, Posts& posted) {
   const auto limit = call.limit();
   posted.reserve(ops.size());  // So that adding one cannot fail.
   for (const auto& op : ops)
@@ -156,7 +155,7 @@ void HostBackend::run_in_turn(std::span<const Op> ops, const Call& call) {
 
 void HostBackend::run_now(std::span<const Op> ops, const Call& call) {
   if (!call.in_order) return run(ops, call);
-  internal::PostedMessages posted(calls_->pool());
+  Posts posted(calls_->pool());
   try {
     post(ops, call, posted);
   } catch (...) {
@@ -176,7 +175,7 @@ void HostBackend::run_now(std::span<const Op> ops, const Call& call) {
   if (const auto error = posted.wait()) std::rethrow_exception(error);
 }
 
-void HostBackend::abandon(internal::PostedMessages& posted, const Error& why) noexcept {
+void HostBackend::abandon(Posts& posted, const Error& why) noexcept {
   abort(why.message());
   (void)posted.wait();
 }
@@ -210,7 +209,7 @@ Work HostBackend::launch(std::span<const Op> ops, const Call& call) {
     run_in_turn(ops, call);
     return {};
   }
-  internal::PostedMessages posted(calls_->pool());
+  Posts posted(calls_->pool());
   try {
     if (std::ranges::any_of(ops, [](const Op& op) { return is_point_to_point(op.kind); }))
       post(ops, call, posted);

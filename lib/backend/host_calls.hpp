@@ -8,18 +8,20 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/backend/host_backend.hpp>
+
 #include "backend/call_queue.hpp"
 #include "backend/host_state.hpp"
 
-namespace tutti::internal {
+namespace tutti {
 
 /// Sends and receives that a launch has posted. The first four need no allocation.
-class PostedMessages {
+class HostBackend::Posts {
  public:
-  explicit PostedMessages(std::pmr::memory_resource& pool)
+  explicit Posts(std::pmr::memory_resource& pool)
       : memory_(room_.data(), room_.size(), &pool), states_(&memory_) {}
-  PostedMessages(const PostedMessages&) = delete;
-  PostedMessages& operator=(const PostedMessages&) = delete;
+  Posts(const Posts&) = delete;
+  Posts& operator=(const Posts&) = delete;
 
   void reserve(std::size_t count) { states_.reserve(count); }
   void add(std::shared_ptr<WorkState> state) { states_.push_back(std::move(state)); }
@@ -37,20 +39,21 @@ class PostedMessages {
 };
 
 /// The order of a HostBackend's calls, and memory for their states.
-class HostCalls {
+class HostBackend::Calls {
  public:
   /// Shared with callbacks that may run while the backend is destroyed.
-  const std::shared_ptr<CallQueue>& queue() const noexcept { return queue_; }
-  Pool& pool() noexcept { return *pool_; }
+  const std::shared_ptr<internal::CallQueue>& queue() const noexcept { return queue_; }
+  internal::Pool& pool() noexcept { return *pool_; }
   /// Makes a T(queue, args...), in memory of the pool.
   template <typename T, typename... Args>
   std::shared_ptr<T> make_state(Args&&... args) {
-    return std::allocate_shared<T>(PoolAllocator<T>(pool_), queue_, std::forward<Args>(args)...);
+    return std::allocate_shared<T>(internal::PoolAllocator<T>(pool_), queue_,
+                                   std::forward<Args>(args)...);
   }
 
  private:
-  std::shared_ptr<Pool> pool_ = std::make_shared<Pool>();
-  std::shared_ptr<CallQueue> queue_ = std::make_shared<CallQueue>();
+  std::shared_ptr<internal::Pool> pool_ = std::make_shared<internal::Pool>();
+  std::shared_ptr<internal::CallQueue> queue_ = std::make_shared<internal::CallQueue>();
 };
 
-}  // namespace tutti::internal
+}  // namespace tutti

@@ -97,7 +97,7 @@ class Checked final : public HostBackend {
     work.wait();
   }
 
-  void post(std::span<const Op> ops, const Call& call, PostedMessages& posted) override {
+  void post(std::span<const Op> ops, const Call& call, Posts& posted) override {
     std::vector<Op> pairs;
     for (const auto& op : ops)
       if (is_point_to_point(op.kind)) pairs.push_back(op);

@@ -9,11 +9,6 @@
 
 #include <tutti/backend/backend.hpp>
 
-namespace tutti::internal {
-class HostCalls;
-class PostedMessages;
-}
-
 namespace [[gnu::visibility("default")]] tutti {
 
 /// Base class of backends for host memory. Blocking calls run on the caller's thread, async calls
@@ -26,6 +21,10 @@ namespace [[gnu::visibility("default")]] tutti {
 /// in an async call, by ProcessGroup in a blocking call.
 class HostBackend : public Backend {
  public:
+  // Of backends in the tree (lib/backend/host_calls.hpp).
+  class [[gnu::visibility("hidden")]] Calls;
+  class [[gnu::visibility("hidden")]] Posts;
+
   HostBackend(std::string group, int rank) : HostBackend(std::move(group), rank, rank) {}
   /// `shown_rank`: the number in errors of this rank, in a part of another group (WholeGroup),
   /// whose name is `group`.
@@ -62,7 +61,7 @@ class HostBackend : public Backend {
   /// Posts the sends and receives among `ops` with post_one(), and adds them to `posted`; skips
   /// collectives. If it throws with `posted` empty, the call is refused; otherwise the group is
   /// aborted. Only backends in the tree override it.
-  virtual void post(std::span<const Op> ops, const Call& call, internal::PostedMessages& posted);
+  virtual void post(std::span<const Op> ops, const Call& call, Posts& posted);
   /// Posts one send or receive without waiting for the peer. Returns make_message()'s state, or
   /// null if the message has already ended. The message must end by `limit`. Default: throws
   /// Error unsupported.
@@ -83,20 +82,20 @@ class HostBackend : public Backend {
   const std::string& group() const noexcept { return group_; }
   int shown_rank() const noexcept { return shown_rank_; }
   /// For backends in the tree: the queue, and states from a pool.
-  internal::HostCalls& calls() const noexcept { return *calls_; }
+  Calls& calls() const noexcept { return *calls_; }
 
  private:
   class [[gnu::visibility("hidden")]] Task;
   void run_in_turn(std::span<const Op> ops, const Call& call);
   void run_now(std::span<const Op> ops, const Call& call);  // In its turn.
   /// Aborts the group because `posted` cannot be withdrawn, and waits for those messages to end.
-  void abandon(internal::PostedMessages& posted, const Error& why) noexcept;
+  void abandon(Posts& posted, const Error& why) noexcept;
   Work submit(std::span<const Op> ops, const Call& call, const std::shared_ptr<WorkState>& posted);
 
   std::string group_;
   int rank_;
   int shown_rank_;
-  std::unique_ptr<internal::HostCalls> calls_;
+  std::unique_ptr<Calls> calls_;
 };
 
 }  // namespace tutti
