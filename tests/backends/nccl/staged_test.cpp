@@ -5,6 +5,7 @@
 #include "cuda/pinned_pool.hpp"
 #include "cuda/stage.hpp"
 #include "group/core.hpp"
+#include "support/sanitizers.hpp"
 
 // Arrays on devices over a backend of host memory, with the double of CUDA.
 
