@@ -138,7 +138,6 @@ void Collectives::run(const Op& op) {
   if (gains_nothing(op)) return run_flat(op);
   switch (op.kind) {
     case Operation::all_reduce:
-      return all_reduce(op);
     case Operation::reduce:
       return reduce(op);
     case Operation::reduce_scatter:
@@ -163,73 +162,37 @@ void Collectives::barrier() {
   inner_barrier();
 }
 
-void Collectives::all_reduce(const Op& op) {
+/// all_reduce, or reduce to a root.
+void Collectives::reduce(const Op& op) {
+  const bool to_all = op.kind == Operation::all_reduce;
   const auto dtype = op.in.dtype;
   const auto element = size_of(dtype);
   const Chunks chunks(topology_, static_cast<std::size_t>(op.in.shape.numel()), element);
   const bool leads = in_lane(chunks.lanes());
+  const int root_host = to_all ? -1 : topology_.host_of(op.root);
+  const bool has_result = to_all || topology_.host() == root_host;
+  const auto result = [&](const Chunks::Piece& part) {
+    return elements(at(op.out, part.from * element), dtype, part.count);
+  };
+  // The slices of two chunks are in flight; those of an all_reduce in their place in `out`.
+  const auto slot = to_all ? 0 : chunks.slice(0, 0).count * element;
+  auto* const memory = to_all ? nullptr : scratch_.at_least(2 * slot);
   const auto own = [&](std::size_t t) {
     const auto slice = chunks.slice(t, topology_.place());
-    return elements(at(op.out, slice.from * element), dtype, slice.count);
-  };
-  // Every slice is reduced in its place in `out`.
-  const auto finish = [&](std::size_t t) {
-    const auto slice = own(t);
-    if (leads) {
-      wait_lane();
-      last_step(op, slice.data, static_cast<std::size_t>(slice.shape.numel()), topology_.size());
-    }
-    const auto chunk = chunks.chunk(t);
-    Op gather = inner_rows(Operation::all_gather, chunks, t);
-    gather.in = slice;
-    gather.out = elements(at(op.out, chunk.from * element), dtype, chunk.count);
-    inner(gather);
-  };
-  for (std::size_t t = 0; t < chunks.size(); ++t) {
-    const auto chunk = chunks.chunk(t);
-    Op scatter = inner_rows(Operation::reduce_scatter, chunks, t);
-    scatter.in = elements(at(op.in, chunk.from * element), dtype, chunk.count);
-    scatter.out = own(t);
-    scatter.reduce = first_step(op);
-    inner(scatter);
-    if (leads) {
-      const auto slice = own(t);
-      start_lane({.kind = Operation::all_reduce,
-                  .in = slice,
-                  .out = slice,
-                  .reduce = later_step(op, topology_)});
-    }
-    if (t > 0) finish(t - 1);
-  }
-  finish(chunks.size() - 1);
-}
-
-void Collectives::reduce(const Op& op) {
-  const auto dtype = op.in.dtype;
-  const auto element = size_of(dtype);
-  const Chunks chunks(topology_, static_cast<std::size_t>(op.in.shape.numel()), element);
-  const bool leads = in_lane(chunks.lanes());
-  const int root_host = topology_.host_of(op.root);
-  const bool at_root_host = topology_.host() == root_host;
-  // The slices of two chunks are in flight.
-  const auto slot = chunks.slice(0, 0).count * element;
-  auto* const memory = scratch_.at_least(2 * slot);
-  const auto own = [&](std::size_t t) {
-    const auto count = chunks.slice(t, topology_.place()).count;
-    return elements(memory + t % 2 * slot, dtype, count);
+    return to_all ? result(slice) : elements(memory + t % 2 * slot, dtype, slice.count);
   };
   const auto finish = [&](std::size_t t) {
     const auto slice = own(t);
     if (leads) wait_lane();
-    if (!at_root_host) return;
+    if (!has_result) return;
     if (leads)
       last_step(op, slice.data, static_cast<std::size_t>(slice.shape.numel()), topology_.size());
-    const auto chunk = chunks.chunk(t);
-    Op gather = inner_rows(Operation::gather, chunks, t);
+    Op gather = inner_rows(to_all ? Operation::all_gather : Operation::gather, chunks, t);
     gather.in = slice;
-    gather.root = topology_.place_of(op.root);
-    if (topology_.ranks_of(root_host)[static_cast<std::size_t>(topology_.place())] == op.root)
-      gather.out = elements(at(op.out, chunk.from * element), dtype, chunk.count);
+    if (!to_all) gather.root = topology_.place_of(op.root);
+    if (to_all ||
+        topology_.ranks_of(root_host)[static_cast<std::size_t>(topology_.place())] == op.root)
+      gather.out = result(chunks.chunk(t));
     inner(gather);
   };
   for (std::size_t t = 0; t < chunks.size(); ++t) {
@@ -241,11 +204,8 @@ void Collectives::reduce(const Op& op) {
     inner(scatter);
     if (leads) {
       const auto slice = own(t);
-      Op step{.kind = Operation::reduce,
-              .in = slice,
-              .reduce = later_step(op, topology_),
-              .root = root_host};
-      if (at_root_host) step.out = slice;
+      Op step{.kind = op.kind, .in = slice, .reduce = later_step(op, topology_), .root = root_host};
+      if (has_result) step.out = slice;
       start_lane(step);
     }
     if (t > 0) finish(t - 1);

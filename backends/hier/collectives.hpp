@@ -34,7 +34,6 @@ class Collectives {
   bool gains_nothing(const Op& op) const;
   void run_flat(const Op& op);
   void barrier();
-  void all_reduce(const Op& op);
   void reduce(const Op& op);
   void reduce_scatter(const Op& op);
   void broadcast(const Op& op);
