@@ -6,10 +6,13 @@ namespace {
 class Scan : public testing::TestWithParam<ReduceCell> {};
 INSTANTIATE_TEST_SUITE_P(Matrix, Scan, testing::ValuesIn(scan_cells()), CaseName());
 
-TEST_P(Scan, FoldsTheRanksUpToItsOwn) {
-  const World& world = GetParam().world;
-  const DType dtype = GetParam().dtype;
-  const ReduceOp::Kind kind = GetParam().kind;
+void check_scan(const ReduceCell& cell, bool exclusive) {
+  const auto scan = exclusive ? &ProcessGroup::exclusive_scan : &ProcessGroup::scan;
+  const auto scan_async =
+      exclusive ? &ProcessGroup::exclusive_scan_async : &ProcessGroup::scan_async;
+  const World& world = cell.world;
+  const DType dtype = cell.dtype;
+  const ReduceOp::Kind kind = cell.kind;
   for (const Variant& variant : variants(world.backend)) {
     for (const std::int64_t count : {1, 17, 4099}) {
       const auto inputs = make_inputs(dtype, {count}, world.size, variant.fill, kind, 6);
@@ -19,59 +22,34 @@ TEST_P(Scan, FoldsTheRanksUpToItsOwn) {
         const int rank = group.rank();
         const Array& mine = inputs[index(rank)];
         const ReduceOp op = op_of(kind, scales, rank);
-        const Array want = reduce_in_order(kind, std::span(inputs).first(index(rank + 1)), scales);
+        const auto before = std::span(inputs).first(index(rank) + (exclusive ? 0 : 1));
+        const Array want =
+            before.empty() ? identity(kind, dtype, {count}) : reduce_in_order(kind, before, scales);
 
         const Buffer in(group, mine);
         const Buffer out(group, dtype, {count});
-        group.scan(in, out, op, options_of(variant));
+        (group.*scan)(in, out, op, options_of(variant));
         EXPECT_TRUE(same(out.read(), want));
         EXPECT_TRUE(same_bits(in.read(), mine)) << "the input was changed";
 
         const Buffer both(group, mine);
-        group.scan(both, both, op, options_of(variant));
+        (group.*scan)(both, both, op, options_of(variant));
         EXPECT_TRUE(same(both.read(), want)) << "in place";
 
         const Buffer later(group, dtype, {count});
-        group.scan_async(in, later, op, options_of(variant)).wait();
+        (group.*scan_async)(in, later, op, options_of(variant)).wait();
         EXPECT_TRUE(same(later.read(), want)) << "asynchronously";
       });
     }
   }
 }
 
+TEST_P(Scan, FoldsTheRanksUpToItsOwn) {
+  check_scan(GetParam(), false);
+}
+
 TEST_P(Scan, ExclusiveFoldsTheRanksBeforeItsOwn) {
-  const World& world = GetParam().world;
-  const DType dtype = GetParam().dtype;
-  const ReduceOp::Kind kind = GetParam().kind;
-  for (const Variant& variant : variants(world.backend)) {
-    for (const std::int64_t count : {1, 17, 4099}) {
-      const auto inputs = make_inputs(dtype, {count}, world.size, variant.fill, kind, 7);
-      const auto scales = make_scales(world.size, variant.fill);
-      on_ranks(world, [&](ProcessGroup& group) {
-        SCOPED_TRACE(to_string(variant) + ", count " + std::to_string(count));
-        const int rank = group.rank();
-        const Array& mine = inputs[index(rank)];
-        const ReduceOp op = op_of(kind, scales, rank);
-        const Array want =
-            rank == 0 ? identity(kind, dtype, {count})
-                      : reduce_in_order(kind, std::span(inputs).first(index(rank)), scales);
-
-        const Buffer in(group, mine);
-        const Buffer out(group, dtype, {count});
-        group.exclusive_scan(in, out, op, options_of(variant));
-        EXPECT_TRUE(same(out.read(), want));
-        EXPECT_TRUE(same_bits(in.read(), mine)) << "the input was changed";
-
-        const Buffer both(group, mine);
-        group.exclusive_scan(both, both, op, options_of(variant));
-        EXPECT_TRUE(same(both.read(), want)) << "in place";
-
-        const Buffer later(group, dtype, {count});
-        group.exclusive_scan_async(in, later, op, options_of(variant)).wait();
-        EXPECT_TRUE(same(later.read(), want)) << "asynchronously";
-      });
-    }
-  }
+  check_scan(GetParam(), true);
 }
 
 }  // namespace
