@@ -21,12 +21,16 @@ thread_local bool next_thread_fails = false;
 }  // namespace
 }  // namespace tutti::test::nccl_double
 
+/// Of the ThreadSanitizer that clang links into the program.
+extern "C" [[gnu::weak]] decltype(::pthread_create) __interceptor_pthread_create;
+
 /// Replaces the C library's function, which std::thread calls.
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
                               void* (*body)(void*), void* argument) noexcept {
   if (std::exchange(tutti::test::nccl_double::next_thread_fails, false)) return EAGAIN;
-  static const auto real =
+  static const auto next =
       reinterpret_cast<decltype(&pthread_create)>(::dlsym(RTLD_NEXT, "pthread_create"));
+  const auto real = __interceptor_pthread_create ? &__interceptor_pthread_create : next;
   return real(thread, attributes, body, argument);
 }
 
