@@ -36,14 +36,16 @@ bool is_stopped(int process) noexcept {
 }  // namespace
 
 std::uint32_t Member::agree(std::uint32_t own) {
-  const auto begun = ++agreements_ << 32;
-  publish(mine().agreed, begun + own);
-  await_all(&SharedRank::agreed, begun);
+  // A peer writes to the same word only after it has seen this rank's next agreement, so after the
+  // loads below.
+  const auto word = ++agreements_ % 2 != 0 ? &SharedRank::agreed : &SharedRank::agreed_even;
+  const auto begun = agreements_ << 32;
+  publish(mine().*word, begun + own);
+  await_all(word, begun);
   auto all = own;
-  // A peer writes the next value only after this rank's next entry or round, so after this.
   // Relaxed: acquired by the wait.
   for (int r = 0; r < size_; ++r)
-    all &= static_cast<std::uint32_t>(of(r).agreed.load(std::memory_order_relaxed));
+    all &= static_cast<std::uint32_t>((of(r).*word).load(std::memory_order_relaxed));
   return all;
 }
 
@@ -62,9 +64,21 @@ void Member::end_access() noexcept {
   mine().accesses.store(0, std::memory_order_release);
 }
 
+bool Member::await_read(bool complete) {
+  // A process that died after it had read leaves its number to another one.
+  const bool all = agree(complete && find_dead() < 0 ? 1 : 0) != 0;
+  ++moved_;
+  end_moved();
+  return all;
+}
+
 void Member::await_moved() {
   publish(mine().moved, ++moved_);  // Releases the data to the peers.
   await_all(&SharedRank::moved, moved_);
+  end_moved();
+}
+
+void Member::end_moved() {
   notify_of_stores();
   // After the store: a peer that failed and changed its arrays while this rank read them had broken
   // the group before.

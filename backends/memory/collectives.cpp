@@ -20,18 +20,27 @@ bool is_scaled(const Op& op) {
 
 }  // namespace
 
-Collective::Collective(Member& member, const Op& op, bool in_entry, std::int64_t largest_rows)
+Collective::Collective(Member& member, const Op& op, bool in_entry, std::int64_t largest_rows,
+                       std::optional<bool> reads)
     : member_(member),
       op_(op),
       rank_(member.rank()),
       size_(member.size()),
+      reads_(reads),
       base_(member.position()) {
   piece_ = std::numeric_limits<std::size_t>::max();
   if (size_ == 1) return;
   choose(in_entry, static_cast<std::size_t>(largest_rows));
-  const auto largest = static_cast<std::size_t>(largest_rows) * row_bytes();
-  if (way_ != Way::entry && Direct::gains(op, member, largest))
-    direct_.emplace(member, op, in_entry);
+  const auto largest = static_cast<std::size_t>(largest_rows) * row_bytes(op_);
+  if (way_ == Way::entry || !Direct::gains(op, member, largest)) return;
+  // After the entry: before, a peer with another call may fill the same memory.
+  skips_ = in_entry && from_root() && member.first_round_of(op.root) != base_;
+  block_ = op.kind == Operation::all_to_all  ? largest
+           : op.kind == Operation::broadcast ? op.in.bytes()
+                                             : largest_block();
+  const bool may_read = reads.value_or(block_ >= member.reads().bytes());
+  direct_.emplace(member, op, in_entry,
+                  may_read && !internal::is_reduction(op.kind) && !member.in_one_process());
 }
 
 // --- How the data moves ---
@@ -59,7 +68,7 @@ void Collective::choose(bool in_entry, std::size_t largest_rows) {
       if (in_entry && all_blocks() <= inline_bytes) return;
       return divide(all_blocks(), 2 * least_piece);
     case Operation::all_to_all:
-      if (largest_rows != 0) return divide_blocks(largest_rows * row_bytes());
+      if (largest_rows != 0) return divide_blocks(largest_rows * row_bytes(op_));
       [[fallthrough]];
     case Operation::barrier:
     case Operation::send:
@@ -106,32 +115,16 @@ Collective::Part Collective::part(std::size_t bytes, std::size_t round) const no
   return {from, std::min(piece_, bytes - from)};
 }
 
-std::size_t Collective::row_bytes() const noexcept {
-  const bool by_out = op_.kind == Operation::scatter || op_.kind == Operation::reduce_scatter;
-  return by_out ? op_.out.row_bytes() : op_.in.row_bytes();
-}
-
-std::size_t Collective::block_bytes(int rank) const noexcept {
-  return static_cast<std::size_t>(op_.rows[rank]) * row_bytes();
-}
-
 std::size_t Collective::largest_block() const noexcept {
   std::size_t largest = 0;
-  for (int r = 0; r < size_; ++r) largest = std::max(largest, block_bytes(r));
+  for (int r = 0; r < size_; ++r) largest = std::max(largest, block_bytes(op_, r));
   return largest;
-}
-
-std::size_t Collective::all_blocks() const noexcept {
-  std::size_t sum = 0;
-  for (int r = 0; r < size_; ++r) sum += block_bytes(r);
-  return sum;
 }
 
 std::span<const std::byte> Collective::small() const noexcept {
   if (direct_ && direct_->in_entry()) return direct_->entry();
   if (way_ != Way::entry || size_ == 1) return {};
-  const bool from_root = op_.kind == Operation::broadcast || op_.kind == Operation::scatter;
-  if (op_.kind == Operation::barrier || (from_root && rank_ != op_.root)) return {};
+  if (op_.kind == Operation::barrier || (from_root() && rank_ != op_.root)) return {};
   return {bytes_of(op_.in), op_.in.bytes()};
 }
 
@@ -196,7 +189,7 @@ void Collective::fill_blocks(std::size_t round, const Rows& rows) {
   auto* const slot = member_.slot(rank_, base_ + round);
   std::size_t offset = 0;
   for (int r = 0; r < size_; ++r) {
-    const auto bytes = static_cast<std::size_t>(rows[r]) * row_bytes();
+    const auto bytes = static_cast<std::size_t>(rows[r]) * row_bytes(op_);
     const auto p = part(bytes, round);
     if (r != rank_)
       copy_bytes(slot + place_of_block(rank_, r), bytes_of(op_.in) + offset + p.from, p.bytes);
@@ -208,29 +201,43 @@ void Collective::fill_blocks(std::size_t round, const Rows& rows) {
 
 void Collective::run() {
   if (direct_ && run_direct()) return;
+  if (has_rounds()) fill_after_entry();
   if (way_ == Way::slices)
     run_slices();
   else
     run_rounds();
-  if (way_ != Way::entry) member_.advance(rounds_);
+  if (!has_rounds()) return;
+  if (from_root()) member_.filled_by(op_.root, base_);
+  member_.advance(rounds_);
 }
 
 /// False if the data has to move through slots.
 bool Collective::run_direct() {
-  const bool agreed = direct_->agree(base_);
-  if (!direct_->in_entry()) {
-    member_.advance(1);
-    ++base_;
+  auto way = direct_->agree(base_);
+  if (!direct_->in_entry()) member_.advance(1);
+  if (way == Direct::Way::reads && !reads_) {
+    auto& reads = member_.reads();
+    if (!reads.is_known()) reads.find(member_, direct_->can_read());
+    if (block_ < reads.bytes()) way = Direct::Way::none;
   }
-  if (agreed) {
-    direct_->run();
-    return true;
+  if (way != Direct::Way::none) {
+    if (direct_->run()) return true;
+    member_.reads().give_up();
   }
-  if (fills_first())
-    member_.filled(base_);
-  else
-    fill(0);
   return false;
+}
+
+/// Fills round 0, unless begin() has.
+void Collective::fill_after_entry() {
+  // Unless the call has used rounds, which a peer may not have taken.
+  if (skips_ && base_ == member_.position()) member_.skip_to(member_.first_round_of(op_.root));
+  base_ = member_.position();
+  if (!fills_first())
+    fill(0);
+  else if (direct_ && direct_->none_is_complete())
+    member_.all_filled(base_);
+  else if (direct_)
+    member_.filled(base_);
 }
 
 void Collective::run_rounds() {
@@ -312,7 +319,7 @@ void Collective::take_scanned(std::size_t round) {
 
 void Collective::take_own_block_reduced(std::size_t round) {
   const auto p = part(op_.out.bytes(), round);
-  const auto own = static_cast<std::size_t>(op_.rows.offset(rank_)) * row_bytes();
+  const auto own = block_begin(op_, rank_);
   const auto offset = way_ == Way::entry ? own : 0;
   fold(bytes_of(op_.out) + p.from, bytes_of(op_.in) + own + p.from, round, offset, p.bytes, size_);
 }
@@ -322,7 +329,7 @@ void Collective::take_gathered(std::size_t round) {
   const bool bounded = op_.kind == Operation::all_gather_bounded;
   auto* out = bytes_of(op_.out);
   for (int r = 0; r < size_; ++r) {
-    const auto room = block_bytes(r);
+    const auto room = block_bytes(op_, r);
     if (r == rank_) {
       const auto p = part(op_.in.bytes(), round);
       copy_bytes(out + p.from, bytes_of(op_.in) + p.from, p.bytes);
@@ -346,7 +353,7 @@ void Collective::take_from_root(std::size_t round) {
 
 /// The root's whole array moves; each rank takes its block.
 void Collective::take_scattered(std::size_t round) {
-  const auto begin = static_cast<std::size_t>(op_.rows.offset(rank_)) * row_bytes();
+  const auto begin = block_begin(op_, rank_);
   const auto end = begin + op_.out.bytes();
   const auto p = part(all_blocks(), round);
   const auto from = std::max(begin, p.from);
@@ -359,10 +366,10 @@ void Collective::take_scattered(std::size_t round) {
 void Collective::take_exchanged(std::size_t round) {
   auto* out = bytes_of(op_.out);
   for (int r = 0; r < size_; ++r) {
-    const auto bytes = block_bytes(r);
+    const auto bytes = block_bytes(op_, r);
     const auto p = part(bytes, round);
     if (r == rank_) {
-      const auto own = static_cast<std::size_t>(op_.send_rows.offset(rank_)) * row_bytes();
+      const auto own = static_cast<std::size_t>(op_.send_rows.offset(rank_)) * row_bytes(op_);
       copy_bytes(out + p.from, bytes_of(op_.in) + own + p.from, p.bytes);
     } else if (p.bytes != 0) {
       copy_bytes(out + p.from, source(r, round), p.bytes);

@@ -28,7 +28,10 @@ inline std::byte* bytes_of(const TensorView& view) {
 class Collective {
  public:
   /// `in_entry`: a small array may be in the entry. `largest_rows`: of an all_to_all (RowCounts).
-  Collective(Member& member, const Op& op, bool in_entry, std::int64_t largest_rows);
+  /// `reads`: private inputs of other processes are read, or not; nothing: as the member's
+  /// threshold says.
+  Collective(Member& member, const Op& op, bool in_entry, std::int64_t largest_rows,
+             std::optional<bool> reads = {});
 
   /// The array for the entry; empty if the data needs rounds.
   std::span<const std::byte> small() const noexcept;
@@ -39,7 +42,9 @@ class Collective {
     if (internal::is_reduction(op_.kind)) reducer_.emplace(op_, size_);
   }
   /// True if all ranks fill round 0 before they enter the call.
-  bool all_fill_first() const noexcept { return has_rounds() && !(direct_ && direct_->in_entry()); }
+  bool all_fill_first() const noexcept {
+    return has_rounds() && !skips_ && !(direct_ && direct_->in_entry());
+  }
   /// Moves the rest of the data. All ranks have entered the call.
   /// @throws Error of Member.
   void run();
@@ -60,12 +65,16 @@ class Collective {
   };
 
   bool has_rounds() const noexcept { return way_ != Way::entry; }
+  bool from_root() const noexcept {
+    return op_.kind == Operation::broadcast || op_.kind == Operation::scatter;
+  }
   /// True if this rank fills round 0 of the data before the entry: its peers cannot access its
   /// arrays.
   bool fills_first() const noexcept {
-    return !direct_ || (direct_->in_entry() && !direct_->is_complete());
+    return !skips_ && (!direct_ || (direct_->in_entry() && !direct_->is_complete()));
   }
   void fill(std::size_t round);
+  void fill_after_entry();
   bool run_direct();
   void choose(bool in_entry, std::size_t largest_rows);
   void choose_reduction(std::size_t bytes, bool in_entry);
@@ -75,10 +84,8 @@ class Collective {
   void divide_blocks(std::size_t largest);
   Part part(std::size_t bytes, std::size_t round) const noexcept;
   std::size_t place_of_block(int from, int to) const noexcept;
-  std::size_t row_bytes() const noexcept;
-  std::size_t block_bytes(int rank) const noexcept;
   std::size_t largest_block() const noexcept;
-  std::size_t all_blocks() const noexcept;
+  std::size_t all_blocks() const noexcept { return block_begin(op_, size_); }
 
   const std::byte* source(int rank, std::size_t round);
   void take(std::size_t round);
@@ -105,8 +112,13 @@ class Collective {
   const Op& op_;
   const int rank_;
   const int size_;
+  const std::optional<bool> reads_;
+  std::size_t block_ = 0;  // The bytes of the largest block that a rank reads.
   Way way_ = Way::entry;
   std::uint64_t base_;  // The number of round 0.
+  /// Its first round is a later one, whose slots are its root's to write
+  /// (Member::first_round_of()).
+  bool skips_ = false;
   std::size_t rounds_ = 1;
   std::optional<Direct> direct_;  // Tried first.
   std::optional<collectives::Reducer> reducer_;

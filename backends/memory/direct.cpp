@@ -17,19 +17,6 @@ using collectives::copy_bytes;
 using collectives::cut;
 using collectives::Reducer;
 
-std::size_t row_bytes(const Op& op) noexcept {
-  const bool by_out = op.kind == Operation::scatter || op.kind == Operation::reduce_scatter;
-  return by_out ? op.out.row_bytes() : op.in.row_bytes();
-}
-
-std::size_t block_bytes(const Op& op, int rank) noexcept {
-  return static_cast<std::size_t>(op.rows[rank]) * row_bytes(op);
-}
-
-std::size_t block_begin(const Op& op, int rank) noexcept {
-  return static_cast<std::size_t>(op.rows.offset(rank)) * row_bytes(op);
-}
-
 /// True if the data are the blocks of the ranks, in their order.
 bool has_blocks(const Op& op) noexcept {
   switch (op.kind) {
@@ -74,17 +61,17 @@ bool Direct::gains(const Op& op, const Member& member, std::size_t largest) noex
   return (exchanges ? largest : whole_bytes(op, member.size())) > least_direct;
 }
 
-Direct::Direct(Member& member, const Op& op, bool in_entry)
-    : member_(member), op_(op), size_(member.size()), in_entry_(in_entry) {
+Direct::Direct(Member& member, const Op& op, bool in_entry, bool reads)
+    : member_(member), op_(op), size_(member.size()), in_entry_(in_entry), reads_(reads) {
   const auto ranks = static_cast<std::size_t>(size_);
   entries_.resize(ranks);
   ins_.resize(ranks);
   outs_.resize(ranks);
   sent_.resize(ranks);
   const auto find = [&](const void* data, std::size_t bytes) {
-    if (!member.in_one_process()) return member.memory().find(data, bytes);
-    return Location{.segment = Location::this_process,
-                    .offset = reinterpret_cast<std::uintptr_t>(data)};
+    const auto shared = member.in_one_process() ? Location() : member.memory().find(data, bytes);
+    if (shared.segment != Location::nowhere || !(member.in_one_process() || reads)) return shared;
+    return Location{.segment = Location::process, .offset = reinterpret_cast<std::uintptr_t>(data)};
   };
   const auto in = find(op.in.data, op.in.bytes());
   const bool in_place = op.out.data == op.in.data && op.out.bytes() == op.in.bytes();
@@ -131,10 +118,21 @@ std::size_t Direct::out_bytes(int rank) const noexcept {
   }
 }
 
+/// True if all ranks can access the memory.
+bool Direct::is_shared(const Location& location) const noexcept {
+  return location.segment != Location::nowhere &&
+         (location.segment != Location::process || member_.in_one_process());
+}
+
 bool Direct::is_complete(int rank) const noexcept {
   const auto& entry = entries_[static_cast<std::size_t>(rank)];
-  return (in_bytes(rank) == 0 || entry.in.segment != Location::nowhere) &&
-         (out_bytes(rank) == 0 || entry.out.segment != Location::nowhere);
+  return (in_bytes(rank) == 0 || is_shared(entry.in)) &&
+         (out_bytes(rank) == 0 || is_shared(entry.out));
+}
+
+bool Direct::is_readable(int rank) const noexcept {
+  const auto& entry = entries_[static_cast<std::size_t>(rank)];
+  return in_bytes(rank) == 0 || entry.in.segment != Location::nowhere;
 }
 
 /// The description of this rank's arrays, and where in its input its block for each rank begins.
@@ -151,8 +149,9 @@ void Direct::fill(std::uint64_t round) {
   member_.filled(round);
 }
 
-bool Direct::agree(std::uint64_t round) {
+Direct::Way Direct::agree(std::uint64_t round) {
   bool complete = true;
+  bool readable = reads_;
   for (int r = 0; r < size_; ++r) {
     const auto i = static_cast<std::size_t>(r);
     if (!in_entry_ && r != member_.rank()) member_.await_filled(r, round);
@@ -168,14 +167,31 @@ bool Direct::agree(std::uint64_t round) {
     if (bounded && entries_[i].bytes > block_bytes(op_, r))
       member_.fail_corrupt(r, "a block's length");
     complete = complete && is_complete(r);
+    readable = readable && is_readable(r);
+    none_is_complete_ = none_is_complete_ && !names_all(r);
   }
   if (!in_entry_) member_.taken(round);
-  if (!complete) return false;
-  if (!member_.in_one_process() && !can_access_all()) return false;
+  if (!complete && !readable) return Way::none;
+  way_ = complete ? Way::parts : Way::reads;
+  if (!member_.in_one_process() && !can_access_all()) return Way::none;
   for (int r = 0; r < size_; ++r) {
     const auto& entry = entries_[static_cast<std::size_t>(r)];
     ins_[static_cast<std::size_t>(r)] = locate(r, entry.in, in_bytes(r));
-    outs_[static_cast<std::size_t>(r)] = locate(r, entry.out, out_bytes(r));
+    if (complete) outs_[static_cast<std::size_t>(r)] = locate(r, entry.out, out_bytes(r));
+  }
+  return way_;
+}
+
+bool Direct::can_read() const noexcept {
+  for (int r = 0; r < size_; ++r) {
+    const auto& entry = entries_[static_cast<std::size_t>(r)];
+    const int process = member_.process_of(r);
+    for (const auto& array : {entry.in, entry.out}) {
+      std::byte first{};
+      if (process != 0 && array.segment == Location::process && array.offset != 0 &&
+          !read_process(process, &first, reinterpret_cast<const std::byte*>(array.offset), 1))
+        return false;
+    }
   }
   return true;
 }
@@ -184,8 +200,8 @@ template <typename Visit>
 void Direct::for_each_location(const Visit& visit) const {
   for (int r = 0; r < size_; ++r) {
     const auto& entry = entries_[static_cast<std::size_t>(r)];
-    if (in_bytes(r) != 0) visit(r, entry.in);
-    if (out_bytes(r) != 0) visit(r, entry.out);
+    if (in_bytes(r) != 0 && entry.in.segment != Location::process) visit(r, entry.in);
+    if (out_bytes(r) != 0 && way_ == Way::parts) visit(r, entry.out);
   }
 }
 
@@ -220,7 +236,7 @@ bool Direct::can_access_all() {
 
 std::byte* Direct::locate(int rank, const Location& location, std::size_t bytes) {
   if (bytes == 0) return nullptr;
-  if (member_.in_one_process()) return reinterpret_cast<std::byte*>(location.offset);
+  if (location.segment == Location::process) return reinterpret_cast<std::byte*>(location.offset);
   auto* const data = member_.peer_memory().data(rank, location, bytes);
   if (data == nullptr) member_.fail_corrupt(rank, "the location of an array");
   return data;
@@ -228,17 +244,20 @@ std::byte* Direct::locate(int rank, const Location& location, std::size_t bytes)
 
 // --- The data ---
 
-void Direct::run() {
+bool Direct::run() {
+  bool complete = true;
   {
     const Access access(member_);
     if (internal::is_reduction(op_.kind))
       reduce();
-    else if (op_.kind == Operation::all_to_all)
-      copy_blocks();
+    else if (way_ == Way::reads || op_.kind == Operation::all_to_all)
+      complete = read_blocks();
     else
       copy();
   }
+  if (way_ == Way::reads) return member_.await_read(complete);
   member_.await_moved();
+  return true;
 }
 
 /// Calls visit(block, begin, bytes) for each piece of this rank's part of the data, where `begin`
@@ -279,21 +298,49 @@ void Direct::copy() {
   });
 }
 
-/// all_to_all: this rank reads its blocks.
-void Direct::copy_blocks() {
+/// This rank reads what it needs.
+bool Direct::read_blocks() {
+  const int me = member_.rank();
+  auto* const out = static_cast<std::byte*>(op_.out.data);
+  switch (op_.kind) {
+    case Operation::broadcast:
+      return me == op_.root || read_block(op_.root, 0, whole_bytes(op_, size_), out);
+    case Operation::scatter:
+      return read_block(op_.root, block_begin(op_, me), block_bytes(op_, me), out);
+    case Operation::gather:
+      if (me != op_.root) return true;
+      break;
+    default:
+      break;
+  }
+  const bool exchanges = op_.kind == Operation::all_to_all;
   for (int i = 0; i < size_; ++i) {
-    const int r = (member_.rank() + i) % size_;
-    const auto begin = sent_[static_cast<std::size_t>(r)];
-    const auto bytes = block_bytes(op_, r);
+    const int r = (me + i) % size_;
+    const auto begin = exchanges ? sent_[static_cast<std::size_t>(r)] : 0;
+    const auto bytes = exchanges ? block_bytes(op_, r) : in_bytes(r);
     const auto all = in_bytes(r);
     if (begin > all || bytes > all - begin) member_.fail_corrupt(r, "the location of a block");
-    auto* const out = static_cast<std::byte*>(op_.out.data) + block_begin(op_, r);
-    const auto* const from = ins_[static_cast<std::size_t>(r)] + begin;
-    for (std::size_t at = 0; at < bytes; at += direct_piece) {
-      member_.check_access();
-      copy_bytes(out + at, from + at, std::min(direct_piece, bytes - at));
-    }
+    if (!read_block(r, begin, bytes, out + block_begin(op_, r))) return false;
   }
+  return true;
+}
+
+/// to[0, bytes) = the input of a rank from `begin` on.
+bool Direct::read_block(int rank, std::size_t begin, std::size_t bytes, std::byte* to) {
+  const auto r = static_cast<std::size_t>(rank);
+  const auto* const from = ins_[r] + begin;
+  const bool is_private = entries_[r].in.segment == Location::process;
+  const int process = is_private ? member_.process_of(rank) : 0;
+  const auto piece = process != 0 ? read_piece : direct_piece;
+  for (std::size_t at = 0; at < bytes; at += piece) {
+    member_.check_access();
+    const auto n = std::min(piece, bytes - at);
+    if (process == 0)
+      copy_bytes(to + at, from + at, n);
+    else if (!read_process(process, to + at, from + at, n))
+      return false;
+  }
+  return true;
 }
 
 void Direct::reduce() {

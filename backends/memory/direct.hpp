@@ -16,6 +16,19 @@ namespace tutti::backend::memory {
 template <typename T>
 using PerRank = fmt::basic_memory_buffer<T, 64>;
 
+// The blocks of the ranks in an operation that has rows.
+
+inline std::size_t row_bytes(const Op& op) noexcept {
+  const bool by_out = op.kind == Operation::scatter || op.kind == Operation::reduce_scatter;
+  return by_out ? op.out.row_bytes() : op.in.row_bytes();
+}
+inline std::size_t block_bytes(const Op& op, int rank) noexcept {
+  return static_cast<std::size_t>(op.rows[rank]) * row_bytes(op);
+}
+inline std::size_t block_begin(const Op& op, int rank) noexcept {
+  return static_cast<std::size_t>(op.rows.offset(rank)) * row_bytes(op);
+}
+
 /// The arrays of a rank that its peers may access during a call, in its entry.
 struct EntryArrays {
   Location in;
@@ -29,12 +42,19 @@ static_assert(sizeof(EntryArrays) == inline_bytes);
 /// their arrays, each moves its part of the data, and then waits until all ranks have.
 class Direct {
  public:
+  enum class Way : std::uint8_t {
+    none,   ///< They cannot.
+    parts,  ///< Each rank moves a part of the data from and to the arrays of all.
+    reads,  ///< Each rank reads what it needs. Some inputs are private.
+  };
+
   /// True if an operation with arrays of these sizes gains. Equal on all ranks. `largest`: the
   /// bytes of the largest block of an all_to_all.
   static bool gains(const Op& op, const Member& member, std::size_t largest) noexcept;
 
-  /// `in_entry`: the ranks describe their arrays in their entries; otherwise in a round.
-  Direct(Member& member, const Op& op, bool in_entry);
+  /// `in_entry`: the ranks describe their arrays in their entries; otherwise in a round. `reads`:
+  /// private inputs may be read; not in a reduction.
+  Direct(Member& member, const Op& op, bool in_entry, bool reads);
 
   bool in_entry() const noexcept { return in_entry_; }
   /// This rank's entry.
@@ -42,12 +62,16 @@ class Direct {
   /// Describes the arrays in a round instead.
   void fill(std::uint64_t round);
   /// True if this rank names every array that its peers need.
-  bool is_complete() const noexcept { return is_complete(member_.rank()); }
-  /// After the entry or in the round. True on all ranks if all can access the arrays that they
-  /// need.
-  bool agree(std::uint64_t round);
-  /// Moves the data. @throws Error: the group is broken.
-  void run();
+  bool is_complete() const noexcept { return names_all(member_.rank()); }
+  /// After agree(): no rank does.
+  bool none_is_complete() const noexcept { return none_is_complete_; }
+  /// After the entry or in the round: how all ranks will access the arrays that they need.
+  Way agree(std::uint64_t round);
+  /// True if the system lets this rank read the private arrays of its peers.
+  bool can_read() const noexcept;
+  /// Moves the data. False on all ranks if some could not read an input; the outputs are undefined
+  /// then. @throws Error: the group is broken.
+  bool run();
   /// After an error: returns when no peer accesses this rank's arrays any more. If a peer stopped
   /// while it did, nothing is allocated in their memory again.
   void withdraw() noexcept;
@@ -59,7 +83,12 @@ class Direct {
   }
   std::size_t in_bytes(int rank) const noexcept;
   std::size_t out_bytes(int rank) const noexcept;
+  bool is_shared(const Location& location) const noexcept;
   bool is_complete(int rank) const noexcept;
+  bool is_readable(int rank) const noexcept;
+  bool names_all(int rank) const noexcept {
+    return is_complete(rank) || (reads_ && is_readable(rank));
+  }
   bool can_access_all();
   std::byte* locate(int rank, const Location& location, std::size_t bytes);
   template <typename Visit>
@@ -67,13 +96,17 @@ class Direct {
   template <typename Visit>
   void for_each_piece(const Visit& visit);
   void copy();
-  void copy_blocks();
+  bool read_blocks();
+  bool read_block(int rank, std::size_t begin, std::size_t bytes, std::byte* to);
   void reduce();
 
   Member& member_;
   const Op& op_;
   const int size_;
   const bool in_entry_;
+  const bool reads_;
+  Way way_ = Way::none;
+  bool none_is_complete_ = true;
   PerRank<EntryArrays> entries_;
   PerRank<std::byte*> ins_;   // Null: not needed.
   PerRank<std::byte*> outs_;  // Null: not needed.

@@ -63,17 +63,18 @@ struct SharedCause {
 
 /// The words of one rank. A peer polls some of them while the rank writes others.
 struct SharedRank {
-  std::array<Entry, 2> entries;          ///< By call number.
-  alignas(cache_line) Number filled;     ///< Rounds whose slot is filled.
-  alignas(cache_line) Number folded;     ///< Rounds whose slice of the result is complete.
-  alignas(cache_line) Number taken;      ///< Rounds of which this rank needs nothing any more.
-  alignas(cache_line) Number moved;      ///< Direct collectives whose data this rank has moved.
-  alignas(cache_line) Number agreed;     ///< Agreements on segments * 2^32 + a bit per mapped one.
-  alignas(cache_line) Number left;       ///< The last entered call that this rank has left, + 1.
-  alignas(cache_line) Number described;  ///< The call that `record` describes, + 1.
-  Word gone;                             ///< 1: the rank has left the group.
-  Word accesses;                         ///< 1: the rank may access its peers' arrays.
-  Word joined;                           ///< 1: the rank has mapped the segment.
+  std::array<Entry, 2> entries;            ///< By call number.
+  alignas(cache_line) Number filled;       ///< Rounds whose slot is filled.
+  alignas(cache_line) Number folded;       ///< Rounds whose slice of the result is complete.
+  alignas(cache_line) Number taken;        ///< Rounds of which this rank needs nothing any more.
+  alignas(cache_line) Number moved;        ///< Direct collectives whose data this rank has moved.
+  alignas(cache_line) Number agreed;       ///< Odd agreements of Member::agree() * 2^32 + the bits.
+  alignas(cache_line) Number agreed_even;  ///< Even ones.
+  alignas(cache_line) Number left;         ///< The last entered call that this rank has left, + 1.
+  alignas(cache_line) Number described;    ///< The call that `record` describes, + 1.
+  Word gone;                               ///< 1: the rank has left the group.
+  Word accesses;                           ///< 1: the rank may access its peers' arrays.
+  Word joined;                             ///< 1: the rank has mapped the segment.
   internal::Record record;  ///< This rank's call, written when the ranks' calls differ.
   SharedCause cause;        ///< Written before the rank sets SharedGroup::broken.
   Bell collectives;
@@ -98,7 +99,7 @@ struct SharedRing {
 /// The offsets in the segment of a group of `size` ranks.
 class Layout {
  public:
-  static constexpr std::uint32_t version = 6;
+  static constexpr std::uint32_t version = 7;
   static constexpr std::size_t slots = 4;  ///< Of each rank.
   static constexpr std::size_t slot_prefix = sizeof(SlotPrefix);
 

@@ -125,6 +125,7 @@ MappedMemory::Block MappedMemory::find_block(std::size_t bytes) {
   }
   const std::lock_guard lock(mutex_);
   parts_.splice(parts_.end(), made);
+  has_parts_.store(true, std::memory_order_relaxed);
   count(parts_.back(), parts_.back().memory->bytes());
   block = {&parts_.back(), {label_bytes, label_bytes + bytes}};
   use(block);
@@ -380,6 +381,8 @@ const MappedMemory::Part* MappedMemory::part_of(const void* data) const noexcept
 }
 
 Location MappedMemory::find(const void* data, std::size_t bytes) const noexcept {
+  // Relaxed: a thread that has an array of a part has seen it made.
+  if (!has_parts_.load(std::memory_order_relaxed)) return {};
   const std::lock_guard lock(mutex_);
   const Part* const part = part_of(data);
   if (part == nullptr) return {};

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -20,9 +21,9 @@ namespace tutti::backend::memory {
 /// The location of an array in memory that processes can share, as a process describes it to
 /// others.
 struct Location {
-  static constexpr std::uint32_t nowhere = 0;  ///< In private memory.
-  /// In the process that all ranks are threads of: `offset` is the address.
-  static constexpr std::uint32_t this_process = ~std::uint32_t{0};
+  static constexpr std::uint32_t nowhere = 0;  ///< Peers cannot access it.
+  /// Anywhere in the rank's process: `offset` is the address.
+  static constexpr std::uint32_t process = ~std::uint32_t{0};
 
   std::uint32_t segment = nowhere;
   std::int32_t file = -1;  ///< The segment's descriptor in the process that made it.
@@ -123,8 +124,9 @@ class MappedMemory final : public Memory, public std::enable_shared_from_this<Ma
   std::mutex returning_;  // Before mutex_.
   mutable std::mutex mutex_;
   Parts parts_;
-  std::size_t in_use_ = 0;     // Bytes of blocks.
-  std::size_t allocated_ = 0;  // Bytes of parts that are not quarantined.
+  std::atomic<bool> has_parts_ = false;  // Or has had.
+  std::size_t in_use_ = 0;               // Bytes of blocks.
+  std::size_t allocated_ = 0;            // Bytes of parts that are not quarantined.
   // The most bytes in use in this period of releases, and in the last one.
   std::size_t peak_ = 0;
   std::size_t last_peak_ = 0;

@@ -243,6 +243,13 @@ std::byte* Member::slot(int rank, std::uint64_t round) const noexcept {
   return made_.memory.at(layout().slot(place, round % Layout::slots));
 }
 
+std::uint64_t Member::first_round_of(int root) const noexcept {
+  if (size_ != 2 || root == last_root_) return position_;
+  constexpr auto period = 2 * Layout::slots;  // Of slot().
+  const auto same_memory = (last_first_ + Layout::slots) % period;
+  return position_ + (same_memory + period - position_ % period) % period;
+}
+
 SlotPrefix& Member::prefix(int rank, std::uint64_t round) const noexcept {
   return *reinterpret_cast<SlotPrefix*>(slot(rank, round) - Layout::slot_prefix);
 }

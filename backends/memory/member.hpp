@@ -25,6 +25,7 @@
 #include "mapped_memory.hpp"
 #include "membership.hpp"
 #include "peer_memory.hpp"
+#include "reads.hpp"
 
 namespace tutti::backend::memory {
 
@@ -73,6 +74,16 @@ class Member {
   std::uint64_t position() const noexcept { return position_; }
   /// Ends an operation with so many rounds.
   void advance(std::uint64_t rounds) noexcept { position_ += rounds; }
+  /// Of two ranks: the next round of which `root` has read the slot last, if it was not the root of
+  /// the last operation whose slots only one rank fills.
+  std::uint64_t first_round_of(int root) const noexcept;
+  /// After the entry: the rounds before are not used.
+  void skip_to(std::uint64_t round) noexcept { position_ = known_taken_ = known_filled_ = round; }
+  /// Ends an operation whose slots only `root` has filled, from this round on.
+  void filled_by(int root, std::uint64_t first) noexcept {
+    last_root_ = root;
+    last_first_ = first;
+  }
   /// The slot that a rank fills in a round. Two ranks exchange the memory of their slots each time
   /// that all slots have been used: a rank then fills what it has read last. A core writes faster
   /// to lines that it has read last than to lines that another core has read.
@@ -83,6 +94,8 @@ class Member {
   void await_filled(int peer, std::uint64_t round);
   void await_folded(int peer, std::uint64_t round);
   void filled(std::uint64_t round) noexcept;
+  /// All ranks have filled this round before they entered the call.
+  void all_filled(std::uint64_t round) noexcept { known_filled_ = round + 1; }
   void folded(std::uint64_t round) noexcept;
   void taken(std::uint64_t round) noexcept;
 
@@ -109,6 +122,15 @@ class Member {
   std::uint64_t moved() const noexcept { return moved_; }
   /// Waits until all ranks have moved their part of a collective.
   void await_moved();
+  /// The same after reads of private arrays. `complete`: this rank could read all that it needs.
+  /// True on all ranks if all could.
+  bool await_read(bool complete);
+  /// The process of a rank; 0: this one.
+  int process_of(int rank) const noexcept {
+    const auto r = static_cast<std::size_t>(rank);
+    return made_.processes[r].is_open() ? made_.ids[r] : 0;
+  }
+  ReadThreshold& reads() noexcept { return reads_; }
   /// The group is broken. Waits until no peer accesses arrays. False if a process still may,
   /// because it has stopped.
   bool await_no_access() noexcept;
@@ -189,6 +211,7 @@ class Member {
   void await_all(Number SharedRank::*word, std::uint64_t value);
   void look(const Awaited& awaited);
   bool await_end_of_access(int rank) noexcept;
+  void end_moved();
   void look_for_refusal();
   bool misses_rank_that_left(const Awaited& awaited) const noexcept;
   void await_reusable_entry();
@@ -214,6 +237,7 @@ class Member {
   const bool in_one_process_;
   const std::shared_ptr<MappedMemory> memory_ = MappedMemory::of_process();
   PeerMemory peer_memory_;
+  ReadThreshold reads_;
   std::uint64_t agreements_ = 0;
   std::uint64_t moved_ = 0;
 
@@ -224,6 +248,8 @@ class Member {
   bool entering_ = false;    // The call waits for the entries of all ranks.
   bool unnotified_ = false;  // A peer may sleep although its word is stored: see publish().
   std::uint64_t position_ = 0;
+  int last_root_ = 0;
+  std::uint64_t last_first_ = 0;    // Of the last operation whose slots only that rank filled.
   std::uint64_t known_filled_ = 0;  // All ranks have filled the rounds below,
   std::uint64_t known_taken_ = 0;   // and taken these.
   std::uint64_t entered_ = 0;       // The last call that all ranks entered, + 1.

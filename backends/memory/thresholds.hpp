@@ -13,6 +13,8 @@ namespace tutti::backend::memory {
 constexpr std::size_t least_direct = std::size_t{2} << 10;
 /// There data moves in pieces that stay in the first-level cache.
 constexpr std::size_t direct_piece = std::size_t{8} << 10;
+/// Private arrays of other processes: a failed call of a peer waits for one piece at most.
+constexpr std::size_t read_piece = std::size_t{1} << 20;
 /// In slots: the bytes of an array up to which each rank folds the whole arrays. Two ranks read as
 /// much as with a slice each, in one synchronisation less.
 constexpr std::size_t fold_everything(std::size_t ranks) noexcept {

@@ -18,6 +18,7 @@
 #include "host.hpp"
 #include "memory/collectives.hpp"
 #include "memory/member.hpp"
+#include "memory/reads.hpp"
 #include "memory/thresholds.hpp"
 #include "messages.hpp"
 #include "rendezvous.hpp"
@@ -99,7 +100,7 @@ std::string unavailable() {
 
 std::string details() {
   return internal::describe_polling(internal::count_cores({internal::usable_cores()})) +
-         describe_thresholds();
+         describe_thresholds() + describe_reads();
 }
 
 }  // namespace

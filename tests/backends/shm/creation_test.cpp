@@ -1,12 +1,9 @@
 // Making groups over shared memory: ranks that die, give up or lack resources, and other processes
 // that disturb.
 
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
@@ -311,19 +308,6 @@ TEST(ShmCreation, ALackOfDescriptorsIsAnErrorOnAllRanks) {
   });
 }
 
-/// Makes memfd_create() fail in this process, as a container may. False if that is not permitted.
-bool forbid_memfd() {
-  std::array<sock_filter, 4> code{{
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  }};
-  const sock_fprog program{.len = code.size(), .filter = code.data()};
-  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-}
-
 /// Moves this process into a mount namespace of its own, in which these folders are empty and have
 /// 4 MiB each. False if that is not permitted.
 bool limit_folders(const std::vector<std::string>& folders) {
@@ -350,7 +334,7 @@ void with_small_folders(bool memfd, const std::vector<std::string>& folders,
   const auto output = on_processes({.size = 4}, [&](RankProcess& rank) -> std::string {
     rank.use_tcp();
     ::unsetenv("TMPDIR");
-    const bool permitted = limit_folders(folders) && (memfd || forbid_memfd());
+    const bool permitted = limit_folders(folders) && (memfd || forbid(SYS_memfd_create));
     if (!on_all(rank, permitted)) return "not permitted";
     body(rank);
     return {};
@@ -407,7 +391,7 @@ TEST(ShmCreation, WithoutMemoryIsAnErrorWithTheSize) {
 /// A rank is killed while the memory of its group is a file.
 TEST(ShmCreation, NoFileIsLeftOfAKilledRank) {
   const auto output = on_processes({.size = 2, .dies = 1}, [](RankProcess& rank) -> std::string {
-    if (!on_all(rank, limit_folders({"/mnt"}) && forbid_memfd())) return "not permitted";
+    if (!on_all(rank, limit_folders({"/mnt"}) && forbid(SYS_memfd_create))) return "not permitted";
     ::setenv("TMPDIR", "/mnt", 1);
     {
       auto group = ProcessGroup::create(options_of(rank, "files"));

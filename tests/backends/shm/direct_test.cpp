@@ -3,10 +3,7 @@
 #include "memory/direct.hpp"
 
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -14,17 +11,18 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <random>
 #include <stdexcept>
 #include <thread>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "../gloo/rank_processes.hpp"
 #include "memory/collectives.hpp"
 #include "memory/mapped_memory.hpp"
 #include "memory/member.hpp"
 #include "shm/rendezvous.hpp"
+#include "support.hpp"
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
 #include "support/worlds.hpp"
@@ -35,6 +33,11 @@ namespace {
 namespace memory = backend::memory;
 namespace shm = backend::shm;
 using memory::MappedMemory;
+
+/// Whether the ranks of this process read private arrays of their peers.
+void set_reads(bool permitted) {
+  ::setenv("TUTTI_SHM_READS", permitted ? "1" : "0", 1);
+}
 
 /// The rank leaves at the end: a peer may still be in its last call when this process ends.
 std::shared_ptr<memory::Member> make_member(std::shared_ptr<Store> store, int rank, int size) {
@@ -87,6 +90,7 @@ struct Arrays {
   bool in_mapped;
   bool out_mapped;
   bool in_place;
+  int root = -1;  // The last rank.
 };
 
 /// Runs one operation on `count` elements (of the whole) and checks its result. The arrays of the
@@ -107,7 +111,7 @@ std::uint64_t run_and_check(memory::Member& member, std::uint64_t& calls, Operat
   const auto block = static_cast<std::size_t>(rows[mine]);
   const bool gathers = kind == Operation::all_gather || kind == Operation::gather;
   const bool scatters = kind == Operation::scatter || kind == Operation::reduce_scatter;
-  const int root = member.size() - 1;
+  const int root = how.root < 0 ? member.size() - 1 : how.root;
   const bool broadcasts = kind == Operation::broadcast;
   Array32 in(member.memory(), how.in_mapped, 3 + 5 * mine, gathers ? block : count);
   Array32 out(member.memory(), how.out_mapped, 16 + mine, scatters ? block : count);
@@ -187,7 +191,7 @@ void run_together(memory::Member& member, std::uint64_t& calls, bool mapped) {
   const auto size = static_cast<std::size_t>(member.size());
   const int me = member.rank();
   const auto rows_of = [](std::size_t from, std::size_t to) {
-    return static_cast<std::int64_t>(from == 0 && to == 1 ? 0 : 3000 * from + 700 * to + 1);
+    return static_cast<std::int64_t>(from == 0 && to == 1 ? 0 : 9000 * from + 700 * to + 1);
   };
   std::vector<std::int64_t> sends(size);
   std::vector<std::int64_t> receives(size);
@@ -278,6 +282,7 @@ TEST(ShmDirect, AccessesPrivateArraysOfThreads) {
 
 TEST(ShmDirect, MixedWithPrivateArraysGoesThroughSlots) {
   on_processes({.size = 3}, [](RankProcess& rank) {
+    set_reads(false);
     const auto member = make_member(rank, "mixed");
     std::uint64_t calls = 0;
     for (const auto kind : direct_kinds)
@@ -306,13 +311,82 @@ TEST(ShmDirect, MixedWithPrivateArraysGoesThroughSlots) {
 TEST(ShmDirect, IsThereForEveryOperationOfACall) {
   for (const int size : {2, 3})
     on_processes({.size = size}, [](RankProcess& rank) {
-      const auto member = make_member(rank, "together");
+      for (const bool reads : {false, true}) {
+        set_reads(reads);
+        const auto member = make_member(rank, reads ? "reading" : "together");
+        std::uint64_t calls = 0;
+        for (int i = 0; i < 6; ++i) {
+          const bool all_mapped = i % 2 == 0;
+          const auto before = member->moved();
+          run_together(*member, calls, all_mapped || !rank.last());
+          EXPECT_EQ(member->moved(), before + (all_mapped ? 2 : reads ? 1 : 0));
+        }
+      }
+      return std::string();
+    });
+}
+
+constexpr std::array reading_kinds{Operation::broadcast, Operation::all_gather, Operation::gather,
+                                   Operation::scatter};
+
+TEST(ShmDirect, ReadsPrivateInputsOfOtherProcesses) {
+  on_processes({.size = 3}, [](RankProcess& rank) {
+    set_reads(true);
+    const auto member = make_member(rank, "reads");
+    std::uint64_t calls = 0;
+    std::uint64_t direct = 0;
+    for (const auto kind : reading_kinds)
+      for (const std::size_t count : {5000U, 65'537U, 700'000U})
+        for (int which = 0; which < 3; ++which) {
+          const Arrays how{.in_mapped = which == 0 && rank.rank() == 0,
+                           .out_mapped = which == 1,
+                           .in_place = which == 2};
+          const bool small = count == 5000;  // Below the threshold.
+          const auto done = run_and_check(*member, calls, kind, count, how);
+          const bool mapped = kind == Operation::broadcast && how.out_mapped;
+          EXPECT_EQ(done, direct += small && !mapped ? 0 : 1) << name_of(kind) << ' ' << which;
+        }
+    return std::string();
+  });
+}
+
+TEST(ShmDirect, EveryOrderOfCallsIsRight) {
+  for (const int size : {2, 3})
+    for (const bool reads : {false, true})
+      on_processes({.size = size}, [=](RankProcess& rank) {
+        set_reads(reads);
+        const auto member = make_member(rank, "orders");
+        std::mt19937 random(7);  // The same on all ranks.
+        const auto below = [&](std::size_t n) { return random() % n; };
+        std::uint64_t calls = 0;
+        for (int i = 0; i < 300; ++i) {
+          const auto kind = direct_kinds[below(i % 3 == 0 ? direct_kinds.size() : 2)];
+          const auto count = std::array{500U, 3000U, 20'000U, 70'000U, 150'000U}[below(5)];
+          const bool mapped = below(4) == 0;
+          run_and_check(*member, calls, kind, count,
+                        {mapped, mapped, below(2) == 0,
+                         static_cast<int>(below(static_cast<std::size_t>(size)))});
+        }
+        return std::string();
+      });
+}
+
+// A rank may not read from the beginning, or later, or does not want to.
+TEST(ShmDirect, WhatOneRankCannotReadGoesThroughSlots) {
+  for (const int begins : {0, 1, 2})
+    on_processes({.size = 3}, [begins](RankProcess& rank) {
+      set_reads(!rank.last() || begins != 2);
+      const auto member = make_member(rank, "forbidden");
       std::uint64_t calls = 0;
-      for (int i = 0; i < 6; ++i) {
-        const bool all_mapped = i % 2 == 0;
-        const auto before = member->moved();
-        run_together(*member, calls, all_mapped || !rank.last());
-        EXPECT_EQ(member->moved(), before + (all_mapped ? 2 : 0));
+      std::uint64_t direct = 0;
+      for (int i = 0; i < 3; ++i) {
+        if (i == begins && rank.last() && !forbid(SYS_process_vm_readv)) return std::string();
+        for (const auto kind : reading_kinds) {
+          const auto done = run_and_check(*member, calls, kind, 300'000, {});
+          // The last rank is the root of the broadcast, so it reads in the all_gather after it.
+          const bool tried = begins == 1 && calls <= reading_kinds.size() + 2;
+          EXPECT_EQ(done, direct += tried ? 1 : 0) << name_of(kind) << ' ' << begins << ' ' << i;
+        }
       }
       return std::string();
     });
@@ -362,12 +436,6 @@ TEST(ShmDirect, ALocationThatIsNotPossibleBreaksTheGroup) {
   });
 }
 
-GroupOptions options_of(const RankProcess& rank, const std::string& name) {
-  auto options = rank.options(name);
-  options.backend = "shm";
-  return options;
-}
-
 void expect_sum(ProcessGroup& group, Tensor& data) {
   std::ranges::fill(data.values<std::int32_t>(), group.rank() + 1);
   group.all_reduce(data);
@@ -406,20 +474,9 @@ TEST(ShmDirect, ArraysOutliveTheirGroupAndServeOthers) {
   });
 }
 
-/// From now on this process cannot call memfd_create().
-bool forbid_memfd() {
-  std::array filter{sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-                    sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
-                    sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-                    sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
-  const sock_fprog program{static_cast<unsigned short>(filter.size()), filter.data()};
-  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-}
-
 TEST(ShmDirect, WorksWithoutMemfd) {
   const auto output = on_processes({.size = 2}, [](RankProcess& rank) -> std::string {
-    if (!forbid_memfd()) return "not permitted";
+    if (!forbid(SYS_memfd_create)) return "not permitted";
     const auto member = make_member(rank, "files");
     std::uint64_t calls = 0;
     EXPECT_EQ(run_and_check(*member, calls, Operation::all_reduce, 100'000, {true, true, true}),

@@ -1,5 +1,11 @@
 #pragma once
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -53,6 +59,17 @@ inline std::size_t mappings_of(std::string_view text) {
   std::size_t found = 0;
   for (std::string line; std::getline(maps, line);) found += line.find(text) != std::string::npos;
   return found;
+}
+
+/// Makes a system call fail in this process, as a container may. False if that is not permitted.
+inline bool forbid(unsigned int system_call) {
+  std::array filter{sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                    sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, system_call, 0, 1),
+                    sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+                    sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const sock_fprog program{static_cast<unsigned short>(filter.size()), filter.data()};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
 /// The resources that a group holds.
